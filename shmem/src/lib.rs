@@ -1,0 +1,19 @@
+//! Shared memory between processes that do not trust each other.
+//!
+//! In reading order:
+//! - [`memfd`]: creating sealed memfds and judging those that others hand in.
+//! - [`mapping`]: mapping a checked memfd; every access is a bounds-checked copy.
+//! - [`reservation`]: a reserved address range into which memory is mapped piece by piece.
+//! - [`fds`]: bytes with descriptors over Unix sockets (`SCM_RIGHTS`).
+//!
+//! A mapping of memory that another process can write never becomes a Rust slice: the other side may
+//! change it at any time, so it is only ever copied from and to by raw pointer.
+
+pub mod fds;
+pub mod mapping;
+pub mod memfd;
+pub mod reservation;
+
+pub use mapping::Mapping;
+pub use memfd::{Judged, MemfdError};
+pub use reservation::{Protection, Reservation};
