@@ -1,0 +1,342 @@
+//! What a worker tells the supervisor. [`Done`] is the hot one.
+
+use serde::{Deserialize, Serialize};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::ProtocolError;
+use crate::header::{Frame, Tag, VERSION};
+use crate::limits::MAX_FAULT_BYTES;
+
+/// One message from a worker, borrowing from the frame it came in.
+#[derive(Debug)]
+pub enum FromWorker<'a> {
+    /// Ready for work; the first message.
+    Hello(Hello),
+    /// A call succeeded and its outputs lie where they were asked for.
+    Done {
+        /// As invoked.
+        call: u64,
+        /// Where the time went.
+        timings: Done,
+    },
+    /// A call failed; its output regions are zeroed.
+    Failed {
+        /// As invoked.
+        call: u64,
+        /// Why.
+        fault: FaultRef<'a>,
+    },
+    /// The worker stopped submitting and its lanes are empty.
+    Yielded {
+        /// As granted.
+        turn: u64,
+        /// Device time used, in nanoseconds.
+        used_ns: u64,
+    },
+    /// A module was compiled; the machine code is a sealed memfd on the control socket.
+    Compiled {
+        /// As asked.
+        job: u64,
+        /// What is in it.
+        module: CompiledModule,
+    },
+    /// A module was refused.
+    Refused {
+        /// As asked.
+        job: u64,
+        /// Why.
+        fault: FaultRef<'a>,
+    },
+}
+
+/// A worker's first words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Must be the supervisor's own.
+    pub version: u16,
+    /// The device's kind, such as `cpu`.
+    pub device: String,
+    /// Whatever compiled code depends on besides the module; part of the cache key of compiled code.
+    pub fingerprint: String,
+}
+
+impl Hello {
+    /// A greeting of this build.
+    pub fn new(device: impl Into<String>, fingerprint: impl Into<String>) -> Self {
+        Self {
+            version: VERSION,
+            device: device.into(),
+            fingerprint: fingerprint.into(),
+        }
+    }
+}
+
+/// What the compiler found in a module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompiledModule {
+    /// Kernels it offers.
+    pub kernels: Vec<String>,
+}
+
+/// Timings of a successful call, in nanoseconds.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub struct Done {
+    /// Copying inputs to the device.
+    pub copy_in_ns: U64,
+    /// Running the steps.
+    pub execute_ns: U64,
+    /// Copying outputs back.
+    pub copy_out_ns: U64,
+    /// Clearing what the lane's previous call left.
+    pub clear_ns: U64,
+}
+
+const _: () = assert!(size_of::<Done>() == 32 && size_of::<FaultHead>() == 8);
+
+/// Why a call or a module failed. Numbers are wire tags; retired ones stay reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum FaultCode {
+    /// A kernel did something illegal.
+    KernelTrap = 1,
+    /// The deadline passed.
+    Deadline = 2,
+    /// The plan does not fit into the worker's lease.
+    OutOfMemory = 3,
+    /// The function or its modules could not be loaded.
+    Load = 4,
+    /// The invocation contradicts the function or names what is not there.
+    BadInvoke = 5,
+    /// A module breaks the rules for modules.
+    BadModule = 6,
+    /// The worker's own fault.
+    Internal = 7,
+}
+
+impl FaultCode {
+    fn from_wire(number: u16) -> Option<Self> {
+        use FaultCode::*;
+        [
+            KernelTrap,
+            Deadline,
+            OutOfMemory,
+            Load,
+            BadInvoke,
+            BadModule,
+            Internal,
+        ]
+        .into_iter()
+        .find(|code| *code as u16 == number)
+    }
+}
+
+/// Why something failed, owned.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Fault {
+    /// The kind of failure.
+    pub code: FaultCode,
+    /// The guilty kernel's index in the blueprint, if one is.
+    pub kernel: Option<u32>,
+    /// What happened and what to do.
+    pub message: String,
+}
+
+impl Fault {
+    /// A fault that no kernel is to blame for.
+    pub fn new(code: FaultCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            kernel: None,
+            message: message.into(),
+        }
+    }
+
+    /// The fault as it is written to a frame.
+    pub fn as_ref(&self) -> FaultRef<'_> {
+        FaultRef {
+            code: self.code,
+            kernel: self.kernel,
+            message: &self.message,
+        }
+    }
+}
+
+/// Why something failed, read in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FaultRef<'a> {
+    /// The kind of failure.
+    pub code: FaultCode,
+    /// The guilty kernel's index in the blueprint, if one is.
+    pub kernel: Option<u32>,
+    /// What happened and what to do.
+    pub message: &'a str,
+}
+
+impl FaultRef<'_> {
+    /// Keeps it beyond the frame.
+    pub fn to_fault(&self) -> Fault {
+        Fault {
+            code: self.code,
+            kernel: self.kernel,
+            message: self.message.to_owned(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct FaultHead {
+    code: U16,
+    has_kernel: U16,
+    kernel: U32,
+}
+
+impl FaultRef<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let head = FaultHead {
+            code: U16::new(self.code as u16),
+            has_kernel: U16::new(u16::from(self.kernel.is_some())),
+            kernel: U32::new(self.kernel.unwrap_or(0)),
+        };
+        out.extend_from_slice(head.as_bytes());
+        let mut end = self.message.len().min(MAX_FAULT_BYTES);
+        while !self.message.is_char_boundary(end) {
+            end -= 1;
+        }
+        out.extend_from_slice(&self.message.as_bytes()[..end]);
+    }
+}
+
+impl<'a> FaultRef<'a> {
+    fn decode(body: &'a [u8]) -> Option<Self> {
+        let (head, message) = FaultHead::ref_from_prefix(body).ok()?;
+        if message.len() > MAX_FAULT_BYTES || head.has_kernel.get() > 1 {
+            return None;
+        }
+        Some(Self {
+            code: FaultCode::from_wire(head.code.get())?,
+            kernel: (head.has_kernel.get() == 1).then_some(head.kernel.get()),
+            message: std::str::from_utf8(message).ok()?,
+        })
+    }
+}
+
+impl<'a> FromWorker<'a> {
+    /// The message's tag and what it is about.
+    pub fn head(&self) -> (Tag, u64) {
+        match *self {
+            Self::Hello(_) => (Tag::Hello, 0),
+            Self::Done { call, .. } => (Tag::Done, call),
+            Self::Failed { call, .. } => (Tag::Failed, call),
+            Self::Yielded { turn, .. } => (Tag::Yielded, turn),
+            Self::Compiled { job, .. } => (Tag::Compiled, job),
+            Self::Refused { job, .. } => (Tag::Refused, job),
+        }
+    }
+
+    /// Appends the body's bytes.
+    pub fn encode_body(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hello(hello) => crate::pipe::append(out, hello),
+            Self::Done { timings, .. } => out.extend_from_slice(timings.as_bytes()),
+            Self::Failed { fault, .. } | Self::Refused { fault, .. } => fault.encode(out),
+            Self::Yielded { used_ns, .. } => out.extend_from_slice(&used_ns.to_le_bytes()),
+            Self::Compiled { module, .. } => crate::pipe::append(out, module),
+        }
+    }
+
+    /// Reads a message.
+    pub fn decode(Frame { tag, id, body }: Frame<'a>) -> Result<Self, ProtocolError> {
+        let bad = |message| ProtocolError::Body {
+            message,
+            why: "malformed",
+        };
+        let message = match tag {
+            Tag::Hello => Self::Hello(postcard::from_bytes(body).map_err(|_| bad("Hello"))?),
+            Tag::Done => Self::Done {
+                call: id,
+                timings: Done::read_from_bytes(body).map_err(|_| bad("Done"))?,
+            },
+            Tag::Failed => Self::Failed {
+                call: id,
+                fault: FaultRef::decode(body).ok_or(bad("Failed"))?,
+            },
+            Tag::Yielded => {
+                let used = body.try_into().map_err(|_| bad("Yielded"))?;
+                Self::Yielded {
+                    turn: id,
+                    used_ns: u64::from_le_bytes(used),
+                }
+            }
+            Tag::Compiled => Self::Compiled {
+                job: id,
+                module: postcard::from_bytes(body).map_err(|_| bad("Compiled"))?,
+            },
+            Tag::Refused => Self::Refused {
+                job: id,
+                fault: FaultRef::decode(body).ok_or(bad("Refused"))?,
+            },
+            _ => {
+                return Err(ProtocolError::Header(
+                    "a supervisor's message sent to the supervisor",
+                ));
+            }
+        };
+        Ok(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_survive_the_wire() {
+        let fault = Fault {
+            code: FaultCode::KernelTrap,
+            kernel: Some(3),
+            message: format!("{}é", "x".repeat(MAX_FAULT_BYTES - 1)),
+        };
+        let mut body = Vec::new();
+        FromWorker::Failed {
+            call: 1,
+            fault: fault.as_ref(),
+        }
+        .encode_body(&mut body);
+        let FromWorker::Failed { call: 1, fault: got } = FromWorker::decode(Frame {
+            tag: Tag::Failed,
+            id: 1,
+            body: &body,
+        })
+        .unwrap() else {
+            panic!("another message");
+        };
+        assert_eq!((got.code, got.kernel), (fault.code, fault.kernel));
+        assert_eq!(
+            got.message.len(),
+            MAX_FAULT_BYTES - 1,
+            "cut before the character that does not fit"
+        );
+    }
+
+    #[test]
+    fn lies_are_refused() {
+        for (tag, body) in [
+            (Tag::Done, &[0; 31][..]),
+            (Tag::Failed, &[0; 8]),
+            (Tag::Failed, &[1, 0, 2, 0, 0, 0, 0, 0]),
+            (Tag::Failed, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]),
+            (Tag::Invoke, &[]),
+        ] {
+            assert!(
+                FromWorker::decode(Frame { tag, id: 1, body }).is_err(),
+                "{tag:?} {body:?}"
+            );
+        }
+    }
+}

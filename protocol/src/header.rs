@@ -1,0 +1,124 @@
+//! The header before every message.
+//!
+//! ```text
+//! 0        4      6         8         16
+//! | length | tag  | version | id       | body …   little-endian; length is the body's
+//! ```
+//!
+//! `id` is the call, function or arena that the message is about.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::ProtocolError;
+use crate::limits::MAX_BODY_BYTES;
+
+/// Version of everything in this crate; both binaries are built together, so there is exactly one.
+pub const VERSION: u16 = 1;
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 16;
+
+/// The header as it lies in memory and on the wire.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    /// Bytes of the body.
+    pub length: U32,
+    /// Which message ([`Tag`]).
+    pub tag: U16,
+    /// [`VERSION`].
+    pub version: U16,
+    /// What the message is about.
+    pub id: U64,
+}
+
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES && align_of::<Header>() == 1);
+
+/// Message tags. Retired numbers stay reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Tag {
+    /// Supervisor → worker: settings, first message.
+    Configure = 1,
+    /// Supervisor → worker: a function's parts.
+    Install = 2,
+    /// Supervisor → worker: forget a function.
+    Uninstall = 3,
+    /// Supervisor → worker: map an arena.
+    OpenArena = 4,
+    /// Supervisor → worker: forget an arena.
+    CloseArena = 5,
+    /// Supervisor → worker: run a call.
+    Invoke = 6,
+    /// Supervisor → worker: submit to the device for a quantum.
+    Grant = 7,
+    /// Supervisor → worker: stop submitting.
+    Revoke = 8,
+    /// Supervisor → compiling worker: compile a module.
+    Compile = 9,
+
+    /// Worker → supervisor: ready, first message.
+    Hello = 64,
+    /// Worker → supervisor: a call succeeded.
+    Done = 65,
+    /// Worker → supervisor: a call failed.
+    Failed = 66,
+    /// Worker → supervisor: the turn is over.
+    Yielded = 67,
+    /// Compiling worker → supervisor: machine code.
+    Compiled = 68,
+    /// Compiling worker → supervisor: the module is refused.
+    Refused = 69,
+}
+
+impl Tag {
+    /// The tag with this number, if there is one.
+    pub fn from_wire(number: u16) -> Option<Self> {
+        use Tag::*;
+        [
+            Configure, Install, Uninstall, OpenArena, CloseArena, Invoke, Grant, Revoke, Compile, Hello,
+            Done, Failed, Yielded, Compiled, Refused,
+        ]
+        .into_iter()
+        .find(|tag| *tag as u16 == number)
+    }
+}
+
+impl Header {
+    /// A header for a body of `length` bytes.
+    pub fn new(tag: Tag, id: u64, length: usize) -> Self {
+        Self {
+            length: U32::new(length as u32),
+            tag: U16::new(tag as u16),
+            version: U16::new(VERSION),
+            id: U64::new(id),
+        }
+    }
+
+    /// Reads and judges a header.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<(Tag, u64, usize), ProtocolError> {
+        let header = Header::read_from_bytes(bytes).map_err(|_| ProtocolError::Header("wrong size"))?;
+        if header.version.get() != VERSION {
+            return Err(ProtocolError::Header(
+                "wrong version: supervisor and worker are of different builds",
+            ));
+        }
+        let tag = Tag::from_wire(header.tag.get()).ok_or(ProtocolError::Header("unknown tag"))?;
+        let length = header.length.get() as usize;
+        if length > MAX_BODY_BYTES {
+            return Err(ProtocolError::Header("body too long"));
+        }
+        Ok((tag, header.id.get(), length))
+    }
+}
+
+/// A whole message, borrowing its body from the buffer it arrived in.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'a> {
+    /// Which message.
+    pub tag: Tag,
+    /// What it is about.
+    pub id: u64,
+    /// Its body, not yet decoded.
+    pub body: &'a [u8],
+}

@@ -1,0 +1,51 @@
+//! What the supervisor and its workers say to each other.
+//!
+//! Messages are small frames over a pair of pipes; descriptors travel over a control socket beside
+//! them. Either side treats the other as hostile: every length, count and tag is checked.
+//!
+//! In reading order:
+//! - [`header`]: the sixteen bytes before every message, and the tags.
+//! - [`to_worker`], [`from_worker`]: one closed enum per direction.
+//! - [`pipe`]: reading and writing frames in batches.
+//! - [`control`]: descriptors that belong to a frame.
+//! - [`limits`]: every limit of this protocol.
+
+#![forbid(unsafe_code)]
+
+pub mod control;
+pub mod from_worker;
+pub mod header;
+pub mod limits;
+pub mod pipe;
+pub mod to_worker;
+
+pub use from_worker::{Fault, FaultCode, FromWorker};
+pub use to_worker::ToWorker;
+
+/// A peer broke the protocol; the worker it belongs to cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ProtocolError {
+    /// The header is not ours.
+    #[error("bad frame header: {0}")]
+    Header(&'static str),
+    /// A frame's body does not have its announced shape.
+    #[error("bad {message} message: {why}")]
+    Body {
+        /// Which message.
+        message: &'static str,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// Descriptors are missing, too many, or belong elsewhere.
+    #[error("bad descriptors on the control socket: {0}")]
+    Descriptors(&'static str),
+    /// Reading or writing failed.
+    #[error("channel: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`: the clock that deadlines and timings on the wire refer to.
+pub fn now_ns() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}

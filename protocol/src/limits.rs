@@ -1,0 +1,16 @@
+//! Limits between supervisor and workers, each checked before anything is allocated.
+
+/// Bytes of one message's body.
+pub const MAX_BODY_BYTES: usize = 128 << 10;
+/// Items of one invocation's inputs.
+pub const MAX_ITEMS: usize = 1024;
+/// Outputs of one invocation.
+pub const MAX_OUTPUTS: usize = 1024;
+/// Words that `FromInput` reads in one invocation.
+pub const MAX_WORDS: usize = 1024;
+/// Descriptors that belong to one message.
+pub const MAX_FDS: usize = 256;
+/// Bytes of a fault's message; longer ones are cut.
+pub const MAX_FAULT_BYTES: usize = 2048;
+/// Bytes of pipe buffer asked for; the kernel may grant less.
+pub const PIPE_BYTES: usize = 1 << 20;

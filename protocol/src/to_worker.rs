@@ -1,0 +1,383 @@
+//! What the supervisor tells a worker.
+//!
+//! [`Invoke`] is the hot one: plain little-endian structs that the worker reads where they lie. The
+//! others are rare and travel as postcard.
+
+use serde::{Deserialize, Serialize};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::ProtocolError;
+use crate::header::{Frame, Tag};
+use crate::limits::{MAX_FDS, MAX_ITEMS, MAX_OUTPUTS, MAX_WORDS};
+
+/// One message to a worker, borrowing from the frame it came in.
+#[derive(Debug)]
+pub enum ToWorker<'a> {
+    /// Settings; the first message, and whenever they change.
+    Configure(Configure),
+    /// Install `function`; its descriptors are on the control socket.
+    Install {
+        /// Names the function from now on.
+        function: u64,
+        /// Its parts.
+        install: Install,
+    },
+    /// Forget `function`.
+    Uninstall {
+        /// As installed.
+        function: u64,
+    },
+    /// Map the arena whose descriptor is on the control socket.
+    OpenArena {
+        /// Names the arena from now on.
+        arena: u64,
+    },
+    /// Unmap the arena and forget everything cached about it.
+    CloseArena {
+        /// As opened.
+        arena: u64,
+    },
+    /// Run a call.
+    Invoke {
+        /// Names the call in the answer.
+        call: u64,
+        /// What to run on what.
+        invoke: Invoke<'a>,
+    },
+    /// The worker may submit to the device for `quantum_us`.
+    Grant {
+        /// Names the turn.
+        turn: u64,
+        /// Microseconds.
+        quantum_us: u32,
+    },
+    /// The worker must stop submitting, drain, and yield.
+    Revoke {
+        /// As granted.
+        turn: u64,
+    },
+    /// Check and compile the module on the control socket (compiling workers only).
+    Compile {
+        /// Names the job.
+        job: u64,
+    },
+}
+
+/// A worker's settings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configure {
+    /// Bytes of device memory leased to this worker.
+    pub lease_bytes: u64,
+    /// How long an idle worker spins before it blocks, in microseconds.
+    pub poll_us: u32,
+}
+
+/// A function's parts. Descriptors on the control socket, in this order: the configuration (sealed
+/// memfd), the packed weights (sealed memfd, only if `weight_bytes` is not empty), then one loadable
+/// module file for every module of the blueprint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Install {
+    /// Modules, in the blueprint's order; also how many descriptors there are for them.
+    pub modules: u32,
+    /// Bytes of every weights buffer, in the blueprint's order.
+    pub weight_bytes: Vec<u64>,
+}
+
+impl Install {
+    /// How many descriptors belong to this message.
+    pub fn descriptors(&self) -> usize {
+        1 + usize::from(!self.weight_bytes.is_empty()) + self.modules as usize
+    }
+}
+
+/// Where an item of an input lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Item {
+    /// Position of the input in the blueprint.
+    pub input: U32,
+    /// [`Item::ARENA`] or [`Item::DESCRIPTOR`].
+    pub kind: U32,
+    /// The arena; or which of the call's descriptors.
+    pub source: U64,
+    /// First byte.
+    pub offset: U64,
+    /// Bytes.
+    pub bytes: U64,
+}
+
+impl Item {
+    /// `source` is an arena ([`STAGING_ARENA`] included).
+    pub const ARENA: u32 = 0;
+    /// `source` is an index into the call's descriptors, read once with `pread`.
+    pub const DESCRIPTOR: u32 = 1;
+}
+
+/// Where an output goes: always an arena ([`STAGING_ARENA`] included).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Target {
+    /// The arena.
+    pub arena: U64,
+    /// First byte.
+    pub offset: U64,
+    /// Room for the output; it must be exactly what the plan says or more.
+    pub bytes: U64,
+}
+
+/// The arena shared by the supervisor and one worker, for bytes that came inline.
+pub const STAGING_ARENA: u64 = 0;
+
+/// The fixed part of an invocation.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct InvokeHead {
+    function: U64,
+    deadline_ns: U64,
+    lane: U32,
+    items: U32,
+    outputs: U32,
+    words: U32,
+    descriptors: U32,
+    reserved: U32,
+}
+
+const _: () = assert!(size_of::<InvokeHead>() == 40 && size_of::<Item>() == 32 && size_of::<Target>() == 24);
+
+/// One call, read in place.
+#[derive(Debug, Clone, Copy)]
+pub struct Invoke<'a> {
+    /// Which installed function.
+    pub function: u64,
+    /// `CLOCK_MONOTONIC` nanoseconds after which the call has failed.
+    pub deadline_ns: u64,
+    /// Which lane runs it.
+    pub lane: u32,
+    /// How many descriptors on the control socket belong to it.
+    pub descriptors: u32,
+    /// Items of all inputs, grouped by input in the blueprint's order.
+    pub items: &'a [Item],
+    /// One per output, in the blueprint's order.
+    pub outputs: &'a [Target],
+    /// The words that `FromInput` reads, in the blueprint's order.
+    pub words: &'a [U64],
+}
+
+impl<'a> Invoke<'a> {
+    /// Appends the body's bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let head = InvokeHead {
+            function: U64::new(self.function),
+            deadline_ns: U64::new(self.deadline_ns),
+            lane: U32::new(self.lane),
+            items: U32::new(self.items.len() as u32),
+            outputs: U32::new(self.outputs.len() as u32),
+            words: U32::new(self.words.len() as u32),
+            descriptors: U32::new(self.descriptors),
+            reserved: U32::new(0),
+        };
+        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(self.items.as_bytes());
+        out.extend_from_slice(self.outputs.as_bytes());
+        out.extend_from_slice(self.words.as_bytes());
+    }
+
+    fn decode(body: &'a [u8]) -> Option<Self> {
+        let (head, rest) = InvokeHead::ref_from_prefix(body).ok()?;
+        let (items, outputs, words) = (
+            head.items.get() as usize,
+            head.outputs.get() as usize,
+            head.words.get() as usize,
+        );
+        let descriptors = head.descriptors.get();
+        if items > MAX_ITEMS || outputs > MAX_OUTPUTS || words > MAX_WORDS || descriptors as usize > MAX_FDS {
+            return None;
+        }
+        let (items, rest) = <[Item]>::ref_from_prefix_with_elems(rest, items).ok()?;
+        let (outputs, rest) = <[Target]>::ref_from_prefix_with_elems(rest, outputs).ok()?;
+        let words = <[U64]>::ref_from_bytes_with_elems(rest, words).ok()?;
+        Some(Self {
+            function: head.function.get(),
+            deadline_ns: head.deadline_ns.get(),
+            lane: head.lane.get(),
+            descriptors,
+            items,
+            outputs,
+            words,
+        })
+    }
+}
+
+impl<'a> ToWorker<'a> {
+    /// The message's tag and what it is about.
+    pub fn head(&self) -> (Tag, u64) {
+        match *self {
+            Self::Configure(_) => (Tag::Configure, 0),
+            Self::Install { function, .. } => (Tag::Install, function),
+            Self::Uninstall { function } => (Tag::Uninstall, function),
+            Self::OpenArena { arena } => (Tag::OpenArena, arena),
+            Self::CloseArena { arena } => (Tag::CloseArena, arena),
+            Self::Invoke { call, .. } => (Tag::Invoke, call),
+            Self::Grant { turn, .. } => (Tag::Grant, turn),
+            Self::Revoke { turn } => (Tag::Revoke, turn),
+            Self::Compile { job } => (Tag::Compile, job),
+        }
+    }
+
+    /// Appends the body's bytes.
+    pub fn encode_body(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Configure(configure) => crate::pipe::append(out, configure),
+            Self::Install { install, .. } => crate::pipe::append(out, install),
+            Self::Invoke { invoke, .. } => invoke.encode(out),
+            Self::Grant { quantum_us, .. } => out.extend_from_slice(&quantum_us.to_le_bytes()),
+            Self::Uninstall { .. }
+            | Self::OpenArena { .. }
+            | Self::CloseArena { .. }
+            | Self::Revoke { .. }
+            | Self::Compile { .. } => {}
+        }
+    }
+
+    /// Reads a message.
+    pub fn decode(Frame { tag, id, body }: Frame<'a>) -> Result<Self, ProtocolError> {
+        let bad = |message| ProtocolError::Body {
+            message,
+            why: "malformed",
+        };
+        let message = match tag {
+            Tag::Configure => Self::Configure(postcard::from_bytes(body).map_err(|_| bad("Configure"))?),
+            Tag::Install => {
+                let install: Install = postcard::from_bytes(body).map_err(|_| bad("Install"))?;
+                if install.modules as usize > MAX_FDS {
+                    return Err(ProtocolError::Body {
+                        message: "Install",
+                        why: "too many modules",
+                    });
+                }
+                Self::Install {
+                    function: id,
+                    install,
+                }
+            }
+            Tag::Invoke => Self::Invoke {
+                call: id,
+                invoke: Invoke::decode(body).ok_or(bad("Invoke"))?,
+            },
+            Tag::Grant => {
+                let quantum = body.try_into().map_err(|_| bad("Grant"))?;
+                Self::Grant {
+                    turn: id,
+                    quantum_us: u32::from_le_bytes(quantum),
+                }
+            }
+            Tag::Uninstall => Self::Uninstall { function: id },
+            Tag::OpenArena => Self::OpenArena { arena: id },
+            Tag::CloseArena => Self::CloseArena { arena: id },
+            Tag::Revoke => Self::Revoke { turn: id },
+            Tag::Compile => Self::Compile { job: id },
+            _ => return Err(ProtocolError::Header("a worker's message sent to a worker")),
+        };
+        Ok(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn round_trip(message: &ToWorker<'_>, check: impl FnOnce(ToWorker<'_>)) {
+        let mut body = Vec::new();
+        message.encode_body(&mut body);
+        let (tag, id) = message.head();
+        check(ToWorker::decode(Frame { tag, id, body: &body }).unwrap());
+    }
+
+    #[test]
+    fn invocations_survive_the_wire() {
+        let items = [Item {
+            input: 0.into(),
+            kind: Item::ARENA.into(),
+            source: 3.into(),
+            offset: 8.into(),
+            bytes: 24.into(),
+        }];
+        let outputs = [Target {
+            arena: 3.into(),
+            offset: 64.into(),
+            bytes: 24.into(),
+        }];
+        let words = [U64::new(2), U64::new(u64::MAX)];
+        let invoke = Invoke {
+            function: 9,
+            deadline_ns: 10,
+            lane: 1,
+            descriptors: 0,
+            items: &items,
+            outputs: &outputs,
+            words: &words,
+        };
+        round_trip(&ToWorker::Invoke { call: 5, invoke }, |message| {
+            let ToWorker::Invoke { call: 5, invoke: got } = message else {
+                panic!("{message:?}")
+            };
+            assert_eq!((got.function, got.deadline_ns, got.lane), (9, 10, 1));
+            assert_eq!(
+                (got.items, got.outputs, got.words),
+                (&items[..], &outputs[..], &words[..])
+            );
+        });
+    }
+
+    #[test]
+    fn cold_messages_survive_the_wire() {
+        let install = Install {
+            modules: 2,
+            weight_bytes: vec![4, 8],
+        };
+        assert_eq!(install.descriptors(), 4);
+        round_trip(
+            &ToWorker::Install {
+                function: 7,
+                install: install.clone(),
+            },
+            |message| {
+                let ToWorker::Install {
+                    function: 7,
+                    install: got,
+                } = message
+                else {
+                    panic!("{message:?}")
+                };
+                assert_eq!(got, install);
+            },
+        );
+        round_trip(
+            &ToWorker::Grant {
+                turn: 1,
+                quantum_us: 5000,
+            },
+            |message| {
+                assert!(matches!(
+                    message,
+                    ToWorker::Grant {
+                        turn: 1,
+                        quantum_us: 5000
+                    }
+                ));
+            },
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn random_bodies_never_panic(tag in 0u16..80, id: u64, body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(tag) = Tag::from_wire(tag) {
+                let _ = ToWorker::decode(Frame { tag, id, body: &body });
+                let _ = crate::FromWorker::decode(Frame { tag, id, body: &body });
+            }
+        }
+    }
+}
