@@ -114,7 +114,7 @@ impl Item {
     pub const DESCRIPTOR: u32 = 1;
 }
 
-/// Where an output goes: always an arena ([`STAGING_ARENA`] included).
+/// Where an output goes: an arena ([`STAGING_ARENA`] included), or nowhere ([`DISCARD`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Target {
@@ -128,6 +128,8 @@ pub struct Target {
 
 /// The arena shared by the supervisor and one worker, for bytes that came inline.
 pub const STAGING_ARENA: u64 = 0;
+/// The arena of an output that nobody wants: it is computed and not copied anywhere.
+pub const DISCARD: u64 = u64::MAX;
 
 /// The fixed part of an invocation.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

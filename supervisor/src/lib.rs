@@ -1,0 +1,4 @@
+//! x
+pub mod config;
+pub mod limits;
+pub mod schedule;

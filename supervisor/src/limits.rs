@@ -1,0 +1,51 @@
+//! Limits of the supervisor, each checked before anything is allocated.
+
+/// Connections at once, admin included.
+pub const MAX_CONNECTIONS: usize = 1024;
+/// Cold requests of one connection that are worked on at once; the next one waits unread.
+pub const MAX_COLD_REQUESTS: usize = 16;
+/// Invocations of one connection without an answer.
+pub const MAX_CALLS_PER_CONNECTION: usize = 4096;
+/// Arenas of one connection.
+pub const MAX_ARENAS_PER_CONNECTION: usize = 64;
+/// Bytes of answers that a client has not read before it is dropped.
+pub const MAX_UNREAD_BYTES: usize = 16 << 20;
+/// How long a new connection may take for its greeting, in milliseconds.
+pub const HANDSHAKE_MS: u64 = 5_000;
+
+/// Functions of one tenant.
+pub const MAX_FUNCTIONS: usize = 50_000;
+/// Modules registered by name of one tenant.
+pub const MAX_MODULES: usize = 10_000;
+/// Bytes of a module.
+pub const MAX_MODULE_BYTES: u64 = 16 << 20;
+/// Variants of one module.
+pub const MAX_VARIANTS: usize = 32;
+/// Parsed functions kept in memory.
+pub const MAX_LOADED: usize = 1024;
+/// Plans kept per tenant.
+pub const MAX_PLANS: usize = 512;
+/// Bytes of plans kept per tenant.
+pub const MAX_PLAN_BYTES: usize = 8 << 20;
+
+/// Workers of one device.
+pub const MAX_WORKERS: usize = 64;
+/// Device memory of one cpu worker: wasm's 4 GiB of addresses less what the device keeps for itself.
+pub const MAX_CPU_LEASE_BYTES: u64 = (4 << 30) - (128 << 20);
+/// Functions installed in one worker at once; the one used longest ago goes first.
+pub const MAX_INSTALLED: usize = 256;
+/// Bytes of a lane's staging range: inline inputs and outputs of one call.
+pub const STAGING_BYTES: u64 = 2 << 20;
+/// Longest spin in microseconds.
+pub const MAX_POLL_US: u64 = 1_000_000;
+
+/// How long after its deadline a call may still answer by itself before its worker is killed.
+pub const DEADLINE_GRACE_NS: u64 = 20_000_000;
+/// How long a worker may take to get ready, in seconds.
+pub const WORKER_START_S: u64 = 20;
+/// How long a module may take to compile, in seconds.
+pub const COMPILE_S: u64 = 60;
+/// Compilations at once.
+pub const MAX_COMPILATIONS: usize = 2;
+/// How long a domain with waiting calls keeps a worker that another domain waits for.
+pub const RESIDENCY_NS: u64 = 100_000_000;
