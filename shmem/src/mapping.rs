@@ -100,11 +100,25 @@ impl Mapping {
         Ok(())
     }
 
+    /// Copies from another mapping (or another range of this one) into this one,
+    /// which must be writable.
+    pub fn copy_from(&self, offset: u64, from: &Mapping, at: u64, bytes: u64) -> Result<(), OutOfRange> {
+        let (to, from) = (self.range(offset, bytes)?, from.range(at, bytes)?);
+        // SAFETY: `range` checked both ends. `copy` because two ranges of one mapping may come close.
+        unsafe { ptr::copy(from, to, bytes as usize) };
+        Ok(())
+    }
+
     /// Zeroes a range; the mapping must be writable.
     pub fn zero(&self, offset: u64, bytes: u64) -> Result<(), OutOfRange> {
+        self.fill(offset, bytes, 0)
+    }
+
+    /// Sets every byte of a range; the mapping must be writable.
+    pub fn fill(&self, offset: u64, bytes: u64, byte: u8) -> Result<(), OutOfRange> {
         let to = self.range(offset, bytes)?;
         // SAFETY: `range` checked the destination.
-        unsafe { ptr::write_bytes(to, 0, bytes as usize) };
+        unsafe { ptr::write_bytes(to, byte, bytes as usize) };
         Ok(())
     }
 }
@@ -136,6 +150,19 @@ mod tests {
         b.zero(8190, 2).unwrap();
         a.read(8190, &mut out).unwrap();
         assert_eq!(out, [0, 0]);
+    }
+
+    #[test]
+    fn ranges_are_filled_and_copied_between_mappings() {
+        let (a, b) = (memfd::arena("a", 4096).unwrap(), memfd::arena("b", 4096).unwrap());
+        let (a, b) = (Mapping::writable(&a).unwrap(), Mapping::writable(&b).unwrap());
+        a.fill(8, 4, 7).unwrap();
+        b.copy_from(100, &a, 6, 4).unwrap();
+        let mut out = [1; 4];
+        b.read(100, &mut out).unwrap();
+        assert_eq!(out, [0, 0, 7, 7]);
+        assert!(b.copy_from(0, &a, 4090, 8).is_err());
+        assert!(b.copy_from(4090, &a, 0, 8).is_err());
     }
 
     #[test]

@@ -65,6 +65,13 @@ impl Judged {
         self.bytes
     }
 
+    /// Reads it from the start, without mapping.
+    pub fn reader(&self) -> std::io::Result<impl std::io::Read> {
+        let mut file = File::from(self.fd.try_clone()?);
+        file.rewind()?;
+        Ok(std::io::Read::take(file, self.bytes))
+    }
+
     /// Reads at `offset` without mapping, so that no fault can reach this process.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
         read_exact_at(self.fd.as_fd(), offset, out)
@@ -125,10 +132,15 @@ pub fn sealed(name: &str, content: &[u8]) -> Result<Judged, MemfdError> {
     seal(file)
 }
 
-/// A sealed copy of what `source` holds, made without mapping it.
-pub fn sealed_copy(name: &str, mut source: impl std::io::Read) -> Result<Judged, MemfdError> {
+/// A memfd of `bytes` that `fill` writes and that can never change again.
+pub fn sealed_from(
+    name: &str,
+    bytes: u64,
+    fill: impl FnOnce(&mut File) -> std::io::Result<()>,
+) -> Result<Judged, MemfdError> {
     let mut file = File::from(create(name)?);
-    std::io::copy(&mut source, &mut file).map_err(io("copy"))?;
+    rustix::fs::ftruncate(&file, bytes).map_err(sys("ftruncate"))?;
+    fill(&mut file).map_err(io("fill"))?;
     seal(file)
 }
 

@@ -91,11 +91,22 @@ impl Reservation {
         Ok(())
     }
 
+    /// Changes what may be done with a mapped part from now on (none: nothing); its contents stay.
+    pub fn protect(&self, offset: usize, bytes: usize, allowed: Option<Protection>) -> std::io::Result<()> {
+        let at = self.part(offset, bytes)?;
+        let flags = match allowed {
+            Some(Protection::ReadOnly) => MprotectFlags::READ,
+            Some(Protection::ReadWrite) => MprotectFlags::READ | MprotectFlags::WRITE,
+            None => MprotectFlags::empty(),
+        };
+        // SAFETY: the part lies inside this reservation; its users expect faults.
+        unsafe { rustix::mm::mprotect(at.cast(), bytes, flags)? };
+        Ok(())
+    }
+
     /// Forbids every access to the whole range from now on, whoever is in the middle of one.
     pub fn revoke(&self) -> std::io::Result<()> {
-        // SAFETY: the range is owned by this value; its users expect faults.
-        unsafe { rustix::mm::mprotect(self.base.as_ptr().cast(), self.bytes, MprotectFlags::empty())? };
-        Ok(())
+        self.protect(0, self.bytes, None)
     }
 
     fn part(&self, offset: usize, bytes: usize) -> std::io::Result<*mut u8> {
@@ -140,6 +151,19 @@ mod tests {
         range.unmap(4096, 8192).unwrap();
         outside.read(0, &mut out).unwrap();
         assert_eq!(out, [9]);
+    }
+
+    #[test]
+    fn protection_changes_keep_the_contents() {
+        let range = Reservation::new(8192).unwrap();
+        range.map_private(0, 8192).unwrap();
+        // SAFETY: mapped writable just above.
+        unsafe { range.base().add(4096).write(7) };
+        range.protect(4096, 4096, None).unwrap();
+        range.protect(4096, 4096, Some(Protection::ReadOnly)).unwrap();
+        // SAFETY: mapped readable just above.
+        assert_eq!(unsafe { range.base().add(4096).read() }, 7);
+        assert!(range.protect(4096, 8192, None).is_err());
     }
 
     #[test]

@@ -107,7 +107,11 @@ pub enum ConfigError {
 }
 
 fn bad(name: &str, value: &str, why: impl ToString) -> ConfigError {
-    ConfigError::Value { name: name.to_owned(), value: value.to_owned(), why: why.to_string() }
+    ConfigError::Value {
+        name: name.to_owned(),
+        value: value.to_owned(),
+        why: why.to_string(),
+    }
 }
 
 /// Everything the supervisor needs to start.
@@ -161,7 +165,11 @@ impl Settings {
         let duration = |text: &str| match humantime::parse_duration(text) {
             Ok(d) if !d.is_zero() => Ok(d),
             Ok(_) => Err(bad(name, value, "must be longer than zero")),
-            Err(e) => Err(bad(name, value, format!("{e}; expected a duration such as 500ms or 30s"))),
+            Err(e) => Err(bad(
+                name,
+                value,
+                format!("{e}; expected a duration such as 500ms or 30s"),
+            )),
         };
         match name {
             "queue-calls" => self.queue_calls = number(value)?,
@@ -190,9 +198,18 @@ impl Settings {
     pub fn values(&self) -> Vec<(&'static str, String)> {
         vec![
             ("queue-calls", self.queue_calls.to_string()),
-            ("queue-bytes", ByteSize::b(self.queue_bytes).display().iec().to_string()),
-            ("default-deadline", humantime::format_duration(self.default_deadline).to_string()),
-            ("max-deadline", humantime::format_duration(self.max_deadline).to_string()),
+            (
+                "queue-bytes",
+                ByteSize::b(self.queue_bytes).display().iec().to_string(),
+            ),
+            (
+                "default-deadline",
+                humantime::format_duration(self.default_deadline).to_string(),
+            ),
+            (
+                "max-deadline",
+                humantime::format_duration(self.max_deadline).to_string(),
+            ),
             ("poll-us", self.poll_us.to_string()),
         ]
     }
@@ -231,15 +248,27 @@ impl FromStr for DeviceConfig {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         if name != "cpu" {
-            return Err(bad("device", text, "this build knows the device `cpu`, e.g. cpu:workers=2,memory=256MiB"));
+            return Err(bad(
+                "device",
+                text,
+                "this build knows the device `cpu`, e.g. cpu:workers=2,memory=256MiB",
+            ));
         }
-        let mut device = Self { name: name.to_owned(), workers: 2, memory_bytes: 512 << 20 };
+        let mut device = Self {
+            name: name.to_owned(),
+            workers: 2,
+            memory_bytes: 512 << 20,
+        };
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
             match setting.split_once('=') {
                 Some(("workers", n)) => match n.parse() {
                     Ok(n @ 1..=limits::MAX_WORKERS) => device.workers = n,
                     _ => {
-                        return Err(bad("device", text, format!("workers must be 1 to {}", limits::MAX_WORKERS)));
+                        return Err(bad(
+                            "device",
+                            text,
+                            format!("workers must be 1 to {}", limits::MAX_WORKERS),
+                        ));
                     }
                 },
                 Some(("memory", value)) => device.memory_bytes = size("device", value)?,
@@ -268,19 +297,32 @@ impl Config {
         let file = match &flags.config {
             None => File::default(),
             Some(path) => {
-                let failed = |why: String| ConfigError::File { path: path.clone(), why };
+                let failed = |why: String| ConfigError::File {
+                    path: path.clone(),
+                    why,
+                };
                 let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
                 toml::from_str(&text).map_err(|e| failed(e.to_string()))?
             }
         };
-        let socket = flags.socket.or(file.socket).ok_or(ConfigError::Missing("socket"))?;
+        let socket = flags
+            .socket
+            .or(file.socket)
+            .ok_or(ConfigError::Missing("socket"))?;
         let admin_socket = flags.admin_socket.or(file.admin_socket).unwrap_or_else(|| {
             let mut path = socket.clone().into_os_string();
             path.push(".admin");
             path.into()
         });
-        let state_dir = flags.state_dir.or(file.state_dir).ok_or(ConfigError::Missing("state-dir"))?;
-        let mut devices = if flags.device.is_empty() { file.device } else { flags.device };
+        let state_dir = flags
+            .state_dir
+            .or(file.state_dir)
+            .ok_or(ConfigError::Missing("state-dir"))?;
+        let mut devices = if flags.device.is_empty() {
+            file.device
+        } else {
+            flags.device
+        };
         if devices.is_empty() {
             devices.push("cpu".to_owned());
         }
@@ -291,8 +333,14 @@ impl Config {
         let mut settings = Settings::default();
         let values = [
             ("max-deadline", flags.max_deadline.or(file.max_deadline)),
-            ("default-deadline", flags.default_deadline.or(file.default_deadline)),
-            ("queue-calls", flags.queue_calls.or(file.queue_calls).map(|n| n.to_string())),
+            (
+                "default-deadline",
+                flags.default_deadline.or(file.default_deadline),
+            ),
+            (
+                "queue-calls",
+                flags.queue_calls.or(file.queue_calls).map(|n| n.to_string()),
+            ),
             ("queue-bytes", flags.queue_bytes.or(file.queue_bytes)),
             ("poll-us", flags.poll_us.or(file.poll_us).map(|n| n.to_string())),
         ];
@@ -302,7 +350,8 @@ impl Config {
                 Some(value) if name == "max-deadline" => {
                     settings.default_deadline = Duration::from_nanos(1);
                     settings.set(name, &value)?;
-                    settings.default_deadline = Settings::default().default_deadline.min(settings.max_deadline);
+                    settings.default_deadline =
+                        Settings::default().default_deadline.min(settings.max_deadline);
                 }
                 Some(value) => settings.set(name, &value)?,
                 None => {}
@@ -312,7 +361,10 @@ impl Config {
             socket,
             admin_socket,
             state_dir,
-            devices: devices.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
+            devices: devices
+                .iter()
+                .map(|text| text.parse())
+                .collect::<Result<_, _>>()?,
             metrics,
             settings,
         })
@@ -324,7 +376,8 @@ mod tests {
     use super::*;
 
     fn resolve(args: &[&str]) -> Result<Config, String> {
-        let flags = Flags::try_parse_from([&["pappus-supervisor"], args].concat()).map_err(|e| e.to_string())?;
+        let flags =
+            Flags::try_parse_from([&["pappus-supervisor"], args].concat()).map_err(|e| e.to_string())?;
         Config::resolve(flags).map_err(|e| e.to_string())
     }
 
@@ -350,8 +403,14 @@ mod tests {
         let text = "socket = '/file'\nstate-dir = '/d'\ndevice = ['cpu:workers=3']\npoll-us = 7\nmax-deadline = '2s'";
         std::fs::write(&path, text).unwrap();
         let config = resolve(&["--config", path.to_str().unwrap(), "--poll-us", "9"]).unwrap();
-        assert_eq!((config.socket.to_str(), config.devices[0].workers), (Some("/file"), 3));
-        assert_eq!((config.settings.poll_us, config.settings.default_deadline), (9, Duration::from_secs(2)));
+        assert_eq!(
+            (config.socket.to_str(), config.devices[0].workers),
+            (Some("/file"), 3)
+        );
+        assert_eq!(
+            (config.settings.poll_us, config.settings.default_deadline),
+            (9, Duration::from_secs(2))
+        );
         std::fs::write(&path, "sokcet = '/s'").unwrap();
         refused(&["--config", path.to_str().unwrap()], "unknown field `sokcet`");
     }
@@ -369,7 +428,10 @@ mod tests {
         ] {
             refused(&[&BASE[..], &["--device", device]].concat(), words);
         }
-        refused(&[&BASE[..], &["--default-deadline", "1h"]].concat(), "exceed max-deadline");
+        refused(
+            &[&BASE[..], &["--default-deadline", "1h"]].concat(),
+            "exceed max-deadline",
+        );
         refused(&[&BASE[..], &["--metrics", "here"]].concat(), "metrics");
     }
 }

@@ -1,4 +1,23 @@
-//! x
+//! The supervisor: one process per machine between clients and isolated workers.
+//!
+//! In reading order; an invocation goes through them from top to bottom and back:
+//! - [`config`]: flags and file.
+//! - [`server`]: sockets, connections, requests.
+//! - [`call`]: an accepted invocation.
+//! - [`schedule`]: which call runs where: a pure state machine.
+//! - [`device`]: workers of a device, their processes and threads.
+//! - [`registry`]: modules, functions, the state directory.
+//! - [`metrics`], [`limits`].
+//! - [`run`]: all of it put together.
+
+#![forbid(unsafe_code)]
+
+pub mod call;
 pub mod config;
+pub mod device;
 pub mod limits;
+pub mod metrics;
+pub mod registry;
+pub mod run;
 pub mod schedule;
+pub mod server;

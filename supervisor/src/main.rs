@@ -1,2 +1,83 @@
-//! x
-fn main(){}
+//! `pappus-supervisor`: parses, builds, runs, maps errors to exit codes.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use pappus_supervisor::config::{Config, Flags};
+use pappus_supervisor::run::run;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Threads for sockets: parsing and handing on, nothing that takes long.
+const SOCKET_THREADS: usize = 2;
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    let log = tracing_subscriber::EnvFilter::try_from_env("PAPPUS_LOG").unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt()
+        .with_env_filter(log)
+        .with_writer(std::io::stderr)
+        .init();
+    let config = match Config::resolve(flags) {
+        Ok(config) => config,
+        Err(e) => {
+            eprintln!("error: {e}");
+            return ExitCode::from(2);
+        }
+    };
+    match start(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+    raise_descriptor_limit();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(SOCKET_THREADS)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let (mut first, mut second) = (Termination::new()?, Termination::new()?);
+        let abort = async {
+            second.next().await;
+            second.next().await;
+        };
+        run(config, first.next(), abort).await?;
+        Ok(())
+    })
+}
+
+/// SIGTERM and SIGINT alike.
+struct Termination(Signal, Signal);
+
+impl Termination {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self(
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+        ))
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.0.recv() => {}
+            _ = self.1.recv() => {}
+        }
+    }
+}
+
+/// Every connection, arena and worker takes descriptors; the soft limit is meant for `select`.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    );
+}

@@ -6,4 +6,4 @@
 pub mod deadlines;
 pub mod scheduler;
 
-pub use scheduler::{Action, CallId, Domain, Full, Limits, Scheduler, WorkerId};
+pub use scheduler::{Action, CallId, Domain, Full, Limits, Scheduler, Terms, WorkerId};

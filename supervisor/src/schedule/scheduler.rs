@@ -36,6 +36,17 @@ pub struct Domain {
     pub caller: u32,
 }
 
+/// What the scheduler needs to know of a call.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// Whose worker may run it.
+    pub domain: Domain,
+    /// Inline bytes it holds while it waits.
+    pub bytes: u64,
+    /// Absolute, in `CLOCK_MONOTONIC` nanoseconds.
+    pub deadline_ns: u64,
+}
+
 /// What the outside must do now.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action<C> {
@@ -162,7 +173,13 @@ const INDEX_BITS: u32 = 24;
 impl<C: Clone> Scheduler<C> {
     /// A device with `workers` places, all absent, of `lanes` lanes each (at most 64).
     pub fn new(workers: usize, lanes: u32) -> Self {
-        let absent = || Worker { generation: 0, state: State::Absent, busy: 0, bound_ns: 0, idle_since_ns: 0 };
+        let absent = || Worker {
+            generation: 0,
+            state: State::Absent,
+            busy: 0,
+            bound_ns: 0,
+            idle_since_ns: 0,
+        };
         Self {
             workers: (0..workers).map(|_| absent()).collect(),
             lanes: lanes.min(64),
@@ -216,14 +233,16 @@ impl<C: Clone> Scheduler<C> {
         self.entry(id).map(|_| (id.0 & ((1 << INDEX_BITS) - 1)) as usize)
     }
 
-    /// A new call; `bytes` are the inline bytes it holds while it waits.
+    /// A new call.
     pub fn submit(
         &mut self,
         now_ns: u64,
         call: C,
-        domain: Domain,
-        bytes: u64,
-        deadline_ns: u64,
+        Terms {
+            domain,
+            bytes,
+            deadline_ns,
+        }: Terms,
         limits: Limits,
         actions: &mut Vec<Action<C>>,
     ) -> Result<CallId, Full> {
@@ -238,7 +257,14 @@ impl<C: Clone> Scheduler<C> {
         }
         let serial = self.next_serial;
         self.next_serial += 1;
-        let entry = Entry { call, serial, domain, bytes, deadline_ns, place: Place::Queued };
+        let entry = Entry {
+            call,
+            serial,
+            domain,
+            bytes,
+            deadline_ns,
+            place: Place::Queued,
+        };
         let id = CallId((serial << INDEX_BITS) | self.calls.insert(entry) as u64);
         self.deadlines.insert(deadline_ns, id);
         self.queued += 1;
@@ -272,7 +298,12 @@ impl<C: Clone> Scheduler<C> {
             w.state == State::Bound(domain) && w.busy.count_ones() < self.lanes && !self.must_leave(now_ns, w)
         });
         own.max_by_key(|(_, w)| w.busy.count_ones())
-            .or_else(|| self.workers.iter().enumerate().find(|(_, w)| w.state == State::Free))
+            .or_else(|| {
+                self.workers
+                    .iter()
+                    .enumerate()
+                    .find(|(_, w)| w.state == State::Free)
+            })
             .map(|(id, _)| id)
     }
 
@@ -295,11 +326,21 @@ impl<C: Clone> Scheduler<C> {
         let lane = place.busy.trailing_ones();
         place.busy |= 1 << lane;
         let entry = &mut self.calls[index];
-        entry.place = Place::Running { worker, lane, overdue: false };
+        entry.place = Place::Running {
+            worker,
+            lane,
+            overdue: false,
+        };
         self.queued -= 1;
         self.queued_bytes -= entry.bytes;
         let (generation, call) = (place.generation, entry.call.clone());
-        actions.push(Action::Start { worker, generation, lane, id, call });
+        actions.push(Action::Start {
+            worker,
+            generation,
+            lane,
+            id,
+            call,
+        });
     }
 
     /// Replaces idle workers of other domains, as many as are needed and not coming already; the one
@@ -308,13 +349,19 @@ impl<C: Clone> Scheduler<C> {
         let coming = self.workers.iter().filter(|w| w.state == State::Absent).count();
         let wanted = self.homeless.len() + usize::from(!self.waiting.is_empty());
         for nth in coming..wanted {
-            let patience_ns = if nth < self.homeless.len() { 0 } else { RESIDENCY_NS };
+            let patience_ns = if nth < self.homeless.len() {
+                0
+            } else {
+                RESIDENCY_NS
+            };
             let idle = self.workers.iter().enumerate().filter(|(_, w)| {
                 matches!(w.state, State::Bound(_))
                     && w.busy == 0
                     && now_ns.saturating_sub(w.idle_since_ns) >= patience_ns
             });
-            let Some(worker) = idle.min_by_key(|(_, w)| w.idle_since_ns).map(|(id, _)| id) else { return };
+            let Some(worker) = idle.min_by_key(|(_, w)| w.idle_since_ns).map(|(id, _)| id) else {
+                return;
+            };
             self.replace(worker, actions);
         }
     }
@@ -329,7 +376,9 @@ impl<C: Clone> Scheduler<C> {
     fn unbind(&mut self, worker: WorkerId) {
         let state = std::mem::replace(&mut self.workers[worker].state, State::Absent);
         let State::Bound(domain) = state else { return };
-        let Some(d) = self.domains.get_mut(&domain) else { return };
+        let Some(d) = self.domains.get_mut(&domain) else {
+            return;
+        };
         d.workers -= 1;
         if d.workers > 0 {
             return;
@@ -355,7 +404,9 @@ impl<C: Clone> Scheduler<C> {
             return self.domains.get_mut(&domain)?.queue.pop_front();
         }
         while let Some(domain) = self.waiting.pop_front() {
-            let Some(d) = self.domains.get_mut(&domain) else { continue };
+            let Some(d) = self.domains.get_mut(&domain) else {
+                continue;
+            };
             d.waits = d.queue.len() > 1;
             let first = d.queue.pop_front();
             if d.waits {
@@ -381,11 +432,15 @@ impl<C: Clone> Scheduler<C> {
                 self.make_room(now_ns, actions);
             }
         }
-        let State::Bound(domain) = self.workers[worker].state else { return };
+        let State::Bound(domain) = self.workers[worker].state else {
+            return;
+        };
         while self.workers[worker].busy.count_ones() < self.lanes
             && !self.must_leave(now_ns, &self.workers[worker])
         {
-            let Some(next) = self.domains.get_mut(&domain).and_then(|d| d.queue.pop_front()) else { break };
+            let Some(next) = self.domains.get_mut(&domain).and_then(|d| d.queue.pop_front()) else {
+                break;
+            };
             self.start(now_ns, worker, next, actions);
         }
         if self.workers[worker].busy == 0 && !self.homeless.is_empty() {
@@ -394,9 +449,21 @@ impl<C: Clone> Scheduler<C> {
     }
 
     /// A process is ready in `worker`'s place.
-    pub fn worker_ready(&mut self, now_ns: u64, worker: WorkerId, generation: u64, actions: &mut Vec<Action<C>>) {
+    pub fn worker_ready(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        generation: u64,
+        actions: &mut Vec<Action<C>>,
+    ) {
         let place = &mut self.workers[worker];
-        *place = Worker { generation, state: State::Free, busy: 0, bound_ns: now_ns, idle_since_ns: now_ns };
+        *place = Worker {
+            generation,
+            state: State::Free,
+            busy: 0,
+            bound_ns: now_ns,
+            idle_since_ns: now_ns,
+        };
         self.feed(now_ns, worker, actions);
     }
 
@@ -412,11 +479,19 @@ impl<C: Clone> Scheduler<C> {
             .map(|(index, _)| index)
             .collect();
         let entries = lost.into_iter().map(|index| self.forget(index));
-        entries.map(|e| (e.call, matches!(e.place, Place::Running { overdue: true, .. }))).collect()
+        entries
+            .map(|e| (e.call, matches!(e.place, Place::Running { overdue: true, .. })))
+            .collect()
     }
 
     /// `worker` finished a call; returns it, unless the worker lies.
-    pub fn finished(&mut self, now_ns: u64, worker: WorkerId, id: CallId, actions: &mut Vec<Action<C>>) -> Option<C> {
+    pub fn finished(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) -> Option<C> {
         self.running_call(worker, id)?;
         let index = self.index(id)?;
         let entry = self.forget(index);
@@ -468,16 +543,31 @@ impl<C: Clone> Scheduler<C> {
                     actions.push(Action::Expired(call));
                 }
                 // First the worker may answer by itself; the second time patience is over.
-                Place::Running { worker, lane, overdue: false } => {
+                Place::Running {
+                    worker,
+                    lane,
+                    overdue: false,
+                } => {
                     let entry = &mut self.calls[index];
-                    entry.place = Place::Running { worker, lane, overdue: true };
+                    entry.place = Place::Running {
+                        worker,
+                        lane,
+                        overdue: true,
+                    };
                     entry.deadline_ns = entry.deadline_ns.saturating_add(DEADLINE_GRACE_NS);
                     self.deadlines.insert(entry.deadline_ns, id);
                 }
-                Place::Running { worker, overdue: true, .. } => {
+                Place::Running {
+                    worker,
+                    overdue: true,
+                    ..
+                } => {
                     // Its place takes no more calls until a fresh process is ready.
                     self.unbind(worker);
-                    actions.push(Action::Kill { worker, generation: self.workers[worker].generation });
+                    actions.push(Action::Kill {
+                        worker,
+                        generation: self.workers[worker].generation,
+                    });
                 }
             }
         }

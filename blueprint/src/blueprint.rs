@@ -1,0 +1,413 @@
+//! A blueprint, resolved: indices instead of names, sizes in one table, steps flat with each
+//! `Repeat` followed by its body. Built by `parse` alone, so what it holds has been checked.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Path};
+use crate::limits;
+use crate::plan::{ParamKind, heap_bytes};
+use crate::size::{SizeId, SizeTable};
+
+/// An index into [`Blueprint::buffers`]. Inputs come first, in their order, then weights, then
+/// buffers in the order of the document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BufferId(pub u32);
+
+impl BufferId {
+    /// The same as an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A file of compiled kernels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Module {
+    /// The name kernels refer to it by.
+    pub name: String,
+    /// The file, as written.
+    pub path: String,
+}
+
+/// A kernel the blueprint may launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kernel {
+    /// The name the blueprint calls it by.
+    pub name: String,
+    /// An index into [`Blueprint::modules`].
+    pub module: usize,
+    /// Its symbol in the module.
+    pub symbol: String,
+}
+
+/// A file that holds a weight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeightFile {
+    /// The weight.
+    pub weight: BufferId,
+    /// The file, as written.
+    pub path: String,
+}
+
+/// Where a buffer's contents come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The caller.
+    Input,
+    /// The function; read-only.
+    Weight,
+    /// Nowhere: it starts as zeroes.
+    Buffer,
+}
+
+/// An input, a weight or a buffer.
+#[derive(Debug, Clone)]
+pub struct Buffer {
+    /// Its name.
+    pub name: String,
+    /// Where its contents come from.
+    pub role: Role,
+    /// Whether its contents are part of the result.
+    pub output: bool,
+    /// The type of its elements, where the blueprint says.
+    pub dtype: Option<DType>,
+    /// Its bytes.
+    pub(crate) size: SizeId,
+    /// Its dimensions, where the blueprint says; a typed buffer without has one dimension.
+    pub(crate) shape: Option<Box<[SizeId]>>,
+}
+
+/// The type of a buffer's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names say it all")]
+pub enum DType {
+    U8,
+    I8,
+    U16,
+    I16,
+    U32,
+    I32,
+    U64,
+    I64,
+    F16,
+    Bf16,
+    F32,
+    F64,
+    Bool,
+}
+
+impl DType {
+    /// Bytes of one element.
+    pub fn bytes(self) -> u64 {
+        match self {
+            DType::U8 | DType::I8 | DType::Bool => 1,
+            DType::U16 | DType::I16 | DType::F16 | DType::Bf16 => 2,
+            DType::U32 | DType::I32 | DType::F32 => 4,
+            DType::U64 | DType::I64 | DType::F64 => 8,
+        }
+    }
+
+    /// Its name in the blueprint.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::U8 => "u8",
+            DType::I8 => "i8",
+            DType::U16 => "u16",
+            DType::I16 => "i16",
+            DType::U32 => "u32",
+            DType::I32 => "i32",
+            DType::U64 => "u64",
+            DType::I64 => "i64",
+            DType::F16 => "f16",
+            DType::Bf16 => "bf16",
+            DType::F32 => "f32",
+            DType::F64 => "f64",
+            DType::Bool => "bool",
+        }
+    }
+}
+
+/// A word that `FromInput` reads: an unsigned 64-bit little-endian integer in an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WordRef {
+    /// A position in [`Blueprint::inputs`].
+    pub input: u32,
+    /// Which word of it, from 0.
+    pub index: u64,
+}
+
+/// How weights are packed into their block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeightLayout {
+    /// Where each weight starts, in the order of [`Blueprint::weights`]; multiples of
+    /// [`limits::BUFFER_ALIGN`].
+    pub offsets: Vec<u64>,
+    /// The bytes of the block; a multiple of [`limits::BUFFER_ALIGN`].
+    pub total: u64,
+}
+
+/// A function's buffers and control flow, checked and ready to plan.
+#[derive(Debug)]
+pub struct Blueprint {
+    pub(crate) modules: Vec<Module>,
+    pub(crate) kernels: Vec<Kernel>,
+    pub(crate) weight_files: Vec<WeightFile>,
+    pub(crate) buffers: Vec<Buffer>,
+    pub(crate) inputs: Vec<BufferId>,
+    pub(crate) weights: Vec<BufferId>,
+    pub(crate) outputs: Vec<BufferId>,
+    pub(crate) words: Vec<WordRef>,
+    /// Where each word was written first.
+    pub(crate) word_places: Vec<Box<str>>,
+    pub(crate) sizes: SizeTable,
+    pub(crate) steps: Vec<Step>,
+    /// Every distinct parameter list, one after the other.
+    pub(crate) items: Vec<Item>,
+    /// Where each list is in `items`.
+    pub(crate) lists: Vec<Range<u32>>,
+}
+
+impl Blueprint {
+    /// The modules.
+    pub fn modules(&self) -> &[Module] {
+        &self.modules
+    }
+
+    /// The kernels that may be launched.
+    pub fn kernels(&self) -> &[Kernel] {
+        &self.kernels
+    }
+
+    /// Inputs, weights and buffers, by [`BufferId`].
+    pub fn buffers(&self) -> &[Buffer] {
+        &self.buffers
+    }
+
+    /// The inputs, in the order a call brings them.
+    pub fn inputs(&self) -> &[BufferId] {
+        &self.inputs
+    }
+
+    /// The weights.
+    pub fn weights(&self) -> &[BufferId] {
+        &self.weights
+    }
+
+    /// The outputs, in the order a call returns them. An input may be one.
+    pub fn outputs(&self) -> &[BufferId] {
+        &self.outputs
+    }
+
+    /// The files of weights, where the function names some.
+    pub fn weight_files(&self) -> &[WeightFile] {
+        &self.weight_files
+    }
+
+    /// The distinct words that a plan depends on.
+    pub fn words(&self) -> &[WordRef] {
+        &self.words
+    }
+
+    /// The buffer of that name.
+    pub fn buffer_named(&self, name: &str) -> Option<BufferId> {
+        self.buffers
+            .iter()
+            .position(|buffer| buffer.name == name)
+            .map(|at| BufferId(at as u32))
+    }
+
+    /// Where in an input of `input_bytes` a word starts; an error where it is not all inside. To be
+    /// asked before reading it.
+    pub fn word_offset(&self, word: &WordRef, input_bytes: u64) -> Result<u64, Error> {
+        let end = word.index.checked_add(1).and_then(|words| words.checked_mul(8));
+        match end {
+            Some(end) if end <= input_bytes => Ok(end - 8),
+            _ => {
+                let at = self.words.iter().position(|other| other == word);
+                let place = at.map_or("blueprint.inputs", |at| &*self.word_places[at]);
+                let input = self.inputs.get(word.input as usize);
+                let name = input.map_or("an input", |id| self.buffers[id.index()].name.as_str());
+                Err(Error::new(
+                    place,
+                    format_args!(
+                        "word {} is beyond the {input_bytes} bytes of {name:?}, expected an input that holds it",
+                        word.index
+                    ),
+                ))
+            }
+        }
+    }
+
+    /// Packs weights of these sizes (in the order of [`Blueprint::weights`]) into one block.
+    pub fn weight_layout(&self, weight_bytes: &[u64]) -> Result<WeightLayout, Error> {
+        check_count("blueprint.weights", weight_bytes, self.weights.len())?;
+        let mut offsets = Vec::with_capacity(weight_bytes.len());
+        let mut block = Bump::default();
+        for (at, &bytes) in weight_bytes.iter().enumerate() {
+            let offset = block.place(bytes);
+            offsets.push(offset.map_err(|message| Error::new(self.place_of(self.weights[at]), message))?);
+        }
+        Ok(WeightLayout {
+            offsets,
+            total: block.used,
+        })
+    }
+
+    /// Roughly what this blueprint occupies in memory.
+    pub fn approx_bytes(&self) -> usize {
+        let buffers = self
+            .buffers
+            .iter()
+            .map(|buffer| buffer.name.capacity() + buffer.shape.as_deref().map_or(0, size_of_val));
+        let kernels = self
+            .kernels
+            .iter()
+            .map(|kernel| kernel.name.capacity() + kernel.symbol.capacity());
+        let modules = self
+            .modules
+            .iter()
+            .map(|module| module.name.capacity() + module.path.capacity());
+        let files = self.weight_files.iter().map(|file| file.path.capacity());
+        let places = self.word_places.iter().map(|place| place.len());
+        size_of::<Self>()
+            + heap_bytes(&self.modules)
+            + heap_bytes(&self.kernels)
+            + heap_bytes(&self.weight_files)
+            + heap_bytes(&self.buffers)
+            + heap_bytes(&self.words)
+            + heap_bytes(&self.word_places)
+            + heap_bytes(&self.steps)
+            + heap_bytes(&self.items)
+            + heap_bytes(&self.lists)
+            + buffers
+                .chain(kernels)
+                .chain(modules)
+                .chain(files)
+                .chain(places)
+                .sum::<usize>()
+            + self.sizes.approx_bytes()
+    }
+
+    /// Where a buffer is declared.
+    pub(crate) fn place_of(&self, id: BufferId) -> String {
+        let blueprint = Path::Root.key("blueprint");
+        let buffer = &self.buffers[id.index()];
+        match buffer.role {
+            Role::Input => blueprint.key("inputs").index(id.index()).to_string(),
+            Role::Weight => blueprint
+                .key("weights")
+                .index(id.index() - self.inputs.len())
+                .to_string(),
+            Role::Buffer => blueprint.key("buffers").key(&buffer.name).to_string(),
+        }
+    }
+}
+
+/// A parsed step. A `Repeat` is followed by the `body` steps it repeats.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step {
+    Launch {
+        kernel: u32,
+        /// Grid x, y, z; block x, y, z; bytes of dynamic shared memory.
+        dims: [SizeId; 7],
+        /// An index into [`Blueprint::lists`].
+        list: u32,
+    },
+    Copy {
+        from: BufferId,
+        from_offset: SizeId,
+        to: BufferId,
+        to_offset: SizeId,
+        bytes: Option<SizeId>,
+    },
+    Fill {
+        buffer: BufferId,
+        offset: SizeId,
+        bytes: Option<SizeId>,
+        byte: u8,
+    },
+    Repeat {
+        count: SizeId,
+        body: u32,
+    },
+}
+
+/// An element of a parameter list: each `Param` is followed by the fields that fill it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Item {
+    Param { kind: ParamKind, bytes: u32, align: u32 },
+    Field { offset: u32, value: FieldValue },
+}
+
+/// What a field of a parameter holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum FieldValue {
+    /// Little-endian bits, as wide as they need to be.
+    Bits(u64),
+    /// A size, at most `max`; the argument is written as `name`.
+    Size {
+        size: SizeId,
+        max: u64,
+        name: &'static str,
+    },
+    /// An address.
+    Pointer { buffer: BufferId, offset: SizeId },
+}
+
+/// Places ranges one after the other, each aligned.
+#[derive(Default)]
+pub(crate) struct Bump {
+    /// The end of what has been placed, aligned.
+    pub(crate) used: u64,
+}
+
+impl Bump {
+    pub(crate) fn place(&mut self, bytes: u64) -> Result<u64, String> {
+        let end = bytes
+            .checked_next_multiple_of(limits::BUFFER_ALIGN)
+            .and_then(|bytes| self.used.checked_add(bytes))
+            .filter(|&end| end <= limits::MEMORY_BYTES);
+        let Some(end) = end else {
+            let max = limits::MEMORY_BYTES;
+            return Err(format!(
+                "{bytes} bytes after {} others, expected at most {max} in all",
+                self.used
+            ));
+        };
+        Ok(std::mem::replace(&mut self.used, end))
+    }
+}
+
+pub(crate) fn check_count(place: &str, given: &[u64], expected: usize) -> Result<(), Error> {
+    if given.len() == expected {
+        return Ok(());
+    }
+    Err(Error::new(
+        place,
+        format_args!("{} values given for it, expected {expected}", given.len()),
+    ))
+}
+
+/// Where a step is written. Walks the tree from the top: only errors ask.
+pub(crate) fn place_of_step(steps: &[Step], target: usize) -> String {
+    let mut place = String::from("blueprint.control_flow");
+    let (mut at, mut ordinal) = (0, 0);
+    while at < target {
+        let body = match steps[at] {
+            Step::Repeat { body, .. } => body as usize,
+            _ => 0,
+        };
+        if target <= at + body {
+            place.push_str(&format!("[{ordinal}].Repeat[1]"));
+            (at, ordinal) = (at + 1, 0);
+        } else {
+            (at, ordinal) = (at + 1 + body, ordinal + 1);
+        }
+    }
+    format!("{place}[{ordinal}]")
+}

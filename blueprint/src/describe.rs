@@ -1,0 +1,220 @@
+//! What `pappus function check` shows: buffers, memory and launches, as numbers where the sizes and
+//! words they depend on are known and as expressions where they are not.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use serde::Serialize;
+
+use crate::blueprint::{Blueprint, BufferId, DType, Role, Step};
+use crate::error::Error;
+use crate::expression::{Amount, Atoms, Sum};
+use crate::size::{Node, Op, SizeId};
+
+/// What is known before a call; anything may be missing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Bytes of inputs, by name.
+    pub inputs: HashMap<String, u64>,
+    /// Bytes of weights, by name.
+    pub weights: HashMap<String, u64>,
+    /// Words of inputs, by the input's name and the word's index.
+    pub words: HashMap<(String, u64), u64>,
+}
+
+/// A function in figures.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Description {
+    /// Inputs, weights and buffers, by [`BufferId`].
+    pub buffers: Vec<BufferDescription>,
+    /// Bytes of the pool that an invocation uses.
+    pub pool_bytes: Amount,
+    /// Bytes of the block that holds the weights.
+    pub weight_bytes: Amount,
+    /// Kernels that an invocation launches.
+    pub launches: Amount,
+}
+
+/// A buffer in figures.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BufferDescription {
+    /// Its name.
+    pub name: String,
+    /// Where its contents come from.
+    pub role: Role,
+    /// Whether its contents are part of the result.
+    pub output: bool,
+    /// Its bytes.
+    pub bytes: Amount,
+    /// The type of its elements, where the blueprint says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<DType>,
+    /// Its dimensions, where the blueprint says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Vec<Amount>>,
+}
+
+/// Describes a blueprint as far as it is known. Fails only where `known` names what is not there.
+pub fn describe(blueprint: &Blueprint, known: &Known) -> Result<Description, Error> {
+    check_names(blueprint, known)?;
+    let mut describer = Describer {
+        blueprint,
+        known,
+        atoms: Atoms::default(),
+        values: Vec::new(),
+    };
+    describer.evaluate();
+    let launches = describer.launches(0..blueprint.steps.len());
+    let pool = describer.block(|role| role != Role::Weight);
+    let weights = describer.block(|role| role == Role::Weight);
+    let Describer { atoms, values, .. } = describer;
+    let amount = |id: SizeId| atoms.amount(&values[id.index()]);
+    let buffers = blueprint.buffers.iter().map(|buffer| BufferDescription {
+        name: buffer.name.clone(),
+        role: buffer.role,
+        output: buffer.output,
+        bytes: amount(buffer.size),
+        dtype: buffer.dtype,
+        shape: buffer
+            .shape
+            .as_ref()
+            .map(|dims| dims.iter().map(|&dim| amount(dim)).collect()),
+    });
+    Ok(Description {
+        buffers: buffers.collect(),
+        pool_bytes: atoms.amount(&pool),
+        weight_bytes: atoms.amount(&weights),
+        launches: atoms.amount(&launches),
+    })
+}
+
+struct Describer<'a> {
+    blueprint: &'a Blueprint,
+    known: &'a Known,
+    atoms: Atoms,
+    /// By [`SizeId`].
+    values: Vec<Sum>,
+}
+
+impl Describer<'_> {
+    fn evaluate(&mut self) {
+        let blueprint = self.blueprint;
+        // What to call a size that is too long to write.
+        let mut names = HashMap::new();
+        for buffer in &blueprint.buffers {
+            names.entry(buffer.size.index()).or_insert(&buffer.name);
+        }
+        self.values.reserve(blueprint.sizes.nodes().len());
+        for (at, node) in blueprint.sizes.nodes().iter().enumerate() {
+            let value = match *node {
+                Node::Const(value) => Sum::constant(value),
+                Node::Input(i) => self.sizeof(blueprint.inputs[i as usize], &self.known.inputs),
+                Node::Weight(i) => self.sizeof(blueprint.weights[i as usize], &self.known.weights),
+                Node::Word(i) => self.word(i as usize),
+                Node::Binary(op, a, b) => match self.binary(op, a, b) {
+                    Some(value) => value,
+                    None => match names.get(&at) {
+                        Some(name) => self.atoms.named(format!("sizeof({name})")),
+                        None => self.atoms.unreadable(),
+                    },
+                },
+            };
+            self.values.push(value);
+        }
+    }
+
+    fn binary(&mut self, op: Op, a: SizeId, b: SizeId) -> Option<Sum> {
+        let (a, b) = (&self.values[a.index()], &self.values[b.index()]);
+        match op {
+            Op::Add => self.atoms.add([a.clone(), b.clone()]),
+            Op::Mul => self.atoms.mul(a, b),
+            Op::CeilDiv => self.atoms.ceil_div(a, b),
+            Op::Min => self.atoms.min(a, b),
+        }
+    }
+
+    fn sizeof(&mut self, id: BufferId, known: &HashMap<String, u64>) -> Sum {
+        let name = &self.blueprint.buffers[id.index()].name;
+        match known.get(name) {
+            Some(&bytes) => Sum::constant(bytes),
+            None => self.atoms.named(format!("sizeof({name})")),
+        }
+    }
+
+    fn word(&mut self, at: usize) -> Sum {
+        let word = self.blueprint.words[at];
+        let name = &self.blueprint.buffers[word.input as usize].name;
+        match self.known.words.get(&(name.clone(), word.index)) {
+            Some(&value) => Sum::constant(value),
+            None => self.atoms.named(format!("{name}[{}]", word.index)),
+        }
+    }
+
+    /// The bytes of a block that holds all buffers of some roles.
+    fn block(&mut self, holds: impl Fn(Role) -> bool) -> Sum {
+        let mut parts = Vec::new();
+        for buffer in self.blueprint.buffers.iter().filter(|buffer| holds(buffer.role)) {
+            let bytes = &self.values[buffer.size.index()];
+            let aligned = self.atoms.aligned(bytes);
+            parts.push(aligned.unwrap_or_else(|| self.atoms.unreadable()));
+        }
+        // As long as it gets: a line per buffer has been printed already.
+        Sum::total(parts).unwrap_or_else(|| self.atoms.unreadable())
+    }
+
+    fn launches(&mut self, range: Range<usize>) -> Sum {
+        let steps = &self.blueprint.steps;
+        let mut once = 0;
+        let mut repeated = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let mut next = at + 1;
+            match steps[at] {
+                Step::Launch { .. } => once += 1,
+                Step::Copy { .. } | Step::Fill { .. } => {}
+                Step::Repeat { count, body } => {
+                    next += body as usize;
+                    let body = self.launches(at + 1..next);
+                    let all = self.atoms.mul(&self.values[count.index()], &body);
+                    repeated.push(all.unwrap_or_else(|| self.atoms.unreadable()));
+                }
+            }
+            at = next;
+        }
+        repeated.push(Sum::constant(once));
+        let sum = self.atoms.add(repeated);
+        sum.unwrap_or_else(|| self.atoms.unreadable())
+    }
+}
+
+/// A misspelt name must not pass for a size that is still unknown.
+fn check_names(blueprint: &Blueprint, known: &Known) -> Result<(), Error> {
+    let has = |ids: &[BufferId], name: &str| ids.iter().any(|id| blueprint.buffers[id.index()].name == name);
+    for name in known.inputs.keys() {
+        if !has(&blueprint.inputs, name) {
+            return Err(Error::new(
+                "blueprint.inputs",
+                format_args!("a size for {name:?}, expected an input"),
+            ));
+        }
+    }
+    for name in known.weights.keys() {
+        if !has(&blueprint.weights, name) {
+            return Err(Error::new(
+                "blueprint.weights",
+                format_args!("a size for {name:?}, expected a weight"),
+            ));
+        }
+    }
+    for (name, index) in known.words.keys() {
+        let is_read = |word: &&crate::WordRef| {
+            word.index == *index && blueprint.buffers[word.input as usize].name == *name
+        };
+        if !blueprint.words.iter().any(|word| is_read(&word)) {
+            let message =
+                format!("a value for word {index} of {name:?}, expected a word that `FromInput` reads");
+            return Err(Error::new("blueprint.inputs", message));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! What is wrong with a blueprint, and where: an [`Error`] names a place of the JSON, and a
+//! [`Path`] is that place while it is being visited (kept on the stack, written out on error only).
+
+use std::fmt::{self, Write};
+
+use crate::limits;
+
+/// A blueprint, or the sizes it is given, cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("at {}: {message}", if path.is_empty() { "the top level" } else { path.as_str() })]
+pub struct Error {
+    /// The place in the JSON, such as `blueprint.control_flow[3].ExecKernel[1][0].Ptr`; empty for
+    /// the top level.
+    pub path: String,
+    /// What is wrong there and what was expected.
+    pub message: String,
+}
+
+impl Error {
+    pub(crate) fn new(path: impl fmt::Display, message: impl fmt::Display) -> Error {
+        Error {
+            path: printable(path),
+            message: printable(message),
+        }
+    }
+}
+
+/// Text fit for a log line: what the tenant wrote may be long and may hold control characters.
+fn printable(text: impl fmt::Display) -> String {
+    let mut text = text.to_string();
+    if text.contains(char::is_control) {
+        text = text.replace(char::is_control, "�");
+    }
+    if text.len() > limits::ERROR_BYTES {
+        text.truncate(text.floor_char_boundary(limits::ERROR_BYTES));
+        text.push('…');
+    }
+    text
+}
+
+/// A place in the JSON.
+#[derive(Clone, Copy)]
+pub(crate) enum Path<'a> {
+    Root,
+    Key(&'a Path<'a>, &'a str),
+    Index(&'a Path<'a>, usize),
+}
+
+impl<'a> Path<'a> {
+    pub(crate) fn key(&'a self, key: &'a str) -> Path<'a> {
+        Path::Key(self, key)
+    }
+
+    pub(crate) fn index(&'a self, index: usize) -> Path<'a> {
+        Path::Index(self, index)
+    }
+
+    pub(crate) fn error(&self, message: impl fmt::Display) -> Error {
+        Error::new(self, message)
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Path::Root => Ok(()),
+            Path::Key(Path::Root, key) if is_plain(key) => f.write_str(key),
+            Path::Key(parent, key) => {
+                parent.fmt(f)?;
+                write_key(f, key)
+            }
+            Path::Index(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+/// Writes the place of a serde error the way [`Path`] does.
+pub(crate) fn serde_place(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    let mut place = String::new();
+    for segment in path {
+        // Writing to a string cannot fail.
+        let _ = match segment {
+            Segment::Seq { index } => write!(place, "[{index}]"),
+            Segment::Map { key } | Segment::Enum { variant: key } => write_key(&mut place, key),
+            Segment::Unknown => Ok(()),
+        };
+    }
+    match place.strip_prefix('.') {
+        Some(rest) => rest.to_owned(),
+        None => place,
+    }
+}
+
+/// `.key`, or `["key"]` where the key would be mistaken for something else.
+fn write_key(out: &mut impl Write, key: &str) -> fmt::Result {
+    if is_plain(key) {
+        write!(out, ".{key}")
+    } else {
+        write!(out, "[{key:?}]")
+    }
+}
+
+fn is_plain(key: &str) -> bool {
+    !key.is_empty()
+        && key
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}

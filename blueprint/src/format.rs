@@ -1,0 +1,448 @@
+//! The JSON as written: one type per form, read by serde, nothing checked that serde cannot see.
+//! The doc comments here are the descriptions in `docs/blueprint.schema.json`.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+#[cfg(test)]
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use crate::blueprint::DType;
+
+/// A function: modules, kernels and the blueprint that runs them. Has either `module_path` or
+/// `modules`.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(title = "Pappus function",
+    extend("oneOf" = [{"required": ["module_path"]}, {"required": ["modules"]}])))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    /// The only module; kernels are then listed by name.
+    #[cfg_attr(test, schemars(with = "String", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) module_path: Option<String>,
+    /// The modules; each kernel then says which one it is in.
+    #[cfg_attr(
+        test,
+        schemars(with = "Vec<Object<Module>>", skip_serializing_if = "Option::is_none")
+    )]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) modules: Option<Vec<Object<Module>>>,
+    /// The kernels that the blueprint may launch.
+    pub(crate) kernels: Vec<NameOr<Kernel>>,
+    /// Files of the weights, by name.
+    #[serde(default)]
+    pub(crate) weight_files: Map<String>,
+    /// Buffers and control flow.
+    pub(crate) blueprint: Object<Blueprint>,
+}
+
+/// A file of compiled kernels.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Module {
+    /// The name kernels refer to it by.
+    pub(crate) module_name: String,
+    /// The file.
+    pub(crate) path: String,
+}
+
+/// A kernel of one of several modules.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Kernel {
+    /// The module it is in.
+    pub(crate) module_name: String,
+    /// Its symbol in the module.
+    pub(crate) kernel_name: String,
+    /// The name the blueprint launches it by; its symbol by default.
+    #[cfg_attr(test, schemars(with = "String", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) alias: Option<String>,
+}
+
+/// Which buffers, which launches, in which order.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Blueprint {
+    /// Buffers whose contents come with the call.
+    pub(crate) inputs: Vec<String>,
+    /// Constant buffers that belong to the function; kernels may only read them.
+    #[serde(default)]
+    pub(crate) weights: Vec<String>,
+    /// Further buffers, zeroed when a call starts, and their size in bytes.
+    pub(crate) buffers: Map<Sizing>,
+    /// Buffers (or inputs) whose contents are the result.
+    pub(crate) outputs: Vec<String>,
+    /// What to execute, in order.
+    pub(crate) control_flow: Vec<Action>,
+    /// Element type and shape of inputs, weights and buffers, by name.
+    #[serde(default)]
+    pub(crate) types: Map<Object<Type>>,
+}
+
+/// What a buffer holds.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Type {
+    /// The type of an element.
+    pub(crate) dtype: DType,
+    /// Elements along each dimension, outermost first; one dimension as long as the buffer by
+    /// default.
+    #[cfg_attr(test, schemars(with = "Vec<Sizing>", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) shape: Option<Vec<Sizing>>,
+}
+
+/// A number of bytes, blocks, threads or repetitions: an unsigned 64-bit value.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(crate) enum Sizing {
+    /// The bytes of a buffer.
+    Sizeof(String),
+    /// A constant.
+    Absolute(u64),
+    /// A word of an input, read when the call starts.
+    FromInput(Object<Word>),
+    /// Added up.
+    Sum(Vec<Sizing>),
+    /// Multiplied.
+    Product(Vec<Sizing>),
+    /// The first divided by the second, rounded up.
+    CeilDiv(Box<(Sizing, Sizing)>),
+    /// The smallest.
+    Min(Vec<Sizing>),
+}
+
+/// An unsigned 64-bit little-endian word of an input.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Word {
+    /// The input.
+    pub(crate) bufname: String,
+    /// Which word, from 0.
+    pub(crate) idx: u64,
+}
+
+/// A step of the control flow.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(crate) enum Action {
+    /// Launch a kernel: its name, its arguments, its launch configuration.
+    ExecKernel(String, Vec<Argument>, Box<Object<Launch>>),
+    /// Execute actions a number of times.
+    Repeat(Sizing, Vec<Action>),
+    /// Copy bytes between buffers.
+    Copy(Box<Object<Copy>>),
+    /// Set bytes of a buffer.
+    Fill(Box<Object<Fill>>),
+}
+
+/// Grid, block and dynamic shared memory of a launch.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Launch {
+    /// Blocks along x.
+    pub(crate) grid_dim_x: Sizing,
+    /// Blocks along y.
+    pub(crate) grid_dim_y: Sizing,
+    /// Blocks along z.
+    pub(crate) grid_dim_z: Sizing,
+    /// Threads of a block along x.
+    pub(crate) block_dim_x: Sizing,
+    /// Threads of a block along y.
+    pub(crate) block_dim_y: Sizing,
+    /// Threads of a block along z.
+    pub(crate) block_dim_z: Sizing,
+    /// Bytes of dynamic shared memory.
+    pub(crate) shared_mem_bytes: Sizing,
+}
+
+/// Copies bytes from one place to another; the two may not overlap.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Copy {
+    /// The buffer, input or weight to read.
+    pub(crate) from: String,
+    /// Where to start reading; 0 by default.
+    #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) from_offset: Option<Sizing>,
+    /// The buffer or input to write.
+    pub(crate) to: String,
+    /// Where to start writing; 0 by default.
+    #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) to_offset: Option<Sizing>,
+    /// How many bytes; all that follow `from_offset` by default.
+    #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) bytes: Option<Sizing>,
+}
+
+/// Sets bytes of a buffer.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fill {
+    /// The buffer or input to write.
+    pub(crate) buffer: String,
+    /// Where to start; 0 by default.
+    #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) offset: Option<Sizing>,
+    /// How many bytes; all that follow `offset` by default.
+    #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) bytes: Option<Sizing>,
+    /// The value of each.
+    pub(crate) byte: u8,
+}
+
+/// An argument of a kernel.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(crate) enum Argument {
+    /// The address of a buffer, or of a byte in it.
+    Ptr(NameOr<PointerAt>),
+    /// The bytes of a buffer, as u64.
+    Sizeof(String),
+    /// A constant i64.
+    Constant(i64),
+    /// A signed 32-bit integer.
+    I32(Integer),
+    /// An unsigned 32-bit integer.
+    U32(Integer),
+    /// A signed 64-bit integer.
+    I64(Integer),
+    /// An unsigned 64-bit integer.
+    U64(Integer),
+    /// A 32-bit float.
+    F32(f64),
+    /// A 64-bit float.
+    F64(f64),
+    /// A struct passed by value.
+    Struct(Box<Object<Struct>>),
+}
+
+/// A byte of a buffer.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PointerAt {
+    /// The buffer.
+    pub(crate) buffer: String,
+    /// Bytes from its start.
+    pub(crate) offset: Sizing,
+}
+
+/// A struct passed by value, laid out as C does on 64-bit Linux.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Struct {
+    /// Its bytes; those no field covers are zero.
+    pub(crate) size: u64,
+    /// Its alignment; that of its most aligned field by default.
+    #[cfg_attr(test, schemars(with = "u64", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) align: Option<u64>,
+    /// Its fields, in any order.
+    pub(crate) fields: Vec<Object<Field>>,
+}
+
+/// A field of a struct.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Field {
+    /// Bytes from the start of the struct; a multiple of the field's size.
+    pub(crate) offset: u64,
+    /// Any argument but `Struct`.
+    pub(crate) value: Argument,
+}
+
+/// An integer as written, or a size.
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(untagged))]
+pub(crate) enum Integer {
+    /// A literal.
+    Literal(i128),
+    /// A size, which must fit the argument.
+    Size(Sizing),
+}
+
+/// A name, or an object that says more.
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(untagged, rename = "{T}OrName"))]
+pub(crate) enum NameOr<T> {
+    /// Just the name.
+    Name(String),
+    /// The long form.
+    Object(T),
+}
+
+/// Just a JSON object: what serde derives also takes the values without their keys, as a list, which
+/// is no spelling of ours.
+pub(crate) struct Object<T>(pub(crate) T);
+
+impl<T> Deref for Object<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// A JSON object in the order of the document, duplicates included: the resolver refuses those,
+/// where serde's own maps would silently keep the last.
+pub(crate) struct Map<V>(pub(crate) Vec<(String, V)>);
+
+impl<V> Default for Map<V> {
+    fn default() -> Self {
+        Map(Vec::new())
+    }
+}
+
+// Read by hand, not by `#[serde(untagged)]`, which would forget where in the JSON it was.
+impl<'de> Deserialize<'de> for Integer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct IntegerVisitor;
+        impl<'de> Visitor<'de> for IntegerVisitor {
+            type Value = Integer;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an integer or a size")
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Integer, E> {
+                Ok(Integer::Literal(value.into()))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Integer, E> {
+                Ok(Integer::Literal(value.into()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Integer, A::Error> {
+                let size = Sizing::deserialize(MapAccessDeserializer::new(&mut map))?;
+                match map.next_key::<IgnoredAny>()? {
+                    None => Ok(Integer::Size(size)),
+                    Some(_) => Err(de::Error::custom("a second key in a size, expected one")),
+                }
+            }
+        }
+        deserializer.deserialize_any(IntegerVisitor)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for NameOr<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameOrVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for NameOrVisitor<T> {
+            type Value = NameOr<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name or an object")
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<NameOr<T>, E> {
+                Ok(NameOr::Name(name.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<NameOr<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(NameOr::Object)
+            }
+        }
+        deserializer.deserialize_any(NameOrVisitor(PhantomData))
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Map<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MapVisitor<V>(PhantomData<V>);
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for MapVisitor<V> {
+            type Value = Map<V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Map<V>, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Map(entries))
+            }
+        }
+        deserializer.deserialize_map(MapVisitor(PhantomData))
+    }
+}
+
+/// A key that may be left out, but is not `null` where it is there.
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+#[cfg(test)]
+impl<T: JsonSchema> JsonSchema for Object<T> {
+    fn inline_schema() -> bool {
+        T::inline_schema()
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn schema_id() -> std::borrow::Cow<'static, str> {
+        T::schema_id()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        T::json_schema(generator)
+    }
+}
+
+#[cfg(test)]
+impl<V: JsonSchema> JsonSchema for Map<V> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        std::collections::BTreeMap::<String, V>::schema_name()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        std::collections::BTreeMap::<String, V>::json_schema(generator)
+    }
+}

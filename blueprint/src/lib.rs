@@ -1,0 +1,50 @@
+//! The blueprint format and the planner: JSON → [`Blueprint`] → [`Plan`].
+//!
+//! Everything here is pure: no files, no devices, no clock. The supervisor and the worker both plan
+//! from the same blueprint and the same [`Sizes`], and get the same plan.
+//! `docs/blueprint.md` is the reference of the format for kernel authors.
+//!
+//! In reading order:
+//! - `limits`: every limit, in one place
+//! - `error`: what is wrong, and at which place of the JSON
+//! - `format`: the JSON as written, typed by serde
+//! - `size`: sizes that compute: one table of shared expressions, arithmetic that never wraps
+//! - `blueprint`: the blueprint, resolved: indices instead of names
+//! - `launch`: what a launch configuration may be
+//! - `resolve`: format → blueprint, with every check that needs no sizes
+//! - `plan`: what a worker executes: offsets, steps, parameter bytes
+//! - `planner`: blueprint + sizes → plan, with every check that needs them
+//! - `cache`: plans by what they depend on, bounded
+//! - `expression`: symbolic sums of products, for people
+//! - `describe`: `pappus function check`: buffers, memory, launches, as far as they are known
+
+#![forbid(unsafe_code)]
+
+mod blueprint;
+mod cache;
+mod describe;
+mod error;
+mod expression;
+mod format;
+mod launch;
+pub mod limits;
+mod plan;
+mod planner;
+mod resolve;
+mod size;
+
+#[cfg(test)]
+mod tests;
+
+pub use blueprint::{
+    Blueprint, Buffer, BufferId, DType, Kernel, Module, Role, WeightFile, WeightLayout, WordRef,
+};
+pub use cache::{CacheBounds, PlanCache};
+pub use describe::{BufferDescription, Description, Known, describe};
+pub use error::Error;
+pub use expression::Amount;
+pub use plan::{
+    Expanded, Location, Param, ParamKind, ParamTable, Placement, Plan, Relocation, Shape, Space, Step,
+};
+pub use planner::Sizes;
+pub use resolve::parse;

@@ -1,0 +1,53 @@
+//! Every limit of the format, in one place. A blueprint is written by a tenant: what is not
+//! limited here is limited by the length of its JSON.
+
+/// Bytes of JSON.
+pub const JSON_BYTES: usize = 4 << 20;
+/// Buffers, inputs and weights included.
+pub const BUFFERS: usize = 4096;
+/// Inputs.
+pub const INPUTS: usize = 1024;
+/// Modules.
+pub const MODULES: usize = 64;
+/// Kernels.
+pub const KERNELS: usize = 1024;
+/// Bytes of the name of a buffer, kernel or module.
+pub const NAME_BYTES: usize = 255;
+/// Bytes of the path of a module or weight file.
+pub const PATH_BYTES: usize = 4096;
+/// Distinct words that `FromInput` reads.
+pub const WORDS: usize = 1024;
+/// Distinct sizes that compute and depend on the call.
+pub const COMPUTED_SIZES: usize = 65_536;
+/// Levels of sizes within a size.
+pub const SIZING_DEPTH: usize = 16;
+/// Levels of `Repeat`.
+pub const REPEAT_DEPTH: usize = 16;
+/// Actions as written.
+pub const JSON_STEPS: usize = 262_144;
+/// Launches, copies and fills that one invocation executes.
+pub const EXPANDED_STEPS: u64 = 1_000_000;
+/// Parameters of one launch.
+pub const PARAMS: usize = 512;
+/// Bytes of the parameters of one launch, each rounded up to a slot of 8.
+pub const PARAM_BYTES: u64 = 4096;
+/// Bytes of all distinct parameter lists of a blueprint.
+pub const PARAM_TABLE_BYTES: u64 = 16 << 20;
+/// Alignment of a struct passed by value.
+pub const STRUCT_ALIGN: u64 = 16;
+/// Blocks of a grid along x, y and z.
+pub const GRID: [u64; 3] = [i32::MAX as u64, 65_535, 65_535];
+/// Threads of a block along x, y and z.
+pub const BLOCK: [u64; 3] = [1024, 1024, 64];
+/// Threads of a block.
+pub const BLOCK_THREADS: u64 = 1024;
+/// Bytes of dynamic shared memory.
+pub const SHARED_BYTES: u64 = 227 << 10;
+/// Bytes of one buffer, of the pool, and of all weights together.
+pub const MEMORY_BYTES: u64 = 1 << 40;
+/// Dimensions of a shape.
+pub const RANK: usize = 32;
+/// Alignment of buffers in the pool and of weights in their block.
+pub const BUFFER_ALIGN: u64 = 256;
+/// Bytes of an error's path and of its message; longer ones are cut.
+pub const ERROR_BYTES: usize = 1024;

@@ -1,0 +1,231 @@
+//! What a worker executes: where buffers are, which steps follow each other, and the bytes of the
+//! parameters. Repeats stay folded; nothing in it is an address yet.
+
+use std::ops::Range;
+
+use crate::blueprint::DType;
+
+/// A blueprint resolved for given sizes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The used range of the pool is `[0, pool_bytes)`: what must be cleared. A multiple of
+    /// [`limits::BUFFER_ALIGN`](crate::limits::BUFFER_ALIGN).
+    pub pool_bytes: u64,
+    /// Where each buffer is, by [`BufferId`](crate::BufferId).
+    pub buffers: Vec<Placement>,
+    /// The shapes of typed outputs, in the order of
+    /// [`Blueprint::outputs`](crate::Blueprint::outputs).
+    pub output_shapes: Vec<Option<Shape>>,
+    /// What to execute. Steps without effect (copies of nothing, zero repetitions) are gone, so
+    /// every `Repeat` executes something.
+    pub steps: Vec<Step>,
+    /// The parameters of the launches.
+    pub params: ParamTable,
+    /// Kernels launched by one invocation, repeats included.
+    pub launches: u64,
+    /// Launches, copies and fills executed by one invocation, repeats included.
+    pub expanded_steps: u64,
+}
+
+impl Plan {
+    /// The steps to execute, one by one, repeats unfolded.
+    pub fn expanded(&self) -> Expanded<'_> {
+        Expanded {
+            steps: &self.steps,
+            at: 0,
+            open: Vec::new(),
+        }
+    }
+
+    /// Roughly what this plan occupies in memory.
+    pub fn approx_bytes(&self) -> usize {
+        let shapes = self.output_shapes.iter().flatten();
+        size_of::<Self>()
+            + heap_bytes(&self.buffers)
+            + heap_bytes(&self.output_shapes)
+            + shapes.map(|shape| heap_bytes(&shape.dims)).sum::<usize>()
+            + heap_bytes(&self.steps)
+            + heap_bytes(&self.params.slots)
+            + heap_bytes(&self.params.params)
+            + heap_bytes(&self.params.relocations)
+    }
+}
+
+/// The memory a list has reserved.
+pub(crate) fn heap_bytes<T>(list: &Vec<T>) -> usize {
+    list.capacity() * size_of::<T>()
+}
+
+/// A block of device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// The worker's pool.
+    Pool,
+    /// The block that holds the function's weights, read-only.
+    Weights,
+}
+
+/// Where a buffer is. A buffer of zero bytes has an offset (at most the end of its space) that
+/// other buffers may share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Placement {
+    /// The block it is in.
+    pub space: Space,
+    /// Bytes from the start of the block, a multiple of
+    /// [`limits::BUFFER_ALIGN`](crate::limits::BUFFER_ALIGN).
+    pub offset: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// A byte of device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// The block it is in.
+    pub space: Space,
+    /// Bytes from the start of the block.
+    pub offset: u64,
+}
+
+/// The type and dimensions of an output.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// The type of its elements.
+    pub dtype: DType,
+    /// Elements along each dimension, outermost first.
+    pub dims: Vec<u64>,
+}
+
+/// One step. Copies and fills write to the pool only: weights are never written.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Launch a kernel.
+    Launch {
+        /// An index into [`Blueprint::kernels`](crate::Blueprint::kernels).
+        kernel: u32,
+        /// Blocks along x, y and z.
+        grid: [u32; 3],
+        /// Threads of a block along x, y and z.
+        block: [u32; 3],
+        /// Bytes of dynamic shared memory.
+        shared_bytes: u32,
+        /// Its parameters, a range of [`ParamTable::params`]; equal lists are shared.
+        params: Range<u32>,
+    },
+    /// Copy bytes within device memory; the ranges do not overlap.
+    Copy {
+        /// Where to read.
+        from: Location,
+        /// Where in the pool to write.
+        to: u64,
+        /// How many, at least 1.
+        bytes: u64,
+    },
+    /// Set bytes of the pool.
+    Fill {
+        /// Where in the pool.
+        offset: u64,
+        /// How many, at least 1.
+        bytes: u64,
+        /// The value of each.
+        byte: u8,
+    },
+    /// Execute the `body` steps that follow `count` times.
+    Repeat {
+        /// How often, at least once.
+        count: u64,
+        /// How many of the following entries of [`Plan::steps`] belong to it, at least 1.
+        body: u32,
+    },
+}
+
+/// The parameters of all launches, in slots of 8 bytes.
+///
+/// A slot's bytes in memory (little endian) are the parameter's: a scalar takes the first bytes of
+/// one slot, a struct as many slots as it needs. A device adds the base addresses once per plan, at
+/// the relocations, and then passes the address of a parameter's first slot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ParamTable {
+    /// The bytes, with zeroes where addresses go.
+    pub slots: Vec<u64>,
+    /// Where each parameter is.
+    pub params: Vec<Param>,
+    /// Where addresses go.
+    pub relocations: Vec<Relocation>,
+}
+
+/// One parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Param {
+    /// Its first slot.
+    pub slot: u32,
+    /// Its bytes.
+    pub bytes: u32,
+    /// Its alignment.
+    pub align: u32,
+    /// What it is.
+    pub kind: ParamKind,
+}
+
+/// What a parameter is. Device code for 32-bit addresses narrows pointers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names say it all")]
+pub enum ParamKind {
+    Pointer,
+    I32,
+    U32,
+    I64,
+    U64,
+    F32,
+    F64,
+    Struct,
+}
+
+/// A slot that holds an address: the base of `space` plus `addend`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Relocation {
+    /// The slot, all of it.
+    pub slot: u32,
+    /// Whose base address.
+    pub space: Space,
+    /// Bytes from it.
+    pub addend: u64,
+}
+
+/// Iterates over the steps of a plan as they are executed: never a [`Step::Repeat`].
+#[derive(Debug, Clone)]
+pub struct Expanded<'a> {
+    steps: &'a [Step],
+    at: usize,
+    /// The repeats around `at`, outermost first: where the body starts and ends, and how often it
+    /// is still to be executed, this time included.
+    open: Vec<(usize, usize, u64)>,
+}
+
+impl<'a> Iterator for Expanded<'a> {
+    type Item = &'a Step;
+
+    fn next(&mut self) -> Option<&'a Step> {
+        loop {
+            while let Some((start, end, left)) = self.open.last_mut() {
+                if self.at < *end {
+                    break;
+                }
+                *left -= 1;
+                if *left > 0 {
+                    self.at = *start;
+                } else {
+                    self.open.pop();
+                }
+            }
+            let step = self.steps.get(self.at)?;
+            self.at += 1;
+            match *step {
+                Step::Repeat { count, body } => {
+                    self.open.push((self.at, self.at + body as usize, count));
+                }
+                _ => return Some(step),
+            }
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The planner: blueprint + sizes → [`Plan`], in one pass over the steps as written. Repeats are
+//! counted, never unfolded. What has no effect for these sizes is left out, so whoever executes a
+//! plan does work for every step of it.
+
+use std::ops::Range;
+
+use crate::blueprint::{self, Blueprint, Buffer, BufferId, Bump, FieldValue, Item, Role, check_count};
+use crate::error::{Error, Path};
+use crate::launch;
+use crate::limits;
+use crate::plan::{Location, Param, ParamKind, ParamTable, Placement, Plan, Relocation, Shape, Space, Step};
+use crate::size::{Leaves, SizeId, Values};
+
+/// What a plan depends on besides its blueprint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes<'a> {
+    /// Bytes of each input, in the order of [`Blueprint::inputs`].
+    pub inputs: &'a [u64],
+    /// Bytes of each weight, in the order of [`Blueprint::weights`].
+    pub weights: &'a [u64],
+    /// The words of the inputs that sizes read, in the order of [`Blueprint::words`].
+    pub words: &'a [u64],
+}
+
+impl Sizes<'_> {
+    /// Checks that there are as many as the blueprint needs.
+    pub(crate) fn check(&self, blueprint: &Blueprint) -> Result<(), Error> {
+        check_count("blueprint.inputs", self.inputs, blueprint.inputs.len())?;
+        check_count("blueprint.weights", self.weights, blueprint.weights.len())?;
+        check_count("the words of `FromInput`", self.words, blueprint.words.len())
+    }
+}
+
+impl Blueprint {
+    /// Plans an invocation. Pure: the same sizes give the same plan everywhere.
+    pub fn plan(&self, sizes: &Sizes<'_>) -> Result<Plan, Error> {
+        sizes.check(self)?;
+        for word in &self.words {
+            self.word_offset(word, sizes.inputs[word.input as usize])?;
+        }
+        let leaves = Leaves {
+            inputs: sizes.inputs,
+            weights: sizes.weights,
+            words: sizes.words,
+        };
+        let values = self.sizes.evaluate(&leaves);
+        let (buffers, pool_bytes) = place_buffers(self, &values)?;
+        let mut planner = Planner {
+            blueprint: self,
+            values,
+            buffers,
+            steps: Vec::with_capacity(self.steps.len()),
+            params: ParamTable::default(),
+            lists: vec![None; self.lists.len()],
+        };
+        let output_shapes = planner.shapes()?;
+        let counts = planner.steps(0..self.steps.len())?;
+        Ok(Plan {
+            pool_bytes,
+            buffers: planner.buffers,
+            output_shapes,
+            steps: planner.steps,
+            params: planner.params,
+            launches: counts.launches,
+            expanded_steps: counts.steps,
+        })
+    }
+}
+
+fn place_buffers(blueprint: &Blueprint, values: &Values<'_>) -> Result<(Vec<Placement>, u64), Error> {
+    let (mut pool, mut weights) = (Bump::default(), Bump::default());
+    let mut placements = Vec::with_capacity(blueprint.buffers.len());
+    for (at, buffer) in blueprint.buffers.iter().enumerate() {
+        let bytes = values.get(buffer.size)?;
+        let (space, block) = match buffer.role {
+            Role::Weight => (Space::Weights, &mut weights),
+            Role::Input | Role::Buffer => (Space::Pool, &mut pool),
+        };
+        let offset = block
+            .place(bytes)
+            .map_err(|message| Error::new(blueprint.place_of(BufferId(at as u32)), message))?;
+        placements.push(Placement { space, offset, bytes });
+    }
+    Ok((placements, pool.used))
+}
+
+/// What a list of steps executes, repeats included.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    launches: u64,
+    steps: u64,
+}
+
+struct Planner<'a> {
+    blueprint: &'a Blueprint,
+    values: Values<'a>,
+    buffers: Vec<Placement>,
+    steps: Vec<Step>,
+    params: ParamTable,
+    /// Where each parameter list went, once a launch has used it.
+    lists: Vec<Option<Range<u32>>>,
+}
+
+impl Planner<'_> {
+    /// Checks typed buffers against their shapes.
+    fn shapes(&self) -> Result<Vec<Option<Shape>>, Error> {
+        let mut shapes = Vec::with_capacity(self.blueprint.outputs.len());
+        for (buffer, placement) in self.blueprint.buffers.iter().zip(&self.buffers) {
+            self.check_shape(buffer, placement.bytes)?;
+        }
+        for output in &self.blueprint.outputs {
+            let buffer = &self.blueprint.buffers[output.index()];
+            let bytes = self.buffers[output.index()].bytes;
+            shapes.push(match (buffer.dtype, &buffer.shape) {
+                (None, _) => None,
+                (Some(dtype), None) => Some(Shape {
+                    dtype,
+                    dims: vec![bytes / dtype.bytes()],
+                }),
+                (Some(dtype), Some(dims)) => {
+                    let dims = dims.iter().map(|&dim| self.values.get(dim));
+                    Some(Shape {
+                        dtype,
+                        dims: dims.collect::<Result<_, _>>()?,
+                    })
+                }
+            });
+        }
+        Ok(shapes)
+    }
+
+    fn check_shape(&self, buffer: &Buffer, bytes: u64) -> Result<(), Error> {
+        let Some(dtype) = buffer.dtype else { return Ok(()) };
+        let complaint = match &buffer.shape {
+            None if bytes.is_multiple_of(dtype.bytes()) => return Ok(()),
+            None => format!(
+                "the buffer has {bytes} bytes, expected a multiple of {}",
+                dtype.bytes()
+            ),
+            Some(dims) => {
+                let mut needed = Some(dtype.bytes());
+                for &dim in dims {
+                    let dim = self.values.get(dim)?;
+                    needed = needed.and_then(|needed| needed.checked_mul(dim));
+                }
+                match needed {
+                    Some(needed) if needed == bytes => return Ok(()),
+                    Some(needed) => format!("the buffer has {bytes} bytes, expected {needed} for its shape"),
+                    None => format!("the buffer has {bytes} bytes, expected more than any has for its shape"),
+                }
+            }
+        };
+        Err(Path::Root
+            .key("blueprint")
+            .key("types")
+            .key(&buffer.name)
+            .error(complaint))
+    }
+
+    fn steps(&mut self, range: Range<usize>) -> Result<Counts, Error> {
+        let blueprint = self.blueprint;
+        let mut counts = Counts::default();
+        let mut at = range.start;
+        while at < range.end {
+            let mut added = Counts {
+                launches: 0,
+                steps: 1,
+            };
+            let mut next = at + 1;
+            match blueprint.steps[at] {
+                blueprint::Step::Launch { kernel, dims, list } => {
+                    self.launch(at, kernel, dims, list)?;
+                    added.launches = 1;
+                }
+                blueprint::Step::Copy {
+                    from,
+                    from_offset,
+                    to,
+                    to_offset,
+                    bytes,
+                } => {
+                    let (from_at, bytes) = self.range(at, from, from_offset, bytes, "Copy.from_offset")?;
+                    let (to_at, room) = self.range(at, to, to_offset, None, "Copy.to_offset")?;
+                    if bytes > room {
+                        let message = format!("{bytes} bytes into the {room} that are left, expected to fit");
+                        return Err(self.error(at, "Copy.to", message));
+                    }
+                    if bytes == 0 {
+                        added.steps = 0;
+                    } else if from == to && from_at.abs_diff(to_at) < bytes {
+                        let message = format!(
+                            "{bytes} bytes at {from_at} to {to_at}, expected no overlap within a buffer"
+                        );
+                        return Err(self.error(at, "Copy", message));
+                    } else {
+                        let placement = self.buffers[from.index()];
+                        self.steps.push(Step::Copy {
+                            from: Location {
+                                space: placement.space,
+                                offset: placement.offset + from_at,
+                            },
+                            to: self.buffers[to.index()].offset + to_at,
+                            bytes,
+                        });
+                    }
+                }
+                blueprint::Step::Fill {
+                    buffer,
+                    offset,
+                    bytes,
+                    byte,
+                } => {
+                    let (offset, bytes) = self.range(at, buffer, offset, bytes, "Fill.offset")?;
+                    if bytes == 0 {
+                        added.steps = 0;
+                    } else {
+                        let offset = self.buffers[buffer.index()].offset + offset;
+                        self.steps.push(Step::Fill { offset, bytes, byte });
+                    }
+                }
+                blueprint::Step::Repeat { count, body } => {
+                    next += body as usize;
+                    added = self.repeat(count, at + 1..next)?;
+                }
+            }
+            counts.launches = counts.launches.saturating_add(added.launches);
+            counts.steps = counts.steps.saturating_add(added.steps);
+            if counts.steps > limits::EXPANDED_STEPS {
+                let message = format!(
+                    "one invocation would execute more steps than allowed, expected at most {}",
+                    limits::EXPANDED_STEPS
+                );
+                return Err(Error::new(
+                    blueprint::place_of_step(&blueprint.steps, at),
+                    message,
+                ));
+            }
+            at = next;
+        }
+        Ok(counts)
+    }
+
+    fn repeat(&mut self, count: SizeId, body: Range<usize>) -> Result<Counts, Error> {
+        let count = self.values.get(count)?;
+        if count == 0 {
+            return Ok(Counts::default());
+        }
+        let header = self.steps.len();
+        self.steps.push(Step::Repeat { count, body: 0 });
+        let once = self.steps(body)?;
+        match (self.steps.len() - header - 1) as u32 {
+            0 => self.steps.truncate(header),
+            body => self.steps[header] = Step::Repeat { count, body },
+        }
+        Ok(Counts {
+            launches: once.launches.saturating_mul(count),
+            steps: once.steps.saturating_mul(count),
+        })
+    }
+
+    fn launch(&mut self, at: usize, kernel: u32, dims: [SizeId; 7], list: u32) -> Result<(), Error> {
+        let mut checked = [0; 7];
+        for (key, &dim) in dims.iter().enumerate() {
+            let value = self.values.get(dim)?;
+            checked[key] = launch::check(key, value).map_err(|message| {
+                self.error(at, &format!("ExecKernel[2].{}", launch::KEYS[key]), message)
+            })?;
+        }
+        let [gx, gy, gz, bx, by, bz, shared_bytes] = checked;
+        let (grid, block) = ([gx, gy, gz], [bx, by, bz]);
+        launch::check_block(block).map_err(|message| self.error(at, "ExecKernel[2]", message))?;
+        let params = self.params(at, list)?;
+        self.steps.push(Step::Launch {
+            kernel,
+            grid,
+            block,
+            shared_bytes,
+            params,
+        });
+        Ok(())
+    }
+
+    /// Writes a parameter list, unless an earlier launch of this plan has.
+    fn params(&mut self, at: usize, list: u32) -> Result<Range<u32>, Error> {
+        if let Some(range) = &self.lists[list as usize] {
+            return Ok(range.clone());
+        }
+        let first = self.params.params.len();
+        let mut param_slot = 0;
+        let range = self.blueprint.lists[list as usize].clone();
+        let items = &self.blueprint.items[range.start as usize..range.end as usize];
+        for (position, item) in items.iter().enumerate() {
+            match *item {
+                Item::Param { kind, bytes, align } => {
+                    param_slot = self.params.slots.len();
+                    self.params
+                        .slots
+                        .resize(param_slot + bytes.div_ceil(8) as usize, 0);
+                    self.params.params.push(Param {
+                        slot: param_slot as u32,
+                        bytes,
+                        align,
+                        kind,
+                    });
+                }
+                Item::Field { offset, value } => {
+                    // Fields are aligned: none crosses from one slot to the next.
+                    let slot = param_slot + offset as usize / 8;
+                    let shift = offset % 8 * 8;
+                    match value {
+                        FieldValue::Bits(bits) => self.params.slots[slot] |= bits << shift,
+                        FieldValue::Size { size, max, name } => {
+                            let value = self.values.get(size)?;
+                            if value > max {
+                                let message = format!("the value is {value}, expected at most {max}");
+                                return Err(self.error(at, &field_place(&items[..=position], name), message));
+                            }
+                            self.params.slots[slot] |= value << shift;
+                        }
+                        FieldValue::Pointer { buffer, offset } => {
+                            let placement = self.buffers[buffer.index()];
+                            let offset = self.values.get(offset)?;
+                            if offset > placement.bytes {
+                                let place = field_place(&items[..=position], "Ptr.offset");
+                                return Err(self.error(at, &place, beyond(offset, placement.bytes)));
+                            }
+                            self.params.relocations.push(Relocation {
+                                slot: slot as u32,
+                                space: placement.space,
+                                addend: placement.offset + offset,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        let range = first as u32..self.params.params.len() as u32;
+        self.lists[list as usize] = Some(range.clone());
+        Ok(range)
+    }
+
+    /// Bytes of a buffer: where in it they start and how many they are, all that follow by default.
+    fn range(
+        &self,
+        at: usize,
+        buffer: BufferId,
+        offset: SizeId,
+        bytes: Option<SizeId>,
+        offset_key: &str,
+    ) -> Result<(u64, u64), Error> {
+        let size = self.buffers[buffer.index()].bytes;
+        let offset = self.values.get(offset)?;
+        let Some(left) = size.checked_sub(offset) else {
+            return Err(self.error(at, offset_key, beyond(offset, size)));
+        };
+        let Some(bytes) = bytes else {
+            return Ok((offset, left));
+        };
+        let bytes = self.values.get(bytes)?;
+        if bytes > left {
+            let action = offset_key.split('.').next().unwrap_or_default();
+            let message =
+                format!("{bytes} bytes from {offset}, expected at most {left} (the buffer has {size})");
+            return Err(self.error(at, &format!("{action}.bytes"), message));
+        }
+        Ok((offset, bytes))
+    }
+
+    #[cold]
+    fn error(&self, step: usize, within: &str, message: String) -> Error {
+        let place = blueprint::place_of_step(&self.blueprint.steps, step);
+        Error::new(format_args!("{place}.{within}"), message)
+    }
+}
+
+fn beyond(offset: u64, size: u64) -> String {
+    format!("byte {offset} is beyond the buffer, expected at most its {size} bytes")
+}
+
+/// Where in its step the last of these items, a field, is written. The items start with the list.
+#[cold]
+fn field_place(items: &[Item], key: &str) -> String {
+    let is_param = |item: &Item| matches!(item, Item::Param { .. });
+    let param = items.iter().filter(|item| is_param(item)).count() - 1;
+    let header = items.iter().rposition(is_param).unwrap_or_default();
+    let within = match items[header] {
+        Item::Param {
+            kind: ParamKind::Struct,
+            ..
+        } => {
+            format!("Struct.fields[{}].value.", items.len() - header - 2)
+        }
+        _ => String::new(),
+    };
+    format!("ExecKernel[1][{param}].{within}{key}")
+}

@@ -1,0 +1,194 @@
+//! Sizes that compute. All sizes of a blueprint form one table of shared expressions, operands
+//! before their users, so that evaluating it is one pass and equal sizes are computed once.
+//! `Sizeof` is gone: it became the expression of the buffer it names.
+
+use std::collections::HashMap;
+
+use crate::error::{Error, Path};
+use crate::limits;
+use crate::plan::heap_bytes;
+
+/// An entry of a [`SizeTable`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct SizeId(u32);
+
+impl SizeId {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One expression. `Input`, `Weight` and `Word` are positions in the caller's [`Leaves`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Node {
+    Const(u64),
+    Input(u32),
+    Weight(u32),
+    Word(u32),
+    Binary(Op, SizeId, SizeId),
+}
+
+/// What a computed size does to its two operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Op {
+    Add,
+    Mul,
+    CeilDiv,
+    Min,
+}
+
+impl Op {
+    /// `None` where the result does not exist or does not fit.
+    pub(crate) fn apply(self, a: u64, b: u64) -> Option<u64> {
+        match self {
+            Op::Add => a.checked_add(b),
+            Op::Mul => a.checked_mul(b),
+            Op::CeilDiv => (b != 0).then(|| a.div_ceil(b)),
+            Op::Min => Some(a.min(b)),
+        }
+    }
+
+    /// Why [`Op::apply`] had no result.
+    pub(crate) fn complaint(self, a: u64, b: u64) -> String {
+        match self {
+            Op::CeilDiv => format!("{a} is divided by zero, expected a divisor of at least 1"),
+            Op::Add => format!("{a} + {b} is too large, expected at most {}", u64::MAX),
+            Op::Mul | Op::Min => format!("{a} × {b} is too large, expected at most {}", u64::MAX),
+        }
+    }
+}
+
+/// What the values of a table depend on.
+pub(crate) struct Leaves<'a> {
+    pub(crate) inputs: &'a [u64],
+    pub(crate) weights: &'a [u64],
+    pub(crate) words: &'a [u64],
+}
+
+/// The distinct sizes of a blueprint.
+#[derive(Debug, Default)]
+pub(crate) struct SizeTable {
+    nodes: Vec<Node>,
+    /// Where each computed size was written first, in the order of the nodes.
+    places: Vec<(SizeId, Box<str>)>,
+}
+
+impl SizeTable {
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The value of a size that depends on nothing.
+    pub(crate) fn constant(&self, id: SizeId) -> Option<u64> {
+        match self.nodes[id.index()] {
+            Node::Const(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Evaluates everything. A size that has no value is an error only for who asks for it: it may
+    /// belong to a step that is repeated zero times.
+    pub(crate) fn evaluate(&self, leaves: &Leaves<'_>) -> Values<'_> {
+        let mut values: Vec<Option<u64>> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            values.push(match *node {
+                Node::Const(value) => Some(value),
+                Node::Input(i) => Some(leaves.inputs[i as usize]),
+                Node::Weight(i) => Some(leaves.weights[i as usize]),
+                Node::Word(i) => Some(leaves.words[i as usize]),
+                Node::Binary(op, a, b) => match (values[a.index()], values[b.index()]) {
+                    (Some(a), Some(b)) => op.apply(a, b),
+                    _ => None,
+                },
+            });
+        }
+        Values { table: self, values }
+    }
+
+    pub(crate) fn place(&self, id: SizeId) -> &str {
+        match self.places.binary_search_by_key(&id.0, |(id, _)| id.0) {
+            Ok(found) => &self.places[found].1,
+            Err(_) => "",
+        }
+    }
+
+    pub(crate) fn approx_bytes(&self) -> usize {
+        let places: usize = self.places.iter().map(|(_, place)| place.len()).sum();
+        heap_bytes(&self.nodes) + heap_bytes(&self.places) + places
+    }
+}
+
+/// The values of a table for one set of leaves.
+pub(crate) struct Values<'a> {
+    table: &'a SizeTable,
+    values: Vec<Option<u64>>,
+}
+
+impl Values<'_> {
+    #[inline]
+    pub(crate) fn get(&self, id: SizeId) -> Result<u64, Error> {
+        match self.values[id.index()] {
+            Some(value) => Ok(value),
+            None => Err(self.explain(id)),
+        }
+    }
+
+    /// Finds the innermost size that has no value.
+    #[cold]
+    fn explain(&self, mut id: SizeId) -> Error {
+        while let Node::Binary(op, a, b) = self.table.nodes[id.index()] {
+            match (self.values[a.index()], self.values[b.index()]) {
+                (None, _) => id = a,
+                (_, None) => id = b,
+                (Some(a), Some(b)) => return Error::new(self.table.place(id), op.complaint(a, b)),
+            }
+        }
+        Error::new(self.table.place(id), "a size without a value")
+    }
+}
+
+/// Builds a [`SizeTable`], sharing equal expressions and folding constants.
+#[derive(Default)]
+pub(crate) struct SizeBuilder {
+    table: SizeTable,
+    known: HashMap<Node, SizeId>,
+}
+
+impl SizeBuilder {
+    pub(crate) fn leaf(&mut self, node: Node) -> SizeId {
+        let table = &mut self.table;
+        *self.known.entry(node).or_insert_with(|| {
+            table.nodes.push(node);
+            SizeId(table.nodes.len() as u32 - 1)
+        })
+    }
+
+    pub(crate) fn binary(&mut self, op: Op, a: SizeId, b: SizeId, path: &Path<'_>) -> Result<SizeId, Error> {
+        if let (Some(a), Some(b)) = (self.table.constant(a), self.table.constant(b)) {
+            return match op.apply(a, b) {
+                Some(value) => Ok(self.leaf(Node::Const(value))),
+                None => Err(path.error(op.complaint(a, b))),
+            };
+        }
+        let before = self.table.nodes.len();
+        let id = self.leaf(Node::Binary(op, a, b));
+        if id.index() == before {
+            if self.table.places.len() == limits::COMPUTED_SIZES {
+                return Err(path.error(format_args!(
+                    "one more distinct computed size, expected at most {}",
+                    limits::COMPUTED_SIZES
+                )));
+            }
+            self.table.places.push((id, path.to_string().into()));
+        }
+        Ok(id)
+    }
+
+    pub(crate) fn table(&self) -> &SizeTable {
+        &self.table
+    }
+
+    pub(crate) fn finish(self) -> SizeTable {
+        self.table
+    }
+}

@@ -1,0 +1,53 @@
+//! Tests of the crate as a whole; what they share.
+
+mod describe;
+mod docs;
+mod parse;
+mod plan;
+mod properties;
+mod scale;
+mod schema;
+mod seeds;
+
+use crate::{Blueprint, Error, Plan, Sizes, parse};
+
+/// A function with inputs `cfg` and `A`, weight `W`, buffer `B` (as large as `A`), output `B`, kernel
+/// `k`, and this control flow.
+fn with_steps(control_flow: &str) -> String {
+    with(r#""B": {"Sizeof": "A"}"#, control_flow)
+}
+
+/// The same with these buffers, `B` among them.
+fn with(buffers: &str, control_flow: &str) -> String {
+    format!(
+        r#"{{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {{
+            "inputs": ["cfg", "A"], "weights": ["W"], "buffers": {{{buffers}}}, "outputs": ["B"],
+            "control_flow": [{control_flow}]}}}}"#
+    )
+}
+
+/// A launch of `k` with these arguments, one thread.
+fn launch(arguments: &str) -> String {
+    launch_as(arguments, r#"{"Absolute": 1}"#)
+}
+
+/// The same with this many blocks along x.
+fn launch_as(arguments: &str, grid_x: &str) -> String {
+    format!(
+        r#"{{"ExecKernel": ["k", [{arguments}], {{"grid_dim_x": {grid_x},
+            "grid_dim_y": {{"Absolute": 1}}, "grid_dim_z": {{"Absolute": 1}},
+            "block_dim_x": {{"Absolute": 1}}, "block_dim_y": {{"Absolute": 1}},
+            "block_dim_z": {{"Absolute": 1}}, "shared_mem_bytes": {{"Absolute": 0}}}}]}}"#
+    )
+}
+
+/// Plans a blueprint of [`with`]: `cfg` has 32 bytes, `A` has 100, `W` has 10; `words` are what
+/// `FromInput` reads.
+fn plan(json: &str, words: &[u64]) -> Result<Plan, Error> {
+    let blueprint: Blueprint = parse(json.as_bytes()).unwrap();
+    blueprint.plan(&Sizes {
+        inputs: &[32, 100],
+        weights: &[10],
+        words,
+    })
+}

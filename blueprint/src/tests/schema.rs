@@ -1,0 +1,20 @@
+//! The published schema is the one of the types that parse. `UPDATE_SCHEMA=1 cargo test` rewrites it.
+
+use std::fs;
+
+use crate::format::Config;
+
+#[test]
+fn published_schema_is_fresh() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/blueprint.schema.json");
+    let mut schema = serde_json::to_string_pretty(&schemars::schema_for!(Config)).unwrap();
+    schema.push('\n');
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        fs::write(path, &schema).unwrap();
+    }
+    let published = fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        published == schema,
+        "{path} is stale: run the tests once with UPDATE_SCHEMA=1"
+    );
+}

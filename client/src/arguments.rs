@@ -1,0 +1,313 @@
+//! Everything that can be written on the command line, and nothing about what it does.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  2  the command line is wrong
+  3  refused: bad input, nothing ran
+  4  failed while running: kernel fault, deadline, worker lost, cancelled, internal error
+  5  the supervisor cannot be reached";
+
+const EXAMPLES: &str = "\
+Examples:
+  pappus demo                                   see it work, without a GPU and without a supervisor
+  pappus function check matmul.json --input A=128KiB
+  export PAPPUS_SOCKET=/run/pappus/pappus.sock
+  pappus function add matmul matmul.json
+  pappus invoke matmul --input cfg=cfg.bin --input A=a.npy --output B=b.npy
+  pappus --socket /run/pappus/pappus.sock.admin drain
+";
+
+const INVOKE_EXAMPLES: &str = "\
+Examples:
+  pappus invoke matmul --input cfg=cfg.bin --input A=a.npy --output B=b.npy
+  pappus invoke resize --input A=head.bin,tail.bin --output B=b.bin --deadline 500ms
+  pappus invoke matmul --input cfg=cfg.bin --input A=a.bin --repeat 1000 --json
+
+A .npy input contributes its array, any other file all its bytes. Several files for one input are
+concatenated. An output is written raw, or as .npy where FILE ends in .npy and the blueprint gives its type.";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  pappus function check inference.json
+  pappus function check inference.json --input cfg=cfg.bin --input A=196KiB
+
+With FILE, the words that sizes are computed from are read; with SIZE only the number of bytes is known.";
+
+/// Runs functions made of nothing but GPU kernels, through a Pappus supervisor.
+#[derive(Debug, Parser)]
+#[command(name = "pappus", version, after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
+#[command(propagate_version = true, max_term_width = 110)]
+pub(crate) struct Arguments {
+    /// The supervisor's socket; drain and settings need its admin socket (SOCKET.admin)
+    #[arg(
+        long,
+        global = true,
+        env = "PAPPUS_SOCKET",
+        value_name = "SOCKET",
+        display_order = 100
+    )]
+    pub(crate) socket: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Compiled kernels under a name, shared by functions
+    #[command(subcommand)]
+    Module(ModuleCommand),
+    /// Blueprints with their modules and weights
+    #[command(subcommand)]
+    Function(FunctionCommand),
+    /// Call a function
+    #[command(after_help = format!("{INVOKE_EXAMPLES}\n\n{EXIT_CODES}"))]
+    Invoke(InvokeArguments),
+    /// Show what the supervisor and its devices are doing
+    Status(Json),
+    /// Let running calls finish, accept no more, and end the supervisor (admin socket)
+    Drain,
+    /// Show settings, after changing those given as KEY=VALUE (admin socket)
+    Settings {
+        /// What to change
+        #[arg(value_name = "KEY=VALUE")]
+        change: Vec<Assignment<String>>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Start a supervisor, run three workloads, check their results, and draw pictures
+    Demo {
+        /// The device to run on, as for `pappus-supervisor --device`
+        #[arg(long, default_value = "cpu:workers=2,memory=256MiB")]
+        device: String,
+        /// Where to put the pictures
+        #[arg(long, value_name = "DIR", default_value = "./demo-out")]
+        out: PathBuf,
+    },
+    /// Print a completion script for a shell
+    #[command(
+        after_help = "Example:\n  pappus completions bash > ~/.local/share/bash-completion/completions/pappus"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModuleCommand {
+    /// Register a module; each FILE is a variant: .wasm, .ptx, .cubin, .fatbin, .hsaco, or .ARCH.FORMAT
+    #[command(
+        after_help = "Example:\n  pappus module add mlops mlops.wasm mlops.sm_90.cubin mlops.gfx942.hsaco"
+    )]
+    Add {
+        /// What to call it
+        name: String,
+        /// Its variants
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// List registered modules
+    List(Json),
+    /// Show a module's variants and kernels
+    Show(Named),
+    /// Remove a module; functions that use it keep it
+    Remove {
+        /// Which one
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FunctionCommand {
+    /// Register a function with the modules and weights its configuration names
+    #[command(
+        after_help = "Module files are looked for beside the ones that CONFIG.json names: STEM.wasm, STEM.ptx, \
+STEM.sm_90.ptx, …\nWhere there is none, a registered module called STEM is used.\n\n\
+Example:\n  pappus function add mnist mnist.json --weight W0=conv.npy"
+    )]
+    Add {
+        /// What to call it
+        name: String,
+        /// Its configuration
+        #[arg(value_name = "CONFIG.json")]
+        config: PathBuf,
+        /// The file of a weights buffer, if not the one that the configuration names
+        #[arg(long = "weight", value_name = "W=FILE")]
+        weights: Vec<Assignment<PathBuf>>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// List registered functions
+    List(Json),
+    /// Show a function
+    Show(Named),
+    /// Remove a function
+    Remove {
+        /// Which one
+        name: String,
+    },
+    /// Check a configuration without a supervisor: its buffers, memory and launches
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(CheckArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArguments {
+    /// The configuration
+    #[arg(value_name = "CONFIG.json")]
+    pub(crate) config: PathBuf,
+    /// An input's size, or files to take its size and words from
+    #[arg(long = "input", value_name = "A=FILE|SIZE")]
+    pub(crate) inputs: Vec<Assignment<String>>,
+    /// The file of a weights buffer, if not the one that the configuration names
+    #[arg(long = "weight", value_name = "W=FILE")]
+    pub(crate) weights: Vec<Assignment<PathBuf>>,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InvokeArguments {
+    /// The function
+    pub(crate) name: String,
+    /// An input and its files
+    #[arg(long = "input", value_name = "A=FILE[,FILE...]")]
+    pub(crate) inputs: Vec<Assignment<Files>>,
+    /// Where to write an output
+    #[arg(long = "output", value_name = "B=FILE")]
+    pub(crate) outputs: Vec<Assignment<PathBuf>>,
+    /// End each call after this time, such as 500ms
+    #[arg(long, value_parser = humantime::parse_duration)]
+    pub(crate) deadline: Option<Duration>,
+    /// Call it that many times and show how the latencies are distributed
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) repeat: u64,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Named {
+    /// Which one
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Json {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `NAME=VALUE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Assignment<T> {
+    pub(crate) name: String,
+    pub(crate) value: T,
+}
+
+impl<T: FromStr<Err: std::fmt::Display>> FromStr for Assignment<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok(Self {
+                name: name.to_owned(),
+                value: value.parse().map_err(|error: T::Err| error.to_string())?,
+            }),
+            _ => Err("expected NAME=VALUE".into()),
+        }
+    }
+}
+
+/// `FILE[,FILE...]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Files(pub(crate) Vec<PathBuf>);
+
+impl FromStr for Files {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.split(',').any(str::is_empty) {
+            return Err("an empty file name between commas");
+        }
+        Ok(Self(text.split(',').map(PathBuf::from).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Arguments, clap::Error> {
+        Arguments::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_socket_may_stand_before_and_after_the_command() {
+        for line in [
+            "pappus --socket s status",
+            "pappus status --socket s",
+            "pappus function --socket s list",
+        ] {
+            assert_eq!(parse(line).unwrap().socket, Some("s".into()), "{line}");
+        }
+    }
+
+    #[test]
+    fn inputs_outputs_and_times_are_read() {
+        let line =
+            "pappus invoke f --input A=a,b=c --input cfg=x --output B=o.npy --deadline 500ms --repeat 3";
+        let Command::Invoke(invoke) = parse(line).unwrap().command else {
+            panic!("no invoke")
+        };
+        assert_eq!(invoke.inputs[0].name, "A");
+        assert_eq!(invoke.inputs[0].value.0, ["a", "b=c"].map(PathBuf::from));
+        assert_eq!(invoke.inputs[1].value.0, [PathBuf::from("x")]);
+        assert_eq!(
+            (&*invoke.outputs[0].name, &invoke.outputs[0].value),
+            ("B", &PathBuf::from("o.npy"))
+        );
+        assert_eq!(
+            (invoke.deadline, invoke.repeat),
+            (Some(Duration::from_millis(500)), 3)
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_a_usage_error() {
+        for line in [
+            "pappus",
+            "pappus invoke f --input A",
+            "pappus invoke f --input =a",
+            "pappus invoke f --input A=a,,b",
+            "pappus invoke f --deadline soon",
+            "pappus invoke f --repeat 0",
+            "pappus module add m",
+            "pappus settings workers",
+        ] {
+            assert_eq!(
+                parse(line).unwrap_err().exit_code(),
+                i32::from(crate::failure::USAGE),
+                "{line}"
+            );
+        }
+    }
+}

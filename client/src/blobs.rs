@@ -1,0 +1,68 @@
+//! Blobs: the bytes of modules, configurations and weights on their way to the supervisor.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use bytes::Bytes;
+use pappus_proto::limits::MAX_INLINE_BYTES;
+use pappus_proto::v1::{self, request, response};
+use pappus_shmem::memfd;
+
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::npy;
+use crate::requests::{answer, unexpected};
+
+/// Where the bytes come from.
+#[derive(Debug, Clone, Copy)]
+pub enum Blob<'a> {
+    /// Bytes in memory.
+    Bytes(&'a [u8]),
+    /// All bytes of a file.
+    File(&'a Path),
+    /// The array of a `.npy` file, or all bytes of any other.
+    Array(&'a Path),
+}
+
+impl Client {
+    /// Hands bytes over for a later registration; returns their hash.
+    pub fn put_blob(&mut self, blob: Blob<'_>) -> Result<v1::BlobStored> {
+        let (path, range) = match blob {
+            Blob::Bytes(bytes) => return self.put_bytes(bytes),
+            Blob::File(path) => (path, npy::whole_file(path)?),
+            Blob::Array(path) => (path, npy::data_of(path)?),
+        };
+        if range.bytes == 0 {
+            // A memfd of no bytes cannot be mapped.
+            return self.put_bytes(&[]);
+        }
+        let mut file = File::open(path).map_err(Error::file(path))?;
+        file.seek(SeekFrom::Start(range.offset))
+            .map_err(Error::file(path))?;
+        let memfd = memfd::sealed_from("pappus-blob", range.bytes, |memfd| {
+            match std::io::copy(&mut file.take(range.bytes), memfd)? {
+                copied if copied == range.bytes => Ok(()),
+                // It shrank since it was looked at.
+                _ => Err(std::io::ErrorKind::UnexpectedEof.into()),
+            }
+        });
+        self.put_memfd(&memfd?)
+    }
+
+    fn put_bytes(&mut self, bytes: &[u8]) -> Result<v1::BlobStored> {
+        if bytes.len() as u64 > MAX_INLINE_BYTES {
+            return self.put_memfd(&memfd::sealed("pappus-blob", bytes)?);
+        }
+        let body = v1::PutBlob {
+            inline: Bytes::copy_from_slice(bytes),
+        };
+        answer!(self.call(request::Body::PutBlob(body), &[])?, Blob)
+    }
+
+    fn put_memfd(&mut self, memfd: &pappus_shmem::Judged) -> Result<v1::BlobStored> {
+        let body = request::Body::PutBlob(v1::PutBlob::default());
+        answer!(self.call(body, &[memfd.as_fd()])?, Blob)
+    }
+}

@@ -1,0 +1,234 @@
+//! `pappus function check`: everything that can be said about a configuration without a supervisor.
+
+use std::io::Write;
+use std::path::Path;
+
+use bytesize::ByteSize;
+use pappus_blueprint::{Amount, BufferDescription, Description, Known, Role, describe};
+use pappus_client::functions::Package;
+use pappus_client::variants;
+use serde_json::{Value, json};
+
+use crate::arguments::{Assignment, CheckArguments, Files};
+use crate::failure::{Failure, Result};
+use crate::input::{self, Input};
+use crate::table::{Align, Table};
+use crate::units;
+
+/// Checks and describes.
+pub(crate) fn run(arguments: CheckArguments, out: &mut dyn Write) -> Result<()> {
+    let weights = arguments
+        .weights
+        .into_iter()
+        .map(|weight| (weight.name, weight.value));
+    let package = Package::read(&arguments.config, &weights.collect::<Vec<_>>())?;
+    let known = known(&package, &arguments.inputs)?;
+    let description = describe(package.blueprint(), &known)?;
+    // What is wrong for these sizes only shows in a plan.
+    input::plan(package.blueprint(), &known)?;
+    let missing = Missing::of(&package);
+    match arguments.json.json {
+        true => Ok(writeln!(out, "{}", to_json(&description, &missing))?),
+        false => print(&arguments.config, &description, &missing, out),
+    }
+}
+
+/// What the arguments and the weights' files say.
+fn known(package: &Package, inputs: &[Assignment<String>]) -> Result<Known> {
+    let mut known = Known::default();
+    for weight in package.weights() {
+        if let Some(data) = weight.data {
+            known.weights.insert(weight.name.clone(), data.bytes);
+        }
+    }
+    for Assignment { name, value } in inputs {
+        match value.parse::<ByteSize>() {
+            Ok(size) => {
+                known.inputs.insert(name.clone(), size.as_u64());
+            }
+            Err(_) => {
+                let files: Files = value
+                    .parse()
+                    .map_err(|why| Failure::Usage(format!("--input {name}: {why}")))?;
+                let input = Input::open(name, &files.0)?;
+                input::learn(&mut known, package.blueprint(), &input)?;
+            }
+        }
+    }
+    Ok(known)
+}
+
+/// Files that are not there. The configuration is none the worse for it.
+struct Missing {
+    modules: Vec<(String, String)>,
+    weights: Vec<(String, String)>,
+}
+
+impl Missing {
+    fn of(package: &Package) -> Self {
+        let modules = package.modules().iter().filter(|module| module.files.is_empty());
+        let modules = modules.map(|module| (module.name.clone(), variants::looked_for(&module.path)));
+        let weights = package.weights().iter().filter(|weight| weight.data.is_none());
+        let weights = weights.map(|weight| {
+            let path = weight.path.as_deref().map(Path::display);
+            let looked = path.map_or_else(
+                || format!("a file given by --weight {}=FILE", weight.name),
+                |path| path.to_string(),
+            );
+            (weight.name.clone(), looked)
+        });
+        Self {
+            modules: modules.collect(),
+            weights: weights.collect(),
+        }
+    }
+}
+
+fn to_json(description: &Description, missing: &Missing) -> Value {
+    let names = |missing: &[(String, String)]| -> Vec<Value> {
+        let entries = missing
+            .iter()
+            .map(|(name, looked)| json!({"name": name, "looked_for": looked}));
+        entries.collect()
+    };
+    json!({
+        "valid": true,
+        "buffers": description.buffers,
+        "pool_bytes": description.pool_bytes,
+        "weight_bytes": description.weight_bytes,
+        "launches": description.launches,
+        "missing_modules": names(&missing.modules),
+        "missing_weights": names(&missing.weights),
+    })
+}
+
+fn print(config: &Path, description: &Description, missing: &Missing, out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "{}: a valid function\n", config.display())?;
+    let mut table = Table::new(&[
+        ("BUFFER", Align::Left),
+        ("ROLE", Align::Left),
+        ("TYPE", Align::Left),
+        ("BYTES", Align::Left),
+    ]);
+    for buffer in &description.buffers {
+        table.row([
+            buffer.name.clone(),
+            role(buffer),
+            element_type(buffer),
+            amount(&buffer.bytes),
+        ]);
+    }
+    table.print(out)?;
+    writeln!(out, "\nmemory: {}", size(&description.pool_bytes))?;
+    if description.weight_bytes.value() != Some(0) {
+        writeln!(out, "weights: {}", size(&description.weight_bytes))?;
+    }
+    writeln!(out, "launches: {}", description.launches)?;
+    for (name, looked) in &missing.modules {
+        writeln!(out, "missing: module {name}: looked for {looked}")?;
+    }
+    for (name, looked) in &missing.weights {
+        writeln!(out, "missing: weights {name}: looked for {looked}")?;
+    }
+    Ok(())
+}
+
+fn role(buffer: &BufferDescription) -> String {
+    let role = match buffer.role {
+        Role::Input => "input",
+        Role::Weight => "weights",
+        Role::Buffer => "buffer",
+    };
+    match (buffer.role, buffer.output) {
+        (Role::Buffer, true) => "output".into(),
+        (_, true) => format!("{role}, output"),
+        _ => role.into(),
+    }
+}
+
+/// `f32[n, 3]`.
+fn element_type(buffer: &BufferDescription) -> String {
+    let Some(dtype) = buffer.dtype else {
+        return String::new();
+    };
+    let dims: Vec<String> = buffer.shape.iter().flatten().map(Amount::to_string).collect();
+    match dims.as_slice() {
+        [] => dtype.name().to_owned(),
+        dims => format!("{}[{}]", dtype.name(), dims.join(", ")),
+    }
+}
+
+fn amount(amount: &Amount) -> String {
+    amount.value().map_or_else(|| amount.to_string(), units::bytes)
+}
+
+fn size(amount: &Amount) -> String {
+    amount
+        .value()
+        .map_or_else(|| format!("{amount} bytes"), units::size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes matmul's configuration, checks it with these inputs, and returns what is printed.
+    fn check(inputs: &[&str], json: bool) -> Result<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("matmul.json");
+        std::fs::write(&config, pappus_kernels::config("matmul").unwrap()).unwrap();
+        std::fs::write(dir.path().join("cfg.bin"), 4u64.to_le_bytes()).unwrap();
+        let inputs = inputs
+            .iter()
+            .map(|input| input.replace("DIR", dir.path().to_str().unwrap()));
+        let arguments = CheckArguments {
+            config,
+            inputs: inputs.map(|input| input.parse().unwrap()).collect(),
+            weights: Vec::new(),
+            json: crate::arguments::Json { json },
+        };
+        let mut out = anstream::StripStream::new(Vec::new());
+        run(arguments, &mut out)?;
+        Ok(String::from_utf8(out.into_inner()).unwrap())
+    }
+
+    #[test]
+    fn unknown_sizes_are_expressions() {
+        let text = check(&[], false).unwrap();
+        for line in [
+            "B       output  i64[ceil(sizeof(A) / 8)]  sizeof(A)",
+            "launches: 1",
+            "missing: module mlops.wasm",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn known_sizes_are_numbers() {
+        let text = check(&["cfg=8", "A=128KiB"], false).unwrap();
+        for line in ["131072 (128.0 KiB)", "memory: 262400 bytes (256.2 KiB)"] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn json_is_one_object() {
+        let value: Value = serde_json::from_str(&check(&["cfg=DIR/cfg.bin", "A=64"], true).unwrap()).unwrap();
+        assert_eq!(value["launches"], 1);
+        assert_eq!(value["pool_bytes"], 768);
+        assert_eq!(value["buffers"][2]["bytes"], 64);
+        assert_eq!(value["missing_modules"][0]["name"], "mlops.wasm");
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_are_refused_with_their_place() {
+        let why = check(&["nobody=8"], false).unwrap_err().to_string();
+        assert!(why.contains("nobody"), "{why}");
+        // Too small for the word that the grid is computed from.
+        let why = check(&["cfg=DIR/matmul.json,DIR/cfg.bin", "A=64"], false)
+            .unwrap_err()
+            .to_string();
+        assert!(why.contains("grid_dim_x"), "{why}");
+    }
+}

@@ -1,0 +1,143 @@
+//! `pappus demo`: a supervisor of its own, three workloads checked against plain Rust, where their time went, and
+//! pictures to look at.
+
+mod pictures;
+mod supervisor;
+mod workloads;
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use pappus_client::functions::Package;
+use pappus_client::{Client, Error, Invocation, v1};
+
+use crate::failure::{Failure, Result};
+use crate::progress::Progress;
+use crate::stages;
+use crate::units::nanoseconds;
+use supervisor::Supervisor;
+use workloads::Workload;
+
+/// Calls after the first, of which the median is shown.
+const HOT_CALLS: usize = 20;
+/// Far more than any call needs; a demo that hangs convinces nobody.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+const NEXT: &str = "\
+What to try next:
+  pappus-supervisor --socket /tmp/pappus.sock --state-dir /tmp/pappus-state --device cpu &
+  export PAPPUS_SOCKET=/tmp/pappus.sock
+  pappus function check kernels/configs/inference.json   what a function is made of
+  pappus function add inference kernels/configs/inference.json
+  pappus status                                          what the workers are doing
+  pappus invoke --help                                   your own data";
+
+/// Runs everything; fails if any result is not what it must be.
+pub(crate) fn run(device: &str, folder: &Path, out: &mut dyn Write) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(Error::file(folder))?;
+    let progress = Progress::spinner("starting a supervisor");
+    let mut supervisor = Supervisor::start(device)?;
+    let mut client = supervisor.connect()?;
+    drop(progress);
+    writeln!(out, "Started pappus-supervisor with --device {device}\n")?;
+
+    let mut wrong = Vec::new();
+    for workload in workloads::all()? {
+        let outcome =
+            register(&mut client, &supervisor, &workload).and_then(|()| call(&mut client, &workload));
+        // Why the supervisor went away stands in its log, not in the broken connection.
+        let outcome = outcome.map_err(|failure| supervisor.explain(failure))?;
+        if !report(&workload, &outcome, out)? {
+            wrong.push(workload.function);
+        }
+        pictures::save(&workload, &outcome.outputs, folder, out)?;
+        writeln!(out)?;
+    }
+    drop(client);
+    supervisor.stop()?;
+
+    if !wrong.is_empty() {
+        return Err(Failure::Failed(format!(
+            "wrong results from {}",
+            wrong.join(", ")
+        )));
+    }
+    Ok(writeln!(out, "All results are right.\n\n{NEXT}")?)
+}
+
+/// What came of a workload.
+struct Outcome {
+    device: String,
+    /// In the order the workload expects them.
+    outputs: Vec<Vec<u8>>,
+    first: v1::Timings,
+    /// The median call of those that followed.
+    hot: v1::Timings,
+}
+
+fn register(client: &mut Client, supervisor: &Supervisor, workload: &Workload) -> Result<()> {
+    let package = Package::read(&supervisor.config(workload.function), &[])?;
+    let mut progress = Progress::spinner("registering");
+    package.add(client, workload.function, &mut |step| progress.step(step))?;
+    Ok(())
+}
+
+fn call(client: &mut Client, workload: &Workload) -> Result<Outcome> {
+    let sizes = workload.inputs.iter().map(|(_, bytes)| bytes.len());
+    let sizes = sizes.chain(workload.expected.iter().map(|expected| expected.bytes.len()));
+    let bytes = sizes
+        .map(|bytes| pappus_client::arena::aligned(bytes as u64))
+        .sum();
+    let mut arena = client.open_arena(bytes)?;
+    let mut invocation = Invocation::new(workload.function).deadline(DEADLINE);
+    for (name, bytes) in &workload.inputs {
+        invocation = invocation.input(name, arena.store(bytes)?);
+    }
+    let mut regions = Vec::new();
+    for expected in &workload.expected {
+        let region = arena.alloc(expected.bytes.len() as u64)?;
+        invocation = invocation.output_to(expected.output, region);
+        regions.push(region);
+    }
+
+    let first = client.invoke(&invocation)?;
+    let mut hot = Vec::with_capacity(HOT_CALLS);
+    for _ in 0..HOT_CALLS {
+        hot.push(client.invoke(&invocation)?.timings.unwrap_or_default());
+    }
+    hot.sort_unstable_by_key(|timings| timings.total_ns);
+    let outputs = regions
+        .into_iter()
+        .map(|region| arena.load(region))
+        .collect::<pappus_client::Result<_>>()?;
+    client.close_arena(arena)?;
+    Ok(Outcome {
+        device: first.device,
+        outputs,
+        first: first.timings.unwrap_or_default(),
+        hot: hot[HOT_CALLS / 2],
+    })
+}
+
+/// Shows a workload's results and times; whether the results are right.
+fn report(workload: &Workload, outcome: &Outcome, out: &mut dyn Write) -> Result<bool> {
+    let bold = Style::new().bold();
+    writeln!(out, "{bold}{}{bold:#} on {}", workload.title, outcome.device)?;
+    let mut right = true;
+    for (expected, got) in workload.expected.iter().zip(&outcome.outputs) {
+        let (mark, colour, verdict) = match expected.compare(got) {
+            Ok(verdict) => ("✓", AnsiColor::Green, verdict),
+            Err(verdict) => {
+                right = false;
+                ("✗", AnsiColor::Red, verdict)
+            }
+        };
+        let style = Style::new().fg_color(Some(colour.into()));
+        writeln!(out, "  {style}{mark}{style:#} {}: {verdict}", expected.output)?;
+    }
+    writeln!(out, "  first call {}, then:", nanoseconds(outcome.first.total_ns))?;
+    stages::print(&outcome.hot, out)?;
+    Ok(right)
+}

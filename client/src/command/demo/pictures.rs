@@ -1,0 +1,104 @@
+//! The demo's pictures: the photograph, what the functions made of it, and what the CNN sees.
+
+use std::fs::File;
+use std::io::{BufWriter, Cursor, Write};
+use std::path::Path;
+
+use pappus_client::Error;
+use pappus_kernels::bytes::to_elements;
+use pappus_kernels::photo;
+use png::{BitDepth, ColorType, Decoder, Encoder};
+
+use super::workloads::Workload;
+use crate::failure::{Failure, Result};
+
+/// The photograph's pixels, RGB.
+pub(super) fn photo() -> Result<Vec<u8>> {
+    let broken =
+        |error: png::DecodingError| Failure::Failed(format!("the photograph in this program: {error}"));
+    let mut reader = Decoder::new(Cursor::new(photo::PNG))
+        .read_info()
+        .map_err(broken)?;
+    let mut rgb = vec![0; (photo::WIDTH * photo::HEIGHT * 3) as usize];
+    reader.next_frame(&mut rgb).map_err(broken)?;
+    Ok(rgb)
+}
+
+/// Writes the pictures that belong to a workload, if any, and says where they are.
+pub(super) fn save(
+    workload: &Workload,
+    outputs: &[Vec<u8>],
+    folder: &Path,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let (width, height) = (photo::WIDTH, photo::HEIGHT);
+    let mut save = |name: &str, size: (u64, u64), colours, pixels: &[u8]| {
+        let path = folder.join(name);
+        write(&path, size, colours, pixels)?;
+        Ok::<(), Failure>(writeln!(out, "  → {}", path.display())?)
+    };
+    match (workload.function, outputs) {
+        ("picture", [drawing, edges]) => {
+            save("photo.png", (width, height), ColorType::Rgb, &photo()?)?;
+            save("drawing.png", (width, height), ColorType::Rgb, drawing)?;
+            save("edges.png", (width, height), ColorType::Grayscale, edges)
+        }
+        ("inference", [features]) => {
+            let (size, pixels) = feature_map(&to_elements(features));
+            save("features.png", size, ColorType::Grayscale, &pixels)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A float matrix (rows, columns, values) as shades of gray, its least value black and its greatest white.
+fn feature_map(matrix: &[f32]) -> ((u64, u64), Vec<u8>) {
+    let [rows, cols, values @ ..] = matrix else {
+        return ((0, 0), Vec::new());
+    };
+    let least = values.iter().copied().fold(f32::INFINITY, f32::min);
+    let greatest = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    // All alike is black, not a division by zero.
+    let range = (greatest - least).max(f32::MIN_POSITIVE);
+    let pixels = values.iter().map(|value| ((value - least) / range * 255.0) as u8);
+    ((*cols as u64, *rows as u64), pixels.collect())
+}
+
+fn write(path: &Path, (width, height): (u64, u64), colours: ColorType, pixels: &[u8]) -> Result<()> {
+    let file = File::create(path).map_err(Error::file(path))?;
+    let mut encoder = Encoder::new(BufWriter::new(file), width as u32, height as u32);
+    encoder.set_color(colours);
+    encoder.set_depth(BitDepth::Eight);
+    let written = encoder.write_header().and_then(|mut writer| {
+        writer.write_image_data(pixels)?;
+        writer.finish()
+    });
+    written.map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn feature_maps_use_all_shades() {
+        let (size, pixels) = feature_map(&[1.0, 3.0, -1.0, 0.0, 1.0]);
+        assert_eq!((size, pixels), ((3, 1), vec![0, 127, 255]));
+        assert_eq!(feature_map(&[1.0, 2.0, 7.0, 7.0]).1, [0, 0]);
+        assert!(feature_map(&[]).1.is_empty());
+    }
+
+    #[test]
+    fn pictures_can_be_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("photo.png");
+        let pixels = photo().unwrap();
+        write(&path, (photo::WIDTH, photo::HEIGHT), ColorType::Rgb, &pixels).unwrap();
+        let mut reader = Decoder::new(Cursor::new(std::fs::read(&path).unwrap()))
+            .read_info()
+            .unwrap();
+        let mut again = vec![0; pixels.len()];
+        reader.next_frame(&mut again).unwrap();
+        assert!(again == pixels);
+    }
+}

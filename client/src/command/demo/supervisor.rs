@@ -1,0 +1,169 @@
+//! The demo's own supervisor: a child process with everything it owns in a temporary folder, killed and reaped when
+//! the demo ends, however it ends.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use pappus_client::{Client, Error};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::failure::{Failure, Result};
+
+const PROGRAM: &str = "pappus-supervisor";
+/// How long it may take to answer: a GPU's driver can take seconds to start.
+const START: Duration = Duration::from_secs(60);
+/// How long it may take to end once it was asked to.
+const STOP: Duration = Duration::from_secs(10);
+/// How often it is looked after meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Lines of its log that an error shows.
+const LOG_LINES: usize = 20;
+
+/// A running supervisor. Its folder holds the socket, the state, the log and the functions to register.
+pub(super) struct Supervisor {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Supervisor {
+    /// Starts it, and lays out the functions that come with Pappus for it.
+    pub(super) fn start(device: &str) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("pappus-demo-").tempdir();
+        let folder = folder.map_err(Error::file(&std::env::temp_dir()))?;
+        lay_out_functions(folder.path())?;
+        let log = folder.path().join("log");
+        let log = File::create(&log).map_err(Error::file(&log))?;
+        let program = program();
+        let child = Command::new(&program)
+            .arg("--socket")
+            .arg(folder.path().join("pappus.sock"))
+            .arg("--state-dir")
+            .arg(folder.path().join("state"))
+            .args(["--device", device])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .map_err(|error| {
+                Failure::Failed(format!(
+                    "cannot start {}: {error}; build it with `cargo build --release`, which puts it beside this \
+                     program, or put its folder into PATH",
+                    program.display()
+                ))
+            })?;
+        Ok(Self { child, folder })
+    }
+
+    /// Connects once it listens; an error with its log if it ends first.
+    pub(super) fn connect(&mut self) -> Result<Client> {
+        let end = Instant::now() + START;
+        loop {
+            match Client::connect_within(self.folder.path().join("pappus.sock"), LOOK_EVERY) {
+                Err(Error::Unreachable { .. }) if Instant::now() < end => {}
+                Err(error) => return Err(self.explain(error.into())),
+                Ok(mut client) => match client.status() {
+                    Ok(_) => return Ok(client),
+                    Err(error) => return Err(self.explain(error.into())),
+                },
+            }
+            if let Some(status) = self.ended(Duration::ZERO) {
+                return Err(self.died(status));
+            }
+        }
+    }
+
+    /// The configuration of a function that comes with Pappus.
+    pub(super) fn config(&self, function: &str) -> PathBuf {
+        self.folder
+            .path()
+            .join("configs")
+            .join(format!("{function}.json"))
+    }
+
+    /// The same failure, or the death of the supervisor, if that is why.
+    pub(super) fn explain(&mut self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Library(Error::Lost | Error::Unreachable { .. }) => match self.ended(STOP) {
+                Some(status) => self.died(status),
+                None => failure,
+            },
+            failure => failure,
+        }
+    }
+
+    /// Asks it to end as an orchestrator would, and waits until it has.
+    pub(super) fn stop(mut self) -> Result<()> {
+        // Ended and reaped children are not signalled: `ended` has just seen this one alive.
+        if self.ended(Duration::ZERO).is_none() {
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        }
+        match self.ended(STOP) {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(self.died(status)),
+            None => Err(Failure::Failed(format!(
+                "{PROGRAM} did not end within {} s of SIGTERM",
+                STOP.as_secs()
+            ))),
+        }
+    }
+
+    /// How it ended, if it does so in time.
+    fn ended(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let end = Instant::now() + patience;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                _ if Instant::now() >= end => return None,
+                _ => std::thread::sleep(LOOK_EVERY),
+            }
+        }
+    }
+
+    fn died(&self, status: ExitStatus) -> Failure {
+        let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n  ");
+        Failure::Failed(format!(
+            "{PROGRAM} ended ({status}); its log ends with:\n  {last}"
+        ))
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        // Both fail only where it has ended and been reaped already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The program beside this one, as cargo and packages install them; otherwise whatever PATH has.
+fn program() -> PathBuf {
+    let beside = std::env::current_exe().map(|exe| exe.with_file_name(PROGRAM));
+    beside
+        .ok()
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| PROGRAM.into())
+}
+
+/// Writes configurations and modules so that the paths in the configurations hold.
+fn lay_out_functions(folder: &Path) -> Result<()> {
+    let write = |part: &str, name: &str, content: &[u8]| {
+        let path = folder.join(part).join(name);
+        fs::write(&path, content).map_err(Error::file(&path))
+    };
+    for part in ["configs", "built"] {
+        let path = folder.join(part);
+        fs::create_dir(&path).map_err(Error::file(&path))?;
+    }
+    for (name, config) in pappus_kernels::CONFIGS {
+        write("configs", &format!("{name}.json"), config.as_bytes())?;
+    }
+    for (name, artefact) in pappus_kernels::ARTEFACTS {
+        write("built", name, artefact)?;
+    }
+    Ok(())
+}

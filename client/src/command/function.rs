@@ -1,0 +1,114 @@
+//! `pappus function`: blueprints with their modules and weights.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use pappus_client::functions::Package;
+use pappus_client::{Client, v1};
+use serde_json::{Value, json};
+
+use super::module::variant;
+use crate::arguments::{Assignment, FunctionCommand};
+use crate::failure::Result;
+use crate::json;
+use crate::progress::Progress;
+use crate::table::{Align, Table};
+use crate::units;
+
+/// Adds, lists, shows, removes or checks; only checking needs no connection.
+pub(crate) fn run(
+    connect: impl FnOnce() -> Result<Client>,
+    command: FunctionCommand,
+    out: &mut dyn Write,
+) -> Result<()> {
+    match command {
+        FunctionCommand::Check(arguments) => super::check::run(arguments, out),
+        FunctionCommand::Add {
+            name,
+            config,
+            weights,
+            json,
+        } => {
+            let function = add(&mut connect()?, &name, &config, weights)?;
+            match json.json {
+                true => writeln!(out, "{}", json::function(&function))?,
+                false => writeln!(out, "added function {name}: {}", signature(&function))?,
+            }
+            Ok(())
+        }
+        FunctionCommand::List(json) => {
+            let functions = connect()?.list_functions()?;
+            if json.json {
+                let functions: Vec<Value> = functions.iter().map(json::function).collect();
+                return Ok(writeln!(out, "{}", json!({"functions": functions}))?);
+            }
+            let mut table = Table::new(&[
+                ("FUNCTION", Align::Left),
+                ("SIGNATURE", Align::Left),
+                ("MODULES", Align::Left),
+            ]);
+            for function in &functions {
+                let modules: Vec<&str> = function
+                    .modules
+                    .iter()
+                    .map(|module| module.name.as_str())
+                    .collect();
+                table.row([function.name.clone(), signature(function), modules.join(" ")]);
+            }
+            Ok(table.print(out)?)
+        }
+        FunctionCommand::Show(named) => {
+            let function = connect()?.show_function(&named.name)?;
+            match named.json.json {
+                true => Ok(writeln!(out, "{}", json::function(&function))?),
+                false => show(&function, out),
+            }
+        }
+        FunctionCommand::Remove { name } => {
+            connect()?.remove_function(&name)?;
+            Ok(writeln!(out, "removed function {name}")?)
+        }
+    }
+}
+
+fn add(
+    client: &mut Client,
+    name: &str,
+    config: &Path,
+    weights: Vec<Assignment<PathBuf>>,
+) -> Result<v1::FunctionInfo> {
+    let weights: Vec<_> = weights
+        .into_iter()
+        .map(|weight| (weight.name, weight.value))
+        .collect();
+    let package = Package::read(config, &weights)?;
+    let mut progress = Progress::spinner("reading");
+    Ok(package.add(client, name, &mut |step| progress.step(step))?)
+}
+
+fn show(function: &v1::FunctionInfo, out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "function {}: {}", function.name, signature(function))?;
+    writeln!(out, "config sha-256: {}", units::hex(&function.config_sha256))?;
+    for module in &function.modules {
+        let variants: Vec<String> = module.variants.iter().map(variant).collect();
+        let registered = match module.registered.as_str() {
+            "" => String::new(),
+            name => format!(" (registered as {name})"),
+        };
+        writeln!(out, "module {}{registered}: {}", module.name, variants.join(" "))?;
+    }
+    for weight in &function.weights {
+        writeln!(out, "weights {}: {}", weight.name, units::size(weight.bytes))?;
+    }
+    Ok(writeln!(out, "\n{}", function.config.trim_end())?)
+}
+
+/// `cfg, A → B: f32`.
+fn signature(function: &v1::FunctionInfo) -> String {
+    let outputs = function.outputs.iter().map(|output| match output.dtype.as_str() {
+        "" => output.name.clone(),
+        dtype => format!("{}: {dtype}", output.name),
+    });
+    let inputs = function.inputs.join(", ");
+    format!("{inputs} → {}", outputs.collect::<Vec<_>>().join(", "))
+}

@@ -1,0 +1,251 @@
+//! The inputs and outputs of one call, all in one arena. How large outputs are, the plan says: it is made here from
+//! the registered configuration, just as the supervisor will make it.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use pappus_blueprint::{Blueprint, Known, Plan, Shape, parse};
+use pappus_client::arena::{Arena, aligned};
+use pappus_client::{Client, Error, Invocation, npy, v1};
+use serde_json::{Value, json};
+
+use crate::arguments::{Assignment, InvokeArguments};
+use crate::failure::{Failure, Result};
+use crate::input::{self, Input};
+
+/// Bytes copied at once between files and the arena.
+const COPY_BYTES: usize = 1 << 20;
+
+/// An arena with the inputs in it and room for the outputs.
+pub(super) struct Data {
+    pub(super) arena: Arena,
+    pub(super) outputs: Vec<Output>,
+    /// Items by the name of their input, in order.
+    items: Vec<(String, v1::Region)>,
+}
+
+/// An output of the function.
+pub(super) struct Output {
+    pub(super) name: String,
+    pub(super) region: v1::Region,
+    /// Where to write it, if anywhere.
+    pub(super) path: Option<PathBuf>,
+    shape: Option<Shape>,
+}
+
+impl Data {
+    /// Reads the inputs and makes room for the outputs.
+    pub(super) fn prepare(client: &mut Client, arguments: &InvokeArguments) -> Result<Self> {
+        let function = client.show_function(&arguments.name)?;
+        let blueprint = parse(function.config.as_bytes())?;
+        let inputs = open_inputs(&blueprint, arguments)?;
+        let known = known(&blueprint, &inputs, &function)?;
+        let plan = input::plan(&blueprint, &known)?.ok_or_else(|| {
+            Failure::Refused(format!(
+                "the supervisor does not say how large the weights of {} are",
+                function.name
+            ))
+        })?;
+        check_outputs(&blueprint, &plan, arguments)?;
+
+        let sizes = inputs
+            .iter()
+            .flat_map(|input| input.items.iter().map(input::Item::bytes));
+        let output_sizes = blueprint
+            .outputs()
+            .iter()
+            .map(|id| plan.buffers[id.index()].bytes);
+        let bytes = sizes
+            .chain(output_sizes)
+            .fold(0, |sum: u64, bytes| sum.saturating_add(aligned(bytes)));
+        // A function without data still gets an arena that can be mapped.
+        let mut arena = client.open_arena(bytes.max(aligned(1)))?;
+        Ok(Self {
+            items: load(&mut arena, &inputs)?,
+            outputs: place_outputs(&mut arena, &blueprint, plan, arguments)?,
+            arena,
+        })
+    }
+
+    /// The call.
+    pub(super) fn invocation(&self, function: &str) -> Invocation {
+        let mut call = Invocation::new(function);
+        for (name, region) in &self.items {
+            call = call.input(name, *region);
+        }
+        for output in &self.outputs {
+            call = call.output_to(&output.name, output.region);
+        }
+        call
+    }
+}
+
+impl Output {
+    /// Writes it to its file, if it has one.
+    pub(super) fn save(&self, arena: &Arena, answer: &v1::Invoked) -> Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let value = answer.outputs.iter().find(|value| value.name == self.name);
+        // What lies beyond is not the function's.
+        let bytes = value.map_or(0, |value| value.bytes).min(self.region.bytes);
+        let mut file = File::create(path).map_err(Error::file(path))?;
+        file.write_all(&self.npy_header(path)?)
+            .map_err(Error::file(path))?;
+        let mut buffer = vec![0; COPY_BYTES];
+        let mut at = 0;
+        while at < bytes {
+            let chunk = &mut buffer[..COPY_BYTES.min((bytes - at) as usize)];
+            arena.read(self.region, at, chunk)?;
+            file.write_all(chunk).map_err(Error::file(path))?;
+            at += chunk.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// What it is, and where it was written.
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "bytes": self.region.bytes,
+            "dtype": self.shape.as_ref().map(|shape| shape.dtype),
+            "shape": self.shape.as_ref().map(|shape| &shape.dims),
+            "file": self.path,
+        })
+    }
+
+    /// What stands in front of the data: nothing in a raw file.
+    fn npy_header(&self, path: &Path) -> Result<Vec<u8>> {
+        match (npy::is_npy(path), &self.shape) {
+            (false, _) => Ok(Vec::new()),
+            (true, shape) => npy_header(&self.name, path, shape.as_ref()),
+        }
+    }
+}
+
+/// Opens the files of every input. Names and number must be the blueprint's.
+fn open_inputs(blueprint: &Blueprint, arguments: &InvokeArguments) -> Result<Vec<Input>> {
+    let names = blueprint
+        .inputs()
+        .iter()
+        .map(|id| blueprint.buffers()[id.index()].name.as_str());
+    let names: Vec<&str> = names.collect();
+    if let Some(unknown) = arguments
+        .inputs
+        .iter()
+        .find(|input| !names.contains(&input.name.as_str()))
+    {
+        let function = &arguments.name;
+        return Err(Failure::Refused(format!(
+            "{function} has no input {:?}, expected {names:?}",
+            unknown.name
+        )));
+    }
+    let inputs = names.into_iter().map(|name| {
+        let given = arguments.inputs.iter().filter(|input| input.name == name);
+        let files: Vec<PathBuf> = given.flat_map(|input| input.value.0.clone()).collect();
+        if files.is_empty() {
+            let message = format!(
+                "input {name:?} of {} is missing: add --input {name}=FILE",
+                arguments.name
+            );
+            return Err(Failure::Refused(message));
+        }
+        Input::open(name, &files)
+    });
+    inputs.collect()
+}
+
+fn known(blueprint: &Blueprint, inputs: &[Input], function: &v1::FunctionInfo) -> Result<Known> {
+    let mut known = Known::default();
+    for input in inputs {
+        input::learn(&mut known, blueprint, input)?;
+    }
+    known.weights.extend(
+        function
+            .weights
+            .iter()
+            .map(|weight| (weight.name.clone(), weight.bytes)),
+    );
+    Ok(known)
+}
+
+/// Everything about output files that can be wrong is found before the function runs.
+fn check_outputs(blueprint: &Blueprint, plan: &Plan, arguments: &InvokeArguments) -> Result<()> {
+    let names = blueprint
+        .outputs()
+        .iter()
+        .map(|id| blueprint.buffers()[id.index()].name.as_str());
+    let names: Vec<&str> = names.collect();
+    for Assignment { name, value: path } in &arguments.outputs {
+        let Some(at) = names.iter().position(|other| other == name) else {
+            let function = &arguments.name;
+            return Err(Failure::Refused(format!(
+                "{function} has no output {name:?}, expected {names:?}"
+            )));
+        };
+        if npy::is_npy(path) {
+            npy_header(name, path, plan.output_shapes[at].as_ref())?;
+        }
+    }
+    Ok(())
+}
+
+fn npy_header(name: &str, path: &Path, shape: Option<&Shape>) -> Result<Vec<u8>> {
+    let path = path.display();
+    let Some(shape) = shape else {
+        return Err(Failure::Refused(format!(
+            "{path}: the blueprint does not say what {name:?} holds: add \"types\": {{\"{name}\": {{\"dtype\": …}}}} \
+             to it, or write raw bytes to a file that does not end in .npy"
+        )));
+    };
+    let Some(descr) = npy::descr(shape.dtype) else {
+        return Err(Failure::Refused(format!(
+            "{path}: NumPy has no type for {} elements: write raw bytes to a file that does not end in .npy",
+            shape.dtype.name()
+        )));
+    };
+    Ok(npy::header(descr, &shape.dims))
+}
+
+/// Copies every item into a region of its own.
+fn load(arena: &mut Arena, inputs: &[Input]) -> Result<Vec<(String, v1::Region)>> {
+    let mut buffer = vec![0; COPY_BYTES];
+    let mut items = Vec::new();
+    for input in inputs {
+        for item in &input.items {
+            let region = arena.alloc(item.bytes())?;
+            let mut at = 0;
+            while at < region.bytes {
+                let chunk = &mut buffer[..COPY_BYTES.min((region.bytes - at) as usize)];
+                item.read(at, chunk)?;
+                arena.write(region, at, chunk)?;
+                at += chunk.len() as u64;
+            }
+            items.push((input.name.clone(), region));
+        }
+    }
+    Ok(items)
+}
+
+fn place_outputs(
+    arena: &mut Arena,
+    blueprint: &Blueprint,
+    plan: Plan,
+    arguments: &InvokeArguments,
+) -> Result<Vec<Output>> {
+    let outputs = blueprint
+        .outputs()
+        .iter()
+        .zip(plan.output_shapes)
+        .map(|(id, shape)| {
+            let name = &blueprint.buffers()[id.index()].name;
+            let path = arguments.outputs.iter().find(|output| output.name == *name);
+            Ok(Output {
+                name: name.clone(),
+                region: arena.alloc(plan.buffers[id.index()].bytes)?,
+                path: path.map(|output| output.value.clone()),
+                shape,
+            })
+        });
+    outputs.collect()
+}

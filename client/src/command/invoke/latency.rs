@@ -1,0 +1,109 @@
+//! How the latencies of many calls are distributed, as a whole and by stage.
+
+use std::io::Write;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use pappus_client::v1::Timings;
+use serde_json::{Value, json};
+
+use crate::json::stage_key;
+use crate::stages;
+use crate::table::{Align, Table};
+use crate::units::nanoseconds;
+
+/// What is shown of a distribution.
+const QUANTILES: [(&str, f64); 5] = [
+    ("min", 0.0),
+    ("p50", 0.5),
+    ("p90", 0.9),
+    ("p99", 0.99),
+    ("max", 1.0),
+];
+
+/// A histogram for each stage, in nanoseconds.
+pub(super) struct Latencies {
+    stages: Vec<(&'static str, Histogram<u64>)>,
+}
+
+impl Latencies {
+    /// Nothing recorded yet.
+    pub(super) fn new() -> Self {
+        let names = stages::all(&Timings::default()).map(|(name, _)| name);
+        // Three digits are exact enough to tell tenths of a percent apart.
+        let histogram = |name| Histogram::new(3).ok().map(|histogram| (name, histogram));
+        Self {
+            stages: names
+                .into_iter()
+                .chain(["round trip"])
+                .filter_map(histogram)
+                .collect(),
+        }
+    }
+
+    /// Adds one call.
+    pub(super) fn record(&mut self, round_trip: Duration, timings: &Timings) {
+        let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
+        let values = stages::all(timings)
+            .map(|(_, ns)| ns)
+            .into_iter()
+            .chain([round_trip]);
+        for ((_, histogram), ns) in self.stages.iter_mut().zip(values) {
+            histogram.saturating_record(ns);
+        }
+    }
+
+    /// A row for each stage.
+    pub(super) fn print(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        let mut columns = vec![("STAGE", Align::Left)];
+        columns.extend(QUANTILES.map(|(name, _)| (name, Align::Right)));
+        let mut table = Table::new(&columns);
+        for (name, histogram) in &self.stages {
+            let [min, p50, p90, p99, max] = QUANTILES.map(|(_, at)| nanoseconds(quantile(histogram, at)));
+            table.row([(*name).to_owned(), min, p50, p90, p99, max]);
+        }
+        table.print(out)
+    }
+
+    /// An object for each stage.
+    pub(super) fn to_json(&self) -> Value {
+        let stages = self.stages.iter().map(|(name, histogram)| {
+            let quantiles = QUANTILES.map(|(name, at)| (name.to_owned(), json!(quantile(histogram, at))));
+            (stage_key(name), Value::Object(quantiles.into_iter().collect()))
+        });
+        stages.collect()
+    }
+}
+
+/// A quantile; the ends are exact up to the histogram's resolution.
+fn quantile(histogram: &Histogram<u64>, at: f64) -> u64 {
+    if at == 0.0 {
+        histogram.min()
+    } else {
+        histogram.value_at_quantile(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_what_was_recorded() {
+        let mut latencies = Latencies::new();
+        for ns in 1..=100 {
+            let timings = Timings {
+                execute_ns: ns,
+                ..Timings::default()
+            };
+            latencies.record(Duration::from_nanos(2 * ns), &timings);
+        }
+        let value = latencies.to_json();
+        assert_eq!(
+            value["execute_ns"],
+            json!({"min": 1, "p50": 50, "p90": 90, "p99": 99, "max": 100})
+        );
+        assert_eq!(value["round_trip_ns"]["p50"], 100);
+        assert_eq!(value["queued_ns"]["max"], 0);
+    }
+}

@@ -1,0 +1,95 @@
+//! `pappus module`: compiled kernels under a name.
+
+use std::io::Write;
+
+use pappus_client::functions::add_module;
+use pappus_client::variants;
+use pappus_client::{Client, v1};
+use serde_json::{Value, json};
+
+use crate::arguments::ModuleCommand;
+use crate::failure::Result;
+use crate::json;
+use crate::progress::Progress;
+use crate::table::{Align, Table};
+use crate::units;
+
+/// Adds, lists, shows or removes.
+pub(crate) fn run(client: &mut Client, command: ModuleCommand, out: &mut dyn Write) -> Result<()> {
+    match command {
+        ModuleCommand::Add { name, files, json } => {
+            let files = files
+                .iter()
+                .map(|path| variants::of_file(path))
+                .collect::<pappus_client::Result<Vec<_>>>()?;
+            let mut progress = Progress::spinner("reading");
+            let module = add_module(client, &name, &files, &mut |step| progress.step(step))?;
+            drop(progress);
+            match json.json {
+                true => writeln!(out, "{}", json::module(&module))?,
+                false => writeln!(out, "added module {name}: {}", summary(&module))?,
+            }
+        }
+        ModuleCommand::List(json) => {
+            let modules = client.list_modules()?;
+            if json.json {
+                let modules: Vec<Value> = modules.iter().map(json::module).collect();
+                return Ok(writeln!(out, "{}", json!({"modules": modules}))?);
+            }
+            let mut table = Table::new(&[("MODULE", Align::Left), ("VARIANTS", Align::Left)]);
+            for module in &modules {
+                table.row([module.name.clone(), summary(module)]);
+            }
+            table.print(out)?;
+        }
+        ModuleCommand::Show(named) => {
+            let module = client.show_module(&named.name)?;
+            match named.json.json {
+                true => writeln!(out, "{}", json::module(&module))?,
+                false => show(&module, out)?,
+            }
+        }
+        ModuleCommand::Remove { name } => {
+            client.remove_module(&name)?;
+            writeln!(out, "removed module {name}")?;
+        }
+    }
+    Ok(())
+}
+
+fn show(module: &v1::ModuleInfo, out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "module {}\n", module.name)?;
+    let mut table = Table::new(&[
+        ("VARIANT", Align::Left),
+        ("BYTES", Align::Right),
+        ("SHA-256", Align::Left),
+        ("KERNELS", Align::Left),
+    ]);
+    for info in &module.variants {
+        let sha256 = info.variant.as_ref().map(|variant| units::hex(&variant.sha256));
+        table.row([
+            info.variant.as_ref().map(variant).unwrap_or_default(),
+            info.bytes.to_string(),
+            sha256.unwrap_or_default(),
+            info.kernels.join(" "),
+        ]);
+    }
+    Ok(table.print(out)?)
+}
+
+fn summary(module: &v1::ModuleInfo) -> String {
+    let variants = module
+        .variants
+        .iter()
+        .filter_map(|info| info.variant.as_ref())
+        .map(variant);
+    variants.collect::<Vec<_>>().join(" ")
+}
+
+/// A variant as its file would end: `sm_90.ptx`.
+pub(crate) fn variant(variant: &v1::Variant) -> String {
+    match variant.arch.as_str() {
+        "" => variant.format.clone(),
+        arch => format!("{arch}.{}", variant.format),
+    }
+}

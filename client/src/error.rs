@@ -1,0 +1,98 @@
+//! What can go wrong between a client and the supervisor. Every message says what to do about it.
+
+use std::path::{Path, PathBuf};
+
+use pappus_proto::v1;
+
+/// The library's result.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a request, or the connection, failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody listens on the socket.
+    #[error(
+        "cannot reach a supervisor at {}: {source}; start `pappus-supervisor`, or name the socket it was \
+         started with",
+        path.display()
+    )]
+    Unreachable {
+        /// The socket.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: std::io::Error,
+    },
+    /// The connection broke; what was in flight has no answer.
+    #[error(
+        "the supervisor closed the connection: it stopped, or it refused what it was sent (its log says)"
+    )]
+    Lost,
+    /// The supervisor's answer is an error.
+    #[error("{0}")]
+    Refused(v1::Error),
+    /// The peer does not speak this protocol, or not correctly.
+    #[error("{0}")]
+    Protocol(String),
+    /// What was asked for cannot be sent; nothing was.
+    #[error("{0}")]
+    Invalid(String),
+    /// A configuration is wrong.
+    #[error("{}: {source}", path.display())]
+    Config {
+        /// The configuration's file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: pappus_blueprint::Error,
+    },
+    /// A file cannot be used.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: std::io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{}: {message}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A system call failed.
+    #[error("{what} failed: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// What the kernel answered.
+        source: std::io::Error,
+    },
+    /// Shared memory could not be made.
+    #[error(transparent)]
+    Memfd(#[from] pappus_shmem::MemfdError),
+}
+
+impl Error {
+    /// For `map_err`: a system call that concerns a file.
+    pub fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::File {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    pub(crate) fn io<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::Io {
+            what,
+            source: source.into(),
+        }
+    }
+
+    pub(crate) fn content(path: &Path, message: impl Into<String>) -> Self {
+        Self::Content {
+            path: path.to_owned(),
+            message: message.into(),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Packaging: a configuration on disk, the module files beside the ones it names, and its weights → a registered
+//! function. Reading a [`Package`] needs no supervisor and reports what is missing without failing; adding it does.
+
+use std::path::{Path, PathBuf};
+
+use pappus_blueprint::{Blueprint, parse};
+use pappus_proto::Code;
+use pappus_proto::limits::is_valid_name;
+use pappus_proto::v1;
+
+use crate::blobs::Blob;
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::npy::{self, FileRange};
+use crate::upload::{Uploads, bytes_of};
+use crate::variants::{self, VariantFile};
+
+pub use crate::upload::Step;
+
+/// A function as found on disk.
+#[derive(Debug)]
+pub struct Package {
+    path: PathBuf,
+    config: Vec<u8>,
+    blueprint: Blueprint,
+    modules: Vec<PackagedModule>,
+    weights: Vec<PackagedWeight>,
+}
+
+/// A module that the configuration names.
+#[derive(Debug)]
+pub struct PackagedModule {
+    /// As the configuration calls it.
+    pub name: String,
+    /// The file the configuration names; it may be absent.
+    pub path: PathBuf,
+    /// The variants that are there.
+    pub files: Vec<VariantFile>,
+}
+
+/// A weights buffer of the blueprint.
+#[derive(Debug)]
+pub struct PackagedWeight {
+    /// The buffer.
+    pub name: String,
+    /// Its file, where the configuration or the caller names one.
+    pub path: Option<PathBuf>,
+    /// Which part of the file it is; `None` if there is no such file.
+    pub data: Option<FileRange>,
+}
+
+impl Package {
+    /// Reads a configuration and looks for its files, relative to it. `weights` are files by buffer, which take
+    /// precedence over what the configuration names.
+    pub fn read(config: &Path, weights: &[(String, PathBuf)]) -> Result<Self> {
+        let text = std::fs::read(config).map_err(Error::file(config))?;
+        let blueprint = parse(&text).map_err(|source| Error::Config {
+            path: config.to_owned(),
+            source,
+        })?;
+        let modules = blueprint.modules().iter().map(|module| {
+            let path = config.with_file_name(&module.path);
+            Ok(PackagedModule {
+                name: module.name.clone(),
+                files: variants::beside(&path)?,
+                path,
+            })
+        });
+        Ok(Self {
+            modules: modules.collect::<Result<_>>()?,
+            weights: find_weights(config, &blueprint, weights)?,
+            path: config.to_owned(),
+            config: text,
+            blueprint,
+        })
+    }
+
+    /// The checked configuration.
+    pub fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
+    }
+
+    /// The modules it names.
+    pub fn modules(&self) -> &[PackagedModule] {
+        &self.modules
+    }
+
+    /// The weights it needs, in the blueprint's order.
+    pub fn weights(&self) -> &[PackagedWeight] {
+        &self.weights
+    }
+
+    /// Registers it as `name`. A module without files must be registered under its stem. `progress` hears of every
+    /// step before it is taken.
+    pub fn add(
+        &self,
+        client: &mut Client,
+        name: &str,
+        progress: &mut dyn FnMut(Step<'_>),
+    ) -> Result<v1::FunctionInfo> {
+        // Everything that can be missing is, before anything large travels.
+        let registered = self.modules.iter().map(|module| match module.files.as_slice() {
+            [] => module.registered(client),
+            _ => Ok(String::new()),
+        });
+        let registered: Vec<String> = registered.collect::<Result<_>>()?;
+        let weights = self.weights.iter().map(|weight| weight.file(&self.path));
+        let weights: Vec<(&Path, u64)> = weights.collect::<Result<_>>()?;
+
+        let weight_bytes: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
+        let module_bytes = bytes_of(self.modules.iter().flat_map(|module| &module.files))?;
+        let mut function = v1::AddFunction {
+            name: name.into(),
+            config_sha256: client.put_blob(Blob::Bytes(&self.config))?.sha256,
+            ..v1::AddFunction::default()
+        };
+        let mut uploads = Uploads::new(client, weight_bytes + module_bytes, progress);
+        for (module, registered) in self.modules.iter().zip(registered) {
+            let variants = module.files.iter().map(|file| uploads.variant(file));
+            function.modules.push(v1::FunctionModule {
+                name: module.name.clone(),
+                variants: variants.collect::<Result<_>>()?,
+                registered,
+            });
+        }
+        for (weight, (path, _)) in self.weights.iter().zip(weights) {
+            function.weights.push(v1::Weight {
+                name: weight.name.clone(),
+                sha256: uploads.array(path)?,
+            });
+        }
+        uploads.finish().add_function(function)
+    }
+}
+
+/// Registers files, each holding a variant, as a module.
+pub fn add_module(
+    client: &mut Client,
+    name: &str,
+    files: &[VariantFile],
+    progress: &mut dyn FnMut(Step<'_>),
+) -> Result<v1::ModuleInfo> {
+    let mut uploads = Uploads::new(client, bytes_of(files)?, progress);
+    let variants = files.iter().map(|file| uploads.variant(file));
+    let variants = variants.collect::<Result<_>>()?;
+    uploads.finish().add_module(name, variants)
+}
+
+impl PackagedModule {
+    /// The name it is registered under, where it has no files.
+    fn registered(&self, client: &mut Client) -> Result<String> {
+        let stem = variants::stem(&self.path);
+        if is_valid_name(&stem) {
+            match client.show_module(&stem) {
+                Ok(_) => return Ok(stem),
+                Err(Error::Refused(error)) if error.code() == Code::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Invalid(format!(
+            "module {:?} is missing: looked for {}; put a file there, or register one with \
+             `pappus module add {stem} FILE...`",
+            self.name,
+            variants::looked_for(&self.path)
+        )))
+    }
+}
+
+impl PackagedWeight {
+    /// Its file and bytes; an error that says how to name one where there is none.
+    fn file(&self, config: &Path) -> Result<(&Path, u64)> {
+        let Self { name, path, data } = self;
+        match (path, data) {
+            (Some(path), Some(data)) => Ok((path, data.bytes)),
+            (path, _) => {
+                let absent = path
+                    .as_ref()
+                    .map(|path| format!(", {} does not exist", path.display()));
+                Err(Error::Invalid(format!(
+                    "weights {name:?} have no file{}: name it with --weight {name}=FILE, or with \
+                     \"weight_files\": {{\"{name}\": \"FILE\"}} in {}",
+                    absent.unwrap_or_default(),
+                    config.display()
+                )))
+            }
+        }
+    }
+}
+
+fn find_weights(
+    config: &Path,
+    blueprint: &Blueprint,
+    given: &[(String, PathBuf)],
+) -> Result<Vec<PackagedWeight>> {
+    let names: Vec<&str> = blueprint
+        .weights()
+        .iter()
+        .map(|id| blueprint.buffers()[id.index()].name.as_str())
+        .collect();
+    if let Some((name, _)) = given.iter().find(|(name, _)| !names.contains(&name.as_str())) {
+        return Err(Error::Invalid(format!(
+            "{name:?} is no weights buffer of {}, expected one of {names:?}",
+            config.display()
+        )));
+    }
+    let declared = |id| blueprint.weight_files().iter().find(|file| file.weight == id);
+    let weights = blueprint.weights().iter().zip(names).map(|(id, name)| {
+        let given = given
+            .iter()
+            .find(|(other, _)| other == name)
+            .map(|(_, path)| path.clone());
+        let path = given.or_else(|| declared(*id).map(|file| config.with_file_name(&file.path)));
+        let data = match &path {
+            Some(path) if path.exists() => Some(npy::data_of(path)?),
+            _ => None,
+        };
+        Ok(PackagedWeight {
+            name: name.to_owned(),
+            path,
+            data,
+        })
+    });
+    weights.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = r#"{
+        "modules": [{"module_name": "m", "path": "lib/m.hsaco"}],
+        "kernels": [{"module_name": "m", "kernel_name": "k"}],
+        "weight_files": {"W0": "w0.npy"},
+        "blueprint": {"inputs": ["A"], "weights": ["W0", "W1"], "buffers": {"B": {"Sizeof": "A"}},
+                      "outputs": ["B"], "control_flow": []}}"#;
+
+    /// A folder with a configuration and files, some with contents.
+    fn folder(files: &[(&str, &[u8])]) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("lib")).unwrap();
+        for (name, content) in files {
+            std::fs::write(dir.path().join(name), content).unwrap();
+        }
+        let config = dir.path().join("f.json");
+        std::fs::write(&config, CONFIG).unwrap();
+        (dir, config)
+    }
+
+    #[test]
+    fn files_are_found_relative_to_the_configuration() {
+        let w0 = [npy::header("<f4", &[2]), vec![0; 8]].concat();
+        let (dir, config) = folder(&[("lib/m.wasm", b"w"), ("lib/m.sm_90.ptx", b"p"), ("w0.npy", &w0)]);
+        let w1 = dir.path().join("w1.bin");
+        std::fs::write(&w1, [0; 5]).unwrap();
+        let package = Package::read(&config, &[("W1".into(), w1.clone())]).unwrap();
+        let formats: Vec<_> = package.modules()[0]
+            .files
+            .iter()
+            .map(|file| (file.format, &*file.arch))
+            .collect();
+        assert_eq!(formats, [("ptx", "sm_90"), ("wasm", "")]);
+        let bytes: Vec<_> = package
+            .weights()
+            .iter()
+            .map(|weight| weight.data.unwrap().bytes)
+            .collect();
+        assert_eq!(bytes, [8, 5]);
+        assert_eq!(package.weights()[1].path.as_ref(), Some(&w1));
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_both_ways_to_give_it() {
+        let (_dir, config) = folder(&[]);
+        let package = Package::read(&config, &[]).unwrap();
+        assert!(package.modules()[0].files.is_empty());
+        let why = package
+            .weights()
+            .iter()
+            .map(|weight| weight.file(&config).unwrap_err().to_string());
+        let why: Vec<_> = why.collect();
+        assert!(why[0].contains("w0.npy does not exist"), "{}", why[0]);
+        for part in ["\"W1\"", "--weight W1=FILE", "weight_files"] {
+            assert!(why[1].contains(part), "{}", why[1]);
+        }
+    }
+
+    #[test]
+    fn a_file_for_weights_that_are_none_is_refused() {
+        let (_dir, config) = folder(&[]);
+        let why = Package::read(&config, &[("W9".into(), "x".into())])
+            .unwrap_err()
+            .to_string();
+        assert!(why.contains("\"W9\" is no weights buffer"), "{why}");
+    }
+
+    #[test]
+    fn a_wrong_configuration_is_refused_with_file_and_place() {
+        let (_dir, config) = folder(&[]);
+        std::fs::write(&config, CONFIG.replace("Sizeof", "SizeOf")).unwrap();
+        let why = Package::read(&config, &[]).unwrap_err().to_string();
+        assert!(why.contains("f.json: at blueprint.buffers.B"), "{why}");
+    }
+}

@@ -1,0 +1,184 @@
+//! One call of a function, built step by step; the same value may be sent any number of times.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pappus_proto::v1::item::Source;
+use pappus_proto::v1::{self, request, response};
+use pappus_shmem::Judged;
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::requests::{answer, unexpected};
+
+/// Where a piece of an input comes from.
+#[derive(Debug, Clone)]
+pub enum Item {
+    /// Bytes that travel with the request; all of a call's together at most 1 MiB.
+    Inline(Bytes),
+    /// A region of an open arena.
+    Region(v1::Region),
+    /// All bytes of a sealed memfd (see `pappus_shmem::memfd::sealed`).
+    Sealed(Arc<Judged>),
+}
+
+impl From<v1::Region> for Item {
+    fn from(region: v1::Region) -> Self {
+        Self::Region(region)
+    }
+}
+
+impl From<Bytes> for Item {
+    fn from(bytes: Bytes) -> Self {
+        Self::Inline(bytes)
+    }
+}
+
+impl From<&[u8]> for Item {
+    fn from(bytes: &[u8]) -> Self {
+        Self::Inline(Bytes::copy_from_slice(bytes))
+    }
+}
+
+impl From<Vec<u8>> for Item {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Inline(bytes.into())
+    }
+}
+
+impl From<Arc<Judged>> for Item {
+    fn from(memfd: Arc<Judged>) -> Self {
+        Self::Sealed(memfd)
+    }
+}
+
+/// One call of a function.
+#[derive(Debug, Clone, Default)]
+pub struct Invocation {
+    message: v1::Invoke,
+    /// In the order of their index in the message.
+    memfds: Vec<Arc<Judged>>,
+}
+
+impl Invocation {
+    /// A call of `function` without inputs and outputs.
+    pub fn new(function: &str) -> Self {
+        let message = v1::Invoke {
+            function: function.into(),
+            ..v1::Invoke::default()
+        };
+        Self {
+            message,
+            memfds: Vec::new(),
+        }
+    }
+
+    /// Adds an item to an input; several items of one input are concatenated.
+    pub fn input(mut self, name: &str, item: impl Into<Item>) -> Self {
+        let source = match item.into() {
+            Item::Inline(bytes) => Source::Inline(bytes),
+            Item::Region(region) => Source::Region(region),
+            Item::Sealed(memfd) => {
+                let index = self.memfds.len() as u32;
+                let bytes = memfd.bytes();
+                self.memfds.push(memfd);
+                Source::Descriptor(v1::Descriptor {
+                    index,
+                    offset: 0,
+                    bytes,
+                })
+            }
+        };
+        let item = v1::Item { source: Some(source) };
+        match self.message.inputs.iter_mut().find(|input| input.name == name) {
+            Some(input) => input.items.push(item),
+            None => self.message.inputs.push(v1::Input {
+                name: name.into(),
+                items: vec![item],
+            }),
+        }
+        self
+    }
+
+    /// Asks for an output in the answer itself; all of a call's together at most 1 MiB.
+    pub fn output(self, name: &str) -> Self {
+        self.output_at(name, None)
+    }
+
+    /// Asks for an output in a region, which may overlap no other region of the call.
+    pub fn output_to(self, name: &str, region: v1::Region) -> Self {
+        self.output_at(name, Some(region))
+    }
+
+    /// Ends the call that long after its arrival; without, the supervisor's default holds.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        // Zero would mean the default.
+        self.message.deadline_ns = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX).max(1);
+        self
+    }
+
+    fn output_at(mut self, name: &str, region: Option<v1::Region>) -> Self {
+        self.message.outputs.push(v1::Output {
+            name: name.into(),
+            region,
+        });
+        self
+    }
+}
+
+impl Client {
+    /// Calls a function and waits for its end.
+    pub fn invoke(&mut self, invocation: &Invocation) -> Result<v1::Invoked> {
+        let id = self.send_invocation(invocation)?;
+        self.wait_invoked(id)
+    }
+
+    /// Sends a call and returns its id, for [`Client::wait_invoked`] or [`Client::cancel`].
+    pub fn send_invocation(&mut self, invocation: &Invocation) -> Result<u64> {
+        let fds: Vec<BorrowedFd<'_>> = invocation.memfds.iter().map(|memfd| memfd.as_fd()).collect();
+        self.send(request::Body::Invoke(invocation.message.clone()), &fds)
+    }
+
+    /// The end of a call that was sent.
+    pub fn wait_invoked(&mut self, id: u64) -> Result<v1::Invoked> {
+        answer!(self.wait(id)?, Invoked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_of_one_input_stay_together_and_in_order() {
+        let memfd = Arc::new(pappus_shmem::memfd::sealed("t", b"xyz").unwrap());
+        let region = v1::Region {
+            arena: 1,
+            offset: 64,
+            bytes: 3,
+        };
+        let call = Invocation::new("f")
+            .input("A", vec![1])
+            .input("B", region)
+            .input("A", memfd.clone())
+            .output("C")
+            .deadline(Duration::ZERO);
+        let sources = |at: usize| -> Vec<Source> {
+            let items = &call.message.inputs[at].items;
+            items.iter().filter_map(|item| item.source.clone()).collect()
+        };
+        let descriptor = v1::Descriptor {
+            index: 0,
+            offset: 0,
+            bytes: 3,
+        };
+        assert_eq!(
+            sources(0),
+            [Source::Inline(vec![1].into()), Source::Descriptor(descriptor)]
+        );
+        assert_eq!(sources(1), [Source::Region(region)]);
+        assert_eq!((call.memfds.len(), call.message.deadline_ns), (1, 1));
+    }
+}

@@ -1,0 +1,102 @@
+//! The protocol's messages as JSON, for `--json`. Keys are the protocol's own field names.
+
+use pappus_client::v1;
+use serde_json::{Value, json};
+
+use crate::stages;
+use crate::units::hex;
+
+/// A module.
+pub(crate) fn module(module: &v1::ModuleInfo) -> Value {
+    let variants = module.variants.iter().map(|info| {
+        let mut value = info.variant.as_ref().map_or_else(|| json!({}), variant);
+        value["bytes"] = info.bytes.into();
+        value["kernels"] = info.kernels.clone().into();
+        value
+    });
+    json!({"name": module.name, "variants": variants.collect::<Vec<_>>()})
+}
+
+/// A function; its configuration only where the answer holds it.
+pub(crate) fn function(function: &v1::FunctionInfo) -> Value {
+    let modules = function.modules.iter().map(|module| {
+        let variants: Vec<_> = module.variants.iter().map(variant).collect();
+        json!({"name": module.name, "registered": module.registered, "variants": variants})
+    });
+    let weights = function
+        .weights
+        .iter()
+        .map(|weight| json!({"name": weight.name, "bytes": weight.bytes}));
+    let outputs = function
+        .outputs
+        .iter()
+        .map(|output| json!({"name": output.name, "dtype": output.dtype}));
+    let mut value = json!({
+        "name": function.name,
+        "config_sha256": hex(&function.config_sha256),
+        "modules": modules.collect::<Vec<_>>(),
+        "weights": weights.collect::<Vec<_>>(),
+        "inputs": function.inputs,
+        "outputs": outputs.collect::<Vec<_>>(),
+    });
+    // It was registered as JSON; were it not, its text would still be worth showing.
+    if !function.config.is_empty() {
+        value["config"] =
+            serde_json::from_str(&function.config).unwrap_or_else(|_| function.config.clone().into());
+    }
+    value
+}
+
+/// The supervisor's status.
+pub(crate) fn status(status: &v1::Status) -> Value {
+    let devices: Vec<Value> = status.devices.iter().map(device).collect();
+    json!({
+        "version": status.version,
+        "uptime_ms": status.uptime_ms,
+        "draining": status.draining,
+        "functions": status.functions,
+        "modules": status.modules,
+        "connections": status.connections,
+        "devices": devices,
+    })
+}
+
+/// A call's timings, each in nanoseconds.
+pub(crate) fn timings(timings: &v1::Timings) -> Value {
+    let stages = stages::all(timings);
+    stages
+        .into_iter()
+        .map(|(name, ns)| (stage_key(name), Value::from(ns)))
+        .collect()
+}
+
+/// A stage's key: `copy in` → `copy_in_ns`.
+pub(crate) fn stage_key(name: &str) -> String {
+    format!("{}_ns", name.replace(' ', "_"))
+}
+
+fn variant(variant: &v1::Variant) -> Value {
+    json!({"format": variant.format, "arch": variant.arch, "sha256": hex(&variant.sha256)})
+}
+
+fn device(device: &v1::DeviceStatus) -> Value {
+    let workers = device.workers.iter().map(|worker| {
+        json!({
+            "pid": worker.pid,
+            "state": worker.state,
+            "completed": worker.completed,
+            "restarts": worker.restarts,
+        })
+    });
+    json!({
+        "name": device.name,
+        "kind": device.kind,
+        "memory_bytes": device.memory_bytes,
+        "lease_bytes": device.lease_bytes,
+        "queued": device.queued,
+        "running": device.running,
+        "completed": device.completed,
+        "failed": device.failed,
+        "workers": workers.collect::<Vec<_>>(),
+    })
+}

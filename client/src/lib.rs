@@ -1,0 +1,47 @@
+//! The client library of Pappus: blocking, small, and able to keep many requests in flight.
+//!
+//! ```no_run
+//! use pappus_client::{Client, Invocation};
+//!
+//! # fn main() -> pappus_client::Result<()> {
+//! let mut client = Client::connect("/run/pappus/pappus.sock")?;
+//! let mut arena = client.open_arena(2 << 20)?;
+//! let input = arena.store(&[1; 1 << 20])?;
+//! let output = arena.alloc(1 << 20)?;
+//! let answer = client.invoke(&Invocation::new("double").input("A", input).output_to("B", output))?;
+//! println!("{} bytes: {:?}", answer.outputs[0].bytes, arena.load(output)?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! In reading order:
+//! - [`client`]: the connection; requests out, answers in, in any order.
+//! - `requests`: a method of [`Client`] for every request.
+//! - `blobs`: how modules, configurations and weights are handed over.
+//! - [`arena`]: shared memory for inputs and outputs.
+//! - [`invocation`]: one call, built step by step.
+//! - [`functions`]: a configuration on disk, its module files and its weights → a registered function.
+//! - `upload`: its files on their way, with word of how far they are.
+//! - [`variants`]: which file holds which compiled form of a module.
+//! - [`npy`]: NumPy's file format, as much as is needed.
+//! - [`error`]: what can go wrong.
+
+#![forbid(unsafe_code)]
+
+pub mod arena;
+mod blobs;
+pub mod client;
+pub mod error;
+pub mod functions;
+pub mod invocation;
+pub mod npy;
+mod requests;
+mod upload;
+pub mod variants;
+
+pub use arena::Arena;
+pub use blobs::Blob;
+pub use client::Client;
+pub use error::{Error, Result};
+pub use invocation::{Invocation, Item};
+pub use pappus_proto::{Code, v1};

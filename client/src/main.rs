@@ -1,0 +1,40 @@
+//! The `pappus` command: parses its arguments, runs one command, and maps its failure to an exit code.
+//!
+//! In reading order:
+//! - [`arguments`]: everything that can be written on the command line.
+//! - [`command`]: one file per command.
+//! - [`failure`]: what can go wrong, and the exit code it means.
+//! - [`input`]: input files, and what a blueprint wants to know about them.
+//! - [`stages`], [`table`], [`units`], [`json`], [`progress`]: how results are shown.
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod command;
+mod failure;
+mod input;
+mod json;
+mod progress;
+mod stages;
+mod table;
+mod units;
+
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use clap::Parser;
+
+use crate::arguments::Arguments;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match command::run(arguments, &mut anstream::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) if failure.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+            anstream::eprintln!("{red}error:{red:#} {failure}");
+            failure.exit_code()
+        }
+    }
+}

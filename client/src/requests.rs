@@ -1,0 +1,121 @@
+//! A method of [`Client`] for every request but the calls: sends it, waits, and unwraps its kind of answer.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+
+use pappus_proto::v1::{self, request, response};
+use pappus_shmem::memfd;
+
+use crate::arena::Arena;
+use crate::client::Client;
+use crate::error::{Error, Result};
+
+/// Unwraps the kind of answer that belongs to a request.
+macro_rules! answer {
+    ($body:expr, $kind:ident) => {
+        match $body {
+            response::Body::$kind(answer) => Ok(answer),
+            other => Err(unexpected(stringify!($kind), &other)),
+        }
+    };
+}
+pub(crate) use answer;
+
+pub(crate) fn unexpected(expected: &str, got: &response::Body) -> Error {
+    Error::Protocol(format!(
+        "the supervisor sent the wrong kind of answer, expected {expected}, got {got:?}"
+    ))
+}
+
+impl Client {
+    /// Registers a module under a name.
+    pub fn add_module(&mut self, name: &str, variants: Vec<v1::Variant>) -> Result<v1::ModuleInfo> {
+        let body = v1::AddModule {
+            name: name.into(),
+            variants,
+        };
+        answer!(self.call(request::Body::AddModule(body), &[])?, Module)
+    }
+
+    /// Removes a registered module.
+    pub fn remove_module(&mut self, name: &str) -> Result<()> {
+        let body = request::Body::RemoveModule(named(name));
+        answer!(self.call(body, &[])?, Done).map(drop)
+    }
+
+    /// The registered modules.
+    pub fn list_modules(&mut self) -> Result<Vec<v1::ModuleInfo>> {
+        let body = request::Body::ListModules(v1::Empty {});
+        answer!(self.call(body, &[])?, Modules).map(|list| list.modules)
+    }
+
+    /// One registered module.
+    pub fn show_module(&mut self, name: &str) -> Result<v1::ModuleInfo> {
+        answer!(self.call(request::Body::ShowModule(named(name)), &[])?, Module)
+    }
+
+    /// Registers a function whose parts have been handed over; [`crate::functions`] does all of it.
+    pub fn add_function(&mut self, function: v1::AddFunction) -> Result<v1::FunctionInfo> {
+        answer!(self.call(request::Body::AddFunction(function), &[])?, Function)
+    }
+
+    /// Removes a registered function.
+    pub fn remove_function(&mut self, name: &str) -> Result<()> {
+        let body = request::Body::RemoveFunction(named(name));
+        answer!(self.call(body, &[])?, Done).map(drop)
+    }
+
+    /// The registered functions.
+    pub fn list_functions(&mut self) -> Result<Vec<v1::FunctionInfo>> {
+        let body = request::Body::ListFunctions(v1::Empty {});
+        answer!(self.call(body, &[])?, Functions).map(|list| list.functions)
+    }
+
+    /// One registered function with its configuration.
+    pub fn show_function(&mut self, name: &str) -> Result<v1::FunctionInfo> {
+        answer!(
+            self.call(request::Body::ShowFunction(named(name)), &[])?,
+            Function
+        )
+    }
+
+    /// Creates an arena of `bytes` zeros and shares it with the supervisor.
+    pub fn open_arena(&mut self, bytes: u64) -> Result<Arena> {
+        let memfd = memfd::arena("pappus-arena", bytes)?;
+        let body = request::Body::OpenArena(v1::OpenArena {});
+        let opened = answer!(self.call(body, &[memfd.as_fd()])?, Arena)?;
+        Arena::map(opened.arena, &memfd)
+    }
+
+    /// Stops sharing an arena; no invocation may be using it.
+    pub fn close_arena(&mut self, arena: Arena) -> Result<()> {
+        let body = request::Body::CloseArena(v1::CloseArena { arena: arena.id() });
+        answer!(self.call(body, &[])?, Done).map(drop)
+    }
+
+    /// Cancels the invocation sent as `request`; its own answer says whether that came in time.
+    pub fn cancel(&mut self, request: u64) -> Result<()> {
+        let body = request::Body::Cancel(v1::Cancel { request });
+        answer!(self.call(body, &[])?, Done).map(drop)
+    }
+
+    /// What the supervisor and its devices are doing.
+    pub fn status(&mut self) -> Result<v1::Status> {
+        answer!(self.call(request::Body::Status(v1::Empty {}), &[])?, Status)
+    }
+
+    /// Lets running work finish, accepts no more, and ends the supervisor. Admin socket only.
+    pub fn drain(&mut self) -> Result<()> {
+        answer!(self.call(request::Body::Drain(v1::Empty {}), &[])?, Done).map(drop)
+    }
+
+    /// Changes settings, then reads all of them. Admin socket only.
+    pub fn settings(&mut self, change: HashMap<String, String>) -> Result<HashMap<String, String>> {
+        let body = request::Body::Settings(v1::Settings { change });
+        answer!(self.call(body, &[])?, Settings).map(|settings| settings.values)
+    }
+}
+
+fn named(name: &str) -> v1::Name {
+    v1::Name { name: name.into() }
+}

@@ -1,0 +1,67 @@
+/* The GPU half of pappus.h (CUDA and HIP without either SDK). Include pappus.h, not this. */
+
+#define INLINE static inline __attribute__((device))
+/* Without the bound a kernel may be given more registers than a block of 1024 threads can have. */
+#define KERNEL(name, ...)                                                                          \
+    extern "C" __attribute__((global, launch_bounds(1024))) void name(                             \
+        PAPPUS_TAIL(PAPPUS_MAP(PAPPUS_PARAMETER, __VA_ARGS__)))
+
+#define PART(name, ...)                                                                            \
+    INLINE void name(PAPPUS_TAIL(PAPPUS_MAP(PAPPUS_PARAMETER, __VA_ARGS__)))
+#define RUN(name, ...) name(__VA_ARGS__)
+
+#ifdef __CUDA__
+#define PAPPUS_SPECIAL(what, axis) ((i64)__nvvm_read_ptx_sreg_##what##_##axis())
+#define THREAD_X PAPPUS_SPECIAL(tid, x)
+#define THREAD_Y PAPPUS_SPECIAL(tid, y)
+#define THREAD_Z PAPPUS_SPECIAL(tid, z)
+#define BLOCK_X PAPPUS_SPECIAL(ctaid, x)
+#define BLOCK_Y PAPPUS_SPECIAL(ctaid, y)
+#define BLOCK_Z PAPPUS_SPECIAL(ctaid, z)
+#define BLOCK_WIDTH PAPPUS_SPECIAL(ntid, x)
+#define BLOCK_HEIGHT PAPPUS_SPECIAL(ntid, y)
+#define BLOCK_DEPTH PAPPUS_SPECIAL(ntid, z)
+#define BARRIER() __syncthreads()
+#else
+#define THREAD_X ((i64)__builtin_amdgcn_workitem_id_x())
+#define THREAD_Y ((i64)__builtin_amdgcn_workitem_id_y())
+#define THREAD_Z ((i64)__builtin_amdgcn_workitem_id_z())
+#define BLOCK_X ((i64)__builtin_amdgcn_workgroup_id_x())
+#define BLOCK_Y ((i64)__builtin_amdgcn_workgroup_id_y())
+#define BLOCK_Z ((i64)__builtin_amdgcn_workgroup_id_z())
+#define BLOCK_WIDTH ((i64)__builtin_amdgcn_workgroup_size_x())
+#define BLOCK_HEIGHT ((i64)__builtin_amdgcn_workgroup_size_y())
+#define BLOCK_DEPTH ((i64)__builtin_amdgcn_workgroup_size_z())
+/* s_barrier alone orders no memory: the fences make shared memory visible across it. */
+#define BARRIER()                                                                                  \
+    (__builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup"), __builtin_amdgcn_s_barrier(),          \
+     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup"))
+#endif
+
+#define BLOCK_THREADS (BLOCK_WIDTH * BLOCK_HEIGHT * BLOCK_DEPTH)
+#define PAPPUS_THREAD (THREAD_X + BLOCK_WIDTH * (THREAD_Y + BLOCK_HEIGHT * THREAD_Z))
+
+/* A loop that runs once or not at all is what lets a region look the same on both halves. */
+#define PAPPUS_ONCE(variable, value, limit)                                                        \
+    for (i64 variable = (value), variable##_left = variable < (limit); variable##_left;            \
+         variable##_left = 0)
+
+#define FOR_EACH_THREAD(t) PAPPUS_ONCE(t, PAPPUS_THREAD, BLOCK_THREADS)
+#define FOR_EACH_THREAD_BELOW(t, n) PAPPUS_ONCE(t, PAPPUS_THREAD, n)
+#define FOR_EACH_THREAD_XY(x, y, width, height)                                                    \
+    PAPPUS_ONCE(y, THREAD_Y, height) PAPPUS_ONCE(x, THREAD_X, width)
+#define FOR_EACH_X(x, width) PAPPUS_ONCE(x, BLOCK_X * BLOCK_WIDTH + THREAD_X, width)
+#define FOR_EACH_XY(x, y, width, height)                                                           \
+    PAPPUS_ONCE(y, BLOCK_Y * BLOCK_HEIGHT + THREAD_Y, height)                                      \
+    PAPPUS_ONCE(x, BLOCK_X * BLOCK_WIDTH + THREAD_X, width)
+
+#define COVER_X(x, left, right)                                                                    \
+    for (i64 x = (left) + PAPPUS_THREAD; x < (right); x += BLOCK_THREADS)
+#define COVER_XY(x, left, right, y, top, bottom)                                                   \
+    for (i64 y = (top) + THREAD_Y; y < (bottom); y += BLOCK_HEIGHT)                                \
+        for (i64 x = (left) + THREAD_X; x < (right); x += BLOCK_WIDTH)
+
+#define SHARED __attribute__((shared))
+#define SHARED_DYNAMIC(type, name) extern SHARED type name[]
+#define PER_THREAD(type, name, threads) type name[1]
+#define MINE(name, t) (name)[(t) * 0] /* names t, so that no compiler calls it unused */

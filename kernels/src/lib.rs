@@ -1,0 +1,22 @@
+//! The kernels that come with Pappus: compiled for every device, their configurations, and what
+//! they must compute.
+//!
+//! - [`artefacts`]: the compiled modules (`built/`), as bytes
+//! - [`configs`]: the functions made of them (`configs/`), as JSON
+//! - [`photo`]: a picture to run the `picture` function on
+//! - [`mod@cfg`]: the `cfg` inputs of those functions
+//! - [`mod@reference`]: the same in plain Rust, to compare with
+//! - [`bytes`]: from numbers to the bytes of a buffer and back
+//!
+//! The sources are in `c/`; `scripts/kernels` compiles them.
+#![forbid(unsafe_code)]
+
+pub mod artefacts;
+pub mod bytes;
+pub mod cfg;
+pub mod configs;
+pub mod photo;
+pub mod reference;
+
+pub use artefacts::{ARTEFACTS, artefact};
+pub use configs::{CONFIGS, config};

@@ -1,0 +1,302 @@
+//! Talking to the process in one worker's place. Whoever made a decision writes the frame, one writer
+//! at a time; nothing here ever blocks on the worker.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, OwnedFd};
+
+use pappus_protocol::pipe::{Flushed, Outbox};
+use pappus_protocol::to_worker::{Configure, Invoke, Item, STAGING_ARENA, Target};
+use pappus_protocol::{ProtocolError, ToWorker, control};
+use pappus_shmem::{Judged, memfd};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::process::Killer;
+use crate::call::Call;
+use crate::limits::{MAX_INSTALLED, STAGING_BYTES};
+use crate::registry::state::StateDir;
+use crate::registry::{Refusal, internal};
+use crate::schedule::CallId;
+
+/// A fresh process and how to talk to it.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Which process in this place it is.
+    pub generation: u64,
+    /// Its process id, for people.
+    pub pid: u32,
+    /// Commands to it.
+    pub outbox: Outbox,
+    /// Descriptors to it.
+    pub control: OwnedFd,
+    /// Ends it.
+    pub killer: Killer,
+    /// What its machine code must be made for.
+    pub fingerprint: String,
+}
+
+/// The process that is there now, and what it has.
+#[derive(Debug)]
+struct Peer {
+    arrival: Arrival,
+    /// Installed functions and when each was used last.
+    installed: HashMap<u64, u64>,
+    arenas: HashSet<u64>,
+    clock: u64,
+    /// Scratch for one call's frame, kept for its capacity.
+    items: Vec<Item>,
+    outputs: Vec<Target>,
+}
+
+/// One worker's place on the device.
+#[derive(Debug)]
+pub struct Link {
+    peer: Option<Peer>,
+    staging: Judged,
+    nudge: OwnedFd,
+}
+
+/// Why a call could not be handed over.
+#[derive(Debug)]
+pub enum StartError {
+    /// The process is not the one that the decision was about; its calls were answered already.
+    Gone,
+    /// The call itself is at fault, or something it needs is missing.
+    Refused(Refusal),
+    /// The worker does not take what it must: it has to be replaced.
+    Broken(ProtocolError),
+}
+
+impl Link {
+    /// An empty place with staging for `lanes` lanes.
+    pub fn new(lanes: u32) -> std::io::Result<Self> {
+        let bytes = STAGING_BYTES * u64::from(lanes);
+        let staging = memfd::arena("pappus-staging", bytes).map_err(std::io::Error::other)?;
+        Ok(Self {
+            peer: None,
+            staging,
+            nudge: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// The arena for inline bytes, shared with the worker.
+    pub fn staging(&self) -> &Judged {
+        &self.staging
+    }
+
+    /// Readable when the worker's thread should flush what is queued here.
+    pub fn nudge(&self) -> std::io::Result<OwnedFd> {
+        self.nudge.try_clone()
+    }
+
+    /// A fresh process took the place; it is told its settings.
+    pub fn attach(&mut self, arrival: Arrival, configure: Configure) -> std::io::Result<()> {
+        let mut peer = Peer {
+            arrival,
+            installed: HashMap::new(),
+            arenas: HashSet::new(),
+            clock: 0,
+            items: Vec::new(),
+            outputs: Vec::new(),
+        };
+        peer.arrival
+            .outbox
+            .push_to_worker(&ToWorker::Configure(configure));
+        peer.arrival.outbox.flush()?;
+        self.peer = Some(peer);
+        Ok(())
+    }
+
+    /// The process is gone; staging is made anew, since nobody cleared it.
+    pub fn detach(&mut self) -> std::io::Result<()> {
+        self.peer = None;
+        self.staging = memfd::arena("pappus-staging", self.staging.bytes()).map_err(std::io::Error::other)?;
+        Ok(())
+    }
+
+    /// The process id, while there is a process.
+    pub fn pid(&self) -> Option<u32> {
+        self.peer.as_ref().map(|p| p.arrival.pid)
+    }
+
+    /// Kills the process, if it is still that one.
+    pub fn kill(&self, generation: u64) {
+        if let Some(peer) = self.peer.as_ref().filter(|p| p.arrival.generation == generation) {
+            peer.arrival.killer.kill();
+        }
+    }
+
+    /// Kills whatever process is there.
+    pub fn kill_any(&self) {
+        if let Some(peer) = &self.peer {
+            peer.arrival.killer.kill();
+        }
+    }
+
+    /// Closes the command pipe of an idle process, which makes it exit by itself.
+    pub fn hang_up(&mut self, generation: u64) {
+        self.peer.take_if(|p| p.arrival.generation == generation);
+    }
+
+    /// New settings for the process.
+    pub fn configure(&mut self, configure: Configure) {
+        if let Some(peer) = &mut self.peer {
+            peer.arrival
+                .outbox
+                .push_to_worker(&ToWorker::Configure(configure));
+            flush(peer, &self.nudge);
+        }
+    }
+
+    /// Hands a call over, with whatever the process does not have yet.
+    pub fn start(
+        &mut self,
+        state: &StateDir,
+        generation: u64,
+        lane: u32,
+        id: CallId,
+        call: &Call,
+    ) -> Result<(), StartError> {
+        let Some(peer) = self.peer.as_mut().filter(|p| p.arrival.generation == generation) else {
+            return Err(StartError::Gone);
+        };
+        peer.install(state, call)?;
+        for arena in &call.arenas {
+            if peer.arenas.insert(arena.id) {
+                control::send(peer.arrival.control.as_fd(), arena.id, &[arena.memfd.as_fd()])
+                    .map_err(StartError::Broken)?;
+                peer.arrival
+                    .outbox
+                    .push_to_worker(&ToWorker::OpenArena { arena: arena.id });
+            }
+        }
+        let lane_offset = u64::from(lane) * STAGING_BYTES;
+        for inline in &call.inline {
+            memfd::write_all_at(self.staging.as_fd(), lane_offset + inline.offset, &inline.bytes)
+                .map_err(|e| StartError::Refused(internal("cannot stage inline inputs", e)))?;
+        }
+        if !call.descriptors.is_empty() {
+            let fds: Vec<_> = call.descriptors.iter().map(AsFd::as_fd).collect();
+            control::send(peer.arrival.control.as_fd(), id.0, &fds).map_err(StartError::Broken)?;
+        }
+        peer.items.clear();
+        peer.items.extend(call.items.iter().map(|item| {
+            let staged = item.kind.get() == Item::ARENA && item.source.get() == STAGING_ARENA;
+            let offset = item.offset.get() + if staged { lane_offset } else { 0 };
+            Item {
+                offset: offset.into(),
+                ..*item
+            }
+        }));
+        peer.outputs.clear();
+        peer.outputs.extend(call.outputs.iter().map(|target| {
+            let staged = target.arena.get() == STAGING_ARENA;
+            let offset = target.offset.get() + if staged { lane_offset } else { 0 };
+            Target {
+                offset: offset.into(),
+                ..*target
+            }
+        }));
+        let invoke = Invoke {
+            function: call.function.id,
+            deadline_ns: call.deadline_ns,
+            lane,
+            descriptors: call.descriptors.len() as u32,
+            items: &peer.items,
+            outputs: &peer.outputs,
+            words: &call.words,
+        };
+        peer.arrival
+            .outbox
+            .push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
+        flush(peer, &self.nudge);
+        Ok(())
+    }
+
+    /// Writes what did not fit before; false while there is still something left.
+    pub fn flush(&mut self) -> bool {
+        match &mut self.peer {
+            None => true,
+            // A broken pipe shows as the end of the answers as well.
+            Some(peer) => !matches!(peer.arrival.outbox.flush(), Ok(Flushed::Pending)),
+        }
+    }
+
+    /// Tells the process to forget an arena, after the calls it already has.
+    pub fn close_arena(&mut self, arena: u64) {
+        if let Some(peer) = &mut self.peer
+            && peer.arenas.remove(&arena)
+        {
+            peer.arrival
+                .outbox
+                .push_to_worker(&ToWorker::CloseArena { arena });
+            flush(peer, &self.nudge);
+        }
+    }
+
+    /// Tells the process to forget a function, after the calls it already has.
+    pub fn uninstall(&mut self, function: u64) {
+        if let Some(peer) = &mut self.peer
+            && peer.installed.remove(&function).is_some()
+        {
+            peer.arrival
+                .outbox
+                .push_to_worker(&ToWorker::Uninstall { function });
+            flush(peer, &self.nudge);
+        }
+    }
+
+    /// Takes a finished call's inline outputs out of staging and clears them there.
+    pub fn take_staged(&self, lane: u32, target: &Target, bytes: u64) -> std::io::Result<Vec<u8>> {
+        let offset = u64::from(lane) * STAGING_BYTES + target.offset.get();
+        let mut out = vec![0; bytes as usize];
+        self.staging.read_at(offset, &mut out)?;
+        const ZEROS: [u8; 4096] = [0; 4096];
+        for start in (0..bytes).step_by(ZEROS.len()) {
+            let left = (bytes - start).min(ZEROS.len() as u64) as usize;
+            memfd::write_all_at(self.staging.as_fd(), offset + start, &ZEROS[..left])?;
+        }
+        Ok(out)
+    }
+}
+
+impl Peer {
+    fn install(&mut self, state: &StateDir, call: &Call) -> Result<(), StartError> {
+        let function = call.function.id;
+        self.clock += 1;
+        if let Some(used) = self.installed.get_mut(&function) {
+            *used = self.clock;
+            return Ok(());
+        }
+        if self.installed.len() >= MAX_INSTALLED
+            && let Some(oldest) = self
+                .installed
+                .iter()
+                .min_by_key(|(_, used)| **used)
+                .map(|(id, _)| *id)
+        {
+            self.installed.remove(&oldest);
+            self.arrival
+                .outbox
+                .push_to_worker(&ToWorker::Uninstall { function: oldest });
+        }
+        let (install, parts) = call
+            .function
+            .install(state, &self.arrival.fingerprint)
+            .map_err(StartError::Refused)?;
+        control::send(self.arrival.control.as_fd(), function, &parts.descriptors())
+            .map_err(StartError::Broken)?;
+        self.arrival
+            .outbox
+            .push_to_worker(&ToWorker::Install { function, install });
+        self.installed.insert(function, self.clock);
+        Ok(())
+    }
+}
+
+/// Writes now what fits; the worker's thread writes the rest.
+fn flush(peer: &mut Peer, nudge: &OwnedFd) {
+    // A broken pipe shows as the end of the answers, where the worker's thread handles it.
+    if let Ok(Flushed::Pending) = peer.arrival.outbox.flush() {
+        let _ = rustix::io::write(nudge, &1u64.to_ne_bytes());
+    }
+}

@@ -1,0 +1,183 @@
+//! A worker process: started with exactly its descriptors, killed and reaped on drop.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use command_fds::{CommandFdExt, FdMapping};
+use pappus_protocol::pipe::{Inbox, Outbox};
+use pappus_protocol::{control, pipe};
+use pappus_shmem::Judged;
+use rustix::event::PollFlags;
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+/// What a worker is started for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Executes invocations.
+    Serve,
+    /// Checks and compiles one module.
+    Compile,
+}
+
+/// The descriptors' numbers in the worker; its `main` knows the same.
+const COMMANDS: i32 = 3;
+const ANSWERS: i32 = 4;
+const CONTROL: i32 = 5;
+const STAGING: i32 = 6;
+
+/// The supervisor's ends of a fresh worker.
+#[derive(Debug)]
+pub struct Started {
+    /// The process.
+    pub process: Process,
+    /// Answers from it.
+    pub inbox: Inbox,
+    /// Commands to it.
+    pub outbox: Outbox,
+    /// Descriptors to and from it.
+    pub control: OwnedFd,
+}
+
+/// A running worker process.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    pidfd: OwnedFd,
+}
+
+/// Finds `pappus-worker` beside the running supervisor.
+pub fn worker_program() -> std::io::Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name("pappus-worker");
+    match program.is_file() {
+        true => Ok(program),
+        false => Err(std::io::Error::new(
+            std::io::ErrorKind::NotFound,
+            format!(
+                "{} is missing: install pappus-worker beside pappus-supervisor",
+                program.display()
+            ),
+        )),
+    }
+}
+
+/// Starts a worker. The calling thread must outlive it: the worker asks the kernel to end it together
+/// with the thread that started it.
+pub fn start(program: &Path, role: Role, device: &str, staging: Option<&Judged>) -> std::io::Result<Started> {
+    let (commands_read, commands_write) = pipe::pipe()?;
+    let (answers_read, answers_write) = pipe::pipe()?;
+    let (control_ours, control_theirs) = control::pair()?;
+    let mut mappings = vec![
+        FdMapping {
+            parent_fd: commands_read,
+            child_fd: COMMANDS,
+        },
+        FdMapping {
+            parent_fd: answers_write,
+            child_fd: ANSWERS,
+        },
+        FdMapping {
+            parent_fd: control_theirs,
+            child_fd: CONTROL,
+        },
+    ];
+    if let Some(staging) = staging {
+        mappings.push(FdMapping {
+            parent_fd: staging.as_fd().try_clone_to_owned()?,
+            child_fd: STAGING,
+        });
+    }
+    let mut command = Command::new(program);
+    command
+        .arg(match role {
+            Role::Serve => "serve",
+            Role::Compile => "compile",
+        })
+        .args(["--device", device])
+        .env_clear()
+        .envs(std::env::var_os("PAPPUS_LOG").map(|level| ("PAPPUS_LOG", level)))
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .fd_mappings(mappings)
+        .map_err(std::io::Error::other)?;
+    let mut child = command.spawn()?;
+    let pid = Pid::from_child(&child);
+    let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(e) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(e.into());
+        }
+    };
+    Ok(Started {
+        process: Process { child, pidfd },
+        inbox: Inbox::new(answers_read),
+        outbox: Outbox::new(commands_write),
+        control: control_ours,
+    })
+}
+
+impl Process {
+    /// The process id, for people.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A handle that can kill the process from any thread, and nothing but this process.
+    pub fn killer(&self) -> std::io::Result<Killer> {
+        Ok(Killer(self.pidfd.try_clone()?))
+    }
+
+    /// Ends the process and says how it ended, whether by itself or by this.
+    pub fn end(&mut self) -> std::io::Result<ExitStatus> {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        self.child.wait()
+    }
+
+    /// Gives a process that is about to exit by itself the time to do so, then ends it.
+    pub fn end_after(&mut self, grace: std::time::Duration) -> std::io::Result<ExitStatus> {
+        let timeout = rustix::event::Timespec {
+            tv_sec: grace.as_secs() as i64,
+            tv_nsec: i64::from(grace.subsec_nanos()),
+        };
+        let _ = rustix::event::poll(
+            &mut [rustix::event::PollFd::new(&self.pidfd, PollFlags::IN)],
+            Some(&timeout),
+        );
+        self.end()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+/// Kills one process, whatever its number is used for later.
+#[derive(Debug)]
+pub struct Killer(OwnedFd);
+
+impl Killer {
+    /// Kills it; a process that is gone already is no error.
+    pub fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.0, Signal::KILL);
+    }
+}
+
+/// How a process ended, in words.
+pub fn describe_exit(status: std::io::Result<ExitStatus>) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match status {
+        Ok(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => format!("exited with code {code}"),
+            (None, Some(9)) => "was killed (signal 9)".to_owned(),
+            (None, Some(11 | 7)) => "crashed on a memory access (signal 11)".to_owned(),
+            (None, Some(signal)) => format!("ended by signal {signal}"),
+            (None, None) => "ended".to_owned(),
+        },
+        Err(e) => format!("ended ({e})"),
+    }
+}

@@ -1,0 +1,107 @@
+//! One-shot compiling workers: a hostile module is parsed in a process of its own, never here.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use pappus_proto::Code;
+use pappus_protocol::pipe::Got;
+use pappus_protocol::{FromWorker, ToWorker, control};
+use pappus_shmem::{Judged, memfd};
+
+use super::{Refusal, internal, refusal};
+use crate::device::process::{self, Role, Started};
+use crate::limits::COMPILE_S;
+use crate::registry::records::CodeInfo;
+
+/// Machine code larger than this is refused.
+const MAX_CODE_BYTES: u64 = 1 << 30;
+/// Compiling workers handle one job, so its number does not matter.
+const JOB: u64 = 1;
+
+/// What came out of a compilation.
+#[derive(Debug)]
+pub struct Compiled {
+    /// The machine code.
+    pub code: Judged,
+    /// What it was compiled for; other code needs another compilation.
+    pub fingerprint: String,
+    /// What is in it.
+    pub info: CodeInfo,
+}
+
+/// Starts compiling workers for one device kind.
+#[derive(Debug, Clone)]
+pub struct Compiler {
+    /// The worker's program.
+    pub program: PathBuf,
+    /// Such as `cpu`.
+    pub device: String,
+}
+
+impl Compiler {
+    /// Compiles a module's bytes. Blocks for as long as it takes, at most [`COMPILE_S`].
+    pub fn compile(&self, module: &[u8]) -> Result<Compiled, Refusal> {
+        let module =
+            memfd::sealed("pappus-module", module).map_err(|e| internal("cannot hold the module", e))?;
+        let mut worker = process::start(&self.program, Role::Compile, &self.device, None)
+            .map_err(|e| internal("cannot start a compiling worker", e))?;
+        let outcome = converse(&mut worker, &module);
+        match outcome {
+            Ok(Ok(compiled)) => Ok(compiled),
+            Ok(Err(refused)) => Err(refused),
+            Err(why) => {
+                let ended = process::describe_exit(worker.process.end());
+                tracing::warn!("a compiling worker {ended}: {why}");
+                let message =
+                    format!("the module could not be compiled: {why} (the compiling worker {ended})");
+                Err(refusal(Code::InvalidArgument, message))
+            }
+        }
+    }
+}
+
+/// The outer error means that the worker misbehaved or ended.
+fn converse(worker: &mut Started, module: &Judged) -> Result<Result<Compiled, Refusal>, String> {
+    let text = |e: &dyn std::fmt::Display| e.to_string();
+    control::send(worker.control.as_fd(), JOB, &[module.as_fd()]).map_err(|e| text(&e))?;
+    worker.outbox.push_to_worker(&ToWorker::Compile { job: JOB });
+    worker.outbox.flush_blocking().map_err(|e| text(&e))?;
+    let until = Instant::now() + Duration::from_secs(COMPILE_S);
+    let mut fingerprint = None;
+    loop {
+        while let Some(frame) = worker.inbox.frame().map_err(|e| text(&e))? {
+            match FromWorker::decode(frame).map_err(|e| text(&e))? {
+                FromWorker::Hello(hello) => fingerprint = Some(super::loaded::checked_fingerprint(hello)?),
+                FromWorker::Refused { job: JOB, fault } => {
+                    return Ok(Err(refusal(Code::InvalidArgument, fault.message)));
+                }
+                FromWorker::Compiled { job: JOB, module } => {
+                    let fd = control::recv(&worker.control, JOB, 1)
+                        .map_err(|e| text(&e))?
+                        .remove(0);
+                    let code = memfd::judge_sealed(fd, MAX_CODE_BYTES).map_err(|e| text(&e))?;
+                    let fingerprint = fingerprint.ok_or("it compiled before it said hello")?;
+                    let info = CodeInfo {
+                        kernels: module.kernels,
+                    };
+                    return Ok(Ok(Compiled {
+                        code,
+                        fingerprint,
+                        info,
+                    }));
+                }
+                other => return Err(format!("it sent {other:?}")),
+            }
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(format!("it took longer than {COMPILE_S} s"));
+        }
+        match worker.inbox.wait(Duration::ZERO, Some(left), None) {
+            Ok(Got::Closed) => return Err("it ended without an answer".to_owned()),
+            Ok(_) => {}
+            Err(e) => return Err(text(&e)),
+        }
+    }
+}

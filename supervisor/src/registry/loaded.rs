@@ -1,0 +1,221 @@
+//! Functions ready to invoke: parsed, with what a worker needs to install them.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+
+use pappus_blueprint::{Blueprint, CacheBounds, PlanCache};
+use pappus_protocol::from_worker::Hello;
+use pappus_protocol::to_worker::Install;
+use pappus_shmem::{Judged, memfd};
+
+use super::records::FunctionRecord;
+use super::state::StateDir;
+use super::{Refusal, Tenant, internal};
+use crate::limits::{MAX_LOADED, MAX_PLAN_BYTES, MAX_PLANS};
+
+/// A function in memory. It keeps working for calls that hold it when it is removed meanwhile.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Its name towards workers; a function that is removed and added again gets another.
+    pub id: u64,
+    /// Who registered it.
+    pub owner: Tenant,
+    /// As registered.
+    pub record: Arc<FunctionRecord>,
+    /// As parsed.
+    pub blueprint: Blueprint,
+    /// Bytes of its weights, in the blueprint's order.
+    pub weight_bytes: Vec<u64>,
+    /// Plans of its owner's functions.
+    pub plans: Arc<Mutex<PlanCache>>,
+    config: Vec<u8>,
+    /// Weights packed into one sealed memfd, made when a worker first needs them.
+    weights: OnceLock<Judged>,
+}
+
+/// Descriptors that travel with an [`Install`], in its order.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    config: Judged,
+    weights: Option<&'a Judged>,
+    modules: Vec<File>,
+}
+
+impl Parts<'_> {
+    /// The descriptors in the order that [`Install`] fixes.
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let weights = self.weights.iter().map(|w| w.as_fd());
+        std::iter::once(self.config.as_fd())
+            .chain(weights)
+            .chain(self.modules.iter().map(AsFd::as_fd))
+            .collect()
+    }
+}
+
+impl Loaded {
+    /// What a worker with this fingerprint must be told to install the function.
+    pub fn install(&self, state: &StateDir, fingerprint: &str) -> Result<(Install, Parts<'_>), Refusal> {
+        let config = memfd::sealed("pappus-config", &self.config)
+            .map_err(|e| internal("cannot pass the configuration", e))?;
+        let weights = match self.weight_bytes.is_empty() {
+            true => None,
+            false => Some(self.packed_weights(state)?),
+        };
+        let modules = self.record.modules.iter().map(|module| {
+            // The CPU device runs wasm; registration made sure that there is a variant.
+            let variant = module.variants.iter().find(|v| &*v.format == "wasm");
+            let variant = variant.ok_or_else(|| internal("no variant for this device", &module.name))?;
+            state
+                .open_code(self.owner, variant.sha256, fingerprint)
+                .map_err(|e| internal("the machine code is missing; add the function again", e))
+        });
+        let modules = modules.collect::<Result<Vec<_>, _>>()?;
+        let install = Install {
+            modules: modules.len() as u32,
+            weight_bytes: self.weight_bytes.clone(),
+        };
+        Ok((
+            install,
+            Parts {
+                config,
+                weights,
+                modules,
+            },
+        ))
+    }
+
+    fn packed_weights(&self, state: &StateDir) -> Result<&Judged, Refusal> {
+        if let Some(weights) = self.weights.get() {
+            return Ok(weights);
+        }
+        let failed = |e: &dyn std::fmt::Display| internal("cannot pack the weights", e);
+        let layout = self
+            .blueprint
+            .weight_layout(&self.weight_bytes)
+            .map_err(|e| failed(&e))?;
+        let packed = memfd::sealed_from("pappus-weights", layout.total, |memfd| {
+            for (weight, offset) in self.record.weights.iter().zip(&layout.offsets) {
+                let mut blob = state
+                    .open_blob(self.owner, weight.sha256)
+                    .map_err(std::io::Error::other)?;
+                std::io::Seek::seek(memfd, std::io::SeekFrom::Start(*offset))?;
+                std::io::copy(&mut blob, memfd)?;
+            }
+            Ok(())
+        });
+        let packed = packed.map_err(|e| failed(&e))?;
+        Ok(self.weights.get_or_init(|| packed))
+    }
+}
+
+/// A worker's greeting is a stranger's word: its fingerprint becomes part of a file name.
+pub fn checked_fingerprint(hello: Hello) -> Result<String, String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+    if hello.version != pappus_protocol::header::VERSION {
+        return Err(format!("it is of another build (protocol {})", hello.version));
+    }
+    if hello.fingerprint.is_empty() || hello.fingerprint.len() > 64 || !hello.fingerprint.bytes().all(plain) {
+        return Err("its fingerprint is no plain word".to_owned());
+    }
+    Ok(hello.fingerprint)
+}
+
+#[derive(Debug)]
+struct Slot {
+    function: Arc<Loaded>,
+    used: AtomicU64,
+}
+
+/// Loaded functions by owner and name, bounded; the one used longest ago goes first.
+#[derive(Debug, Default)]
+pub struct LoadedCache {
+    slots: RwLock<HashMap<Tenant, HashMap<String, Slot>>>,
+    plans: Mutex<HashMap<Tenant, Arc<Mutex<PlanCache>>>>,
+    clock: AtomicU64,
+    ids: AtomicU64,
+}
+
+impl LoadedCache {
+    /// The function, if it is in memory.
+    pub fn get(&self, owner: Tenant, name: &str) -> Option<Arc<Loaded>> {
+        let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
+        let slot = slots.get(&owner)?.get(name)?;
+        slot.used
+            .store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        Some(slot.function.clone())
+    }
+
+    /// Puts a function into memory; if it got there meanwhile, that one stays.
+    pub fn insert(
+        &self,
+        owner: Tenant,
+        record: Arc<FunctionRecord>,
+        blueprint: Blueprint,
+        config: Vec<u8>,
+    ) -> Arc<Loaded> {
+        let plans = {
+            let mut all = self.plans.lock().unwrap_or_else(|e| e.into_inner());
+            let bounds = CacheBounds {
+                plans: MAX_PLANS,
+                bytes: MAX_PLAN_BYTES,
+            };
+            all.entry(owner)
+                .or_insert_with(|| Arc::new(Mutex::new(PlanCache::new(bounds))))
+                .clone()
+        };
+        let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
+        if let Some(slot) = slots.get(&owner).and_then(|names| names.get(&record.name))
+            && Arc::ptr_eq(&slot.function.record, &record)
+        {
+            return slot.function.clone();
+        }
+        if slots.values().map(HashMap::len).sum::<usize>() >= MAX_LOADED {
+            Self::evict(&mut slots);
+        }
+        let function = Arc::new(Loaded {
+            id: 1 + self.ids.fetch_add(1, Ordering::Relaxed),
+            owner,
+            weight_bytes: record.weights.iter().map(|w| w.bytes).collect(),
+            blueprint,
+            plans,
+            config,
+            weights: OnceLock::new(),
+            record: record.clone(),
+        });
+        let used = AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed));
+        let slot = Slot {
+            function: function.clone(),
+            used,
+        };
+        slots.entry(owner).or_default().insert(record.name.clone(), slot);
+        function
+    }
+
+    /// Takes a function out of memory, so that nobody finds it any more.
+    pub fn remove(&self, owner: Tenant, name: &str) -> Option<Arc<Loaded>> {
+        let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
+        let slot = slots.get_mut(&owner)?.remove(name)?;
+        slot.function
+            .plans
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .remove_function(slot.function.id);
+        Some(slot.function)
+    }
+
+    fn evict(slots: &mut HashMap<Tenant, HashMap<String, Slot>>) {
+        let all = slots
+            .iter()
+            .flat_map(|(owner, names)| names.iter().map(move |(name, slot)| (owner, name, slot)));
+        let oldest = all.min_by_key(|(.., slot)| slot.used.load(Ordering::Relaxed));
+        let Some((owner, name)) = oldest.map(|(owner, name, _)| (*owner, name.clone())) else {
+            return;
+        };
+        if let Some(names) = slots.get_mut(&owner) {
+            names.remove(&name);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What is registered: modules, functions, their bytes on disk and their machine code.
+//!
+//! - [`state`]: the state directory: content-addressed blobs, records, atomic writes.
+//! - [`records`]: what a record holds.
+//! - [`index`]: all records in memory, and which blobs they need.
+//! - [`compile`]: one-shot compiling workers.
+//! - [`registration`]: adding and removing modules and functions.
+//! - [`loaded`]: functions ready to invoke: parsed, planned, with what a worker needs to install them.
+
+pub mod compile;
+pub mod index;
+pub mod loaded;
+pub mod records;
+pub mod registration;
+pub mod state;
+
+pub use loaded::{Loaded, LoadedCache};
+pub use registration::Registry;
+
+/// Owner and caller of functions: the peer's uid.
+pub type Tenant = u32;
+
+/// A protocol error without its allocation on every `Result`'s path.
+pub type Refusal = Box<pappus_proto::v1::Error>;
+
+/// A refusal with this code and message.
+pub fn refusal(code: pappus_proto::Code, message: impl Into<String>) -> Refusal {
+    Box::new(pappus_proto::v1::Error::new(code, message))
+}
+
+/// The supervisor itself failed; the log has the details, the client gets the gist.
+pub fn internal(what: &str, error: impl std::fmt::Display) -> Refusal {
+    tracing::error!("{what}: {error}");
+    refusal(pappus_proto::Code::Internal, format!("{what}: {error}"))
+}

@@ -1,0 +1,172 @@
+//! What a record holds. Records are small: ten thousand of them stay in memory.
+
+use std::fmt;
+use std::str::FromStr;
+
+use pappus_proto::v1;
+use serde::{Deserialize, Serialize};
+
+/// SHA-256 of a blob.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hash(pub [u8; 32]);
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// Not 64 hexadecimal digits, or not 32 bytes.
+#[derive(Debug, thiserror::Error)]
+#[error("a SHA-256 has 32 bytes, written as 64 lower-case hexadecimal digits")]
+pub struct NoHash;
+
+impl FromStr for Hash {
+    type Err = NoHash;
+
+    fn from_str(text: &str) -> Result<Self, NoHash> {
+        let digits = text.as_bytes();
+        let mut hash = [0; 32];
+        if digits.len() != 64 {
+            return Err(NoHash);
+        }
+        let value = |digit: u8| match digit {
+            b'0'..=b'9' => Ok(digit - b'0'),
+            b'a'..=b'f' => Ok(digit - b'a' + 10),
+            _ => Err(NoHash),
+        };
+        for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = value(pair[0])? << 4 | value(pair[1])?;
+        }
+        Ok(Self(hash))
+    }
+}
+
+impl TryFrom<&[u8]> for Hash {
+    type Error = NoHash;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, NoHash> {
+        Ok(Self(bytes.try_into().map_err(|_| NoHash)?))
+    }
+}
+
+impl Serialize for Hash {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// The compiled form of a module for one kind of device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Variant {
+    /// `wasm`, `ptx`, `cubin`, `fatbin` or `hsaco`.
+    pub format: Box<str>,
+    /// Such as `sm_90`; empty for the format's default.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub arch: Box<str>,
+    /// Its bytes.
+    pub sha256: Hash,
+    /// How many.
+    pub bytes: u64,
+}
+
+impl Variant {
+    /// As clients see it.
+    pub fn to_proto(&self) -> v1::Variant {
+        v1::Variant {
+            format: self.format.to_string(),
+            arch: self.arch.to_string(),
+            sha256: self.sha256.0.to_vec().into(),
+        }
+    }
+}
+
+/// A module registered by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModuleRecord {
+    /// Its name.
+    pub name: String,
+    /// Its variants, at least one.
+    pub variants: Vec<Variant>,
+}
+
+/// A module as a function uses it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionModule {
+    /// As the configuration calls it.
+    pub name: Box<str>,
+    /// Its variants, at least one.
+    pub variants: Box<[Variant]>,
+}
+
+/// The content of a weights buffer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Weight {
+    /// The buffer.
+    pub name: Box<str>,
+    /// Its bytes.
+    pub sha256: Hash,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// A registered function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionRecord {
+    /// Its name.
+    pub name: String,
+    /// The JSON configuration.
+    pub config: Hash,
+    /// In the blueprint's order.
+    pub modules: Box<[FunctionModule]>,
+    /// In the blueprint's order.
+    pub weights: Box<[Weight]>,
+}
+
+impl FunctionRecord {
+    /// Every blob it needs.
+    pub fn blobs(&self) -> impl Iterator<Item = Hash> + '_ {
+        let modules = self
+            .modules
+            .iter()
+            .flat_map(|m| m.variants.iter())
+            .map(|v| v.sha256);
+        std::iter::once(self.config)
+            .chain(modules)
+            .chain(self.weights.iter().map(|w| w.sha256))
+    }
+}
+
+/// What the compiler found in a module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodeInfo {
+    /// Kernels it offers.
+    pub kernels: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_survive_text_and_nothing_else_is_one() {
+        let hash = Hash(std::array::from_fn(|i| i as u8 * 7));
+        assert_eq!(hash.to_string().parse::<Hash>().unwrap(), hash);
+        for bad in ["", "abc", &"g".repeat(64), &"A".repeat(64), &"a".repeat(65)] {
+            assert!(bad.parse::<Hash>().is_err(), "{bad}");
+        }
+    }
+}

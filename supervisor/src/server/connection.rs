@@ -1,0 +1,342 @@
+//! One client: greeting, frames, dispatch.
+//!
+//! ```text
+//! greeting ──► frames ──► closed        anything that is no frame closes the connection
+//! ```
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pappus_proto::handshake::{GREETING_BYTES, Greeting};
+use pappus_proto::limits::MAX_ARENA_BYTES;
+use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
+use pappus_proto::{Code, frame};
+use pappus_shmem::{fds, memfd};
+use prost::Message;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+
+use super::listen::Server;
+use super::replies::{Open, Replies};
+use super::{invoke, requests};
+use crate::call::Arena;
+use crate::device::answers;
+use crate::limits::{HANDSHAKE_MS, MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
+use crate::registry::registration::Handed;
+use crate::registry::{Loaded, Refusal, Tenant, refusal};
+
+/// Bytes taken from the socket at a time.
+const READ_BYTES: usize = 64 << 10;
+/// How long the rest of a started frame may take between two pieces.
+const STALLED: Duration = Duration::from_secs(30);
+
+/// One client's connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// Where it belongs.
+    pub server: Arc<Server>,
+    /// Its peer's uid.
+    pub tenant: Tenant,
+    /// Whether it came through the admin socket.
+    pub admin: bool,
+    /// Answers to it.
+    pub replies: Arc<Replies>,
+    /// Bytes handed over for later registration.
+    pub handed: Handed,
+    stream: Arc<UnixStream>,
+    arenas: Mutex<HashMap<u64, Arc<Arena>>>,
+    cold: Arc<Semaphore>,
+}
+
+/// Serves one client until it leaves or breaks the protocol.
+pub async fn serve(server: Arc<Server>, stream: UnixStream, tenant: Tenant, admin: bool) {
+    let stream = Arc::new(stream);
+    let connection = Arc::new(Connection {
+        replies: Replies::new(stream.clone()),
+        handed: Handed::default(),
+        arenas: Mutex::default(),
+        cold: Arc::new(Semaphore::new(MAX_COLD_REQUESTS)),
+        server,
+        tenant,
+        admin,
+        stream,
+    });
+    if let Err(why) = connection.clone().run().await {
+        connection.server.metrics.violations.increment(1);
+        tracing::debug!(tenant, "closing a connection: {why}");
+    }
+    connection.clean_up().await;
+}
+
+impl Connection {
+    /// Returns when the client is gone; an error says which rule it broke.
+    async fn run(self: Arc<Self>) -> Result<(), String> {
+        let greeting = tokio::time::timeout(Duration::from_millis(HANDSHAKE_MS), self.greet());
+        match greeting.await {
+            Err(_) => return Err("no greeting in time".to_owned()),
+            Ok(Err(why)) => return Err(why),
+            Ok(Ok(false)) => return Ok(()),
+            Ok(Ok(true)) => {}
+        }
+        let mut decoder = frame::Decoder::default();
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            while let Some((message, passed)) = decoder.next_frame().map_err(|e| e.to_string())? {
+                let request = v1::Request::decode(message).map_err(|e| format!("no request: {e}"))?;
+                self.clone().dispatch(request, passed).await;
+            }
+            // Whoever stops in the middle of a frame does not keep its place for ever.
+            let received = match decoder.pending() {
+                0 => self.receive(&mut buffer).await?,
+                _ => tokio::time::timeout(STALLED, self.receive(&mut buffer))
+                    .await
+                    .map_err(|_| "a frame was never completed")??,
+            };
+            let Some((bytes, passed)) = received else {
+                return Ok(());
+            };
+            decoder
+                .feed(&buffer[..bytes], passed)
+                .map_err(|e| e.to_string())?;
+        }
+    }
+
+    /// What the socket has, with descriptors; `None` when the client closed it.
+    async fn receive(&self, buffer: &mut [u8]) -> Result<Option<(usize, Vec<OwnedFd>)>, String> {
+        loop {
+            self.stream.readable().await.map_err(|e| e.to_string())?;
+            let mut passed = Vec::new();
+            let received = self.stream.try_io(Interest::READABLE, || {
+                Ok(fds::recv(self.stream.as_fd(), buffer, &mut passed)?)
+            });
+            match received {
+                Ok(fds::Received { bytes: 0, .. }) => return Ok(None),
+                Ok(received) => return Ok(Some((received.bytes, passed))),
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => return Ok(None),
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+    }
+
+    /// Exchanges greetings; false when the client left before it said anything.
+    async fn greet(&self) -> Result<bool, String> {
+        let mut greeting = [0; GREETING_BYTES];
+        let mut got = 0;
+        while got < GREETING_BYTES {
+            match self.receive(&mut greeting[got..]).await? {
+                None if got == 0 => return Ok(false),
+                None => return Err("left in the middle of its greeting".to_owned()),
+                Some((bytes, passed)) if passed.is_empty() => got += bytes,
+                Some(_) => return Err("descriptors with a greeting".to_owned()),
+            }
+        }
+        let theirs = Greeting::decode(&greeting).ok_or("no Pappus greeting")?;
+        let answer = theirs.answer();
+        let sent = rustix::net::send(&self.stream, &answer.encode(), rustix::net::SendFlags::NOSIGNAL);
+        if sent != Ok(GREETING_BYTES) {
+            return Err("does not take a greeting".to_owned());
+        }
+        match answer == Greeting::NONE {
+            true => Err(format!(
+                "speaks versions {} to {} only",
+                theirs.lowest, theirs.highest
+            )),
+            false => Ok(true),
+        }
+    }
+
+    /// Starts work on one request. Invocations of functions in memory are handed on at once; what is
+    /// slow goes to a task of its own, a few at a time.
+    async fn dispatch(self: Arc<Self>, request: v1::Request, passed: Vec<OwnedFd>) {
+        let id = request.id;
+        let takes = match &request.body {
+            Some(Request::OpenArena(_) | Request::PutBlob(_)) => passed.len() <= 1,
+            Some(Request::Invoke(_)) => true,
+            _ => passed.is_empty(),
+        };
+        if !takes {
+            let error = v1::Error::new(Code::InvalidArgument, "this request takes no such descriptors");
+            return self.replies.send(id, Response::Error(error));
+        }
+        match request.body {
+            Some(Request::Invoke(message)) => self.invoke(id, message, passed).await,
+            Some(Request::Cancel(cancel)) => {
+                self.cancel(cancel.request);
+                self.replies.send(id, Response::Done(v1::Done {}));
+            }
+            Some(Request::OpenArena(_)) => self.answer(id, self.open_arena(passed)),
+            Some(Request::CloseArena(close)) => self.answer(id, self.close_arena(close.arena)),
+            Some(body) => {
+                // Closed never: the semaphore lives as long as the connection.
+                let Ok(permit) = self.cold.clone().acquire_owned().await else {
+                    return;
+                };
+                tokio::spawn(async move {
+                    let outcome = requests::handle(&self, body, passed).await;
+                    self.answer(id, outcome);
+                    drop(permit);
+                });
+            }
+            None => self.answer(
+                id,
+                Err(refusal(
+                    Code::InvalidArgument,
+                    "an empty request, or one that this version does not know",
+                )),
+            ),
+        }
+    }
+
+    fn answer(&self, id: u64, outcome: Result<Response, Refusal>) {
+        self.replies
+            .send(id, outcome.unwrap_or_else(|error| Response::Error(*error)));
+    }
+
+    async fn invoke(self: Arc<Self>, id: u64, message: v1::Invoke, passed: Vec<OwnedFd>) {
+        let arrived_ns = invoke::arrival_ns();
+        if let Err(error) = self.replies.open(id) {
+            return self.replies.send(id, Response::Error(error));
+        }
+        if self.server.is_draining() {
+            let error =
+                v1::Error::new(Code::Unavailable, "the supervisor is draining: call another one").retry(1000);
+            return self.replies.answer_call(id, Response::Error(error));
+        }
+        if let Some(function) = self.server.registry.loaded.get(self.tenant, &message.function) {
+            return self.submit(id, message, passed, function, arrived_ns);
+        }
+        let Ok(permit) = self.cold.clone().acquire_owned().await else {
+            return;
+        };
+        tokio::spawn(async move {
+            let (registry, tenant) = (self.server.registry.clone(), self.tenant);
+            let name = message.function.clone();
+            let loaded = requests::off_thread(move || registry.load(tenant, &name)).await;
+            match loaded {
+                Ok(function) => self.submit(id, message, passed, function, arrived_ns),
+                Err(error) => self.replies.answer_call(id, Response::Error(*error)),
+            }
+            drop(permit);
+        });
+    }
+
+    fn submit(
+        &self,
+        id: u64,
+        message: v1::Invoke,
+        passed: Vec<OwnedFd>,
+        function: Arc<Loaded>,
+        arrived_ns: u64,
+    ) {
+        let outcome = passed
+            .into_iter()
+            .map(|fd| {
+                memfd::judge_sealed(fd, MAX_ARENA_BYTES)
+                    .map_err(|e| refusal(Code::InvalidArgument, e.to_string()))
+            })
+            .collect::<Result<Vec<_>, _>>()
+            .and_then(|descriptors| invoke::prepare(self, id, message, descriptors, function, arrived_ns))
+            .and_then(|prepared| {
+                let accepted = prepared
+                    .device
+                    .submit(prepared.call.clone(), prepared.inline_bytes)?;
+                self.replies
+                    .accepted(id, &prepared.device, accepted, &prepared.call);
+                Ok(())
+            });
+        if let Err(error) = outcome {
+            self.replies.answer_call(id, Response::Error(*error));
+        }
+    }
+
+    /// Detaches the client from one of its calls at once; a waiting call never runs.
+    fn cancel(&self, request: u64) {
+        match self.replies.take(request) {
+            None => {}
+            Some(Open::Loading) => self.replies.send(request, answers::cancelled()),
+            Some(Open::Accepted { device, id, call }) => {
+                device.cancel(id);
+                if call.asker.give_up() {
+                    self.replies.send(request, answers::cancelled());
+                }
+            }
+        }
+    }
+
+    /// One of this connection's arenas.
+    pub fn arena(&self, id: u64) -> Option<Arc<Arena>> {
+        self.arenas().get(&id).cloned()
+    }
+
+    fn arenas(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Arena>>> {
+        self.arenas.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn open_arena(&self, mut passed: Vec<OwnedFd>) -> Result<Response, Refusal> {
+        let fd = passed.pop().ok_or_else(|| {
+            refusal(
+                Code::InvalidArgument,
+                "the arena's memfd did not come with the request",
+            )
+        })?;
+        let memfd = memfd::judge_arena(fd, MAX_ARENA_BYTES)
+            .map_err(|e| refusal(Code::InvalidArgument, e.to_string()))?;
+        let mut arenas = self.arenas();
+        if arenas.len() >= MAX_ARENAS_PER_CONNECTION {
+            let why = format!(
+                "this connection has {MAX_ARENAS_PER_CONNECTION} arenas, the most that is allowed: close one"
+            );
+            return Err(refusal(Code::ResourceExhausted, why));
+        }
+        let arena = Arc::new(Arena {
+            id: self.server.next_arena(),
+            memfd,
+        });
+        let opened = v1::ArenaOpened {
+            arena: arena.id,
+            bytes: arena.memfd.bytes(),
+        };
+        arenas.insert(arena.id, arena);
+        Ok(Response::Arena(opened))
+    }
+
+    fn close_arena(&self, id: u64) -> Result<Response, Refusal> {
+        self.arenas()
+            .remove(&id)
+            .ok_or_else(|| refusal(Code::NotFound, format!("this connection has no arena {id}")))?;
+        self.server
+            .devices
+            .iter()
+            .for_each(|device| device.close_arena(id));
+        Ok(Response::Done(v1::Done {}))
+    }
+
+    /// The client is gone: its waiting calls, arenas and bytes go too.
+    async fn clean_up(self: Arc<Self>) {
+        for open in self.replies.take_all() {
+            if let Open::Accepted { device, id, call } = open {
+                call.asker.give_up();
+                device.cancel(id);
+            }
+        }
+        for id in std::mem::take(&mut *self.arenas()).into_keys() {
+            self.server
+                .devices
+                .iter()
+                .for_each(|device| device.close_arena(id));
+        }
+        let this = self.clone();
+        let released = requests::off_thread(move || {
+            this.server.registry.release_handed(this.tenant, &this.handed);
+            Ok(())
+        });
+        if let Err(error) = released.await {
+            tracing::error!("cannot release a connection's bytes: {error}");
+        }
+    }
+}

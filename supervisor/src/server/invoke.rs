@@ -1,0 +1,397 @@
+//! An `Invoke` becomes a call: names to positions, regions to checked ranges, sizes and words to a plan.
+//! Nothing of the client's memory is mapped; the few words that sizes depend on are read once.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use bytes::Bytes;
+use pappus_blueprint::Sizes;
+use pappus_proto::limits::{MAX_INLINE_BYTES, MAX_ITEMS};
+use pappus_proto::v1::item::Source;
+use pappus_proto::{Code, v1};
+use pappus_protocol::now_ns;
+use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA, Target};
+use pappus_shmem::Judged;
+use zerocopy::little_endian::U64;
+
+use super::connection::Connection;
+use crate::call::{Arena, Asker, Call, Inline};
+use crate::device::Device;
+use crate::registry::{Loaded, Refusal, refusal};
+use crate::schedule::Domain;
+
+fn bad(why: impl Into<String>) -> Refusal {
+    refusal(Code::InvalidArgument, why)
+}
+
+/// A checked call, where it can run, and the inline bytes that it holds.
+pub struct Prepared {
+    /// The call.
+    pub call: Arc<Call>,
+    /// The device for it.
+    pub device: Arc<Device>,
+    /// Bytes it keeps in memory while it waits.
+    pub inline_bytes: u64,
+}
+
+/// What is gathered while the request is read.
+#[derive(Default)]
+struct Gathered {
+    items: Vec<Item>,
+    outputs: Vec<Target>,
+    inline: Vec<Inline>,
+    staged: u64,
+    arenas: Vec<Arc<Arena>>,
+    descriptors: Vec<Judged>,
+}
+
+/// Checks a request against its function.
+pub fn prepare(
+    connection: &Connection,
+    request_id: u64,
+    request: v1::Invoke,
+    descriptors: Vec<Judged>,
+    function: Arc<Loaded>,
+    arrived_ns: u64,
+) -> Result<Prepared, Refusal> {
+    let blueprint = &function.blueprint;
+    let mut gathered = Gathered {
+        descriptors,
+        ..Gathered::default()
+    };
+    let name_of = |id: &pappus_blueprint::BufferId| blueprint.buffers()[id.index()].name.as_str();
+
+    if let Some(stranger) = request
+        .inputs
+        .iter()
+        .find(|i| blueprint.inputs().iter().all(|id| name_of(id) != i.name))
+    {
+        return Err(bad(format!(
+            "`{}` is no input of this function; it has {}",
+            stranger.name,
+            names(blueprint.inputs().iter().map(name_of))
+        )));
+    }
+    if let Some(stranger) = request
+        .outputs
+        .iter()
+        .find(|o| blueprint.outputs().iter().all(|id| name_of(id) != o.name))
+    {
+        return Err(bad(format!(
+            "`{}` is no output of this function; it has {}",
+            stranger.name,
+            names(blueprint.outputs().iter().map(name_of))
+        )));
+    }
+    let mut input_bytes = Vec::with_capacity(blueprint.inputs().len());
+    for (position, id) in blueprint.inputs().iter().enumerate() {
+        let mut given = request.inputs.iter().filter(|i| i.name == name_of(id));
+        let (Some(input), None) = (given.next(), given.next()) else {
+            return Err(bad(format!("input `{}` must be given exactly once", name_of(id))));
+        };
+        let bytes = gathered
+            .input(connection, position, input)
+            .map_err(|e| Box::new(e.at(format!("input {}", input.name))))?;
+        input_bytes.push(bytes);
+    }
+    let words = gathered.read_words(blueprint, &input_bytes)?;
+    let sizes = Sizes {
+        inputs: &input_bytes,
+        weights: &function.weight_bytes,
+        words: &words,
+    };
+    let plan = function
+        .plans
+        .lock()
+        .unwrap_or_else(|e| e.into_inner())
+        .get_or_plan(function.id, blueprint, &sizes)
+        .map_err(|e| Box::new(bad(e.message).at(e.path)))?;
+
+    for id in blueprint.outputs() {
+        let mut given = request.outputs.iter().filter(|o| o.name == name_of(id));
+        let output = given.next();
+        if given.next().is_some() {
+            return Err(bad(format!("output `{}` is given twice", name_of(id))));
+        }
+        gathered
+            .output(connection, output, plan.buffers[id.index()].bytes)
+            .map_err(|e| Box::new(e.at(format!("output {}", name_of(id)))))?;
+    }
+    gathered.check_overlaps()?;
+
+    let settings = connection.server.settings();
+    let deadline = match request.deadline_ns {
+        0 => settings.default_deadline,
+        ns => std::time::Duration::from_nanos(ns).min(settings.max_deadline),
+    };
+    let device = place(&connection.server.devices, plan.pool_bytes)?;
+    let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
+    let call = Call {
+        domain: Domain {
+            owner: function.owner,
+            caller: connection.tenant,
+        },
+        plan,
+        items: gathered.items,
+        outputs: gathered.outputs,
+        words: words.into_iter().map(U64::new).collect(),
+        inline: gathered.inline,
+        descriptors: gathered.descriptors,
+        arenas: gathered.arenas,
+        deadline_ns: arrived_ns.saturating_add(deadline.as_nanos() as u64),
+        arrived_ns,
+        started_ns: AtomicU64::new(0),
+        asker: Asker::new(connection.replies.clone(), request_id),
+        function,
+    };
+    Ok(Prepared {
+        call: Arc::new(call),
+        device,
+        inline_bytes,
+    })
+}
+
+/// When a request arrived.
+pub fn arrival_ns() -> u64 {
+    now_ns()
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let list: Vec<_> = names.map(|name| format!("`{name}`")).collect();
+    if list.is_empty() {
+        "none".to_owned()
+    } else {
+        list.join(", ")
+    }
+}
+
+/// The least loaded device whose workers have the memory.
+fn place(devices: &[Arc<Device>], pool_bytes: u64) -> Result<Arc<Device>, Refusal> {
+    let fitting = devices.iter().filter(|d| d.config.lease_bytes() >= pool_bytes);
+    let chosen = match devices {
+        [only] => fitting.min_by_key(|_| only.config.workers),
+        _ => fitting.min_by_key(|d| d.load()),
+    };
+    chosen.cloned().ok_or_else(|| {
+        let lease = devices.iter().map(|d| d.config.lease_bytes()).max().unwrap_or(0);
+        let why = format!(
+            "the call needs {pool_bytes} bytes of device memory, a worker has {lease}: give the device more memory or fewer workers"
+        );
+        refusal(Code::OutOfMemory, why)
+    })
+}
+
+impl Gathered {
+    /// Takes an input's items; returns its bytes.
+    fn input(&mut self, connection: &Connection, position: usize, input: &v1::Input) -> Result<u64, Refusal> {
+        let mut total = 0u64;
+        for item in &input.items {
+            if self.items.len() >= MAX_ITEMS {
+                return Err(bad(format!("more than {MAX_ITEMS} items in one call: join some")));
+            }
+            let (kind, source, offset, bytes) = match &item.source {
+                Some(Source::Inline(bytes)) => {
+                    let offset = self.stage(bytes.len() as u64)?;
+                    self.inline.push(Inline {
+                        offset,
+                        bytes: Bytes::clone(bytes),
+                    });
+                    (Item::ARENA, STAGING_ARENA, offset, bytes.len() as u64)
+                }
+                Some(Source::Region(region)) => {
+                    self.arena(connection, region)?;
+                    (Item::ARENA, region.arena, region.offset, region.bytes)
+                }
+                Some(Source::Descriptor(d)) => {
+                    let held = self.descriptors.get(d.index as usize).ok_or_else(|| {
+                        bad(format!("descriptor {} did not come with this message", d.index))
+                    })?;
+                    check_range(d.offset, d.bytes, held.bytes())?;
+                    (Item::DESCRIPTOR, u64::from(d.index), d.offset, d.bytes)
+                }
+                None => return Err(bad("an item has neither bytes nor a region nor a descriptor")),
+            };
+            total = total
+                .checked_add(bytes)
+                .ok_or_else(|| bad("its items are larger than memory"))?;
+            self.items.push(Item {
+                input: (position as u32).into(),
+                kind: kind.into(),
+                source: source.into(),
+                offset: offset.into(),
+                bytes: bytes.into(),
+            });
+        }
+        Ok(total)
+    }
+
+    /// Takes an output's target; an output that nobody asked for is dropped.
+    fn output(
+        &mut self,
+        connection: &Connection,
+        output: Option<&v1::Output>,
+        bytes: u64,
+    ) -> Result<(), Refusal> {
+        let (arena, offset, room) = match output {
+            None => (DISCARD, 0, bytes),
+            Some(v1::Output { region: None, .. }) => (STAGING_ARENA, self.stage(bytes)?, bytes),
+            Some(v1::Output {
+                region: Some(region), ..
+            }) => {
+                self.arena(connection, region)?;
+                if region.bytes < bytes {
+                    return Err(bad(format!(
+                        "it has {bytes} bytes, its region only {}",
+                        region.bytes
+                    )));
+                }
+                (region.arena, region.offset, bytes)
+            }
+        };
+        self.outputs.push(Target {
+            arena: arena.into(),
+            offset: offset.into(),
+            bytes: room.into(),
+        });
+        Ok(())
+    }
+
+    /// Room in the lane's staging range.
+    fn stage(&mut self, bytes: u64) -> Result<u64, Refusal> {
+        let offset = self.staged;
+        let end = offset
+            .checked_add(bytes)
+            .filter(|end| *end <= MAX_INLINE_BYTES)
+            .ok_or_else(|| {
+                bad(format!(
+                    "more than {MAX_INLINE_BYTES} inline bytes in one call: use an arena or a memfd"
+                ))
+            })?;
+        self.staged = end.next_multiple_of(8);
+        Ok(offset)
+    }
+
+    /// Checks a region against its arena, and keeps the arena for the call.
+    fn arena(&mut self, connection: &Connection, region: &v1::Region) -> Result<(), Refusal> {
+        let known = self.arenas.iter().find(|a| a.id == region.arena).cloned();
+        let arena = match known {
+            Some(arena) => arena,
+            None => {
+                let arena = connection.arena(region.arena).ok_or_else(|| {
+                    bad(format!(
+                        "this connection has no arena {}: open one first",
+                        region.arena
+                    ))
+                })?;
+                self.arenas.push(arena.clone());
+                arena
+            }
+        };
+        check_range(region.offset, region.bytes, arena.memfd.bytes())
+    }
+
+    /// Reads the words that sizes depend on, each once.
+    fn read_words(
+        &self,
+        blueprint: &pappus_blueprint::Blueprint,
+        input_bytes: &[u64],
+    ) -> Result<Vec<u64>, Refusal> {
+        let mut words = Vec::with_capacity(blueprint.words().len());
+        for word in blueprint.words() {
+            let offset = blueprint
+                .word_offset(word, input_bytes[word.input as usize])
+                .map_err(|e| Box::new(bad(e.message).at(e.path)))?;
+            let mut bytes = [0; 8];
+            self.read_input(word.input, offset, &mut bytes)?;
+            words.push(u64::from_le_bytes(bytes));
+        }
+        Ok(words)
+    }
+
+    /// Reads bytes of an input, which may lie across items.
+    fn read_input(&self, input: u32, mut offset: u64, mut out: &mut [u8]) -> Result<(), Refusal> {
+        for item in self.items.iter().filter(|item| item.input.get() == input) {
+            let bytes = item.bytes.get();
+            if offset >= bytes {
+                offset -= bytes;
+                continue;
+            }
+            let (part, rest) = out.split_at_mut(out.len().min((bytes - offset) as usize));
+            self.read_item(item, offset, part)?;
+            out = rest;
+            offset = 0;
+            if out.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(bad("an input is shorter than it said"))
+    }
+
+    fn read_item(&self, item: &Item, offset: u64, out: &mut [u8]) -> Result<(), Refusal> {
+        let at = item.offset.get() + offset;
+        let source = item.source.get();
+        let read = if item.kind.get() == Item::DESCRIPTOR {
+            self.descriptors[source as usize].read_at(at, out)
+        } else if source == STAGING_ARENA {
+            let held = self
+                .inline
+                .iter()
+                .find(|i| i.offset == item.offset.get() && !i.bytes.is_empty());
+            if let Some(inline) = held {
+                let start = offset as usize;
+                out.copy_from_slice(&inline.bytes[start..start + out.len()]);
+            }
+            Ok(())
+        } else {
+            match self.arenas.iter().find(|a| a.id == source) {
+                Some(arena) => arena.memfd.read_at(at, out),
+                None => Err(std::io::ErrorKind::NotFound.into()),
+            }
+        };
+        read.map_err(|e| bad(format!("an input does not read: {e}")))
+    }
+
+    /// Inputs and outputs of a call may not overlap, nor outputs among themselves.
+    fn check_overlaps(&self) -> Result<(), Refusal> {
+        let shared = |arena: u64| arena != STAGING_ARENA && arena != DISCARD;
+        let mut outputs: Vec<(u64, u64, u64)> = self
+            .outputs
+            .iter()
+            .filter(|t| shared(t.arena.get()) && t.bytes.get() > 0)
+            .map(|t| (t.arena.get(), t.offset.get(), t.offset.get() + t.bytes.get()))
+            .collect();
+        outputs.sort_unstable();
+        if outputs
+            .windows(2)
+            .any(|pair| pair[0].0 == pair[1].0 && pair[1].1 < pair[0].2)
+        {
+            return Err(bad("two output regions overlap"));
+        }
+        let inputs = self
+            .items
+            .iter()
+            .filter(|i| i.kind.get() == Item::ARENA && shared(i.source.get()) && i.bytes.get() > 0);
+        for item in inputs {
+            let (arena, start, end) = (
+                item.source.get(),
+                item.offset.get(),
+                item.offset.get() + item.bytes.get(),
+            );
+            // The last output that begins before this item ends is the only one that can reach into it.
+            let before = outputs.partition_point(|output| (output.0, output.1) < (arena, end));
+            if before > 0 && outputs[before - 1].0 == arena && outputs[before - 1].2 > start {
+                return Err(bad("an output region overlaps an input region of the same call"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_range(offset: u64, bytes: u64, size: u64) -> Result<(), Refusal> {
+    match offset.checked_add(bytes) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(bad(format!(
+            "range {offset}+{bytes} lies outside its {size} bytes"
+        ))),
+    }
+}

@@ -1,0 +1,203 @@
+//! The two sockets: binding, accepting, draining.
+
+use std::collections::HashMap;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Notify, watch};
+
+use super::connection;
+use crate::config::{ConfigError, Settings};
+use crate::device::Device;
+use crate::limits::MAX_CONNECTIONS;
+use crate::metrics::SocketMetrics;
+use crate::registry::Registry;
+
+/// How often draining looks whether everything is answered.
+const DRAIN_POLL: Duration = Duration::from_millis(5);
+/// Pause after an accept that failed for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What all connections share.
+#[derive(Debug)]
+pub struct Server {
+    /// What is registered.
+    pub registry: Arc<Registry>,
+    /// Where calls run.
+    pub devices: Vec<Arc<Device>>,
+    /// When the supervisor started.
+    pub started: Instant,
+    /// Open connections.
+    pub connections: AtomicUsize,
+    /// Counters of the sockets.
+    pub metrics: SocketMetrics,
+    settings: watch::Sender<Settings>,
+    arenas: AtomicU64,
+    draining: AtomicBool,
+    drained: Notify,
+}
+
+/// Binds a socket path for whoever may reach its directory. A stale socket is replaced; a path that is
+/// something else, or that somebody listens on, is not touched.
+pub fn bind(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
+    let taken = |why: &str| {
+        std::io::Error::new(
+            std::io::ErrorKind::AddrInUse,
+            format!("{}: {why}", path.display()),
+        )
+    };
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => return Err(taken("is there and is no socket")),
+        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+            return Err(taken("another process listens there"));
+        }
+        Ok(_) => std::fs::remove_file(path)?,
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path)
+        .map_err(|e| std::io::Error::new(e.kind(), format!("cannot listen on {}: {e}", path.display())))?;
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode))?;
+    Ok(listener)
+}
+
+impl Server {
+    /// A server over what is there.
+    pub fn new(
+        registry: Arc<Registry>,
+        devices: Vec<Arc<Device>>,
+        settings: watch::Sender<Settings>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            registry,
+            devices,
+            settings,
+            started: Instant::now(),
+            connections: AtomicUsize::new(0),
+            metrics: SocketMetrics::new(),
+            arenas: AtomicU64::new(1),
+            draining: AtomicBool::new(false),
+            drained: Notify::new(),
+        })
+    }
+
+    /// Accepts connections until dropped.
+    pub async fn accept(self: Arc<Self>, listener: UnixListener, admin: bool) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => self.clone().admit(stream, admin),
+                Err(e) => {
+                    tracing::warn!("cannot accept a connection: {e}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn admit(self: Arc<Self>, stream: UnixStream, admin: bool) {
+        let Ok(peer) = stream.peer_cred() else { return };
+        let tenant = peer.uid();
+        if tenant == overflow_uid() {
+            tracing::warn!("refusing a peer whose uid is not mapped here");
+            return;
+        }
+        if self.connections.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!(tenant, "refusing a connection: there are {MAX_CONNECTIONS}");
+            return;
+        }
+        self.metrics.connections.increment(1);
+        tokio::spawn(async move {
+            connection::serve(self.clone(), stream, tenant, admin).await;
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+
+    /// Current settings.
+    pub fn settings(&self) -> Settings {
+        *self.settings.borrow()
+    }
+
+    /// Changes settings, all or none; returns what they are now.
+    pub fn change_settings(
+        &self,
+        change: &HashMap<String, String>,
+    ) -> Result<HashMap<String, String>, ConfigError> {
+        let mut outcome = Ok(());
+        let changed = self.settings.send_if_modified(|settings| {
+            let mut wanted = *settings;
+            outcome = change
+                .iter()
+                .try_for_each(|(name, value)| wanted.set(name, value));
+            let news = outcome.is_ok() && wanted != *settings;
+            if news {
+                *settings = wanted;
+            }
+            news
+        });
+        outcome?;
+        if changed {
+            tracing::info!(?change, "settings changed");
+            self.devices.iter().for_each(|device| device.reconfigure());
+        }
+        Ok(self
+            .settings()
+            .values()
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect())
+    }
+
+    /// A name for an arena, never used twice.
+    pub fn next_arena(&self) -> u64 {
+        self.arenas.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether invocations are refused because the supervisor is about to end.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Refuses new invocations and returns when all accepted ones are answered; the supervisor ends
+    /// soon after.
+    pub async fn drain(&self) {
+        if !self.draining.swap(true, Ordering::AcqRel) {
+            tracing::info!("draining");
+        }
+        while self.devices.iter().any(|device| device.load() > 0) {
+            tokio::time::sleep(DRAIN_POLL).await;
+        }
+        self.drained.notify_one();
+    }
+
+    /// Returns once a drain is complete.
+    pub async fn wait_drained(&self) {
+        self.drained.notified().await;
+    }
+
+    /// Exports what changes without an event of its own.
+    pub async fn run_gauges(&self) {
+        loop {
+            for device in &self.devices {
+                let status = device.status();
+                device.metrics.queued.set(status.queued as f64);
+                device.metrics.running.set(status.running as f64);
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+/// The uid that stands for users who are not mapped into this namespace.
+fn overflow_uid() -> u32 {
+    static UID: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+    *UID.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+        text.ok()
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(65534)
+    })
+}

@@ -1,0 +1,58 @@
+//! The memory a worker shares with its client (arenas) and with the supervisor (staging), by number.
+
+use std::collections::HashMap;
+
+use pappus_protocol::to_worker::STAGING_ARENA;
+use pappus_protocol::{Fault, FaultCode};
+use pappus_shmem::Mapping;
+
+/// Every arena that is open, the staging arena included.
+#[derive(Debug)]
+pub struct Arenas {
+    mappings: HashMap<u64, Mapping>,
+}
+
+impl Arenas {
+    /// With nothing but the staging arena.
+    pub fn new(staging: Mapping) -> Self {
+        Self {
+            mappings: HashMap::from([(STAGING_ARENA, staging)]),
+        }
+    }
+
+    /// Whether there is an arena of that number.
+    pub fn contains(&self, arena: u64) -> bool {
+        self.mappings.contains_key(&arena)
+    }
+
+    /// Keeps an arena under its number.
+    pub fn insert(&mut self, arena: u64, mapping: Mapping) {
+        self.mappings.insert(arena, mapping);
+    }
+
+    /// Unmaps an arena; says whether there was one.
+    pub fn remove(&mut self, arena: u64) -> bool {
+        self.mappings.remove(&arena).is_some()
+    }
+
+    /// The mapping of an arena, once a range is known to lie inside.
+    pub fn range(&self, arena: u64, offset: u64, bytes: u64) -> Result<&Mapping, Fault> {
+        let bad = |message| Fault::new(FaultCode::BadInvoke, message);
+        let mapping = self
+            .mappings
+            .get(&arena)
+            .ok_or_else(|| bad(format!("arena {arena} is not open here")))?;
+        mapping
+            .range(offset, bytes)
+            .map_err(|e| bad(format!("arena {arena}: {e}")))?;
+        Ok(mapping)
+    }
+
+    /// Zeroes a range, as far as it exists.
+    pub fn zero(&self, arena: u64, offset: u64, bytes: u64) {
+        if let Some(mapping) = self.mappings.get(&arena) {
+            // A range outside was refused before anything was written to it.
+            let _ = mapping.zero(offset, bytes);
+        }
+    }
+}

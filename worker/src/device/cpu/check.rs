@@ -1,0 +1,303 @@
+//! The rules for modules, each with its own message: a module must be nothing but kernels over one
+//! memory, with no state that outlives a call and cannot be restored.
+
+use wasmparser::{
+    Data, DataKind, Element, ElementKind, Export, ExternalKind, FunctionBody, Global, Import, MemoryType,
+    Operator, Parser, Payload, TypeRef, ValType, Validator, WasmFeatures,
+};
+
+use super::layout::{MAX_LOW_BYTES, WASM_PAGE};
+use crate::device::MAX_MODULE_BYTES;
+
+/// Functions of a module.
+const MAX_FUNCTIONS: u32 = 16_384;
+/// Bytes of one function's body: compiling takes more than linear time and memory.
+const MAX_FUNCTION_BYTES: usize = 1 << 20;
+/// Exports of a module.
+const MAX_EXPORTS: u32 = 1024;
+/// Bytes of an export's name.
+const MAX_NAME_BYTES: usize = 255;
+/// Elements of all tables.
+const MAX_TABLE_ELEMENTS: u64 = 65_536;
+
+/// What the other steps need to know about a module that passed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Judged {
+    /// Names of its kernels.
+    pub(super) kernels: Vec<String>,
+    /// Bytes of its stack and data.
+    pub(super) low_bytes: u64,
+    /// How many functions it defines.
+    pub(super) functions: u32,
+}
+
+/// Judges a module; an error is for the kernel's author.
+pub(super) fn check(module: &[u8]) -> Result<Judged, String> {
+    if module.len() > MAX_MODULE_BYTES {
+        return Err(format!(
+            "the module has {} bytes, allowed are {MAX_MODULE_BYTES}",
+            module.len()
+        ));
+    }
+    if !Parser::is_core_wasm(module) {
+        return Err("this is no WebAssembly module (it does not start with `\\0asm` and version 1)".into());
+    }
+    let mut validator = Validator::new_with_features(features());
+    validator
+        .validate_all(module)
+        .map_err(|e| format!("not a valid module for this device: {e}"))?;
+    let mut checker = Checker::default();
+    for payload in Parser::new(0).parse_all(module) {
+        let payload = payload.map_err(malformed)?;
+        checker.payload(payload)?;
+    }
+    checker.finish()
+}
+
+/// What modules may be made of: what clang's `-msimd128 -mbulk-memory -mmutable-globals` emits.
+fn features() -> WasmFeatures {
+    WasmFeatures::MUTABLE_GLOBAL
+        | WasmFeatures::SATURATING_FLOAT_TO_INT
+        | WasmFeatures::SIGN_EXTENSION
+        | WasmFeatures::REFERENCE_TYPES
+        | WasmFeatures::MULTI_VALUE
+        | WasmFeatures::BULK_MEMORY
+        | WasmFeatures::SIMD
+        | WasmFeatures::FLOATS
+        | WasmFeatures::GC_TYPES
+}
+
+fn malformed(error: wasmparser::BinaryReaderError) -> String {
+    format!("malformed: {error}")
+}
+
+/// What has been seen so far.
+#[derive(Default)]
+struct Checker {
+    low_bytes: Option<u64>,
+    functions: u32,
+    /// The type index of every function, and which types are those of kernels.
+    function_types: Vec<u32>,
+    kernel_types: Vec<bool>,
+    /// The index of the one mutable global.
+    mutable_global: Option<u32>,
+    stack_pointer: Option<u32>,
+    kernels: Vec<String>,
+    table_elements: u64,
+    bodies: u32,
+}
+
+impl Checker {
+    fn payload(&mut self, payload: Payload<'_>) -> Result<(), String> {
+        match payload {
+            Payload::StartSection { .. } => {
+                Err("the module has a start function: nothing runs but kernels that are launched".into())
+            }
+            Payload::TypeSection(types) => {
+                for ty in types.into_iter_err_on_gc_types() {
+                    let ty = ty.map_err(malformed)?;
+                    let kernel = [ValType::I32, ValType::I32, ValType::I64, ValType::I64];
+                    self.kernel_types.push(ty.params() == kernel && ty.results().is_empty());
+                }
+                Ok(())
+            }
+            Payload::ImportSection(imports) => {
+                let mut imports = imports.into_imports();
+                imports.try_for_each(|import| self.import(&import.map_err(malformed)?))
+            }
+            Payload::FunctionSection(functions) => {
+                self.functions = functions.count();
+                if self.functions > MAX_FUNCTIONS {
+                    return Err(format!(
+                        "the module has {} functions, allowed are {MAX_FUNCTIONS}",
+                        self.functions
+                    ));
+                }
+                self.function_types = functions.into_iter().collect::<Result<_, _>>().map_err(malformed)?;
+                Ok(())
+            }
+            Payload::TableSection(tables) => tables.into_iter().try_for_each(|table| {
+                self.table_elements = self.table_elements.saturating_add(table.map_err(malformed)?.ty.initial);
+                match self.table_elements {
+                    0..=MAX_TABLE_ELEMENTS => Ok(()),
+                    more => Err(format!("tables of {more} elements, allowed are {MAX_TABLE_ELEMENTS}")),
+                }
+            }),
+            Payload::MemorySection(_) => {
+                Err("the module defines a memory of its own: link with --import-memory".into())
+            }
+            Payload::GlobalSection(globals) => (0..)
+                .zip(globals)
+                .try_for_each(|(index, global)| self.global(index, &global.map_err(malformed)?)),
+            Payload::ExportSection(exports) => {
+                if exports.count() > MAX_EXPORTS {
+                    return Err(format!("{} exports, allowed are {MAX_EXPORTS}", exports.count()));
+                }
+                exports
+                    .into_iter()
+                    .try_for_each(|export| self.export(&export.map_err(malformed)?))
+            }
+            Payload::ElementSection(elements) => (0..)
+                .zip(elements)
+                .try_for_each(|(index, element)| check_element(index, &element.map_err(malformed)?)),
+            Payload::DataSection(segments) => (0..)
+                .zip(segments)
+                .try_for_each(|(index, data)| self.data(index, &data.map_err(malformed)?)),
+            Payload::CodeSectionEntry(body) => {
+                self.bodies += 1;
+                check_body(self.bodies - 1, &body)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn import(&mut self, import: &Import<'_>) -> Result<(), String> {
+        match import.ty {
+            TypeRef::Memory(memory) if (import.module, import.name) == ("env", "memory") => {
+                self.memory(&memory)
+            }
+            _ => Err(format!(
+                "import `{}.{}`: a module may import nothing but its memory, as `env.memory`",
+                import.module, import.name
+            )),
+        }
+    }
+
+    fn memory(&mut self, memory: &MemoryType) -> Result<(), String> {
+        if memory.memory64 || memory.shared || memory.page_size_log2.is_some() {
+            return Err("env.memory must be an ordinary 32-bit memory with pages of 64 KiB".into());
+        }
+        let bytes = memory.initial.saturating_mul(WASM_PAGE);
+        if bytes > MAX_LOW_BYTES {
+            return Err(format!(
+                "stack and data take {bytes} bytes (the minimum of env.memory), allowed are {MAX_LOW_BYTES}"
+            ));
+        }
+        self.low_bytes = Some(bytes);
+        Ok(())
+    }
+
+    fn global(&mut self, index: u32, global: &Global<'_>) -> Result<(), String> {
+        if !global.ty.mutable {
+            return Ok(());
+        }
+        if global.ty.content_type != ValType::I32 || self.mutable_global.is_some() {
+            return Err(format!(
+                "global {index} is mutable: the only mutable global may be `__stack_pointer`, an i32"
+            ));
+        }
+        self.mutable_global = Some(index);
+        Ok(())
+    }
+
+    fn export(&mut self, export: &Export<'_>) -> Result<(), String> {
+        let name = export.name;
+        if name.len() > MAX_NAME_BYTES {
+            return Err(format!(
+                "an export's name has {} bytes, allowed are {MAX_NAME_BYTES}",
+                name.len()
+            ));
+        }
+        match export.kind {
+            ExternalKind::Func => {
+                let ty = self.function_types.get(export.index as usize);
+                let kernel = ty.and_then(|&ty| self.kernel_types.get(ty as usize));
+                if kernel != Some(&true) {
+                    return Err(format!(
+                        "export `{name}` is no kernel: the type must be (i32 args, i32 launch, i64 first, i64 \
+                         count) without results"
+                    ));
+                }
+                self.kernels.push(name.to_owned());
+            }
+            ExternalKind::Global => {
+                if name == "__stack_pointer" {
+                    self.stack_pointer = Some(export.index);
+                }
+            }
+            ExternalKind::Table => {
+                return Err(format!("export `{name}` is a table: tables must be the module's own"));
+            }
+            _ => {
+                return Err(format!(
+                    "export `{name}` is neither a kernel nor a global: nothing else may be exported"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn data(&self, index: u32, data: &Data<'_>) -> Result<(), String> {
+        let DataKind::Active { offset_expr, .. } = &data.kind else {
+            return Err(format!(
+                "data segment {index} is passive: data must be in place when a call starts"
+            ));
+        };
+        let mut offset = offset_expr.get_operators_reader();
+        let at = match offset.read().map_err(malformed)? {
+            Operator::I32Const { value } => u64::from(value as u32),
+            _ => return Err(format!("data segment {index} has no constant address")),
+        };
+        let (end, low) = (at + data.data.len() as u64, self.low_bytes.unwrap_or(0));
+        if end > low {
+            return Err(format!(
+                "data segment {index} ends at {end}, beyond the {low} bytes that env.memory starts with"
+            ));
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Judged, String> {
+        let low_bytes = self
+            .low_bytes
+            .ok_or("the module does not import its memory as `env.memory`: link with --import-memory")?;
+        if let Some(index) = self.mutable_global.filter(|_| self.mutable_global != self.stack_pointer) {
+            return Err(format!(
+                "global {index} is mutable: the only mutable global may be the one exported as `__stack_pointer`"
+            ));
+        }
+        if self.kernels.is_empty() {
+            return Err("the module exports no kernel".into());
+        }
+        Ok(Judged {
+            kernels: self.kernels,
+            low_bytes,
+            functions: self.functions,
+        })
+    }
+}
+
+fn check_element(index: u32, element: &Element<'_>) -> Result<(), String> {
+    match element.kind {
+        ElementKind::Active { .. } => Ok(()),
+        _ => Err(format!(
+            "element segment {index} is not active: tables must be complete when a call starts"
+        )),
+    }
+}
+
+fn check_body(index: u32, body: &FunctionBody<'_>) -> Result<(), String> {
+    let bytes = body.as_bytes().len();
+    if bytes > MAX_FUNCTION_BYTES {
+        return Err(format!(
+            "function {index} has {bytes} bytes, allowed are {MAX_FUNCTION_BYTES}: split it"
+        ));
+    }
+    let mut operators = body.get_operators_reader().map_err(malformed)?;
+    while !operators.eof() {
+        let (name, why) = match operators.read().map_err(malformed)? {
+            Operator::MemoryGrow { .. } => ("memory.grow", "memory has a fixed size"),
+            Operator::MemoryInit { .. } => ("memory.init", "data is in place when a call starts"),
+            Operator::DataDrop { .. } => ("data.drop", "segments stay for the next call"),
+            Operator::ElemDrop { .. } => ("elem.drop", "segments stay for the next call"),
+            Operator::TableSet { .. } => ("table.set", "tables must not change"),
+            Operator::TableGrow { .. } => ("table.grow", "tables must not change"),
+            Operator::TableFill { .. } => ("table.fill", "tables must not change"),
+            Operator::TableCopy { .. } => ("table.copy", "tables must not change"),
+            Operator::TableInit { .. } => ("table.init", "tables must not change"),
+            _ => continue,
+        };
+        return Err(format!("function {index} uses {name}: {why}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! A loaded function: its modules side by side in one store, its kernels by their blueprint index.
+
+use pappus_protocol::{Fault, FaultCode};
+use pappus_shmem::{Judged, Mapping};
+use std::sync::Arc;
+use wasmtime::{Engine, Store};
+
+use super::layout::{POOL_AT, WEIGHTS_END};
+use super::memory::{Handover, Pool, weights_at};
+use super::module::{KernelFn, LoadedModule, mapping};
+use crate::device::FunctionImage;
+
+/// A function ready to run on the CPU.
+pub struct Function {
+    pub(super) store: Store<()>,
+    pub(super) modules: Vec<LoadedModule>,
+    pub(super) kernels: Vec<Kernel>,
+    pub(super) weights: Option<Weights>,
+    /// The pool its memories are mapped on.
+    pool: Option<Arc<Pool>>,
+}
+
+/// A kernel of the blueprint.
+pub(super) struct Kernel {
+    pub(super) name: String,
+    pub(super) module: usize,
+    pub(super) entry: KernelFn,
+}
+
+/// The function's weights.
+#[derive(Debug)]
+pub(super) struct Weights {
+    /// The host's view, for copies out of weights.
+    pub(super) mapping: Mapping,
+    /// Their address in linear memory.
+    pub(super) at: u64,
+}
+
+impl Function {
+    pub(super) fn load(
+        engine: &Engine,
+        handover: &Handover,
+        pool: &Arc<Pool>,
+        image: FunctionImage<'_>,
+    ) -> Result<Self, Fault> {
+        let load = |message| Fault::new(FaultCode::Load, message);
+        let blueprint = image.blueprint;
+        if image.modules.len() != blueprint.modules().len() {
+            return Err(load(format!(
+                "the blueprint names {} modules, {} were given",
+                blueprint.modules().len(),
+                image.modules.len()
+            )));
+        }
+        let weights = image.weights.as_ref().map(Weights::map).transpose()?;
+        let mut function = Self {
+            store: Store::new(engine, ()),
+            modules: Vec::with_capacity(image.modules.len()),
+            kernels: Vec::with_capacity(blueprint.kernels().len()),
+            weights,
+            pool: None,
+        };
+        for (file, module) in image.modules.into_iter().zip(blueprint.modules()) {
+            let store = &mut function.store;
+            let loaded = LoadedModule::load(engine, store, handover, file, image.weights.as_ref());
+            let loaded = loaded.map_err(|fault| Fault {
+                message: format!("module `{}`: {}", module.name, fault.message),
+                ..fault
+            })?;
+            function.modules.push(loaded);
+        }
+        for kernel in blueprint.kernels() {
+            let module = function.modules.get(kernel.module);
+            let entry = module.and_then(|module| module.kernel(&mut function.store, &kernel.symbol));
+            let entry = entry.ok_or_else(|| load(format!("the module has no kernel `{}`", kernel.symbol)))?;
+            function.kernels.push(Kernel {
+                name: kernel.name.clone(),
+                module: kernel.module,
+                entry,
+            });
+        }
+        function.adopt(pool)?;
+        Ok(function)
+    }
+
+    /// Maps the pool, unless it is the one that is mapped.
+    pub(super) fn adopt(&mut self, pool: &Arc<Pool>) -> Result<(), Fault> {
+        if self.pool.as_ref().is_some_and(|own| Arc::ptr_eq(own, pool)) {
+            return Ok(());
+        }
+        let weights_at = self.weights.as_ref().map_or(WEIGHTS_END, |weights| weights.at);
+        if POOL_AT + pool.mapping.bytes() > weights_at {
+            return Err(Fault::new(
+                FaultCode::OutOfMemory,
+                format!(
+                    "the worker's lease of {} bytes and {} bytes of weights do not fit into the 4 GiB that a \
+                     kernel on this device can address: lease less or use smaller weights",
+                    pool.bytes,
+                    WEIGHTS_END - weights_at
+                ),
+            ));
+        }
+        self.pool = None;
+        for module in &mut self.modules {
+            module.map_pool(pool)?;
+        }
+        self.pool = Some(pool.clone());
+        Ok(())
+    }
+
+    /// Restores every module that ran.
+    pub(super) fn restore(&mut self) -> Result<(), Fault> {
+        for module in &mut self.modules {
+            module.restore(&mut self.store)?;
+        }
+        Ok(())
+    }
+}
+
+impl Weights {
+    fn map(memfd: &Judged) -> Result<Self, Fault> {
+        if memfd.bytes() > WEIGHTS_END - POOL_AT {
+            return Err(Fault::new(
+                FaultCode::Load,
+                format!(
+                    "{} bytes of weights, a kernel on this device can address at most {}",
+                    memfd.bytes(),
+                    WEIGHTS_END - POOL_AT
+                ),
+            ));
+        }
+        Ok(Self {
+            mapping: Mapping::read_only(memfd).map_err(mapping)?,
+            at: weights_at(memfd.bytes()),
+        })
+    }
+}

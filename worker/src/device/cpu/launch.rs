@@ -1,0 +1,179 @@
+//! Executing a plan's steps: launches in ranges of blocks between which the deadline is checked,
+//! copies and fills within the pool.
+
+use std::time::{Duration, Instant};
+
+use pappus_blueprint::limits::PARAM_BYTES;
+use pappus_blueprint::{Plan, Space, Step};
+use pappus_protocol::{Fault, FaultCode, now_ns};
+
+use super::function::Function;
+use super::layout::{ARGS_AT, LAUNCH_AT, LaunchRecord, POOL_AT, SCRATCH_AT};
+use super::memory::Pool;
+use super::module::mapping;
+
+/// How long one range of blocks should take: short beside a deadline, long beside a call (20 ns).
+const RANGE: Duration = Duration::from_micros(750);
+
+/// Slots of the longest parameter list.
+const MAX_SLOTS: usize = PARAM_BYTES as usize / 8;
+
+/// One call's execution.
+pub(super) struct Execution<'a> {
+    pub(super) function: &'a mut Function,
+    pub(super) pool: &'a Pool,
+    pub(super) plan: &'a Plan,
+    pub(super) deadline_ns: u64,
+}
+
+impl Execution<'_> {
+    /// Executes all steps.
+    pub(super) fn run(&mut self) -> Result<(), Fault> {
+        let plan = self.plan;
+        self.steps(&plan.steps)
+    }
+
+    /// Executes steps; repeats nest, no deeper than the blueprint's limit.
+    fn steps(&mut self, steps: &[Step]) -> Result<(), Fault> {
+        let mut rest = steps;
+        while let [step, after @ ..] = rest {
+            rest = after;
+            match *step {
+                Step::Repeat { count, body } => {
+                    let (body, behind) = after.split_at_checked(body as usize).ok_or_else(broken)?;
+                    rest = behind;
+                    for _ in 0..count {
+                        self.steps(body)?;
+                    }
+                }
+                Step::Launch { .. } => self.launch(step)?,
+                Step::Copy { from, to, bytes } => {
+                    let source = match from.space {
+                        Space::Pool => &self.pool.mapping,
+                        Space::Weights => &self.function.weights.as_ref().ok_or_else(broken)?.mapping,
+                    };
+                    let copied = self.pool.mapping.copy_from(to, source, from.offset, bytes);
+                    copied.map_err(|_| broken())?;
+                    self.check_deadline(None)?;
+                }
+                Step::Fill { offset, bytes, byte } => {
+                    self.pool.mapping.fill(offset, bytes, byte).map_err(|_| broken())?;
+                    self.check_deadline(None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, step: &Step) -> Result<(), Fault> {
+        let &Step::Launch { kernel, grid, block, shared_bytes, ref params } = step else {
+            return Err(broken());
+        };
+        let mut slots = [0; MAX_SLOTS];
+        let slots = self.write_params(params.start as usize..params.end as usize, &mut slots)?;
+        let function = &mut *self.function;
+        let entry = function.kernels.get(kernel as usize).ok_or_else(broken)?;
+        let module = function.modules.get_mut(entry.module).ok_or_else(broken)?;
+        module.used = true;
+        module.memory.expose_pool(self.plan.pool_bytes).map_err(mapping)?;
+        module.memory.provide_scratch(shared_bytes).map_err(mapping)?;
+        let record = LaunchRecord { grid, block, shared_bytes, shared_at: SCRATCH_AT };
+        module.memory.write_call(&record, slots);
+
+        let blocks: u64 = grid.iter().copied().map(u64::from).product();
+        // Nothing is known about the kernel on these sizes: start with one block and feel the way up.
+        let (mut first, mut count) = (0, 1);
+        let mut before = Instant::now();
+        while first < blocks {
+            count = count.min(blocks - first);
+            let entry = &self.function.kernels[kernel as usize];
+            let ran = entry.entry.call(&mut self.function.store, (ARGS_AT, LAUNCH_AT, first, count));
+            ran.map_err(|error| trap(kernel, &entry.name, &error))?;
+            first += count;
+            self.check_deadline(Some(kernel))?;
+            let now = Instant::now();
+            count = next_range(count, now - before);
+            before = now;
+        }
+        Ok(())
+    }
+
+    /// Collects the slots of a parameter list, with addresses filled in.
+    fn write_params<'s>(
+        &self,
+        params: std::ops::Range<usize>,
+        slots: &'s mut [u64; MAX_SLOTS],
+    ) -> Result<&'s [u64], Fault> {
+        let table = &self.plan.params;
+        let list = table.params.get(params).ok_or_else(broken)?;
+        let (Some(first), Some(last)) = (list.first(), list.last()) else {
+            return Ok(&[]);
+        };
+        let (start, end) = (first.slot as usize, last.slot as usize + last.bytes.div_ceil(8) as usize);
+        let from = table.slots.get(start..end).ok_or_else(broken)?;
+        let slots = slots.get_mut(..from.len()).ok_or_else(broken)?;
+        slots.copy_from_slice(from);
+        // Relocations lie in the order of their slots.
+        let behind = table.relocations.partition_point(|r| (r.slot as usize) < start);
+        for relocation in table.relocations[behind..].iter().take_while(|r| (r.slot as usize) < end) {
+            let base = match relocation.space {
+                Space::Pool => POOL_AT,
+                Space::Weights => self.function.weights.as_ref().map_or(0, |weights| weights.at),
+            };
+            slots[relocation.slot as usize - start] = base + relocation.addend;
+        }
+        Ok(slots)
+    }
+
+    fn check_deadline(&self, kernel: Option<u32>) -> Result<(), Fault> {
+        if now_ns() <= self.deadline_ns {
+            return Ok(());
+        }
+        let name = kernel.and_then(|kernel| self.function.kernels.get(kernel as usize));
+        let message = match name {
+            Some(kernel) => format!("the deadline passed in kernel `{}`", kernel.name),
+            None => "the deadline passed".to_owned(),
+        };
+        Err(Fault { code: FaultCode::Deadline, kernel, message })
+    }
+}
+
+/// The next number of blocks after `count` took `took`.
+fn next_range(count: u64, took: Duration) -> u64 {
+    let fitting = u128::from(count) * RANGE.as_nanos() / took.as_nanos().max(1);
+    u64::try_from(fitting).unwrap_or(u64::MAX).clamp(1, count.saturating_mul(8))
+}
+
+/// A plan that does not fit its function: the planner's fault or ours, never the caller's.
+#[cold]
+pub(super) fn broken() -> Fault {
+    Fault::new(FaultCode::Internal, "the plan does not fit the function it was made for")
+}
+
+/// What a kernel did wrong, in words. Only the trap's own: wasmtime adds host addresses to some.
+#[cold]
+fn trap(kernel: u32, name: &str, error: &wasmtime::Error) -> Fault {
+    let cause = match error.downcast_ref::<wasmtime::Trap>() {
+        Some(trap) => trap.to_string(),
+        None => "it cannot be called".to_owned(),
+    };
+    let cause = cause.strip_prefix("wasm trap: ").unwrap_or(&cause);
+    Fault {
+        code: FaultCode::KernelTrap,
+        kernel: Some(kernel),
+        message: format!("kernel `{name}` trapped: {cause}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_grow_fast_and_settle_at_the_aim() {
+        assert_eq!(next_range(1, Duration::ZERO), 8);
+        assert_eq!(next_range(1000, Duration::from_micros(1500)), 500);
+        assert_eq!(next_range(1, Duration::from_secs(9)), 1);
+        assert_eq!(next_range(u64::MAX, Duration::from_nanos(1)), u64::MAX);
+    }
+}

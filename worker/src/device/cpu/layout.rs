@@ -1,0 +1,77 @@
+//! The linear memory that a kernel sees, and how kernels are called: the ABI of wasm modules.
+//!
+//! ```text
+//! 0            low        32 MiB           64 MiB                                        4 GiB
+//! | stack, data |           | call | scratch | pool … lease        weights, read-only |    |
+//!   private, per module       private          the worker's, shared   the function's
+//! ```
+//! Everything between is unreachable, and so is the last page: a stray access traps.
+//!
+//! A kernel is an export of type `(args: i32, launch: i32, first: i64, count: i64) -> ()`. It runs the
+//! blocks `first .. first + count` of the linearised grid, x fastest. `args` is the address of the
+//! parameters in slots of 8 bytes, `launch` that of a [`LaunchRecord`].
+
+/// Address space of a 32-bit linear memory.
+pub const MEMORY_BYTES: u64 = 1 << 32;
+/// Unreachable bytes behind it, so that an address plus a constant offset needs no check.
+pub const GUARD_BYTES: u64 = 32 << 20;
+/// A page of wasm.
+pub const WASM_PAGE: u64 = 64 << 10;
+/// A page of the host.
+pub const HOST_PAGE: u64 = 4096;
+
+/// The most that a module's stack and data may take.
+pub const MAX_LOW_BYTES: u64 = 32 << 20;
+/// The launch record.
+pub const LAUNCH_AT: u32 = 32 << 20;
+/// The parameters of the launch.
+pub const ARGS_AT: u32 = LAUNCH_AT + 64;
+/// Launch record and parameters.
+pub const CALL_BYTES: u64 = 2 * HOST_PAGE;
+/// Dynamic shared memory: reachable as far as launches of the module asked for some.
+pub const SCRATCH_AT: u32 = LAUNCH_AT + (64 << 10);
+/// The most shared memory of a launch.
+pub const MAX_SCRATCH_BYTES: u64 = 256 << 10;
+/// The pool, at the same place in every module.
+pub const POOL_AT: u64 = 64 << 20;
+/// Weights end here.
+pub const WEIGHTS_END: u64 = MEMORY_BYTES - WASM_PAGE;
+/// The longest pool, for functions without weights.
+pub const MAX_LEASE_BYTES: u64 = WEIGHTS_END - POOL_AT;
+
+/// What a kernel finds at `launch`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct LaunchRecord {
+    /// Blocks along x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block along x, y, z.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared_bytes: u32,
+    /// Its address.
+    pub shared_at: u32,
+}
+
+impl LaunchRecord {
+    /// The record as it lies in memory.
+    pub fn to_bytes(self) -> [u8; 32] {
+        let [gx, gy, gz] = self.grid;
+        let [bx, by, bz] = self.block;
+        let mut bytes = [0; 32];
+        let words = [gx, gy, gz, bx, by, bz, self.shared_bytes, self.shared_at];
+        for (slot, word) in bytes.chunks_exact_mut(4).zip(words) {
+            slot.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+const _: () = {
+    use pappus_blueprint::limits;
+    assert!(limits::PARAM_BYTES <= CALL_BYTES - (ARGS_AT - LAUNCH_AT) as u64);
+    assert!(limits::SHARED_BYTES <= MAX_SCRATCH_BYTES);
+    assert!(CALL_BYTES <= (SCRATCH_AT - LAUNCH_AT) as u64);
+    assert!(SCRATCH_AT as u64 + MAX_SCRATCH_BYTES <= POOL_AT);
+    assert!(MAX_LOW_BYTES <= LAUNCH_AT as u64);
+};

@@ -1,0 +1,222 @@
+//! The linear memory of one module: the only `unsafe` of the CPU device besides mapping machine code.
+//!
+//! Kernels and this file write to it in turns, on one thread: wasmtime holds no reference into a memory
+//! while no kernel runs, and the parts written here are mapped for as long as the value lives.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::AsFd;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pappus_shmem::{Judged, Mapping, Protection, Reservation};
+
+use super::layout::*;
+
+/// The worker's pool: shared memory, so that every module sees the same bytes at the same place.
+#[derive(Debug)]
+pub(super) struct Pool {
+    memfd: Judged,
+    /// The host's view; what is copied in and out goes through it.
+    pub(super) mapping: Mapping,
+    /// Usable bytes.
+    pub(super) bytes: u64,
+}
+
+impl Pool {
+    pub(super) fn new(bytes: u64) -> std::io::Result<Self> {
+        let pages = bytes.max(1).next_multiple_of(HOST_PAGE);
+        let memfd = pappus_shmem::memfd::arena("pappus-pool", pages).map_err(std::io::Error::other)?;
+        let mapping = Mapping::writable(&memfd)?;
+        Ok(Self {
+            memfd,
+            mapping,
+            bytes,
+        })
+    }
+}
+
+/// Hands a prepared memory to the next instance: wasmtime asks its memory creator in the middle of an
+/// instantiation, and tells it nothing about the module.
+#[derive(Debug, Default)]
+pub(super) struct Handover {
+    next: Mutex<Option<Arc<Reservation>>>,
+}
+
+// SAFETY: every reservation is as large as the engine's settings demand, unmapped where not prepared,
+// and handed out once.
+unsafe impl wasmtime::MemoryCreator for Handover {
+    fn new_memory(
+        &self,
+        _: wasmtime::MemoryType,
+        minimum: usize,
+        _: Option<usize>,
+        reserved: Option<usize>,
+        guard: usize,
+    ) -> Result<Box<dyn wasmtime::LinearMemory>, String> {
+        let range = self.next.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let range = range.ok_or("the module defines a memory that nobody prepared")?;
+        let expected = (MEMORY_BYTES as usize, GUARD_BYTES as usize);
+        if minimum != expected.0 || reserved != Some(expected.0) || guard != expected.1 {
+            return Err("the machine code is for another memory layout".into());
+        }
+        Ok(Box::new(Handed(range)))
+    }
+}
+
+struct Handed(Arc<Reservation>);
+
+// SAFETY: the whole reservation lives as long as this value and never moves.
+unsafe impl wasmtime::LinearMemory for Handed {
+    fn byte_size(&self) -> usize {
+        MEMORY_BYTES as usize
+    }
+
+    fn byte_capacity(&self) -> usize {
+        MEMORY_BYTES as usize
+    }
+
+    fn grow_to(&mut self, _: usize) -> wasmtime::Result<()> {
+        Err(wasmtime::Error::msg("memories do not grow"))
+    }
+
+    fn as_ptr(&self) -> *mut u8 {
+        self.0.base()
+    }
+}
+
+/// The linear memory of one module.
+#[derive(Debug)]
+pub(super) struct LinearMemory {
+    range: Arc<Reservation>,
+    low_bytes: usize,
+    /// What the low part holds when a call starts: `data` at `data_at`, zeros around it.
+    data: Box<[u8]>,
+    data_at: usize,
+    /// Mapped bytes of shared memory.
+    scratch_bytes: usize,
+    /// Mapped and reachable bytes of the pool.
+    pool_mapped: usize,
+    pool_reachable: usize,
+}
+
+impl LinearMemory {
+    /// A memory with its low part, the call's page and the weights.
+    pub(super) fn new(low_bytes: u64, weights: Option<&Judged>) -> std::io::Result<Self> {
+        let range = Reservation::new((MEMORY_BYTES + GUARD_BYTES) as usize)?;
+        let low_bytes = low_bytes.min(MAX_LOW_BYTES) as usize;
+        if low_bytes > 0 {
+            range.map_private(0, low_bytes)?;
+        }
+        range.map_private(LAUNCH_AT as usize, CALL_BYTES as usize)?;
+        if let Some(weights) = weights {
+            let (at, bytes) = (weights_at(weights.bytes()) as usize, weights.bytes() as usize);
+            range.map_shared(at, bytes, weights.as_fd(), Protection::ReadOnly)?;
+        }
+        Ok(Self {
+            range: Arc::new(range),
+            low_bytes,
+            data: Box::default(),
+            data_at: 0,
+            scratch_bytes: 0,
+            pool_mapped: 0,
+            pool_reachable: 0,
+        })
+    }
+
+    /// Makes it the memory of the next instance.
+    pub(super) fn offer(&self, handover: &Handover) {
+        *handover.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.range.clone());
+    }
+
+    /// Remembers what the low part holds now, right after instantiation, as what every call starts from.
+    pub(super) fn remember(&mut self) {
+        let mut low = vec![0; self.low_bytes];
+        // SAFETY: `low_bytes` are mapped at the base; `low` is as long.
+        unsafe { ptr::copy_nonoverlapping(self.range.base(), low.as_mut_ptr(), self.low_bytes) };
+        let first = low.iter().position(|&byte| byte != 0).unwrap_or(0);
+        let end = low.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        self.data = low[first..end.max(first)].into();
+        self.data_at = first;
+    }
+
+    /// Maps another pool in place of the one before; nothing of it is reachable yet.
+    pub(super) fn map_pool(&mut self, pool: &Pool) -> std::io::Result<()> {
+        self.range.unmap(POOL_AT as usize, self.pool_mapped.max(HOST_PAGE as usize))?;
+        (self.pool_mapped, self.pool_reachable) = (0, 0);
+        let bytes = pool.mapping.bytes() as usize;
+        self.range
+            .map_shared(POOL_AT as usize, bytes, pool.memfd.as_fd(), Protection::ReadWrite)?;
+        self.range.protect(POOL_AT as usize, bytes, None)?;
+        self.pool_mapped = bytes;
+        Ok(())
+    }
+
+    /// Makes the pool's first `bytes` reachable and no more: what a call does not own, it cannot leave
+    /// anything in. Costs a system call when the size changes.
+    pub(super) fn expose_pool(&mut self, bytes: u64) -> std::io::Result<()> {
+        let (now, next) = (self.pool_reachable, bytes.next_multiple_of(HOST_PAGE) as usize);
+        let at = |offset: usize| POOL_AT as usize + offset;
+        if next > now {
+            let allowed = Some(Protection::ReadWrite);
+            self.range.protect(at(now), next - now, allowed)?;
+        } else if next < now {
+            self.range.protect(at(next), now - next, None)?;
+        }
+        self.pool_reachable = next;
+        Ok(())
+    }
+
+    /// Writes a launch and its parameters where the kernel looks for them.
+    pub(super) fn write_call(&mut self, launch: &LaunchRecord, slots: &[u64]) {
+        let launch = launch.to_bytes();
+        let bytes = (slots.len() * 8).min((CALL_BYTES - u64::from(ARGS_AT - LAUNCH_AT)) as usize);
+        // SAFETY: the call's pages are mapped, `bytes` was cut to what is left of them behind the launch,
+        // and `slots` holds at least as many. The parts do not overlap: 32 bytes end before ARGS_AT.
+        unsafe {
+            let base = self.range.base();
+            ptr::copy_nonoverlapping(launch.as_ptr(), base.add(LAUNCH_AT as usize), launch.len());
+            ptr::copy_nonoverlapping(slots.as_ptr().cast(), base.add(ARGS_AT as usize), bytes);
+        }
+    }
+
+    /// Provides `bytes` of zeroed shared memory.
+    pub(super) fn provide_scratch(&mut self, bytes: u32) -> std::io::Result<()> {
+        let needed = u64::from(bytes).min(MAX_SCRATCH_BYTES).next_multiple_of(HOST_PAGE) as usize;
+        if needed > self.scratch_bytes {
+            self.range.map_private(SCRATCH_AT as usize, needed)?;
+            self.scratch_bytes = needed;
+        } else {
+            self.zero_scratch(needed);
+        }
+        Ok(())
+    }
+
+    fn zero_scratch(&mut self, bytes: usize) {
+        // SAFETY: `scratch_bytes` are mapped there.
+        unsafe {
+            let scratch = self.range.base().add(SCRATCH_AT as usize);
+            ptr::write_bytes(scratch, 0, bytes.min(self.scratch_bytes));
+        }
+    }
+
+    /// Restores everything that is private to the module to what it was before its first call.
+    pub(super) fn restore(&mut self) {
+        let data_end = self.data_at + self.data.len();
+        // SAFETY: `low_bytes` are mapped at the base, and `data` was cut out of as many at `data_at`.
+        unsafe {
+            let base = self.range.base();
+            ptr::write_bytes(base, 0, self.data_at);
+            ptr::copy_nonoverlapping(self.data.as_ptr(), base.add(self.data_at), self.data.len());
+            ptr::write_bytes(base.add(data_end), 0, self.low_bytes - data_end);
+        }
+        // SAFETY: the call's pages are mapped there.
+        unsafe { ptr::write_bytes(self.range.base().add(LAUNCH_AT as usize), 0, CALL_BYTES as usize) };
+        self.zero_scratch(self.scratch_bytes);
+    }
+}
+
+/// Where weights of that length start.
+pub(super) fn weights_at(bytes: u64) -> u64 {
+    WEIGHTS_END - bytes.next_multiple_of(WASM_PAGE).min(WEIGHTS_END)
+}

@@ -1,0 +1,186 @@
+//! The built-in device: wasm kernels on the worker's own thread.
+//!
+//! In reading order:
+//! - [`layout`]: the ABI of wasm modules.
+//! - `check`, `rewrite`, `bulk`, [`compiler`]: from a module to machine code (the compiling role).
+//! - `engine`: the settings that both roles share.
+//! - `memory`, `module`, `function`: from machine code to something that runs (the serving role).
+//! - `launch`: running it.
+
+mod bulk;
+mod check;
+pub mod compiler;
+mod engine;
+mod function;
+pub mod layout;
+mod launch;
+mod memory;
+mod module;
+mod rewrite;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use pappus_protocol::from_worker::{Done, Hello};
+use pappus_protocol::{Fault, FaultCode, now_ns};
+use pappus_shmem::{Mapping, memfd};
+use wasmtime::Engine;
+
+use self::memory::{Handover, Pool};
+use super::{Call, CopyIn, Device, FunctionImage, Source};
+pub use function::Function;
+
+/// Bytes read from a descriptor at a time; they pass through the cache on their way to the pool.
+const BOUNCE_BYTES: usize = 64 << 10;
+
+/// The CPU: one lane, synchronous.
+pub struct Cpu {
+    engine: Engine,
+    handover: Arc<Handover>,
+    hello: Hello,
+    pool: Arc<Pool>,
+    bounce: Box<[u8]>,
+    finished: Option<Result<Done, Fault>>,
+    /// Bytes of the pool that the last call may have written.
+    used_bytes: u64,
+    clear_ns: u64,
+}
+
+impl Cpu {
+    /// The device, without a lease.
+    pub fn new() -> Result<Self, Fault> {
+        let handover = Arc::new(Handover::default());
+        Ok(Self {
+            engine: engine::serving(handover.clone())?,
+            handover,
+            // Only a compiler knows what its code depends on; it is asked once and dropped.
+            hello: engine::hello(&engine::compiling()?),
+            pool: Arc::new(Pool::new(0).map_err(module::mapping)?),
+            bounce: vec![0; BOUNCE_BYTES].into(),
+            finished: None,
+            used_bytes: 0,
+            clear_ns: 0,
+        })
+    }
+
+    fn execute(&mut self, function: &mut Function, call: &Call<'_>) -> Result<Done, Fault> {
+        if now_ns() > call.deadline_ns {
+            return Err(Fault::new(FaultCode::Deadline, "the deadline passed before the call ran"));
+        }
+        function.adopt(&self.pool)?;
+        let start = Instant::now();
+        // From here on the range is dirty, however this ends.
+        self.used_bytes = call.plan.pool_bytes;
+        for input in call.inputs {
+            self.copy_in(input, call)?;
+        }
+        let copied_in = Instant::now();
+        let mut execution = launch::Execution {
+            function,
+            pool: &self.pool,
+            plan: call.plan,
+            deadline_ns: call.deadline_ns,
+        };
+        execution.run()?;
+        let executed = Instant::now();
+        for output in call.outputs {
+            let arena = call.arenas.range(output.arena, output.offset, output.bytes)?;
+            let copied = arena.copy_from(output.offset, &self.pool.mapping, output.from, output.bytes);
+            copied.map_err(|_| launch::broken())?;
+        }
+        let ns = |from: Instant, to: Instant| ((to - from).as_nanos() as u64).into();
+        Ok(Done {
+            copy_in_ns: ns(start, copied_in),
+            execute_ns: ns(copied_in, executed),
+            copy_out_ns: ns(executed, Instant::now()),
+            clear_ns: std::mem::take(&mut self.clear_ns).into(),
+        })
+    }
+
+    fn copy_in(&mut self, input: &CopyIn, call: &Call<'_>) -> Result<(), Fault> {
+        let pool = &self.pool.mapping;
+        match input.from {
+            Source::Arena(arena) => {
+                let arena = call.arenas.range(arena, input.offset, input.bytes)?;
+                let copied = pool.copy_from(input.to, arena, input.offset, input.bytes);
+                copied.map_err(|_| launch::broken())
+            }
+            Source::Descriptor(index) => {
+                let fd = call.descriptors.get(index).ok_or_else(launch::broken)?;
+                let mut done = 0;
+                while done < input.bytes {
+                    let part = (input.bytes - done).min(BOUNCE_BYTES as u64) as usize;
+                    let part = &mut self.bounce[..part];
+                    let at = input.offset.saturating_add(done);
+                    memfd::read_exact_at(std::os::fd::AsFd::as_fd(fd), at, part).map_err(|e| {
+                        Fault::new(
+                            FaultCode::BadInvoke,
+                            format!("reading {} bytes at {at} of descriptor {index}: {e}", part.len()),
+                        )
+                    })?;
+                    pool.write(input.to + done, part).map_err(|_| launch::broken())?;
+                    done += part.len() as u64;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Device for Cpu {
+    type Function = Function;
+
+    fn hello(&self) -> Hello {
+        self.hello.clone()
+    }
+
+    fn lanes(&self) -> usize {
+        1
+    }
+
+    fn lease(&mut self, bytes: u64) -> Result<(), Fault> {
+        if bytes > layout::MAX_LEASE_BYTES {
+            return Err(Fault::new(
+                FaultCode::OutOfMemory,
+                format!(
+                    "a lease of {bytes} bytes, a kernel on this device can address at most {}",
+                    layout::MAX_LEASE_BYTES
+                ),
+            ));
+        }
+        if bytes != self.pool.bytes {
+            self.pool = Arc::new(Pool::new(bytes).map_err(module::mapping)?);
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {
+        Function::load(&self.engine, &self.handover, &self.pool, image)
+    }
+
+    /// The CPU copies through the arena's own mapping.
+    fn map_arena(&mut self, _: u64, _: &Mapping) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn unmap_arena(&mut self, _: u64) {}
+
+    fn start(&mut self, _: usize, function: &mut Function, call: &Call<'_>) {
+        self.finished = Some(self.execute(function, call));
+    }
+
+    fn poll(&mut self, _: usize) -> Option<Result<Done, Fault>> {
+        self.finished.take()
+    }
+
+    fn clear(&mut self, _: usize, function: &mut Function) -> Result<(), Fault> {
+        let start = Instant::now();
+        // Kernels reach whole pages.
+        let used = std::mem::take(&mut self.used_bytes).next_multiple_of(layout::HOST_PAGE);
+        let used = used.min(self.pool.mapping.bytes());
+        self.pool.mapping.zero(0, used).map_err(|_| launch::broken())?;
+        function.restore()?;
+        self.clear_ns = start.elapsed().as_nanos() as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! One module of a loaded function: machine code mapped from its file, instantiated once, restored
+//! behind every call that ran in it.
+
+use std::fs::File;
+
+use pappus_protocol::{Fault, FaultCode};
+use pappus_shmem::Judged;
+use wasmtime::{Engine, ExternType, Global, Instance, Module, Store, TypedFunc, Val};
+
+use super::memory::{Handover, LinearMemory, Pool};
+use super::rewrite::low_bytes_of;
+
+/// A kernel's parameters: `args`, `launch`, `first`, `count`.
+pub(super) type KernelFn = TypedFunc<(u32, u32, u64, u64), ()>;
+
+/// A module, ready to run.
+pub(super) struct LoadedModule {
+    pub(super) memory: LinearMemory,
+    instance: Instance,
+    stack_pointer: Option<(Global, i32)>,
+    /// Something ran in it since it was restored.
+    pub(super) used: bool,
+}
+
+impl LoadedModule {
+    /// Maps machine code and instantiates it over a memory of its own.
+    pub(super) fn load(
+        engine: &Engine,
+        store: &mut Store<()>,
+        handover: &Handover,
+        file: File,
+        weights: Option<&Judged>,
+    ) -> Result<Self, Fault> {
+        let refused = |e: wasmtime::Error| Fault::new(FaultCode::Load, format!("machine code: {e:#}"));
+        // SAFETY: the descriptor comes from the supervisor and holds what this build's compiling role
+        // made of a checked module; the file is sealed or private to the supervisor, so it stays so.
+        // It is machine code in any case: what it does, it does in this sandbox.
+        #[allow(unsafe_code)]
+        let module = unsafe { Module::deserialize_open_file(engine, file) }.map_err(refused)?;
+        let low_bytes = module
+            .exports()
+            .find_map(|export| match export.ty() {
+                ExternType::Memory(_) => low_bytes_of(export.name()),
+                _ => None,
+            })
+            .ok_or_else(|| Fault::new(FaultCode::Load, "machine code: it says nothing about its memory"))?;
+        let mut memory = LinearMemory::new(low_bytes, weights).map_err(mapping)?;
+        memory.offer(handover);
+        let instance = Instance::new(&mut *store, &module, &[]).map_err(refused)?;
+        memory.remember();
+        let stack_pointer = instance.get_global(&mut *store, "__stack_pointer");
+        let stack_pointer = stack_pointer.and_then(|global| Some((global, global.get(&mut *store).i32()?)));
+        Ok(Self {
+            memory,
+            instance,
+            stack_pointer,
+            used: false,
+        })
+    }
+
+    /// The kernel of that name.
+    pub(super) fn kernel(&self, store: &mut Store<()>, symbol: &str) -> Option<KernelFn> {
+        self.instance.get_typed_func(store, symbol).ok()
+    }
+
+    /// Gives it another pool.
+    pub(super) fn map_pool(&mut self, pool: &Pool) -> Result<(), Fault> {
+        self.memory.map_pool(pool).map_err(mapping)
+    }
+
+    /// Restores memory and globals if something ran in it.
+    pub(super) fn restore(&mut self, store: &mut Store<()>) -> Result<(), Fault> {
+        if std::mem::take(&mut self.used) {
+            self.memory.restore();
+            if let Some((global, initial)) = &self.stack_pointer {
+                global.set(store, Val::I32(*initial)).map_err(|e| {
+                    Fault::new(FaultCode::Internal, format!("restoring the stack pointer: {e:#}"))
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A mapping that the kernel refused: usually the host is out of memory or address space.
+pub(super) fn mapping(error: std::io::Error) -> Fault {
+    Fault::new(
+        FaultCode::OutOfMemory,
+        format!("mapping a kernel's memory: {error}"),
+    )
+}

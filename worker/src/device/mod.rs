@@ -1,0 +1,152 @@
+//! What a device must do. Backends lie in folders with the same file names and pass one suite
+//! (`tests/conformance.rs`).
+//!
+//! ```text
+//!            load                 start          poll: none       poll: result      clear
+//!   image ─────────► Function;  idle ───► running ───────► running ────────► done ───────► idle   (a lane)
+//! ```
+//!
+//! Lanes may be asynchronous: `start` submits, `poll` asks. The loop in [`serve`](crate::serve) holds
+//! up to [`Device::lanes`] calls in flight, answers as they finish, and clears a lane behind its answer
+//! and before its next call. It drops no function, arena or descriptor that a running lane uses.
+
+pub mod cpu;
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use pappus_blueprint::{Blueprint, Plan};
+use pappus_protocol::Fault;
+use pappus_protocol::from_worker::{CompiledModule, Done, Hello};
+use pappus_shmem::{Judged, Mapping};
+
+use crate::arenas::Arenas;
+
+/// Bytes of a module, for any device.
+pub const MAX_MODULE_BYTES: usize = 16 << 20;
+
+/// One device, or the part of it that a worker may use.
+pub trait Device {
+    /// A loaded function: its kernels ready to launch, its weights mapped. Dropping it unloads it.
+    type Function;
+
+    /// Who this is, and what compiled code must agree with.
+    fn hello(&self) -> Hello;
+
+    /// How many calls may be in flight.
+    fn lanes(&self) -> usize;
+
+    /// Makes the pool `bytes` long. All lanes are idle and cleared.
+    fn lease(&mut self, bytes: u64) -> Result<(), Fault>;
+
+    /// Loads a function.
+    fn load(&mut self, image: FunctionImage<'_>) -> Result<Self::Function, Fault>;
+
+    /// An arena was mapped: a device that copies by itself pins it here.
+    fn map_arena(&mut self, arena: u64, mapping: &Mapping) -> Result<(), Fault>;
+
+    /// The arena is about to be unmapped.
+    fn unmap_arena(&mut self, arena: u64);
+
+    /// Submits a call on an idle, cleared lane. Whatever goes wrong is told by [`Device::poll`].
+    fn start(&mut self, lane: usize, function: &mut Self::Function, call: &Call<'_>);
+
+    /// The end of the lane's call, once it is there: its timings, or why it failed. After a fault
+    /// nothing writes to the call's regions any more.
+    fn poll(&mut self, lane: usize) -> Option<Result<Done, Fault>>;
+
+    /// Clears everything that the lane's finished call left: its range of the pool, its module's
+    /// memory, local and shared memory. An error ends the worker, and its memory with it.
+    fn clear(&mut self, lane: usize, function: &mut Self::Function) -> Result<(), Fault>;
+}
+
+/// The parts of a function, as they arrive.
+#[derive(Debug)]
+pub struct FunctionImage<'a> {
+    /// The blueprint, already judged.
+    pub blueprint: &'a Blueprint,
+    /// One loadable file for each of the blueprint's modules.
+    pub modules: Vec<File>,
+    /// The packed weights; none if they have no bytes.
+    pub weights: Option<Judged>,
+}
+
+/// One call, every range of it checked: arenas, pool offsets and lengths are inside what they name.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// What to execute. Equal calls come with the same plan, so work done for a plan can be kept.
+    pub plan: &'a Arc<Plan>,
+    /// Bytes to bring into the pool first.
+    pub inputs: &'a [CopyIn],
+    /// Bytes to bring back at the end.
+    pub outputs: &'a [CopyOut],
+    /// What the ranges of inputs and outputs refer to.
+    pub arenas: &'a Arenas,
+    /// What [`Source::Descriptor`] refers to.
+    pub descriptors: &'a [OwnedFd],
+    /// `CLOCK_MONOTONIC` nanoseconds after which the call has failed.
+    pub deadline_ns: u64,
+}
+
+/// Where input bytes come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// An open arena.
+    Arena(u64),
+    /// One of the call's descriptors, read with `pread`: it may be shorter than announced.
+    Descriptor(usize),
+}
+
+/// A contiguous part of an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyIn {
+    /// Where from.
+    pub from: Source,
+    /// First byte there.
+    pub offset: u64,
+    /// How many.
+    pub bytes: u64,
+    /// Offset in the pool.
+    pub to: u64,
+}
+
+/// An output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyOut {
+    /// Offset in the pool.
+    pub from: u64,
+    /// The arena that takes it.
+    pub arena: u64,
+    /// First byte there.
+    pub offset: u64,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// The devices of this build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The built-in device: wasm kernels on one thread.
+    Cpu,
+}
+
+impl std::str::FromStr for Kind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "cpu" => Ok(Self::Cpu),
+            other => Err(format!("unknown device `{other}`, this build has: cpu")),
+        }
+    }
+}
+
+/// A compiler for modules of one kind of device.
+pub trait Compiler {
+    /// As the device's own, so that both agree on the fingerprint.
+    fn hello(&self) -> Hello;
+
+    /// Judges a module and turns it into what [`Device::load`] takes.
+    fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault>;
+}

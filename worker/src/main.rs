@@ -1,0 +1,85 @@
+//! `pappus-worker ROLE --device DEVICE`: started by the supervisor, with its channels at fixed
+//! descriptors. 3 commands, 4 answers, 5 control socket, 6 staging arena (serving role only).
+
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::process::ExitCode;
+
+use pappus_shmem::memfd;
+use pappus_worker::device::Kind;
+use pappus_worker::device::cpu::{Cpu, compiler::CpuCompiler};
+use pappus_worker::{Channels, compile, sandbox, serve};
+
+const USAGE: &str = "usage: pappus-worker serve|compile --device cpu (started by pappus-supervisor)";
+const COMMANDS: i32 = 3;
+const STAGING: i32 = 6;
+
+/// What this process is for.
+enum Role {
+    Serve,
+    Compile,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((role, device)) = parse(&arguments) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match run(&role, &device) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("pappus-worker: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse(arguments: &[String]) -> Option<(Role, String)> {
+    let [role, flag, device] = arguments else {
+        return None;
+    };
+    let role = match (role.as_str(), flag.as_str()) {
+        ("serve", "--device") => Role::Serve,
+        ("compile", "--device") => Role::Compile,
+        _ => return None,
+    };
+    Some((role, device.clone()))
+}
+
+fn run(role: &Role, device: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let kind: Kind = device.parse()?;
+    match role {
+        Role::Serve => {
+            sandbox::enter(sandbox::SERVE)?;
+            let [commands, answers, control, staging] = adopt()?;
+            let staging = memfd::judge_arena(staging, u64::MAX)?;
+            let channels = Channels::new(commands, answers, control);
+            match kind {
+                Kind::Cpu => serve::run(channels, &staging, Cpu::new()?)?,
+            }
+        }
+        Role::Compile => {
+            sandbox::enter(sandbox::COMPILE)?;
+            let [commands, answers, control] = adopt()?;
+            let channels = Channels::new(commands, answers, control);
+            match kind {
+                Kind::Cpu => compile::run(channels, &CpuCompiler::new()?)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes over the descriptors that the supervisor placed from [`COMMANDS`] on.
+fn adopt<const N: usize>() -> Result<[OwnedFd; N], String> {
+    const { assert!(COMMANDS + N as i32 <= STAGING + 1) };
+    let numbers = std::array::from_fn::<i32, N, _>(|at| COMMANDS + at as i32);
+    for number in numbers {
+        // SAFETY: only asks whether the descriptor is open; nothing keeps the borrow.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        rustix::io::fcntl_getfd(fd.as_fd()).map_err(|e| format!("descriptor {number}: {e}; {USAGE}"))?;
+    }
+    // SAFETY: they are open (checked above), and nothing else in this process, which has opened no file
+    // yet, knows their numbers.
+    Ok(numbers.map(|number| unsafe { OwnedFd::from_raw_fd(number) }))
+}

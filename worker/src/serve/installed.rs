@@ -1,0 +1,114 @@
+//! The functions installed in this worker. One that could not be loaded is remembered with the reason,
+//! which answers every call of it.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+use pappus_blueprint::{Blueprint, CacheBounds, PlanCache, limits};
+use pappus_protocol::to_worker::Install;
+use pappus_protocol::{Fault, FaultCode};
+use pappus_shmem::memfd;
+
+use crate::channels::read_whole;
+use crate::device::{Device, FunctionImage};
+
+/// Plans kept for each function.
+const PLANS: CacheBounds = CacheBounds {
+    plans: 64,
+    bytes: 16 << 20,
+};
+
+/// A function with everything that a call of it needs.
+pub(super) struct Installed<F> {
+    pub(super) function: F,
+    pub(super) blueprint: Blueprint,
+    pub(super) weight_bytes: Vec<u64>,
+    pub(super) plans: PlanCache,
+}
+
+/// All of them, by the supervisor's numbers.
+pub(super) struct Functions<D: Device> {
+    by_id: HashMap<u64, Result<Installed<D::Function>, Fault>>,
+}
+
+impl<D: Device> Default for Functions<D> {
+    fn default() -> Self {
+        Self { by_id: HashMap::new() }
+    }
+}
+
+impl<D: Device> Functions<D> {
+    /// Loads a function from its parts and keeps it, or the reason why not.
+    pub(super) fn install(&mut self, device: &mut D, id: u64, install: &Install, parts: Vec<OwnedFd>) {
+        // What is replaced goes first: two may not fit side by side.
+        self.remove(id);
+        let loaded = load(device, install, parts);
+        if let Err(fault) = &loaded {
+            eprintln!("function {id} cannot be loaded: {fault}");
+        }
+        self.by_id.insert(id, loaded);
+    }
+
+    /// Forgets a function.
+    pub(super) fn remove(&mut self, id: u64) {
+        self.by_id.remove(&id);
+    }
+
+    /// The function, or why there is none.
+    pub(super) fn get(&mut self, id: u64) -> Result<&mut Installed<D::Function>, Fault> {
+        match self.by_id.get_mut(&id) {
+            Some(Ok(installed)) => Ok(installed),
+            Some(Err(fault)) => Err(fault.clone()),
+            None => Err(Fault::new(
+                FaultCode::BadInvoke,
+                format!("function {id} is not installed here"),
+            )),
+        }
+    }
+}
+
+fn load<D: Device>(
+    device: &mut D,
+    install: &Install,
+    parts: Vec<OwnedFd>,
+) -> Result<Installed<D::Function>, Fault> {
+    let refused = |message: String| Fault::new(FaultCode::Load, message);
+    let mut parts = parts.into_iter();
+    let mut next = || parts.next().ok_or_else(|| refused("a part is missing".into()));
+    let json = read_whole(next()?, limits::JSON_BYTES as u64);
+    let json = json.map_err(|e| refused(format!("reading the configuration: {e}")))?;
+    let blueprint = pappus_blueprint::parse(&json).map_err(|e| refused(e.to_string()))?;
+    let layout = blueprint.weight_layout(&install.weight_bytes);
+    let layout = layout.map_err(|e| refused(e.to_string()))?;
+    let weights = match install.weight_bytes.is_empty() {
+        true => None,
+        false => Some(next()?),
+    };
+    let weights = match weights.filter(|_| layout.total > 0) {
+        Some(fd) => {
+            let weights = memfd::judge_sealed(fd, u64::MAX).map_err(|e| refused(format!("weights: {e}")))?;
+            if weights.bytes() < layout.total {
+                return Err(refused(format!(
+                    "weights of {} bytes, {} are needed",
+                    weights.bytes(),
+                    layout.total
+                )));
+            }
+            Some(weights)
+        }
+        None => None,
+    };
+    let image = FunctionImage {
+        blueprint: &blueprint,
+        modules: parts.map(Into::into).collect(),
+        weights,
+    };
+    // Whatever a device calls it, to the caller it is a function that does not load.
+    let function = device.load(image).map_err(|fault| refused(fault.message))?;
+    Ok(Installed {
+        function,
+        blueprint,
+        weight_bytes: install.weight_bytes.clone(),
+        plans: PlanCache::new(PLANS),
+    })
+}

@@ -1,0 +1,179 @@
+//! One lane: the call that occupies it, its regions and descriptors. The lists keep their capacity from
+//! call to call, so that a hot call allocates nothing.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use pappus_blueprint::{Plan, Sizes};
+use pappus_protocol::to_worker::{Invoke, Item, STAGING_ARENA};
+use pappus_protocol::{Fault, FaultCode};
+
+use super::installed::Installed;
+use crate::arenas::Arenas;
+use crate::device::{CopyIn, CopyOut, Source};
+
+/// A lane and the call in it.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    /// The call that waits for its answer.
+    call: Option<u64>,
+    /// The function it is a call of.
+    pub(super) function: u64,
+    /// The device has it.
+    pub(super) started: bool,
+    pub(super) inputs: Vec<CopyIn>,
+    pub(super) outputs: Vec<CopyOut>,
+    pub(super) descriptors: Vec<OwnedFd>,
+    /// Room of every output, zeroed if the call fails.
+    targets: Vec<CopyOut>,
+    input_bytes: Vec<u64>,
+    words: Vec<u64>,
+}
+
+impl Lane {
+    /// Whether a call is running in it.
+    pub(super) fn is_busy(&self) -> bool {
+        self.started
+    }
+
+    /// A call moves in.
+    pub(super) fn begin(&mut self, call: u64, function: u64, descriptors: Vec<OwnedFd>) {
+        self.call = Some(call);
+        self.function = function;
+        self.descriptors = descriptors;
+    }
+
+    /// Checks and keeps the regions of a call, targets first: they are zeroed whatever fails later.
+    pub(super) fn regions(&mut self, invoke: &Invoke<'_>, arenas: &Arenas) -> Result<(), Fault> {
+        self.targets.clear();
+        self.inputs.clear();
+        self.outputs.clear();
+        let mut refused = None;
+        for target in invoke.outputs {
+            let (arena, offset, bytes) = (target.arena.get(), target.offset.get(), target.bytes.get());
+            match arenas.range(arena, offset, bytes) {
+                Ok(_) => self.targets.push(CopyOut { from: 0, arena, offset, bytes }),
+                Err(fault) => refused = refused.or(Some(fault)),
+            }
+        }
+        for item in invoke.items {
+            match self.input(item, arenas) {
+                Ok(input) => self.inputs.push(input),
+                Err(fault) => refused = refused.or(Some(fault)),
+            }
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    fn input(&self, item: &Item, arenas: &Arenas) -> Result<CopyIn, Fault> {
+        let (source, offset, bytes) = (item.source.get(), item.offset.get(), item.bytes.get());
+        let from = match item.kind.get() {
+            Item::ARENA => {
+                arenas.range(source, offset, bytes)?;
+                Source::Arena(source)
+            }
+            Item::DESCRIPTOR => match usize::try_from(source) {
+                Ok(index) if index < self.descriptors.len() => Source::Descriptor(index),
+                _ => return Err(bad(format!("descriptor {source} does not belong to the call"))),
+            },
+            other => return Err(bad(format!("an input item of unknown kind {other}"))),
+        };
+        Ok(CopyIn { from, offset, bytes, to: 0 })
+    }
+
+    /// Plans the call and gives its regions their places in the pool.
+    pub(super) fn plan<F>(
+        &mut self,
+        invoke: &Invoke<'_>,
+        installed: &mut Installed<F>,
+        lease_bytes: u64,
+    ) -> Result<Arc<Plan>, Fault> {
+        let blueprint = &installed.blueprint;
+        self.input_bytes.clear();
+        self.input_bytes.resize(blueprint.inputs().len(), 0);
+        let mut current = 0;
+        for item in invoke.items {
+            let input = item.input.get() as usize;
+            let sum = self.input_bytes.get_mut(input).filter(|_| input >= current);
+            let sum = sum.ok_or_else(|| bad(format!("an item of input {input} out of its place")))?;
+            current = input;
+            *sum = sum
+                .checked_add(item.bytes.get())
+                .ok_or_else(|| bad(format!("input {input} is longer than memory can be")))?;
+        }
+        self.words.clear();
+        self.words.extend(invoke.words.iter().map(|word| word.get()));
+        let sizes = Sizes {
+            inputs: &self.input_bytes,
+            weights: &installed.weight_bytes,
+            words: &self.words,
+        };
+        // One cache for each function: any number tells it from itself.
+        let plan = installed.plans.get_or_plan(0, blueprint, &sizes);
+        let plan = plan.map_err(|e| bad(e.to_string()))?;
+        if plan.pool_bytes > lease_bytes {
+            return Err(Fault::new(
+                FaultCode::OutOfMemory,
+                format!(
+                    "the call needs {} bytes of device memory, the worker's lease is {lease_bytes}",
+                    plan.pool_bytes
+                ),
+            ));
+        }
+        self.place(invoke, installed, &plan)?;
+        Ok(plan)
+    }
+
+    fn place<F>(&mut self, invoke: &Invoke<'_>, installed: &Installed<F>, plan: &Plan) -> Result<(), Fault> {
+        let blueprint = &installed.blueprint;
+        // From here on `input_bytes` counts what has been placed.
+        self.input_bytes.fill(0);
+        for (copy, item) in self.inputs.iter_mut().zip(invoke.items) {
+            let input = item.input.get() as usize;
+            let buffer = blueprint.inputs()[input];
+            copy.to = plan.buffers[buffer.index()].offset + self.input_bytes[input];
+            self.input_bytes[input] += copy.bytes;
+        }
+        let wanted = blueprint.outputs().len();
+        if self.targets.len() != wanted {
+            return Err(bad(format!("{} output regions, expected {wanted}", self.targets.len())));
+        }
+        for (target, &buffer) in self.targets.iter().zip(blueprint.outputs()) {
+            let placement = plan.buffers[buffer.index()];
+            if target.bytes < placement.bytes {
+                let name = &blueprint.buffers()[buffer.index()].name;
+                return Err(bad(format!(
+                    "output {name:?} has {} bytes, its region has room for {}",
+                    placement.bytes, target.bytes
+                )));
+            }
+            self.outputs.push(CopyOut {
+                from: placement.offset,
+                bytes: placement.bytes,
+                ..*target
+            });
+        }
+        Ok(())
+    }
+
+    /// The call moves out: nothing of its inputs stays in staging, nothing at all in the outputs of a
+    /// failure. Returns the call, once.
+    pub(super) fn end(&mut self, arenas: &Arenas, success: bool) -> Option<u64> {
+        for input in &self.inputs {
+            if input.from == Source::Arena(STAGING_ARENA) {
+                arenas.zero(STAGING_ARENA, input.offset, input.bytes);
+            }
+        }
+        if !success {
+            for target in &self.targets {
+                arenas.zero(target.arena, target.offset, target.bytes);
+            }
+        }
+        self.descriptors.clear();
+        self.call.take()
+    }
+}
+
+fn bad(message: String) -> Fault {
+    Fault::new(FaultCode::BadInvoke, message)
+}

@@ -1,0 +1,101 @@
+//! A hot call allocates nothing in the worker: counted by the allocator, on the worker's thread only.
+
+mod harness;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use harness::{Worker, compile_cpu};
+use pappus_protocol::from_worker::{Done, Hello};
+use pappus_protocol::Fault;
+use pappus_shmem::Mapping;
+use pappus_worker::device::cpu::{Cpu, Function};
+use pappus_worker::device::{Call, Device, FunctionImage};
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static COUNTED: Cell<bool> = const { Cell::new(false) };
+}
+
+struct Counting;
+
+// SAFETY: everything is the system allocator's; counting touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if COUNTED.get() {
+            ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        }
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The CPU, made on the worker's thread, which is counted from then on.
+struct Counted(Cpu);
+
+impl Device for Counted {
+    type Function = Function;
+
+    fn hello(&self) -> Hello {
+        COUNTED.set(true);
+        self.0.hello()
+    }
+    fn lanes(&self) -> usize {
+        self.0.lanes()
+    }
+    fn lease(&mut self, bytes: u64) -> Result<(), Fault> {
+        self.0.lease(bytes)
+    }
+    fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {
+        self.0.load(image)
+    }
+    fn map_arena(&mut self, arena: u64, mapping: &Mapping) -> Result<(), Fault> {
+        self.0.map_arena(arena, mapping)
+    }
+    fn unmap_arena(&mut self, arena: u64) {
+        self.0.unmap_arena(arena);
+    }
+    fn start(&mut self, lane: usize, function: &mut Function, call: &Call<'_>) {
+        self.0.start(lane, function, call);
+    }
+    fn poll(&mut self, lane: usize) -> Option<Result<Done, Fault>> {
+        self.0.poll(lane)
+    }
+    fn clear(&mut self, lane: usize, function: &mut Function) -> Result<(), Fault> {
+        self.0.clear(lane, function)
+    }
+}
+
+#[test]
+fn hot_calls_do_not_allocate() {
+    let mut worker = Worker::start(|| Counted(Cpu::new().unwrap()));
+    let linalg = compile_cpu(include_bytes!("../../kernels/built/linalg.wasm"));
+    worker.install(1, include_str!("../../kernels/configs/vec_add.json"), &linalg, &[]);
+    let mlops = compile_cpu(include_bytes!("../../kernels/built/mlops.wasm"));
+    worker.install(2, include_str!("../../kernels/configs/matmul.json"), &mlops, &[]);
+    let vector = [0; 4000];
+    let add = worker.arena_call(1, &[&vector, &vector], &[4000]);
+    let mut multiply = worker.arena_call(2, &[&1u64.to_le_bytes(), &[0; 8192]], &[8192]);
+    multiply.words = vec![1];
+    let mut rounds = |count| {
+        for _ in 0..count {
+            worker.invoke(&add).unwrap();
+            worker.invoke(&multiply).unwrap();
+        }
+        ALLOCATIONS.load(Ordering::Relaxed)
+    };
+    let warm = rounds(3);
+    assert!(warm > 0, "nothing is counted");
+    assert_eq!(rounds(100), warm);
+    worker.end().unwrap();
+}

@@ -1,0 +1,138 @@
+//! A supervisor that has gone mad: no sequence of frames makes a worker panic.
+
+mod harness;
+
+use std::os::fd::AsFd;
+use std::sync::OnceLock;
+
+use harness::{Worker, compile_cpu, item, target};
+use pappus_protocol::pipe::Flushed;
+use pappus_protocol::to_worker::{Configure, Install, Invoke};
+use pappus_protocol::{ToWorker, control};
+use pappus_shmem::memfd;
+use pappus_worker::device::cpu::Cpu;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// One message. Numbers are small enough to name something, or as large as they can be.
+#[derive(Debug, Clone)]
+enum Step {
+    Configure(u64),
+    Install(u64, u32, Vec<u64>, usize),
+    Uninstall(u64),
+    OpenArena(u64, bool),
+    CloseArena(u64),
+    Invoke(u64, u32, Vec<[u64; 5]>, Vec<[u64; 3]>, Vec<u64>),
+    Turn(u64, bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let number = || prop_oneof![4 => 0u64..4, 4 => Just(4000), 1 => Just(u64::MAX), 1 => any::<u64>()];
+    let triple = || [number(), number(), number()];
+    prop_oneof![
+        2 => prop_oneof![9 => Just(1 << 20), 1 => number()].prop_map(Step::Configure),
+        4 => (0u64..2, 0u32..3, vec(number(), 0..2), 0usize..4).prop_map(|(f, m, w, fds)| Step::Install(f, m, w, fds)),
+        1 => (0u64..2).prop_map(Step::Uninstall),
+        // A number in use ends the worker, so most are new.
+        1 => (0u64..20, any::<bool>()).prop_map(|(arena, good)| Step::OpenArena(arena, good)),
+        1 => (1u64..5).prop_map(Step::CloseArena),
+        9 => (0u64..3, 0u32..2, vec((0u64..2, 0u64..3, triple()), 0..4), vec(triple(), 0..3), vec(number(), 0..2))
+            .prop_map(|(function, fds, items, outputs, words)| {
+                let items = items.into_iter().map(|(i, k, [s, o, b])| [i, k, s, o, b]).collect();
+                Step::Invoke(function, fds, items, outputs, words)
+            }),
+        1 => (any::<u64>(), any::<bool>()).prop_map(|(turn, grant)| Step::Turn(turn, grant)),
+    ]
+}
+
+/// The parts of a function that works.
+fn parts() -> &'static [pappus_shmem::Judged; 2] {
+    static PARTS: OnceLock<[pappus_shmem::Judged; 2]> = OnceLock::new();
+    PARTS.get_or_init(|| {
+        let config = include_bytes!("../../kernels/configs/vec_add.json");
+        let code = compile_cpu(include_bytes!("../../kernels/built/linalg.wasm"));
+        [memfd::sealed("config", config).unwrap(), memfd::sealed("code", &code).unwrap()]
+    })
+}
+
+/// Writes a message with its descriptors. The worker may have ended over an earlier one.
+fn send(worker: &mut Worker, id: u64, fds: &[&dyn AsFd], message: &ToWorker<'_>) -> bool {
+    let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+    if control::send(worker.control.as_fd(), id, &fds).is_err() {
+        return false;
+    }
+    worker.to.push_to_worker(message);
+    matches!(worker.to.flush(), Ok(Flushed::All))
+}
+
+fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
+    let [config, code] = parts();
+    match step {
+        Step::Configure(lease_bytes) => {
+            let configure = Configure { lease_bytes: *lease_bytes, poll_us: 1 };
+            send(worker, 0, &[], &ToWorker::Configure(configure))
+        }
+        Step::Install(function, modules, weight_bytes, count) => {
+            let fds: [&dyn AsFd; 4] = [config, code, code, code];
+            // Mostly the right number of descriptors; else the worker waits for more, or ends.
+            let install = Install { modules: *modules, weight_bytes: weight_bytes.clone() };
+            let count = if *count == 3 { 3 } else { install.descriptors() };
+            send(worker, *function, &fds[..count], &ToWorker::Install { function: *function, install })
+        }
+        Step::Uninstall(function) => send(worker, 0, &[], &ToWorker::Uninstall { function: *function }),
+        Step::OpenArena(arena, good) => {
+            let memfd = memfd::arena("arena", 8192).unwrap();
+            let fd: &dyn AsFd = if *good { &memfd } else { config };
+            send(worker, *arena, &[fd], &ToWorker::OpenArena { arena: *arena })
+        }
+        Step::CloseArena(arena) => send(worker, 0, &[], &ToWorker::CloseArena { arena: *arena }),
+        Step::Invoke(function, descriptors, items, outputs, words) => {
+            let items: Vec<_> =
+                items.iter().map(|&[i, kind, source, at, bytes]| item(i as u32, kind as u32, source, at, bytes)).collect();
+            let outputs: Vec<_> = outputs.iter().map(|&[arena, at, bytes]| target(arena, at, bytes)).collect();
+            let words: Vec<_> = words.iter().map(|&word| word.into()).collect();
+            let invoke = Invoke {
+                function: *function,
+                deadline_ns: u64::MAX,
+                lane: u32::from(call % 50 == 49),
+                descriptors: *descriptors,
+                items: &items,
+                outputs: &outputs,
+                words: &words,
+            };
+            let fds: [&dyn AsFd; 1] = [config];
+            send(worker, call, &fds[..*descriptors as usize], &ToWorker::Invoke { call, invoke })
+        }
+        Step::Turn(turn, true) => send(worker, 0, &[], &ToWorker::Grant { turn: *turn, quantum_us: 1 }),
+        Step::Turn(turn, false) => send(worker, 0, &[], &ToWorker::Revoke { turn: *turn }),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_messages_never_panic(steps in vec(step(), 0..60)) {
+        let mut worker = Worker::start(|| Cpu::new().unwrap());
+        for (call, step) in (1..).zip(&steps) {
+            if !apply(&mut worker, call, step) {
+                break;
+            }
+        }
+        // Ends well or with an error; `end` fails the test on a panic.
+        let _ = worker.end();
+    }
+
+    #[test]
+    fn random_bytes_never_panic(bytes in vec(any::<u8>(), 0..200), tag in 0u16..70, length in 0u32..64) {
+        let worker = Worker::start(|| Cpu::new().unwrap());
+        let mut frame = Vec::new();
+        frame.extend_from_slice(&length.to_le_bytes());
+        frame.extend_from_slice(&tag.to_le_bytes());
+        frame.extend_from_slice(&1u16.to_le_bytes());
+        frame.extend_from_slice(&[0; 8]);
+        frame.extend_from_slice(&bytes);
+        let _ = rustix::io::write(worker.to.as_fd(), &frame);
+        let _ = worker.end();
+    }
+}

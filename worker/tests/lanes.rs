@@ -1,0 +1,163 @@
+//! The loop with several calls in flight, on a device that finishes them when it is told to.
+
+mod harness;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use harness::{ARENA, Worker};
+use pappus_protocol::from_worker::{Done, Hello};
+use pappus_protocol::to_worker::Invoke;
+use pappus_protocol::{Fault, FromWorker, ToWorker};
+use pappus_shmem::Mapping;
+use pappus_worker::device::{self, Device, FunctionImage};
+
+const CONFIG: &str = include_str!("../../kernels/configs/hello.json");
+
+/// What the device did, in order, and how often a lane is polled before its call is over.
+#[derive(Default)]
+struct Script {
+    events: Vec<String>,
+    polls: [VecDeque<u32>; 2],
+}
+
+/// Two lanes; nothing is executed.
+struct Scripted(Arc<Mutex<Script>>);
+
+impl Scripted {
+    fn note(&self, event: String) {
+        self.0.lock().unwrap().events.push(event);
+    }
+}
+
+/// A function that says when it is dropped.
+struct Loaded(Arc<Mutex<Script>>);
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().events.push("unload".into());
+    }
+}
+
+impl Device for Scripted {
+    type Function = Loaded;
+
+    fn hello(&self) -> Hello {
+        Hello::new("scripted", "")
+    }
+    fn lanes(&self) -> usize {
+        2
+    }
+    fn lease(&mut self, _: u64) -> Result<(), Fault> {
+        Ok(())
+    }
+    fn load(&mut self, _: FunctionImage<'_>) -> Result<Loaded, Fault> {
+        Ok(Loaded(self.0.clone()))
+    }
+    fn map_arena(&mut self, _: u64, _: &Mapping) -> Result<(), Fault> {
+        Ok(())
+    }
+    fn unmap_arena(&mut self, _: u64) {
+        self.note("unmap".into());
+    }
+    fn start(&mut self, lane: usize, _: &mut Loaded, _: &device::Call<'_>) {
+        self.note(format!("start {lane}"));
+    }
+    fn poll(&mut self, lane: usize) -> Option<Result<Done, Fault>> {
+        let left = &mut self.0.lock().unwrap().polls[lane];
+        match left.front_mut() {
+            Some(0) | None => {
+                left.pop_front();
+                Some(Ok(Done::default()))
+            }
+            Some(polls) => {
+                *polls -= 1;
+                None
+            }
+        }
+    }
+    fn clear(&mut self, lane: usize, _: &mut Loaded) -> Result<(), Fault> {
+        self.note(format!("clear {lane}"));
+        Ok(())
+    }
+}
+
+fn worker(polls: [&[u32]; 2]) -> (Worker, Arc<Mutex<Script>>) {
+    let polls = polls.map(|lane| lane.iter().copied().collect());
+    let script = Arc::new(Mutex::new(Script { events: vec![], polls }));
+    let device = Scripted(script.clone());
+    let mut worker = Worker::start(|| device);
+    worker.install(1, CONFIG, b"code", &[]);
+    (worker, script)
+}
+
+/// Sends everything before anything is read.
+fn invoke(worker: &mut Worker, lanes: &[u32]) {
+    for (call, &lane) in (1..).zip(lanes) {
+        let invoke =
+            Invoke { function: 1, deadline_ns: u64::MAX, lane, descriptors: 0, items: &[], outputs: &[], words: &[] };
+        worker.to.push_to_worker(&ToWorker::Invoke { call, invoke });
+    }
+}
+
+fn done(worker: &mut Worker) -> u64 {
+    let call = worker.answer(|message| match message {
+        FromWorker::Done { call, .. } => call,
+        other => panic!("{other:?}"),
+    });
+    call.unwrap()
+}
+
+#[test]
+fn lanes_run_side_by_side_and_are_answered_as_they_end() {
+    let (mut worker, script) = worker([&[500], &[3]]);
+    invoke(&mut worker, &[0, 1]);
+    worker.to.flush_blocking().unwrap();
+    assert_eq!([done(&mut worker), done(&mut worker)], [2, 1]);
+    worker.end().unwrap();
+    assert_eq!(script.lock().unwrap().events, ["start 0", "start 1", "clear 1", "clear 0", "unload"]);
+}
+
+#[test]
+fn a_busy_lane_is_finished_and_cleared_before_its_next_call() {
+    let (mut worker, script) = worker([&[20, 0], &[]]);
+    invoke(&mut worker, &[0, 0]);
+    worker.to.flush_blocking().unwrap();
+    assert_eq!([done(&mut worker), done(&mut worker)], [1, 2]);
+    worker.end().unwrap();
+    assert_eq!(script.lock().unwrap().events, ["start 0", "clear 0", "start 0", "clear 0", "unload"]);
+}
+
+#[test]
+fn nothing_a_running_lane_uses_is_taken_away() {
+    for (message, event) in [
+        (ToWorker::Uninstall { function: 1 }, "unload"),
+        (ToWorker::CloseArena { arena: ARENA }, "unmap"),
+        (ToWorker::Revoke { turn: 7 }, ""),
+    ] {
+        let (mut worker, script) = worker([&[500], &[500]]);
+        invoke(&mut worker, &[0, 1]);
+        worker.send(&message);
+        let mut calls = [done(&mut worker), done(&mut worker)];
+        calls.sort_unstable();
+        assert_eq!(calls, [1, 2]);
+        if event.is_empty() {
+            let yielded = worker.answer(|message| matches!(message, FromWorker::Yielded { turn: 7, used_ns: 0 }));
+            assert_eq!(yielded, Some(true));
+        }
+        worker.end().unwrap();
+        let events = &script.lock().unwrap().events;
+        let cleared = events.iter().rposition(|event| event.starts_with("clear")).unwrap();
+        let taken = events.iter().position(|other| other == event);
+        assert!(taken.is_none_or(|taken| taken > cleared), "{events:?}");
+    }
+}
+
+#[test]
+fn calls_in_flight_die_with_the_pipe() {
+    let (mut worker, script) = worker([&[u32::MAX], &[]]);
+    invoke(&mut worker, &[0]);
+    worker.to.flush_blocking().unwrap();
+    worker.end().unwrap();
+    assert_eq!(script.lock().unwrap().events, ["start 0", "unload"]);
+}

@@ -1,0 +1,139 @@
+//! The binary itself: both roles over real descriptors, and what it says when they are missing.
+
+mod harness;
+
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use pappus_protocol::from_worker::Hello;
+use pappus_protocol::pipe::{self, Got, Inbox, Outbox};
+use pappus_protocol::{FaultCode, FromWorker, ToWorker, control};
+use pappus_shmem::{Judged, memfd};
+
+const WORKER: &str = env!("CARGO_BIN_EXE_pappus-worker");
+
+struct Process {
+    child: Child,
+    to: Outbox,
+    from: Inbox,
+    control: OwnedFd,
+    /// Open until the shell has opened it by its path.
+    _staging: Judged,
+}
+
+/// Starts a role; a shell puts the channels where the worker expects them.
+fn start(role: &str) -> Process {
+    let (commands, to) = pipe::pipe().unwrap();
+    let (from, answers) = pipe::pipe().unwrap();
+    let (ours, theirs) = control::pair().unwrap();
+    let staging = memfd::arena("staging", 4096).unwrap();
+    let path = format!("/proc/{}/fd/{}", std::process::id(), staging.as_fd().as_raw_fd());
+    let child = Command::new("sh")
+        .args(["-c", r#"exec "$0" "$1" --device cpu 3<&0 4>&1 5<&2 6<>"$2" </dev/null >/dev/null 2>&1"#])
+        .args([WORKER, role, &path])
+        .stdin(commands)
+        .stdout(answers)
+        .stderr(theirs)
+        .spawn()
+        .unwrap();
+    Process { child, to: Outbox::new(to), from: Inbox::new(from), control: ours, _staging: staging }
+}
+
+impl Process {
+    fn answer<R>(&mut self, read: impl FnOnce(FromWorker<'_>) -> R) -> R {
+        loop {
+            if let Some(frame) = self.from.frame().unwrap() {
+                return read(FromWorker::decode(frame).unwrap());
+            }
+            assert_ne!(self.from.wait(Duration::ZERO, None, None).unwrap(), Got::Closed);
+        }
+    }
+
+    fn hello(&mut self) -> Hello {
+        self.answer(|message| match message {
+            FromWorker::Hello(hello) => hello,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    fn send(&mut self, message: &ToWorker<'_>) {
+        self.to.push_to_worker(message);
+        self.to.flush_blocking().unwrap();
+    }
+
+    /// Closes the commands and returns the exit code.
+    fn end(mut self) -> Option<i32> {
+        drop(self.to);
+        self.child.wait().unwrap().code()
+    }
+}
+
+#[test]
+fn both_roles_greet_alike_and_end_with_their_pipe() {
+    let (mut serving, mut compiling) = (start("serve"), start("compile"));
+    let hello = serving.hello();
+    assert_eq!(hello, compiling.hello());
+    assert_eq!(hello.device, "cpu");
+    assert_eq!((serving.end(), compiling.end()), (Some(0), Some(0)));
+}
+
+#[test]
+fn modules_are_compiled_or_refused_with_the_reason() {
+    let mut process = start("compile");
+    process.hello();
+    let good = memfd::sealed("module", include_bytes!("../../kernels/built/mlops.wasm")).unwrap();
+    let bad = memfd::sealed("module", b"\0asm\x01\0\0\0").unwrap();
+    for job in [1, 3] {
+        // The same descriptor twice: its offset is shared and must not matter.
+        control::send(process.control.as_fd(), job, &[good.as_fd()]).unwrap();
+        process.send(&ToWorker::Compile { job });
+        process.answer(|message| match message {
+            FromWorker::Compiled { job: 1 | 3, module } => {
+                assert!(module.kernels.iter().any(|kernel| kernel == "matmul_para"));
+            }
+            other => panic!("{other:?}"),
+        });
+        let code = control::recv(&process.control, job, 1).unwrap().remove(0);
+        memfd::judge_sealed(code, 1 << 30).unwrap();
+        control::send(process.control.as_fd(), job + 1, &[bad.as_fd()]).unwrap();
+        process.send(&ToWorker::Compile { job: job + 1 });
+        process.answer(|message| match message {
+            FromWorker::Refused { job: 2 | 4, fault } => assert_eq!(fault.code, FaultCode::BadModule),
+            other => panic!("{other:?}"),
+        });
+    }
+    assert_eq!(process.end(), Some(0));
+}
+
+#[test]
+fn messages_of_the_other_role_end_it_with_an_error() {
+    for (role, message) in [("serve", ToWorker::Compile { job: 1 }), ("compile", ToWorker::Revoke { turn: 1 })] {
+        let mut process = start(role);
+        process.hello();
+        process.send(&message);
+        assert_eq!(process.child.wait().unwrap().code(), Some(1), "{role}");
+    }
+}
+
+#[test]
+fn a_worker_without_its_channels_says_so() {
+    for (arguments, code, words) in [
+        (&[][..], 2, "usage"),
+        (&["serve", "--device"], 2, "usage"),
+        (&["serve", "--device", "abacus"], 1, "abacus"),
+        (&["serve", "--device", "cpu"], 1, "descriptor 3"),
+    ] {
+        let mut child = Command::new("sh")
+            .args(["-c", r#"exec "$@" 3<&- 4>&- 5<&- 6<&-"#, "sh", WORKER])
+            .args(arguments)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+}

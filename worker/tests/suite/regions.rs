@@ -1,0 +1,239 @@
+//! Bytes in, bytes out, and nothing beside them.
+
+use std::os::fd::AsFd;
+
+use pappus_protocol::to_worker::{Item, STAGING_ARENA};
+use pappus_protocol::{FaultCode, ToWorker};
+use pappus_shmem::{Mapping, memfd};
+
+use super::UnderTest;
+use super::blueprints::{Blueprint, filling, i64, launch, launch_on, ptr};
+use crate::harness::{ARENA, ARENA_BYTES, OUTPUTS_AT, UNTOUCHED, Worker, item, staged, target};
+
+/// A worker whose function 1 copies an input of 24 bytes to its output.
+fn copying<T: UnderTest>() -> Worker {
+    let json = Blueprint {
+        inputs: &["in"],
+        weights: &[],
+        buffers: &[("out", 24)],
+        outputs: &["out"],
+        steps: &[launch("copy", &[ptr("in"), ptr("out"), i64(24)].join(","))],
+    };
+    let mut worker = T::worker();
+    worker.install(1, &json.json(), T::probes(), &[]);
+    worker
+}
+
+const TEXT: &[u8; 24] = b"four and twenty letters!";
+
+fn floats(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+pub fn library_kernels_compute<T: UnderTest>() {
+    let mut worker = T::worker();
+    let config = include_str!("../../../kernels/configs/vec_add.json");
+    worker.install(1, config, &T::library("linalg"), &[]);
+    let config = include_str!("../../../kernels/configs/vec_add_constant.json");
+    worker.install(2, config, &T::library("linalg"), &[&floats(&[1.0; 1000])]);
+    let numbers: Vec<f32> = (0..1000u16).map(f32::from).collect();
+    let next: Vec<f32> = (1..1001u16).map(f32::from).collect();
+    let sum = worker.call(1, &[&floats(&numbers), &floats(&[1.0; 1000])], &[4000]).unwrap();
+    assert_eq!(sum, [floats(&next)]);
+    assert_eq!(worker.call(2, &[&floats(&numbers)], &[4000]).unwrap(), [floats(&next)]);
+    worker.end().unwrap();
+}
+
+pub fn inputs_of_many_items_arrive_in_one_piece<T: UnderTest>() {
+    let mut worker = copying::<T>();
+    let mut call = worker.arena_call(1, &[TEXT], &[24]);
+    call.items = vec![
+        item(0, Item::ARENA, ARENA, 0, 10),
+        item(0, Item::ARENA, ARENA, 10, 0),
+        item(0, Item::ARENA, ARENA, 10, 14),
+    ];
+    worker.invoke(&call).unwrap();
+    assert_eq!(worker.read_arena(OUTPUTS_AT, 24), TEXT);
+    worker.end().unwrap();
+}
+
+pub fn descriptors_are_read_at_their_offset<T: UnderTest>() {
+    let mut worker = copying::<T>();
+    let whole = memfd::sealed("in", &[&[1; 7][..], &TEXT[..20]].concat()).unwrap();
+    let rest = memfd::sealed("in", &TEXT[20..]).unwrap();
+    let mut call = worker.arena_call(1, &[], &[24]);
+    call.items = vec![item(0, Item::DESCRIPTOR, 0, 7, 20), item(0, Item::DESCRIPTOR, 1, 0, 4)];
+    call.descriptors = vec![whole.as_fd(), rest.as_fd()];
+    worker.invoke(&call).unwrap();
+    assert_eq!(worker.read_arena(OUTPUTS_AT, 24), TEXT);
+    worker.end().unwrap();
+}
+
+pub fn a_short_descriptor_is_refused<T: UnderTest>() {
+    let mut worker = copying::<T>();
+    let short = memfd::sealed("in", &TEXT[..23]).unwrap();
+    let (read, _write) = pappus_protocol::pipe::pipe().unwrap();
+    for fd in [short.as_fd(), read.as_fd()] {
+        let mut call = worker.arena_call(1, &[], &[24]);
+        call.items = vec![item(0, Item::DESCRIPTOR, 0, 0, 24)];
+        call.descriptors = vec![fd];
+        let fault = worker.invoke(&call).unwrap_err();
+        assert_eq!(fault.code, FaultCode::BadInvoke, "{fault}");
+    }
+    worker.call(1, &[TEXT], &[24]).unwrap();
+    worker.end().unwrap();
+}
+
+pub fn staging_is_cleared_and_the_rest_of_the_arena_untouched<T: UnderTest>() {
+    let mut worker = copying::<T>();
+    for function in [1, 9] {
+        worker.staging.write(100, TEXT).unwrap();
+        worker.staging.write(124, b"next").unwrap();
+        let mut call = worker.arena_call(function, &[], &[100]);
+        call.items = vec![staged(0, 100, 24)];
+        assert_eq!(worker.invoke(&call).is_ok(), function == 1);
+        let mut seen = [1; 28];
+        worker.staging.read(100, &mut seen).unwrap();
+        assert_eq!(seen, *b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0next");
+        if function == 1 {
+            let written = worker.read_arena(OUTPUTS_AT - 1, 26);
+            assert_eq!(written, [&[UNTOUCHED][..], TEXT, &[UNTOUCHED]].concat(), "tails stay");
+        }
+    }
+    // An output may go to staging as well.
+    let mut call = worker.arena_call(1, &[TEXT], &[]);
+    call.outputs = vec![target(STAGING_ARENA, 512, 24)];
+    worker.invoke(&call).unwrap();
+    let mut seen = [0; 24];
+    worker.staging.read(512, &mut seen).unwrap();
+    assert_eq!(&seen, TEXT);
+    worker.end().unwrap();
+}
+
+pub fn regions_that_do_not_exist_are_refused<T: UnderTest>() {
+    let mut worker = copying::<T>();
+    let end = ARENA_BYTES;
+    let items = [
+        item(0, Item::ARENA, 7, 0, 24),
+        item(0, Item::ARENA, ARENA, end - 23, 24),
+        item(0, Item::ARENA, ARENA, u64::MAX, 24),
+        item(0, Item::ARENA, ARENA, 0, u64::MAX),
+        item(1, Item::ARENA, ARENA, 0, 24),
+        item(u32::MAX, Item::ARENA, ARENA, 0, 24),
+        item(0, Item::DESCRIPTOR, 0, 0, 24),
+        item(0, 2, 0, 0, 24),
+    ];
+    for wrong in items {
+        let mut call = worker.arena_call(1, &[], &[24]);
+        call.items = vec![wrong];
+        assert_eq!(worker.invoke(&call).unwrap_err().code, FaultCode::BadInvoke);
+    }
+    for wrong in [target(7, 0, 24), target(ARENA, end - 23, 24), target(ARENA, u64::MAX, u64::MAX)] {
+        let mut call = worker.arena_call(1, &[TEXT], &[]);
+        call.outputs = vec![wrong];
+        assert_eq!(worker.invoke(&call).unwrap_err().code, FaultCode::BadInvoke);
+    }
+    worker.call(1, &[TEXT], &[24]).unwrap();
+    worker.end().unwrap();
+}
+
+pub fn weights_are_read<T: UnderTest>() {
+    let json = Blueprint {
+        inputs: &[],
+        weights: &["a", "b"],
+        buffers: &[("x", 16), ("y", 24)],
+        outputs: &["x", "y"],
+        steps: &[
+            launch("copy", &[ptr("a"), ptr("x"), i64(3)].join(",")),
+            r#"{"Copy": {"from": "b", "to": "y"}}"#.to_owned(),
+        ],
+    };
+    let mut worker = T::worker();
+    worker.install(1, &json.json(), T::probes(), &[b"abc", TEXT]);
+    let seen = worker.call(1, &[], &[16, 24]).unwrap();
+    assert_eq!(seen, [b"abc\0\0\0\0\0\0\0\0\0\0\0\0\0".to_vec(), TEXT.to_vec()]);
+    worker.end().unwrap();
+}
+
+pub fn arenas_come_and_go<T: UnderTest>() {
+    let mut worker = copying::<T>();
+    let arena = memfd::arena("second", 4096).unwrap();
+    let view = Mapping::writable(&arena).unwrap();
+    let mut call = worker.arena_call(1, &[TEXT], &[]);
+    call.outputs = vec![target(5, 4072, 24)];
+    for _ in 0..3 {
+        worker.open_arena(5, &arena);
+        worker.invoke(&call).unwrap();
+        let mut seen = [0; 24];
+        view.read(4072, &mut seen).unwrap();
+        assert_eq!(&seen, TEXT);
+        worker.send(&ToWorker::CloseArena { arena: 5 });
+        assert_eq!(worker.invoke(&call).unwrap_err().code, FaultCode::BadInvoke);
+    }
+    // One that cannot be mapped is not there, and costs nobody else anything.
+    worker.open_arena(6, &memfd::sealed("no arena", b"x").unwrap());
+    call.outputs = vec![target(6, 0, 1)];
+    assert_eq!(worker.invoke(&call).unwrap_err().code, FaultCode::BadInvoke);
+    worker.call(1, &[TEXT], &[24]).unwrap();
+    worker.end().unwrap();
+}
+
+pub fn bulk_copies_and_fills_are_exact<T: UnderTest>() {
+    let numbers: Vec<u8> = (0..200).collect();
+    for (from, to, bytes) in [(0u64, 3, 40), (3, 0, 40), (0, 1, 100), (7, 90, 33), (5, 5, 31), (0, 16, 0), (9, 10, 1)] {
+        let json = Blueprint {
+            inputs: &["in"],
+            weights: &[],
+            buffers: &[],
+            outputs: &["in"],
+            steps: &[
+                launch("copy", &[offset("in", from), offset("in", to), i64(bytes)].join(",")),
+                launch("fill", &[offset("in", 150), i64(0x1ee), i64(bytes.min(50))].join(",")),
+            ],
+        };
+        let mut worker = T::worker();
+        worker.install(1, &json.json(), T::probes(), &[]);
+        let mut expected = numbers.clone();
+        expected.copy_within(from as usize..(from + bytes) as usize, to as usize);
+        expected[150..150 + bytes.min(50) as usize].fill(0xee);
+        assert_eq!(worker.call(1, &[&numbers], &[200]).unwrap(), [expected], "{from} {to} {bytes}");
+        worker.end().unwrap();
+    }
+}
+
+fn offset(buffer: &str, offset: u64) -> String {
+    format!(r#"{{"Ptr": {{"buffer": "{buffer}", "offset": {{"Absolute": {offset}}}}}}}"#)
+}
+
+pub fn every_block_runs_once<T: UnderTest>() {
+    for grid in [[1, 1, 1], [7, 3, 2], [100_000, 5, 1], [i32::MAX as u64, 2, 3]] {
+        let mut worker = T::worker();
+        let json = filling(8, &[launch_on("count_blocks", &ptr("out"), grid, 0)]);
+        worker.install(1, &json, T::probes(), &[]);
+        let blocks: u64 = grid.iter().product();
+        assert_eq!(worker.call(1, &[], &[8]).unwrap(), [blocks.to_le_bytes()]);
+        worker.end().unwrap();
+    }
+}
+
+pub fn repeats_and_copies_follow_the_plan<T: UnderTest>() {
+    let count = launch("count_blocks", &ptr("n"));
+    let inner = format!(r#"{{"Repeat": [{{"Absolute": 3}}, [{count}]]}}"#);
+    let outer = format!(r#"{{"Repeat": [{{"Absolute": 4}}, [{inner}, {count}]]}}"#);
+    let json = Blueprint {
+        inputs: &[],
+        weights: &[],
+        buffers: &[("n", 8), ("out", 16)],
+        outputs: &["out"],
+        steps: &[
+            outer,
+            r#"{"Fill": {"buffer": "out", "byte": 3}}"#.to_owned(),
+            r#"{"Copy": {"from": "n", "to": "out", "bytes": {"Absolute": 8}}}"#.to_owned(),
+        ],
+    };
+    let mut worker = T::worker();
+    worker.install(1, &json.json(), T::probes(), &[]);
+    let expected = [16u64.to_le_bytes(), [3; 8]].concat();
+    assert_eq!(worker.call(1, &[], &[16]).unwrap(), [expected]);
+    worker.end().unwrap();
+}
