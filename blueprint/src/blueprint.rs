@@ -215,10 +215,7 @@ impl Blueprint {
 
     /// The buffer of that name.
     pub fn buffer_named(&self, name: &str) -> Option<BufferId> {
-        self.buffers
-            .iter()
-            .position(|buffer| buffer.name == name)
-            .map(|at| BufferId(at as u32))
+        self.buffers.iter().position(|buffer| buffer.name == name).map(|at| BufferId(at as u32))
     }
 
     /// Where in an input of `input_bytes` a word starts; an error where it is not all inside. To be
@@ -252,10 +249,7 @@ impl Blueprint {
             let offset = block.place(bytes);
             offsets.push(offset.map_err(|message| Error::new(self.place_of(self.weights[at]), message))?);
         }
-        Ok(WeightLayout {
-            offsets,
-            total: block.used,
-        })
+        Ok(WeightLayout { offsets, total: block.used })
     }
 
     /// Roughly what this blueprint occupies in memory.
@@ -264,14 +258,8 @@ impl Blueprint {
             .buffers
             .iter()
             .map(|buffer| buffer.name.capacity() + buffer.shape.as_deref().map_or(0, size_of_val));
-        let kernels = self
-            .kernels
-            .iter()
-            .map(|kernel| kernel.name.capacity() + kernel.symbol.capacity());
-        let modules = self
-            .modules
-            .iter()
-            .map(|module| module.name.capacity() + module.path.capacity());
+        let kernels = self.kernels.iter().map(|kernel| kernel.name.capacity() + kernel.symbol.capacity());
+        let modules = self.modules.iter().map(|module| module.name.capacity() + module.path.capacity());
         let files = self.weight_files.iter().map(|file| file.path.capacity());
         let places = self.word_places.iter().map(|place| place.len());
         size_of::<Self>()
@@ -284,12 +272,7 @@ impl Blueprint {
             + heap_bytes(&self.steps)
             + heap_bytes(&self.items)
             + heap_bytes(&self.lists)
-            + buffers
-                .chain(kernels)
-                .chain(modules)
-                .chain(files)
-                .chain(places)
-                .sum::<usize>()
+            + buffers.chain(kernels).chain(modules).chain(files).chain(places).sum::<usize>()
             + self.sizes.approx_bytes()
     }
 
@@ -299,10 +282,7 @@ impl Blueprint {
         let buffer = &self.buffers[id.index()];
         match buffer.role {
             Role::Input => blueprint.key("inputs").index(id.index()).to_string(),
-            Role::Weight => blueprint
-                .key("weights")
-                .index(id.index() - self.inputs.len())
-                .to_string(),
+            Role::Weight => blueprint.key("weights").index(id.index() - self.inputs.len()).to_string(),
             Role::Buffer => blueprint.key("buffers").key(&buffer.name).to_string(),
         }
     }
@@ -350,11 +330,7 @@ pub(crate) enum FieldValue {
     /// Little-endian bits, as wide as they need to be.
     Bits(u64),
     /// A size, at most `max`; the argument is written as `name`.
-    Size {
-        size: SizeId,
-        max: u64,
-        name: &'static str,
-    },
+    Size { size: SizeId, max: u64, name: &'static str },
     /// An address.
     Pointer { buffer: BufferId, offset: SizeId },
 }
@@ -374,10 +350,7 @@ impl Bump {
             .filter(|&end| end <= limits::MEMORY_BYTES);
         let Some(end) = end else {
             let max = limits::MEMORY_BYTES;
-            return Err(format!(
-                "{bytes} bytes after {} others, expected at most {max} in all",
-                self.used
-            ));
+            return Err(format!("{bytes} bytes after {} others, expected at most {max} in all", self.used));
         };
         Ok(std::mem::replace(&mut self.used, end))
     }
@@ -387,10 +360,7 @@ pub(crate) fn check_count(place: &str, given: &[u64], expected: usize) -> Result
     if given.len() == expected {
         return Ok(());
     }
-    Err(Error::new(
-        place,
-        format_args!("{} values given for it, expected {expected}", given.len()),
-    ))
+    Err(Error::new(place, format_args!("{} values given for it, expected {expected}", given.len())))
 }
 
 /// Where a step is written. Walks the tree from the top: only errors ask.

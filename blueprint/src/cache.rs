@@ -40,13 +40,7 @@ struct Entry {
 impl PlanCache {
     /// An empty cache.
     pub fn new(bounds: CacheBounds) -> PlanCache {
-        PlanCache {
-            bounds,
-            plans: HashMap::new(),
-            bytes: 0,
-            now: 0,
-            key: Vec::new(),
-        }
+        PlanCache { bounds, plans: HashMap::new(), bytes: 0, now: 0, key: Vec::new() }
     }
 
     /// The plan of a call. `function` tells blueprints apart: the same number must always come with
@@ -111,24 +105,13 @@ impl PlanCache {
             self.evict_oldest();
         }
         self.bytes += bytes;
-        self.plans.insert(
-            self.key.as_slice().into(),
-            Entry {
-                plan,
-                bytes,
-                used: self.now,
-            },
-        );
+        self.plans.insert(self.key.as_slice().into(), Entry { plan, bytes, used: self.now });
     }
 
     /// A scan: it costs less than the planning that led here, as long as `bounds.plans` is some
     /// hundreds.
     fn evict_oldest(&mut self) {
-        let oldest = self
-            .plans
-            .iter()
-            .min_by_key(|(_, entry)| entry.used)
-            .map(|(key, _)| key.clone());
+        let oldest = self.plans.iter().min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone());
         if let Some(entry) = oldest.and_then(|key| self.plans.remove(&key)) {
             self.bytes -= entry.bytes;
         }

@@ -57,12 +57,7 @@ pub struct BufferDescription {
 /// Describes a blueprint as far as it is known. Fails only where `known` names what is not there.
 pub fn describe(blueprint: &Blueprint, known: &Known) -> Result<Description, Error> {
     check_names(blueprint, known)?;
-    let mut describer = Describer {
-        blueprint,
-        known,
-        atoms: Atoms::default(),
-        values: Vec::new(),
-    };
+    let mut describer = Describer { blueprint, known, atoms: Atoms::default(), values: Vec::new() };
     describer.evaluate();
     let launches = describer.launches(0..blueprint.steps.len());
     let pool = describer.block(|role| role != Role::Weight);
@@ -75,10 +70,7 @@ pub fn describe(blueprint: &Blueprint, known: &Known) -> Result<Description, Err
         output: buffer.output,
         bytes: amount(buffer.size),
         dtype: buffer.dtype,
-        shape: buffer
-            .shape
-            .as_ref()
-            .map(|dims| dims.iter().map(|&dim| amount(dim)).collect()),
+        shape: buffer.shape.as_ref().map(|dims| dims.iter().map(|&dim| amount(dim)).collect()),
     });
     Ok(Description {
         buffers: buffers.collect(),

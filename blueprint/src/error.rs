@@ -18,10 +18,7 @@ pub struct Error {
 
 impl Error {
     pub(crate) fn new(path: impl fmt::Display, message: impl fmt::Display) -> Error {
-        Error {
-            path: printable(path),
-            message: printable(message),
-        }
+        Error { path: printable(path), message: printable(message) }
     }
 }
 
@@ -94,16 +91,9 @@ pub(crate) fn serde_place(path: &serde_path_to_error::Path) -> String {
 
 /// `.key`, or `["key"]` where the key would be mistaken for something else.
 fn write_key(out: &mut impl Write, key: &str) -> fmt::Result {
-    if is_plain(key) {
-        write!(out, ".{key}")
-    } else {
-        write!(out, "[{key:?}]")
-    }
+    if is_plain(key) { write!(out, ".{key}") } else { write!(out, "[{key:?}]") }
 }
 
 fn is_plain(key: &str) -> bool {
-    !key.is_empty()
-        && key
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+    !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }

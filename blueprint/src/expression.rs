@@ -57,17 +57,11 @@ pub(crate) struct Sum {
 
 impl Sum {
     pub(crate) fn constant(value: u64) -> Sum {
-        Sum {
-            constant: value,
-            terms: Vec::new(),
-        }
+        Sum { constant: value, terms: Vec::new() }
     }
 
     fn atom(atom: Atom) -> Sum {
-        Sum {
-            constant: 0,
-            terms: vec![(vec![atom], 1)],
-        }
+        Sum { constant: 0, terms: vec![(vec![atom], 1)] }
     }
 
     pub(crate) fn value(&self) -> Option<u64> {
@@ -109,11 +103,7 @@ impl Sum {
     /// The terms (and the constant, where asked for) times one term.
     fn scaled(&self, by: &[Atom], coefficient: u64, with_constant: bool) -> Option<Sum> {
         let mut terms = Vec::with_capacity(self.terms.len() + 1);
-        let constant: &[(Vec<Atom>, u64)] = if with_constant {
-            &[(Vec::new(), self.constant)]
-        } else {
-            &[]
-        };
+        let constant: &[(Vec<Atom>, u64)] = if with_constant { &[(Vec::new(), self.constant)] } else { &[] };
         for (atoms, own) in constant.iter().chain(&self.terms) {
             let coefficient = own.checked_mul(coefficient)?;
             if atoms.len() + by.len() > READABLE_FACTORS {
@@ -134,14 +124,8 @@ impl Sum {
         if by == 0 || !even(&self.constant) || !self.terms.iter().all(|(_, value)| even(value)) {
             return None;
         }
-        let terms = self
-            .terms
-            .iter()
-            .map(|(atoms, value)| (atoms.clone(), value / by));
-        Some(Sum {
-            constant: self.constant / by,
-            terms: terms.collect(),
-        })
+        let terms = self.terms.iter().map(|(atoms, value)| (atoms.clone(), value / by));
+        Some(Sum { constant: self.constant / by, terms: terms.collect() })
     }
 }
 
@@ -212,10 +196,7 @@ impl Atoms {
     }
 
     pub(crate) fn amount(&self, sum: &Sum) -> Amount {
-        Amount {
-            value: sum.value(),
-            text: self.text(sum),
-        }
+        Amount { value: sum.value(), text: self.text(sum) }
     }
 
     fn readable(&mut self, text: String) -> Option<Sum> {

@@ -26,10 +26,7 @@ pub(crate) struct Config {
     #[serde(default, deserialize_with = "present")]
     pub(crate) module_path: Option<String>,
     /// The modules; each kernel then says which one it is in.
-    #[cfg_attr(
-        test,
-        schemars(with = "Vec<Object<Module>>", skip_serializing_if = "Option::is_none")
-    )]
+    #[cfg_attr(test, schemars(with = "Vec<Object<Module>>", skip_serializing_if = "Option::is_none"))]
     #[serde(default, deserialize_with = "present")]
     pub(crate) modules: Option<Vec<Object<Module>>>,
     /// The kernels that the blueprint may launch.

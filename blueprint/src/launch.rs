@@ -32,10 +32,7 @@ pub(crate) fn check(key: usize, value: u64) -> Result<u32, String> {
 pub(crate) fn check_block(block: [u32; 3]) -> Result<(), String> {
     let threads: u64 = block.iter().copied().map(u64::from).product();
     if threads > limits::BLOCK_THREADS {
-        return Err(format!(
-            "a block of {threads} threads, expected at most {}",
-            limits::BLOCK_THREADS
-        ));
+        return Err(format!("a block of {threads} threads, expected at most {}", limits::BLOCK_THREADS));
     }
     Ok(())
 }

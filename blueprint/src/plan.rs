@@ -30,11 +30,7 @@ pub struct Plan {
 impl Plan {
     /// The steps to execute, one by one, repeats unfolded.
     pub fn expanded(&self) -> Expanded<'_> {
-        Expanded {
-            steps: &self.steps,
-            at: 0,
-            open: Vec::new(),
-        }
+        Expanded { steps: &self.steps, at: 0, open: Vec::new() }
     }
 
     /// Roughly what this plan occupies in memory.

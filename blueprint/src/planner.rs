@@ -38,11 +38,7 @@ impl Blueprint {
         for word in &self.words {
             self.word_offset(word, sizes.inputs[word.input as usize])?;
         }
-        let leaves = Leaves {
-            inputs: sizes.inputs,
-            weights: sizes.weights,
-            words: sizes.words,
-        };
+        let leaves = Leaves { inputs: sizes.inputs, weights: sizes.weights, words: sizes.words };
         let values = self.sizes.evaluate(&leaves);
         let (buffers, pool_bytes) = place_buffers(self, &values)?;
         let mut planner = Planner {
@@ -113,16 +109,10 @@ impl Planner<'_> {
             let bytes = self.buffers[output.index()].bytes;
             shapes.push(match (buffer.dtype, &buffer.shape) {
                 (None, _) => None,
-                (Some(dtype), None) => Some(Shape {
-                    dtype,
-                    dims: vec![bytes / dtype.bytes()],
-                }),
+                (Some(dtype), None) => Some(Shape { dtype, dims: vec![bytes / dtype.bytes()] }),
                 (Some(dtype), Some(dims)) => {
                     let dims = dims.iter().map(|&dim| self.values.get(dim));
-                    Some(Shape {
-                        dtype,
-                        dims: dims.collect::<Result<_, _>>()?,
-                    })
+                    Some(Shape { dtype, dims: dims.collect::<Result<_, _>>()? })
                 }
             });
         }
@@ -133,10 +123,7 @@ impl Planner<'_> {
         let Some(dtype) = buffer.dtype else { return Ok(()) };
         let complaint = match &buffer.shape {
             None if bytes.is_multiple_of(dtype.bytes()) => return Ok(()),
-            None => format!(
-                "the buffer has {bytes} bytes, expected a multiple of {}",
-                dtype.bytes()
-            ),
+            None => format!("the buffer has {bytes} bytes, expected a multiple of {}", dtype.bytes()),
             Some(dims) => {
                 let mut needed = Some(dtype.bytes());
                 for &dim in dims {
@@ -150,11 +137,7 @@ impl Planner<'_> {
                 }
             }
         };
-        Err(Path::Root
-            .key("blueprint")
-            .key("types")
-            .key(&buffer.name)
-            .error(complaint))
+        Err(Path::Root.key("blueprint").key("types").key(&buffer.name).error(complaint))
     }
 
     fn steps(&mut self, range: Range<usize>) -> Result<Counts, Error> {
@@ -162,23 +145,14 @@ impl Planner<'_> {
         let mut counts = Counts::default();
         let mut at = range.start;
         while at < range.end {
-            let mut added = Counts {
-                launches: 0,
-                steps: 1,
-            };
+            let mut added = Counts { launches: 0, steps: 1 };
             let mut next = at + 1;
             match blueprint.steps[at] {
                 blueprint::Step::Launch { kernel, dims, list } => {
                     self.launch(at, kernel, dims, list)?;
                     added.launches = 1;
                 }
-                blueprint::Step::Copy {
-                    from,
-                    from_offset,
-                    to,
-                    to_offset,
-                    bytes,
-                } => {
+                blueprint::Step::Copy { from, from_offset, to, to_offset, bytes } => {
                     let (from_at, bytes) = self.range(at, from, from_offset, bytes, "Copy.from_offset")?;
                     let (to_at, room) = self.range(at, to, to_offset, None, "Copy.to_offset")?;
                     if bytes > room {
@@ -195,21 +169,13 @@ impl Planner<'_> {
                     } else {
                         let placement = self.buffers[from.index()];
                         self.steps.push(Step::Copy {
-                            from: Location {
-                                space: placement.space,
-                                offset: placement.offset + from_at,
-                            },
+                            from: Location { space: placement.space, offset: placement.offset + from_at },
                             to: self.buffers[to.index()].offset + to_at,
                             bytes,
                         });
                     }
                 }
-                blueprint::Step::Fill {
-                    buffer,
-                    offset,
-                    bytes,
-                    byte,
-                } => {
+                blueprint::Step::Fill { buffer, offset, bytes, byte } => {
                     let (offset, bytes) = self.range(at, buffer, offset, bytes, "Fill.offset")?;
                     if bytes == 0 {
                         added.steps = 0;
@@ -230,10 +196,7 @@ impl Planner<'_> {
                     "one invocation would execute more steps than allowed, expected at most {}",
                     limits::EXPANDED_STEPS
                 );
-                return Err(Error::new(
-                    blueprint::place_of_step(&blueprint.steps, at),
-                    message,
-                ));
+                return Err(Error::new(blueprint::place_of_step(&blueprint.steps, at), message));
             }
             at = next;
         }
@@ -252,10 +215,7 @@ impl Planner<'_> {
             0 => self.steps.truncate(header),
             body => self.steps[header] = Step::Repeat { count, body },
         }
-        Ok(Counts {
-            launches: once.launches.saturating_mul(count),
-            steps: once.steps.saturating_mul(count),
-        })
+        Ok(Counts { launches: once.launches.saturating_mul(count), steps: once.steps.saturating_mul(count) })
     }
 
     fn launch(&mut self, at: usize, kernel: u32, dims: [SizeId; 7], list: u32) -> Result<(), Error> {
@@ -270,13 +230,7 @@ impl Planner<'_> {
         let (grid, block) = ([gx, gy, gz], [bx, by, bz]);
         launch::check_block(block).map_err(|message| self.error(at, "ExecKernel[2]", message))?;
         let params = self.params(at, list)?;
-        self.steps.push(Step::Launch {
-            kernel,
-            grid,
-            block,
-            shared_bytes,
-            params,
-        });
+        self.steps.push(Step::Launch { kernel, grid, block, shared_bytes, params });
         Ok(())
     }
 
@@ -293,15 +247,8 @@ impl Planner<'_> {
             match *item {
                 Item::Param { kind, bytes, align } => {
                     param_slot = self.params.slots.len();
-                    self.params
-                        .slots
-                        .resize(param_slot + bytes.div_ceil(8) as usize, 0);
-                    self.params.params.push(Param {
-                        slot: param_slot as u32,
-                        bytes,
-                        align,
-                        kind,
-                    });
+                    self.params.slots.resize(param_slot + bytes.div_ceil(8) as usize, 0);
+                    self.params.params.push(Param { slot: param_slot as u32, bytes, align, kind });
                 }
                 Item::Field { offset, value } => {
                     // Fields are aligned: none crosses from one slot to the next.
@@ -384,10 +331,7 @@ fn field_place(items: &[Item], key: &str) -> String {
     let param = items.iter().filter(|item| is_param(item)).count() - 1;
     let header = items.iter().rposition(is_param).unwrap_or_default();
     let within = match items[header] {
-        Item::Param {
-            kind: ParamKind::Struct,
-            ..
-        } => {
+        Item::Param { kind: ParamKind::Struct, .. } => {
             format!("Struct.fields[{}].value.", items.len() - header - 2)
         }
         _ => String::new(),

@@ -39,11 +39,7 @@ impl Arena {
             Some(end) if end <= self.bytes() => {
                 // The next region starts in a cache line of its own, or nowhere where none is left.
                 self.used = aligned(end).min(self.bytes());
-                Ok(Region {
-                    arena: self.id,
-                    offset,
-                    bytes,
-                })
+                Ok(Region { arena: self.id, offset, bytes })
             }
             _ => Err(Error::Invalid(format!(
                 "no room for {bytes} bytes in an arena of {} of which {offset} are taken: open a larger one",

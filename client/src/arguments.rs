@@ -46,13 +46,7 @@ With FILE, the words that sizes are computed from are read; with SIZE only the n
 #[command(propagate_version = true, max_term_width = 110)]
 pub(crate) struct Arguments {
     /// The supervisor's socket; drain and settings need its admin socket (SOCKET.admin)
-    #[arg(
-        long,
-        global = true,
-        env = "PAPPUS_SOCKET",
-        value_name = "SOCKET",
-        display_order = 100
-    )]
+    #[arg(long, global = true, env = "PAPPUS_SOCKET", value_name = "SOCKET", display_order = 100)]
     pub(crate) socket: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -262,11 +256,9 @@ mod tests {
 
     #[test]
     fn the_socket_may_stand_before_and_after_the_command() {
-        for line in [
-            "pappus --socket s status",
-            "pappus status --socket s",
-            "pappus function --socket s list",
-        ] {
+        for line in
+            ["pappus --socket s status", "pappus status --socket s", "pappus function --socket s list"]
+        {
             assert_eq!(parse(line).unwrap().socket, Some("s".into()), "{line}");
         }
     }
@@ -275,20 +267,12 @@ mod tests {
     fn inputs_outputs_and_times_are_read() {
         let line =
             "pappus invoke f --input A=a,b=c --input cfg=x --output B=o.npy --deadline 500ms --repeat 3";
-        let Command::Invoke(invoke) = parse(line).unwrap().command else {
-            panic!("no invoke")
-        };
+        let Command::Invoke(invoke) = parse(line).unwrap().command else { panic!("no invoke") };
         assert_eq!(invoke.inputs[0].name, "A");
         assert_eq!(invoke.inputs[0].value.0, ["a", "b=c"].map(PathBuf::from));
         assert_eq!(invoke.inputs[1].value.0, [PathBuf::from("x")]);
-        assert_eq!(
-            (&*invoke.outputs[0].name, &invoke.outputs[0].value),
-            ("B", &PathBuf::from("o.npy"))
-        );
-        assert_eq!(
-            (invoke.deadline, invoke.repeat),
-            (Some(Duration::from_millis(500)), 3)
-        );
+        assert_eq!((&*invoke.outputs[0].name, &invoke.outputs[0].value), ("B", &PathBuf::from("o.npy")));
+        assert_eq!((invoke.deadline, invoke.repeat), (Some(Duration::from_millis(500)), 3));
     }
 
     #[test]
@@ -303,11 +287,7 @@ mod tests {
             "pappus module add m",
             "pappus settings workers",
         ] {
-            assert_eq!(
-                parse(line).unwrap_err().exit_code(),
-                i32::from(crate::failure::USAGE),
-                "{line}"
-            );
+            assert_eq!(parse(line).unwrap_err().exit_code(), i32::from(crate::failure::USAGE), "{line}");
         }
     }
 }

@@ -39,8 +39,7 @@ impl Client {
             return self.put_bytes(&[]);
         }
         let mut file = File::open(path).map_err(Error::file(path))?;
-        file.seek(SeekFrom::Start(range.offset))
-            .map_err(Error::file(path))?;
+        file.seek(SeekFrom::Start(range.offset)).map_err(Error::file(path))?;
         let memfd = memfd::sealed_from("pappus-blob", range.bytes, |memfd| {
             match std::io::copy(&mut file.take(range.bytes), memfd)? {
                 copied if copied == range.bytes => Ok(()),
@@ -55,9 +54,7 @@ impl Client {
         if bytes.len() as u64 > MAX_INLINE_BYTES {
             return self.put_memfd(&memfd::sealed("pappus-blob", bytes)?);
         }
-        let body = v1::PutBlob {
-            inline: Bytes::copy_from_slice(bytes),
-        };
+        let body = v1::PutBlob { inline: Bytes::copy_from_slice(bytes) };
         answer!(self.call(request::Body::PutBlob(body), &[])?, Blob)
     }
 

@@ -40,10 +40,7 @@ impl Client {
     /// Connects and agrees on a protocol version.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let unreachable = |source| Error::Unreachable {
-            path: path.to_owned(),
-            source,
-        };
+        let unreachable = |source| Error::Unreachable { path: path.to_owned(), source };
         let socket = UnixStream::connect(path).map_err(unreachable)?;
         Self::handshake(socket)
     }
@@ -66,9 +63,7 @@ impl Client {
 
     /// Greets over a connected socket.
     pub fn handshake(mut socket: UnixStream) -> Result<Self> {
-        socket
-            .write_all(&Greeting::OURS.encode())
-            .map_err(|_| Error::Lost)?;
+        socket.write_all(&Greeting::OURS.encode()).map_err(|_| Error::Lost)?;
         let mut answer = [0; GREETING_BYTES];
         socket.read_exact(&mut answer).map_err(|_| Error::Lost)?;
         match Greeting::decode(&answer) {
@@ -80,14 +75,10 @@ impl Client {
                 ));
             }
             _ => {
-                return Err(Error::Protocol(
-                    "this socket does not belong to a Pappus supervisor".into(),
-                ));
+                return Err(Error::Protocol("this socket does not belong to a Pappus supervisor".into()));
             }
         }
-        socket
-            .set_nonblocking(true)
-            .map_err(Error::io("fcntl(O_NONBLOCK)"))?;
+        socket.set_nonblocking(true).map_err(Error::io("fcntl(O_NONBLOCK)"))?;
         Ok(Self {
             socket,
             decoder: Decoder::default(),
@@ -100,10 +91,7 @@ impl Client {
 
     /// Sends a request with its descriptors and returns its id without waiting for the answer.
     pub fn send(&mut self, body: request::Body, fds: &[BorrowedFd<'_>]) -> Result<u64> {
-        let request = v1::Request {
-            id: self.next_id,
-            body: Some(body),
-        };
+        let request = v1::Request { id: self.next_id, body: Some(body) };
         let bytes = request.encoded_len();
         if bytes > MAX_MESSAGE_BYTES || fds.len() > MAX_MESSAGE_FDS {
             return Err(Error::Invalid(format!(
@@ -245,10 +233,7 @@ impl Client {
     fn take(&mut self, answer: v1::Response) -> Result<()> {
         match answer {
             // What concerns the connection, not a request.
-            v1::Response {
-                id: 0,
-                body: Some(response::Body::Error(error)),
-            } => Err(Error::Refused(error)),
+            v1::Response { id: 0, body: Some(response::Body::Error(error)) } => Err(Error::Refused(error)),
             answer if self.unanswered.remove(&answer.id) => {
                 self.answers.push_back(answer);
                 Ok(())

@@ -76,23 +76,14 @@ pub enum Error {
 impl Error {
     /// For `map_err`: a system call that concerns a file.
     pub fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
-        move |source| Self::File {
-            path: path.to_owned(),
-            source,
-        }
+        move |source| Self::File { path: path.to_owned(), source }
     }
 
     pub(crate) fn io<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
-        move |source| Self::Io {
-            what,
-            source: source.into(),
-        }
+        move |source| Self::Io { what, source: source.into() }
     }
 
     pub(crate) fn content(path: &Path, message: impl Into<String>) -> Self {
-        Self::Content {
-            path: path.to_owned(),
-            message: message.into(),
-        }
+        Self::Content { path: path.to_owned(), message: message.into() }
     }
 }

@@ -96,10 +96,8 @@ mod tests {
     #[test]
     fn every_kind_of_failure_has_the_documented_code() {
         let answer = |code| Failure::from(Error::Refused(v1::Error::new(code, "")));
-        let unreachable = Error::Unreachable {
-            path: "s".into(),
-            source: std::io::ErrorKind::NotFound.into(),
-        };
+        let unreachable =
+            Error::Unreachable { path: "s".into(), source: std::io::ErrorKind::NotFound.into() };
         let cases = [
             (Failure::Usage(String::new()), 2),
             (answer(Code::InvalidArgument), 3),

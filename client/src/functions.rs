@@ -54,17 +54,10 @@ impl Package {
     /// precedence over what the configuration names.
     pub fn read(config: &Path, weights: &[(String, PathBuf)]) -> Result<Self> {
         let text = std::fs::read(config).map_err(Error::file(config))?;
-        let blueprint = parse(&text).map_err(|source| Error::Config {
-            path: config.to_owned(),
-            source,
-        })?;
+        let blueprint = parse(&text).map_err(|source| Error::Config { path: config.to_owned(), source })?;
         let modules = blueprint.modules().iter().map(|module| {
             let path = config.with_file_name(&module.path);
-            Ok(PackagedModule {
-                name: module.name.clone(),
-                files: variants::beside(&path)?,
-                path,
-            })
+            Ok(PackagedModule { name: module.name.clone(), files: variants::beside(&path)?, path })
         });
         Ok(Self {
             modules: modules.collect::<Result<_>>()?,
@@ -124,10 +117,7 @@ impl Package {
             });
         }
         for (weight, (path, _)) in self.weights.iter().zip(weights) {
-            function.weights.push(v1::Weight {
-                name: weight.name.clone(),
-                sha256: uploads.array(path)?,
-            });
+            function.weights.push(v1::Weight { name: weight.name.clone(), sha256: uploads.array(path)? });
         }
         uploads.finish().add_function(function)
     }
@@ -173,9 +163,7 @@ impl PackagedWeight {
         match (path, data) {
             (Some(path), Some(data)) => Ok((path, data.bytes)),
             (path, _) => {
-                let absent = path
-                    .as_ref()
-                    .map(|path| format!(", {} does not exist", path.display()));
+                let absent = path.as_ref().map(|path| format!(", {} does not exist", path.display()));
                 Err(Error::Invalid(format!(
                     "weights {name:?} have no file{}: name it with --weight {name}=FILE, or with \
                      \"weight_files\": {{\"{name}\": \"FILE\"}} in {}",
@@ -192,11 +180,8 @@ fn find_weights(
     blueprint: &Blueprint,
     given: &[(String, PathBuf)],
 ) -> Result<Vec<PackagedWeight>> {
-    let names: Vec<&str> = blueprint
-        .weights()
-        .iter()
-        .map(|id| blueprint.buffers()[id.index()].name.as_str())
-        .collect();
+    let names: Vec<&str> =
+        blueprint.weights().iter().map(|id| blueprint.buffers()[id.index()].name.as_str()).collect();
     if let Some((name, _)) = given.iter().find(|(name, _)| !names.contains(&name.as_str())) {
         return Err(Error::Invalid(format!(
             "{name:?} is no weights buffer of {}, expected one of {names:?}",
@@ -205,20 +190,13 @@ fn find_weights(
     }
     let declared = |id| blueprint.weight_files().iter().find(|file| file.weight == id);
     let weights = blueprint.weights().iter().zip(names).map(|(id, name)| {
-        let given = given
-            .iter()
-            .find(|(other, _)| other == name)
-            .map(|(_, path)| path.clone());
+        let given = given.iter().find(|(other, _)| other == name).map(|(_, path)| path.clone());
         let path = given.or_else(|| declared(*id).map(|file| config.with_file_name(&file.path)));
         let data = match &path {
             Some(path) if path.exists() => Some(npy::data_of(path)?),
             _ => None,
         };
-        Ok(PackagedWeight {
-            name: name.to_owned(),
-            path,
-            data,
-        })
+        Ok(PackagedWeight { name: name.to_owned(), path, data })
     });
     weights.collect()
 }
@@ -253,17 +231,10 @@ mod tests {
         let w1 = dir.path().join("w1.bin");
         std::fs::write(&w1, [0; 5]).unwrap();
         let package = Package::read(&config, &[("W1".into(), w1.clone())]).unwrap();
-        let formats: Vec<_> = package.modules()[0]
-            .files
-            .iter()
-            .map(|file| (file.format, &*file.arch))
-            .collect();
+        let formats: Vec<_> =
+            package.modules()[0].files.iter().map(|file| (file.format, &*file.arch)).collect();
         assert_eq!(formats, [("ptx", "sm_90"), ("wasm", "")]);
-        let bytes: Vec<_> = package
-            .weights()
-            .iter()
-            .map(|weight| weight.data.unwrap().bytes)
-            .collect();
+        let bytes: Vec<_> = package.weights().iter().map(|weight| weight.data.unwrap().bytes).collect();
         assert_eq!(bytes, [8, 5]);
         assert_eq!(package.weights()[1].path.as_ref(), Some(&w1));
     }
@@ -273,10 +244,7 @@ mod tests {
         let (_dir, config) = folder(&[]);
         let package = Package::read(&config, &[]).unwrap();
         assert!(package.modules()[0].files.is_empty());
-        let why = package
-            .weights()
-            .iter()
-            .map(|weight| weight.file(&config).unwrap_err().to_string());
+        let why = package.weights().iter().map(|weight| weight.file(&config).unwrap_err().to_string());
         let why: Vec<_> = why.collect();
         assert!(why[0].contains("w0.npy does not exist"), "{}", why[0]);
         for part in ["\"W1\"", "--weight W1=FILE", "weight_files"] {
@@ -287,9 +255,7 @@ mod tests {
     #[test]
     fn a_file_for_weights_that_are_none_is_refused() {
         let (_dir, config) = folder(&[]);
-        let why = Package::read(&config, &[("W9".into(), "x".into())])
-            .unwrap_err()
-            .to_string();
+        let why = Package::read(&config, &[("W9".into(), "x".into())]).unwrap_err().to_string();
         assert!(why.contains("\"W9\" is no weights buffer"), "{why}");
     }
 

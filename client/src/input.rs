@@ -84,9 +84,7 @@ pub(crate) fn learn(known: &mut Known, blueprint: &Blueprint, input: &Input) -> 
         let id = blueprint.inputs()[word.input as usize];
         if blueprint.buffers()[id.index()].name == input.name {
             let offset = blueprint.word_offset(word, bytes)?;
-            known
-                .words
-                .insert((input.name.clone(), word.index), input.word(offset)?);
+            known.words.insert((input.name.clone(), word.index), input.word(offset)?);
         }
     }
     Ok(())
@@ -95,31 +93,17 @@ pub(crate) fn learn(known: &mut Known, blueprint: &Blueprint, input: &Input) -> 
 /// The plan, if everything it depends on is known.
 pub(crate) fn plan(blueprint: &Blueprint, known: &Known) -> Result<Option<Plan>> {
     let name = |id: &pappus_blueprint::BufferId| &blueprint.buffers()[id.index()].name;
-    let inputs = blueprint
-        .inputs()
-        .iter()
-        .map(|id| known.inputs.get(name(id)).copied());
-    let weights = blueprint
-        .weights()
-        .iter()
-        .map(|id| known.weights.get(name(id)).copied());
+    let inputs = blueprint.inputs().iter().map(|id| known.inputs.get(name(id)).copied());
+    let weights = blueprint.weights().iter().map(|id| known.weights.get(name(id)).copied());
     let words = blueprint.words().iter().map(|word| {
         let input = name(&blueprint.inputs()[word.input as usize]);
         known.words.get(&(input.clone(), word.index)).copied()
     });
-    let all = (
-        inputs.collect::<Option<Vec<_>>>(),
-        weights.collect::<Option<Vec<_>>>(),
-        words.collect(),
-    );
+    let all = (inputs.collect::<Option<Vec<_>>>(), weights.collect::<Option<Vec<_>>>(), words.collect());
     let (Some(inputs), Some(weights), Some(words)): (_, _, Option<Vec<u64>>) = all else {
         return Ok(None);
     };
-    Ok(Some(blueprint.plan(&Sizes {
-        inputs: &inputs,
-        weights: &weights,
-        words: &words,
-    })?))
+    Ok(Some(blueprint.plan(&Sizes { inputs: &inputs, weights: &weights, words: &words })?))
 }
 
 #[cfg(test)]
@@ -129,11 +113,7 @@ mod tests {
     #[test]
     fn words_are_read_across_items() {
         let dir = tempfile::tempdir().unwrap();
-        let files = [
-            ("a", &[1, 2, 3][..]),
-            ("b", &[][..]),
-            ("c", &[4, 5, 6, 7, 8, 9][..]),
-        ];
+        let files = [("a", &[1, 2, 3][..]), ("b", &[][..]), ("c", &[4, 5, 6, 7, 8, 9][..])];
         let paths = files.map(|(name, content)| {
             let path = dir.path().join(name);
             std::fs::write(&path, content).unwrap();

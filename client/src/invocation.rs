@@ -20,7 +20,7 @@ pub enum Item {
     Inline(Bytes),
     /// A region of an open arena.
     Region(v1::Region),
-    /// All bytes of a sealed memfd (see `pappus_shmem::memfd::sealed`).
+    /// All bytes of a sealed memfd (see [`memfd::sealed`](crate::memfd::sealed)).
     Sealed(Arc<Judged>),
 }
 
@@ -65,14 +65,8 @@ pub struct Invocation {
 impl Invocation {
     /// A call of `function` without inputs and outputs.
     pub fn new(function: &str) -> Self {
-        let message = v1::Invoke {
-            function: function.into(),
-            ..v1::Invoke::default()
-        };
-        Self {
-            message,
-            memfds: Vec::new(),
-        }
+        let message = v1::Invoke { function: function.into(), ..v1::Invoke::default() };
+        Self { message, memfds: Vec::new() }
     }
 
     /// Adds an item to an input; several items of one input are concatenated.
@@ -84,20 +78,13 @@ impl Invocation {
                 let index = self.memfds.len() as u32;
                 let bytes = memfd.bytes();
                 self.memfds.push(memfd);
-                Source::Descriptor(v1::Descriptor {
-                    index,
-                    offset: 0,
-                    bytes,
-                })
+                Source::Descriptor(v1::Descriptor { index, offset: 0, bytes })
             }
         };
         let item = v1::Item { source: Some(source) };
         match self.message.inputs.iter_mut().find(|input| input.name == name) {
             Some(input) => input.items.push(item),
-            None => self.message.inputs.push(v1::Input {
-                name: name.into(),
-                items: vec![item],
-            }),
+            None => self.message.inputs.push(v1::Input { name: name.into(), items: vec![item] }),
         }
         self
     }
@@ -120,10 +107,7 @@ impl Invocation {
     }
 
     fn output_at(mut self, name: &str, region: Option<v1::Region>) -> Self {
-        self.message.outputs.push(v1::Output {
-            name: name.into(),
-            region,
-        });
+        self.message.outputs.push(v1::Output { name: name.into(), region });
         self
     }
 }
@@ -154,11 +138,7 @@ mod tests {
     #[test]
     fn items_of_one_input_stay_together_and_in_order() {
         let memfd = Arc::new(pappus_shmem::memfd::sealed("t", b"xyz").unwrap());
-        let region = v1::Region {
-            arena: 1,
-            offset: 64,
-            bytes: 3,
-        };
+        let region = v1::Region { arena: 1, offset: 64, bytes: 3 };
         let call = Invocation::new("f")
             .input("A", vec![1])
             .input("B", region)
@@ -169,15 +149,8 @@ mod tests {
             let items = &call.message.inputs[at].items;
             items.iter().filter_map(|item| item.source.clone()).collect()
         };
-        let descriptor = v1::Descriptor {
-            index: 0,
-            offset: 0,
-            bytes: 3,
-        };
-        assert_eq!(
-            sources(0),
-            [Source::Inline(vec![1].into()), Source::Descriptor(descriptor)]
-        );
+        let descriptor = v1::Descriptor { index: 0, offset: 0, bytes: 3 };
+        assert_eq!(sources(0), [Source::Inline(vec![1].into()), Source::Descriptor(descriptor)]);
         assert_eq!(sources(1), [Source::Region(region)]);
         assert_eq!((call.memfds.len(), call.message.deadline_ns), (1, 1));
     }

@@ -23,14 +23,8 @@ pub(crate) fn function(function: &v1::FunctionInfo) -> Value {
         let variants: Vec<_> = module.variants.iter().map(variant).collect();
         json!({"name": module.name, "registered": module.registered, "variants": variants})
     });
-    let weights = function
-        .weights
-        .iter()
-        .map(|weight| json!({"name": weight.name, "bytes": weight.bytes}));
-    let outputs = function
-        .outputs
-        .iter()
-        .map(|output| json!({"name": output.name, "dtype": output.dtype}));
+    let weights = function.weights.iter().map(|weight| json!({"name": weight.name, "bytes": weight.bytes}));
+    let outputs = function.outputs.iter().map(|output| json!({"name": output.name, "dtype": output.dtype}));
     let mut value = json!({
         "name": function.name,
         "config_sha256": hex(&function.config_sha256),
@@ -64,10 +58,7 @@ pub(crate) fn status(status: &v1::Status) -> Value {
 /// A call's timings, each in nanoseconds.
 pub(crate) fn timings(timings: &v1::Timings) -> Value {
     let stages = stages::all(timings);
-    stages
-        .into_iter()
-        .map(|(name, ns)| (stage_key(name), Value::from(ns)))
-        .collect()
+    stages.into_iter().map(|(name, ns)| (stage_key(name), Value::from(ns))).collect()
 }
 
 /// A stage's key: `copy in` → `copy_in_ns`.

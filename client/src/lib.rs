@@ -45,3 +45,4 @@ pub use client::Client;
 pub use error::{Error, Result};
 pub use invocation::{Invocation, Item};
 pub use pappus_proto::{Code, v1};
+pub use pappus_shmem::memfd;

@@ -42,16 +42,9 @@ pub struct Header {
 pub fn whole_file(path: &Path) -> Result<FileRange> {
     let bytes = std::fs::metadata(path).and_then(|meta| {
         // A directory has a length, too, and a pipe none.
-        if meta.is_file() {
-            Ok(meta.len())
-        } else {
-            Err(std::io::Error::other("not a regular file"))
-        }
+        if meta.is_file() { Ok(meta.len()) } else { Err(std::io::Error::other("not a regular file")) }
     });
-    Ok(FileRange {
-        offset: 0,
-        bytes: bytes.map_err(Error::file(path))?,
-    })
+    Ok(FileRange { offset: 0, bytes: bytes.map_err(Error::file(path))? })
 }
 
 /// The array of a `.npy` file, or all of any other file.
@@ -62,18 +55,13 @@ pub fn data_of(path: &Path) -> Result<FileRange> {
     }
     let header = read_header(File::open(path).map_err(Error::file(path))?);
     let header = header.map_err(|message| Error::content(path, message))?;
-    let bytes = header
-        .data_bytes()
-        .map_err(|message| Error::content(path, message))?;
+    let bytes = header.data_bytes().map_err(|message| Error::content(path, message))?;
     let there = whole.bytes.saturating_sub(header.data_offset);
     if there != bytes {
         let message = format!("its header announces {bytes} bytes of data, but there are {there}");
         return Err(Error::content(path, message));
     }
-    Ok(FileRange {
-        offset: header.data_offset,
-        bytes,
-    })
+    Ok(FileRange { offset: header.data_offset, bytes })
 }
 
 /// Whether a file is meant to be a `.npy` file.
@@ -104,11 +92,7 @@ pub fn descr(dtype: DType) -> Option<&'static str> {
 pub fn header(descr: &str, shape: &[u64]) -> Vec<u8> {
     let dims: Vec<String> = shape.iter().map(u64::to_string).collect();
     // Python's tuple of one element ends in a comma.
-    let dims = if dims.len() == 1 {
-        format!("{},", dims[0])
-    } else {
-        dims.join(", ")
-    };
+    let dims = if dims.len() == 1 { format!("{},", dims[0]) } else { dims.join(", ") };
     let dict = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
     let before = MAGIC.len() + 4;
     let padded = (before + dict.len() + 1).next_multiple_of(DATA_ALIGN);
@@ -132,15 +116,9 @@ impl Header {
             _ => 0,
         };
         if width == 0 || !(order == "<" || order == "|") {
-            return Err(format!(
-                "elements of type {:?}, expected little-endian numbers",
-                self.descr
-            ));
+            return Err(format!("elements of type {:?}, expected little-endian numbers", self.descr));
         }
-        let bytes = self
-            .shape
-            .iter()
-            .try_fold(width, |bytes, dim| bytes.checked_mul(*dim));
+        let bytes = self.shape.iter().try_fold(width, |bytes, dim| bytes.checked_mul(*dim));
         bytes.ok_or_else(|| format!("a shape of {:?} is too large", self.shape))
     }
 }
@@ -149,9 +127,7 @@ impl Header {
 pub fn read_header(mut file: impl Read) -> std::result::Result<Header, String> {
     let mut take = |bytes: usize| {
         let mut out = vec![0; bytes];
-        file.read_exact(&mut out)
-            .map(|()| out)
-            .map_err(|_| "no .npy file: it ends in its header".to_owned())
+        file.read_exact(&mut out).map(|()| out).map_err(|_| "no .npy file: it ends in its header".to_owned())
     };
     let start = take(8)?;
     if start[..6] != MAGIC[..] {
@@ -166,28 +142,21 @@ pub fn read_header(mut file: impl Read) -> std::result::Result<Header, String> {
         (version, _) => return Err(format!("version {version} of the .npy format, expected 1 to 3")),
     };
     if length > MAX_HEADER_BYTES {
-        return Err(format!(
-            "a header of {length} bytes, expected at most {MAX_HEADER_BYTES}"
-        ));
+        return Err(format!("a header of {length} bytes, expected at most {MAX_HEADER_BYTES}"));
     }
     let dict =
         String::from_utf8(take(length as usize)?).map_err(|_| "a header that is no text".to_owned())?;
     let value = |key: &str| {
-        let (_, rest) = dict
-            .split_once(&format!("'{key}':"))
-            .ok_or_else(|| format!("a header without {key:?}"))?;
+        let (_, rest) =
+            dict.split_once(&format!("'{key}':")).ok_or_else(|| format!("a header without {key:?}"))?;
         Ok::<_, String>(rest.trim_start())
     };
     if !value("fortran_order")?.starts_with("False") {
         return Err("an array in Fortran order: save it with numpy.ascontiguousarray".into());
     }
-    let descr = value("descr")?
-        .strip_prefix('\'')
-        .and_then(|rest| rest.split_once('\''));
+    let descr = value("descr")?.strip_prefix('\'').and_then(|rest| rest.split_once('\''));
     let (descr, _) = descr.ok_or("elements of several fields, expected plain numbers")?;
-    let dims = value("shape")?
-        .strip_prefix('(')
-        .and_then(|rest| rest.split_once(')'));
+    let dims = value("shape")?.strip_prefix('(').and_then(|rest| rest.split_once(')'));
     let (dims, _) = dims.ok_or("a shape that is no tuple")?;
     let dims = dims.split(',').map(str::trim).filter(|dim| !dim.is_empty());
     let shape = dims.map(|dim| dim.parse().map_err(|_| format!("a dimension of {dim:?}")));
@@ -227,9 +196,7 @@ mod tests {
         let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
         bytes.extend((dict.len() as u16).to_le_bytes());
         bytes.extend(dict.as_bytes());
-        let why = read_header(&bytes[..])
-            .and_then(|header| header.data_bytes())
-            .unwrap_err();
+        let why = read_header(&bytes[..]).and_then(|header| header.data_bytes()).unwrap_err();
         assert!(why.contains(words), "{why}");
     }
 
@@ -238,15 +205,9 @@ mod tests {
         refused(|dict| *dict = dict.replace("False", "True"), "Fortran order");
         refused(|dict| *dict = dict.replace("<f4", ">f4"), "little-endian");
         refused(|dict| *dict = dict.replace("<f4", "|O"), "little-endian");
-        refused(
-            |dict| *dict = dict.replace("'<f4'", "[('a', '<f4')]"),
-            "several fields",
-        );
+        refused(|dict| *dict = dict.replace("'<f4'", "[('a', '<f4')]"), "several fields");
         refused(|dict| *dict = dict.replace("2, 3", "2, x"), "a dimension");
-        refused(
-            |dict| *dict = dict.replace("2, 3", "9999999999, 9999999999"),
-            "too large",
-        );
+        refused(|dict| *dict = dict.replace("2, 3", "9999999999, 9999999999"), "too large");
         refused(|dict| *dict = dict.replace("shape", "shap"), "without \"shape\"");
     }
 
@@ -255,28 +216,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.npy");
         std::fs::write(&path, [header("<f4", &[2]), vec![0; 8]].concat()).unwrap();
-        assert_eq!(
-            data_of(&path).unwrap(),
-            FileRange {
-                offset: 128,
-                bytes: 8
-            }
-        );
+        assert_eq!(data_of(&path).unwrap(), FileRange { offset: 128, bytes: 8 });
         std::fs::write(&path, [header("<f4", &[2]), vec![0; 7]].concat()).unwrap();
-        assert!(
-            data_of(&path)
-                .unwrap_err()
-                .to_string()
-                .contains("8 bytes of data, but there are 7")
-        );
+        assert!(data_of(&path).unwrap_err().to_string().contains("8 bytes of data, but there are 7"));
         let raw = dir.path().join("a.bin");
         std::fs::write(&raw, b"\x93NUMPY").unwrap();
         assert_eq!(data_of(&raw).unwrap().bytes, 6);
-        assert!(
-            data_of(dir.path())
-                .unwrap_err()
-                .to_string()
-                .contains("not a regular file")
-        );
+        assert!(data_of(dir.path()).unwrap_err().to_string().contains("not a regular file"));
     }
 }

@@ -22,10 +22,7 @@ impl Progress {
 
     /// A number of calls.
     pub(crate) fn calls(count: u64) -> Self {
-        Self(styled(
-            ProgressBar::new(count),
-            "{bar:40} {pos}/{len} calls, {eta} left",
-        ))
+        Self(styled(ProgressBar::new(count), "{bar:40} {pos}/{len} calls, {eta} left"))
     }
 
     /// One call more is done.
@@ -36,16 +33,9 @@ impl Progress {
     /// Shows a step of a registration.
     pub(crate) fn step(&mut self, step: Step<'_>) {
         match step {
-            Step::Upload {
-                path,
-                done_bytes,
-                total_bytes,
-            } => {
+            Step::Upload { path, done_bytes, total_bytes } => {
                 if self.0.length().is_none() {
-                    let bar = styled(
-                        ProgressBar::new(total_bytes),
-                        "{bar:40} {bytes}/{total_bytes} {msg}",
-                    );
+                    let bar = styled(ProgressBar::new(total_bytes), "{bar:40} {bytes}/{total_bytes} {msg}");
                     bar.enable_steady_tick(TICK);
                     self.0 = bar;
                 }

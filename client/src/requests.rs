@@ -22,18 +22,13 @@ macro_rules! answer {
 pub(crate) use answer;
 
 pub(crate) fn unexpected(expected: &str, got: &response::Body) -> Error {
-    Error::Protocol(format!(
-        "the supervisor sent the wrong kind of answer, expected {expected}, got {got:?}"
-    ))
+    Error::Protocol(format!("the supervisor sent the wrong kind of answer, expected {expected}, got {got:?}"))
 }
 
 impl Client {
     /// Registers a module under a name.
     pub fn add_module(&mut self, name: &str, variants: Vec<v1::Variant>) -> Result<v1::ModuleInfo> {
-        let body = v1::AddModule {
-            name: name.into(),
-            variants,
-        };
+        let body = v1::AddModule { name: name.into(), variants };
         answer!(self.call(request::Body::AddModule(body), &[])?, Module)
     }
 
@@ -73,10 +68,7 @@ impl Client {
 
     /// One registered function with its configuration.
     pub fn show_function(&mut self, name: &str) -> Result<v1::FunctionInfo> {
-        answer!(
-            self.call(request::Body::ShowFunction(named(name)), &[])?,
-            Function
-        )
+        answer!(self.call(request::Body::ShowFunction(named(name)), &[])?, Function)
     }
 
     /// Creates an arena of `bytes` zeros and shares it with the supervisor.

@@ -24,10 +24,7 @@ pub(crate) struct Table {
 impl Table {
     /// An empty table.
     pub(crate) fn new(columns: &[(&'static str, Align)]) -> Self {
-        Self {
-            columns: columns.to_vec(),
-            rows: Vec::new(),
-        }
+        Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
     /// Adds a row, a cell for each column.
@@ -40,10 +37,7 @@ impl Table {
     pub(crate) fn print(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let width = |at: usize| {
             let cells = self.rows.iter().map(|row| row[at].chars().count());
-            cells
-                .chain([self.columns[at].0.chars().count()])
-                .max()
-                .unwrap_or(0)
+            cells.chain([self.columns[at].0.chars().count()]).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
         let bold = Style::new().bold();
@@ -74,19 +68,12 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let mut table = Table::new(&[
-            ("NAME", Align::Left),
-            ("BYTES", Align::Right),
-            ("TYPE", Align::Left),
-        ]);
+        let mut table = Table::new(&[("NAME", Align::Left), ("BYTES", Align::Right), ("TYPE", Align::Left)]);
         table.row(["a µ".into(), "1".into(), String::new()]);
         table.row(["longer".into(), "123456".into(), "f32".into()]);
         let mut out = anstream::StripStream::new(Vec::new());
         table.print(&mut out).unwrap();
         let text = String::from_utf8(out.into_inner()).unwrap();
-        assert_eq!(
-            text,
-            "NAME     BYTES  TYPE\na µ          1\nlonger  123456  f32\n"
-        );
+        assert_eq!(text, "NAME     BYTES  TYPE\na µ          1\nlonger  123456  f32\n");
     }
 }

@@ -41,12 +41,7 @@ impl<'a> Uploads<'a> {
         total_bytes: u64,
         progress: &'a mut dyn FnMut(Step<'_>),
     ) -> Self {
-        Self {
-            client,
-            progress,
-            done_bytes: 0,
-            total_bytes,
-        }
+        Self { client, progress, done_bytes: 0, total_bytes }
     }
 
     /// Hands over one variant of a module.
@@ -70,11 +65,7 @@ impl<'a> Uploads<'a> {
     }
 
     fn file(&mut self, path: &Path, blob: Blob<'_>) -> Result<Bytes> {
-        (self.progress)(Step::Upload {
-            path,
-            done_bytes: self.done_bytes,
-            total_bytes: self.total_bytes,
-        });
+        (self.progress)(Step::Upload { path, done_bytes: self.done_bytes, total_bytes: self.total_bytes });
         let stored = self.client.put_blob(blob)?;
         self.done_bytes += stored.bytes;
         Ok(stored.sha256)
@@ -83,7 +74,5 @@ impl<'a> Uploads<'a> {
 
 /// Bytes of some module files together.
 pub(crate) fn bytes_of<'f>(files: impl IntoIterator<Item = &'f VariantFile>) -> Result<u64> {
-    files
-        .into_iter()
-        .try_fold(0, |sum, file| Ok(sum + npy::whole_file(&file.path)?.bytes))
+    files.into_iter().try_fold(0, |sum, file| Ok(sum + npy::whole_file(&file.path)?.bytes))
 }

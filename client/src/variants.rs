@@ -6,13 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 
 /// What a module file may be, and the architectures it may be for.
-const FORMATS: [(&str, &str); 5] = [
-    ("wasm", ""),
-    ("ptx", "sm_"),
-    ("cubin", "sm_"),
-    ("fatbin", "sm_"),
-    ("hsaco", "gfx"),
-];
+const FORMATS: [(&str, &str); 5] =
+    [("wasm", ""), ("ptx", "sm_"), ("cubin", "sm_"), ("fatbin", "sm_"), ("hsaco", "gfx")];
 
 /// A file with one compiled form of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,14 +40,11 @@ fn is_arch(text: &str, prefix: &str) -> bool {
 pub fn of_file(path: &Path) -> Result<VariantFile> {
     let name = path.file_name().and_then(|name| name.to_str());
     let Some((_, format, arch)) = name.and_then(split) else {
-        let message = "its name does not say what it holds, expected it to end in .wasm, .ptx, .cubin, .fatbin or .hsaco";
+        let message = "its name does not say what it holds, expected it to end in .wasm, .ptx, .cubin, \
+                       .fatbin or .hsaco";
         return Err(Error::content(path, message));
     };
-    Ok(VariantFile {
-        path: path.to_owned(),
-        format,
-        arch: arch.to_owned(),
-    })
+    Ok(VariantFile { path: path.to_owned(), format, arch: arch.to_owned() })
 }
 
 /// What variants of one module have in common: the name without architecture and format.
@@ -75,11 +67,9 @@ pub fn beside(path: &Path) -> Result<Vec<VariantFile>> {
         let name = entry.map_err(Error::file(folder))?.file_name();
         let path = path.with_file_name(&name);
         match name.to_str().and_then(split) {
-            Some((other, format, arch)) if other == stem && path.is_file() => found.push(VariantFile {
-                format,
-                arch: arch.to_owned(),
-                path,
-            }),
+            Some((other, format, arch)) if other == stem && path.is_file() => {
+                found.push(VariantFile { format, arch: arch.to_owned(), path })
+            }
             _ => {}
         }
     }
@@ -91,19 +81,10 @@ pub fn beside(path: &Path) -> Result<Vec<VariantFile>> {
 pub fn looked_for(path: &Path) -> String {
     let stem = path.with_file_name(stem(path));
     let stem = stem.display();
-    let names = |formats: &[(&str, &str)]| {
-        formats
-            .iter()
-            .map(|(format, _)| *format)
-            .collect::<Vec<_>>()
-            .join(",")
-    };
+    let names =
+        |formats: &[(&str, &str)]| formats.iter().map(|(format, _)| *format).collect::<Vec<_>>().join(",");
     // Wasm has no architectures.
-    format!(
-        "{stem}.{{{}}} and {stem}.ARCH.{{{}}}",
-        names(&FORMATS),
-        names(&FORMATS[1..])
-    )
+    format!("{stem}.{{{}}} and {stem}.ARCH.{{{}}}", names(&FORMATS), names(&FORMATS[1..]))
 }
 
 fn folder(path: &Path) -> &Path {
@@ -139,14 +120,7 @@ mod tests {
     #[test]
     fn siblings_of_the_same_stem_are_found_whether_or_not_the_named_file_is_there() {
         let dir = tempfile::tempdir().unwrap();
-        for name in [
-            "m.wasm",
-            "m.sm_90.ptx",
-            "m.fatbin",
-            "m.txt",
-            "mm.wasm",
-            "m.v2.wasm",
-        ] {
+        for name in ["m.wasm", "m.sm_90.ptx", "m.fatbin", "m.txt", "mm.wasm", "m.v2.wasm"] {
             std::fs::write(dir.path().join(name), name).unwrap();
         }
         std::fs::create_dir(dir.path().join("m.cubin")).unwrap();

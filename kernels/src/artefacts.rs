@@ -32,8 +32,5 @@ pub const ARTEFACTS: &[(&str, &[u8])] = built![
 
 /// The bytes of a compiled module by its file name, such as `mlops.wasm`.
 pub fn artefact(file_name: &str) -> Option<&'static [u8]> {
-    ARTEFACTS
-        .iter()
-        .find(|(name, _)| *name == file_name)
-        .map(|(_, bytes)| *bytes)
+    ARTEFACTS.iter().find(|(name, _)| *name == file_name).map(|(_, bytes)| *bytes)
 }

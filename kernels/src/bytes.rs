@@ -43,10 +43,7 @@ mod tests {
     #[test]
     fn elements_survive_the_round_trip_and_are_little_endian() {
         assert_eq!(from_elements(&[1u64])[..2], [1, 0]);
-        assert_eq!(
-            to_elements::<i64>(&from_elements(&[-1i64, i64::MIN])),
-            [-1, i64::MIN]
-        );
+        assert_eq!(to_elements::<i64>(&from_elements(&[-1i64, i64::MIN])), [-1, i64::MIN]);
         assert_eq!(to_elements::<f32>(&from_elements(&[1.5f32, -0.0])), [1.5, -0.0]);
         assert_eq!(to_elements::<u64>(&[1; 7]), []);
     }

@@ -14,13 +14,7 @@ pub fn inference(rows: u64, cols: u64, repetitions: u64, batch: u64) -> [u64; 5]
     let output_bytes = 4 * (2 + batch * (rows / 2) * (cols / 2));
     // The format has one word for both sides of a grid: the longer one decides.
     let longer = rows.max(cols);
-    [
-        output_bytes,
-        longer.div_ceil(BLOCK),
-        (longer / 2).div_ceil(BLOCK).max(1),
-        repetitions,
-        batch,
-    ]
+    [output_bytes, longer.div_ceil(BLOCK), (longer / 2).div_ceil(BLOCK).max(1), repetitions, batch]
 }
 
 /// Of `matmul_tiled` and `sgemm`, C (m × n) = A (m × k) B (k × n): [m, n, k].

@@ -27,8 +27,5 @@ pub const CONFIGS: &[(&str, &str)] = configs![
 
 /// The configuration of a function by its name, such as `inference`.
 pub fn config(name: &str) -> Option<&'static str> {
-    CONFIGS
-        .iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, json)| *json)
+    CONFIGS.iter().find(|(known, _)| *known == name).map(|(_, json)| *json)
 }

@@ -64,11 +64,7 @@ pub struct Decoder<Fd> {
 
 impl<Fd> Default for Decoder<Fd> {
     fn default() -> Self {
-        Self {
-            bytes: BytesMut::new(),
-            position: 0,
-            batches: VecDeque::new(),
-        }
+        Self { bytes: BytesMut::new(), position: 0, batches: VecDeque::new() }
     }
 }
 
@@ -108,10 +104,7 @@ impl<Fd> Decoder<Fd> {
         let received = match self.batches.front() {
             // Descriptors whose bytes lie wholly before this frame were never announced.
             Some((range, fds)) if range.end <= self.position => {
-                return Err(FrameError::Fds {
-                    announced: 0,
-                    received: fds.len(),
-                });
+                return Err(FrameError::Fds { announced: 0, received: fds.len() });
             }
             Some((range, fds)) if range.contains(&self.position) => fds.len(),
             _ => 0,
@@ -148,13 +141,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn request(id: u64, fds: usize) -> Vec<u8> {
-        encode(
-            &v1::Request {
-                id,
-                body: Some(v1::request::Body::Status(v1::Empty {})),
-            },
-            fds,
-        )
+        encode(&v1::Request { id, body: Some(v1::request::Body::Status(v1::Empty {})) }, fds)
     }
 
     fn ids(decoder: &mut Decoder<u32>) -> Result<Vec<(u64, Vec<u32>)>, FrameError> {
@@ -192,9 +179,7 @@ mod tests {
     #[test]
     fn descriptors_go_to_the_frame_that_announces_them() {
         let mut decoder = Decoder::default();
-        decoder
-            .feed(&[request(1, 0), request(2, 2)].concat(), vec![7, 8])
-            .unwrap();
+        decoder.feed(&[request(1, 0), request(2, 2)].concat(), vec![7, 8]).unwrap();
         let (head, tail) = {
             let r = request(3, 1);
             (r[..5].to_vec(), r[5..].to_vec())
@@ -207,39 +192,18 @@ mod tests {
 
     #[test]
     fn everything_else_about_descriptors_ends_the_connection() {
-        check_error(
-            &[(&request(1, 2), &[7])],
-            FrameError::Fds {
-                announced: 2,
-                received: 1,
-            },
-        );
-        check_error(
-            &[(&request(1, 1), &[])],
-            FrameError::Fds {
-                announced: 1,
-                received: 0,
-            },
-        );
+        check_error(&[(&request(1, 2), &[7])], FrameError::Fds { announced: 2, received: 1 });
+        check_error(&[(&request(1, 1), &[])], FrameError::Fds { announced: 1, received: 0 });
         check_error(&[(&[0, 0, 0, 0, 9, 0, 0, 0], &[])], FrameError::TooManyFds(9));
         check_error(&[(&request(1, 0), &[1; 9])], FrameError::TooManyFds(9));
         let unannounced = [(&request(1, 0)[..], &[7][..]), (&request(2, 0)[..], &[][..])];
-        check_error(
-            &unannounced,
-            FrameError::Fds {
-                announced: 0,
-                received: 1,
-            },
-        );
+        check_error(&unannounced, FrameError::Fds { announced: 0, received: 1 });
     }
 
     #[test]
     fn bad_headers_end_the_connection() {
         check_error(&[(&[0, 0, 0, 0, 0, 1, 0, 0], &[])], FrameError::Reserved);
-        check_error(
-            &[(&[255, 255, 255, 255, 0, 0, 0, 0], &[])],
-            FrameError::TooLong(u32::MAX),
-        );
+        check_error(&[(&[255, 255, 255, 255, 0, 0, 0, 0], &[])], FrameError::TooLong(u32::MAX));
     }
 
     proptest! {

@@ -25,15 +25,9 @@ pub struct Greeting {
 
 impl Greeting {
     /// What this build offers.
-    pub const OURS: Self = Self {
-        lowest: VERSION,
-        highest: VERSION,
-    };
+    pub const OURS: Self = Self { lowest: VERSION, highest: VERSION };
     /// The answer when there is no common version.
-    pub const NONE: Self = Self {
-        lowest: 0,
-        highest: 0,
-    };
+    pub const NONE: Self = Self { lowest: 0, highest: 0 };
 
     /// The bytes on the wire.
     pub fn encode(self) -> [u8; GREETING_BYTES] {
@@ -54,11 +48,7 @@ impl Greeting {
 
     /// The supervisor's answer: the highest common version, or [`Greeting::NONE`].
     pub fn answer(self) -> Self {
-        if self.lowest <= VERSION && VERSION <= self.highest {
-            Self::OURS
-        } else {
-            Self::NONE
-        }
+        if self.lowest <= VERSION && VERSION <= self.highest { Self::OURS } else { Self::NONE }
     }
 }
 
@@ -79,29 +69,8 @@ mod tests {
 
     #[test]
     fn the_answer_is_a_common_version_or_none() {
-        assert_eq!(
-            Greeting {
-                lowest: 1,
-                highest: 9
-            }
-            .answer(),
-            Greeting::OURS
-        );
-        assert_eq!(
-            Greeting {
-                lowest: 2,
-                highest: 9
-            }
-            .answer(),
-            Greeting::NONE
-        );
-        assert_eq!(
-            Greeting {
-                lowest: 1,
-                highest: 0
-            }
-            .answer(),
-            Greeting::NONE
-        );
+        assert_eq!(Greeting { lowest: 1, highest: 9 }.answer(), Greeting::OURS);
+        assert_eq!(Greeting { lowest: 2, highest: 9 }.answer(), Greeting::NONE);
+        assert_eq!(Greeting { lowest: 1, highest: 0 }.answer(), Greeting::NONE);
     }
 }

@@ -21,11 +21,7 @@ pub use v1::Code;
 impl v1::Error {
     /// An error that will not go away by itself.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self {
-            code: code.into(),
-            message: message.into(),
-            ..Self::default()
-        }
+        Self { code: code.into(), message: message.into(), ..Self::default() }
     }
 
     /// Names the place in a configuration or request that is wrong.

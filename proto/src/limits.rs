@@ -20,9 +20,7 @@ pub fn is_valid_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= MAX_NAME_BYTES
         && !name.starts_with('.')
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
 #[cfg(test)]
@@ -34,16 +32,7 @@ mod tests {
         for good in ["a", "matmul", "mlops.v2", "A-b_c.9"] {
             assert!(is_valid_name(good), "{good}");
         }
-        for bad in [
-            "",
-            ".hidden",
-            "..",
-            "a/b",
-            "a b",
-            "naïve",
-            "a\0",
-            &"x".repeat(129),
-        ] {
+        for bad in ["", ".hidden", "..", "a/b", "a b", "naïve", "a\0", &"x".repeat(129)] {
             assert!(!is_valid_name(bad), "{bad}");
         }
     }

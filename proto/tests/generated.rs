@@ -7,19 +7,12 @@ fn generated_code_is_fresh() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let out = tempfile::tempdir().unwrap();
     let descriptors = protox::compile(["pappus.proto"], [root]).unwrap();
-    prost_build::Config::new()
-        .bytes(["."])
-        .out_dir(out.path())
-        .compile_fds(descriptors)
-        .unwrap();
+    prost_build::Config::new().bytes(["."]).out_dir(out.path()).compile_fds(descriptors).unwrap();
     let fresh = std::fs::read_to_string(out.path().join("pappus.v1.rs")).unwrap();
     let committed = root.join("src/generated.rs");
     if std::env::var_os("UPDATE_PROTO").is_some() {
         std::fs::write(&committed, &fresh).unwrap();
     }
     let current = std::fs::read_to_string(&committed).unwrap();
-    assert!(
-        current == fresh,
-        "src/generated.rs is stale: run UPDATE_PROTO=1 cargo test -p pappus-proto"
-    );
+    assert!(current == fresh, "src/generated.rs is stale: run UPDATE_PROTO=1 cargo test -p pappus-proto");
 }

@@ -27,12 +27,8 @@ const _: () = assert!(size_of::<Packet>() == 16);
 
 /// A connected pair of control sockets: the supervisor's never blocks, the worker's does.
 pub fn pair() -> std::io::Result<(OwnedFd, OwnedFd)> {
-    let (ours, theirs) = rustix::net::socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::fs::fcntl_setfl(&ours, rustix::fs::OFlags::NONBLOCK)?;
     Ok((ours, theirs))
 }
@@ -42,11 +38,7 @@ pub fn send(socket: BorrowedFd<'_>, id: u64, descriptors: &[BorrowedFd<'_>]) -> 
     debug_assert!(descriptors.len() <= MAX_FDS);
     let mut left = descriptors.len();
     for chunk in descriptors.chunks(FDS_PER_PACKET) {
-        let packet = Packet {
-            id: U64::new(id),
-            left: U32::new(left as u32),
-            reserved: U32::new(0),
-        };
+        let packet = Packet { id: U64::new(id), left: U32::new(left as u32), reserved: U32::new(0) };
         fds::send(socket, packet.as_bytes(), chunk).map_err(std::io::Error::from)?;
         left -= chunk.len();
     }
@@ -83,18 +75,14 @@ mod tests {
     fn any_number_arrives_in_order() {
         for count in [0, 1, 8, 9, 20] {
             let (ours, theirs) = pair().unwrap();
-            let memfds: Vec<_> = (0..count)
-                .map(|i| pappus_shmem::memfd::sealed("t", &[i as u8 + 1]).unwrap())
-                .collect();
+            let memfds: Vec<_> =
+                (0..count).map(|i| pappus_shmem::memfd::sealed("t", &[i as u8 + 1]).unwrap()).collect();
             let borrowed: Vec<_> = memfds.iter().map(AsFd::as_fd).collect();
             send(ours.as_fd(), 7, &borrowed).unwrap();
             let got = recv(&theirs, 7, count).unwrap();
             for (i, fd) in got.into_iter().enumerate() {
                 let mut byte = [0];
-                pappus_shmem::memfd::judge_sealed(fd, 1)
-                    .unwrap()
-                    .read_at(0, &mut byte)
-                    .unwrap();
+                pappus_shmem::memfd::judge_sealed(fd, 1).unwrap().read_at(0, &mut byte).unwrap();
                 assert_eq!(byte, [i as u8 + 1]);
             }
         }

@@ -64,11 +64,7 @@ pub struct Hello {
 impl Hello {
     /// A greeting of this build.
     pub fn new(device: impl Into<String>, fingerprint: impl Into<String>) -> Self {
-        Self {
-            version: VERSION,
-            device: device.into(),
-            fingerprint: fingerprint.into(),
-        }
+        Self { version: VERSION, device: device.into(), fingerprint: fingerprint.into() }
     }
 }
 
@@ -120,17 +116,9 @@ pub enum FaultCode {
 impl FaultCode {
     fn from_wire(number: u16) -> Option<Self> {
         use FaultCode::*;
-        [
-            KernelTrap,
-            Deadline,
-            OutOfMemory,
-            Load,
-            BadInvoke,
-            BadModule,
-            Internal,
-        ]
-        .into_iter()
-        .find(|code| *code as u16 == number)
+        [KernelTrap, Deadline, OutOfMemory, Load, BadInvoke, BadModule, Internal]
+            .into_iter()
+            .find(|code| *code as u16 == number)
     }
 }
 
@@ -149,20 +137,12 @@ pub struct Fault {
 impl Fault {
     /// A fault that no kernel is to blame for.
     pub fn new(code: FaultCode, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            kernel: None,
-            message: message.into(),
-        }
+        Self { code, kernel: None, message: message.into() }
     }
 
     /// The fault as it is written to a frame.
     pub fn as_ref(&self) -> FaultRef<'_> {
-        FaultRef {
-            code: self.code,
-            kernel: self.kernel,
-            message: &self.message,
-        }
+        FaultRef { code: self.code, kernel: self.kernel, message: &self.message }
     }
 }
 
@@ -180,11 +160,7 @@ pub struct FaultRef<'a> {
 impl FaultRef<'_> {
     /// Keeps it beyond the frame.
     pub fn to_fault(&self) -> Fault {
-        Fault {
-            code: self.code,
-            kernel: self.kernel,
-            message: self.message.to_owned(),
-        }
+        Fault { code: self.code, kernel: self.kernel, message: self.message.to_owned() }
     }
 }
 
@@ -252,39 +228,23 @@ impl<'a> FromWorker<'a> {
 
     /// Reads a message.
     pub fn decode(Frame { tag, id, body }: Frame<'a>) -> Result<Self, ProtocolError> {
-        let bad = |message| ProtocolError::Body {
-            message,
-            why: "malformed",
-        };
+        let bad = |message| ProtocolError::Body { message, why: "malformed" };
         let message = match tag {
             Tag::Hello => Self::Hello(postcard::from_bytes(body).map_err(|_| bad("Hello"))?),
-            Tag::Done => Self::Done {
-                call: id,
-                timings: Done::read_from_bytes(body).map_err(|_| bad("Done"))?,
-            },
-            Tag::Failed => Self::Failed {
-                call: id,
-                fault: FaultRef::decode(body).ok_or(bad("Failed"))?,
-            },
+            Tag::Done => {
+                Self::Done { call: id, timings: Done::read_from_bytes(body).map_err(|_| bad("Done"))? }
+            }
+            Tag::Failed => Self::Failed { call: id, fault: FaultRef::decode(body).ok_or(bad("Failed"))? },
             Tag::Yielded => {
                 let used = body.try_into().map_err(|_| bad("Yielded"))?;
-                Self::Yielded {
-                    turn: id,
-                    used_ns: u64::from_le_bytes(used),
-                }
+                Self::Yielded { turn: id, used_ns: u64::from_le_bytes(used) }
             }
-            Tag::Compiled => Self::Compiled {
-                job: id,
-                module: postcard::from_bytes(body).map_err(|_| bad("Compiled"))?,
-            },
-            Tag::Refused => Self::Refused {
-                job: id,
-                fault: FaultRef::decode(body).ok_or(bad("Refused"))?,
-            },
+            Tag::Compiled => {
+                Self::Compiled { job: id, module: postcard::from_bytes(body).map_err(|_| bad("Compiled"))? }
+            }
+            Tag::Refused => Self::Refused { job: id, fault: FaultRef::decode(body).ok_or(bad("Refused"))? },
             _ => {
-                return Err(ProtocolError::Header(
-                    "a supervisor's message sent to the supervisor",
-                ));
+                return Err(ProtocolError::Header("a supervisor's message sent to the supervisor"));
             }
         };
         Ok(message)
@@ -303,25 +263,14 @@ mod tests {
             message: format!("{}é", "x".repeat(MAX_FAULT_BYTES - 1)),
         };
         let mut body = Vec::new();
-        FromWorker::Failed {
-            call: 1,
-            fault: fault.as_ref(),
-        }
-        .encode_body(&mut body);
-        let FromWorker::Failed { call: 1, fault: got } = FromWorker::decode(Frame {
-            tag: Tag::Failed,
-            id: 1,
-            body: &body,
-        })
-        .unwrap() else {
+        FromWorker::Failed { call: 1, fault: fault.as_ref() }.encode_body(&mut body);
+        let FromWorker::Failed { call: 1, fault: got } =
+            FromWorker::decode(Frame { tag: Tag::Failed, id: 1, body: &body }).unwrap()
+        else {
             panic!("another message");
         };
         assert_eq!((got.code, got.kernel), (fault.code, fault.kernel));
-        assert_eq!(
-            got.message.len(),
-            MAX_FAULT_BYTES - 1,
-            "cut before the character that does not fit"
-        );
+        assert_eq!(got.message.len(), MAX_FAULT_BYTES - 1, "cut before the character that does not fit");
     }
 
     #[test]
@@ -333,10 +282,7 @@ mod tests {
             (Tag::Failed, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]),
             (Tag::Invoke, &[]),
         ] {
-            assert!(
-                FromWorker::decode(Frame { tag, id: 1, body }).is_err(),
-                "{tag:?} {body:?}"
-            );
+            assert!(FromWorker::decode(Frame { tag, id: 1, body }).is_err(), "{tag:?} {body:?}");
         }
     }
 }

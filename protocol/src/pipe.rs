@@ -57,12 +57,7 @@ impl Inbox {
     /// Reads frames from a non-blocking descriptor.
     pub fn new(fd: OwnedFd) -> Self {
         let room = 2 * (HEADER_BYTES + MAX_BODY_BYTES);
-        Self {
-            fd,
-            buffer: vec![0; room].into_boxed_slice(),
-            start: 0,
-            end: 0,
-        }
+        Self { fd, buffer: vec![0; room].into_boxed_slice(), start: 0, end: 0 }
     }
 
     /// The next whole frame in the buffer. The body is valid until the next call.
@@ -77,11 +72,7 @@ impl Inbox {
         }
         let body = self.start + HEADER_BYTES;
         self.start = body + length;
-        Ok(Some(Frame {
-            tag,
-            id,
-            body: &self.buffer[body..body + length],
-        }))
+        Ok(Some(Frame { tag, id, body: &self.buffer[body..body + length] }))
     }
 
     /// One read, without blocking.
@@ -127,10 +118,8 @@ impl Inbox {
                 }
             }
         }
-        let timeout = timeout.map(|t| Timespec {
-            tv_sec: t.as_secs() as i64,
-            tv_nsec: i64::from(t.subsec_nanos()),
-        });
+        let timeout =
+            timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         let own = PollFd::new(&self.fd, PollFlags::IN);
         let result = match &nudge {
             Some(nudge) => {
@@ -165,11 +154,7 @@ pub struct Outbox {
 impl Outbox {
     /// Writes frames to a non-blocking descriptor.
     pub fn new(fd: OwnedFd) -> Self {
-        Self {
-            fd,
-            buffer: Vec::with_capacity(4096),
-            written: 0,
-        }
+        Self { fd, buffer: Vec::with_capacity(4096), written: 0 }
     }
 
     /// Queues a message to a worker.
@@ -279,10 +264,7 @@ mod tests {
         let short = Some(Duration::from_millis(1));
         assert_eq!(inbox.wait(Duration::ZERO, short, None).unwrap(), Got::Nothing);
         drop(outbox);
-        assert_eq!(
-            inbox.wait(Duration::from_micros(50), None, None).unwrap(),
-            Got::Closed
-        );
+        assert_eq!(inbox.wait(Duration::from_micros(50), None, None).unwrap(), Got::Closed);
     }
 
     proptest! {

@@ -187,11 +187,8 @@ impl<'a> Invoke<'a> {
 
     fn decode(body: &'a [u8]) -> Option<Self> {
         let (head, rest) = InvokeHead::ref_from_prefix(body).ok()?;
-        let (items, outputs, words) = (
-            head.items.get() as usize,
-            head.outputs.get() as usize,
-            head.words.get() as usize,
-        );
+        let (items, outputs, words) =
+            (head.items.get() as usize, head.outputs.get() as usize, head.words.get() as usize);
         let descriptors = head.descriptors.get();
         if items > MAX_ITEMS || outputs > MAX_OUTPUTS || words > MAX_WORDS || descriptors as usize > MAX_FDS {
             return None;
@@ -244,35 +241,20 @@ impl<'a> ToWorker<'a> {
 
     /// Reads a message.
     pub fn decode(Frame { tag, id, body }: Frame<'a>) -> Result<Self, ProtocolError> {
-        let bad = |message| ProtocolError::Body {
-            message,
-            why: "malformed",
-        };
+        let bad = |message| ProtocolError::Body { message, why: "malformed" };
         let message = match tag {
             Tag::Configure => Self::Configure(postcard::from_bytes(body).map_err(|_| bad("Configure"))?),
             Tag::Install => {
                 let install: Install = postcard::from_bytes(body).map_err(|_| bad("Install"))?;
                 if install.modules as usize > MAX_FDS {
-                    return Err(ProtocolError::Body {
-                        message: "Install",
-                        why: "too many modules",
-                    });
+                    return Err(ProtocolError::Body { message: "Install", why: "too many modules" });
                 }
-                Self::Install {
-                    function: id,
-                    install,
-                }
+                Self::Install { function: id, install }
             }
-            Tag::Invoke => Self::Invoke {
-                call: id,
-                invoke: Invoke::decode(body).ok_or(bad("Invoke"))?,
-            },
+            Tag::Invoke => Self::Invoke { call: id, invoke: Invoke::decode(body).ok_or(bad("Invoke"))? },
             Tag::Grant => {
                 let quantum = body.try_into().map_err(|_| bad("Grant"))?;
-                Self::Grant {
-                    turn: id,
-                    quantum_us: u32::from_le_bytes(quantum),
-                }
+                Self::Grant { turn: id, quantum_us: u32::from_le_bytes(quantum) }
             }
             Tag::Uninstall => Self::Uninstall { function: id },
             Tag::OpenArena => Self::OpenArena { arena: id },
@@ -306,11 +288,7 @@ mod tests {
             offset: 8.into(),
             bytes: 24.into(),
         }];
-        let outputs = [Target {
-            arena: 3.into(),
-            offset: 64.into(),
-            bytes: 24.into(),
-        }];
+        let outputs = [Target { arena: 3.into(), offset: 64.into(), bytes: 24.into() }];
         let words = [U64::new(2), U64::new(u64::MAX)];
         let invoke = Invoke {
             function: 9,
@@ -322,55 +300,23 @@ mod tests {
             words: &words,
         };
         round_trip(&ToWorker::Invoke { call: 5, invoke }, |message| {
-            let ToWorker::Invoke { call: 5, invoke: got } = message else {
-                panic!("{message:?}")
-            };
+            let ToWorker::Invoke { call: 5, invoke: got } = message else { panic!("{message:?}") };
             assert_eq!((got.function, got.deadline_ns, got.lane), (9, 10, 1));
-            assert_eq!(
-                (got.items, got.outputs, got.words),
-                (&items[..], &outputs[..], &words[..])
-            );
+            assert_eq!((got.items, got.outputs, got.words), (&items[..], &outputs[..], &words[..]));
         });
     }
 
     #[test]
     fn cold_messages_survive_the_wire() {
-        let install = Install {
-            modules: 2,
-            weight_bytes: vec![4, 8],
-        };
+        let install = Install { modules: 2, weight_bytes: vec![4, 8] };
         assert_eq!(install.descriptors(), 4);
-        round_trip(
-            &ToWorker::Install {
-                function: 7,
-                install: install.clone(),
-            },
-            |message| {
-                let ToWorker::Install {
-                    function: 7,
-                    install: got,
-                } = message
-                else {
-                    panic!("{message:?}")
-                };
-                assert_eq!(got, install);
-            },
-        );
-        round_trip(
-            &ToWorker::Grant {
-                turn: 1,
-                quantum_us: 5000,
-            },
-            |message| {
-                assert!(matches!(
-                    message,
-                    ToWorker::Grant {
-                        turn: 1,
-                        quantum_us: 5000
-                    }
-                ));
-            },
-        );
+        round_trip(&ToWorker::Install { function: 7, install: install.clone() }, |message| {
+            let ToWorker::Install { function: 7, install: got } = message else { panic!("{message:?}") };
+            assert_eq!(got, install);
+        });
+        round_trip(&ToWorker::Grant { turn: 1, quantum_us: 5000 }, |message| {
+            assert!(matches!(message, ToWorker::Grant { turn: 1, quantum_us: 5000 }));
+        });
     }
 
     proptest! {

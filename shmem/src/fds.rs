@@ -34,12 +34,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rus
         return Err(rustix::io::Errno::TOOBIG);
     }
     // NOSIGNAL: a peer that went away is an error value, not SIGPIPE.
-    rustix::net::sendmsg(
-        socket,
-        &[IoSlice::new(bytes)],
-        &mut ancillary,
-        SendFlags::NOSIGNAL,
-    )
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)
 }
 
 /// Receives what is there into `buffer` and appends descriptors to `fds`.
@@ -62,10 +57,7 @@ pub fn recv(
             fds.extend(passed);
         }
     }
-    Ok(Received {
-        bytes: received.bytes,
-        fds: fds.len() - before,
-    })
+    Ok(Received { bytes: received.bytes, fds: fds.len() - before })
 }
 
 #[cfg(test)]
@@ -79,10 +71,7 @@ mod tests {
     fn descriptors_arrive_owned_and_usable() {
         let (a, b) = UnixStream::pair().unwrap();
         let sealed = memfd::sealed("s", b"over").unwrap();
-        assert_eq!(
-            send(a.as_fd(), b"hello", &[sealed.as_fd(), sealed.as_fd()]).unwrap(),
-            5
-        );
+        assert_eq!(send(a.as_fd(), b"hello", &[sealed.as_fd(), sealed.as_fd()]).unwrap(), 5);
         let (mut buffer, mut fds) = ([0; 16], Vec::new());
         let got = recv(b.as_fd(), &mut buffer, &mut fds).unwrap();
         assert_eq!(got, Received { bytes: 5, fds: 2 });

@@ -48,14 +48,7 @@ impl Mapping {
         // SAFETY: a fresh mapping at an address the kernel picks aliases nothing of this process; the
         // memfd was judged, so it cannot shrink below `bytes`.
         let base = unsafe {
-            rustix::mm::mmap(
-                ptr::null_mut(),
-                bytes,
-                protection,
-                MapFlags::SHARED,
-                memfd.as_fd(),
-                0,
-            )?
+            rustix::mm::mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, memfd.as_fd(), 0)?
         };
         let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, bytes })
@@ -76,11 +69,7 @@ impl Mapping {
         match offset.checked_add(bytes) {
             // SAFETY: offset ≤ offset + bytes ≤ self.bytes, so the result stays inside the mapping.
             Some(end) if end <= self.bytes as u64 => Ok(unsafe { self.base.as_ptr().add(offset as usize) }),
-            _ => Err(OutOfRange {
-                offset,
-                bytes,
-                size: self.bytes as u64,
-            }),
+            _ => Err(OutOfRange { offset, bytes, size: self.bytes as u64 }),
         }
     }
 
@@ -139,10 +128,7 @@ mod tests {
     #[test]
     fn two_mappings_of_one_arena_see_each_other() {
         let arena = memfd::arena("a", 8192).unwrap();
-        let (a, b) = (
-            Mapping::writable(&arena).unwrap(),
-            Mapping::writable(&arena).unwrap(),
-        );
+        let (a, b) = (Mapping::writable(&arena).unwrap(), Mapping::writable(&arena).unwrap());
         a.write(8190, b"hi").unwrap();
         let mut out = [0; 2];
         b.read(8190, &mut out).unwrap();

@@ -153,10 +153,7 @@ fn seal(mut file: File) -> Result<Judged, MemfdError> {
         SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL,
     )
     .map_err(sys("fcntl(F_ADD_SEALS)"))?;
-    Ok(Judged {
-        fd: file.into(),
-        bytes,
-    })
+    Ok(Judged { fd: file.into(), bytes })
 }
 
 fn io(call: &'static str) -> impl FnOnce(std::io::Error) -> MemfdError {
@@ -183,9 +180,7 @@ pub fn judge_arena(fd: OwnedFd, limit: u64) -> Result<Judged, MemfdError> {
         return Err(MemfdError::WriteSealed);
     }
     if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-        return Err(MemfdError::Unsealed {
-            missing: "F_SEAL_SHRINK and F_SEAL_GROW",
-        });
+        return Err(MemfdError::Unsealed { missing: "F_SEAL_SHRINK and F_SEAL_GROW" });
     }
     if access_mode(&fd)? != OFlags::RDWR {
         return Err(MemfdError::Access("reading and writing"));
@@ -196,9 +191,7 @@ pub fn judge_arena(fd: OwnedFd, limit: u64) -> Result<Judged, MemfdError> {
 /// Accepts a client's one-off input: readable and sealed against any change.
 pub fn judge_sealed(fd: OwnedFd, limit: u64) -> Result<Judged, MemfdError> {
     if !seals_of(&fd)?.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE) {
-        return Err(MemfdError::Unsealed {
-            missing: "F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_WRITE",
-        });
+        return Err(MemfdError::Unsealed { missing: "F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_WRITE" });
     }
     if access_mode(&fd)? == OFlags::WRONLY {
         return Err(MemfdError::Access("reading"));
@@ -262,30 +255,17 @@ mod tests {
         refused(sealed("ro", b"x").unwrap().fd, "sealed against writing");
         refused(File::open("/proc/self/exe").unwrap().into(), "no memfd");
         refused(File::open("/").unwrap().into(), "no memfd");
-        refused(
-            std::os::unix::net::UnixStream::pair().unwrap().0.into(),
-            "no memfd",
-        );
+        refused(std::os::unix::net::UnixStream::pair().unwrap().0.into(), "no memfd");
         let arena = arena("a", 4096).unwrap();
         use std::os::fd::AsRawFd;
         let path = format!("/proc/self/fd/{}", arena.fd.as_raw_fd());
-        refused(
-            File::open(path).unwrap().into(),
-            "not open for reading and writing",
-        );
+        refused(File::open(path).unwrap().into(), "not open for reading and writing");
     }
 
     #[test]
     fn one_off_inputs_must_be_sealed_against_change() {
-        assert_eq!(
-            judge_sealed(sealed("s", b"abc").unwrap().fd, MIB)
-                .unwrap()
-                .bytes(),
-            3
-        );
-        let why = judge_sealed(arena("a", 4096).unwrap().fd, MIB)
-            .unwrap_err()
-            .to_string();
+        assert_eq!(judge_sealed(sealed("s", b"abc").unwrap().fd, MIB).unwrap().bytes(), 3);
+        let why = judge_sealed(arena("a", 4096).unwrap().fd, MIB).unwrap_err().to_string();
         assert!(why.contains("F_SEAL_WRITE"), "{why}");
     }
 

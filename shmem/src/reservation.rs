@@ -137,9 +137,7 @@ mod tests {
         let outside = Mapping::writable(&pool).unwrap();
         let range = Reservation::new(1 << 32).unwrap();
         range.map_private(0, 4096).unwrap();
-        range
-            .map_shared(4096, 8192, pool.as_fd(), Protection::ReadWrite)
-            .unwrap();
+        range.map_shared(4096, 8192, pool.as_fd(), Protection::ReadWrite).unwrap();
         // SAFETY: both bytes were mapped writable just above.
         unsafe {
             range.base().write(7);

@@ -76,11 +76,7 @@ pub struct Asker {
 impl Asker {
     /// Nobody was answered yet.
     pub fn new(replies: Arc<Replies>, request: u64) -> Self {
-        Self {
-            replies,
-            request,
-            answered: AtomicBool::new(false),
-        }
+        Self { replies, request, answered: AtomicBool::new(false) }
     }
 
     /// Gives the answer, unless one was given; returns whether it was this one.

@@ -107,11 +107,7 @@ pub enum ConfigError {
 }
 
 fn bad(name: &str, value: &str, why: impl ToString) -> ConfigError {
-    ConfigError::Value {
-        name: name.to_owned(),
-        value: value.to_owned(),
-        why: why.to_string(),
-    }
+    ConfigError::Value { name: name.to_owned(), value: value.to_owned(), why: why.to_string() }
 }
 
 /// Everything the supervisor needs to start.
@@ -165,11 +161,7 @@ impl Settings {
         let duration = |text: &str| match humantime::parse_duration(text) {
             Ok(d) if !d.is_zero() => Ok(d),
             Ok(_) => Err(bad(name, value, "must be longer than zero")),
-            Err(e) => Err(bad(
-                name,
-                value,
-                format!("{e}; expected a duration such as 500ms or 30s"),
-            )),
+            Err(e) => Err(bad(name, value, format!("{e}; expected a duration such as 500ms or 30s"))),
         };
         match name {
             "queue-calls" => self.queue_calls = number(value)?,
@@ -198,18 +190,9 @@ impl Settings {
     pub fn values(&self) -> Vec<(&'static str, String)> {
         vec![
             ("queue-calls", self.queue_calls.to_string()),
-            (
-                "queue-bytes",
-                ByteSize::b(self.queue_bytes).display().iec().to_string(),
-            ),
-            (
-                "default-deadline",
-                humantime::format_duration(self.default_deadline).to_string(),
-            ),
-            (
-                "max-deadline",
-                humantime::format_duration(self.max_deadline).to_string(),
-            ),
+            ("queue-bytes", ByteSize::b(self.queue_bytes).display().iec().to_string()),
+            ("default-deadline", humantime::format_duration(self.default_deadline).to_string()),
+            ("max-deadline", humantime::format_duration(self.max_deadline).to_string()),
             ("poll-us", self.poll_us.to_string()),
         ]
     }
@@ -254,11 +237,7 @@ impl FromStr for DeviceConfig {
                 "this build knows the device `cpu`, e.g. cpu:workers=2,memory=256MiB",
             ));
         }
-        let mut device = Self {
-            name: name.to_owned(),
-            workers: 2,
-            memory_bytes: 512 << 20,
-        };
+        let mut device = Self { name: name.to_owned(), workers: 2, memory_bytes: 512 << 20 };
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
             match setting.split_once('=') {
                 Some(("workers", n)) => match n.parse() {
@@ -297,32 +276,19 @@ impl Config {
         let file = match &flags.config {
             None => File::default(),
             Some(path) => {
-                let failed = |why: String| ConfigError::File {
-                    path: path.clone(),
-                    why,
-                };
+                let failed = |why: String| ConfigError::File { path: path.clone(), why };
                 let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
                 toml::from_str(&text).map_err(|e| failed(e.to_string()))?
             }
         };
-        let socket = flags
-            .socket
-            .or(file.socket)
-            .ok_or(ConfigError::Missing("socket"))?;
+        let socket = flags.socket.or(file.socket).ok_or(ConfigError::Missing("socket"))?;
         let admin_socket = flags.admin_socket.or(file.admin_socket).unwrap_or_else(|| {
             let mut path = socket.clone().into_os_string();
             path.push(".admin");
             path.into()
         });
-        let state_dir = flags
-            .state_dir
-            .or(file.state_dir)
-            .ok_or(ConfigError::Missing("state-dir"))?;
-        let mut devices = if flags.device.is_empty() {
-            file.device
-        } else {
-            flags.device
-        };
+        let state_dir = flags.state_dir.or(file.state_dir).ok_or(ConfigError::Missing("state-dir"))?;
+        let mut devices = if flags.device.is_empty() { file.device } else { flags.device };
         if devices.is_empty() {
             devices.push("cpu".to_owned());
         }
@@ -333,14 +299,8 @@ impl Config {
         let mut settings = Settings::default();
         let values = [
             ("max-deadline", flags.max_deadline.or(file.max_deadline)),
-            (
-                "default-deadline",
-                flags.default_deadline.or(file.default_deadline),
-            ),
-            (
-                "queue-calls",
-                flags.queue_calls.or(file.queue_calls).map(|n| n.to_string()),
-            ),
+            ("default-deadline", flags.default_deadline.or(file.default_deadline)),
+            ("queue-calls", flags.queue_calls.or(file.queue_calls).map(|n| n.to_string())),
             ("queue-bytes", flags.queue_bytes.or(file.queue_bytes)),
             ("poll-us", flags.poll_us.or(file.poll_us).map(|n| n.to_string())),
         ];
@@ -361,10 +321,7 @@ impl Config {
             socket,
             admin_socket,
             state_dir,
-            devices: devices
-                .iter()
-                .map(|text| text.parse())
-                .collect::<Result<_, _>>()?,
+            devices: devices.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
             metrics,
             settings,
         })
@@ -403,14 +360,8 @@ mod tests {
         let text = "socket = '/file'\nstate-dir = '/d'\ndevice = ['cpu:workers=3']\npoll-us = 7\nmax-deadline = '2s'";
         std::fs::write(&path, text).unwrap();
         let config = resolve(&["--config", path.to_str().unwrap(), "--poll-us", "9"]).unwrap();
-        assert_eq!(
-            (config.socket.to_str(), config.devices[0].workers),
-            (Some("/file"), 3)
-        );
-        assert_eq!(
-            (config.settings.poll_us, config.settings.default_deadline),
-            (9, Duration::from_secs(2))
-        );
+        assert_eq!((config.socket.to_str(), config.devices[0].workers), (Some("/file"), 3));
+        assert_eq!((config.settings.poll_us, config.settings.default_deadline), (9, Duration::from_secs(2)));
         std::fs::write(&path, "sokcet = '/s'").unwrap();
         refused(&["--config", path.to_str().unwrap()], "unknown field `sokcet`");
     }
@@ -428,10 +379,7 @@ mod tests {
         ] {
             refused(&[&BASE[..], &["--device", device]].concat(), words);
         }
-        refused(
-            &[&BASE[..], &["--default-deadline", "1h"]].concat(),
-            "exceed max-deadline",
-        );
+        refused(&[&BASE[..], &["--default-deadline", "1h"]].concat(), "exceed max-deadline");
         refused(&[&BASE[..], &["--metrics", "here"]].concat(), "metrics");
     }
 }

@@ -13,10 +13,7 @@ const SOCKET_THREADS: usize = 2;
 fn main() -> ExitCode {
     let flags = Flags::parse();
     let log = tracing_subscriber::EnvFilter::try_from_env("PAPPUS_LOG").unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt()
-        .with_env_filter(log)
-        .with_writer(std::io::stderr)
-        .init();
+    tracing_subscriber::fmt().with_env_filter(log).with_writer(std::io::stderr).init();
     let config = match Config::resolve(flags) {
         Ok(config) => config,
         Err(e) => {
@@ -35,10 +32,8 @@ fn main() -> ExitCode {
 
 fn start(config: Config) -> Result<(), Box<dyn std::error::Error>> {
     raise_descriptor_limit();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(SOCKET_THREADS)
-        .enable_all()
-        .build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(SOCKET_THREADS).enable_all().build()?;
     runtime.block_on(async {
         let (mut first, mut second) = (Termination::new()?, Termination::new()?);
         let abort = async {
@@ -55,10 +50,7 @@ struct Termination(Signal, Signal);
 
 impl Termination {
     fn new() -> std::io::Result<Self> {
-        Ok(Self(
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::interrupt())?,
-        ))
+        Ok(Self(signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?))
     }
 
     async fn next(&mut self) {
@@ -73,11 +65,5 @@ impl Termination {
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        },
-    );
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

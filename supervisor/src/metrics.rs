@@ -45,10 +45,7 @@ impl DeviceMetrics {
         let outcome = |outcome: &'static str| counter!("pappus_invocations_total", "device" => device.to_owned(), "outcome" => outcome);
         Self {
             completed: outcome("completed"),
-            failed: Count {
-                exported: outcome("failed"),
-                value: AtomicU64::new(0),
-            },
+            failed: Count { exported: outcome("failed"), value: AtomicU64::new(0) },
             rejected: outcome("rejected"),
             restarts: counter!("pappus_worker_restarts_total", "device" => device.to_owned()),
             seconds: histogram!("pappus_invocation_seconds", "device" => device.to_owned()),
@@ -90,14 +87,9 @@ impl Default for SocketMetrics {
 
 /// Serves the counters; must run inside the runtime and before any handle is made.
 pub fn serve(address: SocketAddr) -> Result<(), metrics_exporter_prometheus::BuildError> {
-    metrics_exporter_prometheus::PrometheusBuilder::new()
-        .with_http_listener(address)
-        .install()?;
+    metrics_exporter_prometheus::PrometheusBuilder::new().with_http_listener(address).install()?;
     metrics::describe_counter!("pappus_invocations_total", "Invocations by device and outcome");
-    metrics::describe_counter!(
-        "pappus_worker_restarts_total",
-        "Worker processes that replaced another"
-    );
+    metrics::describe_counter!("pappus_worker_restarts_total", "Worker processes that replaced another");
     metrics::describe_counter!("pappus_connections_total", "Connections accepted");
     metrics::describe_counter!(
         "pappus_protocol_violations_total",

@@ -15,9 +15,7 @@ pub struct Arenas {
 impl Arenas {
     /// With nothing but the staging arena.
     pub fn new(staging: Mapping) -> Self {
-        Self {
-            mappings: HashMap::from([(STAGING_ARENA, staging)]),
-        }
+        Self { mappings: HashMap::from([(STAGING_ARENA, staging)]) }
     }
 
     /// Whether there is an arena of that number.
@@ -38,13 +36,9 @@ impl Arenas {
     /// The mapping of an arena, once a range is known to lie inside.
     pub fn range(&self, arena: u64, offset: u64, bytes: u64) -> Result<&Mapping, Fault> {
         let bad = |message| Fault::new(FaultCode::BadInvoke, message);
-        let mapping = self
-            .mappings
-            .get(&arena)
-            .ok_or_else(|| bad(format!("arena {arena} is not open here")))?;
-        mapping
-            .range(offset, bytes)
-            .map_err(|e| bad(format!("arena {arena}: {e}")))?;
+        let mapping =
+            self.mappings.get(&arena).ok_or_else(|| bad(format!("arena {arena} is not open here")))?;
+        mapping.range(offset, bytes).map_err(|e| bad(format!("arena {arena}: {e}")))?;
         Ok(mapping)
     }
 

@@ -21,11 +21,7 @@ impl Channels {
     /// Connects over the reading end of a pipe, the writing end of another (both non-blocking), and the
     /// control socket.
     pub fn new(commands: OwnedFd, answers: OwnedFd, control: OwnedFd) -> Self {
-        Self {
-            inbox: Inbox::new(commands),
-            outbox: Outbox::new(answers),
-            control,
-        }
+        Self { inbox: Inbox::new(commands), outbox: Outbox::new(answers), control }
     }
 
     /// Sends one message now. A supervisor that does not read stops its worker, and nobody else.

@@ -18,19 +18,15 @@ pub struct Limits {
     pub descriptors: u64,
     /// Seconds of processor time, where the role has an end.
     pub cpu_seconds: Option<u64>,
+    /// Bytes of address space, where the role does not reserve it by the gigabyte.
+    pub memory_bytes: Option<u64>,
 }
 
 /// Arenas, descriptors of calls in flight, module files while they load.
-pub const SERVE: Limits = Limits {
-    descriptors: 1024,
-    cpu_seconds: None,
-};
+pub const SERVE: Limits = Limits { descriptors: 1024, cpu_seconds: None };
 
 /// A module at a time; a module that keeps the compiler busy for longer is a bomb.
-pub const COMPILE: Limits = Limits {
-    descriptors: 64,
-    cpu_seconds: Some(120),
-};
+pub const COMPILE: Limits = Limits { descriptors: 64, cpu_seconds: Some(120) };
 
 /// Locks the process down. Every step is one system call and none can be taken back.
 pub fn enter(limits: Limits) -> Result<(), SandboxError> {
@@ -44,6 +40,9 @@ pub fn enter(limits: Limits) -> Result<(), SandboxError> {
     if let Some(seconds) = limits.cpu_seconds {
         lower(Resource::Cpu, seconds).map_err(at("RLIMIT_CPU"))?;
     }
+    if let Some(bytes) = limits.memory_bytes {
+        lower(Resource::As, bytes).map_err(at("RLIMIT_AS"))?;
+    }
     Ok(())
 }
 
@@ -51,11 +50,5 @@ pub fn enter(limits: Limits) -> Result<(), SandboxError> {
 fn lower(resource: Resource, to: u64) -> rustix::io::Result<()> {
     let now = rustix::process::getrlimit(resource);
     let limit = Some(now.maximum.map_or(to, |maximum| maximum.min(to)));
-    rustix::process::setrlimit(
-        resource,
-        Rlimit {
-            current: limit,
-            maximum: limit,
-        },
-    )
+    rustix::process::setrlimit(resource, Rlimit { current: limit, maximum: limit })
 }

@@ -1,5 +1,7 @@
 //! A hot call allocates nothing in the worker: counted by the allocator, on the worker's thread only.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod harness;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -7,8 +9,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use harness::{Worker, compile_cpu};
-use pappus_protocol::from_worker::{Done, Hello};
 use pappus_protocol::Fault;
+use pappus_protocol::from_worker::{Done, Hello};
 use pappus_shmem::Mapping;
 use pappus_worker::device::cpu::{Cpu, Function};
 use pappus_worker::device::{Call, Device, FunctionImage};

@@ -1,5 +1,7 @@
 //! The suite that every device passes, through the serving loop as the supervisor drives it.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod harness;
 mod suite;
 

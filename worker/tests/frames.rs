@@ -1,5 +1,7 @@
 //! A supervisor that has gone mad: no sequence of frames makes a worker panic.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod harness;
 
 use std::os::fd::AsFd;
@@ -87,9 +89,12 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
         }
         Step::CloseArena(arena) => send(worker, 0, &[], &ToWorker::CloseArena { arena: *arena }),
         Step::Invoke(function, descriptors, items, outputs, words) => {
-            let items: Vec<_> =
-                items.iter().map(|&[i, kind, source, at, bytes]| item(i as u32, kind as u32, source, at, bytes)).collect();
-            let outputs: Vec<_> = outputs.iter().map(|&[arena, at, bytes]| target(arena, at, bytes)).collect();
+            let items: Vec<_> = items
+                .iter()
+                .map(|&[i, kind, source, at, bytes]| item(i as u32, kind as u32, source, at, bytes))
+                .collect();
+            let outputs: Vec<_> =
+                outputs.iter().map(|&[arena, at, bytes]| target(arena, at, bytes)).collect();
             let words: Vec<_> = words.iter().map(|&word| word.into()).collect();
             let invoke = Invoke {
                 function: *function,

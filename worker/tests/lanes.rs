@@ -1,5 +1,7 @@
 //! The loop with several calls in flight, on a device that finishes them when it is told to.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod harness;
 
 use std::collections::VecDeque;
@@ -94,8 +96,15 @@ fn worker(polls: [&[u32]; 2]) -> (Worker, Arc<Mutex<Script>>) {
 /// Sends everything before anything is read.
 fn invoke(worker: &mut Worker, lanes: &[u32]) {
     for (call, &lane) in (1..).zip(lanes) {
-        let invoke =
-            Invoke { function: 1, deadline_ns: u64::MAX, lane, descriptors: 0, items: &[], outputs: &[], words: &[] };
+        let invoke = Invoke {
+            function: 1,
+            deadline_ns: u64::MAX,
+            lane,
+            descriptors: 0,
+            items: &[],
+            outputs: &[],
+            words: &[],
+        };
         worker.to.push_to_worker(&ToWorker::Invoke { call, invoke });
     }
 }
@@ -142,7 +151,8 @@ fn nothing_a_running_lane_uses_is_taken_away() {
         calls.sort_unstable();
         assert_eq!(calls, [1, 2]);
         if event.is_empty() {
-            let yielded = worker.answer(|message| matches!(message, FromWorker::Yielded { turn: 7, used_ns: 0 }));
+            let yielded =
+                worker.answer(|message| matches!(message, FromWorker::Yielded { turn: 7, used_ns: 0 }));
             assert_eq!(yielded, Some(true));
         }
         worker.end().unwrap();

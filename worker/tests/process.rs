@@ -1,5 +1,7 @@
 //! The binary itself: both roles over real descriptors, and what it says when they are missing.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod harness;
 
 use std::io::Read;
@@ -109,7 +111,9 @@ fn modules_are_compiled_or_refused_with_the_reason() {
 
 #[test]
 fn messages_of_the_other_role_end_it_with_an_error() {
-    for (role, message) in [("serve", ToWorker::Compile { job: 1 }), ("compile", ToWorker::Revoke { turn: 1 })] {
+    for (role, message) in
+        [("serve", ToWorker::Compile { job: 1 }), ("compile", ToWorker::Revoke { turn: 1 })]
+    {
         let mut process = start(role);
         process.hello();
         process.send(&message);

@@ -81,10 +81,7 @@ impl<'a> Resolver<'a> {
             (Some(path), None) => {
                 check_path(path, &root.key("module_path"))?;
                 let name = path.rsplit('/').next().unwrap_or(path).to_owned();
-                self.modules.push(Module {
-                    name,
-                    path: path.clone(),
-                });
+                self.modules.push(Module { name, path: path.clone() });
             }
             (None, Some(modules)) => {
                 let list = &root.key("modules");
@@ -97,10 +94,7 @@ impl<'a> Resolver<'a> {
                     if self.modules.iter().any(|other| other.name == module.module_name) {
                         return Err(twice(&module.module_name, name));
                     }
-                    self.modules.push(Module {
-                        name: module.module_name.clone(),
-                        path: module.path.clone(),
-                    });
+                    self.modules.push(Module { name: module.module_name.clone(), path: module.path.clone() });
                 }
             }
             (Some(_), Some(_)) => {
@@ -126,10 +120,7 @@ impl<'a> Resolver<'a> {
                     (symbol, 0, symbol)
                 }
                 NameOr::Object(kernel) => {
-                    let found = self
-                        .modules
-                        .iter()
-                        .position(|module| module.name == kernel.module_name);
+                    let found = self.modules.iter().position(|module| module.name == kernel.module_name);
                     let Some(module) = found else {
                         return Err(place.key("module_name").error(format_args!(
                             "unknown module {:?}, expected one of `modules`",
@@ -137,11 +128,7 @@ impl<'a> Resolver<'a> {
                         )));
                     };
                     check_name(&kernel.kernel_name, &place.key("kernel_name"))?;
-                    (
-                        kernel.alias.as_ref().unwrap_or(&kernel.kernel_name),
-                        module,
-                        &kernel.kernel_name,
-                    )
+                    (kernel.alias.as_ref().unwrap_or(&kernel.kernel_name), module, &kernel.kernel_name)
                 }
             };
             check_name(name, place)?;
@@ -150,11 +137,7 @@ impl<'a> Resolver<'a> {
                     "a second kernel called {name:?}, expected distinct names (an `alias` gives one)"
                 )));
             }
-            self.kernels.push(Kernel {
-                name: name.clone(),
-                module,
-                symbol: symbol.clone(),
-            });
+            self.kernels.push(Kernel { name: name.clone(), module, symbol: symbol.clone() });
         }
         Ok(())
     }
@@ -237,10 +220,7 @@ impl<'a> Resolver<'a> {
                     let place = &place.key("shape");
                     check_len(dims.len(), limits::RANK, place)?;
                     let dims = dims.iter().enumerate();
-                    Some(
-                        dims.map(|(at, dim)| self.size(dim, &place.index(at)))
-                            .collect::<Result<_, _>>()?,
-                    )
+                    Some(dims.map(|(at, dim)| self.size(dim, &place.index(at))).collect::<Result<_, _>>()?)
                 }
             };
             let buffer = &mut self.buffers[id.index()];
@@ -262,10 +242,7 @@ impl<'a> Resolver<'a> {
             if !seen.insert(weight) {
                 return Err(twice(name, place));
             }
-            self.weight_files.push(WeightFile {
-                weight,
-                path: path.clone(),
-            });
+            self.weight_files.push(WeightFile { weight, path: path.clone() });
         }
         Ok(())
     }
@@ -294,9 +271,7 @@ impl<'a> Resolver<'a> {
 
     fn buffer(&self, name: &str, place: &Path<'_>) -> Result<BufferId, Error> {
         self.buffer_ids.get(name).copied().ok_or_else(|| {
-            place.error(format_args!(
-                "unknown buffer {name:?}, expected an input, a weight or a buffer"
-            ))
+            place.error(format_args!("unknown buffer {name:?}, expected an input, a weight or a buffer"))
         })
     }
 
@@ -330,9 +305,9 @@ fn check_path(path: &str, place: &Path<'_>) -> Result<(), Error> {
 
 fn check_text(text: &str, max: usize, place: &Path<'_>) -> Result<(), Error> {
     if text.is_empty() || text.len() > max || text.contains(char::is_control) {
-        return Err(place.error(format_args!(
-            "{text:?}, expected 1 to {max} bytes without control characters"
-        )));
+        return Err(
+            place.error(format_args!("{text:?}, expected 1 to {max} bytes without control characters"))
+        );
     }
     Ok(())
 }

@@ -111,10 +111,8 @@ impl<'a> Resolver<'a> {
 
     fn size_within(&mut self, sizing: &Sizing, place: &Path<'_>, depth: usize) -> Result<SizeId, Error> {
         if depth > limits::SIZING_DEPTH {
-            return Err(place.error(format_args!(
-                "one more level of sizes, expected at most {}",
-                limits::SIZING_DEPTH
-            )));
+            return Err(place
+                .error(format_args!("one more level of sizes, expected at most {}", limits::SIZING_DEPTH)));
         }
         match sizing {
             Sizing::Sizeof(name) => Ok(self.sizeof(self.buffer(name, &place.key("Sizeof"))?)),
@@ -157,15 +155,10 @@ impl<'a> Resolver<'a> {
         }
         let last = limits::MEMORY_BYTES / 8 - 1;
         if word.idx > last {
-            return Err(place
-                .key("idx")
-                .error(format_args!("word {}, expected at most {last}", word.idx)));
+            return Err(place.key("idx").error(format_args!("word {}, expected at most {last}", word.idx)));
         }
         // Inputs come first among the buffers.
-        let word = WordRef {
-            input: id.0,
-            index: word.idx,
-        };
+        let word = WordRef { input: id.0, index: word.idx };
         let at = match self.word_ids.get(&word) {
             Some(&at) => at,
             None => {

@@ -23,10 +23,9 @@ impl<'a> Resolver<'a> {
         for (at, action) in actions.iter().enumerate() {
             let place = &list.index(at);
             if self.steps.len() == limits::JSON_STEPS {
-                return Err(place.error(format_args!(
-                    "one more action, expected at most {}",
-                    limits::JSON_STEPS
-                )));
+                return Err(
+                    place.error(format_args!("one more action, expected at most {}", limits::JSON_STEPS))
+                );
             }
             let added = match action {
                 Action::ExecKernel(kernel, arguments, launch) => {
@@ -70,12 +69,7 @@ impl<'a> Resolver<'a> {
         let once = self.actions(body, &place.index(1), depth)?;
         let body = (self.steps.len() - header - 1) as u32;
         self.steps[header] = Step::Repeat { count, body };
-        Ok(self
-            .sizes
-            .table()
-            .constant(count)
-            .unwrap_or(0)
-            .saturating_mul(once))
+        Ok(self.sizes.table().constant(count).unwrap_or(0).saturating_mul(once))
     }
 
     fn launch(
@@ -86,9 +80,9 @@ impl<'a> Resolver<'a> {
         place: &Path<'_>,
     ) -> Result<(), Error> {
         let Some(&kernel) = self.kernel_ids.get(kernel) else {
-            return Err(place.index(0).error(format_args!(
-                "unknown kernel {kernel:?}, expected one of `kernels`"
-            )));
+            return Err(place
+                .index(0)
+                .error(format_args!("unknown kernel {kernel:?}, expected one of `kernels`")));
         };
         let list = self.arguments(arguments, &place.index(1))?;
         let dims = self.dims(launch, &place.index(2))?;
@@ -187,11 +181,7 @@ impl<'a> Resolver<'a> {
         }
         let (kind, value) = self.scalar(argument, place)?;
         let bytes = scalar_bytes(kind);
-        self.scratch.push(Item::Param {
-            kind,
-            bytes: bytes as u32,
-            align: bytes as u32,
-        });
+        self.scratch.push(Item::Param { kind, bytes: bytes as u32, align: bytes as u32 });
         self.scratch.push(Item::Field { offset: 0, value });
         Ok(bytes)
     }
@@ -199,21 +189,16 @@ impl<'a> Resolver<'a> {
     fn structure(&mut self, by_value: &Struct, place: &Path<'_>) -> Result<u64, Error> {
         let size = by_value.size;
         if size == 0 || size > limits::PARAM_BYTES {
-            return Err(place.key("size").error(format_args!(
-                "a struct of {size} bytes, expected 1 to {}",
-                limits::PARAM_BYTES
-            )));
+            return Err(place
+                .key("size")
+                .error(format_args!("a struct of {size} bytes, expected 1 to {}", limits::PARAM_BYTES)));
         }
         let fields = &place.key("fields");
         let header = self.scratch.len();
         let mut natural_align = 1;
         // Where each field starts and ends, and which it is.
         let mut taken = Vec::with_capacity(by_value.fields.len());
-        self.scratch.push(Item::Param {
-            kind: ParamKind::Struct,
-            bytes: size as u32,
-            align: 1,
-        });
+        self.scratch.push(Item::Param { kind: ParamKind::Struct, bytes: size as u32, align: 1 });
         for (at, field) in by_value.fields.iter().enumerate() {
             let place = &fields.index(at);
             let (kind, value) = self.scalar(&field.value, &place.key("value"))?;
@@ -226,17 +211,13 @@ impl<'a> Resolver<'a> {
                 )));
             };
             if !field.offset.is_multiple_of(bytes) {
-                return Err(place.key("offset").error(format_args!(
-                    "{} is not aligned, expected a multiple of {bytes}",
-                    field.offset
-                )));
+                return Err(place
+                    .key("offset")
+                    .error(format_args!("{} is not aligned, expected a multiple of {bytes}", field.offset)));
             }
             natural_align = natural_align.max(bytes);
             taken.push((field.offset, end, at));
-            self.scratch.push(Item::Field {
-                offset: field.offset as u32,
-                value,
-            });
+            self.scratch.push(Item::Field { offset: field.offset as u32, value });
         }
         taken.sort_unstable();
         for pair in taken.windows(2) {
@@ -257,15 +238,12 @@ impl<'a> Resolver<'a> {
             )));
         }
         if !size.is_multiple_of(align) {
-            return Err(place.key("size").error(format_args!(
-                "{size} bytes, expected a multiple of the alignment {align}"
-            )));
+            return Err(place
+                .key("size")
+                .error(format_args!("{size} bytes, expected a multiple of the alignment {align}")));
         }
-        self.scratch[header] = Item::Param {
-            kind: ParamKind::Struct,
-            bytes: size as u32,
-            align: align as u32,
-        };
+        self.scratch[header] =
+            Item::Param { kind: ParamKind::Struct, bytes: size as u32, align: align as u32 };
         Ok(size)
     }
 
@@ -274,13 +252,7 @@ impl<'a> Resolver<'a> {
         Ok(match argument {
             Argument::Ptr(NameOr::Name(name)) => {
                 let buffer = self.buffer(name, &place.key("Ptr"))?;
-                (
-                    ParamKind::Pointer,
-                    FieldValue::Pointer {
-                        buffer,
-                        offset: self.zero(),
-                    },
-                )
+                (ParamKind::Pointer, FieldValue::Pointer { buffer, offset: self.zero() })
             }
             Argument::Ptr(NameOr::Object(at)) => {
                 let place = &place.key("Ptr");
@@ -290,14 +262,7 @@ impl<'a> Resolver<'a> {
             }
             Argument::Sizeof(name) => {
                 let size = self.sizeof(self.buffer(name, &place.key("Sizeof"))?);
-                (
-                    ParamKind::U64,
-                    FieldValue::Size {
-                        size,
-                        max: u64::MAX,
-                        name: "Sizeof",
-                    },
-                )
+                (ParamKind::U64, FieldValue::Size { size, max: u64::MAX, name: "Sizeof" })
             }
             Argument::Constant(value) => (ParamKind::I64, FieldValue::Bits(*value as u64)),
             Argument::I32(value) => {
@@ -319,10 +284,9 @@ impl<'a> Resolver<'a> {
             Argument::F32(value) => {
                 let narrow = *value as f32;
                 if !narrow.is_finite() {
-                    return Err(place.key("F32").error(format_args!(
-                        "{value:e} is too large, expected at most {:e}",
-                        f32::MAX
-                    )));
+                    return Err(place
+                        .key("F32")
+                        .error(format_args!("{value:e} is too large, expected at most {:e}", f32::MAX)));
                 }
                 (ParamKind::F32, FieldValue::Bits(narrow.to_bits().into()))
             }
@@ -349,11 +313,7 @@ impl<'a> Resolver<'a> {
                     Some(value) => value.into(),
                     // Every `max` fits.
                     None => {
-                        return Ok(FieldValue::Size {
-                            size,
-                            max: max as u64,
-                            name,
-                        });
+                        return Ok(FieldValue::Size { size, max: max as u64, name });
                     }
                 }
             }
@@ -362,11 +322,7 @@ impl<'a> Resolver<'a> {
             return Err(place.error(format_args!("the value is {literal}, expected {min} to {max}")));
         }
         // Two's complement, cut to the width of the parameter.
-        let width = if max > u32::MAX.into() {
-            u64::MAX
-        } else {
-            u32::MAX.into()
-        };
+        let width = if max > u32::MAX.into() { u64::MAX } else { u32::MAX.into() };
         Ok(FieldValue::Bits(literal as u64 & width))
     }
 }

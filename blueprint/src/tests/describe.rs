@@ -7,25 +7,16 @@ const WORD: &str = r#"{"FromInput": {"bufname": "cfg", "idx": 3}}"#;
 
 fn known(inputs: &[(&str, u64)], words: &[(&str, u64, u64)]) -> Known {
     Known {
-        inputs: inputs
-            .iter()
-            .map(|&(name, bytes)| (name.to_owned(), bytes))
-            .collect(),
+        inputs: inputs.iter().map(|&(name, bytes)| (name.to_owned(), bytes)).collect(),
         weights: [].into(),
-        words: words
-            .iter()
-            .map(|&(name, index, value)| ((name.to_owned(), index), value))
-            .collect(),
+        words: words.iter().map(|&(name, index, value)| ((name.to_owned(), index), value)).collect(),
     }
 }
 
 /// The buffer `B` of this size is described as `expect`.
 fn check(sizing: &str, known: &Known, expect: &str) {
-    let description = describe(
-        &parse(with(&format!("\"B\": {sizing}"), "").as_bytes()).unwrap(),
-        known,
-    )
-    .unwrap();
+    let description =
+        describe(&parse(with(&format!("\"B\": {sizing}"), "").as_bytes()).unwrap(), known).unwrap();
     assert_eq!(description.buffers[3].bytes.to_string(), expect);
     assert_eq!(description.buffers[3].bytes.value(), expect.parse().ok());
 }
@@ -51,11 +42,7 @@ fn expressions() {
         "4 × sizeof(A) + sizeof(A) × cfg[3] + 2 × cfg[3] + 8",
     );
     check(&op("Product", a, &n(0)), none, "0");
-    check(
-        &op("CeilDiv", &op("Product", a, &n(64)), &n(32)),
-        none,
-        "2 × sizeof(A)",
-    );
+    check(&op("CeilDiv", &op("Product", a, &n(64)), &n(32)), none, "2 × sizeof(A)");
     check(
         &op("CeilDiv", &op("Sum", a, &n(31)), &op("Product", WORD, &n(2))),
         none,
@@ -66,16 +53,8 @@ fn expressions() {
     let partly = &known(&[("A", 100)], &[]);
     check(&op("Sum", a, &op("CeilDiv", a, &n(32))), partly, "104");
     check(&op("Product", a, WORD), partly, "100 × cfg[3]");
-    check(
-        &op("Product", a, WORD),
-        &known(&[("A", 100)], &[("cfg", 3, 7)]),
-        "700",
-    );
-    check(
-        &op("CeilDiv", a, WORD),
-        &known(&[("A", 100)], &[("cfg", 3, 0)]),
-        "sizeof(B)",
-    );
+    check(&op("Product", a, WORD), &known(&[("A", 100)], &[("cfg", 3, 7)]), "700");
+    check(&op("CeilDiv", a, WORD), &known(&[("A", 100)], &[("cfg", 3, 0)]), "sizeof(B)");
 }
 
 #[test]
@@ -83,17 +62,11 @@ fn memory_is_aligned() {
     let blueprint = parse(with(r#""B": {"Sizeof": "A"}, "C": {"Absolute": 1}"#, "").as_bytes()).unwrap();
     let memory = |known: &Known| {
         let description = describe(&blueprint, known).unwrap();
-        [
-            description.pool_bytes.to_string(),
-            description.weight_bytes.to_string(),
-        ]
+        [description.pool_bytes.to_string(), description.weight_bytes.to_string()]
     };
     assert_eq!(
         memory(&known(&[], &[])),
-        [
-            "256 × ceil(sizeof(cfg) / 256) + 512 × ceil(sizeof(A) / 256) + 256",
-            "256 × ceil(sizeof(W) / 256)"
-        ]
+        ["256 × ceil(sizeof(cfg) / 256) + 512 × ceil(sizeof(A) / 256) + 256", "256 × ceil(sizeof(W) / 256)"]
     );
     assert_eq!(memory(&known(&[("A", 300), ("cfg", 8)], &[]))[0], "1536");
 }
@@ -101,10 +74,7 @@ fn memory_is_aligned() {
 #[test]
 fn launches() {
     let say = |flow: &str, known: &Known| {
-        describe(&parse(with_steps(flow).as_bytes()).unwrap(), known)
-            .unwrap()
-            .launches
-            .to_string()
+        describe(&parse(with_steps(flow).as_bytes()).unwrap(), known).unwrap().launches.to_string()
     };
     let one = launch("");
     let three = [one.as_str(), &one, &one].join(",");
@@ -112,45 +82,26 @@ fn launches() {
     assert_eq!(say(&flow, &known(&[], &[])), "3 × cfg[3] + 2");
     assert_eq!(say(&flow, &known(&[], &[("cfg", 3, 10)])), "32");
     assert_eq!(say("", &known(&[], &[])), "0");
-    let nested = repeat(
-        WORD,
-        &format!("{}, {one}", repeat(r#"{"Absolute": 4}"#, &repeat(WORD, &one))),
-    );
+    let nested = repeat(WORD, &format!("{}, {one}", repeat(r#"{"Absolute": 4}"#, &repeat(WORD, &one))));
     assert_eq!(say(&nested, &known(&[], &[])), "cfg[3] + 4 × cfg[3] × cfg[3]");
-    assert_eq!(
-        say(r#"{"Fill": {"buffer": "B", "byte": 0}}"#, &known(&[], &[])),
-        "0"
-    );
+    assert_eq!(say(r#"{"Fill": {"buffer": "B", "byte": 0}}"#, &known(&[], &[])), "0");
 }
 
 #[test]
 fn what_would_be_unreadable_is_cut() {
-    let doubling = (0..500).map(|i| {
-        format!(
-            r#""b{}": {{"Product": [{{"Sizeof": "b{i}"}}, {{"Sizeof": "b{i}"}}]}}"#,
-            i + 1
-        )
-    });
+    let doubling = (0..500)
+        .map(|i| format!(r#""b{}": {{"Product": [{{"Sizeof": "b{i}"}}, {{"Sizeof": "b{i}"}}]}}"#, i + 1));
     let doubling: Vec<String> = doubling.collect();
     let buffers = format!(
         r#""B": {{"Sizeof": "b500"}}, "b0": {{"Sum": [{WORD}, {{"Sizeof": "A"}}]}}, {}"#,
         doubling.join(",")
     );
     let description = describe(&parse(with(&buffers, "").as_bytes()).unwrap(), &Known::default()).unwrap();
-    assert!(
-        description
-            .buffers
-            .iter()
-            .all(|buffer| buffer.bytes.to_string().len() < 4096)
-    );
-    let words: Vec<_> = (0..500)
-        .map(|i| repeat(&WORD.replace('3', &i.to_string()), &launch_as("", WORD)))
-        .collect();
-    let description = describe(
-        &parse(with_steps(&words.join(",")).as_bytes()).unwrap(),
-        &Known::default(),
-    )
-    .unwrap();
+    assert!(description.buffers.iter().all(|buffer| buffer.bytes.to_string().len() < 4096));
+    let words: Vec<_> =
+        (0..500).map(|i| repeat(&WORD.replace('3', &i.to_string()), &launch_as("", WORD))).collect();
+    let description =
+        describe(&parse(with_steps(&words.join(",")).as_bytes()).unwrap(), &Known::default()).unwrap();
     assert_eq!(description.launches.to_string(), "…");
 }
 
@@ -177,11 +128,5 @@ fn known_names_must_exist() {
     };
     check(&known(&[("W", 1)], &[]), "a size for \"W\", expected an input");
     check(&known(&[], &[("cfg", 2, 1)]), "a value for word 2 of \"cfg\"");
-    check(
-        &Known {
-            weights: [("A".to_owned(), 1)].into(),
-            ..Known::default()
-        },
-        "expected a weight",
-    );
+    check(&Known { weights: [("A".to_owned(), 1)].into(), ..Known::default() }, "expected a weight");
 }

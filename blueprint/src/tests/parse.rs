@@ -31,134 +31,55 @@ fn display_names_the_place() {
          weight or a buffer"
     );
     let error = parse(b"{}").unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "at the top level: missing field `kernels` at line 1 column 2"
-    );
+    assert_eq!(error.to_string(), "at the top level: missing field `kernels` at line 1 column 2");
 }
 
 #[test]
 fn json_itself() {
     check("", "", "EOF");
     check("[]", "", "invalid type: sequence, expected an object");
-    check_argument(
-        r#"{"U64": {"FromInput": ["cfg", 0]}}"#,
-        "[0].U64.FromInput",
-        "expected an object",
-    );
-    check_argument(
-        r#"{"Ptr": ["A", {"Absolute": 0}]}"#,
-        "[0].Ptr",
-        "expected a name or an object",
-    );
+    check_argument(r#"{"U64": {"FromInput": ["cfg", 0]}}"#, "[0].U64.FromInput", "expected an object");
+    check_argument(r#"{"Ptr": ["A", {"Absolute": 0}]}"#, "[0].Ptr", "expected a name or an object");
     check_argument(r#"{"Struct": [8, 8, []]}"#, "[0].Struct", "expected an object");
     let null = with_steps(r#"{"Copy": {"from": "A", "to": "B", "bytes": null}}"#);
     check(&null, "blueprint.control_flow[0].Copy.bytes", "expected");
     check(&format!("{} x", with_steps("")), "", "trailing characters");
     check(&with_steps("")[..100], "blueprint", "EOF");
-    check(
-        &with_steps("").replace("[\"cfg\", \"A\"]", "\"A\""),
-        "blueprint.inputs",
-        "expected a sequence",
-    );
-    check(
-        &with_steps(&"[".repeat(1000)),
-        "blueprint.control_flow[0]",
-        "expected",
-    );
-    let deep = format!(
-        "{}{}",
-        r#"{"Repeat":[{"Absolute":1},["#.repeat(1000),
-        "]]}".repeat(1000)
-    );
+    check(&with_steps("").replace("[\"cfg\", \"A\"]", "\"A\""), "blueprint.inputs", "expected a sequence");
+    check(&with_steps(&"[".repeat(1000)), "blueprint.control_flow[0]", "expected");
+    let deep = format!("{}{}", r#"{"Repeat":[{"Absolute":1},["#.repeat(1000), "]]}".repeat(1000));
     let error = parse(with_steps(&deep).as_bytes()).unwrap_err();
     assert!(error.message.contains("recursion limit"), "{error}");
-    check(
-        &" ".repeat(limits::JSON_BYTES + 1),
-        "",
-        "expected at most 4194304",
-    );
+    check(&" ".repeat(limits::JSON_BYTES + 1), "", "expected at most 4194304");
 }
 
 #[test]
 fn keys_are_known_and_come_once() {
     let json = with_steps("");
-    check(
-        &json.replacen('{', r#"{"modul": 1, "#, 1),
-        "modul",
-        "unknown field `modul`",
-    );
-    check(
-        &json.replace(r#""inputs""#, r#""input""#),
-        "blueprint.input",
-        "unknown field `input`",
-    );
-    check(
-        &json.replacen('{', r#"{"kernels": [], "#, 1),
-        "",
-        "duplicate field `kernels`",
-    );
-    check(
-        &json.replace(r#""weights""#, r#""inputs""#),
-        "blueprint",
-        "duplicate field `inputs`",
-    );
+    check(&json.replacen('{', r#"{"modul": 1, "#, 1), "modul", "unknown field `modul`");
+    check(&json.replace(r#""inputs""#, r#""input""#), "blueprint.input", "unknown field `input`");
+    check(&json.replacen('{', r#"{"kernels": [], "#, 1), "", "duplicate field `kernels`");
+    check(&json.replace(r#""weights""#, r#""inputs""#), "blueprint", "duplicate field `inputs`");
     let twice = with(r#""B": {"Absolute": 1}, "B": {"Absolute": 2}"#, "");
     check(&twice, "blueprint.buffers.B", "a second time");
     let dims = launch("").replace("grid_dim_x", "grid_dim_w");
-    check(
-        &with_steps(&dims),
-        "blueprint.control_flow[0].ExecKernel[2].grid_dim_w",
-        "unknown field",
-    );
+    check(&with_steps(&dims), "blueprint.control_flow[0].ExecKernel[2].grid_dim_w", "unknown field");
     let dims = launch("").replace("grid_dim_x", "grid_dim_y");
-    check(
-        &with_steps(&dims),
-        "blueprint.control_flow[0].ExecKernel[2]",
-        "duplicate field `grid_dim_y`",
-    );
-    check_argument(
-        r#"{"Ptr": {"buffer": "A", "offset": {"Absolute": 1}, "x": 1}}"#,
-        "[0].Ptr.x",
-        "unknown",
-    );
-    check_argument(
-        r#"{"I32": {"Absolute": 1, "Sizeof": "A"}}"#,
-        "[0].I32",
-        "a second key",
-    );
+    check(&with_steps(&dims), "blueprint.control_flow[0].ExecKernel[2]", "duplicate field `grid_dim_y`");
+    check_argument(r#"{"Ptr": {"buffer": "A", "offset": {"Absolute": 1}, "x": 1}}"#, "[0].Ptr.x", "unknown");
+    check_argument(r#"{"I32": {"Absolute": 1, "Sizeof": "A"}}"#, "[0].I32", "a second key");
     check_argument(r#"{"Ptr": "A", "Ptr": "A"}"#, "[0]", "expected");
-    check_argument(
-        r#"{"Pointer": "A"}"#,
-        "[0]",
-        "unknown variant `Pointer`, expected one of `Ptr`",
-    );
+    check_argument(r#"{"Pointer": "A"}"#, "[0]", "unknown variant `Pointer`, expected one of `Ptr`");
     check_argument("5", "[0]", "expected");
-    check(
-        &with(r#""B": {"Sizeof": 5}"#, ""),
-        "blueprint.buffers.B.Sizeof",
-        "expected a string",
-    );
-    check(
-        &with(r#""B": {"Absolute": -5}"#, ""),
-        "blueprint.buffers.B.Absolute",
-        "expected u64",
-    );
+    check(&with(r#""B": {"Sizeof": 5}"#, ""), "blueprint.buffers.B.Sizeof", "expected a string");
+    check(&with(r#""B": {"Absolute": -5}"#, ""), "blueprint.buffers.B.Absolute", "expected u64");
     check(
         &with(r#""B": {"Absolute": 18446744073709551616}"#, ""),
         "blueprint.buffers.B.Absolute",
         "expected u64",
     );
-    check(
-        &with(r#""B": {"Absolute": 1.5}"#, ""),
-        "blueprint.buffers.B.Absolute",
-        "expected u64",
-    );
-    check(
-        &with(r#""B": {"CeilDiv": [{"Absolute": 1}]}"#, ""),
-        "blueprint.buffers.B.CeilDiv",
-        "length 1",
-    );
+    check(&with(r#""B": {"Absolute": 1.5}"#, ""), "blueprint.buffers.B.Absolute", "expected u64");
+    check(&with(r#""B": {"CeilDiv": [{"Absolute": 1}]}"#, ""), "blueprint.buffers.B.CeilDiv", "length 1");
 }
 
 #[test]
@@ -166,45 +87,17 @@ fn modules_and_kernels() {
     let module = r#""module_path": "m.ptx""#;
     let json = with_steps("");
     let two = r#""modules": [{"module_name": "m", "path": "m"}, {"module_name": "n", "path": "n"}]"#;
-    check(
-        &json.replace(module, r#""module_path": """#),
-        "module_path",
-        "expected 1 to 4096 bytes",
-    );
-    check(
-        &json.replace(module, &format!("{module}, {two}")),
-        "",
-        "expected one of them",
-    );
-    check(
-        &json.replace(&format!("{module},"), ""),
-        "",
-        "expected `module_path` or `modules`",
-    );
+    check(&json.replace(module, r#""module_path": """#), "module_path", "expected 1 to 4096 bytes");
+    check(&json.replace(module, &format!("{module}, {two}")), "", "expected one of them");
+    check(&json.replace(&format!("{module},"), ""), "", "expected `module_path` or `modules`");
     check(&json.replace(module, two), "kernels[0]", "a name alone");
-    check(
-        &json.replace(module, &two.replace("path", "file")),
-        "modules[0].file",
-        "unknown field `file`",
-    );
+    check(&json.replace(module, &two.replace("path", "file")), "modules[0].file", "unknown field `file`");
     let same = two.replace(r#""n""#, r#""m""#);
-    check(
-        &json.replace(module, &same),
-        "modules[1].module_name",
-        "a second time",
-    );
+    check(&json.replace(module, &same), "modules[1].module_name", "a second time");
     let kernel = |kernel: &str| json.replace(module, two).replace(r#""k""#, kernel);
     accept(&kernel(r#"{"module_name": "n", "kernel_name": "k"}"#));
-    check(
-        &kernel(r#"{"module_name": "o", "kernel_name": "k"}"#),
-        "kernels[0].module_name",
-        "unknown module",
-    );
-    check(
-        &kernel(r#"{"module_name": "n", "kernel_name": ""}"#),
-        "kernels[0].kernel_name",
-        "1 to 255 bytes",
-    );
+    check(&kernel(r#"{"module_name": "o", "kernel_name": "k"}"#), "kernels[0].module_name", "unknown module");
+    check(&kernel(r#"{"module_name": "n", "kernel_name": ""}"#), "kernels[0].kernel_name", "1 to 255 bytes");
     check(
         &kernel(r#"{"module_name": "n", "kernel_name": "k", "alias": ""}"#),
         "kernels[0]",
@@ -213,20 +106,10 @@ fn modules_and_kernels() {
     let both = r#"{"module_name": "m", "kernel_name": "k"}, {"module_name": "n", "kernel_name": "k"}"#;
     check(&kernel(both), "kernels[1]", "an `alias` gives one");
     accept(&kernel(&both.replace(r#""k"}, "#, r#""k", "alias": "k2"}, "#)));
-    check(
-        &json.replace(r#""k""#, "7"),
-        "kernels[0]",
-        "expected a name or an object",
-    );
+    check(&json.replace(r#""k""#, "7"), "kernels[0]", "expected a name or an object");
     let many: Vec<String> = (0..=limits::KERNELS).map(|k| format!("\"k{k}\"")).collect();
-    check(
-        &json.replace(r#""k""#, &many.join(",")),
-        "kernels",
-        "expected at most 1024",
-    );
-    let many: Vec<_> = (0..=limits::MODULES)
-        .map(|_| r#"{"module_name": "m", "path": "m"}"#)
-        .collect();
+    check(&json.replace(r#""k""#, &many.join(",")), "kernels", "expected at most 1024");
+    let many: Vec<_> = (0..=limits::MODULES).map(|_| r#"{"module_name": "m", "path": "m"}"#).collect();
     check(
         &json.replace(module, &format!(r#""modules": [{}]"#, many.join(","))),
         "modules",
@@ -237,66 +120,22 @@ fn modules_and_kernels() {
 #[test]
 fn names() {
     let json = with_steps("");
-    check(
-        &json.replace(r#""cfg""#, r#""A""#),
-        "blueprint.inputs[1]",
-        "a second time",
-    );
-    check(
-        &json.replace(r#""W""#, r#""A""#),
-        "blueprint.weights[0]",
-        "a second time",
-    );
-    check(
-        &json.replace(r#""A"]"#, r#""B"]"#),
-        "blueprint.buffers.B",
-        "a second time",
-    );
-    check(
-        &json.replace(r#""cfg""#, r#""""#),
-        "blueprint.inputs[0]",
-        "1 to 255 bytes",
-    );
-    check(
-        &json.replace(r#""cfg""#, r#""a\n""#),
-        "blueprint.inputs[0]",
-        "control characters",
-    );
+    check(&json.replace(r#""cfg""#, r#""A""#), "blueprint.inputs[1]", "a second time");
+    check(&json.replace(r#""W""#, r#""A""#), "blueprint.weights[0]", "a second time");
+    check(&json.replace(r#""A"]"#, r#""B"]"#), "blueprint.buffers.B", "a second time");
+    check(&json.replace(r#""cfg""#, r#""""#), "blueprint.inputs[0]", "1 to 255 bytes");
+    check(&json.replace(r#""cfg""#, r#""a\n""#), "blueprint.inputs[0]", "control characters");
     let long = format!("\"{}\"", "x".repeat(limits::NAME_BYTES + 1));
-    check(
-        &json.replace(r#""cfg""#, &long),
-        "blueprint.inputs[0]",
-        "1 to 255 bytes",
-    );
+    check(&json.replace(r#""cfg""#, &long), "blueprint.inputs[0]", "1 to 255 bytes");
     let odd = with(r#""B": {"Absolute": 1}, "a.b": {"Sizeof": "C"}"#, "");
     check(&odd, r#"blueprint.buffers["a.b"].Sizeof"#, "unknown buffer \"C\"");
-    check(
-        &json.replace(r#"["B"]"#, r#"["C"]"#),
-        "blueprint.outputs[0]",
-        "unknown buffer",
-    );
-    check(
-        &json.replace(r#"["B"]"#, r#"["A", "A"]"#),
-        "blueprint.outputs[1]",
-        "a second time",
-    );
-    check(
-        &json.replace(r#"["B"]"#, r#"["W"]"#),
-        "blueprint.outputs[0]",
-        "is a weight",
-    );
+    check(&json.replace(r#"["B"]"#, r#"["C"]"#), "blueprint.outputs[0]", "unknown buffer");
+    check(&json.replace(r#"["B"]"#, r#"["A", "A"]"#), "blueprint.outputs[1]", "a second time");
+    check(&json.replace(r#"["B"]"#, r#"["W"]"#), "blueprint.outputs[0]", "is a weight");
     let many: Vec<String> = (0..=limits::INPUTS).map(|i| format!("\"i{i}\"")).collect();
-    check(
-        &json.replace(r#""cfg", "A""#, &many.join(",")),
-        "blueprint.inputs",
-        "expected at most 1024",
-    );
+    check(&json.replace(r#""cfg", "A""#, &many.join(",")), "blueprint.inputs", "expected at most 1024");
     let many: Vec<String> = (0..limits::BUFFERS - 2).map(|i| format!("\"i{i}\"")).collect();
-    check(
-        &json.replace(r#""W""#, &many.join(",")),
-        "blueprint",
-        "4097 inputs, weights and buffers",
-    );
+    check(&json.replace(r#""W""#, &many.join(",")), "blueprint", "4097 inputs, weights and buffers");
 }
 
 #[test]
@@ -317,34 +156,12 @@ fn weight_files_and_types() {
     check(&files(r#""W": """#), "weight_files.W", "expected 1 to 4096");
     check(&files(r#""W": "w", "W": "v""#), "weight_files.W", "a second time");
     let types = |types: &str| json.replace(r#""weights""#, &format!(r#""types": {{{types}}}, "weights""#));
-    accept(&types(
-        r#""A": {"dtype": "bf16"}, "W": {"dtype": "bool", "shape": [{"Sizeof": "W"}]}"#,
-    ));
-    check(
-        &types(r#""X": {"dtype": "f32"}"#),
-        "blueprint.types.X",
-        "unknown buffer",
-    );
-    check(
-        &types(r#""A": {"dtype": "float"}"#),
-        "blueprint.types.A.dtype",
-        "unknown variant",
-    );
-    check(
-        &types(r#""A": {"shape": []}"#),
-        "blueprint.types.A",
-        "missing field `dtype`",
-    );
-    check(
-        &types(r#""A": {"dtype": "f32"}, "A": {"dtype": "f32"}"#),
-        "blueprint.types.A",
-        "a second time",
-    );
-    check(
-        &types(r#""A": {"dtype": "f32", "shape": [5]}"#),
-        "blueprint.types.A.shape[0]",
-        "expected",
-    );
+    accept(&types(r#""A": {"dtype": "bf16"}, "W": {"dtype": "bool", "shape": [{"Sizeof": "W"}]}"#));
+    check(&types(r#""X": {"dtype": "f32"}"#), "blueprint.types.X", "unknown buffer");
+    check(&types(r#""A": {"dtype": "float"}"#), "blueprint.types.A.dtype", "unknown variant");
+    check(&types(r#""A": {"shape": []}"#), "blueprint.types.A", "missing field `dtype`");
+    check(&types(r#""A": {"dtype": "f32"}, "A": {"dtype": "f32"}"#), "blueprint.types.A", "a second time");
+    check(&types(r#""A": {"dtype": "f32", "shape": [5]}"#), "blueprint.types.A.shape[0]", "expected");
     let dims = vec![r#"{"Absolute": 1}"#; limits::RANK + 1].join(",");
     let shape = format!(r#""A": {{"dtype": "f32", "shape": [{dims}]}}"#);
     check(&types(&shape), "blueprint.types.A.shape", "expected at most 32");
@@ -353,78 +170,29 @@ fn weight_files_and_types() {
 #[test]
 fn sizes() {
     let b = |sizing: &str, path: &str, words: &str| {
-        check(
-            &with(&format!("\"B\": {sizing}"), ""),
-            &format!("blueprint.buffers.B{path}"),
-            words,
-        );
+        check(&with(&format!("\"B\": {sizing}"), ""), &format!("blueprint.buffers.B{path}"), words);
     };
     b(r#"{"Sizeof": "B"}"#, "", "(B → B)");
     b(r#"{"Sum": []}"#, ".Sum", "at least one");
-    b(
-        r#"{"Min": [{"Absolute": 1}, {"Sizeof": "X"}]}"#,
-        ".Min[1].Sizeof",
-        "unknown buffer",
-    );
-    b(
-        r#"{"FromInput": {"bufname": "X", "idx": 0}}"#,
-        ".FromInput.bufname",
-        "unknown buffer",
-    );
-    b(
-        r#"{"FromInput": {"bufname": "W", "idx": 0}}"#,
-        ".FromInput.bufname",
-        "is not an input",
-    );
-    b(
-        r#"{"FromInput": {"bufname": "B", "idx": 0}}"#,
-        ".FromInput.bufname",
-        "is not an input",
-    );
-    b(
-        r#"{"FromInput": {"bufname": "A", "idx": 137438953472}}"#,
-        ".FromInput.idx",
-        "at most 137438953471",
-    );
-    b(
-        r#"{"FromInput": {"bufname": "A", "index": 1}}"#,
-        ".FromInput.index",
-        "unknown field",
-    );
-    b(
-        r#"{"CeilDiv": [{"Absolute": 1}, {"Absolute": 0}]}"#,
-        ".CeilDiv",
-        "divided by zero",
-    );
+    b(r#"{"Min": [{"Absolute": 1}, {"Sizeof": "X"}]}"#, ".Min[1].Sizeof", "unknown buffer");
+    b(r#"{"FromInput": {"bufname": "X", "idx": 0}}"#, ".FromInput.bufname", "unknown buffer");
+    b(r#"{"FromInput": {"bufname": "W", "idx": 0}}"#, ".FromInput.bufname", "is not an input");
+    b(r#"{"FromInput": {"bufname": "B", "idx": 0}}"#, ".FromInput.bufname", "is not an input");
+    b(r#"{"FromInput": {"bufname": "A", "idx": 137438953472}}"#, ".FromInput.idx", "at most 137438953471");
+    b(r#"{"FromInput": {"bufname": "A", "index": 1}}"#, ".FromInput.index", "unknown field");
+    b(r#"{"CeilDiv": [{"Absolute": 1}, {"Absolute": 0}]}"#, ".CeilDiv", "divided by zero");
     b(
         r#"{"Sum": [{"Absolute": 1}, {"Product": [{"Absolute": 4294967296}, {"Absolute": 4294967296}]}]}"#,
         ".Sum[1].Product",
         "too large",
     );
-    b(
-        r#"{"Sum": [{"Absolute": 18446744073709551615}, {"Absolute": 1}]}"#,
-        ".Sum",
-        "too large",
-    );
-    b(
-        r#"{"Absolute": 1099511627777}"#,
-        "",
-        "expected at most 1099511627776",
-    );
+    b(r#"{"Sum": [{"Absolute": 18446744073709551615}, {"Absolute": 1}]}"#, ".Sum", "too large");
+    b(r#"{"Absolute": 1099511627777}"#, "", "expected at most 1099511627776");
     let nested = |depth: usize| {
-        format!(
-            "{}{}{}",
-            r#"{"Sum":["#.repeat(depth),
-            r#"{"Absolute":1}"#,
-            "]}".repeat(depth)
-        )
+        format!("{}{}{}", r#"{"Sum":["#.repeat(depth), r#"{"Absolute":1}"#, "]}".repeat(depth))
     };
     accept(&with(&format!("\"B\": {}", nested(limits::SIZING_DEPTH - 1)), ""));
-    b(
-        &nested(limits::SIZING_DEPTH),
-        &".Sum[0]".repeat(limits::SIZING_DEPTH),
-        "expected at most 16",
-    );
+    b(&nested(limits::SIZING_DEPTH), &".Sum[0]".repeat(limits::SIZING_DEPTH), "expected at most 16");
     let cycle =
         r#""B": {"Sizeof": "C"}, "C": {"Sum": [{"Sizeof": "A"}, {"Sizeof": "D"}]}, "D": {"Sizeof": "C"}"#;
     check(&with(cycle, ""), "blueprint.buffers.C", "(C → D → C)");
@@ -437,28 +205,16 @@ fn sizes_are_limited() {
         format!(r#""B": {{"Sum": [{}]}}"#, words.collect::<Vec<_>>().join(","))
     };
     accept(&with(&words(limits::WORDS), ""));
-    check(
-        &with(&words(limits::WORDS + 1), ""),
-        "blueprint.buffers.B.Sum[1024].FromInput",
-        "at most 1024",
-    );
+    check(&with(&words(limits::WORDS + 1), ""), "blueprint.buffers.B.Sum[1024].FromInput", "at most 1024");
     let sums = vec![r#"{"Sizeof": "A"}"#; limits::COMPUTED_SIZES + 2].join(",");
-    check(
-        &with(&format!(r#""B": {{"Sum": [{sums}]}}"#), ""),
-        "blueprint.buffers.B.Sum",
-        "at most 65536",
-    );
+    check(&with(&format!(r#""B": {{"Sum": [{sums}]}}"#), ""), "blueprint.buffers.B.Sum", "at most 65536");
 }
 
 #[test]
 fn a_long_chain_of_sizes_is_no_recursion() {
     let last = limits::BUFFERS - 4;
-    let chain = (0..last).map(|i| {
-        format!(
-            r#""b{i}": {{"Sum": [{{"Sizeof": "b{}"}}, {{"Absolute": 1}}]}}"#,
-            i + 1
-        )
-    });
+    let chain =
+        (0..last).map(|i| format!(r#""b{i}": {{"Sum": [{{"Sizeof": "b{}"}}, {{"Absolute": 1}}]}}"#, i + 1));
     let chain: Vec<String> = chain.collect();
     let buffers = format!(r#"{}, "b{last}": {{"Sizeof": "A"}}"#, chain.join(","));
     accept(&with(&buffers, "").replace(r#"["B"]"#, r#"["b0"]"#));
@@ -472,22 +228,12 @@ fn steps() {
         &format!("{flow}.ExecKernel[0]"),
         "unknown kernel",
     );
-    check(
-        &with_steps(r#"{"ExecKernel": ["k", []]}"#),
-        &format!("{flow}.ExecKernel"),
-        "length 2",
-    );
+    check(&with_steps(r#"{"ExecKernel": ["k", []]}"#), &format!("{flow}.ExecKernel"), "length 2");
     check(&with_steps(r#"{"Exec": []}"#), flow, "unknown variant `Exec`");
-    check(
-        &with_steps(r#""Repeat""#),
-        &format!("{flow}.Repeat"),
-        "unit variant",
-    );
+    check(&with_steps(r#""Repeat""#), &format!("{flow}.Repeat"), "unit variant");
     let dim = |key: &str, value: u64, words: &str| {
-        let (before, after) = (
-            format!("\"{key}\": {{\"Absolute\": "),
-            if key == "shared_mem_bytes" { 0 } else { 1 },
-        );
+        let (before, after) =
+            (format!("\"{key}\": {{\"Absolute\": "), if key == "shared_mem_bytes" { 0 } else { 1 });
         let step = launch("").replace(&format!("{before}{after}}}"), &format!("{before}{value}}}"));
         check(&with_steps(&step), &format!("{flow}.ExecKernel[2].{key}"), words);
     };
@@ -499,50 +245,27 @@ fn steps() {
     dim("block_dim_y", 1025, "expected 1 to 1024");
     dim("block_dim_z", 65, "expected 1 to 64");
     dim("shared_mem_bytes", (227 << 10) + 1, "expected 0 to 232448");
-    let block = launch("").replace(
-        r#""block_dim_x": {"Absolute": 1}"#,
-        r#""block_dim_x": {"Absolute": 1024}"#,
-    );
+    let block =
+        launch("").replace(r#""block_dim_x": {"Absolute": 1}"#, r#""block_dim_x": {"Absolute": 1024}"#);
     accept(&with_steps(&block));
-    let block = block.replace(
-        r#""block_dim_z": {"Absolute": 1}"#,
-        r#""block_dim_z": {"Absolute": 2}"#,
-    );
-    check(
-        &with_steps(&block),
-        &format!("{flow}.ExecKernel[2]"),
-        "2048 threads",
-    );
+    let block = block.replace(r#""block_dim_z": {"Absolute": 1}"#, r#""block_dim_z": {"Absolute": 2}"#);
+    check(&with_steps(&block), &format!("{flow}.ExecKernel[2]"), "2048 threads");
 }
 
 #[test]
 fn copies_and_fills() {
     let flow = "blueprint.control_flow[0]";
-    accept(&with_steps(
-        r#"{"Copy": {"from": "W", "to": "B"}}, {"Fill": {"buffer": "A", "byte": 255}}"#,
-    ));
+    accept(&with_steps(r#"{"Copy": {"from": "W", "to": "B"}}, {"Fill": {"buffer": "A", "byte": 255}}"#));
     check(
         &with_steps(r#"{"Copy": {"from": "X", "to": "B"}}"#),
         &format!("{flow}.Copy.from"),
         "unknown buffer",
     );
-    check(
-        &with_steps(r#"{"Copy": {"from": "B", "to": "X"}}"#),
-        &format!("{flow}.Copy.to"),
-        "unknown buffer",
-    );
-    check(
-        &with_steps(r#"{"Copy": {"from": "B", "to": "W"}}"#),
-        &format!("{flow}.Copy.to"),
-        "is a weight",
-    );
+    check(&with_steps(r#"{"Copy": {"from": "B", "to": "X"}}"#), &format!("{flow}.Copy.to"), "unknown buffer");
+    check(&with_steps(r#"{"Copy": {"from": "B", "to": "W"}}"#), &format!("{flow}.Copy.to"), "is a weight");
     let copy = |key: &str| format!(r#"{{"Copy": {{"from": "B", "to": "A", "{key}": {{"Sizeof": "X"}}}}}}"#);
     for key in ["from_offset", "to_offset", "bytes"] {
-        check(
-            &with_steps(&copy(key)),
-            &format!("{flow}.Copy.{key}.Sizeof"),
-            "unknown buffer",
-        );
+        check(&with_steps(&copy(key)), &format!("{flow}.Copy.{key}.Sizeof"), "unknown buffer");
     }
     check(
         &with_steps(r#"{"Fill": {"buffer": "W", "byte": 0}}"#),
@@ -561,11 +284,7 @@ fn copies_and_fills() {
     );
     let fill = |key: &str| format!(r#"{{"Fill": {{"buffer": "B", "byte": 0, "{key}": {{"Sizeof": "X"}}}}}}"#);
     for key in ["offset", "bytes"] {
-        check(
-            &with_steps(&fill(key)),
-            &format!("{flow}.Fill.{key}.Sizeof"),
-            "unknown buffer",
-        );
+        check(&with_steps(&fill(key)), &format!("{flow}.Fill.{key}.Sizeof"), "unknown buffer");
     }
 }
 
@@ -576,10 +295,7 @@ fn repeats() {
     accept(&with_steps(&nested(limits::REPEAT_DEPTH)));
     check(
         &with_steps(&nested(limits::REPEAT_DEPTH + 1)),
-        &format!(
-            "blueprint.control_flow[0]{}.Repeat",
-            ".Repeat[1][0]".repeat(limits::REPEAT_DEPTH)
-        ),
+        &format!("blueprint.control_flow[0]{}.Repeat", ".Repeat[1][0]".repeat(limits::REPEAT_DEPTH)),
         "expected at most 16",
     );
     accept(&with_steps(&repeat(1_000_000, &launch(""))));
@@ -590,17 +306,9 @@ fn repeats() {
         "expected at most 1000000",
     );
     let overflow = repeat(u64::MAX, &repeat(1000, &launch("")));
-    check(
-        &with_steps(&overflow),
-        "blueprint.control_flow[0]",
-        "expected at most 1000000",
-    );
+    check(&with_steps(&overflow), "blueprint.control_flow[0]", "expected at most 1000000");
     let within = repeat(0, &repeat(1_000_001, &launch("")));
-    check(
-        &with_steps(&within),
-        "blueprint.control_flow[0].Repeat[1][0]",
-        "expected at most 1000000",
-    );
+    check(&with_steps(&within), "blueprint.control_flow[0].Repeat[1][0]", "expected at most 1000000");
 }
 
 #[test]
@@ -615,30 +323,14 @@ fn scalar_arguments() {
     ] {
         accept(&with_steps(&launch(accepted)));
     }
-    check_argument(
-        r#"{"I32": 2147483648}"#,
-        "[0].I32",
-        "expected -2147483648 to 2147483647",
-    );
+    check_argument(r#"{"I32": 2147483648}"#, "[0].I32", "expected -2147483648 to 2147483647");
     check_argument(r#"{"U32": -1}"#, "[0].U32", "expected 0 to 4294967295");
-    check_argument(
-        r#"{"U32": {"Absolute": 4294967296}}"#,
-        "[0].U32",
-        "expected 0 to 4294967295",
-    );
-    check_argument(
-        r#"{"I64": 9223372036854775808}"#,
-        "[0].I64",
-        "expected -9223372036854775808 to",
-    );
+    check_argument(r#"{"U32": {"Absolute": 4294967296}}"#, "[0].U32", "expected 0 to 4294967295");
+    check_argument(r#"{"I64": 9223372036854775808}"#, "[0].I64", "expected -9223372036854775808 to");
     check_argument(r#"{"U64": -1}"#, "[0].U64", "expected 0 to 18446744073709551615");
     check_argument(r#"{"I32": 1.0}"#, "[0].I32", "expected an integer or a size");
     check_argument(r#"{"I32": {"Sizeof": "X"}}"#, "[0].I32.Sizeof", "unknown buffer");
-    check_argument(
-        r#"{"Constant": 9223372036854775808}"#,
-        "[0].Constant",
-        "expected i64",
-    );
+    check_argument(r#"{"Constant": 9223372036854775808}"#, "[0].Constant", "expected i64");
     check_argument(r#"{"F32": 1e39}"#, "[0].F32", "too large");
     check_argument(r#"{"F64": 1e999}"#, "[0].F64", "number out of range");
     check_argument(r#"{"F64": "1"}"#, "[0].F64", "expected f64");
@@ -656,11 +348,7 @@ fn scalar_arguments() {
     check_argument(r#"{"Ptr": 5}"#, "[0].Ptr", "expected a name or an object");
     let many = vec![r#"{"Constant": 1}"#; limits::PARAMS].join(",");
     accept(&with_steps(&launch(&many)));
-    check_argument(
-        &format!(r#"{many}, {{"I32": 1}}"#),
-        "",
-        "513 entries, expected at most 512",
-    );
+    check_argument(&format!(r#"{many}, {{"I32": 1}}"#), "", "513 entries, expected at most 512");
     check_argument(&format!(r#"{many}, {many}"#), "", "expected at most 512");
 }
 
@@ -668,88 +356,31 @@ fn scalar_arguments() {
 fn struct_arguments() {
     let by_value = |size: u64, rest: &str| format!(r#"{{"Struct": {{"size": {size}, {rest}}}}}"#);
     let fields = |fields: &[(u64, &str)]| {
-        let fields = fields
-            .iter()
-            .map(|(at, value)| format!(r#"{{"offset": {at}, "value": {value}}}"#));
+        let fields = fields.iter().map(|(at, value)| format!(r#"{{"offset": {at}, "value": {value}}}"#));
         format!(r#""fields": [{}]"#, fields.collect::<Vec<_>>().join(","))
     };
     let (int, pointer) = (r#"{"I32": 1}"#, r#"{"Ptr": "A"}"#);
     let check = |size, rest: &str, path: &str, words| {
         check_argument(&by_value(size, rest), &format!("[0].Struct{path}"), words)
     };
-    accept(&with_steps(&launch(&by_value(
-        328,
-        &fields(&[(0, int), (8, pointer), (4, int)]),
-    ))));
-    accept(&with_steps(&launch(&by_value(
-        16,
-        &format!(r#""align": 16, {}"#, fields(&[])),
-    ))));
+    accept(&with_steps(&launch(&by_value(328, &fields(&[(0, int), (8, pointer), (4, int)])))));
+    accept(&with_steps(&launch(&by_value(16, &format!(r#""align": 16, {}"#, fields(&[]))))));
     check(0, &fields(&[]), ".size", "expected 1 to 4096");
     check(4097, &fields(&[]), ".size", "expected 1 to 4096");
-    check(
-        12,
-        &fields(&[(0, pointer)]),
-        ".size",
-        "expected a multiple of the alignment 8",
-    );
+    check(12, &fields(&[(0, pointer)]), ".size", "expected a multiple of the alignment 8");
     check(8, &fields(&[(8, int)]), ".fields[0].offset", "expected inside");
-    check(
-        8,
-        &fields(&[(0, int), (u64::MAX, int)]),
-        ".fields[1].offset",
-        "expected inside",
-    );
-    check(
-        16,
-        &fields(&[(4, pointer)]),
-        ".fields[0].offset",
-        "expected a multiple of 8",
-    );
-    check(
-        16,
-        &fields(&[(12, int), (8, pointer)]),
-        ".fields[1]",
-        "overlaps field 0",
-    );
-    check(
-        8,
-        &fields(&[(0, &by_value(4, &fields(&[])))]),
-        ".fields[0].value",
-        "a struct within a struct",
-    );
-    check(
-        8,
-        &fields(&[(0, r#"{"I32": {"Sizeof": "X"}}"#)]),
-        ".fields[0].value.I32.Sizeof",
-        "unknown buffer",
-    );
-    check(
-        8,
-        r#""align": 3, "fields": []"#,
-        ".align",
-        "expected a power of two",
-    );
+    check(8, &fields(&[(0, int), (u64::MAX, int)]), ".fields[1].offset", "expected inside");
+    check(16, &fields(&[(4, pointer)]), ".fields[0].offset", "expected a multiple of 8");
+    check(16, &fields(&[(12, int), (8, pointer)]), ".fields[1]", "overlaps field 0");
+    check(8, &fields(&[(0, &by_value(4, &fields(&[])))]), ".fields[0].value", "a struct within a struct");
+    check(8, &fields(&[(0, r#"{"I32": {"Sizeof": "X"}}"#)]), ".fields[0].value.I32.Sizeof", "unknown buffer");
+    check(8, r#""align": 3, "fields": []"#, ".align", "expected a power of two");
     check(8, r#""align": 32, "fields": []"#, ".align", "from 1 to 16");
-    check(
-        8,
-        &format!(r#""align": 4, {}"#, fields(&[(0, pointer)])),
-        ".align",
-        "from 8 to 16",
-    );
-    check(
-        8,
-        r#""align": 0, "fields": []"#,
-        ".align",
-        "expected a power of two",
-    );
+    check(8, &format!(r#""align": 4, {}"#, fields(&[(0, pointer)])), ".align", "from 8 to 16");
+    check(8, r#""align": 0, "fields": []"#, ".align", "expected a power of two");
     let large = by_value(4096, &fields(&[]));
     accept(&with_steps(&launch(&large)));
-    check_argument(
-        &format!("{large}, {int}"),
-        "",
-        "4104 bytes of parameters, expected at most 4096",
-    );
+    check_argument(&format!("{large}, {int}"), "", "4104 bytes of parameters, expected at most 4096");
 }
 
 #[test]

@@ -26,16 +26,9 @@ fn repeat(count: &str, body: &str) -> String {
 
 #[test]
 fn buffers_are_placed_in_order() {
-    let json = with(
-        r#""E": {"Absolute": 0}, "C": {"Absolute": 257}, "B": {"Absolute": 1}"#,
-        "",
-    );
+    let json = with(r#""E": {"Absolute": 0}, "C": {"Absolute": 257}, "B": {"Absolute": 1}"#, "");
     let plan = plan(&json, &[]).unwrap();
-    let placed: Vec<_> = plan
-        .buffers
-        .iter()
-        .map(|at| (at.space, at.offset, at.bytes))
-        .collect();
+    let placed: Vec<_> = plan.buffers.iter().map(|at| (at.space, at.offset, at.bytes)).collect();
     let expected = [
         (Space::Pool, 0, 32),
         (Space::Pool, 256, 100),
@@ -51,46 +44,21 @@ fn buffers_are_placed_in_order() {
 #[test]
 fn sizes_must_match_the_blueprint() {
     let blueprint = parse(with(&format!(r#""B": {WORD}"#), "").as_bytes()).unwrap();
-    let plan = |inputs: &[u64], weights: &[u64], words: &[u64]| {
-        blueprint.plan(&Sizes {
-            inputs,
-            weights,
-            words,
-        })
-    };
+    let plan =
+        |inputs: &[u64], weights: &[u64], words: &[u64]| blueprint.plan(&Sizes { inputs, weights, words });
     plan(&[16, 0], &[0], &[0]).unwrap();
     check(plan(&[16], &[0], &[0]), "blueprint.inputs", "expected 2");
     check(plan(&[16, 0], &[], &[0]), "blueprint.weights", "expected 1");
-    check(
-        plan(&[16, 0], &[0], &[]),
-        "the words of `FromInput`",
-        "expected 1",
-    );
+    check(plan(&[16, 0], &[0], &[]), "the words of `FromInput`", "expected 1");
     check(
         plan(&[15, 0], &[0], &[0]),
         "blueprint.buffers.B.FromInput",
         "word 1 is beyond the 15 bytes of \"cfg\"",
     );
-    check(
-        plan(&[u64::MAX, 0], &[0], &[0]),
-        "blueprint.inputs[0]",
-        "expected at most 1099511627776",
-    );
-    check(
-        plan(&[16, 1 << 40], &[0], &[0]),
-        "blueprint.inputs[1]",
-        "after 256 others",
-    );
-    check(
-        plan(&[16, 0], &[u64::MAX], &[0]),
-        "blueprint.weights[0]",
-        "expected at most 1099511627776",
-    );
-    check(
-        plan(&[16, 0], &[0], &[u64::MAX]),
-        "blueprint.buffers.B",
-        "expected at most 1099511627776",
-    );
+    check(plan(&[u64::MAX, 0], &[0], &[0]), "blueprint.inputs[0]", "expected at most 1099511627776");
+    check(plan(&[16, 1 << 40], &[0], &[0]), "blueprint.inputs[1]", "after 256 others");
+    check(plan(&[16, 0], &[u64::MAX], &[0]), "blueprint.weights[0]", "expected at most 1099511627776");
+    check(plan(&[16, 0], &[0], &[u64::MAX]), "blueprint.buffers.B", "expected at most 1099511627776");
 }
 
 #[test]
@@ -99,22 +67,8 @@ fn words_are_inside_their_input() {
     let word = blueprint.words()[0];
     assert_eq!(word, WordRef { input: 0, index: 1 });
     assert_eq!(blueprint.word_offset(&word, 16), Ok(8));
-    check(
-        blueprint.word_offset(&word, 15),
-        "blueprint.buffers.B.FromInput",
-        "beyond",
-    );
-    check(
-        blueprint.word_offset(
-            &WordRef {
-                input: 9,
-                index: u64::MAX,
-            },
-            15,
-        ),
-        "blueprint.inputs",
-        "beyond",
-    );
+    check(blueprint.word_offset(&word, 15), "blueprint.buffers.B.FromInput", "beyond");
+    check(blueprint.word_offset(&WordRef { input: 9, index: u64::MAX }, 15), "blueprint.inputs", "beyond");
 }
 
 #[test]
@@ -122,11 +76,7 @@ fn weights_are_packed() {
     let blueprint = parse(with_steps("").replace(r#""W""#, r#""W", "V""#).as_bytes()).unwrap();
     let layout = blueprint.weight_layout(&[257, 5]).unwrap();
     assert_eq!((layout.offsets, layout.total), (vec![0, 512], 768));
-    check(
-        blueprint.weight_layout(&[1 << 40, 1]),
-        "blueprint.weights[1]",
-        "expected at most",
-    );
+    check(blueprint.weight_layout(&[1 << 40, 1]), "blueprint.weights[1]", "expected at most");
     check(blueprint.weight_layout(&[1]), "blueprint.weights", "expected 2");
 }
 
@@ -136,21 +86,10 @@ fn sizes_compute() {
     let product = format!(r#"{{"Product": [{WORD}, {{"Sizeof": "B"}}]}}"#);
     let division = format!(r#"{{"CeilDiv": [{{"Sizeof": "C"}}, {WORD}]}}"#);
     let minimum = r#"{"Min": [{"Sizeof": "C"}, {"Sizeof": "A"}, {"Sizeof": "W"}]}"#;
-    let json = with(
-        &format!(r#""D": {division}, "E": {minimum}, "B": {sum}, "C": {product}"#),
-        "",
-    );
-    let sizes: Vec<u64> = plan(&json, &[7]).unwrap().buffers[3..]
-        .iter()
-        .map(|at| at.bytes)
-        .collect();
+    let json = with(&format!(r#""D": {division}, "E": {minimum}, "B": {sum}, "C": {product}"#), "");
+    let sizes: Vec<u64> = plan(&json, &[7]).unwrap().buffers[3..].iter().map(|at| at.bytes).collect();
     assert_eq!(sizes, [110, 10, 110, 770]);
-    check_word(
-        &json,
-        u64::MAX,
-        "blueprint.buffers.B.Sum",
-        "18446744073709551615 + 100 is too large",
-    );
+    check_word(&json, u64::MAX, "blueprint.buffers.B.Sum", "18446744073709551615 + 100 is too large");
     check_word(&json, 1 << 62, "blueprint.buffers.C.Product", "is too large");
     check_word(&json, 0, "blueprint.buffers.D.CeilDiv", "0 is divided by zero");
 }
@@ -162,39 +101,15 @@ fn launch_dimensions_are_checked() {
     let step = launch_as("", WORD);
     let nested = repeat(one, &format!("{}, {}", launch(""), repeat(one, &step)));
     let json = with_steps(&format!("{}, {nested}", repeat(one, &launch(""))));
-    check_word(
-        &json,
-        0,
-        &format!("{place}.grid_dim_x"),
-        "the value is 0, expected 1 to 2147483647",
-    );
-    check_word(
-        &json,
-        1 << 32,
-        &format!("{place}.grid_dim_x"),
-        "the value is 4294967296",
-    );
+    check_word(&json, 0, &format!("{place}.grid_dim_x"), "the value is 0, expected 1 to 2147483647");
+    check_word(&json, 1 << 32, &format!("{place}.grid_dim_x"), "the value is 4294967296");
     let plan = plan(&json, &[9]).unwrap();
     assert_eq!(plan.launches, 3);
-    assert!(matches!(
-        plan.expanded().last(),
-        Some(Step::Launch { grid: [9, 1, 1], .. })
-    ));
+    assert!(matches!(plan.expanded().last(), Some(Step::Launch { grid: [9, 1, 1], .. })));
 
-    let block = launch("").replace(
-        r#""block_dim_y": {"Absolute": 1}"#,
-        &format!(r#""block_dim_y": {WORD}"#),
-    );
-    let block = block.replace(
-        r#""block_dim_z": {"Absolute": 1}"#,
-        r#""block_dim_z": {"Absolute": 2}"#,
-    );
-    check_word(
-        &with_steps(&block),
-        513,
-        "blueprint.control_flow[0].ExecKernel[2]",
-        "1026 threads",
-    );
+    let block = launch("").replace(r#""block_dim_y": {"Absolute": 1}"#, &format!(r#""block_dim_y": {WORD}"#));
+    let block = block.replace(r#""block_dim_z": {"Absolute": 1}"#, r#""block_dim_z": {"Absolute": 2}"#);
+    check_word(&with_steps(&block), 513, "blueprint.control_flow[0].ExecKernel[2]", "1026 threads");
 }
 
 #[test]
@@ -209,12 +124,7 @@ fn parameters_are_laid_out() {
         r#"{{"F32": 1.5}}, {by_value}, {{"F64": -2}}, {{"Constant": -1}}, {{"I32": -1}}, {{"Ptr": "W"}}"#
     );
     let plan = plan(&with_steps(&launch(&arguments)), &[5]).unwrap();
-    let params: Vec<_> = plan
-        .params
-        .params
-        .iter()
-        .map(|p| (p.slot, p.bytes, p.align, p.kind))
-        .collect();
+    let params: Vec<_> = plan.params.params.iter().map(|p| (p.slot, p.bytes, p.align, p.kind)).collect();
     let expected = [
         (0, 4, 4, ParamKind::F32),
         (1, 32, 16, ParamKind::Struct),
@@ -237,16 +147,8 @@ fn parameters_are_laid_out() {
     ];
     assert_eq!(plan.params.slots, slots);
     let relocations = [
-        Relocation {
-            slot: 3,
-            space: Space::Pool,
-            addend: 261,
-        },
-        Relocation {
-            slot: 8,
-            space: Space::Weights,
-            addend: 0,
-        },
+        Relocation { slot: 3, space: Space::Pool, addend: 261 },
+        Relocation { slot: 8, space: Space::Weights, addend: 0 },
     ];
     assert_eq!(plan.params.relocations, relocations);
 }
@@ -261,19 +163,10 @@ fn parameters_are_checked() {
                 {{"offset": 0, "value": {value}}}]}}}}"#
         ))
     };
-    for (kind, max) in [
-        ("I32", i32::MAX as u64),
-        ("U32", u32::MAX.into()),
-        ("I64", i64::MAX as u64),
-    ] {
+    for (kind, max) in [("I32", i32::MAX as u64), ("U32", u32::MAX.into()), ("I64", i64::MAX as u64)] {
         let json = argument(&format!(r#"{{"{kind}": {WORD}}}"#));
         assert_eq!(plan(&json, &[max]).unwrap().params.slots[1], max);
-        check_word(
-            &json,
-            max + 1,
-            &format!("{place}[1].{kind}"),
-            &format!("expected at most {max}"),
-        );
+        check_word(&json, max + 1, &format!("{place}[1].{kind}"), &format!("expected at most {max}"));
     }
     let json = field(&format!(r#"{{"I32": {WORD}}}"#));
     check_word(
@@ -283,16 +176,8 @@ fn parameters_are_checked() {
         "expected at most 2147483647",
     );
     let pointer = format!(r#"{{"Ptr": {{"buffer": "A", "offset": {WORD}}}}}"#);
-    assert_eq!(
-        plan(&argument(&pointer), &[100]).unwrap().params.relocations[1].addend,
-        356
-    );
-    check_word(
-        &argument(&pointer),
-        101,
-        &format!("{place}[1].Ptr.offset"),
-        "expected at most its 100 bytes",
-    );
+    assert_eq!(plan(&argument(&pointer), &[100]).unwrap().params.relocations[1].addend, 356);
+    check_word(&argument(&pointer), 101, &format!("{place}[1].Ptr.offset"), "expected at most its 100 bytes");
     let path = format!("{place}[1].Struct.fields[1].value.Ptr.offset");
     check_word(&field(&pointer), 101, &path, "byte 101 is beyond");
 }
@@ -321,43 +206,14 @@ fn copies_and_fills() {
     );
     let at = |space, offset| Location { space, offset };
     let first = [
-        Step::Copy {
-            from: at(Space::Weights, 0),
-            to: 512,
-            bytes: 10,
-        },
-        Step::Copy {
-            from: at(Space::Pool, 260),
-            to: 516,
-            bytes: 96,
-        },
+        Step::Copy { from: at(Space::Weights, 0), to: 512, bytes: 10 },
+        Step::Copy { from: at(Space::Pool, 260), to: 516, bytes: 96 },
     ];
     let all = plan(&with_steps(&copy), &[50]).unwrap();
     assert_eq!(all.steps[..2], first);
-    assert_eq!(
-        all.steps[2],
-        Step::Copy {
-            from: at(Space::Pool, 256),
-            to: 306,
-            bytes: 50
-        }
-    );
-    assert_eq!(
-        all.steps[3],
-        Step::Fill {
-            offset: 256,
-            bytes: 100,
-            byte: 7
-        }
-    );
-    assert_eq!(
-        all.steps[4],
-        Step::Fill {
-            offset: 516,
-            bytes: 50,
-            byte: 8
-        }
-    );
+    assert_eq!(all.steps[2], Step::Copy { from: at(Space::Pool, 256), to: 306, bytes: 50 });
+    assert_eq!(all.steps[3], Step::Fill { offset: 256, bytes: 100, byte: 7 });
+    assert_eq!(all.steps[4], Step::Fill { offset: 516, bytes: 50, byte: 8 });
     assert_eq!((all.launches, all.expanded_steps), (0, 5));
     // Nothing to copy or fill: no step.
     assert_eq!(plan(&with_steps(&copy), &[0]).unwrap().expanded_steps, 3);
@@ -372,12 +228,7 @@ fn copies_and_fills() {
 #[test]
 fn copies_and_fills_are_checked() {
     let one = |step: &str, word: u64, path: &str, words: &str| {
-        check_word(
-            &with_steps(step),
-            word,
-            &format!("blueprint.control_flow[0].{path}"),
-            words,
-        );
+        check_word(&with_steps(step), word, &format!("blueprint.control_flow[0].{path}"), words);
     };
     let from = format!(r#"{{"Copy": {{"from": "A", "from_offset": {WORD}, "to": "B"}}}}"#);
     one(&from, 101, "Copy.from_offset", "byte 101 is beyond");
@@ -400,38 +251,18 @@ fn copies_and_fills_are_checked() {
 #[test]
 fn repeats_stay_folded() {
     let inner = repeat(WORD, &format!("{}, {}", launch(""), launch("")));
-    let json = with_steps(&format!(
-        "{}, {}",
-        repeat(r#"{"Absolute": 3}"#, &inner),
-        launch("")
-    ));
+    let json = with_steps(&format!("{}, {}", repeat(r#"{"Absolute": 3}"#, &inner), launch("")));
     let folded = plan(&json, &[4]).unwrap();
-    assert_eq!(
-        (folded.launches, folded.expanded_steps, folded.steps.len()),
-        (25, 25, 5)
-    );
+    assert_eq!((folded.launches, folded.expanded_steps, folded.steps.len()), (25, 25, 5));
     assert!(matches!(folded.steps[0], Step::Repeat { count: 3, body: 3 }));
     assert!(matches!(folded.steps[1], Step::Repeat { count: 4, body: 2 }));
     assert_eq!(folded.expanded().count(), 25);
     assert!(folded.expanded().all(|step| matches!(step, Step::Launch { .. })));
     // A repeat that does nothing is gone, and so is one that holds nothing else.
     assert_eq!(plan(&json, &[0]).unwrap().steps.len(), 1);
-    check_word(
-        &json,
-        200_000,
-        "blueprint.control_flow[0]",
-        "expected at most 1000000",
-    );
-    check_word(
-        &json,
-        u64::MAX,
-        "blueprint.control_flow[0].Repeat[1][0]",
-        "expected at most 1000000",
-    );
-    assert_eq!(
-        plan(&with_steps(&repeat(WORD, "")), &[u64::MAX]).unwrap().steps,
-        []
-    );
+    check_word(&json, 200_000, "blueprint.control_flow[0]", "expected at most 1000000");
+    check_word(&json, u64::MAX, "blueprint.control_flow[0].Repeat[1][0]", "expected at most 1000000");
+    assert_eq!(plan(&with_steps(&repeat(WORD, "")), &[u64::MAX]).unwrap().steps, []);
 }
 
 #[test]
@@ -455,60 +286,25 @@ fn typed_buffers_match_their_shapes() {
     let five = r#"{"Absolute": 5}"#;
     assert_eq!(
         dims(&shape(&format!("{five}, {five}"))),
-        Some(Shape {
-            dtype: crate::DType::F32,
-            dims: vec![5, 5]
-        })
+        Some(Shape { dtype: crate::DType::F32, dims: vec![5, 5] })
     );
     let place = "blueprint.types.B";
-    check(
-        plan(&shape(five), &[]),
-        place,
-        "the buffer has 100 bytes, expected 20",
-    );
+    check(plan(&shape(five), &[]), place, "the buffer has 100 bytes, expected 20");
     check(plan(&shape(""), &[]), place, "expected 4");
     let huge = r#"{"Absolute": 4294967296}"#;
-    check(
-        plan(&shape(&format!("{huge}, {huge}")), &[]),
-        place,
-        "more than any has",
-    );
-    check(
-        plan(&typed(r#""B": {"dtype": "f64"}"#), &[]),
-        place,
-        "expected a multiple of 8",
-    );
+    check(plan(&shape(&format!("{huge}, {huge}")), &[]), place, "more than any has");
+    check(plan(&typed(r#""B": {"dtype": "f64"}"#), &[]), place, "expected a multiple of 8");
     let divided = r#"{"CeilDiv": [{"Absolute": 5}, {"FromInput": {"bufname": "cfg", "idx": 1}}]}"#;
-    check_word(
-        &shape(divided),
-        0,
-        "blueprint.types.B.shape[0].CeilDiv",
-        "divided by zero",
-    );
-    check(
-        plan(&typed(r#""A": {"dtype": "f64"}"#), &[]),
-        "blueprint.types.A",
-        "expected a multiple of 8",
-    );
+    check_word(&shape(divided), 0, "blueprint.types.B.shape[0].CeilDiv", "divided by zero");
+    check(plan(&typed(r#""A": {"dtype": "f64"}"#), &[]), "blueprint.types.A", "expected a multiple of 8");
 }
 
 #[test]
 fn cache_returns_what_it_planned() {
     let blueprint = parse(with(&format!(r#""B": {WORD}"#), "").as_bytes()).unwrap();
-    let mut cache = PlanCache::new(CacheBounds {
-        plans: 2,
-        bytes: 1 << 20,
-    });
+    let mut cache = PlanCache::new(CacheBounds { plans: 2, bytes: 1 << 20 });
     let mut get = |function, word| {
-        cache.get_or_plan(
-            function,
-            &blueprint,
-            &Sizes {
-                inputs: &[16, 0],
-                weights: &[0],
-                words: &[word],
-            },
-        )
+        cache.get_or_plan(function, &blueprint, &Sizes { inputs: &[16, 0], weights: &[0], words: &[word] })
     };
     let first = get(0, 1).unwrap();
     assert!(Arc::ptr_eq(&first, &get(0, 1).unwrap()));
@@ -527,29 +323,15 @@ fn cache_returns_what_it_planned() {
 #[test]
 fn cache_is_bounded_by_memory() {
     let blueprint = parse(with(&format!(r#""B": {WORD}"#), "").as_bytes()).unwrap();
-    let mut cache = PlanCache::new(CacheBounds {
-        plans: 1000,
-        bytes: 2000,
-    });
+    let mut cache = PlanCache::new(CacheBounds { plans: 1000, bytes: 2000 });
     for word in 0..100 {
-        let sizes = Sizes {
-            inputs: &[16, 0],
-            weights: &[0],
-            words: &[word],
-        };
+        let sizes = Sizes { inputs: &[16, 0], weights: &[0], words: &[word] };
         let plan = cache.get_or_plan(0, &blueprint, &sizes).unwrap();
         assert_eq!(plan.buffers[3].bytes, word);
         assert!(cache.bytes() <= 2000 && !cache.is_empty());
     }
-    let mut none = PlanCache::new(CacheBounds {
-        plans: 1000,
-        bytes: 10,
-    });
-    let sizes = Sizes {
-        inputs: &[16, 0],
-        weights: &[0],
-        words: &[3],
-    };
+    let mut none = PlanCache::new(CacheBounds { plans: 1000, bytes: 10 });
+    let sizes = Sizes { inputs: &[16, 0], weights: &[0], words: &[3] };
     none.get_or_plan(0, &blueprint, &sizes).unwrap();
     assert!(none.is_empty());
 }

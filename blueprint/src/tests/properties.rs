@@ -25,10 +25,7 @@ fn number() -> impl Strategy<Value = u64> {
 
 /// A size; of the buffers it uses only those declared before buffer `before`, so there is no cycle.
 fn sizing(before: usize) -> impl Strategy<Value = Value> {
-    let names: Vec<&str> = ["cfg", "A", "W"]
-        .into_iter()
-        .chain(BUFFERS[..before].iter().copied())
-        .collect();
+    let names: Vec<&str> = ["cfg", "A", "W"].into_iter().chain(BUFFERS[..before].iter().copied()).collect();
     let leaf = prop_oneof![
         prop::sample::select(names).prop_map(|name| json!({"Sizeof": name})),
         number().prop_map(|n| json!({"Absolute": n})),
@@ -91,17 +88,11 @@ fn action() -> impl Strategy<Value = Value> {
 }
 
 fn function() -> impl Strategy<Value = Value> {
-    (
-        sizing(0),
-        sizing(1),
-        sizing(2),
-        prop::collection::vec(action(), 0..5),
-    )
-        .prop_map(|(b, c, d, steps)| {
-            // In the document a size may come before what it uses.
-            json!({"module_path": "m", "kernels": ["k"], "blueprint": {"inputs": INPUTS, "weights": ["W"],
+    (sizing(0), sizing(1), sizing(2), prop::collection::vec(action(), 0..5)).prop_map(|(b, c, d, steps)| {
+        // In the document a size may come before what it uses.
+        json!({"module_path": "m", "kernels": ["k"], "blueprint": {"inputs": INPUTS, "weights": ["W"],
             "buffers": {"D": d, "C": c, "B": b}, "outputs": ["A", "D"], "control_flow": steps}})
-        })
+    })
 }
 
 /// The naive expansion: recursion over the JSON, with what the plan should have counted.
@@ -144,54 +135,30 @@ fn check_plan(blueprint: &Blueprint, sizes: &Sizes<'_>, plan: &Plan) {
     }
     let weights = blueprint.weight_layout(sizes.weights).unwrap();
     for space in [Space::Pool, Space::Weights] {
-        let end = if space == Space::Pool {
-            plan.pool_bytes
-        } else {
-            weights.total
-        };
+        let end = if space == Space::Pool { plan.pool_bytes } else { weights.total };
         let mut live: Vec<_> = plan.buffers.iter().filter(|at| at.space == space).collect();
-        assert!(
-            live.iter()
-                .all(|at| at.offset % BUFFER_ALIGN == 0 && at.offset + at.bytes <= end)
-        );
+        assert!(live.iter().all(|at| at.offset % BUFFER_ALIGN == 0 && at.offset + at.bytes <= end));
         live.retain(|at| at.bytes > 0);
         live.sort_by_key(|at| at.offset);
-        assert!(
-            live.windows(2)
-                .all(|pair| pair[0].offset + pair[0].bytes <= pair[1].offset)
-        );
+        assert!(live.windows(2).all(|pair| pair[0].offset + pair[0].bytes <= pair[1].offset));
     }
     for relocation in &plan.params.relocations {
-        let end = if relocation.space == Space::Pool {
-            plan.pool_bytes
-        } else {
-            weights.total
-        };
+        let end = if relocation.space == Space::Pool { plan.pool_bytes } else { weights.total };
         assert!(relocation.addend <= end && (relocation.slot as usize) < plan.params.slots.len());
     }
     let (mut launches, mut steps) = (0, 0);
     for step in plan.expanded() {
         steps += 1;
         match step {
-            Step::Launch {
-                grid, block, params, ..
-            } => {
+            Step::Launch { grid, block, params, .. } => {
                 launches += 1;
                 assert!(!grid.contains(&0) && block.iter().product::<u32>() <= 1024);
                 let params = &plan.params.params[params.start as usize..params.end as usize];
                 let end = |param: &crate::Param| param.slot + param.bytes.div_ceil(8);
-                assert!(
-                    params
-                        .iter()
-                        .all(|param| end(param) as usize <= plan.params.slots.len())
-                );
+                assert!(params.iter().all(|param| end(param) as usize <= plan.params.slots.len()));
             }
             Step::Copy { from, to, bytes } => {
-                let end = if from.space == Space::Pool {
-                    plan.pool_bytes
-                } else {
-                    weights.total
-                };
+                let end = if from.space == Space::Pool { plan.pool_bytes } else { weights.total };
                 assert!(*bytes > 0 && from.offset + bytes <= end && to + bytes <= plan.pool_bytes);
                 assert!(from.space == Space::Weights || from.offset.abs_diff(*to) >= *bytes);
             }

@@ -13,8 +13,5 @@ fn published_schema_is_fresh() {
         fs::write(path, &schema).unwrap();
     }
     let published = fs::read_to_string(path).unwrap_or_default();
-    assert!(
-        published == schema,
-        "{path} is stale: run the tests once with UPDATE_SCHEMA=1"
-    );
+    assert!(published == schema, "{path} is stale: run the tests once with UPDATE_SCHEMA=1");
 }

@@ -22,10 +22,7 @@ fn new_spelling() -> String {
         r#""modules": [{"module_name": "mlops.hsaco", "path": "mlops.hsaco"}],
            "kernels": [{"module_name": "mlops.hsaco", "kernel_name": "matmul_para"}]"#,
     )
-    .replace(
-        r#""inputs": ["cfg", "A"],"#,
-        r#""inputs": ["cfg", "A"], "weights": ["W0", "W1"],"#,
-    )
+    .replace(r#""inputs": ["cfg", "A"],"#, r#""inputs": ["cfg", "A"], "weights": ["W0", "W1"],"#)
 }
 
 #[test]
@@ -35,23 +32,10 @@ fn old_spelling_plans() {
     assert_eq!(blueprint.modules()[0].name, "mlops.hsaco");
     assert_eq!(blueprint.words().len(), 1);
 
-    let plan = blueprint
-        .plan(&Sizes {
-            inputs: &[8, 1000],
-            weights: &[],
-            words: &[4],
-        })
-        .unwrap();
+    let plan = blueprint.plan(&Sizes { inputs: &[8, 1000], weights: &[], words: &[4] }).unwrap();
     assert_eq!(plan.pool_bytes, 256 + 1024 + 1024);
-    let [
-        Step::Launch {
-            kernel: 0,
-            grid: [4, 4, 1],
-            block: [32, 32, 1],
-            shared_bytes: 0,
-            params,
-        },
-    ] = plan.steps.as_slice()
+    let [Step::Launch { kernel: 0, grid: [4, 4, 1], block: [32, 32, 1], shared_bytes: 0, params }] =
+        plan.steps.as_slice()
     else {
         panic!("{:?}", plan.steps)
     };
@@ -59,12 +43,7 @@ fn old_spelling_plans() {
     let kinds: Vec<_> = plan.params.params.iter().map(|param| param.kind).collect();
     assert_eq!(kinds, [ParamKind::Pointer, ParamKind::U64, ParamKind::Pointer]);
     assert_eq!(plan.params.slots, [0, 1000, 0]);
-    let pointers: Vec<_> = plan
-        .params
-        .relocations
-        .iter()
-        .map(|at| (at.slot, at.space, at.addend))
-        .collect();
+    let pointers: Vec<_> = plan.params.relocations.iter().map(|at| (at.slot, at.space, at.addend)).collect();
     assert_eq!(pointers, [(0, Space::Pool, 256), (2, Space::Pool, 1280)]);
 }
 
@@ -77,32 +56,11 @@ fn new_spelling_plans_the_same() {
     assert_eq!(new.weights().len(), 2);
     assert_eq!(new.buffers()[2].role, Role::Weight);
 
-    let old = old
-        .plan(&Sizes {
-            inputs: &[8, 1000],
-            weights: &[],
-            words: &[4],
-        })
-        .unwrap();
-    let new = new
-        .plan(&Sizes {
-            inputs: &[8, 1000],
-            weights: &[3, 5],
-            words: &[4],
-        })
-        .unwrap();
-    assert_eq!(
-        (old.pool_bytes, &old.steps, &old.params),
-        (new.pool_bytes, &new.steps, &new.params)
-    );
-    let weights = new.buffers[2..4].iter().map(|at| Location {
-        space: at.space,
-        offset: at.offset,
-    });
-    let expected = [0, 256].map(|offset| Location {
-        space: Space::Weights,
-        offset,
-    });
+    let old = old.plan(&Sizes { inputs: &[8, 1000], weights: &[], words: &[4] }).unwrap();
+    let new = new.plan(&Sizes { inputs: &[8, 1000], weights: &[3, 5], words: &[4] }).unwrap();
+    assert_eq!((old.pool_bytes, &old.steps, &old.params), (new.pool_bytes, &new.steps, &new.params));
+    let weights = new.buffers[2..4].iter().map(|at| Location { space: at.space, offset: at.offset });
+    let expected = [0, 256].map(|offset| Location { space: Space::Weights, offset });
     assert_eq!(weights.collect::<Vec<_>>(), expected);
 }
 

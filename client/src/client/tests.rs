@@ -19,9 +19,7 @@ fn connect(peer: impl FnOnce(UnixStream) + Send + 'static) -> (Client, JoinHandl
     let thread = std::thread::spawn(move || {
         let mut greeting = [0; GREETING_BYTES];
         theirs.read_exact(&mut greeting).unwrap();
-        theirs
-            .write_all(&Greeting::decode(&greeting).unwrap().answer().encode())
-            .unwrap();
+        theirs.write_all(&Greeting::decode(&greeting).unwrap().answer().encode()).unwrap();
         peer(theirs);
     });
     (Client::handshake(ours).unwrap(), thread)
@@ -57,16 +55,9 @@ fn status() -> request::Body {
 #[test]
 fn answers_in_any_order_find_their_requests() {
     let (mut client, peer) = connect(|mut socket| {
-        let ids: Vec<u64> = requests(&mut socket, 3)
-            .iter()
-            .map(|request| request.id)
-            .collect();
+        let ids: Vec<u64> = requests(&mut socket, 3).iter().map(|request| request.id).collect();
         let error = v1::Error::new(Code::NotFound, "no such thing");
-        let answers = [
-            done(ids[2]),
-            answer(ids[0], response::Body::Error(error)),
-            done(ids[1]),
-        ];
+        let answers = [done(ids[2]), answer(ids[0], response::Body::Error(error)), done(ids[1])];
         socket.write_all(&answers.concat()).unwrap();
     });
     let ids = [(); 3].map(|()| client.send(status(), &[]).unwrap());
@@ -87,21 +78,12 @@ fn a_flood_of_requests_and_large_answers_cannot_lock_up() {
         // Answers every request before it reads the next, with more than the socket holds in all.
         for _ in 0..COUNT {
             let id = request_alone(&mut socket);
-            let blob = v1::Invoked {
-                device: "x".repeat(4096),
-                ..v1::Invoked::default()
-            };
-            socket
-                .write_all(&answer(id, response::Body::Invoked(blob)))
-                .unwrap();
+            let blob = v1::Invoked { device: "x".repeat(4096), ..v1::Invoked::default() };
+            socket.write_all(&answer(id, response::Body::Invoked(blob))).unwrap();
         }
     });
-    let body = request::Body::ShowModule(v1::Name {
-        name: "y".repeat(1000),
-    });
-    let ids: Vec<u64> = (0..COUNT)
-        .map(|_| client.send(body.clone(), &[]).unwrap())
-        .collect();
+    let body = request::Body::ShowModule(v1::Name { name: "y".repeat(1000) });
+    let ids: Vec<u64> = (0..COUNT).map(|_| client.send(body.clone(), &[]).unwrap()).collect();
     for id in ids {
         client.wait(id).unwrap();
     }
@@ -128,13 +110,7 @@ fn patience_ends_and_the_answer_still_counts_later() {
     let id = client.send(status(), &[]).unwrap();
     assert!(client.recv_within(Duration::from_millis(1)).unwrap().is_none());
     sender.send(()).unwrap();
-    assert_eq!(
-        client
-            .recv_within(Duration::from_secs(60))
-            .unwrap()
-            .map(|answer| answer.id),
-        Some(id)
-    );
+    assert_eq!(client.recv_within(Duration::from_secs(60)).unwrap().map(|answer| answer.id), Some(id));
     peer.join().unwrap();
 }
 
@@ -153,13 +129,7 @@ fn a_peer_that_misbehaves_is_an_error() {
     check(Vec::new(), "closed the connection");
     check(done(99), "answered request 99");
     check(vec![0, 0, 0, 0, 0, 1, 0, 0], "broken frame");
-    check(
-        answer(
-            0,
-            response::Body::Error(v1::Error::new(Code::PermissionDenied, "go away")),
-        ),
-        "go away",
-    );
+    check(answer(0, response::Body::Error(v1::Error::new(Code::PermissionDenied, "go away"))), "go away");
 }
 
 #[test]
@@ -171,10 +141,7 @@ fn nobody_listening_says_what_to_start() {
 
 #[test]
 fn versions_without_overlap_are_told_apart_from_strangers() {
-    for (answer, words) in [
-        (Greeting::NONE.encode(), "another version"),
-        ([b'x'; 16], "does not belong"),
-    ] {
+    for (answer, words) in [(Greeting::NONE.encode(), "another version"), ([b'x'; 16], "does not belong")] {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&answer).unwrap();
         let why = Client::handshake(ours).unwrap_err().to_string();
@@ -185,9 +152,7 @@ fn versions_without_overlap_are_told_apart_from_strangers() {
 #[test]
 fn a_request_too_large_to_send_is_refused_here() {
     let (mut client, peer) = connect(drop);
-    let body = request::Body::ShowModule(v1::Name {
-        name: "x".repeat(5 << 20),
-    });
+    let body = request::Body::ShowModule(v1::Name { name: "x".repeat(5 << 20) });
     assert!(matches!(client.send(body, &[]), Err(Error::Invalid(_))));
     peer.join().unwrap();
 }

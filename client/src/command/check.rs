@@ -1,7 +1,7 @@
 //! `pappus function check`: everything that can be said about a configuration without a supervisor.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use pappus_blueprint::{Amount, BufferDescription, Description, Known, Role, describe};
@@ -17,10 +17,7 @@ use crate::units;
 
 /// Checks and describes.
 pub(crate) fn run(arguments: CheckArguments, out: &mut dyn Write) -> Result<()> {
-    let weights = arguments
-        .weights
-        .into_iter()
-        .map(|weight| (weight.name, weight.value));
+    let weights = arguments.weights.into_iter().map(|weight| (weight.name, weight.value));
     let package = Package::read(&arguments.config, &weights.collect::<Vec<_>>())?;
     let known = known(&package, &arguments.inputs)?;
     let description = describe(package.blueprint(), &known)?;
@@ -47,9 +44,8 @@ fn known(package: &Package, inputs: &[Assignment<String>]) -> Result<Known> {
                 known.inputs.insert(name.clone(), size.as_u64());
             }
             Err(_) => {
-                let files: Files = value
-                    .parse()
-                    .map_err(|why| Failure::Usage(format!("--input {name}: {why}")))?;
+                let files: Files =
+                    value.parse().map_err(|why| Failure::Usage(format!("--input {name}: {why}")))?;
                 let input = Input::open(name, &files.0)?;
                 input::learn(&mut known, package.blueprint(), &input)?;
             }
@@ -58,47 +54,38 @@ fn known(package: &Package, inputs: &[Assignment<String>]) -> Result<Known> {
     Ok(known)
 }
 
-/// Files that are not there. The configuration is none the worse for it.
+/// Files that are not there, by the name of what they would hold. The configuration is none the worse for it.
 struct Missing {
+    /// With the files looked for.
     modules: Vec<(String, String)>,
-    weights: Vec<(String, String)>,
+    /// With the file that the configuration or an argument names, if any.
+    weights: Vec<(String, Option<PathBuf>)>,
 }
 
 impl Missing {
     fn of(package: &Package) -> Self {
         let modules = package.modules().iter().filter(|module| module.files.is_empty());
-        let modules = modules.map(|module| (module.name.clone(), variants::looked_for(&module.path)));
         let weights = package.weights().iter().filter(|weight| weight.data.is_none());
-        let weights = weights.map(|weight| {
-            let path = weight.path.as_deref().map(Path::display);
-            let looked = path.map_or_else(
-                || format!("a file given by --weight {}=FILE", weight.name),
-                |path| path.to_string(),
-            );
-            (weight.name.clone(), looked)
-        });
         Self {
-            modules: modules.collect(),
-            weights: weights.collect(),
+            modules: modules
+                .map(|module| (module.name.clone(), variants::looked_for(&module.path)))
+                .collect(),
+            weights: weights.map(|weight| (weight.name.clone(), weight.path.clone())).collect(),
         }
     }
 }
 
 fn to_json(description: &Description, missing: &Missing) -> Value {
-    let names = |missing: &[(String, String)]| -> Vec<Value> {
-        let entries = missing
-            .iter()
-            .map(|(name, looked)| json!({"name": name, "looked_for": looked}));
-        entries.collect()
-    };
+    let modules = missing.modules.iter().map(|(name, looked)| json!({"name": name, "looked_for": looked}));
+    let weights = missing.weights.iter().map(|(name, path)| json!({"name": name, "looked_for": path}));
     json!({
         "valid": true,
         "buffers": description.buffers,
         "pool_bytes": description.pool_bytes,
         "weight_bytes": description.weight_bytes,
         "launches": description.launches,
-        "missing_modules": names(&missing.modules),
-        "missing_weights": names(&missing.weights),
+        "missing_modules": modules.collect::<Vec<_>>(),
+        "missing_weights": weights.collect::<Vec<_>>(),
     })
 }
 
@@ -111,12 +98,7 @@ fn print(config: &Path, description: &Description, missing: &Missing, out: &mut 
         ("BYTES", Align::Left),
     ]);
     for buffer in &description.buffers {
-        table.row([
-            buffer.name.clone(),
-            role(buffer),
-            element_type(buffer),
-            amount(&buffer.bytes),
-        ]);
+        table.row([buffer.name.clone(), role(buffer), element_type(buffer), amount(&buffer.bytes)]);
     }
     table.print(out)?;
     writeln!(out, "\nmemory: {}", size(&description.pool_bytes))?;
@@ -127,8 +109,11 @@ fn print(config: &Path, description: &Description, missing: &Missing, out: &mut 
     for (name, looked) in &missing.modules {
         writeln!(out, "missing: module {name}: looked for {looked}")?;
     }
-    for (name, looked) in &missing.weights {
-        writeln!(out, "missing: weights {name}: looked for {looked}")?;
+    for (name, path) in &missing.weights {
+        match path {
+            Some(path) => writeln!(out, "missing: weights {name}: looked for {}", path.display())?,
+            None => writeln!(out, "missing: weights {name}: name a file with --weight {name}=FILE")?,
+        }
     }
     Ok(())
 }
@@ -163,9 +148,7 @@ fn amount(amount: &Amount) -> String {
 }
 
 fn size(amount: &Amount) -> String {
-    amount
-        .value()
-        .map_or_else(|| format!("{amount} bytes"), units::size)
+    amount.value().map_or_else(|| format!("{amount} bytes"), units::size)
 }
 
 #[cfg(test)]
@@ -178,9 +161,7 @@ mod tests {
         let config = dir.path().join("matmul.json");
         std::fs::write(&config, pappus_kernels::config("matmul").unwrap()).unwrap();
         std::fs::write(dir.path().join("cfg.bin"), 4u64.to_le_bytes()).unwrap();
-        let inputs = inputs
-            .iter()
-            .map(|input| input.replace("DIR", dir.path().to_str().unwrap()));
+        let inputs = inputs.iter().map(|input| input.replace("DIR", dir.path().to_str().unwrap()));
         let arguments = CheckArguments {
             config,
             inputs: inputs.map(|input| input.parse().unwrap()).collect(),
@@ -226,9 +207,7 @@ mod tests {
         let why = check(&["nobody=8"], false).unwrap_err().to_string();
         assert!(why.contains("nobody"), "{why}");
         // Too small for the word that the grid is computed from.
-        let why = check(&["cfg=DIR/matmul.json,DIR/cfg.bin", "A=64"], false)
-            .unwrap_err()
-            .to_string();
+        let why = check(&["cfg=DIR/matmul.json,DIR/cfg.bin", "A=64"], false).unwrap_err().to_string();
         assert!(why.contains("grid_dim_x"), "{why}");
     }
 }

@@ -23,12 +23,7 @@ pub(crate) fn run(
 ) -> Result<()> {
     match command {
         FunctionCommand::Check(arguments) => super::check::run(arguments, out),
-        FunctionCommand::Add {
-            name,
-            config,
-            weights,
-            json,
-        } => {
+        FunctionCommand::Add { name, config, weights, json } => {
             let function = add(&mut connect()?, &name, &config, weights)?;
             match json.json {
                 true => writeln!(out, "{}", json::function(&function))?,
@@ -48,11 +43,7 @@ pub(crate) fn run(
                 ("MODULES", Align::Left),
             ]);
             for function in &functions {
-                let modules: Vec<&str> = function
-                    .modules
-                    .iter()
-                    .map(|module| module.name.as_str())
-                    .collect();
+                let modules: Vec<&str> = function.modules.iter().map(|module| module.name.as_str()).collect();
                 table.row([function.name.clone(), signature(function), modules.join(" ")]);
             }
             Ok(table.print(out)?)
@@ -77,10 +68,7 @@ fn add(
     config: &Path,
     weights: Vec<Assignment<PathBuf>>,
 ) -> Result<v1::FunctionInfo> {
-    let weights: Vec<_> = weights
-        .into_iter()
-        .map(|weight| (weight.name, weight.value))
-        .collect();
+    let weights: Vec<_> = weights.into_iter().map(|weight| (weight.name, weight.value)).collect();
     let package = Package::read(config, &weights)?;
     let mut progress = Progress::spinner("reading");
     Ok(package.add(client, name, &mut |step| progress.step(step))?)
@@ -109,6 +97,8 @@ fn signature(function: &v1::FunctionInfo) -> String {
         "" => output.name.clone(),
         dtype => format!("{}: {dtype}", output.name),
     });
-    let inputs = function.inputs.join(", ");
-    format!("{inputs} → {}", outputs.collect::<Vec<_>>().join(", "))
+    let side = |names: &[String]| {
+        if names.is_empty() { "()".to_owned() } else { names.join(", ") }
+    };
+    format!("{} → {}", side(&function.inputs), side(&outputs.collect::<Vec<_>>()))
 }

@@ -78,11 +78,7 @@ fn show(module: &v1::ModuleInfo, out: &mut dyn Write) -> Result<()> {
 }
 
 fn summary(module: &v1::ModuleInfo) -> String {
-    let variants = module
-        .variants
-        .iter()
-        .filter_map(|info| info.variant.as_ref())
-        .map(variant);
+    let variants = module.variants.iter().filter_map(|info| info.variant.as_ref()).map(variant);
     variants.collect::<Vec<_>>().join(" ")
 }
 

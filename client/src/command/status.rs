@@ -25,10 +25,7 @@ fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     let draining = if status.draining { ", draining" } else { "" };
     writeln!(out, "pappus {}, up {up}{draining}", status.version)?;
     let (functions, modules, connections) = (status.functions, status.modules, status.connections);
-    writeln!(
-        out,
-        "functions: {functions}, modules: {modules}, connections: {connections}\n"
-    )?;
+    writeln!(out, "functions: {functions}, modules: {modules}, connections: {connections}\n")?;
 
     let mut devices = Table::new(&[
         ("DEVICE", Align::Left),

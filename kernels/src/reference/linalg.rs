@@ -5,9 +5,7 @@
 /// Shape: A is m × k, B is k × n, C is m × n.
 pub fn matmul_i64(a: &[i64], b: &[i64], (m, n, k): (usize, usize, usize)) -> Vec<i64> {
     let element = |row: usize, col: usize| {
-        (0..k).fold(0i64, |sum, i| {
-            sum.wrapping_add(a[row * k + i].wrapping_mul(b[i * n + col]))
-        })
+        (0..k).fold(0i64, |sum, i| sum.wrapping_add(a[row * k + i].wrapping_mul(b[i * n + col])))
     };
     (0..m * n).map(|at| element(at / n, at % n)).collect()
 }
@@ -38,9 +36,7 @@ pub fn jacobi(a_columns: &[f32], b: &[f32], x: &[f32], steps: usize) -> Vec<f32>
     let n = b.len();
     let step = |x: Vec<f32>| {
         let row = |i: usize| (0..n).fold(0.0, |sum, j| sum + a_columns[j * n + i] * x[j]);
-        (0..n)
-            .map(|i| x[i] + (b[i] - row(i)) / a_columns[i * n + i])
-            .collect()
+        (0..n).map(|i| x[i] + (b[i] - row(i)) / a_columns[i * n + i]).collect()
     };
     (0..steps).fold(x.to_vec(), |x, _| step(x))
 }
@@ -52,10 +48,7 @@ pub fn jacobi(a_columns: &[f32], b: &[f32], x: &[f32], steps: usize) -> Vec<f32>
 pub fn softmax(a: &[f32], cols: usize) -> Vec<f32> {
     let row = |row: &[f32]| {
         let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let powers = row
-            .iter()
-            .map(|value| f64::from(value - largest).exp())
-            .collect::<Vec<_>>();
+        let powers = row.iter().map(|value| f64::from(value - largest).exp()).collect::<Vec<_>>();
         let sum = powers.iter().sum::<f64>();
         powers.into_iter().map(move |power| (power / sum) as f32)
     };

@@ -11,17 +11,14 @@ const FILTER: usize = 5;
 /// Shape: A and B are integer matrices of the same n. Limits: a buffer too small for its own n gives n = 0.
 pub fn matmul(a: &[i64]) -> Vec<i64> {
     let room = a.len() - 1;
-    let n = usize::try_from(a[0])
-        .ok()
-        .filter(|&n| n.checked_mul(n).is_some_and(|square| square <= room));
+    let n = usize::try_from(a[0]).ok().filter(|&n| n.checked_mul(n).is_some_and(|square| square <= room));
     let n = n.unwrap_or(0);
     let mut b = vec![0; a.len()];
     b[0] = n as i64;
     for i in 0..n {
         for j in 0..n {
-            let sum = (0..n).fold(0i64, |sum, k| {
-                sum.wrapping_add(a[1 + i * n + k].wrapping_mul(a[1 + j * n + k]))
-            });
+            let sum =
+                (0..n).fold(0i64, |sum, k| sum.wrapping_add(a[1 + i * n + k].wrapping_mul(a[1 + j * n + k])));
             b[1 + i * n + j] = sum;
         }
     }
@@ -51,11 +48,7 @@ pub fn convolution(a: &[f32], filter: &[f32]) -> Vec<f32> {
     let weights = &filter[2..];
     let at = |row: isize, col: isize| {
         let inside = (0..rows as isize).contains(&row) && (0..cols as isize).contains(&col);
-        if inside {
-            values[row as usize * cols + col as usize]
-        } else {
-            0.0
-        }
+        if inside { values[row as usize * cols + col as usize] } else { 0.0 }
     };
     let mut c = vec![rows as f32, cols as f32];
     for row in 0..rows as isize {
@@ -150,10 +143,7 @@ mod tests {
 
     #[test]
     fn matmul_f_by_hand() {
-        assert_eq!(
-            matmul_f(&[1.0, 2.0, 1.0, 2.0], &[2.0, 1.0, 3.0, 4.0]),
-            [1.0, 1.0, 11.0]
-        );
+        assert_eq!(matmul_f(&[1.0, 2.0, 1.0, 2.0], &[2.0, 1.0, 3.0, 4.0]), [1.0, 1.0, 11.0]);
     }
 
     #[test]
@@ -170,14 +160,7 @@ mod tests {
         let c = [2.0, 3.0, -1.0, 2.0, f32::NAN, 4.0, -5.0, 6.0];
         assert_eq!(relu(&c), [2.0, 3.0, 0.0, 2.0, 0.0, 4.0, 0.0, 6.0]);
         assert_eq!(
-            maxpool(
-                &c[..2]
-                    .iter()
-                    .chain(&[1.0, 2.0, 9.0, 4.0, 3.0, 9.0])
-                    .copied()
-                    .collect::<Vec<_>>(),
-                2
-            ),
+            maxpool(&c[..2].iter().chain(&[1.0, 2.0, 9.0, 4.0, 3.0, 9.0]).copied().collect::<Vec<_>>(), 2),
             [1.0, 1.0, 4.0]
         );
     }

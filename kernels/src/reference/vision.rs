@@ -16,10 +16,7 @@ pub struct Picture {
 pub fn picture(rgb: &[u8], width: usize) -> Picture {
     let smooth = gaussian_columns(&gaussian_rows(rgb, width, 3), 3 * width);
     let edges = sobel(&rgb_to_gray(&smooth), width);
-    Picture {
-        drawing: ink_outlines(&smooth, &edges),
-        edges,
-    }
+    Picture { drawing: ink_outlines(&smooth, &edges), edges }
 }
 
 /// Kernel `rgb_to_gray`: (77 R + 150 G + 29 B + 128) / 256.
@@ -106,20 +103,14 @@ mod tests {
         assert_eq!(gaussian_rows(&[160, 0, 0, 0], 4, 1), [110, 50, 10, 0]);
         assert_eq!(gaussian_columns(&[160, 0, 0, 0], 1), [110, 50, 10, 0]);
         // Channels do not mix.
-        assert_eq!(
-            gaussian_rows(&[160, 0, 0, 0, 0, 0, 0, 0], 4, 2),
-            [110, 0, 50, 0, 10, 0, 0, 0]
-        );
+        assert_eq!(gaussian_rows(&[160, 0, 0, 0, 0, 0, 0, 0], 4, 2), [110, 0, 50, 0, 10, 0, 0, 0]);
     }
 
     #[test]
     fn sobel_of_a_step_and_of_nothing() {
         assert_eq!(sobel(&[9; 9], 3), [0; 9]);
         // Columns 0, 0, 10: the gradient is 4 × 10 at the step and beside it.
-        assert_eq!(
-            sobel(&[0, 0, 10, 0, 0, 10, 0, 0, 10], 3),
-            [0, 40, 40, 0, 40, 40, 0, 40, 40]
-        );
+        assert_eq!(sobel(&[0, 0, 10, 0, 0, 10, 0, 0, 10], 3), [0, 40, 40, 0, 40, 40, 0, 40, 40]);
         assert_eq!(sobel(&[0, 255], 2), [255, 255]);
     }
 

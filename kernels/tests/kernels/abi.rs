@@ -7,10 +7,7 @@ use wasmtime::{Config, Engine, ExternType, Module, Mutability, ValType};
 const MAX_LOW_REGION_PAGES: u64 = 2;
 
 fn wasm() -> impl Iterator<Item = (&'static str, &'static [u8])> {
-    ARTEFACTS
-        .iter()
-        .copied()
-        .filter(|(file, _)| file.ends_with(".wasm"))
+    ARTEFACTS.iter().copied().filter(|(file, _)| file.ends_with(".wasm"))
 }
 
 #[test]
@@ -19,15 +16,10 @@ fn imports_are_the_memory_alone() {
     for (file, bytes) in wasm() {
         let module = Module::new(&engine, bytes).unwrap();
         let imports = module.imports().collect::<Vec<_>>();
-        let [memory] = imports.as_slice() else {
-            panic!("{file} imports {imports:?}")
-        };
+        let [memory] = imports.as_slice() else { panic!("{file} imports {imports:?}") };
         assert_eq!((memory.module(), memory.name()), ("env", "memory"), "{file}");
         let memory = memory.ty().unwrap_memory().clone();
-        assert!(
-            memory.minimum() <= MAX_LOW_REGION_PAGES && memory.maximum().is_none(),
-            "{file}: {memory:?}"
-        );
+        assert!(memory.minimum() <= MAX_LOW_REGION_PAGES && memory.maximum().is_none(), "{file}: {memory:?}");
         assert!(!memory.is_64() && !memory.is_shared(), "{file}");
     }
 }
@@ -45,17 +37,8 @@ fn exports_are_kernels_and_the_stack_pointer() {
                 }
                 ExternType::Func(function) => {
                     let parameters = function.params().map(|ty| ty.to_string()).collect::<Vec<_>>();
-                    assert_eq!(
-                        parameters,
-                        ["i32", "i32", "i64", "i64"],
-                        "{file}: {}",
-                        export.name()
-                    );
-                    assert!(
-                        function.results().all(|_: ValType| false),
-                        "{file}: {}",
-                        export.name()
-                    );
+                    assert_eq!(parameters, ["i32", "i32", "i64", "i64"], "{file}: {}", export.name());
+                    assert!(function.results().all(|_: ValType| false), "{file}: {}", export.name());
                 }
                 other => panic!("{file} exports {} as {other:?}", export.name()),
             }
@@ -85,10 +68,7 @@ fn sections_are_those_of_plain_code() {
 /// The number at the front of `bytes` and what follows it.
 fn leb128(bytes: &[u8]) -> (usize, &[u8]) {
     let end = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap();
-    let number = bytes[..=end]
-        .iter()
-        .rev()
-        .fold(0, |number, byte| number << 7 | usize::from(byte & 0x7F));
+    let number = bytes[..=end].iter().rev().fold(0, |number, byte| number << 7 | usize::from(byte & 0x7F));
     (number, &bytes[end + 1..])
 }
 
@@ -96,10 +76,6 @@ fn leb128(bytes: &[u8]) -> (usize, &[u8]) {
 fn every_ptx_kernel_can_be_launched_with_1024_threads() {
     for (file, bytes) in ARTEFACTS.iter().filter(|(file, _)| file.ends_with(".ptx")) {
         let text = std::str::from_utf8(bytes).unwrap();
-        assert_eq!(
-            text.matches(".entry ").count(),
-            text.matches(".maxntid 1024").count(),
-            "{file}"
-        );
+        assert_eq!(text.matches(".entry ").count(), text.matches(".maxntid 1024").count(), "{file}");
     }
 }

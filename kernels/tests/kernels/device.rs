@@ -16,12 +16,8 @@ pub(crate) const GARBAGE: u64 = 0xDEAD_BEEF << 32;
 /// Every wasm module by its stem, compiled once for all tests.
 static MODULES: LazyLock<BTreeMap<&str, Module>> = LazyLock::new(|| {
     let engine = Engine::new(&Config::new()).unwrap();
-    let stems = ARTEFACTS
-        .iter()
-        .filter_map(|(file, bytes)| Some((file.strip_suffix(".wasm")?, bytes)));
-    stems
-        .map(|(stem, bytes)| (stem, Module::new(&engine, bytes).unwrap()))
-        .collect()
+    let stems = ARTEFACTS.iter().filter_map(|(file, bytes)| Some((file.strip_suffix(".wasm")?, bytes)));
+    stems.map(|(stem, bytes)| (stem, Module::new(&engine, bytes).unwrap())).collect()
 });
 
 pub(crate) struct Device {
@@ -45,26 +41,16 @@ impl Device {
         let mut store = Store::new(module.engine(), ());
         let memory = Memory::new(&mut store, MemoryType::new(MEMORY_PAGES, None)).unwrap();
         let instance = Instance::new(&mut store, module, &[memory.into()]).unwrap();
-        Device {
-            store,
-            memory,
-            instance,
-            free: low_region * PAGE_BYTES,
-        }
+        Device { store, memory, instance, free: low_region * PAGE_BYTES }
     }
 
     /// A buffer with these bytes.
     pub(crate) fn place(&mut self, bytes: &[u8]) -> Buffer {
         let address = self.free.next_multiple_of(16);
         self.memory.write(&mut self.store, address, bytes).unwrap();
-        self.memory
-            .write(&mut self.store, address + bytes.len(), &GUARD)
-            .unwrap();
+        self.memory.write(&mut self.store, address + bytes.len(), &GUARD).unwrap();
         self.free = address + bytes.len() + GUARD.len();
-        Buffer {
-            address: address as u64,
-            len: bytes.len(),
-        }
+        Buffer { address: address as u64, len: bytes.len() }
     }
 
     /// A buffer of zeros.
@@ -76,11 +62,7 @@ impl Device {
     pub(crate) fn read(&self, buffer: Buffer) -> Vec<u8> {
         let start = buffer.address as usize;
         let data = self.memory.data(&self.store);
-        assert_eq!(
-            data[start + buffer.len..][..GUARD.len()],
-            GUARD,
-            "written beyond the end"
-        );
+        assert_eq!(data[start + buffer.len..][..GUARD.len()], GUARD, "written beyond the end");
         data[start..start + buffer.len].to_vec()
     }
 
@@ -98,15 +80,9 @@ impl Device {
         block: [u32; 3],
     ) -> wasmtime::Result<()> {
         let arguments = self.place(&pappus_kernels::bytes::from_elements(slots));
-        let record = [grid, block]
-            .concat()
-            .into_iter()
-            .chain([0, 0])
-            .flat_map(u32::to_le_bytes);
+        let record = [grid, block].concat().into_iter().chain([0, 0]).flat_map(u32::to_le_bytes);
         let launch = self.place(&record.collect::<Vec<_>>());
-        let function = self
-            .instance
-            .get_typed_func::<(i32, i32, i64, i64), ()>(&mut self.store, kernel)?;
+        let function = self.instance.get_typed_func::<(i32, i32, i64, i64), ()>(&mut self.store, kernel)?;
         let (arguments, launch) = (arguments.address as i32, launch.address as i32);
         let blocks = grid.iter().map(|&side| i64::from(side)).product::<i64>();
         let half = blocks / 2;

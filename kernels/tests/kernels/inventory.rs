@@ -11,15 +11,11 @@ const VARIANTS: [&str; 5] = ["wasm", "ptx", "sm_90.ptx", "hsaco", "gfx942.hsaco"
 
 fn files(folder: &str) -> BTreeSet<String> {
     let entries = fs::read_dir(format!("{}/{folder}", env!("CARGO_MANIFEST_DIR"))).unwrap();
-    entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect()
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 fn contains(haystack: &[u8], needle: &str) -> bool {
-    haystack
-        .windows(needle.len())
-        .any(|window| window == needle.as_bytes())
+    haystack.windows(needle.len()).any(|window| window == needle.as_bytes())
 }
 
 /// Every string under `key`, at any depth.
@@ -40,32 +36,16 @@ fn launched(value: &Value, names: &mut BTreeSet<String>) {
 
 /// The stem and the kernels that a configuration lists, in either spelling.
 fn listed(config: &Value) -> (String, BTreeSet<String>) {
-    let path = config["module_path"]
-        .as_str()
-        .or_else(|| config["modules"][0]["path"].as_str())
-        .unwrap();
-    let stem = path
-        .strip_prefix("../built/")
-        .unwrap()
-        .strip_suffix(".wasm")
-        .unwrap();
+    let path = config["module_path"].as_str().or_else(|| config["modules"][0]["path"].as_str()).unwrap();
+    let stem = path.strip_prefix("../built/").unwrap().strip_suffix(".wasm").unwrap();
     let kernels = config["kernels"].as_array().unwrap();
-    let name = |kernel: &Value| {
-        kernel["kernel_name"]
-            .as_str()
-            .or(kernel.as_str())
-            .unwrap()
-            .to_owned()
-    };
+    let name = |kernel: &Value| kernel["kernel_name"].as_str().or(kernel.as_str()).unwrap().to_owned();
     (stem.to_owned(), kernels.iter().map(name).collect())
 }
 
 #[test]
 fn every_file_is_in_its_table() {
-    let artefacts = ARTEFACTS
-        .iter()
-        .map(|(file, _)| file.to_string())
-        .chain(["TOOLCHAIN".to_owned()]);
+    let artefacts = ARTEFACTS.iter().map(|(file, _)| file.to_string()).chain(["TOOLCHAIN".to_owned()]);
     assert_eq!(artefacts.collect::<BTreeSet<_>>(), files("built"));
     let configs = CONFIGS.iter().map(|(name, _)| format!("{name}.json"));
     assert_eq!(configs.collect::<BTreeSet<_>>(), files("configs"));
@@ -75,10 +55,7 @@ fn every_file_is_in_its_table() {
 fn every_source_has_every_variant() {
     for source in files("c").iter().filter_map(|file| file.strip_suffix(".c")) {
         for variant in VARIANTS {
-            assert!(
-                artefact(&format!("{source}.{variant}")).is_some(),
-                "{source}.{variant}"
-            );
+            assert!(artefact(&format!("{source}.{variant}")).is_some(), "{source}.{variant}");
         }
     }
 }

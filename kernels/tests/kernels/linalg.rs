@@ -9,14 +9,8 @@ use crate::{floats, integers};
 /// Threads of a block of the tiled products.
 const TILED: [u32; 3] = [32, 8, 1];
 /// (m, n, k): one tile, less, more, ragged, long and thin.
-const SHAPES: [(usize, usize, usize); 6] = [
-    (32, 32, 32),
-    (1, 1, 1),
-    (64, 96, 32),
-    (40, 50, 70),
-    (1, 100, 3),
-    (33, 1, 65),
-];
+const SHAPES: [(usize, usize, usize); 6] =
+    [(32, 32, 32), (1, 1, 1), (64, 96, 32), (40, 50, 70), (1, 100, 3), (33, 1, 65)];
 
 /// A grid of tiles, one too many in each direction.
 fn tiles((m, n, _): (usize, usize, usize)) -> [u32; 3] {
@@ -36,11 +30,7 @@ fn integer_products() {
             let result = to_elements::<i64>(&device.read(c));
             assert_eq!(
                 result,
-                reference::matmul_i64(
-                    &to_elements(&device.read(a)),
-                    &to_elements(&device.read(b)),
-                    shape
-                )
+                reference::matmul_i64(&to_elements(&device.read(a)), &to_elements(&device.read(b)), shape)
             );
         }
     }
@@ -53,11 +43,7 @@ fn sgemm_with_and_without_the_old_c() {
         let product = reference::sgemm(&a, &b, shape);
         for (alpha, beta) in [(1.0, 0.0), (0.5, 2.0)] {
             // With β = 0 the old C may be anything.
-            let old = if beta == 0.0 {
-                vec![f32::NAN; m * n]
-            } else {
-                old.clone()
-            };
+            let old = if beta == 0.0 { vec![f32::NAN; m * n] } else { old.clone() };
             let mut device = Device::load("linalg");
             let (a, b) = (device.place(&from_elements(&a)), device.place(&from_elements(&b)));
             let c = device.place(&from_elements(&old));
@@ -66,18 +52,10 @@ fn sgemm_with_and_without_the_old_c() {
             let slots = [&pointers[..], &sizes, &[f32_slot(alpha), f32_slot(beta)]].concat();
             device.launch("sgemm", &slots, tiles(shape), TILED);
             let combine = |(product, old): (&f32, &f32)| {
-                if beta == 0.0 {
-                    alpha * product
-                } else {
-                    alpha * product + beta * old
-                }
+                if beta == 0.0 { alpha * product } else { alpha * product + beta * old }
             };
             let expected = product.iter().zip(&old).map(combine).collect::<Vec<_>>();
-            assert_eq!(
-                to_elements::<f32>(&device.read(c)),
-                expected,
-                "{shape:?}, {alpha}, {beta}"
-            );
+            assert_eq!(to_elements::<f32>(&device.read(c)), expected, "{shape:?}, {alpha}, {beta}");
         }
     }
 }
@@ -87,11 +65,7 @@ fn a_tiled_product_faults_in_blocks_of_another_shape() {
     let mut device = Device::load("linalg");
     let a = device.zeroed(8);
     let slots = [a.address, a.address, a.address, 1, 1, 1];
-    assert!(
-        device
-            .try_launch("matmul_tiled_i64", &slots, [1, 1, 1], [32, 32, 1])
-            .is_err()
-    );
+    assert!(device.try_launch("matmul_tiled_i64", &slots, [1, 1, 1], [32, 32, 1]).is_err());
 }
 
 #[test]
@@ -103,11 +77,7 @@ fn vec_add() {
         let c = device.zeroed(4 * n);
         let slots = [a_there.address, b_there.address, c.address, n as u64];
         device.launch("vec_add_f", &slots, [n as u32 / 256 + 2, 1, 1], [256, 1, 1]);
-        assert_eq!(
-            to_elements::<f32>(&device.read(c)),
-            reference::vec_add(&a, &b),
-            "n = {n}"
-        );
+        assert_eq!(to_elements::<f32>(&device.read(c)), reference::vec_add(&a, &b), "n = {n}");
     }
 }
 
@@ -132,42 +102,25 @@ fn jacobi_converges_as_the_reference_does() {
     let (x_there, next) = (device.place(&from_elements(&x)), device.zeroed(4 * n));
     for _ in 0..3 {
         for (from, to) in [(x_there, next), (next, x_there)] {
-            let slots = [
-                a_there.address,
-                b_there.address,
-                from.address,
-                to.address,
-                n as u64,
-            ];
+            let slots = [a_there.address, b_there.address, from.address, to.address, n as u64];
             device.launch("jacobi_step_f", &slots, [2, 1, 1], [256, 1, 1]);
         }
     }
-    assert_eq!(
-        to_elements::<f32>(&device.read(x_there)),
-        reference::jacobi(&a, &b, &x, 6)
-    );
+    assert_eq!(to_elements::<f32>(&device.read(x_there)), reference::jacobi(&a, &b, &x, 6));
 }
 
 #[test]
 fn softmax_for_any_number_of_threads() {
     for (rows, cols) in [(1, 1), (5, 7), (3, 256), (2, 1000)] {
         for threads in [1, 96, 256, 1024] {
-            let a = floats(1, rows * cols)
-                .iter()
-                .map(|value| 20.0 * value)
-                .collect::<Vec<_>>();
+            let a = floats(1, rows * cols).iter().map(|value| 20.0 * value).collect::<Vec<_>>();
             let mut device = Device::load("linalg");
             let (a_there, b) = (device.place(&from_elements(&a)), device.zeroed(4 * a.len()));
             let slots = [a_there.address, b.address, rows as u64, cols as u64];
             device.launch("softmax_f", &slots, [rows as u32 + 1, 1, 1], [threads, 1, 1]);
-            for (ours, theirs) in to_elements::<f32>(&device.read(b))
-                .iter()
-                .zip(reference::softmax(&a, cols))
+            for (ours, theirs) in to_elements::<f32>(&device.read(b)).iter().zip(reference::softmax(&a, cols))
             {
-                assert!(
-                    (ours - theirs).abs() <= 1e-5 * theirs + 1e-30,
-                    "{ours} is not {theirs}"
-                );
+                assert!((ours - theirs).abs() <= 1e-5 * theirs + 1e-30, "{ours} is not {theirs}");
             }
         }
     }
@@ -178,12 +131,7 @@ fn softmax_of_what_is_far_below_the_maximum_is_zero() {
     let a = [0.0, -86.0, -88.0, f32::NEG_INFINITY];
     let mut device = Device::load("linalg");
     let (a_there, b) = (device.place(&from_elements(&a)), device.zeroed(16));
-    device.launch(
-        "softmax_f",
-        &[a_there.address, b.address, 1, 4],
-        [1, 1, 1],
-        [4, 1, 1],
-    );
+    device.launch("softmax_f", &[a_there.address, b.address, 1, 4], [1, 1, 1], [4, 1, 1]);
     let result = to_elements::<f32>(&device.read(b));
     assert!(result[1] > 0.0 && result[1] < 1e-37, "{result:?}");
     assert_eq!((result[0], result[2], result[3]), (1.0, 0.0, 0.0));
@@ -195,11 +143,6 @@ fn unused_halves_of_slots_are_not_looked_at() {
     let mut device = Device::load("linalg");
     let a = device.place(&from_elements(&[1.0f32]));
     let address = GARBAGE | a.address;
-    device.launch(
-        "vec_add_f",
-        &[address, address, address, 1],
-        [1, 1, 1],
-        [32, 1, 1],
-    );
+    device.launch("vec_add_f", &[address, address, address, 1], [1, 1, 1], [32, 1, 1]);
     assert_eq!(to_elements::<f32>(&device.read(a)), [2.0]);
 }

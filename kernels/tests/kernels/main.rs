@@ -28,8 +28,5 @@ fn integers(seed: u64, count: usize) -> Vec<i64> {
 
 /// `count` floats in −1..1.
 fn floats(seed: u64, count: usize) -> Vec<f32> {
-    noise(seed)
-        .map(|word| (word >> 40) as f32 / (1 << 23) as f32 - 1.0)
-        .take(count)
-        .collect()
+    noise(seed).map(|word| (word >> 40) as f32 / (1 << 23) as f32 - 1.0).take(count).collect()
 }

@@ -37,16 +37,8 @@ fn matmul_para_and_matmul_loop() {
         let a = [vec![n as i64], integers(n as u64, n * n)].concat();
         let expected = reference::matmul(&a);
         let grid = cfg::matmul(n as u64)[0] as u32;
-        assert_eq!(
-            run_matmul("matmul_para", &a, [grid, grid, 1], SQUARE),
-            expected,
-            "n = {n}"
-        );
-        assert_eq!(
-            run_matmul("matmul_para", &a, generous_grid(n, n), SQUARE),
-            expected,
-            "n = {n}"
-        );
+        assert_eq!(run_matmul("matmul_para", &a, [grid, grid, 1], SQUARE), expected, "n = {n}");
+        assert_eq!(run_matmul("matmul_para", &a, generous_grid(n, n), SQUARE), expected, "n = {n}");
         assert_eq!(run_matmul("matmul_loop", &a, ONE, ONE), expected, "n = {n}");
     }
 }
@@ -55,16 +47,8 @@ fn matmul_para_and_matmul_loop() {
 fn matmul_stays_inside_a_buffer_that_overstates_itself() {
     for n in [3, -1, i64::MIN, i64::MAX, 1 << 32] {
         let a = [n, 1, 2, 3, 4];
-        assert_eq!(
-            run_matmul("matmul_para", &a, [2, 2, 1], SQUARE),
-            reference::matmul(&a),
-            "n = {n}"
-        );
-        assert_eq!(
-            run_matmul("matmul_loop", &a, ONE, ONE),
-            reference::matmul(&a),
-            "n = {n}"
-        );
+        assert_eq!(run_matmul("matmul_para", &a, [2, 2, 1], SQUARE), reference::matmul(&a), "n = {n}");
+        assert_eq!(run_matmul("matmul_loop", &a, ONE, ONE), reference::matmul(&a), "n = {n}");
     }
 }
 
@@ -85,33 +69,17 @@ fn inference_in_any_shape_and_block() {
         for side in [8, 16, 32] {
             let (a, filter) = (matrix(3, rows, cols), matrix(4, 5, 5));
             let mut device = Device::load("mlops");
-            let (a_there, b) = (
-                device.place(&from_elements(&a)),
-                device.place(&from_elements(&filter)),
-            );
+            let (a_there, b) = (device.place(&from_elements(&a)), device.place(&from_elements(&filter)));
             let c = device.zeroed(4 * a.len());
             let d = device.zeroed(cfg::inference(rows as u64, cols as u64, 1, 1)[0] as usize);
             let grid = [cols as u32 / side + 2, rows as u32 / side + 2, 1];
             let block = [side, side, 1];
 
-            device.launch(
-                "convolution_f",
-                &[c.address, a_there.address, b.address],
-                grid,
-                block,
-            );
-            assert_eq!(
-                read_floats(&device, c),
-                reference::convolution(&a, &filter),
-                "{rows} x {cols}"
-            );
+            device.launch("convolution_f", &[c.address, a_there.address, b.address], grid, block);
+            assert_eq!(read_floats(&device, c), reference::convolution(&a, &filter), "{rows} x {cols}");
             device.launch("relu_2d_f", &[c.address], grid, block);
             device.launch("maxpool_f", &[d.address, c.address, 2], grid, block);
-            assert_eq!(
-                read_floats(&device, d),
-                reference::inference(&a, &filter),
-                "{rows} x {cols}"
-            );
+            assert_eq!(read_floats(&device, d), reference::inference(&a, &filter), "{rows} x {cols}");
         }
     }
 }
@@ -120,17 +88,9 @@ fn inference_in_any_shape_and_block() {
 fn inference_of_the_golden_input() {
     let (a, filter) = (reference::counting(224, 224), reference::counting(5, 5));
     let mut device = Device::load("mlops");
-    let (a_there, b) = (
-        device.place(&from_elements(&a)),
-        device.place(&from_elements(&filter)),
-    );
+    let (a_there, b) = (device.place(&from_elements(&a)), device.place(&from_elements(&filter)));
     let c = device.zeroed(4 * a.len());
-    device.launch(
-        "convolution_f",
-        &[c.address, a_there.address, b.address],
-        [7, 7, 1],
-        SQUARE,
-    );
+    device.launch("convolution_f", &[c.address, a_there.address, b.address], [7, 7, 1], SQUARE);
     assert_eq!(read_floats(&device, c), reference::convolution(&a, &filter));
 }
 
@@ -142,12 +102,7 @@ fn maxpool_by_other_factors_drops_what_is_left_over() {
         let mut device = Device::load("mlops");
         let c_there = device.place(&from_elements(&c));
         let d = device.zeroed(4 * expected.len());
-        device.launch(
-            "maxpool_f",
-            &[d.address, c_there.address, factor as u64],
-            [2, 2, 1],
-            SQUARE,
-        );
+        device.launch("maxpool_f", &[d.address, c_there.address, factor as u64], [2, 2, 1], SQUARE);
         assert_eq!(read_floats(&device, d), expected, "factor {factor}");
     }
 }
@@ -160,42 +115,21 @@ fn every_member_of_a_batch_has_its_own_result_and_excess_blocks_do_nothing() {
     let words = cfg::inference(rows as u64, cols as u64, 1, batch as u64);
 
     let mut device = Device::load("mlops");
-    let (a_there, b) = (
-        device.place(&from_elements(&a)),
-        device.place(&from_elements(&filter)),
-    );
+    let (a_there, b) = (device.place(&from_elements(&a)), device.place(&from_elements(&filter)));
     let cfg = device.place(&from_elements(&words));
     let (c, d) = (device.zeroed(4 * a.len()), device.zeroed(words[0] as usize));
     let grid = |side: u64| [side as u32, side as u32, batch as u32 + 2];
     let slots = [c.address, a_there.address, b.address, cfg.address];
     device.launch("convolution_f_batched", &slots, grid(words[1]), SQUARE);
-    device.launch(
-        "relu_2d_f_batched",
-        &[c.address, cfg.address],
-        grid(words[1]),
-        SQUARE,
-    );
-    device.launch(
-        "maxpool_f_batched",
-        &[d.address, c.address, 2, cfg.address],
-        grid(words[2]),
-        SQUARE,
-    );
+    device.launch("relu_2d_f_batched", &[c.address, cfg.address], grid(words[1]), SQUARE);
+    device.launch("maxpool_f_batched", &[d.address, c.address, 2, cfg.address], grid(words[2]), SQUARE);
     device.read(c);
-    assert_eq!(
-        read_floats(&device, d),
-        reference::inference_batched(&a, &filter, batch)
-    );
+    assert_eq!(read_floats(&device, d), reference::inference_batched(&a, &filter, batch));
 }
 
 #[test]
 fn dimensions_that_are_no_numbers_are_no_dimensions() {
-    for header in [
-        [f32::NAN, 2.0],
-        [-1.0, 2.0],
-        [0.5, f32::INFINITY],
-        [f32::NEG_INFINITY, f32::MAX],
-    ] {
+    for header in [[f32::NAN, 2.0], [-1.0, 2.0], [0.5, f32::INFINITY], [f32::NEG_INFINITY, f32::MAX]] {
         let mut device = Device::load("mlops");
         let c = device.place(&from_elements(&[header[0], header[1], -1.0, -1.0]));
         device.launch("relu_2d_f", &[c.address], [1, 1, 1], SQUARE);
@@ -208,14 +142,6 @@ fn launches_that_a_kernel_cannot_serve_fault() {
     let mut device = Device::load("mlops");
     let a = device.place(&from_elements(&reference::counting(8, 8)));
     let slots = [a.address, a.address, a.address];
-    assert!(
-        device
-            .try_launch("convolution_f", &slots, ONE, [64, 1, 1])
-            .is_err()
-    );
-    assert!(
-        device
-            .try_launch("maxpool_f", &[a.address, a.address, 0], ONE, SQUARE)
-            .is_err()
-    );
+    assert!(device.try_launch("convolution_f", &slots, ONE, [64, 1, 1]).is_err());
+    assert!(device.try_launch("maxpool_f", &[a.address, a.address, 0], ONE, SQUARE).is_err());
 }

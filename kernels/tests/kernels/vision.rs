@@ -22,25 +22,10 @@ fn picture_in_any_shape() {
         let (w, h) = (width as u64, height as u64);
         let grid = |samples: u64| [samples.div_ceil(32) as u32 + 1, h.div_ceil(32) as u32 + 1, 1];
 
-        device.launch(
-            "gaussian_rows",
-            &[photo.address, half.address, w, h, 3],
-            grid(w),
-            SQUARE,
-        );
+        device.launch("gaussian_rows", &[photo.address, half.address, w, h, 3], grid(w), SQUARE);
         assert_eq!(device.read(half), reference::gaussian_rows(&rgb, width, 3));
-        device.launch(
-            "gaussian_columns",
-            &[half.address, smooth.address, 3 * w, h],
-            grid(3 * w),
-            SQUARE,
-        );
-        device.launch(
-            "rgb_to_gray",
-            &[smooth.address, gray.address, w, h],
-            grid(w),
-            SQUARE,
-        );
+        device.launch("gaussian_columns", &[half.address, smooth.address, 3 * w, h], grid(3 * w), SQUARE);
+        device.launch("rgb_to_gray", &[smooth.address, gray.address, w, h], grid(w), SQUARE);
         device.launch("sobel", &[gray.address, edges.address, w, h], grid(w), SQUARE);
         device.launch(
             "ink_outlines",
@@ -49,10 +34,7 @@ fn picture_in_any_shape() {
             SQUARE,
         );
         device.read(gray);
-        let result = reference::Picture {
-            drawing: device.read(drawing),
-            edges: device.read(edges),
-        };
+        let result = reference::Picture { drawing: device.read(drawing), edges: device.read(edges) };
         assert!(result == reference::picture(&rgb, width), "{width} x {height}");
     }
 }

@@ -53,9 +53,7 @@ pub fn failed(call: &Call, fault: &FaultRef<'_>) -> Body {
         FaultCode::Load | FaultCode::Internal => Code::Internal,
     };
     let mut error = v1::Error::new(code, fault.message);
-    let kernel = fault
-        .kernel
-        .and_then(|k| call.function.blueprint.kernels().get(k as usize));
+    let kernel = fault.kernel.and_then(|k| call.function.blueprint.kernels().get(k as usize));
     if let Some(kernel) = kernel {
         error.place = format!("kernel {}", kernel.name);
     }

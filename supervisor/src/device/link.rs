@@ -71,11 +71,7 @@ impl Link {
     pub fn new(lanes: u32) -> std::io::Result<Self> {
         let bytes = STAGING_BYTES * u64::from(lanes);
         let staging = memfd::arena("pappus-staging", bytes).map_err(std::io::Error::other)?;
-        Ok(Self {
-            peer: None,
-            staging,
-            nudge: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        })
+        Ok(Self { peer: None, staging, nudge: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
     /// The arena for inline bytes, shared with the worker.
@@ -98,9 +94,7 @@ impl Link {
             items: Vec::new(),
             outputs: Vec::new(),
         };
-        peer.arrival
-            .outbox
-            .push_to_worker(&ToWorker::Configure(configure));
+        peer.arrival.outbox.push_to_worker(&ToWorker::Configure(configure));
         peer.arrival.outbox.flush()?;
         self.peer = Some(peer);
         Ok(())
@@ -140,9 +134,7 @@ impl Link {
     /// New settings for the process.
     pub fn configure(&mut self, configure: Configure) {
         if let Some(peer) = &mut self.peer {
-            peer.arrival
-                .outbox
-                .push_to_worker(&ToWorker::Configure(configure));
+            peer.arrival.outbox.push_to_worker(&ToWorker::Configure(configure));
             flush(peer, &self.nudge);
         }
     }
@@ -164,9 +156,7 @@ impl Link {
             if peer.arenas.insert(arena.id) {
                 control::send(peer.arrival.control.as_fd(), arena.id, &[arena.memfd.as_fd()])
                     .map_err(StartError::Broken)?;
-                peer.arrival
-                    .outbox
-                    .push_to_worker(&ToWorker::OpenArena { arena: arena.id });
+                peer.arrival.outbox.push_to_worker(&ToWorker::OpenArena { arena: arena.id });
             }
         }
         let lane_offset = u64::from(lane) * STAGING_BYTES;
@@ -182,19 +172,13 @@ impl Link {
         peer.items.extend(call.items.iter().map(|item| {
             let staged = item.kind.get() == Item::ARENA && item.source.get() == STAGING_ARENA;
             let offset = item.offset.get() + if staged { lane_offset } else { 0 };
-            Item {
-                offset: offset.into(),
-                ..*item
-            }
+            Item { offset: offset.into(), ..*item }
         }));
         peer.outputs.clear();
         peer.outputs.extend(call.outputs.iter().map(|target| {
             let staged = target.arena.get() == STAGING_ARENA;
             let offset = target.offset.get() + if staged { lane_offset } else { 0 };
-            Target {
-                offset: offset.into(),
-                ..*target
-            }
+            Target { offset: offset.into(), ..*target }
         }));
         let invoke = Invoke {
             function: call.function.id,
@@ -205,9 +189,7 @@ impl Link {
             outputs: &peer.outputs,
             words: &call.words,
         };
-        peer.arrival
-            .outbox
-            .push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
+        peer.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
         flush(peer, &self.nudge);
         Ok(())
     }
@@ -226,9 +208,7 @@ impl Link {
         if let Some(peer) = &mut self.peer
             && peer.arenas.remove(&arena)
         {
-            peer.arrival
-                .outbox
-                .push_to_worker(&ToWorker::CloseArena { arena });
+            peer.arrival.outbox.push_to_worker(&ToWorker::CloseArena { arena });
             flush(peer, &self.nudge);
         }
     }
@@ -238,9 +218,7 @@ impl Link {
         if let Some(peer) = &mut self.peer
             && peer.installed.remove(&function).is_some()
         {
-            peer.arrival
-                .outbox
-                .push_to_worker(&ToWorker::Uninstall { function });
+            peer.arrival.outbox.push_to_worker(&ToWorker::Uninstall { function });
             flush(peer, &self.nudge);
         }
     }
@@ -268,26 +246,16 @@ impl Peer {
             return Ok(());
         }
         if self.installed.len() >= MAX_INSTALLED
-            && let Some(oldest) = self
-                .installed
-                .iter()
-                .min_by_key(|(_, used)| **used)
-                .map(|(id, _)| *id)
+            && let Some(oldest) = self.installed.iter().min_by_key(|(_, used)| **used).map(|(id, _)| *id)
         {
             self.installed.remove(&oldest);
-            self.arrival
-                .outbox
-                .push_to_worker(&ToWorker::Uninstall { function: oldest });
+            self.arrival.outbox.push_to_worker(&ToWorker::Uninstall { function: oldest });
         }
-        let (install, parts) = call
-            .function
-            .install(state, &self.arrival.fingerprint)
-            .map_err(StartError::Refused)?;
+        let (install, parts) =
+            call.function.install(state, &self.arrival.fingerprint).map_err(StartError::Refused)?;
         control::send(self.arrival.control.as_fd(), function, &parts.descriptors())
             .map_err(StartError::Broken)?;
-        self.arrival
-            .outbox
-            .push_to_worker(&ToWorker::Install { function, install });
+        self.arrival.outbox.push_to_worker(&ToWorker::Install { function, install });
         self.installed.insert(function, self.clock);
         Ok(())
     }

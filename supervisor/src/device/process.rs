@@ -53,10 +53,7 @@ pub fn worker_program() -> std::io::Result<PathBuf> {
         true => Ok(program),
         false => Err(std::io::Error::new(
             std::io::ErrorKind::NotFound,
-            format!(
-                "{} is missing: install pappus-worker beside pappus-supervisor",
-                program.display()
-            ),
+            format!("{} is missing: install pappus-worker beside pappus-supervisor", program.display()),
         )),
     }
 }
@@ -68,24 +65,12 @@ pub fn start(program: &Path, role: Role, device: &str, staging: Option<&Judged>)
     let (answers_read, answers_write) = pipe::pipe()?;
     let (control_ours, control_theirs) = control::pair()?;
     let mut mappings = vec![
-        FdMapping {
-            parent_fd: commands_read,
-            child_fd: COMMANDS,
-        },
-        FdMapping {
-            parent_fd: answers_write,
-            child_fd: ANSWERS,
-        },
-        FdMapping {
-            parent_fd: control_theirs,
-            child_fd: CONTROL,
-        },
+        FdMapping { parent_fd: commands_read, child_fd: COMMANDS },
+        FdMapping { parent_fd: answers_write, child_fd: ANSWERS },
+        FdMapping { parent_fd: control_theirs, child_fd: CONTROL },
     ];
     if let Some(staging) = staging {
-        mappings.push(FdMapping {
-            parent_fd: staging.as_fd().try_clone_to_owned()?,
-            child_fd: STAGING,
-        });
+        mappings.push(FdMapping { parent_fd: staging.as_fd().try_clone_to_owned()?, child_fd: STAGING });
     }
     let mut command = Command::new(program);
     command

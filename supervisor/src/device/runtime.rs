@@ -99,10 +99,7 @@ impl Device {
 
     /// What a fresh worker is told first.
     pub fn configure(&self) -> Configure {
-        Configure {
-            lease_bytes: self.config.lease_bytes(),
-            poll_us: self.settings.borrow().poll_us,
-        }
+        Configure { lease_bytes: self.config.lease_bytes(), poll_us: self.settings.borrow().poll_us }
     }
 
     /// Settings changed: workers are told.
@@ -117,11 +114,7 @@ impl Device {
     pub fn spin(&self) -> std::time::Duration {
         static CORES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
         let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-        let us = if cores > 2 {
-            self.settings.borrow().poll_us
-        } else {
-            0
-        };
+        let us = if cores > 2 { self.settings.borrow().poll_us } else { 0 };
         std::time::Duration::from_micros(us.into())
     }
 
@@ -134,20 +127,13 @@ impl Device {
     /// Accepts a call, or says why not. An accepted call is answered exactly once.
     pub fn submit(&self, call: Arc<Call>, inline_bytes: u64) -> Result<CallId, Box<v1::Error>> {
         let settings = *self.settings.borrow();
-        let limits = Limits {
-            calls: settings.queue_calls,
-            bytes: settings.queue_bytes,
-        };
+        let limits = Limits { calls: settings.queue_calls, bytes: settings.queue_bytes };
         let mut actions = Actions::new();
         let now = now_ns();
         let (outcome, wake_clock) = {
             let mut scheduler = lock(&self.scheduler);
             let before = scheduler.next_deadline_ns();
-            let terms = Terms {
-                domain: call.domain,
-                bytes: inline_bytes,
-                deadline_ns: call.deadline_ns,
-            };
+            let terms = Terms { domain: call.domain, bytes: inline_bytes, deadline_ns: call.deadline_ns };
             let outcome = scheduler.submit(now, call, terms, limits, &mut actions);
             (outcome, before.is_none_or(|before| terms.deadline_ns < before))
         };
@@ -175,13 +161,7 @@ impl Device {
         while !work.is_empty() {
             for action in work.drain(..) {
                 match action {
-                    Action::Start {
-                        worker,
-                        generation,
-                        lane,
-                        id,
-                        call,
-                    } => {
+                    Action::Start { worker, generation, lane, id, call } => {
                         self.start(worker, generation, lane, id, &call, &mut next);
                     }
                     Action::Expired(call) => {
@@ -212,9 +192,7 @@ impl Device {
             return;
         };
         call.started_ns.store(now_ns(), Ordering::Relaxed);
-        let started = self
-            .link(worker)
-            .start(registry.state(), generation, lane, id, call);
+        let started = self.link(worker).start(registry.state(), generation, lane, id, call);
         match started {
             // The calls of a process that is gone are answered where its end is seen.
             Ok(()) | Err(StartError::Gone) => {}
@@ -244,9 +222,7 @@ impl Device {
         };
         let mut inline = Vec::new();
         if well {
-            inline = self
-                .take_staged(worker, lane, &call)
-                .map_err(|_| "its staging memory does not read")?;
+            inline = self.take_staged(worker, lane, &call).map_err(|_| "its staging memory does not read")?;
         }
         let mut actions = Actions::new();
         lock(&self.scheduler).finished(now_ns(), worker, id, &mut actions);
@@ -259,9 +235,7 @@ impl Device {
             false => self.metrics.failed.increment(1),
         }
         call.asker.answer(|| answer(&call, inline));
-        self.metrics
-            .seconds
-            .record((now_ns() - call.arrived_ns) as f64 * 1e-9);
+        self.metrics.seconds.record((now_ns() - call.arrived_ns) as f64 * 1e-9);
         Ok(())
     }
 
@@ -270,8 +244,7 @@ impl Device {
         staged
             .filter(|(target, _)| target.arena.get() == pappus_protocol::to_worker::STAGING_ARENA)
             .map(|(target, id)| {
-                self.link(worker)
-                    .take_staged(lane, target, call.plan.buffers[id.index()].bytes)
+                self.link(worker).take_staged(lane, target, call.plan.buffers[id.index()].bytes)
             })
             .collect()
     }
@@ -372,11 +345,7 @@ impl Device {
             lease_bytes: self.config.lease_bytes(),
             queued,
             running,
-            completed: self
-                .places
-                .iter()
-                .map(|p| p.completed.load(Ordering::Relaxed))
-                .sum(),
+            completed: self.places.iter().map(|p| p.completed.load(Ordering::Relaxed)).sum(),
             failed: self.metrics.failed_so_far(),
             workers: workers.collect(),
         }

@@ -65,26 +65,14 @@ fn serve_one(
         let link = device.link(worker);
         process::start(program, Role::Serve, &device.config.name, Some(link.staging()))
     };
-    let Started {
-        mut process,
-        mut inbox,
-        outbox,
-        control,
-    } = match started {
+    let Started { mut process, mut inbox, outbox, control } = match started {
         Ok(started) => started,
         Err(e) => return (Some(format!("it cannot be started: {e}")), Err(e)),
     };
     let outcome = await_hello(&mut inbox).and_then(|fingerprint| {
         let attached = process.killer().and_then(|killer| {
             let fingerprint = fingerprint.clone();
-            let arrival = Arrival {
-                generation,
-                pid: process.pid(),
-                outbox,
-                control,
-                killer,
-                fingerprint,
-            };
+            let arrival = Arrival { generation, pid: process.pid(), outbox, control, killer, fingerprint };
             device.link(worker).attach(arrival, device.configure())
         });
         attached.map_err(|e| e.to_string())?;
@@ -116,10 +104,7 @@ fn await_hello(inbox: &mut Inbox) -> Result<String, String> {
             };
         }
         let left = until.saturating_duration_since(Instant::now());
-        match inbox
-            .wait(Duration::ZERO, Some(left), None)
-            .map_err(|e| e.to_string())?
-        {
+        match inbox.wait(Duration::ZERO, Some(left), None).map_err(|e| e.to_string())? {
             Got::Closed => return Err("it ended before its greeting".to_owned()),
             Got::Nothing if left.is_zero() => return Err("it did not get ready in time".to_owned()),
             _ => {}
@@ -142,23 +127,15 @@ fn read_answers(device: &Arc<Device>, worker: WorkerId, inbox: &mut Inbox) -> Re
                     device.finish(worker, CallId(call), answer, true)?;
                 }
                 FromWorker::Failed { call, fault } => {
-                    device.finish(
-                        worker,
-                        CallId(call),
-                        |call, _| answers::failed(call, &fault),
-                        false,
-                    )?;
+                    device.finish(worker, CallId(call), |call, _| answers::failed(call, &fault), false)?;
                 }
                 // Turns are not in use on devices with one worker at a time per core.
                 FromWorker::Yielded { .. } => {}
                 other => return Err(format!("it sent {other:?}")),
             }
         }
-        let got = inbox.wait(
-            device.spin(),
-            (!flushed).then_some(retry),
-            Some(std::os::fd::AsFd::as_fd(&nudge)),
-        );
+        let got =
+            inbox.wait(device.spin(), (!flushed).then_some(retry), Some(std::os::fd::AsFd::as_fd(&nudge)));
         if got.map_err(|e| e.to_string())? == Got::Closed {
             return Ok(());
         }

@@ -77,19 +77,11 @@ fn converse(worker: &mut Started, module: &Judged) -> Result<Result<Compiled, Re
                     return Ok(Err(refusal(Code::InvalidArgument, fault.message)));
                 }
                 FromWorker::Compiled { job: JOB, module } => {
-                    let fd = control::recv(&worker.control, JOB, 1)
-                        .map_err(|e| text(&e))?
-                        .remove(0);
+                    let fd = control::recv(&worker.control, JOB, 1).map_err(|e| text(&e))?.remove(0);
                     let code = memfd::judge_sealed(fd, MAX_CODE_BYTES).map_err(|e| text(&e))?;
                     let fingerprint = fingerprint.ok_or("it compiled before it said hello")?;
-                    let info = CodeInfo {
-                        kernels: module.kernels,
-                    };
-                    return Ok(Ok(Compiled {
-                        code,
-                        fingerprint,
-                        info,
-                    }));
+                    let info = CodeInfo { kernels: module.kernels };
+                    return Ok(Ok(Compiled { code, fingerprint, info }));
                 }
                 other => return Err(format!("it sent {other:?}")),
             }

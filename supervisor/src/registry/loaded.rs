@@ -73,18 +73,8 @@ impl Loaded {
                 .map_err(|e| internal("the machine code is missing; add the function again", e))
         });
         let modules = modules.collect::<Result<Vec<_>, _>>()?;
-        let install = Install {
-            modules: modules.len() as u32,
-            weight_bytes: self.weight_bytes.clone(),
-        };
-        Ok((
-            install,
-            Parts {
-                config,
-                weights,
-                modules,
-            },
-        ))
+        let install = Install { modules: modules.len() as u32, weight_bytes: self.weight_bytes.clone() };
+        Ok((install, Parts { config, weights, modules }))
     }
 
     fn packed_weights(&self, state: &StateDir) -> Result<&Judged, Refusal> {
@@ -92,15 +82,10 @@ impl Loaded {
             return Ok(weights);
         }
         let failed = |e: &dyn std::fmt::Display| internal("cannot pack the weights", e);
-        let layout = self
-            .blueprint
-            .weight_layout(&self.weight_bytes)
-            .map_err(|e| failed(&e))?;
+        let layout = self.blueprint.weight_layout(&self.weight_bytes).map_err(|e| failed(&e))?;
         let packed = memfd::sealed_from("pappus-weights", layout.total, |memfd| {
             for (weight, offset) in self.record.weights.iter().zip(&layout.offsets) {
-                let mut blob = state
-                    .open_blob(self.owner, weight.sha256)
-                    .map_err(std::io::Error::other)?;
+                let mut blob = state.open_blob(self.owner, weight.sha256).map_err(std::io::Error::other)?;
                 std::io::Seek::seek(memfd, std::io::SeekFrom::Start(*offset))?;
                 std::io::copy(&mut blob, memfd)?;
             }
@@ -143,8 +128,7 @@ impl LoadedCache {
     pub fn get(&self, owner: Tenant, name: &str) -> Option<Arc<Loaded>> {
         let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
         let slot = slots.get(&owner)?.get(name)?;
-        slot.used
-            .store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        slot.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         Some(slot.function.clone())
     }
 
@@ -158,13 +142,8 @@ impl LoadedCache {
     ) -> Arc<Loaded> {
         let plans = {
             let mut all = self.plans.lock().unwrap_or_else(|e| e.into_inner());
-            let bounds = CacheBounds {
-                plans: MAX_PLANS,
-                bytes: MAX_PLAN_BYTES,
-            };
-            all.entry(owner)
-                .or_insert_with(|| Arc::new(Mutex::new(PlanCache::new(bounds))))
-                .clone()
+            let bounds = CacheBounds { plans: MAX_PLANS, bytes: MAX_PLAN_BYTES };
+            all.entry(owner).or_insert_with(|| Arc::new(Mutex::new(PlanCache::new(bounds)))).clone()
         };
         let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
         if let Some(slot) = slots.get(&owner).and_then(|names| names.get(&record.name))
@@ -186,10 +165,7 @@ impl LoadedCache {
             record: record.clone(),
         });
         let used = AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed));
-        let slot = Slot {
-            function: function.clone(),
-            used,
-        };
+        let slot = Slot { function: function.clone(), used };
         slots.entry(owner).or_default().insert(record.name.clone(), slot);
         function
     }
@@ -198,18 +174,13 @@ impl LoadedCache {
     pub fn remove(&self, owner: Tenant, name: &str) -> Option<Arc<Loaded>> {
         let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
         let slot = slots.get_mut(&owner)?.remove(name)?;
-        slot.function
-            .plans
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .remove_function(slot.function.id);
+        slot.function.plans.lock().unwrap_or_else(|e| e.into_inner()).remove_function(slot.function.id);
         Some(slot.function)
     }
 
     fn evict(slots: &mut HashMap<Tenant, HashMap<String, Slot>>) {
-        let all = slots
-            .iter()
-            .flat_map(|(owner, names)| names.iter().map(move |(name, slot)| (owner, name, slot)));
+        let all =
+            slots.iter().flat_map(|(owner, names)| names.iter().map(move |(name, slot)| (owner, name, slot)));
         let oldest = all.min_by_key(|(.., slot)| slot.used.load(Ordering::Relaxed));
         let Some((owner, name)) = oldest.map(|(owner, name, _)| (*owner, name.clone())) else {
             return;

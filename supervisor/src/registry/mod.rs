@@ -5,8 +5,10 @@
 //! - [`index`]: all records in memory, and which blobs they need.
 //! - [`compile`]: one-shot compiling workers.
 //! - [`registration`]: adding and removing modules and functions.
+//! - `admission`: what a registration must fulfil.
 //! - [`loaded`]: functions ready to invoke: parsed, planned, with what a worker needs to install them.
 
+mod admission;
 pub mod compile;
 pub mod index;
 pub mod loaded;

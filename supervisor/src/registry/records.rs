@@ -134,19 +134,27 @@ pub struct FunctionRecord {
     pub modules: Box<[FunctionModule]>,
     /// In the blueprint's order.
     pub weights: Box<[Weight]>,
+    /// Names of its inputs.
+    pub inputs: Box<[Box<str>]>,
+    /// Its outputs.
+    pub outputs: Box<[Output]>,
+}
+
+/// An output of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// The buffer.
+    pub name: Box<str>,
+    /// Element type, if the blueprint gives one.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub dtype: Box<str>,
 }
 
 impl FunctionRecord {
     /// Every blob it needs.
     pub fn blobs(&self) -> impl Iterator<Item = Hash> + '_ {
-        let modules = self
-            .modules
-            .iter()
-            .flat_map(|m| m.variants.iter())
-            .map(|v| v.sha256);
-        std::iter::once(self.config)
-            .chain(modules)
-            .chain(self.weights.iter().map(|w| w.sha256))
+        let modules = self.modules.iter().flat_map(|m| m.variants.iter()).map(|v| v.sha256);
+        std::iter::once(self.config).chain(modules).chain(self.weights.iter().map(|w| w.sha256))
     }
 }
 

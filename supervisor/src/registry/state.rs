@@ -97,18 +97,12 @@ impl StateDir {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(StateError::Locked(root.to_owned())),
             Err(e) => return Err(failed("lock", &lock_path)(e.into())),
         }
-        let state = Self {
-            root: root.to_owned(),
-            _lock: lock,
-        };
+        let state = Self { root: root.to_owned(), _lock: lock };
         let version = root.join("VERSION");
         match fs::read_to_string(&version) {
             Ok(found) if found == VERSION => {}
             Ok(found) => {
-                return Err(StateError::Version {
-                    path: root.to_owned(),
-                    found,
-                });
+                return Err(StateError::Version { path: root.to_owned(), found });
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 state.write(&version, VERSION.as_bytes())?
@@ -128,15 +122,11 @@ impl StateDir {
     }
 
     fn code_path(&self, tenant: Tenant, hash: Hash, fingerprint: &str) -> PathBuf {
-        self.tenant(tenant)
-            .join("code")
-            .join(format!("{hash}.{fingerprint}"))
+        self.tenant(tenant).join("code").join(format!("{hash}.{fingerprint}"))
     }
 
     fn record_path(&self, tenant: Tenant, kind: Kind, name: &str) -> PathBuf {
-        self.tenant(tenant)
-            .join(kind.folder())
-            .join(format!("{name}.json"))
+        self.tenant(tenant).join(kind.folder()).join(format!("{name}.json"))
     }
 
     /// Makes `path` hold `content`, all of it or nothing, surviving a crash right after.
@@ -174,9 +164,7 @@ impl StateDir {
     fn publish(&self, temporary: &Path, path: &Path) -> Result<(), StateError> {
         fs::rename(temporary, path).map_err(failed("rename", path))?;
         match path.parent() {
-            Some(parent) => File::open(parent)
-                .and_then(|dir| dir.sync_all())
-                .map_err(failed("sync", parent)),
+            Some(parent) => File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed("sync", parent)),
             None => Ok(()),
         }
     }
@@ -264,16 +252,12 @@ impl StateDir {
         let path = self.record_path(tenant, kind, name);
         fs::remove_file(&path).map_err(failed("remove", &path))?;
         let folder = self.tenant(tenant).join(kind.folder());
-        File::open(&folder)
-            .and_then(|dir| dir.sync_all())
-            .map_err(failed("sync", &folder))
+        File::open(&folder).and_then(|dir| dir.sync_all()).map_err(failed("sync", &folder))
     }
 
     /// Tenants that have anything here.
     pub fn tenants(&self) -> Vec<Tenant> {
-        list(&self.root.join("tenants"))
-            .filter_map(|(name, _)| name.parse().ok())
-            .collect()
+        list(&self.root.join("tenants")).filter_map(|(name, _)| name.parse().ok()).collect()
     }
 
     /// All records of one kind. One that does not read is set aside as `*.corrupt` and logged: what is
@@ -306,10 +290,7 @@ impl StateDir {
         for sub in ["blobs", "code", "functions", "modules"] {
             for (name, path) in list(&folder.join(sub)) {
                 let unneeded = matches!(sub, "blobs" | "code")
-                    && !name
-                        .get(..64)
-                        .and_then(|hex| hex.parse().ok())
-                        .is_some_and(&needed);
+                    && !name.get(..64).and_then(|hex| hex.parse().ok()).is_some_and(&needed);
                 if name.ends_with(".tmp") || unneeded {
                     let _ = fs::remove_file(path);
                 }
@@ -355,10 +336,7 @@ mod tests {
     use super::*;
 
     fn module(name: &str) -> ModuleRecord {
-        ModuleRecord {
-            name: name.to_owned(),
-            variants: vec![],
-        }
+        ModuleRecord { name: name.to_owned(), variants: vec![] }
     }
 
     #[test]
@@ -369,10 +347,7 @@ mod tests {
         drop(first);
         drop(StateDir::open(dir.path()).unwrap());
         fs::write(dir.path().join("VERSION"), "pappus-state 9\n").unwrap();
-        assert!(matches!(
-            StateDir::open(dir.path()),
-            Err(StateError::Version { .. })
-        ));
+        assert!(matches!(StateDir::open(dir.path()), Err(StateError::Version { .. })));
     }
 
     #[test]
@@ -381,10 +356,7 @@ mod tests {
         let state = StateDir::open(dir.path()).unwrap();
         let (hash, bytes) = state.put_blob(1, &b"abc"[..]).unwrap();
         assert_eq!(bytes, 3);
-        assert_eq!(
-            hash.to_string(),
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
+        assert_eq!(hash.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert_eq!(state.read_blob(1, hash).unwrap(), b"abc");
         assert!(state.open_blob(2, hash).is_err());
     }
@@ -395,18 +367,13 @@ mod tests {
         let state = StateDir::open(dir.path()).unwrap();
         let (keep, _) = state.put_blob(1, &b"keep"[..]).unwrap();
         let (lose, _) = state.put_blob(1, &b"lose"[..]).unwrap();
-        state
-            .put_code(1, lose, "f", &b"code"[..], &CodeInfo { kernels: vec![] })
-            .unwrap();
+        state.put_code(1, lose, "f", &b"code"[..], &CodeInfo { kernels: vec![] }).unwrap();
         state.put_module(1, &module("good")).unwrap();
         let folder = dir.path().join("tenants/1/modules");
         fs::write(folder.join("bad.json"), "{").unwrap();
         fs::write(folder.join("good.json.3.tmp"), "half").unwrap();
-        let names: Vec<_> = state
-            .records::<ModuleRecord>(1, Kind::Module)
-            .into_iter()
-            .map(|m| m.name)
-            .collect();
+        let names: Vec<_> =
+            state.records::<ModuleRecord>(1, Kind::Module).into_iter().map(|m| m.name).collect();
         assert_eq!(names, ["good"]);
         assert!(folder.join("bad.json.corrupt").exists());
         state.collect_garbage(1, |hash| hash == keep);

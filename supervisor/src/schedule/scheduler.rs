@@ -173,13 +173,8 @@ const INDEX_BITS: u32 = 24;
 impl<C: Clone> Scheduler<C> {
     /// A device with `workers` places, all absent, of `lanes` lanes each (at most 64).
     pub fn new(workers: usize, lanes: u32) -> Self {
-        let absent = || Worker {
-            generation: 0,
-            state: State::Absent,
-            busy: 0,
-            bound_ns: 0,
-            idle_since_ns: 0,
-        };
+        let absent =
+            || Worker { generation: 0, state: State::Absent, busy: 0, bound_ns: 0, idle_since_ns: 0 };
         Self {
             workers: (0..workers).map(|_| absent()).collect(),
             lanes: lanes.min(64),
@@ -238,11 +233,7 @@ impl<C: Clone> Scheduler<C> {
         &mut self,
         now_ns: u64,
         call: C,
-        Terms {
-            domain,
-            bytes,
-            deadline_ns,
-        }: Terms,
+        Terms { domain, bytes, deadline_ns }: Terms,
         limits: Limits,
         actions: &mut Vec<Action<C>>,
     ) -> Result<CallId, Full> {
@@ -257,14 +248,7 @@ impl<C: Clone> Scheduler<C> {
         }
         let serial = self.next_serial;
         self.next_serial += 1;
-        let entry = Entry {
-            call,
-            serial,
-            domain,
-            bytes,
-            deadline_ns,
-            place: Place::Queued,
-        };
+        let entry = Entry { call, serial, domain, bytes, deadline_ns, place: Place::Queued };
         let id = CallId((serial << INDEX_BITS) | self.calls.insert(entry) as u64);
         self.deadlines.insert(deadline_ns, id);
         self.queued += 1;
@@ -298,12 +282,7 @@ impl<C: Clone> Scheduler<C> {
             w.state == State::Bound(domain) && w.busy.count_ones() < self.lanes && !self.must_leave(now_ns, w)
         });
         own.max_by_key(|(_, w)| w.busy.count_ones())
-            .or_else(|| {
-                self.workers
-                    .iter()
-                    .enumerate()
-                    .find(|(_, w)| w.state == State::Free)
-            })
+            .or_else(|| self.workers.iter().enumerate().find(|(_, w)| w.state == State::Free))
             .map(|(id, _)| id)
     }
 
@@ -326,21 +305,11 @@ impl<C: Clone> Scheduler<C> {
         let lane = place.busy.trailing_ones();
         place.busy |= 1 << lane;
         let entry = &mut self.calls[index];
-        entry.place = Place::Running {
-            worker,
-            lane,
-            overdue: false,
-        };
+        entry.place = Place::Running { worker, lane, overdue: false };
         self.queued -= 1;
         self.queued_bytes -= entry.bytes;
         let (generation, call) = (place.generation, entry.call.clone());
-        actions.push(Action::Start {
-            worker,
-            generation,
-            lane,
-            id,
-            call,
-        });
+        actions.push(Action::Start { worker, generation, lane, id, call });
     }
 
     /// Replaces idle workers of other domains, as many as are needed and not coming already; the one
@@ -349,11 +318,7 @@ impl<C: Clone> Scheduler<C> {
         let coming = self.workers.iter().filter(|w| w.state == State::Absent).count();
         let wanted = self.homeless.len() + usize::from(!self.waiting.is_empty());
         for nth in coming..wanted {
-            let patience_ns = if nth < self.homeless.len() {
-                0
-            } else {
-                RESIDENCY_NS
-            };
+            let patience_ns = if nth < self.homeless.len() { 0 } else { RESIDENCY_NS };
             let idle = self.workers.iter().enumerate().filter(|(_, w)| {
                 matches!(w.state, State::Bound(_))
                     && w.busy == 0
@@ -457,13 +422,7 @@ impl<C: Clone> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         let place = &mut self.workers[worker];
-        *place = Worker {
-            generation,
-            state: State::Free,
-            busy: 0,
-            bound_ns: now_ns,
-            idle_since_ns: now_ns,
-        };
+        *place = Worker { generation, state: State::Free, busy: 0, bound_ns: now_ns, idle_since_ns: now_ns };
         self.feed(now_ns, worker, actions);
     }
 
@@ -479,9 +438,7 @@ impl<C: Clone> Scheduler<C> {
             .map(|(index, _)| index)
             .collect();
         let entries = lost.into_iter().map(|index| self.forget(index));
-        entries
-            .map(|e| (e.call, matches!(e.place, Place::Running { overdue: true, .. })))
-            .collect()
+        entries.map(|e| (e.call, matches!(e.place, Place::Running { overdue: true, .. }))).collect()
     }
 
     /// `worker` finished a call; returns it, unless the worker lies.
@@ -543,31 +500,16 @@ impl<C: Clone> Scheduler<C> {
                     actions.push(Action::Expired(call));
                 }
                 // First the worker may answer by itself; the second time patience is over.
-                Place::Running {
-                    worker,
-                    lane,
-                    overdue: false,
-                } => {
+                Place::Running { worker, lane, overdue: false } => {
                     let entry = &mut self.calls[index];
-                    entry.place = Place::Running {
-                        worker,
-                        lane,
-                        overdue: true,
-                    };
+                    entry.place = Place::Running { worker, lane, overdue: true };
                     entry.deadline_ns = entry.deadline_ns.saturating_add(DEADLINE_GRACE_NS);
                     self.deadlines.insert(entry.deadline_ns, id);
                 }
-                Place::Running {
-                    worker,
-                    overdue: true,
-                    ..
-                } => {
+                Place::Running { worker, overdue: true, .. } => {
                     // Its place takes no more calls until a fresh process is ready.
                     self.unbind(worker);
-                    actions.push(Action::Kill {
-                        worker,
-                        generation: self.workers[worker].generation,
-                    });
+                    actions.push(Action::Kill { worker, generation: self.workers[worker].generation });
                 }
             }
         }

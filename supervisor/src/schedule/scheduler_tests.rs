@@ -6,10 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const LIMITS: Limits = Limits {
-    calls: 1000,
-    bytes: 1 << 20,
-};
+const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const ALICE: Domain = Domain { owner: 1, caller: 1 };
 const BOB: Domain = Domain { owner: 2, caller: 2 };
 const MS: u64 = 1_000_000;
@@ -23,11 +20,7 @@ struct Bench {
 
 impl Bench {
     fn new(workers: usize, lanes: u32) -> Self {
-        let mut bench = Self {
-            scheduler: Scheduler::new(workers, lanes),
-            actions: Vec::new(),
-            now: 0,
-        };
+        let mut bench = Self { scheduler: Scheduler::new(workers, lanes), actions: Vec::new(), now: 0 };
         for worker in 0..workers {
             bench.ready(worker);
         }
@@ -35,28 +28,16 @@ impl Bench {
     }
 
     fn ready(&mut self, worker: WorkerId) {
-        self.scheduler
-            .worker_ready(self.now, worker, 1, &mut self.actions);
+        self.scheduler.worker_ready(self.now, worker, 1, &mut self.actions);
     }
 
     fn submit(&mut self, call: u64, domain: Domain) -> CallId {
-        self.scheduler
-            .submit(
-                self.now,
-                call,
-                domain,
-                1,
-                self.now + 1000 * MS,
-                LIMITS,
-                &mut self.actions,
-            )
-            .unwrap()
+        let terms = Terms { domain, bytes: 1, deadline_ns: self.now + 1000 * MS };
+        self.scheduler.submit(self.now, call, terms, LIMITS, &mut self.actions).unwrap()
     }
 
     fn finish(&mut self, worker: WorkerId, id: CallId) {
-        self.scheduler
-            .finished(self.now, worker, id, &mut self.actions)
-            .unwrap();
+        self.scheduler.finished(self.now, worker, id, &mut self.actions).unwrap();
     }
 
     fn expect(&mut self, words: &str) {
@@ -67,9 +48,7 @@ impl Bench {
 
 fn short(action: &Action<u64>) -> String {
     match action {
-        Action::Start {
-            worker, lane, call, ..
-        } => format!("{call} on {worker}.{lane}"),
+        Action::Start { worker, lane, call, .. } => format!("{call} on {worker}.{lane}"),
         Action::Expired(call) => format!("{call} expired"),
         Action::Kill { worker, .. } => format!("kill {worker}"),
         Action::Replace { worker, .. } => format!("replace {worker}"),
@@ -147,10 +126,7 @@ fn waiting_calls_expire_and_overdue_ones_cost_their_worker() {
     b.now = 1000 * MS;
     b.scheduler.expire(b.now, &mut b.actions);
     b.expect("1 on 0.0, 2 expired");
-    assert_eq!(
-        b.scheduler.next_deadline_ns(),
-        Some(1000 * MS + DEADLINE_GRACE_NS)
-    );
+    assert_eq!(b.scheduler.next_deadline_ns(), Some(1000 * MS + DEADLINE_GRACE_NS));
     b.now += DEADLINE_GRACE_NS;
     b.scheduler.expire(b.now, &mut b.actions);
     b.expect("kill 0");
@@ -165,21 +141,10 @@ fn waiting_calls_expire_and_overdue_ones_cost_their_worker() {
 fn liars_and_strangers_get_nothing() {
     let mut b = Bench::new(2, 1);
     let id = b.submit(1, ALICE);
-    assert!(
-        b.scheduler.finished(0, 1, id, &mut b.actions).is_none(),
-        "not that worker's call"
-    );
-    assert!(
-        b.scheduler
-            .finished(0, 0, CallId(id.0 ^ 1), &mut b.actions)
-            .is_none(),
-        "no such call"
-    );
+    assert!(b.scheduler.finished(0, 1, id, &mut b.actions).is_none(), "not that worker's call");
+    assert!(b.scheduler.finished(0, 0, CallId(id.0 ^ 1), &mut b.actions).is_none(), "no such call");
     b.finish(0, id);
-    assert!(
-        b.scheduler.finished(0, 0, id, &mut b.actions).is_none(),
-        "answered already"
-    );
+    assert!(b.scheduler.finished(0, 0, id, &mut b.actions).is_none(), "answered already");
 }
 
 #[test]
@@ -187,17 +152,7 @@ fn a_full_queue_says_so() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
     let mut full = |limits| {
-        b.scheduler.submit(
-            0,
-            9,
-            Terms {
-                domain: ALICE,
-                bytes: 10,
-                deadline_ns: 1,
-            },
-            limits,
-            &mut b.actions,
-        )
+        b.scheduler.submit(0, 9, Terms { domain: ALICE, bytes: 10, deadline_ns: 1 }, limits, &mut b.actions)
     };
     assert_eq!(full(Limits { calls: 0, bytes: 100 }), Err(Full::Calls(0)));
     assert_eq!(full(Limits { calls: 1, bytes: 9 }), Err(Full::Bytes(0)));
@@ -242,42 +197,24 @@ impl Model {
     fn apply(&mut self, actions: &mut Vec<Action<u64>>) {
         for action in actions.drain(..) {
             match action {
-                Action::Start {
-                    worker,
-                    lane,
-                    id,
-                    call,
-                    ..
-                } => {
+                Action::Start { worker, lane, id, call, .. } => {
                     assert!(self.open.contains(&call), "{call} started but not open");
-                    assert!(
-                        self.present.contains(&worker),
-                        "{call} started on an absent worker"
-                    );
+                    assert!(self.present.contains(&worker), "{call} started on an absent worker");
                     let domain = self.domain_of[&call];
                     assert_eq!(
                         *self.serves.entry(worker).or_insert(domain),
                         domain,
                         "a worker of two domains"
                     );
-                    assert!(
-                        !self.running.values().any(|(w, l, _)| (*w, *l) == (worker, lane)),
-                        "lane taken"
-                    );
-                    assert!(
-                        self.running.insert(call, (worker, lane, id)).is_none(),
-                        "{call} started twice"
-                    );
+                    assert!(!self.running.values().any(|(w, l, _)| (*w, *l) == (worker, lane)), "lane taken");
+                    assert!(self.running.insert(call, (worker, lane, id)).is_none(), "{call} started twice");
                 }
                 Action::Expired(call) => {
                     assert!(!self.running.contains_key(&call));
                     assert!(self.open.remove(&call), "{call} ended twice");
                 }
                 Action::Replace { worker, .. } => {
-                    assert!(
-                        !self.running.values().any(|(w, ..)| *w == worker),
-                        "a busy worker replaced"
-                    );
+                    assert!(!self.running.values().any(|(w, ..)| *w == worker), "a busy worker replaced");
                     self.present.remove(&worker);
                 }
                 Action::Kill { worker, .. } => {

@@ -99,9 +99,7 @@ impl Connection {
             let Some((bytes, passed)) = received else {
                 return Ok(());
             };
-            decoder
-                .feed(&buffer[..bytes], passed)
-                .map_err(|e| e.to_string())?;
+            decoder.feed(&buffer[..bytes], passed).map_err(|e| e.to_string())?;
         }
     }
 
@@ -110,9 +108,9 @@ impl Connection {
         loop {
             self.stream.readable().await.map_err(|e| e.to_string())?;
             let mut passed = Vec::new();
-            let received = self.stream.try_io(Interest::READABLE, || {
-                Ok(fds::recv(self.stream.as_fd(), buffer, &mut passed)?)
-            });
+            let received = self
+                .stream
+                .try_io(Interest::READABLE, || Ok(fds::recv(self.stream.as_fd(), buffer, &mut passed)?));
             match received {
                 Ok(fds::Received { bytes: 0, .. }) => return Ok(None),
                 Ok(received) => return Ok(Some((received.bytes, passed))),
@@ -142,10 +140,7 @@ impl Connection {
             return Err("does not take a greeting".to_owned());
         }
         match answer == Greeting::NONE {
-            true => Err(format!(
-                "speaks versions {} to {} only",
-                theirs.lowest, theirs.highest
-            )),
+            true => Err(format!("speaks versions {} to {} only", theirs.lowest, theirs.highest)),
             false => Ok(true),
         }
     }
@@ -193,8 +188,7 @@ impl Connection {
     }
 
     fn answer(&self, id: u64, outcome: Result<Response, Refusal>) {
-        self.replies
-            .send(id, outcome.unwrap_or_else(|error| Response::Error(*error)));
+        self.replies.send(id, outcome.unwrap_or_else(|error| Response::Error(*error)));
     }
 
     async fn invoke(self: Arc<Self>, id: u64, message: v1::Invoke, passed: Vec<OwnedFd>) {
@@ -242,11 +236,8 @@ impl Connection {
             .collect::<Result<Vec<_>, _>>()
             .and_then(|descriptors| invoke::prepare(self, id, message, descriptors, function, arrived_ns))
             .and_then(|prepared| {
-                let accepted = prepared
-                    .device
-                    .submit(prepared.call.clone(), prepared.inline_bytes)?;
-                self.replies
-                    .accepted(id, &prepared.device, accepted, &prepared.call);
+                let accepted = prepared.device.submit(prepared.call.clone(), prepared.inline_bytes)?;
+                self.replies.accepted(id, &prepared.device, accepted, &prepared.call);
                 Ok(())
             });
         if let Err(error) = outcome {
@@ -279,10 +270,7 @@ impl Connection {
 
     fn open_arena(&self, mut passed: Vec<OwnedFd>) -> Result<Response, Refusal> {
         let fd = passed.pop().ok_or_else(|| {
-            refusal(
-                Code::InvalidArgument,
-                "the arena's memfd did not come with the request",
-            )
+            refusal(Code::InvalidArgument, "the arena's memfd did not come with the request")
         })?;
         let memfd = memfd::judge_arena(fd, MAX_ARENA_BYTES)
             .map_err(|e| refusal(Code::InvalidArgument, e.to_string()))?;
@@ -293,14 +281,8 @@ impl Connection {
             );
             return Err(refusal(Code::ResourceExhausted, why));
         }
-        let arena = Arc::new(Arena {
-            id: self.server.next_arena(),
-            memfd,
-        });
-        let opened = v1::ArenaOpened {
-            arena: arena.id,
-            bytes: arena.memfd.bytes(),
-        };
+        let arena = Arc::new(Arena { id: self.server.next_arena(), memfd });
+        let opened = v1::ArenaOpened { arena: arena.id, bytes: arena.memfd.bytes() };
         arenas.insert(arena.id, arena);
         Ok(Response::Arena(opened))
     }
@@ -309,10 +291,7 @@ impl Connection {
         self.arenas()
             .remove(&id)
             .ok_or_else(|| refusal(Code::NotFound, format!("this connection has no arena {id}")))?;
-        self.server
-            .devices
-            .iter()
-            .for_each(|device| device.close_arena(id));
+        self.server.devices.iter().for_each(|device| device.close_arena(id));
         Ok(Response::Done(v1::Done {}))
     }
 
@@ -325,10 +304,7 @@ impl Connection {
             }
         }
         for id in std::mem::take(&mut *self.arenas()).into_keys() {
-            self.server
-                .devices
-                .iter()
-                .for_each(|device| device.close_arena(id));
+            self.server.devices.iter().for_each(|device| device.close_arena(id));
         }
         let this = self.clone();
         let released = requests::off_thread(move || {

@@ -55,16 +55,11 @@ pub fn prepare(
     arrived_ns: u64,
 ) -> Result<Prepared, Refusal> {
     let blueprint = &function.blueprint;
-    let mut gathered = Gathered {
-        descriptors,
-        ..Gathered::default()
-    };
+    let mut gathered = Gathered { descriptors, ..Gathered::default() };
     let name_of = |id: &pappus_blueprint::BufferId| blueprint.buffers()[id.index()].name.as_str();
 
-    if let Some(stranger) = request
-        .inputs
-        .iter()
-        .find(|i| blueprint.inputs().iter().all(|id| name_of(id) != i.name))
+    if let Some(stranger) =
+        request.inputs.iter().find(|i| blueprint.inputs().iter().all(|id| name_of(id) != i.name))
     {
         return Err(bad(format!(
             "`{}` is no input of this function; it has {}",
@@ -72,10 +67,8 @@ pub fn prepare(
             names(blueprint.inputs().iter().map(name_of))
         )));
     }
-    if let Some(stranger) = request
-        .outputs
-        .iter()
-        .find(|o| blueprint.outputs().iter().all(|id| name_of(id) != o.name))
+    if let Some(stranger) =
+        request.outputs.iter().find(|o| blueprint.outputs().iter().all(|id| name_of(id) != o.name))
     {
         return Err(bad(format!(
             "`{}` is no output of this function; it has {}",
@@ -95,11 +88,7 @@ pub fn prepare(
         input_bytes.push(bytes);
     }
     let words = gathered.read_words(blueprint, &input_bytes)?;
-    let sizes = Sizes {
-        inputs: &input_bytes,
-        weights: &function.weight_bytes,
-        words: &words,
-    };
+    let sizes = Sizes { inputs: &input_bytes, weights: &function.weight_bytes, words: &words };
     let plan = function
         .plans
         .lock()
@@ -127,10 +116,7 @@ pub fn prepare(
     let device = place(&connection.server.devices, plan.pool_bytes)?;
     let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
     let call = Call {
-        domain: Domain {
-            owner: function.owner,
-            caller: connection.tenant,
-        },
+        domain: Domain { owner: function.owner, caller: connection.tenant },
         plan,
         items: gathered.items,
         outputs: gathered.outputs,
@@ -144,11 +130,7 @@ pub fn prepare(
         asker: Asker::new(connection.replies.clone(), request_id),
         function,
     };
-    Ok(Prepared {
-        call: Arc::new(call),
-        device,
-        inline_bytes,
-    })
+    Ok(Prepared { call: Arc::new(call), device, inline_bytes })
 }
 
 /// When a request arrived.
@@ -158,11 +140,7 @@ pub fn arrival_ns() -> u64 {
 
 fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let list: Vec<_> = names.map(|name| format!("`{name}`")).collect();
-    if list.is_empty() {
-        "none".to_owned()
-    } else {
-        list.join(", ")
-    }
+    if list.is_empty() { "none".to_owned() } else { list.join(", ") }
 }
 
 /// The least loaded device whose workers have the memory.
@@ -192,10 +170,7 @@ impl Gathered {
             let (kind, source, offset, bytes) = match &item.source {
                 Some(Source::Inline(bytes)) => {
                     let offset = self.stage(bytes.len() as u64)?;
-                    self.inline.push(Inline {
-                        offset,
-                        bytes: Bytes::clone(bytes),
-                    });
+                    self.inline.push(Inline { offset, bytes: Bytes::clone(bytes) });
                     (Item::ARENA, STAGING_ARENA, offset, bytes.len() as u64)
                 }
                 Some(Source::Region(region)) => {
@@ -211,9 +186,7 @@ impl Gathered {
                 }
                 None => return Err(bad("an item has neither bytes nor a region nor a descriptor")),
             };
-            total = total
-                .checked_add(bytes)
-                .ok_or_else(|| bad("its items are larger than memory"))?;
+            total = total.checked_add(bytes).ok_or_else(|| bad("its items are larger than memory"))?;
             self.items.push(Item {
                 input: (position as u32).into(),
                 kind: kind.into(),
@@ -235,38 +208,24 @@ impl Gathered {
         let (arena, offset, room) = match output {
             None => (DISCARD, 0, bytes),
             Some(v1::Output { region: None, .. }) => (STAGING_ARENA, self.stage(bytes)?, bytes),
-            Some(v1::Output {
-                region: Some(region), ..
-            }) => {
+            Some(v1::Output { region: Some(region), .. }) => {
                 self.arena(connection, region)?;
                 if region.bytes < bytes {
-                    return Err(bad(format!(
-                        "it has {bytes} bytes, its region only {}",
-                        region.bytes
-                    )));
+                    return Err(bad(format!("it has {bytes} bytes, its region only {}", region.bytes)));
                 }
                 (region.arena, region.offset, bytes)
             }
         };
-        self.outputs.push(Target {
-            arena: arena.into(),
-            offset: offset.into(),
-            bytes: room.into(),
-        });
+        self.outputs.push(Target { arena: arena.into(), offset: offset.into(), bytes: room.into() });
         Ok(())
     }
 
     /// Room in the lane's staging range.
     fn stage(&mut self, bytes: u64) -> Result<u64, Refusal> {
         let offset = self.staged;
-        let end = offset
-            .checked_add(bytes)
-            .filter(|end| *end <= MAX_INLINE_BYTES)
-            .ok_or_else(|| {
-                bad(format!(
-                    "more than {MAX_INLINE_BYTES} inline bytes in one call: use an arena or a memfd"
-                ))
-            })?;
+        let end = offset.checked_add(bytes).filter(|end| *end <= MAX_INLINE_BYTES).ok_or_else(|| {
+            bad(format!("more than {MAX_INLINE_BYTES} inline bytes in one call: use an arena or a memfd"))
+        })?;
         self.staged = end.next_multiple_of(8);
         Ok(offset)
     }
@@ -278,10 +237,7 @@ impl Gathered {
             Some(arena) => arena,
             None => {
                 let arena = connection.arena(region.arena).ok_or_else(|| {
-                    bad(format!(
-                        "this connection has no arena {}: open one first",
-                        region.arena
-                    ))
+                    bad(format!("this connection has no arena {}: open one first", region.arena))
                 })?;
                 self.arenas.push(arena.clone());
                 arena
@@ -333,10 +289,7 @@ impl Gathered {
         let read = if item.kind.get() == Item::DESCRIPTOR {
             self.descriptors[source as usize].read_at(at, out)
         } else if source == STAGING_ARENA {
-            let held = self
-                .inline
-                .iter()
-                .find(|i| i.offset == item.offset.get() && !i.bytes.is_empty());
+            let held = self.inline.iter().find(|i| i.offset == item.offset.get() && !i.bytes.is_empty());
             if let Some(inline) = held {
                 let start = offset as usize;
                 out.copy_from_slice(&inline.bytes[start..start + out.len()]);
@@ -361,10 +314,7 @@ impl Gathered {
             .map(|t| (t.arena.get(), t.offset.get(), t.offset.get() + t.bytes.get()))
             .collect();
         outputs.sort_unstable();
-        if outputs
-            .windows(2)
-            .any(|pair| pair[0].0 == pair[1].0 && pair[1].1 < pair[0].2)
-        {
+        if outputs.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[1].1 < pair[0].2) {
             return Err(bad("two output regions overlap"));
         }
         let inputs = self
@@ -372,11 +322,8 @@ impl Gathered {
             .iter()
             .filter(|i| i.kind.get() == Item::ARENA && shared(i.source.get()) && i.bytes.get() > 0);
         for item in inputs {
-            let (arena, start, end) = (
-                item.source.get(),
-                item.offset.get(),
-                item.offset.get() + item.bytes.get(),
-            );
+            let (arena, start, end) =
+                (item.source.get(), item.offset.get(), item.offset.get() + item.bytes.get());
             // The last output that begins before this item ends is the only one that can reach into it.
             let before = outputs.partition_point(|output| (output.0, output.1) < (arena, end));
             if before > 0 && outputs[before - 1].0 == arena && outputs[before - 1].2 > start {
@@ -390,8 +337,6 @@ impl Gathered {
 fn check_range(offset: u64, bytes: u64, size: u64) -> Result<(), Refusal> {
     match offset.checked_add(bytes) {
         Some(end) if end <= size => Ok(()),
-        _ => Err(bad(format!(
-            "range {offset}+{bytes} lies outside its {size} bytes"
-        ))),
+        _ => Err(bad(format!("range {offset}+{bytes} lies outside its {size} bytes"))),
     }
 }

@@ -44,12 +44,8 @@ pub struct Server {
 /// Binds a socket path for whoever may reach its directory. A stale socket is replaced; a path that is
 /// something else, or that somebody listens on, is not touched.
 pub fn bind(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
-    let taken = |why: &str| {
-        std::io::Error::new(
-            std::io::ErrorKind::AddrInUse,
-            format!("{}: {why}", path.display()),
-        )
-    };
+    let taken =
+        |why: &str| std::io::Error::new(std::io::ErrorKind::AddrInUse, format!("{}: {why}", path.display()));
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => return Err(taken("is there and is no socket")),
         Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
@@ -129,9 +125,7 @@ impl Server {
         let mut outcome = Ok(());
         let changed = self.settings.send_if_modified(|settings| {
             let mut wanted = *settings;
-            outcome = change
-                .iter()
-                .try_for_each(|(name, value)| wanted.set(name, value));
+            outcome = change.iter().try_for_each(|(name, value)| wanted.set(name, value));
             let news = outcome.is_ok() && wanted != *settings;
             if news {
                 *settings = wanted;
@@ -143,12 +137,7 @@ impl Server {
             tracing::info!(?change, "settings changed");
             self.devices.iter().for_each(|device| device.reconfigure());
         }
-        Ok(self
-            .settings()
-            .values()
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect())
+        Ok(self.settings().values().into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
 
     /// A name for an arena, never used twice.
@@ -196,8 +185,6 @@ fn overflow_uid() -> u32 {
     static UID: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
     *UID.get_or_init(|| {
         let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
-        text.ok()
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(65534)
+        text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65534)
     })
 }

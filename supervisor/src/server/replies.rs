@@ -145,10 +145,7 @@ impl Replies {
     }
 
     fn close_locked(&self, unread: &mut Unread) {
-        *unread = Unread {
-            closed: true,
-            ..Unread::default()
-        };
+        *unread = Unread { closed: true, ..Unread::default() };
         // The reading side sees the end and cleans up.
         let _ = rustix::net::shutdown(self.stream.as_fd(), Shutdown::Both);
     }
@@ -172,11 +169,7 @@ impl Replies {
     /// A device accepted the invocation, which may be answered already.
     pub fn accepted(&self, request: u64, device: &Arc<Device>, id: CallId, call: &Arc<Call>) {
         if let Some(entry) = lock(&self.open).get_mut(&request) {
-            *entry = Open::Accepted {
-                device: device.clone(),
-                id,
-                call: call.clone(),
-            };
+            *entry = Open::Accepted { device: device.clone(), id, call: call.clone() };
         }
     }
 

@@ -17,9 +17,7 @@ use crate::registry::{Refusal, internal, refusal};
 pub async fn off_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|e| Err(internal("a request's work broke off", e)))
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(internal("a request's work broke off", e)))
 }
 
 /// Does what a request asks.
@@ -35,38 +33,34 @@ pub async fn handle(
             let connection = connection.clone();
             off_thread(move || put_blob(&connection, blob.inline, passed)).await
         }
-        Request::AddModule(module) => off_thread(move || registry.add_module(tenant, module))
-            .await
-            .map(Response::Module),
-        Request::RemoveModule(v1::Name { name }) => off_thread(move || registry.remove_module(tenant, &name))
-            .await
-            .map(|()| done()),
+        Request::AddModule(module) => {
+            off_thread(move || registry.add_module(tenant, module)).await.map(Response::Module)
+        }
+        Request::RemoveModule(v1::Name { name }) => {
+            off_thread(move || registry.remove_module(tenant, &name)).await.map(|()| done())
+        }
         Request::ListModules(_) => off_thread(move || Ok(registry.list_modules(tenant)))
             .await
             .map(|modules| Response::Modules(v1::ModuleList { modules })),
-        Request::ShowModule(v1::Name { name }) => off_thread(move || registry.show_module(tenant, &name))
-            .await
-            .map(Response::Module),
-        Request::AddFunction(function) => off_thread(move || registry.add_function(tenant, function))
-            .await
-            .map(Response::Function),
+        Request::ShowModule(v1::Name { name }) => {
+            off_thread(move || registry.show_module(tenant, &name)).await.map(Response::Module)
+        }
+        Request::AddFunction(function) => {
+            off_thread(move || registry.add_function(tenant, function)).await.map(Response::Function)
+        }
         Request::RemoveFunction(v1::Name { name }) => {
             let loaded = off_thread(move || registry.remove_function(tenant, &name)).await?;
             if let Some(function) = loaded {
-                connection
-                    .server
-                    .devices
-                    .iter()
-                    .for_each(|device| device.uninstall(function.id));
+                connection.server.devices.iter().for_each(|device| device.uninstall(function.id));
             }
             Ok(done())
         }
         Request::ListFunctions(_) => off_thread(move || Ok(registry.list_functions(tenant)))
             .await
             .map(|functions| Response::Functions(v1::FunctionList { functions })),
-        Request::ShowFunction(v1::Name { name }) => off_thread(move || registry.show_function(tenant, &name))
-            .await
-            .map(Response::Function),
+        Request::ShowFunction(v1::Name { name }) => {
+            off_thread(move || registry.show_function(tenant, &name)).await.map(Response::Function)
+        }
         Request::Status(_) => Ok(Response::Status(status(connection))),
         Request::Drain(_) => {
             admin_only(connection)?;
@@ -106,10 +100,7 @@ fn put_blob(connection: &Connection, inline: Bytes, mut passed: Vec<OwnedFd>) ->
     let (hash, bytes) = match passed.pop() {
         None => registry.put_blob(connection.tenant, &connection.handed, &inline[..])?,
         Some(_) if !inline.is_empty() => {
-            return Err(refusal(
-                Code::InvalidArgument,
-                "bytes and a descriptor: give one of them",
-            ));
+            return Err(refusal(Code::InvalidArgument, "bytes and a descriptor: give one of them"));
         }
         Some(fd) => {
             let held = memfd::judge_sealed(fd, MAX_BLOB_BYTES)
@@ -118,10 +109,7 @@ fn put_blob(connection: &Connection, inline: Bytes, mut passed: Vec<OwnedFd>) ->
             registry.put_blob(connection.tenant, &connection.handed, reader)?
         }
     };
-    Ok(Response::Blob(v1::BlobStored {
-        sha256: hash.0.to_vec().into(),
-        bytes,
-    }))
+    Ok(Response::Blob(v1::BlobStored { sha256: hash.0.to_vec().into(), bytes }))
 }
 
 fn status(connection: &Connection) -> v1::Status {
@@ -144,10 +132,6 @@ fn status(connection: &Connection) -> v1::Status {
         devices,
         functions: mine(functions, server.registry.list_functions(connection.tenant).len()),
         modules: mine(modules, server.registry.list_modules(connection.tenant).len()),
-        connections: if operator {
-            server.connections.load(Ordering::Relaxed) as u64
-        } else {
-            0
-        },
+        connections: if operator { server.connections.load(Ordering::Relaxed) as u64 } else { 0 },
     }
 }

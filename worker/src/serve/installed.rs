@@ -13,10 +13,7 @@ use crate::channels::read_whole;
 use crate::device::{Device, FunctionImage};
 
 /// Plans kept for each function.
-const PLANS: CacheBounds = CacheBounds {
-    plans: 64,
-    bytes: 16 << 20,
-};
+const PLANS: CacheBounds = CacheBounds { plans: 64, bytes: 16 << 20 };
 
 /// A function with everything that a call of it needs.
 pub(super) struct Installed<F> {
@@ -59,10 +56,7 @@ impl<D: Device> Functions<D> {
         match self.by_id.get_mut(&id) {
             Some(Ok(installed)) => Ok(installed),
             Some(Err(fault)) => Err(fault.clone()),
-            None => Err(Fault::new(
-                FaultCode::BadInvoke,
-                format!("function {id} is not installed here"),
-            )),
+            None => Err(Fault::new(FaultCode::BadInvoke, format!("function {id} is not installed here"))),
         }
     }
 }
@@ -98,11 +92,7 @@ fn load<D: Device>(
         }
         None => None,
     };
-    let image = FunctionImage {
-        blueprint: &blueprint,
-        modules: parts.map(Into::into).collect(),
-        weights,
-    };
+    let image = FunctionImage { blueprint: &blueprint, modules: parts.map(Into::into).collect(), weights };
     // Whatever a device calls it, to the caller it is a function that does not load.
     let function = device.load(image).map_err(|fault| refused(fault.message))?;
     Ok(Installed {

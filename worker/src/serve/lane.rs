@@ -103,11 +103,7 @@ impl Lane {
         }
         self.words.clear();
         self.words.extend(invoke.words.iter().map(|word| word.get()));
-        let sizes = Sizes {
-            inputs: &self.input_bytes,
-            weights: &installed.weight_bytes,
-            words: &self.words,
-        };
+        let sizes = Sizes { inputs: &self.input_bytes, weights: &installed.weight_bytes, words: &self.words };
         // One cache for each function: any number tells it from itself.
         let plan = installed.plans.get_or_plan(0, blueprint, &sizes);
         let plan = plan.map_err(|e| bad(e.to_string()))?;
@@ -147,11 +143,7 @@ impl Lane {
                     placement.bytes, target.bytes
                 )));
             }
-            self.outputs.push(CopyOut {
-                from: placement.offset,
-                bytes: placement.bytes,
-                ..*target
-            });
+            self.outputs.push(CopyOut { from: placement.offset, bytes: placement.bytes, ..*target });
         }
         Ok(())
     }

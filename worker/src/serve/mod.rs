@@ -22,11 +22,7 @@ use crate::{Channels, Error};
 /// Serves until the supervisor closes its pipe.
 pub fn run<D: Device>(channels: Channels, staging: &Judged, device: D) -> Result<(), Error> {
     let staging = Mapping::writable(staging).map_err(|e| Error::Staging(e.to_string()))?;
-    let Channels {
-        mut inbox,
-        outbox,
-        control,
-    } = channels;
+    let Channels { mut inbox, outbox, control } = channels;
     let mut server = Server {
         lanes: std::iter::repeat_with(Lane::default).take(device.lanes()).collect(),
         device,
@@ -213,10 +209,7 @@ impl<D: Device> Server<D> {
                 self.turn_ns += timings.execute_ns.get();
                 self.send(&FromWorker::Done { call, timings })
             }
-            Err(fault) => self.send(&FromWorker::Failed {
-                call,
-                fault: fault.as_ref(),
-            }),
+            Err(fault) => self.send(&FromWorker::Failed { call, fault: fault.as_ref() }),
         }
     }
 

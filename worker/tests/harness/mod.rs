@@ -57,8 +57,15 @@ impl Worker {
         let memfd = memfd::arena("arena", ARENA_BYTES).unwrap();
         let arena = Mapping::writable(&memfd).unwrap();
         arena.fill(0, ARENA_BYTES, UNTOUCHED).unwrap();
-        let mut worker =
-            Self { to: Outbox::new(to), from: Inbox::new(from), control: ours, staging: view, arena, thread, calls: 0 };
+        let mut worker = Self {
+            to: Outbox::new(to),
+            from: Inbox::new(from),
+            control: ours,
+            staging: view,
+            arena,
+            thread,
+            calls: 0,
+        };
         assert!(matches!(worker.answer(|m| matches!(m, FromWorker::Hello(_))), Some(true)));
         worker.lease(LEASE_BYTES);
         worker.open_arena(ARENA, &memfd);
@@ -75,8 +82,12 @@ impl Worker {
     }
 
     pub fn install(&mut self, function: u64, json: &str, code: &[u8], weights: &[&[u8]]) {
+        self.install_modules(function, json, &[code], weights);
+    }
+
+    pub fn install_modules(&mut self, function: u64, json: &str, codes: &[&[u8]], weights: &[&[u8]]) {
         let json = memfd::sealed("json", json.as_bytes()).unwrap();
-        let code = memfd::sealed("code", code).unwrap();
+        let codes: Vec<_> = codes.iter().map(|code| memfd::sealed("code", code).unwrap()).collect();
         let weight_bytes: Vec<u64> = weights.iter().map(|w| w.len() as u64).collect();
         let mut packed = Vec::new();
         for weight in weights {
@@ -88,10 +99,10 @@ impl Worker {
         if !weights.is_empty() {
             fds.push(packed.as_fd());
         }
-        fds.push(code.as_fd());
+        fds.extend(codes.iter().map(AsFd::as_fd));
         control::send(self.control.as_fd(), function, &fds).unwrap();
-        let install = Install { modules: 1, weight_bytes };
-        self.send(&ToWorker::Install { function, install });
+        let modules = codes.len() as u32;
+        self.send(&ToWorker::Install { function, install: Install { modules, weight_bytes } });
     }
 
     pub fn send(&mut self, message: &ToWorker<'_>) {
@@ -142,7 +153,11 @@ impl Worker {
     pub fn call(&mut self, function: u64, inputs: &[&[u8]], outputs: &[u64]) -> Result<Vec<Vec<u8>>, Fault> {
         let call = self.arena_call(function, inputs, outputs);
         self.invoke(&call)?;
-        Ok(call.outputs.iter().map(|target| self.read_arena(target.offset.get(), target.bytes.get())).collect())
+        Ok(call
+            .outputs
+            .iter()
+            .map(|target| self.read_arena(target.offset.get(), target.bytes.get()))
+            .collect())
     }
 
     pub fn arena_call<'a>(&self, function: u64, inputs: &[&[u8]], outputs: &[u64]) -> Call<'a> {
@@ -179,7 +194,13 @@ impl Worker {
 }
 
 pub fn item(input: u32, kind: u32, source: u64, offset: u64, bytes: u64) -> Item {
-    Item { input: input.into(), kind: kind.into(), source: source.into(), offset: offset.into(), bytes: bytes.into() }
+    Item {
+        input: input.into(),
+        kind: kind.into(),
+        source: source.into(),
+        offset: offset.into(),
+        bytes: bytes.into(),
+    }
 }
 
 pub fn target(arena: u64, offset: u64, bytes: u64) -> Target {

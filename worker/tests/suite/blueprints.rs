@@ -14,8 +14,11 @@ pub struct Blueprint<'a> {
 
 impl Blueprint<'_> {
     pub fn json(&self) -> String {
-        let buffers: Vec<_> =
-            self.buffers.iter().map(|(name, bytes)| format!(r#""{name}": {{"Absolute": {bytes}}}"#)).collect();
+        let buffers: Vec<_> = self
+            .buffers
+            .iter()
+            .map(|(name, bytes)| format!(r#""{name}": {{"Absolute": {bytes}}}"#))
+            .collect();
         format!(
             r#"{{"module_path": "probes", "kernels": {KERNELS}, "blueprint": {{
                 "inputs": {:?}, "weights": {:?}, "buffers": {{{}}}, "outputs": {:?}, "control_flow": [{}]}}}}"#,

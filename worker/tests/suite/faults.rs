@@ -144,9 +144,10 @@ pub fn a_function_that_does_not_load_says_why<T: UnderTest>() {
 
 pub fn unknown_functions_and_wrong_counts_are_refused<T: UnderTest>() {
     let mut worker = beside_a_good_one::<T>(&filling(8, &[launch("work", "")]));
-    let cases: [(u64, &[&[u8]], &[u64]); 5] =
-        [(9, &[], &[8]), (1, &[b"x"], &[8]), (1, &[], &[]), (1, &[], &[8, 8]), (1, &[], &[7])];
-    for (function, inputs, outputs) in cases {
+    let one: &[&[u8]] = &[b"x"];
+    for (function, inputs, outputs) in
+        [(9, &[][..], &[8][..]), (1, one, &[8]), (1, &[], &[]), (1, &[], &[8, 8]), (1, &[], &[7])]
+    {
         let fault = worker.call(function, inputs, outputs).unwrap_err();
         assert_eq!(fault.code, FaultCode::BadInvoke, "{fault}");
     }

@@ -180,7 +180,9 @@ pub fn arenas_come_and_go<T: UnderTest>() {
 
 pub fn bulk_copies_and_fills_are_exact<T: UnderTest>() {
     let numbers: Vec<u8> = (0..200).collect();
-    for (from, to, bytes) in [(0u64, 3, 40), (3, 0, 40), (0, 1, 100), (7, 90, 33), (5, 5, 31), (0, 16, 0), (9, 10, 1)] {
+    for (from, to, bytes) in
+        [(0u64, 3, 40), (3, 0, 40), (0, 1, 100), (7, 90, 33), (5, 5, 31), (0, 16, 0), (9, 10, 1)]
+    {
         let json = Blueprint {
             inputs: &["in"],
             weights: &[],
@@ -235,5 +237,42 @@ pub fn repeats_and_copies_follow_the_plan<T: UnderTest>() {
     worker.install(1, &json.json(), T::probes(), &[]);
     let expected = [16u64.to_le_bytes(), [3; 8]].concat();
     assert_eq!(worker.call(1, &[], &[16]).unwrap(), [expected]);
+    worker.end().unwrap();
+}
+
+pub fn modules_share_the_pool_and_nothing_else<T: UnderTest>() {
+    let json = Blueprint {
+        inputs: &[],
+        weights: &[],
+        buffers: &[("a", 8), ("b", 8), ("out", 8)],
+        outputs: &["a", "b", "out"],
+        steps: &[
+            launch("fill", &[ptr("out"), i64(7), i64(8)].join(",")),
+            launch("module_global", &ptr("a")),
+            launch("second", &ptr("b")),
+        ],
+    };
+    let json = json.json();
+    let kernels = &json[json.find("\"kernels\"").unwrap()..json.find("\"blueprint\"").unwrap()];
+    let json = json.replace(
+        kernels,
+        r#""kernels": [{"module_name": "x", "kernel_name": "fill"},
+        {"module_name": "x", "kernel_name": "module_global"},
+        {"module_name": "y", "kernel_name": "module_global", "alias": "second"}], "#,
+    );
+    let json = json.replace(
+        r#""module_path": "probes""#,
+        r#""modules": [{"module_name": "x", "path": "x"}, {"module_name": "y", "path": "y"}]"#,
+    );
+    let mut worker = T::worker();
+    worker.install_modules(1, &json, &[T::probes(), T::probes()], &[]);
+    for _ in 0..2 {
+        let seen = worker.call(1, &[], &[8, 8, 8]).unwrap();
+        assert_eq!(seen[0], seen[1], "each module has its own globals");
+        assert_eq!(seen[2], [7; 8]);
+    }
+    // One file for two modules is refused, not guessed.
+    worker.install(2, &json, T::probes(), &[]);
+    assert_eq!(worker.call(2, &[], &[8, 8, 8]).unwrap_err().code, FaultCode::Load);
     worker.end().unwrap();
 }

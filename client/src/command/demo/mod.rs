@@ -25,9 +25,9 @@ const HOT_CALLS: usize = 20;
 /// Far more than any call needs; a demo that hangs convinces nobody.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-const NEXT: &str = "\
-What to try next:
-  pappus-supervisor --socket /tmp/pappus.sock --state-dir /tmp/pappus-state --device cpu &
+/// Follows a line that puts this program into PATH.
+const NEXT: &str =
+    "  pappus-supervisor --socket /tmp/pappus.sock --state-dir /tmp/pappus-state --device cpu &
   export PAPPUS_SOCKET=/tmp/pappus.sock
   pappus function check kernels/configs/inference.json   what a function is made of
   pappus function add inference kernels/configs/inference.json
@@ -59,12 +59,11 @@ pub(crate) fn run(device: &str, folder: &Path, out: &mut dyn Write) -> Result<()
     supervisor.stop()?;
 
     if !wrong.is_empty() {
-        return Err(Failure::Failed(format!(
-            "wrong results from {}",
-            wrong.join(", ")
-        )));
+        return Err(Failure::Failed(format!("wrong results from {}", wrong.join(", "))));
     }
-    Ok(writeln!(out, "All results are right.\n\n{NEXT}")?)
+    let program = std::env::current_exe().unwrap_or_default();
+    let program = program.parent().unwrap_or(Path::new("")).display();
+    Ok(writeln!(out, "All results are right.\n\nWhat to try next:\n  export PATH={program}:$PATH\n{NEXT}")?)
 }
 
 /// What came of a workload.
@@ -87,9 +86,7 @@ fn register(client: &mut Client, supervisor: &Supervisor, workload: &Workload) -
 fn call(client: &mut Client, workload: &Workload) -> Result<Outcome> {
     let sizes = workload.inputs.iter().map(|(_, bytes)| bytes.len());
     let sizes = sizes.chain(workload.expected.iter().map(|expected| expected.bytes.len()));
-    let bytes = sizes
-        .map(|bytes| pappus_client::arena::aligned(bytes as u64))
-        .sum();
+    let bytes = sizes.map(|bytes| pappus_client::arena::aligned(bytes as u64)).sum();
     let mut arena = client.open_arena(bytes)?;
     let mut invocation = Invocation::new(workload.function).deadline(DEADLINE);
     for (name, bytes) in &workload.inputs {
@@ -108,10 +105,8 @@ fn call(client: &mut Client, workload: &Workload) -> Result<Outcome> {
         hot.push(client.invoke(&invocation)?.timings.unwrap_or_default());
     }
     hot.sort_unstable_by_key(|timings| timings.total_ns);
-    let outputs = regions
-        .into_iter()
-        .map(|region| arena.load(region))
-        .collect::<pappus_client::Result<_>>()?;
+    let outputs =
+        regions.into_iter().map(|region| arena.load(region)).collect::<pappus_client::Result<_>>()?;
     client.close_arena(arena)?;
     Ok(Outcome {
         device: first.device,

@@ -16,9 +16,7 @@ use crate::failure::{Failure, Result};
 pub(super) fn photo() -> Result<Vec<u8>> {
     let broken =
         |error: png::DecodingError| Failure::Failed(format!("the photograph in this program: {error}"));
-    let mut reader = Decoder::new(Cursor::new(photo::PNG))
-        .read_info()
-        .map_err(broken)?;
+    let mut reader = Decoder::new(Cursor::new(photo::PNG)).read_info().map_err(broken)?;
     let mut rgb = vec![0; (photo::WIDTH * photo::HEIGHT * 3) as usize];
     reader.next_frame(&mut rgb).map_err(broken)?;
     Ok(rgb)
@@ -94,9 +92,7 @@ mod tests {
         let path = dir.path().join("photo.png");
         let pixels = photo().unwrap();
         write(&path, (photo::WIDTH, photo::HEIGHT), ColorType::Rgb, &pixels).unwrap();
-        let mut reader = Decoder::new(Cursor::new(std::fs::read(&path).unwrap()))
-            .read_info()
-            .unwrap();
+        let mut reader = Decoder::new(Cursor::new(std::fs::read(&path).unwrap())).read_info().unwrap();
         let mut again = vec![0; pixels.len()];
         reader.next_frame(&mut again).unwrap();
         assert!(again == pixels);

@@ -77,10 +77,7 @@ impl Supervisor {
 
     /// The configuration of a function that comes with Pappus.
     pub(super) fn config(&self, function: &str) -> PathBuf {
-        self.folder
-            .path()
-            .join("configs")
-            .join(format!("{function}.json"))
+        self.folder.path().join("configs").join(format!("{function}.json"))
     }
 
     /// The same failure, or the death of the supervisor, if that is why.
@@ -103,10 +100,9 @@ impl Supervisor {
         match self.ended(STOP) {
             Some(status) if status.success() => Ok(()),
             Some(status) => Err(self.died(status)),
-            None => Err(Failure::Failed(format!(
-                "{PROGRAM} did not end within {} s of SIGTERM",
-                STOP.as_secs()
-            ))),
+            None => {
+                Err(Failure::Failed(format!("{PROGRAM} did not end within {} s of SIGTERM", STOP.as_secs())))
+            }
         }
     }
 
@@ -126,9 +122,7 @@ impl Supervisor {
         let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n  ");
-        Failure::Failed(format!(
-            "{PROGRAM} ended ({status}); its log ends with:\n  {last}"
-        ))
+        Failure::Failed(format!("{PROGRAM} ended ({status}); its log ends with:\n  {last}"))
     }
 }
 
@@ -143,10 +137,7 @@ impl Drop for Supervisor {
 /// The program beside this one, as cargo and packages install them; otherwise whatever PATH has.
 fn program() -> PathBuf {
     let beside = std::env::current_exe().map(|exe| exe.with_file_name(PROGRAM));
-    beside
-        .ok()
-        .filter(|path| path.exists())
-        .unwrap_or_else(|| PROGRAM.into())
+    beside.ok().filter(|path| path.exists()).unwrap_or_else(|| PROGRAM.into())
 }
 
 /// Writes configurations and modules so that the paths in the configurations hold.

@@ -42,10 +42,7 @@ fn matmul() -> Workload {
     Workload {
         function: "matmul",
         title: format!("matmul: A × Aᵀ, {MATMUL_SIDE}×{MATMUL_SIDE} i64"),
-        inputs: vec![
-            ("cfg", from_elements(&cfg::matmul(MATMUL_SIDE))),
-            ("A", from_elements(&a)),
-        ],
+        inputs: vec![("cfg", from_elements(&cfg::matmul(MATMUL_SIDE))), ("A", from_elements(&a))],
         expected: vec![Expected {
             output: "B",
             bytes: from_elements(&reference::mlops::matmul(&a)),
@@ -56,20 +53,14 @@ fn matmul() -> Workload {
 
 fn cnn() -> Workload {
     let side = CNN_SIDE as usize;
-    let (a, filter) = (
-        reference::mlops::counting(side, side),
-        reference::mlops::counting(5, 5),
-    );
+    let (a, filter) = (reference::mlops::counting(side, side), reference::mlops::counting(5, 5));
     Workload {
         function: "inference",
         title: format!(
             "inference: 5×5 convolution, ReLU, max-pool, {CNN_SIDE}×{CNN_SIDE} f32, {CNN_REPETITIONS} times"
         ),
         inputs: vec![
-            (
-                "cfg",
-                from_elements(&cfg::inference(CNN_SIDE, CNN_SIDE, CNN_REPETITIONS, 1)),
-            ),
+            ("cfg", from_elements(&cfg::inference(CNN_SIDE, CNN_SIDE, CNN_REPETITIONS, 1))),
             ("A", from_elements(&a)),
             ("B", from_elements(&filter)),
         ],
@@ -84,22 +75,11 @@ fn cnn() -> Workload {
 fn picture() -> Result<Workload> {
     let rgb = pictures::photo()?;
     let result = reference::vision::picture(&rgb, photo::WIDTH as usize);
-    let exact = |output, bytes| Expected {
-        output,
-        bytes,
-        tolerance: None,
-    };
+    let exact = |output, bytes| Expected { output, bytes, tolerance: None };
     Ok(Workload {
         function: "picture",
-        title: format!(
-            "picture: smooth, find edges, draw, {}×{} RGB",
-            photo::WIDTH,
-            photo::HEIGHT
-        ),
-        inputs: vec![
-            ("cfg", from_elements(&cfg::picture(photo::WIDTH, photo::HEIGHT))),
-            ("photo", rgb),
-        ],
+        title: format!("picture: smooth, find edges, draw, {}×{} RGB", photo::WIDTH, photo::HEIGHT),
+        inputs: vec![("cfg", from_elements(&cfg::picture(photo::WIDTH, photo::HEIGHT))), ("photo", rgb)],
         expected: vec![exact("drawing", result.drawing), exact("edges", result.edges)],
     })
 }
@@ -107,33 +87,21 @@ fn picture() -> Result<Workload> {
 impl Expected {
     /// Says how well `got` agrees; an error where it does not.
     pub(super) fn compare(&self, got: &[u8]) -> std::result::Result<String, String> {
+        if self.bytes == got {
+            return Ok("the same bits as plain Rust".into());
+        }
         let Some(tolerance) = self.tolerance else {
-            return match self
-                .bytes
-                .iter()
-                .zip(got)
-                .position(|(expected, got)| expected != got)
-            {
-                None if self.bytes.len() == got.len() => Ok("the same bits as plain Rust".into()),
-                at => Err(format!(
-                    "differs from plain Rust at byte {}",
-                    at.unwrap_or(got.len())
-                )),
-            };
+            let at = self.bytes.iter().zip(got).position(|(expected, got)| expected != got);
+            return Err(format!("differs from plain Rust at byte {}", at.unwrap_or(got.len())));
         };
         let (expected, got) = (to_elements::<f32>(&self.bytes), to_elements::<f32>(got));
         let pairs = expected.iter().zip(&got);
         let differences = pairs.map(|(expected, got)| (expected - got).abs() / expected.abs().max(1.0));
         // NaN must not pass, and `max` would skip it.
-        let worst = differences
-            .map(|next| if next.is_nan() { f32::INFINITY } else { next })
-            .fold(0.0, f32::max);
+        let worst =
+            differences.map(|next| if next.is_nan() { f32::INFINITY } else { next }).fold(0.0, f32::max);
         let verdict = format!("differs from plain Rust by at most {worst:.1e}, allowed {tolerance:.0e}");
-        if expected.len() == got.len() && worst <= tolerance {
-            Ok(verdict)
-        } else {
-            Err(verdict)
-        }
+        if expected.len() == got.len() && worst <= tolerance { Ok(verdict) } else { Err(verdict) }
     }
 }
 
@@ -143,25 +111,12 @@ mod tests {
 
     #[test]
     fn what_is_wrong_never_passes() {
-        let floats = Expected {
-            output: "D",
-            bytes: from_elements(&[1.0f32, 2.0]),
-            tolerance: Some(1e-5),
-        };
+        let floats = Expected { output: "D", bytes: from_elements(&[1.0f32, 2.0]), tolerance: Some(1e-5) };
         assert!(floats.compare(&from_elements(&[1.0f32, 2.000_001])).is_ok());
-        for wrong in [
-            &[1.0f32, 2.1][..],
-            &[1.0],
-            &[f32::NAN, 2.0],
-            &[1.0, f32::NAN],
-            &[1.0, f32::INFINITY],
-        ] {
+        for wrong in [&[1.0f32, 2.1][..], &[1.0], &[f32::NAN, 2.0], &[1.0, f32::NAN], &[1.0, f32::INFINITY]] {
             assert!(floats.compare(&from_elements(wrong)).is_err(), "{wrong:?}");
         }
-        let bits = Expected {
-            tolerance: None,
-            ..floats
-        };
+        let bits = Expected { tolerance: None, ..floats };
         assert!(bits.compare(&bits.bytes).is_ok());
         assert!(bits.compare(&bits.bytes[1..]).is_err());
         assert!(bits.compare(&[]).is_err());
@@ -173,9 +128,7 @@ mod tests {
             let config = pappus_kernels::config(workload.function).unwrap();
             let blueprint = pappus_blueprint::parse(config.as_bytes()).unwrap();
             let names = |ids: &[pappus_blueprint::BufferId]| -> Vec<String> {
-                ids.iter()
-                    .map(|id| blueprint.buffers()[id.index()].name.clone())
-                    .collect()
+                ids.iter().map(|id| blueprint.buffers()[id.index()].name.clone()).collect()
             };
             let inputs: Vec<_> = workload.inputs.iter().map(|(name, _)| *name).collect();
             let outputs: Vec<_> = workload.expected.iter().map(|expected| expected.output).collect();

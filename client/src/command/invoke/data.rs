@@ -49,16 +49,9 @@ impl Data {
         })?;
         check_outputs(&blueprint, &plan, arguments)?;
 
-        let sizes = inputs
-            .iter()
-            .flat_map(|input| input.items.iter().map(input::Item::bytes));
-        let output_sizes = blueprint
-            .outputs()
-            .iter()
-            .map(|id| plan.buffers[id.index()].bytes);
-        let bytes = sizes
-            .chain(output_sizes)
-            .fold(0, |sum: u64, bytes| sum.saturating_add(aligned(bytes)));
+        let sizes = inputs.iter().flat_map(|input| input.items.iter().map(input::Item::bytes));
+        let output_sizes = blueprint.outputs().iter().map(|id| plan.buffers[id.index()].bytes);
+        let bytes = sizes.chain(output_sizes).fold(0, |sum: u64, bytes| sum.saturating_add(aligned(bytes)));
         // A function without data still gets an arena that can be mapped.
         let mut arena = client.open_arena(bytes.max(aligned(1)))?;
         Ok(Self {
@@ -89,8 +82,7 @@ impl Output {
         // What lies beyond is not the function's.
         let bytes = value.map_or(0, |value| value.bytes).min(self.region.bytes);
         let mut file = File::create(path).map_err(Error::file(path))?;
-        file.write_all(&self.npy_header(path)?)
-            .map_err(Error::file(path))?;
+        file.write_all(&self.npy_header(path)?).map_err(Error::file(path))?;
         let mut buffer = vec![0; COPY_BYTES];
         let mut at = 0;
         while at < bytes {
@@ -124,16 +116,9 @@ impl Output {
 
 /// Opens the files of every input. Names and number must be the blueprint's.
 fn open_inputs(blueprint: &Blueprint, arguments: &InvokeArguments) -> Result<Vec<Input>> {
-    let names = blueprint
-        .inputs()
-        .iter()
-        .map(|id| blueprint.buffers()[id.index()].name.as_str());
+    let names = blueprint.inputs().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
     let names: Vec<&str> = names.collect();
-    if let Some(unknown) = arguments
-        .inputs
-        .iter()
-        .find(|input| !names.contains(&input.name.as_str()))
-    {
+    if let Some(unknown) = arguments.inputs.iter().find(|input| !names.contains(&input.name.as_str())) {
         let function = &arguments.name;
         return Err(Failure::Refused(format!(
             "{function} has no input {:?}, expected {names:?}",
@@ -144,10 +129,7 @@ fn open_inputs(blueprint: &Blueprint, arguments: &InvokeArguments) -> Result<Vec
         let given = arguments.inputs.iter().filter(|input| input.name == name);
         let files: Vec<PathBuf> = given.flat_map(|input| input.value.0.clone()).collect();
         if files.is_empty() {
-            let message = format!(
-                "input {name:?} of {} is missing: add --input {name}=FILE",
-                arguments.name
-            );
+            let message = format!("input {name:?} of {} is missing: add --input {name}=FILE", arguments.name);
             return Err(Failure::Refused(message));
         }
         Input::open(name, &files)
@@ -160,28 +142,18 @@ fn known(blueprint: &Blueprint, inputs: &[Input], function: &v1::FunctionInfo) -
     for input in inputs {
         input::learn(&mut known, blueprint, input)?;
     }
-    known.weights.extend(
-        function
-            .weights
-            .iter()
-            .map(|weight| (weight.name.clone(), weight.bytes)),
-    );
+    known.weights.extend(function.weights.iter().map(|weight| (weight.name.clone(), weight.bytes)));
     Ok(known)
 }
 
 /// Everything about output files that can be wrong is found before the function runs.
 fn check_outputs(blueprint: &Blueprint, plan: &Plan, arguments: &InvokeArguments) -> Result<()> {
-    let names = blueprint
-        .outputs()
-        .iter()
-        .map(|id| blueprint.buffers()[id.index()].name.as_str());
+    let names = blueprint.outputs().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
     let names: Vec<&str> = names.collect();
     for Assignment { name, value: path } in &arguments.outputs {
         let Some(at) = names.iter().position(|other| other == name) else {
             let function = &arguments.name;
-            return Err(Failure::Refused(format!(
-                "{function} has no output {name:?}, expected {names:?}"
-            )));
+            return Err(Failure::Refused(format!("{function} has no output {name:?}, expected {names:?}")));
         };
         if npy::is_npy(path) {
             npy_header(name, path, plan.output_shapes[at].as_ref())?;
@@ -233,19 +205,15 @@ fn place_outputs(
     plan: Plan,
     arguments: &InvokeArguments,
 ) -> Result<Vec<Output>> {
-    let outputs = blueprint
-        .outputs()
-        .iter()
-        .zip(plan.output_shapes)
-        .map(|(id, shape)| {
-            let name = &blueprint.buffers()[id.index()].name;
-            let path = arguments.outputs.iter().find(|output| output.name == *name);
-            Ok(Output {
-                name: name.clone(),
-                region: arena.alloc(plan.buffers[id.index()].bytes)?,
-                path: path.map(|output| output.value.clone()),
-                shape,
-            })
-        });
+    let outputs = blueprint.outputs().iter().zip(plan.output_shapes).map(|(id, shape)| {
+        let name = &blueprint.buffers()[id.index()].name;
+        let path = arguments.outputs.iter().find(|output| output.name == *name);
+        Ok(Output {
+            name: name.clone(),
+            region: arena.alloc(plan.buffers[id.index()].bytes)?,
+            path: path.map(|output| output.value.clone()),
+            shape,
+        })
+    });
     outputs.collect()
 }

@@ -29,11 +29,7 @@ pub(crate) fn run(client: &mut Client, arguments: &InvokeArguments, out: &mut dy
         output.save(&data.arena, &answer)?;
     }
     match arguments.json.json {
-        true => Ok(writeln!(
-            out,
-            "{}",
-            to_json(arguments, &data, &answer, &latencies)
-        )?),
+        true => Ok(writeln!(out, "{}", to_json(arguments, &data, &answer, &latencies))?),
         false => print(arguments, &data, &answer, &latencies, out),
     }
 }
@@ -75,13 +71,7 @@ fn print(
 ) -> Result<()> {
     for output in &data.outputs {
         if let Some(path) = &output.path {
-            writeln!(
-                out,
-                "{} → {}: {}",
-                output.name,
-                path.display(),
-                units::size(output.region.bytes)
-            )?;
+            writeln!(out, "{} → {}: {}", output.name, path.display(), units::size(output.region.bytes))?;
         }
     }
     match arguments.repeat {

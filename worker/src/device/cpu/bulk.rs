@@ -16,11 +16,7 @@ const FROM: u32 = 1;
 const LEFT: u32 = 2;
 const VECTOR: u32 = 3;
 
-const AT: MemArg = MemArg {
-    offset: 0,
-    align: 0,
-    memory_index: 0,
-};
+const AT: MemArg = MemArg { offset: 0, align: 0, memory_index: 0 };
 
 /// `fill(to, byte, bytes)`.
 pub(super) fn fill() -> Function {

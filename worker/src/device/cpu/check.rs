@@ -11,8 +11,8 @@ use crate::device::MAX_MODULE_BYTES;
 
 /// Functions of a module.
 const MAX_FUNCTIONS: u32 = 16_384;
-/// Bytes of one function's body: compiling takes more than linear time and memory.
-const MAX_FUNCTION_BYTES: usize = 1 << 20;
+/// Bytes of one function's body. Compiling takes more than linear time: 700 KB of branches take minutes.
+const MAX_FUNCTION_BYTES: usize = 128 << 10;
 /// Exports of a module.
 const MAX_EXPORTS: u32 = 1024;
 /// Bytes of an export's name.
@@ -34,18 +34,13 @@ pub(super) struct Judged {
 /// Judges a module; an error is for the kernel's author.
 pub(super) fn check(module: &[u8]) -> Result<Judged, String> {
     if module.len() > MAX_MODULE_BYTES {
-        return Err(format!(
-            "the module has {} bytes, allowed are {MAX_MODULE_BYTES}",
-            module.len()
-        ));
+        return Err(format!("the module has {} bytes, allowed are {MAX_MODULE_BYTES}", module.len()));
     }
     if !Parser::is_core_wasm(module) {
         return Err("this is no WebAssembly module (it does not start with `\\0asm` and version 1)".into());
     }
     let mut validator = Validator::new_with_features(features());
-    validator
-        .validate_all(module)
-        .map_err(|e| format!("not a valid module for this device: {e}"))?;
+    validator.validate_all(module).map_err(|e| format!("not a valid module for this device: {e}"))?;
     let mut checker = Checker::default();
     for payload in Parser::new(0).parse_all(module) {
         let payload = payload.map_err(malformed)?;
@@ -117,7 +112,8 @@ impl Checker {
                 Ok(())
             }
             Payload::TableSection(tables) => tables.into_iter().try_for_each(|table| {
-                self.table_elements = self.table_elements.saturating_add(table.map_err(malformed)?.ty.initial);
+                self.table_elements =
+                    self.table_elements.saturating_add(table.map_err(malformed)?.ty.initial);
                 match self.table_elements {
                     0..=MAX_TABLE_ELEMENTS => Ok(()),
                     more => Err(format!("tables of {more} elements, allowed are {MAX_TABLE_ELEMENTS}")),
@@ -133,16 +129,14 @@ impl Checker {
                 if exports.count() > MAX_EXPORTS {
                     return Err(format!("{} exports, allowed are {MAX_EXPORTS}", exports.count()));
                 }
-                exports
-                    .into_iter()
-                    .try_for_each(|export| self.export(&export.map_err(malformed)?))
+                exports.into_iter().try_for_each(|export| self.export(&export.map_err(malformed)?))
             }
             Payload::ElementSection(elements) => (0..)
                 .zip(elements)
                 .try_for_each(|(index, element)| check_element(index, &element.map_err(malformed)?)),
-            Payload::DataSection(segments) => (0..)
-                .zip(segments)
-                .try_for_each(|(index, data)| self.data(index, &data.map_err(malformed)?)),
+            Payload::DataSection(segments) => {
+                (0..).zip(segments).try_for_each(|(index, data)| self.data(index, &data.map_err(malformed)?))
+            }
             Payload::CodeSectionEntry(body) => {
                 self.bodies += 1;
                 check_body(self.bodies - 1, &body)
@@ -193,10 +187,7 @@ impl Checker {
     fn export(&mut self, export: &Export<'_>) -> Result<(), String> {
         let name = export.name;
         if name.len() > MAX_NAME_BYTES {
-            return Err(format!(
-                "an export's name has {} bytes, allowed are {MAX_NAME_BYTES}",
-                name.len()
-            ));
+            return Err(format!("an export's name has {} bytes, allowed are {MAX_NAME_BYTES}", name.len()));
         }
         match export.kind {
             ExternalKind::Func => {
@@ -229,9 +220,7 @@ impl Checker {
 
     fn data(&self, index: u32, data: &Data<'_>) -> Result<(), String> {
         let DataKind::Active { offset_expr, .. } = &data.kind else {
-            return Err(format!(
-                "data segment {index} is passive: data must be in place when a call starts"
-            ));
+            return Err(format!("data segment {index} is passive: data must be in place when a call starts"));
         };
         let mut offset = offset_expr.get_operators_reader();
         let at = match offset.read().map_err(malformed)? {
@@ -259,20 +248,16 @@ impl Checker {
         if self.kernels.is_empty() {
             return Err("the module exports no kernel".into());
         }
-        Ok(Judged {
-            kernels: self.kernels,
-            low_bytes,
-            functions: self.functions,
-        })
+        Ok(Judged { kernels: self.kernels, low_bytes, functions: self.functions })
     }
 }
 
 fn check_element(index: u32, element: &Element<'_>) -> Result<(), String> {
     match element.kind {
         ElementKind::Active { .. } => Ok(()),
-        _ => Err(format!(
-            "element segment {index} is not active: tables must be complete when a call starts"
-        )),
+        _ => {
+            Err(format!("element segment {index} is not active: tables must be complete when a call starts"))
+        }
     }
 }
 

@@ -52,10 +52,7 @@ fn settings() -> Config {
     config.memory_init_cow(false);
     config.max_wasm_stack(STACK_BYTES);
     // A fault names its kernel: nobody reads backtraces.
-    config
-        .wasm_backtrace_max_frames(None)
-        .native_unwind_info(false)
-        .generate_address_map(false);
+    config.wasm_backtrace_max_frames(None).native_unwind_info(false).generate_address_map(false);
     // Exactly what `check` lets pass. (`simd` is wasmtime's default, as are the features of the MVP.)
     config
         .wasm_bulk_memory(true)

@@ -1,8 +1,9 @@
 //! A loaded function: its modules side by side in one store, its kernels by their blueprint index.
 
+use std::sync::Arc;
+
 use pappus_protocol::{Fault, FaultCode};
 use pappus_shmem::{Judged, Mapping};
-use std::sync::Arc;
 use wasmtime::{Engine, Store};
 
 use super::layout::{POOL_AT, WEIGHTS_END};
@@ -16,7 +17,7 @@ pub struct Function {
     pub(super) modules: Vec<LoadedModule>,
     pub(super) kernels: Vec<Kernel>,
     pub(super) weights: Option<Weights>,
-    /// The pool its memories are mapped on.
+    /// The pool its memories are mapped on; none before its first call.
     pool: Option<Arc<Pool>>,
 }
 
@@ -24,7 +25,7 @@ pub struct Function {
 pub(super) struct Kernel {
     pub(super) name: String,
     pub(super) module: usize,
-    pub(super) entry: KernelFn,
+    pub(super) code: KernelFn,
 }
 
 /// The function's weights.
@@ -40,7 +41,6 @@ impl Function {
     pub(super) fn load(
         engine: &Engine,
         handover: &Handover,
-        pool: &Arc<Pool>,
         image: FunctionImage<'_>,
     ) -> Result<Self, Fault> {
         let load = |message| Fault::new(FaultCode::Load, message);
@@ -71,15 +71,10 @@ impl Function {
         }
         for kernel in blueprint.kernels() {
             let module = function.modules.get(kernel.module);
-            let entry = module.and_then(|module| module.kernel(&mut function.store, &kernel.symbol));
-            let entry = entry.ok_or_else(|| load(format!("the module has no kernel `{}`", kernel.symbol)))?;
-            function.kernels.push(Kernel {
-                name: kernel.name.clone(),
-                module: kernel.module,
-                entry,
-            });
+            let code = module.and_then(|module| module.kernel(&mut function.store, &kernel.symbol));
+            let code = code.ok_or_else(|| load(format!("the module has no kernel `{}`", kernel.symbol)))?;
+            function.kernels.push(Kernel { name: kernel.name.clone(), module: kernel.module, code });
         }
-        function.adopt(pool)?;
         Ok(function)
     }
 
@@ -129,9 +124,6 @@ impl Weights {
                 ),
             ));
         }
-        Ok(Self {
-            mapping: Mapping::read_only(memfd).map_err(mapping)?,
-            at: weights_at(memfd.bytes()),
-        })
+        Ok(Self { mapping: Mapping::read_only(memfd).map_err(mapping)?, at: weights_at(memfd.bytes()) })
     }
 }

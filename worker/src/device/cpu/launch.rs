@@ -1,8 +1,6 @@
 //! Executing a plan's steps: launches in ranges of blocks between which the deadline is checked,
 //! copies and fills within the pool.
 
-use std::time::{Duration, Instant};
-
 use pappus_blueprint::limits::PARAM_BYTES;
 use pappus_blueprint::{Plan, Space, Step};
 use pappus_protocol::{Fault, FaultCode, now_ns};
@@ -13,7 +11,7 @@ use super::memory::Pool;
 use super::module::mapping;
 
 /// How long one range of blocks should take: short beside a deadline, long beside a call (20 ns).
-const RANGE: Duration = Duration::from_micros(750);
+const RANGE_NS: u64 = 750_000;
 
 /// Slots of the longest parameter list.
 const MAX_SLOTS: usize = PARAM_BYTES as usize / 8;
@@ -83,15 +81,15 @@ impl Execution<'_> {
         let blocks: u64 = grid.iter().copied().map(u64::from).product();
         // Nothing is known about the kernel on these sizes: start with one block and feel the way up.
         let (mut first, mut count) = (0, 1);
-        let mut before = Instant::now();
+        let mut before = now_ns();
         while first < blocks {
             count = count.min(blocks - first);
-            let entry = &self.function.kernels[kernel as usize];
-            let ran = entry.entry.call(&mut self.function.store, (ARGS_AT, LAUNCH_AT, first, count));
+            let function = &mut *self.function;
+            let entry = &function.kernels[kernel as usize];
+            let ran = entry.code.call(&mut function.store, (ARGS_AT, LAUNCH_AT, first, count));
             ran.map_err(|error| trap(kernel, &entry.name, &error))?;
             first += count;
-            self.check_deadline(Some(kernel))?;
-            let now = Instant::now();
+            let now = self.check_deadline(Some(kernel))?;
             count = next_range(count, now - before);
             before = now;
         }
@@ -125,9 +123,11 @@ impl Execution<'_> {
         Ok(slots)
     }
 
-    fn check_deadline(&self, kernel: Option<u32>) -> Result<(), Fault> {
-        if now_ns() <= self.deadline_ns {
-            return Ok(());
+    /// What time it is, as long as there is some left.
+    fn check_deadline(&self, kernel: Option<u32>) -> Result<u64, Fault> {
+        let now = now_ns();
+        if now <= self.deadline_ns {
+            return Ok(now);
         }
         let name = kernel.and_then(|kernel| self.function.kernels.get(kernel as usize));
         let message = match name {
@@ -138,9 +138,9 @@ impl Execution<'_> {
     }
 }
 
-/// The next number of blocks after `count` took `took`.
-fn next_range(count: u64, took: Duration) -> u64 {
-    let fitting = u128::from(count) * RANGE.as_nanos() / took.as_nanos().max(1);
+/// The next number of blocks after `count` took `took_ns`.
+fn next_range(count: u64, took_ns: u64) -> u64 {
+    let fitting = u128::from(count) * u128::from(RANGE_NS) / u128::from(took_ns.max(1));
     u64::try_from(fitting).unwrap_or(u64::MAX).clamp(1, count.saturating_mul(8))
 }
 
@@ -171,9 +171,9 @@ mod tests {
 
     #[test]
     fn ranges_grow_fast_and_settle_at_the_aim() {
-        assert_eq!(next_range(1, Duration::ZERO), 8);
-        assert_eq!(next_range(1000, Duration::from_micros(1500)), 500);
-        assert_eq!(next_range(1, Duration::from_secs(9)), 1);
-        assert_eq!(next_range(u64::MAX, Duration::from_nanos(1)), u64::MAX);
+        assert_eq!(next_range(1, 0), 8);
+        assert_eq!(next_range(1000, 1_500_000), 500);
+        assert_eq!(next_range(1, u64::MAX), 1);
+        assert_eq!(next_range(u64::MAX, 1), u64::MAX);
     }
 }

@@ -10,6 +10,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pappus_shmem::{Judged, Mapping, Protection, Reservation};
+use rustix::fs::FallocateFlags;
 
 use super::layout::*;
 
@@ -28,11 +29,13 @@ impl Pool {
         let pages = bytes.max(1).next_multiple_of(HOST_PAGE);
         let memfd = pappus_shmem::memfd::arena("pappus-pool", pages).map_err(std::io::Error::other)?;
         let mapping = Mapping::writable(&memfd)?;
-        Ok(Self {
-            memfd,
-            mapping,
-            bytes,
-        })
+        Ok(Self { memfd, mapping, bytes })
+    }
+
+    /// Gives its memory back, although functions may still have it mapped until their next call.
+    pub(super) fn release(&self) -> std::io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.memfd, flags, 0, self.memfd.bytes())?)
     }
 }
 
@@ -142,11 +145,12 @@ impl LinearMemory {
 
     /// Maps another pool in place of the one before; nothing of it is reachable yet.
     pub(super) fn map_pool(&mut self, pool: &Pool) -> std::io::Result<()> {
-        self.range.unmap(POOL_AT as usize, self.pool_mapped.max(HOST_PAGE as usize))?;
-        (self.pool_mapped, self.pool_reachable) = (0, 0);
+        if self.pool_mapped > 0 {
+            self.range.unmap(POOL_AT as usize, self.pool_mapped)?;
+            (self.pool_mapped, self.pool_reachable) = (0, 0);
+        }
         let bytes = pool.mapping.bytes() as usize;
-        self.range
-            .map_shared(POOL_AT as usize, bytes, pool.memfd.as_fd(), Protection::ReadWrite)?;
+        self.range.map_shared(POOL_AT as usize, bytes, pool.memfd.as_fd(), Protection::ReadWrite)?;
         self.range.protect(POOL_AT as usize, bytes, None)?;
         self.pool_mapped = bytes;
         Ok(())

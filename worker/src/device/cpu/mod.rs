@@ -12,8 +12,8 @@ mod check;
 pub mod compiler;
 mod engine;
 mod function;
-pub mod layout;
 mod launch;
+pub mod layout;
 mod memory;
 mod module;
 mod rewrite;
@@ -75,12 +75,8 @@ impl Cpu {
             self.copy_in(input, call)?;
         }
         let copied_in = Instant::now();
-        let mut execution = launch::Execution {
-            function,
-            pool: &self.pool,
-            plan: call.plan,
-            deadline_ns: call.deadline_ns,
-        };
+        let mut execution =
+            launch::Execution { function, pool: &self.pool, plan: call.plan, deadline_ns: call.deadline_ns };
         execution.run()?;
         let executed = Instant::now();
         for output in call.outputs {
@@ -149,13 +145,14 @@ impl Device for Cpu {
             ));
         }
         if bytes != self.pool.bytes {
+            self.pool.release().map_err(module::mapping)?;
             self.pool = Arc::new(Pool::new(bytes).map_err(module::mapping)?);
         }
         Ok(())
     }
 
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {
-        Function::load(&self.engine, &self.handover, &self.pool, image)
+        Function::load(&self.engine, &self.handover, image)
     }
 
     /// The CPU copies through the arena's own mapping.

@@ -50,12 +50,7 @@ impl LoadedModule {
         memory.remember();
         let stack_pointer = instance.get_global(&mut *store, "__stack_pointer");
         let stack_pointer = stack_pointer.and_then(|global| Some((global, global.get(&mut *store).i32()?)));
-        Ok(Self {
-            memory,
-            instance,
-            stack_pointer,
-            used: false,
-        })
+        Ok(Self { memory, instance, stack_pointer, used: false })
     }
 
     /// The kernel of that name.
@@ -84,8 +79,5 @@ impl LoadedModule {
 
 /// A mapping that the kernel refused: usually the host is out of memory or address space.
 pub(super) fn mapping(error: std::io::Error) -> Fault {
-    Fault::new(
-        FaultCode::OutOfMemory,
-        format!("mapping a kernel's memory: {error}"),
-    )
+    Fault::new(FaultCode::OutOfMemory, format!("mapping a kernel's memory: {error}"))
 }

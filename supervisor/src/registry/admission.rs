@@ -1,0 +1,190 @@
+//! What a registration must fulfil: blobs that the tenant holds, modules that compile and have the
+//! kernels, weights with content.
+
+use std::io::Read;
+
+use pappus_blueprint::Blueprint;
+use pappus_proto::limits::is_valid_name;
+use pappus_proto::{Code, v1};
+
+use super::records::{CodeInfo, FunctionModule, Hash, Variant, Weight};
+use super::registration::{Registry, plain_info, unknown};
+use super::{Refusal, Tenant, internal, refusal};
+use crate::limits::{MAX_MODULE_BYTES, MAX_VARIANTS};
+
+/// Formats a variant can have.
+const FORMATS: [&str; 5] = ["wasm", "ptx", "cubin", "fatbin", "hsaco"];
+
+impl Registry {
+    pub(super) fn read_config(&self, tenant: Tenant, hash: Hash) -> Result<Vec<u8>, Refusal> {
+        let failed = |e: &dyn std::fmt::Display| internal("cannot read the configuration", e);
+        let blob = self.state.open_blob(tenant, hash).map_err(|e| failed(&e))?;
+        let mut config = Vec::new();
+        let limit = pappus_blueprint::limits::JSON_BYTES as u64 + 1;
+        blob.take(limit).read_to_end(&mut config).map_err(|e| failed(&e))?;
+        Ok(config)
+    }
+
+    /// A blob that this tenant really holds.
+    pub(super) fn check_blob(&self, tenant: Tenant, place: &str, sha256: &[u8]) -> Result<Hash, Refusal> {
+        let at = |e: Refusal| Box::new(e.at(place));
+        let hash = Hash::try_from(sha256).map_err(|e| at(refusal(Code::InvalidArgument, e.to_string())))?;
+        match self.index().tenant(tenant).is_some_and(|t| t.has_blob(hash)) {
+            true => Ok(hash),
+            false => Err(at(refusal(
+                Code::NotFound,
+                format!("no bytes with hash {hash}: hand them over with PutBlob on this connection first"),
+            ))),
+        }
+    }
+
+    pub(super) fn check_variants(
+        &self,
+        tenant: Tenant,
+        module: &str,
+        variants: &[v1::Variant],
+    ) -> Result<Vec<Variant>, Refusal> {
+        let bad = |why: String| refusal(Code::InvalidArgument, format!("module {module}: {why}"));
+        if variants.is_empty() || variants.len() > MAX_VARIANTS {
+            return Err(bad(format!("{} variants, expected 1 to {MAX_VARIANTS}", variants.len())));
+        }
+        let mut checked: Vec<Variant> = Vec::with_capacity(variants.len());
+        for variant in variants {
+            if !FORMATS.contains(&variant.format.as_str()) {
+                return Err(bad(format!("unknown format {:?}, expected one of {FORMATS:?}", variant.format)));
+            }
+            if !variant.arch.is_empty() && !is_valid_name(&variant.arch) {
+                return Err(bad(format!("{:?} is no architecture such as sm_90", variant.arch)));
+            }
+            let same =
+                |v: &Variant| (&*v.format, &*v.arch) == (variant.format.as_str(), variant.arch.as_str());
+            if checked.iter().any(same) {
+                return Err(bad(format!("two variants for {} {}", variant.format, variant.arch)));
+            }
+            let hash = self.check_blob(tenant, "variants.sha256", &variant.sha256)?;
+            let failed = |e: &dyn std::fmt::Display| internal("cannot read the module", e);
+            let blob = self.state.open_blob(tenant, hash).map_err(|e| failed(&e))?;
+            let bytes = blob.metadata().map_err(|e| failed(&e))?.len();
+            if bytes > MAX_MODULE_BYTES {
+                return Err(bad(format!("{bytes} bytes, at most {MAX_MODULE_BYTES} are allowed")));
+            }
+            checked.push(Variant {
+                format: (*variant.format).into(),
+                arch: (*variant.arch).into(),
+                sha256: hash,
+                bytes,
+            });
+        }
+        Ok(checked)
+    }
+
+    /// Compiles what the devices here can run, and says which kernels there are.
+    pub(super) fn inspect(
+        &self,
+        tenant: Tenant,
+        module: &str,
+        variants: &[Variant],
+    ) -> Result<Vec<v1::VariantInfo>, Refusal> {
+        let infos = variants.iter().map(|variant| {
+            let mut info = plain_info(variant);
+            if &*variant.format == "wasm" {
+                info.kernels = self.ensure_code(tenant, module, variant.sha256)?.kernels;
+            }
+            Ok(info)
+        });
+        infos.collect()
+    }
+
+    /// Machine code for a wasm variant: made once, by a process of its own.
+    fn ensure_code(&self, tenant: Tenant, module: &str, hash: Hash) -> Result<CodeInfo, Refusal> {
+        if let Some(fingerprint) = &*self.fingerprint.borrow()
+            && let Some(info) = self.state.code_info(tenant, hash, fingerprint)
+        {
+            return Ok(info);
+        }
+        let runtime = tokio::runtime::Handle::current();
+        let permit = runtime.block_on(self.compilations.acquire());
+        let bytes = self.state.read_blob(tenant, hash).map_err(|e| internal("cannot read the module", e))?;
+        let compiled = self.compiler.compile(&bytes).map_err(|mut e| {
+            e.message = format!("module {module} (wasm): {}", e.message);
+            e
+        })?;
+        drop(permit);
+        let failed = |e: &dyn std::fmt::Display| internal("cannot store the machine code", e);
+        let code = compiled.code.reader().map_err(|e| failed(&e))?;
+        self.state
+            .put_code(tenant, hash, &compiled.fingerprint, code, &compiled.info)
+            .map_err(|e| failed(&e))?;
+        Ok(compiled.info)
+    }
+
+    /// The modules of a function in the blueprint's order, checked for the kernels it names.
+    pub(super) fn check_modules(
+        &self,
+        tenant: Tenant,
+        blueprint: &Blueprint,
+        given: &[v1::FunctionModule],
+    ) -> Result<Box<[FunctionModule]>, Refusal> {
+        let mut modules = Vec::with_capacity(blueprint.modules().len());
+        for (position, module) in blueprint.modules().iter().enumerate() {
+            let name = module.name.as_str();
+            let at = |e: Refusal| Box::new(e.at(format!("module {name}")));
+            let source = given.iter().find(|m| m.name == name).ok_or_else(|| {
+                at(refusal(Code::InvalidArgument, "its files are missing: hand over at least one variant"))
+            })?;
+            let variants = match source.variants.is_empty() {
+                false => self.check_variants(tenant, name, &source.variants)?,
+                true => {
+                    let registered =
+                        self.index().tenant(tenant).and_then(|t| t.modules.get(&source.registered).cloned());
+                    registered.ok_or_else(|| at(unknown("module", &source.registered)))?.variants.clone()
+                }
+            };
+            let infos = self.inspect(tenant, name, &variants)?;
+            let Some(wasm) = infos.iter().find(|i| i.variant.as_ref().is_some_and(|v| v.format == "wasm"))
+            else {
+                let formats: Vec<_> = variants.iter().map(|v| &*v.format).collect();
+                let why = format!(
+                    "the device cpu needs its .wasm variant, but there is only {}",
+                    formats.join(", ")
+                );
+                return Err(at(refusal(Code::Unsupported, why)));
+            };
+            let mut needed = blueprint.kernels().iter().filter(|k| k.module == position);
+            if let Some(missing) = needed.find(|k| !wasm.kernels.contains(&k.symbol)) {
+                let why = format!("has no kernel `{}`; it has {}", missing.symbol, wasm.kernels.join(", "));
+                return Err(at(refusal(Code::InvalidArgument, why)));
+            }
+            modules.push(FunctionModule { name: name.into(), variants: variants.into() });
+        }
+        Ok(modules.into())
+    }
+
+    pub(super) fn check_weights(
+        &self,
+        tenant: Tenant,
+        blueprint: &Blueprint,
+        given: &[v1::Weight],
+    ) -> Result<Box<[Weight]>, Refusal> {
+        if let Some(extra) = given
+            .iter()
+            .find(|w| blueprint.weights().iter().all(|id| blueprint.buffers()[id.index()].name != w.name))
+        {
+            let why = format!("the blueprint has no weights `{}`", extra.name);
+            return Err(refusal(Code::InvalidArgument, why));
+        }
+        let weights = blueprint.weights().iter().map(|id| {
+            let name = &blueprint.buffers()[id.index()].name;
+            let weight = given.iter().find(|w| w.name == *name).ok_or_else(|| {
+                let why = format!("weights `{name}` have no content: name a file for them");
+                Box::new(refusal(Code::InvalidArgument, why).at("blueprint.weights"))
+            })?;
+            let hash = self.check_blob(tenant, name, &weight.sha256)?;
+            let blob =
+                self.state.open_blob(tenant, hash).map_err(|e| internal("cannot read the weights", e))?;
+            let bytes = blob.metadata().map_err(|e| internal("cannot read the weights", e))?.len();
+            Ok(Weight { name: name.as_str().into(), sha256: hash, bytes })
+        });
+        weights.collect()
+    }
+}
