@@ -23,10 +23,10 @@ pub struct Limits {
 }
 
 /// Arenas, descriptors of calls in flight, module files while they load.
-pub const SERVE: Limits = Limits { descriptors: 1024, cpu_seconds: None };
+pub const SERVE: Limits = Limits { descriptors: 1024, cpu_seconds: None, memory_bytes: None };
 
 /// A module at a time; a module that keeps the compiler busy for longer is a bomb.
-pub const COMPILE: Limits = Limits { descriptors: 64, cpu_seconds: Some(120) };
+pub const COMPILE: Limits = Limits { descriptors: 64, cpu_seconds: Some(120), memory_bytes: Some(4 << 30) };
 
 /// Locks the process down. Every step is one system call and none can be taken back.
 pub fn enter(limits: Limits) -> Result<(), SandboxError> {

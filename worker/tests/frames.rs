@@ -124,6 +124,10 @@ proptest! {
                 break;
             }
         }
+        { let _ = send(&mut worker, 0, &[], &ToWorker::Revoke { turn: 12345678 });
+          let (mut d, mut f, mut alive) = (0, 0, false);
+          while let Some(stop) = worker.answer(|m| match m { pappus_protocol::FromWorker::Done{..} => { d += 1; false } pappus_protocol::FromWorker::Failed{..} => { f += 1; false } pappus_protocol::FromWorker::Yielded{turn: 12345678, ..} => { alive = true; true } _ => false }) { if stop { break } }
+          eprintln!("steps {} done {d} failed {f} alive {alive}", steps.len()); }
         // Ends well or with an error; `end` fails the test on a panic.
         let _ = worker.end();
     }

@@ -1,0 +1,252 @@
+//! A real supervisor in a directory of its own, with as little memory and as few workers as a case needs.
+//! It is killed with the case, and its workers with it; the log of a failed case is shown.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use pappus_client::{Client, v1};
+use rustix::process::{Pid, Signal};
+use tempfile::TempDir;
+
+use crate::programs::program;
+
+/// Far more than anything here takes; a case that waits longer has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at a condition.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// A running supervisor.
+pub(crate) struct Supervisor {
+    child: Child,
+    flags: Vec<String>,
+    dir: TempDir,
+}
+
+/// What a command printed and how it ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Supervisor {
+    /// One worker with 16 MiB.
+    pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// With further flags; `--device` replaces the usual device.
+    pub(crate) fn with(flags: &[&str]) -> Self {
+        let mut flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        if flags.iter().all(|flag| flag != "--device") {
+            flags.extend(["--device".into(), "cpu:workers=1,memory=16MiB".into()]);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        // Clients of other users reach the socket through it.
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let child = spawn(dir.path(), &flags);
+        let mut supervisor = Self { child, flags, dir };
+        supervisor.answers();
+        supervisor
+    }
+
+    /// A file or folder in its directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path("socket")
+    }
+
+    pub(crate) fn admin_socket(&self) -> PathBuf {
+        self.path("socket.admin")
+    }
+
+    /// Where this user's things are in the state directory.
+    pub(crate) fn tenant_dir(&self) -> PathBuf {
+        let uid = rustix::process::geteuid().as_raw();
+        self.path("state/tenants").join(uid.to_string())
+    }
+
+    /// Writes a file into its directory, which commands run in.
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    pub(crate) fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.socket()).unwrap()
+    }
+
+    pub(crate) fn admin(&self) -> Client {
+        Client::connect(self.admin_socket()).unwrap()
+    }
+
+    /// Runs the `pappus` command in its directory, on its socket.
+    pub(crate) fn pappus(&self, args: &[&str]) -> Ran {
+        run(Command::new(program("pappus"))
+            .current_dir(self.dir.path())
+            .env("PAPPUS_SOCKET", self.socket())
+            .args(args))
+    }
+
+    /// As [`Supervisor::pappus`], which must end with code 0; what it printed.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let ran = self.pappus(args);
+        assert_eq!(ran.code, 0, "{args:?}: {}", ran.stderr);
+        ran.stdout
+    }
+
+    pub(crate) fn status(&self) -> v1::Status {
+        self.admin().status().unwrap()
+    }
+
+    /// The only device.
+    pub(crate) fn device(&self) -> v1::DeviceStatus {
+        self.status().devices.remove(0)
+    }
+
+    /// Process ids of its workers, once all are ready.
+    pub(crate) fn worker_pids(&self) -> Vec<u32> {
+        let ready = |worker: &v1::WorkerStatus| worker.pid != 0 && worker.state != "starting";
+        until("workers are ready", || self.device().workers.iter().all(ready));
+        self.device().workers.iter().map(|worker| worker.pid).collect()
+    }
+
+    /// The only worker has a call in it.
+    pub(crate) fn until_running(&self) {
+        until("a call runs", || self.device().running == 1);
+    }
+
+    /// Its own process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks it to end.
+    pub(crate) fn terminate(&self) {
+        signal(self.pid(), Signal::TERM);
+    }
+
+    /// Waits for its end.
+    pub(crate) fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("the supervisor ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// Ends it as a power cut would.
+    pub(crate) fn kill9(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again on the same paths, after it ended.
+    pub(crate) fn restart(&mut self) {
+        assert!(self.child.try_wait().unwrap().is_some(), "it still runs");
+        self.child = spawn(self.dir.path(), &self.flags);
+        self.answers();
+    }
+
+    /// What a second supervisor on the same state directory says.
+    pub(crate) fn second(&self, socket: &str) -> Ran {
+        let device = ["--device", "cpu:workers=1,memory=1MiB"].map(str::to_owned);
+        run(&mut command(self.dir.path(), socket, &device))
+    }
+
+    fn answers(&mut self) {
+        until("the supervisor answers", || {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                let log = self.log();
+                panic!("the supervisor ended, {status}:\n{log}");
+            }
+            Client::connect(self.socket()).is_ok() && Client::connect(self.admin_socket()).is_ok()
+        });
+    }
+
+    /// What it logged so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the supervisor's log\n{}---", self.log());
+        }
+    }
+}
+
+fn command(dir: &Path, socket: &str, flags: &[String]) -> Command {
+    let mut command = Command::new(program("pappus-supervisor"));
+    command
+        .current_dir(dir)
+        .args(["--socket", socket, "--state-dir", "state"])
+        .args(flags);
+    command
+}
+
+fn spawn(dir: &Path, flags: &[String]) -> Child {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(dir.join("log"))
+        .unwrap();
+    command(dir, "socket", flags)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap()
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(command: &mut Command) -> Ran {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    Ran {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Waits until a condition holds; fails when that takes far too long.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "waited in vain until {what}");
+        std::thread::park_timeout(LOOK_AGAIN);
+    }
+}
+
+/// Sends a signal.
+pub(crate) fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// Whether a process runs; one that only waits to be collected does not.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    // PID (NAME) STATE …, where the name may hold anything.
+    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    !matches!(state, Some('Z' | 'X') | None)
+}

@@ -1,0 +1,160 @@
+//! Small functions over the probe kernels (`probes.wat`), and what is asked of every answer.
+
+use std::sync::LazyLock;
+
+use pappus_client::{Blob, Client, Code, Error, Invocation, Result, v1};
+use serde_json::{Value, json};
+
+/// The probe kernels.
+const PROBES: &str = include_str!("probes.wat");
+const KERNELS: [&str; 7] = ["copy", "fill", "store", "global", "work", "spin", "trap"];
+
+/// The probe kernels, as a module.
+pub(crate) fn probes() -> &'static [u8] {
+    static WASM: LazyLock<Vec<u8>> = LazyLock::new(|| wat::parse_str(PROBES).unwrap());
+    &WASM
+}
+
+/// A blueprint over the probe kernels.
+#[derive(Default)]
+pub(crate) struct Function<'a> {
+    pub(crate) inputs: &'a [&'a str],
+    pub(crate) weights: &'a [(&'a str, &'a [u8])],
+    pub(crate) buffers: &'a [(&'a str, Value)],
+    pub(crate) outputs: &'a [&'a str],
+    pub(crate) steps: &'a [Value],
+}
+
+impl Function<'_> {
+    pub(crate) fn json(&self) -> String {
+        let buffers: serde_json::Map<_, _> = self
+            .buffers
+            .iter()
+            .map(|(name, size)| ((*name).to_owned(), size.clone()))
+            .collect();
+        let weights: Vec<_> = self.weights.iter().map(|(name, _)| *name).collect();
+        let kernels = KERNELS.map(|kernel| json!({"module_name": "probes", "kernel_name": kernel}));
+        json!({
+            "modules": [{"module_name": "probes", "path": "probes.wasm"}],
+            "kernels": kernels,
+            "blueprint": {
+                "inputs": self.inputs, "weights": weights, "buffers": buffers,
+                "outputs": self.outputs, "control_flow": self.steps,
+            }
+        })
+        .to_string()
+    }
+
+    /// Registers it.
+    pub(crate) fn add(&self, client: &mut Client, name: &str) {
+        self.try_add(client, name).unwrap();
+    }
+
+    pub(crate) fn try_add(&self, client: &mut Client, name: &str) -> Result<v1::FunctionInfo> {
+        let weights = self.weights.iter().map(|(name, content)| {
+            let sha256 = client.put_blob(Blob::Bytes(content))?.sha256;
+            Ok(v1::Weight {
+                name: (*name).into(),
+                sha256,
+            })
+        });
+        let weights = weights.collect::<Result<_>>()?;
+        let config_sha256 = client.put_blob(Blob::Bytes(self.json().as_bytes()))?.sha256;
+        let variant = wasm(client, probes());
+        client.add_function(v1::AddFunction {
+            name: name.into(),
+            config_sha256,
+            modules: vec![v1::FunctionModule {
+                name: "probes".into(),
+                variants: vec![variant],
+                registered: String::new(),
+            }],
+            weights,
+        })
+    }
+}
+
+/// Hands a wasm module over.
+pub(crate) fn wasm(client: &mut Client, module: &[u8]) -> v1::Variant {
+    v1::Variant {
+        format: "wasm".into(),
+        arch: String::new(),
+        sha256: client.put_blob(Blob::Bytes(module)).unwrap().sha256,
+    }
+}
+
+/// `in` → `out`: a copy.
+pub(crate) fn add_copy(client: &mut Client) {
+    let size = json!({"Sizeof": "in"});
+    let copied = launch(
+        "copy",
+        &[ptr("in"), ptr("out"), json!({"I64": {"Sizeof": "in"}})],
+    );
+    let function = Function {
+        inputs: &["in"],
+        buffers: &[("out", size)],
+        outputs: &["out"],
+        steps: &[copied],
+        ..Function::default()
+    };
+    function.add(client, "copy");
+}
+
+/// Nothing → nothing: one launch of `kernel`.
+pub(crate) fn add_kernel(client: &mut Client, name: &str, kernel: &str, args: &[Value]) {
+    let function = Function {
+        steps: &[launch(kernel, args)],
+        ..Function::default()
+    };
+    function.add(client, name);
+}
+
+/// Nothing → nothing: never ends by itself.
+pub(crate) fn add_spin(client: &mut Client) {
+    add_kernel(client, "spin", "spin", &[]);
+}
+
+/// A launch by one thread.
+pub(crate) fn launch(kernel: &str, args: &[Value]) -> Value {
+    let one = absolute(1);
+    json!({"ExecKernel": [kernel, args, {
+        "grid_dim_x": one, "grid_dim_y": one, "grid_dim_z": one,
+        "block_dim_x": one, "block_dim_y": one, "block_dim_z": one, "shared_mem_bytes": absolute(0),
+    }]})
+}
+
+pub(crate) fn absolute(n: u64) -> Value {
+    json!({ "Absolute": n })
+}
+
+pub(crate) fn ptr(buffer: &str) -> Value {
+    json!({ "Ptr": buffer })
+}
+
+pub(crate) fn constant(n: i64) -> Value {
+    json!({ "Constant": n })
+}
+
+/// Calls `copy`; the answer.
+pub(crate) fn copied(client: &mut Client, bytes: &[u8]) -> Result<Vec<u8>> {
+    let call = Invocation::new("copy").input("in", bytes).output("out");
+    Ok(client.invoke(&call)?.outputs[0].inline.to_vec())
+}
+
+/// The supervisor still does what it is for, for this client.
+pub(crate) fn works(client: &mut Client) {
+    assert_eq!(copied(client, b"works").unwrap(), b"works");
+}
+
+/// The refusal that an answer must be.
+pub(crate) fn refused<T: std::fmt::Debug>(answer: Result<T>, code: Code, words: &str) -> v1::Error {
+    match answer {
+        Err(Error::Refused(error)) if error.code() == code && error.to_string().contains(words) => error,
+        other => panic!("expected {code:?} with {words:?}, got {other:?}"),
+    }
+}
+
+/// The end of a call that must fail, sent before.
+pub(crate) fn fails(client: &mut Client, id: u64, code: Code) -> v1::Error {
+    refused(client.wait_invoked(id), code, "")
+}

@@ -1,0 +1,100 @@
+//! The binaries under test. Cargo offers a test only the binaries of its own package, so they are found beside
+//! this one, and built by cargo itself where they are missing or older than their sources.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+/// Packages and their binaries.
+const BINARIES: [(&str, &str); 3] = [
+    ("pappus-supervisor", "pappus-supervisor"),
+    ("pappus-worker", "pappus-worker"),
+    ("pappus-client", "pappus"),
+];
+/// Folders they are built from.
+const SOURCES: [&str; 8] = [
+    "blueprint",
+    "client",
+    "kernels",
+    "proto",
+    "protocol",
+    "shmem",
+    "supervisor",
+    "worker",
+];
+
+/// The root of the workspace.
+pub(crate) fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// A binary under test, up to date.
+pub(crate) fn program(name: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(up_to_date).join(name)
+}
+
+/// The folder that all binaries are in.
+fn up_to_date() -> PathBuf {
+    // TARGET/PROFILE/deps/integration-HASH
+    let this = std::env::current_exe().unwrap();
+    let folder = this.ancestors().nth(2).unwrap();
+    let sources = newest_source();
+    let built = |name: &str| folder.join(name).metadata().and_then(|file| file.modified());
+    if BINARIES
+        .iter()
+        .any(|(_, binary)| !built(binary).is_ok_and(|time| time >= sources))
+    {
+        build(folder);
+    }
+    folder.to_owned()
+}
+
+fn newest_source() -> SystemTime {
+    let files = SOURCES.into_iter().flat_map(|folder| {
+        let folder = workspace().join(folder);
+        let sources = files_below(&folder.join("src"));
+        sources.into_iter().chain([folder.join("Cargo.toml")])
+    });
+    let times = files.map(|path| path.metadata().unwrap().modified().unwrap());
+    times.max().unwrap()
+}
+
+fn build(folder: &Path) {
+    // Cargo's name for the profile of target/debug is dev.
+    let profile = match folder.file_name().unwrap().to_str().unwrap() {
+        "debug" => "dev",
+        other => other,
+    };
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .current_dir(workspace())
+        .args(["build", "--profile", profile, "--target-dir"])
+        .arg(folder.parent().unwrap());
+    for (package, binary) in BINARIES {
+        cargo.args(["--package", package, "--bin", binary]);
+    }
+    assert!(
+        cargo.status().unwrap().success(),
+        "the binaries under test do not build"
+    );
+}
+
+/// All files below a folder; none where there is no such folder.
+pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = folder.read_dir() else { continue };
+        for entry in entries {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => found.push(path),
+            }
+        }
+    }
+    found.sort();
+    found
+}
