@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pappus_proto::{Code, v1};
-use pappus_protocol::now_ns;
+use pappus_protocol::from_worker::{Done, FaultRef};
 use pappus_protocol::to_worker::Configure;
+use pappus_protocol::{FaultCode, now_ns};
 use tokio::sync::{Notify, watch};
 
 use super::answers;
@@ -38,6 +39,15 @@ pub struct Device {
     clock: Notify,
     /// Workers that end are not replaced any more.
     closing: AtomicBool,
+}
+
+/// How a worker says that a call ended.
+#[derive(Debug, Clone, Copy)]
+pub enum Outcome<'a> {
+    /// Well.
+    Done(&'a Done),
+    /// With a fault.
+    Failed(&'a FaultRef<'a>),
 }
 
 /// One worker's place.
@@ -209,32 +219,33 @@ impl Device {
     }
 
     /// A worker answered a call: the lane's next call is started before the client is answered.
-    pub fn finish(
-        &self,
-        worker: WorkerId,
-        id: CallId,
-        answer: impl FnOnce(&Call, Vec<Vec<u8>>) -> v1::response::Body,
-        well: bool,
-    ) -> Result<(), &'static str> {
+    pub fn finish(&self, worker: WorkerId, id: CallId, outcome: Outcome<'_>) -> Result<(), &'static str> {
         let (call, lane) = match lock(&self.scheduler).running_call(worker, id) {
             Some((call, lane)) => (call.clone(), lane),
             None => return Err("it answered a call that it does not have"),
         };
-        let mut inline = Vec::new();
-        if well {
-            inline = self.take_staged(worker, lane, &call).map_err(|_| "its staging memory does not read")?;
-        }
+        let body = match outcome {
+            Outcome::Done(timings) => {
+                // Before the lane's next call can use the staging range.
+                let staged = self.take_staged(worker, lane, &call);
+                let inline = staged.map_err(|_| "its staging memory does not read")?;
+                self.places[worker].completed.fetch_add(1, Ordering::Relaxed);
+                self.metrics.completed.increment(1);
+                answers::invoked(&call, &self.config.name, timings, inline)
+            }
+            Outcome::Failed(fault) => {
+                if fault.code == FaultCode::Load {
+                    // What could not be loaded is tried afresh by the next call.
+                    self.link(worker).uninstall(call.function.id);
+                }
+                self.metrics.failed.increment(1);
+                answers::failed(&call, fault)
+            }
+        };
         let mut actions = Actions::new();
         lock(&self.scheduler).finished(now_ns(), worker, id, &mut actions);
         self.perform(actions);
-        match well {
-            true => {
-                self.places[worker].completed.fetch_add(1, Ordering::Relaxed);
-                self.metrics.completed.increment(1);
-            }
-            false => self.metrics.failed.increment(1),
-        }
-        call.asker.answer(|| answer(&call, inline));
+        call.asker.answer(|| body);
         self.metrics.seconds.record((now_ns() - call.arrived_ns) as f64 * 1e-9);
         Ok(())
     }

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use pappus_protocol::FromWorker;
 use pappus_protocol::pipe::{Got, Inbox};
 
+use super::Device;
 use super::link::Arrival;
 use super::process::{self, Role, Started};
-use super::{Device, answers};
+use super::runtime::Outcome;
 use crate::limits::WORKER_START_S;
 use crate::registry::loaded::checked_fingerprint;
 use crate::schedule::{CallId, WorkerId};
@@ -33,6 +34,7 @@ pub fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
         }
         let born = Instant::now();
         let (why, ended) = serve_one(device, worker, generation, program);
+        let well = ended.as_ref().is_ok_and(|status| status.success());
         let ended = process::describe_exit(ended);
         let lost = device.worker_gone(worker, &ended);
         if device.is_closing() {
@@ -45,8 +47,8 @@ pub fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
         }
         device.place(worker).restarts.fetch_add(1, Ordering::Relaxed);
         device.metrics.restarts.increment(1);
-        // A process that never got ready would fail again at once; one that served is replaced at once.
-        pause = match why.is_some() && born.elapsed() < SHORT_LIFE {
+        // A process that never served would fail again at once; others are replaced at once.
+        pause = match !well && lost == 0 && born.elapsed() < SHORT_LIFE {
             true => (pause * 2).clamp(Duration::from_millis(10), LONGEST_PAUSE),
             false => Duration::ZERO,
         };
@@ -122,12 +124,10 @@ fn read_answers(device: &Arc<Device>, worker: WorkerId, inbox: &mut Inbox) -> Re
         while let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
             match FromWorker::decode(frame).map_err(|e| e.to_string())? {
                 FromWorker::Done { call, timings } => {
-                    let device_name = &device.config.name;
-                    let answer = |call: &_, inline| answers::invoked(call, device_name, &timings, inline);
-                    device.finish(worker, CallId(call), answer, true)?;
+                    device.finish(worker, CallId(call), Outcome::Done(&timings))?;
                 }
                 FromWorker::Failed { call, fault } => {
-                    device.finish(worker, CallId(call), |call, _| answers::failed(call, &fault), false)?;
+                    device.finish(worker, CallId(call), Outcome::Failed(&fault))?;
                 }
                 // Turns are not in use on devices with one worker at a time per core.
                 FromWorker::Yielded { .. } => {}

@@ -14,6 +14,7 @@ use pappus_proto::handshake::{GREETING_BYTES, Greeting};
 use pappus_proto::limits::MAX_ARENA_BYTES;
 use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
 use pappus_proto::{Code, frame};
+use pappus_protocol::now_ns;
 use pappus_shmem::{fds, memfd};
 use prost::Message;
 use tokio::io::Interest;
@@ -192,7 +193,7 @@ impl Connection {
     }
 
     async fn invoke(self: Arc<Self>, id: u64, message: v1::Invoke, passed: Vec<OwnedFd>) {
-        let arrived_ns = invoke::arrival_ns();
+        let arrived_ns = now_ns();
         if let Err(error) = self.replies.open(id) {
             return self.replies.send(id, Response::Error(error));
         }

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
-use pappus_blueprint::Sizes;
+use pappus_blueprint::{Blueprint, BufferId, Sizes};
 use pappus_proto::limits::{MAX_INLINE_BYTES, MAX_ITEMS};
 use pappus_proto::v1::item::Source;
 use pappus_proto::{Code, v1};
-use pappus_protocol::now_ns;
 use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA, Target};
 use pappus_shmem::Judged;
 use zerocopy::little_endian::U64;
@@ -56,36 +55,16 @@ pub fn prepare(
 ) -> Result<Prepared, Refusal> {
     let blueprint = &function.blueprint;
     let mut gathered = Gathered { descriptors, ..Gathered::default() };
-    let name_of = |id: &pappus_blueprint::BufferId| blueprint.buffers()[id.index()].name.as_str();
+    let name_of = |id: &BufferId| blueprint.buffers()[id.index()].name.as_str();
+    let given = match_names("input", &request.inputs, |i| &i.name, blueprint, blueprint.inputs())?;
+    let wanted = match_names("output", &request.outputs, |o| &o.name, blueprint, blueprint.outputs())?;
 
-    if let Some(stranger) =
-        request.inputs.iter().find(|i| blueprint.inputs().iter().all(|id| name_of(id) != i.name))
-    {
-        return Err(bad(format!(
-            "`{}` is no input of this function; it has {}",
-            stranger.name,
-            names(blueprint.inputs().iter().map(name_of))
-        )));
-    }
-    if let Some(stranger) =
-        request.outputs.iter().find(|o| blueprint.outputs().iter().all(|id| name_of(id) != o.name))
-    {
-        return Err(bad(format!(
-            "`{}` is no output of this function; it has {}",
-            stranger.name,
-            names(blueprint.outputs().iter().map(name_of))
-        )));
-    }
-    let mut input_bytes = Vec::with_capacity(blueprint.inputs().len());
-    for (position, id) in blueprint.inputs().iter().enumerate() {
-        let mut given = request.inputs.iter().filter(|i| i.name == name_of(id));
-        let (Some(input), None) = (given.next(), given.next()) else {
-            return Err(bad(format!("input `{}` must be given exactly once", name_of(id))));
-        };
-        let bytes = gathered
-            .input(connection, position, input)
-            .map_err(|e| Box::new(e.at(format!("input {}", input.name))))?;
-        input_bytes.push(bytes);
+    let mut input_bytes = Vec::with_capacity(given.len());
+    for (position, (input, id)) in given.iter().zip(blueprint.inputs()).enumerate() {
+        let name = name_of(id);
+        let input = input.ok_or_else(|| bad(format!("input `{name}` is missing")))?;
+        let bytes = gathered.input(connection, position, input);
+        input_bytes.push(bytes.map_err(|e| Box::new(e.at(format!("input {name}"))))?);
     }
     let words = gathered.read_words(blueprint, &input_bytes)?;
     let sizes = Sizes { inputs: &input_bytes, weights: &function.weight_bytes, words: &words };
@@ -96,15 +75,9 @@ pub fn prepare(
         .get_or_plan(function.id, blueprint, &sizes)
         .map_err(|e| Box::new(bad(e.message).at(e.path)))?;
 
-    for id in blueprint.outputs() {
-        let mut given = request.outputs.iter().filter(|o| o.name == name_of(id));
-        let output = given.next();
-        if given.next().is_some() {
-            return Err(bad(format!("output `{}` is given twice", name_of(id))));
-        }
-        gathered
-            .output(connection, output, plan.buffers[id.index()].bytes)
-            .map_err(|e| Box::new(e.at(format!("output {}", name_of(id)))))?;
+    for (output, id) in wanted.into_iter().zip(blueprint.outputs()) {
+        let target = gathered.output(connection, output, plan.buffers[id.index()].bytes);
+        target.map_err(|e| Box::new(e.at(format!("output {}", name_of(id)))))?;
     }
     gathered.check_overlaps()?;
 
@@ -133,14 +106,36 @@ pub fn prepare(
     Ok(Prepared { call: Arc::new(call), device, inline_bytes })
 }
 
-/// When a request arrived.
-pub fn arrival_ns() -> u64 {
-    now_ns()
-}
-
-fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let list: Vec<_> = names.map(|name| format!("`{name}`")).collect();
-    if list.is_empty() { "none".to_owned() } else { list.join(", ") }
+/// Finds what was given for each of the function's inputs or outputs; strangers and doubles are refused.
+fn match_names<'a, T>(
+    what: &str,
+    given: &'a [T],
+    name_of: impl Fn(&T) -> &str,
+    blueprint: &Blueprint,
+    wanted: &[BufferId],
+) -> Result<Vec<Option<&'a T>>, Refusal> {
+    let name_at = |position: usize| blueprint.buffers()[wanted[position].index()].name.as_str();
+    let mut found = vec![None; wanted.len()];
+    // More than there can be are not even compared.
+    for (nth, one) in given.iter().take(wanted.len() + 1).enumerate() {
+        let name = name_of(one);
+        // Most clients keep the function's order.
+        let position = match nth < wanted.len() && name_at(nth) == name {
+            true => Some(nth),
+            false => (0..wanted.len()).find(|&position| name_at(position) == name),
+        };
+        let slot = position.map(|position| &mut found[position]);
+        match slot {
+            Some(slot @ None) => *slot = Some(one),
+            Some(Some(_)) => return Err(bad(format!("{what} `{name}` is given twice"))),
+            None => {
+                let names: Vec<_> = (0..wanted.len()).map(|p| format!("`{}`", name_at(p))).collect();
+                let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                return Err(bad(format!("`{name}` is no {what} of this function; it has {names}")));
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// The least loaded device whose workers have the memory.
@@ -247,11 +242,7 @@ impl Gathered {
     }
 
     /// Reads the words that sizes depend on, each once.
-    fn read_words(
-        &self,
-        blueprint: &pappus_blueprint::Blueprint,
-        input_bytes: &[u64],
-    ) -> Result<Vec<u64>, Refusal> {
+    fn read_words(&self, blueprint: &Blueprint, input_bytes: &[u64]) -> Result<Vec<u64>, Refusal> {
         let mut words = Vec::with_capacity(blueprint.words().len());
         for word in blueprint.words() {
             let offset = blueprint
