@@ -41,3 +41,10 @@ impl From<std::io::Error> for Error {
         Self::Protocol(error.into())
     }
 }
+
+/// Writes a line of the text log, which the supervisor may have stopped reading.
+pub fn log(line: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    // There is nobody left to tell.
+    let _ = writeln!(std::io::stderr(), "pappus-worker: {line}");
+}

@@ -20,15 +20,16 @@ enum Role {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
+    let arguments: Vec<String> = arguments.collect();
     let Some((role, device)) = parse(&arguments) else {
-        eprintln!("{USAGE}");
+        pappus_worker::log(format_args!("{USAGE}"));
         return ExitCode::from(2);
     };
     match run(&role, &device) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("pappus-worker: {error}");
+            pappus_worker::log(format_args!("{error}"));
             ExitCode::FAILURE
         }
     }

@@ -40,9 +40,6 @@ impl<D: Device> Functions<D> {
         // What is replaced goes first: two may not fit side by side.
         self.remove(id);
         let loaded = load(device, install, parts);
-        if let Err(fault) = &loaded {
-            eprintln!("function {id} cannot be loaded: {fault}");
-        }
         self.by_id.insert(id, loaded);
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use pappus_blueprint::{Plan, Sizes};
-use pappus_protocol::to_worker::{Invoke, Item, STAGING_ARENA};
+use pappus_protocol::to_worker::{DISCARD, Invoke, Item, STAGING_ARENA};
 use pappus_protocol::{Fault, FaultCode};
 
 use super::installed::Installed;
@@ -51,8 +51,12 @@ impl Lane {
         let mut refused = None;
         for target in invoke.outputs {
             let (arena, offset, bytes) = (target.arena.get(), target.offset.get(), target.bytes.get());
-            match arenas.range(arena, offset, bytes) {
-                Ok(_) => self.targets.push(CopyOut { from: 0, arena, offset, bytes }),
+            let known = match arena {
+                DISCARD => Ok(()),
+                _ => arenas.range(arena, offset, bytes).map(drop),
+            };
+            match known {
+                Ok(()) => self.targets.push(CopyOut { from: 0, arena, offset, bytes }),
                 Err(fault) => refused = refused.or(Some(fault)),
             }
         }
@@ -142,6 +146,9 @@ impl Lane {
                     "output {name:?} has {} bytes, its region has room for {}",
                     placement.bytes, target.bytes
                 )));
+            }
+            if target.arena == DISCARD {
+                continue;
             }
             self.outputs.push(CopyOut { from: placement.offset, bytes: placement.bytes, ..*target });
         }

@@ -6,9 +6,11 @@
 mod installed;
 mod lane;
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use pappus_protocol::pipe::Got;
+use pappus_protocol::from_worker::Done;
+use pappus_protocol::pipe::{Got, Outbox};
 use pappus_protocol::to_worker::{Configure, Invoke, STAGING_ARENA};
 use pappus_protocol::{Fault, FromWorker, ToWorker, control};
 use pappus_shmem::{Judged, Mapping, memfd};
@@ -49,8 +51,8 @@ pub fn run<D: Device>(channels: Channels, staging: &Judged, device: D) -> Result
 
 struct Server<D: Device> {
     device: D,
-    outbox: pappus_protocol::pipe::Outbox,
-    control: std::os::fd::OwnedFd,
+    outbox: Outbox,
+    control: OwnedFd,
     functions: Functions<D>,
     arenas: Arenas,
     lanes: Vec<Lane>,
@@ -125,7 +127,7 @@ impl<D: Device> Server<D> {
             });
         match opened {
             Ok(mapping) => self.arenas.insert(arena, mapping),
-            Err(why) => eprintln!("arena {arena} cannot be used: {why}"),
+            Err(why) => crate::log(format_args!("arena {arena} cannot be used: {why}")),
         }
         Ok(())
     }
@@ -195,11 +197,7 @@ impl<D: Device> Server<D> {
 
     /// The end of a call, good or bad: inputs leave staging, outputs of a failure are zeroed, and only
     /// then the caller hears of it.
-    fn answer(
-        &mut self,
-        index: usize,
-        result: Result<pappus_protocol::from_worker::Done, Fault>,
-    ) -> Result<(), Error> {
+    fn answer(&mut self, index: usize, result: Result<Done, Fault>) -> Result<(), Error> {
         let lane = &mut self.lanes[index];
         let Some(call) = lane.end(&self.arenas, result.is_ok()) else {
             return Ok(());

@@ -113,7 +113,6 @@ impl Worker {
     /// The next message, or nothing if the worker ended.
     pub fn answer<R>(&mut self, read: impl FnOnce(FromWorker<'_>) -> R) -> Option<R> {
         loop {
-            // Twice the same question: the borrow of the first frame would not end.
             if let Some(frame) = self.from.frame().unwrap() {
                 return Some(read(FromWorker::decode(frame).unwrap()));
             }

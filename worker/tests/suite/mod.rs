@@ -82,7 +82,7 @@ macro_rules! conformance {
             use crate::suite::{faults, leaks, regions};
             suite::conformance!(@tests $device,
                 regions: library_kernels_compute, inputs_of_many_items_arrive_in_one_piece,
-                    descriptors_are_read_at_their_offset, a_short_descriptor_is_refused,
+                    an_output_that_nobody_wants_is_copied_nowhere, descriptors_are_read_at_their_offset, a_short_descriptor_is_refused,
                     staging_is_cleared_and_the_rest_of_the_arena_untouched,
                     regions_that_do_not_exist_are_refused, weights_are_read,
                     arenas_come_and_go, bulk_copies_and_fills_are_exact, every_block_runs_once,

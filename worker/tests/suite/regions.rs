@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use pappus_protocol::to_worker::{Item, STAGING_ARENA};
+use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA};
 use pappus_protocol::{FaultCode, ToWorker};
 use pappus_shmem::{Mapping, memfd};
 
@@ -54,6 +54,15 @@ pub fn inputs_of_many_items_arrive_in_one_piece<T: UnderTest>() {
     ];
     worker.invoke(&call).unwrap();
     assert_eq!(worker.read_arena(OUTPUTS_AT, 24), TEXT);
+    worker.end().unwrap();
+}
+
+pub fn an_output_that_nobody_wants_is_copied_nowhere<T: UnderTest>() {
+    let mut worker = copying::<T>();
+    let mut call = worker.arena_call(1, &[TEXT], &[24]);
+    call.outputs = vec![target(DISCARD, 0, 24)];
+    worker.invoke(&call).unwrap();
+    assert_eq!(worker.read_arena(OUTPUTS_AT, 24), [UNTOUCHED; 24]);
     worker.end().unwrap();
 }
 

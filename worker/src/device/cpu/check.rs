@@ -6,7 +6,7 @@ use wasmparser::{
     Operator, Parser, Payload, TypeRef, ValType, Validator, WasmFeatures,
 };
 
-use super::layout::{MAX_LOW_BYTES, WASM_PAGE};
+use super::layout::{LowPart, MAX_LOW_BYTES, WASM_PAGE};
 use crate::device::MAX_MODULE_BYTES;
 
 /// Functions of a module.
@@ -25,8 +25,8 @@ const MAX_TABLE_ELEMENTS: u64 = 65_536;
 pub(super) struct Judged {
     /// Names of its kernels.
     pub(super) kernels: Vec<String>,
-    /// Bytes of its stack and data.
-    pub(super) low_bytes: u64,
+    /// Its stack and data.
+    pub(super) low: LowPart,
     /// How many functions it defines.
     pub(super) functions: u32,
 }
@@ -69,7 +69,7 @@ fn malformed(error: wasmparser::BinaryReaderError) -> String {
 /// What has been seen so far.
 #[derive(Default)]
 struct Checker {
-    low_bytes: Option<u64>,
+    low: Option<LowPart>,
     functions: u32,
     /// The type index of every function, and which types are those of kernels.
     function_types: Vec<u32>,
@@ -167,7 +167,7 @@ impl Checker {
                 "stack and data take {bytes} bytes (the minimum of env.memory), allowed are {MAX_LOW_BYTES}"
             ));
         }
-        self.low_bytes = Some(bytes);
+        self.low = Some(LowPart { bytes, data: 0..0 });
         Ok(())
     }
 
@@ -218,7 +218,7 @@ impl Checker {
         Ok(())
     }
 
-    fn data(&self, index: u32, data: &Data<'_>) -> Result<(), String> {
+    fn data(&mut self, index: u32, data: &Data<'_>) -> Result<(), String> {
         let DataKind::Active { offset_expr, .. } = &data.kind else {
             return Err(format!("data segment {index} is passive: data must be in place when a call starts"));
         };
@@ -227,18 +227,23 @@ impl Checker {
             Operator::I32Const { value } => u64::from(value as u32),
             _ => return Err(format!("data segment {index} has no constant address")),
         };
-        let (end, low) = (at + data.data.len() as u64, self.low_bytes.unwrap_or(0));
-        if end > low {
-            return Err(format!(
-                "data segment {index} ends at {end}, beyond the {low} bytes that env.memory starts with"
-            ));
+        let end = at + data.data.len() as u64;
+        match &mut self.low {
+            Some(low) if end <= low.bytes => {
+                let seen = &low.data;
+                low.data = if seen.is_empty() { at..end } else { seen.start.min(at)..seen.end.max(end) };
+                Ok(())
+            }
+            low => Err(format!(
+                "data segment {index} ends at {end}, beyond the {} bytes that env.memory starts with",
+                low.as_ref().map_or(0, |low| low.bytes)
+            )),
         }
-        Ok(())
     }
 
     fn finish(self) -> Result<Judged, String> {
-        let low_bytes = self
-            .low_bytes
+        let low = self
+            .low
             .ok_or("the module does not import its memory as `env.memory`: link with --import-memory")?;
         if let Some(index) = self.mutable_global.filter(|_| self.mutable_global != self.stack_pointer) {
             return Err(format!(
@@ -248,7 +253,7 @@ impl Checker {
         if self.kernels.is_empty() {
             return Err("the module exports no kernel".into());
         }
-        Ok(Judged { kernels: self.kernels, low_bytes, functions: self.functions })
+        Ok(Judged { kernels: self.kernels, low, functions: self.functions })
     }
 }
 

@@ -39,6 +39,15 @@ pub const WEIGHTS_END: u64 = MEMORY_BYTES - WASM_PAGE;
 /// The longest pool, for functions without weights.
 pub const MAX_LEASE_BYTES: u64 = WEIGHTS_END - POOL_AT;
 
+/// A module's stack and data, from address 0 on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LowPart {
+    /// How long it is.
+    pub bytes: u64,
+    /// Where its data segments lie; the rest starts as zeros.
+    pub data: std::ops::Range<u64>,
+}
+
 /// What a kernel finds at `launch`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]

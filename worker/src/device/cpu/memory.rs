@@ -105,9 +105,9 @@ pub(super) struct LinearMemory {
 
 impl LinearMemory {
     /// A memory with its low part, the call's page and the weights.
-    pub(super) fn new(low_bytes: u64, weights: Option<&Judged>) -> std::io::Result<Self> {
+    pub(super) fn new(low: &LowPart, weights: Option<&Judged>) -> std::io::Result<Self> {
         let range = Reservation::new((MEMORY_BYTES + GUARD_BYTES) as usize)?;
-        let low_bytes = low_bytes.min(MAX_LOW_BYTES) as usize;
+        let low_bytes = low.bytes.min(MAX_LOW_BYTES) as usize;
         if low_bytes > 0 {
             range.map_private(0, low_bytes)?;
         }
@@ -132,15 +132,16 @@ impl LinearMemory {
         *handover.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.range.clone());
     }
 
-    /// Remembers what the low part holds now, right after instantiation, as what every call starts from.
-    pub(super) fn remember(&mut self) {
-        let mut low = vec![0; self.low_bytes];
-        // SAFETY: `low_bytes` are mapped at the base; `low` is as long.
-        unsafe { ptr::copy_nonoverlapping(self.range.base(), low.as_mut_ptr(), self.low_bytes) };
-        let first = low.iter().position(|&byte| byte != 0).unwrap_or(0);
-        let end = low.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
-        self.data = low[first..end.max(first)].into();
-        self.data_at = first;
+    /// Remembers the data that instantiation wrote, as what every call starts from.
+    pub(super) fn remember(&mut self, low: &LowPart) {
+        let end = (low.data.end as usize).min(self.low_bytes);
+        self.data_at = (low.data.start as usize).min(end);
+        let mut data = vec![0; end - self.data_at];
+        // SAFETY: `low_bytes` are mapped at the base, and the range was cut to them; `data` is as long.
+        unsafe {
+            ptr::copy_nonoverlapping(self.range.base().add(self.data_at), data.as_mut_ptr(), data.len());
+        }
+        self.data = data.into();
     }
 
     /// Maps another pool in place of the one before; nothing of it is reachable yet.

@@ -8,7 +8,7 @@ use pappus_shmem::Judged;
 use wasmtime::{Engine, ExternType, Global, Instance, Module, Store, TypedFunc, Val};
 
 use super::memory::{Handover, LinearMemory, Pool};
-use super::rewrite::low_bytes_of;
+use super::rewrite::low_part_of;
 
 /// A kernel's parameters: `args`, `launch`, `first`, `count`.
 pub(super) type KernelFn = TypedFunc<(u32, u32, u64, u64), ()>;
@@ -37,17 +37,17 @@ impl LoadedModule {
         // It is machine code in any case: what it does, it does in this sandbox.
         #[allow(unsafe_code)]
         let module = unsafe { Module::deserialize_open_file(engine, file) }.map_err(refused)?;
-        let low_bytes = module
+        let low = module
             .exports()
             .find_map(|export| match export.ty() {
-                ExternType::Memory(_) => low_bytes_of(export.name()),
+                ExternType::Memory(_) => low_part_of(export.name()),
                 _ => None,
             })
             .ok_or_else(|| Fault::new(FaultCode::Load, "machine code: it says nothing about its memory"))?;
-        let mut memory = LinearMemory::new(low_bytes, weights).map_err(mapping)?;
+        let mut memory = LinearMemory::new(&low, weights).map_err(mapping)?;
         memory.offer(handover);
         let instance = Instance::new(&mut *store, &module, &[]).map_err(refused)?;
-        memory.remember();
+        memory.remember(&low);
         let stack_pointer = instance.get_global(&mut *store, "__stack_pointer");
         let stack_pointer = stack_pointer.and_then(|global| Some((global, global.get(&mut *store).i32()?)));
         Ok(Self { memory, instance, stack_pointer, used: false })

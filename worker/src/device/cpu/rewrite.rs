@@ -10,15 +10,23 @@ use wasmparser::{BinaryReader, BinaryReaderError, FunctionBody, Operator, Parser
 
 use super::bulk;
 use super::check::Judged;
-use super::layout::{MEMORY_BYTES, WASM_PAGE};
+use super::layout::{LowPart, MAX_LOW_BYTES, MEMORY_BYTES, WASM_PAGE};
 
-/// The memory is exported under this and the bytes of its low part: the name survives compilation and
-/// can be read before there is an instance. (The module itself exports no memory: `check`.)
-const MEMORY_NAME: &str = "pappus-low-bytes:";
+/// The memory's export is named by this and the numbers of its low part: the name survives compilation
+/// and can be read before there is an instance. (The module itself exports no memory: `check`.)
+const MEMORY_NAME: &str = "pappus-low";
+
+fn memory_name(low: &LowPart) -> String {
+    format!("{MEMORY_NAME}:{}:{}:{}", low.bytes, low.data.start, low.data.end)
+}
 
 /// What a rewritten module's export says about its memory.
-pub(super) fn low_bytes_of(export: &str) -> Option<u64> {
-    export.strip_prefix(MEMORY_NAME)?.parse().ok()
+pub(super) fn low_part_of(export: &str) -> Option<LowPart> {
+    let mut numbers = export.strip_prefix(MEMORY_NAME)?.strip_prefix(':')?.split(':');
+    let mut next = || numbers.next()?.parse().ok();
+    let low = LowPart { bytes: next()?, data: next()?..next()? };
+    let ordered = low.data.start <= low.data.end && low.data.end <= low.bytes;
+    (ordered && low.bytes <= MAX_LOW_BYTES).then_some(low)
 }
 
 /// Rewrites a module that was judged.
@@ -47,7 +55,7 @@ pub(super) fn rewrite(module: &[u8], judged: &Judged) -> Result<Vec<u8>, BinaryR
             Payload::ExportSection(_) => {
                 memory.take().map(|memory| out.section(&memory));
                 let mut entry = Vec::new();
-                format!("{MEMORY_NAME}{}", judged.low_bytes).as_str().encode(&mut entry);
+                memory_name(&judged.low).as_str().encode(&mut entry);
                 ExportKind::Memory.encode(&mut entry);
                 0u32.encode(&mut entry);
                 let data = appended(raw, 1, &entry)?;
@@ -124,4 +132,24 @@ fn without_bulk_operators(
     }
     out.extend_from_slice(&module[copied..body.range().end]);
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_low_part_travels_in_a_name() {
+        let low = LowPart { bytes: 131_072, data: 65_536..70_000 };
+        assert_eq!(low_part_of(&memory_name(&low)), Some(low));
+        for lie in [
+            "memory",
+            "pappus-low:1",
+            "pappus-low:10:8:4",
+            "pappus-low:10:0:11",
+            "pappus-low:99999999999:0:0",
+        ] {
+            assert_eq!(low_part_of(lie), None, "{lie}");
+        }
+    }
 }
