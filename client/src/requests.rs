@@ -40,8 +40,15 @@ impl Client {
 
     /// The registered modules.
     pub fn list_modules(&mut self) -> Result<Vec<v1::ModuleInfo>> {
-        let body = request::Body::ListModules(v1::Empty {});
-        answer!(self.call(body, &[])?, Modules).map(|list| list.modules)
+        let mut all = Vec::new();
+        loop {
+            let after = all.last().map_or(String::new(), |last: &v1::ModuleInfo| last.name.clone());
+            let page = answer!(self.call(request::Body::ListModules(v1::Page { after }), &[])?, Modules)?;
+            all.extend(page.modules);
+            if !page.more {
+                return Ok(all);
+            }
+        }
     }
 
     /// One registered module.
@@ -62,8 +69,15 @@ impl Client {
 
     /// The registered functions.
     pub fn list_functions(&mut self) -> Result<Vec<v1::FunctionInfo>> {
-        let body = request::Body::ListFunctions(v1::Empty {});
-        answer!(self.call(body, &[])?, Functions).map(|list| list.functions)
+        let mut all = Vec::new();
+        loop {
+            let after = all.last().map_or(String::new(), |last: &v1::FunctionInfo| last.name.clone());
+            let page = answer!(self.call(request::Body::ListFunctions(v1::Page { after }), &[])?, Functions)?;
+            all.extend(page.functions);
+            if !page.more {
+                return Ok(all);
+            }
+        }
     }
 
     /// One registered function with its configuration.

@@ -87,6 +87,12 @@ impl<Fd> Decoder<Fd> {
 
     /// The next whole frame, or `None` until more bytes are fed.
     pub fn next_frame(&mut self) -> Result<Option<(Bytes, Vec<Fd>)>, FrameError> {
+        // Descriptors whose bytes lie wholly before this frame were never announced.
+        if let Some((range, fds)) = self.batches.front()
+            && range.end <= self.position
+        {
+            return Err(FrameError::Fds { announced: 0, received: fds.len() });
+        }
         let Some(header) = self.bytes.first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };
@@ -102,10 +108,6 @@ impl<Fd> Decoder<Fd> {
             return Err(FrameError::TooManyFds(announced));
         }
         let received = match self.batches.front() {
-            // Descriptors whose bytes lie wholly before this frame were never announced.
-            Some((range, fds)) if range.end <= self.position => {
-                return Err(FrameError::Fds { announced: 0, received: fds.len() });
-            }
             Some((range, fds)) if range.contains(&self.position) => fds.len(),
             _ => 0,
         };

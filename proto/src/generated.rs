@@ -20,7 +20,7 @@ pub mod request {
         #[prost(message, tag = "4")]
         RemoveModule(super::Name),
         #[prost(message, tag = "5")]
-        ListModules(super::Empty),
+        ListModules(super::Page),
         #[prost(message, tag = "6")]
         ShowModule(super::Name),
         #[prost(message, tag = "7")]
@@ -28,7 +28,7 @@ pub mod request {
         #[prost(message, tag = "8")]
         RemoveFunction(super::Name),
         #[prost(message, tag = "9")]
-        ListFunctions(super::Empty),
+        ListFunctions(super::Page),
         #[prost(message, tag = "10")]
         ShowFunction(super::Name),
         #[prost(message, tag = "11")]
@@ -55,6 +55,13 @@ pub struct Empty {
 pub struct Name {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
+}
+/// Lists come in pages, ordered by name.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Page {
+    /// The last name of the page before; empty for the first.
+    #[prost(string, tag = "1")]
+    pub after: ::prost::alloc::string::String,
 }
 /// Hands bytes over for a later AddModule or AddFunction. They are forgotten with the connection unless
 /// something registered refers to them. The content comes inline or as one sealed memfd descriptor.
@@ -319,11 +326,17 @@ pub struct OutputInfo {
 pub struct ModuleList {
     #[prost(message, repeated, tag = "1")]
     pub modules: ::prost::alloc::vec::Vec<ModuleInfo>,
+    /// Whether there is another page.
+    #[prost(bool, tag = "2")]
+    pub more: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FunctionList {
     #[prost(message, repeated, tag = "1")]
     pub functions: ::prost::alloc::vec::Vec<FunctionInfo>,
+    /// Whether there is another page.
+    #[prost(bool, tag = "2")]
+    pub more: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ArenaOpened {

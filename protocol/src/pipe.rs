@@ -42,6 +42,8 @@ pub enum Got {
     Nothing,
     /// The other end is closed.
     Closed,
+    /// The nudge is readable; whoever waits must read it.
+    Nudged,
 }
 
 /// The reading end.
@@ -97,40 +99,45 @@ impl Inbox {
         }
     }
 
-    /// Reads; with nothing there, tries again for `spin`, then blocks until `timeout` (none: forever)
-    /// or until `nudge` becomes readable.
+    /// Reads, trying again for `spin` while nothing is there, then blocks until `timeout` (none: for
+    /// ever) or until `nudge` becomes readable. To be called once the frames already read are handled.
     pub fn wait(
         &mut self,
         spin: Duration,
         timeout: Option<Duration>,
         nudge: Option<BorrowedFd<'_>>,
     ) -> std::io::Result<Got> {
-        match self.fill()? {
-            Got::Nothing => {}
-            other => return Ok(other),
-        }
         if !spin.is_zero() {
             let until = Instant::now() + spin;
-            while Instant::now() < until {
+            loop {
                 match self.fill()? {
-                    Got::Nothing => std::hint::spin_loop(),
+                    Got::Nothing if Instant::now() < until => std::hint::spin_loop(),
+                    Got::Nothing => break,
                     other => return Ok(other),
                 }
             }
         }
         let timeout =
             timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
-        let own = PollFd::new(&self.fd, PollFlags::IN);
-        let result = match &nudge {
-            Some(nudge) => {
-                rustix::event::poll(&mut [own, PollFd::new(nudge, PollFlags::IN)], timeout.as_ref())
+        // No read before: it would mostly find nothing, right where the next wake-up is being waited for.
+        let (mut alone, mut both);
+        let polled: &mut [PollFd<'_>] = match &nudge {
+            None => {
+                alone = [PollFd::new(&self.fd, PollFlags::IN)];
+                &mut alone
             }
-            None => rustix::event::poll(&mut [own], timeout.as_ref()),
+            Some(nudge) => {
+                both = [PollFd::new(&self.fd, PollFlags::IN), PollFd::new(nudge, PollFlags::IN)];
+                &mut both
+            }
         };
-        match result {
-            Ok(_) | Err(Errno::INTR) => self.fill(),
-            Err(e) => Err(e.into()),
+        match rustix::event::poll(polled, timeout.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => return Ok(Got::Nothing),
+            Ok(_) if polled[0].revents().is_empty() => return Ok(Got::Nudged),
+            Ok(_) => {}
+            Err(e) => return Err(e.into()),
         }
+        self.fill()
     }
 }
 

@@ -1,13 +1,14 @@
 //! One accepted invocation on its way through the supervisor.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use pappus_blueprint::Plan;
 use pappus_proto::v1;
 use pappus_protocol::to_worker::{Item, Target};
-use pappus_shmem::Judged;
+use pappus_shmem::{Judged, memfd};
 use zerocopy::little_endian::U64;
 
 use crate::registry::Loaded;
@@ -60,36 +61,77 @@ pub struct Call {
     /// When it was handed to a worker, likewise; 0 while it waits.
     pub started_ns: AtomicU64,
     /// Who waits for the answer.
-    pub asker: Asker,
+    pub asker: Arc<Asker>,
 }
 
-/// Who asked, and whether the one answer was given.
+impl Call {
+    /// Zeroes the output regions of a call whose worker is gone, as the worker would have done.
+    pub fn zero_outputs(&self) {
+        const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
+        for target in &self.outputs {
+            let Some(arena) = self.arenas.iter().find(|arena| arena.id == target.arena.get()) else {
+                continue;
+            };
+            let end = target.offset.get() + target.bytes.get();
+            for start in (target.offset.get()..end).step_by(ZEROS.len()) {
+                let bytes = (end - start).min(ZEROS.len() as u64) as usize;
+                // The client's own memory: if it cannot be written, nobody else is harmed.
+                let _ = memfd::write_all_at(arena.memfd.as_fd(), start, &ZEROS[..bytes]);
+            }
+        }
+    }
+}
+
+/// Who asked, and whether the one answer was given. It exists from the moment an invocation is accepted,
+/// so whatever happens to it later, loading its function included, ends here once.
 #[derive(Debug)]
 pub struct Asker {
-    /// The connection.
-    pub replies: Arc<Replies>,
-    /// The request's id there.
-    pub request: u64,
+    replies: Arc<Replies>,
+    request: u64,
     answered: AtomicBool,
+    /// Counts it as accepted until it is dropped.
+    _accepted: Accepted,
 }
 
 impl Asker {
     /// Nobody was answered yet.
-    pub fn new(replies: Arc<Replies>, request: u64) -> Self {
-        Self { replies, request, answered: AtomicBool::new(false) }
+    pub fn new(replies: Arc<Replies>, request: u64, accepted: Accepted) -> Self {
+        Self { replies, request, answered: AtomicBool::new(false), _accepted: accepted }
     }
 
-    /// Gives the answer, unless one was given; returns whether it was this one.
-    pub fn answer(&self, body: impl FnOnce() -> v1::response::Body) -> bool {
-        if self.answered.swap(true, Ordering::AcqRel) {
-            return false;
+    /// Gives the answer, unless one was given.
+    pub fn answer(&self, body: v1::response::Body) {
+        if self.give_up() {
+            self.replies.forget(self.request);
+            self.replies.send(self.request, body);
         }
-        self.replies.answer_call(self.request, body());
-        true
     }
 
     /// Makes sure that no answer comes any more; false if there was one already.
     pub fn give_up(&self) -> bool {
         !self.answered.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether nobody waits any more.
+    pub fn is_over(&self) -> bool {
+        self.answered.load(Ordering::Acquire)
+    }
+}
+
+/// One accepted invocation, counted while it exists. Draining waits for the count to reach zero.
+#[derive(Debug)]
+pub struct Accepted(Arc<AtomicUsize>);
+
+impl Accepted {
+    /// Counts one more.
+    pub fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Accepted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }

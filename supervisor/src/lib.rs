@@ -10,7 +10,7 @@
 //! - [`metrics`], [`limits`].
 //! - [`run`]: all of it put together.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod call;
 pub mod config;

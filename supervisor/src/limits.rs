@@ -1,7 +1,11 @@
 //! Limits of the supervisor, each checked before anything is allocated.
 
-/// Connections at once, admin included.
+/// Clients' connections at once.
 pub const MAX_CONNECTIONS: usize = 1024;
+/// Of these, connections of one tenant.
+pub const MAX_CONNECTIONS_PER_TENANT: usize = 512;
+/// Connections on the admin socket at once.
+pub const MAX_ADMIN_CONNECTIONS: usize = 64;
 /// Cold requests of one connection that are worked on at once; the next one waits unread.
 pub const MAX_COLD_REQUESTS: usize = 16;
 /// Invocations of one connection without an answer.
@@ -13,6 +17,8 @@ pub const MAX_UNREAD_BYTES: usize = 16 << 20;
 /// How long a new connection may take for its greeting, in milliseconds.
 pub const HANDSHAKE_MS: u64 = 5_000;
 
+/// Entries of one page of a list.
+pub const LIST_PAGE: usize = 2_000;
 /// Functions of one tenant.
 pub const MAX_FUNCTIONS: usize = 50_000;
 /// Modules registered by name of one tenant.

@@ -20,6 +20,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A running supervisor.
 pub(crate) struct Supervisor {
     child: Child,
+    program: PathBuf,
     flags: Vec<String>,
     dir: TempDir,
 }
@@ -47,8 +48,24 @@ impl Supervisor {
         let dir = tempfile::tempdir().unwrap();
         // Clients of other users reach the socket through it.
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let child = spawn(dir.path(), &flags);
-        let mut supervisor = Self { child, flags, dir };
+        Self::new(program("pappus-supervisor"), flags, dir)
+    }
+
+    /// With another program in the place of its workers.
+    pub(crate) fn with_worker(worker: &Path) -> Self {
+        // A supervisor finds its worker beside itself. A link, since a file that was just written cannot always be
+        // executed: a process forked meanwhile may still hold it open.
+        let original = program("pappus-supervisor");
+        let dir = tempfile::tempdir_in(original.parent().unwrap()).unwrap();
+        let linked = dir.path().join("pappus-supervisor");
+        std::fs::hard_link(original, &linked).unwrap();
+        std::os::unix::fs::symlink(worker, dir.path().join("pappus-worker")).unwrap();
+        Self::new(linked, vec!["--device".into(), "cpu:workers=1,memory=1MiB".into()], dir)
+    }
+
+    fn new(program: PathBuf, flags: Vec<String>, dir: TempDir) -> Self {
+        let child = spawn(&program, dir.path(), &flags);
+        let mut supervisor = Self { child, program, flags, dir };
         supervisor.answers();
         supervisor
     }
@@ -70,6 +87,14 @@ impl Supervisor {
     pub(crate) fn tenant_dir(&self) -> PathBuf {
         let uid = rustix::process::geteuid().as_raw();
         self.path("state/tenants").join(uid.to_string())
+    }
+
+    /// Takes all machine code away, as an update of Pappus does: the next call of a function makes it again, which
+    /// takes a while.
+    pub(crate) fn forget_code(&self) {
+        for file in std::fs::read_dir(self.tenant_dir().join("code")).unwrap() {
+            std::fs::remove_file(file.unwrap().path()).unwrap();
+        }
     }
 
     /// Writes a file into its directory, which commands run in.
@@ -133,6 +158,13 @@ impl Supervisor {
         self.child.id()
     }
 
+    /// How much memory it takes, in bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        1024 * line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    }
+
     /// Asks it to end.
     pub(crate) fn terminate(&self) {
         signal(self.pid(), Signal::TERM);
@@ -157,14 +189,14 @@ impl Supervisor {
     /// Starts it again on the same paths, after it ended.
     pub(crate) fn restart(&mut self) {
         assert!(self.child.try_wait().unwrap().is_some(), "it still runs");
-        self.child = spawn(self.dir.path(), &self.flags);
+        self.child = spawn(&self.program, self.dir.path(), &self.flags);
         self.answers();
     }
 
     /// What a second supervisor on the same state directory says.
     pub(crate) fn second(&self, socket: &str) -> Ran {
         let device = ["--device", "cpu:workers=1,memory=1MiB"].map(str::to_owned);
-        run(&mut command(self.dir.path(), socket, &device))
+        run(&mut command(&self.program, self.dir.path(), socket, &device))
     }
 
     fn answers(&mut self) {
@@ -193,22 +225,15 @@ impl Drop for Supervisor {
     }
 }
 
-fn command(dir: &Path, socket: &str, flags: &[String]) -> Command {
-    let mut command = Command::new(program("pappus-supervisor"));
-    command
-        .current_dir(dir)
-        .args(["--socket", socket, "--state-dir", "state"])
-        .args(flags);
+fn command(program: &Path, dir: &Path, socket: &str, flags: &[String]) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(dir).args(["--socket", socket, "--state-dir", "state"]).args(flags);
     command
 }
 
-fn spawn(dir: &Path, flags: &[String]) -> Child {
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(dir.join("log"))
-        .unwrap();
-    command(dir, "socket", flags)
+fn spawn(program: &Path, dir: &Path, flags: &[String]) -> Child {
+    let log = File::options().create(true).append(true).open(dir.join("log")).unwrap();
+    command(program, dir, "socket", flags)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)

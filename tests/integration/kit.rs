@@ -27,11 +27,8 @@ pub(crate) struct Function<'a> {
 
 impl Function<'_> {
     pub(crate) fn json(&self) -> String {
-        let buffers: serde_json::Map<_, _> = self
-            .buffers
-            .iter()
-            .map(|(name, size)| ((*name).to_owned(), size.clone()))
-            .collect();
+        let buffers: serde_json::Map<_, _> =
+            self.buffers.iter().map(|(name, size)| ((*name).to_owned(), size.clone())).collect();
         let weights: Vec<_> = self.weights.iter().map(|(name, _)| *name).collect();
         let kernels = KERNELS.map(|kernel| json!({"module_name": "probes", "kernel_name": kernel}));
         json!({
@@ -53,10 +50,7 @@ impl Function<'_> {
     pub(crate) fn try_add(&self, client: &mut Client, name: &str) -> Result<v1::FunctionInfo> {
         let weights = self.weights.iter().map(|(name, content)| {
             let sha256 = client.put_blob(Blob::Bytes(content))?.sha256;
-            Ok(v1::Weight {
-                name: (*name).into(),
-                sha256,
-            })
+            Ok(v1::Weight { name: (*name).into(), sha256 })
         });
         let weights = weights.collect::<Result<_>>()?;
         let config_sha256 = client.put_blob(Blob::Bytes(self.json().as_bytes()))?.sha256;
@@ -83,13 +77,28 @@ pub(crate) fn wasm(client: &mut Client, module: &[u8]) -> v1::Variant {
     }
 }
 
+/// One of the functions that come with Pappus.
+pub(crate) fn add_library(client: &mut Client, name: &str) {
+    let config = pappus_kernels::config(name).unwrap();
+    let path = serde_json::from_str::<Value>(config).unwrap()["module_path"].as_str().unwrap().to_owned();
+    let file = path.rsplit('/').next().unwrap();
+    let variant = wasm(client, pappus_kernels::artefact(file).unwrap());
+    let config_sha256 = client.put_blob(Blob::Bytes(config.as_bytes())).unwrap().sha256;
+    let module = v1::FunctionModule { name: file.into(), variants: vec![variant], registered: String::new() };
+    client
+        .add_function(v1::AddFunction {
+            name: name.into(),
+            config_sha256,
+            modules: vec![module],
+            weights: vec![],
+        })
+        .unwrap();
+}
+
 /// `in` → `out`: a copy.
 pub(crate) fn add_copy(client: &mut Client) {
     let size = json!({"Sizeof": "in"});
-    let copied = launch(
-        "copy",
-        &[ptr("in"), ptr("out"), json!({"I64": {"Sizeof": "in"}})],
-    );
+    let copied = launch("copy", &[ptr("in"), ptr("out"), json!({"I64": {"Sizeof": "in"}})]);
     let function = Function {
         inputs: &["in"],
         buffers: &[("out", size)],
@@ -102,10 +111,7 @@ pub(crate) fn add_copy(client: &mut Client) {
 
 /// Nothing → nothing: one launch of `kernel`.
 pub(crate) fn add_kernel(client: &mut Client, name: &str, kernel: &str, args: &[Value]) {
-    let function = Function {
-        steps: &[launch(kernel, args)],
-        ..Function::default()
-    };
+    let function = Function { steps: &[launch(kernel, args)], ..Function::default() };
     function.add(client, name);
 }
 

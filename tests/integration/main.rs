@@ -11,7 +11,7 @@
 //! - [`thesis`], [`ancestors`]: what earlier systems computed, and what they did wrong.
 //! - [`frames`], [`calls`], [`descriptors`]: hostile bytes, requests and descriptors on the socket.
 //! - [`memory`]: shared memory that changes under a call.
-//! - [`workers`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
+//! - [`workers`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
 //! - [`cli`], [`metrics`]: the command and the endpoint that operators use.
 //! - [`tidy`]: what must hold for the sources.
 #![forbid(unsafe_code)]
@@ -29,6 +29,7 @@ mod cli;
 mod descriptors;
 mod draining;
 mod frames;
+mod liars;
 mod lifecycle;
 mod limits;
 mod load;

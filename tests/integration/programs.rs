@@ -13,16 +13,8 @@ const BINARIES: [(&str, &str); 3] = [
     ("pappus-client", "pappus"),
 ];
 /// Folders they are built from.
-const SOURCES: [&str; 8] = [
-    "blueprint",
-    "client",
-    "kernels",
-    "proto",
-    "protocol",
-    "shmem",
-    "supervisor",
-    "worker",
-];
+const SOURCES: [&str; 8] =
+    ["blueprint", "client", "kernels", "proto", "protocol", "shmem", "supervisor", "worker"];
 
 /// The root of the workspace.
 pub(crate) fn workspace() -> &'static Path {
@@ -42,10 +34,7 @@ fn up_to_date() -> PathBuf {
     let folder = this.ancestors().nth(2).unwrap();
     let sources = newest_source();
     let built = |name: &str| folder.join(name).metadata().and_then(|file| file.modified());
-    if BINARIES
-        .iter()
-        .any(|(_, binary)| !built(binary).is_ok_and(|time| time >= sources))
-    {
+    if BINARIES.iter().any(|(_, binary)| !built(binary).is_ok_and(|time| time >= sources)) {
         build(folder);
     }
     folder.to_owned()
@@ -75,10 +64,7 @@ fn build(folder: &Path) {
     for (package, binary) in BINARIES {
         cargo.args(["--package", package, "--bin", binary]);
     }
-    assert!(
-        cargo.status().unwrap().success(),
-        "the binaries under test do not build"
-    );
+    assert!(cargo.status().unwrap().success(), "the binaries under test do not build");
 }
 
 /// All files below a folder; none where there is no such folder.

@@ -176,7 +176,7 @@ impl Device {
                     }
                     Action::Expired(call) => {
                         self.metrics.failed.increment(1);
-                        call.asker.answer(answers::expired);
+                        call.asker.answer(answers::expired());
                     }
                     Action::Kill { worker, generation } => {
                         tracing::warn!(worker, "a call is overdue: killing its worker");
@@ -208,7 +208,7 @@ impl Device {
             Ok(()) | Err(StartError::Gone) => {}
             Err(StartError::Refused(error)) => {
                 self.metrics.failed.increment(1);
-                call.asker.answer(|| v1::response::Body::Error(*error));
+                call.asker.answer(v1::response::Body::Error(*error));
                 lock(&self.scheduler).finished(now_ns(), worker, id, next);
             }
             Err(StartError::Broken(error)) => {
@@ -245,7 +245,7 @@ impl Device {
         let mut actions = Actions::new();
         lock(&self.scheduler).finished(now_ns(), worker, id, &mut actions);
         self.perform(actions);
-        call.asker.answer(|| body);
+        call.asker.answer(body);
         self.metrics.seconds.record((now_ns() - call.arrived_ns) as f64 * 1e-9);
         Ok(())
     }
@@ -277,7 +277,8 @@ impl Device {
         let lost = lock(&self.scheduler).worker_gone(worker);
         for (call, overdue) in &lost {
             self.metrics.failed.increment(1);
-            call.asker.answer(|| answers::lost(*overdue, ended));
+            call.zero_outputs();
+            call.asker.answer(answers::lost(*overdue, ended));
         }
         lost.len()
     }

@@ -2,6 +2,7 @@
 //! place when it ends. The thread lives as long as the supervisor: the kernel ends a worker together
 //! with the thread that started it.
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -134,14 +135,16 @@ fn read_answers(device: &Arc<Device>, worker: WorkerId, inbox: &mut Inbox) -> Re
                 other => return Err(format!("it sent {other:?}")),
             }
         }
-        let got =
-            inbox.wait(device.spin(), (!flushed).then_some(retry), Some(std::os::fd::AsFd::as_fd(&nudge)));
-        if got.map_err(|e| e.to_string())? == Got::Closed {
-            return Ok(());
-        }
-        let nudged = rustix::io::read(&nudge, &mut [0; 8]).is_ok();
-        if nudged || !flushed {
-            flushed = device.link(worker).flush();
+        let got = inbox.wait(device.spin(), (!flushed).then_some(retry), Some(nudge.as_fd()));
+        match got.map_err(|e| e.to_string())? {
+            Got::Closed => return Ok(()),
+            Got::Nudged => {
+                // Only that it is readable counts; what it counts does not.
+                let _ = rustix::io::read(&nudge, &mut [0; 8]);
+                flushed = device.link(worker).flush();
+            }
+            Got::Bytes | Got::Nothing if !flushed => flushed = device.link(worker).flush(),
+            Got::Bytes | Got::Nothing => {}
         }
     }
 }

@@ -19,7 +19,9 @@ impl Registry {
     pub(super) fn read_config(&self, tenant: Tenant, hash: Hash) -> Result<Vec<u8>, Refusal> {
         let failed = |e: &dyn std::fmt::Display| internal("cannot read the configuration", e);
         let blob = self.state.open_blob(tenant, hash).map_err(|e| failed(&e))?;
-        let mut config = Vec::new();
+        let known = blob.metadata().map_err(|e| failed(&e))?.len();
+        let mut config =
+            Vec::with_capacity(known.min(pappus_blueprint::limits::JSON_BYTES as u64) as usize + 1);
         let limit = pappus_blueprint::limits::JSON_BYTES as u64 + 1;
         blob.take(limit).read_to_end(&mut config).map_err(|e| failed(&e))?;
         Ok(config)

@@ -33,5 +33,5 @@ pub fn refusal(code: pappus_proto::Code, message: impl Into<String>) -> Refusal 
 /// The supervisor itself failed; the log has the details, the client gets the gist.
 pub fn internal(what: &str, error: impl std::fmt::Display) -> Refusal {
     tracing::error!("{what}: {error}");
-    refusal(pappus_proto::Code::Internal, format!("{what}: {error}"))
+    refusal(pappus_proto::Code::Internal, format!("{what}; the supervisor's log says why"))
 }

@@ -3,7 +3,9 @@
 //! An acknowledged record is on disk with every blob it needs. The index lock is held while records and
 //! blobs change on disk, so the two never disagree.
 
+use std::collections::BTreeMap;
 use std::io::Read;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pappus_blueprint::Blueprint;
@@ -16,7 +18,7 @@ use super::loaded::{Loaded, LoadedCache};
 use super::records::{FunctionRecord, Hash, ModuleRecord, Output, Variant};
 use super::state::{Kind, StateDir};
 use super::{Refusal, Tenant, internal, refusal};
-use crate::limits::{MAX_COMPILATIONS, MAX_FUNCTIONS, MAX_MODULES};
+use crate::limits::{LIST_PAGE, MAX_COMPILATIONS, MAX_FUNCTIONS, MAX_MODULES};
 
 /// Everything that is registered.
 #[derive(Debug)]
@@ -69,6 +71,12 @@ impl Registry {
         self.index.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// Functions and modules of one tenant.
+    pub fn counts_of(&self, tenant: Tenant) -> (u64, u64) {
+        let index = self.index();
+        index.tenant(tenant).map_or((0, 0), |t| (t.functions.len() as u64, t.modules.len() as u64))
+    }
+
     /// Functions and modules of everyone.
     pub fn counts(&self) -> (u64, u64) {
         self.index().counts()
@@ -119,6 +127,7 @@ impl Registry {
         match mine.modules.get(&record.name) {
             Some(existing) if **existing == record => {}
             Some(_) => return Err(exists("module", &record.name)),
+            None if !record.variants.iter().all(|v| mine.has_blob(v.sha256)) => return Err(vanished()),
             None if mine.modules.len() >= MAX_MODULES => return Err(too_many("modules", MAX_MODULES)),
             None => {
                 self.state.put_module(tenant, &record).map_err(|e| internal("cannot store the module", e))?;
@@ -142,16 +151,15 @@ impl Registry {
         Ok(())
     }
 
-    /// All modules of a tenant.
-    pub fn list_modules(&self, tenant: Tenant) -> Vec<v1::ModuleInfo> {
+    /// A tenant's modules with names after `after`, a page of them.
+    pub fn list_modules(&self, tenant: Tenant, after: &str) -> v1::ModuleList {
         let index = self.index();
-        let modules = index.tenant(tenant).into_iter().flat_map(|t| t.modules.values());
-        modules
-            .map(|m| v1::ModuleInfo {
-                name: m.name.clone(),
-                variants: m.variants.iter().map(plain_info).collect(),
-            })
-            .collect()
+        let (page, more) = page(index.tenant(tenant).map(|t| &t.modules), after);
+        let info = |m: &Arc<ModuleRecord>| {
+            let variants = m.variants.iter().map(plain_info).collect();
+            v1::ModuleInfo { name: m.name.clone(), variants }
+        };
+        v1::ModuleList { modules: page.iter().map(|m| info(m)).collect(), more }
     }
 
     /// One module with its kernels.
@@ -189,10 +197,7 @@ impl Registry {
         match mine.functions.get(&record.name) {
             Some(existing) if **existing == record => {}
             Some(_) => return Err(exists("function", &record.name)),
-            None if !record.blobs().all(|hash| mine.has_blob(hash)) => {
-                let why = "a module that it uses was removed meanwhile: add the function again";
-                return Err(refusal(Code::NotFound, why));
-            }
+            None if !record.blobs().all(|hash| mine.has_blob(hash)) => return Err(vanished()),
             None if mine.functions.len() >= MAX_FUNCTIONS => {
                 return Err(too_many("functions", MAX_FUNCTIONS));
             }
@@ -220,11 +225,11 @@ impl Registry {
         Ok(self.loaded.remove(tenant, name))
     }
 
-    /// All functions of a tenant.
-    pub fn list_functions(&self, tenant: Tenant) -> Vec<v1::FunctionInfo> {
+    /// A tenant's functions with names after `after`, a page of them.
+    pub fn list_functions(&self, tenant: Tenant, after: &str) -> v1::FunctionList {
         let index = self.index();
-        let functions = index.tenant(tenant).into_iter().flat_map(|t| t.functions.values());
-        functions.map(|record| function_info(record)).collect()
+        let (page, more) = page(index.tenant(tenant).map(|t| &t.functions), after);
+        v1::FunctionList { functions: page.iter().map(|record| function_info(record)).collect(), more }
     }
 
     /// One function with its configuration.
@@ -260,6 +265,13 @@ impl Registry {
             _ => Err(unknown("function", name)),
         }
     }
+}
+
+/// One page of a list by name, and whether there is more behind it.
+fn page<'a, T>(all: Option<&'a BTreeMap<String, T>>, after: &str) -> (Vec<&'a T>, bool) {
+    let behind = (Bound::Excluded(after), Bound::Unbounded);
+    let mut rest = all.into_iter().flat_map(|all| all.range::<str, _>(behind)).map(|(_, one)| one);
+    (rest.by_ref().take(LIST_PAGE).collect(), rest.next().is_some())
 }
 
 fn parse(config: &[u8]) -> Result<Blueprint, Refusal> {
@@ -303,6 +315,10 @@ fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
             ),
         )),
     }
+}
+
+fn vanished() -> Refusal {
+    refusal(Code::NotFound, "bytes that it needs were removed meanwhile: add it again")
 }
 
 fn exists(what: &str, name: &str) -> Refusal {

@@ -200,7 +200,8 @@ impl StateDir {
         let _ = fs::remove_file(self.blob_path(tenant, hash));
         let prefix = hash.to_string();
         for (name, path) in list(&self.tenant(tenant).join("code")) {
-            if name.starts_with(&prefix) {
+            // A compilation in progress finishes its own file.
+            if name.starts_with(&prefix) && !name.ends_with(".tmp") {
                 let _ = fs::remove_file(path);
             }
         }

@@ -5,7 +5,6 @@
 //! ```
 
 use std::collections::HashMap;
-use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,14 +16,16 @@ use pappus_proto::{Code, frame};
 use pappus_protocol::now_ns;
 use pappus_shmem::{fds, memfd};
 use prost::Message;
+use rustix::io::Errno;
 use tokio::io::Interest;
-use tokio::net::UnixStream;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::Semaphore;
 
 use super::listen::Server;
-use super::replies::{Open, Replies};
+use super::replies::Replies;
+use super::watched::watch;
 use super::{invoke, requests};
-use crate::call::Arena;
+use crate::call::{Arena, Asker};
 use crate::device::answers;
 use crate::limits::{HANDSHAKE_MS, MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
 use crate::registry::registration::Handed;
@@ -48,29 +49,29 @@ pub struct Connection {
     pub replies: Arc<Replies>,
     /// Bytes handed over for later registration.
     pub handed: Handed,
-    stream: Arc<UnixStream>,
+    socket: AsyncFd<OwnedFd>,
     arenas: Mutex<HashMap<u64, Arc<Arena>>>,
     cold: Arc<Semaphore>,
 }
 
 /// Serves one client until it leaves or breaks the protocol.
-pub async fn serve(server: Arc<Server>, stream: UnixStream, tenant: Tenant, admin: bool) {
-    let stream = Arc::new(stream);
+pub async fn serve(server: Arc<Server>, socket: OwnedFd, tenant: Tenant, admin: bool) -> std::io::Result<()> {
     let connection = Arc::new(Connection {
-        replies: Replies::new(stream.clone()),
+        replies: Replies::new(socket.try_clone()?),
         handed: Handed::default(),
         arenas: Mutex::default(),
         cold: Arc::new(Semaphore::new(MAX_COLD_REQUESTS)),
         server,
         tenant,
         admin,
-        stream,
+        socket: watch(socket, Interest::READABLE)?,
     });
     if let Err(why) = connection.clone().run().await {
         connection.server.metrics.violations.increment(1);
         tracing::debug!(tenant, "closing a connection: {why}");
     }
     connection.clean_up().await;
+    Ok(())
 }
 
 impl Connection {
@@ -107,16 +108,20 @@ impl Connection {
     /// What the socket has, with descriptors; `None` when the client closed it.
     async fn receive(&self, buffer: &mut [u8]) -> Result<Option<(usize, Vec<OwnedFd>)>, String> {
         loop {
-            self.stream.readable().await.map_err(|e| e.to_string())?;
+            let mut ready = self.socket.readable().await.map_err(|e| e.to_string())?;
             let mut passed = Vec::new();
-            let received = self
-                .stream
-                .try_io(Interest::READABLE, || Ok(fds::recv(self.stream.as_fd(), buffer, &mut passed)?));
-            match received {
+            match fds::recv(self.socket.as_fd(), buffer, &mut passed) {
                 Ok(fds::Received { bytes: 0, .. }) => return Ok(None),
-                Ok(received) => return Ok(Some((received.bytes, passed))),
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(e) if e.kind() == ErrorKind::ConnectionReset => return Ok(None),
+                Ok(received) => {
+                    // A short read without descriptors took all there was: the next one would find nothing.
+                    if received.bytes < buffer.len() && received.fds == 0 {
+                        ready.clear_ready();
+                    }
+                    return Ok(Some((received.bytes, passed)));
+                }
+                Err(Errno::AGAIN) => ready.clear_ready(),
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Ok(None),
                 Err(e) => return Err(e.to_string()),
             }
         }
@@ -136,7 +141,7 @@ impl Connection {
         }
         let theirs = Greeting::decode(&greeting).ok_or("no Pappus greeting")?;
         let answer = theirs.answer();
-        let sent = rustix::net::send(&self.stream, &answer.encode(), rustix::net::SendFlags::NOSIGNAL);
+        let sent = rustix::net::send(&self.socket, &answer.encode(), rustix::net::SendFlags::NOSIGNAL);
         if sent != Ok(GREETING_BYTES) {
             return Err("does not take a greeting".to_owned());
         }
@@ -173,8 +178,14 @@ impl Connection {
                     return;
                 };
                 tokio::spawn(async move {
+                    let drains = matches!(body, Request::Drain(_));
                     let outcome = requests::handle(&self, body, passed).await;
+                    let ends = drains && outcome.is_ok();
                     self.answer(id, outcome);
+                    if ends {
+                        // Only now: the answer must be on its way before the process ends.
+                        self.server.end();
+                    }
                     drop(permit);
                 });
             }
@@ -194,27 +205,27 @@ impl Connection {
 
     async fn invoke(self: Arc<Self>, id: u64, message: v1::Invoke, passed: Vec<OwnedFd>) {
         let arrived_ns = now_ns();
-        if let Err(error) = self.replies.open(id) {
-            return self.replies.send(id, Response::Error(error));
-        }
+        // Counted before the look at draining: whoever drains afterwards sees it.
+        let asker = match self.replies.open(id, self.server.count_accepted()) {
+            Ok(asker) => asker,
+            Err(error) => return self.replies.send(id, Response::Error(error)),
+        };
         if self.server.is_draining() {
-            let error =
-                v1::Error::new(Code::Unavailable, "the supervisor is draining: call another one").retry(1000);
-            return self.replies.answer_call(id, Response::Error(error));
+            let error = v1::Error::new(Code::Unavailable, "the supervisor is draining: call another one");
+            return asker.answer(Response::Error(error.retry(1000)));
         }
         if let Some(function) = self.server.registry.loaded.get(self.tenant, &message.function) {
-            return self.submit(id, message, passed, function, arrived_ns);
+            return self.submit(id, &asker, message, passed, function, arrived_ns);
         }
-        let Ok(permit) = self.cold.clone().acquire_owned().await else {
-            return;
-        };
+        let Ok(permit) = self.cold.clone().acquire_owned().await else { return };
         tokio::spawn(async move {
             let (registry, tenant) = (self.server.registry.clone(), self.tenant);
             let name = message.function.clone();
-            let loaded = requests::off_thread(move || registry.load(tenant, &name)).await;
-            match loaded {
-                Ok(function) => self.submit(id, message, passed, function, arrived_ns),
-                Err(error) => self.replies.answer_call(id, Response::Error(*error)),
+            match requests::off_thread(move || registry.load(tenant, &name)).await {
+                // Cancelled meanwhile, or the client is gone.
+                _ if asker.is_over() => {}
+                Ok(function) => self.submit(id, &asker, message, passed, function, arrived_ns),
+                Err(error) => asker.answer(Response::Error(*error)),
             }
             drop(permit);
         });
@@ -223,40 +234,36 @@ impl Connection {
     fn submit(
         &self,
         id: u64,
+        asker: &Arc<Asker>,
         message: v1::Invoke,
         passed: Vec<OwnedFd>,
         function: Arc<Loaded>,
         arrived_ns: u64,
     ) {
-        let outcome = passed
-            .into_iter()
-            .map(|fd| {
-                memfd::judge_sealed(fd, MAX_ARENA_BYTES)
-                    .map_err(|e| refusal(Code::InvalidArgument, e.to_string()))
-            })
-            .collect::<Result<Vec<_>, _>>()
-            .and_then(|descriptors| invoke::prepare(self, id, message, descriptors, function, arrived_ns))
+        let judge = |fd| memfd::judge_sealed(fd, MAX_ARENA_BYTES);
+        let refused = |e: memfd::MemfdError| refusal(Code::InvalidArgument, e.to_string());
+        let descriptors =
+            passed.into_iter().map(|fd| judge(fd).map_err(refused)).collect::<Result<Vec<_>, _>>();
+        let outcome = descriptors
+            .and_then(|descriptors| invoke::prepare(self, asker, message, descriptors, function, arrived_ns))
             .and_then(|prepared| {
-                let accepted = prepared.device.submit(prepared.call.clone(), prepared.inline_bytes)?;
-                self.replies.accepted(id, &prepared.device, accepted, &prepared.call);
+                let accepted = prepared.device.submit(prepared.call, prepared.inline_bytes)?;
+                self.replies.accepted(id, asker, &prepared.device, accepted);
                 Ok(())
             });
         if let Err(error) = outcome {
-            self.replies.answer_call(id, Response::Error(*error));
+            asker.answer(Response::Error(*error));
         }
     }
 
     /// Detaches the client from one of its calls at once; a waiting call never runs.
     fn cancel(&self, request: u64) {
-        match self.replies.take(request) {
-            None => {}
-            Some(Open::Loading) => self.replies.send(request, answers::cancelled()),
-            Some(Open::Accepted { device, id, call }) => {
-                device.cancel(id);
-                if call.asker.give_up() {
-                    self.replies.send(request, answers::cancelled());
-                }
-            }
+        let Some(open) = self.replies.take(request) else { return };
+        if let Some((device, id)) = open.accepted {
+            device.cancel(id);
+        }
+        if open.asker.give_up() {
+            self.replies.send(request, answers::cancelled());
         }
     }
 
@@ -299,8 +306,8 @@ impl Connection {
     /// The client is gone: its waiting calls, arenas and bytes go too.
     async fn clean_up(self: Arc<Self>) {
         for open in self.replies.take_all() {
-            if let Open::Accepted { device, id, call } = open {
-                call.asker.give_up();
+            open.asker.give_up();
+            if let Some((device, id)) = open.accepted {
                 device.cancel(id);
             }
         }

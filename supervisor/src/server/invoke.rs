@@ -47,7 +47,7 @@ struct Gathered {
 /// Checks a request against its function.
 pub fn prepare(
     connection: &Connection,
-    request_id: u64,
+    asker: &Arc<Asker>,
     request: v1::Invoke,
     descriptors: Vec<Judged>,
     function: Arc<Loaded>,
@@ -100,7 +100,7 @@ pub fn prepare(
         deadline_ns: arrived_ns.saturating_add(deadline.as_nanos() as u64),
         arrived_ns,
         started_ns: AtomicU64::new(0),
-        asker: Asker::new(connection.replies.clone(), request_id),
+        asker: asker.clone(),
         function,
     };
     Ok(Prepared { call: Arc::new(call), device, inline_bytes })

@@ -11,9 +11,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, watch};
 
 use super::connection;
+use super::guests::Guests;
+use crate::call::Accepted;
 use crate::config::{ConfigError, Settings};
 use crate::device::Device;
-use crate::limits::MAX_CONNECTIONS;
 use crate::metrics::SocketMetrics;
 use crate::registry::Registry;
 
@@ -31,10 +32,11 @@ pub struct Server {
     pub devices: Vec<Arc<Device>>,
     /// When the supervisor started.
     pub started: Instant,
-    /// Open connections.
-    pub connections: AtomicUsize,
     /// Counters of the sockets.
     pub metrics: SocketMetrics,
+    guests: Arc<Guests>,
+    /// Invocations accepted and not over.
+    accepted: Arc<AtomicUsize>,
     settings: watch::Sender<Settings>,
     arenas: AtomicU64,
     draining: AtomicBool,
@@ -72,7 +74,8 @@ impl Server {
             devices,
             settings,
             started: Instant::now(),
-            connections: AtomicUsize::new(0),
+            guests: Arc::default(),
+            accepted: Arc::default(),
             metrics: SocketMetrics::new(),
             arenas: AtomicU64::new(1),
             draining: AtomicBool::new(false),
@@ -100,16 +103,28 @@ impl Server {
             tracing::warn!("refusing a peer whose uid is not mapped here");
             return;
         }
-        if self.connections.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!(tenant, "refusing a connection: there are {MAX_CONNECTIONS}");
+        let Some(place) = self.guests.admit(tenant, admin) else {
+            tracing::warn!(tenant, admin, "refusing a connection: there are too many");
             return;
-        }
+        };
+        let Ok(socket) = stream.into_std() else { return };
         self.metrics.connections.increment(1);
         tokio::spawn(async move {
-            connection::serve(self.clone(), stream, tenant, admin).await;
-            self.connections.fetch_sub(1, Ordering::Relaxed);
+            if let Err(e) = connection::serve(self, socket.into(), tenant, admin).await {
+                tracing::warn!(tenant, "cannot serve a connection: {e}");
+            }
+            drop(place);
         });
+    }
+
+    /// Open connections.
+    pub fn connections(&self) -> usize {
+        self.guests.count()
+    }
+
+    /// Counts one more accepted invocation.
+    pub fn count_accepted(&self) -> Accepted {
+        Accepted::new(&self.accepted)
     }
 
     /// Current settings.
@@ -150,19 +165,23 @@ impl Server {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Refuses new invocations and returns when all accepted ones are answered; the supervisor ends
-    /// soon after.
+    /// Refuses new invocations and returns when all accepted ones are answered.
     pub async fn drain(&self) {
         if !self.draining.swap(true, Ordering::AcqRel) {
             tracing::info!("draining");
         }
-        while self.devices.iter().any(|device| device.load() > 0) {
+        let busy = || self.accepted.load(Ordering::Acquire) > 0 || self.devices.iter().any(|d| d.load() > 0);
+        while busy() {
             tokio::time::sleep(DRAIN_POLL).await;
         }
+    }
+
+    /// Lets the supervisor end; called when it is drained.
+    pub fn end(&self) {
         self.drained.notify_one();
     }
 
-    /// Returns once a drain is complete.
+    /// Returns once the supervisor may end.
     pub async fn wait_drained(&self) {
         self.drained.notified().await;
     }

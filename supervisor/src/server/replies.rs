@@ -2,7 +2,7 @@
 //! take is kept, up to a limit.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pappus_proto::limits::MAX_MESSAGE_BYTES;
@@ -11,41 +11,51 @@ use pappus_proto::{Code, frame, v1};
 use prost::Message;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
-use tokio::net::UnixStream;
+use tokio::io::Interest;
 use tokio::runtime::Handle;
 
-use crate::call::Call;
+use super::watched::watch;
+use crate::call::{Accepted, Asker};
 use crate::device::Device;
 use crate::limits::{MAX_CALLS_PER_CONNECTION, MAX_UNREAD_BYTES};
 use crate::schedule::CallId;
 
 /// An invocation of this client without an answer.
 #[derive(Debug)]
-pub enum Open {
-    /// Its function is being loaded.
-    Loading,
-    /// A device accepted it.
-    Accepted {
-        /// Which device.
-        device: Arc<Device>,
-        /// Its name there.
-        id: CallId,
-        /// The call.
-        call: Arc<Call>,
-    },
+pub struct Open {
+    /// Answers it.
+    pub asker: Arc<Asker>,
+    /// Where it waits or runs, once its function is loaded.
+    pub accepted: Option<(Arc<Device>, CallId)>,
 }
 
+/// What the client has not taken yet.
 #[derive(Debug, Default)]
 struct Unread {
     bytes: Vec<u8>,
+    /// Of `bytes`, what is gone already.
     sent: usize,
     closed: bool,
+}
+
+impl Unread {
+    /// `sent` more bytes are gone; what is gone does not stay in memory.
+    fn advance(&mut self, sent: usize) {
+        self.sent += sent;
+        if self.sent == self.bytes.len() {
+            *self = Self::default();
+        } else if self.sent > self.bytes.len() / 2 {
+            self.bytes.drain(..self.sent);
+            self.bytes.shrink_to(2 * self.bytes.len());
+            self.sent = 0;
+        }
+    }
 }
 
 /// The writing side of a connection.
 #[derive(Debug)]
 pub struct Replies {
-    stream: Arc<UnixStream>,
+    socket: OwnedFd,
     runtime: Handle,
     unread: Mutex<Unread>,
     open: Mutex<HashMap<u64, Open>>,
@@ -56,14 +66,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Replies {
-    /// Answers on `stream`.
-    pub fn new(stream: Arc<UnixStream>) -> Arc<Self> {
-        Arc::new(Self {
-            stream,
-            runtime: Handle::current(),
-            unread: Mutex::default(),
-            open: Mutex::default(),
-        })
+    /// Answers on a non-blocking `socket`.
+    pub fn new(socket: OwnedFd) -> Arc<Self> {
+        let runtime = Handle::current();
+        Arc::new(Self { socket, runtime, unread: Mutex::default(), open: Mutex::default() })
     }
 
     /// Sends one answer.
@@ -102,7 +108,7 @@ impl Replies {
         let mut sent = 0;
         while sent < bytes.len() {
             match rustix::net::send(
-                self.stream.as_fd(),
+                self.socket.as_fd(),
                 &bytes[sent..],
                 SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
             ) {
@@ -115,30 +121,23 @@ impl Replies {
         Ok(sent)
     }
 
-    /// Writes what is kept, as the client takes it.
+    /// Writes what is kept, as the client takes it. Only then the socket is watched for room: watched
+    /// always, every answer that is read would wake a thread for nothing.
     async fn write_rest(self: Arc<Self>) {
+        let watched = self.socket.try_clone().and_then(|socket| watch(socket, Interest::WRITABLE));
+        let Ok(watched) = watched else { return self.close_locked(&mut lock(&self.unread)) };
         loop {
-            if self.stream.writable().await.is_err() {
-                return;
-            }
+            let Ok(mut room) = watched.writable().await else { return };
             let mut unread = lock(&self.unread);
             if unread.closed {
                 return;
             }
-            // `try_io` tells the runtime when the socket was not writable after all.
-            let outcome = self.stream.try_io(tokio::io::Interest::WRITABLE, || {
-                match self.write(&unread.bytes[unread.sent..])? {
-                    0 => Err(std::io::ErrorKind::WouldBlock.into()),
-                    sent => Ok(sent),
-                }
-            });
-            match outcome {
-                Ok(sent) => unread.sent += sent,
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => continue,
+            match self.write(&unread.bytes[unread.sent..]) {
+                Ok(0) => room.clear_ready(),
+                Ok(sent) => unread.advance(sent),
                 Err(_) => return self.close_locked(&mut unread),
             }
-            if unread.sent == unread.bytes.len() {
-                *unread = Unread::default();
+            if unread.bytes.is_empty() {
                 return;
             }
         }
@@ -147,11 +146,11 @@ impl Replies {
     fn close_locked(&self, unread: &mut Unread) {
         *unread = Unread { closed: true, ..Unread::default() };
         // The reading side sees the end and cleans up.
-        let _ = rustix::net::shutdown(self.stream.as_fd(), Shutdown::Both);
+        let _ = rustix::net::shutdown(self.socket.as_fd(), Shutdown::Both);
     }
 
     /// A new invocation; refused if the id is taken or there are too many.
-    pub fn open(&self, request: u64) -> Result<(), v1::Error> {
+    pub fn open(self: &Arc<Self>, request: u64, accepted: Accepted) -> Result<Arc<Asker>, v1::Error> {
         let mut open = lock(&self.open);
         if open.len() >= MAX_CALLS_PER_CONNECTION {
             let why =
@@ -162,18 +161,26 @@ impl Replies {
             let why = "an invocation with this request id is not answered yet: use another id";
             return Err(v1::Error::new(Code::InvalidArgument, why));
         }
-        open.insert(request, Open::Loading);
-        Ok(())
+        let asker = Arc::new(Asker::new(self.clone(), request, accepted));
+        open.insert(request, Open { asker: asker.clone(), accepted: None });
+        Ok(asker)
     }
 
-    /// A device accepted the invocation, which may be answered already.
-    pub fn accepted(&self, request: u64, device: &Arc<Device>, id: CallId, call: &Arc<Call>) {
-        if let Some(entry) = lock(&self.open).get_mut(&request) {
-            *entry = Open::Accepted { device: device.clone(), id, call: call.clone() };
+    /// A device took the invocation over, which may be answered already and its id used again.
+    pub fn accepted(&self, request: u64, asker: &Arc<Asker>, device: &Arc<Device>, id: CallId) {
+        if let Some(open) = lock(&self.open).get_mut(&request)
+            && Arc::ptr_eq(&open.asker, asker)
+        {
+            open.accepted = Some((device.clone(), id));
         }
     }
 
-    /// Takes an invocation out, to answer it.
+    /// An invocation is about to be answered; its id is free.
+    pub fn forget(&self, request: u64) {
+        lock(&self.open).remove(&request);
+    }
+
+    /// Takes an invocation out, to end it.
     pub fn take(&self, request: u64) -> Option<Open> {
         lock(&self.open).remove(&request)
     }
@@ -181,12 +188,5 @@ impl Replies {
     /// Takes all invocations out: the client is gone.
     pub fn take_all(&self) -> Vec<Open> {
         lock(&self.open).drain().map(|(_, open)| open).collect()
-    }
-
-    /// Answers an invocation.
-    pub fn answer_call(self: &Arc<Self>, request: u64, body: Body) {
-        if self.take(request).is_some() {
-            self.send(request, body);
-        }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use pappus_proto::Code;
@@ -39,9 +38,9 @@ pub async fn handle(
         Request::RemoveModule(v1::Name { name }) => {
             off_thread(move || registry.remove_module(tenant, &name)).await.map(|()| done())
         }
-        Request::ListModules(_) => off_thread(move || Ok(registry.list_modules(tenant)))
-            .await
-            .map(|modules| Response::Modules(v1::ModuleList { modules })),
+        Request::ListModules(v1::Page { after }) => {
+            off_thread(move || Ok(registry.list_modules(tenant, &after))).await.map(Response::Modules)
+        }
         Request::ShowModule(v1::Name { name }) => {
             off_thread(move || registry.show_module(tenant, &name)).await.map(Response::Module)
         }
@@ -55,9 +54,9 @@ pub async fn handle(
             }
             Ok(done())
         }
-        Request::ListFunctions(_) => off_thread(move || Ok(registry.list_functions(tenant)))
-            .await
-            .map(|functions| Response::Functions(v1::FunctionList { functions })),
+        Request::ListFunctions(v1::Page { after }) => {
+            off_thread(move || Ok(registry.list_functions(tenant, &after))).await.map(Response::Functions)
+        }
         Request::ShowFunction(v1::Name { name }) => {
             off_thread(move || registry.show_function(tenant, &name)).await.map(Response::Function)
         }
@@ -124,14 +123,14 @@ fn status(connection: &Connection) -> v1::Status {
             (device.queued, device.running, device.completed, device.failed) = (0, 0, 0, 0);
         }
     }
-    let mine = |all: u64, own: usize| if operator { all } else { own as u64 };
+    let own = server.registry.counts_of(connection.tenant);
     v1::Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         uptime_ms: server.started.elapsed().as_millis() as u64,
         draining: server.is_draining(),
         devices,
-        functions: mine(functions, server.registry.list_functions(connection.tenant).len()),
-        modules: mine(modules, server.registry.list_modules(connection.tenant).len()),
-        connections: if operator { server.connections.load(Ordering::Relaxed) as u64 } else { 0 },
+        functions: if operator { functions } else { own.0 },
+        modules: if operator { modules } else { own.1 },
+        connections: if operator { server.connections() as u64 } else { 0 },
     }
 }

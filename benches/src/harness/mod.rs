@@ -1,0 +1,13 @@
+//! What all parts measure with.
+//!
+//! - [`sampling`]: rounds, medians, percentiles.
+//! - [`cores`]: keeping something on a core.
+//! - [`pipes`]: the floor of anything that asks another process.
+//! - [`supervisor`]: a supervisor of one's own.
+//! - [`functions`]: the library's functions registered in it, and calls of them.
+
+pub mod cores;
+pub mod functions;
+pub mod pipes;
+pub mod sampling;
+pub mod supervisor;

@@ -1,0 +1,144 @@
+//! A supervisor of one's own: everything it owns lies in a temporary folder, and it is killed and
+//! reaped on drop.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pappus_client::Client;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::Result;
+
+const PROGRAM: &str = "pappus-supervisor";
+/// How long it may take to be ready, and to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// What supervisors leave between their lives: the state directory, and their sockets and logs.
+#[derive(Debug)]
+pub struct Home(TempDir);
+
+/// Resident memory of a process.
+#[derive(Debug, Clone, Copy)]
+pub struct Resident {
+    /// All of it, in bytes.
+    pub all: f64,
+    /// Without what is backed by files (its program), in bytes.
+    pub anonymous: f64,
+}
+
+/// A running supervisor.
+#[derive(Debug)]
+pub struct Supervisor {
+    child: Child,
+    socket: PathBuf,
+    /// From its start to its first answer, in nanoseconds.
+    pub start_ns: u64,
+}
+
+impl Home {
+    /// An empty one.
+    pub fn new() -> Result<Self> {
+        Ok(Self(tempfile::Builder::new().prefix("pappus-bench-").tempdir()?))
+    }
+
+    /// Starts a supervisor and waits until all its workers are ready.
+    pub fn start(&self, device: &str) -> Result<Supervisor> {
+        let program = std::env::current_exe()?.with_file_name(PROGRAM);
+        let folder = self.0.path();
+        let socket = folder.join("pappus.sock");
+        let log = folder.join("log");
+        let begin = Instant::now();
+        let child = Command::new(&program)
+            .arg("--socket")
+            .arg(&socket)
+            .arg("--state-dir")
+            .arg(folder.join("state"))
+            .args(["--device", device])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log)?)
+            .spawn()
+            .map_err(|e| {
+                let program = program.display();
+                format!("cannot start {program}: {e}; build it with `cargo build --release --bins`")
+            })?;
+        let mut supervisor = Supervisor { child, socket, start_ns: 0 };
+        supervisor.wait_ready(begin, &log)?;
+        Ok(supervisor)
+    }
+}
+
+impl Supervisor {
+    fn wait_ready(&mut self, begin: Instant, log: &Path) -> Result<()> {
+        while begin.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait()? {
+                let log = fs::read_to_string(log).unwrap_or_default();
+                return Err(format!("{PROGRAM} ended ({status}); its log:\n{log}").into());
+            }
+            if let Ok(mut client) = Client::connect(&self.socket) {
+                let status = client.status()?;
+                if self.start_ns == 0 {
+                    self.start_ns = super::sampling::nanoseconds(begin);
+                }
+                let mut workers = status.devices.iter().flat_map(|device| &device.workers);
+                if workers.all(|worker| worker.state != "starting") {
+                    return Ok(());
+                }
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Err(format!("{PROGRAM} was not ready after {} s", PATIENCE.as_secs()).into())
+    }
+
+    /// A fresh connection.
+    pub fn connect(&self) -> Result<Client> {
+        Ok(Client::connect(&self.socket)?)
+    }
+
+    /// Changes a setting.
+    pub fn set(&self, name: &str, value: impl ToString) -> Result<()> {
+        let mut admin = self.socket.clone().into_os_string();
+        admin.push(".admin");
+        let change = HashMap::from([(name.to_owned(), value.to_string())]);
+        Client::connect(PathBuf::from(admin))?.settings(change)?;
+        Ok(())
+    }
+
+    /// Its resident memory, without that of its workers.
+    pub fn resident(&self) -> Result<Resident> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let bytes = |key: &str| -> Result<f64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(key));
+            let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+            Ok(kib.ok_or_else(|| format!("/proc says nothing about {key}"))? * 1024.0)
+        };
+        Ok(Resident { all: bytes("VmRSS:")?, anonymous: bytes("RssAnon:")? })
+    }
+
+    /// Asks it to end, as an orchestrator would, and waits until it has.
+    pub fn stop(mut self) -> Result<()> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            match self.child.try_wait()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(format!("{PROGRAM} ended: {status}").into()),
+                None => std::thread::sleep(LOOK_EVERY),
+            }
+        }
+        Err(format!("{PROGRAM} did not end within {} s of SIGTERM", PATIENCE.as_secs()).into())
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        // Both fail only where it has ended and been reaped already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

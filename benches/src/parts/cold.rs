@@ -1,0 +1,60 @@
+//! The first call of a registered function, nothing of which is in memory, against hot calls. The
+//! supervisor is started again in between, so it has to read the function's record and plan it, too.
+
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+use pappus_client::Invocation;
+
+use super::ONE_WORKER;
+use crate::Result;
+use crate::harness::functions::Handed;
+use crate::harness::sampling::nanoseconds;
+use crate::harness::supervisor::Home;
+use crate::report::{Report, Unit};
+
+const FUNCTIONS: usize = 100;
+/// Hot calls around each first call.
+const HOT: usize = 5;
+const TARGET_NS: f64 = 500e3;
+
+pub(super) fn measure(report: &mut Report) -> Result<()> {
+    let home = Home::new()?;
+    let supervisor = home.start(ONE_WORKER)?;
+    let mut client = supervisor.connect()?;
+    let handed = Handed::put(&mut client, "hello")?;
+    let names: Vec<String> = (0..=FUNCTIONS).map(|nth| format!("hello-{nth}")).collect();
+    for name in &names {
+        client.add_function(handed.named(name))?;
+    }
+    drop(client);
+    supervisor.stop()?;
+
+    let supervisor = home.start(ONE_WORKER)?;
+    let mut client = supervisor.connect()?;
+    let mut timed = |name: &str| -> Result<u64> {
+        let call = Invocation::new(name);
+        let start = Instant::now();
+        client.invoke(&call)?;
+        Ok(nanoseconds(start))
+    };
+    let (hot_name, cold_names) = names.split_first().ok_or("no functions")?;
+    // The worker gets its domain.
+    timed(hot_name)?;
+    let mut hot = Histogram::<u64>::new(3)?;
+    let mut added = Histogram::<u64>::new(3)?;
+    for name in cold_names {
+        let mut around = Vec::with_capacity(HOT);
+        for _ in 0..HOT {
+            around.push(timed(hot_name)?);
+        }
+        around.sort_unstable();
+        hot.record(around[HOT / 2])?;
+        added.record(timed(name)?.saturating_sub(around[HOT / 2]))?;
+    }
+    let at = |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64;
+    report.info("hot call, p50", at(&hot, 0.5), Unit::Nanoseconds);
+    report.info("added by being the first call, p50", at(&added, 0.5), Unit::Nanoseconds);
+    report.at_most(TARGET_NS, "added by being the first call, p99", at(&added, 0.99), Unit::Nanoseconds);
+    Ok(())
+}

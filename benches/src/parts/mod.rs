@@ -1,0 +1,73 @@
+//! What is measured, a file each.
+
+mod cold;
+mod decisions;
+mod latency;
+mod matmul;
+mod memory;
+mod throughput;
+mod wasm;
+
+use crate::Result;
+use crate::report::Report;
+
+/// The device of most parts: one worker, so that two cores are enough.
+const ONE_WORKER: &str = "cpu:workers=1,memory=64MiB";
+
+/// A part of the measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// An empty call against a round trip through pipes.
+    Latency,
+    /// A matrix multiplication against the same kernel called in process.
+    Matmul,
+    /// Kernels as wasm against the same C compiled natively.
+    Wasm,
+    /// The supervisor's memory, idle and with 10 000 functions; registering and starting again.
+    Memory,
+    /// First calls of registered functions against hot ones.
+    Cold,
+    /// Calls a second, and what a scheduling decision costs.
+    Throughput,
+}
+
+impl Part {
+    const ALL: [Self; 6] =
+        [Self::Latency, Self::Matmul, Self::Wasm, Self::Memory, Self::Cold, Self::Throughput];
+
+    /// Those asked for, or all.
+    pub fn chosen(asked: &[Self]) -> Vec<Self> {
+        match asked {
+            [] => Self::ALL.to_vec(),
+            _ => asked.to_vec(),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Matmul => "matmul",
+            Self::Wasm => "wasm",
+            Self::Memory => "memory",
+            Self::Cold => "cold",
+            Self::Throughput => "throughput",
+        }
+    }
+}
+
+/// Measures one part.
+pub fn measure(part: Part, rounds: u32, report: &mut Report) -> Result<()> {
+    report.begin(part.name());
+    match part {
+        Part::Latency => latency::measure(rounds, report),
+        Part::Matmul => matmul::measure(rounds, report),
+        Part::Wasm => wasm::measure(rounds, report),
+        Part::Memory => memory::measure(report),
+        Part::Cold => cold::measure(report),
+        Part::Throughput => {
+            throughput::measure(report)?;
+            decisions::measure(rounds, report)
+        }
+    }
+    .map_err(|error| format!("{}: {error}", part.name()).into())
+}

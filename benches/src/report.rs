@@ -1,0 +1,182 @@
+//! Figures with their targets, as a table for people and as JSON for programs.
+
+use std::io::Write;
+
+use serde::Serialize;
+
+use crate::machine::Machine;
+
+/// What a value counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// So many times the floor.
+    Ratio,
+    /// Nanoseconds.
+    Nanoseconds,
+    /// Bytes.
+    Bytes,
+    /// A second.
+    PerSecond,
+}
+
+/// One measured value.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figure {
+    /// The part it belongs to.
+    pub part: &'static str,
+    /// What was measured.
+    pub what: String,
+    /// How much of it.
+    pub value: f64,
+    /// Of what.
+    pub unit: Unit,
+    /// The most it may be; none for information only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<f64>,
+    /// Whether it is at most that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ok: Option<bool>,
+}
+
+/// All figures of a run.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    machine: Machine,
+    figures: Vec<Figure>,
+    not_measured: Vec<String>,
+    #[serde(skip)]
+    part: &'static str,
+    #[serde(skip)]
+    printed_notes: usize,
+}
+
+impl Report {
+    /// Nothing measured yet.
+    pub fn new(machine: Machine) -> Self {
+        Self { machine, figures: Vec::new(), not_measured: Vec::new(), part: "", printed_notes: 0 }
+    }
+
+    /// What follows belongs to `part`.
+    pub fn begin(&mut self, part: &'static str) {
+        self.part = part;
+    }
+
+    /// Adds a value for information.
+    pub fn info(&mut self, what: impl Into<String>, value: f64, unit: Unit) {
+        self.add(what.into(), value, unit, None);
+    }
+
+    /// Adds a value that may be at most `target`.
+    pub fn at_most(&mut self, target: f64, what: impl Into<String>, value: f64, unit: Unit) {
+        self.add(what.into(), value, unit, Some(target));
+    }
+
+    /// Says what could not be measured, and what to do about it.
+    pub fn skip(&mut self, why: impl Into<String>) {
+        self.not_measured.push(format!("{}: {}", self.part, why.into()));
+    }
+
+    /// Figures so far.
+    pub fn len(&self) -> usize {
+        self.figures.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.figures.is_empty()
+    }
+
+    fn add(&mut self, what: String, value: f64, unit: Unit, target: Option<f64>) {
+        self.figures.push(Figure {
+            part: self.part,
+            what,
+            value,
+            unit,
+            target,
+            ok: target.map(|target| value <= target),
+        });
+    }
+
+    /// Prints the figures from the `first` on, and what could not be measured since the last time.
+    pub fn print_from(&mut self, first: usize, out: &mut dyn Write) -> std::io::Result<()> {
+        writeln!(out, "{:<82} {:>12} {:>10}", self.part, "measured", "target")?;
+        for figure in &self.figures[first..] {
+            let target = figure.target.map(|target| format!("≤ {}", shown(target, figure.unit)));
+            let verdict = match figure.ok {
+                Some(true) => "ok",
+                Some(false) => "missed",
+                None => "",
+            };
+            let line = format!(
+                "  {:<80} {:>12} {:>10} {verdict}",
+                figure.what,
+                shown(figure.value, figure.unit),
+                target.unwrap_or_default()
+            );
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        for note in &self.not_measured[self.printed_notes..] {
+            writeln!(out, "  not measured: {note}")?;
+        }
+        self.printed_notes = self.not_measured.len();
+        writeln!(out)
+    }
+
+    /// The report as JSON.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self)
+    }
+}
+
+/// A value as people read it.
+fn shown(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Ratio => format!("{value:.2}×"),
+        Unit::Nanoseconds if value.abs() < 1e3 => format!("{value:.0} ns"),
+        Unit::Nanoseconds if value.abs() < 1e6 => format!("{:.1} µs", value / 1e3),
+        Unit::Nanoseconds if value.abs() < 1e9 => format!("{:.2} ms", value / 1e6),
+        Unit::Nanoseconds => format!("{:.2} s", value / 1e9),
+        Unit::Bytes => format!("{:.1} MiB", value / f64::from(1 << 20)),
+        Unit::PerSecond => format!("{value:.0} /s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_read_well_in_every_unit() {
+        for (value, unit, expected) in [
+            (1.2345, Unit::Ratio, "1.23×"),
+            (-12.0, Unit::Nanoseconds, "-12 ns"),
+            (45_300.0, Unit::Nanoseconds, "45.3 µs"),
+            (5e5, Unit::Nanoseconds, "500.0 µs"),
+            (1.5e6, Unit::Nanoseconds, "1.50 ms"),
+            (2e9, Unit::Nanoseconds, "2.00 s"),
+            ((20 << 20) as f64, Unit::Bytes, "20.0 MiB"),
+            (1234.5, Unit::PerSecond, "1234 /s"),
+        ] {
+            assert_eq!(shown(value, unit), expected);
+        }
+    }
+
+    #[test]
+    fn the_table_says_what_was_met_missed_and_left_out() {
+        let mut report = Report::new(Machine::describe());
+        report.begin("p");
+        report.at_most(2.0, "good", 2.0, Unit::Ratio);
+        report.at_most(2.0, "bad", 2.1, Unit::Ratio);
+        report.info("plain", 1.0, Unit::Ratio);
+        report.skip("no compiler");
+        let mut out = Vec::new();
+        report.print_from(0, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let ends: Vec<_> = text.lines().filter_map(|line| line.split_whitespace().last()).collect();
+        assert_eq!(ends, ["target", "ok", "missed", "1.00×", "compiler"]);
+        let json: serde_json::Value = serde_json::from_str(&report.to_json().unwrap()).unwrap();
+        assert_eq!(json["figures"][1]["ok"], false);
+        assert_eq!(json["not_measured"][0], "p: no compiler");
+    }
+}

@@ -1,0 +1,239 @@
+//! The `pappus` command as scripts and people use it: exit codes, JSON, NumPy files, checking without a supervisor.
+
+use std::time::{Duration, Instant};
+
+use pappus_client::npy;
+use pappus_kernels::bytes::{from_elements, to_elements};
+use pappus_kernels::{artefact, cfg, config, reference};
+use serde_json::Value;
+
+use crate::fixture::{Ran, Supervisor};
+use crate::kit::{self, Function, absolute, launch};
+
+/// Matmul, registered from files, with inputs for a 3 × 3 matrix.
+fn with_matmul() -> (Supervisor, Vec<i64>) {
+    let supervisor = Supervisor::start();
+    supervisor.write("built/mlops.wasm", artefact("mlops.wasm").unwrap());
+    supervisor.write("configs/matmul.json", config("matmul").unwrap());
+    supervisor.write("cfg.bin", from_elements(&cfg::matmul(3)));
+    let a: Vec<i64> = [3].into_iter().chain(1..10).collect();
+    supervisor.write("a.bin", from_elements(&a));
+    supervisor.ok(&["function", "add", "matmul", "configs/matmul.json"]);
+    (supervisor, a)
+}
+
+fn json(text: &str) -> Value {
+    assert_eq!(text.lines().count(), 1, "{text}");
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn exit_codes_tell_failures_apart() {
+    let supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    kit::add_kernel(&mut client, "trap", "trap", &[]);
+    kit::add_spin(&mut client);
+    let check = |args: &[&str], code: i32, words: &str| {
+        let Ran { code: got, stderr, .. } = supervisor.pappus(args);
+        assert_eq!(got, code, "{args:?}: {stderr}");
+        assert!(stderr.contains(words), "{args:?}: {stderr}");
+        if code > 2 {
+            assert!(stderr.starts_with("error: ") && stderr.trim_end().lines().count() == 1, "{stderr}");
+        }
+    };
+    check(&["status"], 0, "");
+    check(&["stauts"], 2, "status");
+    check(&["invoke", "trap", "--repeat", "0"], 2, "repeat");
+    check(&["invoke", "nobody"], 3, "NOT_FOUND");
+    check(&["function", "add", "f", "absent.json"], 3, "absent.json");
+    check(&["invoke", "trap"], 4, "KERNEL_FAULT");
+    check(&["invoke", "spin", "--deadline", "20ms"], 4, "DEADLINE_EXCEEDED");
+    check(&["--socket", "absent", "status"], 5, "pappus-supervisor");
+    // Somebody else's socket.
+    let path = supervisor.path("stranger");
+    let stranger = std::os::unix::net::UnixListener::bind(path).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(stranger.accept()));
+        check(&["--socket", "stranger", "status"], 5, "");
+    });
+}
+
+#[test]
+fn json_has_the_shapes_of_the_protocol() {
+    let (supervisor, _) = with_matmul();
+    let status = json(&supervisor.ok(&["status", "--json"]));
+    assert_eq!((&status["functions"], &status["draining"]), (&1.into(), &false.into()));
+    assert_eq!(status["devices"][0]["workers"][0]["restarts"], 0);
+    let list = json(&supervisor.ok(&["function", "list", "--json"]));
+    assert_eq!(list["functions"][0]["name"], "matmul");
+    let show = json(&supervisor.ok(&["function", "show", "matmul", "--json"]));
+    assert_eq!((&show["inputs"][1], &show["outputs"][0]["dtype"]), (&"A".into(), &"i64".into()));
+    assert_eq!(show["config"]["blueprint"]["outputs"][0], "B");
+    let module = json(&supervisor.ok(&["module", "add", "m", "built/mlops.wasm", "--json"]));
+    assert_eq!(module["variants"][0]["format"], "wasm");
+    assert!(module["variants"][0]["kernels"].as_array().unwrap().contains(&"matmul_para".into()));
+    let modules = json(&supervisor.ok(&["module", "list", "--json"]));
+    assert_eq!(modules["modules"][0]["name"], "m");
+    let check = json(&supervisor.ok(&["function", "check", "configs/matmul.json", "--json"]));
+    assert_eq!((&check["valid"], &check["launches"]), (&true.into(), &1.into()));
+    supervisor.ok(&["module", "remove", "m"]);
+    supervisor.ok(&["function", "remove", "matmul"]);
+    assert_eq!(json(&supervisor.ok(&["function", "list", "--json"]))["functions"], Value::Array(vec![]));
+}
+
+#[test]
+fn repeated_calls_show_how_latencies_are_distributed() {
+    let (supervisor, _) = with_matmul();
+    let args =
+        ["invoke", "matmul", "--input", "cfg=cfg.bin", "--input", "A=a.bin", "--repeat", "5", "--json"];
+    let ran = json(&supervisor.ok(&args));
+    assert_eq!((&ran["calls"], &ran["device"]), (&5.into(), &"cpu".into()));
+    assert_eq!((&ran["outputs"][0]["bytes"], &ran["outputs"][0]["shape"][0]), (&80.into(), &10.into()));
+    for stage in ["queued_ns", "execute_ns", "total_ns", "round_trip_ns"] {
+        let of = |quantile: &str| ran["latency"][stage][quantile].as_u64().unwrap();
+        assert!(of("min") <= of("p50") && of("p50") <= of("max"), "{ran}");
+    }
+    assert!(ran["timings"]["total_ns"].as_u64().unwrap() > 0);
+    assert_eq!(supervisor.device().completed, 5);
+}
+
+#[test]
+fn numpy_files_go_in_and_out() {
+    let (supervisor, a) = with_matmul();
+    let array = [npy::header("<i8", &[10]), from_elements(&a)].concat();
+    supervisor.write("a.npy", array);
+    supervisor.ok(&[
+        "invoke",
+        "matmul",
+        "--input",
+        "cfg=cfg.bin",
+        "--input",
+        "A=a.npy",
+        "--output",
+        "B=b.npy",
+    ]);
+    let header = npy::header("<i8", &[10]);
+    let result = supervisor.read("b.npy");
+    assert!(result.starts_with(b"\x93NUMPY") && result.starts_with(&header));
+    assert_eq!(to_elements::<i64>(&result[header.len()..]), reference::mlops::matmul(&a));
+    // A file that only looks like one.
+    supervisor.write("broken.npy", &b"\x93NUMPY\x01\x00\xff\xff{"[..]);
+    let ran = supervisor.pappus(&["invoke", "matmul", "--input", "cfg=cfg.bin", "--input", "A=broken.npy"]);
+    assert_eq!(ran.code, 3, "{}", ran.stderr);
+    assert!(ran.stderr.contains("broken.npy"), "{}", ran.stderr);
+}
+
+#[test]
+fn checking_needs_neither_supervisor_nor_modules_nor_sizes() {
+    let (supervisor, _) = with_matmul();
+    std::fs::remove_file(supervisor.path("built/mlops.wasm")).unwrap();
+    let check = |args: &[&str]| {
+        let all = [&["--socket", "absent", "function", "check"], args].concat();
+        supervisor.pappus(&all)
+    };
+    let ran = check(&["configs/matmul.json"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    for words in ["a valid function", "sizeof(A)", "missing: module mlops.wasm: looked for"] {
+        assert!(ran.stdout.contains(words), "{}", ran.stdout);
+    }
+    let sized = check(&["configs/matmul.json", "--input", "cfg=cfg.bin", "--input", "A=128KiB"]);
+    assert!(sized.stdout.contains("131072 (128.0 KiB)"), "{}", sized.stdout);
+    // Too short for the word it needs.
+    supervisor.write("short.bin", [1; 7]);
+    let short = check(&["configs/matmul.json", "--input", "cfg=short.bin", "--input", "A=128KiB"]);
+    assert_eq!(short.code, 3, "{}{}", short.stdout, short.stderr);
+    supervisor.write("broken.json", config("matmul").unwrap().replace("Sizeof", "SizeOf"));
+    let broken = check(&["broken.json"]);
+    assert_eq!(broken.code, 3);
+    assert!(broken.stderr.contains("at blueprint."), "{}", broken.stderr);
+}
+
+#[test]
+fn large_configurations_are_quick() {
+    let supervisor = Supervisor::start();
+    // Far more than a program that is not optimised needs.
+    let bound = Duration::from_secs(10);
+    let step = launch("trap", &[]);
+    let steps = vec![step.clone(); 4000];
+    let large = Function { steps: &steps, ..Function::default() };
+    let text = large.json();
+    assert!(text.len() > 600_000, "{} bytes", text.len());
+    supervisor.write("large.json", text);
+    let repeat = serde_json::json!({"Repeat": [absolute(70_000), [step]]});
+    let many = Function { steps: &[repeat], ..Function::default() };
+    supervisor.write("many.json", many.json());
+    for (file, launches) in [("large.json", 4000), ("many.json", 70_000)] {
+        let start = Instant::now();
+        let check = json(&supervisor.ok(&["function", "check", file, "--json"]));
+        assert_eq!(check["launches"], launches);
+        assert!(start.elapsed() < bound, "{file} took {:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn seventy_thousand_launches_run() {
+    let supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    let step = launch("store", &[kit::ptr("out"), kit::constant(7)]);
+    let function = Function {
+        buffers: &[("out", absolute(8))],
+        outputs: &["out"],
+        steps: &[serde_json::json!({"Repeat": [absolute(70_000), [step]]})],
+        ..Function::default()
+    };
+    function.add(&mut client, "many");
+    supervisor.ok(&["invoke", "many", "--output", "out=out.bin"]);
+    assert_eq!(supervisor.read("out.bin"), 7u64.to_le_bytes());
+}
+
+#[test]
+fn help_has_examples_and_shells_have_completions() {
+    let supervisor = Supervisor::start();
+    for command in [
+        &["--help"][..],
+        &["invoke", "--help"],
+        &["function", "add", "--help"],
+        &["function", "check", "--help"],
+        &["module", "add", "--help"],
+        &["completions", "--help"],
+    ] {
+        let help = supervisor.ok(command);
+        assert!(help.contains("Example") && help.contains("\n  pappus "), "{help}");
+    }
+    assert!(supervisor.ok(&["--help"]).contains("Exit codes:"));
+    for (shell, words) in
+        [("bash", "complete -F"), ("zsh", "#compdef pappus"), ("fish", "complete -c pappus")]
+    {
+        assert!(supervisor.ok(&["completions", shell]).contains(words), "{shell}");
+    }
+}
+
+#[test]
+fn weights_come_from_files_named_in_either_place() {
+    let supervisor = Supervisor::start();
+    supervisor.write("probes.wasm", kit::probes());
+    let function = Function {
+        weights: &[("w", b"")],
+        buffers: &[("out", absolute(4))],
+        outputs: &["out"],
+        steps: &[launch("copy", &[kit::ptr("w"), kit::ptr("out"), kit::constant(4)])],
+        ..Function::default()
+    };
+    let text = function.json();
+    supervisor.write("plain.json", &text);
+    supervisor.write("named.json", text.replacen('{', r#"{"weight_files": {"w": "w1.bin"},"#, 1));
+    supervisor.write("w1.bin", b"one.");
+    supervisor.write("w2.bin", b"two.");
+    let ran = supervisor.pappus(&["function", "add", "plain", "plain.json"]);
+    assert_eq!(ran.code, 3);
+    assert!(ran.stderr.contains("--weight w=FILE"), "{}", ran.stderr);
+    for (name, config, more, expected) in [
+        ("plain", "plain.json", &["--weight", "w=w2.bin"][..], b"two."),
+        ("named", "named.json", &[], b"one."),
+        ("other", "named.json", &["--weight", "w=w2.bin"], b"two."),
+    ] {
+        supervisor.ok(&[&["function", "add", name, config], more].concat());
+        supervisor.ok(&["invoke", name, "--output", "out=out.bin"]);
+        assert_eq!(supervisor.read("out.bin"), expected);
+    }
+}

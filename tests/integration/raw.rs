@@ -1,0 +1,152 @@
+//! A client that breaks rules: whatever bytes and descriptors it likes, over a plain socket.
+
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use pappus_client::v1::{self, request, response};
+use pappus_proto::frame::{self, Decoder};
+use pappus_proto::handshake::{GREETING_BYTES, Greeting};
+use prost::Message;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use crate::fixture::PATIENCE;
+
+/// The most descriptors that Linux lets one message carry.
+pub(crate) const KERNEL_MAX_FDS: usize = 253;
+
+/// A connection without manners.
+pub(crate) struct Raw {
+    pub(crate) stream: UnixStream,
+    decoder: Decoder<OwnedFd>,
+}
+
+impl Raw {
+    /// Connects and says nothing.
+    pub(crate) fn connect(socket: &Path) -> Self {
+        let stream = UnixStream::connect(socket).unwrap();
+        // A case that waits for an answer which never comes fails instead of hanging.
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Self { stream, decoder: Decoder::default() }
+    }
+
+    /// Connects and greets.
+    pub(crate) fn greeted(socket: &Path) -> Self {
+        let mut raw = Self::connect(socket);
+        raw.send(&Greeting::OURS.encode());
+        assert_eq!(raw.greeting(), Some(Greeting::OURS));
+        raw
+    }
+
+    /// The same connection once more, for another thread.
+    pub(crate) fn twin(&self) -> Self {
+        Self { stream: self.stream.try_clone().unwrap(), decoder: Decoder::default() }
+    }
+
+    /// The supervisor's greeting; `None` where it closes instead.
+    pub(crate) fn greeting(&mut self) -> Option<Greeting> {
+        let mut answer = [0; GREETING_BYTES];
+        self.stream.read_exact(&mut answer).ok()?;
+        Greeting::decode(&answer)
+    }
+
+    /// Sends bytes; that the supervisor may have closed already is no failure.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        match self.stream.write_all(bytes) {
+            Err(error) if !matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                panic!("{error}")
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends bytes with any number of descriptors.
+    pub(crate) fn send_fds(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_MAX_FDS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
+        let message = [IoSlice::new(bytes)];
+        let sent = rustix::net::sendmsg(&self.stream, &message, &mut ancillary, SendFlags::NOSIGNAL);
+        assert_eq!(sent, Ok(bytes.len()));
+    }
+
+    /// Sends a request; a frame says how many descriptors come with it.
+    pub(crate) fn request(&mut self, id: u64, body: request::Body, fds: &[BorrowedFd<'_>]) {
+        let frame = request(id, body, fds.len());
+        match fds {
+            [] => self.send(&frame),
+            _ => self.send_fds(&frame, fds),
+        }
+    }
+
+    /// The next answer; `None` once the supervisor has closed.
+    pub(crate) fn answer(&mut self) -> Option<v1::Response> {
+        let mut buffer = [0; 4096];
+        loop {
+            if let Some((message, _)) = self.decoder.next_frame().unwrap() {
+                return Some(v1::Response::decode(message).unwrap());
+            }
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return None,
+                Ok(bytes) => self.decoder.feed(&buffer[..bytes], Vec::new()).unwrap(),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// The next answer's id and body.
+    pub(crate) fn body(&mut self) -> (u64, response::Body) {
+        let answer = self.answer().expect("the supervisor closed instead of answering");
+        (answer.id, answer.body.unwrap())
+    }
+
+    /// The next answer's id and error.
+    pub(crate) fn error(&mut self) -> (u64, v1::Error) {
+        match self.body() {
+            (id, response::Body::Error(error)) => (id, error),
+            (id, other) => panic!("expected an error to request {id}, got {other:?}"),
+        }
+    }
+
+    /// Says that nothing more will be sent.
+    pub(crate) fn close_sending(&self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+
+    /// The supervisor closes this connection without another answer.
+    pub(crate) fn is_closed(&mut self) {
+        assert_eq!(self.answer(), None);
+    }
+}
+
+/// A request's frame that announces `fds` descriptors.
+pub(crate) fn request(id: u64, body: request::Body, fds: usize) -> Vec<u8> {
+    frame::encode(&v1::Request { id, body: Some(body) }, fds)
+}
+
+/// The cheapest request.
+pub(crate) fn status() -> request::Body {
+    request::Body::Status(v1::Empty {})
+}
+
+/// A call of `function` with one inline input and one inline output, if any.
+pub(crate) fn invoke(function: &str, input: Option<&[u8]>) -> request::Body {
+    let item = |bytes: &[u8]| v1::Item { source: Some(v1::item::Source::Inline(bytes.to_vec().into())) };
+    let given = input.into_iter().map(|bytes| v1::Input { name: "in".into(), items: vec![item(bytes)] });
+    request::Body::Invoke(v1::Invoke {
+        function: function.into(),
+        inputs: given.collect(),
+        outputs: input.map(|_| output(None)).into_iter().collect(),
+        deadline_ns: 0,
+    })
+}
+
+/// The output of `copy`.
+pub(crate) fn output(region: Option<v1::Region>) -> v1::Output {
+    v1::Output { name: "out".into(), region }
+}

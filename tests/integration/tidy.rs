@@ -1,0 +1,188 @@
+//! What must hold for the sources: who depends on whom, where `unsafe` may be, how files begin and end.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
+
+use crate::programs::{files_below, workspace};
+
+/// The crates, and those of each other that each may use outside its tests.
+const DEPENDENCIES: [(&str, &[&str]); 10] = [
+    ("shmem", &[]),
+    ("blueprint", &[]),
+    ("kernels", &[]),
+    ("proto", &[]),
+    ("protocol", &["shmem"]),
+    ("worker", &["blueprint", "protocol", "shmem"]),
+    ("supervisor", &["blueprint", "proto", "protocol", "shmem"]),
+    ("client", &["blueprint", "kernels", "proto", "shmem"]),
+    ("tests", &[]),
+    // Measures all of them.
+    ("benches", &["blueprint", "client", "kernels", "proto", "protocol", "shmem", "supervisor", "worker"]),
+];
+
+/// What drives a GPU or runs kernels: none of it in the process that talks to clients.
+const KERNEL_LIBRARIES: [&str; 8] = [
+    "wasmtime",
+    "cranelift-codegen",
+    "wasmparser",
+    "cudarc",
+    "libloading",
+    "cubecl-hip-sys",
+    "opencl3",
+    "ash",
+];
+
+/// Where `unsafe` may be.
+const UNSAFE: [&str; 8] = [
+    "shmem/src",
+    "supervisor/src/server/watched.rs",
+    "worker/src/main.rs",
+    "worker/src/device/cpu",
+    "worker/src/device/cuda",
+    "worker/src/device/hip",
+    // Nothing of these ships.
+    "worker/tests",
+    "benches/src/kernels",
+];
+
+/// The longest file.
+const MAX_LINES: usize = 600;
+
+/// Where a pause is no guess: the client tries again until somebody listens, for as long as its caller said.
+const MAY_SLEEP: [&str; 3] =
+    ["client/src/client.rs", "client/src/command/demo/supervisor.rs", "benches/src/harness/supervisor.rs"];
+
+/// Every Rust file of ours that people write, relative to the workspace.
+fn sources() -> Vec<(String, String)> {
+    let folders = DEPENDENCIES.iter().flat_map(|(name, _)| {
+        let folder = workspace().join(name);
+        files_below(&folder)
+    });
+    let rust = folders.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let name = path.strip_prefix(workspace()).unwrap();
+        (name.to_str().unwrap().to_owned(), text)
+    };
+    let all: Vec<_> = rust.map(read).collect();
+    assert!(all.len() > 100, "the sources are not where they were");
+    all.into_iter().filter(|(name, _)| !name.ends_with("generated.rs")).collect()
+}
+
+/// No source may be wrong in this way.
+fn no_source(what: &str, wrong: impl Fn(&str, &str) -> bool) {
+    let names: Vec<_> =
+        sources().into_iter().filter(|(name, text)| wrong(name, text)).map(|(name, _)| name).collect();
+    assert!(names.is_empty(), "{what}: {names:?}");
+}
+
+fn toml(path: &str) -> toml::Table {
+    let text = std::fs::read_to_string(workspace().join(path)).unwrap();
+    text.parse().unwrap()
+}
+
+#[test]
+fn crates_depend_in_one_direction() {
+    for (name, allowed) in DEPENDENCIES {
+        let manifest = toml(&format!("{name}/Cargo.toml"));
+        let uses = manifest.get("dependencies").and_then(|table| table.as_table());
+        let uses: BTreeSet<_> = uses
+            .into_iter()
+            .flat_map(|table| table.keys())
+            .filter_map(|key| key.strip_prefix("pappus-"))
+            .collect();
+        let allowed: BTreeSet<_> = allowed.iter().copied().collect();
+        assert!(uses.is_subset(&allowed), "{name} uses {uses:?}, allowed are {allowed:?}");
+    }
+    // The control, and no crate is forgotten here.
+    let workspace = toml("Cargo.toml");
+    let members = workspace["workspace"]["members"].as_array().unwrap();
+    let members: BTreeSet<_> = members.iter().map(|member| member.as_str().unwrap()).collect();
+    assert_eq!(members, DEPENDENCIES.iter().map(|(name, _)| *name).collect());
+}
+
+/// Packages that `package` is made of, by the lock file (which also counts what only its tests need).
+fn tree(package: &str) -> HashSet<String> {
+    let lock = toml("Cargo.lock");
+    let packages = lock["package"].as_array().unwrap();
+    let depends: HashMap<&str, Vec<&str>> = packages
+        .iter()
+        .map(|package| {
+            let on = package.get("dependencies").and_then(|list| list.as_array());
+            // NAME, or NAME VERSION where there are several.
+            let on = on.into_iter().flatten().map(|on| on.as_str().unwrap().split(' ').next().unwrap());
+            (package["name"].as_str().unwrap(), on.collect())
+        })
+        .collect();
+    let mut found = HashSet::new();
+    let mut open = vec![package];
+    while let Some(name) = open.pop() {
+        if found.insert(name.to_owned()) {
+            open.extend(&depends[name]);
+        }
+    }
+    found
+}
+
+#[test]
+fn neither_supervisor_nor_client_runs_kernels() {
+    for package in ["pappus-supervisor", "pappus-proto", "pappus-protocol", "pappus-shmem"] {
+        let tree = tree(package);
+        let found: Vec<_> = KERNEL_LIBRARIES.iter().filter(|name| tree.contains(**name)).collect();
+        assert!(found.is_empty(), "{package} depends on {found:?}");
+    }
+    // The control: the worker does.
+    assert!(tree("pappus-worker").contains("wasmtime"));
+}
+
+#[test]
+fn unsafe_is_where_it_may_be() {
+    let word = |line: &str| {
+        let code = line.split("//").next().unwrap();
+        code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "unsafe")
+    };
+    let uses = |text: &str| text.lines().filter(|line| !line.contains('"')).any(word);
+    no_source("unsafe outside its places", |name, text| {
+        uses(text) && !UNSAFE.iter().any(|place| name.starts_with(place))
+    });
+    // Each use says why it is sound.
+    no_source("unsafe without SAFETY", |_, text| uses(text) && !text.contains("SAFETY:"));
+    // The control.
+    assert!(sources().iter().any(|(name, text)| name.starts_with("shmem") && uses(text)));
+}
+
+#[test]
+fn every_file_says_its_role_first() {
+    no_source("no role comment at the top", |_, text| {
+        !text.lines().next().is_some_and(|line| line.starts_with("//! "))
+    });
+}
+
+#[test]
+fn files_are_short() {
+    let lines = |text: &str| text.lines().count();
+    no_source("too long", |name, text| lines(text) > MAX_LINES && !name.contains("/tests/"));
+}
+
+#[test]
+fn nothing_is_put_off_or_guessed() {
+    // In two parts, so that this file is not found.
+    for words in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("#[ig", "nore"), concat!("XX", "X")] {
+        no_source(words, |_, text| text.contains(words));
+    }
+    let sleep = concat!("thread::sl", "eep");
+    no_source(sleep, |name, text| {
+        text.contains(sleep) && !MAY_SLEEP.iter().any(|place| name.ends_with(place))
+    });
+}
+
+#[test]
+fn every_metric_is_documented() {
+    let source = std::fs::read_to_string(workspace().join("supervisor/src/metrics.rs")).unwrap();
+    let names: BTreeSet<_> =
+        source.split('"').skip(1).step_by(2).filter(|text| text.starts_with("pappus_")).collect();
+    assert!(names.len() >= 7, "{names:?}");
+    let page = std::fs::read_to_string(workspace().join("docs/operations.md")).unwrap();
+    let missing: Vec<_> = names.iter().filter(|name| !page.contains(**name)).collect();
+    assert!(missing.is_empty(), "docs/operations.md does not mention {missing:?}");
+}
