@@ -18,7 +18,21 @@ pub struct Error {
 
 impl Error {
     pub(crate) fn new(path: impl fmt::Display, message: impl fmt::Display) -> Error {
-        Error { path: printable(path), message: printable(message) }
+        let path = printable(path);
+        let message = in_place(&path, printable(message));
+        Error { path, message }
+    }
+}
+
+/// What stands where a size, an argument or a step belongs and is no object is "expected value" to serde_json, which
+/// reads as if the JSON itself were broken. At the top level it is.
+fn in_place(path: &str, message: String) -> String {
+    match message.strip_prefix("expected value") {
+        Some(rest) if path.starts_with("blueprint.") => format!(
+            "expected an object with one key, such as {{\"Absolute\": 1}} for a size or {{\"I64\": 4}} for an \
+             argument{rest}"
+        ),
+        _ => message,
     }
 }
 

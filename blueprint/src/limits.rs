@@ -7,6 +7,8 @@ pub const JSON_BYTES: usize = 4 << 20;
 pub const BUFFERS: usize = 4096;
 /// Inputs.
 pub const INPUTS: usize = 1024;
+/// Outputs.
+pub const OUTPUTS: usize = 1024;
 /// Modules.
 pub const MODULES: usize = 64;
 /// Kernels.

@@ -85,9 +85,8 @@ pub(crate) enum Command {
         out: PathBuf,
     },
     /// Print a completion script for a shell
-    #[command(
-        after_help = "Example:\n  pappus completions bash > ~/.local/share/bash-completion/completions/pappus"
-    )]
+    #[command(after_help = "Example:\n  mkdir -p ~/.local/share/bash-completion/completions\n  \
+pappus completions bash > ~/.local/share/bash-completion/completions/pappus")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -135,7 +134,7 @@ Example:\n  pappus function add mnist mnist.json --weight W0=conv.npy"
         #[arg(value_name = "CONFIG.json")]
         config: PathBuf,
         /// The file of a weights buffer, if not the one that the configuration names
-        #[arg(long = "weight", value_name = "W=FILE")]
+        #[arg(long = "weight", value_name = "W=FILE", value_parser = assignment::<PathBuf>("NAME=FILE", "--weight W="))]
         weights: Vec<Assignment<PathBuf>>,
         #[command(flatten)]
         json: Json,
@@ -160,10 +159,14 @@ pub(crate) struct CheckArguments {
     #[arg(value_name = "CONFIG.json")]
     pub(crate) config: PathBuf,
     /// An input's size, or files to take its size and words from
-    #[arg(long = "input", value_name = "A=FILE|SIZE")]
+    #[arg(
+        long = "input",
+        value_name = "A=FILE|SIZE",
+        value_parser = assignment::<String>("NAME=FILE or NAME=SIZE", "--input A=")
+    )]
     pub(crate) inputs: Vec<Assignment<String>>,
     /// The file of a weights buffer, if not the one that the configuration names
-    #[arg(long = "weight", value_name = "W=FILE")]
+    #[arg(long = "weight", value_name = "W=FILE", value_parser = assignment::<PathBuf>("NAME=FILE", "--weight W="))]
     pub(crate) weights: Vec<Assignment<PathBuf>>,
     #[command(flatten)]
     pub(crate) json: Json,
@@ -174,10 +177,14 @@ pub(crate) struct InvokeArguments {
     /// The function
     pub(crate) name: String,
     /// An input and its files
-    #[arg(long = "input", value_name = "A=FILE[,FILE...]")]
+    #[arg(
+        long = "input",
+        value_name = "A=FILE[,FILE...]",
+        value_parser = assignment::<Files>("NAME=FILE", "--input A=")
+    )]
     pub(crate) inputs: Vec<Assignment<Files>>,
     /// Where to write an output
-    #[arg(long = "output", value_name = "B=FILE")]
+    #[arg(long = "output", value_name = "B=FILE", value_parser = assignment::<PathBuf>("NAME=FILE", "--output B="))]
     pub(crate) outputs: Vec<Assignment<PathBuf>>,
     /// End each call after this time, such as 500ms
     #[arg(long, value_parser = humantime::parse_duration)]
@@ -211,16 +218,68 @@ pub(crate) struct Assignment<T> {
     pub(crate) value: T,
 }
 
-impl<T: FromStr<Err: std::fmt::Display>> FromStr for Assignment<T> {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
+impl<T: FromStr<Err: std::fmt::Display>> Assignment<T> {
+    fn read(text: &str, expected: impl FnOnce() -> String) -> Result<Self, String> {
         match text.split_once('=') {
             Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok(Self {
                 name: name.to_owned(),
                 value: value.parse().map_err(|error: T::Err| error.to_string())?,
             }),
-            _ => Err("expected NAME=VALUE".into()),
+            _ => Err(expected()),
+        }
+    }
+}
+
+impl<T: FromStr<Err: std::fmt::Display>> FromStr for Assignment<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::read(text, || "expected KEY=VALUE".into())
+    }
+}
+
+/// Reads an option's assignment; what is none is answered with its form and an example made of it.
+fn assignment<T: FromStr<Err: std::fmt::Display>>(
+    form: &'static str,
+    option: &'static str,
+) -> impl Fn(&str) -> Result<Assignment<T>, String> + Clone {
+    move |text| {
+        Assignment::read(text, || {
+            let file = if text.is_empty() || text.contains('=') { "a.bin" } else { text };
+            format!("expected {form}, e.g. {option}{file}")
+        })
+    }
+}
+
+/// The first name that is assigned to a second time.
+fn repeated<T>(assignments: &[Assignment<T>]) -> Option<&str> {
+    let names = assignments.iter().enumerate();
+    let mut again = names.filter(|(at, one)| assignments[..*at].iter().any(|other| other.name == one.name));
+    again.next().map(|(_, one)| one.name.as_str())
+}
+
+/// Every input may be named once.
+fn inputs_once<T>(inputs: &[Assignment<T>]) -> Result<(), String> {
+    match repeated(inputs) {
+        Some(name) => Err(format!("input {name:?} is named twice: separate its files by commas")),
+        None => Ok(()),
+    }
+}
+
+impl CheckArguments {
+    /// What the parser cannot see: names that come twice.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        inputs_once(&self.inputs)
+    }
+}
+
+impl InvokeArguments {
+    /// What the parser cannot see: names that come twice.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        inputs_once(&self.inputs)?;
+        match repeated(&self.outputs) {
+            Some(name) => Err(format!("output {name:?} is named twice")),
+            None => Ok(()),
         }
     }
 }
@@ -273,6 +332,38 @@ mod tests {
         assert_eq!(invoke.inputs[1].value.0, [PathBuf::from("x")]);
         assert_eq!((&*invoke.outputs[0].name, &invoke.outputs[0].value), ("B", &PathBuf::from("o.npy")));
         assert_eq!((invoke.deadline, invoke.repeat), (Some(Duration::from_millis(500)), 3));
+    }
+
+    #[test]
+    fn names_that_come_twice_are_usage_errors() {
+        let check = |line: &str| match parse(line).unwrap().command {
+            Command::Invoke(invoke) => invoke.check(),
+            Command::Function(FunctionCommand::Check(check)) => check.check(),
+            other => panic!("{other:?}"),
+        };
+        let inputs = "input \"A\" is named twice: separate its files by commas";
+        for (line, why) in [
+            ("pappus invoke f --input A=x --input B=x --output A=a --output B=x", Ok(())),
+            ("pappus invoke f --output C=a --output C=b", Err("output \"C\" is named twice")),
+            ("pappus invoke f --input A=x --input A=y", Err(inputs)),
+            ("pappus function check f.json --input A=x --input B=8 --input A=8", Err(inputs)),
+        ] {
+            assert_eq!(check(line), why.map_err(str::to_owned), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_assignment_is_told_with_an_example() {
+        for (line, words) in [
+            ("pappus invoke f --input a.bin", "expected NAME=FILE, e.g. --input A=a.bin"),
+            ("pappus invoke f --output =b", "expected NAME=FILE, e.g. --output B=a.bin"),
+            ("pappus function check f --input 8KiB", "NAME=FILE or NAME=SIZE, e.g. --input A=8KiB"),
+            ("pappus function add f g --weight w.npy", "expected NAME=FILE, e.g. --weight W=w.npy"),
+            ("pappus settings workers", "expected KEY=VALUE"),
+        ] {
+            let why = parse(line).unwrap_err().to_string();
+            assert!(why.contains(words), "{why}");
+        }
     }
 
     #[test]

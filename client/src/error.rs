@@ -1,8 +1,12 @@
 //! What can go wrong between a client and the supervisor. Every message says what to do about it.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use pappus_proto::v1;
+
+/// Bytes that the kernel takes as a socket's path, without the zero at its end.
+const SOCKET_PATH_BYTES: usize = 107;
 
 /// The library's result.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -11,11 +15,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody listens on the socket.
-    #[error(
-        "cannot reach a supervisor at {}: {source}; start `pappus-supervisor`, or name the socket it was \
-         started with",
-        path.display()
-    )]
+    #[error("cannot reach a supervisor at {}: {}", path.display(), why_unreachable(path, source))]
     Unreachable {
         /// The socket.
         path: PathBuf,
@@ -85,5 +85,40 @@ impl Error {
 
     pub(crate) fn content(path: &Path, message: impl Into<String>) -> Self {
         Self::Content { path: path.to_owned(), message: message.into() }
+    }
+}
+
+/// What the kernel answered to a connection, and what to do about it.
+fn why_unreachable(path: &Path, source: &std::io::Error) -> String {
+    let bytes = path.as_os_str().len();
+    match source.kind() {
+        ErrorKind::PermissionDenied => {
+            format!("{source}; it belongs to another user: use the supervisor's uid or root")
+        }
+        _ if bytes > SOCKET_PATH_BYTES => {
+            format!("the path has {bytes} bytes, a socket's can have {SOCKET_PATH_BYTES}: use a shorter one")
+        }
+        _ => format!("{source}; start `pappus-supervisor`, or name the socket it was started with"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_socket_cannot_be_reached_is_told_apart() {
+        let why = |path: &str, kind: ErrorKind| {
+            Error::Unreachable { path: path.into(), source: kind.into() }.to_string()
+        };
+        assert!(why("s", ErrorKind::PermissionDenied).contains("use the supervisor's uid or root"));
+        assert!(why("s", ErrorKind::NotFound).contains("start `pappus-supervisor`"));
+        let long = "x".repeat(SOCKET_PATH_BYTES + 1);
+        let words = "has 108 bytes, a socket's can have 107";
+        assert!(why(&long, ErrorKind::InvalidInput).contains(words));
+        let connected = crate::Client::connect(&long).unwrap_err().to_string();
+        assert!(connected.contains(words), "{connected}");
+        let why = why(&long[1..], ErrorKind::NotFound);
+        assert!(!why.contains(words), "{why}");
     }
 }

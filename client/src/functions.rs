@@ -183,6 +183,9 @@ fn find_weights(
     let names: Vec<&str> =
         blueprint.weights().iter().map(|id| blueprint.buffers()[id.index()].name.as_str()).collect();
     if let Some((name, _)) = given.iter().find(|(name, _)| !names.contains(&name.as_str())) {
+        if names.is_empty() {
+            return Err(Error::Invalid(format!("{} has no weights: {name:?} is none", config.display())));
+        }
         return Err(Error::Invalid(format!(
             "{name:?} is no weights buffer of {}, expected one of {names:?}",
             config.display()
@@ -257,6 +260,10 @@ mod tests {
         let (_dir, config) = folder(&[]);
         let why = Package::read(&config, &[("W9".into(), "x".into())]).unwrap_err().to_string();
         assert!(why.contains("\"W9\" is no weights buffer"), "{why}");
+        let none = CONFIG.replace(r#""weight_files": {"W0": "w0.npy"},"#, "").replace(r#""W0", "W1""#, "");
+        std::fs::write(&config, none).unwrap();
+        let why = Package::read(&config, &[("W9".into(), "x".into())]).unwrap_err().to_string();
+        assert!(why.contains("f.json has no weights"), "{why}");
     }
 
     #[test]

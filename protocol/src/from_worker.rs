@@ -218,11 +218,11 @@ impl<'a> FromWorker<'a> {
     /// Appends the body's bytes.
     pub fn encode_body(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Hello(hello) => crate::pipe::append(out, hello),
+            Self::Hello(hello) => crate::cold::append(out, hello),
             Self::Done { timings, .. } => out.extend_from_slice(timings.as_bytes()),
             Self::Failed { fault, .. } | Self::Refused { fault, .. } => fault.encode(out),
             Self::Yielded { used_ns, .. } => out.extend_from_slice(&used_ns.to_le_bytes()),
-            Self::Compiled { module, .. } => crate::pipe::append(out, module),
+            Self::Compiled { module, .. } => crate::cold::append(out, module),
         }
     }
 

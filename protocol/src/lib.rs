@@ -6,12 +6,14 @@
 //! In reading order:
 //! - [`header`]: the sixteen bytes before every message, and the tags.
 //! - [`to_worker`], [`from_worker`]: one closed enum per direction.
+//! - `cold`: how the rare ones are encoded.
 //! - [`pipe`]: reading and writing frames in batches.
 //! - [`control`]: descriptors that belong to a frame.
 //! - [`limits`]: every limit of this protocol.
 
 #![forbid(unsafe_code)]
 
+mod cold;
 pub mod control;
 pub mod from_worker;
 pub mod header;

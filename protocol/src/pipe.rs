@@ -16,14 +16,6 @@ use crate::header::{Frame, HEADER_BYTES, Header, Tag};
 use crate::limits::{MAX_BODY_BYTES, PIPE_BYTES};
 use crate::to_worker::ToWorker;
 
-/// Appends a cold message's bytes; encoding plain data into memory cannot fail.
-pub(crate) fn append<T: serde::Serialize>(out: &mut Vec<u8>, message: &T) {
-    match postcard::to_extend(message, std::mem::take(out)) {
-        Ok(extended) => *out = extended,
-        Err(e) => unreachable!("encoding into a Vec failed: {e}"),
-    }
-}
-
 /// A pipe with both ends non-blocking and as much buffer as the kernel grants.
 pub fn pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) =

@@ -227,8 +227,8 @@ impl<'a> ToWorker<'a> {
     /// Appends the body's bytes.
     pub fn encode_body(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Configure(configure) => crate::pipe::append(out, configure),
-            Self::Install { install, .. } => crate::pipe::append(out, install),
+            Self::Configure(configure) => crate::cold::append(out, configure),
+            Self::Install { install, .. } => crate::cold::append(out, install),
             Self::Invoke { invoke, .. } => invoke.encode(out),
             Self::Grant { quantum_us, .. } => out.extend_from_slice(&quantum_us.to_le_bytes()),
             Self::Uninstall { .. }

@@ -22,6 +22,24 @@ pub struct Arena {
     pub id: u64,
     /// Its memory.
     pub memfd: Judged,
+    closed: AtomicBool,
+}
+
+impl Arena {
+    /// An open arena.
+    pub fn new(id: u64, memfd: Judged) -> Self {
+        Self { id, memfd, closed: AtomicBool::new(false) }
+    }
+
+    /// No further call may name it. To be called before workers are told to forget it.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether a worker that maps it for a call that waited must forget it again after that call.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
 }
 
 /// Where inline bytes of a call lie in its lane's staging range.
@@ -102,7 +120,7 @@ impl Asker {
     /// Gives the answer, unless one was given.
     pub fn answer(&self, body: v1::response::Body) {
         if self.give_up() {
-            self.replies.forget(self.request);
+            self.replies.forget(self.request, self);
             self.replies.send(self.request, body);
         }
     }

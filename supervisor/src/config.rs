@@ -180,10 +180,19 @@ impl Settings {
                 ));
             }
         }
-        if self.default_deadline > self.max_deadline {
-            return Err(bad(name, value, "default-deadline would exceed max-deadline"));
-        }
         Ok(())
+    }
+
+    /// Checks what settings demand of each other, once all are set.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        match self.default_deadline > self.max_deadline {
+            true => Err(bad(
+                "default-deadline",
+                &humantime::format_duration(self.default_deadline).to_string(),
+                "would exceed max-deadline",
+            )),
+            false => Ok(()),
+        }
     }
 
     /// All settings by name.
@@ -304,27 +313,24 @@ impl Config {
             ("queue-bytes", flags.queue_bytes.or(file.queue_bytes)),
             ("poll-us", flags.poll_us.or(file.poll_us).map(|n| n.to_string())),
         ];
+        let default_given = values.iter().any(|(name, value)| *name == "default-deadline" && value.is_some());
         for (name, value) in values {
-            match value {
-                // A short maximum alone also shortens the default.
-                Some(value) if name == "max-deadline" => {
-                    settings.default_deadline = Duration::from_nanos(1);
-                    settings.set(name, &value)?;
-                    settings.default_deadline =
-                        Settings::default().default_deadline.min(settings.max_deadline);
-                }
-                Some(value) => settings.set(name, &value)?,
-                None => {}
+            if let Some(value) = value {
+                settings.set(name, &value)?;
             }
         }
-        Ok(Self {
-            socket,
-            admin_socket,
-            state_dir,
-            devices: devices.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
-            metrics,
-            settings,
-        })
+        if !default_given {
+            // A short maximum alone also shortens the default.
+            settings.default_deadline = settings.default_deadline.min(settings.max_deadline);
+        }
+        settings.check()?;
+        let devices = devices.iter().map(|text| text.parse()).collect::<Result<Vec<DeviceConfig>, _>>()?;
+        for (nth, device) in devices.iter().enumerate() {
+            if devices[..nth].iter().any(|other| other.name == device.name) {
+                return Err(bad("device", &device.name, "given twice: give it more workers instead"));
+            }
+        }
+        Ok(Self { socket, admin_socket, state_dir, devices, metrics, settings })
     }
 }
 
@@ -379,6 +385,7 @@ mod tests {
         ] {
             refused(&[&BASE[..], &["--device", device]].concat(), words);
         }
+        refused(&[&BASE[..], &["--device", "cpu", "--device", "cpu"]].concat(), "given twice");
         refused(&[&BASE[..], &["--default-deadline", "1h"]].concat(), "exceed max-deadline");
         refused(&[&BASE[..], &["--metrics", "here"]].concat(), "metrics");
     }

@@ -8,6 +8,8 @@ pub const MAX_CONNECTIONS_PER_TENANT: usize = 512;
 pub const MAX_ADMIN_CONNECTIONS: usize = 64;
 /// Cold requests of one connection that are worked on at once; the next one waits unread.
 pub const MAX_COLD_REQUESTS: usize = 16;
+/// Cold requests of one tenant that are worked on at once, on all its connections.
+pub const MAX_TURNS_PER_TENANT: usize = 4;
 /// Invocations of one connection without an answer.
 pub const MAX_CALLS_PER_CONNECTION: usize = 4096;
 /// Arenas of one connection.
@@ -18,13 +20,18 @@ pub const MAX_UNREAD_BYTES: usize = 16 << 20;
 pub const HANDSHAKE_MS: u64 = 5_000;
 
 /// Entries of one page of a list.
-pub const LIST_PAGE: usize = 2_000;
+pub const LIST_PAGE: usize = 1_000;
+/// Bytes of names that a record keeps of a function's inputs and outputs; those of larger ones are shown
+/// by `show` only.
+pub const MAX_SIGNATURE_BYTES: usize = 1024;
 /// Functions of one tenant.
 pub const MAX_FUNCTIONS: usize = 50_000;
 /// Modules registered by name of one tenant.
 pub const MAX_MODULES: usize = 10_000;
 /// Bytes of a module.
 pub const MAX_MODULE_BYTES: u64 = 16 << 20;
+/// Bytes of all weights of a function: what a cpu worker can map beside its lease.
+pub const MAX_WEIGHT_BYTES: u64 = MAX_CPU_LEASE_BYTES;
 /// Variants of one module.
 pub const MAX_VARIANTS: usize = 32;
 /// Parsed functions kept in memory.

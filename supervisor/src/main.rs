@@ -1,5 +1,6 @@
 //! `pappus-supervisor`: parses, builds, runs, maps errors to exit codes.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -12,8 +13,13 @@ const SOCKET_THREADS: usize = 2;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    let log = tracing_subscriber::EnvFilter::try_from_env("PAPPUS_LOG").unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_env_filter(log).with_writer(std::io::stderr).init();
+    let wanted = std::env::var("PAPPUS_LOG").unwrap_or_else(|_| "info".to_owned());
+    let Ok(level) = wanted.parse::<tracing::Level>() else {
+        eprintln!("error: PAPPUS_LOG = {wanted:?}: expected error, warn, info, debug or trace");
+        return ExitCode::from(2);
+    };
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_max_level(level).with_ansi(colours).with_writer(std::io::stderr).init();
     let config = match Config::resolve(flags) {
         Ok(config) => config,
         Err(e) => {

@@ -42,7 +42,7 @@ pub async fn run(
     let (settings, watched) = watch::channel(config.settings);
     let (fingerprint_in, fingerprint) = watch::channel(None);
     let compiler = Compiler { program: program.clone(), device: "cpu".to_owned() };
-    let registry = Arc::new(Registry::open(state, compiler, fingerprint));
+    let registry = Arc::new(Registry::open(state, compiler, fingerprint)?);
 
     let mut devices = Vec::new();
     let mut threads = Vec::new();

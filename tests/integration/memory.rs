@@ -219,3 +219,31 @@ fn regions_of_one_call_may_not_overlap_outputs() {
         check(64 + place, 200, 64, Some("overlaps an input"));
     }
 }
+
+/// Whether a worker maps a client's arena.
+fn is_mapped(supervisor: &Supervisor) -> bool {
+    let maps =
+        supervisor.worker_pids().into_iter().map(|pid| std::fs::read_to_string(format!("/proc/{pid}/maps")));
+    maps.flatten().any(|maps| maps.contains("/memfd:t "))
+}
+
+#[test]
+fn an_arena_closed_while_its_call_waits_does_not_stay_mapped() {
+    let (supervisor, mut client) = supervisor();
+    let own = Own::open(&mut client, 1);
+    let spin = Invocation::new("spin").deadline(std::time::Duration::from_millis(200));
+    let spin = client.send_invocation(&spin).unwrap();
+    supervisor.until_running();
+    let waiting = client.send_invocation(&copy(own.region(0, 4096), own.region(4096, 4096))).unwrap();
+    let close = client.send(request::Body::CloseArena(v1::CloseArena { arena: own.id }), &[]).unwrap();
+    client.wait(close).unwrap();
+    refused(client.wait_invoked(spin), Code::DeadlineExceeded, "deadline");
+    client.wait_invoked(waiting).unwrap();
+    // Behind this call the worker has handled what came with the one before.
+    kit::works(&mut client);
+    assert!(!is_mapped(&supervisor));
+    // The control: an open arena is seen.
+    let own = Own::open(&mut client, 1);
+    client.invoke(&copy(own.region(0, 4096), own.region(4096, 4096))).unwrap();
+    assert!(is_mapped(&supervisor));
+}

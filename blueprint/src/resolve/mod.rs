@@ -146,6 +146,7 @@ impl<'a> Resolver<'a> {
     fn declare(&mut self, blueprint: &'a format::Blueprint, root: &Path<'_>) -> Result<(), Error> {
         let inputs = &root.key("inputs");
         check_len(blueprint.inputs.len(), limits::INPUTS, inputs)?;
+        check_len(blueprint.outputs.len(), limits::OUTPUTS, &root.key("outputs"))?;
         let total = blueprint.inputs.len() + blueprint.weights.len() + blueprint.buffers.0.len();
         if total > limits::BUFFERS {
             return Err(root.error(format_args!(

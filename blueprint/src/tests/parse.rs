@@ -54,6 +54,17 @@ fn json_itself() {
 }
 
 #[test]
+fn what_is_no_object_is_told_what_belongs_there() {
+    let words = "expected an object with one key, such as {\"Absolute\": 1} for a size or {\"I64\": 4} for an \
+                 argument at line ";
+    check_argument("4", "[0]", words);
+    check(&with(r#""B": 8"#, ""), "blueprint.buffers.B", words);
+    let launch = "blueprint.control_flow[0].ExecKernel[2].grid_dim_x";
+    check(&with_steps(&launch_as("", "1")), launch, words);
+    check("x", "", "expected value at line 1 column 1");
+}
+
+#[test]
 fn keys_are_known_and_come_once() {
     let json = with_steps("");
     check(&json.replacen('{', r#"{"modul": 1, "#, 1), "modul", "unknown field `modul`");

@@ -17,6 +17,7 @@ use crate::units;
 
 /// Checks and describes.
 pub(crate) fn run(arguments: CheckArguments, out: &mut dyn Write) -> Result<()> {
+    arguments.check().map_err(Failure::Usage)?;
     let weights = arguments.weights.into_iter().map(|weight| (weight.name, weight.value));
     let package = Package::read(&arguments.config, &weights.collect::<Vec<_>>())?;
     let known = known(&package, &arguments.inputs)?;

@@ -12,32 +12,69 @@ mod settings;
 mod status;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::Path;
 
-use pappus_client::Client;
+use pappus_client::{Client, Code, Error};
 
 use crate::arguments::{Arguments, Command};
 use crate::failure::{Failure, Result};
 
 /// Runs one command.
 pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
-    let connect = || connect(arguments.socket);
+    let socket = arguments.socket;
+    let connect = || connect(socket.as_deref());
+    let admin = |result, command| hint_at_admin(result, socket.as_deref(), command);
     match arguments.command {
         Command::Module(command) => module::run(&mut connect()?, command, out),
         Command::Function(command) => function::run(connect, command, out),
-        Command::Invoke(arguments) => invoke::run(&mut connect()?, &arguments, out),
+        Command::Invoke(arguments) => invoke::run(connect, &arguments, out),
         Command::Status(json) => status::run(&mut connect()?, json, out),
-        Command::Drain => drain::run(&mut connect()?, out),
-        Command::Settings { change, json } => settings::run(&mut connect()?, change, json, out),
+        Command::Drain => admin(drain::run(&mut connect()?, out), "drain"),
+        Command::Settings { change, json } => {
+            admin(settings::run(&mut connect()?, change, json, out), "settings")
+        }
         Command::Demo { device, out: folder } => demo::run(&device, &folder, out),
         Command::Completions { shell } => completions::run(shell, out),
     }
 }
 
-fn connect(socket: Option<PathBuf>) -> Result<Client> {
+fn connect(socket: Option<&Path>) -> Result<Client> {
     let Some(socket) = socket else {
         let message = "no socket: name the supervisor's with --socket SOCKET or PAPPUS_SOCKET=SOCKET";
         return Err(Failure::Usage(message.into()));
     };
     Ok(Client::connect(socket)?)
+}
+
+/// What is refused on the client socket is followed by the command for the admin socket.
+fn hint_at_admin(result: Result<()>, socket: Option<&Path>, command: &str) -> Result<()> {
+    match (result, socket) {
+        (Err(Failure::Library(Error::Refused(error))), Some(socket))
+            if error.code() == Code::PermissionDenied
+                && socket.extension().is_none_or(|extension| extension != "admin") =>
+        {
+            let socket = socket.display();
+            Err(Failure::Refused(format!("{error}: try pappus --socket {socket}.admin {command}")))
+        }
+        (result, _) => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pappus_client::v1;
+
+    #[test]
+    fn what_needs_the_admin_socket_names_it() {
+        let refused = |code| Err(Error::Refused(v1::Error::new(code, "no")).into());
+        let hint = |code, socket: &str| {
+            hint_at_admin(refused(code), Some(Path::new(socket)), "drain").unwrap_err().to_string()
+        };
+        let why = hint(Code::PermissionDenied, "/run/p.sock");
+        assert!(why.ends_with(": try pappus --socket /run/p.sock.admin drain"), "{why}");
+        assert!(!hint(Code::PermissionDenied, "/run/p.sock.admin").contains("try"));
+        assert!(!hint(Code::Internal, "/run/p.sock").contains("try"));
+        assert!(hint_at_admin(Ok(()), None, "drain").is_ok());
+    }
 }

@@ -126,9 +126,17 @@ impl Link {
         }
     }
 
-    /// Closes the command pipe of an idle process, which makes it exit by itself.
+    /// Closes the command pipe of an idle process, which makes it exit by itself; its thread is told,
+    /// and ends it if it lingers.
     pub fn hang_up(&mut self, generation: u64) {
-        self.peer.take_if(|p| p.arrival.generation == generation);
+        if self.peer.take_if(|p| p.arrival.generation == generation).is_some() {
+            nudge(&self.nudge);
+        }
+    }
+
+    /// Whether the process that attached as `generation` was hung up on.
+    pub fn is_hung_up(&self, generation: u64) -> bool {
+        self.peer.as_ref().is_none_or(|p| p.arrival.generation != generation)
     }
 
     /// New settings for the process.
@@ -190,6 +198,13 @@ impl Link {
             words: &call.words,
         };
         peer.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
+        // Closed while the call waited: nobody will say so again. Closed after this look, the closer
+        // finds it among the peer's arenas.
+        for arena in call.arenas.iter().filter(|arena| arena.is_closed()) {
+            if peer.arenas.remove(&arena.id) {
+                peer.arrival.outbox.push_to_worker(&ToWorker::CloseArena { arena: arena.id });
+            }
+        }
         flush(peer, &self.nudge);
         Ok(())
     }
@@ -265,6 +280,11 @@ impl Peer {
 fn flush(peer: &mut Peer, nudge: &OwnedFd) {
     // A broken pipe shows as the end of the answers, where the worker's thread handles it.
     if let Ok(Flushed::Pending) = peer.arrival.outbox.flush() {
-        let _ = rustix::io::write(nudge, &1u64.to_ne_bytes());
+        self::nudge(nudge);
     }
+}
+
+/// Wakes the worker's thread.
+fn nudge(nudge: &OwnedFd) {
+    let _ = rustix::io::write(nudge, &1u64.to_ne_bytes());
 }

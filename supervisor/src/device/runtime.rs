@@ -178,8 +178,16 @@ impl Device {
                         self.metrics.failed.increment(1);
                         call.asker.answer(answers::expired());
                     }
-                    Action::Kill { worker, generation } => {
-                        tracing::warn!(worker, "a call is overdue: killing its worker");
+                    Action::Kill { worker, generation, call } => {
+                        let pid = self.link(worker).pid();
+                        let (function, domain) = (&call.function.record.name, call.domain);
+                        tracing::warn!(
+                            function,
+                            ?domain,
+                            worker,
+                            pid,
+                            "a call is overdue: killing its worker"
+                        );
                         self.link(worker).kill(generation);
                     }
                     Action::Replace { worker, generation } => self.link(worker).hang_up(generation),
@@ -239,6 +247,8 @@ impl Device {
                     self.link(worker).uninstall(call.function.id);
                 }
                 self.metrics.failed.increment(1);
+                let (function, domain) = (&call.function.record.name, call.domain);
+                tracing::debug!(function, ?domain, worker, code = ?fault.code, "a call failed: {}", fault.message);
                 answers::failed(&call, fault)
             }
         };

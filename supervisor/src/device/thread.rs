@@ -83,8 +83,9 @@ fn serve_one(
             // Whoever closed the device may have looked before this process was there.
             return Err("it came too late".to_owned());
         }
+        tracing::debug!(worker, pid = process.pid(), "worker ready");
         device.worker_ready(worker, generation, &fingerprint);
-        read_answers(device, worker, &mut inbox)
+        read_answers(device, worker, generation, &mut inbox)
     });
     let ended = match outcome {
         // It closed its answers, so it is about to be gone; one that lingers is ended.
@@ -116,7 +117,12 @@ fn await_hello(inbox: &mut Inbox) -> Result<String, String> {
 }
 
 /// Reads answers until the process closes them; an error means that it broke the protocol.
-fn read_answers(device: &Arc<Device>, worker: WorkerId, inbox: &mut Inbox) -> Result<(), String> {
+fn read_answers(
+    device: &Arc<Device>,
+    worker: WorkerId,
+    generation: u64,
+    inbox: &mut Inbox,
+) -> Result<(), String> {
     let nudge = device.link(worker).nudge().map_err(|e| e.to_string())?;
     // While something is queued that did not fit, look again soon.
     let retry = Duration::from_millis(1);
@@ -141,7 +147,12 @@ fn read_answers(device: &Arc<Device>, worker: WorkerId, inbox: &mut Inbox) -> Re
             Got::Nudged => {
                 // Only that it is readable counts; what it counts does not.
                 let _ = rustix::io::read(&nudge, &mut [0; 8]);
-                flushed = device.link(worker).flush();
+                let mut link = device.link(worker);
+                if link.is_hung_up(generation) {
+                    // It is about to leave, or does not want to.
+                    return Ok(());
+                }
+                flushed = link.flush();
             }
             Got::Bytes | Got::Nothing if !flushed => flushed = device.link(worker).flush(),
             Got::Bytes | Got::Nothing => {}

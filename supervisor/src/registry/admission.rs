@@ -6,11 +6,12 @@ use std::io::Read;
 use pappus_blueprint::Blueprint;
 use pappus_proto::limits::is_valid_name;
 use pappus_proto::{Code, v1};
+use pappus_shmem::{Judged, memfd};
 
-use super::records::{CodeInfo, FunctionModule, Hash, Variant, Weight};
-use super::registration::{Registry, plain_info, unknown};
+use super::records::{CodeInfo, FunctionModule, FunctionRecord, Hash, Variant, Weight};
+use super::registration::{Registry, plain_info, unknown, vanished};
 use super::{Refusal, Tenant, internal, refusal};
-use crate::limits::{MAX_MODULE_BYTES, MAX_VARIANTS};
+use crate::limits::{MAX_MODULE_BYTES, MAX_VARIANTS, MAX_WEIGHT_BYTES};
 
 /// Formats a variant can have.
 const FORMATS: [&str; 5] = ["wasm", "ptx", "cubin", "fatbin", "hsaco"];
@@ -106,6 +107,12 @@ impl Registry {
         }
         let runtime = tokio::runtime::Handle::current();
         let permit = runtime.block_on(self.compilations.acquire());
+        // Somebody else may have compiled it while this one waited.
+        if let Some(fingerprint) = &*self.fingerprint.borrow()
+            && let Some(info) = self.state.code_info(tenant, hash, fingerprint)
+        {
+            return Ok(info);
+        }
         let bytes = self.state.read_blob(tenant, hash).map_err(|e| internal("cannot read the module", e))?;
         let compiled = self.compiler.compile(&bytes).map_err(|mut e| {
             e.message = format!("module {module} (wasm): {}", e.message);
@@ -117,6 +124,12 @@ impl Registry {
         self.state
             .put_code(tenant, hash, &compiled.fingerprint, code, &compiled.info)
             .map_err(|e| failed(&e))?;
+        // The client may have gone meanwhile, and the module with it: its code must not stay alone.
+        let index = self.index();
+        if !index.tenant(tenant).is_some_and(|t| t.has_blob(hash)) {
+            self.state.remove_blob(tenant, hash);
+            return Err(vanished());
+        }
         Ok(compiled.info)
     }
 
@@ -187,6 +200,36 @@ impl Registry {
             let bytes = blob.metadata().map_err(|e| internal("cannot read the weights", e))?.len();
             Ok(Weight { name: name.as_str().into(), sha256: hash, bytes })
         });
-        weights.collect()
+        let weights = weights.collect::<Result<Box<[Weight]>, Refusal>>()?;
+        let total = weights.iter().fold(0u64, |sum, w| sum.saturating_add(w.bytes));
+        if total > MAX_WEIGHT_BYTES {
+            let why = format!("the weights have {total} bytes, a cpu worker can map {MAX_WEIGHT_BYTES}");
+            return Err(Box::new(refusal(Code::OutOfMemory, why).at("blueprint.weights")));
+        }
+        Ok(weights)
+    }
+
+    /// A function's weights in one sealed memfd, as workers map them; none if it has none.
+    pub(super) fn packed_weights(
+        &self,
+        tenant: Tenant,
+        record: &FunctionRecord,
+        blueprint: &Blueprint,
+    ) -> Result<Option<Judged>, Refusal> {
+        if record.weights.is_empty() {
+            return Ok(None);
+        }
+        let failed = |e: &dyn std::fmt::Display| internal("cannot pack the weights", e);
+        let bytes: Vec<u64> = record.weights.iter().map(|w| w.bytes).collect();
+        let layout = blueprint.weight_layout(&bytes).map_err(|e| failed(&e))?;
+        let packed = memfd::sealed_from("pappus-weights", layout.total, |memfd| {
+            for (weight, offset) in record.weights.iter().zip(&layout.offsets) {
+                let mut blob = self.state.open_blob(tenant, weight.sha256).map_err(std::io::Error::other)?;
+                std::io::Seek::seek(memfd, std::io::SeekFrom::Start(*offset))?;
+                std::io::copy(&mut blob, memfd)?;
+            }
+            Ok(())
+        });
+        packed.map(Some).map_err(|e| failed(&e))
     }
 }

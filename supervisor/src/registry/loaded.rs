@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use pappus_blueprint::{Blueprint, CacheBounds, PlanCache};
 use pappus_protocol::from_worker::Hello;
@@ -32,8 +32,8 @@ pub struct Loaded {
     /// Plans of its owner's functions.
     pub plans: Arc<Mutex<PlanCache>>,
     config: Vec<u8>,
-    /// Weights packed into one sealed memfd, made when a worker first needs them.
-    weights: OnceLock<Judged>,
+    /// Weights packed into one sealed memfd; none if it has none.
+    weights: Option<Judged>,
 }
 
 /// Descriptors that travel with an [`Install`], in its order.
@@ -60,10 +60,6 @@ impl Loaded {
     pub fn install(&self, state: &StateDir, fingerprint: &str) -> Result<(Install, Parts<'_>), Refusal> {
         let config = memfd::sealed("pappus-config", &self.config)
             .map_err(|e| internal("cannot pass the configuration", e))?;
-        let weights = match self.weight_bytes.is_empty() {
-            true => None,
-            false => Some(self.packed_weights(state)?),
-        };
         let modules = self.record.modules.iter().map(|module| {
             // The CPU device runs wasm; registration made sure that there is a variant.
             let variant = module.variants.iter().find(|v| &*v.format == "wasm");
@@ -74,25 +70,7 @@ impl Loaded {
         });
         let modules = modules.collect::<Result<Vec<_>, _>>()?;
         let install = Install { modules: modules.len() as u32, weight_bytes: self.weight_bytes.clone() };
-        Ok((install, Parts { config, weights, modules }))
-    }
-
-    fn packed_weights(&self, state: &StateDir) -> Result<&Judged, Refusal> {
-        if let Some(weights) = self.weights.get() {
-            return Ok(weights);
-        }
-        let failed = |e: &dyn std::fmt::Display| internal("cannot pack the weights", e);
-        let layout = self.blueprint.weight_layout(&self.weight_bytes).map_err(|e| failed(&e))?;
-        let packed = memfd::sealed_from("pappus-weights", layout.total, |memfd| {
-            for (weight, offset) in self.record.weights.iter().zip(&layout.offsets) {
-                let mut blob = state.open_blob(self.owner, weight.sha256).map_err(std::io::Error::other)?;
-                std::io::Seek::seek(memfd, std::io::SeekFrom::Start(*offset))?;
-                std::io::copy(&mut blob, memfd)?;
-            }
-            Ok(())
-        });
-        let packed = packed.map_err(|e| failed(&e))?;
-        Ok(self.weights.get_or_init(|| packed))
+        Ok((install, Parts { config, weights: self.weights.as_ref(), modules }))
     }
 }
 
@@ -139,6 +117,7 @@ impl LoadedCache {
         record: Arc<FunctionRecord>,
         blueprint: Blueprint,
         config: Vec<u8>,
+        weights: Option<Judged>,
     ) -> Arc<Loaded> {
         let plans = {
             let mut all = self.plans.lock().unwrap_or_else(|e| e.into_inner());
@@ -161,7 +140,7 @@ impl LoadedCache {
             blueprint,
             plans,
             config,
-            weights: OnceLock::new(),
+            weights,
             record: record.clone(),
         });
         let used = AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed));

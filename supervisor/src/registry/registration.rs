@@ -16,9 +16,9 @@ use super::compile::Compiler;
 use super::index::Index;
 use super::loaded::{Loaded, LoadedCache};
 use super::records::{FunctionRecord, Hash, ModuleRecord, Output, Variant};
-use super::state::{Kind, StateDir};
+use super::state::{Kind, StateDir, StateError};
 use super::{Refusal, Tenant, internal, refusal};
-use crate::limits::{LIST_PAGE, MAX_COMPILATIONS, MAX_FUNCTIONS, MAX_MODULES};
+use crate::limits::{LIST_PAGE, MAX_COMPILATIONS, MAX_FUNCTIONS, MAX_MODULES, MAX_SIGNATURE_BYTES};
 
 /// Everything that is registered.
 #[derive(Debug)]
@@ -43,22 +43,22 @@ impl Registry {
         state: StateDir,
         compiler: Compiler,
         fingerprint: tokio::sync::watch::Receiver<Option<String>>,
-    ) -> Self {
+    ) -> Result<Self, StateError> {
         let mut index = Index::default();
-        for tenant in state.tenants() {
+        for tenant in state.tenants()? {
             let mine = index.tenant_mut(tenant);
-            state.records(tenant, Kind::Module).into_iter().for_each(|record| mine.add_module(record));
-            state.records(tenant, Kind::Function).into_iter().for_each(|record| mine.add_function(record));
-            state.collect_garbage(tenant, |hash| mine.has_blob(hash));
+            state.records(tenant, Kind::Module)?.into_iter().for_each(|record| mine.add_module(record));
+            state.records(tenant, Kind::Function)?.into_iter().for_each(|record| mine.add_function(record));
+            state.collect_garbage(tenant, |hash| mine.has_blob(hash))?;
         }
-        Self {
+        Ok(Self {
             state,
             index: Mutex::new(index),
             loaded: LoadedCache::default(),
             compiler,
             fingerprint,
             compilations: Arc::new(tokio::sync::Semaphore::new(MAX_COMPILATIONS)),
-        }
+        })
     }
 
     /// The state directory, to open what workers need.
@@ -153,13 +153,12 @@ impl Registry {
 
     /// A tenant's modules with names after `after`, a page of them.
     pub fn list_modules(&self, tenant: Tenant, after: &str) -> v1::ModuleList {
-        let index = self.index();
-        let (page, more) = page(index.tenant(tenant).map(|t| &t.modules), after);
+        let (page, more) = page(self.index().tenant(tenant).map(|t| &t.modules), after);
         let info = |m: &Arc<ModuleRecord>| {
             let variants = m.variants.iter().map(plain_info).collect();
             v1::ModuleInfo { name: m.name.clone(), variants }
         };
-        v1::ModuleList { modules: page.iter().map(|m| info(m)).collect(), more }
+        v1::ModuleList { modules: page.iter().map(info).collect(), more }
     }
 
     /// One module with its kernels.
@@ -188,7 +187,11 @@ impl Registry {
             name: buffer.name.as_str().into(),
             dtype: buffer.dtype.map_or("", |d| d.name()).into(),
         });
-        let outputs = outputs.collect();
+        let (mut inputs, mut outputs): (Box<[Box<str>]>, Box<[Output]>) = (inputs, outputs.collect());
+        let names = inputs.iter().chain(outputs.iter().map(|output| &output.name));
+        if names.map(|name| name.len()).sum::<usize>() > MAX_SIGNATURE_BYTES {
+            (inputs, outputs) = Default::default();
+        }
         let record =
             FunctionRecord { name: request.name, config: config_hash, modules, weights, inputs, outputs };
         let info = function_info(&record);
@@ -205,6 +208,7 @@ impl Registry {
                 self.state
                     .put_function(tenant, &record)
                     .map_err(|e| internal("cannot store the function", e))?;
+                tracing::debug!(tenant, function = record.name, "registered");
                 mine.add_function(record);
             }
         }
@@ -225,11 +229,15 @@ impl Registry {
         Ok(self.loaded.remove(tenant, name))
     }
 
-    /// A tenant's functions with names after `after`, a page of them.
+    /// A tenant's functions with names after `after`, a page of them, without their modules.
     pub fn list_functions(&self, tenant: Tenant, after: &str) -> v1::FunctionList {
-        let index = self.index();
-        let (page, more) = page(index.tenant(tenant).map(|t| &t.functions), after);
-        v1::FunctionList { functions: page.iter().map(|record| function_info(record)).collect(), more }
+        let (page, more) = page(self.index().tenant(tenant).map(|t| &t.functions), after);
+        let info = |record: &Arc<FunctionRecord>| v1::FunctionInfo {
+            modules: vec![],
+            weights: vec![],
+            ..function_info(record)
+        };
+        v1::FunctionList { functions: page.iter().map(info).collect(), more }
     }
 
     /// One function with its configuration.
@@ -255,23 +263,25 @@ impl Registry {
         for module in &record.modules {
             self.inspect(tenant, &module.name, &module.variants)?;
         }
+        let weights = self.packed_weights(tenant, &record, &blueprint)?;
         let index = self.index();
         let current = index.tenant(tenant).and_then(|t| t.functions.get(name));
         match current {
             // Inserted under the lock: a function removed meanwhile must not come back.
             Some(current) if Arc::ptr_eq(current, &record) => {
-                Ok(self.loaded.insert(tenant, record.clone(), blueprint, config))
+                Ok(self.loaded.insert(tenant, record.clone(), blueprint, config, weights))
             }
             _ => Err(unknown("function", name)),
         }
     }
 }
 
-/// One page of a list by name, and whether there is more behind it.
-fn page<'a, T>(all: Option<&'a BTreeMap<String, T>>, after: &str) -> (Vec<&'a T>, bool) {
+/// One page of a list by name, and whether there is more behind it. Only this much happens under the
+/// index's lock.
+fn page<T>(all: Option<&BTreeMap<String, Arc<T>>>, after: &str) -> (Vec<Arc<T>>, bool) {
     let behind = (Bound::Excluded(after), Bound::Unbounded);
     let mut rest = all.into_iter().flat_map(|all| all.range::<str, _>(behind)).map(|(_, one)| one);
-    (rest.by_ref().take(LIST_PAGE).collect(), rest.next().is_some())
+    (rest.by_ref().take(LIST_PAGE).cloned().collect(), rest.next().is_some())
 }
 
 fn parse(config: &[u8]) -> Result<Blueprint, Refusal> {
@@ -317,7 +327,7 @@ fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
     }
 }
 
-fn vanished() -> Refusal {
+pub(super) fn vanished() -> Refusal {
     refusal(Code::NotFound, "bytes that it needs were removed meanwhile: add it again")
 }
 

@@ -24,6 +24,8 @@ use super::records::{CodeInfo, FunctionRecord, Hash, ModuleRecord};
 /// The first line of `VERSION`.
 const VERSION: &str = "pappus-state 1\n";
 const COPY_BYTES: usize = 128 << 10;
+/// The end of the name of a record that was set aside.
+const CORRUPT: &str = ".corrupt";
 
 /// Why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +98,12 @@ impl StateDir {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(StateError::Locked(root.to_owned())),
             Err(e) => return Err(failed("lock", &lock_path)(e.into())),
+        }
+        // Left by a start that never finished; the lock says that nobody writes them now.
+        for (name, path) in list(root).map_err(failed("list", root))? {
+            if name.ends_with(".tmp") {
+                let _ = fs::remove_file(path);
+            }
         }
         let state = Self { root: root.to_owned(), _lock: lock };
         let version = root.join("VERSION");
@@ -199,7 +207,7 @@ impl StateDir {
     pub fn remove_blob(&self, tenant: Tenant, hash: Hash) {
         let _ = fs::remove_file(self.blob_path(tenant, hash));
         let prefix = hash.to_string();
-        for (name, path) in list(&self.tenant(tenant).join("code")) {
+        for (name, path) in list(&self.tenant(tenant).join("code")).into_iter().flatten() {
             // A compilation in progress finishes its own file.
             if name.starts_with(&prefix) && !name.ends_with(".tmp") {
                 let _ = fs::remove_file(path);
@@ -257,46 +265,58 @@ impl StateDir {
     }
 
     /// Tenants that have anything here.
-    pub fn tenants(&self) -> Vec<Tenant> {
-        list(&self.root.join("tenants")).filter_map(|(name, _)| name.parse().ok()).collect()
+    pub fn tenants(&self) -> Result<Vec<Tenant>, StateError> {
+        let folder = self.root.join("tenants");
+        let names = list(&folder).map_err(failed("list", &folder))?;
+        Ok(names.into_iter().filter_map(|(name, _)| name.parse().ok()).collect())
     }
 
-    /// All records of one kind. One that does not read is set aside as `*.corrupt` and logged: what is
-    /// there for others must not be lost with it.
-    pub fn records<T: serde::de::DeserializeOwned>(&self, tenant: Tenant, kind: Kind) -> Vec<T> {
+    /// All records of one kind. One that is no record is set aside as `*.corrupt` and logged: what is there
+    /// for others must not be lost with it. What cannot be read at all fails the start.
+    pub fn records<T: serde::de::DeserializeOwned>(
+        &self,
+        tenant: Tenant,
+        kind: Kind,
+    ) -> Result<Vec<T>, StateError> {
+        let folder = self.tenant(tenant).join(kind.folder());
         let mut records = Vec::new();
-        for (name, path) in list(&self.tenant(tenant).join(kind.folder())) {
+        for (name, path) in list(&folder).map_err(failed("list", &folder))? {
             if !name.ends_with(".json") {
                 continue;
             }
-            match fs::read(&path)
-                .map_err(|e| e.to_string())
-                .and_then(|text| serde_json::from_slice(&text).map_err(|e| e.to_string()))
-            {
+            let text = fs::read(&path).map_err(failed("read", &path))?;
+            match serde_json::from_slice(&text) {
                 Ok(record) => records.push(record),
                 Err(why) => {
-                    tracing::error!("{} does not read ({why}): set aside as .corrupt", path.display());
+                    tracing::error!("{} is no record ({why}): set aside as .corrupt", path.display());
                     let mut aside = path.clone().into_os_string();
-                    aside.push(".corrupt");
-                    let _ = fs::rename(&path, aside);
+                    aside.push(CORRUPT);
+                    fs::rename(&path, aside).map_err(failed("rename", &path))?;
                 }
             }
         }
-        records
+        Ok(records)
     }
 
-    /// Removes temporary files, and blobs and machine code that `needed` does not want.
-    pub fn collect_garbage(&self, tenant: Tenant, needed: impl Fn(Hash) -> bool) {
+    /// Removes temporary files, and blobs and machine code that `needed` does not want. While a record is
+    /// set aside nobody knows what it needs, so its tenant's bytes stay.
+    pub fn collect_garbage(&self, tenant: Tenant, needed: impl Fn(Hash) -> bool) -> Result<(), StateError> {
         let folder = self.tenant(tenant);
-        for sub in ["blobs", "code", "functions", "modules"] {
-            for (name, path) in list(&folder.join(sub)) {
-                let unneeded = matches!(sub, "blobs" | "code")
-                    && !name.get(..64).and_then(|hex| hex.parse().ok()).is_some_and(&needed);
-                if name.ends_with(".tmp") || unneeded {
-                    let _ = fs::remove_file(path);
-                }
+        let mut found = Vec::new();
+        for sub in ["functions", "modules", "blobs", "code"] {
+            let folder = folder.join(sub);
+            let files = list(&folder).map_err(failed("list", &folder))?;
+            found.extend(files.into_iter().map(|(name, path)| (sub, name, path)));
+        }
+        let set_aside = found.iter().any(|(_, name, _)| name.ends_with(CORRUPT));
+        for (sub, name, path) in found {
+            let unneeded = matches!(sub, "blobs" | "code")
+                && !name.get(..64).and_then(|hex| hex.parse().ok()).is_some_and(&needed);
+            if name.ends_with(".tmp") || unneeded && !set_aside {
+                let _ = fs::remove_file(path);
             }
         }
+        Ok(())
     }
 }
 
@@ -306,10 +326,22 @@ fn with_json(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Names and paths in a folder; an absent folder is empty.
-fn list(folder: &Path) -> impl Iterator<Item = (String, PathBuf)> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+/// Names and paths in a folder; an absent folder is empty, one that does not read is an error.
+fn list(folder: &Path) -> std::io::Result<Vec<(String, PathBuf)>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(e) => return Err(e),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        // Whatever has another kind of name is not ours.
+        if let Ok(name) = entry.file_name().into_string() {
+            found.push((name, entry.path()));
+        }
+    }
+    Ok(found)
 }
 
 fn copy_synced(path: &Path, from: &mut impl Read, look: &mut impl FnMut(&[u8])) -> std::io::Result<u64> {
@@ -363,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_goes_and_corrupt_records_are_set_aside() {
+    fn garbage_goes_unless_a_record_is_set_aside() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::open(dir.path()).unwrap();
         let (keep, _) = state.put_blob(1, &b"keep"[..]).unwrap();
@@ -373,13 +405,22 @@ mod tests {
         let folder = dir.path().join("tenants/1/modules");
         fs::write(folder.join("bad.json"), "{").unwrap();
         fs::write(folder.join("good.json.3.tmp"), "half").unwrap();
-        let names: Vec<_> =
-            state.records::<ModuleRecord>(1, Kind::Module).into_iter().map(|m| m.name).collect();
-        assert_eq!(names, ["good"]);
-        assert!(folder.join("bad.json.corrupt").exists());
-        state.collect_garbage(1, |hash| hash == keep);
+        let records = state.records::<ModuleRecord>(1, Kind::Module).unwrap();
+        assert_eq!(records, [module("good")]);
+        state.collect_garbage(1, |hash| hash == keep).unwrap();
         assert!(!folder.join("good.json.3.tmp").exists());
+        assert!(state.open_blob(1, lose).is_ok(), "the record set aside may need it");
+        fs::remove_file(folder.join("bad.json.corrupt")).unwrap();
+        state.collect_garbage(1, |hash| hash == keep).unwrap();
         assert!(state.open_blob(1, keep).is_ok() && state.open_blob(1, lose).is_err());
         assert!(state.open_code(1, lose, "f").is_err());
+    }
+
+    #[test]
+    fn a_start_that_broke_off_does_not_stand_in_the_way() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("VERSION.0.tmp"), "pap").unwrap();
+        StateDir::open(dir.path()).unwrap();
+        assert!(!dir.path().join("VERSION.0.tmp").exists());
     }
 }

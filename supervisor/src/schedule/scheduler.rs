@@ -67,6 +67,8 @@ pub enum Action<C> {
     Expired(C),
     /// Kill the process: a call in it is overdue.
     Kill {
+        /// The call.
+        call: C,
         /// Which place.
         worker: WorkerId,
         /// Which process in it.
@@ -509,7 +511,9 @@ impl<C: Clone> Scheduler<C> {
                 Place::Running { worker, overdue: true, .. } => {
                     // Its place takes no more calls until a fresh process is ready.
                     self.unbind(worker);
-                    actions.push(Action::Kill { worker, generation: self.workers[worker].generation });
+                    let (generation, call) =
+                        (self.workers[worker].generation, self.calls[index].call.clone());
+                    actions.push(Action::Kill { call, worker, generation });
                 }
             }
         }

@@ -6,11 +6,13 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pappus_proto::handshake::{GREETING_BYTES, Greeting};
-use pappus_proto::limits::MAX_ARENA_BYTES;
+use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_ITEMS};
+use pappus_proto::v1::item::Source;
 use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
 use pappus_proto::{Code, frame};
 use pappus_protocol::now_ns;
@@ -21,8 +23,10 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Semaphore;
 
+use super::invoke::Arrived;
 use super::listen::Server;
 use super::replies::Replies;
+use super::turns::Turn;
 use super::watched::watch;
 use super::{invoke, requests};
 use crate::call::{Arena, Asker};
@@ -35,6 +39,8 @@ use crate::registry::{Loaded, Refusal, Tenant, refusal};
 const READ_BYTES: usize = 64 << 10;
 /// How long the rest of a started frame may take between two pieces.
 const STALLED: Duration = Duration::from_secs(30);
+/// How long one connection may keep a socket thread while others wait.
+const TURN: Duration = Duration::from_micros(200);
 
 /// One client's connection.
 #[derive(Debug)]
@@ -52,6 +58,8 @@ pub struct Connection {
     socket: AsyncFd<OwnedFd>,
     arenas: Mutex<HashMap<u64, Arc<Arena>>>,
     cold: Arc<Semaphore>,
+    /// Nobody waits for answers any more.
+    gone: AtomicBool,
 }
 
 /// Serves one client until it leaves or breaks the protocol.
@@ -61,6 +69,7 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, tenant: Tenant, admin: 
         handed: Handed::default(),
         arenas: Mutex::default(),
         cold: Arc::new(Semaphore::new(MAX_COLD_REQUESTS)),
+        gone: AtomicBool::new(false),
         server,
         tenant,
         admin,
@@ -87,9 +96,15 @@ impl Connection {
         let mut decoder = frame::Decoder::default();
         let mut buffer = vec![0; READ_BYTES];
         loop {
+            let mut since = Instant::now();
             while let Some((message, passed)) = decoder.next_frame().map_err(|e| e.to_string())? {
                 let request = v1::Request::decode(message).map_err(|e| format!("no request: {e}"))?;
                 self.clone().dispatch(request, passed).await;
+                // However many requests one read brought, other connections get their turn.
+                if since.elapsed() > TURN {
+                    tokio::task::yield_now().await;
+                    since = Instant::now();
+                }
             }
             // Whoever stops in the middle of a frame does not keep its place for ever.
             let received = match decoder.pending() {
@@ -179,6 +194,7 @@ impl Connection {
                 };
                 tokio::spawn(async move {
                     let drains = matches!(body, Request::Drain(_));
+                    let Some(_turn) = self.turn().await else { return };
                     let outcome = requests::handle(&self, body, passed).await;
                     let ends = drains && outcome.is_ok();
                     self.answer(id, outcome);
@@ -204,7 +220,7 @@ impl Connection {
     }
 
     async fn invoke(self: Arc<Self>, id: u64, message: v1::Invoke, passed: Vec<OwnedFd>) {
-        let arrived_ns = now_ns();
+        let at_ns = now_ns();
         // Counted before the look at draining: whoever drains afterwards sees it.
         let asker = match self.replies.open(id, self.server.count_accepted()) {
             Ok(asker) => asker,
@@ -214,43 +230,32 @@ impl Connection {
             let error = v1::Error::new(Code::Unavailable, "the supervisor is draining: call another one");
             return asker.answer(Response::Error(error.retry(1000)));
         }
+        // Found now: what the client closes next must not be missing once the function is loaded.
+        let arenas = self.arenas_named(&message);
         if let Some(function) = self.server.registry.loaded.get(self.tenant, &message.function) {
-            return self.submit(id, &asker, message, passed, function, arrived_ns);
+            return self.submit(id, &asker, Arrived { message, passed, arenas, at_ns }, function);
         }
         let Ok(permit) = self.cold.clone().acquire_owned().await else { return };
         tokio::spawn(async move {
+            let Some(_turn) = self.turn().await else { return };
             let (registry, tenant) = (self.server.registry.clone(), self.tenant);
             let name = message.function.clone();
             match requests::off_thread(move || registry.load(tenant, &name)).await {
                 // Cancelled meanwhile, or the client is gone.
                 _ if asker.is_over() => {}
-                Ok(function) => self.submit(id, &asker, message, passed, function, arrived_ns),
+                Ok(function) => self.submit(id, &asker, Arrived { message, passed, arenas, at_ns }, function),
                 Err(error) => asker.answer(Response::Error(*error)),
             }
             drop(permit);
         });
     }
 
-    fn submit(
-        &self,
-        id: u64,
-        asker: &Arc<Asker>,
-        message: v1::Invoke,
-        passed: Vec<OwnedFd>,
-        function: Arc<Loaded>,
-        arrived_ns: u64,
-    ) {
-        let judge = |fd| memfd::judge_sealed(fd, MAX_ARENA_BYTES);
-        let refused = |e: memfd::MemfdError| refusal(Code::InvalidArgument, e.to_string());
-        let descriptors =
-            passed.into_iter().map(|fd| judge(fd).map_err(refused)).collect::<Result<Vec<_>, _>>();
-        let outcome = descriptors
-            .and_then(|descriptors| invoke::prepare(self, asker, message, descriptors, function, arrived_ns))
-            .and_then(|prepared| {
-                let accepted = prepared.device.submit(prepared.call, prepared.inline_bytes)?;
-                self.replies.accepted(id, asker, &prepared.device, accepted);
-                Ok(())
-            });
+    fn submit(&self, id: u64, asker: &Arc<Asker>, arrived: Arrived, function: Arc<Loaded>) {
+        let outcome = invoke::prepare(self, asker, arrived, function).and_then(|prepared| {
+            let accepted = prepared.device.submit(prepared.call, prepared.inline_bytes)?;
+            self.replies.accepted(id, asker, &prepared.device, accepted);
+            Ok(())
+        });
         if let Err(error) = outcome {
             asker.answer(Response::Error(*error));
         }
@@ -267,9 +272,35 @@ impl Connection {
         }
     }
 
-    /// One of this connection's arenas.
-    pub fn arena(&self, id: u64) -> Option<Arc<Arena>> {
-        self.arenas().get(&id).cloned()
+    /// Waits until this tenant may do one more thing that takes long; none once the client is gone. The
+    /// operator never waits behind tenants.
+    async fn turn(&self) -> Option<Turn> {
+        let turn = match self.admin {
+            true => Turn::default(),
+            false => self.server.turns.wait(self.tenant).await,
+        };
+        (!self.gone.load(Ordering::Acquire)).then_some(turn)
+    }
+
+    /// This connection's arenas that a request names.
+    fn arenas_named(&self, message: &v1::Invoke) -> Vec<Arc<Arena>> {
+        let items = message.inputs.iter().flat_map(|input| &input.items);
+        let inputs = items.filter_map(|item| match &item.source {
+            Some(Source::Region(region)) => Some(region.arena),
+            _ => None,
+        });
+        let outputs = message.outputs.iter().filter_map(|output| output.region.as_ref().map(|r| r.arena));
+        let arenas = self.arenas();
+        let mut named: Vec<Arc<Arena>> = Vec::new();
+        // More than a call may have are refused later.
+        for id in inputs.take(MAX_ITEMS).chain(outputs.take(MAX_ITEMS)) {
+            if named.iter().all(|arena| arena.id != id)
+                && let Some(arena) = arenas.get(&id)
+            {
+                named.push(arena.clone());
+            }
+        }
+        named
     }
 
     fn arenas(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Arena>>> {
@@ -289,31 +320,36 @@ impl Connection {
             );
             return Err(refusal(Code::ResourceExhausted, why));
         }
-        let arena = Arc::new(Arena { id: self.server.next_arena(), memfd });
+        let arena = Arc::new(Arena::new(self.server.next_arena(), memfd));
         let opened = v1::ArenaOpened { arena: arena.id, bytes: arena.memfd.bytes() };
         arenas.insert(arena.id, arena);
         Ok(Response::Arena(opened))
     }
 
     fn close_arena(&self, id: u64) -> Result<Response, Refusal> {
-        self.arenas()
-            .remove(&id)
-            .ok_or_else(|| refusal(Code::NotFound, format!("this connection has no arena {id}")))?;
-        self.server.devices.iter().for_each(|device| device.close_arena(id));
+        let arena = self.arenas().remove(&id);
+        let arena =
+            arena.ok_or_else(|| refusal(Code::NotFound, format!("this connection has no arena {id}")))?;
+        self.forget_arena(&arena);
         Ok(Response::Done(v1::Done {}))
+    }
+
+    fn forget_arena(&self, arena: &Arena) {
+        arena.close();
+        self.server.devices.iter().for_each(|device| device.close_arena(arena.id));
     }
 
     /// The client is gone: its waiting calls, arenas and bytes go too.
     async fn clean_up(self: Arc<Self>) {
+        self.gone.store(true, Ordering::Release);
         for open in self.replies.take_all() {
             open.asker.give_up();
             if let Some((device, id)) = open.accepted {
                 device.cancel(id);
             }
         }
-        for id in std::mem::take(&mut *self.arenas()).into_keys() {
-            self.server.devices.iter().for_each(|device| device.close_arena(id));
-        }
+        let arenas = std::mem::take(&mut *self.arenas());
+        arenas.values().for_each(|arena| self.forget_arena(arena));
         let this = self.clone();
         let released = requests::off_thread(move || {
             this.server.registry.release_handed(this.tenant, &this.handed);

@@ -1,16 +1,17 @@
 //! An `Invoke` becomes a call: names to positions, regions to checked ranges, sizes and words to a plan.
 //! Nothing of the client's memory is mapped; the few words that sizes depend on are read once.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use pappus_blueprint::{Blueprint, BufferId, Sizes};
-use pappus_proto::limits::{MAX_INLINE_BYTES, MAX_ITEMS};
+use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_INLINE_BYTES, MAX_ITEMS};
 use pappus_proto::v1::item::Source;
 use pappus_proto::{Code, v1};
 use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA, Target};
-use pappus_shmem::Judged;
+use pappus_shmem::{Judged, memfd};
 use zerocopy::little_endian::U64;
 
 use super::connection::Connection;
@@ -44,17 +45,30 @@ struct Gathered {
     descriptors: Vec<Judged>,
 }
 
+/// A request as it arrived.
+pub struct Arrived {
+    /// The request.
+    pub message: v1::Invoke,
+    /// Descriptors that came with it.
+    pub passed: Vec<OwnedFd>,
+    /// Its connection's arenas that it names.
+    pub arenas: Vec<Arc<Arena>>,
+    /// When, in `CLOCK_MONOTONIC` nanoseconds.
+    pub at_ns: u64,
+}
+
 /// Checks a request against its function.
 pub fn prepare(
     connection: &Connection,
     asker: &Arc<Asker>,
-    request: v1::Invoke,
-    descriptors: Vec<Judged>,
+    arrived: Arrived,
     function: Arc<Loaded>,
-    arrived_ns: u64,
 ) -> Result<Prepared, Refusal> {
+    let Arrived { message: request, passed, arenas, at_ns: arrived_ns } = arrived;
     let blueprint = &function.blueprint;
-    let mut gathered = Gathered { descriptors, ..Gathered::default() };
+    let judge = |fd| memfd::judge_sealed(fd, MAX_ARENA_BYTES).map_err(|e| bad(e.to_string()));
+    let descriptors = passed.into_iter().map(judge).collect::<Result<_, _>>()?;
+    let mut gathered = Gathered { descriptors, arenas, ..Gathered::default() };
     let name_of = |id: &BufferId| blueprint.buffers()[id.index()].name.as_str();
     let given = match_names("input", &request.inputs, |i| &i.name, blueprint, blueprint.inputs())?;
     let wanted = match_names("output", &request.outputs, |o| &o.name, blueprint, blueprint.outputs())?;
@@ -63,7 +77,7 @@ pub fn prepare(
     for (position, (input, id)) in given.iter().zip(blueprint.inputs()).enumerate() {
         let name = name_of(id);
         let input = input.ok_or_else(|| bad(format!("input `{name}` is missing")))?;
-        let bytes = gathered.input(connection, position, input);
+        let bytes = gathered.input(position, input);
         input_bytes.push(bytes.map_err(|e| Box::new(e.at(format!("input {name}"))))?);
     }
     let words = gathered.read_words(blueprint, &input_bytes)?;
@@ -76,7 +90,7 @@ pub fn prepare(
         .map_err(|e| Box::new(bad(e.message).at(e.path)))?;
 
     for (output, id) in wanted.into_iter().zip(blueprint.outputs()) {
-        let target = gathered.output(connection, output, plan.buffers[id.index()].bytes);
+        let target = gathered.output(output, plan.buffers[id.index()].bytes);
         target.map_err(|e| Box::new(e.at(format!("output {}", name_of(id)))))?;
     }
     gathered.check_overlaps()?;
@@ -156,7 +170,7 @@ fn place(devices: &[Arc<Device>], pool_bytes: u64) -> Result<Arc<Device>, Refusa
 
 impl Gathered {
     /// Takes an input's items; returns its bytes.
-    fn input(&mut self, connection: &Connection, position: usize, input: &v1::Input) -> Result<u64, Refusal> {
+    fn input(&mut self, position: usize, input: &v1::Input) -> Result<u64, Refusal> {
         let mut total = 0u64;
         for item in &input.items {
             if self.items.len() >= MAX_ITEMS {
@@ -165,11 +179,12 @@ impl Gathered {
             let (kind, source, offset, bytes) = match &item.source {
                 Some(Source::Inline(bytes)) => {
                     let offset = self.stage(bytes.len() as u64)?;
-                    self.inline.push(Inline { offset, bytes: Bytes::clone(bytes) });
+                    // A copy: a slice of it would keep the whole frame while the call waits.
+                    self.inline.push(Inline { offset, bytes: Bytes::copy_from_slice(bytes) });
                     (Item::ARENA, STAGING_ARENA, offset, bytes.len() as u64)
                 }
                 Some(Source::Region(region)) => {
-                    self.arena(connection, region)?;
+                    self.arena(region)?;
                     (Item::ARENA, region.arena, region.offset, region.bytes)
                 }
                 Some(Source::Descriptor(d)) => {
@@ -194,17 +209,12 @@ impl Gathered {
     }
 
     /// Takes an output's target; an output that nobody asked for is dropped.
-    fn output(
-        &mut self,
-        connection: &Connection,
-        output: Option<&v1::Output>,
-        bytes: u64,
-    ) -> Result<(), Refusal> {
+    fn output(&mut self, output: Option<&v1::Output>, bytes: u64) -> Result<(), Refusal> {
         let (arena, offset, room) = match output {
             None => (DISCARD, 0, bytes),
             Some(v1::Output { region: None, .. }) => (STAGING_ARENA, self.stage(bytes)?, bytes),
             Some(v1::Output { region: Some(region), .. }) => {
-                self.arena(connection, region)?;
+                self.arena(region)?;
                 if region.bytes < bytes {
                     return Err(bad(format!("it has {bytes} bytes, its region only {}", region.bytes)));
                 }
@@ -225,19 +235,11 @@ impl Gathered {
         Ok(offset)
     }
 
-    /// Checks a region against its arena, and keeps the arena for the call.
-    fn arena(&mut self, connection: &Connection, region: &v1::Region) -> Result<(), Refusal> {
-        let known = self.arenas.iter().find(|a| a.id == region.arena).cloned();
-        let arena = match known {
-            Some(arena) => arena,
-            None => {
-                let arena = connection.arena(region.arena).ok_or_else(|| {
-                    bad(format!("this connection has no arena {}: open one first", region.arena))
-                })?;
-                self.arenas.push(arena.clone());
-                arena
-            }
-        };
+    /// Checks a region against its arena.
+    fn arena(&self, region: &v1::Region) -> Result<(), Refusal> {
+        let arena = self.arenas.iter().find(|a| a.id == region.arena);
+        let arena = arena
+            .ok_or_else(|| bad(format!("this connection has no arena {}: open one first", region.arena)))?;
         check_range(region.offset, region.bytes, arena.memfd.bytes())
     }
 

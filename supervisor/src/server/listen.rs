@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use super::connection;
 use super::guests::Guests;
+use super::turns::Turns;
 use crate::call::Accepted;
 use crate::config::{ConfigError, Settings};
 use crate::device::Device;
@@ -35,6 +36,8 @@ pub struct Server {
     /// Counters of the sockets.
     pub metrics: SocketMetrics,
     guests: Arc<Guests>,
+    /// Turns at what takes long.
+    pub turns: Turns,
     /// Invocations accepted and not over.
     accepted: Arc<AtomicUsize>,
     settings: watch::Sender<Settings>,
@@ -75,6 +78,7 @@ impl Server {
             settings,
             started: Instant::now(),
             guests: Arc::default(),
+            turns: Turns::default(),
             accepted: Arc::default(),
             metrics: SocketMetrics::new(),
             arenas: AtomicU64::new(1),
@@ -140,7 +144,10 @@ impl Server {
         let mut outcome = Ok(());
         let changed = self.settings.send_if_modified(|settings| {
             let mut wanted = *settings;
-            outcome = change.iter().try_for_each(|(name, value)| wanted.set(name, value));
+            outcome = change
+                .iter()
+                .try_for_each(|(name, value)| wanted.set(name, value))
+                .and_then(|()| wanted.check());
             let news = outcome.is_ok() && wanted != *settings;
             if news {
                 *settings = wanted;

@@ -5,6 +5,7 @@
 //! - [`connection`]: one client: greeting, frames, dispatch.
 //! - [`replies`]: answers to it, from any thread.
 //! - [`invoke`]: an `Invoke` becomes a call: checked, sized, planned.
+//! - [`turns`]: each tenant's turns at what takes long.
 //! - `watched`: a socket watched for one kind of event.
 //! - [`requests`]: everything else.
 
@@ -14,6 +15,7 @@ pub mod invoke;
 pub mod listen;
 pub mod replies;
 pub mod requests;
+pub mod turns;
 mod watched;
 
 pub use listen::Server;

@@ -175,9 +175,12 @@ impl Replies {
         }
     }
 
-    /// An invocation is about to be answered; its id is free.
-    pub fn forget(&self, request: u64) {
-        lock(&self.open).remove(&request);
+    /// An invocation is about to be answered; its id is free, unless it is in use again already.
+    pub fn forget(&self, request: u64, asker: &Asker) {
+        let mut open = lock(&self.open);
+        if open.get(&request).is_some_and(|open| std::ptr::eq(&*open.asker, asker)) {
+            open.remove(&request);
+        }
     }
 
     /// Takes an invocation out, to end it.

@@ -22,6 +22,24 @@ pub(super) fn photo() -> Result<Vec<u8>> {
     Ok(rgb)
 }
 
+/// The middle `side` × `side` pixels in whole shades of gray from 0 to 255, as a float matrix.
+pub(super) fn centre(side: u64) -> Result<Vec<f32>> {
+    let rgb = photo()?;
+    let side = side.min(photo::WIDTH).min(photo::HEIGHT);
+    let (left, top) = ((photo::WIDTH - side) / 2, (photo::HEIGHT - side) / 2);
+    let mut matrix = vec![side as f32; 2];
+    for row in top..top + side {
+        let start = ((row * photo::WIDTH + left) * 3) as usize;
+        let pixels = rgb[start..start + side as usize * 3].chunks_exact(3);
+        // The weights of ITU-R BT.601.
+        matrix.extend(pixels.map(|pixel| {
+            let [red, green, blue] = [pixel[0], pixel[1], pixel[2]].map(f32::from);
+            (0.299 * red + 0.587 * green + 0.114 * blue).round()
+        }));
+    }
+    Ok(matrix)
+}
+
 /// Writes the pictures that belong to a workload, if any, and says where they are.
 pub(super) fn save(
     workload: &Workload,
@@ -49,13 +67,17 @@ pub(super) fn save(
     }
 }
 
-/// A float matrix (rows, columns, values) as shades of gray, its least value black and its greatest white.
+/// A float matrix (rows, columns, values) as shades of gray: its least value is black, the greatest twentieth white,
+/// lest a few bright pixels leave the others dark.
 fn feature_map(matrix: &[f32]) -> ((u64, u64), Vec<u8>) {
     let [rows, cols, values @ ..] = matrix else {
         return ((0, 0), Vec::new());
     };
-    let least = values.iter().copied().fold(f32::INFINITY, f32::min);
-    let greatest = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f32::total_cmp);
+    let most = (sorted.len() * 19).div_ceil(20).saturating_sub(1);
+    let least = sorted.first().copied().unwrap_or_default();
+    let greatest = sorted.get(most).copied().unwrap_or_default();
     // All alike is black, not a division by zero.
     let range = (greatest - least).max(f32::MIN_POSITIVE);
     let pixels = values.iter().map(|value| ((value - least) / range * 255.0) as u8);
@@ -83,7 +105,19 @@ mod tests {
         let (size, pixels) = feature_map(&[1.0, 3.0, -1.0, 0.0, 1.0]);
         assert_eq!((size, pixels), ((3, 1), vec![0, 127, 255]));
         assert_eq!(feature_map(&[1.0, 2.0, 7.0, 7.0]).1, [0, 0]);
-        assert!(feature_map(&[]).1.is_empty());
+        assert!(feature_map(&[]).1.is_empty() && feature_map(&[0.0, 0.0]).1.is_empty());
+        // One pixel in twenty may outshine the rest.
+        let mut glare: Vec<f32> = [1.0, 20.0].into_iter().chain((0..20).map(|value| value as f32)).collect();
+        glare[21] = 1e9;
+        assert_eq!(feature_map(&glare).1[17..], [240, 255, 255]);
+    }
+
+    #[test]
+    fn the_centre_is_gray_and_has_the_side_it_states() {
+        let matrix = centre(224).unwrap();
+        assert_eq!((&matrix[..2], matrix.len()), (&[224.0, 224.0][..], 2 + 224 * 224));
+        assert!(matrix[2..].iter().all(|gray| (0.0..=255.0).contains(gray) && gray.fract() == 0.0));
+        assert_eq!(centre(10_000).unwrap()[0], photo::WIDTH as f32);
     }
 
     #[test]

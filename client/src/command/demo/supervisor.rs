@@ -48,7 +48,7 @@ impl Supervisor {
             .stderr(log)
             .spawn()
             .map_err(|error| {
-                Failure::Failed(format!(
+                Failure::Refused(format!(
                     "cannot start {}: {error}; build it with `cargo build --release`, which puts it beside this \
                      program, or put its folder into PATH",
                     program.display()
@@ -57,8 +57,15 @@ impl Supervisor {
         Ok(Self { child, folder })
     }
 
-    /// Connects once it listens; an error with its log if it ends first.
+    /// Connects once it listens; an error with its log if it ends first. Nothing has run until then.
     pub(super) fn connect(&mut self) -> Result<Client> {
+        self.wait_until_it_answers().map_err(|failure| match failure {
+            Failure::Failed(why) => Failure::Refused(why),
+            failure => failure,
+        })
+    }
+
+    fn wait_until_it_answers(&mut self) -> Result<Client> {
         let end = Instant::now() + START;
         loop {
             match Client::connect_within(self.folder.path().join("pappus.sock"), LOOK_EVERY) {

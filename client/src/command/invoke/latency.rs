@@ -23,7 +23,7 @@ pub(super) struct Latencies {
 impl Latencies {
     /// Nothing recorded yet.
     pub(super) fn new() -> Self {
-        let names = stages::all(&Timings::default()).map(|(name, _)| name);
+        let names = stages::rows(&Timings::default()).map(|(name, _)| name);
         // Three digits are exact enough to tell tenths of a percent apart.
         let histogram = |name| Histogram::new(3).ok().map(|histogram| (name, histogram));
         Self { stages: names.into_iter().chain(["round trip"]).filter_map(histogram).collect() }
@@ -32,7 +32,7 @@ impl Latencies {
     /// Adds one call.
     pub(super) fn record(&mut self, round_trip: Duration, timings: &Timings) {
         let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
-        let values = stages::all(timings).map(|(_, ns)| ns).into_iter().chain([round_trip]);
+        let values = stages::rows(timings).map(|(_, ns)| ns).into_iter().chain([round_trip]);
         for ((_, histogram), ns) in self.stages.iter_mut().zip(values) {
             // It grows as it must, so it has room for everything.
             let _ = histogram.record(ns);

@@ -16,7 +16,13 @@ use data::{Data, Output};
 use latency::Latencies;
 
 /// Calls, writes the outputs, and shows where the time went.
-pub(crate) fn run(client: &mut Client, arguments: &InvokeArguments, out: &mut dyn Write) -> Result<()> {
+pub(crate) fn run(
+    connect: impl FnOnce() -> Result<Client>,
+    arguments: &InvokeArguments,
+    out: &mut dyn Write,
+) -> Result<()> {
+    arguments.check().map_err(Failure::Usage)?;
+    let client = &mut connect()?;
     let progress = Progress::spinner("preparing inputs");
     let data = Data::prepare(client, arguments)?;
     drop(progress);

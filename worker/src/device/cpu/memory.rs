@@ -14,6 +14,10 @@ use rustix::fs::FallocateFlags;
 
 use super::layout::*;
 
+/// The largest low part that is cleared by writing zeros, which takes microseconds; a larger one is
+/// mapped anew.
+const ZEROED_IN_PLACE: usize = 256 << 10;
+
 /// The worker's pool: shared memory, so that every module sees the same bytes at the same place.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -206,18 +210,28 @@ impl LinearMemory {
     }
 
     /// Restores everything that is private to the module to what it was before its first call.
-    pub(super) fn restore(&mut self) {
-        let data_end = self.data_at + self.data.len();
-        // SAFETY: `low_bytes` are mapped at the base, and `data` was cut out of as many at `data_at`.
+    pub(super) fn restore(&mut self) -> std::io::Result<()> {
+        if self.low_bytes > ZEROED_IN_PLACE {
+            // Fresh pages: writing zeros would make all of a large, mostly untouched part real memory.
+            self.range.map_private(0, self.low_bytes)?;
+        } else {
+            let data_end = self.data_at + self.data.len();
+            // SAFETY: `low_bytes` are mapped at the base, and `data` was cut out of as many at `data_at`.
+            unsafe {
+                let base = self.range.base();
+                ptr::write_bytes(base, 0, self.data_at);
+                ptr::write_bytes(base.add(data_end), 0, self.low_bytes - data_end);
+            }
+        }
+        // SAFETY: as above.
         unsafe {
-            let base = self.range.base();
-            ptr::write_bytes(base, 0, self.data_at);
-            ptr::copy_nonoverlapping(self.data.as_ptr(), base.add(self.data_at), self.data.len());
-            ptr::write_bytes(base.add(data_end), 0, self.low_bytes - data_end);
+            let data = self.range.base().add(self.data_at);
+            ptr::copy_nonoverlapping(self.data.as_ptr(), data, self.data.len());
         }
         // SAFETY: the call's pages are mapped there.
         unsafe { ptr::write_bytes(self.range.base().add(LAUNCH_AT as usize), 0, CALL_BYTES as usize) };
         self.zero_scratch(self.scratch_bytes);
+        Ok(())
     }
 }
 

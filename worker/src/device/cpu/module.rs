@@ -66,7 +66,7 @@ impl LoadedModule {
     /// Restores memory and globals if something ran in it.
     pub(super) fn restore(&mut self, store: &mut Store<()>) -> Result<(), Fault> {
         if std::mem::take(&mut self.used) {
-            self.memory.restore();
+            self.memory.restore().map_err(mapping)?;
             if let Some((global, initial)) = &self.stack_pointer {
                 global.set(store, Val::I32(*initial)).map_err(|e| {
                     Fault::new(FaultCode::Internal, format!("restoring the stack pointer: {e:#}"))
