@@ -37,6 +37,13 @@ pub struct Registry {
 #[derive(Debug, Default)]
 pub struct Handed(Mutex<Vec<Hash>>);
 
+impl Handed {
+    /// Whether there is nothing to release.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(|e| e.into_inner()).is_empty()
+    }
+}
+
 impl Registry {
     /// Reads what is registered and removes what nothing needs.
     pub fn open(

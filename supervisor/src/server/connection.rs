@@ -350,6 +350,9 @@ impl Connection {
         }
         let arenas = std::mem::take(&mut *self.arenas());
         arenas.values().for_each(|arena| self.forget_arena(arena));
+        if self.handed.is_empty() {
+            return;
+        }
         let this = self.clone();
         let released = requests::off_thread(move || {
             this.server.registry.release_handed(this.tenant, &this.handed);

@@ -91,7 +91,12 @@ impl Server {
     pub async fn accept(self: Arc<Self>, listener: UnixListener, admin: bool) {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => self.clone().admit(stream, admin),
+                Ok((stream, _)) => {
+                    self.clone().admit(stream, admin);
+                    // Those who are here already go first: many of a flood leave at once, and with them
+                    // their places.
+                    tokio::task::yield_now().await;
+                }
                 Err(e) => {
                     tracing::warn!("cannot accept a connection: {e}");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
