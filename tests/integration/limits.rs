@@ -158,3 +158,33 @@ fn running_out_of_descriptors_passes() {
     until("there is room again", || Client::connect(supervisor.socket()).is_ok());
     kit::works(&mut supervisor.client());
 }
+
+/// What waits is what was counted: inline bytes, not the frames they came in.
+#[test]
+fn a_waiting_call_keeps_its_bytes_and_not_its_frame() {
+    const MIB: u64 = 1 << 20;
+    let supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    kit::works(&mut client);
+    kit::add_spin(&mut client);
+    let spin = client.send_invocation(&Invocation::new("spin")).unwrap();
+    supervisor.until_running();
+    let mut raw = Raw::greeted(&supervisor.socket());
+    let item = v1::Item { source: Some(v1::item::Source::Inline(vec![1].into())) };
+    let input = v1::Input { name: "in".into(), items: vec![item] };
+    let call = v1::Invoke { function: "copy".into(), inputs: vec![input], ..Default::default() };
+    for id in 1..=40 {
+        let mut frame = crate::raw::request(id, request::Body::Invoke(call.clone()), 0);
+        // A field that this version does not know, of two MiB.
+        let unknown = [&[0xfa, 0x3e][..], &[0x80, 0x80, 0x80, 0x01], &vec![0; 2 << 20]].concat();
+        frame.extend_from_slice(&unknown);
+        let length = (frame.len() - 8) as u32;
+        frame[..4].copy_from_slice(&length.to_le_bytes());
+        raw.send(&frame);
+    }
+    until("they wait", || supervisor.device().queued == 40);
+    let takes = supervisor.resident_bytes();
+    assert!(takes < 60 * MIB, "{} MiB", takes / MIB);
+    client.cancel(spin).unwrap();
+}

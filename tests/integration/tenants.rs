@@ -5,9 +5,9 @@
 //! user fails, and that is what is checked instead.
 
 use pappus_client::{Client, Code, Error, Invocation, Result};
-use rustix::process::Uid;
+use rustix::process::{Signal, Uid};
 
-use crate::fixture::Supervisor;
+use crate::fixture::{Supervisor, signal};
 use crate::kit::{self, Function, absolute, launch, ptr, refused};
 
 const STRANGER: u32 = 54_321;
@@ -127,4 +127,22 @@ fn status_tells_strangers_nothing_of_others() {
     // Nor do they get near the admin socket.
     let admin = as_stranger(|| Client::connect(supervisor.admin_socket()).map(drop));
     assert!(matches!(admin, Some(Err(Error::Unreachable { .. }))), "{admin:?}");
+}
+
+/// An idle worker that does not leave when it is told to must not keep its place from others.
+#[test]
+fn a_worker_that_lingers_is_ended_when_another_tenant_needs_its_place() {
+    let (supervisor, mut own, stranger) = both();
+    let before = supervisor.worker_pids();
+    before.iter().for_each(|pid| signal(*pid, Signal::STOP));
+    let Some(mut stranger) = stranger else {
+        // Nobody else is there to need it: its own user gets it back.
+        before.iter().for_each(|pid| signal(*pid, Signal::CONT));
+        return kit::works(&mut own);
+    };
+    kit::add_copy(&mut stranger);
+    kit::works(&mut stranger);
+    assert!(supervisor.worker_pids().iter().any(|pid| !before.contains(pid)));
+    // The control: a stopped worker stays where it is by itself.
+    assert!(before.len() == 1 || supervisor.worker_pids().iter().any(|pid| before.contains(pid)));
 }

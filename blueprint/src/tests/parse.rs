@@ -145,6 +145,8 @@ fn names() {
     check(&json.replace(r#"["B"]"#, r#"["W"]"#), "blueprint.outputs[0]", "is a weight");
     let many: Vec<String> = (0..=limits::INPUTS).map(|i| format!("\"i{i}\"")).collect();
     check(&json.replace(r#""cfg", "A""#, &many.join(",")), "blueprint.inputs", "expected at most 1024");
+    let many = vec![r#""B""#; limits::OUTPUTS + 1].join(",");
+    check(&json.replace(r#"["B"]"#, &format!("[{many}]")), "blueprint.outputs", "expected at most 1024");
     let many: Vec<String> = (0..limits::BUFFERS - 2).map(|i| format!("\"i{i}\"")).collect();
     check(&json.replace(r#""W""#, &many.join(",")), "blueprint", "4097 inputs, weights and buffers");
 }

@@ -15,7 +15,10 @@ pub struct Turns(Mutex<HashMap<Tenant, Arc<Semaphore>>>);
 
 /// A turn, over when dropped.
 #[derive(Debug, Default)]
-pub struct Turn(Option<OwnedSemaphorePermit>);
+pub struct Turn {
+    /// None for who never waits.
+    _permit: Option<OwnedSemaphorePermit>,
+}
 
 impl Turns {
     /// Waits for a turn of this tenant, in the order of asking.
@@ -25,12 +28,6 @@ impl Turns {
             all.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(MAX_TURNS_PER_TENANT))).clone()
         };
         // Never closed, so there is always a permit in the end.
-        Turn(turns.acquire_owned().await.ok())
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        drop(self.0.take());
+        Turn { _permit: turns.acquire_owned().await.ok() }
     }
 }
