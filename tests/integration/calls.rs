@@ -1,6 +1,8 @@
 //! Requests that are well-formed and wrong: ids used twice, other people's ids and arenas, too much of something
 //! (ATTACKS 21, 23, 24).
 
+use std::time::Duration;
+
 use pappus_client::v1::response::Body;
 use pappus_client::v1::{self, request};
 use pappus_client::{Client, Code, Invocation};
@@ -227,4 +229,21 @@ fn regions_must_lie_inside_their_arena_and_be_large_enough() {
     let nameless = v1::Invoke { function: "copy".into(), outputs: vec![raw_output], ..v1::Invoke::default() };
     let sent = client.send(request::Body::Invoke(nameless), &[]).unwrap();
     refused(client.wait(sent), Code::InvalidArgument, "is no output");
+}
+
+/// Whoever was accepted is answered, whatever becomes of the function meanwhile.
+#[test]
+fn a_call_that_waits_outlives_its_function() {
+    let (supervisor, mut client) = supervisor();
+    kit::works(&mut client);
+    let spin = Invocation::new("spin").deadline(Duration::from_millis(200));
+    let spin = client.send_invocation(&spin).unwrap();
+    supervisor.until_running();
+    let waiting =
+        client.send_invocation(&Invocation::new("copy").input("in", b"abc".to_vec()).output("out")).unwrap();
+    client.remove_function("copy").unwrap();
+    refused(client.wait_invoked(spin), Code::DeadlineExceeded, "deadline");
+    // The endless call cost its worker: the fresh one must be given what was removed.
+    assert_eq!(&client.wait_invoked(waiting).unwrap().outputs[0].inline[..], b"abc");
+    refused(kit::copied(&mut client, b"abc"), Code::NotFound, "no function");
 }

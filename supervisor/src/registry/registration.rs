@@ -27,6 +27,8 @@ pub struct Registry {
     index: Mutex<Index>,
     /// Functions in memory.
     pub loaded: LoadedCache,
+    /// Removed functions that calls still hold.
+    leaving: Mutex<Vec<(Tenant, Arc<Loaded>)>>,
     pub(super) compiler: Compiler,
     /// What machine code must have been made for; known once a first worker said so.
     pub(super) fingerprint: tokio::sync::watch::Receiver<Option<String>>,
@@ -62,6 +64,7 @@ impl Registry {
             state,
             index: Mutex::new(index),
             loaded: LoadedCache::default(),
+            leaving: Mutex::default(),
             compiler,
             fingerprint,
             compilations: Arc::new(tokio::sync::Semaphore::new(MAX_COMPILATIONS)),
@@ -114,6 +117,7 @@ impl Registry {
     pub fn release_handed(&self, tenant: Tenant, handed: &Handed) {
         let hashes = std::mem::take(&mut *handed.0.lock().unwrap_or_else(|e| e.into_inner()));
         let mut index = self.index();
+        self.sweep(&mut index);
         hashes.into_iter().for_each(|hash| self.release(&mut index, tenant, hash));
     }
 
@@ -222,9 +226,11 @@ impl Registry {
         Ok(info)
     }
 
-    /// Removes a function; calls that run finish. Returns it if it was in memory.
-    pub fn remove_function(&self, tenant: Tenant, name: &str) -> Result<Option<Arc<Loaded>>, Refusal> {
+    /// Removes a function; calls that were accepted finish. Returns its name towards workers if it was in
+    /// memory.
+    pub fn remove_function(&self, tenant: Tenant, name: &str) -> Result<Option<u64>, Refusal> {
         let mut index = self.index();
+        self.sweep(&mut index);
         let Some(record) = index.tenant_mut(tenant).functions.get(name).cloned() else {
             return Err(unknown("function", name));
         };
@@ -232,8 +238,27 @@ impl Registry {
             .remove_record(tenant, Kind::Function, name)
             .map_err(|e| internal("cannot remove the function", e))?;
         index.tenant_mut(tenant).functions.remove(name);
-        record.blobs().for_each(|hash| self.release(&mut index, tenant, hash));
-        Ok(self.loaded.remove(tenant, name))
+        let loaded = self.loaded.remove(tenant, name);
+        let id = loaded.as_ref().map(|function| function.id);
+        match loaded {
+            // Calls hold it: a worker may still have to be given its parts.
+            Some(function) if Arc::strong_count(&function) > 1 => self.leaving().push((tenant, function)),
+            _ => record.blobs().for_each(|hash| self.release(&mut index, tenant, hash)),
+        }
+        Ok(id)
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, Vec<(Tenant, Arc<Loaded>)>> {
+        self.leaving.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Releases the bytes of removed functions whose last call is over.
+    fn sweep(&self, index: &mut Index) {
+        let over = |(_, function): &mut (Tenant, Arc<Loaded>)| Arc::strong_count(function) == 1;
+        let gone: Vec<_> = self.leaving().extract_if(.., over).collect();
+        for (tenant, function) in gone {
+            function.record.blobs().for_each(|hash| self.release(index, tenant, hash));
+        }
     }
 
     /// A tenant's functions with names after `after`, a page of them, without their modules.

@@ -50,7 +50,7 @@ pub async fn handle(
         Request::RemoveFunction(v1::Name { name }) => {
             let loaded = off_thread(move || registry.remove_function(tenant, &name)).await?;
             if let Some(function) = loaded {
-                connection.server.devices.iter().for_each(|device| device.uninstall(function.id));
+                connection.server.devices.iter().for_each(|device| device.uninstall(function));
             }
             Ok(done())
         }
