@@ -104,11 +104,6 @@ impl Reservation {
         Ok(())
     }
 
-    /// Forbids every access to the whole range from now on, whoever is in the middle of one.
-    pub fn revoke(&self) -> std::io::Result<()> {
-        self.protect(0, self.bytes, None)
-    }
-
     fn part(&self, offset: usize, bytes: usize) -> std::io::Result<*mut u8> {
         match offset.checked_add(bytes) {
             // SAFETY: the offset lies inside the reservation.

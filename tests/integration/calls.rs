@@ -5,20 +5,11 @@ use std::time::Duration;
 
 use pappus_client::v1::response::Body;
 use pappus_client::v1::{self, request};
-use pappus_client::{Client, Code, Invocation};
+use pappus_client::{Code, Invocation};
 
-use crate::fixture::{Supervisor, until};
+use crate::fixture::until;
 use crate::kit::{self, refused};
 use crate::raw::{Raw, invoke, output, status};
-
-/// A supervisor with `copy` and `spin`, and the connection that registered them.
-fn supervisor() -> (Supervisor, Client) {
-    let supervisor = Supervisor::start();
-    let mut client = supervisor.client();
-    kit::add_copy(&mut client);
-    kit::add_spin(&mut client);
-    (supervisor, client)
-}
 
 fn cancel(request: u64) -> request::Body {
     request::Body::Cancel(v1::Cancel { request })
@@ -26,7 +17,7 @@ fn cancel(request: u64) -> request::Body {
 
 #[test]
 fn answers_come_as_they_are_ready() {
-    let (supervisor, _client) = supervisor();
+    let (supervisor, _client) = kit::copy_and_spin();
     let mut raw = Raw::greeted(&supervisor.socket());
     raw.request(1, invoke("spin", None), &[]);
     supervisor.until_running();
@@ -40,7 +31,7 @@ fn answers_come_as_they_are_ready() {
 
 #[test]
 fn an_id_in_flight_is_not_taken_twice() {
-    let (supervisor, _client) = supervisor();
+    let (supervisor, _client) = kit::copy_and_spin();
     let mut raw = Raw::greeted(&supervisor.socket());
     raw.request(1, invoke("spin", None), &[]);
     supervisor.until_running();
@@ -55,7 +46,7 @@ fn an_id_in_flight_is_not_taken_twice() {
 
 #[test]
 fn an_answered_id_can_be_used_again() {
-    let (supervisor, _client) = supervisor();
+    let (supervisor, _client) = kit::copy_and_spin();
     let mut raw = Raw::greeted(&supervisor.socket());
     for input in [b"abc", b"def"] {
         raw.request(1, invoke("copy", Some(input)), &[]);
@@ -69,7 +60,7 @@ fn an_answered_id_can_be_used_again() {
 /// A cancelled call leaves its id free at once; its late end must not answer the next call of that id.
 #[test]
 fn an_id_cancelled_while_its_function_loads_can_be_used_again() {
-    let (supervisor, mut client) = supervisor();
+    let (supervisor, mut client) = kit::copy_and_spin();
     // The first function is quickly there, the second is not.
     supervisor.forget_code();
     kit::add_library(&mut client, "hello");
@@ -95,7 +86,7 @@ fn an_id_cancelled_while_its_function_loads_can_be_used_again() {
 
 #[test]
 fn nobody_cancels_what_belongs_to_another() {
-    let (supervisor, mut client) = supervisor();
+    let (supervisor, mut client) = kit::copy_and_spin();
     let id = client.send_invocation(&Invocation::new("spin")).unwrap();
     supervisor.until_running();
     // To cancel what one does not have is no error: it may just have been answered.
@@ -112,7 +103,7 @@ fn nobody_cancels_what_belongs_to_another() {
 
 #[test]
 fn an_arena_belongs_to_its_connection() {
-    let (supervisor, mut client) = supervisor();
+    let (supervisor, mut client) = kit::copy_and_spin();
     let mut arena = client.open_arena(4096).unwrap();
     let secret = arena.store(b"secret").unwrap();
     let mut thief = supervisor.client();
@@ -133,7 +124,7 @@ fn an_arena_belongs_to_its_connection() {
 
 #[test]
 fn an_arena_may_be_closed_while_its_call_runs_or_waits() {
-    let (supervisor, mut client) = supervisor();
+    let (supervisor, mut client) = kit::copy_and_spin();
     kit::works(&mut client);
     let mut arena = client.open_arena(4096).unwrap();
     let input = arena.store(b"abc").unwrap();
@@ -155,7 +146,7 @@ fn an_arena_may_be_closed_while_its_call_runs_or_waits() {
 
 #[test]
 fn clients_that_vanish_take_their_calls_along() {
-    let (supervisor, mut client) = supervisor();
+    let (supervisor, mut client) = kit::copy_and_spin();
     kit::works(&mut client);
     // During execution, and before it: the second waits behind the first.
     let mut running = supervisor.client();
@@ -180,7 +171,7 @@ fn clients_that_vanish_take_their_calls_along() {
 
 #[test]
 fn inline_bytes_have_a_limit_for_inputs_and_outputs_together() {
-    let (supervisor, mut client) = supervisor();
+    let (supervisor, mut client) = kit::copy_and_spin();
     let half = vec![7; 512 << 10];
     assert_eq!(kit::copied(&mut client, &half).unwrap(), half);
     let more = vec![7; half.len() + 1];
@@ -192,7 +183,7 @@ fn inline_bytes_have_a_limit_for_inputs_and_outputs_together() {
 
 #[test]
 fn inputs_and_outputs_must_be_those_of_the_function() {
-    let (_supervisor, mut client) = supervisor();
+    let (_supervisor, mut client) = kit::copy_and_spin();
     let copy = || Invocation::new("copy");
     let cases = [
         (copy(), "input `in`"),
@@ -210,7 +201,7 @@ fn inputs_and_outputs_must_be_those_of_the_function() {
 
 #[test]
 fn regions_must_lie_inside_their_arena_and_be_large_enough() {
-    let (_supervisor, mut client) = supervisor();
+    let (_supervisor, mut client) = kit::copy_and_spin();
     let mut arena = client.open_arena(4096).unwrap();
     let id = arena.id();
     let region = |offset, bytes| v1::Region { arena: id, offset, bytes };
@@ -234,7 +225,7 @@ fn regions_must_lie_inside_their_arena_and_be_large_enough() {
 /// Whoever was accepted is answered, whatever becomes of the function meanwhile.
 #[test]
 fn a_call_that_waits_outlives_its_function() {
-    let (supervisor, mut client) = supervisor();
+    let (supervisor, mut client) = kit::copy_and_spin();
     kit::works(&mut client);
     let spin = Invocation::new("spin").deadline(Duration::from_millis(200));
     let spin = client.send_invocation(&spin).unwrap();

@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 use pappus_client::{Blob, Client, Code, Error, Invocation, Result, v1};
 use serde_json::{Value, json};
 
+use crate::fixture::Supervisor;
+
 /// The probe kernels.
 const PROBES: &str = include_str!("probes.wat");
 const KERNELS: [&str; 7] = ["copy", "fill", "store", "global", "work", "spin", "trap"];
@@ -163,4 +165,13 @@ pub(crate) fn refused<T: std::fmt::Debug>(answer: Result<T>, code: Code, words: 
 /// The end of a call that must fail, sent before.
 pub(crate) fn fails(client: &mut Client, id: u64, code: Code) -> v1::Error {
     refused(client.wait_invoked(id), code, "")
+}
+
+/// A supervisor with `copy` and `spin`, and the connection that registered them.
+pub(crate) fn copy_and_spin() -> (Supervisor, Client) {
+    let supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    add_copy(&mut client);
+    add_spin(&mut client);
+    (supervisor, client)
 }

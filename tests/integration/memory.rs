@@ -49,21 +49,13 @@ impl Own {
     }
 }
 
-fn supervisor() -> (Supervisor, Client) {
-    let supervisor = Supervisor::start();
-    let mut client = supervisor.client();
-    kit::add_copy(&mut client);
-    kit::add_spin(&mut client);
-    (supervisor, client)
-}
-
 fn copy(input: v1::Region, output: v1::Region) -> Invocation {
     Invocation::new("copy").input("in", input).output_to("out", output)
 }
 
 #[test]
 fn a_sealed_arena_keeps_its_size() {
-    let (_supervisor, mut client) = supervisor();
+    let (_supervisor, mut client) = kit::copy_and_spin();
     let own = Own::open(&mut client, 1);
     assert!(rustix::fs::ftruncate(&own.fd, 0).is_err());
     assert!(rustix::fs::ftruncate(&own.fd, 2 * BYTES).is_err());
@@ -72,7 +64,7 @@ fn a_sealed_arena_keeps_its_size() {
 
 #[test]
 fn holes_read_as_zeros_and_hurt_nobody() {
-    let (_supervisor, mut client) = supervisor();
+    let (_supervisor, mut client) = kit::copy_and_spin();
     let own = Own::open(&mut client, 1);
     let call = copy(own.region(0, 8192), own.region(8192, 8192));
     client.invoke(&call).unwrap();
@@ -86,7 +78,7 @@ fn holes_read_as_zeros_and_hurt_nobody() {
 
 #[test]
 fn holes_punched_all_the_while_hurt_nobody() {
-    let (supervisor, mut client) = supervisor();
+    let (supervisor, mut client) = kit::copy_and_spin();
     let own = Own::open(&mut client, 1);
     let pids = supervisor.worker_pids();
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -145,7 +137,7 @@ fn words_rewritten_after_the_check_change_no_size() {
 
 #[test]
 fn nothing_beside_an_output_is_written() {
-    let (_supervisor, mut client) = supervisor();
+    let (_supervisor, mut client) = kit::copy_and_spin();
     let own = Own::open(&mut client, 0xee);
     own.write(0, b"abcde");
     // More room than the output has, at odd places.
@@ -229,7 +221,7 @@ fn is_mapped(supervisor: &Supervisor) -> bool {
 
 #[test]
 fn an_arena_closed_while_its_call_waits_does_not_stay_mapped() {
-    let (supervisor, mut client) = supervisor();
+    let (supervisor, mut client) = kit::copy_and_spin();
     let own = Own::open(&mut client, 1);
     let spin = Invocation::new("spin").deadline(std::time::Duration::from_millis(200));
     let spin = client.send_invocation(&spin).unwrap();

@@ -1,8 +1,8 @@
 //! A kernel as the CPU device calls it, in this process and with nothing around it: the engine has the
-//! worker's settings (`worker/src/device/cpu/engine.rs`), and all blocks run in one call.
+//! worker's settings, and all blocks run in one call.
 
 use pappus_kernels::artefact;
-use wasmtime::{Config, Engine, Instance, Memory, MemoryType, Module, Store, TypedFunc};
+use wasmtime::{Engine, Instance, Memory, MemoryType, Module, Store, TypedFunc};
 
 use super::cases::{Case, Slot};
 use crate::Result;
@@ -13,27 +13,7 @@ const ALIGN: usize = 256;
 
 /// An engine that makes the code the worker runs.
 pub fn engine() -> Result<Engine> {
-    let mut config = Config::new();
-    config
-        .memory_reservation(1 << 32)
-        .memory_guard_size(32 << 20)
-        .memory_may_move(false)
-        .signals_based_traps(true)
-        .memory_init_cow(false)
-        .max_wasm_stack(512 << 10)
-        .wasm_backtrace_max_frames(None)
-        .native_unwind_info(false)
-        .generate_address_map(false)
-        .wasm_bulk_memory(true)
-        .wasm_multi_value(true)
-        .wasm_simd(true)
-        .wasm_relaxed_simd(false)
-        .wasm_tail_call(false)
-        .wasm_memory64(false)
-        .wasm_multi_memory(false)
-        .wasm_extended_const(false)
-        .wasm_wide_arithmetic(false);
-    Ok(Engine::new(&config)?)
+    Ok(Engine::new(&pappus_worker::device::cpu::settings())?)
 }
 
 /// A kernel with its data in place.

@@ -100,17 +100,14 @@ impl Registry {
 
     /// Machine code for a wasm variant: made once, by a process of its own.
     fn ensure_code(&self, tenant: Tenant, module: &str, hash: Hash) -> Result<CodeInfo, Refusal> {
-        if let Some(fingerprint) = &*self.fingerprint.borrow()
-            && let Some(info) = self.state.code_info(tenant, hash, fingerprint)
-        {
+        let made = || self.state.code_info(tenant, hash, self.fingerprint.borrow().as_deref()?);
+        if let Some(info) = made() {
             return Ok(info);
         }
         let runtime = tokio::runtime::Handle::current();
         let permit = runtime.block_on(self.compilations.acquire());
         // Somebody else may have compiled it while this one waited.
-        if let Some(fingerprint) = &*self.fingerprint.borrow()
-            && let Some(info) = self.state.code_info(tenant, hash, fingerprint)
-        {
+        if let Some(info) = made() {
             return Ok(info);
         }
         let bytes = self.state.read_blob(tenant, hash).map_err(|e| internal("cannot read the module", e))?;

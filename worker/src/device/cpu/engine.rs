@@ -40,7 +40,8 @@ pub(super) fn hello(compiling: &Engine) -> Hello {
     Hello::new("cpu", format!("wasmtime-48-{:016x}", hasher.finish()))
 }
 
-fn settings() -> Config {
+/// What machine code depends on besides the module; for whoever compares with the bare kernel, too.
+pub fn settings() -> Config {
     let mut config = Config::new();
     // All of 4 GiB is reserved: addresses need no checks, what is not mapped faults and so traps.
     config

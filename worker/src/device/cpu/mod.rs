@@ -28,6 +28,7 @@ use wasmtime::Engine;
 
 use self::memory::{Handover, Pool};
 use super::{Call, CopyIn, Device, FunctionImage, Source};
+pub use engine::settings;
 pub use function::Function;
 
 /// Bytes read from a descriptor at a time; they pass through the cache on their way to the pool.
