@@ -225,14 +225,19 @@ fn regions_must_lie_inside_their_arena_and_be_large_enough() {
 /// Whoever was accepted is answered, whatever becomes of the function meanwhile.
 #[test]
 fn a_call_that_waits_outlives_its_function() {
-    let (supervisor, mut client) = kit::copy_and_spin();
+    let (supervisor, registrar) = kit::copy_and_spin();
+    // What a connection handed over stays as long as the connection.
+    drop(registrar);
+    let mut client = supervisor.client();
     kit::works(&mut client);
     let spin = Invocation::new("spin").deadline(Duration::from_millis(200));
     let spin = client.send_invocation(&spin).unwrap();
     supervisor.until_running();
     let waiting =
         client.send_invocation(&Invocation::new("copy").input("in", b"abc".to_vec()).output("out")).unwrap();
+    // Both: they share a module.
     client.remove_function("copy").unwrap();
+    client.remove_function("spin").unwrap();
     refused(client.wait_invoked(spin), Code::DeadlineExceeded, "deadline");
     // The endless call cost its worker: the fresh one must be given what was removed.
     assert_eq!(&client.wait_invoked(waiting).unwrap().outputs[0].inline[..], b"abc");
