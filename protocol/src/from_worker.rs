@@ -48,6 +48,30 @@ pub enum FromWorker<'a> {
         /// Why.
         fault: FaultRef<'a>,
     },
+    /// The settings sent last are in force.
+    Leased {
+        /// Device memory that the worker really has for calls.
+        bytes: u64,
+    },
+    /// The device context is lost: every call in the worker is a suspect, and the worker ends.
+    Broken {
+        /// What the driver said.
+        fault: FaultRef<'a>,
+    },
+    /// A function's weights, as a descriptor of device memory on the control socket.
+    Exported {
+        /// As installed.
+        function: u64,
+        /// Bytes of device memory.
+        bytes: u64,
+    },
+    /// The devices there are.
+    Survey(Survey),
+    /// The quantum is over: the lanes run empty, and [`FromWorker::Yielded`] follows.
+    Yielding {
+        /// As granted.
+        turn: u64,
+    },
 }
 
 /// A worker's first words.
@@ -57,22 +81,108 @@ pub struct Hello {
     pub version: u16,
     /// The device's kind, such as `cpu`.
     pub device: String,
+    /// The architecture that code is compiled for, such as `sm_90`; empty where there is only one.
+    pub arch: String,
     /// Whatever compiled code depends on besides the module; part of the cache key of compiled code.
     pub fingerprint: String,
+    /// Bytes of device memory that this process takes for itself, before any lease.
+    pub context_bytes: u64,
 }
 
 impl Hello {
-    /// A greeting of this build.
+    /// A greeting of this build, of a device without architectures and contexts.
     pub fn new(device: impl Into<String>, fingerprint: impl Into<String>) -> Self {
-        Self { version: VERSION, device: device.into(), fingerprint: fingerprint.into() }
+        Self {
+            version: VERSION,
+            device: device.into(),
+            arch: String::new(),
+            fingerprint: fingerprint.into(),
+            context_bytes: 0,
+        }
     }
 }
 
 /// What the compiler found in a module.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompiledModule {
     /// Kernels it offers.
-    pub kernels: Vec<String>,
+    pub kernels: Vec<KernelInfo>,
+}
+
+/// A kernel of a module.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelInfo {
+    /// Its name.
+    pub name: String,
+    /// Its parameters, where the machine code tells them.
+    #[serde(default)]
+    pub params: Option<Vec<ParamInfo>>,
+    /// Bytes of stack that each of its threads needs.
+    #[serde(default)]
+    pub local_bytes: u32,
+    /// Device memory that the driver takes for the stacks of all threads that can be resident.
+    #[serde(default)]
+    pub stack_bytes: u64,
+    /// Bytes of shared memory that it declares itself.
+    #[serde(default)]
+    pub shared_bytes: u32,
+    /// Most threads of a block that it can be launched with; 0 where nobody knows.
+    #[serde(default)]
+    pub max_threads: u32,
+}
+
+/// A kernel's parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParamInfo {
+    /// Its offset in the parameter memory.
+    pub offset: u32,
+    /// Its bytes.
+    pub bytes: u32,
+    /// What is known about its type.
+    pub class: ParamClass,
+}
+
+/// What the source of a kernel tells about a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ParamClass {
+    /// Nothing.
+    Unknown,
+    /// An integer or an address.
+    Integer,
+    /// A floating-point number.
+    Float,
+    /// Bytes: a struct by value.
+    Bytes,
+}
+
+/// The devices of one kind on this machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Survey {
+    /// The driver's version, for people.
+    pub driver: String,
+    /// Whether a daemon lets processes share a device at the same time (MPS).
+    pub shared: bool,
+    /// What there is.
+    pub devices: Vec<FoundDevice>,
+}
+
+/// A device that a survey found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundDevice {
+    /// Its position, in the order of the bus.
+    pub index: u32,
+    /// Its name, for people.
+    pub name: String,
+    /// What names it for good, such as `GPU-…`.
+    pub uuid: String,
+    /// Such as `sm_90`.
+    pub arch: String,
+    /// All of its memory.
+    pub memory_bytes: u64,
+    /// What is free of it now.
+    pub free_bytes: u64,
+    /// The node of the host's memory that it is attached to, if the host says so.
+    pub numa_node: Option<u32>,
 }
 
 /// Timings of a successful call, in nanoseconds.
@@ -111,12 +221,14 @@ pub enum FaultCode {
     BadModule = 6,
     /// The worker's own fault.
     Internal = 7,
+    /// The device or its driver failed, no kernel is known to be guilty.
+    Device = 8,
 }
 
 impl FaultCode {
     fn from_wire(number: u16) -> Option<Self> {
         use FaultCode::*;
-        [KernelTrap, Deadline, OutOfMemory, Load, BadInvoke, BadModule, Internal]
+        [KernelTrap, Deadline, OutOfMemory, Load, BadInvoke, BadModule, Internal, Device]
             .into_iter()
             .find(|code| *code as u16 == number)
     }
@@ -212,6 +324,11 @@ impl<'a> FromWorker<'a> {
             Self::Yielded { turn, .. } => (Tag::Yielded, turn),
             Self::Compiled { job, .. } => (Tag::Compiled, job),
             Self::Refused { job, .. } => (Tag::Refused, job),
+            Self::Leased { .. } => (Tag::Leased, 0),
+            Self::Broken { .. } => (Tag::Broken, 0),
+            Self::Exported { function, .. } => (Tag::Exported, function),
+            Self::Survey(_) => (Tag::Survey, 0),
+            Self::Yielding { turn } => (Tag::Yielding, turn),
         }
     }
 
@@ -220,9 +337,15 @@ impl<'a> FromWorker<'a> {
         match self {
             Self::Hello(hello) => crate::cold::append(out, hello),
             Self::Done { timings, .. } => out.extend_from_slice(timings.as_bytes()),
-            Self::Failed { fault, .. } | Self::Refused { fault, .. } => fault.encode(out),
-            Self::Yielded { used_ns, .. } => out.extend_from_slice(&used_ns.to_le_bytes()),
+            Self::Failed { fault, .. } | Self::Refused { fault, .. } | Self::Broken { fault } => {
+                fault.encode(out);
+            }
+            Self::Yielded { used_ns: number, .. }
+            | Self::Leased { bytes: number }
+            | Self::Exported { bytes: number, .. } => out.extend_from_slice(&number.to_le_bytes()),
             Self::Compiled { module, .. } => crate::cold::append(out, module),
+            Self::Survey(survey) => crate::cold::append(out, survey),
+            Self::Yielding { .. } => {}
         }
     }
 
@@ -235,10 +358,12 @@ impl<'a> FromWorker<'a> {
                 Self::Done { call: id, timings: Done::read_from_bytes(body).map_err(|_| bad("Done"))? }
             }
             Tag::Failed => Self::Failed { call: id, fault: FaultRef::decode(body).ok_or(bad("Failed"))? },
-            Tag::Yielded => {
-                let used = body.try_into().map_err(|_| bad("Yielded"))?;
-                Self::Yielded { turn: id, used_ns: u64::from_le_bytes(used) }
-            }
+            Tag::Yielded => Self::Yielded { turn: id, used_ns: number(body).ok_or(bad("Yielded"))? },
+            Tag::Leased => Self::Leased { bytes: number(body).ok_or(bad("Leased"))? },
+            Tag::Exported => Self::Exported { function: id, bytes: number(body).ok_or(bad("Exported"))? },
+            Tag::Broken => Self::Broken { fault: FaultRef::decode(body).ok_or(bad("Broken"))? },
+            Tag::Survey => Self::Survey(postcard::from_bytes(body).map_err(|_| bad("Survey"))?),
+            Tag::Yielding => Self::Yielding { turn: id },
             Tag::Compiled => {
                 Self::Compiled { job: id, module: postcard::from_bytes(body).map_err(|_| bad("Compiled"))? }
             }
@@ -249,6 +374,11 @@ impl<'a> FromWorker<'a> {
         };
         Ok(message)
     }
+}
+
+/// A body that is one number.
+fn number(body: &[u8]) -> Option<u64> {
+    body.try_into().ok().map(u64::from_le_bytes)
 }
 
 #[cfg(test)]

@@ -56,6 +56,8 @@ pub enum Tag {
     Revoke = 8,
     /// Supervisor → compiling worker: compile a module.
     Compile = 9,
+    /// Supervisor → worker: a grant is about to come.
+    Soon = 10,
 
     /// Worker → supervisor: ready, first message.
     Hello = 64,
@@ -69,6 +71,16 @@ pub enum Tag {
     Compiled = 68,
     /// Compiling worker → supervisor: the module is refused.
     Refused = 69,
+    /// Worker → supervisor: settings are in force.
+    Leased = 70,
+    /// Worker → supervisor: its device context is lost, with every call in it.
+    Broken = 71,
+    /// Worker → supervisor: weights as device memory, for other workers.
+    Exported = 72,
+    /// Surveying worker → supervisor: the devices there are.
+    Survey = 73,
+    /// Worker → supervisor: it submits nothing more in this turn.
+    Yielding = 74,
 }
 
 impl Tag {
@@ -76,8 +88,8 @@ impl Tag {
     pub fn from_wire(number: u16) -> Option<Self> {
         use Tag::*;
         [
-            Configure, Install, Uninstall, OpenArena, CloseArena, Invoke, Grant, Revoke, Compile, Hello,
-            Done, Failed, Yielded, Compiled, Refused,
+            Configure, Install, Uninstall, OpenArena, CloseArena, Invoke, Grant, Revoke, Compile, Soon,
+            Hello, Done, Failed, Yielded, Compiled, Refused, Leased, Broken, Exported, Survey, Yielding,
         ]
         .into_iter()
         .find(|tag| *tag as u16 == number)

@@ -5,6 +5,7 @@
 //!
 //! In reading order:
 //! - [`header`]: the sixteen bytes before every message, and the tags.
+//! - [`kind`]: the kinds of devices.
 //! - [`to_worker`], [`from_worker`]: one closed enum per direction.
 //! - `cold`: how the rare ones are encoded.
 //! - [`pipe`]: reading and writing frames in batches.
@@ -17,11 +18,13 @@ mod cold;
 pub mod control;
 pub mod from_worker;
 pub mod header;
+pub mod kind;
 pub mod limits;
 pub mod pipe;
 pub mod to_worker;
 
 pub use from_worker::{Fault, FaultCode, FromWorker};
+pub use kind::Kind;
 pub use to_worker::ToWorker;
 
 /// A peer broke the protocol; the worker it belongs to cannot go on.

@@ -45,18 +45,21 @@ pub enum ToWorker<'a> {
         /// What to run on what.
         invoke: Invoke<'a>,
     },
-    /// The worker may submit to the device for `quantum_us`.
+    /// The worker may submit to the device until it is revoked, and for `quantum_us` in any case.
     Grant {
         /// Names the turn.
         turn: u64,
         /// Microseconds.
         quantum_us: u32,
     },
-    /// The worker must stop submitting, drain, and yield.
+    /// Others wait for the device: the worker stops submitting when its quantum is over or it has nothing
+    /// to submit, lets its lanes run empty, and yields.
     Revoke {
         /// As granted.
         turn: u64,
     },
+    /// A grant follows within milliseconds: better not to sleep.
+    Soon,
     /// Check and compile the module on the control socket (compiling workers only).
     Compile {
         /// Names the job.
@@ -71,17 +74,35 @@ pub struct Configure {
     pub lease_bytes: u64,
     /// How long an idle worker spins before it blocks, in microseconds.
     pub poll_us: u32,
+    /// The worker submits only while it holds a grant.
+    pub turns: bool,
+    /// On-chip state is cleared between any two calls.
+    pub scrub_calls: bool,
+}
+
+/// What the descriptor of a function's weights is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WeightsForm {
+    /// A sealed memfd with the packed weights.
+    Host,
+    /// The same, and other workers will want them: the device memory that they are copied to is sent
+    /// back as [`FromWorker::Exported`](crate::FromWorker::Exported).
+    Export,
+    /// Device memory of this many bytes that holds the packed weights already.
+    Device(u64),
 }
 
 /// A function's parts. Descriptors on the control socket, in this order: the configuration (sealed
-/// memfd), the packed weights (sealed memfd, only if `weight_bytes` is not empty), then one loadable
-/// module file for every module of the blueprint.
+/// memfd), the packed weights (only if `weight_bytes` is not empty), then one loadable module file for
+/// every module of the blueprint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Install {
     /// Modules, in the blueprint's order; also how many descriptors there are for them.
     pub modules: u32,
     /// Bytes of every weights buffer, in the blueprint's order.
     pub weight_bytes: Vec<u64>,
+    /// How the weights come.
+    pub weights: WeightsForm,
 }
 
 impl Install {
@@ -142,7 +163,7 @@ struct InvokeHead {
     outputs: U32,
     words: U32,
     descriptors: U32,
-    reserved: U32,
+    flags: U32,
 }
 
 const _: () = assert!(size_of::<InvokeHead>() == 40 && size_of::<Item>() == 32 && size_of::<Target>() == 24);
@@ -158,6 +179,8 @@ pub struct Invoke<'a> {
     pub lane: u32,
     /// How many descriptors on the control socket belong to it.
     pub descriptors: u32,
+    /// [`Invoke::ALONE`], or nothing.
+    pub flags: u32,
     /// Items of all inputs, grouped by input in the blueprint's order.
     pub items: &'a [Item],
     /// One per output, in the blueprint's order.
@@ -167,6 +190,10 @@ pub struct Invoke<'a> {
 }
 
 impl<'a> Invoke<'a> {
+    /// The call is a suspect: no other runs beside it, and its kernels run one by one, so that a fault
+    /// names the guilty one.
+    pub const ALONE: u32 = 1;
+
     /// Appends the body's bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let head = InvokeHead {
@@ -177,7 +204,7 @@ impl<'a> Invoke<'a> {
             outputs: U32::new(self.outputs.len() as u32),
             words: U32::new(self.words.len() as u32),
             descriptors: U32::new(self.descriptors),
-            reserved: U32::new(0),
+            flags: U32::new(self.flags),
         };
         out.extend_from_slice(head.as_bytes());
         out.extend_from_slice(self.items.as_bytes());
@@ -201,6 +228,7 @@ impl<'a> Invoke<'a> {
             deadline_ns: head.deadline_ns.get(),
             lane: head.lane.get(),
             descriptors,
+            flags: head.flags.get(),
             items,
             outputs,
             words,
@@ -221,6 +249,7 @@ impl<'a> ToWorker<'a> {
             Self::Grant { turn, .. } => (Tag::Grant, turn),
             Self::Revoke { turn } => (Tag::Revoke, turn),
             Self::Compile { job } => (Tag::Compile, job),
+            Self::Soon => (Tag::Soon, 0),
         }
     }
 
@@ -235,6 +264,7 @@ impl<'a> ToWorker<'a> {
             | Self::OpenArena { .. }
             | Self::CloseArena { .. }
             | Self::Revoke { .. }
+            | Self::Soon
             | Self::Compile { .. } => {}
         }
     }
@@ -261,6 +291,7 @@ impl<'a> ToWorker<'a> {
             Tag::CloseArena => Self::CloseArena { arena: id },
             Tag::Revoke => Self::Revoke { turn: id },
             Tag::Compile => Self::Compile { job: id },
+            Tag::Soon => Self::Soon,
             _ => return Err(ProtocolError::Header("a worker's message sent to a worker")),
         };
         Ok(message)
@@ -295,20 +326,21 @@ mod tests {
             deadline_ns: 10,
             lane: 1,
             descriptors: 0,
+            flags: Invoke::ALONE,
             items: &items,
             outputs: &outputs,
             words: &words,
         };
         round_trip(&ToWorker::Invoke { call: 5, invoke }, |message| {
             let ToWorker::Invoke { call: 5, invoke: got } = message else { panic!("{message:?}") };
-            assert_eq!((got.function, got.deadline_ns, got.lane), (9, 10, 1));
+            assert_eq!((got.function, got.deadline_ns, got.lane, got.flags), (9, 10, 1, Invoke::ALONE));
             assert_eq!((got.items, got.outputs, got.words), (&items[..], &outputs[..], &words[..]));
         });
     }
 
     #[test]
     fn cold_messages_survive_the_wire() {
-        let install = Install { modules: 2, weight_bytes: vec![4, 8] };
+        let install = Install { modules: 2, weight_bytes: vec![4, 8], weights: WeightsForm::Device(512) };
         assert_eq!(install.descriptors(), 4);
         round_trip(&ToWorker::Install { function: 7, install: install.clone() }, |message| {
             let ToWorker::Install { function: 7, install: got } = message else { panic!("{message:?}") };

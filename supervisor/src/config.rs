@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::Parser;
+use pappus_protocol::Kind;
 use serde::Deserialize;
 
 use crate::limits;
@@ -216,12 +217,34 @@ fn size(name: &str, value: &str) -> Result<u64, ConfigError> {
 /// One device: its name and what Pappus may use of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceConfig {
-    /// Such as `cpu`.
+    /// Such as `cpu` or `cuda:0`.
     pub name: String,
+    /// What runs it.
+    pub kind: Kind,
+    /// The UUID of a GPU; empty for the CPU.
+    pub uuid: String,
+    /// The host's memory node that it is attached to.
+    pub numa_node: Option<u32>,
     /// Worker processes.
     pub workers: usize,
-    /// Device memory for all of them, in bytes.
+    /// Concurrent calls of one worker.
+    pub lanes: u32,
+    /// Initialised processes kept ready to take a worker's place.
+    pub standbys: usize,
+    /// Workers that one domain may have.
+    pub workers_per_domain: usize,
+    /// Device memory for everything, in bytes.
     pub memory_bytes: u64,
+    /// Of it, what weights may take.
+    pub weights_bytes: u64,
+    /// Of it, what the driver may take for the stacks of one worker's kernels.
+    pub stack_bytes: u64,
+    /// Workers submit by turns.
+    pub turns: bool,
+    /// How long a turn lasts while others wait.
+    pub quantum: Duration,
+    /// On-chip state is cleared between any two calls.
+    pub scrub_calls: bool,
 }
 
 /// Lease sizes are whole wasm pages.
@@ -246,7 +269,22 @@ impl FromStr for DeviceConfig {
                 "this build knows the device `cpu`, e.g. cpu:workers=2,memory=256MiB",
             ));
         }
-        let mut device = Self { name: name.to_owned(), workers: 2, memory_bytes: 512 << 20 };
+        let mut device = Self {
+            name: name.to_owned(),
+            kind: Kind::Cpu,
+            uuid: String::new(),
+            numa_node: None,
+            workers: 2,
+            lanes: 1,
+            standbys: 0,
+            workers_per_domain: limits::MAX_WORKERS,
+            memory_bytes: 512 << 20,
+            weights_bytes: 0,
+            stack_bytes: 0,
+            turns: false,
+            quantum: Duration::from_millis(5),
+            scrub_calls: false,
+        };
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
             match setting.split_once('=') {
                 Some(("workers", n)) => match n.parse() {

@@ -41,7 +41,9 @@ pub async fn run(
     }
     let (settings, watched) = watch::channel(config.settings);
     let (fingerprint_in, fingerprint) = watch::channel(None);
-    let compiler = Compiler { program: program.clone(), device: "cpu".to_owned() };
+    let target =
+        process::Target { kind: pappus_protocol::Kind::Cpu, uuid: String::new(), lanes: 1, numa_node: None };
+    let compiler = Compiler { program: program.clone(), target };
     let registry = Arc::new(Registry::open(state, compiler, fingerprint)?);
 
     let mut devices = Vec::new();

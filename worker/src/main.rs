@@ -1,15 +1,16 @@
-//! `pappus-worker ROLE --device DEVICE`: started by the supervisor, with its channels at fixed
+//! `pappus-worker ROLE --device KIND …`: started by the supervisor, with its channels at fixed
 //! descriptors. 3 commands, 4 answers, 5 control socket, 6 staging arena (serving role only).
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
+use pappus_protocol::Kind;
 use pappus_shmem::memfd;
-use pappus_worker::device::Kind;
 use pappus_worker::device::cpu::{Cpu, compiler::CpuCompiler};
 use pappus_worker::{Channels, compile, sandbox, serve};
 
-const USAGE: &str = "usage: pappus-worker serve|compile --device cpu (started by pappus-supervisor)";
+const USAGE: &str = "usage: pappus-worker serve|compile|survey --device cpu|cuda [--lanes N] [--numa-node=N] \
+    (started by pappus-supervisor)";
 const COMMANDS: i32 = 3;
 const STAGING: i32 = 6;
 
@@ -17,16 +18,25 @@ const STAGING: i32 = 6;
 enum Role {
     Serve,
     Compile,
+    Survey,
+}
+
+/// What the command line says.
+struct Arguments {
+    role: Role,
+    kind: Kind,
+    lanes: usize,
+    numa_node: Option<u32>,
 }
 
 fn main() -> ExitCode {
     let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
     let arguments: Vec<String> = arguments.collect();
-    let Some((role, device)) = parse(&arguments) else {
+    let Some(arguments) = parse(&arguments) else {
         pappus_worker::log(format_args!("{USAGE}"));
         return ExitCode::from(2);
     };
-    match run(&role, &device) {
+    match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             pappus_worker::log(format_args!("{error}"));
@@ -35,21 +45,31 @@ fn main() -> ExitCode {
     }
 }
 
-fn parse(arguments: &[String]) -> Option<(Role, String)> {
-    let [role, flag, device] = arguments else {
+fn parse(arguments: &[String]) -> Option<Arguments> {
+    let [role, flag, kind, rest @ ..] = arguments else {
         return None;
     };
     let role = match (role.as_str(), flag.as_str()) {
         ("serve", "--device") => Role::Serve,
         ("compile", "--device") => Role::Compile,
+        ("survey", "--device") => Role::Survey,
         _ => return None,
     };
-    Some((role, device.clone()))
+    let mut parsed = Arguments { role, kind: kind.parse().ok()?, lanes: 1, numa_node: None };
+    let mut rest = rest.iter();
+    while let Some(flag) = rest.next() {
+        match flag.split_once('=') {
+            Some(("--numa-node", node)) => parsed.numa_node = Some(node.parse().ok()?),
+            None if flag == "--lanes" => parsed.lanes = rest.next()?.parse().ok()?,
+            _ => return None,
+        }
+    }
+    Some(parsed)
 }
 
-fn run(role: &Role, device: &str) -> Result<(), Box<dyn std::error::Error>> {
-    let kind: Kind = device.parse()?;
-    match role {
+fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
+    let kind = arguments.kind;
+    match arguments.role {
         Role::Serve => {
             sandbox::enter(sandbox::SERVE)?;
             let [commands, answers, control, staging] = adopt()?;
@@ -57,6 +77,7 @@ fn run(role: &Role, device: &str) -> Result<(), Box<dyn std::error::Error>> {
             let channels = Channels::new(commands, answers, control);
             match kind {
                 Kind::Cpu => serve::run(channels, &staging, Cpu::new()?)?,
+                Kind::Cuda => return Err("not yet".into()),
             }
         }
         Role::Compile => {
@@ -65,8 +86,10 @@ fn run(role: &Role, device: &str) -> Result<(), Box<dyn std::error::Error>> {
             let channels = Channels::new(commands, answers, control);
             match kind {
                 Kind::Cpu => compile::run(channels, &CpuCompiler::new()?)?,
+                Kind::Cuda => return Err("not yet".into()),
             }
         }
+        Role::Survey => return Err("not yet".into()),
     }
     Ok(())
 }

@@ -55,6 +55,9 @@ impl Device for Counted {
     fn lanes(&self) -> usize {
         self.0.lanes()
     }
+    fn lane_bytes(&self) -> u64 {
+        self.0.lane_bytes()
+    }
     fn lease(&mut self, bytes: u64) -> Result<(), Fault> {
         self.0.lease(bytes)
     }

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use harness::{Worker, compile_cpu, item, target};
 use pappus_protocol::pipe::Flushed;
-use pappus_protocol::to_worker::{Configure, Install, Invoke};
+use pappus_protocol::to_worker::{Configure, Install, Invoke, WeightsForm};
 use pappus_protocol::{ToWorker, control};
 use pappus_shmem::memfd;
 use pappus_worker::device::cpu::Cpu;
@@ -78,13 +78,15 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
     let [config, code] = parts();
     match step {
         Step::Configure(lease_bytes) => {
-            let configure = Configure { lease_bytes: *lease_bytes, poll_us: 1 };
+            let configure =
+                Configure { lease_bytes: *lease_bytes, poll_us: 1, turns: false, scrub_calls: false };
             send(worker, 0, &[], &ToWorker::Configure(configure))
         }
         Step::Install(function, modules, weight_bytes, count) => {
             let fds: [&dyn AsFd; 4] = [config, code, code, code];
             // Mostly the right number of descriptors; else the worker waits for more, or ends.
-            let install = Install { modules: *modules, weight_bytes: weight_bytes.clone() };
+            let install =
+                Install { modules: *modules, weight_bytes: weight_bytes.clone(), weights: WeightsForm::Host };
             let count = if *count == 8 { 3 } else { install.descriptors() };
             send(worker, *function, &fds[..count], &ToWorker::Install { function: *function, install })
         }
@@ -104,6 +106,7 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
                 outputs.iter().map(|&[arena, at, bytes]| target(arena, at, bytes)).collect();
             let words: Vec<_> = words.iter().map(|&word| word.into()).collect();
             let invoke = Invoke {
+                flags: 0,
                 function: *function,
                 deadline_ns: u64::MAX,
                 lane: u32::from(call % 50 == 49),

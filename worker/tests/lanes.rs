@@ -50,6 +50,9 @@ impl Device for Scripted {
     fn lanes(&self) -> usize {
         2
     }
+    fn lane_bytes(&self) -> u64 {
+        u64::MAX
+    }
     fn lease(&mut self, _: u64) -> Result<(), Fault> {
         Ok(())
     }
@@ -101,6 +104,7 @@ fn invoke(worker: &mut Worker, lanes: &[u32]) {
             deadline_ns: u64::MAX,
             lane,
             descriptors: 0,
+            flags: 0,
             items: &[],
             outputs: &[],
             words: &[],

@@ -25,7 +25,7 @@ fn compile_text(text: &str) -> Result<Vec<String>, String> {
 
 fn compile_bytes(module: &[u8]) -> Result<Vec<String>, String> {
     match CpuCompiler::new().unwrap().compile(module) {
-        Ok((_, module)) => Ok(module.kernels),
+        Ok((_, module)) => Ok(module.kernels.into_iter().map(|kernel| kernel.name).collect()),
         Err(fault) => {
             assert_eq!((fault.code, fault.kernel), (FaultCode::BadModule, None), "{fault}");
             Err(fault.message)

@@ -50,7 +50,7 @@ pub fn failed(call: &Call, fault: &FaultRef<'_>) -> Body {
         FaultCode::Deadline => Code::DeadlineExceeded,
         FaultCode::OutOfMemory => Code::OutOfMemory,
         FaultCode::BadInvoke | FaultCode::BadModule => Code::InvalidArgument,
-        FaultCode::Load | FaultCode::Internal => Code::Internal,
+        FaultCode::Load | FaultCode::Internal | FaultCode::Device => Code::Internal,
     };
     let mut error = v1::Error::new(code, fault.message);
     let kernel = fault.kernel.and_then(|k| call.function.blueprint.kernels().get(k as usize));

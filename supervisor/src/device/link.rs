@@ -193,6 +193,7 @@ impl Link {
             deadline_ns: call.deadline_ns,
             lane,
             descriptors: call.descriptors.len() as u32,
+            flags: 0,
             items: &peer.items,
             outputs: &peer.outputs,
             words: &call.words,

@@ -1,15 +1,19 @@
 //! A worker process: started with exactly its descriptors, killed and reaped on drop.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use command_fds::{CommandFdExt, FdMapping};
+use pappus_protocol::Kind;
 use pappus_protocol::pipe::{Inbox, Outbox};
 use pappus_protocol::{control, pipe};
 use pappus_shmem::Judged;
 use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::config::DeviceConfig;
 
 /// What a worker is started for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +22,58 @@ pub enum Role {
     Serve,
     /// Checks and compiles one module.
     Compile,
+    /// Says which devices there are.
+    Survey,
+}
+
+/// Which device a process is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// What runs it.
+    pub kind: Kind,
+    /// The UUID of a GPU; empty for the CPU, and for a survey of all.
+    pub uuid: String,
+    /// Concurrent calls of a serving worker.
+    pub lanes: u32,
+    /// The host's memory node to stay near.
+    pub numa_node: Option<u32>,
+}
+
+impl Target {
+    /// The device of a configuration.
+    pub fn of(config: &DeviceConfig) -> Self {
+        Self {
+            kind: config.kind,
+            uuid: config.uuid.clone(),
+            lanes: config.lanes,
+            numa_node: config.numa_node,
+        }
+    }
+
+    /// The environment of its processes: nothing but what the driver's library is found and told by.
+    fn environment(&self) -> Vec<(&'static str, OsString)> {
+        if self.kind == Kind::Cpu {
+            return Vec::new();
+        }
+        let inherited = ["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY"];
+        let mut environment: Vec<_> =
+            inherited.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect();
+        // Positions follow the bus; machine code comes from the registry alone and is loaded whole.
+        let fixed = [
+            ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+            ("CUDA_MODULE_LOADING", "EAGER"),
+            ("CUDA_CACHE_DISABLE", "1"),
+            ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
+        ];
+        environment.extend(fixed.map(|(name, value)| (name, value.into())));
+        if !self.uuid.is_empty() {
+            // The process sees this device and no other.
+            environment.push(("CUDA_VISIBLE_DEVICES", self.uuid.clone().into()));
+        } else if let Some(visible) = std::env::var_os("CUDA_VISIBLE_DEVICES") {
+            environment.push(("CUDA_VISIBLE_DEVICES", visible));
+        }
+        environment
+    }
 }
 
 /// The descriptors' numbers in the worker; its `main` knows the same.
@@ -60,7 +116,12 @@ pub fn worker_program() -> std::io::Result<PathBuf> {
 
 /// Starts a worker. The calling thread must outlive it: the worker asks the kernel to end it together
 /// with the thread that started it.
-pub fn start(program: &Path, role: Role, device: &str, staging: Option<&Judged>) -> std::io::Result<Started> {
+pub fn start(
+    program: &Path,
+    role: Role,
+    target: &Target,
+    staging: Option<&Judged>,
+) -> std::io::Result<Started> {
     let (commands_read, commands_write) = pipe::pipe()?;
     let (answers_read, answers_write) = pipe::pipe()?;
     let (control_ours, control_theirs) = control::pair()?;
@@ -77,9 +138,12 @@ pub fn start(program: &Path, role: Role, device: &str, staging: Option<&Judged>)
         .arg(match role {
             Role::Serve => "serve",
             Role::Compile => "compile",
+            Role::Survey => "survey",
         })
-        .args(["--device", device])
+        .args(["--device", target.kind.name(), "--lanes", &target.lanes.to_string()])
+        .args(target.numa_node.map(|node| format!("--numa-node={node}")))
         .env_clear()
+        .envs(target.environment())
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())

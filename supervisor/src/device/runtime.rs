@@ -109,7 +109,12 @@ impl Device {
 
     /// What a fresh worker is told first.
     pub fn configure(&self) -> Configure {
-        Configure { lease_bytes: self.config.lease_bytes(), poll_us: self.settings.borrow().poll_us }
+        Configure {
+            lease_bytes: self.config.lease_bytes(),
+            poll_us: self.settings.borrow().poll_us,
+            turns: false,
+            scrub_calls: self.config.scrub_calls,
+        }
     }
 
     /// Settings changed: workers are told.

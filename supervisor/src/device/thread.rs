@@ -14,7 +14,7 @@ use pappus_protocol::pipe::{Got, Inbox};
 
 use super::Device;
 use super::link::Arrival;
-use super::process::{self, Role, Started};
+use super::process::{self, Role, Started, Target};
 use super::runtime::Outcome;
 use crate::limits::WORKER_START_S;
 use crate::registry::loaded::checked_fingerprint;
@@ -66,7 +66,7 @@ fn serve_one(
 ) -> (Option<String>, std::io::Result<ExitStatus>) {
     let started = {
         let link = device.link(worker);
-        process::start(program, Role::Serve, &device.config.name, Some(link.staging()))
+        process::start(program, Role::Serve, &Target::of(&device.config), Some(link.staging()))
     };
     let Started { mut process, mut inbox, outbox, control } = match started {
         Ok(started) => started,
@@ -137,7 +137,7 @@ fn read_answers(
                     device.finish(worker, CallId(call), Outcome::Failed(&fault))?;
                 }
                 // Turns are not in use on devices with one worker at a time per core.
-                FromWorker::Yielded { .. } => {}
+                FromWorker::Yielded { .. } | FromWorker::Leased { .. } => {}
                 other => return Err(format!("it sent {other:?}")),
             }
         }

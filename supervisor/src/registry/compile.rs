@@ -10,7 +10,7 @@ use pappus_protocol::{FromWorker, ToWorker, control};
 use pappus_shmem::{Judged, memfd};
 
 use super::{Refusal, internal, refusal};
-use crate::device::process::{self, Role, Started};
+use crate::device::process::{self, Role, Started, Target};
 use crate::limits::COMPILE_S;
 use crate::registry::records::CodeInfo;
 
@@ -35,8 +35,8 @@ pub struct Compiled {
 pub struct Compiler {
     /// The worker's program.
     pub program: PathBuf,
-    /// Such as `cpu`.
-    pub device: String,
+    /// Which device it compiles for.
+    pub target: Target,
 }
 
 impl Compiler {
@@ -44,7 +44,7 @@ impl Compiler {
     pub fn compile(&self, module: &[u8]) -> Result<Compiled, Refusal> {
         let module =
             memfd::sealed("pappus-module", module).map_err(|e| internal("cannot hold the module", e))?;
-        let mut worker = process::start(&self.program, Role::Compile, &self.device, None)
+        let mut worker = process::start(&self.program, Role::Compile, &self.target, None)
             .map_err(|e| internal("cannot start a compiling worker", e))?;
         let outcome = converse(&mut worker, &module);
         match outcome {
@@ -80,7 +80,8 @@ fn converse(worker: &mut Started, module: &Judged) -> Result<Result<Compiled, Re
                     let fd = control::recv(&worker.control, JOB, 1).map_err(|e| text(&e))?.remove(0);
                     let code = memfd::judge_sealed(fd, MAX_CODE_BYTES).map_err(|e| text(&e))?;
                     let fingerprint = fingerprint.ok_or("it compiled before it said hello")?;
-                    let info = CodeInfo { kernels: module.kernels };
+                    let info =
+                        CodeInfo { kernels: module.kernels.into_iter().map(|kernel| kernel.name).collect() };
                     return Ok(Ok(Compiled { code, fingerprint, info }));
                 }
                 other => return Err(format!("it sent {other:?}")),

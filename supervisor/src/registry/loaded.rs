@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use pappus_blueprint::{Blueprint, CacheBounds, PlanCache};
 use pappus_protocol::from_worker::Hello;
-use pappus_protocol::to_worker::Install;
+use pappus_protocol::to_worker::{Install, WeightsForm};
 use pappus_shmem::{Judged, memfd};
 
 use super::records::FunctionRecord;
@@ -69,7 +69,11 @@ impl Loaded {
                 .map_err(|e| internal("the machine code is missing; add the function again", e))
         });
         let modules = modules.collect::<Result<Vec<_>, _>>()?;
-        let install = Install { modules: modules.len() as u32, weight_bytes: self.weight_bytes.clone() };
+        let install = Install {
+            modules: modules.len() as u32,
+            weight_bytes: self.weight_bytes.clone(),
+            weights: WeightsForm::Host,
+        };
         Ok((install, Parts { config, weights: self.weights.as_ref(), modules }))
     }
 }

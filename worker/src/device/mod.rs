@@ -37,11 +37,19 @@ pub trait Device {
     /// How many calls may be in flight.
     fn lanes(&self) -> usize;
 
-    /// Makes the pool `bytes` long. All lanes are idle and cleared.
+    /// Makes the pool `bytes` long. All lanes are idle and cleared. After a fault the pool is as it was.
     fn lease(&mut self, bytes: u64) -> Result<(), Fault>;
+
+    /// Bytes of the pool that a call may use while other lanes are busy.
+    fn lane_bytes(&self) -> u64;
 
     /// Loads a function.
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Self::Function, Fault>;
+
+    /// The weights that a function was loaded with, as device memory for other workers and its size; once.
+    fn export_weights(&mut self, _function: &mut Self::Function) -> Option<(OwnedFd, u64)> {
+        None
+    }
 
     /// An arena was mapped: a device that copies by itself pins it here.
     fn map_arena(&mut self, arena: u64, mapping: &Mapping) -> Result<(), Fault>;
@@ -57,8 +65,25 @@ pub trait Device {
     fn poll(&mut self, lane: usize) -> Option<Result<Done, Fault>>;
 
     /// Clears everything that the lane's finished call left: its range of the pool, its module's
-    /// memory, local and shared memory. An error ends the worker, and its memory with it.
+    /// memory, local and shared memory. It may do so behind the return, before anything that is
+    /// started on the lane later. An error ends the worker, and its memory with it.
     fn clear(&mut self, lane: usize, function: &mut Self::Function) -> Result<(), Fault>;
+
+    /// Waits until the device does nothing for this worker any more, clearing included.
+    fn settle(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Clears what survives kernels outside of memory: shared memory, registers, stacks. All lanes are
+    /// idle.
+    fn scrub(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Why nothing can run in this process any more, once that is so.
+    fn lost(&self) -> Option<&Fault> {
+        None
+    }
 }
 
 /// The parts of a function, as they arrive.
@@ -69,7 +94,26 @@ pub struct FunctionImage<'a> {
     /// One loadable file for each of the blueprint's modules.
     pub modules: Vec<File>,
     /// The packed weights; none if they have no bytes.
-    pub weights: Option<Judged>,
+    pub weights: Option<Weights>,
+}
+
+/// A function's packed weights.
+#[derive(Debug)]
+pub enum Weights {
+    /// In host memory.
+    Host {
+        /// The bytes.
+        memfd: Judged,
+        /// Other workers will want the device's copy.
+        export: bool,
+    },
+    /// In memory of the device, from a worker that loaded them before.
+    Device {
+        /// Names the memory.
+        descriptor: OwnedFd,
+        /// Bytes of the memory; the weights may be shorter.
+        bytes: u64,
+    },
 }
 
 /// One call, every range of it checked: arenas, pool offsets and lengths are inside what they name.
@@ -87,6 +131,8 @@ pub struct Call<'a> {
     pub descriptors: &'a [OwnedFd],
     /// `CLOCK_MONOTONIC` nanoseconds after which the call has failed.
     pub deadline_ns: u64,
+    /// No other lane is busy, and kernels run one by one, so that a fault names the guilty one.
+    pub alone: bool,
 }
 
 /// Where input bytes come from.
@@ -122,24 +168,6 @@ pub struct CopyOut {
     pub offset: u64,
     /// How many.
     pub bytes: u64,
-}
-
-/// The devices of this build.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// The built-in device: wasm kernels on one thread.
-    Cpu,
-}
-
-impl std::str::FromStr for Kind {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "cpu" => Ok(Self::Cpu),
-            other => Err(format!("unknown device `{other}`, this build has: cpu")),
-        }
-    }
 }
 
 /// A compiler for modules of one kind of device.

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use pappus_blueprint::{Blueprint, CacheBounds, PlanCache, limits};
-use pappus_protocol::to_worker::Install;
+use pappus_protocol::to_worker::{Install, WeightsForm};
 use pappus_protocol::{Fault, FaultCode};
 use pappus_shmem::memfd;
 
 use crate::channels::read_whole;
-use crate::device::{Device, FunctionImage};
+use crate::device::{Device, FunctionImage, Weights};
 
 /// Plans kept for each function.
 const PLANS: CacheBounds = CacheBounds { plans: 64, bytes: 16 << 20 };
@@ -77,13 +77,17 @@ fn load<D: Device>(
     };
     let weights = match weights.filter(|_| layout.total > 0) {
         Some(fd) => {
-            let weights = memfd::judge_sealed(fd, u64::MAX).map_err(|e| refused(format!("weights: {e}")))?;
-            if weights.bytes() < layout.total {
-                return Err(refused(format!(
-                    "weights of {} bytes, {} are needed",
-                    weights.bytes(),
-                    layout.total
-                )));
+            let (weights, bytes) = match install.weights {
+                WeightsForm::Device(bytes) => (Weights::Device { descriptor: fd, bytes }, bytes),
+                form => {
+                    let memfd = memfd::judge_sealed(fd, u64::MAX);
+                    let memfd = memfd.map_err(|e| refused(format!("weights: {e}")))?;
+                    let bytes = memfd.bytes();
+                    (Weights::Host { memfd, export: form == WeightsForm::Export }, bytes)
+                }
+            };
+            if bytes < layout.total {
+                return Err(refused(format!("weights of {bytes} bytes, {} are needed", layout.total)));
             }
             Some(weights)
         }

@@ -97,6 +97,7 @@ impl<D: Device> Server<D> {
                 let used_ns = std::mem::take(&mut self.turn_ns);
                 self.send(&FromWorker::Yielded { turn, used_ns })
             }
+            ToWorker::Soon => Ok(()),
             ToWorker::Compile { .. } => Err(Error::Unexpected("a serving worker does not compile")),
         }
     }
@@ -153,6 +154,7 @@ impl<D: Device> Server<D> {
                 arenas: &self.arenas,
                 descriptors: &lane.descriptors,
                 deadline_ns: invoke.deadline_ns,
+                alone: invoke.flags & Invoke::ALONE != 0,
             };
             self.device.start(index, &mut installed.function, &call);
             Ok(())

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pappus_protocol::pipe::{self, Got, Inbox, Outbox};
-use pappus_protocol::to_worker::{Configure, Install, Invoke, Item, STAGING_ARENA, Target};
+use pappus_protocol::to_worker::{Configure, Install, Invoke, Item, STAGING_ARENA, Target, WeightsForm};
 use pappus_protocol::{Fault, FromWorker, ToWorker, control};
 use pappus_shmem::{Judged, Mapping, memfd};
 use pappus_worker::device::Device;
@@ -73,7 +73,12 @@ impl Worker {
     }
 
     pub fn lease(&mut self, lease_bytes: u64) {
-        self.send(&ToWorker::Configure(Configure { lease_bytes, poll_us: 50 }));
+        self.send(&ToWorker::Configure(Configure {
+            lease_bytes,
+            poll_us: 50,
+            turns: false,
+            scrub_calls: false,
+        }));
     }
 
     pub fn open_arena(&mut self, arena: u64, memfd: &Judged) {
@@ -102,7 +107,10 @@ impl Worker {
         fds.extend(codes.iter().map(AsFd::as_fd));
         control::send(self.control.as_fd(), function, &fds).unwrap();
         let modules = codes.len() as u32;
-        self.send(&ToWorker::Install { function, install: Install { modules, weight_bytes } });
+        self.send(&ToWorker::Install {
+            function,
+            install: Install { modules, weight_bytes, weights: WeightsForm::Host },
+        });
     }
 
     pub fn send(&mut self, message: &ToWorker<'_>) {
@@ -135,6 +143,7 @@ impl Worker {
             deadline_ns: call.deadline_ns,
             lane: 0,
             descriptors: call.descriptors.len() as u32,
+            flags: 0,
             items: &call.items,
             outputs: &call.outputs,
             words: &words,

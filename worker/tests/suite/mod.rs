@@ -12,6 +12,8 @@ pub mod faults;
 pub mod leaks;
 pub mod regions;
 
+use std::os::fd::OwnedFd;
+
 use pappus_protocol::Fault;
 use pappus_protocol::from_worker::{Done, Hello};
 use pappus_shmem::Mapping;
@@ -54,8 +56,14 @@ impl<D: Device> Device for Uncleared<D> {
     fn lease(&mut self, bytes: u64) -> Result<(), Fault> {
         self.0.lease(bytes)
     }
+    fn lane_bytes(&self) -> u64 {
+        self.0.lane_bytes()
+    }
     fn load(&mut self, image: FunctionImage<'_>) -> Result<D::Function, Fault> {
         self.0.load(image)
+    }
+    fn export_weights(&mut self, function: &mut D::Function) -> Option<(OwnedFd, u64)> {
+        self.0.export_weights(function)
     }
     fn map_arena(&mut self, arena: u64, mapping: &Mapping) -> Result<(), Fault> {
         self.0.map_arena(arena, mapping)
@@ -71,6 +79,15 @@ impl<D: Device> Device for Uncleared<D> {
     }
     fn clear(&mut self, _: usize, _: &mut D::Function) -> Result<(), Fault> {
         Ok(())
+    }
+    fn settle(&mut self) -> Result<(), Fault> {
+        self.0.settle()
+    }
+    fn scrub(&mut self) -> Result<(), Fault> {
+        self.0.scrub()
+    }
+    fn lost(&self) -> Option<&Fault> {
+        self.0.lost()
     }
 }
 

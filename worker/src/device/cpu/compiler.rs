@@ -1,6 +1,6 @@
 //! The compiling role's part of the CPU device: judge, rewrite, compile.
 
-use pappus_protocol::from_worker::{CompiledModule, Hello};
+use pappus_protocol::from_worker::{CompiledModule, Hello, KernelInfo};
 use pappus_protocol::{Fault, FaultCode};
 use wasmtime::Engine;
 
@@ -30,6 +30,7 @@ impl Compiler for CpuCompiler {
         let rewritten = rewrite::rewrite(module, &judged).map_err(|e| refused(format!("malformed: {e}")))?;
         let code = self.engine.precompile_module(&rewritten);
         let code = code.map_err(|e| refused(format!("the compiler refuses it: {e:#}")))?;
-        Ok((code, CompiledModule { kernels: judged.kernels }))
+        let kernels = judged.kernels.into_iter().map(|name| KernelInfo { name, ..Default::default() });
+        Ok((code, CompiledModule { kernels: kernels.collect() }))
     }
 }

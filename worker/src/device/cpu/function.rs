@@ -9,7 +9,7 @@ use wasmtime::{Engine, Store};
 use super::layout::{POOL_AT, WEIGHTS_END};
 use super::memory::{Handover, Pool, weights_at};
 use super::module::{KernelFn, LoadedModule, mapping};
-use crate::device::FunctionImage;
+use crate::device::{self, FunctionImage};
 
 /// A function ready to run on the CPU.
 pub struct Function {
@@ -52,7 +52,14 @@ impl Function {
                 image.modules.len()
             )));
         }
-        let weights = image.weights.as_ref().map(Weights::map).transpose()?;
+        let memfd = match &image.weights {
+            None => None,
+            Some(device::Weights::Host { memfd, .. }) => Some(memfd),
+            Some(device::Weights::Device { .. }) => {
+                return Err(load("this device has no memory of its own".into()));
+            }
+        };
+        let weights = memfd.map(Weights::map).transpose()?;
         let mut function = Self {
             store: Store::new(engine, ()),
             modules: Vec::with_capacity(image.modules.len()),
@@ -62,7 +69,7 @@ impl Function {
         };
         for (file, module) in image.modules.into_iter().zip(blueprint.modules()) {
             let store = &mut function.store;
-            let loaded = LoadedModule::load(engine, store, handover, file, image.weights.as_ref());
+            let loaded = LoadedModule::load(engine, store, handover, file, memfd);
             let loaded = loaded.map_err(|fault| Fault {
                 message: format!("module `{}`: {}", module.name, fault.message),
                 ..fault

@@ -152,6 +152,10 @@ impl Device for Cpu {
         Ok(())
     }
 
+    fn lane_bytes(&self) -> u64 {
+        self.pool.bytes
+    }
+
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {
         Function::load(&self.engine, &self.handover, image)
     }
