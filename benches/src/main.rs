@@ -68,6 +68,24 @@ enum Command {
         #[arg(long, value_name = "MS", default_value_t = 1500, value_parser = clap::value_parser!(u64).range(50..=60_000))]
         measured_ms: u64,
     },
+    /// Join a test suite's verdict to a file of figures; for scripts/gpu-check.
+    #[command(hide = true)]
+    Record {
+        /// The suite.
+        suite: gpu::Suite,
+        /// The GPU.
+        #[arg(long)]
+        device: String,
+        /// The file.
+        #[arg(long)]
+        json: PathBuf,
+        /// Tests that passed.
+        #[arg(long)]
+        passed: u32,
+        /// Tests that did not, by name.
+        #[arg(long)]
+        failed: Vec<String>,
+    },
     /// Be a bare program; for this program itself.
     #[command(hide = true)]
     Bare(program::Asked),
@@ -78,6 +96,9 @@ fn main() -> ExitCode {
     let ended = match &flags.command {
         None => run(&flags).map(|()| Ended::Measured),
         Some(Command::Bare(asked)) => program::run(asked).map(|()| Ended::Measured),
+        Some(Command::Record { suite, device, json, passed, failed }) => {
+            gpu::record(*suite, device, *passed, failed, json).map(|()| Ended::Measured)
+        }
         Some(Command::Gpu { parts, device, json, measured_ms }) => {
             gpu::run(device, parts, Duration::from_millis(*measured_ms), json.as_deref())
         }

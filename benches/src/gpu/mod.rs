@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::Result;
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::{Report, Unit};
 use bed::Bed;
 
 /// A part of the measurements.
@@ -81,6 +81,47 @@ impl Part {
             Self::Fault => fault::measure(bed, report),
         }
     }
+}
+
+/// What is tested rather than measured on a GPU; `scripts/gpu-check` runs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Suite {
+    /// What every device must do.
+    Conformance,
+    /// No byte of a call is found by another.
+    Leaks,
+    /// The whole system under faults, hangs and kills.
+    Faults,
+    /// `pappus demo`.
+    Demo,
+}
+
+impl Suite {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Conformance => "gpu-conformance",
+            Self::Leaks => "gpu-leaks",
+            Self::Faults => "gpu-faults",
+            Self::Demo => "gpu-demo",
+        }
+    }
+}
+
+/// Prints a suite's verdict and joins it to the report in `json`.
+pub fn record(suite: Suite, device: &str, passed: u32, failed: &[String], json: &Path) -> Result<()> {
+    let machine = Machine::describe();
+    let gpu = match Bed::new(device, Duration::ZERO) {
+        Ok(bed) => bed.describe(),
+        // The suite says why by itself.
+        Err(_) => "unknown".to_owned(),
+    };
+    let mut report = Report::new(Machine { gpu: Some(gpu), ..machine });
+    report.begin(suite.name());
+    report.info("tests passed", passed.into(), Unit::Count);
+    report.at_most(0.0, "tests failed", failed.len() as f64, Unit::Count);
+    failed.iter().for_each(|name| report.fail(name));
+    report.print_from(0, &mut std::io::stdout().lock())?;
+    save(&report, json)
 }
 
 /// How a run ended.
