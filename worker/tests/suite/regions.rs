@@ -217,7 +217,7 @@ fn offset(buffer: &str, offset: u64) -> String {
 }
 
 pub fn every_block_runs_once<T: UnderTest>() {
-    for grid in [[1, 1, 1], [7, 3, 2], [100_000, 5, 1], [i32::MAX as u64, 2, 3]] {
+    for &grid in T::GRIDS {
         let mut worker = T::worker();
         let json = filling(8, &[launch_on("count_blocks", &ptr("out"), grid, 0)]);
         worker.install(1, &json, T::probes(), &[]);
