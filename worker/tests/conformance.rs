@@ -4,6 +4,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "suite/cuda_lanes.rs"]
+mod cuda_lanes;
+#[path = "suite/cuda_modules.rs"]
+mod cuda_modules;
 mod harness;
 mod suite;
 

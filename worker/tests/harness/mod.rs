@@ -313,6 +313,15 @@ impl Worker {
         }
     }
 
+    /// Ends as [`Worker::end`], well; everything it wrote to its standard streams.
+    pub fn end_and_said(self) -> String {
+        drop(self.to);
+        drop(self.control);
+        let Runs::Process(mut program) = self.runs else { panic!("a thread of this process") };
+        program.end().unwrap();
+        program.said()
+    }
+
     /// SIGKILL, and nothing is left of the process when this returns.
     pub fn kill(mut self) {
         self.program().kill();

@@ -82,7 +82,7 @@ pub fn u32(value: u32) -> String {
     format!(r#"{{"U32": {{"Absolute": {value}}}}}"#)
 }
 
-/// Parameters in order.
-pub fn params<const N: usize>(list: [String; N]) -> String {
-    list.join(",")
+/// A parameter: an address inside a buffer.
+pub fn offset(buffer: &str, offset: u64) -> String {
+    format!(r#"{{"Ptr": {{"buffer": "{buffer}", "offset": {{"Absolute": {offset}}}}}}}"#)
 }

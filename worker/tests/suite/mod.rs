@@ -6,7 +6,13 @@
 //! - `faults`: every failure has its name, and the next call runs.
 //! - `leaks`: no call finds anything of an earlier one; with clearing off, the same probes do.
 
-#![allow(unreachable_pub, reason = "the suite of one binary")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_macros,
+    unused_imports,
+    reason = "every test binary uses its own part"
+)]
 
 pub mod blueprints;
 pub mod cpu;

@@ -7,7 +7,7 @@ use pappus_protocol::{FaultCode, ToWorker};
 use pappus_shmem::{Mapping, memfd};
 
 use super::UnderTest;
-use super::blueprints::{Blueprint, filling, i64, launch, launch_on, ptr};
+use super::blueprints::{Blueprint, filling, i64, launch, launch_on, offset, ptr};
 use crate::harness::{ARENA, ARENA_BYTES, OUTPUTS_AT, UNTOUCHED, Worker, item, staged, target};
 
 /// A worker whose function 1 copies an input of 24 bytes to its output.
@@ -210,10 +210,6 @@ pub fn bulk_copies_and_fills_are_exact<T: UnderTest>() {
         assert_eq!(worker.call(1, &[&numbers], &[200]).unwrap(), [expected], "{from} {to} {bytes}");
         worker.end().unwrap();
     }
-}
-
-fn offset(buffer: &str, offset: u64) -> String {
-    format!(r#"{{"Ptr": {{"buffer": "{buffer}", "offset": {{"Absolute": {offset}}}}}}}"#)
 }
 
 pub fn every_block_runs_once<T: UnderTest>() {
