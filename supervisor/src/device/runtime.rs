@@ -7,21 +7,26 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use pappus_proto::{Code, v1};
 use pappus_protocol::from_worker::{Done, FaultRef};
 use pappus_protocol::to_worker::Configure;
-use pappus_protocol::{FaultCode, now_ns};
+use pappus_protocol::{Fault, FaultCode, Kind, now_ns};
 use tokio::sync::{Notify, watch};
 
 use super::answers;
-use super::link::{Link, StartError};
+use super::link::{Link, Start, StartError};
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::metrics::DeviceMetrics;
 use crate::registry::Registry;
-use crate::schedule::{Action, CallId, Limits, Scheduler, Terms, WorkerId};
-
-/// Lanes of a worker: the CPU device runs one call at a time.
-pub const LANES: u32 = 1;
+use crate::schedule::{Action, CallId, Limits, Scheduler, Shape, Size, Terms, WorkerId};
 
 type Actions = Vec<Action<Arc<Call>>>;
+
+/// A call whose process is gone.
+pub type Lost = (CallId, Arc<Call>);
+
+/// A lane's share of a GPU's lease is whole pages of its memory.
+const LANE_GRANULARITY: u64 = 2 << 20;
+
+const NOT_ITS_TURN: &str = "it yielded a turn that it does not have";
 
 /// One device with its workers.
 #[derive(Debug)]
@@ -37,6 +42,8 @@ pub struct Device {
     /// What machine code must be made for, once a worker said so.
     fingerprint: watch::Sender<Option<String>>,
     clock: Notify,
+    /// When the clock looks next, as far as it knows; changed with the scheduler locked.
+    clock_ns: AtomicU64,
     /// Workers that end are not replaced any more.
     closing: AtomicBool,
 }
@@ -59,6 +66,13 @@ pub struct Place {
     pub completed: AtomicU64,
     /// Processes that took the place after the first.
     pub restarts: AtomicU64,
+    /// Device memory that its process says it has for calls.
+    pub leased_bytes: AtomicU64,
+}
+
+/// One worker has nobody to take turns with.
+fn takes_turns(config: &DeviceConfig) -> bool {
+    config.turns && config.workers > 1
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -74,19 +88,27 @@ impl Device {
     ) -> std::io::Result<Self> {
         let place = || -> std::io::Result<Place> {
             Ok(Place {
-                link: Mutex::new(Link::new(LANES)?),
+                link: Mutex::new(Link::new()?),
                 completed: AtomicU64::new(0),
                 restarts: AtomicU64::new(0),
+                leased_bytes: AtomicU64::new(0),
             })
         };
+        let shape = Shape {
+            workers: config.workers,
+            lanes: config.lanes,
+            workers_per_domain: config.workers_per_domain,
+            turns: takes_turns(&config),
+        };
         Ok(Self {
-            scheduler: Mutex::new(Scheduler::new(config.workers, LANES)),
+            scheduler: Mutex::new(Scheduler::new(shape)),
             places: (0..config.workers).map(|_| place()).collect::<Result<_, _>>()?,
             metrics: DeviceMetrics::new(&config.name),
             settings,
             registry: std::sync::OnceLock::new(),
             fingerprint,
             clock: Notify::new(),
+            clock_ns: AtomicU64::new(u64::MAX),
             closing: AtomicBool::new(false),
             config,
         })
@@ -112,7 +134,7 @@ impl Device {
         Configure {
             lease_bytes: self.config.lease_bytes(),
             poll_us: self.settings.borrow().poll_us,
-            turns: false,
+            turns: takes_turns(&self.config),
             scrub_calls: self.config.scrub_calls,
         }
     }
@@ -144,24 +166,43 @@ impl Device {
         let settings = *self.settings.borrow();
         let limits = Limits { calls: settings.queue_calls, bytes: settings.queue_bytes };
         let mut actions = Actions::new();
-        let now = now_ns();
-        let (outcome, wake_clock) = {
-            let mut scheduler = lock(&self.scheduler);
-            let before = scheduler.next_deadline_ns();
-            let terms = Terms { domain: call.domain, bytes: inline_bytes, deadline_ns: call.deadline_ns };
-            let outcome = scheduler.submit(now, call, terms, limits, &mut actions);
-            (outcome, before.is_none_or(|before| terms.deadline_ns < before))
+        let terms = Terms {
+            domain: call.domain,
+            bytes: inline_bytes,
+            deadline_ns: call.deadline_ns,
+            size: self.size_of(call.plan.pool_bytes),
         };
+        let outcome = self.decide(|scheduler| scheduler.submit(now_ns(), call, terms, limits, &mut actions));
         let id = outcome.map_err(|full| {
             self.metrics.rejected.increment(1);
             let message = format!("device {} is full: {full}; try again later", self.config.name);
             Box::new(v1::Error::new(Code::ResourceExhausted, message).retry(100))
         })?;
-        if wake_clock {
-            self.clock.notify_one();
-        }
         self.perform(actions);
         Ok(id)
+    }
+
+    /// How much of the device a call with such a plan needs.
+    fn size_of(&self, pool_bytes: u64) -> Size {
+        let lane_bytes = match self.config.kind {
+            Kind::Cpu => self.config.lease_bytes(),
+            Kind::Cuda => {
+                let share = self.config.lease_bytes() / u64::from(self.config.lanes);
+                share / LANE_GRANULARITY * LANE_GRANULARITY
+            }
+        };
+        if pool_bytes <= lane_bytes { Size::Lane } else { Size::Wide }
+    }
+
+    /// An event for the scheduler. Its clock is told if something is due earlier now.
+    fn decide<T>(&self, event: impl FnOnce(&mut Scheduler<Arc<Call>>) -> T) -> T {
+        let mut scheduler = lock(&self.scheduler);
+        let outcome = event(&mut scheduler);
+        let next_ns = scheduler.next_deadline_ns();
+        if next_ns.is_some_and(|next_ns| next_ns < self.clock_ns.load(Ordering::Relaxed)) {
+            self.clock.notify_one();
+        }
+        outcome
     }
 
     /// Takes a waiting call back; returns it unless it runs or is over.
@@ -176,24 +217,17 @@ impl Device {
         while !work.is_empty() {
             for action in work.drain(..) {
                 match action {
-                    Action::Start { worker, generation, lane, id, call } => {
-                        self.start(worker, generation, lane, id, &call, &mut next);
+                    Action::Start { worker, generation, lane, alone, id, call } => {
+                        self.start(worker, Start { generation, lane, alone, id }, &call, &mut next);
                     }
                     Action::Expired(call) => {
                         self.metrics.failed.increment(1);
                         call.asker.answer(answers::expired());
                     }
-                    Action::Kill { worker, generation, call } => {
-                        let pid = self.link(worker).pid();
-                        let (function, domain) = (&call.function.record.name, call.domain);
-                        tracing::warn!(
-                            function,
-                            ?domain,
-                            worker,
-                            pid,
-                            "a call is overdue: killing its worker"
-                        );
-                        self.link(worker).kill(generation);
+                    Action::Kill { worker, generation, call } => self.kill(worker, generation, call),
+                    Action::Turn { generation, order } => {
+                        let quantum_us = self.config.quantum.as_micros().min(u32::MAX.into()) as u32;
+                        self.link(order.worker()).turn(generation, order, quantum_us);
                     }
                     Action::Replace { worker, generation } => self.link(worker).hang_up(generation),
                 }
@@ -202,31 +236,36 @@ impl Device {
         }
     }
 
-    fn start(
-        &self,
-        worker: WorkerId,
-        generation: u64,
-        lane: u32,
-        id: CallId,
-        call: &Call,
-        next: &mut Actions,
-    ) {
+    fn kill(&self, worker: WorkerId, generation: u64, overdue: Option<Arc<Call>>) {
+        let pid = self.link(worker).pid();
+        match overdue {
+            Some(call) => {
+                let (function, domain) = (&call.function.record.name, call.domain);
+                tracing::warn!(function, ?domain, worker, pid, "a call is overdue: killing its worker");
+            }
+            None => tracing::warn!(worker, pid, "a worker keeps its turn without calls: killing it"),
+        }
+        self.link(worker).kill(generation);
+    }
+
+    fn start(&self, worker: WorkerId, start: Start, call: &Call, next: &mut Actions) {
         let Some(registry) = self.registry.get() else {
             return;
         };
-        call.started_ns.store(now_ns(), Ordering::Relaxed);
-        let started = self.link(worker).start(registry.state(), generation, lane, id, call);
+        let started = self.link(worker).start(registry.state(), start, call);
         match started {
-            // The calls of a process that is gone are answered where its end is seen.
+            // The calls of a process that is gone run again, which is decided where its end is seen.
             Ok(()) | Err(StartError::Gone) => {}
             Err(StartError::Refused(error)) => {
                 self.metrics.failed.increment(1);
                 call.asker.answer(v1::response::Body::Error(*error));
-                lock(&self.scheduler).finished(now_ns(), worker, id, next);
+                self.decide(|scheduler| scheduler.finished(now_ns(), worker, start.id, next));
             }
             Err(StartError::Broken(error)) => {
                 tracing::error!(worker, "a worker does not take a call: {error}");
-                self.link(worker).kill(generation);
+                // It may be the call that nothing can take: it counts as handed over.
+                call.started_ns.store(now_ns(), Ordering::Relaxed);
+                self.link(worker).kill(start.generation);
             }
         }
     }
@@ -258,7 +297,7 @@ impl Device {
             }
         };
         let mut actions = Actions::new();
-        lock(&self.scheduler).finished(now_ns(), worker, id, &mut actions);
+        self.decide(|scheduler| scheduler.finished(now_ns(), worker, id, &mut actions));
         self.perform(actions);
         call.asker.answer(body);
         self.metrics.seconds.record((now_ns() - call.arrived_ns) as f64 * 1e-9);
@@ -283,19 +322,56 @@ impl Device {
             news
         });
         let mut actions = Actions::new();
-        lock(&self.scheduler).worker_ready(now_ns(), worker, generation, &mut actions);
+        self.decide(|scheduler| scheduler.worker_ready(now_ns(), worker, generation, &mut actions));
         self.perform(actions);
     }
 
-    /// A process ended: its calls are answered. Returns how many there were.
-    pub fn worker_gone(&self, worker: WorkerId, ended: &str) -> usize {
-        let lost = lock(&self.scheduler).worker_gone(worker);
-        for (call, overdue) in &lost {
-            self.metrics.failed.increment(1);
-            call.zero_outputs();
-            call.asker.answer(answers::lost(*overdue, ended));
+    /// A worker's lanes run empty for the next one.
+    pub fn yielding(&self, worker: WorkerId, turn: u64) -> Result<(), &'static str> {
+        let mut actions = Actions::new();
+        let holds = self.decide(|scheduler| scheduler.yielding(worker, turn, &mut actions));
+        self.perform(actions);
+        if holds { Ok(()) } else { Err(NOT_ITS_TURN) }
+    }
+
+    /// A worker gives its turn back.
+    pub fn yielded(&self, worker: WorkerId, turn: u64, used_ns: u64) -> Result<(), &'static str> {
+        let mut actions = Actions::new();
+        let held = self.decide(|scheduler| scheduler.yielded(now_ns(), worker, turn, used_ns, &mut actions));
+        self.perform(actions);
+        if held { Ok(()) } else { Err(NOT_ITS_TURN) }
+    }
+
+    /// A worker's settings are in force.
+    pub fn leased(&self, worker: WorkerId, bytes: u64) {
+        self.places[worker].leased_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// A process takes no more calls: those in it are lost. [`Device::bury`] must follow once nothing
+    /// of the process is left that could write to their regions.
+    pub fn worker_gone(&self, worker: WorkerId) -> Vec<Lost> {
+        self.places[worker].leased_bytes.store(0, Ordering::Relaxed);
+        let mut actions = Actions::new();
+        let lost = self.decide(|scheduler| scheduler.worker_gone(now_ns(), worker, &mut actions));
+        self.perform(actions);
+        lost
+    }
+
+    /// Lost calls run again, or are answered: how their process ended, and what it said before.
+    pub fn bury(&self, lost: Vec<Lost>, ended: &str, broken: Option<&Fault>) {
+        for (id, call) in lost {
+            let handed = call.started_ns.swap(0, Ordering::Relaxed) != 0;
+            if handed {
+                call.zero_outputs();
+            }
+            let mut actions = Actions::new();
+            let over = self.decide(|scheduler| scheduler.buried(now_ns(), id, handed, &mut actions));
+            self.perform(actions);
+            if let Some((call, why)) = over {
+                self.metrics.failed.increment(1);
+                call.asker.answer(answers::lost(&call, why, ended, broken));
+            }
         }
-        lost.len()
     }
 
     /// Tells all workers to forget an arena.
@@ -311,7 +387,12 @@ impl Device {
     /// Watches deadlines for as long as the supervisor runs.
     pub async fn run_clock(&self) {
         loop {
-            let next = lock(&self.scheduler).next_deadline_ns();
+            let next = {
+                let scheduler = lock(&self.scheduler);
+                let next = scheduler.next_deadline_ns();
+                self.clock_ns.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
+                next
+            };
             let sleep = async {
                 match next {
                     None => std::future::pending().await,

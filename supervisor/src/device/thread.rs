@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use pappus_protocol::FromWorker;
 use pappus_protocol::pipe::{Got, Inbox};
+use pappus_protocol::{Fault, FromWorker};
 
 use super::Device;
-use super::link::Arrival;
+use super::link::{Arrival, staging};
 use super::process::{self, Role, Started, Target};
 use super::runtime::Outcome;
 use crate::limits::WORKER_START_S;
@@ -34,10 +34,17 @@ pub fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
             return;
         }
         let born = Instant::now();
-        let (why, ended) = serve_one(device, worker, generation, program);
+        let (end, ended) = serve_one(device, worker, generation, program);
         let well = ended.as_ref().is_ok_and(|status| status.success());
         let ended = process::describe_exit(ended);
-        let lost = device.worker_gone(worker, &ended);
+        let (why, broken) = match end {
+            End::Closed => (None, None),
+            End::Broken(fault) => (Some(format!("its device context is lost: {fault}")), Some(fault)),
+            End::Bad(why) => (Some(why), None),
+        };
+        let calls = device.worker_gone(worker);
+        let lost = calls.len();
+        device.bury(calls, &ended, broken.as_ref());
         if device.is_closing() {
             return;
         }
@@ -57,25 +64,34 @@ pub fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
     }
 }
 
-/// One process from start to end; says what was wrong with it, if anything was, and how it ended.
+/// Why a process is not read from any more.
+enum End {
+    /// It closed its answers, or was told to leave.
+    Closed,
+    /// It cannot run anything any more and said so.
+    Broken(Fault),
+    /// It broke the protocol, or never got ready.
+    Bad(String),
+}
+
+/// One process from start to end; what its last words were, and how it ended.
 fn serve_one(
     device: &Arc<Device>,
     worker: WorkerId,
     generation: u64,
     program: &Path,
-) -> (Option<String>, std::io::Result<ExitStatus>) {
-    let started = {
-        let link = device.link(worker);
-        process::start(program, Role::Serve, &Target::of(&device.config), Some(link.staging()))
-    };
-    let Started { mut process, mut inbox, outbox, control } = match started {
+) -> (End, std::io::Result<ExitStatus>) {
+    let started = staging(device.config.lanes).and_then(|staging| {
+        Ok((process::start(program, Role::Serve, &Target::of(&device.config), Some(&staging))?, staging))
+    });
+    let (Started { mut process, mut inbox, outbox, control }, staging) = match started {
         Ok(started) => started,
-        Err(e) => return (Some(format!("it cannot be started: {e}")), Err(e)),
+        Err(e) => return (End::Bad(format!("it cannot be started: {e}")), Err(e)),
     };
     let outcome = await_hello(&mut inbox).and_then(|fingerprint| {
         let attached = process.killer().and_then(|killer| {
-            let fingerprint = fingerprint.clone();
-            let arrival = Arrival { generation, pid: process.pid(), outbox, control, killer, fingerprint };
+            let (fingerprint, pid) = (fingerprint.clone(), process.pid());
+            let arrival = Arrival { generation, pid, outbox, control, staging, killer, fingerprint };
             device.link(worker).attach(arrival, device.configure())
         });
         attached.map_err(|e| e.to_string())?;
@@ -87,15 +103,14 @@ fn serve_one(
         device.worker_ready(worker, generation, &fingerprint);
         read_answers(device, worker, generation, &mut inbox)
     });
-    let ended = match outcome {
-        // It closed its answers, so it is about to be gone; one that lingers is ended.
-        Ok(()) => process.end_after(LEAVE),
-        Err(_) => process.end(),
+    let end = outcome.unwrap_or_else(End::Bad);
+    let ended = match end {
+        // It is about to be gone; one that lingers is ended.
+        End::Closed | End::Broken(_) => process.end_after(LEAVE),
+        End::Bad(_) => process.end(),
     };
-    if let Err(e) = device.link(worker).detach() {
-        tracing::error!(worker, "cannot renew a worker's staging: {e}");
-    }
-    (outcome.err(), ended)
+    device.link(worker).detach();
+    (end, ended)
 }
 
 fn await_hello(inbox: &mut Inbox) -> Result<String, String> {
@@ -116,13 +131,13 @@ fn await_hello(inbox: &mut Inbox) -> Result<String, String> {
     }
 }
 
-/// Reads answers until the process closes them; an error means that it broke the protocol.
+/// Reads answers until there are no more; an error means that the process broke the protocol.
 fn read_answers(
     device: &Arc<Device>,
     worker: WorkerId,
     generation: u64,
     inbox: &mut Inbox,
-) -> Result<(), String> {
+) -> Result<End, String> {
     let nudge = device.link(worker).nudge().map_err(|e| e.to_string())?;
     // While something is queued that did not fit, look again soon.
     let retry = Duration::from_millis(1);
@@ -136,21 +151,23 @@ fn read_answers(
                 FromWorker::Failed { call, fault } => {
                     device.finish(worker, CallId(call), Outcome::Failed(&fault))?;
                 }
-                // Turns are not in use on devices with one worker at a time per core.
-                FromWorker::Yielded { .. } | FromWorker::Leased { .. } => {}
+                FromWorker::Yielding { turn } => device.yielding(worker, turn)?,
+                FromWorker::Yielded { turn, used_ns } => device.yielded(worker, turn, used_ns)?,
+                FromWorker::Leased { bytes } => device.leased(worker, bytes),
+                FromWorker::Broken { fault } => return Ok(End::Broken(fault.to_fault())),
                 other => return Err(format!("it sent {other:?}")),
             }
         }
         let got = inbox.wait(device.spin(), (!flushed).then_some(retry), Some(nudge.as_fd()));
         match got.map_err(|e| e.to_string())? {
-            Got::Closed => return Ok(()),
+            Got::Closed => return Ok(End::Closed),
             Got::Nudged => {
                 // Only that it is readable counts; what it counts does not.
                 let _ = rustix::io::read(&nudge, &mut [0; 8]);
                 let mut link = device.link(worker);
                 if link.is_hung_up(generation) {
                     // It is about to leave, or does not want to.
-                    return Ok(());
+                    return Ok(End::Closed);
                 }
                 flushed = link.flush();
             }
