@@ -298,6 +298,18 @@ impl FromStr for DeviceConfig {
                     }
                 },
                 Some(("memory", value)) => device.memory_bytes = size("device", value)?,
+                Some(("standbys", n)) => match n.parse() {
+                    Ok(n @ 0..=limits::MAX_WORKERS) => device.standbys = n,
+                    _ => return Err(bad("device", text, "standbys must be 0 to 64")),
+                },
+                Some(("turns", value)) => match value {
+                    "on" | "off" => device.turns = value == "on",
+                    _ => return Err(bad("device", text, "turns must be on or off")),
+                },
+                Some(("quantum", value)) => match humantime::parse_duration(value) {
+                    Ok(quantum) => device.quantum = quantum,
+                    Err(e) => return Err(bad("device", text, e)),
+                },
                 _ => {
                     let why = format!("{setting:?} is no setting; there are workers=N and memory=SIZE");
                     return Err(bad("device", text, why));
