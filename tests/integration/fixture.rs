@@ -153,6 +153,25 @@ impl Supervisor {
         until("a call runs", || self.device().running == 1);
     }
 
+    /// Kills the worker of a call that runs, other than `but`.
+    pub(crate) fn kill_busy(&self, but: Option<u32>) -> u32 {
+        let mut busy = None;
+        until("a call runs", || {
+            let workers = self.device().workers.into_iter();
+            let other = |pid: &u32| *pid != 0 && Some(*pid) != but;
+            busy = workers.filter(|worker| worker.state == "busy").map(|worker| worker.pid).find(other);
+            busy.is_some()
+        });
+        signal(busy.unwrap(), Signal::KILL);
+        busy.unwrap()
+    }
+
+    /// Kills the worker of the only running call, and again where it runs again: now the call is given up.
+    pub(crate) fn kill_call(&self) {
+        let first = self.kill_busy(None);
+        self.kill_busy(Some(first));
+    }
+
     /// Its own process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()

@@ -11,6 +11,8 @@
 //! - [`thesis`], [`ancestors`]: what earlier systems computed, and what they did wrong.
 //! - [`frames`], [`calls`], [`descriptors`]: hostile bytes, requests and descriptors on the socket.
 //! - [`memory`]: shared memory that changes under a call.
+//! - [`again`]: calls that run again because their worker ended under them.
+//! - [`turns`]: workers that take turns.
 //! - [`workers`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
 //! - [`cli`], [`metrics`]: the command and the endpoint that operators use.
 //! - [`tidy`]: what must hold for the sources.
@@ -23,6 +25,7 @@ mod kit;
 mod programs;
 mod raw;
 
+mod again;
 mod ancestors;
 mod calls;
 mod cli;
@@ -39,4 +42,5 @@ mod state;
 mod tenants;
 mod thesis;
 mod tidy;
+mod turns;
 mod workers;

@@ -251,7 +251,7 @@ fn nothing_runs_again_for_nobody_or_too_late() {
     let again = b.submit(3, ALICE);
     assert_eq!(b.scheduler.cancel(cancelled), None, "it runs");
     let lost = b.scheduler.worker_gone(b.now, 0, &mut b.actions);
-    let mut bury = |b: &mut Bench, nth: usize| b.scheduler.buried(b.now, lost[nth].0, true, &mut b.actions);
+    let bury = |b: &mut Bench, nth: usize| b.scheduler.buried(b.now, lost[nth].0, true, &mut b.actions);
     assert_eq!(bury(&mut b, 0), Some((1, Ended::Detached)));
     assert_eq!(bury(&mut b, 2), None);
     assert_eq!(b.scheduler.cancel(again), Some(3), "it waits again");
