@@ -148,6 +148,20 @@ impl Supervisor {
         self.device().workers.iter().map(|worker| worker.pid).collect()
     }
 
+    /// Process ids of all its children that run: workers, standbys, compilers.
+    pub(crate) fn children(&self) -> Vec<u32> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let lists = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("children")));
+        // A thread may end while it is looked at.
+        let children = lists.flat_map(|list| {
+            let list = list.unwrap_or_default();
+            list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()
+        });
+        let mut children: Vec<u32> = children.filter(|pid| is_alive(*pid)).collect();
+        children.sort_unstable();
+        children
+    }
+
     /// The only worker has a call in it.
     pub(crate) fn until_running(&self) {
         until("a call runs", || self.device().running == 1);

@@ -12,6 +12,7 @@
 //! - [`frames`], [`calls`], [`descriptors`]: hostile bytes, requests and descriptors on the socket.
 //! - [`memory`]: shared memory that changes under a call.
 //! - [`again`]: calls that run again because their worker ended under them.
+//! - [`standbys`]: processes that are ready to take a worker's place.
 //! - [`turns`]: workers that take turns.
 //! - [`workers`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
 //! - [`cli`], [`metrics`]: the command and the endpoint that operators use.
@@ -38,6 +39,7 @@ mod limits;
 mod load;
 mod memory;
 mod metrics;
+mod standbys;
 mod state;
 mod tenants;
 mod thesis;

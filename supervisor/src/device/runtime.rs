@@ -6,27 +6,27 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use pappus_proto::{Code, v1};
 use pappus_protocol::from_worker::{Done, FaultRef};
-use pappus_protocol::to_worker::Configure;
-use pappus_protocol::{Fault, FaultCode, Kind, now_ns};
+use pappus_protocol::{FaultCode, Kind, now_ns};
 use tokio::sync::{Notify, watch};
 
+use super::account::Account;
 use super::answers;
 use super::link::{Link, Start, StartError};
+use super::reaper::Reaper;
+use super::standby::Standbys;
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::metrics::DeviceMetrics;
 use crate::registry::Registry;
 use crate::schedule::{Action, CallId, Limits, Scheduler, Shape, Size, Terms, WorkerId};
 
-type Actions = Vec<Action<Arc<Call>>>;
+pub(super) type Actions = Vec<Action<Arc<Call>>>;
 
 /// A call whose process is gone.
 pub type Lost = (CallId, Arc<Call>);
 
 /// A lane's share of a GPU's lease is whole pages of its memory.
 const LANE_GRANULARITY: u64 = 2 << 20;
-
-const NOT_ITS_TURN: &str = "it yielded a turn that it does not have";
 
 /// One device with its workers.
 #[derive(Debug)]
@@ -35,12 +35,18 @@ pub struct Device {
     pub config: DeviceConfig,
     /// Counts what happens here.
     pub metrics: DeviceMetrics,
-    scheduler: Mutex<Scheduler<Arc<Call>>>,
-    places: Vec<Place>,
-    settings: watch::Receiver<Settings>,
+    /// Device memory.
+    pub account: Arc<Account>,
+    /// Processes that could take a worker's place.
+    pub standbys: Standbys,
+    /// Processes that serve no more.
+    pub reaper: Reaper,
+    pub(super) scheduler: Mutex<Scheduler<Arc<Call>>>,
+    pub(super) places: Vec<Place>,
+    pub(super) settings: watch::Receiver<Settings>,
     registry: std::sync::OnceLock<Arc<Registry>>,
     /// What machine code must be made for, once a worker said so.
-    fingerprint: watch::Sender<Option<String>>,
+    pub(super) fingerprint: watch::Sender<Option<String>>,
     clock: Notify,
     /// When the clock looks next, as far as it knows; changed with the scheduler locked.
     clock_ns: AtomicU64,
@@ -66,16 +72,18 @@ pub struct Place {
     pub completed: AtomicU64,
     /// Processes that took the place after the first.
     pub restarts: AtomicU64,
-    /// Device memory that its process says it has for calls.
+    /// Device memory for calls that its process was promised.
+    pub lease_bytes: AtomicU64,
+    /// Device memory for calls that its process says it has.
     pub leased_bytes: AtomicU64,
 }
 
 /// One worker has nobody to take turns with.
-fn takes_turns(config: &DeviceConfig) -> bool {
+pub(super) fn takes_turns(config: &DeviceConfig) -> bool {
     config.turns && config.workers > 1
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
@@ -91,6 +99,7 @@ impl Device {
                 link: Mutex::new(Link::new()?),
                 completed: AtomicU64::new(0),
                 restarts: AtomicU64::new(0),
+                lease_bytes: AtomicU64::new(0),
                 leased_bytes: AtomicU64::new(0),
             })
         };
@@ -101,6 +110,9 @@ impl Device {
             turns: takes_turns(&config),
         };
         Ok(Self {
+            account: Account::new(config.clone()),
+            standbys: Standbys::new(config.standbys)?,
+            reaper: Reaper::new()?,
             scheduler: Mutex::new(Scheduler::new(shape)),
             places: (0..config.workers).map(|_| place()).collect::<Result<_, _>>()?,
             metrics: DeviceMetrics::new(&config.name),
@@ -127,23 +139,6 @@ impl Device {
     /// A worker's link.
     pub fn link(&self, worker: WorkerId) -> MutexGuard<'_, Link> {
         lock(&self.places[worker].link)
-    }
-
-    /// What a fresh worker is told first.
-    pub fn configure(&self) -> Configure {
-        Configure {
-            lease_bytes: self.config.lease_bytes(),
-            poll_us: self.settings.borrow().poll_us,
-            turns: takes_turns(&self.config),
-            scrub_calls: self.config.scrub_calls,
-        }
-    }
-
-    /// Settings changed: workers are told.
-    pub fn reconfigure(&self) {
-        for worker in 0..self.places.len() {
-            self.link(worker).configure(self.configure());
-        }
     }
 
     /// How long a worker's thread spins before it blocks. On two cores or fewer the spinning would
@@ -185,9 +180,9 @@ impl Device {
     /// How much of the device a call with such a plan needs.
     fn size_of(&self, pool_bytes: u64) -> Size {
         let lane_bytes = match self.config.kind {
-            Kind::Cpu => self.config.lease_bytes(),
+            Kind::Cpu => self.account.lease_bytes(),
             Kind::Cuda => {
-                let share = self.config.lease_bytes() / u64::from(self.config.lanes);
+                let share = self.account.lease_bytes() / u64::from(self.config.lanes);
                 share / LANE_GRANULARITY * LANE_GRANULARITY
             }
         };
@@ -195,7 +190,7 @@ impl Device {
     }
 
     /// An event for the scheduler. Its clock is told if something is due earlier now.
-    fn decide<T>(&self, event: impl FnOnce(&mut Scheduler<Arc<Call>>) -> T) -> T {
+    pub(super) fn decide<T>(&self, event: impl FnOnce(&mut Scheduler<Arc<Call>>) -> T) -> T {
         let mut scheduler = lock(&self.scheduler);
         let outcome = event(&mut scheduler);
         let next_ns = scheduler.next_deadline_ns();
@@ -314,66 +309,6 @@ impl Device {
             .collect()
     }
 
-    /// A fresh process is ready for calls.
-    pub fn worker_ready(&self, worker: WorkerId, generation: u64, fingerprint: &str) {
-        self.fingerprint.send_if_modified(|known| {
-            let news = known.as_deref() != Some(fingerprint);
-            *known = Some(fingerprint.to_owned());
-            news
-        });
-        let mut actions = Actions::new();
-        self.decide(|scheduler| scheduler.worker_ready(now_ns(), worker, generation, &mut actions));
-        self.perform(actions);
-    }
-
-    /// A worker's lanes run empty for the next one.
-    pub fn yielding(&self, worker: WorkerId, turn: u64) -> Result<(), &'static str> {
-        let mut actions = Actions::new();
-        let holds = self.decide(|scheduler| scheduler.yielding(worker, turn, &mut actions));
-        self.perform(actions);
-        if holds { Ok(()) } else { Err(NOT_ITS_TURN) }
-    }
-
-    /// A worker gives its turn back.
-    pub fn yielded(&self, worker: WorkerId, turn: u64, used_ns: u64) -> Result<(), &'static str> {
-        let mut actions = Actions::new();
-        let held = self.decide(|scheduler| scheduler.yielded(now_ns(), worker, turn, used_ns, &mut actions));
-        self.perform(actions);
-        if held { Ok(()) } else { Err(NOT_ITS_TURN) }
-    }
-
-    /// A worker's settings are in force.
-    pub fn leased(&self, worker: WorkerId, bytes: u64) {
-        self.places[worker].leased_bytes.store(bytes, Ordering::Relaxed);
-    }
-
-    /// A process takes no more calls: those in it are lost. [`Device::bury`] must follow once nothing
-    /// of the process is left that could write to their regions.
-    pub fn worker_gone(&self, worker: WorkerId) -> Vec<Lost> {
-        self.places[worker].leased_bytes.store(0, Ordering::Relaxed);
-        let mut actions = Actions::new();
-        let lost = self.decide(|scheduler| scheduler.worker_gone(now_ns(), worker, &mut actions));
-        self.perform(actions);
-        lost
-    }
-
-    /// Lost calls run again, or are answered: how their process ended, and what it said before.
-    pub fn bury(&self, lost: Vec<Lost>, ended: &str, broken: Option<&Fault>) {
-        for (id, call) in lost {
-            let handed = call.started_ns.swap(0, Ordering::Relaxed) != 0;
-            if handed {
-                call.zero_outputs();
-            }
-            let mut actions = Actions::new();
-            let over = self.decide(|scheduler| scheduler.buried(now_ns(), id, handed, &mut actions));
-            self.perform(actions);
-            if let Some((call, why)) = over {
-                self.metrics.failed.increment(1);
-                call.asker.answer(answers::lost(&call, why, ended, broken));
-            }
-        }
-    }
-
     /// Tells all workers to forget an arena.
     pub fn close_arena(&self, arena: u64) {
         (0..self.places.len()).for_each(|worker| self.link(worker).close_arena(arena));
@@ -418,44 +353,13 @@ impl Device {
         for worker in 0..self.places.len() {
             self.link(worker).kill_any();
         }
+        self.account.close();
+        self.standbys.close();
+        self.reaper.wake();
     }
 
     /// Whether processes that end are not replaced any more.
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
-    }
-
-    /// As `status` shows it.
-    pub fn status(&self) -> v1::DeviceStatus {
-        let (queued, running, busy) = {
-            let scheduler = lock(&self.scheduler);
-            let busy: Vec<_> = (0..self.places.len()).map(|w| scheduler.busy_lanes(w)).collect();
-            (scheduler.queued(), scheduler.running(), busy)
-        };
-        let workers = busy.into_iter().enumerate().map(|(worker, busy)| {
-            let place = &self.places[worker];
-            v1::WorkerStatus {
-                pid: self.link(worker).pid().unwrap_or(0),
-                state: match busy {
-                    None => "starting",
-                    Some(0) => "idle",
-                    Some(_) => "busy",
-                }
-                .to_owned(),
-                completed: place.completed.load(Ordering::Relaxed),
-                restarts: place.restarts.load(Ordering::Relaxed),
-            }
-        });
-        v1::DeviceStatus {
-            name: self.config.name.clone(),
-            kind: self.config.name.clone(),
-            memory_bytes: self.config.memory_bytes,
-            lease_bytes: self.config.lease_bytes(),
-            queued,
-            running,
-            completed: self.places.iter().map(|p| p.completed.load(Ordering::Relaxed)).sum(),
-            failed: self.metrics.failed_so_far(),
-            workers: workers.collect(),
-        }
     }
 }
