@@ -53,8 +53,8 @@ impl Device for Scripted {
     fn lane_bytes(&self) -> u64 {
         u64::MAX
     }
-    fn lease(&mut self, _: u64) -> Result<(), Fault> {
-        Ok(())
+    fn lease(&mut self, bytes: u64) -> Result<u64, Fault> {
+        Ok(bytes)
     }
     fn load(&mut self, _: FunctionImage<'_>) -> Result<Loaded, Fault> {
         Ok(Loaded(self.0.clone()))

@@ -53,7 +53,7 @@ impl<D: Device> Device for Uncleared<D> {
     fn lanes(&self) -> usize {
         self.0.lanes()
     }
-    fn lease(&mut self, bytes: u64) -> Result<(), Fault> {
+    fn lease(&mut self, bytes: u64) -> Result<u64, Fault> {
         self.0.lease(bytes)
     }
     fn lane_bytes(&self) -> u64 {
