@@ -12,6 +12,7 @@
 //! - [`frames`], [`calls`], [`descriptors`]: hostile bytes, requests and descriptors on the socket.
 //! - [`memory`]: shared memory that changes under a call.
 //! - [`workers`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
+//! - [`surveys`]: which devices a supervisor takes.
 //! - [`cli`], [`metrics`]: the command and the endpoint that operators use.
 //! - [`tidy`]: what must hold for the sources.
 #![forbid(unsafe_code)]
@@ -36,6 +37,7 @@ mod load;
 mod memory;
 mod metrics;
 mod state;
+mod surveys;
 mod tenants;
 mod thesis;
 mod tidy;

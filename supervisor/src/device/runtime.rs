@@ -15,7 +15,7 @@ use super::link::{Link, StartError};
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::metrics::DeviceMetrics;
-use crate::registry::Registry;
+use crate::registry::{CodeTarget, Registry};
 use crate::schedule::{Action, CallId, Limits, Scheduler, Terms, WorkerId};
 
 /// Lanes of a worker: the CPU device runs one call at a time.
@@ -34,8 +34,8 @@ pub struct Device {
     places: Vec<Place>,
     settings: watch::Receiver<Settings>,
     registry: std::sync::OnceLock<Arc<Registry>>,
-    /// What machine code must be made for, once a worker said so.
-    fingerprint: watch::Sender<Option<String>>,
+    /// What machine code must be made for, as far as workers said so.
+    targets: watch::Sender<Vec<CodeTarget>>,
     clock: Notify,
     /// Workers that end are not replaced any more.
     closing: AtomicBool,
@@ -70,7 +70,7 @@ impl Device {
     pub fn new(
         config: DeviceConfig,
         settings: watch::Receiver<Settings>,
-        fingerprint: watch::Sender<Option<String>>,
+        targets: watch::Sender<Vec<CodeTarget>>,
     ) -> std::io::Result<Self> {
         let place = || -> std::io::Result<Place> {
             Ok(Place {
@@ -85,7 +85,7 @@ impl Device {
             metrics: DeviceMetrics::new(&config.name),
             settings,
             registry: std::sync::OnceLock::new(),
-            fingerprint,
+            targets,
             clock: Notify::new(),
             closing: AtomicBool::new(false),
             config,
@@ -276,12 +276,8 @@ impl Device {
     }
 
     /// A fresh process is ready for calls.
-    pub fn worker_ready(&self, worker: WorkerId, generation: u64, fingerprint: &str) {
-        self.fingerprint.send_if_modified(|known| {
-            let news = known.as_deref() != Some(fingerprint);
-            *known = Some(fingerprint.to_owned());
-            news
-        });
+    pub fn worker_ready(&self, worker: WorkerId, generation: u64, target: &CodeTarget) {
+        self.targets.send_if_modified(|known| target.learn(known));
         let mut actions = Actions::new();
         lock(&self.scheduler).worker_ready(now_ns(), worker, generation, &mut actions);
         self.perform(actions);
@@ -367,7 +363,7 @@ impl Device {
         });
         v1::DeviceStatus {
             name: self.config.name.clone(),
-            kind: self.config.name.clone(),
+            kind: self.config.kind.name().to_owned(),
             memory_bytes: self.config.memory_bytes,
             lease_bytes: self.config.lease_bytes(),
             queued,

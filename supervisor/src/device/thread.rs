@@ -17,7 +17,7 @@ use super::link::Arrival;
 use super::process::{self, Role, Started, Target};
 use super::runtime::Outcome;
 use crate::limits::WORKER_START_S;
-use crate::registry::loaded::checked_fingerprint;
+use crate::registry::CodeTarget;
 use crate::schedule::{CallId, WorkerId};
 
 /// A worker that lived shorter than this is replaced after a pause, the longer the more often.
@@ -72,10 +72,10 @@ fn serve_one(
         Ok(started) => started,
         Err(e) => return (Some(format!("it cannot be started: {e}")), Err(e)),
     };
-    let outcome = await_hello(&mut inbox).and_then(|fingerprint| {
+    let outcome = await_hello(&mut inbox).and_then(|target| {
         let attached = process.killer().and_then(|killer| {
-            let fingerprint = fingerprint.clone();
-            let arrival = Arrival { generation, pid: process.pid(), outbox, control, killer, fingerprint };
+            let target = target.clone();
+            let arrival = Arrival { generation, pid: process.pid(), outbox, control, killer, target };
             device.link(worker).attach(arrival, device.configure())
         });
         attached.map_err(|e| e.to_string())?;
@@ -84,7 +84,7 @@ fn serve_one(
             return Err("it came too late".to_owned());
         }
         tracing::debug!(worker, pid = process.pid(), "worker ready");
-        device.worker_ready(worker, generation, &fingerprint);
+        device.worker_ready(worker, generation, &target);
         read_answers(device, worker, generation, &mut inbox)
     });
     let ended = match outcome {
@@ -98,12 +98,12 @@ fn serve_one(
     (outcome.err(), ended)
 }
 
-fn await_hello(inbox: &mut Inbox) -> Result<String, String> {
+fn await_hello(inbox: &mut Inbox) -> Result<CodeTarget, String> {
     let until = Instant::now() + Duration::from_secs(WORKER_START_S);
     loop {
         if let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
             return match FromWorker::decode(frame).map_err(|e| e.to_string())? {
-                FromWorker::Hello(hello) => checked_fingerprint(hello),
+                FromWorker::Hello(hello) => CodeTarget::greeted(&hello),
                 other => Err(format!("it sent {other:?} before its greeting")),
             };
         }
