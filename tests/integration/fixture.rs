@@ -53,17 +53,12 @@ impl Supervisor {
 
     /// With another program in the place of its workers.
     pub(crate) fn with_worker(worker: &Path) -> Self {
-        // A supervisor finds its worker beside itself. A link, since a file that was just written cannot always be
-        // executed: a process forked meanwhile may still hold it open.
-        let original = program("pappus-supervisor");
-        let dir = tempfile::tempdir_in(original.parent().unwrap()).unwrap();
-        let linked = dir.path().join("pappus-supervisor");
-        std::fs::hard_link(original, &linked).unwrap();
-        std::os::unix::fs::symlink(worker, dir.path().join("pappus-worker")).unwrap();
-        Self::new(linked, vec!["--device".into(), "cpu:workers=1,memory=1MiB".into()], dir)
+        let (program, dir) = beside(worker);
+        Self::new(program, vec!["--device".into(), "cpu:workers=1,memory=1MiB".into()], dir)
     }
 
-    fn new(program: PathBuf, flags: Vec<String>, dir: TempDir) -> Self {
+    /// A supervisor of another place, as [`beside`] makes one.
+    pub(crate) fn new(program: PathBuf, flags: Vec<String>, dir: TempDir) -> Self {
         let child = spawn(&program, dir.path(), &flags);
         let mut supervisor = Self { child, program, flags, dir };
         supervisor.answers();
@@ -258,7 +253,19 @@ impl Drop for Supervisor {
     }
 }
 
-fn command(program: &Path, dir: &Path, socket: &str, flags: &[String]) -> Command {
+/// The supervisor's program in a directory where its worker is another one.
+pub(crate) fn beside(worker: &Path) -> (PathBuf, TempDir) {
+    // A supervisor finds its worker beside itself. A link, since a file that was just written cannot always be
+    // executed: a process forked meanwhile may still hold it open.
+    let original = program("pappus-supervisor");
+    let dir = tempfile::tempdir_in(original.parent().unwrap()).unwrap();
+    let linked = dir.path().join("pappus-supervisor");
+    std::fs::hard_link(original, &linked).unwrap();
+    std::os::unix::fs::symlink(worker, dir.path().join("pappus-worker")).unwrap();
+    (linked, dir)
+}
+
+pub(crate) fn command(program: &Path, dir: &Path, socket: &str, flags: &[String]) -> Command {
     let mut command = Command::new(program);
     command.current_dir(dir).args(["--socket", socket, "--state-dir", "state"]).args(flags);
     command

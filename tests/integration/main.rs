@@ -15,6 +15,7 @@
 //! - [`standbys`]: processes that are ready to take a worker's place.
 //! - [`turns`]: workers that take turns.
 //! - [`workers`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
+//! - [`surveys`]: which devices a supervisor takes.
 //! - [`cli`], [`metrics`]: the command and the endpoint that operators use.
 //! - [`tidy`]: what must hold for the sources.
 #![forbid(unsafe_code)]
@@ -41,6 +42,7 @@ mod memory;
 mod metrics;
 mod standbys;
 mod state;
+mod surveys;
 mod tenants;
 mod thesis;
 mod tidy;

@@ -67,11 +67,11 @@ fn a_suspect_runs_again_in_a_standby() {
 
 #[test]
 fn a_standby_that_ends_is_replaced() {
-    let (supervisor, mut client) = supervisor("cpu:workers=1,memory=16MiB,standbys=2");
-    let (workers, standbys) = settled(&supervisor, 3);
+    let (supervisor, mut client) = supervisor("cpu:workers=2,memory=16MiB,standbys=2");
+    let (workers, standbys) = settled(&supervisor, 4);
     signal(standbys[0], Signal::KILL);
     until("it is gone", || !supervisor.children().contains(&standbys[0]));
-    let (same, others) = settled(&supervisor, 3);
+    let (same, others) = settled(&supervisor, 4);
     assert_eq!(same, workers);
     assert!(others.contains(&standbys[1]) && !others.contains(&standbys[0]), "{standbys:?} → {others:?}");
     kit::works(&mut client);

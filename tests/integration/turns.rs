@@ -36,7 +36,6 @@ fn answered(client: &mut Client, ids: Vec<u64>) {
 #[test]
 fn everybody_gets_the_device_again_and_again() {
     let (supervisor, mut own, stranger) = both();
-    let pids = supervisor.worker_pids();
     let Some(mut stranger) = stranger else {
         let ids = send(&mut own, 200);
         return answered(&mut own, ids);
@@ -47,9 +46,9 @@ fn everybody_gets_the_device_again_and_again() {
         answered(&mut own, mine);
     }
     let device = supervisor.device();
-    assert!(device.workers.iter().all(|worker| worker.completed >= 500), "{device:?}");
+    assert_eq!((device.completed, device.failed), (1000, 0));
     // Nobody kept a turn for nothing, nobody yielded what it did not have.
-    assert_eq!(supervisor.worker_pids(), pids);
+    assert!(!supervisor.log().contains("WARN"));
 }
 
 #[test]

@@ -127,7 +127,8 @@ impl Account {
             Kind::Cpu => config.lease_bytes(),
             Kind::Cuda => {
                 let (workers, standbys) = (config.workers as u64, config.standbys as u64);
-                let context = self.state().context_bytes.unwrap_or(0);
+                // An estimate, before any worker said what its context takes.
+                let Some(context) = self.state().context_bytes else { return config.lease_bytes() };
                 let fixed = [
                     config.weights_bytes,
                     (workers + standbys).saturating_mul(context),
@@ -210,11 +211,25 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn gpu(workers: usize, standbys: usize) -> Arc<Account> {
-        let mut config: DeviceConfig = "cpu".parse().unwrap();
-        config.kind = Kind::Cuda;
-        (config.workers, config.standbys) = (workers, standbys);
-        (config.memory_bytes, config.weights_bytes, config.stack_bytes) = (100 * GIB, 20 * GIB, GIB);
-        Account::new(config)
+        Account::new(DeviceConfig {
+            name: "cuda:0".into(),
+            kind: Kind::Cuda,
+            uuid: "GPU-1".into(),
+            arch: "sm_90".into(),
+            driver: "580".into(),
+            description: "NVIDIA H200".into(),
+            numa_node: None,
+            workers,
+            lanes: 8,
+            standbys,
+            workers_per_domain: 1,
+            memory_bytes: 100 * GIB,
+            weights_bytes: 20 * GIB,
+            stack_bytes: GIB,
+            turns: true,
+            quantum: std::time::Duration::from_millis(5),
+            scrub_calls: false,
+        })
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::process::Killer;
 use crate::call::Call;
 use crate::limits::{MAX_INSTALLED, STAGING_BYTES};
 use crate::registry::state::StateDir;
-use crate::registry::{Refusal, internal};
+use crate::registry::{CodeTarget, Refusal, internal};
 use crate::schedule::{CallId, Order};
 
 /// A fresh process and how to talk to it.
@@ -34,7 +34,7 @@ pub struct Arrival {
     /// Ends it.
     pub killer: Killer,
     /// What its machine code must be made for.
-    pub fingerprint: String,
+    pub target: CodeTarget,
 }
 
 /// The process that is there now, and what it has.
@@ -308,7 +308,7 @@ impl Peer {
             self.arrival.outbox.push_to_worker(&ToWorker::Uninstall { function: oldest });
         }
         let (install, parts) =
-            call.function.install(state, &self.arrival.fingerprint).map_err(StartError::Refused)?;
+            call.function.install(state, &self.arrival.target).map_err(StartError::Refused)?;
         control::send(self.arrival.control.as_fd(), function, &parts.descriptors())
             .map_err(StartError::Broken)?;
         self.arrival.outbox.push_to_worker(&ToWorker::Install { function, install });

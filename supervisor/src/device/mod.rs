@@ -9,6 +9,7 @@
 //! - [`standby`]: processes that are ready to take a place.
 //! - [`reaper`]: processes that are about to be gone.
 //! - [`process`]: a worker process and its descriptors.
+//! - [`survey`]: which GPUs there are, found out by a process of its own.
 //! - [`answers`]: from a worker's words to a client's answer.
 
 pub mod account;
@@ -19,6 +20,7 @@ pub mod reaper;
 pub mod runtime;
 pub mod standby;
 mod status;
+pub mod survey;
 pub mod thread;
 mod workers;
 

@@ -17,7 +17,7 @@ use super::standby::Standbys;
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::metrics::DeviceMetrics;
-use crate::registry::Registry;
+use crate::registry::{CodeTarget, Registry};
 use crate::schedule::{Action, CallId, Limits, Scheduler, Shape, Size, Terms, WorkerId};
 
 pub(super) type Actions = Vec<Action<Arc<Call>>>;
@@ -45,8 +45,8 @@ pub struct Device {
     pub(super) places: Vec<Place>,
     pub(super) settings: watch::Receiver<Settings>,
     registry: std::sync::OnceLock<Arc<Registry>>,
-    /// What machine code must be made for, once a worker said so.
-    pub(super) fingerprint: watch::Sender<Option<String>>,
+    /// What machine code must be made for, as far as workers said so.
+    pub(super) targets: watch::Sender<Vec<CodeTarget>>,
     clock: Notify,
     /// When the clock looks next, as far as it knows; changed with the scheduler locked.
     clock_ns: AtomicU64,
@@ -92,7 +92,7 @@ impl Device {
     pub fn new(
         config: DeviceConfig,
         settings: watch::Receiver<Settings>,
-        fingerprint: watch::Sender<Option<String>>,
+        targets: watch::Sender<Vec<CodeTarget>>,
     ) -> std::io::Result<Self> {
         let place = || -> std::io::Result<Place> {
             Ok(Place {
@@ -118,7 +118,7 @@ impl Device {
             metrics: DeviceMetrics::new(&config.name),
             settings,
             registry: std::sync::OnceLock::new(),
-            fingerprint,
+            targets,
             clock: Notify::new(),
             clock_ns: AtomicU64::new(u64::MAX),
             closing: AtomicBool::new(false),

@@ -18,7 +18,7 @@ use super::account::Seat;
 use super::link::staging;
 use super::process::{self, Role, Started, Target};
 use crate::limits::WORKER_START_S;
-use crate::registry::loaded::checked_fingerprint;
+use crate::registry::CodeTarget;
 
 /// Longest pause after processes that do not get ready.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ pub struct Ready {
     /// The arena for inline bytes that it shares with the supervisor.
     pub staging: Judged,
     /// What its machine code must be made for.
-    pub fingerprint: String,
+    pub target: CodeTarget,
     /// Its place in the account.
     pub seat: Seat,
 }
@@ -45,7 +45,7 @@ pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
     let (mut started, staging) = started.map_err(|e| format!("it cannot be started: {e}"))?;
     let hello = await_hello(&mut started.inbox)?;
     seat.measured(hello.context_bytes);
-    Ok(Ready { started, staging, fingerprint: checked_fingerprint(hello)?, seat })
+    Ok(Ready { started, staging, target: CodeTarget::greeted(&hello)?, seat })
 }
 
 fn await_hello(inbox: &mut Inbox) -> Result<Hello, String> {

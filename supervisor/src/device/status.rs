@@ -41,7 +41,7 @@ impl Device {
         });
         v1::DeviceStatus {
             name: self.config.name.clone(),
-            kind: self.config.name.clone(),
+            kind: self.config.kind.name().to_owned(),
             memory_bytes: self.config.memory_bytes,
             lease_bytes: self.account.lease_bytes(),
             queued,

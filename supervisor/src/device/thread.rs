@@ -94,12 +94,11 @@ enum End {
 /// Lets one process serve to its end, and hands it to the reaper. Whether it did anything, or left
 /// because it was told to.
 fn serve(device: &Arc<Device>, worker: WorkerId, generation: u64, ready: Ready) -> bool {
-    let Ready { started: Started { process, mut inbox, outbox, control }, staging, fingerprint, seat } =
-        ready;
+    let Ready { started: Started { process, mut inbox, outbox, control }, staging, target, seat } = ready;
     let Some(lease) = device.account.lease() else { return true };
     let attached = process.killer().and_then(|killer| {
-        let (fingerprint, pid) = (fingerprint.clone(), process.pid());
-        let arrival = Arrival { generation, pid, outbox, control, staging, killer, fingerprint };
+        let (target, pid) = (target.clone(), process.pid());
+        let arrival = Arrival { generation, pid, outbox, control, staging, killer, target };
         device.attach(worker, arrival, lease.bytes)
     });
     let end = match attached {
@@ -107,7 +106,7 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: u64, ready: Ready) 
         Ok(()) if device.is_closing() => End::Bad("it came too late".to_owned()),
         Ok(()) => {
             tracing::debug!(worker, pid = process.pid(), "worker ready");
-            device.worker_ready(worker, generation, &fingerprint);
+            device.worker_ready(worker, generation, &target);
             read_answers(device, worker, generation, &mut inbox).unwrap_or_else(End::Bad)
         }
         Err(e) => End::Bad(e.to_string()),

@@ -8,6 +8,7 @@ use pappus_protocol::{Fault, now_ns};
 use super::answers;
 use super::link::Arrival;
 use super::runtime::{Actions, Device, Lost, takes_turns};
+use crate::registry::CodeTarget;
 use crate::schedule::WorkerId;
 
 const NOT_ITS_TURN: &str = "it yielded a turn that it does not have";
@@ -37,12 +38,8 @@ impl Device {
     }
 
     /// A fresh process is ready for calls.
-    pub fn worker_ready(&self, worker: WorkerId, generation: u64, fingerprint: &str) {
-        self.fingerprint.send_if_modified(|known| {
-            let news = known.as_deref() != Some(fingerprint);
-            *known = Some(fingerprint.to_owned());
-            news
-        });
+    pub fn worker_ready(&self, worker: WorkerId, generation: u64, target: &CodeTarget) {
+        self.targets.send_if_modified(|known| target.learn(known));
         let mut actions = Actions::new();
         self.decide(|scheduler| scheduler.worker_ready(now_ns(), worker, generation, &mut actions));
         self.perform(actions);
