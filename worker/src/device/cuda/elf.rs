@@ -10,9 +10,15 @@ const MACHINE: u16 = 190;
 /// A section of variables that kernels can write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Writable {
-    pub(super) bytes: u64,
-    /// Variables in it and their offsets.
-    pub(super) symbols: Vec<(String, u64)>,
+    /// Variables in it, by offset.
+    pub(super) variables: Vec<Variable>,
+}
+
+/// A variable of a section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Variable {
+    pub(super) name: String,
+    pub(super) offset: u64,
 }
 
 /// Judges a cubin's outside and finds its writable sections. The driver is given no length, so whatever
@@ -44,11 +50,13 @@ pub(super) fn judge(image: &[u8]) -> Result<Vec<Writable>, String> {
             continue;
         }
         let here = file.symbols().filter(|symbol| symbol.section_index() == Some(section.index()));
-        let symbols = here.filter_map(|symbol| {
-            let name = symbol.name().ok().filter(|name| !name.is_empty())?;
-            Some((name.to_owned(), symbol.address()))
+        let variables = here.filter(|symbol| symbol.size() > 0).map(|symbol| {
+            let name = symbol.name().map_err(|e| format!("malformed: {e}"))?.to_owned();
+            Ok(Variable { name, offset: symbol.address() })
         });
-        writable.push(Writable { bytes: section.size(), symbols: symbols.collect() });
+        let mut variables = variables.collect::<Result<Vec<_>, String>>()?;
+        variables.sort_by_key(|variable| variable.offset);
+        writable.push(Writable { variables });
     }
     Ok(writable)
 }

@@ -151,15 +151,34 @@ impl Instance {
     }
 }
 
-/// Addresses and sizes of a module's writable sections; none if one has no variable that the driver
-/// finds by name.
+/// Addresses and sizes of a module's variables, with the gaps between neighbours; none if there is one
+/// that the driver does not find by name.
 fn locate(module: &Module, writable: &[Writable]) -> Option<Vec<(u64, u64)>> {
-    let located = writable.iter().map(|section| {
-        let mut known = section.symbols.iter();
-        let start = known.find_map(|(name, offset)| module.global(name)?.0.checked_sub(*offset))?;
-        Some((start, section.bytes))
-    });
-    located.collect()
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for section in writable {
+        let mut before: Option<u64> = None;
+        for variable in &section.variables {
+            let (address, bytes) = module.global(&variable.name)?;
+            match ranges.last_mut() {
+                // Placed as in the file, so what lies between the two is the section's, too.
+                Some((start, length))
+                    if before.is_some_and(|offset| {
+                        address.checked_sub(*start) == Some(variable.offset - offset)
+                    }) =>
+                {
+                    *length = address + bytes - *start;
+                }
+                _ => {
+                    ranges.push((address, bytes));
+                    before = Some(variable.offset);
+                }
+            }
+        }
+        if section.variables.is_empty() {
+            return None;
+        }
+    }
+    Some(ranges)
 }
 
 fn keep_pristine(
