@@ -51,6 +51,12 @@ impl Supervisor {
         Self::new(program("pappus-supervisor"), flags, dir)
     }
 
+    /// On the GPU that `PAPPUS_TEST_DEVICE` names, or the first one, with these settings.
+    pub(crate) fn on_gpu(settings: &str) -> Self {
+        let device = std::env::var("PAPPUS_TEST_DEVICE").unwrap_or_else(|_| "cuda:0".to_owned());
+        Self::with(&["--device", &format!("{device}:{settings}")])
+    }
+
     /// With another program in the place of its workers.
     pub(crate) fn with_worker(worker: &Path) -> Self {
         // A supervisor finds its worker beside itself. A link, since a file that was just written cannot always be

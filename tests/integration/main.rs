@@ -12,6 +12,7 @@
 //! - [`frames`], [`calls`], [`descriptors`]: hostile bytes, requests and descriptors on the socket.
 //! - [`memory`]: shared memory that changes under a call.
 //! - [`workers`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
+//! - [`gpu_library`], [`gpu_faults`], [`gpu_leaks`]: all of it on a GPU, with functions from [`gpu`].
 //! - [`cli`], [`metrics`]: the command and the endpoint that operators use.
 //! - [`tidy`]: what must hold for the sources.
 #![forbid(unsafe_code)]
@@ -29,6 +30,10 @@ mod cli;
 mod descriptors;
 mod draining;
 mod frames;
+mod gpu;
+mod gpu_faults;
+mod gpu_leaks;
+mod gpu_library;
 mod liars;
 mod lifecycle;
 mod limits;
