@@ -51,10 +51,11 @@ impl Supervisor {
         Self::new(program("pappus-supervisor"), flags, dir)
     }
 
-    /// On the GPU that `PAPPUS_TEST_DEVICE` names, or the first one, with these settings.
+    /// On the GPU that `PAPPUS_TEST_DEVICE` names, or the first one, with these settings, and with stacks for the
+    /// probes of local memory.
     pub(crate) fn on_gpu(settings: &str) -> Self {
         let device = std::env::var("PAPPUS_TEST_DEVICE").unwrap_or_else(|_| "cuda:0".to_owned());
-        Self::with(&["--device", &format!("{device}:{settings}")])
+        Self::with(&["--device", &format!("{device}:{settings},stack=2GiB")])
     }
 
     /// With another program in the place of its workers.
