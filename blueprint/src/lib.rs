@@ -10,6 +10,7 @@
 //! - `format`: the JSON as written, typed by serde
 //! - `size`: sizes that compute: one table of shared expressions, arithmetic that never wraps
 //! - `blueprint`: the blueprint, resolved: indices instead of names
+//! - `launches`: launches as far as they are known without sizes
 //! - `launch`: what a launch configuration may be
 //! - `resolve`: format → blueprint, with every check that needs no sizes
 //! - `plan`: what a worker executes: offsets, steps, parameter bytes
@@ -27,6 +28,7 @@ mod error;
 mod expression;
 mod format;
 mod launch;
+mod launches;
 pub mod limits;
 mod plan;
 mod planner;
@@ -43,6 +45,7 @@ pub use cache::{CacheBounds, PlanCache};
 pub use describe::{BufferDescription, Description, Known, describe};
 pub use error::Error;
 pub use expression::Amount;
+pub use launches::{Launch, PassedParam};
 pub use plan::{
     Expanded, Location, Param, ParamKind, ParamTable, Placement, Plan, Relocation, Shape, Space, Step,
 };

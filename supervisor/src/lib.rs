@@ -8,6 +8,7 @@
 //! - [`device`]: workers of a device, their processes and threads.
 //! - [`registry`]: modules, functions, the state directory.
 //! - [`metrics`], [`limits`].
+//! - [`list_devices`]: what `--device` could name here.
 //! - [`run`]: all of it put together.
 
 #![deny(unsafe_code)]
@@ -16,6 +17,7 @@ pub mod call;
 pub mod config;
 pub mod device;
 pub mod limits;
+pub mod list_devices;
 pub mod metrics;
 pub mod registry;
 pub mod run;

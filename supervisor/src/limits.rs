@@ -43,6 +43,12 @@ pub const MAX_PLAN_BYTES: usize = 8 << 20;
 
 /// Workers of one device.
 pub const MAX_WORKERS: usize = 64;
+/// Lanes of one worker.
+pub const MAX_LANES: u32 = 32;
+/// Shortest and longest turn while others wait, in microseconds.
+pub const MIN_QUANTUM_US: u64 = 100;
+/// See [`MIN_QUANTUM_US`].
+pub const MAX_QUANTUM_US: u64 = 1_000_000;
 /// Device memory of one cpu worker: wasm's 4 GiB of addresses less what the device keeps for itself.
 pub const MAX_CPU_LEASE_BYTES: u64 = (4 << 30) - (128 << 20);
 /// Functions installed in one worker at once; the one used longest ago goes first.
@@ -54,8 +60,14 @@ pub const MAX_POLL_US: u64 = 1_000_000;
 
 /// How long after its deadline a call may still answer by itself before its worker is killed.
 pub const DEADLINE_GRACE_NS: u64 = 20_000_000;
+/// How often a call may be started in all: its process may end under it.
+pub const MAX_RUNS: u8 = 3;
+/// How long a worker without calls may keep a turn that others wait for.
+pub const YIELD_NS: u64 = 100_000_000;
 /// How long a worker may take to get ready, in seconds.
 pub const WORKER_START_S: u64 = 20;
+/// How long a look for GPUs may take, in seconds.
+pub const SURVEY_S: u64 = 20;
 /// How long a module may take to compile, in seconds.
 pub const COMPILE_S: u64 = 60;
 /// Compilations at once.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use pappus_supervisor::config::{Config, Flags};
+use pappus_supervisor::list_devices;
 use pappus_supervisor::run::run;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -20,6 +21,9 @@ fn main() -> ExitCode {
     };
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_max_level(level).with_ansi(colours).with_writer(std::io::stderr).init();
+    if flags.list_devices {
+        return list_devices(flags.json);
+    }
     let config = match Config::resolve(flags) {
         Ok(config) => config,
         Err(e) => {
@@ -28,6 +32,19 @@ fn main() -> ExitCode {
         }
     };
     match start(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn list_devices(as_json: bool) -> ExitCode {
+    let program = pappus_supervisor::device::process::worker_program();
+    let listed =
+        program.and_then(|program| list_devices::run(&program, as_json, &mut std::io::stdout().lock()));
+    match listed {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");

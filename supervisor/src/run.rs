@@ -1,16 +1,16 @@
 //! The supervisor put together: opened, started, run until it is drained.
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::config::Config;
-use crate::device::{Device, process, thread};
+use crate::config::{Config, ConfigError, DeviceConfig, DeviceRequest};
+use crate::device::{Device, process, survey, thread};
 use crate::metrics;
-use crate::registry::Registry;
-use crate::registry::compile::Compiler;
 use crate::registry::state::StateDir;
+use crate::registry::{DeviceClass, Registry};
 use crate::server::{Server, listen};
 
 /// Why the supervisor could not start or go on.
@@ -22,6 +22,9 @@ pub enum RunError {
     /// Sockets, workers, threads.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    /// A device that was asked for cannot be had.
+    #[error(transparent)]
+    Device(#[from] ConfigError),
     /// The metrics endpoint.
     #[error("cannot serve metrics: {0}")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
@@ -40,23 +43,17 @@ pub async fn run(
         metrics::serve(address)?;
     }
     let (settings, watched) = watch::channel(config.settings);
-    let (fingerprint_in, fingerprint) = watch::channel(None);
-    let target =
-        process::Target { kind: pappus_protocol::Kind::Cpu, uuid: String::new(), lanes: 1, numa_node: None };
-    let compiler = Compiler { program: program.clone(), target };
-    let registry = Arc::new(Registry::open(state, compiler, fingerprint)?);
+    let (targets_in, targets) = watch::channel(Vec::new());
+    let found = find_devices(&program, config.devices).await?;
+    let classes = DeviceClass::of(&found, &program);
+    let registry = Arc::new(Registry::open(state, classes, targets)?);
 
     let mut devices = Vec::new();
     let mut threads = Vec::new();
-    for device in config.devices {
-        let device = Arc::new(Device::new(device, watched.clone(), fingerprint_in.clone())?);
+    for device in found {
+        let device = Arc::new(Device::new(device, watched.clone(), targets_in.clone())?);
         device.serve(registry.clone());
-        for worker in 0..device.config.workers {
-            let (device, program) = (device.clone(), program.clone());
-            let name = format!("{}/{worker}", device.config.name);
-            let body = move || thread::run(&device, worker, &program);
-            threads.push(std::thread::Builder::new().name(name).spawn(body)?);
-        }
+        threads.extend(thread::spawn(&device, &program)?);
         devices.push(device);
     }
     let server = Server::new(registry, devices, settings);
@@ -91,4 +88,16 @@ pub async fn run(
     let joined = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|t| drop(t.join())));
     let _ = joined.await;
     Ok(())
+}
+
+/// Finds the devices to run on, and says what they are.
+async fn find_devices(program: &Path, requests: Vec<DeviceRequest>) -> Result<Vec<DeviceConfig>, RunError> {
+    let program = program.to_owned();
+    let found = tokio::task::spawn_blocking(move || survey::devices(&program, &requests)).await;
+    let found = found.map_err(std::io::Error::other)??;
+    for device in &found {
+        let (name, description, workers) = (&device.name, &device.description, device.workers);
+        tracing::info!(workers, lanes = device.lanes, turns = device.turns, "device {name}: {description}");
+    }
+    Ok(found)
 }

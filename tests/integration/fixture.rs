@@ -51,26 +51,14 @@ impl Supervisor {
         Self::new(program("pappus-supervisor"), flags, dir)
     }
 
-    /// On the GPU that `PAPPUS_TEST_DEVICE` names, or the first one, with these settings, and with stacks for the
-    /// probes of local memory.
-    pub(crate) fn on_gpu(settings: &str) -> Self {
-        let device = std::env::var("PAPPUS_TEST_DEVICE").unwrap_or_else(|_| "cuda:0".to_owned());
-        Self::with(&["--device", &format!("{device}:{settings},stack=2GiB")])
-    }
-
     /// With another program in the place of its workers.
     pub(crate) fn with_worker(worker: &Path) -> Self {
-        // A supervisor finds its worker beside itself. A link, since a file that was just written cannot always be
-        // executed: a process forked meanwhile may still hold it open.
-        let original = program("pappus-supervisor");
-        let dir = tempfile::tempdir_in(original.parent().unwrap()).unwrap();
-        let linked = dir.path().join("pappus-supervisor");
-        std::fs::hard_link(original, &linked).unwrap();
-        std::os::unix::fs::symlink(worker, dir.path().join("pappus-worker")).unwrap();
-        Self::new(linked, vec!["--device".into(), "cpu:workers=1,memory=1MiB".into()], dir)
+        let (program, dir) = beside(worker);
+        Self::new(program, vec!["--device".into(), "cpu:workers=1,memory=1MiB".into()], dir)
     }
 
-    fn new(program: PathBuf, flags: Vec<String>, dir: TempDir) -> Self {
+    /// A supervisor of another place, as [`beside`] makes one.
+    pub(crate) fn new(program: PathBuf, flags: Vec<String>, dir: TempDir) -> Self {
         let child = spawn(&program, dir.path(), &flags);
         let mut supervisor = Self { child, program, flags, dir };
         supervisor.answers();
@@ -155,9 +143,42 @@ impl Supervisor {
         self.device().workers.iter().map(|worker| worker.pid).collect()
     }
 
+    /// Process ids of all its children that run: workers, standbys, compilers.
+    pub(crate) fn children(&self) -> Vec<u32> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let lists = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("children")));
+        // A thread may end while it is looked at.
+        let children = lists.flat_map(|list| {
+            let list = list.unwrap_or_default();
+            list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()
+        });
+        let mut children: Vec<u32> = children.filter(|pid| is_alive(*pid)).collect();
+        children.sort_unstable();
+        children
+    }
+
     /// The only worker has a call in it.
     pub(crate) fn until_running(&self) {
         until("a call runs", || self.device().running == 1);
+    }
+
+    /// Kills the worker of a call that runs, other than `but`.
+    pub(crate) fn kill_busy(&self, but: Option<u32>) -> u32 {
+        let mut busy = None;
+        until("a call runs", || {
+            let workers = self.device().workers.into_iter();
+            let other = |pid: &u32| *pid != 0 && Some(*pid) != but;
+            busy = workers.filter(|worker| worker.state == "busy").map(|worker| worker.pid).find(other);
+            busy.is_some()
+        });
+        signal(busy.unwrap(), Signal::KILL);
+        busy.unwrap()
+    }
+
+    /// Kills the worker of the only running call, and again where it runs again: now the call is given up.
+    pub(crate) fn kill_call(&self) {
+        let first = self.kill_busy(None);
+        self.kill_busy(Some(first));
     }
 
     /// Its own process id.
@@ -232,7 +253,19 @@ impl Drop for Supervisor {
     }
 }
 
-fn command(program: &Path, dir: &Path, socket: &str, flags: &[String]) -> Command {
+/// The supervisor's program in a directory where its worker is another one.
+pub(crate) fn beside(worker: &Path) -> (PathBuf, TempDir) {
+    // A supervisor finds its worker beside itself. A link, since a file that was just written cannot always be
+    // executed: a process forked meanwhile may still hold it open.
+    let original = program("pappus-supervisor");
+    let dir = tempfile::tempdir_in(original.parent().unwrap()).unwrap();
+    let linked = dir.path().join("pappus-supervisor");
+    std::fs::hard_link(original, &linked).unwrap();
+    std::os::unix::fs::symlink(worker, dir.path().join("pappus-worker")).unwrap();
+    (linked, dir)
+}
+
+pub(crate) fn command(program: &Path, dir: &Path, socket: &str, flags: &[String]) -> Command {
     let mut command = Command::new(program);
     command.current_dir(dir).args(["--socket", socket, "--state-dir", "state"]).args(flags);
     command

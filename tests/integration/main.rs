@@ -11,8 +11,11 @@
 //! - [`thesis`], [`ancestors`]: what earlier systems computed, and what they did wrong.
 //! - [`frames`], [`calls`], [`descriptors`]: hostile bytes, requests and descriptors on the socket.
 //! - [`memory`]: shared memory that changes under a call.
+//! - [`again`]: calls that run again because their worker ended under them.
+//! - [`standbys`]: processes that are ready to take a worker's place.
+//! - [`turns`]: workers that take turns.
 //! - [`workers`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
-//! - [`gpu_library`], [`gpu_faults`], [`gpu_leaks`]: all of it on a GPU, with functions from [`gpu`].
+//! - [`surveys`]: which devices a supervisor takes.
 //! - [`cli`], [`metrics`]: the command and the endpoint that operators use.
 //! - [`tidy`]: what must hold for the sources.
 #![forbid(unsafe_code)]
@@ -24,24 +27,24 @@ mod kit;
 mod programs;
 mod raw;
 
+mod again;
 mod ancestors;
 mod calls;
 mod cli;
 mod descriptors;
 mod draining;
 mod frames;
-mod gpu;
-mod gpu_faults;
-mod gpu_leaks;
-mod gpu_library;
 mod liars;
 mod lifecycle;
 mod limits;
 mod load;
 mod memory;
 mod metrics;
+mod standbys;
 mod state;
+mod surveys;
 mod tenants;
 mod thesis;
 mod tidy;
+mod turns;
 mod workers;

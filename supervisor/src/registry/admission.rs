@@ -1,5 +1,5 @@
-//! What a registration must fulfil: blobs that the tenant holds, modules that compile and have the
-//! kernels, weights with content.
+//! What a registration must fulfil: blobs that the tenant holds, modules with known formats, weights with
+//! content.
 
 use std::io::Read;
 
@@ -8,10 +8,11 @@ use pappus_proto::limits::is_valid_name;
 use pappus_proto::{Code, v1};
 use pappus_shmem::{Judged, memfd};
 
-use super::records::{CodeInfo, FunctionModule, FunctionRecord, Hash, Variant, Weight};
-use super::registration::{Registry, plain_info, unknown, vanished};
+use super::records::{FunctionModule, FunctionRecord, Hash, Variant, Weight};
+use super::registration::{Registry, unknown};
+use super::target::DeviceClass;
 use super::{Refusal, Tenant, internal, refusal};
-use crate::limits::{MAX_MODULE_BYTES, MAX_VARIANTS, MAX_WEIGHT_BYTES};
+use crate::limits::{MAX_MODULE_BYTES, MAX_VARIANTS};
 
 /// Formats a variant can have.
 const FORMATS: [&str; 5] = ["wasm", "ptx", "cubin", "fatbin", "hsaco"];
@@ -81,56 +82,7 @@ impl Registry {
         Ok(checked)
     }
 
-    /// Compiles what the devices here can run, and says which kernels there are.
-    pub(super) fn inspect(
-        &self,
-        tenant: Tenant,
-        module: &str,
-        variants: &[Variant],
-    ) -> Result<Vec<v1::VariantInfo>, Refusal> {
-        let infos = variants.iter().map(|variant| {
-            let mut info = plain_info(variant);
-            if &*variant.format == "wasm" {
-                info.kernels = self.ensure_code(tenant, module, variant.sha256)?.kernels;
-            }
-            Ok(info)
-        });
-        infos.collect()
-    }
-
-    /// Machine code for a wasm variant: made once, by a process of its own.
-    fn ensure_code(&self, tenant: Tenant, module: &str, hash: Hash) -> Result<CodeInfo, Refusal> {
-        let made = || self.state.code_info(tenant, hash, self.fingerprint.borrow().as_deref()?);
-        if let Some(info) = made() {
-            return Ok(info);
-        }
-        let runtime = tokio::runtime::Handle::current();
-        let permit = runtime.block_on(self.compilations.acquire());
-        // Somebody else may have compiled it while this one waited.
-        if let Some(info) = made() {
-            return Ok(info);
-        }
-        let bytes = self.state.read_blob(tenant, hash).map_err(|e| internal("cannot read the module", e))?;
-        let compiled = self.compiler.compile(&bytes).map_err(|mut e| {
-            e.message = format!("module {module} (wasm): {}", e.message);
-            e
-        })?;
-        drop(permit);
-        let failed = |e: &dyn std::fmt::Display| internal("cannot store the machine code", e);
-        let code = compiled.code.reader().map_err(|e| failed(&e))?;
-        self.state
-            .put_code(tenant, hash, &compiled.fingerprint, code, &compiled.info)
-            .map_err(|e| failed(&e))?;
-        // The client may have gone meanwhile, and the module with it: its code must not stay alone.
-        let index = self.index();
-        if !index.tenant(tenant).is_some_and(|t| t.has_blob(hash)) {
-            self.state.remove_blob(tenant, hash);
-            return Err(vanished());
-        }
-        Ok(compiled.info)
-    }
-
-    /// The modules of a function in the blueprint's order, checked for the kernels it names.
+    /// The modules of a function in the blueprint's order.
     pub(super) fn check_modules(
         &self,
         tenant: Tenant,
@@ -138,7 +90,7 @@ impl Registry {
         given: &[v1::FunctionModule],
     ) -> Result<Box<[FunctionModule]>, Refusal> {
         let mut modules = Vec::with_capacity(blueprint.modules().len());
-        for (position, module) in blueprint.modules().iter().enumerate() {
+        for module in blueprint.modules() {
             let name = module.name.as_str();
             let at = |e: Refusal| Box::new(e.at(format!("module {name}")));
             let source = given.iter().find(|m| m.name == name).ok_or_else(|| {
@@ -152,21 +104,6 @@ impl Registry {
                     registered.ok_or_else(|| at(unknown("module", &source.registered)))?.variants.clone()
                 }
             };
-            let infos = self.inspect(tenant, name, &variants)?;
-            let Some(wasm) = infos.iter().find(|i| i.variant.as_ref().is_some_and(|v| v.format == "wasm"))
-            else {
-                let formats: Vec<_> = variants.iter().map(|v| &*v.format).collect();
-                let why = format!(
-                    "the device cpu needs its .wasm variant, but there is only {}",
-                    formats.join(", ")
-                );
-                return Err(at(refusal(Code::Unsupported, why)));
-            };
-            let mut needed = blueprint.kernels().iter().filter(|k| k.module == position);
-            if let Some(missing) = needed.find(|k| !wasm.kernels.contains(&k.symbol)) {
-                let why = format!("has no kernel `{}`; it has {}", missing.symbol, wasm.kernels.join(", "));
-                return Err(at(refusal(Code::InvalidArgument, why)));
-            }
             modules.push(FunctionModule { name: name.into(), variants: variants.into() });
         }
         Ok(modules.into())
@@ -198,12 +135,28 @@ impl Registry {
             Ok(Weight { name: name.as_str().into(), sha256: hash, bytes })
         });
         let weights = weights.collect::<Result<Box<[Weight]>, Refusal>>()?;
-        let total = weights.iter().fold(0u64, |sum, w| sum.saturating_add(w.bytes));
-        if total > MAX_WEIGHT_BYTES {
-            let why = format!("the weights have {total} bytes, a cpu worker can map {MAX_WEIGHT_BYTES}");
-            return Err(Box::new(refusal(Code::OutOfMemory, why).at("blueprint.weights")));
-        }
         Ok(weights)
+    }
+
+    /// Those of the classes on which the weights have room, at least one.
+    pub(super) fn with_room<'c>(
+        &self,
+        weights: &[Weight],
+        mut classes: Vec<&'c DeviceClass>,
+    ) -> Result<Vec<&'c DeviceClass>, Refusal> {
+        let total = weights.iter().fold(0u64, |sum, w| sum.saturating_add(w.bytes));
+        let most = classes.iter().map(|class| class.weights_bytes).max().unwrap_or(0);
+        classes.retain(|class| total <= class.weights_bytes);
+        match classes.is_empty() {
+            false => Ok(classes),
+            true => {
+                let why = format!(
+                    "the weights have {total} bytes, a device here has room for {most}: ask the operator for a \
+                     larger weights setting"
+                );
+                Err(Box::new(refusal(Code::OutOfMemory, why).at("blueprint.weights")))
+            }
+        }
     }
 
     /// A function's weights in one sealed memfd, as workers map them; none if it has none.

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pappus_proto::Code;
+use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::Got;
-use pappus_protocol::{FromWorker, ToWorker, control};
+use pappus_protocol::{FromWorker, Kind, ToWorker, control};
 use pappus_shmem::{Judged, memfd};
 
+use super::target::CodeTarget;
 use super::{Refusal, internal, refusal};
 use crate::device::process::{self, Role, Started, Target};
 use crate::limits::COMPILE_S;
@@ -46,7 +48,7 @@ impl Compiler {
             memfd::sealed("pappus-module", module).map_err(|e| internal("cannot hold the module", e))?;
         let mut worker = process::start(&self.program, Role::Compile, &self.target, None)
             .map_err(|e| internal("cannot start a compiling worker", e))?;
-        let outcome = converse(&mut worker, &module);
+        let outcome = converse(&mut worker, self.target.kind, &module);
         match outcome {
             Ok(Ok(compiled)) => Ok(compiled),
             Ok(Err(refused)) => Err(refused),
@@ -61,8 +63,16 @@ impl Compiler {
     }
 }
 
+fn fingerprint_for(kind: Kind, hello: &Hello) -> Result<String, String> {
+    let target = CodeTarget::greeted(hello)?;
+    match target.kind == kind {
+        true => Ok(target.fingerprint),
+        false => Err(format!("it compiles for {}", target.kind)),
+    }
+}
+
 /// The outer error means that the worker misbehaved or ended.
-fn converse(worker: &mut Started, module: &Judged) -> Result<Result<Compiled, Refusal>, String> {
+fn converse(worker: &mut Started, kind: Kind, module: &Judged) -> Result<Result<Compiled, Refusal>, String> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
     control::send(worker.control.as_fd(), JOB, &[module.as_fd()]).map_err(|e| text(&e))?;
     worker.outbox.push_to_worker(&ToWorker::Compile { job: JOB });
@@ -72,7 +82,7 @@ fn converse(worker: &mut Started, module: &Judged) -> Result<Result<Compiled, Re
     loop {
         while let Some(frame) = worker.inbox.frame().map_err(|e| text(&e))? {
             match FromWorker::decode(frame).map_err(|e| text(&e))? {
-                FromWorker::Hello(hello) => fingerprint = Some(super::loaded::checked_fingerprint(hello)?),
+                FromWorker::Hello(hello) => fingerprint = Some(fingerprint_for(kind, &hello)?),
                 FromWorker::Refused { job: JOB, fault } => {
                     return Ok(Err(refusal(Code::InvalidArgument, fault.message)));
                 }
@@ -80,8 +90,7 @@ fn converse(worker: &mut Started, module: &Judged) -> Result<Result<Compiled, Re
                     let fd = control::recv(&worker.control, JOB, 1).map_err(|e| text(&e))?.remove(0);
                     let code = memfd::judge_sealed(fd, MAX_CODE_BYTES).map_err(|e| text(&e))?;
                     let fingerprint = fingerprint.ok_or("it compiled before it said hello")?;
-                    let info =
-                        CodeInfo { kernels: module.kernels.into_iter().map(|kernel| kernel.name).collect() };
+                    let info = CodeInfo { kernels: module.kernels };
                     return Ok(Ok(Compiled { code, fingerprint, info }));
                 }
                 other => return Err(format!("it sent {other:?}")),

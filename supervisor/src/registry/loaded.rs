@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use pappus_blueprint::{Blueprint, CacheBounds, PlanCache};
-use pappus_protocol::from_worker::Hello;
+use pappus_protocol::Kind;
 use pappus_protocol::to_worker::{Install, WeightsForm};
 use pappus_shmem::{Judged, memfd};
 
 use super::records::FunctionRecord;
 use super::state::StateDir;
+use super::target::{CodeTarget, choose};
 use super::{Refusal, Tenant, internal};
 use crate::limits::{MAX_LOADED, MAX_PLAN_BYTES, MAX_PLANS};
 
@@ -34,6 +35,8 @@ pub struct Loaded {
     config: Vec<u8>,
     /// Weights packed into one sealed memfd; none if it has none.
     weights: Option<Judged>,
+    /// Kinds and architectures of devices that have its machine code.
+    runs_on: Vec<(Kind, String)>,
 }
 
 /// Descriptors that travel with an [`Install`], in its order.
@@ -56,16 +59,26 @@ impl Parts<'_> {
 }
 
 impl Loaded {
-    /// What a worker with this fingerprint must be told to install the function.
-    pub fn install(&self, state: &StateDir, fingerprint: &str) -> Result<(Install, Parts<'_>), Refusal> {
+    /// Whether devices of this kind and architecture can run it.
+    pub fn runs_on(&self, kind: Kind, arch: &str) -> bool {
+        self.runs_on.iter().any(|(one, its)| *one == kind && its == arch)
+    }
+
+    /// Whether workers with this target can run it.
+    pub fn supports(&self, target: &CodeTarget) -> bool {
+        self.runs_on(target.kind, &target.arch)
+    }
+
+    /// What a worker with this target must be told to install the function.
+    pub fn install(&self, state: &StateDir, target: &CodeTarget) -> Result<(Install, Parts<'_>), Refusal> {
         let config = memfd::sealed("pappus-config", &self.config)
             .map_err(|e| internal("cannot pass the configuration", e))?;
         let modules = self.record.modules.iter().map(|module| {
-            // The CPU device runs wasm; registration made sure that there is a variant.
-            let variant = module.variants.iter().find(|v| &*v.format == "wasm");
+            // Registration made sure that there is a variant.
+            let variant = choose(&module.variants, target.kind, &target.arch);
             let variant = variant.ok_or_else(|| internal("no variant for this device", &module.name))?;
             state
-                .open_code(self.owner, variant.sha256, fingerprint)
+                .open_code(self.owner, variant.sha256, &target.fingerprint)
                 .map_err(|e| internal("the machine code is missing; add the function again", e))
         });
         let modules = modules.collect::<Result<Vec<_>, _>>()?;
@@ -78,16 +91,17 @@ impl Loaded {
     }
 }
 
-/// A worker's greeting is a stranger's word: its fingerprint becomes part of a file name.
-pub fn checked_fingerprint(hello: Hello) -> Result<String, String> {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
-    if hello.version != pappus_protocol::header::VERSION {
-        return Err(format!("it is of another build (protocol {})", hello.version));
-    }
-    if hello.fingerprint.is_empty() || hello.fingerprint.len() > 64 || !hello.fingerprint.bytes().all(plain) {
-        return Err("its fingerprint is no plain word".to_owned());
-    }
-    Ok(hello.fingerprint)
+/// What [`LoadedCache::insert`] puts into memory.
+#[derive(Debug)]
+pub struct Parsed {
+    /// As parsed.
+    pub blueprint: Blueprint,
+    /// The configuration it was parsed from.
+    pub config: Vec<u8>,
+    /// Its weights, packed.
+    pub weights: Option<Judged>,
+    /// Kinds and architectures of devices that have its machine code.
+    pub runs_on: Vec<(Kind, String)>,
 }
 
 #[derive(Debug)]
@@ -115,14 +129,7 @@ impl LoadedCache {
     }
 
     /// Puts a function into memory; if it got there meanwhile, that one stays.
-    pub fn insert(
-        &self,
-        owner: Tenant,
-        record: Arc<FunctionRecord>,
-        blueprint: Blueprint,
-        config: Vec<u8>,
-        weights: Option<Judged>,
-    ) -> Arc<Loaded> {
+    pub fn insert(&self, owner: Tenant, record: Arc<FunctionRecord>, parsed: Parsed) -> Arc<Loaded> {
         let plans = {
             let mut all = self.plans.lock().unwrap_or_else(|e| e.into_inner());
             let bounds = CacheBounds { plans: MAX_PLANS, bytes: MAX_PLAN_BYTES };
@@ -141,10 +148,11 @@ impl LoadedCache {
             id: 1 + self.ids.fetch_add(1, Ordering::Relaxed),
             owner,
             weight_bytes: record.weights.iter().map(|w| w.bytes).collect(),
-            blueprint,
+            blueprint: parsed.blueprint,
             plans,
-            config,
-            weights,
+            config: parsed.config,
+            weights: parsed.weights,
+            runs_on: parsed.runs_on,
             record: record.clone(),
         });
         let used = AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed));

@@ -4,20 +4,27 @@
 //! - [`records`]: what a record holds.
 //! - [`index`]: all records in memory, and which blobs they need.
 //! - [`compile`]: one-shot compiling workers.
+//! - [`target`]: which compiled form of a module a device runs.
 //! - [`registration`]: adding and removing modules and functions.
 //! - `admission`: what a registration must fulfil.
+//! - `code`: machine code for the devices here.
+//! - [`layout`]: kernels and parameters against what a blueprint does with them.
 //! - [`loaded`]: functions ready to invoke: parsed, planned, with what a worker needs to install them.
 
 mod admission;
+mod code;
 pub mod compile;
 pub mod index;
+pub mod layout;
 pub mod loaded;
 pub mod records;
 pub mod registration;
 pub mod state;
+pub mod target;
 
 pub use loaded::{Loaded, LoadedCache};
 pub use registration::Registry;
+pub use target::{CodeTarget, DeviceClass};
 
 /// Owner and caller of functions: the peer's uid.
 pub type Tenant = u32;

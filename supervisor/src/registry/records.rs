@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use pappus_proto::v1;
+use pappus_protocol::from_worker::KernelInfo;
 use serde::{Deserialize, Serialize};
 
 /// SHA-256 of a blob.
@@ -84,6 +85,14 @@ pub struct Variant {
 }
 
 impl Variant {
+    /// Format and architecture, for messages.
+    pub fn label(&self) -> String {
+        match &*self.arch {
+            "" => self.format.to_string(),
+            arch => format!("{} {arch}", self.format),
+        }
+    }
+
     /// As clients see it.
     pub fn to_proto(&self) -> v1::Variant {
         v1::Variant {
@@ -161,8 +170,8 @@ impl FunctionRecord {
 /// What the compiler found in a module.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeInfo {
-    /// Kernels it offers.
-    pub kernels: Vec<String>,
+    /// Kernels it offers. Records of older builds have names only: they do not read, and are made anew.
+    pub kernels: Vec<KernelInfo>,
 }
 
 #[cfg(test)]

@@ -12,11 +12,11 @@ use pappus_blueprint::Blueprint;
 use pappus_proto::limits::is_valid_name;
 use pappus_proto::{Code, v1};
 
-use super::compile::Compiler;
 use super::index::Index;
-use super::loaded::{Loaded, LoadedCache};
+use super::loaded::{Loaded, LoadedCache, Parsed};
 use super::records::{FunctionRecord, Hash, ModuleRecord, Output, Variant};
 use super::state::{Kind, StateDir, StateError};
+use super::target::{CodeTarget, DeviceClass};
 use super::{Refusal, Tenant, internal, refusal};
 use crate::limits::{LIST_PAGE, MAX_COMPILATIONS, MAX_FUNCTIONS, MAX_MODULES, MAX_SIGNATURE_BYTES};
 
@@ -29,9 +29,10 @@ pub struct Registry {
     pub loaded: LoadedCache,
     /// Removed functions that calls still hold.
     leaving: Mutex<Vec<(Tenant, Arc<Loaded>)>>,
-    pub(super) compiler: Compiler,
-    /// What machine code must have been made for; known once a first worker said so.
-    pub(super) fingerprint: tokio::sync::watch::Receiver<Option<String>>,
+    /// Devices to make machine code for.
+    pub(super) classes: Vec<DeviceClass>,
+    /// What it must have been made for, as far as workers said so.
+    pub(super) targets: tokio::sync::watch::Receiver<Vec<CodeTarget>>,
     pub(super) compilations: Arc<tokio::sync::Semaphore>,
 }
 
@@ -50,8 +51,8 @@ impl Registry {
     /// Reads what is registered and removes what nothing needs.
     pub fn open(
         state: StateDir,
-        compiler: Compiler,
-        fingerprint: tokio::sync::watch::Receiver<Option<String>>,
+        classes: Vec<DeviceClass>,
+        targets: tokio::sync::watch::Receiver<Vec<CodeTarget>>,
     ) -> Result<Self, StateError> {
         let mut index = Index::default();
         for tenant in state.tenants()? {
@@ -65,8 +66,8 @@ impl Registry {
             index: Mutex::new(index),
             loaded: LoadedCache::default(),
             leaving: Mutex::default(),
-            compiler,
-            fingerprint,
+            classes,
+            targets,
             compilations: Arc::new(tokio::sync::Semaphore::new(MAX_COMPILATIONS)),
         })
     }
@@ -191,7 +192,10 @@ impl Registry {
         let config = self.read_config(tenant, config_hash)?;
         let blueprint = parse(&config)?;
         let modules = self.check_modules(tenant, &blueprint, &request.modules)?;
+        let classes = self.runnable(&modules)?;
         let weights = self.check_weights(tenant, &blueprint, &request.weights)?;
+        let classes = self.with_room(&weights, classes)?;
+        self.check_code(tenant, &blueprint, &modules, &classes)?;
         let buffers = blueprint.buffers();
         let inputs = blueprint.inputs().iter().map(|id| buffers[id.index()].name.as_str().into()).collect();
         let outputs = blueprint.outputs().iter().map(|id| &buffers[id.index()]).map(|buffer| Output {
@@ -291,17 +295,17 @@ impl Registry {
         let record = record.ok_or_else(|| unknown("function", name))?;
         let config = self.read_config(tenant, record.config)?;
         let blueprint = parse(&config)?;
-        // A new build of Pappus needs new machine code.
-        for module in &record.modules {
-            self.inspect(tenant, &module.name, &module.variants)?;
-        }
+        // A new build of Pappus needs new machine code, and the devices may be others than before.
+        let classes = self.with_room(&record.weights, self.runnable(&record.modules)?)?;
+        self.check_code(tenant, &blueprint, &record.modules, &classes)?;
+        let runs_on = classes.iter().map(|class| (class.kind, class.arch.clone())).collect();
         let weights = self.packed_weights(tenant, &record, &blueprint)?;
         let index = self.index();
         let current = index.tenant(tenant).and_then(|t| t.functions.get(name));
         match current {
             // Inserted under the lock: a function removed meanwhile must not come back.
             Some(current) if Arc::ptr_eq(current, &record) => {
-                Ok(self.loaded.insert(tenant, record.clone(), blueprint, config, weights))
+                Ok(self.loaded.insert(tenant, record.clone(), Parsed { blueprint, config, weights, runs_on }))
             }
             _ => Err(unknown("function", name)),
         }

@@ -1,6 +1,7 @@
 //! An `Invoke` becomes a call: names to positions, regions to checked ranges, sizes and words to a plan.
 //! Nothing of the client's memory is mapped; the few words that sizes depend on are read once.
 
+use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -100,7 +101,7 @@ pub fn prepare(
         0 => settings.default_deadline,
         ns => std::time::Duration::from_nanos(ns).min(settings.max_deadline),
     };
-    let device = place(&connection.server.devices, plan.pool_bytes)?;
+    let device = place(&able(&connection.server.devices, &function)?, plan.pool_bytes)?;
     let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
     let call = Call {
         domain: Domain { owner: function.owner, caller: connection.tenant },
@@ -150,6 +151,19 @@ fn match_names<'a, T>(
         }
     }
     Ok(found)
+}
+
+/// The devices that have machine code for the function; nearly always all of them.
+fn able<'d>(devices: &'d [Arc<Device>], function: &Loaded) -> Result<Cow<'d, [Arc<Device>]>, Refusal> {
+    let runs_on = |device: &Arc<Device>| function.runs_on(device.config.kind, &device.config.arch);
+    if devices.iter().all(runs_on) {
+        return Ok(Cow::Borrowed(devices));
+    }
+    let able: Vec<_> = devices.iter().filter(|device| runs_on(device)).cloned().collect();
+    match able.is_empty() {
+        false => Ok(Cow::Owned(able)),
+        true => Err(refusal(Code::Unsupported, "no device here has machine code for it: add it again")),
+    }
 }
 
 /// The least loaded device whose workers have the memory.

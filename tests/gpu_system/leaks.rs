@@ -4,10 +4,9 @@
 use pappus_client::{Client, Code, Invocation};
 use serde_json::Value;
 
-use crate::fixture::Supervisor;
-use crate::gpu::{Function, launch, long, once, word};
+use crate::functions::{Function, launch, long, on_gpu, once, word};
+use crate::kit::as_stranger;
 use crate::kit::{self, absolute, ptr};
-use crate::tenants::as_stranger;
 
 const PATTERN: u32 = 0x5e5e_5e5e;
 const POOL_BYTES: u64 = 256 << 10;
@@ -91,7 +90,7 @@ fn find(client: &mut Client, place: &Place) -> (u64, bool) {
 /// The user's own things are found where calls share a worker; a stranger finds nothing, and neither do they
 /// after the stranger.
 fn check(settings: &str, between: impl Fn(&mut Client)) {
-    let supervisor = Supervisor::on_gpu(settings);
+    let supervisor = on_gpu(settings);
     let mut own = supervisor.client();
     add(&mut own);
     let mut stranger = as_stranger(|| supervisor.client());
@@ -113,19 +112,19 @@ fn check(settings: &str, between: impl Fn(&mut Client)) {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
 fn users_who_take_turns_in_one_worker_slot_find_nothing() {
     check("workers=1,lanes=4,memory=12GiB", |_| ());
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
 fn users_with_workers_of_their_own_find_nothing() {
     check("workers=2,lanes=4,memory=16GiB", |_| ());
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
 fn users_find_nothing_after_a_fault_and_after_a_deadline() {
     check("workers=1,lanes=4,memory=12GiB", |client| {
         add_once(client, "trap", &[]);
@@ -149,9 +148,9 @@ fn add_once(client: &mut Client, kernel: &str, args: &[Value]) {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
 fn calls_of_one_user_find_nothing_where_calls_are_scrubbed() {
-    let supervisor = Supervisor::on_gpu("workers=1,lanes=4,memory=12GiB,scrub=call");
+    let supervisor = on_gpu("workers=1,lanes=4,memory=12GiB,scrub=call");
     let mut client = supervisor.client();
     add(&mut client);
     for place in places() {

@@ -6,7 +6,7 @@ use pappus_kernels::reference::{linalg, mlops, module, vision};
 use pappus_kernels::{cfg, configs};
 
 use crate::fixture::Supervisor;
-use crate::gpu::add_library;
+use crate::functions::{add_library, on_gpu};
 
 /// Calls before a graph is made, while it is, and after.
 const CALLS: usize = 6;
@@ -47,7 +47,7 @@ fn gives(client: &mut Client, name: &str, inputs: &[(&str, Vec<u8>)], outputs: &
 }
 
 fn with_library() -> (Supervisor, Client) {
-    let supervisor = Supervisor::on_gpu("workers=1,lanes=4,memory=8GiB");
+    let supervisor = on_gpu("workers=1,lanes=4,memory=8GiB");
     let mut client = supervisor.client();
     for (name, _) in configs::CONFIGS {
         let ones = from_elements(&[1.0f32; 1000]);
@@ -58,7 +58,7 @@ fn with_library() -> (Supervisor, Client) {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
 fn module_linalg() {
     let (_supervisor, mut client) = with_library();
     let shape @ (m, n, k) = (96, 64, 50);
@@ -100,7 +100,7 @@ fn module_linalg() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
 fn module_mlops() {
     let (_supervisor, mut client) = with_library();
     for n in [2u64, 15, 33, 128] {
@@ -129,7 +129,7 @@ fn module_mlops() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
 fn modules_vision_and_module() {
     let (_supervisor, mut client) = with_library();
     let (width, height) = (100, 70);

@@ -5,9 +5,17 @@ use std::collections::BTreeSet;
 use pappus_client::{Blob, Client, Invocation, v1};
 use serde_json::{Value, json};
 
+use crate::fixture::Supervisor;
 use crate::kit::{absolute, ptr};
 
 const PROBES: &[u8] = include_bytes!("../../worker/tests/probes/probes.ptx");
+
+/// A supervisor with the GPU that `PAPPUS_TEST_DEVICE` names, or the first one, with these settings, and with
+/// stacks for the probes of local memory.
+pub(crate) fn on_gpu(settings: &str) -> Supervisor {
+    let device = std::env::var("PAPPUS_TEST_DEVICE").unwrap_or_else(|_| "cuda:0".to_owned());
+    Supervisor::with(&["--device", &format!("{device}:{settings},stack=2GiB")])
+}
 
 /// A blueprint over the probes.
 #[derive(Default)]

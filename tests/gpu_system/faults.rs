@@ -7,9 +7,9 @@ use pappus_client::{Client, Code, Invocation};
 use serde_json::Value;
 
 use crate::fixture::Supervisor;
-use crate::gpu::{Function, add_copy, copied, copy_of, long, once};
+use crate::functions::{Function, add_copy, copied, copy_of, long, on_gpu, once};
+use crate::kit::as_stranger;
 use crate::kit::{self, absolute, ptr};
-use crate::tenants::as_stranger;
 
 const LANES: u8 = 8;
 const SETTINGS: &str = "workers=2,lanes=8,memory=16GiB";
@@ -64,9 +64,9 @@ impl Neighbours {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
 fn the_guilty_kernel_is_named_and_neighbours_get_their_results() {
-    let supervisor = Supervisor::on_gpu(SETTINGS);
+    let supervisor = on_gpu(SETTINGS);
     let mut neighbours = Neighbours::of(&supervisor);
     let mut client = supervisor.client();
     let cases: [(&str, &[Value]); 5] = [
@@ -89,9 +89,9 @@ fn the_guilty_kernel_is_named_and_neighbours_get_their_results() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
 fn what_never_ends_is_ended_by_its_deadline() {
-    let supervisor = Supervisor::on_gpu(SETTINGS);
+    let supervisor = on_gpu(SETTINGS);
     let mut neighbours = Neighbours::of(&supervisor);
     let mut client = supervisor.client();
     add_guilty(&mut client, "endless", "endless", &[ptr("flag")]);
@@ -114,9 +114,9 @@ fn what_never_ends_is_ended_by_its_deadline() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
 fn a_killed_worker_loses_no_call() {
-    let supervisor = Supervisor::on_gpu(SETTINGS);
+    let supervisor = on_gpu(SETTINGS);
     let mut neighbours = Neighbours::of(&supervisor);
     neighbours.send();
     neighbours.are_right();
@@ -131,9 +131,9 @@ fn a_killed_worker_loses_no_call() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
 fn heaps_and_floods_give_nothing() {
-    let supervisor = Supervisor::on_gpu(SETTINGS);
+    let supervisor = on_gpu(SETTINGS);
     let mut client = supervisor.client();
     let steps = [once("heap_malloc", &[ptr("out")])];
     let function = Function {
@@ -151,9 +151,9 @@ fn heaps_and_floods_give_nothing() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
 fn arenas_closed_under_a_call_hurt_nobody() {
-    let supervisor = Supervisor::on_gpu(SETTINGS);
+    let supervisor = on_gpu(SETTINGS);
     let mut neighbours = Neighbours::of(&supervisor);
     let mut client = supervisor.client();
     add_copy(&mut client, "slow", 50_000_000);
@@ -176,9 +176,9 @@ fn arenas_closed_under_a_call_hurt_nobody() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
 fn a_function_beyond_a_lease_has_the_device_to_itself() {
-    let supervisor = Supervisor::on_gpu("workers=2,lanes=8,memory=24GiB");
+    let supervisor = on_gpu("workers=2,lanes=8,memory=24GiB");
     let mut neighbours = Neighbours::of(&supervisor);
     let mut client = supervisor.client();
     neighbours.send();

@@ -1,0 +1,61 @@
+//! Launches as far as a blueprint tells them without sizes: what a module's kernels are checked against.
+
+use crate::blueprint::{Blueprint, Item, Step, place_of_step};
+use crate::plan::ParamKind;
+
+/// A launch, before any size is known.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch<'a> {
+    /// An index into [`Blueprint::kernels`].
+    pub kernel: usize,
+    /// Threads of a block, where all of its dimensions are constants.
+    pub block_threads: Option<u64>,
+    blueprint: &'a Blueprint,
+    step: usize,
+    items: &'a [Item],
+}
+
+/// A parameter, before its value is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PassedParam {
+    /// What it is.
+    pub kind: ParamKind,
+    /// Its bytes.
+    pub bytes: u32,
+    /// Its alignment.
+    pub align: u32,
+}
+
+impl Launch<'_> {
+    /// Its parameters, in order.
+    pub fn params(&self) -> impl Iterator<Item = PassedParam> + '_ {
+        self.items.iter().filter_map(|item| match *item {
+            Item::Param { kind, bytes, align } => Some(PassedParam { kind, bytes, align }),
+            Item::Field { .. } => None,
+        })
+    }
+
+    /// Where it is written.
+    pub fn place(&self) -> String {
+        format!("{}.ExecKernel", place_of_step(&self.blueprint.steps, self.step))
+    }
+}
+
+impl Blueprint {
+    /// Every launch that is written, in order; one in a `Repeat` once.
+    pub fn launches(&self) -> impl Iterator<Item = Launch<'_>> {
+        self.steps.iter().enumerate().filter_map(|(step, written)| {
+            let Step::Launch { kernel, dims, list } = *written else { return None };
+            let range = self.lists[list as usize].clone();
+            let block = dims[3..6].iter().map(|&dim| self.sizes.constant(dim));
+            Some(Launch {
+                kernel: kernel as usize,
+                // Each was checked to be small.
+                block_threads: block.product(),
+                blueprint: self,
+                step,
+                items: &self.items[range.start as usize..range.end as usize],
+            })
+        })
+    }
+}

@@ -1,0 +1,280 @@
+//! A device ready to use: a request, completed by what a survey found.
+
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use pappus_protocol::Kind;
+use pappus_protocol::from_worker::{FoundDevice, Survey};
+
+use super::request::{DeviceRequest, Selector, Turns};
+use super::{ConfigError, given_twice};
+use crate::limits;
+
+/// One device: its name and what Pappus may use of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceConfig {
+    /// Such as `cpu` or `cuda:0`.
+    pub name: String,
+    /// What runs it.
+    pub kind: Kind,
+    /// The UUID of a GPU; empty for the CPU.
+    pub uuid: String,
+    /// The architecture of a GPU, such as `sm_90`; empty for the CPU.
+    pub arch: String,
+    /// The driver's version; empty for the CPU.
+    pub driver: String,
+    /// What people call it, such as `NVIDIA H200`.
+    pub description: String,
+    /// The host's memory node that it is attached to.
+    pub numa_node: Option<u32>,
+    /// Worker processes.
+    pub workers: usize,
+    /// Concurrent calls of one worker.
+    pub lanes: u32,
+    /// Initialised processes kept ready to take a worker's place.
+    pub standbys: usize,
+    /// Workers that one domain may have.
+    pub workers_per_domain: usize,
+    /// Device memory for everything, in bytes.
+    pub memory_bytes: u64,
+    /// Of it, what weights may take.
+    pub weights_bytes: u64,
+    /// Of it, what the driver may take for the stacks of one worker's kernels.
+    pub stack_bytes: u64,
+    /// Workers submit by turns.
+    pub turns: bool,
+    /// How long a turn lasts while others wait.
+    pub quantum: Duration,
+    /// On-chip state is cleared between any two calls.
+    pub scrub_calls: bool,
+}
+
+/// Leases of cpu workers are whole wasm pages.
+const CPU_GRANULARITY: u64 = 64 << 10;
+/// Leases on GPUs are whole pages of the driver.
+const GPU_GRANULARITY: u64 = 2 << 20;
+/// What a process takes of a GPU's memory before any lease, until workers say what it really is.
+const CONTEXT_BYTES: u64 = 600 << 20;
+/// The smallest lease on a GPU.
+const MIN_GPU_LEASE_BYTES: u64 = 64 << 20;
+const DEFAULT_QUANTUM: Duration = Duration::from_millis(5);
+const GIB: u64 = 1 << 30;
+
+fn iec(bytes: u64) -> impl std::fmt::Display {
+    ByteSize::b(bytes).display().iec()
+}
+
+impl DeviceConfig {
+    /// Device memory of one worker in bytes. On a GPU a first estimate, before workers said what their
+    /// contexts take.
+    pub fn lease_bytes(&self) -> u64 {
+        match self.kind {
+            Kind::Cpu => self.memory_bytes / self.workers as u64 / CPU_GRANULARITY * CPU_GRANULARITY,
+            Kind::Cuda => {
+                let workers = self.workers as u64;
+                let standbys = self.standbys as u64;
+                let contexts = (workers + standbys) * CONTEXT_BYTES;
+                let others = self
+                    .weights_bytes
+                    .saturating_add(contexts)
+                    .saturating_add(workers.saturating_mul(self.stack_bytes));
+                // One share more than workers, so that a standby can get its lease before the memory
+                // of the process it replaces is free.
+                let shares = workers + standbys.min(1);
+                self.memory_bytes.saturating_sub(others) / shares / GPU_GRANULARITY * GPU_GRANULARITY
+            }
+        }
+    }
+
+    fn cpu(request: &DeviceRequest) -> Result<Self, ConfigError> {
+        let workers = request.workers.unwrap_or(2);
+        let device = Self {
+            name: "cpu".to_owned(),
+            kind: Kind::Cpu,
+            uuid: String::new(),
+            arch: String::new(),
+            driver: String::new(),
+            description: "the built-in device for wasm".to_owned(),
+            numa_node: None,
+            workers,
+            lanes: 1,
+            standbys: request.standbys.unwrap_or(0),
+            workers_per_domain: workers,
+            memory_bytes: request.memory_bytes.unwrap_or(512 << 20),
+            weights_bytes: 0,
+            stack_bytes: 0,
+            turns: request.turns == Some(Turns::On),
+            quantum: request.quantum.unwrap_or(DEFAULT_QUANTUM),
+            scrub_calls: false,
+        };
+        let lease = device.lease_bytes();
+        if !(CPU_GRANULARITY..=limits::MAX_CPU_LEASE_BYTES).contains(&lease) {
+            return Err(request.bad(format!(
+                "memory / workers is {}, but a cpu worker can use 64KiB to {}: change one of them",
+                iec(lease),
+                iec(limits::MAX_CPU_LEASE_BYTES)
+            )));
+        }
+        device.check_standbys(request)
+    }
+
+    fn gpu(request: &DeviceRequest, survey: &Survey, found: &FoundDevice) -> Result<Self, ConfigError> {
+        let name = name_of(found);
+        let memory_bytes = request.memory_bytes.unwrap_or_else(|| default_memory(found.free_bytes));
+        if memory_bytes > found.memory_bytes {
+            let (asked, there) = (iec(memory_bytes), iec(found.memory_bytes));
+            return Err(request.bad(format!("memory is {asked}, but {name} has {there}: ask for less")));
+        }
+        let workers = request.workers.unwrap_or(4);
+        let turns = match request.turns.unwrap_or(Turns::Auto) {
+            Turns::Auto => workers > 1 && !survey.shared,
+            Turns::On => true,
+            Turns::Off => false,
+        };
+        let scrub_calls = request.scrub_calls.unwrap_or(false);
+        if scrub_calls && survey.shared {
+            return Err(request.bad(
+                "scrub=call does not work under MPS, which lets other processes keep processors busy \
+                 meanwhile: stop the MPS daemon or use scrub=switch",
+            ));
+        }
+        let device = Self {
+            kind: Kind::Cuda,
+            uuid: found.uuid.clone(),
+            arch: found.arch.clone(),
+            driver: survey.driver.clone(),
+            description: found.name.clone(),
+            numa_node: found.numa_node,
+            workers,
+            lanes: request.lanes.unwrap_or(8),
+            standbys: request.standbys.unwrap_or(1),
+            workers_per_domain: if turns { 1 } else { workers },
+            memory_bytes,
+            weights_bytes: request.weights_bytes.unwrap_or(memory_bytes / 4),
+            // Small devices keep most of their memory for calls.
+            stack_bytes: request.stack_bytes.unwrap_or(GIB.min(memory_bytes / 16)),
+            turns,
+            quantum: request.quantum.unwrap_or(DEFAULT_QUANTUM),
+            scrub_calls,
+            name,
+        };
+        device.check_lease(request)?.check_standbys(request)
+    }
+
+    fn check_lease(self, request: &DeviceRequest) -> Result<Self, ConfigError> {
+        match self.lease_bytes() {
+            MIN_GPU_LEASE_BYTES.. => Ok(self),
+            lease => Err(request.bad(format!(
+                "of memory={} on {}, weights take {}, the contexts of {} workers and {} standbys about {}, stacks \
+                 {} for each worker; that leaves {} for the calls of one worker, expected at least {}: more \
+                 memory, or less of workers, standbys, weights or stack",
+                iec(self.memory_bytes),
+                self.name,
+                iec(self.weights_bytes),
+                self.workers,
+                self.standbys,
+                iec((self.workers + self.standbys) as u64 * CONTEXT_BYTES),
+                iec(self.stack_bytes),
+                iec(lease),
+                iec(MIN_GPU_LEASE_BYTES),
+            ))),
+        }
+    }
+
+    /// The number of workers may be a default.
+    fn check_standbys(self, request: &DeviceRequest) -> Result<Self, ConfigError> {
+        match self.standbys > self.workers {
+            true => {
+                Err(request.bad(format!("standbys must be 0 to {} (workers), e.g. standbys=1", self.workers)))
+            }
+            false => Ok(self),
+        }
+    }
+}
+
+/// Nine tenths of what is free, in whole GiB where there is that much.
+fn default_memory(free_bytes: u64) -> u64 {
+    let share = free_bytes / 10 * 9;
+    match share {
+        GIB.. => share / GIB * GIB,
+        _ => share / GPU_GRANULARITY * GPU_GRANULARITY,
+    }
+}
+
+/// A slice keeps its UUID as its name, since positions count whole GPUs.
+pub(crate) fn name_of(found: &FoundDevice) -> String {
+    match found.uuid.starts_with("MIG-") {
+        true => format!("cuda:{}", found.uuid),
+        false => format!("cuda:{}", found.index),
+    }
+}
+
+/// What a survey found, for people: `cuda:0 NVIDIA H200 GPU-…`.
+fn listed(survey: &Survey) -> String {
+    let mut there: Vec<_> =
+        survey.devices.iter().map(|d| format!("{} {} {}", name_of(d), d.name, d.uuid)).collect();
+    there.dedup();
+    let (is, s) = if there.len() == 1 { ("is", "") } else { ("are", "s") };
+    format!("there {is} {} GPU{s}: {}", there.len(), there.join(", "))
+}
+
+/// The devices that were asked for, with what a survey of the GPUs found where one is among them.
+pub fn resolve(requests: &[DeviceRequest], survey: &Survey) -> Result<Vec<DeviceConfig>, ConfigError> {
+    let mut devices: Vec<DeviceConfig> = Vec::new();
+    for request in requests {
+        for device in resolve_one(request, survey)? {
+            if devices.iter().any(|other| other.name == device.name) {
+                return Err(given_twice(&device.name));
+            }
+            devices.push(device);
+        }
+    }
+    Ok(devices)
+}
+
+fn resolve_one(request: &DeviceRequest, survey: &Survey) -> Result<Vec<DeviceConfig>, ConfigError> {
+    let is_slice = |found: &FoundDevice| found.uuid.starts_with("MIG-");
+    let found: Vec<&FoundDevice> = match &request.selector {
+        Selector::Cpu => return Ok(vec![DeviceConfig::cpu(request)?]),
+        // Slices that were surveyed on their own are asked for by name.
+        Selector::AllGpus => survey.devices.iter().filter(|d| !is_slice(d)).collect(),
+        Selector::Gpu(index) => survey.devices.iter().filter(|d| !is_slice(d) && d.index == *index).collect(),
+        Selector::GpuUuid(uuid) => {
+            let begins = |d: &&FoundDevice| d.uuid.to_lowercase().starts_with(&uuid.to_lowercase());
+            survey.devices.iter().filter(begins).collect()
+        }
+        Selector::MigUuid(uuid) => survey.devices.iter().filter(|d| d.uuid == *uuid).collect(),
+    };
+    match (&request.selector, found.len()) {
+        (_, 0) => Err(ConfigError::Device {
+            name: request.selector.to_string(),
+            why: if survey.devices.is_empty() { "there is no GPU".to_owned() } else { listed(survey) },
+        }),
+        (Selector::GpuUuid(_), 2..) => Err(ConfigError::Device {
+            name: request.selector.to_string(),
+            why: format!("several UUIDs begin so; {}", listed(survey)),
+        }),
+        _ => found.into_iter().map(|found| DeviceConfig::gpu(request, survey, found)).collect(),
+    }
+}
+
+/// What is taken where nothing is asked for: every GPU that is large enough, else the CPU. Also says, for
+/// the log, which GPUs were left out and why.
+pub fn default_devices(survey: &Survey) -> Result<(Vec<DeviceConfig>, Vec<ConfigError>), ConfigError> {
+    let request = DeviceRequest::plain(Selector::AllGpus, "cuda:all");
+    let (mut devices, mut left_out) = (Vec::new(), Vec::new());
+    for found in &survey.devices {
+        match DeviceConfig::gpu(&request, survey, found) {
+            Ok(device) => devices.push(device),
+            Err(why) => left_out.push(why),
+        }
+    }
+    if devices.is_empty() {
+        devices.push(DeviceConfig::cpu(&DeviceRequest::plain(Selector::Cpu, "cpu"))?);
+    }
+    Ok((devices, left_out))
+}
+
+#[cfg(test)]
+#[path = "device_tests.rs"]
+mod tests;

@@ -1,0 +1,131 @@
+//! What devices become of requests and surveys.
+
+use super::*;
+
+fn gpu(index: u32) -> FoundDevice {
+    FoundDevice {
+        index,
+        name: "NVIDIA H200".into(),
+        uuid: format!("GPU-{index}0{index}"),
+        arch: "sm_90".into(),
+        memory_bytes: 141 * GIB,
+        free_bytes: 140 * GIB,
+        numa_node: Some(index),
+    }
+}
+
+fn two() -> Survey {
+    Survey { driver: "570.1".into(), shared: false, devices: vec![gpu(0), gpu(1)] }
+}
+
+fn take(requests: &[&str], survey: &Survey) -> Result<Vec<DeviceConfig>, String> {
+    let requests: Vec<DeviceRequest> = requests.iter().map(|text| text.parse().unwrap()).collect();
+    resolve(&requests, survey).map_err(|e| e.to_string())
+}
+
+fn one(request: &str) -> DeviceConfig {
+    take(&[request], &two()).unwrap().remove(0)
+}
+
+#[test]
+fn what_is_not_said_follows_from_the_device() {
+    let device = one("cuda:1");
+    assert_eq!(
+        (device.name.as_str(), device.uuid.as_str(), device.numa_node),
+        ("cuda:1", "GPU-101", Some(1))
+    );
+    assert_eq!((device.arch.as_str(), device.driver.as_str()), ("sm_90", "570.1"));
+    assert_eq!((device.workers, device.lanes, device.standbys), (4, 8, 1));
+    assert_eq!((device.memory_bytes, device.weights_bytes), (126 * GIB, 126 * GIB / 4));
+    assert_eq!((device.stack_bytes, device.scrub_calls), (GIB, false));
+    assert_eq!((device.turns, device.workers_per_domain), (true, 1));
+    assert_eq!(device.quantum, Duration::from_millis(5));
+}
+
+#[test]
+fn turns_are_for_several_workers_that_cannot_overlap() {
+    assert!(!one("cuda:0:workers=1").turns);
+    let off = one("cuda:0:turns=off");
+    assert!(!off.turns && off.workers_per_domain == 4);
+    assert!(one("cuda:0:workers=1,turns=on").turns);
+    let mps = Survey { shared: true, ..two() };
+    assert!(!take(&["cuda:0"], &mps).unwrap()[0].turns);
+    assert!(take(&["cuda:0:scrub=call"], &mps).unwrap_err().contains("MPS"));
+    assert!(one("cuda:0:scrub=call").scrub_calls);
+}
+
+#[test]
+fn a_lease_is_what_contexts_stacks_and_weights_leave() {
+    let device = one("cuda:0:workers=4,memory=100GiB,standbys=1,weights=20GiB,stack=1GiB");
+    let rest = 80 * GIB - 5 * (600 << 20) - 4 * GIB;
+    assert_eq!(device.lease_bytes(), rest / 5 / (2 << 20) * (2 << 20));
+    let without = one("cuda:0:workers=4,memory=100GiB,standbys=0,weights=20GiB,stack=1GiB");
+    assert!(without.lease_bytes() > device.lease_bytes());
+    let why = take(&["cuda:0:memory=4GiB"], &two()).unwrap_err();
+    for words in ["memory=4.0 GiB on cuda:0", "of 4 workers and 1 standbys", "expected at least 64.0 MiB"] {
+        assert!(why.contains(words), "{why}");
+    }
+    let why = take(&["cuda:0:memory=200GiB"], &two()).unwrap_err();
+    assert!(why.contains("cuda:0 has 141.0 GiB"), "{why}");
+}
+
+#[test]
+fn a_gpu_is_found_by_position_by_uuid_and_with_all() {
+    let names = |requests: &[&str]| -> Vec<String> {
+        take(requests, &two()).unwrap().into_iter().map(|d| d.name).collect()
+    };
+    assert_eq!(names(&["cuda:gpu-101".replace("gpu", "GPU").as_str()]), ["cuda:1"]);
+    assert_eq!(names(&["cuda:GPU-1"]), ["cuda:1"]);
+    assert_eq!(names(&["cuda:all:workers=2", "cpu"]), ["cuda:0", "cuda:1", "cpu"]);
+    for (requests, words) in [
+        (&["cuda:3"][..], "cuda:3: there are 2 GPUs: cuda:0 NVIDIA H200 GPU-000, cuda:1 NVIDIA H200 GPU-101"),
+        (&["cuda:GPU-9"], "cuda:GPU-9: there are 2 GPUs"),
+        (&["cuda:GPU-"], "several UUIDs begin so"),
+        (&["cuda:1", "cuda:GPU-1"], "given twice"),
+        (&["cuda:all", "cuda:0"], "given twice"),
+    ] {
+        let why = take(requests, &two()).unwrap_err();
+        assert!(why.contains(words), "{why}");
+    }
+    let none = take(&["cuda:0"], &Survey::default()).unwrap_err();
+    assert!(none.contains("there is no GPU"), "{none}");
+}
+
+#[test]
+fn a_slice_keeps_its_uuid_as_its_name() {
+    let slice = FoundDevice { uuid: "MIG-7".into(), memory_bytes: 18 * GIB, free_bytes: 17 * GIB, ..gpu(0) };
+    let survey = Survey { devices: vec![gpu(0), slice], ..two() };
+    let devices = take(&["cuda:MIG-7", "cuda:0"], &survey).unwrap();
+    assert_eq!((devices[0].name.as_str(), devices[0].uuid.as_str()), ("cuda:MIG-7", "MIG-7"));
+    assert_eq!((devices[1].name.as_str(), devices[1].memory_bytes), ("cuda:0", 126 * GIB));
+    assert!(take(&["cuda:MIG-8"], &survey).unwrap_err().contains("cuda:MIG-8"));
+}
+
+#[test]
+fn nothing_asked_for_means_all_gpus_or_the_cpu() {
+    let names = |survey: &Survey| -> (Vec<String>, usize) {
+        let (devices, left_out) = default_devices(survey).unwrap();
+        (devices.into_iter().map(|d| d.name).collect(), left_out.len())
+    };
+    assert_eq!(names(&two()), (vec!["cuda:0".into(), "cuda:1".into()], 0));
+    assert_eq!(names(&Survey::default()), (vec!["cpu".into()], 0));
+    let small = FoundDevice { memory_bytes: 2 * GIB, free_bytes: GIB, ..gpu(1) };
+    assert_eq!(names(&Survey { devices: vec![gpu(0), small.clone()], ..two() }), (vec!["cuda:0".into()], 1));
+    assert_eq!(names(&Survey { devices: vec![small], ..two() }), (vec!["cpu".into()], 1));
+}
+
+#[test]
+fn a_cpu_divides_its_memory() {
+    let cpu = one("cpu:workers=3,memory=96MiB,standbys=3,turns=on,quantum=1ms");
+    assert_eq!((cpu.lease_bytes(), cpu.lanes, cpu.workers_per_domain), (32 << 20, 1, 3));
+    assert!(cpu.turns && cpu.quantum == Duration::from_millis(1) && cpu.standbys == 3);
+    assert!(!one("cpu").turns);
+    for (text, words) in [
+        ("cpu:workers=1,memory=64GiB", "memory / workers is 64.0 GiB"),
+        ("cpu:workers=2,memory=1KiB", "memory / workers is 0 B"),
+        ("cpu:standbys=3", "standbys must be 0 to 2"),
+    ] {
+        let why = take(&[text], &two()).unwrap_err();
+        assert!(why.contains(words), "{why}");
+    }
+}

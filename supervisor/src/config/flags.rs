@@ -1,0 +1,88 @@
+//! The configuration as typed: flags, and a TOML file with the same names.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use serde::Deserialize;
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "pappus-supervisor",
+    version,
+    about = "Runs functions made of nothing but GPU kernels, for untrusted tenants.",
+    long_about = "Runs functions made of nothing but GPU kernels, for untrusted tenants.\n\n\
+        One supervisor per machine: clients talk to its Unix socket, it feeds isolated worker\n\
+        processes. Registered functions survive restarts in the state directory.",
+    after_help = "Examples:\n  \
+        pappus-supervisor --socket /run/pappus.sock --state-dir /var/lib/pappus \\\n      \
+            --device cpu:workers=2,memory=256MiB\n  \
+        pappus-supervisor --socket /run/pappus.sock --state-dir /var/lib/pappus \\\n      \
+            --device cuda:0:workers=4,lanes=8,memory=100GiB --device cpu\n  \
+        pappus-supervisor --config /etc/pappus.toml\n  \
+        pappus-supervisor --list-devices\n\n\
+        Devices: cpu, cuda:N (a GPU by its position on the bus), cuda:GPU-UUID, cuda:MIG-UUID, cuda:all.\n\
+        Settings of a device: workers, memory, standbys, turns, quantum; of GPUs also lanes, weights, stack,\n\
+        scrub. docs/operations.md has their defaults.\n\n\
+        Signals: SIGTERM and SIGINT finish what was accepted, then exit; a second one exits at once.\n\
+        Exit codes: 0 drained, 1 failed, 2 usage."
+)]
+pub struct Flags {
+    /// Unix socket to listen on.
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Socket for drain and settings, mode 0600 [default: the socket's path + ".admin"].
+    #[arg(long, value_name = "PATH")]
+    pub admin_socket: Option<PathBuf>,
+    /// Directory for registered functions.
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// A device and its settings, may be repeated, e.g. cpu:workers=2,memory=256MiB or
+    /// cuda:0:workers=4,lanes=8 [default: every GPU there is, else cpu].
+    #[arg(long, value_name = "DEVICE[:KEY=VALUE,...]")]
+    pub device: Vec<String>,
+    /// Print the devices that Pappus finds here, and exit.
+    #[arg(long)]
+    pub list_devices: bool,
+    /// With --list-devices: as one JSON object.
+    #[arg(long, requires = "list_devices")]
+    pub json: bool,
+    /// Address for Prometheus metrics (off unless given).
+    #[arg(long, value_name = "IP:PORT")]
+    pub metrics: Option<String>,
+    /// TOML file with the same names as these flags.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Most invocations that may wait on one device.
+    #[arg(long, value_name = "N")]
+    pub queue_calls: Option<u64>,
+    /// Most inline bytes that may wait on one device.
+    #[arg(long, value_name = "SIZE")]
+    pub queue_bytes: Option<String>,
+    /// Deadline of invocations that name none.
+    #[arg(long, value_name = "DURATION")]
+    pub default_deadline: Option<String>,
+    /// Longest deadline an invocation may ask for.
+    #[arg(long, value_name = "DURATION")]
+    pub max_deadline: Option<String>,
+    /// How long idle workers spin before they block, in microseconds.
+    #[arg(long, value_name = "N")]
+    pub poll_us: Option<u32>,
+}
+
+/// The configuration file: the flags' names, nothing else.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) socket: Option<PathBuf>,
+    pub(super) admin_socket: Option<PathBuf>,
+    pub(super) state_dir: Option<PathBuf>,
+    #[serde(default)]
+    pub(super) device: Vec<String>,
+    pub(super) metrics: Option<String>,
+    pub(super) queue_calls: Option<u64>,
+    pub(super) queue_bytes: Option<String>,
+    pub(super) default_deadline: Option<String>,
+    pub(super) max_deadline: Option<String>,
+    pub(super) poll_us: Option<u32>,
+}

@@ -1,0 +1,275 @@
+//! A `--device` as typed: which device, and the settings that were given.
+//!
+//! ```text
+//! cpu[:KEY=VALUE,…]    cuda:0[:KEY=VALUE,…]    cuda:GPU-…[:…]    cuda:MIG-…[:…]    cuda:all[:…]
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::{ConfigError, bad, duration, size};
+use crate::limits;
+
+/// Which device is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// The built-in device.
+    Cpu,
+    /// Every NVIDIA GPU there is.
+    AllGpus,
+    /// A GPU by its position on the bus.
+    Gpu(u32),
+    /// A GPU by its UUID, `GPU-…`, or the beginning of it.
+    GpuUuid(String),
+    /// A slice of a GPU by its UUID, `MIG-…`.
+    MigUuid(String),
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::AllGpus => f.write_str("cuda:all"),
+            Self::Gpu(index) => write!(f, "cuda:{index}"),
+            Self::GpuUuid(uuid) | Self::MigUuid(uuid) => write!(f, "cuda:{uuid}"),
+        }
+    }
+}
+
+/// Whether workers submit by turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turns {
+    /// Where there are several workers that cannot share the device at the same time.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// A device as asked for; what was not given is decided once the device is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceRequest {
+    /// Which.
+    pub selector: Selector,
+    /// As typed, for messages.
+    pub text: String,
+    pub(super) workers: Option<usize>,
+    pub(super) lanes: Option<u32>,
+    pub(super) memory_bytes: Option<u64>,
+    pub(super) standbys: Option<usize>,
+    pub(super) turns: Option<Turns>,
+    pub(super) quantum: Option<Duration>,
+    pub(super) weights_bytes: Option<u64>,
+    pub(super) stack_bytes: Option<u64>,
+    pub(super) scrub_calls: Option<bool>,
+}
+
+const CPU_SETTINGS: &str = "workers=N, memory=SIZE, standbys=N, turns=on|off and quantum=DURATION, \
+    e.g. cpu:workers=2,memory=256MiB";
+const GPU_SETTINGS: &str = "workers=N, lanes=N, memory=SIZE, standbys=N, quantum=DURATION, \
+    turns=auto|on|off, weights=SIZE, stack=SIZE and scrub=switch|call, e.g. cuda:0:workers=4,lanes=8";
+/// The longest UUID that is read.
+const MAX_UUID: usize = 96;
+
+impl FromStr for DeviceRequest {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let (selector, settings) = select(text)?;
+        let mut request = Self::plain(selector, text);
+        let mut seen: Vec<&str> = Vec::new();
+        for setting in settings.split(',').filter(|s| !s.is_empty()) {
+            let (key, value) = setting.split_once('=').ok_or_else(|| request.no_setting(setting))?;
+            if seen.contains(&key) {
+                return Err(bad("device", text, format!("{key} is given twice: keep one of them")));
+            }
+            seen.push(key);
+            request.set(key, value, setting)?;
+        }
+        Ok(request)
+    }
+}
+
+impl DeviceRequest {
+    /// A device with nothing but defaults.
+    pub fn plain(selector: Selector, text: &str) -> Self {
+        Self {
+            selector,
+            text: text.to_owned(),
+            workers: None,
+            lanes: None,
+            memory_bytes: None,
+            standbys: None,
+            turns: None,
+            quantum: None,
+            weights_bytes: None,
+            stack_bytes: None,
+            scrub_calls: None,
+        }
+    }
+
+    fn is_cpu(&self) -> bool {
+        self.selector == Selector::Cpu
+    }
+
+    fn no_setting(&self, setting: &str) -> ConfigError {
+        let there_are = if self.is_cpu() { CPU_SETTINGS } else { GPU_SETTINGS };
+        bad("device", &self.text, format!("{setting:?} is no setting of it; there are {there_are}"))
+    }
+
+    fn set(&mut self, key: &str, value: &str, setting: &str) -> Result<(), ConfigError> {
+        let gpu = !self.is_cpu();
+        match key {
+            "workers" => self.workers = Some(self.number(key, value, 1, limits::MAX_WORKERS)?),
+            "standbys" => self.standbys = Some(self.number(key, value, 0, limits::MAX_WORKERS)?),
+            "memory" => self.memory_bytes = Some(self.bytes(key, value)?),
+            "quantum" => self.quantum = Some(self.quantum(value)?),
+            "turns" => {
+                self.turns = Some(match value {
+                    "on" => Turns::On,
+                    "off" => Turns::Off,
+                    "auto" if gpu => Turns::Auto,
+                    _ if gpu => return Err(self.bad("turns must be auto, on or off, e.g. turns=auto")),
+                    _ => return Err(self.bad("turns must be on or off, e.g. turns=off")),
+                });
+            }
+            "lanes" if gpu => {
+                self.lanes = Some(self.number(key, value, 1, limits::MAX_LANES as usize)? as u32)
+            }
+            "lanes" => return Err(self.bad("a cpu worker has one lane: give it more workers instead")),
+            "weights" if gpu => self.weights_bytes = Some(self.bytes(key, value)?),
+            "stack" if gpu => self.stack_bytes = Some(self.bytes(key, value)?),
+            "scrub" if gpu => {
+                self.scrub_calls = Some(match value {
+                    "switch" => false,
+                    "call" => true,
+                    _ => return Err(self.bad("scrub must be switch or call, e.g. scrub=switch")),
+                });
+            }
+            _ => return Err(self.no_setting(setting)),
+        }
+        Ok(())
+    }
+
+    fn number(&self, key: &str, value: &str, least: usize, most: usize) -> Result<usize, ConfigError> {
+        let number = value.parse().ok().filter(|n| (least..=most).contains(n));
+        number
+            .ok_or_else(|| self.bad(format!("{key} must be {least} to {most}, e.g. {key}={}", least.max(1))))
+    }
+
+    fn bytes(&self, key: &str, value: &str) -> Result<u64, ConfigError> {
+        size("device", value).map_err(|e| self.bad(format!("{key}: {e}")))
+    }
+
+    fn quantum(&self, value: &str) -> Result<Duration, ConfigError> {
+        let range =
+            Duration::from_micros(limits::MIN_QUANTUM_US)..=Duration::from_micros(limits::MAX_QUANTUM_US);
+        let quantum = duration("quantum", value).ok().filter(|quantum| range.contains(quantum));
+        quantum.ok_or_else(|| self.bad("quantum must be 100us to 1s, e.g. quantum=5ms"))
+    }
+
+    /// A mistake in this device's settings.
+    pub(super) fn bad(&self, why: impl ToString) -> ConfigError {
+        bad("device", &self.text, why)
+    }
+}
+
+/// Splits into what names the device and what sets it up.
+fn select(text: &str) -> Result<(Selector, &str), ConfigError> {
+    let wrong = |why: &str| bad("device", text, why);
+    let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+    match kind {
+        "cpu" => Ok((Selector::Cpu, rest)),
+        "cuda" => {
+            let (which, settings) = rest.split_once(':').unwrap_or((rest, ""));
+            let uuid = || which.len() <= MAX_UUID && which.bytes().all(is_uuid_byte);
+            let selector = match which {
+                "all" => Selector::AllGpus,
+                _ if which.starts_with("GPU-") && uuid() => Selector::GpuUuid(which.to_owned()),
+                _ if which.starts_with("MIG-") && uuid() => Selector::MigUuid(which.to_owned()),
+                _ => {
+                    let index = which.parse().map_err(|_| {
+                        wrong(
+                            "which GPU is missing: expected cuda:0 (its position), cuda:GPU-UUID, cuda:MIG-UUID \
+                             or cuda:all, then its settings, e.g. cuda:0:workers=4,lanes=8",
+                        )
+                    })?;
+                    Selector::Gpu(index)
+                }
+            };
+            Ok((selector, settings))
+        }
+        _ => Err(wrong(
+            "no such device; there are cpu, e.g. cpu:workers=2,memory=256MiB, and NVIDIA GPUs, \
+             e.g. cuda:0:workers=4,lanes=8",
+        )),
+    }
+}
+
+fn is_uuid_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(text: &str) -> DeviceRequest {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_device_ends_where_its_settings_begin() {
+        for (text, selector) in [
+            ("cpu", Selector::Cpu),
+            ("cpu:", Selector::Cpu),
+            ("cuda:0", Selector::Gpu(0)),
+            ("cuda:12:workers=4", Selector::Gpu(12)),
+            ("cuda:all:workers=4", Selector::AllGpus),
+            ("cuda:GPU-8f01:lanes=2", Selector::GpuUuid("GPU-8f01".into())),
+            ("cuda:MIG-GPU-8f01/1/0", Selector::MigUuid("MIG-GPU-8f01/1/0".into())),
+        ] {
+            assert_eq!(request(text).selector, selector, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_setting_is_read() {
+        let text = "cuda:0:workers=4,lanes=8,memory=100GiB,standbys=2,quantum=0.5ms,turns=auto,weights=20GiB,\
+                    stack=1GiB,scrub=call";
+        let r = request(text);
+        assert_eq!((r.workers, r.lanes, r.standbys), (Some(4), Some(8), Some(2)));
+        assert_eq!((r.memory_bytes, r.weights_bytes), (Some(100 << 30), Some(20 << 30)));
+        assert_eq!((r.stack_bytes, r.scrub_calls), (Some(1 << 30), Some(true)));
+        assert_eq!((r.turns, r.quantum), (Some(Turns::Auto), Some(Duration::from_micros(500))));
+    }
+
+    #[test]
+    fn each_mistake_is_named_with_its_range_and_an_example() {
+        for (text, words) in [
+            ("gpu", "there are cpu"),
+            ("cuda", "expected cuda:0"),
+            ("cuda:workers=4", "expected cuda:0"),
+            ("cuda:-1", "expected cuda:0"),
+            ("cuda:GPU-§", "expected cuda:0"),
+            ("cuda:0:workers=65", "workers must be 1 to 64, e.g. workers=1"),
+            ("cuda:0:lanes=33", "lanes must be 1 to 32, e.g. lanes=1"),
+            ("cuda:0:lanes=0", "lanes must be 1 to 32"),
+            ("cuda:0:memory=lots", "memory"),
+            ("cuda:0:quantum=2s", "quantum must be 100us to 1s, e.g. quantum=5ms"),
+            ("cuda:0:quantum=10us", "quantum must be 100us to 1s"),
+            ("cuda:0:turns=maybe", "turns must be auto, on or off"),
+            ("cuda:0:scrub=never", "scrub must be switch or call"),
+            ("cuda:0:workers=1,workers=2", "given twice"),
+            ("cuda:0:colour=red", "\"colour=red\" is no setting of it; there are workers=N, lanes=N"),
+            ("cpu:lanes=2", "one lane"),
+            ("cpu:turns=auto", "turns must be on or off"),
+            ("cpu:stack=1GiB", "is no setting of it; there are workers=N, memory=SIZE"),
+        ] {
+            let why = text.parse::<DeviceRequest>().unwrap_err().to_string();
+            assert!(why.contains(words), "{text}: {why}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Which devices a supervisor takes: a worker that pretends to look for GPUs stands for machines with some, with
+//! none, and with a broken driver.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use pappus_protocol::from_worker::{FoundDevice, Survey};
+use pappus_protocol::pipe::Outbox;
+use pappus_protocol::{Fault, FaultCode, FromWorker};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::fixture::{Ran, Supervisor, beside, command, run};
+
+const GIB: u64 = 1 << 30;
+
+/// A machine that looks as a survey says.
+struct Machine {
+    program: PathBuf,
+    dir: TempDir,
+}
+
+fn gpu(index: u32, uuid: &str) -> FoundDevice {
+    FoundDevice {
+        index,
+        name: "NVIDIA H200".into(),
+        uuid: uuid.into(),
+        arch: "sm_90".into(),
+        memory_bytes: 141 * GIB,
+        free_bytes: 140 * GIB,
+        numa_node: None,
+    }
+}
+
+fn found(devices: Vec<FoundDevice>) -> FromWorker<'static> {
+    FromWorker::Survey(Survey { driver: "570.1".into(), shared: false, devices })
+}
+
+impl Machine {
+    /// One whose survey does not answer.
+    fn broken() -> Self {
+        let liar = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/liars/surveys");
+        let (program, dir) = beside(&liar);
+        Self { program, dir }
+    }
+
+    fn with(answer: FromWorker<'_>) -> Self {
+        let machine = Self::broken();
+        machine.says("gpus", answer);
+        machine
+    }
+
+    fn with_two() -> Self {
+        Self::with(found(vec![gpu(0, "GPU-aa"), gpu(1, "GPU-bb")]))
+    }
+
+    fn without() -> Self {
+        let fault = Fault::new(FaultCode::Device, "libcuda.so.1 was not found: install the NVIDIA driver");
+        Self::with(FromWorker::Refused { job: 0, fault: fault.as_ref() })
+    }
+
+    fn says(&self, file: &str, answer: FromWorker<'_>) {
+        let file = File::create(self.dir.path().join(file)).unwrap();
+        let mut outbox = Outbox::new(file.into());
+        outbox.push_from_worker(&answer);
+        outbox.flush_blocking().unwrap();
+    }
+
+    /// What a supervisor says that does not start.
+    fn refuses(&self, device: &str) -> String {
+        let flags = ["--device", device].map(str::to_owned);
+        let Ran { code, stderr, .. } = run(&mut command(&self.program, self.dir.path(), "socket", &flags));
+        assert_eq!(code, 1, "{stderr}");
+        stderr
+    }
+
+    /// The names of the devices that a supervisor takes.
+    fn takes(self, devices: &[&str]) -> Vec<String> {
+        let flags = devices.iter().flat_map(|device| ["--device".to_owned(), (*device).to_owned()]);
+        let supervisor = Supervisor::new(self.program, flags.collect(), self.dir);
+        supervisor.status().devices.into_iter().map(|device| device.name).collect()
+    }
+
+    fn lists(&self, flags: &[&str]) -> String {
+        let listed =
+            run(std::process::Command::new(&self.program).arg("--list-devices").args(flags).env_clear());
+        assert_eq!(listed.code, 0, "{}", listed.stderr);
+        listed.stdout
+    }
+}
+
+#[test]
+fn gpus_are_taken_by_position_by_uuid_and_all_of_them() {
+    assert_eq!(Machine::with_two().takes(&["cuda:1:workers=1"]), ["cuda:1"]);
+    assert_eq!(Machine::with_two().takes(&["cuda:GPU-bb", "cuda:GPU-aa:lanes=1"]), ["cuda:1", "cuda:0"]);
+    assert_eq!(Machine::with_two().takes(&["cuda:all:workers=1", "cpu"]), ["cuda:0", "cuda:1", "cpu"]);
+}
+
+#[test]
+fn without_a_word_all_gpus_are_taken_or_the_cpu() {
+    assert_eq!(Machine::with_two().takes(&[]), ["cuda:0", "cuda:1"]);
+    assert_eq!(Machine::without().takes(&[]), ["cpu"]);
+    assert_eq!(Machine::broken().takes(&[]), ["cpu"]);
+}
+
+#[test]
+fn a_slice_is_surveyed_by_itself() {
+    let machine = Machine::with_two();
+    machine.says("gpus.MIG-7", found(vec![gpu(0, "MIG-7")]));
+    assert_eq!(machine.takes(&["cuda:MIG-7:memory=16GiB", "cuda:0"]), ["cuda:MIG-7", "cuda:0"]);
+}
+
+#[test]
+fn a_device_that_cannot_be_had_is_named_with_what_is_missing() {
+    let why = Machine::without().refuses("cuda:0");
+    let expect =
+        "device cuda:0: libcuda.so.1 was not found: install the NVIDIA driver; or run with --device cpu";
+    assert!(why.contains(expect), "{why}");
+    let why = Machine::broken().refuses("cuda:all");
+    assert!(why.contains("device cuda:all: the process that looks for GPUs exited with code 1"), "{why}");
+    let two = Machine::with_two();
+    for (device, words) in [
+        ("cuda:3", "device cuda:3: there are 2 GPUs: cuda:0 NVIDIA H200 GPU-aa, cuda:1 NVIDIA H200 GPU-bb"),
+        ("cuda:GPU-cc", "device cuda:GPU-cc: there are 2 GPUs"),
+        ("cuda:MIG-9", "device cuda:MIG-9: the process that looks for GPUs"),
+        ("cuda:0:memory=500GiB", "cuda:0 has 141.0 GiB"),
+    ] {
+        let why = two.refuses(device);
+        assert!(why.contains(words), "{device}: {why}");
+    }
+    let why = Machine::with(found(vec![])).refuses("cuda:0");
+    assert!(why.contains("device cuda:0: there is no GPU"), "{why}");
+}
+
+#[test]
+fn a_machine_lists_what_it_has() {
+    let text = Machine::with_two().lists(&[]);
+    assert!(text.contains("cuda:1  NVIDIA H200, sm_90, 140.0 GiB of 141.0 GiB free, GPU-bb"), "{text}");
+    assert!(text.contains("driver 570.1"), "{text}");
+    assert!(Machine::without().lists(&[]).contains("no GPU: libcuda.so.1 was not found"));
+    let json: Value = serde_json::from_str(&Machine::with_two().lists(&["--json"])).unwrap();
+    assert_eq!((&json["devices"][0]["name"], &json["devices"][2]["uuid"]), (&"cpu".into(), &"GPU-bb".into()));
+}
