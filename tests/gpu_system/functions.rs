@@ -77,10 +77,13 @@ fn register(
 /// One of the functions that come with Pappus.
 pub(crate) fn add_library(client: &mut Client, name: &str, weights: &[(&str, &[u8])]) {
     let config = pappus_kernels::config(name).unwrap();
-    let path = serde_json::from_str::<Value>(config).unwrap()["module_path"].as_str().unwrap().to_owned();
+    let parsed: Value = serde_json::from_str(config).unwrap();
+    // In the older spelling a module is known by its file.
+    let module = &parsed["modules"][0];
+    let path = parsed["module_path"].as_str().or(module["path"].as_str()).unwrap();
     let file = path.rsplit('/').next().unwrap();
     let ptx = pappus_kernels::artefact(&file.replace(".wasm", ".ptx")).unwrap();
-    register(client, name, config, file, ptx, weights);
+    register(client, name, config, module["module_name"].as_str().unwrap_or(file), ptx, weights);
 }
 
 /// A launch of blocks with some threads and bytes of shared memory.
