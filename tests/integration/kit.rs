@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use pappus_client::{Blob, Client, Code, Error, Invocation, Result, v1};
+use rustix::process::Uid;
 use serde_json::{Value, json};
 
 use crate::fixture::Supervisor;
@@ -174,4 +175,20 @@ pub(crate) fn copy_and_spin() -> (Supervisor, Client) {
     add_copy(&mut client);
     add_spin(&mut client);
     (supervisor, client)
+}
+
+/// The other user.
+const STRANGER: u32 = 54_321;
+
+/// Connections of another user, made by `connect`; `None` where nobody here can be another user.
+pub(crate) fn as_stranger<T: Send>(connect: impl FnOnce() -> T + Send) -> Option<T> {
+    let uid = Uid::from_raw(STRANGER);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            let became = rustix::thread::set_thread_uid(uid);
+            assert_eq!(became.is_ok(), rustix::process::geteuid().as_raw() == STRANGER);
+            became.is_ok().then(connect)
+        });
+        thread.join().unwrap()
+    })
 }

@@ -27,8 +27,16 @@ pub(crate) fn program(name: &str) -> PathBuf {
     FOLDER.get_or_init(up_to_date).join(name)
 }
 
-/// The folder that all binaries are in.
+/// The folder that all binaries are in. On a machine without cargo, `PAPPUS_BIN_DIR` says where, or the folder
+/// above it has them.
 fn up_to_date() -> PathBuf {
+    if let Some(given) = std::env::var_os("PAPPUS_BIN_DIR").map(PathBuf::from) {
+        let mut folders = given.ancestors().take(2);
+        let found = folders.find(|folder| BINARIES.iter().all(|(_, binary)| folder.join(binary).is_file()));
+        let found =
+            found.unwrap_or_else(|| panic!("neither {} nor the folder above has them", given.display()));
+        return found.to_owned();
+    }
     // TARGET/PROFILE/deps/integration-HASH
     let this = std::env::current_exe().unwrap();
     let folder = this.ancestors().nth(2).unwrap();

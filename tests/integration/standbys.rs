@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::fixture::{Supervisor, is_alive, signal, until};
 use crate::kit;
-use crate::tenants::as_stranger;
+use crate::kit::as_stranger;
 
 fn supervisor(device: &str) -> (Supervisor, Client) {
     let supervisor = Supervisor::with(&["--device", device]);

@@ -5,25 +5,10 @@
 //! user fails, and that is what is checked instead.
 
 use pappus_client::{Client, Code, Error, Invocation, Result};
-use rustix::process::{Signal, Uid};
+use rustix::process::Signal;
 
 use crate::fixture::{Supervisor, signal};
-use crate::kit::{self, Function, absolute, launch, ptr, refused};
-
-const STRANGER: u32 = 54_321;
-
-/// Connections of another user, made by `connect`; `None` where nobody here can be another user.
-pub(crate) fn as_stranger<T: Send>(connect: impl FnOnce() -> T + Send) -> Option<T> {
-    let uid = Uid::from_raw(STRANGER);
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(move || {
-            let became = rustix::thread::set_thread_uid(uid);
-            assert_eq!(became.is_ok(), rustix::process::geteuid().as_raw() == STRANGER);
-            became.is_ok().then(connect)
-        });
-        thread.join().unwrap()
-    })
-}
+use crate::kit::{self, Function, absolute, as_stranger, launch, ptr, refused};
 
 /// A supervisor, its own user's client, and a stranger's.
 fn both() -> (Supervisor, Client, Option<Client>) {

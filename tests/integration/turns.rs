@@ -6,7 +6,7 @@ use pappus_client::{Client, Invocation};
 
 use crate::fixture::Supervisor;
 use crate::kit;
-use crate::tenants::as_stranger;
+use crate::kit::as_stranger;
 
 const DEVICE: &str = "cpu:workers=2,memory=16MiB,turns=on,quantum=1ms";
 

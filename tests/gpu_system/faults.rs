@@ -1,0 +1,202 @@
+//! A fault, a hang or a flood on a GPU costs the call that caused it; everybody else's calls are answered rightly
+//! (ATTACKS 1 to 5, 7, 28).
+
+use std::time::{Duration, Instant};
+
+use pappus_client::{Client, Code, Invocation};
+use serde_json::Value;
+
+use crate::fixture::Supervisor;
+use crate::functions::{Function, add_copy, copied, copy_of, long, on_gpu, once};
+use crate::kit::as_stranger;
+use crate::kit::{self, absolute, ptr};
+
+const LANES: u8 = 8;
+const SETTINGS: &str = "workers=2,lanes=8,memory=16GiB";
+/// How much later than its deadline an answer may come.
+const LATE: Duration = Duration::from_millis(100);
+
+/// Nothing → nothing, with a buffer of 8 zero bytes.
+fn add_guilty(client: &mut Client, name: &str, kernel: &str, args: &[Value]) {
+    let steps = [once("work", &[]), once(kernel, args)];
+    Function { buffers: &[("flag", absolute(8))], steps: &steps, ..Function::default() }.add(client, name);
+}
+
+/// Who is in the way of it: this user's other calls, and another user's.
+struct Neighbours {
+    own: Client,
+    stranger: Option<Client>,
+    sent: Vec<(u64, u8)>,
+    theirs: Vec<(u64, u8)>,
+}
+
+impl Neighbours {
+    fn of(supervisor: &Supervisor) -> Self {
+        let mut own = supervisor.client();
+        add_copy(&mut own, "good", 2_000_000);
+        let mut stranger = as_stranger(|| supervisor.client());
+        if let Some(stranger) = &mut stranger {
+            add_copy(stranger, "good", 2_000_000);
+        }
+        Self { own, stranger, sent: vec![], theirs: vec![] }
+    }
+
+    /// As many calls as leave one lane, and as many of the other user.
+    fn send(&mut self) {
+        for byte in 1..LANES {
+            let call = copy_of("good", byte);
+            self.sent.push((self.own.send_invocation(&call).unwrap(), byte));
+            if let Some(stranger) = &mut self.stranger {
+                self.theirs.push((stranger.send_invocation(&call).unwrap(), byte));
+            }
+        }
+    }
+
+    /// Every call was answered rightly.
+    fn are_right(&mut self) {
+        for (id, byte) in self.sent.drain(..) {
+            copied(&mut self.own, id, byte);
+        }
+        for (id, byte) in self.theirs.drain(..) {
+            copied(self.stranger.as_mut().unwrap(), id, byte);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+fn the_guilty_kernel_is_named_and_neighbours_get_their_results() {
+    let supervisor = on_gpu(SETTINGS);
+    let mut neighbours = Neighbours::of(&supervisor);
+    let mut client = supervisor.client();
+    let cases: [(&str, &[Value]); 5] = [
+        ("illegal", &[long(64)]),
+        ("trap", &[]),
+        ("misaligned", &[ptr("flag")]),
+        ("assertion", &[long(0)]),
+        ("wild_jump", &[long(16)]),
+    ];
+    for (kernel, args) in cases {
+        let name = format!("does-{kernel}");
+        add_guilty(&mut client, &name, kernel, args);
+        neighbours.send();
+        let guilty = client.send_invocation(&Invocation::new(&name)).unwrap();
+        neighbours.send();
+        let error = kit::fails(&mut client, guilty, Code::KernelFault);
+        assert!(error.message.contains(kernel), "{error}");
+        neighbours.are_right();
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+fn what_never_ends_is_ended_by_its_deadline() {
+    let supervisor = on_gpu(SETTINGS);
+    let mut neighbours = Neighbours::of(&supervisor);
+    let mut client = supervisor.client();
+    add_guilty(&mut client, "endless", "endless", &[ptr("flag")]);
+    add_guilty(&mut client, "barrier", "barrier_never", &[]);
+    // Everything is loaded, and standbys are ready.
+    neighbours.send();
+    neighbours.are_right();
+    supervisor.worker_pids();
+    for name in ["endless", "barrier"] {
+        let deadline = Duration::from_millis(500);
+        let start = Instant::now();
+        let call = Invocation::new(name).deadline(deadline);
+        let guilty = client.send_invocation(&call).unwrap();
+        neighbours.send();
+        kit::fails(&mut client, guilty, Code::DeadlineExceeded);
+        let took = start.elapsed();
+        assert!(took >= deadline && took <= deadline + LATE, "{name}: {took:?}");
+        neighbours.are_right();
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+fn a_killed_worker_loses_no_call() {
+    let supervisor = on_gpu(SETTINGS);
+    let mut neighbours = Neighbours::of(&supervisor);
+    neighbours.send();
+    neighbours.are_right();
+    for _ in 0..3 {
+        neighbours.send();
+        let busy = supervisor.device().workers.into_iter().find(|worker| worker.state == "busy");
+        if let Some(worker) = busy {
+            crate::fixture::signal(worker.pid, rustix::process::Signal::KILL);
+        }
+        neighbours.are_right();
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+fn heaps_and_floods_give_nothing() {
+    let supervisor = on_gpu(SETTINGS);
+    let mut client = supervisor.client();
+    let steps = [once("heap_malloc", &[ptr("out")])];
+    let function = Function {
+        buffers: &[("out", absolute(8))],
+        outputs: &["out"],
+        steps: &steps,
+        ..Function::default()
+    };
+    function.add(&mut client, "heap");
+    add_guilty(&mut client, "flood", "printf_flood", &[long(10_000)]);
+    let answer = client.invoke(&Invocation::new("heap").output("out")).unwrap();
+    assert_eq!(&answer.outputs[0].inline[..], [0; 8]);
+    client.invoke(&Invocation::new("flood")).unwrap();
+    assert!(!supervisor.log().contains("a line that a kernel prints"));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+fn arenas_closed_under_a_call_hurt_nobody() {
+    let supervisor = on_gpu(SETTINGS);
+    let mut neighbours = Neighbours::of(&supervisor);
+    let mut client = supervisor.client();
+    add_copy(&mut client, "slow", 50_000_000);
+    for round in 0..20 {
+        let mut arena = client.open_arena(1 << 20).unwrap();
+        let (input, output) = (arena.store(&[round; 64]).unwrap(), arena.alloc(64).unwrap());
+        let call = |name| Invocation::new(name).input("in", input).output_to("out", output);
+        client.invoke(&call("good")).unwrap();
+        assert_eq!(arena.load(output).unwrap(), [round; 64]);
+        let sent = client.send_invocation(&call("slow")).unwrap();
+        neighbours.send();
+        client.close_arena(arena).unwrap();
+        // It had its end before the arena went, or was refused; it never touched anything else.
+        match client.wait_invoked(sent) {
+            Ok(_) | Err(pappus_client::Error::Refused(_)) => {}
+            Err(other) => panic!("{other}"),
+        }
+        neighbours.are_right();
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+fn a_function_beyond_a_lease_has_the_device_to_itself() {
+    let supervisor = on_gpu("workers=2,lanes=8,memory=24GiB");
+    let mut neighbours = Neighbours::of(&supervisor);
+    let mut client = supervisor.client();
+    neighbours.send();
+    neighbours.are_right();
+    let bytes = supervisor.device().lease_bytes + (2 << 30);
+    let last = serde_json::json!({"Ptr": {"buffer": "big", "offset": absolute(bytes - 8)}});
+    let function = Function {
+        buffers: &[("big", absolute(bytes)), ("out", absolute(8))],
+        outputs: &["out"],
+        steps: &[once("fill", &[last.clone(), long(7), long(8)]), once("copy", &[last, ptr("out"), long(8)])],
+        ..Function::default()
+    };
+    function.add(&mut client, "big");
+    for _ in 0..3 {
+        neighbours.send();
+        let big = client.send_invocation(&Invocation::new("big").output("out")).unwrap();
+        neighbours.send();
+        assert_eq!(&client.wait_invoked(big).unwrap().outputs[0].inline[..], [7; 8]);
+        neighbours.are_right();
+    }
+}

@@ -1,0 +1,131 @@
+//! Functions over the GPU probes (`worker/tests/probes`) and the kernel library, on a GPU.
+
+use std::collections::BTreeSet;
+
+use pappus_client::{Blob, Client, Invocation, v1};
+use serde_json::{Value, json};
+
+use crate::fixture::Supervisor;
+use crate::kit::{absolute, ptr};
+
+const PROBES: &[u8] = include_bytes!("../../worker/tests/probes/probes.ptx");
+
+/// A supervisor with the GPU that `PAPPUS_TEST_DEVICE` names, or the first one, with these settings, and with
+/// stacks for the probes of local memory.
+pub(crate) fn on_gpu(settings: &str) -> Supervisor {
+    let device = std::env::var("PAPPUS_TEST_DEVICE").unwrap_or_else(|_| "cuda:0".to_owned());
+    Supervisor::with(&["--device", &format!("{device}:{settings},stack=2GiB")])
+}
+
+/// A blueprint over the probes.
+#[derive(Default)]
+pub(crate) struct Function<'a> {
+    pub(crate) inputs: &'a [&'a str],
+    pub(crate) buffers: &'a [(&'a str, Value)],
+    pub(crate) outputs: &'a [&'a str],
+    pub(crate) steps: &'a [Value],
+}
+
+impl Function<'_> {
+    pub(crate) fn add(&self, client: &mut Client, name: &str) {
+        let mut kernels = BTreeSet::new();
+        self.steps.iter().for_each(|step| launched(step, &mut kernels));
+        let kernels: Vec<_> =
+            kernels.iter().map(|kernel| json!({"module_name": "probes", "kernel_name": kernel})).collect();
+        let buffers: serde_json::Map<_, _> =
+            self.buffers.iter().map(|(name, size)| ((*name).to_owned(), size.clone())).collect();
+        let config = json!({
+            "modules": [{"module_name": "probes", "path": "probes.ptx"}],
+            "kernels": kernels,
+            "blueprint": {
+                "inputs": self.inputs, "weights": [], "buffers": buffers,
+                "outputs": self.outputs, "control_flow": self.steps,
+            }
+        });
+        register(client, name, &config.to_string(), "probes", PROBES, &[]);
+    }
+}
+
+/// The kernels that a step launches.
+fn launched<'a>(step: &'a Value, kernels: &mut BTreeSet<&'a str>) {
+    if let Some(kernel) = step["ExecKernel"][0].as_str() {
+        kernels.insert(kernel);
+    }
+    if let Some(steps) = step["Repeat"][1].as_array() {
+        steps.iter().for_each(|step| launched(step, kernels));
+    }
+}
+
+fn register(
+    client: &mut Client,
+    name: &str,
+    config: &str,
+    module: &str,
+    ptx: &[u8],
+    weights: &[(&str, &[u8])],
+) {
+    let mut put = |bytes: &[u8]| client.put_blob(Blob::Bytes(bytes)).unwrap().sha256;
+    let config_sha256 = put(config.as_bytes());
+    let variant = v1::Variant { format: "ptx".into(), arch: String::new(), sha256: put(ptx) };
+    let weights = weights.iter().map(|(name, bytes)| v1::Weight { name: (*name).into(), sha256: put(bytes) });
+    let weights = weights.collect();
+    let modules =
+        vec![v1::FunctionModule { name: module.into(), variants: vec![variant], registered: String::new() }];
+    client.add_function(v1::AddFunction { name: name.into(), config_sha256, modules, weights }).unwrap();
+}
+
+/// One of the functions that come with Pappus.
+pub(crate) fn add_library(client: &mut Client, name: &str, weights: &[(&str, &[u8])]) {
+    let config = pappus_kernels::config(name).unwrap();
+    let parsed: Value = serde_json::from_str(config).unwrap();
+    // In the older spelling a module is known by its file.
+    let module = &parsed["modules"][0];
+    let path = parsed["module_path"].as_str().or(module["path"].as_str()).unwrap();
+    let file = path.rsplit('/').next().unwrap();
+    let ptx = pappus_kernels::artefact(&file.replace(".wasm", ".ptx")).unwrap();
+    register(client, name, config, module["module_name"].as_str().unwrap_or(file), ptx, weights);
+}
+
+/// A launch of blocks with some threads and bytes of shared memory.
+pub(crate) fn launch(kernel: &str, args: &[Value], blocks: u64, threads: u64, shared: u64) -> Value {
+    let one = absolute(1);
+    json!({"ExecKernel": [kernel, args, {
+        "grid_dim_x": absolute(blocks), "grid_dim_y": one, "grid_dim_z": one,
+        "block_dim_x": absolute(threads), "block_dim_y": one, "block_dim_z": one,
+        "shared_mem_bytes": absolute(shared),
+    }]})
+}
+
+/// One thread.
+pub(crate) fn once(kernel: &str, args: &[Value]) -> Value {
+    launch(kernel, args, 1, 1, 0)
+}
+
+pub(crate) fn long(value: u64) -> Value {
+    json!({"U64": absolute(value)})
+}
+
+pub(crate) fn word(value: u32) -> Value {
+    json!({"U32": absolute(value.into())})
+}
+
+/// `in` → `out`: a copy of 64 bytes that takes so long.
+pub(crate) fn add_copy(client: &mut Client, name: &str, ns: u64) {
+    let function = Function {
+        inputs: &["in"],
+        buffers: &[("out", absolute(64))],
+        outputs: &["out"],
+        steps: &[once("occupy", &[long(ns)]), once("copy", &[ptr("in"), ptr("out"), long(64)])],
+    };
+    function.add(client, name);
+}
+
+/// A call of such a copy, with 64 times `byte`.
+pub(crate) fn copy_of(name: &str, byte: u8) -> Invocation {
+    Invocation::new(name).input("in", vec![byte; 64]).output("out")
+}
+
+/// It was answered rightly.
+pub(crate) fn copied(client: &mut Client, id: u64, byte: u8) {
+    assert_eq!(&client.wait_invoked(id).unwrap().outputs[0].inline[..], [byte; 64]);
+}
