@@ -73,10 +73,9 @@ impl DeviceConfig {
             Kind::Cuda => {
                 let workers = self.workers as u64;
                 let standbys = self.standbys as u64;
-                let contexts = (workers + standbys) * CONTEXT_BYTES;
                 let others = self
                     .weights_bytes
-                    .saturating_add(contexts)
+                    .saturating_add(self.context_bytes())
                     .saturating_add(workers.saturating_mul(self.stack_bytes));
                 // One share more than workers, so that a standby can get its lease before the memory
                 // of the process it replaces is free.
@@ -84,6 +83,11 @@ impl DeviceConfig {
                 self.memory_bytes.saturating_sub(others) / shares / GPU_GRANULARITY * GPU_GRANULARITY
             }
         }
+    }
+
+    /// What workers and standbys take of a GPU's memory for themselves: a first estimate, too.
+    pub fn context_bytes(&self) -> u64 {
+        (self.workers + self.standbys) as u64 * CONTEXT_BYTES
     }
 
     fn cpu(request: &DeviceRequest) -> Result<Self, ConfigError> {
@@ -173,7 +177,7 @@ impl DeviceConfig {
                 iec(self.weights_bytes),
                 self.workers,
                 self.standbys,
-                iec((self.workers + self.standbys) as u64 * CONTEXT_BYTES),
+                iec(self.context_bytes()),
                 iec(self.stack_bytes),
                 iec(lease),
                 iec(MIN_GPU_LEASE_BYTES),

@@ -359,6 +359,8 @@ impl Device {
                 .to_owned(),
                 completed: place.completed.load(Ordering::Relaxed),
                 restarts: place.restarts.load(Ordering::Relaxed),
+                busy_lanes: busy.unwrap_or(0),
+                ..Default::default()
             }
         });
         v1::DeviceStatus {
@@ -371,6 +373,7 @@ impl Device {
             completed: self.places.iter().map(|p| p.completed.load(Ordering::Relaxed)).sum(),
             failed: self.metrics.failed_so_far(),
             workers: workers.collect(),
+            ..Default::default()
         }
     }
 }

@@ -22,8 +22,7 @@ impl Registry {
             let Some(at) = class.choose(variants).and_then(|v| variants.iter().position(|o| o == v)) else {
                 continue;
             };
-            let code = self.ensure_code(tenant, module, &variants[at], class)?;
-            infos[at].kernels = code.kernels.into_iter().map(|kernel| kernel.name).collect();
+            self.ensure_code(tenant, module, &variants[at], class)?.describe(&mut infos[at]);
         }
         Ok(infos)
     }
