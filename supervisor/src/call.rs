@@ -76,7 +76,7 @@ pub struct Call {
     pub deadline_ns: u64,
     /// When it arrived, likewise.
     pub arrived_ns: u64,
-    /// When it was handed to a worker, likewise; 0 while it waits.
+    /// When it was handed to a worker, likewise; 0 while it waits, for the first time or again.
     pub started_ns: AtomicU64,
     /// Who waits for the answer.
     pub asker: Arc<Asker>,

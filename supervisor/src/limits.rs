@@ -62,6 +62,10 @@ pub const MAX_POLL_US: u64 = 1_000_000;
 
 /// How long after its deadline a call may still answer by itself before its worker is killed.
 pub const DEADLINE_GRACE_NS: u64 = 20_000_000;
+/// How often a call may be started in all: its process may end under it.
+pub const MAX_RUNS: u8 = 3;
+/// How long a worker without calls may keep a turn that others wait for.
+pub const YIELD_NS: u64 = 100_000_000;
 /// How long a worker may take to get ready, in seconds.
 pub const WORKER_START_S: u64 = 20;
 /// How long a look for GPUs may take, in seconds.

@@ -53,12 +53,7 @@ pub async fn run(
     for device in found {
         let device = Arc::new(Device::new(device, watched.clone(), targets_in.clone())?);
         device.serve(registry.clone());
-        for worker in 0..device.config.workers {
-            let (device, program) = (device.clone(), program.clone());
-            let name = format!("{}/{worker}", device.config.name);
-            let body = move || thread::run(&device, worker, &program);
-            threads.push(std::thread::Builder::new().name(name).spawn(body)?);
-        }
+        threads.extend(thread::spawn(&device, &program)?);
         devices.push(device);
     }
     let server = Server::new(registry, devices, settings);

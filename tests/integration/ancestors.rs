@@ -21,10 +21,9 @@ use std::time::Duration;
 use pappus_client::{Blob, Client, Code, Invocation, v1};
 use pappus_kernels::bytes::{from_elements, to_elements};
 use pappus_kernels::{cfg, reference};
-use rustix::process::Signal;
 use serde_json::json;
 
-use crate::fixture::{Supervisor, signal, until};
+use crate::fixture::{Supervisor, until};
 use crate::kit::{self, Function, absolute, constant, launch, ptr, refused};
 
 fn supervisor() -> (Supervisor, Client) {
@@ -203,7 +202,7 @@ fn fault_09_the_queue_outlives_its_worker() {
     let copy = Invocation::new("copy").input("in", b"abc".to_vec()).output("out");
     let waiting = [(); 10].map(|()| client.send_invocation(&copy).unwrap());
     until("they wait", || supervisor.device().queued == 10);
-    signal(supervisor.worker_pids()[0], Signal::KILL);
+    supervisor.kill_call();
     kit::fails(&mut client, spin, Code::WorkerLost);
     for id in waiting {
         let answer = client.wait_invoked(id).unwrap();

@@ -138,7 +138,7 @@ fn an_arena_may_be_closed_while_its_call_runs_or_waits() {
     assert!(matches!(client.wait(closed).unwrap(), Body::Done(_)));
     refused(client.invoke(&copy_again), Code::InvalidArgument, "no arena");
     // A call that was accepted keeps what it needs.
-    crate::fixture::signal(supervisor.worker_pids()[0], rustix::process::Signal::KILL);
+    supervisor.kill_call();
     kit::fails(&mut client, spin, Code::WorkerLost);
     client.wait_invoked(id).unwrap();
     assert_eq!(arena.load(output).unwrap(), b"abc");

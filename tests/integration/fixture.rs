@@ -143,9 +143,42 @@ impl Supervisor {
         self.device().workers.iter().map(|worker| worker.pid).collect()
     }
 
+    /// Process ids of all its children that run: workers, standbys, compilers.
+    pub(crate) fn children(&self) -> Vec<u32> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let lists = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("children")));
+        // A thread may end while it is looked at.
+        let children = lists.flat_map(|list| {
+            let list = list.unwrap_or_default();
+            list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()
+        });
+        let mut children: Vec<u32> = children.filter(|pid| is_alive(*pid)).collect();
+        children.sort_unstable();
+        children
+    }
+
     /// The only worker has a call in it.
     pub(crate) fn until_running(&self) {
         until("a call runs", || self.device().running == 1);
+    }
+
+    /// Kills the worker of a call that runs, other than `but`.
+    pub(crate) fn kill_busy(&self, but: Option<u32>) -> u32 {
+        let mut busy = None;
+        until("a call runs", || {
+            let workers = self.device().workers.into_iter();
+            let other = |pid: &u32| *pid != 0 && Some(*pid) != but;
+            busy = workers.filter(|worker| worker.state == "busy").map(|worker| worker.pid).find(other);
+            busy.is_some()
+        });
+        signal(busy.unwrap(), Signal::KILL);
+        busy.unwrap()
+    }
+
+    /// Kills the worker of the only running call, and again where it runs again: now the call is given up.
+    pub(crate) fn kill_call(&self) {
+        let first = self.kill_busy(None);
+        self.kill_busy(Some(first));
     }
 
     /// Its own process id.

@@ -11,6 +11,9 @@
 //! - [`thesis`], [`ancestors`]: what earlier systems computed, and what they did wrong.
 //! - [`frames`], [`calls`], [`descriptors`]: hostile bytes, requests and descriptors on the socket.
 //! - [`memory`]: shared memory that changes under a call.
+//! - [`again`]: calls that run again because their worker ended under them.
+//! - [`standbys`]: processes that are ready to take a worker's place.
+//! - [`turns`]: workers that take turns.
 //! - [`workers`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
 //! - [`surveys`]: which devices a supervisor takes.
 //! - [`cli`], [`metrics`]: the command and the endpoint that operators use.
@@ -24,6 +27,7 @@ mod kit;
 mod programs;
 mod raw;
 
+mod again;
 mod ancestors;
 mod calls;
 mod cli;
@@ -36,9 +40,11 @@ mod limits;
 mod load;
 mod memory;
 mod metrics;
+mod standbys;
 mod state;
 mod surveys;
 mod tenants;
 mod thesis;
 mod tidy;
+mod turns;
 mod workers;

@@ -6,10 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use pappus_client::v1::{self, request, response};
 use pappus_client::{Client, Code, Invocation, memfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
-use rustix::process::Signal;
 use serde_json::json;
 
-use crate::fixture::{Supervisor, signal, until};
+use crate::fixture::{Supervisor, until};
 use crate::kit::{self, Function, absolute, constant, launch, ptr, refused};
 
 const BYTES: u64 = 64 << 10;
@@ -126,7 +125,7 @@ fn words_rewritten_after_the_check_change_no_size() {
     until("it is accepted", || supervisor.device().queued == 1);
     own.write(0, &u64::MAX.to_le_bytes());
     own.write(4096, &[1; 4096]);
-    signal(supervisor.worker_pids()[0], Signal::KILL);
+    supervisor.kill_call();
     kit::fails(&mut client, spin, Code::WorkerLost);
     assert_eq!(client.wait_invoked(sized).unwrap().outputs[0].bytes, 64);
     assert_eq!(own.read()[4096..4160], [7; 64]);

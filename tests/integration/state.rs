@@ -5,7 +5,7 @@ use std::path::Path;
 use pappus_client::v1::{self, request, response};
 use pappus_client::{Blob, Client, Code, Invocation};
 
-use crate::fixture::{Supervisor, signal, until};
+use crate::fixture::{Supervisor, until};
 use crate::kit::{self, Function, launch, refused};
 
 fn names(folder: &Path) -> Vec<String> {
@@ -179,7 +179,7 @@ fn a_waiting_call_outlives_the_removal_of_its_function() {
     client.remove_function("spin").unwrap();
     // The connection that handed the bytes over ends, so that nothing holds them but the call.
     refused(client.invoke(&copy), Code::NotFound, "copy");
-    signal(supervisor.worker_pids()[0], rustix::process::Signal::KILL);
+    supervisor.kill_call();
     kit::fails(&mut client, spin, Code::WorkerLost);
     let answer = client.wait_invoked(waiting).unwrap();
     assert_eq!(&answer.outputs[0].inline[..], b"abc");

@@ -13,7 +13,7 @@ use crate::kit::{self, Function, absolute, launch, ptr, refused};
 const STRANGER: u32 = 54_321;
 
 /// Connections of another user, made by `connect`; `None` where nobody here can be another user.
-fn as_stranger<T: Send>(connect: impl FnOnce() -> T + Send) -> Option<T> {
+pub(crate) fn as_stranger<T: Send>(connect: impl FnOnce() -> T + Send) -> Option<T> {
     let uid = Uid::from_raw(STRANGER);
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {

@@ -4,9 +4,12 @@
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
+use pappus_protocol::FromWorker;
 use pappus_protocol::Kind;
+use pappus_protocol::from_worker::Survey;
 use pappus_shmem::memfd;
 use pappus_worker::device::cpu::{Cpu, compiler::CpuCompiler};
+use pappus_worker::device::cuda::{self, Cuda, compiler::CudaCompiler};
 use pappus_worker::{Channels, compile, sandbox, serve};
 
 const USAGE: &str = "usage: pappus-worker serve|compile|survey --device cpu|cuda [--lanes N] [--numa-node=N] \
@@ -24,7 +27,7 @@ enum Role {
 /// What the command line says.
 struct Arguments {
     role: Role,
-    kind: Kind,
+    kind: String,
     lanes: usize,
     numa_node: Option<u32>,
 }
@@ -55,7 +58,7 @@ fn parse(arguments: &[String]) -> Option<Arguments> {
         ("survey", "--device") => Role::Survey,
         _ => return None,
     };
-    let mut parsed = Arguments { role, kind: kind.parse().ok()?, lanes: 1, numa_node: None };
+    let mut parsed = Arguments { role, kind: kind.clone(), lanes: 1, numa_node: None };
     let mut rest = rest.iter();
     while let Some(flag) = rest.next() {
         match flag.split_once('=') {
@@ -68,30 +71,60 @@ fn parse(arguments: &[String]) -> Option<Arguments> {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
-    let kind = arguments.kind;
+    let kind: Kind = arguments.kind.parse()?;
     match arguments.role {
         Role::Serve => {
-            sandbox::enter(sandbox::SERVE)?;
+            stay_near(arguments.numa_node);
+            sandbox::enter(sandbox::serve(kind))?;
             let [commands, answers, control, staging] = adopt()?;
             let staging = memfd::judge_arena(staging, u64::MAX)?;
             let channels = Channels::new(commands, answers, control);
             match kind {
                 Kind::Cpu => serve::run(channels, &staging, Cpu::new()?)?,
-                Kind::Cuda => return Err("not yet".into()),
+                Kind::Cuda => serve::run(channels, &staging, Cuda::new(arguments.lanes)?)?,
             }
         }
         Role::Compile => {
-            sandbox::enter(sandbox::COMPILE)?;
+            sandbox::enter(sandbox::compile(kind))?;
             let [commands, answers, control] = adopt()?;
             let channels = Channels::new(commands, answers, control);
             match kind {
                 Kind::Cpu => compile::run(channels, &CpuCompiler::new()?)?,
-                Kind::Cuda => return Err("not yet".into()),
+                Kind::Cuda => compile::run(channels, &CudaCompiler::new()?)?,
             }
         }
-        Role::Survey => return Err("not yet".into()),
+        Role::Survey => {
+            sandbox::enter(sandbox::SURVEY)?;
+            let [commands, answers, control] = adopt()?;
+            let mut channels = Channels::new(commands, answers, control);
+            let survey = match kind {
+                Kind::Cpu => Ok(Survey::default()),
+                Kind::Cuda => cuda::survey::survey(),
+            };
+            match survey {
+                Ok(survey) => channels.send(&FromWorker::Survey(survey))?,
+                Err(fault) => channels.send(&FromWorker::Refused { job: 0, fault: fault.as_ref() })?,
+            }
+        }
     }
     Ok(())
+}
+
+/// Keeps this thread, and those it starts, on the processors beside the device. What the host does not
+/// tell or allow is left as it is.
+fn stay_near(numa_node: Option<u32>) {
+    let Some(node) = numa_node else { return };
+    let path = format!("/sys/devices/system/node/node{node}/cpulist");
+    let Ok(list) = std::fs::read_to_string(path) else { return };
+    let mut set = rustix::thread::CpuSet::new();
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else { return };
+        (first..=last.min(rustix::thread::CpuSet::MAX_CPU - 1)).for_each(|cpu| set.set(cpu));
+    }
+    if set.count() > 0 {
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
 }
 
 /// Takes over the descriptors that the supervisor placed from [`COMMANDS`] on.

@@ -1,6 +1,7 @@
 //! What the process gives up before it reads its first byte: to outlive its supervisor, to gain
 //! privileges, to leave core files, to open more than its share.
 
+use pappus_protocol::Kind;
 use rustix::process::{Resource, Rlimit, Signal};
 
 /// Which step of the lock-down failed.
@@ -23,10 +24,21 @@ pub struct Limits {
 }
 
 /// Arenas, descriptors of calls in flight, module files while they load.
-pub const SERVE: Limits = Limits { descriptors: 1024, cpu_seconds: None, memory_bytes: None };
+pub fn serve(_: Kind) -> Limits {
+    Limits { descriptors: 1024, cpu_seconds: None, memory_bytes: None }
+}
 
-/// A module at a time; a module that keeps the compiler busy for longer is a bomb.
-pub const COMPILE: Limits = Limits { descriptors: 64, cpu_seconds: Some(120), memory_bytes: Some(4 << 30) };
+/// A module at a time; a module that keeps the compiler busy for longer is a bomb. A GPU's driver reserves
+/// more addresses than any limit on them could allow, and needs more descriptors.
+pub fn compile(kind: Kind) -> Limits {
+    match kind {
+        Kind::Cpu => Limits { descriptors: 64, cpu_seconds: Some(120), memory_bytes: Some(4 << 30) },
+        Kind::Cuda => Limits { descriptors: 256, cpu_seconds: Some(120), memory_bytes: None },
+    }
+}
+
+/// A few questions to a driver.
+pub const SURVEY: Limits = Limits { descriptors: 256, cpu_seconds: Some(60), memory_bytes: None };
 
 /// Locks the process down. Every step is one system call and none can be taken back.
 pub fn enter(limits: Limits) -> Result<(), SandboxError> {

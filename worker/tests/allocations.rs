@@ -58,7 +58,7 @@ impl Device for Counted {
     fn lane_bytes(&self) -> u64 {
         self.0.lane_bytes()
     }
-    fn lease(&mut self, bytes: u64) -> Result<(), Fault> {
+    fn lease(&mut self, bytes: u64) -> Result<u64, Fault> {
         self.0.lease(bytes)
     }
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pappus_supervisor::schedule::{Action, CallId, Domain, Limits, Scheduler, Terms, WorkerId};
+use pappus_supervisor::schedule::{Action, CallId, Domain, Limits, Scheduler, Shape, Size, Terms, WorkerId};
 
 use crate::Result;
 use crate::harness::sampling::median;
@@ -58,7 +58,7 @@ struct Device {
 impl Device {
     fn new() -> Self {
         let mut device = Self {
-            scheduler: Scheduler::new(WORKERS, 1),
+            scheduler: Scheduler::new(Shape::new(WORKERS, 1)),
             actions: Vec::new(),
             running: Vec::new(),
             leaving: Vec::new(),
@@ -81,6 +81,7 @@ impl Device {
             domain: Domain { owner, caller: owner },
             bytes: 1,
             deadline_ns: self.now_ns + 30_000_000_000,
+            size: Size::Lane,
         };
         self.scheduler.submit(self.now_ns, self.now_ns, terms, LIMITS, &mut self.actions)?;
         self.carry_out();
@@ -106,7 +107,7 @@ impl Device {
         let start = Instant::now();
         let mut count = 0;
         while let Some(worker) = self.leaving.pop() {
-            self.scheduler.worker_gone(worker);
+            self.scheduler.worker_gone(self.now_ns, worker, &mut self.actions);
             self.ready(worker);
             count += 1;
         }
@@ -124,7 +125,7 @@ impl Device {
             match action {
                 Action::Start { worker, id, .. } => self.running.push((worker, id)),
                 Action::Replace { worker, .. } => self.leaving.push(worker),
-                Action::Expired(_) | Action::Kill { .. } => {}
+                Action::Expired(_) | Action::Kill { .. } | Action::Turn { .. } => {}
             }
         }
     }

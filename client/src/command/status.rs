@@ -145,7 +145,8 @@ fn workers(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
                 format!("{}/{}", worker.busy_lanes, device.lanes),
                 worker.completed.to_string(),
                 worker.restarts.to_string(),
-                nanoseconds(worker.device_ns),
+                // Only turns measure it.
+                if device.turns { nanoseconds(worker.device_ns) } else { "-".to_owned() },
             ]);
         }
     }

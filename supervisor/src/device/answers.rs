@@ -4,9 +4,10 @@ use pappus_proto::v1::response::Body;
 use pappus_proto::{Code, v1};
 use pappus_protocol::from_worker::{Done, FaultRef};
 use pappus_protocol::to_worker::STAGING_ARENA;
-use pappus_protocol::{FaultCode, now_ns};
+use pappus_protocol::{Fault, FaultCode, now_ns};
 
 use crate::call::Call;
+use crate::schedule::Ended;
 
 /// A successful call; `inline` are its staged outputs in order.
 pub fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>) -> Body {
@@ -60,16 +61,20 @@ pub fn failed(call: &Call, fault: &FaultRef<'_>) -> Body {
     Body::Error(error)
 }
 
-/// A call that was in a process when it ended.
-pub fn lost(overdue: bool, ended: &str) -> Body {
-    Body::Error(match overdue {
-        true => deadline("while running; its worker was replaced"),
-        false => v1::Error::new(
-            Code::WorkerLost,
-            format!("the worker process {ended} during this call and was replaced; functions are pure, so it is safe to call again"),
-        )
-        .retry(0),
-    })
+/// A call that does not run again after its process ended: by `broken`, if the process said so itself.
+pub fn lost(call: &Call, why: Ended, process: &str, broken: Option<&Fault>) -> Body {
+    match (why, broken) {
+        (Ended::Detached, _) => cancelled(),
+        (Ended::Deadline, _) => Body::Error(deadline("while running; its worker was replaced")),
+        (Ended::Guilty, Some(fault)) => failed(call, &fault.as_ref()),
+        (Ended::Guilty, None) => {
+            let message = format!(
+                "the worker process {process} during this call, as one had before; this time no other call was in it; \
+                 functions are pure, so it is safe to call again"
+            );
+            Body::Error(v1::Error::new(Code::WorkerLost, message).retry(0))
+        }
+    }
 }
 
 /// A call that waited too long.

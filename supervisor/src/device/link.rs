@@ -3,10 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use pappus_protocol::pipe::{Flushed, Outbox};
 use pappus_protocol::to_worker::{Configure, Invoke, Item, STAGING_ARENA, Target};
-use pappus_protocol::{ProtocolError, ToWorker, control};
+use pappus_protocol::{ProtocolError, ToWorker, control, now_ns};
 use pappus_shmem::{Judged, memfd};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -15,7 +16,7 @@ use crate::call::Call;
 use crate::limits::{MAX_INSTALLED, STAGING_BYTES};
 use crate::registry::state::StateDir;
 use crate::registry::{CodeTarget, Refusal, internal};
-use crate::schedule::CallId;
+use crate::schedule::{CallId, Order};
 
 /// A fresh process and how to talk to it.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub struct Arrival {
     pub outbox: Outbox,
     /// Descriptors to it.
     pub control: OwnedFd,
+    /// The arena for inline bytes that it shares with the supervisor, and nobody else ever.
+    pub staging: Judged,
     /// Ends it.
     pub killer: Killer,
     /// What its machine code must be made for.
@@ -42,6 +45,10 @@ struct Peer {
     installed: HashMap<u64, u64>,
     arenas: HashSet<u64>,
     clock: u64,
+    /// The turn that it was granted last.
+    granted: u64,
+    /// A turn whose end was decided before its grant was written.
+    revoked_early: u64,
     /// Scratch for one call's frame, kept for its capacity.
     items: Vec<Item>,
     outputs: Vec<Target>,
@@ -51,14 +58,31 @@ struct Peer {
 #[derive(Debug)]
 pub struct Link {
     peer: Option<Peer>,
-    staging: Judged,
     nudge: OwnedFd,
+}
+
+/// An arena for inline bytes, for a process of so many lanes.
+pub fn staging(lanes: u32) -> std::io::Result<Judged> {
+    memfd::arena("pappus-staging", STAGING_BYTES * u64::from(lanes)).map_err(std::io::Error::other)
+}
+
+/// Which call goes where.
+#[derive(Debug, Clone, Copy)]
+pub struct Start {
+    /// The process that the decision was about.
+    pub generation: u64,
+    /// The lane.
+    pub lane: u32,
+    /// The call is a suspect.
+    pub alone: bool,
+    /// The call's name in the answer.
+    pub id: CallId,
 }
 
 /// Why a call could not be handed over.
 #[derive(Debug)]
 pub enum StartError {
-    /// The process is not the one that the decision was about; its calls were answered already.
+    /// The process that the decision was about is gone, or reads no more: the call runs elsewhere.
     Gone,
     /// The call itself is at fault, or something it needs is missing.
     Refused(Refusal),
@@ -67,16 +91,9 @@ pub enum StartError {
 }
 
 impl Link {
-    /// An empty place with staging for `lanes` lanes.
-    pub fn new(lanes: u32) -> std::io::Result<Self> {
-        let bytes = STAGING_BYTES * u64::from(lanes);
-        let staging = memfd::arena("pappus-staging", bytes).map_err(std::io::Error::other)?;
-        Ok(Self { peer: None, staging, nudge: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
-    }
-
-    /// The arena for inline bytes, shared with the worker.
-    pub fn staging(&self) -> &Judged {
-        &self.staging
+    /// An empty place.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { peer: None, nudge: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
     /// Readable when the worker's thread should flush what is queued here.
@@ -91,6 +108,8 @@ impl Link {
             installed: HashMap::new(),
             arenas: HashSet::new(),
             clock: 0,
+            granted: 0,
+            revoked_early: 0,
             items: Vec::new(),
             outputs: Vec::new(),
         };
@@ -100,11 +119,9 @@ impl Link {
         Ok(())
     }
 
-    /// The process is gone; staging is made anew, since nobody cleared it.
-    pub fn detach(&mut self) -> std::io::Result<()> {
+    /// The process is gone, and its staging with it, since nobody cleared that.
+    pub fn detach(&mut self) {
         self.peer = None;
-        self.staging = memfd::arena("pappus-staging", self.staging.bytes()).map_err(std::io::Error::other)?;
-        Ok(())
     }
 
     /// The process id, while there is a process.
@@ -147,15 +164,31 @@ impl Link {
         }
     }
 
-    /// Hands a call over, with whatever the process does not have yet.
-    pub fn start(
-        &mut self,
-        state: &StateDir,
-        generation: u64,
-        lane: u32,
-        id: CallId,
-        call: &Call,
-    ) -> Result<(), StartError> {
+    /// Tells the process about its turn. Decisions about one turn may come from different threads, so its
+    /// end may get here before its grant.
+    pub fn turn(&mut self, generation: u64, order: Order, quantum_us: u32) {
+        let Some(peer) = self.peer.as_mut().filter(|p| p.arrival.generation == generation) else {
+            return;
+        };
+        match order {
+            Order::Soon { .. } => peer.arrival.outbox.push_to_worker(&ToWorker::Soon),
+            Order::Grant { turn, .. } => {
+                peer.granted = turn;
+                peer.arrival.outbox.push_to_worker(&ToWorker::Grant { turn, quantum_us });
+                if peer.revoked_early == turn {
+                    peer.arrival.outbox.push_to_worker(&ToWorker::Revoke { turn });
+                }
+            }
+            Order::Revoke { turn, .. } if turn > peer.granted => peer.revoked_early = turn,
+            Order::Revoke { turn, .. } => peer.arrival.outbox.push_to_worker(&ToWorker::Revoke { turn }),
+        }
+        flush(peer, &self.nudge);
+    }
+
+    /// Hands a call over, with whatever the process does not have yet. [`Call::started_ns`] tells
+    /// afterwards whether it did.
+    pub fn start(&mut self, state: &StateDir, start: Start, call: &Call) -> Result<(), StartError> {
+        let Start { generation, lane, alone, id } = start;
         let Some(peer) = self.peer.as_mut().filter(|p| p.arrival.generation == generation) else {
             return Err(StartError::Gone);
         };
@@ -169,7 +202,7 @@ impl Link {
         }
         let lane_offset = u64::from(lane) * STAGING_BYTES;
         for inline in &call.inline {
-            memfd::write_all_at(self.staging.as_fd(), lane_offset + inline.offset, &inline.bytes)
+            memfd::write_all_at(peer.arrival.staging.as_fd(), lane_offset + inline.offset, &inline.bytes)
                 .map_err(|e| StartError::Refused(internal("cannot stage inline inputs", e)))?;
         }
         if !call.descriptors.is_empty() {
@@ -193,7 +226,7 @@ impl Link {
             deadline_ns: call.deadline_ns,
             lane,
             descriptors: call.descriptors.len() as u32,
-            flags: 0,
+            flags: if alone { Invoke::ALONE } else { 0 },
             items: &peer.items,
             outputs: &peer.outputs,
             words: &call.words,
@@ -206,8 +239,13 @@ impl Link {
                 peer.arrival.outbox.push_to_worker(&ToWorker::CloseArena { arena: arena.id });
             }
         }
-        flush(peer, &self.nudge);
-        Ok(())
+        // Before the answer can come, and undone while nobody else can look.
+        call.started_ns.store(now_ns(), Ordering::Relaxed);
+        if flush(peer, &self.nudge) {
+            return Ok(());
+        }
+        call.started_ns.store(0, Ordering::Relaxed);
+        Err(StartError::Gone)
     }
 
     /// Writes what did not fit before; false while there is still something left.
@@ -241,13 +279,15 @@ impl Link {
 
     /// Takes a finished call's inline outputs out of staging and clears them there.
     pub fn take_staged(&self, lane: u32, target: &Target, bytes: u64) -> std::io::Result<Vec<u8>> {
+        let staging = self.peer.as_ref().map(|peer| &peer.arrival.staging);
+        let staging = staging.ok_or(std::io::ErrorKind::NotConnected)?;
         let offset = u64::from(lane) * STAGING_BYTES + target.offset.get();
         let mut out = vec![0; bytes as usize];
-        self.staging.read_at(offset, &mut out)?;
+        staging.read_at(offset, &mut out)?;
         const ZEROS: [u8; 4096] = [0; 4096];
         for start in (0..bytes).step_by(ZEROS.len()) {
             let left = (bytes - start).min(ZEROS.len() as u64) as usize;
-            memfd::write_all_at(self.staging.as_fd(), offset + start, &ZEROS[..left])?;
+            memfd::write_all_at(staging.as_fd(), offset + start, &ZEROS[..left])?;
         }
         Ok(out)
     }
@@ -277,11 +317,16 @@ impl Peer {
     }
 }
 
-/// Writes now what fits; the worker's thread writes the rest.
-fn flush(peer: &mut Peer, nudge: &OwnedFd) {
-    // A broken pipe shows as the end of the answers, where the worker's thread handles it.
-    if let Ok(Flushed::Pending) = peer.arrival.outbox.flush() {
-        self::nudge(nudge);
+/// Writes now what fits; the worker's thread writes the rest. False if nobody reads any more, which shows
+/// as the end of the answers as well, where the worker's thread handles it.
+fn flush(peer: &mut Peer, nudge: &OwnedFd) -> bool {
+    match peer.arrival.outbox.flush() {
+        Ok(Flushed::All) => true,
+        Ok(Flushed::Pending) => {
+            self::nudge(nudge);
+            true
+        }
+        Err(_) => false,
     }
 }
 

@@ -1,17 +1,27 @@
 //! One device: its workers and what runs on them.
 //!
-//! - [`runtime`]: the device as the rest sees it: submit, cancel, status; carries out decisions.
+//! - [`runtime`]: the device as the rest sees it: submit, cancel; carries out decisions.
+//! - [`workers`]: workers come and go.
+//! - [`status`]: what is shown of it.
+//! - [`account`]: its memory.
 //! - [`link`]: talking to the process in one worker's place; what it has installed and mapped.
-//! - [`thread`]: the OS thread of one worker: starts the process, reads its answers, replaces it.
+//! - [`thread`]: the OS thread of one worker: puts a process in its place, reads its answers, replaces it.
+//! - [`standby`]: processes that are ready to take a place.
+//! - [`reaper`]: processes that are about to be gone.
 //! - [`process`]: a worker process and its descriptors.
 //! - [`survey`]: which GPUs there are, found out by a process of its own.
 //! - [`answers`]: from a worker's words to a client's answer.
 
+pub mod account;
 pub mod answers;
 pub mod link;
 pub mod process;
+pub mod reaper;
 pub mod runtime;
+pub mod standby;
+mod status;
 pub mod survey;
 pub mod thread;
+mod workers;
 
 pub use runtime::Device;

@@ -1,7 +1,7 @@
 //! A worker process: started with exactly its descriptors, killed and reaped on drop.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -10,7 +10,6 @@ use pappus_protocol::Kind;
 use pappus_protocol::pipe::{Inbox, Outbox};
 use pappus_protocol::{control, pipe};
 use pappus_shmem::Judged;
-use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::config::DeviceConfig;
@@ -178,23 +177,27 @@ impl Process {
         Ok(Killer(self.pidfd.try_clone()?))
     }
 
-    /// Ends the process and says how it ended, whether by itself or by this.
-    pub fn end(&mut self) -> std::io::Result<ExitStatus> {
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
-        self.child.wait()
+    /// Another handle on the process, readable once it ended.
+    pub fn pidfd(&self) -> std::io::Result<OwnedFd> {
+        self.pidfd.try_clone()
     }
 
-    /// Gives a process that is about to exit by itself the time to do so, then ends it.
-    pub fn end_after(&mut self, grace: std::time::Duration) -> std::io::Result<ExitStatus> {
-        let timeout = rustix::event::Timespec {
-            tv_sec: grace.as_secs() as i64,
-            tv_nsec: i64::from(grace.subsec_nanos()),
-        };
-        let _ = rustix::event::poll(
-            &mut [rustix::event::PollFd::new(&self.pidfd, PollFlags::IN)],
-            Some(&timeout),
-        );
-        self.end()
+    /// Kills the process, which is still to be reaped.
+    pub fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Ends the process and says how it ended, whether by itself or by this.
+    pub fn end(&mut self) -> std::io::Result<ExitStatus> {
+        self.kill();
+        self.child.wait()
+    }
+}
+
+impl AsFd for Process {
+    /// Readable once the process ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
     }
 }
 

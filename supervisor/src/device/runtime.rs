@@ -6,22 +6,27 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use pappus_proto::{Code, v1};
 use pappus_protocol::from_worker::{Done, FaultRef};
-use pappus_protocol::to_worker::Configure;
-use pappus_protocol::{FaultCode, now_ns};
+use pappus_protocol::{FaultCode, Kind, now_ns};
 use tokio::sync::{Notify, watch};
 
+use super::account::Account;
 use super::answers;
-use super::link::{Link, StartError};
+use super::link::{Link, Start, StartError};
+use super::reaper::Reaper;
+use super::standby::Standbys;
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::metrics::DeviceMetrics;
 use crate::registry::{CodeTarget, Registry};
-use crate::schedule::{Action, CallId, Limits, Scheduler, Terms, WorkerId};
+use crate::schedule::{Action, CallId, Limits, Scheduler, Shape, Size, Terms, WorkerId};
 
-/// Lanes of a worker: the CPU device runs one call at a time.
-pub const LANES: u32 = 1;
+pub(super) type Actions = Vec<Action<Arc<Call>>>;
 
-type Actions = Vec<Action<Arc<Call>>>;
+/// A call whose process is gone.
+pub type Lost = (CallId, Arc<Call>);
+
+/// A lane's share of a GPU's lease is whole pages of its memory.
+const LANE_GRANULARITY: u64 = 2 << 20;
 
 /// One device with its workers.
 #[derive(Debug)]
@@ -30,13 +35,21 @@ pub struct Device {
     pub config: DeviceConfig,
     /// Counts what happens here.
     pub metrics: DeviceMetrics,
-    scheduler: Mutex<Scheduler<Arc<Call>>>,
-    places: Vec<Place>,
-    settings: watch::Receiver<Settings>,
+    /// Device memory.
+    pub account: Arc<Account>,
+    /// Processes that could take a worker's place.
+    pub standbys: Standbys,
+    /// Processes that serve no more.
+    pub reaper: Reaper,
+    pub(super) scheduler: Mutex<Scheduler<Arc<Call>>>,
+    pub(super) places: Vec<Place>,
+    pub(super) settings: watch::Receiver<Settings>,
     registry: std::sync::OnceLock<Arc<Registry>>,
     /// What machine code must be made for, as far as workers said so.
-    targets: watch::Sender<Vec<CodeTarget>>,
+    pub(super) targets: watch::Sender<Vec<CodeTarget>>,
     clock: Notify,
+    /// When the clock looks next, as far as it knows; changed with the scheduler locked.
+    clock_ns: AtomicU64,
     /// Workers that end are not replaced any more.
     closing: AtomicBool,
 }
@@ -59,9 +72,18 @@ pub struct Place {
     pub completed: AtomicU64,
     /// Processes that took the place after the first.
     pub restarts: AtomicU64,
+    /// Device memory for calls that its process was promised.
+    pub lease_bytes: AtomicU64,
+    /// Device memory for calls that its process says it has.
+    pub leased_bytes: AtomicU64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// One worker has nobody to take turns with.
+pub(super) fn takes_turns(config: &DeviceConfig) -> bool {
+    config.turns && config.workers > 1
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
@@ -74,19 +96,31 @@ impl Device {
     ) -> std::io::Result<Self> {
         let place = || -> std::io::Result<Place> {
             Ok(Place {
-                link: Mutex::new(Link::new(LANES)?),
+                link: Mutex::new(Link::new()?),
                 completed: AtomicU64::new(0),
                 restarts: AtomicU64::new(0),
+                lease_bytes: AtomicU64::new(0),
+                leased_bytes: AtomicU64::new(0),
             })
         };
+        let shape = Shape {
+            workers: config.workers,
+            lanes: config.lanes,
+            workers_per_domain: config.workers_per_domain,
+            turns: takes_turns(&config),
+        };
         Ok(Self {
-            scheduler: Mutex::new(Scheduler::new(config.workers, LANES)),
+            account: Account::new(config.clone()),
+            standbys: Standbys::new(config.standbys)?,
+            reaper: Reaper::new()?,
+            scheduler: Mutex::new(Scheduler::new(shape)),
             places: (0..config.workers).map(|_| place()).collect::<Result<_, _>>()?,
             metrics: DeviceMetrics::new(&config.name),
             settings,
             registry: std::sync::OnceLock::new(),
             targets,
             clock: Notify::new(),
+            clock_ns: AtomicU64::new(u64::MAX),
             closing: AtomicBool::new(false),
             config,
         })
@@ -105,23 +139,6 @@ impl Device {
     /// A worker's link.
     pub fn link(&self, worker: WorkerId) -> MutexGuard<'_, Link> {
         lock(&self.places[worker].link)
-    }
-
-    /// What a fresh worker is told first.
-    pub fn configure(&self) -> Configure {
-        Configure {
-            lease_bytes: self.config.lease_bytes(),
-            poll_us: self.settings.borrow().poll_us,
-            turns: false,
-            scrub_calls: self.config.scrub_calls,
-        }
-    }
-
-    /// Settings changed: workers are told.
-    pub fn reconfigure(&self) {
-        for worker in 0..self.places.len() {
-            self.link(worker).configure(self.configure());
-        }
     }
 
     /// How long a worker's thread spins before it blocks. On two cores or fewer the spinning would
@@ -144,24 +161,43 @@ impl Device {
         let settings = *self.settings.borrow();
         let limits = Limits { calls: settings.queue_calls, bytes: settings.queue_bytes };
         let mut actions = Actions::new();
-        let now = now_ns();
-        let (outcome, wake_clock) = {
-            let mut scheduler = lock(&self.scheduler);
-            let before = scheduler.next_deadline_ns();
-            let terms = Terms { domain: call.domain, bytes: inline_bytes, deadline_ns: call.deadline_ns };
-            let outcome = scheduler.submit(now, call, terms, limits, &mut actions);
-            (outcome, before.is_none_or(|before| terms.deadline_ns < before))
+        let terms = Terms {
+            domain: call.domain,
+            bytes: inline_bytes,
+            deadline_ns: call.deadline_ns,
+            size: self.size_of(call.plan.pool_bytes),
         };
+        let outcome = self.decide(|scheduler| scheduler.submit(now_ns(), call, terms, limits, &mut actions));
         let id = outcome.map_err(|full| {
             self.metrics.rejected.increment(1);
             let message = format!("device {} is full: {full}; try again later", self.config.name);
             Box::new(v1::Error::new(Code::ResourceExhausted, message).retry(100))
         })?;
-        if wake_clock {
-            self.clock.notify_one();
-        }
         self.perform(actions);
         Ok(id)
+    }
+
+    /// How much of the device a call with such a plan needs.
+    fn size_of(&self, pool_bytes: u64) -> Size {
+        let lane_bytes = match self.config.kind {
+            Kind::Cpu => self.account.lease_bytes(),
+            Kind::Cuda => {
+                let share = self.account.lease_bytes() / u64::from(self.config.lanes);
+                share / LANE_GRANULARITY * LANE_GRANULARITY
+            }
+        };
+        if pool_bytes <= lane_bytes { Size::Lane } else { Size::Wide }
+    }
+
+    /// An event for the scheduler. Its clock is told if something is due earlier now.
+    pub(super) fn decide<T>(&self, event: impl FnOnce(&mut Scheduler<Arc<Call>>) -> T) -> T {
+        let mut scheduler = lock(&self.scheduler);
+        let outcome = event(&mut scheduler);
+        let next_ns = scheduler.next_deadline_ns();
+        if next_ns.is_some_and(|next_ns| next_ns < self.clock_ns.load(Ordering::Relaxed)) {
+            self.clock.notify_one();
+        }
+        outcome
     }
 
     /// Takes a waiting call back; returns it unless it runs or is over.
@@ -176,24 +212,17 @@ impl Device {
         while !work.is_empty() {
             for action in work.drain(..) {
                 match action {
-                    Action::Start { worker, generation, lane, id, call } => {
-                        self.start(worker, generation, lane, id, &call, &mut next);
+                    Action::Start { worker, generation, lane, alone, id, call } => {
+                        self.start(worker, Start { generation, lane, alone, id }, &call, &mut next);
                     }
                     Action::Expired(call) => {
                         self.metrics.failed.increment(1);
                         call.asker.answer(answers::expired());
                     }
-                    Action::Kill { worker, generation, call } => {
-                        let pid = self.link(worker).pid();
-                        let (function, domain) = (&call.function.record.name, call.domain);
-                        tracing::warn!(
-                            function,
-                            ?domain,
-                            worker,
-                            pid,
-                            "a call is overdue: killing its worker"
-                        );
-                        self.link(worker).kill(generation);
+                    Action::Kill { worker, generation, call } => self.kill(worker, generation, call),
+                    Action::Turn { generation, order } => {
+                        let quantum_us = self.config.quantum.as_micros().min(u32::MAX.into()) as u32;
+                        self.link(order.worker()).turn(generation, order, quantum_us);
                     }
                     Action::Replace { worker, generation } => self.link(worker).hang_up(generation),
                 }
@@ -202,31 +231,36 @@ impl Device {
         }
     }
 
-    fn start(
-        &self,
-        worker: WorkerId,
-        generation: u64,
-        lane: u32,
-        id: CallId,
-        call: &Call,
-        next: &mut Actions,
-    ) {
+    fn kill(&self, worker: WorkerId, generation: u64, overdue: Option<Arc<Call>>) {
+        let pid = self.link(worker).pid();
+        match overdue {
+            Some(call) => {
+                let (function, domain) = (&call.function.record.name, call.domain);
+                tracing::warn!(function, ?domain, worker, pid, "a call is overdue: killing its worker");
+            }
+            None => tracing::warn!(worker, pid, "a worker keeps its turn without calls: killing it"),
+        }
+        self.link(worker).kill(generation);
+    }
+
+    fn start(&self, worker: WorkerId, start: Start, call: &Call, next: &mut Actions) {
         let Some(registry) = self.registry.get() else {
             return;
         };
-        call.started_ns.store(now_ns(), Ordering::Relaxed);
-        let started = self.link(worker).start(registry.state(), generation, lane, id, call);
+        let started = self.link(worker).start(registry.state(), start, call);
         match started {
-            // The calls of a process that is gone are answered where its end is seen.
+            // The calls of a process that is gone run again, which is decided where its end is seen.
             Ok(()) | Err(StartError::Gone) => {}
             Err(StartError::Refused(error)) => {
                 self.metrics.failed.increment(1);
                 call.asker.answer(v1::response::Body::Error(*error));
-                lock(&self.scheduler).finished(now_ns(), worker, id, next);
+                self.decide(|scheduler| scheduler.finished(now_ns(), worker, start.id, next));
             }
             Err(StartError::Broken(error)) => {
                 tracing::error!(worker, "a worker does not take a call: {error}");
-                self.link(worker).kill(generation);
+                // It may be the call that nothing can take: it counts as handed over.
+                call.started_ns.store(now_ns(), Ordering::Relaxed);
+                self.link(worker).kill(start.generation);
             }
         }
     }
@@ -258,7 +292,7 @@ impl Device {
             }
         };
         let mut actions = Actions::new();
-        lock(&self.scheduler).finished(now_ns(), worker, id, &mut actions);
+        self.decide(|scheduler| scheduler.finished(now_ns(), worker, id, &mut actions));
         self.perform(actions);
         call.asker.answer(body);
         self.metrics.seconds.record((now_ns() - call.arrived_ns) as f64 * 1e-9);
@@ -275,25 +309,6 @@ impl Device {
             .collect()
     }
 
-    /// A fresh process is ready for calls.
-    pub fn worker_ready(&self, worker: WorkerId, generation: u64, target: &CodeTarget) {
-        self.targets.send_if_modified(|known| target.learn(known));
-        let mut actions = Actions::new();
-        lock(&self.scheduler).worker_ready(now_ns(), worker, generation, &mut actions);
-        self.perform(actions);
-    }
-
-    /// A process ended: its calls are answered. Returns how many there were.
-    pub fn worker_gone(&self, worker: WorkerId, ended: &str) -> usize {
-        let lost = lock(&self.scheduler).worker_gone(worker);
-        for (call, overdue) in &lost {
-            self.metrics.failed.increment(1);
-            call.zero_outputs();
-            call.asker.answer(answers::lost(*overdue, ended));
-        }
-        lost.len()
-    }
-
     /// Tells all workers to forget an arena.
     pub fn close_arena(&self, arena: u64) {
         (0..self.places.len()).for_each(|worker| self.link(worker).close_arena(arena));
@@ -307,7 +322,12 @@ impl Device {
     /// Watches deadlines for as long as the supervisor runs.
     pub async fn run_clock(&self) {
         loop {
-            let next = lock(&self.scheduler).next_deadline_ns();
+            let next = {
+                let scheduler = lock(&self.scheduler);
+                let next = scheduler.next_deadline_ns();
+                self.clock_ns.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
+                next
+            };
             let sleep = async {
                 match next {
                     None => std::future::pending().await,
@@ -333,47 +353,13 @@ impl Device {
         for worker in 0..self.places.len() {
             self.link(worker).kill_any();
         }
+        self.account.close();
+        self.standbys.close();
+        self.reaper.wake();
     }
 
     /// Whether processes that end are not replaced any more.
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
-    }
-
-    /// As `status` shows it.
-    pub fn status(&self) -> v1::DeviceStatus {
-        let (queued, running, busy) = {
-            let scheduler = lock(&self.scheduler);
-            let busy: Vec<_> = (0..self.places.len()).map(|w| scheduler.busy_lanes(w)).collect();
-            (scheduler.queued(), scheduler.running(), busy)
-        };
-        let workers = busy.into_iter().enumerate().map(|(worker, busy)| {
-            let place = &self.places[worker];
-            v1::WorkerStatus {
-                pid: self.link(worker).pid().unwrap_or(0),
-                state: match busy {
-                    None => "starting",
-                    Some(0) => "idle",
-                    Some(_) => "busy",
-                }
-                .to_owned(),
-                completed: place.completed.load(Ordering::Relaxed),
-                restarts: place.restarts.load(Ordering::Relaxed),
-                busy_lanes: busy.unwrap_or(0),
-                ..Default::default()
-            }
-        });
-        v1::DeviceStatus {
-            name: self.config.name.clone(),
-            kind: self.config.kind.name().to_owned(),
-            memory_bytes: self.config.memory_bytes,
-            lease_bytes: self.config.lease_bytes(),
-            queued,
-            running,
-            completed: self.places.iter().map(|p| p.completed.load(Ordering::Relaxed)).sum(),
-            failed: self.metrics.failed_so_far(),
-            workers: workers.collect(),
-            ..Default::default()
-        }
     }
 }

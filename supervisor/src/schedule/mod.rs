@@ -1,12 +1,20 @@
 //! Which call runs where, and when: decisions only, no effects.
 //!
 //! - [`words`]: what goes in and what comes out.
-//! - [`scheduler`]: the state machine of one device.
+//! - [`scheduler`]: the state machine of one device: its events.
+//! - [`placing`]: which call gets which worker.
+//! - [`again`]: calls whose process ended are run again.
+//! - [`turns`]: who may submit to the device.
+//! - [`table`]: the calls there are.
 //! - [`deadlines`]: calls by the moment at which something must happen to them.
 
+mod again;
 pub mod deadlines;
+mod placing;
 pub mod scheduler;
+mod table;
+pub mod turns;
 pub mod words;
 
 pub use scheduler::Scheduler;
-pub use words::{Action, CallId, Domain, Full, Limits, Terms, WorkerId};
+pub use words::{Action, CallId, Domain, Ended, Full, Limits, Order, Shape, Size, Terms, WorkerId};

@@ -1,10 +1,7 @@
-//! Small cases of the scheduler, and random sequences of events checked against what must always hold.
-
-use std::collections::{HashMap, HashSet};
-
-use proptest::prelude::*;
+//! Small cases of the scheduler.
 
 use super::*;
+use crate::schedule::Ended;
 
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const ALICE: Domain = Domain { owner: 1, caller: 1 };
@@ -20,10 +17,12 @@ struct Bench {
 
 impl Bench {
     fn new(workers: usize, lanes: u32) -> Self {
-        let mut bench = Self { scheduler: Scheduler::new(workers, lanes), actions: Vec::new(), now: 0 };
-        for worker in 0..workers {
-            bench.ready(worker);
-        }
+        Self::of(Shape::new(workers, lanes))
+    }
+
+    fn of(shape: Shape) -> Self {
+        let mut bench = Self { scheduler: Scheduler::new(shape), actions: Vec::new(), now: 0 };
+        (0..shape.workers).for_each(|worker| bench.ready(worker));
         bench
     }
 
@@ -32,7 +31,11 @@ impl Bench {
     }
 
     fn submit(&mut self, call: u64, domain: Domain) -> CallId {
-        let terms = Terms { domain, bytes: 1, deadline_ns: self.now + 1000 * MS };
+        self.submit_sized(call, domain, Size::Lane)
+    }
+
+    fn submit_sized(&mut self, call: u64, domain: Domain, size: Size) -> CallId {
+        let terms = Terms { domain, bytes: 1, deadline_ns: self.now + 1000 * MS, size };
         self.scheduler.submit(self.now, call, terms, LIMITS, &mut self.actions).unwrap()
     }
 
@@ -40,18 +43,30 @@ impl Bench {
         self.scheduler.finished(self.now, worker, id, &mut self.actions).unwrap();
     }
 
+    /// The process is gone, and nothing of it is left: the calls that are over, and why.
+    fn dies(&mut self, worker: WorkerId) -> Vec<(u64, Ended)> {
+        let lost = self.scheduler.worker_gone(self.now, worker, &mut self.actions);
+        let bury = |(id, _)| self.scheduler.buried(self.now, id, true, &mut self.actions);
+        lost.into_iter().filter_map(bury).collect()
+    }
+
     fn expect(&mut self, words: &str) {
-        let got: Vec<String> = self.actions.drain(..).map(|a| short(&a)).collect();
+        let got: Vec<String> = self.actions.drain(..).map(short).collect();
         assert_eq!(got.join(", "), words);
     }
 }
 
-fn short(action: &Action<u64>) -> String {
+fn short(action: Action<u64>) -> String {
     match action {
-        Action::Start { worker, lane, call, .. } => format!("{call} on {worker}.{lane}"),
+        Action::Start { worker, lane, call, alone, .. } => {
+            format!("{call} on {worker}.{lane}{}", if alone { " alone" } else { "" })
+        }
         Action::Expired(call) => format!("{call} expired"),
         Action::Kill { worker, .. } => format!("kill {worker}"),
         Action::Replace { worker, .. } => format!("replace {worker}"),
+        Action::Turn { order: Order::Grant { worker, turn }, .. } => format!("grant {worker} turn {turn}"),
+        Action::Turn { order: Order::Revoke { worker, turn }, .. } => format!("revoke {worker} turn {turn}"),
+        Action::Turn { order: Order::Soon { worker }, .. } => format!("soon {worker}"),
     }
 }
 
@@ -83,7 +98,7 @@ fn a_worker_is_replaced_before_it_serves_another_domain() {
     b.finish(0, first);
     b.submit(2, BOB);
     b.expect("1 on 0.0, replace 0");
-    assert!(b.scheduler.worker_gone(0).is_empty());
+    assert!(b.dies(0).is_empty());
     b.ready(0);
     b.expect("2 on 0.0");
 }
@@ -101,7 +116,7 @@ fn a_busy_domain_keeps_its_worker_for_its_residency_only() {
     b.now = 150 * MS;
     b.finish(0, second);
     b.expect("replace 0");
-    b.scheduler.worker_gone(0);
+    b.dies(0);
     b.ready(0);
     b.expect("3 on 0.0");
 }
@@ -113,9 +128,10 @@ fn a_restarted_worker_helps_a_domain_that_has_another_one() {
     b.submit(2, ALICE);
     b.submit(3, ALICE);
     b.expect("1 on 0.0, 2 on 1.0");
-    assert_eq!(b.scheduler.worker_gone(1), [(2, false)]);
+    b.dies(1);
     b.ready(1);
-    b.expect("3 on 1.0");
+    // Its own call first, which waited longest.
+    b.expect("2 on 1.0 alone");
 }
 
 #[test]
@@ -132,7 +148,7 @@ fn waiting_calls_expire_and_overdue_ones_cost_their_worker() {
     b.expect("kill 0");
     b.submit(3, ALICE);
     b.expect("");
-    assert_eq!(b.scheduler.worker_gone(0), [(1, true)]);
+    assert_eq!(b.dies(0), [(1, Ended::Deadline)]);
     b.ready(0);
     b.expect("3 on 0.0");
 }
@@ -152,7 +168,8 @@ fn a_full_queue_says_so() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
     let mut full = |limits| {
-        b.scheduler.submit(0, 9, Terms { domain: ALICE, bytes: 10, deadline_ns: 1 }, limits, &mut b.actions)
+        let terms = Terms { domain: ALICE, bytes: 10, deadline_ns: 1, size: Size::Lane };
+        b.scheduler.submit(0, 9, terms, limits, &mut b.actions)
     };
     assert_eq!(full(Limits { calls: 0, bytes: 100 }), Err(Full::Calls(0)));
     assert_eq!(full(Limits { calls: 1, bytes: 9 }), Err(Full::Bytes(0)));
@@ -160,156 +177,196 @@ fn a_full_queue_says_so() {
     assert_eq!(full(Limits { calls: 1, bytes: 100 }), Err(Full::Calls(1)));
 }
 
-#[derive(Debug, Clone)]
-enum Event {
-    Submit { domain: u32, deadline_ms: u64 },
-    Finish(usize),
-    Gone(usize),
-    Ready(usize),
-    Cancel(usize),
-    Wait(u64),
+#[test]
+fn suspects_run_again_alone_and_before_all_others() {
+    let mut b = Bench::new(1, 3);
+    let ids = [1, 2, 3, 4].map(|call| b.submit(call, ALICE));
+    b.expect("1 on 0.0, 2 on 0.1, 3 on 0.2");
+    b.finish(0, ids[1]);
+    b.expect("4 on 0.1");
+    b.submit(5, ALICE);
+    assert!(b.dies(0).is_empty());
+    assert_eq!((b.scheduler.queued(), b.scheduler.running()), (4, 0));
+    b.ready(0);
+    b.expect("1 on 0.0 alone");
+    b.finish(0, ids[0]);
+    b.expect("3 on 0.0 alone");
+    b.finish(0, ids[2]);
+    b.expect("4 on 0.0 alone");
+    b.finish(0, ids[3]);
+    b.expect("5 on 0.0");
 }
 
-fn events() -> impl Strategy<Value = Vec<Event>> {
-    let event = prop_oneof![
-        6 => (0..5u32, 1..400u64).prop_map(|(domain, deadline_ms)| Event::Submit { domain, deadline_ms }),
-        6 => any::<usize>().prop_map(Event::Finish),
-        1 => (0..4usize).prop_map(Event::Gone),
-        4 => (0..4usize).prop_map(Event::Ready),
-        1 => any::<usize>().prop_map(Event::Cancel),
-        3 => (1..80u64).prop_map(Event::Wait),
-    ];
-    proptest::collection::vec(event, 0..200)
+#[test]
+fn a_call_that_ran_alone_when_its_process_ended_is_guilty() {
+    let mut b = Bench::new(1, 2);
+    b.submit(1, ALICE);
+    b.submit(2, ALICE);
+    b.dies(0);
+    b.ready(0);
+    b.expect("1 on 0.0, 2 on 0.1, 1 on 0.0 alone");
+    assert_eq!(b.dies(0), [(1, Ended::Guilty)]);
+    b.ready(0);
+    b.expect("2 on 0.0 alone");
 }
 
-/// What the outside world believes, built from the actions alone.
-#[derive(Default)]
-struct Model {
-    domain_of: HashMap<u64, Domain>,
-    open: HashSet<u64>,
-    running: HashMap<u64, (WorkerId, u32, CallId)>,
-    ids: HashMap<u64, CallId>,
-    present: HashSet<WorkerId>,
-    serves: HashMap<WorkerId, Domain>,
-}
-
-impl Model {
-    fn apply(&mut self, actions: &mut Vec<Action<u64>>) {
-        for action in actions.drain(..) {
-            match action {
-                Action::Start { worker, lane, id, call, .. } => {
-                    assert!(self.open.contains(&call), "{call} started but not open");
-                    assert!(self.present.contains(&worker), "{call} started on an absent worker");
-                    let domain = self.domain_of[&call];
-                    assert_eq!(
-                        *self.serves.entry(worker).or_insert(domain),
-                        domain,
-                        "a worker of two domains"
-                    );
-                    assert!(!self.running.values().any(|(w, l, _)| (*w, *l) == (worker, lane)), "lane taken");
-                    assert!(self.running.insert(call, (worker, lane, id)).is_none(), "{call} started twice");
-                }
-                Action::Expired(call) => {
-                    assert!(!self.running.contains_key(&call));
-                    assert!(self.open.remove(&call), "{call} ended twice");
-                }
-                Action::Replace { worker, .. } => {
-                    assert!(!self.running.values().any(|(w, ..)| *w == worker), "a busy worker replaced");
-                    self.present.remove(&worker);
-                }
-                Action::Kill { worker, .. } => {
-                    self.present.remove(&worker);
-                }
-            }
-        }
+#[test]
+fn a_call_that_was_never_handed_over_is_no_suspect() {
+    let mut b = Bench::new(1, 1);
+    for _ in 0..9 {
+        let id =
+            if b.scheduler.queued() + b.scheduler.running() == 0 { Some(b.submit(1, ALICE)) } else { None };
+        b.expect("1 on 0.0");
+        let lost = b.scheduler.worker_gone(b.now, 0, &mut b.actions);
+        assert!(id.is_none_or(|id| lost == [(id, 1)]));
+        assert_eq!(b.scheduler.buried(b.now, lost[0].0, false, &mut b.actions), None);
+        b.ready(0);
     }
+    b.expect("1 on 0.0");
 }
 
-proptest! {
-    #[test]
-    fn whatever_happens_every_call_ends_once_and_domains_stay_apart(
-        lanes in 1..3u32, workers in 1..4usize, events in events()
-    ) {
-        let mut s = Scheduler::<u64>::new(workers, lanes);
-        let (mut model, mut actions, mut now, mut next, mut generation) = (Model::default(), Vec::new(), 0, 0, 0);
-        for event in events {
-            match event {
-                Event::Submit { domain, deadline_ms } => {
-                    next += 1;
-                    let domain = Domain { owner: domain, caller: domain };
-                    model.domain_of.insert(next, domain);
-                    model.open.insert(next);
-                    let id = {
-                        let terms = Terms { domain, bytes: 1, deadline_ns: now + deadline_ms * MS };
-                        s.submit(now, next, terms, LIMITS, &mut actions)
-                    }.unwrap();
-                    model.ids.insert(next, id);
-                }
-                Event::Finish(pick) if !model.running.is_empty() => {
-                    let mut all: Vec<_> = model.running.keys().copied().collect();
-                    all.sort_unstable();
-                    let call = all[pick % all.len()];
-                    let (worker, _, id) = model.running.remove(&call).unwrap();
-                    prop_assert_eq!(s.finished(now, worker, id, &mut actions), Some(call));
-                    prop_assert!(model.open.remove(&call));
-                }
-                Event::Gone(worker) if worker < workers => {
-                    for (call, _) in s.worker_gone(worker) {
-                        prop_assert_eq!(model.running.remove(&call).map(|r| r.0), Some(worker));
-                        prop_assert!(model.open.remove(&call));
-                    }
-                    model.present.remove(&worker);
-                    model.serves.remove(&worker);
-                    prop_assert!(!model.running.values().any(|(w, ..)| *w == worker), "a lost call is missing");
-                }
-                Event::Ready(worker) if worker < workers && !model.present.contains(&worker) => {
-                    for (call, _) in s.worker_gone(worker) {
-                        model.running.remove(&call);
-                        prop_assert!(model.open.remove(&call));
-                    }
-                    model.serves.remove(&worker);
-                    model.present.insert(worker);
-                    generation += 1;
-                    s.worker_ready(now, worker, generation, &mut actions);
-                }
-                Event::Cancel(pick) if !model.ids.is_empty() => {
-                    let call = 1 + pick as u64 % next;
-                    let gone = s.cancel(model.ids[&call]);
-                    let waiting = model.open.contains(&call) && !model.running.contains_key(&call);
-                    prop_assert_eq!(gone, waiting.then_some(call));
-                    if waiting { model.open.remove(&call); }
-                }
-                Event::Wait(ms) => {
-                    now += ms * MS;
-                    s.expire(now, &mut actions);
-                }
-                _ => {}
-            }
-            model.apply(&mut actions);
-            prop_assert_eq!(s.running() as usize, model.running.len());
-            prop_assert_eq!((s.queued() + s.running()) as usize, model.open.len());
-        }
-        // With every worker there and every call answered, nothing is left behind.
-        for _ in 0..3 * (next + 1) {
-            for worker in 0..workers {
-                if !model.present.contains(&worker) {
-                    for (call, _) in s.worker_gone(worker) {
-                        model.running.remove(&call);
-                        model.open.remove(&call);
-                    }
-                    model.serves.remove(&worker);
-                    model.present.insert(worker);
-                    s.worker_ready(now, worker, 0, &mut actions);
-                    model.apply(&mut actions);
-                }
-            }
-            let Some((&call, &(worker, _, id))) = model.running.iter().next() else { continue };
-            model.running.remove(&call);
-            model.open.remove(&call);
-            s.finished(now, worker, id, &mut actions).unwrap();
-            model.apply(&mut actions);
-        }
-        prop_assert!(model.open.is_empty(), "left waiting: {:?}", model.open);
-        prop_assert_eq!(s.next_deadline_ns(), None);
-    }
+#[test]
+fn an_overdue_call_costs_its_neighbours_nothing_but_time() {
+    let mut b = Bench::new(1, 2);
+    b.submit(1, ALICE);
+    b.now = 500 * MS;
+    b.submit(2, ALICE);
+    b.now = 1000 * MS;
+    b.scheduler.expire(b.now, &mut b.actions);
+    b.now += DEADLINE_GRACE_NS;
+    b.scheduler.expire(b.now, &mut b.actions);
+    b.expect("1 on 0.0, 2 on 0.1, kill 0");
+    assert_eq!(b.dies(0), [(1, Ended::Deadline)]);
+    b.ready(0);
+    b.expect("2 on 0.0 alone");
+    // Its deadline is still its own.
+    assert_eq!(b.scheduler.next_deadline_ns(), Some(1500 * MS));
+}
+
+#[test]
+fn nothing_runs_again_for_nobody_or_too_late() {
+    let mut b = Bench::new(1, 3);
+    let cancelled = b.submit(1, ALICE);
+    b.submit(2, ALICE);
+    let again = b.submit(3, ALICE);
+    assert_eq!(b.scheduler.cancel(cancelled), None, "it runs");
+    let lost = b.scheduler.worker_gone(b.now, 0, &mut b.actions);
+    let bury = |b: &mut Bench, nth: usize| b.scheduler.buried(b.now, lost[nth].0, true, &mut b.actions);
+    assert_eq!(bury(&mut b, 0), Some((1, Ended::Detached)));
+    assert_eq!(bury(&mut b, 2), None);
+    assert_eq!(b.scheduler.cancel(again), Some(3), "it waits again");
+    // The deadline passes while what it wrote is cleared.
+    b.now = 1000 * MS;
+    b.scheduler.expire(b.now, &mut b.actions);
+    assert_eq!(bury(&mut b, 1), Some((2, Ended::Deadline)));
+    assert_eq!((b.scheduler.queued(), b.scheduler.running(), b.scheduler.next_deadline_ns()), (0, 0, None));
+}
+
+#[test]
+fn a_suspect_waits_for_an_empty_worker_and_takes_any() {
+    let mut b = Bench::new(2, 2);
+    let ids = [1, 2, 3].map(|call| b.submit(call, ALICE));
+    b.expect("1 on 0.0, 2 on 0.1, 3 on 1.0");
+    b.dies(1);
+    b.expect("");
+    b.finish(0, ids[0]);
+    b.submit(4, ALICE);
+    b.expect("");
+    b.finish(0, ids[1]);
+    b.expect("3 on 0.0 alone");
+    b.ready(1);
+    b.expect("4 on 1.0");
+}
+
+#[test]
+fn queue_limits_do_not_hit_calls_that_come_back() {
+    let mut b = Bench::new(1, 1);
+    b.submit(1, ALICE);
+    assert!(b.dies(0).is_empty());
+    let terms = Terms { domain: ALICE, bytes: 1, deadline_ns: 1, size: Size::Lane };
+    let full = b.scheduler.submit(0, 2, terms, Limits { calls: 1, bytes: 9 }, &mut b.actions);
+    assert_eq!(full, Err(Full::Calls(1)));
+    b.ready(0);
+    b.expect("1 on 0.0, 1 on 0.0 alone");
+}
+
+#[test]
+fn a_wide_call_has_its_worker_for_itself() {
+    let mut b = Bench::new(1, 4);
+    let first = b.submit(1, ALICE);
+    let wide = b.submit_sized(2, ALICE, Size::Wide);
+    b.submit(3, ALICE);
+    b.expect("1 on 0.0");
+    b.finish(0, first);
+    b.expect("2 on 0.0");
+    b.submit(4, ALICE);
+    b.expect("");
+    b.finish(0, wide);
+    b.expect("3 on 0.0, 4 on 0.1");
+}
+
+#[test]
+fn a_domain_gets_no_more_workers_than_it_may_have() {
+    let mut b = Bench::of(Shape { workers_per_domain: 2, ..Shape::new(3, 1) });
+    let ids = [1, 2, 3].map(|call| b.submit(call, ALICE));
+    b.expect("1 on 0.0, 2 on 1.0");
+    b.submit(4, BOB);
+    b.expect("4 on 2.0");
+    // One of its workers is replaced: the place is for it again, and no third one.
+    b.dies(1);
+    b.expect("");
+    b.ready(1);
+    b.expect("2 on 1.0 alone");
+    b.dies(2);
+    b.ready(2);
+    b.expect("4 on 2.0 alone");
+    b.finish(0, ids[0]);
+    b.expect("3 on 0.0");
+}
+
+#[test]
+fn workers_of_several_domains_take_turns() {
+    let mut b = Bench::of(Shape { turns: true, ..Shape::new(2, 2) });
+    let first = b.submit(1, ALICE);
+    b.expect("1 on 0.0, grant 0 turn 1");
+    b.submit(2, BOB);
+    b.expect("2 on 1.0, revoke 0 turn 1");
+    b.now = 7 * MS;
+    assert!(b.scheduler.yielding(0, 1, &mut b.actions));
+    b.finish(0, first);
+    b.expect("soon 1");
+    assert!(b.scheduler.yielded(b.now, 0, 1, 6 * MS, &mut b.actions));
+    b.expect("grant 1 turn 2");
+    assert_eq!((b.scheduler.used_ns(ALICE), b.scheduler.used_ns(BOB)), (6 * MS, 0));
+    // What it cannot have used it is not charged, and nobody yields what he does not have.
+    b.now = 9 * MS;
+    assert!(!b.scheduler.yielded(b.now, 0, 2, 1, &mut b.actions));
+    assert!(!b.scheduler.yielding(0, 1, &mut b.actions));
+    assert!(b.scheduler.yielded(b.now, 1, 2, u64::MAX, &mut b.actions));
+    // It still has its call.
+    b.expect("grant 1 turn 3");
+    assert_eq!(b.scheduler.used_ns(BOB), 2 * MS);
+    b.now = 10 * MS;
+    b.dies(1);
+    assert_eq!(b.scheduler.used_ns(BOB), 0, "a domain without workers is forgotten");
+    b.submit(3, ALICE);
+    b.expect("3 on 0.0, grant 0 turn 4");
+}
+
+#[test]
+fn who_keeps_a_turn_for_nothing_is_killed() {
+    let mut b = Bench::of(Shape { turns: true, ..Shape::new(2, 1) });
+    let first = b.submit(1, ALICE);
+    b.finish(0, first);
+    b.now = 5 * MS;
+    b.submit(2, BOB);
+    b.expect("1 on 0.0, grant 0 turn 1, 2 on 1.0, revoke 0 turn 1, soon 1");
+    assert_eq!(b.scheduler.next_deadline_ns(), Some(105 * MS));
+    b.now = 105 * MS;
+    b.scheduler.expire(b.now, &mut b.actions);
+    b.expect("kill 0");
+    b.scheduler.expire(b.now, &mut b.actions);
+    b.expect("");
+    b.dies(0);
+    b.expect("grant 1 turn 2");
 }

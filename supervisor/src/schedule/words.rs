@@ -16,6 +16,36 @@ pub struct Domain {
     pub caller: u32,
 }
 
+/// How much of a device a call needs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Size {
+    /// Its share of a worker's lease: a lane.
+    #[default]
+    Lane,
+    /// More of its worker's lease: no call beside it in that worker.
+    Wide,
+}
+
+/// What a device offers.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Places for workers.
+    pub workers: usize,
+    /// Lanes of each, at most 64.
+    pub lanes: u32,
+    /// Workers that one domain may have.
+    pub workers_per_domain: usize,
+    /// Workers submit by turns.
+    pub turns: bool,
+}
+
+impl Shape {
+    /// So many workers of so many lanes, all for whoever comes.
+    pub fn new(workers: usize, lanes: u32) -> Self {
+        Self { workers, lanes, workers_per_domain: workers, turns: false }
+    }
+}
+
 /// What the scheduler needs to know of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
@@ -25,6 +55,8 @@ pub struct Terms {
     pub bytes: u64,
     /// Absolute, in `CLOCK_MONOTONIC` nanoseconds.
     pub deadline_ns: u64,
+    /// How much of the device it needs.
+    pub size: Size,
 }
 
 /// What the outside must do now.
@@ -38,6 +70,8 @@ pub enum Action<C> {
         generation: u64,
         /// Which of its lanes.
         lane: u32,
+        /// It is a suspect: no other call is in the worker, and its kernels run one by one.
+        alone: bool,
         /// The call's name in the answer.
         id: CallId,
         /// The call.
@@ -45,10 +79,10 @@ pub enum Action<C> {
     },
     /// Answer that the deadline passed while the call was waiting.
     Expired(C),
-    /// Kill the process: a call in it is overdue.
+    /// Kill the process: a call in it is overdue, or it does not yield its turn.
     Kill {
-        /// The call.
-        call: C,
+        /// The overdue call.
+        call: Option<C>,
         /// Which place.
         worker: WorkerId,
         /// Which process in it.
@@ -61,6 +95,57 @@ pub enum Action<C> {
         /// Which process in it.
         generation: u64,
     },
+    /// Tell the worker something about its turn.
+    Turn {
+        /// Which process in its place.
+        generation: u64,
+        /// What and whom.
+        order: Order,
+    },
+}
+
+/// What a worker is told about turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// It has the device.
+    Grant {
+        /// Who.
+        worker: WorkerId,
+        /// Names the turn.
+        turn: u64,
+    },
+    /// Others wait.
+    Revoke {
+        /// Who.
+        worker: WorkerId,
+        /// Names the turn.
+        turn: u64,
+    },
+    /// It is next.
+    Soon {
+        /// Who.
+        worker: WorkerId,
+    },
+}
+
+impl Order {
+    /// Whom it is for.
+    pub fn worker(&self) -> WorkerId {
+        match *self {
+            Self::Grant { worker, .. } | Self::Revoke { worker, .. } | Self::Soon { worker } => worker,
+        }
+    }
+}
+
+/// Why a call whose process is gone does not run again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Its deadline passed.
+    Deadline,
+    /// It ran alone when its process ended, or ran too often.
+    Guilty,
+    /// Nobody waits for it any more.
+    Detached,
 }
 
 /// The queue has no room.

@@ -1,10 +1,8 @@
 //! What `status` answers.
 
 use pappus_proto::v1;
-use pappus_protocol::Kind;
 
 use super::connection::Connection;
-use crate::config::DeviceConfig;
 use crate::device::Device;
 
 /// The supervisor, as far as it is this client's business.
@@ -40,6 +38,15 @@ fn hide(device: &mut v1::DeviceStatus) {
 /// What the device says, completed by how it was set up.
 fn of_device(device: &Device) -> v1::DeviceStatus {
     let config = &device.config;
+    let memory = device.memory();
+    let memory = v1::DeviceMemory {
+        total_bytes: memory.total_bytes,
+        context_bytes: memory.context_bytes,
+        stack_bytes: memory.stack_bytes,
+        lease_bytes: memory.lease_bytes,
+        weight_bytes: memory.weight_bytes,
+        free_bytes: memory.free_bytes,
+    };
     v1::DeviceStatus {
         description: config.description.clone(),
         arch: config.arch.clone(),
@@ -49,26 +56,8 @@ fn of_device(device: &Device) -> v1::DeviceStatus {
         turns: config.turns,
         quantum_us: config.quantum.as_micros() as u64,
         scrub_calls: config.scrub_calls,
-        memory: Some(memory(config)),
+        standbys_ready: device.standbys_ready() as u32,
+        memory: Some(memory),
         ..device.status()
-    }
-}
-
-/// How the memory is divided.
-fn memory(config: &DeviceConfig) -> v1::DeviceMemory {
-    let workers = config.workers as u64;
-    let lease_bytes = config.lease_bytes() * workers;
-    let (context_bytes, stack_bytes) = match config.kind {
-        Kind::Cpu => (0, 0),
-        Kind::Cuda => (config.context_bytes(), config.stack_bytes * workers),
-    };
-    let taken = lease_bytes + context_bytes + stack_bytes;
-    v1::DeviceMemory {
-        total_bytes: config.memory_bytes,
-        context_bytes,
-        stack_bytes,
-        lease_bytes,
-        weight_bytes: 0,
-        free_bytes: config.memory_bytes.saturating_sub(taken),
     }
 }

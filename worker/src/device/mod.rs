@@ -11,6 +11,7 @@
 //! and before its next call. It drops no function, arena or descriptor that a running lane uses.
 
 pub mod cpu;
+pub mod cuda;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -37,8 +38,9 @@ pub trait Device {
     /// How many calls may be in flight.
     fn lanes(&self) -> usize;
 
-    /// Makes the pool `bytes` long. All lanes are idle and cleared. After a fault the pool is as it was.
-    fn lease(&mut self, bytes: u64) -> Result<(), Fault>;
+    /// Makes the pool `bytes` long, rounded down to what the device can map, and says how long it is. All
+    /// lanes are idle and cleared.
+    fn lease(&mut self, bytes: u64) -> Result<u64, Fault>;
 
     /// Bytes of the pool that a call may use while other lanes are busy.
     fn lane_bytes(&self) -> u64;

@@ -43,6 +43,11 @@ impl<D: Device> Functions<D> {
         self.by_id.insert(id, loaded);
     }
 
+    /// Whether there is one of that number, loaded or not.
+    pub(super) fn contains(&self, id: u64) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
     /// Forgets a function.
     pub(super) fn remove(&mut self, id: u64) {
         self.by_id.remove(&id);

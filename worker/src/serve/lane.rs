@@ -19,8 +19,15 @@ pub(super) struct Lane {
     call: Option<u64>,
     /// The function it is a call of.
     pub(super) function: u64,
+    /// The plan of a call that waits for its turn.
+    plan: Option<Arc<Plan>>,
     /// The device has it.
     pub(super) started: bool,
+    /// It is over and left something.
+    pub(super) uncleared: bool,
+    /// It runs alone, kernel by kernel.
+    pub(super) alone: bool,
+    pub(super) deadline_ns: u64,
     pub(super) inputs: Vec<CopyIn>,
     pub(super) outputs: Vec<CopyOut>,
     pub(super) descriptors: Vec<OwnedFd>,
@@ -32,14 +39,26 @@ pub(super) struct Lane {
 
 impl Lane {
     /// Whether a call is running in it.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(super) fn is_running(&self) -> bool {
         self.started
     }
 
+    /// Whether a call waits in it for its turn.
+    pub(super) fn is_prepared(&self) -> bool {
+        self.plan.is_some()
+    }
+
+    /// The plan of the call that is about to start.
+    pub(super) fn take_plan(&mut self) -> Option<Arc<Plan>> {
+        self.plan.take()
+    }
+
     /// A call moves in.
-    pub(super) fn begin(&mut self, call: u64, function: u64, descriptors: Vec<OwnedFd>) {
+    pub(super) fn begin(&mut self, call: u64, invoke: &Invoke<'_>, descriptors: Vec<OwnedFd>) {
         self.call = Some(call);
-        self.function = function;
+        self.function = invoke.function;
+        self.deadline_ns = invoke.deadline_ns;
+        self.alone = invoke.flags & Invoke::ALONE != 0;
         self.descriptors = descriptors;
     }
 
@@ -85,13 +104,13 @@ impl Lane {
         Ok(CopyIn { from, offset, bytes, to: 0 })
     }
 
-    /// Plans the call and gives its regions their places in the pool.
+    /// Plans the call, gives its regions their places in the pool, and keeps the plan.
     pub(super) fn plan<F>(
         &mut self,
         invoke: &Invoke<'_>,
         installed: &mut Installed<F>,
         lease_bytes: u64,
-    ) -> Result<Arc<Plan>, Fault> {
+    ) -> Result<(), Fault> {
         let blueprint = &installed.blueprint;
         self.input_bytes.clear();
         self.input_bytes.resize(blueprint.inputs().len(), 0);
@@ -121,7 +140,8 @@ impl Lane {
             ));
         }
         self.place(invoke, installed, &plan)?;
-        Ok(plan)
+        self.plan = Some(plan);
+        Ok(())
     }
 
     fn place<F>(&mut self, invoke: &Invoke<'_>, installed: &Installed<F>, plan: &Plan) -> Result<(), Fault> {

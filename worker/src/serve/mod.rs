@@ -5,61 +5,79 @@
 
 mod installed;
 mod lane;
+mod turn;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{Got, Outbox};
-use pappus_protocol::to_worker::{Configure, Invoke, STAGING_ARENA};
-use pappus_protocol::{Fault, FromWorker, ToWorker, control};
+use pappus_protocol::to_worker::{Configure, Install, Invoke, STAGING_ARENA};
+use pappus_protocol::{Fault, FaultCode, FromWorker, ToWorker, control};
 use pappus_shmem::{Judged, Mapping, memfd};
 
 use self::installed::Functions;
 use self::lane::Lane;
+use self::turn::{Step, Turn};
 use crate::arenas::Arenas;
 use crate::device::{Call, Device};
 use crate::{Channels, Error};
 
 /// Serves until the supervisor closes its pipe.
-pub fn run<D: Device>(channels: Channels, staging: &Judged, device: D) -> Result<(), Error> {
+pub fn run<D: Device>(channels: Channels, staging: &Judged, mut device: D) -> Result<(), Error> {
     let staging = Mapping::writable(staging).map_err(|e| Error::Staging(e.to_string()))?;
+    // Inline bytes go through it, so the device may want it pinned like any other arena.
+    device.map_arena(STAGING_ARENA, &staging)?;
     let Channels { mut inbox, outbox, control } = channels;
     let mut server = Server {
         lanes: std::iter::repeat_with(Lane::default).take(device.lanes()).collect(),
-        device,
         outbox,
         control,
         functions: Functions::default(),
+        device,
         arenas: Arenas::new(staging),
         lease_bytes: 0,
         spin: Duration::ZERO,
-        turn_ns: 0,
+        turn: Turn::default(),
+        scrub_calls: false,
+        dirty: false,
+        wide: false,
     };
-    server.send(&FromWorker::Hello(server.device.hello()))?;
+    server.outbox.push_from_worker(&FromWorker::Hello(server.device.hello()));
+    server.outbox.flush_blocking()?;
     loop {
         while let Some(frame) = inbox.frame()? {
             server.handle(ToWorker::decode(frame)?)?;
         }
         let busy = server.settle()?;
-        let got = if busy { inbox.fill()? } else { inbox.wait(server.spin, None, None)? };
+        server.step(busy)?;
+        server.outbox.flush_blocking()?;
+        let got = match busy {
+            true => inbox.fill()?,
+            false => inbox.wait(server.spin.max(server.turn.alert()), None, None)?,
+        };
         if got == Got::Closed {
             return Ok(());
         }
     }
 }
 
+/// Fields go in this order: what the device gave out before the device, and what it pinned behind it.
 struct Server<D: Device> {
-    device: D,
     outbox: Outbox,
     control: OwnedFd,
-    functions: Functions<D>,
-    arenas: Arenas,
     lanes: Vec<Lane>,
+    functions: Functions<D>,
+    device: D,
+    arenas: Arenas,
     lease_bytes: u64,
     spin: Duration,
-    /// Device time used since the last `Yielded`.
-    turn_ns: u64,
+    turn: Turn,
+    /// On-chip state is cleared before a call if another ran since it was.
+    scrub_calls: bool,
+    dirty: bool,
+    /// The running call has the whole pool.
+    wide: bool,
 }
 
 impl<D: Device> Server<D> {
@@ -67,47 +85,65 @@ impl<D: Device> Server<D> {
         match message {
             ToWorker::Invoke { call, invoke } => self.invoke(call, &invoke),
             ToWorker::Configure(configure) => self.configure(&configure),
-            ToWorker::Install { function, install } => {
-                let parts = control::recv(&self.control, function, install.descriptors())?;
-                // An id in use is replaced: what it named must not be running.
-                self.drain()?;
-                self.functions.install(&mut self.device, function, &install, parts);
-                Ok(())
-            }
+            ToWorker::Install { function, install } => self.install(function, &install),
             ToWorker::Uninstall { function } => {
                 self.drain()?;
                 self.functions.remove(function);
                 Ok(())
             }
             ToWorker::OpenArena { arena } => self.open_arena(arena),
-            ToWorker::CloseArena { arena } => {
-                if arena == STAGING_ARENA {
-                    return Err(Error::Unexpected("the staging arena cannot be closed"));
-                }
-                self.drain()?;
-                if self.arenas.remove(arena) {
-                    self.device.unmap_arena(arena);
-                }
+            ToWorker::CloseArena { arena } => self.close_arena(arena),
+            ToWorker::Grant { turn, quantum_us } => {
+                self.turn.grant(turn, Duration::from_micros(quantum_us.into()));
+                self.start_prepared()
+            }
+            ToWorker::Revoke { turn } => match self.turn.revoke(turn) {
+                true => Ok(()),
+                false => Err(Error::Unexpected("a turn was revoked that is not held")),
+            },
+            ToWorker::Soon => {
+                self.turn.soon();
                 Ok(())
             }
-            // Whoever is sent calls has its turn; grants only matter for charging it.
-            ToWorker::Grant { .. } => Ok(()),
-            ToWorker::Revoke { turn } => {
-                self.drain()?;
-                let used_ns = std::mem::take(&mut self.turn_ns);
-                self.send(&FromWorker::Yielded { turn, used_ns })
-            }
-            ToWorker::Soon => Ok(()),
             ToWorker::Compile { .. } => Err(Error::Unexpected("a serving worker does not compile")),
         }
     }
 
+    /// Settings; the answer says what of the device's memory there really is.
     fn configure(&mut self, configure: &Configure) -> Result<(), Error> {
         self.spin = Duration::from_micros(configure.poll_us.into());
+        self.turn.require(configure.turns);
         if configure.lease_bytes != self.lease_bytes {
             self.drain()?;
-            self.device.lease(configure.lease_bytes)?;
-            self.lease_bytes = configure.lease_bytes;
+            match self.device.lease(configure.lease_bytes) {
+                Ok(bytes) => self.lease_bytes = bytes,
+                Err(fault) => match self.device.lost() {
+                    Some(_) => return Err(fault.into()),
+                    None => crate::log(format_args!("a lease of {} bytes: {fault}", configure.lease_bytes)),
+                },
+            }
+        }
+        if configure.scrub_calls && !self.scrub_calls {
+            // What scrubbing needs is made now, not in front of the first call.
+            self.device.scrub()?;
+        }
+        self.scrub_calls = configure.scrub_calls;
+        self.outbox.push_from_worker(&FromWorker::Leased { bytes: self.lease_bytes });
+        Ok(())
+    }
+
+    fn install(&mut self, function: u64, install: &Install) -> Result<(), Error> {
+        let parts = control::recv(&self.control, function, install.descriptors())?;
+        // An id in use is replaced: what it named must not be running.
+        if self.functions.contains(function) {
+            self.drain()?;
+        }
+        self.functions.install(&mut self.device, function, install, parts);
+        let loaded = self.functions.get(function);
+        let exported = loaded.ok().and_then(|loaded| self.device.export_weights(&mut loaded.function));
+        if let Some((descriptor, bytes)) = exported {
+            control::send(self.control.as_fd(), function, &[descriptor.as_fd()])?;
+            self.outbox.push_from_worker(&FromWorker::Exported { function, bytes });
         }
         Ok(())
     }
@@ -133,45 +169,94 @@ impl<D: Device> Server<D> {
         Ok(())
     }
 
+    fn close_arena(&mut self, arena: u64) -> Result<(), Error> {
+        if arena == STAGING_ARENA {
+            return Err(Error::Unexpected("the staging arena cannot be closed"));
+        }
+        if self.arenas.contains(arena) {
+            self.drain()?;
+            self.device.unmap_arena(arena);
+            self.arenas.remove(arena);
+        }
+        Ok(())
+    }
+
     fn invoke(&mut self, call: u64, invoke: &Invoke<'_>) -> Result<(), Error> {
         let descriptors = control::recv(&self.control, call, invoke.descriptors as usize)?;
         let index = invoke.lane as usize;
         if index >= self.lanes.len() {
             return Err(Error::Unexpected("a lane that this device does not have"));
         }
-        while self.lanes[index].is_busy() {
+        while self.lanes[index].is_running() {
             self.settle()?;
         }
         let lane = &mut self.lanes[index];
-        lane.begin(call, invoke.function, descriptors);
+        if lane.is_prepared() {
+            return Err(Error::Unexpected("two calls for a lane that waits for its turn"));
+        }
+        lane.begin(call, invoke, descriptors);
         let accepted = lane.regions(invoke, &self.arenas).and_then(|()| {
             let installed = self.functions.get(invoke.function)?;
-            let plan = lane.plan(invoke, installed, self.lease_bytes)?;
-            let call = Call {
-                plan: &plan,
-                inputs: &lane.inputs,
-                outputs: &lane.outputs,
-                arenas: &self.arenas,
-                descriptors: &lane.descriptors,
-                deadline_ns: invoke.deadline_ns,
-                alone: invoke.flags & Invoke::ALONE != 0,
-            };
-            self.device.start(index, &mut installed.function, &call);
-            Ok(())
+            lane.plan(invoke, installed, self.lease_bytes)
         });
         match accepted {
-            Ok(()) => {
-                self.lanes[index].started = true;
-                self.settle()?;
+            Ok(()) if self.turn.may_submit() => self.start(index),
+            Ok(()) => Ok(()),
+            Err(fault) => {
+                self.answer(index, Err(fault));
                 Ok(())
+            }
+        }
+    }
+
+    /// Hands a prepared call to the device.
+    fn start(&mut self, index: usize) -> Result<(), Error> {
+        let Some(plan) = self.lanes[index].take_plan() else {
+            return Ok(());
+        };
+        let wide = plan.pool_bytes > self.device.lane_bytes();
+        if wide || self.wide || self.lanes[index].alone || self.scrub_calls {
+            self.drain()?;
+        }
+        self.wide = wide;
+        if self.scrub_calls && std::mem::take(&mut self.dirty) {
+            self.device.scrub()?;
+        }
+        let lane = &mut self.lanes[index];
+        match self.functions.get(lane.function) {
+            Ok(installed) => {
+                let call = Call {
+                    plan: &plan,
+                    inputs: &lane.inputs,
+                    outputs: &lane.outputs,
+                    arenas: &self.arenas,
+                    descriptors: &lane.descriptors,
+                    deadline_ns: lane.deadline_ns,
+                    alone: lane.alone,
+                };
+                self.dirty = true;
+                self.turn.note(true);
+                self.device.start(index, &mut installed.function, &call);
+                lane.started = true;
             }
             Err(fault) => self.answer(index, Err(fault)),
         }
+        Ok(())
+    }
+
+    /// The turn has come: everything that waited for it.
+    fn start_prepared(&mut self) -> Result<(), Error> {
+        for index in 0..self.lanes.len() {
+            if self.lanes[index].is_prepared() {
+                self.start(index)?;
+            }
+        }
+        Ok(())
     }
 
     /// Answers and clears every lane whose call is over; says whether one is still running.
     fn settle(&mut self) -> Result<bool, Error> {
-        let mut busy = false;
+        let (mut busy, mut over) = (false, false);
         for index in 0..self.lanes.len() {
             if !self.lanes[index].started {
                 continue;
@@ -180,13 +265,59 @@ impl<D: Device> Server<D> {
                 busy = true;
                 continue;
             };
+            if self.device.lost().is_some() && !self.lanes[index].alone {
+                // Nobody knows whose fault it was.
+                return Err(self.broken());
+            }
             self.lanes[index].started = false;
-            let function = self.lanes[index].function;
-            self.answer(index, result)?;
-            let installed = self.functions.get(function)?;
-            self.device.clear(index, &mut installed.function)?;
+            self.lanes[index].uncleared = true;
+            over = true;
+            self.answer(index, result);
+            if self.device.lost().is_some() {
+                return Err(self.broken());
+            }
+        }
+        if over {
+            // Whoever waits hears of it before anything is cleared.
+            self.outbox.flush_blocking()?;
+            for index in 0..self.lanes.len() {
+                if std::mem::take(&mut self.lanes[index].uncleared) {
+                    let installed = self.functions.get(self.lanes[index].function)?;
+                    self.device.clear(index, &mut installed.function)?;
+                }
+            }
+        }
+        if !busy {
+            self.turn.note(false);
         }
         Ok(busy)
+    }
+
+    /// Says that the device is lost, with every call that was not answered.
+    fn broken(&mut self) -> Error {
+        let lost = self.device.lost().cloned();
+        let fault = lost.unwrap_or_else(|| Fault::new(FaultCode::Internal, "the device is lost"));
+        self.outbox.push_from_worker(&FromWorker::Broken { fault: fault.as_ref() });
+        match self.outbox.flush_blocking() {
+            Ok(()) => fault.into(),
+            Err(e) => e.into(),
+        }
+    }
+
+    /// Gives the turn back when it is time.
+    fn step(&mut self, busy: bool) -> Result<(), Error> {
+        let waiting = self.lanes.iter().any(Lane::is_prepared);
+        match self.turn.step(busy, waiting) {
+            Step::Stay => {}
+            Step::Ending(turn) => self.outbox.push_from_worker(&FromWorker::Yielding { turn }),
+            Step::Over(turn) => {
+                // Clearing counts: the next one must find the device idle.
+                self.device.settle()?;
+                let used_ns = self.turn.give_back().as_nanos() as u64;
+                self.outbox.push_from_worker(&FromWorker::Yielded { turn, used_ns });
+            }
+        }
+        Ok(())
     }
 
     /// Waits until no lane is running.
@@ -199,23 +330,14 @@ impl<D: Device> Server<D> {
 
     /// The end of a call, good or bad: inputs leave staging, outputs of a failure are zeroed, and only
     /// then the caller hears of it.
-    fn answer(&mut self, index: usize, result: Result<Done, Fault>) -> Result<(), Error> {
+    fn answer(&mut self, index: usize, result: Result<Done, Fault>) {
         let lane = &mut self.lanes[index];
         let Some(call) = lane.end(&self.arenas, result.is_ok()) else {
-            return Ok(());
+            return;
         };
         match result {
-            Ok(timings) => {
-                self.turn_ns += timings.execute_ns.get();
-                self.send(&FromWorker::Done { call, timings })
-            }
-            Err(fault) => self.send(&FromWorker::Failed { call, fault: fault.as_ref() }),
+            Ok(timings) => self.outbox.push_from_worker(&FromWorker::Done { call, timings }),
+            Err(fault) => self.outbox.push_from_worker(&FromWorker::Failed { call, fault: fault.as_ref() }),
         }
-    }
-
-    fn send(&mut self, message: &FromWorker<'_>) -> Result<(), Error> {
-        self.outbox.push_from_worker(message);
-        self.outbox.flush_blocking()?;
-        Ok(())
     }
 }

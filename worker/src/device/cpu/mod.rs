@@ -135,7 +135,7 @@ impl Device for Cpu {
         1
     }
 
-    fn lease(&mut self, bytes: u64) -> Result<(), Fault> {
+    fn lease(&mut self, bytes: u64) -> Result<u64, Fault> {
         if bytes > layout::MAX_LEASE_BYTES {
             return Err(Fault::new(
                 FaultCode::OutOfMemory,
@@ -149,7 +149,7 @@ impl Device for Cpu {
             self.pool.release().map_err(module::mapping)?;
             self.pool = Arc::new(Pool::new(bytes).map_err(module::mapping)?);
         }
-        Ok(())
+        Ok(bytes)
     }
 
     fn lane_bytes(&self) -> u64 {

@@ -1,0 +1,135 @@
+//! Processes that are about to be gone, off the path of those that serve: given a moment to exit by
+//! themselves, killed, reaped. Only then their memory is free, and nothing writes to the regions of the
+//! calls that were in them.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use pappus_protocol::Fault;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+
+use super::Device;
+use super::account::{Lease, Seat};
+use super::process::{self, Process};
+use super::runtime::Lost;
+use crate::schedule::WorkerId;
+
+/// A process that serves no more.
+#[derive(Debug)]
+pub struct Dying {
+    /// The process.
+    pub process: Process,
+    /// When it is killed.
+    pub kill_at: Instant,
+    /// Its place in the account.
+    pub seat: Seat,
+    /// Its lease, if it had one.
+    pub lease: Option<Lease>,
+    /// Where it served.
+    pub worker: WorkerId,
+    /// Calls that were in it.
+    pub lost: Vec<Lost>,
+    /// What it said of a lost device context.
+    pub broken: Option<Fault>,
+    /// What was wrong with it, if anything was.
+    pub why: Option<String>,
+}
+
+/// The processes of one device that are about to be gone.
+#[derive(Debug)]
+pub struct Reaper {
+    /// None once nobody reaps any more.
+    dying: Mutex<Option<Vec<Dying>>>,
+    wake: OwnedFd,
+}
+
+impl Reaper {
+    /// Without processes.
+    pub fn new() -> std::io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { dying: Mutex::new(Some(Vec::new())), wake })
+    }
+
+    fn dying(&self) -> MutexGuard<'_, Option<Vec<Dying>>> {
+        self.dying.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Takes a process over.
+    pub fn take(&self, device: &Device, mut process: Dying) {
+        process.seat.dies();
+        let mut dying = self.dying();
+        match &mut *dying {
+            Some(dying) => dying.push(process),
+            None => {
+                drop(dying);
+                reap(device, process);
+                return;
+            }
+        }
+        drop(dying);
+        self.wake();
+    }
+
+    /// Makes the reaper look.
+    pub fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Reaps until the device closes and nobody is left.
+    pub fn run(&self, device: &Device) {
+        let mut mine: Vec<Dying> = Vec::new();
+        loop {
+            {
+                let mut dying = self.dying();
+                mine.extend(dying.iter_mut().flat_map(|dying| dying.drain(..)));
+                if mine.is_empty() && device.is_closing() {
+                    *dying = None;
+                    return;
+                }
+            }
+            let over = self.wait(&mut mine);
+            for process in over {
+                reap(device, process);
+            }
+        }
+    }
+
+    /// Waits for something to happen, kills whose time is over, and takes out those that ended.
+    fn wait(&self, mine: &mut Vec<Dying>) -> Vec<Dying> {
+        let next = mine.iter().map(|process| process.kill_at).min();
+        let left = next.map(|at| at.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
+        let timeout =
+            left.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        let mut polled = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        polled
+            .extend(mine.iter().map(|dying| PollFd::from_borrowed_fd(dying.process.as_fd(), PollFlags::IN)));
+        let _ = rustix::event::poll(&mut polled, timeout.as_ref());
+        let mut ended = polled[1..].iter().map(|polled| !polled.revents().is_empty()).collect::<Vec<_>>();
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        let now = Instant::now();
+        let mut over = Vec::new();
+        for nth in (0..mine.len()).rev() {
+            if ended.pop() == Some(true) {
+                over.push(mine.swap_remove(nth));
+            } else if mine[nth].kill_at <= now {
+                mine[nth].process.kill();
+                // A process in the driver's hands may take its time; nobody else waits for it.
+                mine[nth].kill_at = now + Duration::from_secs(3600);
+            }
+        }
+        over
+    }
+}
+
+fn reap(device: &Device, dying: Dying) {
+    let Dying { mut process, seat, lease, worker, lost, broken, why, .. } = dying;
+    let ended = process::describe_exit(process.end());
+    match (&why, lost.len()) {
+        (Some(why), lost) => tracing::warn!(worker, lost, "worker {ended}: {why}; replacing it"),
+        (None, lost @ 1..) => tracing::warn!(worker, lost, "worker {ended}; replacing it"),
+        (None, 0) => tracing::debug!(worker, "worker {ended}; replacing it"),
+    }
+    drop((lease, seat));
+    device.bury(lost, &ended, broken.as_ref());
+}

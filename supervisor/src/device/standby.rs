@@ -1,0 +1,164 @@
+//! Processes that are ready to take a worker's place. Each is kept by a thread of its own, which started
+//! it and lives as long as the supervisor: the kernel ends a process together with the thread that
+//! started it, also when the process serves elsewhere by then.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use pappus_protocol::FromWorker;
+use pappus_protocol::from_worker::Hello;
+use pappus_protocol::pipe::{Got, Inbox};
+use pappus_shmem::Judged;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+
+use super::Device;
+use super::account::Seat;
+use super::link::staging;
+use super::process::{self, Role, Started, Target};
+use crate::limits::WORKER_START_S;
+use crate::registry::CodeTarget;
+
+/// Longest pause after processes that do not get ready.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A process that said its greeting and serves nobody yet.
+#[derive(Debug)]
+pub struct Ready {
+    /// The process and its channels.
+    pub started: Started,
+    /// The arena for inline bytes that it shares with the supervisor.
+    pub staging: Judged,
+    /// What its machine code must be made for.
+    pub target: CodeTarget,
+    /// Its place in the account.
+    pub seat: Seat,
+}
+
+/// Starts a process and waits for its greeting. The calling thread must outlive it.
+pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
+    let mut seat = device.account.seat().ok_or("the device closes")?;
+    let started = staging(device.config.lanes).and_then(|staging| {
+        Ok((process::start(program, Role::Serve, &Target::of(&device.config), Some(&staging))?, staging))
+    });
+    let (mut started, staging) = started.map_err(|e| format!("it cannot be started: {e}"))?;
+    let hello = await_hello(&mut started.inbox)?;
+    seat.measured(hello.context_bytes);
+    Ok(Ready { started, staging, target: CodeTarget::greeted(&hello)?, seat })
+}
+
+fn await_hello(inbox: &mut Inbox) -> Result<Hello, String> {
+    let until = Instant::now() + Duration::from_secs(WORKER_START_S);
+    loop {
+        if let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
+            return match FromWorker::decode(frame).map_err(|e| e.to_string())? {
+                FromWorker::Hello(hello) => Ok(hello),
+                other => Err(format!("it sent {other:?} before its greeting")),
+            };
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        match inbox.wait(Duration::ZERO, Some(left), None).map_err(|e| e.to_string())? {
+            Got::Closed => return Err("it ended before its greeting".to_owned()),
+            Got::Nothing if left.is_zero() => return Err("it did not get ready in time".to_owned()),
+            _ => {}
+        }
+    }
+}
+
+/// The standbys of a device.
+#[derive(Debug)]
+pub struct Standbys(Vec<Slot>);
+
+#[derive(Debug)]
+struct Slot {
+    ready: Mutex<Option<Ready>>,
+    /// Wakes the keeper: its standby was taken, or the device closes.
+    wake: OwnedFd,
+}
+
+impl Slot {
+    fn ready(&self) -> MutexGuard<'_, Option<Ready>> {
+        self.ready.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Standbys {
+    /// Room for `count`.
+    pub fn new(count: usize) -> std::io::Result<Self> {
+        let slot = || -> std::io::Result<Slot> {
+            let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            Ok(Slot { ready: Mutex::new(None), wake })
+        };
+        Ok(Self((0..count).map(|_| slot()).collect::<Result<_, _>>()?))
+    }
+
+    /// One that is ready, for good.
+    pub fn take(&self) -> Option<Ready> {
+        self.0.iter().find_map(|slot| {
+            let ready = slot.ready().take()?;
+            slot.wake();
+            Some(ready)
+        })
+    }
+
+    /// How many are ready.
+    pub fn ready(&self) -> usize {
+        self.0.iter().filter(|slot| slot.ready().is_some()).count()
+    }
+
+    /// Wakes the keepers of a device that closes.
+    pub fn close(&self) {
+        self.0.iter().for_each(Slot::wake);
+    }
+}
+
+/// Keeps one standby ready until the device closes.
+pub fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
+    let slot = &device.standbys.0[slot];
+    let mut pause = Duration::ZERO;
+    while !device.is_closing() {
+        let watched = bring_up(device, program).and_then(|ready| {
+            let pidfd = ready.started.process.pidfd().map_err(|e| e.to_string())?;
+            *slot.ready() = Some(ready);
+            Ok(pidfd)
+        });
+        let ended = match watched {
+            Ok(pidfd) => wait(slot, Some(&pidfd), None),
+            Err(_) if device.is_closing() => break,
+            Err(why) => {
+                tracing::warn!(device = device.config.name, "a standby did not get ready: {why}");
+                true
+            }
+        };
+        // One that ended without serving is dropped and reaped; the next would hardly do better at once.
+        let unused = if ended { slot.ready().take() } else { None };
+        pause = match ended {
+            true => (pause * 2).clamp(Duration::from_millis(10), LONGEST_PAUSE),
+            false => Duration::ZERO,
+        };
+        drop(unused);
+        if !pause.is_zero() && !device.is_closing() {
+            wait(slot, None, Some(pause));
+        }
+    }
+    let unused = slot.ready().take();
+    drop(unused);
+}
+
+/// Waits until the keeper is woken, the process ends, or the time is over; whether the process ended.
+fn wait(slot: &Slot, pidfd: Option<&OwnedFd>, timeout: Option<Duration>) -> bool {
+    let timeout =
+        timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+    let mut polled = vec![PollFd::new(&slot.wake, PollFlags::IN)];
+    polled.extend(pidfd.map(|pidfd| PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)));
+    let _ = rustix::event::poll(&mut polled, timeout.as_ref());
+    let ended = polled.get(1).is_some_and(|pidfd| !pidfd.revents().is_empty());
+    // Only that it was readable counts.
+    let _ = rustix::io::read(&slot.wake, &mut [0; 8]);
+    ended
+}

@@ -1,0 +1,59 @@
+//! A device as `status` shows it.
+
+use std::sync::atomic::Ordering;
+
+use pappus_proto::v1;
+
+use super::account::Snapshot;
+use super::runtime::{Device, lock};
+
+impl Device {
+    /// What is taken of its memory.
+    pub fn memory(&self) -> Snapshot {
+        self.account.snapshot()
+    }
+
+    /// Standbys that are ready.
+    pub fn standbys_ready(&self) -> usize {
+        self.standbys.ready()
+    }
+
+    /// As `status` shows it.
+    pub fn status(&self) -> v1::DeviceStatus {
+        let (queued, running, busy) = {
+            let scheduler = lock(&self.scheduler);
+            let of_worker = |w| (scheduler.busy_lanes(w), scheduler.device_ns(w));
+            let busy: Vec<_> = (0..self.places.len()).map(of_worker).collect();
+            (scheduler.queued(), scheduler.running(), busy)
+        };
+        let workers = busy.into_iter().enumerate().map(|(worker, (busy, device_ns))| {
+            let place = &self.places[worker];
+            v1::WorkerStatus {
+                pid: self.link(worker).pid().unwrap_or(0),
+                state: match busy {
+                    None => "starting",
+                    Some(0) => "idle",
+                    Some(_) => "busy",
+                }
+                .to_owned(),
+                completed: place.completed.load(Ordering::Relaxed),
+                restarts: place.restarts.load(Ordering::Relaxed),
+                busy_lanes: busy.unwrap_or(0),
+                device_ns,
+            }
+        });
+        v1::DeviceStatus {
+            name: self.config.name.clone(),
+            kind: self.config.kind.name().to_owned(),
+            memory_bytes: self.config.memory_bytes,
+            lease_bytes: self.account.lease_bytes(),
+            queued,
+            running,
+            completed: self.places.iter().map(|p| p.completed.load(Ordering::Relaxed)).sum(),
+            failed: self.metrics.failed_so_far(),
+            workers: workers.collect(),
+            // The rest follows from how the device was set up.
+            ..Default::default()
+        }
+    }
+}

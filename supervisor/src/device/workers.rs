@@ -1,0 +1,95 @@
+//! What happens to a device's workers: they come, yield, get settings, and go with their calls.
+
+use std::sync::atomic::Ordering;
+
+use pappus_protocol::to_worker::Configure;
+use pappus_protocol::{Fault, now_ns};
+
+use super::answers;
+use super::link::Arrival;
+use super::runtime::{Actions, Device, Lost, takes_turns};
+use crate::registry::CodeTarget;
+use crate::schedule::WorkerId;
+
+const NOT_ITS_TURN: &str = "it yielded a turn that it does not have";
+
+impl Device {
+    /// A worker's settings.
+    fn configure(&self, worker: WorkerId) -> Configure {
+        Configure {
+            lease_bytes: self.places[worker].lease_bytes.load(Ordering::Relaxed),
+            poll_us: self.settings.borrow().poll_us,
+            turns: takes_turns(&self.config),
+            scrub_calls: self.config.scrub_calls,
+        }
+    }
+
+    /// Settings changed: workers are told.
+    pub fn reconfigure(&self) {
+        for worker in 0..self.places.len() {
+            self.link(worker).configure(self.configure(worker));
+        }
+    }
+
+    /// A process takes a worker's place; it is told its settings.
+    pub fn attach(&self, worker: WorkerId, arrival: Arrival, lease_bytes: u64) -> std::io::Result<()> {
+        self.places[worker].lease_bytes.store(lease_bytes, Ordering::Relaxed);
+        self.link(worker).attach(arrival, self.configure(worker))
+    }
+
+    /// A fresh process is ready for calls.
+    pub fn worker_ready(&self, worker: WorkerId, generation: u64, target: &CodeTarget) {
+        self.targets.send_if_modified(|known| target.learn(known));
+        let mut actions = Actions::new();
+        self.decide(|scheduler| scheduler.worker_ready(now_ns(), worker, generation, &mut actions));
+        self.perform(actions);
+    }
+
+    /// A worker's lanes run empty for the next one.
+    pub fn yielding(&self, worker: WorkerId, turn: u64) -> Result<(), &'static str> {
+        let mut actions = Actions::new();
+        let holds = self.decide(|scheduler| scheduler.yielding(worker, turn, &mut actions));
+        self.perform(actions);
+        if holds { Ok(()) } else { Err(NOT_ITS_TURN) }
+    }
+
+    /// A worker gives its turn back.
+    pub fn yielded(&self, worker: WorkerId, turn: u64, used_ns: u64) -> Result<(), &'static str> {
+        let mut actions = Actions::new();
+        let held = self.decide(|scheduler| scheduler.yielded(now_ns(), worker, turn, used_ns, &mut actions));
+        self.perform(actions);
+        if held { Ok(()) } else { Err(NOT_ITS_TURN) }
+    }
+
+    /// A worker's settings are in force.
+    pub fn leased(&self, worker: WorkerId, bytes: u64) {
+        self.places[worker].leased_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// A process takes no more calls: those in it are lost. [`Device::bury`] must follow once nothing
+    /// of the process is left that could write to their regions.
+    pub fn worker_gone(&self, worker: WorkerId) -> Vec<Lost> {
+        self.places[worker].leased_bytes.store(0, Ordering::Relaxed);
+        let mut actions = Actions::new();
+        let lost = self.decide(|scheduler| scheduler.worker_gone(now_ns(), worker, &mut actions));
+        self.perform(actions);
+        lost
+    }
+
+    /// Lost calls run again, or are answered: how their process ended, and what it said before.
+    pub fn bury(&self, lost: Vec<Lost>, ended: &str, broken: Option<&Fault>) {
+        for (id, call) in lost {
+            let handed = call.started_ns.swap(0, Ordering::Relaxed) != 0;
+            if handed {
+                call.zero_outputs();
+            }
+            let mut actions = Actions::new();
+            let over = self.decide(|scheduler| scheduler.buried(now_ns(), id, handed, &mut actions));
+            self.perform(actions);
+            if let Some((call, why)) = over {
+                self.metrics.failed.increment(1);
+                call.asker.answer(answers::lost(&call, why, ended, broken));
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Calls whose process ended are run again: functions are pure, and a call that merely shared a worker
+//! with a guilty one is owed its result.
+//!
+//! Each is a suspect. It goes to the front of its domain's queue and runs alone from then on; one that
+//! runs alone when its process ends is guilty. A call that was never handed over is no suspect.
+
+use super::scheduler::{Scheduler, State};
+use super::table::Place;
+use super::words::{Action, CallId, Ended, WorkerId};
+use crate::limits::MAX_RUNS;
+
+impl<C: Clone> Scheduler<C> {
+    /// The process in `worker`'s place is gone, or takes no more calls: returns those that were in it,
+    /// oldest first. Once nothing writes to their regions any more, [`Scheduler::buried`] decides about them.
+    pub fn worker_gone(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        actions: &mut Vec<Action<C>>,
+    ) -> Vec<(CallId, C)> {
+        let charged = self.turn(actions, |turns, orders| turns.gone(now_ns, worker, orders));
+        self.charge(worker, charged.unwrap_or(0));
+        self.unbind(worker);
+        (self.workers[worker].busy, self.workers[worker].closed) = (0, false);
+        let mut lost = Vec::new();
+        for id in self.table.running_in(worker) {
+            let Some(entry) = self.table.get_mut(id) else { continue };
+            let overdue = matches!(entry.place, Place::Running { overdue: true, .. });
+            entry.place = Place::Lost { overdue };
+            lost.push((id, entry.call.clone()));
+        }
+        lost
+    }
+
+    /// Nothing of a lost call is left: it waits again, or is over. `handed` says whether its process
+    /// ever got it.
+    pub fn buried(
+        &mut self,
+        now_ns: u64,
+        id: CallId,
+        handed: bool,
+        actions: &mut Vec<Action<C>>,
+    ) -> Option<(C, Ended)> {
+        let entry = self.table.get_mut(id)?;
+        let Place::Lost { overdue } = entry.place else { return None };
+        let ended = if overdue || entry.deadline_ns <= now_ns {
+            Some(Ended::Deadline)
+        } else if entry.detached {
+            Some(Ended::Detached)
+        } else if handed && (entry.suspect || entry.runs >= MAX_RUNS) {
+            Some(Ended::Guilty)
+        } else {
+            None
+        };
+        if let Some(ended) = ended {
+            return self.table.remove(id).map(|entry| (entry.call, ended));
+        }
+        match handed {
+            true => entry.suspect = true,
+            false => entry.runs -= 1,
+        }
+        entry.place = Place::Queued;
+        let domain = entry.domain;
+        self.queued += 1;
+        self.queued_bytes += entry.bytes;
+        let queue = &mut self.domains.entry(domain).or_default().queue;
+        // Several that come back keep their order: none overtakes an older one.
+        let at = queue.iter().take_while(|first| **first < id).count();
+        queue.insert(at, id);
+        self.stand(domain);
+        for worker in 0..self.workers.len() {
+            let state = self.workers[worker].state;
+            if state == State::Free || state == State::Bound(domain) {
+                self.feed(now_ns, worker, actions);
+            }
+        }
+        self.make_room(now_ns, actions);
+        None
+    }
+}

@@ -1,0 +1,182 @@
+//! Which call gets which worker.
+
+use super::scheduler::{Scheduler, State, Worker};
+use super::table::Place;
+use super::words::{Action, CallId, Domain, WorkerId};
+use crate::limits::RESIDENCY_NS;
+
+impl Worker {
+    /// Whether one more call fits, or one that wants all lanes.
+    fn has_room(&self, lanes: u32, all: bool) -> bool {
+        match all {
+            true => self.busy == 0,
+            false => !self.closed && self.busy.count_ones() < lanes,
+        }
+    }
+}
+
+impl<C: Clone> Scheduler<C> {
+    /// A worker that can take a call of `domain` at once: its own with a free lane (the fullest first,
+    /// so that others stay idle), else one that belongs to nobody. Calls that wait go first.
+    pub(super) fn find_lane(&self, now_ns: u64, domain: Domain, all: bool) -> Option<WorkerId> {
+        let state = self.domains.get(&domain);
+        if state.is_some_and(|d| !d.queue.is_empty()) {
+            return None;
+        }
+        let own = self.workers.iter().enumerate().filter(|(_, w)| {
+            w.state == State::Bound(domain)
+                && w.has_room(self.shape.lanes, all)
+                && !self.must_leave(now_ns, w)
+        });
+        let own = own.max_by_key(|(_, w)| w.busy.count_ones()).map(|(id, _)| id);
+        let may_have_more = state.is_none_or(|d| d.workers < self.shape.workers_per_domain);
+        own.or_else(|| match may_have_more {
+            true => self.workers.iter().position(|w| w.state == State::Free),
+            false => None,
+        })
+    }
+
+    /// Whether a busy worker takes no more calls: its domain had it long enough and others have none.
+    fn must_leave(&self, now_ns: u64, worker: &Worker) -> bool {
+        worker.busy != 0
+            && !self.homeless.is_empty()
+            && now_ns.saturating_sub(worker.bound_ns) >= RESIDENCY_NS
+    }
+
+    /// Gives a waiting call to a worker that has room for it.
+    pub(super) fn start(&mut self, now_ns: u64, worker: WorkerId, id: CallId, actions: &mut Vec<Action<C>>) {
+        let Some(entry) = self.table.get_mut(id) else { return };
+        let place = &mut self.workers[worker];
+        if place.state == State::Free {
+            place.state = State::Bound(entry.domain);
+            place.bound_ns = now_ns;
+            self.domains.entry(entry.domain).or_default().workers += 1;
+        }
+        let lane = place.busy.trailing_ones();
+        place.busy |= 1 << lane;
+        place.closed = entry.wants_all_lanes();
+        entry.place = Place::Running { worker, lane, overdue: false };
+        entry.runs += 1;
+        self.queued -= 1;
+        self.queued_bytes -= entry.bytes;
+        let (generation, alone, call) = (place.generation, entry.suspect, entry.call.clone());
+        actions.push(Action::Start { worker, generation, lane, alone, id, call });
+        self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, orders));
+    }
+
+    /// Puts a domain in line for a worker, if its calls need one and it may have one.
+    pub(super) fn stand(&mut self, domain: Domain) {
+        let Some(d) = self.domains.get_mut(&domain).filter(|d| !d.queue.is_empty()) else {
+            return;
+        };
+        if d.workers == 0 {
+            if !std::mem::replace(&mut d.is_homeless, true) {
+                self.homeless.push_back(domain);
+            }
+        } else if d.workers < self.shape.workers_per_domain && !std::mem::replace(&mut d.waits, true) {
+            self.waiting.push_back(domain);
+        }
+    }
+
+    /// Replaces idle workers of other domains, as many as are needed and not coming already; the one
+    /// idle longest goes first. A domain that has workers gets another only from one idle for a while.
+    pub(super) fn make_room(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        let coming = self.workers.iter().filter(|w| w.state == State::Absent).count();
+        let wanted = self.homeless.len() + usize::from(!self.waiting.is_empty());
+        for nth in coming..wanted {
+            let patience_ns = if nth < self.homeless.len() { 0 } else { RESIDENCY_NS };
+            let idle = self.workers.iter().enumerate().filter(|(_, w)| {
+                matches!(w.state, State::Bound(_))
+                    && w.busy == 0
+                    && now_ns.saturating_sub(w.idle_since_ns) >= patience_ns
+            });
+            let Some(worker) = idle.min_by_key(|(_, w)| w.idle_since_ns).map(|(id, _)| id) else {
+                return;
+            };
+            self.unbind(worker);
+            let generation = self.workers[worker].generation;
+            actions.push(Action::Replace { worker, generation });
+        }
+    }
+
+    /// Takes a worker from its domain; the domain may become homeless.
+    pub(super) fn unbind(&mut self, worker: WorkerId) {
+        let state = std::mem::replace(&mut self.workers[worker].state, State::Absent);
+        let State::Bound(domain) = state else { return };
+        let Some(d) = self.domains.get_mut(&domain) else {
+            return;
+        };
+        d.workers -= 1;
+        match d.workers == 0 && d.queue.is_empty() {
+            true => self.drop_domain(domain),
+            false => self.stand(domain),
+        }
+    }
+
+    /// Forgets a domain that has neither calls nor workers.
+    pub(super) fn drop_domain(&mut self, domain: Domain) {
+        let Some(d) = self.domains.remove(&domain) else { return };
+        if d.waits {
+            self.waiting.retain(|waiting| *waiting != domain);
+        }
+        if d.is_homeless {
+            self.homeless.retain(|homeless| *homeless != domain);
+        }
+    }
+
+    /// The call that a worker which belongs to nobody should start with: of a domain without workers,
+    /// else of one that has more calls than its workers can take.
+    fn next_for_free(&mut self) -> Option<CallId> {
+        if let Some(domain) = self.homeless.pop_front() {
+            let d = self.domains.get_mut(&domain)?;
+            d.is_homeless = false;
+            return d.queue.pop_front();
+        }
+        while let Some(domain) = self.waiting.pop_front() {
+            let Some(d) = self.domains.get_mut(&domain) else {
+                continue;
+            };
+            d.waits = false;
+            if d.workers < self.shape.workers_per_domain
+                && let Some(first) = d.queue.pop_front()
+            {
+                return Some(first);
+            }
+        }
+        None
+    }
+
+    /// Gives a worker with free lanes what it should do next.
+    pub(super) fn feed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        if self.workers[worker].state == State::Free {
+            let Some(first) = self.next_for_free() else { return };
+            self.start(now_ns, worker, first, actions);
+        }
+        let had_it_long = now_ns.saturating_sub(self.workers[worker].bound_ns) >= RESIDENCY_NS;
+        if self.workers[worker].busy == 0 && had_it_long && !self.homeless.is_empty() {
+            self.make_room(now_ns, actions);
+        }
+        let State::Bound(domain) = self.workers[worker].state else {
+            return;
+        };
+        while let Some(next) = self.next_of(now_ns, worker, domain) {
+            self.start(now_ns, worker, next, actions);
+        }
+        // What is left may go to another worker that comes.
+        self.stand(domain);
+        if self.workers[worker].busy == 0 && !self.homeless.is_empty() {
+            self.make_room(now_ns, actions);
+        }
+    }
+
+    /// Takes the first call of its domain's queue, if the worker has room for it.
+    fn next_of(&mut self, now_ns: u64, worker: WorkerId, domain: Domain) -> Option<CallId> {
+        let place = &self.workers[worker];
+        if !place.has_room(self.shape.lanes, false) || self.must_leave(now_ns, place) {
+            return None;
+        }
+        let queue = &mut self.domains.get_mut(&domain)?.queue;
+        let all = self.table.get(*queue.front()?)?.wants_all_lanes();
+        if all && !place.has_room(self.shape.lanes, true) { None } else { queue.pop_front() }
+    }
+}

@@ -1,0 +1,124 @@
+//! Processes that are ready to take a worker's place.
+
+use std::time::Duration;
+
+use pappus_client::{Client, Code, Invocation};
+use rustix::process::Signal;
+
+use crate::fixture::{Supervisor, is_alive, signal, until};
+use crate::kit;
+use crate::tenants::as_stranger;
+
+fn supervisor(device: &str) -> (Supervisor, Client) {
+    let supervisor = Supervisor::with(&["--device", device]);
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    kit::add_spin(&mut client);
+    (supervisor, client)
+}
+
+/// Waits until there are so many processes, and all of them wait for something to do; workers and others.
+fn settled(supervisor: &Supervisor, count: usize) -> (Vec<u32>, Vec<u32>) {
+    let workers = supervisor.worker_pids();
+    let waits = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.contains("(pappus-worker) S")
+    };
+    until("all processes are there", || {
+        let children = supervisor.children();
+        children.len() == count && children.iter().all(waits)
+    });
+    let children = supervisor.children();
+    let standbys = children.into_iter().filter(|pid| !workers.contains(pid)).collect();
+    (workers, standbys)
+}
+
+#[test]
+fn a_standby_takes_the_place_of_a_worker_that_ends_and_is_replaced_itself() {
+    let (supervisor, mut client) = supervisor("cpu:workers=1,memory=16MiB,standbys=1");
+    let mut taken = 0;
+    for _ in 0..10 {
+        kit::works(&mut client);
+        let (workers, standbys) = settled(&supervisor, 2);
+        signal(workers[0], Signal::KILL);
+        kit::works(&mut client);
+        // One that greets just now is not ready yet.
+        taken += usize::from(supervisor.worker_pids() == standbys);
+    }
+    assert!(taken >= 5, "{taken}");
+    assert_eq!(supervisor.device().failed, 0);
+}
+
+#[test]
+fn a_suspect_runs_again_in_a_standby() {
+    let (supervisor, mut client) = supervisor("cpu:workers=1,memory=16MiB,standbys=1");
+    let mut taken = 0;
+    for _ in 0..4 {
+        let (_, standbys) = settled(&supervisor, 2);
+        let spin = client.send_invocation(&Invocation::new("spin")).unwrap();
+        let first = supervisor.kill_busy(None);
+        taken += usize::from(supervisor.kill_busy(Some(first)) == standbys[0]);
+        let error = kit::fails(&mut client, spin, Code::WorkerLost);
+        assert!(error.message.contains("signal 9"), "{error}");
+        kit::works(&mut client);
+    }
+    assert!(taken >= 2, "{taken}");
+}
+
+#[test]
+fn a_standby_that_ends_is_replaced() {
+    let (supervisor, mut client) = supervisor("cpu:workers=2,memory=16MiB,standbys=2");
+    let (workers, standbys) = settled(&supervisor, 4);
+    signal(standbys[0], Signal::KILL);
+    until("it is gone", || !supervisor.children().contains(&standbys[0]));
+    let (same, others) = settled(&supervisor, 4);
+    assert_eq!(same, workers);
+    assert!(others.contains(&standbys[1]) && !others.contains(&standbys[0]), "{standbys:?} → {others:?}");
+    kit::works(&mut client);
+}
+
+#[test]
+fn a_worker_is_handed_on_by_taking_a_standby() {
+    let (supervisor, mut own) = supervisor("cpu:workers=1,memory=16MiB,standbys=1");
+    let Some(mut stranger) = as_stranger(|| supervisor.client()) else {
+        return kit::works(&mut own);
+    };
+    kit::add_copy(&mut stranger);
+    kit::works(&mut own);
+    let mut taken = 0;
+    for _ in 0..3 {
+        for client in [&mut stranger, &mut own] {
+            let (workers, standbys) = settled(&supervisor, 2);
+            kit::works(client);
+            taken += usize::from(supervisor.worker_pids() == standbys);
+            until("the one before is gone", || !is_alive(workers[0]));
+        }
+    }
+    assert!(taken >= 3, "{taken}");
+}
+
+#[test]
+fn a_worker_that_hangs_is_no_obstacle_for_the_next_one() {
+    let (supervisor, mut client) = supervisor("cpu:workers=1,memory=16MiB,standbys=1");
+    for _ in 0..3 {
+        settled(&supervisor, 2);
+        let spin = Invocation::new("spin").deadline(Duration::from_millis(50));
+        let spin = client.send_invocation(&spin).unwrap();
+        kit::works(&mut client);
+        kit::fails(&mut client, spin, Code::DeadlineExceeded);
+    }
+}
+
+#[test]
+fn nobody_stays_behind() {
+    let (mut supervisor, mut client) = supervisor("cpu:workers=2,memory=16MiB,standbys=2");
+    kit::works(&mut client);
+    let (workers, standbys) = settled(&supervisor, 4);
+    supervisor.terminate();
+    assert_eq!(supervisor.ended().code(), Some(0));
+    assert!(!workers.iter().chain(&standbys).any(|pid| is_alive(*pid)));
+    supervisor.restart();
+    let (workers, standbys) = settled(&supervisor, 4);
+    supervisor.kill9();
+    until("all are gone", || !workers.iter().chain(&standbys).any(|pid| is_alive(*pid)));
+}

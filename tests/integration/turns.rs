@@ -1,0 +1,84 @@
+//! Workers of a device that take turns, and what becomes of a turn whose worker is gone.
+
+use std::time::{Duration, Instant};
+
+use pappus_client::{Client, Invocation};
+
+use crate::fixture::Supervisor;
+use crate::kit;
+use crate::tenants::as_stranger;
+
+const DEVICE: &str = "cpu:workers=2,memory=16MiB,turns=on,quantum=1ms";
+
+fn both() -> (Supervisor, Client, Option<Client>) {
+    let supervisor = Supervisor::with(&["--device", DEVICE]);
+    let mut own = supervisor.client();
+    let mut stranger = as_stranger(|| supervisor.client());
+    for client in [Some(&mut own), stranger.as_mut()].into_iter().flatten() {
+        kit::add_copy(client);
+        kit::add_spin(client);
+    }
+    (supervisor, own, stranger)
+}
+
+/// Sends `count` calls at once; their answers come later.
+fn send(client: &mut Client, count: usize) -> Vec<u64> {
+    let copy = Invocation::new("copy").input("in", b"turn".to_vec()).output("out");
+    (0..count).map(|_| client.send_invocation(&copy).unwrap()).collect()
+}
+
+fn answered(client: &mut Client, ids: Vec<u64>) {
+    for id in ids {
+        assert_eq!(&client.wait_invoked(id).unwrap().outputs[0].inline[..], b"turn");
+    }
+}
+
+#[test]
+fn everybody_gets_the_device_again_and_again() {
+    let (supervisor, mut own, stranger) = both();
+    let Some(mut stranger) = stranger else {
+        let ids = send(&mut own, 200);
+        return answered(&mut own, ids);
+    };
+    for _ in 0..5 {
+        let (mine, theirs) = (send(&mut own, 100), send(&mut stranger, 100));
+        answered(&mut stranger, theirs);
+        answered(&mut own, mine);
+    }
+    let device = supervisor.device();
+    assert_eq!((device.completed, device.failed), (1000, 0));
+    // Nobody kept a turn for nothing, nobody yielded what it did not have.
+    assert!(!supervisor.log().contains("WARN"));
+}
+
+#[test]
+fn an_idle_holder_yields_at_once() {
+    let (_supervisor, mut own, stranger) = both();
+    let Some(mut stranger) = stranger else {
+        return kit::works(&mut own);
+    };
+    for _ in 0..20 {
+        kit::works(&mut own);
+        let start = Instant::now();
+        kit::works(&mut stranger);
+        // It is not killed for keeping its turn, which takes 100 ms, twenty times.
+        assert!(start.elapsed() < Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_worker_that_ends_leaves_its_turn() {
+    let (supervisor, mut own, stranger) = both();
+    let Some(mut stranger) = stranger else {
+        return kit::works(&mut own);
+    };
+    kit::works(&mut own);
+    kit::works(&mut stranger);
+    let spin = Invocation::new("spin").deadline(Duration::from_millis(300));
+    let spin = own.send_invocation(&spin).unwrap();
+    supervisor.until_running();
+    let ids = send(&mut stranger, 10);
+    answered(&mut stranger, ids);
+    kit::fails(&mut own, spin, pappus_client::Code::DeadlineExceeded);
+    kit::works(&mut own);
+}

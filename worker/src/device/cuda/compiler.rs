@@ -1,0 +1,103 @@
+//! The compiling role's part: judge a module, make a cubin for this device, and tell what is in it.
+
+use pappus_protocol::from_worker::{CompiledModule, Hello, KernelInfo, ParamClass, ParamInfo};
+use pappus_protocol::{Fault, FaultCode};
+
+use super::check::{self, Format};
+use super::driver::module::{Kernel, Module, Source, link};
+use super::elf;
+use super::engine::Engine;
+use crate::device::Compiler;
+
+/// Kernels of a module, and parameters of all of them: what one answer can tell.
+const MAX_KERNELS: usize = 1024;
+const MAX_PARAMS: usize = 8192;
+/// Bytes of all kernels' names.
+const MAX_NAME_BYTES: usize = 64 << 10;
+
+/// Compiles PTX, cubins and fatbins for the first GPU that the process sees.
+#[derive(Debug)]
+pub struct CudaCompiler {
+    engine: Engine,
+}
+
+impl CudaCompiler {
+    /// A compiler with a context of its own.
+    pub fn new() -> Result<Self, Fault> {
+        Ok(Self { engine: Engine::start()? })
+    }
+
+    fn describe(&self, name: String, kernel: Kernel, classes: Option<&Vec<ParamClass>>) -> KernelInfo {
+        let info = &self.engine.context.info;
+        let params = kernel.params().into_iter().enumerate().map(|(position, (offset, bytes))| {
+            let class = classes.and_then(|classes| classes.get(position)).copied();
+            ParamInfo { offset, bytes, class: class.unwrap_or(ParamClass::Unknown) }
+        });
+        let local_bytes = kernel.local_bytes();
+        KernelInfo {
+            params: Some(params.collect()),
+            local_bytes,
+            stack_bytes: u64::from(local_bytes) * u64::from(info.threads) * u64::from(info.multiprocessors),
+            shared_bytes: kernel.shared_bytes(),
+            max_threads: kernel.max_threads(),
+            name,
+        }
+    }
+}
+
+impl Compiler for CudaCompiler {
+    fn hello(&self) -> Hello {
+        self.engine.hello()
+    }
+
+    fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+        let refused = |why: String| Fault::new(FaultCode::BadModule, why);
+        let arch = &self.engine.context.info.arch;
+        let (code, classes) = match check::format(module).map_err(refused)? {
+            Format::Cubin => (module.to_vec(), Default::default()),
+            Format::Fatbin => {
+                let code = link(Source::Fatbin, module);
+                (
+                    code.map_err(|why| refused(format!("the fatbin has nothing for {arch}: {why}")))?,
+                    Default::default(),
+                )
+            }
+            Format::Ptx => {
+                let classes = std::str::from_utf8(module).map(check::ptx_params).unwrap_or_default();
+                let mut text = module.to_vec();
+                text.push(0);
+                let code = link(Source::Ptx, &text);
+                (
+                    code.map_err(|why| {
+                        refused(format!("the driver's compiler refuses it for {arch}: {why}"))
+                    })?,
+                    classes,
+                )
+            }
+        };
+        elf::judge(&code).map_err(refused)?;
+        let loaded =
+            Module::load(&code).map_err(|e| refused(format!("the driver refuses it for {arch}: {e}")))?;
+        let kernels = loaded.kernels().map_err(|e| refused(format!("its kernels cannot be listed: {e}")))?;
+        if kernels.is_empty() {
+            return Err(refused("the module has no kernel".to_owned()));
+        }
+        let kernels: Vec<_> = kernels
+            .into_iter()
+            .map(|(name, kernel)| {
+                let classes = classes.get(&name);
+                self.describe(name, kernel, classes)
+            })
+            .collect();
+        let params: usize = kernels.iter().flat_map(|kernel| &kernel.params).map(Vec::len).sum();
+        let names: usize = kernels.iter().map(|kernel| kernel.name.len()).sum();
+        if kernels.len() > MAX_KERNELS || params > MAX_PARAMS || names > MAX_NAME_BYTES {
+            return Err(refused(format!(
+                "{} kernels with {params} parameters and {names} bytes of names, allowed are {MAX_KERNELS}, \
+                 {MAX_PARAMS} and {MAX_NAME_BYTES}: split the module",
+                kernels.len()
+            )));
+        }
+        Ok((code, CompiledModule { kernels }))
+    }
+}

@@ -1,0 +1,334 @@
+//! One lane: a stream, and the call on it.
+//!
+//! ```text
+//!  start: copies in ─► steps (a graph, or slices) ─► copies out ─► done ─► fill ─► reset of variables
+//!                                │                                │
+//!                          poll: next slice                 poll: answer
+//! ```
+//!
+//! Everything is submitted in order on the lane's stream, so what clears a call runs before the next one
+//! without anybody waiting for it.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use pappus_protocol::from_worker::Done;
+use pappus_protocol::{Fault, FaultCode, now_ns};
+
+use super::driver::{CudaError, Event, Stream};
+use super::function::Function;
+use super::launch::Cursor;
+use super::layout::{SLICE_STEPS, TIMED_EVERY};
+use super::scripts::Prepared;
+
+/// Slices that may be submitted and not over.
+const SLICES: usize = 2;
+
+/// A lane and what runs on it.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) stream: Stream,
+    done: Event,
+    slices: [Event; SLICES],
+    timing: Timing,
+    running: Option<Running>,
+    /// Outputs of the running call; kept for its memory.
+    outputs: Vec<Output>,
+    cursor: Cursor,
+    /// Bytes from the lane's base on that were cleared behind the last call on it.
+    clean_bytes: u64,
+    cleared: bool,
+    /// Nothing is cleared: the control of tests for leaks.
+    uncleared: bool,
+}
+
+/// The call on a lane.
+#[derive(Debug)]
+struct Running {
+    base: u64,
+    used_bytes: u64,
+    prepared: Option<Rc<Prepared>>,
+    deadline_ns: u64,
+    alone: bool,
+    wide: bool,
+    timed: bool,
+    started: Instant,
+    /// Steps are still to be submitted.
+    unfinished: bool,
+    /// Slices submitted so far.
+    submitted: usize,
+    last_kernel: Option<u32>,
+    failed: Option<Fault>,
+}
+
+/// Bytes that go back to the host.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Output {
+    pub(super) from: u64,
+    pub(super) to: *mut u8,
+    pub(super) bytes: u64,
+}
+
+/// A call that is about to start.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) base: u64,
+    pub(super) used_bytes: u64,
+    pub(super) deadline_ns: u64,
+    pub(super) alone: bool,
+    pub(super) wide: bool,
+}
+
+/// When a timed call did what, and how the last one divided its time.
+#[derive(Debug)]
+struct Timing {
+    started: Event,
+    copied_in: Event,
+    executed: Event,
+    copied_out: Event,
+    cleared: Event,
+    calls: u64,
+    /// Shares of copy in, execution and copy out, in 1/65536.
+    shares: [u64; 3],
+    clear_ns: u64,
+    /// The clearing of the last timed call was not read yet.
+    clear_pending: bool,
+}
+
+impl Timing {
+    fn create() -> Result<Self, CudaError> {
+        Ok(Self {
+            started: Event::timed()?,
+            copied_in: Event::timed()?,
+            executed: Event::timed()?,
+            copied_out: Event::timed()?,
+            cleared: Event::timed()?,
+            calls: 0,
+            shares: [0, 1 << 16, 0],
+            clear_ns: 0,
+            clear_pending: false,
+        })
+    }
+
+    /// Whether the next call is one that is timed step by step.
+    fn next(&mut self) -> bool {
+        self.calls += 1;
+        self.calls <= 2 || self.calls % TIMED_EVERY == 0
+    }
+
+    /// What clearing took, once it is known.
+    fn read_clear(&mut self) {
+        if self.clear_pending && self.cleared.has_passed() == Ok(true) {
+            self.clear_ns = self.cleared.ns_since(&self.copied_out);
+            self.clear_pending = false;
+        }
+    }
+
+    /// A call's timings from how long it took in all.
+    fn done(&mut self, timed: bool, total_ns: u64) -> Done {
+        if timed {
+            let spans = [
+                self.copied_in.ns_since(&self.started),
+                self.executed.ns_since(&self.copied_in),
+                self.copied_out.ns_since(&self.executed),
+            ];
+            let sum = spans.iter().sum::<u64>().max(1);
+            self.shares = spans.map(|span| ((u128::from(span) << 16) / u128::from(sum)) as u64);
+        }
+        let part = |share: u64| ((u128::from(total_ns) * u128::from(share)) >> 16) as u64;
+        let [copy_in, _, copy_out] = self.shares.map(part);
+        Done {
+            copy_in_ns: copy_in.into(),
+            execute_ns: total_ns.saturating_sub(copy_in + copy_out).into(),
+            copy_out_ns: copy_out.into(),
+            clear_ns: self.clear_ns.into(),
+        }
+    }
+}
+
+impl Lane {
+    pub(super) fn create() -> Result<Self, CudaError> {
+        Ok(Self {
+            stream: Stream::create()?,
+            done: Event::untimed()?,
+            slices: [Event::untimed()?, Event::untimed()?],
+            timing: Timing::create()?,
+            running: None,
+            outputs: Vec::new(),
+            cursor: Cursor::default(),
+            clean_bytes: 0,
+            cleared: true,
+            uncleared: cfg!(feature = "test-hooks") && std::env::var_os("PAPPUS_TEST_UNCLEARED").is_some(),
+        })
+    }
+
+    /// The pool changed: nothing of it is known to be clean by an earlier call.
+    pub(super) fn forget_pool(&mut self) {
+        self.clean_bytes = 0;
+    }
+
+    /// A call begins. Kernels may have written behind their own range: what this call uses and the last
+    /// one did not is cleared first.
+    pub(super) fn begin(&mut self, start: &Start) -> Result<(), CudaError> {
+        self.timing.read_clear();
+        let timed = self.timing.next() && !self.timing.clear_pending;
+        self.cleared = false;
+        self.outputs.clear();
+        self.cursor.rewind();
+        self.running = Some(Running {
+            base: start.base,
+            used_bytes: start.used_bytes,
+            prepared: None,
+            deadline_ns: start.deadline_ns,
+            alone: start.alone,
+            wide: start.wide,
+            timed,
+            started: Instant::now(),
+            unfinished: false,
+            submitted: 0,
+            last_kernel: None,
+            failed: None,
+        });
+        let clean = if start.wide { 0 } else { self.clean_bytes };
+        self.cleared |= self.uncleared;
+        if !self.uncleared && start.used_bytes > clean {
+            self.stream.fill(start.base + clean, 0, start.used_bytes - clean)?;
+        }
+        if timed {
+            self.stream.record(&self.timing.started)?;
+        }
+        Ok(())
+    }
+
+    /// Adds an output of the call that began.
+    pub(super) fn expect(&mut self, output: Output) {
+        self.outputs.push(output);
+    }
+
+    /// The inputs are on their way; the steps follow, then the outputs.
+    pub(super) fn run(&mut self, prepared: Rc<Prepared>) -> Result<(), CudaError> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        if running.timed {
+            self.stream.record(&self.timing.copied_in)?;
+        }
+        if let Some(graph) = prepared.graph.get().filter(|_| !running.alone) {
+            self.stream.launch_graph(graph)?;
+            running.prepared = Some(prepared);
+            return self.finish();
+        }
+        prepared.runs.set(prepared.runs.get().saturating_add(1));
+        running.prepared = Some(prepared);
+        running.unfinished = true;
+        self.advance()
+    }
+
+    /// Submits the next slices; behind the last one, the outputs.
+    fn advance(&mut self) -> Result<(), CudaError> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        let Some(prepared) = running.prepared.clone() else { return Ok(()) };
+        let (steps, slices) = if running.alone { (1, 1) } else { (SLICE_STEPS, SLICES) };
+        for _ in 0..slices {
+            // The slice that used this event before.
+            if running.submitted >= slices && !self.slices[running.submitted % slices].has_passed()? {
+                return Ok(());
+            }
+            if running.submitted > 0 && now_ns() > running.deadline_ns {
+                running.unfinished = false;
+                running.failed =
+                    Some(Fault::new(FaultCode::Deadline, "the deadline passed between two kernels"));
+                return self.stream.record(&self.done);
+            }
+            let kernel = &mut running.last_kernel;
+            if prepared.script.submit(&self.stream, &mut self.cursor, steps, kernel)? {
+                running.unfinished = false;
+                return self.finish();
+            }
+            self.stream.record(&self.slices[running.submitted % slices])?;
+            running.submitted += 1;
+        }
+        Ok(())
+    }
+
+    /// The outputs, the event that answers the call, and the fill that clears its range.
+    fn finish(&mut self) -> Result<(), CudaError> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        if running.timed {
+            self.stream.record(&self.timing.executed)?;
+        }
+        for output in &self.outputs {
+            // SAFETY: the region was checked and stays mapped while the lane is busy.
+            #[allow(unsafe_code)]
+            unsafe { self.stream.copy_out(output.to, output.from, output.bytes) }?;
+        }
+        if running.timed {
+            self.stream.record(&self.timing.copied_out)?;
+        }
+        self.stream.record(&self.done)?;
+        if !running.alone && !self.cleared {
+            // An alone call waits for its answer anyway, and its range must not hide a late fault.
+            self.stream.fill(running.base, 0, running.used_bytes)?;
+            self.cleared = true;
+            if running.timed {
+                self.stream.record(&self.timing.cleared)?;
+                self.timing.clear_pending = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// The call ends with a fault that is no fault of the context: whatever was submitted runs out.
+    pub(super) fn fail(&mut self, fault: Fault) {
+        if let Some(running) = &mut self.running {
+            running.unfinished = false;
+            running.failed = running.failed.take().or(Some(fault));
+            // If even this fails, the next query of the event says why.
+            let _ = self.stream.record(&self.done);
+        }
+    }
+
+    /// Which kernel was submitted last: its index and its name.
+    pub(super) fn last_kernel(&self) -> Option<(u32, String)> {
+        let running = self.running.as_ref()?;
+        let index = running.last_kernel?;
+        Some((index, running.prepared.as_ref()?.script.name(index).to_owned()))
+    }
+
+    /// Whether the call runs alone, kernel by kernel.
+    pub(super) fn is_alone(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.alone)
+    }
+
+    /// The end of the call, once it is there; errors are the context's.
+    pub(super) fn poll(&mut self) -> Result<Option<Result<Done, Fault>>, CudaError> {
+        let Some(running) = &mut self.running else { return Ok(None) };
+        if running.unfinished {
+            self.advance()?;
+            return Ok(None);
+        }
+        if !self.done.has_passed()? {
+            return Ok(None);
+        }
+        let (timed, total) = (running.timed, running.started.elapsed().as_nanos() as u64);
+        let Some(running) = self.running.as_mut() else { return Ok(None) };
+        Ok(Some(match running.failed.take() {
+            Some(fault) => Err(fault),
+            None => Ok(self.timing.done(timed, total)),
+        }))
+    }
+
+    /// Clears behind the call what was not submitted to be cleared already.
+    pub(super) fn clear(&mut self, function: &mut Function, lane: usize) -> Result<(), CudaError> {
+        let Some(running) = self.running.take() else { return Ok(()) };
+        if !self.cleared {
+            self.stream.fill(running.base, 0, running.used_bytes)?;
+            self.cleared = true;
+        }
+        // A wide call's range is other lanes' too.
+        self.clean_bytes = if running.wide { 0 } else { running.used_bytes };
+        drop(running);
+        match self.uncleared {
+            true => Ok(()),
+            false => function.reset(&self.stream, lane),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! One module of a loaded function. Code without writable variables is loaded once; code with some has
+//! an instance per lane, which is reset from a pristine copy behind every call.
+
+use pappus_protocol::{Fault, FaultCode};
+
+use super::driver::memory::DeviceBuffer;
+use super::driver::module::{Kernel, Module};
+use super::driver::{Context, CudaError, Stream};
+use super::elf::{self, Writable};
+
+/// A kernel and how its parameters lie.
+#[derive(Debug, Clone)]
+pub(super) struct KernelEntry {
+    pub(super) kernel: Kernel,
+    /// Offset and bytes of each parameter.
+    pub(super) params: Vec<(u32, u32)>,
+}
+
+/// A module, ready to run.
+#[derive(Debug)]
+pub(super) struct LoadedModule {
+    image: Vec<u8>,
+    writable: Vec<Writable>,
+    /// Kernels that the blueprint names, in its order.
+    symbols: Vec<String>,
+    /// One for all lanes, or one for each.
+    instances: Vec<Option<Instance>>,
+}
+
+/// Code in the device's memory.
+#[derive(Debug)]
+struct Instance {
+    kernels: Vec<KernelEntry>,
+    /// How its variables are reset; none if the driver does not tell where all of them are.
+    reset: Option<Vec<Reset>>,
+    _pristine: Option<DeviceBuffer>,
+    // Last: what is above refers to it.
+    _module: Module,
+}
+
+/// A range of variables and its pristine copy.
+#[derive(Debug)]
+struct Reset {
+    address: u64,
+    pristine: u64,
+    bytes: u64,
+}
+
+impl LoadedModule {
+    /// Loads what is needed for lane 0 at once, so that a bad module is told at installation.
+    pub(super) fn load(
+        context: &Context,
+        stream: &Stream,
+        image: Vec<u8>,
+        symbols: Vec<String>,
+        lanes: usize,
+    ) -> Result<Self, Fault> {
+        let refused = |why: String| Fault::new(FaultCode::Load, format!("machine code: {why}"));
+        let writable = elf::judge(&image).map_err(refused)?;
+        let count = if writable.is_empty() { 1 } else { lanes };
+        let mut module = Self { image, writable, symbols, instances: (0..count).map(|_| None).collect() };
+        module.instance(context, stream, 0)?;
+        if module.writable.is_empty() {
+            // Never loaded again.
+            module.image = Vec::new();
+        }
+        Ok(module)
+    }
+
+    /// The largest stack of its kernels' threads.
+    pub(super) fn stack_bytes(&self) -> u32 {
+        let kernels = self.instances.iter().flatten().flat_map(|instance| &instance.kernels);
+        kernels.map(|entry| entry.kernel.local_bytes()).max().unwrap_or(0)
+    }
+
+    /// A lane's kernels, by their position among the blueprint's kernels of this module.
+    pub(super) fn kernel(
+        &mut self,
+        context: &Context,
+        stream: &Stream,
+        lane: usize,
+        position: usize,
+    ) -> Result<KernelEntry, Fault> {
+        let instance = self.instance(context, stream, lane)?;
+        instance.kernels.get(position).cloned().ok_or_else(super::launch::broken)
+    }
+
+    fn instance(&mut self, context: &Context, stream: &Stream, lane: usize) -> Result<&Instance, Fault> {
+        let index = lane % self.instances.len();
+        if self.instances[index].is_none() {
+            let made = Instance::load(context, stream, &self.image, &self.writable, &self.symbols)?;
+            self.instances[index] = Some(made);
+        }
+        self.instances[index].as_ref().ok_or_else(super::launch::broken)
+    }
+
+    /// Resets what a lane's call may have changed, behind it on its stream. Says whether the lane's
+    /// kernels are still the same: variables that the driver does not locate cost a fresh instance.
+    pub(super) fn reset(&mut self, stream: &Stream, lane: usize) -> Result<bool, CudaError> {
+        if self.writable.is_empty() {
+            return Ok(true);
+        }
+        let index = lane % self.instances.len();
+        let Some(instance) = &self.instances[index] else {
+            return Ok(true);
+        };
+        match &instance.reset {
+            Some(resets) => {
+                for reset in resets {
+                    stream.copy(reset.address, reset.pristine, reset.bytes)?;
+                }
+                Ok(true)
+            }
+            None => {
+                self.instances[index] = None;
+                Ok(false)
+            }
+        }
+    }
+}
+
+impl Instance {
+    fn load(
+        context: &Context,
+        stream: &Stream,
+        image: &[u8],
+        writable: &[Writable],
+        symbols: &[String],
+    ) -> Result<Self, Fault> {
+        let refused = |why: String| Fault::new(FaultCode::Load, why);
+        let module =
+            Module::load(image).map_err(|e| refused(format!("machine code: the driver refuses it: {e}")))?;
+        let mut kernels = Vec::with_capacity(symbols.len());
+        for symbol in symbols {
+            let kernel = module.kernel(symbol);
+            let kernel = kernel.ok_or_else(|| refused(format!("the module has no kernel `{symbol}`")))?;
+            let dynamic = context.info.shared_bytes.saturating_sub(kernel.shared_bytes());
+            kernel.allow_shared(dynamic).map_err(|e| refused(format!("kernel `{symbol}`: {e}")))?;
+            kernels.push(KernelEntry { kernel, params: kernel.params() });
+        }
+        let located = locate(&module, writable);
+        let (reset, pristine) = match located {
+            None => (None, None),
+            Some(ranges) => {
+                let copied = keep_pristine(context, stream, &ranges);
+                let (resets, buffer) = copied.map_err(|e| e.fault("keeping a module's variables"))?;
+                (Some(resets), buffer)
+            }
+        };
+        Ok(Self { kernels, reset, _pristine: pristine, _module: module })
+    }
+}
+
+/// Addresses and sizes of a module's writable sections; none if one has no variable that the driver
+/// finds by name.
+fn locate(module: &Module, writable: &[Writable]) -> Option<Vec<(u64, u64)>> {
+    let located = writable.iter().map(|section| {
+        let mut known = section.symbols.iter();
+        let start = known.find_map(|(name, offset)| module.global(name)?.0.checked_sub(*offset))?;
+        Some((start, section.bytes))
+    });
+    located.collect()
+}
+
+fn keep_pristine(
+    context: &Context,
+    stream: &Stream,
+    ranges: &[(u64, u64)],
+) -> Result<(Vec<Reset>, Option<DeviceBuffer>), CudaError> {
+    let total: u64 = ranges.iter().map(|(_, bytes)| bytes.next_multiple_of(256)).sum();
+    if total == 0 {
+        return Ok((Vec::new(), None));
+    }
+    let buffer = DeviceBuffer::allocate(total)?;
+    let mut pristine = buffer.address;
+    let mut resets = Vec::with_capacity(ranges.len());
+    for &(address, bytes) in ranges {
+        stream.copy(pristine, address, bytes)?;
+        resets.push(Reset { address, pristine, bytes });
+        pristine += bytes.next_multiple_of(256);
+    }
+    context.synchronize()?;
+    Ok((resets, Some(buffer)))
+}

@@ -1,0 +1,253 @@
+//! Clearing what survives kernels outside of global memory: shared memory (that of clusters is the
+//! same), registers, and the stacks that the driver gives to threads.
+//!
+//! Two kernels, one block (or two) on every multiprocessor: blocks wait for each other, so that none
+//! can take another's place, and say where they ran. Only a run that reached every multiprocessor counts.
+
+use pappus_protocol::{Fault, FaultCode};
+
+use super::driver::memory::{DeviceBuffer, HostBuffer};
+use super::driver::module::{Kernel, Module, Source, link};
+use super::driver::stream::Shape;
+use super::driver::{Context, CudaError, Stream};
+
+/// Counters: arrivals of blocks first, then one for each multiprocessor by its number.
+const COUNTERS: usize = 1024;
+const BYTES: u64 = 4 * COUNTERS as u64;
+/// Runs before it is given up that every multiprocessor is reached.
+const ATTEMPTS: usize = 8;
+const THREADS: u32 = 1024;
+/// Registers that are loaded with zeros at once; with addresses and counters about 64 of each thread.
+const REGISTERS: usize = 56;
+/// Stack of each thread that is cleared at least, in bytes.
+const LEAST_STACK: u32 = 1 << 10;
+
+/// The scrubbing kernels of one context.
+#[derive(Debug)]
+pub(super) struct Scrubber {
+    chip: Kernel,
+    stack: Kernel,
+    /// Bytes of stack that `stack` clears of each thread.
+    stack_bytes: u32,
+    /// Shared memory that the chip kernel asks for.
+    shared_bytes: u32,
+    counters: DeviceBuffer,
+    host: HostBuffer,
+    _modules: [Module; 2],
+}
+
+impl Scrubber {
+    /// Kernels that clear at least `stack_bytes` of each thread's stack.
+    pub(super) fn load(context: &Context, stack_bytes: u32) -> Result<Self, Fault> {
+        let internal = |why: String| Fault::new(FaultCode::Internal, format!("the scrubbing kernels: {why}"));
+        let failed = |e: CudaError| internal(e.to_string());
+        let stack_bytes = stack_bytes.max(LEAST_STACK).next_power_of_two();
+        let load = |text: String, name: &str| {
+            let code = link(Source::Ptx, (text + "\0").as_bytes()).map_err(internal)?;
+            let module = Module::load(&code).map_err(failed)?;
+            let kernel = module.kernel(name).ok_or_else(|| internal(format!("no kernel {name}")))?;
+            Ok((module, kernel))
+        };
+        let (chip_module, chip) = load(chip_ptx(), "chip")?;
+        let (stack_module, stack) = load(stack_ptx(stack_bytes), "stack")?;
+        let shared_bytes = context.info.shared_bytes.saturating_sub(chip.shared_bytes());
+        chip.allow_shared(shared_bytes).map_err(failed)?;
+        let host = HostBuffer::allocate(BYTES as usize).map_err(failed)?;
+        let counters = DeviceBuffer::allocate(BYTES).map_err(failed)?;
+        Ok(Self {
+            chip,
+            stack,
+            stack_bytes,
+            shared_bytes,
+            counters,
+            host,
+            _modules: [chip_module, stack_module],
+        })
+    }
+
+    /// Bytes of each thread's stack that it clears.
+    pub(super) fn stack_bytes(&self) -> u32 {
+        self.stack_bytes
+    }
+
+    /// Clears everything; nothing else runs in this context.
+    pub(super) fn run(&mut self, context: &Context, stream: &Stream) -> Result<(), Fault> {
+        self.reach_all(context, stream, self.chip, self.shared_bytes, 1)?;
+        self.reach_all(context, stream, self.stack, 0, context.info.threads / THREADS)
+    }
+
+    fn reach_all(
+        &mut self,
+        context: &Context,
+        stream: &Stream,
+        kernel: Kernel,
+        shared_bytes: u32,
+        per_multiprocessor: u32,
+    ) -> Result<(), Fault> {
+        let per_multiprocessor = per_multiprocessor.max(1);
+        for _ in 0..ATTEMPTS {
+            let reached = self.run_once(context, stream, kernel, shared_bytes, per_multiprocessor);
+            let reached = reached.map_err(|e| e.fault("scrubbing"))?;
+            if reached == context.info.multiprocessors {
+                return Ok(());
+            }
+        }
+        Err(Fault::new(
+            FaultCode::Device,
+            format!(
+                "scrubbing does not reach all {} multiprocessors of {}: does another process use it at the same time (MPS)?",
+                context.info.multiprocessors, context.info.name
+            ),
+        ))
+    }
+
+    /// Runs a kernel once; returns how many multiprocessors had all blocks that fit on them.
+    fn run_once(
+        &mut self,
+        context: &Context,
+        stream: &Stream,
+        kernel: Kernel,
+        shared_bytes: u32,
+        per_multiprocessor: u32,
+    ) -> Result<u32, CudaError> {
+        let blocks = context.info.multiprocessors * per_multiprocessor;
+        let shape = Shape { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes };
+        let mut params = self.counters.address.to_le_bytes().to_vec();
+        params.extend(blocks.to_le_bytes());
+        params.extend(shared_bytes.to_le_bytes());
+        stream.fill(self.counters.address, 0, BYTES)?;
+        stream.launch(kernel, &shape, &params)?;
+        // SAFETY: the buffer is this long and is read after `synchronize` only.
+        unsafe { stream.copy_out(self.host.as_ptr(), self.counters.address, BYTES) }?;
+        context.synchronize()?;
+        let counters = self.host.as_mut().chunks_exact(4).skip(1);
+        let full = counters
+            .filter(|word| word.first_chunk().is_some_and(|&w| u32::from_le_bytes(w) >= per_multiprocessor));
+        Ok(full.count() as u32)
+    }
+}
+
+/// The head of both kernels, and how a block waits for the others (for a while: a grid that is not
+/// resident all at once must not hang) and says where it is.
+const HEAD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
+const PARAMS: &str = "(.param .u64 counters, .param .u32 blocks, .param .u32 shared_bytes)";
+const MEET: &str = "
+    bar.sync 0;
+    mov.u32 %tid0, %tid.x;
+    setp.ne.u32 %other, %tid0, 0;
+    @%other bra meet_end;
+    atom.global.add.u32 %seen, [%counters], 1;
+    mov.u32 %tries, 0;
+meet:
+    ld.volatile.global.u32 %seen, [%counters];
+    setp.ge.u32 %all, %seen, %blocks;
+    @%all bra meet_done;
+    add.u32 %tries, %tries, 1;
+    setp.lt.u32 %again, %tries, 1000000;
+    @%again bra meet;
+meet_done:
+    mov.u32 %sm, %smid;
+    mad.wide.u32 %where, %sm, 4, %counters;
+    atom.global.add.u32 %seen, [%where+4], 1;
+meet_end:
+    bar.sync 0;
+";
+const MEET_REGISTERS: &str = "
+    .reg .u64 %counters, %where;
+    .reg .u32 %blocks, %tid0, %seen, %tries, %sm;
+    .reg .pred %other, %all, %again;
+    ld.param.u64 %counters, [counters];
+    cvta.to.global.u64 %counters, %counters;
+    ld.param.u32 %blocks, [blocks];
+";
+
+/// Zeroes all shared memory that a block can have, and about all registers of 1024 threads.
+fn chip_ptx() -> String {
+    let mut text = format!(
+        "{HEAD}.extern .shared .align 16 .b8 space[];\n.visible .entry chip{PARAMS}\n.maxntid {THREADS}, 1, 1\n{{"
+    );
+    text += MEET_REGISTERS;
+    text += "
+    .reg .u32 %at, %end, %zero, %sum;
+    .reg .pred %more;
+    mov.u32 %at, %tid.x;
+    shl.b32 %at, %at, 4;
+    ld.param.u32 %end, [shared_bytes];
+    mov.u32 %sum, space;
+    mov.u32 %zero, 0;
+clear:
+    setp.ge.u32 %more, %at, %end;
+    @%more bra cleared;
+    add.u32 %tries, %sum, %at;
+    st.volatile.shared.v4.u32 [%tries], {%zero, %zero, %zero, %zero};
+    add.u32 %at, %at, 16384;
+    bra clear;
+cleared:
+";
+    text += MEET;
+    // The counters behind the multiprocessors' are always zero; the compiler does not know.
+    text += &format!("    .reg .u32 %v<{REGISTERS}>;\n");
+    for register in 0..REGISTERS {
+        text += &format!("    ld.volatile.global.u32 %v{register}, [%counters+{}];\n", BYTES - 4);
+    }
+    text += "    bar.sync 0;\n    mov.u32 %sum, 0;\n";
+    for register in 0..REGISTERS {
+        text += &format!("    or.b32 %sum, %sum, %v{register};\n");
+    }
+    text += &format!(
+        "    setp.eq.u32 %more, %sum, 0;\n    @%more bra end;\n    st.volatile.global.u32 [%counters+{}], %sum;\nend:\n    ret;\n}}\n",
+        BYTES - 4
+    );
+    text
+}
+
+/// Zeroes the stacks of as many threads as can be resident.
+fn stack_ptx(bytes: u32) -> String {
+    let last = BYTES - 4;
+    let mut text =
+        format!("{HEAD}.visible .entry stack{PARAMS}\n.maxntid {THREADS}, 1, 1\n.minnctapersm 2\n{{");
+    text += &format!("    .local .align 16 .b8 space[{bytes}];\n");
+    text += MEET_REGISTERS;
+    text += &format!(
+        "
+    .reg .u64 %base, %local;
+    .reg .u32 %at, %zero;
+    .reg .pred %more;
+    mov.u64 %base, space;
+    mov.u32 %at, 0;
+    mov.u32 %zero, 0;
+clear:
+    cvt.u64.u32 %local, %at;
+    add.u64 %local, %base, %local;
+    st.local.v4.u32 [%local], {{%zero, %zero, %zero, %zero}};
+    add.u32 %at, %at, 16;
+    setp.lt.u32 %more, %at, {bytes};
+    @%more bra clear;
+    // Read back at a place that the compiler cannot know, so that no store is in vain.
+    ld.volatile.global.u32 %at, [%counters+{last}];
+    cvt.u64.u32 %local, %at;
+    add.u64 %local, %base, %local;
+    ld.local.u32 %at, [%local];
+    setp.eq.u32 %more, %at, 0;
+    @%more bra read;
+    st.volatile.global.u32 [%counters+{last}], %at;
+read:
+"
+    );
+    text += MEET;
+    text + "    ret;\n}\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_texts_pass_our_own_judgement() {
+        for text in [chip_ptx(), stack_ptx(4096)] {
+            assert_eq!(super::super::check::format(text.as_bytes()), Ok(super::super::check::Format::Ptx));
+            assert_eq!(super::super::check::ptx_params(&text).values().next().map(Vec::len), Some(3));
+            assert_eq!(text.matches('{').count(), text.matches('}').count());
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The worker's turn: whether it may submit, and when it must stop.
+//!
+//! ```text
+//!  none ──Grant──► held ──Revoke──► revoked ──quantum over, or nothing to run──► ending ──idle──► none
+//! ```
+
+use std::time::{Duration, Instant};
+
+/// How long a grant that was announced is waited for without sleeping.
+const SOON: Duration = Duration::from_millis(20);
+
+/// The turn of a worker that needs one, and how much it used.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// Without this the worker may always submit.
+    needed: bool,
+    held: Option<Held>,
+    /// Since when something has been running.
+    busy_since: Option<Instant>,
+    used: Duration,
+    soon_until: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Held {
+    turn: u64,
+    until: Instant,
+    revoked: bool,
+    ending: bool,
+}
+
+/// What a turn has come to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing changes.
+    Stay,
+    /// The worker stops submitting; its lanes run empty.
+    Ending(u64),
+    /// The turn is over, once the device is idle.
+    Over(u64),
+}
+
+impl Turn {
+    /// Whether turns are in use at all.
+    pub(super) fn require(&mut self, needed: bool) {
+        self.needed = needed;
+    }
+
+    /// Whether calls may be submitted now.
+    pub(super) fn may_submit(&self) -> bool {
+        !self.needed || self.held.as_ref().is_some_and(|held| !held.ending)
+    }
+
+    /// A grant arrived.
+    pub(super) fn grant(&mut self, turn: u64, quantum: Duration) {
+        self.soon_until = None;
+        self.held = Some(Held { turn, until: Instant::now() + quantum, revoked: false, ending: false });
+    }
+
+    /// Others wait. Says whether that is about the turn held now.
+    pub(super) fn revoke(&mut self, turn: u64) -> bool {
+        match &mut self.held {
+            Some(held) if held.turn == turn => {
+                held.revoked = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A grant is about to come.
+    pub(super) fn soon(&mut self) {
+        self.soon_until = Some(Instant::now() + SOON);
+    }
+
+    /// How much longer not to sleep because of a grant that was announced.
+    pub(super) fn alert(&self) -> Duration {
+        self.soon_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Something runs, or nothing does any more.
+    pub(super) fn note(&mut self, busy: bool) {
+        match (busy, self.busy_since) {
+            (true, None) => self.busy_since = Some(Instant::now()),
+            (false, Some(since)) => {
+                self.used += since.elapsed();
+                self.busy_since = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the turn ends; `waiting` says that prepared calls want to run.
+    pub(super) fn step(&mut self, busy: bool, waiting: bool) -> Step {
+        let Some(held) = self.held.as_mut().filter(|held| held.revoked) else {
+            return Step::Stay;
+        };
+        let idle = !busy && (held.ending || !waiting);
+        if idle {
+            return Step::Over(held.turn);
+        }
+        if !held.ending && Instant::now() >= held.until {
+            held.ending = true;
+            return if busy { Step::Ending(held.turn) } else { Step::Over(held.turn) };
+        }
+        Step::Stay
+    }
+
+    /// The turn is given back: the device time that was used since the last time.
+    pub(super) fn give_back(&mut self) -> Duration {
+        self.held = None;
+        self.note(false);
+        std::mem::take(&mut self.used)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_ends_early_when_there_is_nothing_to_run() {
+        let mut turn = Turn::default();
+        assert!(turn.may_submit(), "nobody asks for turns");
+        turn.require(true);
+        assert!(!turn.may_submit());
+        turn.grant(7, Duration::from_secs(3600));
+        assert!(turn.may_submit());
+        assert_eq!(turn.step(false, false), Step::Stay, "nobody waits for it");
+        assert!(!turn.revoke(6) && turn.revoke(7));
+        assert_eq!(turn.step(true, false), Step::Stay, "the quantum is not over");
+        assert_eq!(turn.step(false, true), Step::Stay, "a prepared call comes first");
+        assert_eq!(turn.step(false, false), Step::Over(7));
+        turn.give_back();
+        assert!(!turn.may_submit());
+    }
+
+    #[test]
+    fn a_turn_ends_with_its_quantum_once_the_lanes_are_empty() {
+        let mut turn = Turn::default();
+        turn.require(true);
+        turn.grant(1, Duration::ZERO);
+        assert!(turn.revoke(1));
+        assert_eq!(turn.step(true, true), Step::Ending(1));
+        assert!(!turn.may_submit());
+        assert_eq!(turn.step(true, true), Step::Stay, "said once");
+        assert_eq!(turn.step(false, true), Step::Over(1), "prepared calls wait for the next turn");
+    }
+}
