@@ -89,7 +89,12 @@ fn settings(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
                 false => "off".to_owned(),
             },
             format!("{} of {} ready", device.standbys_ready, device.standbys),
-            if device.scrub_calls { "call" } else { "switch" }.to_owned(),
+            match (device.kind.as_str(), device.scrub_calls) {
+                ("cpu", _) => "-",
+                (_, true) => "call",
+                (_, false) => "switch",
+            }
+            .to_owned(),
         ]);
     }
     Ok(table.print(out)?)

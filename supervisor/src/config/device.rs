@@ -226,7 +226,7 @@ fn listed(survey: &Survey) -> String {
 pub fn resolve(requests: &[DeviceRequest], survey: &Survey) -> Result<Vec<DeviceConfig>, ConfigError> {
     let mut devices: Vec<DeviceConfig> = Vec::new();
     for request in requests {
-        for device in resolve_one(request, survey)? {
+        for device in resolve_one(request, survey, requests)? {
             if devices.iter().any(|other| other.name == device.name) {
                 return Err(given_twice(&device.name));
             }
@@ -236,13 +236,18 @@ pub fn resolve(requests: &[DeviceRequest], survey: &Survey) -> Result<Vec<Device
     Ok(devices)
 }
 
-fn resolve_one(request: &DeviceRequest, survey: &Survey) -> Result<Vec<DeviceConfig>, ConfigError> {
-    let is_slice = |found: &FoundDevice| found.uuid.starts_with("MIG-");
+fn resolve_one(
+    request: &DeviceRequest,
+    survey: &Survey,
+    all: &[DeviceRequest],
+) -> Result<Vec<DeviceConfig>, ConfigError> {
+    let is_named =
+        |found: &FoundDevice| all.iter().any(|r| r.selector == Selector::MigUuid(found.uuid.clone()));
     let found: Vec<&FoundDevice> = match &request.selector {
         Selector::Cpu => return Ok(vec![DeviceConfig::cpu(request)?]),
-        // Slices that were surveyed on their own are asked for by name.
-        Selector::AllGpus => survey.devices.iter().filter(|d| !is_slice(d)).collect(),
-        Selector::Gpu(index) => survey.devices.iter().filter(|d| !is_slice(d) && d.index == *index).collect(),
+        // A container may see nothing but a slice; slices that were named have settings of their own.
+        Selector::AllGpus => survey.devices.iter().filter(|d| !is_named(d)).collect(),
+        Selector::Gpu(index) => survey.devices.iter().filter(|d| !is_named(d) && d.index == *index).collect(),
         Selector::GpuUuid(uuid) => {
             let begins = |d: &&FoundDevice| d.uuid.to_lowercase().starts_with(&uuid.to_lowercase());
             survey.devices.iter().filter(begins).collect()
