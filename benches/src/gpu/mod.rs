@@ -152,7 +152,10 @@ pub fn run(device: &str, parts: &[Part], measured: Duration, json: Option<&Path>
         let mut report = Report::new(machine.clone());
         report.begin(part.name());
         if let Err(error) = part.measure(&bed, &mut report) {
-            report.fail(format!("{error}{}", bed.last_words()));
+            let error = error.to_string();
+            // A supervisor that did not start has shown its log already.
+            let log = if error.contains("its log") { String::new() } else { bed.last_words() };
+            report.fail(format!("{error}{log}"));
         }
         failed |= report.has_failed();
         report.print_from(0, &mut std::io::stdout().lock())?;
