@@ -11,6 +11,7 @@ use crate::Result;
 use crate::bare::ancestors;
 use crate::bare::loops::Rate;
 use crate::bare::program::{Chosen, Survey};
+use crate::bare::work::Work;
 use crate::harness::functions::{Form, Handed};
 use crate::harness::supervisor::{Home, Supervisor};
 
@@ -20,6 +21,8 @@ const REHEARSAL: &str = "cpu";
 const CONNECTIONS: u32 = 32;
 /// What the driver takes where nobody says: some programs are faster with fewer.
 const USUAL_CONNECTIONS: u32 = 8;
+/// Of the evaluation's `inference`; bare programs do as many unless they are told otherwise.
+const REPETITIONS: u32 = 500;
 /// Lines of a supervisor's log that an error shows.
 const LOG_LINES: usize = 12;
 
@@ -91,6 +94,11 @@ impl Bed {
     pub fn describe(&self) -> String {
         let Survey { name, arch, driver } = &self.survey;
         format!("{name} ({arch}), driver for CUDA {}.{}", driver / 1000, driver % 1000 / 10)
+    }
+
+    /// The evaluation's `inference`; in a rehearsal a shorter one, since there it takes a fifth of a second.
+    pub fn inference(&self) -> Work {
+        Work::Inference(if self.chosen.is_some() { REPETITIONS } else { 1 })
     }
 
     /// The compiled form that functions are registered with.

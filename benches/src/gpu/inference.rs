@@ -9,8 +9,6 @@ use crate::bare::work::Work;
 use crate::harness::sampling::median;
 use crate::report::{Report, Unit};
 
-pub(super) const REPETITIONS: u32 = 500;
-const WORK: Work = Work::Inference(REPETITIONS);
 /// Lanes that are tried.
 pub(super) const LANES: [usize; 3] = [8, 16, 32];
 const BARE_LANES: [usize; 5] = [1, 8, 16, 24, 32];
@@ -43,7 +41,7 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     for lanes in LANES {
         let running = bed.start(&format!("workers=1,lanes={lanes},memory=16GiB"))?;
         bed.register(&mut running.connect()?, &["inference"])?;
-        let rate = load::run(&running, saturating(bed, WORK, lanes), 0)?.all;
+        let rate = load::run(&running, saturating(bed, bed.inference(), lanes), 0)?.all;
         report.info(format!("Pappus, lanes: {lanes}"), rate.per_second, Unit::PerSecond);
         ours.push((lanes, rate));
     }
@@ -55,7 +53,7 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     let (mut to_best, mut rates) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let bare = bed.again(&graph_args, best_graph)?;
-        let ours = load::run(&running, saturating(bed, WORK, lanes), 0)?.all;
+        let ours = load::run(&running, saturating(bed, bed.inference(), lanes), 0)?.all;
         to_best.push(ours.per_second / bare.per_second);
         rates.push(ours.per_second);
     }
