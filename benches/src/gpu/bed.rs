@@ -96,9 +96,14 @@ impl Bed {
         format!("{name} ({arch}), driver for CUDA {}.{}", driver / 1000, driver % 1000 / 10)
     }
 
+    /// Whether there is no GPU, and nothing to compare with.
+    pub fn rehearses(&self) -> bool {
+        self.chosen.is_none()
+    }
+
     /// The evaluation's `inference`; in a rehearsal a shorter one, since there it takes a fifth of a second.
     pub fn inference(&self) -> Work {
-        Work::Inference(if self.chosen.is_some() { REPETITIONS } else { 1 })
+        Work::Inference(if self.rehearses() { 1 } else { REPETITIONS })
     }
 
     /// The compiled form that functions are registered with.
