@@ -90,8 +90,8 @@ pub enum Suite {
     Conformance,
     /// No byte of a call is found by another.
     Leaks,
-    /// The whole system under faults, hangs and kills.
-    Faults,
+    /// Supervisor, workers and clients: results, faults, hangs and leaks between tenants.
+    System,
     /// `pappus demo`.
     Demo,
 }
@@ -101,7 +101,7 @@ impl Suite {
         match self {
             Self::Conformance => "gpu-conformance",
             Self::Leaks => "gpu-leaks",
-            Self::Faults => "gpu-faults",
+            Self::System => "gpu-system",
             Self::Demo => "gpu-demo",
         }
     }
