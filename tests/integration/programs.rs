@@ -24,7 +24,12 @@ pub(crate) fn workspace() -> &'static Path {
 /// A binary under test, up to date.
 pub(crate) fn program(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(up_to_date).join(name)
+    FOLDER.get_or_init(folder).join(name)
+}
+
+/// Where the operator says that they are, on a machine without cargo; otherwise where cargo builds them.
+fn folder() -> PathBuf {
+    std::env::var_os("PAPPUS_BIN_DIR").map_or_else(up_to_date, PathBuf::from)
 }
 
 /// The folder that all binaries are in. On a machine without cargo, `PAPPUS_BIN_DIR` says where, or the folder

@@ -11,6 +11,7 @@ use crate::Result;
 use crate::bare::ancestors;
 use crate::bare::loops::Rate;
 use crate::bare::program::{Chosen, Survey};
+use crate::bare::work::Work;
 use crate::harness::functions::{Form, Handed};
 use crate::harness::supervisor::{Home, Supervisor};
 
@@ -18,6 +19,10 @@ use crate::harness::supervisor::{Home, Supervisor};
 const REHEARSAL: &str = "cpu";
 /// Hardware queues of bare programs: as many as Pappus' workers have.
 const CONNECTIONS: u32 = 32;
+/// What the driver takes where nobody says: some programs are faster with fewer.
+const USUAL_CONNECTIONS: u32 = 8;
+/// Of the evaluation's `inference`; bare programs do as many unless they are told otherwise.
+const REPETITIONS: u32 = 500;
 /// Lines of a supervisor's log that an error shows.
 const LOG_LINES: usize = 12;
 
@@ -32,6 +37,22 @@ pub struct Bed {
     pub measured: Duration,
     logs: TempDir,
     started: Cell<u32>,
+}
+
+/// A bare program's rate, and what it takes to have it again.
+#[derive(Debug, Clone)]
+pub struct Best {
+    /// What it reached.
+    pub rate: Rate,
+    connections: u32,
+}
+
+impl Best {
+    /// The best of several.
+    pub fn of(all: &[Self]) -> Result<&Self> {
+        let best = all.iter().max_by(|a, b| a.rate.per_second.total_cmp(&b.rate.per_second));
+        Ok(best.ok_or("no bare program was measured")?)
+    }
 }
 
 /// A running supervisor and everything it owns.
@@ -75,6 +96,16 @@ impl Bed {
         format!("{name} ({arch}), driver for CUDA {}.{}", driver / 1000, driver % 1000 / 10)
     }
 
+    /// Whether there is no GPU, and nothing to compare with.
+    pub fn rehearses(&self) -> bool {
+        self.chosen.is_none()
+    }
+
+    /// The evaluation's `inference`; in a rehearsal a shorter one, since there it takes a fifth of a second.
+    pub fn inference(&self) -> Work {
+        Work::Inference(if self.rehearses() { 1 } else { REPETITIONS })
+    }
+
     /// The compiled form that functions are registered with.
     pub fn form(&self) -> Form {
         match self.chosen {
@@ -94,6 +125,16 @@ impl Bed {
 
     /// Rates of a bare program that keeps lanes busy: one for each number of threads and of lanes.
     pub fn bare(&self, args: &[&str], threads: &[usize], lanes: &[usize]) -> Result<Vec<Rate>> {
+        self.bare_with(args, threads, lanes, CONNECTIONS)
+    }
+
+    fn bare_with(
+        &self,
+        args: &[&str],
+        threads: &[usize],
+        lanes: &[usize],
+        connections: u32,
+    ) -> Result<Vec<Rate>> {
         let Some(chosen) = &self.chosen else {
             let rates =
                 threads.iter().flat_map(|threads| lanes.iter().map(|lanes| nothing(*threads, *lanes)));
@@ -102,7 +143,25 @@ impl Bed {
         let list = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         let mut args = self.with_time(args);
         args.extend([format!("--threads={}", list(threads)), format!("--lanes={}", list(lanes))]);
-        chosen.ask("closed", &args, CONNECTIONS)
+        chosen.ask("closed", &args, connections)
+    }
+
+    /// The better of two programs for each number of lanes: with many hardware queues and with the usual few.
+    pub fn best_bare(&self, args: &[&str], lanes: &[usize]) -> Result<Vec<Best>> {
+        let many = self.bare(args, &[1], lanes)?;
+        let few = self.bare_with(args, &[1], lanes, USUAL_CONNECTIONS)?;
+        let pairs = many.into_iter().zip(few);
+        let better = pairs.map(|(many, few)| match many.per_second >= few.per_second {
+            true => Best { rate: many, connections: CONNECTIONS },
+            false => Best { rate: few, connections: USUAL_CONNECTIONS },
+        });
+        Ok(better.collect())
+    }
+
+    /// Runs the best of such programs again.
+    pub fn again(&self, args: &[&str], best: &Best) -> Result<Rate> {
+        let rates = self.bare_with(args, &[1], &[best.rate.lanes], best.connections)?;
+        Ok(rates.into_iter().next().ok_or("a bare program measured nothing")?)
     }
 
     /// A bare program that makes one call after the other.
@@ -127,7 +186,8 @@ impl Bed {
             return Ok(nothing(workers, workers));
         };
         let args = self.with_time(args);
-        ancestors::measure(workers, self.measured, || chosen.command("ancestor-worker", &args, 8))
+        let start = || chosen.command("ancestor-worker", &args, USUAL_CONNECTIONS);
+        ancestors::measure(workers, self.measured, start)
     }
 
     fn with_time(&self, args: &[&str]) -> Vec<String> {

@@ -2,32 +2,29 @@
 //! Pappus itself where it can be told not to clear, and `scrub=call`.
 
 use super::bed::Bed;
-use super::inference::{REPETITIONS, ROUNDS, saturating};
+use super::inference::{ROUNDS, saturating};
 use super::load;
 use crate::Result;
 use crate::bare::work::Work;
 use crate::harness::sampling::median;
 use crate::report::{Report, Unit};
 
-/// A work, its name, the bare program's flag, and the lanes at which it is fastest.
-const WORKS: [(Work, &str, &str, usize); 2] = [
-    (Work::Inference(REPETITIONS), "inference ×500", "--work=inference", 16),
-    (Work::Matmul, "matmul 128²", "--work=matmul", 16),
-];
+/// The lanes at which both are about as fast as they get.
+const LANES: usize = 16;
 const TARGET: f64 = 0.95;
 
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
-    for (_, name, flag, lanes) in WORKS {
+    for (_, name, flag) in works(bed) {
         let mut ratios = Vec::new();
         for _ in 0..ROUNDS {
-            let plain = bed.bare(&[flag, "--graph"], &[1], &[lanes])?;
-            let cleared = bed.bare(&[flag, "--graph", "--clearing"], &[1], &[lanes])?;
+            let plain = bed.bare(&[flag, "--graph"], &[1], &[LANES])?;
+            let cleared = bed.bare(&[flag, "--graph", "--clearing"], &[1], &[LANES])?;
             ratios.push(cleared[0].per_second / plain[0].per_second);
         }
         report.at_least(TARGET, format!("{name}, bare, with fills / without"), median(&ratios), Unit::Ratio);
     }
-    for (work, name, _, lanes) in WORKS {
-        let settings = format!("workers=1,lanes={lanes},memory=16GiB");
+    for (work, name, _) in works(bed) {
+        let settings = format!("workers=1,lanes={LANES},memory=16GiB");
         let usual = rate(bed, work, &settings)?;
         report.info(format!("{name}, Pappus, cleared"), usual, Unit::PerSecond);
         // Only builds made for measuring understand this.
@@ -50,9 +47,13 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// What is run, its name, and the bare program's flag.
+fn works(bed: &Bed) -> [(Work, &'static str, &'static str); 2] {
+    [(bed.inference(), "inference ×500", "--work=inference"), (Work::Matmul, "matmul 128²", "--work=matmul")]
+}
+
 fn rate(bed: &Bed, work: Work, settings: &str) -> Result<f64> {
     let running = bed.start(settings)?;
     bed.register(&mut running.connect()?, &[work.function()])?;
-    let lanes = 16;
-    Ok(load::run(&running, saturating(bed, work, lanes), 0)?.all.per_second)
+    Ok(load::run(&running, saturating(bed, work, LANES), 0)?.all.per_second)
 }

@@ -12,12 +12,12 @@ use super::bed::{Bed, Running};
 use super::load::{self, Calls};
 use crate::Result;
 use crate::bare::work::Work;
-use crate::harness::functions::{Form, Handed};
+use crate::harness::functions::Handed;
 use crate::harness::pace;
 use crate::harness::sampling::nanoseconds;
 use crate::report::{Report, Unit};
 
-const ROUNDS: usize = 20;
+const ROUNDS: usize = 12;
 /// Tenants here count from this, apart from those of other parts; each faults twice, so that no budget is spent.
 const FIRST_TENANT: usize = 100;
 const OTHER_TENANT: usize = 99;
@@ -54,7 +54,7 @@ const BAD_CONFIG: &str = r#"{
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     let running = bed.start("workers=2,lanes=8,standbys=2,memory=32GiB")?;
     let mut other = Tenant::new(bed, &running, OTHER_TENANT)?;
-    if bed.form() == Form::Wasm {
+    if bed.rehearses() {
         report.skip("kernels that fault on a GPU need one");
     } else {
         let (mut own, mut others) = (Histogram::<u64>::new(3)?, Histogram::<u64>::new(3)?);

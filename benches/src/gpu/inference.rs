@@ -1,7 +1,7 @@
 //! Saturated throughput of `inference` with 500 repetitions, cleared, from one tenant: against the best bare
 //! programs and the ancestors' design.
 
-use super::bed::Bed;
+use super::bed::{Bed, Best};
 use super::load::{self, Load};
 use crate::Result;
 use crate::bare::loops::{Rate, best};
@@ -9,8 +9,6 @@ use crate::bare::work::Work;
 use crate::harness::sampling::median;
 use crate::report::{Report, Unit};
 
-pub(super) const REPETITIONS: u32 = 500;
-const WORK: Work = Work::Inference(REPETITIONS);
 /// Lanes that are tried.
 pub(super) const LANES: [usize; 3] = [8, 16, 32];
 const BARE_LANES: [usize; 5] = [1, 8, 16, 24, 32];
@@ -28,8 +26,8 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
         report.info(what, rate.per_second, Unit::PerSecond);
     }
     let graph_args = ["--work=inference", "--repetitions=500", "--graph"];
-    let graphs = bed.bare(&graph_args, &[1], &BARE_LANES)?;
-    for rate in &graphs {
+    let graphs = bed.best_bare(&graph_args, &BARE_LANES)?;
+    for Best { rate, .. } in &graphs {
         report.info(format!("bare, graphs, streams: {}", rate.lanes), rate.per_second, Unit::PerSecond);
     }
     let mut ancestors = Vec::new();
@@ -43,20 +41,20 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     for lanes in LANES {
         let running = bed.start(&format!("workers=1,lanes={lanes},memory=16GiB"))?;
         bed.register(&mut running.connect()?, &["inference"])?;
-        let rate = load::run(&running, saturating(bed, WORK, lanes), 0)?.all;
+        let rate = load::run(&running, saturating(bed, bed.inference(), lanes), 0)?.all;
         report.info(format!("Pappus, lanes: {lanes}"), rate.per_second, Unit::PerSecond);
         ours.push((lanes, rate));
     }
     let (lanes, _) = best_of(&ours)?;
-    let bare_lanes = best(&graphs).ok_or("no bare program")?.lanes;
+    let best_graph = Best::of(&graphs)?;
 
     let running = bed.start(&format!("workers=1,lanes={lanes},memory=16GiB"))?;
     bed.register(&mut running.connect()?, &["inference"])?;
     let (mut to_best, mut rates) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let bare = bed.bare(&graph_args, &[1], &[bare_lanes])?;
-        let ours = load::run(&running, saturating(bed, WORK, lanes), 0)?.all;
-        to_best.push(ours.per_second / bare[0].per_second);
+        let bare = bed.again(&graph_args, best_graph)?;
+        let ours = load::run(&running, saturating(bed, bed.inference(), lanes), 0)?.all;
+        to_best.push(ours.per_second / bare.per_second);
         rates.push(ours.per_second);
     }
     let rate = median(&rates);

@@ -1,11 +1,11 @@
 //! Small calls through arenas, 128 KiB in and out: calls a second with the latency at that rate, against the
 //! best bare program with the same machine code.
 
-use super::bed::Bed;
+use super::bed::{Bed, Best};
 use super::inference::{ROUNDS, best_of};
 use super::load::{self, Load};
 use crate::Result;
-use crate::bare::loops::best;
+use crate::bare::loops::{Rate, best};
 use crate::bare::work::Work;
 use crate::harness::sampling::median;
 use crate::report::{Report, Unit};
@@ -19,12 +19,13 @@ const P99_NS: f64 = 1e6;
 
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     let graph_args = ["--work=matmul", "--graph"];
-    let graphs = bed.bare(&graph_args, &[1], &BARE_LANES)?;
-    for rate in &graphs {
+    let graphs = bed.best_bare(&graph_args, &BARE_LANES)?;
+    for Best { rate, .. } in &graphs {
         report.info(format!("bare, graphs, streams: {}", rate.lanes), rate.per_second, Unit::PerSecond);
     }
-    let direct = bed.bare(&["--work=matmul"], &[1], &BARE_LANES)?;
-    for rate in &direct {
+    let direct_args = ["--work=matmul"];
+    let direct = bed.best_bare(&direct_args, &BARE_LANES)?;
+    for Best { rate, .. } in &direct {
         report.info(format!("bare, launches, streams: {}", rate.lanes), rate.per_second, Unit::PerSecond);
     }
     let threaded = bed.bare(&graph_args, &[2, 4], &[8])?;
@@ -51,18 +52,19 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     }
     let (nth, _) = best_of(&ours)?;
     let (lanes, depth) = depths[nth];
-    let one_thread = [&graphs[..], &direct[..]].concat();
-    let bare = best(&one_thread).ok_or("no bare program")?;
-    let graph = best(&graphs).is_some_and(|graph| graph == bare);
+    let (graph, launches) = (Best::of(&graphs)?, Best::of(&direct)?);
+    let (bare, args) = match graph.rate.per_second >= launches.rate.per_second {
+        true => (graph, &graph_args[..]),
+        false => (launches, &direct_args[..]),
+    };
 
     let running = bed.start(&settings(lanes))?;
     bed.register(&mut running.connect()?, &["matmul"])?;
     let (mut ratios, mut latencies, mut rates) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let args = if graph { &graph_args[..] } else { &graph_args[..1] };
-        let beside = bed.bare(args, &[1], &[bare.lanes])?;
+        let beside = bed.again(args, bare)?;
         let rate = load::run(&running, small(bed, lanes, depth), 0)?.all;
-        ratios.push(rate.per_second / beside[0].per_second);
+        ratios.push(rate.per_second / beside.per_second);
         latencies.push(rate.p99_ns);
         rates.push(rate.per_second);
     }
@@ -85,6 +87,6 @@ fn small(bed: &Bed, lanes: usize, depth: usize) -> Load {
 }
 
 /// Below every rate that keeps the latency, in the same order.
-fn late(rate: crate::bare::loops::Rate) -> crate::bare::loops::Rate {
-    crate::bare::loops::Rate { per_second: rate.per_second / 1e6, ..rate }
+fn late(rate: Rate) -> Rate {
+    Rate { per_second: rate.per_second / 1e6, ..rate }
 }

@@ -90,8 +90,8 @@ pub enum Suite {
     Conformance,
     /// No byte of a call is found by another.
     Leaks,
-    /// The whole system under faults, hangs and kills.
-    Faults,
+    /// Supervisor, workers and clients: results, faults, hangs and leaks between tenants.
+    System,
     /// `pappus demo`.
     Demo,
 }
@@ -101,7 +101,7 @@ impl Suite {
         match self {
             Self::Conformance => "gpu-conformance",
             Self::Leaks => "gpu-leaks",
-            Self::Faults => "gpu-faults",
+            Self::System => "gpu-system",
             Self::Demo => "gpu-demo",
         }
     }
@@ -152,7 +152,10 @@ pub fn run(device: &str, parts: &[Part], measured: Duration, json: Option<&Path>
         let mut report = Report::new(machine.clone());
         report.begin(part.name());
         if let Err(error) = part.measure(&bed, &mut report) {
-            report.fail(format!("{error}{}", bed.last_words()));
+            let error = error.to_string();
+            // A supervisor that did not start has shown its log already.
+            let log = if error.contains("its log") { String::new() } else { bed.last_words() };
+            report.fail(format!("{error}{log}"));
         }
         failed |= report.has_failed();
         report.print_from(0, &mut std::io::stdout().lock())?;

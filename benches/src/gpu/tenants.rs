@@ -2,15 +2,12 @@
 //! turns switched off, with other quanta, and with nine tenants on eight workers.
 
 use super::bed::{Bed, Running};
-use super::inference::REPETITIONS;
 use super::load::{self, Load, Reached, jain};
 use crate::Result;
 use crate::bare::work::Work;
 use crate::report::{Report, Unit};
 
 const WORKERS: usize = 8;
-const WORKS: [(Work, &str); 2] =
-    [(Work::Inference(REPETITIONS), "inference ×500"), (Work::Matmul, "matmul 128²")];
 const QUANTA_MS: [u32; 3] = [2, 5, 10];
 const DEFAULT_QUANTUM_MS: u32 = 5;
 const TARGET: f64 = 0.9;
@@ -19,7 +16,7 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     let mut alone = Vec::new();
     let running = bed.start("workers=1,lanes=8,memory=16GiB")?;
     register(bed, &running, 0..1)?;
-    for (work, name) in WORKS {
+    for (work, name) in works(bed) {
         let rate = load::run(&running, one_tenant(bed, work), 0)?.all;
         report.info(format!("{name}, one tenant, 8 lanes"), rate.per_second, Unit::PerSecond);
         alone.push(rate.per_second);
@@ -30,7 +27,7 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     for quantum in QUANTA_MS {
         let running = bed.start(&settings(&format!("turns=on,quantum={quantum}ms")))?;
         register(bed, &running, 1..WORKERS + 1)?;
-        for ((work, name), alone) in WORKS.iter().zip(&alone) {
+        for ((work, name), alone) in works(bed).iter().zip(&alone) {
             let reached = load::run(&running, tenants(bed, *work, WORKERS), 1)?;
             let title = format!("{name}, 8 tenants by turns, quantum {quantum} ms");
             shown(report, &title, &reached);
@@ -46,7 +43,7 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
 
     let running = bed.start(&settings("turns=off"))?;
     register(bed, &running, 1..WORKERS + 1)?;
-    for ((work, name), alone) in WORKS.iter().zip(&alone) {
+    for ((work, name), alone) in works(bed).iter().zip(&alone) {
         let reached = load::run(&running, tenants(bed, *work, WORKERS), 1)?;
         let title = format!("{name}, 8 tenants, turns off");
         shown(report, &title, &reached);
@@ -60,7 +57,7 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
 fn nine(bed: &Bed, by_turns: &[f64], report: &mut Report) -> Result<()> {
     let running = bed.start(&settings(&format!("turns=on,quantum={DEFAULT_QUANTUM_MS}ms")))?;
     register(bed, &running, 1..WORKERS + 2)?;
-    for ((work, name), eight) in WORKS.iter().zip(by_turns) {
+    for ((work, name), eight) in works(bed).iter().zip(by_turns) {
         let before = restarts(&running)?;
         let load = Load { measured: bed.measured * 3, ..tenants(bed, *work, WORKERS + 1) };
         let start = std::time::Instant::now();
@@ -81,6 +78,10 @@ fn nine(bed: &Bed, by_turns: &[f64], report: &mut Report) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn works(bed: &Bed) -> [(Work, &'static str); 2] {
+    [(bed.inference(), "inference ×500"), (Work::Matmul, "matmul 128²")]
 }
 
 fn shown(report: &mut Report, title: &str, reached: &Reached) {

@@ -64,6 +64,11 @@ impl Handed {
     /// that they are different ones.
     pub fn put_as(client: &mut Client, function: &str, form: &Form, tail: &str) -> Result<Self> {
         let text = config(function).ok_or_else(|| format!("the library has no function {function}"))?;
+        Self::put_text(client, text, form, tail)
+    }
+
+    /// As [`Handed::put_as`], for a configuration that uses the library's modules.
+    pub fn put_text(client: &mut Client, text: &str, form: &Form, tail: &str) -> Result<Self> {
         let mut add = AddFunction {
             config_sha256: client.put_blob(Blob::Bytes(text.as_bytes()))?.sha256,
             ..AddFunction::default()

@@ -1,4 +1,4 @@
-//! A supervisor of one's own: everything it owns lies in a temporary folder, and it is killed and
+//! A supervisor of one's own: everything it owns lies in a temporary folder, and it is ended and
 //! reaped on drop.
 
 use std::collections::HashMap;
@@ -17,6 +17,8 @@ use crate::Result;
 const PROGRAM: &str = "pappus-supervisor";
 /// How long it may take to be ready, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long it may take to end by itself where nobody waits for how it does.
+const GRACE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// What supervisors leave between their lives: the state directory, and their sockets and logs.
@@ -162,6 +164,16 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
+        // Asked first: what its workers hold of a device is then given back before anything else is measured.
+        // The number of one that was reaped already may be somebody else's.
+        let begin = Instant::now();
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // It fails only where it has just ended.
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        }
+        while begin.elapsed() < GRACE && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(LOOK_EVERY);
+        }
         // Both fail only where it has ended and been reaped already.
         let _ = self.child.kill();
         let _ = self.child.wait();
