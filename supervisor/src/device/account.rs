@@ -24,8 +24,6 @@ pub struct Account {
 struct State {
     /// Processes that were started and are not reaped.
     processes: usize,
-    /// Of them, those that only wait to be reaped.
-    dying: usize,
     /// What the first process said that it takes for itself.
     context_bytes: Option<u64>,
     contexts_bytes: u64,
@@ -57,7 +55,6 @@ pub struct Snapshot {
 pub struct Seat {
     account: Arc<Account>,
     context_bytes: u64,
-    dying: bool,
 }
 
 /// A worker's lease and stacks in the account, until its process is reaped.
@@ -101,7 +98,7 @@ impl Account {
     pub fn seat(self: &Arc<Self>) -> Option<Seat> {
         let most = self.config.workers + self.config.standbys;
         self.wait(|state| state.processes < most, |state| state.processes += 1)?;
-        Some(Seat { account: self.clone(), context_bytes: 0, dying: false })
+        Some(Seat { account: self.clone(), context_bytes: 0 })
     }
 
     /// A worker's lease, once its predecessor's is free; none once the device closes.
@@ -110,7 +107,7 @@ impl Account {
         // A lease of the CPU is addresses only: a dying process holds nothing that the next one needs.
         let most = match self.config.kind {
             Kind::Cpu => usize::MAX,
-            Kind::Cuda => self.config.workers + self.config.standbys.min(1),
+            Kind::Cuda => self.leases_at_most(),
         };
         let take = |state: &mut State| {
             state.leases += 1;
@@ -141,9 +138,17 @@ impl Account {
         }
     }
 
-    /// Whether no process is about to be reaped that still holds memory.
-    pub fn is_settled(&self) -> bool {
-        self.state().dying == 0
+    /// How many leases the memory is divided into.
+    pub fn leases_at_most(&self) -> usize {
+        match self.config.kind {
+            Kind::Cpu => self.config.workers,
+            Kind::Cuda => self.config.workers + self.config.standbys.min(1),
+        }
+    }
+
+    /// Leases of processes that are not reaped.
+    pub fn leases(&self) -> usize {
+        self.state().leases
     }
 
     /// Nobody waits any more.
@@ -176,20 +181,12 @@ impl Seat {
             state.contexts_bytes = state.contexts_bytes - before + context_bytes;
         });
     }
-
-    /// The process is about to end.
-    pub fn dies(&mut self) {
-        if !std::mem::replace(&mut self.dying, true) {
-            self.account.change(|state| state.dying += 1);
-        }
-    }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         self.account.change(|state| {
             state.processes -= 1;
-            state.dying -= usize::from(self.dying);
             state.contexts_bytes -= self.context_bytes;
         });
     }

@@ -45,6 +45,8 @@ struct Peer {
     installed: HashMap<u64, u64>,
     arenas: HashSet<u64>,
     clock: u64,
+    /// Settings that it was sent and did not answer.
+    unanswered: u32,
     /// The turn that it was granted last.
     granted: u64,
     /// A turn whose end was decided before its grant was written.
@@ -108,6 +110,7 @@ impl Link {
             installed: HashMap::new(),
             arenas: HashSet::new(),
             clock: 0,
+            unanswered: 1,
             granted: 0,
             revoked_early: 0,
             items: Vec::new(),
@@ -159,9 +162,23 @@ impl Link {
     /// New settings for the process.
     pub fn configure(&mut self, configure: Configure) {
         if let Some(peer) = &mut self.peer {
+            peer.unanswered += 1;
             peer.arrival.outbox.push_to_worker(&ToWorker::Configure(configure));
             flush(peer, &self.nudge);
         }
+    }
+
+    /// The process says that settings are in force; false if it was not sent any.
+    pub fn configured(&mut self) -> bool {
+        let Some(peer) = &mut self.peer else { return true };
+        let asked = peer.unanswered > 0;
+        peer.unanswered -= u32::from(asked);
+        asked
+    }
+
+    /// Whether all settings that the process was sent are in force.
+    pub fn is_configured(&self) -> bool {
+        self.peer.as_ref().is_none_or(|peer| peer.unanswered == 0)
     }
 
     /// Tells the process about its turn. Decisions about one turn may come from different threads, so its

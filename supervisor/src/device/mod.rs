@@ -4,6 +4,7 @@
 //! - [`workers`]: workers come and go.
 //! - [`status`]: what is shown of it.
 //! - [`account`]: its memory.
+//! - [`whole`]: one worker gets the memory of all for a while.
 //! - [`link`]: talking to the process in one worker's place; what it has installed and mapped.
 //! - [`thread`]: the OS thread of one worker: puts a process in its place, reads its answers, replaces it.
 //! - [`standby`]: processes that are ready to take a place.
@@ -22,6 +23,7 @@ pub mod standby;
 mod status;
 pub mod survey;
 pub mod thread;
+pub mod whole;
 mod workers;
 
 pub use runtime::Device;

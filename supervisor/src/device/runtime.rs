@@ -14,8 +14,10 @@ use super::answers;
 use super::link::{Link, Start, StartError};
 use super::reaper::Reaper;
 use super::standby::Standbys;
+use super::whole::Whole;
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
+use crate::limits::MAX_CPU_LEASE_BYTES;
 use crate::metrics::DeviceMetrics;
 use crate::registry::{CodeTarget, Registry};
 use crate::schedule::{Action, CallId, Limits, Scheduler, Shape, Size, Terms, WorkerId};
@@ -43,11 +45,12 @@ pub struct Device {
     pub reaper: Reaper,
     pub(super) scheduler: Mutex<Scheduler<Arc<Call>>>,
     pub(super) places: Vec<Place>,
+    pub(super) whole: Mutex<Whole>,
     pub(super) settings: watch::Receiver<Settings>,
     registry: std::sync::OnceLock<Arc<Registry>>,
     /// What machine code must be made for, as far as workers said so.
     pub(super) targets: watch::Sender<Vec<CodeTarget>>,
-    clock: Notify,
+    pub(super) clock: Notify,
     /// When the clock looks next, as far as it knows; changed with the scheduler locked.
     clock_ns: AtomicU64,
     /// Workers that end are not replaced any more.
@@ -72,7 +75,9 @@ pub struct Place {
     pub completed: AtomicU64,
     /// Processes that took the place after the first.
     pub restarts: AtomicU64,
-    /// Device memory for calls that its process was promised.
+    /// The lease that is its own.
+    pub own_bytes: AtomicU64,
+    /// Device memory for calls that its process was promised, which is more or less for a while.
     pub lease_bytes: AtomicU64,
     /// Device memory for calls that its process says it has.
     pub leased_bytes: AtomicU64,
@@ -99,6 +104,7 @@ impl Device {
                 link: Mutex::new(Link::new()?),
                 completed: AtomicU64::new(0),
                 restarts: AtomicU64::new(0),
+                own_bytes: AtomicU64::new(0),
                 lease_bytes: AtomicU64::new(0),
                 leased_bytes: AtomicU64::new(0),
             })
@@ -115,6 +121,7 @@ impl Device {
             reaper: Reaper::new()?,
             scheduler: Mutex::new(Scheduler::new(shape)),
             places: (0..config.workers).map(|_| place()).collect::<Result<_, _>>()?,
+            whole: Mutex::default(),
             metrics: DeviceMetrics::new(&config.name),
             settings,
             registry: std::sync::OnceLock::new(),
@@ -179,14 +186,28 @@ impl Device {
 
     /// How much of the device a call with such a plan needs.
     fn size_of(&self, pool_bytes: u64) -> Size {
+        let lease_bytes = self.account.lease_bytes();
         let lane_bytes = match self.config.kind {
-            Kind::Cpu => self.account.lease_bytes(),
-            Kind::Cuda => {
-                let share = self.account.lease_bytes() / u64::from(self.config.lanes);
-                share / LANE_GRANULARITY * LANE_GRANULARITY
-            }
+            Kind::Cpu => lease_bytes,
+            Kind::Cuda => lease_bytes / u64::from(self.config.lanes) / LANE_GRANULARITY * LANE_GRANULARITY,
         };
-        if pool_bytes <= lane_bytes { Size::Lane } else { Size::Wide }
+        if pool_bytes <= lane_bytes {
+            Size::Lane
+        } else if pool_bytes <= lease_bytes {
+            Size::Wide
+        } else {
+            Size::Exclusive
+        }
+    }
+
+    /// The most device memory that a call can have: that of all workers.
+    pub fn largest_call_bytes(&self) -> u64 {
+        let (lease_bytes, leases) = (self.account.lease_bytes(), self.account.leases_at_most());
+        let all = lease_bytes.saturating_mul(leases as u64);
+        match self.config.kind {
+            Kind::Cpu => all.min(MAX_CPU_LEASE_BYTES),
+            Kind::Cuda => all,
+        }
     }
 
     /// An event for the scheduler. Its clock is told if something is due earlier now.
@@ -202,7 +223,10 @@ impl Device {
 
     /// Takes a waiting call back; returns it unless it runs or is over.
     pub fn cancel(&self, id: CallId) -> Option<Arc<Call>> {
-        lock(&self.scheduler).cancel(id)
+        let mut actions = Actions::new();
+        let call = self.decide(|scheduler| scheduler.cancel(now_ns(), id, &mut actions));
+        self.perform(actions);
+        call
     }
 
     /// Carries decisions out, and those that follow from them.
@@ -224,6 +248,8 @@ impl Device {
                         let quantum_us = self.config.quantum.as_micros().min(u32::MAX.into()) as u32;
                         self.link(order.worker()).turn(generation, order, quantum_us);
                     }
+                    Action::GiveAll { worker } => self.give_all(worker),
+                    Action::GiveBack => self.give_back(),
                     Action::Replace { worker, generation } => self.link(worker).hang_up(generation),
                 }
             }
@@ -324,7 +350,8 @@ impl Device {
         loop {
             let next = {
                 let scheduler = lock(&self.scheduler);
-                let next = scheduler.next_deadline_ns();
+                let whole = lock(&self.whole).deadline_ns;
+                let next = [scheduler.next_deadline_ns(), whole].into_iter().flatten().min();
                 self.clock_ns.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
                 next
             };
@@ -344,6 +371,7 @@ impl Device {
             let mut actions = Actions::new();
             lock(&self.scheduler).expire(now_ns(), &mut actions);
             self.perform(actions);
+            self.whole_expire(now_ns());
         }
     }
 

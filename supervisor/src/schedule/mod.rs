@@ -3,6 +3,7 @@
 //! - [`words`]: what goes in and what comes out.
 //! - [`scheduler`]: the state machine of one device: its events.
 //! - [`placing`]: which call gets which worker.
+//! - [`exclusive`]: calls that need the whole device.
 //! - [`again`]: calls whose process ended are run again.
 //! - [`turns`]: who may submit to the device.
 //! - [`table`]: the calls there are.
@@ -10,6 +11,7 @@
 
 mod again;
 pub mod deadlines;
+mod exclusive;
 mod placing;
 pub mod scheduler;
 mod table;
