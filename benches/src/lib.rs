@@ -10,9 +10,13 @@
 //! - [`harness`]: rounds and percentiles; a supervisor of one's own; functions registered in it.
 //! - [`kernels`]: kernels called without Pappus, as wasm and as native code.
 //! - [`parts`]: what is measured, a file each.
+//! - [`bare`]: programs on a GPU without Pappus.
+//! - [`gpu`]: what is measured on a GPU, a file each.
 
 #![deny(unsafe_code)]
 
+pub mod bare;
+pub mod gpu;
 pub mod harness;
 pub mod kernels;
 pub mod machine;

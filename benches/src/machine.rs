@@ -16,6 +16,9 @@ pub struct Machine {
     pub kernel: String,
     /// The compiler on this machine, which is usually the one that built this.
     pub rustc: String,
+    /// The GPU and its driver, where one is measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
     /// How busy the machine was just before, averaged over a minute.
     pub load: String,
 }
@@ -29,6 +32,7 @@ impl Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             rustc: rustc().unwrap_or_else(|| "unknown".to_owned()),
+            gpu: None,
             load: load.split(' ').next().unwrap_or_default().to_owned(),
         }
     }
@@ -36,7 +40,10 @@ impl Machine {
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { processor, cores, kernel, rustc, load } = self;
+        let Self { processor, cores, kernel, rustc, gpu, load } = self;
+        if let Some(gpu) = gpu {
+            write!(f, "{gpu}; ")?;
+        }
         write!(f, "{processor}, {cores} cores; Linux {kernel}; {rustc}; load {load}")
     }
 }

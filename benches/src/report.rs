@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::machine::Machine;
 
@@ -18,6 +19,20 @@ pub enum Unit {
     Bytes,
     /// A second.
     PerSecond,
+    /// Bytes a second.
+    BytesPerSecond,
+    /// Things.
+    Count,
+}
+
+/// On which side of its target a value must lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bound {
+    /// Not above it.
+    AtMost,
+    /// Not below it.
+    AtLeast,
 }
 
 /// One measured value.
@@ -31,10 +46,13 @@ pub struct Figure {
     pub value: f64,
     /// Of what.
     pub unit: Unit,
-    /// The most it may be; none for information only.
+    /// What it may be at most or must be at least; none for information only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<f64>,
-    /// Whether it is at most that.
+    /// Which of the two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bound: Option<Bound>,
+    /// Whether it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ok: Option<bool>,
 }
@@ -45,16 +63,27 @@ pub struct Report {
     machine: Machine,
     figures: Vec<Figure>,
     not_measured: Vec<String>,
+    failed: Vec<String>,
     #[serde(skip)]
     part: &'static str,
     #[serde(skip)]
     printed_notes: usize,
+    #[serde(skip)]
+    printed_failures: usize,
 }
 
 impl Report {
     /// Nothing measured yet.
     pub fn new(machine: Machine) -> Self {
-        Self { machine, figures: Vec::new(), not_measured: Vec::new(), part: "", printed_notes: 0 }
+        Self {
+            machine,
+            figures: Vec::new(),
+            not_measured: Vec::new(),
+            failed: Vec::new(),
+            part: "",
+            printed_notes: 0,
+            printed_failures: 0,
+        }
     }
 
     /// What follows belongs to `part`.
@@ -69,7 +98,22 @@ impl Report {
 
     /// Adds a value that may be at most `target`.
     pub fn at_most(&mut self, target: f64, what: impl Into<String>, value: f64, unit: Unit) {
-        self.add(what.into(), value, unit, Some(target));
+        self.add(what.into(), value, unit, Some((Bound::AtMost, target)));
+    }
+
+    /// Adds a value that must be at least `target`.
+    pub fn at_least(&mut self, target: f64, what: impl Into<String>, value: f64, unit: Unit) {
+        self.add(what.into(), value, unit, Some((Bound::AtLeast, target)));
+    }
+
+    /// Says why a part, or the rest of it, was not measured although it should have been.
+    pub fn fail(&mut self, why: impl Into<String>) {
+        self.failed.push(format!("{}: {}", self.part, why.into()));
+    }
+
+    /// Whether anything failed.
+    pub fn has_failed(&self) -> bool {
+        !self.failed.is_empty()
     }
 
     /// Says what could not be measured, and what to do about it.
@@ -87,14 +131,18 @@ impl Report {
         self.figures.is_empty()
     }
 
-    fn add(&mut self, what: String, value: f64, unit: Unit, target: Option<f64>) {
+    fn add(&mut self, what: String, value: f64, unit: Unit, target: Option<(Bound, f64)>) {
         self.figures.push(Figure {
             part: self.part,
             what,
             value,
             unit,
-            target,
-            ok: target.map(|target| value <= target),
+            target: target.map(|(_, target)| target),
+            bound: target.map(|(bound, _)| bound),
+            ok: target.map(|(bound, target)| match bound {
+                Bound::AtMost => value <= target,
+                Bound::AtLeast => value >= target,
+            }),
         });
     }
 
@@ -102,7 +150,8 @@ impl Report {
     pub fn print_from(&mut self, first: usize, out: &mut dyn Write) -> std::io::Result<()> {
         writeln!(out, "{:<82} {:>12} {:>10}", self.part, "measured", "target")?;
         for figure in &self.figures[first..] {
-            let target = figure.target.map(|target| format!("≤ {}", shown(target, figure.unit)));
+            let sign = if figure.bound == Some(Bound::AtLeast) { "≥" } else { "≤" };
+            let target = figure.target.map(|target| format!("{sign} {}", shown(target, figure.unit)));
             let verdict = match figure.ok {
                 Some(true) => "ok",
                 Some(false) => "missed",
@@ -119,13 +168,37 @@ impl Report {
         for note in &self.not_measured[self.printed_notes..] {
             writeln!(out, "  not measured: {note}")?;
         }
+        for failure in &self.failed[self.printed_failures..] {
+            writeln!(out, "  FAILED {failure}")?;
+        }
         self.printed_notes = self.not_measured.len();
+        self.printed_failures = self.failed.len();
         writeln!(out)
     }
 
     /// The report as JSON.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
+    }
+
+    /// The report as JSON, joined to an earlier one: parts measured again replace what was known of them.
+    pub fn joined_to(&self, earlier: &str) -> serde_json::Result<String> {
+        let mut all: Value = serde_json::from_str(earlier)?;
+        let mine = serde_json::to_value(self)?;
+        let measured: Vec<&Value> =
+            mine["figures"].as_array().into_iter().flatten().map(|figure| &figure["part"]).collect();
+        for list in ["figures", "not_measured", "failed"] {
+            let part_of = |entry: &Value| match entry {
+                Value::String(text) => Value::from(text.split(':').next().unwrap_or_default()),
+                figure => figure["part"].clone(),
+            };
+            let mut entries = all[list].as_array().cloned().unwrap_or_default();
+            entries.retain(|entry| part_of(entry) != self.part && !measured.contains(&&part_of(entry)));
+            entries.extend(mine[list].as_array().cloned().unwrap_or_default());
+            all[list] = Value::Array(entries);
+        }
+        all["machine"] = mine["machine"].clone();
+        serde_json::to_string_pretty(&all)
     }
 }
 
@@ -139,6 +212,8 @@ fn shown(value: f64, unit: Unit) -> String {
         Unit::Nanoseconds => format!("{:.2} s", value / 1e9),
         Unit::Bytes => format!("{:.1} MiB", value / f64::from(1 << 20)),
         Unit::PerSecond => format!("{value:.0} /s"),
+        Unit::BytesPerSecond => format!("{:.1} GB/s", value / 1e9),
+        Unit::Count => format!("{value:.0}"),
     }
 }
 
@@ -157,6 +232,8 @@ mod tests {
             (2e9, Unit::Nanoseconds, "2.00 s"),
             ((20 << 20) as f64, Unit::Bytes, "20.0 MiB"),
             (1234.5, Unit::PerSecond, "1234 /s"),
+            (54.25e9, Unit::BytesPerSecond, "54.2 GB/s"),
+            (3.0, Unit::Count, "3"),
         ] {
             assert_eq!(shown(value, unit), expected);
         }
@@ -178,5 +255,41 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&report.to_json().unwrap()).unwrap();
         assert_eq!(json["figures"][1]["ok"], false);
         assert_eq!(json["not_measured"][0], "p: no compiler");
+    }
+
+    #[test]
+    fn lower_bounds_are_met_from_above_and_failures_are_shown() {
+        let mut report = Report::new(Machine::describe());
+        report.begin("g");
+        report.at_least(0.9, "good", 0.9, Unit::Ratio);
+        report.at_least(0.9, "bad", 0.89, Unit::Ratio);
+        report.at_least(0.9, "nothing", f64::NAN, Unit::Ratio);
+        report.fail("the device hangs");
+        assert!(report.has_failed());
+        let oks: Vec<_> = report.figures.iter().map(|figure| figure.ok).collect();
+        assert_eq!(oks, [Some(true), Some(false), Some(false)]);
+        let mut out = Vec::new();
+        report.print_from(0, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("≥ 0.90×") && text.contains("FAILED g: the device hangs"), "{text}");
+    }
+
+    #[test]
+    fn a_part_measured_again_replaces_itself_and_leaves_others() {
+        let part = |name, what: &str| {
+            let mut report = Report::new(Machine::describe());
+            report.begin(name);
+            report.info(what, 1.0, Unit::Ratio);
+            report.skip(what);
+            report
+        };
+        let first = part("a", "first").to_json().unwrap();
+        let both = part("b", "second").joined_to(&first).unwrap();
+        let again = part("a", "third").joined_to(&both).unwrap();
+        let json: Value = serde_json::from_str(&again).unwrap();
+        let whats: Vec<_> = json["figures"].as_array().unwrap().iter().map(|f| f["what"].clone()).collect();
+        assert_eq!(whats, ["second", "third"]);
+        assert_eq!(json["not_measured"], serde_json::json!(["b: second", "a: third"]));
+        assert!(part("a", "x").joined_to("no JSON").is_err());
     }
 }

@@ -149,6 +149,7 @@ fn nothing_a_running_lane_uses_is_taken_away() {
         (ToWorker::Revoke { turn: 7 }, ""),
     ] {
         let (mut worker, script) = worker([&[500], &[500]]);
+        worker.send(&ToWorker::Grant { turn: 7, quantum_us: 10_000_000 });
         invoke(&mut worker, &[0, 1]);
         worker.send(&message);
         let mut calls = [done(&mut worker), done(&mut worker)];
@@ -156,7 +157,7 @@ fn nothing_a_running_lane_uses_is_taken_away() {
         assert_eq!(calls, [1, 2]);
         if event.is_empty() {
             let yielded =
-                worker.answer(|message| matches!(message, FromWorker::Yielded { turn: 7, used_ns: 0 }));
+                worker.answer(|message| matches!(message, FromWorker::Yielded { turn: 7, used_ns: 1.. }));
             assert_eq!(yielded, Some(true));
         }
         worker.end().unwrap();

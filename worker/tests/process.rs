@@ -5,42 +5,28 @@
 mod harness;
 
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use harness::Worker;
+use harness::program::{self, Options, Program, Started};
 use pappus_protocol::from_worker::Hello;
-use pappus_protocol::pipe::{self, Got, Inbox, Outbox};
+use pappus_protocol::pipe::{Got, Inbox, Outbox};
 use pappus_protocol::{FaultCode, FromWorker, ToWorker, control};
-use pappus_shmem::{Judged, memfd};
-
-const WORKER: &str = env!("CARGO_BIN_EXE_pappus-worker");
+use pappus_shmem::memfd;
 
 struct Process {
-    child: Child,
+    program: Program,
     to: Outbox,
     from: Inbox,
     control: OwnedFd,
-    /// Open until the shell has opened it by its path.
-    _staging: Judged,
 }
 
-/// Starts a role; a shell puts the channels where the worker expects them.
 fn start(role: &str) -> Process {
-    let (commands, to) = pipe::pipe().unwrap();
-    let (from, answers) = pipe::pipe().unwrap();
-    let (ours, theirs) = control::pair().unwrap();
     let staging = memfd::arena("staging", 4096).unwrap();
-    let path = format!("/proc/{}/fd/{}", std::process::id(), staging.as_fd().as_raw_fd());
-    let child = Command::new("sh")
-        .args(["-c", r#"exec "$0" "$1" --device cpu 3<&0 4>&1 5<&2 6<>"$2" </dev/null >/dev/null 2>&1"#])
-        .args([WORKER, role, &path])
-        .stdin(commands)
-        .stdout(answers)
-        .stderr(theirs)
-        .spawn()
-        .unwrap();
-    Process { child, to: Outbox::new(to), from: Inbox::new(from), control: ours, _staging: staging }
+    let Started { program, to, from, control } = program::start(role, &Options::CPU, &staging);
+    Process { program, to: Outbox::new(to), from: Inbox::new(from), control }
 }
 
 impl Process {
@@ -68,7 +54,7 @@ impl Process {
     /// Closes the commands and returns the exit code.
     fn end(mut self) -> Option<i32> {
         drop(self.to);
-        self.child.wait().unwrap().code()
+        self.program.child.wait().unwrap().code()
     }
 }
 
@@ -110,6 +96,24 @@ fn modules_are_compiled_or_refused_with_the_reason() {
 }
 
 #[test]
+fn a_process_serves_as_a_thread_does() {
+    let module = wat::parse_str(include_str!("probes.wat")).unwrap();
+    let (code, found) = program::compile(&Options::CPU, &module).unwrap();
+    assert!(found.kernels.iter().any(|kernel| kernel.name == "trap"));
+    let mut worker = Worker::process(&Options::CPU);
+    worker.lease(1 << 20);
+    worker.install(
+        1,
+        include_str!("../../kernels/configs/hello.json").replace("hello_world", "trap").as_str(),
+        &code,
+        &[],
+    );
+    assert_eq!(worker.call_alone(1, &[], &[]).unwrap_err().code, FaultCode::KernelTrap);
+    worker.end().unwrap();
+    Worker::process(&Options::CPU).kill();
+}
+
+#[test]
 fn messages_of_the_other_role_end_it_with_an_error() {
     for (role, message) in
         [("serve", ToWorker::Compile { job: 1 }), ("compile", ToWorker::Revoke { turn: 1 })]
@@ -117,7 +121,7 @@ fn messages_of_the_other_role_end_it_with_an_error() {
         let mut process = start(role);
         process.hello();
         process.send(&message);
-        assert_eq!(process.child.wait().unwrap().code(), Some(1), "{role}");
+        assert_eq!(process.program.child.wait().unwrap().code(), Some(1), "{role}");
     }
 }
 
@@ -130,7 +134,8 @@ fn a_worker_without_its_channels_says_so() {
         (&["serve", "--device", "cpu"], 1, "descriptor 3"),
     ] {
         let mut child = Command::new("sh")
-            .args(["-c", r#"exec "$@" 3<&- 4>&- 5<&- 6<&-"#, "sh", WORKER])
+            .args(["-c", r#"exec "$@" 3<&- 4>&- 5<&- 6<&-"#, "sh"])
+            .arg(program::path())
             .args(arguments)
             .stderr(Stdio::piped())
             .spawn()

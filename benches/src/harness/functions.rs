@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pappus_client::v1::{AddFunction, FunctionModule, Region, Variant};
+use pappus_client::v1::{AddFunction, BlobStored, FunctionModule, Region, Variant, Weight};
 use pappus_client::{Arena, Blob, Client, Invocation};
 use pappus_kernels::bytes::from_elements;
 use pappus_kernels::{artefact, cfg, config};
@@ -16,30 +16,76 @@ pub const SIDE: u64 = 128;
 #[derive(Debug, Clone)]
 pub struct Handed(AddFunction);
 
+/// The compiled form of a function's modules that is handed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Form {
+    /// For the CPU device.
+    Wasm,
+    /// For NVIDIA GPUs of an architecture such as `sm_90`: made for it, or for all.
+    Ptx(String),
+}
+
+impl Form {
+    fn variant(&self, stem: &str) -> Result<(Variant, &'static [u8])> {
+        let named = |format: &str, arch: &str, file: String| {
+            let bytes = artefact(&file)?;
+            let (format, arch) = (format.to_owned(), arch.to_owned());
+            Some((Variant { format, arch, sha256: Vec::new().into() }, bytes))
+        };
+        let found = match self {
+            Self::Wasm => named("wasm", "", format!("{stem}.wasm")),
+            Self::Ptx(arch) => named("ptx", arch, format!("{stem}.{arch}.ptx"))
+                .or_else(|| named("ptx", "", format!("{stem}.ptx"))),
+        };
+        Ok(found.ok_or_else(|| format!("the library has no module {stem} as {self:?}"))?)
+    }
+}
+
 impl Handed {
-    /// Hands over the parts of one of the library's functions.
+    /// Hands over the parts of one of the library's functions for the CPU device.
     pub fn put(client: &mut Client, function: &str) -> Result<Self> {
+        Self::put_as(client, function, &Form::Wasm, "")
+    }
+
+    /// Hands over a configuration of one module, and the module.
+    pub fn put_own(client: &mut Client, config: &str, format: &str, module: &[u8]) -> Result<Self> {
+        let blueprint = pappus_blueprint::parse(config.as_bytes())?;
+        let name = blueprint.modules().first().ok_or("a function without a module")?.name.clone();
+        let sha256 = client.put_blob(Blob::Bytes(module))?.sha256;
+        let variants = vec![Variant { format: format.to_owned(), arch: String::new(), sha256 }];
+        Ok(Self(AddFunction {
+            config_sha256: client.put_blob(Blob::Bytes(config.as_bytes()))?.sha256,
+            modules: vec![FunctionModule { name, variants, registered: String::new() }],
+            ..AddFunction::default()
+        }))
+    }
+
+    /// Hands over the parts of one of the library's functions; `tail` is added to the text of PTX modules, so
+    /// that they are different ones.
+    pub fn put_as(client: &mut Client, function: &str, form: &Form, tail: &str) -> Result<Self> {
         let text = config(function).ok_or_else(|| format!("the library has no function {function}"))?;
         let mut add = AddFunction {
             config_sha256: client.put_blob(Blob::Bytes(text.as_bytes()))?.sha256,
             ..AddFunction::default()
         };
         for module in pappus_blueprint::parse(text.as_bytes())?.modules() {
-            let file = Path::new(&module.path).file_name().and_then(|name| name.to_str());
-            let bytes = file
-                .and_then(artefact)
-                .ok_or_else(|| format!("the library has no module {}", module.path))?;
+            let stem = Path::new(&module.path).file_stem().and_then(|name| name.to_str());
+            let (mut variant, bytes) = form.variant(stem.unwrap_or_default())?;
+            let tail = if *form == Form::Wasm { "" } else { tail };
+            variant.sha256 = client.put_blob(Blob::Bytes(&[bytes, tail.as_bytes()].concat()))?.sha256;
             add.modules.push(FunctionModule {
                 name: module.name.clone(),
-                variants: vec![Variant {
-                    format: "wasm".into(),
-                    arch: String::new(),
-                    sha256: client.put_blob(Blob::Bytes(bytes))?.sha256,
-                }],
+                variants: vec![variant],
                 registered: String::new(),
             });
         }
         Ok(Self(add))
+    }
+
+    /// Adds a weights buffer by the hash of its bytes.
+    pub fn weight(mut self, name: &str, blob: &BlobStored) -> Self {
+        self.0.weights.push(Weight { name: name.to_owned(), sha256: blob.sha256.clone() });
+        self
     }
 
     /// The request that registers it under `name`.
@@ -89,4 +135,18 @@ impl Matmul {
 pub fn values(seed: u64) -> Vec<i64> {
     let number = |at| ((at * 37 + seed * 11) % 101) as i64 - 50;
     (0..SIDE * SIDE).map(number).collect()
+}
+
+/// A matrix of [`SIDE`] that says so in front, as `matmul` takes it.
+pub fn square() -> Vec<i64> {
+    [vec![SIDE as i64], values(0)].concat()
+}
+
+/// The image and the filter of the evaluation's `inference`, as bytes.
+pub fn picture() -> (Vec<u8>, Vec<u8>) {
+    let matrix = |rows: usize, cols: usize| {
+        let values = (0..rows * cols).map(|at| (at % 251) as f32 / 16.0);
+        from_elements(&[rows as f32, cols as f32].into_iter().chain(values).collect::<Vec<f32>>())
+    };
+    (matrix(224, 224), matrix(5, 5))
 }

@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pappus_client::Client;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, Uid, kill_process};
 use tempfile::TempDir;
 
 use crate::Result;
@@ -43,15 +44,22 @@ pub struct Supervisor {
 impl Home {
     /// An empty one.
     pub fn new() -> Result<Self> {
-        Ok(Self(tempfile::Builder::new().prefix("pappus-bench-").tempdir()?))
+        let folder = tempfile::Builder::new().prefix("pappus-bench-").tempdir()?;
+        // Tenants with other uids reach the socket through it.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+        Ok(Self(folder))
     }
 
     /// Starts a supervisor and waits until all its workers are ready.
     pub fn start(&self, device: &str) -> Result<Supervisor> {
+        self.start_with(device, &self.0.path().join("log"))
+    }
+
+    /// As [`Home::start`], with its log in a file that may outlast this.
+    pub fn start_with(&self, device: &str, log: &Path) -> Result<Supervisor> {
         let program = std::env::current_exe()?.with_file_name(PROGRAM);
         let folder = self.0.path();
         let socket = folder.join("pappus.sock");
-        let log = folder.join("log");
         let begin = Instant::now();
         let child = Command::new(&program)
             .arg("--socket")
@@ -61,14 +69,14 @@ impl Home {
             .args(["--device", device])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(&log)?)
+            .stderr(File::create(log)?)
             .spawn()
             .map_err(|e| {
                 let program = program.display();
                 format!("cannot start {program}: {e}; build it with `cargo build --release --bins`")
             })?;
         let mut supervisor = Supervisor { child, socket, start_ns: 0 };
-        supervisor.wait_ready(begin, &log)?;
+        supervisor.wait_ready(begin, log)?;
         Ok(supervisor)
     }
 }
@@ -100,12 +108,29 @@ impl Supervisor {
         Ok(Client::connect(&self.socket)?)
     }
 
-    /// Changes a setting.
-    pub fn set(&self, name: &str, value: impl ToString) -> Result<()> {
+    /// A fresh connection of a tenant with another uid, which only root can make.
+    pub fn connect_as(&self, uid: u32) -> Result<Client> {
+        // The kernel tells the supervisor who connects: a thread that became somebody else, and ends with it.
+        let connect = || -> Result<Client, String> {
+            rustix::thread::set_thread_uid(Uid::from_raw(uid))
+                .map_err(|e| format!("cannot become uid {uid}: {e}; run this as root"))?;
+            Client::connect(&self.socket).map_err(|e| e.to_string())
+        };
+        let joined = std::thread::scope(|scope| scope.spawn(connect).join());
+        Ok(joined.unwrap_or_else(|_| Err("the thread that connects panicked".into()))?)
+    }
+
+    /// A fresh connection to the admin socket.
+    pub fn admin(&self) -> Result<Client> {
         let mut admin = self.socket.clone().into_os_string();
         admin.push(".admin");
+        Ok(Client::connect(PathBuf::from(admin))?)
+    }
+
+    /// Changes a setting.
+    pub fn set(&self, name: &str, value: impl ToString) -> Result<()> {
         let change = HashMap::from([(name.to_owned(), value.to_string())]);
-        Client::connect(PathBuf::from(admin))?.settings(change)?;
+        self.admin()?.settings(change)?;
         Ok(())
     }
 

@@ -1,18 +1,29 @@
-//! A worker on a thread of this process, and the supervisor's end of its channels.
+//! A worker, and the supervisor's end of its channels.
+//!
+//! - here: a worker on a thread of this process, for any device that this process can have;
+//! - [`program`]: a worker as a process, for devices that a fault takes the whole process away from;
+//! - [`calls`]: what a call is made of.
 
-#![allow(dead_code, unreachable_pub, reason = "every test binary uses its own part")]
+#![allow(dead_code, unused_imports, unreachable_pub, reason = "every test binary uses its own part")]
+
+pub mod calls;
+pub mod program;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use pappus_protocol::from_worker::{Done, Hello};
 use pappus_protocol::pipe::{self, Got, Inbox, Outbox};
-use pappus_protocol::to_worker::{Configure, Install, Invoke, Item, STAGING_ARENA, Target, WeightsForm};
-use pappus_protocol::{Fault, FromWorker, ToWorker, control};
+use pappus_protocol::to_worker::{Configure, Install, WeightsForm};
+use pappus_protocol::{Fault, FaultCode, FromWorker, ToWorker, control};
 use pappus_shmem::{Judged, Mapping, memfd};
 use pappus_worker::device::Device;
 use pappus_worker::device::cpu::compiler::CpuCompiler;
 use pappus_worker::{Channels, Error, serve};
+
+pub use calls::{Call, item, staged, target};
+use program::Program;
 
 pub const ARENA_BYTES: u64 = 1 << 20;
 pub const LEASE_BYTES: u64 = 1 << 20;
@@ -23,62 +34,104 @@ pub const OUTPUTS_AT: u64 = ARENA_BYTES / 2;
 /// What arenas hold where nothing was written.
 pub const UNTOUCHED: u8 = 0x5a;
 
-/// A worker that serves on a thread; it ends when this is dropped.
+/// A worker that serves; it ends when this is dropped.
 pub struct Worker {
     pub to: Outbox,
     pub from: Inbox,
     pub control: OwnedFd,
     pub staging: Mapping,
     pub arena: Mapping,
-    thread: JoinHandle<Result<(), Error>>,
+    pub hello: Hello,
+    /// What it said last about its lease.
+    pub leased: Option<u64>,
+    /// Its last words, if its device failed.
+    pub broken: Option<Fault>,
+    settings: Configure,
+    runs: Runs,
     calls: u64,
 }
 
-/// A call, spelled out.
-pub struct Call<'a> {
-    pub function: u64,
-    pub items: Vec<Item>,
-    pub outputs: Vec<Target>,
-    pub words: Vec<u64>,
-    pub descriptors: Vec<BorrowedFd<'a>>,
-    pub deadline_ns: u64,
+/// What a worker is executed by.
+enum Runs {
+    Thread(JoinHandle<Result<(), Error>>),
+    Process(Program),
+}
+
+/// The supervisor's ends.
+struct Ends {
+    to: OwnedFd,
+    from: OwnedFd,
+    control: OwnedFd,
+    staging: Mapping,
 }
 
 impl Worker {
+    /// On a thread.
     pub fn start<D: Device>(make: impl FnOnce() -> D + Send + 'static) -> Self {
         let (commands, to) = pipe::pipe().unwrap();
         let (from, answers) = pipe::pipe().unwrap();
-        let (ours, theirs) = control::pair().unwrap();
+        let (control, theirs) = control::pair().unwrap();
         let staging = memfd::arena("staging", ARENA_BYTES).unwrap();
         let view = Mapping::writable(&staging).unwrap();
         let thread = std::thread::spawn(move || {
             serve::run(Channels::new(commands, answers, theirs), &staging, make())
         });
+        let mut worker = Self::over(Ends { to, from, control, staging: view }, Runs::Thread(thread));
+        worker.lease(LEASE_BYTES);
+        worker
+    }
+
+    /// As a process. It has no lease yet.
+    pub fn process(options: &program::Options) -> Self {
+        let staging = memfd::arena("staging", ARENA_BYTES).unwrap();
+        let view = Mapping::writable(&staging).unwrap();
+        let started = program::start("serve", options, &staging);
+        let ends = Ends { to: started.to, from: started.from, control: started.control, staging: view };
+        Self::over(ends, Runs::Process(started.program))
+    }
+
+    fn over(ends: Ends, runs: Runs) -> Self {
         let memfd = memfd::arena("arena", ARENA_BYTES).unwrap();
         let arena = Mapping::writable(&memfd).unwrap();
         arena.fill(0, ARENA_BYTES, UNTOUCHED).unwrap();
         let mut worker = Self {
-            to: Outbox::new(to),
-            from: Inbox::new(from),
-            control: ours,
-            staging: view,
+            to: Outbox::new(ends.to),
+            from: Inbox::new(ends.from),
+            control: ends.control,
+            staging: ends.staging,
             arena,
-            thread,
+            hello: Hello::new("", ""),
+            leased: None,
+            broken: None,
+            settings: Configure { lease_bytes: 0, poll_us: 50, turns: false, scrub_calls: false },
+            runs,
             calls: 0,
         };
-        assert!(matches!(worker.answer(|m| matches!(m, FromWorker::Hello(_))), Some(true)));
-        worker.lease(LEASE_BYTES);
+        let hello = worker.answer(|message| match message {
+            FromWorker::Hello(hello) => hello,
+            other => panic!("{other:?}"),
+        });
+        worker.hello = hello.expect("the worker ended before it greeted");
         worker.open_arena(ARENA, &memfd);
         worker
     }
 
     pub fn lease(&mut self, lease_bytes: u64) {
-        self.send(&ToWorker::Configure(Configure {
-            lease_bytes,
-            poll_us: 50,
-            turns: false,
-            scrub_calls: false,
-        }));
+        self.configure(|settings| settings.lease_bytes = lease_bytes);
+    }
+
+    pub fn configure(&mut self, change: impl FnOnce(&mut Configure)) {
+        change(&mut self.settings);
+        self.send(&ToWorker::Configure(self.settings.clone()));
+    }
+
+    /// Waits until the worker says what it has of its lease.
+    pub fn until_leased(&mut self) -> u64 {
+        self.leased = None;
+        while self.leased.is_none() {
+            assert!(self.receive(), "the worker ended");
+        }
+        self.leased.unwrap()
     }
 
     pub fn open_arena(&mut self, arena: u64, memfd: &Judged) {
@@ -91,26 +144,36 @@ impl Worker {
     }
 
     pub fn install_modules(&mut self, function: u64, json: &str, codes: &[&[u8]], weights: &[&[u8]]) {
-        let json = memfd::sealed("json", json.as_bytes()).unwrap();
-        let codes: Vec<_> = codes.iter().map(|code| memfd::sealed("code", code).unwrap()).collect();
-        let weight_bytes: Vec<u64> = weights.iter().map(|w| w.len() as u64).collect();
         let mut packed = Vec::new();
         for weight in weights {
             packed.extend_from_slice(weight);
             packed.resize(packed.len().next_multiple_of(256), 0);
         }
         let packed = memfd::sealed("weights", &packed).unwrap();
+        let weight_bytes = weights.iter().map(|w| w.len() as u64).collect();
+        self.install_with(function, json, codes, weight_bytes, WeightsForm::Host, packed.as_fd());
+    }
+
+    /// With weights as they come.
+    pub fn install_with(
+        &mut self,
+        function: u64,
+        json: &str,
+        codes: &[&[u8]],
+        weight_bytes: Vec<u64>,
+        weights: WeightsForm,
+        packed: BorrowedFd<'_>,
+    ) {
+        let json = memfd::sealed("json", json.as_bytes()).unwrap();
+        let codes: Vec<_> = codes.iter().map(|code| memfd::sealed("code", code).unwrap()).collect();
         let mut fds = vec![json.as_fd()];
-        if !weights.is_empty() {
-            fds.push(packed.as_fd());
+        if !weight_bytes.is_empty() {
+            fds.push(packed);
         }
         fds.extend(codes.iter().map(AsFd::as_fd));
         control::send(self.control.as_fd(), function, &fds).unwrap();
         let modules = codes.len() as u32;
-        self.send(&ToWorker::Install {
-            function,
-            install: Install { modules, weight_bytes, weights: WeightsForm::Host },
-        });
+        self.send(&ToWorker::Install { function, install: Install { modules, weight_bytes, weights } });
     }
 
     pub fn send(&mut self, message: &ToWorker<'_>) {
@@ -118,73 +181,107 @@ impl Worker {
         self.to.flush_blocking().unwrap();
     }
 
-    /// The next message, or nothing if the worker ended.
+    /// The next message that is not about the lease, or nothing if the worker ended.
     pub fn answer<R>(&mut self, read: impl FnOnce(FromWorker<'_>) -> R) -> Option<R> {
         loop {
             if let Some(frame) = self.from.frame().unwrap() {
-                return Some(read(FromWorker::decode(frame).unwrap()));
-            }
-            if self.from.wait(Duration::ZERO, None, None).unwrap() == Got::Closed {
+                match FromWorker::decode(frame).unwrap() {
+                    FromWorker::Leased { bytes } => self.leased = Some(bytes),
+                    other => return Some(read(other)),
+                }
+            } else if self.from.wait(Duration::ZERO, None, None).unwrap() == Got::Closed {
                 return None;
             }
         }
     }
 
-    /// Sends a call and waits for its answer.
-    pub fn invoke(&mut self, call: &Call<'_>) -> Result<(), Fault> {
+    /// Reads a message about the lease; whether there was one before the worker ended.
+    fn receive(&mut self) -> bool {
+        loop {
+            if let Some(frame) = self.from.frame().unwrap() {
+                match FromWorker::decode(frame).unwrap() {
+                    FromWorker::Leased { bytes } => self.leased = Some(bytes),
+                    other => panic!("{other:?}"),
+                }
+                return true;
+            }
+            if self.from.wait(Duration::ZERO, None, None).unwrap() == Got::Closed {
+                return false;
+            }
+        }
+    }
+
+    /// Sends a call; what names it in its answer.
+    pub fn begin(&mut self, call: &Call<'_>) -> u64 {
         self.calls += 1;
         let id = self.calls;
         if !call.descriptors.is_empty() {
             control::send(self.control.as_fd(), id, &call.descriptors).unwrap();
         }
-        let words: Vec<_> = call.words.iter().map(|&word| word.into()).collect();
-        let invoke = Invoke {
-            function: call.function,
-            deadline_ns: call.deadline_ns,
-            lane: 0,
-            descriptors: call.descriptors.len() as u32,
-            flags: 0,
-            items: &call.items,
-            outputs: &call.outputs,
-            words: &words,
-        };
-        self.send(&ToWorker::Invoke { call: id, invoke });
-        self.answer(|message| match message {
-            FromWorker::Done { call, .. } if call == id => Ok(()),
-            FromWorker::Failed { call, fault } if call == id => Err(fault.to_fault()),
+        call.push(id, &mut self.to);
+        self.to.flush_blocking().unwrap();
+        id
+    }
+
+    /// The next answer to a call; nothing if the device failed first.
+    pub fn finished(&mut self) -> Option<(u64, Result<Done, Fault>)> {
+        let got = self.answer(|message| match message {
+            FromWorker::Done { call, timings } => Ok((call, Ok(timings))),
+            FromWorker::Failed { call, fault } => Ok((call, Err(fault.to_fault()))),
+            FromWorker::Broken { fault } => Err(fault.to_fault()),
             other => panic!("{other:?}"),
-        })
-        .expect("the worker ended")
+        });
+        match got.expect("the worker ended") {
+            Ok(answer) => Some(answer),
+            Err(fault) => {
+                self.broken = Some(fault);
+                None
+            }
+        }
+    }
+
+    /// Sends a call and waits for its answer; where the device failed, what that was.
+    pub fn invoke(&mut self, call: &Call<'_>) -> Result<(), Fault> {
+        let id = self.begin(call);
+        match self.finished() {
+            Some((call, result)) if call == id => result.map(drop),
+            Some(other) => panic!("{other:?}"),
+            None => Err(self.broken.clone().unwrap()),
+        }
     }
 
     /// Calls with inputs written to the arena's start and outputs of these sizes from [`OUTPUTS_AT`] on.
     pub fn call(&mut self, function: u64, inputs: &[&[u8]], outputs: &[u64]) -> Result<Vec<Vec<u8>>, Fault> {
         let call = self.arena_call(function, inputs, outputs);
         self.invoke(&call)?;
-        Ok(call
-            .outputs
-            .iter()
-            .map(|target| self.read_arena(target.offset.get(), target.bytes.get()))
-            .collect())
+        Ok(self.outputs(&call))
+    }
+
+    /// As [`Worker::call`], for a suspect.
+    pub fn call_alone(
+        &mut self,
+        function: u64,
+        inputs: &[&[u8]],
+        outputs: &[u64],
+    ) -> Result<Vec<Vec<u8>>, Fault> {
+        let call = Call { alone: true, ..self.arena_call(function, inputs, outputs) };
+        self.invoke(&call)?;
+        Ok(self.outputs(&call))
+    }
+
+    /// What the arena holds where the call's outputs went.
+    pub fn outputs(&self, call: &Call<'_>) -> Vec<Vec<u8>> {
+        call.outputs.iter().map(|target| self.read_arena(target.offset.get(), target.bytes.get())).collect()
     }
 
     pub fn arena_call<'a>(&self, function: u64, inputs: &[&[u8]], outputs: &[u64]) -> Call<'a> {
         let mut at = 0;
-        let items = (0..).zip(inputs).map(|(input, bytes)| {
+        for bytes in inputs {
             self.arena.write(at, bytes).unwrap();
-            let item = item(input, Item::ARENA, ARENA, at, bytes.len() as u64);
             at += bytes.len() as u64;
-            item
-        });
-        let items = items.collect();
-        let mut at = OUTPUTS_AT;
-        let outputs = outputs.iter().map(|&bytes| {
-            let target = target(ARENA, at, bytes);
-            at += bytes;
-            target
-        });
-        let outputs = outputs.collect();
-        Call { function, items, outputs, words: vec![], descriptors: vec![], deadline_ns: u64::MAX }
+        }
+        let inputs: Vec<_> = inputs.iter().map(|bytes| bytes.len() as u64).collect();
+        Call::on(function, 0, &inputs, OUTPUTS_AT, outputs)
     }
 
     pub fn read_arena(&self, offset: u64, bytes: u64) -> Vec<u8> {
@@ -193,30 +290,50 @@ impl Worker {
         out
     }
 
+    /// Waits for the worker's last words, after a fault that its device does not survive, and for its end.
+    pub fn breaks(mut self) -> Fault {
+        while self.broken.is_none() {
+            assert!(self.finished().is_none(), "an answer where the device failed");
+        }
+        assert_eq!(self.answer(|message| format!("{message:?}")), None, "nothing follows");
+        let fault = self.broken.take().unwrap();
+        let _ = self.end();
+        fault
+    }
+
     /// Closes the pipes and returns how the worker ended.
     pub fn end(self) -> Result<(), Error> {
         drop(self.to);
         drop(self.control);
-        self.thread.join().expect("the worker panicked")
+        match self.runs {
+            Runs::Thread(thread) => thread.join().expect("the worker panicked"),
+            Runs::Process(mut program) => program.end().map_err(|how| {
+                Error::Device(Fault::new(FaultCode::Device, format!("{how}\n{}", program.said())))
+            }),
+        }
     }
-}
 
-pub fn item(input: u32, kind: u32, source: u64, offset: u64, bytes: u64) -> Item {
-    Item {
-        input: input.into(),
-        kind: kind.into(),
-        source: source.into(),
-        offset: offset.into(),
-        bytes: bytes.into(),
+    /// Ends as [`Worker::end`], well; everything it wrote to its standard streams.
+    pub fn end_and_said(self) -> String {
+        drop(self.to);
+        drop(self.control);
+        let Runs::Process(mut program) = self.runs else { panic!("a thread of this process") };
+        program.end().unwrap();
+        program.said()
     }
-}
 
-pub fn target(arena: u64, offset: u64, bytes: u64) -> Target {
-    Target { arena: arena.into(), offset: offset.into(), bytes: bytes.into() }
-}
+    /// SIGKILL, and nothing is left of the process when this returns.
+    pub fn kill(mut self) {
+        self.program().kill();
+    }
 
-pub fn staged(input: u32, offset: u64, bytes: u64) -> Item {
-    item(input, Item::ARENA, STAGING_ARENA, offset, bytes)
+    /// The process that it is.
+    pub fn program(&mut self) -> &mut Program {
+        match &mut self.runs {
+            Runs::Process(program) => program,
+            Runs::Thread(_) => panic!("a thread of this process"),
+        }
+    }
 }
 
 /// Compiles a module for the CPU.

@@ -1,13 +1,22 @@
 //! What every device must do, device by device the same.
 //!
+//! - `cpu`, `cuda`: the devices.
 //! - `blueprints`: blueprints over the probe kernels, which every device brings as a module.
 //! - `regions`: bytes in, bytes out, and nothing beside them.
 //! - `faults`: every failure has its name, and the next call runs.
 //! - `leaks`: no call finds anything of an earlier one; with clearing off, the same probes do.
 
-#![allow(unreachable_pub, reason = "the suite of one binary")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_macros,
+    unused_imports,
+    reason = "every test binary uses its own part"
+)]
 
 pub mod blueprints;
+pub mod cpu;
+pub mod cuda;
 pub mod faults;
 pub mod leaks;
 pub mod regions;
@@ -21,24 +30,35 @@ use pappus_worker::device::{Call, Device, FunctionImage};
 
 use crate::harness::Worker;
 
-/// A device under test, and its variants of the modules.
+/// A device under test, and its variants of the modules. Where devices rightly differ, it says how.
 pub trait UnderTest: 'static {
-    type Device: Device;
+    /// The lease that a worker starts with.
+    const LEASE_BYTES: u64;
+    /// The smallest lease that is of any use.
+    const SMALL_LEASE_BYTES: u64;
+    /// A kernel's fault takes the whole worker with it; a suspect's is answered before.
+    const FAULTS_END_THE_WORKER: bool = false;
+    /// Deadlines end kernels that run: elsewhere, only the worker's end does.
+    const ENDS_RUNNING_KERNELS: bool = true;
+    /// What a fault says that was an access to memory that is not the call's.
+    const STRAY: &'static str;
+    /// What a fault says about machine code that is none.
+    const NO_CODE: &'static str;
+    /// Grids of which every block must run once.
+    const GRIDS: &'static [[u64; 3]];
 
-    fn device() -> Self::Device;
+    /// A worker with that lease.
+    fn worker() -> Worker;
+    /// A worker that forgets to clear: the control of every test for leaks.
+    fn uncleared_worker() -> Worker;
     /// A loadable module of the probe kernels (see `probes.wat` for what they do).
     fn probes() -> &'static [u8];
     /// A loadable module of the kernel library.
     fn library(name: &str) -> Vec<u8>;
-
-    fn worker() -> Worker {
-        Worker::start(Self::device)
-    }
-
-    /// A worker that forgets to clear: the control of every test for leaks.
-    fn uncleared_worker() -> Worker {
-        Worker::start(|| Uncleared(Self::device()))
-    }
+    /// Kernels that fail, their parameters, and a word of the fault.
+    fn traps() -> Vec<(&'static str, String, &'static str)>;
+    /// Launches that touch memory beside the call's, and their kernels.
+    fn strays() -> Vec<(&'static str, String)>;
 }
 
 /// A device whose `clear` does nothing.
@@ -91,13 +111,12 @@ impl<D: Device> Device for Uncleared<D> {
     }
 }
 
-/// Makes the whole suite tests of one device.
+/// Makes the suite tests of one device: what all devices share, and then what is asked of this one.
 macro_rules! conformance {
-    ($name:ident, $device:ty) => {
+    ($name:ident, $device:ty, $attributes:tt, $($module:ident: $($test:ident),+);*) => {
         mod $name {
             use super::*;
-            use crate::suite::{faults, leaks, regions};
-            suite::conformance!(@tests $device,
+            suite::conformance!(@tests $attributes $device,
                 regions: library_kernels_compute, inputs_of_many_items_arrive_in_one_piece,
                     an_output_that_nobody_wants_is_copied_nowhere, descriptors_are_read_at_their_offset, a_short_descriptor_is_refused,
                     staging_is_cleared_and_the_rest_of_the_arena_untouched,
@@ -105,21 +124,25 @@ macro_rules! conformance {
                     arenas_come_and_go, bulk_copies_and_fills_are_exact, every_block_runs_once,
                     repeats_and_copies_follow_the_plan, modules_share_the_pool_and_nothing_else;
                 faults: a_trap_names_kernel_and_cause, stray_accesses_trap, weights_are_read_only,
-                    the_deadline_ends_a_call_between_blocks, what_exceeds_the_lease_is_refused,
+                    a_deadline_is_kept, what_exceeds_the_lease_is_refused,
                     failed_outputs_are_zeroed, a_function_that_does_not_load_says_why,
                     unknown_functions_and_wrong_counts_are_refused, a_lease_can_change;
-                leaks: the_pool, the_pool_beyond_the_plan, module_globals, local_memory,
-                    the_stack_pointer, shared_memory, parameters, after_faults
+                leaks: the_pool, the_pool_beyond_the_plan, module_globals
+                $(; $module: $($test),+)*
             );
         }
     };
-    (@tests $device:ty, $($module:ident: $($test:ident),+);+) => {
+    (@tests $attributes:tt $device:ty, $($module:ident: $($test:ident),+);+) => {
         $($(
-            #[test]
-            fn $test() {
-                $module::$test::<$device>();
-            }
+            suite::conformance!(@test $attributes $device, $module, $test);
         )+)+
+    };
+    (@test [$($attribute:tt)*] $device:ty, $module:ident, $test:ident) => {
+        #[test]
+        $($attribute)*
+        fn $test() {
+            crate::suite::$module::$test::<$device>();
+        }
     };
 }
 pub(crate) use conformance;

@@ -7,7 +7,7 @@ use pappus_protocol::{FaultCode, ToWorker};
 use pappus_shmem::{Mapping, memfd};
 
 use super::UnderTest;
-use super::blueprints::{Blueprint, filling, i64, launch, launch_on, ptr};
+use super::blueprints::{Blueprint, filling, i64, launch, launch_on, offset, ptr};
 use crate::harness::{ARENA, ARENA_BYTES, OUTPUTS_AT, UNTOUCHED, Worker, item, staged, target};
 
 /// A worker whose function 1 copies an input of 24 bytes to its output.
@@ -212,12 +212,8 @@ pub fn bulk_copies_and_fills_are_exact<T: UnderTest>() {
     }
 }
 
-fn offset(buffer: &str, offset: u64) -> String {
-    format!(r#"{{"Ptr": {{"buffer": "{buffer}", "offset": {{"Absolute": {offset}}}}}}}"#)
-}
-
 pub fn every_block_runs_once<T: UnderTest>() {
-    for grid in [[1, 1, 1], [7, 3, 2], [100_000, 5, 1], [i32::MAX as u64, 2, 3]] {
+    for &grid in T::GRIDS {
         let mut worker = T::worker();
         let json = filling(8, &[launch_on("count_blocks", &ptr("out"), grid, 0)]);
         worker.install(1, &json, T::probes(), &[]);

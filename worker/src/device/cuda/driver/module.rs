@@ -34,6 +34,8 @@ impl Module {
         let mut raw = std::ptr::null_mut();
         // SAFETY: writes one handle; the name ends with a zero byte.
         check(unsafe { sys::cuModuleGetFunction(&mut raw, self.raw, name.as_ptr()) }).ok()?;
+        // SAFETY: loads the code now rather than in front of the first launch.
+        check(unsafe { sys::cuFuncLoad(raw) }).ok()?;
         Some(Kernel { raw })
     }
 
@@ -51,6 +53,8 @@ impl Module {
             check(unsafe { sys::cuFuncGetName(&mut name, raw) })?;
             // SAFETY: as above; it ends with a zero byte.
             let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+            // SAFETY: makes sure that the code is there, and not only announced: attributes need it.
+            check(unsafe { sys::cuFuncLoad(raw) })?;
             Ok((name, Kernel { raw }))
         });
         named.collect()

@@ -1,0 +1,205 @@
+//! What every part stands on: the device, bare programs on it, and supervisors that have it.
+
+use std::cell::Cell;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::Result;
+use crate::bare::ancestors;
+use crate::bare::loops::Rate;
+use crate::bare::program::{Chosen, Survey};
+use crate::harness::functions::{Form, Handed};
+use crate::harness::supervisor::{Home, Supervisor};
+
+/// The device that stands for a rehearsal: everything but the bare programs, without a GPU.
+const REHEARSAL: &str = "cpu";
+/// Hardware queues of bare programs: as many as Pappus' workers have.
+const CONNECTIONS: u32 = 32;
+/// Lines of a supervisor's log that an error shows.
+const LOG_LINES: usize = 12;
+
+/// The device under test.
+#[derive(Debug)]
+pub struct Bed {
+    device: String,
+    /// None in a rehearsal.
+    chosen: Option<Chosen>,
+    survey: Survey,
+    /// How long a rate is measured.
+    pub measured: Duration,
+    logs: TempDir,
+    started: Cell<u32>,
+}
+
+/// A running supervisor and everything it owns.
+#[derive(Debug)]
+pub struct Running {
+    supervisor: Supervisor,
+    home: Home,
+    device: String,
+}
+
+impl Deref for Running {
+    type Target = Supervisor;
+
+    fn deref(&self) -> &Supervisor {
+        &self.supervisor
+    }
+}
+
+impl Bed {
+    /// Looks for the device; an error where it is not there.
+    pub fn new(device: &str, measured: Duration) -> Result<Self> {
+        let (chosen, survey) = match device {
+            REHEARSAL => {
+                (None, Survey { name: "rehearsal without a GPU".into(), arch: String::new(), driver: 0 })
+            }
+            _ => {
+                let chosen = Chosen::parse(device)?;
+                let survey = chosen
+                    .ask("survey", &[], CONNECTIONS)
+                    .map_err(|e| format!("{device} cannot be used: {e}"))?;
+                (Some(chosen), survey)
+            }
+        };
+        let logs = tempfile::Builder::new().prefix("pappus-bench-logs-").tempdir()?;
+        Ok(Self { device: device.to_owned(), chosen, survey, measured, logs, started: Cell::new(0) })
+    }
+
+    /// The GPU in words.
+    pub fn describe(&self) -> String {
+        let Survey { name, arch, driver } = &self.survey;
+        format!("{name} ({arch}), driver for CUDA {}.{}", driver / 1000, driver % 1000 / 10)
+    }
+
+    /// The compiled form that functions are registered with.
+    pub fn form(&self) -> Form {
+        match self.chosen {
+            Some(_) => Form::Ptx(self.survey.arch.clone()),
+            None => Form::Wasm,
+        }
+    }
+
+    /// Registers functions of the library under their own names.
+    pub fn register(&self, client: &mut pappus_client::Client, functions: &[&str]) -> Result<()> {
+        for function in functions {
+            let handed = Handed::put_as(client, function, &self.form(), "")?;
+            client.add_function(handed.named(function))?;
+        }
+        Ok(())
+    }
+
+    /// Rates of a bare program that keeps lanes busy: one for each number of threads and of lanes.
+    pub fn bare(&self, args: &[&str], threads: &[usize], lanes: &[usize]) -> Result<Vec<Rate>> {
+        let Some(chosen) = &self.chosen else {
+            let rates =
+                threads.iter().flat_map(|threads| lanes.iter().map(|lanes| nothing(*threads, *lanes)));
+            return Ok(rates.collect());
+        };
+        let list = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let mut args = self.with_time(args);
+        args.extend([format!("--threads={}", list(threads)), format!("--lanes={}", list(lanes))]);
+        chosen.ask("closed", &args, CONNECTIONS)
+    }
+
+    /// A bare program that makes one call after the other.
+    pub fn one_by_one(&self, args: &[&str]) -> Result<Rate> {
+        match &self.chosen {
+            Some(chosen) => chosen.ask("one-by-one", &self.with_time(args), CONNECTIONS),
+            None => Ok(nothing(1, 1)),
+        }
+    }
+
+    /// Bytes a second from pinned memory to the device.
+    pub fn bandwidth(&self) -> Result<f64> {
+        match &self.chosen {
+            Some(chosen) => chosen.ask("copy", &[], CONNECTIONS),
+            None => Ok(f64::NAN),
+        }
+    }
+
+    /// The ancestors' design with so many workers.
+    pub fn ancestors(&self, workers: usize, args: &[&str]) -> Result<Rate> {
+        let Some(chosen) = &self.chosen else {
+            return Ok(nothing(workers, workers));
+        };
+        let args = self.with_time(args);
+        ancestors::measure(workers, self.measured, || chosen.command("ancestor-worker", &args, 8))
+    }
+
+    fn with_time(&self, args: &[&str]) -> Vec<String> {
+        let args = args.iter().map(|arg| (*arg).to_owned());
+        args.chain([format!("--measured-ms={}", self.measured.as_millis())]).collect()
+    }
+
+    /// Starts a supervisor that has the device with these settings, such as `workers=1,lanes=8`.
+    pub fn start(&self, settings: &str) -> Result<Running> {
+        let device = match self.chosen {
+            Some(_) => format!("{}:{settings}", self.device),
+            None => format!("cpu:{}", for_the_cpu(settings)),
+        };
+        let home = Home::new()?;
+        let supervisor = home.start_with(&device, &self.next_log())?;
+        Ok(Running { supervisor, home, device })
+    }
+
+    /// Ends a supervisor and starts another with the same state and settings.
+    pub fn restart(&self, running: Running) -> Result<Running> {
+        let Running { supervisor, home, device } = running;
+        supervisor.stop()?;
+        let supervisor = home.start_with(&device, &self.next_log())?;
+        Ok(Running { supervisor, home, device })
+    }
+
+    fn next_log(&self) -> PathBuf {
+        self.started.set(self.started.get() + 1);
+        self.log()
+    }
+
+    fn log(&self) -> PathBuf {
+        self.logs.path().join(format!("supervisor-{}", self.started.get()))
+    }
+
+    /// The end of the newest supervisor's log, to show below an error.
+    pub fn last_words(&self) -> String {
+        let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
+        last.iter().fold(String::new(), |text, line| format!("{text}\n    | {line}"))
+    }
+}
+
+/// What a rehearsal has in the place of a bare program's rate: nothing can be compared with it.
+fn nothing(threads: usize, lanes: usize) -> Rate {
+    Rate { threads, lanes: threads * lanes, per_second: f64::NAN, p50_ns: f64::NAN, p99_ns: f64::NAN }
+}
+
+/// What the CPU device understands of a GPU's settings, with little memory.
+fn for_the_cpu(settings: &str) -> String {
+    let known = |setting: &&str| {
+        ["workers=", "turns=", "quantum=", "standbys="].iter().any(|key| setting.starts_with(key))
+    };
+    let mut kept: Vec<&str> = settings.split(',').filter(known).collect();
+    kept.push("memory=512MiB");
+    kept.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rehearsal_leaves_out_what_only_gpus_have() {
+        let settings = "workers=8,lanes=8,memory=40GiB,quantum=5ms,scrub=call";
+        assert_eq!(for_the_cpu(settings), "workers=8,quantum=5ms,memory=512MiB");
+    }
+
+    #[test]
+    fn what_is_no_device_is_refused_with_an_example() {
+        let refused = Bed::new("gpu", Duration::ZERO).unwrap_err().to_string();
+        assert!(refused.contains("cuda:0"), "{refused}");
+    }
+}

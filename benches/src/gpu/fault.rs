@@ -1,0 +1,152 @@
+//! From a fault returned, or a worker's exit seen, to the next good answer: of the same tenant and of another.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use pappus_client::v1::response;
+use pappus_client::{Client, Code, Invocation};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use super::bed::{Bed, Running};
+use super::load::{self, Calls};
+use crate::Result;
+use crate::bare::work::Work;
+use crate::harness::functions::{Form, Handed};
+use crate::harness::pace;
+use crate::harness::sampling::nanoseconds;
+use crate::report::{Report, Unit};
+
+const ROUNDS: usize = 20;
+/// Tenants here count from this, apart from those of other parts; each faults twice, so that no budget is spent.
+const FIRST_TENANT: usize = 100;
+const OTHER_TENANT: usize = 99;
+const HOT: usize = 20;
+const TARGET_NS: f64 = 50e6;
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Enough for a standby to be ready again: a context takes a third of a second.
+const RECOVERY: Duration = Duration::from_millis(1500);
+
+/// A kernel that writes where nothing is.
+const BAD_PTX: &str = "
+.version 6.3
+.target sm_70
+.address_size 64
+.visible .entry write_nowhere()
+{
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<2>;
+    mov.u64 %rd1, 16;
+    mov.u32 %r1, 1;
+    st.global.u32 [%rd1], %r1;
+    ret;
+}
+";
+const BAD_CONFIG: &str = r#"{
+  "module_path": "bad.ptx", "kernels": ["write_nowhere"],
+  "blueprint": {"inputs": [], "buffers": {}, "outputs": [], "control_flow": [
+    {"ExecKernel": ["write_nowhere", [], {
+      "grid_dim_x": {"Absolute": 1}, "grid_dim_y": {"Absolute": 1}, "grid_dim_z": {"Absolute": 1},
+      "block_dim_x": {"Absolute": 1}, "block_dim_y": {"Absolute": 1}, "block_dim_z": {"Absolute": 1},
+      "shared_mem_bytes": {"Absolute": 0}}]}]}
+}"#;
+
+pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
+    let running = bed.start("workers=2,lanes=8,standbys=2,memory=32GiB")?;
+    let mut other = Tenant::new(bed, &running, OTHER_TENANT)?;
+    if bed.form() == Form::Wasm {
+        report.skip("kernels that fault on a GPU need one");
+    } else {
+        let (mut own, mut others) = (Histogram::<u64>::new(3)?, Histogram::<u64>::new(3)?);
+        for round in 0..ROUNDS {
+            let mut tenant = Tenant::new(bed, &running, FIRST_TENANT + round)?;
+            let handed = Handed::put_own(&mut tenant.client, BAD_CONFIG, "ptx", BAD_PTX.as_bytes())?;
+            tenant.client.add_function(handed.named("bad"))?;
+            own.record(tenant.fault(None)?)?;
+            recover();
+            tenant.warm()?;
+            other.warm()?;
+            others.record(tenant.fault(Some(&mut other))?)?;
+            recover();
+        }
+        shown(report, "fault returned → next good answer of the same tenant", &own);
+        shown(report, "fault returned → next good answer of another tenant", &others);
+    }
+
+    let running = bed.start("workers=1,lanes=8,standbys=1,memory=16GiB")?;
+    let mut tenant = Tenant::new(bed, &running, OTHER_TENANT)?;
+    let mut killed = Histogram::<u64>::new(3)?;
+    for _ in 0..ROUNDS {
+        tenant.warm()?;
+        kill_worker(&running)?;
+        killed.record(load::call(&mut tenant.client, &tenant.calls.calls[0])?)?;
+        recover();
+    }
+    shown(report, "exit of a killed worker seen → next good answer", &killed);
+    Ok(())
+}
+
+fn shown(report: &mut Report, what: &str, latencies: &Histogram<u64>) {
+    let at = |quantile| latencies.value_at_quantile(quantile) as f64;
+    report.info(format!("{what}, p50"), at(0.5), Unit::Nanoseconds);
+    report.at_most(TARGET_NS, format!("{what}, p99"), at(0.99), Unit::Nanoseconds);
+}
+
+fn recover() {
+    pace::until(Instant::now() + RECOVERY);
+}
+
+/// A tenant with a good function.
+struct Tenant {
+    client: Client,
+    calls: Calls,
+}
+
+impl Tenant {
+    fn new(bed: &Bed, running: &Running, tenant: usize) -> Result<Self> {
+        let mut client = load::connect(running, tenant)?;
+        bed.register(&mut client, &["matmul"])?;
+        let calls = Calls::new(&mut client, "matmul", Work::Matmul, 1)?;
+        let mut tenant = Self { client, calls };
+        tenant.warm()?;
+        Ok(tenant)
+    }
+
+    fn warm(&mut self) -> Result<()> {
+        for _ in 0..HOT {
+            load::call(&mut self.client, &self.calls.calls[0])?;
+        }
+        Ok(())
+    }
+
+    /// A fault, then the nanoseconds until the next good answer to it or to another tenant.
+    fn fault(&mut self, other: Option<&mut Self>) -> Result<u64> {
+        let id = self.client.send_invocation(&Invocation::new("bad"))?;
+        let answer = self.client.recv_within(PATIENCE)?.ok_or("a fault was not answered for 30 s")?;
+        match answer.body {
+            Some(response::Body::Error(error)) if answer.id == id && error.code() == Code::KernelFault => {}
+            other => return Err(format!("a kernel that writes nowhere ended with {other:?}").into()),
+        }
+        let start = Instant::now();
+        let who = other.unwrap_or(self);
+        load::call(&mut who.client, &who.calls.calls[0])?;
+        who.calls.check()?;
+        Ok(nanoseconds(start))
+    }
+}
+
+/// Kills the worker that has done the most, and returns when it is gone.
+pub(super) fn kill_worker(running: &Running) -> Result<()> {
+    let status = running.admin()?.status()?;
+    let workers = status.devices.iter().flat_map(|device| &device.workers);
+    let worker = workers.filter(|worker| worker.state == "idle" || worker.state == "busy");
+    let worker = worker.max_by_key(|worker| worker.completed).ok_or("no worker to kill")?;
+    let pid = Pid::from_raw(worker.pid.try_into()?).ok_or("a worker without a process")?;
+    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    rustix::process::pidfd_send_signal(&pidfd, Signal::KILL)?;
+    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    match rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience))? {
+        0 => Err("a killed worker was not gone after 30 s".into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,248 @@
+//! Calls through the client library: tenants with connections, each with calls in flight, all inputs and
+//! outputs in one arena for each connection.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use pappus_client::v1::{Region, response};
+use pappus_client::{Arena, Client, Invocation};
+use pappus_kernels::bytes::from_elements;
+use pappus_kernels::cfg;
+
+use super::bed::Running;
+use crate::Result;
+use crate::bare::loops::Rate;
+use crate::bare::program::expected;
+use crate::bare::work::Work;
+use crate::harness::functions::SIDE;
+use crate::harness::sampling::nanoseconds;
+
+/// Nothing here takes as long, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Graphs are made after a few calls; clocks rise.
+const WARM_UP: Duration = Duration::from_millis(700);
+/// The first of the tenants' uids; they need not exist.
+const FIRST_UID: u32 = 20_000;
+
+/// Who calls, what, and how much at once.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// What is called.
+    pub work: Work,
+    /// Tenants; one alone is this process' own user.
+    pub tenants: usize,
+    /// Connections of each, with a thread each.
+    pub connections: usize,
+    /// Calls in flight of each connection.
+    pub in_flight: usize,
+    /// How long it is measured.
+    pub measured: Duration,
+}
+
+/// What a load reached.
+#[derive(Debug, Clone)]
+pub struct Reached {
+    /// All tenants together.
+    pub all: Rate,
+    /// Each one's calls a second.
+    pub tenants: Vec<f64>,
+}
+
+impl Work {
+    /// The library's function.
+    pub fn function(self) -> &'static str {
+        match self {
+            Self::Inference(_) => "inference",
+            Self::Matmul => "matmul",
+            Self::Empty => "hello",
+        }
+    }
+
+    /// Its `cfg` words and the names of its inputs and output.
+    fn call(self) -> (Vec<u64>, &'static [&'static str], &'static str) {
+        match self {
+            Self::Inference(times) => (cfg::inference(224, 224, times.into(), 1).to_vec(), &["A", "B"], "D"),
+            Self::Matmul => (cfg::matmul(SIDE).to_vec(), &["A"], "B"),
+            Self::Empty => (Vec::new(), &[], ""),
+        }
+    }
+}
+
+/// A connection's calls, each with regions of its own in one arena.
+#[derive(Debug)]
+pub struct Calls {
+    work: Work,
+    /// The calls.
+    pub calls: Vec<Invocation>,
+    arena: Arena,
+    regions: Vec<Regions>,
+    outputs: Vec<Region>,
+}
+
+/// The inputs and the output of a call, by name.
+type Regions = (Vec<(&'static str, Region)>, Option<(&'static str, Region)>);
+
+fn call_of(function: &str, (inputs, output): &Regions) -> Invocation {
+    let call =
+        inputs.iter().fold(Invocation::new(function), |call, (name, region)| call.input(name, *region));
+    match output {
+        Some((name, region)) => call.output_to(name, *region),
+        None => call,
+    }
+}
+
+impl Calls {
+    /// So many calls of a registered function.
+    pub fn new(client: &mut Client, function: &str, work: Work, count: usize) -> Result<Self> {
+        let needs = work.needs();
+        let (words, names, output) = work.call();
+        let words = from_elements(&words);
+        let aligned = |bytes: usize| pappus_client::arena::aligned(bytes as u64);
+        let each = aligned(words.len())
+            + needs.inputs.iter().map(|input| aligned(input.len())).sum::<u64>()
+            + aligned(needs.output.unwrap_or(0));
+        let mut arena = client.open_arena((each * count as u64).next_multiple_of(4096).max(4096))?;
+        let (mut regions, mut outputs) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            let mut inputs = Vec::new();
+            if !names.is_empty() {
+                inputs.push(("cfg", arena.store(&words)?));
+            }
+            for (name, bytes) in names.iter().zip(&needs.inputs) {
+                inputs.push((name, arena.store(bytes)?));
+            }
+            if let Some(bytes) = needs.output {
+                outputs.push(arena.alloc(bytes as u64)?);
+            }
+            regions.push((inputs, outputs.last().map(|region| (output, *region))));
+        }
+        let calls = regions.iter().map(|regions| call_of(function, regions)).collect();
+        Ok(Self { work, calls, arena, regions, outputs })
+    }
+
+    /// The first of the calls, of another function, in the same regions.
+    pub fn of(&self, function: &str) -> Invocation {
+        call_of(function, &self.regions[0])
+    }
+
+    /// Whether every output is what the function must compute.
+    pub fn check(&self) -> Result<()> {
+        let expected = expected(self.work);
+        for output in &self.outputs {
+            if self.arena.load(*output)? != expected {
+                return Err(
+                    format!("{} computed something else than the reference", self.work.function()).into()
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A tenant's connection; tenant 0 is this process' own user.
+pub fn connect(running: &Running, tenant: usize) -> Result<Client> {
+    match u32::try_from(tenant)? {
+        0 => running.connect(),
+        tenant => running.connect_as(FIRST_UID + tenant),
+    }
+}
+
+/// Waits for the answer to one call; an error unless it is good.
+pub fn finish(client: &mut Client, id: u64) -> Result<()> {
+    let answer = client.recv_within(PATIENCE)?.ok_or("a call was not answered for 30 s")?;
+    match answer.body {
+        Some(response::Body::Invoked(_)) if answer.id == id => Ok(()),
+        other => Err(format!("a call ended with {other:?}").into()),
+    }
+}
+
+/// Makes one call and waits for its good end; the nanoseconds it took.
+pub fn call(client: &mut Client, call: &Invocation) -> Result<u64> {
+    let start = Instant::now();
+    let id = client.send_invocation(call)?;
+    finish(client, id)?;
+    Ok(nanoseconds(start))
+}
+
+/// Keeps all calls of a load in flight; the functions are registered. Tenants count from `first`.
+pub fn run(running: &Running, load: Load, first: usize) -> Result<Reached> {
+    let barrier = Barrier::new(load.tenants * load.connections);
+    let one = |tenant: usize| -> Result<(usize, Histogram<u64>), String> {
+        let ready = (|| -> Result<(Client, Calls)> {
+            let mut client = connect(running, first + tenant)?;
+            let calls = Calls::new(&mut client, load.work.function(), load.work, load.in_flight)?;
+            Ok((client, calls))
+        })();
+        // Whoever failed must not keep the others waiting.
+        barrier.wait();
+        let (mut client, calls) = ready.map_err(|e| e.to_string())?;
+        let histogram = keep_in_flight(&mut client, &calls, load.measured).map_err(|e| e.to_string())?;
+        Ok((tenant, histogram))
+    };
+    let counted = std::thread::scope(|scope| {
+        let one = &one;
+        let threads: Vec<_> = (0..load.tenants * load.connections)
+            .map(|nth| scope.spawn(move || one(nth / load.connections)))
+            .collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        let flat = joined.map(|result| result.unwrap_or_else(|_| Err("a client's thread panicked".into())));
+        flat.collect::<Result<Vec<_>, String>>()
+    })?;
+    let mut latencies = Histogram::new(3)?;
+    let mut tenants = vec![0.0; load.tenants];
+    for (tenant, histogram) in &counted {
+        latencies.add(histogram)?;
+        tenants[*tenant] += histogram.len() as f64 / load.measured.as_secs_f64();
+    }
+    let threads = load.tenants * load.connections;
+    let all = Rate::new(threads, threads * load.in_flight, latencies.len(), load.measured, &latencies);
+    Ok(Reached { all, tenants })
+}
+
+/// Keeps each call on its way: an answer is followed by the same call again.
+fn keep_in_flight(client: &mut Client, calls: &Calls, measured: Duration) -> Result<Histogram<u64>> {
+    let mut latencies = Histogram::new(3)?;
+    let mut sent: Vec<(u64, Instant)> = Vec::with_capacity(calls.calls.len());
+    let start = Instant::now() + WARM_UP;
+    let end = start + measured;
+    for call in &calls.calls {
+        sent.push((client.send_invocation(call)?, Instant::now()));
+    }
+    while client.in_flight() > 0 {
+        let answer = client.recv_within(PATIENCE)?.ok_or("no call was answered for 30 s")?;
+        let Some(response::Body::Invoked(_)) = answer.body else {
+            return Err(format!("a call ended with {:?}", answer.body).into());
+        };
+        let slot = sent.iter().position(|(id, _)| *id == answer.id);
+        let slot = slot.ok_or("an answer to a call that was not sent")?;
+        let now = Instant::now();
+        if now >= end {
+            continue;
+        }
+        if now >= start {
+            latencies.record(nanoseconds(sent[slot].1))?;
+        }
+        sent[slot] = (client.send_invocation(&calls.calls[slot])?, now);
+    }
+    calls.check()?;
+    Ok(latencies)
+}
+
+/// How evenly something is shared: 1 where all have the same, 1/n where one has all (Jain's index).
+pub fn jain(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    sum * sum / (shares.len() as f64 * squares)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jains_index_is_one_for_equal_shares_and_falls_to_one_of_n() {
+        assert!((jain(&[5.0, 5.0, 5.0, 5.0]) - 1.0).abs() < 1e-12);
+        assert!((jain(&[1.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,175 @@
+//! What is measured on a GPU, a file each, always beside the bare programs of the same run.
+//!
+//! - [`bed`]: the device, bare programs on it, supervisors on it.
+//! - [`load`]: calls through the client library, as many at a time as asked for.
+
+pub mod bed;
+mod clearing;
+mod cold;
+mod fault;
+mod inference;
+mod latency;
+pub mod load;
+mod matmul;
+mod tenants;
+mod weights;
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::Result;
+use crate::machine::Machine;
+use crate::report::{Report, Unit};
+use bed::Bed;
+
+/// A part of the measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// `inference` of 500 repetitions: one tenant against bare programs and the ancestors' design.
+    Inference,
+    /// Small calls: a matrix multiplication with 128 KiB in and out.
+    Matmul,
+    /// What a hot call costs beyond the device's work.
+    Latency,
+    /// Eight tenants by turns; turns off; nine tenants on eight workers.
+    Tenants,
+    /// First calls of registered functions.
+    Cold,
+    /// Weights of 1 GiB: a second worker, and loading them again.
+    Weights,
+    /// What clearing costs.
+    Clearing,
+    /// From a fault, and from a killed worker, to the next good answer.
+    Fault,
+}
+
+impl Part {
+    const ALL: [Self; 8] = [
+        Self::Inference,
+        Self::Matmul,
+        Self::Latency,
+        Self::Tenants,
+        Self::Cold,
+        Self::Weights,
+        Self::Clearing,
+        Self::Fault,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Inference => "gpu-inference",
+            Self::Matmul => "gpu-matmul",
+            Self::Latency => "gpu-latency",
+            Self::Tenants => "gpu-tenants",
+            Self::Cold => "gpu-cold",
+            Self::Weights => "gpu-weights",
+            Self::Clearing => "gpu-clearing",
+            Self::Fault => "gpu-fault",
+        }
+    }
+
+    fn measure(self, bed: &Bed, report: &mut Report) -> Result<()> {
+        match self {
+            Self::Inference => inference::measure(bed, report),
+            Self::Matmul => matmul::measure(bed, report),
+            Self::Latency => latency::measure(bed, report),
+            Self::Tenants => tenants::measure(bed, report),
+            Self::Cold => cold::measure(bed, report),
+            Self::Weights => weights::measure(bed, report),
+            Self::Clearing => clearing::measure(bed, report),
+            Self::Fault => fault::measure(bed, report),
+        }
+    }
+}
+
+/// What is tested rather than measured on a GPU; `scripts/gpu-check` runs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Suite {
+    /// What every device must do.
+    Conformance,
+    /// No byte of a call is found by another.
+    Leaks,
+    /// The whole system under faults, hangs and kills.
+    Faults,
+    /// `pappus demo`.
+    Demo,
+}
+
+impl Suite {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Conformance => "gpu-conformance",
+            Self::Leaks => "gpu-leaks",
+            Self::Faults => "gpu-faults",
+            Self::Demo => "gpu-demo",
+        }
+    }
+}
+
+/// Prints a suite's verdict and joins it to the report in `json`.
+pub fn record(suite: Suite, device: &str, passed: u32, failed: &[String], json: &Path) -> Result<()> {
+    let machine = Machine::describe();
+    let gpu = match Bed::new(device, Duration::ZERO) {
+        Ok(bed) => bed.describe(),
+        // The suite says why by itself.
+        Err(_) => "unknown".to_owned(),
+    };
+    let mut report = Report::new(Machine { gpu: Some(gpu), ..machine });
+    report.begin(suite.name());
+    report.info("tests passed", passed.into(), Unit::Count);
+    report.at_most(0.0, "tests failed", failed.len() as f64, Unit::Count);
+    failed.iter().for_each(|name| report.fail(name));
+    report.print_from(0, &mut std::io::stdout().lock())?;
+    save(&report, json)
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Everything asked for was measured, whether or not targets were met.
+    Measured,
+    /// A part failed; the others were measured.
+    Failed,
+    /// There is no such GPU here.
+    NoGpu,
+}
+
+/// Measures the parts asked for (none: all) on `device`, prints them and joins them to the report in `json`.
+pub fn run(device: &str, parts: &[Part], measured: Duration, json: Option<&Path>) -> Result<Ended> {
+    let bed = match Bed::new(device, measured) {
+        Ok(bed) => bed,
+        Err(error) => {
+            eprintln!("pappus-bench gpu: {error}\nNothing was measured: these parts need an NVIDIA GPU.");
+            return Ok(Ended::NoGpu);
+        }
+    };
+    let machine = Machine { gpu: Some(bed.describe()), ..Machine::describe() };
+    println!("{machine}\n");
+    let mut failed = false;
+    for part in if parts.is_empty() { &Part::ALL } else { parts } {
+        // A report for each part, so that what was measured is kept whatever happens to the next.
+        let mut report = Report::new(machine.clone());
+        report.begin(part.name());
+        if let Err(error) = part.measure(&bed, &mut report) {
+            report.fail(format!("{error}{}", bed.last_words()));
+        }
+        failed |= report.has_failed();
+        report.print_from(0, &mut std::io::stdout().lock())?;
+        std::io::stdout().flush()?;
+        if let Some(path) = json {
+            save(&report, path)?;
+        }
+    }
+    Ok(if failed { Ended::Failed } else { Ended::Measured })
+}
+
+fn save(report: &Report, path: &Path) -> Result<()> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(earlier) => report.joined_to(&earlier),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => report.to_json(),
+        Err(error) => return Err(format!("{}: {error}", path.display()).into()),
+    };
+    let text = text.map_err(|e| format!("{}: no earlier result of this program: {e}", path.display()))?;
+    std::fs::write(path, text + "\n").map_err(|e| format!("{}: {e}", path.display()).into())
+}

@@ -1,0 +1,116 @@
+//! Eight tenants in eight workers that submit by turns, against one tenant with the same lanes; the same with
+//! turns switched off, with other quanta, and with nine tenants on eight workers.
+
+use super::bed::{Bed, Running};
+use super::inference::REPETITIONS;
+use super::load::{self, Load, Reached, jain};
+use crate::Result;
+use crate::bare::work::Work;
+use crate::report::{Report, Unit};
+
+const WORKERS: usize = 8;
+const WORKS: [(Work, &str); 2] =
+    [(Work::Inference(REPETITIONS), "inference ×500"), (Work::Matmul, "matmul 128²")];
+const QUANTA_MS: [u32; 3] = [2, 5, 10];
+const DEFAULT_QUANTUM_MS: u32 = 5;
+const TARGET: f64 = 0.9;
+
+pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
+    let mut alone = Vec::new();
+    let running = bed.start("workers=1,lanes=8,memory=16GiB")?;
+    register(bed, &running, 0..1)?;
+    for (work, name) in WORKS {
+        let rate = load::run(&running, one_tenant(bed, work), 0)?.all;
+        report.info(format!("{name}, one tenant, 8 lanes"), rate.per_second, Unit::PerSecond);
+        alone.push(rate.per_second);
+    }
+    drop(running);
+
+    let mut by_turns = Vec::new();
+    for quantum in QUANTA_MS {
+        let running = bed.start(&settings(&format!("turns=on,quantum={quantum}ms")))?;
+        register(bed, &running, 1..WORKERS + 1)?;
+        for ((work, name), alone) in WORKS.iter().zip(&alone) {
+            let reached = load::run(&running, tenants(bed, *work, WORKERS), 1)?;
+            let title = format!("{name}, 8 tenants by turns, quantum {quantum} ms");
+            shown(report, &title, &reached);
+            let (what, ratio) = (format!("{title}, / one tenant"), reached.all.per_second / alone);
+            if quantum == DEFAULT_QUANTUM_MS {
+                report.at_least(TARGET, what, ratio, Unit::Ratio);
+                by_turns.push(reached.all.per_second);
+            } else {
+                report.info(what, ratio, Unit::Ratio);
+            }
+        }
+    }
+
+    let running = bed.start(&settings("turns=off"))?;
+    register(bed, &running, 1..WORKERS + 1)?;
+    for ((work, name), alone) in WORKS.iter().zip(&alone) {
+        let reached = load::run(&running, tenants(bed, *work, WORKERS), 1)?;
+        let title = format!("{name}, 8 tenants, turns off");
+        shown(report, &title, &reached);
+        report.info(format!("{title}, / one tenant"), reached.all.per_second / alone, Unit::Ratio);
+    }
+    drop(running);
+    nine(bed, &by_turns, report)
+}
+
+/// One tenant more than there are workers: somebody has to give way again and again.
+fn nine(bed: &Bed, by_turns: &[f64], report: &mut Report) -> Result<()> {
+    let running = bed.start(&settings(&format!("turns=on,quantum={DEFAULT_QUANTUM_MS}ms")))?;
+    register(bed, &running, 1..WORKERS + 2)?;
+    for ((work, name), eight) in WORKS.iter().zip(by_turns) {
+        let before = restarts(&running)?;
+        let load = Load { measured: bed.measured * 3, ..tenants(bed, *work, WORKERS + 1) };
+        let start = std::time::Instant::now();
+        let reached = load::run(&running, load, 1)?;
+        let elapsed = start.elapsed().as_secs_f64();
+        let switches = (restarts(&running)? - before) as f64;
+        let title = format!("{name}, 9 tenants on 8 workers");
+        shown(report, &title, &reached);
+        report.info(format!("{title}, switches"), switches, Unit::Count);
+        // What is missing to the rate of eight, in time, for each switch.
+        let missing = (1.0 - reached.all.per_second / eight).max(0.0) * elapsed;
+        if switches > 0.0 {
+            report.info(
+                format!("{title}, device time lost by a switch"),
+                missing * 1e9 / switches,
+                Unit::Nanoseconds,
+            );
+        }
+    }
+    Ok(())
+}
+
+fn shown(report: &mut Report, title: &str, reached: &Reached) {
+    report.info(title, reached.all.per_second, Unit::PerSecond);
+    report.info(format!("{title}, p99"), reached.all.p99_ns, Unit::Nanoseconds);
+    report.info(format!("{title}, Jain's index of calls"), jain(&reached.tenants), Unit::Ratio);
+}
+
+fn settings(turns: &str) -> String {
+    format!("workers={WORKERS},lanes=8,memory=64GiB,{turns}")
+}
+
+/// Every tenant registers its own functions.
+fn register(bed: &Bed, running: &Running, tenants: std::ops::Range<usize>) -> Result<()> {
+    for tenant in tenants {
+        bed.register(&mut load::connect(running, tenant)?, &["inference", "matmul"])?;
+    }
+    Ok(())
+}
+
+fn one_tenant(bed: &Bed, work: Work) -> Load {
+    Load { work, tenants: 1, connections: 4, in_flight: 4, measured: bed.measured }
+}
+
+/// As many calls in flight of each as one tenant alone has.
+fn tenants(bed: &Bed, work: Work, tenants: usize) -> Load {
+    Load { work, tenants, connections: 1, in_flight: 16, measured: bed.measured }
+}
+
+fn restarts(running: &Running) -> Result<u64> {
+    let status = running.admin()?.status()?;
+    Ok(status.devices.iter().flat_map(|device| &device.workers).map(|worker| worker.restarts).sum())
+}

@@ -1,0 +1,90 @@
+//! What a call is made of.
+
+use std::os::fd::BorrowedFd;
+
+use pappus_protocol::ToWorker;
+use pappus_protocol::pipe::Outbox;
+use pappus_protocol::to_worker::{Invoke, Item, STAGING_ARENA, Target};
+
+use super::ARENA;
+
+/// A call, spelled out.
+pub struct Call<'a> {
+    pub function: u64,
+    pub items: Vec<Item>,
+    pub outputs: Vec<Target>,
+    pub words: Vec<u64>,
+    pub descriptors: Vec<BorrowedFd<'a>>,
+    pub deadline_ns: u64,
+    pub lane: u32,
+    /// A suspect.
+    pub alone: bool,
+}
+
+impl<'a> Call<'a> {
+    /// Inputs of these sizes one behind the other in the arena, and outputs likewise.
+    pub fn on(function: u64, inputs_at: u64, inputs: &[u64], outputs_at: u64, outputs: &[u64]) -> Call<'a> {
+        let mut at = inputs_at;
+        let items = (0..).zip(inputs).map(|(input, &bytes)| {
+            let item = item(input, Item::ARENA, ARENA, at, bytes);
+            at += bytes;
+            item
+        });
+        let items = items.collect();
+        let mut at = outputs_at;
+        let outputs = outputs.iter().map(|&bytes| {
+            let target = target(ARENA, at, bytes);
+            at += bytes;
+            target
+        });
+        let outputs = outputs.collect();
+        Call {
+            function,
+            items,
+            outputs,
+            words: vec![],
+            descriptors: vec![],
+            deadline_ns: u64::MAX,
+            lane: 0,
+            alone: false,
+        }
+    }
+
+    pub fn lane(self, lane: u32) -> Self {
+        Self { lane, ..self }
+    }
+
+    /// Appends it to what is sent next.
+    pub fn push(&self, id: u64, to: &mut Outbox) {
+        let words: Vec<_> = self.words.iter().map(|&word| word.into()).collect();
+        let invoke = Invoke {
+            function: self.function,
+            deadline_ns: self.deadline_ns,
+            lane: self.lane,
+            descriptors: self.descriptors.len() as u32,
+            flags: if self.alone { Invoke::ALONE } else { 0 },
+            items: &self.items,
+            outputs: &self.outputs,
+            words: &words,
+        };
+        to.push_to_worker(&ToWorker::Invoke { call: id, invoke });
+    }
+}
+
+pub fn item(input: u32, kind: u32, source: u64, offset: u64, bytes: u64) -> Item {
+    Item {
+        input: input.into(),
+        kind: kind.into(),
+        source: source.into(),
+        offset: offset.into(),
+        bytes: bytes.into(),
+    }
+}
+
+pub fn target(arena: u64, offset: u64, bytes: u64) -> Target {
+    Target { arena: arena.into(), offset: offset.into(), bytes: bytes.into() }
+}
+
+pub fn staged(input: u32, offset: u64, bytes: u64) -> Item {
+    item(input, Item::ARENA, STAGING_ARENA, offset, bytes)
+}

@@ -1,0 +1,159 @@
+//! The worker's program as a process: the channels where it expects them, and what it writes kept.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
+
+use pappus_protocol::from_worker::CompiledModule;
+use pappus_protocol::pipe::{self, Got, Inbox, Outbox};
+use pappus_protocol::{Fault, FromWorker, ToWorker, control};
+use pappus_shmem::{Judged, memfd};
+use rustix::fs::MemfdFlags;
+
+/// What a process is started with.
+#[derive(Clone, Copy)]
+pub struct Options {
+    pub device: &'static str,
+    pub lanes: u32,
+    /// Clears nothing: the control of every test for leaks. Programs built with `test-hooks` listen to it.
+    pub uncleared: bool,
+}
+
+impl Options {
+    pub const CPU: Self = Self { device: "cpu", lanes: 1, uncleared: false };
+    pub const CUDA: Self = Self { device: "cuda", lanes: 1, uncleared: false };
+}
+
+/// A process and the test's ends of its channels.
+pub struct Started {
+    pub program: Program,
+    pub to: OwnedFd,
+    pub from: OwnedFd,
+    pub control: OwnedFd,
+}
+
+/// A running process; it ends with this.
+pub struct Program {
+    pub child: Child,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    /// Open until the shell has opened it by its path.
+    _staging: OwnedFd,
+}
+
+/// Where the program is: where the operator says, beside this test, or where cargo built it.
+pub fn path() -> PathBuf {
+    let here = || Some(std::env::current_exe().ok()?.parent()?.to_owned());
+    let folders = [std::env::var_os("PAPPUS_BIN_DIR").map(PathBuf::from), here()];
+    let mut programs = folders.into_iter().flatten().map(|folder| folder.join("pappus-worker"));
+    programs.find(|path| path.is_file()).unwrap_or_else(|| env!("CARGO_BIN_EXE_pappus-worker").into())
+}
+
+/// Starts a role; a shell puts the channels where the worker expects them.
+pub fn start(role: &str, options: &Options, staging: &Judged) -> Started {
+    const SCRIPT: &str =
+        r#"exec "$0" "$1" --device "$2" --lanes "$3" 3<&0 4>&1 5<&2 6<>"$4" </dev/null >>"$5" 2>>"$6""#;
+    let (commands, to) = pipe::pipe().unwrap();
+    let (from, answers) = pipe::pipe().unwrap();
+    let (ours, theirs) = control::pair().unwrap();
+    let staging = staging.as_fd().try_clone_to_owned().unwrap();
+    let own = |fd: i32| format!("/proc/{}/fd/{fd}", std::process::id());
+    let log = || rustix::fs::memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
+    let (stdout, stderr) = (log(), log());
+    let child = Command::new("/bin/sh")
+        .args(["-c", SCRIPT])
+        .arg(path())
+        .args([role, options.device, &options.lanes.to_string(), &own(staging.as_raw_fd())])
+        .args([own(stdout.as_raw_fd()), own(stderr.as_raw_fd())])
+        .env_clear()
+        .envs(environment(options))
+        .stdin(commands)
+        .stdout(answers)
+        .stderr(theirs)
+        .spawn()
+        .unwrap();
+    Started { program: Program { child, stdout, stderr, _staging: staging }, to, from, control: ours }
+}
+
+/// As the supervisor sets it.
+fn environment(options: &Options) -> Vec<(&'static str, OsString)> {
+    let mut environment = Vec::new();
+    if options.device == "cuda" {
+        let inherited = ["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES"];
+        environment.extend(inherited.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        let fixed = [
+            ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+            ("CUDA_MODULE_LOADING", "EAGER"),
+            ("CUDA_CACHE_DISABLE", "1"),
+            ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
+        ];
+        environment.extend(fixed.map(|(name, value)| (name, value.into())));
+    }
+    if options.uncleared {
+        environment.push(("PAPPUS_TEST_UNCLEARED", "1".into()));
+    }
+    environment
+}
+
+impl Program {
+    /// Waits for its end, which must be one without an error.
+    pub fn end(&mut self) -> Result<(), String> {
+        match self.child.wait().unwrap() {
+            status if status.success() => Ok(()),
+            status => Err(status.to_string()),
+        }
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) -> ExitStatus {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap()
+    }
+
+    /// What it wrote to both streams so far.
+    pub fn said(&self) -> String {
+        let read = |fd: &OwnedFd| std::fs::read(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
+        String::from_utf8_lossy(&[read(&self.stdout), read(&self.stderr)].concat()).into_owned()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the worker's log\n{}---", self.said());
+        }
+    }
+}
+
+/// Has a module judged and compiled by a process of its own.
+pub fn compile(options: &Options, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+    // Compiling needs no staging arena: any descriptor does.
+    let started = start("compile", options, &memfd::arena("none", 4096).unwrap());
+    let (mut to, mut from) = (Outbox::new(started.to), Inbox::new(started.from));
+    let memfd = memfd::sealed("module", module).unwrap();
+    control::send(started.control.as_fd(), 1, &[memfd.as_fd()]).unwrap();
+    to.push_to_worker(&ToWorker::Compile { job: 1 });
+    to.flush_blocking().unwrap();
+    let found = loop {
+        if let Some(frame) = from.frame().unwrap() {
+            match FromWorker::decode(frame).unwrap() {
+                FromWorker::Hello(_) => {}
+                FromWorker::Compiled { job: 1, module } => break module,
+                FromWorker::Refused { job: 1, fault } => return Err(fault.to_fault()),
+                other => panic!("{other:?}"),
+            }
+        } else {
+            let got = from.wait(Duration::ZERO, None, None).unwrap();
+            assert_ne!(got, Got::Closed, "the compiler ended: {}", started.program.said());
+        }
+    };
+    let code = control::recv(&started.control, 1, 1).unwrap().remove(0);
+    let code = memfd::judge_sealed(code, 1 << 30).unwrap();
+    let mut bytes = vec![0; code.bytes() as usize];
+    code.read_at(0, &mut bytes).unwrap();
+    Ok((bytes, found))
+}

@@ -1,0 +1,62 @@
+//! The built-in device under test, on a thread of the test.
+
+use std::sync::OnceLock;
+
+use pappus_worker::device::cpu::Cpu;
+
+use super::blueprints::{i64, launch, ptr};
+use super::{Uncleared, UnderTest};
+use crate::harness::{self, Worker};
+
+pub struct OnCpu;
+
+fn device() -> Cpu {
+    Cpu::new().unwrap()
+}
+
+impl UnderTest for OnCpu {
+    const LEASE_BYTES: u64 = harness::LEASE_BYTES;
+    const SMALL_LEASE_BYTES: u64 = 4096;
+    const STRAY: &'static str = "out of bounds";
+    const NO_CODE: &'static str = "machine code";
+    const GRIDS: &'static [[u64; 3]] = &[[1, 1, 1], [7, 3, 2], [100_000, 5, 1], [i32::MAX as u64, 2, 3]];
+
+    fn worker() -> Worker {
+        Worker::start(device)
+    }
+
+    fn uncleared_worker() -> Worker {
+        Worker::start(|| Uncleared(device()))
+    }
+
+    fn probes() -> &'static [u8] {
+        static CODE: OnceLock<Vec<u8>> = OnceLock::new();
+        CODE.get_or_init(|| harness::compile_cpu(&wat::parse_str(include_str!("../probes.wat")).unwrap()))
+    }
+
+    fn library(name: &str) -> Vec<u8> {
+        harness::compile_cpu(match name {
+            "linalg" => include_bytes!("../../../kernels/built/linalg.wasm"),
+            other => panic!("no module {other}"),
+        })
+    }
+
+    fn traps() -> Vec<(&'static str, String, &'static str)> {
+        vec![
+            ("trap", String::new(), "unreachable"),
+            ("divide", i64(0), "divide by zero"),
+            ("recurse", String::new(), "stack"),
+        ]
+    }
+
+    fn strays() -> Vec<(&'static str, String)> {
+        // Right behind the plan's pages and further.
+        let fills = [4097, 1 << 20, 1 << 31].map(|bytes| {
+            let params = [ptr("out"), i64(1), i64(bytes)];
+            ("fill", launch("fill", &params.join(",")))
+        });
+        let copies = [[ptr("out"), i64(0xf000_0000), i64(64)], [i64(0xffff_fff0), ptr("out"), i64(64)]];
+        let copies = copies.map(|params| ("copy", launch("copy", &params.join(","))));
+        fills.into_iter().chain(copies).collect()
+    }
+}

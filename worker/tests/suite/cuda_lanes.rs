@@ -1,0 +1,376 @@
+//! Several calls in flight in one worker, graphs, wide calls, leases and turns.
+
+use std::os::fd::AsFd;
+
+use pappus_protocol::{FaultCode, FromWorker, ToWorker, control};
+use pappus_shmem::memfd;
+
+use crate::harness::program::Options;
+use crate::harness::{ARENA, ARENA_BYTES, Call, OUTPUTS_AT, UNTOUCHED, Worker};
+use crate::suite::UnderTest;
+use crate::suite::blueprints::{Blueprint, filling, i64, launch, launch_on, offset, ptr};
+use crate::suite::cuda::{OnCuda, worker_with};
+
+const LANES: u32 = 8;
+/// Between the regions of two lanes.
+const APART: u64 = 4096;
+const BYTES: u64 = 64;
+
+fn worker() -> Worker {
+    worker_with(&Options { lanes: LANES, ..Options::CUDA })
+}
+
+/// `in` → `out`, taking `ns` in between.
+fn copying(ns: u64) -> String {
+    let copy = launch("copy", &[ptr("in"), ptr("out"), i64(BYTES)].join(","));
+    Blueprint {
+        inputs: &["in"],
+        weights: &[],
+        buffers: &[("out", BYTES)],
+        outputs: &["out"],
+        steps: &[launch("occupy", &i64(ns)), copy],
+    }
+    .json()
+}
+
+/// A call on a lane, with an input of `byte`s and its own regions.
+fn call_of(worker: &Worker, function: u64, lane: u32, byte: u8) -> Call<'static> {
+    let at = u64::from(lane) * APART;
+    worker.arena.fill(at, BYTES, byte).unwrap();
+    worker.arena.fill(OUTPUTS_AT + at, BYTES, UNTOUCHED).unwrap();
+    Call::on(function, at, &[BYTES], OUTPUTS_AT + at, &[BYTES]).lane(lane)
+}
+
+/// Waits for that many answers, all good, whatever their order.
+fn all_done(worker: &mut Worker, mut calls: Vec<u64>) {
+    let mut answered: Vec<_> = calls
+        .iter()
+        .map(|_| {
+            let (call, result) = worker.finished().expect("the device failed");
+            result.unwrap();
+            call
+        })
+        .collect();
+    answered.sort_unstable();
+    calls.sort_unstable();
+    assert_eq!(answered, calls);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn calls_on_all_lanes_at_once_get_their_own_results() {
+    let mut worker = worker();
+    worker.install(1, &copying(100_000), OnCuda::probes(), &[]);
+    for round in 0..20 {
+        let calls: Vec<_> =
+            (0..LANES).map(|lane| call_of(&worker, 1, lane, round * 8 + lane as u8)).collect();
+        let sent = calls.iter().map(|call| worker.begin(call)).collect();
+        all_done(&mut worker, sent);
+        for (lane, call) in (0..).zip(&calls) {
+            assert_eq!(worker.outputs(call), [[round * 8 + lane; BYTES as usize]]);
+        }
+    }
+    worker.end().unwrap();
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn answers_come_as_calls_end() {
+    let mut worker = worker();
+    worker.install(1, &copying(300_000_000), OnCuda::probes(), &[]);
+    worker.install(2, &copying(1000), OnCuda::probes(), &[]);
+    // What a first call prepares is not part of this.
+    for function in [1, 2] {
+        let call = call_of(&worker, function, function as u32, 1);
+        worker.invoke(&call).unwrap();
+    }
+    let (long, short) = (call_of(&worker, 1, 1, 2), call_of(&worker, 2, 2, 3));
+    let (long, short) = (worker.begin(&long), worker.begin(&short));
+    let order = [worker.finished().unwrap().0, worker.finished().unwrap().0];
+    assert_eq!(order, [short, long]);
+    worker.end().unwrap();
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn each_lane_has_its_own_module_globals() {
+    let mut worker = worker();
+    let json = Blueprint {
+        inputs: &[],
+        weights: &[],
+        buffers: &[("first", 8), ("then", 8)],
+        outputs: &["first", "then"],
+        steps: &[
+            launch("module_global", &ptr("first")),
+            launch("occupy", &i64(1_000_000)),
+            launch("module_global", &ptr("then")),
+        ],
+    };
+    worker.install(1, &json.json(), OnCuda::probes(), &[]);
+    for _ in 0..5 {
+        let calls: Vec<_> = (0..LANES)
+            .map(|lane| Call::on(1, 0, &[], OUTPUTS_AT + u64::from(lane) * APART, &[8, 8]).lane(lane))
+            .collect();
+        let sent = calls.iter().map(|call| worker.begin(call)).collect();
+        all_done(&mut worker, sent);
+        for call in &calls {
+            assert_eq!(worker.outputs(call), [*b"pristine", [0xff; 8]]);
+        }
+    }
+    worker.end().unwrap();
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn a_call_repeated_gives_the_same_with_and_without_a_graph() {
+    let count = launch_on("count_blocks", &ptr("n"), [3, 1, 1], 0);
+    let json = Blueprint {
+        inputs: &["in"],
+        weights: &[],
+        buffers: &[("n", 8), ("out", BYTES)],
+        outputs: &["n", "out"],
+        steps: &[
+            format!(r#"{{"Repeat": [{{"Absolute": 50}}, [{count}]]}}"#),
+            launch("copy", &[ptr("in"), ptr("out"), i64(BYTES)].join(",")),
+        ],
+    };
+    let mut worker = worker();
+    worker.install(1, &json.json(), OnCuda::probes(), &[]);
+    let check = |worker: &mut Worker, at: u64, byte: u8| {
+        worker.arena.fill(at, BYTES, byte).unwrap();
+        let call = Call::on(1, at, &[BYTES], OUTPUTS_AT + at, &[8, BYTES]).lane(1);
+        worker.invoke(&call).unwrap();
+        let outputs = worker.outputs(&call);
+        assert_eq!(outputs, [150u64.to_le_bytes().to_vec(), vec![byte; BYTES as usize]]);
+    };
+    for round in 0..20 {
+        check(&mut worker, 0, round);
+    }
+    for round in 0..5 {
+        check(&mut worker, 8192 + 256 * u64::from(round), round);
+    }
+    // Another arena in the place of the first: other memory, the same number.
+    worker.send(&ToWorker::CloseArena { arena: ARENA });
+    let second = memfd::arena("second", ARENA_BYTES).unwrap();
+    worker.arena = pappus_shmem::Mapping::writable(&second).unwrap();
+    worker.open_arena(ARENA, &second);
+    for round in 0..5 {
+        check(&mut worker, 0, 100 + round);
+    }
+    // And after the pool moved.
+    worker.lease(2 * OnCuda::LEASE_BYTES);
+    for round in 0..5 {
+        check(&mut worker, 0, 200 + round);
+    }
+    worker.end().unwrap();
+}
+
+/// Writes and reads the end of a buffer of so many bytes.
+fn reaching(bytes: u64) -> String {
+    Blueprint {
+        inputs: &[],
+        weights: &[],
+        buffers: &[("big", bytes), ("out", 8)],
+        outputs: &["out"],
+        steps: &[
+            launch("fill", &[offset("big", bytes - 8), i64(7), i64(8)].join(",")),
+            launch("copy", &[offset("big", bytes - 8), ptr("out"), i64(8)].join(",")),
+        ],
+    }
+    .json()
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn a_call_beyond_a_lanes_share_has_the_pool_to_itself() {
+    let mut worker = worker();
+    worker.install(1, &copying(1_000_000), OnCuda::probes(), &[]);
+    worker.install(2, &reaching(3 * OnCuda::LEASE_BYTES), OnCuda::probes(), &[]);
+    for round in 0..5u8 {
+        let narrow: Vec<_> =
+            (0..LANES).filter(|lane| *lane != 3).map(|lane| call_of(&worker, 1, lane, round + 1)).collect();
+        let wide = Call::on(2, 0, &[], OUTPUTS_AT + 3 * APART, &[8]).lane(3);
+        let mut sent: Vec<_> = narrow[..4].iter().map(|call| worker.begin(call)).collect();
+        sent.push(worker.begin(&wide));
+        sent.extend(narrow[4..].iter().map(|call| worker.begin(call)));
+        all_done(&mut worker, sent);
+        assert_eq!(worker.outputs(&wide), [[7; 8]]);
+        for call in &narrow {
+            assert_eq!(worker.outputs(call), [[round + 1; BYTES as usize]]);
+        }
+    }
+    worker.end().unwrap();
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn a_lease_grows_and_shrinks_under_calls() {
+    let mut worker = worker();
+    let (small, large) = (OnCuda::LEASE_BYTES * 8, OnCuda::LEASE_BYTES * 64);
+    assert_eq!(worker.until_leased(), small);
+    worker.install(1, &copying(1_000_000), OnCuda::probes(), &[]);
+    worker.install(2, &reaching(large - (2 << 20)), OnCuda::probes(), &[]);
+    for round in 1..4 {
+        let call = call_of(&worker, 1, 0, round);
+        worker.invoke(&call).unwrap();
+        assert_eq!(worker.outputs(&call), [[round; BYTES as usize]]);
+        assert_eq!(worker.call(2, &[], &[8]).unwrap_err().code, FaultCode::OutOfMemory);
+        worker.lease(large);
+        assert_eq!(worker.until_leased(), large);
+        assert_eq!(worker.call(2, &[], &[8]).unwrap(), [[7; 8]]);
+        worker.lease(small);
+        assert_eq!(worker.until_leased(), small);
+    }
+    // With calls in flight: they end first.
+    let call = call_of(&worker, 1, 0, 9);
+    let sent = worker.begin(&call);
+    worker.lease(large);
+    all_done(&mut worker, vec![sent]);
+    assert_eq!(worker.until_leased(), large);
+    assert_eq!(worker.outputs(&call), [[9; BYTES as usize]]);
+    worker.end().unwrap();
+}
+
+/// What a worker says about turns and calls.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    Done(u64),
+    Yielding(u64),
+    Yielded(u64),
+}
+
+fn said(worker: &mut Worker) -> Said {
+    let said = worker.answer(|message| match message {
+        FromWorker::Done { call, .. } => Said::Done(call),
+        FromWorker::Yielding { turn } => Said::Yielding(turn),
+        FromWorker::Yielded { turn, .. } => Said::Yielded(turn),
+        other => panic!("{other:?}"),
+    });
+    said.expect("the worker ended")
+}
+
+/// Many settings come and go, and no answer to a call between them.
+fn nothing_is_said(worker: &mut Worker) {
+    for _ in 0..100 {
+        worker.configure(|_| ());
+        worker.until_leased();
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn work_is_submitted_in_turns_only() {
+    let mut worker = worker();
+    worker.until_leased();
+    worker.install(1, &copying(1000), OnCuda::probes(), &[]);
+    worker.configure(|settings| settings.turns = true);
+    worker.until_leased();
+    for turn in 1..5u64 {
+        let calls = [0, 1].map(|lane| call_of(&worker, 1, lane, turn as u8));
+        let sent = calls.each_ref().map(|call| worker.begin(call));
+        nothing_is_said(&mut worker);
+        assert_eq!(worker.outputs(&calls[0]), [[UNTOUCHED; BYTES as usize]]);
+        worker.send(&ToWorker::Soon);
+        worker.send(&ToWorker::Grant { turn, quantum_us: 5000 });
+        all_done(&mut worker, sent.to_vec());
+        assert_eq!(worker.outputs(&calls[1]), [[turn as u8; BYTES as usize]]);
+        worker.send(&ToWorker::Revoke { turn });
+        assert_eq!(said(&mut worker), Said::Yielded(turn));
+    }
+    worker.end().unwrap();
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn a_turn_ends_with_its_quantum_and_its_running_calls() {
+    let mut worker = worker();
+    worker.until_leased();
+    worker.install(1, &copying(200_000_000), OnCuda::probes(), &[]);
+    let call = call_of(&worker, 1, 0, 1);
+    worker.invoke(&call).unwrap();
+    worker.configure(|settings| settings.turns = true);
+    worker.until_leased();
+    worker.send(&ToWorker::Grant { turn: 1, quantum_us: 1000 });
+    let running = worker.begin(&call);
+    worker.send(&ToWorker::Revoke { turn: 1 });
+    assert_eq!(said(&mut worker), Said::Yielding(1));
+    // Too late for this turn.
+    let late = call_of(&worker, 1, 1, 2);
+    let late = worker.begin(&late);
+    assert_eq!(said(&mut worker), Said::Done(running));
+    assert_eq!(said(&mut worker), Said::Yielded(1));
+    nothing_is_said(&mut worker);
+    worker.send(&ToWorker::Grant { turn: 2, quantum_us: 1000 });
+    assert_eq!(said(&mut worker), Said::Done(late));
+    worker.end().unwrap();
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn a_fault_beside_others_names_nobody() {
+    let mut worker = worker();
+    worker.install(1, &copying(1_000_000), OnCuda::probes(), &[]);
+    worker.install(2, &filling(8, &[launch("illegal", &i64(64))]), OnCuda::probes(), &[]);
+    let calls: Vec<_> = (1..LANES).map(|lane| call_of(&worker, 1, lane, 5)).collect();
+    for call in &calls {
+        worker.begin(call);
+    }
+    worker.begin(&Call::on(2, 0, &[], OUTPUTS_AT, &[8]));
+    // Answers of those that ended before are fine; the guilty call gets none.
+    while let Some((call, result)) = worker.finished() {
+        assert!(result.is_ok() && call < u64::from(LANES), "{call}: {result:?}");
+    }
+    let fault = worker.breaks();
+    assert_eq!(fault.kernel, None, "{fault}");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn weights_travel_as_device_memory() {
+    let weights = [9u8; 300];
+    let json = |step: String| {
+        Blueprint {
+            inputs: &[],
+            weights: &["w"],
+            buffers: &[("out", 300)],
+            outputs: &["out"],
+            steps: &[step],
+        }
+        .json()
+    };
+    let read = json(launch("copy", &[ptr("w"), ptr("out"), i64(300)].join(",")));
+    let write = json(launch("fill", &[ptr("w"), i64(1), i64(300)].join(",")));
+    let mut packed = weights.to_vec();
+    packed.resize(512, 0);
+    let packed = memfd::sealed("weights", &packed).unwrap();
+    let form = pappus_protocol::to_worker::WeightsForm::Export;
+    let mut first = OnCuda::worker();
+    first.install_with(1, &read, &[OnCuda::probes()], vec![300], form, packed.as_fd());
+    let exported = first.answer(|message| match message {
+        FromWorker::Exported { function: 1, bytes } => bytes,
+        other => panic!("{other:?}"),
+    });
+    let bytes = exported.expect("the worker ended");
+    let memory = control::recv(&first.control, 1, 1).unwrap().remove(0);
+    assert_eq!(first.call(1, &[], &[300]).unwrap(), [weights]);
+
+    let form = pappus_protocol::to_worker::WeightsForm::Device(bytes);
+    let with = |json: &str| {
+        let mut worker = OnCuda::worker();
+        worker.install_with(1, json, &[OnCuda::probes()], vec![300], form, memory.as_fd());
+        worker
+    };
+    let mut second = with(&read);
+    assert_eq!(second.call(1, &[], &[300]).unwrap(), [weights]);
+    let mut writer = with(&write);
+    let fault = writer.call_alone(1, &[], &[300]).unwrap_err();
+    assert_eq!((fault.code, fault.kernel), (FaultCode::KernelTrap, Some(0)), "{fault}");
+    writer.breaks();
+    for worker in [&mut first, &mut second] {
+        assert_eq!(worker.call(1, &[], &[300]).unwrap(), [weights], "nothing changed");
+    }
+    // The memory outlives who made it.
+    first.kill();
+    assert_eq!(with(&read).call(1, &[], &[300]).unwrap(), [weights]);
+    second.end().unwrap();
+}

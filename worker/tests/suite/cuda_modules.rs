@@ -1,0 +1,78 @@
+//! What the compiler tells about modules, and the words it refuses others with.
+
+use pappus_protocol::FaultCode;
+use pappus_protocol::from_worker::{KernelInfo, ParamClass};
+
+use crate::harness::program::{self, Options};
+use crate::suite::UnderTest;
+use crate::suite::blueprints::{filling, i64, launch, ptr};
+use crate::suite::cuda::{CLUSTER_PROBES, OnCuda, PROBES};
+
+fn refused(module: &[u8], words: &str) {
+    let fault = program::compile(&Options::CUDA, module).unwrap_err();
+    assert_eq!(fault.code, FaultCode::BadModule, "{fault}");
+    assert!(fault.message.contains(words), "{fault}");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn parameters_are_told() {
+    let (_, module) = program::compile(&Options::CUDA, PROBES).unwrap();
+    let kernel = |name: &str| -> &KernelInfo { module.kernels.iter().find(|k| k.name == name).unwrap() };
+    let params = |name: &str| -> Vec<(u32, u32, ParamClass)> {
+        let params = kernel(name).params.as_ref().unwrap();
+        params.iter().map(|param| (param.offset, param.bytes, param.class)).collect()
+    };
+    use ParamClass::{Float, Integer};
+    assert_eq!(params("parameters"), [(0, 8, Integer), (8, 4, Integer), (12, 4, Float), (16, 8, Float)]);
+    assert_eq!(params("fill"), [(0, 8, Integer), (8, 8, Integer), (16, 8, Integer)]);
+    assert_eq!(params("trap"), []);
+    assert!(kernel("local_fill").local_bytes >= 4096);
+    assert!(kernel("local_fill").stack_bytes >= 4096 * 1024);
+    assert_eq!(kernel("register_fill").max_threads, 256);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn what_does_not_compile_is_refused_with_the_compilers_words() {
+    let text = String::from_utf8(PROBES.to_vec()).unwrap();
+    refused(text.replace("trap;", "bogus.instruction;").as_bytes(), "bogus");
+    refused(text.replace(".target sm_70", ".target sm_7000").as_bytes(), "sm_7000");
+    refused(b".version 7.0\n.target sm_70\n.address_size 64\n", "no kernel");
+    refused(b"\0asm\x01\0\0\0", "PTX");
+    refused(b"", "");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn machine_code_of_another_gpu_or_cut_short_is_refused() {
+    let code = OnCuda::probes();
+    for bytes in [16, 64, code.len() / 2, code.len() - 64] {
+        refused(&code[..bytes], "");
+        // A serving worker judges for itself.
+        let mut worker = OnCuda::worker();
+        worker.install(1, &filling(8, &[launch("work", "")]), &code[..bytes], &[]);
+        worker.install(2, &filling(8, &[launch("work", "")]), code, &[]);
+        assert_eq!(worker.call(1, &[], &[8]).unwrap_err().code, FaultCode::Load, "{bytes} bytes");
+        assert_eq!(worker.call(2, &[], &[8]).unwrap(), [[0; 8]]);
+        worker.end().unwrap();
+    }
+    // PTX for a GPU newer than any that this driver serves as this one.
+    let text = String::from_utf8(CLUSTER_PROBES.to_vec()).unwrap();
+    refused(text.replace(".version 7.8", ".version 8.8").replace("sm_90", "sm_121a").as_bytes(), "");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn arguments_that_do_not_fit_are_told() {
+    for (params, words) in [
+        ([ptr("out"), i64(1)].join(","), "3 arguments"),
+        ([ptr("out"), r#"{"F32": 1.5}"#.to_owned(), i64(8)].join(","), "argument 2"),
+    ] {
+        let mut worker = OnCuda::worker();
+        worker.install(1, &filling(8, &[launch("fill", &params)]), OnCuda::probes(), &[]);
+        let fault = worker.call(1, &[], &[8]).unwrap_err();
+        assert!(fault.message.contains("`fill`") && fault.message.contains(words), "{fault}");
+        worker.end().unwrap();
+    }
+}
