@@ -4,6 +4,7 @@
 //! - [`workers`]: workers come and go.
 //! - [`status`]: what is shown of it.
 //! - [`account`]: its memory.
+//! - [`weights`]: weights in its memory, loaded once and shared.
 //! - [`whole`]: one worker gets the memory of all for a while.
 //! - [`link`]: talking to the process in one worker's place; what it has installed and mapped.
 //! - [`thread`]: the OS thread of one worker: puts a process in its place, reads its answers, replaces it.
@@ -23,6 +24,7 @@ pub mod standby;
 mod status;
 pub mod survey;
 pub mod thread;
+pub mod weights;
 pub mod whole;
 mod workers;
 

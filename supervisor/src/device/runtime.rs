@@ -14,21 +14,18 @@ use super::answers;
 use super::link::{Link, Start, StartError};
 use super::reaper::Reaper;
 use super::standby::Standbys;
+use super::weights::WeightStore;
 use super::whole::Whole;
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
-use crate::limits::MAX_CPU_LEASE_BYTES;
 use crate::metrics::DeviceMetrics;
 use crate::registry::{CodeTarget, Registry};
-use crate::schedule::{Action, CallId, Limits, Scheduler, Shape, Size, Terms, WorkerId};
+use crate::schedule::{Action, CallId, Limits, Scheduler, Shape, Terms, WorkerId};
 
 pub(super) type Actions = Vec<Action<Arc<Call>>>;
 
 /// A call whose process is gone.
 pub type Lost = (CallId, Arc<Call>);
-
-/// A lane's share of a GPU's lease is whole pages of its memory.
-const LANE_GRANULARITY: u64 = 2 << 20;
 
 /// One device with its workers.
 #[derive(Debug)]
@@ -39,6 +36,8 @@ pub struct Device {
     pub metrics: DeviceMetrics,
     /// Device memory.
     pub account: Arc<Account>,
+    /// Weights in its memory, if it has memory of its own.
+    pub weights: Option<WeightStore>,
     /// Processes that could take a worker's place.
     pub standbys: Standbys,
     /// Processes that serve no more.
@@ -115,8 +114,14 @@ impl Device {
             workers_per_domain: config.workers_per_domain,
             turns: takes_turns(&config),
         };
+        let account = Account::new(config.clone());
+        let weights = match config.kind {
+            Kind::Cpu => None,
+            Kind::Cuda => Some(WeightStore::new(config.weights_bytes, account.clone())),
+        };
         Ok(Self {
-            account: Account::new(config.clone()),
+            account,
+            weights,
             standbys: Standbys::new(config.standbys)?,
             reaper: Reaper::new()?,
             scheduler: Mutex::new(Scheduler::new(shape)),
@@ -172,7 +177,7 @@ impl Device {
             domain: call.domain,
             bytes: inline_bytes,
             deadline_ns: call.deadline_ns,
-            size: self.size_of(call.plan.pool_bytes),
+            size: self.account.size_of(call.plan.pool_bytes),
         };
         let outcome = self.decide(|scheduler| scheduler.submit(now_ns(), call, terms, limits, &mut actions));
         let id = outcome.map_err(|full| {
@@ -184,30 +189,9 @@ impl Device {
         Ok(id)
     }
 
-    /// How much of the device a call with such a plan needs.
-    fn size_of(&self, pool_bytes: u64) -> Size {
-        let lease_bytes = self.account.lease_bytes();
-        let lane_bytes = match self.config.kind {
-            Kind::Cpu => lease_bytes,
-            Kind::Cuda => lease_bytes / u64::from(self.config.lanes) / LANE_GRANULARITY * LANE_GRANULARITY,
-        };
-        if pool_bytes <= lane_bytes {
-            Size::Lane
-        } else if pool_bytes <= lease_bytes {
-            Size::Wide
-        } else {
-            Size::Exclusive
-        }
-    }
-
     /// The most device memory that a call can have: that of all workers.
     pub fn largest_call_bytes(&self) -> u64 {
-        let (lease_bytes, leases) = (self.account.lease_bytes(), self.account.leases_at_most());
-        let all = lease_bytes.saturating_mul(leases as u64);
-        match self.config.kind {
-            Kind::Cpu => all.min(MAX_CPU_LEASE_BYTES),
-            Kind::Cuda => all,
-        }
+        self.account.largest_call_bytes()
     }
 
     /// An event for the scheduler. Its clock is told if something is due earlier now.
@@ -237,7 +221,7 @@ impl Device {
             for action in work.drain(..) {
                 match action {
                     Action::Start { worker, generation, lane, alone, id, call } => {
-                        self.start(worker, Start { generation, lane, alone, id }, &call, &mut next);
+                        self.start(worker, Start { worker, generation, lane, alone, id }, &call, &mut next);
                     }
                     Action::Expired(call) => {
                         self.metrics.failed.increment(1);
@@ -273,10 +257,16 @@ impl Device {
         let Some(registry) = self.registry.get() else {
             return;
         };
-        let started = self.link(worker).start(registry.state(), start, call);
+        let weights = self.weights.as_ref();
+        let started = self.link(worker).start(registry.state(), weights, start, call);
         match started {
+            Ok(evicted) => {
+                for function in evicted {
+                    self.every_link(|link| link.uninstall(function));
+                }
+            }
             // The calls of a process that is gone run again, which is decided where its end is seen.
-            Ok(()) | Err(StartError::Gone) => {}
+            Err(StartError::Gone) => {}
             Err(StartError::Refused(error)) => {
                 self.metrics.failed.increment(1);
                 call.asker.answer(v1::response::Body::Error(*error));
@@ -310,6 +300,9 @@ impl Device {
                 if fault.code == FaultCode::Load {
                     // What could not be loaded is tried afresh by the next call.
                     self.link(worker).uninstall(call.function.id);
+                    if let Some(weights) = &self.weights {
+                        weights.forget(call.function.id);
+                    }
                 }
                 self.metrics.failed.increment(1);
                 let (function, domain) = (&call.function.record.name, call.domain);
@@ -317,6 +310,9 @@ impl Device {
                 answers::failed(&call, fault)
             }
         };
+        if let Some(weights) = &self.weights {
+            weights.end(&call.function);
+        }
         let mut actions = Actions::new();
         self.decide(|scheduler| scheduler.finished(now_ns(), worker, id, &mut actions));
         self.perform(actions);
@@ -337,12 +333,19 @@ impl Device {
 
     /// Tells all workers to forget an arena.
     pub fn close_arena(&self, arena: u64) {
-        (0..self.places.len()).for_each(|worker| self.link(worker).close_arena(arena));
+        self.every_link(|link| link.close_arena(arena));
     }
 
     /// Tells all workers to forget a function.
     pub fn uninstall(&self, function: u64) {
-        (0..self.places.len()).for_each(|worker| self.link(worker).uninstall(function));
+        self.every_link(|link| link.uninstall(function));
+        if let Some(weights) = &self.weights {
+            weights.forget(function);
+        }
+    }
+
+    fn every_link(&self, mut tell: impl FnMut(&mut Link)) {
+        (0..self.places.len()).for_each(|worker| tell(&mut self.link(worker)));
     }
 
     /// Watches deadlines for as long as the supervisor runs.

@@ -79,10 +79,20 @@ impl Device {
         Ok(())
     }
 
+    /// A worker sends what names a function's weights in device memory.
+    pub fn exported(&self, worker: WorkerId, function: u64, bytes: u64) -> Result<(), String> {
+        let fd = self.link(worker).receive(function).map_err(|e| e.to_string())?;
+        let weights = self.weights.as_ref().ok_or("it sent weights that nobody asked for")?;
+        Ok(weights.exported(function, worker, fd, bytes)?)
+    }
+
     /// A process takes no more calls: those in it are lost. [`Device::bury`] must follow once nothing
     /// of the process is left that could write to their regions.
     pub fn worker_gone(&self, worker: WorkerId) -> Vec<Lost> {
         self.places[worker].leased_bytes.store(0, Ordering::Relaxed);
+        if let Some(weights) = &self.weights {
+            weights.worker_gone(worker);
+        }
         let mut actions = Actions::new();
         let lost = self.decide(|scheduler| scheduler.worker_gone(now_ns(), worker, &mut actions));
         self.perform(actions);
@@ -95,6 +105,9 @@ impl Device {
             let handed = call.started_ns.swap(0, Ordering::Relaxed) != 0;
             if handed {
                 call.zero_outputs();
+                if let Some(weights) = &self.weights {
+                    weights.end(&call.function);
+                }
             }
             let mut actions = Actions::new();
             let over = self.decide(|scheduler| scheduler.buried(now_ns(), id, handed, &mut actions));

@@ -83,6 +83,7 @@ impl<C: Clone> Scheduler<C> {
             }
         }
         self.make_room(now_ns, actions);
+        self.try_whole(now_ns, actions);
         None
     }
 }

@@ -6,6 +6,7 @@
 //! - [`exclusive`]: calls that need the whole device.
 //! - [`again`]: calls whose process ended are run again.
 //! - [`turns`]: who may submit to the device.
+//! - [`weights`]: which functions' weights stay on a device.
 //! - [`table`]: the calls there are.
 //! - [`deadlines`]: calls by the moment at which something must happen to them.
 
@@ -16,6 +17,7 @@ mod placing;
 pub mod scheduler;
 mod table;
 pub mod turns;
+pub mod weights;
 pub mod words;
 
 pub use scheduler::Scheduler;
