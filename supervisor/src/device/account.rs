@@ -212,7 +212,15 @@ impl Seat {
     pub fn measured(&mut self, context_bytes: u64) {
         let before = std::mem::replace(&mut self.context_bytes, context_bytes);
         if self.account.config.kind != Kind::Cpu {
-            self.account.lease_bytes.get_or_init(|| self.account.lease_beside(context_bytes));
+            let lease = self.account.lease_bytes.get_or_init(|| self.account.lease_beside(context_bytes));
+            if *lease == 0 {
+                let device = &self.account.config.name;
+                tracing::error!(
+                    device,
+                    context_bytes,
+                    "contexts, stacks and weights leave no memory for calls: give the device more memory or fewer workers"
+                );
+            }
         }
         self.account.change(|state| {
             state.contexts_bytes = state.contexts_bytes - before + context_bytes;

@@ -16,6 +16,8 @@
 
 pub mod account;
 pub mod answers;
+#[cfg(test)]
+mod fake_tests;
 pub mod link;
 pub mod process;
 pub mod reaper;

@@ -351,9 +351,10 @@ impl Device {
     /// Watches deadlines for as long as the supervisor runs.
     pub async fn run_clock(&self) {
         loop {
+            // Before the scheduler is locked: whoever moves memory locks them the other way round.
+            let whole = lock(&self.whole).deadline_ns;
             let next = {
                 let scheduler = lock(&self.scheduler);
-                let whole = lock(&self.whole).deadline_ns;
                 let next = [scheduler.next_deadline_ns(), whole].into_iter().flatten().min();
                 self.clock_ns.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
                 next
