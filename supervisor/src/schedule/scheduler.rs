@@ -271,6 +271,14 @@ impl<C: Clone> Scheduler<C> {
                     entry.place = Place::Running { worker, lane, overdue: true };
                     self.table.postpone(id, DEADLINE_GRACE_NS);
                 }
+                Place::Running { worker, overdue: true, .. }
+                    if self
+                        .turns
+                        .as_ref()
+                        .is_some_and(|turns| !turns.could_act(now_ns, worker, DEADLINE_GRACE_NS)) =>
+                {
+                    self.table.postpone(id, DEADLINE_GRACE_NS);
+                }
                 Place::Running { worker, overdue: true, .. } => {
                     let call = Some(entry.call.clone());
                     self.kill(worker, call, actions);

@@ -375,3 +375,30 @@ fn who_keeps_a_turn_for_nothing_is_killed() {
     b.dies(0);
     b.expect("grant 1 turn 2");
 }
+
+#[test]
+fn a_call_that_waits_for_a_turn_costs_no_worker_at_its_deadline() {
+    let mut b = Bench::of(Shape { turns: true, ..Shape::new(2, 1) });
+    b.submit(1, ALICE);
+    b.now = MS;
+    let waits = b.submit(2, BOB);
+    b.actions.clear();
+    let mut later = |b: &mut Bench, ms: u64, words: &str| {
+        b.now = ms * MS;
+        b.scheduler.expire(b.now, &mut b.actions);
+        b.expect(words);
+    };
+    // Who has the device is answerable, who waits for it is not.
+    later(&mut b, 1000, "");
+    later(&mut b, 1020, "kill 0");
+    later(&mut b, 1300, "");
+    b.dies(0);
+    b.expect("grant 1 turn 2");
+    later(&mut b, 1319, "");
+    b.finish(1, waits);
+    let stuck = b.submit(3, BOB);
+    b.actions.clear();
+    later(&mut b, 2319, "");
+    later(&mut b, 2339, "kill 1");
+    assert_eq!(b.scheduler.cancel(b.now, stuck, &mut b.actions), None);
+}
