@@ -26,6 +26,15 @@ pub struct PassedParam {
     pub align: u32,
 }
 
+impl std::fmt::Display for PassedParam {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.kind {
+            ParamKind::Struct => write!(f, "struct of {} bytes", self.bytes),
+            kind => f.write_str(kind.name()),
+        }
+    }
+}
+
 impl Launch<'_> {
     /// Its parameters, in order.
     pub fn params(&self) -> impl Iterator<Item = PassedParam> + '_ {

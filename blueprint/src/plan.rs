@@ -177,6 +177,22 @@ pub enum ParamKind {
     Struct,
 }
 
+impl ParamKind {
+    /// Its name, for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            ParamKind::Pointer => "pointer",
+            ParamKind::I32 => "i32",
+            ParamKind::U32 => "u32",
+            ParamKind::I64 => "i64",
+            ParamKind::U64 => "u64",
+            ParamKind::F32 => "f32",
+            ParamKind::F64 => "f64",
+            ParamKind::Struct => "struct",
+        }
+    }
+}
+
 /// A slot that holds an address: the base of `space` plus `addend`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Relocation {

@@ -12,9 +12,26 @@ pub(crate) fn module(module: &v1::ModuleInfo) -> Value {
         let mut value = info.variant.as_ref().map_or_else(|| json!({}), variant);
         value["bytes"] = info.bytes.into();
         value["kernels"] = info.kernels.clone().into();
+        value["details"] = info.details.iter().map(kernel).collect();
         value
     });
     json!({"name": module.name, "variants": variants.collect::<Vec<_>>()})
+}
+
+/// A kernel; its parameters are null where nobody knows them.
+fn kernel(kernel: &v1::Kernel) -> Value {
+    let params = kernel
+        .params
+        .iter()
+        .map(|param| json!({"offset": param.offset, "bytes": param.bytes, "type": param.r#type}));
+    json!({
+        "name": kernel.name,
+        "params": kernel.has_params.then(|| params.collect::<Vec<_>>()),
+        "local_bytes": kernel.local_bytes,
+        "stack_bytes": kernel.stack_bytes,
+        "shared_bytes": kernel.shared_bytes,
+        "max_threads": kernel.max_threads,
+    })
 }
 
 /// A function; its configuration only where the answer holds it.
@@ -37,6 +54,9 @@ pub(crate) fn function(function: &v1::FunctionInfo) -> Value {
     if !function.config.is_empty() {
         value["config"] =
             serde_json::from_str(&function.config).unwrap_or_else(|_| function.config.clone().into());
+    }
+    if !function.found.is_empty() {
+        value["found"] = function.found.iter().map(module).collect();
     }
     value
 }
@@ -77,11 +97,33 @@ fn device(device: &v1::DeviceStatus) -> Value {
             "state": worker.state,
             "completed": worker.completed,
             "restarts": worker.restarts,
+            "busy_lanes": worker.busy_lanes,
+            "device_ns": worker.device_ns,
+        })
+    });
+    let memory = device.memory.as_ref().map(|memory| {
+        json!({
+            "total_bytes": memory.total_bytes,
+            "context_bytes": memory.context_bytes,
+            "stack_bytes": memory.stack_bytes,
+            "lease_bytes": memory.lease_bytes,
+            "weight_bytes": memory.weight_bytes,
+            "free_bytes": memory.free_bytes,
         })
     });
     json!({
         "name": device.name,
         "kind": device.kind,
+        "description": device.description,
+        "arch": device.arch,
+        "driver": device.driver,
+        "lanes": device.lanes,
+        "standbys": device.standbys,
+        "standbys_ready": device.standbys_ready,
+        "turns": device.turns,
+        "quantum_us": device.quantum_us,
+        "scrub_calls": device.scrub_calls,
+        "memory": memory,
         "memory_bytes": device.memory_bytes,
         "lease_bytes": device.lease_bytes,
         "queued": device.queued,

@@ -279,7 +279,7 @@ pub struct ModuleInfo {
     #[prost(message, repeated, tag = "2")]
     pub variants: ::prost::alloc::vec::Vec<VariantInfo>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct VariantInfo {
     #[prost(message, optional, tag = "1")]
     pub variant: ::core::option::Option<Variant>,
@@ -288,6 +288,41 @@ pub struct VariantInfo {
     /// Kernels found in it; empty where no device here could look.
     #[prost(string, repeated, tag = "3")]
     pub kernels: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What is known about each of them, in the same order.
+    #[prost(message, repeated, tag = "4")]
+    pub details: ::prost::alloc::vec::Vec<Kernel>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Kernel {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Whether its machine code tells its parameters.
+    #[prost(bool, tag = "2")]
+    pub has_params: bool,
+    #[prost(message, repeated, tag = "3")]
+    pub params: ::prost::alloc::vec::Vec<KernelParam>,
+    /// Bytes of stack that each of its threads needs.
+    #[prost(uint32, tag = "4")]
+    pub local_bytes: u32,
+    /// Device memory that the driver takes for the stacks of all threads that can be resident.
+    #[prost(uint64, tag = "5")]
+    pub stack_bytes: u64,
+    /// Bytes of shared memory that it declares itself.
+    #[prost(uint32, tag = "6")]
+    pub shared_bytes: u32,
+    /// Most threads of a block; 0 where nobody knows.
+    #[prost(uint32, tag = "7")]
+    pub max_threads: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KernelParam {
+    #[prost(uint32, tag = "1")]
+    pub offset: u32,
+    #[prost(uint32, tag = "2")]
+    pub bytes: u32,
+    /// "integer" (or an address), "float", "struct", or empty where nobody knows.
+    #[prost(string, tag = "3")]
+    pub r#type: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FunctionInfo {
@@ -306,6 +341,9 @@ pub struct FunctionInfo {
     /// Present in answers to show_function only.
     #[prost(string, tag = "7")]
     pub config: ::prost::alloc::string::String,
+    /// What was found in its modules; present in answers to show_function only.
+    #[prost(message, repeated, tag = "8")]
+    pub found: ::prost::alloc::vec::Vec<ModuleInfo>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WeightInfo {
@@ -426,6 +464,54 @@ pub struct DeviceStatus {
     pub failed: u64,
     #[prost(message, repeated, tag = "9")]
     pub workers: ::prost::alloc::vec::Vec<WorkerStatus>,
+    /// What people call it, such as "NVIDIA H200".
+    #[prost(string, tag = "10")]
+    pub description: ::prost::alloc::string::String,
+    /// Such as "sm_90"; empty for the CPU.
+    #[prost(string, tag = "11")]
+    pub arch: ::prost::alloc::string::String,
+    /// The driver's version; empty for the CPU.
+    #[prost(string, tag = "12")]
+    pub driver: ::prost::alloc::string::String,
+    /// Concurrent calls of one worker.
+    #[prost(uint32, tag = "13")]
+    pub lanes: u32,
+    /// Processes kept ready to take a worker's place: wanted, and there now.
+    #[prost(uint32, tag = "14")]
+    pub standbys: u32,
+    #[prost(uint32, tag = "15")]
+    pub standbys_ready: u32,
+    /// Whether workers submit by turns, and how long a turn lasts while others wait.
+    #[prost(bool, tag = "16")]
+    pub turns: bool,
+    #[prost(uint64, tag = "17")]
+    pub quantum_us: u64,
+    #[prost(message, optional, tag = "18")]
+    pub memory: ::core::option::Option<DeviceMemory>,
+    /// Whether on-chip state is cleared between any two calls.
+    #[prost(bool, tag = "19")]
+    pub scrub_calls: bool,
+}
+/// What is taken of a device's `memory`, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeviceMemory {
+    /// The setting.
+    #[prost(uint64, tag = "1")]
+    pub total_bytes: u64,
+    /// By processes for themselves.
+    #[prost(uint64, tag = "2")]
+    pub context_bytes: u64,
+    /// By the driver for the stacks of kernels.
+    #[prost(uint64, tag = "3")]
+    pub stack_bytes: u64,
+    /// Leased to workers.
+    #[prost(uint64, tag = "4")]
+    pub lease_bytes: u64,
+    /// By weights.
+    #[prost(uint64, tag = "5")]
+    pub weight_bytes: u64,
+    #[prost(uint64, tag = "6")]
+    pub free_bytes: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WorkerStatus {
@@ -438,6 +524,12 @@ pub struct WorkerStatus {
     pub completed: u64,
     #[prost(uint64, tag = "4")]
     pub restarts: u64,
+    /// Lanes with a call.
+    #[prost(uint32, tag = "5")]
+    pub busy_lanes: u32,
+    /// Device time that its turns used, in nanoseconds.
+    #[prost(uint64, tag = "6")]
+    pub device_ns: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SettingsValues {

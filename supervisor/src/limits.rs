@@ -34,6 +34,8 @@ pub const MAX_MODULE_BYTES: u64 = 16 << 20;
 pub const MAX_WEIGHT_BYTES: u64 = MAX_CPU_LEASE_BYTES;
 /// Variants of one module.
 pub const MAX_VARIANTS: usize = 32;
+/// Kernels and parameters of a variant that an answer describes; of larger ones it has the names only.
+pub const MAX_DETAILS: usize = 10_000;
 /// Parsed functions kept in memory.
 pub const MAX_LOADED: usize = 1024;
 /// Plans kept per tenant.

@@ -72,9 +72,13 @@ fn json_has_the_shapes_of_the_protocol() {
     let module = json(&supervisor.ok(&["module", "add", "m", "built/mlops.wasm", "--json"]));
     assert_eq!(module["variants"][0]["format"], "wasm");
     assert!(module["variants"][0]["kernels"].as_array().unwrap().contains(&"matmul_para".into()));
+    // Wasm does not tell parameters in the blueprint's terms.
+    assert_eq!(module["variants"][0]["details"][0]["params"], Value::Null);
+    assert_eq!(show["found"][0]["variants"][0]["details"][0]["name"], module["variants"][0]["kernels"][0]);
     let modules = json(&supervisor.ok(&["module", "list", "--json"]));
     assert_eq!(modules["modules"][0]["name"], "m");
     let check = json(&supervisor.ok(&["function", "check", "configs/matmul.json", "--json"]));
+    assert_eq!(check["kernels"][0]["arguments"][0], "pointer");
     assert_eq!((&check["valid"], &check["launches"]), (&true.into(), &1.into()));
     supervisor.ok(&["module", "remove", "m"]);
     supervisor.ok(&["function", "remove", "matmul"]);

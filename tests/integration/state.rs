@@ -108,6 +108,22 @@ fn a_removed_module_stays_with_the_functions_that_use_it() {
     refused(supervisor.client().invoke(&Invocation::new("trap")), Code::KernelFault, "unreachable");
 }
 
+/// Builds before kernels had parameters kept their names only.
+#[test]
+fn what_an_older_build_knew_about_machine_code_is_found_out_again() {
+    let mut supervisor = Supervisor::start();
+    kit::add_copy(&mut supervisor.client());
+    supervisor.kill9();
+    let code = supervisor.tenant_dir().join("code");
+    let infos: Vec<_> = names(&code).into_iter().filter(|name| name.ends_with(".json")).collect();
+    assert_eq!(infos.len(), 1);
+    std::fs::write(code.join(&infos[0]), r#"{"kernels":["copy"]}"#).unwrap();
+    supervisor.restart();
+    kit::works(&mut supervisor.client());
+    let text = std::fs::read_to_string(code.join(&infos[0])).unwrap();
+    assert!(text.contains(r#""name":"copy""#), "{text}");
+}
+
 /// Whether a process of the supervisor compiles a module.
 fn compiles(supervisor: &Supervisor) -> bool {
     let parent = format!(" {} ", supervisor.pid());

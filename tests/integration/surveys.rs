@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use pappus_client::{Blob, Code, v1};
 use pappus_protocol::from_worker::{FoundDevice, Survey};
 use pappus_protocol::pipe::Outbox;
 use pappus_protocol::{Fault, FaultCode, FromWorker};
@@ -11,6 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::fixture::{Ran, Supervisor, beside, command, run};
+use crate::kit::{self, Function, launch};
 
 const GIB: u64 = 1 << 30;
 
@@ -97,6 +99,28 @@ fn gpus_are_taken_by_position_by_uuid_and_all_of_them() {
 }
 
 #[test]
+fn status_shows_what_a_device_is_and_how_it_is_set_up() {
+    let machine = Machine::with_two();
+    let flags = ["--device", "cuda:0:workers=2,lanes=4,memory=64GiB,standbys=0,quantum=2ms,scrub=call"];
+    let supervisor = Supervisor::new(machine.program, flags.map(str::to_owned).to_vec(), machine.dir);
+    let device = supervisor.device();
+    assert_eq!(
+        (device.name.as_str(), device.kind.as_str(), device.arch.as_str()),
+        ("cuda:0", "cuda", "sm_90")
+    );
+    assert_eq!((device.description.as_str(), device.driver.as_str()), ("NVIDIA H200", "570.1"));
+    assert_eq!((device.lanes, device.turns, device.quantum_us, device.scrub_calls), (4, true, 2000, true));
+    assert_eq!((device.standbys, device.memory.unwrap().total_bytes), (0, 64 * GIB));
+    let text = supervisor.ok(&["status"]);
+    for words in ["NVIDIA H200, sm_90, driver 570.1", "2.00 ms", "0 of 0 ready", "call", "0/4"] {
+        assert!(text.contains(words), "{text}");
+    }
+    let json: Value = serde_json::from_str(&supervisor.ok(&["status", "--json"])).unwrap();
+    assert_eq!(json["devices"][0]["memory"]["total_bytes"], 64 * GIB);
+    assert_eq!(json["devices"][0]["workers"][1]["busy_lanes"], 0);
+}
+
+#[test]
 fn without_a_word_all_gpus_are_taken_or_the_cpu() {
     assert_eq!(Machine::with_two().takes(&[]), ["cuda:0", "cuda:1"]);
     assert_eq!(Machine::without().takes(&[]), ["cpu"]);
@@ -116,6 +140,7 @@ fn a_device_that_cannot_be_had_is_named_with_what_is_missing() {
     let expect =
         "device cuda:0: libcuda.so.1 was not found: install the NVIDIA driver; or run with --device cpu";
     assert!(why.contains(expect), "{why}");
+    assert_eq!(why.matches("--device cpu").count(), 1, "{why}");
     let why = Machine::broken().refuses("cuda:all");
     assert!(why.contains("device cuda:all: the process that looks for GPUs exited with code 1"), "{why}");
     let two = Machine::with_two();
@@ -130,6 +155,28 @@ fn a_device_that_cannot_be_had_is_named_with_what_is_missing() {
     }
     let why = Machine::with(found(vec![])).refuses("cuda:0");
     assert!(why.contains("device cuda:0: there is no GPU"), "{why}");
+}
+
+#[test]
+fn a_function_that_no_device_here_can_run_is_refused_with_what_they_need() {
+    let supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    let function = Function { steps: &[launch("trap", &[])], ..Function::default() };
+    let mut variant = kit::wasm(&mut client, b".version 7.0");
+    variant.format = "ptx".into();
+    let add = v1::AddFunction {
+        name: "f".into(),
+        config_sha256: client.put_blob(Blob::Bytes(function.json().as_bytes())).unwrap().sha256,
+        modules: vec![v1::FunctionModule {
+            name: "probes".into(),
+            variants: vec![variant],
+            registered: String::new(),
+        }],
+        weights: vec![],
+    };
+    let expect = "the device cpu needs its .wasm variant, but there is only ptx";
+    let error = kit::refused(client.add_function(add), Code::Unsupported, expect);
+    assert_eq!(error.place, "module probes");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod describe;
 mod docs;
+mod launches;
 mod parse;
 mod plan;
 mod properties;

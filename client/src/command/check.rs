@@ -1,10 +1,11 @@
 //! `pappus function check`: everything that can be said about a configuration without a supervisor.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
-use pappus_blueprint::{Amount, BufferDescription, Description, Known, Role, describe};
+use pappus_blueprint::{Amount, Blueprint, BufferDescription, Description, Known, Role, describe};
 use pappus_client::functions::Package;
 use pappus_client::variants;
 use serde_json::{Value, json};
@@ -25,10 +26,21 @@ pub(crate) fn run(arguments: CheckArguments, out: &mut dyn Write) -> Result<()> 
     // What is wrong for these sizes only shows in a plan.
     input::plan(package.blueprint(), &known)?;
     let missing = Missing::of(&package);
+    let kernels = kernels(package.blueprint());
     match arguments.json.json {
-        true => Ok(writeln!(out, "{}", to_json(&description, &missing))?),
-        false => print(&arguments.config, &description, &missing, out),
+        true => Ok(writeln!(out, "{}", to_json(&description, &kernels, &missing))?),
+        false => print(&arguments.config, &description, &kernels, &missing, out),
     }
+}
+
+/// What each kernel is launched with; one that is launched with different kinds of arguments is there for each.
+fn kernels(blueprint: &Blueprint) -> Vec<(String, Vec<String>)> {
+    let mut kernels: BTreeSet<(usize, Vec<String>)> = BTreeSet::new();
+    for launch in blueprint.launches() {
+        kernels.insert((launch.kernel, launch.params().map(|param| param.to_string()).collect()));
+    }
+    let named = |(kernel, params): (usize, Vec<String>)| (blueprint.kernels()[kernel].name.clone(), params);
+    kernels.into_iter().map(named).collect()
 }
 
 /// What the arguments and the weights' files say.
@@ -76,7 +88,8 @@ impl Missing {
     }
 }
 
-fn to_json(description: &Description, missing: &Missing) -> Value {
+fn to_json(description: &Description, kernels: &[(String, Vec<String>)], missing: &Missing) -> Value {
+    let kernels = kernels.iter().map(|(name, params)| json!({"name": name, "arguments": params}));
     let modules = missing.modules.iter().map(|(name, looked)| json!({"name": name, "looked_for": looked}));
     let weights = missing.weights.iter().map(|(name, path)| json!({"name": name, "looked_for": path}));
     json!({
@@ -85,12 +98,19 @@ fn to_json(description: &Description, missing: &Missing) -> Value {
         "pool_bytes": description.pool_bytes,
         "weight_bytes": description.weight_bytes,
         "launches": description.launches,
+        "kernels": kernels.collect::<Vec<_>>(),
         "missing_modules": modules.collect::<Vec<_>>(),
         "missing_weights": weights.collect::<Vec<_>>(),
     })
 }
 
-fn print(config: &Path, description: &Description, missing: &Missing, out: &mut dyn Write) -> Result<()> {
+fn print(
+    config: &Path,
+    description: &Description,
+    kernels: &[(String, Vec<String>)],
+    missing: &Missing,
+    out: &mut dyn Write,
+) -> Result<()> {
     writeln!(out, "{}: a valid function\n", config.display())?;
     let mut table = Table::new(&[
         ("BUFFER", Align::Left),
@@ -107,6 +127,9 @@ fn print(config: &Path, description: &Description, missing: &Missing, out: &mut 
         writeln!(out, "weights: {}", size(&description.weight_bytes))?;
     }
     writeln!(out, "launches: {}", description.launches)?;
+    for (name, params) in kernels {
+        writeln!(out, "kernel: {name}({})", params.join(", "))?;
+    }
     for (name, looked) in &missing.modules {
         writeln!(out, "missing: module {name}: looked for {looked}")?;
     }
@@ -180,6 +203,7 @@ mod tests {
         for line in [
             "B       output  i64[ceil(sizeof(A) / 8)]  sizeof(A)",
             "launches: 1",
+            "kernel: matmul_para(",
             "missing: module mlops.wasm",
         ] {
             assert!(text.contains(line), "{text}");

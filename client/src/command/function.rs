@@ -7,7 +7,7 @@ use pappus_client::functions::Package;
 use pappus_client::{Client, v1};
 use serde_json::{Value, json};
 
-use super::module::variant;
+use super::module::{layouts, variant};
 use crate::arguments::{Assignment, FunctionCommand};
 use crate::failure::Result;
 use crate::json;
@@ -87,6 +87,9 @@ fn show(function: &v1::FunctionInfo, out: &mut dyn Write) -> Result<()> {
     }
     for weight in &function.weights {
         writeln!(out, "weights {}: {}", weight.name, units::size(weight.bytes))?;
+    }
+    for module in &function.found {
+        layouts(module, out)?;
     }
     Ok(writeln!(out, "\n{}", function.config.trim_end())?)
 }

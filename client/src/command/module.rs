@@ -74,7 +74,42 @@ fn show(module: &v1::ModuleInfo, out: &mut dyn Write) -> Result<()> {
             info.kernels.join(" "),
         ]);
     }
-    Ok(table.print(out)?)
+    table.print(out)?;
+    layouts(module, out)
+}
+
+/// Kernels with their parameters, of the variants whose machine code tells them.
+pub(crate) fn layouts(module: &v1::ModuleInfo, out: &mut dyn Write) -> Result<()> {
+    for info in &module.variants {
+        if !info.details.iter().any(|kernel| kernel.has_params) {
+            continue;
+        }
+        let named = info.variant.as_ref().map(variant).unwrap_or_default();
+        writeln!(out, "\n{} {named}:", module.name)?;
+        for kernel in &info.details {
+            writeln!(out, "  {}({}){}", kernel.name, params(kernel), needs(kernel))?;
+        }
+    }
+    Ok(())
+}
+
+/// `8 integer, 4 float`: bytes and what is known about the type.
+fn params(kernel: &v1::Kernel) -> String {
+    if !kernel.has_params {
+        return "unknown".to_owned();
+    }
+    let param = |param: &v1::KernelParam| format!("{} {}", param.bytes, param.r#type).trim_end().to_owned();
+    kernel.params.iter().map(param).collect::<Vec<_>>().join(", ")
+}
+
+fn needs(kernel: &v1::Kernel) -> String {
+    let figures = [
+        ("at most", u64::from(kernel.max_threads), "threads per block"),
+        ("shared", kernel.shared_bytes.into(), "bytes"),
+        ("stack", kernel.local_bytes.into(), "bytes per thread"),
+    ];
+    let known = figures.into_iter().filter(|(_, figure, _)| *figure > 0);
+    known.map(|(what, figure, unit)| format!("  {what} {figure} {unit}")).collect()
 }
 
 fn summary(module: &v1::ModuleInfo) -> String {

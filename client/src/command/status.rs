@@ -9,7 +9,7 @@ use crate::arguments;
 use crate::failure::Result;
 use crate::json;
 use crate::table::{Align, Table};
-use crate::units::rough_bytes;
+use crate::units::{nanoseconds, rough_bytes};
 
 /// Asks once and prints.
 pub(crate) fn run(client: &mut Client, json: arguments::Json, out: &mut dyn Write) -> Result<()> {
@@ -27,7 +27,14 @@ fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     let (functions, modules, connections) = (status.functions, status.modules, status.connections);
     writeln!(out, "functions: {functions}, modules: {modules}, connections: {connections}\n")?;
 
-    let mut devices = Table::new(&[
+    devices(status, out)?;
+    settings(status, out)?;
+    memory(status, out)?;
+    workers(status, out)
+}
+
+fn devices(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
+    let mut table = Table::new(&[
         ("DEVICE", Align::Left),
         ("KIND", Align::Left),
         ("MEMORY", Align::Right),
@@ -36,16 +43,10 @@ fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         ("RUNNING", Align::Right),
         ("COMPLETED", Align::Right),
         ("FAILED", Align::Right),
-    ]);
-    let mut workers = Table::new(&[
-        ("WORKER", Align::Right),
-        ("DEVICE", Align::Left),
-        ("STATE", Align::Left),
-        ("COMPLETED", Align::Right),
-        ("RESTARTS", Align::Right),
+        ("WHAT", Align::Left),
     ]);
     for device in &status.devices {
-        devices.row([
+        table.row([
             device.name.clone(),
             device.kind.clone(),
             rough_bytes(device.memory_bytes),
@@ -54,18 +55,105 @@ fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             device.running.to_string(),
             device.completed.to_string(),
             device.failed.to_string(),
+            what(device),
         ]);
+    }
+    Ok(table.print(out)?)
+}
+
+/// `NVIDIA H200, sm_90, driver 570.1`.
+fn what(device: &v1::DeviceStatus) -> String {
+    let driver = match device.driver.as_str() {
+        "" => String::new(),
+        version => format!("driver {version}"),
+    };
+    let parts = [device.description.as_str(), &device.arch, &driver];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
+fn settings(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
+    writeln!(out)?;
+    let mut table = Table::new(&[
+        ("DEVICE", Align::Left),
+        ("LANES", Align::Right),
+        ("TURNS", Align::Left),
+        ("STANDBYS", Align::Left),
+        ("SCRUB", Align::Left),
+    ]);
+    for device in &status.devices {
+        table.row([
+            device.name.clone(),
+            device.lanes.to_string(),
+            match device.turns {
+                true => nanoseconds(device.quantum_us * 1000),
+                false => "off".to_owned(),
+            },
+            format!("{} of {} ready", device.standbys_ready, device.standbys),
+            match (device.kind.as_str(), device.scrub_calls) {
+                ("cpu", _) => "-",
+                (_, true) => "call",
+                (_, false) => "switch",
+            }
+            .to_owned(),
+        ]);
+    }
+    Ok(table.print(out)?)
+}
+
+/// Only the operator is told.
+fn memory(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
+    let mut table = Table::new(&[
+        ("MEMORY", Align::Left),
+        ("CONTEXTS", Align::Right),
+        ("STACKS", Align::Right),
+        ("LEASES", Align::Right),
+        ("WEIGHTS", Align::Right),
+        ("FREE", Align::Right),
+    ]);
+    let told = status.devices.iter().filter_map(|device| Some((device, device.memory.as_ref()?)));
+    let mut any = false;
+    for (device, memory) in told {
+        any = true;
+        table.row([
+            device.name.clone(),
+            rough_bytes(memory.context_bytes),
+            rough_bytes(memory.stack_bytes),
+            rough_bytes(memory.lease_bytes),
+            rough_bytes(memory.weight_bytes),
+            rough_bytes(memory.free_bytes),
+        ]);
+    }
+    if any {
+        writeln!(out)?;
+        table.print(out)?;
+    }
+    Ok(())
+}
+
+fn workers(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
+    writeln!(out)?;
+    let mut table = Table::new(&[
+        ("WORKER", Align::Right),
+        ("DEVICE", Align::Left),
+        ("STATE", Align::Left),
+        ("LANES", Align::Right),
+        ("COMPLETED", Align::Right),
+        ("RESTARTS", Align::Right),
+        ("DEVICE TIME", Align::Right),
+    ]);
+    for device in &status.devices {
         for worker in &device.workers {
-            workers.row([
+            table.row([
                 worker.pid.to_string(),
                 device.name.clone(),
                 worker.state.clone(),
+                format!("{}/{}", worker.busy_lanes, device.lanes),
                 worker.completed.to_string(),
                 worker.restarts.to_string(),
+                // Only turns measure it.
+                if device.turns { nanoseconds(worker.device_ns) } else { "-".to_owned() },
             ]);
         }
     }
-    devices.print(out)?;
-    writeln!(out)?;
-    Ok(workers.print(out)?)
+    Ok(table.print(out)?)
 }

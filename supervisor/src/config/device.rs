@@ -73,10 +73,9 @@ impl DeviceConfig {
             Kind::Cuda => {
                 let workers = self.workers as u64;
                 let standbys = self.standbys as u64;
-                let contexts = (workers + standbys) * CONTEXT_BYTES;
                 let others = self
                     .weights_bytes
-                    .saturating_add(contexts)
+                    .saturating_add(self.context_bytes())
                     .saturating_add(workers.saturating_mul(self.stack_bytes));
                 // One share more than workers, so that a standby can get its lease before the memory
                 // of the process it replaces is free.
@@ -84,6 +83,11 @@ impl DeviceConfig {
                 self.memory_bytes.saturating_sub(others) / shares / GPU_GRANULARITY * GPU_GRANULARITY
             }
         }
+    }
+
+    /// What workers and standbys take of a GPU's memory for themselves: a first estimate, too.
+    pub fn context_bytes(&self) -> u64 {
+        (self.workers + self.standbys) as u64 * CONTEXT_BYTES
     }
 
     fn cpu(request: &DeviceRequest) -> Result<Self, ConfigError> {
@@ -173,7 +177,7 @@ impl DeviceConfig {
                 iec(self.weights_bytes),
                 self.workers,
                 self.standbys,
-                iec((self.workers + self.standbys) as u64 * CONTEXT_BYTES),
+                iec(self.context_bytes()),
                 iec(self.stack_bytes),
                 iec(lease),
                 iec(MIN_GPU_LEASE_BYTES),
@@ -222,7 +226,7 @@ fn listed(survey: &Survey) -> String {
 pub fn resolve(requests: &[DeviceRequest], survey: &Survey) -> Result<Vec<DeviceConfig>, ConfigError> {
     let mut devices: Vec<DeviceConfig> = Vec::new();
     for request in requests {
-        for device in resolve_one(request, survey)? {
+        for device in resolve_one(request, survey, requests)? {
             if devices.iter().any(|other| other.name == device.name) {
                 return Err(given_twice(&device.name));
             }
@@ -232,13 +236,18 @@ pub fn resolve(requests: &[DeviceRequest], survey: &Survey) -> Result<Vec<Device
     Ok(devices)
 }
 
-fn resolve_one(request: &DeviceRequest, survey: &Survey) -> Result<Vec<DeviceConfig>, ConfigError> {
-    let is_slice = |found: &FoundDevice| found.uuid.starts_with("MIG-");
+fn resolve_one(
+    request: &DeviceRequest,
+    survey: &Survey,
+    all: &[DeviceRequest],
+) -> Result<Vec<DeviceConfig>, ConfigError> {
+    let is_named =
+        |found: &FoundDevice| all.iter().any(|r| r.selector == Selector::MigUuid(found.uuid.clone()));
     let found: Vec<&FoundDevice> = match &request.selector {
         Selector::Cpu => return Ok(vec![DeviceConfig::cpu(request)?]),
-        // Slices that were surveyed on their own are asked for by name.
-        Selector::AllGpus => survey.devices.iter().filter(|d| !is_slice(d)).collect(),
-        Selector::Gpu(index) => survey.devices.iter().filter(|d| !is_slice(d) && d.index == *index).collect(),
+        // A container may see nothing but a slice; slices that were named have settings of their own.
+        Selector::AllGpus => survey.devices.iter().filter(|d| !is_named(d)).collect(),
+        Selector::Gpu(index) => survey.devices.iter().filter(|d| !is_named(d) && d.index == *index).collect(),
         Selector::GpuUuid(uuid) => {
             let begins = |d: &&FoundDevice| d.uuid.to_lowercase().starts_with(&uuid.to_lowercase());
             survey.devices.iter().filter(begins).collect()

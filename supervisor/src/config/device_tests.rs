@@ -96,8 +96,14 @@ fn a_slice_keeps_its_uuid_as_its_name() {
     let slice = FoundDevice { uuid: "MIG-7".into(), memory_bytes: 18 * GIB, free_bytes: 17 * GIB, ..gpu(0) };
     let survey = Survey { devices: vec![gpu(0), slice], ..two() };
     let devices = take(&["cuda:MIG-7", "cuda:0"], &survey).unwrap();
+    assert_eq!(take(&["cuda:MIG-7", "cuda:all"], &survey).unwrap(), devices[..2]);
     assert_eq!((devices[0].name.as_str(), devices[0].uuid.as_str()), ("cuda:MIG-7", "MIG-7"));
     assert_eq!((devices[1].name.as_str(), devices[1].memory_bytes), ("cuda:0", 126 * GIB));
+    // A container that sees nothing but a slice.
+    let alone = Survey { devices: vec![FoundDevice { uuid: "MIG-7".into(), ..gpu(0) }], ..two() };
+    for request in ["cuda:0", "cuda:all", "cuda:MIG-7"] {
+        assert_eq!(take(&[request], &alone).unwrap()[0].name, "cuda:MIG-7", "{request}");
+    }
     assert!(take(&["cuda:MIG-8"], &survey).unwrap_err().contains("cuda:MIG-8"));
 }
 

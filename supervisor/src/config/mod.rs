@@ -201,7 +201,7 @@ mod tests {
     fn each_mistake_is_named() {
         refused(&["--state-dir", "/d"], "--socket is missing");
         for (device, words) in [
-            ("gpu", "no such device"),
+            ("gpu", "knows the devices cpu"),
             ("cpu:workers=0", "workers must be 1 to"),
             ("cpu:wokers=1", "\"wokers=1\" is no setting"),
             ("cpu:memory=lots", "such as 256MiB"),

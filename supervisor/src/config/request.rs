@@ -202,7 +202,7 @@ fn select(text: &str) -> Result<(Selector, &str), ConfigError> {
             Ok((selector, settings))
         }
         _ => Err(wrong(
-            "no such device; there are cpu, e.g. cpu:workers=2,memory=256MiB, and NVIDIA GPUs, \
+            "this build knows the devices cpu, e.g. cpu:workers=2,memory=256MiB, and NVIDIA GPUs, \
              e.g. cuda:0:workers=4,lanes=8",
         )),
     }
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn each_mistake_is_named_with_its_range_and_an_example() {
         for (text, words) in [
-            ("gpu", "there are cpu"),
+            ("gpu", "knows the devices cpu"),
             ("cuda", "expected cuda:0"),
             ("cuda:workers=4", "expected cuda:0"),
             ("cuda:-1", "expected cuda:0"),

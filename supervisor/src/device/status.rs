@@ -22,10 +22,11 @@ impl Device {
     pub fn status(&self) -> v1::DeviceStatus {
         let (queued, running, busy) = {
             let scheduler = lock(&self.scheduler);
-            let busy: Vec<_> = (0..self.places.len()).map(|w| scheduler.busy_lanes(w)).collect();
+            let of_worker = |w| (scheduler.busy_lanes(w), scheduler.device_ns(w));
+            let busy: Vec<_> = (0..self.places.len()).map(of_worker).collect();
             (scheduler.queued(), scheduler.running(), busy)
         };
-        let workers = busy.into_iter().enumerate().map(|(worker, busy)| {
+        let workers = busy.into_iter().enumerate().map(|(worker, (busy, device_ns))| {
             let place = &self.places[worker];
             v1::WorkerStatus {
                 pid: self.link(worker).pid().unwrap_or(0),
@@ -37,6 +38,8 @@ impl Device {
                 .to_owned(),
                 completed: place.completed.load(Ordering::Relaxed),
                 restarts: place.restarts.load(Ordering::Relaxed),
+                busy_lanes: busy.unwrap_or(0),
+                device_ns,
             }
         });
         v1::DeviceStatus {
@@ -49,6 +52,8 @@ impl Device {
             completed: self.places.iter().map(|p| p.completed.load(Ordering::Relaxed)).sum(),
             failed: self.metrics.failed_so_far(),
             workers: workers.collect(),
+            // The rest follows from how the device was set up.
+            ..Default::default()
         }
     }
 }

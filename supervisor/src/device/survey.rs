@@ -64,7 +64,10 @@ fn survey_for(program: &Path, requests: &[DeviceRequest]) -> Result<Survey, Conf
     let mut survey = Survey::default();
     let missing = |selector: &Selector, why: String| ConfigError::Device {
         name: selector.to_string(),
-        why: format!("{why}; or run with --device cpu"),
+        why: match why.contains("--device cpu") {
+            true => why,
+            false => format!("{why}; or run with --device cpu"),
+        },
     };
     let whole = |selector: &Selector| !matches!(selector, Selector::Cpu | Selector::MigUuid(_));
     if let Some(first) = requests.iter().map(|r| &r.selector).find(|selector| whole(selector)) {

@@ -22,8 +22,7 @@ impl Registry {
             let Some(at) = class.choose(variants).and_then(|v| variants.iter().position(|o| o == v)) else {
                 continue;
             };
-            let code = self.ensure_code(tenant, module, &variants[at], class)?;
-            infos[at].kernels = code.kernels.into_iter().map(|kernel| kernel.name).collect();
+            self.ensure_code(tenant, module, &variants[at], class)?.describe(&mut infos[at]);
         }
         Ok(infos)
     }
@@ -109,5 +108,76 @@ impl Registry {
             return Err(vanished());
         }
         Ok(compiled.info)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pappus_protocol::from_worker::{FoundDevice, Survey};
+
+    use super::*;
+    use crate::config::device::resolve;
+    use crate::registry::records::{Hash, Weight};
+    use crate::registry::state::StateDir;
+
+    /// A registry of a machine with these devices; nothing is ever compiled.
+    fn registry(dir: &std::path::Path, devices: &[&str]) -> Registry {
+        let gpu = |index, arch: &str| FoundDevice {
+            index,
+            uuid: format!("GPU-{index}"),
+            arch: arch.into(),
+            memory_bytes: 80 << 30,
+            free_bytes: 80 << 30,
+            ..FoundDevice::default()
+        };
+        let survey =
+            Survey { devices: vec![gpu(0, "sm_90"), gpu(1, "sm_80"), gpu(2, "sm_90")], ..Survey::default() };
+        let requests: Vec<_> = devices.iter().map(|device| device.parse().unwrap()).collect();
+        let classes = DeviceClass::of(&resolve(&requests, &survey).unwrap(), "/nonexistent".as_ref());
+        let targets = tokio::sync::watch::channel(vec![]).1;
+        Registry::open(StateDir::open(dir).unwrap(), classes, targets).unwrap()
+    }
+
+    fn module(name: &str, variants: &[&str]) -> FunctionModule {
+        let variant = |text: &&str| {
+            let (format, arch) = text.split_once(' ').unwrap_or((text, ""));
+            Variant { format: format.into(), arch: arch.into(), sha256: Hash([0; 32]), bytes: 1 }
+        };
+        FunctionModule { name: name.into(), variants: variants.iter().map(variant).collect() }
+    }
+
+    #[test]
+    fn a_function_runs_where_every_module_has_a_variant() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = registry(dir.path(), &["cpu", "cuda:0", "cuda:1:weights=1GiB", "cuda:2:weights=2GiB"]);
+        let on = |modules: &[FunctionModule]| -> Result<Vec<String>, Refusal> {
+            Ok(registry.runnable(modules)?.into_iter().map(|class| class.devices.join(" ")).collect())
+        };
+        let both = ["wasm", "ptx"];
+        assert_eq!(on(&[module("m", &both)]).unwrap(), ["cpu", "cuda:0 cuda:2", "cuda:1"]);
+        assert_eq!(on(&[module("m", &both), module("n", &["cubin sm_90"])]).unwrap(), ["cuda:0 cuda:2"]);
+        assert_eq!(
+            on(&[module("m", &["ptx sm_80"]), module("n", &both)]).unwrap(),
+            ["cuda:0 cuda:2", "cuda:1"]
+        );
+        let why = on(&[module("m", &["hsaco gfx942"])]).unwrap_err();
+        for words in [
+            "the device cpu needs its .wasm variant; the devices cuda:0, cuda:2 need a .cubin for sm_90",
+            "a .ptx for sm_80 or older, but there is only hsaco gfx942",
+        ] {
+            assert!(why.message.contains(words), "{why}");
+        }
+        // Only what was left could have run it.
+        let why = on(&[module("m", &["wasm"]), module("n", &["ptx"])]).unwrap_err();
+        assert_eq!(why.message, "the device cpu needs its .wasm variant, but there is only ptx");
+        assert_eq!((why.code(), why.place.as_str()), (Code::Unsupported, "module n"));
+
+        let all = registry.runnable(&[module("m", &both)]).unwrap();
+        let weight = |bytes| [Weight { name: "W".into(), sha256: Hash([0; 32]), bytes }];
+        let room =
+            |bytes| -> Result<usize, Refusal> { Ok(registry.with_room(&weight(bytes), all.clone())?.len()) };
+        assert_eq!((room(1 << 20).unwrap(), room(3 << 29).unwrap(), room(3 << 30).unwrap()), (3, 2, 1));
+        let why = room(5 << 30).unwrap_err();
+        assert_eq!((why.code(), why.place.as_str()), (Code::OutOfMemory, "blueprint.weights"));
     }
 }

@@ -116,17 +116,13 @@ fn check_param(param: ParamInfo, passed: PassedParam, end: u64) -> Result<(), St
     }
 }
 
-fn word(kind: ParamKind) -> &'static str {
-    match kind {
-        ParamKind::Pointer => "a pointer",
-        ParamKind::I32 => "an i32",
-        ParamKind::U32 => "a u32",
-        ParamKind::I64 => "an i64",
-        ParamKind::U64 => "a u64",
-        ParamKind::F32 => "an f32",
-        ParamKind::F64 => "an f64",
-        ParamKind::Struct => "a struct",
-    }
+/// `an i32`, `a pointer`.
+fn word(kind: ParamKind) -> String {
+    let article = match kind {
+        ParamKind::I32 | ParamKind::I64 | ParamKind::F32 | ParamKind::F64 => "an",
+        _ => "a",
+    };
+    format!("{article} {}", kind.name())
 }
 
 #[cfg(test)]

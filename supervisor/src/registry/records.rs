@@ -4,8 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use pappus_proto::v1;
-use pappus_protocol::from_worker::KernelInfo;
+use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
 use serde::{Deserialize, Serialize};
+
+use crate::limits::MAX_DETAILS;
 
 /// SHA-256 of a blob.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -172,6 +174,39 @@ impl FunctionRecord {
 pub struct CodeInfo {
     /// Kernels it offers. Records of older builds have names only: they do not read, and are made anew.
     pub kernels: Vec<KernelInfo>,
+}
+
+impl CodeInfo {
+    /// Fills in what clients see of it.
+    pub fn describe(self, info: &mut v1::VariantInfo) {
+        info.kernels = self.kernels.iter().map(|kernel| kernel.name.clone()).collect();
+        // An answer is one message; whoever has a module with more than this knows it.
+        let params = self.kernels.iter().map(|kernel| 1 + kernel.params.as_ref().map_or(0, Vec::len));
+        if params.sum::<usize>() <= MAX_DETAILS {
+            info.details = self.kernels.into_iter().map(kernel_to_proto).collect();
+        }
+    }
+}
+
+fn kernel_to_proto(kernel: KernelInfo) -> v1::Kernel {
+    let param = |param: ParamInfo| {
+        let class = match param.class {
+            ParamClass::Unknown => "",
+            ParamClass::Integer => "integer",
+            ParamClass::Float => "float",
+            ParamClass::Bytes => "struct",
+        };
+        v1::KernelParam { offset: param.offset, bytes: param.bytes, r#type: class.to_owned() }
+    };
+    v1::Kernel {
+        name: kernel.name,
+        has_params: kernel.params.is_some(),
+        params: kernel.params.into_iter().flatten().map(param).collect(),
+        local_bytes: kernel.local_bytes,
+        stack_bytes: kernel.stack_bytes,
+        shared_bytes: kernel.shared_bytes,
+        max_threads: kernel.max_threads,
+    }
 }
 
 #[cfg(test)]

@@ -283,6 +283,12 @@ impl Registry {
         let config = self.read_config(tenant, record.config)?;
         let mut info = function_info(&record);
         info.config = String::from_utf8_lossy(&config).into_owned();
+        for module in &record.modules {
+            // The configuration is worth showing even where machine code cannot be made any more.
+            let variants = self.inspect(tenant, &module.name, &module.variants);
+            let variants = variants.unwrap_or_else(|_| module.variants.iter().map(plain_info).collect());
+            info.found.push(v1::ModuleInfo { name: module.name.to_string(), variants });
+        }
         Ok(info)
     }
 
@@ -326,7 +332,7 @@ fn parse(config: &[u8]) -> Result<Blueprint, Refusal> {
 }
 
 pub(super) fn plain_info(variant: &Variant) -> v1::VariantInfo {
-    v1::VariantInfo { variant: Some(variant.to_proto()), bytes: variant.bytes, kernels: vec![] }
+    v1::VariantInfo { variant: Some(variant.to_proto()), bytes: variant.bytes, ..Default::default() }
 }
 
 fn function_info(record: &FunctionRecord) -> v1::FunctionInfo {
@@ -348,6 +354,7 @@ fn function_info(record: &FunctionRecord) -> v1::FunctionInfo {
         inputs: record.inputs.iter().map(|name| name.to_string()).collect(),
         outputs: outputs.collect(),
         config: String::new(),
+        found: vec![],
     }
 }
 

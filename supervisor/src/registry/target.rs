@@ -127,7 +127,8 @@ impl DeviceClass {
             Kind::Cpu => format!("{} needs its .wasm variant", self.names()),
             Kind::Cuda => {
                 let (names, arch) = (self.names(), &self.arch);
-                format!("{names} needs a .cubin for {arch}, a .fatbin, or a .ptx for {arch} or older")
+                let need = if self.devices.len() == 1 { "needs" } else { "need" };
+                format!("{names} {need} a .cubin for {arch}, a .fatbin, or a .ptx for {arch} or older")
             }
         }
     }

@@ -337,6 +337,11 @@ impl<C: Clone> Scheduler<C> {
         self.domains.get(&domain).map_or(0, |d| d.used_ns)
     }
 
+    /// Device time that the turns of a worker's place used.
+    pub fn device_ns(&self, worker: WorkerId) -> u64 {
+        self.turns.as_ref().map_or(0, |turns| turns.used_ns(worker))
+    }
+
     /// Does something about turns, where they are in use, and passes on what follows.
     pub(super) fn turn<T>(
         &mut self,

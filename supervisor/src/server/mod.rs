@@ -8,6 +8,7 @@
 //! - [`turns`]: each tenant's turns at what takes long.
 //! - `watched`: a socket watched for one kind of event.
 //! - [`requests`]: everything else.
+//! - [`status`]: what `status` answers.
 
 pub mod connection;
 pub mod guests;
@@ -15,6 +16,7 @@ pub mod invoke;
 pub mod listen;
 pub mod replies;
 pub mod requests;
+pub mod status;
 pub mod turns;
 mod watched;
 

@@ -10,6 +10,7 @@ use pappus_proto::v1::{self, request::Body as Request, response::Body as Respons
 use pappus_shmem::memfd;
 
 use super::connection::Connection;
+use super::status::status;
 use crate::registry::{Refusal, internal, refusal};
 
 /// Runs blocking work where it disturbs no socket.
@@ -109,28 +110,4 @@ fn put_blob(connection: &Connection, inline: Bytes, mut passed: Vec<OwnedFd>) ->
         }
     };
     Ok(Response::Blob(v1::BlobStored { sha256: hash.0.to_vec().into(), bytes }))
-}
-
-fn status(connection: &Connection) -> v1::Status {
-    let server = &connection.server;
-    let (functions, modules) = server.registry.counts();
-    let mut devices: Vec<_> = server.devices.iter().map(|device| device.status()).collect();
-    // Who else runs what is for the operator: the admin socket, or the supervisor's own user.
-    let operator = connection.admin || connection.tenant == rustix::process::geteuid().as_raw();
-    if !operator {
-        for device in &mut devices {
-            device.workers.clear();
-            (device.queued, device.running, device.completed, device.failed) = (0, 0, 0, 0);
-        }
-    }
-    let own = server.registry.counts_of(connection.tenant);
-    v1::Status {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        uptime_ms: server.started.elapsed().as_millis() as u64,
-        draining: server.is_draining(),
-        devices,
-        functions: if operator { functions } else { own.0 },
-        modules: if operator { modules } else { own.1 },
-        connections: if operator { server.connections() as u64 } else { 0 },
-    }
 }
