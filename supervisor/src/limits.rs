@@ -66,6 +66,8 @@ pub const DEADLINE_GRACE_NS: u64 = 20_000_000;
 pub const MAX_RUNS: u8 = 3;
 /// How long a worker without calls may keep a turn that others wait for.
 pub const YIELD_NS: u64 = 100_000_000;
+/// How long a worker may take until new settings are in force.
+pub const SETTLE_NS: u64 = 2_000_000_000;
 /// How long a worker may take to get ready, in seconds.
 pub const WORKER_START_S: u64 = 20;
 /// How long a look for GPUs may take, in seconds.

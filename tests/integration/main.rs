@@ -12,6 +12,7 @@
 //! - [`frames`], [`calls`], [`descriptors`]: hostile bytes, requests and descriptors on the socket.
 //! - [`memory`]: shared memory that changes under a call.
 //! - [`again`]: calls that run again because their worker ended under them.
+//! - [`exclusive`]: calls that need the memory of all workers.
 //! - [`standbys`]: processes that are ready to take a worker's place.
 //! - [`turns`]: workers that take turns.
 //! - [`workers`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
@@ -33,6 +34,7 @@ mod calls;
 mod cli;
 mod descriptors;
 mod draining;
+mod exclusive;
 mod frames;
 mod liars;
 mod lifecycle;

@@ -139,18 +139,18 @@ fn stray_accesses_are_faults() {
 }
 
 #[test]
-fn what_exceeds_a_lease_is_refused_with_the_numbers() {
+fn what_exceeds_the_device_is_refused_with_the_numbers() {
     let (_supervisor, mut client) = supervisor("cpu:workers=2,memory=16MiB");
-    for (name, bytes) in [("fits", 8u64 << 20), ("large", (8 << 20) + 1), ("huge", 1 << 40)] {
+    for (name, bytes) in [("fits", 16u64 << 20), ("large", (16 << 20) + 1), ("huge", 1 << 40)] {
         let function = Function { buffers: &[("out", absolute(bytes))], ..Function::default() };
         function.add(&mut client, name);
     }
     client.invoke(&Invocation::new("fits")).unwrap();
     for name in ["large", "huge"] {
-        let error = refused(client.invoke(&Invocation::new(name)), Code::OutOfMemory, "8388608");
+        let error = refused(client.invoke(&Invocation::new(name)), Code::OutOfMemory, "16777216");
         assert!(!error.retryable, "{error}");
     }
-    refused(client.invoke(&Invocation::new("large")), Code::OutOfMemory, "8388864");
+    refused(client.invoke(&Invocation::new("large")), Code::OutOfMemory, "16777472");
 }
 
 #[test]

@@ -125,7 +125,7 @@ impl Device {
             match action {
                 Action::Start { worker, id, .. } => self.running.push((worker, id)),
                 Action::Replace { worker, .. } => self.leaving.push(worker),
-                Action::Expired(_) | Action::Kill { .. } | Action::Turn { .. } => {}
+                _ => {}
             }
         }
     }

@@ -3,11 +3,13 @@
 //! Nothing is counted as free before the process that had it is reaped. Whoever wants to start a process,
 //! or to give one its lease, waits here until there is room.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
 use pappus_protocol::Kind;
 
 use crate::config::DeviceConfig;
+use crate::limits::MAX_CPU_LEASE_BYTES;
+use crate::schedule::Size;
 
 /// Leases of GPUs are whole pages of their memory.
 const GPU_PAGE_BYTES: u64 = 2 << 20;
@@ -16,6 +18,8 @@ const GPU_PAGE_BYTES: u64 = 2 << 20;
 #[derive(Debug)]
 pub struct Account {
     config: DeviceConfig,
+    /// Of a GPU, once the first process said what its context takes.
+    lease_bytes: OnceLock<u64>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -24,10 +28,6 @@ pub struct Account {
 struct State {
     /// Processes that were started and are not reaped.
     processes: usize,
-    /// Of them, those that only wait to be reaped.
-    dying: usize,
-    /// What the first process said that it takes for itself.
-    context_bytes: Option<u64>,
     contexts_bytes: u64,
     leases: usize,
     leases_bytes: u64,
@@ -57,7 +57,6 @@ pub struct Snapshot {
 pub struct Seat {
     account: Arc<Account>,
     context_bytes: u64,
-    dying: bool,
 }
 
 /// A worker's lease and stacks in the account, until its process is reaped.
@@ -71,7 +70,12 @@ pub struct Lease {
 impl Account {
     /// Of a device that nothing uses yet.
     pub fn new(config: DeviceConfig) -> Arc<Self> {
-        Arc::new(Self { config, state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self {
+            config,
+            lease_bytes: OnceLock::new(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -101,7 +105,7 @@ impl Account {
     pub fn seat(self: &Arc<Self>) -> Option<Seat> {
         let most = self.config.workers + self.config.standbys;
         self.wait(|state| state.processes < most, |state| state.processes += 1)?;
-        Some(Seat { account: self.clone(), context_bytes: 0, dying: false })
+        Some(Seat { account: self.clone(), context_bytes: 0 })
     }
 
     /// A worker's lease, once its predecessor's is free; none once the device closes.
@@ -110,7 +114,7 @@ impl Account {
         // A lease of the CPU is addresses only: a dying process holds nothing that the next one needs.
         let most = match self.config.kind {
             Kind::Cpu => usize::MAX,
-            Kind::Cuda => self.config.workers + self.config.standbys.min(1),
+            Kind::Cuda => self.leases_at_most(),
         };
         let take = |state: &mut State| {
             state.leases += 1;
@@ -120,30 +124,66 @@ impl Account {
         Some(Lease { account: self.clone(), bytes })
     }
 
-    /// Bytes of one worker's lease.
+    /// Bytes of one worker's lease; on a GPU an estimate until the first process said what its context takes.
     pub fn lease_bytes(&self) -> u64 {
+        self.lease_bytes.get().copied().unwrap_or_else(|| self.config.lease_bytes())
+    }
+
+    /// What contexts of this size leave for a lease of a GPU.
+    fn lease_beside(&self, context_bytes: u64) -> u64 {
         let config = &self.config;
-        match config.kind {
-            Kind::Cpu => config.lease_bytes(),
-            Kind::Cuda => {
-                let (workers, standbys) = (config.workers as u64, config.standbys as u64);
-                // An estimate, before any worker said what its context takes.
-                let Some(context) = self.state().context_bytes else { return config.lease_bytes() };
-                let fixed = [
-                    config.weights_bytes,
-                    (workers + standbys).saturating_mul(context),
-                    workers.saturating_mul(config.stack_bytes),
-                ];
-                let left = fixed.into_iter().fold(config.memory_bytes, u64::saturating_sub);
-                // One more than there are workers, so that a replacement need not wait for a death.
-                left / (workers + standbys.min(1)) / GPU_PAGE_BYTES * GPU_PAGE_BYTES
-            }
+        let (workers, standbys) = (config.workers as u64, config.standbys as u64);
+        let fixed = [
+            config.weights_bytes,
+            (workers + standbys).saturating_mul(context_bytes),
+            workers.saturating_mul(config.stack_bytes),
+        ];
+        let left = fixed.into_iter().fold(config.memory_bytes, u64::saturating_sub);
+        left / self.leases_at_most() as u64 / GPU_PAGE_BYTES * GPU_PAGE_BYTES
+    }
+
+    /// How much of the device a call with such a plan needs.
+    pub fn size_of(&self, pool_bytes: u64) -> Size {
+        let lease_bytes = self.lease_bytes();
+        let lane_bytes = match self.config.kind {
+            Kind::Cpu => lease_bytes,
+            Kind::Cuda => lease_bytes / u64::from(self.config.lanes) / GPU_PAGE_BYTES * GPU_PAGE_BYTES,
+        };
+        if pool_bytes <= lane_bytes {
+            Size::Lane
+        } else if pool_bytes <= lease_bytes {
+            Size::Wide
+        } else {
+            Size::Exclusive
         }
     }
 
-    /// Whether no process is about to be reaped that still holds memory.
-    pub fn is_settled(&self) -> bool {
-        self.state().dying == 0
+    /// The most device memory that a call can have: that of all workers.
+    pub fn largest_call_bytes(&self) -> u64 {
+        let all = self.lease_bytes().saturating_mul(self.leases_at_most() as u64);
+        match self.config.kind {
+            Kind::Cpu => all.min(MAX_CPU_LEASE_BYTES),
+            Kind::Cuda => all,
+        }
+    }
+
+    /// How many leases the memory is divided into: on a GPU one more than there are workers, so that a
+    /// replacement need not wait for a death.
+    pub fn leases_at_most(&self) -> usize {
+        match self.config.kind {
+            Kind::Cpu => self.config.workers,
+            Kind::Cuda => self.config.workers + self.config.standbys.min(1),
+        }
+    }
+
+    /// Leases of processes that are not reaped.
+    pub fn leases(&self) -> usize {
+        self.state().leases
+    }
+
+    /// What weights take now.
+    pub fn set_weights(&self, bytes: u64) {
+        self.state().weights_bytes = bytes;
     }
 
     /// Nobody waits any more.
@@ -171,17 +211,20 @@ impl Seat {
     /// The process said what it takes for itself.
     pub fn measured(&mut self, context_bytes: u64) {
         let before = std::mem::replace(&mut self.context_bytes, context_bytes);
+        if self.account.config.kind != Kind::Cpu {
+            let lease = self.account.lease_bytes.get_or_init(|| self.account.lease_beside(context_bytes));
+            if *lease == 0 {
+                let device = &self.account.config.name;
+                tracing::error!(
+                    device,
+                    context_bytes,
+                    "contexts, stacks and weights leave no memory for calls: give the device more memory or fewer workers"
+                );
+            }
+        }
         self.account.change(|state| {
-            state.context_bytes.get_or_insert(context_bytes);
             state.contexts_bytes = state.contexts_bytes - before + context_bytes;
         });
-    }
-
-    /// The process is about to end.
-    pub fn dies(&mut self) {
-        if !std::mem::replace(&mut self.dying, true) {
-            self.account.change(|state| state.dying += 1);
-        }
     }
 }
 
@@ -189,7 +232,6 @@ impl Drop for Seat {
     fn drop(&mut self) {
         self.account.change(|state| {
             state.processes -= 1;
-            state.dying -= usize::from(self.dying);
             state.contexts_bytes -= self.context_bytes;
         });
     }
@@ -245,6 +287,12 @@ mod tests {
         assert_eq!((snapshot.context_bytes, snapshot.stack_bytes), (GIB / 2, 5 * GIB));
         let taken = snapshot.context_bytes + snapshot.stack_bytes + snapshot.lease_bytes;
         assert_eq!(snapshot.free_bytes, 100 * GIB - taken);
+        // Eight lanes share a lease; more than that needs the whole worker, and more than a lease the device.
+        let lease = leases[0].bytes;
+        let lane = lease / 8 / GPU_PAGE_BYTES * GPU_PAGE_BYTES;
+        let sizes = [lane, lane + 1, lease, lease + 1].map(|bytes| account.size_of(bytes));
+        assert_eq!(sizes, [Size::Lane, Size::Wide, Size::Wide, Size::Exclusive]);
+        assert_eq!(account.largest_call_bytes(), 5 * lease);
         drop((leases, seat));
         assert_eq!(account.snapshot().free_bytes, 100 * GIB);
     }

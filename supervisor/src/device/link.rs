@@ -12,11 +12,12 @@ use pappus_shmem::{Judged, memfd};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::process::Killer;
+use super::weights::{Delivery, WeightStore};
 use crate::call::Call;
 use crate::limits::{MAX_INSTALLED, STAGING_BYTES};
 use crate::registry::state::StateDir;
 use crate::registry::{CodeTarget, Refusal, internal};
-use crate::schedule::{CallId, Order};
+use crate::schedule::{CallId, Order, WorkerId};
 
 /// A fresh process and how to talk to it.
 #[derive(Debug)]
@@ -45,6 +46,8 @@ struct Peer {
     installed: HashMap<u64, u64>,
     arenas: HashSet<u64>,
     clock: u64,
+    /// Settings that it was sent and did not answer.
+    unanswered: u32,
     /// The turn that it was granted last.
     granted: u64,
     /// A turn whose end was decided before its grant was written.
@@ -69,6 +72,8 @@ pub fn staging(lanes: u32) -> std::io::Result<Judged> {
 /// Which call goes where.
 #[derive(Debug, Clone, Copy)]
 pub struct Start {
+    /// The worker.
+    pub worker: WorkerId,
     /// The process that the decision was about.
     pub generation: u64,
     /// The lane.
@@ -108,6 +113,7 @@ impl Link {
             installed: HashMap::new(),
             arenas: HashSet::new(),
             clock: 0,
+            unanswered: 1,
             granted: 0,
             revoked_early: 0,
             items: Vec::new(),
@@ -159,9 +165,23 @@ impl Link {
     /// New settings for the process.
     pub fn configure(&mut self, configure: Configure) {
         if let Some(peer) = &mut self.peer {
+            peer.unanswered += 1;
             peer.arrival.outbox.push_to_worker(&ToWorker::Configure(configure));
             flush(peer, &self.nudge);
         }
+    }
+
+    /// The process says that settings are in force; false if it was not sent any.
+    pub fn configured(&mut self) -> bool {
+        let Some(peer) = &mut self.peer else { return true };
+        let asked = peer.unanswered > 0;
+        peer.unanswered -= u32::from(asked);
+        asked
+    }
+
+    /// Whether all settings that the process was sent are in force.
+    pub fn is_configured(&self) -> bool {
+        self.peer.as_ref().is_none_or(|peer| peer.unanswered == 0)
     }
 
     /// Tells the process about its turn. Decisions about one turn may come from different threads, so its
@@ -187,12 +207,20 @@ impl Link {
 
     /// Hands a call over, with whatever the process does not have yet. [`Call::started_ns`] tells
     /// afterwards whether it did.
-    pub fn start(&mut self, state: &StateDir, start: Start, call: &Call) -> Result<(), StartError> {
-        let Start { generation, lane, alone, id } = start;
+    ///
+    /// Returns the functions that every worker must forget now, since their weights gave way.
+    pub fn start(
+        &mut self,
+        state: &StateDir,
+        weights: Option<&WeightStore>,
+        start: Start,
+        call: &Call,
+    ) -> Result<Vec<u64>, StartError> {
+        let Start { worker, generation, lane, alone, id } = start;
         let Some(peer) = self.peer.as_mut().filter(|p| p.arrival.generation == generation) else {
             return Err(StartError::Gone);
         };
-        peer.install(state, call)?;
+        let evicted = peer.install(state, weights, worker, call)?;
         for arena in &call.arenas {
             if peer.arenas.insert(arena.id) {
                 control::send(peer.arrival.control.as_fd(), arena.id, &[arena.memfd.as_fd()])
@@ -241,8 +269,14 @@ impl Link {
         }
         // Before the answer can come, and undone while nobody else can look.
         call.started_ns.store(now_ns(), Ordering::Relaxed);
+        if let Some(weights) = weights {
+            weights.begin(&call.function);
+        }
         if flush(peer, &self.nudge) {
-            return Ok(());
+            return Ok(evicted);
+        }
+        if let Some(weights) = weights {
+            weights.end(&call.function);
         }
         call.started_ns.store(0, Ordering::Relaxed);
         Err(StartError::Gone)
@@ -269,12 +303,17 @@ impl Link {
 
     /// Tells the process to forget a function, after the calls it already has.
     pub fn uninstall(&mut self, function: u64) {
-        if let Some(peer) = &mut self.peer
-            && peer.installed.remove(&function).is_some()
-        {
-            peer.arrival.outbox.push_to_worker(&ToWorker::Uninstall { function });
+        if let Some(peer) = &mut self.peer {
+            peer.uninstall(function);
             flush(peer, &self.nudge);
         }
+    }
+
+    /// The descriptor that the process sent with a message about `id`.
+    pub fn receive(&self, id: u64) -> Result<OwnedFd, ProtocolError> {
+        let missing = ProtocolError::Descriptors("none came");
+        let peer = self.peer.as_ref().ok_or(ProtocolError::Descriptors("nobody is there"))?;
+        control::recv(&peer.arrival.control, id, 1)?.pop().ok_or(missing)
     }
 
     /// Takes a finished call's inline outputs out of staging and clears them there.
@@ -294,26 +333,50 @@ impl Link {
 }
 
 impl Peer {
-    fn install(&mut self, state: &StateDir, call: &Call) -> Result<(), StartError> {
+    /// Installs the call's function, if it is not; returns functions that must go everywhere.
+    fn install(
+        &mut self,
+        state: &StateDir,
+        weights: Option<&WeightStore>,
+        worker: WorkerId,
+        call: &Call,
+    ) -> Result<Vec<u64>, StartError> {
         let function = call.function.id;
         self.clock += 1;
         if let Some(used) = self.installed.get_mut(&function) {
             *used = self.clock;
-            return Ok(());
+            return Ok(Vec::new());
         }
         if self.installed.len() >= MAX_INSTALLED
             && let Some(oldest) = self.installed.iter().min_by_key(|(_, used)| **used).map(|(id, _)| *id)
         {
-            self.installed.remove(&oldest);
-            self.arrival.outbox.push_to_worker(&ToWorker::Uninstall { function: oldest });
+            self.uninstall(oldest);
+            if let Some(weights) = weights {
+                weights.uninstalled(oldest, worker);
+            }
         }
-        let (install, parts) =
-            call.function.install(state, &self.arrival.target).map_err(StartError::Refused)?;
+        let mut evicted = Vec::new();
+        let delivery = match weights {
+            Some(weights) => weights.deliver(&call.function, worker, &mut evicted),
+            None => Ok(Delivery::default()),
+        };
+        let delivery = delivery.map_err(StartError::Refused)?;
+        // Before what takes their place.
+        evicted.iter().for_each(|function| self.uninstall(*function));
+        let installed = call.function.install(state, &self.arrival.target, &delivery);
+        let (install, parts) = installed.map_err(StartError::Refused)?;
         control::send(self.arrival.control.as_fd(), function, &parts.descriptors())
             .map_err(StartError::Broken)?;
         self.arrival.outbox.push_to_worker(&ToWorker::Install { function, install });
         self.installed.insert(function, self.clock);
-        Ok(())
+        Ok(evicted)
+    }
+
+    /// Tells the process to forget a function, if it has it.
+    fn uninstall(&mut self, function: u64) {
+        if self.installed.remove(&function).is_some() {
+            self.arrival.outbox.push_to_worker(&ToWorker::Uninstall { function });
+        }
     }
 }
 

@@ -4,6 +4,8 @@
 //! - [`workers`]: workers come and go.
 //! - [`status`]: what is shown of it.
 //! - [`account`]: its memory.
+//! - [`weights`]: weights in its memory, loaded once and shared.
+//! - [`whole`]: one worker gets the memory of all for a while.
 //! - [`link`]: talking to the process in one worker's place; what it has installed and mapped.
 //! - [`thread`]: the OS thread of one worker: puts a process in its place, reads its answers, replaces it.
 //! - [`standby`]: processes that are ready to take a place.
@@ -14,6 +16,8 @@
 
 pub mod account;
 pub mod answers;
+#[cfg(test)]
+mod fake_tests;
 pub mod link;
 pub mod process;
 pub mod reaper;
@@ -22,6 +26,8 @@ pub mod standby;
 mod status;
 pub mod survey;
 pub mod thread;
+pub mod weights;
+pub mod whole;
 mod workers;
 
 pub use runtime::Device;

@@ -174,7 +174,7 @@ impl Process {
 
     /// A handle that can kill the process from any thread, and nothing but this process.
     pub fn killer(&self) -> std::io::Result<Killer> {
-        Ok(Killer(self.pidfd.try_clone()?))
+        Ok(Killer::new(self.pidfd.try_clone()?))
     }
 
     /// Another handle on the process, readable once it ended.
@@ -212,6 +212,11 @@ impl Drop for Process {
 pub struct Killer(OwnedFd);
 
 impl Killer {
+    /// Of the process that a pidfd names.
+    pub fn new(pidfd: OwnedFd) -> Self {
+        Self(pidfd)
+    }
+
     /// Kills it; a process that is gone already is no error.
     pub fn kill(&self) {
         let _ = rustix::process::pidfd_send_signal(&self.0, Signal::KILL);

@@ -56,8 +56,7 @@ impl Reaper {
     }
 
     /// Takes a process over.
-    pub fn take(&self, device: &Device, mut process: Dying) {
-        process.seat.dies();
+    pub fn take(&self, device: &Device, process: Dying) {
         let mut dying = self.dying();
         match &mut *dying {
             Some(dying) => dying.push(process),
@@ -131,5 +130,6 @@ fn reap(device: &Device, dying: Dying) {
         (None, 0) => tracing::debug!(worker, "worker {ended}; replacing it"),
     }
     drop((lease, seat));
+    device.advance();
     device.bury(lost, &ended, broken.as_ref());
 }

@@ -14,19 +14,18 @@ use super::answers;
 use super::link::{Link, Start, StartError};
 use super::reaper::Reaper;
 use super::standby::Standbys;
+use super::weights::WeightStore;
+use super::whole::Whole;
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::metrics::DeviceMetrics;
 use crate::registry::{CodeTarget, Registry};
-use crate::schedule::{Action, CallId, Limits, Scheduler, Shape, Size, Terms, WorkerId};
+use crate::schedule::{Action, CallId, Limits, Scheduler, Shape, Terms, WorkerId};
 
 pub(super) type Actions = Vec<Action<Arc<Call>>>;
 
 /// A call whose process is gone.
 pub type Lost = (CallId, Arc<Call>);
-
-/// A lane's share of a GPU's lease is whole pages of its memory.
-const LANE_GRANULARITY: u64 = 2 << 20;
 
 /// One device with its workers.
 #[derive(Debug)]
@@ -37,17 +36,20 @@ pub struct Device {
     pub metrics: DeviceMetrics,
     /// Device memory.
     pub account: Arc<Account>,
+    /// Weights in its memory, if it has memory of its own.
+    pub weights: Option<WeightStore>,
     /// Processes that could take a worker's place.
     pub standbys: Standbys,
     /// Processes that serve no more.
     pub reaper: Reaper,
     pub(super) scheduler: Mutex<Scheduler<Arc<Call>>>,
     pub(super) places: Vec<Place>,
+    pub(super) whole: Mutex<Whole>,
     pub(super) settings: watch::Receiver<Settings>,
     registry: std::sync::OnceLock<Arc<Registry>>,
     /// What machine code must be made for, as far as workers said so.
     pub(super) targets: watch::Sender<Vec<CodeTarget>>,
-    clock: Notify,
+    pub(super) clock: Notify,
     /// When the clock looks next, as far as it knows; changed with the scheduler locked.
     clock_ns: AtomicU64,
     /// Workers that end are not replaced any more.
@@ -72,7 +74,9 @@ pub struct Place {
     pub completed: AtomicU64,
     /// Processes that took the place after the first.
     pub restarts: AtomicU64,
-    /// Device memory for calls that its process was promised.
+    /// The lease that is its own.
+    pub own_bytes: AtomicU64,
+    /// Device memory for calls that its process was promised, which is more or less for a while.
     pub lease_bytes: AtomicU64,
     /// Device memory for calls that its process says it has.
     pub leased_bytes: AtomicU64,
@@ -99,6 +103,7 @@ impl Device {
                 link: Mutex::new(Link::new()?),
                 completed: AtomicU64::new(0),
                 restarts: AtomicU64::new(0),
+                own_bytes: AtomicU64::new(0),
                 lease_bytes: AtomicU64::new(0),
                 leased_bytes: AtomicU64::new(0),
             })
@@ -109,12 +114,19 @@ impl Device {
             workers_per_domain: config.workers_per_domain,
             turns: takes_turns(&config),
         };
+        let account = Account::new(config.clone());
+        let weights = match config.kind {
+            Kind::Cpu => None,
+            Kind::Cuda => Some(WeightStore::new(config.weights_bytes, account.clone())),
+        };
         Ok(Self {
-            account: Account::new(config.clone()),
+            account,
+            weights,
             standbys: Standbys::new(config.standbys)?,
             reaper: Reaper::new()?,
             scheduler: Mutex::new(Scheduler::new(shape)),
             places: (0..config.workers).map(|_| place()).collect::<Result<_, _>>()?,
+            whole: Mutex::default(),
             metrics: DeviceMetrics::new(&config.name),
             settings,
             registry: std::sync::OnceLock::new(),
@@ -165,7 +177,7 @@ impl Device {
             domain: call.domain,
             bytes: inline_bytes,
             deadline_ns: call.deadline_ns,
-            size: self.size_of(call.plan.pool_bytes),
+            size: self.account.size_of(call.plan.pool_bytes),
         };
         let outcome = self.decide(|scheduler| scheduler.submit(now_ns(), call, terms, limits, &mut actions));
         let id = outcome.map_err(|full| {
@@ -177,16 +189,9 @@ impl Device {
         Ok(id)
     }
 
-    /// How much of the device a call with such a plan needs.
-    fn size_of(&self, pool_bytes: u64) -> Size {
-        let lane_bytes = match self.config.kind {
-            Kind::Cpu => self.account.lease_bytes(),
-            Kind::Cuda => {
-                let share = self.account.lease_bytes() / u64::from(self.config.lanes);
-                share / LANE_GRANULARITY * LANE_GRANULARITY
-            }
-        };
-        if pool_bytes <= lane_bytes { Size::Lane } else { Size::Wide }
+    /// The most device memory that a call can have: that of all workers.
+    pub fn largest_call_bytes(&self) -> u64 {
+        self.account.largest_call_bytes()
     }
 
     /// An event for the scheduler. Its clock is told if something is due earlier now.
@@ -202,7 +207,10 @@ impl Device {
 
     /// Takes a waiting call back; returns it unless it runs or is over.
     pub fn cancel(&self, id: CallId) -> Option<Arc<Call>> {
-        lock(&self.scheduler).cancel(id)
+        let mut actions = Actions::new();
+        let call = self.decide(|scheduler| scheduler.cancel(now_ns(), id, &mut actions));
+        self.perform(actions);
+        call
     }
 
     /// Carries decisions out, and those that follow from them.
@@ -213,7 +221,7 @@ impl Device {
             for action in work.drain(..) {
                 match action {
                     Action::Start { worker, generation, lane, alone, id, call } => {
-                        self.start(worker, Start { generation, lane, alone, id }, &call, &mut next);
+                        self.start(worker, Start { worker, generation, lane, alone, id }, &call, &mut next);
                     }
                     Action::Expired(call) => {
                         self.metrics.failed.increment(1);
@@ -224,6 +232,8 @@ impl Device {
                         let quantum_us = self.config.quantum.as_micros().min(u32::MAX.into()) as u32;
                         self.link(order.worker()).turn(generation, order, quantum_us);
                     }
+                    Action::GiveAll { worker } => self.give_all(worker),
+                    Action::GiveBack => self.give_back(),
                     Action::Replace { worker, generation } => self.link(worker).hang_up(generation),
                 }
             }
@@ -247,10 +257,16 @@ impl Device {
         let Some(registry) = self.registry.get() else {
             return;
         };
-        let started = self.link(worker).start(registry.state(), start, call);
+        let weights = self.weights.as_ref();
+        let started = self.link(worker).start(registry.state(), weights, start, call);
         match started {
+            Ok(evicted) => {
+                for function in evicted {
+                    self.every_link(|link| link.uninstall(function));
+                }
+            }
             // The calls of a process that is gone run again, which is decided where its end is seen.
-            Ok(()) | Err(StartError::Gone) => {}
+            Err(StartError::Gone) => {}
             Err(StartError::Refused(error)) => {
                 self.metrics.failed.increment(1);
                 call.asker.answer(v1::response::Body::Error(*error));
@@ -284,6 +300,9 @@ impl Device {
                 if fault.code == FaultCode::Load {
                     // What could not be loaded is tried afresh by the next call.
                     self.link(worker).uninstall(call.function.id);
+                    if let Some(weights) = &self.weights {
+                        weights.forget(call.function.id);
+                    }
                 }
                 self.metrics.failed.increment(1);
                 let (function, domain) = (&call.function.record.name, call.domain);
@@ -291,6 +310,9 @@ impl Device {
                 answers::failed(&call, fault)
             }
         };
+        if let Some(weights) = &self.weights {
+            weights.end(&call.function);
+        }
         let mut actions = Actions::new();
         self.decide(|scheduler| scheduler.finished(now_ns(), worker, id, &mut actions));
         self.perform(actions);
@@ -311,20 +333,29 @@ impl Device {
 
     /// Tells all workers to forget an arena.
     pub fn close_arena(&self, arena: u64) {
-        (0..self.places.len()).for_each(|worker| self.link(worker).close_arena(arena));
+        self.every_link(|link| link.close_arena(arena));
     }
 
     /// Tells all workers to forget a function.
     pub fn uninstall(&self, function: u64) {
-        (0..self.places.len()).for_each(|worker| self.link(worker).uninstall(function));
+        self.every_link(|link| link.uninstall(function));
+        if let Some(weights) = &self.weights {
+            weights.forget(function);
+        }
+    }
+
+    fn every_link(&self, mut tell: impl FnMut(&mut Link)) {
+        (0..self.places.len()).for_each(|worker| tell(&mut self.link(worker)));
     }
 
     /// Watches deadlines for as long as the supervisor runs.
     pub async fn run_clock(&self) {
         loop {
+            // Before the scheduler is locked: whoever moves memory locks them the other way round.
+            let whole = lock(&self.whole).deadline_ns;
             let next = {
                 let scheduler = lock(&self.scheduler);
-                let next = scheduler.next_deadline_ns();
+                let next = [scheduler.next_deadline_ns(), whole].into_iter().flatten().min();
                 self.clock_ns.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
                 next
             };
@@ -344,6 +375,7 @@ impl Device {
             let mut actions = Actions::new();
             lock(&self.scheduler).expire(now_ns(), &mut actions);
             self.perform(actions);
+            self.whole_expire(now_ns());
         }
     }
 

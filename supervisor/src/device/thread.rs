@@ -147,7 +147,8 @@ fn read_answers(
                 }
                 FromWorker::Yielding { turn } => device.yielding(worker, turn)?,
                 FromWorker::Yielded { turn, used_ns } => device.yielded(worker, turn, used_ns)?,
-                FromWorker::Leased { bytes } => device.leased(worker, bytes),
+                FromWorker::Leased { bytes } => device.leased(worker, bytes)?,
+                FromWorker::Exported { function, bytes } => device.exported(worker, function, bytes)?,
                 FromWorker::Broken { fault } => return Ok(End::Broken(fault.to_fault())),
                 other => return Err(format!("it sent {other:?}")),
             }

@@ -7,7 +7,7 @@ use pappus_protocol::{Fault, now_ns};
 
 use super::answers;
 use super::link::Arrival;
-use super::runtime::{Actions, Device, Lost, takes_turns};
+use super::runtime::{Actions, Device, Lost, lock, takes_turns};
 use crate::registry::CodeTarget;
 use crate::schedule::WorkerId;
 
@@ -15,7 +15,7 @@ const NOT_ITS_TURN: &str = "it yielded a turn that it does not have";
 
 impl Device {
     /// A worker's settings.
-    fn configure(&self, worker: WorkerId) -> Configure {
+    pub(super) fn configure(&self, worker: WorkerId) -> Configure {
         Configure {
             lease_bytes: self.places[worker].lease_bytes.load(Ordering::Relaxed),
             poll_us: self.settings.borrow().poll_us,
@@ -26,6 +26,7 @@ impl Device {
 
     /// Settings changed: workers are told.
     pub fn reconfigure(&self) {
+        let _whole = lock(&self.whole);
         for worker in 0..self.places.len() {
             self.link(worker).configure(self.configure(worker));
         }
@@ -33,8 +34,15 @@ impl Device {
 
     /// A process takes a worker's place; it is told its settings.
     pub fn attach(&self, worker: WorkerId, arrival: Arrival, lease_bytes: u64) -> std::io::Result<()> {
-        self.places[worker].lease_bytes.store(lease_bytes, Ordering::Relaxed);
-        self.link(worker).attach(arrival, self.configure(worker))
+        {
+            let whole = lock(&self.whole);
+            let place = &self.places[worker];
+            place.own_bytes.store(lease_bytes, Ordering::Relaxed);
+            place.lease_bytes.store(whole.lease_of(self, worker), Ordering::Relaxed);
+            self.link(worker).attach(arrival, self.configure(worker))?;
+        }
+        self.advance();
+        Ok(())
     }
 
     /// A fresh process is ready for calls.
@@ -62,14 +70,29 @@ impl Device {
     }
 
     /// A worker's settings are in force.
-    pub fn leased(&self, worker: WorkerId, bytes: u64) {
+    pub fn leased(&self, worker: WorkerId, bytes: u64) -> Result<(), &'static str> {
         self.places[worker].leased_bytes.store(bytes, Ordering::Relaxed);
+        if !self.link(worker).configured() {
+            return Err("it confirmed settings that it was not sent");
+        }
+        self.advance();
+        Ok(())
+    }
+
+    /// A worker sends what names a function's weights in device memory.
+    pub fn exported(&self, worker: WorkerId, function: u64, bytes: u64) -> Result<(), String> {
+        let fd = self.link(worker).receive(function).map_err(|e| e.to_string())?;
+        let weights = self.weights.as_ref().ok_or("it sent weights that nobody asked for")?;
+        Ok(weights.exported(function, worker, fd, bytes)?)
     }
 
     /// A process takes no more calls: those in it are lost. [`Device::bury`] must follow once nothing
     /// of the process is left that could write to their regions.
     pub fn worker_gone(&self, worker: WorkerId) -> Vec<Lost> {
         self.places[worker].leased_bytes.store(0, Ordering::Relaxed);
+        if let Some(weights) = &self.weights {
+            weights.worker_gone(worker);
+        }
         let mut actions = Actions::new();
         let lost = self.decide(|scheduler| scheduler.worker_gone(now_ns(), worker, &mut actions));
         self.perform(actions);
@@ -82,6 +105,9 @@ impl Device {
             let handed = call.started_ns.swap(0, Ordering::Relaxed) != 0;
             if handed {
                 call.zero_outputs();
+                if let Some(weights) = &self.weights {
+                    weights.end(&call.function);
+                }
             }
             let mut actions = Actions::new();
             let over = self.decide(|scheduler| scheduler.buried(now_ns(), id, handed, &mut actions));

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use pappus_blueprint::{Blueprint, CacheBounds, PlanCache};
 use pappus_protocol::Kind;
-use pappus_protocol::to_worker::{Install, WeightsForm};
+use pappus_protocol::to_worker::Install;
 use pappus_shmem::{Judged, memfd};
 
 use super::records::FunctionRecord;
 use super::state::StateDir;
 use super::target::{CodeTarget, choose};
 use super::{Refusal, Tenant, internal};
+use crate::device::weights::Delivery;
 use crate::limits::{MAX_LOADED, MAX_PLAN_BYTES, MAX_PLANS};
 
 /// A function in memory. It keeps working for calls that hold it when it is removed meanwhile.
@@ -43,14 +44,14 @@ pub struct Loaded {
 #[derive(Debug)]
 pub struct Parts<'a> {
     config: Judged,
-    weights: Option<&'a Judged>,
+    weights: Option<BorrowedFd<'a>>,
     modules: Vec<File>,
 }
 
 impl Parts<'_> {
     /// The descriptors in the order that [`Install`] fixes.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let weights = self.weights.iter().map(|w| w.as_fd());
+        let weights = self.weights.iter().copied();
         std::iter::once(self.config.as_fd())
             .chain(weights)
             .chain(self.modules.iter().map(AsFd::as_fd))
@@ -69,8 +70,18 @@ impl Loaded {
         self.runs_on(target.kind, &target.arch)
     }
 
-    /// What a worker with this target must be told to install the function.
-    pub fn install(&self, state: &StateDir, target: &CodeTarget) -> Result<(Install, Parts<'_>), Refusal> {
+    /// Bytes of its weights as they are packed.
+    pub fn packed_weight_bytes(&self) -> u64 {
+        self.weights.as_ref().map_or(0, Judged::bytes)
+    }
+
+    /// What a worker with this target must be told to install the function, whose weights come like that.
+    pub fn install<'a>(
+        &'a self,
+        state: &StateDir,
+        target: &CodeTarget,
+        delivery: &'a Delivery,
+    ) -> Result<(Install, Parts<'a>), Refusal> {
         let config = memfd::sealed("pappus-config", &self.config)
             .map_err(|e| internal("cannot pass the configuration", e))?;
         let modules = self.record.modules.iter().map(|module| {
@@ -85,9 +96,10 @@ impl Loaded {
         let install = Install {
             modules: modules.len() as u32,
             weight_bytes: self.weight_bytes.clone(),
-            weights: WeightsForm::Host,
+            weights: delivery.form(),
         };
-        Ok((install, Parts { config, weights: self.weights.as_ref(), modules }))
+        let weights = delivery.device().or(self.weights.as_ref().map(AsFd::as_fd));
+        Ok((install, Parts { config, weights, modules }))
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::scheduler::{Scheduler, State};
 use super::table::Place;
-use super::words::{Action, CallId, Ended, WorkerId};
+use super::words::{Action, CallId, Ended, Size, WorkerId};
 use crate::limits::MAX_RUNS;
 
 impl<C: Clone> Scheduler<C> {
@@ -22,6 +22,7 @@ impl<C: Clone> Scheduler<C> {
         self.charge(worker, charged.unwrap_or(0));
         self.unbind(worker);
         (self.workers[worker].busy, self.workers[worker].closed) = (0, false);
+        self.leave_whole(worker, actions);
         let mut lost = Vec::new();
         for id in self.table.running_in(worker) {
             let Some(entry) = self.table.get_mut(id) else { continue };
@@ -53,16 +54,23 @@ impl<C: Clone> Scheduler<C> {
             None
         };
         if let Some(ended) = ended {
-            return self.table.remove(id).map(|entry| (entry.call, ended));
+            let entry = self.table.remove(id)?;
+            self.try_whole(now_ns, actions);
+            return Some((entry.call, ended));
         }
         match handed {
             true => entry.suspect = true,
             false => entry.runs -= 1,
         }
         entry.place = Place::Queued;
-        let domain = entry.domain;
+        let (domain, entry_size) = (entry.domain, entry.size);
         self.queued += 1;
         self.queued_bytes += entry.bytes;
+        if entry_size == Size::Exclusive {
+            self.exclusive.push(id);
+            self.try_whole(now_ns, actions);
+            return None;
+        }
         let queue = &mut self.domains.entry(domain).or_default().queue;
         // Several that come back keep their order: none overtakes an older one.
         let at = queue.iter().take_while(|first| **first < id).count();
@@ -75,6 +83,7 @@ impl<C: Clone> Scheduler<C> {
             }
         }
         self.make_room(now_ns, actions);
+        self.try_whole(now_ns, actions);
         None
     }
 }

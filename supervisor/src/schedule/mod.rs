@@ -3,17 +3,21 @@
 //! - [`words`]: what goes in and what comes out.
 //! - [`scheduler`]: the state machine of one device: its events.
 //! - [`placing`]: which call gets which worker.
+//! - [`exclusive`]: calls that need the whole device.
 //! - [`again`]: calls whose process ended are run again.
 //! - [`turns`]: who may submit to the device.
+//! - [`weights`]: which functions' weights stay on a device.
 //! - [`table`]: the calls there are.
 //! - [`deadlines`]: calls by the moment at which something must happen to them.
 
 mod again;
 pub mod deadlines;
+mod exclusive;
 mod placing;
 pub mod scheduler;
 mod table;
 pub mod turns;
+pub mod weights;
 pub mod words;
 
 pub use scheduler::Scheduler;

@@ -19,11 +19,12 @@ enum Event {
     Ready(usize),
     Cancel(usize),
     Yield { used_ms: u64 },
+    Moved,
     Wait(u64),
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
-    let size = prop_oneof![6 => Just(Size::Lane), 1 => Just(Size::Wide)];
+    let size = prop_oneof![12 => Just(Size::Lane), 2 => Just(Size::Wide), 1 => Just(Size::Exclusive)];
     let event = prop_oneof![
         6 => (0..5u32, 1..400u64, size).prop_map(|(domain, deadline_ms, size)| Event::Submit { domain, deadline_ms, size }),
         6 => any::<usize>().prop_map(Event::Finish),
@@ -32,6 +33,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         4 => (0..4usize).prop_map(Event::Ready),
         1 => any::<usize>().prop_map(Event::Cancel),
         4 => (0..9u64).prop_map(|used_ms| Event::Yield { used_ms }),
+        3 => Just(Event::Moved),
         3 => (1..80u64).prop_map(Event::Wait),
     ];
     proptest::collection::vec(event, 0..200)
@@ -63,6 +65,8 @@ struct World {
     shape: Shape,
     holder: Option<(WorkerId, u64)>,
     revoked: bool,
+    /// Whose the device is, or becomes; none while it is given back.
+    whole: Option<Option<WorkerId>>,
 }
 
 impl World {
@@ -78,6 +82,7 @@ impl World {
             shape,
             holder: None,
             revoked: false,
+            whole: None,
         }
     }
 
@@ -168,7 +173,8 @@ impl World {
         let Some(known) = self.calls.get_mut(&call) else { return };
         let waits = known.running.is_none() && !known.lost;
         known.detached |= !waits;
-        assert_eq!(self.scheduler.cancel(known.id.unwrap()), waits.then_some(call));
+        let cancelled = self.scheduler.cancel(self.now, known.id.unwrap(), &mut self.actions);
+        assert_eq!(cancelled, waits.then_some(call));
         if waits {
             self.calls.remove(&call);
         }
@@ -180,6 +186,18 @@ impl World {
             self.apply();
             self.holder = None;
             assert!(self.scheduler.yielded(self.now, worker, turn, used_ms * MS, &mut self.actions));
+        }
+    }
+
+    /// The memory is where it was to be.
+    fn moved(&mut self) {
+        match self.whole {
+            None => {}
+            Some(Some(worker)) => self.scheduler.whole_ready(self.now, worker, &mut self.actions),
+            Some(None) => {
+                self.whole = None;
+                self.scheduler.whole_over(self.now, &mut self.actions);
+            }
         }
     }
 
@@ -199,6 +217,14 @@ impl World {
                 }
                 Action::Kill { worker, .. } => {
                     self.present.remove(&worker);
+                }
+                Action::GiveAll { worker } => {
+                    assert_eq!(self.whole.replace(Some(worker)), None, "given twice");
+                    assert_eq!(self.running(), [], "given while something runs");
+                    assert!(self.present.contains(&worker));
+                }
+                Action::GiveBack => {
+                    assert!(matches!(self.whole.replace(None), Some(Some(_))), "given back twice");
                 }
                 Action::Turn { order: Order::Grant { worker, turn }, .. } => {
                     assert_eq!(self.holder.replace((worker, turn)), None, "two have the device");
@@ -238,6 +264,16 @@ impl World {
                 "{call}, which must be alone, beside {other}"
             );
         }
+        let size = self.calls[&call].size;
+        assert_eq!(
+            self.whole,
+            (size == Size::Exclusive).then_some(Some(worker)),
+            "{call} on a device that is not its"
+        );
+        for (other, known) in self.calls.iter().filter(|(_, known)| known.running.is_none()) {
+            assert!(known.size != Size::Exclusive || known.lost || *other >= call, "{call} overtook {other}");
+            assert!(size != Size::Exclusive || *other >= call, "{call} overtook {other}");
+        }
         let known = self.calls.get_mut(&call).expect("started and not open");
         assert_eq!(
             *self.serves.entry(worker).or_insert(known.domain),
@@ -274,6 +310,7 @@ proptest! {
                 Event::Ready(worker) if worker < workers => w.ready(worker),
                 Event::Cancel(pick) => w.cancel(1 + pick as u64 % (next + 1)),
                 Event::Yield { used_ms } => w.yields(used_ms),
+                Event::Moved => w.moved(),
                 Event::Wait(ms) => {
                     w.now += ms * MS;
                     w.scheduler.expire(w.now, &mut w.actions);
@@ -283,7 +320,7 @@ proptest! {
             w.apply();
         }
         // With every worker there, every lost call buried and every call answered, nothing is left behind.
-        for _ in 0..3 * (next + 1) {
+        for _ in 0..9 * (next + 1) {
             (0..workers).for_each(|worker| {
                 w.ready(worker);
                 w.apply();
@@ -291,6 +328,8 @@ proptest! {
             w.bury(0, true);
             w.apply();
             w.yields(0);
+            w.apply();
+            w.moved();
             w.apply();
             w.finish(0);
             w.apply();

@@ -1,6 +1,6 @@
 //! Which call gets which worker.
 
-use super::scheduler::{Scheduler, State, Worker};
+use super::scheduler::{DomainState, Scheduler, State, Worker};
 use super::table::Place;
 use super::words::{Action, CallId, Domain, WorkerId};
 use crate::limits::RESIDENCY_NS;
@@ -20,7 +20,7 @@ impl<C: Clone> Scheduler<C> {
     /// so that others stay idle), else one that belongs to nobody. Calls that wait go first.
     pub(super) fn find_lane(&self, now_ns: u64, domain: Domain, all: bool) -> Option<WorkerId> {
         let state = self.domains.get(&domain);
-        if state.is_some_and(|d| !d.queue.is_empty()) {
+        if state.is_some_and(|d| !d.queue.is_empty()) || self.exclusive.barrier().is_some() {
             return None;
         }
         let own = self.workers.iter().enumerate().filter(|(_, w)| {
@@ -46,12 +46,10 @@ impl<C: Clone> Scheduler<C> {
     /// Gives a waiting call to a worker that has room for it.
     pub(super) fn start(&mut self, now_ns: u64, worker: WorkerId, id: CallId, actions: &mut Vec<Action<C>>) {
         let Some(entry) = self.table.get_mut(id) else { return };
+        let domain = entry.domain;
+        self.bind(now_ns, worker, domain);
+        let Some(entry) = self.table.get_mut(id) else { return };
         let place = &mut self.workers[worker];
-        if place.state == State::Free {
-            place.state = State::Bound(entry.domain);
-            place.bound_ns = now_ns;
-            self.domains.entry(entry.domain).or_default().workers += 1;
-        }
         let lane = place.busy.trailing_ones();
         place.busy |= 1 << lane;
         place.closed = entry.wants_all_lanes();
@@ -62,6 +60,20 @@ impl<C: Clone> Scheduler<C> {
         let (generation, alone, call) = (place.generation, entry.suspect, entry.call.clone());
         actions.push(Action::Start { worker, generation, lane, alone, id, call });
         self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, orders));
+    }
+
+    /// Gives a worker that belongs to nobody to a domain.
+    pub(super) fn bind(&mut self, now_ns: u64, worker: WorkerId, domain: Domain) {
+        let place = &mut self.workers[worker];
+        if place.state == State::Free {
+            place.state = State::Bound(domain);
+            place.bound_ns = now_ns;
+            let d = self.domains.entry(domain).or_default();
+            d.workers += 1;
+            if std::mem::take(&mut d.is_homeless) {
+                self.homeless.retain(|homeless| *homeless != domain);
+            }
+        }
     }
 
     /// Puts a domain in line for a worker, if its calls need one and it may have one.
@@ -82,9 +94,18 @@ impl<C: Clone> Scheduler<C> {
     /// idle longest goes first. A domain that has workers gets another only from one idle for a while.
     pub(super) fn make_room(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         let coming = self.workers.iter().filter(|w| w.state == State::Absent).count();
-        let wanted = self.homeless.len() + usize::from(!self.waiting.is_empty());
+        let (homeless, wanted) = match self.exclusive.barrier() {
+            None => (self.homeless.len(), self.homeless.len() + usize::from(!self.waiting.is_empty())),
+            // Only for those that may start before the device is one call's.
+            Some(_) => {
+                let may =
+                    self.homeless.iter().filter(|d| self.domains.get(d).is_some_and(|d| self.may_start(d)));
+                let count = may.count();
+                (count, count)
+            }
+        };
         for nth in coming..wanted {
-            let patience_ns = if nth < self.homeless.len() { 0 } else { RESIDENCY_NS };
+            let patience_ns = if nth < homeless { 0 } else { RESIDENCY_NS };
             let idle = self.workers.iter().enumerate().filter(|(_, w)| {
                 matches!(w.state, State::Bound(_))
                     && w.busy == 0
@@ -93,10 +114,21 @@ impl<C: Clone> Scheduler<C> {
             let Some(worker) = idle.min_by_key(|(_, w)| w.idle_since_ns).map(|(id, _)| id) else {
                 return;
             };
-            self.unbind(worker);
-            let generation = self.workers[worker].generation;
-            actions.push(Action::Replace { worker, generation });
+            self.replace(worker, actions);
         }
+    }
+
+    /// An idle worker gives way to a fresh process.
+    pub(super) fn replace(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        self.unbind(worker);
+        let generation = self.workers[worker].generation;
+        actions.push(Action::Replace { worker, generation });
+    }
+
+    /// Whether a domain's first call waits for a worker only.
+    fn may_start(&self, domain: &DomainState) -> bool {
+        let barrier = self.exclusive.barrier();
+        domain.queue.front().is_some_and(|first| barrier.is_none_or(|barrier| *first < barrier))
     }
 
     /// Takes a worker from its domain; the domain may become homeless.
@@ -127,20 +159,25 @@ impl<C: Clone> Scheduler<C> {
     /// The call that a worker which belongs to nobody should start with: of a domain without workers,
     /// else of one that has more calls than its workers can take.
     fn next_for_free(&mut self) -> Option<CallId> {
-        if let Some(domain) = self.homeless.pop_front() {
+        let may = |d: &Domain| self.domains.get(d).is_some_and(|d| self.may_start(d));
+        if let Some(at) = self.homeless.iter().position(may) {
+            let domain = self.homeless.remove(at)?;
             let d = self.domains.get_mut(&domain)?;
             d.is_homeless = false;
             return d.queue.pop_front();
         }
-        while let Some(domain) = self.waiting.pop_front() {
-            let Some(d) = self.domains.get_mut(&domain) else {
+        for _ in 0..self.waiting.len() {
+            let domain = self.waiting.pop_front()?;
+            let Some(d) = self.domains.get(&domain) else {
                 continue;
             };
-            d.waits = false;
-            if d.workers < self.shape.workers_per_domain
-                && let Some(first) = d.queue.pop_front()
-            {
-                return Some(first);
+            let (may_have, may_start) = (d.workers < self.shape.workers_per_domain, self.may_start(d));
+            let d = self.domains.get_mut(&domain)?;
+            d.waits = may_have && !may_start && !d.queue.is_empty();
+            if d.waits {
+                self.waiting.push_back(domain);
+            } else if may_have && may_start {
+                return d.queue.pop_front();
             }
         }
         None
@@ -175,8 +212,13 @@ impl<C: Clone> Scheduler<C> {
         if !place.has_room(self.shape.lanes, false) || self.must_leave(now_ns, place) {
             return None;
         }
+        let barrier = self.exclusive.barrier();
         let queue = &mut self.domains.get_mut(&domain)?.queue;
-        let all = self.table.get(*queue.front()?)?.wants_all_lanes();
+        let first = *queue.front()?;
+        if barrier.is_some_and(|barrier| first > barrier) {
+            return None;
+        }
+        let all = self.table.get(first)?.wants_all_lanes();
         if all && !place.has_room(self.shape.lanes, true) { None } else { queue.pop_front() }
     }
 }

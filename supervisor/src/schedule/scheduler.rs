@@ -17,6 +17,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::exclusive::Exclusive;
 use super::table::{MAX_CALLS, Place, Table};
 use super::turns::Turns;
 use super::words::{Action, CallId, Domain, Full, Limits, Order, Shape, Size, Terms, WorkerId};
@@ -69,6 +70,7 @@ pub struct Scheduler<C> {
     pub(super) queued: u64,
     pub(super) queued_bytes: u64,
     pub(super) turns: Option<Turns>,
+    pub(super) exclusive: Exclusive,
     /// Scratch, kept for its capacity.
     orders: Vec<Order>,
 }
@@ -94,6 +96,7 @@ impl<C: Clone> Scheduler<C> {
             queued: 0,
             queued_bytes: 0,
             turns: shape.turns.then(|| Turns::new(shape.workers)),
+            exclusive: Exclusive::default(),
             orders: Vec::new(),
             shape,
         }
@@ -139,7 +142,10 @@ impl<C: Clone> Scheduler<C> {
         limits: Limits,
         actions: &mut Vec<Action<C>>,
     ) -> Result<CallId, Full> {
-        let room = self.find_lane(now_ns, terms.domain, terms.size != Size::Lane);
+        let room = match terms.size {
+            Size::Lane | Size::Wide => self.find_lane(now_ns, terms.domain, terms.size != Size::Lane),
+            Size::Exclusive => None,
+        };
         if room.is_none() {
             if self.queued >= limits.calls.min(MAX_CALLS) {
                 return Err(Full::Calls(self.queued));
@@ -153,6 +159,10 @@ impl<C: Clone> Scheduler<C> {
         self.queued_bytes += terms.bytes;
         match room {
             Some(worker) => self.start(now_ns, worker, id, actions),
+            None if terms.size == Size::Exclusive => {
+                self.exclusive.push(id);
+                self.try_whole(now_ns, actions);
+            }
             None => {
                 self.domains.entry(terms.domain).or_default().queue.push_back(id);
                 self.stand(terms.domain);
@@ -179,6 +189,7 @@ impl<C: Clone> Scheduler<C> {
             idle_since_ns: now_ns,
         };
         self.feed(now_ns, worker, actions);
+        self.try_whole(now_ns, actions);
     }
 
     /// A worker answered a call: returns it, and the worker gets what it should do next. `None` means
@@ -202,24 +213,37 @@ impl<C: Clone> Scheduler<C> {
         if self.workers[worker].busy == 0 {
             self.turn(actions, |turns, _| turns.idle(now_ns, worker));
         }
+        self.leave_whole(worker, actions);
+        self.try_whole(now_ns, actions);
         Some(entry.call)
     }
 
     /// Takes a call back if it still waits. A running call runs on, but not again; whoever asked
     /// forgets it.
-    pub fn cancel(&mut self, id: CallId) -> Option<C> {
+    pub fn cancel(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) -> Option<C> {
         let entry = self.table.get_mut(id)?;
-        if entry.place == Place::Queued {
-            return self.unqueue(id);
+        if entry.place != Place::Queued {
+            entry.detached = true;
+            return None;
         }
-        entry.detached = true;
-        None
+        let held_up = !self.exclusive.is_empty();
+        let call = self.unqueue(id, actions);
+        if held_up {
+            self.resume(now_ns, actions);
+        }
+        call
     }
 
-    fn unqueue(&mut self, id: CallId) -> Option<C> {
+    fn unqueue(&mut self, id: CallId, actions: &mut Vec<Action<C>>) -> Option<C> {
         let entry = self.table.remove(id)?;
         self.queued -= 1;
         self.queued_bytes -= entry.bytes;
+        if entry.size == Size::Exclusive {
+            if self.exclusive.remove(id) {
+                self.give_back(actions);
+            }
+            return Some(entry.call);
+        }
         if let Some(d) = self.domains.get_mut(&entry.domain) {
             // Deadlines and cancellations mostly hit the oldest, which stands first.
             if let Some(at) = d.queue.iter().position(|queued| *queued == id) {
@@ -234,13 +258,25 @@ impl<C: Clone> Scheduler<C> {
 
     /// Does what the time demands.
     pub fn expire(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        let held_up = !self.exclusive.is_empty();
         while let Some(id) = self.table.pop_due(now_ns) {
             let Some(entry) = self.table.get_mut(id) else { continue };
             match entry.place {
-                Place::Queued => actions.extend(self.unqueue(id).map(Action::Expired)),
+                Place::Queued => {
+                    let call = self.unqueue(id, actions);
+                    actions.extend(call.map(Action::Expired));
+                }
                 // First the worker may answer by itself; the second time patience is over.
                 Place::Running { worker, lane, overdue: false } => {
                     entry.place = Place::Running { worker, lane, overdue: true };
+                    self.table.postpone(id, DEADLINE_GRACE_NS);
+                }
+                Place::Running { worker, overdue: true, .. }
+                    if self
+                        .turns
+                        .as_ref()
+                        .is_some_and(|turns| !turns.could_act(now_ns, worker, DEADLINE_GRACE_NS)) =>
+                {
                     self.table.postpone(id, DEADLINE_GRACE_NS);
                 }
                 Place::Running { worker, overdue: true, .. } => {
@@ -252,6 +288,9 @@ impl<C: Clone> Scheduler<C> {
         }
         if let Some(worker) = self.turns.as_mut().and_then(|turns| turns.expire(now_ns)) {
             self.kill(worker, None, actions);
+        }
+        if held_up {
+            self.resume(now_ns, actions);
         }
     }
 

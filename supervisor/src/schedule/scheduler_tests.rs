@@ -3,6 +3,9 @@
 use super::*;
 use crate::schedule::Ended;
 
+#[path = "exclusive_tests.rs"]
+mod exclusive;
+
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const ALICE: Domain = Domain { owner: 1, caller: 1 };
 const BOB: Domain = Domain { owner: 2, caller: 2 };
@@ -64,6 +67,8 @@ fn short(action: Action<u64>) -> String {
         Action::Expired(call) => format!("{call} expired"),
         Action::Kill { worker, .. } => format!("kill {worker}"),
         Action::Replace { worker, .. } => format!("replace {worker}"),
+        Action::GiveAll { worker } => format!("all to {worker}"),
+        Action::GiveBack => "back".to_owned(),
         Action::Turn { order: Order::Grant { worker, turn }, .. } => format!("grant {worker} turn {turn}"),
         Action::Turn { order: Order::Revoke { worker, turn }, .. } => format!("revoke {worker} turn {turn}"),
         Action::Turn { order: Order::Soon { worker }, .. } => format!("soon {worker}"),
@@ -249,12 +254,12 @@ fn nothing_runs_again_for_nobody_or_too_late() {
     let cancelled = b.submit(1, ALICE);
     b.submit(2, ALICE);
     let again = b.submit(3, ALICE);
-    assert_eq!(b.scheduler.cancel(cancelled), None, "it runs");
+    assert_eq!(b.scheduler.cancel(b.now, cancelled, &mut b.actions), None, "it runs");
     let lost = b.scheduler.worker_gone(b.now, 0, &mut b.actions);
     let bury = |b: &mut Bench, nth: usize| b.scheduler.buried(b.now, lost[nth].0, true, &mut b.actions);
     assert_eq!(bury(&mut b, 0), Some((1, Ended::Detached)));
     assert_eq!(bury(&mut b, 2), None);
-    assert_eq!(b.scheduler.cancel(again), Some(3), "it waits again");
+    assert_eq!(b.scheduler.cancel(b.now, again, &mut b.actions), Some(3), "it waits again");
     // The deadline passes while what it wrote is cleared.
     b.now = 1000 * MS;
     b.scheduler.expire(b.now, &mut b.actions);
@@ -369,4 +374,31 @@ fn who_keeps_a_turn_for_nothing_is_killed() {
     b.expect("");
     b.dies(0);
     b.expect("grant 1 turn 2");
+}
+
+#[test]
+fn a_call_that_waits_for_a_turn_costs_no_worker_at_its_deadline() {
+    let mut b = Bench::of(Shape { turns: true, ..Shape::new(2, 1) });
+    b.submit(1, ALICE);
+    b.now = MS;
+    let waits = b.submit(2, BOB);
+    b.actions.clear();
+    let mut later = |b: &mut Bench, ms: u64, words: &str| {
+        b.now = ms * MS;
+        b.scheduler.expire(b.now, &mut b.actions);
+        b.expect(words);
+    };
+    // Who has the device is answerable, who waits for it is not.
+    later(&mut b, 1000, "");
+    later(&mut b, 1020, "kill 0");
+    later(&mut b, 1300, "");
+    b.dies(0);
+    b.expect("grant 1 turn 2");
+    later(&mut b, 1319, "");
+    b.finish(1, waits);
+    let stuck = b.submit(3, BOB);
+    b.actions.clear();
+    later(&mut b, 2319, "");
+    later(&mut b, 2339, "kill 1");
+    assert_eq!(b.scheduler.cancel(b.now, stuck, &mut b.actions), None);
 }

@@ -170,6 +170,14 @@ impl Turns {
         Some(holder.worker)
     }
 
+    /// Whether the worker could answer for its calls: it has the device, and had it for `patience_ns`. A
+    /// call that waits for a turn cannot even fail before.
+    pub fn could_act(&self, now_ns: u64, worker: WorkerId, patience_ns: u64) -> bool {
+        self.holder.as_ref().is_some_and(|holder| {
+            holder.worker == worker && now_ns >= holder.granted_ns.saturating_add(patience_ns)
+        })
+    }
+
     /// Device time that a place was charged.
     pub fn used_ns(&self, worker: WorkerId) -> u64 {
         self.used_ns[worker]

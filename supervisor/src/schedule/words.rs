@@ -24,6 +24,8 @@ pub enum Size {
     Lane,
     /// More of its worker's lease: no call beside it in that worker.
     Wide,
+    /// More than a lease: the device for itself.
+    Exclusive,
 }
 
 /// What a device offers.
@@ -95,6 +97,17 @@ pub enum Action<C> {
         /// Which process in it.
         generation: u64,
     },
+    /// Lanes are empty: give the worker the memory of all. [`Scheduler::whole_ready`] follows.
+    ///
+    /// [`Scheduler::whole_ready`]: super::Scheduler::whole_ready
+    GiveAll {
+        /// Which place.
+        worker: WorkerId,
+    },
+    /// Give all workers their own memory again. [`Scheduler::whole_over`] follows.
+    ///
+    /// [`Scheduler::whole_over`]: super::Scheduler::whole_over
+    GiveBack,
     /// Tell the worker something about its turn.
     Turn {
         /// Which process in its place.

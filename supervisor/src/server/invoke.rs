@@ -166,17 +166,17 @@ fn able<'d>(devices: &'d [Arc<Device>], function: &Loaded) -> Result<Cow<'d, [Ar
     }
 }
 
-/// The least loaded device whose workers have the memory.
+/// The least loaded device that has the memory, if need be all of it for this call.
 fn place(devices: &[Arc<Device>], pool_bytes: u64) -> Result<Arc<Device>, Refusal> {
-    let fitting = devices.iter().filter(|d| d.config.lease_bytes() >= pool_bytes);
+    let fitting = devices.iter().filter(|d| d.largest_call_bytes() >= pool_bytes);
     let chosen = match devices {
         [only] => fitting.min_by_key(|_| only.config.workers),
         _ => fitting.min_by_key(|d| d.load()),
     };
     chosen.cloned().ok_or_else(|| {
-        let lease = devices.iter().map(|d| d.config.lease_bytes()).max().unwrap_or(0);
+        let largest = devices.iter().map(|d| d.largest_call_bytes()).max().unwrap_or(0);
         let why = format!(
-            "the call needs {pool_bytes} bytes of device memory, a worker has {lease}: give the device more memory or fewer workers"
+            "the call needs {pool_bytes} bytes of device memory, a device has at most {largest} for one call: give the device more memory"
         );
         refusal(Code::OutOfMemory, why)
     })

@@ -1,0 +1,329 @@
+//! A GPU whose workers are this test: what the supervisor tells them, and what follows from their answers.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::time::Duration;
+
+use pappus_blueprint::Sizes;
+use pappus_proto::Code;
+use pappus_protocol::from_worker::Done;
+use pappus_protocol::pipe::{self, Inbox, Outbox};
+use pappus_protocol::to_worker::WeightsForm;
+use pappus_protocol::{Kind, ToWorker, control, now_ns};
+use pappus_shmem::memfd;
+use tokio::sync::watch;
+
+use super::Device;
+use super::account::Lease;
+use super::link::{Arrival, staging};
+use super::process::Killer;
+use super::runtime::Outcome;
+use crate::call::{Accepted, Asker, Call};
+use crate::config::{DeviceConfig, Settings};
+use crate::registry::loaded::{LoadedCache, Parsed};
+use crate::registry::records::{FunctionRecord, Hash, Weight};
+use crate::registry::state::StateDir;
+use crate::registry::{CodeTarget, Loaded, Registry};
+use crate::schedule::{CallId, Domain, Order};
+use crate::server::replies::Replies;
+
+const MIB: u64 = 1 << 20;
+
+/// The other end of a worker's channels.
+struct Worker {
+    inbox: Inbox,
+    control: OwnedFd,
+    _lease: Lease,
+    /// Nobody reads them.
+    _answers: OwnedFd,
+}
+
+struct Gpu {
+    device: Arc<Device>,
+    workers: Vec<Worker>,
+    cache: LoadedCache,
+    replies: Arc<Replies>,
+    runtime: tokio::runtime::Runtime,
+    _dir: tempfile::TempDir,
+    _client: std::os::unix::net::UnixStream,
+}
+
+fn config(turns: bool) -> DeviceConfig {
+    DeviceConfig {
+        name: "cuda:0".into(),
+        kind: Kind::Cuda,
+        uuid: "GPU-1".into(),
+        arch: "sm_90".into(),
+        driver: "580".into(),
+        description: "a test".into(),
+        numa_node: None,
+        workers: 2,
+        lanes: 4,
+        standbys: 0,
+        workers_per_domain: 1,
+        memory_bytes: 100 * MIB,
+        weights_bytes: 10 * MIB,
+        stack_bytes: 5 * MIB,
+        turns,
+        quantum: Duration::from_millis(5),
+        scrub_calls: false,
+    }
+}
+
+impl Gpu {
+    fn new(turns: bool) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
+        let replies = runtime.block_on(async { Replies::new(socket.into()) });
+        let (_, settings) = watch::channel(Settings::default());
+        let (targets, known) = watch::channel(Vec::new());
+        let device = Arc::new(Device::new(config(turns), settings, targets).unwrap());
+        let registry = Registry::open(StateDir::open(dir.path()).unwrap(), Vec::new(), known).unwrap();
+        device.serve(Arc::new(registry));
+        device.account.seat().unwrap().measured(10 * MIB);
+        let workers = (0..2).map(|worker| attach(&device, worker)).collect();
+        let cache = LoadedCache::default();
+        let mut gpu = Self { device, workers, cache, replies, runtime, _dir: dir, _client: client };
+        gpu.expect(0, &["lease 30"]);
+        gpu.expect(1, &["lease 30"]);
+        (0..2).for_each(|worker| gpu.device.leased(worker, 30 * MIB).unwrap());
+        gpu
+    }
+
+    /// A function with so many bytes of weights.
+    fn function(&self, name: &str, weight_bytes: u64) -> Arc<Loaded> {
+        let config = r#"{"modules": [], "kernels": [], "blueprint":
+            {"inputs": [], "weights": ["w"], "buffers": {}, "outputs": [], "control_flow": []}}"#;
+        let weight = Weight { name: "w".into(), sha256: Hash([0; 32]), bytes: weight_bytes };
+        let record = FunctionRecord {
+            name: name.into(),
+            config: Hash([0; 32]),
+            modules: Box::default(),
+            weights: Box::new([weight]),
+            inputs: Box::default(),
+            outputs: Box::default(),
+        };
+        let parsed = Parsed {
+            blueprint: pappus_blueprint::parse(config.as_bytes()).unwrap(),
+            config: config.into(),
+            weights: Some(memfd::sealed("weights", &vec![1; weight_bytes as usize]).unwrap()),
+            runs_on: vec![(Kind::Cuda, "sm_90".into())],
+        };
+        self.cache.insert(1, Arc::new(record), parsed)
+    }
+
+    /// A call of a tenant that needs so much memory.
+    fn submit(&self, function: &Arc<Loaded>, caller: u32, pool_bytes: u64) -> CallId {
+        let _runtime = self.runtime.enter();
+        let sizes = Sizes { inputs: &[], weights: &function.weight_bytes, words: &[] };
+        let plan = function.plans.lock().unwrap().get_or_plan(function.id, &function.blueprint, &sizes);
+        let mut plan = (*plan.unwrap()).clone();
+        plan.pool_bytes = pool_bytes;
+        let accepted = Accepted::new(&Arc::new(AtomicUsize::new(0)));
+        let call = Call {
+            function: function.clone(),
+            domain: Domain { owner: 1, caller },
+            plan: Arc::new(plan),
+            items: vec![],
+            outputs: vec![],
+            words: vec![],
+            inline: vec![],
+            descriptors: vec![],
+            arenas: vec![],
+            deadline_ns: u64::MAX,
+            arrived_ns: now_ns(),
+            started_ns: AtomicU64::new(0),
+            asker: Arc::new(Asker::new(self.replies.clone(), 1, accepted)),
+        };
+        self.device.submit(Arc::new(call), 0).unwrap()
+    }
+
+    fn done(&self, worker: usize, id: CallId) {
+        self.device.finish(worker, id, Outcome::Done(&Done::default())).unwrap();
+    }
+
+    /// What a worker was told since the last time, in short words.
+    fn expect(&mut self, worker: usize, words: &[&str]) {
+        let Worker { inbox, control, .. } = &mut self.workers[worker];
+        inbox.fill().unwrap();
+        let mut got = Vec::new();
+        while let Some(frame) = inbox.frame().unwrap() {
+            got.push(match ToWorker::decode(frame).unwrap() {
+                ToWorker::Configure(configure) => format!("lease {}", configure.lease_bytes / MIB),
+                ToWorker::Install { function, install } => {
+                    let parts = control::recv(&*control, function, install.descriptors()).unwrap();
+                    let weights = rustix::fs::fstat(&parts[1]).unwrap().st_size;
+                    match install.weights {
+                        WeightsForm::Host => format!("install {function} from {weights}"),
+                        WeightsForm::Export => format!("install {function} from {weights}, export"),
+                        WeightsForm::Device(bytes) => {
+                            format!("install {function}, {} of {weights}", bytes / MIB)
+                        }
+                    }
+                }
+                ToWorker::Uninstall { function } => format!("uninstall {function}"),
+                ToWorker::Invoke { invoke, .. } => {
+                    format!("invoke on {} flags {}", invoke.lane, invoke.flags)
+                }
+                ToWorker::Grant { turn, quantum_us } => format!("grant {turn} for {quantum_us}"),
+                ToWorker::Revoke { turn } => format!("revoke {turn}"),
+                other => format!("{other:?}"),
+            });
+        }
+        assert_eq!(got, words);
+    }
+
+    /// The worker sends a function's weights: memory of so many bytes.
+    fn exports(&self, worker: usize, function: &Loaded, bytes: u64) {
+        let fake = memfd::sealed("exported", b"exported").unwrap();
+        control::send(self.workers[worker].control.as_fd(), function.id, &[fake.as_fd()]).unwrap();
+        self.device.exported(worker, function.id, bytes).unwrap();
+    }
+}
+
+fn attach(device: &Arc<Device>, worker: usize) -> Worker {
+    let (commands_read, commands_write) = pipe::pipe().unwrap();
+    let (answers, _) = pipe::pipe().unwrap();
+    let (ours, theirs) = control::pair().unwrap();
+    let pidfd = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty());
+    let target = CodeTarget { kind: Kind::Cuda, arch: "sm_90".into(), fingerprint: "test".into() };
+    let arrival = Arrival {
+        generation: 1,
+        pid: 1,
+        outbox: Outbox::new(commands_write),
+        control: ours,
+        staging: staging(4).unwrap(),
+        killer: Killer::new(pidfd.unwrap()),
+        target: target.clone(),
+    };
+    let lease = device.account.lease().unwrap();
+    device.attach(worker, arrival, lease.bytes).unwrap();
+    device.worker_ready(worker, 1, &target);
+    Worker { inbox: Inbox::new(commands_read), control: theirs, _lease: lease, _answers: answers }
+}
+
+#[test]
+fn weights_are_loaded_once_and_shared() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 1000);
+    let first = gpu.submit(&function, 1, 0);
+    gpu.expect(0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
+    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
+    gpu.exports(0, &function, 2 * MIB);
+    gpu.done(0, first);
+    let second = gpu.submit(&function, 2, 0);
+    gpu.expect(1, &["install 1, 2 of 8", "invoke on 0 flags 0"]);
+    gpu.done(1, second);
+    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
+    gpu.device.uninstall(function.id);
+    gpu.expect(0, &["uninstall 1"]);
+    gpu.expect(1, &["uninstall 1"]);
+    assert_eq!(gpu.device.memory().weight_bytes, 0);
+}
+
+#[test]
+fn weights_give_way_to_others_everywhere_but_not_under_a_call() {
+    let mut gpu = Gpu::new(false);
+    let [a, b, c] = ["a", "b", "c"].map(|name| gpu.function(name, 5 * MIB - 1));
+    let first = gpu.submit(&a, 1, 0);
+    gpu.exports(0, &a, 6 * MIB);
+    let second = gpu.submit(&a, 2, 0);
+    gpu.expect(0, &["install 1 from 5242879, export", "invoke on 0 flags 0"]);
+    gpu.expect(1, &["install 1, 6 of 8", "invoke on 0 flags 0"]);
+    // Both workers use them.
+    let refused = gpu.submit(&b, 1, 0);
+    gpu.expect(0, &[]);
+    gpu.done(0, first);
+    gpu.done(1, second);
+    assert!(gpu.device.finish(0, refused, Outcome::Done(&Done::default())).is_err(), "answered already");
+    let third = gpu.submit(&b, 1, 0);
+    gpu.expect(0, &["uninstall 1", "install 2 from 5242879, export", "invoke on 0 flags 0"]);
+    gpu.expect(1, &["uninstall 1"]);
+    gpu.done(0, third);
+    gpu.submit(&c, 2, 0);
+    gpu.expect(1, &["install 3 from 5242879, export", "invoke on 0 flags 0"]);
+    gpu.expect(0, &["uninstall 2"]);
+}
+
+#[test]
+fn a_worker_that_ends_before_it_shared_weights_leaves_no_trace() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 1000);
+    gpu.submit(&function, 1, 0);
+    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
+    gpu.device.link(0).detach();
+    let lost = gpu.device.worker_gone(0);
+    assert_eq!(gpu.device.memory().weight_bytes, 0);
+    gpu.device.bury(lost, "was killed", None);
+    // The call runs again, alone, in the other worker.
+    gpu.expect(1, &["install 1 from 1000, export", "invoke on 0 flags 1"]);
+}
+
+#[test]
+fn all_memory_moves_to_one_worker_and_back_without_ever_being_there_twice() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 0);
+    assert_eq!(gpu.device.largest_call_bytes(), 60 * MIB);
+    let large = gpu.submit(&function, 1, 60 * MIB);
+    let behind = gpu.submit(&function, 2, 0);
+    gpu.expect(0, &[]);
+    gpu.expect(1, &["lease 0"]);
+    gpu.device.leased(1, 0).unwrap();
+    gpu.expect(0, &["lease 60"]);
+    gpu.device.leased(0, 60 * MIB).unwrap();
+    gpu.expect(0, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(1, &[]);
+    gpu.done(0, large);
+    gpu.expect(0, &["lease 0"]);
+    gpu.expect(1, &[]);
+    gpu.device.leased(0, 0).unwrap();
+    gpu.expect(0, &["lease 30"]);
+    gpu.expect(1, &["lease 30"]);
+    gpu.device.leased(1, 30 * MIB).unwrap();
+    gpu.expect(1, &[]);
+    gpu.device.leased(0, 30 * MIB).unwrap();
+    gpu.expect(1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.done(1, behind);
+    assert!(gpu.device.leased(1, 1).is_err(), "nobody asked it");
+}
+
+#[test]
+fn a_turn_is_granted_before_it_is_revoked_whoever_writes_first() {
+    let mut gpu = Gpu::new(true);
+    for order in [Order::Revoke { worker: 0, turn: 7 }, Order::Grant { worker: 0, turn: 7 }] {
+        gpu.device.link(0).turn(1, order, 5000);
+    }
+    gpu.expect(0, &["grant 7 for 5000", "revoke 7"]);
+    gpu.device.link(0).turn(1, Order::Grant { worker: 0, turn: 8 }, 5000);
+    gpu.device.link(0).turn(1, Order::Revoke { worker: 0, turn: 8 }, 5000);
+    gpu.expect(0, &["grant 8 for 5000", "revoke 8"]);
+}
+
+#[test]
+fn turns_go_around_and_calls_come_before_their_grant() {
+    let mut gpu = Gpu::new(true);
+    let function = gpu.function("f", 0);
+    let first = gpu.submit(&function, 1, 0);
+    gpu.expect(0, &["install 1 from 0", "invoke on 0 flags 0", "grant 1 for 5000"]);
+    gpu.submit(&function, 2, 0);
+    gpu.expect(1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(0, &["revoke 1"]);
+    gpu.device.yielding(0, 1).unwrap();
+    gpu.expect(1, &["Soon"]);
+    gpu.done(0, first);
+    gpu.device.yielded(0, 1, 1000).unwrap();
+    gpu.expect(1, &["grant 2 for 5000"]);
+    assert!(gpu.device.yielded(0, 1, 1000).is_err());
+}
+
+#[test]
+fn what_needs_more_weights_than_there_may_be_is_refused() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 10 * MIB + 1);
+    let store = gpu.device.weights.as_ref().unwrap();
+    let error = store.deliver(&function, 0, &mut Vec::new()).unwrap_err();
+    assert_eq!(error.code(), Code::OutOfMemory);
+    gpu.expect(0, &[]);
+}

@@ -1,0 +1,140 @@
+//! Weights on a device that has memory of its own: loaded by the first worker that needs them, shared with
+//! the others as descriptors that are kept here, evicted when memory is short.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use pappus_proto::Code;
+use pappus_protocol::to_worker::WeightsForm;
+
+use super::account::Account;
+use crate::registry::{Loaded, Refusal, refusal};
+use crate::schedule::WorkerId;
+use crate::schedule::weights::{NoRoom, Source, Weights};
+
+/// Device memory comes in pages of this size.
+const PAGE_BYTES: u64 = 2 << 20;
+/// What a worker may take more than it was asked to, for the driver's sake.
+const SLACK_BYTES: u64 = 64 << 20;
+
+/// The weights of one device.
+#[derive(Debug)]
+pub struct WeightStore {
+    weights: Mutex<Weights<Arc<OwnedFd>>>,
+    account: Arc<Account>,
+}
+
+/// How a function's weights come to a worker.
+#[derive(Debug, Default)]
+pub struct Delivery(Option<(Arc<OwnedFd>, u64)>, bool);
+
+impl Delivery {
+    /// What the worker is told.
+    pub fn form(&self) -> WeightsForm {
+        match (&self.0, self.1) {
+            (Some((_, bytes)), _) => WeightsForm::Device(*bytes),
+            (None, true) => WeightsForm::Export,
+            (None, false) => WeightsForm::Host,
+        }
+    }
+
+    /// The descriptor that takes the place of the host's copy.
+    pub fn device(&self) -> Option<BorrowedFd<'_>> {
+        self.0.as_ref().map(|(fd, _)| fd.as_fd())
+    }
+}
+
+impl WeightStore {
+    /// Without weights; they may take `budget_bytes`.
+    pub fn new(budget_bytes: u64, account: Arc<Account>) -> Self {
+        Self { weights: Mutex::new(Weights::new(budget_bytes)), account }
+    }
+
+    fn weights(&self) -> MutexGuard<'_, Weights<Arc<OwnedFd>>> {
+        self.weights.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Changes what is there, and tells the account.
+    fn change<R>(&self, change: impl FnOnce(&mut Weights<Arc<OwnedFd>>) -> R) -> R {
+        let mut weights = self.weights();
+        let outcome = change(&mut weights);
+        self.account.set_weights(weights.used_bytes());
+        outcome
+    }
+
+    /// A worker installs a function; others that must go everywhere are added to `evicted`.
+    pub fn deliver(
+        &self,
+        function: &Loaded,
+        worker: WorkerId,
+        evicted: &mut Vec<u64>,
+    ) -> Result<Delivery, Refusal> {
+        let bytes = function.packed_weight_bytes();
+        if bytes == 0 {
+            return Ok(Delivery::default());
+        }
+        let taken = bytes.next_multiple_of(PAGE_BYTES);
+        match self.change(|weights| weights.claim(function.id, worker, taken, evicted)) {
+            Ok(Source::Host) => Ok(Delivery::default()),
+            Ok(Source::Export) => Ok(Delivery(None, true)),
+            Ok(Source::Device(fd, bytes)) => Ok(Delivery(Some((fd, bytes)), false)),
+            Err(NoRoom { budget_bytes }) if taken > budget_bytes => Err(refusal(
+                Code::OutOfMemory,
+                format!(
+                    "its weights take {taken} bytes of device memory, the device keeps {budget_bytes} for weights: \
+                     give them more with weights=SIZE"
+                ),
+            )),
+            Err(NoRoom { .. }) => {
+                let why = "all device memory for weights is in use by calls that run; try again later";
+                Err(Box::new(pappus_proto::v1::Error::new(Code::ResourceExhausted, why).retry(100)))
+            }
+        }
+    }
+
+    /// A worker sent what names a function's weights.
+    pub fn exported(
+        &self,
+        function: u64,
+        worker: WorkerId,
+        fd: OwnedFd,
+        bytes: u64,
+    ) -> Result<(), &'static str> {
+        if bytes > self.account.snapshot().total_bytes.saturating_add(SLACK_BYTES) {
+            return Err("its weights are larger than the device");
+        }
+        match self.change(|weights| weights.exported(function, worker, Arc::new(fd), bytes)) {
+            true => Ok(()),
+            false => Err("it sent weights that another worker loads"),
+        }
+    }
+
+    /// A call of the function is in a worker; only functions with weights count.
+    pub fn begin(&self, function: &Loaded) {
+        if !function.weight_bytes.is_empty() {
+            self.weights().begin(function.id);
+        }
+    }
+
+    /// It is not any more.
+    pub fn end(&self, function: &Loaded) {
+        if !function.weight_bytes.is_empty() {
+            self.weights().end(function.id);
+        }
+    }
+
+    /// The function is gone, or its weights do not load.
+    pub fn forget(&self, function: u64) {
+        self.change(|weights| weights.forget(function));
+    }
+
+    /// A worker forgot one function.
+    pub fn uninstalled(&self, function: u64, worker: WorkerId) {
+        self.change(|weights| weights.uninstalled(function, worker));
+    }
+
+    /// A worker's process is gone.
+    pub fn worker_gone(&self, worker: WorkerId) {
+        self.change(|weights| weights.worker_gone(worker));
+    }
+}

@@ -1,0 +1,136 @@
+//! Calls that need the whole device.
+//!
+//! ```text
+//! shared ──first in line, lanes empty──► preparing ──memory moved──► running ──answered──► restoring ──► shared
+//! ```
+//!
+//! They stand in a line of their own. Calls that came before the first of them run first; those that came
+//! later wait until it is over.
+
+use std::collections::VecDeque;
+
+use super::scheduler::{Scheduler, State};
+use super::words::{Action, CallId, WorkerId};
+
+/// Calls that need the whole device, and how far the first one is.
+#[derive(Debug, Default)]
+pub(super) struct Exclusive {
+    /// Those that wait, oldest first; the one that is prepared for is still among them.
+    line: VecDeque<CallId>,
+    stage: Stage,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Leases are as always.
+    #[default]
+    Shared,
+    /// The worker is being given everything.
+    Preparing(CallId, WorkerId),
+    /// It has the call.
+    Running(WorkerId),
+    /// Everybody is being given their own again.
+    Restoring,
+}
+
+impl Exclusive {
+    /// Queued calls that came later than this one may not start; none says that all may.
+    pub(super) fn barrier(&self) -> Option<CallId> {
+        match self.stage {
+            Stage::Shared => self.line.front().copied(),
+            _ => Some(CallId(0)),
+        }
+    }
+
+    /// A call waits, for the first time or again.
+    pub(super) fn push(&mut self, id: CallId) {
+        let at = self.line.partition_point(|first| *first < id);
+        self.line.insert(at, id);
+    }
+
+    /// A call does not wait any more; whether memory was moved for it in vain.
+    pub(super) fn remove(&mut self, id: CallId) -> bool {
+        self.line.retain(|waiting| *waiting != id);
+        matches!(self.stage, Stage::Preparing(prepared, _) if prepared == id)
+    }
+
+    /// Whether any wait.
+    pub(super) fn is_empty(&self) -> bool {
+        self.line.is_empty()
+    }
+
+    fn is_for(&self, worker: WorkerId) -> bool {
+        matches!(self.stage, Stage::Preparing(_, w) | Stage::Running(w) if w == worker)
+    }
+}
+
+impl<C: Clone> Scheduler<C> {
+    /// Begins with the first call in line, once it is its turn and all lanes are empty.
+    pub(super) fn try_whole(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        let (Stage::Shared, Some(&id)) = (self.exclusive.stage, self.exclusive.line.front()) else {
+            return;
+        };
+        let came_before =
+            |d: &super::scheduler::DomainState| d.queue.front().is_some_and(|first| *first < id);
+        if self.running() != 0 || self.domains.values().any(came_before) {
+            return;
+        }
+        let Some(domain) = self.table.get(id).map(|entry| entry.domain) else { return };
+        let has = |state| self.workers.iter().position(|w| w.state == state);
+        if let Some(worker) = has(State::Bound(domain)).or_else(|| has(State::Free)) {
+            self.bind(now_ns, worker, domain);
+            self.stand(domain);
+            self.exclusive.stage = Stage::Preparing(id, worker);
+            actions.push(Action::GiveAll { worker });
+        } else if has(State::Absent).is_none() {
+            // All belong to others; the fresh process in the place of one of them is for this call.
+            let idle = self.workers.iter().enumerate().min_by_key(|(_, w)| w.idle_since_ns);
+            if let Some((worker, _)) = idle {
+                self.replace(worker, actions);
+            }
+        }
+    }
+
+    /// The worker has the memory of all.
+    pub fn whole_ready(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        if let Stage::Preparing(id, prepared) = self.exclusive.stage
+            && prepared == worker
+            // If it was killed meanwhile, its end gives everything back.
+            && self.workers[worker].state != State::Absent
+        {
+            self.exclusive.stage = Stage::Running(worker);
+            self.exclusive.line.pop_front();
+            self.start(now_ns, worker, id, actions);
+        }
+    }
+
+    /// The call is over, or its worker is: everybody gets their own memory again.
+    pub(super) fn give_back(&mut self, actions: &mut Vec<Action<C>>) {
+        self.exclusive.stage = Stage::Restoring;
+        actions.push(Action::GiveBack);
+    }
+
+    /// As [`Scheduler::give_back`], if it was that worker's.
+    pub(super) fn leave_whole(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        if self.exclusive.is_for(worker) {
+            self.give_back(actions);
+        }
+    }
+
+    /// Everybody has their own memory again.
+    pub fn whole_over(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        if self.exclusive.stage == Stage::Restoring {
+            self.exclusive.stage = Stage::Shared;
+            self.resume(now_ns, actions);
+        }
+    }
+
+    /// Starts whatever may start, after something that held it up is gone.
+    pub(super) fn resume(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        for worker in 0..self.workers.len() {
+            self.feed(now_ns, worker, actions);
+        }
+        self.make_room(now_ns, actions);
+        self.try_whole(now_ns, actions);
+    }
+}

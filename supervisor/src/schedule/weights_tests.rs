@@ -1,0 +1,124 @@
+//! Small cases of the weights on a device, and random ones against what must always hold.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const GIB: u64 = 1 << 30;
+
+/// Loads a function's weights in worker 0 and shares them.
+fn load(weights: &mut Weights<u64>, function: u64, bytes: u64) -> Vec<u64> {
+    let mut evicted = Vec::new();
+    assert_eq!(weights.claim(function, 0, bytes, &mut evicted), Ok(Source::Export));
+    assert!(weights.exported(function, 0, function, bytes));
+    evicted
+}
+
+#[test]
+fn they_are_loaded_once_and_shared() {
+    let mut weights = Weights::new(10 * GIB);
+    assert_eq!(load(&mut weights, 1, GIB), [0u64; 0]);
+    for worker in 1..4 {
+        assert_eq!(weights.claim(1, worker, GIB, &mut Vec::new()), Ok(Source::Device(1, GIB)));
+    }
+    assert_eq!(weights.used_bytes(), GIB);
+    // Sharing them outlives whoever loaded them.
+    weights.worker_gone(0);
+    assert_eq!(weights.claim(1, 0, GIB, &mut Vec::new()), Ok(Source::Device(1, GIB)));
+    weights.forget(1);
+    assert_eq!(weights.used_bytes(), 0);
+}
+
+#[test]
+fn who_cannot_wait_until_they_are_shared_loads_a_copy() {
+    let mut weights = Weights::new(2 * GIB);
+    let claim = |weights: &mut Weights<u64>, worker| weights.claim(1, worker, GIB, &mut Vec::new());
+    assert_eq!(claim(&mut weights, 0), Ok(Source::Export));
+    assert_eq!(claim(&mut weights, 1), Ok(Source::Host));
+    assert_eq!(weights.used_bytes(), 2 * GIB);
+    assert_eq!(claim(&mut weights, 2), Err(NoRoom { budget_bytes: 2 * GIB }));
+    assert!(!weights.exported(1, 1, 7, GIB), "nobody asked it");
+    assert!(weights.exported(1, 0, 7, GIB));
+    weights.uninstalled(1, 1);
+    assert_eq!(weights.used_bytes(), GIB);
+}
+
+#[test]
+fn what_a_dying_worker_did_not_share_is_not_there() {
+    let mut weights = Weights::<u64>::new(2 * GIB);
+    assert_eq!(weights.claim(1, 0, GIB, &mut Vec::new()), Ok(Source::Export));
+    weights.worker_gone(0);
+    assert_eq!(weights.used_bytes(), 0);
+    assert_eq!(weights.claim(1, 1, GIB, &mut Vec::new()), Ok(Source::Export));
+    assert_eq!(weights.claim(1, 2, GIB, &mut Vec::new()), Ok(Source::Host));
+    weights.worker_gone(1);
+    assert_eq!(weights.used_bytes(), GIB);
+    weights.worker_gone(2);
+    assert_eq!(weights.used_bytes(), 0);
+}
+
+#[test]
+fn the_least_recently_used_of_equals_goes() {
+    let mut weights = Weights::new(3 * GIB);
+    for function in 1..=3 {
+        load(&mut weights, function, GIB);
+    }
+    weights.begin(1);
+    weights.end(1);
+    assert_eq!(load(&mut weights, 4, GIB), [2]);
+    assert_eq!(load(&mut weights, 5, GIB), [3]);
+    assert_eq!(load(&mut weights, 6, GIB), [1]);
+}
+
+#[test]
+fn small_ones_cost_more_per_byte_and_stay() {
+    let mut weights = Weights::new(2 * GIB);
+    load(&mut weights, 1, 4096);
+    load(&mut weights, 2, GIB);
+    load(&mut weights, 3, GIB / 2);
+    assert_eq!(load(&mut weights, 4, GIB), [2]);
+}
+
+#[test]
+fn what_calls_use_stays_and_what_cannot_fit_evicts_nothing() {
+    let mut weights = Weights::new(2 * GIB);
+    load(&mut weights, 1, GIB);
+    load(&mut weights, 2, GIB);
+    weights.begin(1);
+    let mut evicted = Vec::new();
+    assert_eq!(weights.claim(3, 0, 2 * GIB, &mut evicted), Err(NoRoom { budget_bytes: 2 * GIB }));
+    assert_eq!(evicted, [0u64; 0]);
+    assert_eq!(load(&mut weights, 3, GIB), [2]);
+    weights.end(1);
+    assert_eq!(load(&mut weights, 4, 2 * GIB).len(), 2);
+}
+
+proptest! {
+    #[test]
+    fn the_account_is_right_and_the_budget_is_kept(
+        events in proptest::collection::vec((0..7u8, 0..6u64, 0..3usize), 0..300)
+    ) {
+        let mut weights = Weights::<u64>::new(20);
+        for (event, function, worker) in events {
+            let bytes = 1 + function * 2;
+            match event {
+                0 | 1 => {
+                    let mut evicted = Vec::new();
+                    let claimed = weights.claim(function, worker, bytes, &mut evicted);
+                    prop_assert!(claimed.is_ok() || evicted.is_empty());
+                    prop_assert!(!evicted.contains(&function));
+                }
+                2 => {
+                    weights.exported(function, worker, function, bytes);
+                }
+                3 => weights.begin(function),
+                4 => weights.end(function),
+                5 => weights.uninstalled(function, worker),
+                _ => weights.worker_gone(worker),
+            }
+            let taken: u64 = weights.entries.values().map(Entry::taken_bytes).sum();
+            prop_assert_eq!(weights.used_bytes(), taken);
+            prop_assert!(taken <= 20);
+        }
+    }
+}
