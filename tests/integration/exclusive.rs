@@ -6,8 +6,8 @@ use pappus_client::{Client, Code, Invocation};
 use rustix::process::Signal;
 
 use crate::fixture::{Supervisor, signal, until};
+use crate::kit::as_stranger;
 use crate::kit::{self, Function, absolute, constant, launch, ptr};
-use crate::tenants::as_stranger;
 
 /// More than the 8 MiB that each of the two workers has.
 const LARGE: u64 = 12 << 20;

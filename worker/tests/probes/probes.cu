@@ -277,13 +277,7 @@ KERNEL barrier_never()
 
 /* ---- what the driver would serve kernels with ------------------------------------------------------------- */
 
-extern "C" GLOBAL void *malloc(unsigned long);
 extern "C" GLOBAL int vprintf(const char *, const void *);
-
-KERNEL heap_malloc(volatile u64 *seen)
-{
-    *seen = (u64)malloc(64);
-}
 
 KERNEL printf_flood(u64 lines)
 {

@@ -1,6 +1,9 @@
 //! Between two calls of one worker: memory, module variables, constants, regions, what the driver keeps for
 //! kernels.
 
+use pappus_protocol::FaultCode;
+
+use crate::harness::program::{self, Options};
 use crate::harness::{OUTPUTS_AT, UNTOUCHED, Worker};
 use crate::suite::UnderTest;
 use crate::suite::blueprints::{Blueprint, filling, i64, launch, launch_wide, ptr, u32};
@@ -123,12 +126,18 @@ fn staging_and_output_tails() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check leaks"]
-fn the_device_heap_is_empty() {
-    let mut worker = OnCuda::worker();
-    let malloc = [fill(8), launch("heap_malloc", &ptr("out"))];
-    worker.install(1, &dirty(&malloc), OnCuda::probes(), &[]);
-    assert_eq!(worker.call(1, &[], &[8]).unwrap(), [[0; 8]], "there is no heap to leave anything in");
-    worker.end().unwrap();
+fn a_module_with_a_heap_is_refused() {
+    // The driver allows no heap of zero bytes, and what is left in one outlives a call.
+    let heap = b".version 7.0\n.target sm_70\n.address_size 64\n\
+        .extern .func (.param .b64 address) malloc (.param .b64 bytes);\n\
+        .visible .entry take(.param .u64 seen) {\n\
+        .reg .b64 %a, %s;\n ld.param.u64 %s, [seen];\n cvta.to.global.u64 %s, %s;\n\
+        { .param .b64 bytes; .param .b64 address; st.param.b64 [bytes], 64;\n\
+        call.uni (address), malloc, (bytes); ld.param.b64 %a, [address]; }\n\
+        st.global.u64 [%s], %a;\n ret;\n}\n";
+    let refused = program::compile(&Options::CUDA, heap).unwrap_err();
+    assert_eq!(refused.code, FaultCode::BadModule, "{refused}");
+    assert!(refused.message.contains("`malloc`"), "{refused}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub(super) fn judge(image: &[u8]) -> Result<Vec<Writable>, String> {
     if file.elf_header().e_machine(endian) != MACHINE {
         return Err("an ELF file, but not of NVIDIA machine code".to_owned());
     }
-    let table_end = u64::from(file.elf_header().e_phoff(endian)).checked_add(
+    let table_end = file.elf_header().e_phoff(endian).checked_add(
         u64::from(file.elf_header().e_phnum(endian)) * u64::from(file.elf_header().e_phentsize(endian)),
     );
     if table_end.is_none_or(|end| end > image.len() as u64) {
@@ -38,9 +38,17 @@ pub(super) fn judge(image: &[u8]) -> Result<Vec<Writable>, String> {
     }
     for section in file.elf_section_table().iter() {
         let has_bytes = section.sh_type(endian) != elf::SHT_NOBITS;
-        let end = u64::from(section.sh_offset(endian)).checked_add(u64::from(section.sh_size(endian)));
+        let end = section.sh_offset(endian).checked_add(section.sh_size(endian));
         if has_bytes && end.is_none_or(|end| end > image.len() as u64) {
             return Err("truncated: a section ends behind the file".to_owned());
+        }
+    }
+    for symbol in file.symbols().filter(|symbol| symbol.is_undefined()) {
+        if let Ok(name @ ("malloc" | "free")) = symbol.name() {
+            return Err(format!(
+                "it calls `{name}`: kernels have no heap, because what is left in one outlives a call; name a buffer \
+                 in the blueprint instead"
+            ));
         }
     }
     let mut writable = Vec::new();

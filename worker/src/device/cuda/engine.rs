@@ -1,7 +1,7 @@
 //! What both roles share: one context, and what code compiled for it depends on.
 
-use pappus_protocol::Fault;
 use pappus_protocol::from_worker::Hello;
+use pappus_protocol::{Fault, FaultCode};
 
 use super::driver::{Context, Driver};
 use super::nvml;
@@ -18,6 +18,7 @@ pub(super) struct Engine {
 impl Engine {
     /// The first device that the process sees: the supervisor lets it see one.
     pub(super) fn start() -> Result<Self, Fault> {
+        silence().map_err(|e| Fault::new(FaultCode::Internal, format!("opening /dev/null: {e}")))?;
         let driver = Driver::open()?;
         let info = super::driver::DeviceInfo::read(&driver, 0);
         let uuid = info.map(|info| info.uuid).unwrap_or_default();
@@ -30,6 +31,7 @@ impl Engine {
         Ok(Self { context, driver, context_bytes })
     }
 
+    /// As the supervisor hears it.
     pub(super) fn hello(&self) -> Hello {
         let arch = &self.context.info.arch;
         let release = Driver::release().unwrap_or_default().replace('.', "-");
@@ -40,4 +42,10 @@ impl Engine {
             ..Hello::new("cuda", fingerprint.trim_end_matches('-'))
         }
     }
+}
+
+/// What kernels print goes nowhere: a print buffer of zero bytes is not among those that drivers allow.
+fn silence() -> std::io::Result<()> {
+    let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
+    Ok(rustix::stdio::dup2_stdout(nowhere)?)
 }

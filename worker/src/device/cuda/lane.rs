@@ -32,8 +32,10 @@ pub(super) struct Lane {
     slices: [Event; SLICES],
     timing: Timing,
     running: Option<Running>,
-    /// Outputs of the running call; kept for its memory.
-    outputs: Vec<Output>,
+    /// What the running call copies, inputs first; kept for its memory.
+    copies: Vec<Transfer>,
+    /// How many of them are inputs.
+    inputs: usize,
     cursor: Cursor,
     /// Bytes from the lane's base on that were cleared behind the last call on it.
     clean_bytes: u64,
@@ -61,11 +63,11 @@ struct Running {
     failed: Option<Fault>,
 }
 
-/// Bytes that go back to the host.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Output {
-    pub(super) from: u64,
-    pub(super) to: *mut u8,
+/// Bytes that go to the device or back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Transfer {
+    pub(super) host: *mut u8,
+    pub(super) device: u64,
     pub(super) bytes: u64,
 }
 
@@ -113,7 +115,7 @@ impl Timing {
     /// Whether the next call is one that is timed step by step.
     fn next(&mut self) -> bool {
         self.calls += 1;
-        self.calls <= 2 || self.calls % TIMED_EVERY == 0
+        self.calls <= 2 || self.calls.is_multiple_of(TIMED_EVERY)
     }
 
     /// What clearing took, once it is known.
@@ -154,7 +156,8 @@ impl Lane {
             slices: [Event::untimed()?, Event::untimed()?],
             timing: Timing::create()?,
             running: None,
-            outputs: Vec::new(),
+            copies: Vec::new(),
+            inputs: 0,
             cursor: Cursor::default(),
             clean_bytes: 0,
             cleared: true,
@@ -173,7 +176,8 @@ impl Lane {
         self.timing.read_clear();
         let timed = self.timing.next() && !self.timing.clear_pending;
         self.cleared = false;
-        self.outputs.clear();
+        self.copies.clear();
+        self.inputs = 0;
         self.cursor.rewind();
         self.running = Some(Running {
             base: start.base,
@@ -200,13 +204,43 @@ impl Lane {
         Ok(())
     }
 
-    /// Adds an output of the call that began.
-    pub(super) fn expect(&mut self, output: Output) {
-        self.outputs.push(output);
+    /// Adds an input of the call that began; all of them come before the outputs.
+    pub(super) fn bring(&mut self, input: Transfer) {
+        self.copies.push(input);
+        self.inputs = self.copies.len();
     }
 
-    /// The inputs are on their way; the steps follow, then the outputs.
+    /// Adds an output.
+    pub(super) fn expect(&mut self, output: Transfer) {
+        self.copies.push(output);
+    }
+
+    /// Submits the call as a graph of everything in it, if there is one for just these copies; says
+    /// whether there was.
+    pub(super) fn run_whole(&mut self, prepared: &Rc<Prepared>) -> Result<bool, CudaError> {
+        let Some(running) = &mut self.running else { return Ok(false) };
+        if running.timed || running.alone || self.uncleared || !prepared.takes_whole() {
+            return Ok(false);
+        }
+        let (copies, inputs) = (&self.copies, self.inputs);
+        let (done, base, bytes) = (&self.done, running.base, running.used_bytes);
+        let ran = prepared.run_whole(&self.stream, copies, |stream| {
+            copy_all_in(stream, &copies[..inputs])?;
+            prepared.script.submit(stream, &mut Cursor::default(), u32::MAX, &mut None)?;
+            copy_all_out(stream, &copies[inputs..])?;
+            stream.record_in_graph(done)?;
+            stream.fill(base, 0, bytes)
+        })?;
+        if ran {
+            running.prepared = Some(prepared.clone());
+            self.cleared = true;
+        }
+        Ok(ran)
+    }
+
+    /// Submits the inputs, the steps, then the outputs.
     pub(super) fn run(&mut self, prepared: Rc<Prepared>) -> Result<(), CudaError> {
+        copy_all_in(&self.stream, &self.copies[..self.inputs])?;
         let Some(running) = &mut self.running else { return Ok(()) };
         if running.timed {
             self.stream.record(&self.timing.copied_in)?;
@@ -255,11 +289,7 @@ impl Lane {
         if running.timed {
             self.stream.record(&self.timing.executed)?;
         }
-        for output in &self.outputs {
-            // SAFETY: the region was checked and stays mapped while the lane is busy.
-            #[allow(unsafe_code)]
-            unsafe { self.stream.copy_out(output.to, output.from, output.bytes) }?;
-        }
+        copy_all_out(&self.stream, &self.copies[self.inputs..])?;
         if running.timed {
             self.stream.record(&self.timing.copied_out)?;
         }
@@ -331,4 +361,21 @@ impl Lane {
             false => function.reset(&self.stream, lane),
         }
     }
+}
+
+fn copy_all_in(stream: &Stream, inputs: &[Transfer]) -> Result<(), CudaError> {
+    for input in inputs {
+        // SAFETY: the region was checked and stays mapped while the lane is busy; a graph of it goes with
+        // its arena.
+        unsafe { stream.copy_in(input.device, input.host, input.bytes) }?;
+    }
+    Ok(())
+}
+
+fn copy_all_out(stream: &Stream, outputs: &[Transfer]) -> Result<(), CudaError> {
+    for output in outputs {
+        // SAFETY: as for inputs.
+        unsafe { stream.copy_out(output.host, output.device, output.bytes) }?;
+    }
+    Ok(())
 }

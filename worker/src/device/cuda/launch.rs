@@ -1,6 +1,7 @@
 //! A plan with addresses filled in for one lane: what is submitted, step by step or as a graph.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::rc::Rc;
 
 use pappus_blueprint::{Location, Plan, Space, Step};
@@ -102,10 +103,12 @@ impl Script {
                 }
                 Step::Fill { offset, bytes, byte } => Op::Fill { to: bases.pool + offset, bytes, byte },
                 Step::Launch { kernel: index, grid, block, shared_bytes, ref params } => {
-                    if !kernels.contains_key(&index) {
-                        kernels.insert(index, function.kernel(context, stream, lane, index)?);
-                    }
-                    let entry = kernels.get(&index).ok_or_else(broken)?;
+                    let entry = match kernels.entry(index) {
+                        Entry::Occupied(known) => known.into_mut(),
+                        Entry::Vacant(unknown) => {
+                            unknown.insert(function.kernel(context, stream, lane, index)?)
+                        }
+                    };
                     let key = (index, params.start, params.end);
                     let range = match written.get(&key) {
                         Some(range) => std::ops::Range::clone(range),

@@ -10,6 +10,13 @@ pub(super) const SLICE_STEPS: u32 = 256;
 /// Steps from which on a plan becomes a graph, and up to which its repeats are unfolded for one.
 pub(super) const GRAPH_STEPS: std::ops::RangeInclusive<u64> = 2..=20_000;
 
+/// Steps of the longest plan that becomes one graph together with its copies and its clearing. Such a
+/// graph is for one set of regions; what longer plans would save is little beside what they run.
+pub(super) const WHOLE_STEPS: u64 = 64;
+
+/// Sets of regions that a plan has graphs for on one lane.
+pub(super) const WHOLE_GRAPHS: usize = 256;
+
 /// Runs of a plan on a lane before it becomes a graph there: making one costs about three runs.
 pub(super) const RUNS_BEFORE_GRAPH: u32 = 2;
 

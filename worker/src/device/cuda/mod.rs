@@ -40,7 +40,7 @@ use self::driver::Stream;
 use self::driver::memory::{HostBuffer, Pinned};
 use self::engine::Engine;
 pub use self::function::Function;
-use self::lane::{Lane, Output, Start};
+use self::lane::{Lane, Start, Transfer};
 use self::launch::{Bases, Script};
 use self::layout::{BOUNCE_BYTES, GRAPH_STEPS, RUNS_BEFORE_GRAPH};
 use self::memory::{Pool, WeightsLoader};
@@ -110,7 +110,7 @@ impl Cuda {
                 "the deadline passed before the call ran",
             )));
         }
-        for input in call.inputs {
+        for input in call.inputs.iter().filter(|input| input.bytes > 0) {
             self.copy_in(lane, base, input, call)?;
         }
         let prepared = self.prepare(
@@ -123,9 +123,11 @@ impl Cuda {
         for output in call.outputs.iter().filter(|output| output.bytes > 0) {
             let arena = call.arenas.range(output.arena, output.offset, output.bytes)?;
             let to = arena.range(output.offset, output.bytes).map_err(|_| launch::broken())?;
-            self.lanes[lane].expect(Output { from: base + output.from, to, bytes: output.bytes });
+            self.lanes[lane].expect(Transfer { host: to, device: base + output.from, bytes: output.bytes });
         }
-        self.lanes[lane].run(prepared)?;
+        if !self.lanes[lane].run_whole(&prepared)? {
+            self.lanes[lane].run(prepared)?;
+        }
         Ok(())
     }
 
@@ -170,16 +172,12 @@ impl Cuda {
     }
 
     fn copy_in(&mut self, lane: usize, base: u64, input: &CopyIn, call: &Call<'_>) -> Result<(), Stop> {
-        if input.bytes == 0 {
-            return Ok(());
-        }
         let to = base + input.to;
         match input.from {
             Source::Arena(arena) => {
                 let arena = call.arenas.range(arena, input.offset, input.bytes)?;
                 let from = arena.range(input.offset, input.bytes).map_err(|_| launch::broken())?;
-                // SAFETY: the region was checked and stays mapped while the lane is busy.
-                unsafe { self.lanes[lane].stream.copy_in(to, from, input.bytes) }?;
+                self.lanes[lane].bring(Transfer { host: from, device: to, bytes: input.bytes });
                 Ok(())
             }
             Source::Descriptor(index) => {
@@ -334,7 +332,9 @@ impl Device for Cuda {
     }
 
     fn unmap_arena(&mut self, arena: u64) {
-        self.arenas.remove(&arena);
+        if let Some(pinned) = self.arenas.remove(&arena) {
+            self.scripts.borrow_mut().forget_host(pinned.base().addr(), pinned.bytes());
+        }
     }
 
     fn start(&mut self, lane: usize, function: &mut Function, call: &Call<'_>) {

@@ -1,27 +1,31 @@
 //! What was prepared for plans, per lane: scripts, and graphs once they pay. Bounded by bytes; what was
 //! used longest ago goes first.
 
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use pappus_blueprint::Plan;
 
-use super::driver::GraphExec;
+use super::driver::{CudaError, GraphExec, Stream};
+use super::lane::Transfer;
 use super::launch::Script;
-use super::layout::{GRAPH_NODE_BYTES, SCRIPTS_BYTES};
+use super::layout::{GRAPH_NODE_BYTES, SCRIPTS_BYTES, WHOLE_GRAPHS, WHOLE_STEPS};
 
 /// A prepared plan.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) script: Script,
-    pub(super) graph: std::cell::OnceCell<GraphExec>,
+    pub(super) graph: OnceCell<GraphExec>,
     /// Times that it ran step by step.
-    pub(super) runs: std::cell::Cell<u32>,
+    pub(super) runs: Cell<u32>,
     /// No graph of it can be made.
-    pub(super) direct_only: std::cell::Cell<bool>,
+    pub(super) direct_only: Cell<bool>,
+    /// Graphs of whole calls by what they copy; none where it was seen once.
+    whole: RefCell<HashMap<Box<[Transfer]>, Option<GraphExec>>>,
     /// Keeps the plan's address from being used for another.
-    _plan: Arc<Plan>,
+    plan: Arc<Plan>,
 }
 
 impl Prepared {
@@ -31,8 +35,54 @@ impl Prepared {
             graph: Default::default(),
             runs: Default::default(),
             direct_only: Default::default(),
-            _plan: plan,
+            whole: Default::default(),
+            plan,
         }
+    }
+
+    /// Whether calls of it may become graphs as a whole.
+    pub(super) fn takes_whole(&self) -> bool {
+        self.plan.expanded_steps <= WHOLE_STEPS && !self.direct_only.get()
+    }
+
+    /// What graphs of whole calls may come to occupy.
+    fn whole_bytes(&self) -> u64 {
+        match self.takes_whole() {
+            true => (self.plan.expanded_steps + 4) * GRAPH_NODE_BYTES * WHOLE_GRAPHS as u64 / 16,
+            false => 0,
+        }
+    }
+
+    /// Launches the graph of a whole call with these copies; the second time they are seen, makes it of
+    /// what `submit` submits. Says whether it ran.
+    pub(super) fn run_whole(
+        &self,
+        stream: &Stream,
+        copies: &[Transfer],
+        submit: impl FnOnce(&Stream) -> Result<(), CudaError>,
+    ) -> Result<bool, CudaError> {
+        let mut whole = self.whole.borrow_mut();
+        let known = whole.len();
+        match whole.get_mut(copies) {
+            Some(Some(graph)) => return stream.launch_graph(graph).map(|()| true),
+            Some(seen) => match stream.capture(submit) {
+                Ok(graph) => return stream.launch_graph(seen.insert(graph)).map(|()| true),
+                Err(e) if e.is_fatal() => return Err(e),
+                Err(_) => self.direct_only.set(true),
+            },
+            None if known < WHOLE_GRAPHS => {
+                whole.insert(copies.into(), None);
+            }
+            // Regions that never come again must not keep others out for ever.
+            None => whole.retain(|_, graph| graph.is_some()),
+        }
+        Ok(false)
+    }
+
+    /// Forgets graphs that copy from or to a range of host memory.
+    fn forget_host(&self, base: usize, bytes: usize) {
+        let inside = |copy: &Transfer| (base..base + bytes).contains(&copy.host.addr());
+        self.whole.borrow_mut().retain(|copies, _| !copies.iter().any(inside));
     }
 }
 
@@ -78,7 +128,7 @@ impl Scripts {
 
     /// Keeps what was prepared.
     pub(super) fn insert(&mut self, key: Key, prepared: &Rc<Prepared>) {
-        let bytes = prepared.script.approx_bytes();
+        let bytes = prepared.script.approx_bytes() + prepared.whole_bytes();
         self.clock += 1;
         self.bytes += bytes;
         let slot = Slot { prepared: prepared.clone(), bytes, used: self.clock };
@@ -126,6 +176,11 @@ impl Scripts {
     /// A lane's instance of one of the function's modules is gone.
     pub(super) fn forget_lane(&mut self, function: u64, lane: usize) {
         self.remove_where(|key| key.function == function && key.lane == lane);
+    }
+
+    /// An arena is about to go: what copies from or to it goes first.
+    pub(super) fn forget_host(&mut self, base: usize, bytes: usize) {
+        self.slots.values().for_each(|slot| slot.prepared.forget_host(base, bytes));
     }
 
     /// Addresses of the pool changed.

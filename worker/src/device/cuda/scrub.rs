@@ -190,15 +190,15 @@ cleared:
     for register in 0..REGISTERS {
         text += &format!("    ld.volatile.global.u32 %v{register}, [%counters+{}];\n", BYTES - 4);
     }
-    text += "    bar.sync 0;\n    mov.u32 %sum, 0;\n";
-    for register in 0..REGISTERS {
-        text += &format!("    or.b32 %sum, %sum, %v{register};\n");
-    }
+    // All of them are needed until it is known, behind the barrier, that none is stored.
     text += &format!(
-        "    setp.eq.u32 %more, %sum, 0;\n    @%more bra end;\n    st.volatile.global.u32 [%counters+{}], %sum;\nend:\n    ret;\n}}\n",
+        "    bar.sync 0;\n    ld.volatile.global.u32 %sum, [%counters+{}];\n    setp.eq.u32 %more, %sum, 0;\n    @%more bra end;\n",
         BYTES - 4
     );
-    text
+    for register in 0..REGISTERS {
+        text += &format!("    st.volatile.global.u32 [%counters+{}], %v{register};\n", 4 * register);
+    }
+    text + "end:\n    ret;\n}\n"
 }
 
 /// Zeroes the stacks of as many threads as can be resident.

@@ -163,6 +163,7 @@ impl Drop for Range {
 #[derive(Debug)]
 pub(in super::super) struct Pinned {
     base: *mut u8,
+    bytes: usize,
 }
 
 impl Pinned {
@@ -179,7 +180,17 @@ impl Pinned {
         let flags = if read_only { READ_ONLY } else { 0 };
         // SAFETY: as the caller promises.
         check(unsafe { sys::cuMemHostRegister_v2(base.cast(), bytes as usize, flags) })?;
-        Ok(Self { base })
+        Ok(Self { base, bytes: bytes as usize })
+    }
+
+    /// Its first byte.
+    pub(in super::super) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// How long it is.
+    pub(in super::super) fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 

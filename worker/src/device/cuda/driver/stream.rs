@@ -79,8 +79,8 @@ impl Stream {
         params: &[u8],
     ) -> Result<(), CudaError> {
         const END: *mut c_void = std::ptr::null_mut();
-        const BUFFER: *mut c_void = 1 as *mut c_void;
-        const SIZE: *mut c_void = 2 as *mut c_void;
+        const BUFFER: *mut c_void = std::ptr::without_provenance_mut(1);
+        const SIZE: *mut c_void = std::ptr::without_provenance_mut(2);
         let mut bytes = params.len();
         let buffer = params.as_ptr().cast_mut().cast();
         let mut extra = [BUFFER, buffer, SIZE, (&raw mut bytes).cast(), END];
@@ -108,6 +108,13 @@ impl Stream {
     pub(in super::super) fn record(&self, event: &Event) -> Result<(), CudaError> {
         // SAFETY: both handles are alive.
         check(unsafe { sys::cuEventRecord(event.raw, self.raw) })
+    }
+
+    /// Marks how far the stream got, in a way that becomes part of a graph when it is captured.
+    pub(in super::super) fn record_in_graph(&self, event: &Event) -> Result<(), CudaError> {
+        let flags = sys::CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as u32;
+        // SAFETY: both handles are alive; whoever keeps the graph keeps the event.
+        check(unsafe { sys::cuEventRecordWithFlags(event.raw, self.raw, flags) })
     }
 
     /// Submits a graph.
