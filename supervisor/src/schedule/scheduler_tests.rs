@@ -383,7 +383,7 @@ fn a_call_that_waits_for_a_turn_costs_no_worker_at_its_deadline() {
     b.now = MS;
     let waits = b.submit(2, BOB);
     b.actions.clear();
-    let mut later = |b: &mut Bench, ms: u64, words: &str| {
+    let later = |b: &mut Bench, ms: u64, words: &str| {
         b.now = ms * MS;
         b.scheduler.expire(b.now, &mut b.actions);
         b.expect(words);
