@@ -17,16 +17,13 @@ fn supervisor(device: &str) -> (Supervisor, Client) {
     (supervisor, client)
 }
 
-/// Waits until there are so many processes, and all of them wait for something to do; workers and others.
-fn settled(supervisor: &Supervisor, count: usize) -> (Vec<u32>, Vec<u32>) {
+/// Waits until all standbys are ready and nobody else is left; workers and standbys.
+fn settled(supervisor: &Supervisor) -> (Vec<u32>, Vec<u32>) {
     let workers = supervisor.worker_pids();
-    let waits = |pid: &u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.contains("(pappus-worker) S")
-    };
-    until("all processes are there", || {
-        let children = supervisor.children();
-        children.len() == count && children.iter().all(waits)
+    until("standbys are ready and nobody is about to end", || {
+        let device = supervisor.device();
+        let count = workers.len() + device.standbys as usize;
+        device.standbys_ready == device.standbys && supervisor.children().len() == count
     });
     let children = supervisor.children();
     let standbys = children.into_iter().filter(|pid| !workers.contains(pid)).collect();
@@ -36,42 +33,37 @@ fn settled(supervisor: &Supervisor, count: usize) -> (Vec<u32>, Vec<u32>) {
 #[test]
 fn a_standby_takes_the_place_of_a_worker_that_ends_and_is_replaced_itself() {
     let (supervisor, mut client) = supervisor("cpu:workers=1,memory=16MiB,standbys=1");
-    let mut taken = 0;
     for _ in 0..10 {
         kit::works(&mut client);
-        let (workers, standbys) = settled(&supervisor, 2);
+        let (workers, standbys) = settled(&supervisor);
         signal(workers[0], Signal::KILL);
         kit::works(&mut client);
-        // One that greets just now is not ready yet.
-        taken += usize::from(supervisor.worker_pids() == standbys);
+        assert_eq!(supervisor.worker_pids(), standbys);
     }
-    assert!(taken >= 5, "{taken}");
     assert_eq!(supervisor.device().failed, 0);
 }
 
 #[test]
 fn a_suspect_runs_again_in_a_standby() {
     let (supervisor, mut client) = supervisor("cpu:workers=1,memory=16MiB,standbys=1");
-    let mut taken = 0;
     for _ in 0..4 {
-        let (_, standbys) = settled(&supervisor, 2);
+        let (_, standbys) = settled(&supervisor);
         let spin = client.send_invocation(&Invocation::new("spin")).unwrap();
         let first = supervisor.kill_busy(None);
-        taken += usize::from(supervisor.kill_busy(Some(first)) == standbys[0]);
+        assert_eq!(supervisor.kill_busy(Some(first)), standbys[0]);
         let error = kit::fails(&mut client, spin, Code::WorkerLost);
         assert!(error.message.contains("signal 9"), "{error}");
         kit::works(&mut client);
     }
-    assert!(taken >= 2, "{taken}");
 }
 
 #[test]
 fn a_standby_that_ends_is_replaced() {
     let (supervisor, mut client) = supervisor("cpu:workers=2,memory=16MiB,standbys=2");
-    let (workers, standbys) = settled(&supervisor, 4);
+    let (workers, standbys) = settled(&supervisor);
     signal(standbys[0], Signal::KILL);
     until("it is gone", || !supervisor.children().contains(&standbys[0]));
-    let (same, others) = settled(&supervisor, 4);
+    let (same, others) = settled(&supervisor);
     assert_eq!(same, workers);
     assert!(others.contains(&standbys[1]) && !others.contains(&standbys[0]), "{standbys:?} → {others:?}");
     kit::works(&mut client);
@@ -85,23 +77,21 @@ fn a_worker_is_handed_on_by_taking_a_standby() {
     };
     kit::add_copy(&mut stranger);
     kit::works(&mut own);
-    let mut taken = 0;
     for _ in 0..3 {
         for client in [&mut stranger, &mut own] {
-            let (workers, standbys) = settled(&supervisor, 2);
+            let (workers, standbys) = settled(&supervisor);
             kit::works(client);
-            taken += usize::from(supervisor.worker_pids() == standbys);
+            assert_eq!(supervisor.worker_pids(), standbys);
             until("the one before is gone", || !is_alive(workers[0]));
         }
     }
-    assert!(taken >= 3, "{taken}");
 }
 
 #[test]
 fn a_worker_that_hangs_is_no_obstacle_for_the_next_one() {
     let (supervisor, mut client) = supervisor("cpu:workers=1,memory=16MiB,standbys=1");
     for _ in 0..3 {
-        settled(&supervisor, 2);
+        settled(&supervisor);
         let spin = Invocation::new("spin").deadline(Duration::from_millis(50));
         let spin = client.send_invocation(&spin).unwrap();
         kit::works(&mut client);
@@ -110,15 +100,30 @@ fn a_worker_that_hangs_is_no_obstacle_for_the_next_one() {
 }
 
 #[test]
+fn memory_is_accounted_until_a_process_is_reaped() {
+    let (supervisor, mut client) = supervisor("cpu:workers=2,memory=16MiB,standbys=1");
+    kit::works(&mut client);
+    for _ in 0..3 {
+        let (workers, _) = settled(&supervisor);
+        let memory = supervisor.device().memory.unwrap();
+        assert_eq!((memory.total_bytes, memory.lease_bytes, memory.free_bytes), (16 << 20, 16 << 20, 0));
+        assert_eq!((memory.context_bytes, memory.stack_bytes, memory.weight_bytes), (0, 0, 0));
+        signal(workers[0], Signal::KILL);
+        kit::works(&mut client);
+        until("its place is taken", || !supervisor.worker_pids().contains(&workers[0]));
+    }
+}
+
+#[test]
 fn nobody_stays_behind() {
     let (mut supervisor, mut client) = supervisor("cpu:workers=2,memory=16MiB,standbys=2");
     kit::works(&mut client);
-    let (workers, standbys) = settled(&supervisor, 4);
+    let (workers, standbys) = settled(&supervisor);
     supervisor.terminate();
     assert_eq!(supervisor.ended().code(), Some(0));
     assert!(!workers.iter().chain(&standbys).any(|pid| is_alive(*pid)));
     supervisor.restart();
-    let (workers, standbys) = settled(&supervisor, 4);
+    let (workers, standbys) = settled(&supervisor);
     supervisor.kill9();
     until("all are gone", || !workers.iter().chain(&standbys).any(|pid| is_alive(*pid)));
 }
