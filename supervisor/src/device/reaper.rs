@@ -57,6 +57,9 @@ impl Reaper {
 
     /// Takes a process over.
     pub fn take(&self, device: &Device, process: Dying) {
+        if process.kill_at <= Instant::now() {
+            process.process.kill();
+        }
         let mut dying = self.dying();
         match &mut *dying {
             Some(dying) => dying.push(process),

@@ -28,8 +28,11 @@ impl Device {
         };
         let workers = busy.into_iter().enumerate().map(|(worker, (busy, device_ns))| {
             let place = &self.places[worker];
+            let link = self.link(worker);
+            // Another one may have taken its place meanwhile.
+            let busy = busy.filter(|(generation, _)| !link.is_hung_up(*generation)).map(|(_, lanes)| lanes);
             v1::WorkerStatus {
-                pid: self.link(worker).pid().unwrap_or(0),
+                pid: link.pid().unwrap_or(0),
                 state: match busy {
                     None => "starting",
                     Some(0) => "idle",

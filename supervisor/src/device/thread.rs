@@ -116,7 +116,10 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: u64, ready: Ready) 
     let well = !lost.is_empty() || matches!(end, End::Dismissed);
     let (grace, why, broken) = match end {
         End::Closed | End::Dismissed => (LEAVE, None, None),
-        End::Broken(fault) => (LEAVE, Some(format!("its device context is lost: {fault}")), Some(fault)),
+        // It said everything; what it does not tidy up itself is free sooner.
+        End::Broken(fault) => {
+            (Duration::ZERO, Some(format!("its device context is lost: {fault}")), Some(fault))
+        }
         End::Bad(why) => (Duration::ZERO, Some(why), None),
     };
     let kill_at = Instant::now() + grace;

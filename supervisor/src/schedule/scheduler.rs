@@ -112,10 +112,10 @@ impl<C: Clone> Scheduler<C> {
         self.table.len() as u64 - self.queued
     }
 
-    /// Lanes of `worker` with a call, or `None` while no process is ready there.
-    pub fn busy_lanes(&self, worker: WorkerId) -> Option<u32> {
+    /// The process that is ready in `worker`'s place, if one is, and its lanes with a call.
+    pub fn busy_lanes(&self, worker: WorkerId) -> Option<(u64, u32)> {
         let worker = &self.workers[worker];
-        (worker.state != State::Absent).then(|| worker.busy.count_ones())
+        (worker.state != State::Absent).then(|| (worker.generation, worker.busy.count_ones()))
     }
 
     /// When [`Scheduler::expire`] must be called at the latest.
