@@ -197,13 +197,23 @@ impl Bed {
 
     /// Starts a supervisor that has the device with these settings, such as `workers=1,lanes=8`.
     pub fn start(&self, settings: &str) -> Result<Running> {
-        let device = match self.chosen {
-            Some(_) => format!("{}:{settings}", self.device),
-            None => format!("cpu:{}", for_the_cpu(settings)),
-        };
-        let home = Home::new()?;
+        let (home, device) = (Home::new()?, self.with_settings(settings));
         let supervisor = home.start_with(&device, &self.next_log())?;
         Ok(Running { supervisor, home, device })
+    }
+
+    /// As [`Bed::start`], with workers that clear nothing.
+    pub fn start_uncleared(&self, settings: &str) -> Result<Running> {
+        let (home, device) = (Home::new()?, self.with_settings(settings));
+        let supervisor = home.start_uncleared(&device, &self.next_log())?;
+        Ok(Running { supervisor, home, device })
+    }
+
+    fn with_settings(&self, settings: &str) -> String {
+        match self.chosen {
+            Some(_) => format!("{}:{settings}", self.device),
+            None => format!("cpu:{}", for_the_cpu(settings)),
+        }
     }
 
     /// Ends a supervisor and starts another with the same state and settings.

@@ -59,11 +59,20 @@ impl Home {
 
     /// As [`Home::start`], with its log in a file that may outlast this.
     pub fn start_with(&self, device: &str, log: &Path) -> Result<Supervisor> {
-        let program = std::env::current_exe()?.with_file_name(PROGRAM);
+        self.start_program(&mut Command::new(std::env::current_exe()?.with_file_name(PROGRAM)), device, log)
+    }
+
+    /// As [`Home::start_with`], with workers that clear nothing: those of the tests, where they are built.
+    pub fn start_uncleared(&self, device: &str, log: &Path) -> Result<Supervisor> {
+        let program = std::env::current_exe()?.with_file_name("tests").join(PROGRAM);
+        self.start_program(Command::new(program).env("PAPPUS_TEST_UNCLEARED", "1"), device, log)
+    }
+
+    fn start_program(&self, command: &mut Command, device: &str, log: &Path) -> Result<Supervisor> {
         let folder = self.0.path();
         let socket = folder.join("pappus.sock");
         let begin = Instant::now();
-        let child = Command::new(&program)
+        let child = command
             .arg("--socket")
             .arg(&socket)
             .arg("--state-dir")
@@ -74,7 +83,7 @@ impl Home {
             .stderr(File::create(log)?)
             .spawn()
             .map_err(|e| {
-                let program = program.display();
+                let program = command.get_program().display();
                 format!("cannot start {program}: {e}; build it with `cargo build --release --bins`")
             })?;
         let mut supervisor = Supervisor { child, socket, start_ns: 0 };

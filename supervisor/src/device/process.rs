@@ -54,7 +54,8 @@ impl Target {
         if self.kind == Kind::Cpu {
             return Vec::new();
         }
-        let inherited = ["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY"];
+        // The last one is heard by workers that were built for tests only.
+        let inherited = ["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY", "PAPPUS_TEST_UNCLEARED"];
         let mut environment: Vec<_> =
             inherited.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect();
         // Positions follow the bus; machine code comes from the registry alone and is loaded whole.

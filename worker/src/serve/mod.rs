@@ -13,7 +13,7 @@ use std::time::Duration;
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{Got, Outbox};
 use pappus_protocol::to_worker::{Configure, Install, Invoke, STAGING_ARENA};
-use pappus_protocol::{Fault, FaultCode, FromWorker, ToWorker, control};
+use pappus_protocol::{Fault, FaultCode, FromWorker, ToWorker, control, now_ns};
 use pappus_shmem::{Judged, Mapping, memfd};
 
 use self::installed::Functions;
@@ -54,7 +54,11 @@ pub fn run<D: Device>(channels: Channels, staging: &Judged, mut device: D) -> Re
         server.outbox.flush_blocking()?;
         let got = match busy {
             true => inbox.fill()?,
-            false => inbox.wait(server.spin.max(server.turn.alert()), None, None)?,
+            false => {
+                let until = server.expire_prepared();
+                server.outbox.flush_blocking()?;
+                inbox.wait(server.spin.max(server.turn.alert()), until, None)?
+            }
         };
         if got == Got::Closed {
             return Ok(());
@@ -252,6 +256,25 @@ impl<D: Device> Server<D> {
             }
         }
         Ok(())
+    }
+
+    /// Answers calls whose deadline passed while they waited for the turn; says when to look again.
+    fn expire_prepared(&mut self) -> Option<Duration> {
+        let mut next: Option<u64> = None;
+        for index in 0..self.lanes.len() {
+            if !self.lanes[index].is_prepared() {
+                continue;
+            }
+            let left = self.lanes[index].deadline_ns.saturating_sub(now_ns());
+            if left == 0 {
+                self.lanes[index].take_plan();
+                let message = "the deadline passed while the call waited for its turn on the device";
+                self.answer(index, Err(Fault::new(FaultCode::Deadline, message)));
+            } else {
+                next = Some(next.map_or(left, |next| next.min(left)));
+            }
+        }
+        next.map(Duration::from_nanos)
     }
 
     /// Answers and clears every lane whose call is over; says whether one is still running.
