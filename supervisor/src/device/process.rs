@@ -59,11 +59,13 @@ impl Target {
         let mut environment: Vec<_> =
             inherited.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect();
         // Positions follow the bus; machine code comes from the registry alone and is loaded whole.
+        // Lanes that share a hardware queue wait for each other; queues cost time when the process ends.
+        let queues = self.lanes.clamp(8, 32).to_string();
+        environment.push(("CUDA_DEVICE_MAX_CONNECTIONS", queues.into()));
         let fixed = [
             ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
             ("CUDA_MODULE_LOADING", "EAGER"),
             ("CUDA_CACHE_DISABLE", "1"),
-            ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
         ];
         environment.extend(fixed.map(|(name, value)| (name, value.into())));
         if !self.uuid.is_empty() {

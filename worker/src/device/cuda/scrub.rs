@@ -17,8 +17,11 @@ const BYTES: u64 = 4 * COUNTERS as u64;
 /// Runs before it is given up that every multiprocessor is reached.
 const ATTEMPTS: usize = 8;
 const THREADS: u32 = 1024;
-/// Registers that are loaded with zeros at once; with addresses and counters about 64 of each thread.
-const REGISTERS: usize = 56;
+/// Registers of a thread when so many fill a multiprocessor: all of them are to be overwritten.
+const REGISTERS: u32 = 64;
+/// Shares of a multiprocessor's memory that can be shared memory, in percent of the most possible. Where
+/// it lies on the chip depends on its share, so each is cleared for itself.
+const SHARES: [u32; 9] = [4, 8, 15, 29, 45, 59, 73, 87, 100];
 /// Stack of each thread that is cleared at least, in bytes.
 const LEAST_STACK: u32 = 1 << 10;
 
@@ -48,7 +51,7 @@ impl Scrubber {
             let kernel = module.kernel(name).ok_or_else(|| internal(format!("no kernel {name}")))?;
             Ok((module, kernel))
         };
-        let (chip_module, chip) = load(chip_ptx(), "chip")?;
+        let (chip_module, chip) = fullest(|values| load(chip_ptx(values), "chip"))?;
         let (stack_module, stack) = load(stack_ptx(stack_bytes), "stack")?;
         let shared_bytes = context.info.shared_bytes.saturating_sub(chip.shared_bytes());
         chip.allow_shared(shared_bytes).map_err(failed)?;
@@ -72,7 +75,12 @@ impl Scrubber {
 
     /// Clears everything; nothing else runs in this context.
     pub(super) fn run(&mut self, context: &Context, stream: &Stream) -> Result<(), Fault> {
-        self.reach_all(context, stream, self.chip, self.shared_bytes, 1)?;
+        for percent in SHARES {
+            self.chip.prefer_shared(percent).map_err(|e| e.fault("scrubbing"))?;
+            let bytes = (self.shared_bytes / 100 * percent) & !1023;
+            let bytes = if percent == 100 { self.shared_bytes } else { bytes };
+            self.reach_all(context, stream, self.chip, bytes, 1)?;
+        }
         self.reach_all(context, stream, self.stack, 0, context.info.threads / THREADS)
     }
 
@@ -161,8 +169,20 @@ const MEET_REGISTERS: &str = "
     ld.param.u32 %blocks, [blocks];
 ";
 
-/// Zeroes all shared memory that a block can have, and about all registers of 1024 threads.
-fn chip_ptx() -> String {
+/// The kernel that uses as many registers as there are, and no stack instead: how many of the compiler's own
+/// it needs besides the values is found by trying.
+fn fullest(load: impl Fn(u32) -> Result<(Module, Kernel), Fault>) -> Result<(Module, Kernel), Fault> {
+    for values in (REGISTERS / 2..REGISTERS).rev() {
+        let (module, kernel) = load(values)?;
+        if kernel.local_bytes() == 0 && kernel.registers() <= REGISTERS {
+            return Ok((module, kernel));
+        }
+    }
+    Err(Fault::new(FaultCode::Internal, "the scrubbing kernels: the compiler finds no room for registers"))
+}
+
+/// Zeroes the shared memory that a block has, and all registers of its threads: `values` of them at once.
+fn chip_ptx(values: u32) -> String {
     let mut text = format!(
         "{HEAD}.extern .shared .align 16 .b8 space[];\n.visible .entry chip{PARAMS}\n.maxntid {THREADS}, 1, 1\n{{"
     );
@@ -186,8 +206,8 @@ cleared:
 ";
     text += MEET;
     // The counters behind the multiprocessors' are always zero; the compiler does not know.
-    text += &format!("    .reg .u32 %v<{REGISTERS}>;\n");
-    for register in 0..REGISTERS {
+    text += &format!("    .reg .u32 %v<{values}>;\n");
+    for register in 0..values {
         text += &format!("    ld.volatile.global.u32 %v{register}, [%counters+{}];\n", BYTES - 4);
     }
     // All of them are needed until it is known, behind the barrier, that none is stored.
@@ -195,7 +215,7 @@ cleared:
         "    bar.sync 0;\n    ld.volatile.global.u32 %sum, [%counters+{}];\n    setp.eq.u32 %more, %sum, 0;\n    @%more bra end;\n",
         BYTES - 4
     );
-    for register in 0..REGISTERS {
+    for register in 0..values {
         text += &format!("    st.volatile.global.u32 [%counters+{}], %v{register};\n", 4 * register);
     }
     text + "end:\n    ret;\n}\n"
@@ -244,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_texts_pass_our_own_judgement() {
-        for text in [chip_ptx(), stack_ptx(4096)] {
+        for text in [chip_ptx(50), stack_ptx(4096)] {
             assert_eq!(super::super::check::format(text.as_bytes()), Ok(super::super::check::Format::Ptx));
             assert_eq!(super::super::check::ptx_params(&text).values().next().map(Vec::len), Some(3));
             assert_eq!(text.matches('{').count(), text.matches('}').count());
