@@ -64,7 +64,7 @@ impl Neighbours {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn the_guilty_kernel_is_named_and_neighbours_get_their_results() {
     let supervisor = on_gpu(SETTINGS);
     let mut neighbours = Neighbours::of(&supervisor);
@@ -89,7 +89,7 @@ fn the_guilty_kernel_is_named_and_neighbours_get_their_results() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn what_never_ends_is_ended_by_its_deadline() {
     let supervisor = on_gpu(SETTINGS);
     let mut neighbours = Neighbours::of(&supervisor);
@@ -114,7 +114,7 @@ fn what_never_ends_is_ended_by_its_deadline() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn a_killed_worker_loses_no_call() {
     let supervisor = on_gpu(SETTINGS);
     let mut neighbours = Neighbours::of(&supervisor);
@@ -131,7 +131,7 @@ fn a_killed_worker_loses_no_call() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn heaps_and_floods_give_nothing() {
     let supervisor = on_gpu(SETTINGS);
     let mut client = supervisor.client();
@@ -151,7 +151,7 @@ fn heaps_and_floods_give_nothing() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn arenas_closed_under_a_call_hurt_nobody() {
     let supervisor = on_gpu(SETTINGS);
     let mut neighbours = Neighbours::of(&supervisor);
@@ -176,7 +176,7 @@ fn arenas_closed_under_a_call_hurt_nobody() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn a_function_beyond_a_lease_has_the_device_to_itself() {
     let supervisor = on_gpu("workers=2,lanes=8,memory=24GiB");
     let mut neighbours = Neighbours::of(&supervisor);

@@ -112,19 +112,19 @@ fn check(settings: &str, between: impl Fn(&mut Client)) {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn users_who_take_turns_in_one_worker_slot_find_nothing() {
     check("workers=1,lanes=4,memory=12GiB", |_| ());
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn users_with_workers_of_their_own_find_nothing() {
     check("workers=2,lanes=4,memory=16GiB", |_| ());
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn users_find_nothing_after_a_fault_and_after_a_deadline() {
     check("workers=1,lanes=4,memory=12GiB", |client| {
         add_once(client, "trap", &[]);
@@ -148,7 +148,7 @@ fn add_once(client: &mut Client, kernel: &str, args: &[Value]) {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn calls_of_one_user_find_nothing_where_calls_are_scrubbed() {
     let supervisor = on_gpu("workers=1,lanes=4,memory=12GiB,scrub=call");
     let mut client = supervisor.client();

@@ -58,7 +58,7 @@ fn with_library() -> (Supervisor, Client) {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn module_linalg() {
     let (_supervisor, mut client) = with_library();
     let shape @ (m, n, k) = (96, 64, 50);
@@ -100,7 +100,7 @@ fn module_linalg() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn module_mlops() {
     let (_supervisor, mut client) = with_library();
     for n in [2u64, 15, 33, 128] {
@@ -129,7 +129,7 @@ fn module_mlops() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check faults"]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn modules_vision_and_module() {
     let (_supervisor, mut client) = with_library();
     let (width, height) = (100, 70);

@@ -1,4 +1,4 @@
-//! The whole system from outside on a machine with an NVIDIA GPU; `scripts/gpu-check faults` runs every case in a
+//! The whole system from outside on a machine with an NVIDIA GPU; `scripts/gpu-check system` runs every case in a
 //! process of its own. `PAPPUS_TEST_DEVICE` names the GPU, `PAPPUS_BIN_DIR` where the programs are.
 //!
 //! - [`library`]: the kernel library computes there what plain Rust does.
