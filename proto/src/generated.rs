@@ -517,7 +517,7 @@ pub struct DeviceMemory {
 pub struct WorkerStatus {
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// "starting", "idle", "busy" or "gone".
+    /// "starting", "idle" or "busy".
     #[prost(string, tag = "2")]
     pub state: ::prost::alloc::string::String,
     #[prost(uint64, tag = "3")]
@@ -546,7 +546,7 @@ pub enum Code {
     PermissionDenied = 4,
     /// A limit or a queue is full; see retry_after_ms.
     ResourceExhausted = 5,
-    /// The call needs more device memory than a worker's lease.
+    /// The call, or its function, needs more device memory than it can have.
     OutOfMemory = 6,
     /// No device here can run it.
     Unsupported = 7,
@@ -554,7 +554,7 @@ pub enum Code {
     Cancelled = 9,
     /// A kernel of the call did something illegal.
     KernelFault = 10,
-    /// The worker process ended under the call.
+    /// The worker process ended under the call twice, the second time with no other call in it.
     WorkerLost = 11,
     /// Draining or shutting down.
     Unavailable = 12,

@@ -11,8 +11,8 @@
 //! | 7 | a kernel's printf forged the worker's reply | `fault_07_…`: here kernels import nothing that prints |
 //! | 8 | a worker reached other tenants' contexts | `fault_08_…` |
 //! | 9 | a worker's death took its queue along | `fault_09_…` |
-//! | 10 | device malloc had no limit | does not apply: kernels of the CPU device import no allocator, and their memory cannot grow (`fault_10_…` shows the refusals) |
-//! | 11 | memory requests were clamped silently | `fault_11_…`; capacity is never summed: a call runs in one worker's lease |
+//! | 10 | device malloc had no limit | does not apply: no allocator can be imported, and memory cannot grow (`fault_10_…` shows the refusals); on GPUs modules that call `malloc` are refused |
+//! | 11 | memory requests were clamped silently | `fault_11_…`; a call beyond a lease has the device to itself, and one beyond that is refused |
 //! | 12 | a fixed buffer was overrun; timeouts were successes | `fault_12_…` |
 //! | 13 | `const` and ephemeral flags were ignored, ephemeral memory kept | `fault_13_…`: unknown keys are refused, buffers start as zeros |
 

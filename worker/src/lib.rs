@@ -5,7 +5,7 @@
 //! - [`serve`]: the role that runs calls; one loop over the pipes, generic over the device.
 //! - [`compile`]: the role that turns modules into machine code, once, at registration.
 //! - [`arenas`]: the memory shared with the client, and ranges of it.
-//! - [`device`]: what a device must do, and the built-in CPU.
+//! - [`device`]: what a device must do; the built-in CPU, and NVIDIA GPUs.
 //! - [`sandbox`]: what the process gives up before it reads its first byte.
 
 #![deny(unsafe_code)]

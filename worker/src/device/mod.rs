@@ -66,9 +66,10 @@ pub trait Device {
     /// nothing writes to the call's regions any more.
     fn poll(&mut self, lane: usize) -> Option<Result<Done, Fault>>;
 
-    /// Clears everything that the lane's finished call left: its range of the pool, its module's
-    /// memory, local and shared memory. It may do so behind the return, before anything that is
-    /// started on the lane later. An error ends the worker, and its memory with it.
+    /// Clears everything that the lane's finished call left in memory: its range of the pool and its
+    /// modules' variables. What a chip keeps besides is for [`Device::scrub`]. It may do so behind the
+    /// return, before anything that is started on the lane later. An error ends the worker, and its
+    /// memory with it.
     fn clear(&mut self, lane: usize, function: &mut Self::Function) -> Result<(), Fault>;
 
     /// Waits until the device does nothing for this worker any more, clearing included.

@@ -127,7 +127,7 @@ fn staging_and_output_tails() {
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check leaks"]
 fn a_module_with_a_heap_is_refused() {
-    // The driver allows no heap of zero bytes, and what is left in one outlives a call.
+    // The driver takes a limit of zero and keeps a heap, and what is left in one outlives a call.
     let heap = b".version 7.0\n.target sm_70\n.address_size 64\n\
         .extern .func (.param .b64 address) malloc (.param .b64 bytes);\n\
         .visible .entry take(.param .u64 seen) {\n\

@@ -44,7 +44,7 @@ impl Engine {
     }
 }
 
-/// What kernels print goes nowhere: a print buffer of zero bytes is not among those that drivers allow.
+/// What kernels print goes nowhere, whatever buffer the driver keeps for it behind a limit of zero.
 fn silence() -> std::io::Result<()> {
     let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
     Ok(rustix::stdio::dup2_stdout(nowhere)?)

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Everything is submitted in order on the lane's stream, so what clears a call runs before the next one
-//! without anybody waiting for it.
+//! without anybody waiting for it. A short call that comes again with the same regions is a single graph,
+//! from its first copy to the fill.
 
 use std::rc::Rc;
 use std::time::Instant;

@@ -105,7 +105,8 @@ pub(in super::super) struct Context {
 }
 
 impl Context {
-    /// A context in which kernels find no heap and no place to print to.
+    /// A context with the smallest heap and print buffer there are. The driver takes limits of zero and keeps a
+    /// heap even so: modules that call `malloc` are refused (`elf`), and what is printed goes nowhere (`engine`).
     pub(in super::super) fn create(driver: &Driver, ordinal: i32) -> Result<Self, Fault> {
         let info = DeviceInfo::read(driver, ordinal).map_err(|e| device(format!("GPU {ordinal}: {e}")))?;
         let at = |what: &'static str| move |e: CudaError| device(format!("GPU {ordinal}: {what}: {e}"));

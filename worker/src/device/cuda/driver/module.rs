@@ -23,7 +23,7 @@ impl Module {
     pub(in super::super) fn load(image: &[u8]) -> Result<Self, CudaError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: writes one handle. The driver takes the image's length from its own headers: callers
-        // pass whole ELF files only (`elf::check`).
+        // pass whole ELF files only (`elf::judge`).
         check(unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) })?;
         Ok(Self { raw })
     }
