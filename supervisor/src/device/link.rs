@@ -2,7 +2,7 @@
 //! at a time; nothing here ever blocks on the worker.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -233,8 +233,7 @@ impl Link {
         let evicted = peer.install(state, weights, worker, call)?;
         for arena in &call.arenas {
             if peer.arenas.insert(arena.id) {
-                control::send(peer.arrival.control.as_fd(), arena.id, &[arena.memfd.as_fd()])
-                    .map_err(StartError::Broken)?;
+                peer.pass(arena.id, &[arena.memfd.as_fd()])?;
                 peer.arrival.outbox.push_to_worker(&ToWorker::OpenArena { arena: arena.id });
             }
         }
@@ -245,7 +244,7 @@ impl Link {
         }
         if !call.descriptors.is_empty() {
             let fds: Vec<_> = call.descriptors.iter().map(AsFd::as_fd).collect();
-            control::send(peer.arrival.control.as_fd(), id.0, &fds).map_err(StartError::Broken)?;
+            peer.pass(id.0, &fds)?;
         }
         peer.items.clear();
         peer.items.extend(call.items.iter().map(|item| {
@@ -376,11 +375,19 @@ impl Peer {
         evicted.iter().for_each(|function| self.uninstall(*function));
         let installed = call.function.install(state, &self.arrival.target, &delivery);
         let (install, parts) = installed.map_err(StartError::Refused)?;
-        control::send(self.arrival.control.as_fd(), function, &parts.descriptors())
-            .map_err(StartError::Broken)?;
+        self.pass(function, &parts.descriptors())?;
         self.arrival.outbox.push_to_worker(&ToWorker::Install { function, install });
         self.installed.insert(function, self.clock);
         Ok(evicted)
+    }
+
+    /// Passes a frame's descriptors, to be written next. The socket holds few that were not taken, so
+    /// calls that wait are written first.
+    fn pass(&mut self, id: u64, descriptors: &[BorrowedFd<'_>]) -> Result<(), StartError> {
+        if !self.unwritten.is_empty() {
+            flushed(self);
+        }
+        control::send(self.arrival.control.as_fd(), id, descriptors).map_err(StartError::Broken)
     }
 
     /// Tells the process to forget a function, if it has it.
