@@ -43,13 +43,19 @@ pub enum FrameError {
 
 /// Encodes one message with its header; `fds` is how many descriptors will be attached.
 pub fn encode(message: &impl Message, fds: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    append(&mut out, message, fds);
+    out
+}
+
+/// Encodes one message with its header behind what is in `out`, to be sent together.
+pub fn append(out: &mut Vec<u8>, message: &impl Message, fds: usize) {
     let length = message.encoded_len();
     debug_assert!(length <= MAX_MESSAGE_BYTES && fds <= MAX_MESSAGE_FDS);
-    let mut out = Vec::with_capacity(HEADER_BYTES + length);
+    out.reserve(HEADER_BYTES + length);
     out.extend_from_slice(&(length as u32).to_le_bytes());
     out.extend_from_slice(&[fds as u8, 0, 0, 0]);
-    message.encode_raw(&mut out);
-    out
+    message.encode_raw(out);
 }
 
 /// Turns received bytes and descriptors into frames.

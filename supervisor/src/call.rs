@@ -13,7 +13,7 @@ use zerocopy::little_endian::U64;
 
 use crate::registry::Loaded;
 use crate::schedule::Domain;
-use crate::server::replies::Replies;
+use crate::server::replies::{self, Replies};
 
 /// An arena shared with one client. It never changes tenant and dies with its connection.
 #[derive(Debug)]
@@ -123,6 +123,19 @@ impl Asker {
             self.replies.forget(self.request, self);
             self.replies.send(self.request, body);
         }
+    }
+
+    /// Appends the answer's frame to `frames`, which go to [`Asker::replies`] next; unless one was given.
+    pub fn answer_later(&self, body: v1::response::Body, frames: &mut Vec<u8>) {
+        if self.give_up() {
+            self.replies.forget(self.request, self);
+            replies::append(frames, self.request, body);
+        }
+    }
+
+    /// Where the answer goes.
+    pub fn replies(&self) -> &Arc<Replies> {
+        &self.replies
     }
 
     /// Makes sure that no answer comes any more; false if there was one already.

@@ -4,13 +4,13 @@ use pappus_proto::v1::response::Body;
 use pappus_proto::{Code, v1};
 use pappus_protocol::from_worker::{Done, FaultRef};
 use pappus_protocol::to_worker::STAGING_ARENA;
-use pappus_protocol::{Fault, FaultCode, now_ns};
+use pappus_protocol::{Fault, FaultCode};
 
 use crate::call::Call;
 use crate::schedule::Ended;
 
-/// A successful call; `inline` are its staged outputs in order.
-pub fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>) -> Body {
+/// A call that succeeded just now; `inline` are its staged outputs in order.
+pub fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>, now_ns: u64) -> Body {
     let blueprint = &call.function.blueprint;
     let mut inline = inline.into_iter();
     let outputs = blueprint.outputs().iter().enumerate().map(|(position, id)| {
@@ -35,7 +35,7 @@ pub fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>) -> 
         execute_ns: done.execute_ns.get(),
         copy_out_ns: done.copy_out_ns.get(),
         clear_ns: done.clear_ns.get(),
-        total_ns: now_ns().saturating_sub(call.arrived_ns),
+        total_ns: now_ns.saturating_sub(call.arrived_ns),
     };
     Body::Invoked(v1::Invoked {
         outputs: outputs.collect(),

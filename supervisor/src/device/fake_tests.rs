@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use super::Device;
 use super::account::Lease;
+use super::batch::Batch;
 use super::link::{Arrival, staging};
 use super::process::Killer;
 use super::runtime::Outcome;
@@ -137,11 +138,18 @@ impl Gpu {
             started_ns: AtomicU64::new(0),
             asker: Arc::new(Asker::new(self.replies.clone(), 1, accepted)),
         };
-        self.device.submit(Arc::new(call), 0).unwrap()
+        self.device.submit(Arc::new(call), 0, None).unwrap()
     }
 
     fn done(&self, worker: usize, id: CallId) {
-        self.device.finish(worker, id, Outcome::Done(&Done::default())).unwrap();
+        self.finish(worker, id).unwrap();
+    }
+
+    fn finish(&self, worker: usize, id: CallId) -> Result<(), &'static str> {
+        let mut batch = Batch::default();
+        let finished = self.device.finish(worker, id, Outcome::Done(&Done::default()), &mut batch);
+        self.device.settle(&mut batch);
+        finished
     }
 
     /// What a worker was told since the last time, in short words.
@@ -237,7 +245,7 @@ fn weights_give_way_to_others_everywhere_but_not_under_a_call() {
     gpu.expect(0, &[]);
     gpu.done(0, first);
     gpu.done(1, second);
-    assert!(gpu.device.finish(0, refused, Outcome::Done(&Done::default())).is_err(), "answered already");
+    assert!(gpu.finish(0, refused).is_err(), "answered already");
     let third = gpu.submit(&b, 1, 0);
     gpu.expect(0, &["uninstall 1", "install 2 from 5242879, export", "invoke on 0 flags 0"]);
     gpu.expect(1, &["uninstall 1"]);
@@ -253,7 +261,7 @@ fn a_worker_that_ends_before_it_shared_weights_leaves_no_trace() {
     let function = gpu.function("f", 1000);
     gpu.submit(&function, 1, 0);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    gpu.device.link(0).detach();
+    gpu.device.link(0).detach(gpu.device.weights.as_ref());
     let lost = gpu.device.worker_gone(0);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
     gpu.device.bury(lost, "was killed", None);

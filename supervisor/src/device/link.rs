@@ -2,7 +2,8 @@
 //! at a time; nothing here ever blocks on the worker.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pappus_protocol::pipe::{Flushed, Outbox};
@@ -52,6 +53,8 @@ struct Peer {
     granted: u64,
     /// A turn whose end was decided before its grant was written.
     revoked_early: u64,
+    /// Calls whose frames wait to be written.
+    unwritten: Vec<Arc<Call>>,
     /// Scratch for one call's frame, kept for its capacity.
     items: Vec<Item>,
     outputs: Vec<Target>,
@@ -116,6 +119,7 @@ impl Link {
             unanswered: 1,
             granted: 0,
             revoked_early: 0,
+            unwritten: Vec::new(),
             items: Vec::new(),
             outputs: Vec::new(),
         };
@@ -125,9 +129,15 @@ impl Link {
         Ok(())
     }
 
-    /// The process is gone, and its staging with it, since nobody cleared that.
-    pub fn detach(&mut self) {
-        self.peer = None;
+    /// The process is gone, and its staging with it, since nobody cleared that. Calls that were never
+    /// written to it do not count as handed over.
+    pub fn detach(&mut self, weights: Option<&WeightStore>) {
+        for call in self.peer.take().into_iter().flat_map(|peer| peer.unwritten) {
+            if let Some(weights) = weights {
+                weights.end(&call.function);
+            }
+            call.started_ns.store(0, Ordering::Relaxed);
+        }
     }
 
     /// The process id, while there is a process.
@@ -205,8 +215,8 @@ impl Link {
         flush(peer, &self.nudge);
     }
 
-    /// Hands a call over, with whatever the process does not have yet. [`Call::started_ns`] tells
-    /// afterwards whether it did.
+    /// Hands a call over, with whatever the process does not have yet; [`Link::write`] must follow.
+    /// [`Call::started_ns`] tells afterwards whether it did.
     ///
     /// Returns the functions that every worker must forget now, since their weights gave way.
     pub fn start(
@@ -214,7 +224,7 @@ impl Link {
         state: &StateDir,
         weights: Option<&WeightStore>,
         start: Start,
-        call: &Call,
+        call: &Arc<Call>,
     ) -> Result<Vec<u64>, StartError> {
         let Start { worker, generation, lane, alone, id } = start;
         let Some(peer) = self.peer.as_mut().filter(|p| p.arrival.generation == generation) else {
@@ -223,8 +233,7 @@ impl Link {
         let evicted = peer.install(state, weights, worker, call)?;
         for arena in &call.arenas {
             if peer.arenas.insert(arena.id) {
-                control::send(peer.arrival.control.as_fd(), arena.id, &[arena.memfd.as_fd()])
-                    .map_err(StartError::Broken)?;
+                peer.pass(arena.id, &[arena.memfd.as_fd()])?;
                 peer.arrival.outbox.push_to_worker(&ToWorker::OpenArena { arena: arena.id });
             }
         }
@@ -235,7 +244,7 @@ impl Link {
         }
         if !call.descriptors.is_empty() {
             let fds: Vec<_> = call.descriptors.iter().map(AsFd::as_fd).collect();
-            control::send(peer.arrival.control.as_fd(), id.0, &fds).map_err(StartError::Broken)?;
+            peer.pass(id.0, &fds)?;
         }
         peer.items.clear();
         peer.items.extend(call.items.iter().map(|item| {
@@ -267,19 +276,20 @@ impl Link {
                 peer.arrival.outbox.push_to_worker(&ToWorker::CloseArena { arena: arena.id });
             }
         }
-        // Before the answer can come, and undone while nobody else can look.
+        // Before the answer can come, and undone before the process counts as gone.
         call.started_ns.store(now_ns(), Ordering::Relaxed);
         if let Some(weights) = weights {
             weights.begin(&call.function);
         }
-        if flush(peer, &self.nudge) {
-            return Ok(evicted);
+        peer.unwritten.push(call.clone());
+        Ok(evicted)
+    }
+
+    /// Writes what waits, as far as it fits; the worker's thread writes the rest.
+    pub fn write(&mut self) {
+        if let Some(peer) = &mut self.peer {
+            flush(peer, &self.nudge);
         }
-        if let Some(weights) = weights {
-            weights.end(&call.function);
-        }
-        call.started_ns.store(0, Ordering::Relaxed);
-        Err(StartError::Gone)
     }
 
     /// Writes what did not fit before; false while there is still something left.
@@ -287,7 +297,7 @@ impl Link {
         match &mut self.peer {
             None => true,
             // A broken pipe shows as the end of the answers as well.
-            Some(peer) => !matches!(peer.arrival.outbox.flush(), Ok(Flushed::Pending)),
+            Some(peer) => flushed(peer) != Some(Flushed::Pending),
         }
     }
 
@@ -365,11 +375,19 @@ impl Peer {
         evicted.iter().for_each(|function| self.uninstall(*function));
         let installed = call.function.install(state, &self.arrival.target, &delivery);
         let (install, parts) = installed.map_err(StartError::Refused)?;
-        control::send(self.arrival.control.as_fd(), function, &parts.descriptors())
-            .map_err(StartError::Broken)?;
+        self.pass(function, &parts.descriptors())?;
         self.arrival.outbox.push_to_worker(&ToWorker::Install { function, install });
         self.installed.insert(function, self.clock);
         Ok(evicted)
+    }
+
+    /// Passes a frame's descriptors, to be written next. The socket holds few that were not taken, so
+    /// calls that wait are written first.
+    fn pass(&mut self, id: u64, descriptors: &[BorrowedFd<'_>]) -> Result<(), StartError> {
+        if !self.unwritten.is_empty() {
+            flushed(self);
+        }
+        control::send(self.arrival.control.as_fd(), id, descriptors).map_err(StartError::Broken)
     }
 
     /// Tells the process to forget a function, if it has it.
@@ -380,17 +398,19 @@ impl Peer {
     }
 }
 
-/// Writes now what fits; the worker's thread writes the rest. False if nobody reads any more, which shows
-/// as the end of the answers as well, where the worker's thread handles it.
-fn flush(peer: &mut Peer, nudge: &OwnedFd) -> bool {
-    match peer.arrival.outbox.flush() {
-        Ok(Flushed::All) => true,
-        Ok(Flushed::Pending) => {
-            self::nudge(nudge);
-            true
-        }
-        Err(_) => false,
+/// Writes now what fits; the worker's thread writes the rest. That nobody reads any more shows as the end
+/// of the answers as well, where the worker's thread handles it.
+fn flush(peer: &mut Peer, nudge: &OwnedFd) {
+    if flushed(peer) == Some(Flushed::Pending) {
+        self::nudge(nudge);
     }
+}
+
+/// Writes now what fits; none if nobody reads any more.
+fn flushed(peer: &mut Peer) -> Option<Flushed> {
+    let flushed = peer.arrival.outbox.flush().ok()?;
+    peer.unwritten.clear();
+    Some(flushed)
 }
 
 /// Wakes the worker's thread.

@@ -12,10 +12,12 @@
 //! - [`reaper`]: processes that are about to be gone.
 //! - [`process`]: a worker process and its descriptors.
 //! - [`survey`]: which GPUs there are, found out by a process of its own.
+//! - [`batch`]: what is written together: frames to workers, answers to clients.
 //! - [`answers`]: from a worker's words to a client's answer.
 
 pub mod account;
 pub mod answers;
+pub mod batch;
 #[cfg(test)]
 mod fake_tests;
 pub mod link;

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use pappus_proto::{Code, v1};
 use pappus_protocol::from_worker::{Done, FaultRef};
-use pappus_protocol::{FaultCode, Kind, now_ns};
+use pappus_protocol::{Kind, now_ns};
 use tokio::sync::{Notify, watch};
 
 use super::account::Account;
 use super::answers;
+use super::batch::Held;
 use super::link::{Link, Start, StartError};
 use super::reaper::Reaper;
 use super::standby::Standbys;
@@ -168,8 +169,14 @@ impl Device {
         scheduler.queued() + scheduler.running()
     }
 
-    /// Accepts a call, or says why not. An accepted call is answered exactly once.
-    pub fn submit(&self, call: Arc<Call>, inline_bytes: u64) -> Result<CallId, Box<v1::Error>> {
+    /// Accepts a call, or says why not. An accepted call is answered exactly once. With `held`,
+    /// [`Device::release`] must follow.
+    pub fn submit(
+        &self,
+        call: Arc<Call>,
+        inline_bytes: u64,
+        held: Option<&mut Held>,
+    ) -> Result<CallId, Box<v1::Error>> {
         let settings = *self.settings.borrow();
         let limits = Limits { calls: settings.queue_calls, bytes: settings.queue_bytes };
         let mut actions = Actions::new();
@@ -185,7 +192,7 @@ impl Device {
             let message = format!("device {} is full: {full}; try again later", self.config.name);
             Box::new(v1::Error::new(Code::ResourceExhausted, message).retry(100))
         })?;
-        self.perform(actions);
+        self.carry_out(&mut actions, held);
         Ok(id)
     }
 
@@ -214,14 +221,19 @@ impl Device {
     }
 
     /// Carries decisions out, and those that follow from them.
-    pub fn perform(&self, actions: Actions) {
-        let mut work = actions;
+    pub fn perform(&self, mut actions: Actions) {
+        self.carry_out(&mut actions, None);
+    }
+
+    /// The same; with `held`, workers are told of their calls by [`Device::release`] at the latest.
+    pub(super) fn carry_out(&self, work: &mut Actions, mut held: Option<&mut Held>) {
         let mut next = Actions::new();
         while !work.is_empty() {
             for action in work.drain(..) {
                 match action {
                     Action::Start { worker, generation, lane, alone, id, call } => {
-                        self.start(worker, Start { worker, generation, lane, alone, id }, &call, &mut next);
+                        let start = Start { worker, generation, lane, alone, id };
+                        self.start(start, &call, &mut next, held.as_deref_mut());
                     }
                     Action::Expired(call) => {
                         self.metrics.failed.increment(1);
@@ -237,7 +249,7 @@ impl Device {
                     Action::Replace { worker, generation } => self.link(worker).hang_up(generation),
                 }
             }
-            std::mem::swap(&mut work, &mut next);
+            std::mem::swap(work, &mut next);
         }
     }
 
@@ -253,12 +265,25 @@ impl Device {
         self.link(worker).kill(generation);
     }
 
-    fn start(&self, worker: WorkerId, start: Start, call: &Call, next: &mut Actions) {
+    fn start(&self, start: Start, call: &Arc<Call>, next: &mut Actions, held: Option<&mut Held>) {
+        let worker = start.worker;
         let Some(registry) = self.registry.get() else {
             return;
         };
         let weights = self.weights.as_ref();
-        let started = self.link(worker).start(registry.state(), weights, start, call);
+        let started = {
+            let mut link = self.link(worker);
+            let started = link.start(registry.state(), weights, start, call);
+            if held.is_none() {
+                link.write();
+            }
+            started
+        };
+        if let Some(held) = held
+            && held.add(worker)
+        {
+            self.release(held);
+        }
         match started {
             Ok(evicted) => {
                 for function in evicted {
@@ -279,56 +304,6 @@ impl Device {
                 self.link(worker).kill(start.generation);
             }
         }
-    }
-
-    /// A worker answered a call: the lane's next call is started before the client is answered.
-    pub fn finish(&self, worker: WorkerId, id: CallId, outcome: Outcome<'_>) -> Result<(), &'static str> {
-        let (call, lane) = match lock(&self.scheduler).running_call(worker, id) {
-            Some((call, lane)) => (call.clone(), lane),
-            None => return Err("it answered a call that it does not have"),
-        };
-        let body = match outcome {
-            Outcome::Done(timings) => {
-                // Before the lane's next call can use the staging range.
-                let staged = self.take_staged(worker, lane, &call);
-                let inline = staged.map_err(|_| "its staging memory does not read")?;
-                self.places[worker].completed.fetch_add(1, Ordering::Relaxed);
-                self.metrics.completed.increment(1);
-                answers::invoked(&call, &self.config.name, timings, inline)
-            }
-            Outcome::Failed(fault) => {
-                if fault.code == FaultCode::Load {
-                    // What could not be loaded is tried afresh by the next call.
-                    self.link(worker).uninstall(call.function.id);
-                    if let Some(weights) = &self.weights {
-                        weights.forget(call.function.id);
-                    }
-                }
-                self.metrics.failed.increment(1);
-                let (function, domain) = (&call.function.record.name, call.domain);
-                tracing::debug!(function, ?domain, worker, code = ?fault.code, "a call failed: {}", fault.message);
-                answers::failed(&call, fault)
-            }
-        };
-        if let Some(weights) = &self.weights {
-            weights.end(&call.function);
-        }
-        let mut actions = Actions::new();
-        self.decide(|scheduler| scheduler.finished(now_ns(), worker, id, &mut actions));
-        self.perform(actions);
-        call.asker.answer(body);
-        self.metrics.seconds.record((now_ns() - call.arrived_ns) as f64 * 1e-9);
-        Ok(())
-    }
-
-    fn take_staged(&self, worker: WorkerId, lane: u32, call: &Call) -> std::io::Result<Vec<Vec<u8>>> {
-        let staged = call.outputs.iter().zip(call.function.blueprint.outputs());
-        staged
-            .filter(|(target, _)| target.arena.get() == pappus_protocol::to_worker::STAGING_ARENA)
-            .map(|(target, id)| {
-                self.link(worker).take_staged(lane, target, call.plan.buffers[id.index()].bytes)
-            })
-            .collect()
     }
 
     /// Tells all workers to forget an arena.

@@ -13,6 +13,7 @@ use pappus_protocol::pipe::{Got, Inbox};
 use pappus_protocol::{Fault, FromWorker};
 
 use super::Device;
+use super::batch::Batch;
 use super::link::Arrival;
 use super::process::Started;
 use super::reaper::Dying;
@@ -111,7 +112,7 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: u64, ready: Ready) 
         }
         Err(e) => End::Bad(e.to_string()),
     };
-    device.link(worker).detach();
+    device.link(worker).detach(device.weights.as_ref());
     let lost = device.worker_gone(worker);
     let well = !lost.is_empty() || matches!(end, End::Dismissed);
     let (grace, why, broken) = match end {
@@ -139,22 +140,13 @@ fn read_answers(
     // While something is queued that did not fit, look again soon.
     let retry = Duration::from_millis(1);
     let mut flushed = true;
+    let mut batch = Batch::default();
     loop {
-        while let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
-            match FromWorker::decode(frame).map_err(|e| e.to_string())? {
-                FromWorker::Done { call, timings } => {
-                    device.finish(worker, CallId(call), Outcome::Done(&timings))?;
-                }
-                FromWorker::Failed { call, fault } => {
-                    device.finish(worker, CallId(call), Outcome::Failed(&fault))?;
-                }
-                FromWorker::Yielding { turn } => device.yielding(worker, turn)?,
-                FromWorker::Yielded { turn, used_ns } => device.yielded(worker, turn, used_ns)?,
-                FromWorker::Leased { bytes } => device.leased(worker, bytes)?,
-                FromWorker::Exported { function, bytes } => device.exported(worker, function, bytes)?,
-                FromWorker::Broken { fault } => return Ok(End::Broken(fault.to_fault())),
-                other => return Err(format!("it sent {other:?}")),
-            }
+        let heard = hear(device, worker, inbox, &mut batch);
+        // Whatever the worker said last, the calls before are over.
+        device.settle(&mut batch);
+        if let Some(end) = heard? {
+            return Ok(end);
         }
         let got = inbox.wait(device.spin(), (!flushed).then_some(retry), Some(nudge.as_fd()));
         match got.map_err(|e| e.to_string())? {
@@ -178,4 +170,30 @@ fn read_answers(
             Got::Bytes | Got::Nothing => {}
         }
     }
+}
+
+/// Takes in what was read; why to read no more, if so.
+fn hear(
+    device: &Arc<Device>,
+    worker: WorkerId,
+    inbox: &mut Inbox,
+    batch: &mut Batch,
+) -> Result<Option<End>, String> {
+    while let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
+        match FromWorker::decode(frame).map_err(|e| e.to_string())? {
+            FromWorker::Done { call, timings } => {
+                device.finish(worker, CallId(call), Outcome::Done(&timings), batch)?;
+            }
+            FromWorker::Failed { call, fault } => {
+                device.finish(worker, CallId(call), Outcome::Failed(&fault), batch)?;
+            }
+            FromWorker::Yielding { turn } => device.yielding(worker, turn)?,
+            FromWorker::Yielded { turn, used_ns } => device.yielded(worker, turn, used_ns)?,
+            FromWorker::Leased { bytes } => device.leased(worker, bytes)?,
+            FromWorker::Exported { function, bytes } => device.exported(worker, function, bytes)?,
+            FromWorker::Broken { fault } => return Ok(Some(End::Broken(fault.to_fault()))),
+            other => return Err(format!("it sent {other:?}")),
+        }
+    }
+    Ok(None)
 }

@@ -31,6 +31,7 @@ use super::watched::watch;
 use super::{invoke, requests};
 use crate::call::{Arena, Asker};
 use crate::device::answers;
+use crate::device::batch::Burst;
 use crate::limits::{HANDSHAKE_MS, MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
 use crate::registry::registration::Handed;
 use crate::registry::{Loaded, Refusal, Tenant, refusal};
@@ -95,17 +96,20 @@ impl Connection {
         }
         let mut decoder = frame::Decoder::default();
         let mut buffer = vec![0; READ_BYTES];
+        let mut burst = Burst::default();
         loop {
             let mut since = Instant::now();
             while let Some((message, passed)) = decoder.next_frame().map_err(|e| e.to_string())? {
                 let request = v1::Request::decode(message).map_err(|e| format!("no request: {e}"))?;
-                self.clone().dispatch(request, passed).await;
+                self.clone().dispatch(request, passed, &mut burst).await;
                 // However many requests one read brought, other connections get their turn.
                 if since.elapsed() > TURN {
+                    burst.release();
                     tokio::task::yield_now().await;
                     since = Instant::now();
                 }
             }
+            burst.release();
             // Whoever stops in the middle of a frame does not keep its place for ever.
             let received = match decoder.pending() {
                 0 => self.receive(&mut buffer).await?,
@@ -168,7 +172,7 @@ impl Connection {
 
     /// Starts work on one request. Invocations of functions in memory are handed on at once; what is
     /// slow goes to a task of its own, a few at a time.
-    async fn dispatch(self: Arc<Self>, request: v1::Request, passed: Vec<OwnedFd>) {
+    async fn dispatch(self: Arc<Self>, request: v1::Request, passed: Vec<OwnedFd>, burst: &mut Burst) {
         let id = request.id;
         let takes = match &request.body {
             Some(Request::OpenArena(_) | Request::PutBlob(_)) => passed.len() <= 1,
@@ -180,7 +184,7 @@ impl Connection {
             return self.replies.send(id, Response::Error(error));
         }
         match request.body {
-            Some(Request::Invoke(message)) => self.invoke(id, message, passed).await,
+            Some(Request::Invoke(message)) => self.invoke(id, message, passed, burst).await,
             Some(Request::Cancel(cancel)) => {
                 self.cancel(cancel.request);
                 self.replies.send(id, Response::Done(v1::Done {}));
@@ -188,6 +192,7 @@ impl Connection {
             Some(Request::OpenArena(_)) => self.answer(id, self.open_arena(passed)),
             Some(Request::CloseArena(close)) => self.answer(id, self.close_arena(close.arena)),
             Some(body) => {
+                burst.release();
                 // Closed never: the semaphore lives as long as the connection.
                 let Ok(permit) = self.cold.clone().acquire_owned().await else {
                     return;
@@ -219,7 +224,7 @@ impl Connection {
         self.replies.send(id, outcome.unwrap_or_else(|error| Response::Error(*error)));
     }
 
-    async fn invoke(self: Arc<Self>, id: u64, message: v1::Invoke, passed: Vec<OwnedFd>) {
+    async fn invoke(self: Arc<Self>, id: u64, message: v1::Invoke, passed: Vec<OwnedFd>, burst: &mut Burst) {
         let at_ns = now_ns();
         // Counted before the look at draining: whoever drains afterwards sees it.
         let asker = match self.replies.open(id, self.server.count_accepted()) {
@@ -233,8 +238,10 @@ impl Connection {
         // Found now: what the client closes next must not be missing once the function is loaded.
         let arenas = self.arenas_named(&message);
         if let Some(function) = self.server.registry.loaded.get(self.tenant, &message.function) {
-            return self.submit(id, &asker, Arrived { message, passed, arenas, at_ns }, function);
+            let arrived = Arrived { message, passed, arenas, at_ns };
+            return self.submit(id, &asker, arrived, function, burst);
         }
+        burst.release();
         let Ok(permit) = self.cold.clone().acquire_owned().await else { return };
         tokio::spawn(async move {
             let Some(_turn) = self.turn().await else { return };
@@ -243,16 +250,30 @@ impl Connection {
             match requests::off_thread(move || registry.load(tenant, &name)).await {
                 // Cancelled meanwhile, or the client is gone.
                 _ if asker.is_over() => {}
-                Ok(function) => self.submit(id, &asker, Arrived { message, passed, arenas, at_ns }, function),
+                Ok(function) => {
+                    let arrived = Arrived { message, passed, arenas, at_ns };
+                    self.submit(id, &asker, arrived, function, &mut Burst::default());
+                }
                 Err(error) => asker.answer(Response::Error(*error)),
             }
             drop(permit);
         });
     }
 
-    fn submit(&self, id: u64, asker: &Arc<Asker>, arrived: Arrived, function: Arc<Loaded>) {
+    /// The worker may be told when `burst` is released.
+    fn submit(
+        &self,
+        id: u64,
+        asker: &Arc<Asker>,
+        arrived: Arrived,
+        function: Arc<Loaded>,
+        burst: &mut Burst,
+    ) {
         let outcome = invoke::prepare(self, asker, arrived, function).and_then(|prepared| {
-            let accepted = prepared.device.submit(prepared.call, prepared.inline_bytes)?;
+            let accepted = {
+                let held = burst.to(&prepared.device);
+                prepared.device.submit(prepared.call, prepared.inline_bytes, Some(held))?
+            };
             self.replies.accepted(id, asker, &prepared.device, accepted);
             Ok(())
         });

@@ -65,6 +65,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
+/// Appends one answer's frame.
+pub fn append(frames: &mut Vec<u8>, id: u64, body: Body) {
+    let mut response = v1::Response { id, body: Some(body) };
+    if response.encoded_len() > MAX_MESSAGE_BYTES {
+        let why = "the answer is larger than a message may be";
+        response.body = Some(Body::Error(v1::Error::new(Code::ResourceExhausted, why)));
+    }
+    frame::append(frames, &response, 0);
+}
+
 impl Replies {
     /// Answers on a non-blocking `socket`.
     pub fn new(socket: OwnedFd) -> Arc<Self> {
@@ -74,29 +84,32 @@ impl Replies {
 
     /// Sends one answer.
     pub fn send(self: &Arc<Self>, id: u64, body: Body) {
-        let mut response = v1::Response { id, body: Some(body) };
-        if response.encoded_len() > MAX_MESSAGE_BYTES {
-            let why = "the answer is larger than a message may be";
-            response.body = Some(Body::Error(v1::Error::new(Code::ResourceExhausted, why)));
+        let mut frames = Vec::new();
+        append(&mut frames, id, body);
+        self.send_frames(&frames);
+    }
+
+    /// Sends answers, whole frames, at once.
+    pub fn send_frames(self: &Arc<Self>, frames: &[u8]) {
+        if frames.is_empty() {
+            return;
         }
-        let bytes = frame::encode(&response, 0);
         let mut unread = lock(&self.unread);
         if unread.closed {
             return;
         }
         if !unread.bytes.is_empty() {
-            unread.bytes.extend_from_slice(&bytes);
+            unread.bytes.extend_from_slice(frames);
             if unread.bytes.len() - unread.sent > MAX_UNREAD_BYTES {
                 tracing::debug!("a client does not read its answers: closing its connection");
                 self.close_locked(&mut unread);
             }
             return;
         }
-        match self.write(&bytes) {
-            Ok(sent) if sent == bytes.len() => {}
+        match self.write(frames) {
+            Ok(sent) if sent == frames.len() => {}
             Ok(sent) => {
-                unread.bytes = bytes;
-                unread.sent = sent;
+                unread.bytes = frames[sent..].to_vec();
                 self.runtime.spawn(self.clone().write_rest());
             }
             Err(_) => self.close_locked(&mut unread),

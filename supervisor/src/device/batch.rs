@@ -1,0 +1,221 @@
+//! What is written together: frames to workers and answers to clients that one read led to. Each write
+//! wakes its reader, so under load one write for many costs a fraction; with one call it is the same.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pappus_proto::v1::response::Body;
+use pappus_protocol::from_worker::Done;
+use pappus_protocol::to_worker::STAGING_ARENA;
+use pappus_protocol::{FaultCode, now_ns};
+
+use super::answers;
+use super::runtime::{Actions, Device, Outcome};
+use crate::call::Call;
+use crate::schedule::{CallId, WorkerId};
+
+/// A worker waits no longer for its frames than it takes to prepare so many calls.
+const MAX_HELD: u32 = 8;
+/// Answers to one client are sent once they are so many bytes.
+const FULL_BYTES: usize = 64 << 10;
+
+/// Workers with calls in their outbox that wait to be written.
+#[derive(Debug, Default)]
+pub struct Held {
+    /// One bit for each; there are at most 64.
+    workers: u64,
+    calls: u32,
+}
+
+impl Held {
+    /// One more call waits; whether it is time to write.
+    pub(super) fn add(&mut self, worker: WorkerId) -> bool {
+        self.workers |= 1 << worker;
+        self.calls += 1;
+        self.calls >= MAX_HELD
+    }
+}
+
+/// Calls that one connection's read brought and whose workers were not told yet. They are told when it is
+/// dropped, if not before.
+#[derive(Debug, Default)]
+pub struct Burst {
+    device: Option<Arc<Device>>,
+    held: Held,
+}
+
+impl Burst {
+    /// Where calls to `device` wait.
+    pub fn to(&mut self, device: &Arc<Device>) -> &mut Held {
+        if !self.device.as_ref().is_some_and(|held| Arc::ptr_eq(held, device)) {
+            self.release();
+            self.device = Some(device.clone());
+        }
+        &mut self.held
+    }
+
+    /// Tells the workers.
+    pub fn release(&mut self) {
+        if let Some(device) = &self.device {
+            device.release(&mut self.held);
+        }
+    }
+}
+
+impl Drop for Burst {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// What the answers of one read of a worker's pipe led to; kept for its capacity.
+#[derive(Debug, Default)]
+pub struct Batch {
+    held: Held,
+    actions: Actions,
+    over: Vec<Over>,
+    frames: Vec<u8>,
+}
+
+/// A call that is over and whose client does not know yet.
+#[derive(Debug)]
+struct Over {
+    call: Arc<Call>,
+    ending: Ending,
+}
+
+#[derive(Debug)]
+enum Ending {
+    /// Well, with its staged outputs.
+    Done(Done, Vec<Vec<u8>>),
+    /// With a fault.
+    Failed(Body),
+}
+
+impl Device {
+    /// Writes what workers wait for.
+    pub fn release(&self, held: &mut Held) {
+        let mut workers = std::mem::take(held).workers;
+        while workers != 0 {
+            self.link(workers.trailing_zeros() as WorkerId).write();
+            workers &= workers - 1;
+        }
+    }
+
+    /// A worker answered a call: the lane's next call is started, and the client is answered, by
+    /// [`Device::settle`] at the latest, which must follow.
+    pub fn finish(
+        &self,
+        worker: WorkerId,
+        id: CallId,
+        outcome: Outcome<'_>,
+        batch: &mut Batch,
+    ) -> Result<(), &'static str> {
+        let done = matches!(outcome, Outcome::Done(_));
+        let found = self.decide(|scheduler| {
+            let (call, lane) = scheduler.running_call(worker, id)?;
+            let call = call.clone();
+            // Nothing has to be done before the lane is free: one lock is enough.
+            let free = done && !is_staged(&call) && call.function.weight_bytes.is_empty();
+            if free {
+                scheduler.finished(now_ns(), worker, id, &mut batch.actions);
+            }
+            Some((call, lane, free))
+        });
+        let (call, lane, free) = found.ok_or("it answered a call that it does not have")?;
+        let ending = match outcome {
+            Outcome::Done(timings) => {
+                // Before the lane's next call can use the staging range.
+                let staged = self.take_staged(worker, lane, &call);
+                Ending::Done(*timings, staged.map_err(|_| "its staging memory does not read")?)
+            }
+            Outcome::Failed(fault) => {
+                if fault.code == FaultCode::Load {
+                    // What could not be loaded is tried afresh by the next call.
+                    self.link(worker).uninstall(call.function.id);
+                    if let Some(weights) = &self.weights {
+                        weights.forget(call.function.id);
+                    }
+                }
+                let (function, domain) = (&call.function.record.name, call.domain);
+                tracing::debug!(function, ?domain, worker, code = ?fault.code, "a call failed: {}", fault.message);
+                Ending::Failed(answers::failed(&call, fault))
+            }
+        };
+        if !free {
+            if let Some(weights) = &self.weights {
+                weights.end(&call.function);
+            }
+            self.decide(|scheduler| scheduler.finished(now_ns(), worker, id, &mut batch.actions));
+        }
+        match done {
+            true => {
+                self.place(worker).completed.fetch_add(1, Ordering::Relaxed);
+                self.metrics.completed.increment(1);
+            }
+            false => self.metrics.failed.increment(1),
+        }
+        self.carry_out(&mut batch.actions, Some(&mut batch.held));
+        batch.over.push(Over { call, ending });
+        Ok(())
+    }
+
+    fn take_staged(&self, worker: WorkerId, lane: u32, call: &Call) -> std::io::Result<Vec<Vec<u8>>> {
+        if !is_staged(call) {
+            return Ok(Vec::new());
+        }
+        let link = self.link(worker);
+        let staged = call.outputs.iter().zip(call.function.blueprint.outputs());
+        staged
+            .filter(|(target, _)| target.arena.get() == STAGING_ARENA)
+            .map(|(target, id)| link.take_staged(lane, target, call.plan.buffers[id.index()].bytes))
+            .collect()
+    }
+
+    /// Writes what a batch led to: to the workers first, since their lanes are empty; then to each client
+    /// its answers.
+    pub fn settle(&self, batch: &mut Batch) {
+        self.release(&mut batch.held);
+        if batch.over.is_empty() {
+            return;
+        }
+        let now_ns = now_ns();
+        // Stable: each client gets its answers in the order in which they came.
+        batch.over.sort_by_key(|over| Arc::as_ptr(over.call.asker.replies()));
+        for group in batch.over.chunk_by_mut(|a, b| {
+            std::ptr::eq(Arc::as_ptr(a.call.asker.replies()), Arc::as_ptr(b.call.asker.replies()))
+        }) {
+            self.answer(group, now_ns, &mut batch.frames);
+        }
+        // Only now: whoever waits for calls to be over must find their answers sent.
+        batch.over.clear();
+        batch.frames.shrink_to(2 * FULL_BYTES);
+    }
+
+    /// Answers calls of one client.
+    fn answer(&self, group: &mut [Over], now_ns: u64, frames: &mut Vec<u8>) {
+        let Some(first) = group.first() else { return };
+        let replies = first.call.asker.replies().clone();
+        for Over { call, ending } in group {
+            let body = match ending {
+                Ending::Done(timings, inline) => {
+                    answers::invoked(call, &self.config.name, timings, std::mem::take(inline), now_ns)
+                }
+                Ending::Failed(body) => body.clone(),
+            };
+            call.asker.answer_later(body, frames);
+            self.metrics.seconds.record(now_ns.saturating_sub(call.arrived_ns) as f64 * 1e-9);
+            if frames.len() >= FULL_BYTES {
+                replies.send_frames(frames);
+                frames.clear();
+            }
+        }
+        replies.send_frames(frames);
+        frames.clear();
+    }
+}
+
+/// Whether outputs lie in the lane's staging range.
+fn is_staged(call: &Call) -> bool {
+    call.outputs.iter().any(|target| target.arena.get() == STAGING_ARENA)
+}
