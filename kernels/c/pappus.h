@@ -20,6 +20,9 @@
  *
  *   FOR_EACH_X(x, width)                 the block's threads by global x, those below width
  *   FOR_EACH_XY(x, y, width, height)     the same in two dimensions
+ *   FOR_EACH_CELL(x, y, width, height)   the same with coordinates of type extent
+ *   FOR_THE_FIRST_THREAD()               one thread of the whole grid
+ *   FOR_EACH_STRIP(x, y, bottom, count, width, height)   GPU only: up to `count` cells from y to bottom
  *   FOR_EACH_THREAD(t)                   every thread of the block by its number in the block
  *   FOR_EACH_THREAD_BELOW(t, n)          those with a number below n
  *   FOR_EACH_THREAD_XY(x, y, width, height)   by position in the block, those inside width x height
@@ -30,6 +33,7 @@
  *   SHARED type name[N]                  shared memory of fixed size, undefined at first
  *   SHARED_DYNAMIC(type, name)           the launch's shared memory
  *   PER_THREAD(type, name, N)            one value per thread (at most N threads): MINE(name, t)
+ *   load_or_zero(pointer, inside)        GPU only: what the kernel does not write, or 0 where not inside
  *   UNROLL                               before a `for` whose count is a constant
  *   BLOCK_X, BLOCK_Y, BLOCK_Z            the block's place in the grid
  *   BLOCK_WIDTH, _HEIGHT, _DEPTH         its size; BLOCK_THREADS is their product
@@ -47,6 +51,14 @@ typedef unsigned int u32;
 typedef signed long long i64;
 typedef unsigned long long u64;
 typedef float f32;
+
+/* A dimension or a coordinate, below 2^31. A GPU has no 64-bit integer units, and a CPU would have to
+ * widen every index: so it has 32 bits on the one and 64 on the other. Products of two belong in an i64. */
+#ifdef PAPPUS_GPU
+typedef i32 extent;
+#else
+typedef i64 extent;
+#endif
 
 /* Types with one size on every device, or the data of two devices would differ. */
 _Static_assert(sizeof(u8) == 1 && sizeof(u32) == 4 && sizeof(u64) == 8 && sizeof(f32) == 4, "LP64");
@@ -101,11 +113,14 @@ INLINE i64 larger(i64 a, i64 b) { return a > b ? a : b; }
 
 /* A dimension that is stored as a float. Whatever the bits are, the result is in 0..2^24 (up to
  * there every integer is a float), so products of two dimensions never overflow. */
-INLINE i64 dimension(f32 stored)
+INLINE extent dimension(f32 stored)
 {
-    if (!(stored >= 1.0f))
-        return 0;
-    return stored < 16777216.0f ? (i64)stored : 16777216;
+    extent whole = stored < 16777216.0f ? (extent)stored : 16777216;
+    whole = stored >= 1.0f ? whole : 0;
+#ifdef PAPPUS_GPU
+    __builtin_assume(whole >= 0); /* a product of two is then one instruction */
+#endif
+    return whole;
 }
 
 #endif

@@ -94,6 +94,8 @@ INLINE void pappus_next_block(const pappus_launch *launch, pappus_block *block)
 #define FOR_EACH_XY(x, y, width, height)                                                           \
     PAPPUS_SPAN(y, BLOCK_Y * BLOCK_HEIGHT, smaller((BLOCK_Y + 1) * BLOCK_HEIGHT, height))          \
     PAPPUS_SPAN(x, BLOCK_X * BLOCK_WIDTH, smaller((BLOCK_X + 1) * BLOCK_WIDTH, width))
+#define FOR_EACH_CELL(x, y, width, height) FOR_EACH_XY(x, y, width, height)
+#define FOR_THE_FIRST_THREAD() FOR_EACH_XY(x, y, BLOCK_Z == 0, BLOCK_Z == 0)
 
 #define COVER_X(x, left, right) PAPPUS_SPAN(x, left, right)
 #define COVER_XY(x, left, right, y, top, bottom)                                                   \

@@ -55,6 +55,32 @@
     PAPPUS_ONCE(y, BLOCK_Y * BLOCK_HEIGHT + THREAD_Y, height)                                      \
     PAPPUS_ONCE(x, BLOCK_X * BLOCK_WIDTH + THREAD_X, width)
 
+/* y in 32 bits, which it always fits. Both bounds are one test: a second one would keep the load of the
+ * second bound waiting for the first. */
+#define PAPPUS_STRIP(count) ((u32)BLOCK_Y * (u32)BLOCK_HEIGHT + (u32)THREAD_Y * (count))
+#define FOR_EACH_CELL(x, y, width, height)                                                         \
+    for (extent x = (extent)(BLOCK_X * BLOCK_WIDTH + THREAD_X), y = (extent)PAPPUS_STRIP(1),       \
+                x##_left = (BLOCK_X * BLOCK_WIDTH + THREAD_X < (width)) &                          \
+                           (PAPPUS_STRIP(1) < (u32)(height));                                      \
+         x##_left; x##_left = 0)
+
+/* Cells x, y to x, bottom - 1 for one thread. The first threads of the block get `count` rows each and the
+ * others none: what one load brings serves several cells, and the warps that are left are all busy. */
+INLINE u32 pappus_bottom(u32 strip, u32 block, u32 grid)
+{
+    u32 bottom = strip < block ? strip : block;
+    return bottom < grid ? bottom : grid;
+}
+#define FOR_EACH_STRIP(x, y, bottom, count, width, height)                                         \
+    for (extent x = (extent)(BLOCK_X * BLOCK_WIDTH + THREAD_X), y = (extent)PAPPUS_STRIP(count),   \
+                bottom = (extent)pappus_bottom(PAPPUS_STRIP(count) + (count),                      \
+                                               ((u32)BLOCK_Y + 1) * (u32)BLOCK_HEIGHT, height),    \
+                x##_left = (BLOCK_X * BLOCK_WIDTH + THREAD_X < (width)) &                          \
+                           (PAPPUS_STRIP(count) < (u32)bottom);                                    \
+         x##_left; x##_left = 0)
+
+#define FOR_THE_FIRST_THREAD() if (!(BLOCK_X | BLOCK_Y | BLOCK_Z | THREAD_X | THREAD_Y))
+
 #define COVER_X(x, left, right)                                                                    \
     for (i64 x = (left) + PAPPUS_THREAD; x < (right); x += BLOCK_THREADS)
 #define COVER_XY(x, left, right, y, top, bottom)                                                   \
@@ -65,3 +91,19 @@
 #define SHARED_DYNAMIC(type, name) extern SHARED type name[]
 #define PER_THREAD(type, name, threads) type name[1]
 #define MINE(name, t) (name)[(t) * 0] /* names t, so that no compiler calls it unused */
+
+/* What a pointer shows, or 0 where it points outside: predicated, so that many loads run at
+ * once. Only for what the kernel does not write: a store does not hold it back. */
+#ifdef __CUDA__
+INLINE f32 load_or_zero(const f32 *from, bool inside)
+{
+    f32 value;
+    asm("{\n\t.reg .pred p;\n\tsetp.ne.s32 p, %2, 0;\n\tmov.f32 %0, 0f00000000;\n\t"
+        "@p ld.global.f32 %0, [%1];\n\t}"
+        : "=&f"(value)
+        : "l"((const __attribute__((address_space(1))) f32 *)from), "r"((int)inside));
+    return value;
+}
+#else
+INLINE f32 load_or_zero(const f32 *from, bool inside) { return inside ? *from : 0; }
+#endif
