@@ -12,9 +12,9 @@
 #define TILE 32
 #define HALO_TILE (TILE + 2 * REACH)
 #ifdef PAPPUS_GPU
-#define STRIP 2 /* rows of a convolution per thread: 3 would spill registers to local memory */
+#define STRIP 1 /* rows of a convolution per thread: 2 halve the blocks that are resident together */
 #define SIDE 32 /* of a square of integers */
-#define EACH 4  /* of its rows per thread */
+#define EACH 2  /* of its rows per thread */
 #endif
 
 /* The cfg words of the batched kernels, in order. */

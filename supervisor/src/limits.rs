@@ -61,7 +61,7 @@ pub const STAGING_BYTES: u64 = 2 << 20;
 pub const MAX_POLL_US: u64 = 1_000_000;
 
 /// How long after its deadline a call may still answer by itself before its worker is killed.
-pub const DEADLINE_GRACE_NS: u64 = 20_000_000;
+pub const DEADLINE_GRACE_NS: u64 = 10_000_000;
 /// How often a call may be started in all: its process may end under it.
 pub const MAX_RUNS: u8 = 3;
 /// How long a worker without calls may keep a turn that others wait for.

@@ -17,7 +17,7 @@ use crate::harness::pace;
 use crate::harness::sampling::nanoseconds;
 use crate::report::{Report, Unit};
 
-const ROUNDS: usize = 12;
+const ROUNDS: usize = 10;
 /// Tenants here count from this, apart from those of other parts; each faults twice, so that no budget is spent.
 const FIRST_TENANT: usize = 100;
 const OTHER_TENANT: usize = 99;

@@ -5,6 +5,7 @@
 
 mod installed;
 mod lane;
+mod running;
 mod turn;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,6 +19,7 @@ use pappus_shmem::{Judged, Mapping, memfd};
 
 use self::installed::Functions;
 use self::lane::Lane;
+use self::running::Running;
 use self::turn::{Step, Turn};
 use crate::arenas::Arenas;
 use crate::device::{Call, Device};
@@ -42,6 +44,7 @@ pub fn run<D: Device>(channels: Channels, staging: &Judged, mut device: D) -> Re
         scrub_calls: false,
         dirty: false,
         wide: false,
+        running: Running::default(),
     };
     server.outbox.push_from_worker(&FromWorker::Hello(server.device.hello()));
     server.outbox.flush_blocking()?;
@@ -82,6 +85,7 @@ struct Server<D: Device> {
     dirty: bool,
     /// The running call has the whole pool.
     wide: bool,
+    running: Running,
 }
 
 impl<D: Device> Server<D> {
@@ -242,6 +246,7 @@ impl<D: Device> Server<D> {
                 self.turn.note(true);
                 self.device.start(index, &mut installed.function, &call);
                 lane.started = true;
+                self.running.push(index);
             }
             Err(fault) => self.answer(index, Err(fault)),
         }
@@ -279,27 +284,22 @@ impl<D: Device> Server<D> {
 
     /// Answers and clears every lane whose call is over; says whether one is still running.
     fn settle(&mut self) -> Result<bool, Error> {
-        let (mut busy, mut over) = (false, false);
-        for index in 0..self.lanes.len() {
-            if !self.lanes[index].started {
-                continue;
-            }
+        let mut over = false;
+        let mut looks = self.running.looks();
+        while let Some(index) = looks.next(&self.running) {
             let Some(result) = self.device.poll(index) else {
-                busy = true;
                 continue;
             };
-            if self.device.lost().is_some() && !self.lanes[index].alone {
-                // Nobody knows whose fault it was.
+            if self.device.lost().is_some() {
                 return Err(self.broken());
             }
+            looks.ended(&mut self.running);
             self.lanes[index].started = false;
             self.lanes[index].uncleared = true;
             over = true;
             self.answer(index, result);
-            if self.device.lost().is_some() {
-                return Err(self.broken());
-            }
         }
+        let busy = !self.running.is_empty();
         if over {
             // Whoever waits hears of it before anything is cleared.
             self.outbox.flush_blocking()?;
@@ -316,8 +316,12 @@ impl<D: Device> Server<D> {
         Ok(busy)
     }
 
-    /// Says that the device is lost, with every call that was not answered.
+    /// Says that the device is lost, with every call that was not answered. If one ran alone, the fault is
+    /// its own and names its kernel; else nobody knows whose it was.
     fn broken(&mut self) -> Error {
+        for lane in self.lanes.iter_mut().filter(|lane| lane.is_running()) {
+            lane.end(&self.arenas, false);
+        }
         let lost = self.device.lost().cloned();
         let fault = lost.unwrap_or_else(|| Fault::new(FaultCode::Internal, "the device is lost"));
         self.outbox.push_from_worker(&FromWorker::Broken { fault: fault.as_ref() });

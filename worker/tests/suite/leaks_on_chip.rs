@@ -15,6 +15,9 @@ const PATTERN_BYTE: u8 = 0x5e;
 /// Processors that a GPU may have, for marks and counts.
 const PROCESSORS: u64 = 512;
 
+/// Shared memory of blocks of which several fit on a processor.
+const SMALL: u64 = 48 << 10;
+
 /// A place on the chip: how `PATTERN` is left there, and how it is looked for.
 struct Place {
     name: &'static str,
@@ -60,6 +63,7 @@ fn places(worker: &mut Worker) -> Vec<Place> {
     let arch = worker.hello.arch.clone();
     let shared = shared_bytes(&arch);
     let (pattern, words) = (u32(PATTERN), u32((shared / 4) as u32));
+    let small_words = u32((SMALL / 4) as u32);
     let (hits, marks) = (ptr("hits"), ptr("marks"));
     let step = |kernel: &str, params: &[&String], blocks: u64, threads: u64, shared: u64| {
         let params: Vec<_> = params.iter().map(|param| param.as_str()).collect();
@@ -71,6 +75,15 @@ fn places(worker: &mut Worker) -> Vec<Place> {
             name: "shared memory",
             fill: step("shared_fill", &[&pattern, &words, &marks], 8 * count, 1024, shared),
             scan: step("shared_scan", &[&pattern, &words, &hits, &marks], 8 * count, 1024, shared),
+            code: probes,
+            surely: true,
+            marks: true,
+            processors: count,
+        },
+        Place {
+            name: "shared memory of small blocks",
+            fill: step("shared_fill", &[&pattern, &small_words, &marks], 32 * count, 1024, SMALL),
+            scan: step("shared_scan", &[&pattern, &small_words, &hits, &marks], 32 * count, 1024, SMALL),
             code: probes,
             surely: true,
             marks: true,

@@ -81,7 +81,12 @@ impl Scrubber {
             let bytes = if percent == 100 { self.shared_bytes } else { bytes };
             self.reach_all(context, stream, self.chip, bytes, 1)?;
         }
-        self.reach_all(context, stream, self.stack, 0, context.info.threads / THREADS)
+        // A multiprocessor keeps a kilobyte of shared memory for itself with every block.
+        let blocks = (context.info.threads / THREADS).max(1);
+        let shared_bytes = ((self.shared_bytes + 1024) / blocks).saturating_sub(1024) & !1023;
+        self.stack.allow_shared(shared_bytes).map_err(|e| e.fault("scrubbing"))?;
+        self.stack.prefer_shared(100).map_err(|e| e.fault("scrubbing"))?;
+        self.reach_all(context, stream, self.stack, shared_bytes, blocks)
     }
 
     fn reach_all(
@@ -181,13 +186,8 @@ fn fullest(load: impl Fn(u32) -> Result<(Module, Kernel), Fault>) -> Result<(Mod
     Err(Fault::new(FaultCode::Internal, "the scrubbing kernels: the compiler finds no room for registers"))
 }
 
-/// Zeroes the shared memory that a block has, and all registers of its threads: `values` of them at once.
-fn chip_ptx(values: u32) -> String {
-    let mut text = format!(
-        "{HEAD}.extern .shared .align 16 .b8 space[];\n.visible .entry chip{PARAMS}\n.maxntid {THREADS}, 1, 1\n{{"
-    );
-    text += MEET_REGISTERS;
-    text += "
+/// Zeroes the dynamic shared memory of a block.
+const CLEAR_SHARED: &str = "
     .reg .u32 %at, %end, %zero, %sum;
     .reg .pred %more;
     mov.u32 %at, %tid.x;
@@ -204,6 +204,15 @@ clear:
     bra clear;
 cleared:
 ";
+const SPACE: &str = ".extern .shared .align 16 .b8 space[];\n";
+
+/// Zeroes the shared memory that a block has, and all registers of its threads: `values` of them at once.
+fn chip_ptx(values: u32) -> String {
+    let mut text = format!(
+        "{HEAD}.extern .shared .align 16 .b8 space[];\n.visible .entry chip{PARAMS}\n.maxntid {THREADS}, 1, 1\n{{"
+    );
+    text += MEET_REGISTERS;
+    text += CLEAR_SHARED;
     text += MEET;
     // The counters behind the multiprocessors' are always zero; the compiler does not know.
     text += &format!("    .reg .u32 %v<{values}>;\n");
@@ -221,28 +230,26 @@ cleared:
     text + "end:\n    ret;\n}\n"
 }
 
-/// Zeroes the stacks of as many threads as can be resident.
+/// Zeroes the stacks of as many threads as can be resident, and shared memory as two blocks have it.
 fn stack_ptx(bytes: u32) -> String {
     let last = BYTES - 4;
     let mut text =
-        format!("{HEAD}.visible .entry stack{PARAMS}\n.maxntid {THREADS}, 1, 1\n.minnctapersm 2\n{{");
-    text += &format!("    .local .align 16 .b8 space[{bytes}];\n");
+        format!("{HEAD}{SPACE}.visible .entry stack{PARAMS}\n.maxntid {THREADS}, 1, 1\n.minnctapersm 2\n{{");
+    text += &format!("    .local .align 16 .b8 frame[{bytes}];\n");
     text += MEET_REGISTERS;
+    text += CLEAR_SHARED;
     text += &format!(
         "
     .reg .u64 %base, %local;
-    .reg .u32 %at, %zero;
-    .reg .pred %more;
-    mov.u64 %base, space;
+    mov.u64 %base, frame;
     mov.u32 %at, 0;
-    mov.u32 %zero, 0;
-clear:
+frame_clear:
     cvt.u64.u32 %local, %at;
     add.u64 %local, %base, %local;
     st.local.v4.u32 [%local], {{%zero, %zero, %zero, %zero}};
     add.u32 %at, %at, 16;
     setp.lt.u32 %more, %at, {bytes};
-    @%more bra clear;
+    @%more bra frame_clear;
     // Read back at a place that the compiler cannot know, so that no store is in vain.
     ld.volatile.global.u32 %at, [%counters+{last}];
     cvt.u64.u32 %local, %at;
