@@ -40,18 +40,23 @@ impl Held {
 /// dropped, if not before.
 #[derive(Debug, Default)]
 pub struct Burst {
+    /// Whether more than the request at hand was read. The last one need not wait.
+    pub more: bool,
     device: Option<Arc<Device>>,
     held: Held,
 }
 
 impl Burst {
-    /// Where calls to `device` wait.
-    pub fn to(&mut self, device: &Arc<Device>) -> &mut Held {
+    /// Where the next call to `device` waits, unless it is the last.
+    pub fn to(&mut self, device: &Arc<Device>) -> Option<&mut Held> {
+        if !self.more {
+            return None;
+        }
         if !self.device.as_ref().is_some_and(|held| Arc::ptr_eq(held, device)) {
             self.release();
             self.device = Some(device.clone());
         }
-        &mut self.held
+        Some(&mut self.held)
     }
 
     /// Tells the workers.
