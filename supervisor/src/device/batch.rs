@@ -16,7 +16,7 @@ use crate::schedule::{CallId, WorkerId};
 
 /// A worker waits no longer for its frames than it takes to prepare so many calls.
 const MAX_HELD: u32 = 8;
-/// Answers to one client are sent once they are so many bytes.
+/// Nor longer than it takes to copy so many bytes; answers wait no longer either.
 const FULL_BYTES: usize = 64 << 10;
 
 /// Workers with calls in their outbox that wait to be written.
@@ -25,14 +25,17 @@ pub struct Held {
     /// One bit for each; there are at most 64.
     workers: u64,
     calls: u32,
+    /// Inline inputs that were copied for them.
+    bytes: usize,
 }
 
 impl Held {
     /// One more call waits; whether it is time to write.
-    pub(super) fn add(&mut self, worker: WorkerId) -> bool {
+    pub(super) fn add(&mut self, worker: WorkerId, call: &Call) -> bool {
         self.workers |= 1 << worker;
         self.calls += 1;
-        self.calls >= MAX_HELD
+        self.bytes += call.inline.iter().map(|inline| inline.bytes.len()).sum::<usize>();
+        self.calls >= MAX_HELD || self.bytes >= FULL_BYTES
     }
 }
 
@@ -40,18 +43,23 @@ impl Held {
 /// dropped, if not before.
 #[derive(Debug, Default)]
 pub struct Burst {
+    /// Whether more than the request at hand was read. The last one need not wait.
+    pub more: bool,
     device: Option<Arc<Device>>,
     held: Held,
 }
 
 impl Burst {
-    /// Where calls to `device` wait.
-    pub fn to(&mut self, device: &Arc<Device>) -> &mut Held {
+    /// Where the next call to `device` waits, unless it is the last.
+    pub fn to(&mut self, device: &Arc<Device>) -> Option<&mut Held> {
+        if !self.more {
+            return None;
+        }
         if !self.device.as_ref().is_some_and(|held| Arc::ptr_eq(held, device)) {
             self.release();
             self.device = Some(device.clone());
         }
-        &mut self.held
+        Some(&mut self.held)
     }
 
     /// Tells the workers.
@@ -74,6 +82,8 @@ pub struct Batch {
     held: Held,
     actions: Actions,
     over: Vec<Over>,
+    /// Staged outputs of what is over.
+    staged_bytes: usize,
     frames: Vec<u8>,
 }
 
@@ -127,7 +137,9 @@ impl Device {
             Outcome::Done(timings) => {
                 // Before the lane's next call can use the staging range.
                 let staged = self.take_staged(worker, lane, &call);
-                Ending::Done(*timings, staged.map_err(|_| "its staging memory does not read")?)
+                let staged = staged.map_err(|_| "its staging memory does not read")?;
+                batch.staged_bytes += staged.iter().map(Vec::len).sum::<usize>();
+                Ending::Done(*timings, staged)
             }
             Outcome::Failed(fault) => {
                 if fault.code == FaultCode::Load {
@@ -157,6 +169,9 @@ impl Device {
         }
         self.carry_out(&mut batch.actions, Some(&mut batch.held));
         batch.over.push(Over { call, ending });
+        if batch.staged_bytes >= FULL_BYTES {
+            self.settle(batch);
+        }
         Ok(())
     }
 
@@ -189,6 +204,7 @@ impl Device {
         }
         // Only now: whoever waits for calls to be over must find their answers sent.
         batch.over.clear();
+        batch.staged_bytes = 0;
         batch.frames.shrink_to(2 * FULL_BYTES);
     }
 

@@ -1,22 +1,25 @@
 //! A GPU whose workers are this test: what the supervisor tells them, and what follows from their answers.
 
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pappus_blueprint::Sizes;
-use pappus_proto::Code;
+use pappus_proto::frame::Decoder;
+use pappus_proto::{Code, v1};
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{self, Inbox, Outbox};
 use pappus_protocol::to_worker::WeightsForm;
 use pappus_protocol::{Kind, ToWorker, control, now_ns};
 use pappus_shmem::memfd;
+use prost::Message;
 use tokio::sync::watch;
 
 use super::Device;
 use super::account::Lease;
-use super::batch::Batch;
+use super::batch::{Batch, Held};
 use super::link::{Arrival, staging};
 use super::process::Killer;
 use super::runtime::Outcome;
@@ -47,7 +50,8 @@ struct Gpu {
     replies: Arc<Replies>,
     runtime: tokio::runtime::Runtime,
     _dir: tempfile::TempDir,
-    _client: std::os::unix::net::UnixStream,
+    client: std::os::unix::net::UnixStream,
+    requests: AtomicU64,
 }
 
 fn config(turns: bool) -> DeviceConfig {
@@ -86,7 +90,8 @@ impl Gpu {
         device.account.seat().unwrap().measured(10 * MIB);
         let workers = (0..2).map(|worker| attach(&device, worker)).collect();
         let cache = LoadedCache::default();
-        let mut gpu = Self { device, workers, cache, replies, runtime, _dir: dir, _client: client };
+        let requests = AtomicU64::new(1);
+        let mut gpu = Self { device, workers, cache, replies, runtime, _dir: dir, client, requests };
         gpu.expect(0, &["lease 30"]);
         gpu.expect(1, &["lease 30"]);
         (0..2).for_each(|worker| gpu.device.leased(worker, 30 * MIB).unwrap());
@@ -117,13 +122,18 @@ impl Gpu {
 
     /// A call of a tenant that needs so much memory.
     fn submit(&self, function: &Arc<Loaded>, caller: u32, pool_bytes: u64) -> CallId {
+        self.device.submit(self.call(function, caller, pool_bytes), 0, None).unwrap()
+    }
+
+    fn call(&self, function: &Arc<Loaded>, caller: u32, pool_bytes: u64) -> Arc<Call> {
         let _runtime = self.runtime.enter();
         let sizes = Sizes { inputs: &[], weights: &function.weight_bytes, words: &[] };
         let plan = function.plans.lock().unwrap().get_or_plan(function.id, &function.blueprint, &sizes);
         let mut plan = (*plan.unwrap()).clone();
         plan.pool_bytes = pool_bytes;
         let accepted = Accepted::new(&Arc::new(AtomicUsize::new(0)));
-        let call = Call {
+        let request = self.requests.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Call {
             function: function.clone(),
             domain: Domain { owner: 1, caller },
             plan: Arc::new(plan),
@@ -136,9 +146,8 @@ impl Gpu {
             deadline_ns: u64::MAX,
             arrived_ns: now_ns(),
             started_ns: AtomicU64::new(0),
-            asker: Arc::new(Asker::new(self.replies.clone(), 1, accepted)),
-        };
-        self.device.submit(Arc::new(call), 0, None).unwrap()
+            asker: Arc::new(Asker::new(self.replies.clone(), request, accepted)),
+        })
     }
 
     fn done(&self, worker: usize, id: CallId) {
@@ -334,4 +343,47 @@ fn what_needs_more_weights_than_there_may_be_is_refused() {
     let error = store.deliver(&function, 0, &mut Vec::new()).unwrap_err();
     assert_eq!(error.code(), Code::OutOfMemory);
     gpu.expect(0, &[]);
+}
+
+#[test]
+fn answers_of_one_read_are_followed_by_one_write_each() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 1000);
+    let calls: Vec<CallId> = (0..6).map(|_| gpu.submit(&function, 1, 0)).collect();
+    let started: Vec<String> = (0..4).map(|lane| format!("invoke on {lane} flags 0")).collect();
+    let mut expected = vec!["install 1 from 1000, export"];
+    expected.extend(started.iter().map(String::as_str));
+    gpu.expect(0, &expected);
+    gpu.client.set_nonblocking(true).unwrap();
+    let mut batch = Batch::default();
+    for id in [calls[2], calls[0]] {
+        gpu.device.finish(0, id, Outcome::Done(&Done::default()), &mut batch).unwrap();
+    }
+    gpu.expect(0, &[]);
+    let mut bytes = [0; 4096];
+    assert!(gpu.client.read(&mut bytes).is_err(), "nothing was sent yet");
+    gpu.device.settle(&mut batch);
+    gpu.expect(0, &[&started[2], &started[0]]);
+    let mut answers = Decoder::<OwnedFd>::default();
+    let read = gpu.client.read(&mut bytes).unwrap();
+    answers.feed(&bytes[..read], Vec::new()).unwrap();
+    for request in [3, 1] {
+        let (frame, _) = answers.next_frame().unwrap().unwrap();
+        assert_eq!(v1::Response::decode(frame).unwrap().id, request);
+    }
+    assert_eq!(answers.pending(), 0);
+}
+
+#[test]
+fn a_call_that_was_never_written_does_not_count_as_handed_over() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 1000);
+    let call = gpu.call(&function, 1, 0);
+    let mut held = Held::default();
+    gpu.device.submit(call.clone(), 0, Some(&mut held)).unwrap();
+    gpu.expect(0, &[]);
+    assert_ne!(call.started_ns.load(Ordering::Relaxed), 0);
+    gpu.device.link(0).detach(gpu.device.weights.as_ref());
+    assert_eq!(call.started_ns.load(Ordering::Relaxed), 0);
+    gpu.device.release(&mut held);
 }

@@ -280,7 +280,7 @@ impl Device {
             started
         };
         if let Some(held) = held
-            && held.add(worker)
+            && held.add(worker, call)
         {
             self.release(held);
         }

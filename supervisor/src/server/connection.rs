@@ -101,6 +101,7 @@ impl Connection {
             let mut since = Instant::now();
             while let Some((message, passed)) = decoder.next_frame().map_err(|e| e.to_string())? {
                 let request = v1::Request::decode(message).map_err(|e| format!("no request: {e}"))?;
+                burst.more = decoder.pending() > 0;
                 self.clone().dispatch(request, passed, &mut burst).await;
                 // However many requests one read brought, other connections get their turn.
                 if since.elapsed() > TURN {
@@ -272,7 +273,7 @@ impl Connection {
         let outcome = invoke::prepare(self, asker, arrived, function).and_then(|prepared| {
             let accepted = {
                 let held = burst.to(&prepared.device);
-                prepared.device.submit(prepared.call, prepared.inline_bytes, Some(held))?
+                prepared.device.submit(prepared.call, prepared.inline_bytes, held)?
             };
             self.replies.accepted(id, asker, &prepared.device, accepted);
             Ok(())
