@@ -60,7 +60,10 @@ pub fn run<D: Device>(channels: Channels, staging: &Judged, mut device: D) -> Re
             false => {
                 let until = server.expire_prepared();
                 server.outbox.flush_blocking()?;
-                inbox.wait(server.spin.max(server.turn.alert()), until, None)?
+                let lingers = server.turn.lingers();
+                let until = until.into_iter().chain(lingers).min();
+                let spin = server.spin.max(server.turn.alert()).max(lingers.unwrap_or_default());
+                inbox.wait(until.map_or(spin, |until| spin.min(until)), until, None)?
             }
         };
         if got == Got::Closed {
@@ -203,6 +206,7 @@ impl<D: Device> Server<D> {
             return Err(Error::Unexpected("two calls for a lane that waits for its turn"));
         }
         lane.begin(call, invoke, descriptors);
+        self.turn.feed();
         let accepted = lane.regions(invoke, &self.arenas).and_then(|()| {
             let installed = self.functions.get(invoke.function)?;
             lane.plan(invoke, installed, self.lease_bytes)

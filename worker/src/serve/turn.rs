@@ -3,8 +3,14 @@
 //! ```text
 //!  none ──Grant──► held ──Revoke──► revoked ──quantum over, or nothing to run──► ending ──idle──► none
 //! ```
+//!
+//! A worker that was sent calls during its turn waits a moment for the next before it says that there is
+//! nothing to run: whoever calls again and again needs about that long, and a turn costs more.
 
 use std::time::{Duration, Instant};
+
+/// How long a worker that was sent calls in its turn waits for another.
+const LINGER: Duration = Duration::from_micros(100);
 
 /// How long a grant that was announced is waited for without sleeping.
 const SOON: Duration = Duration::from_millis(20);
@@ -27,6 +33,9 @@ struct Held {
     until: Instant,
     revoked: bool,
     ending: bool,
+    /// A call came while the turn was held.
+    fed: bool,
+    idle_since: Option<Instant>,
 }
 
 /// What a turn has come to.
@@ -54,7 +63,14 @@ impl Turn {
     /// A grant arrived.
     pub(super) fn grant(&mut self, turn: u64, quantum: Duration) {
         self.soon_until = None;
-        self.held = Some(Held { turn, until: Instant::now() + quantum, revoked: false, ending: false });
+        self.held = Some(Held {
+            turn,
+            until: Instant::now() + quantum,
+            revoked: false,
+            ending: false,
+            fed: false,
+            idle_since: None,
+        });
     }
 
     /// Others wait. Says whether that is about the turn held now.
@@ -66,6 +82,19 @@ impl Turn {
             }
             _ => false,
         }
+    }
+
+    /// A call arrived.
+    pub(super) fn feed(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.fed = true;
+        }
+    }
+
+    /// How much longer to wait for a call before the turn is given back.
+    pub(super) fn lingers(&self) -> Option<Duration> {
+        let since = self.held.as_ref()?.idle_since?;
+        Some(LINGER.saturating_sub(since.elapsed()))
     }
 
     /// A grant is about to come.
@@ -95,10 +124,12 @@ impl Turn {
         let Some(held) = self.held.as_mut().filter(|held| held.revoked) else {
             return Step::Stay;
         };
-        let idle = !busy && (held.ending || !waiting);
-        if idle {
-            return Step::Over(held.turn);
+        if !busy && (held.ending || !waiting) {
+            let since = *held.idle_since.get_or_insert_with(Instant::now);
+            let over = held.ending || !held.fed || since.elapsed() >= LINGER || Instant::now() >= held.until;
+            return if over { Step::Over(held.turn) } else { Step::Stay };
         }
+        held.idle_since = None;
         if !held.ending && Instant::now() >= held.until {
             held.ending = true;
             return if busy { Step::Ending(held.turn) } else { Step::Over(held.turn) };
@@ -133,6 +164,22 @@ mod tests {
         assert_eq!(turn.step(false, false), Step::Over(7));
         turn.give_back();
         assert!(!turn.may_submit());
+    }
+
+    #[test]
+    fn a_turn_with_calls_lingers_for_more() {
+        let mut turn = Turn::default();
+        turn.require(true);
+        turn.grant(1, Duration::from_secs(3600));
+        turn.feed();
+        turn.revoke(1);
+        assert_eq!(turn.step(false, false), Step::Stay);
+        assert!(turn.lingers().is_some_and(|left| left <= LINGER));
+        assert_eq!(turn.step(true, false), Step::Stay);
+        assert_eq!(turn.lingers(), None, "it runs again");
+        assert_eq!(turn.step(false, false), Step::Stay);
+        while turn.lingers() != Some(Duration::ZERO) {}
+        assert_eq!(turn.step(false, false), Step::Over(1));
     }
 
     #[test]

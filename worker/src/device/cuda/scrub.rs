@@ -1,8 +1,8 @@
 //! Clearing what survives kernels outside of global memory: shared memory (that of clusters is the
 //! same), registers, and the stacks that the driver gives to threads.
 //!
-//! Two kernels, one block (or two) on every multiprocessor: blocks wait for each other, so that none
-//! can take another's place, and say where they ran. Only a run that reached every multiprocessor counts.
+//! Kernels of one block (or two) on every multiprocessor: blocks wait for each other, so that none can take
+//! another's place, and say where they ran. Only a run that reached every multiprocessor counts.
 
 use pappus_protocol::{Fault, FaultCode};
 
@@ -19,9 +19,12 @@ const ATTEMPTS: usize = 8;
 const THREADS: u32 = 1024;
 /// Registers of a thread when so many fill a multiprocessor: all of them are to be overwritten.
 const REGISTERS: u32 = 64;
-/// Shares of a multiprocessor's memory that can be shared memory, in percent of the most possible. Where
-/// it lies on the chip depends on its share, so each is cleared for itself.
-const SHARES: [u32; 9] = [4, 8, 15, 29, 45, 59, 73, 87, 100];
+/// The multiprocessor keeps a kilobyte of shared memory for itself with every block, which no kernel can
+/// clear: the one in front of the block that clears all the rest. Small blocks move on with every block that
+/// ends, so they come to lie over that place, as those of other kernels do: measured on an H200, where it was
+/// all that was left. Two sizes of them, and how many there are on each multiprocessor.
+const SMALL_BLOCKS: [u32; 2] = [48 << 10, 8 << 10];
+const SMALL_BLOCKS_EACH: u32 = 32;
 /// Stack of each thread that is cleared at least, in bytes.
 const LEAST_STACK: u32 = 1 << 10;
 
@@ -29,6 +32,7 @@ const LEAST_STACK: u32 = 1 << 10;
 #[derive(Debug)]
 pub(super) struct Scrubber {
     chip: Kernel,
+    sweep: Kernel,
     stack: Kernel,
     /// Bytes of stack that `stack` clears of each thread.
     stack_bytes: u32,
@@ -36,7 +40,7 @@ pub(super) struct Scrubber {
     shared_bytes: u32,
     counters: DeviceBuffer,
     host: HostBuffer,
-    _modules: [Module; 2],
+    _modules: [Module; 3],
 }
 
 impl Scrubber {
@@ -52,19 +56,22 @@ impl Scrubber {
             Ok((module, kernel))
         };
         let (chip_module, chip) = fullest(|values| load(chip_ptx(values), "chip"))?;
+        let (sweep_module, sweep) = load(sweep_ptx(), "sweep")?;
         let (stack_module, stack) = load(stack_ptx(stack_bytes), "stack")?;
         let shared_bytes = context.info.shared_bytes.saturating_sub(chip.shared_bytes());
         chip.allow_shared(shared_bytes).map_err(failed)?;
+        sweep.allow_shared(shared_bytes).map_err(failed)?;
         let host = HostBuffer::allocate(BYTES as usize).map_err(failed)?;
         let counters = DeviceBuffer::allocate(BYTES).map_err(failed)?;
         Ok(Self {
             chip,
+            sweep,
             stack,
             stack_bytes,
             shared_bytes,
             counters,
             host,
-            _modules: [chip_module, stack_module],
+            _modules: [chip_module, sweep_module, stack_module],
         })
     }
 
@@ -75,18 +82,15 @@ impl Scrubber {
 
     /// Clears everything; nothing else runs in this context.
     pub(super) fn run(&mut self, context: &Context, stream: &Stream) -> Result<(), Fault> {
-        for percent in SHARES {
-            self.chip.prefer_shared(percent).map_err(|e| e.fault("scrubbing"))?;
-            let bytes = (self.shared_bytes / 100 * percent) & !1023;
-            let bytes = if percent == 100 { self.shared_bytes } else { bytes };
-            self.reach_all(context, stream, self.chip, bytes, 1)?;
+        self.reach_all(context, stream, self.chip, self.shared_bytes, 1, 1)?;
+        for bytes in SMALL_BLOCKS {
+            self.reach_all(context, stream, self.sweep, bytes, SMALL_BLOCKS_EACH, 1)?;
         }
         // A multiprocessor keeps a kilobyte of shared memory for itself with every block.
         let blocks = (context.info.threads / THREADS).max(1);
         let shared_bytes = ((self.shared_bytes + 1024) / blocks).saturating_sub(1024) & !1023;
         self.stack.allow_shared(shared_bytes).map_err(|e| e.fault("scrubbing"))?;
-        self.stack.prefer_shared(100).map_err(|e| e.fault("scrubbing"))?;
-        self.reach_all(context, stream, self.stack, shared_bytes, blocks)
+        self.reach_all(context, stream, self.stack, shared_bytes, blocks, blocks)
     }
 
     fn reach_all(
@@ -95,11 +99,11 @@ impl Scrubber {
         stream: &Stream,
         kernel: Kernel,
         shared_bytes: u32,
-        per_multiprocessor: u32,
+        blocks_each: u32,
+        least: u32,
     ) -> Result<(), Fault> {
-        let per_multiprocessor = per_multiprocessor.max(1);
         for _ in 0..ATTEMPTS {
-            let reached = self.run_once(context, stream, kernel, shared_bytes, per_multiprocessor);
+            let reached = self.run_once(context, stream, kernel, shared_bytes, blocks_each, least);
             let reached = reached.map_err(|e| e.fault("scrubbing"))?;
             if reached == context.info.multiprocessors {
                 return Ok(());
@@ -114,16 +118,17 @@ impl Scrubber {
         ))
     }
 
-    /// Runs a kernel once; returns how many multiprocessors had all blocks that fit on them.
+    /// Runs a kernel once, with so many blocks for each multiprocessor; returns how many had at least `least`.
     fn run_once(
         &mut self,
         context: &Context,
         stream: &Stream,
         kernel: Kernel,
         shared_bytes: u32,
-        per_multiprocessor: u32,
+        blocks_each: u32,
+        least: u32,
     ) -> Result<u32, CudaError> {
-        let blocks = context.info.multiprocessors * per_multiprocessor;
+        let blocks = context.info.multiprocessors * blocks_each;
         let shape = Shape { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes };
         let mut params = self.counters.address.to_le_bytes().to_vec();
         params.extend(blocks.to_le_bytes());
@@ -134,8 +139,8 @@ impl Scrubber {
         unsafe { stream.copy_out(self.host.as_ptr(), self.counters.address, BYTES) }?;
         context.synchronize()?;
         let counters = self.host.as_mut().chunks_exact(4).skip(1);
-        let full = counters
-            .filter(|word| word.first_chunk().is_some_and(|&w| u32::from_le_bytes(w) >= per_multiprocessor));
+        let full =
+            counters.filter(|word| word.first_chunk().is_some_and(|&w| u32::from_le_bytes(w) >= least));
         Ok(full.count() as u32)
     }
 }
@@ -164,6 +169,16 @@ meet_done:
     atom.global.add.u32 %seen, [%where+4], 1;
 meet_end:
     bar.sync 0;
+";
+/// Says where a block is, without waiting.
+const MARK: &str = "
+    mov.u32 %tid0, %tid.x;
+    setp.ne.u32 %other, %tid0, 0;
+    @%other bra mark_end;
+    mov.u32 %sm, %smid;
+    mad.wide.u32 %where, %sm, 4, %counters;
+    atom.global.add.u32 %seen, [%where+4], 1;
+mark_end:
 ";
 const MEET_REGISTERS: &str = "
     .reg .u64 %counters, %where;
@@ -230,6 +245,13 @@ fn chip_ptx(values: u32) -> String {
     text + "end:\n    ret;\n}\n"
 }
 
+/// Zeroes the shared memory that a block has, wherever it comes to lie.
+fn sweep_ptx() -> String {
+    format!(
+        "{HEAD}{SPACE}.visible .entry sweep{PARAMS}\n.maxntid {THREADS}, 1, 1\n{{{MEET_REGISTERS}{CLEAR_SHARED}{MARK}    ret;\n}}\n"
+    )
+}
+
 /// Zeroes the stacks of as many threads as can be resident, and shared memory as two blocks have it.
 fn stack_ptx(bytes: u32) -> String {
     let last = BYTES - 4;
@@ -271,7 +293,7 @@ mod tests {
 
     #[test]
     fn the_texts_pass_our_own_judgement() {
-        for text in [chip_ptx(50), stack_ptx(4096)] {
+        for text in [chip_ptx(50), sweep_ptx(), stack_ptx(4096)] {
             assert_eq!(super::super::check::format(text.as_bytes()), Ok(super::super::check::Format::Ptx));
             assert_eq!(super::super::check::ptx_params(&text).values().next().map(Vec::len), Some(3));
             assert_eq!(text.matches('{').count(), text.matches('}').count());

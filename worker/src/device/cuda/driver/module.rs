@@ -125,14 +125,6 @@ impl Kernel {
         self.attribute(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
     }
 
-    /// How much of a multiprocessor's memory is to be shared memory, in percent of the most possible; the
-    /// rest is cache.
-    pub(in super::super) fn prefer_shared(self, percent: u32) -> Result<(), CudaError> {
-        let which = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-        // SAFETY: sets an attribute of a kernel that is loaded.
-        check(unsafe { sys::cuFuncSetAttribute(self.raw, which, percent as i32) })
-    }
-
     /// Lets launches ask for up to `bytes` of dynamic shared memory.
     pub(in super::super) fn allow_shared(self, bytes: u32) -> Result<(), CudaError> {
         let which = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
