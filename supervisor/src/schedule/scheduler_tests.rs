@@ -390,15 +390,15 @@ fn a_call_that_waits_for_a_turn_costs_no_worker_at_its_deadline() {
     };
     // Who has the device is answerable, who waits for it is not.
     later(&mut b, 1000, "");
-    later(&mut b, 1020, "kill 0");
+    later(&mut b, 1010, "kill 0");
     later(&mut b, 1300, "");
     b.dies(0);
     b.expect("grant 1 turn 2");
-    later(&mut b, 1319, "");
+    later(&mut b, 1309, "");
     b.finish(1, waits);
     let stuck = b.submit(3, BOB);
     b.actions.clear();
-    later(&mut b, 2319, "");
-    later(&mut b, 2339, "kill 1");
+    later(&mut b, 2309, "");
+    later(&mut b, 2319, "kill 1");
     assert_eq!(b.scheduler.cancel(b.now, stuck, &mut b.actions), None);
 }

@@ -220,17 +220,21 @@ impl Lane {
     /// whether there was.
     pub(super) fn run_whole(&mut self, prepared: &Rc<Prepared>) -> Result<bool, CudaError> {
         let Some(running) = &mut self.running else { return Ok(false) };
-        if running.timed || running.alone || self.uncleared || !prepared.takes_whole() {
+        if running.timed || running.alone || !prepared.takes_whole() {
             return Ok(false);
         }
         let (copies, inputs) = (&self.copies, self.inputs);
-        let (done, base, bytes) = (&self.done, running.base, running.used_bytes);
+        let (done, base) = (&self.done, running.base);
+        let bytes = if self.uncleared { 0 } else { running.used_bytes };
         let ran = prepared.run_whole(&self.stream, copies, |stream| {
             copy_all_in(stream, &copies[..inputs])?;
             prepared.script.submit(stream, &mut Cursor::default(), u32::MAX, &mut None)?;
             copy_all_out(stream, &copies[inputs..])?;
             stream.record_in_graph(done)?;
-            stream.fill(base, 0, bytes)
+            match bytes {
+                0 => Ok(()),
+                bytes => stream.fill(base, 0, bytes),
+            }
         })?;
         if ran {
             running.prepared = Some(prepared.clone());
