@@ -10,6 +10,7 @@
 //! - `cold`: how the rare ones are encoded.
 //! - [`pipe`]: reading and writing frames in batches.
 //! - [`control`]: descriptors that belong to a frame.
+//! - [`near`]: where both sides' threads of a device run.
 //! - [`limits`]: every limit of this protocol.
 
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ pub mod from_worker;
 pub mod header;
 pub mod kind;
 pub mod limits;
+pub mod near;
 pub mod pipe;
 pub mod to_worker;
 

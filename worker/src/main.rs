@@ -4,9 +4,8 @@
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
-use pappus_protocol::FromWorker;
-use pappus_protocol::Kind;
 use pappus_protocol::from_worker::Survey;
+use pappus_protocol::{FromWorker, Kind, near};
 use pappus_shmem::memfd;
 use pappus_worker::device::cpu::{Cpu, compiler::CpuCompiler};
 use pappus_worker::device::cuda::{self, Cuda, compiler::CudaCompiler};
@@ -74,7 +73,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let kind: Kind = arguments.kind.parse()?;
     match arguments.role {
         Role::Serve => {
-            stay_near(arguments.numa_node);
+            near::stay(arguments.numa_node);
             sandbox::enter(sandbox::serve(kind))?;
             let [commands, answers, control, staging] = adopt()?;
             let staging = memfd::judge_arena(staging, u64::MAX)?;
@@ -108,23 +107,6 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     Ok(())
-}
-
-/// Keeps this thread, and those it starts, on the processors beside the device. What the host does not
-/// tell or allow is left as it is.
-fn stay_near(numa_node: Option<u32>) {
-    let Some(node) = numa_node else { return };
-    let path = format!("/sys/devices/system/node/node{node}/cpulist");
-    let Ok(list) = std::fs::read_to_string(path) else { return };
-    let mut set = rustix::thread::CpuSet::new();
-    for range in list.trim().split(',') {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else { return };
-        (first..=last.min(rustix::thread::CpuSet::MAX_CPU - 1)).for_each(|cpu| set.set(cpu));
-    }
-    if set.count() > 0 {
-        let _ = rustix::thread::sched_setaffinity(None, &set);
-    }
 }
 
 /// Takes over the descriptors that the supervisor placed from [`COMMANDS`] on.

@@ -49,6 +49,7 @@ pub fn spawn(device: &Arc<Device>, program: &Path) -> std::io::Result<Vec<JoinHa
 /// Runs a worker's place until the device closes.
 fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
     let mut pause = Duration::ZERO;
+    pappus_protocol::near::stay(device.config.numa_node);
     for generation in 1.. {
         if device.is_closing() {
             return;

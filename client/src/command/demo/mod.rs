@@ -26,9 +26,7 @@ const HOT_CALLS: usize = 20;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Follows a line that puts this program into PATH.
-const NEXT: &str =
-    "  pappus-supervisor --socket /tmp/pappus.sock --state-dir /tmp/pappus-state --device cpu &
-  export PAPPUS_SOCKET=/tmp/pappus.sock
+const NEXT: &str = "  export PAPPUS_SOCKET=/tmp/pappus.sock
   pappus function check kernels/configs/inference.json   what a function is made of
   pappus function add inference kernels/configs/inference.json
   pappus status                                          what the workers are doing
@@ -63,7 +61,9 @@ pub(crate) fn run(device: &str, folder: &Path, out: &mut dyn Write) -> Result<()
     }
     let program = std::env::current_exe().unwrap_or_default();
     let program = program.parent().unwrap_or(Path::new("")).display();
-    Ok(writeln!(out, "All results are right.\n\nWhat to try next:\n  export PATH={program}:$PATH\n{NEXT}")?)
+    writeln!(out, "All results are right.\n\nWhat to try next:\n  export PATH={program}:$PATH")?;
+    let start = "pappus-supervisor --socket /tmp/pappus.sock --state-dir /tmp/pappus-state";
+    Ok(writeln!(out, "  {start} --device {device} &\n{NEXT}")?)
 }
 
 /// What came of a workload.
