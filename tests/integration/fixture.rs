@@ -162,7 +162,8 @@ impl Supervisor {
         until("a call runs", || self.device().running == 1);
     }
 
-    /// Kills the worker of a call that runs, other than `but`.
+    /// Kills the worker of a call that runs, other than `but`. It runs when it has taken processor time: the
+    /// scheduler gives a call to a worker a moment before it is written, and one that was not is no suspect.
     pub(crate) fn kill_busy(&self, but: Option<u32>) -> u32 {
         let mut busy = None;
         until("a call runs", || {
@@ -171,8 +172,11 @@ impl Supervisor {
             busy = workers.filter(|worker| worker.state == "busy").map(|worker| worker.pid).find(other);
             busy.is_some()
         });
-        signal(busy.unwrap(), Signal::KILL);
-        busy.unwrap()
+        let pid = busy.unwrap();
+        let before = ticks(pid);
+        until("the call takes processor time", || ticks(pid) >= before + 2);
+        signal(pid, Signal::KILL);
+        pid
     }
 
     /// Kills the worker of the only running call, and again where it runs again: now the call is given up.
@@ -298,6 +302,13 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "waited in vain until {what}");
         std::thread::park_timeout(LOOK_AGAIN);
     }
+}
+
+/// Processor time that a process took, in hundredths of a second.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // Behind the name, which may have spaces: the state is the first word, user time the twelfth.
+    stat.rsplit(')').next().unwrap().split_whitespace().nth(11).unwrap().parse().unwrap()
 }
 
 /// Sends a signal.
