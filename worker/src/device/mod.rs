@@ -18,8 +18,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use pappus_blueprint::{Blueprint, Plan};
-use pappus_protocol::Fault;
 use pappus_protocol::from_worker::{CompiledModule, Done, Hello};
+use pappus_protocol::{Fault, FaultCode};
 use pappus_shmem::{Judged, Mapping};
 
 use crate::arenas::Arenas;
@@ -98,6 +98,17 @@ pub struct FunctionImage<'a> {
     pub modules: Vec<File>,
     /// The packed weights; none if they have no bytes.
     pub weights: Option<Weights>,
+}
+
+impl FunctionImage<'_> {
+    /// Whether there is a file for each of the blueprint's modules.
+    fn check(&self) -> Result<(), Fault> {
+        let (named, given) = (self.blueprint.modules().len(), self.modules.len());
+        if named == given {
+            return Ok(());
+        }
+        Err(Fault::new(FaultCode::Load, format!("the blueprint names {named} modules, {given} were given")))
+    }
 }
 
 /// A function's packed weights.

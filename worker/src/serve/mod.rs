@@ -54,12 +54,11 @@ pub fn run<D: Device>(channels: Channels, staging: &Judged, mut device: D) -> Re
         }
         let busy = server.settle()?;
         server.step(busy)?;
+        let until = server.expire_prepared();
         server.outbox.flush_blocking()?;
         let got = match busy {
             true => inbox.fill()?,
             false => {
-                let until = server.expire_prepared();
-                server.outbox.flush_blocking()?;
                 let lingers = server.turn.lingers();
                 let until = until.into_iter().chain(lingers).min();
                 let spin = server.spin.max(server.turn.alert()).max(lingers.unwrap_or_default());

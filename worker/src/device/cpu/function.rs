@@ -45,13 +45,7 @@ impl Function {
     ) -> Result<Self, Fault> {
         let load = |message| Fault::new(FaultCode::Load, message);
         let blueprint = image.blueprint;
-        if image.modules.len() != blueprint.modules().len() {
-            return Err(load(format!(
-                "the blueprint names {} modules, {} were given",
-                blueprint.modules().len(),
-                image.modules.len()
-            )));
-        }
+        image.check()?;
         let memfd = match &image.weights {
             None => None,
             Some(device::Weights::Host { memfd, .. }) => Some(memfd),

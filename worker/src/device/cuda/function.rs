@@ -46,13 +46,7 @@ impl Function {
     ) -> Result<Self, Fault> {
         let load = |message| Fault::new(FaultCode::Load, message);
         let blueprint = image.blueprint;
-        if image.modules.len() != blueprint.modules().len() {
-            return Err(load(format!(
-                "the blueprint names {} modules, {} were given",
-                blueprint.modules().len(),
-                image.modules.len()
-            )));
-        }
+        image.check()?;
         let mut symbols = vec![Vec::new(); blueprint.modules().len()];
         let mut kernels = Vec::with_capacity(blueprint.kernels().len());
         for kernel in blueprint.kernels() {

@@ -161,7 +161,6 @@ impl WeightsLoader {
         let length = source.bytes();
         let from = source.range(0, length).map_err(|e| Fault::new(FaultCode::Internal, e.to_string()))?;
         // SAFETY: the mapping is `length` long and stays until the copy is over: `synchronize` follows.
-        #[allow(unsafe_code)]
         unsafe { stream.copy_in(at, from, length) }.map_err(failed)?;
         stream.fill(at + length, 0, bytes - length).map_err(failed)?;
         context.synchronize().map_err(failed)?;
@@ -181,7 +180,6 @@ impl WeightsLoader {
                 let fits = context.info.pins_read_only && mapping.bytes() <= PINNED_WEIGHTS_BYTES;
                 // What cannot be pinned is copied at the speed of ordinary memory.
                 // SAFETY: the mapping is this long and is dropped after the pin (`HostCopy`).
-                #[allow(unsafe_code)]
                 let pinned = fits.then(|| unsafe { Pinned::register(mapping.base(), mapping.bytes(), true) });
                 HostCopy { inode, pinned: pinned.and_then(Result::ok), mapping }
             }

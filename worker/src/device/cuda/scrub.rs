@@ -145,7 +145,7 @@ impl Scrubber {
     }
 }
 
-/// The head of both kernels, and how a block waits for the others (for a while: a grid that is not
+/// The head of all kernels, and how a block waits for the others (for a while: a grid that is not
 /// resident all at once must not hang) and says where it is.
 const HEAD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
 const PARAMS: &str = "(.param .u64 counters, .param .u32 blocks, .param .u32 shared_bytes)";
