@@ -45,9 +45,12 @@ With FILE, the words that sizes are computed from are read; with SIZE only the n
 #[command(name = "pappus", version, after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
 #[command(propagate_version = true, max_term_width = 110)]
 pub(crate) struct Arguments {
-    /// The supervisor's socket; drain and settings need its admin socket (SOCKET.admin)
+    /// The supervisor's socket; drain, settings, tenants and reload need its admin socket (SOCKET.admin)
     #[arg(long, global = true, env = "PAPPUS_SOCKET", value_name = "SOCKET", display_order = 100)]
     pub(crate) socket: Option<PathBuf>,
+    /// A file with the token of the tenant to act for, where this user is a gateway
+    #[arg(long, global = true, env = "PAPPUS_TOKEN_FILE", value_name = "FILE", display_order = 101)]
+    pub(crate) token_file: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -65,6 +68,18 @@ pub(crate) enum Command {
     Invoke(InvokeArguments),
     /// Show what the supervisor and its devices are doing
     Status(Json),
+    /// Show what you have and what you may have
+    Quota(Json),
+    /// Show all tenants with what they have and may have (admin socket)
+    Tenants(Json),
+    /// Print a new token for a tenant, and its hash for the supervisor's configuration
+    #[command(
+        after_help = "Example:\n  pappus token > acme.token      # the token; its hash stands on stderr\n\n\
+The hash goes into the supervisor's configuration, the token to the gateway:\n  [tenants.acme]\n  token-sha256 = \"…\""
+    )]
+    Token,
+    /// Read the tenants of the supervisor's configuration file again (admin socket)
+    Reload,
     /// Let running calls finish, accept no more, and end the supervisor (admin socket)
     Drain,
     /// Show settings, after changing those given as KEY=VALUE (admin socket)
@@ -139,7 +154,7 @@ Example:\n  pappus function add mnist mnist.json --weight W0=conv.npy"
         #[command(flatten)]
         json: Json,
     },
-    /// List registered functions
+    /// List registered functions, and those that others granted
     List(Json),
     /// Show a function
     Show(Named),
@@ -148,6 +163,22 @@ Example:\n  pappus function add mnist mnist.json --weight W0=conv.npy"
         /// Which one
         name: String,
     },
+    /// Let another tenant call a function; it names it OWNER/NAME, and sees nothing of it but inputs and outputs
+    Grant {
+        /// Which one
+        name: String,
+        /// Whom: a name of the supervisor's configuration, or a uid
+        tenant: String,
+    },
+    /// Let another tenant call a function no longer
+    Revoke {
+        /// Which one
+        name: String,
+        /// Whom
+        tenant: String,
+    },
+    /// Show who may call a function
+    Grants(Named),
     /// Check a configuration without a supervisor: its buffers, memory and launches
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckArguments),
@@ -174,7 +205,7 @@ pub(crate) struct CheckArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct InvokeArguments {
-    /// The function
+    /// The function; OWNER/NAME for one that another tenant granted
     pub(crate) name: String,
     /// An input and its files
     #[arg(

@@ -63,7 +63,8 @@ impl Client {
 
     /// Greets over a connected socket.
     pub fn handshake(mut socket: UnixStream) -> Result<Self> {
-        socket.write_all(&Greeting::OURS.encode()).map_err(|_| Error::Lost)?;
+        // Whoever is turned away at the door may find it closed already, with the reason left there.
+        let _ = socket.write_all(&Greeting::OURS.encode());
         let mut answer = [0; GREETING_BYTES];
         socket.read_exact(&mut answer).map_err(|_| Error::Lost)?;
         match Greeting::decode(&answer) {

@@ -82,6 +82,7 @@ fn of_answer(code: Code) -> u8 {
         | Code::AlreadyExists
         | Code::PermissionDenied
         | Code::ResourceExhausted
+        | Code::Quarantined
         | Code::OutOfMemory
         | Code::Unsupported
         | Code::Unavailable => REFUSED,
@@ -104,6 +105,7 @@ mod tests {
             (answer(Code::NotFound), 3),
             (answer(Code::ResourceExhausted), 3),
             (answer(Code::Unavailable), 3),
+            (answer(Code::Quarantined), 3),
             (Failure::Refused(String::new()), 3),
             (answer(Code::KernelFault), 4),
             (answer(Code::DeadlineExceeded), 4),

@@ -50,6 +50,18 @@ pub(crate) fn function(function: &v1::FunctionInfo) -> Value {
         "inputs": function.inputs,
         "outputs": outputs.collect::<Vec<_>>(),
     });
+    // Of another tenant's, nothing else is known.
+    if function.granted {
+        value = json!({
+            "name": function.name,
+            "granted": true,
+            "inputs": function.inputs,
+            "outputs": function.outputs.iter().map(|output| json!({"name": output.name})).collect::<Vec<_>>(),
+        });
+    }
+    if !function.quarantine.is_empty() {
+        value["quarantine"] = function.quarantine.iter().map(refusal).collect();
+    }
     // It was registered as JSON; were it not, its text would still be worth showing.
     if !function.config.is_empty() {
         value["config"] =
@@ -59,6 +71,24 @@ pub(crate) fn function(function: &v1::FunctionInfo) -> Value {
         value["found"] = function.found.iter().map(module).collect();
     }
     value
+}
+
+/// A tenant; limits that there are not are null.
+pub(crate) fn tenant(tenant: &v1::TenantInfo) -> Value {
+    let quotas = tenant.quotas.iter().map(|quota| {
+        let value = json!({"used": quota.used, "limit": quota.limit});
+        (quota.name.clone(), value)
+    });
+    let peers =
+        tenant.peers.iter().map(|peer| json!({"uid": peer.uid, "pid": peer.pid, "process": peer.process}));
+    json!({
+        "name": tenant.name,
+        "uids": tenant.uids,
+        "configured": tenant.configured,
+        "quotas": quotas.collect::<serde_json::Map<_, _>>(),
+        "connections": tenant.connections,
+        "peers": peers.collect::<Vec<_>>(),
+    })
 }
 
 /// The supervisor's status.
@@ -99,6 +129,7 @@ fn device(device: &v1::DeviceStatus) -> Value {
             "restarts": worker.restarts,
             "busy_lanes": worker.busy_lanes,
             "device_ns": worker.device_ns,
+            "sandbox": worker.sandbox,
         })
     });
     let memory = device.memory.as_ref().map(|memory| {
@@ -131,5 +162,32 @@ fn device(device: &v1::DeviceStatus) -> Value {
         "completed": device.completed,
         "failed": device.failed,
         "workers": workers.collect::<Vec<_>>(),
+        "quarantined": device.quarantined.iter().map(quarantined).collect::<Vec<_>>(),
+        "budgets": device.budgets.iter().map(budget).collect::<Vec<_>>(),
+    })
+}
+
+/// Where a function is refused to who asks.
+fn refusal(one: &v1::Quarantine) -> Value {
+    json!({"device": one.device, "failures": one.failures, "retry_after_ms": one.retry_after_ms})
+}
+
+/// A function that is refused to a caller.
+fn quarantined(one: &v1::Quarantine) -> Value {
+    json!({
+        "function": one.function,
+        "owner": one.owner,
+        "caller": one.caller,
+        "failures": one.failures,
+        "retry_after_ms": one.retry_after_ms,
+    })
+}
+
+fn budget(budget: &v1::FaultBudget) -> Value {
+    json!({
+        "caller": budget.caller,
+        "left": budget.left,
+        "per_minute": budget.per_minute,
+        "waits_ms": budget.waits_ms,
     })
 }

@@ -85,6 +85,53 @@ impl Client {
         answer!(self.call(request::Body::ShowFunction(named(name)), &[])?, Function)
     }
 
+    /// Says which tenant all other requests are from, by its token. For a gateway, and before anything else.
+    pub fn act_for(&mut self, token: &[u8]) -> Result<()> {
+        let body = request::Body::ActFor(v1::ActFor { token: token.to_vec().into() });
+        answer!(self.call(body, &[])?, Done).map(drop)
+    }
+
+    /// Lets another tenant, by its name or uid, call a function; it names it OWNER/NAME.
+    pub fn grant(&mut self, function: &str, tenant: &str) -> Result<()> {
+        let body = v1::Grant { function: function.into(), tenant: tenant.into() };
+        answer!(self.call(request::Body::Grant(body), &[])?, Done).map(drop)
+    }
+
+    /// Another tenant may call a function no longer.
+    pub fn revoke(&mut self, function: &str, tenant: &str) -> Result<()> {
+        let body = v1::Grant { function: function.into(), tenant: tenant.into() };
+        answer!(self.call(request::Body::Revoke(body), &[])?, Done).map(drop)
+    }
+
+    /// Who may call a function besides its owner.
+    pub fn list_grants(&mut self, function: &str) -> Result<Vec<String>> {
+        let body = request::Body::ListGrants(named(function));
+        answer!(self.call(body, &[])?, Grants).map(|grants| grants.tenants)
+    }
+
+    /// What this tenant has, and what it may have.
+    pub fn quota(&mut self) -> Result<v1::TenantInfo> {
+        answer!(self.call(request::Body::Quota(v1::Empty {}), &[])?, Tenant)
+    }
+
+    /// All tenants with what they have. Admin socket only.
+    pub fn list_tenants(&mut self) -> Result<Vec<v1::TenantInfo>> {
+        let mut all = Vec::new();
+        loop {
+            let after = all.last().map_or(String::new(), |last: &v1::TenantInfo| last.name.clone());
+            let page = answer!(self.call(request::Body::ListTenants(v1::Page { after }), &[])?, Tenants)?;
+            all.extend(page.tenants);
+            if !page.more {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Reads the tenants of the supervisor's configuration file again. Admin socket only.
+    pub fn reload(&mut self) -> Result<()> {
+        answer!(self.call(request::Body::Reload(v1::Empty {}), &[])?, Done).map(drop)
+    }
+
     /// Creates an arena of `bytes` zeros and shares it with the supervisor.
     pub fn open_arena(&mut self, bytes: u64) -> Result<Arena> {
         let memfd = memfd::arena("pappus-arena", bytes)?;

@@ -6,7 +6,7 @@ pub struct Request {
     /// Chosen by the client; unique among its requests that are not answered yet.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    #[prost(oneof = "request::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17")]
+    #[prost(oneof = "request::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24")]
     pub body: ::core::option::Option<request::Body>,
 }
 /// Nested message and enum types in `Request`.
@@ -46,6 +46,24 @@ pub mod request {
         Drain(super::Empty),
         #[prost(message, tag = "17")]
         Settings(super::Settings),
+        /// From a gateway only, and as its first request: says which tenant all others are from.
+        #[prost(message, tag = "18")]
+        ActFor(super::ActFor),
+        #[prost(message, tag = "19")]
+        Grant(super::Grant),
+        #[prost(message, tag = "20")]
+        Revoke(super::Grant),
+        #[prost(message, tag = "21")]
+        ListGrants(super::Name),
+        /// What this tenant has, and what it may have.
+        #[prost(message, tag = "22")]
+        Quota(super::Empty),
+        /// Admin socket only.
+        #[prost(message, tag = "23")]
+        ListTenants(super::Page),
+        /// Reads the tenants of the configuration file again.
+        #[prost(message, tag = "24")]
+        Reload(super::Empty),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -56,7 +74,22 @@ pub struct Name {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }
-/// Lists come in pages, ordered by name.
+/// A tenant's token, as bytes of text.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ActFor {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub token: ::prost::bytes::Bytes,
+}
+/// Lets another tenant call a function of this one, or no longer.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Grant {
+    #[prost(string, tag = "1")]
+    pub function: ::prost::alloc::string::String,
+    /// Its name in the configuration, or its uid.
+    #[prost(string, tag = "2")]
+    pub tenant: ::prost::alloc::string::String,
+}
+/// Lists come in pages, ordered by name. Functions that others granted follow a tenant's own.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Page {
     /// The last name of the page before; empty for the first.
@@ -134,6 +167,7 @@ pub struct CloseArena {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Invoke {
+    /// NAME, or OWNER/NAME for one that another tenant granted.
     #[prost(string, tag = "1")]
     pub function: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "2")]
@@ -214,7 +248,7 @@ pub struct Settings {
 pub struct Response {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    #[prost(oneof = "response::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
+    #[prost(oneof = "response::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15")]
     pub body: ::core::option::Option<response::Body>,
 }
 /// Nested message and enum types in `Response`.
@@ -243,6 +277,12 @@ pub mod response {
         Status(super::Status),
         #[prost(message, tag = "12")]
         Settings(super::SettingsValues),
+        #[prost(message, tag = "13")]
+        Grants(super::Grants),
+        #[prost(message, tag = "14")]
+        Tenant(super::TenantInfo),
+        #[prost(message, tag = "15")]
+        Tenants(super::TenantList),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -344,6 +384,45 @@ pub struct FunctionInfo {
     /// What was found in its modules; present in answers to show_function only.
     #[prost(message, repeated, tag = "8")]
     pub found: ::prost::alloc::vec::Vec<ModuleInfo>,
+    /// It is another tenant's: `name` is OWNER/NAME, and besides it only inputs and names of outputs are given.
+    #[prost(bool, tag = "9")]
+    pub granted: bool,
+    /// Where it is refused to whoever asks, since it failed too often in a row.
+    #[prost(message, repeated, tag = "30")]
+    pub quarantine: ::prost::alloc::vec::Vec<Quarantine>,
+}
+/// A function that is refused to a caller on one device.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Quarantine {
+    #[prost(string, tag = "1")]
+    pub device: ::prost::alloc::string::String,
+    /// Present in answers to status only.
+    #[prost(string, tag = "2")]
+    pub function: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub owner: u32,
+    #[prost(uint32, tag = "4")]
+    pub caller: u32,
+    /// In a row.
+    #[prost(uint32, tag = "5")]
+    pub failures: u32,
+    /// For how long; 0: the next call runs alone and decides.
+    #[prost(uint64, tag = "6")]
+    pub retry_after_ms: u64,
+}
+/// What is left of the worker processes that may end under one caller on one device before its calls wait.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FaultBudget {
+    #[prost(uint32, tag = "1")]
+    pub caller: u32,
+    #[prost(uint32, tag = "2")]
+    pub left: u32,
+    /// What there can be, and comes back in a minute.
+    #[prost(uint32, tag = "3")]
+    pub per_minute: u32,
+    /// How long none of its calls starts; 0 if they do.
+    #[prost(uint64, tag = "4")]
+    pub waits_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WeightInfo {
@@ -491,6 +570,12 @@ pub struct DeviceStatus {
     /// Whether on-chip state is cleared between any two calls.
     #[prost(bool, tag = "19")]
     pub scrub_calls: bool,
+    /// Functions that are refused: to the operator all, to others those that they own or call.
+    #[prost(message, repeated, tag = "30")]
+    pub quarantined: ::prost::alloc::vec::Vec<Quarantine>,
+    /// Budgets that are not whole: to the operator all, to others their own.
+    #[prost(message, repeated, tag = "31")]
+    pub budgets: ::prost::alloc::vec::Vec<FaultBudget>,
 }
 /// What is taken of a device's `memory`, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -530,11 +615,71 @@ pub struct WorkerStatus {
     /// Device time that its turns used, in nanoseconds.
     #[prost(uint64, tag = "6")]
     pub device_ns: u64,
+    /// Layers of its sandbox that are in force, such as "seccomp".
+    #[prost(string, repeated, tag = "7")]
+    pub sandbox: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SettingsValues {
     #[prost(map = "string, string", tag = "1")]
     pub values: ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
+}
+/// Who may call a function besides its owner.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Grants {
+    #[prost(string, repeated, tag = "1")]
+    pub tenants: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TenantInfo {
+    /// Its name in the configuration, or its uid.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Uids whose peers are this tenant.
+    #[prost(uint32, repeated, tag = "2")]
+    pub uids: ::prost::alloc::vec::Vec<u32>,
+    /// Whether the configuration names it.
+    #[prost(bool, tag = "3")]
+    pub configured: bool,
+    #[prost(message, repeated, tag = "4")]
+    pub quotas: ::prost::alloc::vec::Vec<Quota>,
+    /// Its connections. Told to the operator only, as is what follows.
+    #[prost(uint64, tag = "5")]
+    pub connections: u64,
+    /// Who made them, the first few.
+    #[prost(message, repeated, tag = "6")]
+    pub peers: ::prost::alloc::vec::Vec<Peer>,
+}
+/// How much of something a tenant has.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Quota {
+    /// As the configuration calls it, such as "arena-bytes".
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub used: u64,
+    /// Absent where there is no limit.
+    #[prost(uint64, optional, tag = "3")]
+    pub limit: ::core::option::Option<u64>,
+}
+/// The process at the other end of a connection, while it lives.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Peer {
+    #[prost(uint32, tag = "1")]
+    pub uid: u32,
+    #[prost(uint32, tag = "2")]
+    pub pid: u32,
+    /// What the system calls it.
+    #[prost(string, tag = "3")]
+    pub process: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TenantList {
+    #[prost(message, repeated, tag = "1")]
+    pub tenants: ::prost::alloc::vec::Vec<TenantInfo>,
+    /// Whether there is another page.
+    #[prost(bool, tag = "2")]
+    pub more: bool,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -559,6 +704,8 @@ pub enum Code {
     /// Draining or shutting down.
     Unavailable = 12,
     Internal = 13,
+    /// The function failed too often in a row for this caller and is refused for a while; see retry_after_ms.
+    Quarantined = 14,
 }
 impl Code {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -581,6 +728,7 @@ impl Code {
             Self::WorkerLost => "WORKER_LOST",
             Self::Unavailable => "UNAVAILABLE",
             Self::Internal => "INTERNAL",
+            Self::Quarantined => "QUARANTINED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -600,6 +748,7 @@ impl Code {
             "WORKER_LOST" => Some(Self::WorkerLost),
             "UNAVAILABLE" => Some(Self::Unavailable),
             "INTERNAL" => Some(Self::Internal),
+            "QUARANTINED" => Some(Self::Quarantined),
             _ => None,
         }
     }

@@ -67,6 +67,25 @@ pub fn recv(socket: &impl AsFd, id: u64, count: usize) -> Result<Vec<OwnedFd>, P
     Ok(got)
 }
 
+/// Whether a packet is there to be fetched; the end of the connection is none.
+pub fn waits(socket: &impl AsFd) -> bool {
+    use rustix::net::RecvFlags;
+    let mut first = [0; 1];
+    matches!(rustix::net::recv(socket, &mut first, RecvFlags::PEEK | RecvFlags::DONTWAIT), Ok((1.., _)))
+}
+
+/// Fetches a descriptor that was not announced, and the id that came with it.
+pub fn recv_one(socket: &impl AsFd) -> Result<(u64, OwnedFd), ProtocolError> {
+    let bad = ProtocolError::Descriptors;
+    let (mut bytes, mut got) = ([0; size_of::<Packet>()], Vec::with_capacity(1));
+    let received = fds::recv(socket.as_fd(), &mut bytes, &mut got).map_err(std::io::Error::from)?;
+    let packet = Packet::read_from_bytes(&bytes).map_err(|_| bad("malformed packet"))?;
+    match (received.bytes == bytes.len(), packet.left.get(), got.pop(), got.is_empty()) {
+        (true, 1, Some(descriptor), true) => Ok((packet.id.get(), descriptor)),
+        _ => Err(bad("more or less than one descriptor")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,7 +117,13 @@ mod tests {
         assert!(recv(&theirs, 7, 1).is_err(), "more than announced");
         rustix::net::send(&ours, &[0; 16], rustix::net::SendFlags::empty()).unwrap();
         assert!(recv(&theirs, 0, 1).is_err(), "bytes without descriptors");
+        send(ours.as_fd(), 7, &[memfd.as_fd(), memfd.as_fd()]).unwrap();
+        assert!(recv_one(&theirs).is_err(), "two where one is meant");
+        send(ours.as_fd(), 7, &[memfd.as_fd()]).unwrap();
+        assert!(waits(&theirs));
+        assert_eq!(recv_one(&theirs).unwrap().0, 7);
         drop(ours);
+        assert!(!waits(&theirs), "closed");
         assert!(recv(&theirs, 7, 1).is_err(), "closed");
     }
 }

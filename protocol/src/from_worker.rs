@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ProtocolError;
 use crate::header::{Frame, Tag, VERSION};
+use crate::layers::Layers;
 use crate::limits::MAX_FAULT_BYTES;
 
 /// One message from a worker, borrowing from the frame it came in.
@@ -65,6 +66,16 @@ pub enum FromWorker<'a> {
         /// Bytes of device memory.
         bytes: u64,
     },
+    /// A function is forgotten, and its memory free.
+    Uninstalled {
+        /// As installed.
+        function: u64,
+    },
+    /// Nothing is left of the domain that the worker served: no function, no arena, no byte.
+    Scrubbed {
+        /// As asked.
+        handover: u64,
+    },
     /// The devices there are.
     Survey(Survey),
     /// The quantum is over: the lanes run empty, and [`FromWorker::Yielded`] follows.
@@ -87,6 +98,8 @@ pub struct Hello {
     pub fingerprint: String,
     /// Bytes of device memory that this process takes for itself, before any lease.
     pub context_bytes: u64,
+    /// Layers of its sandbox that are in force.
+    pub layers: Layers,
 }
 
 impl Hello {
@@ -98,6 +111,7 @@ impl Hello {
             arch: String::new(),
             fingerprint: fingerprint.into(),
             context_bytes: 0,
+            layers: Layers::default(),
         }
     }
 }
@@ -164,6 +178,8 @@ pub struct Survey {
     pub shared: bool,
     /// What there is.
     pub devices: Vec<FoundDevice>,
+    /// Layers of the sandbox that this was found in.
+    pub layers: Layers,
 }
 
 /// A device that a survey found.
@@ -201,6 +217,14 @@ pub struct Done {
     pub clear_ns: U64,
 }
 
+impl Done {
+    /// From the first copy to the last.
+    pub fn on_device(&self) -> std::time::Duration {
+        let parts = [self.copy_in_ns, self.execute_ns, self.copy_out_ns];
+        std::time::Duration::from_nanos(parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.get())))
+    }
+}
+
 const _: () = assert!(size_of::<Done>() == 32 && size_of::<FaultHead>() == 8);
 
 /// Why a call or a module failed. Numbers are wire tags; retired ones stay reserved.
@@ -223,12 +247,14 @@ pub enum FaultCode {
     Internal = 7,
     /// The device or its driver failed, no kernel is known to be guilty.
     Device = 8,
+    /// The host ran out of something; the same call may run later.
+    Exhausted = 9,
 }
 
 impl FaultCode {
     fn from_wire(number: u16) -> Option<Self> {
         use FaultCode::*;
-        [KernelTrap, Deadline, OutOfMemory, Load, BadInvoke, BadModule, Internal, Device]
+        [KernelTrap, Deadline, OutOfMemory, Load, BadInvoke, BadModule, Internal, Device, Exhausted]
             .into_iter()
             .find(|code| *code as u16 == number)
     }
@@ -329,6 +355,8 @@ impl<'a> FromWorker<'a> {
             Self::Exported { function, .. } => (Tag::Exported, function),
             Self::Survey(_) => (Tag::Survey, 0),
             Self::Yielding { turn } => (Tag::Yielding, turn),
+            Self::Uninstalled { function } => (Tag::Uninstalled, function),
+            Self::Scrubbed { handover } => (Tag::Scrubbed, handover),
         }
     }
 
@@ -345,7 +373,7 @@ impl<'a> FromWorker<'a> {
             | Self::Exported { bytes: number, .. } => out.extend_from_slice(&number.to_le_bytes()),
             Self::Compiled { module, .. } => crate::cold::append(out, module),
             Self::Survey(survey) => crate::cold::append(out, survey),
-            Self::Yielding { .. } => {}
+            Self::Yielding { .. } | Self::Uninstalled { .. } | Self::Scrubbed { .. } => {}
         }
     }
 
@@ -364,6 +392,8 @@ impl<'a> FromWorker<'a> {
             Tag::Broken => Self::Broken { fault: FaultRef::decode(body).ok_or(bad("Broken"))? },
             Tag::Survey => Self::Survey(postcard::from_bytes(body).map_err(|_| bad("Survey"))?),
             Tag::Yielding => Self::Yielding { turn: id },
+            Tag::Uninstalled => Self::Uninstalled { function: id },
+            Tag::Scrubbed => Self::Scrubbed { handover: id },
             Tag::Compiled => {
                 Self::Compiled { job: id, module: postcard::from_bytes(body).map_err(|_| bad("Compiled"))? }
             }

@@ -58,6 +58,8 @@ pub enum Tag {
     Compile = 9,
     /// Supervisor → worker: a grant is about to come.
     Soon = 10,
+    /// Supervisor → worker: forget the domain served so far.
+    Scrub = 11,
 
     /// Worker → supervisor: ready, first message.
     Hello = 64,
@@ -81,6 +83,10 @@ pub enum Tag {
     Survey = 73,
     /// Worker → supervisor: it submits nothing more in this turn.
     Yielding = 74,
+    /// Worker → supervisor: nothing is left of the domain served so far.
+    Scrubbed = 75,
+    /// Worker → supervisor: a function is forgotten.
+    Uninstalled = 76,
 }
 
 impl Tag {
@@ -88,8 +94,30 @@ impl Tag {
     pub fn from_wire(number: u16) -> Option<Self> {
         use Tag::*;
         [
-            Configure, Install, Uninstall, OpenArena, CloseArena, Invoke, Grant, Revoke, Compile, Soon,
-            Hello, Done, Failed, Yielded, Compiled, Refused, Leased, Broken, Exported, Survey, Yielding,
+            Configure,
+            Install,
+            Uninstall,
+            OpenArena,
+            CloseArena,
+            Invoke,
+            Grant,
+            Revoke,
+            Compile,
+            Soon,
+            Scrub,
+            Hello,
+            Done,
+            Failed,
+            Yielded,
+            Compiled,
+            Refused,
+            Leased,
+            Broken,
+            Exported,
+            Survey,
+            Yielding,
+            Scrubbed,
+            Uninstalled,
         ]
         .into_iter()
         .find(|tag| *tag as u16 == number)

@@ -10,6 +10,7 @@
 //! - `cold`: how the rare ones are encoded.
 //! - [`pipe`]: reading and writing frames in batches.
 //! - [`control`]: descriptors that belong to a frame.
+//! - [`layers`]: the layers of a worker's sandbox.
 //! - [`near`]: where both sides' threads of a device run.
 //! - [`limits`]: every limit of this protocol.
 
@@ -20,6 +21,7 @@ pub mod control;
 pub mod from_worker;
 pub mod header;
 pub mod kind;
+pub mod layers;
 pub mod limits;
 pub mod near;
 pub mod pipe;
@@ -27,6 +29,7 @@ pub mod to_worker;
 
 pub use from_worker::{Fault, FaultCode, FromWorker};
 pub use kind::Kind;
+pub use layers::{Layer, Layers};
 pub use to_worker::ToWorker;
 
 /// A peer broke the protocol; the worker it belongs to cannot go on.

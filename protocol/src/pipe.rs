@@ -148,12 +148,14 @@ pub struct Outbox {
     fd: OwnedFd,
     buffer: Vec<u8>,
     written: usize,
+    /// Bytes that went through `buffer` before.
+    before: u64,
 }
 
 impl Outbox {
     /// Writes frames to a non-blocking descriptor.
     pub fn new(fd: OwnedFd) -> Self {
-        Self { fd, buffer: Vec::with_capacity(4096), written: 0 }
+        Self { fd, buffer: Vec::with_capacity(4096), written: 0, before: 0 }
     }
 
     /// Queues a message to a worker.
@@ -187,6 +189,7 @@ impl Outbox {
                 Err(e) => return Err(e.into()),
             }
         }
+        self.before += self.buffer.len() as u64;
         self.buffer.clear();
         self.written = 0;
         Ok(Flushed::All)
@@ -201,6 +204,17 @@ impl Outbox {
             }
         }
         Ok(())
+    }
+
+    /// Bytes pushed since the beginning: where the last frame ends.
+    pub fn pushed(&self) -> u64 {
+        self.before + self.buffer.len() as u64
+    }
+
+    /// Of these, bytes that the reader has taken. What it left is still there after its end.
+    pub fn taken(&self) -> std::io::Result<u64> {
+        let left = rustix::io::ioctl_fionread(&self.fd)?;
+        Ok((self.before + self.written as u64).saturating_sub(left))
     }
 
     /// The descriptor, to poll for writability.
@@ -235,6 +249,26 @@ mod tests {
         }
         assert!(inbox.frame().unwrap().is_none());
         assert_eq!(inbox.fill().unwrap(), Got::Nothing);
+    }
+
+    #[test]
+    fn what_the_reader_took_is_known_even_after_its_end() {
+        let (mut inbox, mut outbox) = pair();
+        let mut ends = Vec::new();
+        for arena in 0..3 {
+            outbox.push_to_worker(&ToWorker::CloseArena { arena });
+            ends.push(outbox.pushed());
+            assert_eq!(outbox.flush().unwrap(), Flushed::All);
+            if arena == 1 {
+                assert_eq!(inbox.fill().unwrap(), Got::Bytes);
+            }
+        }
+        assert_eq!(outbox.taken().unwrap(), ends[1]);
+        drop(inbox);
+        assert_eq!(outbox.taken().unwrap(), ends[1]);
+        outbox.push_to_worker(&ToWorker::CloseArena { arena: 3 });
+        assert!(outbox.flush().is_err());
+        assert_eq!((outbox.taken().unwrap(), outbox.pushed() > ends[2]), (ends[1], true));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub enum ToWorker<'a> {
         /// Its parts.
         install: Install,
     },
-    /// Forget `function`.
+    /// Forget `function`, and say so.
     Uninstall {
         /// As installed.
         function: u64,
@@ -60,6 +60,12 @@ pub enum ToWorker<'a> {
     },
     /// A grant follows within milliseconds: better not to sleep.
     Soon,
+    /// The worker serves another domain from now on: nothing may be left of the one before, wherever it was.
+    /// It has no calls.
+    Scrub {
+        /// Names the hand-over in the answer.
+        handover: u64,
+    },
     /// Check and compile the module on the control socket (compiling workers only).
     Compile {
         /// Names the job.
@@ -78,6 +84,8 @@ pub struct Configure {
     pub turns: bool,
     /// On-chip state is cleared between any two calls.
     pub scrub_calls: bool,
+    /// The worker will be told to scrub itself for another domain.
+    pub scrub_switch: bool,
 }
 
 /// What the descriptor of a function's weights is.
@@ -250,6 +258,7 @@ impl<'a> ToWorker<'a> {
             Self::Revoke { turn } => (Tag::Revoke, turn),
             Self::Compile { job } => (Tag::Compile, job),
             Self::Soon => (Tag::Soon, 0),
+            Self::Scrub { handover } => (Tag::Scrub, handover),
         }
     }
 
@@ -265,6 +274,7 @@ impl<'a> ToWorker<'a> {
             | Self::CloseArena { .. }
             | Self::Revoke { .. }
             | Self::Soon
+            | Self::Scrub { .. }
             | Self::Compile { .. } => {}
         }
     }
@@ -292,6 +302,7 @@ impl<'a> ToWorker<'a> {
             Tag::Revoke => Self::Revoke { turn: id },
             Tag::Compile => Self::Compile { job: id },
             Tag::Soon => Self::Soon,
+            Tag::Scrub => Self::Scrub { handover: id },
             _ => return Err(ProtocolError::Header("a worker's message sent to a worker")),
         };
         Ok(message)
@@ -348,6 +359,9 @@ mod tests {
         });
         round_trip(&ToWorker::Grant { turn: 1, quantum_us: 5000 }, |message| {
             assert!(matches!(message, ToWorker::Grant { turn: 1, quantum_us: 5000 }));
+        });
+        round_trip(&ToWorker::Scrub { handover: 3 }, |message| {
+            assert!(matches!(message, ToWorker::Scrub { handover: 3 }));
         });
     }
 

@@ -1,8 +1,8 @@
 //! One accepted invocation on its way through the supervisor.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use pappus_blueprint::Plan;
@@ -11,9 +11,10 @@ use pappus_protocol::to_worker::{Item, Target};
 use pappus_shmem::{Judged, memfd};
 use zerocopy::little_endian::U64;
 
-use crate::registry::Loaded;
+use crate::registry::{Loaded, Refusal};
 use crate::schedule::Domain;
 use crate::server::replies::{self, Replies};
+use crate::tenants::{Accepted, Account, Limit, Taken};
 
 /// An arena shared with one client. It never changes tenant and dies with its connection.
 #[derive(Debug)]
@@ -23,12 +24,26 @@ pub struct Arena {
     /// Its memory.
     pub memfd: Judged,
     closed: AtomicBool,
+    /// Its bytes among those of its tenant's arenas.
+    _taken: Taken,
+    /// Likewise among those that workers map, once a call names it.
+    pinned: OnceLock<Taken>,
 }
 
 impl Arena {
     /// An open arena.
-    pub fn new(id: u64, memfd: Judged) -> Self {
-        Self { id, memfd, closed: AtomicBool::new(false) }
+    pub fn new(id: u64, memfd: Judged, account: &Arc<Account>) -> Result<Self, Refusal> {
+        let taken = account.take(Limit::ArenaBytes, memfd.bytes())?;
+        Ok(Self { id, memfd, closed: AtomicBool::new(false), _taken: taken, pinned: OnceLock::new() })
+    }
+
+    /// Workers are about to map it, as long as it is open.
+    pub fn pin(&self, account: &Arc<Account>) -> Result<(), Refusal> {
+        if self.pinned.get().is_none() {
+            // If another call did so meanwhile, what was taken twice is given back.
+            let _ = self.pinned.set(account.take(Limit::PinnedBytes, self.memfd.bytes())?);
+        }
+        Ok(())
     }
 
     /// No further call may name it. To be called before workers are told to forget it.
@@ -78,11 +93,18 @@ pub struct Call {
     pub arrived_ns: u64,
     /// When it was handed to a worker, likewise; 0 while it waits, for the first time or again.
     pub started_ns: AtomicU64,
+    /// Where its frame ends in what its worker was sent.
+    pub sent_at: AtomicU64,
     /// Who waits for the answer.
     pub asker: Arc<Asker>,
 }
 
 impl Call {
+    /// For the operator's log: the function, its owner, and the caller.
+    pub fn names(&self) -> (&str, &str, &str) {
+        (&self.function.record.name, &self.function.account.name, &self.asker.account().name)
+    }
+
     /// Zeroes the output regions of a call whose worker is gone, as the worker would have done.
     pub fn zero_outputs(&self) {
         const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
@@ -108,13 +130,14 @@ pub struct Asker {
     request: u64,
     answered: AtomicBool,
     /// Counts it as accepted until it is dropped.
-    _accepted: Accepted,
+    accepted: Accepted,
 }
 
 impl Asker {
     /// Nobody was answered yet.
     pub fn new(replies: Arc<Replies>, request: u64, accepted: Accepted) -> Self {
-        Self { replies, request, answered: AtomicBool::new(false), _accepted: accepted }
+        replies.owe();
+        Self { replies, request, answered: AtomicBool::new(false), accepted }
     }
 
     /// Gives the answer, unless one was given.
@@ -133,6 +156,11 @@ impl Asker {
         }
     }
 
+    /// Whose invocation it is.
+    pub fn account(&self) -> &Arc<Account> {
+        self.accepted.account()
+    }
+
     /// Where the answer goes.
     pub fn replies(&self) -> &Arc<Replies> {
         &self.replies
@@ -149,20 +177,8 @@ impl Asker {
     }
 }
 
-/// One accepted invocation, counted while it exists. Draining waits for the count to reach zero.
-#[derive(Debug)]
-pub struct Accepted(Arc<AtomicUsize>);
-
-impl Accepted {
-    /// Counts one more.
-    pub fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(count.clone())
-    }
-}
-
-impl Drop for Accepted {
+impl Drop for Asker {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.replies.paid();
     }
 }

@@ -7,6 +7,7 @@
 //! - [`schedule`]: which call runs where: a pure state machine.
 //! - [`device`]: workers of a device, their processes and threads.
 //! - [`registry`]: modules, functions, the state directory.
+//! - [`tenants`]: who is a tenant, and what each may have.
 //! - [`metrics`], [`limits`].
 //! - [`list_devices`]: what `--device` could name here.
 //! - [`run`]: all of it put together.
@@ -23,3 +24,4 @@ pub mod registry;
 pub mod run;
 pub mod schedule;
 pub mod server;
+pub mod tenants;

@@ -24,8 +24,28 @@ pub const LIST_PAGE: usize = 1_000;
 /// Bytes of names that a record keeps of a function's inputs and outputs; those of larger ones are shown
 /// by `show` only.
 pub const MAX_SIGNATURE_BYTES: usize = 1024;
-/// Functions of one tenant.
-pub const MAX_FUNCTIONS: usize = 50_000;
+/// Functions of one tenant, unless the configuration says otherwise; so are those that follow.
+pub const DEFAULT_FUNCTIONS: u64 = 50_000;
+/// Bytes of one tenant's modules.
+pub const DEFAULT_MODULE_BYTES: u64 = 8 << 30;
+/// Bytes that one tenant handed over.
+pub const DEFAULT_BLOB_BYTES: u64 = 256 << 30;
+/// Bytes of one tenant's arenas.
+pub const DEFAULT_ARENA_BYTES: u64 = 256 << 30;
+/// Of these, bytes that workers map.
+pub const DEFAULT_PINNED_BYTES: u64 = 64 << 30;
+/// Invocations of one tenant without an answer.
+pub const DEFAULT_CALLS: u64 = 8192;
+/// Tenants that may call a function besides its owner.
+pub const MAX_GRANTS: usize = 1_000;
+/// Tenants that the configuration may name.
+pub const MAX_CONFIGURED_TENANTS: usize = 10_000;
+/// Tokens of one tenant: the old and the new one while they are exchanged.
+pub const MAX_TOKENS: usize = 8;
+/// Bytes of a token.
+pub const MAX_TOKEN_BYTES: usize = 1024;
+/// Processes that are named for each tenant.
+pub const MAX_PEERS_SHOWN: usize = 16;
 /// Modules registered by name of one tenant.
 pub const MAX_MODULES: usize = 10_000;
 /// Bytes of a module.
@@ -60,13 +80,15 @@ pub const STAGING_BYTES: u64 = 2 << 20;
 /// Longest spin in microseconds.
 pub const MAX_POLL_US: u64 = 1_000_000;
 
+/// Most failures that a setting may count.
+pub const MAX_FAILURES: u32 = 1_000_000;
 /// How long after its deadline a call may still answer by itself before its worker is killed.
 pub const DEADLINE_GRACE_NS: u64 = 10_000_000;
 /// How often a call may be started in all: its process may end under it.
 pub const MAX_RUNS: u8 = 3;
 /// How long a worker without calls may keep a turn that others wait for.
 pub const YIELD_NS: u64 = 100_000_000;
-/// How long a worker may take until new settings are in force.
+/// How long a worker may take until new settings are in force, and until it has forgotten a domain.
 pub const SETTLE_NS: u64 = 2_000_000_000;
 /// How long a worker may take to get ready, in seconds.
 pub const WORKER_START_S: u64 = 20;
@@ -74,7 +96,9 @@ pub const WORKER_START_S: u64 = 20;
 pub const SURVEY_S: u64 = 20;
 /// How long a module may take to compile, in seconds.
 pub const COMPILE_S: u64 = 60;
-/// Compilations at once.
+/// Compilations at once, at most one of each tenant.
 pub const MAX_COMPILATIONS: usize = 2;
-/// How long a domain with waiting calls keeps a worker that another domain waits for.
+/// How long a domain keeps a worker that another domain waits for, where the device does not say.
 pub const RESIDENCY_NS: u64 = 100_000_000;
+/// The longest that a device may say, in microseconds.
+pub const MAX_RESIDENCY_US: u64 = 600_000_000;

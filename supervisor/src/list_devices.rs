@@ -8,11 +8,12 @@ use pappus_protocol::from_worker::{FoundDevice, Survey};
 use serde_json::{Value, json};
 
 use crate::config::device::name_of;
-use crate::device::survey;
+use crate::device::{confinement, survey};
 
 /// Looks and prints; a machine without a GPU has the CPU.
 pub fn run(program: &Path, as_json: bool, out: &mut dyn Write) -> std::io::Result<()> {
-    let survey = survey::look(program, "");
+    let survey = survey::gpus(program, "");
+    confinement::get().close();
     if as_json {
         return writeln!(out, "{}", in_json(&survey));
     }

@@ -31,6 +31,14 @@ pub struct DeviceMetrics {
     pub rejected: Counter,
     /// Worker processes that replaced another.
     pub restarts: Counter,
+    /// Uses of functions that were refused because they keep failing.
+    pub quarantines: Counter,
+    /// Functions that are refused to a caller now.
+    pub quarantined: Gauge,
+    /// Callers whose fault budget is spent now.
+    pub spent_budgets: Gauge,
+    /// Workers that were scrubbed for another domain.
+    pub scrubs: Counter,
     /// Seconds from arrival to answer.
     pub seconds: Histogram,
     /// Invocations waiting.
@@ -48,6 +56,10 @@ impl DeviceMetrics {
             failed: Count { exported: outcome("failed"), value: AtomicU64::new(0) },
             rejected: outcome("rejected"),
             restarts: counter!("pappus_worker_restarts_total", "device" => device.to_owned()),
+            quarantines: counter!("pappus_quarantine_refusals_total", "device" => device.to_owned()),
+            quarantined: gauge!("pappus_quarantined_functions", "device" => device.to_owned()),
+            spent_budgets: gauge!("pappus_spent_fault_budgets", "device" => device.to_owned()),
+            scrubs: counter!("pappus_worker_scrubs_total", "device" => device.to_owned()),
             seconds: histogram!("pappus_invocation_seconds", "device" => device.to_owned()),
             queued: gauge!("pappus_queued", "device" => device.to_owned()),
             running: gauge!("pappus_running", "device" => device.to_owned()),
@@ -85,6 +97,11 @@ impl Default for SocketMetrics {
     }
 }
 
+/// A worker process made a system call that its sandbox does not have.
+pub fn sandbox_violation() {
+    counter!("pappus_sandbox_violations_total").increment(1);
+}
+
 /// Serves the counters; must run inside the runtime and before any handle is made.
 pub fn serve(address: SocketAddr) -> Result<(), metrics_exporter_prometheus::BuildError> {
     metrics_exporter_prometheus::PrometheusBuilder::new().with_http_listener(address).install()?;
@@ -95,11 +112,21 @@ pub fn serve(address: SocketAddr) -> Result<(), metrics_exporter_prometheus::Bui
         "pappus_protocol_violations_total",
         "Connections ended for breaking the protocol"
     );
+    metrics::describe_counter!(
+        "pappus_sandbox_violations_total",
+        "Processes ended for a system call that their sandbox does not have"
+    );
     metrics::describe_histogram!(
         "pappus_invocation_seconds",
         metrics::Unit::Seconds,
         "From arrival to answer"
     );
+    metrics::describe_counter!(
+        "pappus_quarantine_refusals_total",
+        "Calls refused because their function keeps failing"
+    );
+    metrics::describe_gauge!("pappus_quarantined_functions", "Functions refused to a caller");
+    metrics::describe_gauge!("pappus_spent_fault_budgets", "Callers that wait for their fault budget");
     metrics::describe_gauge!("pappus_queued", "Invocations waiting");
     metrics::describe_gauge!("pappus_running", "Invocations in workers");
     Ok(())

@@ -4,14 +4,16 @@ use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::config::{Config, ConfigError, DeviceConfig, DeviceRequest};
-use crate::device::{Device, process, survey, thread};
+use crate::device::{Device, confinement, process, survey, thread};
 use crate::metrics;
 use crate::registry::state::StateDir;
 use crate::registry::{DeviceClass, Registry};
 use crate::server::{Server, listen};
+use crate::tenants::Tenants;
 
 /// Why the supervisor could not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +30,9 @@ pub enum RunError {
     /// The metrics endpoint.
     #[error("cannot serve metrics: {0}")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    /// The host does not permit what the configuration demands.
+    #[error("{0}")]
+    Sandbox(String),
 }
 
 /// Runs until drained. `shutdown` asks for that; an `abort` after it ends at once.
@@ -38,15 +43,21 @@ pub async fn run(
 ) -> Result<(), RunError> {
     // The lock on the state directory decides who is the supervisor, before anything else is touched.
     let state = StateDir::open(&config.state_dir)?;
+    // From now on it does not end the process.
+    let hangup = signal(SignalKind::hangup())?;
     let program = process::worker_program()?;
+    confinement::decide(config.sandbox);
     if let Some(address) = config.metrics {
         metrics::serve(address)?;
     }
     let (settings, watched) = watch::channel(config.settings);
     let (targets_in, targets) = watch::channel(Vec::new());
     let found = find_devices(&program, config.devices).await?;
+    try_sandbox(&program, &found).await?;
     let classes = DeviceClass::of(&found, &program);
-    let registry = Arc::new(Registry::open(state, classes, targets)?);
+    let tenants = Arc::new(Tenants::new(config.tenants, state.names().clone()));
+    let registry = Arc::new(Registry::open(state, tenants, classes, targets)?);
+    registry.tenants.keep_out(confinement::get().worker_uids());
 
     let mut devices = Vec::new();
     let mut threads = Vec::new();
@@ -56,7 +67,7 @@ pub async fn run(
         threads.extend(thread::spawn(&device, &program)?);
         devices.push(device);
     }
-    let server = Server::new(registry, devices, settings);
+    let server = Server::new(registry, devices, settings, config.file);
     let clients = listen::bind(&config.socket, 0o666)?;
     let admins = listen::bind(&config.admin_socket, 0o600)?;
     tracing::info!(socket = %config.socket.display(), "listening");
@@ -69,6 +80,7 @@ pub async fn run(
         tokio::spawn(server.clone().accept(clients, false)),
         tokio::spawn(server.clone().accept(admins, true)),
     ];
+    let reloading = tokio::spawn(reload_on_hangup(server.clone(), hangup));
     let drain = async {
         tokio::select! {
             () = shutdown => server.drain().await,
@@ -81,13 +93,25 @@ pub async fn run(
         () = server.run_gauges(), if config.metrics.is_some() => {}
     }
     accepting.iter().for_each(|task| task.abort());
+    reloading.abort();
     // The last answers are on their way to the sockets already; now nobody can come any more.
     let _ = std::fs::remove_file(&config.socket);
     let _ = std::fs::remove_file(&config.admin_socket);
     server.devices.iter().for_each(|device| device.close());
     let joined = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|t| drop(t.join())));
     let _ = joined.await;
+    confinement::get().close();
     Ok(())
+}
+
+/// SIGHUP reads the tenants again; what is wrong is logged.
+async fn reload_on_hangup(server: Arc<Server>, mut hangup: Signal) {
+    while hangup.recv().await.is_some() {
+        let server = server.clone();
+        if let Ok(Err(why)) = tokio::task::spawn_blocking(move || server.reload()).await {
+            tracing::warn!("SIGHUP: {}", why.message);
+        }
+    }
 }
 
 /// Finds the devices to run on, and says what they are.
@@ -100,4 +124,14 @@ async fn find_devices(program: &Path, requests: Vec<DeviceRequest>) -> Result<Ve
         tracing::info!(workers, lanes = device.lanes, turns = device.turns, "device {name}: {description}");
     }
     Ok(found)
+}
+
+/// Fails where workers of these devices would lack a layer that the configuration requires.
+async fn try_sandbox(program: &Path, devices: &[DeviceConfig]) -> Result<(), RunError> {
+    let program = program.to_owned();
+    let mut kinds: Vec<_> = devices.iter().map(|device| device.kind).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let tried = tokio::task::spawn_blocking(move || confinement::get().try_out(&program, &kinds)).await;
+    tried.map_err(std::io::Error::other)?.map_err(RunError::Sandbox)
 }

@@ -14,7 +14,9 @@ const PROBES: &[u8] = include_bytes!("../../worker/tests/probes/probes.ptx");
 /// stacks for the probes of local memory.
 pub(crate) fn on_gpu(settings: &str) -> Supervisor {
     let device = std::env::var("PAPPUS_TEST_DEVICE").unwrap_or_else(|_| "cuda:0".to_owned());
-    Supervisor::with(&["--device", &format!("{device}:{settings},stack=2GiB")])
+    // One caller faults more often than it may elsewhere.
+    let device = format!("{device}:{settings},stack=2GiB");
+    Supervisor::with(&["--device", &device, "--fault-budget", "0", "--quarantine-after", "0"])
 }
 
 /// A blueprint over the probes.
@@ -118,6 +120,22 @@ pub(crate) fn add_copy(client: &mut Client, name: &str, ns: u64) {
         steps: &[once("occupy", &[long(ns)]), once("copy", &[ptr("in"), ptr("out"), long(64)])],
     };
     function.add(client, name);
+}
+
+/// Nothing → `out`: 64 bytes of value 7, the end of weights of so many bytes.
+pub(crate) fn add_heavy(client: &mut Client, name: &str, bytes: u64) {
+    let weights = vec![7; bytes as usize];
+    let end = json!({"Ptr": {"buffer": "w", "offset": absolute(bytes - 64)}});
+    let step = once("copy", &[end, ptr("out"), long(64)]);
+    let config = json!({
+        "modules": [{"module_name": "probes", "path": "probes.ptx"}],
+        "kernels": [{"module_name": "probes", "kernel_name": "copy"}],
+        "blueprint": {
+            "inputs": [], "weights": ["w"], "buffers": {"out": absolute(64)},
+            "outputs": ["out"], "control_flow": [step],
+        }
+    });
+    register(client, name, &config.to_string(), "probes", PROBES, &[("w", &weights)]);
 }
 
 /// A call of such a copy, with 64 times `byte`.

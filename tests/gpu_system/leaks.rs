@@ -126,7 +126,27 @@ fn check(settings: &str, workers: Workers, between: impl Fn(&mut Client)) {
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn users_who_take_turns_in_one_worker_slot_find_nothing() {
-    check("workers=1,lanes=4,memory=12GiB", Workers::InTurns, |_| ());
+    check("workers=1,lanes=4,memory=12GiB,min-residency=0s", Workers::InTurns, |_| ());
+}
+
+/// The process stays, and is scrubbed when the user changes.
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+fn users_of_one_scrubbed_process_find_nothing() {
+    let settings = "workers=1,lanes=4,memory=12GiB,tenant-switch=scrub,min-residency=0s";
+    check(settings, Workers::InTurns, |_| ());
+    // It is the same process all the time.
+    let supervisor = on_gpu(settings);
+    let mut own = supervisor.client();
+    add(&mut own);
+    let pids = supervisor.worker_pids();
+    let Some(mut stranger) = as_stranger(|| supervisor.client()) else { return };
+    add(&mut stranger);
+    for place in places() {
+        leave(&mut own, &place);
+        assert_eq!(find(&mut stranger, &place), (0, true), "{}", place.name);
+    }
+    assert_eq!(supervisor.worker_pids(), pids);
 }
 
 #[test]

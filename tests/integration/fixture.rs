@@ -51,6 +51,19 @@ impl Supervisor {
         Self::new(program("pappus-supervisor"), flags, dir)
     }
 
+    /// With a configuration file, `pappus.toml` in its directory.
+    pub(crate) fn configured(config: &str, flags: &[&str]) -> Self {
+        let mut flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        flags.extend(["--config".into(), "pappus.toml".into()]);
+        if flags.iter().all(|flag| flag != "--device") {
+            flags.extend(["--device".into(), "cpu:workers=1,memory=16MiB".into()]);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::write(dir.path().join("pappus.toml"), config).unwrap();
+        Self::new(program("pappus-supervisor"), flags, dir)
+    }
+
     /// With another program in the place of its workers.
     pub(crate) fn with_worker(worker: &Path) -> Self {
         let (program, dir) = beside(worker);
@@ -145,6 +158,13 @@ impl Supervisor {
 
     /// Process ids of all its children that run: workers, standbys, compilers.
     pub(crate) fn children(&self) -> Vec<u32> {
+        let mut children = self.all_children();
+        children.retain(|pid| is_alive(*pid));
+        children
+    }
+
+    /// The same, with those that ended and wait to be collected.
+    pub(crate) fn all_children(&self) -> Vec<u32> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         let lists = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("children")));
         // A thread may end while it is looked at.
@@ -152,7 +172,7 @@ impl Supervisor {
             let list = list.unwrap_or_default();
             list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()
         });
-        let mut children: Vec<u32> = children.filter(|pid| is_alive(*pid)).collect();
+        let mut children: Vec<u32> = children.collect();
         children.sort_unstable();
         children
     }
@@ -177,6 +197,12 @@ impl Supervisor {
         until("the call takes processor time", || ticks(pid) >= before + 2);
         signal(pid, Signal::KILL);
         pid
+    }
+
+    /// Ends the workers of calls that nobody waits for any more, if they are there still.
+    pub(crate) fn end_detached(&self) {
+        let busy = self.device().workers.into_iter().filter(|worker| worker.state == "busy");
+        busy.for_each(|worker| signal(worker.pid, Signal::KILL));
     }
 
     /// Kills the worker of the only running call, and again where it runs again: now the call is given up.
@@ -304,9 +330,9 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Processor time that a process took, in hundredths of a second.
-fn ticks(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+/// Processor time that a process took, in hundredths of a second; none if it is gone.
+pub(crate) fn ticks(pid: u32) -> u64 {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return 0 };
     // Behind the name, which may have spaces: the state is the first word, user time the twelfth.
     stat.rsplit(')').next().unwrap().split_whitespace().nth(11).unwrap().parse().unwrap()
 }

@@ -51,13 +51,18 @@ impl Function<'_> {
     }
 
     pub(crate) fn try_add(&self, client: &mut Client, name: &str) -> Result<v1::FunctionInfo> {
+        self.try_add_with(client, name, probes())
+    }
+
+    /// With a module of its own that has the probe kernels.
+    fn try_add_with(&self, client: &mut Client, name: &str, module: &[u8]) -> Result<v1::FunctionInfo> {
         let weights = self.weights.iter().map(|(name, content)| {
             let sha256 = client.put_blob(Blob::Bytes(content))?.sha256;
             Ok(v1::Weight { name: (*name).into(), sha256 })
         });
         let weights = weights.collect::<Result<_>>()?;
         let config_sha256 = client.put_blob(Blob::Bytes(self.json().as_bytes()))?.sha256;
-        let variant = wasm(client, probes());
+        let variant = try_wasm(client, module)?;
         client.add_function(v1::AddFunction {
             name: name.into(),
             config_sha256,
@@ -73,11 +78,12 @@ impl Function<'_> {
 
 /// Hands a wasm module over.
 pub(crate) fn wasm(client: &mut Client, module: &[u8]) -> v1::Variant {
-    v1::Variant {
-        format: "wasm".into(),
-        arch: String::new(),
-        sha256: client.put_blob(Blob::Bytes(module)).unwrap().sha256,
-    }
+    try_wasm(client, module).unwrap()
+}
+
+fn try_wasm(client: &mut Client, module: &[u8]) -> Result<v1::Variant> {
+    let sha256 = client.put_blob(Blob::Bytes(module))?.sha256;
+    Ok(v1::Variant { format: "wasm".into(), arch: String::new(), sha256 })
 }
 
 /// One of the functions that come with Pappus.
@@ -98,8 +104,8 @@ pub(crate) fn add_library(client: &mut Client, name: &str) {
         .unwrap();
 }
 
-/// `in` → `out`: a copy.
-pub(crate) fn add_copy(client: &mut Client) {
+/// `in` → `out`: a copy, by this name.
+pub(crate) fn add_copy_as(client: &mut Client, name: &str, module: &[u8]) -> Result<v1::FunctionInfo> {
     let size = json!({"Sizeof": "in"});
     let copied = launch("copy", &[ptr("in"), ptr("out"), json!({"I64": {"Sizeof": "in"}})]);
     let function = Function {
@@ -109,7 +115,12 @@ pub(crate) fn add_copy(client: &mut Client) {
         steps: &[copied],
         ..Function::default()
     };
-    function.add(client, "copy");
+    function.try_add_with(client, name, module)
+}
+
+/// `in` → `out`: a copy.
+pub(crate) fn add_copy(client: &mut Client) {
+    add_copy_as(client, "copy", probes()).unwrap();
 }
 
 /// Nothing → nothing: one launch of `kernel`.
@@ -178,15 +189,20 @@ pub(crate) fn copy_and_spin() -> (Supervisor, Client) {
 }
 
 /// The other user.
-const STRANGER: u32 = 54_321;
+pub(crate) const STRANGER: u32 = 54_321;
 
 /// Connections of another user, made by `connect`; `None` where nobody here can be another user.
 pub(crate) fn as_stranger<T: Send>(connect: impl FnOnce() -> T + Send) -> Option<T> {
-    let uid = Uid::from_raw(STRANGER);
+    as_user(STRANGER, connect)
+}
+
+/// The same of any other user.
+pub(crate) fn as_user<T: Send>(user: u32, connect: impl FnOnce() -> T + Send) -> Option<T> {
+    let uid = Uid::from_raw(user);
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
             let became = rustix::thread::set_thread_uid(uid);
-            assert_eq!(became.is_ok(), rustix::process::geteuid().as_raw() == STRANGER);
+            assert_eq!(became.is_ok(), rustix::process::geteuid().as_raw() == user);
             became.is_ok().then(connect)
         });
         thread.join().unwrap()

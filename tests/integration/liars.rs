@@ -1,14 +1,316 @@
-//! Workers that lie (ATTACKS 32): programs in the place of `pappus-worker` that answer nonsense, too much or
-//! nothing. The supervisor goes on serving what needs no worker, and ends in order.
+//! Workers that lie (ATTACKS 32). The liar (`tests/hostile/liar.rs`) takes the place of one worker process and plays
+//! a script; whoever comes after it is honest. What it says is either refused, and then it is gone, the log says
+//! why, and its calls run again elsewhere; or it concerns nobody but its own calls.
 
 use std::path::Path;
+use std::sync::LazyLock;
+use std::time::Duration;
 
-use pappus_client::{Code, Error};
+use pappus_client::{Client, Code, Error, Invocation};
 
-use crate::fixture::Supervisor;
-use crate::kit;
+use rustix::process::Signal;
 
-fn check(liar: &str) {
+use crate::fixture::{Supervisor, beside, signal, until};
+use crate::kit::{self, refused};
+
+const LIAR: &str = env!("CARGO_BIN_EXE_pappus-liar");
+
+/// What an honest worker says its machine code is made for: a file of such code ends in it.
+fn fingerprint() -> &'static str {
+    static FINGERPRINT: LazyLock<String> = LazyLock::new(|| {
+        let supervisor = Supervisor::start();
+        kit::add_copy(&mut supervisor.client());
+        let mut code = std::fs::read_dir(supervisor.tenant_dir().join("code")).unwrap();
+        let extensions = code.by_ref().map(|file| {
+            let path = file.unwrap().path();
+            path.extension().map_or_else(String::new, |extension| extension.to_str().unwrap().to_owned())
+        });
+        extensions.min_by_key(|extension| extension == "json").unwrap()
+    });
+    &FINGERPRINT
+}
+
+/// A script as the liar reads it: a greeting alone in its line is an honest one.
+fn script(lies: &str) -> String {
+    let honest = format!("hello 1 cpu {} 0", fingerprint());
+    let lines = lies.lines().map(|line| if line == "hello" { &honest } else { line });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A supervisor, one of whose workers (the first process of a role) plays `lies`.
+fn lying(role: &str, lies: &str, device: &str) -> Supervisor {
+    let (program, dir) = beside(Path::new(LIAR));
+    if !lies.is_empty() {
+        std::fs::write(dir.path().join(format!("lies.{role}")), script(lies)).unwrap();
+    }
+    Supervisor::new(program, vec!["--device".into(), device.into()], dir)
+}
+
+/// One worker, the first of which lies, if there are lies.
+fn serving(lies: &str) -> (Supervisor, Client) {
+    let supervisor = lying("serve", lies, "cpu:workers=1,memory=16MiB");
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    (supervisor, client)
+}
+
+/// How many descriptors the supervisor has open.
+fn descriptors(supervisor: &Supervisor) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", supervisor.pid())).unwrap().count()
+}
+
+/// The liar answers a call with `lies`; for them it is replaced, the log says `why`, the call is answered rightly, and
+/// nothing of the liar is left.
+#[track_caller]
+fn is_caught(lies: &str, why: &str) {
+    let (supervisor, mut client) = serving("");
+    kit::works(&mut client);
+    let before = descriptors(&supervisor);
+    supervisor.write("lies.serve", script(&format!("hello\nawait invoke\n{lies}\nsilence")));
+    let honest = supervisor.worker_pids();
+    signal(honest[0], Signal::KILL);
+    until("the liar is there", || supervisor.worker_pids() != honest);
+    let liar = supervisor.worker_pids();
+    kit::works(&mut client);
+    let log = supervisor.log();
+    assert!(log.contains(why), "{lies}: the log does not say {why:?}");
+    let device = supervisor.device();
+    assert_eq!((device.completed, device.failed), (2, 0), "{lies}");
+    assert_ne!(supervisor.worker_pids(), liar);
+    until("the liar is reaped", || supervisor.children() == supervisor.worker_pids());
+    until("nothing of the liar is open", || descriptors(&supervisor) <= before);
+}
+
+/// The control: the same liar, with an answer that is its to give, is believed and stays.
+#[test]
+fn what_is_its_own_to_say_is_believed() {
+    let (supervisor, mut client) = serving("hello\nawait invoke\ndone it 5\nsilence");
+    let liar = supervisor.worker_pids();
+    assert_eq!(kit::copied(&mut client, b"abc").unwrap(), [0; 3], "it wrote nothing");
+    assert_eq!(supervisor.worker_pids(), liar);
+    assert!(!supervisor.log().contains("WARN"));
+    let (supervisor, mut client) = serving("hello\nawait invoke\nfailed it trap 7 a reason\nsilence");
+    let error = refused(kit::copied(&mut client, b"abc"), Code::KernelFault, "a reason");
+    // There is no such kernel.
+    assert_eq!(error.place, "");
+    assert!(!supervisor.log().contains("WARN"));
+}
+
+#[test]
+fn forged_ids_are_not_believed() {
+    for id in ["it+1", "it-1", "0", "max"] {
+        is_caught(&format!("done {id} 5"), "it answered a call that it does not have");
+        is_caught(&format!("failed {id} trap 0 forged"), "it answered a call that it does not have");
+    }
+}
+
+#[test]
+fn replies_out_of_turn_are_not_believed() {
+    is_caught("hello", "it sent Hello");
+    is_caught("survey", "it sent Survey");
+    is_caught("compiled 1 copy", "it sent Compiled");
+    is_caught("refused 1 why", "it sent Refused");
+    is_caught("yielded 1 5", "turn");
+    is_caught("yielding 1", "turn");
+    is_caught("leased 1", "settings that it was not sent");
+    is_caught("leased max", "settings that it was not sent");
+    is_caught("exported it 64", "unavailable");
+    is_caught("descriptors it+1 1\nexported it 64", "a packet of another message");
+    is_caught("descriptors it 1\nexported it 64", "weights that nobody asked for");
+}
+
+#[test]
+fn an_answer_counts_once() {
+    let (supervisor, mut client) = serving("hello\nawait invoke\ntimes 2 done it 5\nsilence");
+    assert_eq!(kit::copied(&mut client, b"abc").unwrap(), [0; 3]);
+    kit::works(&mut client);
+    assert!(supervisor.log().contains("it answered a call that it does not have"));
+    assert_eq!(supervisor.device().completed, 2);
+}
+
+#[test]
+fn answers_before_any_call_are_not_believed() {
+    for lies in ["done 1 5", "done 0 5", "failed 1 trap 0 why", "yielded 0 5", "leased 9\nleased 9"] {
+        let (supervisor, mut client) = serving(&format!("hello\nmute\n{lies}\nsilence"));
+        kit::works(&mut client);
+        until("the log says so", || supervisor.log().contains("replacing it"));
+        assert_eq!(supervisor.device().failed, 0, "{lies}");
+    }
+}
+
+#[test]
+fn what_is_no_frame_is_the_end() {
+    // Length, tag, version and id: an unknown tag, another version, too long a body, a supervisor's own message.
+    is_caught("bytes 00000000 ff00 0100 0000000000000000", "unknown tag");
+    is_caught("bytes 00000000 4100 0200 0000000000000000", "wrong version");
+    is_caught("bytes ffffffff 4100 0100 0000000000000000", "body too long");
+    is_caught("bytes 00000000 0600 0100 0000000000000000", "a supervisor's message");
+    // A body of another shape: a result of 8 bytes, a fault of an unknown kind, text that is none.
+    is_caught("bytes 08000000 4100 0100 0100000000000000 0000000000000000", "bad Done");
+    is_caught("bytes 08000000 4200 0100 0100000000000000 6300000000000000", "bad Failed");
+    is_caught("bytes 09000000 4700 0100 0000000000000000 0800000000000000ff", "bad Broken");
+    is_caught("zeros 4096", "bad frame header");
+}
+
+/// Half a frame is waited for, until the call's deadline.
+#[test]
+fn half_a_frame_and_silence_are_ended_by_the_deadline() {
+    for lies in ["bytes 20000000 4100 0100", "bytes 20000000 4100 0100 0100000000000000 00", ""] {
+        let (supervisor, mut client) = serving(&format!("hello\nawait invoke\n{lies}\nsilence"));
+        let liar = supervisor.worker_pids();
+        let call = Invocation::new("copy").input("in", vec![1]).deadline(Duration::from_millis(50));
+        refused(client.invoke(&call), Code::DeadlineExceeded, "");
+        kit::works(&mut client);
+        assert_ne!(supervisor.worker_pids(), liar);
+    }
+}
+
+#[test]
+fn floods_end_with_their_first_lie() {
+    is_caught("forever done it+9 5", "it answered a call that it does not have");
+    is_caught("forever yielding 0", "turn");
+    is_caught("forever zeros 65536", "bad frame header");
+}
+
+/// Nobody reads descriptors that nobody asked for: they stay in the socket, and go with it.
+#[test]
+fn floods_of_descriptors_stay_outside() {
+    let (supervisor, mut client) = serving("hello\nawait invoke\ndescriptors it 100000\ndone it 5\nsilence");
+    let before = descriptors(&supervisor);
+    assert_eq!(kit::copied(&mut client, b"abc").unwrap(), [0; 3]);
+    assert!(descriptors(&supervisor) <= before + 1);
+    is_caught("descriptors it 100000\ndone it+1 5", "it answered a call that it does not have");
+}
+
+/// Timings are the worker's word for what nobody else can measure: they reach its caller and break nothing.
+#[test]
+fn false_timings_break_nothing() {
+    let (supervisor, mut client) = serving("hello\nawait invoke\ndone it max\nsilence");
+    let call = Invocation::new("copy").input("in", vec![1]).output("out");
+    let timings = client.invoke(&call).unwrap().timings.unwrap();
+    assert_eq!(timings.execute_ns, u64::MAX);
+    // What the supervisor measures itself is right.
+    assert!(timings.total_ns < 60_000_000_000 && timings.queued_ns <= timings.total_ns);
+    assert_eq!(supervisor.device().workers[0].device_ns, 0);
+    assert_eq!(supervisor.device().completed, 1);
+}
+
+/// One call is in the liar, another in an honest worker; the liar claims all that may be near its own.
+#[test]
+fn calls_of_others_are_not_its_to_answer() {
+    let lies = "hello\nawait invoke\ndone it+1 5\ndone it-1 5\nsilence";
+    let supervisor = lying("serve", lies, "cpu:workers=2,memory=16MiB");
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    kit::add_spin(&mut client);
+    supervisor.worker_pids();
+    let calls = [(); 2].map(|()| client.send_invocation(&Invocation::new("spin")).unwrap());
+    until("the liar is caught", || supervisor.log().contains("it answered a call that it does not have"));
+    until("both calls run", || supervisor.device().running == 2);
+    for call in calls {
+        client.cancel(call).unwrap();
+        kit::fails(&mut client, call, Code::Cancelled);
+    }
+    assert_eq!(supervisor.device().completed, 0, "nobody's call was answered by the liar");
+}
+
+/// What a worker says of its device makes its calls suspects, and no more than that.
+#[test]
+fn a_device_that_is_said_to_be_lost_costs_the_worker_only() {
+    is_caught("broken the sky fell", "its device context is lost: the sky fell");
+    let (supervisor, mut client) = serving("hello\nbroken before any call\nsilence");
+    kit::works(&mut client);
+    until("the log says so", || supervisor.log().contains("before any call"));
+    // Whoever says so every time is believed once it was alone with the call.
+    let again = "hello\nawait invoke\nbroken again\nsilence";
+    let (supervisor, mut client) = serving(again);
+    supervisor.worker_pids();
+    supervisor.write("lies.serve", script(again));
+    refused(kit::copied(&mut client, b"abc"), Code::Internal, "again");
+    kit::works(&mut client);
+}
+
+/// A worker's words are one line of the log, without control characters.
+#[test]
+fn words_of_a_worker_forge_no_line_of_the_log() {
+    let lies = "broken first\\n2026-01-01T00:00:00Z ERROR forged \\e[31mline";
+    is_caught(lies, "forged");
+    let (supervisor, mut client) = serving(&format!("hello\nawait invoke\n{lies}\nsilence"));
+    kit::works(&mut client);
+    let log = supervisor.log();
+    let line = log.lines().find(|line| line.contains("forged")).unwrap();
+    assert!(line.contains("replacing it") && !line.contains('\u{1b}'), "{line:?}");
+}
+
+#[test]
+fn a_greeting_that_lies_is_no_worker() {
+    for (greeting, why) in [
+        ("hello 9 cpu liar 0", "another build"),
+        ("hello 1 cuda liar 0", "it is for cuda"),
+        ("hello 1 tpu liar 0", "tpu"),
+        ("hello 1 cpu ../../x 0", "no plain word"),
+        ("survey", "before its greeting"),
+        ("done 1 5", "before its greeting"),
+        ("zeros 64", "bad frame header"),
+        ("exit 3", "ended before its greeting"),
+    ] {
+        let (supervisor, mut client) = serving(&format!("{greeting}\nsilence"));
+        kit::works(&mut client);
+        until(why, || supervisor.log().contains(why));
+        until("it is gone", || supervisor.children() == supervisor.worker_pids());
+    }
+    // More memory than there is, for itself: it gets no calls, and its successor gets everything.
+    let (supervisor, mut client) = serving("hello 1 cpu liar max\nsilence");
+    signal(supervisor.children()[0], Signal::KILL);
+    kit::works(&mut client);
+}
+
+/// What a compiling process says concerns the module it was started for.
+#[test]
+fn a_compiler_that_lies_costs_its_own_registration() {
+    for (lies, words) in [
+        ("hello\nawait compile\ncompiled it copy", "unavailable"),
+        ("hello\nawait compile\ncode it 64\ncompiled it+1 copy", "it sent Compiled"),
+        ("hello\nawait compile\ncode it+1 64\ncompiled it copy", "another message"),
+        ("hello\nawait compile\nunsealed it\ncompiled it copy", "seal"),
+        ("await compile\ncode it 64\ncompiled it copy", "before it said hello"),
+        ("hello\nawait compile\ndone it 5", "it sent Done"),
+        ("hello\nawait compile\nexit 7", "exited with code 7"),
+        ("hello 1 cuda liar 0", "it compiles for cuda"),
+        ("hello 1 cpu ../x 0", "no plain word"),
+        ("zeros 64", "bad frame header"),
+    ] {
+        let supervisor = lying("compile", &format!("{lies}\nsilence"), "cpu:workers=1,memory=1MiB");
+        let mut client = supervisor.client();
+        let variant = kit::wasm(&mut client, kit::probes());
+        let error = refused(client.add_module("m", vec![variant.clone()]), Code::InvalidArgument, "");
+        assert!(error.message.contains(words), "{lies}: {error}");
+        assert_eq!(client.list_modules().unwrap(), []);
+        // The next one is honest.
+        client.add_module("m", vec![variant]).unwrap();
+        until("nobody is left", || supervisor.children() == supervisor.worker_pids());
+    }
+}
+
+/// Machine code that is none, and kernels that are not in it: the owner's calls fail, and nobody else's.
+#[test]
+fn machine_code_that_is_none_is_not_run() {
+    let lies = "hello\nawait compile\ncode it 4096\ncompiled it copy fill store global work spin trap";
+    let supervisor = lying("compile", lies, "cpu:workers=1,memory=16MiB");
+    let mut client = supervisor.client();
+    let refusal = kit::Function { steps: &[kit::launch("trap", &[])], ..kit::Function::default() };
+    match refusal.try_add(&mut client, "lied") {
+        Ok(_) => {
+            let answer = client.invoke(&Invocation::new("lied"));
+            assert!(matches!(answer, Err(Error::Refused(_))), "{answer:?}");
+        }
+        Err(error) => assert!(matches!(error, Error::Refused(_)), "{error}"),
+    }
+    assert_eq!(supervisor.device().workers[0].restarts, 0);
+}
+
+/// All processes lie, from the first to the last.
+fn none_is_honest(liar: &str) {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/liars").join(liar);
     let mut supervisor = Supervisor::with_worker(&program);
     let mut client = supervisor.client();
@@ -29,20 +331,20 @@ fn check(liar: &str) {
 
 #[test]
 fn garbage_is_no_answer() {
-    check("garbage");
+    none_is_honest("garbage");
 }
 
 #[test]
 fn a_flood_is_no_answer() {
-    check("flood");
+    none_is_honest("flood");
 }
 
 #[test]
 fn forged_replies_are_no_answer() {
-    check("forges");
+    none_is_honest("forges");
 }
 
 #[test]
 fn one_that_quits_is_tried_again_and_again() {
-    check("quits");
+    none_is_honest("quits");
 }

@@ -30,6 +30,9 @@ fn settings_change_all_or_none() {
         (("default-deadline", "0s"), "longer than zero"),
         (("default-deadline", "1h"), "exceed max-deadline"),
         (("poll-us", "99999999"), "at most"),
+        (("fault-budget", "9999999"), "at most"),
+        (("quarantine-after", "-1"), "quarantine-after"),
+        (("cancel-grace", "0s"), "longer than zero"),
     ] {
         let both = change(&[bad, ("queue-calls", "9")]);
         let both = if bad.0 == "queue-calls" { change(&[bad]) } else { both };

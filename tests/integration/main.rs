@@ -5,48 +5,74 @@
 //! - [`programs`]: the binaries under test.
 //! - [`fixture`]: a running supervisor.
 //! - [`kit`]: small functions to run on it.
+//! - [`disk`]: a disk that can be filled.
 //! - [`raw`]: a client that breaks rules.
+//! - [`tracer`]: a process stopped at its system calls.
+//! - [`house`]: a supervisor with tenants that a gateway acts for.
 //!
 //! The cases:
 //! - [`thesis`], [`ancestors`]: what earlier systems computed, and what they did wrong.
 //! - [`frames`], [`calls`], [`descriptors`]: hostile bytes, requests and descriptors on the socket.
+//! - [`hostile`]: kernels, modules and blueprints that attack.
 //! - [`memory`]: shared memory that changes under a call.
 //! - [`again`]: calls that run again because their worker ended under them.
+//! - [`deadlines`]: deadlines and giving up at every stage of a call.
+//! - [`quarantine`]: what follows for whose calls keep failing.
 //! - [`exclusive`]: calls that need the memory of all workers.
 //! - [`standbys`]: processes that are ready to take a worker's place.
 //! - [`turns`]: workers that take turns.
-//! - [`workers`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
+//! - [`workers`], [`handover`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
+//! - [`chaos`]: all of it at once, for as long as one likes, judged by what every client saw.
+//! - [`scarcity`]: a machine that lacks something.
+//! - [`syscalls`]: every system call failing once.
+//! - [`prisoner`]: what can be done from inside the sandbox.
+//! - [`gateways`], [`grants`], [`quotas`]: tenants by configuration: who they are, what they share, what they may have.
 //! - [`surveys`]: which devices a supervisor takes.
 //! - [`cli`], [`metrics`]: the command and the endpoint that operators use.
-//! - [`tidy`]: what must hold for the sources.
+//! - [`tidy`], [`threats`]: what must hold for the sources, and for what the threat model says of them.
 #![forbid(unsafe_code)]
 // The exception for tests covers functions marked as such; everything here is one, helpers included.
 #![allow(clippy::unwrap_used)]
 
+mod disk;
 mod fixture;
+mod house;
 mod kit;
 mod programs;
 mod raw;
+mod tracer;
 
 mod again;
 mod ancestors;
 mod calls;
+mod chaos;
 mod cli;
+mod deadlines;
 mod descriptors;
 mod draining;
 mod exclusive;
 mod frames;
+mod gateways;
+mod grants;
+mod handover;
+mod hostile;
 mod liars;
 mod lifecycle;
 mod limits;
 mod load;
 mod memory;
 mod metrics;
+mod prisoner;
+mod quarantine;
+mod quotas;
+mod scarcity;
 mod standbys;
 mod state;
 mod surveys;
+mod syscalls;
 mod tenants;
 mod thesis;
+mod threats;
 mod tidy;
 mod turns;
 mod workers;

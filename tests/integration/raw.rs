@@ -10,6 +10,7 @@ use std::path::Path;
 use pappus_client::v1::{self, request, response};
 use pappus_proto::frame::{self, Decoder};
 use pappus_proto::handshake::{GREETING_BYTES, Greeting};
+use pappus_proto::limits::MAX_MESSAGE_FDS;
 use prost::Message;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
@@ -40,6 +41,16 @@ impl Raw {
         raw.send(&Greeting::OURS.encode());
         assert_eq!(raw.greeting(), Some(Greeting::OURS));
         raw
+    }
+
+    /// Connects and greets, where somebody listens.
+    pub(crate) fn try_greeted(socket: &Path) -> Option<Self> {
+        let stream = UnixStream::connect(socket).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        let mut raw = Self { stream, decoder: Decoder::default() };
+        raw.stream.write_all(&Greeting::OURS.encode()).ok()?;
+        (raw.greeting() == Some(Greeting::OURS)).then_some(raw)
     }
 
     /// The same connection once more, for another thread.
@@ -83,18 +94,36 @@ impl Raw {
         }
     }
 
+    /// As [`Raw::request`]; whether the supervisor still listens.
+    pub(crate) fn try_request(&mut self, id: u64, body: request::Body, fds: &[BorrowedFd<'_>]) -> bool {
+        let frame = request(id, body, fds.len());
+        if fds.is_empty() {
+            return self.stream.write_all(&frame).is_ok();
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
+        let message = [IoSlice::new(&frame)];
+        rustix::net::sendmsg(&self.stream, &message, &mut ancillary, SendFlags::NOSIGNAL) == Ok(frame.len())
+    }
+
     /// The next answer; `None` once the supervisor has closed.
     pub(crate) fn answer(&mut self) -> Option<v1::Response> {
+        self.try_answer().unwrap()
+    }
+
+    /// The same; an error if it takes too long.
+    pub(crate) fn try_answer(&mut self) -> std::io::Result<Option<v1::Response>> {
         let mut buffer = [0; 4096];
         loop {
             if let Some((message, _)) = self.decoder.next_frame().unwrap() {
-                return Some(v1::Response::decode(message).unwrap());
+                return Ok(Some(v1::Response::decode(message).unwrap()));
             }
             match self.stream.read(&mut buffer) {
-                Ok(0) => return None,
+                Ok(0) => return Ok(None),
                 Ok(bytes) => self.decoder.feed(&buffer[..bytes], Vec::new()).unwrap(),
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
-                Err(error) => panic!("{error}"),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(None),
+                Err(error) => return Err(error),
             }
         }
     }

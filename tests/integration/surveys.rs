@@ -35,7 +35,7 @@ fn gpu(index: u32, uuid: &str) -> FoundDevice {
 }
 
 fn found(devices: Vec<FoundDevice>) -> FromWorker<'static> {
-    FromWorker::Survey(Survey { driver: "570.1".into(), shared: false, devices })
+    FromWorker::Survey(Survey { driver: "570.1".into(), shared: false, devices, ..Survey::default() })
 }
 
 impl Machine {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::programs::{files_below, workspace};
 
 /// The crates, and those of each other that each may use outside its tests.
-const DEPENDENCIES: [(&str, &[&str]); 10] = [
+const DEPENDENCIES: [(&str, &[&str]); 11] = [
     ("shmem", &[]),
     ("blueprint", &[]),
     ("kernels", &[]),
@@ -15,7 +15,10 @@ const DEPENDENCIES: [(&str, &[&str]); 10] = [
     ("worker", &["blueprint", "protocol", "shmem"]),
     ("supervisor", &["blueprint", "proto", "protocol", "shmem"]),
     ("client", &["blueprint", "kernels", "proto", "shmem"]),
-    ("tests", &[]),
+    // Reads what all of them read.
+    ("fuzz", &["blueprint", "client", "proto", "protocol", "shmem", "supervisor", "worker"]),
+    // Of its hostile programs.
+    ("tests", &["protocol", "shmem", "worker"]),
     // Measures all of them.
     ("benches", &["blueprint", "client", "kernels", "proto", "protocol", "shmem", "supervisor", "worker"]),
 ];
@@ -33,14 +36,16 @@ const KERNEL_LIBRARIES: [&str; 8] = [
 ];
 
 /// Where `unsafe` may be.
-const UNSAFE: [&str; 9] = [
+const UNSAFE: [&str; 11] = [
     "shmem/src",
     "supervisor/src/server/watched.rs",
-    "worker/src/main.rs",
+    "worker/src/launch.rs",
+    "worker/src/sandbox/raw.rs",
     "worker/src/device/cpu",
     "worker/src/device/cuda",
     "worker/src/device/hip",
     // Nothing of these ships.
+    "tests/hostile/prisoner",
     "worker/tests",
     "benches/src/kernels",
     "benches/src/bare",

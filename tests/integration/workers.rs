@@ -39,7 +39,8 @@ fn a_call_whose_workers_are_killed_fails_and_no_other() {
 fn an_idle_worker_that_is_killed_is_replaced() {
     let (supervisor, mut client) = supervisor(ONE);
     let mut pid = supervisor.worker_pids()[0];
-    for _ in 0..10 {
+    // No more often than its caller's fault budget allows.
+    for _ in 0..4 {
         kit::works(&mut client);
         signal(pid, Signal::KILL);
         // A call that is handed to the one that is gone runs in the next one.
@@ -156,11 +157,18 @@ fn what_exceeds_the_device_is_refused_with_the_numbers() {
 #[test]
 fn a_function_that_kills_its_worker_every_time_leaves_room_for_others() {
     let (supervisor, mut client) = supervisor(ONE);
-    for _ in 0..5 {
-        let call = Invocation::new("spin").deadline(Duration::from_millis(1));
-        refused(client.invoke(&call), Code::DeadlineExceeded, "");
+    kit::works(&mut client);
+    // It is refused after three times, and others go on.
+    let spin = Invocation::new("spin").deadline(Duration::from_millis(50));
+    for _ in 0..2 {
+        refused(client.invoke(&spin), Code::DeadlineExceeded, "while running");
         kit::works(&mut client);
     }
+    let third = client.send_invocation(&spin).unwrap();
+    let fourth = client.send_invocation(&Invocation::new("spin")).unwrap();
+    kit::fails(&mut client, third, Code::DeadlineExceeded);
+    kit::fails(&mut client, fourth, Code::Quarantined);
+    kit::works(&mut client);
     assert_eq!(supervisor.worker_pids().len(), 1);
 }
 

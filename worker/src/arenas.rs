@@ -4,23 +4,50 @@ use std::collections::HashMap;
 
 use pappus_protocol::to_worker::STAGING_ARENA;
 use pappus_protocol::{Fault, FaultCode};
-use pappus_shmem::Mapping;
+use pappus_shmem::{Judged, Mapping};
 
 /// Every arena that is open, the staging arena included.
 #[derive(Debug)]
 pub struct Arenas {
     mappings: HashMap<u64, Mapping>,
+    /// Those that could not be mapped yet.
+    postponed: HashMap<u64, Judged>,
 }
 
 impl Arenas {
     /// With nothing but the staging arena.
     pub fn new(staging: Mapping) -> Self {
-        Self { mappings: HashMap::from([(STAGING_ARENA, staging)]) }
+        Self { mappings: HashMap::from([(STAGING_ARENA, staging)]), postponed: HashMap::new() }
     }
 
     /// Whether there is an arena of that number.
     pub fn contains(&self, arena: u64) -> bool {
         self.mappings.contains_key(&arena)
+    }
+
+    /// The same, or one that is still to be mapped.
+    pub fn knows(&self, arena: u64) -> bool {
+        self.contains(arena) || self.postponed.contains_key(&arena)
+    }
+
+    /// Keeps an arena that could not be mapped, for another attempt.
+    pub fn postpone(&mut self, arena: u64, memfd: Judged) {
+        self.postponed.insert(arena, memfd);
+    }
+
+    /// Whether any could not be mapped yet.
+    pub fn has_postponed(&self) -> bool {
+        !self.postponed.is_empty()
+    }
+
+    /// Takes one out that could not be mapped yet.
+    pub fn take_postponed(&mut self, arena: u64) -> Option<Judged> {
+        self.postponed.remove(&arena)
+    }
+
+    /// Forgets all that could not be mapped yet.
+    pub fn drop_postponed(&mut self) {
+        self.postponed.clear();
     }
 
     /// Keeps an arena under its number.
@@ -31,6 +58,17 @@ impl Arenas {
     /// Unmaps an arena; says whether there was one.
     pub fn remove(&mut self, arena: u64) -> bool {
         self.mappings.remove(&arena).is_some()
+    }
+
+    /// The numbers of all but the staging arena.
+    pub fn of_clients(&self) -> Vec<u64> {
+        self.mappings.keys().copied().filter(|arena| *arena != STAGING_ARENA).collect()
+    }
+
+    /// Zeroes all of an arena.
+    pub fn zero_all(&self, arena: u64) {
+        let bytes = self.mappings.get(&arena).map_or(0, Mapping::bytes);
+        self.zero(arena, 0, bytes);
     }
 
     /// The mapping of an arena, once a range is known to lie inside.

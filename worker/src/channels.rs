@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
-use pappus_protocol::FromWorker;
+use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::{Inbox, Outbox};
+use pappus_protocol::{FromWorker, Layers};
 
 /// A worker's end of its channels.
 #[derive(Debug)]
@@ -15,13 +16,21 @@ pub struct Channels {
     pub outbox: Outbox,
     /// Descriptors that belong to commands and answers; blocking on this side.
     pub control: OwnedFd,
+    /// Layers of the sandbox in force, which the greeting tells.
+    pub layers: Layers,
 }
 
 impl Channels {
     /// Connects over the reading end of a pipe, the writing end of another (both non-blocking), and the
     /// control socket.
     pub fn new(commands: OwnedFd, answers: OwnedFd, control: OwnedFd) -> Self {
-        Self { inbox: Inbox::new(commands), outbox: Outbox::new(answers), control }
+        let (inbox, outbox) = (Inbox::new(commands), Outbox::new(answers));
+        Self { inbox, outbox, control, layers: Layers::default() }
+    }
+
+    /// A device's greeting, completed.
+    pub fn greeting(&self, hello: Hello) -> FromWorker<'static> {
+        FromWorker::Hello(Hello { layers: self.layers, ..hello })
     }
 
     /// Sends one message now. A supervisor that does not read stops its worker, and nobody else.

@@ -14,7 +14,8 @@ use crate::{Channels, Error};
 
 /// Answers jobs until the supervisor closes its pipe.
 pub fn run(mut channels: Channels, compiler: &impl Compiler) -> Result<(), Error> {
-    channels.send(&FromWorker::Hello(compiler.hello()))?;
+    let greeting = channels.greeting(compiler.hello());
+    channels.send(&greeting)?;
     loop {
         while let Some(frame) = channels.inbox.frame()? {
             let ToWorker::Compile { job } = ToWorker::decode(frame)? else {

@@ -6,7 +6,8 @@
 //! - [`compile`]: the role that turns modules into machine code, once, at registration.
 //! - [`arenas`]: the memory shared with the client, and ranges of it.
 //! - [`device`]: what a device must do; the built-in CPU, and NVIDIA GPUs.
-//! - [`sandbox`]: what the process gives up before it reads its first byte.
+//! - [`launch`]: what the supervisor starts it with.
+//! - [`sandbox`]: what the process gives up before a tenant's first byte reaches it.
 
 #![deny(unsafe_code)]
 
@@ -14,10 +15,27 @@ pub mod arenas;
 pub mod channels;
 pub mod compile;
 pub mod device;
+pub mod launch;
 pub mod sandbox;
 pub mod serve;
 
 pub use channels::Channels;
+
+/// What a process is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Runs calls.
+    Serve,
+    /// Turns modules into machine code.
+    Compile,
+    /// Says which devices there are.
+    Survey,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Role; 3] = [Role::Serve, Role::Compile, Role::Survey];
+}
 
 /// Why a worker ends although its supervisor did not ask for it. The supervisor replaces it.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +49,9 @@ pub enum Error {
     /// The staging arena cannot be used.
     #[error("the staging arena: {0}")]
     Staging(String),
+    /// An arena cannot be looked at.
+    #[error("an arena: {0}")]
+    Arena(pappus_shmem::MemfdError),
     /// The device cannot go on.
     #[error("the device: {0}")]
     Device(#[from] pappus_protocol::Fault),

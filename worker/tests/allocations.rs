@@ -76,6 +76,9 @@ impl Device for Counted {
     fn poll(&mut self, lane: usize) -> Option<Result<Done, Fault>> {
         self.0.poll(lane)
     }
+    fn forget(&mut self) -> Result<(), Fault> {
+        self.0.forget()
+    }
     fn clear(&mut self, lane: usize, function: &mut Function) -> Result<(), Fault> {
         self.0.clear(lane, function)
     }

@@ -24,6 +24,7 @@ enum Step {
     Uninstall(u64),
     OpenArena(u64, bool),
     CloseArena(u64),
+    Scrub(u64),
     Invoke(u64, u32, Vec<[u64; 5]>, Vec<[u64; 3]>, Vec<u64>),
     Turn(u64, bool),
 }
@@ -45,6 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
         // A number in use ends the worker, so most are new.
         1 => (0u64..20, any::<bool>()).prop_map(|(arena, good)| Step::OpenArena(arena, good)),
         1 => (1u64..5).prop_map(Step::CloseArena),
+        1 => any::<u64>().prop_map(Step::Scrub),
         9 => (0u64..3, 0u32..2, vec((0u64..2, 0u64..3, triple()), 0..4), vec(triple(), 0..3), vec(number(), 0..2))
             .prop_map(|(function, fds, items, outputs, words)| {
                 let items = items.into_iter().map(|(i, k, [s, o, b])| [i, k, s, o, b]).collect();
@@ -78,8 +80,13 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
     let [config, code] = parts();
     match step {
         Step::Configure(lease_bytes) => {
-            let configure =
-                Configure { lease_bytes: *lease_bytes, poll_us: 1, turns: false, scrub_calls: false };
+            let configure = Configure {
+                lease_bytes: *lease_bytes,
+                poll_us: 1,
+                turns: false,
+                scrub_calls: false,
+                scrub_switch: false,
+            };
             send(worker, 0, &[], &ToWorker::Configure(configure))
         }
         Step::Install(function, modules, weight_bytes, count) => {
@@ -90,6 +97,7 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
             let count = if *count == 8 { 3 } else { install.descriptors() };
             send(worker, *function, &fds[..count], &ToWorker::Install { function: *function, install })
         }
+        Step::Scrub(handover) => send(worker, 0, &[], &ToWorker::Scrub { handover: *handover }),
         Step::Uninstall(function) => send(worker, 0, &[], &ToWorker::Uninstall { function: *function }),
         Step::OpenArena(arena, good) => {
             let memfd = memfd::arena("arena", 8192).unwrap();

@@ -81,6 +81,14 @@ impl Device for Scripted {
             }
         }
     }
+    fn forget(&mut self) -> Result<(), Fault> {
+        self.note("forget".into());
+        Ok(())
+    }
+    fn scrub(&mut self) -> Result<(), Fault> {
+        self.note("scrub".into());
+        Ok(())
+    }
     fn clear(&mut self, lane: usize, _: &mut Loaded) -> Result<(), Fault> {
         self.note(format!("clear {lane}"));
         Ok(())
@@ -119,6 +127,38 @@ fn done(worker: &mut Worker) -> u64 {
         other => panic!("{other:?}"),
     });
     call.unwrap()
+}
+
+#[test]
+fn a_worker_is_handed_on_once_nothing_is_left_of_anybody() {
+    let (mut worker, script) = worker([&[3], &[5]]);
+    invoke(&mut worker, &[0, 1]);
+    // What was sent before it is over first.
+    worker.to.push_to_worker(&ToWorker::Scrub { handover: 9 });
+    worker.to.flush_blocking().unwrap();
+    assert_eq!([done(&mut worker), done(&mut worker)], [1, 2]);
+    let said = worker.answer(|message| matches!(message, FromWorker::Scrubbed { handover: 9 }));
+    assert_eq!(said, Some(true));
+    let events = script.lock().unwrap().events.clone();
+    let after = events.iter().position(|event| event == "unload").unwrap();
+    assert!(events[..after].iter().any(|event| event == "clear 1"), "{events:?}");
+    assert_eq!(events[after..], ["unload", "unmap", "forget", "scrub"]);
+    worker.end().unwrap();
+}
+
+#[test]
+fn a_turn_is_given_back_before_a_worker_is_handed_on() {
+    let (mut worker, _) = worker([&[3], &[]]);
+    worker.configure(|settings| settings.turns = true);
+    worker.to.push_to_worker(&ToWorker::Grant { turn: 4, quantum_us: 1_000_000 });
+    invoke(&mut worker, &[0]);
+    worker.to.push_to_worker(&ToWorker::Scrub { handover: 9 });
+    worker.to.flush_blocking().unwrap();
+    assert_eq!(done(&mut worker), 1);
+    let yielded = worker.answer(|message| matches!(message, FromWorker::Yielded { turn: 4, .. }));
+    let scrubbed = worker.answer(|message| matches!(message, FromWorker::Scrubbed { handover: 9 }));
+    assert_eq!((yielded, scrubbed), (Some(true), Some(true)));
+    worker.end().unwrap();
 }
 
 #[test]

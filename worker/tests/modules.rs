@@ -160,7 +160,15 @@ fn limits_are_checked_before_the_compiler_works() {
     let exports: String = (0..1024).map(|i| format!(r#"(export "k{i}" (func 0))"#)).collect();
     refused(compile(&exports), "exports, allowed are 1024");
     refused(compile(&format!(r#"(export "{}" (func 0))"#, "x".repeat(256))), "256 bytes");
+    let long: String = (0..512).map(|i| format!(r#"(export "{i:0>200}" (func 0))"#)).collect();
+    refused(compile(&long), "names have 102406 bytes");
     refused(compile("(table 65537 funcref)"), "65537 elements");
+    let segment = format!("(elem (i32.const 0) func {})", "0 ".repeat(40_000));
+    assert!(compile(&format!("(table 40000 funcref) {segment}")).is_ok());
+    refused(compile(&format!("(table 40000 funcref) {segment} {segment}")), "segments of 80000 elements");
+    let locals = format!("(func {})", "(local i64)".repeat(50_000));
+    assert!(compile(&locals).is_ok());
+    refused(compile(&locals.repeat(21)), "locals in all functions");
     refused(compile(&format!("(func {})", "(drop (i32.const 1000000))".repeat(27_000))), "split it");
 }
 

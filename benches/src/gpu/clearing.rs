@@ -21,7 +21,8 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
             let cleared = bed.bare(&[flag, "--graph", "--clearing"], &[1], &[LANES])?;
             ratios.push(cleared[0].per_second / plain[0].per_second);
         }
-        report.at_least(TARGET, format!("{name}, bare, with fills / without"), median(&ratios), Unit::Ratio);
+        // The usual way to clear, not Pappus': nothing is promised about it.
+        report.info(format!("{name}, bare, with fills / without"), median(&ratios), Unit::Ratio);
     }
     for (work, name, _) in works(bed) {
         let settings = format!("workers=1,lanes={LANES},memory=16GiB");

@@ -10,7 +10,7 @@ use crate::bare::work::Work;
 use crate::harness::functions::Handed;
 use crate::report::{Report, Unit};
 
-const FUNCTIONS: usize = 50;
+const FUNCTIONS: usize = 100;
 /// Hot calls before each first call.
 const HOT: usize = 9;
 const TARGET_NS: f64 = 500e3;

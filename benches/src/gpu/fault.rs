@@ -5,8 +5,6 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use pappus_client::v1::response;
 use pappus_client::{Client, Code, Invocation};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::bed::{Bed, Running};
 use super::load::{self, Calls};
@@ -15,12 +13,13 @@ use crate::bare::work::Work;
 use crate::harness::functions::Handed;
 use crate::harness::pace;
 use crate::harness::sampling::nanoseconds;
+use crate::harness::supervisor;
 use crate::report::{Report, Unit};
 
-const ROUNDS: usize = 10;
+pub(super) const ROUNDS: usize = 10;
 /// Tenants here count from this, apart from those of other parts; each faults twice, so that no budget is spent.
-const FIRST_TENANT: usize = 100;
-const OTHER_TENANT: usize = 99;
+pub(super) const FIRST_TENANT: usize = 100;
+pub(super) const OTHER_TENANT: usize = 99;
 const HOT: usize = 20;
 const TARGET_NS: f64 = 50e6;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -60,8 +59,7 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
         let (mut own, mut others) = (Histogram::<u64>::new(3)?, Histogram::<u64>::new(3)?);
         for round in 0..ROUNDS {
             let mut tenant = Tenant::new(bed, &running, FIRST_TENANT + round)?;
-            let handed = Handed::put_own(&mut tenant.client, BAD_CONFIG, "ptx", BAD_PTX.as_bytes())?;
-            tenant.client.add_function(handed.named("bad"))?;
+            tenant.add_bad()?;
             own.record(tenant.fault(None)?)?;
             recover();
             tenant.warm()?;
@@ -74,6 +72,8 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     }
 
     let running = bed.start("workers=1,lanes=8,standbys=1,memory=16GiB")?;
+    // One caller, many times.
+    running.admin()?.settings([("fault-budget".to_owned(), "0".to_owned())].into())?;
     let mut tenant = Tenant::new(bed, &running, OTHER_TENANT)?;
     let mut killed = Histogram::<u64>::new(3)?;
     for _ in 0..ROUNDS {
@@ -92,18 +92,18 @@ fn shown(report: &mut Report, what: &str, latencies: &Histogram<u64>) {
     report.at_most(TARGET_NS, format!("{what}, p99"), at(0.99), Unit::Nanoseconds);
 }
 
-fn recover() {
+pub(super) fn recover() {
     pace::until(Instant::now() + RECOVERY);
 }
 
 /// A tenant with a good function.
-struct Tenant {
-    client: Client,
-    calls: Calls,
+pub(super) struct Tenant {
+    pub(super) client: Client,
+    pub(super) calls: Calls,
 }
 
 impl Tenant {
-    fn new(bed: &Bed, running: &Running, tenant: usize) -> Result<Self> {
+    pub(super) fn new(bed: &Bed, running: &Running, tenant: usize) -> Result<Self> {
         let mut client = load::connect(running, tenant)?;
         bed.register(&mut client, &["matmul"])?;
         let calls = Calls::new(&mut client, "matmul", Work::Matmul, 1)?;
@@ -119,13 +119,25 @@ impl Tenant {
         Ok(())
     }
 
+    /// Registers what [`Tenant::fault`] calls.
+    pub(super) fn add_bad(&mut self) -> Result<()> {
+        let handed = Handed::put_own(&mut self.client, BAD_CONFIG, "ptx", BAD_PTX.as_bytes())?;
+        self.client.add_function(handed.named("bad"))?;
+        Ok(())
+    }
+
     /// A fault, then the nanoseconds until the next good answer to it or to another tenant.
-    fn fault(&mut self, other: Option<&mut Self>) -> Result<u64> {
-        let id = self.client.send_invocation(&Invocation::new("bad"))?;
+    pub(super) fn fault(&mut self, other: Option<&mut Self>) -> Result<u64> {
+        self.failing(&Invocation::new("bad"), Code::KernelFault, other)
+    }
+
+    /// The same for any call that fails in that way.
+    pub(super) fn failing(&mut self, call: &Invocation, code: Code, other: Option<&mut Self>) -> Result<u64> {
+        let id = self.client.send_invocation(call)?;
         let answer = self.client.recv_within(PATIENCE)?.ok_or("a fault was not answered for 30 s")?;
         match answer.body {
-            Some(response::Body::Error(error)) if answer.id == id && error.code() == Code::KernelFault => {}
-            other => return Err(format!("a kernel that writes nowhere ended with {other:?}").into()),
+            Some(response::Body::Error(error)) if answer.id == id && error.code() == code => {}
+            other => return Err(format!("a call that must fail ended with {other:?}").into()),
         }
         let start = Instant::now();
         let who = other.unwrap_or(self);
@@ -137,16 +149,5 @@ impl Tenant {
 
 /// Kills the worker that has done the most, and returns when it is gone.
 pub(super) fn kill_worker(running: &Running) -> Result<()> {
-    let status = running.admin()?.status()?;
-    let workers = status.devices.iter().flat_map(|device| &device.workers);
-    let worker = workers.filter(|worker| worker.state == "idle" || worker.state == "busy");
-    let worker = worker.max_by_key(|worker| worker.completed).ok_or("no worker to kill")?;
-    let pid = Pid::from_raw(worker.pid.try_into()?).ok_or("a worker without a process")?;
-    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-    rustix::process::pidfd_send_signal(&pidfd, Signal::KILL)?;
-    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    match rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience))? {
-        0 => Err("a killed worker was not gone after 30 s".into()),
-        _ => Ok(()),
-    }
+    supervisor::kill_worker(&mut running.admin()?)
 }

@@ -2,7 +2,7 @@
 //! programs and the ancestors' design.
 
 use super::bed::{Bed, Best};
-use super::load::{self, Load};
+use super::load::{self, Load, USUAL_ROUNDS};
 use crate::Result;
 use crate::bare::loops::{Rate, best};
 use crate::bare::work::Work;
@@ -73,7 +73,14 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
 /// Twice as many calls in flight as lanes.
 pub(super) fn saturating(bed: &Bed, work: Work, lanes: usize) -> Load {
     let in_flight = (2 * lanes).div_ceil(CONNECTIONS);
-    Load { work, tenants: 1, connections: CONNECTIONS, in_flight, measured: bed.measured }
+    Load {
+        work,
+        tenants: 1,
+        connections: CONNECTIONS,
+        in_flight,
+        rounds: USUAL_ROUNDS,
+        measured: bed.measured,
+    }
 }
 
 /// The lanes with the most calls a second.

@@ -1,7 +1,8 @@
 //! Calls through the client library: tenants with connections, each with calls in flight, all inputs and
 //! outputs in one arena for each connection.
 
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -20,8 +21,12 @@ use crate::harness::sampling::nanoseconds;
 
 /// Nothing here takes as long, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Graphs are made after a few calls; clocks rise.
+/// Clocks rise, processors wake.
 const WARM_UP: Duration = Duration::from_millis(700);
+/// Nothing takes longer to warm up.
+const LONGEST_WARM_UP: Duration = Duration::from_secs(60);
+/// Calls in each place before anything counts, so that every lane has its graph.
+pub const USUAL_ROUNDS: usize = 8;
 /// The first of the tenants' uids; they need not exist.
 const FIRST_UID: u32 = 20_000;
 
@@ -36,8 +41,36 @@ pub struct Load {
     pub connections: usize,
     /// Calls in flight of each connection.
     pub in_flight: usize,
+    /// Answers to every one of these calls before anything counts.
+    pub rounds: usize,
     /// How long it is measured.
     pub measured: Duration,
+}
+
+/// When everybody is warm, which is when measuring begins.
+#[derive(Debug)]
+struct Start {
+    /// Threads that are not warm.
+    cold: AtomicUsize,
+    at: OnceLock<Instant>,
+}
+
+impl Start {
+    fn new(threads: usize) -> Self {
+        Self { cold: AtomicUsize::new(threads), at: OnceLock::new() }
+    }
+
+    /// One more thread is warm.
+    fn warm(&self) {
+        if self.cold.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let _ = self.at.set(Instant::now());
+        }
+    }
+
+    /// Whoever failed must not keep the others waiting.
+    fn give_up(&self) {
+        let _ = self.at.set(Instant::now());
+    }
 }
 
 /// What a load reached.
@@ -168,6 +201,7 @@ pub fn call(client: &mut Client, call: &Invocation) -> Result<u64> {
 /// Keeps all calls of a load in flight; the functions are registered. Tenants count from `first`.
 pub fn run(running: &Running, load: Load, first: usize) -> Result<Reached> {
     let barrier = Barrier::new(load.tenants * load.connections);
+    let start = Start::new(load.tenants * load.connections);
     let one = |tenant: usize| -> Result<(usize, Histogram<u64>), String> {
         let ready = (|| -> Result<(Client, Calls)> {
             let mut client = connect(running, first + tenant)?;
@@ -176,8 +210,9 @@ pub fn run(running: &Running, load: Load, first: usize) -> Result<Reached> {
         })();
         // Whoever failed must not keep the others waiting.
         barrier.wait();
-        let (mut client, calls) = ready.map_err(|e| e.to_string())?;
-        let histogram = keep_in_flight(&mut client, &calls, load.measured).map_err(|e| e.to_string())?;
+        let (mut client, calls) = ready.inspect_err(|_| start.give_up()).map_err(|e| e.to_string())?;
+        let counted = keep_in_flight(&mut client, &calls, &load, &start);
+        let histogram = counted.inspect_err(|_| start.give_up()).map_err(|e| e.to_string())?;
         Ok((tenant, histogram))
     };
     let counted = std::thread::scope(|scope| {
@@ -201,14 +236,17 @@ pub fn run(running: &Running, load: Load, first: usize) -> Result<Reached> {
 }
 
 /// Keeps each call on its way: an answer is followed by the same call again.
-fn keep_in_flight(client: &mut Client, calls: &Calls, measured: Duration) -> Result<Histogram<u64>> {
+fn keep_in_flight(client: &mut Client, calls: &Calls, load: &Load, start: &Start) -> Result<Histogram<u64>> {
     let mut latencies = Histogram::new(3)?;
     let mut sent: Vec<(u64, Instant)> = Vec::with_capacity(calls.calls.len());
-    let start = Instant::now() + WARM_UP;
-    let end = start + measured;
+    let begin = Instant::now();
     for call in &calls.calls {
         sent.push((client.send_invocation(call)?, Instant::now()));
     }
+    let mut answers = vec![0; calls.calls.len()];
+    // Calls that are not warm.
+    let mut cold = if load.rounds == 0 { 0 } else { answers.len() };
+    let mut said = false;
     while client.in_flight() > 0 {
         let answer = client.recv_within(PATIENCE)?.ok_or("no call was answered for 30 s")?;
         let Some(response::Body::Invoked(_)) = answer.body else {
@@ -217,11 +255,20 @@ fn keep_in_flight(client: &mut Client, calls: &Calls, measured: Duration) -> Res
         let slot = sent.iter().position(|(id, _)| *id == answer.id);
         let slot = slot.ok_or("an answer to a call that was not sent")?;
         let now = Instant::now();
-        if now >= end {
-            continue;
+        answers[slot] += 1;
+        cold -= usize::from(answers[slot] == load.rounds);
+        let warm = cold == 0 && now >= begin + WARM_UP || now >= begin + LONGEST_WARM_UP;
+        if warm && !said {
+            said = true;
+            start.warm();
         }
-        if now >= start {
-            latencies.record(nanoseconds(sent[slot].1))?;
+        if let Some(&start) = start.at.get() {
+            if now >= start + load.measured {
+                continue;
+            }
+            if now >= start {
+                latencies.record(nanoseconds(sent[slot].1))?;
+            }
         }
         sent[slot] = (client.send_invocation(&calls.calls[slot])?, now);
     }

@@ -3,7 +3,7 @@
 
 use super::bed::{Bed, Best};
 use super::inference::{ROUNDS, best_of};
-use super::load::{self, Load};
+use super::load::{self, Load, USUAL_ROUNDS};
 use crate::Result;
 use crate::bare::loops::{Rate, best};
 use crate::bare::work::Work;
@@ -83,7 +83,14 @@ fn settings(lanes: usize) -> String {
 
 fn small(bed: &Bed, lanes: usize, depth: usize) -> Load {
     let in_flight = (depth * lanes).div_ceil(CONNECTIONS);
-    Load { work: Work::Matmul, tenants: 1, connections: CONNECTIONS, in_flight, measured: bed.measured }
+    Load {
+        work: Work::Matmul,
+        tenants: 1,
+        connections: CONNECTIONS,
+        in_flight,
+        rounds: USUAL_ROUNDS,
+        measured: bed.measured,
+    }
 }
 
 /// Below every rate that keeps the latency, in the same order.

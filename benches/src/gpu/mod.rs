@@ -11,6 +11,7 @@ mod inference;
 mod latency;
 pub mod load;
 mod matmul;
+mod mps;
 mod tenants;
 mod weights;
 
@@ -42,10 +43,12 @@ pub enum Part {
     Clearing,
     /// From a fault, and from a killed worker, to the next good answer.
     Fault,
+    /// The same under MPS, with a neighbour; needs an MPS daemon.
+    Mps,
 }
 
 impl Part {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Inference,
         Self::Matmul,
         Self::Latency,
@@ -54,6 +57,7 @@ impl Part {
         Self::Weights,
         Self::Clearing,
         Self::Fault,
+        Self::Mps,
     ];
 
     fn name(self) -> &'static str {
@@ -66,6 +70,7 @@ impl Part {
             Self::Weights => "gpu-weights",
             Self::Clearing => "gpu-clearing",
             Self::Fault => "gpu-fault",
+            Self::Mps => "gpu-mps",
         }
     }
 
@@ -79,6 +84,7 @@ impl Part {
             Self::Weights => weights::measure(bed, report),
             Self::Clearing => clearing::measure(bed, report),
             Self::Fault => fault::measure(bed, report),
+            Self::Mps => mps::measure(bed, report),
         }
     }
 }
@@ -94,6 +100,10 @@ pub enum Suite {
     System,
     /// `pappus demo`.
     Demo,
+    /// Faults of the system suite under an MPS daemon.
+    MpsFaults,
+    /// Several GPUs.
+    Multi,
 }
 
 impl Suite {
@@ -103,6 +113,8 @@ impl Suite {
             Self::Leaks => "gpu-leaks",
             Self::System => "gpu-system",
             Self::Demo => "gpu-demo",
+            Self::MpsFaults => "gpu-mps-faults",
+            Self::Multi => "gpu-multi",
         }
     }
 }

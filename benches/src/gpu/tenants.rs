@@ -2,7 +2,7 @@
 //! turns switched off, with other quanta, and with nine tenants on eight workers.
 
 use super::bed::{Bed, Running};
-use super::load::{self, Load, Reached, jain};
+use super::load::{self, Load, Reached, USUAL_ROUNDS, jain};
 use crate::Result;
 use crate::bare::work::Work;
 use crate::report::{Report, Unit};
@@ -55,16 +55,25 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
 
 /// One tenant more than there are workers: somebody has to give way again and again.
 fn nine(bed: &Bed, by_turns: &[f64], report: &mut Report) -> Result<()> {
-    let running = bed.start(&settings(&format!("turns=on,quantum={DEFAULT_QUANTUM_MS}ms")))?;
+    for standbys in [1, 4] {
+        nine_with(bed, by_turns, standbys, report)?;
+    }
+    Ok(())
+}
+
+fn nine_with(bed: &Bed, by_turns: &[f64], standbys: usize, report: &mut Report) -> Result<()> {
+    let turns = format!("turns=on,quantum={DEFAULT_QUANTUM_MS}ms,standbys={standbys}");
+    let running = bed.start(&settings(&turns))?;
     register(bed, &running, 1..WORKERS + 2)?;
     for ((work, name), eight) in works(bed).iter().zip(by_turns) {
         let before = restarts(&running)?;
-        let load = Load { measured: bed.measured * 3, ..tenants(bed, *work, WORKERS + 1) };
+        // Everybody gives way again and again, so nobody is ever warm.
+        let load = Load { rounds: 0, measured: bed.measured * 3, ..tenants(bed, *work, WORKERS + 1) };
         let start = std::time::Instant::now();
         let reached = load::run(&running, load, 1)?;
         let elapsed = start.elapsed().as_secs_f64();
         let switches = (restarts(&running)? - before) as f64;
-        let title = format!("{name}, 9 tenants on 8 workers");
+        let title = format!("{name}, 9 tenants on 8 workers, standbys: {standbys}");
         shown(report, &title, &reached);
         report.info(format!("{title}, switches"), switches, Unit::Count);
         // What is missing to the rate of eight, in time, for each switch.
@@ -103,12 +112,12 @@ fn register(bed: &Bed, running: &Running, tenants: std::ops::Range<usize>) -> Re
 }
 
 fn one_tenant(bed: &Bed, work: Work) -> Load {
-    Load { work, tenants: 1, connections: 4, in_flight: 4, measured: bed.measured }
+    Load { work, tenants: 1, connections: 4, in_flight: 4, rounds: USUAL_ROUNDS, measured: bed.measured }
 }
 
-/// As many calls in flight of each as one tenant alone has.
+/// As many calls in flight of each, on as many connections, as one tenant alone has.
 fn tenants(bed: &Bed, work: Work, tenants: usize) -> Load {
-    Load { work, tenants, connections: 1, in_flight: 16, measured: bed.measured }
+    Load { tenants, ..one_tenant(bed, work) }
 }
 
 fn restarts(running: &Running) -> Result<u64> {

@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pappus_client::Client;
-use rustix::process::{Pid, Signal, Uid, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, Uid, kill_process, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
 use crate::Result;
@@ -41,6 +42,22 @@ pub struct Supervisor {
     socket: PathBuf,
     /// From its start to its first answer, in nanoseconds.
     pub start_ns: u64,
+}
+
+/// Kills the worker that has done the most, and returns when it is gone.
+pub fn kill_worker(admin: &mut Client) -> Result<()> {
+    let status = admin.status()?;
+    let workers = status.devices.iter().flat_map(|device| &device.workers);
+    let worker = workers.filter(|worker| worker.state == "idle" || worker.state == "busy");
+    let worker = worker.max_by_key(|worker| worker.completed).ok_or("no worker to kill")?;
+    let pid = Pid::from_raw(worker.pid.try_into()?).ok_or("a worker without a process")?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    pidfd_send_signal(&pidfd, Signal::KILL)?;
+    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience))? {
+        0 => Err(format!("a killed worker was not gone after {} s", PATIENCE.as_secs()).into()),
+        _ => Ok(()),
+    }
 }
 
 impl Home {

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use pappus_supervisor::schedule::{Action, CallId, Domain, Limits, Scheduler, Shape, Size, Terms, WorkerId};
+use pappus_supervisor::schedule::{
+    Action, CallId, Domain, Limits, Scheduler, Shape, Size, Terms, Verdict, WorkerId,
+};
 
 use crate::Result;
 use crate::harness::sampling::median;
@@ -79,6 +81,7 @@ impl Device {
         let owner = (self.random >> 33) as u32 % DOMAINS;
         let terms = Terms {
             domain: Domain { owner, caller: owner },
+            function: 1,
             bytes: 1,
             deadline_ns: self.now_ns + 30_000_000_000,
             size: Size::Lane,
@@ -93,7 +96,7 @@ impl Device {
         let Some((worker, id)) = self.running.pop() else {
             return Ok(());
         };
-        let ended = self.scheduler.finished(self.now_ns, worker, id, &mut self.actions);
+        let ended = self.scheduler.finished(self.now_ns, worker, id, Verdict::Well, &mut self.actions);
         ended.ok_or("the scheduler does not know a call it started")?;
         self.carry_out();
         Ok(())

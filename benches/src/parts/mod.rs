@@ -2,9 +2,11 @@
 
 mod cold;
 mod decisions;
+mod fault;
 mod latency;
 mod matmul;
 mod memory;
+mod sandbox;
 mod throughput;
 mod wasm;
 
@@ -27,13 +29,25 @@ pub enum Part {
     Memory,
     /// First calls of registered functions against hot ones.
     Cold,
+    /// What the sandbox costs when a worker starts.
+    Sandbox,
     /// Calls a second, and what a scheduling decision costs.
     Throughput,
+    /// From a fault, a worker's exit or an endless kernel to the next good answer.
+    Fault,
 }
 
 impl Part {
-    const ALL: [Self; 6] =
-        [Self::Latency, Self::Matmul, Self::Wasm, Self::Memory, Self::Cold, Self::Throughput];
+    const ALL: [Self; 8] = [
+        Self::Latency,
+        Self::Matmul,
+        Self::Wasm,
+        Self::Memory,
+        Self::Cold,
+        Self::Sandbox,
+        Self::Throughput,
+        Self::Fault,
+    ];
 
     /// Those asked for, or all.
     pub fn chosen(asked: &[Self]) -> Vec<Self> {
@@ -50,7 +64,9 @@ impl Part {
             Self::Wasm => "wasm",
             Self::Memory => "memory",
             Self::Cold => "cold",
+            Self::Sandbox => "sandbox",
             Self::Throughput => "throughput",
+            Self::Fault => "fault",
         }
     }
 }
@@ -64,10 +80,12 @@ pub fn measure(part: Part, rounds: u32, report: &mut Report) -> Result<()> {
         Part::Wasm => wasm::measure(rounds, report),
         Part::Memory => memory::measure(report),
         Part::Cold => cold::measure(report),
+        Part::Sandbox => sandbox::measure(report),
         Part::Throughput => {
             throughput::measure(report)?;
             decisions::measure(rounds, report)
         }
+        Part::Fault => fault::measure(report),
     }
     .map_err(|error| format!("{}: {error}", part.name()).into())
 }

@@ -44,7 +44,12 @@ pub(crate) fn run(
             ]);
             for function in &functions {
                 let modules: Vec<&str> = function.modules.iter().map(|module| module.name.as_str()).collect();
-                table.row([function.name.clone(), signature(function), modules.join(" ")]);
+                let modules = if function.granted { "(granted)".to_owned() } else { modules.join(" ") };
+                let mut signature = signature(function);
+                if !function.quarantine.is_empty() {
+                    signature += " (in quarantine)";
+                }
+                table.row([function.name.clone(), signature, modules]);
             }
             Ok(table.print(out)?)
         }
@@ -58,6 +63,21 @@ pub(crate) fn run(
         FunctionCommand::Remove { name } => {
             connect()?.remove_function(&name)?;
             Ok(writeln!(out, "removed function {name}")?)
+        }
+        FunctionCommand::Grant { name, tenant } => {
+            connect()?.grant(&name, &tenant)?;
+            Ok(writeln!(out, "granted function {name} to {tenant}")?)
+        }
+        FunctionCommand::Revoke { name, tenant } => {
+            connect()?.revoke(&name, &tenant)?;
+            Ok(writeln!(out, "revoked function {name} from {tenant}")?)
+        }
+        FunctionCommand::Grants(named) => {
+            let tenants = connect()?.list_grants(&named.name)?;
+            if named.json.json {
+                return Ok(writeln!(out, "{}", json!({"function": named.name, "tenants": tenants}))?);
+            }
+            Ok(tenants.iter().try_for_each(|tenant| writeln!(out, "{tenant}"))?)
         }
     }
 }
@@ -87,6 +107,13 @@ fn show(function: &v1::FunctionInfo, out: &mut dyn Write) -> Result<()> {
     }
     for weight in &function.weights {
         writeln!(out, "weights {}: {}", weight.name, units::size(weight.bytes))?;
+    }
+    for one in &function.quarantine {
+        let again = match one.retry_after_ms {
+            0 => "the next call runs alone and decides".to_owned(),
+            ms => format!("for {} more", units::nanoseconds(ms * 1_000_000)),
+        };
+        writeln!(out, "in quarantine on {}: failed {} times in a row, {again}", one.device, one.failures)?;
     }
     for module in &function.found {
         layouts(module, out)?;

@@ -8,8 +8,12 @@ mod drain;
 mod function;
 mod invoke;
 mod module;
+mod quota;
+mod reload;
 mod settings;
 mod status;
+mod tenants;
+mod token;
 
 use std::io::Write;
 use std::path::Path;
@@ -22,13 +26,18 @@ use crate::failure::{Failure, Result};
 /// Runs one command.
 pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
     let socket = arguments.socket;
-    let connect = || connect(socket.as_deref());
+    let token_file = arguments.token_file;
+    let connect = || connect(socket.as_deref(), token_file.as_deref());
     let admin = |result, command| hint_at_admin(result, socket.as_deref(), command);
     match arguments.command {
         Command::Module(command) => module::run(&mut connect()?, command, out),
         Command::Function(command) => function::run(connect, command, out),
         Command::Invoke(arguments) => invoke::run(connect, &arguments, out),
         Command::Status(json) => status::run(&mut connect()?, json, out),
+        Command::Quota(json) => quota::run(&mut connect()?, json, out),
+        Command::Tenants(json) => admin(tenants::run(&mut connect()?, json, out), "tenants"),
+        Command::Token => token::run(out),
+        Command::Reload => admin(reload::run(&mut connect()?, out), "reload"),
         Command::Drain => admin(drain::run(&mut connect()?, out), "drain"),
         Command::Settings { change, json } => {
             admin(settings::run(&mut connect()?, change, json, out), "settings")
@@ -38,12 +47,18 @@ pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-fn connect(socket: Option<&Path>) -> Result<Client> {
+fn connect(socket: Option<&Path>, token_file: Option<&Path>) -> Result<Client> {
     let Some(socket) = socket else {
         let message = "no socket: name the supervisor's with --socket SOCKET or PAPPUS_SOCKET=SOCKET";
         return Err(Failure::Usage(message.into()));
     };
-    Ok(Client::connect(socket)?)
+    let mut client = Client::connect(socket)?;
+    if let Some(path) = token_file {
+        let token = std::fs::read_to_string(path)
+            .map_err(|error| Failure::Refused(format!("token file {}: {error}", path.display())))?;
+        client.act_for(token.trim().as_bytes())?;
+    }
+    Ok(client)
 }
 
 /// What is refused on the client socket is followed by the command for the admin socket.

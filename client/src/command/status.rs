@@ -23,14 +23,18 @@ pub(crate) fn run(client: &mut Client, json: arguments::Json, out: &mut dyn Writ
 fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     let up = humantime::format_duration(Duration::from_secs(status.uptime_ms / 1000));
     let draining = if status.draining { ", draining" } else { "" };
-    writeln!(out, "pappus {}, up {up}{draining}", status.version)?;
+    // Only the operator is told since when.
+    let up = if status.uptime_ms > 0 { format!(", up {up}") } else { String::new() };
+    writeln!(out, "pappus {}{up}{draining}", status.version)?;
     let (functions, modules, connections) = (status.functions, status.modules, status.connections);
     writeln!(out, "functions: {functions}, modules: {modules}, connections: {connections}\n")?;
 
     devices(status, out)?;
     settings(status, out)?;
     memory(status, out)?;
-    workers(status, out)
+    workers(status, out)?;
+    quarantined(status, out)?;
+    budgets(status, out)
 }
 
 fn devices(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
@@ -130,6 +134,66 @@ fn memory(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
+/// Functions that are refused for a while; nothing where there are none.
+fn quarantined(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
+    let mut table = Table::new(&[
+        ("QUARANTINED", Align::Left),
+        ("DEVICE", Align::Left),
+        ("OWNER", Align::Right),
+        ("CALLER", Align::Right),
+        ("FAILURES", Align::Right),
+        ("FOR", Align::Right),
+    ]);
+    let all = status.devices.iter().flat_map(|device| &device.quarantined);
+    let mut any = false;
+    for one in all {
+        any = true;
+        table.row([
+            one.function.clone(),
+            one.device.clone(),
+            one.owner.to_string(),
+            one.caller.to_string(),
+            one.failures.to_string(),
+            nanoseconds(one.retry_after_ms * 1_000_000),
+        ]);
+    }
+    if any {
+        writeln!(out)?;
+        table.print(out)?;
+    }
+    Ok(())
+}
+
+/// Fault budgets that are not whole; nothing where all are.
+fn budgets(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
+    let mut table = Table::new(&[
+        ("FAULT BUDGET", Align::Right),
+        ("DEVICE", Align::Left),
+        ("LEFT", Align::Left),
+        ("WAITS", Align::Right),
+    ]);
+    let mut any = false;
+    for device in &status.devices {
+        for budget in &device.budgets {
+            any = true;
+            table.row([
+                budget.caller.to_string(),
+                device.name.clone(),
+                format!("{} of {} a minute", budget.left, budget.per_minute),
+                match budget.waits_ms {
+                    0 => "-".to_owned(),
+                    ms => nanoseconds(ms * 1_000_000),
+                },
+            ]);
+        }
+    }
+    if any {
+        writeln!(out)?;
+        table.print(out)?;
+    }
+    Ok(())
+}
+
 fn workers(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     writeln!(out)?;
     let mut table = Table::new(&[
@@ -140,6 +204,7 @@ fn workers(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         ("COMPLETED", Align::Right),
         ("RESTARTS", Align::Right),
         ("DEVICE TIME", Align::Right),
+        ("SANDBOX", Align::Left),
     ]);
     for device in &status.devices {
         for worker in &device.workers {
@@ -152,6 +217,7 @@ fn workers(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
                 worker.restarts.to_string(),
                 // Only turns measure it.
                 if device.turns { nanoseconds(worker.device_ns) } else { "-".to_owned() },
+                worker.sandbox.join(","),
             ]);
         }
     }

@@ -47,6 +47,12 @@ pub struct DeviceConfig {
     pub quantum: Duration,
     /// On-chip state is cleared between any two calls.
     pub scrub_calls: bool,
+    /// How long a domain keeps a worker that another one waits for.
+    pub min_residency: Duration,
+    /// An idle worker is scrubbed for another domain; without this, another process takes its place.
+    pub scrub_switch: bool,
+    /// Processes use the device at the same time through an MPS daemon, which also spreads faults.
+    pub shared: bool,
 }
 
 /// Leases of cpu workers are whole wasm pages.
@@ -54,7 +60,7 @@ const CPU_GRANULARITY: u64 = 64 << 10;
 /// Leases on GPUs are whole pages of the driver.
 const GPU_GRANULARITY: u64 = 2 << 20;
 /// What a process takes of a GPU's memory before any lease, until workers say what it really is.
-const CONTEXT_BYTES: u64 = 600 << 20;
+pub(crate) const CONTEXT_BYTES: u64 = 600 << 20;
 /// The smallest lease on a GPU.
 const MIN_GPU_LEASE_BYTES: u64 = 64 << 20;
 const DEFAULT_QUANTUM: Duration = Duration::from_millis(5);
@@ -85,9 +91,10 @@ impl DeviceConfig {
         }
     }
 
-    /// What workers and standbys take of a GPU's memory for themselves: a first estimate, too.
+    /// What workers, standbys and a process that compiles take of a GPU's memory for themselves: a first estimate,
+    /// too.
     pub fn context_bytes(&self) -> u64 {
-        (self.workers + self.standbys) as u64 * CONTEXT_BYTES
+        (self.workers + self.standbys + 1) as u64 * CONTEXT_BYTES
     }
 
     fn cpu(request: &DeviceRequest) -> Result<Self, ConfigError> {
@@ -110,6 +117,9 @@ impl DeviceConfig {
             turns: request.turns == Some(Turns::On),
             quantum: request.quantum.unwrap_or(DEFAULT_QUANTUM),
             scrub_calls: false,
+            min_residency: request.min_residency(),
+            scrub_switch: request.scrub_switch.unwrap_or(false),
+            shared: false,
         };
         let lease = device.lease_bytes();
         if !(CPU_GRANULARITY..=limits::MAX_CPU_LEASE_BYTES).contains(&lease) {
@@ -136,11 +146,17 @@ impl DeviceConfig {
             Turns::Off => false,
         };
         let scrub_calls = request.scrub_calls.unwrap_or(false);
-        if scrub_calls && survey.shared {
-            return Err(request.bad(
-                "scrub=call does not work under MPS, which lets other processes keep processors busy \
-                 meanwhile: stop the MPS daemon or use scrub=switch",
-            ));
+        let scrub_switch = request.scrub_switch.unwrap_or(false);
+        for (asked, setting, instead) in [
+            (scrub_calls, "scrub=call", "scrub=switch"),
+            (scrub_switch, "tenant-switch=scrub", "tenant-switch=replace"),
+        ] {
+            if asked && survey.shared {
+                return Err(request.bad(format!(
+                    "{setting} does not work under MPS, which lets other processes keep processors busy \
+                     meanwhile: stop the MPS daemon or use {instead}"
+                )));
+            }
         }
         let device = Self {
             kind: Kind::Cuda,
@@ -160,6 +176,9 @@ impl DeviceConfig {
             turns,
             quantum: request.quantum.unwrap_or(DEFAULT_QUANTUM),
             scrub_calls,
+            min_residency: request.min_residency(),
+            scrub_switch,
+            shared: survey.shared,
             name,
         };
         device.check_lease(request)?.check_standbys(request)
@@ -169,7 +188,7 @@ impl DeviceConfig {
         match self.lease_bytes() {
             MIN_GPU_LEASE_BYTES.. => Ok(self),
             lease => Err(request.bad(format!(
-                "of memory={} on {}, weights take {}, the contexts of {} workers and {} standbys about {}, stacks \
+                "of memory={} on {}, weights take {}, the contexts of {} workers, {} standbys and a compiler about {}, stacks \
                  {} for each worker; that leaves {} for the calls of one worker, expected at least {}: more \
                  memory, or less of workers, standbys, weights or stack",
                 iec(self.memory_bytes),

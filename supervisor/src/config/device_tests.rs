@@ -15,7 +15,7 @@ fn gpu(index: u32) -> FoundDevice {
 }
 
 fn two() -> Survey {
-    Survey { driver: "570.1".into(), shared: false, devices: vec![gpu(0), gpu(1)] }
+    Survey { driver: "570.1".into(), shared: false, devices: vec![gpu(0), gpu(1)], ..Survey::default() }
 }
 
 fn take(requests: &[&str], survey: &Survey) -> Result<Vec<DeviceConfig>, String> {
@@ -51,18 +51,22 @@ fn turns_are_for_several_workers_that_cannot_overlap() {
     let mps = Survey { shared: true, ..two() };
     assert!(!take(&["cuda:0"], &mps).unwrap()[0].turns);
     assert!(take(&["cuda:0:scrub=call"], &mps).unwrap_err().contains("MPS"));
+    assert!(take(&["cuda:0:tenant-switch=scrub"], &mps).unwrap_err().contains("MPS"));
+    assert!(take(&["cuda:0"], &mps).unwrap()[0].shared && !one("cuda:0").shared);
     assert!(one("cuda:0:scrub=call").scrub_calls);
 }
 
 #[test]
 fn a_lease_is_what_contexts_stacks_and_weights_leave() {
     let device = one("cuda:0:workers=4,memory=100GiB,standbys=1,weights=20GiB,stack=1GiB");
-    let rest = 80 * GIB - 5 * (600 << 20) - 4 * GIB;
+    let rest = 80 * GIB - 6 * (600 << 20) - 4 * GIB;
     assert_eq!(device.lease_bytes(), rest / 5 / (2 << 20) * (2 << 20));
     let without = one("cuda:0:workers=4,memory=100GiB,standbys=0,weights=20GiB,stack=1GiB");
     assert!(without.lease_bytes() > device.lease_bytes());
     let why = take(&["cuda:0:memory=4GiB"], &two()).unwrap_err();
-    for words in ["memory=4.0 GiB on cuda:0", "of 4 workers and 1 standbys", "expected at least 64.0 MiB"] {
+    for words in
+        ["memory=4.0 GiB on cuda:0", "of 4 workers, 1 standbys and a compiler", "expected at least 64.0 MiB"]
+    {
         assert!(why.contains(words), "{why}");
     }
     let why = take(&["cuda:0:memory=200GiB"], &two()).unwrap_err();
@@ -125,7 +129,7 @@ fn a_cpu_divides_its_memory() {
     let cpu = one("cpu:workers=3,memory=96MiB,standbys=3,turns=on,quantum=1ms");
     assert_eq!((cpu.lease_bytes(), cpu.lanes, cpu.workers_per_domain), (32 << 20, 1, 3));
     assert!(cpu.turns && cpu.quantum == Duration::from_millis(1) && cpu.standbys == 3);
-    assert!(!one("cpu").turns);
+    assert!(!one("cpu").turns && !one("cpu").scrub_switch && one("cpu:tenant-switch=scrub").scrub_switch);
     for (text, words) in [
         ("cpu:workers=1,memory=64GiB", "memory / workers is 64.0 GiB"),
         ("cpu:workers=2,memory=1KiB", "memory / workers is 0 B"),

@@ -1,9 +1,12 @@
 //! The configuration as typed: flags, and a TOML file with the same names.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use serde::Deserialize;
+
+use super::ConfigError;
+use super::sandbox::Names;
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -24,7 +27,9 @@ use serde::Deserialize;
         Devices: cpu, cuda:N (a GPU by its position on the bus), cuda:GPU-UUID, cuda:MIG-UUID, cuda:all.\n\
         Settings of a device: workers, memory, standbys, turns, quantum; of GPUs also lanes, weights, stack,\n\
         scrub. docs/operations.md has their defaults.\n\n\
+        Tenants: the configuration file names them, their tokens and quotas (docs/operations.md).\n\n\
         Signals: SIGTERM and SIGINT finish what was accepted, then exit; a second one exits at once.\n\
+        SIGHUP reads the tenants of the configuration file again.\n\
         Exit codes: 0 drained, 1 failed, 2 usage."
 )]
 pub struct Flags {
@@ -50,9 +55,18 @@ pub struct Flags {
     /// Address for Prometheus metrics (off unless given).
     #[arg(long, value_name = "IP:PORT")]
     pub metrics: Option<String>,
-    /// TOML file with the same names as these flags.
+    /// TOML file with the same names as these flags, and the tenants.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Layers of the sandbox without which workers must not run, e.g. landlock,pidns; or all.
+    #[arg(long, value_name = "LAYERS")]
+    pub sandbox_require: Option<String>,
+    /// The user that workers become where the supervisor is root [default: 65533].
+    #[arg(long, value_name = "UID")]
+    pub worker_uid: Option<u32>,
+    /// Host memory of a worker beside its device's, where there are control groups [default: 16GiB].
+    #[arg(long, value_name = "SIZE")]
+    pub worker_memory: Option<String>,
     /// Most invocations that may wait on one device.
     #[arg(long, value_name = "N")]
     pub queue_calls: Option<u64>,
@@ -68,9 +82,18 @@ pub struct Flags {
     /// How long idle workers spin before they block, in microseconds.
     #[arg(long, value_name = "N")]
     pub poll_us: Option<u32>,
+    /// How long a cancelled call may run on before its worker is replaced.
+    #[arg(long, value_name = "DURATION")]
+    pub cancel_grace: Option<String>,
+    /// Failures in a row after which a function is refused to its caller for a while; 0: never.
+    #[arg(long, value_name = "N")]
+    pub quarantine_after: Option<u32>,
+    /// Worker processes a minute that may end under one caller before its calls wait; 0: any number.
+    #[arg(long, value_name = "N")]
+    pub fault_budget: Option<u32>,
 }
 
-/// The configuration file: the flags' names, nothing else.
+/// The configuration file: the flags' names, and the tenants.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct File {
@@ -80,9 +103,30 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) device: Vec<String>,
     pub(super) metrics: Option<String>,
+    pub(super) sandbox_require: Option<Names>,
+    pub(super) worker_uid: Option<u32>,
+    pub(super) worker_memory: Option<String>,
     pub(super) queue_calls: Option<u64>,
     pub(super) queue_bytes: Option<String>,
     pub(super) default_deadline: Option<String>,
     pub(super) max_deadline: Option<String>,
     pub(super) poll_us: Option<u32>,
+    pub(super) cancel_grace: Option<String>,
+    pub(super) quarantine_after: Option<u32>,
+    pub(super) fault_budget: Option<u32>,
+    pub(super) unknown_tenants: Option<String>,
+    #[serde(default)]
+    pub(super) gateways: Vec<u32>,
+    #[serde(default)]
+    pub(super) tenant_defaults: toml::Table,
+    #[serde(default)]
+    pub(super) tenants: std::collections::BTreeMap<String, toml::Table>,
+}
+
+impl File {
+    pub(super) fn read(path: &Path) -> Result<Self, ConfigError> {
+        let failed = |why: String| ConfigError::File { path: path.to_owned(), why };
+        let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
+        toml::from_str(&text).map_err(|e| failed(e.to_string()))
+    }
 }

@@ -4,12 +4,16 @@
 //! - [`flags`]: the command line and the file.
 //! - [`settings`]: what may change while running.
 //! - [`request`]: a `--device` as typed.
+//! - [`sandbox`]: what is asked of the sandbox.
 //! - [`device`]: a device ready to use: a request and what a survey found.
+//! - [`tenants`]: who the tenants are and what each may have; can be read again while running.
 
 pub mod device;
 pub mod flags;
 pub mod request;
+pub mod sandbox;
 pub mod settings;
+pub mod tenants;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -22,7 +26,9 @@ pub use device::DeviceConfig;
 use flags::File;
 pub use flags::Flags;
 pub use request::DeviceRequest;
+pub use sandbox::SandboxSettings;
 pub use settings::Settings;
+pub use tenants::TenantRules;
 
 /// What is wrong with the configuration.
 #[derive(Debug, thiserror::Error)]
@@ -75,8 +81,14 @@ pub struct Config {
     pub devices: Vec<DeviceRequest>,
     /// Prometheus endpoint.
     pub metrics: Option<std::net::SocketAddr>,
+    /// What is asked of the sandbox.
+    pub sandbox: SandboxSettings,
     /// What may change while running.
     pub settings: Settings,
+    /// The file it was read from, to be read again.
+    pub file: Option<PathBuf>,
+    /// Who the tenants are.
+    pub tenants: TenantRules,
 }
 
 fn size(name: &str, value: &str) -> Result<u64, ConfigError> {
@@ -102,12 +114,9 @@ impl Config {
     pub fn resolve(flags: Flags) -> Result<Self, ConfigError> {
         let file = match &flags.config {
             None => File::default(),
-            Some(path) => {
-                let failed = |why: String| ConfigError::File { path: path.clone(), why };
-                let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
-                toml::from_str(&text).map_err(|e| failed(e.to_string()))?
-            }
+            Some(path) => File::read(path)?,
         };
+        let tenants = TenantRules::resolve(&file)?;
         let socket = flags.socket.or(file.socket).ok_or(ConfigError::Missing("socket"))?;
         let admin_socket = flags.admin_socket.or(file.admin_socket).unwrap_or_else(|| {
             let mut path = socket.clone().into_os_string();
@@ -120,6 +129,12 @@ impl Config {
             None => None,
             Some(text) => Some(text.parse().map_err(|e| bad("metrics", &text, e))?),
         };
+        let require = flags.sandbox_require.map(sandbox::Names::Text).or(file.sandbox_require);
+        let sandbox = SandboxSettings::given(
+            flags.worker_uid.or(file.worker_uid),
+            flags.worker_memory.or(file.worker_memory),
+            require,
+        )?;
         let mut settings = Settings::default();
         let values = [
             ("max-deadline", flags.max_deadline.or(file.max_deadline)),
@@ -127,6 +142,9 @@ impl Config {
             ("queue-calls", flags.queue_calls.or(file.queue_calls).map(|n| n.to_string())),
             ("queue-bytes", flags.queue_bytes.or(file.queue_bytes)),
             ("poll-us", flags.poll_us.or(file.poll_us).map(|n| n.to_string())),
+            ("cancel-grace", flags.cancel_grace.or(file.cancel_grace)),
+            ("quarantine-after", flags.quarantine_after.or(file.quarantine_after).map(|n| n.to_string())),
+            ("fault-budget", flags.fault_budget.or(file.fault_budget).map(|n| n.to_string())),
         ];
         let default_given = values.iter().any(|(name, value)| *name == "default-deadline" && value.is_some());
         for (name, value) in values {
@@ -150,7 +168,8 @@ impl Config {
                 device::resolve(std::slice::from_ref(device), &Survey::default())?;
             }
         }
-        Ok(Self { socket, admin_socket, state_dir, devices, metrics, settings })
+        let file = flags.config;
+        Ok(Self { socket, admin_socket, state_dir, devices, metrics, sandbox, settings, file, tenants })
     }
 }
 

@@ -5,10 +5,11 @@
 //! ```
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{ConfigError, bad, duration, size};
+use super::{ConfigError, bad, size};
 use crate::limits;
 
 /// Which device is meant.
@@ -64,12 +65,15 @@ pub struct DeviceRequest {
     pub(super) weights_bytes: Option<u64>,
     pub(super) stack_bytes: Option<u64>,
     pub(super) scrub_calls: Option<bool>,
+    pub(super) min_residency: Option<Duration>,
+    pub(super) scrub_switch: Option<bool>,
 }
 
-const CPU_SETTINGS: &str = "workers=N, memory=SIZE, standbys=N, turns=on|off and quantum=DURATION, \
-    e.g. cpu:workers=2,memory=256MiB";
+const CPU_SETTINGS: &str = "workers=N, memory=SIZE, standbys=N, turns=on|off, quantum=DURATION, \
+    min-residency=DURATION and tenant-switch=replace|scrub, e.g. cpu:workers=2,memory=256MiB";
 const GPU_SETTINGS: &str = "workers=N, lanes=N, memory=SIZE, standbys=N, quantum=DURATION, \
-    turns=auto|on|off, weights=SIZE, stack=SIZE and scrub=switch|call, e.g. cuda:0:workers=4,lanes=8";
+    turns=auto|on|off, weights=SIZE, stack=SIZE, scrub=switch|call, min-residency=DURATION and \
+    tenant-switch=replace|scrub, e.g. cuda:0:workers=4,lanes=8";
 /// The longest UUID that is read.
 const MAX_UUID: usize = 96;
 
@@ -107,7 +111,14 @@ impl DeviceRequest {
             weights_bytes: None,
             stack_bytes: None,
             scrub_calls: None,
+            min_residency: None,
+            scrub_switch: None,
         }
+    }
+
+    /// How long a domain keeps a worker that another one waits for.
+    pub(super) fn min_residency(&self) -> Duration {
+        self.min_residency.unwrap_or(Duration::from_nanos(limits::RESIDENCY_NS))
     }
 
     fn is_cpu(&self) -> bool {
@@ -125,7 +136,31 @@ impl DeviceRequest {
             "workers" => self.workers = Some(self.number(key, value, 1, limits::MAX_WORKERS)?),
             "standbys" => self.standbys = Some(self.number(key, value, 0, limits::MAX_WORKERS)?),
             "memory" => self.memory_bytes = Some(self.bytes(key, value)?),
-            "quantum" => self.quantum = Some(self.quantum(value)?),
+            "quantum" => {
+                let (least, most) = (limits::MIN_QUANTUM_US, limits::MAX_QUANTUM_US);
+                self.quantum =
+                    Some(self.duration("quantum", value, least..=most, "100us to 1s, e.g. quantum=5ms")?);
+            }
+            "min-residency" => {
+                let range = 0..=limits::MAX_RESIDENCY_US;
+                self.min_residency = Some(self.duration(
+                    "min-residency",
+                    value,
+                    range,
+                    "0s to 10m, e.g. min-residency=100ms",
+                )?);
+            }
+            "tenant-switch" => {
+                self.scrub_switch = Some(match value {
+                    "replace" => false,
+                    "scrub" => true,
+                    _ => {
+                        return Err(
+                            self.bad("tenant-switch must be replace or scrub, e.g. tenant-switch=replace")
+                        );
+                    }
+                });
+            }
             "turns" => {
                 self.turns = Some(match value {
                     "on" => Turns::On,
@@ -163,11 +198,17 @@ impl DeviceRequest {
         size("device", value).map_err(|e| self.bad(format!("{key}: {e}")))
     }
 
-    fn quantum(&self, value: &str) -> Result<Duration, ConfigError> {
-        let range =
-            Duration::from_micros(limits::MIN_QUANTUM_US)..=Duration::from_micros(limits::MAX_QUANTUM_US);
-        let quantum = duration("quantum", value).ok().filter(|quantum| range.contains(quantum));
-        quantum.ok_or_else(|| self.bad("quantum must be 100us to 1s, e.g. quantum=5ms"))
+    /// A duration in a range of microseconds, which `must` says in words.
+    fn duration(
+        &self,
+        key: &str,
+        value: &str,
+        range: RangeInclusive<u64>,
+        must: &str,
+    ) -> Result<Duration, ConfigError> {
+        let range = Duration::from_micros(*range.start())..=Duration::from_micros(*range.end());
+        let duration = humantime::parse_duration(value).ok().filter(|duration| range.contains(duration));
+        duration.ok_or_else(|| self.bad(format!("{key} must be {must}")))
     }
 
     /// A mistake in this device's settings.
@@ -238,12 +279,15 @@ mod tests {
     #[test]
     fn every_setting_is_read() {
         let text = "cuda:0:workers=4,lanes=8,memory=100GiB,standbys=2,quantum=0.5ms,turns=auto,weights=20GiB,\
-                    stack=1GiB,scrub=call";
+                    stack=1GiB,scrub=call,min-residency=2s,tenant-switch=scrub";
         let r = request(text);
         assert_eq!((r.workers, r.lanes, r.standbys), (Some(4), Some(8), Some(2)));
         assert_eq!((r.memory_bytes, r.weights_bytes), (Some(100 << 30), Some(20 << 30)));
         assert_eq!((r.stack_bytes, r.scrub_calls), (Some(1 << 30), Some(true)));
         assert_eq!((r.turns, r.quantum), (Some(Turns::Auto), Some(Duration::from_micros(500))));
+        assert_eq!((r.min_residency(), r.scrub_switch), (Duration::from_secs(2), Some(true)));
+        assert_eq!(request("cpu:min-residency=0s").min_residency(), Duration::ZERO);
+        assert_eq!(request("cpu").min_residency(), Duration::from_millis(100));
     }
 
     #[test]
@@ -260,6 +304,8 @@ mod tests {
             ("cuda:0:memory=lots", "memory"),
             ("cuda:0:quantum=2s", "quantum must be 100us to 1s, e.g. quantum=5ms"),
             ("cuda:0:quantum=10us", "quantum must be 100us to 1s"),
+            ("cpu:min-residency=1h", "min-residency must be 0s to 10m"),
+            ("cpu:tenant-switch=keep", "tenant-switch must be replace or scrub"),
             ("cuda:0:turns=maybe", "turns must be auto, on or off"),
             ("cuda:0:scrub=never", "scrub must be switch or call"),
             ("cuda:0:workers=1,workers=2", "given twice"),

@@ -6,6 +6,7 @@ use bytesize::ByteSize;
 
 use super::{ConfigError, bad, duration, size};
 use crate::limits;
+use crate::schedule::Policy;
 
 /// Settings that the admin socket can change while running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,12 @@ pub struct Settings {
     pub max_deadline: Duration,
     /// Spin time of idle workers in microseconds.
     pub poll_us: u32,
+    /// How long a call that was cancelled may run on.
+    pub cancel_grace: Duration,
+    /// Failures in a row after which a function is refused to its caller; 0: never.
+    pub quarantine_after: u32,
+    /// Worker processes that may end under one caller in a minute, on each device; 0: any number.
+    pub fault_budget: u32,
 }
 
 impl Default for Settings {
@@ -30,6 +37,9 @@ impl Default for Settings {
             default_deadline: Duration::from_secs(30),
             max_deadline: Duration::from_secs(600),
             poll_us: 50,
+            cancel_grace: Duration::from_secs(1),
+            quarantine_after: 3,
+            fault_budget: 5,
         }
     }
 }
@@ -47,12 +57,12 @@ impl Settings {
                 us @ 0..=limits::MAX_POLL_US => self.poll_us = us as u32,
                 _ => return Err(bad(name, value, format!("at most {}", limits::MAX_POLL_US))),
             },
+            "cancel-grace" => self.cancel_grace = duration(name, value)?,
+            "quarantine-after" => self.quarantine_after = few(name, value)?,
+            "fault-budget" => self.fault_budget = few(name, value)?,
             _ => {
-                return Err(bad(
-                    name,
-                    value,
-                    "no such setting; there are queue-calls, queue-bytes, default-deadline, max-deadline, poll-us",
-                ));
+                let names: Vec<_> = self.values().into_iter().map(|(name, _)| name).collect();
+                return Err(bad(name, value, format!("no such setting; there are {}", names.join(", "))));
             }
         }
         Ok(())
@@ -78,6 +88,27 @@ impl Settings {
             ("default-deadline", humantime::format_duration(self.default_deadline).to_string()),
             ("max-deadline", humantime::format_duration(self.max_deadline).to_string()),
             ("poll-us", self.poll_us.to_string()),
+            ("cancel-grace", humantime::format_duration(self.cancel_grace).to_string()),
+            ("quarantine-after", self.quarantine_after.to_string()),
+            ("fault-budget", self.fault_budget.to_string()),
         ]
+    }
+
+    /// How failures are answered.
+    pub fn policy(&self) -> Policy {
+        Policy {
+            quarantine_after: self.quarantine_after,
+            fault_budget: self.fault_budget,
+            cancel_grace_ns: self.cancel_grace.as_nanos().min(u128::from(u64::MAX)) as u64,
+        }
+    }
+}
+
+/// A count of failures; 0 means that they are not counted.
+fn few(name: &str, value: &str) -> Result<u32, ConfigError> {
+    match value.parse() {
+        Ok(count @ 0..=limits::MAX_FAILURES) => Ok(count),
+        Ok(_) => Err(bad(name, value, format!("at most {}", limits::MAX_FAILURES))),
+        Err(e) => Err(bad(name, value, e)),
     }
 }

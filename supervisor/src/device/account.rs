@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use pappus_protocol::Kind;
 
 use crate::config::DeviceConfig;
+use crate::config::device::CONTEXT_BYTES;
 use crate::limits::MAX_CPU_LEASE_BYTES;
 use crate::schedule::Size;
 
@@ -20,6 +21,10 @@ pub struct Account {
     config: DeviceConfig,
     /// Of a GPU, once the first process said what its context takes.
     lease_bytes: OnceLock<u64>,
+    /// Of a GPU, what the first process's context took.
+    context_bytes: OnceLock<u64>,
+    /// Held by the first process of a GPU while it starts.
+    first: Mutex<()>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -28,6 +33,8 @@ pub struct Account {
 struct State {
     /// Processes that were started and are not reaped.
     processes: usize,
+    /// Processes that compile, likewise.
+    compiling: usize,
     contexts_bytes: u64,
     leases: usize,
     leases_bytes: u64,
@@ -57,6 +64,8 @@ pub struct Snapshot {
 pub struct Seat {
     account: Arc<Account>,
     context_bytes: u64,
+    /// It compiles a module, and serves nobody.
+    compiles: bool,
 }
 
 /// A worker's lease and stacks in the account, until its process is reaped.
@@ -73,9 +82,21 @@ impl Account {
         Arc::new(Self {
             config,
             lease_bytes: OnceLock::new(),
+            context_bytes: OnceLock::new(),
+            first: Mutex::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
         })
+    }
+
+    /// Until it is known what a context takes, processes of a GPU start one after the other, holding this: two that
+    /// start together would each measure both.
+    pub fn until_measured(&self) -> Option<MutexGuard<'_, ()>> {
+        if self.config.kind == Kind::Cpu || self.context_bytes.get().is_some() {
+            return None;
+        }
+        let first = self.first.lock().unwrap_or_else(|e| e.into_inner());
+        self.context_bytes.get().is_none().then_some(first)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -105,7 +126,23 @@ impl Account {
     pub fn seat(self: &Arc<Self>) -> Option<Seat> {
         let most = self.config.workers + self.config.standbys;
         self.wait(|state| state.processes < most, |state| state.processes += 1)?;
-        Some(Seat { account: self.clone(), context_bytes: 0 })
+        Some(Seat { account: self.clone(), context_bytes: 0, compiles: false })
+    }
+
+    /// Room for a process that compiles a module, once no other does; none once the device closes. Its context
+    /// counts from here on, before it is there.
+    pub fn compiling(self: &Arc<Self>) -> Option<Seat> {
+        let context_bytes = match self.config.kind {
+            Kind::Cpu => 0,
+            Kind::Cuda => self.context_bytes.get().copied().unwrap_or(CONTEXT_BYTES),
+        };
+        let is_free = |state: &State| self.config.kind == Kind::Cpu || state.compiling == 0;
+        let take = |state: &mut State| {
+            state.compiling += 1;
+            state.contexts_bytes += context_bytes;
+        };
+        self.wait(is_free, take)?;
+        Some(Seat { account: self.clone(), context_bytes, compiles: true })
     }
 
     /// A worker's lease, once its predecessor's is free; none once the device closes.
@@ -135,7 +172,8 @@ impl Account {
         let (workers, standbys) = (config.workers as u64, config.standbys as u64);
         let fixed = [
             config.weights_bytes,
-            (workers + standbys).saturating_mul(context_bytes),
+            // And one that compiles.
+            (workers + standbys + 1).saturating_mul(context_bytes),
             workers.saturating_mul(config.stack_bytes),
         ];
         let left = fixed.into_iter().fold(config.memory_bytes, u64::saturating_sub);
@@ -210,8 +248,13 @@ impl Account {
 impl Seat {
     /// The process said what it takes for itself.
     pub fn measured(&mut self, context_bytes: u64) {
+        // What the first one measured holds for all: later ones see what others take meanwhile, too.
+        let context_bytes = match self.account.config.kind {
+            Kind::Cuda if !self.compiles => *self.account.context_bytes.get_or_init(|| context_bytes),
+            Kind::Cpu | Kind::Cuda => context_bytes,
+        };
         let before = std::mem::replace(&mut self.context_bytes, context_bytes);
-        if self.account.config.kind != Kind::Cpu {
+        if self.account.config.kind != Kind::Cpu && !self.compiles {
             let lease = self.account.lease_bytes.get_or_init(|| self.account.lease_beside(context_bytes));
             if *lease == 0 {
                 let device = &self.account.config.name;
@@ -231,7 +274,10 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.account.change(|state| {
-            state.processes -= 1;
+            match self.compiles {
+                true => state.compiling -= 1,
+                false => state.processes -= 1,
+            }
             state.contexts_bytes -= self.context_bytes;
         });
     }
@@ -271,6 +317,9 @@ mod tests {
             turns: true,
             quantum: std::time::Duration::from_millis(5),
             scrub_calls: false,
+            min_residency: std::time::Duration::from_millis(100),
+            scrub_switch: false,
+            shared: false,
         })
     }
 
@@ -279,8 +328,8 @@ mod tests {
         let account = gpu(4, 2);
         let mut seat = account.seat().unwrap();
         seat.measured(GIB / 2);
-        // 100 - 20 - 6 × 0.5 - 4, for four workers and a replacement.
-        assert_eq!(account.lease_bytes(), 73 * GIB / 5 / GPU_PAGE_BYTES * GPU_PAGE_BYTES);
+        // 100 - 20 - 7 × 0.5 - 4, for four workers and a replacement.
+        assert_eq!(account.lease_bytes(), 145 * GIB / 2 / 5 / GPU_PAGE_BYTES * GPU_PAGE_BYTES);
         let leases: Vec<_> = (0..5).map(|_| account.lease().unwrap()).collect();
         let snapshot = account.snapshot();
         assert_eq!(snapshot.lease_bytes, 5 * leases[0].bytes);
@@ -315,6 +364,27 @@ mod tests {
             drop((seat, lease));
             assert_eq!(next.join().unwrap().1.bytes, account.lease_bytes());
         });
+    }
+
+    #[test]
+    fn one_module_is_compiled_at_a_time_and_its_context_counts() {
+        let account = gpu(2, 0);
+        account.seat().unwrap().measured(GIB);
+        let mut first = account.compiling().unwrap();
+        assert_eq!(account.snapshot().context_bytes, GIB, "before it says what it takes");
+        first.measured(GIB / 2);
+        let lease = account.lease_bytes();
+        let leases = [account.lease(), account.lease()];
+        assert!(account.snapshot().free_bytes >= GIB / 2, "there is room beside all workers");
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| account.compiling().is_some());
+            assert!(!next.is_finished());
+            assert_eq!(account.snapshot().context_bytes, GIB / 2);
+            drop(first);
+            assert!(next.join().unwrap());
+        });
+        assert_eq!((account.snapshot().context_bytes, account.lease_bytes()), (0, lease));
+        drop(leases);
     }
 
     #[test]

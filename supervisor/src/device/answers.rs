@@ -8,6 +8,7 @@ use pappus_protocol::{Fault, FaultCode};
 
 use crate::call::Call;
 use crate::schedule::Ended;
+use crate::schedule::quarantine::Refusal;
 
 /// A call that succeeded just now; `inline` are its staged outputs in order.
 pub fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>, now_ns: u64) -> Body {
@@ -51,9 +52,20 @@ pub fn failed(call: &Call, fault: &FaultRef<'_>) -> Body {
         FaultCode::Deadline => Code::DeadlineExceeded,
         FaultCode::OutOfMemory => Code::OutOfMemory,
         FaultCode::BadInvoke | FaultCode::BadModule => Code::InvalidArgument,
+        FaultCode::Exhausted => Code::ResourceExhausted,
         FaultCode::Load | FaultCode::Internal | FaultCode::Device => Code::Internal,
     };
+    if call.domain.owner != call.domain.caller {
+        // Which kernels there are is its owner's to know.
+        return Body::Error(v1::Error::new(
+            code,
+            "the function failed where it ran; only its owner is told more",
+        ));
+    }
     let mut error = v1::Error::new(code, fault.message);
+    if fault.code == FaultCode::Exhausted {
+        error = error.retry(100);
+    }
     let kernel = fault.kernel.and_then(|k| call.function.blueprint.kernels().get(k as usize));
     if let Some(kernel) = kernel {
         error.place = format!("kernel {}", kernel.name);
@@ -77,9 +89,40 @@ pub fn lost(call: &Call, why: Ended, process: &str, broken: Option<&Fault>) -> B
     }
 }
 
-/// A call that waited too long.
-pub fn expired() -> Body {
-    Body::Error(deadline("while waiting for a worker").retry(0))
+/// A call that waited too long: for a worker, or because its caller's budget of so many faults was spent
+/// and would have been for so long.
+pub fn expired(budget_ns: Option<u64>, per_minute: u32) -> Body {
+    Body::Error(match budget_ns {
+        None => deadline("while waiting for a worker").retry(0),
+        Some(left_ns) => {
+            let when = format!(
+                "while this caller's fault budget was spent: {per_minute} worker processes a minute may end \
+                 under its calls before the next ones wait"
+            );
+            deadline(&when).retry(milliseconds(left_ns))
+        }
+    })
+}
+
+/// A call whose deadline passed before its function was in memory.
+pub fn never_loaded() -> Body {
+    let when = "while its function was being loaded, which goes on";
+    Body::Error(deadline(when).retry(0))
+}
+
+/// A call of a function that keeps failing.
+pub fn quarantined(function: &str, device: &str, refusal: Refusal) -> v1::Error {
+    let message = format!(
+        "function `{function}` failed {} times in a row for this caller and is in quarantine on {device}: the first \
+         call afterwards runs alone, and ends it if it succeeds; so does removing and adding the function",
+        refusal.failures
+    );
+    v1::Error::new(Code::Quarantined, message).retry(milliseconds(refusal.retry_ns))
+}
+
+/// Rounded up: whoever comes back then is not too early.
+pub fn milliseconds(ns: u64) -> u64 {
+    ns.div_ceil(1_000_000)
 }
 
 fn deadline(when: &str) -> v1::Error {

@@ -12,7 +12,7 @@ use pappus_protocol::{FaultCode, now_ns};
 use super::answers;
 use super::runtime::{Actions, Device, Outcome};
 use crate::call::Call;
-use crate::schedule::{CallId, WorkerId};
+use crate::schedule::{CallId, Verdict, WorkerId};
 
 /// A worker waits no longer for its frames than it takes to prepare so many calls.
 const MAX_HELD: u32 = 8;
@@ -128,7 +128,7 @@ impl Device {
             // Nothing has to be done before the lane is free: one lock is enough.
             let free = done && !is_staged(&call) && call.function.weight_bytes.is_empty();
             if free {
-                scheduler.finished(now_ns(), worker, id, &mut batch.actions);
+                scheduler.finished(now_ns(), worker, id, Verdict::Well, &mut batch.actions);
             }
             Some((call, lane, free))
         });
@@ -142,15 +142,15 @@ impl Device {
                 Ending::Done(*timings, staged)
             }
             Outcome::Failed(fault) => {
-                if fault.code == FaultCode::Load {
+                if matches!(fault.code, FaultCode::Load | FaultCode::Exhausted) {
                     // What could not be loaded is tried afresh by the next call.
                     self.link(worker).uninstall(call.function.id);
                     if let Some(weights) = &self.weights {
                         weights.forget(call.function.id);
                     }
                 }
-                let (function, domain) = (&call.function.record.name, call.domain);
-                tracing::debug!(function, ?domain, worker, code = ?fault.code, "a call failed: {}", fault.message);
+                let (function, owner, caller) = call.names();
+                tracing::debug!(function, owner, caller, worker, code = ?fault.code, "a call failed: {}", fault.message);
                 Ending::Failed(answers::failed(&call, fault))
             }
         };
@@ -158,7 +158,17 @@ impl Device {
             if let Some(weights) = &self.weights {
                 weights.end(&call.function);
             }
-            self.decide(|scheduler| scheduler.finished(now_ns(), worker, id, &mut batch.actions));
+            let verdict = match outcome {
+                Outcome::Done(_) => Verdict::Well,
+                Outcome::Failed(fault) if fault.code == FaultCode::KernelTrap => Verdict::Fault,
+                Outcome::Failed(_) => Verdict::Neither,
+            };
+            self.decide(|scheduler| {
+                if !done {
+                    scheduler.taint(worker);
+                }
+                scheduler.finished(now_ns(), worker, id, verdict, &mut batch.actions)
+            });
         }
         match done {
             true => {

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pappus_blueprint::Sizes;
@@ -20,10 +20,11 @@ use tokio::sync::watch;
 use super::Device;
 use super::account::Lease;
 use super::batch::{Batch, Held};
+use super::confinement::Reached;
 use super::link::{Arrival, staging};
 use super::process::Killer;
 use super::runtime::Outcome;
-use crate::call::{Accepted, Asker, Call};
+use crate::call::{Asker, Call};
 use crate::config::{DeviceConfig, Settings};
 use crate::registry::loaded::{LoadedCache, Parsed};
 use crate::registry::records::{FunctionRecord, Hash, Weight};
@@ -31,6 +32,7 @@ use crate::registry::state::StateDir;
 use crate::registry::{CodeTarget, Loaded, Registry};
 use crate::schedule::{CallId, Domain, Order};
 use crate::server::replies::Replies;
+use crate::tenants::{Limit, Quota, Tenants};
 
 const MIB: u64 = 1 << 20;
 
@@ -47,6 +49,7 @@ struct Gpu {
     device: Arc<Device>,
     workers: Vec<Worker>,
     cache: LoadedCache,
+    tenants: Arc<Tenants>,
     replies: Arc<Replies>,
     runtime: tokio::runtime::Runtime,
     _dir: tempfile::TempDir,
@@ -67,31 +70,40 @@ fn config(turns: bool) -> DeviceConfig {
         lanes: 4,
         standbys: 0,
         workers_per_domain: 1,
-        memory_bytes: 100 * MIB,
+        memory_bytes: 110 * MIB,
         weights_bytes: 10 * MIB,
         stack_bytes: 5 * MIB,
         turns,
         quantum: Duration::from_millis(5),
         scrub_calls: false,
+        min_residency: std::time::Duration::from_millis(100),
+        scrub_switch: false,
+        shared: false,
     }
 }
 
 impl Gpu {
     fn new(turns: bool) -> Self {
+        Self::of(config(turns))
+    }
+
+    fn of(config: DeviceConfig) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
         let replies = runtime.block_on(async { Replies::new(socket.into()) });
         let (_, settings) = watch::channel(Settings::default());
         let (targets, known) = watch::channel(Vec::new());
-        let device = Arc::new(Device::new(config(turns), settings, targets).unwrap());
-        let registry = Registry::open(StateDir::open(dir.path()).unwrap(), Vec::new(), known).unwrap();
+        let device = Arc::new(Device::new(config, settings, targets).unwrap());
+        let state = StateDir::open(dir.path()).unwrap();
+        let registry = Registry::open(state, Arc::default(), Vec::new(), known).unwrap();
+        let tenants = registry.tenants.clone();
         device.serve(Arc::new(registry));
         device.account.seat().unwrap().measured(10 * MIB);
         let workers = (0..2).map(|worker| attach(&device, worker)).collect();
         let cache = LoadedCache::default();
         let requests = AtomicU64::new(1);
-        let mut gpu = Self { device, workers, cache, replies, runtime, _dir: dir, client, requests };
+        let mut gpu = Self { device, workers, cache, tenants, replies, runtime, _dir: dir, client, requests };
         gpu.expect(0, &["lease 30"]);
         gpu.expect(1, &["lease 30"]);
         (0..2).for_each(|worker| gpu.device.leased(worker, 30 * MIB).unwrap());
@@ -116,8 +128,9 @@ impl Gpu {
             config: config.into(),
             weights: Some(memfd::sealed("weights", &vec![1; weight_bytes as usize]).unwrap()),
             runs_on: vec![(Kind::Cuda, "sm_90".into())],
+            callers: Arc::default(),
         };
-        self.cache.insert(1, Arc::new(record), parsed)
+        self.cache.insert(self.tenants.account(1), Arc::new(record), parsed)
     }
 
     /// A call of a tenant that needs so much memory.
@@ -128,10 +141,9 @@ impl Gpu {
     fn call(&self, function: &Arc<Loaded>, caller: u32, pool_bytes: u64) -> Arc<Call> {
         let _runtime = self.runtime.enter();
         let sizes = Sizes { inputs: &[], weights: &function.weight_bytes, words: &[] };
-        let plan = function.plans.lock().unwrap().get_or_plan(function.id, &function.blueprint, &sizes);
-        let mut plan = (*plan.unwrap()).clone();
+        let mut plan = function.blueprint.plan(&sizes).unwrap();
         plan.pool_bytes = pool_bytes;
-        let accepted = Accepted::new(&Arc::new(AtomicUsize::new(0)));
+        let accepted = self.tenants.account(caller).accept().unwrap();
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         Arc::new(Call {
             function: function.clone(),
@@ -146,6 +158,7 @@ impl Gpu {
             deadline_ns: u64::MAX,
             arrived_ns: now_ns(),
             started_ns: AtomicU64::new(0),
+            sent_at: AtomicU64::new(0),
             asker: Arc::new(Asker::new(self.replies.clone(), request, accepted)),
         })
     }
@@ -181,6 +194,7 @@ impl Gpu {
                     }
                 }
                 ToWorker::Uninstall { function } => format!("uninstall {function}"),
+                ToWorker::Scrub { handover } => format!("scrub {handover}"),
                 ToWorker::Invoke { invoke, .. } => {
                     format!("invoke on {} flags {}", invoke.lane, invoke.flags)
                 }
@@ -214,10 +228,12 @@ fn attach(device: &Arc<Device>, worker: usize) -> Worker {
         staging: staging(4).unwrap(),
         killer: Killer::new(pidfd.unwrap()),
         target: target.clone(),
+        era: 0,
+        reached: Reached::default(),
     };
     let lease = device.account.lease().unwrap();
     device.attach(worker, arrival, lease.bytes).unwrap();
-    device.worker_ready(worker, 1, &target);
+    device.worker_ready(worker, 1, &target, 0);
     Worker { inbox: Inbox::new(commands_read), control: theirs, _lease: lease, _answers: answers }
 }
 
@@ -237,7 +253,58 @@ fn weights_are_loaded_once_and_shared() {
     gpu.device.uninstall(function.id);
     gpu.expect(0, &["uninstall 1"]);
     gpu.expect(1, &["uninstall 1"]);
+    // It is free once everybody says so, and nobody says so for another.
+    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
+    assert!(gpu.device.uninstalled(0, function.id + 1).is_err());
+    gpu.device.uninstalled(1, function.id).unwrap();
+    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
+    gpu.workers.remove(0);
+    gpu.device.link(0).detach(gpu.device.weights.as_ref());
+    let (lost, corpse) = gpu.device.worker_gone(0);
+    assert_eq!((lost.len(), gpu.device.memory().weight_bytes), (0, 2 * MIB), "it is not reaped");
+    gpu.device.weights.as_ref().unwrap().reaped(corpse);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
+}
+
+#[test]
+fn a_worker_that_is_scrubbed_has_nothing_of_its_domain() {
+    let mut gpu =
+        Gpu::of(DeviceConfig { scrub_switch: true, min_residency: Duration::ZERO, ..config(false) });
+    let function = gpu.function("f", 1000);
+    let first = gpu.submit(&function, 1, 0);
+    let second = gpu.submit(&function, 2, 0);
+    gpu.expect(0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
+    gpu.expect(1, &["install 1 from 1000", "invoke on 0 flags 0"]);
+    assert_eq!(gpu.device.memory().weight_bytes, 4 * MIB);
+    gpu.exports(0, &function, 2 * MIB);
+    gpu.done(0, first);
+    // A third caller takes the worker that is idle.
+    let third = gpu.submit(&function, 3, 0);
+    gpu.expect(0, &["scrub 1"]);
+    // What is forgotten meanwhile is no matter for a worker that forgets everything.
+    gpu.device.uninstall(77);
+    gpu.expect(0, &[]);
+    assert!(gpu.device.scrubbed(0, 2).is_err(), "another number");
+    let _ = (second, third);
+}
+
+#[test]
+fn a_confirmed_scrub_is_followed_by_the_next_domains_call() {
+    let mut gpu =
+        Gpu::of(DeviceConfig { scrub_switch: true, min_residency: Duration::ZERO, ..config(false) });
+    let function = gpu.function("f", 1000);
+    let first = gpu.submit(&function, 1, 0);
+    gpu.submit(&function, 2, 0);
+    gpu.expect(0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
+    gpu.expect(1, &["install 1 from 1000", "invoke on 0 flags 0"]);
+    gpu.exports(0, &function, 2 * MIB);
+    gpu.done(0, first);
+    gpu.submit(&function, 3, 0);
+    gpu.expect(0, &["scrub 1"]);
+    gpu.device.scrubbed(0, 1).unwrap();
+    // It is installed again, whatever it had before.
+    gpu.expect(0, &["install 1, 2 of 8", "invoke on 0 flags 0"]);
+    assert!(gpu.device.scrubbed(0, 1).is_err(), "nobody asked");
 }
 
 #[test]
@@ -271,7 +338,9 @@ fn a_worker_that_ends_before_it_shared_weights_leaves_no_trace() {
     gpu.submit(&function, 1, 0);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     gpu.device.link(0).detach(gpu.device.weights.as_ref());
-    let lost = gpu.device.worker_gone(0);
+    let (lost, corpse) = gpu.device.worker_gone(0);
+    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB, "it is not reaped");
+    gpu.device.weights.as_ref().unwrap().reaped(corpse);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
     gpu.device.bury(lost, "was killed", None);
     // The call runs again, alone, in the other worker.
@@ -386,4 +455,51 @@ fn a_call_that_was_never_written_does_not_count_as_handed_over() {
     gpu.device.link(0).detach(gpu.device.weights.as_ref());
     assert_eq!(call.started_ns.load(Ordering::Relaxed), 0);
     gpu.device.release(&mut held);
+}
+
+#[test]
+fn what_a_tenant_may_have_of_a_device_covers_leases_and_weights() {
+    let mut gpu = Gpu::new(false);
+    let [a, b] = ["a", "b"].map(|name| gpu.function(name, 4 * MIB));
+    let owner = gpu.tenants.account(1);
+    let allow = |mib: u64| {
+        let mut quota = Quota::default();
+        quota.set(Limit::DeviceMemory, mib * MIB);
+        owner.allow(quota);
+    };
+    allow(29);
+    let refused = gpu.device.submit(gpu.call(&a, 1, 0), 0, None).unwrap_err();
+    assert!(refused.message.contains("the quota device-memory of tenant 1 is"), "{refused}");
+    // A lease fits, the weights do not; they are the owner's, whoever calls.
+    allow(33);
+    gpu.submit(&a, 1, 0);
+    gpu.expect(0, &[]);
+    assert_eq!(gpu.device.held_bytes(1), 30 * MIB);
+    allow(36);
+    let first = gpu.submit(&a, 1, 0);
+    gpu.expect(0, &["install 1 from 4194304, export", "invoke on 0 flags 0"]);
+    assert_eq!(gpu.device.held_bytes(1), 34 * MIB);
+    // Under a call they stay; then they give way to others of the same owner.
+    gpu.submit(&b, 1, 0);
+    gpu.expect(0, &[]);
+    gpu.done(0, first);
+    gpu.submit(&b, 1, 0);
+    gpu.expect(0, &["uninstall 1", "install 2 from 4194304, export", "invoke on 0 flags 0"]);
+    // Another's calls cost the owner no lease.
+    gpu.submit(&b, 2, 0);
+    assert_eq!((gpu.device.held_bytes(1), gpu.device.held_bytes(2)), (34 * MIB, 30 * MIB));
+}
+
+#[test]
+fn a_revoked_function_leaves_the_workers_of_that_pair_only() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 0);
+    let (own, granted) = (gpu.submit(&function, 1, 0), gpu.submit(&function, 2, 0));
+    gpu.expect(0, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.device.uninstall_for(function.id, Domain { owner: 1, caller: 2 });
+    gpu.expect(0, &[]);
+    gpu.expect(1, &["uninstall 1"]);
+    gpu.done(0, own);
+    gpu.done(1, granted);
 }

@@ -1,23 +1,24 @@
 //! Talking to the process in one worker's place. Whoever made a decision writes the frame, one writer
 //! at a time; nothing here ever blocks on the worker.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pappus_protocol::pipe::{Flushed, Outbox};
 use pappus_protocol::to_worker::{Configure, Invoke, Item, STAGING_ARENA, Target};
-use pappus_protocol::{ProtocolError, ToWorker, control, now_ns};
+use pappus_protocol::{Layers, ProtocolError, ToWorker, control, now_ns};
 use pappus_shmem::{Judged, memfd};
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::confinement::Reached;
 use super::process::Killer;
 use super::weights::{Delivery, WeightStore};
 use crate::call::Call;
 use crate::limits::{MAX_INSTALLED, STAGING_BYTES};
 use crate::registry::state::StateDir;
-use crate::registry::{CodeTarget, Refusal, internal};
+use crate::registry::{CodeTarget, Refusal, failed};
 use crate::schedule::{CallId, Order, WorkerId};
 
 /// A fresh process and how to talk to it.
@@ -37,6 +38,10 @@ pub struct Arrival {
     pub killer: Killer,
     /// What its machine code must be made for.
     pub target: CodeTarget,
+    /// A fault ends all processes of an era.
+    pub era: u64,
+    /// Layers of its sandbox.
+    pub reached: Reached,
 }
 
 /// The process that is there now, and what it has.
@@ -49,10 +54,16 @@ struct Peer {
     clock: u64,
     /// Settings that it was sent and did not answer.
     unanswered: u32,
+    /// Functions that it was told to forget and did not answer, oldest first.
+    forgetting: VecDeque<u64>,
+    /// The hand-over to another domain that it did not confirm.
+    handover: Option<u64>,
     /// The turn that it was granted last.
     granted: u64,
     /// A turn whose end was decided before its grant was written.
     revoked_early: u64,
+    /// It was told that its turn is near, and its thread was not yet.
+    soon: bool,
     /// Calls whose frames wait to be written.
     unwritten: Vec<Arc<Call>>,
     /// Scratch for one call's frame, kept for its capacity.
@@ -117,8 +128,11 @@ impl Link {
             arenas: HashSet::new(),
             clock: 0,
             unanswered: 1,
+            forgetting: VecDeque::new(),
+            handover: None,
             granted: 0,
             revoked_early: 0,
+            soon: false,
             unwritten: Vec::new(),
             items: Vec::new(),
             outputs: Vec::new(),
@@ -130,19 +144,23 @@ impl Link {
     }
 
     /// The process is gone, and its staging with it, since nobody cleared that. Calls that were never
-    /// written to it do not count as handed over.
-    pub fn detach(&mut self, weights: Option<&WeightStore>) {
-        for call in self.peer.take().into_iter().flat_map(|peer| peer.unwritten) {
-            if let Some(weights) = weights {
-                weights.end(&call.function);
-            }
-            call.started_ns.store(0, Ordering::Relaxed);
+    /// written to it do not count as handed over. Returns how much of what it was sent it took.
+    pub fn detach(&mut self, weights: Option<&WeightStore>) -> u64 {
+        let Some(peer) = self.peer.take() else { return u64::MAX };
+        for call in peer.unwritten {
+            never_handed(&call, weights);
         }
+        peer.arrival.outbox.taken().unwrap_or(u64::MAX)
     }
 
     /// The process id, while there is a process.
     pub fn pid(&self) -> Option<u32> {
         self.peer.as_ref().map(|p| p.arrival.pid)
+    }
+
+    /// Layers of the process's sandbox; none while there is no process.
+    pub fn layers(&self) -> Layers {
+        self.peer.as_ref().map_or(Layers::default(), |p| p.arrival.reached.layers())
     }
 
     /// Kills the process, if it is still that one.
@@ -159,6 +177,13 @@ impl Link {
         }
     }
 
+    /// Kills the process if it is of that era or older: nothing of its work runs any more.
+    pub fn kill_era(&self, era: u64) {
+        if let Some(peer) = self.peer.as_ref().filter(|p| p.arrival.era <= era) {
+            peer.arrival.killer.kill_now();
+        }
+    }
+
     /// Closes the command pipe of an idle process, which makes it exit by itself; its thread is told,
     /// and ends it if it lingers.
     pub fn hang_up(&mut self, generation: u64) {
@@ -170,6 +195,36 @@ impl Link {
     /// Whether the process that attached as `generation` was hung up on.
     pub fn is_hung_up(&self, generation: u64) -> bool {
         self.peer.as_ref().is_none_or(|p| p.arrival.generation != generation)
+    }
+
+    /// Tells an idle process to forget everything of the domain that it served. Nothing is known to be in it from
+    /// here on. Whether it is still that process.
+    pub fn scrub(&mut self, generation: u64, handover: u64) -> bool {
+        let Some(peer) = self.peer.as_mut().filter(|p| p.arrival.generation == generation) else {
+            return false;
+        };
+        peer.installed.clear();
+        peer.arenas.clear();
+        peer.handover = Some(handover);
+        peer.arrival.outbox.push_to_worker(&ToWorker::Scrub { handover });
+        flush(peer, &self.nudge);
+        true
+    }
+
+    /// The process says that it forgot its domain; false if it was not told to.
+    pub fn scrubbed(&mut self, handover: u64) -> bool {
+        match &mut self.peer {
+            Some(peer) => peer.handover.take() == Some(handover),
+            None => true,
+        }
+    }
+
+    /// The process says that it forgot a function; false if that is not the next one that it was told to.
+    pub fn uninstalled(&mut self, function: u64) -> bool {
+        match &mut self.peer {
+            Some(peer) => peer.forgetting.pop_front() == Some(function),
+            None => true,
+        }
     }
 
     /// New settings for the process.
@@ -201,7 +256,12 @@ impl Link {
             return;
         };
         match order {
-            Order::Soon { .. } => peer.arrival.outbox.push_to_worker(&ToWorker::Soon),
+            Order::Soon { .. } => {
+                peer.arrival.outbox.push_to_worker(&ToWorker::Soon);
+                // Its first answers must not wait for a thread that sleeps.
+                peer.soon = true;
+                nudge(&self.nudge);
+            }
             Order::Grant { turn, .. } => {
                 peer.granted = turn;
                 peer.arrival.outbox.push_to_worker(&ToWorker::Grant { turn, quantum_us });
@@ -213,6 +273,11 @@ impl Link {
             Order::Revoke { turn, .. } => peer.arrival.outbox.push_to_worker(&ToWorker::Revoke { turn }),
         }
         flush(peer, &self.nudge);
+    }
+
+    /// Whether the process was told that its turn is near since this was asked last.
+    pub fn take_soon(&mut self) -> bool {
+        self.peer.as_mut().is_some_and(|peer| std::mem::take(&mut peer.soon))
     }
 
     /// Hands a call over, with whatever the process does not have yet; [`Link::write`] must follow.
@@ -240,7 +305,7 @@ impl Link {
         let lane_offset = u64::from(lane) * STAGING_BYTES;
         for inline in &call.inline {
             memfd::write_all_at(peer.arrival.staging.as_fd(), lane_offset + inline.offset, &inline.bytes)
-                .map_err(|e| StartError::Refused(internal("cannot stage inline inputs", e)))?;
+                .map_err(|e| StartError::Refused(failed("cannot stage inline inputs", &e)))?;
         }
         if !call.descriptors.is_empty() {
             let fds: Vec<_> = call.descriptors.iter().map(AsFd::as_fd).collect();
@@ -269,6 +334,7 @@ impl Link {
             words: &call.words,
         };
         peer.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
+        call.sent_at.store(peer.arrival.outbox.pushed(), Ordering::Relaxed);
         // Closed while the call waited: nobody will say so again. Closed after this look, the closer
         // finds it among the peer's arenas.
         for arena in call.arenas.iter().filter(|arena| arena.is_closed()) {
@@ -361,9 +427,6 @@ impl Peer {
             && let Some(oldest) = self.installed.iter().min_by_key(|(_, used)| **used).map(|(id, _)| *id)
         {
             self.uninstall(oldest);
-            if let Some(weights) = weights {
-                weights.uninstalled(oldest, worker);
-            }
         }
         let mut evicted = Vec::new();
         let delivery = match weights {
@@ -374,7 +437,12 @@ impl Peer {
         // Before what takes their place.
         evicted.iter().for_each(|function| self.uninstall(*function));
         let installed = call.function.install(state, &self.arrival.target, &delivery);
-        let (install, parts) = installed.map_err(StartError::Refused)?;
+        let (install, parts) = installed.map_err(|refusal| {
+            if let Some(weights) = weights {
+                weights.not_sent(function, worker);
+            }
+            StartError::Refused(refusal)
+        })?;
         self.pass(function, &parts.descriptors())?;
         self.arrival.outbox.push_to_worker(&ToWorker::Install { function, install });
         self.installed.insert(function, self.clock);
@@ -393,8 +461,18 @@ impl Peer {
     /// Tells the process to forget a function, if it has it.
     fn uninstall(&mut self, function: u64) {
         if self.installed.remove(&function).is_some() {
+            self.forgetting.push_back(function);
             self.arrival.outbox.push_to_worker(&ToWorker::Uninstall { function });
         }
+    }
+}
+
+/// A call does not count as handed over after all.
+pub(super) fn never_handed(call: &Call, weights: Option<&WeightStore>) {
+    if call.started_ns.swap(0, Ordering::Relaxed) != 0
+        && let Some(weights) = weights
+    {
+        weights.end(&call.function);
     }
 }
 

@@ -4,6 +4,7 @@
 //! - [`workers`]: workers come and go.
 //! - [`status`]: what is shown of it.
 //! - [`account`]: its memory.
+//! - `quota`: what tenants hold of it.
 //! - [`weights`]: weights in its memory, loaded once and shared.
 //! - [`whole`]: one worker gets the memory of all for a while.
 //! - [`link`]: talking to the process in one worker's place; what it has installed and mapped.
@@ -11,6 +12,8 @@
 //! - [`standby`]: processes that are ready to take a place.
 //! - [`reaper`]: processes that are about to be gone.
 //! - [`process`]: a worker process and its descriptors.
+//! - [`mps`]: ending one process of a device that they share through MPS; [`fate`]: what a fault there means.
+//! - [`confinement`]: how worker processes are confined; [`cgroup`]: their control groups.
 //! - [`survey`]: which GPUs there are, found out by a process of its own.
 //! - [`batch`]: what is written together: frames to workers, answers to clients.
 //! - [`answers`]: from a worker's words to a client's answer.
@@ -18,10 +21,15 @@
 pub mod account;
 pub mod answers;
 pub mod batch;
+pub mod cgroup;
+pub mod confinement;
 #[cfg(test)]
 mod fake_tests;
+mod fate;
 pub mod link;
+pub mod mps;
 pub mod process;
+mod quota;
 pub mod reaper;
 pub mod runtime;
 pub mod standby;

@@ -2,17 +2,25 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
-use pappus_protocol::Kind;
 use pappus_protocol::pipe::{Inbox, Outbox};
+use pappus_protocol::{Kind, Layers};
 use pappus_protocol::{control, pipe};
 use pappus_shmem::Judged;
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
+use super::cgroup::Membership;
+use super::confinement::{self, Reached};
+use super::mps::{Ender, Gently};
 use crate::config::DeviceConfig;
+use crate::limits::WORKER_START_S;
 
 /// What a worker is started for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +44,8 @@ pub struct Target {
     pub lanes: u32,
     /// The host's memory node to stay near.
     pub numa_node: Option<u32>,
+    /// Host memory that is the device's.
+    pub memory_bytes: u64,
 }
 
 impl Target {
@@ -46,16 +56,18 @@ impl Target {
             uuid: config.uuid.clone(),
             lanes: config.lanes,
             numa_node: config.numa_node,
+            // A call may have the memory of all workers.
+            memory_bytes: if config.kind == Kind::Cpu { config.memory_bytes } else { 0 },
         }
     }
 
     /// The environment of its processes: nothing but what the driver's library is found and told by.
     fn environment(&self) -> Vec<(&'static str, OsString)> {
         if self.kind == Kind::Cpu {
-            return Vec::new();
+            return std::env::var_os(WITHOUT).map(|layers| (WITHOUT, layers)).into_iter().collect();
         }
-        // The last one is heard by workers that were built for tests only.
-        let inherited = ["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY", "PAPPUS_TEST_UNCLEARED"];
+        // The last ones are heard by workers that were built for tests only.
+        let inherited = ["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY", "PAPPUS_TEST_UNCLEARED", WITHOUT];
         let mut environment: Vec<_> =
             inherited.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect();
         // Positions follow the bus; machine code comes from the registry alone and is loaded whole.
@@ -83,6 +95,10 @@ const COMMANDS: i32 = 3;
 const ANSWERS: i32 = 4;
 const CONTROL: i32 = 5;
 const STAGING: i32 = 6;
+/// Layers of the sandbox to leave off; heard by workers that were built for tests only.
+const WITHOUT: &str = "PAPPUS_TEST_WITHOUT";
+/// The exit code of a worker that cannot use its pid namespace; it knows the same.
+const PIDNS_UNUSABLE: i32 = 71;
 
 /// The supervisor's ends of a fresh worker.
 #[derive(Debug)]
@@ -100,8 +116,14 @@ pub struct Started {
 /// A running worker process.
 #[derive(Debug)]
 pub struct Process {
-    child: Child,
+    pid: u32,
     pidfd: OwnedFd,
+    /// How it ends where a signal would hit others.
+    gently: Option<Arc<Gently>>,
+    /// How it ended, once it is reaped.
+    ended: Option<ExitStatus>,
+    /// Its control groups.
+    membership: Option<Arc<Membership>>,
 }
 
 /// Finds `pappus-worker` beside the running supervisor.
@@ -116,14 +138,33 @@ pub fn worker_program() -> std::io::Result<PathBuf> {
     }
 }
 
-/// Starts a worker. The calling thread must outlive it: the worker asks the kernel to end it together
-/// with the thread that started it.
+/// Starts a worker and waits until it is in its sandbox. The calling thread must outlive it: where workers
+/// have no pid namespace, the kernel ends them together with the thread that started them.
 pub fn start(
     program: &Path,
     role: Role,
     target: &Target,
     staging: Option<&Judged>,
 ) -> std::io::Result<Started> {
+    match launch(program, role, target, staging)? {
+        Some(started) => Ok(started),
+        None => {
+            confinement::get().give_up_pidns();
+            launch(program, role, target, staging)?.ok_or_else(|| {
+                std::io::Error::other("the worker says twice that pid namespaces are of no use")
+            })
+        }
+    }
+}
+
+/// Starts a worker; none if it cannot use the pid namespace that it could have.
+fn launch(
+    program: &Path,
+    role: Role,
+    target: &Target,
+    staging: Option<&Judged>,
+) -> std::io::Result<Option<Started>> {
+    let confinement = confinement::get();
     let (commands_read, commands_write) = pipe::pipe()?;
     let (answers_read, answers_write) = pipe::pipe()?;
     let (control_ours, control_theirs) = control::pair()?;
@@ -144,6 +185,7 @@ pub fn start(
         })
         .args(["--device", target.kind.name(), "--lanes", &target.lanes.to_string()])
         .args(target.numa_node.map(|node| format!("--numa-node={node}")))
+        .args(confinement.arguments(target.kind))
         .env_clear()
         .envs(target.environment())
         .current_dir("/")
@@ -151,33 +193,109 @@ pub fn start(
         .stdout(Stdio::null())
         .fd_mappings(mappings)
         .map_err(std::io::Error::other)?;
-    let mut child = command.spawn()?;
-    let pid = Pid::from_child(&child);
-    let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => pidfd,
-        Err(e) => {
-            let _ = child.kill();
-            let _ = child.wait();
-            return Err(e.into());
-        }
+    let child = command.spawn()?;
+    // Nothing of it is open in this process any more: whoever ends is heard of.
+    drop(command);
+    let process = Process::of(child)?;
+    let mut process = match settle_in(process, &control_ours, &answers_read)? {
+        Some(process) => process,
+        None => return Ok(None),
     };
-    Ok(Started {
-        process: Process { child, pidfd },
+    process.membership = confinement.admit(process.pid, role, target);
+    Ok(Some(Started {
+        process,
         inbox: Inbox::new(answers_read),
         outbox: Outbox::new(commands_write),
         control: control_ours,
-    })
+    }))
+}
+
+/// Waits until it is clear who the worker is: the process that was started, which then says something or
+/// ends, or the first one of a pid namespace, which it hands over before it ends itself. None if it says that
+/// the namespace is of no use.
+fn settle_in(mut process: Process, control: &OwnedFd, answers: &OwnedFd) -> std::io::Result<Option<Process>> {
+    let until = Instant::now() + Duration::from_secs(WORKER_START_S);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let mut polled = [
+            PollFd::new(control, PollFlags::IN),
+            PollFd::new(answers, PollFlags::IN),
+            PollFd::new(&process.pidfd, PollFlags::IN),
+        ];
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match rustix::event::poll(&mut polled, Some(&timeout)) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other?,
+        };
+        let [control_is, answers_are, ended] = polled.map(|polled| polled.revents());
+        // One that is closed can be read, too: a worker that did what it was for, or ended.
+        if control_is.contains(PollFlags::IN) && control::waits(control) {
+            let (pid, pidfd) = control::recv_one(control).map_err(std::io::Error::other)?;
+            process.end_by_itself()?;
+            return process.succeeded_by(pid, pidfd).map(Some);
+        }
+        if answers_are.contains(PollFlags::IN) || left.is_zero() {
+            return Ok(Some(process));
+        }
+        if !ended.is_empty() {
+            let code = process.end_by_itself()?.code();
+            return Ok((code != Some(PIDNS_UNUSABLE)).then_some(process));
+        }
+        if !answers_are.is_empty() {
+            // About to end, or it never will answer.
+            let mut polled = [PollFd::new(&process.pidfd, PollFlags::IN)];
+            let soon = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+            if rustix::event::poll(&mut polled, Some(&soon)) == Ok(0) {
+                return Ok(Some(process));
+            }
+        }
+    }
 }
 
 impl Process {
+    fn of(mut child: Child) -> std::io::Result<Self> {
+        match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(Self { pid: child.id(), pidfd, gently: None, ended: None, membership: None }),
+            Err(e) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(e.into())
+            }
+        }
+    }
+
+    /// The process that goes on for this one, which ended, as a child of the supervisor.
+    fn succeeded_by(self, pid: u64, pidfd: OwnedFd) -> std::io::Result<Self> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options).map_err(|e| {
+            std::io::Error::other(format!("the worker handed over a process that is not its: {e}"))
+        })?;
+        Ok(Self { pid: pid as u32, pidfd, gently: None, ended: None, membership: None })
+    }
+
     /// The process id, for people.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
+    }
+
+    /// The layers that it greeted with and those that it has from here.
+    pub fn reached(&self, greeted: Layers) -> Reached {
+        Reached::new(greeted, self.membership.clone())
     }
 
     /// A handle that can kill the process from any thread, and nothing but this process.
     pub fn killer(&self) -> std::io::Result<Killer> {
-        Ok(Killer::new(self.pidfd.try_clone()?))
+        Ok(Killer { gently: self.gently.clone(), pid: self.pid(), ..Killer::new(self.pidfd.try_clone()?) })
+    }
+
+    /// Its work on the device is ended through the MPS daemon before it is killed.
+    pub fn end_through(&mut self, ender: &Arc<Ender>) {
+        self.gently = Some(Gently::new(ender));
+    }
+
+    /// Whether its end hits no other process that uses the device.
+    pub fn ends_alone(&self) -> bool {
+        self.gently.as_ref().is_none_or(|gently| gently.was_alone())
     }
 
     /// Another handle on the process, readable once it ended.
@@ -187,13 +305,65 @@ impl Process {
 
     /// Kills the process, which is still to be reaped.
     pub fn kill(&self) {
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        match &self.gently {
+            Some(gently) => gently.end(self.pid(), self.pidfd.as_fd()),
+            None => self.kill_now(),
+        }
+    }
+
+    /// Kills it whatever its work is: none of it runs any more.
+    pub fn kill_now(&self) {
+        if let Some(gently) = &self.gently {
+            gently.give_up();
+        }
+        if rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL).is_err() {
+            // By its number, which is its own until it is reaped: whoever waits for its end must not wait for ever.
+            if let Some(pid) = Pid::from_raw(self.pid as i32) {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+
+    /// Whether it ends by itself within a moment: its pipes are closed a little before it is gone.
+    pub fn ends_soon(&self) -> bool {
+        let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let soon = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        matches!(rustix::event::poll(&mut polled, Some(&soon)), Ok(1))
     }
 
     /// Ends the process and says how it ended, whether by itself or by this.
     pub fn end(&mut self) -> std::io::Result<ExitStatus> {
-        self.kill();
-        self.child.wait()
+        if self.ended.is_none() {
+            self.kill();
+        }
+        self.end_by_itself()
+    }
+
+    /// Waits for its end.
+    fn end_by_itself(&mut self) -> std::io::Result<ExitStatus> {
+        if let Some(ended) = self.ended {
+            return Ok(ended);
+        }
+        let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        while let Err(rustix::io::Errno::INTR) = rustix::event::poll(&mut polled, None) {}
+        let status = confinement::get().over(self.membership.as_deref(), |options| {
+            rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options)
+        })?;
+        let status = status.ok_or(std::io::ErrorKind::NotFound)?;
+        let raw = match status.exit_status() {
+            Some(code) => code << 8,
+            None => status.terminating_signal().unwrap_or_default(),
+        };
+        let ended = ExitStatus::from_raw(raw);
+        self.ended = Some(ended);
+        if ended.signal() == Some(Signal::SYS.as_raw()) {
+            crate::metrics::sandbox_violation();
+            tracing::error!(
+                pid = self.pid,
+                "sandbox violation: the worker process made a system call that its policy does not have, and was killed"
+            );
+        }
+        Ok(ended)
     }
 }
 
@@ -212,27 +382,42 @@ impl Drop for Process {
 
 /// Kills one process, whatever its number is used for later.
 #[derive(Debug)]
-pub struct Killer(OwnedFd);
+pub struct Killer {
+    pidfd: OwnedFd,
+    pid: u32,
+    gently: Option<Arc<Gently>>,
+}
 
 impl Killer {
     /// Of the process that a pidfd names.
     pub fn new(pidfd: OwnedFd) -> Self {
-        Self(pidfd)
+        Self { pidfd, pid: 0, gently: None }
     }
 
     /// Kills it; a process that is gone already is no error.
     pub fn kill(&self) {
-        let _ = rustix::process::pidfd_send_signal(&self.0, Signal::KILL);
+        match &self.gently {
+            Some(gently) => gently.end(self.pid, self.pidfd.as_fd()),
+            None => self.kill_now(),
+        }
+    }
+
+    /// As [`Process::kill_now`].
+    pub fn kill_now(&self) {
+        if let Some(gently) = &self.gently {
+            gently.give_up();
+        }
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 }
 
 /// How a process ended, in words.
 pub fn describe_exit(status: std::io::Result<ExitStatus>) -> String {
-    use std::os::unix::process::ExitStatusExt;
     match status {
         Ok(status) => match (status.code(), status.signal()) {
             (Some(code), _) => format!("exited with code {code}"),
             (None, Some(9)) => "was killed (signal 9)".to_owned(),
+            (None, Some(31)) => "broke its sandbox's rules for system calls (signal 31)".to_owned(),
             (None, Some(11 | 7)) => "crashed on a memory access (signal 11)".to_owned(),
             (None, Some(signal)) => format!("ended by signal {signal}"),
             (None, None) => "ended".to_owned(),

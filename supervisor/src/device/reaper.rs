@@ -14,6 +14,7 @@ use super::account::{Lease, Seat};
 use super::process::{self, Process};
 use super::runtime::Lost;
 use crate::schedule::WorkerId;
+use crate::schedule::weights::Corpse;
 
 /// A process that serves no more.
 #[derive(Debug)]
@@ -30,10 +31,26 @@ pub struct Dying {
     pub worker: WorkerId,
     /// Calls that were in it.
     pub lost: Vec<Lost>,
+    /// Names what it has of weights.
+    pub corpse: Corpse,
     /// What it said of a lost device context.
     pub broken: Option<Fault>,
     /// What was wrong with it, if anything was.
     pub why: Option<String>,
+}
+
+impl Dying {
+    /// One that never served.
+    pub fn unused(
+        process: Process,
+        seat: Seat,
+        worker: WorkerId,
+        why: Option<String>,
+        kill_at: Instant,
+    ) -> Self {
+        let (lost, corpse) = (Vec::new(), Corpse::default());
+        Self { process, kill_at, seat, lease: None, worker, lost, corpse, broken: None, why }
+    }
 }
 
 /// The processes of one device that are about to be gone.
@@ -58,7 +75,10 @@ impl Reaper {
     /// Takes a process over.
     pub fn take(&self, device: &Device, process: Dying) {
         if process.kill_at <= Instant::now() {
-            process.process.kill();
+            match process.broken {
+                Some(_) => process.process.kill_now(),
+                None => process.process.kill(),
+            }
         }
         let mut dying = self.dying();
         match &mut *dying {
@@ -125,7 +145,7 @@ impl Reaper {
 }
 
 fn reap(device: &Device, dying: Dying) {
-    let Dying { mut process, seat, lease, worker, lost, broken, why, .. } = dying;
+    let Dying { mut process, seat, lease, worker, lost, corpse, broken, why, .. } = dying;
     let ended = process::describe_exit(process.end());
     match (&why, lost.len()) {
         (Some(why), lost) => tracing::warn!(worker, lost, "worker {ended}: {why}; replacing it"),
@@ -133,6 +153,9 @@ fn reap(device: &Device, dying: Dying) {
         (None, 0) => tracing::debug!(worker, "worker {ended}; replacing it"),
     }
     drop((lease, seat));
+    if let Some(weights) = &device.weights {
+        weights.reaped(corpse);
+    }
     device.advance();
     device.bury(lost, &ended, broken.as_ref());
 }

@@ -13,6 +13,7 @@ use super::account::Account;
 use super::answers;
 use super::batch::Held;
 use super::link::{Link, Start, StartError};
+use super::mps::{Control, Ender};
 use super::reaper::Reaper;
 use super::standby::Standbys;
 use super::weights::WeightStore;
@@ -20,8 +21,8 @@ use super::whole::Whole;
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::metrics::DeviceMetrics;
-use crate::registry::{CodeTarget, Registry};
-use crate::schedule::{Action, CallId, Limits, Scheduler, Shape, Terms, WorkerId};
+use crate::registry::{CodeTarget, Refusal, Registry};
+use crate::schedule::{Action, CallId, Limits, NotNow, Scheduler, Shape, Terms, Verdict, WorkerId};
 
 pub(super) type Actions = Vec<Action<Arc<Call>>>;
 
@@ -51,8 +52,14 @@ pub struct Device {
     /// What machine code must be made for, as far as workers said so.
     pub(super) targets: watch::Sender<Vec<CodeTarget>>,
     pub(super) clock: Notify,
+    /// Numbers for workers that are scrubbed for another domain.
+    pub(super) handovers: AtomicU64,
     /// When the clock looks next, as far as it knows; changed with the scheduler locked.
     clock_ns: AtomicU64,
+    /// Ends processes of a device that they share through MPS.
+    pub(super) mps: Option<Arc<Ender>>,
+    /// Counts faults that ended all processes.
+    pub(super) era: AtomicU64,
     /// Workers that end are not replaced any more.
     closing: AtomicBool,
 }
@@ -114,7 +121,12 @@ impl Device {
             lanes: config.lanes,
             workers_per_domain: config.workers_per_domain,
             turns: takes_turns(&config),
+            residency_ns: config.min_residency.as_nanos().min(u64::MAX.into()) as u64,
+            scrubs: config.scrub_switch,
+            shared_faults: config.shared,
         };
+        let mut scheduler = Scheduler::new(shape);
+        scheduler.set_policy(now_ns(), settings.borrow().policy(), &mut Actions::new());
         let account = Account::new(config.clone());
         let weights = match config.kind {
             Kind::Cpu => None,
@@ -125,7 +137,7 @@ impl Device {
             weights,
             standbys: Standbys::new(config.standbys)?,
             reaper: Reaper::new()?,
-            scheduler: Mutex::new(Scheduler::new(shape)),
+            scheduler: Mutex::new(scheduler),
             places: (0..config.workers).map(|_| place()).collect::<Result<_, _>>()?,
             whole: Mutex::default(),
             metrics: DeviceMetrics::new(&config.name),
@@ -133,7 +145,10 @@ impl Device {
             registry: std::sync::OnceLock::new(),
             targets,
             clock: Notify::new(),
+            handovers: AtomicU64::new(1),
             clock_ns: AtomicU64::new(u64::MAX),
+            mps: config.shared.then(|| Ender::start(Control::new())).transpose()?,
+            era: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             config,
         })
@@ -141,7 +156,13 @@ impl Device {
 
     /// Says where functions come from; called once, before the first call.
     pub fn serve(&self, registry: Arc<Registry>) {
+        registry.charge(&self.config.name, &self.account);
         let _ = self.registry.set(registry);
+    }
+
+    /// Where functions come from, once it was said.
+    pub(super) fn registry(&self) -> Option<&Arc<Registry>> {
+        self.registry.get()
     }
 
     /// A worker's place.
@@ -180,17 +201,28 @@ impl Device {
         let settings = *self.settings.borrow();
         let limits = Limits { calls: settings.queue_calls, bytes: settings.queue_bytes };
         let mut actions = Actions::new();
-        let terms = Terms {
-            domain: call.domain,
-            bytes: inline_bytes,
-            deadline_ns: call.deadline_ns,
-            size: self.account.size_of(call.plan.pool_bytes),
-        };
-        let outcome = self.decide(|scheduler| scheduler.submit(now_ns(), call, terms, limits, &mut actions));
-        let id = outcome.map_err(|full| {
+        let size = self.account.size_of(call.plan.pool_bytes);
+        let (domain, deadline_ns) = (call.domain, call.deadline_ns);
+        let (record, function) = (call.function.record.clone(), call.function.id);
+        let terms = Terms { domain, function, bytes: inline_bytes, deadline_ns, size };
+        let outcome = self.decide(|scheduler| {
+            scheduler.allow(domain.caller, self.workers_allowed(call.asker.account(), size)?);
+            Ok::<_, Refusal>(scheduler.submit(now_ns(), call, terms, limits, &mut actions))
+        });
+        let id = outcome?.map_err(|why| {
             self.metrics.rejected.increment(1);
-            let message = format!("device {} is full: {full}; try again later", self.config.name);
-            Box::new(v1::Error::new(Code::ResourceExhausted, message).retry(100))
+            let device = &self.config.name;
+            Box::new(match why {
+                NotNow::Quarantined(refusal) => {
+                    self.metrics.quarantines.increment(1);
+                    answers::quarantined(&record.name, device, refusal)
+                }
+                full => v1::Error::new(
+                    Code::ResourceExhausted,
+                    format!("device {device} is full: {full}; try again later"),
+                )
+                .retry(100),
+            })
         })?;
         self.carry_out(&mut actions, held);
         Ok(id)
@@ -235,9 +267,17 @@ impl Device {
                         let start = Start { worker, generation, lane, alone, id };
                         self.start(start, &call, &mut next, held.as_deref_mut());
                     }
-                    Action::Expired(call) => {
+                    Action::Expired { call, budget_ns } => {
                         self.metrics.failed.increment(1);
-                        call.asker.answer(answers::expired());
+                        let per_minute = self.settings.borrow().fault_budget;
+                        call.asker.answer(answers::expired(budget_ns, per_minute));
+                    }
+                    Action::Refused { call, refusal } => {
+                        self.metrics.failed.increment(1);
+                        self.metrics.quarantines.increment(1);
+                        let error =
+                            answers::quarantined(&call.function.record.name, &self.config.name, refusal);
+                        call.asker.answer(v1::response::Body::Error(error));
                     }
                     Action::Kill { worker, generation, call } => self.kill(worker, generation, call),
                     Action::Turn { generation, order } => {
@@ -247,6 +287,7 @@ impl Device {
                     Action::GiveAll { worker } => self.give_all(worker),
                     Action::GiveBack => self.give_back(),
                     Action::Replace { worker, generation } => self.link(worker).hang_up(generation),
+                    Action::Scrub { worker, generation } => self.scrub(worker, generation),
                 }
             }
             std::mem::swap(work, &mut next);
@@ -257,10 +298,18 @@ impl Device {
         let pid = self.link(worker).pid();
         match overdue {
             Some(call) => {
-                let (function, domain) = (&call.function.record.name, call.domain);
-                tracing::warn!(function, ?domain, worker, pid, "a call is overdue: killing its worker");
+                let (function, owner, caller) = call.names();
+                let why = match call.asker.is_over() {
+                    true => "a call that was given up does not end",
+                    false => "a call is overdue",
+                };
+                tracing::warn!(function, owner, caller, worker, pid, "{why}: killing its worker");
             }
-            None => tracing::warn!(worker, pid, "a worker keeps its turn without calls: killing it"),
+            None => tracing::warn!(
+                worker,
+                pid,
+                "a worker without calls keeps its turn, or does not forget a tenant: killing it"
+            ),
         }
         self.link(worker).kill(generation);
     }
@@ -271,14 +320,19 @@ impl Device {
             return;
         };
         let weights = self.weights.as_ref();
-        let started = {
+        let reserved = self.reserve_weights(worker, call);
+        let started = reserved.map_err(StartError::Refused).and_then(|given_up| {
+            given_up.iter().for_each(|function| self.every_link(|link| link.uninstall(*function)));
             let mut link = self.link(worker);
             let started = link.start(registry.state(), weights, start, call);
             if held.is_none() {
                 link.write();
             }
+            if let Some(weights) = weights {
+                weights.settled(&call.function, worker);
+            }
             started
-        };
+        });
         if let Some(held) = held
             && held.add(worker, call)
         {
@@ -295,7 +349,9 @@ impl Device {
             Err(StartError::Refused(error)) => {
                 self.metrics.failed.increment(1);
                 call.asker.answer(v1::response::Body::Error(*error));
-                self.decide(|scheduler| scheduler.finished(now_ns(), worker, start.id, next));
+                self.decide(|scheduler| {
+                    scheduler.finished(now_ns(), worker, start.id, Verdict::Neither, next)
+                });
             }
             Err(StartError::Broken(error)) => {
                 tracing::error!(worker, "a worker does not take a call: {error}");
@@ -317,6 +373,7 @@ impl Device {
         if let Some(weights) = &self.weights {
             weights.forget(function);
         }
+        lock(&self.scheduler).forget_function(function);
     }
 
     fn every_link(&self, mut tell: impl FnMut(&mut Link)) {

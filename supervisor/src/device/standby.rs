@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use super::Device;
 use super::account::Seat;
+use super::confinement::{self, Reached};
 use super::link::staging;
 use super::process::{self, Role, Started, Target};
 use crate::limits::WORKER_START_S;
@@ -22,6 +23,8 @@ use crate::registry::CodeTarget;
 
 /// Longest pause after processes that do not get ready.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+const ANOTHER_FAILED: &str = "another process failed meanwhile, and all with it";
 
 /// A process that said its greeting and serves nobody yet.
 #[derive(Debug)]
@@ -34,18 +37,37 @@ pub struct Ready {
     pub target: CodeTarget,
     /// Its place in the account.
     pub seat: Seat,
+    /// See [`Device::era`].
+    pub era: u64,
+    /// Layers of its sandbox.
+    pub reached: Reached,
 }
 
 /// Starts a process and waits for its greeting. The calling thread must outlive it.
 pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
     let mut seat = device.account.seat().ok_or("the device closes")?;
+    let era = device.era();
+    let _first = device.account.until_measured();
     let started = staging(device.config.lanes).and_then(|staging| {
         Ok((process::start(program, Role::Serve, &Target::of(&device.config), Some(&staging))?, staging))
     });
     let (mut started, staging) = started.map_err(|e| format!("it cannot be started: {e}"))?;
+    if let Some(ender) = &device.mps {
+        started.process.end_through(ender);
+    }
     let hello = await_hello(&mut started.inbox)?;
+    if era != device.era() {
+        return Err(ANOTHER_FAILED.to_owned());
+    }
+    let target = CodeTarget::greeted(&hello)?;
+    let config = &device.config;
+    if (target.kind, &target.arch) != (config.kind, &config.arch) {
+        return Err(format!("it is for {} {}", target.kind, target.arch));
+    }
+    let reached = started.process.reached(hello.layers);
+    confinement::get().check(&reached)?;
     seat.measured(hello.context_bytes);
-    Ok(Ready { started, staging, target: CodeTarget::greeted(&hello)?, seat })
+    Ok(Ready { started, staging, target, seat, era, reached })
 }
 
 fn await_hello(inbox: &mut Inbox) -> Result<Hello, String> {
@@ -124,8 +146,13 @@ pub fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
     while !device.is_closing() {
         let watched = bring_up(device, program).and_then(|ready| {
             let pidfd = ready.started.process.pidfd().map_err(|e| e.to_string())?;
+            let era = ready.era;
             *slot.ready() = Some(ready);
-            Ok(pidfd)
+            // Whoever ended the era may have looked before it was there.
+            match slot.ready().take_if(|_| era != device.era()) {
+                None => Ok(pidfd),
+                Some(_) => Err(ANOTHER_FAILED.to_owned()),
+            }
         });
         let ended = match watched {
             Ok(pidfd) => wait(slot, Some(&pidfd), None),

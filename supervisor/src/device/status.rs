@@ -3,9 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use pappus_proto::v1;
+use pappus_protocol::now_ns;
 
 use super::account::Snapshot;
 use super::runtime::{Device, lock};
+use crate::schedule::budget::Budget;
+use crate::schedule::quarantine::Quarantined;
 
 impl Device {
     /// What is taken of its memory.
@@ -16,6 +19,13 @@ impl Device {
     /// Standbys that are ready.
     pub fn standbys_ready(&self) -> usize {
         self.standbys.ready()
+    }
+
+    /// Functions that are refused here, and budgets that are not whole.
+    pub fn refusals(&self) -> (Vec<Quarantined>, Vec<Budget>) {
+        let scheduler = lock(&self.scheduler);
+        let now_ns = now_ns();
+        (scheduler.quarantined(now_ns), scheduler.budgets(now_ns))
     }
 
     /// As `status` shows it.
@@ -43,6 +53,7 @@ impl Device {
                 restarts: place.restarts.load(Ordering::Relaxed),
                 busy_lanes: busy.unwrap_or(0),
                 device_ns,
+                sandbox: link.layers().iter().map(|layer| layer.name().to_owned()).collect(),
             }
         });
         v1::DeviceStatus {

@@ -7,6 +7,7 @@ use pappus_protocol::from_worker::Survey;
 use pappus_protocol::pipe::{Got, Inbox};
 use pappus_protocol::{FromWorker, Kind};
 
+use super::confinement;
 use super::process::{self, Role, Target};
 use crate::config::request::Selector;
 use crate::config::{ConfigError, DeviceConfig, DeviceRequest, device};
@@ -14,15 +15,30 @@ use crate::limits::SURVEY_S;
 
 /// Asks a fresh process which GPUs it sees: all of them, or the slice with the UUID `only`. An error says
 /// what is missing.
-pub fn look(program: &Path, only: &str) -> Result<Survey, String> {
-    let target = Target { kind: Kind::Cuda, uuid: only.to_owned(), lanes: 1, numa_node: None };
+pub fn gpus(program: &Path, only: &str) -> Result<Survey, String> {
+    look(program, Kind::Cuda, only)
+}
+
+/// As [`gpus`], of another kind of devices.
+pub fn look(program: &Path, kind: Kind, only: &str) -> Result<Survey, String> {
+    let what = match kind {
+        Kind::Cpu => "the CPU",
+        Kind::Cuda => "GPUs",
+    };
+    let target = Target { kind, uuid: only.to_owned(), lanes: 1, numa_node: None, memory_bytes: 0 };
     let mut worker = process::start(program, Role::Survey, &target, None)
-        .map_err(|e| format!("the process that looks for GPUs cannot be started: {e}"))?;
+        .map_err(|e| format!("the process that looks for {what} cannot be started: {e}"))?;
     match answer(&mut worker.inbox) {
-        Ok(answer) => answer,
+        Ok(answer) => {
+            let mut survey = answer?;
+            let reached = worker.process.reached(survey.layers);
+            confinement::get().check(&reached)?;
+            survey.layers = reached.layers();
+            Ok(survey)
+        }
         Err(why) => {
             let ended = process::describe_exit(worker.process.end());
-            Err(format!("the process that looks for GPUs {ended}: {why}"))
+            Err(format!("the process that looks for {what} {ended}: {why}"))
         }
     }
 }
@@ -71,12 +87,12 @@ fn survey_for(program: &Path, requests: &[DeviceRequest]) -> Result<Survey, Conf
     };
     let whole = |selector: &Selector| !matches!(selector, Selector::Cpu | Selector::MigUuid(_));
     if let Some(first) = requests.iter().map(|r| &r.selector).find(|selector| whole(selector)) {
-        survey = look(program, "").map_err(|why| missing(first, why))?;
+        survey = gpus(program, "").map_err(|why| missing(first, why))?;
     }
     for request in requests {
         // The driver shows a slice only to processes that name it.
         if let Selector::MigUuid(uuid) = &request.selector {
-            let seen = look(program, uuid).map_err(|why| missing(&request.selector, why))?;
+            let seen = gpus(program, uuid).map_err(|why| missing(&request.selector, why))?;
             survey.driver = seen.driver;
             survey.shared |= seen.shared;
             survey.devices.retain(|device| device.uuid != *uuid);
@@ -90,7 +106,7 @@ fn survey_for(program: &Path, requests: &[DeviceRequest]) -> Result<Survey, Conf
 }
 
 fn whatever_there_is(program: &Path) -> Result<Vec<DeviceConfig>, ConfigError> {
-    let survey = look(program, "").unwrap_or_else(|why| {
+    let survey = gpus(program, "").unwrap_or_else(|why| {
         tracing::info!("no GPU: {why}");
         Survey::default()
     });

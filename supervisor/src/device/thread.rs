@@ -23,6 +23,8 @@ use crate::schedule::{CallId, WorkerId};
 
 /// A worker that lived shorter than this is replaced after a pause, the longer the more often.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
+/// How long a thread does not sleep whose worker was told that its turn is near.
+const SOON: Duration = Duration::from_millis(5);
 /// How long a worker that is about to leave by itself may take.
 const LEAVE: Duration = Duration::from_millis(200);
 
@@ -55,7 +57,7 @@ fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
             return;
         }
         let born = Instant::now();
-        let ready = match device.standbys.take() {
+        let ready = match device.standbys.take().filter(|ready| ready.era == device.era()) {
             Some(ready) => Ok(ready),
             None => standby::bring_up(device, program),
         };
@@ -96,26 +98,42 @@ enum End {
 /// Lets one process serve to its end, and hands it to the reaper. Whether it did anything, or left
 /// because it was told to.
 fn serve(device: &Arc<Device>, worker: WorkerId, generation: u64, ready: Ready) -> bool {
-    let Ready { started: Started { process, mut inbox, outbox, control }, staging, target, seat } = ready;
+    let Ready { started, staging, target, seat, era, reached } = ready;
+    let Started { process, mut inbox, outbox, control } = started;
     let Some(lease) = device.account.lease() else { return true };
+    let completed = || device.place(worker).completed.load(Ordering::Relaxed);
+    let before = completed();
     let attached = process.killer().and_then(|killer| {
         let (target, pid) = (target.clone(), process.pid());
-        let arrival = Arrival { generation, pid, outbox, control, staging, killer, target };
+        let arrival = Arrival { generation, pid, outbox, control, staging, killer, target, era, reached };
         device.attach(worker, arrival, lease.bytes)
     });
     let end = match attached {
         // Whoever closed the device may have looked before this process was there.
         Ok(()) if device.is_closing() => End::Bad("it came too late".to_owned()),
+        Ok(()) if era != device.era() => End::Bad("another process failed, and all with it".to_owned()),
         Ok(()) => {
             tracing::debug!(worker, pid = process.pid(), "worker ready");
-            device.worker_ready(worker, generation, &target);
+            device.worker_ready(worker, generation, &target, era);
             read_answers(device, worker, generation, &mut inbox).unwrap_or_else(End::Bad)
         }
         Err(e) => End::Bad(e.to_string()),
     };
-    device.link(worker).detach(device.weights.as_ref());
-    let lost = device.worker_gone(worker);
-    let well = !lost.is_empty() || matches!(end, End::Dismissed);
+    let broken = matches!(end, End::Broken(_));
+    let dismissed = matches!(end, End::Dismissed);
+    if !dismissed && !process.ends_alone() && device.may_spread(worker, broken) {
+        device.fault_spreads(era, worker);
+    }
+    if era != device.era() {
+        process.kill_now();
+    }
+    let taken = device.link(worker).detach(device.weights.as_ref());
+    let (lost, corpse) = device.worker_gone(worker);
+    if matches!(end, End::Closed) {
+        // It ended: what it did not read then it never will.
+        device.never_read(&lost, taken);
+    }
+    let well = completed() > before || !lost.is_empty() || matches!(end, End::Dismissed);
     let (grace, why, broken) = match end {
         End::Closed | End::Dismissed => (LEAVE, None, None),
         // It said everything; what it does not tidy up itself is free sooner.
@@ -125,7 +143,7 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: u64, ready: Ready) 
         End::Bad(why) => (Duration::ZERO, Some(why), None),
     };
     let kill_at = Instant::now() + grace;
-    let dying = Dying { process, kill_at, seat, lease: Some(lease), worker, lost, broken, why };
+    let dying = Dying { process, kill_at, seat, lease: Some(lease), worker, lost, corpse, broken, why };
     device.reaper.take(device, dying);
     well
 }
@@ -142,6 +160,7 @@ fn read_answers(
     let retry = Duration::from_millis(1);
     let mut flushed = true;
     let mut batch = Batch::default();
+    let mut alert = Duration::ZERO;
     loop {
         let heard = hear(device, worker, inbox, &mut batch);
         // Whatever the worker said last, the calls before are over.
@@ -149,7 +168,9 @@ fn read_answers(
         if let Some(end) = heard? {
             return Ok(end);
         }
-        let got = inbox.wait(device.spin(), (!flushed).then_some(retry), Some(nudge.as_fd()));
+        let spin = device.spin();
+        let spin = if spin.is_zero() { spin } else { spin.max(std::mem::take(&mut alert)) };
+        let got = inbox.wait(spin, (!flushed).then_some(retry), Some(nudge.as_fd()));
         match got.map_err(|e| e.to_string())? {
             Got::Closed => {
                 return Ok(match device.link(worker).is_hung_up(generation) {
@@ -166,6 +187,9 @@ fn read_answers(
                     return Ok(End::Dismissed);
                 }
                 flushed = link.flush();
+                if link.take_soon() {
+                    alert = SOON;
+                }
             }
             Got::Bytes | Got::Nothing if !flushed => flushed = device.link(worker).flush(),
             Got::Bytes | Got::Nothing => {}
@@ -191,6 +215,8 @@ fn hear(
             FromWorker::Yielding { turn } => device.yielding(worker, turn)?,
             FromWorker::Yielded { turn, used_ns } => device.yielded(worker, turn, used_ns)?,
             FromWorker::Leased { bytes } => device.leased(worker, bytes)?,
+            FromWorker::Uninstalled { function } => device.uninstalled(worker, function)?,
+            FromWorker::Scrubbed { handover } => device.scrubbed(worker, handover)?,
             FromWorker::Exported { function, bytes } => device.exported(worker, function, bytes)?,
             FromWorker::Broken { fault } => return Ok(Some(End::Broken(fault.to_fault()))),
             other => return Err(format!("it sent {other:?}")),

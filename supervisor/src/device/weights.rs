@@ -8,9 +8,9 @@ use pappus_proto::Code;
 use pappus_protocol::to_worker::WeightsForm;
 
 use super::account::Account;
-use crate::registry::{Loaded, Refusal, refusal};
+use crate::registry::{Loaded, Refusal, Tenant, refusal};
 use crate::schedule::WorkerId;
-use crate::schedule::weights::{NoRoom, Source, Weights};
+use crate::schedule::weights::{Corpse, NoRoom, Source, Weights};
 
 /// Device memory comes in pages of this size.
 const PAGE_BYTES: u64 = 2 << 20;
@@ -58,7 +58,7 @@ impl WeightStore {
     fn change<R>(&self, change: impl FnOnce(&mut Weights<Arc<OwnedFd>>) -> R) -> R {
         let mut weights = self.weights();
         let outcome = change(&mut weights);
-        self.account.set_weights(weights.used_bytes());
+        self.account.set_weights(weights.held_bytes());
         outcome
     }
 
@@ -74,7 +74,12 @@ impl WeightStore {
             return Ok(Delivery::default());
         }
         let taken = bytes.next_multiple_of(PAGE_BYTES);
-        match self.change(|weights| weights.claim(function.id, worker, taken, evicted)) {
+        let claimed = self.change(|weights| {
+            let claimed = weights.claim(function.id, worker, taken, evicted);
+            weights.own(function.id, function.owner);
+            claimed
+        });
+        match claimed {
             Ok(Source::Host) => Ok(Delivery::default()),
             Ok(Source::Export) => Ok(Delivery(None, true)),
             Ok(Source::Device(fd, bytes)) => Ok(Delivery(Some((fd, bytes)), false)),
@@ -90,6 +95,28 @@ impl WeightStore {
                 Err(Box::new(pappus_proto::v1::Error::new(Code::ResourceExhausted, why).retry(100)))
             }
         }
+    }
+
+    /// Device memory that weights of one tenant's functions take.
+    pub fn used_by(&self, owner: Tenant) -> u64 {
+        self.weights().used_by(owner)
+    }
+
+    /// Promises a worker room for a function's weights in what their owner may have; else says what they take.
+    pub fn reserve(
+        &self,
+        function: &Loaded,
+        worker: WorkerId,
+        room: u64,
+        evicted: &mut Vec<u64>,
+    ) -> Result<(), u64> {
+        let bytes = function.packed_weight_bytes().next_multiple_of(PAGE_BYTES);
+        self.change(|weights| weights.reserve(function.id, worker, (function.owner, bytes), room, evicted))
+    }
+
+    /// What was promised to a worker is loaded, or not wanted any more.
+    pub fn settled(&self, function: &Loaded, worker: WorkerId) {
+        self.weights().settled(function.id, worker);
     }
 
     /// A worker sent what names a function's weights.
@@ -133,8 +160,26 @@ impl WeightStore {
         self.change(|weights| weights.uninstalled(function, worker));
     }
 
-    /// A worker's process is gone.
-    pub fn worker_gone(&self, worker: WorkerId) {
-        self.change(|weights| weights.worker_gone(worker));
+    /// What was delivered for a worker was never sent to it.
+    pub fn not_sent(&self, function: u64, worker: WorkerId) {
+        self.change(|weights| weights.not_sent(function, worker));
+    }
+
+    /// A worker forgot all functions.
+    pub fn scrubbed(&self, worker: WorkerId) {
+        self.change(|weights| {
+            let corpse = weights.worker_gone(worker);
+            weights.reaped(corpse);
+        });
+    }
+
+    /// A worker's process is about to be gone: [`WeightStore::reaped`] must follow.
+    pub fn worker_gone(&self, worker: WorkerId) -> Corpse {
+        self.change(|weights| weights.worker_gone(worker))
+    }
+
+    /// Nothing is left of a worker's process.
+    pub fn reaped(&self, corpse: Corpse) {
+        self.change(|weights| weights.reaped(corpse));
     }
 }

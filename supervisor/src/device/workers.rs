@@ -6,10 +6,11 @@ use pappus_protocol::to_worker::Configure;
 use pappus_protocol::{Fault, now_ns};
 
 use super::answers;
-use super::link::Arrival;
+use super::link::{Arrival, never_handed};
 use super::runtime::{Actions, Device, Lost, lock, takes_turns};
 use crate::registry::CodeTarget;
 use crate::schedule::WorkerId;
+use crate::schedule::weights::Corpse;
 
 const NOT_ITS_TURN: &str = "it yielded a turn that it does not have";
 
@@ -21,11 +22,16 @@ impl Device {
             poll_us: self.settings.borrow().poll_us,
             turns: takes_turns(&self.config),
             scrub_calls: self.config.scrub_calls,
+            scrub_switch: self.config.scrub_switch,
         }
     }
 
     /// Settings changed: workers are told.
     pub fn reconfigure(&self) {
+        let policy = self.settings.borrow().policy();
+        let mut actions = Actions::new();
+        self.decide(|scheduler| scheduler.set_policy(now_ns(), policy, &mut actions));
+        self.perform(actions);
         let _whole = lock(&self.whole);
         for worker in 0..self.places.len() {
             self.link(worker).configure(self.configure(worker));
@@ -46,10 +52,15 @@ impl Device {
     }
 
     /// A fresh process is ready for calls.
-    pub fn worker_ready(&self, worker: WorkerId, generation: u64, target: &CodeTarget) {
+    pub fn worker_ready(&self, worker: WorkerId, generation: u64, target: &CodeTarget, era: u64) {
         self.targets.send_if_modified(|known| target.learn(known));
         let mut actions = Actions::new();
-        self.decide(|scheduler| scheduler.worker_ready(now_ns(), worker, generation, &mut actions));
+        self.decide(|scheduler| {
+            // One of an earlier era is as good as gone.
+            if era == self.era() {
+                scheduler.worker_ready(now_ns(), worker, generation, &mut actions);
+            }
+        });
         self.perform(actions);
     }
 
@@ -86,17 +97,63 @@ impl Device {
         Ok(weights.exported(function, worker, fd, bytes)?)
     }
 
+    /// A worker is idle and told to forget the domain that it served, to serve another one.
+    pub(super) fn scrub(&self, worker: WorkerId, generation: u64) {
+        let handover = self.handovers.fetch_add(1, Ordering::Relaxed);
+        self.link(worker).scrub(generation, handover);
+    }
+
+    /// A worker forgot the domain that it served.
+    pub fn scrubbed(&self, worker: WorkerId, handover: u64) -> Result<(), &'static str> {
+        const NOT_ASKED: &str = "it confirmed a scrub that nobody asked for";
+        if !self.link(worker).scrubbed(handover) {
+            return Err(NOT_ASKED);
+        }
+        if let Some(weights) = &self.weights {
+            weights.scrubbed(worker);
+        }
+        self.metrics.scrubs.increment(1);
+        let mut actions = Actions::new();
+        let asked = self.decide(|scheduler| scheduler.scrubbed(now_ns(), worker, &mut actions));
+        self.perform(actions);
+        // One that took too long is about to be killed.
+        if !asked {
+            tracing::debug!(worker, "a worker was scrubbed too late");
+        }
+        Ok(())
+    }
+
+    /// A worker forgot a function: its memory there is free.
+    pub fn uninstalled(&self, worker: WorkerId, function: u64) -> Result<(), &'static str> {
+        if !self.link(worker).uninstalled(function) {
+            return Err("it forgot a function that it was not told to");
+        }
+        if let Some(weights) = &self.weights {
+            weights.uninstalled(function, worker);
+        }
+        Ok(())
+    }
+
     /// A process takes no more calls: those in it are lost. [`Device::bury`] must follow once nothing
     /// of the process is left that could write to their regions.
-    pub fn worker_gone(&self, worker: WorkerId) -> Vec<Lost> {
+    ///
+    /// Also what names its weights until it is reaped, for [`WeightStore::reaped`].
+    ///
+    /// [`WeightStore::reaped`]: super::weights::WeightStore::reaped
+    pub fn worker_gone(&self, worker: WorkerId) -> (Vec<Lost>, Corpse) {
         self.places[worker].leased_bytes.store(0, Ordering::Relaxed);
-        if let Some(weights) = &self.weights {
-            weights.worker_gone(worker);
-        }
+        let corpse = self.weights.as_ref().map_or(Corpse::default(), |weights| weights.worker_gone(worker));
         let mut actions = Actions::new();
         let lost = self.decide(|scheduler| scheduler.worker_gone(now_ns(), worker, &mut actions));
         self.perform(actions);
-        lost
+        (lost, corpse)
+    }
+
+    /// Lost calls whose frame lies behind what their process took do not count as handed over: it ended
+    /// before it knew of them.
+    pub fn never_read(&self, lost: &[Lost], taken: u64) {
+        let unread = lost.iter().filter(|(_, call)| call.sent_at.load(Ordering::Relaxed) > taken);
+        unread.for_each(|(_, call)| never_handed(call, self.weights.as_ref()));
     }
 
     /// Lost calls run again, or are answered: how their process ended, and what it said before.

@@ -11,7 +11,7 @@ use pappus_shmem::{Judged, memfd};
 use super::records::{FunctionModule, FunctionRecord, Hash, Variant, Weight};
 use super::registration::{Registry, unknown};
 use super::target::DeviceClass;
-use super::{Refusal, Tenant, internal, refusal};
+use super::{Refusal, Tenant, failed, refusal};
 use crate::limits::{MAX_MODULE_BYTES, MAX_VARIANTS};
 
 /// Formats a variant can have.
@@ -19,7 +19,7 @@ const FORMATS: [&str; 5] = ["wasm", "ptx", "cubin", "fatbin", "hsaco"];
 
 impl Registry {
     pub(super) fn read_config(&self, tenant: Tenant, hash: Hash) -> Result<Vec<u8>, Refusal> {
-        let failed = |e: &dyn std::fmt::Display| internal("cannot read the configuration", e);
+        let failed = |e: &(dyn std::error::Error + 'static)| failed("cannot read the configuration", e);
         let blob = self.state.open_blob(tenant, hash).map_err(|e| failed(&e))?;
         let known = blob.metadata().map_err(|e| failed(&e))?.len();
         let mut config =
@@ -66,7 +66,7 @@ impl Registry {
                 return Err(bad(format!("two variants for {} {}", variant.format, variant.arch)));
             }
             let hash = self.check_blob(tenant, "variants.sha256", &variant.sha256)?;
-            let failed = |e: &dyn std::fmt::Display| internal("cannot read the module", e);
+            let failed = |e: &(dyn std::error::Error + 'static)| failed("cannot read the module", e);
             let blob = self.state.open_blob(tenant, hash).map_err(|e| failed(&e))?;
             let bytes = blob.metadata().map_err(|e| failed(&e))?.len();
             if bytes > MAX_MODULE_BYTES {
@@ -130,8 +130,8 @@ impl Registry {
             })?;
             let hash = self.check_blob(tenant, name, &weight.sha256)?;
             let blob =
-                self.state.open_blob(tenant, hash).map_err(|e| internal("cannot read the weights", e))?;
-            let bytes = blob.metadata().map_err(|e| internal("cannot read the weights", e))?.len();
+                self.state.open_blob(tenant, hash).map_err(|e| failed("cannot read the weights", &e))?;
+            let bytes = blob.metadata().map_err(|e| failed("cannot read the weights", &e))?.len();
             Ok(Weight { name: name.as_str().into(), sha256: hash, bytes })
         });
         let weights = weights.collect::<Result<Box<[Weight]>, Refusal>>()?;
@@ -169,7 +169,7 @@ impl Registry {
         if record.weights.is_empty() {
             return Ok(None);
         }
-        let failed = |e: &dyn std::fmt::Display| internal("cannot pack the weights", e);
+        let failed = |e: &(dyn std::error::Error + 'static)| failed("cannot pack the weights", e);
         let bytes: Vec<u64> = record.weights.iter().map(|w| w.bytes).collect();
         let layout = blueprint.weight_layout(&bytes).map_err(|e| failed(&e))?;
         let packed = memfd::sealed_from("pappus-weights", layout.total, |memfd| {

@@ -1,28 +1,50 @@
 //! Machine code for the devices here: which variant each runs, compiled once by a process of its own.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use pappus_blueprint::Blueprint;
 use pappus_proto::{Code, v1};
 
+use super::failures::Job;
 use super::layout::{self, Place};
 use super::records::{CodeInfo, FunctionModule, Variant};
 use super::registration::{Registry, plain_info, vanished};
 use super::target::DeviceClass;
-use super::{Refusal, Tenant, internal, refusal};
+use super::{Refusal, Tenant, failed, internal, refusal};
+use crate::device::account::Account;
+
+/// Whether a compilation that failed before is tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// Somebody registers the module: yes.
+    Afresh,
+    /// What is known is enough.
+    Known,
+}
 
 impl Registry {
+    /// Says where the memory is accounted of a device that modules are compiled on.
+    pub fn charge(&self, device: &str, account: &Arc<Account>) {
+        for class in self.classes.iter().filter(|class| class.devices.first().is_some_and(|d| d == device)) {
+            class.compiler.charge(account);
+        }
+    }
+
     /// Compiles what the devices here would run, and says which kernels there are.
     pub(super) fn inspect(
         &self,
         tenant: Tenant,
         module: &str,
         variants: &[Variant],
+        wish: Wish,
     ) -> Result<Vec<v1::VariantInfo>, Refusal> {
         let mut infos: Vec<_> = variants.iter().map(plain_info).collect();
         for class in &self.classes {
             let Some(at) = class.choose(variants).and_then(|v| variants.iter().position(|o| o == v)) else {
                 continue;
             };
-            self.ensure_code(tenant, module, &variants[at], class)?.describe(&mut infos[at]);
+            self.ensure_code(tenant, module, &variants[at], class, wish)?.describe(&mut infos[at]);
         }
         Ok(infos)
     }
@@ -51,12 +73,13 @@ impl Registry {
         blueprint: &Blueprint,
         modules: &[FunctionModule],
         classes: &[&DeviceClass],
+        wish: Wish,
     ) -> Result<(), Refusal> {
         for class in classes {
             let codes = modules.iter().map(|module| {
                 let variant = class.choose(&module.variants);
                 let variant = variant.ok_or_else(|| internal("no variant for this device", &module.name))?;
-                self.ensure_code(tenant, &module.name, variant, class)
+                self.ensure_code(tenant, &module.name, variant, class, wish)
             });
             let codes = codes.collect::<Result<Vec<_>, _>>()?;
             let place = Place { devices: &class.names(), stack_bytes: class.stack_bytes };
@@ -79,28 +102,43 @@ impl Registry {
         module: &str,
         variant: &Variant,
         class: &DeviceClass,
+        wish: Wish,
     ) -> Result<CodeInfo, Refusal> {
         if let Some(info) = self.made(tenant, variant, class) {
             return Ok(info);
         }
+        let named = |mut e: Refusal| {
+            e.message = format!("module {module} ({}): {}", variant.label(), e.message);
+            e
+        };
+        let job = Job { tenant, module: variant.sha256, kind: class.kind, arch: class.arch.clone() };
+        let known = || match wish {
+            Wish::Afresh => None,
+            Wish::Known => self.failures.known(&job, Instant::now()),
+        };
+        if let Some(why) = known() {
+            return Err(named(why));
+        }
         let runtime = tokio::runtime::Handle::current();
-        let permit = runtime.block_on(self.compilations.acquire());
+        let place = runtime.block_on(self.compilations.place(tenant));
         // Somebody else may have compiled it while this one waited.
         if let Some(info) = self.made(tenant, variant, class) {
             return Ok(info);
         }
+        if let Some(why) = known() {
+            return Err(named(why));
+        }
         let hash = variant.sha256;
-        let bytes = self.state.read_blob(tenant, hash).map_err(|e| internal("cannot read the module", e))?;
-        let compiled = class.compiler.compile(&bytes).map_err(|mut e| {
-            e.message = format!("module {module} ({}): {}", variant.label(), e.message);
-            e
-        })?;
-        drop(permit);
-        let failed = |e: &dyn std::fmt::Display| internal("cannot store the machine code", e);
-        let code = compiled.code.reader().map_err(|e| failed(&e))?;
+        let bytes = self.state.read_blob(tenant, hash).map_err(|e| failed("cannot read the module", &e))?;
+        let compiled = class.compiler.compile(&bytes);
+        self.failures.note(job, Instant::now(), &compiled);
+        let compiled = compiled.map_err(named)?;
+        drop(place);
+        let what = "cannot store the machine code";
+        let code = compiled.code.reader().map_err(|e| failed(what, &e))?;
         self.state
             .put_code(tenant, hash, &compiled.fingerprint, code, &compiled.info)
-            .map_err(|e| failed(&e))?;
+            .map_err(|e| failed(what, &e))?;
         // The client may have gone meanwhile, and the module with it: its code must not stay alone.
         let index = self.index();
         if !index.tenant(tenant).is_some_and(|t| t.has_blob(hash)) {
@@ -135,7 +173,7 @@ mod tests {
         let requests: Vec<_> = devices.iter().map(|device| device.parse().unwrap()).collect();
         let classes = DeviceClass::of(&resolve(&requests, &survey).unwrap(), "/nonexistent".as_ref());
         let targets = tokio::sync::watch::channel(vec![]).1;
-        Registry::open(StateDir::open(dir).unwrap(), classes, targets).unwrap()
+        Registry::open(StateDir::open(dir).unwrap(), Default::default(), classes, targets).unwrap()
     }
 
     fn module(name: &str, variants: &[&str]) -> FunctionModule {

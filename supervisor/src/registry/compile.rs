@@ -1,7 +1,9 @@
 //! One-shot compiling workers: a hostile module is parsed in a process of its own, never here.
 
 use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use pappus_proto::Code;
@@ -9,15 +11,19 @@ use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FromWorker, Kind, ToWorker, control};
 use pappus_shmem::{Judged, memfd};
+use rustix::process::Signal;
 
 use super::target::CodeTarget;
-use super::{Refusal, internal, refusal};
+use super::{Refusal, failed, refusal};
+use crate::device::account::{Account, Seat};
 use crate::device::process::{self, Role, Started, Target};
 use crate::limits::COMPILE_S;
 use crate::registry::records::CodeInfo;
 
 /// Machine code larger than this is refused.
 const MAX_CODE_BYTES: u64 = 1 << 30;
+/// A worker that ends sooner may have been hit by chance.
+const SHORT: Duration = Duration::from_secs(2);
 /// Compiling workers handle one job, so its number does not matter.
 const JOB: u64 = 1;
 
@@ -39,28 +45,77 @@ pub struct Compiler {
     pub program: PathBuf,
     /// Which device it compiles for.
     pub target: Target,
+    /// The device's memory, once it is known.
+    account: Arc<OnceLock<Arc<Account>>>,
 }
 
 impl Compiler {
-    /// Compiles a module's bytes. Blocks for as long as it takes, at most [`COMPILE_S`].
+    /// Of a device kind, with nothing to account for.
+    pub fn new(program: PathBuf, target: Target) -> Self {
+        Self { program, target, account: Arc::default() }
+    }
+
+    /// From here on, compilations take their context's memory from this account.
+    pub fn charge(&self, account: &Arc<Account>) {
+        let _ = self.account.set(account.clone());
+    }
+
+    /// Compiles a module's bytes. Blocks until there is memory for it, and then for as long as it takes, at most
+    /// [`COMPILE_S`].
     pub fn compile(&self, module: &[u8]) -> Result<Compiled, Refusal> {
         let module =
-            memfd::sealed("pappus-module", module).map_err(|e| internal("cannot hold the module", e))?;
+            memfd::sealed("pappus-module", module).map_err(|e| failed("cannot hold the module", &e))?;
+        // Once may be an accident, as with calls: whoever kills processes does not ask what they do.
+        match self.attempt(&module)? {
+            Attempt::Over(outcome) => outcome,
+            Attempt::Killed { .. } => match self.attempt(&module)? {
+                Attempt::Over(outcome) => outcome,
+                Attempt::Killed { why, ended } => {
+                    let message =
+                        format!("the module could not be compiled: {why} (the compiling worker {ended})");
+                    Err(refusal(Code::InvalidArgument, message))
+                }
+            },
+        }
+    }
+
+    fn attempt(&self, module: &Judged) -> Result<Attempt, Refusal> {
+        let closing = || refusal(Code::Unavailable, "the supervisor is about to end".to_owned());
+        let mut seat = match self.account.get() {
+            Some(account) => Some(account.compiling().ok_or_else(closing)?),
+            None => None,
+        };
+        // Behind the seat, so that it is gone before.
         let mut worker = process::start(&self.program, Role::Compile, &self.target, None)
-            .map_err(|e| internal("cannot start a compiling worker", e))?;
-        let outcome = converse(&mut worker, self.target.kind, &module);
-        match outcome {
-            Ok(Ok(compiled)) => Ok(compiled),
-            Ok(Err(refused)) => Err(refused),
-            Err(why) => {
-                let ended = process::describe_exit(worker.process.end());
-                tracing::warn!("a compiling worker {ended}: {why}");
+            .map_err(|e| failed("cannot start a compiling worker", &e))?;
+        let since = Instant::now();
+        let why = match converse(&mut worker, self.target.kind, module, seat.as_mut()) {
+            Ok(outcome) => return Ok(Attempt::Over(outcome)),
+            Err(why) => why,
+        };
+        let by_itself = worker.process.ends_soon();
+        let end = worker.process.end();
+        let killed = by_itself && end.as_ref().is_ok_and(|end| end.signal() == Some(Signal::KILL.as_raw()));
+        let ended = process::describe_exit(end);
+        tracing::warn!("a compiling worker {ended}: {why}");
+        match killed && since.elapsed() < SHORT {
+            true => Ok(Attempt::Killed { why, ended }),
+            // Its own doing, or it had its time: another attempt would take as long.
+            false => {
                 let message =
                     format!("the module could not be compiled: {why} (the compiling worker {ended})");
-                Err(refusal(Code::InvalidArgument, message))
+                Ok(Attempt::Over(Err(refusal(Code::InvalidArgument, message))))
             }
         }
     }
+}
+
+/// How one compiling worker did.
+enum Attempt {
+    /// It answered.
+    Over(Result<Compiled, Refusal>),
+    /// Somebody else ended it.
+    Killed { why: String, ended: String },
 }
 
 fn fingerprint_for(kind: Kind, hello: &Hello) -> Result<String, String> {
@@ -72,7 +127,12 @@ fn fingerprint_for(kind: Kind, hello: &Hello) -> Result<String, String> {
 }
 
 /// The outer error means that the worker misbehaved or ended.
-fn converse(worker: &mut Started, kind: Kind, module: &Judged) -> Result<Result<Compiled, Refusal>, String> {
+fn converse(
+    worker: &mut Started,
+    kind: Kind,
+    module: &Judged,
+    mut seat: Option<&mut Seat>,
+) -> Result<Result<Compiled, Refusal>, String> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
     control::send(worker.control.as_fd(), JOB, &[module.as_fd()]).map_err(|e| text(&e))?;
     worker.outbox.push_to_worker(&ToWorker::Compile { job: JOB });
@@ -82,7 +142,12 @@ fn converse(worker: &mut Started, kind: Kind, module: &Judged) -> Result<Result<
     loop {
         while let Some(frame) = worker.inbox.frame().map_err(|e| text(&e))? {
             match FromWorker::decode(frame).map_err(|e| text(&e))? {
-                FromWorker::Hello(hello) => fingerprint = Some(fingerprint_for(kind, &hello)?),
+                FromWorker::Hello(hello) => {
+                    if let Some(seat) = &mut seat {
+                        seat.measured(hello.context_bytes);
+                    }
+                    fingerprint = Some(fingerprint_for(kind, &hello)?);
+                }
                 FromWorker::Refused { job: JOB, fault } => {
                     return Ok(Err(refusal(Code::InvalidArgument, fault.message)));
                 }

@@ -1,10 +1,13 @@
-//! All records in memory, and how often each blob is needed. Pure bookkeeping.
+//! All records in memory, who may call what, and how often each blob is needed. Pure bookkeeping.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::Tenant;
 use super::records::{FunctionRecord, Hash, ModuleRecord};
+use crate::tenants::Tenant;
+
+/// Names of tenants that may call a function, sorted.
+pub type Callers = Arc<[Box<str>]>;
 
 /// One tenant's records.
 #[derive(Debug, Default)]
@@ -13,45 +16,143 @@ pub struct TenantIndex {
     pub functions: BTreeMap<String, Arc<FunctionRecord>>,
     /// Modules by name.
     pub modules: BTreeMap<String, Arc<ModuleRecord>>,
-    /// How many records and connections need a blob.
-    needed: HashMap<Hash, u32>,
+    /// Who may call a function besides its owner.
+    grants: HashMap<String, Callers>,
+    blobs: HashMap<Hash, Blob>,
+    /// Bytes of all blobs.
+    blob_bytes: u64,
+    /// Bytes of those that are modules.
+    module_bytes: u64,
+    /// Bytes that are on their way.
+    pub incoming_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Blob {
+    /// How many records and connections need it.
+    needed: u32,
+    /// Of these, as a module.
+    as_module: u32,
+    bytes: u64,
 }
 
 impl TenantIndex {
     /// Whether the tenant holds this blob.
     pub fn has_blob(&self, hash: Hash) -> bool {
-        self.needed.contains_key(&hash)
+        self.blobs.contains_key(&hash)
+    }
+
+    /// Bytes of all its blobs, those on their way included.
+    pub fn blob_bytes(&self) -> u64 {
+        self.blob_bytes.saturating_add(self.incoming_bytes)
+    }
+
+    /// Bytes of its modules.
+    pub fn module_bytes(&self) -> u64 {
+        self.module_bytes
+    }
+
+    /// Bytes that modules with these contents would add.
+    pub fn new_module_bytes(&self, modules: impl Iterator<Item = (Hash, u64)>) -> u64 {
+        let mut seen = BTreeSet::new();
+        let is_new = |hash: &Hash| self.blobs.get(hash).is_none_or(|blob| blob.as_module == 0);
+        modules.filter(|(hash, _)| is_new(hash) && seen.insert(*hash)).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Blobs whose sizes no record tells.
+    pub fn unmeasured(&self) -> Vec<Hash> {
+        self.blobs.iter().filter(|(_, blob)| blob.bytes == 0).map(|(hash, _)| *hash).collect()
+    }
+
+    /// How large a blob is that somebody needs.
+    pub fn measured(&mut self, hash: Hash, bytes: u64) {
+        let Some(blob) = self.blobs.get_mut(&hash) else { return };
+        let more = bytes.saturating_sub(std::mem::replace(&mut blob.bytes, bytes));
+        self.blob_bytes += more;
+        if blob.as_module > 0 {
+            self.module_bytes += more;
+        }
     }
 
     /// Somebody needs a blob.
     pub fn need(&mut self, hash: Hash) {
-        *self.needed.entry(hash).or_default() += 1;
+        self.blobs.entry(hash).or_default().needed += 1;
+    }
+
+    fn need_module(&mut self, hash: Hash, bytes: u64) {
+        self.need(hash);
+        self.measured(hash, bytes);
+        if let Some(blob) = self.blobs.get_mut(&hash) {
+            blob.as_module += 1;
+            if blob.as_module == 1 {
+                self.module_bytes += blob.bytes;
+            }
+        }
     }
 
     /// Somebody needs a blob no longer; true if nobody does.
     #[must_use]
     pub fn release(&mut self, hash: Hash) -> bool {
-        let Some(count) = self.needed.get_mut(&hash) else {
+        let Some(blob) = self.blobs.get_mut(&hash) else {
             return false;
         };
-        *count -= 1;
-        if *count == 0 {
-            self.needed.remove(&hash);
-            return true;
+        blob.needed -= 1;
+        let unneeded = blob.needed == 0;
+        if unneeded {
+            self.blob_bytes -= blob.bytes;
+            self.blobs.remove(&hash);
         }
-        false
+        unneeded
+    }
+
+    #[must_use]
+    fn release_module(&mut self, hash: Hash) -> bool {
+        if let Some(blob) = self.blobs.get_mut(&hash) {
+            blob.as_module -= 1;
+            if blob.as_module == 0 {
+                self.module_bytes -= blob.bytes;
+            }
+        }
+        self.release(hash)
     }
 
     /// Adds a function and what it needs.
     pub fn add_function(&mut self, record: FunctionRecord) {
-        record.blobs().for_each(|hash| self.need(hash));
+        self.need(record.config);
+        record.variants().for_each(|v| self.need_module(v.sha256, v.bytes));
+        for weight in &record.weights {
+            self.need(weight.sha256);
+            self.measured(weight.sha256, weight.bytes);
+        }
         self.functions.insert(record.name.clone(), Arc::new(record));
+    }
+
+    /// A function that is not listed any more needs its blobs no longer; those that nobody does.
+    #[must_use]
+    pub fn release_function(&mut self, record: &FunctionRecord) -> Vec<Hash> {
+        let mut unneeded: Vec<Hash> =
+            record.variants().map(|v| v.sha256).filter(|hash| self.release_module(*hash)).collect();
+        let others = std::iter::once(record.config).chain(record.weights.iter().map(|w| w.sha256));
+        unneeded.extend(others.filter(|hash| self.release(*hash)));
+        unneeded
     }
 
     /// Adds a module and what it needs.
     pub fn add_module(&mut self, record: ModuleRecord) {
-        record.variants.iter().for_each(|v| self.need(v.sha256));
+        record.variants.iter().for_each(|v| self.need_module(v.sha256, v.bytes));
         self.modules.insert(record.name.clone(), Arc::new(record));
+    }
+
+    /// Takes a module out; the blobs that nobody needs any more.
+    #[must_use]
+    pub fn remove_module(&mut self, record: &ModuleRecord) -> Vec<Hash> {
+        self.modules.remove(&record.name);
+        record.variants.iter().map(|v| v.sha256).filter(|hash| self.release_module(*hash)).collect()
+    }
+
+    /// Who may call a function besides its owner.
+    pub fn callers(&self, function: &str) -> Callers {
+        self.grants.get(function).cloned().unwrap_or_default()
     }
 }
 
@@ -59,6 +160,8 @@ impl TenantIndex {
 #[derive(Debug, Default)]
 pub struct Index {
     tenants: HashMap<Tenant, TenantIndex>,
+    /// By a caller's name, what others granted: OWNER/NAME.
+    granted: HashMap<Box<str>, BTreeSet<Box<str>>>,
 }
 
 impl Index {
@@ -72,9 +175,111 @@ impl Index {
         self.tenants.entry(tenant).or_default()
     }
 
+    /// Tenants that ever had anything here.
+    pub fn tenants(&self) -> impl Iterator<Item = Tenant> + '_ {
+        self.tenants.keys().copied()
+    }
+
     /// Functions and modules of everyone.
     pub fn counts(&self) -> (u64, u64) {
         let sum = |f: fn(&TenantIndex) -> usize| self.tenants.values().map(f).sum::<usize>() as u64;
         (sum(|t| t.functions.len()), sum(|t| t.modules.len()))
+    }
+
+    /// From now on exactly these may call a function besides its owner.
+    pub fn grant(&mut self, owner: Tenant, owner_name: &str, function: &str, callers: Callers) {
+        let before = self.tenant(owner).map(|mine| mine.callers(function)).unwrap_or_default();
+        let reference = format!("{owner_name}/{function}");
+        for caller in before.iter().filter(|caller| !callers.contains(caller)) {
+            if let Some(granted) = self.granted.get_mut(caller) {
+                granted.remove(&*reference);
+                if granted.is_empty() {
+                    self.granted.remove(caller);
+                }
+            }
+        }
+        for caller in callers.iter().filter(|caller| !before.contains(caller)) {
+            self.granted.entry(caller.clone()).or_default().insert(reference.as_str().into());
+        }
+        let grants = &mut self.tenant_mut(owner).grants;
+        match callers.is_empty() {
+            true => drop(grants.remove(function)),
+            false => drop(grants.insert(function.to_owned(), callers)),
+        }
+    }
+
+    /// What others granted to a tenant: OWNER/NAME, sorted.
+    pub fn granted_to(&self, caller: &str) -> Option<&BTreeSet<Box<str>>> {
+        self.granted.get(caller)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::records::{FunctionModule, Variant, Weight};
+
+    fn hash(n: u8) -> Hash {
+        Hash([n; 32])
+    }
+
+    fn variant(n: u8, bytes: u64) -> Variant {
+        Variant { format: "wasm".into(), arch: "".into(), sha256: hash(n), bytes }
+    }
+
+    fn function(name: &str, variants: Vec<Variant>, weight_bytes: u64) -> FunctionRecord {
+        FunctionRecord {
+            name: name.into(),
+            config: hash(9),
+            modules: Box::new([FunctionModule { name: "m".into(), variants: variants.into() }]),
+            weights: Box::new([Weight { name: "w".into(), sha256: hash(8), bytes: weight_bytes }]),
+            inputs: Box::default(),
+            outputs: Box::default(),
+        }
+    }
+
+    #[test]
+    fn bytes_count_once_however_many_need_them() {
+        let mut mine = TenantIndex::default();
+        let first = function("a", vec![variant(1, 10), variant(2, 20)], 100);
+        let second = function("b", vec![variant(1, 10)], 100);
+        let module = ModuleRecord { name: "m".into(), variants: vec![variant(1, 10)] };
+        let all = [(hash(1), 10), (hash(2), 20), (hash(1), 10)];
+        assert_eq!(mine.new_module_bytes(all.into_iter()), 30);
+        mine.add_function(first.clone());
+        assert_eq!(mine.unmeasured(), [hash(9)]);
+        mine.measured(hash(9), 1000);
+        mine.add_function(second.clone());
+        mine.add_module(module.clone());
+        assert_eq!((mine.module_bytes(), mine.blob_bytes()), (30, 1130));
+        assert_eq!(mine.new_module_bytes(all.into_iter()), 0);
+        assert_eq!(mine.release_function(&first), [hash(2)]);
+        assert_eq!((mine.module_bytes(), mine.blob_bytes()), (10, 1110));
+        let mut gone = mine.release_function(&second);
+        gone.sort();
+        assert_eq!(gone, [hash(8), hash(9)]);
+        assert_eq!(mine.remove_module(&module), [hash(1)]);
+        assert_eq!((mine.module_bytes(), mine.blob_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn grants_are_found_from_both_sides() {
+        let mut index = Index::default();
+        let callers = |names: &[&str]| -> Callers { names.iter().map(|name| Box::from(*name)).collect() };
+        index.grant(1, "acme", "f", callers(&["7", "b"]));
+        index.grant(1, "acme", "g", callers(&["b"]));
+        let granted = |index: &Index, to: &str| -> Vec<String> {
+            index.granted_to(to).into_iter().flatten().map(ToString::to_string).collect()
+        };
+        assert_eq!(granted(&index, "b"), ["acme/f", "acme/g"]);
+        index.grant(1, "acme", "f", callers(&["7"]));
+        assert_eq!(
+            (granted(&index, "b"), granted(&index, "7")),
+            (vec!["acme/g".into()], vec!["acme/f".into()])
+        );
+        assert_eq!(index.tenant(1).unwrap().callers("f"), callers(&["7"]));
+        index.grant(1, "acme", "f", Callers::default());
+        index.grant(1, "acme", "g", Callers::default());
+        assert!(index.granted.is_empty() && index.tenant(1).unwrap().grants.is_empty());
     }
 }

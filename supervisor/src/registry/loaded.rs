@@ -4,19 +4,21 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 
-use pappus_blueprint::{Blueprint, CacheBounds, PlanCache};
+use pappus_blueprint::Blueprint;
 use pappus_protocol::Kind;
 use pappus_protocol::to_worker::Install;
 use pappus_shmem::{Judged, memfd};
 
+use super::index::Callers;
 use super::records::FunctionRecord;
 use super::state::StateDir;
 use super::target::{CodeTarget, choose};
-use super::{Refusal, Tenant, internal};
+use super::{Refusal, Tenant, failed, internal};
 use crate::device::weights::Delivery;
-use crate::limits::{MAX_LOADED, MAX_PLAN_BYTES, MAX_PLANS};
+use crate::limits::MAX_LOADED;
+use crate::tenants::Account;
 
 /// A function in memory. It keeps working for calls that hold it when it is removed meanwhile.
 #[derive(Debug)]
@@ -31,8 +33,10 @@ pub struct Loaded {
     pub blueprint: Blueprint,
     /// Bytes of its weights, in the blueprint's order.
     pub weight_bytes: Vec<u64>,
-    /// Plans of its owner's functions.
-    pub plans: Arc<Mutex<PlanCache>>,
+    /// Its owner's account, which its weights are charged to.
+    pub account: Arc<Account>,
+    /// Names of tenants that may call it besides its owner, sorted.
+    callers: RwLock<Callers>,
     config: Vec<u8>,
     /// Weights packed into one sealed memfd; none if it has none.
     weights: Option<Judged>,
@@ -60,6 +64,19 @@ impl Parts<'_> {
 }
 
 impl Loaded {
+    /// Whether a tenant may call it.
+    pub fn may_call(&self, caller: &Account) -> bool {
+        self.owner == caller.tenant || {
+            let callers = self.callers.read().unwrap_or_else(|e| e.into_inner());
+            callers.binary_search_by(|name| (**name).cmp(&caller.name)).is_ok()
+        }
+    }
+
+    /// From now on exactly these may call it besides its owner.
+    pub fn grant(&self, callers: Callers) {
+        *self.callers.write().unwrap_or_else(|e| e.into_inner()) = callers;
+    }
+
     /// Whether devices of this kind and architecture can run it.
     pub fn runs_on(&self, kind: Kind, arch: &str) -> bool {
         self.runs_on.iter().any(|(one, its)| *one == kind && its == arch)
@@ -83,14 +100,14 @@ impl Loaded {
         delivery: &'a Delivery,
     ) -> Result<(Install, Parts<'a>), Refusal> {
         let config = memfd::sealed("pappus-config", &self.config)
-            .map_err(|e| internal("cannot pass the configuration", e))?;
+            .map_err(|e| failed("cannot pass the configuration", &e))?;
         let modules = self.record.modules.iter().map(|module| {
             // Registration made sure that there is a variant.
             let variant = choose(&module.variants, target.kind, &target.arch);
             let variant = variant.ok_or_else(|| internal("no variant for this device", &module.name))?;
             state
                 .open_code(self.owner, variant.sha256, &target.fingerprint)
-                .map_err(|e| internal("the machine code is missing; add the function again", e))
+                .map_err(|e| failed("the machine code is missing; add the function again", &e))
         });
         let modules = modules.collect::<Result<Vec<_>, _>>()?;
         let install = Install {
@@ -114,6 +131,8 @@ pub struct Parsed {
     pub weights: Option<Judged>,
     /// Kinds and architectures of devices that have its machine code.
     pub runs_on: Vec<(Kind, String)>,
+    /// Who may call it besides its owner.
+    pub callers: Callers,
 }
 
 #[derive(Debug)]
@@ -126,7 +145,6 @@ struct Slot {
 #[derive(Debug, Default)]
 pub struct LoadedCache {
     slots: RwLock<HashMap<Tenant, HashMap<String, Slot>>>,
-    plans: Mutex<HashMap<Tenant, Arc<Mutex<PlanCache>>>>,
     clock: AtomicU64,
     ids: AtomicU64,
 }
@@ -140,13 +158,16 @@ impl LoadedCache {
         Some(slot.function.clone())
     }
 
+    /// Whose function has this name towards workers, and what it is called; none if it is not in memory.
+    pub fn owner_of(&self, id: u64) -> Option<(Tenant, String)> {
+        let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
+        let mut all = slots.values().flat_map(HashMap::values).map(|slot| &slot.function);
+        all.find(|function| function.id == id).map(|function| (function.owner, function.record.name.clone()))
+    }
+
     /// Puts a function into memory; if it got there meanwhile, that one stays.
-    pub fn insert(&self, owner: Tenant, record: Arc<FunctionRecord>, parsed: Parsed) -> Arc<Loaded> {
-        let plans = {
-            let mut all = self.plans.lock().unwrap_or_else(|e| e.into_inner());
-            let bounds = CacheBounds { plans: MAX_PLANS, bytes: MAX_PLAN_BYTES };
-            all.entry(owner).or_insert_with(|| Arc::new(Mutex::new(PlanCache::new(bounds)))).clone()
-        };
+    pub fn insert(&self, account: Arc<Account>, record: Arc<FunctionRecord>, parsed: Parsed) -> Arc<Loaded> {
+        let owner = account.tenant;
         let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
         if let Some(slot) = slots.get(&owner).and_then(|names| names.get(&record.name))
             && Arc::ptr_eq(&slot.function.record, &record)
@@ -161,7 +182,8 @@ impl LoadedCache {
             owner,
             weight_bytes: record.weights.iter().map(|w| w.bytes).collect(),
             blueprint: parsed.blueprint,
-            plans,
+            account,
+            callers: RwLock::new(parsed.callers),
             config: parsed.config,
             weights: parsed.weights,
             runs_on: parsed.runs_on,
@@ -176,9 +198,7 @@ impl LoadedCache {
     /// Takes a function out of memory, so that nobody finds it any more.
     pub fn remove(&self, owner: Tenant, name: &str) -> Option<Arc<Loaded>> {
         let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
-        let slot = slots.get_mut(&owner)?.remove(name)?;
-        slot.function.plans.lock().unwrap_or_else(|e| e.into_inner()).remove_function(slot.function.id);
-        Some(slot.function)
+        slots.get_mut(&owner)?.remove(name).map(|slot| slot.function)
     }
 
     fn evict(slots: &mut HashMap<Tenant, HashMap<String, Slot>>) {

@@ -162,11 +162,25 @@ pub struct Output {
 }
 
 impl FunctionRecord {
+    /// Every variant of its modules.
+    pub fn variants(&self) -> impl Iterator<Item = &Variant> + '_ {
+        self.modules.iter().flat_map(|m| m.variants.iter())
+    }
+
     /// Every blob it needs.
     pub fn blobs(&self) -> impl Iterator<Item = Hash> + '_ {
-        let modules = self.modules.iter().flat_map(|m| m.variants.iter()).map(|v| v.sha256);
+        let modules = self.variants().map(|v| v.sha256);
         std::iter::once(self.config).chain(modules).chain(self.weights.iter().map(|w| w.sha256))
     }
+}
+
+/// Who may call a function besides its owner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantRecord {
+    /// Its name.
+    pub name: String,
+    /// Names of tenants, sorted.
+    pub callers: Vec<Box<str>>,
 }
 
 /// What the compiler found in a module.

@@ -12,18 +12,25 @@ use pappus_blueprint::Blueprint;
 use pappus_proto::limits::is_valid_name;
 use pappus_proto::{Code, v1};
 
-use super::index::Index;
+use super::code::Wish;
+use super::compilations::Compilations;
+use super::failures::Failures;
+use super::grants;
+use super::index::{Index, TenantIndex};
 use super::loaded::{Loaded, LoadedCache, Parsed};
 use super::records::{FunctionRecord, Hash, ModuleRecord, Output, Variant};
 use super::state::{Kind, StateDir, StateError};
 use super::target::{CodeTarget, DeviceClass};
-use super::{Refusal, Tenant, internal, refusal};
-use crate::limits::{LIST_PAGE, MAX_COMPILATIONS, MAX_FUNCTIONS, MAX_MODULES, MAX_SIGNATURE_BYTES};
+use super::{Refusal, Tenant, failed, internal, refusal};
+use crate::limits::{LIST_PAGE, MAX_MODULES, MAX_SIGNATURE_BYTES};
+use crate::tenants::{Account, Limit, Tenants};
 
 /// Everything that is registered.
 #[derive(Debug)]
 pub struct Registry {
     pub(super) state: StateDir,
+    /// Whose all of it is.
+    pub tenants: Arc<Tenants>,
     index: Mutex<Index>,
     /// Functions in memory.
     pub loaded: LoadedCache,
@@ -33,7 +40,9 @@ pub struct Registry {
     pub(super) classes: Vec<DeviceClass>,
     /// What it must have been made for, as far as workers said so.
     pub(super) targets: tokio::sync::watch::Receiver<Vec<CodeTarget>>,
-    pub(super) compilations: Arc<tokio::sync::Semaphore>,
+    pub(super) compilations: Compilations,
+    /// Those that need not be tried again.
+    pub(super) failures: Failures,
 }
 
 /// Blobs that one connection handed over and nothing refers to yet; released when it ends.
@@ -51,6 +60,7 @@ impl Registry {
     /// Reads what is registered and removes what nothing needs.
     pub fn open(
         state: StateDir,
+        tenants: Arc<Tenants>,
         classes: Vec<DeviceClass>,
         targets: tokio::sync::watch::Receiver<Vec<CodeTarget>>,
     ) -> Result<Self, StateError> {
@@ -60,15 +70,22 @@ impl Registry {
             state.records(tenant, Kind::Module)?.into_iter().for_each(|record| mine.add_module(record));
             state.records(tenant, Kind::Function)?.into_iter().for_each(|record| mine.add_function(record));
             state.collect_garbage(tenant, |hash| mine.has_blob(hash))?;
+            for hash in mine.unmeasured() {
+                let blob = state.open_blob(tenant, hash).and_then(|blob| state.bytes_of(&blob));
+                mine.measured(hash, blob.unwrap_or(0));
+            }
+            grants::read(&state, tenant, &mut index)?;
         }
         Ok(Self {
             state,
+            tenants,
             index: Mutex::new(index),
             loaded: LoadedCache::default(),
             leaving: Mutex::default(),
             classes,
             targets,
-            compilations: Arc::new(tokio::sync::Semaphore::new(MAX_COMPILATIONS)),
+            compilations: Compilations::default(),
+            failures: Failures::default(),
         })
     }
 
@@ -80,6 +97,22 @@ impl Registry {
     pub(super) fn index(&self) -> MutexGuard<'_, Index> {
         // Index updates do not panic halfway; a panic elsewhere must not take the registry along.
         self.index.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// What a tenant has registered of what is limited.
+    pub fn used(&self, tenant: Tenant) -> [(Limit, u64); 3] {
+        let index = self.index();
+        let of = |amount: fn(&TenantIndex) -> u64| index.tenant(tenant).map_or(0, amount);
+        [
+            (Limit::Functions, of(|mine| mine.functions.len() as u64)),
+            (Limit::ModuleBytes, of(TenantIndex::module_bytes)),
+            (Limit::BlobBytes, of(TenantIndex::blob_bytes)),
+        ]
+    }
+
+    /// Tenants that have anything registered, or had since the start.
+    pub fn known_tenants(&self) -> Vec<Tenant> {
+        self.index().tenants().collect()
     }
 
     /// Functions and modules of one tenant.
@@ -96,16 +129,27 @@ impl Registry {
     /// Stores bytes for later use by this connection.
     pub fn put_blob(
         &self,
-        tenant: Tenant,
+        account: &Account,
         handed: &Handed,
+        bytes: u64,
         content: impl Read,
     ) -> Result<(Hash, u64), Refusal> {
+        let tenant = account.tenant;
+        {
+            let mut index = self.index();
+            let mine = index.tenant_mut(tenant);
+            account.check(Limit::BlobBytes, mine.blob_bytes(), bytes)?;
+            mine.incoming_bytes += bytes;
+        }
         // Stored before it is needed: the lock is only held for the bookkeeping. Garbage collection
         // runs at start, and a release in between removes at most a file that is written again below.
-        let stored =
-            self.state.put_blob(tenant, content).map_err(|e| internal("cannot store the bytes", e))?;
+        let stored = self.state.put_blob(tenant, content);
         let mut index = self.index();
-        index.tenant_mut(tenant).need(stored.0);
+        let mine = index.tenant_mut(tenant);
+        mine.incoming_bytes -= bytes;
+        let stored = stored.map_err(|e| failed("cannot store the bytes", &e))?;
+        mine.need(stored.0);
+        mine.measured(stored.0, stored.1);
         handed.0.lock().unwrap_or_else(|e| e.into_inner()).push(stored.0);
         if self.state.open_blob(tenant, stored.0).is_err() {
             self.release(&mut index, tenant, stored.0);
@@ -129,10 +173,11 @@ impl Registry {
     }
 
     /// Registers a module by name.
-    pub fn add_module(&self, tenant: Tenant, request: v1::AddModule) -> Result<v1::ModuleInfo, Refusal> {
+    pub fn add_module(&self, account: &Account, request: v1::AddModule) -> Result<v1::ModuleInfo, Refusal> {
+        let tenant = account.tenant;
         check_name("module", &request.name)?;
         let variants = self.check_variants(tenant, &request.name, &request.variants)?;
-        let infos = self.inspect(tenant, &request.name, &variants)?;
+        let infos = self.inspect(tenant, &request.name, &variants, Wish::Afresh)?;
         let record = ModuleRecord { name: request.name, variants };
         let mut index = self.index();
         let mine = index.tenant_mut(tenant);
@@ -142,7 +187,8 @@ impl Registry {
             None if !record.variants.iter().all(|v| mine.has_blob(v.sha256)) => return Err(vanished()),
             None if mine.modules.len() >= MAX_MODULES => return Err(too_many("modules", MAX_MODULES)),
             None => {
-                self.state.put_module(tenant, &record).map_err(|e| internal("cannot store the module", e))?;
+                check_module_bytes(account, mine, record.variants.iter())?;
+                self.state.put_module(tenant, &record).map_err(|e| failed("cannot store the module", &e))?;
                 mine.add_module(record.clone());
             }
         }
@@ -157,9 +203,9 @@ impl Registry {
         };
         self.state
             .remove_record(tenant, Kind::Module, name)
-            .map_err(|e| internal("cannot remove the module", e))?;
-        index.tenant_mut(tenant).modules.remove(name);
-        record.variants.iter().for_each(|v| self.release(&mut index, tenant, v.sha256));
+            .map_err(|e| failed("cannot remove the module", &e))?;
+        let unneeded = index.tenant_mut(tenant).remove_module(&record);
+        unneeded.into_iter().for_each(|hash| self.state.remove_blob(tenant, hash));
         Ok(())
     }
 
@@ -177,16 +223,17 @@ impl Registry {
     pub fn show_module(&self, tenant: Tenant, name: &str) -> Result<v1::ModuleInfo, Refusal> {
         let record = self.index().tenant(tenant).and_then(|t| t.modules.get(name).cloned());
         let record = record.ok_or_else(|| unknown("module", name))?;
-        let variants = self.inspect(tenant, name, &record.variants)?;
+        let variants = self.inspect(tenant, name, &record.variants, Wish::Known)?;
         Ok(v1::ModuleInfo { name: record.name.clone(), variants })
     }
 
     /// Registers a function.
     pub fn add_function(
         &self,
-        tenant: Tenant,
+        account: &Account,
         request: v1::AddFunction,
     ) -> Result<v1::FunctionInfo, Refusal> {
+        let tenant = account.tenant;
         check_name("function", &request.name)?;
         let config_hash = self.check_blob(tenant, "config_sha256", &request.config_sha256)?;
         let config = self.read_config(tenant, config_hash)?;
@@ -195,7 +242,7 @@ impl Registry {
         let classes = self.runnable(&modules)?;
         let weights = self.check_weights(tenant, &blueprint, &request.weights)?;
         let classes = self.with_room(&weights, classes)?;
-        self.check_code(tenant, &blueprint, &modules, &classes)?;
+        self.check_code(tenant, &blueprint, &modules, &classes, Wish::Afresh)?;
         let buffers = blueprint.buffers();
         let inputs = blueprint.inputs().iter().map(|id| buffers[id.index()].name.as_str().into()).collect();
         let outputs = blueprint.outputs().iter().map(|id| &buffers[id.index()]).map(|buffer| Output {
@@ -216,14 +263,13 @@ impl Registry {
             Some(existing) if **existing == record => {}
             Some(_) => return Err(exists("function", &record.name)),
             None if !record.blobs().all(|hash| mine.has_blob(hash)) => return Err(vanished()),
-            None if mine.functions.len() >= MAX_FUNCTIONS => {
-                return Err(too_many("functions", MAX_FUNCTIONS));
-            }
             None => {
+                account.check(Limit::Functions, mine.functions.len() as u64, 1)?;
+                check_module_bytes(account, mine, record.variants())?;
                 self.state
                     .put_function(tenant, &record)
-                    .map_err(|e| internal("cannot store the function", e))?;
-                tracing::debug!(tenant, function = record.name, "registered");
+                    .map_err(|e| failed("cannot store the function", &e))?;
+                tracing::debug!(tenant = &*account.name, function = record.name, "registered");
                 mine.add_function(record);
             }
         }
@@ -232,24 +278,36 @@ impl Registry {
 
     /// Removes a function; calls that were accepted finish. Returns its name towards workers if it was in
     /// memory.
-    pub fn remove_function(&self, tenant: Tenant, name: &str) -> Result<Option<u64>, Refusal> {
+    pub fn remove_function(&self, account: &Account, name: &str) -> Result<Option<u64>, Refusal> {
+        let tenant = account.tenant;
+        let name = self.own(account, name)?;
         let mut index = self.index();
         self.sweep(&mut index);
         let Some(record) = index.tenant_mut(tenant).functions.get(name).cloned() else {
             return Err(unknown("function", name));
         };
+        // First, so that whatever breaks off here, another function of this name is nobody else's.
+        self.forget_grants(&mut index, account, name)?;
         self.state
             .remove_record(tenant, Kind::Function, name)
-            .map_err(|e| internal("cannot remove the function", e))?;
+            .map_err(|e| failed("cannot remove the function", &e))?;
         index.tenant_mut(tenant).functions.remove(name);
         let loaded = self.loaded.remove(tenant, name);
         let id = loaded.as_ref().map(|function| function.id);
         match loaded {
             // Calls hold it: a worker may still have to be given its parts.
             Some(function) if Arc::strong_count(&function) > 1 => self.leaving().push((tenant, function)),
-            _ => record.blobs().for_each(|hash| self.release(&mut index, tenant, hash)),
+            _ => self.release_function(&mut index, tenant, &record),
+        }
+        if let Some(id) = id {
+            self.tenants.live().iter().for_each(|account| account.forget_plans(id));
         }
         Ok(id)
+    }
+
+    fn release_function(&self, index: &mut Index, tenant: Tenant, record: &FunctionRecord) {
+        let unneeded = index.tenant_mut(tenant).release_function(record);
+        unneeded.into_iter().for_each(|hash| self.state.remove_blob(tenant, hash));
     }
 
     fn leaving(&self) -> MutexGuard<'_, Vec<(Tenant, Arc<Loaded>)>> {
@@ -261,23 +319,34 @@ impl Registry {
         let over = |(_, function): &mut (Tenant, Arc<Loaded>)| Arc::strong_count(function) == 1;
         let gone: Vec<_> = self.leaving().extract_if(.., over).collect();
         for (tenant, function) in gone {
-            function.record.blobs().for_each(|hash| self.release(index, tenant, hash));
+            self.release_function(index, tenant, &function.record);
         }
     }
 
-    /// A tenant's functions with names after `after`, a page of them, without their modules.
-    pub fn list_functions(&self, tenant: Tenant, after: &str) -> v1::FunctionList {
-        let (page, more) = page(self.index().tenant(tenant).map(|t| &t.functions), after);
+    /// A page of a tenant's functions with names after `after`, without their modules, and then of those that
+    /// others granted.
+    pub fn list_functions(&self, account: &Account, after: &str) -> v1::FunctionList {
+        let index = self.index();
+        let (page, more) = match after.contains('/') {
+            true => (Vec::new(), false),
+            false => page(index.tenant(account.tenant).map(|t| &t.functions), after),
+        };
+        let room = if more { 0 } else { LIST_PAGE - page.len() };
+        let (granted, more_granted) = self.granted(&index, account, after, room);
+        drop(index);
         let info = |record: &Arc<FunctionRecord>| v1::FunctionInfo {
             modules: vec![],
             weights: vec![],
             ..function_info(record)
         };
-        v1::FunctionList { functions: page.iter().map(info).collect(), more }
+        let functions = page.iter().map(info).chain(granted).collect();
+        v1::FunctionList { functions, more: more || more_granted }
     }
 
     /// One function with its configuration.
-    pub fn show_function(&self, tenant: Tenant, name: &str) -> Result<v1::FunctionInfo, Refusal> {
+    pub fn show_function(&self, account: &Account, name: &str) -> Result<v1::FunctionInfo, Refusal> {
+        let tenant = account.tenant;
+        let name = self.own(account, name)?;
         let record = self.index().tenant(tenant).and_then(|t| t.functions.get(name).cloned());
         let record = record.ok_or_else(|| unknown("function", name))?;
         let config = self.read_config(tenant, record.config)?;
@@ -285,15 +354,15 @@ impl Registry {
         info.config = String::from_utf8_lossy(&config).into_owned();
         for module in &record.modules {
             // The configuration is worth showing even where machine code cannot be made any more.
-            let variants = self.inspect(tenant, &module.name, &module.variants);
+            let variants = self.inspect(tenant, &module.name, &module.variants, Wish::Known);
             let variants = variants.unwrap_or_else(|_| module.variants.iter().map(plain_info).collect());
             info.found.push(v1::ModuleInfo { name: module.name.to_string(), variants });
         }
         Ok(info)
     }
 
-    /// A function ready to invoke, from disk if need be.
-    pub fn load(&self, tenant: Tenant, name: &str) -> Result<Arc<Loaded>, Refusal> {
+    /// An owner's function ready to invoke, from disk if need be.
+    pub(super) fn load_own(&self, tenant: Tenant, name: &str) -> Result<Arc<Loaded>, Refusal> {
         if let Some(loaded) = self.loaded.get(tenant, name) {
             return Ok(loaded);
         }
@@ -303,7 +372,7 @@ impl Registry {
         let blueprint = parse(&config)?;
         // A new build of Pappus needs new machine code, and the devices may be others than before.
         let classes = self.with_room(&record.weights, self.runnable(&record.modules)?)?;
-        self.check_code(tenant, &blueprint, &record.modules, &classes)?;
+        self.check_code(tenant, &blueprint, &record.modules, &classes, Wish::Known)?;
         let runs_on = classes.iter().map(|class| (class.kind, class.arch.clone())).collect();
         let weights = self.packed_weights(tenant, &record, &blueprint)?;
         let index = self.index();
@@ -311,7 +380,9 @@ impl Registry {
         match current {
             // Inserted under the lock: a function removed meanwhile must not come back.
             Some(current) if Arc::ptr_eq(current, &record) => {
-                Ok(self.loaded.insert(tenant, record.clone(), Parsed { blueprint, config, weights, runs_on }))
+                let callers = index.tenant(tenant).map(|mine| mine.callers(name)).unwrap_or_default();
+                let parsed = Parsed { blueprint, config, weights, runs_on, callers };
+                Ok(self.loaded.insert(self.tenants.account(tenant), record.clone(), parsed))
             }
             _ => Err(unknown("function", name)),
         }
@@ -355,6 +426,8 @@ fn function_info(record: &FunctionRecord) -> v1::FunctionInfo {
         outputs: outputs.collect(),
         config: String::new(),
         found: vec![],
+        quarantine: vec![],
+        granted: false,
     }
 }
 
@@ -368,6 +441,16 @@ fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
             ),
         )),
     }
+}
+
+/// Whether a tenant may have these modules besides what it has.
+fn check_module_bytes<'v>(
+    account: &Account,
+    mine: &TenantIndex,
+    variants: impl Iterator<Item = &'v Variant>,
+) -> Result<(), Refusal> {
+    let more = mine.new_module_bytes(variants.map(|v| (v.sha256, v.bytes)));
+    account.check(Limit::ModuleBytes, mine.module_bytes(), more)
 }
 
 pub(super) fn vanished() -> Refusal {

@@ -3,11 +3,14 @@
 //! ```text
 //! VERSION                         "pappus-state 1"
 //! lock                            held while a supervisor runs
-//! tenants/UID/blobs/SHA256        modules, configurations, weights, as they came
-//! tenants/UID/code/SHA256.PRINT   machine code of a module, and SHA256.PRINT.json about it
-//! tenants/UID/modules/NAME.json   records
-//! tenants/UID/functions/NAME.json
+//! tenants/NAME/blobs/SHA256       modules, configurations, weights, as they came
+//! tenants/NAME/code/SHA256.PRINT  machine code of a module, and SHA256.PRINT.json about it
+//! tenants/NAME/modules/NAME.json  records
+//! tenants/NAME/functions/NAME.json
+//! tenants/NAME/grants/NAME.json   who may call that function
 //! ```
+//!
+//! A tenant that the configuration does not name is called by its uid.
 //!
 //! Files appear by rename, complete and synced; a crash leaves at most `*.tmp` files, which the next
 //! start removes. Every tenant has its own blobs, so that knowing a hash gives nobody another's bytes.
@@ -15,11 +18,13 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
 use super::Tenant;
-use super::records::{CodeInfo, FunctionRecord, Hash, ModuleRecord};
+use super::records::{CodeInfo, FunctionRecord, GrantRecord, Hash, ModuleRecord};
+use crate::tenants::Names;
 
 /// The first line of `VERSION`.
 const VERSION: &str = "pappus-state 1\n";
@@ -64,6 +69,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Sta
 #[derive(Debug)]
 pub struct StateDir {
     root: PathBuf,
+    names: Arc<Names>,
     /// Held open for its lock.
     _lock: File,
 }
@@ -75,6 +81,8 @@ pub enum Kind {
     Function,
     /// `modules/`
     Module,
+    /// `grants/`
+    Grant,
 }
 
 impl Kind {
@@ -82,6 +90,7 @@ impl Kind {
         match self {
             Self::Function => "functions",
             Self::Module => "modules",
+            Self::Grant => "grants",
         }
     }
 }
@@ -105,7 +114,7 @@ impl StateDir {
                 let _ = fs::remove_file(path);
             }
         }
-        let state = Self { root: root.to_owned(), _lock: lock };
+        let state = Self { root: root.to_owned(), names: Arc::default(), _lock: lock };
         let version = root.join("VERSION");
         match fs::read_to_string(&version) {
             Ok(found) if found == VERSION => {}
@@ -120,8 +129,13 @@ impl StateDir {
         Ok(state)
     }
 
+    /// What its tenants are called.
+    pub fn names(&self) -> &Arc<Names> {
+        &self.names
+    }
+
     fn tenant(&self, tenant: Tenant) -> PathBuf {
-        self.root.join("tenants").join(tenant.to_string())
+        self.root.join("tenants").join(&*self.names.name(tenant))
     }
 
     /// Where a blob is.
@@ -197,6 +211,11 @@ impl StateDir {
         File::open(&path).map_err(failed("open", &path))
     }
 
+    /// How large an open blob is.
+    pub fn bytes_of(&self, blob: &File) -> Result<u64, StateError> {
+        blob.metadata().map(|found| found.len()).map_err(failed("stat", &self.root))
+    }
+
     /// Reads a blob that is known to be small.
     pub fn read_blob(&self, tenant: Tenant, hash: Hash) -> Result<Vec<u8>, StateError> {
         let path = self.blob_path(tenant, hash);
@@ -251,6 +270,11 @@ impl StateDir {
         self.write_json(&self.record_path(tenant, Kind::Module, &record.name), record)
     }
 
+    /// Stores who may call a function.
+    pub fn put_grants(&self, tenant: Tenant, record: &GrantRecord) -> Result<(), StateError> {
+        self.write_json(&self.record_path(tenant, Kind::Grant, &record.name), record)
+    }
+
     fn write_json(&self, path: &Path, value: &impl serde::Serialize) -> Result<(), StateError> {
         let text = serde_json::to_vec(value).map_err(|e| failed("encode", path)(e.into()))?;
         self.write(path, &text)
@@ -268,7 +292,7 @@ impl StateDir {
     pub fn tenants(&self) -> Result<Vec<Tenant>, StateError> {
         let folder = self.root.join("tenants");
         let names = list(&folder).map_err(failed("list", &folder))?;
-        Ok(names.into_iter().filter_map(|(name, _)| name.parse().ok()).collect())
+        Ok(names.into_iter().filter_map(|(name, _)| self.names.number(&name)).collect())
     }
 
     /// All records of one kind. One that is no record is set aside as `*.corrupt` and logged: what is there
@@ -303,12 +327,12 @@ impl StateDir {
     pub fn collect_garbage(&self, tenant: Tenant, needed: impl Fn(Hash) -> bool) -> Result<(), StateError> {
         let folder = self.tenant(tenant);
         let mut found = Vec::new();
-        for sub in ["functions", "modules", "blobs", "code"] {
+        for sub in ["functions", "modules", "grants", "blobs", "code"] {
             let folder = folder.join(sub);
             let files = list(&folder).map_err(failed("list", &folder))?;
             found.extend(files.into_iter().map(|(name, path)| (sub, name, path)));
         }
-        let set_aside = found.iter().any(|(_, name, _)| name.ends_with(CORRUPT));
+        let set_aside = found.iter().any(|(sub, name, _)| *sub != "grants" && name.ends_with(CORRUPT));
         for (sub, name, path) in found {
             let unneeded = matches!(sub, "blobs" | "code")
                 && !name.get(..64).and_then(|hex| hex.parse().ok()).is_some_and(&needed);

@@ -98,10 +98,7 @@ impl DeviceClass {
                     devices: vec![device.name.clone()],
                     stack_bytes,
                     weights_bytes,
-                    compiler: Compiler {
-                        program: program.to_owned(),
-                        target: Target { lanes: 1, ..Target::of(device) },
-                    },
+                    compiler: Compiler::new(program.to_owned(), Target { lanes: 1, ..Target::of(device) }),
                 }),
             }
         }

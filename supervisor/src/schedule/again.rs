@@ -2,11 +2,12 @@
 //! with a guilty one is owed its result.
 //!
 //! Each is a suspect. It goes to the front of its domain's queue and runs alone from then on; one that
-//! runs alone when its process ends is guilty. A call that was never handed over is no suspect.
+//! runs alone when its process ends is guilty. Alone means that no other call is in its worker, and where faults
+//! hit the calls of other workers, too, that none is on the device. A call that was never handed over is no suspect.
 
 use super::scheduler::{Scheduler, State};
 use super::table::Place;
-use super::words::{Action, CallId, Ended, Size, WorkerId};
+use super::words::{Action, CallId, Ended, Verdict, WorkerId};
 use crate::limits::MAX_RUNS;
 
 impl<C: Clone> Scheduler<C> {
@@ -20,15 +21,25 @@ impl<C: Clone> Scheduler<C> {
     ) -> Vec<(CallId, C)> {
         let charged = self.turn(actions, |turns, orders| turns.gone(now_ns, worker, orders));
         self.charge(worker, charged.unwrap_or(0));
+        let served = match self.workers[worker].state {
+            State::Bound(domain) => Some(domain),
+            State::Free | State::Absent | State::Scrubbing { .. } => None,
+        };
+        if !self.shape.shared_faults {
+            self.draw(now_ns, served, actions);
+        }
         self.unbind(worker);
         (self.workers[worker].busy, self.workers[worker].closed) = (0, false);
-        self.leave_whole(worker, actions);
         let mut lost = Vec::new();
         for id in self.table.running_in(worker) {
             let Some(entry) = self.table.get_mut(id) else { continue };
             let overdue = matches!(entry.place, Place::Running { overdue: true, .. });
             entry.place = Place::Lost { overdue };
             lost.push((id, entry.call.clone()));
+        }
+        self.leave_whole(now_ns, worker, actions);
+        if let Some(domain) = served {
+            self.review(now_ns, domain.caller, actions);
         }
         lost
     }
@@ -55,6 +66,14 @@ impl<C: Clone> Scheduler<C> {
         };
         if let Some(ended) = ended {
             let entry = self.table.remove(id)?;
+            if ended == Ended::Guilty {
+                if self.shape.shared_faults {
+                    self.draw(now_ns, Some(entry.domain), actions);
+                }
+                self.judge(now_ns, &entry, Verdict::Fault, actions);
+            } else {
+                self.judge(now_ns, &entry, Verdict::Neither, actions);
+            }
             self.try_whole(now_ns, actions);
             return Some((entry.call, ended));
         }
@@ -63,15 +82,15 @@ impl<C: Clone> Scheduler<C> {
             false => entry.runs -= 1,
         }
         entry.place = Place::Queued;
-        let (domain, entry_size) = (entry.domain, entry.size);
+        let domain = entry.domain;
+        let wants_device = entry.wants_device(self.shape.shared_faults);
         self.queued += 1;
         self.queued_bytes += entry.bytes;
-        if entry_size == Size::Exclusive {
-            self.exclusive.push(id);
-            self.try_whole(now_ns, actions);
+        if wants_device {
+            self.line_up(now_ns, domain, id, actions);
             return None;
         }
-        let queue = &mut self.domains.entry(domain).or_default().queue;
+        let queue = &mut self.domain_mut(now_ns, domain).queue;
         // Several that come back keep their order: none overtakes an older one.
         let at = queue.iter().take_while(|first| **first < id).count();
         queue.insert(at, id);

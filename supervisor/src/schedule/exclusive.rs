@@ -4,19 +4,27 @@
 //! shared ──first in line, lanes empty──► preparing ──memory moved──► running ──answered──► restoring ──► shared
 //! ```
 //!
+//! Where a fault hits the calls of all workers, suspects are such calls, too, but no memory moves for them:
+//!
+//! ```text
+//! shared ──first in line, lanes empty──► alone ──over──► shared
+//! ```
+//!
 //! They stand in a line of their own. Calls that came before the first of them run first; those that came
 //! later wait until it is over.
 
 use std::collections::VecDeque;
 
-use super::scheduler::{Scheduler, State};
-use super::words::{Action, CallId, WorkerId};
+use super::scheduler::{Scheduler, State, Worker};
+use super::words::{Action, CallId, Size, WorkerId};
 
 /// Calls that need the whole device, and how far the first one is.
 #[derive(Debug, Default)]
 pub(super) struct Exclusive {
     /// Those that wait, oldest first; the one that is prepared for is still among them.
     line: VecDeque<CallId>,
+    /// Those whose caller spent its budget: nobody waits for them.
+    aside: Vec<CallId>,
     stage: Stage,
 }
 
@@ -29,6 +37,8 @@ enum Stage {
     Preparing(CallId, WorkerId),
     /// It has the call.
     Running(WorkerId),
+    /// It has the call, and its own memory.
+    Alone(WorkerId),
     /// Everybody is being given their own again.
     Restoring,
 }
@@ -48,9 +58,26 @@ impl Exclusive {
         self.line.insert(at, id);
     }
 
+    /// A call waits until its caller may start something again.
+    pub(super) fn put_aside(&mut self, id: CallId) {
+        self.aside.push(id);
+    }
+
+    /// Those that stand in line and may still be put aside.
+    pub(super) fn waiting(&self) -> Vec<CallId> {
+        let prepared = |id: &CallId| matches!(self.stage, Stage::Preparing(prepared, _) if prepared == *id);
+        self.line.iter().copied().filter(|id| !prepared(id)).collect()
+    }
+
+    /// Those that were put aside.
+    pub(super) fn aside(&self) -> Vec<CallId> {
+        self.aside.clone()
+    }
+
     /// A call does not wait any more; whether memory was moved for it in vain.
     pub(super) fn remove(&mut self, id: CallId) -> bool {
         self.line.retain(|waiting| *waiting != id);
+        self.aside.retain(|waiting| *waiting != id);
         matches!(self.stage, Stage::Preparing(prepared, _) if prepared == id)
     }
 
@@ -70,23 +97,36 @@ impl<C: Clone> Scheduler<C> {
         let (Stage::Shared, Some(&id)) = (self.exclusive.stage, self.exclusive.line.front()) else {
             return;
         };
+        if self.table.get(id).is_some_and(|entry| self.holds(now_ns, entry.domain.caller)) {
+            // What was prepared for it was in vain: its worker ended, and that spent the budget.
+            self.exclusive.remove(id);
+            self.exclusive.put_aside(id);
+            return self.resume(now_ns, actions);
+        }
         let came_before =
-            |d: &super::scheduler::DomainState| d.queue.front().is_some_and(|first| *first < id);
+            |d: &super::scheduler::DomainState| !d.held && d.queue.front().is_some_and(|first| *first < id);
         if self.running() != 0 || self.domains.values().any(came_before) {
             return;
         }
-        let Some(domain) = self.table.get(id).map(|entry| entry.domain) else { return };
+        let Some((domain, size)) = self.table.get(id).map(|entry| (entry.domain, entry.size)) else { return };
+        let is_exclusive = size == Size::Exclusive;
         let has = |state| self.workers.iter().position(|w| w.state == state);
         if let Some(worker) = has(State::Bound(domain)).or_else(|| has(State::Free)) {
             self.bind(now_ns, worker, domain);
             self.stand(domain);
             self.exclusive.stage = Stage::Preparing(id, worker);
-            actions.push(Action::GiveAll { worker });
-        } else if has(State::Absent).is_none() {
+            if is_exclusive {
+                actions.push(Action::GiveAll { worker });
+            } else {
+                self.exclusive.stage = Stage::Alone(worker);
+                self.exclusive.line.pop_front();
+                self.start(now_ns, worker, id, actions);
+            }
+        } else if !self.workers.iter().any(Worker::is_coming) {
             // All belong to others; the fresh process in the place of one of them is for this call.
             let idle = self.workers.iter().enumerate().min_by_key(|(_, w)| w.idle_since_ns);
             if let Some((worker, _)) = idle {
-                self.replace(worker, actions);
+                self.hand_on(now_ns, worker, actions);
             }
         }
     }
@@ -111,8 +151,11 @@ impl<C: Clone> Scheduler<C> {
     }
 
     /// As [`Scheduler::give_back`], if it was that worker's.
-    pub(super) fn leave_whole(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) {
-        if self.exclusive.is_for(worker) {
+    pub(super) fn leave_whole(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        if self.exclusive.stage == Stage::Alone(worker) {
+            self.exclusive.stage = Stage::Shared;
+            self.resume(now_ns, actions);
+        } else if self.exclusive.is_for(worker) {
             self.give_back(actions);
         }
     }

@@ -23,7 +23,10 @@ fn it_waits_for_those_before_it_and_those_behind_it_wait() {
     b.finish(0, whole);
     b.expect("back");
     b.scheduler.whole_over(b.now, &mut b.actions);
-    b.expect("5 on 0.0, replace 1");
+    b.expect("5 on 0.0");
+    b.now = 100 * MS;
+    b.scheduler.expire(b.now, &mut b.actions);
+    b.expect("replace 1");
 }
 
 #[test]

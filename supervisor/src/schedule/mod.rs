@@ -5,15 +5,21 @@
 //! - [`placing`]: which call gets which worker.
 //! - [`exclusive`]: calls that need the whole device.
 //! - [`again`]: calls whose process ended are run again.
+//! - [`blame`]: what follows for whose calls fail: [`budget`] and [`quarantine`].
+//! - `quota`: how many workers one caller may have.
 //! - [`turns`]: who may submit to the device.
 //! - [`weights`]: which functions' weights stay on a device.
 //! - [`table`]: the calls there are.
 //! - [`deadlines`]: calls by the moment at which something must happen to them.
 
 mod again;
+mod blame;
+pub mod budget;
 pub mod deadlines;
 mod exclusive;
 mod placing;
+pub mod quarantine;
+mod quota;
 pub mod scheduler;
 mod table;
 pub mod turns;
@@ -21,4 +27,6 @@ pub mod weights;
 pub mod words;
 
 pub use scheduler::Scheduler;
-pub use words::{Action, CallId, Domain, Ended, Full, Limits, Order, Shape, Size, Terms, WorkerId};
+pub use words::{
+    Action, CallId, Domain, Ended, Limits, NotNow, Order, Policy, Shape, Size, Terms, Verdict, WorkerId,
+};

@@ -7,16 +7,21 @@ use proptest::prelude::*;
 use super::*;
 use crate::schedule::Ended;
 
+#[path = "trouble_model.rs"]
+mod trouble;
+use trouble::{Admits, Trouble};
+
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const MS: u64 = 1_000_000;
 
 #[derive(Debug, Clone)]
 enum Event {
-    Submit { domain: u32, deadline_ms: u64, size: Size },
-    Finish(usize),
+    Submit { domain: u32, function: u64, deadline_ms: u64, size: Size },
+    Finish { pick: usize, verdict: Verdict },
     Gone(usize),
     Bury { pick: usize, handed: bool },
     Ready(usize),
+    Scrubbed(usize),
     Cancel(usize),
     Yield { used_ms: u64 },
     Moved,
@@ -25,12 +30,17 @@ enum Event {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let size = prop_oneof![12 => Just(Size::Lane), 2 => Just(Size::Wide), 1 => Just(Size::Exclusive)];
+    let verdict =
+        prop_oneof![4 => Just(Verdict::Well), 3 => Just(Verdict::Fault), 1 => Just(Verdict::Neither)];
     let event = prop_oneof![
-        6 => (0..5u32, 1..400u64, size).prop_map(|(domain, deadline_ms, size)| Event::Submit { domain, deadline_ms, size }),
-        6 => any::<usize>().prop_map(Event::Finish),
+        6 => (0..5u32, 0..2u64, 1..400u64, size).prop_map(|(domain, function, deadline_ms, size)| {
+            Event::Submit { domain, function, deadline_ms, size }
+        }),
+        6 => (any::<usize>(), verdict).prop_map(|(pick, verdict)| Event::Finish { pick, verdict }),
         1 => (0..4usize).prop_map(Event::Gone),
         3 => (any::<usize>(), any::<bool>()).prop_map(|(pick, handed)| Event::Bury { pick, handed }),
         4 => (0..4usize).prop_map(Event::Ready),
+        4 => (0..4usize).prop_map(Event::Scrubbed),
         1 => any::<usize>().prop_map(Event::Cancel),
         4 => (0..9u64).prop_map(|used_ms| Event::Yield { used_ms }),
         3 => Just(Event::Moved),
@@ -43,6 +53,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 #[derive(Debug, Default)]
 struct Known {
     domain: u32,
+    function: u64,
     size: Size,
     id: Option<CallId>,
     running: Option<(WorkerId, u32)>,
@@ -62,27 +73,39 @@ struct World {
     calls: HashMap<u64, Known>,
     present: HashSet<WorkerId>,
     serves: HashMap<WorkerId, u32>,
+    /// Since when they do.
+    since: HashMap<WorkerId, u64>,
+    scrubbing: HashSet<WorkerId>,
+    /// Some call needed the whole device, for which workers are taken at any time.
+    whole_wanted: bool,
     shape: Shape,
     holder: Option<(WorkerId, u64)>,
     revoked: bool,
     /// Whose the device is, or becomes; none while it is given back.
     whole: Option<Option<WorkerId>>,
+    trouble: Trouble,
 }
 
 impl World {
-    fn new(shape: Shape) -> Self {
+    fn new(shape: Shape, policy: Policy) -> Self {
+        let mut scheduler = Scheduler::new(shape);
+        scheduler.set_policy(0, policy, &mut Vec::new());
         Self {
-            scheduler: Scheduler::new(shape),
+            scheduler,
             actions: Vec::new(),
             now: 0,
             generation: 0,
             calls: HashMap::new(),
             present: HashSet::new(),
             serves: HashMap::new(),
+            since: HashMap::new(),
+            scrubbing: HashSet::new(),
+            whole_wanted: false,
             shape,
             holder: None,
             revoked: false,
             whole: None,
+            trouble: Trouble::new(policy),
         }
     }
 
@@ -98,29 +121,61 @@ impl World {
         all
     }
 
-    fn submit(&mut self, call: u64, domain: u32, deadline_ms: u64, size: Size) {
-        self.calls.insert(call, Known { domain, size, ..Known::default() });
+    fn submit(&mut self, call: u64, domain: u32, function: u64, deadline_ms: u64, size: Size) {
+        let is_probe = match self.trouble.admits(self.now, (function, domain)) {
+            Admits::Never => false,
+            Admits::All => false,
+            Admits::Probe => true,
+        };
+        let known = Known { domain, function, size, suspect: is_probe, ..Known::default() };
+        self.calls.insert(call, known);
+        self.whole_wanted |= size == Size::Exclusive || is_probe && self.shape.shared_faults;
         let terms = Terms {
             domain: Domain { owner: domain, caller: domain },
+            function,
             bytes: 1,
             deadline_ns: self.now + deadline_ms * MS,
             size,
         };
-        let id = self.scheduler.submit(self.now, call, terms, LIMITS, &mut self.actions).unwrap();
-        self.calls.get_mut(&call).unwrap().id = Some(id);
+        match self.scheduler.submit(self.now, call, terms, LIMITS, &mut self.actions) {
+            Ok(id) => {
+                assert_ne!(self.trouble.admits(self.now, (function, domain)), Admits::Never, "{call}");
+                if is_probe {
+                    self.trouble.case((function, domain)).probe = Some(call);
+                }
+                self.calls.get_mut(&call).unwrap().id = Some(id);
+            }
+            Err(why) => {
+                assert!(matches!(why, NotNow::Quarantined(_)), "{why}");
+                assert_eq!(self.trouble.admits(self.now, (function, domain)), Admits::Never, "{call}");
+                self.calls.remove(&call);
+            }
+        }
     }
 
-    fn finish(&mut self, pick: usize) {
+    fn finish(&mut self, pick: usize, verdict: Verdict) {
         let running = self.running();
         let Some(&(call, worker)) = running.get(pick % running.len().max(1)) else { return };
         let known = self.calls.remove(&call).unwrap();
+        match verdict {
+            Verdict::Well => self.trouble.ended_well(self.now, (known.function, known.domain)),
+            Verdict::Fault => self.trouble.failed(self.now, (known.function, known.domain), call),
+            Verdict::Neither => self.trouble.ended(call),
+        }
         assert_eq!(
-            self.scheduler.finished(self.now, worker, known.id.unwrap(), &mut self.actions),
+            self.scheduler.finished(self.now, worker, known.id.unwrap(), verdict, &mut self.actions),
             Some(call)
         );
     }
 
     fn gone(&mut self, worker: WorkerId) {
+        // Not if it was told to leave, or is killed already.
+        if self.present.contains(&worker)
+            && !self.shape.shared_faults
+            && let Some(domain) = self.serves.get(&worker)
+        {
+            self.trouble.draw(self.now, *domain);
+        }
         let lost = self.scheduler.worker_gone(self.now, worker, &mut self.actions);
         for (id, call) in lost {
             let known = self.calls.get_mut(&call).unwrap();
@@ -130,6 +185,8 @@ impl World {
         assert!(!self.running().iter().any(|(_, w)| *w == worker), "a lost call is missing");
         self.present.remove(&worker);
         self.serves.remove(&worker);
+        self.since.remove(&worker);
+        self.scrubbing.remove(&worker);
         if self.holder.is_some_and(|(w, _)| w == worker) {
             self.holder = None;
         }
@@ -147,7 +204,14 @@ impl World {
                 assert_eq!(ended, call);
                 assert!(why != Ended::Guilty || known.suspect && handed, "nobody is guilty the first time");
                 assert!(why != Ended::Detached || known.detached);
-                self.calls.remove(&call);
+                let known = self.calls.remove(&call).unwrap();
+                if why == Ended::Guilty {
+                    if self.shape.shared_faults {
+                        self.trouble.draw(self.now, known.domain);
+                    }
+                    self.trouble.failed(self.now, (known.function, known.domain), call);
+                }
+                self.trouble.ended(call);
             }
             None => {
                 assert!(!known.detached, "runs again for nobody");
@@ -169,6 +233,24 @@ impl World {
         }
     }
 
+    /// A worker forgot its domain.
+    fn scrubbed(&mut self, worker: WorkerId) {
+        if self.scrubbing.remove(&worker) {
+            self.serves.remove(&worker);
+            self.since.remove(&worker);
+            self.present.insert(worker);
+            assert!(self.scheduler.scrubbed(self.now, worker, &mut self.actions));
+        }
+    }
+
+    /// A worker is taken from its domain.
+    fn taken(&mut self, worker: WorkerId) {
+        assert!(!self.running().iter().any(|(_, w)| *w == worker), "a busy worker taken");
+        assert!(self.present.remove(&worker), "taken twice");
+        let kept_ns = self.since.get(&worker).map_or(u64::MAX, |since| self.now - since);
+        assert!(self.whole_wanted || kept_ns >= self.shape.residency_ns, "taken after {kept_ns} ns");
+    }
+
     fn cancel(&mut self, call: u64) {
         let Some(known) = self.calls.get_mut(&call) else { return };
         let waits = known.running.is_none() && !known.lost;
@@ -177,6 +259,7 @@ impl World {
         assert_eq!(cancelled, waits.then_some(call));
         if waits {
             self.calls.remove(&call);
+            self.trouble.ended(call);
         }
     }
 
@@ -207,18 +290,47 @@ impl World {
                 Action::Start { worker, lane, alone, id, call, .. } => {
                     self.started(worker, lane, alone, id, call)
                 }
-                Action::Expired(call) => {
+                Action::Expired { call, .. } => {
                     let known = self.calls.remove(&call).expect("expired and not open");
                     assert!(known.running.is_none() && !known.lost);
+                    self.trouble.ended(call);
+                }
+                Action::Refused { call, .. } => {
+                    let known = self.calls.remove(&call).expect("refused and not open");
+                    assert!(known.running.is_none() && !known.lost && !known.suspect);
+                    let admits = self.trouble.admits(self.now, (known.function, known.domain));
+                    assert_eq!(admits, Admits::Never, "{call} refused for nothing");
                 }
                 Action::Replace { worker, .. } => {
-                    assert!(!self.running().iter().any(|(_, w)| *w == worker), "a busy worker replaced");
-                    self.present.remove(&worker);
+                    assert!(!self.shape.scrubs, "replaced where it could be scrubbed");
+                    self.taken(worker);
                 }
-                Action::Kill { worker, .. } => {
-                    self.present.remove(&worker);
+                Action::Scrub { worker, .. } => {
+                    assert!(self.shape.scrubs);
+                    self.taken(worker);
+                    self.scrubbing.insert(worker);
+                }
+                Action::Kill { worker, call, .. } => {
+                    self.scrubbing.remove(&worker);
+                    // Two of its calls may be overdue.
+                    if self.present.remove(&worker)
+                        && let Some(domain) = self.serves.get(&worker)
+                    {
+                        self.trouble.draw(self.now, *domain);
+                    }
+                    let is_alone = self.running().iter().filter(|(_, w)| *w == worker).count() == 1;
+                    if let Some((call, known)) = call.and_then(|call| Some((call, self.calls.get(&call)?)))
+                        && is_alone
+                        && !known.detached
+                    {
+                        self.trouble.failed(self.now, (known.function, known.domain), call);
+                    }
                 }
                 Action::GiveAll { worker } => {
+                    // It belongs to somebody before it has a call.
+                    if let State::Bound(domain) = self.scheduler.workers[worker].state {
+                        self.serves.insert(worker, domain.caller);
+                    }
                     assert_eq!(self.whole.replace(Some(worker)), None, "given twice");
                     assert_eq!(self.running(), [], "given while something runs");
                     assert!(self.present.contains(&worker));
@@ -265,12 +377,28 @@ impl World {
             );
         }
         let size = self.calls[&call].size;
+        if self.shape.shared_faults {
+            let others: Vec<_> = self.calls.values().filter(|k| k.running.is_some()).collect();
+            assert!(!alone || others.is_empty(), "{call}, a suspect, is not alone on the device");
+            assert!(!others.iter().any(|k| k.suspect), "{call} beside a suspect");
+        }
         assert_eq!(
             self.whole,
             (size == Size::Exclusive).then_some(Some(worker)),
             "{call} on a device that is not its"
         );
+        let caller = self.calls[&call].domain;
+        assert!(self.trouble.may_start(self.now, caller), "{call} started though its budget is spent");
+        // Those in a worker that is being killed do not count.
+        let beside =
+            |k: &&Known| k.domain == caller && k.running.is_some_and(|(w, _)| self.present.contains(&w));
+        let others = self.calls.values().filter(beside).count();
+        assert!(!self.trouble.is_careful(self.now, caller) || others == 0, "{call} is not the only one");
         for (other, known) in self.calls.iter().filter(|(_, known)| known.running.is_none()) {
+            // Whoever spent its budget may be overtaken.
+            if self.trouble.ever_spent(known.domain) {
+                continue;
+            }
             assert!(known.size != Size::Exclusive || known.lost || *other >= call, "{call} overtook {other}");
             assert!(size != Size::Exclusive || *other >= call, "{call} overtook {other}");
         }
@@ -280,6 +408,7 @@ impl World {
             known.domain,
             "a worker of two domains"
         );
+        self.since.entry(worker).or_insert(self.now);
         assert_eq!(alone, known.suspect);
         assert!(known.id.is_none_or(|known| known == id));
         assert!(!known.lost && known.running.replace((worker, lane)).is_none(), "{call} started twice");
@@ -291,23 +420,45 @@ impl World {
     }
 }
 
+fn shapes() -> impl Strategy<Value = Shape> {
+    let residency_ms = prop_oneof![Just(0), 1..200u64];
+    let parts = (1..4usize, 1..4u32, 1..4usize, any::<bool>(), prop::bool::weighted(0.2), any::<bool>());
+    (parts, residency_ms).prop_map(|(parts, residency_ms)| {
+        let (workers, lanes, workers_per_domain, turns, shared_faults, scrubs) = parts;
+        let residency_ns = residency_ms * MS;
+        Shape { workers, lanes, workers_per_domain, turns, residency_ns, shared_faults, scrubs }
+    })
+}
+
+/// Budgets that never come back in a case, and some that do.
+fn policies() -> impl Strategy<Value = Policy> {
+    let budget = prop_oneof![Just(0), Just(2), Just(600), Just(6000)];
+    (0..4u32, budget, 1..100u64).prop_map(|(quarantine_after, fault_budget, grace_ms)| Policy {
+        quarantine_after,
+        fault_budget,
+        cancel_grace_ns: grace_ms * MS,
+    })
+}
+
 proptest! {
     #[test]
     fn whatever_happens_every_call_ends_once_and_domains_stay_apart(
-        lanes in 1..4u32, workers in 1..4usize, workers_per_domain in 1..4usize, turns: bool, events in events()
+        shape in shapes(), policy in policies(), events in events()
     ) {
-        let mut w = World::new(Shape { workers, lanes, workers_per_domain, turns });
+        let workers = shape.workers;
+        let mut w = World::new(shape, policy);
         let mut next = 0;
         for event in events {
             match event {
-                Event::Submit { domain, deadline_ms, size } => {
+                Event::Submit { domain, function, deadline_ms, size } => {
                     next += 1;
-                    w.submit(next, domain, deadline_ms, size);
+                    w.submit(next, domain, function, deadline_ms, size);
                 }
-                Event::Finish(pick) => w.finish(pick),
+                Event::Finish { pick, verdict } => w.finish(pick, verdict),
                 Event::Gone(worker) if worker < workers => w.gone(worker),
                 Event::Bury { pick, handed } => w.bury(pick, handed),
                 Event::Ready(worker) if worker < workers => w.ready(worker),
+                Event::Scrubbed(worker) => w.scrubbed(worker),
                 Event::Cancel(pick) => w.cancel(1 + pick as u64 % (next + 1)),
                 Event::Yield { used_ms } => w.yields(used_ms),
                 Event::Moved => w.moved(),
@@ -320,8 +471,15 @@ proptest! {
             w.apply();
         }
         // With every worker there, every lost call buried and every call answered, nothing is left behind.
+        // Nothing expires from here on, so residencies must not be waited for.
+        w.scheduler.shape.residency_ns = 0;
+        w.shape.residency_ns = 0;
         for _ in 0..9 * (next + 1) {
+            w.scheduler.make_room(w.now, &mut w.actions);
+            w.apply();
             (0..workers).for_each(|worker| {
+                w.scrubbed(worker);
+                w.apply();
                 w.ready(worker);
                 w.apply();
             });
@@ -331,9 +489,16 @@ proptest! {
             w.apply();
             w.moved();
             w.apply();
-            w.finish(0);
+            w.finish(0, Verdict::Well);
             w.apply();
         }
+        for (call, known) in &w.calls {
+            prop_assert!(!w.trouble.may_start(w.now, known.domain), "{call} left waiting: {known:?}");
+        }
+        // What waits for a budget ends with it, or with its deadline.
+        w.now += 3_600_000 * MS;
+        w.scheduler.expire(w.now, &mut w.actions);
+        w.apply();
         prop_assert!(w.calls.is_empty(), "left waiting: {:?}", w.calls);
         prop_assert_eq!(w.scheduler.queued() + w.scheduler.running(), 0);
     }

@@ -3,7 +3,7 @@
 use super::scheduler::{DomainState, Scheduler, State, Worker};
 use super::table::Place;
 use super::words::{Action, CallId, Domain, WorkerId};
-use crate::limits::RESIDENCY_NS;
+use crate::limits::SETTLE_NS;
 
 impl Worker {
     /// Whether one more call fits, or one that wants all lanes.
@@ -20,7 +20,11 @@ impl<C: Clone> Scheduler<C> {
     /// so that others stay idle), else one that belongs to nobody. Calls that wait go first.
     pub(super) fn find_lane(&self, now_ns: u64, domain: Domain, all: bool) -> Option<WorkerId> {
         let state = self.domains.get(&domain);
-        if state.is_some_and(|d| !d.queue.is_empty()) || self.exclusive.barrier().is_some() {
+        let held = match state {
+            Some(d) => d.held || !d.queue.is_empty(),
+            None => self.holds(now_ns, domain.caller),
+        };
+        if held || self.exclusive.barrier().is_some() {
             return None;
         }
         let own = self.workers.iter().enumerate().filter(|(_, w)| {
@@ -30,7 +34,7 @@ impl<C: Clone> Scheduler<C> {
         });
         let own = own.max_by_key(|(_, w)| w.busy.count_ones()).map(|(id, _)| id);
         let may_have_more = state.is_none_or(|d| d.workers < self.shape.workers_per_domain);
-        own.or_else(|| match may_have_more {
+        own.or_else(|| match may_have_more && self.may_bind(domain) {
             true => self.workers.iter().position(|w| w.state == State::Free),
             false => None,
         })
@@ -39,8 +43,8 @@ impl<C: Clone> Scheduler<C> {
     /// Whether a busy worker takes no more calls: its domain had it long enough and others have none.
     fn must_leave(&self, now_ns: u64, worker: &Worker) -> bool {
         worker.busy != 0
-            && !self.homeless.is_empty()
-            && now_ns.saturating_sub(worker.bound_ns) >= RESIDENCY_NS
+            && self.is_wanted(worker)
+            && now_ns.saturating_sub(worker.bound_ns) >= self.shape.residency_ns
     }
 
     /// Gives a waiting call to a worker that has room for it.
@@ -60,6 +64,9 @@ impl<C: Clone> Scheduler<C> {
         let (generation, alone, call) = (place.generation, entry.suspect, entry.call.clone());
         actions.push(Action::Start { worker, generation, lane, alone, id, call });
         self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, orders));
+        if self.budgets.is_careful(now_ns, domain.caller) {
+            self.hold(domain.caller);
+        }
     }
 
     /// Gives a worker that belongs to nobody to a domain.
@@ -68,7 +75,7 @@ impl<C: Clone> Scheduler<C> {
         if place.state == State::Free {
             place.state = State::Bound(domain);
             place.bound_ns = now_ns;
-            let d = self.domains.entry(domain).or_default();
+            let d = self.domain_mut(now_ns, domain);
             d.workers += 1;
             if std::mem::take(&mut d.is_homeless) {
                 self.homeless.retain(|homeless| *homeless != domain);
@@ -78,7 +85,7 @@ impl<C: Clone> Scheduler<C> {
 
     /// Puts a domain in line for a worker, if its calls need one and it may have one.
     pub(super) fn stand(&mut self, domain: Domain) {
-        let Some(d) = self.domains.get_mut(&domain).filter(|d| !d.queue.is_empty()) else {
+        let Some(d) = self.domains.get_mut(&domain).filter(|d| !d.held && !d.queue.is_empty()) else {
             return;
         };
         if d.workers == 0 {
@@ -90,39 +97,59 @@ impl<C: Clone> Scheduler<C> {
         }
     }
 
-    /// Replaces idle workers of other domains, as many as are needed and not coming already; the one
-    /// idle longest goes first. A domain that has workers gets another only from one idle for a while.
+    /// Takes idle workers from other domains, as many as are needed and not coming already; the one
+    /// idle longest goes first, none before its domain had it for its residency. A domain that has workers
+    /// gets another only from one idle for as long.
     pub(super) fn make_room(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        let coming = self.workers.iter().filter(|w| w.state == State::Absent).count();
+        self.room_ns = None;
+        self.make_room_within_limits(now_ns, actions);
+        let residency_ns = self.shape.residency_ns;
+        let coming = self.workers.iter().filter(|w| w.is_coming()).count();
         let (homeless, wanted) = match self.exclusive.barrier() {
-            None => (self.homeless.len(), self.homeless.len() + usize::from(!self.waiting.is_empty())),
+            None => {
+                let homeless = self.homeless_within_limits();
+                (homeless, homeless + usize::from(!self.waiting.is_empty()))
+            }
             // Only for those that may start before the device is one call's.
             Some(_) => {
-                let may =
-                    self.homeless.iter().filter(|d| self.domains.get(d).is_some_and(|d| self.may_start(d)));
+                let may = self
+                    .homeless
+                    .iter()
+                    .filter(|d| self.domains.get(d).is_some_and(|d| self.may_start(d)) && self.may_bind(**d));
                 let count = may.count();
                 (count, count)
             }
         };
         for nth in coming..wanted {
-            let patience_ns = if nth < homeless { 0 } else { RESIDENCY_NS };
-            let idle = self.workers.iter().enumerate().filter(|(_, w)| {
-                matches!(w.state, State::Bound(_))
-                    && w.busy == 0
-                    && now_ns.saturating_sub(w.idle_since_ns) >= patience_ns
-            });
-            let Some(worker) = idle.min_by_key(|(_, w)| w.idle_since_ns).map(|(id, _)| id) else {
+            let may_go_ns = |w: &Worker| {
+                let since_ns = if nth < homeless { w.bound_ns } else { w.bound_ns.max(w.idle_since_ns) };
+                since_ns.saturating_add(residency_ns)
+            };
+            let idle = || {
+                let all = self.workers.iter().enumerate();
+                all.filter(|(_, w)| matches!(w.state, State::Bound(_)) && w.busy == 0)
+            };
+            let ripe = idle().filter(|(_, w)| may_go_ns(w) <= now_ns);
+            let Some(worker) = ripe.min_by_key(|(_, w)| w.idle_since_ns).map(|(id, _)| id) else {
+                let next_ns = idle().map(|(_, w)| may_go_ns(w)).min();
+                self.room_ns = self.room_ns.into_iter().chain(next_ns).min();
                 return;
             };
-            self.replace(worker, actions);
+            self.hand_on(now_ns, worker, actions);
         }
     }
 
-    /// An idle worker gives way to a fresh process.
-    pub(super) fn replace(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+    /// An idle worker is made ready for another domain: it gives way to a fresh process, or is scrubbed.
+    pub(super) fn hand_on(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
         self.unbind(worker);
-        let generation = self.workers[worker].generation;
-        actions.push(Action::Replace { worker, generation });
+        let place = &mut self.workers[worker];
+        let generation = place.generation;
+        if self.shape.scrubs && !place.tainted {
+            place.state = State::Scrubbing { until_ns: now_ns.saturating_add(SETTLE_NS) };
+            actions.push(Action::Scrub { worker, generation });
+        } else {
+            actions.push(Action::Replace { worker, generation });
+        }
     }
 
     /// Whether a domain's first call waits for a worker only.
@@ -159,7 +186,7 @@ impl<C: Clone> Scheduler<C> {
     /// The call that a worker which belongs to nobody should start with: of a domain without workers,
     /// else of one that has more calls than its workers can take.
     fn next_for_free(&mut self) -> Option<CallId> {
-        let may = |d: &Domain| self.domains.get(d).is_some_and(|d| self.may_start(d));
+        let may = |d: &Domain| self.domains.get(d).is_some_and(|d| self.may_start(d)) && self.may_bind(*d);
         if let Some(at) = self.homeless.iter().position(may) {
             let domain = self.homeless.remove(at)?;
             let d = self.domains.get_mut(&domain)?;
@@ -171,7 +198,8 @@ impl<C: Clone> Scheduler<C> {
             let Some(d) = self.domains.get(&domain) else {
                 continue;
             };
-            let (may_have, may_start) = (d.workers < self.shape.workers_per_domain, self.may_start(d));
+            let may_have = d.workers < self.shape.workers_per_domain && self.may_bind(domain);
+            let may_start = self.may_start(d);
             let d = self.domains.get_mut(&domain)?;
             d.waits = may_have && !may_start && !d.queue.is_empty();
             if d.waits {
@@ -189,7 +217,7 @@ impl<C: Clone> Scheduler<C> {
             let Some(first) = self.next_for_free() else { return };
             self.start(now_ns, worker, first, actions);
         }
-        let had_it_long = now_ns.saturating_sub(self.workers[worker].bound_ns) >= RESIDENCY_NS;
+        let had_it_long = now_ns.saturating_sub(self.workers[worker].bound_ns) >= self.shape.residency_ns;
         if self.workers[worker].busy == 0 && had_it_long && !self.homeless.is_empty() {
             self.make_room(now_ns, actions);
         }
@@ -213,7 +241,7 @@ impl<C: Clone> Scheduler<C> {
             return None;
         }
         let barrier = self.exclusive.barrier();
-        let queue = &mut self.domains.get_mut(&domain)?.queue;
+        let queue = &mut self.domains.get_mut(&domain).filter(|d| !d.held)?.queue;
         let first = *queue.front()?;
         if barrier.is_some_and(|barrier| first > barrier) {
             return None;

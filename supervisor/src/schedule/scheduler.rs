@@ -4,23 +4,30 @@
 //! call:    submit ──► queued ──► running ──► finished
 //!            ▲          │           │ its process ended
 //!            └──again── │ ◄────── lost ──► guilty, or overdue
-//!                       └─ expired
+//!                       └─ expired, refused
 //!          overdue while running: its worker is killed
-//!          cancel: a queued call is gone, a running one is detached and runs on for nobody
+//!          cancel: a queued call is gone, a running one is detached and runs on for nobody, not for long
 //!
 //! worker:  absent ──► free ──► bound to a domain ──► absent        (replaced by a fresh process)
+//!                      ▲               └──► being scrubbed ──► absent   (where the device is set up so)
+//!                      └───────────────────────┘
 //! ```
 //!
-//! A worker serves one domain (owner, caller) and is replaced before it serves another. Calls of a
+//! A worker serves one domain (owner, caller) at a time, and is replaced or scrubbed before it serves another,
+//! not before the domain had it for its residency. Calls of a
 //! domain start in the order they came; domains without a worker are served in the order they came.
 //! Every decision costs the same however many calls and tenants wait.
 
 use std::collections::{HashMap, VecDeque};
 
+use super::budget::Budgets;
 use super::exclusive::Exclusive;
-use super::table::{MAX_CALLS, Place, Table};
+use super::quarantine::{Admission, Quarantine, Use};
+use super::table::{Entry, MAX_CALLS, Place, Table};
 use super::turns::Turns;
-use super::words::{Action, CallId, Domain, Full, Limits, Order, Shape, Size, Terms, WorkerId};
+use super::words::{
+    Action, CallId, Domain, Limits, NotNow, Order, Policy, Shape, Size, Terms, Verdict, WorkerId,
+};
 use crate::limits::DEADLINE_GRACE_NS;
 
 #[derive(Debug)]
@@ -33,6 +40,15 @@ pub(super) struct Worker {
     pub(super) closed: bool,
     pub(super) bound_ns: u64,
     pub(super) idle_since_ns: u64,
+    /// A call failed in its process, which serves no other domain.
+    pub(super) tainted: bool,
+}
+
+impl Worker {
+    /// Nobody can use it now, but soon.
+    pub(super) fn is_coming(&self) -> bool {
+        matches!(self.state, State::Absent | State::Scrubbing { .. })
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +58,10 @@ pub(super) enum State {
     /// Ready, belongs to no domain.
     Free,
     Bound(Domain),
+    /// Its process forgets the domain that it served, or is killed then.
+    Scrubbing {
+        until_ns: u64,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +72,8 @@ pub(super) struct DomainState {
     pub(super) is_homeless: bool,
     /// Whether it stands in [`Scheduler::waiting`].
     pub(super) waits: bool,
+    /// Its caller spent its budget: nothing of it starts, and it stands in neither.
+    pub(super) held: bool,
     /// Device time that its workers used.
     pub(super) used_ns: u64,
 }
@@ -71,6 +93,13 @@ pub struct Scheduler<C> {
     pub(super) queued_bytes: u64,
     pub(super) turns: Option<Turns>,
     pub(super) exclusive: Exclusive,
+    pub(super) policy: Policy,
+    pub(super) budgets: Budgets,
+    pub(super) quarantine: Quarantine,
+    /// When a worker may be taken that a domain waits for.
+    pub(super) room_ns: Option<u64>,
+    /// How many workers a caller may have, where that is limited.
+    pub(super) caps: HashMap<u32, usize>,
     /// Scratch, kept for its capacity.
     orders: Vec<Order>,
 }
@@ -86,7 +115,9 @@ impl<C: Clone> Scheduler<C> {
             closed: false,
             bound_ns: 0,
             idle_since_ns: 0,
+            tainted: false,
         };
+        let policy = Policy::default();
         Self {
             workers: (0..shape.workers).map(|_| absent()).collect(),
             table: Table::default(),
@@ -97,6 +128,11 @@ impl<C: Clone> Scheduler<C> {
             queued_bytes: 0,
             turns: shape.turns.then(|| Turns::new(shape.workers)),
             exclusive: Exclusive::default(),
+            policy,
+            budgets: Budgets::new(policy.fault_budget),
+            quarantine: Quarantine::new(policy.quarantine_after),
+            room_ns: None,
+            caps: HashMap::new(),
             orders: Vec::new(),
             shape,
         }
@@ -115,13 +151,22 @@ impl<C: Clone> Scheduler<C> {
     /// The process that is ready in `worker`'s place, if one is, and its lanes with a call.
     pub fn busy_lanes(&self, worker: WorkerId) -> Option<(u64, u32)> {
         let worker = &self.workers[worker];
-        (worker.state != State::Absent).then(|| (worker.generation, worker.busy.count_ones()))
+        (!worker.is_coming()).then(|| (worker.generation, worker.busy.count_ones()))
     }
 
     /// When [`Scheduler::expire`] must be called at the latest.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let turns = self.turns.as_ref().and_then(Turns::next_deadline_ns);
-        [self.table.next_deadline_ns(), turns].into_iter().flatten().min()
+        let scrubs = self.shape.scrubs.then(|| {
+            let until = self.workers.iter().filter_map(|worker| match worker.state {
+                State::Scrubbing { until_ns } => Some(until_ns),
+                _ => None,
+            });
+            until.min()
+        });
+        let all =
+            [self.table.next_deadline_ns(), turns, scrubs.flatten(), self.room_ns, self.budgets.next_ns()];
+        all.into_iter().flatten().min()
     }
 
     /// The call that `worker` says it answers; `None` means that it lies.
@@ -141,30 +186,44 @@ impl<C: Clone> Scheduler<C> {
         terms: Terms,
         limits: Limits,
         actions: &mut Vec<Action<C>>,
-    ) -> Result<CallId, Full> {
-        let room = match terms.size {
-            Size::Lane | Size::Wide => self.find_lane(now_ns, terms.domain, terms.size != Size::Lane),
-            Size::Exclusive => None,
+    ) -> Result<CallId, NotNow> {
+        let used = Use { function: terms.function, caller: terms.domain.caller };
+        let is_probe = match self.quarantine.is_empty() {
+            true => false,
+            false => match self.quarantine.admit(now_ns, used) {
+                Admission::Free => false,
+                Admission::Probe => true,
+                Admission::Refused(refusal) => return Err(NotNow::Quarantined(refusal)),
+            },
+        };
+        // As a suspect a probe runs alone, and is guilty if its process ends.
+        let wants_device = terms.size == Size::Exclusive || is_probe && self.shape.shared_faults;
+        let room = match wants_device {
+            false => self.find_lane(now_ns, terms.domain, is_probe || terms.size != Size::Lane),
+            true => None,
         };
         if room.is_none() {
             if self.queued >= limits.calls.min(MAX_CALLS) {
-                return Err(Full::Calls(self.queued));
+                return Err(NotNow::Calls(self.queued));
             }
             if self.queued_bytes.saturating_add(terms.bytes) > limits.bytes {
-                return Err(Full::Bytes(self.queued_bytes));
+                return Err(NotNow::Bytes(self.queued_bytes));
             }
         }
         let id = self.table.insert(call, terms);
+        if is_probe {
+            self.quarantine.probe(used);
+            if let Some(entry) = self.table.get_mut(id) {
+                (entry.probe, entry.suspect) = (true, true);
+            }
+        }
         self.queued += 1;
         self.queued_bytes += terms.bytes;
         match room {
             Some(worker) => self.start(now_ns, worker, id, actions),
-            None if terms.size == Size::Exclusive => {
-                self.exclusive.push(id);
-                self.try_whole(now_ns, actions);
-            }
+            None if wants_device => self.line_up(now_ns, terms.domain, id, actions),
             None => {
-                self.domains.entry(terms.domain).or_default().queue.push_back(id);
+                self.domain_mut(now_ns, terms.domain).queue.push_back(id);
                 self.stand(terms.domain);
                 self.make_room(now_ns, actions);
             }
@@ -187,9 +246,35 @@ impl<C: Clone> Scheduler<C> {
             closed: false,
             bound_ns: now_ns,
             idle_since_ns: now_ns,
+            tainted: false,
         };
         self.feed(now_ns, worker, actions);
         self.try_whole(now_ns, actions);
+    }
+
+    /// A worker forgot the domain that it served, and is like a fresh one; false means that it lies.
+    pub fn scrubbed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) -> bool {
+        let Worker { state, generation, .. } = self.workers[worker];
+        let asked = matches!(state, State::Scrubbing { .. });
+        if asked {
+            self.worker_ready(now_ns, worker, generation, actions);
+        }
+        asked
+    }
+
+    /// All processes are about to be gone: nothing more starts in them. [`Scheduler::worker_gone`] follows for each.
+    pub fn condemn_all(&mut self) {
+        (0..self.workers.len()).for_each(|worker| self.unbind(worker));
+    }
+
+    /// Whether a worker has calls.
+    pub fn has_calls(&self, worker: WorkerId) -> bool {
+        self.workers[worker].busy != 0
+    }
+
+    /// A call failed in a worker's process: no other domain gets that one.
+    pub fn taint(&mut self, worker: WorkerId) {
+        self.workers[worker].tainted = true;
     }
 
     /// A worker answered a call: returns it, and the worker gets what it should do next. `None` means
@@ -199,6 +284,7 @@ impl<C: Clone> Scheduler<C> {
         now_ns: u64,
         worker: WorkerId,
         id: CallId,
+        verdict: Verdict,
         actions: &mut Vec<Action<C>>,
     ) -> Option<C> {
         let (_, lane) = self.running_call(worker, id)?;
@@ -209,40 +295,49 @@ impl<C: Clone> Scheduler<C> {
         if place.busy == 0 {
             place.idle_since_ns = now_ns;
         }
+        self.judge(now_ns, &entry, verdict, actions);
+        if !self.budgets.is_empty() {
+            self.review(now_ns, entry.domain.caller, actions);
+        }
         self.feed(now_ns, worker, actions);
         if self.workers[worker].busy == 0 {
             self.turn(actions, |turns, _| turns.idle(now_ns, worker));
         }
-        self.leave_whole(worker, actions);
+        self.leave_whole(now_ns, worker, actions);
         self.try_whole(now_ns, actions);
         Some(entry.call)
     }
 
-    /// Takes a call back if it still waits. A running call runs on, but not again; whoever asked
-    /// forgets it.
+    /// Takes a call back if it still waits. A running call runs on for a moment, but not again; whoever
+    /// asked forgets it.
     pub fn cancel(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) -> Option<C> {
         let entry = self.table.get_mut(id)?;
         if entry.place != Place::Queued {
-            entry.detached = true;
+            let again = std::mem::replace(&mut entry.detached, true);
+            let until_ns = entry.deadline_ns.min(now_ns.saturating_add(self.policy.cancel_grace_ns));
+            if !again {
+                self.table.hasten(id, until_ns);
+            }
             return None;
         }
         let held_up = !self.exclusive.is_empty();
-        let call = self.unqueue(id, actions);
+        let entry = self.unqueue(id, actions)?;
+        self.judge(now_ns, &entry, Verdict::Neither, actions);
         if held_up {
             self.resume(now_ns, actions);
         }
-        call
+        Some(entry.call)
     }
 
-    fn unqueue(&mut self, id: CallId, actions: &mut Vec<Action<C>>) -> Option<C> {
+    pub(super) fn unqueue(&mut self, id: CallId, actions: &mut Vec<Action<C>>) -> Option<Entry<C>> {
         let entry = self.table.remove(id)?;
         self.queued -= 1;
         self.queued_bytes -= entry.bytes;
-        if entry.size == Size::Exclusive {
+        if entry.wants_device(self.shape.shared_faults) {
             if self.exclusive.remove(id) {
                 self.give_back(actions);
             }
-            return Some(entry.call);
+            return Some(entry);
         }
         if let Some(d) = self.domains.get_mut(&entry.domain) {
             // Deadlines and cancellations mostly hit the oldest, which stands first.
@@ -253,7 +348,7 @@ impl<C: Clone> Scheduler<C> {
                 self.drop_domain(entry.domain);
             }
         }
-        Some(entry.call)
+        Some(entry)
     }
 
     /// Does what the time demands.
@@ -263,8 +358,12 @@ impl<C: Clone> Scheduler<C> {
             let Some(entry) = self.table.get_mut(id) else { continue };
             match entry.place {
                 Place::Queued => {
-                    let call = self.unqueue(id, actions);
-                    actions.extend(call.map(Action::Expired));
+                    let caller = entry.domain.caller;
+                    let Some(entry) = self.unqueue(id, actions) else { continue };
+                    self.judge(now_ns, &entry, Verdict::Neither, actions);
+                    let budget_ns = self.holds(now_ns, caller).then(|| self.budgets.waits_ns(now_ns, caller));
+                    let budget_ns = budget_ns.map(|waits_ns| waits_ns.unwrap_or(0));
+                    actions.push(Action::Expired { call: entry.call, budget_ns });
                 }
                 // First the worker may answer by itself; the second time patience is over.
                 Place::Running { worker, lane, overdue: false } => {
@@ -280,14 +379,24 @@ impl<C: Clone> Scheduler<C> {
                     self.table.postpone(id, DEADLINE_GRACE_NS);
                 }
                 Place::Running { worker, overdue: true, .. } => {
-                    let call = Some(entry.call.clone());
-                    self.kill(worker, call, actions);
+                    self.kill_overdue(now_ns, worker, id, actions);
                 }
                 Place::Lost { .. } => entry.place = Place::Lost { overdue: true },
             }
         }
         if let Some(worker) = self.turns.as_mut().and_then(|turns| turns.expire(now_ns)) {
-            self.kill(worker, None, actions);
+            self.kill(now_ns, worker, None, actions);
+        }
+        for caller in self.budgets.due(now_ns) {
+            self.review(now_ns, caller, actions);
+        }
+        for worker in 0..self.workers.len() {
+            if matches!(self.workers[worker].state, State::Scrubbing { until_ns } if until_ns <= now_ns) {
+                self.kill(now_ns, worker, None, actions);
+            }
+        }
+        if self.room_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.make_room(now_ns, actions);
         }
         if held_up {
             self.resume(now_ns, actions);
@@ -295,7 +404,16 @@ impl<C: Clone> Scheduler<C> {
     }
 
     /// Its place takes no more calls until a fresh process is ready.
-    fn kill(&mut self, worker: WorkerId, call: Option<C>, actions: &mut Vec<Action<C>>) {
+    pub(super) fn kill(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        call: Option<C>,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        if let State::Bound(domain) = self.workers[worker].state {
+            self.draw(now_ns, Some(domain), actions);
+        }
         self.unbind(worker);
         let generation = self.workers[worker].generation;
         actions.push(Action::Kill { call, worker, generation });

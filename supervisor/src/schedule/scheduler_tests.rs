@@ -1,8 +1,11 @@
 //! Small cases of the scheduler.
 
 use super::*;
+use crate::limits::SETTLE_NS;
 use crate::schedule::Ended;
 
+#[path = "blame_tests.rs"]
+mod blame;
 #[path = "exclusive_tests.rs"]
 mod exclusive;
 
@@ -23,8 +26,14 @@ impl Bench {
         Self::of(Shape::new(workers, lanes))
     }
 
+    /// As most cases see it, failures have no consequences.
     fn of(shape: Shape) -> Self {
+        Self::under(shape, Policy { quarantine_after: 0, fault_budget: 0, ..Policy::default() })
+    }
+
+    fn under(shape: Shape, policy: Policy) -> Self {
         let mut bench = Self { scheduler: Scheduler::new(shape), actions: Vec::new(), now: 0 };
+        bench.scheduler.set_policy(0, policy, &mut bench.actions);
         (0..shape.workers).for_each(|worker| bench.ready(worker));
         bench
     }
@@ -38,12 +47,12 @@ impl Bench {
     }
 
     fn submit_sized(&mut self, call: u64, domain: Domain, size: Size) -> CallId {
-        let terms = Terms { domain, bytes: 1, deadline_ns: self.now + 1000 * MS, size };
+        let terms = Terms { domain, function: 1, bytes: 1, deadline_ns: self.now + 1000 * MS, size };
         self.scheduler.submit(self.now, call, terms, LIMITS, &mut self.actions).unwrap()
     }
 
     fn finish(&mut self, worker: WorkerId, id: CallId) {
-        self.scheduler.finished(self.now, worker, id, &mut self.actions).unwrap();
+        self.scheduler.finished(self.now, worker, id, Verdict::Well, &mut self.actions).unwrap();
     }
 
     /// The process is gone, and nothing of it is left: the calls that are over, and why.
@@ -64,9 +73,14 @@ fn short(action: Action<u64>) -> String {
         Action::Start { worker, lane, call, alone, .. } => {
             format!("{call} on {worker}.{lane}{}", if alone { " alone" } else { "" })
         }
-        Action::Expired(call) => format!("{call} expired"),
+        Action::Expired { call, budget_ns: None } => format!("{call} expired"),
+        Action::Expired { call, budget_ns: Some(left_ns) } => {
+            format!("{call} expired, budget in {} s", left_ns / 1000 / MS)
+        }
+        Action::Refused { call, refusal } => format!("{call} refused for {} s", refusal.retry_ns / 1000 / MS),
         Action::Kill { worker, .. } => format!("kill {worker}"),
         Action::Replace { worker, .. } => format!("replace {worker}"),
+        Action::Scrub { worker, .. } => format!("scrub {worker}"),
         Action::GiveAll { worker } => format!("all to {worker}"),
         Action::GiveBack => "back".to_owned(),
         Action::Turn { order: Order::Grant { worker, turn }, .. } => format!("grant {worker} turn {turn}"),
@@ -101,11 +115,100 @@ fn a_worker_is_replaced_before_it_serves_another_domain() {
     let mut b = Bench::new(1, 1);
     let first = b.submit(1, ALICE);
     b.finish(0, first);
+    b.now = 100 * MS;
     b.submit(2, BOB);
     b.expect("1 on 0.0, replace 0");
     assert!(b.dies(0).is_empty());
     b.ready(0);
     b.expect("2 on 0.0");
+}
+
+#[test]
+fn switches_do_not_thrash() {
+    let mut b = Bench::of(Shape { residency_ns: 40 * MS, ..Shape::new(1, 1) });
+    let first = b.submit(1, ALICE);
+    b.submit(2, BOB);
+    b.now = 10 * MS;
+    b.finish(0, first);
+    // Whoever calls again and again keeps its worker between two calls.
+    b.expect("1 on 0.0");
+    assert_eq!(b.scheduler.next_deadline_ns(), Some(40 * MS));
+    let again = b.submit(3, ALICE);
+    b.expect("3 on 0.0");
+    b.now = 20 * MS;
+    b.finish(0, again);
+    b.now = 39 * MS;
+    b.scheduler.expire(b.now, &mut b.actions);
+    b.expect("");
+    b.now = 40 * MS;
+    b.scheduler.expire(b.now, &mut b.actions);
+    b.expect("replace 0");
+    assert_eq!(b.scheduler.next_deadline_ns(), Some(1000 * MS), "nothing to look for any more");
+    b.dies(0);
+    b.ready(0);
+    b.expect("2 on 0.0");
+    // Without a residency, the next one may have it at once.
+    let mut b = Bench::of(Shape { residency_ns: 0, ..Shape::new(1, 1) });
+    let first = b.submit(1, ALICE);
+    b.finish(0, first);
+    b.submit(2, BOB);
+    b.expect("1 on 0.0, replace 0");
+}
+
+/// One worker, which is scrubbed for another domain.
+fn scrubbing() -> Bench {
+    let mut b = Bench::of(Shape { residency_ns: 0, scrubs: true, ..Shape::new(1, 1) });
+    let first = b.submit(1, ALICE);
+    b.finish(0, first);
+    b.submit(2, BOB);
+    b.expect("1 on 0.0, scrub 0");
+    b
+}
+
+#[test]
+fn a_scrubbed_worker_is_as_good_as_a_fresh_one() {
+    let mut b = scrubbing();
+    // Nobody gets it before it said so.
+    b.submit(3, ALICE);
+    b.expect("");
+    assert!(b.scheduler.scrubbed(b.now, 0, &mut b.actions));
+    b.expect("2 on 0.0");
+    assert!(!b.scheduler.scrubbed(b.now, 0, &mut b.actions), "nobody asked");
+}
+
+#[test]
+fn who_does_not_forget_is_killed() {
+    let mut b = scrubbing();
+    assert_eq!(b.scheduler.next_deadline_ns(), Some(1000 * MS));
+    b.submit(3, ALICE);
+    b.now = 1500 * MS;
+    b.scheduler.expire(b.now, &mut b.actions);
+    b.expect("2 expired, 3 expired");
+    assert_eq!(b.scheduler.next_deadline_ns(), Some(SETTLE_NS));
+    b.now = SETTLE_NS;
+    b.scheduler.expire(b.now, &mut b.actions);
+    b.expect("kill 0");
+    assert!(!b.scheduler.scrubbed(b.now, 0, &mut b.actions), "too late");
+    b.submit(4, BOB);
+    b.expect("");
+    b.dies(0);
+    b.ready(0);
+    b.expect("4 on 0.0");
+}
+
+#[test]
+fn a_process_with_a_fault_is_replaced_never_scrubbed() {
+    let mut b = Bench::of(Shape { residency_ns: 0, scrubs: true, ..Shape::new(1, 1) });
+    let first = b.submit(1, ALICE);
+    b.scheduler.taint(0);
+    b.finish(0, first);
+    let second = b.submit(2, ALICE);
+    b.finish(0, second);
+    b.submit(3, BOB);
+    b.expect("1 on 0.0, 2 on 0.0, replace 0");
+    b.dies(0);
+    b.ready(0);
+    b.expect("3 on 0.0");
 }
 
 #[test]
@@ -162,10 +265,16 @@ fn waiting_calls_expire_and_overdue_ones_cost_their_worker() {
 fn liars_and_strangers_get_nothing() {
     let mut b = Bench::new(2, 1);
     let id = b.submit(1, ALICE);
-    assert!(b.scheduler.finished(0, 1, id, &mut b.actions).is_none(), "not that worker's call");
-    assert!(b.scheduler.finished(0, 0, CallId(id.0 ^ 1), &mut b.actions).is_none(), "no such call");
+    assert!(
+        b.scheduler.finished(0, 1, id, Verdict::Well, &mut b.actions).is_none(),
+        "not that worker's call"
+    );
+    assert!(
+        b.scheduler.finished(0, 0, CallId(id.0 ^ 1), Verdict::Well, &mut b.actions).is_none(),
+        "no such call"
+    );
     b.finish(0, id);
-    assert!(b.scheduler.finished(0, 0, id, &mut b.actions).is_none(), "answered already");
+    assert!(b.scheduler.finished(0, 0, id, Verdict::Well, &mut b.actions).is_none(), "answered already");
 }
 
 #[test]
@@ -173,13 +282,13 @@ fn a_full_queue_says_so() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
     let mut full = |limits| {
-        let terms = Terms { domain: ALICE, bytes: 10, deadline_ns: 1, size: Size::Lane };
+        let terms = Terms { domain: ALICE, function: 1, bytes: 10, deadline_ns: 1, size: Size::Lane };
         b.scheduler.submit(0, 9, terms, limits, &mut b.actions)
     };
-    assert_eq!(full(Limits { calls: 0, bytes: 100 }), Err(Full::Calls(0)));
-    assert_eq!(full(Limits { calls: 1, bytes: 9 }), Err(Full::Bytes(0)));
+    assert_eq!(full(Limits { calls: 0, bytes: 100 }), Err(NotNow::Calls(0)));
+    assert_eq!(full(Limits { calls: 1, bytes: 9 }), Err(NotNow::Bytes(0)));
     assert!(full(Limits { calls: 1, bytes: 10 }).is_ok());
-    assert_eq!(full(Limits { calls: 1, bytes: 100 }), Err(Full::Calls(1)));
+    assert_eq!(full(Limits { calls: 1, bytes: 100 }), Err(NotNow::Calls(1)));
 }
 
 #[test]
@@ -213,6 +322,39 @@ fn a_call_that_ran_alone_when_its_process_ended_is_guilty() {
     assert_eq!(b.dies(0), [(1, Ended::Guilty)]);
     b.ready(0);
     b.expect("2 on 0.0 alone");
+}
+
+#[test]
+fn where_faults_are_shared_suspects_have_the_device_for_themselves() {
+    let mut b = Bench::of(Shape { shared_faults: true, ..Shape::new(2, 2) });
+    b.submit(1, ALICE);
+    b.submit(2, ALICE);
+    b.submit(3, BOB);
+    b.expect("1 on 0.0, 2 on 0.1, 3 on 1.0");
+    // One of them did it; all processes are about to be gone.
+    b.scheduler.condemn_all();
+    b.dies(0);
+    b.dies(1);
+    b.ready(0);
+    b.expect("1 on 0.0 alone");
+    b.ready(1);
+    b.submit(4, BOB);
+    b.expect("");
+    // It was the first one. The others do not start in processes that are about to be gone.
+    b.scheduler.condemn_all();
+    assert_eq!(b.dies(0), [(1, Ended::Guilty)]);
+    b.expect("");
+    b.dies(1);
+    b.ready(1);
+    b.expect("2 on 1.0 alone");
+    let second = b.scheduler.table.running_in(1)[0];
+    b.finish(1, second);
+    b.expect("");
+    b.ready(0);
+    b.expect("3 on 0.0 alone");
+    let third = b.scheduler.table.running_in(0)[0];
+    b.finish(0, third);
+    b.expect("4 on 0.0");
 }
 
 #[test]
@@ -288,9 +430,9 @@ fn queue_limits_do_not_hit_calls_that_come_back() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
     assert!(b.dies(0).is_empty());
-    let terms = Terms { domain: ALICE, bytes: 1, deadline_ns: 1, size: Size::Lane };
+    let terms = Terms { domain: ALICE, function: 1, bytes: 1, deadline_ns: 1, size: Size::Lane };
     let full = b.scheduler.submit(0, 2, terms, Limits { calls: 1, bytes: 9 }, &mut b.actions);
-    assert_eq!(full, Err(Full::Calls(1)));
+    assert_eq!(full, Err(NotNow::Calls(1)));
     b.ready(0);
     b.expect("1 on 0.0, 1 on 0.0 alone");
 }

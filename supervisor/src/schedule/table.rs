@@ -1,10 +1,9 @@
 //! The calls of one device: by id, and by the moment at which something must happen to them.
 
-use std::collections::VecDeque;
-
 use slab::Slab;
 
 use super::deadlines::Deadlines;
+use super::quarantine::Use;
 use super::words::{CallId, Domain, Size, Terms, WorkerId};
 
 /// Bits of a call's id that hold its slab index.
@@ -17,6 +16,7 @@ pub(super) const MAX_CALLS: u64 = 1 << (INDEX_BITS - 1);
 pub(super) struct Entry<C> {
     pub(super) call: C,
     pub(super) domain: Domain,
+    pub(super) function: u64,
     pub(super) bytes: u64,
     pub(super) deadline_ns: u64,
     pub(super) size: Size,
@@ -25,12 +25,24 @@ pub(super) struct Entry<C> {
     pub(super) runs: u8,
     /// A process ended while this call was in it: it runs alone from now on.
     pub(super) suspect: bool,
+    /// It decides whether its function is refused any longer.
+    pub(super) probe: bool,
     /// Nobody waits for its answer.
     pub(super) detached: bool,
     serial: u64,
 }
 
 impl<C> Entry<C> {
+    /// Whose use of which function it is.
+    pub(super) fn used(&self) -> Use {
+        Use { function: self.function, caller: self.domain.caller }
+    }
+
+    /// Whether no other call may be on the device.
+    pub(super) fn wants_device(&self, shared_faults: bool) -> bool {
+        self.size == Size::Exclusive || self.suspect && shared_faults
+    }
+
     /// Whether no other call may be in its worker.
     pub(super) fn wants_all_lanes(&self) -> bool {
         self.suspect || self.size != Size::Lane
@@ -77,18 +89,20 @@ impl<C> Table<C> {
     pub(super) fn insert(&mut self, call: C, terms: Terms) -> CallId {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let Terms { domain, bytes, deadline_ns, size } = terms;
+        let Terms { domain, function, bytes, deadline_ns, size } = terms;
         let place = Place::Queued;
         let entry = Entry {
             call,
             serial,
             domain,
+            function,
             bytes,
             deadline_ns,
             size,
             place,
             runs: 0,
             suspect: false,
+            probe: false,
             detached: false,
         };
         let id = CallId((serial << INDEX_BITS) | self.entries.insert(entry) as u64);
@@ -119,16 +133,20 @@ impl<C> Table<C> {
     }
 
     /// The calls in a worker, oldest first.
-    pub(super) fn running_in(&self, worker: WorkerId) -> VecDeque<CallId> {
-        let here = |entry: &Entry<C>| matches!(entry.place, Place::Running { worker: w, .. } if w == worker);
+    pub(super) fn running_in(&self, worker: WorkerId) -> Vec<CallId> {
+        self.all(|entry| matches!(entry.place, Place::Running { worker: w, .. } if w == worker))
+    }
+
+    /// The calls of which this is true, oldest first.
+    pub(super) fn all(&self, is_one: impl Fn(&Entry<C>) -> bool) -> Vec<CallId> {
         let mut found: Vec<CallId> = self
             .entries
             .iter()
-            .filter(|(_, entry)| here(entry))
+            .filter(|(_, entry)| is_one(entry))
             .map(|(index, entry)| CallId((entry.serial << INDEX_BITS) | index as u64))
             .collect();
         found.sort_unstable();
-        found.into()
+        found
     }
 
     /// When something must happen to a call at the latest.
@@ -139,6 +157,14 @@ impl<C> Table<C> {
     /// Takes the moment of one call whose moment has come.
     pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<CallId> {
         self.deadlines.pop_due(now_ns)
+    }
+
+    /// Gives a call an earlier moment.
+    pub(super) fn hasten(&mut self, id: CallId, at_ns: u64) {
+        let Some(entry) = self.get_mut(id) else { return };
+        let before_ns = std::mem::replace(&mut entry.deadline_ns, at_ns);
+        self.deadlines.remove(before_ns, id);
+        self.deadlines.insert(at_ns, id);
     }
 
     /// Gives a call whose moment was taken another one.

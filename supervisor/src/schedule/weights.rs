@@ -21,14 +21,61 @@ pub struct Weights<T> {
     clock: f64,
     uses: u64,
     entries: HashMap<u64, Entry<T>>,
+    /// What nobody gets any more and somebody still has.
+    leaving: Vec<Leaving>,
+    corpses: u64,
+    /// What workers are about to load, by function and worker: its owner and bytes.
+    promised: HashMap<(u64, WorkerId), (u32, u64)>,
+}
+
+/// Who has weights mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    Worker(WorkerId),
+    /// A process that is not reaped.
+    Corpse(Corpse),
+}
+
+/// Names a process that is gone and not reaped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Corpse(u64);
+
+/// One that has weights mapped.
+#[derive(Debug, Clone, Copy)]
+struct Holder {
+    who: Who,
+    /// It loaded them for itself, because they were not shared yet.
+    own: bool,
+}
+
+/// Weights that were given up, until everybody says that they are forgotten.
+#[derive(Debug)]
+struct Leaving {
+    function: u64,
+    bytes: u64,
+    holders: Vec<Holder>,
+}
+
+impl Leaving {
+    fn taken_bytes(&self) -> u64 {
+        let own = own_copies(&self.holders);
+        let shared = u64::from(self.holders.len() as u64 > own);
+        self.bytes.saturating_mul(own + shared)
+    }
+}
+
+fn own_copies(holders: &[Holder]) -> u64 {
+    holders.iter().filter(|holder| holder.own).count() as u64
 }
 
 #[derive(Debug)]
 struct Entry<T> {
     bytes: u64,
+    /// Whose function it is, once somebody said so.
+    owner: Option<u32>,
     state: State<T>,
-    /// Workers that loaded them for themselves, because they were not shared yet.
-    copies: Vec<WorkerId>,
+    /// Workers that have them, once for each time that they were sent.
+    holders: Vec<Holder>,
     /// Calls of the function that are in workers.
     calls: u32,
     /// Of equal priority, who was used longest ago goes first.
@@ -62,19 +109,33 @@ pub struct NoRoom {
 
 impl<T> Entry<T> {
     fn taken_bytes(&self) -> u64 {
-        self.bytes.saturating_mul(1 + self.copies.len() as u64)
+        self.bytes.saturating_mul(1 + own_copies(&self.holders))
     }
 }
 
 impl<T: Clone> Weights<T> {
     /// A device without weights.
     pub fn new(budget_bytes: u64) -> Self {
-        Self { budget_bytes, used_bytes: 0, clock: 0.0, uses: 0, entries: HashMap::new() }
+        Self {
+            budget_bytes,
+            used_bytes: 0,
+            clock: 0.0,
+            uses: 0,
+            entries: HashMap::new(),
+            leaving: Vec::new(),
+            corpses: 0,
+            promised: HashMap::new(),
+        }
     }
 
-    /// Device memory that is taken.
+    /// Device memory of the weights that are there.
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes
+    }
+
+    /// Device memory that is taken: also by weights that were given up and not forgotten yet.
+    pub fn held_bytes(&self) -> u64 {
+        self.used_bytes + self.leaving.iter().map(Leaving::taken_bytes).sum::<u64>()
     }
 
     fn priority(&mut self, bytes: u64) -> (f64, u64) {
@@ -92,31 +153,33 @@ impl<T: Clone> Weights<T> {
         bytes: u64,
         evicted: &mut Vec<u64>,
     ) -> Result<Source<T>, NoRoom> {
-        match self.entries.get(&function).map(|entry| &entry.state) {
+        let source = match self.entries.get(&function).map(|entry| &entry.state) {
             Some(State::Shared(device)) => {
                 let device = device.clone();
                 self.touch(function);
-                Ok(Source::Device(device, self.entries.get(&function).map_or(bytes, |e| e.bytes)))
+                Source::Device(device, self.entries.get(&function).map_or(bytes, |e| e.bytes))
             }
             // It was told to forget them before it could send them.
-            Some(State::Loading(loader)) if *loader == worker => Ok(Source::Export),
+            Some(State::Loading(loader)) if *loader == worker => Source::Export,
             Some(State::Loading(_)) => {
                 self.make_room(bytes, function, evicted)?;
-                if let Some(entry) = self.entries.get_mut(&function) {
-                    entry.copies.push(worker);
-                    self.used_bytes += entry.bytes;
-                }
-                Ok(Source::Host)
+                self.used_bytes += self.entries.get(&function).map_or(0, |entry| entry.bytes);
+                Source::Host
             }
             None => {
                 self.make_room(bytes, function, evicted)?;
                 let priority = self.priority(bytes);
                 let state = State::Loading(worker);
-                self.entries.insert(function, Entry { bytes, state, copies: Vec::new(), calls: 0, priority });
+                let entry = Entry { bytes, owner: None, state, holders: Vec::new(), calls: 0, priority };
+                self.entries.insert(function, entry);
                 self.used_bytes += bytes;
-                Ok(Source::Export)
+                Source::Export
             }
+        };
+        if let Some(entry) = self.entries.get_mut(&function) {
+            entry.holders.push(Holder { who: Who::Worker(worker), own: matches!(source, Source::Host) });
         }
+        Ok(source)
     }
 
     /// Evicts until `bytes` fit beside the rest; nothing if they never would.
@@ -137,6 +200,61 @@ impl<T: Clone> Weights<T> {
             evicted.push(function);
         }
         Ok(())
+    }
+
+    /// Whose function it is.
+    pub fn own(&mut self, function: u64, owner: u32) {
+        if let Some(entry) = self.entries.get_mut(&function) {
+            entry.owner = Some(owner);
+        }
+    }
+
+    /// Device memory that weights of one owner's functions take, what is promised included.
+    pub fn used_by(&self, owner: u32) -> u64 {
+        let own = self.entries.values().filter(|entry| entry.owner == Some(owner));
+        let promised = self.promised.values().filter(|(theirs, _)| *theirs == owner);
+        own.map(Entry::taken_bytes).sum::<u64>() + promised.map(|(_, bytes)| bytes).sum::<u64>()
+    }
+
+    /// Promises a worker that weights of `bytes` fit into what their owner may have, evicting others of the same
+    /// owner; else says how much was missing. The promise holds until [`Weights::settled`].
+    pub fn reserve(
+        &mut self,
+        function: u64,
+        worker: WorkerId,
+        (owner, bytes): (u32, u64),
+        room: u64,
+        evicted: &mut Vec<u64>,
+    ) -> Result<(), u64> {
+        let is_there = self.entries.get(&function).is_some_and(|entry| match entry.state {
+            State::Shared(_) => true,
+            State::Loading(loader) => {
+                loader == worker || entry.holders.iter().any(|holder| holder.who == Who::Worker(worker))
+            }
+        });
+        if is_there {
+            return Ok(());
+        }
+        let may_go = |(other, entry): &(&u64, &Entry<T>)| {
+            **other != function && entry.owner == Some(owner) && entry.calls == 0
+        };
+        let free: u64 = self.entries.iter().filter(may_go).map(|(_, entry)| entry.taken_bytes()).sum();
+        if (self.used_by(owner) - free).saturating_add(bytes) > room {
+            return Err(bytes);
+        }
+        while self.used_by(owner) + bytes > room {
+            let oldest = self.entries.iter().filter(may_go).min_by_key(|(_, entry)| entry.priority.1);
+            let Some(function) = oldest.map(|(function, _)| *function) else { break };
+            self.forget(function);
+            evicted.push(function);
+        }
+        self.promised.insert((function, worker), (owner, bytes));
+        Ok(())
+    }
+
+    /// What was promised to a worker is loaded, or not wanted any more.
+    pub fn settled(&mut self, function: u64, worker: WorkerId) {
+        self.promised.remove(&(function, worker));
     }
 
     fn touch(&mut self, function: u64) {
@@ -182,36 +300,110 @@ impl<T: Clone> Weights<T> {
     pub fn forget(&mut self, function: u64) {
         if let Some(entry) = self.entries.remove(&function) {
             self.used_bytes -= entry.taken_bytes();
+            self.leave(function, entry.bytes, entry.holders);
         }
     }
 
-    /// A worker forgot one function.
+    fn leave(&mut self, function: u64, bytes: u64, holders: Vec<Holder>) {
+        if !holders.is_empty() {
+            self.leaving.push(Leaving { function, bytes, holders });
+        }
+    }
+
+    /// A worker forgot one function, as often as it was sent to it: the oldest first.
     pub fn uninstalled(&mut self, function: u64, worker: WorkerId) {
-        if let Some(entry) = self.entries.get_mut(&function) {
-            let before = entry.taken_bytes();
-            entry.copies.retain(|copy| *copy != worker);
-            self.used_bytes -= before - entry.taken_bytes();
-        }
-    }
-
-    /// A worker's process is gone, with what it had for itself and what it did not send.
-    pub fn worker_gone(&mut self, worker: WorkerId) {
-        let functions: Vec<u64> = self.entries.keys().copied().collect();
-        for function in functions {
-            self.uninstalled(function, worker);
-            let Some(entry) = self.entries.get_mut(&function) else { continue };
-            match entry.state {
-                State::Loading(loader) if loader == worker => match entry.copies.pop() {
-                    None => self.forget(function),
-                    // Another worker's own copy is the one that counts; it cannot be shared.
-                    Some(other) => {
-                        self.used_bytes -= entry.bytes;
-                        entry.state = State::Loading(other);
-                    }
-                },
-                _ => {}
+        let is_it = |holder: &Holder| holder.who == Who::Worker(worker);
+        for (at, leaving) in self.leaving.iter_mut().enumerate() {
+            if leaving.function == function
+                && let Some(holder) = leaving.holders.iter().position(is_it)
+            {
+                leaving.holders.remove(holder);
+                if leaving.holders.is_empty() {
+                    self.leaving.remove(at);
+                }
+                return;
             }
         }
+        if let Some(entry) = self.entries.get_mut(&function)
+            && let Some(holder) = entry.holders.iter().position(is_it)
+            && entry.holders.remove(holder).own
+        {
+            self.used_bytes -= entry.bytes;
+        }
+    }
+
+    /// What a worker claimed last was never sent to it.
+    pub fn not_sent(&mut self, function: u64, worker: WorkerId) {
+        let Some(entry) = self.entries.get_mut(&function) else { return };
+        let is_it = |holder: &Holder| holder.who == Who::Worker(worker);
+        if let Some(holder) = entry.holders.iter().rposition(is_it)
+            && entry.holders.remove(holder).own
+        {
+            self.used_bytes -= entry.bytes;
+        } else if matches!(entry.state, State::Loading(loader) if loader == worker)
+            && !entry.holders.iter().any(is_it)
+        {
+            self.loader_gone(function);
+        }
+    }
+
+    /// A worker's process is gone, with what it did not send. What it had counts until it is reaped.
+    pub fn worker_gone(&mut self, worker: WorkerId) -> Corpse {
+        self.corpses += 1;
+        let corpse = Corpse(self.corpses);
+        let holders = self.leaving.iter_mut().flat_map(|leaving| &mut leaving.holders);
+        for holder in holders.chain(self.entries.values_mut().flat_map(|entry| &mut entry.holders)) {
+            if holder.who == Who::Worker(worker) {
+                holder.who = Who::Corpse(corpse);
+            }
+        }
+        let functions: Vec<u64> = self.entries.keys().copied().collect();
+        for function in functions {
+            let Some(entry) = self.entries.get_mut(&function) else { continue };
+            // Copies of its own nobody else can ever have.
+            let (own, others) = entry
+                .holders
+                .iter()
+                .copied()
+                .partition::<Vec<_>, _>(|holder| holder.own && holder.who == Who::Corpse(corpse));
+            entry.holders = others;
+            let bytes = entry.bytes;
+            self.used_bytes -= bytes * own.len() as u64;
+            let loads = matches!(entry.state, State::Loading(loader) if loader == worker);
+            self.leave(function, bytes, own);
+            if loads {
+                self.loader_gone(function);
+            }
+        }
+        corpse
+    }
+
+    /// Whoever loads a function's weights for all will not send them.
+    fn loader_gone(&mut self, function: u64) {
+        let Some(entry) = self.entries.get_mut(&function) else { return };
+        let other = entry.holders.iter_mut().find_map(|holder| match holder.who {
+            Who::Worker(worker) if holder.own => Some((holder, worker)),
+            _ => None,
+        });
+        let Some((holder, other)) = other else { return self.forget(function) };
+        // Another worker's own copy is the one that counts; it cannot be shared.
+        holder.own = false;
+        entry.state = State::Loading(other);
+        let bytes = entry.bytes;
+        let gone = entry.holders.extract_if(.., |holder| !holder.own && holder.who != Who::Worker(other));
+        let gone = gone.collect();
+        self.used_bytes -= bytes;
+        self.leave(function, bytes, gone);
+    }
+
+    /// Nothing is left of a process.
+    pub fn reaped(&mut self, corpse: Corpse) {
+        let is_other = |holder: &Holder| holder.who != Who::Corpse(corpse);
+        self.leaving.retain_mut(|leaving| {
+            leaving.holders.retain(is_other);
+            !leaving.holders.is_empty()
+        });
+        self.entries.values_mut().for_each(|entry| entry.holders.retain(is_other));
     }
 }
 

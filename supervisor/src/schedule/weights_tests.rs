@@ -30,6 +30,37 @@ fn they_are_loaded_once_and_shared() {
 }
 
 #[test]
+fn they_count_until_everybody_forgot_them_or_is_reaped() {
+    let mut weights = Weights::new(10 * GIB);
+    let held = |weights: &Weights<u64>| (weights.used_bytes() / GIB, weights.held_bytes() / GIB);
+    load(&mut weights, 1, GIB);
+    weights.claim(1, 1, GIB, &mut Vec::new()).unwrap();
+    weights.claim(1, 2, GIB, &mut Vec::new()).unwrap();
+    weights.forget(1);
+    assert_eq!(held(&weights), (0, 1));
+    // Loaded again before all forgot: what is confirmed is the older one.
+    load(&mut weights, 1, 2 * GIB);
+    assert_eq!(held(&weights), (2, 3));
+    weights.uninstalled(1, 0);
+    weights.uninstalled(1, 1);
+    assert_eq!(held(&weights), (2, 3));
+    let corpse = weights.worker_gone(2);
+    assert_eq!(held(&weights), (2, 3));
+    weights.reaped(corpse);
+    assert_eq!(held(&weights), (2, 2));
+    // A copy that a worker made for itself goes with it.
+    assert_eq!(weights.claim(2, 0, GIB, &mut Vec::new()), Ok(Source::Export));
+    assert_eq!(weights.claim(2, 1, GIB, &mut Vec::new()), Ok(Source::Host));
+    let corpse = weights.worker_gone(0);
+    assert_eq!(held(&weights), (3, 4));
+    weights.reaped(corpse);
+    assert_eq!(held(&weights), (3, 3));
+    weights.forget(2);
+    weights.uninstalled(2, 1);
+    assert_eq!(held(&weights), (2, 2));
+}
+
+#[test]
 fn who_cannot_wait_until_they_are_shared_loads_a_copy() {
     let mut weights = Weights::new(2 * GIB);
     let claim = |weights: &mut Weights<u64>, worker| weights.claim(1, worker, GIB, &mut Vec::new());
@@ -96,9 +127,10 @@ fn what_calls_use_stays_and_what_cannot_fit_evicts_nothing() {
 proptest! {
     #[test]
     fn the_account_is_right_and_the_budget_is_kept(
-        events in proptest::collection::vec((0..7u8, 0..6u64, 0..3usize), 0..300)
+        events in proptest::collection::vec((0..9u8, 0..6u64, 0..3usize), 0..300)
     ) {
         let mut weights = Weights::<u64>::new(20);
+        let mut corpses = Vec::new();
         for (event, function, worker) in events {
             let bytes = 1 + function * 2;
             match event {
@@ -113,12 +145,59 @@ proptest! {
                 }
                 3 => weights.begin(function),
                 4 => weights.end(function),
-                5 => weights.uninstalled(function, worker),
-                _ => weights.worker_gone(worker),
+                5 => {
+                    // Told to forget it, and says so.
+                    weights.uninstalled(function, worker);
+                }
+                6 => weights.forget(function),
+                7 => corpses.push(weights.worker_gone(worker)),
+                _ => corpses.drain(..).for_each(|corpse| weights.reaped(corpse)),
             }
             let taken: u64 = weights.entries.values().map(Entry::taken_bytes).sum();
             prop_assert_eq!(weights.used_bytes(), taken);
             prop_assert!(taken <= 20);
+            prop_assert!(weights.held_bytes() >= taken);
         }
+        // Once nobody is there and nobody wants any, nothing is taken.
+        for worker in 0..3 {
+            corpses.push(weights.worker_gone(worker));
+        }
+        corpses.drain(..).for_each(|corpse| weights.reaped(corpse));
+        prop_assert!(weights.leaving.is_empty());
+        (0..6).for_each(|function| weights.forget(function));
+        prop_assert_eq!((weights.used_bytes(), weights.held_bytes()), (0, 0));
     }
+}
+
+#[test]
+fn an_owner_gets_what_it_may_have_and_its_own_give_way() {
+    const OWNER: u32 = 7;
+    let mut weights = Weights::<u64>::new(100);
+    let load = |weights: &mut Weights<u64>, function: u64, worker: usize, owner: u32, room: u64| {
+        let mut evicted = Vec::new();
+        let promised = weights.reserve(function, worker, (owner, 10), room, &mut evicted);
+        if promised.is_ok() {
+            weights.claim(function, worker, 10, &mut evicted).unwrap();
+            weights.own(function, owner);
+        }
+        weights.settled(function, worker);
+        (promised, evicted)
+    };
+    assert_eq!(load(&mut weights, 1, 0, OWNER, 9), (Err(10), vec![]));
+    assert_eq!(load(&mut weights, 1, 0, OWNER, 20), (Ok(()), vec![]));
+    // A worker that loads them for itself takes as much again; where they are there, nothing more.
+    assert_eq!(load(&mut weights, 1, 1, OWNER, 20), (Ok(()), vec![]));
+    assert_eq!(weights.reserve(1, 1, (OWNER, 10), 0, &mut Vec::new()), Ok(()));
+    assert_eq!(weights.used_by(OWNER), 20);
+    weights.begin(1);
+    assert_eq!(load(&mut weights, 2, 0, OWNER, 20), (Err(10), vec![]), "under a call they stay");
+    weights.end(1);
+    assert_eq!(load(&mut weights, 3, 0, OWNER + 1, 10), (Ok(()), vec![]), "another's are another's");
+    assert_eq!(load(&mut weights, 2, 0, OWNER, 20), (Ok(()), vec![1]));
+    assert_eq!((weights.used_by(OWNER), weights.used_by(OWNER + 1)), (10, 10));
+    // What is promised counts until it is settled.
+    weights.reserve(4, 1, (OWNER, 10), 20, &mut Vec::new()).unwrap();
+    assert_eq!(weights.used_by(OWNER), 20);
+    weights.settled(4, 1);
+    assert_eq!(weights.used_by(OWNER), 10);
 }

@@ -1,5 +1,8 @@
 //! What goes into the scheduler and what comes out.
 
+use super::quarantine::Refusal;
+use crate::limits::RESIDENCY_NS;
+
 /// A call in the scheduler; never used twice, so that a late answer cannot hit another call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
@@ -39,12 +42,26 @@ pub struct Shape {
     pub workers_per_domain: usize,
     /// Workers submit by turns.
     pub turns: bool,
+    /// How long a domain keeps a worker that another one waits for.
+    pub residency_ns: u64,
+    /// A fault in one worker hits the calls of all.
+    pub shared_faults: bool,
+    /// An idle worker is scrubbed for another domain; without this, a fresh process takes its place.
+    pub scrubs: bool,
 }
 
 impl Shape {
     /// So many workers of so many lanes, all for whoever comes.
     pub fn new(workers: usize, lanes: u32) -> Self {
-        Self { workers, lanes, workers_per_domain: workers, turns: false }
+        Self {
+            workers,
+            lanes,
+            workers_per_domain: workers,
+            turns: false,
+            residency_ns: RESIDENCY_NS,
+            scrubs: false,
+            shared_faults: false,
+        }
     }
 }
 
@@ -53,6 +70,8 @@ impl Shape {
 pub struct Terms {
     /// Whose worker may run it.
     pub domain: Domain,
+    /// The function's name towards workers.
+    pub function: u64,
     /// Inline bytes it holds while it waits.
     pub bytes: u64,
     /// Absolute, in `CLOCK_MONOTONIC` nanoseconds.
@@ -72,7 +91,7 @@ pub enum Action<C> {
         generation: u64,
         /// Which of its lanes.
         lane: u32,
-        /// It is a suspect: no other call is in the worker, and its kernels run one by one.
+        /// It is a suspect: no other call is in the worker, nor on the device where faults are shared, and its kernels run one by one.
         alone: bool,
         /// The call's name in the answer.
         id: CallId,
@@ -80,10 +99,23 @@ pub enum Action<C> {
         call: C,
     },
     /// Answer that the deadline passed while the call was waiting.
-    Expired(C),
-    /// Kill the process: a call in it is overdue, or it does not yield its turn.
+    Expired {
+        /// The call.
+        call: C,
+        /// How long its caller's budget would have kept it waiting on, if that was it.
+        budget_ns: Option<u64>,
+    },
+    /// Answer that the call's function is refused, since it failed meanwhile.
+    Refused {
+        /// The call.
+        call: C,
+        /// For how long.
+        refusal: Refusal,
+    },
+    /// Kill the process: a call in it is overdue, or was given up and does not end, or it does not yield its
+    /// turn or forget a domain.
     Kill {
-        /// The overdue call.
+        /// That call.
         call: Option<C>,
         /// Which place.
         worker: WorkerId,
@@ -92,6 +124,15 @@ pub enum Action<C> {
     },
     /// End the idle process so that a fresh one can serve another domain.
     Replace {
+        /// Which place.
+        worker: WorkerId,
+        /// Which process in it.
+        generation: u64,
+    },
+    /// Make the idle process forget the domain that it served. [`Scheduler::scrubbed`] follows.
+    ///
+    /// [`Scheduler::scrubbed`]: super::Scheduler::scrubbed
+    Scrub {
         /// Which place.
         worker: WorkerId,
         /// Which process in it.
@@ -161,15 +202,46 @@ pub enum Ended {
     Detached,
 }
 
-/// The queue has no room.
+/// How a call ended that its worker answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Well.
+    Well,
+    /// A kernel of it did something illegal.
+    Fault,
+    /// Otherwise: nothing speaks against its function.
+    Neither,
+}
+
+/// Why a call is not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Full {
+pub enum NotNow {
     /// Too many calls wait.
     #[error("{0} invocations wait already")]
     Calls(u64),
     /// Too many inline bytes wait.
     #[error("{0} inline bytes wait already")]
     Bytes(u64),
+    /// Its function keeps failing.
+    #[error("it failed {} times in a row", .0.failures)]
+    Quarantined(Refusal),
+}
+
+/// How failures are answered; may change while running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Failures in a row after which a function is refused to its caller; 0: never.
+    pub quarantine_after: u32,
+    /// Worker processes that may end under one caller in a minute before its calls wait; 0: any number.
+    pub fault_budget: u32,
+    /// How long a call that was given up may run on.
+    pub cancel_grace_ns: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { quarantine_after: 3, fault_budget: 5, cancel_grace_ns: 1_000_000_000 }
+    }
 }
 
 /// Limits of a queue.

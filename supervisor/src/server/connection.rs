@@ -1,40 +1,39 @@
-//! One client: greeting, frames, dispatch.
+//! One client: frames, dispatch.
 //!
 //! ```text
-//! greeting ──► frames ──► closed        anything that is no frame closes the connection
+//! entry ──► frames ──► closed        anything that is no frame closes the connection
 //! ```
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pappus_proto::handshake::{GREETING_BYTES, Greeting};
 use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_ITEMS};
 use pappus_proto::v1::item::Source;
 use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
 use pappus_proto::{Code, frame};
 use pappus_protocol::now_ns;
-use pappus_shmem::{fds, memfd};
+use pappus_shmem::memfd;
 use prost::Message;
-use rustix::io::Errno;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
+use super::entry::{Incoming, Visitor, enter};
 use super::invoke::Arrived;
 use super::listen::Server;
+use super::reader::{Reader, patience};
 use super::replies::Replies;
 use super::turns::Turn;
-use super::watched::watch;
 use super::{invoke, requests};
 use crate::call::{Arena, Asker};
 use crate::device::answers;
 use crate::device::batch::Burst;
-use crate::limits::{HANDSHAKE_MS, MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
+use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
 use crate::registry::registration::Handed;
-use crate::registry::{Loaded, Refusal, Tenant, refusal};
+use crate::registry::{Loaded, Refusal, refusal};
+use crate::tenants::Account;
 
 /// Bytes taken from the socket at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -48,37 +47,59 @@ const TURN: Duration = Duration::from_micros(200);
 pub struct Connection {
     /// Where it belongs.
     pub server: Arc<Server>,
-    /// Its peer's uid.
-    pub tenant: Tenant,
+    /// Its tenant's account.
+    pub account: Arc<Account>,
     /// Whether it came through the admin socket.
     pub admin: bool,
+    /// Whether it may see what others do: the admin socket, or the supervisor's own user as itself.
+    pub operator: bool,
     /// Answers to it.
     pub replies: Arc<Replies>,
     /// Bytes handed over for later registration.
     pub handed: Handed,
-    socket: AsyncFd<OwnedFd>,
     arenas: Mutex<HashMap<u64, Arc<Arena>>>,
-    cold: Arc<Semaphore>,
+    pub(super) cold: Arc<Semaphore>,
     /// Nobody waits for answers any more.
     gone: AtomicBool,
 }
 
 /// Serves one client until it leaves or breaks the protocol.
-pub async fn serve(server: Arc<Server>, socket: OwnedFd, tenant: Tenant, admin: bool) -> std::io::Result<()> {
+pub async fn serve(server: Arc<Server>, socket: OwnedFd, visitor: Visitor) -> std::io::Result<()> {
+    let replies = Replies::new(socket.try_clone()?);
+    visitor.place.answers(&replies);
+    // From here on a reload finds it; one that came just before did not.
+    if !visitor.is_welcome(&server) {
+        return Ok(());
+    }
+    let mut reader = Reader::new(socket, server.asking.clone())?;
+    let mut incoming =
+        Incoming { decoder: frame::Decoder::default(), buffer: vec![0; READ_BYTES], first: None };
+    let broke = |why: String| {
+        server.metrics.violations.increment(1);
+        tracing::debug!(uid = visitor.uid, "closing a connection: {why}");
+    };
+    let account = match enter(&server, &mut reader, &replies, &visitor, &mut incoming).await {
+        Ok(Some(account)) => account,
+        Ok(None) => return Ok(()),
+        Err(why) => {
+            broke(why);
+            return Ok(());
+        }
+    };
+    let itself = visitor.standing.tenant.as_ref().is_some_and(|own| own.tenant == account.tenant);
     let connection = Arc::new(Connection {
-        replies: Replies::new(socket.try_clone()?),
+        server: server.clone(),
+        account,
+        admin: visitor.admin,
+        operator: visitor.admin || itself && visitor.uid == rustix::process::geteuid().as_raw(),
+        replies,
         handed: Handed::default(),
         arenas: Mutex::default(),
         cold: Arc::new(Semaphore::new(MAX_COLD_REQUESTS)),
         gone: AtomicBool::new(false),
-        server,
-        tenant,
-        admin,
-        socket: watch(socket, Interest::READABLE)?,
     });
-    if let Err(why) = connection.clone().run().await {
-        connection.server.metrics.violations.increment(1);
-        tracing::debug!(tenant, "closing a connection: {why}");
+    if let Err(why) = connection.clone().run(reader, incoming).await {
+        broke(why);
     }
     connection.clean_up().await;
     Ok(())
@@ -86,17 +107,13 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, tenant: Tenant, admin: 
 
 impl Connection {
     /// Returns when the client is gone; an error says which rule it broke.
-    async fn run(self: Arc<Self>) -> Result<(), String> {
-        let greeting = tokio::time::timeout(Duration::from_millis(HANDSHAKE_MS), self.greet());
-        match greeting.await {
-            Err(_) => return Err("no greeting in time".to_owned()),
-            Ok(Err(why)) => return Err(why),
-            Ok(Ok(false)) => return Ok(()),
-            Ok(Ok(true)) => {}
-        }
-        let mut decoder = frame::Decoder::default();
-        let mut buffer = vec![0; READ_BYTES];
+    async fn run(self: Arc<Self>, mut reader: Reader, incoming: Incoming) -> Result<(), String> {
+        let Incoming { mut decoder, mut buffer, first } = incoming;
         let mut burst = Burst::default();
+        if let Some((request, passed)) = first {
+            burst.more = decoder.pending() > 0;
+            self.clone().dispatch(request, passed, &mut burst).await;
+        }
         loop {
             let mut since = Instant::now();
             while let Some((message, passed)) = decoder.next_frame().map_err(|e| e.to_string())? {
@@ -111,63 +128,19 @@ impl Connection {
                 }
             }
             burst.release();
+            let received = reader.receive(&mut buffer, patience(self.server.settings().poll_us));
             // Whoever stops in the middle of a frame does not keep its place for ever.
             let received = match decoder.pending() {
-                0 => self.receive(&mut buffer).await?,
-                _ => tokio::time::timeout(STALLED, self.receive(&mut buffer))
+                0 => received.await,
+                _ => tokio::time::timeout(STALLED, received)
                     .await
-                    .map_err(|_| "a frame was never completed")??,
+                    .map_err(|_| "a frame was never completed")?,
             };
-            let Some((bytes, passed)) = received else {
+            let Some((bytes, passed)) = received.map_err(|e| e.to_string())? else {
+                self.see_off().await;
                 return Ok(());
             };
             decoder.feed(&buffer[..bytes], passed).map_err(|e| e.to_string())?;
-        }
-    }
-
-    /// What the socket has, with descriptors; `None` when the client closed it.
-    async fn receive(&self, buffer: &mut [u8]) -> Result<Option<(usize, Vec<OwnedFd>)>, String> {
-        loop {
-            let mut ready = self.socket.readable().await.map_err(|e| e.to_string())?;
-            let mut passed = Vec::new();
-            match fds::recv(self.socket.as_fd(), buffer, &mut passed) {
-                Ok(fds::Received { bytes: 0, .. }) => return Ok(None),
-                Ok(received) => {
-                    // A short read without descriptors took all there was: the next one would find nothing.
-                    if received.bytes < buffer.len() && received.fds == 0 {
-                        ready.clear_ready();
-                    }
-                    return Ok(Some((received.bytes, passed)));
-                }
-                Err(Errno::AGAIN) => ready.clear_ready(),
-                Err(Errno::INTR) => {}
-                Err(Errno::CONNRESET) => return Ok(None),
-                Err(e) => return Err(e.to_string()),
-            }
-        }
-    }
-
-    /// Exchanges greetings; false when the client left before it said anything.
-    async fn greet(&self) -> Result<bool, String> {
-        let mut greeting = [0; GREETING_BYTES];
-        let mut got = 0;
-        while got < GREETING_BYTES {
-            match self.receive(&mut greeting[got..]).await? {
-                None if got == 0 => return Ok(false),
-                None => return Err("left in the middle of its greeting".to_owned()),
-                Some((bytes, passed)) if passed.is_empty() => got += bytes,
-                Some(_) => return Err("descriptors with a greeting".to_owned()),
-            }
-        }
-        let theirs = Greeting::decode(&greeting).ok_or("no Pappus greeting")?;
-        let answer = theirs.answer();
-        let sent = rustix::net::send(&self.socket, &answer.encode(), rustix::net::SendFlags::NOSIGNAL);
-        if sent != Ok(GREETING_BYTES) {
-            return Err("does not take a greeting".to_owned());
-        }
-        match answer == Greeting::NONE {
-            true => Err(format!("speaks versions {} to {} only", theirs.lowest, theirs.highest)),
-            false => Ok(true),
         }
     }
 
@@ -228,9 +201,9 @@ impl Connection {
     async fn invoke(self: Arc<Self>, id: u64, message: v1::Invoke, passed: Vec<OwnedFd>, burst: &mut Burst) {
         let at_ns = now_ns();
         // Counted before the look at draining: whoever drains afterwards sees it.
-        let asker = match self.replies.open(id, self.server.count_accepted()) {
+        let asker = match self.account.accept().and_then(|accepted| self.replies.open(id, accepted)) {
             Ok(asker) => asker,
-            Err(error) => return self.replies.send(id, Response::Error(error)),
+            Err(error) => return self.replies.send(id, Response::Error(*error)),
         };
         if self.server.is_draining() {
             let error = v1::Error::new(Code::Unavailable, "the supervisor is draining: call another one");
@@ -238,18 +211,35 @@ impl Connection {
         }
         // Found now: what the client closes next must not be missing once the function is loaded.
         let arenas = self.arenas_named(&message);
-        if let Some(function) = self.server.registry.loaded.get(self.tenant, &message.function) {
+        if let Some(function) = self.server.registry.find(&self.account, &message.function) {
             let arrived = Arrived { message, passed, arenas, at_ns };
             return self.submit(id, &asker, arrived, function, burst);
         }
         burst.release();
-        let Ok(permit) = self.cold.clone().acquire_owned().await else { return };
+        let deadline = invoke::deadline(&message, &self.server.settings());
+        let until = tokio::time::Instant::now() + deadline;
+        let permit = match tokio::time::timeout_at(until, self.cold.clone().acquire_owned()).await {
+            Ok(Ok(permit)) => permit,
+            Ok(Err(_)) => return,
+            Err(_) => return asker.answer(answers::never_loaded()),
+        };
         tokio::spawn(async move {
+            // Loading keeps this thread busy, so another task watches the deadline.
+            let mut late = JoinSet::new();
+            let watched = asker.clone();
+            late.spawn(async move {
+                tokio::time::sleep_until(until).await;
+                watched.answer(answers::never_loaded());
+            });
             let Some(_turn) = self.turn().await else { return };
-            let (registry, tenant) = (self.server.registry.clone(), self.tenant);
-            let name = message.function.clone();
-            match requests::off_thread(move || registry.load(tenant, &name)).await {
-                // Cancelled meanwhile, or the client is gone.
+            // Cancelled meanwhile, or overdue.
+            if asker.is_over() {
+                return;
+            }
+            let loaded = requests::in_place(|| self.server.registry.load(&self.account, &message.function));
+            drop(late);
+            match loaded {
+                // The same, or the client is gone.
                 _ if asker.is_over() => {}
                 Ok(function) => {
                     let arrived = Arrived { message, passed, arenas, at_ns };
@@ -275,7 +265,10 @@ impl Connection {
                 let held = burst.to(&prepared.device);
                 prepared.device.submit(prepared.call, prepared.inline_bytes, held)?
             };
-            self.replies.accepted(id, asker, &prepared.device, accepted);
+            if !self.replies.accepted(id, asker, &prepared.device, accepted) {
+                // Cancelled, or its client gone, just before the device had it.
+                prepared.device.cancel(accepted);
+            }
             Ok(())
         });
         if let Err(error) = outcome {
@@ -299,7 +292,7 @@ impl Connection {
     async fn turn(&self) -> Option<Turn> {
         let turn = match self.admin {
             true => Turn::default(),
-            false => self.server.turns.wait(self.tenant).await,
+            false => self.server.turns.wait(self.account.tenant).await,
         };
         (!self.gone.load(Ordering::Acquire)).then_some(turn)
     }
@@ -342,7 +335,7 @@ impl Connection {
             );
             return Err(refusal(Code::ResourceExhausted, why));
         }
-        let arena = Arc::new(Arena::new(self.server.next_arena(), memfd));
+        let arena = Arc::new(Arena::new(self.server.next_arena(), memfd, &self.account)?);
         let opened = v1::ArenaOpened { arena: arena.id, bytes: arena.memfd.bytes() };
         arenas.insert(arena.id, arena);
         Ok(Response::Arena(opened))
@@ -377,7 +370,7 @@ impl Connection {
         }
         let this = self.clone();
         let released = requests::off_thread(move || {
-            this.server.registry.release_handed(this.tenant, &this.handed);
+            this.server.registry.release_handed(this.account.tenant, &this.handed);
             Ok(())
         });
         if let Err(error) = released.await {

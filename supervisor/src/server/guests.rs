@@ -1,74 +1,149 @@
 //! Who is connected: one tenant cannot take every place, and nobody the operator's.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use super::replies::Replies;
 use crate::limits::{MAX_ADMIN_CONNECTIONS, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_TENANT};
-use crate::registry::Tenant;
+use crate::tenants::{Grounds, Tenant};
 
-/// All connections, counted.
+/// All connections.
 #[derive(Debug, Default)]
-pub struct Guests(Mutex<Counts>);
+pub struct Guests(Mutex<Book>);
 
 #[derive(Debug, Default)]
-struct Counts {
+struct Book {
+    last: u64,
     admins: usize,
-    clients: usize,
-    tenants: HashMap<Tenant, usize>,
+    /// By [`Host`].
+    clients: HashMap<Host, usize>,
+    guests: HashMap<u64, Guest>,
+}
+
+/// Whose places a connection takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Host {
+    /// A tenant's.
+    Tenant(Tenant),
+    /// Of a gateway's uid that has not said yet for whom it acts.
+    Gateway(u32),
+}
+
+/// One connection.
+#[derive(Debug, Clone)]
+pub struct Guest {
+    /// Whose it is; none on the admin socket.
+    pub host: Option<Host>,
+    /// Why.
+    pub grounds: Grounds,
+    /// Its peer's uid.
+    pub uid: u32,
+    /// Answers to it.
+    pub replies: Weak<Replies>,
 }
 
 /// A connection's place, free again when dropped.
 #[derive(Debug)]
 pub struct Place {
     guests: Arc<Guests>,
-    /// None on the admin socket.
-    tenant: Option<Tenant>,
+    id: u64,
+}
+
+impl Book {
+    fn has_room(&self, host: Host) -> bool {
+        let mine = self.clients.get(&host).copied().unwrap_or(0);
+        mine < MAX_CONNECTIONS_PER_TENANT
+    }
+
+    fn enter(&mut self, host: Option<Host>) {
+        match host {
+            None => self.admins += 1,
+            Some(host) => *self.clients.entry(host).or_default() += 1,
+        }
+    }
+
+    fn leave(&mut self, host: Option<Host>) {
+        let Some(host) = host else {
+            self.admins -= 1;
+            return;
+        };
+        if let Some(mine) = self.clients.get_mut(&host) {
+            *mine -= 1;
+            if *mine == 0 {
+                self.clients.remove(&host);
+            }
+        }
+    }
 }
 
 impl Guests {
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+    fn book(&self) -> MutexGuard<'_, Book> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// A place for one more connection, if there is one.
-    pub fn admit(self: &Arc<Self>, tenant: Tenant, admin: bool) -> Option<Place> {
-        let mut counts = self.counts();
-        if admin {
-            if counts.admins >= MAX_ADMIN_CONNECTIONS {
-                return None;
-            }
-            counts.admins += 1;
-        } else {
-            let mine = counts.tenants.get(&tenant).copied().unwrap_or(0);
-            if counts.clients >= MAX_CONNECTIONS || mine >= MAX_CONNECTIONS_PER_TENANT {
-                return None;
-            }
-            counts.clients += 1;
-            counts.tenants.insert(tenant, mine + 1);
+    /// A place for one more connection of this uid, if there is one; on the admin socket it has no host.
+    pub fn admit(self: &Arc<Self>, uid: u32, host: Option<Host>) -> Option<Place> {
+        let mut book = self.book();
+        let room = match host {
+            None => book.admins < MAX_ADMIN_CONNECTIONS,
+            Some(host) => book.guests.len() - book.admins < MAX_CONNECTIONS && book.has_room(host),
+        };
+        if !room {
+            return None;
         }
-        Some(Place { guests: self.clone(), tenant: (!admin).then_some(tenant) })
+        book.enter(host);
+        book.last += 1;
+        let id = book.last;
+        book.guests.insert(id, Guest { host, grounds: Grounds::Uid(uid), uid, replies: Weak::new() });
+        Some(Place { guests: self.clone(), id })
     }
 
     /// Connections on both sockets.
     pub fn count(&self) -> usize {
-        let counts = self.counts();
-        counts.admins + counts.clients
+        self.book().guests.len()
+    }
+
+    /// All connections.
+    pub fn all(&self) -> Vec<Guest> {
+        self.book().guests.values().cloned().collect()
+    }
+}
+
+impl Place {
+    /// The connection can be found from now on.
+    pub fn answers(&self, replies: &Arc<Replies>) {
+        if let Some(guest) = self.guests.book().guests.get_mut(&self.id) {
+            guest.replies = Arc::downgrade(replies);
+        }
+    }
+
+    /// The connection as it stands in the book.
+    pub fn guest(&self) -> Option<Guest> {
+        self.guests.book().guests.get(&self.id).cloned()
+    }
+
+    /// The connection acts for a tenant from now on; false if that has no place left.
+    pub fn act_for(&self, tenant: Tenant, grounds: Grounds) -> bool {
+        let mut book = self.guests.book();
+        let host = Some(Host::Tenant(tenant));
+        let Some(before) = book.guests.get(&self.id).map(|guest| guest.host) else { return false };
+        if before != host && !book.has_room(Host::Tenant(tenant)) {
+            return false;
+        }
+        book.leave(before);
+        book.enter(host);
+        if let Some(guest) = book.guests.get_mut(&self.id) {
+            (guest.host, guest.grounds) = (host, grounds);
+        }
+        true
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut counts = self.guests.counts();
-        let Some(tenant) = self.tenant else {
-            counts.admins -= 1;
-            return;
-        };
-        counts.clients -= 1;
-        if let Some(mine) = counts.tenants.get_mut(&tenant) {
-            *mine -= 1;
-            if *mine == 0 {
-                counts.tenants.remove(&tenant);
-            }
+        let mut book = self.guests.book();
+        if let Some(guest) = book.guests.remove(&self.id) {
+            book.leave(guest.host);
         }
     }
 }
@@ -83,7 +158,7 @@ mod tests {
         let mut places = Vec::new();
         for tenant in 0.. {
             let before = places.len();
-            places.extend(std::iter::from_fn(|| guests.admit(tenant, false)));
+            places.extend(std::iter::from_fn(|| guests.admit(tenant, Some(Host::Tenant(tenant)))));
             let got = places.len() - before;
             if got == 0 {
                 break;
@@ -91,9 +166,25 @@ mod tests {
             assert_eq!(got, MAX_CONNECTIONS_PER_TENANT.min(MAX_CONNECTIONS - before));
         }
         assert_eq!(guests.count(), MAX_CONNECTIONS);
-        assert!(guests.admit(0, true).is_some());
-        places.clear();
+        let operator = guests.admit(0, None);
+        assert!(operator.is_some());
+        drop((places, operator));
         assert_eq!(guests.count(), 0);
-        assert!(guests.counts().tenants.is_empty());
+        assert!(guests.book().clients.is_empty());
+    }
+
+    #[test]
+    fn who_acts_for_a_tenant_takes_its_places() {
+        let guests = Arc::new(Guests::default());
+        let grounds = Grounds::Token { gateway: 33, sha256: [1; 32] };
+        let gateway = || guests.admit(33, Some(Host::Gateway(33))).unwrap();
+        let places: Vec<_> = (0..MAX_CONNECTIONS_PER_TENANT).map(|_| gateway()).collect();
+        assert!(guests.admit(33, Some(Host::Gateway(33))).is_none());
+        assert!(places.iter().all(|place| place.act_for(7, grounds)));
+        let one_more = gateway();
+        assert!(!one_more.act_for(7, grounds) && one_more.act_for(8, grounds));
+        assert_eq!(guests.all().iter().filter(|guest| guest.grounds == grounds).count(), places.len() + 1);
+        drop((places, one_more));
+        assert!(guests.book().clients.is_empty());
     }
 }

@@ -5,9 +5,10 @@ use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use bytes::Bytes;
-use pappus_blueprint::{Blueprint, BufferId, Sizes};
+use pappus_blueprint::{Blueprint, BufferId, Plan, Sizes};
 use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_INLINE_BYTES, MAX_ITEMS};
 use pappus_proto::v1::item::Source;
 use pappus_proto::{Code, v1};
@@ -17,12 +18,21 @@ use zerocopy::little_endian::U64;
 
 use super::connection::Connection;
 use crate::call::{Arena, Asker, Call, Inline};
+use crate::config::Settings;
 use crate::device::Device;
 use crate::registry::{Loaded, Refusal, refusal};
 use crate::schedule::Domain;
 
 fn bad(why: impl Into<String>) -> Refusal {
     refusal(Code::InvalidArgument, why)
+}
+
+/// Why there is no plan. What a blueprint says is its owner's to know.
+fn no_plan(why: pappus_blueprint::Error, granted: bool) -> Refusal {
+    match granted {
+        false => Box::new(bad(why.message).at(why.path)),
+        true => bad("this function does not take inputs of these sizes and words; its owner can see why"),
+    }
 }
 
 /// A checked call, where it can run, and the inline bytes that it holds.
@@ -66,7 +76,62 @@ pub fn prepare(
     function: Arc<Loaded>,
 ) -> Result<Prepared, Refusal> {
     let Arrived { message: request, passed, arenas, at_ns: arrived_ns } = arrived;
-    let blueprint = &function.blueprint;
+    let granted = function.owner != connection.account.tenant;
+    let plans = |sizes: &Sizes<'_>| {
+        let mut plans = connection.account.plans.lock().unwrap_or_else(|e| e.into_inner());
+        plans.get_or_plan(function.id, &function.blueprint, sizes)
+    };
+    let of = Of { blueprint: &function.blueprint, weight_bytes: &function.weight_bytes, granted };
+    let (gathered, plan, words) = gather(&request, passed, arenas, of, plans)?;
+    gathered.arenas.iter().try_for_each(|arena| arena.pin(&connection.account))?;
+
+    let deadline = deadline(&request, &connection.server.settings());
+    let device = place(&able(&connection.server.devices, &function)?, plan.pool_bytes)?;
+    let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
+    let call = Call {
+        domain: Domain { owner: function.owner, caller: connection.account.tenant },
+        plan,
+        items: gathered.items,
+        outputs: gathered.outputs,
+        words: words.into_iter().map(U64::new).collect(),
+        inline: gathered.inline,
+        descriptors: gathered.descriptors,
+        arenas: gathered.arenas,
+        deadline_ns: arrived_ns.saturating_add(deadline.as_nanos() as u64),
+        arrived_ns,
+        started_ns: AtomicU64::new(0),
+        sent_at: AtomicU64::new(0),
+        asker: asker.clone(),
+        function,
+    };
+    Ok(Prepared { call: Arc::new(call), device, inline_bytes })
+}
+
+/// How long a call may take in all.
+pub fn deadline(request: &v1::Invoke, settings: &Settings) -> Duration {
+    match request.deadline_ns {
+        0 => settings.default_deadline,
+        ns => Duration::from_nanos(ns).min(settings.max_deadline),
+    }
+}
+
+/// What a request is checked against.
+#[derive(Clone, Copy)]
+struct Of<'a> {
+    blueprint: &'a Blueprint,
+    weight_bytes: &'a [u64],
+    /// The caller is not the owner, and is told nothing of the blueprint.
+    granted: bool,
+}
+
+/// Everything about a request that depends on nothing but its function and what came with it.
+fn gather(
+    request: &v1::Invoke,
+    passed: Vec<OwnedFd>,
+    arenas: Vec<Arc<Arena>>,
+    Of { blueprint, weight_bytes, granted }: Of<'_>,
+    plan: impl FnOnce(&Sizes<'_>) -> Result<Arc<Plan>, pappus_blueprint::Error>,
+) -> Result<(Gathered, Arc<Plan>, Vec<u64>), Refusal> {
     let judge = |fd| memfd::judge_sealed(fd, MAX_ARENA_BYTES).map_err(|e| bad(e.to_string()));
     let descriptors = passed.into_iter().map(judge).collect::<Result<_, _>>()?;
     let mut gathered = Gathered { descriptors, arenas, ..Gathered::default() };
@@ -81,44 +146,29 @@ pub fn prepare(
         let bytes = gathered.input(position, input);
         input_bytes.push(bytes.map_err(|e| Box::new(e.at(format!("input {name}"))))?);
     }
-    let words = gathered.read_words(blueprint, &input_bytes)?;
-    let sizes = Sizes { inputs: &input_bytes, weights: &function.weight_bytes, words: &words };
-    let plan = function
-        .plans
-        .lock()
-        .unwrap_or_else(|e| e.into_inner())
-        .get_or_plan(function.id, blueprint, &sizes)
-        .map_err(|e| Box::new(bad(e.message).at(e.path)))?;
-
+    let words = gathered.read_words(blueprint, &input_bytes, granted)?;
+    let plan = plan(&Sizes { inputs: &input_bytes, weights: weight_bytes, words: &words });
+    let plan = plan.map_err(|e| no_plan(e, granted))?;
     for (output, id) in wanted.into_iter().zip(blueprint.outputs()) {
         let target = gathered.output(output, plan.buffers[id.index()].bytes);
         target.map_err(|e| Box::new(e.at(format!("output {}", name_of(id)))))?;
     }
     gathered.check_overlaps()?;
+    Ok((gathered, plan, words))
+}
 
-    let settings = connection.server.settings();
-    let deadline = match request.deadline_ns {
-        0 => settings.default_deadline,
-        ns => std::time::Duration::from_nanos(ns).min(settings.max_deadline),
-    };
-    let device = place(&able(&connection.server.devices, &function)?, plan.pool_bytes)?;
-    let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
-    let call = Call {
-        domain: Domain { owner: function.owner, caller: connection.tenant },
-        plan,
-        items: gathered.items,
-        outputs: gathered.outputs,
-        words: words.into_iter().map(U64::new).collect(),
-        inline: gathered.inline,
-        descriptors: gathered.descriptors,
-        arenas: gathered.arenas,
-        deadline_ns: arrived_ns.saturating_add(deadline.as_nanos() as u64),
-        arrived_ns,
-        started_ns: AtomicU64::new(0),
-        asker: asker.clone(),
-        function,
-    };
-    Ok(Prepared { call: Arc::new(call), device, inline_bytes })
+/// The same for a request alone, whose connection has these arenas: what there is to be checked of it before a
+/// worker sees it. Returns the ranges of its inputs and outputs.
+pub fn check(
+    request: &v1::Invoke,
+    arenas: Vec<Arc<Arena>>,
+    blueprint: &Blueprint,
+    weight_bytes: &[u64],
+) -> Result<(Vec<Item>, Vec<Target>), Refusal> {
+    let plan = |sizes: &Sizes<'_>| blueprint.plan(sizes).map(Arc::new);
+    let (gathered, ..) =
+        gather(request, Vec::new(), arenas, Of { blueprint, weight_bytes, granted: false }, plan)?;
+    Ok((gathered.items, gathered.outputs))
 }
 
 /// Finds what was given for each of the function's inputs or outputs; strangers and doubles are refused.
@@ -258,12 +308,17 @@ impl Gathered {
     }
 
     /// Reads the words that sizes depend on, each once.
-    fn read_words(&self, blueprint: &Blueprint, input_bytes: &[u64]) -> Result<Vec<u64>, Refusal> {
+    fn read_words(
+        &self,
+        blueprint: &Blueprint,
+        input_bytes: &[u64],
+        granted: bool,
+    ) -> Result<Vec<u64>, Refusal> {
         let mut words = Vec::with_capacity(blueprint.words().len());
         for word in blueprint.words() {
             let offset = blueprint
                 .word_offset(word, input_bytes[word.input as usize])
-                .map_err(|e| Box::new(bad(e.message).at(e.path)))?;
+                .map_err(|e| no_plan(e, granted))?;
             let mut bytes = [0; 8];
             self.read_input(word.input, offset, &mut bytes)?;
             words.push(u64::from_le_bytes(bytes));

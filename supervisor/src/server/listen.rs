@@ -2,18 +2,19 @@
 
 use std::collections::HashMap;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, watch};
 
 use super::connection;
-use super::guests::Guests;
+use super::entry::{self, Visitor};
+use super::guests::{Guests, Host};
+use super::reader::Asking;
 use super::turns::Turns;
-use crate::call::Accepted;
 use crate::config::{ConfigError, Settings};
 use crate::device::Device;
 use crate::metrics::SocketMetrics;
@@ -35,11 +36,14 @@ pub struct Server {
     pub started: Instant,
     /// Counters of the sockets.
     pub metrics: SocketMetrics,
-    guests: Arc<Guests>,
+    /// Who is connected.
+    pub guests: Arc<Guests>,
+    /// Connections that are read from without sleeping.
+    pub asking: Arc<Asking>,
+    /// Where the tenants are configured.
+    pub(super) config_file: Option<PathBuf>,
     /// Turns at what takes long.
     pub turns: Turns,
-    /// Invocations accepted and not over.
-    accepted: Arc<AtomicUsize>,
     settings: watch::Sender<Settings>,
     arenas: AtomicU64,
     draining: AtomicBool,
@@ -71,6 +75,7 @@ impl Server {
         registry: Arc<Registry>,
         devices: Vec<Arc<Device>>,
         settings: watch::Sender<Settings>,
+        config_file: Option<PathBuf>,
     ) -> Arc<Self> {
         Arc::new(Self {
             registry,
@@ -78,8 +83,9 @@ impl Server {
             settings,
             started: Instant::now(),
             guests: Arc::default(),
+            asking: Arc::default(),
             turns: Turns::default(),
-            accepted: Arc::default(),
+            config_file,
             metrics: SocketMetrics::new(),
             arenas: AtomicU64::new(1),
             draining: AtomicBool::new(false),
@@ -107,33 +113,36 @@ impl Server {
 
     fn admit(self: Arc<Self>, stream: UnixStream, admin: bool) {
         let Ok(peer) = stream.peer_cred() else { return };
-        let tenant = peer.uid();
-        if tenant == overflow_uid() {
-            tracing::warn!("refusing a peer whose uid is not mapped here");
-            return;
-        }
-        let Some(place) = self.guests.admit(tenant, admin) else {
-            tracing::warn!(tenant, admin, "refusing a connection: there are too many");
+        let uid = peer.uid();
+        let standing = match self.registry.tenants.judge(uid, admin) {
+            Ok(standing) => standing,
+            Err(why) => {
+                tracing::warn!(uid, pid = peer.pid(), "refusing a connection: {why}");
+                return entry::turn_away(&stream, why);
+            }
+        };
+        let host = match &standing.tenant {
+            _ if admin => None,
+            Some(account) => Some(Host::Tenant(account.tenant)),
+            None => Some(Host::Gateway(uid)),
+        };
+        let Some(place) = self.guests.admit(uid, host) else {
+            tracing::warn!(uid, pid = peer.pid(), admin, "refusing a connection: there are too many");
             return;
         };
         let Ok(socket) = stream.into_std() else { return };
         self.metrics.connections.increment(1);
         tokio::spawn(async move {
-            if let Err(e) = connection::serve(self, socket.into(), tenant, admin).await {
-                tracing::warn!(tenant, "cannot serve a connection: {e}");
+            let visitor = Visitor { uid, standing, admin, place };
+            if let Err(e) = connection::serve(self, socket.into(), visitor).await {
+                tracing::warn!(uid, "cannot serve a connection: {e}");
             }
-            drop(place);
         });
     }
 
     /// Open connections.
     pub fn connections(&self) -> usize {
         self.guests.count()
-    }
-
-    /// Counts one more accepted invocation.
-    pub fn count_accepted(&self) -> Accepted {
-        Accepted::new(&self.accepted)
     }
 
     /// Current settings.
@@ -182,7 +191,7 @@ impl Server {
         if !self.draining.swap(true, Ordering::AcqRel) {
             tracing::info!("draining");
         }
-        let busy = || self.accepted.load(Ordering::Acquire) > 0 || self.devices.iter().any(|d| d.load() > 0);
+        let busy = || self.registry.tenants.accepted() > 0 || self.devices.iter().any(|d| d.load() > 0);
         while busy() {
             tokio::time::sleep(DRAIN_POLL).await;
         }
@@ -205,17 +214,12 @@ impl Server {
                 let status = device.status();
                 device.metrics.queued.set(status.queued as f64);
                 device.metrics.running.set(status.running as f64);
+                let (quarantined, budgets) = device.refusals();
+                device.metrics.quarantined.set(quarantined.len() as f64);
+                let spent = budgets.iter().filter(|budget| budget.left == 0).count();
+                device.metrics.spent_budgets.set(spent as f64);
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
-}
-
-/// The uid that stands for users who are not mapped into this namespace.
-fn overflow_uid() -> u32 {
-    static UID: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
-    *UID.get_or_init(|| {
-        let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
-        text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65534)
-    })
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pappus_proto::limits::MAX_MESSAGE_BYTES;
@@ -13,12 +14,16 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 use tokio::io::Interest;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
+use super::peer::{self, Process};
 use super::watched::watch;
-use crate::call::{Accepted, Asker};
+use crate::call::Asker;
 use crate::device::Device;
 use crate::limits::{MAX_CALLS_PER_CONNECTION, MAX_UNREAD_BYTES};
+use crate::registry::{Refusal, refusal};
 use crate::schedule::CallId;
+use crate::tenants::Accepted;
 
 /// An invocation of this client without an answer.
 #[derive(Debug)]
@@ -59,6 +64,11 @@ pub struct Replies {
     runtime: Handle,
     unread: Mutex<Unread>,
     open: Mutex<HashMap<u64, Open>>,
+    /// Invocations whose answer is not on its way yet.
+    owed: AtomicUsize,
+    /// Somebody waits until there are none.
+    leaving: AtomicBool,
+    quiet: Notify,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -79,7 +89,15 @@ impl Replies {
     /// Answers on a non-blocking `socket`.
     pub fn new(socket: OwnedFd) -> Arc<Self> {
         let runtime = Handle::current();
-        Arc::new(Self { socket, runtime, unread: Mutex::default(), open: Mutex::default() })
+        Arc::new(Self {
+            socket,
+            runtime,
+            unread: Mutex::default(),
+            open: Mutex::default(),
+            owed: AtomicUsize::new(0),
+            leaving: AtomicBool::new(false),
+            quiet: Notify::new(),
+        })
     }
 
     /// Sends one answer.
@@ -151,9 +169,20 @@ impl Replies {
                 Err(_) => return self.close_locked(&mut unread),
             }
             if unread.bytes.is_empty() {
+                self.quiet.notify_one();
                 return;
             }
         }
+    }
+
+    /// Ends the connection; what waits is not sent any more.
+    pub fn close(&self) {
+        self.close_locked(&mut lock(&self.unread));
+    }
+
+    /// The process at the other end, while it lives.
+    pub fn peer(&self) -> Option<Process> {
+        peer::process(&self.socket)
     }
 
     fn close_locked(&self, unread: &mut Unread) {
@@ -162,29 +191,58 @@ impl Replies {
         let _ = rustix::net::shutdown(self.socket.as_fd(), Shutdown::Both);
     }
 
+    /// One answer more is owed.
+    pub fn owe(&self) {
+        self.owed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One answer less is owed: it was given, or nobody will give it.
+    pub fn paid(&self) {
+        // Either whoever waits sees that it was the last one, or this sees that somebody waits.
+        if self.owed.fetch_sub(1, Ordering::SeqCst) == 1 && self.leaving.load(Ordering::SeqCst) {
+            self.quiet.notify_one();
+        }
+    }
+
+    /// Returns once no answer is owed and the client has taken all of them. One waits at most.
+    pub async fn settled(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
+        while self.owed.load(Ordering::SeqCst) > 0 || !lock(&self.unread).bytes.is_empty() {
+            self.quiet.notified().await;
+        }
+    }
+
+    /// The socket once more.
+    pub fn socket(&self) -> std::io::Result<OwnedFd> {
+        self.socket.try_clone()
+    }
+
     /// A new invocation; refused if the id is taken or there are too many.
-    pub fn open(self: &Arc<Self>, request: u64, accepted: Accepted) -> Result<Arc<Asker>, v1::Error> {
+    pub fn open(self: &Arc<Self>, request: u64, accepted: Accepted) -> Result<Arc<Asker>, Refusal> {
         let mut open = lock(&self.open);
         if open.len() >= MAX_CALLS_PER_CONNECTION {
             let why =
                 format!("{MAX_CALLS_PER_CONNECTION} invocations of this connection are not answered yet");
-            return Err(v1::Error::new(Code::ResourceExhausted, why).retry(10));
+            return Err(Box::new(v1::Error::new(Code::ResourceExhausted, why).retry(10)));
         }
         if open.contains_key(&request) {
             let why = "an invocation with this request id is not answered yet: use another id";
-            return Err(v1::Error::new(Code::InvalidArgument, why));
+            return Err(refusal(Code::InvalidArgument, why));
         }
         let asker = Arc::new(Asker::new(self.clone(), request, accepted));
         open.insert(request, Open { asker: asker.clone(), accepted: None });
         Ok(asker)
     }
 
-    /// A device took the invocation over, which may be answered already and its id used again.
-    pub fn accepted(&self, request: u64, asker: &Arc<Asker>, device: &Arc<Device>, id: CallId) {
-        if let Some(open) = lock(&self.open).get_mut(&request)
-            && Arc::ptr_eq(&open.asker, asker)
-        {
-            open.accepted = Some((device.clone(), id));
+    /// A device took the invocation over, which may be answered already and its id used again. False if nobody
+    /// waits for it any more.
+    pub fn accepted(&self, request: u64, asker: &Arc<Asker>, device: &Arc<Device>, id: CallId) -> bool {
+        match lock(&self.open).get_mut(&request) {
+            Some(open) if Arc::ptr_eq(&open.asker, asker) => {
+                open.accepted = Some((device.clone(), id));
+                true
+            }
+            _ => false,
         }
     }
 

@@ -10,14 +10,28 @@ use pappus_proto::v1::{self, request::Body as Request, response::Body as Respons
 use pappus_shmem::memfd;
 
 use super::connection::Connection;
-use super::status::status;
-use crate::registry::{Refusal, internal, refusal};
+use super::status::{add_quarantine, status};
+use crate::registry::{Refusal, failed, internal, refusal};
 
 /// Runs blocking work where it disturbs no socket.
 pub async fn off_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(internal("a request's work broke off", e)))
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome,
+        // It never began: the supervisor is about to end.
+        Err(e) if e.is_cancelled() => Err(refusal(
+            Code::Unavailable,
+            "the supervisor ends: ask another one, or this one once it is back",
+        )),
+        Err(e) => Err(internal("a request's work broke off", e)),
+    }
+}
+
+/// Does what may take long, but mostly does not, on this thread, which gives its other tasks away: nobody has to
+/// be woken for it, nor for what comes next.
+pub fn in_place<T>(work: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    tokio::task::block_in_place(work)
 }
 
 /// Does what a request asks.
@@ -26,7 +40,7 @@ pub async fn handle(
     request: Request,
     passed: Vec<OwnedFd>,
 ) -> Result<Response, Refusal> {
-    let tenant = connection.tenant;
+    let account = connection.account.clone();
     let registry = connection.server.registry.clone();
     match request {
         Request::PutBlob(blob) => {
@@ -34,33 +48,61 @@ pub async fn handle(
             off_thread(move || put_blob(&connection, blob.inline, passed)).await
         }
         Request::AddModule(module) => {
-            off_thread(move || registry.add_module(tenant, module)).await.map(Response::Module)
+            off_thread(move || registry.add_module(&account, module)).await.map(Response::Module)
         }
         Request::RemoveModule(v1::Name { name }) => {
-            off_thread(move || registry.remove_module(tenant, &name)).await.map(|()| done())
+            off_thread(move || registry.remove_module(account.tenant, &name)).await.map(|()| done())
         }
         Request::ListModules(v1::Page { after }) => {
-            off_thread(move || Ok(registry.list_modules(tenant, &after))).await.map(Response::Modules)
+            off_thread(move || Ok(registry.list_modules(account.tenant, &after))).await.map(Response::Modules)
         }
         Request::ShowModule(v1::Name { name }) => {
-            off_thread(move || registry.show_module(tenant, &name)).await.map(Response::Module)
+            off_thread(move || registry.show_module(account.tenant, &name)).await.map(Response::Module)
         }
         Request::AddFunction(function) => {
-            off_thread(move || registry.add_function(tenant, function)).await.map(Response::Function)
+            off_thread(move || registry.add_function(&account, function)).await.map(Response::Function)
         }
         Request::RemoveFunction(v1::Name { name }) => {
-            let loaded = off_thread(move || registry.remove_function(tenant, &name)).await?;
+            let loaded = off_thread(move || registry.remove_function(&account, &name)).await?;
             if let Some(function) = loaded {
                 connection.server.devices.iter().for_each(|device| device.uninstall(function));
             }
             Ok(done())
         }
         Request::ListFunctions(v1::Page { after }) => {
-            off_thread(move || Ok(registry.list_functions(tenant, &after))).await.map(Response::Functions)
+            let mut list = off_thread(move || Ok(registry.list_functions(&account, &after))).await?;
+            add_quarantine(connection, &mut list.functions);
+            Ok(Response::Functions(list))
         }
         Request::ShowFunction(v1::Name { name }) => {
-            off_thread(move || registry.show_function(tenant, &name)).await.map(Response::Function)
+            let mut function = off_thread(move || registry.show_function(&account, &name)).await?;
+            add_quarantine(connection, std::slice::from_mut(&mut function));
+            Ok(Response::Function(function))
         }
+        Request::Grant(grant) => off_thread(move || registry.grant(&account, &grant)).await.map(|()| done()),
+        Request::Revoke(grant) => {
+            let revoked = off_thread(move || registry.revoke(&account, &grant)).await?;
+            connection.server.forget(&revoked);
+            Ok(done())
+        }
+        Request::ListGrants(v1::Name { name }) => {
+            off_thread(move || registry.list_grants(&account, &name)).await.map(Response::Grants)
+        }
+        Request::Quota(_) => Ok(Response::Tenant(connection.server.quota_of(&account))),
+        Request::ListTenants(v1::Page { after }) => {
+            admin_only(connection)?;
+            let server = connection.server.clone();
+            off_thread(move || Ok(server.list_tenants(&after))).await.map(Response::Tenants)
+        }
+        Request::Reload(_) => {
+            admin_only(connection)?;
+            let server = connection.server.clone();
+            off_thread(move || server.reload()).await.map(|()| done())
+        }
+        Request::ActFor(_) => Err(refusal(
+            Code::PermissionDenied,
+            "only a gateway's first request can say whom it acts for: ask the operator to list your uid in gateways",
+        )),
         Request::Status(_) => Ok(Response::Status(status(connection))),
         Request::Drain(_) => {
             admin_only(connection)?;
@@ -97,16 +139,17 @@ fn admin_only(connection: &Connection) -> Result<(), Refusal> {
 
 fn put_blob(connection: &Connection, inline: Bytes, mut passed: Vec<OwnedFd>) -> Result<Response, Refusal> {
     let registry = &connection.server.registry;
+    let (account, handed) = (&connection.account, &connection.handed);
     let (hash, bytes) = match passed.pop() {
-        None => registry.put_blob(connection.tenant, &connection.handed, &inline[..])?,
+        None => registry.put_blob(account, handed, inline.len() as u64, &inline[..])?,
         Some(_) if !inline.is_empty() => {
             return Err(refusal(Code::InvalidArgument, "bytes and a descriptor: give one of them"));
         }
         Some(fd) => {
             let held = memfd::judge_sealed(fd, MAX_BLOB_BYTES)
                 .map_err(|e| refusal(Code::InvalidArgument, e.to_string()))?;
-            let reader = held.reader().map_err(|e| internal("cannot read the memfd", e))?;
-            registry.put_blob(connection.tenant, &connection.handed, reader)?
+            let reader = held.reader().map_err(|e| failed("cannot read the memfd", &e))?;
+            registry.put_blob(account, handed, held.bytes(), reader)?
         }
     };
     Ok(Response::Blob(v1::BlobStored { sha256: hash.0.to_vec().into(), bytes }))

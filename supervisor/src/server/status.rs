@@ -4,21 +4,24 @@ use pappus_proto::v1;
 
 use super::connection::Connection;
 use crate::device::Device;
+use crate::device::answers::milliseconds;
+use crate::registry::Tenant;
+use crate::schedule::quarantine::Quarantined;
 
 /// The supervisor, as far as it is this client's business.
 pub fn status(connection: &Connection) -> v1::Status {
     let server = &connection.server;
     let (functions, modules) = server.registry.counts();
-    let mut devices: Vec<_> = server.devices.iter().map(|device| of_device(device)).collect();
-    // Who else runs what is for the operator: the admin socket, or the supervisor's own user.
-    let operator = connection.admin || connection.tenant == rustix::process::geteuid().as_raw();
+    let mut devices: Vec<_> = server.devices.iter().map(|device| of_device(connection, device)).collect();
+    // Who else runs what, and since when, is for the operator.
+    let operator = connection.operator;
     if !operator {
-        devices.iter_mut().for_each(hide);
+        devices.iter_mut().for_each(|device| hide(device, connection.account.tenant));
     }
-    let own = server.registry.counts_of(connection.tenant);
+    let own = server.registry.counts_of(connection.account.tenant);
     v1::Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        uptime_ms: server.started.elapsed().as_millis() as u64,
+        uptime_ms: if operator { server.started.elapsed().as_millis() as u64 } else { 0 },
         draining: server.is_draining(),
         devices,
         functions: if operator { functions } else { own.0 },
@@ -28,7 +31,9 @@ pub fn status(connection: &Connection) -> v1::Status {
 }
 
 /// What others do with a device.
-fn hide(device: &mut v1::DeviceStatus) {
+fn hide(device: &mut v1::DeviceStatus, tenant: Tenant) {
+    device.quarantined.retain(|one| one.owner == tenant || one.caller == tenant);
+    device.budgets.retain(|budget| budget.caller == tenant);
     device.workers.clear();
     device.memory = None;
     (device.queued, device.running, device.completed, device.failed) = (0, 0, 0, 0);
@@ -36,8 +41,20 @@ fn hide(device: &mut v1::DeviceStatus) {
 }
 
 /// What the device says, completed by how it was set up.
-fn of_device(device: &Device) -> v1::DeviceStatus {
+fn of_device(connection: &Connection, device: &Device) -> v1::DeviceStatus {
     let config = &device.config;
+    let (quarantined, budgets) = device.refusals();
+    let loaded = &connection.server.registry.loaded;
+    let quarantined = quarantined.into_iter().filter_map(|one| {
+        let (owner, function) = loaded.owner_of(one.used.function)?;
+        Some(v1::Quarantine { function, owner, ..quarantine(device, &one) })
+    });
+    let budgets = budgets.into_iter().map(|budget| v1::FaultBudget {
+        caller: budget.caller,
+        left: budget.left,
+        per_minute: budget.per_minute,
+        waits_ms: milliseconds(budget.waits_ns),
+    });
     let memory = device.memory();
     let memory = v1::DeviceMemory {
         total_bytes: memory.total_bytes,
@@ -58,6 +75,35 @@ fn of_device(device: &Device) -> v1::DeviceStatus {
         scrub_calls: config.scrub_calls,
         standbys_ready: device.standbys_ready() as u32,
         memory: Some(memory),
+        quarantined: quarantined.collect(),
+        budgets: budgets.collect(),
         ..device.status()
+    }
+}
+
+/// Where a function is refused to whoever asks.
+pub fn add_quarantine(connection: &Connection, functions: &mut [v1::FunctionInfo]) {
+    for device in &connection.server.devices {
+        let (quarantined, _) = device.refusals();
+        let caller = connection.account.tenant;
+        let mine: Vec<_> = quarantined.into_iter().filter(|one| one.used.caller == caller).collect();
+        if mine.is_empty() {
+            continue;
+        }
+        for function in functions.iter_mut() {
+            let loaded = connection.server.registry.find(&connection.account, &function.name);
+            let found = mine.iter().find(|one| loaded.as_ref().is_some_and(|f| f.id == one.used.function));
+            function.quarantine.extend(found.map(|one| quarantine(device, one)));
+        }
+    }
+}
+
+fn quarantine(device: &Device, one: &Quarantined) -> v1::Quarantine {
+    v1::Quarantine {
+        device: device.config.name.clone(),
+        caller: one.used.caller,
+        failures: one.refusal.failures,
+        retry_after_ms: milliseconds(one.refusal.retry_ns),
+        ..Default::default()
     }
 }

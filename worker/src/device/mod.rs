@@ -72,6 +72,17 @@ pub trait Device {
     /// memory with it.
     fn clear(&mut self, lane: usize, function: &mut Self::Function) -> Result<(), Fault>;
 
+    /// Unloads a function and clears what it had besides its code; for good, since another domain follows.
+    fn unload(&mut self, function: Self::Function) -> Result<(), Fault> {
+        drop(function);
+        Ok(())
+    }
+
+    /// Clears all memory that the domain served so far used, and forgets what was prepared or counted for it.
+    /// No function is loaded, no arena is mapped but the staging arena, all lanes are idle and cleared. What a
+    /// chip keeps besides is for [`Device::scrub`], which follows.
+    fn forget(&mut self) -> Result<(), Fault>;
+
     /// Waits until the device does nothing for this worker any more, clearing included.
     fn settle(&mut self) -> Result<(), Fault> {
         Ok(())

@@ -53,6 +53,12 @@ impl<D: Device> Functions<D> {
         self.by_id.remove(&id);
     }
 
+    /// Takes all of them out.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = D::Function> {
+        let all = std::mem::take(&mut self.by_id).into_values();
+        all.filter_map(|installed| Some(installed.ok()?.function))
+    }
+
     /// The function, or why there is none.
     pub(super) fn get(&mut self, id: u64) -> Result<&mut Installed<D::Function>, Fault> {
         match self.by_id.get_mut(&id) {
@@ -72,7 +78,8 @@ fn load<D: Device>(
     let mut parts = parts.into_iter();
     let mut next = || parts.next().ok_or_else(|| refused("a part is missing".into()));
     let json = read_whole(next()?, limits::JSON_BYTES as u64);
-    let json = json.map_err(|e| refused(format!("reading the configuration: {e}")))?;
+    let json =
+        json.map_err(|e| Fault::new(FaultCode::Exhausted, format!("reading the configuration: {e}")))?;
     let blueprint = pappus_blueprint::parse(&json).map_err(|e| refused(e.to_string()))?;
     let layout = blueprint.weight_layout(&install.weight_bytes);
     let layout = layout.map_err(|e| refused(e.to_string()))?;
@@ -86,7 +93,8 @@ fn load<D: Device>(
                 WeightsForm::Device(bytes) => (Weights::Device { descriptor: fd, bytes }, bytes),
                 form => {
                     let memfd = memfd::judge_sealed(fd, u64::MAX);
-                    let memfd = memfd.map_err(|e| refused(format!("weights: {e}")))?;
+                    let memfd =
+                        memfd.map_err(|e| Fault::new(FaultCode::Exhausted, format!("weights: {e}")))?;
                     let bytes = memfd.bytes();
                     (Weights::Host { memfd, export: form == WeightsForm::Export }, bytes)
                 }
@@ -99,8 +107,11 @@ fn load<D: Device>(
         None => None,
     };
     let image = FunctionImage { blueprint: &blueprint, modules: parts.map(Into::into).collect(), weights };
-    // Whatever a device calls it, to the caller it is a function that does not load.
-    let function = device.load(image).map_err(|fault| refused(fault.message))?;
+    let function = device.load(image).map_err(|fault| match fault.code {
+        FaultCode::Exhausted => fault,
+        // Whatever a device calls it, to the caller it is a function that does not load.
+        _ => refused(fault.message),
+    })?;
     Ok(Installed {
         function,
         blueprint,

@@ -109,7 +109,7 @@ impl Lane {
         &mut self,
         invoke: &Invoke<'_>,
         installed: &mut Installed<F>,
-        lease_bytes: u64,
+        lease: &Lease,
     ) -> Result<(), Fault> {
         let blueprint = &installed.blueprint;
         self.input_bytes.clear();
@@ -130,15 +130,7 @@ impl Lane {
         // One cache for each function: any number tells it from itself.
         let plan = installed.plans.get_or_plan(0, blueprint, &sizes);
         let plan = plan.map_err(|e| bad(e.to_string()))?;
-        if plan.pool_bytes > lease_bytes {
-            return Err(Fault::new(
-                FaultCode::OutOfMemory,
-                format!(
-                    "the call needs {} bytes of device memory, the worker's lease is {lease_bytes}",
-                    plan.pool_bytes
-                ),
-            ));
-        }
+        lease.check(plan.pool_bytes)?;
         self.place(invoke, installed, &plan)?;
         self.plan = Some(plan);
         Ok(())
@@ -190,6 +182,29 @@ impl Lane {
         }
         self.descriptors.clear();
         self.call.take()
+    }
+}
+
+/// Device memory of the worker.
+#[derive(Debug, Default)]
+pub(super) struct Lease {
+    /// What it has.
+    pub(super) bytes: u64,
+    /// What it was told to take.
+    pub(super) promised_bytes: u64,
+}
+
+impl Lease {
+    /// Whether a call that needs so much can run.
+    fn check(&self, bytes: u64) -> Result<(), Fault> {
+        if bytes <= self.bytes {
+            return Ok(());
+        }
+        // The host had no room for what the device has.
+        let code = if bytes <= self.promised_bytes { FaultCode::Exhausted } else { FaultCode::OutOfMemory };
+        let have = self.bytes;
+        let message = format!("the call needs {bytes} bytes of device memory, the worker's lease is {have}");
+        Err(Fault::new(code, message))
     }
 }
 

@@ -6,6 +6,7 @@
 mod installed;
 mod lane;
 mod running;
+mod scrub;
 mod turn;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,12 +14,12 @@ use std::time::Duration;
 
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{Got, Outbox};
-use pappus_protocol::to_worker::{Configure, Install, Invoke, STAGING_ARENA};
+use pappus_protocol::to_worker::{Configure, Install, Invoke, Item, STAGING_ARENA};
 use pappus_protocol::{Fault, FaultCode, FromWorker, ToWorker, control, now_ns};
-use pappus_shmem::{Judged, Mapping, memfd};
+use pappus_shmem::{Judged, Mapping, MemfdError, memfd};
 
 use self::installed::Functions;
-use self::lane::Lane;
+use self::lane::{Lane, Lease};
 use self::running::Running;
 use self::turn::{Step, Turn};
 use crate::arenas::Arenas;
@@ -30,7 +31,8 @@ pub fn run<D: Device>(channels: Channels, staging: &Judged, mut device: D) -> Re
     let staging = Mapping::writable(staging).map_err(|e| Error::Staging(e.to_string()))?;
     // Inline bytes go through it, so the device may want it pinned like any other arena.
     device.map_arena(STAGING_ARENA, &staging)?;
-    let Channels { mut inbox, outbox, control } = channels;
+    let greeting = channels.greeting(device.hello());
+    let Channels { mut inbox, outbox, control, .. } = channels;
     let mut server = Server {
         lanes: std::iter::repeat_with(Lane::default).take(device.lanes()).collect(),
         outbox,
@@ -38,15 +40,16 @@ pub fn run<D: Device>(channels: Channels, staging: &Judged, mut device: D) -> Re
         functions: Functions::default(),
         device,
         arenas: Arenas::new(staging),
-        lease_bytes: 0,
+        lease: Lease::default(),
         spin: Duration::ZERO,
         turn: Turn::default(),
         scrub_calls: false,
         dirty: false,
+        scrubs: false,
         wide: false,
         running: Running::default(),
     };
-    server.outbox.push_from_worker(&FromWorker::Hello(server.device.hello()));
+    server.outbox.push_from_worker(&greeting);
     server.outbox.flush_blocking()?;
     loop {
         while let Some(frame) = inbox.frame()? {
@@ -79,12 +82,14 @@ struct Server<D: Device> {
     functions: Functions<D>,
     device: D,
     arenas: Arenas,
-    lease_bytes: u64,
+    lease: Lease,
     spin: Duration,
     turn: Turn,
     /// On-chip state is cleared before a call if another ran since it was.
     scrub_calls: bool,
     dirty: bool,
+    /// What scrubbing needs is there.
+    scrubs: bool,
     /// The running call has the whole pool.
     wide: bool,
     running: Running,
@@ -99,8 +104,10 @@ impl<D: Device> Server<D> {
             ToWorker::Uninstall { function } => {
                 self.drain()?;
                 self.functions.remove(function);
+                self.outbox.push_from_worker(&FromWorker::Uninstalled { function });
                 Ok(())
             }
+            ToWorker::Scrub { handover } => self.scrub(handover),
             ToWorker::OpenArena { arena } => self.open_arena(arena),
             ToWorker::CloseArena { arena } => self.close_arena(arena),
             ToWorker::Grant { turn, quantum_us } => {
@@ -123,22 +130,26 @@ impl<D: Device> Server<D> {
     fn configure(&mut self, configure: &Configure) -> Result<(), Error> {
         self.spin = Duration::from_micros(configure.poll_us.into());
         self.turn.require(configure.turns);
-        if configure.lease_bytes != self.lease_bytes {
+        self.lease.promised_bytes = configure.lease_bytes;
+        if configure.lease_bytes != self.lease.bytes {
             self.drain()?;
             match self.device.lease(configure.lease_bytes) {
-                Ok(bytes) => self.lease_bytes = bytes,
+                Ok(bytes) => self.lease.bytes = bytes,
                 Err(fault) => match self.device.lost() {
                     Some(_) => return Err(fault.into()),
+                    // Without any it can do nothing; another process may be luckier.
+                    None if self.lease.bytes == 0 => return Err(fault.into()),
                     None => crate::log(format_args!("a lease of {} bytes: {fault}", configure.lease_bytes)),
                 },
             }
         }
-        if configure.scrub_calls && !self.scrub_calls {
+        let scrubs = configure.scrub_calls || configure.scrub_switch;
+        if scrubs && !self.scrubs {
             // What scrubbing needs is made now, not in front of the first call.
             self.device.scrub()?;
         }
-        self.scrub_calls = configure.scrub_calls;
-        self.outbox.push_from_worker(&FromWorker::Leased { bytes: self.lease_bytes });
+        (self.scrubs, self.scrub_calls) = (scrubs, configure.scrub_calls);
+        self.outbox.push_from_worker(&FromWorker::Leased { bytes: self.lease.bytes });
         Ok(())
     }
 
@@ -160,21 +171,47 @@ impl<D: Device> Server<D> {
 
     fn open_arena(&mut self, arena: u64) -> Result<(), Error> {
         let memfd = control::recv(&self.control, arena, 1)?.pop();
-        if self.arenas.contains(arena) {
+        if self.arenas.knows(arena) {
             return Err(Error::Unexpected("an arena's number was used twice"));
         }
         let memfd = memfd.ok_or(Error::Unexpected("an arena without a descriptor"))?;
-        // What cannot be mapped stays unknown: calls that name it fail, others go on.
-        let opened = memfd::judge_arena(memfd, u64::MAX)
-            .map_err(|e| e.to_string())
-            .and_then(|memfd| Mapping::writable(&memfd).map_err(|e| format!("mapping it: {e}")))
-            .and_then(|mapping| {
-                let pinned = self.device.map_arena(arena, &mapping);
-                pinned.map_err(|fault| fault.message).map(|()| mapping)
-            });
-        match opened {
-            Ok(mapping) => self.arenas.insert(arena, mapping),
-            Err(why) => crate::log(format_args!("arena {arena} cannot be used: {why}")),
+        let memfd = match memfd::judge_arena(memfd, u64::MAX) {
+            Ok(memfd) => memfd,
+            Err(why @ MemfdError::System { .. }) => return Err(Error::Arena(why)),
+            // It stays unknown: calls that name it fail, others go on.
+            Err(why) => {
+                crate::log(format_args!("arena {arena} cannot be used: {why}"));
+                return Ok(());
+            }
+        };
+        // What cannot be mapped now is tried again by each call that names it; others go on.
+        if let Err(why) = self.map_arena(arena, &memfd) {
+            crate::log(format_args!("{why}"));
+            self.arenas.postpone(arena, memfd);
+        }
+        Ok(())
+    }
+
+    fn map_arena(&mut self, arena: u64, memfd: &Judged) -> Result<(), Fault> {
+        let exhausted = |why: String| {
+            Fault::new(FaultCode::Exhausted, format!("an arena cannot be mapped into the worker: {why}"))
+        };
+        let mapping = Mapping::writable(memfd).map_err(|e| exhausted(e.to_string()))?;
+        self.device.map_arena(arena, &mapping).map_err(|fault| exhausted(fault.message))?;
+        self.arenas.insert(arena, mapping);
+        Ok(())
+    }
+
+    /// Maps those of a call's arenas that could not be mapped before.
+    fn map_postponed(&mut self, invoke: &Invoke<'_>) -> Result<(), Fault> {
+        let sources = invoke.items.iter().filter(|item| item.kind.get() == Item::ARENA);
+        let named = sources.map(|item| item.source.get()).chain(invoke.outputs.iter().map(|t| t.arena.get()));
+        for arena in named {
+            let Some(memfd) = self.arenas.take_postponed(arena) else { continue };
+            if let Err(fault) = self.map_arena(arena, &memfd) {
+                self.arenas.postpone(arena, memfd);
+                return Err(fault);
+            }
         }
         Ok(())
     }
@@ -183,6 +220,7 @@ impl<D: Device> Server<D> {
         if arena == STAGING_ARENA {
             return Err(Error::Unexpected("the staging arena cannot be closed"));
         }
+        self.arenas.take_postponed(arena);
         if self.arenas.contains(arena) {
             self.drain()?;
             self.device.unmap_arena(arena);
@@ -200,17 +238,22 @@ impl<D: Device> Server<D> {
         while self.lanes[index].is_running() {
             self.settle()?;
         }
-        let lane = &mut self.lanes[index];
-        if lane.is_prepared() {
+        if self.lanes[index].is_prepared() {
             return Err(Error::Unexpected("two calls for a lane that waits for its turn"));
         }
-        lane.begin(call, invoke, descriptors);
+        self.lanes[index].begin(call, invoke, descriptors);
         self.turn.feed();
+        let mapped = match self.arenas.has_postponed() {
+            true => self.map_postponed(invoke),
+            false => Ok(()),
+        };
+        let lane = &mut self.lanes[index];
+        // Also where one is missing: the regions of the others are zeroed.
         let accepted = lane.regions(invoke, &self.arenas).and_then(|()| {
             let installed = self.functions.get(invoke.function)?;
-            lane.plan(invoke, installed, self.lease_bytes)
+            lane.plan(invoke, installed, &self.lease)
         });
-        match accepted {
+        match mapped.and(accepted) {
             Ok(()) if self.turn.may_submit() => self.start(index),
             Ok(()) => Ok(()),
             Err(fault) => {
@@ -300,6 +343,9 @@ impl<D: Device> Server<D> {
             self.lanes[index].started = false;
             self.lanes[index].uncleared = true;
             over = true;
+            if let Ok(done) = &result {
+                self.turn.took(done.on_device());
+            }
             self.answer(index, result);
         }
         let busy = !self.running.is_empty();
@@ -340,13 +386,16 @@ impl<D: Device> Server<D> {
         match self.turn.step(busy, waiting) {
             Step::Stay => {}
             Step::Ending(turn) => self.outbox.push_from_worker(&FromWorker::Yielding { turn }),
-            Step::Over(turn) => {
-                // Clearing counts: the next one must find the device idle.
-                self.device.settle()?;
-                let used_ns = self.turn.give_back().as_nanos() as u64;
-                self.outbox.push_from_worker(&FromWorker::Yielded { turn, used_ns });
-            }
+            Step::Over(turn) => self.give_back(turn)?,
         }
+        Ok(())
+    }
+
+    fn give_back(&mut self, turn: u64) -> Result<(), Error> {
+        // Clearing counts: the next one must find the device idle.
+        self.device.settle()?;
+        let used_ns = self.turn.give_back().as_nanos() as u64;
+        self.outbox.push_from_worker(&FromWorker::Yielded { turn, used_ns });
         Ok(())
     }
 

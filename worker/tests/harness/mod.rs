@@ -103,7 +103,13 @@ impl Worker {
             hello: Hello::new("", ""),
             leased: None,
             broken: None,
-            settings: Configure { lease_bytes: 0, poll_us: 50, turns: false, scrub_calls: false },
+            settings: Configure {
+                lease_bytes: 0,
+                poll_us: 50,
+                turns: false,
+                scrub_calls: false,
+                scrub_switch: false,
+            },
             runs,
             calls: 0,
         };
@@ -132,6 +138,21 @@ impl Worker {
             assert!(self.receive(), "the worker ended");
         }
         self.leased.unwrap()
+    }
+
+    /// Hands it on to another domain, which has a client arena of the same number; waits until it says that it is
+    /// ready.
+    pub fn scrub(&mut self) {
+        self.send(&ToWorker::Scrub { handover: 7 });
+        let said = self.answer(|message| match message {
+            FromWorker::Scrubbed { handover } => handover,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(said, Some(7), "the worker ended");
+        let memfd = memfd::arena("arena", ARENA_BYTES).unwrap();
+        self.arena = Mapping::writable(&memfd).unwrap();
+        self.arena.fill(0, ARENA_BYTES, UNTOUCHED).unwrap();
+        self.open_arena(ARENA, &memfd);
     }
 
     pub fn open_arena(&mut self, arena: u64, memfd: &Judged) {
@@ -187,6 +208,7 @@ impl Worker {
             if let Some(frame) = self.from.frame().unwrap() {
                 match FromWorker::decode(frame).unwrap() {
                     FromWorker::Leased { bytes } => self.leased = Some(bytes),
+                    FromWorker::Uninstalled { .. } => {}
                     other => return Some(read(other)),
                 }
             } else if self.from.wait(Duration::ZERO, None, None).unwrap() == Got::Closed {
@@ -201,6 +223,7 @@ impl Worker {
             if let Some(frame) = self.from.frame().unwrap() {
                 match FromWorker::decode(frame).unwrap() {
                     FromWorker::Leased { bytes } => self.leased = Some(bytes),
+                    FromWorker::Uninstalled { .. } => {}
                     other => panic!("{other:?}"),
                 }
                 return true;

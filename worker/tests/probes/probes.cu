@@ -269,6 +269,39 @@ KERNEL endless(const volatile u64 *flag)
         ;
 }
 
+/* Writes for ever, round and round. */
+KERNEL endless_writes(volatile u64 *words, u64 count, u64 value)
+{
+    for (u64 at = 0;; at = at + 1 < count ? at + 1 : 0)
+        words[at] = value;
+}
+
+/* Every block waits for all others; more of them than fit on the processors never meet. */
+KERNEL grid_barrier(volatile u64 *arrived, u64 blocks)
+{
+    u64 before;
+    asm volatile("atom.global.add.u64 %0, [%1], 1;" : "=l"(before) : "l"(arrived) : "memory");
+    while (*arrived < blocks)
+        ;
+}
+
+/* A function of which everybody may know the address; what it gives shows whether it is still itself. */
+GLOBAL __attribute__((noinline)) u64 plus_seven(u64 x)
+{
+    volatile u64 sum = x + 7;
+    return sum;
+}
+
+KERNEL code_address(volatile u64 *address)
+{
+    *address = (u64)(void *)&plus_seven;
+}
+
+KERNEL code_works(volatile u64 *sum)
+{
+    *sum = ((u64(*)(u64))(void *)&plus_seven)(35);
+}
+
 /* Waits for a second warp that does not exist. */
 KERNEL barrier_never()
 {

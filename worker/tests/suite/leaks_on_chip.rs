@@ -186,6 +186,27 @@ fn nothing_is_left_between_calls_that_are_scrubbed() {
     worker.end().unwrap();
 }
 
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check leaks"]
+fn nothing_is_left_for_the_next_domain_of_a_scrubbed_worker() {
+    let mut worker = OnCuda::worker();
+    worker.configure(|settings| settings.scrub_switch = true);
+    worker.until_leased();
+    for place in places(&mut worker) {
+        place.install(&mut worker);
+        place.control(&mut worker);
+        for _ in 0..3 {
+            place.call(&mut worker, 1);
+            worker.scrub();
+            place.install(&mut worker);
+            assert_eq!(place.call(&mut worker, 2), 0, "{}", place.name);
+        }
+        // Without one in between, the control bites as before.
+        place.control(&mut worker);
+    }
+    worker.end().unwrap();
+}
+
 /// Leaves every pattern in a worker that then ends somehow; the next worker finds none of it.
 fn nothing_is_left_by(end: impl Fn(Worker)) {
     let mut first = OnCuda::worker();

@@ -4,6 +4,7 @@
 //! - `blueprints`: blueprints over the probe kernels, which every device brings as a module.
 //! - `regions`: bytes in, bytes out, and nothing beside them.
 //! - `faults`: every failure has its name, and the next call runs.
+//! - `handover`: a worker that is scrubbed for another domain is like a fresh one.
 //! - `leaks`: no call finds anything of an earlier one; with clearing off, the same probes do.
 
 #![allow(
@@ -18,6 +19,7 @@ pub mod blueprints;
 pub mod cpu;
 pub mod cuda;
 pub mod faults;
+pub mod handover;
 pub mod leaks;
 pub mod regions;
 
@@ -100,6 +102,12 @@ impl<D: Device> Device for Uncleared<D> {
     fn clear(&mut self, _: usize, _: &mut D::Function) -> Result<(), Fault> {
         Ok(())
     }
+    fn unload(&mut self, function: D::Function) -> Result<(), Fault> {
+        self.0.unload(function)
+    }
+    fn forget(&mut self) -> Result<(), Fault> {
+        self.0.forget()
+    }
     fn settle(&mut self) -> Result<(), Fault> {
         self.0.settle()
     }
@@ -127,7 +135,9 @@ macro_rules! conformance {
                     a_deadline_is_kept, what_exceeds_the_lease_is_refused,
                     failed_outputs_are_zeroed, a_function_that_does_not_load_says_why,
                     unknown_functions_and_wrong_counts_are_refused, a_lease_can_change;
-                leaks: the_pool, the_pool_beyond_the_plan, module_globals
+                leaks: the_pool, the_pool_beyond_the_plan, module_globals;
+                handover: memory_is_empty_for_the_next_domain, nothing_is_installed_for_the_next_domain,
+                    staging_is_empty_for_the_next_domain, a_scrubbed_worker_serves_on
                 $(; $module: $($test),+)*
             );
         }

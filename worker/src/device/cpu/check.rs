@@ -2,8 +2,8 @@
 //! memory, with no state that outlives a call and cannot be restored.
 
 use wasmparser::{
-    Data, DataKind, Element, ElementKind, Export, ExternalKind, FunctionBody, Global, Import, MemoryType,
-    Operator, Parser, Payload, TypeRef, ValType, Validator, WasmFeatures,
+    Data, DataKind, Element, ElementItems, ElementKind, Export, ExternalKind, FunctionBody, Global, Import,
+    MemoryType, Operator, Parser, Payload, TypeRef, ValType, Validator, WasmFeatures,
 };
 
 use super::layout::{LowPart, MAX_LOW_BYTES, WASM_PAGE};
@@ -13,12 +13,18 @@ use crate::device::MAX_MODULE_BYTES;
 const MAX_FUNCTIONS: u32 = 16_384;
 /// Bytes of one function's body. Compiling takes more than linear time: 700 KB of branches take minutes.
 const MAX_FUNCTION_BYTES: usize = 128 << 10;
+/// Blocks within blocks. A `switch` has one for each of its cases; compiling takes the square of them.
+const MAX_NESTING: u32 = 4096;
 /// Exports of a module.
 const MAX_EXPORTS: u32 = 1024;
 /// Bytes of an export's name.
 const MAX_NAME_BYTES: usize = 255;
-/// Elements of all tables.
+/// Bytes of all kernels' names: what one answer can tell.
+const MAX_NAMES_BYTES: usize = 64 << 10;
+/// Elements of all tables, and those that segments put there.
 const MAX_TABLE_ELEMENTS: u64 = 65_536;
+/// Locals of all functions: a few bytes declare thousands, and each costs the compiler time.
+const MAX_LOCALS: u64 = 1 << 20;
 
 /// What the other steps need to know about a module that passed.
 #[derive(Debug, PartialEq, Eq)]
@@ -79,6 +85,8 @@ struct Checker {
     stack_pointer: Option<u32>,
     kernels: Vec<String>,
     table_elements: u64,
+    segment_elements: u64,
+    locals: u64,
     bodies: u32,
 }
 
@@ -133,12 +141,13 @@ impl Checker {
             }
             Payload::ElementSection(elements) => (0..)
                 .zip(elements)
-                .try_for_each(|(index, element)| check_element(index, &element.map_err(malformed)?)),
+                .try_for_each(|(index, element)| self.element(index, &element.map_err(malformed)?)),
             Payload::DataSection(segments) => {
                 (0..).zip(segments).try_for_each(|(index, data)| self.data(index, &data.map_err(malformed)?))
             }
             Payload::CodeSectionEntry(body) => {
                 self.bodies += 1;
+                self.locals(&body)?;
                 check_body(self.bodies - 1, &body)
             }
             _ => Ok(()),
@@ -241,6 +250,33 @@ impl Checker {
         }
     }
 
+    fn element(&mut self, index: u32, element: &Element<'_>) -> Result<(), String> {
+        let ElementKind::Active { .. } = element.kind else {
+            return Err(format!(
+                "element segment {index} is not active: tables must be complete when a call starts"
+            ));
+        };
+        let count = match &element.items {
+            ElementItems::Functions(items) => items.count(),
+            ElementItems::Expressions(_, items) => items.count(),
+        };
+        self.segment_elements += u64::from(count);
+        match self.segment_elements {
+            0..=MAX_TABLE_ELEMENTS => Ok(()),
+            more => Err(format!("element segments of {more} elements, allowed are {MAX_TABLE_ELEMENTS}")),
+        }
+    }
+
+    fn locals(&mut self, body: &FunctionBody<'_>) -> Result<(), String> {
+        for group in body.get_locals_reader().map_err(malformed)? {
+            self.locals += u64::from(group.map_err(malformed)?.0);
+        }
+        match self.locals {
+            0..=MAX_LOCALS => Ok(()),
+            _ => Err(format!("more than {MAX_LOCALS} locals in all functions: split the module")),
+        }
+    }
+
     fn finish(self) -> Result<Judged, String> {
         let low = self
             .low
@@ -253,16 +289,13 @@ impl Checker {
         if self.kernels.is_empty() {
             return Err("the module exports no kernel".into());
         }
-        Ok(Judged { kernels: self.kernels, low, functions: self.functions })
-    }
-}
-
-fn check_element(index: u32, element: &Element<'_>) -> Result<(), String> {
-    match element.kind {
-        ElementKind::Active { .. } => Ok(()),
-        _ => {
-            Err(format!("element segment {index} is not active: tables must be complete when a call starts"))
+        let names: usize = self.kernels.iter().map(String::len).sum();
+        if names > MAX_NAMES_BYTES {
+            return Err(format!(
+                "its kernels' names have {names} bytes, allowed are {MAX_NAMES_BYTES}: split the module"
+            ));
         }
+        Ok(Judged { kernels: self.kernels, low, functions: self.functions })
     }
 }
 
@@ -274,8 +307,21 @@ fn check_body(index: u32, body: &FunctionBody<'_>) -> Result<(), String> {
         ));
     }
     let mut operators = body.get_operators_reader().map_err(malformed)?;
+    let mut depth = 0u32;
     while !operators.eof() {
         let (name, why) = match operators.read().map_err(malformed)? {
+            Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } if depth >= MAX_NESTING => {
+                return Err(format!("function {index} has more than {MAX_NESTING} blocks within blocks"));
+            }
+            Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } => {
+                depth += 1;
+                continue;
+            }
+            Operator::End => {
+                // The last one ends the function.
+                depth = depth.saturating_sub(1);
+                continue;
+            }
             Operator::MemoryGrow { .. } => ("memory.grow", "memory has a fixed size"),
             Operator::MemoryInit { .. } => ("memory.init", "data is in place when a call starts"),
             Operator::DataDrop { .. } => ("data.drop", "segments stay for the next call"),

@@ -19,6 +19,13 @@ impl CpuCompiler {
     }
 }
 
+/// Judges a module and rewrites it into what the compiler takes; its kernels' names.
+pub fn judge(module: &[u8]) -> Result<(Vec<u8>, Vec<String>), String> {
+    let judged = check::check(module)?;
+    let rewritten = rewrite::rewrite(module, &judged).map_err(|e| format!("malformed: {e}"))?;
+    Ok((rewritten, judged.kernels))
+}
+
 impl Compiler for CpuCompiler {
     fn hello(&self) -> Hello {
         engine::hello(&self.engine)
@@ -26,11 +33,10 @@ impl Compiler for CpuCompiler {
 
     fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
         let refused = |why: String| Fault::new(FaultCode::BadModule, why);
-        let judged = check::check(module).map_err(refused)?;
-        let rewritten = rewrite::rewrite(module, &judged).map_err(|e| refused(format!("malformed: {e}")))?;
+        let (rewritten, kernels) = judge(module).map_err(refused)?;
         let code = self.engine.precompile_module(&rewritten);
         let code = code.map_err(|e| refused(format!("the compiler refuses it: {e:#}")))?;
-        let kernels = judged.kernels.into_iter().map(|name| KernelInfo { name, ..Default::default() });
+        let kernels = kernels.into_iter().map(|name| KernelInfo { name, ..Default::default() });
         Ok((code, CompiledModule { kernels: kernels.collect() }))
     }
 }

@@ -50,6 +50,13 @@ pub(super) struct Handover {
     next: Mutex<Option<Arc<Reservation>>>,
 }
 
+impl Handover {
+    /// Drops a memory that no instance took.
+    pub(super) fn take_back(&self) {
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 // SAFETY: every reservation is as large as the engine's settings demand, unmapped where not prepared,
 // and handed out once.
 unsafe impl wasmtime::MemoryCreator for Handover {

@@ -175,6 +175,16 @@ impl Device for Cpu {
         self.finished.take()
     }
 
+    /// Fresh memory for the pool: whatever was in the old one is gone.
+    fn forget(&mut self) -> Result<(), Fault> {
+        self.pool.release().map_err(module::mapping)?;
+        self.pool = Arc::new(Pool::new(self.pool.bytes).map_err(module::mapping)?);
+        self.handover.take_back();
+        self.bounce.fill(0);
+        (self.finished, self.used_bytes, self.clear_ns) = (None, 0, 0);
+        Ok(())
+    }
+
     fn clear(&mut self, _: usize, function: &mut Function) -> Result<(), Fault> {
         let start = Instant::now();
         // Kernels reach whole pages.

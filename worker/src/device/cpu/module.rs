@@ -5,6 +5,7 @@ use std::fs::File;
 
 use pappus_protocol::{Fault, FaultCode};
 use pappus_shmem::Judged;
+use rustix::io::Errno;
 use wasmtime::{Engine, ExternType, Global, Instance, Module, Store, TypedFunc, Val};
 
 use super::memory::{Handover, LinearMemory, Pool};
@@ -31,12 +32,11 @@ impl LoadedModule {
         file: File,
         weights: Option<&Judged>,
     ) -> Result<Self, Fault> {
-        let refused = |e: wasmtime::Error| Fault::new(FaultCode::Load, format!("machine code: {e:#}"));
         // SAFETY: the descriptor comes from the supervisor and holds what this build's compiling role
         // made of a checked module; the file is sealed or private to the supervisor, so it stays so.
         // It is machine code in any case: what it does, it does in this sandbox.
         #[allow(unsafe_code)]
-        let module = unsafe { Module::deserialize_open_file(engine, file) }.map_err(refused)?;
+        let module = unsafe { Module::deserialize_open_file(engine, file) }.map_err(|e| refused(&e))?;
         let low = module
             .exports()
             .find_map(|export| match export.ty() {
@@ -46,7 +46,7 @@ impl LoadedModule {
             .ok_or_else(|| Fault::new(FaultCode::Load, "machine code: it says nothing about its memory"))?;
         let mut memory = LinearMemory::new(&low, weights).map_err(mapping)?;
         memory.offer(handover);
-        let instance = Instance::new(&mut *store, &module, &[]).map_err(refused)?;
+        let instance = Instance::new(&mut *store, &module, &[]).map_err(|e| refused(&e))?;
         memory.remember(&low);
         let stack_pointer = instance.get_global(&mut *store, "__stack_pointer");
         let stack_pointer = stack_pointer.and_then(|global| Some((global, global.get(&mut *store).i32()?)));
@@ -77,7 +77,19 @@ impl LoadedModule {
     }
 }
 
+/// Machine code that does not load: for lack of something, or because it is wrong. What the kernel answered is
+/// said without the path that it was about, which is the supervisor's.
+fn refused(error: &wasmtime::Error) -> Fault {
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>().map(ToString::to_string));
+    let lacking =
+        io.or_else(|| error.chain().find_map(|cause| Some(cause.downcast_ref::<Errno>()?.to_string())));
+    match lacking {
+        Some(lacking) => Fault::new(FaultCode::Exhausted, format!("mapping machine code: {lacking}")),
+        None => Fault::new(FaultCode::Load, format!("machine code: {error:#}")),
+    }
+}
+
 /// A mapping that the kernel refused: usually the host is out of memory or address space.
 pub(super) fn mapping(error: std::io::Error) -> Fault {
-    Fault::new(FaultCode::OutOfMemory, format!("mapping a kernel's memory: {error}"))
+    Fault::new(FaultCode::Exhausted, format!("mapping a kernel's memory: {error}"))
 }

@@ -96,6 +96,11 @@ impl Function {
         self.modules.iter().map(LoadedModule::stack_bytes).max().unwrap_or(0)
     }
 
+    /// Clears every module's variables and their pristine copies.
+    pub(super) fn wipe(&self, stream: &Stream) -> Result<(), CudaError> {
+        self.modules.iter().try_for_each(|module| module.wipe(stream))
+    }
+
     /// Resets every module's variables behind a lane's call.
     pub(super) fn reset(&mut self, stream: &Stream, lane: usize) -> Result<(), CudaError> {
         for module in &mut self.modules {

@@ -8,7 +8,7 @@
 //!
 //! Everything is submitted in order on the lane's stream, so what clears a call runs before the next one
 //! without anybody waiting for it. A short call that comes again with the same regions is a single graph,
-//! from its first copy to the fill.
+//! from its first copy to its clearing; of few bytes, both are kernels like its own (`moves`).
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -20,6 +20,7 @@ use super::driver::{CudaError, Event, Stream};
 use super::function::Function;
 use super::launch::Cursor;
 use super::layout::{SLICE_STEPS, TIMED_EVERY};
+use super::moves::Mover;
 use super::scripts::Prepared;
 
 /// Slices that may be submitted and not over.
@@ -98,6 +99,9 @@ struct Timing {
     clear_pending: bool,
 }
 
+/// Shares before any call was timed.
+const WITHOUT_COPIES: [u64; 3] = [0, 1 << 16, 0];
+
 impl Timing {
     fn create() -> Result<Self, CudaError> {
         Ok(Self {
@@ -107,10 +111,16 @@ impl Timing {
             copied_out: Event::timed()?,
             cleared: Event::timed()?,
             calls: 0,
-            shares: [0, 1 << 16, 0],
+            shares: WITHOUT_COPIES,
             clear_ns: 0,
             clear_pending: false,
         })
+    }
+
+    /// As before the first call.
+    fn forget(&mut self) {
+        (self.calls, self.clear_ns, self.clear_pending) = (0, 0, false);
+        self.shares = WITHOUT_COPIES;
     }
 
     /// Whether the next call is one that is timed step by step.
@@ -171,6 +181,15 @@ impl Lane {
         self.clean_bytes = 0;
     }
 
+    /// Another domain's calls follow: nothing of the ones before is kept, their timings included.
+    pub(super) fn forget(&mut self) {
+        self.running = None;
+        (self.copies, self.inputs) = (Vec::new(), 0);
+        self.cursor = Cursor::default();
+        (self.clean_bytes, self.cleared) = (0, true);
+        self.timing.forget();
+    }
+
     /// A call begins. Kernels may have written behind their own range: what this call uses and the last
     /// one did not is cleared first.
     pub(super) fn begin(&mut self, start: &Start) -> Result<(), CudaError> {
@@ -218,18 +237,31 @@ impl Lane {
 
     /// Submits the call as a graph of everything in it, if there is one for just these copies; says
     /// whether there was.
-    pub(super) fn run_whole(&mut self, prepared: &Rc<Prepared>) -> Result<bool, CudaError> {
+    pub(super) fn run_whole(
+        &mut self,
+        prepared: &Rc<Prepared>,
+        mover: Option<&Mover>,
+    ) -> Result<bool, CudaError> {
         let Some(running) = &mut self.running else { return Ok(false) };
         if running.timed || running.alone || !prepared.takes_whole() {
             return Ok(false);
         }
-        let (copies, inputs) = (&self.copies, self.inputs);
+        let (inputs, outputs) = self.copies.split_at(self.inputs);
         let (done, base) = (&self.done, running.base);
         let bytes = if self.uncleared { 0 } else { running.used_bytes };
-        let ran = prepared.run_whole(&self.stream, copies, |stream| {
-            copy_all_in(stream, &copies[..inputs])?;
-            prepared.script.submit(stream, &mut Cursor::default(), u32::MAX, &mut None)?;
-            copy_all_out(stream, &copies[inputs..])?;
+        let steps = |stream: &Stream| {
+            prepared.script.submit(stream, &mut Cursor::default(), u32::MAX, &mut None).map(drop)
+        };
+        let ran = prepared.run_whole(&self.stream, &self.copies, |stream| {
+            if let Some(moves) = mover.and_then(|mover| mover.moves(inputs, outputs, base, bytes)) {
+                moves.bring(stream)?;
+                steps(stream)?;
+                moves.take_back(stream)?;
+                return stream.record_in_graph(done);
+            }
+            copy_all_in(stream, inputs)?;
+            steps(stream)?;
+            copy_all_out(stream, outputs)?;
             stream.record_in_graph(done)?;
             match bytes {
                 0 => Ok(()),

@@ -33,4 +33,4 @@ pub(super) const BOUNCE_BYTES: usize = 4 << 20;
 pub(super) const PINNED_WEIGHTS_BYTES: u64 = 8 << 30;
 
 /// One call in so many is timed step by step; the others are split like the last one that was.
-pub(super) const TIMED_EVERY: u64 = 64;
+pub(super) const TIMED_EVERY: u64 = 256;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pappus_protocol::{Fault, FaultCode};
 use pappus_shmem::{Judged, Mapping};
 
-use super::driver::memory::{Access, Physical, Pinned, Range, granularity};
+use super::driver::memory::{Access, Physical, Pinned, Range, Window, granularity};
 use super::driver::{Context, CudaError, Stream};
 use super::layout::{LANE_ALIGN, PINNED_WEIGHTS_BYTES};
 use crate::device::Weights;
@@ -62,6 +62,14 @@ impl Pool {
         self.range.base() + if wide { 0 } else { lane as u64 * self.lane_bytes() }
     }
 
+    /// Fills all of it with zeros.
+    pub(super) fn clear(&self, stream: &Stream) -> Result<(), CudaError> {
+        match self.bytes() {
+            0 => Ok(()),
+            bytes => stream.fill(self.range.base(), 0, bytes),
+        }
+    }
+
     /// Makes it `bytes` long, rounded down to what the device can map; nothing runs. New memory is zeroed.
     pub(super) fn resize(&mut self, context: &Context, stream: &Stream, bytes: u64) -> Result<(), Fault> {
         let bytes = bytes / self.granularity * self.granularity;
@@ -88,6 +96,12 @@ pub(super) struct MappedWeights {
 }
 
 impl MappedWeights {
+    fn map(memory: Physical, export: Option<(OwnedFd, u64)>) -> Result<Self, CudaError> {
+        let mut range = Range::reserve(memory.bytes)?;
+        range.push(memory, Access::Read)?;
+        Ok(Self { range, export })
+    }
+
     /// Their address.
     pub(super) fn base(&self) -> u64 {
         self.range.base()
@@ -116,6 +130,11 @@ struct HostCopy {
 }
 
 impl WeightsLoader {
+    /// Unmaps all host copies.
+    pub(super) fn forget(&mut self) {
+        self.pinned.clear();
+    }
+
     /// Brings weights to the device, or maps them where they are there already.
     pub(super) fn load(
         &mut self,
@@ -123,24 +142,14 @@ impl WeightsLoader {
         stream: &Stream,
         weights: Weights,
     ) -> Result<MappedWeights, Fault> {
-        let (memory, export) = match weights {
+        match weights {
             Weights::Device { descriptor, bytes } => {
                 let memory = Physical::import(context.info.ordinal, descriptor.as_fd(), bytes);
-                (memory.map_err(|e| e.fault("importing weights"))?, None)
+                let memory = memory.map_err(|e| e.fault("importing weights"))?;
+                MappedWeights::map(memory, None).map_err(|e| e.fault("mapping weights"))
             }
-            Weights::Host { memfd, export } => {
-                let memory = self.copy(context, stream, memfd, export)?;
-                let exported = match export {
-                    true => Some((memory.export().map_err(|e| e.fault("exporting weights"))?, memory.bytes)),
-                    false => None,
-                };
-                (memory, exported)
-            }
-        };
-        let failed = |e: CudaError| e.fault("mapping weights");
-        let mut range = Range::reserve(memory.bytes).map_err(failed)?;
-        range.push(memory, Access::Read).map_err(failed)?;
-        Ok(MappedWeights { range, export })
+            Weights::Host { memfd, export } => self.copy(context, stream, memfd, export),
+        }
     }
 
     /// Copies a host copy to fresh device memory, which is writable only while this lasts.
@@ -150,25 +159,34 @@ impl WeightsLoader {
         stream: &Stream,
         memfd: Judged,
         export: bool,
-    ) -> Result<Physical, Fault> {
+    ) -> Result<MappedWeights, Fault> {
         let failed = |e: CudaError| e.fault("copying weights");
         let granularity = granularity(context.info.ordinal).map_err(failed)?;
         let bytes = memfd.bytes().next_multiple_of(granularity);
         let memory = create(context, bytes, export)?;
-        let source = self.host_copy(context, memfd)?;
-        let mut range = Range::reserve(bytes).map_err(failed)?;
-        let at = range.push(memory, Access::ReadWrite).map_err(failed)?;
+        self.host_copy(context, memfd)?;
+        let newest = || Fault::new(FaultCode::Internal, "no host copy");
+        let source = &self.pinned.last().ok_or_else(newest)?.mapping;
         let length = source.bytes();
         let from = source.range(0, length).map_err(|e| Fault::new(FaultCode::Internal, e.to_string()))?;
+        let window = Window::open(&memory).map_err(failed)?;
         // SAFETY: the mapping is `length` long and stays until the copy is over: `synchronize` follows.
-        unsafe { stream.copy_in(at, from, length) }.map_err(failed)?;
-        stream.fill(at + length, 0, bytes - length).map_err(failed)?;
+        let submitted = unsafe { stream.copy_in(window.base(), from, length) }
+            .and_then(|()| stream.fill(window.base() + length, 0, bytes - length));
+        // While the copy lasts, everything that is needed behind it.
+        let mapped = submitted.and_then(|()| {
+            let exported = if export { Some((memory.export()?, bytes)) } else { None };
+            MappedWeights::map(memory, exported)
+        });
+        // Whatever failed: nothing uses the window any more.
         context.synchronize().map_err(failed)?;
-        range.pop().ok_or_else(|| Fault::new(FaultCode::Internal, "weights vanished while they were copied"))
+        drop(window);
+        mapped.map_err(failed)
     }
 
     /// A memfd's mapping, pinned if the device can do that, kept for the next time.
-    fn host_copy(&mut self, context: &Context, memfd: Judged) -> Result<&Mapping, Fault> {
+    /// It is the newest one.
+    fn host_copy(&mut self, context: &Context, memfd: Judged) -> Result<(), Fault> {
         let failed = |e: std::io::Error| Fault::new(FaultCode::Load, format!("mapping weights: {e}"));
         let file = std::fs::File::from(memfd.as_fd().try_clone_to_owned().map_err(failed)?);
         let inode = file.metadata().map_err(failed)?.ino();
@@ -191,9 +209,6 @@ impl WeightsLoader {
             kept -= self.pinned.remove(0).mapping.bytes();
         }
         self.pinned.push(copy);
-        self.pinned
-            .last()
-            .map(|copy| &copy.mapping)
-            .ok_or_else(|| Fault::new(FaultCode::Internal, "no host copy"))
+        Ok(())
     }
 }

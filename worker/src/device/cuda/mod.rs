@@ -7,7 +7,8 @@
 //! - `engine`, `nvml`: the context that both roles need, and what it costs.
 //! - `memory`, `module`, `function`: from machine code to something that runs (the serving role).
 //! - `launch`, `scripts`: plans with addresses filled in, and graphs of them.
-//! - `lane`: a call from its first copy to its clearing; `scrub`: what no fill reaches.
+//! - `lane`: a call from its first copy to its clearing; `moves`: both for small calls; `scrub`: what no
+//!   fill reaches.
 
 #![allow(unsafe_code, reason = "the driver is a C library")]
 
@@ -22,6 +23,7 @@ mod launch;
 mod layout;
 mod memory;
 mod module;
+mod moves;
 mod nvml;
 mod scripts;
 mod scrub;
@@ -44,9 +46,22 @@ use self::lane::{Lane, Start, Transfer};
 use self::launch::{Bases, Script};
 use self::layout::{BOUNCE_BYTES, GRAPH_STEPS, RUNS_BEFORE_GRAPH};
 use self::memory::{Pool, WeightsLoader};
+use self::moves::Mover;
 use self::scripts::{Key, Prepared, Scripts};
 use self::scrub::Scrubber;
 use super::{Call, CopyIn, Device, FunctionImage, Source};
+
+/// Whether a module's bytes may be given to a driver, which is told no length: the part of compiling that needs no
+/// GPU.
+pub fn judge(module: &[u8]) -> Result<(), String> {
+    match check::format(module)? {
+        check::Format::Cubin => elf::judge(module).map(drop),
+        check::Format::Fatbin => Ok(()),
+        check::Format::Ptx => {
+            std::str::from_utf8(module).map(check::ptx_params).map(drop).map_err(|e| e.to_string())
+        }
+    }
+}
 
 /// One GPU, or a slice of one.
 #[derive(Debug)]
@@ -62,6 +77,8 @@ pub struct Cuda {
     bounce_events: [driver::Event; 2],
     /// For work that belongs to no lane.
     stream: Stream,
+    /// None where kernels cannot use the addresses of pinned memory.
+    mover: Option<Mover>,
     scrubber: Option<Scrubber>,
     /// The largest stack that a thread of any kernel loaded so far can have had.
     stack_bytes: u32,
@@ -86,6 +103,7 @@ impl Cuda {
                 driver::Event::untimed().map_err(failed)?,
             ],
             stream: Stream::create().map_err(failed)?,
+            mover: engine.context.info.host_addresses.then(Mover::load).transpose()?,
             scrubber: None,
             stack_bytes: 0,
             lost: None,
@@ -125,7 +143,7 @@ impl Cuda {
             let to = arena.range(output.offset, output.bytes).map_err(|_| launch::broken())?;
             self.lanes[lane].expect(Transfer { host: to, device: base + output.from, bytes: output.bytes });
         }
-        if !self.lanes[lane].run_whole(&prepared)? {
+        if !self.lanes[lane].run_whole(&prepared, self.mover.as_ref())? {
             self.lanes[lane].run(prepared)?;
         }
         Ok(())
@@ -317,7 +335,27 @@ impl Device for Cuda {
             lanes,
         )?;
         self.stack_bytes = self.stack_bytes.max(loaded.stack_bytes());
+        if let Some(scrubber) = &mut self.scrubber {
+            // Made now, not when a call or another domain waits for the scrub.
+            scrubber.fit(self.stack_bytes)?;
+        }
         Ok(loaded)
+    }
+
+    /// Also variables, as the module says they begin: they are the owner's.
+    fn unload(&mut self, function: Function) -> Result<(), Fault> {
+        function.wipe(&self.stream).map_err(|e| e.fault("clearing variables"))?;
+        self.settle()
+    }
+
+    fn forget(&mut self) -> Result<(), Fault> {
+        self.settle()?;
+        self.scripts.borrow_mut().forget_all();
+        self.loader.forget();
+        self.lanes.iter_mut().for_each(Lane::forget);
+        self.bounce.as_mut().fill(0);
+        self.pool.clear(&self.stream).map_err(|e| e.fault("clearing the pool"))?;
+        self.settle()
     }
 
     fn export_weights(&mut self, function: &mut Function) -> Option<(OwnedFd, u64)> {
@@ -376,8 +414,7 @@ impl Device for Cuda {
 
     fn scrub(&mut self) -> Result<(), Fault> {
         self.settle()?;
-        let known = self.scrubber.take().filter(|scrubber| scrubber.stack_bytes() >= self.stack_bytes);
-        let scrubber = match known {
+        let scrubber = match self.scrubber.take() {
             Some(scrubber) => scrubber,
             None => Scrubber::load(&self.engine.context, self.stack_bytes)?,
         };

@@ -94,6 +94,16 @@ impl LoadedModule {
         self.instances[index].as_ref().ok_or_else(super::launch::broken)
     }
 
+    /// Clears variables and their pristine copies; nothing of it runs any more.
+    pub(super) fn wipe(&self, stream: &Stream) -> Result<(), CudaError> {
+        let resets = self.instances.iter().flatten().flat_map(|instance| &instance.reset).flatten();
+        for reset in resets {
+            stream.fill(reset.address, 0, reset.bytes)?;
+            stream.fill(reset.pristine, 0, reset.bytes)?;
+        }
+        Ok(())
+    }
+
     /// Resets what a lane's call may have changed, behind it on its stream. Says whether the lane's
     /// kernels are still the same: variables that the driver does not locate cost a fresh instance.
     pub(super) fn reset(&mut self, stream: &Stream, lane: usize) -> Result<bool, CudaError> {

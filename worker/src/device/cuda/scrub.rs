@@ -40,24 +40,18 @@ pub(super) struct Scrubber {
     shared_bytes: u32,
     counters: DeviceBuffer,
     host: HostBuffer,
-    _modules: [Module; 3],
+    // What keeps the kernels loaded.
+    _stack_module: Module,
+    _modules: [Module; 2],
 }
 
 impl Scrubber {
     /// Kernels that clear at least `stack_bytes` of each thread's stack.
     pub(super) fn load(context: &Context, stack_bytes: u32) -> Result<Self, Fault> {
-        let internal = |why: String| Fault::new(FaultCode::Internal, format!("the scrubbing kernels: {why}"));
-        let failed = |e: CudaError| internal(e.to_string());
-        let stack_bytes = stack_bytes.max(LEAST_STACK).next_power_of_two();
-        let load = |text: String, name: &str| {
-            let code = link(Source::Ptx, (text + "\0").as_bytes()).map_err(internal)?;
-            let module = Module::load(&code).map_err(failed)?;
-            let kernel = module.kernel(name).ok_or_else(|| internal(format!("no kernel {name}")))?;
-            Ok((module, kernel))
-        };
         let (chip_module, chip) = fullest(|values| load(chip_ptx(values), "chip"))?;
         let (sweep_module, sweep) = load(sweep_ptx(), "sweep")?;
-        let (stack_module, stack) = load(stack_ptx(stack_bytes), "stack")?;
+        let stack_bytes = rounded(stack_bytes);
+        let (_stack_module, stack) = load(stack_ptx(stack_bytes), "stack")?;
         let shared_bytes = context.info.shared_bytes.saturating_sub(chip.shared_bytes());
         chip.allow_shared(shared_bytes).map_err(failed)?;
         sweep.allow_shared(shared_bytes).map_err(failed)?;
@@ -71,13 +65,19 @@ impl Scrubber {
             shared_bytes,
             counters,
             host,
-            _modules: [chip_module, sweep_module, stack_module],
+            _stack_module,
+            _modules: [chip_module, sweep_module],
         })
     }
 
-    /// Bytes of each thread's stack that it clears.
-    pub(super) fn stack_bytes(&self) -> u32 {
-        self.stack_bytes
+    /// Makes it clear at least `stack_bytes` of each thread's stack.
+    pub(super) fn fit(&mut self, stack_bytes: u32) -> Result<(), Fault> {
+        let stack_bytes = rounded(stack_bytes);
+        if stack_bytes > self.stack_bytes {
+            (self._stack_module, self.stack) = load(stack_ptx(stack_bytes), "stack")?;
+            self.stack_bytes = stack_bytes;
+        }
+        Ok(())
     }
 
     /// Clears everything; nothing else runs in this context.
@@ -145,6 +145,25 @@ impl Scrubber {
     }
 }
 
+fn rounded(stack_bytes: u32) -> u32 {
+    stack_bytes.max(LEAST_STACK).next_power_of_two()
+}
+
+fn internal(why: &str) -> Fault {
+    Fault::new(FaultCode::Internal, format!("the scrubbing kernels: {why}"))
+}
+
+fn failed(error: CudaError) -> Fault {
+    internal(&error.to_string())
+}
+
+fn load(text: String, name: &str) -> Result<(Module, Kernel), Fault> {
+    let code = link(Source::Ptx, (text + "\0").as_bytes()).map_err(|why| internal(&why))?;
+    let module = Module::load(&code).map_err(failed)?;
+    let kernel = module.kernel(name).ok_or_else(|| internal(&format!("no kernel {name}")))?;
+    Ok((module, kernel))
+}
+
 /// The head of all kernels, and how a block waits for the others (for a while: a grid that is not
 /// resident all at once must not hang) and says where it is.
 const HEAD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
@@ -198,7 +217,7 @@ fn fullest(load: impl Fn(u32) -> Result<(Module, Kernel), Fault>) -> Result<(Mod
             return Ok((module, kernel));
         }
     }
-    Err(Fault::new(FaultCode::Internal, "the scrubbing kernels: the compiler finds no room for registers"))
+    Err(internal("the compiler finds no room for registers"))
 }
 
 /// Zeroes the dynamic shared memory of a block.

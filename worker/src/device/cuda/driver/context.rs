@@ -29,6 +29,8 @@ pub(in super::super) struct DeviceInfo {
     pub(in super::super) shared_bytes: u32,
     /// Host memory that cannot be written can be pinned.
     pub(in super::super) pins_read_only: bool,
+    /// Kernels reach pinned host memory at its own addresses.
+    pub(in super::super) host_addresses: bool,
 }
 
 impl DeviceInfo {
@@ -68,6 +70,9 @@ impl DeviceInfo {
             threads: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
             shared_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             pins_read_only: attribute(Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)
+                .unwrap_or(0)
+                != 0,
+            host_addresses: attribute(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM)
                 .unwrap_or(0)
                 != 0,
         })

@@ -101,10 +101,7 @@ pub(in super::super) struct Range {
 impl Range {
     /// Reserves addresses only.
     pub(in super::super) fn reserve(bytes: u64) -> Result<Self, CudaError> {
-        let mut base = 0;
-        // SAFETY: writes one address.
-        check(unsafe { sys::cuMemAddressReserve(&mut base, bytes as usize, 0, 0, 0) })?;
-        Ok(Self { base, bytes, mapped: Vec::new() })
+        Ok(Self { base: reserve(bytes)?, bytes, mapped: Vec::new() })
     }
 
     /// The first address.
@@ -123,20 +120,7 @@ impl Range {
         if at + memory.bytes > self.base + self.bytes {
             return Err(CudaError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
         }
-        let flags = match access {
-            Access::Read => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ,
-            Access::ReadWrite => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
-        let access = sys::CUmemAccessDesc { location: location(memory.ordinal), flags };
-        let bytes = memory.bytes as usize;
-        // SAFETY: the range is reserved by this value and nothing is mapped there; the handle is alive.
-        check(unsafe { sys::cuMemMap(at, bytes, 0, memory.raw, 0) })?;
-        // SAFETY: mapped just now; the description lives during the call.
-        if let Err(e) = check(unsafe { sys::cuMemSetAccess(at, bytes, &access, 1) }) {
-            // SAFETY: mapped just now.
-            let _ = unsafe { sys::cuMemUnmap(at, bytes) };
-            return Err(e);
-        }
+        map(at, &memory, access)?;
         self.mapped.push(memory);
         Ok(at)
     }
@@ -154,9 +138,68 @@ impl Range {
 impl Drop for Range {
     fn drop(&mut self) {
         while self.pop().is_some() {}
-        // SAFETY: reserved by this value, nothing is mapped any more.
-        let _ = unsafe { sys::cuMemAddressFree(self.base, self.bytes as usize) };
+        free(self.base, self.bytes);
     }
+}
+
+/// Memory that is mapped for writing for a while, wherever else it is mapped.
+#[derive(Debug)]
+pub(in super::super) struct Window {
+    base: u64,
+    bytes: u64,
+}
+
+impl Window {
+    /// Maps all of `memory`. Nothing that runs may use the window when it is dropped.
+    pub(in super::super) fn open(memory: &Physical) -> Result<Self, CudaError> {
+        let base = reserve(memory.bytes)?;
+        map(base, memory, Access::ReadWrite).inspect_err(|_| free(base, memory.bytes))?;
+        Ok(Self { base, bytes: memory.bytes })
+    }
+
+    /// The first address.
+    pub(in super::super) fn base(&self) -> u64 {
+        self.base
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: mapped by this value with this size.
+        let _ = unsafe { sys::cuMemUnmap(self.base, self.bytes as usize) };
+        free(self.base, self.bytes);
+    }
+}
+
+/// Reserves addresses only.
+fn reserve(bytes: u64) -> Result<u64, CudaError> {
+    let mut base = 0;
+    // SAFETY: writes one address.
+    check(unsafe { sys::cuMemAddressReserve(&mut base, bytes as usize, 0, 0, 0) })?;
+    Ok(base)
+}
+
+/// Gives addresses back that [`reserve`] gave and where nothing is mapped any more.
+fn free(base: u64, bytes: u64) {
+    // SAFETY: reserved with this size; nothing is mapped.
+    let _ = unsafe { sys::cuMemAddressFree(base, bytes as usize) };
+}
+
+/// Maps memory at addresses that are reserved and where nothing is mapped.
+fn map(at: u64, memory: &Physical, access: Access) -> Result<(), CudaError> {
+    let flags = match access {
+        Access::Read => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ,
+        Access::ReadWrite => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    let access = sys::CUmemAccessDesc { location: location(memory.ordinal), flags };
+    let bytes = memory.bytes as usize;
+    // SAFETY: as this function's callers promise; the handle is alive.
+    check(unsafe { sys::cuMemMap(at, bytes, 0, memory.raw, 0) })?;
+    // SAFETY: mapped just now; the description lives during the call.
+    check(unsafe { sys::cuMemSetAccess(at, bytes, &access, 1) }).inspect_err(|_| {
+        // SAFETY: mapped just now.
+        let _ = unsafe { sys::cuMemUnmap(at, bytes) };
+    })
 }
 
 /// Host memory that the device may copy from and to by itself.

@@ -1,0 +1,125 @@
+//! Faults under MPS, where they hit everybody's calls: how long until the next good answer, and what a neighbour that
+//! calls all the time sees of it. The daemon is started by whoever runs this (`scripts/gpu-check mps`).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use pappus_client::{Code, Invocation};
+
+use super::bed::Bed;
+use super::fault::{self, FIRST_TENANT, OTHER_TENANT, ROUNDS, Tenant};
+use super::load;
+use crate::Result;
+use crate::harness::functions::Handed;
+use crate::report::{Report, Unit};
+
+const TARGET_NS: f64 = 250e6;
+/// A kernel that never ends.
+const ENDLESS_PTX: &str = "
+.version 6.3
+.target sm_70
+.address_size 64
+.visible .entry endless(.param .u64 flag)
+{
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<3>;
+    .reg .pred %p;
+    ld.param.u64 %rd1, [flag];
+    cvta.to.global.u64 %rd2, %rd1;
+again:
+    ld.volatile.global.u32 %r1, [%rd2];
+    setp.eq.u32 %p, %r1, 0;
+    @%p bra again;
+    ret;
+}
+";
+const ENDLESS_CONFIG: &str = r#"{
+  "module_path": "endless.ptx", "kernels": ["endless"],
+  "blueprint": {"inputs": [], "buffers": {"flag": {"Absolute": 8}}, "outputs": [], "control_flow": [
+    {"ExecKernel": ["endless", [{"Ptr": "flag"}], {
+      "grid_dim_x": {"Absolute": 1}, "grid_dim_y": {"Absolute": 1}, "grid_dim_z": {"Absolute": 1},
+      "block_dim_x": {"Absolute": 1}, "block_dim_y": {"Absolute": 1}, "block_dim_z": {"Absolute": 1},
+      "shared_mem_bytes": {"Absolute": 0}}]}]}
+}"#;
+const DEADLINE: Duration = Duration::from_millis(100);
+
+pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
+    if bed.rehearses() || std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").is_none() {
+        report.skip("needs a GPU and an MPS daemon: run scripts/gpu-check mps");
+        return Ok(());
+    }
+    let running = bed.start("workers=3,lanes=8,standbys=2,memory=32GiB")?;
+    let neighbour = Tenant::new(bed, &running, OTHER_TENANT)?;
+    let (mut faults, mut overdue) = (Histogram::<u64>::new(3)?, Histogram::<u64>::new(3)?);
+    let quiet = during(neighbour, |_| {
+        fault::recover();
+        Ok(())
+    })?;
+    let hit = during(quiet.tenant, |_| {
+        for round in 0..ROUNDS {
+            let mut tenant = Tenant::new(bed, &running, FIRST_TENANT + round)?;
+            tenant.add_bad()?;
+            faults.record(tenant.fault(None)?)?;
+            fault::recover();
+        }
+        Ok(())
+    })?;
+    let ended = during(hit.tenant, |_| {
+        for round in 0..ROUNDS {
+            let mut tenant = Tenant::new(bed, &running, FIRST_TENANT + ROUNDS + round)?;
+            let handed = Handed::put_own(&mut tenant.client, ENDLESS_CONFIG, "ptx", ENDLESS_PTX.as_bytes())?;
+            tenant.client.add_function(handed.named("endless"))?;
+            let call = Invocation::new("endless").deadline(DEADLINE);
+            overdue.record(tenant.failing(&call, Code::DeadlineExceeded, None)?)?;
+            fault::recover();
+        }
+        Ok(())
+    })?;
+    let at = |latencies: &Histogram<u64>, quantile| latencies.value_at_quantile(quantile) as f64;
+    let what = "under MPS, fault returned → next good answer of the same tenant";
+    report.info(format!("{what}, p50"), at(&faults, 0.5), Unit::Nanoseconds);
+    report.at_most(TARGET_NS, format!("{what}, p99"), at(&faults, 0.99), Unit::Nanoseconds);
+    let what = "under MPS, overdue call ended → next good answer of the same tenant";
+    report.info(format!("{what}, p50"), at(&overdue, 0.5), Unit::Nanoseconds);
+    report.at_most(TARGET_NS, format!("{what}, p99"), at(&overdue, 0.99), Unit::Nanoseconds);
+    for (when, seen) in [
+        ("undisturbed", &quiet.seen),
+        ("while another faults", &hit.seen),
+        ("while another is overdue", &ended.seen),
+    ] {
+        for (name, value) in [("p50", at(seen, 0.5)), ("p99", at(seen, 0.99)), ("max", seen.max() as f64)] {
+            report.info(format!("neighbour under MPS {when}, {name}"), value, Unit::Nanoseconds);
+        }
+        report.info(format!("neighbour under MPS {when}, calls, all right"), seen.len() as f64, Unit::Count);
+    }
+    Ok(())
+}
+
+/// What a neighbour saw.
+struct Seen {
+    tenant: Tenant,
+    seen: Histogram<u64>,
+}
+
+/// A neighbour calls all the time while something happens; each of its answers is right.
+fn during(mut tenant: Tenant, happens: impl FnOnce(&AtomicBool) -> Result<()>) -> Result<Seen> {
+    let over = AtomicBool::new(false);
+    let mut seen = Histogram::<u64>::new(3)?;
+    std::thread::scope(|scope| {
+        let neighbour = scope.spawn(|| -> std::result::Result<(), String> {
+            while !over.load(Ordering::Relaxed) {
+                let took =
+                    load::call(&mut tenant.client, &tenant.calls.calls[0]).map_err(|e| e.to_string())?;
+                tenant.calls.check().map_err(|e| e.to_string())?;
+                seen.record(took).map_err(|e| e.to_string())?;
+            }
+            Ok(())
+        });
+        let happened = happens(&over);
+        over.store(true, Ordering::Relaxed);
+        neighbour.join().map_err(|_| "the neighbour panicked")??;
+        happened
+    })?;
+    Ok(Seen { tenant, seen })
+}

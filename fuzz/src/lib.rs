@@ -1,0 +1,46 @@
+//! What reads bytes that a stranger wrote, as functions of nothing but these bytes. `scripts/fuzz` lets libFuzzer
+//! look for an input that makes one panic or break what it promises; an ordinary test runs them over what the
+//! fuzzer found before (`corpus/`).
+//!
+//! - [`blueprint`]: JSON → blueprint → plan.
+//! - [`client`]: greetings, frames and requests of clients; answers to them.
+//! - [`requests`]: an invocation, checked against its function.
+//! - [`worker`]: frames between supervisor and workers, in both directions, and descriptors beside them.
+//! - [`modules`]: wasm, cubin, fatbin and PTX before a compiler sees them.
+//! - [`files`]: what the client reads.
+#![forbid(unsafe_code)]
+
+pub mod blueprint;
+pub mod client;
+pub mod files;
+pub mod modules;
+pub mod requests;
+pub mod worker;
+
+/// Something that reads a stranger's bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Its name, which its folder of the corpus has, too.
+    pub name: &'static str,
+    /// Reads an input. What it reads it may refuse; it panics where something is wrong with the reader.
+    pub read: fn(&[u8]),
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "blueprint", read: blueprint::read },
+    Target { name: "greeting", read: client::read_greeting },
+    Target { name: "frames", read: client::read_frames },
+    Target { name: "messages", read: client::read_messages },
+    Target { name: "requests", read: requests::read },
+    Target { name: "worker", read: worker::read },
+    Target { name: "control", read: worker::read_control },
+    Target { name: "wasm", read: modules::read_wasm },
+    Target { name: "cuda", read: modules::read_cuda },
+    Target { name: "npy", read: files::read_npy },
+];
+
+/// The target of this name.
+pub fn target(name: &str) -> Option<Target> {
+    TARGETS.iter().copied().find(|target| target.name == name)
+}

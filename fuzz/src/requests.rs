@@ -1,0 +1,72 @@
+//! An `Invoke` against a function and an arena: whatever passes names ranges that are there, and no output lies in
+//! another output or in an input.
+
+use std::sync::{Arc, LazyLock};
+
+use pappus_blueprint::Blueprint;
+use pappus_proto::v1;
+use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA};
+use pappus_shmem::memfd;
+use pappus_supervisor::call::Arena;
+use pappus_supervisor::limits::STAGING_BYTES;
+use pappus_supervisor::server::invoke;
+use pappus_supervisor::tenants::{Account, Quota};
+use prost::Message;
+
+const ARENA: u64 = 1;
+const ARENA_BYTES: u64 = 4096;
+
+/// Two inputs, a size that one of them tells, two outputs.
+const FUNCTION: &[u8] = br#"{"module_path": "m", "kernels": ["k"], "blueprint": {
+    "inputs": ["a", "b"], "weights": [],
+    "buffers": {"c": {"Sizeof": "a"}, "d": {"FromInput": {"bufname": "b", "idx": 0}}},
+    "outputs": ["c", "d"], "control_flow": []}}"#;
+
+static BLUEPRINT: LazyLock<Blueprint> =
+    LazyLock::new(|| pappus_blueprint::parse(FUNCTION).expect("it is a blueprint"));
+
+static ARENAS: LazyLock<Arc<Arena>> = LazyLock::new(|| {
+    let memfd = memfd::arena("pappus-fuzz", ARENA_BYTES).expect("a small arena");
+    let account = Account::new(0, "fuzz".into(), Quota::default(), Arc::default());
+    Arc::new(Arena::new(ARENA, memfd, &account).expect("its quota has room"))
+});
+
+/// A protobuf `Invoke`.
+pub fn read(bytes: &[u8]) {
+    let Ok(request) = v1::Invoke::decode(bytes) else { return };
+    let (items, targets) = match invoke::check(&request, vec![ARENAS.clone()], &BLUEPRINT, &[]) {
+        Ok(ranges) => ranges,
+        Err(error) => return assert!(!error.message.is_empty()),
+    };
+    let mut inputs = Vec::new();
+    for item in &items {
+        assert_eq!(item.kind.get(), Item::ARENA, "no descriptor came with it");
+        let (start, end) = (item.offset.get(), item.offset.get() + item.bytes.get());
+        inside(item.source.get(), end);
+        if item.source.get() == ARENA {
+            inputs.push(start..end);
+        }
+    }
+    let mut outputs: Vec<std::ops::Range<u64>> = Vec::new();
+    assert_eq!(targets.len(), BLUEPRINT.outputs().len());
+    for target in targets.iter().filter(|target| target.arena.get() != DISCARD) {
+        let range = target.offset.get()..target.offset.get() + target.bytes.get();
+        inside(target.arena.get(), range.end);
+        if target.arena.get() == ARENA {
+            let apart = |other: &std::ops::Range<u64>| {
+                range.is_empty() || other.is_empty() || other.end <= range.start || range.end <= other.start
+            };
+            assert!(inputs.iter().chain(&outputs).all(apart));
+            outputs.push(range);
+        }
+    }
+}
+
+fn inside(arena: u64, end: u64) {
+    let bytes = match arena {
+        STAGING_ARENA => STAGING_BYTES,
+        ARENA => ARENA_BYTES,
+        other => panic!("there is no arena {other}"),
+    };
+    assert!(end <= bytes);
+}

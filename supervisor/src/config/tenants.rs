@@ -1,0 +1,259 @@
+//! Who the tenants are, and what each may have: a part of the configuration that can be read again.
+//!
+//! ```toml
+//! unknown-tenants = "accept"       # or "refuse": only uids that are named below
+//! gateways = [33]                  # uids that may act for the tenants whose tokens they have
+//!
+//! [tenant-defaults]
+//! arena-bytes = "1GiB"
+//!
+//! [tenants.acme]
+//! uid = 1000                       # or several
+//! token-sha256 = "9f86…"           # or several
+//! functions = 100
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use super::flags::File;
+use super::{ConfigError, bad, size};
+use crate::limits::{MAX_CONFIGURED_TENANTS, MAX_TOKENS};
+use crate::registry::records::Hash;
+use crate::tenants::names::{self, FIRST_NAMED};
+use crate::tenants::quota::{Limit, Quota};
+
+/// Who may be a tenant, and with what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantRules {
+    /// Whether a uid that no tenant has is a tenant of its own.
+    pub accept_unknown: bool,
+    /// Uids that may act for tenants.
+    pub gateways: Vec<u32>,
+    /// For tenants without quotas of their own.
+    pub defaults: Quota,
+    /// By name.
+    pub tenants: BTreeMap<String, TenantRule>,
+    /// Their uids.
+    uids: HashMap<u32, String>,
+}
+
+/// One tenant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantRule {
+    /// Peers with these uids are this tenant.
+    pub uids: Vec<u32>,
+    /// Gateways that have one of these tokens may act for it.
+    pub tokens: Vec<Hash>,
+    /// What it may have.
+    pub quota: Quota,
+}
+
+impl Default for TenantRules {
+    fn default() -> Self {
+        Self {
+            accept_unknown: true,
+            gateways: Vec::new(),
+            defaults: Quota::default(),
+            tenants: BTreeMap::new(),
+            uids: HashMap::new(),
+        }
+    }
+}
+
+impl TenantRules {
+    /// Reads them from the configuration file again, which must be sound as a whole.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        Self::resolve(&File::read(path)?)
+    }
+
+    pub(super) fn resolve(file: &File) -> Result<Self, ConfigError> {
+        let accept_unknown = match file.unknown_tenants.as_deref() {
+            None | Some("accept") => true,
+            Some("refuse") => false,
+            Some(other) => return Err(bad("unknown-tenants", other, "expected \"accept\" or \"refuse\"")),
+        };
+        if file.tenants.len() > MAX_CONFIGURED_TENANTS {
+            let why = format!("at most {MAX_CONFIGURED_TENANTS} tenants can be named");
+            return Err(bad("tenants", &file.tenants.len().to_string(), why));
+        }
+        let mut defaults = Quota::default();
+        for (key, value) in &file.tenant_defaults {
+            set_quota(&mut defaults, "tenant-defaults", key, value)?;
+        }
+        let gateways = file.gateways.clone();
+        gateways.iter().try_for_each(|uid| check_uid("gateways", *uid))?;
+        let mut rules = Self { accept_unknown, gateways, defaults, ..Self::default() };
+        let mut tokens = HashMap::new();
+        for (name, settings) in &file.tenants {
+            let rule = rule(name, settings, defaults)?;
+            let place = |key| format!("tenants.{name}.{key}");
+            // Nobody can be two tenants.
+            for uid in &rule.uids {
+                if let Some(other) = rules.uids.insert(*uid, name.clone()) {
+                    return Err(bad(
+                        &place("uid"),
+                        &uid.to_string(),
+                        format!("it is tenant {other} already"),
+                    ));
+                }
+            }
+            for token in &rule.tokens {
+                if let Some(other) = tokens.insert(*token, name) {
+                    let why = format!("tenant {other} has the same token: give each its own");
+                    return Err(bad(&place("token-sha256"), &token.to_string(), why));
+                }
+            }
+            rules.tenants.insert(name.clone(), rule);
+        }
+        Ok(rules)
+    }
+
+    /// The rule of a tenant by its name, if it is configured.
+    pub fn find(&self, name: &str) -> Option<&TenantRule> {
+        self.tenants.get(name)
+    }
+
+    /// What the tenant of this name may have.
+    pub fn quota(&self, name: &str) -> Quota {
+        self.find(name).map_or(self.defaults, |rule| rule.quota)
+    }
+
+    /// The tenant that a uid is by the configuration.
+    pub fn of_uid(&self, uid: u32) -> Option<&str> {
+        self.uids.get(&uid).map(String::as_str)
+    }
+}
+
+fn rule(name: &str, settings: &Table, defaults: Quota) -> Result<TenantRule, ConfigError> {
+    let place = format!("tenants.{name}");
+    if !names::is_tenant_name(name) {
+        let why =
+            "a tenant's name has 1 to 128 letters, digits, '.', '_' or '-', no leading dot, and is no number";
+        return Err(bad("tenants", name, why));
+    }
+    let mut rule = TenantRule { uids: Vec::new(), tokens: Vec::new(), quota: defaults };
+    for (key, value) in settings {
+        let wrong = |why: &str| bad(&format!("{place}.{key}"), &shown(value), why);
+        match key.as_str() {
+            "uid" => {
+                for uid in one_or_more(value) {
+                    let uid = uid.as_integer().and_then(|uid| u32::try_from(uid).ok());
+                    let uid = uid.ok_or_else(|| wrong("expected a uid such as 1000, or a list of them"))?;
+                    check_uid(&format!("{place}.uid"), uid)?;
+                    rule.uids.push(uid);
+                }
+            }
+            "token-sha256" => {
+                let words =
+                    "expected the 64 hexadecimal digits that `pappus token` prints, or a list of such";
+                for token in one_or_more(value) {
+                    let hash = token.as_str().and_then(|text| text.parse().ok());
+                    rule.tokens.push(hash.ok_or_else(|| wrong(words))?);
+                }
+                if rule.tokens.len() > MAX_TOKENS {
+                    return Err(wrong(&format!("a tenant has at most {MAX_TOKENS} tokens")));
+                }
+            }
+            _ => set_quota(&mut rule.quota, &place, key, value)?,
+        }
+    }
+    if rule.uids.is_empty() && rule.tokens.is_empty() {
+        return Err(bad("tenants", name, "nobody could be this tenant: give it a uid or a token-sha256"));
+    }
+    Ok(rule)
+}
+
+/// A value in a message.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Integer(number) => number.to_string(),
+        other => other.type_str().to_owned(),
+    }
+}
+
+fn one_or_more(value: &Value) -> &[Value] {
+    value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)
+}
+
+fn check_uid(place: &str, uid: u32) -> Result<(), ConfigError> {
+    match uid {
+        0..FIRST_NAMED => Ok(()),
+        _ => Err(bad(place, &uid.to_string(), format!("uids from {FIRST_NAMED} on are never served"))),
+    }
+}
+
+fn set_quota(quota: &mut Quota, place: &str, key: &str, value: &Value) -> Result<(), ConfigError> {
+    let place = format!("{place}.{key}");
+    let limit: Limit = key.parse().map_err(|why| bad(&place, &shown(value), why))?;
+    let most = match value {
+        Value::String(text) if text == "unlimited" => Some(u64::MAX),
+        Value::String(text) if limit.is_bytes() => Some(size(&place, text)?),
+        Value::Integer(number) => u64::try_from(*number).ok(),
+        _ => None,
+    };
+    let expected = match limit.is_bytes() {
+        true => "expected a size such as \"1GiB\", a number of bytes, or \"unlimited\"",
+        false => "expected a number such as 100, or \"unlimited\"",
+    };
+    quota.set(limit, most.ok_or_else(|| bad(&place, &shown(value), expected))?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(text: &str) -> Result<TenantRules, String> {
+        let file: File = toml::from_str(text).map_err(|e| e.to_string())?;
+        TenantRules::resolve(&file).map_err(|e| e.to_string())
+    }
+
+    const TOKEN: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+
+    #[test]
+    fn everything_is_read() {
+        let text = format!(
+            "unknown-tenants = 'refuse'\ngateways = [33]\n[tenant-defaults]\ncalls = 9\narena-bytes = '2KiB'\n\
+             [tenants.acme]\nuid = [1000, 1001]\ntoken-sha256 = '{TOKEN}'\ncalls = 'unlimited'\nblob-bytes = 77\n\
+             [tenants.b]\nuid = 0"
+        );
+        let rules = rules(&text).unwrap();
+        assert!(!rules.accept_unknown);
+        assert_eq!((rules.of_uid(1001), rules.of_uid(0), rules.of_uid(2)), (Some("acme"), Some("b"), None));
+        let acme = rules.find("acme").unwrap();
+        assert_eq!(acme.tokens, [TOKEN.parse().unwrap()]);
+        let amounts = [Limit::Calls, Limit::ArenaBytes, Limit::BlobBytes].map(|limit| acme.quota.get(limit));
+        assert_eq!(amounts, [u64::MAX, 2048, 77]);
+        assert_eq!((rules.quota("b").get(Limit::Calls), rules.quota("7").get(Limit::ArenaBytes)), (9, 2048));
+    }
+
+    #[test]
+    fn each_mistake_is_named() {
+        let twice = format!("[tenants.a]\ntoken-sha256 = '{TOKEN}'\n[tenants.b]\ntoken-sha256 = '{TOKEN}'");
+        for (text, words) in [
+            ("unknown-tenants = 'maybe'", "expected \"accept\" or \"refuse\""),
+            ("[tenants.7]\nuid = 7", "is no number"),
+            ("[tenants.'a/b']\nuid = 7", "a tenant's name"),
+            ("[tenants.a]\ncalls = 7", "nobody could be this tenant"),
+            ("[tenants.a]\nuid = -1", "expected a uid such as 1000"),
+            ("[tenants.a]\nuid = '7'", "expected a uid such as 1000"),
+            ("[tenants.a]\nuid = 4294967295", "never served"),
+            ("gateways = [4294967295]", "never served"),
+            ("[tenants.a]\ntoken-sha256 = 'secret'", "`pappus token` prints"),
+            ("[tenants.a]\nuid = 1\n[tenants.b]\nuid = [2, 1]", "it is tenant a already"),
+            (&twice, "tenant a has the same token"),
+            ("[tenants.a]\nuid = 1\ncals = 7", "tenants.a.cals = \"7\": no such quota; there are functions"),
+            ("[tenants.a]\nuid = 1\ncalls = '7'", "expected a number such as 100"),
+            ("[tenants.a]\nuid = 1\ncalls = -7", "expected a number such as 100"),
+            ("[tenant-defaults]\narena-bytes = 'lots'", "such as 256MiB"),
+            ("[tenant-defaults]\narena-bytes = 1.5", "expected a size such as"),
+        ] {
+            let why = rules(text).expect_err(text);
+            assert!(why.contains(words), "{text}: {why}");
+        }
+    }
+}

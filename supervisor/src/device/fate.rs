@@ -1,0 +1,49 @@
+//! Under MPS, a fault of one process ends the work of all, also of those that have none now and would find out later.
+//! All processes of a device are of one *era*; a fault ends it, and everybody is replaced.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::reaper::Dying;
+use super::runtime::{Device, lock};
+use crate::schedule::WorkerId;
+
+impl Device {
+    /// The era that processes started now belong to.
+    pub(super) fn era(&self) -> u64 {
+        self.era.load(Ordering::Acquire)
+    }
+
+    /// Whether the end of a worker's process can have hit others: it said that its context is lost, or had calls.
+    pub(super) fn may_spread(&self, worker: WorkerId, broken: bool) -> bool {
+        self.config.shared && (broken || lock(&self.scheduler).has_calls(worker))
+    }
+
+    /// A process of an era failed, and all with it: they are ended, standbys too. The calls in them run again, each
+    /// alone on the device, so that nobody answers for another's fault.
+    pub(super) fn fault_spreads(&self, era: u64, worker: WorkerId) {
+        let is_first = self.decide(|scheduler| {
+            let (next, order) = (era + 1, Ordering::AcqRel);
+            let is_first = self.era.compare_exchange(era, next, order, Ordering::Acquire).is_ok();
+            if is_first {
+                // From here on nothing starts in a process that is as good as gone.
+                scheduler.condemn_all();
+            }
+            is_first
+        });
+        if !is_first || self.is_closing() {
+            return;
+        }
+        let device = &self.config.name;
+        tracing::warn!(device, worker, "a worker failed under MPS: all processes of the device are replaced");
+        for worker in 0..self.places.len() {
+            self.link(worker).kill_era(era);
+        }
+        while let Some(ready) = self.standbys.take() {
+            ready.started.process.kill_now();
+            let why = Some("another process failed".to_owned());
+            self.reaper
+                .take(self, Dying::unused(ready.started.process, ready.seat, worker, why, Instant::now()));
+        }
+    }
+}

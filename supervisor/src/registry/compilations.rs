@@ -1,0 +1,43 @@
+//! Who may compile now: so many modules at once in all, and one of each tenant, so that modules which keep the compiler
+//! busy for as long as it may be leave a place to everybody else.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::Tenant;
+use crate::limits::MAX_COMPILATIONS;
+
+/// The places.
+#[derive(Debug)]
+pub(super) struct Compilations {
+    all: Arc<Semaphore>,
+    tenants: Mutex<HashMap<Tenant, Arc<Semaphore>>>,
+}
+
+/// A place, free again when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    // Never closed, so both are there.
+    _all: Option<OwnedSemaphorePermit>,
+    _tenant: Option<OwnedSemaphorePermit>,
+}
+
+impl Default for Compilations {
+    fn default() -> Self {
+        Self { all: Arc::new(Semaphore::new(MAX_COMPILATIONS)), tenants: Mutex::default() }
+    }
+}
+
+impl Compilations {
+    /// Waits for a place: behind the tenant's own first, then behind everybody's.
+    pub(super) async fn place(&self, tenant: Tenant) -> Place {
+        let own = {
+            let mut tenants = self.tenants.lock().unwrap_or_else(|e| e.into_inner());
+            tenants.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
+        };
+        let own = own.acquire_owned().await.ok();
+        Place { _tenant: own, _all: self.all.clone().acquire_owned().await.ok() }
+    }
+}

@@ -1,0 +1,79 @@
+//! Compilations that failed: a function whose module does not compile is not compiled again at every call.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use pappus_proto::Code;
+use pappus_protocol::Kind;
+
+use super::records::Hash;
+use super::{Refusal, Tenant};
+
+/// How long a failure is remembered: it may have been the machine's, which had no time or memory.
+const REMEMBERED: Duration = Duration::from_secs(300);
+/// Failures remembered; when there are more, all are forgotten.
+const MAX_FAILURES: usize = 1024;
+
+/// Whose module, for which devices.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Job {
+    pub(super) tenant: Tenant,
+    pub(super) module: Hash,
+    pub(super) kind: Kind,
+    pub(super) arch: String,
+}
+
+/// What failed lately.
+#[derive(Debug, Default)]
+pub(super) struct Failures(Mutex<HashMap<Job, (Instant, Refusal)>>);
+
+impl Failures {
+    /// Why it would fail again.
+    pub(super) fn known(&self, job: &Job, now: Instant) -> Option<Refusal> {
+        let all = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let (since, why) = all.get(job)?;
+        (now.saturating_duration_since(*since) < REMEMBERED).then(|| why.clone())
+    }
+
+    /// It failed, or not.
+    pub(super) fn note<T>(&self, job: Job, now: Instant, outcome: &Result<T, Refusal>) {
+        let mut all = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        match outcome {
+            // Other failures are not the module's.
+            Err(why) if why.code() == Code::InvalidArgument => {
+                if all.len() >= MAX_FAILURES {
+                    all.clear();
+                }
+                all.insert(job, (now, why.clone()));
+            }
+            _ => drop(all.remove(&job)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::refusal;
+
+    #[test]
+    fn what_failed_is_known_until_it_succeeds_or_is_long_ago() {
+        let failures = Failures::default();
+        let job = |tenant| Job { tenant, module: Hash([0; 32]), kind: Kind::Cpu, arch: String::new() };
+        let now = Instant::now();
+        let bad: Result<(), _> = Err(refusal(Code::InvalidArgument, "bad"));
+        failures.note(job(1), now, &bad);
+        assert_eq!(failures.known(&job(1), now).unwrap().message, "bad");
+        assert!(failures.known(&job(2), now).is_none());
+        assert!(failures.known(&job(1), now + REMEMBERED).is_none());
+        failures.note(job(1), now, &Ok(()));
+        assert!(failures.known(&job(1), now).is_none());
+        failures.note(job(1), now, &Err::<(), _>(refusal(Code::Internal, "no process")));
+        assert!(failures.known(&job(1), now).is_none(), "that is not the module's fault");
+        for tenant in 0..=MAX_FAILURES as u32 {
+            failures.note(job(tenant), now, &bad);
+        }
+        assert!(failures.0.lock().unwrap().len() <= MAX_FAILURES);
+    }
+}

@@ -1,0 +1,258 @@
+//! What the faults of one caller may cost all others. Every worker process that ends under a caller draws on
+//! its budget, which comes back with time. Who has spent it waits: nothing of it starts before one draw has
+//! come back, and then one call at a time, until one ends well.
+//!
+//! Several processes that end at once may draw more than there is; then it takes as much longer until
+//! something starts, so that in the long run nobody draws more than comes back.
+
+use std::collections::HashMap;
+
+const MINUTE_NS: u64 = 60_000_000_000;
+
+/// The budgets of all callers that drew lately.
+#[derive(Debug)]
+pub struct Budgets {
+    /// How many draws come back in a minute, which is also the most there are; 0: no limits.
+    per_minute: u32,
+    accounts: HashMap<u32, Account>,
+    /// The earliest of all that [`Account::look_ns`] says.
+    next_ns: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Account {
+    /// When everything will have come back.
+    whole_ns: u64,
+    /// It was spent, and nothing ended well since.
+    careful: bool,
+    /// When something changes for who waits.
+    look_ns: u64,
+}
+
+/// A caller's budget, as `status` shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Whose.
+    pub caller: u32,
+    /// Draws that are left.
+    pub left: u32,
+    /// Draws that there can be.
+    pub per_minute: u32,
+    /// How long nothing of it starts; 0 if something may.
+    pub waits_ns: u64,
+}
+
+impl Budgets {
+    /// Nobody drew yet.
+    pub fn new(per_minute: u32) -> Self {
+        Self { per_minute, accounts: HashMap::new(), next_ns: None }
+    }
+
+    /// Another size. What was drawn is forgotten; returns who had drawn.
+    pub fn resize(&mut self, per_minute: u32) -> Vec<u32> {
+        if self.per_minute == per_minute {
+            return Vec::new();
+        }
+        let callers = self.accounts.keys().copied().collect();
+        *self = Self::new(per_minute);
+        callers
+    }
+
+    /// Whether nobody drew lately, which is nearly always so.
+    pub fn is_empty(&self) -> bool {
+        self.accounts.is_empty()
+    }
+
+    /// How long one draw takes to come back.
+    fn interval_ns(&self) -> u64 {
+        MINUTE_NS / u64::from(self.per_minute.max(1))
+    }
+
+    /// When there is something to draw again.
+    fn ready_ns(&self, account: &Account) -> u64 {
+        account.whole_ns.saturating_sub(self.interval_ns() * u64::from(self.per_minute.saturating_sub(1)))
+    }
+
+    fn account(&self, now_ns: u64, caller: u32) -> Option<&Account> {
+        self.accounts.get(&caller).filter(|account| account.whole_ns > now_ns)
+    }
+
+    /// A process ended under a caller.
+    pub fn draw(&mut self, now_ns: u64, caller: u32) {
+        if self.per_minute == 0 {
+            return;
+        }
+        // Those for whom [`Budgets::due`] has something to say go there.
+        self.accounts.retain(|_, account| account.whole_ns > now_ns || account.look_ns != u64::MAX);
+        let whole_ns = now_ns.max(self.accounts.get(&caller).map_or(0, |account| account.whole_ns));
+        let whole_ns = whole_ns.saturating_add(self.interval_ns());
+        let before = self.is_careful(now_ns, caller);
+        let mut account = Account { whole_ns, careful: before, look_ns: u64::MAX };
+        let ready_ns = self.ready_ns(&account);
+        account.careful |= ready_ns > now_ns;
+        if account.careful {
+            account.look_ns = if ready_ns > now_ns { ready_ns } else { whole_ns };
+        }
+        self.accounts.insert(caller, account);
+        self.plan();
+    }
+
+    /// How long nothing of a caller may start, if anything is to wait.
+    pub fn waits_ns(&self, now_ns: u64, caller: u32) -> Option<u64> {
+        let ready_ns = self.ready_ns(self.account(now_ns, caller)?);
+        ready_ns.checked_sub(now_ns).filter(|left| *left > 0)
+    }
+
+    /// Whether a caller's calls start one at a time.
+    pub fn is_careful(&self, now_ns: u64, caller: u32) -> bool {
+        self.account(now_ns, caller).is_some_and(|account| account.careful)
+    }
+
+    /// A call ended well.
+    pub fn ended_well(&mut self, now_ns: u64, caller: u32) {
+        if self.waits_ns(now_ns, caller).is_some() {
+            return;
+        }
+        if let Some(account) = self.accounts.get_mut(&caller).filter(|account| account.careful) {
+            (account.careful, account.look_ns) = (false, u64::MAX);
+            self.plan();
+        }
+    }
+
+    /// When [`Budgets::due`] has something to say.
+    pub fn next_ns(&self) -> Option<u64> {
+        self.next_ns
+    }
+
+    /// The callers for whom something changed.
+    pub fn due(&mut self, now_ns: u64) -> Vec<u32> {
+        if self.next_ns.is_none_or(|next| next > now_ns) {
+            return Vec::new();
+        }
+        let mut callers = Vec::new();
+        self.accounts.retain(|caller, account| {
+            if account.look_ns <= now_ns {
+                callers.push(*caller);
+                account.look_ns = account.whole_ns;
+            }
+            account.whole_ns > now_ns
+        });
+        self.plan();
+        callers.sort_unstable();
+        callers
+    }
+
+    fn plan(&mut self) {
+        let all = self.accounts.values().map(|account| account.look_ns);
+        self.next_ns = all.min().filter(|next| *next != u64::MAX);
+    }
+
+    /// Those that are not whole, by caller.
+    pub fn list(&self, now_ns: u64) -> Vec<Budget> {
+        let known = self.accounts.iter().filter(|(_, account)| account.whole_ns > now_ns);
+        let mut all: Vec<Budget> = known
+            .map(|(caller, account)| {
+                let drawn = (account.whole_ns - now_ns).div_ceil(self.interval_ns());
+                Budget {
+                    caller: *caller,
+                    left: self.per_minute.saturating_sub(drawn.min(u64::from(u32::MAX)) as u32),
+                    per_minute: self.per_minute,
+                    waits_ns: self.waits_ns(now_ns, *caller).unwrap_or(0),
+                }
+            })
+            .collect();
+        all.sort_unstable_by_key(|budget| budget.caller);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn five_a_minute_then_one_every_twelve_seconds() {
+        let mut budgets = Budgets::new(5);
+        for nth in 0..5 {
+            assert_eq!(budgets.waits_ns(0, 1), None, "{nth}");
+            budgets.draw(0, 1);
+        }
+        assert_eq!((budgets.waits_ns(0, 1), budgets.waits_ns(0, 2)), (Some(12 * S), None));
+        assert_eq!(budgets.next_ns(), Some(12 * S));
+        assert!(budgets.due(12 * S - 1).is_empty());
+        assert_eq!(budgets.due(12 * S), [1]);
+        assert_eq!((budgets.waits_ns(12 * S, 1), budgets.is_careful(12 * S, 1)), (None, true));
+        budgets.draw(12 * S, 1);
+        assert_eq!(budgets.waits_ns(12 * S, 1), Some(12 * S));
+    }
+
+    #[test]
+    fn what_was_drawn_at_once_takes_longer_to_come_back() {
+        let mut budgets = Budgets::new(2);
+        (0..4).for_each(|_| budgets.draw(0, 1));
+        assert_eq!(budgets.waits_ns(0, 1), Some(90 * S));
+        assert_eq!(budgets.list(0), [Budget { caller: 1, left: 0, per_minute: 2, waits_ns: 90 * S }]);
+        assert_eq!(budgets.list(119 * S)[0].left, 1);
+        assert!(budgets.list(120 * S).is_empty());
+    }
+
+    #[test]
+    fn care_ends_with_a_good_end_or_when_everything_is_back() {
+        let mut budgets = Budgets::new(1);
+        budgets.draw(0, 1);
+        budgets.ended_well(30 * S, 1);
+        assert!(budgets.is_careful(30 * S, 1), "a call that began before says nothing");
+        assert_eq!((budgets.due(60 * S), budgets.is_careful(60 * S, 1)), (vec![1], false));
+        let mut budgets = Budgets::new(2);
+        (0..2).for_each(|_| budgets.draw(0, 1));
+        assert_eq!(budgets.due(30 * S), [1]);
+        assert_eq!(budgets.next_ns(), Some(60 * S));
+        budgets.ended_well(30 * S, 1);
+        assert_eq!((budgets.is_careful(30 * S, 1), budgets.next_ns()), (false, None));
+    }
+
+    #[test]
+    fn nobody_is_forgotten_who_waits() {
+        let mut budgets = Budgets::new(1);
+        budgets.draw(0, 1);
+        budgets.draw(61 * S, 2);
+        assert_eq!((budgets.due(61 * S), budgets.due(121 * S)), (vec![1], vec![2]));
+        assert!(budgets.is_empty());
+    }
+
+    #[test]
+    fn no_limit_and_another_size() {
+        let mut budgets = Budgets::new(0);
+        (0..9).for_each(|_| budgets.draw(0, 1));
+        assert!(budgets.is_empty() && budgets.waits_ns(0, 1).is_none());
+        assert!(budgets.resize(1).is_empty());
+        budgets.draw(0, 1);
+        assert_eq!((budgets.resize(1).len(), budgets.resize(7)), (0, vec![1]));
+        assert_eq!((budgets.waits_ns(0, 1), budgets.next_ns()), (None, None));
+    }
+
+    proptest! {
+        /// Who draws only when it may never draws more than there was and came back.
+        #[test]
+        fn nobody_draws_more_than_comes_back(per_minute in 1..20u32, steps in proptest::collection::vec(0..20u64, 1..200)) {
+            let mut budgets = Budgets::new(per_minute);
+            let (mut now, mut drawn) = (0, 0u64);
+            for step in steps {
+                now += step * S;
+                budgets.due(now);
+                if budgets.waits_ns(now, 1).is_none() {
+                    budgets.draw(now, 1);
+                    drawn += 1;
+                }
+                prop_assert!(drawn <= u64::from(per_minute) + now * u64::from(per_minute) / MINUTE_NS + 1);
+                prop_assert!(budgets.next_ns().is_none_or(|next| next > now));
+                let left = budgets.list(now).first().map_or(per_minute, |budget| budget.left);
+                prop_assert_eq!(left == 0, budgets.waits_ns(now, 1).is_some());
+            }
+        }
+    }
+}

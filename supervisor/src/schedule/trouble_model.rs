@@ -1,0 +1,137 @@
+//! What failures must lead to, counted another way than the scheduler does: a level that fills with time.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::schedule::Policy;
+
+const MINUTE_NS: i128 = 60_000_000_000;
+
+/// Whose use of which function: (function, caller).
+type Use = (u64, u32);
+
+/// What the outside knows of failures.
+pub(super) struct Trouble {
+    policy: Policy,
+    accounts: HashMap<u32, Account>,
+    cases: HashMap<Use, Case>,
+    ever_spent: HashSet<u32>,
+}
+
+struct Account {
+    level_ns: i128,
+    at_ns: u64,
+    careful: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Case {
+    failures: u32,
+    refusals: u32,
+    until_ns: u64,
+    pub(super) probe: Option<u64>,
+}
+
+/// What becomes of a new call.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Admits {
+    Never,
+    All,
+    Probe,
+}
+
+impl Trouble {
+    pub(super) fn new(policy: Policy) -> Self {
+        Self { policy, accounts: HashMap::new(), cases: HashMap::new(), ever_spent: HashSet::new() }
+    }
+
+    fn price_ns(&self) -> i128 {
+        MINUTE_NS / i128::from(self.policy.fault_budget.max(1))
+    }
+
+    fn account(&mut self, now_ns: u64, caller: u32) -> &mut Account {
+        let full_ns = self.price_ns() * i128::from(self.policy.fault_budget);
+        let fresh = Account { level_ns: full_ns, at_ns: now_ns, careful: false };
+        let account = self.accounts.entry(caller).or_insert(fresh);
+        account.level_ns = full_ns.min(account.level_ns + i128::from(now_ns - account.at_ns));
+        account.at_ns = now_ns;
+        account.careful &= account.level_ns < full_ns;
+        account
+    }
+
+    pub(super) fn draw(&mut self, now_ns: u64, caller: u32) {
+        if self.policy.fault_budget == 0 {
+            return;
+        }
+        let price_ns = self.price_ns();
+        let account = self.account(now_ns, caller);
+        account.level_ns -= price_ns;
+        if account.level_ns < price_ns {
+            account.careful = true;
+            self.ever_spent.insert(caller);
+        }
+    }
+
+    pub(super) fn may_start(&mut self, now_ns: u64, caller: u32) -> bool {
+        let price_ns = self.price_ns();
+        self.policy.fault_budget == 0 || self.account(now_ns, caller).level_ns >= price_ns
+    }
+
+    pub(super) fn is_careful(&mut self, now_ns: u64, caller: u32) -> bool {
+        self.policy.fault_budget != 0 && self.account(now_ns, caller).careful
+    }
+
+    pub(super) fn ever_spent(&self, caller: u32) -> bool {
+        self.ever_spent.contains(&caller)
+    }
+
+    pub(super) fn case(&mut self, used: Use) -> &mut Case {
+        self.cases.entry(used).or_default()
+    }
+
+    pub(super) fn admits(&self, now_ns: u64, used: Use) -> Admits {
+        let after = self.policy.quarantine_after;
+        match self.cases.get(&used) {
+            Some(case) if after > 0 && case.failures >= after => {
+                match now_ns < case.until_ns || case.probe.is_some() {
+                    true => Admits::Never,
+                    false => Admits::Probe,
+                }
+            }
+            _ => Admits::All,
+        }
+    }
+
+    pub(super) fn ended_well(&mut self, now_ns: u64, used: Use) {
+        self.cases.remove(&used);
+        if self.may_start(now_ns, used.1) {
+            self.account(now_ns, used.1).careful = false;
+        }
+    }
+
+    pub(super) fn failed(&mut self, now_ns: u64, used: Use, call: u64) {
+        let after = self.policy.quarantine_after;
+        if after == 0 {
+            return;
+        }
+        let case = self.cases.entry(used).or_default();
+        let is_probe = case.probe == Some(call);
+        if case.failures >= after && !is_probe {
+            return;
+        }
+        case.failures += 1;
+        if is_probe {
+            case.probe = None;
+        }
+        if case.failures >= after {
+            case.until_ns = now_ns + 1_000_000_000 * (1u64 << case.refusals).min(300);
+            case.refusals += 1;
+        }
+    }
+
+    /// A call is over and nobody is the wiser.
+    pub(super) fn ended(&mut self, call: u64) {
+        for case in self.cases.values_mut().filter(|case| case.probe == Some(call)) {
+            case.probe = None;
+        }
+    }
+}

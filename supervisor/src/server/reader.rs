@@ -1,0 +1,258 @@
+//! The reading side of a connection. Whoever just asked often asks again at once, so the socket is asked
+//! again and again for a while before its task sleeps: waking it costs more than many small calls take.
+//!
+//! ```text
+//! watched ──found again and again──► bare ──nothing for a while──► watched, asleep
+//! ```
+//!
+//! While it is bare nothing watches the socket: a watched one would wake a thread for every request that is
+//! found without it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use pappus_shmem::fds;
+use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::watched::watch;
+
+/// Connections that may be asked again and again at the same time; each keeps a socket thread from sleeping.
+const MAX_ASKING: usize = 2;
+/// Requests in a row that are found by asking before the socket is not watched any more: to begin watching again
+/// costs more than a wake-up for nothing.
+const FOUND_BEFORE_BARE: u32 = 8;
+/// Cores from which on there is one to spare for that.
+const MIN_CORES: usize = 4;
+
+/// Bytes taken into the buffer, and the descriptors that came with them.
+pub type Received = (usize, Vec<OwnedFd>);
+
+/// A connection's socket, to be read from.
+#[derive(Debug)]
+pub struct Reader {
+    /// None only while it changes.
+    socket: Option<Socket>,
+    asking: Arc<Asking>,
+    /// Requests in a row that were found by asking.
+    found: u32,
+}
+
+/// How many connections are asked again and again just now.
+#[derive(Debug, Default)]
+pub struct Asking(AtomicUsize);
+
+/// The right to be one of them.
+struct Place<'a>(&'a Asking);
+
+#[derive(Debug)]
+enum Socket {
+    Watched(AsyncFd<OwnedFd>),
+    Bare(OwnedFd),
+}
+
+/// One look at the socket.
+enum Look {
+    Found(Received),
+    Nothing,
+    /// The client closed it.
+    Closed,
+}
+
+/// How long a connection is asked again and again where the settings say `poll_us`. With few cores that would
+/// take one from whoever is to answer.
+pub fn patience(poll_us: u32) -> Duration {
+    static CORES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+    Duration::from_micros(if cores >= MIN_CORES { poll_us.into() } else { 0 })
+}
+
+impl Reader {
+    /// Reads from a non-blocking socket; must run inside the runtime.
+    pub fn new(socket: OwnedFd, asking: Arc<Asking>) -> std::io::Result<Self> {
+        Ok(Self { socket: Some(Socket::Watched(watch(socket, Interest::READABLE)?)), asking, found: 0 })
+    }
+
+    /// What the socket has, asking for as long as `patience` before sleeping; `None` when the client closed it.
+    pub async fn receive(
+        &mut self,
+        buffer: &mut [u8],
+        patience: Duration,
+    ) -> std::io::Result<Option<Received>> {
+        if !patience.is_zero() {
+            match self.ask(buffer, patience).await? {
+                Look::Found(received) => {
+                    self.found += 1;
+                    if self.found >= FOUND_BEFORE_BARE {
+                        self.bare();
+                    }
+                    return Ok(Some(received));
+                }
+                Look::Closed => return Ok(None),
+                Look::Nothing => {}
+            }
+        }
+        self.found = 0;
+        self.sleep(buffer).await
+    }
+
+    /// What the socket has within `patience`, if there is a place among those who ask.
+    async fn ask(&self, buffer: &mut [u8], patience: Duration) -> std::io::Result<Look> {
+        let Some(_place) = self.asking.place() else { return Ok(Look::Nothing) };
+        let until = Instant::now() + patience;
+        loop {
+            match look(self.fd()?, buffer)? {
+                Look::Nothing if Instant::now() < until => {
+                    // Others on this thread, and what the runtime watches, come first.
+                    tokio::task::yield_now().await;
+                }
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// Writes to the socket, which is still empty; whether it took everything.
+    pub fn answer(&self, bytes: &[u8]) -> bool {
+        let flags = rustix::net::SendFlags::NOSIGNAL;
+        self.fd().is_ok_and(|socket| rustix::net::send(socket, bytes, flags) == Ok(bytes.len()))
+    }
+
+    /// What the socket has, as soon as it has something.
+    async fn sleep(&mut self, buffer: &mut [u8]) -> std::io::Result<Option<Received>> {
+        let watched = self.watched()?;
+        loop {
+            let mut ready = watched.readable().await?;
+            match look(watched.as_fd(), buffer)? {
+                Look::Found(received) => {
+                    // A short read without descriptors took all there was: the next one would find nothing.
+                    if received.0 < buffer.len() && received.1.is_empty() {
+                        ready.clear_ready();
+                    }
+                    return Ok(Some(received));
+                }
+                Look::Closed => return Ok(None),
+                Look::Nothing => ready.clear_ready(),
+            }
+        }
+    }
+
+    fn fd(&self) -> std::io::Result<BorrowedFd<'_>> {
+        match &self.socket {
+            Some(Socket::Watched(socket)) => Ok(socket.as_fd()),
+            Some(Socket::Bare(socket)) => Ok(socket.as_fd()),
+            None => Err(std::io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    fn bare(&mut self) {
+        self.socket = match self.socket.take() {
+            Some(Socket::Watched(socket)) => Some(Socket::Bare(socket.into_inner())),
+            other => other,
+        };
+    }
+
+    fn watched(&mut self) -> std::io::Result<&AsyncFd<OwnedFd>> {
+        if let Some(Socket::Bare(_)) = &self.socket
+            && let Some(Socket::Bare(socket)) = self.socket.take()
+        {
+            // What arrived before shows at once.
+            self.socket = Some(Socket::Watched(watch(socket, Interest::READABLE)?));
+        }
+        match &self.socket {
+            Some(Socket::Watched(socket)) => Ok(socket),
+            _ => Err(std::io::ErrorKind::NotConnected.into()),
+        }
+    }
+}
+
+fn look(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> std::io::Result<Look> {
+    let mut passed = Vec::new();
+    loop {
+        return match fds::recv(socket, buffer, &mut passed) {
+            Ok(fds::Received { bytes: 0, .. }) | Err(Errno::CONNRESET) => Ok(Look::Closed),
+            Ok(received) => Ok(Look::Found((received.bytes, passed))),
+            Err(Errno::AGAIN) => Ok(Look::Nothing),
+            Err(Errno::INTR) => continue,
+            Err(e) => Err(e.into()),
+        };
+    }
+}
+
+impl Asking {
+    fn place(&self) -> Option<Place<'_>> {
+        let more = |asking| (asking < MAX_ASKING).then_some(asking + 1);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Place(self))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn pair() -> (UnixStream, Reader) {
+        let (client, socket) = UnixStream::pair().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        (client, Reader::new(socket.into(), Arc::default()).unwrap())
+    }
+
+    async fn read(reader: &mut Reader, patience: Duration) -> Option<Vec<u8>> {
+        let mut buffer = [0; 16];
+        let received = reader.receive(&mut buffer, patience).await.unwrap();
+        received.map(|(bytes, _)| buffer[..bytes].to_vec())
+    }
+
+    #[tokio::test]
+    async fn what_is_found_by_asking_needs_no_watching_and_sleep_finds_the_rest() {
+        let (mut client, mut reader) = pair();
+        for round in 0..3 {
+            for _ in 0..FOUND_BEFORE_BARE {
+                client.write_all(b"asked").unwrap();
+                assert_eq!(read(&mut reader, LONG).await.unwrap(), b"asked");
+            }
+            assert!(matches!(reader.socket, Some(Socket::Bare(_))), "round {round}");
+            // Written while nobody watches.
+            client.write_all(b"slept").unwrap();
+            assert_eq!(read(&mut reader, Duration::ZERO).await.unwrap(), b"slept");
+            assert!(matches!(reader.socket, Some(Socket::Watched(_))), "round {round}");
+        }
+        drop(client);
+        assert_eq!(read(&mut reader, LONG).await, None);
+    }
+
+    #[tokio::test]
+    async fn who_asks_keeps_nobody_on_its_thread_waiting() {
+        let (client, mut reader) = pair();
+        let (mut other_client, mut other) = pair();
+        let asking = tokio::spawn(async move { read(&mut reader, LONG).await });
+        let answered = tokio::spawn(async move { read(&mut other, Duration::ZERO).await });
+        // Both tasks run on this thread only, so the first asks already when the second has to wake.
+        tokio::task::yield_now().await;
+        other_client.write_all(b"here").unwrap();
+        assert_eq!(answered.await.unwrap().unwrap(), b"here");
+        assert!(!asking.is_finished());
+        drop(client);
+        assert_eq!(asking.await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn patience_ends() {
+        let (mut client, mut reader) = pair();
+        let reading = tokio::spawn(async move { read(&mut reader, Duration::from_nanos(1)).await });
+        tokio::task::yield_now().await;
+        client.write_all(b"late").unwrap();
+        assert_eq!(reading.await.unwrap().unwrap(), b"late");
+    }
+}

@@ -1,0 +1,118 @@
+//! What each tenant has and may have, for itself and for the operator; and the configuration of tenants read again.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use pappus_proto::{Code, v1};
+
+use super::guests::{Guest, Host};
+use super::listen::Server;
+use crate::config::TenantRules;
+use crate::limits::{LIST_PAGE, MAX_PEERS_SHOWN};
+use crate::registry::{Refusal, Revoked, refusal};
+use crate::schedule::Domain;
+use crate::tenants::{Account, Limit};
+
+impl Server {
+    /// A tenant as it may see itself.
+    pub fn quota_of(&self, account: &Account) -> v1::TenantInfo {
+        let registered = self.registry.used(account.tenant);
+        let quotas = Limit::ALL.map(|limit| {
+            let used = match limit {
+                Limit::Functions | Limit::ModuleBytes | Limit::BlobBytes => {
+                    registered.iter().find(|(other, _)| *other == limit).map_or(0, |(_, used)| *used)
+                }
+                Limit::ArenaBytes | Limit::PinnedBytes | Limit::Calls => account.used(limit),
+                Limit::DeviceMemory => {
+                    self.devices.iter().map(|device| device.held_bytes(account.tenant)).max().unwrap_or(0)
+                }
+            };
+            let most = account.most(limit);
+            v1::Quota { name: limit.name().to_owned(), used, limit: (most != u64::MAX).then_some(most) }
+        });
+        v1::TenantInfo { name: account.name.to_string(), quotas: quotas.into(), ..Default::default() }
+    }
+
+    /// A page of all tenants, as the operator sees them: those that are configured, have something, or are here.
+    pub fn list_tenants(&self, after: &str) -> v1::TenantList {
+        let tenants = &self.registry.tenants;
+        let guests = self.guests.all();
+        let mut names: BTreeSet<String> = tenants.configured().into_iter().collect();
+        let known = self.registry.known_tenants();
+        let here = guests.iter().filter_map(|guest| match guest.host {
+            Some(Host::Tenant(tenant)) => Some(tenant),
+            _ => None,
+        });
+        names.extend(known.into_iter().chain(here).map(|tenant| tenants.names().name(tenant).to_string()));
+        let mut rest = names.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
+        let page = rest.by_ref().take(LIST_PAGE).filter_map(|name| self.tenant_info(name, &guests)).collect();
+        v1::TenantList { tenants: page, more: rest.next().is_some() }
+    }
+
+    fn tenant_info(&self, name: &str, guests: &[Guest]) -> Option<v1::TenantInfo> {
+        let tenants = &self.registry.tenants;
+        let tenant = tenants.names().find(name)?;
+        let uids = tenants.uids(name);
+        let mine = || guests.iter().filter(|guest| guest.host == Some(Host::Tenant(tenant)));
+        let peer = |guest: &Guest| {
+            let process = guest.replies.upgrade()?.peer()?;
+            Some(v1::Peer { uid: guest.uid, pid: process.pid, process: process.name })
+        };
+        Some(v1::TenantInfo {
+            configured: uids.is_some(),
+            uids: uids.unwrap_or_else(|| vec![tenant]),
+            connections: mine().count() as u64,
+            peers: mine().filter_map(peer).take(MAX_PEERS_SHOWN).collect(),
+            ..self.quota_of(&tenants.account(tenant))
+        })
+    }
+
+    /// A function is revoked: what was kept for that pair of owner and caller goes.
+    pub fn forget(&self, revoked: &Revoked) {
+        let (Some(function), Some(caller)) = (revoked.function, revoked.caller) else { return };
+        let domain = Domain { owner: revoked.owner, caller };
+        self.devices.iter().for_each(|device| device.uninstall_for(function, domain));
+        if let Some(account) = self.registry.tenants.live().into_iter().find(|a| a.tenant == caller) {
+            account.forget_plans(function);
+        }
+    }
+
+    /// Reads the tenants of the configuration file again. Connections that would be refused now, or be another
+    /// tenant's, end. A file that is wrong anywhere changes nothing.
+    pub fn reload(&self) -> Result<(), Refusal> {
+        let Some(path) = &self.config_file else {
+            let why = "there is no configuration file: start the supervisor with --config FILE";
+            return Err(refusal(Code::InvalidArgument, why));
+        };
+        let rules = TenantRules::read(path).map_err(|e| {
+            tracing::error!("tenants stay as they were: {e}");
+            refusal(Code::InvalidArgument, format!("{e}; tenants stay as they were"))
+        })?;
+        self.registry.tenants.reload(rules);
+        let mut closed = 0;
+        for guest in self.guests.all() {
+            if !self.is_welcome(&guest)
+                && let Some(replies) = guest.replies.upgrade()
+            {
+                replies.close();
+                closed += 1;
+            }
+        }
+        self.devices.iter().for_each(|device| device.quotas_changed());
+        let tenants = self.registry.tenants.configured().len();
+        tracing::info!(tenants, closed, "tenants read again");
+        Ok(())
+    }
+
+    /// Whether a connection is whose it should be.
+    pub(super) fn is_welcome(&self, guest: &Guest) -> bool {
+        let tenants = &self.registry.tenants;
+        match guest.host {
+            None => true,
+            Some(Host::Tenant(tenant)) => tenants.stands(guest.grounds) == Some(tenant),
+            Some(Host::Gateway(uid)) => {
+                tenants.judge(uid, false).is_ok_and(|now| now.gateway && now.tenant.is_none())
+            }
+        }
+    }
+}

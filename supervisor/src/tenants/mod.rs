@@ -1,0 +1,330 @@
+//! Who is a tenant, and what each has and may have.
+//!
+//! - `mod.rs`: from a peer's uid or a gateway's token to a tenant, by rules that can be read again.
+//! - [`names`]: numbers that stand for tenants.
+//! - [`quota`]: what can be limited.
+//! - [`account`]: what a tenant has at this moment.
+
+pub mod account;
+pub mod names;
+pub mod quota;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+pub use account::{Accepted, Account, Taken};
+pub use names::Names;
+pub use quota::{Limit, Quota};
+
+use crate::config::TenantRules;
+use crate::limits::MAX_TOKEN_BYTES;
+
+/// Owner and caller of functions: a peer's uid, or a number that stands for a name of the configuration.
+pub type Tenant = u32;
+
+/// What a peer is.
+#[derive(Debug)]
+pub struct Standing {
+    /// The tenant that it is by itself; none for one that can only act for others.
+    pub tenant: Option<Arc<Account>>,
+    /// Whether it may act for the tenants whose tokens it has.
+    pub gateway: bool,
+}
+
+/// Why a connection is some tenant's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grounds {
+    /// Its peer's uid.
+    Uid(u32),
+    /// A token, by its hash, that a gateway presented.
+    Token {
+        /// The gateway's uid.
+        gateway: u32,
+        /// SHA-256 of the token.
+        sha256: [u8; 32],
+    },
+}
+
+/// All tenants.
+#[derive(Debug, Default)]
+pub struct Tenants {
+    names: Arc<Names>,
+    rules: RwLock<TenantRules>,
+    /// Of those that are connected or have something in memory.
+    accounts: Mutex<HashMap<Tenant, Weak<Account>>>,
+    /// Invocations accepted and not over.
+    accepted: Arc<AtomicUsize>,
+    /// Uids of worker processes that are no user's.
+    workers: OnceLock<Vec<u32>>,
+}
+
+impl Tenants {
+    /// Tenants by these rules, which are called so.
+    pub fn new(rules: TenantRules, names: Arc<Names>) -> Self {
+        let tenants = Self { names, rules: RwLock::new(rules), ..Self::default() };
+        tenants.name_all(&tenants.rules());
+        tenants
+    }
+
+    /// Every configured name has a number, so that it can be found.
+    fn name_all(&self, rules: &TenantRules) {
+        for name in rules.tenants.keys() {
+            let _ = self.names.number(name);
+        }
+    }
+
+    fn rules(&self) -> std::sync::RwLockReadGuard<'_, TenantRules> {
+        self.rules.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Whoever runs as one of these uids is a worker and never a tenant. Called once, before anybody connects.
+    pub fn keep_out(&self, workers: Vec<u32>) {
+        let _ = self.workers.set(workers);
+    }
+
+    /// Numbers and names.
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Invocations accepted and not over.
+    pub fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::Acquire)
+    }
+
+    /// A tenant's account.
+    pub fn account(&self, tenant: Tenant) -> Arc<Account> {
+        let name = self.names.name(tenant);
+        let quota = self.rules().quota(&name);
+        let mut accounts = self.accounts();
+        if let Some(account) = accounts.get(&tenant).and_then(Weak::upgrade) {
+            return account;
+        }
+        // What is left of others goes now and then.
+        if accounts.len() >= 16 && accounts.len().is_power_of_two() {
+            accounts.retain(|_, account| account.strong_count() > 0);
+        }
+        let account = Account::new(tenant, name, quota, self.accepted.clone());
+        accounts.insert(tenant, Arc::downgrade(&account));
+        account
+    }
+
+    fn accounts(&self) -> std::sync::MutexGuard<'_, HashMap<Tenant, Weak<Account>>> {
+        self.accounts.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The accounts there are.
+    pub fn live(&self) -> Vec<Arc<Account>> {
+        self.accounts().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// What a tenant may have.
+    pub fn quota(&self, tenant: Tenant) -> Quota {
+        self.rules().quota(&self.names.name(tenant))
+    }
+
+    /// Names of all configured tenants.
+    pub fn configured(&self) -> Vec<String> {
+        self.rules().tenants.keys().cloned().collect()
+    }
+
+    /// A configured tenant's uids; none if it is not configured.
+    pub fn uids(&self, name: &str) -> Option<Vec<u32>> {
+        self.rules().find(name).map(|rule| rule.uids.clone())
+    }
+
+    /// What the peer of a new connection is, or why it is not served. The operator's own socket serves whoever
+    /// reaches it.
+    pub fn judge(&self, uid: u32, operator: bool) -> Result<Standing, String> {
+        let rules = self.rules();
+        let tenant = self.tenant_of(&rules, uid, operator)?;
+        let gateway = !operator && rules.gateways.contains(&uid);
+        drop(rules);
+        match (tenant, gateway) {
+            (None, false) => Err(format!(
+                "uid {uid} is no tenant here: ask the operator to name it in the configuration, [tenants.NAME] uid = {uid}"
+            )),
+            (tenant, gateway) => Ok(Standing { tenant: tenant.map(|tenant| self.account(tenant)), gateway }),
+        }
+    }
+
+    fn tenant_of(&self, rules: &TenantRules, uid: u32, operator: bool) -> Result<Option<Tenant>, String> {
+        if uid == overflow_uid() {
+            return Err(
+                "your uid is not mapped into the supervisor's user namespace: nobody can tell who you are"
+                    .into(),
+            );
+        }
+        if uid >= names::FIRST_NAMED || self.workers.get().is_some_and(|workers| workers.contains(&uid)) {
+            return Err(format!("uid {uid} is never a tenant"));
+        }
+        Ok(match rules.of_uid(uid) {
+            Some(name) => self.names.find(name),
+            None if rules.accept_unknown || operator => Some(uid),
+            None => None,
+        })
+    }
+
+    /// The tenant whose token this is, and the grounds to remember. All tokens are looked at, so that the time it
+    /// takes tells nothing about them.
+    pub fn of_token(&self, gateway: u32, token: &[u8]) -> Option<(Arc<Account>, Grounds)> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return None;
+        }
+        let sha256: [u8; 32] = Sha256::digest(token).into();
+        let name = token_name(&self.rules(), &sha256)?;
+        let tenant = self.names.find(&name)?;
+        Some((self.account(tenant), Grounds::Token { gateway, sha256 }))
+    }
+
+    /// The tenant that a connection on these grounds is now.
+    pub fn stands(&self, grounds: Grounds) -> Option<Tenant> {
+        let rules = self.rules();
+        match grounds {
+            Grounds::Uid(uid) => self.tenant_of(&rules, uid, false).ok().flatten(),
+            Grounds::Token { gateway, sha256 } if rules.gateways.contains(&gateway) => {
+                self.names.find(&token_name(&rules, &sha256)?)
+            }
+            Grounds::Token { .. } => None,
+        }
+    }
+
+    /// Other rules are in force from now on.
+    pub fn reload(&self, rules: TenantRules) {
+        self.name_all(&rules);
+        let quotas: Vec<_> =
+            self.live().into_iter().map(|account| (rules.quota(&account.name), account)).collect();
+        *self.rules.write().unwrap_or_else(|e| e.into_inner()) = rules;
+        quotas.into_iter().for_each(|(quota, account)| account.allow(quota));
+        // Those that came meanwhile may have been given what held before.
+        for account in self.live() {
+            account.allow(self.rules().quota(&account.name));
+        }
+    }
+}
+
+fn token_name(rules: &TenantRules, sha256: &[u8; 32]) -> Option<String> {
+    let mut found = None;
+    for (name, rule) in &rules.tenants {
+        for token in &rule.tokens {
+            if bool::from(token.0.ct_eq(sha256)) {
+                found = Some(name.clone());
+            }
+        }
+    }
+    found
+}
+
+/// The uid that stands for users who are not mapped into this namespace.
+fn overflow_uid() -> u32 {
+    static UID: OnceLock<u32> = OnceLock::new();
+    *UID.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+        text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65534)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Flags;
+    use clap::Parser;
+
+    fn rules(text: &str) -> TenantRules {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        // As a start reads it.
+        let path = file.path().to_str().unwrap();
+        let flags = Flags::parse_from(["p", "--socket", "/s", "--state-dir", "/d", "--config", path]);
+        crate::config::Config::resolve(flags).unwrap().tenants
+    }
+
+    fn named(text: &str) -> Tenants {
+        Tenants::new(rules(text), Arc::default())
+    }
+
+    /// The SHA-256 of "token".
+    const SHA256: &str = "3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0";
+
+    fn name_of(tenants: &Tenants, uid: u32) -> Option<String> {
+        tenants.judge(uid, false).unwrap().tenant.map(|account| account.name.to_string())
+    }
+
+    #[test]
+    fn a_peer_is_what_its_uid_says() {
+        let tenants = named("[tenants.acme]\nuid = [1000, 1001]");
+        assert_eq!(name_of(&tenants, 1000).as_deref(), Some("acme"));
+        assert_eq!(name_of(&tenants, 1001).as_deref(), Some("acme"));
+        assert_eq!(name_of(&tenants, 1002).as_deref(), Some("1002"));
+        let both = [1000, 1001].map(|uid| tenants.judge(uid, false).unwrap().tenant.unwrap());
+        assert!(Arc::ptr_eq(&both[0], &both[1]));
+        for uid in [overflow_uid(), names::FIRST_NAMED, u32::MAX] {
+            assert!(tenants.judge(uid, false).is_err() && tenants.judge(uid, true).is_err(), "{uid}");
+        }
+        tenants.keep_out(vec![1000, 77]);
+        assert!(tenants.judge(77, false).unwrap_err().contains("never a tenant"));
+        assert!(
+            tenants.judge(1000, false).is_err(),
+            "a worker's uid is none, whatever the configuration says"
+        );
+    }
+
+    #[test]
+    fn unknown_uids_may_be_refused_though_never_the_operators() {
+        let tenants = named("unknown-tenants = 'refuse'\ngateways = [33]\n[tenants.acme]\nuid = 1000");
+        assert_eq!(name_of(&tenants, 1000).as_deref(), Some("acme"));
+        let why = tenants.judge(1002, false).unwrap_err();
+        assert!(why.contains("[tenants.NAME] uid = 1002"), "{why}");
+        assert!(tenants.judge(1002, true).is_ok());
+        let gateway = tenants.judge(33, false).unwrap();
+        assert!(gateway.gateway && gateway.tenant.is_none());
+    }
+
+    #[test]
+    fn a_token_is_its_tenants_alone_and_only_from_a_gateway() {
+        let text =
+            format!("gateways = [33]\n[tenants.acme]\ntoken-sha256 = ['{}', '{SHA256}']", "0".repeat(64));
+        let tenants = named(&text);
+        let (account, grounds) = tenants.of_token(33, b"token").unwrap();
+        assert_eq!((&*account.name, tenants.stands(grounds)), ("acme", Some(account.tenant)));
+        for wrong in [&b""[..], b"Token", b"token\n", SHA256.as_bytes(), &[b't'; 5000]] {
+            assert!(tenants.of_token(33, wrong).is_none());
+        }
+        assert!(tenants.judge(33, false).unwrap().gateway);
+        assert!(!tenants.judge(34, false).unwrap().gateway && !tenants.judge(33, true).unwrap().gateway);
+
+        tenants.reload(rules(&text.replace("[33]", "[34]")));
+        assert_eq!(tenants.stands(grounds), None, "no gateway any more");
+        tenants.reload(rules(&text.replace(SHA256, &"1".repeat(64))));
+        assert_eq!(tenants.stands(grounds), None, "no token any more");
+        tenants.reload(rules(&text));
+        assert_eq!(tenants.stands(grounds), Some(account.tenant));
+    }
+
+    #[test]
+    fn reloaded_quotas_hold_for_who_is_here() {
+        let tenants = named("[tenants.acme]\nuid = 1\narena-bytes = 5");
+        let (acme, other) = (tenants.judge(1, false).unwrap(), tenants.judge(2, false).unwrap());
+        let (acme, other) = (acme.tenant.unwrap(), other.tenant.unwrap());
+        let _taken = acme.take(Limit::ArenaBytes, 5).unwrap();
+        tenants.reload(rules("[tenant-defaults]\ncalls = 1\n[tenants.acme]\nuid = 1\narena-bytes = 6"));
+        assert_eq!(
+            (acme.most(Limit::ArenaBytes), acme.most(Limit::Calls), other.most(Limit::Calls)),
+            (6, 1, 1)
+        );
+        assert!(acme.take(Limit::ArenaBytes, 2).is_err() && acme.take(Limit::ArenaBytes, 1).is_ok());
+    }
+
+    #[test]
+    fn accounts_of_who_left_do_not_pile_up() {
+        let tenants = Tenants::default();
+        let kept = tenants.account(5);
+        (100..10_000).for_each(|uid| drop(tenants.account(uid)));
+        assert!(tenants.accounts().len() < 100);
+        assert!(Arc::ptr_eq(&kept, &tenants.account(5)));
+    }
+}

@@ -1,0 +1,110 @@
+//! Numbers that stand for tenants, and their names. A tenant that the configuration does not name is its uid.
+
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
+
+use pappus_proto::limits::is_valid_name;
+
+use super::Tenant;
+
+/// Numbers from here on stand for names of the configuration. No such uid is ever served: the highest ones are
+/// in use nowhere.
+pub const FIRST_NAMED: Tenant = 0xffff_0000;
+
+/// Names ↔ numbers; a number never changes its name while the supervisor runs.
+#[derive(Debug, Default)]
+pub struct Names(RwLock<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    names: Vec<Arc<str>>,
+    numbers: HashMap<Arc<str>, Tenant>,
+}
+
+/// Whether this can be written for a tenant: its name, or its uid.
+pub fn is_tenant(text: &str) -> bool {
+    match is_number(text) {
+        true => uid(text).is_some(),
+        false => is_valid_name(text),
+    }
+}
+
+/// Whether the configuration can give this name to a tenant: a number would be a uid.
+pub fn is_tenant_name(text: &str) -> bool {
+    is_valid_name(text) && !is_number(text)
+}
+
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// The uid in the only form in which it is written.
+fn uid(text: &str) -> Option<u32> {
+    let canonical = text == "0" || !text.starts_with('0');
+    text.parse().ok().filter(|uid| canonical && *uid < FIRST_NAMED)
+}
+
+impl Names {
+    /// The tenant of this name, if it is a uid or was named before.
+    pub fn find(&self, name: &str) -> Option<Tenant> {
+        if name.as_bytes().first().is_some_and(u8::is_ascii_digit) && is_number(name) {
+            return uid(name);
+        }
+        self.0.read().unwrap_or_else(|e| e.into_inner()).numbers.get(name).copied()
+    }
+
+    /// The tenant of this name, which gets a number if it has none; none where that cannot be a name, or there
+    /// are too many.
+    pub fn number(&self, name: &str) -> Option<Tenant> {
+        if let Some(found) = self.find(name) {
+            return Some(found);
+        }
+        if !is_tenant_name(name) {
+            return None;
+        }
+        let mut known = self.0.write().unwrap_or_else(|e| e.into_inner());
+        if let Some(found) = known.numbers.get(name) {
+            return Some(*found);
+        }
+        let number = FIRST_NAMED.checked_add(known.names.len() as u32).filter(|n| *n != u32::MAX)?;
+        let name: Arc<str> = name.into();
+        known.names.push(name.clone());
+        known.numbers.insert(name, number);
+        Some(number)
+    }
+
+    /// A tenant's name.
+    pub fn name(&self, tenant: Tenant) -> Arc<str> {
+        let named = tenant.checked_sub(FIRST_NAMED);
+        let known = self.0.read().unwrap_or_else(|e| e.into_inner());
+        let name = named.and_then(|at| known.names.get(at as usize));
+        name.cloned().unwrap_or_else(|| tenant.to_string().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uid_is_its_own_name_and_others_get_numbers_that_stay() {
+        let names = Names::default();
+        assert_eq!((names.find("1000"), &*names.name(1000)), (Some(1000), "1000"));
+        assert_eq!(names.find("acme"), None);
+        let acme = names.number("acme").unwrap();
+        let other = names.number("1password").unwrap();
+        assert!(acme >= FIRST_NAMED && other > acme);
+        assert_eq!((names.number("acme"), names.find("acme")), (Some(acme), Some(acme)));
+        assert_eq!((&*names.name(acme), &*names.name(other)), ("acme", "1password"));
+    }
+
+    #[test]
+    fn one_tenant_has_one_name() {
+        let names = Names::default();
+        for bad in ["", "01", "00", "4294901760", "4294967295", "99999999999", "+1", "a/b", ".a", "a b"] {
+            assert!(!is_tenant(bad) && names.number(bad).is_none(), "{bad}");
+        }
+        assert!(is_tenant("0") && is_tenant("4294901759") && is_tenant("acme"));
+        assert!(is_tenant_name("acme") && !is_tenant_name("7"));
+    }
+}

@@ -1,0 +1,87 @@
+//! What `status` says of a GPU's memory agrees with what the driver says.
+
+use std::process::Command;
+
+use pappus_client::{Client, Invocation};
+use serde_json::Value;
+
+use crate::fixture::{Supervisor, run, until};
+use crate::functions::{add_heavy, on_gpu};
+use crate::programs::program;
+
+const MIB: u64 = 1 << 20;
+/// What the driver takes for itself as it pleases: for each process, and for the device.
+const SLACK: u64 = 96 * MIB;
+const WEIGHTS: u64 = 512 * MIB;
+
+/// Bytes of the GPU under test in use by anybody, as the driver's management library says.
+fn used() -> u64 {
+    let tested = std::env::var("PAPPUS_TEST_DEVICE").unwrap_or_else(|_| "cuda:0".to_owned());
+    let ran = run(Command::new(program("pappus-supervisor")).args(["--list-devices", "--json"]));
+    let listed: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let is_it = |device: &&Value| {
+        device["name"] == tested.as_str()
+            || device["uuid"].as_str().is_some_and(|uuid| tested.ends_with(uuid))
+    };
+    let device = listed["devices"].as_array().unwrap().iter().find(is_it).unwrap();
+    device["memory_bytes"].as_u64().unwrap() - device["free_bytes"].as_u64().unwrap()
+}
+
+/// Waits until nobody is about to start or to end.
+fn settled(supervisor: &Supervisor) {
+    let workers = supervisor.worker_pids().len();
+    until("everybody is ready", || {
+        let device = supervisor.device();
+        device.standbys_ready == device.standbys
+            && supervisor.children().len() == workers + device.standbys as usize
+    });
+}
+
+/// The account and the driver agree, but for what nobody else uses; stacks count as the setting allows them.
+fn agrees(supervisor: &Supervisor, others: u64, when: &str) {
+    settled(supervisor);
+    let memory = supervisor.device().memory.unwrap();
+    let taken = memory.context_bytes + memory.lease_bytes + memory.weight_bytes;
+    let used = used().saturating_sub(others);
+    let slack = SLACK * (supervisor.children().len() as u64 + 1);
+    println!(
+        "{when}: driver {} MiB; contexts {}, leases {}, weights {}, stacks at most {} MiB",
+        used / MIB,
+        memory.context_bytes / MIB,
+        memory.lease_bytes / MIB,
+        memory.weight_bytes / MIB,
+        memory.stack_bytes / MIB
+    );
+    assert!(used + slack >= taken, "{when}: {used} bytes are used, the account says {taken}");
+    assert!(
+        used <= taken + memory.stack_bytes + slack,
+        "{when}: {used} bytes are used, the account says {taken}"
+    );
+}
+
+fn calls(client: &mut Client) {
+    let answer = client.invoke(&Invocation::new("heavy").output("out")).unwrap();
+    assert_eq!(&answer.outputs[0].inline[..], [7; 64]);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
+fn the_account_agrees_with_the_driver() {
+    // Whatever others use of the GPU.
+    let before = used();
+    let supervisor = on_gpu("workers=2,lanes=4,standbys=1,memory=24GiB,weights=2GiB");
+    agrees(&supervisor, before, "at the start");
+    let mut client = supervisor.client();
+    add_heavy(&mut client, "heavy", WEIGHTS);
+    agrees(&supervisor, before, "after a compilation");
+    calls(&mut client);
+    assert_eq!(supervisor.device().memory.unwrap().weight_bytes / MIB, WEIGHTS / MIB);
+    agrees(&supervisor, before, "with weights");
+    let with = used();
+    client.remove_function("heavy").unwrap();
+    // They count until the worker said that it forgot them: then they really are free.
+    until("they are forgotten", || supervisor.device().memory.unwrap().weight_bytes == 0);
+    let without = used();
+    assert!(with - without >= WEIGHTS - SLACK, "{} MiB came back", (with - without) / MIB);
+    agrees(&supervisor, before, "without them");
+}

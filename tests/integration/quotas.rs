@@ -1,0 +1,219 @@
+//! What each tenant may have at most, by every limit (ATTACKS 27), and who is told.
+
+use pappus_client::{Blob, Client, Code, Invocation, v1};
+use serde_json::{Value, json};
+
+use crate::fixture::{Supervisor, until};
+use crate::house::{config, enter, house, own_uid};
+use crate::kit::{self, Function, absolute, refused};
+
+/// A refusal that says all there is to say.
+fn over<T: std::fmt::Debug>(answer: pappus_client::Result<T>, quota: &str, most: &str) -> v1::Error {
+    let error = refused(answer, Code::ResourceExhausted, &format!("the quota {quota} of tenant "));
+    assert!(error.message.contains(&format!(" is {most}")), "{error}");
+    assert!(error.message.contains("ask the operator"), "{error}");
+    error
+}
+
+fn quota(client: &mut Client, name: &str) -> (u64, Option<u64>) {
+    let tenant = client.quota().unwrap();
+    let quota = tenant.quotas.into_iter().find(|quota| quota.name == name).unwrap();
+    (quota.used, quota.limit)
+}
+
+#[test]
+fn functions() {
+    let supervisor = house(&[("alice", "functions = 1"), ("bob", "")]);
+    let mut alice = enter(&supervisor, "alice");
+    kit::add_copy(&mut alice);
+    let second = Function::default();
+    over(second.try_add(&mut alice, "second"), "functions", "1");
+    assert_eq!(quota(&mut alice, "functions"), (1, Some(1)));
+    // The same again is none more; another tenant has its own limit; what is removed makes room.
+    kit::add_copy(&mut alice);
+    let mut bob = enter(&supervisor, "bob");
+    kit::add_copy(&mut bob);
+    second.add(&mut bob, "second");
+    alice.remove_function("copy").unwrap();
+    second.add(&mut alice, "second");
+}
+
+#[test]
+fn bytes_of_modules() {
+    let bytes = kit::probes().len();
+    let limit = format!("module-bytes = {}", bytes + 10);
+    let supervisor = house(&[("alice", &limit), ("bob", "module-bytes = 10")]);
+    let mut bob = enter(&supervisor, "bob");
+    over(Function::default().try_add(&mut bob, "f"), "module-bytes", "10");
+    let variant = kit::wasm(&mut bob, kit::probes());
+    over(bob.add_module("m", vec![variant]), "module-bytes", "10");
+    // Each counts once, however many functions are made of it.
+    let mut alice = enter(&supervisor, "alice");
+    kit::add_copy(&mut alice);
+    Function::default().add(&mut alice, "second");
+    let variant = kit::wasm(&mut alice, kit::probes());
+    alice.add_module("m", vec![variant]).unwrap();
+    assert_eq!(quota(&mut alice, "module-bytes").0, bytes as u64);
+    let other = pappus_kernels::artefact("linalg.wasm").unwrap();
+    let variant = kit::wasm(&mut alice, other);
+    over(alice.add_module("linalg", vec![variant]), "module-bytes", &(bytes + 10).to_string());
+    // Only the last user's removal makes room.
+    alice.remove_module("m").unwrap();
+    alice.remove_function("copy").unwrap();
+    assert_eq!(quota(&mut alice, "module-bytes").0, bytes as u64);
+    alice.remove_function("second").unwrap();
+    assert_eq!(quota(&mut alice, "module-bytes").0, 0);
+}
+
+#[test]
+fn bytes_that_are_handed_over() {
+    let mut supervisor = house(&[("alice", "blob-bytes = '100KiB'")]);
+    let mut alice = enter(&supervisor, "alice");
+    let weights = vec![1; 60 << 10];
+    let function = Function { weights: &[("w", &weights)], ..Function::default() };
+    function.add(&mut alice, "f");
+    over(alice.put_blob(Blob::Bytes(&[2; 60 << 10])), "blob-bytes", "102400 (100.0 KiB)");
+    let large = supervisor.write("large", vec![3; 60 << 10]);
+    over(alice.put_blob(Blob::File(&large)), "blob-bytes", "102400 (100.0 KiB)");
+    // What was refused takes nothing, nor does what nobody registered once its connection is gone.
+    let used = quota(&mut alice, "blob-bytes").0;
+    assert!((60 << 10..70 << 10).contains(&used), "{used}");
+    enter(&supervisor, "alice").put_blob(Blob::Bytes(&[4; 20 << 10])).unwrap();
+    until("it is gone", || quota(&mut alice, "blob-bytes").0 == used);
+    // After a start the same is counted.
+    drop(alice);
+    supervisor.kill9();
+    supervisor.restart();
+    let mut alice = enter(&supervisor, "alice");
+    assert_eq!(quota(&mut alice, "blob-bytes").0, used);
+    alice.remove_function("f").unwrap();
+    alice.put_blob(Blob::Bytes(&[2; 60 << 10])).unwrap();
+}
+
+#[test]
+fn bytes_of_arenas() {
+    let supervisor = house(&[("alice", "arena-bytes = 8192"), ("bob", "")]);
+    let (mut one, mut two) = (enter(&supervisor, "alice"), enter(&supervisor, "alice"));
+    let first = one.open_arena(4096).unwrap();
+    let _second = two.open_arena(4096).unwrap();
+    over(one.open_arena(4096), "arena-bytes", "8192 (8.0 KiB)");
+    over(two.open_arena(4096), "arena-bytes", "8192 (8.0 KiB)");
+    enter(&supervisor, "bob").open_arena(1 << 20).unwrap();
+    one.close_arena(first).unwrap();
+    let _third = one.open_arena(4096).unwrap();
+    drop(two);
+    until("the other connection's is gone", || quota(&mut one, "arena-bytes").0 == 4096);
+    one.open_arena(4096).unwrap();
+}
+
+#[test]
+fn bytes_that_workers_map() {
+    let supervisor = house(&[("alice", "pinned-bytes = 4096")]);
+    let mut alice = enter(&supervisor, "alice");
+    kit::add_copy(&mut alice);
+    let call = |alice: &mut Client, arena: &mut pappus_client::Arena| {
+        let input = arena.store(b"works")?;
+        alice.invoke(&Invocation::new("copy").input("in", input).output("out"))
+    };
+    let (mut first, mut second) = (alice.open_arena(4096).unwrap(), alice.open_arena(4096).unwrap());
+    assert_eq!(quota(&mut alice, "pinned-bytes").0, 0, "until a call names one");
+    call(&mut alice, &mut first).unwrap();
+    call(&mut alice, &mut first).unwrap();
+    over(call(&mut alice, &mut second), "pinned-bytes", "4096 (4.0 KiB)");
+    alice.close_arena(first).unwrap();
+    until("it is forgotten", || quota(&mut alice, "pinned-bytes").0 == 0);
+    call(&mut alice, &mut second).unwrap();
+    assert_eq!(quota(&mut alice, "pinned-bytes"), (4096, Some(4096)));
+}
+
+#[test]
+fn calls_in_flight() {
+    let supervisor = house(&[("alice", "calls = 1"), ("bob", "")]);
+    let (mut alice, mut other) = (enter(&supervisor, "alice"), enter(&supervisor, "alice"));
+    kit::add_spin(&mut alice);
+    let spin = Invocation::new("spin").deadline(std::time::Duration::from_millis(200));
+    let id = alice.send_invocation(&spin).unwrap();
+    supervisor.until_running();
+    let error = over(other.invoke(&Invocation::new("spin")), "calls", "1");
+    assert!(error.retryable && error.retry_after_ms > 0, "{error}");
+    let mut bob = enter(&supervisor, "bob");
+    kit::add_copy(&mut bob);
+    kit::works(&mut bob);
+    kit::fails(&mut alice, id, Code::DeadlineExceeded);
+    until("it counts no more", || quota(&mut alice, "calls").0 == 0);
+    kit::add_copy(&mut alice);
+    kit::works(&mut other);
+}
+
+#[test]
+fn device_memory() {
+    // Two workers, each with 8 MiB.
+    let tenants = [("alice", "device-memory = '15MiB'"), ("bob", ""), ("tiny", "device-memory = '7MiB'")];
+    let supervisor = Supervisor::configured(&config(&tenants), &["--device", "cpu:workers=2,memory=16MiB"]);
+    let [mut alice, mut bob, mut tiny] = tenants.map(|(name, _)| enter(&supervisor, name));
+    let large = Function { buffers: &[("b", absolute(9 << 20))], ..Function::default() };
+    for client in [&mut alice, &mut bob, &mut tiny] {
+        kit::add_copy(client);
+        kit::add_spin(client);
+        large.add(client, "large");
+    }
+    // Both are there, and nobody's.
+    supervisor.worker_pids();
+
+    // As many calls at the same time as it may have workers; the others wait, and hold nobody up.
+    let both =
+        |client: &mut Client| [(); 2].map(|()| client.send_invocation(&Invocation::new("spin")).unwrap());
+    let ids = both(&mut alice);
+    supervisor.until_running();
+    until("one waits", || supervisor.device().queued == 1);
+    assert_eq!(quota(&mut alice, "device-memory").0, 8 << 20);
+    kit::works(&mut bob);
+    for id in ids {
+        alice.cancel(id).unwrap();
+        kit::fails(&mut alice, id, Code::Cancelled);
+    }
+    supervisor.end_detached();
+    kit::works(&mut alice);
+    over(kit::copied(&mut tiny, b"x"), "device-memory", "7340032 (7.0 MiB)");
+    // A call that takes the whole device.
+    bob.invoke(&Invocation::new("large")).unwrap();
+    over(alice.invoke(&Invocation::new("large")), "device-memory", "15728640 (15.0 MiB)");
+
+    // The control: without a limit there are two at a time.
+    let ids = both(&mut bob);
+    until("both have a worker", || quota(&mut bob, "device-memory") == (16 << 20, None));
+    for id in ids {
+        bob.cancel(id).unwrap();
+    }
+}
+
+#[test]
+fn the_operator_sees_everyone_and_each_only_itself() {
+    let supervisor = house(&[("alice", "calls = 3"), ("bob", "")]);
+    let (mut alice, mut bob) = (enter(&supervisor, "alice"), enter(&supervisor, "bob"));
+    kit::add_copy(&mut alice);
+    refused(alice.list_tenants(), Code::PermissionDenied, "admin socket");
+    refused(supervisor.client().list_tenants(), Code::PermissionDenied, "admin socket");
+    assert_eq!((quota(&mut bob, "functions").0, quota(&mut bob, "blob-bytes").0), (0, 0));
+    let own = alice.quota().unwrap();
+    assert!((own.peers.is_empty() && own.connections == 0) && own.uids.is_empty(), "{own:?}");
+
+    let all = supervisor.admin().list_tenants().unwrap();
+    let named: Vec<&str> = all.iter().map(|tenant| tenant.name.as_str()).collect();
+    assert_eq!(named, ["alice", "bob"]);
+    assert_eq!((all[0].configured, all[0].connections), (true, 1));
+    // Where the kernel can say so, which process that is.
+    assert!(all[0].peers.iter().all(|peer| (peer.uid, peer.pid) == (own_uid(), std::process::id())));
+
+    let admin = supervisor.admin_socket();
+    let shown = supervisor.ok(&["--socket", admin.to_str().unwrap(), "tenants", "--json"]);
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let alice = &shown["tenants"][0];
+    assert_eq!(alice["quotas"]["calls"], json!({"used": 0, "limit": 3}));
+    assert_eq!(alice["quotas"]["functions"]["used"], 1);
+    assert_eq!(alice["quotas"]["device-memory"]["limit"], Value::Null);
+    let table = supervisor.ok(&["--socket", admin.to_str().unwrap(), "tenants"]);
+    assert!(table.starts_with("TENANT") && table.contains("0 of 3"), "{table}");
+    let refused = supervisor.pappus(&["tenants"]);
+    assert!(refused.code == 3 && refused.stderr.contains(".admin tenants"), "{refused:?}");
+}

@@ -1,0 +1,60 @@
+//! Machines that lack something (ATTACKS 27): whoever asks is told what and when to come back; what needs nothing of
+//! it goes on, and all is well again once there is enough.
+
+use nix::errno::Errno;
+use pappus_client::{Blob, Code, Invocation};
+
+use crate::disk::TinyDisk;
+use crate::fixture::Supervisor;
+use crate::kit::{self, refused};
+use crate::programs::program;
+use crate::tracer::{Deed, trace};
+
+/// The number of `mmap`.
+const MMAP: u64 = 9;
+
+#[test]
+fn a_full_disk_is_said_and_disturbs_no_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = TinyDisk::at(dir.path(), &program("pappus-supervisor")) else { return };
+    let flags = ["--device", "cpu:workers=1,memory=16MiB"].map(str::to_owned);
+    let mut supervisor = Supervisor::new(dir.path().join("start"), flags.to_vec(), dir);
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    let content = vec![7; 1 << 20];
+    disk.fill();
+    let error = refused(client.put_blob(Blob::Bytes(&content)), Code::ResourceExhausted, "no room left");
+    assert!(error.retryable, "{error}");
+    // Nothing of the host.
+    assert!(!error.to_string().contains('/'), "{error}");
+    kit::works(&mut client);
+    disk.free();
+    client.put_blob(Blob::Bytes(&content)).unwrap();
+    // On a full disk it starts again, with what was registered.
+    supervisor.kill9();
+    disk.fill();
+    supervisor.restart();
+    kit::works(&mut supervisor.client());
+}
+
+#[test]
+fn an_arena_that_could_not_be_mapped_is_mapped_by_the_call_that_needs_it() {
+    let supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    kit::works(&mut client);
+    let pids = supervisor.worker_pids();
+    let mut arena = client.open_arena(4096).unwrap();
+    let (from, to) = (arena.store(b"twice").unwrap(), arena.alloc(5).unwrap());
+    let call = Invocation::new("copy").input("in", from).output_to("out", to);
+    let no_memory = trace(pids[0], |call| match call.number {
+        MMAP => Deed::Fail(Errno::ENOMEM),
+        _ => Deed::Pass,
+    });
+    let Some(tracer) = no_memory else { return };
+    client.invoke(&call).unwrap();
+    assert_eq!(arena.load(to).unwrap(), b"twice");
+    // The control: it did fail at first.
+    assert!(tracer.stop() && supervisor.log().contains("cannot be mapped"));
+    assert_eq!(supervisor.worker_pids(), pids);
+}

@@ -1,0 +1,77 @@
+//! Seccomp: the system calls that are left once the device has started. Anything else ends the process, and
+//! the supervisor reports it.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+/// Which arguments a call is allowed with: one of several, each of which demands all its conditions.
+pub(super) type Arguments = Vec<Vec<(u8, SeccompCmpOp, u64)>>;
+
+/// One system call that is allowed, and who needs it.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    /// Its name.
+    pub name: &'static str,
+    number: i64,
+    only: Arguments,
+    /// Who needs it.
+    pub who: &'static str,
+}
+
+/// A call with any arguments.
+pub(super) fn allow(name: &'static str, number: i64, who: &'static str) -> Rule {
+    Rule { name, number, only: Vec::new(), who }
+}
+
+/// A call with some arguments.
+pub(super) fn allow_only(name: &'static str, number: i64, only: Arguments, who: &'static str) -> Rule {
+    Rule { name, number, only, who }
+}
+
+/// A filter cannot be made or put in force.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FilterError {
+    /// It is too large or contradicts itself.
+    #[error("making the filter: {0}")]
+    Make(#[from] BackendError),
+    /// The kernel does not take it.
+    #[error("the filter: {0}")]
+    Apply(#[from] seccompiler::Error),
+}
+
+fn program(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    otherwise: SeccompAction,
+    matched: SeccompAction,
+) -> Result<BpfProgram, BackendError> {
+    let arch: TargetArch = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(rules, otherwise, matched, arch)?.try_into()
+}
+
+/// Puts the rules in force on every thread there is; threads to come inherit them.
+pub(super) fn close(rules: &[Rule], absent: &[i64]) -> Result<(), FilterError> {
+    let mut allowed: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for rule in rules {
+        let conditions = allowed.entry(rule.number).or_default();
+        for all in &rule.only {
+            let all = all.iter().map(|(argument, op, value)| {
+                // Flags, commands and ids are 32 bits wide; the kernel ignores what is above.
+                SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, op.clone(), *value)
+            });
+            conditions.push(SeccompRule::new(all.collect::<Result<_, _>>()?)?);
+        }
+    }
+    let otherwise = SeccompAction::KillProcess;
+    let filter = program(allowed.clone(), otherwise.clone(), SeccompAction::Allow)?;
+    if !absent.is_empty() {
+        // The stricter of two filters wins: these are allowed by the one above and fail in this one.
+        let absent = absent.iter().map(|number| (*number, Vec::new())).collect();
+        let missing = SeccompAction::Errno(libc::ENOSYS as u32);
+        seccompiler::apply_filter_all_threads(&program(absent, SeccompAction::Allow, missing)?)?;
+    }
+    Ok(seccompiler::apply_filter_all_threads(&filter)?)
+}

@@ -1,0 +1,27 @@
+//! The built-in device: nothing of the host at all. Kernels run on the process's own thread, modules and code
+//! come as descriptors.
+
+use super::{Rule, never_both};
+use crate::Role;
+use crate::sandbox::filter::{allow, allow_only};
+
+pub(super) fn rules(role: Role) -> Vec<Rule> {
+    let mut rules = vec![
+        allow_only(
+            "mmap",
+            libc::SYS_mmap,
+            never_both(),
+            "memory, arenas, machine code; never writable and executable",
+        ),
+        allow_only(
+            "mprotect",
+            libc::SYS_mprotect,
+            never_both(),
+            "machine code, the edges of memory; never both either",
+        ),
+    ];
+    if role == Role::Serve {
+        rules.push(allow("fallocate", libc::SYS_fallocate, "clearing what a call left in the pool"));
+    }
+    rules
+}

@@ -1,0 +1,200 @@
+//! What a process may do once its device has started: what every kind needs, and beside it one file per kind.
+//! Each rule says who needs it; docs/sandbox.md lists them all.
+
+mod cpu;
+mod cuda;
+
+use std::path::PathBuf;
+
+use pappus_protocol::Kind;
+use seccompiler::SeccompCmpOp;
+
+use super::filter::{Rule, allow, allow_only};
+use crate::Role;
+
+/// Files that can be reached.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    /// Read, and what is below.
+    pub(super) read: Vec<PathBuf>,
+    /// Read, written and sent commands to: device files.
+    pub(super) write: Vec<PathBuf>,
+    /// `/proc` is needed.
+    pub(super) proc: bool,
+}
+
+/// The files of a device kind.
+pub(super) fn files(kind: Kind) -> Files {
+    match kind {
+        Kind::Cpu => Files::default(),
+        Kind::Cuda => cuda::files(),
+    }
+}
+
+/// The system calls of a role, which must not be listed twice.
+pub fn rules(role: Role, kind: Kind) -> Vec<Rule> {
+    let mut rules = common();
+    match kind {
+        Kind::Cpu => rules.extend(cpu::rules(role)),
+        Kind::Cuda => rules.extend(cuda::rules(role)),
+    }
+    rules
+}
+
+/// System calls that a role's libraries must believe this kernel does not have.
+pub(super) fn absent(role: Role, kind: Kind) -> &'static [i64] {
+    match kind {
+        Kind::Cpu => &[],
+        Kind::Cuda => cuda::absent(role),
+    }
+}
+
+/// Writable and executable at the same time.
+const WRITE_EXEC: u64 = (libc::PROT_WRITE | libc::PROT_EXEC) as u64;
+const PROTECTION: u8 = 2;
+
+/// Protections that are not both writable and executable.
+fn never_both() -> Vec<Vec<(u8, SeccompCmpOp, u64)>> {
+    let one_of = [0, libc::PROT_WRITE as u64, libc::PROT_EXEC as u64];
+    one_of.into_iter().map(|is| vec![(PROTECTION, SeccompCmpOp::MaskedEq(WRITE_EXEC), is)]).collect()
+}
+
+/// How libraries ask for the size of a page; libc does not name it.
+const PR_GET_AUXV: i32 = 0x4155_5856;
+
+fn common() -> Vec<Rule> {
+    let this = rustix::process::getpid().as_raw_nonzero().get() as u64;
+    let commands =
+        [libc::F_GETFD, libc::F_GETFL, libc::F_ADD_SEALS, libc::F_GET_SEALS, libc::F_DUPFD_CLOEXEC];
+    let commands = commands.into_iter().map(|command| vec![(1, SeccompCmpOp::Eq, command as u64)]).collect();
+    let own = [libc::PR_SET_NAME, libc::PR_SET_VMA, PR_GET_AUXV];
+    let own = own.into_iter().map(|option| vec![(0, SeccompCmpOp::Eq, option as u64)]).collect();
+    vec![
+        // Channels.
+        allow("read", libc::SYS_read, "commands"),
+        allow("write", libc::SYS_write, "answers; the log"),
+        allow("writev", libc::SYS_writev, "the log"),
+        allow("recvmsg", libc::SYS_recvmsg, "descriptors of arenas, code, weights, inputs"),
+        allow("sendmsg", libc::SYS_sendmsg, "descriptors of machine code and of weights in device memory"),
+        #[cfg(target_arch = "x86_64")]
+        allow("poll", libc::SYS_poll, "waiting for commands"),
+        allow("ppoll", libc::SYS_ppoll, "waiting for commands"),
+        allow("restart_syscall", libc::SYS_restart_syscall, "a wait that a stop interrupted"),
+        allow("close", libc::SYS_close, "descriptors that came over the control socket"),
+        allow_only(
+            "fcntl",
+            libc::SYS_fcntl,
+            commands,
+            "seals and flags of descriptors; never owners or signals",
+        ),
+        allow("fstat", libc::SYS_fstat, "the size of a memfd"),
+        allow(
+            "newfstatat",
+            libc::SYS_newfstatat,
+            "the same, as the C library asks for it; paths are refused by Landlock",
+        ),
+        allow("statx", libc::SYS_statx, "the same, as the standard library asks for it"),
+        allow("fstatfs", libc::SYS_fstatfs, "whether a descriptor is a memfd"),
+        allow("pread64", libc::SYS_pread64, "inputs in descriptors, modules"),
+        allow("lseek", libc::SYS_lseek, "holes of a memfd"),
+        // Memory.
+        allow("munmap", libc::SYS_munmap, "arenas and code that are over"),
+        allow("mremap", libc::SYS_mremap, "the allocator: growing large blocks"),
+        allow("madvise", libc::SYS_madvise, "the allocator; clearing"),
+        allow("brk", libc::SYS_brk, "the allocator"),
+        allow("memfd_create", libc::SYS_memfd_create, "pools and machine code as descriptors"),
+        allow_only(
+            "ftruncate",
+            libc::SYS_ftruncate,
+            // The log may be a file.
+            vec![vec![(0, SeccompCmpOp::Gt, 2)]],
+            "the size of a new memfd; not of what the log goes to",
+        ),
+        // Threads and time.
+        allow("futex", libc::SYS_futex, "locks"),
+        allow("sched_yield", libc::SYS_sched_yield, "locks"),
+        allow(
+            "clock_gettime",
+            libc::SYS_clock_gettime,
+            "deadlines and timings, where the vDSO cannot answer",
+        ),
+        allow("clock_nanosleep", libc::SYS_clock_nanosleep, "pauses while memory is about to be free"),
+        allow("gettid", libc::SYS_gettid, "locks; panics"),
+        allow("getpid", libc::SYS_getpid, "aborts; the driver"),
+        allow("getrandom", libc::SYS_getrandom, "seeds of hash tables"),
+        allow_only("prctl", libc::SYS_prctl, own, "names of threads and of memory; its own auxiliary vector"),
+        // Signals that the process sends itself.
+        allow("rt_sigaction", libc::SYS_rt_sigaction, "traps of kernels; aborts"),
+        allow("rt_sigprocmask", libc::SYS_rt_sigprocmask, "aborts; starting threads"),
+        allow("rt_sigreturn", libc::SYS_rt_sigreturn, "after a trap"),
+        allow("sigaltstack", libc::SYS_sigaltstack, "traps of kernels"),
+        allow_only(
+            "tgkill",
+            libc::SYS_tgkill,
+            vec![vec![(0, SeccompCmpOp::Eq, this)]],
+            "aborts; to this process only",
+        ),
+        // The end.
+        allow("exit", libc::SYS_exit, "threads that are over"),
+        allow("exit_group", libc::SYS_exit_group, "the end"),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_allowed_twice_and_everything_is_documented() {
+        let page = include_str!("../../../../docs/sandbox.md");
+        for kind in Kind::ALL {
+            for role in Role::ALL {
+                let mut names: Vec<_> = rules(role, kind).iter().map(|rule| rule.name).collect();
+                let undocumented: Vec<_> =
+                    names.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
+                assert!(undocumented.is_empty(), "docs/sandbox.md does not name {undocumented:?}");
+                names.sort_unstable();
+                let before = names.len();
+                names.dedup();
+                assert_eq!(names.len(), before, "{kind} {role:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_worker_needs_is_in_no_policy() {
+        let never = [
+            "execve",
+            "execveat",
+            "fork",
+            "vfork",
+            "socket",
+            "connect",
+            "bind",
+            "ptrace",
+            "process_vm_readv",
+            "process_vm_writev",
+            "kill",
+            "tkill",
+            "mount",
+            "unshare",
+            "setns",
+            "io_uring_setup",
+            "bpf",
+            "userfaultfd",
+            "perf_event_open",
+            "keyctl",
+            "add_key",
+            "request_key",
+            "pidfd_open",
+            "pidfd_getfd",
+        ];
+        for kind in Kind::ALL {
+            for role in Role::ALL {
+                let rules = rules(role, kind);
+                let found: Vec<_> = rules.iter().filter(|rule| never.contains(&rule.name)).collect();
+                assert!(found.is_empty(), "{kind} {role:?}: {found:?}");
+            }
+        }
+    }
+}

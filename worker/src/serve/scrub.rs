@@ -1,0 +1,40 @@
+//! Handing the worker on to another domain without another process: everything of the one before goes.
+
+use pappus_protocol::FromWorker;
+use pappus_protocol::to_worker::STAGING_ARENA;
+
+use super::Server;
+use super::lane::Lane;
+use crate::Error;
+use crate::device::Device;
+
+impl<D: Device> Server<D> {
+    /// Forgets the domain served so far, and says so once nothing of it is left: functions with their weights and
+    /// graphs, arenas, staging, the pool, what a chip keeps, and what was counted. The turn goes back, too, so that
+    /// it is charged to whom it was for.
+    pub(super) fn scrub(&mut self, handover: u64) -> Result<(), Error> {
+        self.drain()?;
+        if self.lanes.iter().any(Lane::is_prepared) {
+            return Err(Error::Unexpected("a scrub while calls wait"));
+        }
+        for function in self.functions.drain() {
+            self.device.unload(function)?;
+        }
+        for arena in self.arenas.of_clients() {
+            self.device.unmap_arena(arena);
+            self.arenas.remove(arena);
+        }
+        self.arenas.drop_postponed();
+        self.lanes.iter_mut().for_each(|lane| *lane = Lane::default());
+        self.arenas.zero_all(STAGING_ARENA);
+        self.device.forget()?;
+        self.device.scrub()?;
+        (self.dirty, self.wide) = (false, false);
+        if let Some(turn) = self.turn.held() {
+            self.give_back(turn)?;
+        }
+        self.turn.forget();
+        self.outbox.push_from_worker(&FromWorker::Scrubbed { handover });
+        Ok(())
+    }
+}
