@@ -106,6 +106,8 @@ fn follow(pid: Pid, over: &AtomicBool, mut decide: impl FnMut(Call) -> Deed) -> 
     // Only what this very thread traces: other cases have children of their own.
     let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
     let mut inside: HashMap<Pid, Deed> = HashMap::new();
+    // One thing is done: another thread let go of in the middle of its own would get a result that is none.
+    let mut chosen = false;
     loop {
         let Ok(status) = waitpid(None, Some(flags)) else { return false };
         if over.load(Ordering::Acquire) {
@@ -116,7 +118,11 @@ fn follow(pid: Pid, over: &AtomicBool, mut decide: impl FnMut(Call) -> Deed) -> 
                 match inside.remove(&thread) {
                     None => {
                         let Ok(mut registers) = ptrace::getregs(thread) else { continue };
-                        let deed = decide(Call { number: registers.orig_rax, first: registers.rdi });
+                        let deed = match chosen {
+                            true => Deed::Pass,
+                            false => decide(Call { number: registers.orig_rax, first: registers.rdi }),
+                        };
+                        chosen |= deed != Deed::Pass;
                         match deed {
                             Deed::Pass => {}
                             Deed::Fail(_) => {

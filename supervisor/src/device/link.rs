@@ -486,9 +486,21 @@ fn flush(peer: &mut Peer, nudge: &OwnedFd) {
 
 /// Writes now what fits; none if nobody reads any more.
 fn flushed(peer: &mut Peer) -> Option<Flushed> {
-    let flushed = peer.arrival.outbox.flush().ok()?;
-    peer.unwritten.clear();
-    Some(flushed)
+    match peer.arrival.outbox.flush() {
+        Ok(flushed) => {
+            peer.unwritten.clear();
+            Some(flushed)
+        }
+        Err(e) => {
+            // A process that reads no more ends by itself; one that goes on, without what it was told, must not.
+            if e.kind() != std::io::ErrorKind::BrokenPipe {
+                let pid = peer.arrival.pid;
+                tracing::warn!(pid, "a worker cannot be told its commands and is replaced: {e}");
+                peer.arrival.killer.kill();
+            }
+            None
+        }
+    }
 }
 
 /// Wakes the worker's thread.
