@@ -9,7 +9,7 @@ use pappus_benches::bare::program;
 use pappus_benches::gpu::{self, Ended};
 use pappus_benches::harness::pipes;
 use pappus_benches::machine::Machine;
-use pappus_benches::parts::{self, Part};
+use pappus_benches::parts::{self, Part, sandbox};
 use pappus_benches::report::Report;
 
 /// Measures what Pappus promises, each as a ratio to a bare floor of the same run.
@@ -92,16 +92,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let flags = Flags::parse();
-    let ended = match &flags.command {
-        None => run(&flags).map(|()| Ended::Measured),
-        Some(Command::Bare(asked)) => program::run(asked).map(|()| Ended::Measured),
-        Some(Command::Record { suite, device, json, passed, failed }) => {
-            gpu::record(*suite, device, *passed, failed, json).map(|()| Ended::Measured)
-        }
-        Some(Command::Gpu { parts, device, json, measured_ms }) => {
-            gpu::run(device, parts, Duration::from_millis(*measured_ms), json.as_deref())
-        }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let ended = match sandbox::is_asked_for(&arguments) {
+        true => sandbox::confined(&arguments).map(|()| Ended::Measured),
+        false => measure(&Flags::parse()),
     };
     match ended {
         Ok(Ended::Measured) => ExitCode::SUCCESS,
@@ -110,6 +104,19 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(flags: &Flags) -> pappus_benches::Result<Ended> {
+    match &flags.command {
+        None => run(flags).map(|()| Ended::Measured),
+        Some(Command::Bare(asked)) => program::run(asked).map(|()| Ended::Measured),
+        Some(Command::Record { suite, device, json, passed, failed }) => {
+            gpu::record(*suite, device, *passed, failed, json).map(|()| Ended::Measured)
+        }
+        Some(Command::Gpu { parts, device, json, measured_ms }) => {
+            gpu::run(device, parts, Duration::from_millis(*measured_ms), json.as_deref())
         }
     }
 }

@@ -6,7 +6,7 @@ mod fault;
 mod latency;
 mod matmul;
 mod memory;
-mod sandbox;
+pub mod sandbox;
 mod throughput;
 mod wasm;
 

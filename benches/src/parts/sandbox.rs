@@ -1,36 +1,110 @@
-//! What the sandbox costs when a worker starts: a process that does nothing but go into it and say so, against one
-//! of the same program that only complains about its arguments.
+//! What the sandbox costs when a worker starts: this very program in the place of a worker, once in the sandbox and
+//! once outside of it, in turns.
+//!
+//! ```text
+//! process::start ──► confined(): sandbox, or nothing ──► greeting ──► killed and reaped
+//! ```
 
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::Duration;
 
-use pappus_protocol::Kind;
-use pappus_supervisor::device::survey;
+use pappus_protocol::from_worker::Hello;
+use pappus_protocol::pipe::Got;
+use pappus_protocol::{FromWorker, Kind, Layers};
+use pappus_supervisor::device::process::{self, Role, Started, Target};
+use pappus_worker::Channels;
+use pappus_worker::launch::{self, Arguments};
 
 use crate::Result;
-use crate::harness::sampling::median;
+use crate::harness::sampling::Samples;
 use crate::report::{Report, Unit};
 
-const STARTS: usize = 200;
+const STARTS: usize = 300;
 const TARGET_NS: f64 = 2e6;
+/// What a process is told: the number of lanes says whether it goes into the sandbox.
+const INSIDE: u32 = 1;
+const OUTSIDE: u32 = 2;
+
+/// Times of some processes.
+struct Lives {
+    greeted: Samples,
+    ended: Samples,
+    layers: Layers,
+}
+
+impl Lives {
+    fn new() -> Result<Self> {
+        Ok(Self { greeted: Samples::new()?, ended: Samples::new()?, layers: Layers::default() })
+    }
+
+    fn one_more(&mut self, how: u32) -> Result<()> {
+        let program = std::env::current_exe()?;
+        let target =
+            Target { kind: Kind::Cpu, uuid: String::new(), lanes: how, numa_node: None, memory_bytes: 0 };
+        let mut started = None;
+        self.greeted.round(1, || {
+            let process = started.insert(process::start(&program, Role::Survey, &target, None)?);
+            self.layers = greeting(process)?;
+            Ok(())
+        })?;
+        self.ended.round(1, || {
+            if let Some(mut process) = started.take() {
+                process.process.end()?;
+            }
+            Ok(())
+        })
+    }
+}
 
 pub(super) fn measure(report: &mut Report) -> Result<()> {
-    let program = std::env::current_exe()?.with_file_name("pappus-worker");
-    let (mut bare, mut inside) = (Vec::new(), Vec::new());
-    let mut layers = String::new();
+    let (mut outside, mut inside) = (Lives::new()?, Lives::new()?);
     for _ in 0..STARTS {
-        let start = Instant::now();
-        let mut complaining = Command::new(&program);
-        complaining.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).env_clear().status()?;
-        bare.push(start.elapsed().as_nanos() as f64);
-        let start = Instant::now();
-        let found = survey::look(&program, Kind::Cpu, "")?;
-        inside.push(start.elapsed().as_nanos() as f64);
-        layers = found.layers.to_string();
+        outside.one_more(OUTSIDE)?;
+        inside.one_more(INSIDE)?;
     }
-    let (bare, inside) = (median(&bare), median(&inside));
-    report.info("a worker's program started and ended, p50", bare, Unit::Nanoseconds);
-    report.info(format!("… and in its sandbox ({layers})"), inside, Unit::Nanoseconds);
-    report.at_most(TARGET_NS, "added by the sandbox", inside - bare, Unit::Nanoseconds);
+    let (bare, confined) = (&outside.greeted, &inside.greeted);
+    let ns = Unit::Nanoseconds;
+    report.info("a process started until it greets, without sandbox, p50", bare.p50(), ns);
+    report.info(format!("… in it ({})", inside.layers), confined.p50(), ns);
+    report.at_most(TARGET_NS, "added by the sandbox, p50", confined.p50() - bare.p50(), ns);
+    report.info("… p99", confined.p99() - bare.p99(), ns);
+    let added = inside.ended.p50() - outside.ended.p50();
+    report.info("added to its end, from the kill until it is reaped, p50", added, ns);
+    Ok(())
+}
+
+fn greeting(started: &mut Started) -> Result<Layers> {
+    loop {
+        if let Some(frame) = started.inbox.frame()? {
+            return match FromWorker::decode(frame)? {
+                FromWorker::Hello(hello) => Ok(hello.layers),
+                other => Err(format!("a greeting was due: {other:?}").into()),
+            };
+        }
+        if started.inbox.wait(Duration::ZERO, None, None)? == Got::Closed {
+            return Err("a process ended before it greeted".into());
+        }
+    }
+}
+
+/// Whether the command line is that of a worker.
+pub fn is_asked_for(arguments: &[String]) -> bool {
+    arguments.first().is_some_and(|first| first == "survey")
+}
+
+/// Is the process that is measured: goes into the sandbox or not, greets, and waits for its end.
+pub fn confined(arguments: &[String]) -> Result<()> {
+    let arguments = Arguments::parse(arguments).ok_or(launch::USAGE)?;
+    let kind: Kind = arguments.kind.parse()?;
+    let (channels, layers) = if arguments.lanes as u32 == OUTSIDE {
+        let [commands, answers, control] = launch::take()?;
+        (Channels::new(commands, answers, control), Layers::default())
+    } else {
+        let ([commands, answers, control], sandbox) = launch::adopt(arguments.confinement(kind, 3))?;
+        (Channels::new(commands, answers, control), sandbox.close()?)
+    };
+    let mut channels = Channels { layers, ..channels };
+    let greeting = channels.greeting(Hello::new(kind.name(), "measured"));
+    channels.send(&greeting)?;
+    while channels.inbox.wait(Duration::ZERO, None, None)? != Got::Closed {}
     Ok(())
 }

@@ -32,7 +32,9 @@ use pappus_protocol::{Kind, Layer, Layers};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
+use namespaces::First;
 pub use namespaces::PIDNS_UNUSABLE;
+use policy::Files;
 
 use crate::Role;
 
@@ -82,12 +84,8 @@ pub fn enter(confinement: Confinement, control: BorrowedFd<'_>) -> Result<Sandbo
     let mut layers = Layers::default();
     let wanted = |layer| !confinement.without.has(layer);
     let files = policy::files(confinement.kind);
-    let left = leave_namespaces(&confinement, &mut layers);
+    let Left { namespaces: left, first } = leave_namespaces(&confinement, &files, control, &mut layers)?;
     left.iter().for_each(|layer| layers.add(layer));
-    let first = match left.has(Layer::PidNs) {
-        true => Some(namespaces::go_on_as_first(control).map_err(at("the pid namespace"))?),
-        false => None,
-    };
     let mut own_proc = !files.proc;
     if left.has(Layer::MountNs) {
         let root = root::enter(&files, first.is_some());
@@ -96,7 +94,7 @@ pub fn enter(confinement: Confinement, control: BorrowedFd<'_>) -> Result<Sandbo
             layers.remove(Layer::MountNs);
         }
     }
-    if let Some(first) = first {
+    if let Some(first) = &first {
         // A driver that sees the processes of another namespace does not start.
         if !own_proc {
             first.does_not_fit();
@@ -111,14 +109,17 @@ pub fn enter(confinement: Confinement, control: BorrowedFd<'_>) -> Result<Sandbo
     identity::drop_capabilities().map_err(io("capabilities"))?;
     // A driver names its threads through /proc; until the sandbox is closed.
     identity::show_own_files(true).map_err(io("its own files"))?;
-    die_with_parent()?;
-    if hung_up(control) {
-        return Err(at("the supervisor")("it is gone"));
-    }
     rustix::thread::set_no_new_privs(true).map_err(io("no_new_privs"))?;
     limits::Limits::of(confinement.role, confinement.kind).set().map_err(io("resource limits"))?;
     if wanted(Layer::Landlock) && files::restrict(&files).map_err(at("Landlock"))? {
         layers.add(Layer::Landlock);
+    }
+    if let Some(first) = &first {
+        first.adopted();
+    }
+    die_with_parent()?;
+    if hung_up(control) {
+        return Err(at("the supervisor")("it is gone"));
     }
     Ok(Sandbox { confinement, layers })
 }
@@ -136,22 +137,45 @@ impl Sandbox {
     }
 }
 
+/// What was left behind.
+#[derive(Default)]
+struct Left {
+    namespaces: Layers,
+    /// With a pid namespace.
+    first: Option<First>,
+}
+
 /// Leaves namespaces: with the rights of root, else with those that a user namespace gives.
-fn leave_namespaces(confinement: &Confinement, layers: &mut Layers) -> Layers {
+fn leave_namespaces(
+    confinement: &Confinement,
+    files: &Files,
+    control: BorrowedFd<'_>,
+    layers: &mut Layers,
+) -> Result<Left, SandboxError> {
     let wanted = |layer| !confinement.without.has(layer) && (layer != Layer::PidNs || confinement.adopted);
+    let leave = || -> Result<Left, SandboxError> {
+        let mut left = Left::default();
+        // First of all, so that the process before ends while this one is busy with the others.
+        if wanted(Layer::PidNs) && namespaces::leave_pids() {
+            let first = namespaces::go_on_as_first(control, files.proc).map_err(at("the pid namespace"))?;
+            left = Left { namespaces: [Layer::PidNs].into_iter().collect(), first: Some(first) };
+        }
+        namespaces::leave(wanted).iter().for_each(|layer| left.namespaces.add(layer));
+        Ok(left)
+    };
     if identity::may_administer() {
-        let left = namespaces::leave(wanted);
-        if !left.is_empty() {
-            return left;
+        let left = leave()?;
+        if !left.namespaces.is_empty() {
+            return Ok(left);
         }
     }
     // The user in the new namespace is the one that this process is when it leaves.
     become_user(confinement, layers);
     if wanted(Layer::UserNs) && namespaces::leave_users() {
         layers.add(Layer::UserNs);
-        return namespaces::leave(wanted);
+        return leave();
     }
-    Layers::default()
+    Ok(Left::default())
 }
 
 fn become_user(confinement: &Confinement, layers: &mut Layers) {
