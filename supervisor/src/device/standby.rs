@@ -24,6 +24,10 @@ use crate::registry::CodeTarget;
 /// Longest pause after processes that do not get ready.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// How long a standby that was taken has the processors before the next one starts: to start a process takes more of
+/// them than to answer the call that it was taken for.
+const HEAD_START: Duration = Duration::from_millis(10);
+
 const ANOTHER_FAILED: &str = "another process failed meanwhile, and all with it";
 
 /// A process that said its greeting and serves nobody yet.
@@ -166,10 +170,10 @@ pub fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
         let unused = if ended { slot.ready().take() } else { None };
         pause = match ended {
             true => (pause * 2).clamp(Duration::from_millis(10), LONGEST_PAUSE),
-            false => Duration::ZERO,
+            false => HEAD_START,
         };
         drop(unused);
-        if !pause.is_zero() && !device.is_closing() {
+        if !device.is_closing() {
             wait(slot, None, Some(pause));
         }
     }
