@@ -127,6 +127,7 @@ fn device(device: &v1::DeviceStatus) -> Value {
             "state": worker.state,
             "completed": worker.completed,
             "restarts": worker.restarts,
+            "scrubs": worker.scrubs,
             "busy_lanes": worker.busy_lanes,
             "device_ns": worker.device_ns,
             "sandbox": worker.sandbox,

@@ -618,6 +618,9 @@ pub struct WorkerStatus {
     /// Layers of its sandbox that are in force, such as "seccomp".
     #[prost(string, repeated, tag = "7")]
     pub sandbox: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Times that its processes were scrubbed for another domain.
+    #[prost(uint64, tag = "8")]
+    pub scrubs: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SettingsValues {

@@ -39,6 +39,7 @@ fn a_scrubbed_process_serves_the_next_tenant() {
     }
     assert_eq!(supervisor.worker_pids(), pids);
     assert_eq!(supervisor.device().workers[0].restarts, 0);
+    assert!(supervisor.device().workers[0].scrubs >= 20);
     assert_eq!(supervisor.device().failed, 0);
 }
 

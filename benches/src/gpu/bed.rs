@@ -250,7 +250,9 @@ fn nothing(threads: usize, lanes: usize) -> Rate {
 /// What the CPU device understands of a GPU's settings, with little memory.
 fn for_the_cpu(settings: &str) -> String {
     let known = |setting: &&str| {
-        ["workers=", "turns=", "quantum=", "standbys="].iter().any(|key| setting.starts_with(key))
+        ["workers=", "turns=", "quantum=", "standbys=", "tenant-switch="]
+            .iter()
+            .any(|key| setting.starts_with(key))
     };
     let mut kept: Vec<&str> = settings.split(',').filter(known).collect();
     kept.push("memory=512MiB");

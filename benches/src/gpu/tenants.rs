@@ -53,27 +53,28 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     nine(bed, &by_turns, report)
 }
 
-/// One tenant more than there are workers: somebody has to give way again and again.
+/// One tenant more than there are workers: somebody has to give way again and again, to another process or to the same
+/// one scrubbed.
 fn nine(bed: &Bed, by_turns: &[f64], report: &mut Report) -> Result<()> {
-    for standbys in [1, 4] {
-        nine_with(bed, by_turns, standbys, report)?;
+    for switch in ["replace", "scrub"] {
+        nine_with(bed, by_turns, switch, report)?;
     }
     Ok(())
 }
 
-fn nine_with(bed: &Bed, by_turns: &[f64], standbys: usize, report: &mut Report) -> Result<()> {
-    let turns = format!("turns=on,quantum={DEFAULT_QUANTUM_MS}ms,standbys={standbys}");
+fn nine_with(bed: &Bed, by_turns: &[f64], switch: &str, report: &mut Report) -> Result<()> {
+    let turns = format!("turns=on,quantum={DEFAULT_QUANTUM_MS}ms,tenant-switch={switch}");
     let running = bed.start(&settings(&turns))?;
     register(bed, &running, 1..WORKERS + 2)?;
     for ((work, name), eight) in works(bed).iter().zip(by_turns) {
-        let before = restarts(&running)?;
+        let before = switches(&running)?;
         // Everybody gives way again and again, so nobody is ever warm.
         let load = Load { rounds: 0, measured: bed.measured * 3, ..tenants(bed, *work, WORKERS + 1) };
         let start = std::time::Instant::now();
         let reached = load::run(&running, load, 1)?;
         let elapsed = start.elapsed().as_secs_f64();
-        let switches = (restarts(&running)? - before) as f64;
-        let title = format!("{name}, 9 tenants on 8 workers, standbys: {standbys}");
+        let switches = (switches(&running)? - before) as f64;
+        let title = format!("{name}, 9 tenants on 8 workers, tenant-switch={switch}");
         shown(report, &title, &reached);
         report.info(format!("{title}, switches"), switches, Unit::Count);
         // What is missing to the rate of eight, in time, for each switch.
@@ -120,7 +121,8 @@ fn tenants(bed: &Bed, work: Work, tenants: usize) -> Load {
     Load { tenants, ..one_tenant(bed, work) }
 }
 
-fn restarts(running: &Running) -> Result<u64> {
+fn switches(running: &Running) -> Result<u64> {
     let status = running.admin()?.status()?;
-    Ok(status.devices.iter().flat_map(|device| &device.workers).map(|worker| worker.restarts).sum())
+    let workers = status.devices.iter().flat_map(|device| &device.workers);
+    Ok(workers.map(|worker| worker.restarts + worker.scrubs).sum())
 }

@@ -82,6 +82,8 @@ pub struct Place {
     pub completed: AtomicU64,
     /// Processes that took the place after the first.
     pub restarts: AtomicU64,
+    /// Times that its processes were scrubbed for another domain.
+    pub scrubs: AtomicU64,
     /// The lease that is its own.
     pub own_bytes: AtomicU64,
     /// Device memory for calls that its process was promised, which is more or less for a while.
@@ -111,6 +113,7 @@ impl Device {
                 link: Mutex::new(Link::new()?),
                 completed: AtomicU64::new(0),
                 restarts: AtomicU64::new(0),
+                scrubs: AtomicU64::new(0),
                 own_bytes: AtomicU64::new(0),
                 lease_bytes: AtomicU64::new(0),
                 leased_bytes: AtomicU64::new(0),
@@ -173,6 +176,11 @@ impl Device {
     /// A worker's link.
     pub fn link(&self, worker: WorkerId) -> MutexGuard<'_, Link> {
         lock(&self.places[worker].link)
+    }
+
+    /// Whether a worker's place has no process.
+    pub fn lacks_workers(&self) -> bool {
+        self.places.iter().any(|place| lock(&place.link).pid().is_none())
     }
 
     /// How long a worker's thread spins before it blocks. On two cores or fewer the spinning would

@@ -28,6 +28,9 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// them than to answer the call that it was taken for.
 const HEAD_START: Duration = Duration::from_millis(10);
 
+/// How often to look whether all workers have a process.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 const ANOTHER_FAILED: &str = "another process failed meanwhile, and all with it";
 
 /// A process that said its greeting and serves nobody yet.
@@ -148,6 +151,10 @@ pub fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
     let slot = &device.standbys.0[slot];
     let mut pause = Duration::ZERO;
     while !device.is_closing() {
+        // Workers come first, who may have calls already: processes that start together slow each other down.
+        while device.lacks_workers() && !device.is_closing() {
+            wait(slot, None, Some(LOOK_AGAIN));
+        }
         let watched = bring_up(device, program).and_then(|ready| {
             let pidfd = ready.started.process.pidfd().map_err(|e| e.to_string())?;
             let era = ready.era;

@@ -51,6 +51,7 @@ impl Device {
                 .to_owned(),
                 completed: place.completed.load(Ordering::Relaxed),
                 restarts: place.restarts.load(Ordering::Relaxed),
+                scrubs: place.scrubs.load(Ordering::Relaxed),
                 busy_lanes: busy.unwrap_or(0),
                 device_ns,
                 sandbox: link.layers().iter().map(|layer| layer.name().to_owned()).collect(),

@@ -112,6 +112,7 @@ impl Device {
         if let Some(weights) = &self.weights {
             weights.scrubbed(worker);
         }
+        self.place(worker).scrubs.fetch_add(1, Ordering::Relaxed);
         self.metrics.scrubs.increment(1);
         let mut actions = Actions::new();
         let asked = self.decide(|scheduler| scheduler.scrubbed(now_ns(), worker, &mut actions));
