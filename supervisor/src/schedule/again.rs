@@ -25,9 +25,6 @@ impl<C: Clone> Scheduler<C> {
             State::Bound(domain) => Some(domain),
             State::Free | State::Absent | State::Scrubbing { .. } => None,
         };
-        if !self.shape.shared_faults {
-            self.draw(now_ns, served, actions);
-        }
         self.unbind(worker);
         (self.workers[worker].busy, self.workers[worker].closed) = (0, false);
         let mut lost = Vec::new();
@@ -36,6 +33,10 @@ impl<C: Clone> Scheduler<C> {
             let overdue = matches!(entry.place, Place::Running { overdue: true, .. });
             entry.place = Place::Lost { overdue };
             lost.push((id, entry.call.clone()));
+        }
+        // Not before: what it sets going looks for workers.
+        if !self.shape.shared_faults {
+            self.draw(now_ns, served, actions);
         }
         self.leave_whole(now_ns, worker, actions);
         if let Some(domain) = served {

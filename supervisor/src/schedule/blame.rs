@@ -169,10 +169,9 @@ impl<C: Clone> Scheduler<C> {
     pub(super) fn line_up(&mut self, now_ns: u64, domain: Domain, id: CallId, actions: &mut Vec<Action<C>>) {
         match self.holds(now_ns, domain.caller) {
             true => self.exclusive.put_aside(id),
-            false => {
-                self.exclusive.push(id);
-                self.try_whole(now_ns, actions);
-            }
+            false => self.exclusive.push(id),
         }
+        // Another one may have waited until this one was no longer running.
+        self.try_whole(now_ns, actions);
     }
 }

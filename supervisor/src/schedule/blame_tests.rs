@@ -262,6 +262,39 @@ fn where_faults_are_shared_only_the_guilty_pays() {
 }
 
 #[test]
+fn a_process_that_is_gone_is_not_handed_on() {
+    let shape = Shape { residency_ns: 0, ..Shape::new(2, 1) };
+    let mut b = Bench::under(shape, Policy { quarantine_after: 0, fault_budget: 1, ..Policy::default() });
+    let first = b.submit(1, ALICE);
+    b.submit(2, BOB);
+    b.finish(0, first);
+    b.submit_sized(3, ALICE, Size::Exclusive);
+    b.submit(4, Domain { owner: 3, caller: 3 });
+    b.expect("1 on 0.0, 2 on 1.0");
+    // That spends the budget: 3 is put aside, and 4 does not wait for it any more.
+    b.dies(0);
+    b.expect("");
+    b.ready(0);
+    b.expect("4 on 0.0");
+}
+
+#[test]
+fn who_is_alone_stays_alone_though_its_worker_just_answered_another() {
+    let shape = Shape { shared_faults: true, ..Shape::new(2, 1) };
+    let mut b = Bench::under(shape, Policy { quarantine_after: 1, fault_budget: 0, ..Policy::default() });
+    let first = b.submit_to(7, 1, ALICE).unwrap();
+    let suspect = b.submit_to(8, 2, ALICE).unwrap();
+    b.dies(1);
+    b.faults(0, first);
+    b.expect("1 on 0.0, 2 on 1.0, 2 on 0.0 alone");
+    b.ready(1);
+    b.submit_to(9, 3, BOB).unwrap();
+    b.expect("");
+    b.finish(0, suspect);
+    b.expect("3 on 1.0");
+}
+
+#[test]
 fn another_policy_counts_at_once() {
     let mut b = bench(1, 1, 1, 1);
     b.submit_to(7, 1, ALICE).unwrap();

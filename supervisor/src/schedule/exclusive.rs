@@ -86,8 +86,9 @@ impl Exclusive {
         self.line.is_empty()
     }
 
-    fn is_for(&self, worker: WorkerId) -> bool {
-        matches!(self.stage, Stage::Preparing(_, w) | Stage::Running(w) if w == worker)
+    /// Whether the device is that worker's, or is about to be.
+    pub(super) fn is_for(&self, worker: WorkerId) -> bool {
+        matches!(self.stage, Stage::Preparing(_, w) | Stage::Running(w) | Stage::Alone(w) if w == worker)
     }
 }
 
@@ -138,6 +139,12 @@ impl<C: Clone> Scheduler<C> {
             // If it was killed meanwhile, its end gives everything back.
             && self.workers[worker].state != State::Absent
         {
+            if self.table.get(id).is_some_and(|entry| self.holds(now_ns, entry.domain.caller)) {
+                // Its caller spent the budget meanwhile, elsewhere.
+                self.exclusive.remove(id);
+                self.exclusive.put_aside(id);
+                return self.give_back(actions);
+            }
             self.exclusive.stage = Stage::Running(worker);
             self.exclusive.line.pop_front();
             self.start(now_ns, worker, id, actions);

@@ -217,7 +217,10 @@ impl World {
                 assert!(!known.detached, "runs again for nobody");
                 assert!(!(known.suspect && handed), "runs again though it is guilty");
                 match handed {
-                    true => known.suspect = true,
+                    true => {
+                        known.suspect = true;
+                        self.whole_wanted |= self.shape.shared_faults;
+                    }
                     false => known.runs -= 1,
                 }
             }
@@ -441,6 +444,10 @@ fn policies() -> impl Strategy<Value = Policy> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A change to the scheduler deserves more cases: `PROPTEST_CASES=2000000 cargo test --release -p
+    /// pappus-supervisor --lib model_tests` takes six minutes.
     #[test]
     fn whatever_happens_every_call_ends_once_and_domains_stay_apart(
         shape in shapes(), policy in policies(), events in events()

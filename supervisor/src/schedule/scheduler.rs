@@ -289,6 +289,8 @@ impl<C: Clone> Scheduler<C> {
     ) -> Option<C> {
         let (_, lane) = self.running_call(worker, id)?;
         let entry = self.table.remove(id)?;
+        // Before anything else gets the device.
+        let had_device = self.exclusive.is_for(worker);
         let place = &mut self.workers[worker];
         place.busy &= !(1 << lane);
         place.closed = false;
@@ -303,7 +305,9 @@ impl<C: Clone> Scheduler<C> {
         if self.workers[worker].busy == 0 {
             self.turn(actions, |turns, _| turns.idle(now_ns, worker));
         }
-        self.leave_whole(now_ns, worker, actions);
+        if had_device {
+            self.leave_whole(now_ns, worker, actions);
+        }
         self.try_whole(now_ns, actions);
         Some(entry.call)
     }
@@ -411,12 +415,14 @@ impl<C: Clone> Scheduler<C> {
         call: Option<C>,
         actions: &mut Vec<Action<C>>,
     ) {
-        if let State::Bound(domain) = self.workers[worker].state {
-            self.draw(now_ns, Some(domain), actions);
-        }
+        let served = match self.workers[worker].state {
+            State::Bound(domain) => Some(domain),
+            State::Free | State::Absent | State::Scrubbing { .. } => None,
+        };
         self.unbind(worker);
         let generation = self.workers[worker].generation;
         actions.push(Action::Kill { call, worker, generation });
+        self.draw(now_ns, served, actions);
     }
 
     /// A worker says that its lanes run empty for the next one; false means that it lies.
