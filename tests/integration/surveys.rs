@@ -1,7 +1,8 @@
 //! Which devices a supervisor takes: a worker that pretends to look for GPUs stands for machines with some, with
 //! none, and with a broken driver.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use pappus_client::{Blob, Code, v1};
@@ -13,6 +14,7 @@ use tempfile::TempDir;
 
 use crate::fixture::{Ran, Supervisor, beside, command, run};
 use crate::kit::{self, Function, launch};
+use crate::programs::program;
 
 const GIB: u64 = 1 << 30;
 
@@ -187,4 +189,20 @@ fn a_machine_lists_what_it_has() {
     assert!(Machine::without().lists(&[]).contains("no GPU: libcuda.so.1 was not found"));
     let json: Value = serde_json::from_str(&Machine::with_two().lists(&["--json"])).unwrap();
     assert_eq!((&json["devices"][0]["name"], &json["devices"][2]["uuid"]), (&"cpu".into(), &"GPU-bb".into()));
+}
+
+/// A library below the directory that the new root is put together in is seen there, as an MPS daemon's folder has to
+/// be: this one is empty, which the loader says of it.
+#[test]
+fn what_a_driver_needs_is_seen_wherever_it_lies() {
+    let dir = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir_in("/tmp").unwrap();
+    let found = || {
+        let mut list = std::process::Command::new(program("pappus-supervisor"));
+        let listed = run(list.args(["--list-devices"]).env("LD_LIBRARY_PATH", dir.path()));
+        assert_eq!(listed.code, 0, "{}", listed.stderr);
+        listed.stdout
+    };
+    assert!(!found().contains("too short"), "{}", found());
+    File::create(dir.path().join("libcuda.so.1")).unwrap();
+    assert!(found().contains("could not be loaded") && found().contains("too short"), "{}", found());
 }

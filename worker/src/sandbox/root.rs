@@ -1,8 +1,12 @@
 //! A root directory of its own: empty, but for what the device's driver needs.
 
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 use super::policy::Files;
@@ -28,15 +32,19 @@ pub(super) fn enter(files: &Files, first: bool) -> Root {
     if changed.is_err() {
         return root;
     }
+    // Before anything is put over a place where they may lie, as the folder of the MPS daemon does. What a driver
+    // does not find, it misses by itself.
+    let paths = files.read.iter().chain(&files.write).filter(|path| !path.starts_with("/proc"));
+    let shown: Vec<Shown<'_>> = paths.filter_map(|path| Shown::open(path).ok()).collect();
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let mounted = rustix::mount::mount("tmpfs", place, "tmpfs", plain, Some(c"mode=0755,size=1m"));
     if mounted.is_err() {
         return root;
     }
-    // What a driver does not find, it misses by itself.
-    for path in files.read.iter().chain(&files.write).filter(|path| !path.starts_with("/proc")) {
-        let _ = show(path, place);
+    for path in &shown {
+        let _ = path.show(place);
     }
+    drop(shown);
     if files.proc {
         let proc = place.join("proc");
         let made = std::fs::create_dir(&proc).is_ok();
@@ -53,24 +61,38 @@ pub(super) fn enter(files: &Files, first: bool) -> Root {
     root
 }
 
-/// Makes a path of the host visible below the new root.
-fn show(path: &Path, root: &Path) -> std::io::Result<()> {
-    let (Ok(found), Ok(below)) = (path.symlink_metadata(), path.strip_prefix("/")) else { return Ok(()) };
-    let target = root.join(below);
-    if target.symlink_metadata().is_ok() {
-        return Ok(());
+/// A path of the host that is to be visible below the new root.
+struct Shown<'a> {
+    path: &'a Path,
+    file: OwnedFd,
+}
+
+impl<'a> Shown<'a> {
+    fn open(path: &'a Path) -> rustix::io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Self { path, file: rustix::fs::open(path, flags, Mode::empty())? })
     }
-    if let Some(parent) = target.parent() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+
+    fn show(&self, root: &Path) -> std::io::Result<()> {
+        let Ok(below) = self.path.strip_prefix("/") else { return Ok(()) };
+        let target = root.join(below);
+        if target.symlink_metadata().is_ok() {
+            return Ok(());
+        }
+        if let Some(parent) = target.parent() {
+            std::fs::DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+        }
+        match FileType::from_raw_mode(rustix::fs::fstat(&self.file)?.st_mode) {
+            FileType::Symlink => {
+                let leads_to = rustix::fs::readlinkat(&self.file, "", Vec::new())?;
+                return std::os::unix::fs::symlink(OsStr::from_bytes(leads_to.as_bytes()), target);
+            }
+            FileType::Directory => std::fs::create_dir(&target)?,
+            _ => drop(std::fs::File::create(&target)?),
+        }
+        let source = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        Ok(rustix::mount::mount_bind_recursive(source, &target)?)
     }
-    if found.is_symlink() {
-        return std::os::unix::fs::symlink(std::fs::read_link(path)?, target);
-    }
-    match found.is_dir() {
-        true => std::fs::create_dir(&target)?,
-        false => drop(std::fs::File::create(&target)?),
-    }
-    Ok(rustix::mount::mount_bind_recursive(path, &target)?)
 }
 
 /// Makes `place` the root; the old one is gone.

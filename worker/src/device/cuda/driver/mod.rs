@@ -13,6 +13,8 @@ pub(super) mod memory;
 pub(super) mod module;
 pub(super) mod stream;
 
+use std::error::Error;
+
 use cudarc::driver::sys;
 use pappus_protocol::{Fault, FaultCode};
 
@@ -36,10 +38,11 @@ impl Driver {
         // SAFETY: loads the library by its well-known names, which runs its constructors, as any program
         // that uses the GPU does.
         if !unsafe { sys::is_culib_present() } {
-            return Err(device(
-                "libcuda.so.1 was not found: install the NVIDIA driver (R550 or newer), make its library known to \
-                 the loader (ldconfig or LD_LIBRARY_PATH), or run with --device cpu",
-            ));
+            return Err(device(format!(
+                "libcuda.so.1 {}: install the NVIDIA driver (R550 or newer), make its library known to the loader \
+                 (ldconfig or LD_LIBRARY_PATH), or run with --device cpu",
+                why_absent()
+            )));
         }
         let mut version = 0;
         // SAFETY: the library is there; the call writes one integer and may precede initialisation.
@@ -75,6 +78,17 @@ impl Driver {
             word.split('.').count() >= 2 && word.split('.').all(|part| part.parse::<u32>().is_ok())
         };
         text.split_whitespace().find(number).map(str::to_owned)
+    }
+}
+
+/// What the loader says of the library that it did not load.
+fn why_absent() -> String {
+    // SAFETY: as above; it was just tried in vain.
+    let tried = unsafe { libloading::Library::new("libcuda.so.1") };
+    let said = tried.err().and_then(|e| Some(e.source()?.to_string()));
+    match said.filter(|said| !said.contains("No such file")) {
+        Some(said) => format!("could not be loaded ({said})"),
+        None => "was not found".to_owned(),
     }
 }
 
