@@ -5,7 +5,7 @@ use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use pappus_client::{Blob, Code, v1};
+use pappus_client::{Blob, Code, Invocation, v1};
 use pappus_protocol::from_worker::{FoundDevice, Survey};
 use pappus_protocol::pipe::Outbox;
 use pappus_protocol::{Fault, FaultCode, FromWorker};
@@ -43,8 +43,12 @@ fn found(devices: Vec<FoundDevice>) -> FromWorker<'static> {
 impl Machine {
     /// One whose survey does not answer.
     fn broken() -> Self {
-        let liar = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/liars/surveys");
-        let (program, dir) = beside(&liar);
+        Self::of("surveys")
+    }
+
+    fn of(liar: &str) -> Self {
+        let liars = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/liars");
+        let (program, dir) = beside(&liars.join(liar));
         Self { program, dir }
     }
 
@@ -205,4 +209,24 @@ fn what_a_driver_needs_is_seen_wherever_it_lies() {
     assert!(!found().contains("too short"), "{}", found());
     File::create(dir.path().join("libcuda.so.1")).unwrap();
     assert!(found().contains("could not be loaded") && found().contains("too short"), "{}", found());
+}
+
+/// As under MPS, where a fault of one process costs all of them their device for a while.
+#[test]
+fn compilations_wait_for_a_device_that_comes_back() {
+    let machine = Machine::of("recovers");
+    let fault = Fault::new(FaultCode::Device, "the MPS server is not ready");
+    for (nth, job) in [0, 1, 0].into_iter().enumerate() {
+        machine.says(&format!("lost.{nth}"), FromWorker::Refused { job, fault: fault.as_ref() });
+    }
+    let dir = machine.dir.path().to_owned();
+    let supervisor = Supervisor::new(machine.program, Vec::new(), machine.dir);
+    let mut client = supervisor.client();
+    Function::default().add(&mut client, "f");
+    client.invoke(&Invocation::new("f")).unwrap();
+    let lost = std::fs::read_dir(dir)
+        .unwrap()
+        .filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().starts_with("lost."));
+    assert_eq!(lost.count(), 0, "all three were tried");
+    assert!(supervisor.log().contains("the MPS server is not ready"));
 }

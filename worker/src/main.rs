@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pappus_protocol::from_worker::Survey;
 use pappus_protocol::pipe::Got;
-use pappus_protocol::{FromWorker, Kind, near};
+use pappus_protocol::{Fault, FromWorker, Kind, near};
 use pappus_shmem::{Judged, memfd};
 use pappus_worker::device::cpu::{Cpu, compiler::CpuCompiler};
 use pappus_worker::device::cuda::{self, Cuda, compiler::CudaCompiler};
@@ -47,8 +47,8 @@ fn run(arguments: &Arguments) -> Outcome {
     let channels = Channels::new(commands, answers, control);
     match (arguments.role, kind) {
         (Role::Survey, kind) => survey(channels, kind, sandbox),
-        (_, Kind::Cpu) => compile(channels, &CpuCompiler::new()?, sandbox),
-        (_, Kind::Cuda) => compile(channels, &CudaCompiler::new()?, sandbox),
+        (_, Kind::Cpu) => compile(channels, CpuCompiler::new(), sandbox),
+        (_, Kind::Cuda) => compile(channels, CudaCompiler::new(), sandbox),
     }
 }
 
@@ -58,9 +58,16 @@ fn serve<D: Device>(mut channels: Channels, staging: &Judged, device: D, sandbox
     Ok(serve::run(channels, staging, device)?)
 }
 
-fn compile(mut channels: Channels, compiler: &impl Compiler, sandbox: Sandbox) -> Outcome {
+/// A device that does not start may do so a moment later: that is for the supervisor to hear, not for the log alone.
+fn compile(mut channels: Channels, compiler: Result<impl Compiler, Fault>, sandbox: Sandbox) -> Outcome {
     channels.layers = sandbox.close()?;
-    Ok(compile::run(channels, compiler)?)
+    match compiler {
+        Ok(compiler) => Ok(compile::run(channels, &compiler)?),
+        Err(fault) => {
+            channels.send(&FromWorker::Refused { job: 0, fault: fault.as_ref() })?;
+            Err(fault.into())
+        }
+    }
 }
 
 fn survey(mut channels: Channels, kind: Kind, sandbox: Sandbox) -> Outcome {

@@ -2,13 +2,30 @@
 //! All processes of a device are of one *era*; a fault ends it, and everybody is replaced.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::reaper::Dying;
 use super::runtime::{Device, lock};
 use crate::schedule::WorkerId;
 
+/// Longest pause after processes that do not get ready.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How long the device's daemon may refuse processes after an era ended: 0.3 to 0.6 s were seen, once 5.8 s.
+const RECOVERY: Duration = Duration::from_secs(10);
+
+/// Longest pause meanwhile: whoever waits, waits for that daemon alone.
+const RECOVERING_PAUSE: Duration = Duration::from_millis(20);
+
 impl Device {
+    /// How long to wait at most before another process is started after some that did not get ready.
+    pub(super) fn longest_pause(&self) -> Duration {
+        match lock(&self.era_ended).is_some_and(|at| at.elapsed() < RECOVERY) {
+            true => RECOVERING_PAUSE,
+            false => LONGEST_PAUSE,
+        }
+    }
+
     /// The era that processes started now belong to.
     pub(super) fn era(&self) -> u64 {
         self.era.load(Ordering::Acquire)
@@ -34,6 +51,7 @@ impl Device {
         if !is_first || self.is_closing() {
             return;
         }
+        *lock(&self.era_ended) = Some(Instant::now());
         let device = &self.config.name;
         tracing::warn!(device, worker, "a worker failed under MPS: all processes of the device are replaced");
         for worker in 0..self.places.len() {

@@ -17,6 +17,8 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 const PROGRAM: &str = "nvidia-cuda-mps-control";
 /// How long the daemon may take for one command.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a process whose work was ended has to leave by itself, which its driver notices at once.
+const LEAVE: Duration = Duration::from_millis(50);
 /// More than an answer ever has.
 const MAX_ANSWER: u64 = 64 << 10;
 
@@ -144,10 +146,14 @@ fn run(control: &Control, cases: Receiver<Case>) {
             continue;
         }
         gently.alone.store(true, Ordering::Release);
-        if let Err(why) = control.terminate(pid) {
-            // Its neighbours are hit as well.
-            gently.alone.store(false, Ordering::Release);
-            tracing::warn!(pid, "a process is killed while others use the device through MPS: {why}");
+        match control.terminate(pid) {
+            Ok(()) if has_ended(pidfd.as_fd(), LEAVE) => continue,
+            Ok(()) => {}
+            Err(why) => {
+                // Its neighbours are hit as well.
+                gently.alone.store(false, Ordering::Release);
+                tracing::warn!(pid, "a process is killed while others use the device through MPS: {why}");
+            }
         }
         let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
     }

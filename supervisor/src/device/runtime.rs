@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use pappus_proto::{Code, v1};
 use pappus_protocol::from_worker::{Done, FaultRef};
@@ -60,6 +61,8 @@ pub struct Device {
     pub(super) mps: Option<Arc<Ender>>,
     /// Counts faults that ended all processes.
     pub(super) era: AtomicU64,
+    /// When the last one ended.
+    pub(super) era_ended: Mutex<Option<Instant>>,
     /// Workers that end are not replaced any more.
     closing: AtomicBool,
 }
@@ -152,6 +155,7 @@ impl Device {
             clock_ns: AtomicU64::new(u64::MAX),
             mps: config.shared.then(|| Ender::start(Control::new())).transpose()?,
             era: AtomicU64::new(0),
+            era_ended: Mutex::new(None),
             closing: AtomicBool::new(false),
             config,
         })

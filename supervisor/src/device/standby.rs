@@ -21,14 +21,11 @@ use super::process::{self, Role, Started, Target};
 use crate::limits::WORKER_START_S;
 use crate::registry::CodeTarget;
 
-/// Longest pause after processes that do not get ready.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
 /// How long a standby that was taken has the processors before the next one starts: to start a process takes more of
 /// them than to answer the call that it was taken for.
 const HEAD_START: Duration = Duration::from_millis(10);
 
-/// How often to look whether all workers have a process.
+/// How often to look whether all workers have a process, and whether the one that starts is of any use still.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 const ANOTHER_FAILED: &str = "another process failed meanwhile, and all with it";
@@ -62,10 +59,13 @@ pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
     if let Some(ender) = &device.mps {
         started.process.end_through(ender);
     }
-    let hello = await_hello(&mut started.inbox)?;
+    let greeted = await_hello(device, era, &mut started.inbox);
     if era != device.era() {
+        // Nothing of it runs, and the device comes back once everybody is gone: at once, then.
+        started.process.kill_now();
         return Err(ANOTHER_FAILED.to_owned());
     }
+    let hello = greeted?;
     let target = CodeTarget::greeted(&hello)?;
     let config = &device.config;
     if (target.kind, &target.arch) != (config.kind, &config.arch) {
@@ -77,7 +77,7 @@ pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
     Ok(Ready { started, staging, target, seat, era, reached })
 }
 
-fn await_hello(inbox: &mut Inbox) -> Result<Hello, String> {
+fn await_hello(device: &Device, era: u64, inbox: &mut Inbox) -> Result<Hello, String> {
     let until = Instant::now() + Duration::from_secs(WORKER_START_S);
     loop {
         if let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
@@ -87,9 +87,11 @@ fn await_hello(inbox: &mut Inbox) -> Result<Hello, String> {
             };
         }
         let left = until.saturating_duration_since(Instant::now());
-        match inbox.wait(Duration::ZERO, Some(left), None).map_err(|e| e.to_string())? {
+        let look = if device.config.shared { left.min(LOOK_AGAIN) } else { left };
+        match inbox.wait(Duration::ZERO, Some(look), None).map_err(|e| e.to_string())? {
             Got::Closed => return Err("it ended before its greeting".to_owned()),
             Got::Nothing if left.is_zero() => return Err("it did not get ready in time".to_owned()),
+            _ if era != device.era() => return Err(ANOTHER_FAILED.to_owned()),
             _ => {}
         }
     }
@@ -176,7 +178,7 @@ pub fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
         // One that ended without serving is dropped and reaped; the next would hardly do better at once.
         let unused = if ended { slot.ready().take() } else { None };
         pause = match ended {
-            true => (pause * 2).clamp(Duration::from_millis(10), LONGEST_PAUSE),
+            true => (pause * 2).clamp(Duration::from_millis(10), device.longest_pause()),
             false => HEAD_START,
         };
         drop(unused);

@@ -18,7 +18,7 @@ use super::link::Arrival;
 use super::process::Started;
 use super::reaper::Dying;
 use super::runtime::Outcome;
-use super::standby::{self, LONGEST_PAUSE, Ready};
+use super::standby::{self, Ready};
 use crate::schedule::{CallId, WorkerId};
 
 /// A worker that lived shorter than this is replaced after a pause, the longer the more often.
@@ -76,7 +76,7 @@ fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
         device.metrics.restarts.increment(1);
         // A process that never served would fail again at once; others are replaced at once.
         pause = match !served_well && born.elapsed() < SHORT_LIFE {
-            true => (pause * 2).clamp(Duration::from_millis(10), LONGEST_PAUSE),
+            true => (pause * 2).clamp(Duration::from_millis(10), device.longest_pause()),
             false => Duration::ZERO,
         };
         std::thread::park_timeout(pause);

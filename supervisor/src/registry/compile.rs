@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use pappus_proto::Code;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::Got;
-use pappus_protocol::{FromWorker, Kind, ToWorker, control};
+use pappus_protocol::{FaultCode, FromWorker, Kind, ToWorker, control};
 use pappus_shmem::{Judged, memfd};
 use rustix::process::Signal;
 
@@ -24,6 +24,13 @@ use crate::registry::records::CodeInfo;
 const MAX_CODE_BYTES: u64 = 1 << 30;
 /// A worker that ends sooner may have been hit by chance.
 const SHORT: Duration = Duration::from_secs(2);
+/// How long a device may fail before whoever waits hears of it: under MPS, a kernel that faults costs every process its
+/// context, and a new one can be had 0.3 to 0.6 s later on an H200.
+const RECOVERY: Duration = Duration::from_secs(5);
+/// Between two attempts meanwhile.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long one that takes no job may take to say why.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Compiling workers handle one job, so its number does not matter.
 const JOB: u64 = 1;
 
@@ -65,17 +72,24 @@ impl Compiler {
     pub fn compile(&self, module: &[u8]) -> Result<Compiled, Refusal> {
         let module =
             memfd::sealed("pappus-module", module).map_err(|e| failed("cannot hold the module", &e))?;
-        // Once may be an accident, as with calls: whoever kills processes does not ask what they do.
-        match self.attempt(&module)? {
-            Attempt::Over(outcome) => outcome,
-            Attempt::Killed { .. } => match self.attempt(&module)? {
-                Attempt::Over(outcome) => outcome,
+        let until = Instant::now() + RECOVERY;
+        let mut killed = false;
+        loop {
+            match self.attempt(&module)? {
+                Attempt::Over(outcome) => return outcome,
+                // Once may be an accident, as with calls: whoever kills processes does not ask what they do.
+                Attempt::Killed { .. } if !killed => killed = true,
                 Attempt::Killed { why, ended } => {
                     let message =
                         format!("the module could not be compiled: {why} (the compiling worker {ended})");
-                    Err(refusal(Code::InvalidArgument, message))
+                    return Err(refusal(Code::InvalidArgument, message));
                 }
-            },
+                Attempt::Failed(_) if Instant::now() < until => std::thread::sleep(PAUSE),
+                Attempt::Failed(why) => {
+                    let message = format!("the module could not be compiled, the device failed: {why}");
+                    return Err(refusal(Code::Unavailable, message));
+                }
+            }
         }
     }
 
@@ -91,7 +105,11 @@ impl Compiler {
         let since = Instant::now();
         let why = match converse(&mut worker, self.target.kind, module, seat.as_mut()) {
             Ok(outcome) => return Ok(Attempt::Over(outcome)),
-            Err(why) => why,
+            Err(Trouble::Device(why)) => {
+                tracing::warn!("a compiling worker has no device: {why}");
+                return Ok(Attempt::Failed(why));
+            }
+            Err(Trouble::Worker(why)) => why,
         };
         let by_itself = worker.process.ends_soon();
         let end = worker.process.end();
@@ -116,6 +134,22 @@ enum Attempt {
     Over(Result<Compiled, Refusal>),
     /// Somebody else ended it.
     Killed { why: String, ended: String },
+    /// Its device did.
+    Failed(String),
+}
+
+/// Why a compiling worker came to no verdict.
+enum Trouble {
+    /// It misbehaved or ended.
+    Worker(String),
+    /// It could not use its device.
+    Device(String),
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Self {
+        Self::Worker(why)
+    }
 }
 
 fn fingerprint_for(kind: Kind, hello: &Hello) -> Result<String, String> {
@@ -126,18 +160,22 @@ fn fingerprint_for(kind: Kind, hello: &Hello) -> Result<String, String> {
     }
 }
 
-/// The outer error means that the worker misbehaved or ended.
+/// The outer error means that there is no verdict on the module.
 fn converse(
     worker: &mut Started,
     kind: Kind,
     module: &Judged,
     mut seat: Option<&mut Seat>,
-) -> Result<Result<Compiled, Refusal>, String> {
+) -> Result<Result<Compiled, Refusal>, Trouble> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
-    control::send(worker.control.as_fd(), JOB, &[module.as_fd()]).map_err(|e| text(&e))?;
-    worker.outbox.push_to_worker(&ToWorker::Compile { job: JOB });
-    worker.outbox.flush_blocking().map_err(|e| text(&e))?;
-    let until = Instant::now() + Duration::from_secs(COMPILE_S);
+    let sent = control::send(worker.control.as_fd(), JOB, &[module.as_fd()]).map_err(|e| text(&e));
+    let sent = sent.and_then(|()| {
+        worker.outbox.push_to_worker(&ToWorker::Compile { job: JOB });
+        worker.outbox.flush_blocking().map_err(|e| text(&e))
+    });
+    // Whoever ended before may have said why.
+    let patience = if sent.is_ok() { Duration::from_secs(COMPILE_S) } else { LAST_WORDS };
+    let until = Instant::now() + patience;
     let mut fingerprint = None;
     loop {
         while let Some(frame) = worker.inbox.frame().map_err(|e| text(&e))? {
@@ -148,27 +186,35 @@ fn converse(
                     }
                     fingerprint = Some(fingerprint_for(kind, &hello)?);
                 }
-                FromWorker::Refused { job: JOB, fault } => {
+                FromWorker::Refused { job, fault } if job != JOB || fault.code == FaultCode::Device => {
+                    return Err(Trouble::Device(fault.message.to_owned()));
+                }
+                FromWorker::Refused { fault, .. } => {
                     return Ok(Err(refusal(Code::InvalidArgument, fault.message)));
                 }
                 FromWorker::Compiled { job: JOB, module } => {
                     let fd = control::recv(&worker.control, JOB, 1).map_err(|e| text(&e))?.remove(0);
                     let code = memfd::judge_sealed(fd, MAX_CODE_BYTES).map_err(|e| text(&e))?;
-                    let fingerprint = fingerprint.ok_or("it compiled before it said hello")?;
+                    let fingerprint =
+                        fingerprint.ok_or_else(|| "it compiled before it said hello".to_owned())?;
                     let info = CodeInfo { kernels: module.kernels };
                     return Ok(Ok(Compiled { code, fingerprint, info }));
                 }
-                other => return Err(format!("it sent {other:?}")),
+                other => return Err(format!("it sent {other:?}").into()),
             }
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(format!("it took longer than {COMPILE_S} s"));
+            sent?;
+            return Err(format!("it took longer than {COMPILE_S} s").into());
         }
         match worker.inbox.wait(Duration::ZERO, Some(left), None) {
-            Ok(Got::Closed) => return Err("it ended without an answer".to_owned()),
+            Ok(Got::Closed) => {
+                sent?;
+                return Err("it ended without an answer".to_owned().into());
+            }
             Ok(_) => {}
-            Err(e) => return Err(text(&e)),
+            Err(e) => return Err(text(&e).into()),
         }
     }
 }

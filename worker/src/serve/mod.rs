@@ -54,6 +54,10 @@ pub fn run<D: Device>(channels: Channels, staging: &Judged, mut device: D) -> Re
     loop {
         while let Some(frame) = inbox.frame()? {
             server.handle(ToWorker::decode(frame)?)?;
+            // What failed may have failed for that: nobody's call is to be answered with it.
+            if server.device.lost().is_some() {
+                return Err(server.broken());
+            }
         }
         let busy = server.settle()?;
         server.step(busy)?;
@@ -136,7 +140,7 @@ impl<D: Device> Server<D> {
             match self.device.lease(configure.lease_bytes) {
                 Ok(bytes) => self.lease.bytes = bytes,
                 Err(fault) => match self.device.lost() {
-                    Some(_) => return Err(fault.into()),
+                    Some(_) => return Err(self.broken()),
                     // Without any it can do nothing; another process may be luckier.
                     None if self.lease.bytes == 0 => return Err(fault.into()),
                     None => crate::log(format_args!("a lease of {} bytes: {fault}", configure.lease_bytes)),

@@ -51,6 +51,16 @@ impl Compiler for CudaCompiler {
     }
 
     fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+        // Nothing runs here, so that a lost context is not the module's doing.
+        self.judge(module).map_err(|refused| match self.engine.context.synchronize() {
+            Ok(()) => refused,
+            Err(e) => e.fault("the device failed meanwhile"),
+        })
+    }
+}
+
+impl CudaCompiler {
+    fn judge(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
         let refused = |why: String| Fault::new(FaultCode::BadModule, why);
         let arch = &self.engine.context.info.arch;
         let (code, classes) = match check::format(module).map_err(refused)? {

@@ -265,6 +265,17 @@ impl Cuda {
         self.lanes[lane].fail(Fault { code, kernel, message });
     }
 
+    /// Something failed outside of any call: perhaps because the context is lost, as all are under MPS when a kernel
+    /// of another process faults. Returns the failure.
+    fn look(&mut self, fault: Fault) -> Fault {
+        if let Err(error) = self.stream.has_ended()
+            && error.is_fatal()
+        {
+            self.lost.get_or_insert_with(|| error.fault("the GPU or its driver failed"));
+        }
+        fault
+    }
+
     /// The context is lost. Only of a call that ran alone is it known which kernel it was.
     fn lose(&mut self, lane: usize, error: CudaError) {
         let guilty = self.lanes[lane].last_kernel().filter(|_| self.lanes[lane].is_alone());
@@ -320,20 +331,16 @@ impl Device for Cuda {
         self.settle()?;
         self.scripts.borrow_mut().forget_all();
         self.lanes.iter_mut().for_each(Lane::forget_pool);
-        self.pool.resize(&self.engine.context, &self.stream, bytes)?;
+        let resized = self.pool.resize(&self.engine.context, &self.stream, bytes);
+        resized.map_err(|fault| self.look(fault))?;
         Ok(self.pool.bytes())
     }
 
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {
         let lanes = self.lanes.len();
-        let loaded = Function::load(
-            &self.engine.context,
-            &self.stream,
-            &mut self.loader,
-            &self.scripts,
-            image,
-            lanes,
-        )?;
+        let loaded =
+            Function::load(&self.engine.context, &self.stream, &mut self.loader, &self.scripts, image, lanes);
+        let loaded = loaded.map_err(|fault| self.look(fault))?;
         self.stack_bytes = self.stack_bytes.max(loaded.stack_bytes());
         if let Some(scrubber) = &mut self.scrubber {
             // Made now, not when a call or another domain waits for the scrub.
@@ -365,7 +372,8 @@ impl Device for Cuda {
     fn map_arena(&mut self, arena: u64, mapping: &Mapping) -> Result<(), Fault> {
         // SAFETY: the mapping is this long, and `unmap_arena` comes before it goes.
         let pinned = unsafe { Pinned::register(mapping.base(), mapping.bytes(), false) };
-        self.arenas.insert(arena, pinned.map_err(|e| e.fault("pinning the arena"))?);
+        let pinned = pinned.map_err(|e| self.look(e.fault("pinning the arena")))?;
+        self.arenas.insert(arena, pinned);
         Ok(())
     }
 
@@ -401,7 +409,8 @@ impl Device for Cuda {
     }
 
     fn clear(&mut self, lane: usize, function: &mut Function) -> Result<(), Fault> {
-        self.lanes[lane].clear(function, lane).map_err(|e| e.fault("clearing"))
+        let cleared = self.lanes[lane].clear(function, lane);
+        cleared.map_err(|e| self.look(e.fault("clearing")))
     }
 
     fn settle(&mut self) -> Result<(), Fault> {

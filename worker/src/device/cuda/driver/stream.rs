@@ -117,6 +117,16 @@ impl Stream {
         check(unsafe { sys::cuEventRecordWithFlags(event.raw, self.raw, flags) })
     }
 
+    /// Whether everything submitted so far has run; an error that stays says that the context is lost.
+    pub(in super::super) fn has_ended(&self) -> Result<bool, CudaError> {
+        // SAFETY: the handle is alive.
+        match check(unsafe { sys::cuStreamQuery(self.raw) }) {
+            Ok(()) => Ok(true),
+            Err(e) if e.is_not_ready() => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Submits a graph.
     pub(in super::super) fn launch_graph(&self, graph: &GraphExec) -> Result<(), CudaError> {
         // SAFETY: both handles are alive; the graph's owner keeps what it refers to.
