@@ -15,7 +15,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const RECOVERY: Duration = Duration::from_secs(10);
 
 /// Longest pause meanwhile: whoever waits, waits for that daemon alone.
-const RECOVERING_PAUSE: Duration = Duration::from_millis(20);
+const RECOVERING_PAUSE: Duration = Duration::from_millis(100);
 
 impl Device {
     /// How long to wait at most before another process is started after some that did not get ready.

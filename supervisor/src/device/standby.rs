@@ -61,8 +61,6 @@ pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
     }
     let greeted = await_hello(device, era, &mut started.inbox);
     if era != device.era() {
-        // Nothing of it runs, and the device comes back once everybody is gone: at once, then.
-        started.process.kill_now();
         return Err(ANOTHER_FAILED.to_owned());
     }
     let hello = greeted?;

@@ -84,7 +84,7 @@ impl Compiler {
                         format!("the module could not be compiled: {why} (the compiling worker {ended})");
                     return Err(refusal(Code::InvalidArgument, message));
                 }
-                Attempt::Failed(_) if Instant::now() < until => std::thread::sleep(PAUSE),
+                Attempt::Failed(_) if Instant::now() < until => std::thread::park_timeout(PAUSE),
                 Attempt::Failed(why) => {
                     let message = format!("the module could not be compiled, the device failed: {why}");
                     return Err(refusal(Code::Unavailable, message));

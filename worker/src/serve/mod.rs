@@ -115,7 +115,8 @@ impl<D: Device> Server<D> {
             ToWorker::OpenArena { arena } => self.open_arena(arena),
             ToWorker::CloseArena { arena } => self.close_arena(arena),
             ToWorker::Grant { turn, quantum_us } => {
-                self.turn.grant(turn, Duration::from_micros(quantum_us.into()));
+                let full = self.lanes.len() > 1 && self.lanes.iter().all(Lane::is_prepared);
+                self.turn.grant(turn, Duration::from_micros(quantum_us.into()), full);
                 self.start_prepared()
             }
             ToWorker::Revoke { turn } => match self.turn.revoke(turn) {

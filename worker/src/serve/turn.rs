@@ -4,8 +4,8 @@
 //!  none ──Grant──► held ──Revoke──► revoked ──quantum over, or nothing to run──► ending ──idle──► none
 //! ```
 //!
-//! A worker that was sent calls during its turn waits a moment for the next before it says that there is
-//! nothing to run: whoever calls again and again needs about that long, and a turn costs more.
+//! A worker that has more calls than lanes, or was sent some during its turn, waits a moment for the next before it
+//! says that there is nothing to run: whoever calls again and again needs about that long, and a turn costs more.
 //!
 //! Running calls are never interrupted, so a turn is rounds of calls on all lanes. It ends where its quantum
 //! comes nearest to the end of a round: a call that would mostly run beyond it, while other lanes are empty
@@ -44,7 +44,7 @@ struct Held {
     quantum: Duration,
     revoked: bool,
     ending: bool,
-    /// A call came while the turn was held.
+    /// More calls are to be expected: one came while the turn was held, or every lane had one before it was.
     fed: bool,
     idle_since: Option<Instant>,
 }
@@ -88,8 +88,8 @@ impl Turn {
         !self.needed || self.held.as_ref().is_some_and(|held| !held.ending)
     }
 
-    /// A grant arrived.
-    pub(super) fn grant(&mut self, turn: u64, quantum: Duration) {
+    /// A grant arrived; `full` says that every lane has a call that waits for it.
+    pub(super) fn grant(&mut self, turn: u64, quantum: Duration, full: bool) {
         self.soon_until = None;
         self.held = Some(Held {
             turn,
@@ -97,7 +97,7 @@ impl Turn {
             quantum,
             revoked: false,
             ending: false,
-            fed: false,
+            fed: full,
             idle_since: None,
         });
     }
@@ -200,7 +200,7 @@ mod tests {
         assert!(turn.may_submit(), "nobody asks for turns");
         turn.require(true);
         assert!(!turn.may_submit());
-        turn.grant(7, Duration::from_secs(3600));
+        turn.grant(7, Duration::from_secs(3600), false);
         assert!(turn.may_submit());
         assert_eq!(turn.step(false, false), Step::Stay, "nobody waits for it");
         assert!(!turn.revoke(6) && turn.revoke(7));
@@ -215,7 +215,7 @@ mod tests {
     fn a_turn_with_calls_lingers_for_more() {
         let mut turn = Turn::default();
         turn.require(true);
-        turn.grant(1, Duration::from_secs(3600));
+        turn.grant(1, Duration::from_secs(3600), false);
         turn.feed();
         turn.revoke(1);
         assert_eq!(turn.step(false, false), Step::Stay);
@@ -225,6 +225,18 @@ mod tests {
         assert_eq!(turn.step(false, false), Step::Stay);
         while turn.lingers() != Some(Duration::ZERO) {}
         assert_eq!(turn.step(false, false), Step::Over(1));
+    }
+
+    #[test]
+    fn a_turn_that_begins_with_a_call_in_every_lane_lingers_too() {
+        for (full, step) in [(true, Step::Stay), (false, Step::Over(1))] {
+            let mut turn = Turn::default();
+            turn.require(true);
+            turn.grant(1, Duration::from_secs(3600), full);
+            turn.revoke(1);
+            assert_eq!(turn.step(true, false), Step::Stay);
+            assert_eq!(turn.step(false, false), step);
+        }
     }
 
     #[test]
@@ -263,7 +275,7 @@ mod tests {
     fn a_turn_ends_with_its_quantum_once_the_lanes_are_empty() {
         let mut turn = Turn::default();
         turn.require(true);
-        turn.grant(1, Duration::ZERO);
+        turn.grant(1, Duration::ZERO, true);
         assert!(turn.revoke(1));
         assert_eq!(turn.step(true, true), Step::Ending(1));
         assert!(!turn.may_submit());
