@@ -2,8 +2,13 @@
 //!
 //! Nothing is counted as free before the process that had it is reaped. Whoever wants to start a process,
 //! or to give one its lease, waits here until there is room.
+//!
+//! Processes of a device that they share through MPS are of one *era*: a fault ends it, and with it all of them. The
+//! daemon serves nobody before the last one is gone, so none of the next era starts before.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 use pappus_protocol::Kind;
 
@@ -12,6 +17,8 @@ use crate::config::device::CONTEXT_BYTES;
 use crate::limits::MAX_CPU_LEASE_BYTES;
 use crate::schedule::Size;
 
+/// How often whoever waits for a process looks whether its era is over.
+const LOOK: Duration = Duration::from_millis(20);
 /// Leases of GPUs are whole pages of their memory.
 const GPU_PAGE_BYTES: u64 = 2 << 20;
 
@@ -25,6 +32,8 @@ pub struct Account {
     context_bytes: OnceLock<u64>,
     /// Held by the first process of a GPU while it starts.
     first: Mutex<()>,
+    /// Changes with the state locked.
+    era: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -35,6 +44,8 @@ struct State {
     processes: usize,
     /// Processes that compile, likewise.
     compiling: usize,
+    /// Those of either kind that are of an era that is over.
+    leaving: usize,
     contexts_bytes: u64,
     leases: usize,
     leases_bytes: u64,
@@ -63,6 +74,7 @@ pub struct Snapshot {
 #[derive(Debug)]
 pub struct Seat {
     account: Arc<Account>,
+    era: u64,
     context_bytes: u64,
     /// It compiles a module, and serves nobody.
     compiles: bool,
@@ -84,6 +96,7 @@ impl Account {
             lease_bytes: OnceLock::new(),
             context_bytes: OnceLock::new(),
             first: Mutex::default(),
+            era: AtomicU64::new(0),
             state: Mutex::default(),
             changed: Condvar::new(),
         })
@@ -109,8 +122,24 @@ impl Account {
         self.changed.notify_all();
     }
 
-    /// Waits until `has_room`, then takes it; none once the device closes.
-    fn wait(&self, has_room: impl Fn(&State) -> bool, take: impl FnOnce(&mut State)) -> Option<()> {
+    /// What processes that start now belong to.
+    pub fn era(&self) -> u64 {
+        self.era.load(Ordering::Acquire)
+    }
+
+    /// Ends an era; false if it is over already.
+    pub fn end_era(&self, era: u64) -> bool {
+        let mut state = self.state();
+        if self.era() != era {
+            return false;
+        }
+        self.era.store(era + 1, Ordering::Release);
+        state.leaving = state.processes + state.compiling;
+        true
+    }
+
+    /// Waits until `has_room`, then takes it: the era of who took it. None once the device closes.
+    fn wait(&self, has_room: impl Fn(&State) -> bool, take: impl FnOnce(&mut State)) -> Option<u64> {
         let mut state = self.state();
         while !state.closing && !has_room(&state) {
             state = self.changed.wait(state).unwrap_or_else(|e| e.into_inner());
@@ -119,14 +148,15 @@ impl Account {
             return None;
         }
         take(&mut state);
-        Some(())
+        Some(self.era())
     }
 
     /// Room for one more process; none once the device closes.
     pub fn seat(self: &Arc<Self>) -> Option<Seat> {
         let most = self.config.workers + self.config.standbys;
-        self.wait(|state| state.processes < most, |state| state.processes += 1)?;
-        Some(Seat { account: self.clone(), context_bytes: 0, compiles: false })
+        let has_room = |state: &State| state.processes < most && state.leaving == 0;
+        let era = self.wait(has_room, |state| state.processes += 1)?;
+        Some(Seat { account: self.clone(), era, context_bytes: 0, compiles: false })
     }
 
     /// Room for a process that compiles a module, once no other does; none once the device closes. Its context
@@ -136,13 +166,14 @@ impl Account {
             Kind::Cpu => 0,
             Kind::Cuda => self.context_bytes.get().copied().unwrap_or(CONTEXT_BYTES),
         };
-        let is_free = |state: &State| self.config.kind == Kind::Cpu || state.compiling == 0;
+        let is_free =
+            |state: &State| self.config.kind == Kind::Cpu || state.compiling == 0 && state.leaving == 0;
         let take = |state: &mut State| {
             state.compiling += 1;
             state.contexts_bytes += context_bytes;
         };
-        self.wait(is_free, take)?;
-        Some(Seat { account: self.clone(), context_bytes, compiles: true })
+        let era = self.wait(is_free, take)?;
+        Some(Seat { account: self.clone(), era, context_bytes, compiles: true })
     }
 
     /// A worker's lease, once its predecessor's is free; none once the device closes.
@@ -246,6 +277,21 @@ impl Account {
 }
 
 impl Seat {
+    /// The era of its process.
+    pub fn era(&self) -> u64 {
+        self.era
+    }
+
+    /// Whether the process is of no use any more, nor anybody else before it is gone.
+    pub fn is_over(&self) -> bool {
+        self.era != self.account.era()
+    }
+
+    /// How often to look whether it is, if that can happen.
+    pub fn looks_every(&self) -> Option<Duration> {
+        self.account.config.shared.then_some(LOOK)
+    }
+
     /// The process said what it takes for itself.
     pub fn measured(&mut self, context_bytes: u64) {
         // What the first one measured holds for all: later ones see what others take meanwhile, too.
@@ -278,6 +324,7 @@ impl Drop for Seat {
                 true => state.compiling -= 1,
                 false => state.processes -= 1,
             }
+            state.leaving -= usize::from(self.is_over());
             state.contexts_bytes -= self.context_bytes;
         });
     }
@@ -321,6 +368,29 @@ mod tests {
             scrub_switch: false,
             shared: false,
         })
+    }
+
+    #[test]
+    fn nobody_starts_before_the_last_of_an_era_is_gone() {
+        let account = gpu(2, 0);
+        let (first, second, compiling) =
+            (account.seat().unwrap(), account.seat().unwrap(), account.compiling().unwrap());
+        assert!(account.end_era(0) && !account.end_era(0), "once");
+        assert!(first.is_over() && compiling.is_over());
+        let (sender, seats) = std::sync::mpsc::channel();
+        let waits = account.clone();
+        let thread = std::thread::spawn(move || sender.send(waits.seat().unwrap()).unwrap());
+        drop(first);
+        drop(compiling);
+        assert_eq!(account.state().leaving, 1);
+        assert!(seats.try_recv().is_err(), "the second one is still there");
+        drop(second);
+        let next = seats.recv().unwrap();
+        thread.join().unwrap();
+        assert!((next.era(), next.is_over()) == (1, false));
+        // One of the new era does not count as one that leaves.
+        drop(next);
+        assert_eq!(account.state().leaving, 0);
     }
 
     #[test]

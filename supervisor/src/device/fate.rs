@@ -1,7 +1,6 @@
 //! Under MPS, a fault of one process ends the work of all, also of those that have none now and would find out later.
 //! All processes of a device are of one *era*; a fault ends it, and everybody is replaced.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::reaper::Dying;
@@ -28,7 +27,7 @@ impl Device {
 
     /// The era that processes started now belong to.
     pub(super) fn era(&self) -> u64 {
-        self.era.load(Ordering::Acquire)
+        self.account.era()
     }
 
     /// Whether the end of a worker's process can have hit others: it said that its context is lost, or had calls.
@@ -40,8 +39,7 @@ impl Device {
     /// alone on the device, so that nobody answers for another's fault.
     pub(super) fn fault_spreads(&self, era: u64, worker: WorkerId) {
         let is_first = self.decide(|scheduler| {
-            let (next, order) = (era + 1, Ordering::AcqRel);
-            let is_first = self.era.compare_exchange(era, next, order, Ordering::Acquire).is_ok();
+            let is_first = self.account.end_era(era);
             if is_first {
                 // From here on nothing starts in a process that is as good as gone.
                 scheduler.condemn_all();
@@ -55,7 +53,11 @@ impl Device {
         let device = &self.config.name;
         tracing::warn!(device, worker, "a worker failed under MPS: all processes of the device are replaced");
         for worker in 0..self.places.len() {
-            self.link(worker).kill_era(era);
+            // Whoever has a call may be about to say which kernel it was.
+            match lock(&self.scheduler).has_calls(worker) {
+                true => self.link(worker).wake(),
+                false => self.link(worker).kill_era(era),
+            }
         }
         while let Some(ready) = self.standbys.take() {
             ready.started.process.kill_now();

@@ -184,6 +184,11 @@ impl Link {
         }
     }
 
+    /// Makes its thread look.
+    pub fn wake(&self) {
+        nudge(&self.nudge);
+    }
+
     /// Closes the command pipe of an idle process, which makes it exit by itself; its thread is told,
     /// and ends it if it lingers.
     pub fn hang_up(&mut self, generation: u64) {

@@ -60,7 +60,6 @@ pub struct Device {
     /// Ends processes of a device that they share through MPS.
     pub(super) mps: Option<Arc<Ender>>,
     /// Counts faults that ended all processes.
-    pub(super) era: AtomicU64,
     /// When the last one ended.
     pub(super) era_ended: Mutex<Option<Instant>>,
     /// Workers that end are not replaced any more.
@@ -154,7 +153,6 @@ impl Device {
             handovers: AtomicU64::new(1),
             clock_ns: AtomicU64::new(u64::MAX),
             mps: config.shared.then(|| Ender::start(Control::new())).transpose()?,
-            era: AtomicU64::new(0),
             era_ended: Mutex::new(None),
             closing: AtomicBool::new(false),
             config,

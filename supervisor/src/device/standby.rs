@@ -25,7 +25,11 @@ use crate::registry::CodeTarget;
 /// them than to answer the call that it was taken for.
 const HEAD_START: Duration = Duration::from_millis(10);
 
-/// How often to look whether all workers have a process, and whether the one that starts is of any use still.
+/// How long a process whose era ended while it started has to leave by itself, as its driver makes it. An MPS server
+/// that recovers may never answer anybody again where one that it is about to take is killed.
+const LEAVE: Duration = Duration::from_millis(300);
+
+/// How often to look whether all workers have a process.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 const ANOTHER_FAILED: &str = "another process failed meanwhile, and all with it";
@@ -50,7 +54,7 @@ pub struct Ready {
 /// Starts a process and waits for its greeting. The calling thread must outlive it.
 pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
     let mut seat = device.account.seat().ok_or("the device closes")?;
-    let era = device.era();
+    let era = seat.era();
     let _first = device.account.until_measured();
     let started = staging(device.config.lanes).and_then(|staging| {
         Ok((process::start(program, Role::Serve, &Target::of(&device.config), Some(&staging))?, staging))
@@ -59,8 +63,8 @@ pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
     if let Some(ender) = &device.mps {
         started.process.end_through(ender);
     }
-    let greeted = await_hello(device, era, &mut started.inbox);
-    if era != device.era() {
+    let greeted = await_hello(&seat, &mut started.inbox);
+    if seat.is_over() {
         return Err(ANOTHER_FAILED.to_owned());
     }
     let hello = greeted?;
@@ -75,9 +79,13 @@ pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
     Ok(Ready { started, staging, target, seat, era, reached })
 }
 
-fn await_hello(device: &Device, era: u64, inbox: &mut Inbox) -> Result<Hello, String> {
-    let until = Instant::now() + Duration::from_secs(WORKER_START_S);
+fn await_hello(seat: &Seat, inbox: &mut Inbox) -> Result<Hello, String> {
+    let mut until = Instant::now() + Duration::from_secs(WORKER_START_S);
+    let mut over = false;
     loop {
+        if seat.is_over() && !std::mem::replace(&mut over, true) {
+            until = until.min(Instant::now() + LEAVE);
+        }
         if let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
             return match FromWorker::decode(frame).map_err(|e| e.to_string())? {
                 FromWorker::Hello(hello) => Ok(hello),
@@ -85,11 +93,10 @@ fn await_hello(device: &Device, era: u64, inbox: &mut Inbox) -> Result<Hello, St
             };
         }
         let left = until.saturating_duration_since(Instant::now());
-        let look = if device.config.shared { left.min(LOOK_AGAIN) } else { left };
+        let look = seat.looks_every().map_or(left, |every| left.min(every));
         match inbox.wait(Duration::ZERO, Some(look), None).map_err(|e| e.to_string())? {
             Got::Closed => return Err("it ended before its greeting".to_owned()),
             Got::Nothing if left.is_zero() => return Err("it did not get ready in time".to_owned()),
-            _ if era != device.era() => return Err(ANOTHER_FAILED.to_owned()),
             _ => {}
         }
     }

@@ -21,6 +21,9 @@ use super::runtime::Outcome;
 use super::standby::{self, Ready};
 use crate::schedule::{CallId, WorkerId};
 
+/// How long a process with calls has to say why it ends, when all end with it.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+const ANOTHER_FAILED: &str = "another process failed, and all with it";
 /// A worker that lived shorter than this is replaced after a pause, the longer the more often.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// How long a thread does not sleep whose worker was told that its turn is near.
@@ -111,11 +114,11 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: u64, ready: Ready) 
     let end = match attached {
         // Whoever closed the device may have looked before this process was there.
         Ok(()) if device.is_closing() => End::Bad("it came too late".to_owned()),
-        Ok(()) if era != device.era() => End::Bad("another process failed, and all with it".to_owned()),
+        Ok(()) if era != device.era() => End::Bad(ANOTHER_FAILED.to_owned()),
         Ok(()) => {
             tracing::debug!(worker, pid = process.pid(), "worker ready");
             device.worker_ready(worker, generation, &target, era);
-            read_answers(device, worker, generation, &mut inbox).unwrap_or_else(End::Bad)
+            read_answers(device, worker, generation, era, &mut inbox).unwrap_or_else(End::Bad)
         }
         Err(e) => End::Bad(e.to_string()),
     };
@@ -153,6 +156,7 @@ fn read_answers(
     device: &Arc<Device>,
     worker: WorkerId,
     generation: u64,
+    era: u64,
     inbox: &mut Inbox,
 ) -> Result<End, String> {
     let nudge = device.link(worker).nudge().map_err(|e| e.to_string())?;
@@ -181,6 +185,9 @@ fn read_answers(
             Got::Nudged => {
                 // Only that it is readable counts; what it counts does not.
                 let _ = rustix::io::read(&nudge, &mut [0; 8]);
+                if era != device.era() {
+                    return last_words(device, worker, inbox);
+                }
                 let mut link = device.link(worker);
                 if link.is_hung_up(generation) {
                     // It is about to leave, or does not want to.
@@ -193,6 +200,24 @@ fn read_answers(
             }
             Got::Bytes | Got::Nothing if !flushed => flushed = device.link(worker).flush(),
             Got::Bytes | Got::Nothing => {}
+        }
+    }
+}
+
+/// What a process still says whose era is over: whose call ran alone may name the kernel that ended it.
+fn last_words(device: &Arc<Device>, worker: WorkerId, inbox: &mut Inbox) -> Result<End, String> {
+    let until = Instant::now() + LAST_WORDS;
+    let mut batch = Batch::default();
+    loop {
+        let heard = hear(device, worker, inbox, &mut batch);
+        device.settle(&mut batch);
+        if let Some(end) = heard? {
+            return Ok(end);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        let got = inbox.wait(Duration::ZERO, Some(left), None).map_err(|e| e.to_string())?;
+        if got == Got::Closed || left.is_zero() {
+            return Err(ANOTHER_FAILED.to_owned());
         }
     }
 }

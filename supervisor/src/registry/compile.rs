@@ -203,12 +203,16 @@ fn converse(
                 other => return Err(format!("it sent {other:?}").into()),
             }
         }
+        if seat.as_ref().is_some_and(|seat| seat.is_over()) {
+            return Err(Trouble::Device("another process failed, and all with it".to_owned()));
+        }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             sent?;
             return Err(format!("it took longer than {COMPILE_S} s").into());
         }
-        match worker.inbox.wait(Duration::ZERO, Some(left), None) {
+        let look = seat.as_ref().and_then(|seat| seat.looks_every()).map_or(left, |every| left.min(every));
+        match worker.inbox.wait(Duration::ZERO, Some(look), None) {
             Ok(Got::Closed) => {
                 sent?;
                 return Err("it ended without an answer".to_owned().into());
