@@ -55,6 +55,9 @@ pub fn recv(socket: &impl AsFd, id: u64, count: usize) -> Result<Vec<OwnedFd>, P
     while got.len() < count {
         let mut bytes = [0; size_of::<Packet>()];
         let received = fds::recv(socket.as_fd(), &mut bytes, &mut got).map_err(std::io::Error::from)?;
+        if received.lost {
+            return Err(std::io::Error::from(rustix::io::Errno::MFILE).into());
+        }
         if received.bytes != bytes.len() || received.fds == 0 {
             return Err(bad("no packet where one was announced"));
         }
@@ -79,6 +82,9 @@ pub fn recv_one(socket: &impl AsFd) -> Result<(u64, OwnedFd), ProtocolError> {
     let bad = ProtocolError::Descriptors;
     let (mut bytes, mut got) = ([0; size_of::<Packet>()], Vec::with_capacity(1));
     let received = fds::recv(socket.as_fd(), &mut bytes, &mut got).map_err(std::io::Error::from)?;
+    if received.lost {
+        return Err(std::io::Error::from(rustix::io::Errno::MFILE).into());
+    }
     let packet = Packet::read_from_bytes(&bytes).map_err(|_| bad("malformed packet"))?;
     match (received.bytes == bytes.len(), packet.left.get(), got.pop(), got.is_empty()) {
         (true, 1, Some(descriptor), true) => Ok((packet.id.get(), descriptor)),

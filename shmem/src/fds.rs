@@ -6,8 +6,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
 };
 
 /// Descriptors one message may carry.
@@ -24,6 +24,8 @@ pub struct Received {
     pub bytes: usize,
     /// Descriptors appended to the list.
     pub fds: usize,
+    /// More descriptors came than this process may have open; those are gone.
+    pub lost: bool,
 }
 
 /// Sends bytes with at most [`MAX_FDS`] descriptors on their first byte; returns the bytes taken.
@@ -57,7 +59,9 @@ pub fn recv(
             fds.extend(passed);
         }
     }
-    Ok(Received { bytes: received.bytes, fds: fds.len() - before })
+    // The buffer has room for all that the kernel passes.
+    let lost = received.flags.contains(ReturnFlags::CTRUNC);
+    Ok(Received { bytes: received.bytes, fds: fds.len() - before, lost })
 }
 
 #[cfg(test)]
@@ -74,7 +78,7 @@ mod tests {
         assert_eq!(send(a.as_fd(), b"hello", &[sealed.as_fd(), sealed.as_fd()]).unwrap(), 5);
         let (mut buffer, mut fds) = ([0; 16], Vec::new());
         let got = recv(b.as_fd(), &mut buffer, &mut fds).unwrap();
-        assert_eq!(got, Received { bytes: 5, fds: 2 });
+        assert_eq!(got, Received { bytes: 5, fds: 2, lost: false });
         let again = memfd::judge_sealed(fds.remove(1), 16).unwrap();
         let mut out = [0; 4];
         again.read_at(0, &mut out).unwrap();

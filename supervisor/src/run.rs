@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::config::{Config, ConfigError, DeviceConfig, DeviceRequest};
-use crate::device::{Device, confinement, process, survey, thread};
+use crate::device::{Device, children, confinement, process, survey, thread};
 use crate::metrics;
 use crate::registry::state::StateDir;
 use crate::registry::{DeviceClass, Registry};
@@ -47,6 +47,7 @@ pub async fn run(
     let hangup = signal(SignalKind::hangup())?;
     let program = process::worker_program()?;
     confinement::decide(config.sandbox);
+    tokio::spawn(children::reap_strays());
     if let Some(address) = config.metrics {
         metrics::serve(address)?;
     }

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
+use super::children;
+
 /// What a worker may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -141,8 +143,10 @@ impl Groups {
             match (&*state, joined, pid) {
                 (State::Joining, Ok(group), _) => *state = State::Inside(group),
                 (State::Left, joined, Some(pid)) => {
-                    let pid = Pid::from_raw(pid as i32).map(WaitId::Pid);
+                    let number = pid;
+                    let pid = Pid::from_raw(number as i32).map(WaitId::Pid);
                     let _ = pid.map(|pid| rustix::process::waitid(pid, WaitIdOptions::EXITED));
+                    children::forget(number);
                     *state = State::Over;
                     self.keep(joined.ok());
                 }

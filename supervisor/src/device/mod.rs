@@ -11,7 +11,7 @@
 //! - [`thread`]: the OS thread of one worker: puts a process in its place, reads its answers, replaces it.
 //! - [`standby`]: processes that are ready to take a place.
 //! - [`reaper`]: processes that are about to be gone.
-//! - [`process`]: a worker process and its descriptors.
+//! - [`process`]: a worker process and its descriptors; [`children`]: which ones somebody waits for.
 //! - [`mps`]: ending one process of a device that they share through MPS; [`fate`]: what a fault there means.
 //! - [`confinement`]: how worker processes are confined; [`cgroup`]: their control groups.
 //! - [`survey`]: which GPUs there are, found out by a process of its own.
@@ -22,6 +22,7 @@ pub mod account;
 pub mod answers;
 pub mod batch;
 pub mod cgroup;
+pub mod children;
 pub mod confinement;
 #[cfg(test)]
 mod fake_tests;

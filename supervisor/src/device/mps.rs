@@ -13,6 +13,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use super::children;
+
 /// The daemon's own program, which also passes commands on to it.
 const PROGRAM: &str = "nvidia-cuda-mps-control";
 /// How long the daemon may take for one command.
@@ -68,20 +70,19 @@ impl Control {
     fn ask(&self, command: &str) -> Result<String, MpsError> {
         let failed = |why: String| MpsError::Failed(self.program.clone(), command.to_owned(), why);
         let broken = |e: std::io::Error| failed(e.to_string());
-        let mut program = Command::new(&self.program)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|e| MpsError::Missing(self.program.clone(), e))?;
-        if let Some(mut stdin) = program.stdin.take() {
-            writeln!(stdin, "{command}").map_err(broken)?;
-        }
+        let mut asking = Command::new(&self.program);
+        asking.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut program =
+            children::spawn(&mut asking).map_err(|e| MpsError::Missing(self.program.clone(), e))?;
+        let told = program.stdin.take().map_or(Ok(()), |mut stdin| writeln!(stdin, "{command}"));
         let ended = wait(&mut program);
         if !matches!(ended, Ok(true)) {
             let _ = program.kill();
         }
-        let status = program.wait().map_err(broken)?;
+        let status = program.wait();
+        children::forget(program.id());
+        let status = status.map_err(broken)?;
+        told.map_err(broken)?;
         if !ended.map_err(broken)? {
             return Err(failed(format!("no answer for {} s", PATIENCE.as_secs())));
         }

@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
 use super::cgroup::Membership;
+use super::children;
 use super::confinement::{self, Reached};
 use super::mps::{Ender, Gently};
 use crate::config::DeviceConfig;
@@ -193,7 +194,7 @@ fn launch(
         .stdout(Stdio::null())
         .fd_mappings(mappings)
         .map_err(std::io::Error::other)?;
-    let child = command.spawn()?;
+    let child = children::spawn(&mut command)?;
     // Nothing of it is open in this process any more: whoever ends is heard of.
     drop(command);
     let process = Process::of(child)?;
@@ -259,6 +260,7 @@ impl Process {
             Err(e) => {
                 let _ = child.kill();
                 let _ = child.wait();
+                children::forget(child.id());
                 Err(e.into())
             }
         }
@@ -270,6 +272,7 @@ impl Process {
         rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options).map_err(|e| {
             std::io::Error::other(format!("the worker handed over a process that is not its: {e}"))
         })?;
+        children::adopt(pid as u32);
         Ok(Self { pid: pid as u32, pidfd, gently: None, ended: None, membership: None })
     }
 
@@ -347,7 +350,11 @@ impl Process {
         let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
         while let Err(rustix::io::Errno::INTR) = rustix::event::poll(&mut polled, None) {}
         let status = confinement::get().over(self.membership.as_deref(), |options| {
-            rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options)
+            let status = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options);
+            if !options.contains(WaitIdOptions::NOWAIT) {
+                children::forget(self.pid);
+            }
+            status
         })?;
         let status = status.ok_or(std::io::ErrorKind::NotFound)?;
         let raw = match status.exit_status() {

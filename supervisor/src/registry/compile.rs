@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use pappus_proto::Code;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::Got;
-use pappus_protocol::{FaultCode, FromWorker, Kind, ToWorker, control};
+use pappus_protocol::{FaultCode, FromWorker, Kind, ProtocolError, ToWorker, control};
 use pappus_shmem::{Judged, memfd};
 use rustix::process::Signal;
 
@@ -86,7 +86,7 @@ impl Compiler {
                 }
                 Attempt::Failed(_) if Instant::now() < until => std::thread::park_timeout(PAUSE),
                 Attempt::Failed(why) => {
-                    let message = format!("the module could not be compiled, the device failed: {why}");
+                    let message = format!("the module could not be compiled now: {why}");
                     return Err(refusal(Code::Unavailable, message));
                 }
             }
@@ -105,8 +105,8 @@ impl Compiler {
         let since = Instant::now();
         let why = match converse(&mut worker, self.target.kind, module, seat.as_mut()) {
             Ok(outcome) => return Ok(Attempt::Over(outcome)),
-            Err(Trouble::Device(why)) => {
-                tracing::warn!("a compiling worker has no device: {why}");
+            Err(Trouble::Passing(why)) => {
+                tracing::warn!("a compiling worker cannot work now: {why}");
                 return Ok(Attempt::Failed(why));
             }
             Err(Trouble::Worker(why)) => why,
@@ -134,7 +134,7 @@ enum Attempt {
     Over(Result<Compiled, Refusal>),
     /// Somebody else ended it.
     Killed { why: String, ended: String },
-    /// Its device did.
+    /// Not for its own fault, nor the module's.
     Failed(String),
 }
 
@@ -142,8 +142,8 @@ enum Attempt {
 enum Trouble {
     /// It misbehaved or ended.
     Worker(String),
-    /// It could not use its device.
-    Device(String),
+    /// Its device failed, or this process lacks something: that may be over in a moment.
+    Passing(String),
 }
 
 impl From<String> for Trouble {
@@ -176,6 +176,10 @@ fn converse(
     // Whoever ended before may have said why.
     let patience = if sent.is_ok() { Duration::from_secs(COMPILE_S) } else { LAST_WORDS };
     let until = Instant::now() + patience;
+    let missed = |e: ProtocolError| match e {
+        ProtocolError::Io(_) => Trouble::Passing(e.to_string()),
+        _ => Trouble::Worker(e.to_string()),
+    };
     let mut fingerprint = None;
     loop {
         while let Some(frame) = worker.inbox.frame().map_err(|e| text(&e))? {
@@ -187,13 +191,13 @@ fn converse(
                     fingerprint = Some(fingerprint_for(kind, &hello)?);
                 }
                 FromWorker::Refused { job, fault } if job != JOB || fault.code == FaultCode::Device => {
-                    return Err(Trouble::Device(fault.message.to_owned()));
+                    return Err(Trouble::Passing(fault.message.to_owned()));
                 }
                 FromWorker::Refused { fault, .. } => {
                     return Ok(Err(refusal(Code::InvalidArgument, fault.message)));
                 }
                 FromWorker::Compiled { job: JOB, module } => {
-                    let fd = control::recv(&worker.control, JOB, 1).map_err(|e| text(&e))?.remove(0);
+                    let fd = control::recv(&worker.control, JOB, 1).map_err(missed)?.remove(0);
                     let code = memfd::judge_sealed(fd, MAX_CODE_BYTES).map_err(|e| text(&e))?;
                     let fingerprint =
                         fingerprint.ok_or_else(|| "it compiled before it said hello".to_owned())?;
@@ -204,7 +208,7 @@ fn converse(
             }
         }
         if seat.as_ref().is_some_and(|seat| seat.is_over()) {
-            return Err(Trouble::Device("another process failed, and all with it".to_owned()));
+            return Err(Trouble::Passing("another process failed, and all with it".to_owned()));
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
