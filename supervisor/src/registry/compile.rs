@@ -14,7 +14,7 @@ use pappus_shmem::{Judged, memfd};
 use rustix::process::Signal;
 
 use super::target::CodeTarget;
-use super::{Refusal, failed, refusal};
+use super::{Refusal, failed, is_lack, refusal};
 use crate::device::account::{Account, Seat};
 use crate::device::process::{self, Role, Started, Target};
 use crate::limits::COMPILE_S;
@@ -176,8 +176,8 @@ fn converse(
     // Whoever ended before may have said why.
     let patience = if sent.is_ok() { Duration::from_secs(COMPILE_S) } else { LAST_WORDS };
     let until = Instant::now() + patience;
-    let missed = |e: ProtocolError| match e {
-        ProtocolError::Io(_) => Trouble::Passing(e.to_string()),
+    let missed = |e: ProtocolError| match &e {
+        ProtocolError::Io(io) if is_lack(io) => Trouble::Passing(e.to_string()),
         _ => Trouble::Worker(e.to_string()),
     };
     let mut fingerprint = None;

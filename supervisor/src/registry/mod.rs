@@ -62,6 +62,13 @@ pub fn failed(what: &str, error: &(dyn std::error::Error + 'static)) -> Refusal 
     internal(what, error)
 }
 
+/// Whether this process may only be out of descriptors or memory.
+pub fn is_lack(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    let number = Errno::from_io_error(error);
+    matches!(number, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS))
+}
+
 /// What the machine has too little of, by what the kernel answered.
 fn lacking(number: rustix::io::Errno) -> Option<&'static str> {
     use rustix::io::Errno;
