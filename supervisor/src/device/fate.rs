@@ -54,7 +54,8 @@ impl Device {
         tracing::warn!(device, worker, "a worker failed under MPS: all processes of the device are replaced");
         for worker in 0..self.places.len() {
             // Whoever has a call may be about to say which kernel it was.
-            match lock(&self.scheduler).has_calls(worker) {
+            let has_calls = lock(&self.scheduler).has_calls(worker);
+            match has_calls {
                 true => self.link(worker).wake(),
                 false => self.link(worker).kill_era(era),
             }
