@@ -170,6 +170,9 @@ impl SizeBuilder {
                 None => Err(path.error(op.complaint(a, b))),
             };
         }
+        if op == Op::CeilDiv && self.table.constant(b) == Some(0) {
+            return Err(path.error("the divisor is 0, expected at least 1"));
+        }
         let before = self.table.nodes.len();
         let id = self.leaf(Node::Binary(op, a, b));
         if id.index() == before {

@@ -5,7 +5,7 @@ use pappus_client::{Client, Code, Invocation, Result};
 use serde_json::{Value, json};
 
 use crate::fixture::{Supervisor, until};
-use crate::house::{enter, house};
+use crate::house::{enter, house, token};
 use crate::kit::{self, Function, refused};
 
 const TENANTS: [(&str, &str); 3] = [("alice", ""), ("bob", ""), ("carol", "")];
@@ -211,4 +211,38 @@ fn the_command_grants_and_revokes() {
     assert_eq!(shown, json!({"function": "copy", "tenants": ["54325"]}));
     assert_eq!(supervisor.ok(&["function", "revoke", "copy", "54325"]), "revoked function copy from 54325\n");
     assert_eq!(supervisor.pappus(&["function", "revoke", "copy", "54325"]).code, 3);
+}
+
+#[test]
+fn the_command_calls_what_was_granted() {
+    let supervisor = house(&TENANTS);
+    let mut alice = enter(&supervisor, "alice");
+    kit::add_copy(&mut alice);
+    let file = |name: &str| supervisor.path(name);
+    std::fs::write(file("bob"), token("bob")).unwrap();
+    std::fs::set_permissions(file("bob"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    std::fs::write(file("in.bin"), b"works").unwrap();
+    let call = |output: &str| {
+        supervisor.pappus(&[
+            "invoke",
+            "alice/copy",
+            "--token-file",
+            "bob",
+            "--input",
+            "in=in.bin",
+            "--output",
+            output,
+            "--json",
+        ])
+    };
+    let before = call("out=out.bin");
+    assert_eq!(before.code, 3, "the control: not granted");
+    alice.grant("copy", "bob").unwrap();
+    let ran = call("out=out.bin");
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(answer["outputs"][0]["bytes"], 5);
+    assert_eq!(std::fs::read(file("out.bin")).unwrap(), b"works");
+    assert!(call("nothing=out.bin").stderr.contains("has no output \"nothing\", expected [\"out\"]"));
+    assert!(call("out=out.npy").stderr.contains("only the owner of alice/copy knows what \"out\" holds"));
 }

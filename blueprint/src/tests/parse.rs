@@ -195,6 +195,11 @@ fn sizes() {
     b(r#"{"FromInput": {"bufname": "A", "index": 1}}"#, ".FromInput.index", "unknown field");
     b(r#"{"CeilDiv": [{"Absolute": 1}, {"Absolute": 0}]}"#, ".CeilDiv", "divided by zero");
     b(
+        r#"{"CeilDiv": [{"Sizeof": "A"}, {"Absolute": 0}]}"#,
+        ".CeilDiv",
+        "the divisor is 0, expected at least 1",
+    );
+    b(
         r#"{"Sum": [{"Absolute": 1}, {"Product": [{"Absolute": 4294967296}, {"Absolute": 4294967296}]}]}"#,
         ".Sum[1].Product",
         "too large",

@@ -25,8 +25,8 @@ use super::sandbox::Names;
         pappus-supervisor --config /etc/pappus.toml\n  \
         pappus-supervisor --list-devices\n\n\
         Devices: cpu, cuda:N (a GPU by its position on the bus), cuda:GPU-UUID, cuda:MIG-UUID, cuda:all.\n\
-        Settings of a device: workers, memory, standbys, turns, quantum; of GPUs also lanes, weights, stack,\n\
-        scrub. docs/operations.md has their defaults.\n\n\
+        Settings of a device: workers, memory, standbys, turns, quantum, min-residency, tenant-switch; of GPUs\n\
+        also lanes, weights, stack, scrub. docs/operations.md has their defaults.\n\n\
         Tenants: the configuration file names them, their tokens and quotas (docs/operations.md).\n\n\
         Signals: SIGTERM and SIGINT finish what was accepted, then exit; a second one exits at once.\n\
         SIGHUP reads the tenants of the configuration file again.\n\
@@ -36,7 +36,7 @@ pub struct Flags {
     /// Unix socket to listen on.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Socket for drain and settings, mode 0600 [default: the socket's path + ".admin"].
+    /// Socket for operators (drain, settings, reload, everybody's status), mode 0600 [default: the socket's path + ".admin"].
     #[arg(long, value_name = "PATH")]
     pub admin_socket: Option<PathBuf>,
     /// Directory for registered functions.
@@ -52,7 +52,7 @@ pub struct Flags {
     /// With --list-devices: as one JSON object.
     #[arg(long, requires = "list_devices")]
     pub json: bool,
-    /// Address for Prometheus metrics (off unless given).
+    /// Address for Prometheus metrics, e.g. 127.0.0.1:9464 (off unless given).
     #[arg(long, value_name = "IP:PORT")]
     pub metrics: Option<String>,
     /// TOML file with the same names as these flags, and the tenants.

@@ -125,10 +125,13 @@ impl Config {
         });
         let state_dir = flags.state_dir.or(file.state_dir).ok_or(ConfigError::Missing("state-dir"))?;
         let devices = if flags.device.is_empty() { file.device } else { flags.device };
-        let metrics = match flags.metrics.or(file.metrics) {
-            None => None,
-            Some(text) => Some(text.parse().map_err(|e| bad("metrics", &text, e))?),
-        };
+        let metrics =
+            match flags.metrics.or(file.metrics) {
+                None => None,
+                Some(text) => Some(text.parse().map_err(|_| {
+                    bad("metrics", &text, "expected IP:PORT, e.g. 127.0.0.1:9464 or [::1]:9464")
+                })?),
+            };
         let require = flags.sandbox_require.map(sandbox::Names::Text).or(file.sandbox_require);
         let sandbox = SandboxSettings::given(
             flags.worker_uid.or(file.worker_uid),

@@ -47,7 +47,8 @@ impl Default for Settings {
 impl Settings {
     /// Changes one setting by its name.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
-        let number = |text: &str| text.parse::<u64>().map_err(|e| bad(name, value, e));
+        let number =
+            |text: &str| text.parse::<u64>().map_err(|_| bad(name, value, "expected a whole number"));
         match name {
             "queue-calls" => self.queue_calls = number(value)?,
             "queue-bytes" => self.queue_bytes = size(name, value)?,
@@ -109,6 +110,6 @@ fn few(name: &str, value: &str) -> Result<u32, ConfigError> {
     match value.parse() {
         Ok(count @ 0..=limits::MAX_FAILURES) => Ok(count),
         Ok(_) => Err(bad(name, value, format!("at most {}", limits::MAX_FAILURES))),
-        Err(e) => Err(bad(name, value, e)),
+        Err(_) => Err(bad(name, value, format!("expected a number of at most {}", limits::MAX_FAILURES))),
     }
 }

@@ -58,7 +58,7 @@ pub fn bind(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => return Err(taken("is there and is no socket")),
         Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
-            return Err(taken("another process listens there"));
+            return Err(taken("another process listens there: stop it, or give this one another path"));
         }
         Ok(_) => std::fs::remove_file(path)?,
         Err(_) => {}

@@ -1,5 +1,6 @@
 //! The inputs and outputs of one call, all in one arena. How large outputs are, the plan says: it is made here from
-//! the registered configuration, just as the supervisor will make it.
+//! the registered configuration, just as the supervisor will make it. Of another tenant's function nothing but names
+//! can be known, so its outputs get room to spare.
 
 use std::fs::File;
 use std::io::Write;
@@ -7,13 +8,15 @@ use std::path::{Path, PathBuf};
 
 use pappus_blueprint::{Blueprint, Known, Plan, Shape, parse};
 use pappus_client::arena::{Arena, aligned};
-use pappus_client::{Client, Error, Invocation, npy, v1};
+use pappus_client::{Client, Code, Error, Invocation, npy, v1};
 use serde_json::{Value, json};
 
 use crate::arguments::{Assignment, InvokeArguments};
 use crate::failure::{Failure, Result};
 use crate::input::{self, Input};
 
+/// Room for each output of another tenant's function. Only what is written takes memory.
+const UNKNOWN_BYTES: u64 = 64 << 20;
 /// Bytes copied at once between files and the arena.
 const COPY_BYTES: usize = 1 << 20;
 
@@ -37,9 +40,15 @@ pub(super) struct Output {
 impl Data {
     /// Reads the inputs and makes room for the outputs.
     pub(super) fn prepare(client: &mut Client, arguments: &InvokeArguments) -> Result<Self> {
-        let function = client.show_function(&arguments.name)?;
+        let function = match client.show_function(&arguments.name) {
+            Err(Error::Refused(e)) if e.code() == Code::PermissionDenied => {
+                return Self::of_another(client, arguments);
+            }
+            other => other?,
+        };
         let blueprint = parse(function.config.as_bytes())?;
-        let inputs = open_inputs(&blueprint, arguments)?;
+        let names = blueprint.inputs().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
+        let inputs = open_inputs(&names.collect::<Vec<_>>(), arguments)?;
         let known = known(&blueprint, &inputs, &function)?;
         let plan = input::plan(&blueprint, &known)?.ok_or_else(|| {
             Failure::Refused(format!(
@@ -61,6 +70,38 @@ impl Data {
         })
     }
 
+    /// As [`Data::prepare`], for a function that another tenant granted.
+    fn of_another(client: &mut Client, arguments: &InvokeArguments) -> Result<Self> {
+        let mut all = client.list_functions()?.into_iter();
+        let granted = all.find(|function| function.granted && function.name == arguments.name);
+        let granted =
+            granted.ok_or_else(|| Failure::Refused(format!("{} is not granted any more", arguments.name)))?;
+        let inputs = open_inputs(&granted.inputs.iter().map(String::as_str).collect::<Vec<_>>(), arguments)?;
+        let names: Vec<&str> = granted.outputs.iter().map(|output| output.name.as_str()).collect();
+        for Assignment { name, value: path } in &arguments.outputs {
+            position(&names, name, arguments)?;
+            if npy::is_npy(path) {
+                return Err(Failure::Refused(format!(
+                    "{}: only the owner of {} knows what {name:?} holds: write raw bytes to a file that does not end \
+                     in .npy",
+                    path.display(),
+                    arguments.name
+                )));
+            }
+        }
+        let sizes = inputs.iter().flat_map(|input| input.items.iter().map(input::Item::bytes));
+        let room = names.len() as u64 * UNKNOWN_BYTES;
+        let bytes = sizes.fold(room, |sum: u64, bytes| sum.saturating_add(aligned(bytes)));
+        let mut arena = client.open_arena(bytes.max(aligned(1)))?;
+        let items = load(&mut arena, &inputs)?;
+        let outputs = names.into_iter().map(|name| {
+            let region = arena.alloc(UNKNOWN_BYTES)?;
+            Ok(Output { name: name.to_owned(), region, path: path_of(arguments, name), shape: None })
+        });
+        let outputs = outputs.collect::<Result<_>>()?;
+        Ok(Self { items, outputs, arena })
+    }
+
     /// The call.
     pub(super) fn invocation(&self, function: &str) -> Invocation {
         let mut call = Invocation::new(function);
@@ -75,12 +116,16 @@ impl Data {
 }
 
 impl Output {
+    /// How large it is; what lies beyond in its region is not the function's.
+    pub(super) fn bytes(&self, answer: &v1::Invoked) -> u64 {
+        let value = answer.outputs.iter().find(|value| value.name == self.name);
+        value.map_or(0, |value| value.bytes).min(self.region.bytes)
+    }
+
     /// Writes it to its file, if it has one.
     pub(super) fn save(&self, arena: &Arena, answer: &v1::Invoked) -> Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
-        let value = answer.outputs.iter().find(|value| value.name == self.name);
-        // What lies beyond is not the function's.
-        let bytes = value.map_or(0, |value| value.bytes).min(self.region.bytes);
+        let bytes = self.bytes(answer);
         let mut file = File::create(path).map_err(Error::file(path))?;
         file.write_all(&self.npy_header(path)?).map_err(Error::file(path))?;
         let mut buffer = vec![0; COPY_BYTES];
@@ -95,10 +140,10 @@ impl Output {
     }
 
     /// What it is, and where it was written.
-    pub(super) fn to_json(&self) -> Value {
+    pub(super) fn to_json(&self, answer: &v1::Invoked) -> Value {
         json!({
             "name": self.name,
-            "bytes": self.region.bytes,
+            "bytes": self.bytes(answer),
             "dtype": self.shape.as_ref().map(|shape| shape.dtype),
             "shape": self.shape.as_ref().map(|shape| &shape.dims),
             "file": self.path,
@@ -114,10 +159,8 @@ impl Output {
     }
 }
 
-/// Opens the files of every input. Names and number must be the blueprint's.
-fn open_inputs(blueprint: &Blueprint, arguments: &InvokeArguments) -> Result<Vec<Input>> {
-    let names = blueprint.inputs().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
-    let names: Vec<&str> = names.collect();
+/// Opens the files of every input. Names and number must be the function's.
+fn open_inputs(names: &[&str], arguments: &InvokeArguments) -> Result<Vec<Input>> {
     if let Some(unknown) = arguments.inputs.iter().find(|input| !names.contains(&input.name.as_str())) {
         let function = &arguments.name;
         return Err(Failure::Refused(format!(
@@ -125,7 +168,7 @@ fn open_inputs(blueprint: &Blueprint, arguments: &InvokeArguments) -> Result<Vec
             unknown.name
         )));
     }
-    let inputs = names.into_iter().map(|name| {
+    let inputs = names.iter().map(|&name| {
         let given = arguments.inputs.iter().filter(|input| input.name == name);
         let files: Vec<PathBuf> = given.flat_map(|input| input.value.0.clone()).collect();
         if files.is_empty() {
@@ -151,15 +194,24 @@ fn check_outputs(blueprint: &Blueprint, plan: &Plan, arguments: &InvokeArguments
     let names = blueprint.outputs().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
     let names: Vec<&str> = names.collect();
     for Assignment { name, value: path } in &arguments.outputs {
-        let Some(at) = names.iter().position(|other| other == name) else {
-            let function = &arguments.name;
-            return Err(Failure::Refused(format!("{function} has no output {name:?}, expected {names:?}")));
-        };
+        let at = position(&names, name, arguments)?;
         if npy::is_npy(path) {
             npy_header(name, path, plan.output_shapes[at].as_ref())?;
         }
     }
     Ok(())
+}
+
+/// Where an output stands among all.
+fn position(names: &[&str], name: &str, arguments: &InvokeArguments) -> Result<usize> {
+    let function = &arguments.name;
+    let unknown = || Failure::Refused(format!("{function} has no output {name:?}, expected {names:?}"));
+    names.iter().position(|other| *other == name).ok_or_else(unknown)
+}
+
+/// The file that an output goes to, if any.
+fn path_of(arguments: &InvokeArguments, name: &str) -> Option<PathBuf> {
+    arguments.outputs.iter().find(|output| output.name == name).map(|output| output.value.clone())
 }
 
 fn npy_header(name: &str, path: &Path, shape: Option<&Shape>) -> Result<Vec<u8>> {
@@ -207,11 +259,10 @@ fn place_outputs(
 ) -> Result<Vec<Output>> {
     let outputs = blueprint.outputs().iter().zip(plan.output_shapes).map(|(id, shape)| {
         let name = &blueprint.buffers()[id.index()].name;
-        let path = arguments.outputs.iter().find(|output| output.name == *name);
         Ok(Output {
             name: name.clone(),
             region: arena.alloc(plan.buffers[id.index()].bytes)?,
-            path: path.map(|output| output.value.clone()),
+            path: path_of(arguments, name),
             shape,
         })
     });

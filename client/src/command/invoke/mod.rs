@@ -12,7 +12,7 @@ use crate::arguments::InvokeArguments;
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 use crate::{json, stages, units};
-use data::{Data, Output};
+use data::Data;
 use latency::Latencies;
 
 /// Calls, writes the outputs, and shows where the time went.
@@ -57,7 +57,7 @@ fn repeat(client: &mut Client, call: &Invocation, count: u64) -> Result<(v1::Inv
 }
 
 fn to_json(arguments: &InvokeArguments, data: &Data, answer: &v1::Invoked, latencies: &Latencies) -> Value {
-    let outputs: Vec<Value> = data.outputs.iter().map(Output::to_json).collect();
+    let outputs: Vec<Value> = data.outputs.iter().map(|output| output.to_json(answer)).collect();
     json!({
         "function": arguments.name,
         "device": answer.device,
@@ -77,7 +77,7 @@ fn print(
 ) -> Result<()> {
     for output in &data.outputs {
         if let Some(path) = &output.path {
-            writeln!(out, "{} → {}: {}", output.name, path.display(), units::size(output.region.bytes))?;
+            writeln!(out, "{} → {}: {}", output.name, path.display(), units::size(output.bytes(answer)))?;
         }
     }
     match arguments.repeat {
