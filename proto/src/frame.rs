@@ -121,6 +121,14 @@ impl<Fd> Decoder<Fd> {
             return Err(FrameError::Fds { announced, received });
         }
         let whole = HEADER_BYTES + length as usize;
+        // Those that came inside this frame no frame can announce; they must not pile up until it is whole.
+        let frame = self.position..self.position + whole as u64;
+        let inside = |(range, _): &&(std::ops::Range<u64>, Vec<Fd>)| {
+            range.start > frame.start && range.end <= frame.end
+        };
+        if let Some((_, fds)) = self.batches.iter().find(inside) {
+            return Err(FrameError::Fds { announced: 0, received: fds.len() });
+        }
         if self.bytes.len() < whole {
             // No reserve for what is merely announced: memory grows with what really arrives.
             return Ok(None);
@@ -206,6 +214,12 @@ mod tests {
         check_error(&[(&request(1, 0), &[1; 9])], FrameError::TooManyFds(9));
         let unannounced = [(&request(1, 0)[..], &[7][..]), (&request(2, 0)[..], &[][..])];
         check_error(&unannounced, FrameError::Fds { announced: 0, received: 1 });
+        // At once, not when the frame that they came in is whole.
+        let inside = [(&[100, 0, 0, 0, 0, 0, 0, 0][..], &[][..]), (&[1][..], &[7, 8][..])];
+        check_error(&inside, FrameError::Fds { announced: 0, received: 2 });
+        let before_its_length =
+            [(&[100, 0, 0, 0][..], &[][..]), (&[0][..], &[7][..]), (&[0, 0, 0][..], &[8][..])];
+        check_error(&before_its_length, FrameError::Fds { announced: 0, received: 1 });
     }
 
     #[test]

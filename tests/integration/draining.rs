@@ -38,6 +38,27 @@ fn sigterm_finishes_what_was_accepted_and_refuses_the_rest() {
 }
 
 #[test]
+fn answers_that_are_read_late_are_waited_for() {
+    const CALLS: usize = 64;
+    let mut supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    kit::works(&mut client);
+    // More than a socket keeps.
+    let copy = Invocation::new("copy").input("in", vec![7; 64 << 10]).output("out");
+    let ids: Vec<_> = (0..CALLS).map(|_| client.send_invocation(&copy).unwrap()).collect();
+    until("all ran", || supervisor.device().completed as usize > CALLS);
+    let mut admin = supervisor.admin();
+    supervisor.terminate();
+    until("it drains", || admin.status().unwrap().draining);
+    (0..20).for_each(|_| assert!(admin.status().unwrap().draining, "it is there still"));
+    for id in ids {
+        assert_eq!(client.wait_invoked(id).unwrap().outputs[0].inline.len(), 64 << 10);
+    }
+    assert_eq!(supervisor.ended().code(), Some(0));
+}
+
+#[test]
 fn sigint_drains_too_and_an_idle_supervisor_ends_at_once() {
     let mut supervisor = Supervisor::start();
     let workers = supervisor.worker_pids();

@@ -217,10 +217,10 @@ pub enum Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotNow {
     /// Too many calls wait.
-    #[error("{0} invocations wait already")]
+    #[error("as many invocations wait as may")]
     Calls(u64),
     /// Too many inline bytes wait.
-    #[error("{0} inline bytes wait already")]
+    #[error("as many inline bytes wait as may")]
     Bytes(u64),
     /// Its function keeps failing.
     #[error("it failed {} times in a row", .0.failures)]

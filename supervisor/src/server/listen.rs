@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::net::{UnixListener, UnixStream};
@@ -14,6 +14,7 @@ use super::connection;
 use super::entry::{self, Visitor};
 use super::guests::{Guests, Host};
 use super::reader::Asking;
+use super::replies;
 use super::turns::Turns;
 use crate::config::{ConfigError, Settings};
 use crate::device::Device;
@@ -22,6 +23,8 @@ use crate::registry::Registry;
 
 /// How often draining looks whether everything is answered.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
+/// How long clients have to read the last answers before the supervisor ends.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -48,6 +51,18 @@ pub struct Server {
     arenas: AtomicU64,
     draining: AtomicBool,
     drained: Notify,
+}
+
+/// Logs that a connection was refused, at most once a second: whoever is refused may come again at once.
+fn refused(uid: u32, pid: Option<i32>, admin: bool, why: &str) {
+    static SAID: Mutex<(Option<Instant>, u64)> = Mutex::new((None, 0));
+    let mut said = SAID.lock().unwrap_or_else(|e| e.into_inner());
+    said.1 += 1;
+    if said.0.is_none_or(|at| at.elapsed() >= Duration::from_secs(1)) {
+        let refused = std::mem::take(&mut said.1);
+        tracing::warn!(uid, pid, admin, refused, "refusing a connection: {why}");
+        said.0 = Some(Instant::now());
+    }
 }
 
 /// Binds a socket path for whoever may reach its directory. A stale socket is replaced; a path that is
@@ -117,7 +132,7 @@ impl Server {
         let standing = match self.registry.tenants.judge(uid, admin) {
             Ok(standing) => standing,
             Err(why) => {
-                tracing::warn!(uid, pid = peer.pid(), "refusing a connection: {why}");
+                refused(uid, peer.pid(), admin, &why.to_string());
                 return entry::turn_away(&stream, why);
             }
         };
@@ -127,7 +142,7 @@ impl Server {
             None => Some(Host::Gateway(uid)),
         };
         let Some(place) = self.guests.admit(uid, host) else {
-            tracing::warn!(uid, pid = peer.pid(), admin, "refusing a connection: there are too many");
+            refused(uid, peer.pid(), admin, "there are too many");
             return;
         };
         let Ok(socket) = stream.into_std() else { return };
@@ -193,6 +208,11 @@ impl Server {
         }
         let busy = || self.registry.tenants.accepted() > 0 || self.devices.iter().any(|d| d.load() > 0);
         while busy() {
+            tokio::time::sleep(DRAIN_POLL).await;
+        }
+        // Who reads slowly gets what is left, too.
+        let until = Instant::now() + LAST_ANSWERS;
+        while replies::unread() > 0 && Instant::now() < until {
             tokio::time::sleep(DRAIN_POLL).await;
         }
     }

@@ -85,6 +85,30 @@ pub fn append(frames: &mut Vec<u8>, id: u64, body: Body) {
     frame::append(frames, &response, 0);
 }
 
+/// Connections that have answers which their clients did not take yet.
+static SLOW: AtomicUsize = AtomicUsize::new(0);
+
+/// One of them.
+struct Slow;
+
+impl Slow {
+    fn count() -> Self {
+        SLOW.fetch_add(1, Ordering::AcqRel);
+        Self
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        SLOW.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// How many connections have answers that their clients did not take yet.
+pub fn unread() -> usize {
+    SLOW.load(Ordering::Acquire)
+}
+
 impl Replies {
     /// Answers on a non-blocking `socket`.
     pub fn new(socket: OwnedFd) -> Arc<Self> {
@@ -128,7 +152,12 @@ impl Replies {
             Ok(sent) if sent == frames.len() => {}
             Ok(sent) => {
                 unread.bytes = frames[sent..].to_vec();
-                self.runtime.spawn(self.clone().write_rest());
+                let slow = Slow::count();
+                let rest = self.clone().write_rest();
+                self.runtime.spawn(async move {
+                    let _slow = slow;
+                    rest.await;
+                });
             }
             Err(_) => self.close_locked(&mut unread),
         }
