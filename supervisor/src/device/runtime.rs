@@ -294,8 +294,8 @@ impl Device {
                         let quantum_us = self.config.quantum.as_micros().min(u32::MAX.into()) as u32;
                         self.link(order.worker()).turn(generation, order, quantum_us);
                     }
-                    Action::GiveAll { worker } => self.give_all(worker),
-                    Action::GiveBack => self.give_back(),
+                    Action::GiveAll { worker, nth } => self.give_all(worker, nth),
+                    Action::GiveBack { nth } => self.give_back(nth),
                     Action::Replace { worker, generation } => self.link(worker).hang_up(generation),
                     Action::Scrub { worker, generation } => self.scrub(worker, generation),
                 }

@@ -19,6 +19,8 @@ use crate::schedule::WorkerId;
 #[derive(Debug, Default)]
 pub struct Whole {
     phase: Phase,
+    /// The last move that was begun. Whoever causes a decision carries it out, so a later one may come first.
+    last: u64,
     /// When those who did not answer are killed.
     pub(super) deadline_ns: Option<u64>,
 }
@@ -64,6 +66,13 @@ impl Whole {
         self.phase.lease(worker, own, device.largest_call_bytes())
     }
 
+    /// Whether a move is later than all that were begun: what is older is over.
+    fn is_news(&mut self, nth: u64) -> bool {
+        let news = nth > self.last;
+        self.last = self.last.max(nth);
+        news
+    }
+
     fn enter(&mut self, device: &Device, phase: Phase) {
         self.phase = phase;
         for worker in 0..device.places.len() {
@@ -95,15 +104,22 @@ impl Whole {
 
 impl Device {
     /// The worker is to have the memory of all.
-    pub(super) fn give_all(&self, worker: WorkerId) {
-        lock(&self.whole).enter(self, Phase::Shrinking(worker));
-        self.advance();
+    pub(super) fn give_all(&self, worker: WorkerId, nth: u64) {
+        self.begin(Phase::Shrinking(worker), nth);
     }
 
     /// Everybody is to have their own memory again.
-    pub(super) fn give_back(&self) {
-        lock(&self.whole).enter(self, Phase::Returning);
-        self.advance();
+    pub(super) fn give_back(&self, nth: u64) {
+        self.begin(Phase::Returning, nth);
+    }
+
+    fn begin(&self, phase: Phase, nth: u64) {
+        let mut whole = lock(&self.whole);
+        if whole.is_news(nth) {
+            whole.enter(self, phase);
+            drop(whole);
+            self.advance();
+        }
     }
 
     /// Goes on with what was waited for, if it is there.
@@ -146,6 +162,13 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_move_that_comes_late_is_over() {
+        let mut whole = Whole::default();
+        assert!(whole.is_news(1) && whole.is_news(3));
+        assert!(!whole.is_news(2) && !whole.is_news(3) && whole.is_news(4));
+    }
 
     #[test]
     fn at_no_moment_more_is_given_than_there_is() {

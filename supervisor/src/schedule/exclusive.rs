@@ -26,6 +26,8 @@ pub(super) struct Exclusive {
     /// Those whose caller spent its budget: nobody waits for them.
     aside: Vec<CallId>,
     stage: Stage,
+    /// Moves of memory that were decided.
+    moves: u64,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +63,11 @@ impl Exclusive {
     /// A call waits until its caller may start something again.
     pub(super) fn put_aside(&mut self, id: CallId) {
         self.aside.push(id);
+    }
+
+    fn next_move(&mut self) -> u64 {
+        self.moves += 1;
+        self.moves
     }
 
     /// Those that stand in line and may still be put aside.
@@ -117,7 +124,7 @@ impl<C: Clone> Scheduler<C> {
             self.stand(domain);
             self.exclusive.stage = Stage::Preparing(id, worker);
             if is_exclusive {
-                actions.push(Action::GiveAll { worker });
+                actions.push(Action::GiveAll { worker, nth: self.exclusive.next_move() });
             } else {
                 self.exclusive.stage = Stage::Alone(worker);
                 self.exclusive.line.pop_front();
@@ -154,7 +161,7 @@ impl<C: Clone> Scheduler<C> {
     /// The call is over, or its worker is: everybody gets their own memory again.
     pub(super) fn give_back(&mut self, actions: &mut Vec<Action<C>>) {
         self.exclusive.stage = Stage::Restoring;
-        actions.push(Action::GiveBack);
+        actions.push(Action::GiveBack { nth: self.exclusive.next_move() });
     }
 
     /// As [`Scheduler::give_back`], if it was that worker's.

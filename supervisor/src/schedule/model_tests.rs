@@ -329,7 +329,7 @@ impl World {
                         self.trouble.failed(self.now, (known.function, known.domain), call);
                     }
                 }
-                Action::GiveAll { worker } => {
+                Action::GiveAll { worker, .. } => {
                     // It belongs to somebody before it has a call.
                     if let State::Bound(domain) = self.scheduler.workers[worker].state {
                         self.serves.insert(worker, domain.caller);
@@ -338,7 +338,7 @@ impl World {
                     assert_eq!(self.running(), [], "given while something runs");
                     assert!(self.present.contains(&worker));
                 }
-                Action::GiveBack => {
+                Action::GiveBack { .. } => {
                     assert!(matches!(self.whole.replace(None), Some(Some(_))), "given back twice");
                 }
                 Action::Turn { order: Order::Grant { worker, turn }, .. } => {

@@ -144,11 +144,16 @@ pub enum Action<C> {
     GiveAll {
         /// Which place.
         worker: WorkerId,
+        /// Counts the moves of memory: one that comes late is over.
+        nth: u64,
     },
     /// Give all workers their own memory again. [`Scheduler::whole_over`] follows.
     ///
     /// [`Scheduler::whole_over`]: super::Scheduler::whole_over
-    GiveBack,
+    GiveBack {
+        /// As above.
+        nth: u64,
+    },
     /// Tell the worker something about its turn.
     Turn {
         /// Which process in its place.
