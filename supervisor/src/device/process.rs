@@ -228,12 +228,18 @@ fn settle_in(mut process: Process, control: &OwnedFd, answers: &OwnedFd) -> std:
             Err(rustix::io::Errno::INTR) => continue,
             other => other?,
         };
-        let [control_is, answers_are, ended] = polled.map(|polled| polled.revents());
-        // One that is closed can be read, too: a worker that did what it was for, or ended.
-        if control_is.contains(PollFlags::IN) && control::waits(control) {
+        let [_, answers_are, ended] = polled.map(|polled| polled.revents());
+        // Looked at behind the others: a successor is handed over before anything else, perhaps since the poll looked
+        // here. One that is closed can be read, too: a worker that did what it was for, or ended.
+        if control::waits(control) {
             let (pid, pidfd) = control::recv_one(control).map_err(std::io::Error::other)?;
-            process.end_by_itself()?;
-            return process.succeeded_by(pid, pidfd).map(Some);
+            // Somebody waits for it from here on, also if it is killed before the one before is gone.
+            children::adopt(pid as u32);
+            let succeeded = process.end_by_itself().and_then(|_| process.succeeded_by(pid, pidfd));
+            if succeeded.is_err() {
+                children::forget(pid as u32);
+            }
+            return succeeded.map(Some);
         }
         if answers_are.contains(PollFlags::IN) || left.is_zero() {
             return Ok(Some(process));
@@ -272,7 +278,6 @@ impl Process {
         rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options).map_err(|e| {
             std::io::Error::other(format!("the worker handed over a process that is not its: {e}"))
         })?;
-        children::adopt(pid as u32);
         Ok(Self { pid: pid as u32, pidfd, gently: None, ended: None, membership: None })
     }
 
@@ -325,6 +330,12 @@ impl Process {
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
         }
+    }
+
+    /// Whether it ended.
+    pub fn has_ended(&self) -> bool {
+        let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        matches!(rustix::event::poll(&mut polled, Some(&Timespec::default())), Ok(1))
     }
 
     /// Whether it ends by itself within a moment: its pipes are closed a little before it is gone.

@@ -68,6 +68,10 @@ pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
         return Err(ANOTHER_FAILED.to_owned());
     }
     let hello = greeted?;
+    // Whoever greeted then is a successor that was never handed over: it could not be killed.
+    if started.process.has_ended() {
+        return Err("it ended when it greeted".to_owned());
+    }
     let target = CodeTarget::greeted(&hello)?;
     let config = &device.config;
     if (target.kind, &target.arch) != (config.kind, &config.arch) {
