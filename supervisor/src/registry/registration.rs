@@ -21,7 +21,7 @@ use super::loaded::{Loaded, LoadedCache, Parsed};
 use super::records::{FunctionRecord, Hash, ModuleRecord, Output, Variant};
 use super::state::{Kind, StateDir, StateError};
 use super::target::{CodeTarget, DeviceClass};
-use super::{Refusal, Tenant, failed, internal, refusal};
+use super::{Refusal, Tenant, failed, refusal};
 use crate::limits::{LIST_PAGE, MAX_MODULES, MAX_SIGNATURE_BYTES};
 use crate::tenants::{Account, Limit, Tenants};
 
@@ -151,9 +151,9 @@ impl Registry {
         mine.need(stored.0);
         mine.measured(stored.0, stored.1);
         handed.0.lock().unwrap_or_else(|e| e.into_inner()).push(stored.0);
-        if self.state.open_blob(tenant, stored.0).is_err() {
+        if let Err(e) = self.state.open_blob(tenant, stored.0) {
             self.release(&mut index, tenant, stored.0);
-            return Err(internal("cannot store the bytes", "they vanished; try again"));
+            return Err(failed("cannot store the bytes", &e));
         }
         Ok(stored)
     }
