@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use pappus_shmem::fds::{self, MAX_FDS as FDS_PER_PACKET};
+use pappus_shmem::fds::{self, MAX_FDS as FDS_PER_PACKET, Received};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -45,6 +45,15 @@ pub fn send(socket: BorrowedFd<'_>, id: u64, descriptors: &[BorrowedFd<'_>]) -> 
     Ok(())
 }
 
+/// One packet; an error where this process may not open what came with it.
+fn packet(socket: &impl AsFd, bytes: &mut [u8], got: &mut Vec<OwnedFd>) -> Result<Received, ProtocolError> {
+    let received = fds::recv(socket.as_fd(), bytes, got).map_err(std::io::Error::from)?;
+    match received.lost {
+        true => Err(std::io::Error::from(rustix::io::Errno::MFILE).into()),
+        false => Ok(received),
+    }
+}
+
 /// Fetches the `count` descriptors of frame `id`, which has arrived.
 pub fn recv(socket: &impl AsFd, id: u64, count: usize) -> Result<Vec<OwnedFd>, ProtocolError> {
     let bad = ProtocolError::Descriptors;
@@ -54,10 +63,7 @@ pub fn recv(socket: &impl AsFd, id: u64, count: usize) -> Result<Vec<OwnedFd>, P
     let mut got = Vec::with_capacity(count);
     while got.len() < count {
         let mut bytes = [0; size_of::<Packet>()];
-        let received = fds::recv(socket.as_fd(), &mut bytes, &mut got).map_err(std::io::Error::from)?;
-        if received.lost {
-            return Err(std::io::Error::from(rustix::io::Errno::MFILE).into());
-        }
+        let received = packet(socket, &mut bytes, &mut got)?;
         if received.bytes != bytes.len() || received.fds == 0 {
             return Err(bad("no packet where one was announced"));
         }
@@ -81,10 +87,7 @@ pub fn waits(socket: &impl AsFd) -> bool {
 pub fn recv_one(socket: &impl AsFd) -> Result<(u64, OwnedFd), ProtocolError> {
     let bad = ProtocolError::Descriptors;
     let (mut bytes, mut got) = ([0; size_of::<Packet>()], Vec::with_capacity(1));
-    let received = fds::recv(socket.as_fd(), &mut bytes, &mut got).map_err(std::io::Error::from)?;
-    if received.lost {
-        return Err(std::io::Error::from(rustix::io::Errno::MFILE).into());
-    }
+    let received = packet(socket, &mut bytes, &mut got)?;
     let packet = Packet::read_from_bytes(&bytes).map_err(|_| bad("malformed packet"))?;
     match (received.bytes == bytes.len(), packet.left.get(), got.pop(), got.is_empty()) {
         (true, 1, Some(descriptor), true) => Ok((packet.id.get(), descriptor)),

@@ -6,13 +6,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use pappus_client::{Blob, Code, Invocation, v1};
-use pappus_protocol::from_worker::{FoundDevice, Survey};
+use pappus_protocol::from_worker::{FoundDevice, Hello, Survey};
 use pappus_protocol::pipe::Outbox;
 use pappus_protocol::{Fault, FaultCode, FromWorker};
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::fixture::{Ran, Supervisor, beside, command, run};
+use crate::fixture::{Ran, Supervisor, beside, command, run, signal, until};
 use crate::kit::{self, Function, launch};
 use crate::programs::program;
 
@@ -229,4 +230,32 @@ fn compilations_wait_for_a_device_that_comes_back() {
         .filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().starts_with("lost."));
     assert_eq!(lost.count(), 0, "all three were tried");
     assert!(supervisor.log().contains("the MPS server is not ready"));
+}
+
+/// The supervisor adopts what its workers leave behind; it waits for that, too.
+#[test]
+fn what_a_worker_leaves_behind_does_not_stay() {
+    let machine = Machine::of("litters");
+    let dir = machine.dir.path().to_owned();
+    let supervisor = Supervisor::new(machine.program, Vec::new(), machine.dir);
+    let worker = supervisor.worker_pids()[0];
+    signal(worker, Signal::KILL);
+    until("another one is there", || {
+        let workers = supervisor.worker_pids();
+        !workers.contains(&worker) && workers.len() == supervisor.device().workers.len()
+    });
+    let files = std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().file_name());
+    let littered = files.filter(|name| name.to_string_lossy().starts_with("littered.")).count();
+    assert!(littered >= 3, "each process left one: {littered}");
+    until("nothing stays", || supervisor.all_children().len() == supervisor.children().len());
+}
+
+/// No signal would ever reach it.
+#[test]
+fn who_greets_in_the_place_of_a_process_that_ended_is_not_believed() {
+    let machine = Machine::of("haunts");
+    machine.says("hello", FromWorker::Hello(Hello::new("cpu", "haunts")));
+    let flags = ["--device", "cpu:workers=1"].map(str::to_owned);
+    let supervisor = Supervisor::new(machine.program, flags.to_vec(), machine.dir);
+    until("it is found out", || supervisor.log().contains("it ended when it greeted"));
 }

@@ -100,9 +100,9 @@ mod tests {
     }
 
     #[test]
-    fn only_processes_that_nobody_knows_are_waited_for() {
+    fn a_process_is_known_from_its_start_until_it_was_waited_for() {
         let mut known = spawn(&mut Command::new("true")).unwrap();
-        // Other tests' processes are strays to this one; it may wait for none of them, so it asks for its own alone.
+        // Other tests' processes are strays to this one, so nothing is reaped here: that is tested from outside.
         let mut stray = Command::new("true").spawn().unwrap();
         while !ended(known.id()) || !ended(stray.id()) {}
         assert!([known.id(), stray.id()].iter().all(|pid| children().any(|child| child == *pid)));

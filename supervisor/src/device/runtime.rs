@@ -59,8 +59,7 @@ pub struct Device {
     clock_ns: AtomicU64,
     /// Ends processes of a device that they share through MPS.
     pub(super) mps: Option<Arc<Ender>>,
-    /// Counts faults that ended all processes.
-    /// When the last one ended.
+    /// When a fault ended all processes last.
     pub(super) era_ended: Mutex<Option<Instant>>,
     /// Workers that end are not replaced any more.
     closing: AtomicBool,

@@ -25,7 +25,7 @@ const MAX_CODE_BYTES: u64 = 1 << 30;
 /// A worker that ends sooner may have been hit by chance.
 const SHORT: Duration = Duration::from_secs(2);
 /// How long a device may fail before whoever waits hears of it: under MPS, a kernel that faults costs every process its
-/// context, and a new one can be had 0.3 to 0.6 s later on an H200.
+/// context, and a new one can be had 0.3 to 0.7 s later on an H200.
 const RECOVERY: Duration = Duration::from_secs(5);
 /// Between two attempts meanwhile.
 const PAUSE: Duration = Duration::from_millis(50);

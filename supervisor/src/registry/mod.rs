@@ -62,11 +62,11 @@ pub fn failed(what: &str, error: &(dyn std::error::Error + 'static)) -> Refusal 
     internal(what, error)
 }
 
-/// Whether this process may only be out of descriptors or memory.
+/// Whether a machine that has too little of something explains what a socket answered.
 pub fn is_lack(error: &std::io::Error) -> bool {
     use rustix::io::Errno;
-    let number = Errno::from_io_error(error);
-    matches!(number, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS))
+    // On a socket, to be told to come again is no lack.
+    Errno::from_io_error(error).is_some_and(|number| number != Errno::AGAIN && lacking(number).is_some())
 }
 
 /// What the machine has too little of, by what the kernel answered.

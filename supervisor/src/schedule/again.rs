@@ -21,10 +21,7 @@ impl<C: Clone> Scheduler<C> {
     ) -> Vec<(CallId, C)> {
         let charged = self.turn(actions, |turns, orders| turns.gone(now_ns, worker, orders));
         self.charge(worker, charged.unwrap_or(0));
-        let served = match self.workers[worker].state {
-            State::Bound(domain) => Some(domain),
-            State::Free | State::Absent | State::Scrubbing { .. } => None,
-        };
+        let served = self.served(worker);
         self.unbind(worker);
         (self.workers[worker].busy, self.workers[worker].closed) = (0, false);
         let mut lost = Vec::new();

@@ -407,6 +407,14 @@ impl<C: Clone> Scheduler<C> {
         }
     }
 
+    /// Whose a worker is.
+    pub(super) fn served(&self, worker: WorkerId) -> Option<Domain> {
+        match self.workers[worker].state {
+            State::Bound(domain) => Some(domain),
+            State::Free | State::Absent | State::Scrubbing { .. } => None,
+        }
+    }
+
     /// Its place takes no more calls until a fresh process is ready.
     pub(super) fn kill(
         &mut self,
@@ -415,10 +423,7 @@ impl<C: Clone> Scheduler<C> {
         call: Option<C>,
         actions: &mut Vec<Action<C>>,
     ) {
-        let served = match self.workers[worker].state {
-            State::Bound(domain) => Some(domain),
-            State::Free | State::Absent | State::Scrubbing { .. } => None,
-        };
+        let served = self.served(worker);
         self.unbind(worker);
         let generation = self.workers[worker].generation;
         actions.push(Action::Kill { call, worker, generation });

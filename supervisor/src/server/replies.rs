@@ -152,12 +152,7 @@ impl Replies {
             Ok(sent) if sent == frames.len() => {}
             Ok(sent) => {
                 unread.bytes = frames[sent..].to_vec();
-                let slow = Slow::count();
-                let rest = self.clone().write_rest();
-                self.runtime.spawn(async move {
-                    let _slow = slow;
-                    rest.await;
-                });
+                self.runtime.spawn(self.clone().write_rest(Slow::count()));
             }
             Err(_) => self.close_locked(&mut unread),
         }
@@ -183,7 +178,7 @@ impl Replies {
 
     /// Writes what is kept, as the client takes it. Only then the socket is watched for room: watched
     /// always, every answer that is read would wake a thread for nothing.
-    async fn write_rest(self: Arc<Self>) {
+    async fn write_rest(self: Arc<Self>, _slow: Slow) {
         let watched = self.socket.try_clone().and_then(|socket| watch(socket, Interest::WRITABLE));
         let Ok(watched) = watched else { return self.close_locked(&mut lock(&self.unread)) };
         loop {
