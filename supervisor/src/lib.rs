@@ -8,7 +8,7 @@
 //! - [`device`]: workers of a device, their processes and threads.
 //! - [`registry`]: modules, functions, the state directory.
 //! - [`tenants`]: who is a tenant, and what each may have.
-//! - [`metrics`], [`limits`].
+//! - [`metrics`], [`limits`], [`ids`].
 //! - [`list_devices`]: what `--device` could name here.
 //! - [`run`]: all of it put together.
 
@@ -17,6 +17,7 @@
 pub mod call;
 pub mod config;
 pub mod device;
+pub mod ids;
 pub mod limits;
 pub mod list_devices;
 pub mod metrics;
