@@ -11,6 +11,7 @@ use pappus_protocol::to_worker::{Item, Target};
 use pappus_shmem::{Judged, memfd};
 use zerocopy::little_endian::U64;
 
+use crate::concurrent::OneAnswer;
 use crate::registry::{Loaded, Refusal};
 use crate::schedule::Domain;
 use crate::server::replies::{self, Replies};
@@ -128,7 +129,7 @@ impl Call {
 pub struct Asker {
     replies: Arc<Replies>,
     request: u64,
-    answered: AtomicBool,
+    one_answer: OneAnswer,
     /// Counts it as accepted until it is dropped.
     accepted: Accepted,
 }
@@ -137,7 +138,7 @@ impl Asker {
     /// Nobody was answered yet.
     pub fn new(replies: Arc<Replies>, request: u64, accepted: Accepted) -> Self {
         replies.owe();
-        Self { replies, request, answered: AtomicBool::new(false), accepted }
+        Self { replies, request, one_answer: OneAnswer::new(), accepted }
     }
 
     /// Gives the answer, unless one was given.
@@ -168,12 +169,12 @@ impl Asker {
 
     /// Makes sure that no answer comes any more; false if there was one already.
     pub fn give_up(&self) -> bool {
-        !self.answered.swap(true, Ordering::AcqRel)
+        self.one_answer.claim()
     }
 
     /// Whether nobody waits any more.
     pub fn is_over(&self) -> bool {
-        self.answered.load(Ordering::Acquire)
+        self.one_answer.is_claimed()
     }
 }
 

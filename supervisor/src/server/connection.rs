@@ -265,9 +265,9 @@ impl Connection {
                 let held = burst.to(&prepared.device);
                 prepared.device.submit(prepared.call, prepared.inline_bytes, held)?
             };
-            if !self.replies.accepted(id, asker, &prepared.device, accepted) {
-                // Cancelled, or its client gone, just before the device had it.
-                prepared.device.cancel(accepted);
+            // Cancelled, or its client gone, just before the device had it.
+            if let Some((device, call)) = self.replies.placed(id, asker, (prepared.device, accepted)) {
+                device.cancel(call);
             }
             Ok(())
         });
@@ -279,10 +279,10 @@ impl Connection {
     /// Detaches the client from one of its calls at once; a waiting call never runs.
     fn cancel(&self, request: u64) {
         let Some(open) = self.replies.take(request) else { return };
-        if let Some((device, id)) = open.accepted {
+        if let Some((device, id)) = open.place {
             device.cancel(id);
         }
-        if open.asker.give_up() {
+        if open.handle.give_up() {
             self.replies.send(request, answers::cancelled());
         }
     }
@@ -358,8 +358,8 @@ impl Connection {
     async fn clean_up(self: Arc<Self>) {
         self.gone.store(true, Ordering::Release);
         for open in self.replies.take_all() {
-            open.asker.give_up();
-            if let Some((device, id)) = open.accepted {
+            open.handle.give_up();
+            if let Some((device, id)) = open.place {
                 device.cancel(id);
             }
         }

@@ -1,0 +1,25 @@
+//! The names of the supervisor's `concurrent/sync.rs`, as loom has them.
+
+pub use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+pub use loom::sync::{Arc, Mutex};
+
+/// tokio's `Notify` for one waiting task: a notification that comes early is kept, two are one.
+#[derive(Debug)]
+pub struct Notify(loom::sync::Notify);
+
+impl Notify {
+    /// Not notified.
+    pub fn new() -> Self {
+        Self(loom::sync::Notify::new())
+    }
+
+    /// Wakes the task that waits, or the next one.
+    pub fn notify_one(&self) {
+        self.0.notify();
+    }
+
+    /// Returns after a notification; the task's thread waits with it.
+    pub async fn notified(&self) {
+        self.0.wait();
+    }
+}
