@@ -336,7 +336,7 @@ impl Link {
             flags: if alone { Invoke::ALONE } else { 0 },
             items: &peer.items,
             outputs: &peer.outputs,
-            words: &call.words,
+            scalars: &call.words,
         };
         peer.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
         call.sent_at.store(peer.arrival.outbox.pushed(), Ordering::Relaxed);
