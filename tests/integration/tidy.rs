@@ -36,14 +36,13 @@ const KERNEL_LIBRARIES: [&str; 8] = [
 ];
 
 /// Where `unsafe` may be.
-const UNSAFE: [&str; 11] = [
+const UNSAFE: [&str; 10] = [
     "shmem/src",
     "supervisor/src/server/watched.rs",
     "worker/src/launch.rs",
     "worker/src/sandbox/raw.rs",
     "worker/src/device/cpu",
     "worker/src/device/cuda",
-    "worker/src/device/hip",
     // Nothing of these ships.
     "tests/hostile/prisoner",
     "worker/tests",
@@ -86,7 +85,13 @@ fn no_source(what: &str, wrong: impl Fn(&str, &str) -> bool) {
     assert!(names.is_empty(), "{what}: {names:?}");
 }
 
-fn toml(path: &str) -> toml::Table {
+/// The folders of the crates.
+pub fn crates() -> impl Iterator<Item = &'static str> {
+    DEPENDENCIES.iter().map(|(name, _)| *name)
+}
+
+/// A manifest, or the lock file, relative to the workspace.
+pub fn toml(path: &str) -> toml::Table {
     let text = std::fs::read_to_string(workspace().join(path)).unwrap();
     text.parse().unwrap()
 }
