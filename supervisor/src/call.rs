@@ -8,10 +8,11 @@ use bytes::Bytes;
 use pappus_blueprint::Plan;
 use pappus_proto::v1;
 use pappus_protocol::to_worker::{Item, Target};
-use pappus_shmem::{Judged, memfd};
+use pappus_shmem::{ValidatedMemfd, memfd};
 use zerocopy::little_endian::U64;
 
-use crate::registry::{Loaded, Refusal};
+use crate::function::Loaded;
+use crate::refusal::Refusal;
 use crate::schedule::Domain;
 use crate::server::replies::{self, Replies};
 use crate::tenants::{Accepted, Account, Limit, Taken};
@@ -22,7 +23,7 @@ pub struct Arena {
     /// Its name towards workers, never used twice.
     pub id: u64,
     /// Its memory.
-    pub memfd: Judged,
+    pub memfd: ValidatedMemfd,
     closed: AtomicBool,
     /// Its bytes among those of its tenant's arenas.
     _taken: Taken,
@@ -32,7 +33,7 @@ pub struct Arena {
 
 impl Arena {
     /// An open arena.
-    pub fn new(id: u64, memfd: Judged, account: &Arc<Account>) -> Result<Self, Refusal> {
+    pub fn new(id: u64, memfd: ValidatedMemfd, account: &Arc<Account>) -> Result<Self, Refusal> {
         let taken = account.take(Limit::ArenaBytes, memfd.bytes())?;
         Ok(Self { id, memfd, closed: AtomicBool::new(false), _taken: taken, pinned: OnceLock::new() })
     }
@@ -84,7 +85,7 @@ pub struct Call {
     /// Inline inputs.
     pub inline: Vec<Inline>,
     /// One-off inputs.
-    pub descriptors: Vec<Judged>,
+    pub descriptors: Vec<ValidatedMemfd>,
     /// Arenas that items and targets name.
     pub arenas: Vec<Arc<Arena>>,
     /// Absolute, in `CLOCK_MONOTONIC` nanoseconds.

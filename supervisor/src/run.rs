@@ -8,11 +8,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::config::{Config, ConfigError, DeviceConfig, DeviceRequest};
-use crate::device::{Device, children, confinement, process, survey, thread};
+use crate::device::{Device, thread};
 use crate::metrics;
-use crate::registry::state::StateDir;
+use crate::processes::{confinement, process, subreaper, survey};
 use crate::registry::{DeviceClass, Registry};
 use crate::server::{Server, listen};
+use crate::store::StateDir;
 use crate::tenants::Tenants;
 
 /// Why the supervisor could not start or go on.
@@ -20,7 +21,7 @@ use crate::tenants::Tenants;
 pub enum RunError {
     /// The state directory.
     #[error(transparent)]
-    State(#[from] crate::registry::state::StateError),
+    State(#[from] crate::store::StateError),
     /// Sockets, workers, threads.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -47,7 +48,7 @@ pub async fn run(
     let hangup = signal(SignalKind::hangup())?;
     let program = process::worker_program()?;
     confinement::decide(config.sandbox);
-    tokio::spawn(children::reap_strays());
+    tokio::spawn(subreaper::reap_strays());
     if let Some(address) = config.metrics {
         metrics::serve(address)?;
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pappus_protocol::from_worker::Survey;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{Fault, FromWorker, Kind, near};
-use pappus_shmem::{Judged, memfd};
+use pappus_shmem::{ValidatedMemfd, memfd};
 use pappus_worker::device::cpu::{Cpu, compiler::CpuCompiler};
 use pappus_worker::device::cuda::{self, Cuda, compiler::CudaCompiler};
 use pappus_worker::device::{Compiler, Device};
@@ -53,7 +53,12 @@ fn run(arguments: &Arguments) -> Outcome {
 }
 
 /// The device has started; nothing of a tenant is read before the sandbox is closed.
-fn serve<D: Device>(mut channels: Channels, staging: &Judged, device: D, sandbox: Sandbox) -> Outcome {
+fn serve<D: Device>(
+    mut channels: Channels,
+    staging: &ValidatedMemfd,
+    device: D,
+    sandbox: Sandbox,
+) -> Outcome {
     channels.layers = sandbox.close()?;
     Ok(serve::run(channels, staging, device)?)
 }

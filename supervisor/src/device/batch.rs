@@ -9,10 +9,10 @@ use pappus_protocol::from_worker::Done;
 use pappus_protocol::to_worker::STAGING_ARENA;
 use pappus_protocol::{FaultCode, now_ns};
 
-use super::answers;
 use super::runtime::{Actions, Device, Outcome};
 use crate::call::Call;
 use crate::schedule::{CallId, Verdict, WorkerId};
+use crate::server::responses as answers;
 
 /// A worker waits no longer for its frames than it takes to prepare so many calls.
 const MAX_HELD: u32 = 8;

@@ -18,20 +18,21 @@ use prost::Message;
 use tokio::sync::watch;
 
 use super::Device;
-use super::account::Lease;
 use super::batch::{Batch, Held};
-use super::confinement::Reached;
 use super::link::{Arrival, staging};
-use super::process::Killer;
 use super::runtime::Outcome;
 use crate::call::{Asker, Call};
 use crate::config::{DeviceConfig, Settings};
-use crate::registry::loaded::{LoadedCache, Parsed};
-use crate::registry::records::{FunctionRecord, Hash, Weight};
-use crate::registry::state::StateDir;
-use crate::registry::{CodeTarget, Loaded, Registry};
+use crate::function::loaded::{LoadedCache, Parsed};
+use crate::function::{CodeTarget, Loaded};
+use crate::processes::confinement::Reached;
+use crate::processes::memory_ledger::Lease;
+use crate::processes::process::Killer;
+use crate::registry::Registry;
 use crate::schedule::{CallId, Domain, Order};
 use crate::server::replies::Replies;
+use crate::store::StateDir;
+use crate::store::records::{FunctionRecord, Hash, Weight};
 use crate::tenants::{Limit, Quota, Tenants};
 
 const MIB: u64 = 1 << 20;
@@ -99,7 +100,7 @@ impl Gpu {
         let registry = Registry::open(state, Arc::default(), Vec::new(), known).unwrap();
         let tenants = registry.tenants.clone();
         device.serve(Arc::new(registry));
-        device.account.seat().unwrap().measured(10 * MIB);
+        device.ledger.reserve_process().unwrap().measured(10 * MIB);
         let workers = (0..2).map(|worker| attach(&device, worker)).collect();
         let cache = LoadedCache::default();
         let requests = AtomicU64::new(1);
@@ -231,7 +232,7 @@ fn attach(device: &Arc<Device>, worker: usize) -> Worker {
         era: 0,
         reached: Reached::default(),
     };
-    let lease = device.account.lease().unwrap();
+    let lease = device.ledger.lease().unwrap();
     device.attach(worker, arrival, lease.bytes).unwrap();
     device.worker_ready(worker, 1, &target, 0);
     Worker { inbox: Inbox::new(commands_read), control: theirs, _lease: lease, _answers: answers }

@@ -27,7 +27,7 @@ impl Device {
 
     /// The era that processes started now belong to.
     pub(super) fn era(&self) -> u64 {
-        self.account.era()
+        self.ledger.era()
     }
 
     /// Whether the end of a worker's process can have hit others: it said that its context is lost, or had calls.
@@ -39,7 +39,7 @@ impl Device {
     /// alone on the device, so that nobody answers for another's fault.
     pub(super) fn fault_spreads(&self, era: u64, worker: WorkerId) {
         let is_first = self.decide(|scheduler| {
-            let is_first = self.account.end_era(era);
+            let is_first = self.ledger.end_era(era);
             if is_first {
                 // From here on nothing starts in a process that is as good as gone.
                 scheduler.condemn_all();
@@ -63,8 +63,10 @@ impl Device {
         while let Some(ready) = self.standbys.take() {
             ready.started.process.kill_now();
             let why = Some("another process failed".to_owned());
-            self.reaper
-                .take(self, Dying::unused(ready.started.process, ready.seat, worker, why, Instant::now()));
+            self.reaper.take(
+                self,
+                Dying::unused(ready.started.process, ready.reservation, worker, why, Instant::now()),
+            );
         }
     }
 }

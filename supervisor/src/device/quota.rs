@@ -5,7 +5,7 @@ use pappus_protocol::now_ns;
 
 use super::runtime::{Actions, Device, lock};
 use crate::call::Call;
-use crate::registry::Refusal;
+use crate::refusal::Refusal;
 use crate::schedule::{Domain, Scheduler, Size};
 use crate::tenants::{Account, Limit, Tenant};
 
@@ -17,7 +17,7 @@ impl Device {
     /// Device memory that a tenant holds.
     pub fn held_bytes(&self, tenant: Tenant) -> u64 {
         let workers = lock(&self.scheduler).workers_of(tenant) as u64;
-        workers.saturating_mul(self.account.lease_bytes()).saturating_add(self.weights_of(tenant))
+        workers.saturating_mul(self.ledger.lease_bytes()).saturating_add(self.weights_of(tenant))
     }
 
     /// How many workers a caller may have, if that is limited, and whether a call of that size may ever run.
@@ -26,7 +26,7 @@ impl Device {
         if most == u64::MAX {
             return Ok(None);
         }
-        let lease = self.account.lease_bytes().max(1);
+        let lease = self.ledger.lease_bytes().max(1);
         let needs = if size == Size::Exclusive { self.largest_call_bytes() } else { lease };
         let weights = self.weights_of(account.tenant);
         let left = most.saturating_sub(weights);
@@ -47,7 +47,7 @@ impl Device {
             return Ok(Vec::new());
         }
         let scheduler = lock(&self.scheduler);
-        let leases = (scheduler.workers_of(owner.tenant) as u64).saturating_mul(self.account.lease_bytes());
+        let leases = (scheduler.workers_of(owner.tenant) as u64).saturating_mul(self.ledger.lease_bytes());
         let mut evicted = Vec::new();
         let room = most.saturating_sub(leases);
         weights.reserve(&call.function, worker, room, &mut evicted).map_err(|more| {

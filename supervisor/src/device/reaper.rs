@@ -10,9 +10,9 @@ use pappus_protocol::Fault;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use super::Device;
-use super::account::{Lease, Seat};
-use super::process::{self, Process};
 use super::runtime::Lost;
+use crate::processes::memory_ledger::{Lease, ProcessReservation};
+use crate::processes::process::{self, Process};
 use crate::schedule::WorkerId;
 use crate::schedule::weights::Corpse;
 
@@ -24,7 +24,7 @@ pub struct Dying {
     /// When it is killed.
     pub kill_at: Instant,
     /// Its place in the account.
-    pub seat: Seat,
+    pub reservation: ProcessReservation,
     /// Its lease, if it had one.
     pub lease: Option<Lease>,
     /// Where it served.
@@ -43,13 +43,13 @@ impl Dying {
     /// One that never served.
     pub fn unused(
         process: Process,
-        seat: Seat,
+        reservation: ProcessReservation,
         worker: WorkerId,
         why: Option<String>,
         kill_at: Instant,
     ) -> Self {
         let (lost, corpse) = (Vec::new(), Corpse::default());
-        Self { process, kill_at, seat, lease: None, worker, lost, corpse, broken: None, why }
+        Self { process, kill_at, reservation, lease: None, worker, lost, corpse, broken: None, why }
     }
 }
 
@@ -145,14 +145,14 @@ impl Reaper {
 }
 
 fn reap(device: &Device, dying: Dying) {
-    let Dying { mut process, seat, lease, worker, lost, corpse, broken, why, .. } = dying;
+    let Dying { mut process, reservation, lease, worker, lost, corpse, broken, why, .. } = dying;
     let ended = process::describe_exit(process.end());
     match (&why, lost.len()) {
         (Some(why), lost) => tracing::warn!(worker, lost, "worker {ended}: {why}; replacing it"),
         (None, lost @ 1..) => tracing::warn!(worker, lost, "worker {ended}; replacing it"),
         (None, 0) => tracing::debug!(worker, "worker {ended}; replacing it"),
     }
-    drop((lease, seat));
+    drop((lease, reservation));
     if let Some(weights) = &device.weights {
         weights.reaped(corpse);
     }

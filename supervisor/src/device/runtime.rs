@@ -10,20 +10,22 @@ use pappus_protocol::from_worker::{Done, FaultRef};
 use pappus_protocol::{Kind, now_ns};
 use tokio::sync::{Notify, watch};
 
-use super::account::Account;
-use super::answers;
 use super::batch::Held;
 use super::link::{Link, Start, StartError};
-use super::mps::{Control, Ender};
 use super::reaper::Reaper;
 use super::standby::Standbys;
 use super::weights::WeightStore;
 use super::whole::Whole;
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
+use crate::function::CodeTarget;
 use crate::metrics::DeviceMetrics;
-use crate::registry::{CodeTarget, Refusal, Registry};
+use crate::processes::memory_ledger::MemoryLedger;
+use crate::processes::mps::{Control, MpsTerminator};
+use crate::refusal::Refusal;
+use crate::registry::Registry;
 use crate::schedule::{Action, CallId, Limits, NotNow, Scheduler, Shape, Terms, Verdict, WorkerId};
+use crate::server::responses as answers;
 
 pub(super) type Actions = Vec<Action<Arc<Call>>>;
 
@@ -38,7 +40,7 @@ pub struct Device {
     /// Counts what happens here.
     pub metrics: DeviceMetrics,
     /// Device memory.
-    pub account: Arc<Account>,
+    pub ledger: Arc<MemoryLedger>,
     /// Weights in its memory, if it has memory of its own.
     pub weights: Option<WeightStore>,
     /// Processes that could take a worker's place.
@@ -58,7 +60,7 @@ pub struct Device {
     /// When the clock looks next, as far as it knows; changed with the scheduler locked.
     clock_ns: AtomicU64,
     /// Ends processes of a device that they share through MPS.
-    pub(super) mps: Option<Arc<Ender>>,
+    pub(super) mps: Option<Arc<MpsTerminator>>,
     /// When a fault ended all processes last.
     pub(super) era_ended: Mutex<Option<Instant>>,
     /// Workers that end are not replaced any more.
@@ -131,13 +133,13 @@ impl Device {
         };
         let mut scheduler = Scheduler::new(shape);
         scheduler.set_policy(now_ns(), settings.borrow().policy(), &mut Actions::new());
-        let account = Account::new(config.clone());
+        let ledger = MemoryLedger::new(config.clone());
         let weights = match config.kind {
             Kind::Cpu => None,
-            Kind::Cuda => Some(WeightStore::new(config.weights_bytes, account.clone())),
+            Kind::Cuda => Some(WeightStore::new(config.weights_bytes, ledger.clone())),
         };
         Ok(Self {
-            account,
+            ledger,
             weights,
             standbys: Standbys::new(config.standbys)?,
             reaper: Reaper::new()?,
@@ -151,7 +153,7 @@ impl Device {
             clock: Notify::new(),
             handovers: AtomicU64::new(1),
             clock_ns: AtomicU64::new(u64::MAX),
-            mps: config.shared.then(|| Ender::start(Control::new())).transpose()?,
+            mps: config.shared.then(|| MpsTerminator::start(Control::new())).transpose()?,
             era_ended: Mutex::new(None),
             closing: AtomicBool::new(false),
             config,
@@ -160,7 +162,7 @@ impl Device {
 
     /// Says where functions come from; called once, before the first call.
     pub fn serve(&self, registry: Arc<Registry>) {
-        registry.charge(&self.config.name, &self.account);
+        registry.charge(&self.config.name, &self.ledger);
         let _ = self.registry.set(registry);
     }
 
@@ -210,7 +212,7 @@ impl Device {
         let settings = *self.settings.borrow();
         let limits = Limits { calls: settings.queue_calls, bytes: settings.queue_bytes };
         let mut actions = Actions::new();
-        let size = self.account.size_of(call.plan.pool_bytes);
+        let size = self.ledger.size_of(call.plan.pool_bytes);
         let (domain, deadline_ns) = (call.domain, call.deadline_ns);
         let (record, function) = (call.function.record.clone(), call.function.id);
         let terms = Terms { domain, function, bytes: inline_bytes, deadline_ns, size };
@@ -239,7 +241,7 @@ impl Device {
 
     /// The most device memory that a call can have: that of all workers.
     pub fn largest_call_bytes(&self) -> u64 {
-        self.account.largest_call_bytes()
+        self.ledger.largest_call_bytes()
     }
 
     /// An event for the scheduler. Its clock is told if something is due earlier now.
@@ -426,7 +428,7 @@ impl Device {
         for worker in 0..self.places.len() {
             self.link(worker).kill_any();
         }
-        self.account.close();
+        self.ledger.close();
         self.standbys.close();
         self.reaper.wake();
     }

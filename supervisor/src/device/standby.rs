@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use pappus_protocol::FromWorker;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::{Got, Inbox};
-use pappus_shmem::Judged;
+use pappus_shmem::ValidatedMemfd;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use super::Device;
-use super::account::Seat;
-use super::confinement::{self, Reached};
 use super::link::staging;
-use super::process::{self, Role, Started, Target};
+use crate::function::CodeTarget;
 use crate::limits::WORKER_START_S;
-use crate::registry::CodeTarget;
+use crate::processes::confinement::{self, Reached};
+use crate::processes::memory_ledger::ProcessReservation;
+use crate::processes::process::{self, Role, Started, Target};
 
 /// How long a standby that was taken has the processors before the next one starts: to start a process takes more of
 /// them than to answer the call that it was taken for.
@@ -40,11 +40,11 @@ pub struct Ready {
     /// The process and its channels.
     pub started: Started,
     /// The arena for inline bytes that it shares with the supervisor.
-    pub staging: Judged,
+    pub staging: ValidatedMemfd,
     /// What its machine code must be made for.
     pub target: CodeTarget,
     /// Its place in the account.
-    pub seat: Seat,
+    pub reservation: ProcessReservation,
     /// See [`Device::era`].
     pub era: u64,
     /// Layers of its sandbox.
@@ -53,18 +53,18 @@ pub struct Ready {
 
 /// Starts a process and waits for its greeting. The calling thread must outlive it.
 pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
-    let mut seat = device.account.seat().ok_or("the device closes")?;
-    let era = seat.era();
-    let _first = device.account.until_measured();
+    let mut reservation = device.ledger.reserve_process().ok_or("the device closes")?;
+    let era = reservation.era();
+    let _first = device.ledger.until_measured();
     let started = staging(device.config.lanes).and_then(|staging| {
         Ok((process::start(program, Role::Serve, &Target::of(&device.config), Some(&staging))?, staging))
     });
     let (mut started, staging) = started.map_err(|e| format!("it cannot be started: {e}"))?;
-    if let Some(ender) = &device.mps {
-        started.process.end_through(ender);
+    if let Some(mps_terminator) = &device.mps {
+        started.process.end_through(mps_terminator);
     }
-    let greeted = await_hello(&seat, &mut started.inbox);
-    if seat.is_over() {
+    let greeted = await_hello(&reservation, &mut started.inbox);
+    if reservation.is_over() {
         return Err(ANOTHER_FAILED.to_owned());
     }
     let hello = greeted?;
@@ -79,15 +79,15 @@ pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
     }
     let reached = started.process.reached(hello.layers);
     confinement::get().check(&reached)?;
-    seat.measured(hello.context_bytes);
-    Ok(Ready { started, staging, target, seat, era, reached })
+    reservation.measured(hello.context_bytes);
+    Ok(Ready { started, staging, target, reservation, era, reached })
 }
 
-fn await_hello(seat: &Seat, inbox: &mut Inbox) -> Result<Hello, String> {
+fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<Hello, String> {
     let mut until = Instant::now() + Duration::from_secs(WORKER_START_S);
     let mut over = false;
     loop {
-        if seat.is_over() && !std::mem::replace(&mut over, true) {
+        if reservation.is_over() && !std::mem::replace(&mut over, true) {
             until = until.min(Instant::now() + LEAVE);
         }
         if let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
@@ -97,7 +97,7 @@ fn await_hello(seat: &Seat, inbox: &mut Inbox) -> Result<Hello, String> {
             };
         }
         let left = until.saturating_duration_since(Instant::now());
-        let look = seat.looks_every().map_or(left, |every| left.min(every));
+        let look = reservation.looks_every().map_or(left, |every| left.min(every));
         match inbox.wait(Duration::ZERO, Some(look), None).map_err(|e| e.to_string())? {
             Got::Closed => return Err("it ended before its greeting".to_owned()),
             Got::Nothing if left.is_zero() => return Err("it did not get ready in time".to_owned()),

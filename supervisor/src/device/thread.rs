@@ -15,10 +15,10 @@ use pappus_protocol::{Fault, FromWorker};
 use super::Device;
 use super::batch::Batch;
 use super::link::Arrival;
-use super::process::Started;
 use super::reaper::Dying;
 use super::runtime::Outcome;
 use super::standby::{self, Ready};
+use crate::processes::process::Started;
 use crate::schedule::{CallId, WorkerId};
 
 /// How long a process with calls has to say why it ends, when all end with it.
@@ -101,9 +101,9 @@ enum End {
 /// Lets one process serve to its end, and hands it to the reaper. Whether it did anything, or left
 /// because it was told to.
 fn serve(device: &Arc<Device>, worker: WorkerId, generation: u64, ready: Ready) -> bool {
-    let Ready { started, staging, target, seat, era, reached } = ready;
+    let Ready { started, staging, target, reservation, era, reached } = ready;
     let Started { process, mut inbox, outbox, control } = started;
-    let Some(lease) = device.account.lease() else { return true };
+    let Some(lease) = device.ledger.lease() else { return true };
     let completed = || device.place(worker).completed.load(Ordering::Relaxed);
     let before = completed();
     let attached = process.killer().and_then(|killer| {
@@ -146,7 +146,8 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: u64, ready: Ready) 
         End::Bad(why) => (Duration::ZERO, Some(why), None),
     };
     let kill_at = Instant::now() + grace;
-    let dying = Dying { process, kill_at, seat, lease: Some(lease), worker, lost, corpse, broken, why };
+    let dying =
+        Dying { process, kill_at, reservation, lease: Some(lease), worker, lost, corpse, broken, why };
     device.reaper.take(device, dying);
     well
 }

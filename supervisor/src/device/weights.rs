@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use pappus_proto::Code;
 use pappus_protocol::to_worker::WeightsForm;
 
-use super::account::Account;
-use crate::registry::{Loaded, Refusal, Tenant, refusal};
+use crate::function::Loaded;
+use crate::processes::memory_ledger::MemoryLedger;
+use crate::refusal::{Refusal, refusal};
 use crate::schedule::WorkerId;
 use crate::schedule::weights::{Corpse, NoRoom, Source, Weights};
+use crate::tenants::Tenant;
 
 /// Device memory comes in pages of this size.
 const PAGE_BYTES: u64 = 2 << 20;
@@ -21,7 +23,7 @@ const SLACK_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct WeightStore {
     weights: Mutex<Weights<Arc<OwnedFd>>>,
-    account: Arc<Account>,
+    ledger: Arc<MemoryLedger>,
 }
 
 /// How a function's weights come to a worker.
@@ -46,19 +48,19 @@ impl Delivery {
 
 impl WeightStore {
     /// Without weights; they may take `budget_bytes`.
-    pub fn new(budget_bytes: u64, account: Arc<Account>) -> Self {
-        Self { weights: Mutex::new(Weights::new(budget_bytes)), account }
+    pub fn new(budget_bytes: u64, ledger: Arc<MemoryLedger>) -> Self {
+        Self { weights: Mutex::new(Weights::new(budget_bytes)), ledger }
     }
 
     fn weights(&self) -> MutexGuard<'_, Weights<Arc<OwnedFd>>> {
         self.weights.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Changes what is there, and tells the account.
+    /// Changes what is there, and tells the ledger.
     fn change<R>(&self, change: impl FnOnce(&mut Weights<Arc<OwnedFd>>) -> R) -> R {
         let mut weights = self.weights();
         let outcome = change(&mut weights);
-        self.account.set_weights(weights.held_bytes());
+        self.ledger.set_weights(weights.held_bytes());
         outcome
     }
 
@@ -127,7 +129,7 @@ impl WeightStore {
         fd: OwnedFd,
         bytes: u64,
     ) -> Result<(), &'static str> {
-        if bytes > self.account.snapshot().total_bytes.saturating_add(SLACK_BYTES) {
+        if bytes > self.ledger.snapshot().total_bytes.saturating_add(SLACK_BYTES) {
             return Err("its weights are larger than the device");
         }
         match self.change(|weights| weights.exported(function, worker, Arc::new(fd), bytes)) {

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use pappus_protocol::to_worker::Configure;
 use pappus_protocol::{Fault, now_ns};
 
-use super::answers;
 use super::link::{Arrival, never_handed};
 use super::runtime::{Actions, Device, Lost, lock, takes_turns};
-use crate::registry::CodeTarget;
+use crate::function::CodeTarget;
 use crate::schedule::WorkerId;
 use crate::schedule::weights::Corpse;
+use crate::server::responses as answers;
 
 const NOT_ITS_TURN: &str = "it yielded a turn that it does not have";
 

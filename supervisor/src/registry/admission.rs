@@ -6,13 +6,14 @@ use std::io::Read;
 use pappus_blueprint::Blueprint;
 use pappus_proto::limits::is_valid_name;
 use pappus_proto::{Code, v1};
-use pappus_shmem::{Judged, memfd};
+use pappus_shmem::{ValidatedMemfd, memfd};
 
-use super::records::{FunctionModule, FunctionRecord, Hash, Variant, Weight};
+use super::device_class::DeviceClass;
 use super::registration::{Registry, unknown};
-use super::target::DeviceClass;
-use super::{Refusal, Tenant, failed, refusal};
 use crate::limits::{MAX_MODULE_BYTES, MAX_VARIANTS};
+use crate::refusal::{Refusal, failed, refusal};
+use crate::store::records::{FunctionModule, FunctionRecord, Hash, Variant, Weight};
+use crate::tenants::Tenant;
 
 /// Formats a variant can have.
 const FORMATS: [&str; 5] = ["wasm", "ptx", "cubin", "fatbin", "hsaco"];
@@ -165,7 +166,7 @@ impl Registry {
         tenant: Tenant,
         record: &FunctionRecord,
         blueprint: &Blueprint,
-    ) -> Result<Option<Judged>, Refusal> {
+    ) -> Result<Option<ValidatedMemfd>, Refusal> {
         if record.weights.is_empty() {
             return Ok(None);
         }

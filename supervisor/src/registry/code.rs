@@ -6,13 +6,14 @@ use std::time::Instant;
 use pappus_blueprint::Blueprint;
 use pappus_proto::{Code, v1};
 
+use super::device_class::DeviceClass;
 use super::failures::Job;
-use super::layout::{self, Place};
-use super::records::{CodeInfo, FunctionModule, Variant};
+use super::layout::{self, DeviceLimits};
 use super::registration::{Registry, plain_info, vanished};
-use super::target::DeviceClass;
-use super::{Refusal, Tenant, failed, internal, refusal};
-use crate::device::account::Account;
+use crate::processes::memory_ledger::MemoryLedger;
+use crate::refusal::{Refusal, failed, internal, refusal};
+use crate::store::records::{CodeInfo, FunctionModule, Variant};
+use crate::tenants::Tenant;
 
 /// Whether a compilation that failed before is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,9 +26,9 @@ pub(super) enum Wish {
 
 impl Registry {
     /// Says where the memory is accounted of a device that modules are compiled on.
-    pub fn charge(&self, device: &str, account: &Arc<Account>) {
+    pub fn charge(&self, device: &str, ledger: &Arc<MemoryLedger>) {
         for class in self.classes.iter().filter(|class| class.devices.first().is_some_and(|d| d == device)) {
-            class.compiler.charge(account);
+            class.compiler.charge(ledger);
         }
     }
 
@@ -82,7 +83,7 @@ impl Registry {
                 self.ensure_code(tenant, &module.name, variant, class, wish)
             });
             let codes = codes.collect::<Result<Vec<_>, _>>()?;
-            let place = Place { devices: &class.names(), stack_bytes: class.stack_bytes };
+            let place = DeviceLimits { devices: &class.names(), stack_bytes: class.stack_bytes };
             layout::check(blueprint, &codes, place)?;
         }
         Ok(())
@@ -120,7 +121,7 @@ impl Registry {
             return Err(named(why));
         }
         let runtime = tokio::runtime::Handle::current();
-        let place = runtime.block_on(self.compilations.place(tenant));
+        let permit = runtime.block_on(self.compilations.permit(tenant));
         // Somebody else may have compiled it while this one waited.
         if let Some(info) = self.made(tenant, variant, class) {
             return Ok(info);
@@ -133,7 +134,7 @@ impl Registry {
         let compiled = class.compiler.compile(&bytes);
         self.failures.note(job, Instant::now(), &compiled);
         let compiled = compiled.map_err(named)?;
-        drop(place);
+        drop(permit);
         let what = "cannot store the machine code";
         let code = compiled.code.reader().map_err(|e| failed(what, &e))?;
         self.state
@@ -155,8 +156,8 @@ mod tests {
 
     use super::*;
     use crate::config::device::resolve;
-    use crate::registry::records::{Hash, Weight};
-    use crate::registry::state::StateDir;
+    use crate::store::StateDir;
+    use crate::store::records::{Hash, Weight};
 
     /// A registry of a machine with these devices; nothing is ever compiled.
     fn registry(dir: &std::path::Path, devices: &[&str]) -> Registry {

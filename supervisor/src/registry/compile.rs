@@ -10,15 +10,15 @@ use pappus_proto::Code;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FaultCode, FromWorker, Kind, ProtocolError, ToWorker, control};
-use pappus_shmem::{Judged, memfd};
+use pappus_shmem::{ValidatedMemfd, memfd};
 use rustix::process::Signal;
 
-use super::target::CodeTarget;
-use super::{Refusal, failed, is_lack, refusal};
-use crate::device::account::{Account, Seat};
-use crate::device::process::{self, Role, Started, Target};
+use crate::function::CodeTarget;
 use crate::limits::COMPILE_S;
-use crate::registry::records::CodeInfo;
+use crate::processes::memory_ledger::{MemoryLedger, ProcessReservation};
+use crate::processes::process::{self, Role, Started, Target};
+use crate::refusal::{Refusal, failed, is_lack, refusal};
+use crate::store::records::CodeInfo;
 
 /// Machine code larger than this is refused.
 const MAX_CODE_BYTES: u64 = 1 << 30;
@@ -38,7 +38,7 @@ const JOB: u64 = 1;
 #[derive(Debug)]
 pub struct Compiled {
     /// The machine code.
-    pub code: Judged,
+    pub code: ValidatedMemfd,
     /// What it was compiled for; other code needs another compilation.
     pub fingerprint: String,
     /// What is in it.
@@ -53,18 +53,18 @@ pub struct Compiler {
     /// Which device it compiles for.
     pub target: Target,
     /// The device's memory, once it is known.
-    account: Arc<OnceLock<Arc<Account>>>,
+    ledger: Arc<OnceLock<Arc<MemoryLedger>>>,
 }
 
 impl Compiler {
-    /// Of a device kind, with nothing to account for.
+    /// Of a device kind, with nothing to ledger for.
     pub fn new(program: PathBuf, target: Target) -> Self {
-        Self { program, target, account: Arc::default() }
+        Self { program, target, ledger: Arc::default() }
     }
 
-    /// From here on, compilations take their context's memory from this account.
-    pub fn charge(&self, account: &Arc<Account>) {
-        let _ = self.account.set(account.clone());
+    /// From here on, compilations take their context's memory from this ledger.
+    pub fn charge(&self, ledger: &Arc<MemoryLedger>) {
+        let _ = self.ledger.set(ledger.clone());
     }
 
     /// Compiles a module's bytes. Blocks until there is memory for it, and then for as long as it takes, at most
@@ -93,17 +93,17 @@ impl Compiler {
         }
     }
 
-    fn attempt(&self, module: &Judged) -> Result<Attempt, Refusal> {
+    fn attempt(&self, module: &ValidatedMemfd) -> Result<Attempt, Refusal> {
         let closing = || refusal(Code::Unavailable, "the supervisor is about to end".to_owned());
-        let mut seat = match self.account.get() {
-            Some(account) => Some(account.compiling().ok_or_else(closing)?),
+        let mut reservation = match self.ledger.get() {
+            Some(ledger) => Some(ledger.reserve_compiler().ok_or_else(closing)?),
             None => None,
         };
-        // Behind the seat, so that it is gone before.
+        // Behind the reservation, so that it is gone before.
         let mut worker = process::start(&self.program, Role::Compile, &self.target, None)
             .map_err(|e| failed("cannot start a compiling worker", &e))?;
         let since = Instant::now();
-        let why = match converse(&mut worker, self.target.kind, module, seat.as_mut()) {
+        let why = match converse(&mut worker, self.target.kind, module, reservation.as_mut()) {
             Ok(outcome) => return Ok(Attempt::Over(outcome)),
             Err(Trouble::Passing(why)) => {
                 tracing::warn!("a compiling worker cannot work now: {why}");
@@ -164,8 +164,8 @@ fn fingerprint_for(kind: Kind, hello: &Hello) -> Result<String, String> {
 fn converse(
     worker: &mut Started,
     kind: Kind,
-    module: &Judged,
-    mut seat: Option<&mut Seat>,
+    module: &ValidatedMemfd,
+    mut reservation: Option<&mut ProcessReservation>,
 ) -> Result<Result<Compiled, Refusal>, Trouble> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
     let sent = control::send(worker.control.as_fd(), JOB, &[module.as_fd()]).map_err(|e| text(&e));
@@ -185,8 +185,8 @@ fn converse(
         while let Some(frame) = worker.inbox.frame().map_err(|e| text(&e))? {
             match FromWorker::decode(frame).map_err(|e| text(&e))? {
                 FromWorker::Hello(hello) => {
-                    if let Some(seat) = &mut seat {
-                        seat.measured(hello.context_bytes);
+                    if let Some(reservation) = &mut reservation {
+                        reservation.measured(hello.context_bytes);
                     }
                     fingerprint = Some(fingerprint_for(kind, &hello)?);
                 }
@@ -207,7 +207,7 @@ fn converse(
                 other => return Err(format!("it sent {other:?}").into()),
             }
         }
-        if seat.as_ref().is_some_and(|seat| seat.is_over()) {
+        if reservation.as_ref().is_some_and(|reservation| reservation.is_over()) {
             return Err(Trouble::Passing("another process failed, and all with it".to_owned()));
         }
         let left = until.saturating_duration_since(Instant::now());
@@ -215,7 +215,10 @@ fn converse(
             sent?;
             return Err(format!("it took longer than {COMPILE_S} s").into());
         }
-        let look = seat.as_ref().and_then(|seat| seat.looks_every()).map_or(left, |every| left.min(every));
+        let look = reservation
+            .as_ref()
+            .and_then(|reservation| reservation.looks_every())
+            .map_or(left, |every| left.min(every));
         match worker.inbox.wait(Duration::ZERO, Some(look), None) {
             Ok(Got::Closed) => {
                 sent?;

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use pappus_proto::Code;
 use pappus_protocol::Kind;
 
-use super::records::Hash;
-use super::{Refusal, Tenant};
+use crate::refusal::Refusal;
+use crate::store::records::Hash;
+use crate::tenants::Tenant;
 
 /// How long a failure is remembered: it may have been the machine's, which had no time or memory.
 const REMEMBERED: Duration = Duration::from_secs(300);
@@ -55,7 +56,7 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::refusal;
+    use crate::refusal::refusal;
 
     #[test]
     fn what_failed_is_known_until_it_succeeds_or_is_long_ago() {

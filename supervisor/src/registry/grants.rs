@@ -6,13 +6,16 @@ use std::sync::Arc;
 
 use pappus_proto::{Code, v1};
 
-use super::index::{Callers, Index};
-use super::records::GrantRecord;
+use super::index::Index;
 use super::registration::{Registry, unknown};
-use super::state::{Kind, StateDir, StateError};
-use super::{Loaded, Refusal, Tenant, failed, refusal};
+use crate::function::Loaded;
+use crate::function::loaded::Callers;
 use crate::limits::MAX_GRANTS;
+use crate::refusal::{Refusal, failed, refusal};
+use crate::store::records::GrantRecord;
+use crate::store::state_dir::{Kind, StateDir, StateError};
 use crate::tenants::Account;
+use crate::tenants::Tenant;
 use crate::tenants::names::is_tenant;
 
 /// Reads what a tenant granted; what is left of functions that are gone goes.

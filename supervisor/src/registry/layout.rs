@@ -8,12 +8,12 @@ use pappus_blueprint::{Blueprint, Launch, ParamKind, PassedParam};
 use pappus_proto::Code;
 use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
 
-use super::records::CodeInfo;
-use super::{Refusal, refusal};
+use crate::refusal::{Refusal, refusal};
+use crate::store::records::CodeInfo;
 
 /// Where code runs, as far as it matters here.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct DeviceLimits<'a> {
     /// Names of the devices, for messages.
     pub devices: &'a str,
     /// Device memory that the driver may take for the stacks of one worker.
@@ -21,7 +21,7 @@ pub struct Place<'a> {
 }
 
 /// Checks a blueprint against the machine code of its modules, in its order.
-pub fn check(blueprint: &Blueprint, codes: &[CodeInfo], place: Place<'_>) -> Result<(), Refusal> {
+pub fn check(blueprint: &Blueprint, codes: &[CodeInfo], place: DeviceLimits<'_>) -> Result<(), Refusal> {
     let by_name: Vec<HashMap<&str, &KernelInfo>> =
         codes.iter().map(|code| code.kernels.iter().map(|k| (k.name.as_str(), k)).collect()).collect();
     let mut kernels = Vec::with_capacity(blueprint.kernels().len());
@@ -41,7 +41,7 @@ pub fn check(blueprint: &Blueprint, codes: &[CodeInfo], place: Place<'_>) -> Res
     })
 }
 
-fn check_stack(name: &str, kernel: &KernelInfo, place: Place<'_>) -> Result<(), Refusal> {
+fn check_stack(name: &str, kernel: &KernelInfo, place: DeviceLimits<'_>) -> Result<(), Refusal> {
     match place.stack_bytes {
         Some(limit) if kernel.stack_bytes > limit => {
             let size = |bytes| ByteSize::b(bytes).display().iec();
@@ -129,7 +129,8 @@ fn word(kind: ParamKind) -> String {
 mod tests {
     use super::*;
 
-    const ANYWHERE: Place<'_> = Place { devices: "the device cuda:0", stack_bytes: Some(1 << 30) };
+    const ANYWHERE: DeviceLimits<'_> =
+        DeviceLimits { devices: "the device cuda:0", stack_bytes: Some(1 << 30) };
 
     /// A function that launches kernel `k` with these arguments and blocks of `threads`.
     fn function(arguments: &str, threads: u32) -> Blueprint {
@@ -237,7 +238,7 @@ mod tests {
         for words in ["kernel `k`", "9000 bytes of stack per thread", "2.0 GiB", "stack=1.0 GiB", "cuda:0"] {
             assert!(why.contains(words), "{why}");
         }
-        let host = Place { stack_bytes: None, ..ANYWHERE };
+        let host = DeviceLimits { stack_bytes: None, ..ANYWHERE };
         assert!(check(&function("", 1), &[CodeInfo { kernels: vec![hungry] }], host).is_ok());
         let (why, at) =
             judge(&function("", 1), KernelInfo { name: "other".into(), ..kernel(&[]) }).unwrap_err();

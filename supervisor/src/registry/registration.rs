@@ -14,15 +14,17 @@ use pappus_proto::{Code, v1};
 
 use super::code::Wish;
 use super::compilations::Compilations;
+use super::device_class::DeviceClass;
 use super::failures::Failures;
 use super::grants;
 use super::index::{Index, TenantIndex};
-use super::loaded::{Loaded, LoadedCache, Parsed};
-use super::records::{FunctionRecord, Hash, ModuleRecord, Output, Variant};
-use super::state::{Kind, StateDir, StateError};
-use super::target::{CodeTarget, DeviceClass};
-use super::{Refusal, Tenant, failed, refusal};
+use crate::function::CodeTarget;
+use crate::function::loaded::{Loaded, LoadedCache, Parsed};
 use crate::limits::{LIST_PAGE, MAX_MODULES, MAX_SIGNATURE_BYTES};
+use crate::refusal::{Refusal, failed, refusal};
+use crate::store::records::{FunctionRecord, Hash, ModuleRecord, Output, Variant};
+use crate::store::state_dir::{Kind, StateDir, StateError};
+use crate::tenants::Tenant;
 use crate::tenants::{Account, Limit, Tenants};
 
 /// Everything that is registered.

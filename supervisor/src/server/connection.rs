@@ -20,19 +20,20 @@ use prost::Message;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::entry::{Incoming, Visitor, enter};
+use super::handshake::{Arrival, Incoming, enter};
 use super::invoke::Arrived;
 use super::listen::Server;
 use super::reader::{Reader, patience};
 use super::replies::Replies;
-use super::turns::Turn;
+use super::responses as answers;
+use super::slow_work::SlowWorkPermit;
 use super::{invoke, requests};
 use crate::call::{Arena, Asker};
-use crate::device::answers;
 use crate::device::batch::Burst;
+use crate::function::Loaded;
 use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
+use crate::refusal::{Refusal, refusal};
 use crate::registry::registration::Handed;
-use crate::registry::{Loaded, Refusal, refusal};
 use crate::tenants::Account;
 
 /// Bytes taken from the socket at a time.
@@ -64,21 +65,21 @@ pub struct Connection {
 }
 
 /// Serves one client until it leaves or breaks the protocol.
-pub async fn serve(server: Arc<Server>, socket: OwnedFd, visitor: Visitor) -> std::io::Result<()> {
+pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> std::io::Result<()> {
     let replies = Replies::new(socket.try_clone()?);
-    visitor.place.answers(&replies);
+    arrival.slot.answers(&replies);
     // From here on a reload finds it; one that came just before did not.
-    if !visitor.is_welcome(&server) {
+    if !arrival.is_welcome(&server) {
         return Ok(());
     }
-    let mut reader = Reader::new(socket, server.asking.clone())?;
+    let mut reader = Reader::new(socket, server.polling.clone())?;
     let mut incoming =
         Incoming { decoder: frame::Decoder::default(), buffer: vec![0; READ_BYTES], first: None };
     let broke = |why: String| {
         server.metrics.violations.increment(1);
-        tracing::debug!(uid = visitor.uid, "closing a connection: {why}");
+        tracing::debug!(uid = arrival.uid, "closing a connection: {why}");
     };
-    let account = match enter(&server, &mut reader, &replies, &visitor, &mut incoming).await {
+    let account = match enter(&server, &mut reader, &replies, &arrival, &mut incoming).await {
         Ok(Some(account)) => account,
         Ok(None) => return Ok(()),
         Err(why) => {
@@ -86,12 +87,12 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, visitor: Visitor) -> st
             return Ok(());
         }
     };
-    let itself = visitor.standing.tenant.as_ref().is_some_and(|own| own.tenant == account.tenant);
+    let itself = arrival.standing.tenant.as_ref().is_some_and(|own| own.tenant == account.tenant);
     let connection = Arc::new(Connection {
         server: server.clone(),
         account,
-        admin: visitor.admin,
-        operator: visitor.admin || itself && visitor.uid == rustix::process::geteuid().as_raw(),
+        admin: arrival.admin,
+        operator: arrival.admin || itself && arrival.uid == rustix::process::geteuid().as_raw(),
         replies,
         handed: Handed::default(),
         arenas: Mutex::default(),
@@ -173,7 +174,7 @@ impl Connection {
                 };
                 tokio::spawn(async move {
                     let drains = matches!(body, Request::Drain(_));
-                    let Some(_turn) = self.turn().await else { return };
+                    let Some(_permit) = self.slow_work_permit().await else { return };
                     let outcome = requests::handle(&self, body, passed).await;
                     let ends = drains && outcome.is_ok();
                     self.answer(id, outcome);
@@ -231,7 +232,7 @@ impl Connection {
                 tokio::time::sleep_until(until).await;
                 watched.answer(answers::never_loaded());
             });
-            let Some(_turn) = self.turn().await else { return };
+            let Some(_permit) = self.slow_work_permit().await else { return };
             // Cancelled meanwhile, or overdue.
             if asker.is_over() {
                 return;
@@ -289,12 +290,12 @@ impl Connection {
 
     /// Waits until this tenant may do one more thing that takes long; none once the client is gone. The
     /// operator never waits behind tenants.
-    async fn turn(&self) -> Option<Turn> {
-        let turn = match self.admin {
-            true => Turn::default(),
-            false => self.server.turns.wait(self.account.tenant).await,
+    async fn slow_work_permit(&self) -> Option<SlowWorkPermit> {
+        let permit = match self.admin {
+            true => SlowWorkPermit::default(),
+            false => self.server.slow_work.acquire(self.account.tenant).await,
         };
-        (!self.gone.load(Ordering::Acquire)).then_some(turn)
+        (!self.gone.load(Ordering::Acquire)).then_some(permit)
     }
 
     /// This connection's arenas that a request names.

@@ -16,12 +16,12 @@ use tokio::io::Interest;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use super::async_fd::watch;
 use super::peer::{self, Process};
-use super::watched::watch;
 use crate::call::Asker;
 use crate::device::Device;
 use crate::limits::{MAX_CALLS_PER_CONNECTION, MAX_UNREAD_BYTES};
-use crate::registry::{Refusal, refusal};
+use crate::refusal::{Refusal, refusal};
 use crate::schedule::CallId;
 use crate::tenants::Accepted;
 

@@ -11,7 +11,7 @@ use pappus_shmem::memfd;
 
 use super::connection::Connection;
 use super::status::{add_quarantine, status};
-use crate::registry::{Refusal, failed, internal, refusal};
+use crate::refusal::{Refusal, failed, internal, refusal};
 
 /// Runs blocking work where it disturbs no socket.
 pub async fn off_thread<T: Send + 'static>(

@@ -8,7 +8,7 @@ use pappus_blueprint::{CacheBounds, PlanCache};
 use super::Tenant;
 use super::quota::{Limit, Quota};
 use crate::limits::{MAX_PLAN_BYTES, MAX_PLANS};
-use crate::registry::Refusal;
+use crate::refusal::Refusal;
 
 /// One tenant, for as long as it is connected or something of it is in memory.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 use pappus_proto::{Code, v1};
 
 use crate::limits;
-use crate::registry::Refusal;
+use crate::refusal::Refusal;
 
 /// Something that is limited per tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,14 +12,14 @@ use command_fds::{CommandFdExt, FdMapping};
 use pappus_protocol::pipe::{Inbox, Outbox};
 use pappus_protocol::{Kind, Layers};
 use pappus_protocol::{control, pipe};
-use pappus_shmem::Judged;
+use pappus_shmem::ValidatedMemfd;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
 use super::cgroup::Membership;
-use super::children;
 use super::confinement::{self, Reached};
-use super::mps::{Ender, Gently};
+use super::mps::{MpsTermination, MpsTerminator};
+use super::subreaper;
 use crate::config::DeviceConfig;
 use crate::limits::WORKER_START_S;
 
@@ -120,7 +120,7 @@ pub struct Process {
     pid: u32,
     pidfd: OwnedFd,
     /// How it ends where a signal would hit others.
-    gently: Option<Arc<Gently>>,
+    mps_termination: Option<Arc<MpsTermination>>,
     /// How it ended, once it is reaped.
     ended: Option<ExitStatus>,
     /// Its control groups.
@@ -145,7 +145,7 @@ pub fn start(
     program: &Path,
     role: Role,
     target: &Target,
-    staging: Option<&Judged>,
+    staging: Option<&ValidatedMemfd>,
 ) -> std::io::Result<Started> {
     match launch(program, role, target, staging)? {
         Some(started) => Ok(started),
@@ -163,7 +163,7 @@ fn launch(
     program: &Path,
     role: Role,
     target: &Target,
-    staging: Option<&Judged>,
+    staging: Option<&ValidatedMemfd>,
 ) -> std::io::Result<Option<Started>> {
     let confinement = confinement::get();
     let (commands_read, commands_write) = pipe::pipe()?;
@@ -194,7 +194,7 @@ fn launch(
         .stdout(Stdio::null())
         .fd_mappings(mappings)
         .map_err(std::io::Error::other)?;
-    let child = children::spawn(&mut command)?;
+    let child = subreaper::spawn(&mut command)?;
     // Nothing of it is open in this process any more: whoever ends is heard of.
     drop(command);
     let process = Process::of(child)?;
@@ -234,10 +234,10 @@ fn settle_in(mut process: Process, control: &OwnedFd, answers: &OwnedFd) -> std:
         if control::waits(control) {
             let (pid, pidfd) = control::recv_one(control).map_err(std::io::Error::other)?;
             // Somebody waits for it from here on, also if it is killed before the one before is gone.
-            children::adopt(pid as u32);
+            subreaper::adopt(pid as u32);
             let succeeded = process.end_by_itself().and_then(|_| process.succeeded_by(pid, pidfd));
             if succeeded.is_err() {
-                children::forget(pid as u32);
+                subreaper::forget(pid as u32);
             }
             return succeeded.map(Some);
         }
@@ -262,11 +262,13 @@ fn settle_in(mut process: Process, control: &OwnedFd, answers: &OwnedFd) -> std:
 impl Process {
     fn of(mut child: Child) -> std::io::Result<Self> {
         match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Self { pid: child.id(), pidfd, gently: None, ended: None, membership: None }),
+            Ok(pidfd) => {
+                Ok(Self { pid: child.id(), pidfd, mps_termination: None, ended: None, membership: None })
+            }
             Err(e) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                children::forget(child.id());
+                subreaper::forget(child.id());
                 Err(e.into())
             }
         }
@@ -278,7 +280,7 @@ impl Process {
         rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options).map_err(|e| {
             std::io::Error::other(format!("the worker handed over a process that is not its: {e}"))
         })?;
-        Ok(Self { pid: pid as u32, pidfd, gently: None, ended: None, membership: None })
+        Ok(Self { pid: pid as u32, pidfd, mps_termination: None, ended: None, membership: None })
     }
 
     /// The process id, for people.
@@ -293,17 +295,21 @@ impl Process {
 
     /// A handle that can kill the process from any thread, and nothing but this process.
     pub fn killer(&self) -> std::io::Result<Killer> {
-        Ok(Killer { gently: self.gently.clone(), pid: self.pid(), ..Killer::new(self.pidfd.try_clone()?) })
+        Ok(Killer {
+            mps_termination: self.mps_termination.clone(),
+            pid: self.pid(),
+            ..Killer::new(self.pidfd.try_clone()?)
+        })
     }
 
     /// Its work on the device is ended through the MPS daemon before it is killed.
-    pub fn end_through(&mut self, ender: &Arc<Ender>) {
-        self.gently = Some(Gently::new(ender));
+    pub fn end_through(&mut self, mps_terminator: &Arc<MpsTerminator>) {
+        self.mps_termination = Some(MpsTermination::new(mps_terminator));
     }
 
     /// Whether its end hits no other process that uses the device.
     pub fn ends_alone(&self) -> bool {
-        self.gently.as_ref().is_none_or(|gently| gently.was_alone())
+        self.mps_termination.as_ref().is_none_or(|mps_termination| mps_termination.was_alone())
     }
 
     /// Another handle on the process, readable once it ended.
@@ -313,16 +319,16 @@ impl Process {
 
     /// Kills the process, which is still to be reaped.
     pub fn kill(&self) {
-        match &self.gently {
-            Some(gently) => gently.end(self.pid(), self.pidfd.as_fd()),
+        match &self.mps_termination {
+            Some(mps_termination) => mps_termination.end(self.pid(), self.pidfd.as_fd()),
             None => self.kill_now(),
         }
     }
 
     /// Kills it whatever its work is: none of it runs any more.
     pub fn kill_now(&self) {
-        if let Some(gently) = &self.gently {
-            gently.give_up();
+        if let Some(mps_termination) = &self.mps_termination {
+            mps_termination.give_up();
         }
         if rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL).is_err() {
             // By its number, which is its own until it is reaped: whoever waits for its end must not wait for ever.
@@ -363,7 +369,7 @@ impl Process {
         let status = confinement::get().over(self.membership.as_deref(), |options| {
             let status = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options);
             if !options.contains(WaitIdOptions::NOWAIT) {
-                children::forget(self.pid);
+                subreaper::forget(self.pid);
             }
             status
         })?;
@@ -403,27 +409,27 @@ impl Drop for Process {
 pub struct Killer {
     pidfd: OwnedFd,
     pid: u32,
-    gently: Option<Arc<Gently>>,
+    mps_termination: Option<Arc<MpsTermination>>,
 }
 
 impl Killer {
     /// Of the process that a pidfd names.
     pub fn new(pidfd: OwnedFd) -> Self {
-        Self { pidfd, pid: 0, gently: None }
+        Self { pidfd, pid: 0, mps_termination: None }
     }
 
     /// Kills it; a process that is gone already is no error.
     pub fn kill(&self) {
-        match &self.gently {
-            Some(gently) => gently.end(self.pid, self.pidfd.as_fd()),
+        match &self.mps_termination {
+            Some(mps_termination) => mps_termination.end(self.pid, self.pidfd.as_fd()),
             None => self.kill_now(),
         }
     }
 
     /// As [`Process::kill_now`].
     pub fn kill_now(&self) {
-        if let Some(gently) = &self.gently {
-            gently.give_up();
+        if let Some(mps_termination) = &self.mps_termination {
+            mps_termination.give_up();
         }
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::children;
+use super::subreaper;
 
 /// The daemon's own program, which also passes commands on to it.
 const PROGRAM: &str = "nvidia-cuda-mps-control";
@@ -73,14 +73,14 @@ impl Control {
         let mut asking = Command::new(&self.program);
         asking.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut program =
-            children::spawn(&mut asking).map_err(|e| MpsError::Missing(self.program.clone(), e))?;
+            subreaper::spawn(&mut asking).map_err(|e| MpsError::Missing(self.program.clone(), e))?;
         let told = program.stdin.take().map_or(Ok(()), |mut stdin| writeln!(stdin, "{command}"));
         let ended = wait(&mut program);
         if !matches!(ended, Ok(true)) {
             let _ = program.kill();
         }
         let status = program.wait();
-        children::forget(program.id());
+        subreaper::forget(program.id());
         let status = status.map_err(broken)?;
         told.map_err(broken)?;
         if !ended.map_err(broken)? {
@@ -122,17 +122,17 @@ fn numbers(answer: &str) -> Vec<u32> {
 
 /// Ends processes one after the other, on a thread of its own, since the daemon takes its time.
 #[derive(Debug)]
-pub struct Ender(Sender<Case>);
+pub struct MpsTerminator(Sender<Case>);
 
 /// A process that is to end.
 #[derive(Debug)]
 struct Case {
     pid: u32,
     pidfd: OwnedFd,
-    gently: Arc<Gently>,
+    mps_termination: Arc<MpsTermination>,
 }
 
-impl Ender {
+impl MpsTerminator {
     /// With its thread, which ends with it.
     pub fn start(control: Control) -> std::io::Result<Arc<Self>> {
         let (sender, cases) = channel();
@@ -142,17 +142,17 @@ impl Ender {
 }
 
 fn run(control: &Control, cases: Receiver<Case>) {
-    for Case { pid, pidfd, gently } in cases {
+    for Case { pid, pidfd, mps_termination } in cases {
         if has_ended(pidfd.as_fd(), Duration::ZERO) {
             continue;
         }
-        gently.alone.store(true, Ordering::Release);
+        mps_termination.alone.store(true, Ordering::Release);
         match control.terminate(pid) {
             Ok(()) if has_ended(pidfd.as_fd(), LEAVE) => continue,
             Ok(()) => {}
             Err(why) => {
                 // Its neighbours are hit as well.
-                gently.alone.store(false, Ordering::Release);
+                mps_termination.alone.store(false, Ordering::Release);
                 tracing::warn!(pid, "a process is killed while others use the device through MPS: {why}");
             }
         }
@@ -162,17 +162,21 @@ fn run(control: &Control, cases: Receiver<Case>) {
 
 /// How a process under MPS ends.
 #[derive(Debug)]
-pub struct Gently {
-    ender: Arc<Ender>,
+pub struct MpsTermination {
+    mps_terminator: Arc<MpsTerminator>,
     asked: AtomicBool,
     /// The daemon ends its work, so that no other process's is hit.
     alone: AtomicBool,
 }
 
-impl Gently {
+impl MpsTermination {
     /// Through this thread.
-    pub fn new(ender: &Arc<Ender>) -> Arc<Self> {
-        Arc::new(Self { ender: ender.clone(), asked: AtomicBool::new(false), alone: AtomicBool::new(false) })
+    pub fn new(mps_terminator: &Arc<MpsTerminator>) -> Arc<Self> {
+        Arc::new(Self {
+            mps_terminator: mps_terminator.clone(),
+            asked: AtomicBool::new(false),
+            alone: AtomicBool::new(false),
+        })
     }
 
     /// Has the process ended, soon; once.
@@ -180,8 +184,8 @@ impl Gently {
         if self.asked.swap(true, Ordering::AcqRel) {
             return;
         }
-        let case = pidfd.try_clone_to_owned().map(|pidfd| Case { pid, pidfd, gently: self.clone() });
-        if case.map_or(true, |case| self.ender.0.send(case).is_err()) {
+        let case = pidfd.try_clone_to_owned().map(|pidfd| Case { pid, pidfd, mps_termination: self.clone() });
+        if case.map_or(true, |case| self.mps_terminator.0.send(case).is_err()) {
             let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
         }
     }
@@ -246,13 +250,13 @@ mod tests {
     fn work_is_ended_by_the_daemon_before_the_process_is_killed() {
         let dir = tempfile::tempdir().unwrap();
         let (mut child, pidfd) = sleeper();
-        let ender = Ender::start(daemon(dir.path(), child.id())).unwrap();
-        let gently = Gently::new(&ender);
+        let mps_terminator = MpsTerminator::start(daemon(dir.path(), child.id())).unwrap();
+        let mps_termination = MpsTermination::new(&mps_terminator);
         for _ in 0..3 {
-            gently.end(child.id(), pidfd.as_fd());
+            mps_termination.end(child.id(), pidfd.as_fd());
         }
         assert!(!child.wait().unwrap().success());
-        assert!(gently.was_alone());
+        assert!(mps_termination.was_alone());
         let all = format!(
             "get_server_list\nget_client_list 6\nget_client_list 7\nterminate_client 7 {}\n",
             child.id()
@@ -266,11 +270,11 @@ mod tests {
         let (mut first, first_fd) = sleeper();
         let (mut second, second_fd) = sleeper();
         first.kill().unwrap();
-        let ender = Ender::start(daemon(dir.path(), second.id())).unwrap();
+        let mps_terminator = MpsTerminator::start(daemon(dir.path(), second.id())).unwrap();
         has_ended(first_fd.as_fd(), PATIENCE);
-        let gone = Gently::new(&ender);
+        let gone = MpsTermination::new(&mps_terminator);
         gone.end(first.id(), first_fd.as_fd());
-        Gently::new(&ender).end(second.id(), second_fd.as_fd());
+        MpsTermination::new(&mps_terminator).end(second.id(), second_fd.as_fd());
         assert!(!second.wait().unwrap().success());
         assert!(
             !said(dir.path()).contains(&format!("terminate_client 7 {}", first.id())) && !gone.was_alone()
@@ -291,10 +295,10 @@ mod tests {
             let words = control.terminate(child.id()).unwrap_err().to_string();
             let expected = if known { "no MPS server has process" } else { "has to be in PATH" };
             assert!(words.contains(expected), "{words}");
-            let gently = Gently::new(&Ender::start(control).unwrap());
-            gently.end(child.id(), pidfd.as_fd());
+            let mps_termination = MpsTermination::new(&MpsTerminator::start(control).unwrap());
+            mps_termination.end(child.id(), pidfd.as_fd());
             assert!(!child.wait().unwrap().success());
-            assert!(!gently.was_alone());
+            assert!(!mps_termination.was_alone());
         }
     }
 
