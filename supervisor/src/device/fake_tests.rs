@@ -18,9 +18,9 @@ use prost::Message;
 use tokio::sync::watch;
 
 use super::Device;
-use super::batch::{Batch, Held};
-use super::link::{Arrival, staging};
 use super::runtime::Outcome;
+use super::worker_channel::{Arrival, staging};
+use super::write_coalescing::{Batch, Held};
 use crate::call::{Asker, Call};
 use crate::config::{DeviceConfig, Settings};
 use crate::function::loaded::{LoadedCache, Parsed};
@@ -229,7 +229,7 @@ fn attach(device: &Arc<Device>, worker: usize) -> Worker {
         staging: staging(4).unwrap(),
         killer: Killer::new(pidfd.unwrap()),
         target: target.clone(),
-        era: 0,
+        epoch: 0,
         reached: Reached::default(),
     };
     let lease = device.ledger.lease().unwrap();
@@ -261,9 +261,9 @@ fn weights_are_loaded_once_and_shared() {
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     gpu.workers.remove(0);
     gpu.device.link(0).detach(gpu.device.weights.as_ref());
-    let (lost, corpse) = gpu.device.worker_gone(0);
+    let (lost, zombie) = gpu.device.worker_gone(0);
     assert_eq!((lost.len(), gpu.device.memory().weight_bytes), (0, 2 * MIB), "it is not reaped");
-    gpu.device.weights.as_ref().unwrap().reaped(corpse);
+    gpu.device.weights.as_ref().unwrap().reaped(zombie);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
 }
 
@@ -339,9 +339,9 @@ fn a_worker_that_ends_before_it_shared_weights_leaves_no_trace() {
     gpu.submit(&function, 1, 0);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     gpu.device.link(0).detach(gpu.device.weights.as_ref());
-    let (lost, corpse) = gpu.device.worker_gone(0);
+    let (lost, zombie) = gpu.device.worker_gone(0);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB, "it is not reaped");
-    gpu.device.weights.as_ref().unwrap().reaped(corpse);
+    gpu.device.weights.as_ref().unwrap().reaped(zombie);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
     gpu.device.bury(lost, "was killed", None);
     // The call runs again, alone, in the other worker.

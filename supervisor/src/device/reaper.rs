@@ -14,7 +14,7 @@ use super::runtime::Lost;
 use crate::processes::memory_ledger::{Lease, ProcessReservation};
 use crate::processes::process::{self, Process};
 use crate::schedule::WorkerId;
-use crate::schedule::weights::Corpse;
+use crate::schedule::weights::ZombieId;
 
 /// A process that serves no more.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Dying {
     /// Calls that were in it.
     pub lost: Vec<Lost>,
     /// Names what it has of weights.
-    pub corpse: Corpse,
+    pub zombie: ZombieId,
     /// What it said of a lost device context.
     pub broken: Option<Fault>,
     /// What was wrong with it, if anything was.
@@ -48,8 +48,8 @@ impl Dying {
         why: Option<String>,
         kill_at: Instant,
     ) -> Self {
-        let (lost, corpse) = (Vec::new(), Corpse::default());
-        Self { process, kill_at, reservation, lease: None, worker, lost, corpse, broken: None, why }
+        let (lost, zombie) = (Vec::new(), ZombieId::default());
+        Self { process, kill_at, reservation, lease: None, worker, lost, zombie, broken: None, why }
     }
 }
 
@@ -145,7 +145,7 @@ impl Reaper {
 }
 
 fn reap(device: &Device, dying: Dying) {
-    let Dying { mut process, reservation, lease, worker, lost, corpse, broken, why, .. } = dying;
+    let Dying { mut process, reservation, lease, worker, lost, zombie, broken, why, .. } = dying;
     let ended = process::describe_exit(process.end());
     match (&why, lost.len()) {
         (Some(why), lost) => tracing::warn!(worker, lost, "worker {ended}: {why}; replacing it"),
@@ -154,7 +154,7 @@ fn reap(device: &Device, dying: Dying) {
     }
     drop((lease, reservation));
     if let Some(weights) = &device.weights {
-        weights.reaped(corpse);
+        weights.reaped(zombie);
     }
     device.advance();
     device.bury(lost, &ended, broken.as_ref());

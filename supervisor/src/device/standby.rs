@@ -14,8 +14,7 @@ use pappus_shmem::ValidatedMemfd;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use super::Device;
-use super::link::staging;
-use crate::function::CodeTarget;
+use super::worker_channel::staging;
 use crate::limits::WORKER_START_S;
 use crate::processes::confinement::{self, Reached};
 use crate::processes::memory_ledger::ProcessReservation;
@@ -25,7 +24,7 @@ use crate::processes::process::{self, Role, Started, Target};
 /// them than to answer the call that it was taken for.
 const HEAD_START: Duration = Duration::from_millis(10);
 
-/// How long a process whose era ended while it started has to leave by itself, as its driver makes it. An MPS server
+/// How long a process whose epoch ended while it started has to leave by itself, as its driver makes it. An MPS server
 /// that recovers may never answer anybody again where one that it is about to take is killed.
 const LEAVE: Duration = Duration::from_millis(300);
 
@@ -45,8 +44,8 @@ pub struct Ready {
     pub target: CodeTarget,
     /// Its place in the account.
     pub reservation: ProcessReservation,
-    /// See [`Device::era`].
-    pub era: u64,
+    /// See [`Device::epoch`].
+    pub epoch: u64,
     /// Layers of its sandbox.
     pub reached: Reached,
 }
@@ -54,7 +53,7 @@ pub struct Ready {
 /// Starts a process and waits for its greeting. The calling thread must outlive it.
 pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
     let mut reservation = device.ledger.reserve_process().ok_or("the device closes")?;
-    let era = reservation.era();
+    let epoch = reservation.epoch();
     let _first = device.ledger.until_measured();
     let started = staging(device.config.lanes).and_then(|staging| {
         Ok((process::start(program, Role::Serve, &Target::of(&device.config), Some(&staging))?, staging))
@@ -80,7 +79,7 @@ pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
     let reached = started.process.reached(hello.layers);
     confinement::get().check(&reached)?;
     reservation.measured(hello.context_bytes);
-    Ok(Ready { started, staging, target, reservation, era, reached })
+    Ok(Ready { started, staging, target, reservation, epoch, reached })
 }
 
 fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<Hello, String> {
@@ -168,10 +167,10 @@ pub fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
         }
         let watched = bring_up(device, program).and_then(|ready| {
             let pidfd = ready.started.process.pidfd().map_err(|e| e.to_string())?;
-            let era = ready.era;
+            let epoch = ready.epoch;
             *slot.ready() = Some(ready);
-            // Whoever ended the era may have looked before it was there.
-            match slot.ready().take_if(|_| era != device.era()) {
+            // Whoever ended the epoch may have looked before it was there.
+            match slot.ready().take_if(|_| epoch != device.epoch()) {
                 None => Ok(pidfd),
                 Some(_) => Err(ANOTHER_FAILED.to_owned()),
             }

@@ -5,17 +5,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pappus_proto::Code;
+use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 use pappus_protocol::to_worker::WeightsForm;
 
 use crate::function::Loaded;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::{Refusal, refusal};
 use crate::schedule::WorkerId;
-use crate::schedule::weights::{Corpse, NoRoom, Source, Weights};
 use crate::tenants::Tenant;
+use crate::schedule::weights::{NoRoom, Source, Weights, ZombieId};
 
-/// Device memory comes in pages of this size.
-const PAGE_BYTES: u64 = 2 << 20;
 /// What a worker may take more than it was asked to, for the driver's sake.
 const SLACK_BYTES: u64 = 64 << 20;
 
@@ -75,7 +74,7 @@ impl WeightStore {
         if bytes == 0 {
             return Ok(Delivery::default());
         }
-        let taken = bytes.next_multiple_of(PAGE_BYTES);
+        let taken = bytes.next_multiple_of(GPU_PAGE_BYTES);
         let claimed = self.change(|weights| {
             let claimed = weights.claim(function.id, worker, taken, evicted);
             weights.own(function.id, function.owner);
@@ -112,7 +111,7 @@ impl WeightStore {
         room: u64,
         evicted: &mut Vec<u64>,
     ) -> Result<(), u64> {
-        let bytes = function.packed_weight_bytes().next_multiple_of(PAGE_BYTES);
+        let bytes = function.packed_weight_bytes().next_multiple_of(GPU_PAGE_BYTES);
         self.change(|weights| weights.reserve(function.id, worker, (function.owner, bytes), room, evicted))
     }
 
@@ -170,18 +169,18 @@ impl WeightStore {
     /// A worker forgot all functions.
     pub fn scrubbed(&self, worker: WorkerId) {
         self.change(|weights| {
-            let corpse = weights.worker_gone(worker);
-            weights.reaped(corpse);
+            let zombie = weights.worker_gone(worker);
+            weights.reaped(zombie);
         });
     }
 
     /// A worker's process is about to be gone: [`WeightStore::reaped`] must follow.
-    pub fn worker_gone(&self, worker: WorkerId) -> Corpse {
+    pub fn worker_gone(&self, worker: WorkerId) -> ZombieId {
         self.change(|weights| weights.worker_gone(worker))
     }
 
     /// Nothing is left of a worker's process.
-    pub fn reaped(&self, corpse: Corpse) {
-        self.change(|weights| weights.reaped(corpse));
+    pub fn reaped(&self, zombie: ZombieId) {
+        self.change(|weights| weights.reaped(zombie));
     }
 }

@@ -3,24 +3,23 @@
 //! Nothing is counted as free before the process that had it is reaped. Whoever wants to start a process,
 //! or to give one its lease, waits here until there is room.
 //!
-//! Processes of a device that they share through MPS are of one *era*: a fault ends it, and with it all of them. The
-//! daemon serves nobody before the last one is gone, so none of the next era starts before.
+//! Processes of a device that they share through MPS are of one *epoch*: a fault ends it, and with it all of them. The
+//! daemon serves nobody before the last one is gone, so none of the next epoch starts before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use pappus_protocol::Kind;
+use pappus_protocol::device_memory::lane_bytes;
 
 use crate::config::DeviceConfig;
 use crate::config::device::CONTEXT_BYTES;
 use crate::limits::MAX_CPU_LEASE_BYTES;
 use crate::schedule::Size;
 
-/// How often whoever waits for a process looks whether its era is over.
+/// How often whoever waits for a process looks whether its epoch is over.
 const LOOK: Duration = Duration::from_millis(20);
-/// Leases of GPUs are whole pages of their memory.
-const GPU_PAGE_BYTES: u64 = 2 << 20;
 
 /// The ledger of one device.
 #[derive(Debug)]
@@ -33,7 +32,7 @@ pub struct MemoryLedger {
     /// Held by the first process of a GPU while it starts.
     first: Mutex<()>,
     /// Changes with the state locked.
-    era: AtomicU64,
+    epoch: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -44,7 +43,7 @@ struct State {
     processes: usize,
     /// Processes that compile, likewise.
     compiling: usize,
-    /// Those of either kind that are of an era that is over.
+    /// Those of either kind that are of an epoch that is over.
     leaving: usize,
     contexts_bytes: u64,
     leases: usize,
@@ -74,7 +73,7 @@ pub struct MemorySnapshot {
 #[derive(Debug)]
 pub struct ProcessReservation {
     ledger: Arc<MemoryLedger>,
-    era: u64,
+    epoch: u64,
     context_bytes: u64,
     /// It compiles a module, and serves nobody.
     compiles: bool,
@@ -96,7 +95,7 @@ impl MemoryLedger {
             lease_bytes: OnceLock::new(),
             context_bytes: OnceLock::new(),
             first: Mutex::default(),
-            era: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             state: Mutex::default(),
             changed: Condvar::new(),
         })
@@ -123,22 +122,22 @@ impl MemoryLedger {
     }
 
     /// What processes that start now belong to.
-    pub fn era(&self) -> u64 {
-        self.era.load(Ordering::Acquire)
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 
-    /// Ends an era; false if it is over already.
-    pub fn end_era(&self, era: u64) -> bool {
+    /// Ends an epoch; false if it is over already.
+    pub fn end_epoch(&self, epoch: u64) -> bool {
         let mut state = self.state();
-        if self.era() != era {
+        if self.epoch() != epoch {
             return false;
         }
-        self.era.store(era + 1, Ordering::Release);
+        self.epoch.store(epoch + 1, Ordering::Release);
         state.leaving = state.processes + state.compiling;
         true
     }
 
-    /// Waits until `has_room`, then takes it: the era of who took it. None once the device closes.
+    /// Waits until `has_room`, then takes it: the epoch of who took it. None once the device closes.
     fn wait(&self, has_room: impl Fn(&State) -> bool, take: impl FnOnce(&mut State)) -> Option<u64> {
         let mut state = self.state();
         while !state.closing && !has_room(&state) {
@@ -148,15 +147,15 @@ impl MemoryLedger {
             return None;
         }
         take(&mut state);
-        Some(self.era())
+        Some(self.epoch())
     }
 
     /// Room for one more process; none once the device closes.
     pub fn reserve_process(self: &Arc<Self>) -> Option<ProcessReservation> {
         let most = self.config.workers + self.config.standbys;
         let has_room = |state: &State| state.processes < most && state.leaving == 0;
-        let era = self.wait(has_room, |state| state.processes += 1)?;
-        Some(ProcessReservation { ledger: self.clone(), era, context_bytes: 0, compiles: false })
+        let epoch = self.wait(has_room, |state| state.processes += 1)?;
+        Some(ProcessReservation { ledger: self.clone(), epoch, context_bytes: 0, compiles: false })
     }
 
     /// Room for a process that compiles a module, once no other does; none once the device closes. Its context
@@ -172,8 +171,8 @@ impl MemoryLedger {
             state.compiling += 1;
             state.contexts_bytes += context_bytes;
         };
-        let era = self.wait(is_free, take)?;
-        Some(ProcessReservation { ledger: self.clone(), era, context_bytes, compiles: true })
+        let epoch = self.wait(is_free, take)?;
+        Some(ProcessReservation { ledger: self.clone(), epoch, context_bytes, compiles: true })
     }
 
     /// A worker's lease, once its predecessor's is free; none once the device closes.
@@ -197,27 +196,10 @@ impl MemoryLedger {
         self.lease_bytes.get().copied().unwrap_or_else(|| self.config.lease_bytes())
     }
 
-    /// What contexts of this size leave for a lease of a GPU.
-    fn lease_beside(&self, context_bytes: u64) -> u64 {
-        let config = &self.config;
-        let (workers, standbys) = (config.workers as u64, config.standbys as u64);
-        let fixed = [
-            config.weights_bytes,
-            // And one that compiles.
-            (workers + standbys + 1).saturating_mul(context_bytes),
-            workers.saturating_mul(config.stack_bytes),
-        ];
-        let left = fixed.into_iter().fold(config.memory_bytes, u64::saturating_sub);
-        left / self.leases_at_most() as u64 / GPU_PAGE_BYTES * GPU_PAGE_BYTES
-    }
-
     /// How much of the device a call with such a plan needs.
     pub fn size_of(&self, pool_bytes: u64) -> Size {
         let lease_bytes = self.lease_bytes();
-        let lane_bytes = match self.config.kind {
-            Kind::Cpu => lease_bytes,
-            Kind::Cuda => lease_bytes / u64::from(self.config.lanes) / GPU_PAGE_BYTES * GPU_PAGE_BYTES,
-        };
+        let lane_bytes = lane_bytes(self.config.kind, lease_bytes, self.config.lanes);
         if pool_bytes <= lane_bytes {
             Size::Lane
         } else if pool_bytes <= lease_bytes {
@@ -236,13 +218,9 @@ impl MemoryLedger {
         }
     }
 
-    /// How many leases the memory is divided into: on a GPU one more than there are workers, so that a
-    /// replacement need not wait for a death.
+    /// How many leases the memory is divided into.
     pub fn leases_at_most(&self) -> usize {
-        match self.config.kind {
-            Kind::Cpu => self.config.workers,
-            Kind::Cuda => self.config.workers + self.config.standbys.min(1),
-        }
+        self.config.division().leases()
     }
 
     /// Leases of processes that are not reaped.
@@ -277,14 +255,14 @@ impl MemoryLedger {
 }
 
 impl ProcessReservation {
-    /// The era of its process.
-    pub fn era(&self) -> u64 {
-        self.era
+    /// The epoch of its process.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Whether the process is of no use any more, nor anybody else before it is gone.
     pub fn is_over(&self) -> bool {
-        self.era != self.ledger.era()
+        self.epoch != self.ledger.epoch()
     }
 
     /// How often to look whether it is, if that can happen.
@@ -301,7 +279,7 @@ impl ProcessReservation {
         };
         let before = std::mem::replace(&mut self.context_bytes, context_bytes);
         if self.ledger.config.kind != Kind::Cpu && !self.compiles {
-            let lease = self.ledger.lease_bytes.get_or_init(|| self.ledger.lease_beside(context_bytes));
+            let lease = self.ledger.lease_bytes.get_or_init(|| self.ledger.config.division().lease_bytes(context_bytes));
             if *lease == 0 {
                 let device = &self.ledger.config.name;
                 tracing::error!(
@@ -341,6 +319,8 @@ impl Drop for Lease {
 
 #[cfg(test)]
 mod tests {
+    use pappus_protocol::device_memory::GPU_PAGE_BYTES;
+
     use super::*;
 
     const GIB: u64 = 1 << 30;
@@ -371,14 +351,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_starts_before_the_last_of_an_era_is_gone() {
+    fn nobody_starts_before_the_last_of_an_epoch_is_gone() {
         let ledger = gpu(2, 0);
         let (first, second, compiling) = (
             ledger.reserve_process().unwrap(),
             ledger.reserve_process().unwrap(),
             ledger.reserve_compiler().unwrap(),
         );
-        assert!(ledger.end_era(0) && !ledger.end_era(0), "once");
+        assert!(ledger.end_epoch(0) && !ledger.end_epoch(0), "once");
         assert!(first.is_over() && compiling.is_over());
         let (sender, reservations) = std::sync::mpsc::channel();
         let waits = ledger.clone();
@@ -390,8 +370,8 @@ mod tests {
         drop(second);
         let next = reservations.recv().unwrap();
         thread.join().unwrap();
-        assert!((next.era(), next.is_over()) == (1, false));
-        // One of the new era does not count as one that leaves.
+        assert!((next.epoch(), next.is_over()) == (1, false));
+        // One of the new epoch does not count as one that leaves.
         drop(next);
         assert_eq!(ledger.state().leaving, 0);
     }

@@ -129,7 +129,7 @@ pub struct MpsTerminator(Sender<Case>);
 struct Case {
     pid: u32,
     pidfd: OwnedFd,
-    mps_termination: Arc<MpsTermination>,
+    mps: Arc<MpsTermination>,
 }
 
 impl MpsTerminator {
@@ -142,17 +142,17 @@ impl MpsTerminator {
 }
 
 fn run(control: &Control, cases: Receiver<Case>) {
-    for Case { pid, pidfd, mps_termination } in cases {
+    for Case { pid, pidfd, mps } in cases {
         if has_ended(pidfd.as_fd(), Duration::ZERO) {
             continue;
         }
-        mps_termination.alone.store(true, Ordering::Release);
+        mps.alone.store(true, Ordering::Release);
         match control.terminate(pid) {
             Ok(()) if has_ended(pidfd.as_fd(), LEAVE) => continue,
             Ok(()) => {}
             Err(why) => {
                 // Its neighbours are hit as well.
-                mps_termination.alone.store(false, Ordering::Release);
+                mps.alone.store(false, Ordering::Release);
                 tracing::warn!(pid, "a process is killed while others use the device through MPS: {why}");
             }
         }
@@ -163,7 +163,7 @@ fn run(control: &Control, cases: Receiver<Case>) {
 /// How a process under MPS ends.
 #[derive(Debug)]
 pub struct MpsTermination {
-    mps_terminator: Arc<MpsTerminator>,
+    terminator: Arc<MpsTerminator>,
     asked: AtomicBool,
     /// The daemon ends its work, so that no other process's is hit.
     alone: AtomicBool,
@@ -171,9 +171,9 @@ pub struct MpsTermination {
 
 impl MpsTermination {
     /// Through this thread.
-    pub fn new(mps_terminator: &Arc<MpsTerminator>) -> Arc<Self> {
+    pub fn new(terminator: &Arc<MpsTerminator>) -> Arc<Self> {
         Arc::new(Self {
-            mps_terminator: mps_terminator.clone(),
+            terminator: terminator.clone(),
             asked: AtomicBool::new(false),
             alone: AtomicBool::new(false),
         })
@@ -184,8 +184,8 @@ impl MpsTermination {
         if self.asked.swap(true, Ordering::AcqRel) {
             return;
         }
-        let case = pidfd.try_clone_to_owned().map(|pidfd| Case { pid, pidfd, mps_termination: self.clone() });
-        if case.map_or(true, |case| self.mps_terminator.0.send(case).is_err()) {
+        let case = pidfd.try_clone_to_owned().map(|pidfd| Case { pid, pidfd, mps: self.clone() });
+        if case.map_or(true, |case| self.terminator.0.send(case).is_err()) {
             let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
         }
     }
@@ -250,13 +250,13 @@ mod tests {
     fn work_is_ended_by_the_daemon_before_the_process_is_killed() {
         let dir = tempfile::tempdir().unwrap();
         let (mut child, pidfd) = sleeper();
-        let mps_terminator = MpsTerminator::start(daemon(dir.path(), child.id())).unwrap();
-        let mps_termination = MpsTermination::new(&mps_terminator);
+        let terminator = MpsTerminator::start(daemon(dir.path(), child.id())).unwrap();
+        let mps = MpsTermination::new(&terminator);
         for _ in 0..3 {
-            mps_termination.end(child.id(), pidfd.as_fd());
+            mps.end(child.id(), pidfd.as_fd());
         }
         assert!(!child.wait().unwrap().success());
-        assert!(mps_termination.was_alone());
+        assert!(mps.was_alone());
         let all = format!(
             "get_server_list\nget_client_list 6\nget_client_list 7\nterminate_client 7 {}\n",
             child.id()
@@ -270,11 +270,11 @@ mod tests {
         let (mut first, first_fd) = sleeper();
         let (mut second, second_fd) = sleeper();
         first.kill().unwrap();
-        let mps_terminator = MpsTerminator::start(daemon(dir.path(), second.id())).unwrap();
+        let terminator = MpsTerminator::start(daemon(dir.path(), second.id())).unwrap();
         has_ended(first_fd.as_fd(), PATIENCE);
-        let gone = MpsTermination::new(&mps_terminator);
+        let gone = MpsTermination::new(&terminator);
         gone.end(first.id(), first_fd.as_fd());
-        MpsTermination::new(&mps_terminator).end(second.id(), second_fd.as_fd());
+        MpsTermination::new(&terminator).end(second.id(), second_fd.as_fd());
         assert!(!second.wait().unwrap().success());
         assert!(
             !said(dir.path()).contains(&format!("terminate_client 7 {}", first.id())) && !gone.was_alone()
@@ -295,10 +295,10 @@ mod tests {
             let words = control.terminate(child.id()).unwrap_err().to_string();
             let expected = if known { "no MPS server has process" } else { "has to be in PATH" };
             assert!(words.contains(expected), "{words}");
-            let mps_termination = MpsTermination::new(&MpsTerminator::start(control).unwrap());
-            mps_termination.end(child.id(), pidfd.as_fd());
+            let mps = MpsTermination::new(&MpsTerminator::start(control).unwrap());
+            mps.end(child.id(), pidfd.as_fd());
             assert!(!child.wait().unwrap().success());
-            assert!(!mps_termination.was_alone());
+            assert!(!mps.was_alone());
         }
     }
 

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
+use pappus_protocol::launch::{ANSWERS_FD, COMMANDS_FD, CONTROL_FD, EXIT_PIDNS_UNUSABLE, STAGING_FD};
+pub use pappus_protocol::launch::Role;
 use pappus_protocol::pipe::{Inbox, Outbox};
 use pappus_protocol::{Kind, Layers};
 use pappus_protocol::{control, pipe};
@@ -23,17 +25,6 @@ use super::subreaper;
 use crate::config::DeviceConfig;
 use crate::limits::WORKER_START_S;
 
-/// What a worker is started for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Executes invocations.
-    Serve,
-    /// Checks and compiles one module.
-    Compile,
-    /// Says which devices there are.
-    Survey,
-}
-
 /// Which device a process is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
@@ -43,7 +34,7 @@ pub struct Target {
     pub uuid: String,
     /// Concurrent calls of a serving worker.
     pub lanes: u32,
-    /// The host's memory node to stay near.
+    /// The host's memory node to pin threads to.
     pub numa_node: Option<u32>,
     /// Host memory that is the device's.
     pub memory_bytes: u64,
@@ -91,15 +82,8 @@ impl Target {
     }
 }
 
-/// The descriptors' numbers in the worker; its `main` knows the same.
-const COMMANDS: i32 = 3;
-const ANSWERS: i32 = 4;
-const CONTROL: i32 = 5;
-const STAGING: i32 = 6;
 /// Layers of the sandbox to leave off; heard by workers that were built for tests only.
 const WITHOUT: &str = "PAPPUS_TEST_WITHOUT";
-/// The exit code of a worker that cannot use its pid namespace; it knows the same.
-const PIDNS_UNUSABLE: i32 = 71;
 
 /// The supervisor's ends of a fresh worker.
 #[derive(Debug)]
@@ -120,7 +104,7 @@ pub struct Process {
     pid: u32,
     pidfd: OwnedFd,
     /// How it ends where a signal would hit others.
-    mps_termination: Option<Arc<MpsTermination>>,
+    mps: Option<Arc<MpsTermination>>,
     /// How it ended, once it is reaped.
     ended: Option<ExitStatus>,
     /// Its control groups.
@@ -170,23 +154,16 @@ fn launch(
     let (answers_read, answers_write) = pipe::pipe()?;
     let (control_ours, control_theirs) = control::pair()?;
     let mut mappings = vec![
-        FdMapping { parent_fd: commands_read, child_fd: COMMANDS },
-        FdMapping { parent_fd: answers_write, child_fd: ANSWERS },
-        FdMapping { parent_fd: control_theirs, child_fd: CONTROL },
+        FdMapping { parent_fd: commands_read, child_fd: COMMANDS_FD },
+        FdMapping { parent_fd: answers_write, child_fd: ANSWERS_FD },
+        FdMapping { parent_fd: control_theirs, child_fd: CONTROL_FD },
     ];
     if let Some(staging) = staging {
-        mappings.push(FdMapping { parent_fd: staging.as_fd().try_clone_to_owned()?, child_fd: STAGING });
+        mappings.push(FdMapping { parent_fd: staging.as_fd().try_clone_to_owned()?, child_fd: STAGING_FD });
     }
     let mut command = Command::new(program);
     command
-        .arg(match role {
-            Role::Serve => "serve",
-            Role::Compile => "compile",
-            Role::Survey => "survey",
-        })
-        .args(["--device", target.kind.name(), "--lanes", &target.lanes.to_string()])
-        .args(target.numa_node.map(|node| format!("--numa-node={node}")))
-        .args(confinement.arguments(target.kind))
+        .args(confinement.arguments(role, target).encode())
         .env_clear()
         .envs(target.environment())
         .current_dir("/")
@@ -246,7 +223,7 @@ fn settle_in(mut process: Process, control: &OwnedFd, answers: &OwnedFd) -> std:
         }
         if !ended.is_empty() {
             let code = process.end_by_itself()?.code();
-            return Ok((code != Some(PIDNS_UNUSABLE)).then_some(process));
+            return Ok((code != Some(EXIT_PIDNS_UNUSABLE.into())).then_some(process));
         }
         if !answers_are.is_empty() {
             // About to end, or it never will answer.
@@ -262,9 +239,7 @@ fn settle_in(mut process: Process, control: &OwnedFd, answers: &OwnedFd) -> std:
 impl Process {
     fn of(mut child: Child) -> std::io::Result<Self> {
         match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            Ok(pidfd) => {
-                Ok(Self { pid: child.id(), pidfd, mps_termination: None, ended: None, membership: None })
-            }
+            Ok(pidfd) => Ok(Self { pid: child.id(), pidfd, mps: None, ended: None, membership: None }),
             Err(e) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -280,7 +255,7 @@ impl Process {
         rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options).map_err(|e| {
             std::io::Error::other(format!("the worker handed over a process that is not its: {e}"))
         })?;
-        Ok(Self { pid: pid as u32, pidfd, mps_termination: None, ended: None, membership: None })
+        Ok(Self { pid: pid as u32, pidfd, mps: None, ended: None, membership: None })
     }
 
     /// The process id, for people.
@@ -295,21 +270,17 @@ impl Process {
 
     /// A handle that can kill the process from any thread, and nothing but this process.
     pub fn killer(&self) -> std::io::Result<Killer> {
-        Ok(Killer {
-            mps_termination: self.mps_termination.clone(),
-            pid: self.pid(),
-            ..Killer::new(self.pidfd.try_clone()?)
-        })
+        Ok(Killer { mps: self.mps.clone(), pid: self.pid(), ..Killer::new(self.pidfd.try_clone()?) })
     }
 
     /// Its work on the device is ended through the MPS daemon before it is killed.
-    pub fn end_through(&mut self, mps_terminator: &Arc<MpsTerminator>) {
-        self.mps_termination = Some(MpsTermination::new(mps_terminator));
+    pub fn end_through(&mut self, terminator: &Arc<MpsTerminator>) {
+        self.mps = Some(MpsTermination::new(terminator));
     }
 
     /// Whether its end hits no other process that uses the device.
     pub fn ends_alone(&self) -> bool {
-        self.mps_termination.as_ref().is_none_or(|mps_termination| mps_termination.was_alone())
+        self.mps.as_ref().is_none_or(|mps| mps.was_alone())
     }
 
     /// Another handle on the process, readable once it ended.
@@ -319,16 +290,16 @@ impl Process {
 
     /// Kills the process, which is still to be reaped.
     pub fn kill(&self) {
-        match &self.mps_termination {
-            Some(mps_termination) => mps_termination.end(self.pid(), self.pidfd.as_fd()),
+        match &self.mps {
+            Some(mps) => mps.end(self.pid(), self.pidfd.as_fd()),
             None => self.kill_now(),
         }
     }
 
     /// Kills it whatever its work is: none of it runs any more.
     pub fn kill_now(&self) {
-        if let Some(mps_termination) = &self.mps_termination {
-            mps_termination.give_up();
+        if let Some(mps) = &self.mps {
+            mps.give_up();
         }
         if rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL).is_err() {
             // By its number, which is its own until it is reaped: whoever waits for its end must not wait for ever.
@@ -409,27 +380,27 @@ impl Drop for Process {
 pub struct Killer {
     pidfd: OwnedFd,
     pid: u32,
-    mps_termination: Option<Arc<MpsTermination>>,
+    mps: Option<Arc<MpsTermination>>,
 }
 
 impl Killer {
     /// Of the process that a pidfd names.
     pub fn new(pidfd: OwnedFd) -> Self {
-        Self { pidfd, pid: 0, mps_termination: None }
+        Self { pidfd, pid: 0, mps: None }
     }
 
     /// Kills it; a process that is gone already is no error.
     pub fn kill(&self) {
-        match &self.mps_termination {
-            Some(mps_termination) => mps_termination.end(self.pid, self.pidfd.as_fd()),
+        match &self.mps {
+            Some(mps) => mps.end(self.pid, self.pidfd.as_fd()),
             None => self.kill_now(),
         }
     }
 
     /// As [`Process::kill_now`].
     pub fn kill_now(&self) {
-        if let Some(mps_termination) = &self.mps_termination {
-            mps_termination.give_up();
+        if let Some(mps) = &self.mps {
+            mps.give_up();
         }
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }

@@ -29,7 +29,7 @@ use super::responses as answers;
 use super::slow_work::SlowWorkPermit;
 use super::{invoke, requests};
 use crate::call::{Arena, Asker};
-use crate::device::batch::Burst;
+use crate::device::write_coalescing::Burst;
 use crate::function::Loaded;
 use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
 use crate::refusal::{Refusal, refusal};

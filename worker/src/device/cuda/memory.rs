@@ -54,7 +54,7 @@ impl Pool {
 
     /// A lane's share.
     pub(super) fn lane_bytes(&self) -> u64 {
-        self.bytes() / self.lanes / LANE_ALIGN * LANE_ALIGN
+        pappus_protocol::device_memory::lane_bytes(pappus_protocol::Kind::Cuda, self.bytes(), self.lanes as u32)
     }
 
     /// The address where calls of a lane have their memory; `wide` calls have all of it.
