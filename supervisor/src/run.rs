@@ -43,7 +43,7 @@ pub async fn run(
     abort: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     // The lock on the state directory decides who is the supervisor, before anything else is touched.
-    let state = StateDir::open(&config.state_dir)?;
+    let state = Arc::new(StateDir::open(&config.state_dir)?);
     // From now on it does not end the process.
     let hangup = signal(SignalKind::hangup())?;
     let program = process::worker_program()?;
@@ -58,14 +58,14 @@ pub async fn run(
     try_sandbox(&program, &found).await?;
     let classes = DeviceClass::of(&found, &program);
     let tenants = Arc::new(Tenants::new(config.tenants, state.names().clone()));
-    let registry = Arc::new(Registry::open(state, tenants, classes, targets)?);
+    let registry = Arc::new(Registry::open(state.clone(), tenants, classes, targets)?);
     registry.tenants.keep_out(confinement::get().worker_uids());
 
     let mut devices = Vec::new();
     let mut threads = Vec::new();
     for device in found {
-        let device = Arc::new(Device::new(device, watched.clone(), targets_in.clone())?);
-        device.serve(registry.clone());
+        let device = Arc::new(Device::new(device, watched.clone(), targets_in.clone(), state.clone())?);
+        registry.charge(&device.config.name, &device.ledger);
         threads.extend(thread::spawn(&device, &program)?);
         devices.push(device);
     }

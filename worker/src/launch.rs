@@ -46,7 +46,8 @@ pub fn take<const N: usize>() -> Result<[OwnedFd; N], String> {
     for number in numbers {
         // SAFETY: only asks whether the descriptor is open; nothing keeps the borrow.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
-        rustix::io::fcntl_getfd(fd.as_fd()).map_err(|e| format!("descriptor {number}: {e}; {}", Arguments::USAGE))?;
+        rustix::io::fcntl_getfd(fd.as_fd())
+            .map_err(|e| format!("descriptor {number}: {e}; {}", Arguments::USAGE))?;
     }
     // SAFETY: they are open (checked above), and nothing else in this process, which has opened no file
     // yet, knows their numbers.

@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use super::Device;
 use super::worker_channel::staging;
+use crate::function::CodeTarget;
 use crate::limits::WORKER_START_S;
 use crate::processes::confinement::{self, Reached};
 use crate::processes::memory_ledger::ProcessReservation;

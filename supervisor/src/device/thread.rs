@@ -14,7 +14,7 @@ use pappus_protocol::{Fault, FromWorker};
 
 use super::Device;
 use super::reaper::Dying;
-use super::runtime::Outcome;
+use super::runtime::Answer;
 use super::standby::{self, Ready};
 use super::worker_channel::Arrival;
 use super::write_coalescing::Batch;
@@ -233,10 +233,10 @@ fn hear(
     while let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
         match FromWorker::decode(frame).map_err(|e| e.to_string())? {
             FromWorker::Done { call, timings } => {
-                device.finish(worker, CallId(call), Outcome::Done(&timings), batch)?;
+                device.finish(worker, CallId(call), Answer::Done(&timings), batch)?;
             }
             FromWorker::Failed { call, fault } => {
-                device.finish(worker, CallId(call), Outcome::Failed(&fault), batch)?;
+                device.finish(worker, CallId(call), Answer::Failed(&fault), batch)?;
             }
             FromWorker::Yielding { turn } => device.yielding(worker, turn)?,
             FromWorker::Yielded { turn, used_ns } => device.yielded(worker, turn, used_ns)?,

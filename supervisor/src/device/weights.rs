@@ -4,16 +4,15 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use pappus_proto::Code;
 use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 use pappus_protocol::to_worker::WeightsForm;
 
 use crate::function::Loaded;
 use crate::processes::memory_ledger::MemoryLedger;
-use crate::refusal::{Refusal, refusal};
+use crate::refusal::{Reason, Refusal, refusal};
 use crate::schedule::WorkerId;
-use crate::tenants::Tenant;
 use crate::schedule::weights::{NoRoom, Source, Weights, ZombieId};
+use crate::tenants::Tenant;
 
 /// What a worker may take more than it was asked to, for the driver's sake.
 const SLACK_BYTES: u64 = 64 << 20;
@@ -85,7 +84,7 @@ impl WeightStore {
             Ok(Source::Export) => Ok(Delivery(None, true)),
             Ok(Source::Device(fd, bytes)) => Ok(Delivery(Some((fd, bytes)), false)),
             Err(NoRoom { budget_bytes }) if taken > budget_bytes => Err(refusal(
-                Code::OutOfMemory,
+                Reason::OutOfMemory,
                 format!(
                     "its weights take {taken} bytes of device memory, the device keeps {budget_bytes} for weights: \
                      give them more with weights=SIZE"
@@ -93,7 +92,7 @@ impl WeightStore {
             )),
             Err(NoRoom { .. }) => {
                 let why = "all device memory for weights is in use by calls that run; try again later";
-                Err(Box::new(pappus_proto::v1::Error::new(Code::ResourceExhausted, why).retry(100)))
+                Err(Box::new(refusal(Reason::ResourceExhausted, why).retry(100)))
             }
         }
     }

@@ -442,7 +442,8 @@ impl Connected {
         let delivery = delivery.map_err(StartError::Refused)?;
         // Before what takes their place.
         evicted.iter().for_each(|function| self.uninstall(*function));
-        let installed = call.function.install(state, &self.arrival.target, &delivery);
+        let installed =
+            call.function.install(state, &self.arrival.target, delivery.form(), delivery.device());
         let (install, parts) = installed.map_err(|refusal| {
             if let Some(weights) = weights {
                 weights.not_sent(function, worker);

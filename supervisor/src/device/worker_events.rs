@@ -7,10 +7,10 @@ use pappus_protocol::{Fault, now_ns};
 
 use super::runtime::{Actions, Device, Lost, lock, takes_turns};
 use super::worker_channel::{Arrival, never_handed};
+use crate::call::Outcome;
 use crate::function::CodeTarget;
 use crate::schedule::WorkerId;
 use crate::schedule::weights::ZombieId;
-use crate::server::responses as answers;
 
 const NOT_ITS_TURN: &str = "it yielded a turn that it does not have";
 
@@ -172,7 +172,8 @@ impl Device {
             self.perform(actions);
             if let Some((call, why)) = over {
                 self.metrics.failed.increment(1);
-                call.asker.answer(answers::lost(&call, why, ended, broken));
+                let (process, broken) = (ended.to_owned(), broken.cloned());
+                self.complete(&call, Outcome::Lost { why, process, broken });
             }
         }
     }

@@ -279,7 +279,10 @@ impl ProcessReservation {
         };
         let before = std::mem::replace(&mut self.context_bytes, context_bytes);
         if self.ledger.config.kind != Kind::Cpu && !self.compiles {
-            let lease = self.ledger.lease_bytes.get_or_init(|| self.ledger.config.division().lease_bytes(context_bytes));
+            let lease = self
+                .ledger
+                .lease_bytes
+                .get_or_init(|| self.ledger.config.division().lease_bytes(context_bytes));
             if *lease == 0 {
                 let device = &self.ledger.config.name;
                 tracing::error!(

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pappus_blueprint::Blueprint;
-use pappus_proto::{Code, v1};
+use pappus_proto::v1;
 
 use super::device_class::DeviceClass;
 use super::failures::Job;
 use super::layout::{self, DeviceLimits};
 use super::registration::{Registry, plain_info, vanished};
 use crate::processes::memory_ledger::MemoryLedger;
-use crate::refusal::{Refusal, failed, internal, refusal};
+use crate::refusal::{Reason, Refusal, failed, internal, refusal};
 use crate::store::records::{CodeInfo, FunctionModule, Variant};
 use crate::tenants::Tenant;
 
@@ -60,7 +60,9 @@ impl Registry {
                 let needs: Vec<_> = classes.iter().map(|class| class.needs()).collect();
                 let there: Vec<_> = module.variants.iter().map(Variant::label).collect();
                 let why = format!("{}, but there is only {}", needs.join("; "), there.join(", "));
-                return Err(Box::new(refusal(Code::Unsupported, why).at(format!("module {}", module.name))));
+                return Err(Box::new(
+                    refusal(Reason::Unsupported, why).at(format!("module {}", module.name)),
+                ));
             }
             classes = left;
         }
@@ -174,7 +176,7 @@ mod tests {
         let requests: Vec<_> = devices.iter().map(|device| device.parse().unwrap()).collect();
         let classes = DeviceClass::of(&resolve(&requests, &survey).unwrap(), "/nonexistent".as_ref());
         let targets = tokio::sync::watch::channel(vec![]).1;
-        Registry::open(StateDir::open(dir).unwrap(), Default::default(), classes, targets).unwrap()
+        Registry::open(StateDir::open(dir).unwrap().into(), Default::default(), classes, targets).unwrap()
     }
 
     fn module(name: &str, variants: &[&str]) -> FunctionModule {
@@ -209,7 +211,7 @@ mod tests {
         // Only what was left could have run it.
         let why = on(&[module("m", &["wasm"]), module("n", &["ptx"])]).unwrap_err();
         assert_eq!(why.message, "the device cpu needs its .wasm variant, but there is only ptx");
-        assert_eq!((why.code(), why.place.as_str()), (Code::Unsupported, "module n"));
+        assert_eq!((why.reason, why.place.as_str()), (Reason::Unsupported, "module n"));
 
         let all = registry.runnable(&[module("m", &both)]).unwrap();
         let weight = |bytes| [Weight { name: "W".into(), sha256: Hash([0; 32]), bytes }];
@@ -217,6 +219,6 @@ mod tests {
             |bytes| -> Result<usize, Refusal> { Ok(registry.with_room(&weight(bytes), all.clone())?.len()) };
         assert_eq!((room(1 << 20).unwrap(), room(3 << 29).unwrap(), room(3 << 30).unwrap()), (3, 2, 1));
         let why = room(5 << 30).unwrap_err();
-        assert_eq!((why.code(), why.place.as_str()), (Code::OutOfMemory, "blueprint.weights"));
+        assert_eq!((why.reason, why.place.as_str()), (Reason::OutOfMemory, "blueprint.weights"));
     }
 }

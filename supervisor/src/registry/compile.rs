@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use pappus_proto::Code;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FaultCode, FromWorker, Kind, ProtocolError, ToWorker, control};
@@ -17,7 +16,7 @@ use crate::function::CodeTarget;
 use crate::limits::COMPILE_S;
 use crate::processes::memory_ledger::{MemoryLedger, ProcessReservation};
 use crate::processes::process::{self, Role, Started, Target};
-use crate::refusal::{Refusal, failed, is_lack, refusal};
+use crate::refusal::{Reason, Refusal, failed, is_lack, refusal};
 use crate::store::records::CodeInfo;
 
 /// Machine code larger than this is refused.
@@ -82,19 +81,19 @@ impl Compiler {
                 Attempt::Killed { why, ended } => {
                     let message =
                         format!("the module could not be compiled: {why} (the compiling worker {ended})");
-                    return Err(refusal(Code::InvalidArgument, message));
+                    return Err(refusal(Reason::InvalidArgument, message));
                 }
                 Attempt::Failed(_) if Instant::now() < until => std::thread::park_timeout(PAUSE),
                 Attempt::Failed(why) => {
                     let message = format!("the module could not be compiled now: {why}");
-                    return Err(refusal(Code::Unavailable, message));
+                    return Err(refusal(Reason::Unavailable, message));
                 }
             }
         }
     }
 
     fn attempt(&self, module: &ValidatedMemfd) -> Result<Attempt, Refusal> {
-        let closing = || refusal(Code::Unavailable, "the supervisor is about to end".to_owned());
+        let closing = || refusal(Reason::Unavailable, "the supervisor is about to end".to_owned());
         let mut reservation = match self.ledger.get() {
             Some(ledger) => Some(ledger.reserve_compiler().ok_or_else(closing)?),
             None => None,
@@ -122,7 +121,7 @@ impl Compiler {
             false => {
                 let message =
                     format!("the module could not be compiled: {why} (the compiling worker {ended})");
-                Ok(Attempt::Over(Err(refusal(Code::InvalidArgument, message))))
+                Ok(Attempt::Over(Err(refusal(Reason::InvalidArgument, message))))
             }
         }
     }
@@ -194,7 +193,7 @@ fn converse(
                     return Err(Trouble::Passing(fault.message.to_owned()));
                 }
                 FromWorker::Refused { fault, .. } => {
-                    return Ok(Err(refusal(Code::InvalidArgument, fault.message)));
+                    return Ok(Err(refusal(Reason::InvalidArgument, fault.message)));
                 }
                 FromWorker::Compiled { job: JOB, module } => {
                     let fd = control::recv(&worker.control, JOB, 1).map_err(missed)?.remove(0);

@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use pappus_proto::Code;
 use pappus_protocol::Kind;
 
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::store::records::Hash;
 use crate::tenants::Tenant;
 
@@ -42,7 +41,7 @@ impl Failures {
         let mut all = self.0.lock().unwrap_or_else(|e| e.into_inner());
         match outcome {
             // Other failures are not the module's.
-            Err(why) if why.code() == Code::InvalidArgument => {
+            Err(why) if why.reason == Reason::InvalidArgument => {
                 if all.len() >= MAX_FAILURES {
                     all.clear();
                 }
@@ -63,14 +62,14 @@ mod tests {
         let failures = Failures::default();
         let job = |tenant| Job { tenant, module: Hash([0; 32]), kind: Kind::Cpu, arch: String::new() };
         let now = Instant::now();
-        let bad: Result<(), _> = Err(refusal(Code::InvalidArgument, "bad"));
+        let bad: Result<(), _> = Err(refusal(Reason::InvalidArgument, "bad"));
         failures.note(job(1), now, &bad);
         assert_eq!(failures.known(&job(1), now).unwrap().message, "bad");
         assert!(failures.known(&job(2), now).is_none());
         assert!(failures.known(&job(1), now + REMEMBERED).is_none());
         failures.note(job(1), now, &Ok(()));
         assert!(failures.known(&job(1), now).is_none());
-        failures.note(job(1), now, &Err::<(), _>(refusal(Code::Internal, "no process")));
+        failures.note(job(1), now, &Err::<(), _>(refusal(Reason::Internal, "no process")));
         assert!(failures.known(&job(1), now).is_none(), "that is not the module's fault");
         for tenant in 0..=MAX_FAILURES as u32 {
             failures.note(job(tenant), now, &bad);

@@ -5,10 +5,9 @@ use std::collections::HashMap;
 
 use bytesize::ByteSize;
 use pappus_blueprint::{Blueprint, Launch, ParamKind, PassedParam};
-use pappus_proto::Code;
 use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
 
-use crate::refusal::{Refusal, refusal};
+use crate::refusal::{Reason, Refusal, refusal};
 use crate::store::records::CodeInfo;
 
 /// Where code runs, as far as it matters here.
@@ -30,7 +29,7 @@ pub fn check(blueprint: &Blueprint, codes: &[CodeInfo], place: DeviceLimits<'_>)
             let there = codes[kernel.module].kernels.iter().map(|k| k.name.as_str()).collect::<Vec<_>>();
             let why = format!("has no kernel `{}`; it has {}", kernel.symbol, there.join(", "));
             let module = &blueprint.modules()[kernel.module].name;
-            return Err(Box::new(refusal(Code::InvalidArgument, why).at(format!("module {module}"))));
+            return Err(Box::new(refusal(Reason::InvalidArgument, why).at(format!("module {module}"))));
         };
         check_stack(&kernel.name, info, place)?;
         kernels.push(*info);
@@ -53,7 +52,7 @@ fn check_stack(name: &str, kernel: &KernelInfo, place: DeviceLimits<'_>) -> Resu
                 place.devices,
                 size(limit)
             );
-            Err(Box::new(refusal(Code::OutOfMemory, why).at(format!("kernel {name}"))))
+            Err(Box::new(refusal(Reason::OutOfMemory, why).at(format!("kernel {name}"))))
         }
         _ => Ok(()),
     }
@@ -61,7 +60,7 @@ fn check_stack(name: &str, kernel: &KernelInfo, place: DeviceLimits<'_>) -> Resu
 
 fn check_launch(name: &str, kernel: &KernelInfo, launch: &Launch<'_>) -> Result<(), Refusal> {
     let wrong = |within: &str, why: String| {
-        let error = refusal(Code::InvalidArgument, format!("kernel `{name}`{why}"));
+        let error = refusal(Reason::InvalidArgument, format!("kernel `{name}`{why}"));
         Err(Box::new(error.at(format!("{}{within}", launch.place()))))
     };
     if let Some(threads) = launch.block_threads

@@ -10,22 +10,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use pappus_blueprint::{Blueprint, BufferId, Plan, Sizes};
 use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_INLINE_BYTES, MAX_ITEMS};
+use pappus_proto::v1;
 use pappus_proto::v1::item::Source;
-use pappus_proto::{Code, v1};
 use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA, Target};
 use pappus_shmem::{ValidatedMemfd, memfd};
 use zerocopy::little_endian::U64;
 
 use super::connection::Connection;
-use crate::call::{Arena, Asker, Call, Inline};
+use super::reply_handle::ReplyHandle;
+use crate::call::{Arena, Call, Inline};
 use crate::config::Settings;
 use crate::device::Device;
 use crate::function::Loaded;
-use crate::refusal::{Refusal, refusal};
+use crate::refusal::{Reason, Refusal, refusal};
 use crate::schedule::Domain;
 
 fn bad(why: impl Into<String>) -> Refusal {
-    refusal(Code::InvalidArgument, why)
+    refusal(Reason::InvalidArgument, why)
 }
 
 /// Why there is no plan. What a blueprint says is its owner's to know.
@@ -72,7 +73,7 @@ pub struct Arrived {
 /// Checks a request against its function.
 pub fn prepare(
     connection: &Connection,
-    asker: &Arc<Asker>,
+    handle: &Arc<ReplyHandle>,
     arrived: Arrived,
     function: Arc<Loaded>,
 ) -> Result<Prepared, Refusal> {
@@ -102,7 +103,7 @@ pub fn prepare(
         arrived_ns,
         started_ns: AtomicU64::new(0),
         sent_at: AtomicU64::new(0),
-        asker: asker.clone(),
+        reply: handle.clone(),
         function,
     };
     Ok(Prepared { call: Arc::new(call), device, inline_bytes })
@@ -213,7 +214,7 @@ fn able<'d>(devices: &'d [Arc<Device>], function: &Loaded) -> Result<Cow<'d, [Ar
     let able: Vec<_> = devices.iter().filter(|device| runs_on(device)).cloned().collect();
     match able.is_empty() {
         false => Ok(Cow::Owned(able)),
-        true => Err(refusal(Code::Unsupported, "no device here has machine code for it: add it again")),
+        true => Err(refusal(Reason::Unsupported, "no device here has machine code for it: add it again")),
     }
 }
 
@@ -229,7 +230,7 @@ fn place(devices: &[Arc<Device>], pool_bytes: u64) -> Result<Arc<Device>, Refusa
         let why = format!(
             "the call needs {pool_bytes} bytes of device memory, a device has at most {largest} for one call: give the device more memory"
         );
-        refusal(Code::OutOfMemory, why)
+        refusal(Reason::OutOfMemory, why)
     })
 }
 

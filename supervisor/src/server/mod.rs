@@ -8,6 +8,8 @@
 //! - [`reader`]: its reading side, which asks for a while before it sleeps.
 //! - `half_close`: a client that will send nothing more.
 //! - [`replies`]: answers to it, from any thread.
+//! - [`reply_handle`]: the one answer to an invocation; answers of one client in one write.
+//! - [`responses`]: how a call ended, as its client is told.
 //! - [`invoke`]: an `Invoke` becomes a call: checked, sized, planned.
 //! - [`slow_work`]: each tenant's permits for slow work.
 //! - `async_fd`: a socket watched for one kind of event.
@@ -25,6 +27,7 @@ pub mod listen;
 pub mod peer;
 pub mod reader;
 pub mod replies;
+pub mod reply_handle;
 pub mod requests;
 pub mod responses;
 pub mod slow_work;

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use pappus_proto::{Code, v1};
+use pappus_proto::v1;
 
 use super::connection_slots::{ConnectionEntry, SlotOwner};
 use super::listen::Server;
 use crate::config::TenantRules;
 use crate::limits::{LIST_PAGE, MAX_PEERS_SHOWN};
-use crate::refusal::{Refusal, refusal};
+use crate::refusal::{Reason, Refusal, refusal};
 use crate::registry::Revoked;
 use crate::schedule::Domain;
 use crate::tenants::{Account, Limit};
@@ -87,11 +87,11 @@ impl Server {
     pub fn reload(&self) -> Result<(), Refusal> {
         let Some(path) = &self.config_file else {
             let why = "there is no configuration file: start the supervisor with --config FILE";
-            return Err(refusal(Code::InvalidArgument, why));
+            return Err(refusal(Reason::InvalidArgument, why));
         };
         let rules = TenantRules::read(path).map_err(|e| {
             tracing::error!("tenants stay as they were: {e}");
-            refusal(Code::InvalidArgument, format!("{e}; tenants stay as they were"))
+            refusal(Reason::InvalidArgument, format!("{e}; tenants stay as they were"))
         })?;
         self.registry.tenants.reload(rules);
         let mut closed = 0;
@@ -103,7 +103,7 @@ impl Server {
                 closed += 1;
             }
         }
-        self.devices.iter().for_each(|device| device.quotas_changed());
+        self.devices.iter().for_each(|device| device.quotas_changed(&self.registry.tenants));
         let tenants = self.registry.tenants.configured().len();
         tracing::info!(tenants, closed, "tenants read again");
         Ok(())

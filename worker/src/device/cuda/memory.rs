@@ -54,7 +54,11 @@ impl Pool {
 
     /// A lane's share.
     pub(super) fn lane_bytes(&self) -> u64 {
-        pappus_protocol::device_memory::lane_bytes(pappus_protocol::Kind::Cuda, self.bytes(), self.lanes as u32)
+        pappus_protocol::device_memory::lane_bytes(
+            pappus_protocol::Kind::Cuda,
+            self.bytes(),
+            self.lanes as u32,
+        )
     }
 
     /// The address where calls of a lane have their memory; `wide` calls have all of it.
