@@ -28,3 +28,20 @@ fn every_library_is_explained_in_dependencies_md() {
     assert!(used.len() > 30, "{used:?}");
     assert_eq!(listed(&page("dependencies.md")), used, "left: docs/dependencies.md, right: the manifests");
 }
+
+/// The words of a text, in small letters.
+fn words(text: &str) -> BTreeSet<String> {
+    text.split(|c: char| !c.is_alphanumeric()).map(str::to_lowercase).collect()
+}
+
+#[test]
+fn the_glossary_is_in_order_and_explains_words_in_use() {
+    let glossary = page("glossary.md");
+    let rows = glossary.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let names: Vec<_> = rows.map(|(name, _)| name).collect();
+    assert!(names.len() > 50 && names.is_sorted(), "{names:?}");
+    let used: BTreeSet<_> = tidy::sources().iter().flat_map(|(_, text)| words(text)).collect();
+    let stale: Vec<_> = names.iter().filter(|name| !used.contains(**name)).collect();
+    assert!(stale.is_empty(), "not in the sources any more: {stale:?}");
+    assert!(!used.contains(concat!("zeu", "gma")), "the control");
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FromWorker, Kind, Layers};
-use pappus_supervisor::device::process::{self, Role, Started, Target};
+use pappus_supervisor::processes::process::{self, Role, Started, Target};
 use pappus_worker::Channels;
 use pappus_worker::launch::{self, Arguments};
 

@@ -14,13 +14,13 @@ use rustix::net::{SendFlags, Shutdown};
 use tokio::io::Interest;
 use tokio::runtime::Handle;
 
+use super::async_fd::watch;
 use super::peer::{self, Process};
-use super::watched::watch;
-use crate::call::Asker;
+use super::reply_handle::ReplyHandle;
 use crate::concurrent::{OpenCall, OpenCalls, OpenError, OwedAnswers};
 use crate::device::Device;
 use crate::limits::{MAX_CALLS_PER_CONNECTION, MAX_UNREAD_BYTES};
-use crate::registry::{Refusal, refusal};
+use crate::refusal::{Reason, Refusal, refusal};
 use crate::schedule::CallId;
 use crate::tenants::Accepted;
 
@@ -56,7 +56,7 @@ pub struct Replies {
     socket: OwnedFd,
     runtime: Handle,
     unread: Mutex<Unread>,
-    open: OpenCalls<Asker, DevicePlace>,
+    open: OpenCalls<ReplyHandle, DevicePlace>,
     owed: OwedAnswers,
 }
 
@@ -223,39 +223,39 @@ impl Replies {
     }
 
     /// A new invocation; refused if the id is taken or there are too many.
-    pub fn open(self: &Arc<Self>, request: u64, accepted: Accepted) -> Result<Arc<Asker>, Refusal> {
-        let opened = self.open.open(request, || Arc::new(Asker::new(self.clone(), request, accepted)));
+    pub fn open(self: &Arc<Self>, request: u64, accepted: Accepted) -> Result<Arc<ReplyHandle>, Refusal> {
+        let opened = self.open.open(request, || Arc::new(ReplyHandle::new(self.clone(), request, accepted)));
         opened.map_err(|error| match error {
             OpenError::TooMany => {
                 let why =
                     format!("{MAX_CALLS_PER_CONNECTION} invocations of this connection are not answered yet");
-                Box::new(v1::Error::new(Code::ResourceExhausted, why).retry(10))
+                Box::new(refusal(Reason::ResourceExhausted, why).retry(10))
             }
             OpenError::IdInUse => {
                 let why = "an invocation with this request id is not answered yet: use another id";
-                refusal(Code::InvalidArgument, why)
+                refusal(Reason::InvalidArgument, why)
             }
         })
     }
 
     /// A device took the invocation over. The place comes back if it was answered or ended meanwhile: the caller
     /// cancels it there.
-    pub fn placed(&self, request: u64, asker: &Asker, place: DevicePlace) -> Option<DevicePlace> {
-        self.open.placed(request, asker, place)
+    pub fn placed(&self, request: u64, handle: &ReplyHandle, place: DevicePlace) -> Option<DevicePlace> {
+        self.open.placed(request, handle, place)
     }
 
     /// An invocation is about to be answered; its id is free, unless it is in use again already.
-    pub fn forget(&self, request: u64, asker: &Asker) {
-        self.open.close(request, asker);
+    pub fn forget(&self, request: u64, handle: &ReplyHandle) {
+        self.open.close(request, handle);
     }
 
     /// Takes an invocation out, to end it.
-    pub fn take(&self, request: u64) -> Option<OpenCall<Asker, DevicePlace>> {
+    pub fn take(&self, request: u64) -> Option<OpenCall<ReplyHandle, DevicePlace>> {
         self.open.take(request)
     }
 
     /// Takes all invocations out: the client is gone.
-    pub fn take_all(&self) -> Vec<OpenCall<Asker, DevicePlace>> {
+    pub fn take_all(&self) -> Vec<OpenCall<ReplyHandle, DevicePlace>> {
         self.open.take_all()
     }
 }
