@@ -99,7 +99,7 @@ fn a_deadline_counts_from_arrival_however_often_a_call_runs() {
 }
 
 #[test]
-fn nobody_waits_for_what_was_cancelled() {
+fn a_cancelled_call_is_not_retried_when_its_worker_is_killed() {
     let (supervisor, mut client) = supervisor(ONE);
     let spin = client.send_invocation(&Invocation::new("spin")).unwrap();
     supervisor.until_running();

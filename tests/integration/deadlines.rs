@@ -72,7 +72,7 @@ fn it_ends_a_kernel_that_touches_no_memory_and_its_neighbours_run_on() {
 }
 
 #[test]
-fn an_answer_that_nobody_reads_holds_no_lane() {
+fn an_unread_answer_holds_no_lane() {
     let (supervisor, mut client) = supervisor(&[]);
     let mut deaf = Raw::greeted(&supervisor.socket());
     deaf.request(1, raw_spin(50), &[]);
@@ -82,7 +82,7 @@ fn an_answer_that_nobody_reads_holds_no_lane() {
 }
 
 #[test]
-fn who_says_that_nothing_more_comes_still_gets_every_answer() {
+fn a_half_closed_client_still_gets_every_answer() {
     let (supervisor, client) = supervisor(&[]);
     drop(client);
     supervisor.forget_code();
@@ -111,7 +111,7 @@ fn who_says_that_nothing_more_comes_still_gets_every_answer() {
 }
 
 #[test]
-fn who_is_gone_altogether_is_not_waited_for() {
+fn a_client_that_closed_its_socket_is_not_waited_for() {
     let (supervisor, mut client) = supervisor(&["--cancel-grace", "50ms"]);
     kit::works(&mut client);
     for half_closed_first in [false, true] {

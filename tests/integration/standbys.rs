@@ -116,7 +116,7 @@ fn memory_is_accounted_until_a_process_is_reaped() {
 }
 
 #[test]
-fn nobody_stays_behind() {
+fn draining_ends_workers_and_standbys() {
     let (mut supervisor, mut client) = supervisor("cpu:workers=2,memory=16MiB,standbys=2");
     kit::works(&mut client);
     let (workers, standbys) = settled(&supervisor);

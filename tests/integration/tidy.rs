@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
-use crate::programs::{files_below, workspace};
+use crate::programs::{self, files_below, workspace};
 
 /// The crates, and those of each other that each may use outside its tests.
 const DEPENDENCIES: [(&str, &[&str]); 11] = [
@@ -204,4 +204,17 @@ fn every_metric_is_documented() {
     let page = std::fs::read_to_string(workspace().join("docs/operations.md")).unwrap();
     let missing: Vec<_> = names.iter().filter(|name| !page.contains(**name)).collect();
     assert!(missing.is_empty(), "docs/operations.md does not mention {missing:?}");
+}
+
+#[test]
+fn programs_without_test_hooks_know_none_of_them() {
+    let holds = |program: &str, text: &str| {
+        let bytes = std::fs::read(programs::program(program)).unwrap();
+        bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    };
+    for program in ["pappus", "pappus-supervisor", "pappus-worker"] {
+        assert!(!holds(program, concat!("PAPPUS_", "TEST_")), "{program} has a hook for tests");
+    }
+    // The control: names of variables are found like this.
+    assert!(holds("pappus-supervisor", "CUDA_VISIBLE_DEVICES"));
 }
