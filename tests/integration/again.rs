@@ -23,10 +23,7 @@ fn add_slow_copy(client: &mut Client) {
 }
 
 fn supervisor(device: &str) -> (Supervisor, Client) {
-    let supervisor = Supervisor::with(&["--device", device]);
-    let mut client = supervisor.client();
-    kit::add_copy(&mut client);
-    kit::add_spin(&mut client);
+    let (supervisor, mut client) = kit::copy_and_spin_with(&["--device", device]);
     add_slow_copy(&mut client);
     (supervisor, client)
 }

@@ -10,11 +10,7 @@ use crate::kit;
 use crate::kit::as_stranger;
 
 fn supervisor(device: &str) -> (Supervisor, Client) {
-    let supervisor = Supervisor::with(&["--device", device]);
-    let mut client = supervisor.client();
-    kit::add_copy(&mut client);
-    kit::add_spin(&mut client);
-    (supervisor, client)
+    kit::copy_and_spin_with(&["--device", device])
 }
 
 /// Waits until all standbys are ready and nobody else is left; workers and standbys.

@@ -62,7 +62,7 @@ const MAY_SLEEP: [&str; 4] = [
 ];
 
 /// Every Rust file of ours that people write, relative to the workspace.
-pub fn sources() -> Vec<(String, String)> {
+pub(crate) fn sources() -> Vec<(String, String)> {
     let folders = DEPENDENCIES.iter().flat_map(|(name, _)| {
         let folder = workspace().join(name);
         files_below(&folder)
@@ -86,12 +86,12 @@ fn no_source(what: &str, wrong: impl Fn(&str, &str) -> bool) {
 }
 
 /// The folders of the crates.
-pub fn crates() -> impl Iterator<Item = &'static str> {
+pub(crate) fn crates() -> impl Iterator<Item = &'static str> {
     DEPENDENCIES.iter().map(|(name, _)| *name)
 }
 
 /// A manifest, or the lock file, relative to the workspace.
-pub fn toml(path: &str) -> toml::Table {
+pub(crate) fn toml(path: &str) -> toml::Table {
     let text = std::fs::read_to_string(workspace().join(path)).unwrap();
     text.parse().unwrap()
 }

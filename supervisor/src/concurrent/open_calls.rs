@@ -92,6 +92,6 @@ impl<H, P> OpenCalls<H, P> {
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut HashMap<u64, OpenCall<H, P>>) -> T) -> T {
-        change(&mut self.calls.lock().unwrap_or_else(|e| e.into_inner()))
+        change(&mut self.calls.lock())
     }
 }

@@ -1,7 +1,22 @@
 //! The names of the supervisor's `concurrent/sync.rs`, as loom has them.
 
+pub use loom::sync::Arc;
+use loom::sync::MutexGuard;
 pub use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-pub use loom::sync::{Arc, Mutex};
+
+/// A lock.
+#[derive(Debug)]
+pub struct Mutex<T>(loom::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap()
+    }
+}
 
 /// tokio's `Notify` for one waiting task: a notification that comes early is kept, two are one.
 #[derive(Debug)]
