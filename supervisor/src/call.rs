@@ -7,10 +7,12 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use pappus_blueprint::Plan;
 use pappus_proto::v1;
+use pappus_protocol::now_ns;
 use pappus_protocol::to_worker::{Item, Target};
 use pappus_shmem::{Judged, memfd};
 use zerocopy::little_endian::U64;
 
+use crate::metrics::{self, Latencies};
 use crate::registry::{Loaded, Refusal};
 use crate::schedule::Domain;
 use crate::server::replies::{self, Replies};
@@ -128,6 +130,10 @@ impl Call {
 pub struct Asker {
     replies: Arc<Replies>,
     request: u64,
+    /// When it asked, in `CLOCK_MONOTONIC` nanoseconds.
+    asked_ns: u64,
+    /// Where the time to the answer is recorded, once a device is chosen.
+    latencies: OnceLock<Arc<Latencies>>,
     answered: AtomicBool,
     /// Counts it as accepted until it is dropped.
     accepted: Accepted,
@@ -137,12 +143,26 @@ impl Asker {
     /// Nobody was answered yet.
     pub fn new(replies: Arc<Replies>, request: u64, accepted: Accepted) -> Self {
         replies.owe();
-        Self { replies, request, answered: AtomicBool::new(false), accepted }
+        Self {
+            replies,
+            request,
+            asked_ns: now_ns(),
+            latencies: OnceLock::new(),
+            answered: AtomicBool::new(false),
+            accepted,
+        }
+    }
+
+    /// A device was chosen: from now on, answers count among its own.
+    pub fn placed(&self, latencies: &Arc<Latencies>) {
+        // A call is placed once.
+        let _ = self.latencies.set(latencies.clone());
     }
 
     /// Gives the answer, unless one was given.
     pub fn answer(&self, body: v1::response::Body) {
         if self.give_up() {
+            self.record(&body);
             self.replies.forget(self.request, self);
             self.replies.send(self.request, body);
         }
@@ -151,8 +171,35 @@ impl Asker {
     /// Appends the answer's frame to `frames`, which go to [`Asker::replies`] next; unless one was given.
     pub fn answer_later(&self, body: v1::response::Body, frames: &mut Vec<u8>) {
         if self.give_up() {
+            self.record(&body);
             self.replies.forget(self.request, self);
             replies::append(frames, self.request, body);
+        }
+    }
+
+    /// Says that the invocation is not accepted; it is none whose latency counts.
+    pub fn refuse(&self, error: v1::Error) {
+        if self.give_up() {
+            self.replies.forget(self.request, self);
+            self.replies.send(self.request, v1::response::Body::Error(error));
+        }
+    }
+
+    /// The client gave up: the last answer says so.
+    pub fn cancelled(&self, body: v1::response::Body) {
+        if self.give_up() {
+            self.record(&body);
+            self.replies.send(self.request, body);
+        }
+    }
+
+    fn record(&self, body: &v1::response::Body) {
+        let latencies = match self.latencies.get() {
+            Some(latencies) => Some(&**latencies),
+            None => metrics::unplaced(),
+        };
+        if let Some(latencies) = latencies {
+            latencies.record(body, now_ns().saturating_sub(self.asked_ns));
         }
     }
 

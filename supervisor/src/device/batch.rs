@@ -230,7 +230,6 @@ impl Device {
                 Ending::Failed(body) => body.clone(),
             };
             call.asker.answer_later(body, frames);
-            self.metrics.seconds.record(now_ns.saturating_sub(call.arrived_ns) as f64 * 1e-9);
             if frames.len() >= FULL_BYTES {
                 replies.send_frames(frames);
                 frames.clear();

@@ -1,6 +1,7 @@
 //! What is registered: modules, functions, their bytes on disk and their machine code.
 //!
 //! - [`state`]: the state directory: content-addressed blobs, records, atomic writes.
+//! - [`state_root`]: which directory may be the state directory.
 //! - [`records`]: what a record holds.
 //! - [`index`]: all records in memory, and which blobs they need.
 //! - [`compile`]: one-shot compiling workers.
@@ -24,6 +25,7 @@ pub mod loaded;
 pub mod records;
 pub mod registration;
 pub mod state;
+pub mod state_root;
 pub mod target;
 
 pub use grants::Revoked;

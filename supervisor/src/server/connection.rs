@@ -207,7 +207,7 @@ impl Connection {
         };
         if self.server.is_draining() {
             let error = v1::Error::new(Code::Unavailable, "the supervisor is draining: call another one");
-            return asker.answer(Response::Error(error.retry(1000)));
+            return asker.refuse(error.retry(1000));
         }
         // Found now: what the client closes next must not be missing once the function is loaded.
         let arenas = self.arenas_named(&message);
@@ -245,7 +245,7 @@ impl Connection {
                     let arrived = Arrived { message, passed, arenas, at_ns };
                     self.submit(id, &asker, arrived, function, &mut Burst::default());
                 }
-                Err(error) => asker.answer(Response::Error(*error)),
+                Err(error) => asker.refuse(*error),
             }
             drop(permit);
         });
@@ -261,6 +261,7 @@ impl Connection {
         burst: &mut Burst,
     ) {
         let outcome = invoke::prepare(self, asker, arrived, function).and_then(|prepared| {
+            asker.placed(&prepared.device.metrics.seconds);
             let accepted = {
                 let held = burst.to(&prepared.device);
                 prepared.device.submit(prepared.call, prepared.inline_bytes, held)?
@@ -272,7 +273,7 @@ impl Connection {
             Ok(())
         });
         if let Err(error) = outcome {
-            asker.answer(Response::Error(*error));
+            asker.refuse(*error);
         }
     }
 
@@ -282,9 +283,7 @@ impl Connection {
         if let Some((device, id)) = open.accepted {
             device.cancel(id);
         }
-        if open.asker.give_up() {
-            self.replies.send(request, answers::cancelled());
-        }
+        open.asker.cancelled(answers::cancelled());
     }
 
     /// Waits until this tenant may do one more thing that takes long; none once the client is gone. The
