@@ -3,8 +3,8 @@
 //! Nothing is counted as free before the process that had it is reaped. Whoever wants to start a process,
 //! or to give one its lease, waits here until there is room.
 //!
-//! Processes of a device that they share through MPS are of one *era*: a fault ends it, and with it all of them. The
-//! daemon serves nobody before the last one is gone, so none of the next era starts before.
+//! Processes of a device that they share through MPS are of one *epoch*: a fault ends it, and with it all of them. The
+//! daemon serves nobody before the last one is gone, so none of the next epoch starts before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
@@ -17,7 +17,7 @@ use crate::config::device::CONTEXT_BYTES;
 use crate::limits::MAX_CPU_LEASE_BYTES;
 use crate::schedule::Size;
 
-/// How often whoever waits for a process looks whether its era is over.
+/// How often whoever waits for a process looks whether its epoch is over.
 const LOOK: Duration = Duration::from_millis(20);
 /// Leases of GPUs are whole pages of their memory.
 const GPU_PAGE_BYTES: u64 = 2 << 20;
@@ -33,7 +33,7 @@ pub struct Account {
     /// Held by the first process of a GPU while it starts.
     first: Mutex<()>,
     /// Changes with the state locked.
-    era: AtomicU64,
+    epoch: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -44,7 +44,7 @@ struct State {
     processes: usize,
     /// Processes that compile, likewise.
     compiling: usize,
-    /// Those of either kind that are of an era that is over.
+    /// Those of either kind that are of an epoch that is over.
     leaving: usize,
     contexts_bytes: u64,
     leases: usize,
@@ -72,9 +72,9 @@ pub struct Snapshot {
 
 /// A process's place in the account, until it is reaped.
 #[derive(Debug)]
-pub struct Seat {
+pub struct ProcessReservation {
     account: Arc<Account>,
-    era: u64,
+    epoch: u64,
     context_bytes: u64,
     /// It compiles a module, and serves nobody.
     compiles: bool,
@@ -96,7 +96,7 @@ impl Account {
             lease_bytes: OnceLock::new(),
             context_bytes: OnceLock::new(),
             first: Mutex::default(),
-            era: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             state: Mutex::default(),
             changed: Condvar::new(),
         })
@@ -123,22 +123,22 @@ impl Account {
     }
 
     /// What processes that start now belong to.
-    pub fn era(&self) -> u64 {
-        self.era.load(Ordering::Acquire)
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 
-    /// Ends an era; false if it is over already.
-    pub fn end_era(&self, era: u64) -> bool {
+    /// Ends an epoch; false if it is over already.
+    pub fn end_epoch(&self, epoch: u64) -> bool {
         let mut state = self.state();
-        if self.era() != era {
+        if self.epoch() != epoch {
             return false;
         }
-        self.era.store(era + 1, Ordering::Release);
+        self.epoch.store(epoch + 1, Ordering::Release);
         state.leaving = state.processes + state.compiling;
         true
     }
 
-    /// Waits until `has_room`, then takes it: the era of who took it. None once the device closes.
+    /// Waits until `has_room`, then takes it: the epoch of who took it. None once the device closes.
     fn wait(&self, has_room: impl Fn(&State) -> bool, take: impl FnOnce(&mut State)) -> Option<u64> {
         let mut state = self.state();
         while !state.closing && !has_room(&state) {
@@ -148,20 +148,20 @@ impl Account {
             return None;
         }
         take(&mut state);
-        Some(self.era())
+        Some(self.epoch())
     }
 
     /// Room for one more process; none once the device closes.
-    pub fn seat(self: &Arc<Self>) -> Option<Seat> {
+    pub fn reserve_process(self: &Arc<Self>) -> Option<ProcessReservation> {
         let most = self.config.workers + self.config.standbys;
         let has_room = |state: &State| state.processes < most && state.leaving == 0;
-        let era = self.wait(has_room, |state| state.processes += 1)?;
-        Some(Seat { account: self.clone(), era, context_bytes: 0, compiles: false })
+        let epoch = self.wait(has_room, |state| state.processes += 1)?;
+        Some(ProcessReservation { account: self.clone(), epoch, context_bytes: 0, compiles: false })
     }
 
     /// Room for a process that compiles a module, once no other does; none once the device closes. Its context
     /// counts from here on, before it is there.
-    pub fn compiling(self: &Arc<Self>) -> Option<Seat> {
+    pub fn compiling(self: &Arc<Self>) -> Option<ProcessReservation> {
         let context_bytes = match self.config.kind {
             Kind::Cpu => 0,
             Kind::Cuda => self.context_bytes.get().copied().unwrap_or(CONTEXT_BYTES),
@@ -172,8 +172,8 @@ impl Account {
             state.compiling += 1;
             state.contexts_bytes += context_bytes;
         };
-        let era = self.wait(is_free, take)?;
-        Some(Seat { account: self.clone(), era, context_bytes, compiles: true })
+        let epoch = self.wait(is_free, take)?;
+        Some(ProcessReservation { account: self.clone(), epoch, context_bytes, compiles: true })
     }
 
     /// A worker's lease, once its predecessor's is free; none once the device closes.
@@ -276,15 +276,15 @@ impl Account {
     }
 }
 
-impl Seat {
-    /// The era of its process.
-    pub fn era(&self) -> u64 {
-        self.era
+impl ProcessReservation {
+    /// The epoch of its process.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Whether the process is of no use any more, nor anybody else before it is gone.
     pub fn is_over(&self) -> bool {
-        self.era != self.account.era()
+        self.epoch != self.account.epoch()
     }
 
     /// How often to look whether it is, if that can happen.
@@ -317,7 +317,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ProcessReservation {
     fn drop(&mut self) {
         self.account.change(|state| {
             match self.compiles {
@@ -371,24 +371,27 @@ mod tests {
     }
 
     #[test]
-    fn nobody_starts_before_the_last_of_an_era_is_gone() {
+    fn nobody_starts_before_the_last_of_an_epoch_is_gone() {
         let account = gpu(2, 0);
-        let (first, second, compiling) =
-            (account.seat().unwrap(), account.seat().unwrap(), account.compiling().unwrap());
-        assert!(account.end_era(0) && !account.end_era(0), "once");
+        let (first, second, compiling) = (
+            account.reserve_process().unwrap(),
+            account.reserve_process().unwrap(),
+            account.compiling().unwrap(),
+        );
+        assert!(account.end_epoch(0) && !account.end_epoch(0), "once");
         assert!(first.is_over() && compiling.is_over());
-        let (sender, seats) = std::sync::mpsc::channel();
+        let (sender, reservations) = std::sync::mpsc::channel();
         let waits = account.clone();
-        let thread = std::thread::spawn(move || sender.send(waits.seat().unwrap()).unwrap());
+        let thread = std::thread::spawn(move || sender.send(waits.reserve_process().unwrap()).unwrap());
         drop(first);
         drop(compiling);
         assert_eq!(account.state().leaving, 1);
-        assert!(seats.try_recv().is_err(), "the second one is still there");
+        assert!(reservations.try_recv().is_err(), "the second one is still there");
         drop(second);
-        let next = seats.recv().unwrap();
+        let next = reservations.recv().unwrap();
         thread.join().unwrap();
-        assert!((next.era(), next.is_over()) == (1, false));
-        // One of the new era does not count as one that leaves.
+        assert!((next.epoch(), next.is_over()) == (1, false));
+        // One of the new epoch does not count as one that leaves.
         drop(next);
         assert_eq!(account.state().leaving, 0);
     }
@@ -396,8 +399,8 @@ mod tests {
     #[test]
     fn leases_leave_room_for_everything_else() {
         let account = gpu(4, 2);
-        let mut seat = account.seat().unwrap();
-        seat.measured(GIB / 2);
+        let mut reservation = account.reserve_process().unwrap();
+        reservation.measured(GIB / 2);
         // 100 - 20 - 7 × 0.5 - 4, for four workers and a replacement.
         assert_eq!(account.lease_bytes(), 145 * GIB / 2 / 5 / GPU_PAGE_BYTES * GPU_PAGE_BYTES);
         let leases: Vec<_> = (0..5).map(|_| account.lease().unwrap()).collect();
@@ -412,26 +415,26 @@ mod tests {
         let sizes = [lane, lane + 1, lease, lease + 1].map(|bytes| account.size_of(bytes));
         assert_eq!(sizes, [Size::Lane, Size::Wide, Size::Wide, Size::Exclusive]);
         assert_eq!(account.largest_call_bytes(), 5 * lease);
-        drop((leases, seat));
+        drop((leases, reservation));
         assert_eq!(account.snapshot().free_bytes, 100 * GIB);
     }
 
     #[test]
     fn memory_that_does_not_even_hold_the_contexts_gives_no_lease() {
         let account = gpu(4, 0);
-        account.seat().unwrap().measured(50 * GIB);
+        account.reserve_process().unwrap().measured(50 * GIB);
         assert_eq!(account.lease_bytes(), 0);
     }
 
     #[test]
     fn a_replacement_waits_until_its_predecessor_is_reaped() {
         let account = gpu(1, 0);
-        let (seat, lease) = (account.seat().unwrap(), account.lease().unwrap());
+        let (reservation, lease) = (account.reserve_process().unwrap(), account.lease().unwrap());
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| (account.seat().unwrap(), account.lease().unwrap()));
+            let next = scope.spawn(|| (account.reserve_process().unwrap(), account.lease().unwrap()));
             assert!(!next.is_finished());
             assert_eq!(account.snapshot().lease_bytes, lease.bytes);
-            drop((seat, lease));
+            drop((reservation, lease));
             assert_eq!(next.join().unwrap().1.bytes, account.lease_bytes());
         });
     }
@@ -439,7 +442,7 @@ mod tests {
     #[test]
     fn one_module_is_compiled_at_a_time_and_its_context_counts() {
         let account = gpu(2, 0);
-        account.seat().unwrap().measured(GIB);
+        account.reserve_process().unwrap().measured(GIB);
         let mut first = account.compiling().unwrap();
         assert_eq!(account.snapshot().context_bytes, GIB, "before it says what it takes");
         first.measured(GIB / 2);
@@ -460,9 +463,9 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_device_that_closes() {
         let account = gpu(1, 0);
-        let _held = (account.seat(), account.lease());
+        let _held = (account.reserve_process(), account.lease());
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| account.seat().is_none() && account.lease().is_none());
+            let next = scope.spawn(|| account.reserve_process().is_none() && account.lease().is_none());
             account.close();
             assert!(next.join().unwrap());
         });

@@ -19,11 +19,11 @@ use tokio::sync::watch;
 
 use super::Device;
 use super::account::Lease;
-use super::batch::{Batch, Held};
 use super::confinement::Reached;
-use super::link::{Arrival, staging};
 use super::process::Killer;
 use super::runtime::Outcome;
+use super::worker_channel::{Arrival, staging};
+use super::write_coalescing::{Batch, Held};
 use crate::call::{Asker, Call};
 use crate::config::{DeviceConfig, Settings};
 use crate::registry::loaded::{LoadedCache, Parsed};
@@ -99,7 +99,7 @@ impl Gpu {
         let registry = Registry::open(state, Arc::default(), Vec::new(), known).unwrap();
         let tenants = registry.tenants.clone();
         device.serve(Arc::new(registry));
-        device.account.seat().unwrap().measured(10 * MIB);
+        device.account.reserve_process().unwrap().measured(10 * MIB);
         let workers = (0..2).map(|worker| attach(&device, worker)).collect();
         let cache = LoadedCache::default();
         let requests = AtomicU64::new(1);
@@ -228,7 +228,7 @@ fn attach(device: &Arc<Device>, worker: usize) -> Worker {
         staging: staging(4).unwrap(),
         killer: Killer::new(pidfd.unwrap()),
         target: target.clone(),
-        era: 0,
+        epoch: 0,
         reached: Reached::default(),
     };
     let lease = device.account.lease().unwrap();
@@ -260,9 +260,9 @@ fn weights_are_loaded_once_and_shared() {
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     gpu.workers.remove(0);
     gpu.device.link(0).detach(gpu.device.weights.as_ref());
-    let (lost, corpse) = gpu.device.worker_gone(0);
+    let (lost, zombie) = gpu.device.worker_gone(0);
     assert_eq!((lost.len(), gpu.device.memory().weight_bytes), (0, 2 * MIB), "it is not reaped");
-    gpu.device.weights.as_ref().unwrap().reaped(corpse);
+    gpu.device.weights.as_ref().unwrap().reaped(zombie);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
 }
 
@@ -338,9 +338,9 @@ fn a_worker_that_ends_before_it_shared_weights_leaves_no_trace() {
     gpu.submit(&function, 1, 0);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     gpu.device.link(0).detach(gpu.device.weights.as_ref());
-    let (lost, corpse) = gpu.device.worker_gone(0);
+    let (lost, zombie) = gpu.device.worker_gone(0);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB, "it is not reaped");
-    gpu.device.weights.as_ref().unwrap().reaped(corpse);
+    gpu.device.weights.as_ref().unwrap().reaped(zombie);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
     gpu.device.bury(lost, "was killed", None);
     // The call runs again, alone, in the other worker.

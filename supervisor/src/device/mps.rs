@@ -129,7 +129,7 @@ pub struct Ender(Sender<Case>);
 struct Case {
     pid: u32,
     pidfd: OwnedFd,
-    gently: Arc<Gently>,
+    mps: Arc<MpsTermination>,
 }
 
 impl Ender {
@@ -142,17 +142,17 @@ impl Ender {
 }
 
 fn run(control: &Control, cases: Receiver<Case>) {
-    for Case { pid, pidfd, gently } in cases {
+    for Case { pid, pidfd, mps } in cases {
         if has_ended(pidfd.as_fd(), Duration::ZERO) {
             continue;
         }
-        gently.alone.store(true, Ordering::Release);
+        mps.alone.store(true, Ordering::Release);
         match control.terminate(pid) {
             Ok(()) if has_ended(pidfd.as_fd(), LEAVE) => continue,
             Ok(()) => {}
             Err(why) => {
                 // Its neighbours are hit as well.
-                gently.alone.store(false, Ordering::Release);
+                mps.alone.store(false, Ordering::Release);
                 tracing::warn!(pid, "a process is killed while others use the device through MPS: {why}");
             }
         }
@@ -162,14 +162,14 @@ fn run(control: &Control, cases: Receiver<Case>) {
 
 /// How a process under MPS ends.
 #[derive(Debug)]
-pub struct Gently {
+pub struct MpsTermination {
     ender: Arc<Ender>,
     asked: AtomicBool,
     /// The daemon ends its work, so that no other process's is hit.
     alone: AtomicBool,
 }
 
-impl Gently {
+impl MpsTermination {
     /// Through this thread.
     pub fn new(ender: &Arc<Ender>) -> Arc<Self> {
         Arc::new(Self { ender: ender.clone(), asked: AtomicBool::new(false), alone: AtomicBool::new(false) })
@@ -180,7 +180,7 @@ impl Gently {
         if self.asked.swap(true, Ordering::AcqRel) {
             return;
         }
-        let case = pidfd.try_clone_to_owned().map(|pidfd| Case { pid, pidfd, gently: self.clone() });
+        let case = pidfd.try_clone_to_owned().map(|pidfd| Case { pid, pidfd, mps: self.clone() });
         if case.map_or(true, |case| self.ender.0.send(case).is_err()) {
             let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
         }
@@ -247,12 +247,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut child, pidfd) = sleeper();
         let ender = Ender::start(daemon(dir.path(), child.id())).unwrap();
-        let gently = Gently::new(&ender);
+        let mps = MpsTermination::new(&ender);
         for _ in 0..3 {
-            gently.end(child.id(), pidfd.as_fd());
+            mps.end(child.id(), pidfd.as_fd());
         }
         assert!(!child.wait().unwrap().success());
-        assert!(gently.was_alone());
+        assert!(mps.was_alone());
         let all = format!(
             "get_server_list\nget_client_list 6\nget_client_list 7\nterminate_client 7 {}\n",
             child.id()
@@ -268,9 +268,9 @@ mod tests {
         first.kill().unwrap();
         let ender = Ender::start(daemon(dir.path(), second.id())).unwrap();
         has_ended(first_fd.as_fd(), PATIENCE);
-        let gone = Gently::new(&ender);
+        let gone = MpsTermination::new(&ender);
         gone.end(first.id(), first_fd.as_fd());
-        Gently::new(&ender).end(second.id(), second_fd.as_fd());
+        MpsTermination::new(&ender).end(second.id(), second_fd.as_fd());
         assert!(!second.wait().unwrap().success());
         assert!(
             !said(dir.path()).contains(&format!("terminate_client 7 {}", first.id())) && !gone.was_alone()
@@ -291,10 +291,10 @@ mod tests {
             let words = control.terminate(child.id()).unwrap_err().to_string();
             let expected = if known { "no MPS server has process" } else { "has to be in PATH" };
             assert!(words.contains(expected), "{words}");
-            let gently = Gently::new(&Ender::start(control).unwrap());
-            gently.end(child.id(), pidfd.as_fd());
+            let mps = MpsTermination::new(&Ender::start(control).unwrap());
+            mps.end(child.id(), pidfd.as_fd());
             assert!(!child.wait().unwrap().success());
-            assert!(!gently.was_alone());
+            assert!(!mps.was_alone());
         }
     }
 

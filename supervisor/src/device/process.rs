@@ -19,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use super::cgroup::Membership;
 use super::children;
 use super::confinement::{self, Reached};
-use super::mps::{Ender, Gently};
+use super::mps::{Ender, MpsTermination};
 use crate::config::DeviceConfig;
 use crate::limits::WORKER_START_S;
 
@@ -120,7 +120,7 @@ pub struct Process {
     pid: u32,
     pidfd: OwnedFd,
     /// How it ends where a signal would hit others.
-    gently: Option<Arc<Gently>>,
+    mps: Option<Arc<MpsTermination>>,
     /// How it ended, once it is reaped.
     ended: Option<ExitStatus>,
     /// Its control groups.
@@ -262,7 +262,7 @@ fn settle_in(mut process: Process, control: &OwnedFd, answers: &OwnedFd) -> std:
 impl Process {
     fn of(mut child: Child) -> std::io::Result<Self> {
         match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Self { pid: child.id(), pidfd, gently: None, ended: None, membership: None }),
+            Ok(pidfd) => Ok(Self { pid: child.id(), pidfd, mps: None, ended: None, membership: None }),
             Err(e) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -278,7 +278,7 @@ impl Process {
         rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options).map_err(|e| {
             std::io::Error::other(format!("the worker handed over a process that is not its: {e}"))
         })?;
-        Ok(Self { pid: pid as u32, pidfd, gently: None, ended: None, membership: None })
+        Ok(Self { pid: pid as u32, pidfd, mps: None, ended: None, membership: None })
     }
 
     /// The process id, for people.
@@ -293,17 +293,17 @@ impl Process {
 
     /// A handle that can kill the process from any thread, and nothing but this process.
     pub fn killer(&self) -> std::io::Result<Killer> {
-        Ok(Killer { gently: self.gently.clone(), pid: self.pid(), ..Killer::new(self.pidfd.try_clone()?) })
+        Ok(Killer { mps: self.mps.clone(), pid: self.pid(), ..Killer::new(self.pidfd.try_clone()?) })
     }
 
     /// Its work on the device is ended through the MPS daemon before it is killed.
     pub fn end_through(&mut self, ender: &Arc<Ender>) {
-        self.gently = Some(Gently::new(ender));
+        self.mps = Some(MpsTermination::new(ender));
     }
 
     /// Whether its end hits no other process that uses the device.
     pub fn ends_alone(&self) -> bool {
-        self.gently.as_ref().is_none_or(|gently| gently.was_alone())
+        self.mps.as_ref().is_none_or(|mps| mps.was_alone())
     }
 
     /// Another handle on the process, readable once it ended.
@@ -313,16 +313,16 @@ impl Process {
 
     /// Kills the process, which is still to be reaped.
     pub fn kill(&self) {
-        match &self.gently {
-            Some(gently) => gently.end(self.pid(), self.pidfd.as_fd()),
+        match &self.mps {
+            Some(mps) => mps.end(self.pid(), self.pidfd.as_fd()),
             None => self.kill_now(),
         }
     }
 
     /// Kills it whatever its work is: none of it runs any more.
     pub fn kill_now(&self) {
-        if let Some(gently) = &self.gently {
-            gently.give_up();
+        if let Some(mps) = &self.mps {
+            mps.give_up();
         }
         if rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL).is_err() {
             // By its number, which is its own until it is reaped: whoever waits for its end must not wait for ever.
@@ -403,27 +403,27 @@ impl Drop for Process {
 pub struct Killer {
     pidfd: OwnedFd,
     pid: u32,
-    gently: Option<Arc<Gently>>,
+    mps: Option<Arc<MpsTermination>>,
 }
 
 impl Killer {
     /// Of the process that a pidfd names.
     pub fn new(pidfd: OwnedFd) -> Self {
-        Self { pidfd, pid: 0, gently: None }
+        Self { pidfd, pid: 0, mps: None }
     }
 
     /// Kills it; a process that is gone already is no error.
     pub fn kill(&self) {
-        match &self.gently {
-            Some(gently) => gently.end(self.pid, self.pidfd.as_fd()),
+        match &self.mps {
+            Some(mps) => mps.end(self.pid, self.pidfd.as_fd()),
             None => self.kill_now(),
         }
     }
 
     /// As [`Process::kill_now`].
     pub fn kill_now(&self) {
-        if let Some(gently) = &self.gently {
-            gently.give_up();
+        if let Some(mps) = &self.mps {
+            mps.give_up();
         }
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }

@@ -10,11 +10,11 @@ use pappus_protocol::Fault;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use super::Device;
-use super::account::{Lease, Seat};
+use super::account::{Lease, ProcessReservation};
 use super::process::{self, Process};
 use super::runtime::Lost;
 use crate::schedule::WorkerId;
-use crate::schedule::weights::Corpse;
+use crate::schedule::weights::ZombieId;
 
 /// A process that serves no more.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Dying {
     /// When it is killed.
     pub kill_at: Instant,
     /// Its place in the account.
-    pub seat: Seat,
+    pub reservation: ProcessReservation,
     /// Its lease, if it had one.
     pub lease: Option<Lease>,
     /// Where it served.
@@ -32,7 +32,7 @@ pub struct Dying {
     /// Calls that were in it.
     pub lost: Vec<Lost>,
     /// Names what it has of weights.
-    pub corpse: Corpse,
+    pub zombie: ZombieId,
     /// What it said of a lost device context.
     pub broken: Option<Fault>,
     /// What was wrong with it, if anything was.
@@ -43,13 +43,13 @@ impl Dying {
     /// One that never served.
     pub fn unused(
         process: Process,
-        seat: Seat,
+        reservation: ProcessReservation,
         worker: WorkerId,
         why: Option<String>,
         kill_at: Instant,
     ) -> Self {
-        let (lost, corpse) = (Vec::new(), Corpse::default());
-        Self { process, kill_at, seat, lease: None, worker, lost, corpse, broken: None, why }
+        let (lost, zombie) = (Vec::new(), ZombieId::default());
+        Self { process, kill_at, reservation, lease: None, worker, lost, zombie, broken: None, why }
     }
 }
 
@@ -145,16 +145,16 @@ impl Reaper {
 }
 
 fn reap(device: &Device, dying: Dying) {
-    let Dying { mut process, seat, lease, worker, lost, corpse, broken, why, .. } = dying;
+    let Dying { mut process, reservation, lease, worker, lost, zombie, broken, why, .. } = dying;
     let ended = process::describe_exit(process.end());
     match (&why, lost.len()) {
         (Some(why), lost) => tracing::warn!(worker, lost, "worker {ended}: {why}; replacing it"),
         (None, lost @ 1..) => tracing::warn!(worker, lost, "worker {ended}; replacing it"),
         (None, 0) => tracing::debug!(worker, "worker {ended}; replacing it"),
     }
-    drop((lease, seat));
+    drop((lease, reservation));
     if let Some(weights) = &device.weights {
-        weights.reaped(corpse);
+        weights.reaped(zombie);
     }
     device.advance();
     device.bury(lost, &ended, broken.as_ref());

@@ -12,13 +12,13 @@ use tokio::sync::{Notify, watch};
 
 use super::account::Account;
 use super::answers;
-use super::batch::Held;
-use super::link::{Link, Start, StartError};
+use super::memory_rebalance::Whole;
 use super::mps::{Control, Ender};
 use super::reaper::Reaper;
 use super::standby::Standbys;
 use super::weights::WeightStore;
-use super::whole::Whole;
+use super::worker_channel::{Start, StartError, WorkerChannel};
+use super::write_coalescing::Held;
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::metrics::DeviceMetrics;
@@ -46,7 +46,7 @@ pub struct Device {
     /// Processes that serve no more.
     pub reaper: Reaper,
     pub(super) scheduler: Mutex<Scheduler<Arc<Call>>>,
-    pub(super) places: Vec<Place>,
+    pub(super) slots: Vec<WorkerSlot>,
     pub(super) whole: Mutex<Whole>,
     pub(super) settings: watch::Receiver<Settings>,
     registry: std::sync::OnceLock<Arc<Registry>>,
@@ -60,7 +60,7 @@ pub struct Device {
     /// Ends processes of a device that they share through MPS.
     pub(super) mps: Option<Arc<Ender>>,
     /// When a fault ended all processes last.
-    pub(super) era_ended: Mutex<Option<Instant>>,
+    pub(super) epoch_ended: Mutex<Option<Instant>>,
     /// Workers that end are not replaced any more.
     closing: AtomicBool,
 }
@@ -76,9 +76,9 @@ pub enum Outcome<'a> {
 
 /// One worker's place.
 #[derive(Debug)]
-pub struct Place {
+pub struct WorkerSlot {
     /// The process in it.
-    pub link: Mutex<Link>,
+    pub link: Mutex<WorkerChannel>,
     /// Calls answered well.
     pub completed: AtomicU64,
     /// Processes that took the place after the first.
@@ -109,9 +109,9 @@ impl Device {
         settings: watch::Receiver<Settings>,
         targets: watch::Sender<Vec<CodeTarget>>,
     ) -> std::io::Result<Self> {
-        let place = || -> std::io::Result<Place> {
-            Ok(Place {
-                link: Mutex::new(Link::new()?),
+        let slot = || -> std::io::Result<WorkerSlot> {
+            Ok(WorkerSlot {
+                link: Mutex::new(WorkerChannel::new()?),
                 completed: AtomicU64::new(0),
                 restarts: AtomicU64::new(0),
                 scrubs: AtomicU64::new(0),
@@ -142,7 +142,7 @@ impl Device {
             standbys: Standbys::new(config.standbys)?,
             reaper: Reaper::new()?,
             scheduler: Mutex::new(scheduler),
-            places: (0..config.workers).map(|_| place()).collect::<Result<_, _>>()?,
+            slots: (0..config.workers).map(|_| slot()).collect::<Result<_, _>>()?,
             whole: Mutex::default(),
             metrics: DeviceMetrics::new(&config.name),
             settings,
@@ -152,7 +152,7 @@ impl Device {
             handovers: AtomicU64::new(1),
             clock_ns: AtomicU64::new(u64::MAX),
             mps: config.shared.then(|| Ender::start(Control::new())).transpose()?,
-            era_ended: Mutex::new(None),
+            epoch_ended: Mutex::new(None),
             closing: AtomicBool::new(false),
             config,
         })
@@ -169,19 +169,19 @@ impl Device {
         self.registry.get()
     }
 
-    /// A worker's place.
-    pub fn place(&self, worker: WorkerId) -> &Place {
-        &self.places[worker]
+    /// A worker's slot on the device.
+    pub fn slot(&self, worker: WorkerId) -> &WorkerSlot {
+        &self.slots[worker]
     }
 
     /// A worker's link.
-    pub fn link(&self, worker: WorkerId) -> MutexGuard<'_, Link> {
-        lock(&self.places[worker].link)
+    pub fn link(&self, worker: WorkerId) -> MutexGuard<'_, WorkerChannel> {
+        lock(&self.slots[worker].link)
     }
 
     /// Whether a worker's place has no process.
     pub fn lacks_workers(&self) -> bool {
-        self.places.iter().any(|place| lock(&place.link).pid().is_none())
+        self.slots.iter().any(|slot| lock(&slot.link).pid().is_none())
     }
 
     /// How long a worker's thread spins before it blocks. On two cores or fewer the spinning would
@@ -385,8 +385,8 @@ impl Device {
         lock(&self.scheduler).forget_function(function);
     }
 
-    fn every_link(&self, mut tell: impl FnMut(&mut Link)) {
-        (0..self.places.len()).for_each(|worker| tell(&mut self.link(worker)));
+    fn every_link(&self, mut tell: impl FnMut(&mut WorkerChannel)) {
+        (0..self.slots.len()).for_each(|worker| tell(&mut self.link(worker)));
     }
 
     /// Watches deadlines for as long as the supervisor runs.
@@ -423,7 +423,7 @@ impl Device {
     /// Ends all workers for good.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
-        for worker in 0..self.places.len() {
+        for worker in 0..self.slots.len() {
             self.link(worker).kill_any();
         }
         self.account.close();

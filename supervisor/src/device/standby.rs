@@ -14,10 +14,10 @@ use pappus_shmem::Judged;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use super::Device;
-use super::account::Seat;
+use super::account::ProcessReservation;
 use super::confinement::{self, Reached};
-use super::link::staging;
 use super::process::{self, Role, Started, Target};
+use super::worker_channel::staging;
 use crate::limits::WORKER_START_S;
 use crate::registry::CodeTarget;
 
@@ -25,7 +25,7 @@ use crate::registry::CodeTarget;
 /// them than to answer the call that it was taken for.
 const HEAD_START: Duration = Duration::from_millis(10);
 
-/// How long a process whose era ended while it started has to leave by itself, as its driver makes it. An MPS server
+/// How long a process whose epoch ended while it started has to leave by itself, as its driver makes it. An MPS server
 /// that recovers may never answer anybody again where one that it is about to take is killed.
 const LEAVE: Duration = Duration::from_millis(300);
 
@@ -44,17 +44,17 @@ pub struct Ready {
     /// What its machine code must be made for.
     pub target: CodeTarget,
     /// Its place in the account.
-    pub seat: Seat,
-    /// See [`Device::era`].
-    pub era: u64,
+    pub reservation: ProcessReservation,
+    /// See [`Device::epoch`].
+    pub epoch: u64,
     /// Layers of its sandbox.
     pub reached: Reached,
 }
 
 /// Starts a process and waits for its greeting. The calling thread must outlive it.
 pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
-    let mut seat = device.account.seat().ok_or("the device closes")?;
-    let era = seat.era();
+    let mut reservation = device.account.reserve_process().ok_or("the device closes")?;
+    let epoch = reservation.epoch();
     let _first = device.account.until_measured();
     let started = staging(device.config.lanes).and_then(|staging| {
         Ok((process::start(program, Role::Serve, &Target::of(&device.config), Some(&staging))?, staging))
@@ -63,8 +63,8 @@ pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
     if let Some(ender) = &device.mps {
         started.process.end_through(ender);
     }
-    let greeted = await_hello(&seat, &mut started.inbox);
-    if seat.is_over() {
+    let greeted = await_hello(&reservation, &mut started.inbox);
+    if reservation.is_over() {
         return Err(ANOTHER_FAILED.to_owned());
     }
     let hello = greeted?;
@@ -79,15 +79,15 @@ pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
     }
     let reached = started.process.reached(hello.layers);
     confinement::get().check(&reached)?;
-    seat.measured(hello.context_bytes);
-    Ok(Ready { started, staging, target, seat, era, reached })
+    reservation.measured(hello.context_bytes);
+    Ok(Ready { started, staging, target, reservation, epoch, reached })
 }
 
-fn await_hello(seat: &Seat, inbox: &mut Inbox) -> Result<Hello, String> {
+fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<Hello, String> {
     let mut until = Instant::now() + Duration::from_secs(WORKER_START_S);
     let mut over = false;
     loop {
-        if seat.is_over() && !std::mem::replace(&mut over, true) {
+        if reservation.is_over() && !std::mem::replace(&mut over, true) {
             until = until.min(Instant::now() + LEAVE);
         }
         if let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
@@ -97,7 +97,7 @@ fn await_hello(seat: &Seat, inbox: &mut Inbox) -> Result<Hello, String> {
             };
         }
         let left = until.saturating_duration_since(Instant::now());
-        let look = seat.looks_every().map_or(left, |every| left.min(every));
+        let look = reservation.looks_every().map_or(left, |every| left.min(every));
         match inbox.wait(Duration::ZERO, Some(look), None).map_err(|e| e.to_string())? {
             Got::Closed => return Err("it ended before its greeting".to_owned()),
             Got::Nothing if left.is_zero() => return Err("it did not get ready in time".to_owned()),
@@ -168,10 +168,10 @@ pub fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
         }
         let watched = bring_up(device, program).and_then(|ready| {
             let pidfd = ready.started.process.pidfd().map_err(|e| e.to_string())?;
-            let era = ready.era;
+            let epoch = ready.epoch;
             *slot.ready() = Some(ready);
-            // Whoever ended the era may have looked before it was there.
-            match slot.ready().take_if(|_| era != device.era()) {
+            // Whoever ended the epoch may have looked before it was there.
+            match slot.ready().take_if(|_| epoch != device.epoch()) {
                 None => Ok(pidfd),
                 Some(_) => Err(ANOTHER_FAILED.to_owned()),
             }

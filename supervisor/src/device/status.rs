@@ -33,11 +33,11 @@ impl Device {
         let (queued, running, busy) = {
             let scheduler = lock(&self.scheduler);
             let of_worker = |w| (scheduler.busy_lanes(w), scheduler.device_ns(w));
-            let busy: Vec<_> = (0..self.places.len()).map(of_worker).collect();
+            let busy: Vec<_> = (0..self.slots.len()).map(of_worker).collect();
             (scheduler.queued(), scheduler.running(), busy)
         };
         let workers = busy.into_iter().enumerate().map(|(worker, (busy, device_ns))| {
-            let place = &self.places[worker];
+            let slot = &self.slots[worker];
             let link = self.link(worker);
             // Another one may have taken its place meanwhile.
             let busy = busy.filter(|(generation, _)| !link.is_hung_up(*generation)).map(|(_, lanes)| lanes);
@@ -49,9 +49,9 @@ impl Device {
                     Some(_) => "busy",
                 }
                 .to_owned(),
-                completed: place.completed.load(Ordering::Relaxed),
-                restarts: place.restarts.load(Ordering::Relaxed),
-                scrubs: place.scrubs.load(Ordering::Relaxed),
+                completed: slot.completed.load(Ordering::Relaxed),
+                restarts: slot.restarts.load(Ordering::Relaxed),
+                scrubs: slot.scrubs.load(Ordering::Relaxed),
                 busy_lanes: busy.unwrap_or(0),
                 device_ns,
                 sandbox: link.layers().iter().map(|layer| layer.name().to_owned()).collect(),
@@ -64,7 +64,7 @@ impl Device {
             lease_bytes: self.account.lease_bytes(),
             queued,
             running,
-            completed: self.places.iter().map(|p| p.completed.load(Ordering::Relaxed)).sum(),
+            completed: self.slots.iter().map(|p| p.completed.load(Ordering::Relaxed)).sum(),
             failed: self.metrics.failed_so_far(),
             workers: workers.collect(),
             // The rest follows from how the device was set up.

@@ -13,12 +13,12 @@ use pappus_protocol::pipe::{Got, Inbox};
 use pappus_protocol::{Fault, FromWorker};
 
 use super::Device;
-use super::batch::Batch;
-use super::link::Arrival;
 use super::process::Started;
 use super::reaper::Dying;
 use super::runtime::Outcome;
 use super::standby::{self, Ready};
+use super::worker_channel::Arrival;
+use super::write_coalescing::Batch;
 use crate::schedule::{CallId, WorkerId};
 
 /// How long a process with calls has to say why it ends, when all end with it.
@@ -60,7 +60,7 @@ fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
             return;
         }
         let born = Instant::now();
-        let ready = match device.standbys.take().filter(|ready| ready.era == device.era()) {
+        let ready = match device.standbys.take().filter(|ready| ready.epoch == device.epoch()) {
             Some(ready) => Ok(ready),
             None => standby::bring_up(device, program),
         };
@@ -75,7 +75,7 @@ fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
         if device.is_closing() {
             return;
         }
-        device.place(worker).restarts.fetch_add(1, Ordering::Relaxed);
+        device.slot(worker).restarts.fetch_add(1, Ordering::Relaxed);
         device.metrics.restarts.increment(1);
         // A process that never served would fail again at once; others are replaced at once.
         pause = match !served_well && born.elapsed() < SHORT_LIFE {
@@ -101,37 +101,37 @@ enum End {
 /// Lets one process serve to its end, and hands it to the reaper. Whether it did anything, or left
 /// because it was told to.
 fn serve(device: &Arc<Device>, worker: WorkerId, generation: u64, ready: Ready) -> bool {
-    let Ready { started, staging, target, seat, era, reached } = ready;
+    let Ready { started, staging, target, reservation, epoch, reached } = ready;
     let Started { process, mut inbox, outbox, control } = started;
     let Some(lease) = device.account.lease() else { return true };
-    let completed = || device.place(worker).completed.load(Ordering::Relaxed);
+    let completed = || device.slot(worker).completed.load(Ordering::Relaxed);
     let before = completed();
     let attached = process.killer().and_then(|killer| {
         let (target, pid) = (target.clone(), process.pid());
-        let arrival = Arrival { generation, pid, outbox, control, staging, killer, target, era, reached };
+        let arrival = Arrival { generation, pid, outbox, control, staging, killer, target, epoch, reached };
         device.attach(worker, arrival, lease.bytes)
     });
     let end = match attached {
         // Whoever closed the device may have looked before this process was there.
         Ok(()) if device.is_closing() => End::Bad("it came too late".to_owned()),
-        Ok(()) if era != device.era() => End::Bad(ANOTHER_FAILED.to_owned()),
+        Ok(()) if epoch != device.epoch() => End::Bad(ANOTHER_FAILED.to_owned()),
         Ok(()) => {
             tracing::debug!(worker, pid = process.pid(), "worker ready");
-            device.worker_ready(worker, generation, &target, era);
-            read_answers(device, worker, generation, era, &mut inbox).unwrap_or_else(End::Bad)
+            device.worker_ready(worker, generation, &target, epoch);
+            read_answers(device, worker, generation, epoch, &mut inbox).unwrap_or_else(End::Bad)
         }
         Err(e) => End::Bad(e.to_string()),
     };
     let broken = matches!(end, End::Broken(_));
     let dismissed = matches!(end, End::Dismissed);
     if !dismissed && !process.ends_alone() && device.may_spread(worker, broken) {
-        device.fault_spreads(era, worker);
+        device.fault_spreads(epoch, worker);
     }
-    if era != device.era() {
+    if epoch != device.epoch() {
         process.kill_now();
     }
     let taken = device.link(worker).detach(device.weights.as_ref());
-    let (lost, corpse) = device.worker_gone(worker);
+    let (lost, zombie) = device.worker_gone(worker);
     if matches!(end, End::Closed) {
         // It ended: what it did not read then it never will.
         device.never_read(&lost, taken);
@@ -146,7 +146,8 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: u64, ready: Ready) 
         End::Bad(why) => (Duration::ZERO, Some(why), None),
     };
     let kill_at = Instant::now() + grace;
-    let dying = Dying { process, kill_at, seat, lease: Some(lease), worker, lost, corpse, broken, why };
+    let dying =
+        Dying { process, kill_at, reservation, lease: Some(lease), worker, lost, zombie, broken, why };
     device.reaper.take(device, dying);
     well
 }
@@ -156,7 +157,7 @@ fn read_answers(
     device: &Arc<Device>,
     worker: WorkerId,
     generation: u64,
-    era: u64,
+    epoch: u64,
     inbox: &mut Inbox,
 ) -> Result<End, String> {
     let nudge = device.link(worker).nudge().map_err(|e| e.to_string())?;
@@ -185,7 +186,7 @@ fn read_answers(
             Got::Nudged => {
                 // Only that it is readable counts; what it counts does not.
                 let _ = rustix::io::read(&nudge, &mut [0; 8]);
-                if era != device.era() {
+                if epoch != device.epoch() {
                     return last_words(device, worker, inbox);
                 }
                 let mut link = device.link(worker);
@@ -204,7 +205,7 @@ fn read_answers(
     }
 }
 
-/// What a process still says whose era is over: whose call ran alone may name the kernel that ended it.
+/// What a process still says whose epoch is over: whose call ran alone may name the kernel that ended it.
 fn last_words(device: &Arc<Device>, worker: WorkerId, inbox: &mut Inbox) -> Result<End, String> {
     let until = Instant::now() + LAST_WORDS;
     let mut batch = Batch::default();

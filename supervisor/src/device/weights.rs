@@ -10,7 +10,7 @@ use pappus_protocol::to_worker::WeightsForm;
 use super::account::Account;
 use crate::registry::{Loaded, Refusal, Tenant, refusal};
 use crate::schedule::WorkerId;
-use crate::schedule::weights::{Corpse, NoRoom, Source, Weights};
+use crate::schedule::weights::{NoRoom, Source, Weights, ZombieId};
 
 /// Device memory comes in pages of this size.
 const PAGE_BYTES: u64 = 2 << 20;
@@ -168,18 +168,18 @@ impl WeightStore {
     /// A worker forgot all functions.
     pub fn scrubbed(&self, worker: WorkerId) {
         self.change(|weights| {
-            let corpse = weights.worker_gone(worker);
-            weights.reaped(corpse);
+            let zombie = weights.worker_gone(worker);
+            weights.reaped(zombie);
         });
     }
 
     /// A worker's process is about to be gone: [`WeightStore::reaped`] must follow.
-    pub fn worker_gone(&self, worker: WorkerId) -> Corpse {
+    pub fn worker_gone(&self, worker: WorkerId) -> ZombieId {
         self.change(|weights| weights.worker_gone(worker))
     }
 
     /// Nothing is left of a worker's process.
-    pub fn reaped(&self, corpse: Corpse) {
-        self.change(|weights| weights.reaped(corpse));
+    pub fn reaped(&self, zombie: ZombieId) {
+        self.change(|weights| weights.reaped(zombie));
     }
 }

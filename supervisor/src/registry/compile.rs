@@ -15,7 +15,7 @@ use rustix::process::Signal;
 
 use super::target::CodeTarget;
 use super::{Refusal, failed, is_lack, refusal};
-use crate::device::account::{Account, Seat};
+use crate::device::account::{Account, ProcessReservation};
 use crate::device::process::{self, Role, Started, Target};
 use crate::limits::COMPILE_S;
 use crate::registry::records::CodeInfo;
@@ -95,15 +95,15 @@ impl Compiler {
 
     fn attempt(&self, module: &Judged) -> Result<Attempt, Refusal> {
         let closing = || refusal(Code::Unavailable, "the supervisor is about to end".to_owned());
-        let mut seat = match self.account.get() {
+        let mut reservation = match self.account.get() {
             Some(account) => Some(account.compiling().ok_or_else(closing)?),
             None => None,
         };
-        // Behind the seat, so that it is gone before.
+        // Behind the reservation, so that it is gone before.
         let mut worker = process::start(&self.program, Role::Compile, &self.target, None)
             .map_err(|e| failed("cannot start a compiling worker", &e))?;
         let since = Instant::now();
-        let why = match converse(&mut worker, self.target.kind, module, seat.as_mut()) {
+        let why = match converse(&mut worker, self.target.kind, module, reservation.as_mut()) {
             Ok(outcome) => return Ok(Attempt::Over(outcome)),
             Err(Trouble::Passing(why)) => {
                 tracing::warn!("a compiling worker cannot work now: {why}");
@@ -165,7 +165,7 @@ fn converse(
     worker: &mut Started,
     kind: Kind,
     module: &Judged,
-    mut seat: Option<&mut Seat>,
+    mut reservation: Option<&mut ProcessReservation>,
 ) -> Result<Result<Compiled, Refusal>, Trouble> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
     let sent = control::send(worker.control.as_fd(), JOB, &[module.as_fd()]).map_err(|e| text(&e));
@@ -185,8 +185,8 @@ fn converse(
         while let Some(frame) = worker.inbox.frame().map_err(|e| text(&e))? {
             match FromWorker::decode(frame).map_err(|e| text(&e))? {
                 FromWorker::Hello(hello) => {
-                    if let Some(seat) = &mut seat {
-                        seat.measured(hello.context_bytes);
+                    if let Some(reservation) = &mut reservation {
+                        reservation.measured(hello.context_bytes);
                     }
                     fingerprint = Some(fingerprint_for(kind, &hello)?);
                 }
@@ -207,7 +207,7 @@ fn converse(
                 other => return Err(format!("it sent {other:?}").into()),
             }
         }
-        if seat.as_ref().is_some_and(|seat| seat.is_over()) {
+        if reservation.as_ref().is_some_and(|reservation| reservation.is_over()) {
             return Err(Trouble::Passing("another process failed, and all with it".to_owned()));
         }
         let left = until.saturating_duration_since(Instant::now());
@@ -215,7 +215,10 @@ fn converse(
             sent?;
             return Err(format!("it took longer than {COMPILE_S} s").into());
         }
-        let look = seat.as_ref().and_then(|seat| seat.looks_every()).map_or(left, |every| left.min(every));
+        let look = reservation
+            .as_ref()
+            .and_then(|reservation| reservation.looks_every())
+            .map_or(left, |every| left.min(every));
         match worker.inbox.wait(Duration::ZERO, Some(look), None) {
             Ok(Got::Closed) => {
                 sent?;

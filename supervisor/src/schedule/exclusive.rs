@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 
 use super::scheduler::{Scheduler, State, Worker};
-use super::words::{Action, CallId, Size, WorkerId};
+use super::types::{Action, CallId, Size, WorkerId};
 
 /// Calls that need the whole device, and how far the first one is.
 #[derive(Debug, Default)]

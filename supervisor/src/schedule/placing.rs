@@ -1,8 +1,8 @@
 //! Which call gets which worker.
 
 use super::scheduler::{DomainState, Scheduler, State, Worker};
-use super::table::Place;
-use super::words::{Action, CallId, Domain, WorkerId};
+use super::table::CallState;
+use super::types::{Action, CallId, Domain, WorkerId};
 use crate::limits::SETTLE_NS;
 
 impl Worker {
@@ -57,7 +57,7 @@ impl<C: Clone> Scheduler<C> {
         let lane = place.busy.trailing_ones();
         place.busy |= 1 << lane;
         place.closed = entry.wants_all_lanes();
-        entry.place = Place::Running { worker, lane, overdue: false };
+        entry.state = CallState::Running { worker, lane, overdue: false };
         entry.runs += 1;
         self.queued -= 1;
         self.queued_bytes -= entry.bytes;
@@ -77,8 +77,8 @@ impl<C: Clone> Scheduler<C> {
             place.bound_ns = now_ns;
             let d = self.domain_mut(now_ns, domain);
             d.workers += 1;
-            if std::mem::take(&mut d.is_homeless) {
-                self.homeless.retain(|homeless| *homeless != domain);
+            if std::mem::take(&mut d.is_unplaced) {
+                self.unplaced.retain(|unplaced| *unplaced != domain);
             }
         }
     }
@@ -89,8 +89,8 @@ impl<C: Clone> Scheduler<C> {
             return;
         };
         if d.workers == 0 {
-            if !std::mem::replace(&mut d.is_homeless, true) {
-                self.homeless.push_back(domain);
+            if !std::mem::replace(&mut d.is_unplaced, true) {
+                self.unplaced.push_back(domain);
             }
         } else if d.workers < self.shape.workers_per_domain && !std::mem::replace(&mut d.waits, true) {
             self.waiting.push_back(domain);
@@ -105,15 +105,15 @@ impl<C: Clone> Scheduler<C> {
         self.make_room_within_limits(now_ns, actions);
         let residency_ns = self.shape.residency_ns;
         let coming = self.workers.iter().filter(|w| w.is_coming()).count();
-        let (homeless, wanted) = match self.exclusive.barrier() {
+        let (unplaced, wanted) = match self.exclusive.barrier() {
             None => {
-                let homeless = self.homeless_within_limits();
-                (homeless, homeless + usize::from(!self.waiting.is_empty()))
+                let unplaced = self.unplaced_within_limits();
+                (unplaced, unplaced + usize::from(!self.waiting.is_empty()))
             }
             // Only for those that may start before the device is one call's.
             Some(_) => {
                 let may = self
-                    .homeless
+                    .unplaced
                     .iter()
                     .filter(|d| self.domains.get(d).is_some_and(|d| self.may_start(d)) && self.may_bind(**d));
                 let count = may.count();
@@ -122,7 +122,7 @@ impl<C: Clone> Scheduler<C> {
         };
         for nth in coming..wanted {
             let may_go_ns = |w: &Worker| {
-                let since_ns = if nth < homeless { w.bound_ns } else { w.bound_ns.max(w.idle_since_ns) };
+                let since_ns = if nth < unplaced { w.bound_ns } else { w.bound_ns.max(w.idle_since_ns) };
                 since_ns.saturating_add(residency_ns)
             };
             let idle = || {
@@ -158,7 +158,7 @@ impl<C: Clone> Scheduler<C> {
         domain.queue.front().is_some_and(|first| barrier.is_none_or(|barrier| *first < barrier))
     }
 
-    /// Takes a worker from its domain; the domain may become homeless.
+    /// Takes a worker from its domain; the domain may become unplaced.
     pub(super) fn unbind(&mut self, worker: WorkerId) {
         let state = std::mem::replace(&mut self.workers[worker].state, State::Absent);
         let State::Bound(domain) = state else { return };
@@ -178,8 +178,8 @@ impl<C: Clone> Scheduler<C> {
         if d.waits {
             self.waiting.retain(|waiting| *waiting != domain);
         }
-        if d.is_homeless {
-            self.homeless.retain(|homeless| *homeless != domain);
+        if d.is_unplaced {
+            self.unplaced.retain(|unplaced| *unplaced != domain);
         }
     }
 
@@ -187,10 +187,10 @@ impl<C: Clone> Scheduler<C> {
     /// else of one that has more calls than its workers can take.
     fn next_for_free(&mut self) -> Option<CallId> {
         let may = |d: &Domain| self.domains.get(d).is_some_and(|d| self.may_start(d)) && self.may_bind(*d);
-        if let Some(at) = self.homeless.iter().position(may) {
-            let domain = self.homeless.remove(at)?;
+        if let Some(at) = self.unplaced.iter().position(may) {
+            let domain = self.unplaced.remove(at)?;
             let d = self.domains.get_mut(&domain)?;
-            d.is_homeless = false;
+            d.is_unplaced = false;
             return d.queue.pop_front();
         }
         for _ in 0..self.waiting.len() {
@@ -218,7 +218,7 @@ impl<C: Clone> Scheduler<C> {
             self.start(now_ns, worker, first, actions);
         }
         let had_it_long = now_ns.saturating_sub(self.workers[worker].bound_ns) >= self.shape.residency_ns;
-        if self.workers[worker].busy == 0 && had_it_long && !self.homeless.is_empty() {
+        if self.workers[worker].busy == 0 && had_it_long && !self.unplaced.is_empty() {
             self.make_room(now_ns, actions);
         }
         let State::Bound(domain) = self.workers[worker].state else {
@@ -229,7 +229,7 @@ impl<C: Clone> Scheduler<C> {
         }
         // What is left may go to another worker that comes.
         self.stand(domain);
-        if self.workers[worker].busy == 0 && !self.homeless.is_empty() {
+        if self.workers[worker].busy == 0 && !self.unplaced.is_empty() {
             self.make_room(now_ns, actions);
         }
     }

@@ -2,7 +2,7 @@
 //! limit cost anything here.
 
 use super::scheduler::{Scheduler, State, Worker};
-use super::words::{Action, Domain, WorkerId};
+use super::types::{Action, Domain, WorkerId};
 
 impl<C: Clone> Scheduler<C> {
     /// A caller may have so many workers from now on, or as many as there are. Those it has too many stay with
@@ -47,17 +47,17 @@ impl<C: Clone> Scheduler<C> {
     /// as they may can only have their own.
     pub(super) fn is_wanted(&self, worker: &Worker) -> bool {
         if self.caps.is_empty() {
-            return !self.homeless.is_empty();
+            return !self.unplaced.is_empty();
         }
         let own = |d: &Domain| matches!(worker.state, State::Bound(domain) if domain.caller == d.caller);
-        self.homeless.iter().any(|d| self.may_bind(*d) || own(d))
+        self.unplaced.iter().any(|d| self.may_bind(*d) || own(d))
     }
 
     /// Domains without workers that may have one.
-    pub(super) fn homeless_within_limits(&self) -> usize {
+    pub(super) fn unplaced_within_limits(&self) -> usize {
         match self.caps.is_empty() {
-            true => self.homeless.len(),
-            false => self.homeless.iter().filter(|d| self.may_bind(**d)).count(),
+            true => self.unplaced.len(),
+            false => self.unplaced.iter().filter(|d| self.may_bind(**d)).count(),
         }
     }
 
@@ -68,7 +68,7 @@ impl<C: Clone> Scheduler<C> {
             return;
         }
         let mut at = 0;
-        while let Some(domain) = self.homeless.get(at).copied() {
+        while let Some(domain) = self.unplaced.get(at).copied() {
             at += 1;
             let over = |most: &usize| self.workers_of(domain.caller) >= *most && *most > 0;
             if !self.caps.get(&domain.caller).is_some_and(over) {

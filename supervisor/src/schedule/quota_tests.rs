@@ -119,7 +119,7 @@ fn who_waits_for_its_own_limit_takes_nothing_from_others() {
     device.scheduler.allow(1, Some(1));
     device.submit(domain(1, 1));
     device.submit(domain(2, 2));
-    // Homeless, and only worker 0 could be its.
+    // Unplaced, and only worker 0 could be its.
     device.submit(domain(2, 1));
     (0..3).for_each(|_| device.submit(domain(2, 2)));
     for _ in 0..3 {

@@ -23,9 +23,9 @@ use std::collections::{HashMap, VecDeque};
 use super::budget::Budgets;
 use super::exclusive::Exclusive;
 use super::quarantine::{Admission, Quarantine, Use};
-use super::table::{Entry, MAX_CALLS, Place, Table};
+use super::table::{CallState, Entry, MAX_CALLS, Table};
 use super::turns::Turns;
-use super::words::{
+use super::types::{
     Action, CallId, Domain, Limits, NotNow, Order, Policy, Shape, Size, Terms, Verdict, WorkerId,
 };
 use crate::limits::DEADLINE_GRACE_NS;
@@ -68,8 +68,8 @@ pub(super) enum State {
 pub(super) struct DomainState {
     pub(super) queue: VecDeque<CallId>,
     pub(super) workers: usize,
-    /// Whether it stands in [`Scheduler::homeless`].
-    pub(super) is_homeless: bool,
+    /// Whether it stands in [`Scheduler::unplaced`].
+    pub(super) is_unplaced: bool,
     /// Whether it stands in [`Scheduler::waiting`].
     pub(super) waits: bool,
     /// Its caller spent its budget: nothing of it starts, and it stands in neither.
@@ -86,7 +86,7 @@ pub struct Scheduler<C> {
     pub(super) table: Table<C>,
     pub(super) domains: HashMap<Domain, DomainState>,
     /// Domains with waiting calls and no worker, oldest first.
-    pub(super) homeless: VecDeque<Domain>,
+    pub(super) unplaced: VecDeque<Domain>,
     /// Domains that have workers and may have more calls than those can take.
     pub(super) waiting: VecDeque<Domain>,
     pub(super) queued: u64,
@@ -122,7 +122,7 @@ impl<C: Clone> Scheduler<C> {
             workers: (0..shape.workers).map(|_| absent()).collect(),
             table: Table::default(),
             domains: HashMap::new(),
-            homeless: VecDeque::new(),
+            unplaced: VecDeque::new(),
             waiting: VecDeque::new(),
             queued: 0,
             queued_bytes: 0,
@@ -172,8 +172,8 @@ impl<C: Clone> Scheduler<C> {
     /// The call that `worker` says it answers; `None` means that it lies.
     pub fn running_call(&self, worker: WorkerId, id: CallId) -> Option<(&C, u32)> {
         let entry = self.table.get(id)?;
-        match entry.place {
-            Place::Running { worker: w, lane, .. } if w == worker => Some((&entry.call, lane)),
+        match entry.state {
+            CallState::Running { worker: w, lane, .. } if w == worker => Some((&entry.call, lane)),
             _ => None,
         }
     }
@@ -316,7 +316,7 @@ impl<C: Clone> Scheduler<C> {
     /// asked forgets it.
     pub fn cancel(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) -> Option<C> {
         let entry = self.table.get_mut(id)?;
-        if entry.place != Place::Queued {
+        if entry.state != CallState::Queued {
             let again = std::mem::replace(&mut entry.detached, true);
             let until_ns = entry.deadline_ns.min(now_ns.saturating_add(self.policy.cancel_grace_ns));
             if !again {
@@ -360,8 +360,8 @@ impl<C: Clone> Scheduler<C> {
         let held_up = !self.exclusive.is_empty();
         while let Some(id) = self.table.pop_due(now_ns) {
             let Some(entry) = self.table.get_mut(id) else { continue };
-            match entry.place {
-                Place::Queued => {
+            match entry.state {
+                CallState::Queued => {
                     let caller = entry.domain.caller;
                     let Some(entry) = self.unqueue(id, actions) else { continue };
                     self.judge(now_ns, &entry, Verdict::Neither, actions);
@@ -370,11 +370,11 @@ impl<C: Clone> Scheduler<C> {
                     actions.push(Action::Expired { call: entry.call, budget_ns });
                 }
                 // First the worker may answer by itself; the second time patience is over.
-                Place::Running { worker, lane, overdue: false } => {
-                    entry.place = Place::Running { worker, lane, overdue: true };
+                CallState::Running { worker, lane, overdue: false } => {
+                    entry.state = CallState::Running { worker, lane, overdue: true };
                     self.table.postpone(id, DEADLINE_GRACE_NS);
                 }
-                Place::Running { worker, overdue: true, .. }
+                CallState::Running { worker, overdue: true, .. }
                     if self
                         .turns
                         .as_ref()
@@ -382,10 +382,10 @@ impl<C: Clone> Scheduler<C> {
                 {
                     self.table.postpone(id, DEADLINE_GRACE_NS);
                 }
-                Place::Running { worker, overdue: true, .. } => {
+                CallState::Running { worker, overdue: true, .. } => {
                     self.kill_overdue(now_ns, worker, id, actions);
                 }
-                Place::Lost { .. } => entry.place = Place::Lost { overdue: true },
+                CallState::Lost { .. } => entry.state = CallState::Lost { overdue: true },
             }
         }
         if let Some(worker) = self.turns.as_mut().and_then(|turns| turns.expire(now_ns)) {

@@ -4,10 +4,10 @@ use super::*;
 use crate::limits::SETTLE_NS;
 use crate::schedule::Ended;
 
-#[path = "blame_tests.rs"]
-mod blame;
 #[path = "exclusive_tests.rs"]
 mod exclusive;
+#[path = "penalties_tests.rs"]
+mod penalties;
 
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const ALICE: Domain = Domain { owner: 1, caller: 1 };

@@ -4,7 +4,7 @@ use slab::Slab;
 
 use super::deadlines::Deadlines;
 use super::quarantine::Use;
-use super::words::{CallId, Domain, Size, Terms, WorkerId};
+use super::types::{CallId, Domain, Size, Terms, WorkerId};
 
 /// Bits of a call's id that hold its slab index.
 const INDEX_BITS: u32 = 24;
@@ -20,7 +20,7 @@ pub(super) struct Entry<C> {
     pub(super) bytes: u64,
     pub(super) deadline_ns: u64,
     pub(super) size: Size,
-    pub(super) place: Place,
+    pub(super) state: CallState,
     /// How often it was started.
     pub(super) runs: u8,
     /// A process ended while this call was in it: it runs alone from now on.
@@ -51,7 +51,7 @@ impl<C> Entry<C> {
 
 /// Where a call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum CallState {
     /// In its domain's queue.
     Queued,
     /// In a worker.
@@ -90,7 +90,7 @@ impl<C> Table<C> {
         let serial = self.next_serial;
         self.next_serial += 1;
         let Terms { domain, function, bytes, deadline_ns, size } = terms;
-        let place = Place::Queued;
+        let state = CallState::Queued;
         let entry = Entry {
             call,
             serial,
@@ -99,7 +99,7 @@ impl<C> Table<C> {
             bytes,
             deadline_ns,
             size,
-            place,
+            state,
             runs: 0,
             suspect: false,
             probe: false,
@@ -134,7 +134,7 @@ impl<C> Table<C> {
 
     /// The calls in a worker, oldest first.
     pub(super) fn running_in(&self, worker: WorkerId) -> Vec<CallId> {
-        self.all(|entry| matches!(entry.place, Place::Running { worker: w, .. } if w == worker))
+        self.all(|entry| matches!(entry.state, CallState::Running { worker: w, .. } if w == worker))
     }
 
     /// The calls of which this is true, oldest first.

@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use super::words::{Order, WorkerId};
+use super::types::{Order, WorkerId};
 use crate::limits::YIELD_NS;
 
 #[derive(Debug)]

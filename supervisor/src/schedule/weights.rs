@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::words::WorkerId;
+use super::types::WorkerId;
 
 /// What a reload costs however small the weights are, in nanoseconds.
 const LATENCY_NS: f64 = 200_000.0;
@@ -23,7 +23,7 @@ pub struct Weights<T> {
     entries: HashMap<u64, Entry<T>>,
     /// What nobody gets any more and somebody still has.
     leaving: Vec<Leaving>,
-    corpses: u64,
+    zombies: u64,
     /// What workers are about to load, by function and worker: its owner and bytes.
     promised: HashMap<(u64, WorkerId), (u32, u64)>,
 }
@@ -33,12 +33,12 @@ pub struct Weights<T> {
 enum Who {
     Worker(WorkerId),
     /// A process that is not reaped.
-    Corpse(Corpse),
+    ZombieId(ZombieId),
 }
 
 /// Names a process that is gone and not reaped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Corpse(u64);
+pub struct ZombieId(u64);
 
 /// One that has weights mapped.
 #[derive(Debug, Clone, Copy)]
@@ -123,7 +123,7 @@ impl<T: Clone> Weights<T> {
             uses: 0,
             entries: HashMap::new(),
             leaving: Vec::new(),
-            corpses: 0,
+            zombies: 0,
             promised: HashMap::new(),
         }
     }
@@ -348,13 +348,13 @@ impl<T: Clone> Weights<T> {
     }
 
     /// A worker's process is gone, with what it did not send. What it had counts until it is reaped.
-    pub fn worker_gone(&mut self, worker: WorkerId) -> Corpse {
-        self.corpses += 1;
-        let corpse = Corpse(self.corpses);
+    pub fn worker_gone(&mut self, worker: WorkerId) -> ZombieId {
+        self.zombies += 1;
+        let zombie = ZombieId(self.zombies);
         let holders = self.leaving.iter_mut().flat_map(|leaving| &mut leaving.holders);
         for holder in holders.chain(self.entries.values_mut().flat_map(|entry| &mut entry.holders)) {
             if holder.who == Who::Worker(worker) {
-                holder.who = Who::Corpse(corpse);
+                holder.who = Who::ZombieId(zombie);
             }
         }
         let functions: Vec<u64> = self.entries.keys().copied().collect();
@@ -365,7 +365,7 @@ impl<T: Clone> Weights<T> {
                 .holders
                 .iter()
                 .copied()
-                .partition::<Vec<_>, _>(|holder| holder.own && holder.who == Who::Corpse(corpse));
+                .partition::<Vec<_>, _>(|holder| holder.own && holder.who == Who::ZombieId(zombie));
             entry.holders = others;
             let bytes = entry.bytes;
             self.used_bytes -= bytes * own.len() as u64;
@@ -375,7 +375,7 @@ impl<T: Clone> Weights<T> {
                 self.loader_gone(function);
             }
         }
-        corpse
+        zombie
     }
 
     /// Whoever loads a function's weights for all will not send them.
@@ -397,8 +397,8 @@ impl<T: Clone> Weights<T> {
     }
 
     /// Nothing is left of a process.
-    pub fn reaped(&mut self, corpse: Corpse) {
-        let is_other = |holder: &Holder| holder.who != Who::Corpse(corpse);
+    pub fn reaped(&mut self, zombie: ZombieId) {
+        let is_other = |holder: &Holder| holder.who != Who::ZombieId(zombie);
         self.leaving.retain_mut(|leaving| {
             leaving.holders.retain(is_other);
             !leaving.holders.is_empty()

@@ -44,16 +44,16 @@ fn they_count_until_everybody_forgot_them_or_is_reaped() {
     weights.uninstalled(1, 0);
     weights.uninstalled(1, 1);
     assert_eq!(held(&weights), (2, 3));
-    let corpse = weights.worker_gone(2);
+    let zombie = weights.worker_gone(2);
     assert_eq!(held(&weights), (2, 3));
-    weights.reaped(corpse);
+    weights.reaped(zombie);
     assert_eq!(held(&weights), (2, 2));
     // A copy that a worker made for itself goes with it.
     assert_eq!(weights.claim(2, 0, GIB, &mut Vec::new()), Ok(Source::Export));
     assert_eq!(weights.claim(2, 1, GIB, &mut Vec::new()), Ok(Source::Host));
-    let corpse = weights.worker_gone(0);
+    let zombie = weights.worker_gone(0);
     assert_eq!(held(&weights), (3, 4));
-    weights.reaped(corpse);
+    weights.reaped(zombie);
     assert_eq!(held(&weights), (3, 3));
     weights.forget(2);
     weights.uninstalled(2, 1);
@@ -130,7 +130,7 @@ proptest! {
         events in proptest::collection::vec((0..9u8, 0..6u64, 0..3usize), 0..300)
     ) {
         let mut weights = Weights::<u64>::new(20);
-        let mut corpses = Vec::new();
+        let mut zombies = Vec::new();
         for (event, function, worker) in events {
             let bytes = 1 + function * 2;
             match event {
@@ -150,8 +150,8 @@ proptest! {
                     weights.uninstalled(function, worker);
                 }
                 6 => weights.forget(function),
-                7 => corpses.push(weights.worker_gone(worker)),
-                _ => corpses.drain(..).for_each(|corpse| weights.reaped(corpse)),
+                7 => zombies.push(weights.worker_gone(worker)),
+                _ => zombies.drain(..).for_each(|zombie| weights.reaped(zombie)),
             }
             let taken: u64 = weights.entries.values().map(Entry::taken_bytes).sum();
             prop_assert_eq!(weights.used_bytes(), taken);
@@ -160,9 +160,9 @@ proptest! {
         }
         // Once nobody is there and nobody wants any, nothing is taken.
         for worker in 0..3 {
-            corpses.push(weights.worker_gone(worker));
+            zombies.push(weights.worker_gone(worker));
         }
-        corpses.drain(..).for_each(|corpse| weights.reaped(corpse));
+        zombies.drain(..).for_each(|zombie| weights.reaped(zombie));
         prop_assert!(weights.leaving.is_empty());
         (0..6).for_each(|function| weights.forget(function));
         prop_assert_eq!((weights.used_bytes(), weights.held_bytes()), (0, 0));

@@ -29,7 +29,7 @@ use super::turns::Turn;
 use super::{invoke, requests};
 use crate::call::{Arena, Asker};
 use crate::device::answers;
-use crate::device::batch::Burst;
+use crate::device::write_coalescing::Burst;
 use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
 use crate::registry::registration::Handed;
 use crate::registry::{Loaded, Refusal, refusal};

@@ -62,7 +62,7 @@ impl Phase {
 impl Whole {
     /// What a worker may have now.
     pub(super) fn lease_of(&self, device: &Device, worker: WorkerId) -> u64 {
-        let own = device.place(worker).own_bytes.load(Ordering::Relaxed);
+        let own = device.slot(worker).own_bytes.load(Ordering::Relaxed);
         self.phase.lease(worker, own, device.largest_call_bytes())
     }
 
@@ -75,9 +75,9 @@ impl Whole {
 
     fn enter(&mut self, device: &Device, phase: Phase) {
         self.phase = phase;
-        for worker in 0..device.places.len() {
+        for worker in 0..device.slots.len() {
             let lease = self.lease_of(device, worker);
-            if device.place(worker).lease_bytes.swap(lease, Ordering::Relaxed) != lease {
+            if device.slot(worker).lease_bytes.swap(lease, Ordering::Relaxed) != lease {
                 device.link(worker).configure(device.configure(worker));
             }
         }
@@ -91,7 +91,7 @@ impl Whole {
     /// Whether everybody answered and nobody is about to be reaped.
     fn is_settled(&self, device: &Device) -> bool {
         let mut there = 0;
-        for worker in 0..device.places.len() {
+        for worker in 0..device.slots.len() {
             let link = device.link(worker);
             if !link.is_configured() {
                 return false;
@@ -149,7 +149,7 @@ impl Device {
             return;
         }
         whole.deadline_ns = Some(now_ns.saturating_add(SETTLE_NS));
-        for worker in 0..self.places.len() {
+        for worker in 0..self.slots.len() {
             let link = self.link(worker);
             if !link.is_configured() {
                 tracing::warn!(worker, pid = link.pid(), "a worker does not take new settings: killing it");

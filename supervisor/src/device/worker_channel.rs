@@ -38,15 +38,15 @@ pub struct Arrival {
     pub killer: Killer,
     /// What its machine code must be made for.
     pub target: CodeTarget,
-    /// A fault ends all processes of an era.
-    pub era: u64,
+    /// A fault ends all processes of an epoch.
+    pub epoch: u64,
     /// Layers of its sandbox.
     pub reached: Reached,
 }
 
 /// The process that is there now, and what it has.
 #[derive(Debug)]
-struct Peer {
+struct Connected {
     arrival: Arrival,
     /// Installed functions and when each was used last.
     installed: HashMap<u64, u64>,
@@ -73,8 +73,8 @@ struct Peer {
 
 /// One worker's place on the device.
 #[derive(Debug)]
-pub struct Link {
-    peer: Option<Peer>,
+pub struct WorkerChannel {
+    process: Option<Connected>,
     nudge: OwnedFd,
 }
 
@@ -109,10 +109,10 @@ pub enum StartError {
     Broken(ProtocolError),
 }
 
-impl Link {
+impl WorkerChannel {
     /// An empty place.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { peer: None, nudge: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+        Ok(Self { process: None, nudge: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
     /// Readable when the worker's thread should flush what is queued here.
@@ -122,7 +122,7 @@ impl Link {
 
     /// A fresh process took the place; it is told its settings.
     pub fn attach(&mut self, arrival: Arrival, configure: Configure) -> std::io::Result<()> {
-        let mut peer = Peer {
+        let mut process = Connected {
             arrival,
             installed: HashMap::new(),
             arenas: HashSet::new(),
@@ -137,50 +137,50 @@ impl Link {
             items: Vec::new(),
             outputs: Vec::new(),
         };
-        peer.arrival.outbox.push_to_worker(&ToWorker::Configure(configure));
-        peer.arrival.outbox.flush()?;
-        self.peer = Some(peer);
+        process.arrival.outbox.push_to_worker(&ToWorker::Configure(configure));
+        process.arrival.outbox.flush()?;
+        self.process = Some(process);
         Ok(())
     }
 
     /// The process is gone, and its staging with it, since nobody cleared that. Calls that were never
     /// written to it do not count as handed over. Returns how much of what it was sent it took.
     pub fn detach(&mut self, weights: Option<&WeightStore>) -> u64 {
-        let Some(peer) = self.peer.take() else { return u64::MAX };
-        for call in peer.unwritten {
+        let Some(process) = self.process.take() else { return u64::MAX };
+        for call in process.unwritten {
             never_handed(&call, weights);
         }
-        peer.arrival.outbox.taken().unwrap_or(u64::MAX)
+        process.arrival.outbox.taken().unwrap_or(u64::MAX)
     }
 
     /// The process id, while there is a process.
     pub fn pid(&self) -> Option<u32> {
-        self.peer.as_ref().map(|p| p.arrival.pid)
+        self.process.as_ref().map(|p| p.arrival.pid)
     }
 
     /// Layers of the process's sandbox; none while there is no process.
     pub fn layers(&self) -> Layers {
-        self.peer.as_ref().map_or(Layers::default(), |p| p.arrival.reached.layers())
+        self.process.as_ref().map_or(Layers::default(), |p| p.arrival.reached.layers())
     }
 
     /// Kills the process, if it is still that one.
     pub fn kill(&self, generation: u64) {
-        if let Some(peer) = self.peer.as_ref().filter(|p| p.arrival.generation == generation) {
-            peer.arrival.killer.kill();
+        if let Some(process) = self.process.as_ref().filter(|p| p.arrival.generation == generation) {
+            process.arrival.killer.kill();
         }
     }
 
     /// Kills whatever process is there.
     pub fn kill_any(&self) {
-        if let Some(peer) = &self.peer {
-            peer.arrival.killer.kill();
+        if let Some(process) = &self.process {
+            process.arrival.killer.kill();
         }
     }
 
-    /// Kills the process if it is of that era or older: nothing of its work runs any more.
-    pub fn kill_era(&self, era: u64) {
-        if let Some(peer) = self.peer.as_ref().filter(|p| p.arrival.era <= era) {
-            peer.arrival.killer.kill_now();
+    /// Kills the process if it is of that epoch or older: nothing of its work runs any more.
+    pub fn kill_epoch(&self, epoch: u64) {
+        if let Some(process) = self.process.as_ref().filter(|p| p.arrival.epoch <= epoch) {
+            process.arrival.killer.kill_now();
         }
     }
 
@@ -192,100 +192,100 @@ impl Link {
     /// Closes the command pipe of an idle process, which makes it exit by itself; its thread is told,
     /// and ends it if it lingers.
     pub fn hang_up(&mut self, generation: u64) {
-        if self.peer.take_if(|p| p.arrival.generation == generation).is_some() {
+        if self.process.take_if(|p| p.arrival.generation == generation).is_some() {
             nudge(&self.nudge);
         }
     }
 
     /// Whether the process that attached as `generation` was hung up on.
     pub fn is_hung_up(&self, generation: u64) -> bool {
-        self.peer.as_ref().is_none_or(|p| p.arrival.generation != generation)
+        self.process.as_ref().is_none_or(|p| p.arrival.generation != generation)
     }
 
     /// Tells an idle process to forget everything of the domain that it served. Nothing is known to be in it from
     /// here on. Whether it is still that process.
     pub fn scrub(&mut self, generation: u64, handover: u64) -> bool {
-        let Some(peer) = self.peer.as_mut().filter(|p| p.arrival.generation == generation) else {
+        let Some(process) = self.process.as_mut().filter(|p| p.arrival.generation == generation) else {
             return false;
         };
-        peer.installed.clear();
-        peer.arenas.clear();
-        peer.handover = Some(handover);
-        peer.arrival.outbox.push_to_worker(&ToWorker::Scrub { handover });
-        flush(peer, &self.nudge);
+        process.installed.clear();
+        process.arenas.clear();
+        process.handover = Some(handover);
+        process.arrival.outbox.push_to_worker(&ToWorker::Scrub { handover });
+        flush(process, &self.nudge);
         true
     }
 
     /// The process says that it forgot its domain; false if it was not told to.
     pub fn scrubbed(&mut self, handover: u64) -> bool {
-        match &mut self.peer {
-            Some(peer) => peer.handover.take() == Some(handover),
+        match &mut self.process {
+            Some(process) => process.handover.take() == Some(handover),
             None => true,
         }
     }
 
     /// The process says that it forgot a function; false if that is not the next one that it was told to.
     pub fn uninstalled(&mut self, function: u64) -> bool {
-        match &mut self.peer {
-            Some(peer) => peer.forgetting.pop_front() == Some(function),
+        match &mut self.process {
+            Some(process) => process.forgetting.pop_front() == Some(function),
             None => true,
         }
     }
 
     /// New settings for the process.
     pub fn configure(&mut self, configure: Configure) {
-        if let Some(peer) = &mut self.peer {
-            peer.unanswered += 1;
-            peer.arrival.outbox.push_to_worker(&ToWorker::Configure(configure));
-            flush(peer, &self.nudge);
+        if let Some(process) = &mut self.process {
+            process.unanswered += 1;
+            process.arrival.outbox.push_to_worker(&ToWorker::Configure(configure));
+            flush(process, &self.nudge);
         }
     }
 
     /// The process says that settings are in force; false if it was not sent any.
     pub fn configured(&mut self) -> bool {
-        let Some(peer) = &mut self.peer else { return true };
-        let asked = peer.unanswered > 0;
-        peer.unanswered -= u32::from(asked);
+        let Some(process) = &mut self.process else { return true };
+        let asked = process.unanswered > 0;
+        process.unanswered -= u32::from(asked);
         asked
     }
 
     /// Whether all settings that the process was sent are in force.
     pub fn is_configured(&self) -> bool {
-        self.peer.as_ref().is_none_or(|peer| peer.unanswered == 0)
+        self.process.as_ref().is_none_or(|process| process.unanswered == 0)
     }
 
     /// Tells the process about its turn. Decisions about one turn may come from different threads, so its
     /// end may get here before its grant.
     pub fn turn(&mut self, generation: u64, order: Order, quantum_us: u32) {
-        let Some(peer) = self.peer.as_mut().filter(|p| p.arrival.generation == generation) else {
+        let Some(process) = self.process.as_mut().filter(|p| p.arrival.generation == generation) else {
             return;
         };
         match order {
             Order::Soon { .. } => {
-                peer.arrival.outbox.push_to_worker(&ToWorker::Soon);
+                process.arrival.outbox.push_to_worker(&ToWorker::Soon);
                 // Its first answers must not wait for a thread that sleeps.
-                peer.soon = true;
+                process.soon = true;
                 nudge(&self.nudge);
             }
             Order::Grant { turn, .. } => {
-                peer.granted = turn;
-                peer.arrival.outbox.push_to_worker(&ToWorker::Grant { turn, quantum_us });
-                if peer.revoked_early == turn {
-                    peer.arrival.outbox.push_to_worker(&ToWorker::Revoke { turn });
+                process.granted = turn;
+                process.arrival.outbox.push_to_worker(&ToWorker::Grant { turn, quantum_us });
+                if process.revoked_early == turn {
+                    process.arrival.outbox.push_to_worker(&ToWorker::Revoke { turn });
                 }
             }
-            Order::Revoke { turn, .. } if turn > peer.granted => peer.revoked_early = turn,
-            Order::Revoke { turn, .. } => peer.arrival.outbox.push_to_worker(&ToWorker::Revoke { turn }),
+            Order::Revoke { turn, .. } if turn > process.granted => process.revoked_early = turn,
+            Order::Revoke { turn, .. } => process.arrival.outbox.push_to_worker(&ToWorker::Revoke { turn }),
         }
-        flush(peer, &self.nudge);
+        flush(process, &self.nudge);
     }
 
     /// Whether the process was told that its turn is near since this was asked last.
     pub fn take_soon(&mut self) -> bool {
-        self.peer.as_mut().is_some_and(|peer| std::mem::take(&mut peer.soon))
+        self.process.as_mut().is_some_and(|process| std::mem::take(&mut process.soon))
     }
 
-    /// Hands a call over, with whatever the process does not have yet; [`Link::write`] must follow.
+    /// Hands a call over, with whatever the process does not have yet; [`WorkerChannel::write`] must follow.
     /// [`Call::started_ns`] tells afterwards whether it did.
     ///
     /// Returns the functions that every worker must forget now, since their weights gave way.
@@ -297,33 +297,33 @@ impl Link {
         call: &Arc<Call>,
     ) -> Result<Vec<u64>, StartError> {
         let Start { worker, generation, lane, alone, id } = start;
-        let Some(peer) = self.peer.as_mut().filter(|p| p.arrival.generation == generation) else {
+        let Some(process) = self.process.as_mut().filter(|p| p.arrival.generation == generation) else {
             return Err(StartError::Gone);
         };
-        let evicted = peer.install(state, weights, worker, call)?;
+        let evicted = process.install(state, weights, worker, call)?;
         for arena in &call.arenas {
-            if peer.arenas.insert(arena.id) {
-                peer.pass(arena.id, &[arena.memfd.as_fd()])?;
-                peer.arrival.outbox.push_to_worker(&ToWorker::OpenArena { arena: arena.id });
+            if process.arenas.insert(arena.id) {
+                process.pass(arena.id, &[arena.memfd.as_fd()])?;
+                process.arrival.outbox.push_to_worker(&ToWorker::OpenArena { arena: arena.id });
             }
         }
         let lane_offset = u64::from(lane) * STAGING_BYTES;
         for inline in &call.inline {
-            memfd::write_all_at(peer.arrival.staging.as_fd(), lane_offset + inline.offset, &inline.bytes)
+            memfd::write_all_at(process.arrival.staging.as_fd(), lane_offset + inline.offset, &inline.bytes)
                 .map_err(|e| StartError::Refused(failed("cannot stage inline inputs", &e)))?;
         }
         if !call.descriptors.is_empty() {
             let fds: Vec<_> = call.descriptors.iter().map(AsFd::as_fd).collect();
-            peer.pass(id.0, &fds)?;
+            process.pass(id.0, &fds)?;
         }
-        peer.items.clear();
-        peer.items.extend(call.items.iter().map(|item| {
+        process.items.clear();
+        process.items.extend(call.items.iter().map(|item| {
             let staged = item.kind.get() == Item::ARENA && item.source.get() == STAGING_ARENA;
             let offset = item.offset.get() + if staged { lane_offset } else { 0 };
             Item { offset: offset.into(), ..*item }
         }));
-        peer.outputs.clear();
-        peer.outputs.extend(call.outputs.iter().map(|target| {
+        process.outputs.clear();
+        process.outputs.extend(call.outputs.iter().map(|target| {
             let staged = target.arena.get() == STAGING_ARENA;
             let offset = target.offset.get() + if staged { lane_offset } else { 0 };
             Target { offset: offset.into(), ..*target }
@@ -334,17 +334,17 @@ impl Link {
             lane,
             descriptors: call.descriptors.len() as u32,
             flags: if alone { Invoke::ALONE } else { 0 },
-            items: &peer.items,
-            outputs: &peer.outputs,
+            items: &process.items,
+            outputs: &process.outputs,
             words: &call.words,
         };
-        peer.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
-        call.sent_at.store(peer.arrival.outbox.pushed(), Ordering::Relaxed);
+        process.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
+        call.sent_at.store(process.arrival.outbox.pushed(), Ordering::Relaxed);
         // Closed while the call waited: nobody will say so again. Closed after this look, the closer
-        // finds it among the peer's arenas.
+        // finds it among the process's arenas.
         for arena in call.arenas.iter().filter(|arena| arena.is_closed()) {
-            if peer.arenas.remove(&arena.id) {
-                peer.arrival.outbox.push_to_worker(&ToWorker::CloseArena { arena: arena.id });
+            if process.arenas.remove(&arena.id) {
+                process.arrival.outbox.push_to_worker(&ToWorker::CloseArena { arena: arena.id });
             }
         }
         // Before the answer can come, and undone before the process counts as gone.
@@ -352,54 +352,54 @@ impl Link {
         if let Some(weights) = weights {
             weights.begin(&call.function);
         }
-        peer.unwritten.push(call.clone());
+        process.unwritten.push(call.clone());
         Ok(evicted)
     }
 
     /// Writes what waits, as far as it fits; the worker's thread writes the rest.
     pub fn write(&mut self) {
-        if let Some(peer) = &mut self.peer {
-            flush(peer, &self.nudge);
+        if let Some(process) = &mut self.process {
+            flush(process, &self.nudge);
         }
     }
 
     /// Writes what did not fit before; false while there is still something left.
     pub fn flush(&mut self) -> bool {
-        match &mut self.peer {
+        match &mut self.process {
             None => true,
             // A broken pipe shows as the end of the answers as well.
-            Some(peer) => flushed(peer) != Some(Flushed::Pending),
+            Some(process) => flushed(process) != Some(Flushed::Pending),
         }
     }
 
     /// Tells the process to forget an arena, after the calls it already has.
     pub fn close_arena(&mut self, arena: u64) {
-        if let Some(peer) = &mut self.peer
-            && peer.arenas.remove(&arena)
+        if let Some(process) = &mut self.process
+            && process.arenas.remove(&arena)
         {
-            peer.arrival.outbox.push_to_worker(&ToWorker::CloseArena { arena });
-            flush(peer, &self.nudge);
+            process.arrival.outbox.push_to_worker(&ToWorker::CloseArena { arena });
+            flush(process, &self.nudge);
         }
     }
 
     /// Tells the process to forget a function, after the calls it already has.
     pub fn uninstall(&mut self, function: u64) {
-        if let Some(peer) = &mut self.peer {
-            peer.uninstall(function);
-            flush(peer, &self.nudge);
+        if let Some(process) = &mut self.process {
+            process.uninstall(function);
+            flush(process, &self.nudge);
         }
     }
 
     /// The descriptor that the process sent with a message about `id`.
     pub fn receive(&self, id: u64) -> Result<OwnedFd, ProtocolError> {
         let missing = ProtocolError::Descriptors("none came");
-        let peer = self.peer.as_ref().ok_or(ProtocolError::Descriptors("nobody is there"))?;
-        control::recv(&peer.arrival.control, id, 1)?.pop().ok_or(missing)
+        let process = self.process.as_ref().ok_or(ProtocolError::Descriptors("nobody is there"))?;
+        control::recv(&process.arrival.control, id, 1)?.pop().ok_or(missing)
     }
 
     /// Takes a finished call's inline outputs out of staging and clears them there.
     pub fn take_staged(&self, lane: u32, target: &Target, bytes: u64) -> std::io::Result<Vec<u8>> {
-        let staging = self.peer.as_ref().map(|peer| &peer.arrival.staging);
+        let staging = self.process.as_ref().map(|process| &process.arrival.staging);
         let staging = staging.ok_or(std::io::ErrorKind::NotConnected)?;
         let offset = u64::from(lane) * STAGING_BYTES + target.offset.get();
         let mut out = vec![0; bytes as usize];
@@ -413,7 +413,7 @@ impl Link {
     }
 }
 
-impl Peer {
+impl Connected {
     /// Installs the call's function, if it is not; returns functions that must go everywhere.
     fn install(
         &mut self,
@@ -483,25 +483,25 @@ pub(super) fn never_handed(call: &Call, weights: Option<&WeightStore>) {
 
 /// Writes now what fits; the worker's thread writes the rest. That nobody reads any more shows as the end
 /// of the answers as well, where the worker's thread handles it.
-fn flush(peer: &mut Peer, nudge: &OwnedFd) {
-    if flushed(peer) == Some(Flushed::Pending) {
+fn flush(process: &mut Connected, nudge: &OwnedFd) {
+    if flushed(process) == Some(Flushed::Pending) {
         self::nudge(nudge);
     }
 }
 
 /// Writes now what fits; none if nobody reads any more.
-fn flushed(peer: &mut Peer) -> Option<Flushed> {
-    match peer.arrival.outbox.flush() {
+fn flushed(process: &mut Connected) -> Option<Flushed> {
+    match process.arrival.outbox.flush() {
         Ok(flushed) => {
-            peer.unwritten.clear();
+            process.unwritten.clear();
             Some(flushed)
         }
         Err(e) => {
             // A process that reads no more ends by itself; one that goes on, without what it was told, must not.
             if e.kind() != std::io::ErrorKind::BrokenPipe {
-                let pid = peer.arrival.pid;
+                let pid = process.arrival.pid;
                 tracing::warn!(pid, "a worker cannot be told its commands and is replaced: {e}");
-                peer.arrival.killer.kill();
+                process.arrival.killer.kill();
             }
             None
         }

@@ -172,7 +172,7 @@ impl Device {
         }
         match done {
             true => {
-                self.place(worker).completed.fetch_add(1, Ordering::Relaxed);
+                self.slot(worker).completed.fetch_add(1, Ordering::Relaxed);
                 self.metrics.completed.increment(1);
             }
             false => self.metrics.failed.increment(1),

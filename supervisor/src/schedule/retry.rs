@@ -6,8 +6,8 @@
 //! hit the calls of other workers, too, that none is on the device. A call that was never handed over is no suspect.
 
 use super::scheduler::{Scheduler, State};
-use super::table::Place;
-use super::words::{Action, CallId, Ended, Verdict, WorkerId};
+use super::table::CallState;
+use super::types::{Action, CallId, Ended, Verdict, WorkerId};
 use crate::limits::MAX_RUNS;
 
 impl<C: Clone> Scheduler<C> {
@@ -27,8 +27,8 @@ impl<C: Clone> Scheduler<C> {
         let mut lost = Vec::new();
         for id in self.table.running_in(worker) {
             let Some(entry) = self.table.get_mut(id) else { continue };
-            let overdue = matches!(entry.place, Place::Running { overdue: true, .. });
-            entry.place = Place::Lost { overdue };
+            let overdue = matches!(entry.state, CallState::Running { overdue: true, .. });
+            entry.state = CallState::Lost { overdue };
             lost.push((id, entry.call.clone()));
         }
         // Not before: what it sets going looks for workers.
@@ -52,7 +52,7 @@ impl<C: Clone> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) -> Option<(C, Ended)> {
         let entry = self.table.get_mut(id)?;
-        let Place::Lost { overdue } = entry.place else { return None };
+        let CallState::Lost { overdue } = entry.state else { return None };
         let ended = if overdue || entry.deadline_ns <= now_ns {
             Some(Ended::Deadline)
         } else if entry.detached {
@@ -79,7 +79,7 @@ impl<C: Clone> Scheduler<C> {
             true => entry.suspect = true,
             false => entry.runs -= 1,
         }
-        entry.place = Place::Queued;
+        entry.state = CallState::Queued;
         let domain = entry.domain;
         let wants_device = entry.wants_device(self.shape.shared_faults);
         self.queued += 1;

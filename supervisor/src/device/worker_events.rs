@@ -6,11 +6,11 @@ use pappus_protocol::to_worker::Configure;
 use pappus_protocol::{Fault, now_ns};
 
 use super::answers;
-use super::link::{Arrival, never_handed};
 use super::runtime::{Actions, Device, Lost, lock, takes_turns};
+use super::worker_channel::{Arrival, never_handed};
 use crate::registry::CodeTarget;
 use crate::schedule::WorkerId;
-use crate::schedule::weights::Corpse;
+use crate::schedule::weights::ZombieId;
 
 const NOT_ITS_TURN: &str = "it yielded a turn that it does not have";
 
@@ -18,7 +18,7 @@ impl Device {
     /// A worker's settings.
     pub(super) fn configure(&self, worker: WorkerId) -> Configure {
         Configure {
-            lease_bytes: self.places[worker].lease_bytes.load(Ordering::Relaxed),
+            lease_bytes: self.slots[worker].lease_bytes.load(Ordering::Relaxed),
             poll_us: self.settings.borrow().poll_us,
             turns: takes_turns(&self.config),
             scrub_calls: self.config.scrub_calls,
@@ -33,7 +33,7 @@ impl Device {
         self.decide(|scheduler| scheduler.set_policy(now_ns(), policy, &mut actions));
         self.perform(actions);
         let _whole = lock(&self.whole);
-        for worker in 0..self.places.len() {
+        for worker in 0..self.slots.len() {
             self.link(worker).configure(self.configure(worker));
         }
     }
@@ -42,9 +42,9 @@ impl Device {
     pub fn attach(&self, worker: WorkerId, arrival: Arrival, lease_bytes: u64) -> std::io::Result<()> {
         {
             let whole = lock(&self.whole);
-            let place = &self.places[worker];
-            place.own_bytes.store(lease_bytes, Ordering::Relaxed);
-            place.lease_bytes.store(whole.lease_of(self, worker), Ordering::Relaxed);
+            let slot = &self.slots[worker];
+            slot.own_bytes.store(lease_bytes, Ordering::Relaxed);
+            slot.lease_bytes.store(whole.lease_of(self, worker), Ordering::Relaxed);
             self.link(worker).attach(arrival, self.configure(worker))?;
         }
         self.advance();
@@ -52,12 +52,12 @@ impl Device {
     }
 
     /// A fresh process is ready for calls.
-    pub fn worker_ready(&self, worker: WorkerId, generation: u64, target: &CodeTarget, era: u64) {
+    pub fn worker_ready(&self, worker: WorkerId, generation: u64, target: &CodeTarget, epoch: u64) {
         self.targets.send_if_modified(|known| target.learn(known));
         let mut actions = Actions::new();
         self.decide(|scheduler| {
-            // One of an earlier era is as good as gone.
-            if era == self.era() {
+            // One of an earlier epoch is as good as gone.
+            if epoch == self.epoch() {
                 scheduler.worker_ready(now_ns(), worker, generation, &mut actions);
             }
         });
@@ -82,7 +82,7 @@ impl Device {
 
     /// A worker's settings are in force.
     pub fn leased(&self, worker: WorkerId, bytes: u64) -> Result<(), &'static str> {
-        self.places[worker].leased_bytes.store(bytes, Ordering::Relaxed);
+        self.slots[worker].leased_bytes.store(bytes, Ordering::Relaxed);
         if !self.link(worker).configured() {
             return Err("it confirmed settings that it was not sent");
         }
@@ -112,7 +112,7 @@ impl Device {
         if let Some(weights) = &self.weights {
             weights.scrubbed(worker);
         }
-        self.place(worker).scrubs.fetch_add(1, Ordering::Relaxed);
+        self.slot(worker).scrubs.fetch_add(1, Ordering::Relaxed);
         self.metrics.scrubs.increment(1);
         let mut actions = Actions::new();
         let asked = self.decide(|scheduler| scheduler.scrubbed(now_ns(), worker, &mut actions));
@@ -141,13 +141,13 @@ impl Device {
     /// Also what names its weights until it is reaped, for [`WeightStore::reaped`].
     ///
     /// [`WeightStore::reaped`]: super::weights::WeightStore::reaped
-    pub fn worker_gone(&self, worker: WorkerId) -> (Vec<Lost>, Corpse) {
-        self.places[worker].leased_bytes.store(0, Ordering::Relaxed);
-        let corpse = self.weights.as_ref().map_or(Corpse::default(), |weights| weights.worker_gone(worker));
+    pub fn worker_gone(&self, worker: WorkerId) -> (Vec<Lost>, ZombieId) {
+        self.slots[worker].leased_bytes.store(0, Ordering::Relaxed);
+        let zombie = self.weights.as_ref().map_or(ZombieId::default(), |weights| weights.worker_gone(worker));
         let mut actions = Actions::new();
         let lost = self.decide(|scheduler| scheduler.worker_gone(now_ns(), worker, &mut actions));
         self.perform(actions);
-        (lost, corpse)
+        (lost, zombie)
     }
 
     /// Lost calls whose frame lies behind what their process took do not count as handed over: it ended

@@ -4,8 +4,8 @@
 use super::budget::Budget;
 use super::quarantine::{Quarantined, Use};
 use super::scheduler::{DomainState, Scheduler, State};
-use super::table::{Entry, Place};
-use super::words::{Action, CallId, Domain, Policy, Verdict, WorkerId};
+use super::table::{CallState, Entry};
+use super::types::{Action, CallId, Domain, Policy, Verdict, WorkerId};
 
 impl<C: Clone> Scheduler<C> {
     /// Other limits from now on.
@@ -61,7 +61,8 @@ impl<C: Clone> Scheduler<C> {
     fn blame(&mut self, now_ns: u64, used: Use, is_probe: bool, actions: &mut Vec<Action<C>>) {
         let Some(refusal) = self.quarantine.failed(now_ns, used, is_probe) else { return };
         let held_up = !self.exclusive.is_empty();
-        let waits = |entry: &Entry<C>| entry.place == Place::Queued && !entry.suspect && entry.used() == used;
+        let waits =
+            |entry: &Entry<C>| entry.state == CallState::Queued && !entry.suspect && entry.used() == used;
         for id in self.table.all(waits) {
             let call = self.unqueue(id, actions).map(|entry| entry.call);
             actions.extend(call.map(|call| Action::Refused { call, refusal }));
@@ -127,9 +128,9 @@ impl<C: Clone> Scheduler<C> {
     /// Nothing of a caller starts any more.
     pub(super) fn hold(&mut self, caller: u32) {
         for (_, d) in self.domains.iter_mut().filter(|(domain, _)| domain.caller == caller) {
-            (d.held, d.is_homeless, d.waits) = (true, false, false);
+            (d.held, d.is_unplaced, d.waits) = (true, false, false);
         }
-        self.homeless.retain(|domain| domain.caller != caller);
+        self.unplaced.retain(|domain| domain.caller != caller);
         self.waiting.retain(|domain| domain.caller != caller);
     }
 
