@@ -131,15 +131,11 @@ fn report(workload: &Workload, outcome: &Outcome, out: &mut dyn Write) -> Result
     writeln!(out, "{bold}{}{bold:#} on {}", workload.title, outcome.device)?;
     let mut right = true;
     for (expected, got) in workload.expected.iter().zip(&outcome.outputs) {
-        let (mark, colour, verdict) = match expected.compare(got) {
-            Ok(verdict) => ("✓", AnsiColor::Green, verdict),
-            Err(verdict) => {
-                right = false;
-                ("✗", AnsiColor::Red, verdict)
-            }
-        };
+        let verdict = expected.compare(got);
+        right &= verdict.right;
+        let (mark, colour) = if verdict.right { ("✓", AnsiColor::Green) } else { ("✗", AnsiColor::Red) };
         let style = Style::new().fg_color(Some(colour.into()));
-        writeln!(out, "  {style}{mark}{style:#} {}: {verdict}", expected.output)?;
+        writeln!(out, "  {style}{mark}{style:#} {}: {}", expected.output, verdict.words)?;
     }
     writeln!(out, "  first call {}, then:", nanoseconds(outcome.first.total_ns))?;
     stages::print(&outcome.hot, out)?;
