@@ -12,8 +12,6 @@ use metrics::{
     Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
     histogram,
 };
-use pappus_proto::Code;
-use pappus_proto::v1::response::Body;
 
 /// Upper bounds of the buckets that latencies are counted in, in seconds: from a hot call's microseconds to the
 /// longest deadline that the defaults allow.
@@ -59,17 +57,28 @@ impl Latencies {
     }
 
     /// Counts an answer that came after so long.
-    pub fn record(&self, answer: &Body, ns: u64) {
+    pub fn record(&self, answer: Answer, ns: u64) {
         let histogram = match answer {
-            Body::Error(error) => match error.code() {
-                Code::DeadlineExceeded => &self.deadline,
-                Code::Cancelled => &self.cancelled,
-                _ => &self.failed,
-            },
-            _ => &self.completed,
+            Answer::Completed => &self.completed,
+            Answer::Failed => &self.failed,
+            Answer::Deadline => &self.deadline,
+            Answer::Cancelled => &self.cancelled,
         };
         histogram.record(ns as f64 * 1e-9);
     }
+}
+
+/// What an invocation was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It succeeded.
+    Completed,
+    /// It failed, for another reason than those below.
+    Failed,
+    /// Its deadline passed, while it waited or ran.
+    Deadline,
+    /// Its client gave it up.
+    Cancelled,
 }
 
 /// For invocations that end before a device is chosen, while their function is being loaded; none where nothing is

@@ -16,7 +16,7 @@ use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use super::state::{StateError, failed};
+use super::state_dir::{StateError, failed};
 
 /// The mode of the state directory: it holds modules and weights of all tenants.
 const MODE: u32 = 0o700;

@@ -22,10 +22,10 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::Tenant;
 use super::records::{CodeInfo, FunctionRecord, GrantRecord, Hash, ModuleRecord};
 use super::state_root::{self, Unfit};
 use crate::tenants::Names;
+use crate::tenants::Tenant;
 
 /// The first line of `VERSION`.
 const VERSION: &str = "pappus-state 1\n";
