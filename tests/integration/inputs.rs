@@ -110,8 +110,13 @@ fn arrays_that_are_not_what_was_announced_are_refused_with_both() {
     let with = |a: &'static str| [&["--input", a][..], &b].concat();
     refused(&supervisor, &with("A=f32:a.npy"), "a.npy holds f64[2,2], expected f32");
     refused(&supervisor, &with("A=f64[4]:a.npy"), "a.npy holds f64[2,2], expected f64[4]");
-    let (ran, _) = invoke(&supervisor, &with("A=f64[2,2]:a.npy"), b"");
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    // What the function declares counts where nothing is announced.
+    refused(&supervisor, &with("A=a.npy"), "a.npy holds f64[2,2], expected f32 as the function declares it");
+    supervisor.write("a.npy", [npy::header("<f4", &[2, 4]), vec![0; 32]].concat());
+    for fits in ["A=a.npy", "A=f32:a.npy", "A=f32[2,4]:a.npy"] {
+        let (ran, _) = invoke(&supervisor, &with(fits), b"");
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+    }
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub enum Unfit {
 }
 
 /// Makes the directory, or makes sure that it may be used, and lets nobody else into it.
-pub fn claim(root: &Path) -> Result<(), StateError> {
+pub(super) fn claim(root: &Path) -> Result<(), StateError> {
     let unfit = |why| StateError::Unfit { path: root.to_owned(), why };
     let found = match fs::metadata(root) {
         Ok(found) => found,
