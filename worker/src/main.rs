@@ -40,7 +40,7 @@ fn run(arguments: &Arguments) -> Outcome {
         let channels = Channels::new(commands, answers, control);
         return match kind {
             Kind::Cpu => serve(channels, &staging, Cpu::new()?, sandbox),
-            Kind::Cuda => serve(channels, &staging, Cuda::new(arguments.lanes)?, sandbox),
+            Kind::Cuda => serve(channels, &staging, Cuda::start(arguments.lanes)?, sandbox),
         };
     }
     let ([commands, answers, control], sandbox) = launch::adopt(arguments.confinement(kind, 3))?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use pappus_protocol::Kind;
 use pappus_protocol::from_worker::{FoundDevice, Survey};
+use pappus_protocol::kind::GPU_PAGE_BYTES;
 
 use super::request::{DeviceRequest, Selector, Turns};
 use super::{ConfigError, given_twice};
@@ -55,10 +56,6 @@ pub struct DeviceConfig {
     pub shared: bool,
 }
 
-/// Leases of cpu workers are whole wasm pages.
-const CPU_GRANULARITY: u64 = 64 << 10;
-/// Leases on GPUs are whole pages of the driver.
-const GPU_GRANULARITY: u64 = 2 << 20;
 /// What a process takes of a GPU's memory before any lease, until workers say what it really is.
 pub(crate) const CONTEXT_BYTES: u64 = 600 << 20;
 /// The smallest lease on a GPU.
@@ -74,21 +71,21 @@ impl DeviceConfig {
     /// Device memory of one worker in bytes. On a GPU a first estimate, before workers said what their
     /// contexts take.
     pub fn lease_bytes(&self) -> u64 {
-        match self.kind {
-            Kind::Cpu => self.memory_bytes / self.workers as u64 / CPU_GRANULARITY * CPU_GRANULARITY,
-            Kind::Cuda => {
-                let workers = self.workers as u64;
-                let standbys = self.standbys as u64;
+        let traits = self.kind.traits();
+        let workers = self.workers as u64;
+        let (others, shares) = match traits.has_own_memory {
+            false => (0, workers),
+            true => {
                 let others = self
                     .weights_bytes
                     .saturating_add(self.context_bytes())
                     .saturating_add(workers.saturating_mul(self.stack_bytes));
                 // One share more than workers, so that a standby can get its lease before the memory
                 // of the process it replaces is free.
-                let shares = workers + standbys.min(1);
-                self.memory_bytes.saturating_sub(others) / shares / GPU_GRANULARITY * GPU_GRANULARITY
+                (others, workers + self.standbys.min(1) as u64)
             }
-        }
+        };
+        traits.share_bytes(self.memory_bytes.saturating_sub(others), shares)
     }
 
     /// What workers, standbys and a process that compiles take of a GPU's memory for themselves: a first estimate,
@@ -122,7 +119,8 @@ impl DeviceConfig {
             shared: false,
         };
         let lease = device.lease_bytes();
-        if !(CPU_GRANULARITY..=limits::MAX_CPU_LEASE_BYTES).contains(&lease) {
+        let smallest = device.kind.traits().page_bytes;
+        if !(smallest..=limits::MAX_CPU_LEASE_BYTES).contains(&lease) {
             return Err(request.bad(format!(
                 "memory / workers is {}, but a cpu worker can use 64KiB to {}: change one of them",
                 iec(lease),
@@ -220,7 +218,7 @@ fn default_memory(free_bytes: u64) -> u64 {
     let share = free_bytes / 10 * 9;
     match share {
         GIB.. => share / GIB * GIB,
-        _ => share / GPU_GRANULARITY * GPU_GRANULARITY,
+        _ => share / GPU_PAGE_BYTES * GPU_PAGE_BYTES,
     }
 }
 

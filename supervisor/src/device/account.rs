@@ -10,17 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use pappus_protocol::Kind;
-
 use crate::config::DeviceConfig;
 use crate::config::device::CONTEXT_BYTES;
-use crate::limits::MAX_CPU_LEASE_BYTES;
 use crate::schedule::Size;
 
 /// How often whoever waits for a process looks whether its epoch is over.
 const LOOK: Duration = Duration::from_millis(20);
-/// Leases of GPUs are whole pages of their memory.
-const GPU_PAGE_BYTES: u64 = 2 << 20;
 
 /// The account of one device.
 #[derive(Debug)]
@@ -105,7 +100,7 @@ impl Account {
     /// Until it is known what a context takes, processes of a GPU start one after the other, holding this: two that
     /// start together would each measure both.
     pub fn until_measured(&self) -> Option<MutexGuard<'_, ()>> {
-        if self.config.kind == Kind::Cpu || self.context_bytes.get().is_some() {
+        if !self.config.kind.traits().has_own_memory || self.context_bytes.get().is_some() {
             return None;
         }
         let first = self.first.lock().unwrap_or_else(|e| e.into_inner());
@@ -162,12 +157,12 @@ impl Account {
     /// Room for a process that compiles a module, once no other does; none once the device closes. Its context
     /// counts from here on, before it is there.
     pub fn compiling(self: &Arc<Self>) -> Option<ProcessReservation> {
-        let context_bytes = match self.config.kind {
-            Kind::Cpu => 0,
-            Kind::Cuda => self.context_bytes.get().copied().unwrap_or(CONTEXT_BYTES),
+        let has_own_memory = self.config.kind.traits().has_own_memory;
+        let context_bytes = match has_own_memory {
+            false => 0,
+            true => self.context_bytes.get().copied().unwrap_or(CONTEXT_BYTES),
         };
-        let is_free =
-            |state: &State| self.config.kind == Kind::Cpu || state.compiling == 0 && state.leaving == 0;
+        let is_free = |state: &State| !has_own_memory || state.compiling == 0 && state.leaving == 0;
         let take = |state: &mut State| {
             state.compiling += 1;
             state.contexts_bytes += context_bytes;
@@ -179,10 +174,10 @@ impl Account {
     /// A worker's lease, once its predecessor's is free; none once the device closes.
     pub fn lease(self: &Arc<Self>) -> Option<Lease> {
         let bytes = self.lease_bytes();
-        // A lease of the CPU is addresses only: a dying process holds nothing that the next one needs.
-        let most = match self.config.kind {
-            Kind::Cpu => usize::MAX,
-            Kind::Cuda => self.leases_at_most(),
+        // A lease of host memory is addresses only: a dying process holds nothing that the next one needs.
+        let most = match self.config.kind.traits().has_own_memory {
+            false => usize::MAX,
+            true => self.leases_at_most(),
         };
         let take = |state: &mut State| {
             state.leases += 1;
@@ -208,16 +203,13 @@ impl Account {
             workers.saturating_mul(config.stack_bytes),
         ];
         let left = fixed.into_iter().fold(config.memory_bytes, u64::saturating_sub);
-        left / self.leases_at_most() as u64 / GPU_PAGE_BYTES * GPU_PAGE_BYTES
+        config.kind.traits().share_bytes(left, self.leases_at_most() as u64)
     }
 
     /// How much of the device a call with such a plan needs.
     pub fn size_of(&self, pool_bytes: u64) -> Size {
         let lease_bytes = self.lease_bytes();
-        let lane_bytes = match self.config.kind {
-            Kind::Cpu => lease_bytes,
-            Kind::Cuda => lease_bytes / u64::from(self.config.lanes) / GPU_PAGE_BYTES * GPU_PAGE_BYTES,
-        };
+        let lane_bytes = self.config.kind.traits().share_bytes(lease_bytes, self.config.lanes.into());
         if pool_bytes <= lane_bytes {
             Size::Lane
         } else if pool_bytes <= lease_bytes {
@@ -230,18 +222,15 @@ impl Account {
     /// The most device memory that a call can have: that of all workers.
     pub fn largest_call_bytes(&self) -> u64 {
         let all = self.lease_bytes().saturating_mul(self.leases_at_most() as u64);
-        match self.config.kind {
-            Kind::Cpu => all.min(MAX_CPU_LEASE_BYTES),
-            Kind::Cuda => all,
-        }
+        self.config.kind.traits().max_lease_bytes.map_or(all, |most| all.min(most))
     }
 
     /// How many leases the memory is divided into: on a GPU one more than there are workers, so that a
     /// replacement need not wait for a death.
     pub fn leases_at_most(&self) -> usize {
-        match self.config.kind {
-            Kind::Cpu => self.config.workers,
-            Kind::Cuda => self.config.workers + self.config.standbys.min(1),
+        match self.config.kind.traits().has_own_memory {
+            false => self.config.workers,
+            true => self.config.workers + self.config.standbys.min(1),
         }
     }
 
@@ -295,12 +284,13 @@ impl ProcessReservation {
     /// The process said what it takes for itself.
     pub fn measured(&mut self, context_bytes: u64) {
         // What the first one measured holds for all: later ones see what others take meanwhile, too.
-        let context_bytes = match self.account.config.kind {
-            Kind::Cuda if !self.compiles => *self.account.context_bytes.get_or_init(|| context_bytes),
-            Kind::Cpu | Kind::Cuda => context_bytes,
+        let serves = self.account.config.kind.traits().has_own_memory && !self.compiles;
+        let context_bytes = match serves {
+            true => *self.account.context_bytes.get_or_init(|| context_bytes),
+            false => context_bytes,
         };
         let before = std::mem::replace(&mut self.context_bytes, context_bytes);
-        if self.account.config.kind != Kind::Cpu && !self.compiles {
+        if serves {
             let lease = self.account.lease_bytes.get_or_init(|| self.account.lease_beside(context_bytes));
             if *lease == 0 {
                 let device = &self.account.config.name;
@@ -342,6 +332,8 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pappus_protocol::Kind;
+    use pappus_protocol::kind::GPU_PAGE_BYTES;
 
     const GIB: u64 = 1 << 30;
 

@@ -86,7 +86,7 @@ impl Confinement {
         if rustix::process::geteuid().is_root() {
             arguments.push(format!("--uid={}", self.settings.worker_uid));
         }
-        if kind != Kind::Cpu && self.without_pidns.load(Ordering::Relaxed) {
+        if kind.traits().has_driver && self.without_pidns.load(Ordering::Relaxed) {
             arguments.push("--without=pidns".to_owned());
         }
         arguments
@@ -94,7 +94,7 @@ impl Confinement {
 
     /// Lets a process join control groups, where there can be any.
     pub(super) fn admit(&self, pid: u32, role: Role, target: &Target) -> Option<Arc<Membership>> {
-        let gpu = usize::from(target.kind != Kind::Cpu);
+        let gpu = usize::from(target.kind.traits().has_driver);
         let memory_bytes = match role {
             Role::Serve => self.settings.worker_memory.saturating_add(target.memory_bytes),
             Role::Compile | Role::Survey => self.settings.worker_memory,

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use pappus_proto::{Code, v1};
 use pappus_protocol::from_worker::{Done, FaultRef};
-use pappus_protocol::{Kind, now_ns};
+use pappus_protocol::now_ns;
 use tokio::sync::{Notify, watch};
 
 use super::account::Account;
@@ -132,10 +132,8 @@ impl Device {
         let mut scheduler = Scheduler::new(shape);
         scheduler.set_policy(now_ns(), settings.borrow().policy(), &mut Actions::new());
         let account = Account::new(config.clone());
-        let weights = match config.kind {
-            Kind::Cpu => None,
-            Kind::Cuda => Some(WeightStore::new(config.weights_bytes, account.clone())),
-        };
+        let has_own_memory = config.kind.traits().has_own_memory;
+        let weights = has_own_memory.then(|| WeightStore::new(config.weights_bytes, account.clone()));
         Ok(Self {
             account,
             weights,

@@ -8,6 +8,7 @@
 
 use pappus_protocol::Kind;
 use pappus_protocol::from_worker::Hello;
+use pappus_protocol::kind::{CodeFamily, UnknownKind};
 
 use super::compile::Compiler;
 use super::records::Variant;
@@ -41,7 +42,7 @@ impl CodeTarget {
         if !plain(&hello.arch) {
             return Err("its architecture is no plain word".to_owned());
         }
-        let kind = hello.device.parse()?;
+        let kind = hello.device.parse().map_err(|e: UnknownKind| e.to_string())?;
         Ok(Self { kind, arch: hello.arch.clone(), fingerprint: hello.fingerprint.clone() })
     }
 
@@ -83,9 +84,11 @@ impl DeviceClass {
     pub fn of(devices: &[DeviceConfig], program: &std::path::Path) -> Vec<Self> {
         let mut classes: Vec<Self> = Vec::new();
         for device in devices {
-            let stack_bytes = (device.kind != Kind::Cpu).then_some(device.stack_bytes);
-            let weights_bytes =
-                if device.kind == Kind::Cpu { MAX_WEIGHT_BYTES } else { device.weights_bytes };
+            let stack_bytes = device.kind.traits().has_own_memory.then_some(device.stack_bytes);
+            let weights_bytes = match device.kind.traits().has_own_memory {
+                true => device.weights_bytes,
+                false => MAX_WEIGHT_BYTES,
+            };
             match classes.iter_mut().find(|class| class.kind == device.kind && class.arch == device.arch) {
                 Some(class) => {
                     class.devices.push(device.name.clone());
@@ -120,9 +123,9 @@ impl DeviceClass {
 
     /// What they need, for messages.
     pub fn needs(&self) -> String {
-        match self.kind {
-            Kind::Cpu => format!("{} needs its .wasm variant", self.names()),
-            Kind::Cuda => {
+        match self.kind.traits().code {
+            CodeFamily::Wasm => format!("{} needs its .wasm variant", self.names()),
+            CodeFamily::Nvidia => {
                 let (names, arch) = (self.names(), &self.arch);
                 let need = if self.devices.len() == 1 { "needs" } else { "need" };
                 format!("{names} {need} a .cubin for {arch}, a .fatbin, or a .ptx for {arch} or older")
@@ -148,9 +151,9 @@ fn sm(arch: &str) -> Option<(Sm, bool)> {
 
 /// The variant of a module that a device of this kind and architecture runs, if there is one.
 pub fn choose<'v>(variants: &'v [Variant], kind: Kind, arch: &str) -> Option<&'v Variant> {
-    match kind {
-        Kind::Cpu => variants.iter().find(|v| &*v.format == "wasm"),
-        Kind::Cuda => variants
+    match kind.traits().code {
+        CodeFamily::Wasm => variants.iter().find(|v| &*v.format == "wasm"),
+        CodeFamily::Nvidia => variants
             .iter()
             .filter_map(|v| Some((rank(v, arch)?, v)))
             .max_by_key(|(rank, _)| *rank)

@@ -10,7 +10,7 @@
 //! - `root`: a root directory with nothing but what the driver needs.
 //! - `identity`: users and capabilities.
 //! - `limits`: resource limits.
-//! - `files`: Landlock.
+//! - `files`: files that can be reached, and Landlock.
 //! - `filter`: seccomp.
 //! - [`policy`]: what is allowed, for every kind of device.
 //!
@@ -32,9 +32,9 @@ use pappus_protocol::{Kind, Layer, Layers};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
+use files::Files;
 use namespaces::First;
 pub use namespaces::PIDNS_UNUSABLE;
-use policy::Files;
 
 use crate::Role;
 

@@ -127,7 +127,9 @@ impl<D: Device> Server<D> {
                 self.turn.soon();
                 Ok(())
             }
-            ToWorker::Compile { .. } => Err(Error::Unexpected("a serving worker does not compile")),
+            ToWorker::Compile { .. } | ToWorker::Describe { .. } => {
+                Err(Error::Unexpected("a serving worker does not compile"))
+            }
         }
     }
 
