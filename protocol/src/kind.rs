@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::device_memory::{GPU_PAGE_BYTES, WASM_PAGE_BYTES};
+
 /// A kind of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -28,6 +30,8 @@ pub struct KindTraits {
     /// It is reached through a driver of the host: its library reads files of the host and the environment, and takes
     /// a moment to start.
     pub has_driver: bool,
+    /// Several calls run in one worker at the same time, each in a lane of its own.
+    pub has_lanes: bool,
     /// What leases, and lanes' shares of them, are multiples of: the page that its memory is mapped in.
     pub page_bytes: u64,
     /// The longest lease, where kernels cannot address all of a device's memory.
@@ -45,9 +49,6 @@ pub enum CodeFamily {
     Nvidia,
 }
 
-/// The page in which the memory of GPUs is mapped.
-pub const GPU_PAGE_BYTES: u64 = 2 << 20;
-
 /// The longest lease of the CPU device: of the 4 GiB that a wasm kernel addresses, this leaves room for what is the
 /// module's own.
 pub const MAX_CPU_LEASE_BYTES: u64 = (4 << 30) - (128 << 20);
@@ -57,8 +58,8 @@ const CPU: KindTraits = KindTraits {
     devices: "the CPU",
     has_own_memory: false,
     has_driver: false,
-    // A page of wasm.
-    page_bytes: 64 << 10,
+    has_lanes: false,
+    page_bytes: WASM_PAGE_BYTES,
     max_lease_bytes: Some(MAX_CPU_LEASE_BYTES),
     code: CodeFamily::Wasm,
 };
@@ -68,6 +69,7 @@ const CUDA: KindTraits = KindTraits {
     devices: "GPUs",
     has_own_memory: true,
     has_driver: true,
+    has_lanes: true,
     page_bytes: GPU_PAGE_BYTES,
     max_lease_bytes: None,
     code: CodeFamily::Nvidia,
@@ -92,10 +94,9 @@ impl Kind {
 }
 
 impl KindTraits {
-    /// One of `shares` equal shares of `bytes`, in whole pages: a worker's lease of a device's memory, a lane's share
-    /// of a lease. Supervisor and worker both compute them here, so that they agree.
-    pub const fn share_bytes(&self, bytes: u64, shares: u64) -> u64 {
-        bytes / shares / self.page_bytes * self.page_bytes
+    /// The most whole pages in `bytes`.
+    pub const fn whole_pages(&self, bytes: u64) -> u64 {
+        bytes / self.page_bytes * self.page_bytes
     }
 }
 
@@ -129,13 +130,5 @@ mod tests {
         }
         let refused = "toaster".parse::<Kind>().map_err(|e| e.to_string());
         assert_eq!(refused, Err("unknown device `toaster`, this build has: cpu, cuda".to_owned()));
-    }
-
-    #[test]
-    fn lanes_share_a_lease_in_whole_pages() {
-        let traits = Kind::Cuda.traits();
-        assert_eq!(traits.share_bytes(7 * GPU_PAGE_BYTES, 2), 3 * GPU_PAGE_BYTES);
-        assert_eq!(traits.share_bytes(GPU_PAGE_BYTES, 2), 0);
-        assert_eq!(Kind::Cpu.traits().share_bytes(64 << 10, 1), 64 << 10);
     }
 }

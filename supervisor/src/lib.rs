@@ -17,12 +17,17 @@
 pub mod call;
 pub mod config;
 pub mod device;
+pub mod function;
 pub mod ids;
 pub mod limits;
 pub mod list_devices;
 pub mod metrics;
+pub mod processes;
+pub mod refusal;
 pub mod registry;
 pub mod run;
 pub mod schedule;
 pub mod server;
+pub mod sha256;
+pub mod store;
 pub mod tenants;

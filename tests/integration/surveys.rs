@@ -209,7 +209,7 @@ fn arguments_are_checked_against_the_ptx_where_no_gpu_is() {
         })
     };
     add("good", "").unwrap();
-    let expect = "module probes (.ptx): kernel `trap` takes 1 arguments, the blueprint passes 0";
+    let expect = "module probes (ptx): kernel `trap` takes 1 arguments, the blueprint passes 0";
     let error = kit::refused(add("bad", ".param .u32 code"), Code::InvalidArgument, "takes 1 arguments");
     assert_eq!(error.message, expect);
     assert_eq!(error.place, "blueprint.control_flow[0].ExecKernel[1]");

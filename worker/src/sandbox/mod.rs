@@ -34,7 +34,6 @@ use rustix::process::Signal;
 
 use files::Files;
 use namespaces::First;
-pub use namespaces::PIDNS_UNUSABLE;
 
 use crate::Role;
 

@@ -1,6 +1,6 @@
 //! Sizes that the device's parts agree on.
 
-use pappus_protocol::kind::GPU_PAGE_BYTES;
+use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 
 /// Lanes' shares of the pool start at multiples of this, whatever the driver could map.
 pub(super) const LANE_ALIGN: u64 = GPU_PAGE_BYTES;

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use pappus_protocol::{Fault, FaultCode};
-use pappus_shmem::{Judged, Mapping};
+use pappus_shmem::{Mapping, ValidatedMemfd};
 
 use super::driver::{Access, Driver, DriverError, Memory, Stream};
 use super::layout::{LANE_ALIGN, PINNED_WEIGHTS_BYTES};
@@ -55,7 +55,11 @@ impl<D: Driver> Pool<D> {
 
     /// A lane's share.
     pub(super) fn lane_bytes(&self) -> u64 {
-        self.bytes() / self.lanes / LANE_ALIGN * LANE_ALIGN
+        pappus_protocol::device_memory::lane_bytes(
+            pappus_protocol::Kind::Cuda,
+            self.bytes(),
+            self.lanes as u32,
+        )
     }
 
     /// Its first address.
@@ -165,7 +169,7 @@ impl<D: Driver> WeightsLoader<D> {
         &mut self,
         driver: &D,
         stream: &D::Stream,
-        memfd: Judged,
+        memfd: ValidatedMemfd,
         export: bool,
     ) -> Result<MappedWeights<D>, Fault> {
         let failed = |e: D::Error| e.fault("copying weights");
@@ -194,7 +198,7 @@ impl<D: Driver> WeightsLoader<D> {
 
     /// A memfd's mapping, pinned if the device can do that, kept for the next time.
     /// It is the newest one.
-    fn host_copy(&mut self, driver: &D, memfd: Judged) -> Result<(), Fault> {
+    fn host_copy(&mut self, driver: &D, memfd: ValidatedMemfd) -> Result<(), Fault> {
         let failed = |e: std::io::Error| Fault::new(FaultCode::Load, format!("mapping weights: {e}"));
         let file = std::fs::File::from(memfd.as_fd().try_clone_to_owned().map_err(failed)?);
         let inode = file.metadata().map_err(failed)?.ino();
