@@ -163,7 +163,7 @@ pub struct Target {
 
 /// The arena shared by the supervisor and one worker, for bytes that came inline.
 pub const STAGING_ARENA: u64 = 0;
-/// The arena of an output that nobody wants: it is computed and not copied anywhere.
+/// The arena of an output that the caller did not ask for: it is computed and not copied.
 pub const DISCARD: u64 = u64::MAX;
 
 /// The fixed part of an invocation.

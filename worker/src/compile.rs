@@ -1,5 +1,5 @@
 //! The compiling role: modules in, machine code out. Started for the purpose, so that a module that
-//! crashes or occupies the compiler harms nobody else's registration.
+//! crashes or occupies the compiler harms no other registration.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;

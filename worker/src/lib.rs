@@ -93,6 +93,6 @@ pub fn end_on_panic() {
 /// Writes a line of the text log, which the supervisor may have stopped reading.
 pub fn log(line: std::fmt::Arguments<'_>) {
     use std::io::Write;
-    // There is nobody left to tell.
+    // If the log is closed, there is no other place to write to.
     let _ = writeln!(std::io::stderr(), "pappus-worker: {line}");
 }

@@ -18,7 +18,7 @@ const PLACES: [&str; 4] = ["/tmp", "/run", "/dev", "/proc"];
 pub(super) struct Root {
     /// The process sees nothing but the new root.
     pub(super) entered: bool,
-    /// `/proc` in it shows this pid namespace, or is not there because nobody needs it.
+    /// `/proc` in it shows this pid namespace, or is not there because the device does not need it.
     pub(super) own_proc: bool,
 }
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What holds for every backend:
-//! - Addresses are device addresses as kernels see them, sizes are bytes. An address that belongs to nobody is an
+//! - Addresses are device addresses as kernels see them, sizes are bytes. An address without memory is an
 //!   error of the call or of the work, never undefined behaviour of the host.
 //! - A process has one context on one device, and one thread calls the driver; nothing here is `Send`.
 //! - Owning types give back what they own when they are dropped. Their owners drop them in the right order:

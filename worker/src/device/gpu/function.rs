@@ -10,7 +10,7 @@ use pappus_protocol::{Fault, FaultCode};
 use super::driver::{Driver, LoadedKernel};
 use super::memory::{MappedWeights, WeightsLoader};
 use super::module::LoadedModule;
-use super::plan_cache::BoundPlans;
+use super::plan_cache::{BoundPlans, FunctionKey};
 use crate::device::{FunctionImage, MAX_MODULE_BYTES, broken};
 
 /// Machine code is larger than the text it comes from, within reason.
@@ -20,7 +20,7 @@ const MAX_CODE_BYTES: u64 = 16 * MAX_MODULE_BYTES as u64;
 #[derive(Debug)]
 pub struct Function<D: Driver> {
     /// Tells its bound plans from those of others.
-    pub(super) id: u64,
+    pub(super) key: FunctionKey,
     kernels: Vec<KernelPlace>,
     names: Rc<[String]>,
     modules: Vec<LoadedModule<D>>,
@@ -73,12 +73,12 @@ impl<D: Driver> Function<D> {
             modules.push(LoadedModule::load(driver, stream, code, symbols, lanes).map_err(in_module)?);
         }
         let weights = image.weights.map(|weights| loader.load(driver, stream, weights)).transpose()?;
-        let id = plans.borrow_mut().next_function();
+        let key = plans.borrow_mut().next_function();
         let names = blueprint.kernels().iter().map(|kernel| kernel.name.clone()).collect();
         let weights_base = weights.as_ref().map_or(0, MappedWeights::base);
         let has_variables = modules.iter().any(LoadedModule::has_variables);
         let plans = plans.clone();
-        Ok(Self { id, kernels, names, modules, weights, weights_base, has_variables, plans })
+        Ok(Self { key, kernels, names, modules, weights, weights_base, has_variables, plans })
     }
 
     /// A lane's instance of a kernel.
@@ -118,7 +118,7 @@ impl<D: Driver> Function<D> {
     pub(super) fn reset(&mut self, stream: &D::Stream, lane: usize) -> Result<(), D::Error> {
         for module in &mut self.modules {
             if !module.reset(stream, lane)? {
-                self.plans.borrow_mut().forget_lane(self.id, lane);
+                self.plans.borrow_mut().forget_lane(self.key, lane);
             }
         }
         Ok(())
@@ -128,6 +128,6 @@ impl<D: Driver> Function<D> {
 impl<D: Driver> Drop for Function<D> {
     fn drop(&mut self) {
         // Graphs refer to the modules, so they go first.
-        self.plans.borrow_mut().forget(self.id);
+        self.plans.borrow_mut().forget(self.key);
     }
 }

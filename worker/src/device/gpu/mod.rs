@@ -158,7 +158,8 @@ impl<D: Driver> Gpu<D> {
         bases: Bases,
         wide: bool,
     ) -> Result<Rc<BoundPlan<D>>, Stop<D::Error>> {
-        let key = Key { function: function.id, plan: std::sync::Arc::as_ptr(call.plan) as usize, lane, wide };
+        let key =
+            Key { function: function.key, plan: std::sync::Arc::as_ptr(call.plan) as usize, lane, wide };
         let known = self.plans.borrow_mut().get(&key);
         let stream = &self.lanes[lane].stream;
         let bound = match known {

@@ -88,10 +88,14 @@ impl<D: Driver> BoundPlan<D> {
     }
 }
 
+/// Tells the functions that were loaded here apart; not the supervisor's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct FunctionKey(u64);
+
 /// Function, plan, lane, and whether the call has the whole pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
-    pub(super) function: u64,
+    pub(super) function: FunctionKey,
     pub(super) plan: usize,
     pub(super) lane: usize,
     pub(super) wide: bool,
@@ -120,10 +124,10 @@ impl<D: Driver> Default for BoundPlans<D> {
 }
 
 impl<D: Driver> BoundPlans<D> {
-    /// A number for a function.
-    pub(super) fn next_function(&mut self) -> u64 {
+    /// A key for a function.
+    pub(super) fn next_function(&mut self) -> FunctionKey {
         self.functions += 1;
-        self.functions
+        FunctionKey(self.functions)
     }
 
     /// A bound plan, if it is still here.
@@ -177,12 +181,12 @@ impl<D: Driver> BoundPlans<D> {
     }
 
     /// The function is about to be unloaded.
-    pub(super) fn forget(&mut self, function: u64) {
+    pub(super) fn forget(&mut self, function: FunctionKey) {
         self.remove_where(|key| key.function == function);
     }
 
     /// A lane's instance of one of the function's modules is gone.
-    pub(super) fn forget_lane(&mut self, function: u64, lane: usize) {
+    pub(super) fn forget_lane(&mut self, function: FunctionKey, lane: usize) {
         self.remove_where(|key| key.function == function && key.lane == lane);
     }
 

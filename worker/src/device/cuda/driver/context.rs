@@ -131,7 +131,7 @@ impl Context {
         Ok(context)
     }
 
-    /// Free and all bytes of device memory, whoever uses them.
+    /// Free and all bytes of device memory, of all processes.
     pub(crate) fn memory(&self) -> Result<(u64, u64), CudaError> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: writes two integers.

@@ -16,7 +16,7 @@ pub struct Module {
     shared_bytes: u32,
 }
 
-/// A kernel of a module that is loaded; whoever holds it holds the module.
+/// A kernel of a module that is loaded; its holder holds the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kernel {
     raw: sys::CUfunction,

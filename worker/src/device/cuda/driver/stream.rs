@@ -85,7 +85,7 @@ impl driver::Stream for Stream {
 
     fn record_in_graph(&self, event: &Event) -> Result<(), CudaError> {
         let flags = sys::CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as u32;
-        // SAFETY: both handles are alive; whoever keeps the graph keeps the event.
+        // SAFETY: both handles are alive; the owner of the graph keeps the event.
         check(unsafe { sys::cuEventRecordWithFlags(event.raw, self.raw, flags) })
     }
 
