@@ -49,7 +49,7 @@ impl Target {
             lanes: config.lanes,
             numa_node: config.numa_node,
             // A call may have the memory of all workers.
-            memory_bytes: if config.kind == Kind::Cpu { config.memory_bytes } else { 0 },
+            memory_bytes: if config.kind.traits().has_own_memory { 0 } else { config.memory_bytes },
         }
     }
 
@@ -57,7 +57,7 @@ impl Target {
     fn environment(&self) -> Vec<(&'static str, OsString)> {
         let present = |name: &&'static str| Some((*name, std::env::var_os(name)?));
         let mut environment: Vec<_> = TEST_HOOKS.iter().filter_map(present).collect();
-        if self.kind == Kind::Cpu {
+        if !self.kind.traits().has_driver {
             return environment;
         }
         environment.extend(["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY"].iter().filter_map(present));
