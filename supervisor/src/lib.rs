@@ -9,6 +9,7 @@
 //! - [`registry`]: modules, functions, the state directory.
 //! - [`tenants`]: who is a tenant, and what each may have.
 //! - [`metrics`], [`limits`], [`ids`].
+//! - [`sync`]: the order of locks; waking threads.
 //! - [`list_devices`]: what `--device` could name here.
 //! - [`run`]: all of it put together.
 
@@ -25,4 +26,5 @@ pub mod registry;
 pub mod run;
 pub mod schedule;
 pub mod server;
+pub mod sync;
 pub mod tenants;
