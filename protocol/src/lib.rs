@@ -11,19 +11,19 @@
 //! - [`pipe`]: reading and writing frames in batches.
 //! - [`control`]: descriptors that belong to a frame.
 //! - [`layers`]: the layers of a worker's sandbox.
-//! - [`near`]: where both sides' threads of a device run.
+//! - [`cpu_affinity`]: where both sides' threads of a device run.
 //! - [`limits`]: every limit of this protocol.
 
 #![forbid(unsafe_code)]
 
 mod cold;
 pub mod control;
+pub mod cpu_affinity;
 pub mod from_worker;
 pub mod header;
 pub mod kind;
 pub mod layers;
 pub mod limits;
-pub mod near;
 pub mod pipe;
 pub mod to_worker;
 

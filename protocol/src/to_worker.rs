@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ProtocolError;
 use crate::header::{Frame, Tag};
-use crate::limits::{MAX_FDS, MAX_ITEMS, MAX_OUTPUTS, MAX_WORDS};
+use crate::limits::{MAX_FDS, MAX_ITEMS, MAX_OUTPUTS, MAX_SCALARS};
 
 /// One message to a worker, borrowing from the frame it came in.
 #[derive(Debug)]
@@ -169,7 +169,7 @@ struct InvokeHead {
     lane: U32,
     items: U32,
     outputs: U32,
-    words: U32,
+    scalars: U32,
     descriptors: U32,
     flags: U32,
 }
@@ -193,8 +193,8 @@ pub struct Invoke<'a> {
     pub items: &'a [Item],
     /// One per output, in the blueprint's order.
     pub outputs: &'a [Target],
-    /// The words that `FromInput` reads, in the blueprint's order.
-    pub words: &'a [U64],
+    /// The scalars: numbers in inputs that `FromInput` reads, in the blueprint's order.
+    pub scalars: &'a [U64],
 }
 
 impl<'a> Invoke<'a> {
@@ -210,27 +210,31 @@ impl<'a> Invoke<'a> {
             lane: U32::new(self.lane),
             items: U32::new(self.items.len() as u32),
             outputs: U32::new(self.outputs.len() as u32),
-            words: U32::new(self.words.len() as u32),
+            scalars: U32::new(self.scalars.len() as u32),
             descriptors: U32::new(self.descriptors),
             flags: U32::new(self.flags),
         };
         out.extend_from_slice(head.as_bytes());
         out.extend_from_slice(self.items.as_bytes());
         out.extend_from_slice(self.outputs.as_bytes());
-        out.extend_from_slice(self.words.as_bytes());
+        out.extend_from_slice(self.scalars.as_bytes());
     }
 
     fn decode(body: &'a [u8]) -> Option<Self> {
         let (head, rest) = InvokeHead::ref_from_prefix(body).ok()?;
-        let (items, outputs, words) =
-            (head.items.get() as usize, head.outputs.get() as usize, head.words.get() as usize);
+        let (items, outputs, scalars) =
+            (head.items.get() as usize, head.outputs.get() as usize, head.scalars.get() as usize);
         let descriptors = head.descriptors.get();
-        if items > MAX_ITEMS || outputs > MAX_OUTPUTS || words > MAX_WORDS || descriptors as usize > MAX_FDS {
+        if items > MAX_ITEMS
+            || outputs > MAX_OUTPUTS
+            || scalars > MAX_SCALARS
+            || descriptors as usize > MAX_FDS
+        {
             return None;
         }
         let (items, rest) = <[Item]>::ref_from_prefix_with_elems(rest, items).ok()?;
         let (outputs, rest) = <[Target]>::ref_from_prefix_with_elems(rest, outputs).ok()?;
-        let words = <[U64]>::ref_from_bytes_with_elems(rest, words).ok()?;
+        let scalars = <[U64]>::ref_from_bytes_with_elems(rest, scalars).ok()?;
         Some(Self {
             function: head.function.get(),
             deadline_ns: head.deadline_ns.get(),
@@ -239,7 +243,7 @@ impl<'a> Invoke<'a> {
             flags: head.flags.get(),
             items,
             outputs,
-            words,
+            scalars,
         })
     }
 }
@@ -331,7 +335,7 @@ mod tests {
             bytes: 24.into(),
         }];
         let outputs = [Target { arena: 3.into(), offset: 64.into(), bytes: 24.into() }];
-        let words = [U64::new(2), U64::new(u64::MAX)];
+        let scalars = [U64::new(2), U64::new(u64::MAX)];
         let invoke = Invoke {
             function: 9,
             deadline_ns: 10,
@@ -340,12 +344,12 @@ mod tests {
             flags: Invoke::ALONE,
             items: &items,
             outputs: &outputs,
-            words: &words,
+            scalars: &scalars,
         };
         round_trip(&ToWorker::Invoke { call: 5, invoke }, |message| {
             let ToWorker::Invoke { call: 5, invoke: got } = message else { panic!("{message:?}") };
             assert_eq!((got.function, got.deadline_ns, got.lane, got.flags), (9, 10, 1, Invoke::ALONE));
-            assert_eq!((got.items, got.outputs, got.words), (&items[..], &outputs[..], &words[..]));
+            assert_eq!((got.items, got.outputs, got.scalars), (&items[..], &outputs[..], &scalars[..]));
         });
     }
 

@@ -26,7 +26,7 @@ pub struct Arguments {
     pub kind: String,
     /// Concurrent calls.
     pub lanes: usize,
-    /// The host's memory node to stay near.
+    /// The host's memory node to pin threads to.
     pub numa_node: Option<u32>,
     uid: Option<u32>,
     adopted: bool,

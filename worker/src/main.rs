@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pappus_protocol::from_worker::Survey;
 use pappus_protocol::pipe::Got;
-use pappus_protocol::{Fault, FromWorker, Kind, near};
+use pappus_protocol::{Fault, FromWorker, Kind, cpu_affinity};
 use pappus_shmem::{Judged, memfd};
 use pappus_worker::device::cpu::{Cpu, compiler::CpuCompiler};
 use pappus_worker::device::cuda::{self, Cuda, compiler::CudaCompiler};
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Outcome {
     let kind: Kind = arguments.kind.parse()?;
-    near::stay(arguments.numa_node);
+    cpu_affinity::pin_to_numa_node(arguments.numa_node);
     if arguments.role == Role::Serve {
         let ([commands, answers, control, staging], sandbox) = launch::adopt(arguments.confinement(kind, 4))?;
         let staging = memfd::judge_arena(staging, u64::MAX)?;

@@ -115,7 +115,7 @@ fn invoke(worker: &mut Worker, lanes: &[u32]) {
             flags: 0,
             items: &[],
             outputs: &[],
-            words: &[],
+            scalars: &[],
         };
         worker.to.push_to_worker(&ToWorker::Invoke { call, invoke });
     }

@@ -43,7 +43,7 @@ pub struct Target {
     pub uuid: String,
     /// Concurrent calls of a serving worker.
     pub lanes: u32,
-    /// The host's memory node to stay near.
+    /// The host's memory node to pin threads to.
     pub numa_node: Option<u32>,
     /// Host memory that is the device's.
     pub memory_bytes: u64,

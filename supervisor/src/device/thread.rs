@@ -54,7 +54,7 @@ pub fn spawn(device: &Arc<Device>, program: &Path) -> std::io::Result<Vec<JoinHa
 /// Runs a worker's place until the device closes.
 fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
     let mut pause = Duration::ZERO;
-    pappus_protocol::near::stay(device.config.numa_node);
+    pappus_protocol::cpu_affinity::pin_to_numa_node(device.config.numa_node);
     for generation in 1.. {
         if device.is_closing() {
             return;

@@ -336,7 +336,7 @@ impl WorkerChannel {
             flags: if alone { Invoke::ALONE } else { 0 },
             items: &process.items,
             outputs: &process.outputs,
-            words: &call.words,
+            scalars: &call.words,
         };
         process.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
         call.sent_at.store(process.arrival.outbox.pushed(), Ordering::Relaxed);

@@ -34,7 +34,7 @@ pub(super) struct Lane {
     /// Room of every output, zeroed if the call fails.
     targets: Vec<CopyOut>,
     input_bytes: Vec<u64>,
-    words: Vec<u64>,
+    scalars: Vec<u64>,
 }
 
 impl Lane {
@@ -124,9 +124,10 @@ impl Lane {
                 .checked_add(item.bytes.get())
                 .ok_or_else(|| bad(format!("input {input} is longer than memory can be")))?;
         }
-        self.words.clear();
-        self.words.extend(invoke.words.iter().map(|word| word.get()));
-        let sizes = Sizes { inputs: &self.input_bytes, weights: &installed.weight_bytes, words: &self.words };
+        self.scalars.clear();
+        self.scalars.extend(invoke.scalars.iter().map(|scalar| scalar.get()));
+        let sizes =
+            Sizes { inputs: &self.input_bytes, weights: &installed.weight_bytes, words: &self.scalars };
         // One cache for each function: any number tells it from itself.
         let plan = installed.plans.get_or_plan(0, blueprint, &sizes);
         let plan = plan.map_err(|e| bad(e.to_string()))?;

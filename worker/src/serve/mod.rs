@@ -5,7 +5,7 @@
 
 mod installed;
 mod lane;
-mod running;
+mod poll_order;
 mod scrub;
 mod turn;
 
@@ -20,7 +20,7 @@ use pappus_shmem::{Judged, Mapping, MemfdError, memfd};
 
 use self::installed::Functions;
 use self::lane::{Lane, Lease};
-use self::running::Running;
+use self::poll_order::PollOrder;
 use self::turn::{Step, Turn};
 use crate::arenas::Arenas;
 use crate::device::{Call, Device};
@@ -47,7 +47,7 @@ pub fn run<D: Device>(channels: Channels, staging: &Judged, mut device: D) -> Re
         dirty: false,
         scrubs: false,
         wide: false,
-        running: Running::default(),
+        poll_order: PollOrder::default(),
     };
     server.outbox.push_from_worker(&greeting);
     server.outbox.flush_blocking()?;
@@ -96,7 +96,7 @@ struct Server<D: Device> {
     scrubs: bool,
     /// The running call has the whole pool.
     wide: bool,
-    running: Running,
+    poll_order: PollOrder,
 }
 
 impl<D: Device> Server<D> {
@@ -297,7 +297,7 @@ impl<D: Device> Server<D> {
                 self.turn.note(true);
                 self.device.start(index, &mut installed.function, &call);
                 lane.started = true;
-                self.running.push(index);
+                self.poll_order.push(index);
             }
             Err(fault) => self.answer(index, Err(fault)),
         }
@@ -336,15 +336,15 @@ impl<D: Device> Server<D> {
     /// Answers and clears every lane whose call is over; says whether one is still running.
     fn settle(&mut self) -> Result<bool, Error> {
         let mut over = false;
-        let mut looks = self.running.looks();
-        while let Some(index) = looks.next(&self.running) {
+        let mut round = self.poll_order.round();
+        while let Some(index) = round.next(&self.poll_order) {
             let Some(result) = self.device.poll(index) else {
                 continue;
             };
             if self.device.lost().is_some() {
                 return Err(self.broken());
             }
-            looks.ended(&mut self.running);
+            round.ended(&mut self.poll_order);
             self.lanes[index].started = false;
             self.lanes[index].uncleared = true;
             over = true;
@@ -353,7 +353,7 @@ impl<D: Device> Server<D> {
             }
             self.answer(index, result);
         }
-        let busy = !self.running.is_empty();
+        let busy = !self.poll_order.is_empty();
         if over {
             // Whoever waits hears of it before anything is cleared.
             self.outbox.flush_blocking()?;

@@ -1,10 +1,10 @@
-//! Staying on the processors beside a device: what is copied to it then does not cross the host.
+//! CPU affinity: threads of a device run on the processors of its memory node, so that copies do not cross the host.
 
 use rustix::thread::CpuSet;
 
 /// Keeps this thread, and those it starts, on the processors of a memory node. What the host does not tell
 /// or allow is left as it is.
-pub fn stay(numa_node: Option<u32>) {
+pub fn pin_to_numa_node(numa_node: Option<u32>) {
     let Some(node) = numa_node else { return };
     let list = std::fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist"));
     if let Some(processors) = list.ok().and_then(|list| processors(&list)) {
@@ -40,8 +40,8 @@ mod tests {
     #[test]
     fn a_node_that_is_not_there_changes_nothing() {
         let before = rustix::thread::sched_getaffinity(None).unwrap();
-        stay(None);
-        stay(Some(u32::MAX));
+        pin_to_numa_node(None);
+        pin_to_numa_node(Some(u32::MAX));
         assert_eq!(rustix::thread::sched_getaffinity(None).unwrap().count(), before.count());
     }
 }
