@@ -12,6 +12,8 @@
 //! - [`control`]: descriptors that belong to a frame.
 //! - [`layers`]: the layers of a worker's sandbox.
 //! - [`cpu_affinity`]: where both sides' threads of a device run.
+//! - [`device_memory`]: how the memory of a device is divided.
+//! - [`launch`]: descriptors, arguments and exit code of a worker process.
 //! - [`limits`]: every limit of this protocol.
 
 #![forbid(unsafe_code)]
@@ -19,9 +21,11 @@
 mod cold;
 pub mod control;
 pub mod cpu_affinity;
+pub mod device_memory;
 pub mod from_worker;
 pub mod header;
 pub mod kind;
+pub mod launch;
 pub mod layers;
 pub mod limits;
 pub mod pipe;

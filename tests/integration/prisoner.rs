@@ -13,7 +13,7 @@ use std::time::Duration;
 use pappus_client::Client;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FromWorker, Kind, Layer, Layers, ToWorker};
-use pappus_supervisor::device::process::{self, Role, Started, Target};
+use pappus_supervisor::processes::process::{self, Role, Started, Target};
 use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};

@@ -38,7 +38,7 @@ const KERNEL_LIBRARIES: [&str; 8] = [
 /// Where `unsafe` may be.
 const UNSAFE: [&str; 11] = [
     "shmem/src",
-    "supervisor/src/server/watched.rs",
+    "supervisor/src/server/async_fd.rs",
     "worker/src/launch.rs",
     "worker/src/sandbox/raw.rs",
     "worker/src/device/cpu",

@@ -20,22 +20,7 @@ pub mod sandbox;
 pub mod serve;
 
 pub use channels::Channels;
-
-/// What a process is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Runs calls.
-    Serve,
-    /// Turns modules into machine code.
-    Compile,
-    /// Says which devices there are.
-    Survey,
-}
-
-impl Role {
-    /// All of them.
-    pub const ALL: [Role; 3] = [Role::Serve, Role::Compile, Role::Survey];
-}
+pub use pappus_protocol::launch::Role;
 
 /// Why a worker ends although its supervisor did not ask for it. The supervisor replaces it.
 #[derive(Debug, thiserror::Error)]

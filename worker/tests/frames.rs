@@ -57,8 +57,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// The parts of a function that works.
-fn parts() -> &'static [pappus_shmem::Judged; 2] {
-    static PARTS: OnceLock<[pappus_shmem::Judged; 2]> = OnceLock::new();
+fn parts() -> &'static [pappus_shmem::ValidatedMemfd; 2] {
+    static PARTS: OnceLock<[pappus_shmem::ValidatedMemfd; 2]> = OnceLock::new();
     PARTS.get_or_init(|| {
         let config = include_bytes!("../../kernels/configs/vec_add.json");
         let code = compile_cpu(include_bytes!("../../kernels/built/linalg.wasm"));

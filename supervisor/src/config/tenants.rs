@@ -21,7 +21,7 @@ use toml::{Table, Value};
 use super::flags::File;
 use super::{ConfigError, bad, size};
 use crate::limits::{MAX_CONFIGURED_TENANTS, MAX_TOKENS};
-use crate::registry::records::Hash;
+use crate::sha256::Hash;
 use crate::tenants::names::{self, FIRST_NAMED};
 use crate::tenants::quota::{Limit, Quota};
 

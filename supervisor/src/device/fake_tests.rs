@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pappus_blueprint::Sizes;
 use pappus_proto::frame::Decoder;
-use pappus_proto::{Code, v1};
+use pappus_proto::v1;
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{self, Inbox, Outbox};
 use pappus_protocol::to_worker::WeightsForm;
@@ -18,20 +18,21 @@ use prost::Message;
 use tokio::sync::watch;
 
 use super::Device;
-use super::account::Lease;
-use super::confinement::Reached;
-use super::process::Killer;
-use super::runtime::Outcome;
+use super::runtime::Answer;
 use super::worker_channel::{Arrival, staging};
 use super::write_coalescing::{Batch, Held};
-use crate::call::{Asker, Call};
+use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
-use crate::registry::loaded::{LoadedCache, Parsed};
-use crate::registry::records::{FunctionRecord, Hash, Weight};
-use crate::registry::state::StateDir;
-use crate::registry::{CodeTarget, Loaded, Registry};
+use crate::function::loaded::{LoadedCache, Parsed};
+use crate::function::{CodeTarget, Loaded};
+use crate::processes::confinement::Reached;
+use crate::processes::memory_ledger::Lease;
+use crate::processes::process::Killer;
 use crate::schedule::{CallId, Domain, Order};
 use crate::server::replies::Replies;
+use crate::server::reply_handle::ReplyHandle;
+use crate::store::StateDir;
+use crate::store::records::{FunctionRecord, Hash, Weight};
 use crate::tenants::{Limit, Quota, Tenants};
 
 const MIB: u64 = 1 << 20;
@@ -93,13 +94,11 @@ impl Gpu {
         let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
         let replies = runtime.block_on(async { Replies::new(socket.into()) });
         let (_, settings) = watch::channel(Settings::default());
-        let (targets, known) = watch::channel(Vec::new());
-        let device = Arc::new(Device::new(config, settings, targets).unwrap());
-        let state = StateDir::open(dir.path()).unwrap();
-        let registry = Registry::open(state, Arc::default(), Vec::new(), known).unwrap();
-        let tenants = registry.tenants.clone();
-        device.serve(Arc::new(registry));
-        device.account.reserve_process().unwrap().measured(10 * MIB);
+        let (targets, _) = watch::channel(Vec::new());
+        let store = Arc::new(StateDir::open(dir.path()).unwrap());
+        let device = Arc::new(Device::new(config, settings, targets, store).unwrap());
+        let tenants = Arc::new(Tenants::default());
+        device.ledger.reserve_process().unwrap().measured(10 * MIB);
         let workers = (0..2).map(|worker| attach(&device, worker)).collect();
         let cache = LoadedCache::default();
         let requests = AtomicU64::new(1);
@@ -159,7 +158,7 @@ impl Gpu {
             arrived_ns: now_ns(),
             started_ns: AtomicU64::new(0),
             sent_at: AtomicU64::new(0),
-            asker: Arc::new(Asker::new(self.replies.clone(), request, accepted)),
+            reply: Arc::new(ReplyHandle::new(self.replies.clone(), request, accepted)),
         })
     }
 
@@ -169,7 +168,7 @@ impl Gpu {
 
     fn finish(&self, worker: usize, id: CallId) -> Result<(), &'static str> {
         let mut batch = Batch::default();
-        let finished = self.device.finish(worker, id, Outcome::Done(&Done::default()), &mut batch);
+        let finished = self.device.finish(worker, id, Answer::Done(&Done::default()), &mut batch);
         self.device.settle(&mut batch);
         finished
     }
@@ -231,7 +230,7 @@ fn attach(device: &Arc<Device>, worker: usize) -> Worker {
         epoch: 0,
         reached: Reached::default(),
     };
-    let lease = device.account.lease().unwrap();
+    let lease = device.ledger.lease().unwrap();
     device.attach(worker, arrival, lease.bytes).unwrap();
     device.worker_ready(worker, 1, &target, 0);
     Worker { inbox: Inbox::new(commands_read), control: theirs, _lease: lease, _answers: answers }
@@ -410,7 +409,7 @@ fn what_needs_more_weights_than_there_may_be_is_refused() {
     let function = gpu.function("f", 10 * MIB + 1);
     let store = gpu.device.weights.as_ref().unwrap();
     let error = store.deliver(&function, 0, &mut Vec::new()).unwrap_err();
-    assert_eq!(error.code(), Code::OutOfMemory);
+    assert_eq!(error.reason, crate::refusal::Reason::OutOfMemory);
     gpu.expect(0, &[]);
 }
 
@@ -426,7 +425,7 @@ fn answers_of_one_read_are_followed_by_one_write_each() {
     gpu.client.set_nonblocking(true).unwrap();
     let mut batch = Batch::default();
     for id in [calls[2], calls[0]] {
-        gpu.device.finish(0, id, Outcome::Done(&Done::default()), &mut batch).unwrap();
+        gpu.device.finish(0, id, Answer::Done(&Done::default()), &mut batch).unwrap();
     }
     gpu.expect(0, &[]);
     let mut bytes = [0; 4096];
@@ -469,7 +468,7 @@ fn what_a_tenant_may_have_of_a_device_covers_leases_and_weights() {
     };
     allow(29);
     let refused = gpu.device.submit(gpu.call(&a, 1, 0), 0, None).unwrap_err();
-    assert!(refused.message.contains("the quota device-memory of tenant 1 is"), "{refused}");
+    assert!(refused.to_string().contains("the quota device-memory of tenant 1 is"), "{refused}");
     // A lease fits, the weights do not; they are the owner's, whoever calls.
     allow(33);
     gpu.submit(&a, 1, 0);

@@ -98,7 +98,7 @@ impl Whole {
             }
             there += usize::from(link.pid().is_some());
         }
-        there == device.account.leases()
+        there == device.ledger.leases()
     }
 }
 

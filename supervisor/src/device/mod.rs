@@ -3,7 +3,6 @@
 //! - [`runtime`]: the device as the rest sees it: submit, cancel; carries out decisions.
 //! - [`worker_events`]: workers come and go.
 //! - [`status`]: what is shown of it.
-//! - [`account`]: its memory.
 //! - `quota`: what tenants hold of it.
 //! - [`weights`]: weights in its memory, loaded once and shared.
 //! - [`memory_rebalance`]: one worker gets the memory of all for a while.
@@ -11,30 +10,18 @@
 //! - [`thread`]: the OS thread of one worker: puts a process in its place, reads its answers, replaces it.
 //! - [`standby`]: processes that are ready to take a place.
 //! - [`reaper`]: processes that are about to be gone.
-//! - [`process`]: a worker process and its descriptors; [`children`]: which ones somebody waits for.
-//! - [`mps`]: ending one process of a device that they share through MPS; [`shared_fault`]: what a fault there means.
-//! - [`confinement`]: how worker processes are confined; [`cgroup`]: their control groups.
-//! - [`survey`]: which GPUs there are, found out by a process of its own.
+//! - `shared_fault`: what a fault there means.
 //! - [`write_coalescing`]: what is written together: frames to workers, answers to clients.
-//! - [`answers`]: from a worker's words to a client's answer.
 
-pub mod account;
-pub mod answers;
-pub mod cgroup;
-pub mod children;
-pub mod confinement;
 #[cfg(test)]
 mod fake_tests;
 pub mod memory_rebalance;
-pub mod mps;
-pub mod process;
 mod quota;
 pub mod reaper;
 pub mod runtime;
 mod shared_fault;
 pub mod standby;
 mod status;
-pub mod survey;
 pub mod thread;
 pub mod weights;
 pub mod worker_channel;

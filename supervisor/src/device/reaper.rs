@@ -10,9 +10,9 @@ use pappus_protocol::Fault;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use super::Device;
-use super::account::{Lease, ProcessReservation};
-use super::process::{self, Process};
 use super::runtime::Lost;
+use crate::processes::memory_ledger::{Lease, ProcessReservation};
+use crate::processes::process::{self, Process};
 use crate::schedule::WorkerId;
 use crate::schedule::weights::ZombieId;
 

@@ -5,25 +5,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use pappus_proto::{Code, v1};
 use pappus_protocol::from_worker::{Done, FaultRef};
 use pappus_protocol::{Kind, now_ns};
 use tokio::sync::{Notify, watch};
 
-use super::account::Account;
-use super::answers;
 use super::memory_rebalance::Whole;
-use super::mps::{Control, Ender};
 use super::reaper::Reaper;
 use super::standby::Standbys;
 use super::weights::WeightStore;
 use super::worker_channel::{Start, StartError, WorkerChannel};
 use super::write_coalescing::Held;
-use crate::call::Call;
+use crate::call::{Call, Outcome, SpentBudget};
 use crate::config::{DeviceConfig, Settings};
+use crate::function::CodeTarget;
 use crate::metrics::DeviceMetrics;
-use crate::registry::{CodeTarget, Refusal, Registry};
+use crate::processes::memory_ledger::MemoryLedger;
+use crate::processes::mps::{Control, MpsTerminator};
 use crate::schedule::{Action, CallId, Limits, NotNow, Scheduler, Shape, Terms, Verdict, WorkerId};
+use crate::store::StateDir;
+use crate::tenants::QuotaError;
 
 pub(super) type Actions = Vec<Action<Arc<Call>>>;
 
@@ -38,7 +38,7 @@ pub struct Device {
     /// Counts what happens here.
     pub metrics: DeviceMetrics,
     /// Device memory.
-    pub account: Arc<Account>,
+    pub ledger: Arc<MemoryLedger>,
     /// Weights in its memory, if it has memory of its own.
     pub weights: Option<WeightStore>,
     /// Processes that could take a worker's place.
@@ -49,7 +49,7 @@ pub struct Device {
     pub(super) slots: Vec<WorkerSlot>,
     pub(super) whole: Mutex<Whole>,
     pub(super) settings: watch::Receiver<Settings>,
-    registry: std::sync::OnceLock<Arc<Registry>>,
+    store: Arc<StateDir>,
     /// What machine code must be made for, as far as workers said so.
     pub(super) targets: watch::Sender<Vec<CodeTarget>>,
     pub(super) clock: Notify,
@@ -58,7 +58,7 @@ pub struct Device {
     /// When the clock looks next, as far as it knows; changed with the scheduler locked.
     clock_ns: AtomicU64,
     /// Ends processes of a device that they share through MPS.
-    pub(super) mps: Option<Arc<Ender>>,
+    pub(super) mps: Option<Arc<MpsTerminator>>,
     /// When a fault ended all processes last.
     pub(super) epoch_ended: Mutex<Option<Instant>>,
     /// Workers that end are not replaced any more.
@@ -67,11 +67,22 @@ pub struct Device {
 
 /// How a worker says that a call ended.
 #[derive(Debug, Clone, Copy)]
-pub enum Outcome<'a> {
+pub enum Answer<'a> {
     /// Well.
     Done(&'a Done),
     /// With a fault.
     Failed(&'a FaultRef<'a>),
+}
+
+/// Why a device does not accept a call.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// It needs more device memory than its caller may have.
+    #[error(transparent)]
+    Quota(#[from] QuotaError),
+    /// Its function is in quarantine, or the queue is full.
+    #[error("{0}")]
+    NotNow(NotNow),
 }
 
 /// One worker's place.
@@ -108,6 +119,7 @@ impl Device {
         config: DeviceConfig,
         settings: watch::Receiver<Settings>,
         targets: watch::Sender<Vec<CodeTarget>>,
+        store: Arc<StateDir>,
     ) -> std::io::Result<Self> {
         let slot = || -> std::io::Result<WorkerSlot> {
             Ok(WorkerSlot {
@@ -131,13 +143,13 @@ impl Device {
         };
         let mut scheduler = Scheduler::new(shape);
         scheduler.set_policy(now_ns(), settings.borrow().policy(), &mut Actions::new());
-        let account = Account::new(config.clone());
+        let ledger = MemoryLedger::new(config.clone());
         let weights = match config.kind {
             Kind::Cpu => None,
-            Kind::Cuda => Some(WeightStore::new(config.weights_bytes, account.clone())),
+            Kind::Cuda => Some(WeightStore::new(config.weights_bytes, ledger.clone())),
         };
         Ok(Self {
-            account,
+            ledger,
             weights,
             standbys: Standbys::new(config.standbys)?,
             reaper: Reaper::new()?,
@@ -146,27 +158,16 @@ impl Device {
             whole: Mutex::default(),
             metrics: DeviceMetrics::new(&config.name),
             settings,
-            registry: std::sync::OnceLock::new(),
+            store,
             targets,
             clock: Notify::new(),
             handovers: AtomicU64::new(1),
             clock_ns: AtomicU64::new(u64::MAX),
-            mps: config.shared.then(|| Ender::start(Control::new())).transpose()?,
+            mps: config.shared.then(|| MpsTerminator::start(Control::new())).transpose()?,
             epoch_ended: Mutex::new(None),
             closing: AtomicBool::new(false),
             config,
         })
-    }
-
-    /// Says where functions come from; called once, before the first call.
-    pub fn serve(&self, registry: Arc<Registry>) {
-        registry.charge(&self.config.name, &self.account);
-        let _ = self.registry.set(registry);
-    }
-
-    /// Where functions come from, once it was said.
-    pub(super) fn registry(&self) -> Option<&Arc<Registry>> {
-        self.registry.get()
     }
 
     /// A worker's slot on the device.
@@ -206,32 +207,24 @@ impl Device {
         call: Arc<Call>,
         inline_bytes: u64,
         held: Option<&mut Held>,
-    ) -> Result<CallId, Box<v1::Error>> {
+    ) -> Result<CallId, SubmitError> {
         let settings = *self.settings.borrow();
         let limits = Limits { calls: settings.queue_calls, bytes: settings.queue_bytes };
         let mut actions = Actions::new();
-        let size = self.account.size_of(call.plan.pool_bytes);
+        let size = self.ledger.size_of(call.plan.pool_bytes);
         let (domain, deadline_ns) = (call.domain, call.deadline_ns);
-        let (record, function) = (call.function.record.clone(), call.function.id);
+        let function = call.function.id;
         let terms = Terms { domain, function, bytes: inline_bytes, deadline_ns, size };
         let outcome = self.decide(|scheduler| {
-            scheduler.allow(domain.caller, self.workers_allowed(call.asker.account(), size)?);
-            Ok::<_, Refusal>(scheduler.submit(now_ns(), call, terms, limits, &mut actions))
+            scheduler.allow(domain.caller, self.workers_allowed(call.reply.account(), size)?);
+            Ok::<_, QuotaError>(scheduler.submit(now_ns(), call, terms, limits, &mut actions))
         });
         let id = outcome?.map_err(|why| {
             self.metrics.rejected.increment(1);
-            let device = &self.config.name;
-            Box::new(match why {
-                NotNow::Quarantined(refusal) => {
-                    self.metrics.quarantines.increment(1);
-                    answers::quarantined(&record.name, device, refusal)
-                }
-                full => v1::Error::new(
-                    Code::ResourceExhausted,
-                    format!("device {device} is full: {full}; try again later"),
-                )
-                .retry(100),
-            })
+            if matches!(why, NotNow::Quarantined(_)) {
+                self.metrics.quarantines.increment(1);
+            }
+            SubmitError::NotNow(why)
         })?;
         self.carry_out(&mut actions, held);
         Ok(id)
@@ -239,7 +232,7 @@ impl Device {
 
     /// The most device memory that a call can have: that of all workers.
     pub fn largest_call_bytes(&self) -> u64 {
-        self.account.largest_call_bytes()
+        self.ledger.largest_call_bytes()
     }
 
     /// An event for the scheduler. Its clock is told if something is due earlier now.
@@ -279,14 +272,13 @@ impl Device {
                     Action::Expired { call, budget_ns } => {
                         self.metrics.failed.increment(1);
                         let per_minute = self.settings.borrow().fault_budget;
-                        call.asker.answer(answers::expired(budget_ns, per_minute));
+                        let budget = budget_ns.map(|left_ns| SpentBudget { left_ns, per_minute });
+                        self.complete(&call, Outcome::Expired { budget });
                     }
                     Action::Refused { call, refusal } => {
                         self.metrics.failed.increment(1);
                         self.metrics.quarantines.increment(1);
-                        let error =
-                            answers::quarantined(&call.function.record.name, &self.config.name, refusal);
-                        call.asker.answer(v1::response::Body::Error(error));
+                        self.complete(&call, Outcome::Quarantined(refusal));
                     }
                     Action::Kill { worker, generation, call } => self.kill(worker, generation, call),
                     Action::Turn { generation, order } => {
@@ -308,7 +300,7 @@ impl Device {
         match overdue {
             Some(call) => {
                 let (function, owner, caller) = call.names();
-                let why = match call.asker.is_over() {
+                let why = match call.reply.is_over() {
                     true => "a call that was given up does not end",
                     false => "a call is overdue",
                 };
@@ -325,15 +317,12 @@ impl Device {
 
     fn start(&self, start: Start, call: &Arc<Call>, next: &mut Actions, held: Option<&mut Held>) {
         let worker = start.worker;
-        let Some(registry) = self.registry.get() else {
-            return;
-        };
         let weights = self.weights.as_ref();
         let reserved = self.reserve_weights(worker, call);
-        let started = reserved.map_err(StartError::Refused).and_then(|given_up| {
+        let started = reserved.map_err(|error| StartError::Refused(error.into())).and_then(|given_up| {
             given_up.iter().for_each(|function| self.every_link(|link| link.uninstall(*function)));
             let mut link = self.link(worker);
-            let started = link.start(registry.state(), weights, start, call);
+            let started = link.start(&self.store, weights, start, call);
             if held.is_none() {
                 link.write();
             }
@@ -357,7 +346,7 @@ impl Device {
             Err(StartError::Gone) => {}
             Err(StartError::Refused(error)) => {
                 self.metrics.failed.increment(1);
-                call.asker.answer(v1::response::Body::Error(*error));
+                self.complete(call, Outcome::Refused(error));
                 self.decide(|scheduler| {
                     scheduler.finished(now_ns(), worker, start.id, Verdict::Neither, next)
                 });
@@ -369,6 +358,11 @@ impl Device {
                 self.link(worker).kill(start.generation);
             }
         }
+    }
+
+    /// Answers a call that ended by itself.
+    pub(super) fn complete(&self, call: &Call, outcome: Outcome) {
+        call.reply.complete(call, &self.config.name, outcome);
     }
 
     /// Tells all workers to forget an arena.
@@ -426,7 +420,7 @@ impl Device {
         for worker in 0..self.slots.len() {
             self.link(worker).kill_any();
         }
-        self.account.close();
+        self.ledger.close();
         self.standbys.close();
         self.reaper.wake();
     }

@@ -27,7 +27,7 @@ impl Device {
 
     /// The epoch that processes started now belong to.
     pub(super) fn epoch(&self) -> u64 {
-        self.account.epoch()
+        self.ledger.epoch()
     }
 
     /// Whether the end of a worker's process can have hit others: it said that its context is lost, or had calls.
@@ -39,7 +39,7 @@ impl Device {
     /// alone on the device, so that nobody answers for another's fault.
     pub(super) fn fault_spreads(&self, epoch: u64, worker: WorkerId) {
         let is_first = self.decide(|scheduler| {
-            let is_first = self.account.end_epoch(epoch);
+            let is_first = self.ledger.end_epoch(epoch);
             if is_first {
                 // From here on nothing starts in a process that is as good as gone.
                 scheduler.condemn_all();

@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use pappus_protocol::FromWorker;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::{Got, Inbox};
-use pappus_shmem::Judged;
+use pappus_shmem::ValidatedMemfd;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use super::Device;
-use super::account::ProcessReservation;
-use super::confinement::{self, Reached};
-use super::process::{self, Role, Started, Target};
 use super::worker_channel::staging;
+use crate::function::CodeTarget;
 use crate::limits::WORKER_START_S;
-use crate::registry::CodeTarget;
+use crate::processes::confinement::{self, Reached};
+use crate::processes::memory_ledger::ProcessReservation;
+use crate::processes::process::{self, Role, Started, Target};
 
 /// How long a standby that was taken has the processors before the next one starts: to start a process takes more of
 /// them than to answer the call that it was taken for.
@@ -40,7 +40,7 @@ pub struct Ready {
     /// The process and its channels.
     pub started: Started,
     /// The arena for inline bytes that it shares with the supervisor.
-    pub staging: Judged,
+    pub staging: ValidatedMemfd,
     /// What its machine code must be made for.
     pub target: CodeTarget,
     /// Its place in the account.
@@ -53,15 +53,15 @@ pub struct Ready {
 
 /// Starts a process and waits for its greeting. The calling thread must outlive it.
 pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
-    let mut reservation = device.account.reserve_process().ok_or("the device closes")?;
+    let mut reservation = device.ledger.reserve_process().ok_or("the device closes")?;
     let epoch = reservation.epoch();
-    let _first = device.account.until_measured();
+    let _first = device.ledger.until_measured();
     let started = staging(device.config.lanes).and_then(|staging| {
         Ok((process::start(program, Role::Serve, &Target::of(&device.config), Some(&staging))?, staging))
     });
     let (mut started, staging) = started.map_err(|e| format!("it cannot be started: {e}"))?;
-    if let Some(ender) = &device.mps {
-        started.process.end_through(ender);
+    if let Some(mps_terminator) = &device.mps {
+        started.process.end_through(mps_terminator);
     }
     let greeted = await_hello(&reservation, &mut started.inbox);
     if reservation.is_over() {

@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering;
 use pappus_proto::v1;
 use pappus_protocol::now_ns;
 
-use super::account::Snapshot;
 use super::runtime::{Device, lock};
+use crate::processes::memory_ledger::MemorySnapshot;
 use crate::schedule::budget::Budget;
 use crate::schedule::quarantine::Quarantined;
 
 impl Device {
     /// What is taken of its memory.
-    pub fn memory(&self) -> Snapshot {
-        self.account.snapshot()
+    pub fn memory(&self) -> MemorySnapshot {
+        self.ledger.snapshot()
     }
 
     /// Standbys that are ready.
@@ -61,7 +61,7 @@ impl Device {
             name: self.config.name.clone(),
             kind: self.config.kind.name().to_owned(),
             memory_bytes: self.config.memory_bytes,
-            lease_bytes: self.account.lease_bytes(),
+            lease_bytes: self.ledger.lease_bytes(),
             queued,
             running,
             completed: self.slots.iter().map(|p| p.completed.load(Ordering::Relaxed)).sum(),

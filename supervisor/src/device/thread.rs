@@ -13,12 +13,12 @@ use pappus_protocol::pipe::{Got, Inbox};
 use pappus_protocol::{Fault, FromWorker};
 
 use super::Device;
-use super::process::Started;
 use super::reaper::Dying;
-use super::runtime::Outcome;
+use super::runtime::Answer;
 use super::standby::{self, Ready};
 use super::worker_channel::Arrival;
 use super::write_coalescing::Batch;
+use crate::processes::process::Started;
 use crate::schedule::{CallId, WorkerId};
 
 /// How long a process with calls has to say why it ends, when all end with it.
@@ -103,7 +103,7 @@ enum End {
 fn serve(device: &Arc<Device>, worker: WorkerId, generation: u64, ready: Ready) -> bool {
     let Ready { started, staging, target, reservation, epoch, reached } = ready;
     let Started { process, mut inbox, outbox, control } = started;
-    let Some(lease) = device.account.lease() else { return true };
+    let Some(lease) = device.ledger.lease() else { return true };
     let completed = || device.slot(worker).completed.load(Ordering::Relaxed);
     let before = completed();
     let attached = process.killer().and_then(|killer| {
@@ -233,10 +233,10 @@ fn hear(
     while let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
         match FromWorker::decode(frame).map_err(|e| e.to_string())? {
             FromWorker::Done { call, timings } => {
-                device.finish(worker, CallId(call), Outcome::Done(&timings), batch)?;
+                device.finish(worker, CallId(call), Answer::Done(&timings), batch)?;
             }
             FromWorker::Failed { call, fault } => {
-                device.finish(worker, CallId(call), Outcome::Failed(&fault), batch)?;
+                device.finish(worker, CallId(call), Answer::Failed(&fault), batch)?;
             }
             FromWorker::Yielding { turn } => device.yielding(worker, turn)?,
             FromWorker::Yielded { turn, used_ns } => device.yielded(worker, turn, used_ns)?,

@@ -4,16 +4,16 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use pappus_proto::Code;
+use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 use pappus_protocol::to_worker::WeightsForm;
 
-use super::account::Account;
-use crate::registry::{Loaded, Refusal, Tenant, refusal};
+use crate::function::Loaded;
+use crate::processes::memory_ledger::MemoryLedger;
+use crate::refusal::{Reason, Refusal, refusal};
 use crate::schedule::WorkerId;
 use crate::schedule::weights::{NoRoom, Source, Weights, ZombieId};
+use crate::tenants::Tenant;
 
-/// Device memory comes in pages of this size.
-const PAGE_BYTES: u64 = 2 << 20;
 /// What a worker may take more than it was asked to, for the driver's sake.
 const SLACK_BYTES: u64 = 64 << 20;
 
@@ -21,7 +21,7 @@ const SLACK_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct WeightStore {
     weights: Mutex<Weights<Arc<OwnedFd>>>,
-    account: Arc<Account>,
+    ledger: Arc<MemoryLedger>,
 }
 
 /// How a function's weights come to a worker.
@@ -46,19 +46,19 @@ impl Delivery {
 
 impl WeightStore {
     /// Without weights; they may take `budget_bytes`.
-    pub fn new(budget_bytes: u64, account: Arc<Account>) -> Self {
-        Self { weights: Mutex::new(Weights::new(budget_bytes)), account }
+    pub fn new(budget_bytes: u64, ledger: Arc<MemoryLedger>) -> Self {
+        Self { weights: Mutex::new(Weights::new(budget_bytes)), ledger }
     }
 
     fn weights(&self) -> MutexGuard<'_, Weights<Arc<OwnedFd>>> {
         self.weights.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Changes what is there, and tells the account.
+    /// Changes what is there, and tells the ledger.
     fn change<R>(&self, change: impl FnOnce(&mut Weights<Arc<OwnedFd>>) -> R) -> R {
         let mut weights = self.weights();
         let outcome = change(&mut weights);
-        self.account.set_weights(weights.held_bytes());
+        self.ledger.set_weights(weights.held_bytes());
         outcome
     }
 
@@ -73,7 +73,7 @@ impl WeightStore {
         if bytes == 0 {
             return Ok(Delivery::default());
         }
-        let taken = bytes.next_multiple_of(PAGE_BYTES);
+        let taken = bytes.next_multiple_of(GPU_PAGE_BYTES);
         let claimed = self.change(|weights| {
             let claimed = weights.claim(function.id, worker, taken, evicted);
             weights.own(function.id, function.owner);
@@ -84,7 +84,7 @@ impl WeightStore {
             Ok(Source::Export) => Ok(Delivery(None, true)),
             Ok(Source::Device(fd, bytes)) => Ok(Delivery(Some((fd, bytes)), false)),
             Err(NoRoom { budget_bytes }) if taken > budget_bytes => Err(refusal(
-                Code::OutOfMemory,
+                Reason::OutOfMemory,
                 format!(
                     "its weights take {taken} bytes of device memory, the device keeps {budget_bytes} for weights: \
                      give them more with weights=SIZE"
@@ -92,7 +92,7 @@ impl WeightStore {
             )),
             Err(NoRoom { .. }) => {
                 let why = "all device memory for weights is in use by calls that run; try again later";
-                Err(Box::new(pappus_proto::v1::Error::new(Code::ResourceExhausted, why).retry(100)))
+                Err(Box::new(refusal(Reason::ResourceExhausted, why).retry(100)))
             }
         }
     }
@@ -110,7 +110,7 @@ impl WeightStore {
         room: u64,
         evicted: &mut Vec<u64>,
     ) -> Result<(), u64> {
-        let bytes = function.packed_weight_bytes().next_multiple_of(PAGE_BYTES);
+        let bytes = function.packed_weight_bytes().next_multiple_of(GPU_PAGE_BYTES);
         self.change(|weights| weights.reserve(function.id, worker, (function.owner, bytes), room, evicted))
     }
 
@@ -127,7 +127,7 @@ impl WeightStore {
         fd: OwnedFd,
         bytes: u64,
     ) -> Result<(), &'static str> {
-        if bytes > self.account.snapshot().total_bytes.saturating_add(SLACK_BYTES) {
+        if bytes > self.ledger.snapshot().total_bytes.saturating_add(SLACK_BYTES) {
             return Err("its weights are larger than the device");
         }
         match self.change(|weights| weights.exported(function, worker, Arc::new(fd), bytes)) {

@@ -9,17 +9,18 @@ use std::sync::atomic::Ordering;
 use pappus_protocol::pipe::{Flushed, Outbox};
 use pappus_protocol::to_worker::{Configure, Invoke, Item, STAGING_ARENA, Target};
 use pappus_protocol::{Layers, ProtocolError, ToWorker, control, now_ns};
-use pappus_shmem::{Judged, memfd};
+use pappus_shmem::{ValidatedMemfd, memfd};
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::confinement::Reached;
-use super::process::Killer;
 use super::weights::{Delivery, WeightStore};
 use crate::call::Call;
+use crate::function::CodeTarget;
 use crate::limits::{MAX_INSTALLED, STAGING_BYTES};
-use crate::registry::state::StateDir;
-use crate::registry::{CodeTarget, Refusal, failed};
+use crate::processes::confinement::Reached;
+use crate::processes::process::Killer;
+use crate::refusal::{Refusal, failed};
 use crate::schedule::{CallId, Order, WorkerId};
+use crate::store::StateDir;
 
 /// A fresh process and how to talk to it.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ pub struct Arrival {
     /// Descriptors to it.
     pub control: OwnedFd,
     /// The arena for inline bytes that it shares with the supervisor, and nobody else ever.
-    pub staging: Judged,
+    pub staging: ValidatedMemfd,
     /// Ends it.
     pub killer: Killer,
     /// What its machine code must be made for.
@@ -79,7 +80,7 @@ pub struct WorkerChannel {
 }
 
 /// An arena for inline bytes, for a process of so many lanes.
-pub fn staging(lanes: u32) -> std::io::Result<Judged> {
+pub fn staging(lanes: u32) -> std::io::Result<ValidatedMemfd> {
     memfd::arena("pappus-staging", STAGING_BYTES * u64::from(lanes)).map_err(std::io::Error::other)
 }
 
@@ -441,7 +442,8 @@ impl Connected {
         let delivery = delivery.map_err(StartError::Refused)?;
         // Before what takes their place.
         evicted.iter().for_each(|function| self.uninstall(*function));
-        let installed = call.function.install(state, &self.arrival.target, &delivery);
+        let installed =
+            call.function.install(state, &self.arrival.target, delivery.form(), delivery.device());
         let (install, parts) = installed.map_err(|refusal| {
             if let Some(weights) = weights {
                 weights.not_sent(function, worker);

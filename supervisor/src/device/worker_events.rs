@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use pappus_protocol::to_worker::Configure;
 use pappus_protocol::{Fault, now_ns};
 
-use super::answers;
 use super::runtime::{Actions, Device, Lost, lock, takes_turns};
 use super::worker_channel::{Arrival, never_handed};
-use crate::registry::CodeTarget;
+use crate::call::Outcome;
+use crate::function::CodeTarget;
 use crate::schedule::WorkerId;
 use crate::schedule::weights::ZombieId;
 
@@ -172,7 +172,8 @@ impl Device {
             self.perform(actions);
             if let Some((call, why)) = over {
                 self.metrics.failed.increment(1);
-                call.asker.answer(answers::lost(&call, why, ended, broken));
+                let (process, broken) = (ended.to_owned(), broken.cloned());
+                self.complete(&call, Outcome::Lost { why, process, broken });
             }
         }
     }

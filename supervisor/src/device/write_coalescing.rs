@@ -4,14 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pappus_proto::v1::response::Body;
-use pappus_protocol::from_worker::Done;
 use pappus_protocol::to_worker::STAGING_ARENA;
 use pappus_protocol::{FaultCode, now_ns};
 
-use super::answers;
-use super::runtime::{Actions, Device, Outcome};
-use crate::call::Call;
+use super::runtime::{Actions, Answer, Device};
+use crate::call::{Call, CompletionBatch, Outcome};
 use crate::schedule::{CallId, Verdict, WorkerId};
 
 /// A worker waits no longer for its frames than it takes to prepare so many calls.
@@ -81,25 +78,12 @@ impl Drop for Burst {
 pub struct Batch {
     held: Held,
     actions: Actions,
-    over: Vec<Over>,
-    /// Staged outputs of what is over.
+    /// Calls that are over and whose clients do not know yet.
+    completions: Option<Box<dyn CompletionBatch>>,
+    /// When each of them arrived.
+    arrived_ns: Vec<u64>,
+    /// Their staged outputs.
     staged_bytes: usize,
-    frames: Vec<u8>,
-}
-
-/// A call that is over and whose client does not know yet.
-#[derive(Debug)]
-struct Over {
-    call: Arc<Call>,
-    ending: Ending,
-}
-
-#[derive(Debug)]
-enum Ending {
-    /// Well, with its staged outputs.
-    Done(Done, Vec<Vec<u8>>),
-    /// With a fault.
-    Failed(Body),
 }
 
 impl Device {
@@ -118,10 +102,10 @@ impl Device {
         &self,
         worker: WorkerId,
         id: CallId,
-        outcome: Outcome<'_>,
+        outcome: Answer<'_>,
         batch: &mut Batch,
     ) -> Result<(), &'static str> {
-        let done = matches!(outcome, Outcome::Done(_));
+        let done = matches!(outcome, Answer::Done(_));
         let found = self.decide(|scheduler| {
             let (call, lane) = scheduler.running_call(worker, id)?;
             let call = call.clone();
@@ -133,15 +117,15 @@ impl Device {
             Some((call, lane, free))
         });
         let (call, lane, free) = found.ok_or("it answered a call that it does not have")?;
-        let ending = match outcome {
-            Outcome::Done(timings) => {
+        let ended = match outcome {
+            Answer::Done(timings) => {
                 // Before the lane's next call can use the staging range.
                 let staged = self.take_staged(worker, lane, &call);
                 let staged = staged.map_err(|_| "its staging memory does not read")?;
                 batch.staged_bytes += staged.iter().map(Vec::len).sum::<usize>();
-                Ending::Done(*timings, staged)
+                Outcome::Done { timings: *timings, staged }
             }
-            Outcome::Failed(fault) => {
+            Answer::Failed(fault) => {
                 if matches!(fault.code, FaultCode::Load | FaultCode::Exhausted) {
                     // What could not be loaded is tried afresh by the next call.
                     self.link(worker).uninstall(call.function.id);
@@ -151,7 +135,7 @@ impl Device {
                 }
                 let (function, owner, caller) = call.names();
                 tracing::debug!(function, owner, caller, worker, code = ?fault.code, "a call failed: {}", fault.message);
-                Ending::Failed(answers::failed(&call, fault))
+                Outcome::Failed(fault.to_fault())
             }
         };
         if !free {
@@ -159,9 +143,9 @@ impl Device {
                 weights.end(&call.function);
             }
             let verdict = match outcome {
-                Outcome::Done(_) => Verdict::Well,
-                Outcome::Failed(fault) if fault.code == FaultCode::KernelTrap => Verdict::Fault,
-                Outcome::Failed(_) => Verdict::Neither,
+                Answer::Done(_) => Verdict::Well,
+                Answer::Failed(fault) if fault.code == FaultCode::KernelTrap => Verdict::Fault,
+                Answer::Failed(_) => Verdict::Neither,
             };
             self.decide(|scheduler| {
                 if !done {
@@ -178,7 +162,8 @@ impl Device {
             false => self.metrics.failed.increment(1),
         }
         self.carry_out(&mut batch.actions, Some(&mut batch.held));
-        batch.over.push(Over { call, ending });
+        batch.arrived_ns.push(call.arrived_ns);
+        batch.completions.get_or_insert_with(|| call.reply.new_batch()).push(call, ended);
         if batch.staged_bytes >= FULL_BYTES {
             self.settle(batch);
         }
@@ -201,43 +186,17 @@ impl Device {
     /// its answers.
     pub fn settle(&self, batch: &mut Batch) {
         self.release(&mut batch.held);
-        if batch.over.is_empty() {
+        if batch.arrived_ns.is_empty() {
             return;
         }
         let now_ns = now_ns();
-        // Stable: each client gets its answers in the order in which they came.
-        batch.over.sort_by_key(|over| Arc::as_ptr(over.call.asker.replies()));
-        for group in batch.over.chunk_by_mut(|a, b| {
-            std::ptr::eq(Arc::as_ptr(a.call.asker.replies()), Arc::as_ptr(b.call.asker.replies()))
-        }) {
-            self.answer(group, now_ns, &mut batch.frames);
+        if let Some(completions) = &mut batch.completions {
+            completions.flush(&self.config.name, now_ns);
         }
-        // Only now: whoever waits for calls to be over must find their answers sent.
-        batch.over.clear();
+        for arrived_ns in batch.arrived_ns.drain(..) {
+            self.metrics.seconds.record(now_ns.saturating_sub(arrived_ns) as f64 * 1e-9);
+        }
         batch.staged_bytes = 0;
-        batch.frames.shrink_to(2 * FULL_BYTES);
-    }
-
-    /// Answers calls of one client.
-    fn answer(&self, group: &mut [Over], now_ns: u64, frames: &mut Vec<u8>) {
-        let Some(first) = group.first() else { return };
-        let replies = first.call.asker.replies().clone();
-        for Over { call, ending } in group {
-            let body = match ending {
-                Ending::Done(timings, inline) => {
-                    answers::invoked(call, &self.config.name, timings, std::mem::take(inline), now_ns)
-                }
-                Ending::Failed(body) => body.clone(),
-            };
-            call.asker.answer_later(body, frames);
-            self.metrics.seconds.record(now_ns.saturating_sub(call.arrived_ns) as f64 * 1e-9);
-            if frames.len() >= FULL_BYTES {
-                replies.send_frames(frames);
-                frames.clear();
-            }
-        }
-        replies.send_frames(frames);
-        frames.clear();
     }
 }
 

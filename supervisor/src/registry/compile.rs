@@ -6,19 +6,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use pappus_proto::Code;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FaultCode, FromWorker, Kind, ProtocolError, ToWorker, control};
-use pappus_shmem::{Judged, memfd};
+use pappus_shmem::{ValidatedMemfd, memfd};
 use rustix::process::Signal;
 
-use super::target::CodeTarget;
-use super::{Refusal, failed, is_lack, refusal};
-use crate::device::account::{Account, ProcessReservation};
-use crate::device::process::{self, Role, Started, Target};
+use crate::function::CodeTarget;
 use crate::limits::COMPILE_S;
-use crate::registry::records::CodeInfo;
+use crate::processes::memory_ledger::{MemoryLedger, ProcessReservation};
+use crate::processes::process::{self, Role, Started, Target};
+use crate::refusal::{Reason, Refusal, failed, is_lack, refusal};
+use crate::store::records::CodeInfo;
 
 /// Machine code larger than this is refused.
 const MAX_CODE_BYTES: u64 = 1 << 30;
@@ -38,7 +37,7 @@ const JOB: u64 = 1;
 #[derive(Debug)]
 pub struct Compiled {
     /// The machine code.
-    pub code: Judged,
+    pub code: ValidatedMemfd,
     /// What it was compiled for; other code needs another compilation.
     pub fingerprint: String,
     /// What is in it.
@@ -53,18 +52,18 @@ pub struct Compiler {
     /// Which device it compiles for.
     pub target: Target,
     /// The device's memory, once it is known.
-    account: Arc<OnceLock<Arc<Account>>>,
+    ledger: Arc<OnceLock<Arc<MemoryLedger>>>,
 }
 
 impl Compiler {
-    /// Of a device kind, with nothing to account for.
+    /// Of a device kind, with nothing to ledger for.
     pub fn new(program: PathBuf, target: Target) -> Self {
-        Self { program, target, account: Arc::default() }
+        Self { program, target, ledger: Arc::default() }
     }
 
-    /// From here on, compilations take their context's memory from this account.
-    pub fn charge(&self, account: &Arc<Account>) {
-        let _ = self.account.set(account.clone());
+    /// From here on, compilations take their context's memory from this ledger.
+    pub fn charge(&self, ledger: &Arc<MemoryLedger>) {
+        let _ = self.ledger.set(ledger.clone());
     }
 
     /// Compiles a module's bytes. Blocks until there is memory for it, and then for as long as it takes, at most
@@ -82,21 +81,21 @@ impl Compiler {
                 Attempt::Killed { why, ended } => {
                     let message =
                         format!("the module could not be compiled: {why} (the compiling worker {ended})");
-                    return Err(refusal(Code::InvalidArgument, message));
+                    return Err(refusal(Reason::InvalidArgument, message));
                 }
                 Attempt::Failed(_) if Instant::now() < until => std::thread::park_timeout(PAUSE),
                 Attempt::Failed(why) => {
                     let message = format!("the module could not be compiled now: {why}");
-                    return Err(refusal(Code::Unavailable, message));
+                    return Err(refusal(Reason::Unavailable, message));
                 }
             }
         }
     }
 
-    fn attempt(&self, module: &Judged) -> Result<Attempt, Refusal> {
-        let closing = || refusal(Code::Unavailable, "the supervisor is about to end".to_owned());
-        let mut reservation = match self.account.get() {
-            Some(account) => Some(account.compiling().ok_or_else(closing)?),
+    fn attempt(&self, module: &ValidatedMemfd) -> Result<Attempt, Refusal> {
+        let closing = || refusal(Reason::Unavailable, "the supervisor is about to end".to_owned());
+        let mut reservation = match self.ledger.get() {
+            Some(ledger) => Some(ledger.reserve_compiler().ok_or_else(closing)?),
             None => None,
         };
         // Behind the reservation, so that it is gone before.
@@ -122,7 +121,7 @@ impl Compiler {
             false => {
                 let message =
                     format!("the module could not be compiled: {why} (the compiling worker {ended})");
-                Ok(Attempt::Over(Err(refusal(Code::InvalidArgument, message))))
+                Ok(Attempt::Over(Err(refusal(Reason::InvalidArgument, message))))
             }
         }
     }
@@ -164,7 +163,7 @@ fn fingerprint_for(kind: Kind, hello: &Hello) -> Result<String, String> {
 fn converse(
     worker: &mut Started,
     kind: Kind,
-    module: &Judged,
+    module: &ValidatedMemfd,
     mut reservation: Option<&mut ProcessReservation>,
 ) -> Result<Result<Compiled, Refusal>, Trouble> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
@@ -194,7 +193,7 @@ fn converse(
                     return Err(Trouble::Passing(fault.message.to_owned()));
                 }
                 FromWorker::Refused { fault, .. } => {
-                    return Ok(Err(refusal(Code::InvalidArgument, fault.message)));
+                    return Ok(Err(refusal(Reason::InvalidArgument, fault.message)));
                 }
                 FromWorker::Compiled { job: JOB, module } => {
                     let fd = control::recv(&worker.control, JOB, 1).map_err(missed)?.remove(0);

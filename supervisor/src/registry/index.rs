@@ -3,11 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::records::{FunctionRecord, Hash, ModuleRecord};
+use crate::function::loaded::Callers;
+use crate::store::records::{FunctionRecord, Hash, ModuleRecord};
 use crate::tenants::Tenant;
-
-/// Names of tenants that may call a function, sorted.
-pub type Callers = Arc<[Box<str>]>;
 
 /// One tenant's records.
 #[derive(Debug, Default)]
@@ -217,7 +215,7 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::records::{FunctionModule, Variant, Weight};
+    use crate::store::records::{FunctionModule, Variant, Weight};
 
     fn hash(n: u8) -> Hash {
         Hash([n; 32])

@@ -5,15 +5,14 @@ use std::collections::HashMap;
 
 use bytesize::ByteSize;
 use pappus_blueprint::{Blueprint, Launch, ParamKind, PassedParam};
-use pappus_proto::Code;
 use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
 
-use super::records::CodeInfo;
-use super::{Refusal, refusal};
+use crate::refusal::{Reason, Refusal, refusal};
+use crate::store::records::CodeInfo;
 
 /// Where code runs, as far as it matters here.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct DeviceLimits<'a> {
     /// Names of the devices, for messages.
     pub devices: &'a str,
     /// Device memory that the driver may take for the stacks of one worker.
@@ -21,7 +20,7 @@ pub struct Place<'a> {
 }
 
 /// Checks a blueprint against the machine code of its modules, in its order.
-pub fn check(blueprint: &Blueprint, codes: &[CodeInfo], place: Place<'_>) -> Result<(), Refusal> {
+pub fn check(blueprint: &Blueprint, codes: &[CodeInfo], place: DeviceLimits<'_>) -> Result<(), Refusal> {
     let by_name: Vec<HashMap<&str, &KernelInfo>> =
         codes.iter().map(|code| code.kernels.iter().map(|k| (k.name.as_str(), k)).collect()).collect();
     let mut kernels = Vec::with_capacity(blueprint.kernels().len());
@@ -30,7 +29,7 @@ pub fn check(blueprint: &Blueprint, codes: &[CodeInfo], place: Place<'_>) -> Res
             let there = codes[kernel.module].kernels.iter().map(|k| k.name.as_str()).collect::<Vec<_>>();
             let why = format!("has no kernel `{}`; it has {}", kernel.symbol, there.join(", "));
             let module = &blueprint.modules()[kernel.module].name;
-            return Err(Box::new(refusal(Code::InvalidArgument, why).at(format!("module {module}"))));
+            return Err(Box::new(refusal(Reason::InvalidArgument, why).at(format!("module {module}"))));
         };
         check_stack(&kernel.name, info, place)?;
         kernels.push(*info);
@@ -41,7 +40,7 @@ pub fn check(blueprint: &Blueprint, codes: &[CodeInfo], place: Place<'_>) -> Res
     })
 }
 
-fn check_stack(name: &str, kernel: &KernelInfo, place: Place<'_>) -> Result<(), Refusal> {
+fn check_stack(name: &str, kernel: &KernelInfo, place: DeviceLimits<'_>) -> Result<(), Refusal> {
     match place.stack_bytes {
         Some(limit) if kernel.stack_bytes > limit => {
             let size = |bytes| ByteSize::b(bytes).display().iec();
@@ -53,7 +52,7 @@ fn check_stack(name: &str, kernel: &KernelInfo, place: Place<'_>) -> Result<(), 
                 place.devices,
                 size(limit)
             );
-            Err(Box::new(refusal(Code::OutOfMemory, why).at(format!("kernel {name}"))))
+            Err(Box::new(refusal(Reason::OutOfMemory, why).at(format!("kernel {name}"))))
         }
         _ => Ok(()),
     }
@@ -61,7 +60,7 @@ fn check_stack(name: &str, kernel: &KernelInfo, place: Place<'_>) -> Result<(), 
 
 fn check_launch(name: &str, kernel: &KernelInfo, launch: &Launch<'_>) -> Result<(), Refusal> {
     let wrong = |within: &str, why: String| {
-        let error = refusal(Code::InvalidArgument, format!("kernel `{name}`{why}"));
+        let error = refusal(Reason::InvalidArgument, format!("kernel `{name}`{why}"));
         Err(Box::new(error.at(format!("{}{within}", launch.place()))))
     };
     if let Some(threads) = launch.block_threads
@@ -129,7 +128,8 @@ fn word(kind: ParamKind) -> String {
 mod tests {
     use super::*;
 
-    const ANYWHERE: Place<'_> = Place { devices: "the device cuda:0", stack_bytes: Some(1 << 30) };
+    const ANYWHERE: DeviceLimits<'_> =
+        DeviceLimits { devices: "the device cuda:0", stack_bytes: Some(1 << 30) };
 
     /// A function that launches kernel `k` with these arguments and blocks of `threads`.
     fn function(arguments: &str, threads: u32) -> Blueprint {
@@ -237,7 +237,7 @@ mod tests {
         for words in ["kernel `k`", "9000 bytes of stack per thread", "2.0 GiB", "stack=1.0 GiB", "cuda:0"] {
             assert!(why.contains(words), "{why}");
         }
-        let host = Place { stack_bytes: None, ..ANYWHERE };
+        let host = DeviceLimits { stack_bytes: None, ..ANYWHERE };
         assert!(check(&function("", 1), &[CodeInfo { kernels: vec![hungry] }], host).is_ok());
         let (why, at) =
             judge(&function("", 1), KernelInfo { name: "other".into(), ..kernel(&[]) }).unwrap_err();

@@ -10,25 +10,27 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use pappus_blueprint::Blueprint;
 use pappus_proto::limits::is_valid_name;
-use pappus_proto::{Code, v1};
+use pappus_proto::v1;
 
 use super::code::Wish;
 use super::compilations::Compilations;
+use super::device_class::DeviceClass;
 use super::failures::Failures;
 use super::grants;
 use super::index::{Index, TenantIndex};
-use super::loaded::{Loaded, LoadedCache, Parsed};
-use super::records::{FunctionRecord, Hash, ModuleRecord, Output, Variant};
-use super::state::{Kind, StateDir, StateError};
-use super::target::{CodeTarget, DeviceClass};
-use super::{Refusal, Tenant, failed, refusal};
+use crate::function::CodeTarget;
+use crate::function::loaded::{Loaded, LoadedCache, Parsed};
 use crate::limits::{LIST_PAGE, MAX_MODULES, MAX_SIGNATURE_BYTES};
+use crate::refusal::{Reason, Refusal, failed, refusal};
+use crate::store::records::{FunctionRecord, Hash, ModuleRecord, Output, Variant};
+use crate::store::state_dir::{Kind, StateDir, StateError};
+use crate::tenants::Tenant;
 use crate::tenants::{Account, Limit, Tenants};
 
 /// Everything that is registered.
 #[derive(Debug)]
 pub struct Registry {
-    pub(super) state: StateDir,
+    pub(super) state: Arc<StateDir>,
     /// Whose all of it is.
     pub tenants: Arc<Tenants>,
     index: Mutex<Index>,
@@ -59,7 +61,7 @@ impl Handed {
 impl Registry {
     /// Reads what is registered and removes what nothing needs.
     pub fn open(
-        state: StateDir,
+        state: Arc<StateDir>,
         tenants: Arc<Tenants>,
         classes: Vec<DeviceClass>,
         targets: tokio::sync::watch::Receiver<Vec<CodeTarget>>,
@@ -87,11 +89,6 @@ impl Registry {
             compilations: Compilations::default(),
             failures: Failures::default(),
         })
-    }
-
-    /// The state directory, to open what workers need.
-    pub fn state(&self) -> &StateDir {
-        &self.state
     }
 
     pub(super) fn index(&self) -> MutexGuard<'_, Index> {
@@ -399,7 +396,7 @@ fn page<T>(all: Option<&BTreeMap<String, Arc<T>>>, after: &str) -> (Vec<Arc<T>>,
 
 fn parse(config: &[u8]) -> Result<Blueprint, Refusal> {
     pappus_blueprint::parse(config)
-        .map_err(|e| Box::new(refusal(Code::InvalidArgument, e.message).at(e.path)))
+        .map_err(|e| Box::new(refusal(Reason::InvalidArgument, e.message).at(e.path)))
 }
 
 pub(super) fn plain_info(variant: &Variant) -> v1::VariantInfo {
@@ -435,7 +432,7 @@ fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
     match is_valid_name(name) {
         true => Ok(()),
         false => Err(refusal(
-            Code::InvalidArgument,
+            Reason::InvalidArgument,
             format!(
                 "{name:?} cannot name a {what}: use 1 to 128 letters, digits, '.', '_' or '-', no leading dot"
             ),
@@ -450,27 +447,30 @@ fn check_module_bytes<'v>(
     variants: impl Iterator<Item = &'v Variant>,
 ) -> Result<(), Refusal> {
     let more = mine.new_module_bytes(variants.map(|v| (v.sha256, v.bytes)));
-    account.check(Limit::ModuleBytes, mine.module_bytes(), more)
+    Ok(account.check(Limit::ModuleBytes, mine.module_bytes(), more)?)
 }
 
 pub(super) fn vanished() -> Refusal {
-    refusal(Code::NotFound, "bytes that it needs were removed meanwhile: add it again")
+    refusal(Reason::NotFound, "bytes that it needs were removed meanwhile: add it again")
 }
 
 fn exists(what: &str, name: &str) -> Refusal {
     refusal(
-        Code::AlreadyExists,
+        Reason::AlreadyExists,
         format!("there is another {what} `{name}`: remove it first or use another name"),
     )
 }
 
 pub(super) fn unknown(what: &str, name: &str) -> Refusal {
-    refusal(Code::NotFound, format!("there is no {what} `{name}`: `pappus {what} list` shows what there is"))
+    refusal(
+        Reason::NotFound,
+        format!("there is no {what} `{name}`: `pappus {what} list` shows what there is"),
+    )
 }
 
 fn too_many(what: &str, limit: usize) -> Refusal {
     refusal(
-        Code::ResourceExhausted,
+        Reason::ResourceExhausted,
         format!("you have {limit} {what}, the most that is allowed: remove some"),
     )
 }

@@ -20,19 +20,21 @@ use prost::Message;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::entry::{Incoming, Visitor, enter};
-use super::invoke::Arrived;
+use super::handshake::{Arrival, Incoming, enter};
+use super::invoke::{Arrived, Prepared};
 use super::listen::Server;
 use super::reader::{Reader, patience};
 use super::replies::Replies;
-use super::turns::Turn;
+use super::reply_handle::ReplyHandle;
+use super::responses::{self, refusal_to_proto};
+use super::slow_work::SlowWorkPermit;
 use super::{invoke, requests};
-use crate::call::{Arena, Asker};
-use crate::device::answers;
+use crate::call::{Arena, Completion};
 use crate::device::write_coalescing::Burst;
+use crate::function::Loaded;
 use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
+use crate::refusal::{Reason, Refusal, refusal};
 use crate::registry::registration::Handed;
-use crate::registry::{Loaded, Refusal, refusal};
 use crate::tenants::Account;
 
 /// Bytes taken from the socket at a time.
@@ -64,21 +66,21 @@ pub struct Connection {
 }
 
 /// Serves one client until it leaves or breaks the protocol.
-pub async fn serve(server: Arc<Server>, socket: OwnedFd, visitor: Visitor) -> std::io::Result<()> {
+pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> std::io::Result<()> {
     let replies = Replies::new(socket.try_clone()?);
-    visitor.place.answers(&replies);
+    arrival.slot.answers(&replies);
     // From here on a reload finds it; one that came just before did not.
-    if !visitor.is_welcome(&server) {
+    if !arrival.is_welcome(&server) {
         return Ok(());
     }
-    let mut reader = Reader::new(socket, server.asking.clone())?;
+    let mut reader = Reader::new(socket, server.polling.clone())?;
     let mut incoming =
         Incoming { decoder: frame::Decoder::default(), buffer: vec![0; READ_BYTES], first: None };
     let broke = |why: String| {
         server.metrics.violations.increment(1);
-        tracing::debug!(uid = visitor.uid, "closing a connection: {why}");
+        tracing::debug!(uid = arrival.uid, "closing a connection: {why}");
     };
-    let account = match enter(&server, &mut reader, &replies, &visitor, &mut incoming).await {
+    let account = match enter(&server, &mut reader, &replies, &arrival, &mut incoming).await {
         Ok(Some(account)) => account,
         Ok(None) => return Ok(()),
         Err(why) => {
@@ -86,12 +88,12 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, visitor: Visitor) -> st
             return Ok(());
         }
     };
-    let itself = visitor.standing.tenant.as_ref().is_some_and(|own| own.tenant == account.tenant);
+    let itself = arrival.standing.tenant.as_ref().is_some_and(|own| own.tenant == account.tenant);
     let connection = Arc::new(Connection {
         server: server.clone(),
         account,
-        admin: visitor.admin,
-        operator: visitor.admin || itself && visitor.uid == rustix::process::geteuid().as_raw(),
+        admin: arrival.admin,
+        operator: arrival.admin || itself && arrival.uid == rustix::process::geteuid().as_raw(),
         replies,
         handed: Handed::default(),
         arenas: Mutex::default(),
@@ -173,7 +175,7 @@ impl Connection {
                 };
                 tokio::spawn(async move {
                     let drains = matches!(body, Request::Drain(_));
-                    let Some(_turn) = self.turn().await else { return };
+                    let Some(_permit) = self.slow_work_permit().await else { return };
                     let outcome = requests::handle(&self, body, passed).await;
                     let ends = drains && outcome.is_ok();
                     self.answer(id, outcome);
@@ -187,7 +189,7 @@ impl Connection {
             None => self.answer(
                 id,
                 Err(refusal(
-                    Code::InvalidArgument,
+                    Reason::InvalidArgument,
                     "an empty request, or one that this version does not know",
                 )),
             ),
@@ -195,25 +197,30 @@ impl Connection {
     }
 
     fn answer(&self, id: u64, outcome: Result<Response, Refusal>) {
-        self.replies.send(id, outcome.unwrap_or_else(|error| Response::Error(*error)));
+        self.replies.send(id, outcome.unwrap_or_else(|error| Response::Error(refusal_to_proto(error))));
     }
 
     async fn invoke(self: Arc<Self>, id: u64, message: v1::Invoke, passed: Vec<OwnedFd>, burst: &mut Burst) {
         let at_ns = now_ns();
         // Counted before the look at draining: whoever drains afterwards sees it.
-        let asker = match self.account.accept().and_then(|accepted| self.replies.open(id, accepted)) {
-            Ok(asker) => asker,
-            Err(error) => return self.replies.send(id, Response::Error(*error)),
+        let handle = match self
+            .account
+            .accept()
+            .map_err(Refusal::from)
+            .and_then(|accepted| self.replies.open(id, accepted))
+        {
+            Ok(handle) => handle,
+            Err(error) => return self.replies.send(id, Response::Error(refusal_to_proto(error))),
         };
         if self.server.is_draining() {
             let error = v1::Error::new(Code::Unavailable, "the supervisor is draining: call another one");
-            return asker.answer(Response::Error(error.retry(1000)));
+            return handle.answer(Response::Error(error.retry(1000)));
         }
         // Found now: what the client closes next must not be missing once the function is loaded.
         let arenas = self.arenas_named(&message);
         if let Some(function) = self.server.registry.find(&self.account, &message.function) {
             let arrived = Arrived { message, passed, arenas, at_ns };
-            return self.submit(id, &asker, arrived, function, burst);
+            return self.submit(id, &handle, arrived, function, burst);
         }
         burst.release();
         let deadline = invoke::deadline(&message, &self.server.settings());
@@ -221,31 +228,31 @@ impl Connection {
         let permit = match tokio::time::timeout_at(until, self.cold.clone().acquire_owned()).await {
             Ok(Ok(permit)) => permit,
             Ok(Err(_)) => return,
-            Err(_) => return asker.answer(answers::never_loaded()),
+            Err(_) => return handle.answer(responses::never_loaded()),
         };
         tokio::spawn(async move {
             // Loading keeps this thread busy, so another task watches the deadline.
             let mut late = JoinSet::new();
-            let watched = asker.clone();
+            let watched = handle.clone();
             late.spawn(async move {
                 tokio::time::sleep_until(until).await;
-                watched.answer(answers::never_loaded());
+                watched.answer(responses::never_loaded());
             });
-            let Some(_turn) = self.turn().await else { return };
+            let Some(_permit) = self.slow_work_permit().await else { return };
             // Cancelled meanwhile, or overdue.
-            if asker.is_over() {
+            if handle.is_over() {
                 return;
             }
             let loaded = requests::in_place(|| self.server.registry.load(&self.account, &message.function));
             drop(late);
             match loaded {
                 // The same, or the client is gone.
-                _ if asker.is_over() => {}
+                _ if handle.is_over() => {}
                 Ok(function) => {
                     let arrived = Arrived { message, passed, arenas, at_ns };
-                    self.submit(id, &asker, arrived, function, &mut Burst::default());
+                    self.submit(id, &handle, arrived, function, &mut Burst::default());
                 }
-                Err(error) => asker.answer(Response::Error(*error)),
+                Err(error) => handle.answer(Response::Error(refusal_to_proto(error))),
             }
             drop(permit);
         });
@@ -255,24 +262,27 @@ impl Connection {
     fn submit(
         &self,
         id: u64,
-        asker: &Arc<Asker>,
+        handle: &Arc<ReplyHandle>,
         arrived: Arrived,
         function: Arc<Loaded>,
         burst: &mut Burst,
     ) {
-        let outcome = invoke::prepare(self, asker, arrived, function).and_then(|prepared| {
-            let accepted = {
-                let held = burst.to(&prepared.device);
-                prepared.device.submit(prepared.call, prepared.inline_bytes, held)?
-            };
-            if !self.replies.accepted(id, asker, &prepared.device, accepted) {
-                // Cancelled, or its client gone, just before the device had it.
-                prepared.device.cancel(accepted);
+        let record = function.record.clone();
+        let outcome = invoke::prepare(self, handle, arrived, function).and_then(|prepared| {
+            let Prepared { call, device, inline_bytes } = prepared;
+            let held = burst.to(&device);
+            match device.submit(call, inline_bytes, held) {
+                Ok(accepted) if !self.replies.accepted(id, handle, &device, accepted) => {
+                    // Cancelled, or its client gone, just before the device had it.
+                    device.cancel(accepted);
+                }
+                Ok(_) => {}
+                Err(why) => handle.answer(responses::not_accepted(&record.name, &device.config.name, why)),
             }
             Ok(())
         });
         if let Err(error) = outcome {
-            asker.answer(Response::Error(*error));
+            handle.answer(Response::Error(refusal_to_proto(error)));
         }
     }
 
@@ -282,19 +292,19 @@ impl Connection {
         if let Some((device, id)) = open.accepted {
             device.cancel(id);
         }
-        if open.asker.give_up() {
-            self.replies.send(request, answers::cancelled());
+        if open.handle.give_up() {
+            self.replies.send(request, responses::cancelled());
         }
     }
 
     /// Waits until this tenant may do one more thing that takes long; none once the client is gone. The
     /// operator never waits behind tenants.
-    async fn turn(&self) -> Option<Turn> {
-        let turn = match self.admin {
-            true => Turn::default(),
-            false => self.server.turns.wait(self.account.tenant).await,
+    async fn slow_work_permit(&self) -> Option<SlowWorkPermit> {
+        let permit = match self.admin {
+            true => SlowWorkPermit::default(),
+            false => self.server.slow_work.acquire(self.account.tenant).await,
         };
-        (!self.gone.load(Ordering::Acquire)).then_some(turn)
+        (!self.gone.load(Ordering::Acquire)).then_some(permit)
     }
 
     /// This connection's arenas that a request names.
@@ -324,16 +334,16 @@ impl Connection {
 
     fn open_arena(&self, mut passed: Vec<OwnedFd>) -> Result<Response, Refusal> {
         let fd = passed.pop().ok_or_else(|| {
-            refusal(Code::InvalidArgument, "the arena's memfd did not come with the request")
+            refusal(Reason::InvalidArgument, "the arena's memfd did not come with the request")
         })?;
         let memfd = memfd::judge_arena(fd, MAX_ARENA_BYTES)
-            .map_err(|e| refusal(Code::InvalidArgument, e.to_string()))?;
+            .map_err(|e| refusal(Reason::InvalidArgument, e.to_string()))?;
         let mut arenas = self.arenas();
         if arenas.len() >= MAX_ARENAS_PER_CONNECTION {
             let why = format!(
                 "this connection has {MAX_ARENAS_PER_CONNECTION} arenas, the most that is allowed: close one"
             );
-            return Err(refusal(Code::ResourceExhausted, why));
+            return Err(refusal(Reason::ResourceExhausted, why));
         }
         let arena = Arc::new(Arena::new(self.server.next_arena(), memfd, &self.account)?);
         let opened = v1::ArenaOpened { arena: arena.id, bytes: arena.memfd.bytes() };
@@ -344,7 +354,7 @@ impl Connection {
     fn close_arena(&self, id: u64) -> Result<Response, Refusal> {
         let arena = self.arenas().remove(&id);
         let arena =
-            arena.ok_or_else(|| refusal(Code::NotFound, format!("this connection has no arena {id}")))?;
+            arena.ok_or_else(|| refusal(Reason::NotFound, format!("this connection has no arena {id}")))?;
         self.forget_arena(&arena);
         Ok(Response::Done(v1::Done {}))
     }
@@ -358,7 +368,7 @@ impl Connection {
     async fn clean_up(self: Arc<Self>) {
         self.gone.store(true, Ordering::Release);
         for open in self.replies.take_all() {
-            open.asker.give_up();
+            open.handle.give_up();
             if let Some((device, id)) = open.accepted {
                 device.cancel(id);
             }

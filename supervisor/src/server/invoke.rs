@@ -10,21 +10,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use pappus_blueprint::{Blueprint, BufferId, Plan, Sizes};
 use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_INLINE_BYTES, MAX_ITEMS};
+use pappus_proto::v1;
 use pappus_proto::v1::item::Source;
-use pappus_proto::{Code, v1};
 use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA, Target};
-use pappus_shmem::{Judged, memfd};
+use pappus_shmem::{ValidatedMemfd, memfd};
 use zerocopy::little_endian::U64;
 
 use super::connection::Connection;
-use crate::call::{Arena, Asker, Call, Inline};
+use super::reply_handle::ReplyHandle;
+use crate::call::{Arena, Call, Inline};
 use crate::config::Settings;
 use crate::device::Device;
-use crate::registry::{Loaded, Refusal, refusal};
+use crate::function::Loaded;
+use crate::refusal::{Reason, Refusal, refusal};
 use crate::schedule::Domain;
 
 fn bad(why: impl Into<String>) -> Refusal {
-    refusal(Code::InvalidArgument, why)
+    refusal(Reason::InvalidArgument, why)
 }
 
 /// Why there is no plan. What a blueprint says is its owner's to know.
@@ -53,7 +55,7 @@ struct Gathered {
     inline: Vec<Inline>,
     staged: u64,
     arenas: Vec<Arc<Arena>>,
-    descriptors: Vec<Judged>,
+    descriptors: Vec<ValidatedMemfd>,
 }
 
 /// A request as it arrived.
@@ -71,7 +73,7 @@ pub struct Arrived {
 /// Checks a request against its function.
 pub fn prepare(
     connection: &Connection,
-    asker: &Arc<Asker>,
+    handle: &Arc<ReplyHandle>,
     arrived: Arrived,
     function: Arc<Loaded>,
 ) -> Result<Prepared, Refusal> {
@@ -81,7 +83,7 @@ pub fn prepare(
         let mut plans = connection.account.plans.lock().unwrap_or_else(|e| e.into_inner());
         plans.get_or_plan(function.id, &function.blueprint, sizes)
     };
-    let of = Of { blueprint: &function.blueprint, weight_bytes: &function.weight_bytes, granted };
+    let of = CallContext { blueprint: &function.blueprint, weight_bytes: &function.weight_bytes, granted };
     let (gathered, plan, words) = gather(&request, passed, arenas, of, plans)?;
     gathered.arenas.iter().try_for_each(|arena| arena.pin(&connection.account))?;
 
@@ -101,7 +103,7 @@ pub fn prepare(
         arrived_ns,
         started_ns: AtomicU64::new(0),
         sent_at: AtomicU64::new(0),
-        asker: asker.clone(),
+        reply: handle.clone(),
         function,
     };
     Ok(Prepared { call: Arc::new(call), device, inline_bytes })
@@ -117,7 +119,7 @@ pub fn deadline(request: &v1::Invoke, settings: &Settings) -> Duration {
 
 /// What a request is checked against.
 #[derive(Clone, Copy)]
-struct Of<'a> {
+struct CallContext<'a> {
     blueprint: &'a Blueprint,
     weight_bytes: &'a [u64],
     /// The caller is not the owner, and is told nothing of the blueprint.
@@ -129,7 +131,7 @@ fn gather(
     request: &v1::Invoke,
     passed: Vec<OwnedFd>,
     arenas: Vec<Arc<Arena>>,
-    Of { blueprint, weight_bytes, granted }: Of<'_>,
+    CallContext { blueprint, weight_bytes, granted }: CallContext<'_>,
     plan: impl FnOnce(&Sizes<'_>) -> Result<Arc<Plan>, pappus_blueprint::Error>,
 ) -> Result<(Gathered, Arc<Plan>, Vec<u64>), Refusal> {
     let judge = |fd| memfd::judge_sealed(fd, MAX_ARENA_BYTES).map_err(|e| bad(e.to_string()));
@@ -167,7 +169,7 @@ pub fn check(
 ) -> Result<(Vec<Item>, Vec<Target>), Refusal> {
     let plan = |sizes: &Sizes<'_>| blueprint.plan(sizes).map(Arc::new);
     let (gathered, ..) =
-        gather(request, Vec::new(), arenas, Of { blueprint, weight_bytes, granted: false }, plan)?;
+        gather(request, Vec::new(), arenas, CallContext { blueprint, weight_bytes, granted: false }, plan)?;
     Ok((gathered.items, gathered.outputs))
 }
 
@@ -212,7 +214,7 @@ fn able<'d>(devices: &'d [Arc<Device>], function: &Loaded) -> Result<Cow<'d, [Ar
     let able: Vec<_> = devices.iter().filter(|device| runs_on(device)).cloned().collect();
     match able.is_empty() {
         false => Ok(Cow::Owned(able)),
-        true => Err(refusal(Code::Unsupported, "no device here has machine code for it: add it again")),
+        true => Err(refusal(Reason::Unsupported, "no device here has machine code for it: add it again")),
     }
 }
 
@@ -228,7 +230,7 @@ fn place(devices: &[Arc<Device>], pool_bytes: u64) -> Result<Arc<Device>, Refusa
         let why = format!(
             "the call needs {pool_bytes} bytes of device memory, a device has at most {largest} for one call: give the device more memory"
         );
-        refusal(Code::OutOfMemory, why)
+        refusal(Reason::OutOfMemory, why)
     })
 }
 

@@ -11,11 +11,11 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, watch};
 
 use super::connection;
-use super::entry::{self, Visitor};
-use super::guests::{Guests, Host};
-use super::reader::Asking;
+use super::connection_slots::{ConnectionSlots, SlotOwner};
+use super::handshake::{self, Arrival};
+use super::reader::BusyPolling;
 use super::replies;
-use super::turns::Turns;
+use super::slow_work::SlowWork;
 use crate::config::{ConfigError, Settings};
 use crate::device::Device;
 use crate::metrics::SocketMetrics;
@@ -40,13 +40,13 @@ pub struct Server {
     /// Counters of the sockets.
     pub metrics: SocketMetrics,
     /// Who is connected.
-    pub guests: Arc<Guests>,
+    pub connection_slots: Arc<ConnectionSlots>,
     /// Connections that are read from without sleeping.
-    pub asking: Arc<Asking>,
+    pub polling: Arc<BusyPolling>,
     /// Where the tenants are configured.
     pub(super) config_file: Option<PathBuf>,
-    /// Turns at what takes long.
-    pub turns: Turns,
+    /// Permits for slow work.
+    pub slow_work: SlowWork,
     settings: watch::Sender<Settings>,
     arenas: AtomicU64,
     draining: AtomicBool,
@@ -97,9 +97,9 @@ impl Server {
             devices,
             settings,
             started: Instant::now(),
-            guests: Arc::default(),
-            asking: Arc::default(),
-            turns: Turns::default(),
+            connection_slots: Arc::default(),
+            polling: Arc::default(),
+            slow_work: SlowWork::default(),
             config_file,
             metrics: SocketMetrics::new(),
             arenas: AtomicU64::new(1),
@@ -133,23 +133,23 @@ impl Server {
             Ok(standing) => standing,
             Err(why) => {
                 refused(uid, peer.pid(), admin, &why.to_string());
-                return entry::turn_away(&stream, why);
+                return handshake::turn_away(&stream, why);
             }
         };
-        let host = match &standing.tenant {
+        let owner = match &standing.tenant {
             _ if admin => None,
-            Some(account) => Some(Host::Tenant(account.tenant)),
-            None => Some(Host::Gateway(uid)),
+            Some(account) => Some(SlotOwner::Tenant(account.tenant)),
+            None => Some(SlotOwner::Gateway(uid)),
         };
-        let Some(place) = self.guests.admit(uid, host) else {
+        let Some(slot) = self.connection_slots.admit(uid, owner) else {
             refused(uid, peer.pid(), admin, "there are too many");
             return;
         };
         let Ok(socket) = stream.into_std() else { return };
         self.metrics.connections.increment(1);
         tokio::spawn(async move {
-            let visitor = Visitor { uid, standing, admin, place };
-            if let Err(e) = connection::serve(self, socket.into(), visitor).await {
+            let arrival = Arrival { uid, standing, admin, slot };
+            if let Err(e) = connection::serve(self, socket.into(), arrival).await {
                 tracing::warn!(uid, "cannot serve a connection: {e}");
             }
         });
@@ -157,7 +157,7 @@ impl Server {
 
     /// Open connections.
     pub fn connections(&self) -> usize {
-        self.guests.count()
+        self.connection_slots.count()
     }
 
     /// Current settings.

@@ -16,12 +16,12 @@ use tokio::io::Interest;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use super::async_fd::watch;
 use super::peer::{self, Process};
-use super::watched::watch;
-use crate::call::Asker;
+use super::reply_handle::ReplyHandle;
 use crate::device::Device;
 use crate::limits::{MAX_CALLS_PER_CONNECTION, MAX_UNREAD_BYTES};
-use crate::registry::{Refusal, refusal};
+use crate::refusal::{Reason, Refusal, refusal};
 use crate::schedule::CallId;
 use crate::tenants::Accepted;
 
@@ -29,7 +29,7 @@ use crate::tenants::Accepted;
 #[derive(Debug)]
 pub struct Open {
     /// Answers it.
-    pub asker: Arc<Asker>,
+    pub handle: Arc<ReplyHandle>,
     /// Where it waits or runs, once its function is loaded.
     pub accepted: Option<(Arc<Device>, CallId)>,
 }
@@ -242,27 +242,33 @@ impl Replies {
     }
 
     /// A new invocation; refused if the id is taken or there are too many.
-    pub fn open(self: &Arc<Self>, request: u64, accepted: Accepted) -> Result<Arc<Asker>, Refusal> {
+    pub fn open(self: &Arc<Self>, request: u64, accepted: Accepted) -> Result<Arc<ReplyHandle>, Refusal> {
         let mut open = lock(&self.open);
         if open.len() >= MAX_CALLS_PER_CONNECTION {
             let why =
                 format!("{MAX_CALLS_PER_CONNECTION} invocations of this connection are not answered yet");
-            return Err(Box::new(v1::Error::new(Code::ResourceExhausted, why).retry(10)));
+            return Err(Box::new(refusal(Reason::ResourceExhausted, why).retry(10)));
         }
         if open.contains_key(&request) {
             let why = "an invocation with this request id is not answered yet: use another id";
-            return Err(refusal(Code::InvalidArgument, why));
+            return Err(refusal(Reason::InvalidArgument, why));
         }
-        let asker = Arc::new(Asker::new(self.clone(), request, accepted));
-        open.insert(request, Open { asker: asker.clone(), accepted: None });
-        Ok(asker)
+        let handle = Arc::new(ReplyHandle::new(self.clone(), request, accepted));
+        open.insert(request, Open { handle: handle.clone(), accepted: None });
+        Ok(handle)
     }
 
     /// A device took the invocation over, which may be answered already and its id used again. False if nobody
     /// waits for it any more.
-    pub fn accepted(&self, request: u64, asker: &Arc<Asker>, device: &Arc<Device>, id: CallId) -> bool {
+    pub fn accepted(
+        &self,
+        request: u64,
+        handle: &Arc<ReplyHandle>,
+        device: &Arc<Device>,
+        id: CallId,
+    ) -> bool {
         match lock(&self.open).get_mut(&request) {
-            Some(open) if Arc::ptr_eq(&open.asker, asker) => {
+            Some(open) if Arc::ptr_eq(&open.handle, handle) => {
                 open.accepted = Some((device.clone(), id));
                 true
             }
@@ -271,9 +277,9 @@ impl Replies {
     }
 
     /// An invocation is about to be answered; its id is free, unless it is in use again already.
-    pub fn forget(&self, request: u64, asker: &Asker) {
+    pub fn forget(&self, request: u64, handle: &ReplyHandle) {
         let mut open = lock(&self.open);
-        if open.get(&request).is_some_and(|open| std::ptr::eq(&*open.asker, asker)) {
+        if open.get(&request).is_some_and(|open| std::ptr::eq(&*open.handle, handle)) {
             open.remove(&request);
         }
     }

@@ -4,14 +4,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pappus_proto::Code;
 use pappus_proto::limits::MAX_BLOB_BYTES;
 use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
 use pappus_shmem::memfd;
 
 use super::connection::Connection;
 use super::status::{add_quarantine, status};
-use crate::registry::{Refusal, failed, internal, refusal};
+use crate::refusal::{Reason, Refusal, failed, internal, refusal};
 
 /// Runs blocking work where it disturbs no socket.
 pub async fn off_thread<T: Send + 'static>(
@@ -21,7 +20,7 @@ pub async fn off_thread<T: Send + 'static>(
         Ok(outcome) => outcome,
         // It never began: the supervisor is about to end.
         Err(e) if e.is_cancelled() => Err(refusal(
-            Code::Unavailable,
+            Reason::Unavailable,
             "the supervisor ends: ask another one, or this one once it is back",
         )),
         Err(e) => Err(internal("a request's work broke off", e)),
@@ -100,7 +99,7 @@ pub async fn handle(
             off_thread(move || server.reload()).await.map(|()| done())
         }
         Request::ActFor(_) => Err(refusal(
-            Code::PermissionDenied,
+            Reason::PermissionDenied,
             "only a gateway's first request can say whom it acts for: ask the operator to list your uid in gateways",
         )),
         Request::Status(_) => Ok(Response::Status(status(connection))),
@@ -114,7 +113,7 @@ pub async fn handle(
             let values = connection
                 .server
                 .change_settings(&settings.change)
-                .map_err(|e| refusal(Code::InvalidArgument, e.to_string()))?;
+                .map_err(|e| refusal(Reason::InvalidArgument, e.to_string()))?;
             Ok(Response::Settings(v1::SettingsValues { values }))
         }
         Request::Invoke(_) | Request::Cancel(_) | Request::OpenArena(_) | Request::CloseArena(_) => {
@@ -131,7 +130,7 @@ fn admin_only(connection: &Connection) -> Result<(), Refusal> {
     match connection.admin {
         true => Ok(()),
         false => Err(refusal(
-            Code::PermissionDenied,
+            Reason::PermissionDenied,
             "this is for the admin socket (by default the socket's path + \".admin\")",
         )),
     }
@@ -143,11 +142,11 @@ fn put_blob(connection: &Connection, inline: Bytes, mut passed: Vec<OwnedFd>) ->
     let (hash, bytes) = match passed.pop() {
         None => registry.put_blob(account, handed, inline.len() as u64, &inline[..])?,
         Some(_) if !inline.is_empty() => {
-            return Err(refusal(Code::InvalidArgument, "bytes and a descriptor: give one of them"));
+            return Err(refusal(Reason::InvalidArgument, "bytes and a descriptor: give one of them"));
         }
         Some(fd) => {
             let held = memfd::judge_sealed(fd, MAX_BLOB_BYTES)
-                .map_err(|e| refusal(Code::InvalidArgument, e.to_string()))?;
+                .map_err(|e| refusal(Reason::InvalidArgument, e.to_string()))?;
             let reader = held.reader().map_err(|e| failed("cannot read the memfd", &e))?;
             registry.put_blob(account, handed, held.bytes(), reader)?
         }

@@ -3,10 +3,10 @@
 use pappus_proto::v1;
 
 use super::connection::Connection;
+use super::responses::milliseconds;
 use crate::device::Device;
-use crate::device::answers::milliseconds;
-use crate::registry::Tenant;
 use crate::schedule::quarantine::Quarantined;
+use crate::tenants::Tenant;
 
 /// The supervisor, as far as it is this client's business.
 pub fn status(connection: &Connection) -> v1::Status {

@@ -18,7 +18,7 @@ use subtle::ConstantTimeEq;
 
 pub use account::{Accepted, Account, Taken};
 pub use names::Names;
-pub use quota::{Limit, Quota};
+pub use quota::{Limit, Quota, QuotaError};
 
 use crate::config::TenantRules;
 use crate::limits::MAX_TOKEN_BYTES;

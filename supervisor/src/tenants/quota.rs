@@ -1,13 +1,12 @@
-//! What a tenant may have at most: the limits by name, and a refusal that says which one is reached.
+//! What a tenant may have at most: the limits by name, and an error that says which one is reached.
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use bytesize::ByteSize;
-use pappus_proto::{Code, v1};
 
 use crate::limits;
-use crate::registry::Refusal;
 
 /// Something that is limited per tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,16 +57,6 @@ impl Limit {
         !matches!(self, Self::Functions | Self::Calls)
     }
 
-    fn advice(self) -> &'static str {
-        match self {
-            Self::Functions => "remove functions",
-            Self::ModuleBytes | Self::BlobBytes => "remove functions and modules",
-            Self::ArenaBytes | Self::PinnedBytes => "close arenas",
-            Self::Calls => "wait for answers",
-            Self::DeviceMemory => "call with less data",
-        }
-    }
-
     /// An amount of it as people read it.
     pub fn show(self, amount: u64) -> String {
         match self.is_bytes() {
@@ -75,17 +64,54 @@ impl Limit {
             _ => amount.to_string(),
         }
     }
+}
 
-    /// The refusal of something that does not fit.
-    pub fn refusal(self, tenant: &str, most: u64, used: u64, more: u64) -> Refusal {
-        let (most, used, needs) = (self.show(most), self.show(used), self.show(more));
-        let (name, advice) = (self.name(), self.advice());
-        let why = format!(
-            "the quota {name} of tenant {tenant} is {most}: {used} in use, {needs} more needed; {advice}, or ask the \
-             operator for a larger quota"
-        );
-        let error = v1::Error::new(Code::ResourceExhausted, why);
-        Box::new(if self == Self::Calls { error.retry(10) } else { error })
+/// Something does not fit into what a tenant may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaError {
+    /// What is limited.
+    pub limit: Limit,
+    /// The tenant's name.
+    pub tenant: Arc<str>,
+    /// What it may have.
+    pub most: u64,
+    /// What it has.
+    pub used: u64,
+    /// What it would need besides.
+    pub more: u64,
+}
+
+impl QuotaError {
+    /// When there may be room again, where that is soon.
+    pub fn retry_after_ms(&self) -> Option<u64> {
+        (self.limit == Limit::Calls).then_some(10)
+    }
+
+    /// What the tenant itself can do, if anything helps.
+    fn advice(&self) -> Option<&'static str> {
+        match self.limit {
+            Limit::Functions => Some("remove functions"),
+            Limit::ModuleBytes | Limit::BlobBytes => Some("remove functions and modules"),
+            Limit::ArenaBytes | Limit::PinnedBytes => Some("close arenas"),
+            Limit::Calls => Some("wait for answers"),
+            // Only less weights, or a call that needs less than a whole device, make room for a lease.
+            Limit::DeviceMemory if self.used > 0 => Some("remove functions with weights"),
+            Limit::DeviceMemory => None,
+        }
+    }
+}
+
+impl std::error::Error for QuotaError {}
+
+impl fmt::Display for QuotaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, tenant, .. } = self;
+        let [most, used, needs] = [self.most, self.used, self.more].map(|amount| limit.show(amount));
+        write!(f, "the quota {limit} of tenant {tenant} is {most}: {used} in use, {needs} more needed; ")?;
+        match self.advice() {
+            Some(advice) => write!(f, "{advice}, or ask the operator for a larger quota"),
+            None => f.write_str("ask the operator for a larger quota"),
+        }
     }
 }
 
@@ -139,16 +165,32 @@ impl Quota {
 mod tests {
     use super::*;
 
+    fn error(limit: Limit, most: u64, used: u64, more: u64) -> QuotaError {
+        QuotaError { limit, tenant: "acme".into(), most, used, more }
+    }
+
     #[test]
-    fn a_refusal_names_the_limit_its_value_and_what_to_do() {
-        let why = Limit::ArenaBytes.refusal("acme", 4096, 1000, 8192).message;
+    fn an_error_names_the_limit_its_value_and_what_to_do() {
+        let why = error(Limit::ArenaBytes, 4096, 1000, 8192).to_string();
         for part in
             ["arena-bytes", "acme", "4096 (4.0 KiB)", "1000 in use", "8192", "close arenas", "operator"]
         {
             assert!(why.contains(part), "{why}");
         }
-        assert!(Limit::Calls.refusal("1000", 1, 1, 1).retryable);
-        assert!(!Limit::Functions.refusal("1000", 1, 1, 1).retryable);
+        assert_eq!(error(Limit::Calls, 1, 1, 1).retry_after_ms(), Some(10));
+        assert_eq!(error(Limit::Functions, 1, 1, 1).retry_after_ms(), None);
+    }
+
+    #[test]
+    fn advice_for_device_memory_is_something_that_helps() {
+        // The lease of a worker has one size, whatever a call brings.
+        let lease = error(Limit::DeviceMemory, 4096, 0, 8192).to_string();
+        assert!(
+            lease.ends_with("8192 (8.0 KiB) more needed; ask the operator for a larger quota"),
+            "{lease}"
+        );
+        let weights = error(Limit::DeviceMemory, 8192, 4096, 8192).to_string();
+        assert!(weights.contains("remove functions with weights"), "{weights}");
     }
 
     #[test]

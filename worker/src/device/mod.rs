@@ -20,7 +20,7 @@ use std::sync::Arc;
 use pappus_blueprint::{Blueprint, Plan};
 use pappus_protocol::from_worker::{CompiledModule, Done, Hello};
 use pappus_protocol::{Fault, FaultCode};
-use pappus_shmem::{Judged, Mapping};
+use pappus_shmem::{Mapping, ValidatedMemfd};
 
 use crate::arenas::Arenas;
 
@@ -128,7 +128,7 @@ pub enum Weights {
     /// In host memory.
     Host {
         /// The bytes.
-        memfd: Judged,
+        memfd: ValidatedMemfd,
         /// Other workers will want the device's copy.
         export: bool,
     },

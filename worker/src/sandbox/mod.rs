@@ -33,7 +33,6 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 use namespaces::First;
-pub use namespaces::PIDNS_UNUSABLE;
 use policy::Files;
 
 use crate::Role;

@@ -16,7 +16,7 @@ use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{Got, Outbox};
 use pappus_protocol::to_worker::{Configure, Install, Invoke, Item, STAGING_ARENA};
 use pappus_protocol::{Fault, FaultCode, FromWorker, ToWorker, control, now_ns};
-use pappus_shmem::{Judged, Mapping, MemfdError, memfd};
+use pappus_shmem::{Mapping, MemfdError, ValidatedMemfd, memfd};
 
 use self::installed::Functions;
 use self::lane::{Lane, Lease};
@@ -27,7 +27,7 @@ use crate::device::{Call, Device};
 use crate::{Channels, Error};
 
 /// Serves until the supervisor closes its pipe.
-pub fn run<D: Device>(channels: Channels, staging: &Judged, mut device: D) -> Result<(), Error> {
+pub fn run<D: Device>(channels: Channels, staging: &ValidatedMemfd, mut device: D) -> Result<(), Error> {
     let staging = Mapping::writable(staging).map_err(|e| Error::Staging(e.to_string()))?;
     // Inline bytes go through it, so the device may want it pinned like any other arena.
     device.map_arena(STAGING_ARENA, &staging)?;
@@ -197,7 +197,7 @@ impl<D: Device> Server<D> {
         Ok(())
     }
 
-    fn map_arena(&mut self, arena: u64, memfd: &Judged) -> Result<(), Fault> {
+    fn map_arena(&mut self, arena: u64, memfd: &ValidatedMemfd) -> Result<(), Fault> {
         let exhausted = |why: String| {
             Fault::new(FaultCode::Exhausted, format!("an arena cannot be mapped into the worker: {why}"))
         };

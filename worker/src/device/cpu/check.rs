@@ -28,7 +28,7 @@ const MAX_LOCALS: u64 = 1 << 20;
 
 /// What the other steps need to know about a module that passed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Judged {
+pub(super) struct ValidatedMemfd {
     /// Names of its kernels.
     pub(super) kernels: Vec<String>,
     /// Its stack and data.
@@ -38,7 +38,7 @@ pub(super) struct Judged {
 }
 
 /// Judges a module; an error is for the kernel's author.
-pub(super) fn check(module: &[u8]) -> Result<Judged, String> {
+pub(super) fn check(module: &[u8]) -> Result<ValidatedMemfd, String> {
     if module.len() > MAX_MODULE_BYTES {
         return Err(format!("the module has {} bytes, allowed are {MAX_MODULE_BYTES}", module.len()));
     }
@@ -277,7 +277,7 @@ impl Checker {
         }
     }
 
-    fn finish(self) -> Result<Judged, String> {
+    fn finish(self) -> Result<ValidatedMemfd, String> {
         let low = self
             .low
             .ok_or("the module does not import its memory as `env.memory`: link with --import-memory")?;
@@ -295,7 +295,7 @@ impl Checker {
                 "its kernels' names have {names} bytes, allowed are {MAX_NAMES_BYTES}: split the module"
             ));
         }
-        Ok(Judged { kernels: self.kernels, low, functions: self.functions })
+        Ok(ValidatedMemfd { kernels: self.kernels, low, functions: self.functions })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pappus_protocol::{Fault, FaultCode};
-use pappus_shmem::{Judged, Mapping};
+use pappus_shmem::{Mapping, ValidatedMemfd};
 use wasmtime::{Engine, Store};
 
 use super::layout::{POOL_AT, WEIGHTS_END};
@@ -114,7 +114,7 @@ impl Function {
 }
 
 impl Weights {
-    fn map(memfd: &Judged) -> Result<Self, Fault> {
+    fn map(memfd: &ValidatedMemfd) -> Result<Self, Fault> {
         if memfd.bytes() > WEIGHTS_END - POOL_AT {
             return Err(Fault::new(
                 FaultCode::Load,

@@ -4,7 +4,7 @@
 use std::fs::File;
 
 use pappus_protocol::{Fault, FaultCode};
-use pappus_shmem::Judged;
+use pappus_shmem::ValidatedMemfd;
 use rustix::io::Errno;
 use wasmtime::{Engine, ExternType, Global, Instance, Module, Store, TypedFunc, Val};
 
@@ -30,7 +30,7 @@ impl LoadedModule {
         store: &mut Store<()>,
         handover: &Handover,
         file: File,
-        weights: Option<&Judged>,
+        weights: Option<&ValidatedMemfd>,
     ) -> Result<Self, Fault> {
         // SAFETY: the descriptor comes from the supervisor and holds what this build's compiling role
         // made of a checked module; the file is sealed or private to the supervisor, so it stays so.

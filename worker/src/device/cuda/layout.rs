@@ -1,7 +1,7 @@
 //! Sizes that the device's parts agree on.
 
 /// Lanes' shares of the pool start at multiples of this: the granularity of device memory.
-pub(super) const LANE_ALIGN: u64 = 2 << 20;
+pub(super) use pappus_protocol::device_memory::GPU_PAGE_BYTES as LANE_ALIGN;
 
 /// Steps that are submitted at a time. The driver's queue takes about a thousand launches before a
 /// submission blocks, and with it every other lane.

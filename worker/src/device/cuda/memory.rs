@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use pappus_protocol::{Fault, FaultCode};
-use pappus_shmem::{Judged, Mapping};
+use pappus_shmem::{Mapping, ValidatedMemfd};
 
 use super::driver::memory::{Access, Physical, Pinned, Range, Window, granularity};
 use super::driver::{Context, CudaError, Stream};
@@ -54,7 +54,11 @@ impl Pool {
 
     /// A lane's share.
     pub(super) fn lane_bytes(&self) -> u64 {
-        self.bytes() / self.lanes / LANE_ALIGN * LANE_ALIGN
+        pappus_protocol::device_memory::lane_bytes(
+            pappus_protocol::Kind::Cuda,
+            self.bytes(),
+            self.lanes as u32,
+        )
     }
 
     /// The address where calls of a lane have their memory; `wide` calls have all of it.
@@ -157,7 +161,7 @@ impl WeightsLoader {
         &mut self,
         context: &Context,
         stream: &Stream,
-        memfd: Judged,
+        memfd: ValidatedMemfd,
         export: bool,
     ) -> Result<MappedWeights, Fault> {
         let failed = |e: CudaError| e.fault("copying weights");
@@ -186,7 +190,7 @@ impl WeightsLoader {
 
     /// A memfd's mapping, pinned if the device can do that, kept for the next time.
     /// It is the newest one.
-    fn host_copy(&mut self, context: &Context, memfd: Judged) -> Result<(), Fault> {
+    fn host_copy(&mut self, context: &Context, memfd: ValidatedMemfd) -> Result<(), Fault> {
         let failed = |e: std::io::Error| Fault::new(FaultCode::Load, format!("mapping weights: {e}"));
         let file = std::fs::File::from(memfd.as_fd().try_clone_to_owned().map_err(failed)?);
         let inode = file.metadata().map_err(failed)?.ino();

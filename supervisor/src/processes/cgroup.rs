@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
-use super::children;
+use super::subreaper;
 
 /// What a worker may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl Groups {
                     let number = pid;
                     let pid = Pid::from_raw(number as i32).map(WaitId::Pid);
                     let _ = pid.map(|pid| rustix::process::waitid(pid, WaitIdOptions::EXITED));
-                    children::forget(number);
+                    subreaper::forget(number);
                     *state = State::Over;
                     self.keep(joined.ok());
                 }

@@ -9,30 +9,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
+pub use pappus_protocol::launch::Role;
+use pappus_protocol::launch::{ANSWERS_FD, COMMANDS_FD, CONTROL_FD, EXIT_PIDNS_UNUSABLE, STAGING_FD};
 use pappus_protocol::pipe::{Inbox, Outbox};
 use pappus_protocol::{Kind, Layers};
 use pappus_protocol::{control, pipe};
-use pappus_shmem::Judged;
+use pappus_shmem::ValidatedMemfd;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
 use super::cgroup::Membership;
-use super::children;
 use super::confinement::{self, Reached};
-use super::mps::{Ender, MpsTermination};
+use super::mps::{MpsTermination, MpsTerminator};
+use super::subreaper;
 use crate::config::DeviceConfig;
 use crate::limits::WORKER_START_S;
-
-/// What a worker is started for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Executes invocations.
-    Serve,
-    /// Checks and compiles one module.
-    Compile,
-    /// Says which devices there are.
-    Survey,
-}
 
 /// Which device a process is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,15 +82,8 @@ impl Target {
     }
 }
 
-/// The descriptors' numbers in the worker; its `main` knows the same.
-const COMMANDS: i32 = 3;
-const ANSWERS: i32 = 4;
-const CONTROL: i32 = 5;
-const STAGING: i32 = 6;
 /// Layers of the sandbox to leave off; heard by workers that were built for tests only.
 const WITHOUT: &str = "PAPPUS_TEST_WITHOUT";
-/// The exit code of a worker that cannot use its pid namespace; it knows the same.
-const PIDNS_UNUSABLE: i32 = 71;
 
 /// The supervisor's ends of a fresh worker.
 #[derive(Debug)]
@@ -145,7 +129,7 @@ pub fn start(
     program: &Path,
     role: Role,
     target: &Target,
-    staging: Option<&Judged>,
+    staging: Option<&ValidatedMemfd>,
 ) -> std::io::Result<Started> {
     match launch(program, role, target, staging)? {
         Some(started) => Ok(started),
@@ -163,30 +147,23 @@ fn launch(
     program: &Path,
     role: Role,
     target: &Target,
-    staging: Option<&Judged>,
+    staging: Option<&ValidatedMemfd>,
 ) -> std::io::Result<Option<Started>> {
     let confinement = confinement::get();
     let (commands_read, commands_write) = pipe::pipe()?;
     let (answers_read, answers_write) = pipe::pipe()?;
     let (control_ours, control_theirs) = control::pair()?;
     let mut mappings = vec![
-        FdMapping { parent_fd: commands_read, child_fd: COMMANDS },
-        FdMapping { parent_fd: answers_write, child_fd: ANSWERS },
-        FdMapping { parent_fd: control_theirs, child_fd: CONTROL },
+        FdMapping { parent_fd: commands_read, child_fd: COMMANDS_FD },
+        FdMapping { parent_fd: answers_write, child_fd: ANSWERS_FD },
+        FdMapping { parent_fd: control_theirs, child_fd: CONTROL_FD },
     ];
     if let Some(staging) = staging {
-        mappings.push(FdMapping { parent_fd: staging.as_fd().try_clone_to_owned()?, child_fd: STAGING });
+        mappings.push(FdMapping { parent_fd: staging.as_fd().try_clone_to_owned()?, child_fd: STAGING_FD });
     }
     let mut command = Command::new(program);
     command
-        .arg(match role {
-            Role::Serve => "serve",
-            Role::Compile => "compile",
-            Role::Survey => "survey",
-        })
-        .args(["--device", target.kind.name(), "--lanes", &target.lanes.to_string()])
-        .args(target.numa_node.map(|node| format!("--numa-node={node}")))
-        .args(confinement.arguments(target.kind))
+        .args(confinement.arguments(role, target).encode())
         .env_clear()
         .envs(target.environment())
         .current_dir("/")
@@ -194,7 +171,7 @@ fn launch(
         .stdout(Stdio::null())
         .fd_mappings(mappings)
         .map_err(std::io::Error::other)?;
-    let child = children::spawn(&mut command)?;
+    let child = subreaper::spawn(&mut command)?;
     // Nothing of it is open in this process any more: whoever ends is heard of.
     drop(command);
     let process = Process::of(child)?;
@@ -234,10 +211,10 @@ fn settle_in(mut process: Process, control: &OwnedFd, answers: &OwnedFd) -> std:
         if control::waits(control) {
             let (pid, pidfd) = control::recv_one(control).map_err(std::io::Error::other)?;
             // Somebody waits for it from here on, also if it is killed before the one before is gone.
-            children::adopt(pid as u32);
+            subreaper::adopt(pid as u32);
             let succeeded = process.end_by_itself().and_then(|_| process.succeeded_by(pid, pidfd));
             if succeeded.is_err() {
-                children::forget(pid as u32);
+                subreaper::forget(pid as u32);
             }
             return succeeded.map(Some);
         }
@@ -246,7 +223,7 @@ fn settle_in(mut process: Process, control: &OwnedFd, answers: &OwnedFd) -> std:
         }
         if !ended.is_empty() {
             let code = process.end_by_itself()?.code();
-            return Ok((code != Some(PIDNS_UNUSABLE)).then_some(process));
+            return Ok((code != Some(EXIT_PIDNS_UNUSABLE.into())).then_some(process));
         }
         if !answers_are.is_empty() {
             // About to end, or it never will answer.
@@ -266,7 +243,7 @@ impl Process {
             Err(e) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                children::forget(child.id());
+                subreaper::forget(child.id());
                 Err(e.into())
             }
         }
@@ -297,8 +274,8 @@ impl Process {
     }
 
     /// Its work on the device is ended through the MPS daemon before it is killed.
-    pub fn end_through(&mut self, ender: &Arc<Ender>) {
-        self.mps = Some(MpsTermination::new(ender));
+    pub fn end_through(&mut self, terminator: &Arc<MpsTerminator>) {
+        self.mps = Some(MpsTermination::new(terminator));
     }
 
     /// Whether its end hits no other process that uses the device.
@@ -363,7 +340,7 @@ impl Process {
         let status = confinement::get().over(self.membership.as_deref(), |options| {
             let status = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options);
             if !options.contains(WaitIdOptions::NOWAIT) {
-                children::forget(self.pid);
+                subreaper::forget(self.pid);
             }
             status
         })?;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use pappus_protocol::Kind;
+use pappus_protocol::device_memory::lane_bytes;
 
 use crate::config::DeviceConfig;
 use crate::config::device::CONTEXT_BYTES;
@@ -19,12 +20,10 @@ use crate::schedule::Size;
 
 /// How often whoever waits for a process looks whether its epoch is over.
 const LOOK: Duration = Duration::from_millis(20);
-/// Leases of GPUs are whole pages of their memory.
-const GPU_PAGE_BYTES: u64 = 2 << 20;
 
-/// The account of one device.
+/// The ledger of one device.
 #[derive(Debug)]
-pub struct Account {
+pub struct MemoryLedger {
     config: DeviceConfig,
     /// Of a GPU, once the first process said what its context takes.
     lease_bytes: OnceLock<u64>,
@@ -53,9 +52,9 @@ struct State {
     closing: bool,
 }
 
-/// The account at one moment, in bytes.
+/// The ledger at one moment, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct MemorySnapshot {
     /// Everything that Pappus may use.
     pub total_bytes: u64,
     /// Contexts of processes.
@@ -70,25 +69,25 @@ pub struct Snapshot {
     pub free_bytes: u64,
 }
 
-/// A process's place in the account, until it is reaped.
+/// A process's place in the ledger, until it is reaped.
 #[derive(Debug)]
 pub struct ProcessReservation {
-    account: Arc<Account>,
+    ledger: Arc<MemoryLedger>,
     epoch: u64,
     context_bytes: u64,
     /// It compiles a module, and serves nobody.
     compiles: bool,
 }
 
-/// A worker's lease and stacks in the account, until its process is reaped.
+/// A worker's lease and stacks in the ledger, until its process is reaped.
 #[derive(Debug)]
 pub struct Lease {
-    account: Arc<Account>,
+    ledger: Arc<MemoryLedger>,
     /// Device memory for calls.
     pub bytes: u64,
 }
 
-impl Account {
+impl MemoryLedger {
     /// Of a device that nothing uses yet.
     pub fn new(config: DeviceConfig) -> Arc<Self> {
         Arc::new(Self {
@@ -156,12 +155,12 @@ impl Account {
         let most = self.config.workers + self.config.standbys;
         let has_room = |state: &State| state.processes < most && state.leaving == 0;
         let epoch = self.wait(has_room, |state| state.processes += 1)?;
-        Some(ProcessReservation { account: self.clone(), epoch, context_bytes: 0, compiles: false })
+        Some(ProcessReservation { ledger: self.clone(), epoch, context_bytes: 0, compiles: false })
     }
 
     /// Room for a process that compiles a module, once no other does; none once the device closes. Its context
     /// counts from here on, before it is there.
-    pub fn compiling(self: &Arc<Self>) -> Option<ProcessReservation> {
+    pub fn reserve_compiler(self: &Arc<Self>) -> Option<ProcessReservation> {
         let context_bytes = match self.config.kind {
             Kind::Cpu => 0,
             Kind::Cuda => self.context_bytes.get().copied().unwrap_or(CONTEXT_BYTES),
@@ -173,7 +172,7 @@ impl Account {
             state.contexts_bytes += context_bytes;
         };
         let epoch = self.wait(is_free, take)?;
-        Some(ProcessReservation { account: self.clone(), epoch, context_bytes, compiles: true })
+        Some(ProcessReservation { ledger: self.clone(), epoch, context_bytes, compiles: true })
     }
 
     /// A worker's lease, once its predecessor's is free; none once the device closes.
@@ -189,7 +188,7 @@ impl Account {
             state.leases_bytes += bytes;
         };
         self.wait(|state| state.leases < most, take)?;
-        Some(Lease { account: self.clone(), bytes })
+        Some(Lease { ledger: self.clone(), bytes })
     }
 
     /// Bytes of one worker's lease; on a GPU an estimate until the first process said what its context takes.
@@ -197,27 +196,10 @@ impl Account {
         self.lease_bytes.get().copied().unwrap_or_else(|| self.config.lease_bytes())
     }
 
-    /// What contexts of this size leave for a lease of a GPU.
-    fn lease_beside(&self, context_bytes: u64) -> u64 {
-        let config = &self.config;
-        let (workers, standbys) = (config.workers as u64, config.standbys as u64);
-        let fixed = [
-            config.weights_bytes,
-            // And one that compiles.
-            (workers + standbys + 1).saturating_mul(context_bytes),
-            workers.saturating_mul(config.stack_bytes),
-        ];
-        let left = fixed.into_iter().fold(config.memory_bytes, u64::saturating_sub);
-        left / self.leases_at_most() as u64 / GPU_PAGE_BYTES * GPU_PAGE_BYTES
-    }
-
     /// How much of the device a call with such a plan needs.
     pub fn size_of(&self, pool_bytes: u64) -> Size {
         let lease_bytes = self.lease_bytes();
-        let lane_bytes = match self.config.kind {
-            Kind::Cpu => lease_bytes,
-            Kind::Cuda => lease_bytes / u64::from(self.config.lanes) / GPU_PAGE_BYTES * GPU_PAGE_BYTES,
-        };
+        let lane_bytes = lane_bytes(self.config.kind, lease_bytes, self.config.lanes);
         if pool_bytes <= lane_bytes {
             Size::Lane
         } else if pool_bytes <= lease_bytes {
@@ -236,13 +218,9 @@ impl Account {
         }
     }
 
-    /// How many leases the memory is divided into: on a GPU one more than there are workers, so that a
-    /// replacement need not wait for a death.
+    /// How many leases the memory is divided into.
     pub fn leases_at_most(&self) -> usize {
-        match self.config.kind {
-            Kind::Cpu => self.config.workers,
-            Kind::Cuda => self.config.workers + self.config.standbys.min(1),
-        }
+        self.config.division().leases()
     }
 
     /// Leases of processes that are not reaped.
@@ -261,11 +239,11 @@ impl Account {
     }
 
     /// What is taken now.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> MemorySnapshot {
         let state = self.state();
         let stack_bytes = self.config.stack_bytes.saturating_mul(state.leases as u64);
         let taken = [state.contexts_bytes, stack_bytes, state.leases_bytes, state.weights_bytes];
-        Snapshot {
+        MemorySnapshot {
             total_bytes: self.config.memory_bytes,
             context_bytes: state.contexts_bytes,
             stack_bytes,
@@ -284,26 +262,29 @@ impl ProcessReservation {
 
     /// Whether the process is of no use any more, nor anybody else before it is gone.
     pub fn is_over(&self) -> bool {
-        self.epoch != self.account.epoch()
+        self.epoch != self.ledger.epoch()
     }
 
     /// How often to look whether it is, if that can happen.
     pub fn looks_every(&self) -> Option<Duration> {
-        self.account.config.shared.then_some(LOOK)
+        self.ledger.config.shared.then_some(LOOK)
     }
 
     /// The process said what it takes for itself.
     pub fn measured(&mut self, context_bytes: u64) {
         // What the first one measured holds for all: later ones see what others take meanwhile, too.
-        let context_bytes = match self.account.config.kind {
-            Kind::Cuda if !self.compiles => *self.account.context_bytes.get_or_init(|| context_bytes),
+        let context_bytes = match self.ledger.config.kind {
+            Kind::Cuda if !self.compiles => *self.ledger.context_bytes.get_or_init(|| context_bytes),
             Kind::Cpu | Kind::Cuda => context_bytes,
         };
         let before = std::mem::replace(&mut self.context_bytes, context_bytes);
-        if self.account.config.kind != Kind::Cpu && !self.compiles {
-            let lease = self.account.lease_bytes.get_or_init(|| self.account.lease_beside(context_bytes));
+        if self.ledger.config.kind != Kind::Cpu && !self.compiles {
+            let lease = self
+                .ledger
+                .lease_bytes
+                .get_or_init(|| self.ledger.config.division().lease_bytes(context_bytes));
             if *lease == 0 {
-                let device = &self.account.config.name;
+                let device = &self.ledger.config.name;
                 tracing::error!(
                     device,
                     context_bytes,
@@ -311,7 +292,7 @@ impl ProcessReservation {
                 );
             }
         }
-        self.account.change(|state| {
+        self.ledger.change(|state| {
             state.contexts_bytes = state.contexts_bytes - before + context_bytes;
         });
     }
@@ -319,7 +300,7 @@ impl ProcessReservation {
 
 impl Drop for ProcessReservation {
     fn drop(&mut self) {
-        self.account.change(|state| {
+        self.ledger.change(|state| {
             match self.compiles {
                 true => state.compiling -= 1,
                 false => state.processes -= 1,
@@ -332,7 +313,7 @@ impl Drop for ProcessReservation {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.account.change(|state| {
+        self.ledger.change(|state| {
             state.leases -= 1;
             state.leases_bytes -= self.bytes;
         });
@@ -341,12 +322,14 @@ impl Drop for Lease {
 
 #[cfg(test)]
 mod tests {
+    use pappus_protocol::device_memory::GPU_PAGE_BYTES;
+
     use super::*;
 
     const GIB: u64 = 1 << 30;
 
-    fn gpu(workers: usize, standbys: usize) -> Arc<Account> {
-        Account::new(DeviceConfig {
+    fn gpu(workers: usize, standbys: usize) -> Arc<MemoryLedger> {
+        MemoryLedger::new(DeviceConfig {
             name: "cuda:0".into(),
             kind: Kind::Cuda,
             uuid: "GPU-1".into(),
@@ -372,20 +355,20 @@ mod tests {
 
     #[test]
     fn nobody_starts_before_the_last_of_an_epoch_is_gone() {
-        let account = gpu(2, 0);
+        let ledger = gpu(2, 0);
         let (first, second, compiling) = (
-            account.reserve_process().unwrap(),
-            account.reserve_process().unwrap(),
-            account.compiling().unwrap(),
+            ledger.reserve_process().unwrap(),
+            ledger.reserve_process().unwrap(),
+            ledger.reserve_compiler().unwrap(),
         );
-        assert!(account.end_epoch(0) && !account.end_epoch(0), "once");
+        assert!(ledger.end_epoch(0) && !ledger.end_epoch(0), "once");
         assert!(first.is_over() && compiling.is_over());
         let (sender, reservations) = std::sync::mpsc::channel();
-        let waits = account.clone();
+        let waits = ledger.clone();
         let thread = std::thread::spawn(move || sender.send(waits.reserve_process().unwrap()).unwrap());
         drop(first);
         drop(compiling);
-        assert_eq!(account.state().leaving, 1);
+        assert_eq!(ledger.state().leaving, 1);
         assert!(reservations.try_recv().is_err(), "the second one is still there");
         drop(second);
         let next = reservations.recv().unwrap();
@@ -393,18 +376,18 @@ mod tests {
         assert!((next.epoch(), next.is_over()) == (1, false));
         // One of the new epoch does not count as one that leaves.
         drop(next);
-        assert_eq!(account.state().leaving, 0);
+        assert_eq!(ledger.state().leaving, 0);
     }
 
     #[test]
     fn leases_leave_room_for_everything_else() {
-        let account = gpu(4, 2);
-        let mut reservation = account.reserve_process().unwrap();
+        let ledger = gpu(4, 2);
+        let mut reservation = ledger.reserve_process().unwrap();
         reservation.measured(GIB / 2);
         // 100 - 20 - 7 × 0.5 - 4, for four workers and a replacement.
-        assert_eq!(account.lease_bytes(), 145 * GIB / 2 / 5 / GPU_PAGE_BYTES * GPU_PAGE_BYTES);
-        let leases: Vec<_> = (0..5).map(|_| account.lease().unwrap()).collect();
-        let snapshot = account.snapshot();
+        assert_eq!(ledger.lease_bytes(), 145 * GIB / 2 / 5 / GPU_PAGE_BYTES * GPU_PAGE_BYTES);
+        let leases: Vec<_> = (0..5).map(|_| ledger.lease().unwrap()).collect();
+        let snapshot = ledger.snapshot();
         assert_eq!(snapshot.lease_bytes, 5 * leases[0].bytes);
         assert_eq!((snapshot.context_bytes, snapshot.stack_bytes), (GIB / 2, 5 * GIB));
         let taken = snapshot.context_bytes + snapshot.stack_bytes + snapshot.lease_bytes;
@@ -412,61 +395,61 @@ mod tests {
         // Eight lanes share a lease; more than that needs the whole worker, and more than a lease the device.
         let lease = leases[0].bytes;
         let lane = lease / 8 / GPU_PAGE_BYTES * GPU_PAGE_BYTES;
-        let sizes = [lane, lane + 1, lease, lease + 1].map(|bytes| account.size_of(bytes));
+        let sizes = [lane, lane + 1, lease, lease + 1].map(|bytes| ledger.size_of(bytes));
         assert_eq!(sizes, [Size::Lane, Size::Wide, Size::Wide, Size::Exclusive]);
-        assert_eq!(account.largest_call_bytes(), 5 * lease);
+        assert_eq!(ledger.largest_call_bytes(), 5 * lease);
         drop((leases, reservation));
-        assert_eq!(account.snapshot().free_bytes, 100 * GIB);
+        assert_eq!(ledger.snapshot().free_bytes, 100 * GIB);
     }
 
     #[test]
     fn memory_that_does_not_even_hold_the_contexts_gives_no_lease() {
-        let account = gpu(4, 0);
-        account.reserve_process().unwrap().measured(50 * GIB);
-        assert_eq!(account.lease_bytes(), 0);
+        let ledger = gpu(4, 0);
+        ledger.reserve_process().unwrap().measured(50 * GIB);
+        assert_eq!(ledger.lease_bytes(), 0);
     }
 
     #[test]
     fn a_replacement_waits_until_its_predecessor_is_reaped() {
-        let account = gpu(1, 0);
-        let (reservation, lease) = (account.reserve_process().unwrap(), account.lease().unwrap());
+        let ledger = gpu(1, 0);
+        let (reservation, lease) = (ledger.reserve_process().unwrap(), ledger.lease().unwrap());
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| (account.reserve_process().unwrap(), account.lease().unwrap()));
+            let next = scope.spawn(|| (ledger.reserve_process().unwrap(), ledger.lease().unwrap()));
             assert!(!next.is_finished());
-            assert_eq!(account.snapshot().lease_bytes, lease.bytes);
+            assert_eq!(ledger.snapshot().lease_bytes, lease.bytes);
             drop((reservation, lease));
-            assert_eq!(next.join().unwrap().1.bytes, account.lease_bytes());
+            assert_eq!(next.join().unwrap().1.bytes, ledger.lease_bytes());
         });
     }
 
     #[test]
     fn one_module_is_compiled_at_a_time_and_its_context_counts() {
-        let account = gpu(2, 0);
-        account.reserve_process().unwrap().measured(GIB);
-        let mut first = account.compiling().unwrap();
-        assert_eq!(account.snapshot().context_bytes, GIB, "before it says what it takes");
+        let ledger = gpu(2, 0);
+        ledger.reserve_process().unwrap().measured(GIB);
+        let mut first = ledger.reserve_compiler().unwrap();
+        assert_eq!(ledger.snapshot().context_bytes, GIB, "before it says what it takes");
         first.measured(GIB / 2);
-        let lease = account.lease_bytes();
-        let leases = [account.lease(), account.lease()];
-        assert!(account.snapshot().free_bytes >= GIB / 2, "there is room beside all workers");
+        let lease = ledger.lease_bytes();
+        let leases = [ledger.lease(), ledger.lease()];
+        assert!(ledger.snapshot().free_bytes >= GIB / 2, "there is room beside all workers");
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| account.compiling().is_some());
+            let next = scope.spawn(|| ledger.reserve_compiler().is_some());
             assert!(!next.is_finished());
-            assert_eq!(account.snapshot().context_bytes, GIB / 2);
+            assert_eq!(ledger.snapshot().context_bytes, GIB / 2);
             drop(first);
             assert!(next.join().unwrap());
         });
-        assert_eq!((account.snapshot().context_bytes, account.lease_bytes()), (0, lease));
+        assert_eq!((ledger.snapshot().context_bytes, ledger.lease_bytes()), (0, lease));
         drop(leases);
     }
 
     #[test]
     fn nobody_waits_for_a_device_that_closes() {
-        let account = gpu(1, 0);
-        let _held = (account.reserve_process(), account.lease());
+        let ledger = gpu(1, 0);
+        let _held = (ledger.reserve_process(), ledger.lease());
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| account.reserve_process().is_none() && account.lease().is_none());
-            account.close();
+            let next = scope.spawn(|| ledger.reserve_process().is_none() && ledger.lease().is_none());
+            ledger.close();
             assert!(next.join().unwrap());
         });
     }

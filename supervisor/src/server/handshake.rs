@@ -18,7 +18,7 @@ use pappus_proto::{Code, frame};
 use prost::Message;
 use rustix::net::SendFlags;
 
-use super::guests::Place;
+use super::connection_slots::ConnectionSlot;
 use super::listen::Server;
 use super::reader::Reader;
 use super::replies::{self, Replies};
@@ -27,7 +27,7 @@ use crate::tenants::{Account, Standing};
 
 /// Somebody who connected.
 #[derive(Debug)]
-pub struct Visitor {
+pub struct Arrival {
     /// The peer's uid.
     pub uid: u32,
     /// What it is.
@@ -35,13 +35,13 @@ pub struct Visitor {
     /// Whether it came through the admin socket.
     pub admin: bool,
     /// Its place.
-    pub place: Place,
+    pub slot: ConnectionSlot,
 }
 
-impl Visitor {
+impl Arrival {
     /// Whether it would be admitted still.
     pub(super) fn is_welcome(&self, server: &Server) -> bool {
-        self.place.guest().is_some_and(|guest| server.is_welcome(&guest))
+        self.slot.entry().is_some_and(|entry| server.is_welcome(&entry))
     }
 }
 
@@ -72,7 +72,7 @@ pub(super) async fn enter(
     server: &Server,
     reader: &mut Reader,
     replies: &Arc<Replies>,
-    visitor: &Visitor,
+    arrival: &Arrival,
     incoming: &mut Incoming,
 ) -> Result<Option<Arc<Account>>, String> {
     let greeted = tokio::time::timeout(Duration::from_millis(HANDSHAKE_MS), greet(reader));
@@ -82,8 +82,8 @@ pub(super) async fn enter(
         Ok(Ok(false)) => return Ok(None),
         Ok(Ok(true)) => {}
     }
-    let own = visitor.standing.tenant.clone();
-    if !visitor.standing.gateway {
+    let own = arrival.standing.tenant.clone();
+    if !arrival.standing.gateway {
         return Ok(own);
     }
     let Some((request, passed)) = first(reader, incoming).await? else { return Ok(None) };
@@ -100,15 +100,15 @@ pub(super) async fn enter(
         incoming.first = Some((request, passed));
         return Ok(own);
     };
-    let Some((account, grounds)) = server.registry.tenants.of_token(visitor.uid, &act.token) else {
-        tracing::warn!(uid = visitor.uid, peer = ?replies.peer(), "refusing a gateway whose token is no tenant's");
+    let Some((account, grounds)) = server.registry.tenants.of_token(arrival.uid, &act.token) else {
+        tracing::warn!(uid = arrival.uid, peer = ?replies.peer(), "refusing a gateway whose token is no tenant's");
         return refuse("this token is no tenant's: `pappus token` makes one, the operator enters its hash");
     };
-    if !visitor.place.act_for(account.tenant, grounds) {
+    if !arrival.slot.act_for(account.tenant, grounds) {
         return refuse("this tenant has too many connections: close some");
     }
     // The tenants may have been read again between the look at the token and the entry in the book.
-    if !visitor.is_welcome(server) {
+    if !arrival.is_welcome(server) {
         return Ok(None);
     }
     replies.send(request.id, Response::Done(v1::Done {}));

@@ -1,17 +1,64 @@
-//! From a worker's words to a client's answer.
+//! How a call ended, as its client is told.
 
 use pappus_proto::v1::response::Body;
 use pappus_proto::{Code, v1};
-use pappus_protocol::from_worker::{Done, FaultRef};
+use pappus_protocol::from_worker::Done;
 use pappus_protocol::to_worker::STAGING_ARENA;
 use pappus_protocol::{Fault, FaultCode};
 
-use crate::call::Call;
-use crate::schedule::Ended;
-use crate::schedule::quarantine::Refusal;
+use crate::call::{Call, Outcome, SpentBudget};
+use crate::device::runtime::SubmitError;
+use crate::refusal::{Reason, Refusal};
+use crate::schedule::{Ended, NotNow, quarantine};
+
+/// The answer to a call.
+pub fn to_body(call: &Call, device: &str, outcome: Outcome, now_ns: u64) -> Body {
+    match outcome {
+        Outcome::Done { timings, staged } => invoked(call, device, &timings, staged, now_ns),
+        Outcome::Failed(fault) => failed(call, &fault),
+        Outcome::Lost { why, process, broken } => lost(call, why, &process, broken.as_ref()),
+        Outcome::Expired { budget } => expired(budget),
+        Outcome::Quarantined(refusal) => {
+            Body::Error(quarantined(&call.function.record.name, device, refusal))
+        }
+        Outcome::Refused(refusal) => Body::Error(refusal_to_proto(refusal)),
+    }
+}
+
+/// A refusal as a message.
+pub fn refusal_to_proto(refusal: Refusal) -> v1::Error {
+    let code = match refusal.reason {
+        Reason::InvalidArgument => Code::InvalidArgument,
+        Reason::NotFound => Code::NotFound,
+        Reason::AlreadyExists => Code::AlreadyExists,
+        Reason::PermissionDenied => Code::PermissionDenied,
+        Reason::ResourceExhausted => Code::ResourceExhausted,
+        Reason::OutOfMemory => Code::OutOfMemory,
+        Reason::Unsupported => Code::Unsupported,
+        Reason::Unavailable => Code::Unavailable,
+        Reason::Internal => Code::Internal,
+    };
+    let error = v1::Error::new(code, refusal.message).at(refusal.place);
+    match refusal.retry_after_ms {
+        Some(after_ms) => error.retry(after_ms),
+        None => error,
+    }
+}
+
+/// Why a device does not accept a call.
+pub fn not_accepted(function: &str, device: &str, why: SubmitError) -> Body {
+    Body::Error(match why {
+        SubmitError::Quota(error) => refusal_to_proto(error.into()),
+        SubmitError::NotNow(NotNow::Quarantined(refusal)) => quarantined(function, device, refusal),
+        SubmitError::NotNow(full) => {
+            let message = format!("device {device} is full: {full}; try again later");
+            v1::Error::new(Code::ResourceExhausted, message).retry(100)
+        }
+    })
+}
 
 /// A call that succeeded just now; `inline` are its staged outputs in order.
-pub fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>, now_ns: u64) -> Body {
+fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>, now_ns: u64) -> Body {
     let blueprint = &call.function.blueprint;
     let mut inline = inline.into_iter();
     let outputs = blueprint.outputs().iter().enumerate().map(|(position, id)| {
@@ -46,7 +93,7 @@ pub fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>, now
 }
 
 /// A failed call, as its worker tells it.
-pub fn failed(call: &Call, fault: &FaultRef<'_>) -> Body {
+fn failed(call: &Call, fault: &Fault) -> Body {
     let code = match fault.code {
         FaultCode::KernelTrap => Code::KernelFault,
         FaultCode::Deadline => Code::DeadlineExceeded,
@@ -62,7 +109,7 @@ pub fn failed(call: &Call, fault: &FaultRef<'_>) -> Body {
             "the function failed where it ran; only its owner is told more",
         ));
     }
-    let mut error = v1::Error::new(code, fault.message);
+    let mut error = v1::Error::new(code, fault.message.as_str());
     if fault.code == FaultCode::Exhausted {
         error = error.retry(100);
     }
@@ -74,11 +121,11 @@ pub fn failed(call: &Call, fault: &FaultRef<'_>) -> Body {
 }
 
 /// A call that does not run again after its process ended: by `broken`, if the process said so itself.
-pub fn lost(call: &Call, why: Ended, process: &str, broken: Option<&Fault>) -> Body {
+fn lost(call: &Call, why: Ended, process: &str, broken: Option<&Fault>) -> Body {
     match (why, broken) {
         (Ended::Detached, _) => cancelled(),
         (Ended::Deadline, _) => Body::Error(deadline("while running; its worker was replaced")),
-        (Ended::Guilty, Some(fault)) => failed(call, &fault.as_ref()),
+        (Ended::Guilty, Some(fault)) => failed(call, fault),
         (Ended::Guilty, None) => {
             let message = format!(
                 "the worker process {process} during this call, as one had before; this time no other call was in it; \
@@ -89,12 +136,11 @@ pub fn lost(call: &Call, why: Ended, process: &str, broken: Option<&Fault>) -> B
     }
 }
 
-/// A call that waited too long: for a worker, or because its caller's budget of so many faults was spent
-/// and would have been for so long.
-pub fn expired(budget_ns: Option<u64>, per_minute: u32) -> Body {
-    Body::Error(match budget_ns {
+/// A call that waited too long: for a worker, or because its caller's fault budget was spent.
+fn expired(budget: Option<SpentBudget>) -> Body {
+    Body::Error(match budget {
         None => deadline("while waiting for a worker").retry(0),
-        Some(left_ns) => {
+        Some(SpentBudget { left_ns, per_minute }) => {
             let when = format!(
                 "while this caller's fault budget was spent: {per_minute} worker processes a minute may end \
                  under its calls before the next ones wait"
@@ -111,7 +157,7 @@ pub fn never_loaded() -> Body {
 }
 
 /// A call of a function that keeps failing.
-pub fn quarantined(function: &str, device: &str, refusal: Refusal) -> v1::Error {
+fn quarantined(function: &str, device: &str, refusal: quarantine::Refusal) -> v1::Error {
     let message = format!(
         "function `{function}` failed {} times in a row for this caller and is in quarantine on {device}: the first \
          call afterwards runs alone, and ends it if it succeeds; so does removing and adding the function",

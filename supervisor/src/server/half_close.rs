@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::async_fd::watch;
 use super::connection::Connection;
-use super::watched::watch;
 use crate::limits::MAX_COLD_REQUESTS;
 
 impl Connection {

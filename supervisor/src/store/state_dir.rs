@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::Tenant;
 use super::records::{CodeInfo, FunctionRecord, GrantRecord, Hash, ModuleRecord};
 use crate::tenants::Names;
+use crate::tenants::Tenant;
 
 /// The first line of `VERSION`.
 const VERSION: &str = "pappus-state 1\n";

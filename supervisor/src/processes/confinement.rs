@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use pappus_protocol::launch::Arguments;
 use pappus_protocol::{Kind, Layer, Layers};
 use rustix::process::WaitIdOptions;
 
@@ -80,16 +81,17 @@ impl Confinement {
         Self { settings, groups: groups.ok(), without_pidns: AtomicBool::new(false) }
     }
 
-    /// The worker's arguments, beside what it is for.
-    pub(super) fn arguments(&self, kind: Kind) -> Vec<String> {
-        let mut arguments = vec!["--adopted".to_owned()];
-        if rustix::process::geteuid().is_root() {
-            arguments.push(format!("--uid={}", self.settings.worker_uid));
+    /// The command line of a worker process.
+    pub(super) fn arguments(&self, role: Role, target: &Target) -> Arguments {
+        let without_pidns = target.kind != Kind::Cpu && self.without_pidns.load(Ordering::Relaxed);
+        Arguments {
+            lanes: target.lanes,
+            numa_node: target.numa_node,
+            uid: rustix::process::geteuid().is_root().then_some(self.settings.worker_uid),
+            adopted: true,
+            without: without_pidns.then_some(Layer::PidNs).into_iter().collect(),
+            ..Arguments::new(role, target.kind)
         }
-        if kind != Kind::Cpu && self.without_pidns.load(Ordering::Relaxed) {
-            arguments.push("--without=pidns".to_owned());
-        }
-        arguments
     }
 
     /// Lets a process join control groups, where there can be any.

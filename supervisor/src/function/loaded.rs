@@ -8,17 +8,19 @@ use std::sync::{Arc, RwLock};
 
 use pappus_blueprint::Blueprint;
 use pappus_protocol::Kind;
-use pappus_protocol::to_worker::Install;
-use pappus_shmem::{Judged, memfd};
+use pappus_protocol::to_worker::{Install, WeightsForm};
+use pappus_shmem::{ValidatedMemfd, memfd};
 
-use super::index::Callers;
-use super::records::FunctionRecord;
-use super::state::StateDir;
-use super::target::{CodeTarget, choose};
-use super::{Refusal, Tenant, failed, internal};
-use crate::device::weights::Delivery;
+use super::code_target::CodeTarget;
+use super::variants::choose;
 use crate::limits::MAX_LOADED;
-use crate::tenants::Account;
+use crate::refusal::{Refusal, failed, internal};
+use crate::store::StateDir;
+use crate::store::records::FunctionRecord;
+use crate::tenants::{Account, Tenant};
+
+/// Names of tenants that may call a function, sorted.
+pub type Callers = Arc<[Box<str>]>;
 
 /// A function in memory. It keeps working for calls that hold it when it is removed meanwhile.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ pub struct Loaded {
     callers: RwLock<Callers>,
     config: Vec<u8>,
     /// Weights packed into one sealed memfd; none if it has none.
-    weights: Option<Judged>,
+    weights: Option<ValidatedMemfd>,
     /// Kinds and architectures of devices that have its machine code.
     runs_on: Vec<(Kind, String)>,
 }
@@ -47,7 +49,7 @@ pub struct Loaded {
 /// Descriptors that travel with an [`Install`], in its order.
 #[derive(Debug)]
 pub struct Parts<'a> {
-    config: Judged,
+    config: ValidatedMemfd,
     weights: Option<BorrowedFd<'a>>,
     modules: Vec<File>,
 }
@@ -82,22 +84,19 @@ impl Loaded {
         self.runs_on.iter().any(|(one, its)| *one == kind && its == arch)
     }
 
-    /// Whether workers with this target can run it.
-    pub fn supports(&self, target: &CodeTarget) -> bool {
-        self.runs_on(target.kind, &target.arch)
-    }
-
     /// Bytes of its weights as they are packed.
     pub fn packed_weight_bytes(&self) -> u64 {
-        self.weights.as_ref().map_or(0, Judged::bytes)
+        self.weights.as_ref().map_or(0, ValidatedMemfd::bytes)
     }
 
-    /// What a worker with this target must be told to install the function, whose weights come like that.
+    /// What a worker with this target must be told to install the function, whose weights come in this form: as a
+    /// descriptor of device memory, or as the host's copy.
     pub fn install<'a>(
         &'a self,
         state: &StateDir,
         target: &CodeTarget,
-        delivery: &'a Delivery,
+        form: WeightsForm,
+        device_weights: Option<BorrowedFd<'a>>,
     ) -> Result<(Install, Parts<'a>), Refusal> {
         let config = memfd::sealed("pappus-config", &self.config)
             .map_err(|e| failed("cannot pass the configuration", &e))?;
@@ -110,12 +109,9 @@ impl Loaded {
                 .map_err(|e| failed("the machine code is missing; add the function again", &e))
         });
         let modules = modules.collect::<Result<Vec<_>, _>>()?;
-        let install = Install {
-            modules: modules.len() as u32,
-            weight_bytes: self.weight_bytes.clone(),
-            weights: delivery.form(),
-        };
-        let weights = delivery.device().or(self.weights.as_ref().map(AsFd::as_fd));
+        let install =
+            Install { modules: modules.len() as u32, weight_bytes: self.weight_bytes.clone(), weights: form };
+        let weights = device_weights.or(self.weights.as_ref().map(AsFd::as_fd));
         Ok((install, Parts { config, weights, modules }))
     }
 }
@@ -128,7 +124,7 @@ pub struct Parsed {
     /// The configuration it was parsed from.
     pub config: Vec<u8>,
     /// Its weights, packed.
-    pub weights: Option<Judged>,
+    pub weights: Option<ValidatedMemfd>,
     /// Kinds and architectures of devices that have its machine code.
     pub runs_on: Vec<(Kind, String)>,
     /// Who may call it besides its owner.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::children;
+use super::subreaper;
 
 /// The daemon's own program, which also passes commands on to it.
 const PROGRAM: &str = "nvidia-cuda-mps-control";
@@ -73,14 +73,14 @@ impl Control {
         let mut asking = Command::new(&self.program);
         asking.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut program =
-            children::spawn(&mut asking).map_err(|e| MpsError::Missing(self.program.clone(), e))?;
+            subreaper::spawn(&mut asking).map_err(|e| MpsError::Missing(self.program.clone(), e))?;
         let told = program.stdin.take().map_or(Ok(()), |mut stdin| writeln!(stdin, "{command}"));
         let ended = wait(&mut program);
         if !matches!(ended, Ok(true)) {
             let _ = program.kill();
         }
         let status = program.wait();
-        children::forget(program.id());
+        subreaper::forget(program.id());
         let status = status.map_err(broken)?;
         told.map_err(broken)?;
         if !ended.map_err(broken)? {
@@ -122,7 +122,7 @@ fn numbers(answer: &str) -> Vec<u32> {
 
 /// Ends processes one after the other, on a thread of its own, since the daemon takes its time.
 #[derive(Debug)]
-pub struct Ender(Sender<Case>);
+pub struct MpsTerminator(Sender<Case>);
 
 /// A process that is to end.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ struct Case {
     mps: Arc<MpsTermination>,
 }
 
-impl Ender {
+impl MpsTerminator {
     /// With its thread, which ends with it.
     pub fn start(control: Control) -> std::io::Result<Arc<Self>> {
         let (sender, cases) = channel();
@@ -163,7 +163,7 @@ fn run(control: &Control, cases: Receiver<Case>) {
 /// How a process under MPS ends.
 #[derive(Debug)]
 pub struct MpsTermination {
-    ender: Arc<Ender>,
+    terminator: Arc<MpsTerminator>,
     asked: AtomicBool,
     /// The daemon ends its work, so that no other process's is hit.
     alone: AtomicBool,
@@ -171,8 +171,12 @@ pub struct MpsTermination {
 
 impl MpsTermination {
     /// Through this thread.
-    pub fn new(ender: &Arc<Ender>) -> Arc<Self> {
-        Arc::new(Self { ender: ender.clone(), asked: AtomicBool::new(false), alone: AtomicBool::new(false) })
+    pub fn new(terminator: &Arc<MpsTerminator>) -> Arc<Self> {
+        Arc::new(Self {
+            terminator: terminator.clone(),
+            asked: AtomicBool::new(false),
+            alone: AtomicBool::new(false),
+        })
     }
 
     /// Has the process ended, soon; once.
@@ -181,7 +185,7 @@ impl MpsTermination {
             return;
         }
         let case = pidfd.try_clone_to_owned().map(|pidfd| Case { pid, pidfd, mps: self.clone() });
-        if case.map_or(true, |case| self.ender.0.send(case).is_err()) {
+        if case.map_or(true, |case| self.terminator.0.send(case).is_err()) {
             let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
         }
     }
@@ -246,8 +250,8 @@ mod tests {
     fn work_is_ended_by_the_daemon_before_the_process_is_killed() {
         let dir = tempfile::tempdir().unwrap();
         let (mut child, pidfd) = sleeper();
-        let ender = Ender::start(daemon(dir.path(), child.id())).unwrap();
-        let mps = MpsTermination::new(&ender);
+        let terminator = MpsTerminator::start(daemon(dir.path(), child.id())).unwrap();
+        let mps = MpsTermination::new(&terminator);
         for _ in 0..3 {
             mps.end(child.id(), pidfd.as_fd());
         }
@@ -266,11 +270,11 @@ mod tests {
         let (mut first, first_fd) = sleeper();
         let (mut second, second_fd) = sleeper();
         first.kill().unwrap();
-        let ender = Ender::start(daemon(dir.path(), second.id())).unwrap();
+        let terminator = MpsTerminator::start(daemon(dir.path(), second.id())).unwrap();
         has_ended(first_fd.as_fd(), PATIENCE);
-        let gone = MpsTermination::new(&ender);
+        let gone = MpsTermination::new(&terminator);
         gone.end(first.id(), first_fd.as_fd());
-        MpsTermination::new(&ender).end(second.id(), second_fd.as_fd());
+        MpsTermination::new(&terminator).end(second.id(), second_fd.as_fd());
         assert!(!second.wait().unwrap().success());
         assert!(
             !said(dir.path()).contains(&format!("terminate_client 7 {}", first.id())) && !gone.was_alone()
@@ -291,7 +295,7 @@ mod tests {
             let words = control.terminate(child.id()).unwrap_err().to_string();
             let expected = if known { "no MPS server has process" } else { "has to be in PATH" };
             assert!(words.contains(expected), "{words}");
-            let mps = MpsTermination::new(&Ender::start(control).unwrap());
+            let mps = MpsTermination::new(&MpsTerminator::start(control).unwrap());
             mps.end(child.id(), pidfd.as_fd());
             assert!(!child.wait().unwrap().success());
             assert!(!mps.was_alone());
