@@ -4,6 +4,7 @@
 //! - [`config`]: flags and file.
 //! - [`server`]: sockets, connections, requests.
 //! - [`call`]: an accepted invocation.
+//! - [`router`]: which device a call goes to.
 //! - [`schedule`]: which call runs where: a pure state machine.
 //! - [`device`]: workers of a device, their processes and threads.
 //! - [`registry`]: modules, functions, the state directory.
@@ -26,6 +27,7 @@ pub mod metrics;
 pub mod processes;
 pub mod refusal;
 pub mod registry;
+pub mod router;
 pub mod run;
 pub mod schedule;
 pub mod server;

@@ -250,7 +250,8 @@ mod tests {
     fn a_waker_is_readable_until_it_is_cleared() {
         let waker = Waker::new().unwrap();
         let other = waker.try_clone().unwrap();
-        let readable = || poll(&mut [PollFd::new(&other, PollFlags::IN)], Some(&Timespec::default())).unwrap();
+        let readable =
+            || poll(&mut [PollFd::new(&other, PollFlags::IN)], Some(&Timespec::default())).unwrap();
         assert_eq!(readable(), 0);
         waker.wake();
         waker.wake();
