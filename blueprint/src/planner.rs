@@ -314,7 +314,7 @@ impl Planner<'_> {
     }
 
     #[cold]
-    fn error(&self, step: usize, within: &str, message: String) -> Error {
+    fn error(&self, step: usize, within: &str, message: impl std::fmt::Display) -> Error {
         let place = blueprint::place_of_step(&self.blueprint.steps, step);
         Error::new(format_args!("{place}.{within}"), message)
     }

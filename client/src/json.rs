@@ -98,6 +98,7 @@ pub(crate) fn status(status: &v1::Status) -> Value {
         "version": status.version,
         "uptime_ms": status.uptime_ms,
         "draining": status.draining,
+        "ready": status.ready,
         "functions": status.functions,
         "modules": status.modules,
         "connections": status.connections,

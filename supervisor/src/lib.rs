@@ -4,6 +4,7 @@
 //! - [`config`]: flags and file.
 //! - [`server`]: sockets, connections, requests.
 //! - [`call`]: an accepted invocation.
+//! - [`concurrent`]: what threads share while a call is answered.
 //! - [`router`]: which device a call goes to.
 //! - [`schedule`]: which call runs where: a pure state machine.
 //! - [`device`]: workers of a device, their processes and threads.
@@ -17,6 +18,7 @@
 #![deny(unsafe_code)]
 
 pub mod call;
+pub mod concurrent;
 pub mod config;
 pub mod device;
 pub mod function;

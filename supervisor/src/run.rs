@@ -29,8 +29,8 @@ pub enum RunError {
     #[error(transparent)]
     Device(#[from] ConfigError),
     /// The metrics endpoint.
-    #[error("cannot serve metrics: {0}")]
-    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    #[error(transparent)]
+    Metrics(#[from] metrics::endpoint::MetricsError),
     /// The host does not permit what the configuration demands.
     #[error("{0}")]
     Sandbox(String),
@@ -50,7 +50,7 @@ pub async fn run(
     confinement::decide(config.sandbox);
     tokio::spawn(subreaper::reap_strays());
     if let Some(address) = config.metrics {
-        metrics::serve(address)?;
+        metrics::endpoint::serve(address)?;
     }
     let (settings, watched) = watch::channel(config.settings);
     let (targets_in, targets) = watch::channel(Vec::new());
