@@ -14,6 +14,8 @@
 //! - `quota`: what tenants hold of it; [`status`]: what is shown of it.
 
 mod command_order;
+#[cfg(test)]
+mod command_order_tests;
 mod commands;
 #[cfg(test)]
 mod fake_tests;
