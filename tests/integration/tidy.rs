@@ -43,7 +43,7 @@ const UNSAFE: [&str; 11] = [
     "worker/src/sandbox/raw.rs",
     "worker/src/device/cpu",
     "worker/src/device/cuda",
-    "worker/src/device/hip",
+    "worker/src/device/gpu",
     // Nothing of these ships.
     "tests/hostile/prisoner",
     "worker/tests",
@@ -59,7 +59,7 @@ const MAY_SLEEP: [&str; 4] = [
     "client/src/client.rs",
     "client/src/command/demo/supervisor.rs",
     "benches/src/harness/supervisor.rs",
-    "worker/src/device/cuda/memory.rs",
+    "worker/src/device/gpu/memory.rs",
 ];
 
 /// Every Rust file of ours that people write, relative to the workspace.

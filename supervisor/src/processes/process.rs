@@ -49,13 +49,13 @@ impl Target {
             lanes: config.lanes,
             numa_node: config.numa_node,
             // A call may have the memory of all workers.
-            memory_bytes: if config.kind == Kind::Cpu { config.memory_bytes } else { 0 },
+            memory_bytes: if config.kind.traits().has_own_memory { 0 } else { config.memory_bytes },
         }
     }
 
     /// The environment of its processes: nothing but what the driver's library is found and told by.
     fn environment(&self) -> Vec<(&'static str, OsString)> {
-        if self.kind == Kind::Cpu {
+        if !self.kind.traits().has_driver {
             return std::env::var_os(WITHOUT).map(|layers| (WITHOUT, layers)).into_iter().collect();
         }
         // The last ones are heard by workers that were built for tests only.

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use seccompiler::SeccompCmpOp;
 
-use super::{Files, Rule};
 use crate::Role;
-use crate::sandbox::filter::{allow, allow_only};
-use crate::sandbox::root;
+use crate::sandbox::files::{Files, library_path};
+use crate::sandbox::filter::{Rule, allow, allow_only};
 
 /// Where the driver's libraries lie, and what the loader finds them by.
 const LIBRARIES: [&str; 9] = [
@@ -30,7 +29,7 @@ const MPS: &str = "/tmp/nvidia-mps";
 pub(super) fn files() -> Files {
     let mut files = Files { proc: true, ..Files::default() };
     files.read.extend(LIBRARIES.iter().chain(&ABOUT).map(PathBuf::from));
-    files.read.extend(root::library_path());
+    files.read.extend(library_path());
     files.write.extend(device_files());
     // What the driver prints goes there.
     files.write.push("/dev/null".into());
