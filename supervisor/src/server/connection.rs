@@ -268,22 +268,20 @@ impl Connection {
         burst: &mut Burst,
     ) {
         let record = function.record.clone();
-        let outcome = invoke::prepare(self, handle, arrived, function).and_then(|prepared| {
-            let Prepared { call, device, inline_bytes } = prepared;
-            handle.placed(&device.metrics.seconds);
-            let held = burst.to(&device);
-            match device.submit(call, inline_bytes, held) {
-                Ok(accepted) if !self.replies.accepted(id, handle, &device, accepted) => {
-                    // Cancelled, or its client gone, just before the device had it.
-                    device.cancel(accepted);
-                }
-                Ok(_) => {}
-                Err(why) => handle.refuse(responses::not_accepted(&record.name, &device.config.name, why)),
+        let prepared = match invoke::prepare(self, handle, arrived, function) {
+            Ok(prepared) => prepared,
+            Err(error) => return handle.refuse(Response::Error(refusal_to_proto(error))),
+        };
+        let Prepared { call, device, inline_bytes } = prepared;
+        handle.placed(&device.metrics.seconds);
+        let held = burst.to(&device);
+        match device.submit(call, inline_bytes, held) {
+            Ok(accepted) if !self.replies.accepted(id, handle, &device, accepted) => {
+                // Cancelled, or its client gone, just before the device had it.
+                device.cancel(accepted);
             }
-            Ok(())
-        });
-        if let Err(error) = outcome {
-            handle.refuse(Response::Error(refusal_to_proto(error)));
+            Ok(_) => {}
+            Err(why) => handle.refuse(responses::not_accepted(&record.name, &device.config.name, why)),
         }
     }
 
