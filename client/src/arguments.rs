@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_assignment_is_told_with_an_example() {
+    fn a_malformed_assignment_is_refused_with_an_example() {
         for (line, words) in [
             ("pappus invoke f --input a.bin", "expected NAME=FILE, e.g. --input A=a.bin"),
             ("pappus invoke f --output =b", "expected NAME=FILE, e.g. --output B=a.bin"),

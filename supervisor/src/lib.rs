@@ -4,6 +4,7 @@
 //! - [`config`]: flags and file.
 //! - [`server`]: sockets, connections, requests.
 //! - [`call`]: an accepted invocation.
+//! - [`concurrent`]: what threads share while a call is answered.
 //! - [`schedule`]: which call runs where: a pure state machine.
 //! - [`device`]: workers of a device, their processes and threads.
 //! - [`registry`]: modules, functions, the state directory.
@@ -15,6 +16,7 @@
 #![deny(unsafe_code)]
 
 pub mod call;
+pub mod concurrent;
 pub mod config;
 pub mod device;
 pub mod function;

@@ -133,7 +133,7 @@ fn a_peer_that_misbehaves_is_an_error() {
 }
 
 #[test]
-fn nobody_listening_says_what_to_start() {
+fn a_missing_supervisor_is_reported_with_the_command_to_start_one() {
     let why = Client::connect("/nonexistent/pappus.sock").unwrap_err();
     assert!(matches!(why, Error::Unreachable { .. }));
     assert!(why.to_string().contains("at /nonexistent/pappus.sock"), "{why}");

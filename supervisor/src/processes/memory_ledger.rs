@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_starts_before_the_last_of_an_epoch_is_gone() {
+    fn no_process_starts_before_all_of_the_earlier_epoch_are_gone() {
         let ledger = gpu(2, 0);
         let (first, second, compiling) = (
             ledger.reserve_process().unwrap(),
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_device_that_closes() {
+    fn reservations_end_when_their_device_closes() {
         let ledger = gpu(1, 0);
         let _held = (ledger.reserve_process(), ledger.lease());
         std::thread::scope(|scope| {

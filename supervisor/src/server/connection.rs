@@ -276,11 +276,13 @@ impl Connection {
         handle.placed(&device.metrics.seconds);
         let held = burst.to(&device);
         match device.submit(call, inline_bytes, held) {
-            Ok(accepted) if !self.replies.accepted(id, handle, &device, accepted) => {
-                // Cancelled, or its client gone, just before the device had it.
-                device.cancel(accepted);
+            Ok(accepted) => {
+                let place = (device.clone(), accepted);
+                if let Some((device, call)) = self.replies.placed(id, handle, place) {
+                    // Cancelled, or its client gone, just before the device had it.
+                    device.cancel(call);
+                }
             }
-            Ok(_) => {}
             Err(why) => handle.refuse(responses::not_accepted(&record.name, &device.config.name, why)),
         }
     }
@@ -288,7 +290,7 @@ impl Connection {
     /// Detaches the client from one of its calls at once; a waiting call never runs.
     fn cancel(&self, request: u64) {
         let Some(open) = self.replies.take(request) else { return };
-        if let Some((device, id)) = open.accepted {
+        if let Some((device, id)) = open.place {
             device.cancel(id);
         }
         open.handle.answer(responses::cancelled());
@@ -366,7 +368,7 @@ impl Connection {
         self.gone.store(true, Ordering::Release);
         for open in self.replies.take_all() {
             open.handle.give_up();
-            if let Some((device, id)) = open.accepted {
+            if let Some((device, id)) = open.place {
                 device.cancel(id);
             }
         }
