@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_header_is_read_back() {
         for shape in [vec![], vec![3], vec![2, 3], vec![0, 7]] {
             let bytes = header("<f4", &shape);
             assert_eq!(bytes.len() % 64, 0);

@@ -4,17 +4,21 @@
 //! - [`config`]: flags and file.
 //! - [`server`]: sockets, connections, requests.
 //! - [`call`]: an accepted invocation.
+//! - [`concurrent`]: what threads share while a call is answered.
+//! - [`router`]: which device a call goes to.
 //! - [`schedule`]: which call runs where: a pure state machine.
 //! - [`device`]: workers of a device, their processes and threads.
 //! - [`registry`]: modules, functions, the state directory.
 //! - [`tenants`]: who is a tenant, and what each may have.
 //! - [`metrics`], [`limits`], [`ids`].
+//! - [`sync`]: the order of locks; waking threads.
 //! - [`list_devices`]: what `--device` could name here.
 //! - [`run`]: all of it put together.
 
 #![deny(unsafe_code)]
 
 pub mod call;
+pub mod concurrent;
 pub mod config;
 pub mod device;
 pub mod function;
@@ -25,9 +29,11 @@ pub mod metrics;
 pub mod processes;
 pub mod refusal;
 pub mod registry;
+pub mod router;
 pub mod run;
 pub mod schedule;
 pub mod server;
 pub mod sha256;
 pub mod store;
+pub mod sync;
 pub mod tenants;

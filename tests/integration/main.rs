@@ -29,7 +29,7 @@
 //! - [`gateways`], [`grants`], [`quotas`]: tenants by configuration: who they are, what they share, what they may have.
 //! - [`surveys`]: which devices a supervisor takes.
 //! - [`cli`], [`inputs`], [`metrics`]: the command and the endpoint that operators use.
-//! - [`tidy`], [`threats`]: what must hold for the sources, and for what the threat model says of them.
+//! - [`tidy`], [`threats`], [`pages`]: what must hold for the sources, and for what documentation says of them.
 #![forbid(unsafe_code)]
 // The exception for tests covers functions marked as such; everything here is one, helpers included.
 #![allow(clippy::unwrap_used)]
@@ -63,6 +63,7 @@ mod limits;
 mod load;
 mod memory;
 mod metrics;
+mod pages;
 mod prisoner;
 mod quarantine;
 mod quotas;

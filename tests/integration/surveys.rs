@@ -281,7 +281,7 @@ fn what_a_worker_leaves_behind_does_not_stay() {
 
 /// No signal would ever reach it.
 #[test]
-fn who_greets_in_the_place_of_a_process_that_ended_is_not_believed() {
+fn a_greeting_from_a_process_that_ended_is_not_believed() {
     let machine = Machine::of("haunts");
     machine.says("hello", FromWorker::Hello(Hello::new("cpu", "haunts")));
     let flags = ["--device", "cpu:workers=1"].map(str::to_owned);

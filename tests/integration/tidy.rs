@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
-use crate::programs::{files_below, workspace};
+use crate::programs::{self, files_below, workspace};
 
 /// The crates, and those of each other that each may use outside its tests.
 const DEPENDENCIES: [(&str, &[&str]); 11] = [
@@ -63,7 +63,7 @@ const MAY_SLEEP: [&str; 4] = [
 ];
 
 /// Every Rust file of ours that people write, relative to the workspace.
-fn sources() -> Vec<(String, String)> {
+pub(crate) fn sources() -> Vec<(String, String)> {
     let folders = DEPENDENCIES.iter().flat_map(|(name, _)| {
         let folder = workspace().join(name);
         files_below(&folder)
@@ -86,7 +86,13 @@ fn no_source(what: &str, wrong: impl Fn(&str, &str) -> bool) {
     assert!(names.is_empty(), "{what}: {names:?}");
 }
 
-fn toml(path: &str) -> toml::Table {
+/// The folders of the crates.
+pub(crate) fn crates() -> impl Iterator<Item = &'static str> {
+    DEPENDENCIES.iter().map(|(name, _)| *name)
+}
+
+/// A manifest, or the lock file, relative to the workspace.
+pub(crate) fn toml(path: &str) -> toml::Table {
     let text = std::fs::read_to_string(workspace().join(path)).unwrap();
     text.parse().unwrap()
 }
@@ -199,4 +205,17 @@ fn every_metric_is_documented() {
     let page = std::fs::read_to_string(workspace().join("docs/operations.md")).unwrap();
     let missing: Vec<_> = names.iter().filter(|name| !page.contains(**name)).collect();
     assert!(missing.is_empty(), "docs/operations.md does not mention {missing:?}");
+}
+
+#[test]
+fn programs_without_test_hooks_know_none_of_them() {
+    let holds = |program: &str, text: &str| {
+        let bytes = std::fs::read(programs::program(program)).unwrap();
+        bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    };
+    for program in ["pappus", "pappus-supervisor", "pappus-worker"] {
+        assert!(!holds(program, concat!("PAPPUS_", "TEST_")), "{program} has a hook for tests");
+    }
+    // The control: names of variables are found like this.
+    assert!(holds("pappus-supervisor", "CUDA_VISIBLE_DEVICES"));
 }

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_agrees_is_taken() {
+    fn a_module_that_matches_its_blueprint_is_accepted() {
         use ParamClass::{Bytes, Float, Integer, Unknown};
         let all = r#"{"Ptr": "A"}, {"I32": 1}, {"F32": 1}, {"F64": 1}, {"U32": 1}, {"Constant": 3},
             {"Struct": {"size": 12, "align": 4, "fields": []}}, {"Sizeof": "A"}"#;

@@ -268,29 +268,29 @@ impl Connection {
         burst: &mut Burst,
     ) {
         let record = function.record.clone();
-        let outcome = invoke::prepare(self, handle, arrived, function).and_then(|prepared| {
-            let Prepared { call, device, inline_bytes } = prepared;
-            handle.placed(&device.metrics.seconds);
-            let held = burst.to(&device);
-            match device.submit(call, inline_bytes, held) {
-                Ok(accepted) if !self.replies.accepted(id, handle, &device, accepted) => {
+        let prepared = match invoke::prepare(self, handle, arrived, function) {
+            Ok(prepared) => prepared,
+            Err(error) => return handle.refuse(Response::Error(refusal_to_proto(error))),
+        };
+        let Prepared { call, device, inline_bytes } = prepared;
+        handle.placed(&device.metrics.seconds);
+        let held = burst.to(&device);
+        match device.submit(call, inline_bytes, held) {
+            Ok(accepted) => {
+                let place = (device.clone(), accepted);
+                if let Some((device, call)) = self.replies.placed(id, handle, place) {
                     // Cancelled, or its client gone, just before the device had it.
-                    device.cancel(accepted);
+                    device.cancel(call);
                 }
-                Ok(_) => {}
-                Err(why) => handle.refuse(responses::not_accepted(&record.name, &device.config.name, why)),
             }
-            Ok(())
-        });
-        if let Err(error) = outcome {
-            handle.refuse(Response::Error(refusal_to_proto(error)));
+            Err(why) => handle.refuse(responses::not_accepted(&record.name, &device.config.name, why)),
         }
     }
 
     /// Detaches the client from one of its calls at once; a waiting call never runs.
     fn cancel(&self, request: u64) {
         let Some(open) = self.replies.take(request) else { return };
-        if let Some((device, id)) = open.accepted {
+        if let Some((device, id)) = open.place {
             device.cancel(id);
         }
         open.handle.answer(responses::cancelled());
@@ -368,7 +368,7 @@ impl Connection {
         self.gone.store(true, Ordering::Release);
         for open in self.replies.take_all() {
             open.handle.give_up();
-            if let Some((device, id)) = open.accepted {
+            if let Some((device, id)) = open.place {
                 device.cancel(id);
             }
         }

@@ -20,6 +20,7 @@ use crate::config::{ConfigError, Settings};
 use crate::device::Device;
 use crate::metrics::SocketMetrics;
 use crate::registry::Registry;
+use crate::router::Router;
 
 /// How often draining looks whether everything is answered.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
@@ -35,6 +36,8 @@ pub struct Server {
     pub registry: Arc<Registry>,
     /// Where calls run.
     pub devices: Vec<Arc<Device>>,
+    /// Chooses one of them for a call.
+    pub router: Router,
     /// When the supervisor started.
     pub started: Instant,
     /// Counters of the sockets.
@@ -94,6 +97,7 @@ impl Server {
     ) -> Arc<Self> {
         Arc::new(Self {
             registry,
+            router: Router::new(devices.clone()),
             devices,
             settings,
             started: Instant::now(),

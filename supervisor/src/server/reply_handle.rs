@@ -4,7 +4,6 @@
 //! wakes its reader, so under load one write for many costs a fraction; for a single call it is the same.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pappus_proto::Code;
@@ -14,6 +13,7 @@ use pappus_protocol::now_ns;
 use super::replies::{self, Replies};
 use super::responses;
 use crate::call::{Call, Completion, CompletionBatch, Outcome};
+use crate::concurrent::OneAnswer;
 use crate::metrics::{self, Answer, Latencies};
 use crate::tenants::{Accepted, Account};
 
@@ -30,7 +30,7 @@ pub struct ReplyHandle {
     arrived_ns: u64,
     /// Where the time to the answer is recorded, once a device is chosen.
     latencies: OnceLock<Arc<Latencies>>,
-    answered: AtomicBool,
+    one_answer: OneAnswer,
     /// Counts the invocation as accepted until this is dropped.
     accepted: Accepted,
 }
@@ -44,7 +44,7 @@ impl ReplyHandle {
             request,
             arrived_ns: now_ns(),
             latencies: OnceLock::new(),
-            answered: AtomicBool::new(false),
+            one_answer: OneAnswer::new(),
             accepted,
         }
     }
@@ -98,7 +98,7 @@ impl ReplyHandle {
 
     /// Makes sure that no answer comes any more; false if there was one already.
     pub fn give_up(&self) -> bool {
-        !self.answered.swap(true, Ordering::AcqRel)
+        self.one_answer.claim()
     }
 }
 
@@ -108,7 +108,7 @@ impl Completion for ReplyHandle {
     }
 
     fn is_over(&self) -> bool {
-        self.answered.load(Ordering::Acquire)
+        self.one_answer.is_claimed()
     }
 
     fn account(&self) -> &Arc<Account> {

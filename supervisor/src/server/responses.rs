@@ -26,6 +26,7 @@ pub fn to_body(call: &Call, device: &str, outcome: Outcome, now_ns: u64) -> Body
 }
 
 /// A refusal as a message.
+#[expect(clippy::boxed_local, reason = "a refusal is boxed in every result that carries it")]
 pub fn refusal_to_proto(refusal: Refusal) -> v1::Error {
     let code = match refusal.reason {
         Reason::InvalidArgument => Code::InvalidArgument,
@@ -126,6 +127,13 @@ fn lost(call: &Call, why: Ended, process: &str, broken: Option<&Fault>) -> Body 
         (Ended::Detached, _) => cancelled(),
         (Ended::Deadline, _) => Body::Error(deadline("while running; its worker was replaced")),
         (Ended::Guilty, Some(fault)) => failed(call, fault),
+        (Ended::Interrupted, _) => {
+            let message = format!(
+                "the worker process {process} during this call, as others had before, and neither this call nor Pappus \
+                 ended it: ask the operator what does; functions are pure, so it is safe to call again"
+            );
+            Body::Error(v1::Error::new(Code::WorkerLost, message).retry(0))
+        }
         (Ended::Guilty, None) => {
             let message = format!(
                 "the worker process {process} during this call, as one had before; this time no other call was in it; \

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_calls_take_is_what_they_took_lately() {
+    fn expected_durations_follow_recent_calls() {
         let mut turn = Turn::default();
         turn.took(Duration::from_millis(8));
         assert_eq!(turn.call, Duration::from_millis(8));

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_cubin_is_refused() {
+    fn a_file_that_is_not_a_cubin_is_refused() {
         for bytes in [&b""[..], b"\x7fELF", b".version 7.0", &[0; 64]] {
             assert!(judge(bytes).is_err());
         }
