@@ -18,10 +18,11 @@ use prost::Message;
 use tokio::sync::watch;
 
 use super::Device;
+use super::held::Held;
 use super::runtime::Answer;
 use super::thread::{End, listen};
 use super::worker_channel::{Arrival, staging};
-use super::write_coalescing::{Batch, Held};
+use super::write_coalescing::Batch;
 use crate::call::{Call, Completion, CompletionBatch, Outcome};
 use crate::config::{DeviceConfig, Settings};
 use crate::function::loaded::{LoadedCache, Parsed};
