@@ -1,5 +1,5 @@
 //! The planner: blueprint + sizes → [`Plan`], in one pass over the steps as written. Repeats are
-//! counted, never unfolded. What has no effect for these sizes is left out, so whoever executes a
+//! counted, never unfolded. What has no effect for these sizes is left out, so the executor of a
 //! plan does work for every step of it.
 
 use std::ops::Range;

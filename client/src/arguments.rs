@@ -51,7 +51,8 @@ const CHECK_EXAMPLES: &str = "\
 Examples:
   pappus function check inference.json
   pappus function check inference.json --input cfg=cfg.bin --input A=196KiB
-  pappus function check matmul.json --input cfg=u64:4 --input 'A=i64[129]:a.npy'
+  pappus function check matmul.json --input cfg=u64:4 --input 'A=i64[16385]:a.npy'
+  pappus function check kernels/configs
 
 With FILE, the words that sizes are computed from are read; with SIZE only the number of bytes is known. What else may
 stand there: pappus invoke --help. Module files that lie beside the configuration are opened: they must hold the
@@ -221,8 +222,8 @@ Example:\n  pappus function add mnist mnist.json --weight W0=conv.npy"
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArguments {
-    /// The configuration
-    #[arg(value_name = "CONFIG.json")]
+    /// The configuration, or a folder of which every .json file is checked
+    #[arg(value_name = "CONFIG.json|DIR")]
     pub(crate) config: PathBuf,
     /// An input's size, or files or numbers to take its size and words from
     #[arg(

@@ -45,7 +45,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Whether whoever reads the output has seen enough.
+    /// Whether the reader of the output closed it, having seen enough.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Print(error) if error.kind() == std::io::ErrorKind::BrokenPipe)
     }

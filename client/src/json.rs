@@ -18,7 +18,7 @@ pub(crate) fn module(module: &v1::ModuleInfo) -> Value {
     json!({"name": module.name, "variants": variants.collect::<Vec<_>>()})
 }
 
-/// A kernel; its parameters are null where nobody knows them.
+/// A kernel; its parameters are null where its machine code does not tell them.
 fn kernel(kernel: &v1::Kernel) -> Value {
     let params = kernel
         .params
@@ -169,7 +169,7 @@ fn device(device: &v1::DeviceStatus) -> Value {
     })
 }
 
-/// Where a function is refused to who asks.
+/// Where a function is refused to the caller.
 fn refusal(one: &v1::Quarantine) -> Value {
     json!({"device": one.device, "failures": one.failures, "retry_after_ms": one.retry_after_ms})
 }

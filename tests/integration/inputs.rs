@@ -168,6 +168,7 @@ fn a_closed_pipe_ends_a_command_quietly() {
     let invoke = ["invoke", "vec_add", "--input", &a, "--input", &b, "--output", "C=-"];
     for args in [&["status"][..], &["--help"], &["completions", "bash"], &["token"], &invoke] {
         let mut child = Command::new(program("pappus"))
+            .current_dir(supervisor.path("."))
             .env("PAPPUS_SOCKET", supervisor.socket())
             .args(args)
             .stdin(Stdio::null())

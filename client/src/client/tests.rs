@@ -65,7 +65,7 @@ fn answers_in_any_order_find_their_requests() {
     assert_eq!(client.recv().unwrap().id, ids[2]);
     client.wait(ids[1]).unwrap();
     assert_eq!(client.in_flight(), 0);
-    // Nobody would ever answer these.
+    // These would never be answered.
     assert!(client.recv().is_err());
     assert!(client.wait(ids[1]).is_err());
     peer.join().unwrap();

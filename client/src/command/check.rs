@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use pappus_blueprint::{Amount, Blueprint, BufferDescription, Description, Known, Role, describe};
+use pappus_client::Error;
 use pappus_client::functions::Package;
 use pappus_client::kernels::{self as module_kernels, Found};
 use pappus_client::variants;
@@ -17,25 +18,86 @@ use crate::input::{self, Input};
 use crate::table::{Align, Table};
 use crate::units;
 
-/// Checks and describes.
+/// Checks and describes one configuration, or checks all in a folder.
 pub(crate) fn run(arguments: CheckArguments, out: &mut dyn Write) -> Result<()> {
     arguments.check().map_err(|why| Failure::Usage(why.to_string()))?;
+    if arguments.config.is_dir() {
+        return check_folder(&arguments, out);
+    }
     let weights = arguments.weights.into_iter().map(|weight| (weight.name, weight.value));
-    let package = Package::read(&arguments.config, &weights.collect::<Vec<_>>())?;
-    let known = known(&package, &arguments.inputs)?;
-    let description = describe(package.blueprint(), &known)?;
-    // What is wrong for these sizes only shows in a plan.
-    input::plan(package.blueprint(), &known)?;
-    let found = Findings {
-        description,
-        opened: open_modules(&package)?,
-        kernels: kernels(package.blueprint()),
-        missing: Missing::of(&package),
-    };
+    let found = examine(&arguments.config, &weights.collect::<Vec<_>>(), &arguments.inputs)?;
     match arguments.json.json {
         true => Ok(writeln!(out, "{}", found.to_json())?),
         false => found.print(&arguments.config, out),
     }
+}
+
+/// Checks every `.json` file of a folder; fails at the end if any is wrong.
+fn check_folder(arguments: &CheckArguments, out: &mut dyn Write) -> Result<()> {
+    let folder = &arguments.config;
+    if !arguments.inputs.is_empty() || !arguments.weights.is_empty() {
+        let message = "--input and --weight belong to one configuration: name its file instead of its folder";
+        return Err(Failure::Usage(message.into()));
+    }
+    let entries = std::fs::read_dir(folder).and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>());
+    let entries = entries.map_err(Error::file(folder))?;
+    let mut configs: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
+    configs.retain(|path| path.extension().is_some_and(|extension| extension == "json") && path.is_file());
+    configs.sort_unstable();
+    if configs.is_empty() {
+        return Err(Failure::Refused(format!("{}: no .json file in this folder", folder.display())));
+    }
+    let mut wrong = 0;
+    let mut all = Vec::new();
+    for config in &configs {
+        let examined = examine(config, &[], &[]);
+        wrong += usize::from(examined.is_err());
+        if arguments.json.json {
+            let mut value = match &examined {
+                Ok(found) => found.to_json(),
+                Err(why) => json!({"valid": false, "error": why.to_string()}),
+            };
+            value["config"] = json!(config);
+            all.push(value);
+            continue;
+        }
+        match examined {
+            Ok(found) => {
+                writeln!(out, "{}: a valid function", config.display())?;
+                found.missing.print(out)?;
+            }
+            Err(why) => writeln!(out, "{}: not valid: {why}", config.display())?,
+        }
+    }
+    if arguments.json.json {
+        writeln!(out, "{}", json!({"valid": wrong == 0, "functions": all}))?;
+    }
+    match wrong {
+        0 => Ok(()),
+        wrong => {
+            let (all, folder) = (configs.len(), folder.display());
+            Err(Failure::Refused(format!("{wrong} of {all} configurations in {folder} are not valid")))
+        }
+    }
+}
+
+/// Checks a configuration as far as its inputs are known, and the module files beside it.
+fn examine(
+    config: &Path,
+    weights: &[(String, PathBuf)],
+    inputs: &[Assignment<SizeOrSpec>],
+) -> Result<Findings> {
+    let package = Package::read(config, weights)?;
+    let known = known(&package, inputs)?;
+    let description = describe(package.blueprint(), &known)?;
+    // What is wrong for these sizes only shows in a plan.
+    input::plan(package.blueprint(), &known)?;
+    Ok(Findings {
+        description,
+        opened: open_modules(&package)?,
+        kernels: kernels(package.blueprint()),
+        missing: Missing::of(&package),
+    })
 }
 
 /// Everything that is told.
@@ -140,6 +202,19 @@ impl Missing {
             weights: weights.map(|weight| (weight.name.clone(), weight.path.clone())).collect(),
         }
     }
+
+    fn print(&self, out: &mut dyn Write) -> Result<()> {
+        for (name, looked) in &self.modules {
+            writeln!(out, "missing: module {name}: looked for {looked}")?;
+        }
+        for (name, path) in &self.weights {
+            match path {
+                Some(path) => writeln!(out, "missing: weights {name}: looked for {}", path.display())?,
+                None => writeln!(out, "missing: weights {name}: name a file with --weight {name}=FILE")?,
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Findings {
@@ -192,16 +267,7 @@ impl Findings {
                 tells => writeln!(out, "module: {}: {} fit", path.display(), tells.name())?,
             }
         }
-        for (name, looked) in &missing.modules {
-            writeln!(out, "missing: module {name}: looked for {looked}")?;
-        }
-        for (name, path) in &missing.weights {
-            match path {
-                Some(path) => writeln!(out, "missing: weights {name}: looked for {}", path.display())?,
-                None => writeln!(out, "missing: weights {name}: name a file with --weight {name}=FILE")?,
-            }
-        }
-        Ok(())
+        missing.print(out)
     }
 }
 
@@ -294,6 +360,36 @@ mod tests {
         write("built/mlops.ptx", b".entry matmul_para(.param .u64 a, .param .u64 b) {}");
         let why = check().unwrap_err().to_string();
         assert!(why.contains("mlops.ptx: kernel \"matmul_para\" takes 2 arguments"), "{why}");
+    }
+
+    #[test]
+    fn a_folder_is_checked_file_by_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, content: &str| std::fs::write(dir.path().join(name), content).unwrap();
+        let check = |json| {
+            let arguments = CheckArguments {
+                config: dir.path().to_owned(),
+                inputs: Vec::new(),
+                weights: Vec::new(),
+                json: crate::arguments::Json { json },
+            };
+            let mut out = anstream::StripStream::new(Vec::new());
+            let outcome = run(arguments, &mut out);
+            (String::from_utf8(out.into_inner()).unwrap(), outcome.map_err(|why| why.to_string()))
+        };
+        assert!(check(false).1.unwrap_err().contains("no .json file"));
+        write("matmul.json", pappus_kernels::config("matmul").unwrap());
+        write("notes.txt", "no configuration");
+        assert_eq!(check(false).1, Ok(()));
+        write("broken.json", "{}");
+        let (text, outcome) = check(false);
+        assert!(
+            text.contains("matmul.json: a valid function") && text.contains("broken.json: not valid"),
+            "{text}"
+        );
+        assert!(outcome.unwrap_err().starts_with("1 of 2 configurations in "));
+        let value: Value = serde_json::from_str(&check(true).0).unwrap();
+        assert_eq!((&value["valid"], &value["functions"][1]["valid"]), (&false.into(), &true.into()));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! `pappus token`: a new token for a tenant. The token goes to a file that only its owner can read, or to stdout, to be
-//! kept by the gateway; its hash is for the configuration. 256 random bits, so a plain hash of it tells nobody anything.
+//! kept by the gateway; its hash is for the configuration. The token is 256 random bits, so its plain hash reveals nothing.
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -79,7 +79,7 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         save(&path, "two", true).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
-        // A link that somebody laid is neither followed nor written through.
+        // A symbolic link is neither followed nor written through.
         let victim = dir.path().join("victim");
         std::fs::write(&victim, "kept").unwrap();
         let link = dir.path().join("link");

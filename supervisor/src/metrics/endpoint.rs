@@ -1,5 +1,5 @@
 //! The Prometheus endpoint: `GET /metrics` and nothing else. One request per connection, few connections, small
-//! headers, little time: whoever opens connections and says nothing keeps nobody out for long.
+//! headers, little time: idle connections block the endpoint for seconds at most.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ const MAX_TIME: Duration = Duration::from_secs(10);
 const MAX_REQUEST_BYTES: usize = 8192;
 /// Header lines of a request.
 const MAX_HEADERS: usize = 32;
-/// How often recorded latencies are put into their buckets where nobody scrapes.
+/// How often recorded latencies are put into their buckets where nothing scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

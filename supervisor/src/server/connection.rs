@@ -268,24 +268,22 @@ impl Connection {
         burst: &mut Burst,
     ) {
         let record = function.record.clone();
-        let outcome = invoke::prepare(self, handle, arrived, function).and_then(|prepared| {
-            let Prepared { call, device, inline_bytes } = prepared;
-            handle.placed(&device.metrics.seconds);
-            let held = burst.to(&device);
-            match device.submit(call, inline_bytes, held) {
-                Ok(accepted) => {
-                    let place = (device.clone(), accepted);
-                    if let Some((device, call)) = self.replies.placed(id, handle, place) {
-                        // Cancelled, or its client gone, just before the device had it.
-                        device.cancel(call);
-                    }
+        let prepared = match invoke::prepare(self, handle, arrived, function) {
+            Ok(prepared) => prepared,
+            Err(error) => return handle.refuse(Response::Error(refusal_to_proto(error))),
+        };
+        let Prepared { call, device, inline_bytes } = prepared;
+        handle.placed(&device.metrics.seconds);
+        let held = burst.to(&device);
+        match device.submit(call, inline_bytes, held) {
+            Ok(accepted) => {
+                let place = (device.clone(), accepted);
+                if let Some((device, call)) = self.replies.placed(id, handle, place) {
+                    // Cancelled, or its client gone, just before the device had it.
+                    device.cancel(call);
                 }
-                Err(why) => handle.refuse(responses::not_accepted(&record.name, &device.config.name, why)),
             }
-            Ok(())
-        });
-        if let Err(error) = outcome {
-            handle.refuse(Response::Error(refusal_to_proto(error)));
+            Err(why) => handle.refuse(responses::not_accepted(&record.name, &device.config.name, why)),
         }
     }
 

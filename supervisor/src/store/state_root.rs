@@ -1,4 +1,4 @@
-//! Whether a directory may become, or is, a supervisor's state directory. Nothing that belongs to somebody else is
+//! Whether a directory may become, or is, a supervisor's state directory. No directory of another owner is
 //! adopted, changed or even written to.
 //!
 //! ```text
@@ -63,7 +63,7 @@ pub enum Unfit {
     },
 }
 
-/// Makes the directory, or makes sure that it may be used, and lets nobody else into it.
+/// Makes the directory, or checks that it may be used, and closes it to other users.
 pub(super) fn claim(root: &Path) -> Result<(), StateError> {
     let unfit = |why| StateError::Unfit { path: root.to_owned(), why };
     let found = match fs::metadata(root) {

@@ -23,7 +23,7 @@ use supervisor::Supervisor;
 
 /// Calls after the first, of which the median is shown.
 const HOT_CALLS: usize = 20;
-/// Far more than any call needs; a demo that hangs convinces nobody.
+/// Far more than any call needs; a call that hangs becomes an error instead of a demo that hangs.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Follows a line that puts this program into PATH.

@@ -183,7 +183,7 @@ impl fmt::Display for Destination {
     }
 }
 
-/// A pipe that nobody reads any more ends the command, quietly; anything else is an error of the file.
+/// A pipe whose reader is gone ends the command quietly; anything else is an error of the file.
 fn written(path: &Path) -> impl FnOnce(std::io::Error) -> Failure {
     move |error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::Print(error),
