@@ -32,7 +32,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const ANOTHER_FAILED: &str = "another process failed meanwhile, and all with it";
 
 /// Starts a process and waits for its greeting. The calling thread must outlive it.
-pub fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
+pub(super) fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
     let mut reservation = device.ledger.reserve_process().ok_or("the device closes")?;
     let epoch = reservation.epoch();
     let _first = device.ledger.until_measured();
@@ -87,7 +87,7 @@ fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<He
 }
 
 /// Keeps one standby ready until the device closes.
-pub fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
+pub(super) fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
     let standbys = &device.standbys;
     let mut pause = Duration::ZERO;
     while !device.is_closing() {

@@ -45,7 +45,7 @@ pub fn spawn(device: &Arc<Device>, program: &Path) -> std::io::Result<Vec<JoinHa
         std::io::Result::Ok(())
     };
     let name = &device.config.name;
-    spawn(format!("{name}/reaper"), |device, _, _| device.reaper.run(device), 0)?;
+    spawn(format!("{name}/reaper"), |device, _, _| device.reaper.run(&**device), 0)?;
     for worker in 0..device.config.workers {
         spawn(format!("{name}/{worker}"), run, worker)?;
     }
@@ -170,7 +170,7 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
     let kill_at = Instant::now() + grace;
     let (served, lease) = (Some((worker, generation)), Some(lease));
     let dying = Dying { process, kill_at, reservation, lease, served, lost, zombie, broken, why };
-    device.reaper.take(device, dying);
+    device.reaper.take(&**device, dying);
     well
 }
 

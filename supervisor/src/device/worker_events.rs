@@ -9,7 +9,7 @@ use super::reaper::{Home, Lost, Remains};
 use super::runtime::{Actions, Device, takes_turns};
 use super::worker_channel::{Arrival, never_handed};
 use crate::call::Outcome;
-use crate::ids::{Generation, TurnId};
+use crate::ids::TurnId;
 use crate::schedule::events::{
     Buried, Confirmed, Gone, Ready, Reaped, Scrubbed, SetPolicy, SettingsChanged, Yielded, Yielding,
 };
