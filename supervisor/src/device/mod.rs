@@ -15,6 +15,8 @@
 
 mod bring_up;
 mod command_order;
+#[cfg(test)]
+mod command_order_tests;
 mod commands;
 #[cfg(test)]
 mod fake_tests;

@@ -37,7 +37,7 @@ impl Device {
     }
 
     /// The owner of a call's function may have its weights here; other weights of the same owner may give way.
-    /// [`Device::weights_settled`] follows.
+    /// [`WeightStore::settled`](super::weights::WeightStore::settled) follows.
     pub(super) fn reserve_weights(&self, worker: usize, call: &Call) -> Result<Vec<u64>, QuotaError> {
         let owner = &call.function.account;
         let (Some(weights), most) = (&self.weights, owner.most(Limit::DeviceMemory)) else {

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_drawn_at_once_takes_longer_to_come_back() {
+    fn several_draws_at_once_take_longer_to_restore() {
         let mut budgets = Budgets::new(2);
         (0..4).for_each(|_| budgets.draw(0, 1));
         assert_eq!(budgets.waits_ns(0, 1), Some(90 * S));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_waits_is_not_forgotten() {
+    fn every_waiting_caller_is_told_when_its_budget_is_back() {
         let mut budgets = Budgets::new(1);
         budgets.draw(0, 1);
         budgets.draw(61 * S, 2);
@@ -278,7 +278,7 @@ mod tests {
     proptest! {
         /// Who draws only when it may never draws more than there was and came back.
         #[test]
-        fn no_caller_draws_more_than_comes_back(per_minute in 1..20u32, steps in proptest::collection::vec(0..20u64, 1..200)) {
+        fn a_caller_never_draws_more_than_its_budget_restores(per_minute in 1..20u32, steps in proptest::collection::vec(0..20u64, 1..200)) {
             let mut budgets = Budgets::new(per_minute);
             let (mut now, mut drawn) = (0, 0u64);
             for step in steps {

@@ -52,7 +52,7 @@ fn an_idle_device_is_given_at_once_and_a_foreign_one_after_a_replacement() {
 }
 
 #[test]
-fn who_gives_up_while_memory_moves_gives_it_back() {
+fn a_call_cancelled_during_a_memory_move_returns_the_memory() {
     let mut b = Bench::new(1, 1);
     let whole = b.submit_sized(1, ALICE, Size::Exclusive);
     b.submit(2, ALICE);
@@ -69,7 +69,7 @@ fn who_gives_up_while_memory_moves_gives_it_back() {
 }
 
 #[test]
-fn one_that_gives_up_in_line_holds_nobody_up() {
+fn a_cancelled_exclusive_call_does_not_block_the_queue() {
     let mut b = Bench::new(1, 2);
     b.submit(1, ALICE);
     b.submit_sized(2, ALICE, Size::Exclusive);

@@ -535,7 +535,7 @@ proptest! {
     /// A change to the scheduler deserves more cases: `PROPTEST_CASES=2000000 cargo test --release -p
     /// pappus-supervisor --lib model_tests` takes six minutes.
     #[test]
-    fn whatever_happens_every_call_ends_once_and_domains_stay_apart(
+    fn every_call_ends_once_and_domains_stay_apart_under_random_events(
         shape in shapes(), policy in policies(), events in events()
     ) {
         let workers = shape.workers;

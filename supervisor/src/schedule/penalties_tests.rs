@@ -76,7 +76,7 @@ fn a_function_that_keeps_failing_is_refused_then_probed_alone() {
 }
 
 #[test]
-fn what_waits_is_refused_too_but_no_suspect() {
+fn quarantine_refuses_waiting_calls_except_suspects() {
     let mut b = bench(1, 1, 1, 0);
     let first = b.submit_to(7, 1, ALICE).unwrap();
     let ids: Vec<_> = (2..=4).map(|call| b.submit_to(7, call, ALICE).unwrap()).collect();
@@ -94,7 +94,7 @@ fn what_waits_is_refused_too_but_no_suspect() {
 }
 
 #[test]
-fn only_who_was_alone_is_blamed() {
+fn only_a_call_that_ran_alone_is_blamed() {
     let mut b = bench(1, 2, 1, 0);
     b.submit_to(7, 1, ALICE).unwrap();
     b.submit_to(8, 2, ALICE).unwrap();
@@ -124,7 +124,7 @@ fn only_who_was_alone_is_blamed() {
 }
 
 #[test]
-fn who_spent_its_budget_waits_and_nobody_else() {
+fn only_the_caller_that_spent_its_budget_waits() {
     let mut b = bench(1, 2, 0, 2);
     b.submit_to(1, 1, ALICE).unwrap();
     b.dies_often(0, 2);
@@ -180,7 +180,7 @@ fn a_spent_budget_is_named_when_a_call_expires() {
 }
 
 #[test]
-fn nobody_waits_behind_a_call_of_who_spent_its_budget() {
+fn calls_do_not_wait_behind_a_caller_that_spent_its_budget() {
     let mut b = bench(2, 1, 0, 1);
     let running = b.submit_to(1, 1, BOB).unwrap();
     b.submit_to(1, 2, ALICE).unwrap();
@@ -283,7 +283,7 @@ fn a_process_that_is_gone_is_not_handed_on() {
 }
 
 #[test]
-fn who_is_alone_stays_alone_though_its_worker_just_answered_another() {
+fn a_suspect_stays_alone_although_its_worker_just_answered_another_call() {
     let shape = Shape { shared_faults: true, ..Shape::new(2, 1) };
     let mut b = Bench::under(shape, Policy { quarantine_after: 1, fault_budget: 0, ..Policy::default() });
     let first = b.submit_to(7, 1, ALICE).unwrap();

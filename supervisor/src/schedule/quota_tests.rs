@@ -123,7 +123,7 @@ fn two_domains_of_one_caller_share_what_it_may_have() {
 }
 
 #[test]
-fn who_waits_for_its_own_limit_takes_nothing_from_others() {
+fn a_caller_at_its_own_limit_takes_nothing_from_others() {
     let mut device = Device::of(Shape { workers_per_domain: 1, ..Shape::new(2, 1) });
     device.scheduler.handle(device.now, Allow { caller: 1, most: Some(1) }, &mut device.actions);
     device.submit(domain(1, 1));

@@ -198,7 +198,7 @@ fn a_scrubbed_worker_is_as_good_as_a_fresh_one() {
 }
 
 #[test]
-fn who_does_not_forget_is_killed() {
+fn a_worker_that_does_not_finish_scrubbing_is_killed() {
     let mut b = scrubbing();
     assert_eq!(b.scheduler.next_deadline_ns(), Some(1000 * MS));
     b.submit(3, ALICE);
@@ -420,7 +420,7 @@ fn an_overdue_call_costs_its_neighbours_nothing_but_time() {
 }
 
 #[test]
-fn nothing_runs_again_for_nobody_or_too_late() {
+fn cancelled_and_overdue_calls_are_not_retried() {
     let mut b = Bench::new(1, 3);
     let cancelled = b.submit(1, ALICE);
     b.submit(2, ALICE);
@@ -548,7 +548,7 @@ fn workers_of_several_domains_take_turns() {
 }
 
 #[test]
-fn who_keeps_a_turn_for_nothing_is_killed() {
+fn a_worker_that_keeps_an_idle_turn_is_killed() {
     let mut b = Bench::of(Shape { quantum_us: Some(5000), ..Shape::new(2, 1) });
     let first = b.submit(1, ALICE);
     b.finish(0, first);

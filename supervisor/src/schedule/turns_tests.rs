@@ -30,7 +30,7 @@ fn a_worker_that_is_alone_keeps_its_turn() {
 }
 
 #[test]
-fn those_who_have_work_are_served_round_robin() {
+fn workers_with_calls_get_turns_round_robin() {
     let (mut turns, mut orders) = (Turns::new(3, QUANTUM_US), Vec::new());
     for worker in [2, 0, 1, 0] {
         turns.has_work(0, worker, &mut orders);
@@ -62,7 +62,7 @@ fn the_next_one_is_woken_in_time_and_once() {
 }
 
 #[test]
-fn who_has_no_work_any_more_is_not_granted_anything() {
+fn a_worker_without_calls_gets_no_turn() {
     let (mut turns, mut orders) = (Turns::new(3, QUANTUM_US), Vec::new());
     (0..3).for_each(|worker| turns.has_work(0, worker, &mut orders));
     turns.idle(1, 1);
