@@ -1,6 +1,7 @@
 //! The supervisor put together: opened, started, run until it is drained.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,8 +30,13 @@ pub enum RunError {
     #[error(transparent)]
     Device(#[from] ConfigError),
     /// The metrics endpoint.
-    #[error("cannot serve metrics: {0}")]
-    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    #[error("cannot serve metrics on {address}: {source}")]
+    Metrics {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: metrics_exporter_prometheus::BuildError,
+    },
     /// The host does not permit what the configuration demands.
     #[error("{0}")]
     Sandbox(String),
@@ -50,7 +56,7 @@ pub async fn run(
     confinement::decide(config.sandbox);
     tokio::spawn(subreaper::reap_strays());
     if let Some(address) = config.metrics {
-        metrics::serve(address)?;
+        serve_metrics(address)?;
     }
     let (settings, watched) = watch::channel(config.settings);
     let (targets_in, targets) = watch::channel(Vec::new());
@@ -106,6 +112,10 @@ pub async fn run(
     Ok(())
 }
 
+fn serve_metrics(address: SocketAddr) -> Result<(), RunError> {
+    metrics::serve(address).map_err(|source| RunError::Metrics { address, source })
+}
+
 /// SIGHUP reads the tenants again; what is wrong is logged.
 async fn reload_on_hangup(server: Arc<Server>, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
@@ -136,4 +146,17 @@ async fn try_sandbox(program: &Path, devices: &[DeviceConfig]) -> Result<(), Run
     kinds.dedup();
     let tried = tokio::task::spawn_blocking(move || confinement::get().try_out(&program, &kinds)).await;
     tried.map_err(std::io::Error::other)?.map_err(RunError::Sandbox)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_metrics_address_that_is_taken_is_named() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let why = serve_metrics(address).unwrap_err().to_string();
+        assert!(why.contains(&address.to_string()), "{why}");
+    }
 }

@@ -51,6 +51,8 @@ pub struct Connection {
     pub server: Arc<Server>,
     /// Its tenant's account.
     pub account: Arc<Account>,
+    /// The uid of the process at the other end.
+    pub uid: u32,
     /// Whether it came through the admin socket.
     pub admin: bool,
     /// Whether it may see what others do: the admin socket, or the supervisor's own user as itself.
@@ -92,6 +94,7 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
     let connection = Arc::new(Connection {
         server: server.clone(),
         account,
+        uid: arrival.uid,
         admin: arrival.admin,
         operator: arrival.admin || itself && arrival.uid == rustix::process::geteuid().as_raw(),
         replies,

@@ -33,8 +33,41 @@ pub fn in_place<T>(work: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refus
     tokio::task::block_in_place(work)
 }
 
-/// Does what a request asks.
+/// What a request changes, for the audit log: the action, and what it is about.
+fn change_of(request: &Request) -> Option<(&'static str, String)> {
+    let granted = |grant: &v1::Grant| format!("{} {}", grant.function, grant.tenant);
+    Some(match request {
+        Request::AddModule(module) => ("add module", module.name.clone()),
+        Request::RemoveModule(named) => ("remove module", named.name.clone()),
+        Request::AddFunction(function) if function.replace => ("replace function", function.name.clone()),
+        Request::AddFunction(function) => ("add function", function.name.clone()),
+        Request::RemoveFunction(named) => ("remove function", named.name.clone()),
+        Request::Grant(grant) => ("grant", granted(grant)),
+        Request::Revoke(grant) => ("revoke", granted(grant)),
+        _ => return None,
+    })
+}
+
+/// Does what a request asks. What changes anything is written to the audit log (target `audit`), with who asked.
 pub async fn handle(
+    connection: &Arc<Connection>,
+    request: Request,
+    passed: Vec<OwnedFd>,
+) -> Result<Response, Refusal> {
+    let change = change_of(&request);
+    let outcome = answer(connection, request, passed).await;
+    if let Some((action, name)) = change {
+        let result = match &outcome {
+            Ok(_) => "done".to_owned(),
+            Err(refusal) => format!("refused: {:?}", refusal.reason),
+        };
+        let (tenant, uid) = (&*connection.account.name, connection.uid);
+        tracing::info!(target: "audit", tenant, uid, action, name, result);
+    }
+    outcome
+}
+
+async fn answer(
     connection: &Arc<Connection>,
     request: Request,
     passed: Vec<OwnedFd>,
@@ -59,13 +92,13 @@ pub async fn handle(
             off_thread(move || registry.show_module(account.tenant, &name)).await.map(Response::Module)
         }
         Request::AddFunction(function) => {
-            off_thread(move || registry.add_function(&account, function)).await.map(Response::Function)
+            let added = off_thread(move || registry.add_function(&account, function)).await?;
+            connection.server.uninstall(added.replaced);
+            Ok(Response::Function(added.info))
         }
         Request::RemoveFunction(v1::Name { name }) => {
-            let loaded = off_thread(move || registry.remove_function(&account, &name)).await?;
-            if let Some(function) = loaded {
-                connection.server.devices.iter().for_each(|device| device.uninstall(function));
-            }
+            let removed = off_thread(move || registry.remove_function(&account, &name)).await?;
+            connection.server.uninstall(removed);
             Ok(done())
         }
         Request::ListFunctions(v1::Page { after }) => {

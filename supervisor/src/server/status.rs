@@ -6,7 +6,6 @@ use super::connection::Connection;
 use super::responses::milliseconds;
 use crate::device::Device;
 use crate::schedule::quarantine::Quarantined;
-use crate::tenants::Tenant;
 
 /// The supervisor, as far as it is this client's business.
 pub fn status(connection: &Connection) -> v1::Status {
@@ -16,7 +15,7 @@ pub fn status(connection: &Connection) -> v1::Status {
     // Who else runs what, and since when, is for the operator.
     let operator = connection.operator;
     if !operator {
-        devices.iter_mut().for_each(|device| hide(device, connection.account.tenant));
+        devices.iter_mut().for_each(|device| hide(device, &connection.account.name));
     }
     let own = server.registry.counts_of(connection.account.tenant);
     v1::Status {
@@ -31,7 +30,7 @@ pub fn status(connection: &Connection) -> v1::Status {
 }
 
 /// What others do with a device.
-fn hide(device: &mut v1::DeviceStatus, tenant: Tenant) {
+fn hide(device: &mut v1::DeviceStatus, tenant: &str) {
     device.quarantined.retain(|one| one.owner == tenant || one.caller == tenant);
     device.budgets.retain(|budget| budget.caller == tenant);
     device.workers.clear();
@@ -45,12 +44,13 @@ fn of_device(connection: &Connection, device: &Device) -> v1::DeviceStatus {
     let config = &device.config;
     let (quarantined, budgets) = device.refusals();
     let loaded = &connection.server.registry.loaded;
+    let name_of = |tenant| connection.server.registry.tenants.names().name(tenant).to_string();
     let quarantined = quarantined.into_iter().filter_map(|one| {
         let (owner, function) = loaded.owner_of(one.used.function)?;
-        Some(v1::Quarantine { function, owner, ..quarantine(device, &one) })
+        Some(v1::Quarantine { function, owner: name_of(owner), ..quarantine(connection, device, &one) })
     });
     let budgets = budgets.into_iter().map(|budget| v1::FaultBudget {
-        caller: budget.caller,
+        caller: name_of(budget.caller),
         left: budget.left,
         per_minute: budget.per_minute,
         waits_ms: milliseconds(budget.waits_ns),
@@ -93,15 +93,15 @@ pub fn add_quarantine(connection: &Connection, functions: &mut [v1::FunctionInfo
         for function in functions.iter_mut() {
             let loaded = connection.server.registry.find(&connection.account, &function.name);
             let found = mine.iter().find(|one| loaded.as_ref().is_some_and(|f| f.id == one.used.function));
-            function.quarantine.extend(found.map(|one| quarantine(device, one)));
+            function.quarantine.extend(found.map(|one| quarantine(connection, device, one)));
         }
     }
 }
 
-fn quarantine(device: &Device, one: &Quarantined) -> v1::Quarantine {
+fn quarantine(connection: &Connection, device: &Device, one: &Quarantined) -> v1::Quarantine {
     v1::Quarantine {
         device: device.config.name.clone(),
-        caller: one.used.caller,
+        caller: connection.server.registry.tenants.names().name(one.used.caller).to_string(),
         failures: one.refusal.failures,
         retry_after_ms: milliseconds(one.refusal.retry_ns),
         ..Default::default()

@@ -72,6 +72,12 @@ impl Server {
         })
     }
 
+    /// A function that was in memory is not registered any more: workers forget it after the calls that they have.
+    pub fn uninstall(&self, function: Option<u64>) {
+        let Some(function) = function else { return };
+        self.devices.iter().for_each(|device| device.uninstall(function));
+    }
+
     /// A function is revoked: what was kept for that pair of owner and caller goes.
     pub fn forget(&self, revoked: &Revoked) {
         let (Some(function), Some(caller)) = (revoked.function, revoked.caller) else { return };
