@@ -6,7 +6,7 @@ use std::ops::Bound;
 use pappus_proto::v1;
 
 use super::connection_slots::{ConnectionEntry, SlotOwner};
-use super::listen::Server;
+use super::state::Server;
 use crate::config::TenantRules;
 use crate::limits::{LIST_PAGE, MAX_PEERS_SHOWN};
 use crate::refusal::{Reason, Refusal, refusal};
