@@ -283,6 +283,14 @@ pub(crate) enum FieldValue {
     Pointer { buffer: BufferId, offset: SizeId },
 }
 
+/// A range that does not fit behind those that were placed.
+#[derive(Debug, thiserror::Error)]
+#[error("{bytes} bytes after {used} others, expected at most {max} in all", max = limits::MEMORY_BYTES)]
+pub(crate) struct NoRoom {
+    bytes: u64,
+    used: u64,
+}
+
 /// Places ranges one after the other, each aligned.
 #[derive(Default)]
 pub(crate) struct Bump {
@@ -291,15 +299,12 @@ pub(crate) struct Bump {
 }
 
 impl Bump {
-    pub(crate) fn place(&mut self, bytes: u64) -> Result<u64, String> {
+    pub(crate) fn place(&mut self, bytes: u64) -> Result<u64, NoRoom> {
         let end = bytes
             .checked_next_multiple_of(limits::BUFFER_ALIGN)
             .and_then(|bytes| self.used.checked_add(bytes))
             .filter(|&end| end <= limits::MEMORY_BYTES);
-        let Some(end) = end else {
-            let max = limits::MEMORY_BYTES;
-            return Err(format!("{bytes} bytes after {} others, expected at most {max} in all", self.used));
-        };
+        let end = end.ok_or(NoRoom { bytes, used: self.used })?;
         Ok(std::mem::replace(&mut self.used, end))
     }
 }

@@ -18,6 +18,7 @@
 //! - `planner`: blueprint + sizes → plan, with every check that needs them
 //! - `cache`: plans by what they depend on, bounded
 //! - `expression`: symbolic sums of products, for people
+//! - [`ptx`]: what PTX declares of its kernels, to compare it with a blueprint
 //! - `describe`: `pappus function check`: buffers, memory, launches, as far as they are known
 
 #![forbid(unsafe_code)]
@@ -33,6 +34,7 @@ mod launches;
 pub mod limits;
 mod plan;
 mod planner;
+pub mod ptx;
 mod resolve;
 mod size;
 mod types;

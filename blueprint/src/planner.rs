@@ -1,5 +1,5 @@
 //! The planner: blueprint + sizes → [`Plan`], in one pass over the steps as written. Repeats are
-//! counted, never unfolded. What has no effect for these sizes is left out, so whoever executes a
+//! counted, never unfolded. What has no effect for these sizes is left out, so the executor of a
 //! plan does work for every step of it.
 
 use std::ops::Range;
@@ -315,7 +315,7 @@ impl Planner<'_> {
     }
 
     #[cold]
-    fn error(&self, step: usize, within: &str, message: String) -> Error {
+    fn error(&self, step: usize, within: &str, message: impl std::fmt::Display) -> Error {
         let place = blueprint::place_of_step(&self.blueprint.steps, step);
         Error::new(format_args!("{place}.{within}"), message)
     }

@@ -528,6 +528,8 @@ pub struct Status {
     pub modules: u64,
     #[prost(uint64, tag = "7")]
     pub connections: u64,
+    #[prost(bool, tag = "8")]
+    pub ready: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DeviceStatus {

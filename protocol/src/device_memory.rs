@@ -14,10 +14,10 @@ pub const fn whole_gpu_pages(bytes: u64) -> u64 {
 
 /// What one of a worker's lanes may use of the worker's lease while other lanes have calls.
 pub fn lane_bytes(kind: Kind, lease_bytes: u64, lanes: u32) -> u64 {
-    match kind {
-        // The CPU device runs one call at a time.
-        Kind::Cpu => lease_bytes,
-        Kind::Cuda => whole_gpu_pages(lease_bytes / u64::from(lanes.max(1))),
+    let traits = kind.traits();
+    match traits.has_lanes {
+        false => lease_bytes,
+        true => traits.whole_pages(lease_bytes / u64::from(lanes.max(1))),
     }
 }
 
@@ -42,9 +42,9 @@ impl Division {
     /// How many leases the memory is divided into: on a GPU one more than there are workers, so that a
     /// replacement gets its lease before the memory of its predecessor is free.
     pub fn leases(&self) -> usize {
-        match self.kind {
-            Kind::Cpu => self.workers,
-            Kind::Cuda => self.workers + self.standbys.min(1),
+        match self.kind.traits().has_own_memory {
+            false => self.workers,
+            true => self.workers + self.standbys.min(1),
         }
     }
 
@@ -55,18 +55,17 @@ impl Division {
 
     /// Bytes of one lease, where a process takes `context_bytes` for itself.
     pub fn lease_bytes(&self, context_bytes: u64) -> u64 {
-        let leases = self.leases().max(1) as u64;
-        match self.kind {
-            Kind::Cpu => self.memory_bytes / leases / WASM_PAGE_BYTES * WASM_PAGE_BYTES,
-            Kind::Cuda => {
-                let fixed = [
-                    self.weights_bytes,
-                    self.all_contexts_bytes(context_bytes),
-                    (self.workers as u64).saturating_mul(self.stack_bytes),
-                ];
-                whole_gpu_pages(fixed.into_iter().fold(self.memory_bytes, u64::saturating_sub) / leases)
-            }
-        }
+        let traits = self.kind.traits();
+        let fixed = match traits.has_own_memory {
+            false => [0; 3],
+            true => [
+                self.weights_bytes,
+                self.all_contexts_bytes(context_bytes),
+                (self.workers as u64).saturating_mul(self.stack_bytes),
+            ],
+        };
+        let left = fixed.into_iter().fold(self.memory_bytes, u64::saturating_sub);
+        traits.whole_pages(left / self.leases().max(1) as u64)
     }
 }
 

@@ -13,6 +13,8 @@ pub const STAGING_FD: i32 = 6;
 
 /// The exit code of a worker that cannot use the pid namespace that the host offers; it is started again without.
 pub const EXIT_PIDNS_UNUSABLE: u8 = 71;
+/// The exit code of a worker that panicked; the supervisor replaces it.
+pub const EXIT_PANICKED: u8 = 70;
 
 /// What a worker process is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //!
 //! In reading order:
 //! - [`header`]: the sixteen bytes before every message, and the tags.
-//! - [`kind`]: the kinds of devices.
+//! - [`kind`]: the kinds of devices and what each is like.
 //! - [`to_worker`], [`from_worker`]: one closed enum per direction.
 //! - `cold`: how the rare ones are encoded.
 //! - [`pipe`]: reading and writing frames in batches.
@@ -32,7 +32,7 @@ pub mod pipe;
 pub mod to_worker;
 
 pub use from_worker::{Fault, FaultCode, FromWorker};
-pub use kind::Kind;
+pub use kind::{Kind, KindTraits};
 pub use layers::{Layer, Layers};
 pub use to_worker::ToWorker;
 

@@ -71,6 +71,12 @@ pub enum ToWorker<'a> {
         /// Names the job.
         job: u64,
     },
+    /// Tell what the module on the control socket declares, for a device that is not here (compiling workers only).
+    /// Answered like `Compile`, with no machine code.
+    Describe {
+        /// Names the job.
+        job: u64,
+    },
 }
 
 /// A worker's settings.
@@ -157,7 +163,7 @@ pub struct Target {
 
 /// The arena shared by the supervisor and one worker, for bytes that came inline.
 pub const STAGING_ARENA: u64 = 0;
-/// The arena of an output that nobody wants: it is computed and not copied anywhere.
+/// The arena of an output that the caller did not ask for: it is computed and not copied.
 pub const DISCARD: u64 = u64::MAX;
 
 /// The fixed part of an invocation.
@@ -261,6 +267,7 @@ impl<'a> ToWorker<'a> {
             Self::Grant { turn, .. } => (Tag::Grant, turn),
             Self::Revoke { turn } => (Tag::Revoke, turn),
             Self::Compile { job } => (Tag::Compile, job),
+            Self::Describe { job } => (Tag::Describe, job),
             Self::Soon => (Tag::Soon, 0),
             Self::Scrub { handover } => (Tag::Scrub, handover),
         }
@@ -279,7 +286,8 @@ impl<'a> ToWorker<'a> {
             | Self::Revoke { .. }
             | Self::Soon
             | Self::Scrub { .. }
-            | Self::Compile { .. } => {}
+            | Self::Compile { .. }
+            | Self::Describe { .. } => {}
         }
     }
 
@@ -305,6 +313,7 @@ impl<'a> ToWorker<'a> {
             Tag::CloseArena => Self::CloseArena { arena: id },
             Tag::Revoke => Self::Revoke { turn: id },
             Tag::Compile => Self::Compile { job: id },
+            Tag::Describe => Self::Describe { job: id },
             Tag::Soon => Self::Soon,
             Tag::Scrub => Self::Scrub { handover: id },
             _ => return Err(ProtocolError::Header("a worker's message sent to a worker")),

@@ -2,6 +2,7 @@
 //!
 //! From the lowest; each module uses only those before it (`tests/integration/arrows.rs` holds that):
 //! - [`limits`], [`ids`], [`sha256`], [`tenant_name`], [`metrics`].
+//! - [`concurrent`]: what threads share while a call is answered.
 //! - [`quota`]: what a tenant may have at most.
 //! - [`schedule`]: which call runs where: a pure state machine.
 //! - [`config`]: flags and file.
@@ -19,6 +20,7 @@
 #![deny(unsafe_code)]
 
 pub mod call;
+pub mod concurrent;
 pub mod config;
 pub mod device;
 pub mod function;

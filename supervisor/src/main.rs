@@ -46,6 +46,8 @@ fn list_devices(as_json: bool) -> ExitCode {
         program.and_then(|program| list_devices::run(&program, as_json, &mut std::io::stdout().lock()));
     match listed {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads the list has seen enough.
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
             ExitCode::FAILURE

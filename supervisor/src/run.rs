@@ -1,7 +1,6 @@
 //! The supervisor put together: opened, started, run until it is drained.
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,13 +29,8 @@ pub enum RunError {
     #[error(transparent)]
     Device(#[from] ConfigError),
     /// The metrics endpoint.
-    #[error("cannot serve metrics on {address}: {source}")]
-    Metrics {
-        /// Where.
-        address: SocketAddr,
-        /// Why not.
-        source: metrics_exporter_prometheus::BuildError,
-    },
+    #[error(transparent)]
+    Metrics(#[from] metrics::endpoint::MetricsError),
     /// The host does not permit what the configuration demands.
     #[error("{0}")]
     Sandbox(String),
@@ -56,7 +50,7 @@ pub async fn run(
     confinement::decide(config.sandbox);
     tokio::spawn(subreaper::reap_strays());
     if let Some(address) = config.metrics {
-        serve_metrics(address)?;
+        metrics::endpoint::serve(address)?;
     }
     let (settings, watched) = watch::channel(config.settings);
     let (targets_in, targets) = watch::channel(Vec::new());
@@ -112,10 +106,6 @@ pub async fn run(
     Ok(())
 }
 
-fn serve_metrics(address: SocketAddr) -> Result<(), RunError> {
-    metrics::serve(address).map_err(|source| RunError::Metrics { address, source })
-}
-
 /// SIGHUP reads the tenants again; what is wrong is logged.
 async fn reload_on_hangup(server: Arc<Server>, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
@@ -146,17 +136,4 @@ async fn try_sandbox(program: &Path, devices: &[DeviceConfig]) -> Result<(), Run
     kinds.dedup();
     let tried = tokio::task::spawn_blocking(move || confinement::get().try_out(&program, &kinds)).await;
     tried.map_err(std::io::Error::other)?.map_err(RunError::Sandbox)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_metrics_address_that_is_taken_is_named() {
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = taken.local_addr().unwrap();
-        let why = serve_metrics(address).unwrap_err().to_string();
-        assert!(why.contains(&address.to_string()), "{why}");
-    }
 }

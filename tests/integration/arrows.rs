@@ -16,7 +16,7 @@ const ORDER: [(&str, &[Level]); 4] = [
     (
         "supervisor",
         &[
-            &["ids", "limits", "metrics", "sha256", "sync", "tenant_name"],
+            &["concurrent", "ids", "limits", "metrics", "sha256", "sync", "tenant_name"],
             &["quota", "schedule"],
             &["config", "refusal"],
             &["tenants"],
@@ -35,9 +35,9 @@ const ORDER: [(&str, &[Level]); 4] = [
     (
         "client",
         &[
-            &["arguments", "error", "failure", "progress", "table", "units"],
+            &["error", "failure", "progress", "table", "units"],
             &["arena", "client", "input", "npy", "stages", "variants"],
-            &["json", "requests"],
+            &["arguments", "json", "kernels", "requests"],
             &["blobs", "invocation"],
             &["upload"],
             &["functions"],
@@ -47,7 +47,7 @@ const ORDER: [(&str, &[Level]); 4] = [
     (
         "blueprint",
         &[
-            &["limits", "types"],
+            &["limits", "ptx", "types"],
             &["error", "expression", "format", "launch", "plan"],
             &["size"],
             &["blueprint"],

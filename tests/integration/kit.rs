@@ -195,7 +195,12 @@ pub(crate) fn fails(client: &mut Client, id: u64, code: Code) -> v1::Error {
 
 /// A supervisor with `copy` and `spin`, and the connection that registered them.
 pub(crate) fn copy_and_spin() -> (Supervisor, Client) {
-    let supervisor = Supervisor::start();
+    copy_and_spin_with(&[])
+}
+
+/// The same, with flags.
+pub(crate) fn copy_and_spin_with(flags: &[&str]) -> (Supervisor, Client) {
+    let supervisor = Supervisor::with(flags);
     let mut client = supervisor.client();
     add_copy(&mut client);
     add_spin(&mut client);

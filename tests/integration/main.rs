@@ -29,9 +29,9 @@
 //! - [`gateways`], [`grants`], [`quotas`]: tenants by configuration: who they are, what they share, what they may have.
 //! - [`replacing`]: a function takes the place of another.
 //! - [`surveys`]: which devices a supervisor takes.
-//! - [`cli`], [`metrics`]: the command and the endpoint that operators use.
+//! - [`cli`], [`inputs`], [`metrics`]: the command and the endpoint that operators use.
 //! - [`arrows`]: imports point one way.
-//! - [`tidy`], [`threats`]: what must hold for the sources, and for what the threat model says of them.
+//! - [`tidy`], [`threats`], [`pages`]: what must hold for the sources, and for what documentation says of them.
 #![forbid(unsafe_code)]
 // The exception for tests covers functions marked as such; everything here is one, helpers included.
 #![allow(clippy::unwrap_used)]
@@ -59,12 +59,14 @@ mod gateways;
 mod grants;
 mod handover;
 mod hostile;
+mod inputs;
 mod liars;
 mod lifecycle;
 mod limits;
 mod load;
 mod memory;
 mod metrics;
+mod pages;
 mod prisoner;
 mod quarantine;
 mod quotas;

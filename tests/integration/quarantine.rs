@@ -117,7 +117,7 @@ fn tenants_are_shown_by_their_names() {
 }
 
 #[test]
-fn what_others_call_and_see_is_not_touched() {
+fn quarantine_does_not_affect_other_callers() {
     let supervisor = Supervisor::start();
     let mut client = supervisor.client();
     let stranger = as_stranger(|| supervisor.client());
@@ -134,7 +134,7 @@ fn what_others_call_and_see_is_not_touched() {
 }
 
 #[test]
-fn who_spent_its_fault_budget_waits_and_nobody_else() {
+fn only_the_caller_that_spent_its_fault_budget_waits() {
     let supervisor = Supervisor::with(&["--fault-budget", "2", "--quarantine-after", "0"]);
     let mut client = supervisor.client();
     kit::add_copy(&mut client);

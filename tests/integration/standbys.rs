@@ -10,11 +10,7 @@ use crate::kit;
 use crate::kit::as_stranger;
 
 fn supervisor(device: &str) -> (Supervisor, Client) {
-    let supervisor = Supervisor::with(&["--device", device]);
-    let mut client = supervisor.client();
-    kit::add_copy(&mut client);
-    kit::add_spin(&mut client);
-    (supervisor, client)
+    kit::copy_and_spin_with(&["--device", device])
 }
 
 /// Waits until all standbys are ready and nobody else is left; workers and standbys.
@@ -116,7 +112,7 @@ fn memory_is_accounted_until_a_process_is_reaped() {
 }
 
 #[test]
-fn nobody_stays_behind() {
+fn draining_ends_workers_and_standbys() {
     let (mut supervisor, mut client) = supervisor("cpu:workers=2,memory=16MiB,standbys=2");
     kit::works(&mut client);
     let (workers, standbys) = settled(&supervisor);

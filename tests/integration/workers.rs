@@ -11,11 +11,7 @@ use crate::fixture::{Supervisor, is_alive, signal, until};
 use crate::kit::{self, Function, absolute, constant, launch, ptr, refused};
 
 fn supervisor(device: &str) -> (Supervisor, Client) {
-    let supervisor = Supervisor::with(&["--device", device]);
-    let mut client = supervisor.client();
-    kit::add_copy(&mut client);
-    kit::add_spin(&mut client);
-    (supervisor, client)
+    kit::copy_and_spin_with(&["--device", device])
 }
 
 const ONE: &str = "cpu:workers=1,memory=16MiB";

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use pappus_protocol::Layers;
 use pappus_protocol::launch::{Arguments, COMMANDS_FD, CONTROL_FD, STAGING_FD};
 
-use crate::sandbox::{self, Confinement, Sandbox};
+use crate::sandbox::{self, Confinement, Sandbox, SandboxError};
 
 /// Layers of the sandbox that are not tried. More of them can be left off in what is built for tests only.
 fn without(arguments: &Arguments) -> Layers {
@@ -29,10 +29,24 @@ pub fn confinement(arguments: &Arguments) -> Confinement {
     }
 }
 
+/// Why a process does not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// It was not started by the supervisor.
+    #[error("descriptor {number}: {why}; {usage}", usage = Arguments::USAGE)]
+    Descriptor {
+        /// The one that is missing.
+        number: i32,
+        /// What the host says.
+        why: rustix::io::Errno,
+    },
+    /// It cannot be confined.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+}
+
 /// Takes over the descriptors, and enters the sandbox with nothing else.
-pub fn adopt<const N: usize>(
-    confinement: Confinement,
-) -> Result<([OwnedFd; N], Sandbox), Box<dyn std::error::Error>> {
+pub fn adopt<const N: usize>(confinement: Confinement) -> Result<([OwnedFd; N], Sandbox), LaunchError> {
     let descriptors = take::<N>()?;
     let control = &descriptors[(CONTROL_FD - COMMANDS_FD) as usize];
     let sandbox = sandbox::enter(confinement, control.as_fd())?;
@@ -40,14 +54,13 @@ pub fn adopt<const N: usize>(
 }
 
 /// The descriptors at their numbers. Must be called once, before anything is opened.
-pub fn take<const N: usize>() -> Result<[OwnedFd; N], String> {
+pub fn take<const N: usize>() -> Result<[OwnedFd; N], LaunchError> {
     const { assert!(COMMANDS_FD + N as i32 <= STAGING_FD + 1) };
     let numbers = std::array::from_fn::<i32, N, _>(|at| COMMANDS_FD + at as i32);
     for number in numbers {
         // SAFETY: only asks whether the descriptor is open; nothing keeps the borrow.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
-        rustix::io::fcntl_getfd(fd.as_fd())
-            .map_err(|e| format!("descriptor {number}: {e}; {}", Arguments::USAGE))?;
+        rustix::io::fcntl_getfd(fd.as_fd()).map_err(|why| LaunchError::Descriptor { number, why })?;
     }
     // SAFETY: they are open (checked above), and nothing else in this process, which has opened no file
     // yet, knows their numbers.

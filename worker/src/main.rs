@@ -18,6 +18,7 @@ use pappus_worker::{Channels, Role, compile, serve};
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
+    pappus_worker::end_on_panic();
     let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
     let arguments = match Arguments::parse(&arguments.collect::<Vec<_>>()) {
         Ok(arguments) => arguments,
@@ -44,7 +45,7 @@ fn run(arguments: &Arguments) -> Outcome {
         let channels = Channels::new(commands, answers, control);
         return match kind {
             Kind::Cpu => serve(channels, &staging, Cpu::new()?, sandbox),
-            Kind::Cuda => serve(channels, &staging, Cuda::new(arguments.lanes as usize)?, sandbox),
+            Kind::Cuda => serve(channels, &staging, Cuda::start(arguments.lanes as usize)?, sandbox),
         };
     }
     let ([commands, answers, control], sandbox) = launch::adopt(launch::confinement(arguments))?;

@@ -215,7 +215,7 @@ mod tests {
     const TOKEN: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
     #[test]
-    fn everything_is_read() {
+    fn every_tenant_setting_is_read() {
         let text = format!(
             "unknown-tenants = 'refuse'\ngateways = [33]\n[tenant-defaults]\ncalls = 9\narena-bytes = '2KiB'\n\
              [tenants.acme]\nuid = [1000, 1001]\ntoken-sha256 = '{TOKEN}'\ncalls = 'unlimited'\nblob-bytes = 77\n\

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use pappus_protocol::from_worker::{Done, FaultRef};
-use pappus_protocol::{Kind, now_ns};
+use pappus_protocol::now_ns;
 use tokio::sync::{Notify, watch};
 
 use super::memory_rebalance::Whole;
@@ -144,10 +144,8 @@ impl Device {
         let mut scheduler = Scheduler::new(shape);
         scheduler.set_policy(now_ns(), settings.borrow().policy(), &mut Actions::new());
         let ledger = MemoryLedger::new(config.clone());
-        let weights = match config.kind {
-            Kind::Cpu => None,
-            Kind::Cuda => Some(WeightStore::new(config.weights_bytes, ledger.clone())),
-        };
+        let has_own_memory = config.kind.traits().has_own_memory;
+        let weights = has_own_memory.then(|| WeightStore::new(config.weights_bytes, ledger.clone()));
         Ok(Self {
             ledger,
             weights,

@@ -80,8 +80,8 @@ pub struct Batch {
     actions: Actions,
     /// Calls that are over and whose clients do not know yet.
     completions: Option<Box<dyn CompletionBatch>>,
-    /// When each of them arrived.
-    arrived_ns: Vec<u64>,
+    /// Whether there are any.
+    ended: bool,
     /// Their staged outputs.
     staged_bytes: usize,
 }
@@ -162,7 +162,7 @@ impl Device {
             false => self.metrics.failed.increment(1),
         }
         self.carry_out(&mut batch.actions, Some(&mut batch.held));
-        batch.arrived_ns.push(call.arrived_ns);
+        batch.ended = true;
         batch.completions.get_or_insert_with(|| call.reply.new_batch()).push(call, ended);
         if batch.staged_bytes >= FULL_BYTES {
             self.settle(batch);
@@ -186,15 +186,12 @@ impl Device {
     /// its answers.
     pub fn settle(&self, batch: &mut Batch) {
         self.release(&mut batch.held);
-        if batch.arrived_ns.is_empty() {
+        if !std::mem::take(&mut batch.ended) {
             return;
         }
         let now_ns = now_ns();
         if let Some(completions) = &mut batch.completions {
             completions.flush(&self.config.name, now_ns);
-        }
-        for arrived_ns in batch.arrived_ns.drain(..) {
-            self.metrics.seconds.record(now_ns.saturating_sub(arrived_ns) as f64 * 1e-9);
         }
         batch.staged_bytes = 0;
     }

@@ -2,6 +2,7 @@
 
 use pappus_protocol::Kind;
 use pappus_protocol::from_worker::Hello;
+use pappus_protocol::kind::UnknownKind;
 
 /// What machine code is made for, as a worker says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +30,7 @@ impl CodeTarget {
         if !plain(&hello.arch) {
             return Err("its architecture is no plain word".to_owned());
         }
-        let kind = hello.device.parse()?;
+        let kind = hello.device.parse().map_err(|e: UnknownKind| e.to_string())?;
         Ok(Self { kind, arch: hello.arch.clone(), fingerprint: hello.fingerprint.clone() })
     }
 

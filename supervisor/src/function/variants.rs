@@ -7,6 +7,7 @@
 //! ```
 
 use pappus_protocol::Kind;
+use pappus_protocol::kind::CodeFamily;
 
 use crate::store::records::Variant;
 
@@ -27,9 +28,9 @@ fn sm(arch: &str) -> Option<(Sm, bool)> {
 
 /// The variant of a module that a device of this kind and architecture runs, if there is one.
 pub fn choose<'v>(variants: &'v [Variant], kind: Kind, arch: &str) -> Option<&'v Variant> {
-    match kind {
-        Kind::Cpu => variants.iter().find(|v| &*v.format == "wasm"),
-        Kind::Cuda => variants
+    match kind.traits().code {
+        CodeFamily::Wasm => variants.iter().find(|v| &*v.format == "wasm"),
+        CodeFamily::Nvidia => variants
             .iter()
             .filter_map(|v| Some((rank(v, arch)?, v)))
             .max_by_key(|(rank, _)| *rank)

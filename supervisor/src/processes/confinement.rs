@@ -83,7 +83,7 @@ impl Confinement {
 
     /// The command line of a worker process.
     pub(super) fn arguments(&self, role: Role, target: &Target) -> Arguments {
-        let without_pidns = target.kind != Kind::Cpu && self.without_pidns.load(Ordering::Relaxed);
+        let without_pidns = target.kind.traits().has_driver && self.without_pidns.load(Ordering::Relaxed);
         Arguments {
             lanes: target.lanes,
             numa_node: target.numa_node,
@@ -96,7 +96,7 @@ impl Confinement {
 
     /// Lets a process join control groups, where there can be any.
     pub(super) fn admit(&self, pid: u32, role: Role, target: &Target) -> Option<Arc<Membership>> {
-        let gpu = usize::from(target.kind != Kind::Cpu);
+        let gpu = usize::from(target.kind.traits().has_driver);
         let memory_bytes = match role {
             Role::Serve => self.settings.worker_memory.saturating_add(target.memory_bytes),
             Role::Compile | Role::Survey => self.settings.worker_memory,

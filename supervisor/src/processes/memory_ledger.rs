@@ -10,12 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use pappus_protocol::Kind;
 use pappus_protocol::device_memory::lane_bytes;
 
 use crate::config::DeviceConfig;
 use crate::config::device::CONTEXT_BYTES;
-use crate::limits::MAX_CPU_LEASE_BYTES;
 use crate::schedule::Size;
 
 /// How often whoever waits for a process looks whether its epoch is over.
@@ -104,7 +102,7 @@ impl MemoryLedger {
     /// Until it is known what a context takes, processes of a GPU start one after the other, holding this: two that
     /// start together would each measure both.
     pub fn until_measured(&self) -> Option<MutexGuard<'_, ()>> {
-        if self.config.kind == Kind::Cpu || self.context_bytes.get().is_some() {
+        if !self.config.kind.traits().has_own_memory || self.context_bytes.get().is_some() {
             return None;
         }
         let first = self.first.lock().unwrap_or_else(|e| e.into_inner());
@@ -161,12 +159,12 @@ impl MemoryLedger {
     /// Room for a process that compiles a module, once no other does; none once the device closes. Its context
     /// counts from here on, before it is there.
     pub fn reserve_compiler(self: &Arc<Self>) -> Option<ProcessReservation> {
-        let context_bytes = match self.config.kind {
-            Kind::Cpu => 0,
-            Kind::Cuda => self.context_bytes.get().copied().unwrap_or(CONTEXT_BYTES),
+        let has_own_memory = self.config.kind.traits().has_own_memory;
+        let context_bytes = match has_own_memory {
+            false => 0,
+            true => self.context_bytes.get().copied().unwrap_or(CONTEXT_BYTES),
         };
-        let is_free =
-            |state: &State| self.config.kind == Kind::Cpu || state.compiling == 0 && state.leaving == 0;
+        let is_free = |state: &State| !has_own_memory || state.compiling == 0 && state.leaving == 0;
         let take = |state: &mut State| {
             state.compiling += 1;
             state.contexts_bytes += context_bytes;
@@ -178,10 +176,10 @@ impl MemoryLedger {
     /// A worker's lease, once its predecessor's is free; none once the device closes.
     pub fn lease(self: &Arc<Self>) -> Option<Lease> {
         let bytes = self.lease_bytes();
-        // A lease of the CPU is addresses only: a dying process holds nothing that the next one needs.
-        let most = match self.config.kind {
-            Kind::Cpu => usize::MAX,
-            Kind::Cuda => self.leases_at_most(),
+        // A lease of host memory is addresses only: a dying process holds nothing that the next one needs.
+        let most = match self.config.kind.traits().has_own_memory {
+            false => usize::MAX,
+            true => self.leases_at_most(),
         };
         let take = |state: &mut State| {
             state.leases += 1;
@@ -212,10 +210,7 @@ impl MemoryLedger {
     /// The most device memory that a call can have: that of all workers.
     pub fn largest_call_bytes(&self) -> u64 {
         let all = self.lease_bytes().saturating_mul(self.leases_at_most() as u64);
-        match self.config.kind {
-            Kind::Cpu => all.min(MAX_CPU_LEASE_BYTES),
-            Kind::Cuda => all,
-        }
+        self.config.kind.traits().max_lease_bytes.map_or(all, |most| all.min(most))
     }
 
     /// How many leases the memory is divided into.
@@ -279,12 +274,13 @@ impl ProcessReservation {
     /// The process said what it takes for itself.
     pub fn measured(&mut self, context_bytes: u64) {
         // What the first one measured holds for all: later ones see what others take meanwhile, too.
-        let context_bytes = match self.ledger.config.kind {
-            Kind::Cuda if !self.compiles => *self.ledger.context_bytes.get_or_init(|| context_bytes),
-            Kind::Cpu | Kind::Cuda => context_bytes,
+        let serves = self.ledger.config.kind.traits().has_own_memory && !self.compiles;
+        let context_bytes = match serves {
+            true => *self.ledger.context_bytes.get_or_init(|| context_bytes),
+            false => context_bytes,
         };
         let before = std::mem::replace(&mut self.context_bytes, context_bytes);
-        if self.ledger.config.kind != Kind::Cpu && !self.compiles {
+        if serves {
             let lease = self
                 .ledger
                 .lease_bytes
@@ -328,6 +324,7 @@ impl Drop for Lease {
 
 #[cfg(test)]
 mod tests {
+    use pappus_protocol::Kind;
     use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 
     use super::*;
@@ -360,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_starts_before_the_last_of_an_epoch_is_gone() {
+    fn no_process_starts_before_all_of_the_earlier_epoch_are_gone() {
         let ledger = gpu(2, 0);
         let (first, second, compiling) = (
             ledger.reserve_process().unwrap(),
@@ -450,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_device_that_closes() {
+    fn reservations_end_when_their_device_closes() {
         let ledger = gpu(1, 0);
         let _held = (ledger.reserve_process(), ledger.lease());
         std::thread::scope(|scope| {

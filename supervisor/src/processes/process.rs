@@ -49,19 +49,18 @@ impl Target {
             lanes: config.lanes,
             numa_node: config.numa_node,
             // A call may have the memory of all workers.
-            memory_bytes: if config.kind == Kind::Cpu { config.memory_bytes } else { 0 },
+            memory_bytes: if config.kind.traits().has_own_memory { 0 } else { config.memory_bytes },
         }
     }
 
     /// The environment of its processes: nothing but what the driver's library is found and told by.
     fn environment(&self) -> Vec<(&'static str, OsString)> {
-        if self.kind == Kind::Cpu {
-            return std::env::var_os(WITHOUT).map(|layers| (WITHOUT, layers)).into_iter().collect();
+        let present = |name: &&'static str| Some((*name, std::env::var_os(name)?));
+        let mut environment: Vec<_> = TEST_HOOKS.iter().filter_map(present).collect();
+        if !self.kind.traits().has_driver {
+            return environment;
         }
-        // The last ones are heard by workers that were built for tests only.
-        let inherited = ["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY", "PAPPUS_TEST_UNCLEARED", WITHOUT];
-        let mut environment: Vec<_> =
-            inherited.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect();
+        environment.extend(["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY"].iter().filter_map(present));
         // Positions follow the bus; machine code comes from the registry alone and is loaded whole.
         // Lanes that share a hardware queue wait for each other; queues cost time when the process ends.
         let queues = self.lanes.clamp(8, 32).to_string();
@@ -82,8 +81,11 @@ impl Target {
     }
 }
 
-/// Layers of the sandbox to leave off; heard by workers that were built for tests only.
-const WITHOUT: &str = "PAPPUS_TEST_WITHOUT";
+/// What workers that were built for tests are told through the environment; nothing where this was not.
+#[cfg(feature = "test-hooks")]
+const TEST_HOOKS: &[&str] = &["PAPPUS_TEST_UNCLEARED", "PAPPUS_TEST_WITHOUT"];
+#[cfg(not(feature = "test-hooks"))]
+const TEST_HOOKS: &[&str] = &[];
 
 /// The supervisor's ends of a fresh worker.
 #[derive(Debug)]

@@ -21,10 +21,7 @@ pub fn gpus(program: &Path, only: &str) -> Result<Survey, String> {
 
 /// As [`gpus`], of another kind of devices.
 pub fn look(program: &Path, kind: Kind, only: &str) -> Result<Survey, String> {
-    let what = match kind {
-        Kind::Cpu => "the CPU",
-        Kind::Cuda => "GPUs",
-    };
+    let what = kind.traits().devices;
     let target = Target { kind, uuid: only.to_owned(), lanes: 1, numa_node: None, memory_bytes: 0 };
     let mut worker = process::start(program, Role::Survey, &target, None)
         .map_err(|e| format!("the process that looks for {what} cannot be started: {e}"))?;

@@ -6,6 +6,7 @@ use std::time::Instant;
 use pappus_blueprint::Blueprint;
 use pappus_proto::v1;
 
+use super::compile::Compiler;
 use super::device_class::DeviceClass;
 use super::failures::Job;
 use super::layout::{self, DeviceLimits};
@@ -82,11 +83,45 @@ impl Registry {
             let codes = modules.iter().map(|module| {
                 let variant = class.choose(&module.variants);
                 let variant = variant.ok_or_else(|| internal("no variant for this device", &module.name))?;
-                self.ensure_code(tenant, &module.name, variant, class, wish)
+                self.ensure_code(tenant, &module.name, variant, class, wish).map(Some)
             });
             let codes = codes.collect::<Result<Vec<_>, _>>()?;
             let place = DeviceLimits { devices: &class.names(), stack_bytes: class.stack_bytes };
             layout::check(blueprint, &codes, place)?;
+        }
+        Ok(())
+    }
+
+    /// Checks a blueprint against what the PTX of its modules declares, where no device here runs that PTX: what is
+    /// wrong shows at registration, and not on the first host with a GPU.
+    pub(super) fn check_declared(
+        &self,
+        tenant: Tenant,
+        blueprint: &Blueprint,
+        modules: &[FunctionModule],
+    ) -> Result<(), Refusal> {
+        let Some(program) = self.classes.first().map(|class| class.compiler.program.clone()) else {
+            return Ok(());
+        };
+        let reader = Compiler::of_no_device(program);
+        for (at, module) in modules.iter().enumerate() {
+            for variant in module.variants.iter().filter(|variant| &*variant.format == "ptx") {
+                if self.classes.iter().any(|class| class.choose(&module.variants) == Some(variant)) {
+                    continue;
+                }
+                let named = |mut e: Refusal| {
+                    e.message = format!("module {} ({}): {}", module.name, variant.label(), e.message);
+                    e
+                };
+                let permit = tokio::runtime::Handle::current().block_on(self.compilations.permit(tenant));
+                let bytes = self.state.read_blob(tenant, variant.sha256);
+                let bytes = bytes.map_err(|e| failed("cannot read the module", &e))?;
+                let mut codes = vec![None; modules.len()];
+                codes[at] = Some(reader.describe(&bytes).map_err(named)?);
+                drop(permit);
+                let place = DeviceLimits { devices: "a GPU", stack_bytes: None };
+                layout::check(blueprint, &codes, place).map_err(named)?;
+            }
         }
         Ok(())
     }

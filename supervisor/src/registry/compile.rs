@@ -66,15 +66,31 @@ impl Compiler {
         let _ = self.ledger.set(ledger.clone());
     }
 
+    /// For modules of devices that are not here: what it starts only reads them.
+    pub fn of_no_device(program: PathBuf) -> Self {
+        let target =
+            Target { kind: Kind::Cpu, uuid: String::new(), lanes: 1, numa_node: None, memory_bytes: 0 };
+        Self::new(program, target)
+    }
+
+    /// What a module declares that no device here runs: its kernels and their parameters, without machine code.
+    pub fn describe(&self, module: &[u8]) -> Result<CodeInfo, Refusal> {
+        self.ask(module, |job| ToWorker::Describe { job }).map(|described| described.info)
+    }
+
     /// Compiles a module's bytes. Blocks until there is memory for it, and then for as long as it takes, at most
     /// [`COMPILE_S`].
     pub fn compile(&self, module: &[u8]) -> Result<Compiled, Refusal> {
+        self.ask(module, |job| ToWorker::Compile { job })
+    }
+
+    fn ask(&self, module: &[u8], ask: Ask) -> Result<Compiled, Refusal> {
         let module =
             memfd::sealed("pappus-module", module).map_err(|e| failed("cannot hold the module", &e))?;
         let until = Instant::now() + RECOVERY;
         let mut killed = false;
         loop {
-            match self.attempt(&module)? {
+            match self.attempt(&module, ask)? {
                 Attempt::Over(outcome) => return outcome,
                 // Once may be an accident, as with calls: whoever kills processes does not ask what they do.
                 Attempt::Killed { .. } if !killed => killed = true,
@@ -97,7 +113,7 @@ impl Compiler {
         self.ledger.get().is_some_and(|ledger| ledger.pause(PAUSE))
     }
 
-    fn attempt(&self, module: &ValidatedMemfd) -> Result<Attempt, Refusal> {
+    fn attempt(&self, module: &ValidatedMemfd, ask: Ask) -> Result<Attempt, Refusal> {
         let closing = || refusal(Reason::Unavailable, "the supervisor is about to end".to_owned());
         let mut reservation = match self.ledger.get() {
             Some(ledger) => Some(ledger.reserve_compiler().ok_or_else(closing)?),
@@ -107,7 +123,7 @@ impl Compiler {
         let mut worker = process::start(&self.program, Role::Compile, &self.target, None)
             .map_err(|e| failed("cannot start a compiling worker", &e))?;
         let since = Instant::now();
-        let why = match converse(&mut worker, self.target.kind, module, reservation.as_mut()) {
+        let why = match converse(&mut worker, self.target.kind, module, ask, reservation.as_mut()) {
             Ok(outcome) => return Ok(Attempt::Over(outcome)),
             Err(Trouble::Passing(why)) => {
                 tracing::warn!("a compiling worker cannot work now: {why}");
@@ -131,6 +147,9 @@ impl Compiler {
         }
     }
 }
+
+/// What a compiling worker is told to do with a module.
+type Ask = fn(u64) -> ToWorker<'static>;
 
 /// How one compiling worker did.
 enum Attempt {
@@ -169,12 +188,13 @@ fn converse(
     worker: &mut Started,
     kind: Kind,
     module: &ValidatedMemfd,
+    ask: Ask,
     mut reservation: Option<&mut ProcessReservation>,
 ) -> Result<Result<Compiled, Refusal>, Trouble> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
     let sent = control::send(worker.control.as_fd(), JOB, &[module.as_fd()]).map_err(|e| text(&e));
     let sent = sent.and_then(|()| {
-        worker.outbox.push_to_worker(&ToWorker::Compile { job: JOB });
+        worker.outbox.push_to_worker(&ask(JOB));
         worker.outbox.flush_blocking().map_err(|e| text(&e))
     });
     // Whoever ended before may have said why.

@@ -1,6 +1,7 @@
 //! Configured devices that run the same machine code, and the compiler for them.
 
 use pappus_protocol::Kind;
+use pappus_protocol::kind::CodeFamily;
 
 use super::compile::Compiler;
 use crate::config::DeviceConfig;
@@ -31,9 +32,11 @@ impl DeviceClass {
     pub fn of(devices: &[DeviceConfig], program: &std::path::Path) -> Vec<Self> {
         let mut classes: Vec<Self> = Vec::new();
         for device in devices {
-            let stack_bytes = (device.kind != Kind::Cpu).then_some(device.stack_bytes);
-            let weights_bytes =
-                if device.kind == Kind::Cpu { MAX_WEIGHT_BYTES } else { device.weights_bytes };
+            let stack_bytes = device.kind.traits().has_own_memory.then_some(device.stack_bytes);
+            let weights_bytes = match device.kind.traits().has_own_memory {
+                true => device.weights_bytes,
+                false => MAX_WEIGHT_BYTES,
+            };
             match classes.iter_mut().find(|class| class.kind == device.kind && class.arch == device.arch) {
                 Some(class) => {
                     class.devices.push(device.name.clone());
@@ -68,9 +71,9 @@ impl DeviceClass {
 
     /// What they need, for messages.
     pub fn needs(&self) -> String {
-        match self.kind {
-            Kind::Cpu => format!("{} needs its .wasm variant", self.names()),
-            Kind::Cuda => {
+        match self.kind.traits().code {
+            CodeFamily::Wasm => format!("{} needs its .wasm variant", self.names()),
+            CodeFamily::Nvidia => {
                 let (names, arch) = (self.names(), &self.arch);
                 let need = if self.devices.len() == 1 { "needs" } else { "need" };
                 format!("{names} {need} a .cubin for {arch}, a .fatbin, or a .ptx for {arch} or older")

@@ -19,14 +19,23 @@ pub struct DeviceLimits<'a> {
     pub stack_bytes: Option<u64>,
 }
 
-/// Checks a blueprint against the machine code of its modules, in its order.
-pub fn check(blueprint: &Blueprint, codes: &[CodeInfo], place: DeviceLimits<'_>) -> Result<(), Refusal> {
-    let by_name: Vec<HashMap<&str, &KernelInfo>> =
-        codes.iter().map(|code| code.kernels.iter().map(|k| (k.name.as_str(), k)).collect()).collect();
+/// Checks a blueprint against the machine code of its modules, in its order, as far as it is known.
+pub fn check(
+    blueprint: &Blueprint,
+    codes: &[Option<CodeInfo>],
+    place: DeviceLimits<'_>,
+) -> Result<(), Refusal> {
+    let known: Vec<_> = codes.iter().map(|code| code.as_ref().map(by_name)).collect();
+    let unknown = KernelInfo::default();
     let mut kernels = Vec::with_capacity(blueprint.kernels().len());
     for kernel in blueprint.kernels() {
-        let Some(info) = by_name[kernel.module].get(kernel.symbol.as_str()) else {
-            let there = codes[kernel.module].kernels.iter().map(|k| k.name.as_str()).collect::<Vec<_>>();
+        let Some(code) = &known[kernel.module] else {
+            kernels.push(&unknown);
+            continue;
+        };
+        let Some(info) = code.get(kernel.symbol.as_str()) else {
+            let there = codes[kernel.module].iter().flat_map(|code| &code.kernels);
+            let there = there.map(|k| k.name.as_str()).collect::<Vec<_>>();
             let why = format!("has no kernel `{}`; it has {}", kernel.symbol, there.join(", "));
             let module = &blueprint.modules()[kernel.module].name;
             return Err(Box::new(refusal(Reason::InvalidArgument, why).at(format!("module {module}"))));
@@ -38,6 +47,10 @@ pub fn check(blueprint: &Blueprint, codes: &[CodeInfo], place: DeviceLimits<'_>)
         let name = &blueprint.kernels()[launch.kernel].name;
         check_launch(name, kernels[launch.kernel], &launch)
     })
+}
+
+fn by_name(code: &CodeInfo) -> HashMap<&str, &KernelInfo> {
+    code.kernels.iter().map(|kernel| (kernel.name.as_str(), kernel)).collect()
 }
 
 fn check_stack(name: &str, kernel: &KernelInfo, place: DeviceLimits<'_>) -> Result<(), Refusal> {
@@ -153,11 +166,12 @@ mod tests {
     }
 
     fn judge(blueprint: &Blueprint, kernel: KernelInfo) -> Result<(), (String, String)> {
-        check(blueprint, &[CodeInfo { kernels: vec![kernel] }], ANYWHERE).map_err(|e| (e.message, e.place))
+        check(blueprint, &[Some(CodeInfo { kernels: vec![kernel] })], ANYWHERE)
+            .map_err(|e| (e.message, e.place))
     }
 
     #[test]
-    fn what_agrees_is_taken() {
+    fn a_module_that_matches_its_blueprint_is_accepted() {
         use ParamClass::{Bytes, Float, Integer, Unknown};
         let all = r#"{"Ptr": "A"}, {"I32": 1}, {"F32": 1}, {"F64": 1}, {"U32": 1}, {"Constant": 3},
             {"Struct": {"size": 12, "align": 4, "fields": []}}, {"Sizeof": "A"}"#;
@@ -238,7 +252,7 @@ mod tests {
             assert!(why.contains(words), "{why}");
         }
         let host = DeviceLimits { stack_bytes: None, ..ANYWHERE };
-        assert!(check(&function("", 1), &[CodeInfo { kernels: vec![hungry] }], host).is_ok());
+        assert!(check(&function("", 1), &[Some(CodeInfo { kernels: vec![hungry] })], host).is_ok());
         let (why, at) =
             judge(&function("", 1), KernelInfo { name: "other".into(), ..kernel(&[]) }).unwrap_err();
         assert!(why.contains("has no kernel `k`; it has other") && at == "module m", "{why} {at}");

@@ -246,6 +246,7 @@ impl Registry {
         let weights = self.check_weights(tenant, &blueprint, &request.weights)?;
         let classes = self.with_room(&weights, classes)?;
         self.check_code(tenant, &blueprint, &modules, &classes, Wish::Afresh)?;
+        self.check_declared(tenant, &blueprint, &modules)?;
         let buffers = blueprint.buffers();
         let inputs = blueprint.inputs().iter().map(|id| buffers[id.index()].name.as_str().into()).collect();
         let outputs = blueprint.outputs().iter().map(|id| &buffers[id.index()]).map(|buffer| Output {

@@ -210,7 +210,7 @@ impl Connection {
         };
         if self.ctx.server.is_draining() {
             let error = v1::Error::new(Code::Unavailable, "the supervisor is draining: call another one");
-            return handle.answer(Response::Error(error.retry(1000)));
+            return handle.refuse(Response::Error(error.retry(1000)));
         }
         // Found now: what the client closes next must not be missing once the function is loaded.
         let arenas = self.arenas_named(&message);
@@ -249,7 +249,7 @@ impl Connection {
                     let arrived = Arrived { message, passed, arenas, at_ns };
                     self.submit(id, &handle, arrived, function, &mut Burst::default());
                 }
-                Err(error) => handle.answer(Response::Error(refusal_to_proto(error))),
+                Err(error) => handle.refuse(Response::Error(refusal_to_proto(error))),
             }
             drop(permit);
         });
@@ -265,33 +265,32 @@ impl Connection {
         burst: &mut Burst,
     ) {
         let record = function.record.clone();
-        let outcome = invoke::prepare(&self.ctx, handle, arrived, function).and_then(|prepared| {
-            let Prepared { call, device, inline_bytes } = prepared;
-            let held = burst.to(&device);
-            match device.submit(call, inline_bytes, held) {
-                Ok(accepted) if !self.replies.accepted(id, handle, &device, accepted) => {
+        let prepared = match invoke::prepare(&self.ctx, handle, arrived, function) {
+            Ok(prepared) => prepared,
+            Err(error) => return handle.refuse(Response::Error(refusal_to_proto(error))),
+        };
+        let Prepared { call, device, inline_bytes } = prepared;
+        handle.placed(&device.metrics.seconds);
+        let held = burst.to(&device);
+        match device.submit(call, inline_bytes, held) {
+            Ok(accepted) => {
+                let place = (device.clone(), accepted);
+                if let Some((device, call)) = self.replies.placed(id, handle, place) {
                     // Cancelled, or its client gone, just before the device had it.
-                    device.cancel(accepted);
+                    device.cancel(call);
                 }
-                Ok(_) => {}
-                Err(why) => handle.answer(responses::not_accepted(&record.name, &device.config.name, why)),
             }
-            Ok(())
-        });
-        if let Err(error) = outcome {
-            handle.answer(Response::Error(refusal_to_proto(error)));
+            Err(why) => handle.refuse(responses::not_accepted(&record.name, &device.config.name, why)),
         }
     }
 
     /// Detaches the client from one of its calls at once; a waiting call never runs.
     fn cancel(&self, request: u64) {
         let Some(open) = self.replies.take(request) else { return };
-        if let Some((device, id)) = open.accepted {
+        if let Some((device, id)) = open.place {
             device.cancel(id);
         }
-        if open.handle.give_up() {
-            self.replies.send(request, responses::cancelled());
-        }
+        open.handle.answer(responses::cancelled());
     }
 
     /// Waits until this tenant may do one more thing that takes long; none once the client is gone. The
@@ -366,7 +365,7 @@ impl Connection {
         self.gone.store(true, Ordering::Release);
         for open in self.replies.take_all() {
             open.handle.give_up();
-            if let Some((device, id)) = open.accepted {
+            if let Some((device, id)) = open.place {
                 device.cancel(id);
             }
         }

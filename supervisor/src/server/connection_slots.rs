@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn who_acts_for_a_tenant_takes_its_places() {
+    fn a_gateways_connections_count_for_its_tenant() {
         let connection_slots = Arc::new(ConnectionSlots::default());
         let grounds = Grounds::Token { gateway: 33, sha256: [1; 32] };
         let gateway = || connection_slots.admit(33, Some(SlotOwner::Gateway(33))).unwrap();

@@ -4,14 +4,17 @@
 //! wakes its reader, so under load one write for many costs a fraction; for a single call it is the same.
 
 use std::any::Any;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use pappus_proto::Code;
 use pappus_proto::v1::response::Body;
+use pappus_protocol::now_ns;
 
 use super::replies::{self, Replies};
 use super::responses;
 use crate::call::{Call, Completion, CompletionBatch, Outcome};
+use crate::concurrent::OneAnswer;
+use crate::metrics::{self, Answer, Latencies};
 use crate::tenants::{Accepted, Account};
 
 /// Frames of one client are written when there are so many bytes of them.
@@ -23,7 +26,11 @@ const FULL_BYTES: usize = 64 << 10;
 pub struct ReplyHandle {
     replies: Arc<Replies>,
     request: u64,
-    answered: AtomicBool,
+    /// When the invocation arrived, in `CLOCK_MONOTONIC` nanoseconds.
+    arrived_ns: u64,
+    /// Where the time to the answer is recorded, once a device is chosen.
+    latencies: OnceLock<Arc<Latencies>>,
+    one_answer: OneAnswer,
     /// Counts the invocation as accepted until this is dropped.
     accepted: Accepted,
 }
@@ -32,11 +39,33 @@ impl ReplyHandle {
     /// Not answered yet.
     pub fn new(replies: Arc<Replies>, request: u64, accepted: Accepted) -> Self {
         replies.owe();
-        Self { replies, request, answered: AtomicBool::new(false), accepted }
+        Self {
+            replies,
+            request,
+            arrived_ns: now_ns(),
+            latencies: OnceLock::new(),
+            one_answer: OneAnswer::new(),
+            accepted,
+        }
+    }
+
+    /// A device was chosen: from now on, the answer counts among those of the device.
+    pub fn placed(&self, latencies: &Arc<Latencies>) {
+        // An invocation is placed once.
+        let _ = self.latencies.set(latencies.clone());
     }
 
     /// Gives the answer, unless one was given.
     pub fn answer(&self, body: Body) {
+        if self.give_up() {
+            self.record(&body);
+            self.replies.forget(self.request, self);
+            self.replies.send(self.request, body);
+        }
+    }
+
+    /// Gives the answer to an invocation that is not accepted, unless one was given. It has no latency.
+    pub fn refuse(&self, body: Body) {
         if self.give_up() {
             self.replies.forget(self.request, self);
             self.replies.send(self.request, body);
@@ -46,24 +75,40 @@ impl ReplyHandle {
     /// Appends the answer's frame to `frames`, which are sent next; unless one was given.
     fn append(&self, body: Body, frames: &mut Vec<u8>) {
         if self.give_up() {
+            self.record(&body);
             self.replies.forget(self.request, self);
             replies::append(frames, self.request, body);
         }
     }
 
+    fn record(&self, body: &Body) {
+        // Where nothing is exported, the clock need not be read.
+        let Some(unplaced) = metrics::unplaced() else { return };
+        let latencies = self.latencies.get().map_or(unplaced, |latencies| latencies);
+        let answer = match body {
+            Body::Error(error) => match error.code() {
+                Code::DeadlineExceeded => Answer::Deadline,
+                Code::Cancelled => Answer::Cancelled,
+                _ => Answer::Failed,
+            },
+            _ => Answer::Completed,
+        };
+        latencies.record(answer, now_ns().saturating_sub(self.arrived_ns));
+    }
+
     /// Makes sure that no answer comes any more; false if there was one already.
     pub fn give_up(&self) -> bool {
-        !self.answered.swap(true, Ordering::AcqRel)
+        self.one_answer.claim()
     }
 }
 
 impl Completion for ReplyHandle {
     fn complete(&self, call: &Call, device: &str, outcome: Outcome) {
-        self.answer(responses::to_body(call, device, outcome, pappus_protocol::now_ns()));
+        self.answer(responses::to_body(call, device, outcome, now_ns()));
     }
 
     fn is_over(&self) -> bool {
-        self.answered.load(Ordering::Acquire)
+        self.one_answer.is_claimed()
     }
 
     fn account(&self) -> &Arc<Account> {

@@ -26,6 +26,7 @@ pub fn to_body(call: &Call, device: &str, outcome: Outcome, now_ns: u64) -> Body
 }
 
 /// A refusal as a message.
+#[expect(clippy::boxed_local, reason = "a refusal is boxed in every result that carries it")]
 pub fn refusal_to_proto(refusal: Refusal) -> v1::Error {
     let code = match refusal.reason {
         Reason::InvalidArgument => Code::InvalidArgument,

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use super::records::{CodeInfo, FunctionRecord, GrantRecord, Hash, ModuleRecord};
+use super::state_root::{self, Unfit};
 use crate::tenants::Names;
 use crate::tenants::Tenant;
 
@@ -36,7 +37,7 @@ const CORRUPT: &str = ".corrupt";
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// A file operation failed.
-    #[error("{what} {path}: {source}")]
+    #[error("cannot {what} {path}: {source}")]
     Io {
         /// What was tried.
         what: &'static str,
@@ -44,6 +45,14 @@ pub enum StateError {
         path: PathBuf,
         /// Why it failed.
         source: std::io::Error,
+    },
+    /// The directory is, or may be, somebody else's.
+    #[error("{} {why}", path.display())]
+    Unfit {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        why: Unfit,
     },
     /// Another supervisor runs on it.
     #[error("{0} is in use by another supervisor: stop it first or use another --state-dir")]
@@ -60,7 +69,7 @@ pub enum StateError {
     },
 }
 
-fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StateError {
+pub(super) fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StateError {
     let path = path.to_owned();
     move |source| StateError::Io { what, path, source }
 }
@@ -96,11 +105,9 @@ impl Kind {
 }
 
 impl StateDir {
-    /// Opens or creates the directory, for this process alone.
+    /// Opens or creates the directory, for this process alone. One that is not a supervisor's is not touched.
     pub fn open(root: &Path) -> Result<Self, StateError> {
-        fs::create_dir_all(root).map_err(failed("create", root))?;
-        fs::set_permissions(root, std::os::unix::fs::PermissionsExt::from_mode(0o700))
-            .map_err(failed("chmod", root))?;
+        state_root::claim(root)?;
         let lock_path = root.join("lock");
         let lock = File::create(&lock_path).map_err(failed("create", &lock_path))?;
         match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {

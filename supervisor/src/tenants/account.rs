@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_counts_until_it_is_given_back() {
+    fn a_quota_counts_until_it_is_released() {
         let mut quota = Quota::default();
         quota.set(Limit::ArenaBytes, 10);
         quota.set(Limit::Calls, 1);

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn reloaded_quotas_hold_for_who_is_here() {
+    fn reloaded_quotas_apply_to_connected_tenants() {
         let tenants = named("[tenants.acme]\nuid = 1\narena-bytes = 5");
         let (acme, other) = (tenants.judge(1, false).unwrap(), tenants.judge(2, false).unwrap());
         let (acme, other) = (acme.tenant.unwrap(), other.tenant.unwrap());
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_of_who_left_do_not_pile_up() {
+    fn accounts_of_tenants_that_left_are_dropped() {
         let tenants = Tenants::default();
         let kept = tenants.account(5);
         (100..10_000).for_each(|uid| drop(tenants.account(uid)));

@@ -128,7 +128,7 @@ impl Lane {
         self.scalars.extend(invoke.scalars.iter().map(|scalar| scalar.get()));
         let sizes =
             Sizes { inputs: &self.input_bytes, weights: &installed.weight_bytes, words: &self.scalars };
-        // One cache for each function: any number tells it from itself.
+        // The cache is per function, so the function's key is a constant.
         let plan = installed.plans.get_or_plan(0, blueprint, &sizes);
         let plan = plan.map_err(|e| bad(e.to_string()))?;
         lease.check(plan.pool_bytes)?;

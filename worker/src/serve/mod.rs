@@ -54,7 +54,7 @@ pub fn run<D: Device>(channels: Channels, staging: &ValidatedMemfd, mut device: 
     loop {
         while let Some(frame) = inbox.frame()? {
             server.handle(ToWorker::decode(frame)?)?;
-            // What failed may have failed for that: nobody's call is to be answered with it.
+            // A call that failed may have failed for that reason, so its failure is not answered.
             if server.device.lost().is_some() {
                 return Err(server.broken());
             }
@@ -127,7 +127,9 @@ impl<D: Device> Server<D> {
                 self.turn.soon();
                 Ok(())
             }
-            ToWorker::Compile { .. } => Err(Error::Unexpected("a serving worker does not compile")),
+            ToWorker::Compile { .. } | ToWorker::Describe { .. } => {
+                Err(Error::Unexpected("a serving worker does not compile"))
+            }
         }
     }
 
@@ -355,7 +357,7 @@ impl<D: Device> Server<D> {
         }
         let busy = !self.poll_order.is_empty();
         if over {
-            // Whoever waits hears of it before anything is cleared.
+            // Answers go out before anything is cleared.
             self.outbox.flush_blocking()?;
             for index in 0..self.lanes.len() {
                 if std::mem::take(&mut self.lanes[index].uncleared) {
@@ -371,7 +373,7 @@ impl<D: Device> Server<D> {
     }
 
     /// Says that the device is lost, with every call that was not answered. If one ran alone, the fault is
-    /// its own and names its kernel; else nobody knows whose it was.
+    /// its own and names its kernel; else it is not known which call caused it.
     fn broken(&mut self) -> Error {
         for lane in self.lanes.iter_mut().filter(|lane| lane.is_running()) {
             lane.end(&self.arenas, false);

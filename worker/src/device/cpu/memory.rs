@@ -69,7 +69,7 @@ unsafe impl wasmtime::MemoryCreator for Handover {
         guard: usize,
     ) -> Result<Box<dyn wasmtime::LinearMemory>, String> {
         let range = self.next.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let range = range.ok_or("the module defines a memory that nobody prepared")?;
+        let range = range.ok_or("the module defines a memory that was not prepared")?;
         let expected = (MEMORY_BYTES as usize, GUARD_BYTES as usize);
         if minimum != expected.0 || reserved != Some(expected.0) || guard != expected.1 {
             return Err("the machine code is for another memory layout".into());

@@ -1,4 +1,5 @@
-//! A plan with addresses filled in for one lane: what is submitted, step by step or as a graph.
+//! The command list of a bound plan: a plan's steps with the addresses of one lane filled in, as they are submitted
+//! to a stream, directly or while a graph is captured.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,18 +8,14 @@ use std::rc::Rc;
 use pappus_blueprint::{Location, Plan, Space, Step};
 use pappus_protocol::{Fault, FaultCode};
 
-use super::driver::module::Kernel;
-use super::driver::stream::Shape;
-use super::driver::{Context, CudaError, Stream};
-use super::function::Function;
-use super::module::KernelEntry;
+use super::driver::{Driver, LoadedKernel, ParamPlace, Shape, Stream};
 
 /// One thing to submit.
-#[derive(Debug, Clone)]
-enum Op {
+#[derive(Debug)]
+enum Command<D: Driver> {
     Launch {
         index: u32,
-        kernel: Kernel,
+        kernel: D::Kernel,
         shape: Shape,
         params: std::ops::Range<u32>,
     },
@@ -39,17 +36,17 @@ enum Op {
     },
 }
 
-/// A plan for one lane.
+/// A plan's steps for one lane.
 #[derive(Debug)]
-pub(super) struct Script {
-    ops: Vec<Op>,
+pub(super) struct CommandList<D: Driver> {
+    commands: Vec<Command<D>>,
     /// Parameter memory of all launches; equal lists are shared.
     params: Vec<u8>,
     /// Names of the blueprint's kernels.
     names: Rc<[String]>,
 }
 
-/// How far a script was submitted.
+/// How far a command list was submitted.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Cursor {
     at: usize,
@@ -81,51 +78,44 @@ impl Bases {
     }
 }
 
-impl Script {
-    /// Fills addresses and kernels in.
+impl<D: Driver> CommandList<D> {
+    /// Fills addresses and kernels in; `load` gives a kernel by its index in the blueprint.
     pub(super) fn write(
-        context: &Context,
-        stream: &Stream,
-        function: &mut Function,
         plan: &Plan,
-        lane: usize,
+        names: Rc<[String]>,
         bases: Bases,
+        mut load: impl FnMut(u32) -> Result<LoadedKernel<D::Kernel>, Fault>,
     ) -> Result<Self, Fault> {
-        let names = function.names();
-        let mut script = Self { ops: Vec::with_capacity(plan.steps.len()), params: Vec::new(), names };
+        let mut list = Self { commands: Vec::with_capacity(plan.steps.len()), params: Vec::new(), names };
         let mut written = HashMap::new();
-        let mut kernels: HashMap<u32, KernelEntry> = HashMap::new();
+        let mut kernels: HashMap<u32, LoadedKernel<D::Kernel>> = HashMap::new();
         for step in &plan.steps {
-            let op = match *step {
-                Step::Repeat { count, body } => Op::Repeat { count, body },
+            let command = match *step {
+                Step::Repeat { count, body } => Command::Repeat { count, body },
                 Step::Copy { from, to, bytes } => {
-                    Op::Copy { to: bases.pool + to, from: bases.address(from), bytes }
+                    Command::Copy { to: bases.pool + to, from: bases.address(from), bytes }
                 }
-                Step::Fill { offset, bytes, byte } => Op::Fill { to: bases.pool + offset, bytes, byte },
+                Step::Fill { offset, bytes, byte } => Command::Fill { to: bases.pool + offset, bytes, byte },
                 Step::Launch { kernel: index, grid, block, shared_bytes, ref params } => {
                     let entry = match kernels.entry(index) {
                         Entry::Occupied(known) => known.into_mut(),
-                        Entry::Vacant(unknown) => {
-                            unknown.insert(function.kernel(context, stream, lane, index)?)
-                        }
+                        Entry::Vacant(unknown) => unknown.insert(load(index)?),
                     };
                     let key = (index, params.start, params.end);
                     let range = match written.get(&key) {
                         Some(range) => std::ops::Range::clone(range),
                         None => {
-                            let range =
-                                script.write_params(plan, params.clone(), entry, bases).map_err(|why| {
-                                    Fault {
-                                        code: FaultCode::BadInvoke,
-                                        kernel: Some(index),
-                                        message: format!("kernel `{}`: {why}", script.name(index)),
-                                    }
-                                })?;
+                            let range = list.write_params(plan, params.clone(), entry, bases);
+                            let range = range.map_err(|why| Fault {
+                                code: FaultCode::BadInvoke,
+                                kernel: Some(index),
+                                message: format!("kernel `{}`: {why}", list.name(index)),
+                            })?;
                             written.insert(key, range.clone());
                             range
                         }
                     };
-                    Op::Launch {
+                    Command::Launch {
                         index,
                         kernel: entry.kernel,
                         shape: Shape { grid, block, shared_bytes },
@@ -133,9 +123,9 @@ impl Script {
                     }
                 }
             };
-            script.ops.push(op);
+            list.commands.push(command);
         }
-        Ok(script)
+        Ok(list)
     }
 
     /// Lays a parameter list out as the kernel expects it; what does not fit is told.
@@ -143,32 +133,29 @@ impl Script {
         &mut self,
         plan: &Plan,
         params: std::ops::Range<u32>,
-        kernel: &KernelEntry,
+        kernel: &LoadedKernel<D::Kernel>,
         bases: Bases,
-    ) -> Result<std::ops::Range<u32>, String> {
+    ) -> Result<std::ops::Range<u32>, ArgumentError> {
         let table = &plan.params;
         let list =
-            table.params.get(params.start as usize..params.end as usize).ok_or("no such parameters")?;
+            table.params.get(params.start as usize..params.end as usize).ok_or(ArgumentError::Broken)?;
         if list.len() != kernel.params.len() {
-            return Err(format!(
-                "it takes {} arguments, the blueprint passes {}",
-                kernel.params.len(),
-                list.len()
-            ));
+            return Err(ArgumentError::Count { takes: kernel.params.len(), passed: list.len() });
         }
         let start = self.params.len().next_multiple_of(16);
-        let bytes = kernel.params.iter().map(|(offset, bytes)| offset + bytes).max().unwrap_or(0) as usize;
+        let bytes = kernel.params.iter().map(|place| place.offset + place.bytes).max().unwrap_or(0) as usize;
         self.params.resize(start + bytes, 0);
-        for (position, (param, &(offset, bytes))) in list.iter().zip(&kernel.params).enumerate() {
+        for (position, (param, &ParamPlace { offset, bytes })) in list.iter().zip(&kernel.params).enumerate()
+        {
             if param.bytes != bytes {
-                let position = position + 1;
-                return Err(format!(
-                    "argument {position} takes {bytes} bytes, the blueprint passes {}",
-                    param.bytes
-                ));
+                return Err(ArgumentError::Size {
+                    position: position + 1,
+                    takes: bytes,
+                    passed: param.bytes,
+                });
             }
             let (first, count) = (param.slot as usize, param.bytes.div_ceil(8) as usize);
-            let slots = table.slots.get(first..first + count).ok_or("no such slots")?;
+            let slots = table.slots.get(first..first + count).ok_or(ArgumentError::Broken)?;
             // Relocations lie in the order of their slots.
             let mut relocation = table.relocations.partition_point(|r| (r.slot as usize) < first);
             let target = start + offset as usize;
@@ -194,18 +181,18 @@ impl Script {
 
     /// Roughly what it occupies.
     pub(super) fn approx_bytes(&self) -> u64 {
-        (self.ops.len() * size_of::<Op>() + self.params.len()) as u64
+        (self.commands.len() * size_of::<Command<D>>() + self.params.len()) as u64
     }
 
-    /// Submits steps from the cursor on, at most `limit`; says whether the script is at its end, and
+    /// Submits steps from the cursor on, at most `limit`; says whether the list is at its end, and
     /// tells the kernel of the last launch, also of one that the driver refuses.
     pub(super) fn submit(
         &self,
-        stream: &Stream,
+        stream: &D::Stream,
         cursor: &mut Cursor,
         limit: u32,
         last: &mut Option<u32>,
-    ) -> Result<bool, CudaError> {
+    ) -> Result<bool, D::Error> {
         let mut submitted = 0;
         loop {
             while let Some((start, end, left)) = cursor.open.last_mut() {
@@ -219,33 +206,38 @@ impl Script {
                     cursor.open.pop();
                 }
             }
-            let Some(op) = self.ops.get(cursor.at) else {
+            let Some(command) = self.commands.get(cursor.at) else {
                 return Ok(true);
             };
             if submitted == limit {
                 return Ok(false);
             }
             cursor.at += 1;
-            match op {
-                Op::Repeat { count, body } => {
+            match command {
+                Command::Repeat { count, body } => {
                     cursor.open.push((cursor.at, cursor.at + *body as usize, *count));
                     continue;
                 }
-                Op::Launch { index, kernel, shape, params } => {
+                Command::Launch { index, kernel, shape, params } => {
                     *last = Some(*index);
                     let params = &self.params[params.start as usize..params.end as usize];
                     stream.launch(*kernel, shape, params)?;
                 }
-                Op::Copy { to, from, bytes } => stream.copy(*to, *from, *bytes)?,
-                Op::Fill { to, bytes, byte } => stream.fill(*to, *byte, *bytes)?,
+                Command::Copy { to, from, bytes } => stream.copy(*to, *from, *bytes)?,
+                Command::Fill { to, bytes, byte } => stream.fill(*to, *byte, *bytes)?,
             }
             submitted += 1;
         }
     }
 }
 
-/// A plan that does not fit its function: the planner's fault or ours, never the caller's.
-#[cold]
-pub(super) fn broken() -> Fault {
-    Fault::new(FaultCode::Internal, "the plan does not fit the function it was made for")
+/// Why a launch's arguments are not what its kernel takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum ArgumentError {
+    #[error("it takes {takes} arguments, the blueprint passes {passed}")]
+    Count { takes: usize, passed: usize },
+    #[error("argument {position} takes {takes} bytes, the blueprint passes {passed}")]
+    Size { position: usize, takes: u32, passed: u32 },
+    #[error("its parameters are not in the plan")]
+    Broken,
 }

@@ -1,56 +1,52 @@
-//! Input files, read as one sequence of bytes, and what a blueprint wants to know about them to make a plan.
+//! Inputs: what the command line says of them, their bytes as one sequence, and what a blueprint wants to know about
+//! them to make a plan.
+//!
+//! - [`spec`]: what may be written behind `--input NAME=`.
+//! - [`literal`]: numbers on the command line.
+//! - [`item`]: a file, a stream or numbers, and the array in it.
+//! - [`fit`]: whether arrays are what was announced and what the blueprint declares.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+mod fit;
+mod item;
+mod literal;
+mod spec;
 
 use pappus_blueprint::{Blueprint, Known, Plan, Sizes};
-use pappus_client::Error;
-use pappus_client::npy::{self, FileRange};
+use serde_json::{Value, json};
+
+pub(crate) use item::Item;
+pub(crate) use spec::{Source, Spec, SpecError};
 
 use crate::failure::Result;
 
-/// One input: the concatenation of parts of files.
+/// One input: the concatenation of its items.
 #[derive(Debug)]
 pub(crate) struct Input {
     pub(crate) name: String,
     pub(crate) items: Vec<Item>,
 }
 
-/// A file, or the array in it.
-#[derive(Debug)]
-pub(crate) struct Item {
-    path: PathBuf,
-    file: File,
-    range: FileRange,
-}
-
-impl Item {
-    fn open(path: &Path) -> Result<Self> {
-        Ok(Self {
-            range: npy::data_of(path)?,
-            file: File::open(path).map_err(Error::file(path))?,
-            path: path.to_owned(),
-        })
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.range.bytes
-    }
-
-    /// Reads `at` bytes from the start of the item.
-    pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
-        let read = self.file.read_exact_at(out, self.range.offset + at);
-        Ok(read.map_err(Error::file(&self.path))?)
-    }
-}
-
 impl Input {
-    pub(crate) fn open(name: &str, files: &[PathBuf]) -> Result<Self> {
-        Ok(Self {
-            name: name.to_owned(),
-            items: files.iter().map(|path| Item::open(path)).collect::<Result<_>>()?,
-        })
+    /// Opens everything it is made of. What does not hold what it was said to hold is refused.
+    pub(crate) fn open(name: &str, spec: &Spec) -> Result<Self> {
+        let input = Self { name: name.to_owned(), items: item::open(spec)? };
+        if let Some(expected) = &spec.expected {
+            fit::as_announced(&input, expected)?;
+        }
+        Ok(input)
+    }
+
+    /// What is sent, and what its items say that they hold.
+    pub(crate) fn to_json(&self) -> Value {
+        let items = self.items.iter().map(|item| {
+            json!({
+                "source": item.source,
+                "bytes": item.bytes(),
+                "dtype": item.array.as_ref().map(item::Array::type_name),
+                "shape": item.array.as_ref().map(|array| &array.shape),
+            })
+        });
+        json!({"name": self.name, "bytes": self.bytes(), "items": items.collect::<Vec<_>>()})
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -76,8 +72,14 @@ impl Input {
     }
 }
 
+/// What the blueprint wants to know about these inputs. Arrays that are not of the type that it declares are refused.
+pub(crate) fn learn(known: &mut Known, blueprint: &Blueprint, inputs: &[Input]) -> Result<()> {
+    inputs.iter().try_for_each(|input| learn_one(known, blueprint, input))?;
+    fit::as_declared(blueprint, known, inputs)
+}
+
 /// Adds an input's size, and those of its words that sizes are computed from.
-pub(crate) fn learn(known: &mut Known, blueprint: &Blueprint, input: &Input) -> Result<()> {
+fn learn_one(known: &mut Known, blueprint: &Blueprint, input: &Input) -> Result<()> {
     let bytes = input.bytes();
     known.inputs.insert(input.name.clone(), bytes);
     for word in blueprint.words() {
@@ -117,17 +119,11 @@ mod tests {
         let paths = files.map(|(name, content)| {
             let path = dir.path().join(name);
             std::fs::write(&path, content).unwrap();
-            path
+            path.to_str().unwrap().to_owned()
         });
-        let input = Input::open("A", &paths).unwrap();
+        let input = Input::open("A", &paths.join(",").parse().unwrap()).unwrap();
         assert_eq!(input.bytes(), 9);
         assert_eq!(input.word(0).unwrap().to_le_bytes(), [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(input.word(1).unwrap().to_le_bytes(), [2, 3, 4, 5, 6, 7, 8, 9]);
-    }
-
-    #[test]
-    fn a_file_that_is_not_there_is_named() {
-        let why = Input::open("A", &["nowhere.bin".into()]).unwrap_err().to_string();
-        assert!(why.starts_with("nowhere.bin: "), "{why}");
     }
 }

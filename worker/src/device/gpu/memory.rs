@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use pappus_protocol::{Fault, FaultCode};
 use pappus_shmem::{Mapping, ValidatedMemfd};
 
-use super::driver::memory::{Access, Physical, Pinned, Range, Window, granularity};
-use super::driver::{Context, CudaError, Stream};
+use super::driver::{Access, Driver, DriverError, Memory, Stream};
 use super::layout::{LANE_ALIGN, PINNED_WEIGHTS_BYTES};
+use super::ranges::{AddressRange, Window};
 use crate::device::Weights;
 
 /// How long to wait for memory that another worker is about to give back.
 const PATIENCE: Duration = Duration::from_millis(1000);
 
-/// Memory that was promised to us but may still be on its way back from somebody else.
-fn create(context: &Context, bytes: u64, export: bool) -> Result<Physical, Fault> {
+/// Creates memory that the supervisor leased to this worker; its former holder may still be giving it back.
+fn create<D: Driver>(driver: &D, bytes: u64, export: bool) -> Result<D::Memory, Fault> {
     let until = Instant::now() + PATIENCE;
     loop {
-        match Physical::create(context.info.ordinal, bytes, export) {
+        match driver.create_memory(bytes, export) {
             Ok(memory) => return Ok(memory),
             Err(e) if e.is_out_of_memory() && Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(1));
@@ -32,19 +32,20 @@ fn create(context: &Context, bytes: u64, export: bool) -> Result<Physical, Fault
 
 /// The pool: lanes side by side from its start on.
 #[derive(Debug)]
-pub(super) struct Pool {
-    range: Range,
+pub(super) struct Pool<D: Driver> {
+    range: AddressRange<D>,
     granularity: u64,
     lanes: u64,
 }
 
-impl Pool {
+impl<D: Driver> Pool<D> {
     /// Addresses for all of the device's memory, none of it mapped.
-    pub(super) fn reserve(context: &Context, lanes: usize) -> Result<Self, Fault> {
-        let failed = |e: CudaError| e.fault("reserving addresses");
-        let granularity = granularity(context.info.ordinal).map_err(failed)?;
-        let bytes = context.info.memory_bytes.next_multiple_of(granularity.max(LANE_ALIGN));
-        Ok(Self { range: Range::reserve(bytes).map_err(failed)?, granularity, lanes: lanes as u64 })
+    pub(super) fn reserve(driver: &D, lanes: usize) -> Result<Self, Fault> {
+        let failed = |e: D::Error| e.fault("reserving addresses");
+        let granularity = driver.granularity().map_err(failed)?;
+        let bytes = driver.properties().memory_bytes.next_multiple_of(granularity.max(LANE_ALIGN));
+        let range = AddressRange::reserve(driver, bytes).map_err(failed)?;
+        Ok(Self { range, granularity, lanes: lanes as u64 })
     }
 
     /// How much there is.
@@ -61,13 +62,13 @@ impl Pool {
         )
     }
 
-    /// The address where calls of a lane have their memory; `wide` calls have all of it.
-    pub(super) fn base(&self, lane: usize, wide: bool) -> u64 {
-        self.range.base() + if wide { 0 } else { lane as u64 * self.lane_bytes() }
+    /// Its first address.
+    pub(super) fn base(&self) -> u64 {
+        self.range.base()
     }
 
     /// Fills all of it with zeros.
-    pub(super) fn clear(&self, stream: &Stream) -> Result<(), CudaError> {
+    pub(super) fn clear(&self, stream: &D::Stream) -> Result<(), D::Error> {
         match self.bytes() {
             0 => Ok(()),
             bytes => stream.fill(self.range.base(), 0, bytes),
@@ -75,18 +76,18 @@ impl Pool {
     }
 
     /// Makes it `bytes` long, rounded down to what the device can map; nothing runs. New memory is zeroed.
-    pub(super) fn resize(&mut self, context: &Context, stream: &Stream, bytes: u64) -> Result<(), Fault> {
+    pub(super) fn resize(&mut self, driver: &D, stream: &D::Stream, bytes: u64) -> Result<(), Fault> {
         let bytes = bytes / self.granularity * self.granularity;
         while self.bytes() > bytes {
             self.range.pop();
         }
         let missing = bytes - self.bytes();
         if missing > 0 {
-            let failed = |e: CudaError| e.fault("mapping the lease");
-            let memory = create(context, missing, false)?;
-            let at = self.range.push(memory, Access::ReadWrite).map_err(failed)?;
+            let failed = |e: D::Error| e.fault("mapping the lease");
+            let memory = create(driver, missing, false)?;
+            let at = self.range.push(driver, memory, Access::ReadWrite).map_err(failed)?;
             stream.fill(at, 0, missing).map_err(failed)?;
-            context.synchronize().map_err(failed)?;
+            driver.synchronize().map_err(failed)?;
         }
         Ok(())
     }
@@ -94,15 +95,15 @@ impl Pool {
 
 /// A function's weights, mapped read-only.
 #[derive(Debug)]
-pub(super) struct MappedWeights {
-    range: Range,
+pub(super) struct MappedWeights<D: Driver> {
+    range: AddressRange<D>,
     export: Option<(OwnedFd, u64)>,
 }
 
-impl MappedWeights {
-    fn map(memory: Physical, export: Option<(OwnedFd, u64)>) -> Result<Self, CudaError> {
-        let mut range = Range::reserve(memory.bytes)?;
-        range.push(memory, Access::Read)?;
+impl<D: Driver> MappedWeights<D> {
+    fn map(driver: &D, memory: D::Memory, export: Option<(OwnedFd, u64)>) -> Result<Self, D::Error> {
+        let mut range = AddressRange::reserve(driver, memory.bytes())?;
+        range.push(driver, memory, Access::Read)?;
         Ok(Self { range, export })
     }
 
@@ -118,22 +119,28 @@ impl MappedWeights {
 }
 
 /// Loads weights and keeps the host copies pinned.
-#[derive(Debug, Default)]
-pub(super) struct WeightsLoader {
+#[derive(Debug)]
+pub(super) struct WeightsLoader<D: Driver> {
     /// Most recently used last.
-    pinned: Vec<HostCopy>,
+    pinned: Vec<HostCopy<D>>,
+}
+
+impl<D: Driver> Default for WeightsLoader<D> {
+    fn default() -> Self {
+        Self { pinned: Vec::new() }
+    }
 }
 
 /// A host copy that the device can copy from by itself.
 #[derive(Debug)]
-struct HostCopy {
+struct HostCopy<D: Driver> {
     inode: u64,
     // Before the mapping that it refers to.
-    pinned: Option<Pinned>,
+    pinned: Option<D::Pinned>,
     mapping: Mapping,
 }
 
-impl WeightsLoader {
+impl<D: Driver> WeightsLoader<D> {
     /// Unmaps all host copies.
     pub(super) fn forget(&mut self) {
         self.pinned.clear();
@@ -142,55 +149,56 @@ impl WeightsLoader {
     /// Brings weights to the device, or maps them where they are there already.
     pub(super) fn load(
         &mut self,
-        context: &Context,
-        stream: &Stream,
+        driver: &D,
+        stream: &D::Stream,
         weights: Weights,
-    ) -> Result<MappedWeights, Fault> {
+    ) -> Result<MappedWeights<D>, Fault> {
         match weights {
             Weights::Device { descriptor, bytes } => {
-                let memory = Physical::import(context.info.ordinal, descriptor.as_fd(), bytes);
+                // The descriptor stays open until the memory is mapped.
+                let memory = driver.import_memory(descriptor.as_fd(), bytes);
                 let memory = memory.map_err(|e| e.fault("importing weights"))?;
-                MappedWeights::map(memory, None).map_err(|e| e.fault("mapping weights"))
+                MappedWeights::map(driver, memory, None).map_err(|e| e.fault("mapping weights"))
             }
-            Weights::Host { memfd, export } => self.copy(context, stream, memfd, export),
+            Weights::Host { memfd, export } => self.copy(driver, stream, memfd, export),
         }
     }
 
     /// Copies a host copy to fresh device memory, which is writable only while this lasts.
     fn copy(
         &mut self,
-        context: &Context,
-        stream: &Stream,
+        driver: &D,
+        stream: &D::Stream,
         memfd: ValidatedMemfd,
         export: bool,
-    ) -> Result<MappedWeights, Fault> {
-        let failed = |e: CudaError| e.fault("copying weights");
-        let granularity = granularity(context.info.ordinal).map_err(failed)?;
+    ) -> Result<MappedWeights<D>, Fault> {
+        let failed = |e: D::Error| e.fault("copying weights");
+        let granularity = driver.granularity().map_err(failed)?;
         let bytes = memfd.bytes().next_multiple_of(granularity);
-        let memory = create(context, bytes, export)?;
-        self.host_copy(context, memfd)?;
+        let memory = create(driver, bytes, export)?;
+        self.host_copy(driver, memfd)?;
         let newest = || Fault::new(FaultCode::Internal, "no host copy");
         let source = &self.pinned.last().ok_or_else(newest)?.mapping;
         let length = source.bytes();
         let from = source.range(0, length).map_err(|e| Fault::new(FaultCode::Internal, e.to_string()))?;
-        let window = Window::open(&memory).map_err(failed)?;
+        let window = Window::open(driver, &memory).map_err(failed)?;
         // SAFETY: the mapping is `length` long and stays until the copy is over: `synchronize` follows.
         let submitted = unsafe { stream.copy_in(window.base(), from, length) }
             .and_then(|()| stream.fill(window.base() + length, 0, bytes - length));
         // While the copy lasts, everything that is needed behind it.
         let mapped = submitted.and_then(|()| {
             let exported = if export { Some((memory.export()?, bytes)) } else { None };
-            MappedWeights::map(memory, exported)
+            MappedWeights::map(driver, memory, exported)
         });
         // Whatever failed: nothing uses the window any more.
-        context.synchronize().map_err(failed)?;
+        driver.synchronize().map_err(failed)?;
         drop(window);
         mapped.map_err(failed)
     }
 
     /// A memfd's mapping, pinned if the device can do that, kept for the next time.
     /// It is the newest one.
-    fn host_copy(&mut self, context: &Context, memfd: ValidatedMemfd) -> Result<(), Fault> {
+    fn host_copy(&mut self, driver: &D, memfd: ValidatedMemfd) -> Result<(), Fault> {
         let failed = |e: std::io::Error| Fault::new(FaultCode::Load, format!("mapping weights: {e}"));
         let file = std::fs::File::from(memfd.as_fd().try_clone_to_owned().map_err(failed)?);
         let inode = file.metadata().map_err(failed)?.ino();
@@ -199,10 +207,10 @@ impl WeightsLoader {
             Some(position) => self.pinned.remove(position),
             None => {
                 let mapping = Mapping::read_only(&memfd).map_err(failed)?;
-                let fits = context.info.pins_read_only && mapping.bytes() <= PINNED_WEIGHTS_BYTES;
+                let fits = driver.properties().pins_read_only && mapping.bytes() <= PINNED_WEIGHTS_BYTES;
                 // What cannot be pinned is copied at the speed of ordinary memory.
                 // SAFETY: the mapping is this long and is dropped after the pin (`HostCopy`).
-                let pinned = fits.then(|| unsafe { Pinned::register(mapping.base(), mapping.bytes(), true) });
+                let pinned = fits.then(|| unsafe { driver.pin(mapping.base(), mapping.bytes(), true) });
                 HostCopy { inode, pinned: pinned.and_then(Result::ok), mapping }
             }
         };

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Everything is submitted in order on the lane's stream, so what clears a call runs before the next one
-//! without anybody waiting for it. A short call that comes again with the same regions is a single graph,
-//! from its first copy to its clearing; of few bytes, both are kernels like its own (`moves`).
+//! without a wait in between. A short call that comes again with the same regions is a single graph,
+//! from its first copy to its clearing; of few bytes, both are kernels like its own (`copy_kernels`).
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -16,24 +16,24 @@ use std::time::Instant;
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::{Fault, FaultCode, now_ns};
 
-use super::driver::{CudaError, Event, Stream};
+use super::command_list::Cursor;
+use super::copy_kernels::CopyKernel;
+use super::driver::{Driver, Event, Stream};
 use super::function::Function;
-use super::launch::Cursor;
-use super::layout::{SLICE_STEPS, TIMED_EVERY};
-use super::moves::Mover;
-use super::scripts::Prepared;
+use super::layout::{SLICE_STEPS, TIMED_EVERY, Transfer};
+use super::plan_cache::BoundPlan;
 
 /// Slices that may be submitted and not over.
 const SLICES: usize = 2;
 
 /// A lane and what runs on it.
 #[derive(Debug)]
-pub(super) struct Lane {
-    pub(super) stream: Stream,
-    done: Event,
-    slices: [Event; SLICES],
-    timing: Timing,
-    running: Option<Running>,
+pub(super) struct Lane<D: Driver> {
+    pub(super) stream: D::Stream,
+    done: D::Event,
+    slices: [D::Event; SLICES],
+    timing: Timing<D>,
+    running: Option<Running<D>>,
     /// What the running call copies, inputs first; kept for its memory.
     copies: Vec<Transfer>,
     /// How many of them are inputs.
@@ -48,10 +48,10 @@ pub(super) struct Lane {
 
 /// The call on a lane.
 #[derive(Debug)]
-struct Running {
+struct Running<D: Driver> {
     base: u64,
     used_bytes: u64,
-    prepared: Option<Rc<Prepared>>,
+    bound: Option<Rc<BoundPlan<D>>>,
     deadline_ns: u64,
     alone: bool,
     wide: bool,
@@ -63,14 +63,6 @@ struct Running {
     submitted: usize,
     last_kernel: Option<u32>,
     failed: Option<Fault>,
-}
-
-/// Bytes that go to the device or back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Transfer {
-    pub(super) host: *mut u8,
-    pub(super) device: u64,
-    pub(super) bytes: u64,
 }
 
 /// A call that is about to start.
@@ -85,12 +77,12 @@ pub(super) struct Start {
 
 /// When a timed call did what, and how the last one divided its time.
 #[derive(Debug)]
-struct Timing {
-    started: Event,
-    copied_in: Event,
-    executed: Event,
-    copied_out: Event,
-    cleared: Event,
+struct Timing<D: Driver> {
+    started: D::Event,
+    copied_in: D::Event,
+    executed: D::Event,
+    copied_out: D::Event,
+    cleared: D::Event,
     calls: u64,
     /// Shares of copy in, execution and copy out, in 1/65536.
     shares: [u64; 3],
@@ -102,14 +94,14 @@ struct Timing {
 /// Shares before any call was timed.
 const WITHOUT_COPIES: [u64; 3] = [0, 1 << 16, 0];
 
-impl Timing {
-    fn create() -> Result<Self, CudaError> {
+impl<D: Driver> Timing<D> {
+    fn create(driver: &D) -> Result<Self, D::Error> {
         Ok(Self {
-            started: Event::timed()?,
-            copied_in: Event::timed()?,
-            executed: Event::timed()?,
-            copied_out: Event::timed()?,
-            cleared: Event::timed()?,
+            started: driver.create_event(true)?,
+            copied_in: driver.create_event(true)?,
+            executed: driver.create_event(true)?,
+            copied_out: driver.create_event(true)?,
+            cleared: driver.create_event(true)?,
             calls: 0,
             shares: WITHOUT_COPIES,
             clear_ns: 0,
@@ -131,7 +123,7 @@ impl Timing {
 
     /// What clearing took, once it is known.
     fn read_clear(&mut self) {
-        if self.clear_pending && self.cleared.has_passed() == Ok(true) {
+        if self.clear_pending && matches!(self.cleared.has_passed(), Ok(true)) {
             self.clear_ns = self.cleared.ns_since(&self.copied_out);
             self.clear_pending = false;
         }
@@ -159,13 +151,13 @@ impl Timing {
     }
 }
 
-impl Lane {
-    pub(super) fn create() -> Result<Self, CudaError> {
+impl<D: Driver> Lane<D> {
+    pub(super) fn create(driver: &D) -> Result<Self, D::Error> {
         Ok(Self {
-            stream: Stream::create()?,
-            done: Event::untimed()?,
-            slices: [Event::untimed()?, Event::untimed()?],
-            timing: Timing::create()?,
+            stream: driver.create_stream()?,
+            done: driver.create_event(false)?,
+            slices: [driver.create_event(false)?, driver.create_event(false)?],
+            timing: Timing::create(driver)?,
             running: None,
             copies: Vec::new(),
             inputs: 0,
@@ -192,17 +184,16 @@ impl Lane {
 
     /// A call begins. Kernels may have written behind their own range: what this call uses and the last
     /// one did not is cleared first.
-    pub(super) fn begin(&mut self, start: &Start) -> Result<(), CudaError> {
+    pub(super) fn begin(&mut self, start: &Start) -> Result<(), D::Error> {
         self.timing.read_clear();
         let timed = self.timing.next() && !self.timing.clear_pending;
         self.cleared = false;
         self.copies.clear();
         self.inputs = 0;
-        self.cursor.rewind();
         self.running = Some(Running {
             base: start.base,
             used_bytes: start.used_bytes,
-            prepared: None,
+            bound: None,
             deadline_ns: start.deadline_ns,
             alone: start.alone,
             wide: start.wide,
@@ -239,29 +230,29 @@ impl Lane {
     /// whether there was.
     pub(super) fn run_whole(
         &mut self,
-        prepared: &Rc<Prepared>,
-        mover: Option<&Mover>,
-    ) -> Result<bool, CudaError> {
+        bound: &Rc<BoundPlan<D>>,
+        copy_kernel: Option<&CopyKernel<D>>,
+    ) -> Result<bool, D::Error> {
         let Some(running) = &mut self.running else { return Ok(false) };
-        if running.timed || running.alone || !prepared.takes_whole() {
+        if running.timed || running.alone || !bound.takes_whole() {
             return Ok(false);
         }
         let (inputs, outputs) = self.copies.split_at(self.inputs);
         let (done, base) = (&self.done, running.base);
         let bytes = if self.uncleared { 0 } else { running.used_bytes };
-        let steps = |stream: &Stream| {
-            prepared.script.submit(stream, &mut Cursor::default(), u32::MAX, &mut None).map(drop)
+        let steps = |stream: &D::Stream| {
+            bound.commands.submit(stream, &mut Cursor::default(), u32::MAX, &mut None).map(drop)
         };
-        let ran = prepared.run_whole(&self.stream, &self.copies, |stream| {
-            if let Some(moves) = mover.and_then(|mover| mover.moves(inputs, outputs, base, bytes)) {
-                moves.bring(stream)?;
+        let ran = bound.run_whole(&self.stream, &self.copies, |stream| {
+            if let Some(small) = copy_kernel.and_then(|kernel| kernel.plan(inputs, outputs, base, bytes)) {
+                small.copy_in(stream)?;
                 steps(stream)?;
-                moves.take_back(stream)?;
+                small.copy_out_and_clear(stream)?;
                 return stream.record_in_graph(done);
             }
-            copy_all_in(stream, inputs)?;
+            copy_all_in::<D>(stream, inputs)?;
             steps(stream)?;
-            copy_all_out(stream, outputs)?;
+            copy_all_out::<D>(stream, outputs)?;
             stream.record_in_graph(done)?;
             match bytes {
                 0 => Ok(()),
@@ -269,34 +260,35 @@ impl Lane {
             }
         })?;
         if ran {
-            running.prepared = Some(prepared.clone());
+            running.bound = Some(bound.clone());
             self.cleared = true;
         }
         Ok(ran)
     }
 
     /// Submits the inputs, the steps, then the outputs.
-    pub(super) fn run(&mut self, prepared: Rc<Prepared>) -> Result<(), CudaError> {
-        copy_all_in(&self.stream, &self.copies[..self.inputs])?;
+    pub(super) fn run(&mut self, bound: Rc<BoundPlan<D>>) -> Result<(), D::Error> {
+        copy_all_in::<D>(&self.stream, &self.copies[..self.inputs])?;
         let Some(running) = &mut self.running else { return Ok(()) };
         if running.timed {
             self.stream.record(&self.timing.copied_in)?;
         }
-        if let Some(graph) = prepared.graph.get().filter(|_| !running.alone) {
+        if let Some(graph) = bound.graph.get().filter(|_| !running.alone) {
             self.stream.launch_graph(graph)?;
-            running.prepared = Some(prepared);
+            running.bound = Some(bound);
             return self.finish();
         }
-        prepared.runs.set(prepared.runs.get().saturating_add(1));
-        running.prepared = Some(prepared);
+        bound.runs.set(bound.runs.get().saturating_add(1));
+        running.bound = Some(bound);
         running.unfinished = true;
+        self.cursor.rewind();
         self.advance()
     }
 
     /// Submits the next slices; behind the last one, the outputs.
-    fn advance(&mut self) -> Result<(), CudaError> {
+    fn advance(&mut self) -> Result<(), D::Error> {
         let Some(running) = &mut self.running else { return Ok(()) };
-        let Some(prepared) = running.prepared.clone() else { return Ok(()) };
+        let Some(bound) = running.bound.clone() else { return Ok(()) };
         let (steps, slices) = if running.alone { (1, 1) } else { (SLICE_STEPS, SLICES) };
         for _ in 0..slices {
             // The slice that used this event before.
@@ -310,7 +302,7 @@ impl Lane {
                 return self.stream.record(&self.done);
             }
             let kernel = &mut running.last_kernel;
-            if prepared.script.submit(&self.stream, &mut self.cursor, steps, kernel)? {
+            if bound.commands.submit(&self.stream, &mut self.cursor, steps, kernel)? {
                 running.unfinished = false;
                 return self.finish();
             }
@@ -321,12 +313,12 @@ impl Lane {
     }
 
     /// The outputs, the event that answers the call, and the fill that clears its range.
-    fn finish(&mut self) -> Result<(), CudaError> {
+    fn finish(&mut self) -> Result<(), D::Error> {
         let Some(running) = &mut self.running else { return Ok(()) };
         if running.timed {
             self.stream.record(&self.timing.executed)?;
         }
-        copy_all_out(&self.stream, &self.copies[self.inputs..])?;
+        copy_all_out::<D>(&self.stream, &self.copies[self.inputs..])?;
         if running.timed {
             self.stream.record(&self.timing.copied_out)?;
         }
@@ -357,7 +349,7 @@ impl Lane {
     pub(super) fn last_kernel(&self) -> Option<(u32, String)> {
         let running = self.running.as_ref()?;
         let index = running.last_kernel?;
-        Some((index, running.prepared.as_ref()?.script.name(index).to_owned()))
+        Some((index, running.bound.as_ref()?.commands.name(index).to_owned()))
     }
 
     /// Whether the call runs alone, kernel by kernel.
@@ -366,7 +358,7 @@ impl Lane {
     }
 
     /// The end of the call, once it is there; errors are the context's.
-    pub(super) fn poll(&mut self) -> Result<Option<Result<Done, Fault>>, CudaError> {
+    pub(super) fn poll(&mut self) -> Result<Option<Result<Done, Fault>>, D::Error> {
         let Some(running) = &mut self.running else { return Ok(None) };
         if running.unfinished {
             self.advance()?;
@@ -384,7 +376,7 @@ impl Lane {
     }
 
     /// Clears behind the call what was not submitted to be cleared already.
-    pub(super) fn clear(&mut self, function: &mut Function, lane: usize) -> Result<(), CudaError> {
+    pub(super) fn clear(&mut self, function: &mut Function<D>, lane: usize) -> Result<(), D::Error> {
         let Some(running) = self.running.take() else { return Ok(()) };
         if !self.cleared {
             self.stream.fill(running.base, 0, running.used_bytes)?;
@@ -393,14 +385,14 @@ impl Lane {
         // A wide call's range is other lanes' too.
         self.clean_bytes = if running.wide { 0 } else { running.used_bytes };
         drop(running);
-        match self.uncleared {
-            true => Ok(()),
-            false => function.reset(&self.stream, lane),
+        match function.has_variables && !self.uncleared {
+            true => function.reset(&self.stream, lane),
+            false => Ok(()),
         }
     }
 }
 
-fn copy_all_in(stream: &Stream, inputs: &[Transfer]) -> Result<(), CudaError> {
+fn copy_all_in<D: Driver>(stream: &D::Stream, inputs: &[Transfer]) -> Result<(), D::Error> {
     for input in inputs {
         // SAFETY: the region was checked and stays mapped while the lane is busy; a graph of it goes with
         // its arena.
@@ -409,7 +401,7 @@ fn copy_all_in(stream: &Stream, inputs: &[Transfer]) -> Result<(), CudaError> {
     Ok(())
 }
 
-fn copy_all_out(stream: &Stream, outputs: &[Transfer]) -> Result<(), CudaError> {
+fn copy_all_out<D: Driver>(stream: &D::Stream, outputs: &[Transfer]) -> Result<(), D::Error> {
     for output in outputs {
         // SAFETY: as for inputs.
         unsafe { stream.copy_out(output.host, output.device, output.bytes) }?;

@@ -1,21 +1,12 @@
-//! Clearing what survives kernels outside of global memory: shared memory (that of clusters is the
-//! same), registers, and the stacks that the driver gives to threads.
-//!
-//! Kernels of one block (or two) on every multiprocessor: blocks wait for each other, so that none can take
-//! another's place, and say where they ran. Only a run that reached every multiprocessor counts.
+//! The PTX of the kernels that clear what a multiprocessor keeps: shared memory (that of clusters is the same),
+//! registers, and the stacks that the driver gives to threads. `gpu::scrub` runs them.
 
 use pappus_protocol::{Fault, FaultCode};
 
-use super::driver::memory::{DeviceBuffer, HostBuffer};
 use super::driver::module::{Kernel, Module, Source, link};
-use super::driver::stream::Shape;
-use super::driver::{Context, CudaError, Stream};
+use super::driver::{CudaError, DeviceInfo};
+use crate::device::gpu::driver::{COUNTERS_BYTES as BYTES, DriverError, ScrubKernel, ScrubRun};
 
-/// Counters: arrivals of blocks first, then one for each multiprocessor by its number.
-const COUNTERS: usize = 1024;
-const BYTES: u64 = 4 * COUNTERS as u64;
-/// Runs before it is given up that every multiprocessor is reached.
-const ATTEMPTS: usize = 8;
 const THREADS: u32 = 1024;
 /// Registers of a thread when so many fill a multiprocessor: all of them are to be overwritten.
 const REGISTERS: u32 = 64;
@@ -25,128 +16,37 @@ const REGISTERS: u32 = 64;
 /// all that was left. Two sizes of them, and how many there are on each multiprocessor.
 const SMALL_BLOCKS: [u32; 2] = [48 << 10, 8 << 10];
 const SMALL_BLOCKS_EACH: u32 = 32;
-/// Stack of each thread that is cleared at least, in bytes.
-const LEAST_STACK: u32 = 1 << 10;
 
-/// The scrubbing kernels of one context.
-#[derive(Debug)]
-pub(super) struct Scrubber {
-    chip: Kernel,
-    sweep: Kernel,
-    stack: Kernel,
-    /// Bytes of stack that `stack` clears of each thread.
-    stack_bytes: u32,
-    /// Shared memory that the chip kernel asks for.
-    shared_bytes: u32,
-    counters: DeviceBuffer,
-    host: HostBuffer,
-    // What keeps the kernels loaded.
-    _stack_module: Module,
-    _modules: [Module; 2],
+/// Kernels that clear shared memory and registers.
+pub(super) fn chip(info: &DeviceInfo) -> Result<Vec<ScrubKernel<Module, Kernel>>, Fault> {
+    let (module, kernel) = fullest(|values| load(chip_ptx(values), "chip"))?;
+    let (sweep_module, sweep) = load(sweep_ptx(), "sweep")?;
+    let shared_bytes = info.shared_bytes.saturating_sub(kernel.shared_bytes());
+    kernel.allow_shared(shared_bytes).map_err(failed)?;
+    sweep.allow_shared(shared_bytes).map_err(failed)?;
+    let small = |shared_bytes| ScrubRun { shared_bytes, blocks_each: SMALL_BLOCKS_EACH, least: 1 };
+    let whole = ScrubRun { shared_bytes, blocks_each: 1, least: 1 };
+    Ok(vec![
+        ScrubKernel { module, kernel, threads: THREADS, runs: vec![whole] },
+        ScrubKernel {
+            module: sweep_module,
+            kernel: sweep,
+            threads: THREADS,
+            runs: SMALL_BLOCKS.map(small).into(),
+        },
+    ])
 }
 
-impl Scrubber {
-    /// Kernels that clear at least `stack_bytes` of each thread's stack.
-    pub(super) fn load(context: &Context, stack_bytes: u32) -> Result<Self, Fault> {
-        let (chip_module, chip) = fullest(|values| load(chip_ptx(values), "chip"))?;
-        let (sweep_module, sweep) = load(sweep_ptx(), "sweep")?;
-        let stack_bytes = rounded(stack_bytes);
-        let (_stack_module, stack) = load(stack_ptx(stack_bytes), "stack")?;
-        let shared_bytes = context.info.shared_bytes.saturating_sub(chip.shared_bytes());
-        chip.allow_shared(shared_bytes).map_err(failed)?;
-        sweep.allow_shared(shared_bytes).map_err(failed)?;
-        let host = HostBuffer::allocate(BYTES as usize).map_err(failed)?;
-        let counters = DeviceBuffer::allocate(BYTES).map_err(failed)?;
-        Ok(Self {
-            chip,
-            sweep,
-            stack,
-            stack_bytes,
-            shared_bytes,
-            counters,
-            host,
-            _stack_module,
-            _modules: [chip_module, sweep_module],
-        })
-    }
-
-    /// Makes it clear at least `stack_bytes` of each thread's stack.
-    pub(super) fn fit(&mut self, stack_bytes: u32) -> Result<(), Fault> {
-        let stack_bytes = rounded(stack_bytes);
-        if stack_bytes > self.stack_bytes {
-            (self._stack_module, self.stack) = load(stack_ptx(stack_bytes), "stack")?;
-            self.stack_bytes = stack_bytes;
-        }
-        Ok(())
-    }
-
-    /// Clears everything; nothing else runs in this context.
-    pub(super) fn run(&mut self, context: &Context, stream: &Stream) -> Result<(), Fault> {
-        self.reach_all(context, stream, self.chip, self.shared_bytes, 1, 1)?;
-        for bytes in SMALL_BLOCKS {
-            self.reach_all(context, stream, self.sweep, bytes, SMALL_BLOCKS_EACH, 1)?;
-        }
-        // A multiprocessor keeps a kilobyte of shared memory for itself with every block.
-        let blocks = (context.info.threads / THREADS).max(1);
-        let shared_bytes = ((self.shared_bytes + 1024) / blocks).saturating_sub(1024) & !1023;
-        self.stack.allow_shared(shared_bytes).map_err(|e| e.fault("scrubbing"))?;
-        self.reach_all(context, stream, self.stack, shared_bytes, blocks, blocks)
-    }
-
-    fn reach_all(
-        &mut self,
-        context: &Context,
-        stream: &Stream,
-        kernel: Kernel,
-        shared_bytes: u32,
-        blocks_each: u32,
-        least: u32,
-    ) -> Result<(), Fault> {
-        for _ in 0..ATTEMPTS {
-            let reached = self.run_once(context, stream, kernel, shared_bytes, blocks_each, least);
-            let reached = reached.map_err(|e| e.fault("scrubbing"))?;
-            if reached == context.info.multiprocessors {
-                return Ok(());
-            }
-        }
-        Err(Fault::new(
-            FaultCode::Device,
-            format!(
-                "scrubbing does not reach all {} multiprocessors of {}: does another process use it at the same time (MPS)?",
-                context.info.multiprocessors, context.info.name
-            ),
-        ))
-    }
-
-    /// Runs a kernel once, with so many blocks for each multiprocessor; returns how many had at least `least`.
-    fn run_once(
-        &mut self,
-        context: &Context,
-        stream: &Stream,
-        kernel: Kernel,
-        shared_bytes: u32,
-        blocks_each: u32,
-        least: u32,
-    ) -> Result<u32, CudaError> {
-        let blocks = context.info.multiprocessors * blocks_each;
-        let shape = Shape { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes };
-        let mut params = self.counters.address.to_le_bytes().to_vec();
-        params.extend(blocks.to_le_bytes());
-        params.extend(shared_bytes.to_le_bytes());
-        stream.fill(self.counters.address, 0, BYTES)?;
-        stream.launch(kernel, &shape, &params)?;
-        // SAFETY: the buffer is this long and is read after `synchronize` only.
-        unsafe { stream.copy_out(self.host.as_ptr(), self.counters.address, BYTES) }?;
-        context.synchronize()?;
-        let counters = self.host.as_mut().chunks_exact(4).skip(1);
-        let full =
-            counters.filter(|word| word.first_chunk().is_some_and(|&w| u32::from_le_bytes(w) >= least));
-        Ok(full.count() as u32)
-    }
-}
-
-fn rounded(stack_bytes: u32) -> u32 {
-    stack_bytes.max(LEAST_STACK).next_power_of_two()
+/// A kernel that clears `stack_bytes` of each thread's stack, as many threads as can be resident.
+pub(super) fn stack(info: &DeviceInfo, stack_bytes: u32) -> Result<ScrubKernel<Module, Kernel>, Fault> {
+    let (module, kernel) = load(stack_ptx(stack_bytes), "stack")?;
+    // A multiprocessor keeps a kilobyte of shared memory for itself with every block.
+    let blocks = (info.threads / THREADS).max(1);
+    let most = info.shared_bytes.saturating_sub(kernel.shared_bytes());
+    let shared_bytes = ((most + 1024) / blocks).saturating_sub(1024) & !1023;
+    kernel.allow_shared(shared_bytes).map_err(|e| e.fault("scrubbing"))?;
+    let run = ScrubRun { shared_bytes, blocks_each: blocks, least: blocks };
+    Ok(ScrubKernel { module, kernel, threads: THREADS, runs: vec![run] })
 }
 
 fn internal(why: &str) -> Fault {
@@ -158,9 +58,9 @@ fn failed(error: CudaError) -> Fault {
 }
 
 fn load(text: String, name: &str) -> Result<(Module, Kernel), Fault> {
-    let code = link(Source::Ptx, (text + "\0").as_bytes()).map_err(|why| internal(&why))?;
+    let code = link(Source::Ptx, (text + "\0").as_bytes()).map_err(|why| internal(&why.to_string()))?;
     let module = Module::load(&code).map_err(failed)?;
-    let kernel = module.kernel(name).ok_or_else(|| internal(&format!("no kernel {name}")))?;
+    let kernel = module.find(name).ok_or_else(|| internal(&format!("no kernel {name}")))?;
     Ok((module, kernel))
 }
 
@@ -309,12 +209,13 @@ read:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::cuda::{check, ptx};
 
     #[test]
     fn the_texts_pass_our_own_judgement() {
         for text in [chip_ptx(50), sweep_ptx(), stack_ptx(4096)] {
-            assert_eq!(super::super::check::format(text.as_bytes()), Ok(super::super::check::Format::Ptx));
-            assert_eq!(super::super::check::ptx_params(&text).values().next().map(Vec::len), Some(3));
+            assert_eq!(check::format(text.as_bytes()), Ok(check::Format::Ptx));
+            assert_eq!(ptx::kernels(&text).unwrap()[0].params.as_ref().map(Vec::len), Some(3));
             assert_eq!(text.matches('{').count(), text.matches('}').count());
         }
     }

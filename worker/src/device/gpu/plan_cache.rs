@@ -1,5 +1,5 @@
-//! What was prepared for plans, per lane: scripts, and graphs once they pay. Bounded by bytes; what was
-//! used longest ago goes first.
+//! Bound plans: for each function, plan and lane the command list, and graphs of it once they pay. The cache is
+//! bounded by bytes; the bound plan that was used longest ago goes first.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -8,30 +8,32 @@ use std::sync::Arc;
 
 use pappus_blueprint::Plan;
 
-use super::driver::{CudaError, GraphExec, Stream};
-use super::lane::Transfer;
-use super::launch::Script;
-use super::layout::{GRAPH_NODE_BYTES, SCRIPTS_BYTES, WHOLE_GRAPHS, WHOLE_STEPS};
+use super::command_list::CommandList;
+use super::driver::{Driver, DriverError, Stream};
+use super::layout::{BOUND_PLANS_BYTES, GRAPH_NODE_BYTES, Transfer, WHOLE_GRAPHS, WHOLE_STEPS};
 
-/// A prepared plan.
+/// Graphs of whole calls by what they copy; none where it was seen once.
+type WholeGraphs<D> = HashMap<Box<[Transfer]>, Option<<D as Driver>::Graph>>;
+
+/// A plan with everything that one lane submits for it.
 #[derive(Debug)]
-pub(super) struct Prepared {
-    pub(super) script: Script,
-    pub(super) graph: OnceCell<GraphExec>,
+pub(super) struct BoundPlan<D: Driver> {
+    pub(super) commands: CommandList<D>,
+    pub(super) graph: OnceCell<D::Graph>,
     /// Times that it ran step by step.
     pub(super) runs: Cell<u32>,
     /// No graph of it can be made.
     pub(super) direct_only: Cell<bool>,
     /// Graphs of whole calls by what they copy; none where it was seen once.
-    whole: RefCell<HashMap<Box<[Transfer]>, Option<GraphExec>>>,
+    whole: RefCell<WholeGraphs<D>>,
     /// Keeps the plan's address from being used for another.
     plan: Arc<Plan>,
 }
 
-impl Prepared {
-    pub(super) fn new(script: Script, plan: Arc<Plan>) -> Self {
+impl<D: Driver> BoundPlan<D> {
+    pub(super) fn new(commands: CommandList<D>, plan: Arc<Plan>) -> Self {
         Self {
-            script,
+            commands,
             graph: Default::default(),
             runs: Default::default(),
             direct_only: Default::default(),
@@ -57,10 +59,10 @@ impl Prepared {
     /// what `submit` submits. Says whether it ran.
     pub(super) fn run_whole(
         &self,
-        stream: &Stream,
+        stream: &D::Stream,
         copies: &[Transfer],
-        submit: impl FnOnce(&Stream) -> Result<(), CudaError>,
-    ) -> Result<bool, CudaError> {
+        submit: impl FnOnce(&D::Stream) -> Result<(), D::Error>,
+    ) -> Result<bool, D::Error> {
         let mut whole = self.whole.borrow_mut();
         let known = whole.len();
         match whole.get_mut(copies) {
@@ -86,52 +88,62 @@ impl Prepared {
     }
 }
 
+/// Tells the functions that were loaded here apart; not the supervisor's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct FunctionKey(u64);
+
 /// Function, plan, lane, and whether the call has the whole pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
-    pub(super) function: u64,
+    pub(super) function: FunctionKey,
     pub(super) plan: usize,
     pub(super) lane: usize,
     pub(super) wide: bool,
 }
 
 #[derive(Debug)]
-struct Slot {
-    prepared: Rc<Prepared>,
+struct Slot<D: Driver> {
+    bound: Rc<BoundPlan<D>>,
     bytes: u64,
     used: u64,
 }
 
-/// Everything prepared in this worker.
-#[derive(Debug, Default)]
-pub(super) struct Scripts {
-    slots: HashMap<Key, Slot>,
+/// All bound plans of this worker.
+#[derive(Debug)]
+pub(super) struct BoundPlans<D: Driver> {
+    slots: HashMap<Key, Slot<D>>,
     bytes: u64,
     clock: u64,
     functions: u64,
 }
 
-impl Scripts {
-    /// A number for a function.
-    pub(super) fn next_function(&mut self) -> u64 {
+impl<D: Driver> Default for BoundPlans<D> {
+    fn default() -> Self {
+        Self { slots: HashMap::new(), bytes: 0, clock: 0, functions: 0 }
+    }
+}
+
+impl<D: Driver> BoundPlans<D> {
+    /// A key for a function.
+    pub(super) fn next_function(&mut self) -> FunctionKey {
         self.functions += 1;
-        self.functions
+        FunctionKey(self.functions)
     }
 
-    /// What was prepared, if it is still here.
-    pub(super) fn get(&mut self, key: &Key) -> Option<Rc<Prepared>> {
+    /// A bound plan, if it is still here.
+    pub(super) fn get(&mut self, key: &Key) -> Option<Rc<BoundPlan<D>>> {
         self.clock += 1;
         let slot = self.slots.get_mut(key)?;
         slot.used = self.clock;
-        Some(slot.prepared.clone())
+        Some(slot.bound.clone())
     }
 
-    /// Keeps what was prepared.
-    pub(super) fn insert(&mut self, key: Key, prepared: &Rc<Prepared>) {
-        let bytes = prepared.script.approx_bytes() + prepared.whole_bytes();
+    /// Keeps a bound plan.
+    pub(super) fn insert(&mut self, key: Key, bound: &Rc<BoundPlan<D>>) {
+        let bytes = bound.commands.approx_bytes() + bound.whole_bytes();
         self.clock += 1;
         self.bytes += bytes;
-        let slot = Slot { prepared: prepared.clone(), bytes, used: self.clock };
+        let slot = Slot { bound: bound.clone(), bytes, used: self.clock };
         if let Some(replaced) = self.slots.insert(key, slot) {
             self.bytes -= replaced.bytes;
         }
@@ -148,7 +160,7 @@ impl Scripts {
     }
 
     fn shrink(&mut self, keep: &Key) {
-        while self.bytes > SCRIPTS_BYTES {
+        while self.bytes > BOUND_PLANS_BYTES {
             let others = self.slots.iter().filter(|(key, _)| *key != keep);
             let Some(oldest) = others.min_by_key(|(_, slot)| slot.used).map(|(key, _)| *key) else {
                 return;
@@ -169,18 +181,18 @@ impl Scripts {
     }
 
     /// The function is about to be unloaded.
-    pub(super) fn forget(&mut self, function: u64) {
+    pub(super) fn forget(&mut self, function: FunctionKey) {
         self.remove_where(|key| key.function == function);
     }
 
     /// A lane's instance of one of the function's modules is gone.
-    pub(super) fn forget_lane(&mut self, function: u64, lane: usize) {
+    pub(super) fn forget_lane(&mut self, function: FunctionKey, lane: usize) {
         self.remove_where(|key| key.function == function && key.lane == lane);
     }
 
     /// An arena is about to go: what copies from or to it goes first.
     pub(super) fn forget_host(&mut self, base: usize, bytes: usize) {
-        self.slots.values().for_each(|slot| slot.prepared.forget_host(base, bytes));
+        self.slots.values().for_each(|slot| slot.bound.forget_host(base, bytes));
     }
 
     /// Addresses of the pool changed.

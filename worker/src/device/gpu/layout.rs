@@ -1,7 +1,9 @@
 //! Sizes that the device's parts agree on.
 
-/// Lanes' shares of the pool start at multiples of this: the granularity of device memory.
-pub(super) use pappus_protocol::device_memory::GPU_PAGE_BYTES as LANE_ALIGN;
+use pappus_protocol::device_memory::GPU_PAGE_BYTES;
+
+/// Lanes' shares of the pool start at multiples of this, whatever the driver could map.
+pub(super) const LANE_ALIGN: u64 = GPU_PAGE_BYTES;
 
 /// Steps that are submitted at a time. The driver's queue takes about a thousand launches before a
 /// submission blocks, and with it every other lane.
@@ -23,8 +25,8 @@ pub(super) const RUNS_BEFORE_GRAPH: u32 = 2;
 /// What an instantiated graph takes for each node, host and device memory together, roughly.
 pub(super) const GRAPH_NODE_BYTES: u64 = 1 << 10;
 
-/// Bytes of everything prepared for plans: scripts and graphs.
-pub(super) const SCRIPTS_BYTES: u64 = 512 << 20;
+/// Bytes of all bound plans: command lists and graphs.
+pub(super) const BOUND_PLANS_BYTES: u64 = 512 << 20;
 
 /// Pinned memory through which one-off inputs reach the device, in two halves.
 pub(super) const BOUNCE_BYTES: usize = 4 << 20;
@@ -34,3 +36,11 @@ pub(super) const PINNED_WEIGHTS_BYTES: u64 = 8 << 30;
 
 /// One call in so many is timed step by step; the others are split like the last one that was.
 pub(super) const TIMED_EVERY: u64 = 256;
+
+/// Bytes that go to the device or back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Transfer {
+    pub(super) host: *mut u8,
+    pub(super) device: u64,
+    pub(super) bytes: u64,
+}
