@@ -57,12 +57,9 @@ fn of_bytes(path: &Path, format: &str, content: &[u8]) -> Result<Found> {
         "ptx" => {
             let text =
                 std::str::from_utf8(content).map_err(|_| Error::content(path, "PTX that is no text"))?;
-            let entries = ptx::entries(text.trim_end_matches('\0'));
-            entries.map(|entries| {
-                let of =
-                    |entry: ptx::Entry<'_>| Kernel { name: entry.name.into(), params: Some(entry.params) };
-                entries.into_iter().map(of).collect()
-            })
+            let entries = ptx::entries(text.trim_end_matches('\0')).ok();
+            let of = |entry: ptx::Entry| Kernel { name: entry.name, params: entry.params };
+            entries.map(|entries| entries.into_iter().map(of).collect())
         }
         "cubin" | "hsaco" => {
             let names = symbols(content)

@@ -1,11 +1,7 @@
 //! How device memory is divided, as supervisor and workers must agree on it: pages, leases, shares of lanes.
 
 use crate::Kind;
-
-/// Memory of a GPU is mapped in pages of this size; leases, weights and shares of lanes are whole pages.
-pub const GPU_PAGE_BYTES: u64 = 2 << 20;
-/// Memory of the CPU device comes in wasm pages.
-pub const WASM_PAGE_BYTES: u64 = 64 << 10;
+pub use crate::kind::{GPU_PAGE_BYTES, WASM_PAGE_BYTES};
 
 /// The largest whole number of GPU pages in `bytes`.
 pub const fn whole_gpu_pages(bytes: u64) -> u64 {

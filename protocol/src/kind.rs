@@ -5,8 +5,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::device_memory::{GPU_PAGE_BYTES, WASM_PAGE_BYTES};
-
 /// A kind of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -48,6 +46,11 @@ pub enum CodeFamily {
     /// `cubin`, `fatbin` and `ptx`, for architectures such as `sm_90`.
     Nvidia,
 }
+
+/// Memory of a GPU is mapped in pages of this size; leases, weights and shares of lanes are whole pages.
+pub const GPU_PAGE_BYTES: u64 = 2 << 20;
+/// Memory of the CPU device comes in wasm pages.
+pub const WASM_PAGE_BYTES: u64 = 64 << 10;
 
 /// The longest lease of the CPU device: of the 4 GiB that a wasm kernel addresses, this leaves room for what is the
 /// module's own.

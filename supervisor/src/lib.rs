@@ -3,6 +3,7 @@
 //! From the lowest; each module uses only those before it (`tests/integration/arrows.rs` holds that):
 //! - [`limits`], [`ids`], [`sha256`], [`tenant_name`], [`metrics`].
 //! - [`concurrent`]: what threads share while a call is answered.
+//! - [`sync`]: the order of locks; waking threads.
 //! - [`quota`]: what a tenant may have at most.
 //! - [`schedule`]: which call runs where: a pure state machine.
 //! - [`config`]: flags and file.
@@ -13,6 +14,7 @@
 //! - [`function`]: functions in memory.
 //! - [`call`]: an accepted invocation, and how it ends.
 //! - [`device`]: workers of a device, their threads, effects of decisions. [`registry`]: modules and functions.
+//! - [`router`]: which device a call goes to.
 //! - [`server`]: sockets, connections, requests, answers.
 //! - [`list_devices`]: what `--device` could name here.
 //! - [`run`]: all of it put together.
@@ -32,10 +34,12 @@ pub mod processes;
 pub mod quota;
 pub mod refusal;
 pub mod registry;
+pub mod router;
 pub mod run;
 pub mod schedule;
 pub mod server;
 pub mod sha256;
 pub mod store;
+pub mod sync;
 pub mod tenant_name;
 pub mod tenants;

@@ -1,21 +1,25 @@
 //! One device: its workers and what runs on them.
 //!
-//! - [`runtime`]: the device as the rest sees it: submit, cancel; carries out decisions.
+//! - [`runtime`]: the device as the rest sees it: submit, cancel; asks its scheduler.
+//! - `commands`: decisions carried out; `command_order`: in the order in which they were decided.
+//! - [`worker_channel`]: the channel to the process in one worker's slot; what that process has installed and mapped.
 //! - [`worker_events`]: workers come and go.
-//! - [`status`]: what is shown of it.
-//! - `quota`: what tenants hold of it.
-//! - [`weights`]: weights in its memory, loaded once and shared.
-//! - [`memory_rebalance`]: one worker gets the memory of all for a while.
-//! - [`worker_channel`]: talking to the process in one worker's place; what it has installed and mapped.
-//! - [`thread`]: the OS thread of one worker: puts a process in its place, reads its answers, replaces it.
-//! - [`standby`]: processes that are ready to take a place.
+//! - [`thread`]: the OS thread of one worker: puts a process in its slot, reads its answers, replaces it.
+//! - [`standby`]: processes that are ready to take a slot.
 //! - [`reaper`]: processes that are about to be gone.
-//! - `shared_fault`: what a fault there means.
+//! - `panics`: what a panic in one of these threads ends.
+//! - `shared_fault`: what a fault of processes means that share it.
 //! - [`write_coalescing`]: what is written together: frames to workers, answers to clients.
+//! - [`weights`]: weights in its memory, loaded once and shared.
+//! - `quota`: what tenants hold of it; [`status`]: what is shown of it.
 
+mod command_order;
+#[cfg(test)]
+mod command_order_tests;
+mod commands;
 #[cfg(test)]
 mod fake_tests;
-pub mod memory_rebalance;
+mod panics;
 mod quota;
 pub mod reaper;
 pub mod runtime;

@@ -1,11 +1,12 @@
 //! What tenants hold of the device's memory: leases of the workers that serve their calls, and weights of their
-//! functions. Decided with the scheduler locked, so that nobody gets in between.
+//! functions. Decided with the scheduler locked, so that no other decision comes in between.
 
 use pappus_protocol::now_ns;
 
-use super::runtime::{Actions, Device, lock};
+use super::runtime::{Actions, Device};
 use crate::call::Call;
-use crate::schedule::{Domain, Scheduler, Size};
+use crate::schedule::events::{Allow, LimitsChanged};
+use crate::schedule::{Domain, Size};
 use crate::tenants::{Account, Limit, QuotaError, Tenant, Tenants};
 
 impl Device {
@@ -15,7 +16,7 @@ impl Device {
 
     /// Device memory that a tenant holds.
     pub fn held_bytes(&self, tenant: Tenant) -> u64 {
-        let workers = lock(&self.scheduler).workers_of(tenant) as u64;
+        let workers = self.ask().workers_of(tenant) as u64;
         workers.saturating_mul(self.ledger.lease_bytes()).saturating_add(self.weights_of(tenant))
     }
 
@@ -36,7 +37,7 @@ impl Device {
     }
 
     /// The owner of a call's function may have its weights here; other weights of the same owner may give way.
-    /// [`Device::weights_settled`] follows.
+    /// [`WeightStore::settled`](super::weights::WeightStore::settled) follows.
     pub(super) fn reserve_weights(&self, worker: usize, call: &Call) -> Result<Vec<u64>, QuotaError> {
         let owner = &call.function.account;
         let (Some(weights), most) = (&self.weights, owner.most(Limit::DeviceMemory)) else {
@@ -45,7 +46,7 @@ impl Device {
         if most == u64::MAX || call.function.weight_bytes.is_empty() {
             return Ok(Vec::new());
         }
-        let scheduler = lock(&self.scheduler);
+        let scheduler = self.ask();
         let leases = (scheduler.workers_of(owner.tenant) as u64).saturating_mul(self.ledger.lease_bytes());
         let mut evicted = Vec::new();
         let room = most.saturating_sub(leases);
@@ -57,24 +58,25 @@ impl Device {
 
     /// Limits of tenants changed.
     pub fn quotas_changed(&self, tenants: &Tenants) {
-        let limited = lock(&self.scheduler).limited();
+        let limited = self.ask().limited();
         let mut actions = Actions::new();
         for caller in limited {
             let account = tenants.account(caller);
             self.decide(|scheduler| {
                 let allowed = self.workers_allowed(&account, Size::Lane);
-                scheduler.allow(caller, allowed.unwrap_or(Some(0)));
-                Scheduler::limits_changed(scheduler, now_ns(), &mut actions);
+                let (most, now_ns) = (allowed.unwrap_or(Some(0)), now_ns());
+                scheduler.handle(now_ns, Allow { caller, most }, &mut actions);
+                scheduler.handle(now_ns, LimitsChanged {}, &mut actions);
             });
         }
-        self.perform(actions);
+        self.carry_out(&mut actions, None);
     }
 
     /// Tells the workers of one domain to forget a function.
     pub fn uninstall_for(&self, function: u64, domain: Domain) {
-        let serving = lock(&self.scheduler).serving(domain);
+        let serving = self.ask().serving(domain);
         for worker in serving {
-            self.link(worker).uninstall(function);
+            self.channel(worker).uninstall(function);
         }
     }
 }

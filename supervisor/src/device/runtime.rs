@@ -1,28 +1,29 @@
-//! A device as the rest of the supervisor sees it. Decisions come from its scheduler, behind a lock;
-//! whoever caused a decision carries it out.
+//! A device as the rest of the supervisor sees it. Decisions come from its scheduler, behind a lock; the thread that
+//! caused a decision carries it out (`commands`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use pappus_protocol::from_worker::{Done, FaultRef};
 use pappus_protocol::now_ns;
 use tokio::sync::{Notify, watch};
 
-use super::memory_rebalance::Whole;
 use super::reaper::Reaper;
 use super::standby::Standbys;
 use super::weights::WeightStore;
-use super::worker_channel::{Start, StartError, WorkerChannel};
+use super::worker_channel::WorkerChannel;
 use super::write_coalescing::Held;
-use crate::call::{Call, Outcome, SpentBudget};
+use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::function::CodeTarget;
 use crate::metrics::DeviceMetrics;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::processes::mps::{Control, MpsTerminator};
-use crate::schedule::{Action, CallId, Limits, NotNow, Scheduler, Shape, Terms, Verdict, WorkerId};
+use crate::schedule::events::{Allow, Cancel, Event, FunctionGone, SetPolicy, Submit, Tick};
+use crate::schedule::{Action, CallId, Limits, NotNow, Scheduler, Shape, Terms, WorkerId};
 use crate::store::StateDir;
+use crate::sync::{OrderedGuard, OrderedMutex, rank};
 use crate::tenants::QuotaError;
 
 pub(super) type Actions = Vec<Action<Arc<Call>>>;
@@ -41,15 +42,16 @@ pub struct Device {
     pub ledger: Arc<MemoryLedger>,
     /// Weights in its memory, if it has memory of its own.
     pub weights: Option<WeightStore>,
-    /// Processes that could take a worker's place.
+    /// Processes that could take a worker's slot.
     pub standbys: Standbys,
     /// Processes that serve no more.
     pub reaper: Reaper,
-    pub(super) scheduler: Mutex<Scheduler<Arc<Call>>>,
+    scheduler: OrderedMutex<Scheduler<Arc<Call>>, { rank::SCHEDULER }>,
+    /// Calls waiting and running; changed with the scheduler locked.
+    load: AtomicU64,
     pub(super) slots: Vec<WorkerSlot>,
-    pub(super) whole: Mutex<Whole>,
     pub(super) settings: watch::Receiver<Settings>,
-    store: Arc<StateDir>,
+    pub(super) store: Arc<StateDir>,
     /// What machine code must be made for, as far as workers said so.
     pub(super) targets: watch::Sender<Vec<CodeTarget>>,
     pub(super) clock: Notify,
@@ -60,7 +62,7 @@ pub struct Device {
     /// Ends processes of a device that they share through MPS.
     pub(super) mps: Option<Arc<MpsTerminator>>,
     /// When a fault ended all processes last.
-    pub(super) epoch_ended: Mutex<Option<Instant>>,
+    pub(super) epoch_ended: OrderedMutex<Option<Instant>, { rank::EPOCH }>,
     /// Workers that end are not replaced any more.
     closing: AtomicBool,
 }
@@ -85,14 +87,14 @@ pub enum SubmitError {
     NotNow(NotNow),
 }
 
-/// One worker's place.
+/// One worker's slot.
 #[derive(Debug)]
 pub struct WorkerSlot {
     /// The process in it.
-    pub link: Mutex<WorkerChannel>,
+    pub channel: OrderedMutex<WorkerChannel, { rank::CHANNEL }>,
     /// Calls answered well.
     pub completed: AtomicU64,
-    /// Processes that took the place after the first.
+    /// Processes that took the slot after the first.
     pub restarts: AtomicU64,
     /// Times that its processes were scrubbed for another domain.
     pub scrubs: AtomicU64,
@@ -104,13 +106,9 @@ pub struct WorkerSlot {
     pub leased_bytes: AtomicU64,
 }
 
-/// One worker has nobody to take turns with.
+/// Workers take turns where there are several.
 pub(super) fn takes_turns(config: &DeviceConfig) -> bool {
     config.turns && config.workers > 1
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 impl Device {
@@ -123,7 +121,7 @@ impl Device {
     ) -> std::io::Result<Self> {
         let slot = || -> std::io::Result<WorkerSlot> {
             Ok(WorkerSlot {
-                link: Mutex::new(WorkerChannel::new()?),
+                channel: OrderedMutex::new(WorkerChannel::new()?),
                 completed: AtomicU64::new(0),
                 restarts: AtomicU64::new(0),
                 scrubs: AtomicU64::new(0),
@@ -136,13 +134,14 @@ impl Device {
             workers: config.workers,
             lanes: config.lanes,
             workers_per_domain: config.workers_per_domain,
-            turns: takes_turns(&config),
+            quantum_us: takes_turns(&config).then(|| config.quantum.as_micros().min(u32::MAX.into()) as u32),
             residency_ns: config.min_residency.as_nanos().min(u64::MAX.into()) as u64,
             scrubs: config.scrub_switch,
             shared_faults: config.shared,
         };
         let mut scheduler = Scheduler::new(shape);
-        scheduler.set_policy(now_ns(), settings.borrow().policy(), &mut Actions::new());
+        let policy = settings.borrow().policy();
+        scheduler.handle(now_ns(), SetPolicy { policy }, &mut Actions::new());
         let ledger = MemoryLedger::new(config.clone());
         let has_own_memory = config.kind.traits().has_own_memory;
         let weights = has_own_memory.then(|| WeightStore::new(config.weights_bytes, ledger.clone()));
@@ -151,9 +150,9 @@ impl Device {
             weights,
             standbys: Standbys::new(config.standbys)?,
             reaper: Reaper::new()?,
-            scheduler: Mutex::new(scheduler),
+            scheduler: OrderedMutex::new(scheduler),
+            load: AtomicU64::new(0),
             slots: (0..config.workers).map(|_| slot()).collect::<Result<_, _>>()?,
-            whole: Mutex::default(),
             metrics: DeviceMetrics::new(&config.name),
             settings,
             store,
@@ -162,7 +161,7 @@ impl Device {
             handovers: AtomicU64::new(1),
             clock_ns: AtomicU64::new(u64::MAX),
             mps: config.shared.then(|| MpsTerminator::start(Control::new())).transpose()?,
-            epoch_ended: Mutex::new(None),
+            epoch_ended: OrderedMutex::new(None),
             closing: AtomicBool::new(false),
             config,
         })
@@ -173,14 +172,14 @@ impl Device {
         &self.slots[worker]
     }
 
-    /// A worker's link.
-    pub fn link(&self, worker: WorkerId) -> MutexGuard<'_, WorkerChannel> {
-        lock(&self.slots[worker].link)
+    /// The channel to the process in a worker's slot.
+    pub fn channel(&self, worker: WorkerId) -> OrderedGuard<'_, WorkerChannel, { rank::CHANNEL }> {
+        self.slots[worker].channel.lock()
     }
 
-    /// Whether a worker's place has no process.
+    /// Whether a worker's slot has no process.
     pub fn lacks_workers(&self) -> bool {
-        self.slots.iter().any(|slot| lock(&slot.link).pid().is_none())
+        self.slots.iter().any(|slot| slot.channel.lock().pid().is_none())
     }
 
     /// How long a worker's thread spins before it blocks. On two cores or fewer the spinning would
@@ -192,10 +191,14 @@ impl Device {
         std::time::Duration::from_micros(us.into())
     }
 
-    /// Calls waiting and running.
+    /// Calls waiting and running, as of the last decision; locks nothing.
     pub fn load(&self) -> u64 {
-        let scheduler = lock(&self.scheduler);
-        scheduler.queued() + scheduler.running()
+        self.load.load(Ordering::Relaxed)
+    }
+
+    /// The scheduler, to ask it something.
+    pub(super) fn ask(&self) -> OrderedGuard<'_, Scheduler<Arc<Call>>, { rank::SCHEDULER }> {
+        self.scheduler.lock()
     }
 
     /// Accepts a call, or says why not. An accepted call is answered exactly once. With `held`,
@@ -214,8 +217,10 @@ impl Device {
         let function = call.function.id;
         let terms = Terms { domain, function, bytes: inline_bytes, deadline_ns, size };
         let outcome = self.decide(|scheduler| {
-            scheduler.allow(domain.caller, self.workers_allowed(call.reply.account(), size)?);
-            Ok::<_, QuotaError>(scheduler.submit(now_ns(), call, terms, limits, &mut actions))
+            let (caller, now_ns) = (domain.caller, now_ns());
+            let most = self.workers_allowed(call.reply.account(), size)?;
+            scheduler.handle(now_ns, Allow { caller, most }, &mut actions);
+            Ok::<_, QuotaError>(scheduler.handle(now_ns, Submit { call, terms, limits }, &mut actions))
         });
         let id = outcome?.map_err(|why| {
             self.metrics.rejected.increment(1);
@@ -233,10 +238,11 @@ impl Device {
         self.ledger.largest_call_bytes()
     }
 
-    /// An event for the scheduler. Its clock is told if something is due earlier now.
-    pub(super) fn decide<T>(&self, event: impl FnOnce(&mut Scheduler<Arc<Call>>) -> T) -> T {
-        let mut scheduler = lock(&self.scheduler);
-        let outcome = event(&mut scheduler);
+    /// Events for the scheduler. Its clock is told if something is due earlier now.
+    pub(super) fn decide<T>(&self, events: impl FnOnce(&mut Scheduler<Arc<Call>>) -> T) -> T {
+        let mut scheduler = self.scheduler.lock();
+        let outcome = events(&mut scheduler);
+        self.load.store(scheduler.queued() + scheduler.running(), Ordering::Relaxed);
         let next_ns = scheduler.next_deadline_ns();
         if next_ns.is_some_and(|next_ns| next_ns < self.clock_ns.load(Ordering::Relaxed)) {
             self.clock.notify_one();
@@ -244,151 +250,43 @@ impl Device {
         outcome
     }
 
+    /// One event, and what follows from it.
+    pub(super) fn handle<E: Event<Arc<Call>>>(&self, event: E) -> E::Reply {
+        let mut actions = Actions::new();
+        let reply = self.decide(|scheduler| scheduler.handle(now_ns(), event, &mut actions));
+        self.carry_out(&mut actions, None);
+        reply
+    }
+
     /// Takes a waiting call back; returns it unless it runs or is over.
     pub fn cancel(&self, id: CallId) -> Option<Arc<Call>> {
-        let mut actions = Actions::new();
-        let call = self.decide(|scheduler| scheduler.cancel(now_ns(), id, &mut actions));
-        self.perform(actions);
-        call
-    }
-
-    /// Carries decisions out, and those that follow from them.
-    pub fn perform(&self, mut actions: Actions) {
-        self.carry_out(&mut actions, None);
-    }
-
-    /// The same; with `held`, workers are told of their calls by [`Device::release`] at the latest.
-    pub(super) fn carry_out(&self, work: &mut Actions, mut held: Option<&mut Held>) {
-        let mut next = Actions::new();
-        while !work.is_empty() {
-            for action in work.drain(..) {
-                match action {
-                    Action::Start { worker, generation, lane, alone, id, call } => {
-                        let start = Start { worker, generation, lane, alone, id };
-                        self.start(start, &call, &mut next, held.as_deref_mut());
-                    }
-                    Action::Expired { call, budget_ns } => {
-                        self.metrics.failed.increment(1);
-                        let per_minute = self.settings.borrow().fault_budget;
-                        let budget = budget_ns.map(|left_ns| SpentBudget { left_ns, per_minute });
-                        self.complete(&call, Outcome::Expired { budget });
-                    }
-                    Action::Refused { call, refusal } => {
-                        self.metrics.failed.increment(1);
-                        self.metrics.quarantines.increment(1);
-                        self.complete(&call, Outcome::Quarantined(refusal));
-                    }
-                    Action::Kill { worker, generation, call } => self.kill(worker, generation, call),
-                    Action::Turn { generation, order } => {
-                        let quantum_us = self.config.quantum.as_micros().min(u32::MAX.into()) as u32;
-                        self.link(order.worker()).turn(generation, order, quantum_us);
-                    }
-                    Action::GiveAll { worker, nth } => self.give_all(worker, nth),
-                    Action::GiveBack { nth } => self.give_back(nth),
-                    Action::Replace { worker, generation } => self.link(worker).hang_up(generation),
-                    Action::Scrub { worker, generation } => self.scrub(worker, generation),
-                }
-            }
-            std::mem::swap(work, &mut next);
-        }
-    }
-
-    fn kill(&self, worker: WorkerId, generation: u64, overdue: Option<Arc<Call>>) {
-        let pid = self.link(worker).pid();
-        match overdue {
-            Some(call) => {
-                let (function, owner, caller) = call.names();
-                let why = match call.reply.is_over() {
-                    true => "a call that was given up does not end",
-                    false => "a call is overdue",
-                };
-                tracing::warn!(function, owner, caller, worker, pid, "{why}: killing its worker");
-            }
-            None => tracing::warn!(
-                worker,
-                pid,
-                "a worker without calls keeps its turn, or does not forget a tenant: killing it"
-            ),
-        }
-        self.link(worker).kill(generation);
-    }
-
-    fn start(&self, start: Start, call: &Arc<Call>, next: &mut Actions, held: Option<&mut Held>) {
-        let worker = start.worker;
-        let weights = self.weights.as_ref();
-        let reserved = self.reserve_weights(worker, call);
-        let started = reserved.map_err(|error| StartError::Refused(error.into())).and_then(|given_up| {
-            given_up.iter().for_each(|function| self.every_link(|link| link.uninstall(*function)));
-            let mut link = self.link(worker);
-            let started = link.start(&self.store, weights, start, call);
-            if held.is_none() {
-                link.write();
-            }
-            if let Some(weights) = weights {
-                weights.settled(&call.function, worker);
-            }
-            started
-        });
-        if let Some(held) = held
-            && held.add(worker, call)
-        {
-            self.release(held);
-        }
-        match started {
-            Ok(evicted) => {
-                for function in evicted {
-                    self.every_link(|link| link.uninstall(function));
-                }
-            }
-            // The calls of a process that is gone run again, which is decided where its end is seen.
-            Err(StartError::Gone) => {}
-            Err(StartError::Refused(error)) => {
-                self.metrics.failed.increment(1);
-                self.complete(call, Outcome::Refused(error));
-                self.decide(|scheduler| {
-                    scheduler.finished(now_ns(), worker, start.id, Verdict::Neither, next)
-                });
-            }
-            Err(StartError::Broken(error)) => {
-                tracing::error!(worker, "a worker does not take a call: {error}");
-                // It may be the call that nothing can take: it counts as handed over.
-                call.started_ns.store(now_ns(), Ordering::Relaxed);
-                self.link(worker).kill(start.generation);
-            }
-        }
-    }
-
-    /// Answers a call that ended by itself.
-    pub(super) fn complete(&self, call: &Call, outcome: Outcome) {
-        call.reply.complete(call, &self.config.name, outcome);
+        self.handle(Cancel { id })
     }
 
     /// Tells all workers to forget an arena.
     pub fn close_arena(&self, arena: u64) {
-        self.every_link(|link| link.close_arena(arena));
+        self.every_channel(|channel| channel.close_arena(arena));
     }
 
     /// Tells all workers to forget a function.
     pub fn uninstall(&self, function: u64) {
-        self.every_link(|link| link.uninstall(function));
+        self.every_channel(|channel| channel.uninstall(function));
         if let Some(weights) = &self.weights {
             weights.forget(function);
         }
-        lock(&self.scheduler).forget_function(function);
+        self.handle(FunctionGone { function });
     }
 
-    fn every_link(&self, mut tell: impl FnMut(&mut WorkerChannel)) {
-        (0..self.slots.len()).for_each(|worker| tell(&mut self.link(worker)));
+    pub(super) fn every_channel(&self, mut tell: impl FnMut(&mut WorkerChannel)) {
+        (0..self.slots.len()).for_each(|worker| tell(&mut self.channel(worker)));
     }
 
     /// Watches deadlines for as long as the supervisor runs.
     pub async fn run_clock(&self) {
         loop {
-            // Before the scheduler is locked: whoever moves memory locks them the other way round.
-            let whole = lock(&self.whole).deadline_ns;
             let next = {
-                let scheduler = lock(&self.scheduler);
-                let next = [scheduler.next_deadline_ns(), whole].into_iter().flatten().min();
+                let scheduler = self.scheduler.lock();
+                let next = scheduler.next_deadline_ns();
                 self.clock_ns.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
                 next
             };
@@ -405,10 +303,7 @@ impl Device {
                 () = sleep => {}
                 () = self.clock.notified() => {}
             }
-            let mut actions = Actions::new();
-            lock(&self.scheduler).expire(now_ns(), &mut actions);
-            self.perform(actions);
-            self.whole_expire(now_ns());
+            self.handle(Tick {});
         }
     }
 
@@ -416,7 +311,9 @@ impl Device {
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
         for worker in 0..self.slots.len() {
-            self.link(worker).kill_any();
+            let channel = self.channel(worker);
+            channel.kill_any();
+            channel.wake();
         }
         self.ledger.close();
         self.standbys.close();

@@ -4,22 +4,24 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pappus_protocol::FromWorker;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::{Got, Inbox};
 use pappus_shmem::ValidatedMemfd;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::Device;
+use super::panics::contained;
 use super::worker_channel::staging;
 use crate::function::CodeTarget;
 use crate::limits::WORKER_START_S;
 use crate::processes::confinement::{self, Reached};
 use crate::processes::memory_ledger::ProcessReservation;
 use crate::processes::process::{self, Role, Started, Target};
+use crate::sync::{OrderedMutex, Waker, rank};
 
 /// How long a standby that was taken has the processors before the next one starts: to start a process takes more of
 /// them than to answer the call that it was taken for.
@@ -112,48 +114,36 @@ pub struct Standbys(Vec<Slot>);
 
 #[derive(Debug)]
 struct Slot {
-    ready: Mutex<Option<Ready>>,
+    ready: OrderedMutex<Option<Ready>, { rank::STANDBY }>,
     /// Wakes the keeper: its standby was taken, or the device closes.
-    wake: OwnedFd,
-}
-
-impl Slot {
-    fn ready(&self) -> MutexGuard<'_, Option<Ready>> {
-        self.ready.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
+    waker: Waker,
 }
 
 impl Standbys {
     /// Room for `count`.
     pub fn new(count: usize) -> std::io::Result<Self> {
-        let slot = || -> std::io::Result<Slot> {
-            let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            Ok(Slot { ready: Mutex::new(None), wake })
-        };
+        let slot =
+            || -> std::io::Result<Slot> { Ok(Slot { ready: OrderedMutex::new(None), waker: Waker::new()? }) };
         Ok(Self((0..count).map(|_| slot()).collect::<Result<_, _>>()?))
     }
 
     /// One that is ready, for good.
     pub fn take(&self) -> Option<Ready> {
         self.0.iter().find_map(|slot| {
-            let ready = slot.ready().take()?;
-            slot.wake();
+            let ready = slot.ready.lock().take()?;
+            slot.waker.wake();
             Some(ready)
         })
     }
 
     /// How many are ready.
     pub fn ready(&self) -> usize {
-        self.0.iter().filter(|slot| slot.ready().is_some()).count()
+        self.0.iter().filter(|slot| slot.ready.lock().is_some()).count()
     }
 
     /// Wakes the keepers of a device that closes.
     pub fn close(&self) {
-        self.0.iter().for_each(Slot::wake);
+        self.0.iter().for_each(|slot| slot.waker.wake());
     }
 }
 
@@ -166,12 +156,13 @@ pub fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
         while device.lacks_workers() && !device.is_closing() {
             wait(slot, None, Some(LOOK_AGAIN));
         }
-        let watched = bring_up(device, program).and_then(|ready| {
+        let brought_up = contained(|| bring_up(device, program)).flatten();
+        let watched = brought_up.and_then(|ready| {
             let pidfd = ready.started.process.pidfd().map_err(|e| e.to_string())?;
             let epoch = ready.epoch;
-            *slot.ready() = Some(ready);
+            *slot.ready.lock() = Some(ready);
             // Whoever ended the epoch may have looked before it was there.
-            match slot.ready().take_if(|_| epoch != device.epoch()) {
+            match slot.ready.lock().take_if(|_| epoch != device.epoch()) {
                 None => Ok(pidfd),
                 Some(_) => Err(ANOTHER_FAILED.to_owned()),
             }
@@ -185,7 +176,7 @@ pub fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
             }
         };
         // One that ended without serving is dropped and reaped; the next would hardly do better at once.
-        let unused = if ended { slot.ready().take() } else { None };
+        let unused = if ended { slot.ready.lock().take() } else { None };
         pause = match ended {
             true => (pause * 2).clamp(Duration::from_millis(10), device.longest_pause()),
             false => HEAD_START,
@@ -195,7 +186,7 @@ pub fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
             wait(slot, None, Some(pause));
         }
     }
-    let unused = slot.ready().take();
+    let unused = slot.ready.lock().take();
     drop(unused);
 }
 
@@ -203,11 +194,11 @@ pub fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
 fn wait(slot: &Slot, pidfd: Option<&OwnedFd>, timeout: Option<Duration>) -> bool {
     let timeout =
         timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
-    let mut polled = vec![PollFd::new(&slot.wake, PollFlags::IN)];
+    let mut polled = vec![PollFd::new(&slot.waker, PollFlags::IN)];
     polled.extend(pidfd.map(|pidfd| PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)));
     let _ = rustix::event::poll(&mut polled, timeout.as_ref());
     let ended = polled.get(1).is_some_and(|pidfd| !pidfd.revents().is_empty());
     // Only that it was readable counts.
-    let _ = rustix::io::read(&slot.wake, &mut [0; 8]);
+    let _ = rustix::io::read(&slot.waker, &mut [0; 8]);
     ended
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use pappus_proto::v1;
 use pappus_protocol::now_ns;
 
-use super::runtime::{Device, lock};
+use super::runtime::Device;
 use crate::processes::memory_ledger::MemorySnapshot;
 use crate::schedule::budget::Budget;
 use crate::schedule::quarantine::Quarantined;
@@ -23,7 +23,7 @@ impl Device {
 
     /// Functions that are refused here, and budgets that are not whole.
     pub fn refusals(&self) -> (Vec<Quarantined>, Vec<Budget>) {
-        let scheduler = lock(&self.scheduler);
+        let scheduler = self.ask();
         let now_ns = now_ns();
         (scheduler.quarantined(now_ns), scheduler.budgets(now_ns))
     }
@@ -31,14 +31,14 @@ impl Device {
     /// As `status` shows it.
     pub fn status(&self) -> v1::DeviceStatus {
         let (queued, running, busy) = {
-            let scheduler = lock(&self.scheduler);
+            let scheduler = self.ask();
             let of_worker = |w| (scheduler.busy_lanes(w), scheduler.device_ns(w));
             let busy: Vec<_> = (0..self.slots.len()).map(of_worker).collect();
             (scheduler.queued(), scheduler.running(), busy)
         };
         let workers = busy.into_iter().enumerate().map(|(worker, (busy, device_ns))| {
             let slot = &self.slots[worker];
-            let link = self.link(worker);
+            let link = self.channel(worker);
             // Another one may have taken its place meanwhile.
             let busy = busy.filter(|(generation, _)| !link.is_hung_up(*generation)).map(|(_, lanes)| lanes);
             v1::WorkerStatus {

@@ -2,7 +2,7 @@
 //! the others as descriptors that are kept here, evicted when memory is short.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 use pappus_protocol::to_worker::WeightsForm;
@@ -12,6 +12,7 @@ use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::{Reason, Refusal, refusal};
 use crate::schedule::WorkerId;
 use crate::schedule::weights::{NoRoom, Source, Weights, ZombieId};
+use crate::sync::{OrderedMutex, rank};
 use crate::tenants::Tenant;
 
 /// What a worker may take more than it was asked to, for the driver's sake.
@@ -20,7 +21,7 @@ const SLACK_BYTES: u64 = 64 << 20;
 /// The weights of one device.
 #[derive(Debug)]
 pub struct WeightStore {
-    weights: Mutex<Weights<Arc<OwnedFd>>>,
+    weights: OrderedMutex<Weights<Arc<OwnedFd>>, { rank::WEIGHTS }>,
     ledger: Arc<MemoryLedger>,
 }
 
@@ -47,16 +48,12 @@ impl Delivery {
 impl WeightStore {
     /// Without weights; they may take `budget_bytes`.
     pub fn new(budget_bytes: u64, ledger: Arc<MemoryLedger>) -> Self {
-        Self { weights: Mutex::new(Weights::new(budget_bytes)), ledger }
-    }
-
-    fn weights(&self) -> MutexGuard<'_, Weights<Arc<OwnedFd>>> {
-        self.weights.lock().unwrap_or_else(|e| e.into_inner())
+        Self { weights: OrderedMutex::new(Weights::new(budget_bytes)), ledger }
     }
 
     /// Changes what is there, and tells the ledger.
     fn change<R>(&self, change: impl FnOnce(&mut Weights<Arc<OwnedFd>>) -> R) -> R {
-        let mut weights = self.weights();
+        let mut weights = self.weights.lock();
         let outcome = change(&mut weights);
         self.ledger.set_weights(weights.held_bytes());
         outcome
@@ -99,7 +96,7 @@ impl WeightStore {
 
     /// Device memory that weights of one tenant's functions take.
     pub fn used_by(&self, owner: Tenant) -> u64 {
-        self.weights().used_by(owner)
+        self.weights.lock().used_by(owner)
     }
 
     /// Promises a worker room for a function's weights in what their owner may have; else says what they take.
@@ -116,7 +113,7 @@ impl WeightStore {
 
     /// What was promised to a worker is loaded, or not wanted any more.
     pub fn settled(&self, function: &Loaded, worker: WorkerId) {
-        self.weights().settled(function.id, worker);
+        self.weights.lock().settled(function.id, worker);
     }
 
     /// A worker sent what names a function's weights.
@@ -139,14 +136,14 @@ impl WeightStore {
     /// A call of the function is in a worker; only functions with weights count.
     pub fn begin(&self, function: &Loaded) {
         if !function.weight_bytes.is_empty() {
-            self.weights().begin(function.id);
+            self.weights.lock().begin(function.id);
         }
     }
 
     /// It is not any more.
     pub fn end(&self, function: &Loaded) {
         if !function.weight_bytes.is_empty() {
-            self.weights().end(function.id);
+            self.weights.lock().end(function.id);
         }
     }
 

@@ -1,5 +1,5 @@
-//! Talking to the process in one worker's place. Whoever made a decision writes the frame, one writer
-//! at a time; nothing here ever blocks on the worker.
+//! The channel to the process in one worker's slot. The thread that caused a decision writes the frame, one thread at a
+//! time and in the order of decisions; nothing here ever blocks on the worker.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,23 +10,25 @@ use pappus_protocol::pipe::{Flushed, Outbox};
 use pappus_protocol::to_worker::{Configure, Invoke, Item, STAGING_ARENA, Target};
 use pappus_protocol::{Layers, ProtocolError, ToWorker, control, now_ns};
 use pappus_shmem::{ValidatedMemfd, memfd};
-use rustix::event::{EventfdFlags, eventfd};
 
+use super::command_order::{CommandOrder, Stalled};
 use super::weights::{Delivery, WeightStore};
 use crate::call::Call;
 use crate::function::CodeTarget;
+use crate::ids::{Generation, TurnId};
 use crate::limits::{MAX_INSTALLED, STAGING_BYTES};
 use crate::processes::confinement::Reached;
 use crate::processes::process::Killer;
 use crate::refusal::{Refusal, failed};
-use crate::schedule::{CallId, Order, WorkerId};
+use crate::schedule::{Address, CallId, Command, WorkerId};
 use crate::store::StateDir;
+use crate::sync::Waker;
 
 /// A fresh process and how to talk to it.
 #[derive(Debug)]
 pub struct Arrival {
-    /// Which process in this place it is.
-    pub generation: u64,
+    /// Which process in this slot it is.
+    pub generation: Generation,
     /// Its process id, for people.
     pub pid: u32,
     /// Commands to it.
@@ -59,10 +61,8 @@ struct Connected {
     forgetting: VecDeque<u64>,
     /// The hand-over to another domain that it did not confirm.
     handover: Option<u64>,
-    /// The turn that it was granted last.
-    granted: u64,
-    /// A turn whose end was decided before its grant was written.
-    revoked_early: u64,
+    /// What it was told early.
+    commands: CommandOrder<Command<Arc<Call>>>,
     /// It was told that its turn is near, and its thread was not yet.
     soon: bool,
     /// Calls whose frames wait to be written.
@@ -72,11 +72,11 @@ struct Connected {
     outputs: Vec<Target>,
 }
 
-/// One worker's place on the device.
+/// The channel to the process in one worker's slot.
 #[derive(Debug)]
 pub struct WorkerChannel {
     process: Option<Connected>,
-    nudge: OwnedFd,
+    waker: Waker,
 }
 
 /// An arena for inline bytes, for a process of so many lanes.
@@ -89,8 +89,6 @@ pub fn staging(lanes: u32) -> std::io::Result<ValidatedMemfd> {
 pub struct Start {
     /// The worker.
     pub worker: WorkerId,
-    /// The process that the decision was about.
-    pub generation: u64,
     /// The lane.
     pub lane: u32,
     /// The call is a suspect.
@@ -102,8 +100,6 @@ pub struct Start {
 /// Why a call could not be handed over.
 #[derive(Debug)]
 pub enum StartError {
-    /// The process that the decision was about is gone, or reads no more: the call runs elsewhere.
-    Gone,
     /// The call itself is at fault, or something it needs is missing.
     Refused(Refusal),
     /// The worker does not take what it must: it has to be replaced.
@@ -111,40 +107,55 @@ pub enum StartError {
 }
 
 impl WorkerChannel {
-    /// An empty place.
+    /// Of an empty slot.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { process: None, nudge: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+        Ok(Self { process: None, waker: Waker::new()? })
     }
 
     /// Readable when the worker's thread should flush what is queued here.
-    pub fn nudge(&self) -> std::io::Result<OwnedFd> {
-        self.nudge.try_clone()
+    pub fn waker(&self) -> std::io::Result<Waker> {
+        self.waker.try_clone()
     }
 
-    /// A fresh process took the place; it is told its settings.
-    pub fn attach(&mut self, arrival: Arrival, configure: Configure) -> std::io::Result<()> {
-        let mut process = Connected {
+    /// A fresh process is in the slot.
+    pub fn attach(&mut self, arrival: Arrival) {
+        self.process = Some(Connected {
             arrival,
             installed: HashMap::new(),
             arenas: HashSet::new(),
             clock: 0,
-            unanswered: 1,
+            unanswered: 0,
             forgetting: VecDeque::new(),
             handover: None,
-            granted: 0,
-            revoked_early: 0,
+            commands: CommandOrder::new(),
             soon: false,
             unwritten: Vec::new(),
             items: Vec::new(),
             outputs: Vec::new(),
-        };
-        process.arrival.outbox.push_to_worker(&ToWorker::Configure(configure));
-        process.arrival.outbox.flush()?;
-        self.process = Some(process);
-        Ok(())
+        });
     }
 
-    /// The process is gone, and its staging with it, since nobody cleared that. Calls that were never
+    /// A command arrives: it is to be carried out now, and then those that [`WorkerChannel::next_command`] returns. None
+    /// if its turn has not come, or if it is for a process that is gone.
+    pub(super) fn admit(&mut self, to: Address, command: Command<Arc<Call>>) -> Option<Command<Arc<Call>>> {
+        let process = self.process.as_mut().filter(|process| process.arrival.generation == to.generation)?;
+        process.commands.admit(to.nth, command).unwrap_or_else(|Stalled| {
+            tracing::error!(
+                worker = to.worker,
+                pid = process.arrival.pid,
+                "a worker's channel stalls: killing it"
+            );
+            process.arrival.killer.kill();
+            None
+        })
+    }
+
+    /// The next command, if it came early.
+    pub(super) fn next_command(&mut self) -> Option<Command<Arc<Call>>> {
+        self.process.as_mut()?.commands.take_next()
+    }
+
+    /// The process is gone, and its staging with it, which is not cleared. Calls that were never
     /// written to it do not count as handed over. Returns how much of what it was sent it took.
     pub fn detach(&mut self, weights: Option<&WeightStore>) -> u64 {
         let Some(process) = self.process.take() else { return u64::MAX };
@@ -165,7 +176,7 @@ impl WorkerChannel {
     }
 
     /// Kills the process, if it is still that one.
-    pub fn kill(&self, generation: u64) {
+    pub fn kill(&self, generation: Generation) {
         if let Some(process) = self.process.as_ref().filter(|p| p.arrival.generation == generation) {
             process.arrival.killer.kill();
         }
@@ -187,34 +198,30 @@ impl WorkerChannel {
 
     /// Makes its thread look.
     pub fn wake(&self) {
-        nudge(&self.nudge);
+        self.waker.wake();
     }
 
     /// Closes the command pipe of an idle process, which makes it exit by itself; its thread is told,
     /// and ends it if it lingers.
-    pub fn hang_up(&mut self, generation: u64) {
-        if self.process.take_if(|p| p.arrival.generation == generation).is_some() {
-            nudge(&self.nudge);
+    pub fn hang_up(&mut self) {
+        if self.process.take().is_some() {
+            self.waker.wake();
         }
     }
 
     /// Whether the process that attached as `generation` was hung up on.
-    pub fn is_hung_up(&self, generation: u64) -> bool {
-        self.process.as_ref().is_none_or(|p| p.arrival.generation != generation)
+    pub fn is_hung_up(&self, generation: Generation) -> bool {
+        self.process.as_ref().is_none_or(|process| process.arrival.generation != generation)
     }
 
-    /// Tells an idle process to forget everything of the domain that it served. Nothing is known to be in it from
-    /// here on. Whether it is still that process.
-    pub fn scrub(&mut self, generation: u64, handover: u64) -> bool {
-        let Some(process) = self.process.as_mut().filter(|p| p.arrival.generation == generation) else {
-            return false;
-        };
+    /// Tells an idle process to forget everything of the domain that it served. It is treated as empty from here on.
+    pub fn scrub(&mut self, handover: u64) {
+        let Some(process) = &mut self.process else { return };
         process.installed.clear();
         process.arenas.clear();
         process.handover = Some(handover);
         process.arrival.outbox.push_to_worker(&ToWorker::Scrub { handover });
-        flush(process, &self.nudge);
-        true
+        flush(process, &self.waker);
     }
 
     /// The process says that it forgot its domain; false if it was not told to.
@@ -238,7 +245,7 @@ impl WorkerChannel {
         if let Some(process) = &mut self.process {
             process.unanswered += 1;
             process.arrival.outbox.push_to_worker(&ToWorker::Configure(configure));
-            flush(process, &self.nudge);
+            flush(process, &self.waker);
         }
     }
 
@@ -250,35 +257,31 @@ impl WorkerChannel {
         asked
     }
 
-    /// Whether all settings that the process was sent are in force.
-    pub fn is_configured(&self) -> bool {
-        self.process.as_ref().is_none_or(|process| process.unanswered == 0)
+    /// Tells the process that it has the device, with a limit while others wait.
+    pub fn grant(&mut self, turn: TurnId, quantum_us: u32) {
+        self.tell(&ToWorker::Grant { turn: turn.get(), quantum_us });
     }
 
-    /// Tells the process about its turn. Decisions about one turn may come from different threads, so its
-    /// end may get here before its grant.
-    pub fn turn(&mut self, generation: u64, order: Order, quantum_us: u32) {
-        let Some(process) = self.process.as_mut().filter(|p| p.arrival.generation == generation) else {
-            return;
-        };
-        match order {
-            Order::Soon { .. } => {
-                process.arrival.outbox.push_to_worker(&ToWorker::Soon);
-                // Its first answers must not wait for a thread that sleeps.
-                process.soon = true;
-                nudge(&self.nudge);
-            }
-            Order::Grant { turn, .. } => {
-                process.granted = turn;
-                process.arrival.outbox.push_to_worker(&ToWorker::Grant { turn, quantum_us });
-                if process.revoked_early == turn {
-                    process.arrival.outbox.push_to_worker(&ToWorker::Revoke { turn });
-                }
-            }
-            Order::Revoke { turn, .. } if turn > process.granted => process.revoked_early = turn,
-            Order::Revoke { turn, .. } => process.arrival.outbox.push_to_worker(&ToWorker::Revoke { turn }),
+    /// Tells the process that others wait for the device.
+    pub fn revoke(&mut self, turn: TurnId) {
+        self.tell(&ToWorker::Revoke { turn: turn.get() });
+    }
+
+    /// Tells the process that its turn is next.
+    pub fn soon(&mut self) {
+        if let Some(process) = &mut self.process {
+            // Its first answers must not wait for a thread that sleeps.
+            process.soon = true;
+            self.waker.wake();
+            self.tell(&ToWorker::Soon);
         }
-        flush(process, &self.nudge);
+    }
+
+    fn tell(&mut self, message: &ToWorker<'_>) {
+        if let Some(process) = &mut self.process {
+            process.arrival.outbox.push_to_worker(message);
+            flush(process, &self.waker);
+        }
     }
 
     /// Whether the process was told that its turn is near since this was asked last.
@@ -297,10 +300,8 @@ impl WorkerChannel {
         start: Start,
         call: &Arc<Call>,
     ) -> Result<Vec<u64>, StartError> {
-        let Start { worker, generation, lane, alone, id } = start;
-        let Some(process) = self.process.as_mut().filter(|p| p.arrival.generation == generation) else {
-            return Err(StartError::Gone);
-        };
+        let Start { worker, lane, alone, id } = start;
+        let Some(process) = &mut self.process else { return Ok(Vec::new()) };
         let evicted = process.install(state, weights, worker, call)?;
         for arena in &call.arenas {
             if process.arenas.insert(arena.id) {
@@ -360,7 +361,7 @@ impl WorkerChannel {
     /// Writes what waits, as far as it fits; the worker's thread writes the rest.
     pub fn write(&mut self) {
         if let Some(process) = &mut self.process {
-            flush(process, &self.nudge);
+            flush(process, &self.waker);
         }
     }
 
@@ -379,7 +380,7 @@ impl WorkerChannel {
             && process.arenas.remove(&arena)
         {
             process.arrival.outbox.push_to_worker(&ToWorker::CloseArena { arena });
-            flush(process, &self.nudge);
+            flush(process, &self.waker);
         }
     }
 
@@ -387,14 +388,14 @@ impl WorkerChannel {
     pub fn uninstall(&mut self, function: u64) {
         if let Some(process) = &mut self.process {
             process.uninstall(function);
-            flush(process, &self.nudge);
+            flush(process, &self.waker);
         }
     }
 
     /// The descriptor that the process sent with a message about `id`.
     pub fn receive(&self, id: u64) -> Result<OwnedFd, ProtocolError> {
         let missing = ProtocolError::Descriptors("none came");
-        let process = self.process.as_ref().ok_or(ProtocolError::Descriptors("nobody is there"))?;
+        let process = self.process.as_ref().ok_or(ProtocolError::Descriptors("the process is gone"))?;
         control::recv(&process.arrival.control, id, 1)?.pop().ok_or(missing)
     }
 
@@ -485,9 +486,9 @@ pub(super) fn never_handed(call: &Call, weights: Option<&WeightStore>) {
 
 /// Writes now what fits; the worker's thread writes the rest. That nobody reads any more shows as the end
 /// of the answers as well, where the worker's thread handles it.
-fn flush(process: &mut Connected, nudge: &OwnedFd) {
+fn flush(process: &mut Connected, waker: &Waker) {
     if flushed(process) == Some(Flushed::Pending) {
-        self::nudge(nudge);
+        waker.wake();
     }
 }
 
@@ -508,9 +509,4 @@ fn flushed(process: &mut Connected) -> Option<Flushed> {
             None
         }
     }
-}
-
-/// Wakes the worker's thread.
-fn nudge(nudge: &OwnedFd) {
-    let _ = rustix::io::write(nudge, &1u64.to_ne_bytes());
 }

@@ -5,13 +5,18 @@ use std::sync::atomic::Ordering;
 use pappus_protocol::to_worker::Configure;
 use pappus_protocol::{Fault, now_ns};
 
-use super::runtime::{Actions, Device, Lost, lock, takes_turns};
+use super::runtime::{Actions, Device, Lost, takes_turns};
 use super::worker_channel::{Arrival, never_handed};
 use crate::call::Outcome;
-use crate::function::CodeTarget;
-use crate::schedule::WorkerId;
+use crate::ids::{Generation, TurnId};
+use crate::schedule::events::{
+    Buried, Confirmed, Gone, Ready, Reaped, Scrubbed, SetPolicy, SettingsChanged, Yielded, Yielding,
+};
 use crate::schedule::weights::ZombieId;
+use crate::schedule::{Loss, WorkerId};
 
+/// Why a process is not used any more whose epoch is over.
+pub(super) const ANOTHER_FAILED: &str = "another process failed, and all with it";
 const NOT_ITS_TURN: &str = "it yielded a turn that it does not have";
 
 impl Device {
@@ -29,84 +34,60 @@ impl Device {
     /// Settings changed: workers are told.
     pub fn reconfigure(&self) {
         let policy = self.settings.borrow().policy();
-        let mut actions = Actions::new();
-        self.decide(|scheduler| scheduler.set_policy(now_ns(), policy, &mut actions));
-        self.perform(actions);
-        let _whole = lock(&self.whole);
-        for worker in 0..self.slots.len() {
-            self.link(worker).configure(self.configure(worker));
-        }
+        self.handle(SetPolicy { policy });
+        self.handle(SettingsChanged {});
     }
 
-    /// A process takes a worker's place; it is told its settings.
-    pub fn attach(&self, worker: WorkerId, arrival: Arrival, lease_bytes: u64) -> std::io::Result<()> {
-        {
-            let whole = lock(&self.whole);
-            let slot = &self.slots[worker];
-            slot.own_bytes.store(lease_bytes, Ordering::Relaxed);
-            slot.lease_bytes.store(whole.lease_of(self, worker), Ordering::Relaxed);
-            self.link(worker).attach(arrival, self.configure(worker))?;
-        }
-        self.advance();
+    /// A process is in a worker's slot and ready for calls, unless its epoch is over. No process of an epoch that is
+    /// over gets further than here: epochs end with the scheduler locked.
+    pub fn attach(&self, worker: WorkerId, arrival: Arrival, lease_bytes: u64) -> Result<(), &'static str> {
+        self.targets.send_if_modified(|known| arrival.target.learn(known));
+        self.slots[worker].own_bytes.store(lease_bytes, Ordering::Relaxed);
+        let (generation, epoch) = (arrival.generation, arrival.epoch);
+        self.channel(worker).attach(arrival);
+        let mut actions = Actions::new();
+        self.decide(|scheduler| {
+            if epoch != self.epoch() {
+                return Err(ANOTHER_FAILED);
+            }
+            scheduler.handle(now_ns(), Ready { worker, generation }, &mut actions);
+            Ok(())
+        })?;
+        self.carry_out(&mut actions, None);
         Ok(())
     }
 
-    /// A fresh process is ready for calls.
-    pub fn worker_ready(&self, worker: WorkerId, generation: u64, target: &CodeTarget, epoch: u64) {
-        self.targets.send_if_modified(|known| target.learn(known));
-        let mut actions = Actions::new();
-        self.decide(|scheduler| {
-            // One of an earlier epoch is as good as gone.
-            if epoch == self.epoch() {
-                scheduler.worker_ready(now_ns(), worker, generation, &mut actions);
-            }
-        });
-        self.perform(actions);
-    }
-
     /// A worker's lanes run empty for the next one.
-    pub fn yielding(&self, worker: WorkerId, turn: u64) -> Result<(), &'static str> {
-        let mut actions = Actions::new();
-        let holds = self.decide(|scheduler| scheduler.yielding(worker, turn, &mut actions));
-        self.perform(actions);
-        if holds { Ok(()) } else { Err(NOT_ITS_TURN) }
+    pub fn yielding(&self, worker: WorkerId, turn: TurnId) -> Result<(), &'static str> {
+        if self.handle(Yielding { worker, turn }) { Ok(()) } else { Err(NOT_ITS_TURN) }
     }
 
     /// A worker gives its turn back.
-    pub fn yielded(&self, worker: WorkerId, turn: u64, used_ns: u64) -> Result<(), &'static str> {
-        let mut actions = Actions::new();
-        let held = self.decide(|scheduler| scheduler.yielded(now_ns(), worker, turn, used_ns, &mut actions));
-        self.perform(actions);
-        if held { Ok(()) } else { Err(NOT_ITS_TURN) }
+    pub fn yielded(&self, worker: WorkerId, turn: TurnId, used_ns: u64) -> Result<(), &'static str> {
+        if self.handle(Yielded { worker, turn, used_ns }) { Ok(()) } else { Err(NOT_ITS_TURN) }
     }
 
     /// A worker's settings are in force.
     pub fn leased(&self, worker: WorkerId, bytes: u64) -> Result<(), &'static str> {
         self.slots[worker].leased_bytes.store(bytes, Ordering::Relaxed);
-        if !self.link(worker).configured() {
+        if !self.channel(worker).configured() {
             return Err("it confirmed settings that it was not sent");
         }
-        self.advance();
+        self.handle(Confirmed { worker });
         Ok(())
     }
 
     /// A worker sends what names a function's weights in device memory.
     pub fn exported(&self, worker: WorkerId, function: u64, bytes: u64) -> Result<(), String> {
-        let fd = self.link(worker).receive(function).map_err(|e| e.to_string())?;
-        let weights = self.weights.as_ref().ok_or("it sent weights that nobody asked for")?;
+        let fd = self.channel(worker).receive(function).map_err(|e| e.to_string())?;
+        let weights = self.weights.as_ref().ok_or("it sent weights that it was not asked for")?;
         Ok(weights.exported(function, worker, fd, bytes)?)
-    }
-
-    /// A worker is idle and told to forget the domain that it served, to serve another one.
-    pub(super) fn scrub(&self, worker: WorkerId, generation: u64) {
-        let handover = self.handovers.fetch_add(1, Ordering::Relaxed);
-        self.link(worker).scrub(generation, handover);
     }
 
     /// A worker forgot the domain that it served.
     pub fn scrubbed(&self, worker: WorkerId, handover: u64) -> Result<(), &'static str> {
-        const NOT_ASKED: &str = "it confirmed a scrub that nobody asked for";
-        if !self.link(worker).scrubbed(handover) {
+        const NOT_ASKED: &str = "it confirmed a scrub that it was not asked for";
+        if !self.channel(worker).scrubbed(handover) {
             return Err(NOT_ASKED);
         }
         if let Some(weights) = &self.weights {
@@ -114,11 +95,8 @@ impl Device {
         }
         self.slot(worker).scrubs.fetch_add(1, Ordering::Relaxed);
         self.metrics.scrubs.increment(1);
-        let mut actions = Actions::new();
-        let asked = self.decide(|scheduler| scheduler.scrubbed(now_ns(), worker, &mut actions));
-        self.perform(actions);
         // One that took too long is about to be killed.
-        if !asked {
+        if !self.handle(Scrubbed { worker }) {
             tracing::debug!(worker, "a worker was scrubbed too late");
         }
         Ok(())
@@ -126,7 +104,7 @@ impl Device {
 
     /// A worker forgot a function: its memory there is free.
     pub fn uninstalled(&self, worker: WorkerId, function: u64) -> Result<(), &'static str> {
-        if !self.link(worker).uninstalled(function) {
+        if !self.channel(worker).uninstalled(function) {
             return Err("it forgot a function that it was not told to");
         }
         if let Some(weights) = &self.weights {
@@ -144,10 +122,7 @@ impl Device {
     pub fn worker_gone(&self, worker: WorkerId) -> (Vec<Lost>, ZombieId) {
         self.slots[worker].leased_bytes.store(0, Ordering::Relaxed);
         let zombie = self.weights.as_ref().map_or(ZombieId::default(), |weights| weights.worker_gone(worker));
-        let mut actions = Actions::new();
-        let lost = self.decide(|scheduler| scheduler.worker_gone(now_ns(), worker, &mut actions));
-        self.perform(actions);
-        (lost, zombie)
+        (self.handle(Gone { worker }), zombie)
     }
 
     /// Lost calls whose frame lies behind what their process took do not count as handed over: it ended
@@ -157,8 +132,14 @@ impl Device {
         unread.for_each(|(_, call)| never_handed(call, self.weights.as_ref()));
     }
 
+    /// A process that served is reaped: its memory is free. `from_outside` says that neither Pappus nor the process
+    /// itself ended it.
+    pub fn reaped(&self, worker: WorkerId, generation: Generation, from_outside: bool) {
+        self.handle(Reaped { worker, generation, from_outside });
+    }
+
     /// Lost calls run again, or are answered: how their process ended, and what it said before.
-    pub fn bury(&self, lost: Vec<Lost>, ended: &str, broken: Option<&Fault>) {
+    pub fn bury(&self, lost: Vec<Lost>, ended: &str, broken: Option<&Fault>, from_outside: bool) {
         for (id, call) in lost {
             let handed = call.started_ns.swap(0, Ordering::Relaxed) != 0;
             if handed {
@@ -167,10 +148,12 @@ impl Device {
                     weights.end(&call.function);
                 }
             }
-            let mut actions = Actions::new();
-            let over = self.decide(|scheduler| scheduler.buried(now_ns(), id, handed, &mut actions));
-            self.perform(actions);
-            if let Some((call, why)) = over {
+            let loss = match (handed, from_outside) {
+                (false, _) => Loss::NeverHanded,
+                (true, true) => Loss::EndedFromOutside,
+                (true, false) => Loss::InIt,
+            };
+            if let Some((call, why)) = self.handle(Buried { id, loss }) {
                 self.metrics.failed.increment(1);
                 let (process, broken) = (ended.to_owned(), broken.cloned());
                 self.complete(&call, Outcome::Lost { why, process, broken });

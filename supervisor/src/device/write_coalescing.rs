@@ -9,6 +9,7 @@ use pappus_protocol::{FaultCode, now_ns};
 
 use super::runtime::{Actions, Answer, Device};
 use crate::call::{Call, CompletionBatch, Outcome};
+use crate::schedule::events::{Finished, Tainted};
 use crate::schedule::{CallId, Verdict, WorkerId};
 
 /// A worker waits no longer for its frames than it takes to prepare so many calls.
@@ -91,7 +92,7 @@ impl Device {
     pub fn release(&self, held: &mut Held) {
         let mut workers = std::mem::take(held).workers;
         while workers != 0 {
-            self.link(workers.trailing_zeros() as WorkerId).write();
+            self.channel(workers.trailing_zeros() as WorkerId).write();
             workers &= workers - 1;
         }
     }
@@ -112,7 +113,8 @@ impl Device {
             // Nothing has to be done before the lane is free: one lock is enough.
             let free = done && !is_staged(&call) && call.function.weight_bytes.is_empty();
             if free {
-                scheduler.finished(now_ns(), worker, id, Verdict::Well, &mut batch.actions);
+                let finished = Finished { worker, id, verdict: Verdict::Well };
+                scheduler.handle(now_ns(), finished, &mut batch.actions);
             }
             Some((call, lane, free))
         });
@@ -128,7 +130,7 @@ impl Device {
             Answer::Failed(fault) => {
                 if matches!(fault.code, FaultCode::Load | FaultCode::Exhausted) {
                     // What could not be loaded is tried afresh by the next call.
-                    self.link(worker).uninstall(call.function.id);
+                    self.channel(worker).uninstall(call.function.id);
                     if let Some(weights) = &self.weights {
                         weights.forget(call.function.id);
                     }
@@ -148,10 +150,11 @@ impl Device {
                 Answer::Failed(_) => Verdict::Neither,
             };
             self.decide(|scheduler| {
+                let now_ns = now_ns();
                 if !done {
-                    scheduler.taint(worker);
+                    scheduler.handle(now_ns, Tainted { worker }, &mut batch.actions);
                 }
-                scheduler.finished(now_ns(), worker, id, verdict, &mut batch.actions)
+                scheduler.handle(now_ns, Finished { worker, id, verdict }, &mut batch.actions)
             });
         }
         match done {
@@ -174,11 +177,11 @@ impl Device {
         if !is_staged(call) {
             return Ok(Vec::new());
         }
-        let link = self.link(worker);
+        let channel = self.channel(worker);
         let staged = call.outputs.iter().zip(call.function.blueprint.outputs());
         staged
             .filter(|(target, _)| target.arena.get() == STAGING_ARENA)
-            .map(|(target, id)| link.take_staged(lane, target, call.plan.buffers[id.index()].bytes))
+            .map(|(target, id)| channel.take_staged(lane, target, call.plan.buffers[id.index()].bytes))
             .collect()
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -54,6 +54,8 @@ pub struct Groups {
 struct Group {
     dirs: Vec<PathBuf>,
     limits: Limits,
+    /// Processes that were killed in it for lack of memory, as far as it was asked.
+    starved: u64,
 }
 
 /// A process and its groups.
@@ -62,6 +64,8 @@ pub struct Membership {
     limits: Limits,
     state: Mutex<State>,
     tried: Condvar,
+    /// The process was killed since its group's memory was used up.
+    starved: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -82,6 +86,17 @@ enum State {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// How many processes were killed in a group for lack of memory.
+fn starved_in(dirs: &[PathBuf]) -> u64 {
+    let files =
+        dirs.iter().flat_map(|dir| ["memory.events", "memory.oom_control"].map(|file| dir.join(file)));
+    let said = files.filter_map(|file| std::fs::read_to_string(file).ok());
+    let count = said.filter_map(|said| {
+        said.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok())
+    });
+    count.sum()
 }
 
 impl Groups {
@@ -119,7 +134,8 @@ impl Groups {
     /// Lets a process join groups with these limits, soon.
     pub fn admit(&self, pid: u32, limits: Limits) -> Arc<Membership> {
         let state = Mutex::new(State::Outside(pid));
-        let membership = Arc::new(Membership { limits, state, tried: Condvar::new() });
+        let membership =
+            Arc::new(Membership { limits, state, tried: Condvar::new(), starved: AtomicBool::new(false) });
         // The thread lives as long as this.
         let _ = lock(&self.joining).send(membership.clone());
         membership
@@ -172,8 +188,11 @@ impl Groups {
                 *state = State::Left;
                 reap(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
             }
-            State::Inside(group) => {
+            State::Inside(mut group) => {
                 let reaped = reap(WaitIdOptions::EXITED);
+                let starved = starved_in(&group.dirs);
+                membership.starved.store(starved > group.starved, Ordering::Release);
+                group.starved = starved;
                 self.keep(Some(group));
                 reaped
             }
@@ -204,7 +223,7 @@ impl Groups {
 
     fn make(&self, limits: Limits) -> std::io::Result<Group> {
         let nth = self.made.fetch_add(1, Ordering::Relaxed);
-        let mut group = Group { dirs: Vec::new(), limits };
+        let mut group = Group { dirs: Vec::new(), limits, starved: 0 };
         for (parent, controllers) in &self.parents {
             let dir = parent.join(format!("{PREFIX}{}-{nth}", std::process::id()));
             std::fs::create_dir(&dir)?;
@@ -221,6 +240,11 @@ impl Membership {
     /// Whether the limits are in force.
     pub fn joined(&self) -> bool {
         matches!(*lock(&self.state), State::Inside(_))
+    }
+
+    /// Whether the process was killed for lack of memory of its group; known once it is reaped.
+    pub fn was_starved(&self) -> bool {
+        self.starved.load(Ordering::Acquire)
     }
 
     /// As [`Membership::joined`], once it was tried.
@@ -404,5 +428,17 @@ mod tests {
         assert_eq!(read(&new, "pids.max"), "7");
         assert_eq!(read(&old, "memory.limit_in_bytes"), "1073741824");
         assert_eq!(read(&old, "cpu.cfs_quota_us"), "200000");
+    }
+
+    #[test]
+    fn processes_killed_for_lack_of_memory_are_counted_in_both_versions() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let paths = [dirs[0].path().to_owned(), dirs[1].path().to_owned()];
+        assert_eq!(starved_in(&paths), 0);
+        std::fs::write(paths[0].join("memory.events"), "low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
+            .unwrap();
+        std::fs::write(paths[1].join("memory.oom_control"), "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+            .unwrap();
+        assert_eq!(starved_in(&paths), 3);
     }
 }

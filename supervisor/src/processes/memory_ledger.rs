@@ -7,7 +7,7 @@
 //! daemon serves nobody before the last one is gone, so none of the next epoch starts before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Condvar, OnceLock};
 use std::time::Duration;
 
 use pappus_protocol::device_memory::lane_bytes;
@@ -15,6 +15,7 @@ use pappus_protocol::device_memory::lane_bytes;
 use crate::config::DeviceConfig;
 use crate::config::device::CONTEXT_BYTES;
 use crate::schedule::Size;
+use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// How often whoever waits for a process looks whether its epoch is over.
 const LOOK: Duration = Duration::from_millis(20);
@@ -28,10 +29,10 @@ pub struct MemoryLedger {
     /// Of a GPU, what the first process's context took.
     context_bytes: OnceLock<u64>,
     /// Held by the first process of a GPU while it starts.
-    first: Mutex<()>,
+    first: OrderedMutex<(), { rank::FIRST_PROCESS }>,
     /// Changes with the state locked.
     epoch: AtomicU64,
-    state: Mutex<State>,
+    state: OrderedMutex<State, { rank::DEVICE_MEMORY }>,
     changed: Condvar,
 }
 
@@ -92,30 +93,26 @@ impl MemoryLedger {
             config,
             lease_bytes: OnceLock::new(),
             context_bytes: OnceLock::new(),
-            first: Mutex::default(),
+            first: OrderedMutex::default(),
             epoch: AtomicU64::new(0),
-            state: Mutex::default(),
+            state: OrderedMutex::default(),
             changed: Condvar::new(),
         })
     }
 
     /// Until it is known what a context takes, processes of a GPU start one after the other, holding this: two that
     /// start together would each measure both.
-    pub fn until_measured(&self) -> Option<MutexGuard<'_, ()>> {
+    pub fn until_measured(&self) -> Option<OrderedGuard<'_, (), { rank::FIRST_PROCESS }>> {
         if !self.config.kind.traits().has_own_memory || self.context_bytes.get().is_some() {
             return None;
         }
-        let first = self.first.lock().unwrap_or_else(|e| e.into_inner());
+        let first = self.first.lock();
         self.context_bytes.get().is_none().then_some(first)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Changes the state and tells those who wait.
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state());
+        change(&mut self.state.lock());
         self.changed.notify_all();
     }
 
@@ -126,7 +123,7 @@ impl MemoryLedger {
 
     /// Ends an epoch; false if it is over already.
     pub fn end_epoch(&self, epoch: u64) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if self.epoch() != epoch {
             return false;
         }
@@ -137,9 +134,9 @@ impl MemoryLedger {
 
     /// Waits until `has_room`, then takes it: the epoch of who took it. None once the device closes.
     fn wait(&self, has_room: impl Fn(&State) -> bool, take: impl FnOnce(&mut State)) -> Option<u64> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         while !state.closing && !has_room(&state) {
-            state = self.changed.wait(state).unwrap_or_else(|e| e.into_inner());
+            state = state.wait(&self.changed);
         }
         if state.closing {
             return None;
@@ -220,12 +217,12 @@ impl MemoryLedger {
 
     /// Leases of processes that are not reaped.
     pub fn leases(&self) -> usize {
-        self.state().leases
+        self.state.lock().leases
     }
 
     /// What weights take now.
     pub fn set_weights(&self, bytes: u64) {
-        self.state().weights_bytes = bytes;
+        self.state.lock().weights_bytes = bytes;
     }
 
     /// Waits for so long, or until the device closes; false then.
@@ -241,7 +238,7 @@ impl MemoryLedger {
 
     /// What is taken now.
     pub fn snapshot(&self) -> MemorySnapshot {
-        let state = self.state();
+        let state = self.state.lock();
         let stack_bytes = self.config.stack_bytes.saturating_mul(state.leases as u64);
         let taken = [state.contexts_bytes, stack_bytes, state.leases_bytes, state.weights_bytes];
         MemorySnapshot {
@@ -371,7 +368,7 @@ mod tests {
         let thread = std::thread::spawn(move || sender.send(waits.reserve_process().unwrap()).unwrap());
         drop(first);
         drop(compiling);
-        assert_eq!(ledger.state().leaving, 1);
+        assert_eq!(ledger.state.lock().leaving, 1);
         assert!(reservations.try_recv().is_err(), "the second one is still there");
         drop(second);
         let next = reservations.recv().unwrap();
@@ -379,7 +376,7 @@ mod tests {
         assert!((next.epoch(), next.is_over()) == (1, false));
         // One of the new epoch does not count as one that leaves.
         drop(next);
-        assert_eq!(ledger.state().leaving, 0);
+        assert_eq!(ledger.state.lock().leaving, 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
@@ -87,6 +88,19 @@ const TEST_HOOKS: &[&str] = &["PAPPUS_TEST_UNCLEARED", "PAPPUS_TEST_WITHOUT"];
 #[cfg(not(feature = "test-hooks"))]
 const TEST_HOOKS: &[&str] = &[];
 
+/// Signals that a process gets for what it does itself.
+const OWN_SIGNALS: [Signal; 9] = [
+    Signal::SEGV,
+    Signal::BUS,
+    Signal::ILL,
+    Signal::FPE,
+    Signal::ABORT,
+    Signal::TRAP,
+    Signal::SYS,
+    Signal::XCPU,
+    Signal::XFSZ,
+];
+
 /// The supervisor's ends of a fresh worker.
 #[derive(Debug)]
 pub struct Started {
@@ -109,6 +123,8 @@ pub struct Process {
     mps: Option<Arc<MpsTermination>>,
     /// How it ended, once it is reaped.
     ended: Option<ExitStatus>,
+    /// Pappus had it ended.
+    killed: Arc<AtomicBool>,
     /// Its control groups.
     membership: Option<Arc<Membership>>,
 }
@@ -241,7 +257,14 @@ fn settle_in(mut process: Process, control: &OwnedFd, answers: &OwnedFd) -> std:
 impl Process {
     fn of(mut child: Child) -> std::io::Result<Self> {
         match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Self { pid: child.id(), pidfd, mps: None, ended: None, membership: None }),
+            Ok(pidfd) => Ok(Self {
+                pid: child.id(),
+                pidfd,
+                mps: None,
+                ended: None,
+                killed: Arc::default(),
+                membership: None,
+            }),
             Err(e) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -257,7 +280,7 @@ impl Process {
         rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options).map_err(|e| {
             std::io::Error::other(format!("the worker handed over a process that is not its: {e}"))
         })?;
-        Ok(Self { pid: pid as u32, pidfd, mps: None, ended: None, membership: None })
+        Ok(Self { pid: pid as u32, pidfd, mps: None, ended: None, killed: Arc::default(), membership: None })
     }
 
     /// The process id, for people.
@@ -272,7 +295,8 @@ impl Process {
 
     /// A handle that can kill the process from any thread, and nothing but this process.
     pub fn killer(&self) -> std::io::Result<Killer> {
-        Ok(Killer { mps: self.mps.clone(), pid: self.pid(), ..Killer::new(self.pidfd.try_clone()?) })
+        let (pidfd, mps, killed) = (self.pidfd.try_clone()?, self.mps.clone(), self.killed.clone());
+        Ok(Killer { pidfd, pid: self.pid(), mps, killed })
     }
 
     /// Its work on the device is ended through the MPS daemon before it is killed.
@@ -292,6 +316,7 @@ impl Process {
 
     /// Kills the process, which is still to be reaped.
     pub fn kill(&self) {
+        self.killed.store(true, Ordering::Release);
         match &self.mps {
             Some(mps) => mps.end(self.pid(), self.pidfd.as_fd()),
             None => self.kill_now(),
@@ -300,6 +325,7 @@ impl Process {
 
     /// Kills it whatever its work is: none of it runs any more.
     pub fn kill_now(&self) {
+        self.killed.store(true, Ordering::Release);
         if let Some(mps) = &self.mps {
             mps.give_up();
         }
@@ -326,10 +352,18 @@ impl Process {
 
     /// Ends the process and says how it ended, whether by itself or by this.
     pub fn end(&mut self) -> std::io::Result<ExitStatus> {
-        if self.ended.is_none() {
+        if self.ended.is_none() && !self.has_ended() {
             self.kill();
         }
         self.end_by_itself()
+    }
+
+    /// The signal that ended it, if something else than Pappus, the process itself or a limit of its sent that.
+    pub fn ended_from_outside(&self) -> Option<i32> {
+        let signal = self.ended?.signal()?;
+        let own = OWN_SIGNALS.iter().any(|own| own.as_raw() == signal);
+        let starved = || self.membership.as_ref().is_some_and(|membership| membership.was_starved());
+        (!own && !self.killed.load(Ordering::Acquire) && !starved()).then_some(signal)
     }
 
     /// Waits for its end.
@@ -383,16 +417,18 @@ pub struct Killer {
     pidfd: OwnedFd,
     pid: u32,
     mps: Option<Arc<MpsTermination>>,
+    killed: Arc<AtomicBool>,
 }
 
 impl Killer {
     /// Of the process that a pidfd names.
     pub fn new(pidfd: OwnedFd) -> Self {
-        Self { pidfd, pid: 0, mps: None }
+        Self { pidfd, pid: 0, mps: None, killed: Arc::default() }
     }
 
     /// Kills it; a process that is gone already is no error.
     pub fn kill(&self) {
+        self.killed.store(true, Ordering::Release);
         match &self.mps {
             Some(mps) => mps.end(self.pid, self.pidfd.as_fd()),
             None => self.kill_now(),
@@ -401,6 +437,7 @@ impl Killer {
 
     /// As [`Process::kill_now`].
     pub fn kill_now(&self) {
+        self.killed.store(true, Ordering::Release);
         if let Some(mps) = &self.mps {
             mps.give_up();
         }
@@ -420,5 +457,36 @@ pub fn describe_exit(status: std::io::Result<ExitStatus>) -> String {
             (None, None) => "ended".to_owned(),
         },
         Err(e) => format!("ended ({e})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that waits, and the signal that is found to have ended it from outside.
+    fn ended_from_outside(end: impl FnOnce(&Process)) -> Option<i32> {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut process = Process::of(child).unwrap();
+        end(&process);
+        process.end().unwrap();
+        process.ended_from_outside()
+    }
+
+    fn send(process: &Process, signal: Signal) {
+        rustix::process::pidfd_send_signal(&process.pidfd, signal).unwrap();
+        while !process.has_ended() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_signal_that_is_neither_ours_nor_its_own_came_from_outside() {
+        assert_eq!(ended_from_outside(|process| send(process, Signal::KILL)), Some(9));
+        assert_eq!(ended_from_outside(|process| send(process, Signal::TERM)), Some(15));
+        // A crash, and what Pappus ends itself.
+        assert_eq!(ended_from_outside(|process| send(process, Signal::SEGV)), None);
+        assert_eq!(ended_from_outside(|_| {}), None);
+        assert_eq!(ended_from_outside(|process| process.killer().unwrap().kill()), None);
     }
 }

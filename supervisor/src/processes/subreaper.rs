@@ -6,11 +6,13 @@
 
 use std::collections::HashSet;
 use std::process::{Child, Command};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 use tokio::sync::Notify;
+
+use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// How soon to look again for those that did not end yet, at first and in the long run.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -24,9 +26,9 @@ struct Known {
     starting: usize,
 }
 
-fn known() -> MutexGuard<'static, Known> {
-    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
-    KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(|e| e.into_inner())
+fn known() -> OrderedGuard<'static, Known, { rank::CHILDREN }> {
+    static KNOWN: OnceLock<OrderedMutex<Known, { rank::CHILDREN }>> = OnceLock::new();
+    KNOWN.get_or_init(OrderedMutex::default).lock()
 }
 
 /// A process ended that may have left one behind. (A handler for SIGCHLD would interrupt every thread's waiting.)

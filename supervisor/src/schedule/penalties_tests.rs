@@ -13,11 +13,13 @@ fn bench(workers: usize, lanes: u32, quarantine_after: u32, fault_budget: u32) -
 impl Bench {
     fn submit_to(&mut self, function: u64, call: u64, domain: Domain) -> Result<CallId, NotNow> {
         let terms = Terms { domain, function, bytes: 1, deadline_ns: self.now + 300 * S, size: Size::Lane };
-        self.scheduler.submit(self.now, call, terms, LIMITS, &mut self.actions)
+        self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions)
     }
 
     fn faults(&mut self, worker: WorkerId, id: CallId) {
-        self.scheduler.finished(self.now, worker, id, Verdict::Fault, &mut self.actions).unwrap();
+        self.scheduler
+            .handle(self.now, Finished { worker, id, verdict: Verdict::Fault }, &mut self.actions)
+            .unwrap();
     }
 
     /// The process ends and a fresh one comes, so often.
@@ -31,7 +33,7 @@ impl Bench {
 
     fn wait(&mut self, ns: u64) {
         self.now += ns;
-        self.scheduler.expire(self.now, &mut self.actions);
+        self.scheduler.handle(self.now, Tick {}, &mut self.actions);
     }
 }
 
@@ -63,7 +65,7 @@ fn a_function_that_keeps_failing_is_refused_then_probed_alone() {
     b.wait(2 * S);
     b.actions.clear();
     let probe = b.submit_to(7, 9, ALICE).unwrap();
-    assert_eq!(b.scheduler.cancel(b.now, probe, &mut b.actions), Some(9));
+    assert_eq!(b.scheduler.handle(b.now, Cancel { id: probe }, &mut b.actions), Some(9));
     let probe = b.submit_to(7, 10, ALICE).unwrap();
     b.expect("");
     b.finish(0, last);
@@ -74,7 +76,7 @@ fn a_function_that_keeps_failing_is_refused_then_probed_alone() {
 }
 
 #[test]
-fn what_waits_is_refused_too_but_no_suspect() {
+fn quarantine_refuses_waiting_calls_except_suspects() {
     let mut b = bench(1, 1, 1, 0);
     let first = b.submit_to(7, 1, ALICE).unwrap();
     let ids: Vec<_> = (2..=4).map(|call| b.submit_to(7, call, ALICE).unwrap()).collect();
@@ -85,14 +87,14 @@ fn what_waits_is_refused_too_but_no_suspect() {
     b.expect("1 on 0.0 alone");
     b.faults(0, first);
     b.expect("2 refused for 1 s, 3 refused for 1 s, 4 refused for 1 s, 5 on 0.0");
-    assert!(b.scheduler.cancel(b.now, ids[0], &mut b.actions).is_none());
+    assert!(b.scheduler.handle(b.now, Cancel { id: ids[0] }, &mut b.actions).is_none());
     assert_eq!(b.scheduler.quarantined(b.now).len(), 1);
-    b.scheduler.forget_function(7);
+    b.scheduler.handle(b.now, FunctionGone { function: 7 }, &mut b.actions);
     assert!(b.submit_to(7, 7, ALICE).is_ok());
 }
 
 #[test]
-fn only_who_was_alone_is_blamed() {
+fn only_a_call_that_ran_alone_is_blamed() {
     let mut b = bench(1, 2, 1, 0);
     b.submit_to(7, 1, ALICE).unwrap();
     b.submit_to(8, 2, ALICE).unwrap();
@@ -122,7 +124,7 @@ fn only_who_was_alone_is_blamed() {
 }
 
 #[test]
-fn who_spent_its_budget_waits_and_nobody_else() {
+fn only_the_caller_that_spent_its_budget_waits() {
     let mut b = bench(1, 2, 0, 2);
     b.submit_to(1, 1, ALICE).unwrap();
     b.dies_often(0, 2);
@@ -141,7 +143,9 @@ fn who_spent_its_budget_waits_and_nobody_else() {
     b.dies(0);
     b.ready(0);
     b.expect("2 on 0.0");
-    b.scheduler.finished(b.now, 0, ids[0], Verdict::Neither, &mut b.actions).unwrap();
+    b.scheduler
+        .handle(b.now, Finished { worker: 0, id: ids[0], verdict: Verdict::Neither }, &mut b.actions)
+        .unwrap();
     b.expect("3 on 0.0");
     b.finish(0, ids[1]);
     b.expect("4 on 0.0, 5 on 0.1");
@@ -176,12 +180,12 @@ fn a_spent_budget_is_named_when_a_call_expires() {
 }
 
 #[test]
-fn nobody_waits_behind_a_call_of_who_spent_its_budget() {
+fn calls_do_not_wait_behind_a_caller_that_spent_its_budget() {
     let mut b = bench(2, 1, 0, 1);
     let running = b.submit_to(1, 1, BOB).unwrap();
     b.submit_to(1, 2, ALICE).unwrap();
     let terms = Terms { domain: ALICE, function: 1, bytes: 1, deadline_ns: 300 * S, size: Size::Exclusive };
-    let whole = b.scheduler.submit(0, 3, terms, LIMITS, &mut b.actions).unwrap();
+    let whole = b.scheduler.handle(0, Submit { call: 3, terms, limits: LIMITS }, &mut b.actions).unwrap();
     b.submit_to(1, 4, BOB).unwrap();
     b.expect("1 on 0.0, 2 on 1.0");
     b.dies(1);
@@ -189,13 +193,13 @@ fn nobody_waits_behind_a_call_of_who_spent_its_budget() {
     b.expect("4 on 0.0");
     b.ready(1);
     // One that comes now waits aside at once.
-    let second = b.scheduler.submit(0, 5, terms, LIMITS, &mut b.actions).unwrap();
+    let second = b.scheduler.handle(0, Submit { call: 5, terms, limits: LIMITS }, &mut b.actions).unwrap();
     b.submit_to(1, 6, BOB).unwrap();
     b.expect("6 on 1.0");
     b.dies(0);
     b.dies(1);
-    assert_eq!(b.scheduler.cancel(b.now, second, &mut b.actions), Some(5));
-    assert_eq!(b.scheduler.cancel(b.now, whole, &mut b.actions), Some(3));
+    assert_eq!(b.scheduler.handle(b.now, Cancel { id: second }, &mut b.actions), Some(5));
+    assert_eq!(b.scheduler.handle(b.now, Cancel { id: whole }, &mut b.actions), Some(3));
     assert_eq!(b.scheduler.queued(), 3);
 }
 
@@ -204,7 +208,7 @@ fn a_whole_device_call_comes_back_from_aside() {
     let mut b = bench(1, 1, 0, 1);
     b.submit_to(1, 1, ALICE).unwrap();
     let terms = Terms { domain: ALICE, function: 1, bytes: 1, deadline_ns: 300 * S, size: Size::Exclusive };
-    b.scheduler.submit(0, 2, terms, LIMITS, &mut b.actions).unwrap();
+    b.scheduler.handle(0, Submit { call: 2, terms, limits: LIMITS }, &mut b.actions).unwrap();
     b.dies_often(0, 1);
     b.wait(60 * S);
     b.expect("1 on 0.0 alone");
@@ -221,10 +225,10 @@ fn a_call_that_is_given_up_keeps_its_lane_for_a_moment_only() {
     b.submit_to(7, 2, ALICE).unwrap();
     b.expect("1 on 0.0, 2 on 0.1");
     b.now = S;
-    assert_eq!(b.scheduler.cancel(b.now, spins, &mut b.actions), None);
+    assert_eq!(b.scheduler.handle(b.now, Cancel { id: spins }, &mut b.actions), None);
     // To say it again buys no time.
     b.now = S + S / 2;
-    assert_eq!(b.scheduler.cancel(b.now, spins, &mut b.actions), None);
+    assert_eq!(b.scheduler.handle(b.now, Cancel { id: spins }, &mut b.actions), None);
     b.wait(S / 2);
     b.expect("");
     b.wait(DEADLINE_GRACE_NS);
@@ -239,7 +243,7 @@ fn a_call_that_is_given_up_keeps_its_lane_for_a_moment_only() {
     let mut b = bench(1, 1, 0, 0);
     let spins = b.submit(1, ALICE);
     b.now = S / 2;
-    b.scheduler.cancel(b.now, spins, &mut b.actions);
+    b.scheduler.handle(b.now, Cancel { id: spins }, &mut b.actions);
     b.wait(S / 2);
     b.wait(DEADLINE_GRACE_NS);
     b.expect("1 on 0.0, kill 0");
@@ -279,7 +283,7 @@ fn a_process_that_is_gone_is_not_handed_on() {
 }
 
 #[test]
-fn who_is_alone_stays_alone_though_its_worker_just_answered_another() {
+fn a_suspect_stays_alone_although_its_worker_just_answered_another_call() {
     let shape = Shape { shared_faults: true, ..Shape::new(2, 1) };
     let mut b = Bench::under(shape, Policy { quarantine_after: 1, fault_budget: 0, ..Policy::default() });
     let first = b.submit_to(7, 1, ALICE).unwrap();
@@ -301,8 +305,45 @@ fn another_policy_counts_at_once() {
     b.dies_often(0, 1);
     b.submit_to(8, 2, ALICE).unwrap();
     let policy = Policy { quarantine_after: 0, fault_budget: 0, ..Policy::default() };
-    b.scheduler.set_policy(b.now, policy, &mut b.actions);
+    b.scheduler.handle(b.now, SetPolicy { policy }, &mut b.actions);
     b.expect("1 on 0.0 alone");
     b.dies_often(0, 1);
     assert!(b.submit_to(7, 3, ALICE).is_ok());
+}
+
+/// The process in worker 0 is ended from outside, and reaped: why its call does not run again, if so.
+fn is_killed(b: &mut Bench, id: CallId) -> Option<(u64, Ended)> {
+    b.scheduler.handle(b.now, Gone { worker: 0 }, &mut b.actions);
+    let reaped = Reaped { worker: 0, generation: Generation::new(1), from_outside: true };
+    b.scheduler.handle(b.now, reaped, &mut b.actions);
+    let over = b.scheduler.handle(b.now, Buried { id, loss: Loss::EndedFromOutside }, &mut b.actions);
+    b.ready(0);
+    over
+}
+
+#[test]
+fn a_process_that_is_ended_from_outside_costs_its_caller_nothing() {
+    let mut b = bench(1, 1, 1, 1);
+    let id = b.submit_to(7, 1, ALICE).unwrap();
+    for _ in 0..2 {
+        assert_eq!(is_killed(&mut b, id), None);
+        assert_eq!(b.scheduler.budgets(b.now), []);
+    }
+    b.expect("1 on 0.0, 1 on 0.0, 1 on 0.0");
+    // It is given up then, and its function is not refused for it.
+    assert_eq!(is_killed(&mut b, id), Some((1, Ended::Interrupted)));
+    assert_eq!(b.scheduler.quarantined(b.now), []);
+    let id = b.submit_to(7, 2, ALICE).unwrap();
+    b.expect("2 on 0.0");
+    // The control: a process that ends by itself costs its caller's budget, and a second one makes the call guilty.
+    assert!(b.dies(0).is_empty());
+    assert_eq!(b.scheduler.budgets(b.now)[0].left, 0);
+    b.ready(0);
+    b.wait(60 * S);
+    b.expect("2 on 0.0 alone");
+    // One that is ended from outside meanwhile says nothing.
+    assert_eq!(is_killed(&mut b, id), None);
+    b.expect("2 on 0.0 alone");
+    assert_eq!(b.dies(0), [(2, Ended::Guilty)]);
+    assert_eq!(b.submit_to(7, 3, ALICE), refused(1, S));
 }

@@ -1,106 +1,114 @@
 //! Calls whose process ended are run again: functions are pure, and a call that merely shared a worker
 //! with a guilty one is owed its result.
 //!
-//! Each is a suspect. It goes to the front of its domain's queue and runs alone from then on; one that
-//! runs alone when its process ends is guilty. Alone means that no other call is in its worker, and where faults
-//! hit the calls of other workers, too, that none is on the device. A call that was never handed over is no suspect.
+//! ```text
+//! started ──its process ended──► suspect ──alone, its process ended──► guilty
+//!    ▲              └─ it never had the call, or something else ended it ─┐
+//!    └────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A call whose processes are ended from outside again and again is given up, but it is not guilty.
+//!
+//! A suspect waits in front of its domain's younger calls and runs alone from then on. Alone means that no other call
+//! is in its worker, and where faults hit the calls of other workers, too, that none is on the device.
 
-use super::scheduler::{Scheduler, State};
-use super::table::CallState;
-use super::types::{Action, CallId, Ended, Verdict, WorkerId};
+use super::types::{Ended, Loss};
 use crate::limits::MAX_RUNS;
 
-impl<C: Clone> Scheduler<C> {
-    /// The process in `worker`'s place is gone, or takes no more calls: returns those that were in it,
-    /// oldest first. Once nothing writes to their regions any more, [`Scheduler::buried`] decides about them.
-    pub fn worker_gone(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        actions: &mut Vec<Action<C>>,
-    ) -> Vec<(CallId, C)> {
-        let charged = self.turn(actions, |turns, orders| turns.gone(now_ns, worker, orders));
-        self.charge(worker, charged.unwrap_or(0));
-        let served = self.served(worker);
-        self.unbind(worker);
-        (self.workers[worker].busy, self.workers[worker].closed) = (0, false);
-        let mut lost = Vec::new();
-        for id in self.table.running_in(worker) {
-            let Some(entry) = self.table.get_mut(id) else { continue };
-            let overdue = matches!(entry.state, CallState::Running { overdue: true, .. });
-            entry.state = CallState::Lost { overdue };
-            lost.push((id, entry.call.clone()));
-        }
-        // Not before: what it sets going looks for workers.
-        if !self.shape.shared_faults {
-            self.draw(now_ns, served, actions);
-        }
-        self.leave_whole(now_ns, worker, actions);
-        if let Some(domain) = served {
-            self.review(now_ns, domain.caller, actions);
-        }
-        lost
+/// What is known of one call's attempts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Attempts {
+    /// How often it was started.
+    runs: u8,
+    suspect: bool,
+}
+
+impl Attempts {
+    /// Of a call that runs alone from the beginning.
+    pub(super) fn of_suspect() -> Self {
+        Self { runs: 0, suspect: true }
     }
 
-    /// Nothing of a lost call is left: it waits again, or is over. `handed` says whether its process
-    /// ever got it.
-    pub fn buried(
-        &mut self,
-        now_ns: u64,
-        id: CallId,
-        handed: bool,
-        actions: &mut Vec<Action<C>>,
-    ) -> Option<(C, Ended)> {
-        let entry = self.table.get_mut(id)?;
-        let CallState::Lost { overdue } = entry.state else { return None };
-        let ended = if overdue || entry.deadline_ns <= now_ns {
-            Some(Ended::Deadline)
-        } else if entry.detached {
-            Some(Ended::Detached)
-        } else if handed && (entry.suspect || entry.runs >= MAX_RUNS) {
-            Some(Ended::Guilty)
-        } else {
-            None
-        };
-        if let Some(ended) = ended {
-            let entry = self.table.remove(id)?;
-            if ended == Ended::Guilty {
-                if self.shape.shared_faults {
-                    self.draw(now_ns, Some(entry.domain), actions);
-                }
-                self.judge(now_ns, &entry, Verdict::Fault, actions);
-            } else {
-                self.judge(now_ns, &entry, Verdict::Neither, actions);
-            }
-            self.try_whole(now_ns, actions);
-            return Some((entry.call, ended));
+    /// A process ended while this call was in it: it runs alone from now on.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.suspect
+    }
+
+    /// It is in a worker.
+    pub(super) fn started(&mut self) {
+        self.runs += 1;
+    }
+
+    /// Its process is gone. Why it does not run again, if so: `late` says that its deadline passed, `detached` that
+    /// its client gave it up.
+    pub(super) fn lost(&mut self, loss: Loss, late: bool, detached: bool) -> Option<Ended> {
+        if late {
+            return Some(Ended::Deadline);
         }
-        match handed {
-            true => entry.suspect = true,
-            false => entry.runs -= 1,
+        if detached {
+            return Some(Ended::Detached);
         }
-        entry.state = CallState::Queued;
-        let domain = entry.domain;
-        let wants_device = entry.wants_device(self.shape.shared_faults);
-        self.queued += 1;
-        self.queued_bytes += entry.bytes;
-        if wants_device {
-            self.line_up(now_ns, domain, id, actions);
-            return None;
+        match loss {
+            Loss::InIt if self.suspect || self.runs >= MAX_RUNS => return Some(Ended::Guilty),
+            Loss::InIt => self.suspect = true,
+            Loss::EndedFromOutside if self.runs >= MAX_RUNS => return Some(Ended::Interrupted),
+            // Says nothing about the call.
+            Loss::EndedFromOutside => {}
+            Loss::NeverHanded => self.runs = self.runs.saturating_sub(1),
         }
-        let queue = &mut self.domain_mut(now_ns, domain).queue;
-        // Several that come back keep their order: none overtakes an older one.
-        let at = queue.iter().take_while(|first| **first < id).count();
-        queue.insert(at, id);
-        self.stand(domain);
-        for worker in 0..self.workers.len() {
-            let state = self.workers[worker].state;
-            if state == State::Free || state == State::Bound(domain) {
-                self.feed(now_ns, worker, actions);
-            }
-        }
-        self.make_room(now_ns, actions);
-        self.try_whole(now_ns, actions);
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started(mut attempts: Attempts) -> Attempts {
+        attempts.started();
+        attempts
+    }
+
+    #[test]
+    fn the_second_process_that_ends_makes_a_call_guilty() {
+        let mut attempts = started(Attempts::default());
+        assert_eq!(attempts.lost(Loss::InIt, false, false), None);
+        assert!(attempts.is_suspect());
+        attempts = started(attempts);
+        assert_eq!(attempts.lost(Loss::InIt, false, false), Some(Ended::Guilty));
+        assert_eq!(started(Attempts::of_suspect()).lost(Loss::InIt, false, false), Some(Ended::Guilty));
+    }
+
+    #[test]
+    fn a_call_that_its_process_never_had_was_not_started() {
+        let mut attempts = Attempts::default();
+        for _ in 0..9 {
+            attempts = started(attempts);
+            assert_eq!(attempts.lost(Loss::NeverHanded, false, false), None);
+        }
+        assert_eq!(attempts, Attempts::default());
+    }
+
+    #[test]
+    fn processes_that_are_ended_from_outside_make_no_call_guilty() {
+        for mut attempts in [Attempts::default(), Attempts::of_suspect()] {
+            for _ in 1..MAX_RUNS {
+                let suspect = attempts.is_suspect();
+                attempts = started(attempts);
+                assert_eq!(attempts.lost(Loss::EndedFromOutside, false, false), None);
+                assert_eq!(attempts.is_suspect(), suspect);
+            }
+            assert_eq!(
+                started(attempts).lost(Loss::EndedFromOutside, false, false),
+                Some(Ended::Interrupted)
+            );
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_late_or_given_up_does_not_run_again() {
+        let mut attempts = started(Attempts::default());
+        assert_eq!(attempts.lost(Loss::InIt, true, true), Some(Ended::Deadline));
+        assert_eq!(attempts.lost(Loss::NeverHanded, false, true), Some(Ended::Detached));
     }
 }

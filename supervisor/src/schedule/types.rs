@@ -1,13 +1,14 @@
 //! What goes into the scheduler and what comes out.
 
 use super::quarantine::Refusal;
+use crate::ids::{Generation, TurnId};
 use crate::limits::RESIDENCY_NS;
 
 /// A call in the scheduler; never used twice, so that a late answer cannot hit another call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
-/// A worker's place on the device; the process in it may be replaced.
+/// A worker's slot on the device; the process in it may be replaced.
 pub type WorkerId = usize;
 
 /// What may share a worker.
@@ -34,14 +35,14 @@ pub enum Size {
 /// What a device offers.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
-    /// Places for workers.
+    /// Slots for workers.
     pub workers: usize,
     /// Lanes of each, at most 64.
     pub lanes: u32,
     /// Workers that one domain may have.
     pub workers_per_domain: usize,
-    /// Workers submit by turns.
-    pub turns: bool,
+    /// Workers submit by turns of so many microseconds; none says at any time.
+    pub quantum_us: Option<u32>,
     /// How long a domain keeps a worker that another one waits for.
     pub residency_ns: u64,
     /// A fault in one worker hits the calls of all.
@@ -51,13 +52,13 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// So many workers of so many lanes, all for whoever comes.
+    /// So many workers of so many lanes, without further rules.
     pub fn new(workers: usize, lanes: u32) -> Self {
         Self {
             workers,
             lanes,
             workers_per_domain: workers,
-            turns: false,
+            quantum_us: None,
             residency_ns: RESIDENCY_NS,
             scrubs: false,
             shared_faults: false,
@@ -83,26 +84,18 @@ pub struct Terms {
 /// What the outside must do now.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action<C> {
-    /// Send the call to the worker.
-    Start {
-        /// Where to.
-        worker: WorkerId,
-        /// Which process in that place.
-        generation: u64,
-        /// Which of its lanes.
-        lane: u32,
-        /// It is a suspect: no other call is in the worker, nor on the device where faults are shared, and its kernels run one by one.
-        alone: bool,
-        /// The call's name in the answer.
-        id: CallId,
-        /// The call.
-        call: C,
+    /// Tell a process something, after everything with a lower number.
+    Tell {
+        /// Whom.
+        to: Address,
+        /// What.
+        command: Command<C>,
     },
     /// Answer that the deadline passed while the call was waiting.
     Expired {
         /// The call.
         call: C,
-        /// How long its caller's budget would have kept it waiting on, if that was it.
+        /// Remaining wait imposed by the caller's fault budget, if the budget was the reason.
         budget_ns: Option<u64>,
     },
     /// Answer that the call's function is refused, since it failed meanwhile.
@@ -112,88 +105,98 @@ pub enum Action<C> {
         /// For how long.
         refusal: Refusal,
     },
-    /// Kill the process: a call in it is overdue, or was given up and does not end, or it does not yield its
-    /// turn or forget a domain.
+    /// Kill the process, whatever it was told and whatever it still is to be told.
     Kill {
-        /// That call.
-        call: Option<C>,
-        /// Which place.
+        /// Which slot.
         worker: WorkerId,
         /// Which process in it.
-        generation: u64,
-    },
-    /// End the idle process so that a fresh one can serve another domain.
-    Replace {
-        /// Which place.
-        worker: WorkerId,
-        /// Which process in it.
-        generation: u64,
-    },
-    /// Make the idle process forget the domain that it served. [`Scheduler::scrubbed`] follows.
-    ///
-    /// [`Scheduler::scrubbed`]: super::Scheduler::scrubbed
-    Scrub {
-        /// Which place.
-        worker: WorkerId,
-        /// Which process in it.
-        generation: u64,
-    },
-    /// Lanes are empty: give the worker the memory of all. [`Scheduler::whole_ready`] follows.
-    ///
-    /// [`Scheduler::whole_ready`]: super::Scheduler::whole_ready
-    GiveAll {
-        /// Which place.
-        worker: WorkerId,
-        /// Counts the moves of memory: one that comes late is over.
-        nth: u64,
-    },
-    /// Give all workers their own memory again. [`Scheduler::whole_over`] follows.
-    ///
-    /// [`Scheduler::whole_over`]: super::Scheduler::whole_over
-    GiveBack {
-        /// As above.
-        nth: u64,
-    },
-    /// Tell the worker something about its turn.
-    Turn {
-        /// Which process in its place.
-        generation: u64,
-        /// What and whom.
-        order: Order,
+        generation: Generation,
+        /// Why.
+        why: KillReason<C>,
     },
 }
 
-/// What a worker is told about turns.
+/// Whom a command is for, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub struct Address {
+    /// Which slot.
+    pub worker: WorkerId,
+    /// Which process in it. A command to one that is gone is void.
+    pub generation: Generation,
+    /// Counts the commands to this process from 0.
+    pub nth: u64,
+}
+
+/// What a process is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command<C> {
+    /// To run a call.
+    Start {
+        /// In which of its lanes.
+        lane: u32,
+        /// It is a suspect: no other call is in the worker, nor on the device where faults are shared, and its kernels
+        /// run one by one.
+        alone: bool,
+        /// The call's name in the answer.
+        id: CallId,
+        /// The call.
+        call: C,
+    },
+    /// Its settings, and what it has of the device's memory. [`Confirmed`](super::events::Confirmed) follows.
+    Configure(Share),
     /// It has the device.
     Grant {
-        /// Who.
-        worker: WorkerId,
         /// Names the turn.
-        turn: u64,
+        turn: TurnId,
+        /// How long it may keep it while others wait.
+        quantum_us: u32,
     },
-    /// Others wait.
+    /// Others wait for the device.
     Revoke {
-        /// Who.
-        worker: WorkerId,
         /// Names the turn.
-        turn: u64,
+        turn: TurnId,
     },
-    /// It is next.
-    Soon {
-        /// Who.
-        worker: WorkerId,
-    },
+    /// Its turn is next.
+    Soon,
+    /// To end: it is idle, and a fresh process is to serve another domain.
+    Leave,
+    /// To forget the domain that it served: it is idle. [`Scrubbed`](super::events::Scrubbed) follows.
+    Scrub,
 }
 
-impl Order {
-    /// Whom it is for.
-    pub fn worker(&self) -> WorkerId {
-        match *self {
-            Self::Grant { worker, .. } | Self::Revoke { worker, .. } | Self::Soon { worker } => worker,
-        }
-    }
+/// What a worker has of the device's memory for calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// None of it: another worker has all, or is about to.
+    Nothing,
+    /// Its own lease.
+    Own,
+    /// The leases of all workers.
+    All,
+}
+
+/// Why a process is killed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KillReason<C> {
+    /// This call is overdue, or was given up and does not end.
+    Overdue(C),
+    /// It has no calls and keeps its turn.
+    TurnKept,
+    /// It does not forget a domain.
+    NotScrubbed,
+    /// It does not confirm new settings, and a move of memory waits for it.
+    NotConfirmed,
+}
+
+/// How a call was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// Its process ended while it was in it.
+    InIt,
+    /// Its process ended before it took the call.
+    NeverHanded,
+    /// Its process was ended by something that is neither Pappus nor the process itself.
+    EndedFromOutside,
 }
 
 /// Why a call whose process is gone does not run again.
@@ -203,7 +206,9 @@ pub enum Ended {
     Deadline,
     /// It ran alone when its process ended, or ran too often.
     Guilty,
-    /// Nobody waits for it any more.
+    /// Its processes were ended from outside, again and again.
+    Interrupted,
+    /// Its client gave it up.
     Detached,
 }
 

@@ -33,7 +33,7 @@ pub struct Weights<T> {
 enum Who {
     Worker(WorkerId),
     /// A process that is not reaped.
-    ZombieId(ZombieId),
+    Zombie(ZombieId),
 }
 
 /// Names a process that is gone and not reaped.
@@ -354,7 +354,7 @@ impl<T: Clone> Weights<T> {
         let holders = self.leaving.iter_mut().flat_map(|leaving| &mut leaving.holders);
         for holder in holders.chain(self.entries.values_mut().flat_map(|entry| &mut entry.holders)) {
             if holder.who == Who::Worker(worker) {
-                holder.who = Who::ZombieId(zombie);
+                holder.who = Who::Zombie(zombie);
             }
         }
         let functions: Vec<u64> = self.entries.keys().copied().collect();
@@ -365,7 +365,7 @@ impl<T: Clone> Weights<T> {
                 .holders
                 .iter()
                 .copied()
-                .partition::<Vec<_>, _>(|holder| holder.own && holder.who == Who::ZombieId(zombie));
+                .partition::<Vec<_>, _>(|holder| holder.own && holder.who == Who::Zombie(zombie));
             entry.holders = others;
             let bytes = entry.bytes;
             self.used_bytes -= bytes * own.len() as u64;
@@ -398,7 +398,7 @@ impl<T: Clone> Weights<T> {
 
     /// Nothing is left of a process.
     pub fn reaped(&mut self, zombie: ZombieId) {
-        let is_other = |holder: &Holder| holder.who != Who::ZombieId(zombie);
+        let is_other = |holder: &Holder| holder.who != Who::Zombie(zombie);
         self.leaving.retain_mut(|leaving| {
             leaving.holders.retain(is_other);
             !leaving.holders.is_empty()

@@ -15,7 +15,7 @@ fn load(weights: &mut Weights<u64>, function: u64, bytes: u64) -> Vec<u64> {
 }
 
 #[test]
-fn they_are_loaded_once_and_shared() {
+fn weights_are_loaded_once_and_shared() {
     let mut weights = Weights::new(10 * GIB);
     assert_eq!(load(&mut weights, 1, GIB), [0u64; 0]);
     for worker in 1..4 {
@@ -30,7 +30,7 @@ fn they_are_loaded_once_and_shared() {
 }
 
 #[test]
-fn they_count_until_everybody_forgot_them_or_is_reaped() {
+fn weights_count_until_every_worker_forgot_them_or_is_reaped() {
     let mut weights = Weights::new(10 * GIB);
     let held = |weights: &Weights<u64>| (weights.used_bytes() / GIB, weights.held_bytes() / GIB);
     load(&mut weights, 1, GIB);
@@ -61,7 +61,7 @@ fn they_count_until_everybody_forgot_them_or_is_reaped() {
 }
 
 #[test]
-fn who_cannot_wait_until_they_are_shared_loads_a_copy() {
+fn a_call_that_cannot_wait_for_shared_weights_loads_a_copy() {
     let mut weights = Weights::new(2 * GIB);
     let claim = |weights: &mut Weights<u64>, worker| weights.claim(1, worker, GIB, &mut Vec::new());
     assert_eq!(claim(&mut weights, 0), Ok(Source::Export));

@@ -1,7 +1,6 @@
 //! An `Invoke` becomes a call: names to positions, regions to checked ranges, sizes and words to a plan.
 //! Nothing of the client's memory is mapped; the few words that sizes depend on are read once.
 
-use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -88,7 +87,7 @@ pub fn prepare(
     gathered.arenas.iter().try_for_each(|arena| arena.pin(&ctx.account))?;
 
     let deadline = deadline(&request, &ctx.server.settings());
-    let device = place(&able(&ctx.server.devices, &function)?, plan.pool_bytes)?;
+    let device = ctx.server.router.route(&function, plan.pool_bytes)?.clone();
     let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
     let call = Call {
         domain: Domain { owner: function.owner, caller: ctx.account.tenant },
@@ -203,35 +202,6 @@ fn match_names<'a, T>(
         }
     }
     Ok(found)
-}
-
-/// The devices that have machine code for the function; nearly always all of them.
-fn able<'d>(devices: &'d [Arc<Device>], function: &Loaded) -> Result<Cow<'d, [Arc<Device>]>, Refusal> {
-    let runs_on = |device: &Arc<Device>| function.runs_on(device.config.kind, &device.config.arch);
-    if devices.iter().all(runs_on) {
-        return Ok(Cow::Borrowed(devices));
-    }
-    let able: Vec<_> = devices.iter().filter(|device| runs_on(device)).cloned().collect();
-    match able.is_empty() {
-        false => Ok(Cow::Owned(able)),
-        true => Err(refusal(Reason::Unsupported, "no device here has machine code for it: add it again")),
-    }
-}
-
-/// The least loaded device that has the memory, if need be all of it for this call.
-fn place(devices: &[Arc<Device>], pool_bytes: u64) -> Result<Arc<Device>, Refusal> {
-    let fitting = devices.iter().filter(|d| d.largest_call_bytes() >= pool_bytes);
-    let chosen = match devices {
-        [only] => fitting.min_by_key(|_| only.config.workers),
-        _ => fitting.min_by_key(|d| d.load()),
-    };
-    chosen.cloned().ok_or_else(|| {
-        let largest = devices.iter().map(|d| d.largest_call_bytes()).max().unwrap_or(0);
-        let why = format!(
-            "the call needs {pool_bytes} bytes of device memory, a device has at most {largest} for one call: give the device more memory"
-        );
-        refusal(Reason::OutOfMemory, why)
-    })
 }
 
 impl Gathered {

@@ -127,6 +127,13 @@ fn lost(call: &Call, why: Ended, process: &str, broken: Option<&Fault>) -> Body 
         (Ended::Detached, _) => cancelled(),
         (Ended::Deadline, _) => Body::Error(deadline("while running; its worker was replaced")),
         (Ended::Guilty, Some(fault)) => failed(call, fault),
+        (Ended::Interrupted, _) => {
+            let message = format!(
+                "the worker process {process} during this call, as others had before, and neither this call nor Pappus \
+                 ended it: ask the operator what does; functions are pure, so it is safe to call again"
+            );
+            Body::Error(v1::Error::new(Code::WorkerLost, message).retry(0))
+        }
         (Ended::Guilty, None) => {
             let message = format!(
                 "the worker process {process} during this call, as one had before; this time no other call was in it; \

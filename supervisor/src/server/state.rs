@@ -17,6 +17,7 @@ use crate::device::Device;
 use crate::metrics::SocketMetrics;
 use crate::registry::Registry;
 use crate::registry::registration::Handed;
+use crate::router::Router;
 use crate::tenants::Account;
 
 /// How often draining looks whether everything is answered.
@@ -31,6 +32,8 @@ pub struct Server {
     pub registry: Arc<Registry>,
     /// Where calls run.
     pub devices: Vec<Arc<Device>>,
+    /// Chooses one of them for a call.
+    pub router: Router,
     /// When the supervisor started.
     pub started: Instant,
     /// Counters of the sockets.
@@ -76,6 +79,7 @@ impl Server {
     ) -> Arc<Self> {
         Arc::new(Self {
             registry,
+            router: Router::new(devices.clone()),
             devices,
             settings,
             started: Instant::now(),

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
+use pappus_blueprint::ptx;
 use pappus_protocol::from_worker::{CompiledModule, Hello, KernelInfo, ParamClass, ParamInfo};
 use pappus_protocol::{Fault, FaultCode};
 
 use super::check::{self, Format};
 use super::driver::module::{Kernel, Module, Source, link};
+use super::elf;
 use super::engine::Engine;
-use super::{elf, ptx};
 use crate::device::gpu::driver::{Driver, DriverError};
 use crate::device::{CodeError, Compiler};
 
@@ -109,14 +110,30 @@ impl CudaCompiler {
     }
 }
 
+/// A kernel as PTX declares it.
+pub(super) fn declared(entry: ptx::Entry) -> KernelInfo {
+    let info = |param: ptx::Param| ParamInfo {
+        offset: param.offset,
+        bytes: param.bytes,
+        class: match param.class {
+            ptx::Class::Integer => ParamClass::Integer,
+            ptx::Class::Float => ParamClass::Float,
+            ptx::Class::Bits => ParamClass::Unknown,
+            ptx::Class::Struct => ParamClass::Bytes,
+        },
+    };
+    let params = entry.params.map(|params| params.into_iter().map(info).collect());
+    KernelInfo { name: entry.name, params, ..KernelInfo::default() }
+}
+
 /// The classes of every kernel's parameters, as far as the text tells them.
 fn classes(text: &str) -> HashMap<String, Vec<ParamClass>> {
-    let kernels = ptx::kernels(text).unwrap_or_default();
-    let classes = |kernel: KernelInfo| {
+    let classes = |entry| {
+        let kernel = declared(entry);
         let params = kernel.params.unwrap_or_default();
         (kernel.name, params.iter().map(|param| param.class).collect())
     };
-    kernels.into_iter().map(classes).collect()
+    ptx::entries(text).unwrap_or_default().into_iter().map(classes).collect()
 }
 
 /// Whether one answer can tell all of these kernels.

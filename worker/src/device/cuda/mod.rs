@@ -2,7 +2,7 @@
 //!
 //! In reading order:
 //! - `driver`: the driver's library, its results, and types that own what it gives.
-//! - `check`, `ptx`, `elf`, [`compiler`]: from a module to machine code (the compiling role); [`survey`]: which
+//! - `check`, `elf`, [`compiler`]: from a module to machine code (the compiling role); [`survey`]: which
 //!   devices there are.
 //! - `engine`, `nvml`: the context that both roles need, what it costs, and what `gpu` asks of it.
 //! - `copy_kernel`, `scrub_kernels`: the PTX that `gpu` launches on its own account.
@@ -16,10 +16,10 @@ mod driver;
 mod elf;
 mod engine;
 mod nvml;
-mod ptx;
 mod scrub_kernels;
 pub mod survey;
 
+use pappus_blueprint::ptx;
 use pappus_protocol::Fault;
 use pappus_protocol::from_worker::CompiledModule;
 
@@ -53,7 +53,8 @@ pub fn declared(module: &[u8]) -> Result<CompiledModule, CodeError> {
         return Err("only a PTX text tells its kernels without a GPU".into());
     }
     let text = std::str::from_utf8(module).map_err(|e| CodeError(e.to_string()))?;
-    let kernels = ptx::kernels(text)?;
+    let entries = ptx::entries(text).map_err(|e| CodeError(e.to_string()))?;
+    let kernels: Vec<_> = entries.into_iter().map(compiler::declared).collect();
     compiler::check_size(&kernels)?;
     Ok(CompiledModule { kernels })
 }

@@ -208,14 +208,16 @@ read:
 
 #[cfg(test)]
 mod tests {
+    use pappus_blueprint::ptx;
+
     use super::*;
-    use crate::device::cuda::{check, ptx};
+    use crate::device::cuda::check;
 
     #[test]
     fn the_texts_pass_our_own_judgement() {
         for text in [chip_ptx(50), sweep_ptx(), stack_ptx(4096)] {
             assert_eq!(check::format(text.as_bytes()), Ok(check::Format::Ptx));
-            assert_eq!(ptx::kernels(&text).unwrap()[0].params.as_ref().map(Vec::len), Some(3));
+            assert_eq!(ptx::entries(&text).unwrap()[0].params.as_ref().map(Vec::len), Some(3));
             assert_eq!(text.matches('{').count(), text.matches('}').count());
         }
     }

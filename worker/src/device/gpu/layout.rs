@@ -1,10 +1,5 @@
 //! Sizes that the device's parts agree on.
 
-use pappus_protocol::device_memory::GPU_PAGE_BYTES;
-
-/// Lanes' shares of the pool start at multiples of this, whatever the driver could map.
-pub(super) const LANE_ALIGN: u64 = GPU_PAGE_BYTES;
-
 /// Steps that are submitted at a time. The driver's queue takes about a thousand launches before a
 /// submission blocks, and with it every other lane.
 pub(super) const SLICE_STEPS: u32 = 256;

@@ -5,11 +5,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
+use pappus_protocol::device_memory::{GPU_PAGE_BYTES, whole_gpu_pages};
 use pappus_protocol::{Fault, FaultCode};
 use pappus_shmem::{Mapping, ValidatedMemfd};
 
 use super::driver::{Access, Driver, DriverError, Memory, Stream};
-use super::layout::{LANE_ALIGN, PINNED_WEIGHTS_BYTES};
+use super::layout::PINNED_WEIGHTS_BYTES;
 use super::ranges::{AddressRange, Window};
 use crate::device::Weights;
 
@@ -43,7 +44,7 @@ impl<D: Driver> Pool<D> {
     pub(super) fn reserve(driver: &D, lanes: usize) -> Result<Self, Fault> {
         let failed = |e: D::Error| e.fault("reserving addresses");
         let granularity = driver.granularity().map_err(failed)?;
-        let bytes = driver.properties().memory_bytes.next_multiple_of(granularity.max(LANE_ALIGN));
+        let bytes = driver.properties().memory_bytes.next_multiple_of(granularity.max(GPU_PAGE_BYTES));
         let range = AddressRange::reserve(driver, bytes).map_err(failed)?;
         Ok(Self { range, granularity, lanes: lanes as u64 })
     }
@@ -55,11 +56,7 @@ impl<D: Driver> Pool<D> {
 
     /// A lane's share.
     pub(super) fn lane_bytes(&self) -> u64 {
-        pappus_protocol::device_memory::lane_bytes(
-            pappus_protocol::Kind::Cuda,
-            self.bytes(),
-            self.lanes as u32,
-        )
+        whole_gpu_pages(self.bytes() / self.lanes)
     }
 
     /// Its first address.

@@ -4,6 +4,7 @@ use slab::Slab;
 
 use super::deadlines::Deadlines;
 use super::quarantine::Use;
+use super::retry::Attempts;
 use super::types::{CallId, Domain, Size, Terms, WorkerId};
 
 /// Bits of a call's id that hold its slab index.
@@ -21,13 +22,10 @@ pub(super) struct Entry<C> {
     pub(super) deadline_ns: u64,
     pub(super) size: Size,
     pub(super) state: CallState,
-    /// How often it was started.
-    pub(super) runs: u8,
-    /// A process ended while this call was in it: it runs alone from now on.
-    pub(super) suspect: bool,
-    /// It decides whether its function is refused any longer.
+    pub(super) attempts: Attempts,
+    /// Its outcome decides whether its function is refused any longer.
     pub(super) probe: bool,
-    /// Nobody waits for its answer.
+    /// Its client gave it up.
     pub(super) detached: bool,
     serial: u64,
 }
@@ -40,19 +38,19 @@ impl<C> Entry<C> {
 
     /// Whether no other call may be on the device.
     pub(super) fn wants_device(&self, shared_faults: bool) -> bool {
-        self.size == Size::Exclusive || self.suspect && shared_faults
+        self.size == Size::Exclusive || self.attempts.is_suspect() && shared_faults
     }
 
     /// Whether no other call may be in its worker.
     pub(super) fn wants_all_lanes(&self) -> bool {
-        self.suspect || self.size != Size::Lane
+        self.attempts.is_suspect() || self.size != Size::Lane
     }
 }
 
 /// Where a call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallState {
-    /// In its domain's queue.
+    /// In its domain's queue, or in line for the whole device.
     Queued,
     /// In a worker.
     Running {
@@ -67,30 +65,43 @@ pub(super) enum CallState {
 
 /// All calls of a device.
 #[derive(Debug)]
-pub(super) struct Table<C> {
+pub(super) struct Calls<C> {
     entries: Slab<Entry<C>>,
     next_serial: u64,
     deadlines: Deadlines,
+    queued: u64,
+    queued_bytes: u64,
 }
 
-impl<C> Default for Table<C> {
+impl<C> Default for Calls<C> {
     fn default() -> Self {
-        Self { entries: Slab::new(), next_serial: 1, deadlines: Deadlines::default() }
+        let (entries, deadlines) = (Slab::new(), Deadlines::default());
+        Self { entries, next_serial: 1, deadlines, queued: 0, queued_bytes: 0 }
     }
 }
 
-impl<C> Table<C> {
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
+impl<C> Calls<C> {
+    /// How many wait.
+    pub(super) fn queued(&self) -> u64 {
+        self.queued
+    }
+
+    /// Inline bytes of those that wait.
+    pub(super) fn queued_bytes(&self) -> u64 {
+        self.queued_bytes
+    }
+
+    /// How many are in workers, or were until their process ended.
+    pub(super) fn running(&self) -> u64 {
+        self.entries.len() as u64 - self.queued
     }
 
     /// A new call, which waits.
-    pub(super) fn insert(&mut self, call: C, terms: Terms) -> CallId {
+    pub(super) fn insert(&mut self, call: C, terms: Terms, attempts: Attempts, probe: bool) -> CallId {
         let serial = self.next_serial;
         self.next_serial += 1;
         let Terms { domain, function, bytes, deadline_ns, size } = terms;
-        let state = CallState::Queued;
+        let (state, detached) = (CallState::Queued, false);
         let entry = Entry {
             call,
             serial,
@@ -100,13 +111,14 @@ impl<C> Table<C> {
             deadline_ns,
             size,
             state,
-            runs: 0,
-            suspect: false,
-            probe: false,
-            detached: false,
+            attempts,
+            probe,
+            detached,
         };
         let id = CallId((serial << INDEX_BITS) | self.entries.insert(entry) as u64);
         self.deadlines.insert(deadline_ns, id);
+        self.queued += 1;
+        self.queued_bytes += bytes;
         id
     }
 
@@ -119,9 +131,28 @@ impl<C> Table<C> {
         self.entries.get(Self::index(id)).filter(|entry| entry.serial == id.0 >> INDEX_BITS)
     }
 
-    /// As [`Table::get`], to change it.
+    /// As [`Calls::get`], to change it; what it waits for is changed by the methods below.
     pub(super) fn get_mut(&mut self, id: CallId) -> Option<&mut Entry<C>> {
         self.entries.get_mut(Self::index(id)).filter(|entry| entry.serial == id.0 >> INDEX_BITS)
+    }
+
+    /// A call that waited is in a worker.
+    pub(super) fn started(&mut self, id: CallId, worker: WorkerId, lane: u32) {
+        let Some(entry) = self.get_mut(id) else { return };
+        entry.state = CallState::Running { worker, lane, overdue: false };
+        entry.attempts.started();
+        let bytes = entry.bytes;
+        self.queued -= 1;
+        self.queued_bytes -= bytes;
+    }
+
+    /// A call that was in a worker waits again.
+    pub(super) fn waits_again(&mut self, id: CallId) {
+        let Some(entry) = self.get_mut(id) else { return };
+        entry.state = CallState::Queued;
+        let bytes = entry.bytes;
+        self.queued += 1;
+        self.queued_bytes += bytes;
     }
 
     /// Forgets a call.
@@ -129,24 +160,11 @@ impl<C> Table<C> {
         self.get(id)?;
         let entry = self.entries.remove(Self::index(id));
         self.deadlines.remove(entry.deadline_ns, id);
+        if entry.state == CallState::Queued {
+            self.queued -= 1;
+            self.queued_bytes -= entry.bytes;
+        }
         Some(entry)
-    }
-
-    /// The calls in a worker, oldest first.
-    pub(super) fn running_in(&self, worker: WorkerId) -> Vec<CallId> {
-        self.all(|entry| matches!(entry.state, CallState::Running { worker: w, .. } if w == worker))
-    }
-
-    /// The calls of which this is true, oldest first.
-    pub(super) fn all(&self, is_one: impl Fn(&Entry<C>) -> bool) -> Vec<CallId> {
-        let mut found: Vec<CallId> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| is_one(entry))
-            .map(|(index, entry)| CallId((entry.serial << INDEX_BITS) | index as u64))
-            .collect();
-        found.sort_unstable();
-        found
     }
 
     /// When something must happen to a call at the latest.
