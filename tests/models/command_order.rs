@@ -1,12 +1,12 @@
 //! Threads decide commands to one worker with the scheduler locked, and take them to its channel after that.
 
 #[path = "../../supervisor/src/device/command_order.rs"]
-mod command_order;
+mod checked;
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use self::command_order::CommandOrder;
+use self::checked::CommandOrder;
 
 /// What carries commands out as they arrive.
 trait Channel: Send + 'static {

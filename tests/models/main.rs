@@ -4,6 +4,8 @@
 //! The code under test is the supervisor's own files, compiled with loom's types in the place of the standard
 //! library's (`concurrent/mod.rs`). Each case has a control with a plausible mistake, which loom must find.
 
+#![allow(clippy::unwrap_used)]
+
 mod command_order;
 mod concurrent;
 mod one_answer;

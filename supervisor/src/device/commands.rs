@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use pappus_protocol::now_ns;
 
+use super::held::Held;
 use super::runtime::{Actions, Device};
 use super::worker_channel::{Start, StartError, WorkerChannel};
-use super::write_coalescing::Held;
 use crate::call::{Call, Outcome, SpentBudget};
 use crate::ids::Generation;
 use crate::refusal::Refusal;

@@ -18,10 +18,11 @@ use prost::Message;
 use tokio::sync::watch;
 
 use super::Device;
+use super::held::Held;
 use super::runtime::Answer;
 use super::thread::{End, listen};
 use super::worker_channel::{Arrival, staging};
-use super::write_coalescing::{Batch, Held};
+use super::write_coalescing::Batch;
 use crate::call::{Call, Completion, CompletionBatch, Outcome};
 use crate::config::{DeviceConfig, Settings};
 use crate::function::loaded::{LoadedCache, Parsed};
@@ -407,8 +408,9 @@ fn commands_are_written_as_they_were_decided_whichever_comes_first() {
 
 #[test]
 fn a_process_of_an_epoch_that_is_over_gets_no_calls() {
-    let gpu = Gpu::new(false);
-    gpu.device.fault_spreads(0, 0);
+    let mut gpu = Gpu::new(false);
+    drop(gpu.workers.remove(0));
+    assert!(gpu.device.ledger.end_epoch(0));
     let refused = attach_of(&gpu.device, 0, 2, 0);
     assert_eq!(refused.err(), Some("another process failed, and all with it"));
     // The control: one of the next epoch is taken.
@@ -572,6 +574,7 @@ fn a_panic_in_a_workers_thread_ends_its_process_and_no_call_of_others() {
     let (lost, _) = gpu.device.worker_gone(0);
     assert_eq!(lost.len(), 1, "the call whose answer panicked is over");
     gpu.device.bury(lost, "was killed", None, false);
-    gpu.workers[0] = attach_of(&gpu.device, 0, 2, 0).unwrap();
+    drop(gpu.workers.remove(0));
+    gpu.workers.insert(0, attach_of(&gpu.device, 0, 2, 0).unwrap());
     gpu.done(1, innocent);
 }

@@ -3,20 +3,49 @@
 //! calls that were in them.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pappus_protocol::Fault;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::Device;
 use super::panics::contained;
-use super::runtime::Lost;
+use crate::call::Call;
 use crate::ids::Generation;
 use crate::processes::memory_ledger::{Lease, ProcessReservation};
 use crate::processes::process::{self, Process};
-use crate::schedule::WorkerId;
 use crate::schedule::weights::ZombieId;
+use crate::schedule::{CallId, WorkerId};
 use crate::sync::{OrderedMutex, Waker, rank};
+
+/// A call whose process is gone.
+pub type Lost = (CallId, Arc<Call>);
+
+/// The device whose processes are reaped.
+pub trait Home {
+    /// Whether processes that end are not replaced any more.
+    fn is_closing(&self) -> bool;
+
+    /// A process is reaped: its memory is free, and nothing writes to the regions of its calls.
+    fn reaped(&self, remains: Remains);
+}
+
+/// What is left of a process that is reaped.
+#[derive(Debug)]
+pub struct Remains {
+    /// Where it served and which process there it was, if it did.
+    pub served: Option<(WorkerId, Generation)>,
+    /// Calls that were in it.
+    pub lost: Vec<Lost>,
+    /// Names what it had of weights.
+    pub zombie: ZombieId,
+    /// How it ended, in words.
+    pub ended: String,
+    /// What it said of a lost device context.
+    pub broken: Option<Fault>,
+    /// Neither Pappus nor the process itself ended it.
+    pub from_outside: bool,
+}
 
 /// A process that serves no more.
 #[derive(Debug)]
@@ -25,7 +54,7 @@ pub struct Dying {
     pub process: Process,
     /// When it is killed.
     pub kill_at: Instant,
-    /// Its place in the account.
+    /// Its room in the ledger.
     pub reservation: ProcessReservation,
     /// Its lease, if it had one.
     pub lease: Option<Lease>,
@@ -64,7 +93,7 @@ impl Reaper {
     }
 
     /// Takes a process over.
-    pub fn take(&self, device: &Device, process: Dying) {
+    pub fn take(&self, device: &impl Home, process: Dying) {
         if process.kill_at <= Instant::now() {
             match process.broken {
                 Some(_) => process.process.kill_now(),
@@ -90,7 +119,7 @@ impl Reaper {
     }
 
     /// Reaps until the device closes and no process is left.
-    pub fn run(&self, device: &Device) {
+    pub fn run(&self, device: &impl Home) {
         let mut mine: Vec<Dying> = Vec::new();
         loop {
             {
@@ -129,7 +158,7 @@ impl Reaper {
                 over.push(mine.swap_remove(nth));
             } else if mine[nth].kill_at <= now {
                 mine[nth].process.kill();
-                // A process in the driver's hands may take its time; nobody else waits for it.
+                // A process in the driver's hands may take its time; no other process waits for it.
                 mine[nth].kill_at = now + Duration::from_secs(3600);
             }
         }
@@ -137,7 +166,7 @@ impl Reaper {
     }
 }
 
-fn reap(device: &Device, dying: Dying) {
+fn reap(device: &impl Home, dying: Dying) {
     let Dying { mut process, reservation, lease, served, lost, zombie, broken, why, .. } = dying;
     let status = process.end();
     let killed_by = process.ended_from_outside();
@@ -158,11 +187,5 @@ fn reap(device: &Device, dying: Dying) {
         (None, None) => tracing::debug!(worker, pid, "worker {ended}; replacing it"),
     }
     drop((lease, reservation));
-    if let Some(weights) = &device.weights {
-        weights.reaped(zombie);
-    }
-    if let Some((worker, generation)) = served {
-        device.reaped(worker, generation, killed_by.is_some());
-    }
-    device.bury(lost, &ended, broken.as_ref(), killed_by.is_some());
+    device.reaped(Remains { served, lost, zombie, ended, broken, from_outside: killed_by.is_some() });
 }

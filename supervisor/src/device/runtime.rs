@@ -9,11 +9,11 @@ use pappus_protocol::from_worker::{Done, FaultRef};
 use pappus_protocol::now_ns;
 use tokio::sync::{Notify, watch};
 
+use super::held::Held;
 use super::reaper::Reaper;
 use super::standby::Standbys;
 use super::weights::WeightStore;
 use super::worker_channel::WorkerChannel;
-use super::write_coalescing::Held;
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::function::CodeTarget;
@@ -27,9 +27,6 @@ use crate::sync::{OrderedGuard, OrderedMutex, rank};
 use crate::tenants::QuotaError;
 
 pub(super) type Actions = Vec<Action<Arc<Call>>>;
-
-/// A call whose process is gone.
-pub type Lost = (CallId, Arc<Call>);
 
 /// One device with its workers.
 #[derive(Debug)]

@@ -39,7 +39,7 @@ impl Device {
         let workers = busy.into_iter().enumerate().map(|(worker, (busy, device_ns))| {
             let slot = &self.slots[worker];
             let link = self.channel(worker);
-            // Another one may have taken its place meanwhile.
+            // Another process may be in its slot meanwhile.
             let busy = busy.filter(|(generation, _)| !link.is_hung_up(*generation)).map(|(_, lanes)| lanes);
             v1::WorkerStatus {
                 pid: link.pid().unwrap_or(0),

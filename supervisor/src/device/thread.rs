@@ -1,4 +1,4 @@
-//! The OS thread of one worker: puts a process in its place, a standby if one is ready, reads its answers,
+//! The OS thread of one worker: puts a process in its slot, a standby if one is ready, reads its answers,
 //! and puts another one there when it ends. The thread lives as long as the supervisor: the kernel ends a
 //! worker together with the thread that started it.
 
@@ -14,10 +14,11 @@ use pappus_protocol::{Fault, FromWorker};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::Device;
+use super::bring_up;
 use super::panics::contained;
 use super::reaper::Dying;
 use super::runtime::Answer;
-use super::standby::{self, Ready};
+use super::standby::Ready;
 use super::worker_channel::Arrival;
 use super::worker_events::ANOTHER_FAILED;
 use super::write_coalescing::Batch;
@@ -44,17 +45,17 @@ pub fn spawn(device: &Arc<Device>, program: &Path) -> std::io::Result<Vec<JoinHa
         std::io::Result::Ok(())
     };
     let name = &device.config.name;
-    spawn(format!("{name}/reaper"), |device, _, _| device.reaper.run(device), 0)?;
+    spawn(format!("{name}/reaper"), |device, _, _| device.reaper.run(&**device), 0)?;
     for worker in 0..device.config.workers {
         spawn(format!("{name}/{worker}"), run, worker)?;
     }
     for slot in 0..device.config.standbys {
-        spawn(format!("{name}/standby{slot}"), standby::keep, slot)?;
+        spawn(format!("{name}/standby{slot}"), bring_up::keep, slot)?;
     }
     Ok(threads)
 }
 
-/// Runs a worker's place until the device closes.
+/// Keeps a process in a worker's slot until the device closes.
 fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
     let mut pause = Duration::ZERO;
     pappus_protocol::cpu_affinity::pin_to_numa_node(device.config.numa_node);
@@ -65,7 +66,7 @@ fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
         let born = Instant::now();
         let ready = match device.standbys.take() {
             Some(ready) => Ok(ready),
-            None => contained(|| standby::bring_up(device, program)).flatten(),
+            None => contained(|| bring_up::bring_up(device, program)).flatten(),
         };
         let served_well = match ready {
             Ok(ready) => serve(device, worker, generation, ready),
@@ -169,7 +170,7 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
     let kill_at = Instant::now() + grace;
     let (served, lease) = (Some((worker, generation)), Some(lease));
     let dying = Dying { process, kill_at, reservation, lease, served, lost, zombie, broken, why };
-    device.reaper.take(device, dying);
+    device.reaper.take(&**device, dying);
     well
 }
 

@@ -35,7 +35,7 @@ pub struct Arrival {
     pub outbox: Outbox,
     /// Descriptors to it.
     pub control: OwnedFd,
-    /// The arena for inline bytes that it shares with the supervisor, and nobody else ever.
+    /// The arena for inline bytes that it shares with the supervisor only.
     pub staging: ValidatedMemfd,
     /// Ends it.
     pub killer: Killer,
@@ -342,7 +342,7 @@ impl WorkerChannel {
         };
         process.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
         call.sent_at.store(process.arrival.outbox.pushed(), Ordering::Relaxed);
-        // Closed while the call waited: nobody will say so again. Closed after this look, the closer
+        // Closed while the call waited: the closer does not come back. Closed after this look, the closer
         // finds it among the process's arenas.
         for arena in call.arenas.iter().filter(|arena| arena.is_closed()) {
             if process.arenas.remove(&arena.id) {
@@ -484,7 +484,7 @@ pub(super) fn never_handed(call: &Call, weights: Option<&WeightStore>) {
     }
 }
 
-/// Writes now what fits; the worker's thread writes the rest. That nobody reads any more shows as the end
+/// Writes now what fits; the worker's thread writes the rest. That the process reads no more shows as the end
 /// of the answers as well, where the worker's thread handles it.
 fn flush(process: &mut Connected, waker: &Waker) {
     if flushed(process) == Some(Flushed::Pending) {
@@ -492,7 +492,7 @@ fn flush(process: &mut Connected, waker: &Waker) {
     }
 }
 
-/// Writes now what fits; none if nobody reads any more.
+/// Writes now what fits; none if the process reads no more.
 fn flushed(process: &mut Connected) -> Option<Flushed> {
     match process.arrival.outbox.flush() {
         Ok(flushed) => {

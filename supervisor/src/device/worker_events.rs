@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 use pappus_protocol::to_worker::Configure;
 use pappus_protocol::{Fault, now_ns};
 
-use super::runtime::{Actions, Device, Lost, takes_turns};
+use super::reaper::{Home, Lost, Remains};
+use super::runtime::{Actions, Device, takes_turns};
 use super::worker_channel::{Arrival, never_handed};
 use crate::call::Outcome;
-use crate::ids::{Generation, TurnId};
+use crate::ids::TurnId;
 use crate::schedule::events::{
     Buried, Confirmed, Gone, Ready, Reaped, Scrubbed, SetPolicy, SettingsChanged, Yielded, Yielding,
 };
@@ -132,12 +133,6 @@ impl Device {
         unread.for_each(|(_, call)| never_handed(call, self.weights.as_ref()));
     }
 
-    /// A process that served is reaped: its memory is free. `from_outside` says that neither Pappus nor the process
-    /// itself ended it.
-    pub fn reaped(&self, worker: WorkerId, generation: Generation, from_outside: bool) {
-        self.handle(Reaped { worker, generation, from_outside });
-    }
-
     /// Lost calls run again, or are answered: how their process ended, and what it said before.
     pub fn bury(&self, lost: Vec<Lost>, ended: &str, broken: Option<&Fault>, from_outside: bool) {
         for (id, call) in lost {
@@ -159,5 +154,22 @@ impl Device {
                 self.complete(&call, Outcome::Lost { why, process, broken });
             }
         }
+    }
+}
+
+impl Home for Device {
+    fn is_closing(&self) -> bool {
+        Device::is_closing(self)
+    }
+
+    fn reaped(&self, remains: Remains) {
+        let Remains { served, lost, zombie, ended, broken, from_outside } = remains;
+        if let Some(weights) = &self.weights {
+            weights.reaped(zombie);
+        }
+        if let Some((worker, generation)) = served {
+            self.handle(Reaped { worker, generation, from_outside });
+        }
+        self.bury(lost, &ended, broken.as_ref(), from_outside);
     }
 }

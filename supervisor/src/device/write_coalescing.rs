@@ -7,35 +7,11 @@ use std::sync::atomic::Ordering;
 use pappus_protocol::to_worker::STAGING_ARENA;
 use pappus_protocol::{FaultCode, now_ns};
 
+use super::held::{FULL_BYTES, Held};
 use super::runtime::{Actions, Answer, Device};
 use crate::call::{Call, CompletionBatch, Outcome};
 use crate::schedule::events::{Finished, Tainted};
 use crate::schedule::{CallId, Verdict, WorkerId};
-
-/// A worker waits no longer for its frames than it takes to prepare so many calls.
-const MAX_HELD: u32 = 8;
-/// Nor longer than it takes to copy so many bytes; answers wait no longer either.
-const FULL_BYTES: usize = 64 << 10;
-
-/// Workers with calls in their outbox that wait to be written.
-#[derive(Debug, Default)]
-pub struct Held {
-    /// One bit for each; there are at most 64.
-    workers: u64,
-    calls: u32,
-    /// Inline inputs that were copied for them.
-    bytes: usize,
-}
-
-impl Held {
-    /// One more call waits; whether it is time to write.
-    pub(super) fn add(&mut self, worker: WorkerId, call: &Call) -> bool {
-        self.workers |= 1 << worker;
-        self.calls += 1;
-        self.bytes += call.inline.iter().map(|inline| inline.bytes.len()).sum::<usize>();
-        self.calls >= MAX_HELD || self.bytes >= FULL_BYTES
-    }
-}
 
 /// Calls that one connection's read brought and whose workers were not told yet. They are told when it is
 /// dropped, if not before.
@@ -90,7 +66,7 @@ pub struct Batch {
 impl Device {
     /// Writes what workers wait for.
     pub fn release(&self, held: &mut Held) {
-        let mut workers = std::mem::take(held).workers;
+        let mut workers = held.take();
         while workers != 0 {
             self.channel(workers.trailing_zeros() as WorkerId).write();
             workers &= workers - 1;

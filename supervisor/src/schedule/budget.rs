@@ -1,9 +1,9 @@
 //! What the faults of one caller may cost all others. Every worker process that ends under a caller draws on
-//! its budget, which comes back with time. Who has spent it waits: nothing of it starts before one draw has
+//! its budget, which comes back with time. A caller that spent it waits: nothing of it starts before one draw has
 //! come back, and then one call at a time, until one ends well.
 //!
 //! Several processes that end at once may draw more than there is; then it takes as much longer until
-//! something starts, so that in the long run nobody draws more than comes back.
+//! something starts, so that in the long run no caller draws more than comes back.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ pub struct Budget {
 }
 
 impl Budgets {
-    /// Nobody drew yet.
+    /// No caller drew yet.
     pub fn new(per_minute: u32) -> Self {
         Self { per_minute, accounts: HashMap::new(), next_ns: None }
     }
@@ -58,7 +58,7 @@ impl Budgets {
         callers
     }
 
-    /// Whether nobody drew lately, which is nearly always so.
+    /// Whether no caller drew lately, which is nearly always so.
     pub fn is_empty(&self) -> bool {
         self.accounts.is_empty()
     }

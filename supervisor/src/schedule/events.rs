@@ -8,7 +8,7 @@ use crate::ids::{Generation, TurnId};
 
 /// An event, see [`Scheduler::handle`].
 pub trait Event<C>: sealed::Sealed {
-    /// What whoever reports the event learns, beside the actions that follow.
+    /// What the reporter of the event learns, beside the actions that follow.
     type Reply;
 
     /// Changes the scheduler's state.

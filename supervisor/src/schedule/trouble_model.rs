@@ -140,7 +140,7 @@ impl Trouble {
         }
     }
 
-    /// A call is over and nobody is the wiser.
+    /// A call is over without a result.
     pub(super) fn ended(&mut self, call: u64) {
         for case in self.cases.values_mut().filter(|case| case.probe == Some(call)) {
             case.probe = None;

@@ -21,7 +21,7 @@ pub struct Weights<T> {
     clock: f64,
     uses: u64,
     entries: HashMap<u64, Entry<T>>,
-    /// What nobody gets any more and somebody still has.
+    /// What no worker gets any more and some process still has.
     leaving: Vec<Leaving>,
     zombies: u64,
     /// What workers are about to load, by function and worker: its owner and bytes.
@@ -48,7 +48,7 @@ struct Holder {
     own: bool,
 }
 
-/// Weights that were given up, until everybody says that they are forgotten.
+/// Weights that were given up, until all workers confirmed that they forgot them.
 #[derive(Debug)]
 struct Leaving {
     function: u64,
@@ -71,7 +71,7 @@ fn own_copies(holders: &[Holder]) -> u64 {
 #[derive(Debug)]
 struct Entry<T> {
     bytes: u64,
-    /// Whose function it is, once somebody said so.
+    /// Whose function it is, once it is known.
     owner: Option<u32>,
     state: State<T>,
     /// Workers that have them, once for each time that they were sent.
@@ -265,7 +265,7 @@ impl<T: Clone> Weights<T> {
         }
     }
 
-    /// What a worker loaded can be shared now. False if nobody asked that worker for it; if it was
+    /// What a worker loaded can be shared now. False if that worker was not asked for it; if it was
     /// evicted meanwhile, nothing happens.
     pub fn exported(&mut self, function: u64, worker: WorkerId, device: T, bytes: u64) -> bool {
         let Some(entry) = self.entries.get_mut(&function) else { return true };
@@ -296,7 +296,7 @@ impl<T: Clone> Weights<T> {
         }
     }
 
-    /// The function is gone, or its weights do not load: whoever wants them next loads them afresh.
+    /// The function is gone, or its weights do not load: the next worker that needs them loads them afresh.
     pub fn forget(&mut self, function: u64) {
         if let Some(entry) = self.entries.remove(&function) {
             self.used_bytes -= entry.taken_bytes();
@@ -360,7 +360,7 @@ impl<T: Clone> Weights<T> {
         let functions: Vec<u64> = self.entries.keys().copied().collect();
         for function in functions {
             let Some(entry) = self.entries.get_mut(&function) else { continue };
-            // Copies of its own nobody else can ever have.
+            // Copies of its own are never shared.
             let (own, others) = entry
                 .holders
                 .iter()
@@ -378,7 +378,7 @@ impl<T: Clone> Weights<T> {
         zombie
     }
 
-    /// Whoever loads a function's weights for all will not send them.
+    /// The worker that loads a function's weights for all will not send them.
     fn loader_gone(&mut self, function: u64) {
         let Some(entry) = self.entries.get_mut(&function) else { return };
         let other = entry.holders.iter_mut().find_map(|holder| match holder.who {
