@@ -227,8 +227,7 @@ impl MemoryLedger {
 
     /// Waits for so long, or until the device closes; false then.
     pub fn pause(&self, time: Duration) -> bool {
-        let waited = self.changed.wait_timeout_while(self.state(), time, |state| !state.closing);
-        !waited.unwrap_or_else(|e| e.into_inner()).0.closing
+        !self.state.lock().wait_timeout_while(&self.changed, time, |state| !state.closing).closing
     }
 
     /// Ends all waiting, and makes it fail from now on.
