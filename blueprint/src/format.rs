@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use crate::blueprint::DType;
+use crate::types::DType;
 
 /// A function: modules, kernels and the blueprint that runs them. Has either `module_path` or
 /// `modules`.

@@ -8,8 +8,9 @@ use crate::blueprint::{self, Blueprint, Buffer, BufferId, Bump, FieldValue, Item
 use crate::error::{Error, Path};
 use crate::launch;
 use crate::limits;
-use crate::plan::{Location, Param, ParamKind, ParamTable, Placement, Plan, Relocation, Shape, Space, Step};
+use crate::plan::{Location, Param, ParamTable, Placement, Plan, Relocation, Shape, Space, Step};
 use crate::size::{Leaves, SizeId, Values};
+use crate::types::ParamKind;
 
 /// What a plan depends on besides its blueprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use crate::error::{Error, Path};
 use crate::limits;
-use crate::plan::heap_bytes;
+use crate::types::heap_bytes;
 
 /// An entry of a [`SizeTable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

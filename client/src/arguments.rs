@@ -187,6 +187,9 @@ Example:\n  pappus function add mnist mnist.json --weight W0=conv.npy"
         /// The file of a weights buffer, if not the one that the configuration names
         #[arg(long = "weight", value_name = "W=FILE", value_parser = assignment::<PathBuf>("NAME=FILE", "--weight W="))]
         weights: Vec<Assignment<PathBuf>>,
+        /// Take the place of a function of this name: calls in flight finish with the old one, its grants stay
+        #[arg(long)]
+        replace: bool,
         #[command(flatten)]
         json: Json,
     },

@@ -2,7 +2,7 @@
 //!
 //! Only the server turns this into a message of the client protocol.
 
-use crate::tenants::QuotaError;
+use crate::quota::QuotaError;
 
 /// The reason, by what whoever sent the request can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -79,8 +79,8 @@ pub async fn run(
         tokio::spawn(async move { device.run_clock().await });
     }
     let accepting = [
-        tokio::spawn(server.clone().accept(clients, false)),
-        tokio::spawn(server.clone().accept(admins, true)),
+        tokio::spawn(listen::accept(server.clone(), clients, false)),
+        tokio::spawn(listen::accept(server.clone(), admins, true)),
     ];
     let reloading = tokio::spawn(reload_on_hangup(server.clone(), hangup));
     let drain = async {

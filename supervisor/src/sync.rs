@@ -15,6 +15,7 @@
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -95,6 +96,18 @@ impl<T, const RANK: u8> OrderedGuard<'_, T, RANK> {
     pub fn wait(self, changed: &Condvar) -> Self {
         let Self { guard, held } = self;
         Self { guard: changed.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner()), held }
+    }
+
+    /// As [`OrderedGuard::wait`], for as long as `goes_on` says so and `time` is not over.
+    pub fn wait_timeout_while(
+        self,
+        changed: &Condvar,
+        time: Duration,
+        mut goes_on: impl FnMut(&T) -> bool,
+    ) -> Self {
+        let Self { guard, held } = self;
+        let waited = changed.wait_timeout_while(guard, time, |state| goes_on(state));
+        Self { guard: waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0, held }
     }
 }
 

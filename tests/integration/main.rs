@@ -27,8 +27,10 @@
 //! - [`syscalls`]: every system call failing once.
 //! - [`prisoner`]: what can be done from inside the sandbox.
 //! - [`gateways`], [`grants`], [`quotas`]: tenants by configuration: who they are, what they share, what they may have.
+//! - [`replacing`]: a function takes the place of another.
 //! - [`surveys`]: which devices a supervisor takes.
 //! - [`cli`], [`inputs`], [`metrics`]: the command and the endpoint that operators use.
+//! - [`arrows`]: imports point one way.
 //! - [`tidy`], [`threats`], [`pages`]: what must hold for the sources, and for what documentation says of them.
 #![forbid(unsafe_code)]
 // The exception for tests covers functions marked as such; everything here is one, helpers included.
@@ -46,6 +48,7 @@ mod tracer;
 
 mod again;
 mod ancestors;
+mod arrows;
 mod calls;
 mod chaos;
 mod cli;
@@ -69,6 +72,7 @@ mod pages;
 mod prisoner;
 mod quarantine;
 mod quotas;
+mod replacing;
 #[cfg(target_arch = "x86_64")]
 mod scarcity;
 mod standbys;

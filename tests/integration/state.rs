@@ -102,6 +102,7 @@ fn a_removed_module_stays_with_the_functions_that_use_it() {
             config_sha256,
             modules: vec![module],
             weights: vec![],
+            replace: false,
         })
         .unwrap();
     client.remove_module("probes").unwrap();
@@ -159,6 +160,7 @@ fn a_module_that_is_removed_while_a_function_takes_it_is_kept_or_missed() {
             registered: "mlops".into(),
         }],
         weights: vec![],
+        replace: false,
     };
     client.send(request::Body::AddFunction(add), &[]).unwrap();
     let mut answer = None;

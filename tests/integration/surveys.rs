@@ -180,6 +180,7 @@ fn a_function_that_no_device_here_can_run_is_refused_with_what_they_need() {
             registered: String::new(),
         }],
         weights: vec![],
+        replace: false,
     };
     let expect = "the device cpu needs its .wasm variant, but there is only ptx";
     let error = kit::refused(client.add_function(add), Code::Unsupported, expect);
@@ -206,6 +207,7 @@ fn arguments_are_checked_against_the_ptx_where_no_gpu_is() {
             config_sha256,
             modules: vec![module],
             weights: vec![],
+            replace: false,
         })
     };
     add("good", "").unwrap();

@@ -154,8 +154,8 @@ fn quarantined(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     let mut table = Table::new(&[
         ("QUARANTINED", Align::Left),
         ("DEVICE", Align::Left),
-        ("OWNER", Align::Right),
-        ("CALLER", Align::Right),
+        ("OWNER", Align::Left),
+        ("CALLER", Align::Left),
         ("FAILURES", Align::Right),
         ("FOR", Align::Right),
     ]);
@@ -166,8 +166,8 @@ fn quarantined(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         table.row([
             one.function.clone(),
             one.device.clone(),
-            one.owner.to_string(),
-            one.caller.to_string(),
+            one.owner.clone(),
+            one.caller.clone(),
             one.failures.to_string(),
             nanoseconds(one.retry_after_ms * 1_000_000),
         ]);
@@ -182,7 +182,7 @@ fn quarantined(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
 /// Fault budgets that are not whole; nothing where all are.
 fn budgets(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     let mut table = Table::new(&[
-        ("FAULT BUDGET", Align::Right),
+        ("FAULT BUDGET", Align::Left),
         ("DEVICE", Align::Left),
         ("LEFT", Align::Left),
         ("WAITS", Align::Right),
@@ -192,7 +192,7 @@ fn budgets(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         for budget in &device.budgets {
             any = true;
             table.row([
-                budget.caller.to_string(),
+                budget.caller.clone(),
                 device.name.clone(),
                 format!("{} of {} a minute", budget.left, budget.per_minute),
                 match budget.waits_ms {

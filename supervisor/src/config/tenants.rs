@@ -21,9 +21,9 @@ use toml::{Table, Value};
 use super::flags::File;
 use super::{ConfigError, bad, size};
 use crate::limits::{MAX_CONFIGURED_TENANTS, MAX_TOKENS};
+use crate::quota::{Limit, Quota};
 use crate::sha256::Hash;
-use crate::tenants::names::{self, FIRST_NAMED};
-use crate::tenants::quota::{Limit, Quota};
+use crate::tenant_name::{self, FIRST_NAMED};
 
 /// Who may be a tenant, and with what.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,7 +129,7 @@ impl TenantRules {
 
 fn rule(name: &str, settings: &Table, defaults: Quota) -> Result<TenantRule, ConfigError> {
     let place = format!("tenants.{name}");
-    if !names::is_tenant_name(name) {
+    if !tenant_name::is_tenant_name(name) {
         let why =
             "a tenant's name has 1 to 128 letters, digits, '.', '_' or '-', no leading dot, and is no number";
         return Err(bad("tenants", name, why));

@@ -225,7 +225,12 @@ impl MemoryLedger {
         self.state.lock().weights_bytes = bytes;
     }
 
-    /// Nobody waits any more.
+    /// Waits for so long, or until the device closes; false then.
+    pub fn pause(&self, time: Duration) -> bool {
+        !self.state.lock().wait_timeout_while(&self.changed, time, |state| !state.closing).closing
+    }
+
+    /// Ends all waiting, and makes it fail from now on.
     pub fn close(&self) {
         self.change(|state| state.closing = true);
     }
@@ -443,8 +448,10 @@ mod tests {
         let _held = (ledger.reserve_process(), ledger.lease());
         std::thread::scope(|scope| {
             let next = scope.spawn(|| ledger.reserve_process().is_none() && ledger.lease().is_none());
+            assert!(ledger.pause(Duration::ZERO), "the control");
             ledger.close();
             assert!(next.join().unwrap());
+            assert!(!ledger.pause(Duration::from_secs(3600)));
         });
     }
 }

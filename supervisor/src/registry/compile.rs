@@ -99,13 +99,18 @@ impl Compiler {
                         format!("the module could not be compiled: {why} (the compiling worker {ended})");
                     return Err(refusal(Reason::InvalidArgument, message));
                 }
-                Attempt::Failed(_) if Instant::now() < until => std::thread::park_timeout(PAUSE),
+                Attempt::Failed(_) if Instant::now() < until && self.pause() => {}
                 Attempt::Failed(why) => {
                     let message = format!("the module could not be compiled now: {why}");
                     return Err(refusal(Reason::Unavailable, message));
                 }
             }
         }
+    }
+
+    /// Waits before the next attempt; false where there is no device to wait for, or it closes.
+    fn pause(&self) -> bool {
+        self.ledger.get().is_some_and(|ledger| ledger.pause(PAUSE))
     }
 
     fn attempt(&self, module: &ValidatedMemfd, ask: Ask) -> Result<Attempt, Refusal> {

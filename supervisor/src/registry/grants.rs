@@ -14,9 +14,9 @@ use crate::limits::MAX_GRANTS;
 use crate::refusal::{Reason, Refusal, failed, refusal};
 use crate::store::records::GrantRecord;
 use crate::store::state_dir::{Kind, StateDir, StateError};
+use crate::tenant_name::is_tenant;
 use crate::tenants::Account;
 use crate::tenants::Tenant;
-use crate::tenants::names::is_tenant;
 
 /// Reads what a tenant granted; what is left of functions that are gone goes.
 pub(super) fn read(state: &StateDir, owner: Tenant, index: &mut Index) -> Result<(), StateError> {

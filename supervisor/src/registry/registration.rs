@@ -47,6 +47,15 @@ pub struct Registry {
     pub(super) failures: Failures,
 }
 
+/// A function that was registered.
+#[derive(Debug)]
+pub struct Registered {
+    /// As its owner sees it.
+    pub info: v1::FunctionInfo,
+    /// The name towards workers of the function that it replaced, if that was in memory.
+    pub replaced: Option<u64>,
+}
+
 /// Blobs that one connection handed over and nothing refers to yet; released when it ends.
 #[derive(Debug, Default)]
 pub struct Handed(Mutex<Vec<Hash>>);
@@ -224,12 +233,9 @@ impl Registry {
         Ok(v1::ModuleInfo { name: record.name.clone(), variants })
     }
 
-    /// Registers a function.
-    pub fn add_function(
-        &self,
-        account: &Account,
-        request: v1::AddFunction,
-    ) -> Result<v1::FunctionInfo, Refusal> {
+    /// Registers a function; with `replace`, in the place of one of the same name. Calls that were accepted finish with
+    /// the old one, whose grants the new one has.
+    pub fn add_function(&self, account: &Account, request: v1::AddFunction) -> Result<Registered, Refusal> {
         let tenant = account.tenant;
         check_name("function", &request.name)?;
         let config_hash = self.check_blob(tenant, "config_sha256", &request.config_sha256)?;
@@ -256,22 +262,46 @@ impl Registry {
             FunctionRecord { name: request.name, config: config_hash, modules, weights, inputs, outputs };
         let info = function_info(&record);
         let mut index = self.index();
+        self.sweep(&mut index);
         let mine = index.tenant_mut(tenant);
-        match mine.functions.get(&record.name) {
-            Some(existing) if **existing == record => {}
-            Some(_) => return Err(exists("function", &record.name)),
-            None if !record.blobs().all(|hash| mine.has_blob(hash)) => return Err(vanished()),
+        let before = mine.functions.get(&record.name).cloned();
+        match &before {
+            Some(existing) if **existing == record => return Ok(Registered { info, replaced: None }),
+            Some(_) if !request.replace => return Err(exists("function", &record.name)),
+            _ if !record.blobs().all(|hash| mine.has_blob(hash)) => return Err(vanished()),
+            Some(existing) => {
+                let (kept, more) = mine.replaced_module_bytes(existing, &record);
+                account.check(Limit::ModuleBytes, kept, more)?;
+            }
             None => {
                 account.check(Limit::Functions, mine.functions.len() as u64, 1)?;
                 check_module_bytes(account, mine, record.variants())?;
-                self.state
-                    .put_function(tenant, &record)
-                    .map_err(|e| failed("cannot store the function", &e))?;
-                tracing::debug!(tenant = &*account.name, function = record.name, "registered");
-                mine.add_function(record);
             }
         }
-        Ok(info)
+        // By rename: after a crash the record is the old one or the new one.
+        self.state.put_function(tenant, &record).map_err(|e| failed("cannot store the function", &e))?;
+        tracing::debug!(tenant = &*account.name, function = record.name, "registered");
+        let name = record.name.clone();
+        // Before the old one is released: what both need stays.
+        mine.add_function(record);
+        let replaced = before.and_then(|before| self.retire(&mut index, tenant, &name, &before));
+        Ok(Registered { info, replaced })
+    }
+
+    /// A record is not listed any more: nobody finds the function in memory, and its bytes go with the last call that
+    /// holds it. Returns its name towards workers if it was in memory.
+    fn retire(&self, index: &mut Index, tenant: Tenant, name: &str, record: &FunctionRecord) -> Option<u64> {
+        let loaded = self.loaded.remove(tenant, name);
+        let id = loaded.as_ref().map(|function| function.id);
+        match loaded {
+            // Calls hold it: a worker may still have to be given its parts.
+            Some(function) if Arc::strong_count(&function) > 1 => self.leaving().push((tenant, function)),
+            _ => self.release_function(index, tenant, record),
+        }
+        if let Some(id) = id {
+            self.tenants.live().iter().for_each(|account| account.forget_plans(id));
+        }
+        id
     }
 
     /// Removes a function; calls that were accepted finish. Returns its name towards workers if it was in
@@ -290,17 +320,7 @@ impl Registry {
             .remove_record(tenant, Kind::Function, name)
             .map_err(|e| failed("cannot remove the function", &e))?;
         index.tenant_mut(tenant).functions.remove(name);
-        let loaded = self.loaded.remove(tenant, name);
-        let id = loaded.as_ref().map(|function| function.id);
-        match loaded {
-            // Calls hold it: a worker may still have to be given its parts.
-            Some(function) if Arc::strong_count(&function) > 1 => self.leaving().push((tenant, function)),
-            _ => self.release_function(&mut index, tenant, &record),
-        }
-        if let Some(id) = id {
-            self.tenants.live().iter().for_each(|account| account.forget_plans(id));
-        }
-        Ok(id)
+        Ok(self.retire(&mut index, tenant, name, &record))
     }
 
     fn release_function(&self, index: &mut Index, tenant: Tenant, record: &FunctionRecord) {
@@ -361,29 +381,43 @@ impl Registry {
 
     /// An owner's function ready to invoke, from disk if need be.
     pub(super) fn load_own(&self, tenant: Tenant, name: &str) -> Result<Arc<Loaded>, Refusal> {
-        if let Some(loaded) = self.loaded.get(tenant, name) {
-            return Ok(loaded);
+        loop {
+            if let Some(loaded) = self.loaded.get(tenant, name) {
+                return Ok(loaded);
+            }
+            let record = self.index().tenant(tenant).and_then(|t| t.functions.get(name).cloned());
+            let record = record.ok_or_else(|| unknown("function", name))?;
+            let outcome = self.load_record(tenant, &record);
+            // One that was replaced meanwhile is loaded again; its bytes may have been gone already.
+            let current = self.index().tenant(tenant).and_then(|t| t.functions.get(name).cloned());
+            match current {
+                Some(current) if !Arc::ptr_eq(&current, &record) => {}
+                _ => return outcome?.ok_or_else(|| unknown("function", name)),
+            }
         }
-        let record = self.index().tenant(tenant).and_then(|t| t.functions.get(name).cloned());
-        let record = record.ok_or_else(|| unknown("function", name))?;
+    }
+
+    /// Puts a record's function into memory; none if it is not listed any more.
+    fn load_record(
+        &self,
+        tenant: Tenant,
+        record: &Arc<FunctionRecord>,
+    ) -> Result<Option<Arc<Loaded>>, Refusal> {
         let config = self.read_config(tenant, record.config)?;
         let blueprint = parse(&config)?;
         // A new build of Pappus needs new machine code, and the devices may be others than before.
         let classes = self.with_room(&record.weights, self.runnable(&record.modules)?)?;
         self.check_code(tenant, &blueprint, &record.modules, &classes, Wish::Known)?;
         let runs_on = classes.iter().map(|class| (class.kind, class.arch.clone())).collect();
-        let weights = self.packed_weights(tenant, &record, &blueprint)?;
+        let weights = self.packed_weights(tenant, record, &blueprint)?;
+        // Inserted under the lock: a function removed meanwhile must not come back.
         let index = self.index();
-        let current = index.tenant(tenant).and_then(|t| t.functions.get(name));
-        match current {
-            // Inserted under the lock: a function removed meanwhile must not come back.
-            Some(current) if Arc::ptr_eq(current, &record) => {
-                let callers = index.tenant(tenant).map(|mine| mine.callers(name)).unwrap_or_default();
-                let parsed = Parsed { blueprint, config, weights, runs_on, callers };
-                Ok(self.loaded.insert(self.tenants.account(tenant), record.clone(), parsed))
-            }
-            _ => Err(unknown("function", name)),
+        let Some(mine) = index.tenant(tenant) else { return Ok(None) };
+        if !mine.functions.get(&record.name).is_some_and(|current| Arc::ptr_eq(current, record)) {
+            return Ok(None);
         }
+        let parsed = Parsed { blueprint, config, weights, runs_on, callers: mine.callers(&record.name) };
+        Ok(Some(self.loaded.insert(self.tenants.account(tenant), record.clone(), parsed)))
     }
 }
 

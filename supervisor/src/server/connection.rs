@@ -22,12 +22,12 @@ use tokio::task::JoinSet;
 
 use super::handshake::{Arrival, Incoming, enter};
 use super::invoke::{Arrived, Prepared};
-use super::listen::Server;
 use super::reader::{Reader, patience};
 use super::replies::Replies;
 use super::reply_handle::ReplyHandle;
 use super::responses::{self, refusal_to_proto};
 use super::slow_work::SlowWorkPermit;
+use super::state::{RequestCtx, Server};
 use super::{invoke, requests};
 use crate::call::{Arena, Completion};
 use crate::device::write_coalescing::Burst;
@@ -35,7 +35,6 @@ use crate::function::Loaded;
 use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
 use crate::refusal::{Reason, Refusal, refusal};
 use crate::registry::registration::Handed;
-use crate::tenants::Account;
 
 /// Bytes taken from the socket at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -47,18 +46,10 @@ const TURN: Duration = Duration::from_micros(200);
 /// One client's connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// Where it belongs.
-    pub server: Arc<Server>,
-    /// Its tenant's account.
-    pub account: Arc<Account>,
-    /// Whether it came through the admin socket.
-    pub admin: bool,
-    /// Whether it may see what others do: the admin socket, or the supervisor's own user as itself.
-    pub operator: bool,
+    /// For whom it acts, and what it may do.
+    pub ctx: Arc<RequestCtx>,
     /// Answers to it.
     pub replies: Arc<Replies>,
-    /// Bytes handed over for later registration.
-    pub handed: Handed,
     arenas: Mutex<HashMap<u64, Arc<Arena>>>,
     pub(super) cold: Arc<Semaphore>,
     /// Nobody waits for answers any more.
@@ -89,13 +80,17 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
         }
     };
     let itself = arrival.standing.tenant.as_ref().is_some_and(|own| own.tenant == account.tenant);
-    let connection = Arc::new(Connection {
+    let ctx = Arc::new(RequestCtx {
         server: server.clone(),
         account,
+        uid: arrival.uid,
         admin: arrival.admin,
         operator: arrival.admin || itself && arrival.uid == rustix::process::geteuid().as_raw(),
-        replies,
         handed: Handed::default(),
+    });
+    let connection = Arc::new(Connection {
+        ctx,
+        replies,
         arenas: Mutex::default(),
         cold: Arc::new(Semaphore::new(MAX_COLD_REQUESTS)),
         gone: AtomicBool::new(false),
@@ -130,7 +125,7 @@ impl Connection {
                 }
             }
             burst.release();
-            let received = reader.receive(&mut buffer, patience(self.server.settings().poll_us));
+            let received = reader.receive(&mut buffer, patience(self.ctx.server.settings().poll_us));
             // Whoever stops in the middle of a frame does not keep its place for ever.
             let received = match decoder.pending() {
                 0 => received.await,
@@ -176,12 +171,12 @@ impl Connection {
                 tokio::spawn(async move {
                     let drains = matches!(body, Request::Drain(_));
                     let Some(_permit) = self.slow_work_permit().await else { return };
-                    let outcome = requests::handle(&self, body, passed).await;
+                    let outcome = requests::handle(&self.ctx, body, passed).await;
                     let ends = drains && outcome.is_ok();
                     self.answer(id, outcome);
                     if ends {
                         // Only now: the answer must be on its way before the process ends.
-                        self.server.end();
+                        self.ctx.server.end();
                     }
                     drop(permit);
                 });
@@ -204,6 +199,7 @@ impl Connection {
         let at_ns = now_ns();
         // Counted before the look at draining: whoever drains afterwards sees it.
         let handle = match self
+            .ctx
             .account
             .accept()
             .map_err(Refusal::from)
@@ -212,18 +208,18 @@ impl Connection {
             Ok(handle) => handle,
             Err(error) => return self.replies.send(id, Response::Error(refusal_to_proto(error))),
         };
-        if self.server.is_draining() {
+        if self.ctx.server.is_draining() {
             let error = v1::Error::new(Code::Unavailable, "the supervisor is draining: call another one");
             return handle.refuse(Response::Error(error.retry(1000)));
         }
         // Found now: what the client closes next must not be missing once the function is loaded.
         let arenas = self.arenas_named(&message);
-        if let Some(function) = self.server.registry.find(&self.account, &message.function) {
+        if let Some(function) = self.ctx.server.registry.find(&self.ctx.account, &message.function) {
             let arrived = Arrived { message, passed, arenas, at_ns };
             return self.submit(id, &handle, arrived, function, burst);
         }
         burst.release();
-        let deadline = invoke::deadline(&message, &self.server.settings());
+        let deadline = invoke::deadline(&message, &self.ctx.server.settings());
         let until = tokio::time::Instant::now() + deadline;
         let permit = match tokio::time::timeout_at(until, self.cold.clone().acquire_owned()).await {
             Ok(Ok(permit)) => permit,
@@ -243,7 +239,8 @@ impl Connection {
             if handle.is_over() {
                 return;
             }
-            let loaded = requests::in_place(|| self.server.registry.load(&self.account, &message.function));
+            let loaded =
+                requests::in_place(|| self.ctx.server.registry.load(&self.ctx.account, &message.function));
             drop(late);
             match loaded {
                 // The same, or the client is gone.
@@ -268,7 +265,7 @@ impl Connection {
         burst: &mut Burst,
     ) {
         let record = function.record.clone();
-        let prepared = match invoke::prepare(self, handle, arrived, function) {
+        let prepared = match invoke::prepare(&self.ctx, handle, arrived, function) {
             Ok(prepared) => prepared,
             Err(error) => return handle.refuse(Response::Error(refusal_to_proto(error))),
         };
@@ -299,9 +296,9 @@ impl Connection {
     /// Waits until this tenant may do one more thing that takes long; none once the client is gone. The
     /// operator never waits behind tenants.
     async fn slow_work_permit(&self) -> Option<SlowWorkPermit> {
-        let permit = match self.admin {
+        let permit = match self.ctx.admin {
             true => SlowWorkPermit::default(),
-            false => self.server.slow_work.acquire(self.account.tenant).await,
+            false => self.ctx.server.slow_work.acquire(self.ctx.account.tenant).await,
         };
         (!self.gone.load(Ordering::Acquire)).then_some(permit)
     }
@@ -344,7 +341,7 @@ impl Connection {
             );
             return Err(refusal(Reason::ResourceExhausted, why));
         }
-        let arena = Arc::new(Arena::new(self.server.next_arena(), memfd, &self.account)?);
+        let arena = Arc::new(Arena::new(self.ctx.server.next_arena(), memfd, &self.ctx.account)?);
         let opened = v1::ArenaOpened { arena: arena.id, bytes: arena.memfd.bytes() };
         arenas.insert(arena.id, arena);
         Ok(Response::Arena(opened))
@@ -360,7 +357,7 @@ impl Connection {
 
     fn forget_arena(&self, arena: &Arena) {
         arena.close();
-        self.server.devices.iter().for_each(|device| device.close_arena(arena.id));
+        self.ctx.server.devices.iter().for_each(|device| device.close_arena(arena.id));
     }
 
     /// The client is gone: its waiting calls, arenas and bytes go too.
@@ -374,12 +371,12 @@ impl Connection {
         }
         let arenas = std::mem::take(&mut *self.arenas());
         arenas.values().for_each(|arena| self.forget_arena(arena));
-        if self.handed.is_empty() {
+        if self.ctx.handed.is_empty() {
             return;
         }
         let this = self.clone();
         let released = requests::off_thread(move || {
-            this.server.registry.release_handed(this.account.tenant, &this.handed);
+            this.ctx.server.registry.release_handed(this.ctx.account.tenant, &this.ctx.handed);
             Ok(())
         });
         if let Err(error) = released.await {

@@ -19,9 +19,9 @@ use prost::Message;
 use rustix::net::SendFlags;
 
 use super::connection_slots::ConnectionSlot;
-use super::listen::Server;
 use super::reader::Reader;
 use super::replies::{self, Replies};
+use super::state::Server;
 use crate::limits::HANDSHAKE_MS;
 use crate::tenants::{Account, Standing};
 

@@ -15,8 +15,8 @@ use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA, Target};
 use pappus_shmem::{ValidatedMemfd, memfd};
 use zerocopy::little_endian::U64;
 
-use super::connection::Connection;
 use super::reply_handle::ReplyHandle;
+use super::state::RequestCtx;
 use crate::call::{Arena, Call, Inline};
 use crate::config::Settings;
 use crate::device::Device;
@@ -71,26 +71,26 @@ pub struct Arrived {
 
 /// Checks a request against its function.
 pub fn prepare(
-    connection: &Connection,
+    ctx: &RequestCtx,
     handle: &Arc<ReplyHandle>,
     arrived: Arrived,
     function: Arc<Loaded>,
 ) -> Result<Prepared, Refusal> {
     let Arrived { message: request, passed, arenas, at_ns: arrived_ns } = arrived;
-    let granted = function.owner != connection.account.tenant;
+    let granted = function.owner != ctx.account.tenant;
     let plans = |sizes: &Sizes<'_>| {
-        let mut plans = connection.account.plans.lock().unwrap_or_else(|e| e.into_inner());
+        let mut plans = ctx.account.plans.lock().unwrap_or_else(|e| e.into_inner());
         plans.get_or_plan(function.id, &function.blueprint, sizes)
     };
     let of = CallContext { blueprint: &function.blueprint, weight_bytes: &function.weight_bytes, granted };
     let (gathered, plan, words) = gather(&request, passed, arenas, of, plans)?;
-    gathered.arenas.iter().try_for_each(|arena| arena.pin(&connection.account))?;
+    gathered.arenas.iter().try_for_each(|arena| arena.pin(&ctx.account))?;
 
-    let deadline = deadline(&request, &connection.server.settings());
-    let device = connection.server.router.route(&function, plan.pool_bytes)?.clone();
+    let deadline = deadline(&request, &ctx.server.settings());
+    let device = ctx.server.router.route(&function, plan.pool_bytes)?.clone();
     let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
     let call = Call {
-        domain: Domain { owner: function.owner, caller: connection.account.tenant },
+        domain: Domain { owner: function.owner, caller: ctx.account.tenant },
         plan,
         items: gathered.items,
         outputs: gathered.outputs,

@@ -1,6 +1,7 @@
 //! The sockets: from bytes of a stranger to calls and registrations.
 //!
-//! - [`listen`]: sockets, accepting, draining.
+//! - [`state`]: what all connections share; what requests are asked with.
+//! - [`listen`]: sockets, accepting.
 //! - [`connection_slots`]: how many connections each tenant may have.
 //! - [`handshake`]: greeting; which tenant a gateway acts for.
 //! - [`peer`]: the process at the other end.
@@ -31,7 +32,8 @@ pub mod reply_handle;
 pub mod requests;
 pub mod responses;
 pub mod slow_work;
+pub mod state;
 pub mod status;
 pub mod tenants;
 
-pub use listen::Server;
+pub use state::Server;

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use pappus_proto::v1;
 
 use super::connection_slots::{ConnectionEntry, SlotOwner};
-use super::listen::Server;
+use super::state::Server;
 use crate::config::TenantRules;
 use crate::limits::{LIST_PAGE, MAX_PEERS_SHOWN};
 use crate::refusal::{Reason, Refusal, refusal};
@@ -70,6 +70,12 @@ impl Server {
             peers: mine().filter_map(peer).take(MAX_PEERS_SHOWN).collect(),
             ..self.quota_of(&tenants.account(tenant))
         })
+    }
+
+    /// A function that was in memory is not registered any more: workers forget it after the calls that they have.
+    pub fn uninstall(&self, function: Option<u64>) {
+        let Some(function) = function else { return };
+        self.devices.iter().for_each(|device| device.uninstall(function));
     }
 
     /// A function is revoked: what was kept for that pair of owner and caller goes.

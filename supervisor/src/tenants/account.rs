@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use pappus_blueprint::{CacheBounds, PlanCache};
 
 use super::Tenant;
-use super::quota::{Limit, Quota, QuotaError};
 use crate::limits::{MAX_PLAN_BYTES, MAX_PLANS};
+use crate::quota::{Limit, Quota, QuotaError};
 
 /// One tenant, for as long as it is connected or something of it is in memory.
 #[derive(Debug)]

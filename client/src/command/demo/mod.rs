@@ -88,7 +88,7 @@ struct Outcome {
 fn register(client: &mut Client, supervisor: &Supervisor, workload: &Workload) -> Result<()> {
     let package = Package::read(&supervisor.config(workload.function), &[])?;
     let mut progress = Progress::spinner("registering");
-    package.add(client, workload.function, &mut |step| progress.step(step))?;
+    package.add(client, workload.function, false, &mut |step| progress.step(step))?;
     Ok(())
 }
 
