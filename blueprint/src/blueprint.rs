@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::error::{Error, Path};
 use crate::limits;
-use crate::plan::{ParamKind, heap_bytes};
 use crate::size::{SizeId, SizeTable};
+use crate::types::{DType, ParamKind, heap_bytes};
 
 /// An index into [`Blueprint::buffers`]. Inputs come first, in their order, then weights, then
 /// buffers in the order of the document.
@@ -78,58 +78,6 @@ pub struct Buffer {
     pub(crate) size: SizeId,
     /// Its dimensions, where the blueprint says; a typed buffer without has one dimension.
     pub(crate) shape: Option<Box<[SizeId]>>,
-}
-
-/// The type of a buffer's elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-#[allow(missing_docs, reason = "the names say it all")]
-pub enum DType {
-    U8,
-    I8,
-    U16,
-    I16,
-    U32,
-    I32,
-    U64,
-    I64,
-    F16,
-    Bf16,
-    F32,
-    F64,
-    Bool,
-}
-
-impl DType {
-    /// Bytes of one element.
-    pub fn bytes(self) -> u64 {
-        match self {
-            DType::U8 | DType::I8 | DType::Bool => 1,
-            DType::U16 | DType::I16 | DType::F16 | DType::Bf16 => 2,
-            DType::U32 | DType::I32 | DType::F32 => 4,
-            DType::U64 | DType::I64 | DType::F64 => 8,
-        }
-    }
-
-    /// Its name in the blueprint.
-    pub fn name(self) -> &'static str {
-        match self {
-            DType::U8 => "u8",
-            DType::I8 => "i8",
-            DType::U16 => "u16",
-            DType::I16 => "i16",
-            DType::U32 => "u32",
-            DType::I32 => "i32",
-            DType::U64 => "u64",
-            DType::I64 => "i64",
-            DType::F16 => "f16",
-            DType::Bf16 => "bf16",
-            DType::F32 => "f32",
-            DType::F64 => "f64",
-            DType::Bool => "bool",
-        }
-    }
 }
 
 /// A word that `FromInput` reads: an unsigned 64-bit little-endian integer in an input.
@@ -335,6 +283,14 @@ pub(crate) enum FieldValue {
     Pointer { buffer: BufferId, offset: SizeId },
 }
 
+/// A range that does not fit behind those that were placed.
+#[derive(Debug, thiserror::Error)]
+#[error("{bytes} bytes after {used} others, expected at most {max} in all", max = limits::MEMORY_BYTES)]
+pub(crate) struct NoRoom {
+    bytes: u64,
+    used: u64,
+}
+
 /// Places ranges one after the other, each aligned.
 #[derive(Default)]
 pub(crate) struct Bump {
@@ -343,15 +299,12 @@ pub(crate) struct Bump {
 }
 
 impl Bump {
-    pub(crate) fn place(&mut self, bytes: u64) -> Result<u64, String> {
+    pub(crate) fn place(&mut self, bytes: u64) -> Result<u64, NoRoom> {
         let end = bytes
             .checked_next_multiple_of(limits::BUFFER_ALIGN)
             .and_then(|bytes| self.used.checked_add(bytes))
             .filter(|&end| end <= limits::MEMORY_BYTES);
-        let Some(end) = end else {
-            let max = limits::MEMORY_BYTES;
-            return Err(format!("{bytes} bytes after {} others, expected at most {max} in all", self.used));
-        };
+        let end = end.ok_or(NoRoom { bytes, used: self.used })?;
         Ok(std::mem::replace(&mut self.used, end))
     }
 }

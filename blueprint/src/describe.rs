@@ -6,10 +6,11 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use crate::blueprint::{Blueprint, BufferId, DType, Role, Step};
+use crate::blueprint::{Blueprint, BufferId, Role, Step};
 use crate::error::Error;
 use crate::expression::{Amount, Atoms, Sum};
 use crate::size::{Node, Op, SizeId};
+use crate::types::DType;
 
 /// What is known before a call; anything may be missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

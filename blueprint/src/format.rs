@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use crate::blueprint::DType;
+use crate::types::DType;
 
 /// A function: modules, kernels and the blueprint that runs them. Has either `module_path` or
 /// `modules`.
@@ -21,6 +21,10 @@ use crate::blueprint::DType;
     extend("oneOf" = [{"required": ["module_path"]}, {"required": ["modules"]}])))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
+    /// Where this schema is, for editors; Pappus does not read it.
+    #[cfg_attr(test, schemars(with = "String", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present", rename = "$schema")]
+    pub(crate) _schema: Option<String>,
     /// The only module; kernels are then listed by name.
     #[cfg_attr(test, schemars(with = "String", skip_serializing_if = "Option::is_none"))]
     #[serde(default, deserialize_with = "present")]

@@ -1,7 +1,7 @@
 //! Launches as far as a blueprint tells them without sizes: what a module's kernels are checked against.
 
 use crate::blueprint::{Blueprint, Item, Step, place_of_step};
-use crate::plan::ParamKind;
+use crate::types::ParamKind;
 
 /// A launch, before any size is known.
 #[derive(Debug, Clone, Copy)]

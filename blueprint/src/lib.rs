@@ -8,6 +8,7 @@
 //! - `limits`: every limit, in one place
 //! - `error`: what is wrong, and at which place of the JSON
 //! - `format`: the JSON as written, typed by serde
+//! - `types`: types that the format, the planner and plans share
 //! - `size`: sizes that compute: one table of shared expressions, arithmetic that never wraps
 //! - `blueprint`: the blueprint, resolved: indices instead of names
 //! - `launches`: launches as far as they are known without sizes
@@ -17,6 +18,7 @@
 //! - `planner`: blueprint + sizes → plan, with every check that needs them
 //! - `cache`: plans by what they depend on, bounded
 //! - `expression`: symbolic sums of products, for people
+//! - [`ptx`]: what PTX declares of its kernels, to compare it with a blueprint
 //! - `describe`: `pappus function check`: buffers, memory, launches, as far as they are known
 
 #![forbid(unsafe_code)]
@@ -32,22 +34,21 @@ mod launches;
 pub mod limits;
 mod plan;
 mod planner;
+pub mod ptx;
 mod resolve;
 mod size;
+mod types;
 
 #[cfg(test)]
 mod tests;
 
-pub use blueprint::{
-    Blueprint, Buffer, BufferId, DType, Kernel, Module, Role, WeightFile, WeightLayout, WordRef,
-};
+pub use blueprint::{Blueprint, Buffer, BufferId, Kernel, Module, Role, WeightFile, WeightLayout, WordRef};
 pub use cache::{CacheBounds, PlanCache};
 pub use describe::{BufferDescription, Description, Known, describe};
 pub use error::Error;
 pub use expression::Amount;
 pub use launches::{Launch, PassedParam};
-pub use plan::{
-    Expanded, Location, Param, ParamKind, ParamTable, Placement, Plan, Relocation, Shape, Space, Step,
-};
+pub use plan::{Expanded, Location, Param, ParamTable, Placement, Plan, Relocation, Shape, Space, Step};
 pub use planner::Sizes;
 pub use resolve::parse;
+pub use types::{DType, ParamKind};

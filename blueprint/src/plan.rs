@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::blueprint::DType;
+use crate::types::{DType, ParamKind, heap_bytes};
 
 /// A blueprint resolved for given sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,11 +45,6 @@ impl Plan {
             + heap_bytes(&self.params.params)
             + heap_bytes(&self.params.relocations)
     }
-}
-
-/// The memory a list has reserved.
-pub(crate) fn heap_bytes<T>(list: &Vec<T>) -> usize {
-    list.capacity() * size_of::<T>()
 }
 
 /// A block of device memory.
@@ -161,36 +156,6 @@ pub struct Param {
     pub align: u32,
     /// What it is.
     pub kind: ParamKind,
-}
-
-/// What a parameter is. Device code for 32-bit addresses narrows pointers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names say it all")]
-pub enum ParamKind {
-    Pointer,
-    I32,
-    U32,
-    I64,
-    U64,
-    F32,
-    F64,
-    Struct,
-}
-
-impl ParamKind {
-    /// Its name, for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            ParamKind::Pointer => "pointer",
-            ParamKind::I32 => "i32",
-            ParamKind::U32 => "u32",
-            ParamKind::I64 => "i64",
-            ParamKind::U64 => "u64",
-            ParamKind::F32 => "f32",
-            ParamKind::F64 => "f64",
-            ParamKind::Struct => "struct",
-        }
-    }
 }
 
 /// A slot that holds an address: the base of `space` plus `addend`.

@@ -1,5 +1,5 @@
 //! The planner: blueprint + sizes → [`Plan`], in one pass over the steps as written. Repeats are
-//! counted, never unfolded. What has no effect for these sizes is left out, so whoever executes a
+//! counted, never unfolded. What has no effect for these sizes is left out, so the executor of a
 //! plan does work for every step of it.
 
 use std::ops::Range;
@@ -8,8 +8,9 @@ use crate::blueprint::{self, Blueprint, Buffer, BufferId, Bump, FieldValue, Item
 use crate::error::{Error, Path};
 use crate::launch;
 use crate::limits;
-use crate::plan::{Location, Param, ParamKind, ParamTable, Placement, Plan, Relocation, Shape, Space, Step};
+use crate::plan::{Location, Param, ParamTable, Placement, Plan, Relocation, Shape, Space, Step};
 use crate::size::{Leaves, SizeId, Values};
+use crate::types::ParamKind;
 
 /// What a plan depends on besides its blueprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -314,7 +315,7 @@ impl Planner<'_> {
     }
 
     #[cold]
-    fn error(&self, step: usize, within: &str, message: String) -> Error {
+    fn error(&self, step: usize, within: &str, message: impl std::fmt::Display) -> Error {
         let place = blueprint::place_of_step(&self.blueprint.steps, step);
         Error::new(format_args!("{place}.{within}"), message)
     }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use crate::error::{Error, Path};
 use crate::limits;
-use crate::plan::heap_bytes;
+use crate::types::heap_bytes;
 
 /// An entry of a [`SizeTable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -86,7 +86,7 @@ impl SizeTable {
         }
     }
 
-    /// Evaluates everything. A size that has no value is an error only for who asks for it: it may
+    /// Evaluates everything. A size that has no value is an error only where it is used: it may
     /// belong to a step that is repeated zero times.
     pub(crate) fn evaluate(&self, leaves: &Leaves<'_>) -> Values<'_> {
         let mut values: Vec<Option<u64>> = Vec::with_capacity(self.nodes.len());

@@ -1,7 +1,7 @@
 //! Arenas: memory shared with the supervisor, handed out in aligned regions.
 
 use pappus_proto::v1::Region;
-use pappus_shmem::{Judged, Mapping};
+use pappus_shmem::{Mapping, ValidatedMemfd};
 
 use crate::error::{Error, Result};
 
@@ -17,7 +17,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    pub(crate) fn map(id: u64, memfd: &Judged) -> Result<Self> {
+    pub(crate) fn map(id: u64, memfd: &ValidatedMemfd) -> Result<Self> {
         let mapping = Mapping::writable(memfd).map_err(Error::io("mmap"))?;
         Ok(Self { id, mapping, used: 0 })
     }

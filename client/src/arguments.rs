@@ -1,14 +1,19 @@
 //! Everything that can be written on the command line, and nothing about what it does.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
+
+use crate::input::{Source, Spec, SpecError};
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
+  1  status --ready: the supervisor answers and is not ready to take calls
   2  the command line is wrong
   3  refused: bad input, nothing ran
   4  failed while running: kernel fault, deadline, worker lost, cancelled, internal error
@@ -20,7 +25,7 @@ Examples:
   pappus function check matmul.json --input A=128KiB
   export PAPPUS_SOCKET=/run/pappus/pappus.sock
   pappus function add matmul matmul.json
-  pappus invoke matmul --input cfg=cfg.bin --input A=a.npy --output B=b.npy
+  pappus invoke matmul --input cfg=u64:4 --input A=a.npy --output B=b.npy
   pappus --socket /run/pappus/pappus.sock.admin drain
 ";
 
@@ -29,16 +34,38 @@ Examples:
   pappus invoke matmul --input cfg=cfg.bin --input A=a.npy --output B=b.npy
   pappus invoke resize --input A=head.bin,tail.bin --output B=b.bin --deadline 500ms
   pappus invoke matmul --input cfg=cfg.bin --input A=a.bin --repeat 1000 --json
+  pappus invoke vec_add --input A=f32:1,2,3 --input B=f32:4,5,6 --output C=-
+  produce | pappus invoke resize --input 'A=u8[224,224,3]:-' --output B=- | consume
 
-A .npy input contributes its array, any other file all its bytes. Several files for one input are
-concatenated. An output is written raw, or as .npy where FILE ends in .npy and the blueprint gives its type.";
+Behind NAME= stands one of
+  FILE[,FILE...]       files, concatenated: of a .npy file its array, of any other all bytes
+  -                    stdin to its end; pipes that have a name, too. What starts as a .npy file is one
+  TYPE:N[,N...]        numbers: u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 bool
+  TYPE[SHAPE]:FILE     a file that must hold this, such as i64[128,128]:a.npy
+  text:ANYTHING        these bytes
+
+An output is written raw, or as .npy where FILE ends in .npy and the blueprint gives its type. With - it goes to
+stdout, and what was to be said to stderr.";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
   pappus function check inference.json
   pappus function check inference.json --input cfg=cfg.bin --input A=196KiB
+  pappus function check matmul.json --input cfg=u64:4 --input 'A=i64[16385]:a.npy'
+  pappus function check kernels/configs
 
-With FILE, the words that sizes are computed from are read; with SIZE only the number of bytes is known.";
+With FILE, the words that sizes are computed from are read; with SIZE only the number of bytes is known. What else may
+stand there: pappus invoke --help. Module files that lie beside the configuration are opened: they must hold the
+kernels, which must take what the blueprint passes, as far as the file tells.";
+
+const READY: &str = "\
+With --ready, nothing is shown; the exit code says whether calls can be made:
+  0  ready: not draining, and a worker or a standby is up
+  1  not ready, with the reason on stderr
+  5  no supervisor answers
+
+Example:
+  pappus status --ready";
 
 /// Runs functions made of nothing but GPU kernels, through a Pappus supervisor.
 #[derive(Debug, Parser)]
@@ -66,18 +93,27 @@ pub(crate) enum Command {
     /// Call a function
     #[command(after_help = format!("{INVOKE_EXAMPLES}\n\n{EXIT_CODES}"))]
     Invoke(InvokeArguments),
-    /// Show what the supervisor and its devices are doing
-    Status(Json),
+    /// Show what the supervisor and its devices are doing, or whether it is ready
+    #[command(after_help = READY)]
+    Status(StatusArguments),
     /// Show what you have and what you may have
     Quota(Json),
     /// Show all tenants with what they have and may have (admin socket)
     Tenants(Json),
     /// Print a new token for a tenant, and its hash for the supervisor's configuration
     #[command(
-        after_help = "Example:\n  pappus token > acme.token      # the token; its hash stands on stderr\n\n\
+        after_help = "Example:\n  pappus token --output acme.token   # a file that only you can read; shows the hash\n  \
+pappus token                       # the token; its hash stands on stderr\n\n\
 The hash goes into the supervisor's configuration, the token to the gateway:\n  [tenants.acme]\n  token-sha256 = \"…\""
     )]
-    Token,
+    Token {
+        /// Write the token to a new file, which only you can read
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Replace the file if it exists
+        #[arg(long, requires = "output")]
+        force: bool,
+    },
     /// Read the tenants of the supervisor's configuration file again (admin socket)
     Reload,
     /// Let running calls finish, accept no more, and end the supervisor (admin socket)
@@ -151,6 +187,9 @@ Example:\n  pappus function add mnist mnist.json --weight W0=conv.npy"
         /// The file of a weights buffer, if not the one that the configuration names
         #[arg(long = "weight", value_name = "W=FILE", value_parser = assignment::<PathBuf>("NAME=FILE", "--weight W="))]
         weights: Vec<Assignment<PathBuf>>,
+        /// Take the place of a function of this name: calls in flight finish with the old one, its grants stay
+        #[arg(long)]
+        replace: bool,
         #[command(flatten)]
         json: Json,
     },
@@ -186,16 +225,16 @@ Example:\n  pappus function add mnist mnist.json --weight W0=conv.npy"
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArguments {
-    /// The configuration
-    #[arg(value_name = "CONFIG.json")]
+    /// The configuration, or a folder of which every .json file is checked
+    #[arg(value_name = "CONFIG.json|DIR")]
     pub(crate) config: PathBuf,
-    /// An input's size, or files to take its size and words from
+    /// An input's size, or files or numbers to take its size and words from
     #[arg(
         long = "input",
-        value_name = "A=FILE|SIZE",
-        value_parser = assignment::<String>("NAME=FILE or NAME=SIZE", "--input A=")
+        value_name = "A=SIZE|[TYPE:]FILE",
+        value_parser = assignment::<SizeOrSpec>("NAME=FILE or NAME=SIZE", "--input A=")
     )]
-    pub(crate) inputs: Vec<Assignment<String>>,
+    pub(crate) inputs: Vec<Assignment<SizeOrSpec>>,
     /// The file of a weights buffer, if not the one that the configuration names
     #[arg(long = "weight", value_name = "W=FILE", value_parser = assignment::<PathBuf>("NAME=FILE", "--weight W="))]
     pub(crate) weights: Vec<Assignment<PathBuf>>,
@@ -207,22 +246,31 @@ pub(crate) struct CheckArguments {
 pub(crate) struct InvokeArguments {
     /// The function; OWNER/NAME for one that another tenant granted
     pub(crate) name: String,
-    /// An input and its files
+    /// An input: its files, `-`, or numbers
     #[arg(
         long = "input",
-        value_name = "A=FILE[,FILE...]",
-        value_parser = assignment::<Files>("NAME=FILE", "--input A=")
+        value_name = "A=[TYPE:]FILE[,FILE...]",
+        value_parser = assignment::<Spec>("NAME=FILE", "--input A=")
     )]
-    pub(crate) inputs: Vec<Assignment<Files>>,
-    /// Where to write an output
-    #[arg(long = "output", value_name = "B=FILE", value_parser = assignment::<PathBuf>("NAME=FILE", "--output B="))]
-    pub(crate) outputs: Vec<Assignment<PathBuf>>,
+    pub(crate) inputs: Vec<Assignment<Spec>>,
+    /// Where to write an output: a file, or `-` for stdout
+    #[arg(long = "output", value_name = "B=FILE", value_parser = assignment::<Destination>("NAME=FILE", "--output B="))]
+    pub(crate) outputs: Vec<Assignment<Destination>>,
     /// End each call after this time, such as 500ms
     #[arg(long, value_parser = humantime::parse_duration)]
     pub(crate) deadline: Option<Duration>,
     /// Call it that many times and show how the latencies are distributed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) repeat: u64,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArguments {
+    /// Only tell by the exit code whether calls can be made
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) ready: bool,
     #[command(flatten)]
     pub(crate) json: Json,
 }
@@ -289,44 +337,94 @@ fn repeated<T>(assignments: &[Assignment<T>]) -> Option<&str> {
     again.next().map(|(_, one)| one.name.as_str())
 }
 
-/// Every input may be named once.
-fn inputs_once<T>(inputs: &[Assignment<T>]) -> Result<(), String> {
-    match repeated(inputs) {
-        Some(name) => Err(format!("input {name:?} is named twice: separate its files by commas")),
-        None => Ok(()),
+/// What the parser of single arguments cannot see.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Conflict {
+    /// An input that is given twice.
+    #[error("input {0:?} is named twice: separate its files by commas")]
+    Input(String),
+    /// An output that is given twice.
+    #[error("output {0:?} is named twice")]
+    Output(String),
+    /// Stdin can be read once.
+    #[error("stdin (-) is named twice: it can be read once")]
+    Stdin,
+    /// Two outputs in one stream could not be told apart.
+    #[error("stdout (-) is named twice: write one of the outputs to a file")]
+    Stdout,
+}
+
+/// Every input may be named once, and so may stdin.
+fn check_inputs<'a, T>(
+    inputs: &'a [Assignment<T>],
+    spec: impl Fn(&'a T) -> Option<&'a Spec>,
+) -> Result<(), Conflict> {
+    if let Some(name) = repeated(inputs) {
+        return Err(Conflict::Input(name.to_owned()));
+    }
+    let specs = inputs.iter().filter_map(|input| spec(&input.value));
+    match specs.flat_map(|spec| &spec.sources).filter(|source| **source == Source::Stdin).count() {
+        0 | 1 => Ok(()),
+        _ => Err(Conflict::Stdin),
     }
 }
 
 impl CheckArguments {
-    /// What the parser cannot see: names that come twice.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        inputs_once(&self.inputs)
+    /// Names that come twice.
+    pub(crate) fn check(&self) -> Result<(), Conflict> {
+        check_inputs(&self.inputs, |input| match input {
+            SizeOrSpec::Size(_) => None,
+            SizeOrSpec::Spec(spec) => Some(spec),
+        })
     }
 }
 
 impl InvokeArguments {
-    /// What the parser cannot see: names that come twice.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        inputs_once(&self.inputs)?;
-        match repeated(&self.outputs) {
-            Some(name) => Err(format!("output {name:?} is named twice")),
-            None => Ok(()),
+    /// Names that come twice.
+    pub(crate) fn check(&self) -> Result<(), Conflict> {
+        check_inputs(&self.inputs, Some)?;
+        if let Some(name) = repeated(&self.outputs) {
+            return Err(Conflict::Output(name.to_owned()));
+        }
+        let stdout = self.outputs.iter().filter(|output| output.value == Destination::Stdout);
+        if stdout.count() > 1 { Err(Conflict::Stdout) } else { Ok(()) }
+    }
+}
+
+/// An input of `function check`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SizeOrSpec {
+    /// Only its number of bytes.
+    Size(u64),
+    /// Its contents.
+    Spec(Spec),
+}
+
+impl FromStr for SizeOrSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        match text.parse::<ByteSize>() {
+            Ok(size) => Ok(Self::Size(size.as_u64())),
+            Err(_) => Ok(Self::Spec(text.parse()?)),
         }
     }
 }
 
-/// `FILE[,FILE...]`.
+/// Where an output goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Files(pub(crate) Vec<PathBuf>);
+pub(crate) enum Destination {
+    /// `-`.
+    Stdout,
+    /// A file, or a pipe that has a name.
+    File(PathBuf),
+}
 
-impl FromStr for Files {
-    type Err = &'static str;
+impl FromStr for Destination {
+    type Err = Infallible;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.split(',').any(str::is_empty) {
-            return Err("an empty file name between commas");
-        }
-        Ok(Self(text.split(',').map(PathBuf::from).collect()))
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(if text == "-" { Self::Stdout } else { Self::File(text.into()) })
     }
 }
 
@@ -359,9 +457,11 @@ mod tests {
             "pappus invoke f --input A=a,b=c --input cfg=x --output B=o.npy --deadline 500ms --repeat 3";
         let Command::Invoke(invoke) = parse(line).unwrap().command else { panic!("no invoke") };
         assert_eq!(invoke.inputs[0].name, "A");
-        assert_eq!(invoke.inputs[0].value.0, ["a", "b=c"].map(PathBuf::from));
-        assert_eq!(invoke.inputs[1].value.0, [PathBuf::from("x")]);
-        assert_eq!((&*invoke.outputs[0].name, &invoke.outputs[0].value), ("B", &PathBuf::from("o.npy")));
+        let file = |name: &str| Source::File(name.into());
+        assert_eq!(invoke.inputs[0].value.sources, ["a", "b=c"].map(file));
+        assert_eq!(invoke.inputs[1].value.sources, [file("x")]);
+        let written = Destination::File("o.npy".into());
+        assert_eq!((&*invoke.outputs[0].name, &invoke.outputs[0].value), ("B", &written));
         assert_eq!((invoke.deadline, invoke.repeat), (Some(Duration::from_millis(500)), 3));
     }
 
@@ -378,13 +478,22 @@ mod tests {
             ("pappus invoke f --output C=a --output C=b", Err("output \"C\" is named twice")),
             ("pappus invoke f --input A=x --input A=y", Err(inputs)),
             ("pappus function check f.json --input A=x --input B=8 --input A=8", Err(inputs)),
+            ("pappus invoke f --input A=-,-", Err("stdin (-) is named twice: it can be read once")),
+            (
+                "pappus function check f.json --input A=- --input B=-",
+                Err("stdin (-) is named twice: it can be read once"),
+            ),
+            (
+                "pappus invoke f --output A=- --output B=-",
+                Err("stdout (-) is named twice: write one of the outputs to a file"),
+            ),
         ] {
-            assert_eq!(check(line), why.map_err(str::to_owned), "{line}");
+            assert_eq!(check(line).map_err(|why| why.to_string()), why.map_err(str::to_owned), "{line}");
         }
     }
 
     #[test]
-    fn what_is_no_assignment_is_told_with_an_example() {
+    fn a_malformed_assignment_is_refused_with_an_example() {
         for (line, words) in [
             ("pappus invoke f --input a.bin", "expected NAME=FILE, e.g. --input A=a.bin"),
             ("pappus invoke f --output =b", "expected NAME=FILE, e.g. --output B=a.bin"),
@@ -404,6 +513,9 @@ mod tests {
             "pappus invoke f --input A",
             "pappus invoke f --input =a",
             "pappus invoke f --input A=a,,b",
+            "pappus invoke f --input A=u8:256",
+            "pappus token --force",
+            "pappus status --ready --json",
             "pappus invoke f --deadline soon",
             "pappus invoke f --repeat 0",
             "pappus module add m",

@@ -58,7 +58,7 @@ impl Client {
         answer!(self.call(request::Body::PutBlob(body), &[])?, Blob)
     }
 
-    fn put_memfd(&mut self, memfd: &pappus_shmem::Judged) -> Result<v1::BlobStored> {
+    fn put_memfd(&mut self, memfd: &pappus_shmem::ValidatedMemfd) -> Result<v1::BlobStored> {
         let body = request::Body::PutBlob(v1::PutBlob::default());
         answer!(self.call(body, &[memfd.as_fd()])?, Blob)
     }

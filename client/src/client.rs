@@ -32,7 +32,7 @@ pub struct Client {
     next_id: u64,
     /// Requests that no answer has been received for.
     unanswered: HashSet<u64>,
-    /// Answers nobody has taken yet, oldest first.
+    /// Answers that were received and not yet asked for, oldest first.
     answers: VecDeque<v1::Response>,
 }
 
@@ -45,7 +45,7 @@ impl Client {
         Self::handshake(socket)
     }
 
-    /// Connects, trying again until somebody listens or `patience` is over.
+    /// Connects, trying again until a supervisor listens or `patience` is over.
     pub fn connect_within(path: impl AsRef<Path>, patience: Duration) -> Result<Self> {
         let end = Instant::now() + patience;
         loop {
@@ -63,7 +63,7 @@ impl Client {
 
     /// Greets over a connected socket.
     pub fn handshake(mut socket: UnixStream) -> Result<Self> {
-        // Whoever is turned away at the door may find it closed already, with the reason left there.
+        // A refused connection may be closed already, with the reason still to be read from it.
         let _ = socket.write_all(&Greeting::OURS.encode());
         let mut answer = [0; GREETING_BYTES];
         socket.read_exact(&mut answer).map_err(|_| Error::Lost)?;

@@ -14,7 +14,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Why a request, or the connection, failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody listens on the socket.
+    /// No supervisor listens on the socket.
     #[error("cannot reach a supervisor at {}: {}", path.display(), why_unreachable(path, source))]
     Unreachable {
         /// The socket.

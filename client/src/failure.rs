@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use pappus_client::{Code, Error};
 
+/// The supervisor answers, and takes no calls now.
+pub(crate) const NOT_READY: u8 = 1;
 /// The command line makes no sense.
 pub(crate) const USAGE: u8 = 2;
 /// What was asked for was refused: nothing ran.
@@ -34,13 +36,16 @@ pub(crate) enum Failure {
     /// Input that is wrong for another reason.
     #[error("{0}")]
     Refused(String),
+    /// Calls cannot be made now.
+    #[error("not ready: {0}")]
+    NotReady(&'static str),
     /// The demo found something wrong.
     #[error("{0}")]
     Failed(String),
 }
 
 impl Failure {
-    /// Whether whoever reads the output has seen enough.
+    /// Whether the reader of the output closed it, having seen enough.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Print(error) if error.kind() == std::io::ErrorKind::BrokenPipe)
     }
@@ -53,6 +58,7 @@ impl Failure {
     fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
+            Self::NotReady(_) => NOT_READY,
             Self::Blueprint(_) | Self::Refused(_) => REFUSED,
             Self::Print(_) | Self::Failed(_) => FAILED,
             Self::Library(error) => of_library(error),
@@ -100,6 +106,7 @@ mod tests {
         let unreachable =
             Error::Unreachable { path: "s".into(), source: std::io::ErrorKind::NotFound.into() };
         let cases = [
+            (Failure::NotReady(""), 1),
             (Failure::Usage(String::new()), 2),
             (answer(Code::InvalidArgument), 3),
             (answer(Code::NotFound), 3),

@@ -83,12 +83,13 @@ impl Package {
         &self.weights
     }
 
-    /// Registers it as `name`. A module without files must be registered under its stem. `progress` hears of every
+    /// Registers it as `name`; with `replace`, in the place of another function of that name. A module without files must be registered under its stem. `progress` hears of every
     /// step before it is taken.
     pub fn add(
         &self,
         client: &mut Client,
         name: &str,
+        replace: bool,
         progress: &mut dyn FnMut(Step<'_>),
     ) -> Result<v1::FunctionInfo> {
         // Everything that can be missing is, before anything large travels.
@@ -104,6 +105,7 @@ impl Package {
         let module_bytes = bytes_of(self.modules.iter().flat_map(|module| &module.files))?;
         let mut function = v1::AddFunction {
             name: name.into(),
+            replace,
             config_sha256: client.put_blob(Blob::Bytes(&self.config))?.sha256,
             ..v1::AddFunction::default()
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pappus_proto::v1::item::Source;
 use pappus_proto::v1::{self, request, response};
-use pappus_shmem::Judged;
+use pappus_shmem::ValidatedMemfd;
 
 use crate::client::Client;
 use crate::error::Result;
@@ -21,7 +21,7 @@ pub enum Item {
     /// A region of an open arena.
     Region(v1::Region),
     /// All bytes of a sealed memfd (see [`memfd::sealed`](crate::memfd::sealed)).
-    Sealed(Arc<Judged>),
+    Sealed(Arc<ValidatedMemfd>),
 }
 
 impl From<v1::Region> for Item {
@@ -48,8 +48,8 @@ impl From<Vec<u8>> for Item {
     }
 }
 
-impl From<Arc<Judged>> for Item {
-    fn from(memfd: Arc<Judged>) -> Self {
+impl From<Arc<ValidatedMemfd>> for Item {
+    fn from(memfd: Arc<ValidatedMemfd>) -> Self {
         Self::Sealed(memfd)
     }
 }
@@ -59,7 +59,7 @@ impl From<Arc<Judged>> for Item {
 pub struct Invocation {
     message: v1::Invoke,
     /// In the order of their index in the message.
-    memfds: Vec<Arc<Judged>>,
+    memfds: Vec<Arc<ValidatedMemfd>>,
 }
 
 impl Invocation {

@@ -18,7 +18,7 @@ pub(crate) fn module(module: &v1::ModuleInfo) -> Value {
     json!({"name": module.name, "variants": variants.collect::<Vec<_>>()})
 }
 
-/// A kernel; its parameters are null where nobody knows them.
+/// A kernel; its parameters are null where its machine code does not tell them.
 fn kernel(kernel: &v1::Kernel) -> Value {
     let params = kernel
         .params
@@ -98,6 +98,7 @@ pub(crate) fn status(status: &v1::Status) -> Value {
         "version": status.version,
         "uptime_ms": status.uptime_ms,
         "draining": status.draining,
+        "ready": status.ready,
         "functions": status.functions,
         "modules": status.modules,
         "connections": status.connections,
@@ -168,7 +169,7 @@ fn device(device: &v1::DeviceStatus) -> Value {
     })
 }
 
-/// Where a function is refused to who asks.
+/// Where a function is refused to the caller.
 fn refusal(one: &v1::Quarantine) -> Value {
     json!({"device": one.device, "failures": one.failures, "retry_after_ms": one.retry_after_ms})
 }

@@ -23,6 +23,7 @@
 //! - [`functions`]: a configuration on disk, its module files and its weights → a registered function.
 //! - `upload`: its files on their way, with word of how far they are.
 //! - [`variants`]: which file holds which compiled form of a module.
+//! - [`kernels`]: which kernels a module file holds.
 //! - [`npy`]: NumPy's file format, as much as is needed.
 //! - [`error`]: what can go wrong.
 
@@ -34,6 +35,7 @@ pub mod client;
 pub mod error;
 pub mod functions;
 pub mod invocation;
+pub mod kernels;
 pub mod npy;
 mod requests;
 mod upload;

@@ -19,6 +19,7 @@ mod stages;
 mod table;
 mod units;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
@@ -33,7 +34,8 @@ fn main() -> ExitCode {
         Err(failure) if failure.is_closed_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
-            anstream::eprintln!("{red}error:{red:#} {failure}");
+            // A closed stderr hears nothing; the exit code still tells.
+            let _ = writeln!(anstream::stderr(), "{red}error:{red:#} {failure}");
             failure.exit_code()
         }
     }

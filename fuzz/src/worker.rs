@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 
 use pappus_protocol::header::{Frame, HEADER_BYTES, Header};
-use pappus_protocol::limits::{MAX_FAULT_BYTES, MAX_FDS, MAX_ITEMS, MAX_OUTPUTS, MAX_WORDS};
+use pappus_protocol::limits::{MAX_FAULT_BYTES, MAX_FDS, MAX_ITEMS, MAX_OUTPUTS, MAX_SCALARS};
 use pappus_protocol::{FromWorker, ToWorker, control};
 use pappus_shmem::fds;
 
@@ -59,7 +59,7 @@ fn check(message: &ToWorker<'_>) {
         ToWorker::Invoke { invoke, .. } => assert!(
             invoke.items.len() <= MAX_ITEMS
                 && invoke.outputs.len() <= MAX_OUTPUTS
-                && invoke.words.len() <= MAX_WORDS
+                && invoke.scalars.len() <= MAX_SCALARS
                 && invoke.descriptors as usize <= MAX_FDS
         ),
         ToWorker::Install { install, .. } => assert!(install.descriptors() <= MAX_FDS + 2),

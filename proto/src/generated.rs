@@ -136,6 +136,10 @@ pub struct AddFunction {
     /// For every weights buffer of the blueprint.
     #[prost(message, repeated, tag = "4")]
     pub weights: ::prost::alloc::vec::Vec<Weight>,
+    /// Takes the place of a function of the same name, if there is one: calls that were accepted finish with the old
+    /// one, and its grants stay. Without this, another function of the same name is an error.
+    #[prost(bool, tag = "5")]
+    pub replace: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FunctionModule {
@@ -399,10 +403,11 @@ pub struct Quarantine {
     /// Present in answers to status only.
     #[prost(string, tag = "2")]
     pub function: ::prost::alloc::string::String,
-    #[prost(uint32, tag = "3")]
-    pub owner: u32,
-    #[prost(uint32, tag = "4")]
-    pub caller: u32,
+    /// Names of tenants.
+    #[prost(string, tag = "7")]
+    pub owner: ::prost::alloc::string::String,
+    #[prost(string, tag = "8")]
+    pub caller: ::prost::alloc::string::String,
     /// In a row.
     #[prost(uint32, tag = "5")]
     pub failures: u32,
@@ -411,10 +416,11 @@ pub struct Quarantine {
     pub retry_after_ms: u64,
 }
 /// What is left of the worker processes that may end under one caller on one device before its calls wait.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FaultBudget {
-    #[prost(uint32, tag = "1")]
-    pub caller: u32,
+    /// The tenant's name.
+    #[prost(string, tag = "5")]
+    pub caller: ::prost::alloc::string::String,
     #[prost(uint32, tag = "2")]
     pub left: u32,
     /// What there can be, and comes back in a minute.
@@ -522,6 +528,8 @@ pub struct Status {
     pub modules: u64,
     #[prost(uint64, tag = "7")]
     pub connections: u64,
+    #[prost(bool, tag = "8")]
+    pub ready: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DeviceStatus {

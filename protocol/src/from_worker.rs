@@ -140,7 +140,7 @@ pub struct KernelInfo {
     /// Bytes of shared memory that it declares itself.
     #[serde(default)]
     pub shared_bytes: u32,
-    /// Most threads of a block that it can be launched with; 0 where nobody knows.
+    /// Most threads of a block that it can be launched with; 0 where that is not known.
     #[serde(default)]
     pub max_threads: u32,
 }

@@ -60,6 +60,8 @@ pub enum Tag {
     Soon = 10,
     /// Supervisor → worker: forget the domain served so far.
     Scrub = 11,
+    /// Supervisor → compiling worker: tell what a module declares.
+    Describe = 12,
 
     /// Worker → supervisor: ready, first message.
     Hello = 64,
@@ -105,6 +107,7 @@ impl Tag {
             Compile,
             Soon,
             Scrub,
+            Describe,
             Hello,
             Done,
             Failed,

@@ -63,13 +63,16 @@ impl Layer {
     }
 }
 
-impl std::str::FromStr for Layer {
-    type Err = String;
+/// A name that is no layer's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no layer `{0}`, only: {all}", all = Layer::ALL.map(Layer::name).join(", "))]
+pub struct UnknownLayer(String);
 
-    fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|layer| layer.name() == name).ok_or_else(|| {
-            format!("there is no layer `{name}`, only: {}", Self::ALL.map(Self::name).join(", "))
-        })
+impl std::str::FromStr for Layer {
+    type Err = UnknownLayer;
+
+    fn from_str(name: &str) -> Result<Self, UnknownLayer> {
+        Self::ALL.into_iter().find(|layer| layer.name() == name).ok_or_else(|| UnknownLayer(name.to_owned()))
     }
 }
 
@@ -119,10 +122,10 @@ impl std::fmt::Display for Layers {
 }
 
 impl std::str::FromStr for Layers {
-    type Err = String;
+    type Err = UnknownLayer;
 
     /// Reads what [`std::fmt::Display`] writes.
-    fn from_str(names: &str) -> Result<Self, String> {
+    fn from_str(names: &str) -> Result<Self, UnknownLayer> {
         names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::parse).collect()
     }
 }
@@ -137,6 +140,6 @@ mod tests {
         assert_eq!(all.to_string().parse(), Ok(all));
         let two: Layers = "landlock, seccomp".parse().unwrap();
         assert_eq!(two.to_string(), "seccomp,landlock");
-        assert!("seccomp,lock".parse::<Layers>().unwrap_err().contains("`lock`"));
+        assert!("seccomp,lock".parse::<Layers>().unwrap_err().to_string().contains("`lock`"));
     }
 }

@@ -5,30 +5,34 @@
 //!
 //! In reading order:
 //! - [`header`]: the sixteen bytes before every message, and the tags.
-//! - [`kind`]: the kinds of devices.
+//! - [`kind`]: the kinds of devices and what each is like.
 //! - [`to_worker`], [`from_worker`]: one closed enum per direction.
 //! - `cold`: how the rare ones are encoded.
 //! - [`pipe`]: reading and writing frames in batches.
 //! - [`control`]: descriptors that belong to a frame.
 //! - [`layers`]: the layers of a worker's sandbox.
-//! - [`near`]: where both sides' threads of a device run.
+//! - [`cpu_affinity`]: where both sides' threads of a device run.
+//! - [`device_memory`]: how the memory of a device is divided.
+//! - [`launch`]: descriptors, arguments and exit code of a worker process.
 //! - [`limits`]: every limit of this protocol.
 
 #![forbid(unsafe_code)]
 
 mod cold;
 pub mod control;
+pub mod cpu_affinity;
+pub mod device_memory;
 pub mod from_worker;
 pub mod header;
 pub mod kind;
+pub mod launch;
 pub mod layers;
 pub mod limits;
-pub mod near;
 pub mod pipe;
 pub mod to_worker;
 
 pub use from_worker::{Fault, FaultCode, FromWorker};
-pub use kind::Kind;
+pub use kind::{Kind, KindTraits};
 pub use layers::{Layer, Layers};
 pub use to_worker::ToWorker;
 

@@ -6,8 +6,8 @@ pub const MAX_BODY_BYTES: usize = 128 << 10;
 pub const MAX_ITEMS: usize = 1024;
 /// Outputs of one invocation.
 pub const MAX_OUTPUTS: usize = 1024;
-/// Words that `FromInput` reads in one invocation.
-pub const MAX_WORDS: usize = 1024;
+/// Scalars (numbers in inputs that sizes depend on) of one invocation.
+pub const MAX_SCALARS: usize = 1024;
 /// Descriptors that belong to one message.
 pub const MAX_FDS: usize = 256;
 /// Bytes of a fault's message; longer ones are cut.

@@ -34,7 +34,7 @@ pub enum Got {
     Nothing,
     /// The other end is closed.
     Closed,
-    /// The nudge is readable; whoever waits must read it.
+    /// The nudge is readable; the waiting thread must read it.
     Nudged,
 }
 

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ProtocolError;
 use crate::header::{Frame, Tag};
-use crate::limits::{MAX_FDS, MAX_ITEMS, MAX_OUTPUTS, MAX_WORDS};
+use crate::limits::{MAX_FDS, MAX_ITEMS, MAX_OUTPUTS, MAX_SCALARS};
 
 /// One message to a worker, borrowing from the frame it came in.
 #[derive(Debug)]
@@ -68,6 +68,12 @@ pub enum ToWorker<'a> {
     },
     /// Check and compile the module on the control socket (compiling workers only).
     Compile {
+        /// Names the job.
+        job: u64,
+    },
+    /// Tell what the module on the control socket declares, for a device that is not here (compiling workers only).
+    /// Answered like `Compile`, with the module itself in place of machine code.
+    Describe {
         /// Names the job.
         job: u64,
     },
@@ -157,7 +163,7 @@ pub struct Target {
 
 /// The arena shared by the supervisor and one worker, for bytes that came inline.
 pub const STAGING_ARENA: u64 = 0;
-/// The arena of an output that nobody wants: it is computed and not copied anywhere.
+/// The arena of an output that the caller did not ask for: it is computed and not copied.
 pub const DISCARD: u64 = u64::MAX;
 
 /// The fixed part of an invocation.
@@ -169,7 +175,7 @@ struct InvokeHead {
     lane: U32,
     items: U32,
     outputs: U32,
-    words: U32,
+    scalars: U32,
     descriptors: U32,
     flags: U32,
 }
@@ -193,8 +199,8 @@ pub struct Invoke<'a> {
     pub items: &'a [Item],
     /// One per output, in the blueprint's order.
     pub outputs: &'a [Target],
-    /// The words that `FromInput` reads, in the blueprint's order.
-    pub words: &'a [U64],
+    /// The scalars: numbers in inputs that `FromInput` reads, in the blueprint's order.
+    pub scalars: &'a [U64],
 }
 
 impl<'a> Invoke<'a> {
@@ -210,27 +216,31 @@ impl<'a> Invoke<'a> {
             lane: U32::new(self.lane),
             items: U32::new(self.items.len() as u32),
             outputs: U32::new(self.outputs.len() as u32),
-            words: U32::new(self.words.len() as u32),
+            scalars: U32::new(self.scalars.len() as u32),
             descriptors: U32::new(self.descriptors),
             flags: U32::new(self.flags),
         };
         out.extend_from_slice(head.as_bytes());
         out.extend_from_slice(self.items.as_bytes());
         out.extend_from_slice(self.outputs.as_bytes());
-        out.extend_from_slice(self.words.as_bytes());
+        out.extend_from_slice(self.scalars.as_bytes());
     }
 
     fn decode(body: &'a [u8]) -> Option<Self> {
         let (head, rest) = InvokeHead::ref_from_prefix(body).ok()?;
-        let (items, outputs, words) =
-            (head.items.get() as usize, head.outputs.get() as usize, head.words.get() as usize);
+        let (items, outputs, scalars) =
+            (head.items.get() as usize, head.outputs.get() as usize, head.scalars.get() as usize);
         let descriptors = head.descriptors.get();
-        if items > MAX_ITEMS || outputs > MAX_OUTPUTS || words > MAX_WORDS || descriptors as usize > MAX_FDS {
+        if items > MAX_ITEMS
+            || outputs > MAX_OUTPUTS
+            || scalars > MAX_SCALARS
+            || descriptors as usize > MAX_FDS
+        {
             return None;
         }
         let (items, rest) = <[Item]>::ref_from_prefix_with_elems(rest, items).ok()?;
         let (outputs, rest) = <[Target]>::ref_from_prefix_with_elems(rest, outputs).ok()?;
-        let words = <[U64]>::ref_from_bytes_with_elems(rest, words).ok()?;
+        let scalars = <[U64]>::ref_from_bytes_with_elems(rest, scalars).ok()?;
         Some(Self {
             function: head.function.get(),
             deadline_ns: head.deadline_ns.get(),
@@ -239,7 +249,7 @@ impl<'a> Invoke<'a> {
             flags: head.flags.get(),
             items,
             outputs,
-            words,
+            scalars,
         })
     }
 }
@@ -257,6 +267,7 @@ impl<'a> ToWorker<'a> {
             Self::Grant { turn, .. } => (Tag::Grant, turn),
             Self::Revoke { turn } => (Tag::Revoke, turn),
             Self::Compile { job } => (Tag::Compile, job),
+            Self::Describe { job } => (Tag::Describe, job),
             Self::Soon => (Tag::Soon, 0),
             Self::Scrub { handover } => (Tag::Scrub, handover),
         }
@@ -275,7 +286,8 @@ impl<'a> ToWorker<'a> {
             | Self::Revoke { .. }
             | Self::Soon
             | Self::Scrub { .. }
-            | Self::Compile { .. } => {}
+            | Self::Compile { .. }
+            | Self::Describe { .. } => {}
         }
     }
 
@@ -301,6 +313,7 @@ impl<'a> ToWorker<'a> {
             Tag::CloseArena => Self::CloseArena { arena: id },
             Tag::Revoke => Self::Revoke { turn: id },
             Tag::Compile => Self::Compile { job: id },
+            Tag::Describe => Self::Describe { job: id },
             Tag::Soon => Self::Soon,
             Tag::Scrub => Self::Scrub { handover: id },
             _ => return Err(ProtocolError::Header("a worker's message sent to a worker")),
@@ -331,7 +344,7 @@ mod tests {
             bytes: 24.into(),
         }];
         let outputs = [Target { arena: 3.into(), offset: 64.into(), bytes: 24.into() }];
-        let words = [U64::new(2), U64::new(u64::MAX)];
+        let scalars = [U64::new(2), U64::new(u64::MAX)];
         let invoke = Invoke {
             function: 9,
             deadline_ns: 10,
@@ -340,12 +353,12 @@ mod tests {
             flags: Invoke::ALONE,
             items: &items,
             outputs: &outputs,
-            words: &words,
+            scalars: &scalars,
         };
         round_trip(&ToWorker::Invoke { call: 5, invoke }, |message| {
             let ToWorker::Invoke { call: 5, invoke: got } = message else { panic!("{message:?}") };
             assert_eq!((got.function, got.deadline_ns, got.lane, got.flags), (9, 10, 1, Invoke::ALONE));
-            assert_eq!((got.items, got.outputs, got.words), (&items[..], &outputs[..], &words[..]));
+            assert_eq!((got.items, got.outputs, got.scalars), (&items[..], &outputs[..], &scalars[..]));
         });
     }
 

@@ -15,5 +15,5 @@ pub mod memfd;
 pub mod reservation;
 
 pub use mapping::Mapping;
-pub use memfd::{Judged, MemfdError};
+pub use memfd::{MemfdError, ValidatedMemfd};
 pub use reservation::{Protection, Reservation};

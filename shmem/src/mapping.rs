@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::Judged;
+use crate::ValidatedMemfd;
 
 /// An access outside the mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -34,16 +34,16 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps an arena for reading and writing.
-    pub fn writable(memfd: &Judged) -> std::io::Result<Self> {
+    pub fn writable(memfd: &ValidatedMemfd) -> std::io::Result<Self> {
         Self::map(memfd, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     /// Maps a sealed memfd for reading.
-    pub fn read_only(memfd: &Judged) -> std::io::Result<Self> {
+    pub fn read_only(memfd: &ValidatedMemfd) -> std::io::Result<Self> {
         Self::map(memfd, ProtFlags::READ)
     }
 
-    fn map(memfd: &Judged, protection: ProtFlags) -> std::io::Result<Self> {
+    fn map(memfd: &ValidatedMemfd, protection: ProtFlags) -> std::io::Result<Self> {
         let bytes = usize::try_from(memfd.bytes()).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
         // SAFETY: a fresh mapping at an address the kernel picks aliases nothing of this process; the
         // memfd was judged, so it cannot shrink below `bytes`.

@@ -54,12 +54,12 @@ fn sys(call: &'static str) -> impl FnOnce(rustix::io::Errno) -> MemfdError {
 
 /// A memfd that passed its checks; its size can no longer change.
 #[derive(Debug)]
-pub struct Judged {
+pub struct ValidatedMemfd {
     fd: OwnedFd,
     bytes: u64,
 }
 
-impl Judged {
+impl ValidatedMemfd {
     /// Size in bytes, fixed by the seals.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -78,7 +78,7 @@ impl Judged {
     }
 }
 
-impl AsFd for Judged {
+impl AsFd for ValidatedMemfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -117,16 +117,16 @@ pub fn write_all_at(fd: BorrowedFd<'_>, mut offset: u64, mut bytes: &[u8]) -> st
 }
 
 /// An arena: a writable memfd of `bytes` zeros whose size is sealed.
-pub fn arena(name: &str, bytes: u64) -> Result<Judged, MemfdError> {
+pub fn arena(name: &str, bytes: u64) -> Result<ValidatedMemfd, MemfdError> {
     let fd = create(name)?;
     rustix::fs::ftruncate(&fd, bytes).map_err(sys("ftruncate"))?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(sys("fcntl(F_ADD_SEALS)"))?;
-    Ok(Judged { fd, bytes })
+    Ok(ValidatedMemfd { fd, bytes })
 }
 
 /// A memfd that holds `content` and can never change again.
-pub fn sealed(name: &str, content: &[u8]) -> Result<Judged, MemfdError> {
+pub fn sealed(name: &str, content: &[u8]) -> Result<ValidatedMemfd, MemfdError> {
     let mut file = File::from(create(name)?);
     file.write_all(content).map_err(io("write"))?;
     seal(file)
@@ -137,7 +137,7 @@ pub fn sealed_from(
     name: &str,
     bytes: u64,
     fill: impl FnOnce(&mut File) -> std::io::Result<()>,
-) -> Result<Judged, MemfdError> {
+) -> Result<ValidatedMemfd, MemfdError> {
     let mut file = File::from(create(name)?);
     rustix::fs::ftruncate(&file, bytes).map_err(sys("ftruncate"))?;
     fill(&mut file).map_err(io("fill"))?;
@@ -145,7 +145,7 @@ pub fn sealed_from(
 }
 
 /// Seals a memfd for good once it is complete.
-fn seal(mut file: File) -> Result<Judged, MemfdError> {
+fn seal(mut file: File) -> Result<ValidatedMemfd, MemfdError> {
     let bytes = file.seek(SeekFrom::End(0)).map_err(io("lseek"))?;
     file.rewind().map_err(io("lseek"))?;
     rustix::fs::fcntl_add_seals(
@@ -153,7 +153,7 @@ fn seal(mut file: File) -> Result<Judged, MemfdError> {
         SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL,
     )
     .map_err(sys("fcntl(F_ADD_SEALS)"))?;
-    Ok(Judged { fd: file.into(), bytes })
+    Ok(ValidatedMemfd { fd: file.into(), bytes })
 }
 
 fn io(call: &'static str) -> impl FnOnce(std::io::Error) -> MemfdError {
@@ -174,7 +174,7 @@ fn create(name: &str) -> Result<OwnedFd, MemfdError> {
 }
 
 /// Accepts a client's arena: readable, writable, of a size that can no longer change.
-pub fn judge_arena(fd: OwnedFd, limit: u64) -> Result<Judged, MemfdError> {
+pub fn judge_arena(fd: OwnedFd, limit: u64) -> Result<ValidatedMemfd, MemfdError> {
     let seals = seals_of(&fd)?;
     if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
         return Err(MemfdError::WriteSealed);
@@ -189,7 +189,7 @@ pub fn judge_arena(fd: OwnedFd, limit: u64) -> Result<Judged, MemfdError> {
 }
 
 /// Accepts a client's one-off input: readable and sealed against any change.
-pub fn judge_sealed(fd: OwnedFd, limit: u64) -> Result<Judged, MemfdError> {
+pub fn judge_sealed(fd: OwnedFd, limit: u64) -> Result<ValidatedMemfd, MemfdError> {
     if !seals_of(&fd)?.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE) {
         return Err(MemfdError::Unsealed { missing: "F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_WRITE" });
     }
@@ -212,7 +212,7 @@ fn seals_of(fd: &OwnedFd) -> Result<SealFlags, MemfdError> {
     Ok(seals)
 }
 
-fn with_size(fd: OwnedFd, limit: u64) -> Result<Judged, MemfdError> {
+fn with_size(fd: OwnedFd, limit: u64) -> Result<ValidatedMemfd, MemfdError> {
     let stat = rustix::fs::fstat(&fd).map_err(sys("fstat"))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(MemfdError::NotMemfd);
@@ -221,7 +221,7 @@ fn with_size(fd: OwnedFd, limit: u64) -> Result<Judged, MemfdError> {
     if bytes == 0 || bytes > limit {
         return Err(MemfdError::Size { bytes, limit });
     }
-    Ok(Judged { fd, bytes })
+    Ok(ValidatedMemfd { fd, bytes })
 }
 
 #[cfg(test)]

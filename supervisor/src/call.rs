@@ -1,20 +1,23 @@
-//! One accepted invocation on its way through the supervisor.
+//! One accepted invocation on its way through the supervisor, and how it ends.
 
+use std::any::Any;
+use std::fmt::Debug;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use pappus_blueprint::Plan;
-use pappus_proto::v1;
+use pappus_protocol::Fault;
+use pappus_protocol::from_worker::Done;
 use pappus_protocol::to_worker::{Item, Target};
-use pappus_shmem::{Judged, memfd};
+use pappus_shmem::{ValidatedMemfd, memfd};
 use zerocopy::little_endian::U64;
 
-use crate::registry::{Loaded, Refusal};
-use crate::schedule::Domain;
-use crate::server::replies::{self, Replies};
-use crate::tenants::{Accepted, Account, Limit, Taken};
+use crate::function::Loaded;
+use crate::refusal::Refusal;
+use crate::schedule::{Domain, Ended, quarantine};
+use crate::tenants::{Account, Limit, QuotaError, Taken};
 
 /// An arena shared with one client. It never changes tenant and dies with its connection.
 #[derive(Debug)]
@@ -22,7 +25,7 @@ pub struct Arena {
     /// Its name towards workers, never used twice.
     pub id: u64,
     /// Its memory.
-    pub memfd: Judged,
+    pub memfd: ValidatedMemfd,
     closed: AtomicBool,
     /// Its bytes among those of its tenant's arenas.
     _taken: Taken,
@@ -32,13 +35,13 @@ pub struct Arena {
 
 impl Arena {
     /// An open arena.
-    pub fn new(id: u64, memfd: Judged, account: &Arc<Account>) -> Result<Self, Refusal> {
+    pub fn new(id: u64, memfd: ValidatedMemfd, account: &Arc<Account>) -> Result<Self, QuotaError> {
         let taken = account.take(Limit::ArenaBytes, memfd.bytes())?;
         Ok(Self { id, memfd, closed: AtomicBool::new(false), _taken: taken, pinned: OnceLock::new() })
     }
 
     /// Workers are about to map it, as long as it is open.
-    pub fn pin(&self, account: &Arc<Account>) -> Result<(), Refusal> {
+    pub fn pin(&self, account: &Arc<Account>) -> Result<(), QuotaError> {
         if self.pinned.get().is_none() {
             // If another call did so meanwhile, what was taken twice is given back.
             let _ = self.pinned.set(account.take(Limit::PinnedBytes, self.memfd.bytes())?);
@@ -84,7 +87,7 @@ pub struct Call {
     /// Inline inputs.
     pub inline: Vec<Inline>,
     /// One-off inputs.
-    pub descriptors: Vec<Judged>,
+    pub descriptors: Vec<ValidatedMemfd>,
     /// Arenas that items and targets name.
     pub arenas: Vec<Arc<Arena>>,
     /// Absolute, in `CLOCK_MONOTONIC` nanoseconds.
@@ -95,14 +98,14 @@ pub struct Call {
     pub started_ns: AtomicU64,
     /// Where its frame ends in what its worker was sent.
     pub sent_at: AtomicU64,
-    /// Who waits for the answer.
-    pub asker: Arc<Asker>,
+    /// Where its answer goes.
+    pub reply: Arc<dyn Completion>,
 }
 
 impl Call {
     /// For the operator's log: the function, its owner, and the caller.
     pub fn names(&self) -> (&str, &str, &str) {
-        (&self.function.record.name, &self.function.account.name, &self.asker.account().name)
+        (&self.function.record.name, &self.function.account.name, &self.reply.account().name)
     }
 
     /// Zeroes the output regions of a call whose worker is gone, as the worker would have done.
@@ -122,63 +125,67 @@ impl Call {
     }
 }
 
-/// Who asked, and whether the one answer was given. It exists from the moment an invocation is accepted,
-/// so whatever happens to it later, loading its function included, ends here once.
+/// How a call ended.
 #[derive(Debug)]
-pub struct Asker {
-    replies: Arc<Replies>,
-    request: u64,
-    answered: AtomicBool,
-    /// Counts it as accepted until it is dropped.
-    accepted: Accepted,
+pub enum Outcome {
+    /// It succeeded.
+    Done {
+        /// Where its time went, as its worker says.
+        timings: Done,
+        /// Its staged outputs, in the blueprint's order.
+        staged: Vec<Vec<u8>>,
+    },
+    /// It failed, as its worker says.
+    Failed(Fault),
+    /// It does not run again after its process ended.
+    Lost {
+        /// Why it does not.
+        why: Ended,
+        /// How the process ended.
+        process: String,
+        /// What the process said before.
+        broken: Option<Fault>,
+    },
+    /// Its deadline passed while it waited for a worker.
+    Expired {
+        /// The caller's fault budget, if the call waited because that was spent.
+        budget: Option<SpentBudget>,
+    },
+    /// Its function was put into quarantine while it waited.
+    Quarantined(quarantine::Refusal),
+    /// It could not be handed to a worker.
+    Refused(Refusal),
 }
 
-impl Asker {
-    /// Nobody was answered yet.
-    pub fn new(replies: Arc<Replies>, request: u64, accepted: Accepted) -> Self {
-        replies.owe();
-        Self { replies, request, answered: AtomicBool::new(false), accepted }
-    }
-
-    /// Gives the answer, unless one was given.
-    pub fn answer(&self, body: v1::response::Body) {
-        if self.give_up() {
-            self.replies.forget(self.request, self);
-            self.replies.send(self.request, body);
-        }
-    }
-
-    /// Appends the answer's frame to `frames`, which go to [`Asker::replies`] next; unless one was given.
-    pub fn answer_later(&self, body: v1::response::Body, frames: &mut Vec<u8>) {
-        if self.give_up() {
-            self.replies.forget(self.request, self);
-            replies::append(frames, self.request, body);
-        }
-    }
-
-    /// Whose invocation it is.
-    pub fn account(&self) -> &Arc<Account> {
-        self.accepted.account()
-    }
-
-    /// Where the answer goes.
-    pub fn replies(&self) -> &Arc<Replies> {
-        &self.replies
-    }
-
-    /// Makes sure that no answer comes any more; false if there was one already.
-    pub fn give_up(&self) -> bool {
-        !self.answered.swap(true, Ordering::AcqRel)
-    }
-
-    /// Whether nobody waits any more.
-    pub fn is_over(&self) -> bool {
-        self.answered.load(Ordering::Acquire)
-    }
+/// A caller's fault budget that kept a call waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpentBudget {
+    /// How long it would have kept the call waiting on.
+    pub left_ns: u64,
+    /// How many worker processes may end under one caller in a minute.
+    pub per_minute: u32,
 }
 
-impl Drop for Asker {
-    fn drop(&mut self) {
-        self.replies.paid();
-    }
+/// Where the one answer to an accepted call goes.
+pub trait Completion: Any + Debug + Send + Sync {
+    /// Answers the call, unless it was answered.
+    fn complete(&self, call: &Call, device: &str, outcome: Outcome);
+
+    /// Whether it was answered, or needs no answer any more.
+    fn is_over(&self) -> bool;
+
+    /// Whose call it is.
+    fn account(&self) -> &Arc<Account>;
+
+    /// An empty batch for calls of this and other clients.
+    fn new_batch(&self) -> Box<dyn CompletionBatch>;
+}
+
+/// Calls that ended together. Each client gets the answers to its calls at once, in the order in which they ended.
+pub trait CompletionBatch: Debug + Send {
+    /// One more call ended; it is answered by [`CompletionBatch::flush`].
+    fn push(&mut self, call: Arc<Call>, outcome: Outcome);
+
+    /// Answers all of them. Calls are dropped behind their answers.
+    fn flush(&mut self, device: &str, now_ns: u64);
 }

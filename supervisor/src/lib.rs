@@ -1,28 +1,45 @@
 //! The supervisor: one process per machine between clients and isolated workers.
 //!
-//! In reading order; an invocation goes through them from top to bottom and back:
-//! - [`config`]: flags and file.
-//! - [`server`]: sockets, connections, requests.
-//! - [`call`]: an accepted invocation.
+//! From the lowest; each module uses only those before it (`tests/integration/arrows.rs` holds that):
+//! - [`limits`], [`ids`], [`sha256`], [`tenant_name`], [`metrics`].
+//! - [`concurrent`]: what threads share while a call is answered.
+//! - [`sync`]: the order of locks; waking threads.
+//! - [`quota`]: what a tenant may have at most.
 //! - [`schedule`]: which call runs where: a pure state machine.
-//! - [`device`]: workers of a device, their processes and threads.
-//! - [`registry`]: modules, functions, the state directory.
-//! - [`tenants`]: who is a tenant, and what each may have.
-//! - [`metrics`], [`limits`], [`ids`].
+//! - [`config`]: flags and file.
+//! - [`refusal`]: why a request is refused.
+//! - [`tenants`]: who is a tenant, and what each has.
+//! - [`store`]: the state directory.
+//! - [`processes`]: worker processes, and the memory of their device.
+//! - [`function`]: functions in memory.
+//! - [`call`]: an accepted invocation, and how it ends.
+//! - [`device`]: workers of a device, their threads, effects of decisions. [`registry`]: modules and functions.
+//! - [`router`]: which device a call goes to.
+//! - [`server`]: sockets, connections, requests, answers.
 //! - [`list_devices`]: what `--device` could name here.
 //! - [`run`]: all of it put together.
 
 #![deny(unsafe_code)]
 
 pub mod call;
+pub mod concurrent;
 pub mod config;
 pub mod device;
+pub mod function;
 pub mod ids;
 pub mod limits;
 pub mod list_devices;
 pub mod metrics;
+pub mod processes;
+pub mod quota;
+pub mod refusal;
 pub mod registry;
+pub mod router;
 pub mod run;
 pub mod schedule;
 pub mod server;
+pub mod sha256;
+pub mod store;
+pub mod sync;
+pub mod tenant_name;
 pub mod tenants;

@@ -72,7 +72,7 @@ pub const MIN_QUANTUM_US: u64 = 100;
 /// See [`MIN_QUANTUM_US`].
 pub const MAX_QUANTUM_US: u64 = 1_000_000;
 /// Device memory of one cpu worker: wasm's 4 GiB of addresses less what the device keeps for itself.
-pub const MAX_CPU_LEASE_BYTES: u64 = (4 << 30) - (128 << 20);
+pub use pappus_protocol::kind::MAX_CPU_LEASE_BYTES;
 /// Functions installed in one worker at once; the one used longest ago goes first.
 pub const MAX_INSTALLED: usize = 256;
 /// Bytes of a lane's staging range: inline inputs and outputs of one call.

@@ -8,7 +8,7 @@ use pappus_protocol::from_worker::{FoundDevice, Survey};
 use serde_json::{Value, json};
 
 use crate::config::device::name_of;
-use crate::device::{confinement, survey};
+use crate::processes::{confinement, survey};
 
 /// Looks and prints; a machine without a GPU has the CPU.
 pub fn run(program: &Path, as_json: bool, out: &mut dyn Write) -> std::io::Result<()> {

@@ -41,11 +41,13 @@ fn main() -> ExitCode {
 }
 
 fn list_devices(as_json: bool) -> ExitCode {
-    let program = pappus_supervisor::device::process::worker_program();
+    let program = pappus_supervisor::processes::process::worker_program();
     let listed =
         program.and_then(|program| list_devices::run(&program, as_json, &mut std::io::stdout().lock()));
     match listed {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads the list has seen enough.
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
             ExitCode::FAILURE

@@ -8,11 +8,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::config::{Config, ConfigError, DeviceConfig, DeviceRequest};
-use crate::device::{Device, children, confinement, process, survey, thread};
+use crate::device::{Device, thread};
 use crate::metrics;
-use crate::registry::state::StateDir;
+use crate::processes::{confinement, process, subreaper, survey};
 use crate::registry::{DeviceClass, Registry};
 use crate::server::{Server, listen};
+use crate::store::StateDir;
 use crate::tenants::Tenants;
 
 /// Why the supervisor could not start or go on.
@@ -20,7 +21,7 @@ use crate::tenants::Tenants;
 pub enum RunError {
     /// The state directory.
     #[error(transparent)]
-    State(#[from] crate::registry::state::StateError),
+    State(#[from] crate::store::StateError),
     /// Sockets, workers, threads.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -28,8 +29,8 @@ pub enum RunError {
     #[error(transparent)]
     Device(#[from] ConfigError),
     /// The metrics endpoint.
-    #[error("cannot serve metrics: {0}")]
-    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    #[error(transparent)]
+    Metrics(#[from] metrics::endpoint::MetricsError),
     /// The host does not permit what the configuration demands.
     #[error("{0}")]
     Sandbox(String),
@@ -42,14 +43,14 @@ pub async fn run(
     abort: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     // The lock on the state directory decides who is the supervisor, before anything else is touched.
-    let state = StateDir::open(&config.state_dir)?;
+    let state = Arc::new(StateDir::open(&config.state_dir)?);
     // From now on it does not end the process.
     let hangup = signal(SignalKind::hangup())?;
     let program = process::worker_program()?;
     confinement::decide(config.sandbox);
-    tokio::spawn(children::reap_strays());
+    tokio::spawn(subreaper::reap_strays());
     if let Some(address) = config.metrics {
-        metrics::serve(address)?;
+        metrics::endpoint::serve(address)?;
     }
     let (settings, watched) = watch::channel(config.settings);
     let (targets_in, targets) = watch::channel(Vec::new());
@@ -57,14 +58,14 @@ pub async fn run(
     try_sandbox(&program, &found).await?;
     let classes = DeviceClass::of(&found, &program);
     let tenants = Arc::new(Tenants::new(config.tenants, state.names().clone()));
-    let registry = Arc::new(Registry::open(state, tenants, classes, targets)?);
+    let registry = Arc::new(Registry::open(state.clone(), tenants, classes, targets)?);
     registry.tenants.keep_out(confinement::get().worker_uids());
 
     let mut devices = Vec::new();
     let mut threads = Vec::new();
     for device in found {
-        let device = Arc::new(Device::new(device, watched.clone(), targets_in.clone())?);
-        device.serve(registry.clone());
+        let device = Arc::new(Device::new(device, watched.clone(), targets_in.clone(), state.clone())?);
+        registry.charge(&device.config.name, &device.ledger);
         threads.extend(thread::spawn(&device, &program)?);
         devices.push(device);
     }
@@ -78,8 +79,8 @@ pub async fn run(
         tokio::spawn(async move { device.run_clock().await });
     }
     let accepting = [
-        tokio::spawn(server.clone().accept(clients, false)),
-        tokio::spawn(server.clone().accept(admins, true)),
+        tokio::spawn(listen::accept(server.clone(), clients, false)),
+        tokio::spawn(listen::accept(server.clone(), admins, true)),
     ];
     let reloading = tokio::spawn(reload_on_hangup(server.clone(), hangup));
     let drain = async {

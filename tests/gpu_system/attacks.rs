@@ -99,7 +99,7 @@ fn code(client: &mut Client) -> Result<(u64, u64)> {
 /// ends with the process.
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn rewritten_code_is_nobody_elses_and_ends_with_its_worker() {
+fn rewritten_code_stays_private_to_its_worker() {
     let (supervisor, mut own, mut stranger) = both("workers=2,lanes=4,memory=16GiB");
     let second = serde_json::json!({"Ptr": {"buffer": "given", "offset": absolute(8)}});
     let steps = [once("code_address", &[ptr("given")]), once("code_works", &[second])];

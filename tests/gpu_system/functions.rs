@@ -73,7 +73,9 @@ fn register(
     let weights = weights.collect();
     let modules =
         vec![v1::FunctionModule { name: module.into(), variants: vec![variant], registered: String::new() }];
-    client.add_function(v1::AddFunction { name: name.into(), config_sha256, modules, weights }).unwrap();
+    client
+        .add_function(v1::AddFunction { name: name.into(), config_sha256, modules, weights, replace: false })
+        .unwrap();
 }
 
 /// One of the functions that come with Pappus.

@@ -23,10 +23,7 @@ fn add_slow_copy(client: &mut Client) {
 }
 
 fn supervisor(device: &str) -> (Supervisor, Client) {
-    let supervisor = Supervisor::with(&["--device", device]);
-    let mut client = supervisor.client();
-    kit::add_copy(&mut client);
-    kit::add_spin(&mut client);
+    let (supervisor, mut client) = kit::copy_and_spin_with(&["--device", device]);
     add_slow_copy(&mut client);
     (supervisor, client)
 }
@@ -99,7 +96,7 @@ fn a_deadline_counts_from_arrival_however_often_a_call_runs() {
 }
 
 #[test]
-fn nobody_waits_for_what_was_cancelled() {
+fn a_cancelled_call_is_not_retried_when_its_worker_is_killed() {
     let (supervisor, mut client) = supervisor(ONE);
     let spin = client.send_invocation(&Invocation::new("spin")).unwrap();
     supervisor.until_running();

@@ -85,7 +85,7 @@ fn an_id_cancelled_while_its_function_loads_can_be_used_again() {
 }
 
 #[test]
-fn nobody_cancels_what_belongs_to_another() {
+fn a_client_cannot_cancel_the_calls_of_another() {
     let (supervisor, mut client) = kit::copy_and_spin();
     let id = client.send_invocation(&Invocation::new("spin")).unwrap();
     supervisor.until_running();

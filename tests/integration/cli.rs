@@ -153,6 +153,78 @@ fn checking_needs_neither_supervisor_nor_modules_nor_sizes() {
 }
 
 #[test]
+fn checking_opens_module_files_that_are_there() {
+    let (supervisor, _) = with_matmul();
+    let check = |words: &str| {
+        let ran = supervisor.pappus(&["function", "check", "configs/matmul.json"]);
+        assert_eq!(ran.code, 3, "{}{}", ran.stdout, ran.stderr);
+        assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    };
+    supervisor.write("built/mlops.wasm", artefact("vision.wasm").unwrap());
+    check("has no kernel \"matmul_para\"");
+    supervisor.write("built/mlops.wasm", b"\0asm");
+    check("mlops.wasm: no WebAssembly");
+    supervisor.write("built/mlops.wasm", artefact("mlops.wasm").unwrap());
+    supervisor.write(
+        "built/mlops.ptx",
+        ".visible .entry matmul_para(.param .u64 a, .param .f32 b, .param .u64 c) {}",
+    );
+    check("mlops.ptx: kernel \"matmul_para\", argument 2: the kernel takes 4 bytes (float)");
+    supervisor.write("built/mlops.ptx", artefact("mlops.ptx").unwrap());
+    let found = json(&supervisor.ok(&["function", "check", "configs/matmul.json", "--json"]));
+    assert_eq!(found["modules"][0]["checked"], "kernels and parameters");
+    assert_eq!(
+        (&found["modules"][1]["checked"], &found["missing_modules"]),
+        (&"kernels".into(), &Value::Array(vec![]))
+    );
+}
+
+#[test]
+fn a_configuration_may_name_its_schema() {
+    let (supervisor, _) = with_matmul();
+    let text = config("matmul").unwrap().replacen('{', r#"{"$schema": "../docs/blueprint.schema.json","#, 1);
+    supervisor.write("configs/with.json", text);
+    supervisor.ok(&["function", "check", "configs/with.json"]);
+    supervisor.ok(&["function", "add", "with", "configs/with.json"]);
+}
+
+#[test]
+fn readiness_is_an_exit_code() {
+    let supervisor = Supervisor::start();
+    supervisor.worker_pids();
+    assert_eq!(supervisor.ok(&["status", "--ready"]), "");
+    let unreachable = supervisor.pappus(&["--socket", "absent", "status", "--ready"]);
+    assert_eq!(unreachable.code, 5, "{}", unreachable.stderr);
+    // A call that runs holds the draining up.
+    let mut client = supervisor.client();
+    kit::add_spin(&mut client);
+    client.send_invocation(&pappus_client::Invocation::new("spin")).unwrap();
+    supervisor.until_running();
+    supervisor.terminate();
+    crate::fixture::until("it drains", || supervisor.status().draining);
+    let ran = supervisor.pappus(&["status", "--ready"]);
+    assert_eq!((ran.code, ran.stderr.contains("draining")), (1, true), "{}", ran.stderr);
+    assert!(supervisor.ok(&["status"]).contains("\nDRAINING: "));
+}
+
+#[test]
+fn a_token_can_be_written_to_a_file_of_its_own() {
+    use std::os::unix::fs::PermissionsExt;
+    let supervisor = Supervisor::start();
+    let said = supervisor.ok(&["token", "--output", "acme.token"]);
+    assert!(said.starts_with("token-sha256 = \""), "{said}");
+    let mode = std::fs::metadata(supervisor.path("acme.token")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    let first = supervisor.read("acme.token");
+    let again = supervisor.pappus(&["token", "--output", "acme.token"]);
+    assert_eq!(again.code, 3);
+    assert!(again.stderr.contains("--force"), "{}", again.stderr);
+    assert_eq!(supervisor.read("acme.token"), first);
+    supervisor.ok(&["token", "--output", "acme.token", "--force"]);
+    assert_ne!(supervisor.read("acme.token"), first);
+}
+
+#[test]
 fn large_configurations_are_quick() {
     let supervisor = Supervisor::start();
     // Far more than a program that is not optimised needs.

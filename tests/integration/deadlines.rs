@@ -4,20 +4,12 @@
 use std::time::{Duration, Instant};
 
 use pappus_client::v1::{request, response};
-use pappus_client::{Client, Code, Invocation, v1};
+use pappus_client::{Code, Invocation, v1};
 use rustix::process::Signal;
 
 use crate::fixture::{Supervisor, is_alive, signal, until};
 use crate::kit::{self, Function, launch, refused};
 use crate::raw::{Raw, invoke, status};
-
-fn supervisor(flags: &[&str]) -> (Supervisor, Client) {
-    let supervisor = Supervisor::with(flags);
-    let mut client = supervisor.client();
-    kit::add_copy(&mut client);
-    kit::add_spin(&mut client);
-    (supervisor, client)
-}
 
 fn spin(deadline_ms: u64) -> Invocation {
     Invocation::new("spin").deadline(Duration::from_millis(deadline_ms))
@@ -34,7 +26,7 @@ fn raw_spin(deadline_ms: u64) -> request::Body {
 
 #[test]
 fn it_ends_waiting_for_the_function_to_load() {
-    let (supervisor, mut client) = supervisor(&[]);
+    let (supervisor, mut client) = kit::copy_and_spin_with(&[]);
     supervisor.forget_code();
     // To make its code again takes far longer than that.
     let call = Invocation::new("copy").input("in", b"abc".to_vec()).deadline(Duration::from_millis(1));
@@ -46,7 +38,7 @@ fn it_ends_waiting_for_the_function_to_load() {
 #[test]
 fn it_ends_copying() {
     const BYTES: u64 = 128 << 20;
-    let (_supervisor, mut client) = supervisor(&["--device", "cpu:workers=1,memory=384MiB"]);
+    let (_supervisor, mut client) = kit::copy_and_spin_with(&["--device", "cpu:workers=1,memory=384MiB"]);
     kit::works(&mut client);
     // No machine copies that in a millisecond.
     let mut arena = client.open_arena(BYTES).unwrap();
@@ -59,7 +51,8 @@ fn it_ends_copying() {
 
 #[test]
 fn it_ends_a_kernel_that_touches_no_memory_and_its_neighbours_run_on() {
-    let (supervisor, mut client) = supervisor(&["--device", "cpu:workers=2,memory=16MiB,standbys=1"]);
+    let (supervisor, mut client) =
+        kit::copy_and_spin_with(&["--device", "cpu:workers=2,memory=16MiB,standbys=1"]);
     kit::works(&mut client);
     let start = Instant::now();
     let endless = client.send_invocation(&spin(200)).unwrap();
@@ -72,8 +65,8 @@ fn it_ends_a_kernel_that_touches_no_memory_and_its_neighbours_run_on() {
 }
 
 #[test]
-fn an_answer_that_nobody_reads_holds_no_lane() {
-    let (supervisor, mut client) = supervisor(&[]);
+fn an_unread_answer_holds_no_lane() {
+    let (supervisor, mut client) = kit::copy_and_spin_with(&[]);
     let mut deaf = Raw::greeted(&supervisor.socket());
     deaf.request(1, raw_spin(50), &[]);
     (2..50).for_each(|id| deaf.request(id, invoke("copy", Some(&[1; 1000])), &[]));
@@ -82,8 +75,8 @@ fn an_answer_that_nobody_reads_holds_no_lane() {
 }
 
 #[test]
-fn who_says_that_nothing_more_comes_still_gets_every_answer() {
-    let (supervisor, client) = supervisor(&[]);
+fn a_half_closed_client_still_gets_every_answer() {
+    let (supervisor, client) = kit::copy_and_spin_with(&[]);
     drop(client);
     supervisor.forget_code();
     let mut half = Raw::greeted(&supervisor.socket());
@@ -111,8 +104,8 @@ fn who_says_that_nothing_more_comes_still_gets_every_answer() {
 }
 
 #[test]
-fn who_is_gone_altogether_is_not_waited_for() {
-    let (supervisor, mut client) = supervisor(&["--cancel-grace", "50ms"]);
+fn a_client_that_closed_its_socket_is_not_waited_for() {
+    let (supervisor, mut client) = kit::copy_and_spin_with(&["--cancel-grace", "50ms"]);
     kit::works(&mut client);
     for half_closed_first in [false, true] {
         let mut leaves = Raw::greeted(&supervisor.socket());
@@ -130,7 +123,7 @@ fn who_is_gone_altogether_is_not_waited_for() {
 
 #[test]
 fn a_cancelled_call_keeps_its_lane_for_a_moment_and_costs_its_caller() {
-    let (supervisor, mut client) = supervisor(&["--cancel-grace", "50ms"]);
+    let (supervisor, mut client) = kit::copy_and_spin_with(&["--cancel-grace", "50ms"]);
     kit::works(&mut client);
     let pids = supervisor.worker_pids();
     let endless = client.send_invocation(&spin(600_000)).unwrap();
@@ -147,7 +140,7 @@ fn a_cancelled_call_keeps_its_lane_for_a_moment_and_costs_its_caller() {
 /// A call that ends within the grace costs nobody anything.
 #[test]
 fn a_cancelled_call_may_end_by_itself() {
-    let (supervisor, mut client) = supervisor(&["--cancel-grace", "60s"]);
+    let (supervisor, mut client) = kit::copy_and_spin_with(&["--cancel-grace", "60s"]);
     kit::works(&mut client);
     let pids = supervisor.worker_pids();
     let work = Function { steps: &[launch("work", &[kit::constant(100_000_000)])], ..Function::default() };
@@ -162,7 +155,8 @@ fn a_cancelled_call_may_end_by_itself() {
 
 #[test]
 fn workers_and_standbys_that_are_stopped_are_noticed() {
-    let (supervisor, mut client) = supervisor(&["--device", "cpu:workers=1,memory=16MiB,standbys=1"]);
+    let (supervisor, mut client) =
+        kit::copy_and_spin_with(&["--device", "cpu:workers=1,memory=16MiB,standbys=1"]);
     kit::works(&mut client);
     let standby = standby(&supervisor);
     let worker = supervisor.worker_pids()[0];
@@ -190,7 +184,8 @@ fn standby(supervisor: &Supervisor) -> u32 {
 /// What a worker never read it cannot have died of, however often that happens.
 #[test]
 fn workers_that_end_before_they_read_a_call_do_not_make_it_guilty() {
-    let (supervisor, mut client) = supervisor(&["--device", "cpu:workers=1,memory=16MiB,standbys=1"]);
+    let (supervisor, mut client) =
+        kit::copy_and_spin_with(&["--device", "cpu:workers=1,memory=16MiB,standbys=1"]);
     kit::works(&mut client);
     let standby = standby(&supervisor);
     let worker = supervisor.worker_pids()[0];
@@ -211,7 +206,7 @@ fn workers_that_end_before_they_read_a_call_do_not_make_it_guilty() {
 /// somebody registers it again.
 #[test]
 fn what_does_not_compile_is_remembered() {
-    let (supervisor, mut client) = supervisor(&[]);
+    let (supervisor, mut client) = kit::copy_and_spin_with(&[]);
     kit::works(&mut client);
     let blob = blob_of(&supervisor, kit::probes());
     let again = |supervisor: &mut Supervisor, content: &[u8]| {

@@ -144,7 +144,7 @@ fn one_descriptor_may_serve_two_calls_and_many_items() {
 }
 
 #[test]
-fn descriptors_nobody_asked_for_close_the_connection_or_refuse_the_request() {
+fn unexpected_descriptors_close_the_connection_or_refuse_the_request() {
     let (supervisor, mut client) = supervisor();
     let socket = supervisor.socket();
     let fd = memfd_with(SIZE);

@@ -27,10 +27,7 @@ fn add_large(client: &mut Client) {
 }
 
 fn supervisor(device: &str) -> (Supervisor, Client) {
-    let supervisor = Supervisor::with(&["--device", device]);
-    let mut client = supervisor.client();
-    kit::add_copy(&mut client);
-    kit::add_spin(&mut client);
+    let (supervisor, mut client) = kit::copy_and_spin_with(&["--device", device]);
     add_large(&mut client);
     (supervisor, client)
 }

@@ -205,10 +205,12 @@ impl Supervisor {
         busy.for_each(|worker| signal(worker.pid, Signal::KILL));
     }
 
-    /// Kills the worker of the only running call, and again where it runs again: now the call is given up.
+    /// Kills the worker of the only running call, and again where it runs again, as often as it takes until the call is
+    /// given up.
     pub(crate) fn kill_call(&self) {
         let first = self.kill_busy(None);
-        self.kill_busy(Some(first));
+        let second = self.kill_busy(Some(first));
+        self.kill_busy(Some(second));
     }
 
     /// Its own process id.

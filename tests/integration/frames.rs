@@ -45,7 +45,7 @@ fn greetings_that_are_none_are_closed() {
 }
 
 #[test]
-fn a_version_that_nobody_speaks_is_told_so() {
+fn an_unsupported_protocol_version_is_refused_with_the_supported_ones() {
     attack(|socket| {
         for (lowest, highest) in [(2, 9), (1, 0), (0, 0), (u16::MAX, u16::MAX)] {
             let mut raw = Raw::connect(socket);
@@ -80,7 +80,7 @@ fn frames_in_any_pieces_are_the_same() {
 }
 
 #[test]
-fn what_is_no_frame_closes_the_connection() {
+fn a_malformed_frame_closes_the_connection() {
     attack(|socket| {
         let headers: [[u8; 8]; 5] = [
             [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0],
@@ -103,7 +103,7 @@ fn what_is_no_frame_closes_the_connection() {
 }
 
 #[test]
-fn a_request_nobody_knows_is_refused_and_the_connection_goes_on() {
+fn an_unknown_request_is_refused_and_the_connection_stays_open() {
     attack(|socket| {
         let mut raw = Raw::greeted(socket);
         // Field 1 (the id) is 7, field 99 is something of a later version.

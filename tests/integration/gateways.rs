@@ -97,7 +97,7 @@ fn uids_are_tenants_by_the_configuration() {
 }
 
 #[test]
-fn who_is_refused_learns_why_whatever_it_sends() {
+fn a_refused_client_is_told_why() {
     let text = format!("unknown-tenants = 'refuse'\n[tenants.acme]\nuid = {}", own_uid() + 1);
     let supervisor = Supervisor::configured(&text, &[]);
     refused(supervisor.client().status(), Code::PermissionDenied, "is no tenant here");

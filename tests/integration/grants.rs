@@ -32,7 +32,7 @@ fn names(client: &mut Client) -> Vec<String> {
 }
 
 #[test]
-fn who_is_granted_a_function_calls_it_and_reads_nothing() {
+fn a_grant_allows_calls_and_no_reading() {
     let supervisor = house(&TENANTS);
     let [mut alice, mut bob, mut carol] = TENANTS.map(|(name, _)| enter(&supervisor, name));
     kit::add_copy(&mut alice);

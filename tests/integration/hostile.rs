@@ -36,6 +36,7 @@ fn try_add(client: &mut Client, name: &str, config: &str, module: &[u8]) -> Resu
         config_sha256,
         modules: vec![module],
         weights: vec![],
+        replace: false,
     })
 }
 

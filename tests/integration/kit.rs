@@ -54,8 +54,20 @@ impl Function<'_> {
         self.try_add_with(client, name, probes())
     }
 
+    /// Registers it in the place of another one.
+    pub(crate) fn replace(&self, client: &mut Client, name: &str) -> Result<v1::FunctionInfo> {
+        let function = self.parts(client, name, probes())?;
+        client.add_function(v1::AddFunction { replace: true, ..function })
+    }
+
     /// With a module of its own that has the probe kernels.
     fn try_add_with(&self, client: &mut Client, name: &str, module: &[u8]) -> Result<v1::FunctionInfo> {
+        let function = self.parts(client, name, module)?;
+        client.add_function(function)
+    }
+
+    /// Hands its parts over.
+    fn parts(&self, client: &mut Client, name: &str, module: &[u8]) -> Result<v1::AddFunction> {
         let weights = self.weights.iter().map(|(name, content)| {
             let sha256 = client.put_blob(Blob::Bytes(content))?.sha256;
             Ok(v1::Weight { name: (*name).into(), sha256 })
@@ -63,7 +75,7 @@ impl Function<'_> {
         let weights = weights.collect::<Result<_>>()?;
         let config_sha256 = client.put_blob(Blob::Bytes(self.json().as_bytes()))?.sha256;
         let variant = try_wasm(client, module)?;
-        client.add_function(v1::AddFunction {
+        Ok(v1::AddFunction {
             name: name.into(),
             config_sha256,
             modules: vec![v1::FunctionModule {
@@ -72,6 +84,7 @@ impl Function<'_> {
                 registered: String::new(),
             }],
             weights,
+            replace: false,
         })
     }
 }
@@ -100,6 +113,7 @@ pub(crate) fn add_library(client: &mut Client, name: &str) {
             config_sha256,
             modules: vec![module],
             weights: vec![],
+            replace: false,
         })
         .unwrap();
 }
@@ -181,7 +195,12 @@ pub(crate) fn fails(client: &mut Client, id: u64, code: Code) -> v1::Error {
 
 /// A supervisor with `copy` and `spin`, and the connection that registered them.
 pub(crate) fn copy_and_spin() -> (Supervisor, Client) {
-    let supervisor = Supervisor::start();
+    copy_and_spin_with(&[])
+}
+
+/// The same, with flags.
+pub(crate) fn copy_and_spin_with(flags: &[&str]) -> (Supervisor, Client) {
+    let supervisor = Supervisor::with(flags);
     let mut client = supervisor.client();
     add_copy(&mut client);
     add_spin(&mut client);

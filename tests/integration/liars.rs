@@ -83,7 +83,7 @@ fn is_caught(lies: &str, why: &str) {
 
 /// The control: the same liar, with an answer that is its to give, is believed and stays.
 #[test]
-fn what_is_its_own_to_say_is_believed() {
+fn a_workers_statement_about_itself_is_accepted() {
     let (supervisor, mut client) = serving("hello\nawait invoke\ndone it 5\nsilence");
     let liar = supervisor.worker_pids();
     assert_eq!(kit::copied(&mut client, b"abc").unwrap(), [0; 3], "it wrote nothing");
@@ -139,7 +139,7 @@ fn answers_before_any_call_are_not_believed() {
 }
 
 #[test]
-fn what_is_no_frame_is_the_end() {
+fn a_malformed_frame_ends_the_worker() {
     // Length, tag, version and id: an unknown tag, another version, too long a body, a supervisor's own message.
     is_caught("bytes 00000000 ff00 0100 0000000000000000", "unknown tag");
     is_caught("bytes 00000000 4100 0200 0000000000000000", "wrong version");

@@ -67,7 +67,7 @@ fn a_path_that_is_no_socket_is_left_alone() {
 }
 
 #[test]
-fn a_socket_that_somebody_listens_on_is_left_alone() {
+fn a_socket_with_a_listener_is_not_replaced() {
     let mut supervisor = Supervisor::start();
     supervisor.terminate();
     assert!(supervisor.ended().success());

@@ -27,9 +27,11 @@
 //! - [`syscalls`]: every system call failing once.
 //! - [`prisoner`]: what can be done from inside the sandbox.
 //! - [`gateways`], [`grants`], [`quotas`]: tenants by configuration: who they are, what they share, what they may have.
+//! - [`replacing`]: a function takes the place of another.
 //! - [`surveys`]: which devices a supervisor takes.
-//! - [`cli`], [`metrics`]: the command and the endpoint that operators use.
-//! - [`tidy`], [`threats`]: what must hold for the sources, and for what the threat model says of them.
+//! - [`cli`], [`inputs`], [`metrics`]: the command and the endpoint that operators use.
+//! - [`arrows`]: imports point one way.
+//! - [`tidy`], [`threats`], [`pages`]: what must hold for the sources, and for what documentation says of them.
 #![forbid(unsafe_code)]
 // The exception for tests covers functions marked as such; everything here is one, helpers included.
 #![allow(clippy::unwrap_used)]
@@ -40,10 +42,13 @@ mod house;
 mod kit;
 mod programs;
 mod raw;
+// Reads and writes registers of x86-64; so do the two that use it.
+#[cfg(target_arch = "x86_64")]
 mod tracer;
 
 mod again;
 mod ancestors;
+mod arrows;
 mod calls;
 mod chaos;
 mod cli;
@@ -56,19 +61,24 @@ mod gateways;
 mod grants;
 mod handover;
 mod hostile;
+mod inputs;
 mod liars;
 mod lifecycle;
 mod limits;
 mod load;
 mod memory;
 mod metrics;
+mod pages;
 mod prisoner;
 mod quarantine;
 mod quotas;
+mod replacing;
+#[cfg(target_arch = "x86_64")]
 mod scarcity;
 mod standbys;
 mod state;
 mod surveys;
+#[cfg(target_arch = "x86_64")]
 mod syscalls;
 mod tenants;
 mod thesis;

@@ -1,12 +1,15 @@
 //! The Prometheus endpoint: off unless asked for.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use pappus_client::{Code, Invocation};
 
-use crate::fixture::{Supervisor, until};
+use crate::fixture::{self, Supervisor, until};
 use crate::kit::{self, refused};
+use crate::programs::workspace;
 
 /// Descriptors of a process that listen on a TCP port of the loopback interface or any other.
 fn listens_on_tcp(pid: u32) -> bool {
@@ -30,9 +33,7 @@ fn metrics_are_served_where_asked_for_and_nowhere_else() {
     let silent = Supervisor::start();
     assert!(!listens_on_tcp(silent.pid()));
 
-    // An address of the loopback network that is this process's own: no other case can hold its port.
-    let [_, a, b, c] = std::process::id().to_be_bytes();
-    let address = format!("127.{}.{b}.{}:9464", 64 + a % 64, c.max(1));
+    let address = address(9464);
     let supervisor = Supervisor::with(&["--metrics", &address]);
     assert!(listens_on_tcp(supervisor.pid()), "the control");
     let mut client = supervisor.client();
@@ -55,12 +56,142 @@ fn metrics_are_served_where_asked_for_and_nowhere_else() {
     assert!(!text.contains("copy") && !text.contains("uid"), "{text}");
 }
 
+/// An address of the loopback network that is this process's own: no other case can hold its ports.
+fn address(port: u16) -> String {
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    format!("127.{}.{b}.{}:{port}", 64 + a % 64, c.max(1))
+}
+
 fn scrape(address: &str) -> String {
+    let text = request(address, "GET /metrics HTTP/1.1");
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    text
+}
+
+fn request(address: &str, line: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let request = format!("{line}\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
-    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
     text
+}
+
+/// The value of a series, written as in the text; 0 where there is none.
+fn value(text: &str, series: &str) -> f64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.map_or(0.0, |value| value.parse().unwrap())
+}
+
+#[test]
+fn every_metric_is_described_and_starts_at_zero() {
+    let address = address(9465);
+    let supervisor = Supervisor::with(&["--metrics", &address]);
+    supervisor.worker_pids();
+    let mut text = String::new();
+    until("gauges are there", || {
+        text = scrape(&address);
+        text.contains("pappus_running{")
+    });
+    let page = std::fs::read_to_string(workspace().join("docs/operations.md")).unwrap();
+    let documented = page.split('`').filter(|word| word.starts_with("pappus_"));
+    let names: BTreeSet<_> = documented.map(|word| word.split('{').next().unwrap()).collect();
+    assert!(names.len() >= 12, "{names:?}");
+    for name in names {
+        assert!(text.contains(&format!("# HELP {name} ")), "{name} has no description: {text}");
+        let has_value = |line: &str| line.starts_with(name) && !line.starts_with('#');
+        assert!(text.lines().any(has_value), "{name} has no value: {text}");
+    }
+}
+
+#[test]
+fn latencies_are_histograms_and_one_slow_call_is_one_slow_call() {
+    let address = address(9466);
+    let supervisor = Supervisor::with(&["--metrics", &address]);
+    let mut client = supervisor.client();
+    kit::add_spin(&mut client);
+    kit::add_copy(&mut client);
+    kit::works(&mut client);
+    let slow = Invocation::new("spin").deadline(Duration::from_millis(300));
+    refused(client.invoke(&slow), Code::DeadlineExceeded, "");
+    for _ in 0..9 {
+        kit::works(&mut client);
+    }
+    let mut text = String::new();
+    let count =
+        |outcome: &str| format!("pappus_invocation_seconds_count{{device=\"cpu\",outcome=\"{outcome}\"}}");
+    until("all answers are counted", || {
+        text = scrape(&address);
+        value(&text, &count("completed")) == 10.0 && value(&text, &count("deadline")) == 1.0
+    });
+    assert!(text.contains("# TYPE pappus_invocation_seconds histogram"), "{text}");
+    let bucket = |outcome: &str, bound: &str| {
+        let labels = format!("device=\"cpu\",outcome=\"{outcome}\",le=\"{bound}\"");
+        value(&text, &format!("pappus_invocation_seconds_bucket{{{labels}}}"))
+    };
+    // The call that spun took at least its deadline, and no other call is counted with it.
+    assert_eq!((bucket("deadline", "0.25"), bucket("deadline", "+Inf")), (0.0, 1.0), "{text}");
+    assert_eq!(bucket("completed", "+Inf"), 10.0, "{text}");
+    let sum = value(&text, "pappus_invocation_seconds_sum{device=\"cpu\",outcome=\"deadline\"}");
+    assert!((0.3..60.0).contains(&sum), "{text}");
+}
+
+#[test]
+fn calls_that_are_cancelled_and_fail_are_counted_apart() {
+    let address = address(9467);
+    let supervisor = Supervisor::with(&["--metrics", &address]);
+    let mut client = supervisor.client();
+    kit::add_spin(&mut client);
+    kit::add_kernel(&mut client, "trap", "trap", &[]);
+    refused(client.invoke(&Invocation::new("trap")), Code::KernelFault, "");
+    let spin = client.send_invocation(&Invocation::new("spin")).unwrap();
+    supervisor.until_running();
+    client.cancel(spin).unwrap();
+    kit::fails(&mut client, spin, Code::Cancelled);
+    supervisor.end_detached();
+    until("both are counted", || {
+        let text = scrape(&address);
+        let count = |outcome: &str| {
+            value(&text, &format!("pappus_invocation_seconds_count{{device=\"cpu\",outcome=\"{outcome}\"}}"))
+        };
+        (count("failed"), count("cancelled")) == (1.0, 1.0)
+    });
+}
+
+#[test]
+fn only_the_metrics_have_a_path() {
+    let address = address(9468);
+    let _supervisor = Supervisor::with(&["--metrics", &address]);
+    for (line, status) in [
+        ("GET /metrics HTTP/1.1", "HTTP/1.1 200"),
+        ("GET /metrics?x=1 HTTP/1.1", "HTTP/1.1 200"),
+        ("GET / HTTP/1.1", "HTTP/1.1 404"),
+        ("GET /health HTTP/1.1", "HTTP/1.1 404"),
+        ("GET /metrics/../etc HTTP/1.1", "HTTP/1.1 404"),
+        ("POST /metrics HTTP/1.1", "HTTP/1.1 405"),
+        ("nonsense", "HTTP/1.1 400"),
+    ] {
+        let answer = request(&address, line);
+        assert!(answer.starts_with(status), "{line}: {answer}");
+    }
+    // A header without end is no reason to keep bytes.
+    let mut stream = TcpStream::connect(&address).unwrap();
+    let flood = [b"GET /metrics HTTP/1.1\r\nx: ".to_vec(), vec![b'a'; 64 << 10]].concat();
+    // It may be closed before all is written.
+    let _ = stream.write_all(&flood);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431"), "{}", String::from_utf8_lossy(&answer));
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let taken = std::net::TcpListener::bind(address(9469)).unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let flags = ["--metrics", &address, "--device", "cpu:workers=1,memory=1MiB"].map(str::to_owned);
+    let program = crate::programs::program("pappus-supervisor");
+    let ran = fixture::run(&mut fixture::command(&program, dir.path(), "socket", &flags));
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains(&address) && ran.stderr.contains("--metrics"), "{}", ran.stderr);
 }

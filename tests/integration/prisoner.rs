@@ -13,7 +13,7 @@ use std::time::Duration;
 use pappus_client::Client;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FromWorker, Kind, Layer, Layers, ToWorker};
-use pappus_supervisor::device::process::{self, Role, Started, Target};
+use pappus_supervisor::processes::process::{self, Role, Started, Target};
 use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -158,12 +158,12 @@ fn nothing_works(kind: Kind, attempts: &[usize]) -> Layers {
         let (came, layers) = attempt(kind, Off::Nothing, number, &neighbour);
         let (what, _) = ATTEMPTS[number];
         assert!(layers.has(Layer::Seccomp));
-        if !(kind == Kind::Cuda && DRIVERS_MAY.contains(&number)) {
+        if !(kind.traits().has_driver && DRIVERS_MAY.contains(&number)) {
             assert_ne!(came, "did it", "{kind}: {what}, in {layers}");
         }
         // Files are what a driver still opens: those that Landlock lets it, where there is Landlock.
         let by_filter = came.contains("signal 31");
-        assert!(by_filter || kind == Kind::Cuda, "{kind}: {what}: {came}");
+        assert!(by_filter || kind.traits().has_driver, "{kind}: {what}: {came}");
         all = layers;
     }
     all

@@ -8,6 +8,7 @@ use pappus_client::{Client, Code, Error, Invocation, v1};
 use serde_json::json;
 
 use crate::fixture::{Supervisor, until};
+use crate::house;
 use crate::kit::{self, Function, as_stranger, launch, ptr, refused};
 
 /// `in` → `out`: fills `out`, 8 bytes, with so many as the first word of `in` says; more than there are is a fault.
@@ -102,7 +103,21 @@ fn to_register_it_again_ends_a_quarantine_and_a_setting_switches_it_off() {
 }
 
 #[test]
-fn what_others_call_and_see_is_not_touched() {
+fn tenants_are_shown_by_their_names() {
+    let supervisor = house::house(&[("alice", "")]);
+    let mut alice = house::enter(&supervisor, "alice");
+    add_fills(&mut alice, "fills");
+    quarantined(&mut alice, "fills", 3);
+    let shown = alice.show_function("fills").unwrap().quarantine;
+    assert_eq!(shown[0].caller, "alice");
+    let one = supervisor.device().quarantined.remove(0);
+    assert_eq!((&*one.owner, &*one.caller), ("alice", "alice"));
+    let status = supervisor.ok(&["status"]);
+    assert!(status.lines().any(|line| line.contains("fills") && line.contains("alice")), "{status}");
+}
+
+#[test]
+fn quarantine_does_not_affect_other_callers() {
     let supervisor = Supervisor::start();
     let mut client = supervisor.client();
     let stranger = as_stranger(|| supervisor.client());
@@ -119,7 +134,7 @@ fn what_others_call_and_see_is_not_touched() {
 }
 
 #[test]
-fn who_spent_its_fault_budget_waits_and_nobody_else() {
+fn only_the_caller_that_spent_its_fault_budget_waits() {
     let supervisor = Supervisor::with(&["--fault-budget", "2", "--quarantine-after", "0"]);
     let mut client = supervisor.client();
     kit::add_copy(&mut client);
@@ -147,7 +162,10 @@ fn who_spent_its_fault_budget_waits_and_nobody_else() {
         assert!(stranger.status().unwrap().devices[0].budgets.is_empty());
     }
     let budget = supervisor.device().budgets.remove(0);
-    assert_eq!((budget.caller, budget.left, budget.per_minute), (rustix::process::geteuid().as_raw(), 0, 2));
+    assert_eq!(
+        (&*budget.caller, budget.left, budget.per_minute),
+        (&*rustix::process::geteuid().as_raw().to_string(), 0, 2)
+    );
     assert!(budget.waits_ms > 1000);
     assert!(supervisor.ok(&["status"]).contains("0 of 2 a minute"));
     // Whoever waits goes on as soon as it may.

@@ -10,11 +10,7 @@ use crate::kit;
 use crate::kit::as_stranger;
 
 fn supervisor(device: &str) -> (Supervisor, Client) {
-    let supervisor = Supervisor::with(&["--device", device]);
-    let mut client = supervisor.client();
-    kit::add_copy(&mut client);
-    kit::add_spin(&mut client);
-    (supervisor, client)
+    kit::copy_and_spin_with(&["--device", device])
 }
 
 /// Waits until all standbys are ready and nobody else is left; workers and standbys.
@@ -45,13 +41,14 @@ fn a_standby_takes_the_place_of_a_worker_that_ends_and_is_replaced_itself() {
 }
 
 #[test]
-fn a_suspect_runs_again_in_a_standby() {
+fn a_call_runs_again_in_a_standby() {
     let (supervisor, mut client) = supervisor("cpu:workers=1,memory=16MiB,standbys=1");
     for _ in 0..2 {
         let (_, standbys) = settled(&supervisor);
         let spin = client.send_invocation(&Invocation::new("spin")).unwrap();
         let first = supervisor.kill_busy(None);
         assert_eq!(supervisor.kill_busy(Some(first)), standbys[0]);
+        supervisor.kill_busy(Some(standbys[0]));
         let error = kit::fails(&mut client, spin, Code::WorkerLost);
         assert!(error.message.contains("signal 9"), "{error}");
         kit::works(&mut client);
@@ -116,7 +113,7 @@ fn memory_is_accounted_until_a_process_is_reaped() {
 }
 
 #[test]
-fn nobody_stays_behind() {
+fn draining_ends_workers_and_standbys() {
     let (mut supervisor, mut client) = supervisor("cpu:workers=2,memory=16MiB,standbys=2");
     kit::works(&mut client);
     let (workers, standbys) = settled(&supervisor);

@@ -1,11 +1,12 @@
 //! The state directory: what is registered survives, what is broken is set aside, what nobody needs goes.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use pappus_client::v1::{self, request, response};
 use pappus_client::{Blob, Client, Code, Invocation};
 
-use crate::fixture::{Supervisor, until};
+use crate::fixture::{self, Supervisor, until};
 use crate::kit::{self, Function, launch, refused};
 
 fn names(folder: &Path) -> Vec<String> {
@@ -101,6 +102,7 @@ fn a_removed_module_stays_with_the_functions_that_use_it() {
             config_sha256,
             modules: vec![module],
             weights: vec![],
+            replace: false,
         })
         .unwrap();
     client.remove_module("probes").unwrap();
@@ -158,6 +160,7 @@ fn a_module_that_is_removed_while_a_function_takes_it_is_kept_or_missed() {
             registered: "mlops".into(),
         }],
         weights: vec![],
+        replace: false,
     };
     client.send(request::Body::AddFunction(add), &[]).unwrap();
     let mut answer = None;
@@ -235,6 +238,38 @@ fn modules_that_are_none_are_refused_with_the_reason() {
     // The control.
     let variant = kit::wasm(&mut client, good);
     client.add_module("m", vec![variant]).unwrap();
+}
+
+/// What a supervisor with this state directory says, which must be refused without a trace.
+fn refused_state(dir: &Path, words: &str) {
+    let before = (mode(&dir.join("state")), names(&dir.join("state")));
+    let flags = ["--device", "cpu:workers=1,memory=1MiB"].map(str::to_owned);
+    let program = crate::programs::program("pappus-supervisor");
+    let ran = fixture::run(&mut fixture::command(&program, dir, "socket", &flags));
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("state") && ran.stderr.contains(words), "{}", ran.stderr);
+    assert_eq!((mode(&dir.join("state")), names(&dir.join("state"))), before);
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_directory_that_is_not_a_supervisors_keeps_its_mode_and_its_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    std::fs::create_dir(&state).unwrap();
+    std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    refused_state(dir.path(), "1777");
+    std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(state.join("thesis.tex"), "years").unwrap();
+    refused_state(dir.path(), "thesis.tex");
+}
+
+#[test]
+fn a_new_state_directory_is_for_its_owner_alone() {
+    assert_eq!(mode(&Supervisor::start().path("state")), 0o700);
 }
 
 #[test]

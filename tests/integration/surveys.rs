@@ -180,10 +180,41 @@ fn a_function_that_no_device_here_can_run_is_refused_with_what_they_need() {
             registered: String::new(),
         }],
         weights: vec![],
+        replace: false,
     };
     let expect = "the device cpu needs its .wasm variant, but there is only ptx";
     let error = kit::refused(client.add_function(add), Code::Unsupported, expect);
     assert_eq!(error.place, "module probes");
+}
+
+#[test]
+fn arguments_are_checked_against_the_ptx_where_no_gpu_is() {
+    let supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    let json = Function { steps: &[launch("trap", &[])], ..Function::default() }.json();
+    let config_sha256 = client.put_blob(Blob::Bytes(json.as_bytes())).unwrap().sha256;
+    let mut add = |name: &str, trap: &str| {
+        let others =
+            ["copy", "fill", "store", "global", "work", "spin"].map(|name| format!(".entry {name}() {{ }}"));
+        let text = format!(".version 7.0\n{}\n.visible .entry trap({trap}) {{ }}", others.join("\n"));
+        let mut ptx = kit::wasm(&mut client, text.as_bytes());
+        ptx.format = "ptx".into();
+        let variants = vec![kit::wasm(&mut client, kit::probes()), ptx];
+        let module = v1::FunctionModule { name: "probes".into(), variants, registered: String::new() };
+        let config_sha256 = config_sha256.clone();
+        client.add_function(v1::AddFunction {
+            name: name.into(),
+            config_sha256,
+            modules: vec![module],
+            weights: vec![],
+            replace: false,
+        })
+    };
+    add("good", "").unwrap();
+    let expect = "module probes (ptx): kernel `trap` takes 1 arguments, the blueprint passes 0";
+    let error = kit::refused(add("bad", ".param .u32 code"), Code::InvalidArgument, "takes 1 arguments");
+    assert_eq!(error.message, expect);
+    assert_eq!(error.place, "blueprint.control_flow[0].ExecKernel[1]");
 }
 
 #[test]
@@ -252,7 +283,7 @@ fn what_a_worker_leaves_behind_does_not_stay() {
 
 /// No signal would ever reach it.
 #[test]
-fn who_greets_in_the_place_of_a_process_that_ended_is_not_believed() {
+fn a_greeting_from_a_process_that_ended_is_not_believed() {
     let machine = Machine::of("haunts");
     machine.says("hello", FromWorker::Hello(Hello::new("cpu", "haunts")));
     let flags = ["--device", "cpu:workers=1"].map(str::to_owned);

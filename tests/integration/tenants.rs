@@ -47,7 +47,7 @@ fn functions_and_modules_of_others_do_not_exist() {
 }
 
 #[test]
-fn a_hash_gives_nobody_the_bytes_of_another() {
+fn knowing_a_hash_does_not_give_access_to_another_tenants_bytes() {
     let (_supervisor, mut own, stranger) = both();
     let variant = kit::wasm(&mut own, kit::probes());
     let Some(mut stranger) = stranger else {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
-use crate::programs::{files_below, workspace};
+use crate::programs::{self, files_below, workspace};
 
 /// The crates, and those of each other that each may use outside its tests.
 const DEPENDENCIES: [(&str, &[&str]); 11] = [
@@ -38,12 +38,12 @@ const KERNEL_LIBRARIES: [&str; 8] = [
 /// Where `unsafe` may be.
 const UNSAFE: [&str; 11] = [
     "shmem/src",
-    "supervisor/src/server/watched.rs",
+    "supervisor/src/server/async_fd.rs",
     "worker/src/launch.rs",
     "worker/src/sandbox/raw.rs",
     "worker/src/device/cpu",
     "worker/src/device/cuda",
-    "worker/src/device/hip",
+    "worker/src/device/gpu",
     // Nothing of these ships.
     "tests/hostile/prisoner",
     "worker/tests",
@@ -59,11 +59,11 @@ const MAY_SLEEP: [&str; 4] = [
     "client/src/client.rs",
     "client/src/command/demo/supervisor.rs",
     "benches/src/harness/supervisor.rs",
-    "worker/src/device/cuda/memory.rs",
+    "worker/src/device/gpu/memory.rs",
 ];
 
 /// Every Rust file of ours that people write, relative to the workspace.
-fn sources() -> Vec<(String, String)> {
+pub(crate) fn sources() -> Vec<(String, String)> {
     let folders = DEPENDENCIES.iter().flat_map(|(name, _)| {
         let folder = workspace().join(name);
         files_below(&folder)
@@ -86,7 +86,13 @@ fn no_source(what: &str, wrong: impl Fn(&str, &str) -> bool) {
     assert!(names.is_empty(), "{what}: {names:?}");
 }
 
-fn toml(path: &str) -> toml::Table {
+/// The folders of the crates.
+pub(crate) fn crates() -> impl Iterator<Item = &'static str> {
+    DEPENDENCIES.iter().map(|(name, _)| *name)
+}
+
+/// A manifest, or the lock file, relative to the workspace.
+pub(crate) fn toml(path: &str) -> toml::Table {
     let text = std::fs::read_to_string(workspace().join(path)).unwrap();
     text.parse().unwrap()
 }
@@ -192,11 +198,24 @@ fn nothing_is_put_off_or_guessed() {
 
 #[test]
 fn every_metric_is_documented() {
-    let source = std::fs::read_to_string(workspace().join("supervisor/src/metrics.rs")).unwrap();
+    let source = std::fs::read_to_string(workspace().join("supervisor/src/metrics/mod.rs")).unwrap();
     let names: BTreeSet<_> =
         source.split('"').skip(1).step_by(2).filter(|text| text.starts_with("pappus_")).collect();
     assert!(names.len() >= 7, "{names:?}");
     let page = std::fs::read_to_string(workspace().join("docs/operations.md")).unwrap();
     let missing: Vec<_> = names.iter().filter(|name| !page.contains(**name)).collect();
     assert!(missing.is_empty(), "docs/operations.md does not mention {missing:?}");
+}
+
+#[test]
+fn programs_without_test_hooks_know_none_of_them() {
+    let holds = |program: &str, text: &str| {
+        let bytes = std::fs::read(programs::program(program)).unwrap();
+        bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    };
+    for program in ["pappus", "pappus-supervisor", "pappus-worker"] {
+        assert!(!holds(program, concat!("PAPPUS_", "TEST_")), "{program} has a hook for tests");
+    }
+    // The control: names of variables are found like this.
+    assert!(holds("pappus-supervisor", "CUDA_VISIBLE_DEVICES"));
 }

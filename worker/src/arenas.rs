@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use pappus_protocol::to_worker::STAGING_ARENA;
 use pappus_protocol::{Fault, FaultCode};
-use pappus_shmem::{Judged, Mapping};
+use pappus_shmem::{Mapping, ValidatedMemfd};
 
 /// Every arena that is open, the staging arena included.
 #[derive(Debug)]
 pub struct Arenas {
     mappings: HashMap<u64, Mapping>,
     /// Those that could not be mapped yet.
-    postponed: HashMap<u64, Judged>,
+    postponed: HashMap<u64, ValidatedMemfd>,
 }
 
 impl Arenas {
@@ -31,7 +31,7 @@ impl Arenas {
     }
 
     /// Keeps an arena that could not be mapped, for another attempt.
-    pub fn postpone(&mut self, arena: u64, memfd: Judged) {
+    pub fn postpone(&mut self, arena: u64, memfd: ValidatedMemfd) {
         self.postponed.insert(arena, memfd);
     }
 
@@ -41,7 +41,7 @@ impl Arenas {
     }
 
     /// Takes one out that could not be mapped yet.
-    pub fn take_postponed(&mut self, arena: u64) -> Option<Judged> {
+    pub fn take_postponed(&mut self, arena: u64) -> Option<ValidatedMemfd> {
         self.postponed.remove(&arena)
     }
 

@@ -33,7 +33,7 @@ impl Channels {
         FromWorker::Hello(Hello { layers: self.layers, ..hello })
     }
 
-    /// Sends one message now. A supervisor that does not read stops its worker, and nobody else.
+    /// Sends one message now. A supervisor that does not read stops only its worker.
     pub fn send(&mut self, message: &FromWorker<'_>) -> std::io::Result<()> {
         self.outbox.push_from_worker(message);
         self.outbox.flush_blocking()

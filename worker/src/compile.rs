@@ -1,15 +1,16 @@
 //! The compiling role: modules in, machine code out. Started for the purpose, so that a module that
-//! crashes or occupies the compiler harms nobody else's registration.
+//! crashes or occupies the compiler harms no other registration.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use pappus_protocol::from_worker::CompiledModule;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{Fault, FaultCode, FromWorker, ToWorker, control};
 use pappus_shmem::memfd;
 
 use crate::channels::read_whole;
-use crate::device::{Compiler, MAX_MODULE_BYTES};
+use crate::device::{Compiler, MAX_MODULE_BYTES, cuda};
 use crate::{Channels, Error};
 
 /// Answers jobs until the supervisor closes its pipe.
@@ -18,10 +19,11 @@ pub fn run(mut channels: Channels, compiler: &impl Compiler) -> Result<(), Error
     channels.send(&greeting)?;
     loop {
         while let Some(frame) = channels.inbox.frame()? {
-            let ToWorker::Compile { job } = ToWorker::decode(frame)? else {
-                return Err(Error::Unexpected("a compiling worker only compiles"));
-            };
-            answer(&mut channels, compiler, job)?;
+            match ToWorker::decode(frame)? {
+                ToWorker::Compile { job } => answer(&mut channels, job, |module| compiler.compile(module))?,
+                ToWorker::Describe { job } => answer(&mut channels, job, describe)?,
+                _ => return Err(Error::Unexpected("a compiling worker only compiles")),
+            }
         }
         if channels.inbox.wait(Duration::ZERO, None, None)? == Got::Closed {
             return Ok(());
@@ -29,10 +31,21 @@ pub fn run(mut channels: Channels, compiler: &impl Compiler) -> Result<(), Error
     }
 }
 
-fn answer(channels: &mut Channels, compiler: &impl Compiler, job: u64) -> Result<(), Error> {
+/// What a module for a device that is not here declares, with the module itself in place of machine code.
+fn describe(module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+    let declared = cuda::declared(module);
+    let declared = declared.map_err(|why| Fault::new(FaultCode::BadModule, why.to_string()))?;
+    Ok((module.to_vec(), declared))
+}
+
+fn answer(
+    channels: &mut Channels,
+    job: u64,
+    compile: impl FnOnce(&[u8]) -> Result<(Vec<u8>, CompiledModule), Fault>,
+) -> Result<(), Error> {
     let module = control::recv(&channels.control, job, 1)?.into_iter().next();
     let module = module.ok_or(Error::Unexpected("a job without a module"))?;
-    let compiled = read(module).and_then(|bytes| compiler.compile(&bytes));
+    let compiled = read(module).and_then(|bytes| compile(&bytes));
     let compiled = compiled.and_then(|(code, module)| {
         let code = memfd::sealed("pappus-code", &code);
         let code = code.map_err(|e| Fault::new(FaultCode::Internal, format!("storing machine code: {e}")))?;

@@ -1,113 +1,66 @@
-//! How a worker is started: its arguments, and the descriptors that the supervisor placed at fixed numbers:
-//! 3 commands, 4 answers, 5 control socket, 6 staging arena (serving role only).
+//! How a worker begins: what its arguments mean for its sandbox, and its descriptors at the numbers that
+//! [`pappus_protocol::launch`] fixes.
 
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use pappus_protocol::{Kind, Layer, Layers};
+use pappus_protocol::Layers;
+use pappus_protocol::launch::{Arguments, COMMANDS_FD, CONTROL_FD, STAGING_FD};
 
-use crate::Role;
-use crate::sandbox::{self, Confinement, Sandbox};
+use crate::sandbox::{self, Confinement, Sandbox, SandboxError};
 
-/// What there is to say about the arguments.
-pub const USAGE: &str = "usage: pappus-worker serve|compile|survey --device cpu|cuda [--lanes N] [--numa-node=N] [--uid=N] \
-    [--adopted] [--without=pidns] (started by pappus-supervisor)";
-const COMMANDS: i32 = 3;
-const CONTROL: i32 = 5;
-const STAGING: i32 = 6;
-
-/// What the command line says.
-#[derive(Debug)]
-pub struct Arguments {
-    /// What the process is for.
-    pub role: Role,
-    /// The device's kind, as named.
-    pub kind: String,
-    /// Concurrent calls.
-    pub lanes: usize,
-    /// The host's memory node to stay near.
-    pub numa_node: Option<u32>,
-    uid: Option<u32>,
-    adopted: bool,
-    without: Layers,
+/// Layers of the sandbox that are not tried. More of them can be left off in what is built for tests only.
+fn without(arguments: &Arguments) -> Layers {
+    let hook = if cfg!(feature = "test-hooks") { std::env::var("PAPPUS_TEST_WITHOUT").ok() } else { None };
+    let more: Layers = hook.and_then(|names| names.parse().ok()).unwrap_or_default();
+    arguments.without.iter().chain(more.iter()).collect()
 }
 
-impl Arguments {
-    /// Reads them.
-    pub fn parse(arguments: &[String]) -> Option<Self> {
-        let [role, flag, kind, rest @ ..] = arguments else {
-            return None;
-        };
-        let role = match (role.as_str(), flag.as_str()) {
-            ("serve", "--device") => Role::Serve,
-            ("compile", "--device") => Role::Compile,
-            ("survey", "--device") => Role::Survey,
-            _ => return None,
-        };
-        let mut parsed = Self {
-            role,
-            kind: kind.clone(),
-            lanes: 1,
-            numa_node: None,
-            uid: None,
-            adopted: false,
-            without: Layers::default(),
-        };
-        let mut rest = rest.iter();
-        while let Some(flag) = rest.next() {
-            match flag.split_once('=') {
-                Some(("--numa-node", node)) => parsed.numa_node = Some(node.parse().ok()?),
-                Some(("--uid", uid)) => parsed.uid = Some(uid.parse().ok()?),
-                // The one layer that some hosts offer and then do not let be used.
-                Some(("--without", "pidns")) => parsed.without.add(Layer::PidNs),
-                None if flag == "--adopted" => parsed.adopted = true,
-                None if flag == "--lanes" => parsed.lanes = rest.next()?.parse().ok()?,
-                _ => return None,
-            }
-        }
-        Some(parsed)
+/// How the process that was started with these arguments is confined.
+pub fn confinement(arguments: &Arguments) -> Confinement {
+    Confinement {
+        role: arguments.role,
+        kind: arguments.kind,
+        first_foreign: COMMANDS_FD as u32 + arguments.role.descriptors() as u32,
+        uid: arguments.uid,
+        adopted: arguments.adopted,
+        without: without(arguments),
     }
+}
 
-    /// Layers that are not tried. More of them can be left off in what is built for tests only.
-    fn without(&self) -> Layers {
-        let hook =
-            if cfg!(feature = "test-hooks") { std::env::var("PAPPUS_TEST_WITHOUT").ok() } else { None };
-        let more: Layers = hook.and_then(|names| names.parse().ok()).unwrap_or_default();
-        self.without.iter().chain(more.iter()).collect()
-    }
-
-    /// How the process with `descriptors` of its own is confined.
-    pub fn confinement(&self, kind: Kind, descriptors: usize) -> Confinement {
-        Confinement {
-            role: self.role,
-            kind,
-            first_foreign: COMMANDS as u32 + descriptors as u32,
-            uid: self.uid,
-            adopted: self.adopted,
-            without: self.without(),
-        }
-    }
+/// Why a process does not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// It was not started by the supervisor.
+    #[error("descriptor {number}: {why}; {usage}", usage = Arguments::USAGE)]
+    Descriptor {
+        /// The one that is missing.
+        number: i32,
+        /// What the host says.
+        why: rustix::io::Errno,
+    },
+    /// It cannot be confined.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
 }
 
 /// Takes over the descriptors, and enters the sandbox with nothing else.
-pub fn adopt<const N: usize>(
-    confinement: Confinement,
-) -> Result<([OwnedFd; N], Sandbox), Box<dyn std::error::Error>> {
+pub fn adopt<const N: usize>(confinement: Confinement) -> Result<([OwnedFd; N], Sandbox), LaunchError> {
     let descriptors = take::<N>()?;
-    let control = &descriptors[(CONTROL - COMMANDS) as usize];
+    let control = &descriptors[(CONTROL_FD - COMMANDS_FD) as usize];
     let sandbox = sandbox::enter(confinement, control.as_fd())?;
     Ok((descriptors, sandbox))
 }
 
 /// The descriptors at their numbers. Must be called once, before anything is opened.
-pub fn take<const N: usize>() -> Result<[OwnedFd; N], String> {
-    const { assert!(COMMANDS + N as i32 <= STAGING + 1) };
-    let numbers = std::array::from_fn::<i32, N, _>(|at| COMMANDS + at as i32);
+pub fn take<const N: usize>() -> Result<[OwnedFd; N], LaunchError> {
+    const { assert!(COMMANDS_FD + N as i32 <= STAGING_FD + 1) };
+    let numbers = std::array::from_fn::<i32, N, _>(|at| COMMANDS_FD + at as i32);
     for number in numbers {
         // SAFETY: only asks whether the descriptor is open; nothing keeps the borrow.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
-        rustix::io::fcntl_getfd(fd.as_fd()).map_err(|e| format!("descriptor {number}: {e}; {USAGE}"))?;
+        rustix::io::fcntl_getfd(fd.as_fd()).map_err(|why| LaunchError::Descriptor { number, why })?;
     }
     // SAFETY: they are open (checked above), and nothing else in this process, which has opened no file
     // yet, knows their numbers.

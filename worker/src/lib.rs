@@ -1,13 +1,46 @@
 //! A worker: the sandboxed process that executes invocations on one device for one domain at a time.
 //!
-//! In reading order:
+//! Folders and files, bottom to top; each imports only what stands above it in this list:
+//! - [`arenas`]: the memory shared with the client, and ranges of it.
 //! - [`channels`]: the pipes and the control socket that connect it to the supervisor.
+//! - [`device`]: what a device must do. Below it `cpu`, the built-in device; `gpu`, what GPUs have in common; and on
+//!   top of that `cuda`, the driver of NVIDIA GPUs and what makes their machine code.
+//! - [`sandbox`]: what the process gives up before a tenant's first byte reaches it.
 //! - [`serve`]: the role that runs calls; one loop over the pipes, generic over the device.
 //! - [`compile`]: the role that turns modules into machine code, once, at registration.
-//! - [`arenas`]: the memory shared with the client, and ranges of it.
-//! - [`device`]: what a device must do; the built-in CPU, and NVIDIA GPUs.
-//! - [`launch`]: what the supervisor starts it with.
-//! - [`sandbox`]: what the process gives up before a tenant's first byte reaches it.
+//! - [`launch`]: what the supervisor starts it with; `main` joins them.
+//!
+//! # The way of a hot call
+//!
+//! A call of a function that ran before passes ten files of this crate:
+//!
+//! | file | does |
+//! |---|---|
+//! | `serve/mod.rs` | reads the frame, starts the call, asks for its end, answers, clears |
+//! | `serve/lane.rs` | checks the call's regions, finds its plan, keeps what belongs to the call |
+//! | `serve/installed.rs` | finds the function |
+//! | `serve/turn.rs` | says whether the worker may submit |
+//! | `serve/poll_order.rs` | says which lanes to ask |
+//! | `arenas.rs` | finds the regions' memory |
+//!
+//! and of the device
+//!
+//! | a GPU | does | the CPU | does |
+//! |---|---|---|---|
+//! | `gpu/mod.rs` | gives the call its range | `cpu/mod.rs` | copies in and out, clears |
+//! | `gpu/plan_cache.rs` | finds its commands and graphs | `cpu/launch.rs` | runs the plan's steps |
+//! | `gpu/lane.rs` | submits, asks, clears | `cpu/function.rs` | maps the pool, restores the modules |
+//! | `cuda/driver/stream.rs` | calls the driver | `cpu/memory.rs` | linear memory |
+//!
+//! (`gpu/command_list.rs` as well, for the first calls of a plan, which are no graph yet.) Frames are read and written
+//! by the protocol crate.
+//!
+//! # Panics
+//!
+//! A panic on any thread ends the process at once, with the exit code
+//! [`EXIT_PANICKED`](pappus_protocol::launch::EXIT_PANICKED) and one line in the log: [`end_on_panic`]. Nothing is
+//! caught and no destructor runs, because what the panicking code left half done must not be used again. For the
+//! supervisor it is a death like any other: it replaces the process and runs or answers the calls that were in it.
 
 #![deny(unsafe_code)]
 
@@ -20,22 +53,7 @@ pub mod sandbox;
 pub mod serve;
 
 pub use channels::Channels;
-
-/// What a process is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Runs calls.
-    Serve,
-    /// Turns modules into machine code.
-    Compile,
-    /// Says which devices there are.
-    Survey,
-}
-
-impl Role {
-    /// All of them.
-    pub const ALL: [Role; 3] = [Role::Serve, Role::Compile, Role::Survey];
-}
+pub use pappus_protocol::launch::Role;
 
 /// Why a worker ends although its supervisor did not ask for it. The supervisor replaces it.
 #[derive(Debug, thiserror::Error)]
@@ -63,9 +81,18 @@ impl From<std::io::Error> for Error {
     }
 }
 
+/// From here on, a panic on any thread ends the process.
+pub fn end_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        let said = panic.to_string();
+        log(format_args!("{}", said.replace('\n', " ")));
+        std::process::exit(pappus_protocol::launch::EXIT_PANICKED.into());
+    }));
+}
+
 /// Writes a line of the text log, which the supervisor may have stopped reading.
 pub fn log(line: std::fmt::Arguments<'_>) {
     use std::io::Write;
-    // There is nobody left to tell.
+    // If the log is closed, there is no other place to write to.
     let _ = writeln!(std::io::stderr(), "pappus-worker: {line}");
 }

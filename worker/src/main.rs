@@ -4,23 +4,28 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use pappus_protocol::from_worker::Survey;
+use pappus_protocol::launch::Arguments;
 use pappus_protocol::pipe::Got;
-use pappus_protocol::{Fault, FromWorker, Kind, near};
-use pappus_shmem::{Judged, memfd};
+use pappus_protocol::{Fault, FromWorker, Kind, cpu_affinity};
+use pappus_shmem::{ValidatedMemfd, memfd};
 use pappus_worker::device::cpu::{Cpu, compiler::CpuCompiler};
 use pappus_worker::device::cuda::{self, Cuda, compiler::CudaCompiler};
 use pappus_worker::device::{Compiler, Device};
-use pappus_worker::launch::{self, Arguments, USAGE};
+use pappus_worker::launch;
 use pappus_worker::sandbox::Sandbox;
 use pappus_worker::{Channels, Role, compile, serve};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
+    pappus_worker::end_on_panic();
     let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
-    let Some(arguments) = Arguments::parse(&arguments.collect::<Vec<_>>()) else {
-        pappus_worker::log(format_args!("{USAGE}"));
-        return ExitCode::from(2);
+    let arguments = match Arguments::parse(&arguments.collect::<Vec<_>>()) {
+        Ok(arguments) => arguments,
+        Err(bad) => {
+            pappus_worker::log(format_args!("{bad}"));
+            return ExitCode::from(2);
+        }
     };
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -32,18 +37,18 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Outcome {
-    let kind: Kind = arguments.kind.parse()?;
-    near::stay(arguments.numa_node);
+    let kind = arguments.kind;
+    cpu_affinity::pin_to_numa_node(arguments.numa_node);
     if arguments.role == Role::Serve {
-        let ([commands, answers, control, staging], sandbox) = launch::adopt(arguments.confinement(kind, 4))?;
+        let ([commands, answers, control, staging], sandbox) = launch::adopt(launch::confinement(arguments))?;
         let staging = memfd::judge_arena(staging, u64::MAX)?;
         let channels = Channels::new(commands, answers, control);
         return match kind {
             Kind::Cpu => serve(channels, &staging, Cpu::new()?, sandbox),
-            Kind::Cuda => serve(channels, &staging, Cuda::new(arguments.lanes)?, sandbox),
+            Kind::Cuda => serve(channels, &staging, Cuda::start(arguments.lanes as usize)?, sandbox),
         };
     }
-    let ([commands, answers, control], sandbox) = launch::adopt(arguments.confinement(kind, 3))?;
+    let ([commands, answers, control], sandbox) = launch::adopt(launch::confinement(arguments))?;
     let channels = Channels::new(commands, answers, control);
     match (arguments.role, kind) {
         (Role::Survey, kind) => survey(channels, kind, sandbox),
@@ -53,7 +58,12 @@ fn run(arguments: &Arguments) -> Outcome {
 }
 
 /// The device has started; nothing of a tenant is read before the sandbox is closed.
-fn serve<D: Device>(mut channels: Channels, staging: &Judged, device: D, sandbox: Sandbox) -> Outcome {
+fn serve<D: Device>(
+    mut channels: Channels,
+    staging: &ValidatedMemfd,
+    device: D,
+    sandbox: Sandbox,
+) -> Outcome {
     channels.layers = sandbox.close()?;
     Ok(serve::run(channels, staging, device)?)
 }

@@ -94,7 +94,7 @@ fn hot_calls_do_not_allocate() {
     let vector = [0; 4000];
     let add = worker.arena_call(1, &[&vector, &vector], &[4000]);
     let mut multiply = worker.arena_call(2, &[&1u64.to_le_bytes(), &[0; 8192]], &[8192]);
-    multiply.words = vec![1];
+    multiply.scalars = vec![1];
     let mut rounds = |count| {
         for _ in 0..count {
             worker.invoke(&add).unwrap();

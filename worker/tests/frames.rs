@@ -48,17 +48,17 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1u64..5).prop_map(Step::CloseArena),
         1 => any::<u64>().prop_map(Step::Scrub),
         9 => (0u64..3, 0u32..2, vec((0u64..2, 0u64..3, triple()), 0..4), vec(triple(), 0..3), vec(number(), 0..2))
-            .prop_map(|(function, fds, items, outputs, words)| {
+            .prop_map(|(function, fds, items, outputs, scalars)| {
                 let items = items.into_iter().map(|(i, k, [s, o, b])| [i, k, s, o, b]).collect();
-                Step::Invoke(function, fds, items, outputs, words)
+                Step::Invoke(function, fds, items, outputs, scalars)
             }),
         1 => (any::<u64>(), any::<bool>()).prop_map(|(turn, grant)| Step::Turn(turn, grant)),
     ]
 }
 
 /// The parts of a function that works.
-fn parts() -> &'static [pappus_shmem::Judged; 2] {
-    static PARTS: OnceLock<[pappus_shmem::Judged; 2]> = OnceLock::new();
+fn parts() -> &'static [pappus_shmem::ValidatedMemfd; 2] {
+    static PARTS: OnceLock<[pappus_shmem::ValidatedMemfd; 2]> = OnceLock::new();
     PARTS.get_or_init(|| {
         let config = include_bytes!("../../kernels/configs/vec_add.json");
         let code = compile_cpu(include_bytes!("../../kernels/built/linalg.wasm"));
@@ -105,14 +105,14 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
             send(worker, *arena, &[fd], &ToWorker::OpenArena { arena: *arena })
         }
         Step::CloseArena(arena) => send(worker, 0, &[], &ToWorker::CloseArena { arena: *arena }),
-        Step::Invoke(function, descriptors, items, outputs, words) => {
+        Step::Invoke(function, descriptors, items, outputs, scalars) => {
             let items: Vec<_> = items
                 .iter()
                 .map(|&[i, kind, source, at, bytes]| item(i as u32, kind as u32, source, at, bytes))
                 .collect();
             let outputs: Vec<_> =
                 outputs.iter().map(|&[arena, at, bytes]| target(arena, at, bytes)).collect();
-            let words: Vec<_> = words.iter().map(|&word| word.into()).collect();
+            let scalars: Vec<_> = scalars.iter().map(|&scalar| scalar.into()).collect();
             let invoke = Invoke {
                 flags: 0,
                 function: *function,
@@ -121,7 +121,7 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
                 descriptors: *descriptors,
                 items: &items,
                 outputs: &outputs,
-                words: &words,
+                scalars: &scalars,
             };
             let fds: [&dyn AsFd; 1] = [config];
             send(worker, call, &fds[..*descriptors as usize], &ToWorker::Invoke { call, invoke })

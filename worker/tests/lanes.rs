@@ -115,7 +115,7 @@ fn invoke(worker: &mut Worker, lanes: &[u32]) {
             flags: 0,
             items: &[],
             outputs: &[],
-            words: &[],
+            scalars: &[],
         };
         worker.to.push_to_worker(&ToWorker::Invoke { call, invoke });
     }
@@ -130,7 +130,7 @@ fn done(worker: &mut Worker) -> u64 {
 }
 
 #[test]
-fn a_worker_is_handed_on_once_nothing_is_left_of_anybody() {
+fn a_worker_serves_another_domain_only_after_it_is_scrubbed() {
     let (mut worker, script) = worker([&[3], &[5]]);
     invoke(&mut worker, &[0, 1]);
     // What was sent before it is over first.

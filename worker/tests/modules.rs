@@ -43,7 +43,7 @@ fn refused(result: Result<Vec<String>, String>, words: &str) {
 const KERNEL: &str = r#"(func (export "kernel") (param i32 i32 i64 i64))"#;
 
 #[test]
-fn what_keeps_the_rules_compiles() {
+fn a_module_within_the_rules_compiles() {
     let more = r#"(func (export "second") (param i32 i32 i64 i64))
         (table 2 funcref) (elem (i32.const 0) $helper) (func $helper (result i32) (i32.const 1))
         (func (result i32) (call_indirect (result i32) (i32.const 0)))

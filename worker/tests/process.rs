@@ -130,7 +130,7 @@ fn a_worker_without_its_channels_says_so() {
     for (arguments, code, words) in [
         (&[][..], 2, "usage"),
         (&["serve", "--device"], 2, "usage"),
-        (&["serve", "--device", "abacus"], 1, "abacus"),
+        (&["serve", "--device", "abacus"], 2, "abacus"),
         (&["serve", "--device", "cpu"], 1, "descriptor 3"),
     ] {
         let mut child = Command::new("sh")

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_device_is_refused_with_an_example() {
+    fn an_unknown_device_is_refused_with_an_example() {
         let refused = Bed::new("gpu", Duration::ZERO).unwrap_err().to_string();
         assert!(refused.contains("cuda:0"), "{refused}");
     }

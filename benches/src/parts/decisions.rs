@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use pappus_supervisor::ids::Generation;
+use pappus_supervisor::schedule::events::{Finished, Gone, Ready, Submit};
 use pappus_supervisor::schedule::{
-    Action, CallId, Domain, Limits, Scheduler, Shape, Size, Terms, Verdict, WorkerId,
+    Action, CallId, Command, Domain, Limits, Scheduler, Shape, Size, Terms, Verdict, WorkerId,
 };
 
 use crate::Result;
@@ -86,7 +88,8 @@ impl Device {
             deadline_ns: self.now_ns + 30_000_000_000,
             size: Size::Lane,
         };
-        self.scheduler.submit(self.now_ns, self.now_ns, terms, LIMITS, &mut self.actions)?;
+        let submit = Submit { call: self.now_ns, terms, limits: LIMITS };
+        self.scheduler.handle(self.now_ns, submit, &mut self.actions)?;
         self.carry_out();
         Ok(())
     }
@@ -96,7 +99,8 @@ impl Device {
         let Some((worker, id)) = self.running.pop() else {
             return Ok(());
         };
-        let ended = self.scheduler.finished(self.now_ns, worker, id, Verdict::Well, &mut self.actions);
+        let finished = Finished { worker, id, verdict: Verdict::Well };
+        let ended = self.scheduler.handle(self.now_ns, finished, &mut self.actions);
         ended.ok_or("the scheduler does not know a call it started")?;
         self.carry_out();
         Ok(())
@@ -110,7 +114,7 @@ impl Device {
         let start = Instant::now();
         let mut count = 0;
         while let Some(worker) = self.leaving.pop() {
-            self.scheduler.worker_gone(self.now_ns, worker, &mut self.actions);
+            self.scheduler.handle(self.now_ns, Gone { worker }, &mut self.actions);
             self.ready(worker);
             count += 1;
         }
@@ -119,15 +123,16 @@ impl Device {
 
     fn ready(&mut self, worker: WorkerId) {
         self.generation += 1;
-        self.scheduler.worker_ready(self.now_ns, worker, self.generation, &mut self.actions);
+        let ready = Ready { worker, generation: Generation::new(self.generation) };
+        self.scheduler.handle(self.now_ns, ready, &mut self.actions);
         self.carry_out();
     }
 
     fn carry_out(&mut self) {
         for action in self.actions.drain(..) {
             match action {
-                Action::Start { worker, id, .. } => self.running.push((worker, id)),
-                Action::Replace { worker, .. } => self.leaving.push(worker),
+                Action::Tell { to, command: Command::Start { id, .. } } => self.running.push((to.worker, id)),
+                Action::Tell { to, command: Command::Leave } => self.leaving.push(to.worker),
                 _ => {}
             }
         }

@@ -8,11 +8,12 @@
 use std::time::Duration;
 
 use pappus_protocol::from_worker::Hello;
+use pappus_protocol::launch::Arguments;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FromWorker, Kind, Layers};
-use pappus_supervisor::device::process::{self, Role, Started, Target};
+use pappus_supervisor::processes::process::{self, Role, Started, Target};
 use pappus_worker::Channels;
-use pappus_worker::launch::{self, Arguments};
+use pappus_worker::launch;
 
 use crate::Result;
 use crate::harness::sampling::Samples;
@@ -93,13 +94,13 @@ pub fn is_asked_for(arguments: &[String]) -> bool {
 
 /// Is the process that is measured: goes into the sandbox or not, greets, and waits for its end.
 pub fn confined(arguments: &[String]) -> Result<()> {
-    let arguments = Arguments::parse(arguments).ok_or(launch::USAGE)?;
-    let kind: Kind = arguments.kind.parse()?;
-    let (channels, layers) = if arguments.lanes as u32 == OUTSIDE {
+    let arguments = Arguments::parse(arguments)?;
+    let kind = arguments.kind;
+    let (channels, layers) = if arguments.lanes == OUTSIDE {
         let [commands, answers, control] = launch::take()?;
         (Channels::new(commands, answers, control), Layers::default())
     } else {
-        let ([commands, answers, control], sandbox) = launch::adopt(arguments.confinement(kind, 3))?;
+        let ([commands, answers, control], sandbox) = launch::adopt(launch::confinement(&arguments))?;
         (Channels::new(commands, answers, control), sandbox.close()?)
     };
     let mut channels = Channels { layers, ..channels };

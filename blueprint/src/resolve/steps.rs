@@ -7,8 +7,8 @@ use crate::error::{Error, Path};
 use crate::format::{Action, Argument, Copy, Fill, Integer, Launch, NameOr, Sizing, Struct};
 use crate::launch;
 use crate::limits;
-use crate::plan::ParamKind;
 use crate::size::SizeId;
+use crate::types::ParamKind;
 
 impl<'a> Resolver<'a> {
     /// Resolves a list of actions. Returns how many steps it certainly expands to: repeats whose

@@ -35,7 +35,7 @@ fn display_names_the_place() {
 }
 
 #[test]
-fn json_itself() {
+fn malformed_json_is_refused_with_its_place() {
     check("", "", "EOF");
     check("[]", "", "invalid type: sequence, expected an object");
     check_argument(r#"{"U64": {"FromInput": ["cfg", 0]}}"#, "[0].U64.FromInput", "expected an object");
@@ -54,7 +54,7 @@ fn json_itself() {
 }
 
 #[test]
-fn what_is_no_object_is_told_what_belongs_there() {
+fn a_value_of_the_wrong_type_is_refused_with_the_expected_one() {
     let words = "expected an object with one key, such as {\"Absolute\": 1} for a size or {\"I64\": 4} for an \
                  argument at line ";
     check_argument("4", "[0]", words);

@@ -266,7 +266,7 @@ fn repeats_stay_folded() {
 }
 
 #[test]
-fn what_is_not_executed_need_not_make_sense() {
+fn steps_that_do_not_run_are_not_checked() {
     let division = format!(r#"{{"CeilDiv": [{{"Sizeof": "A"}}, {WORD}]}}"#);
     let pointer = r#"{"Ptr": {"buffer": "A", "offset": {"Product": [{"Sizeof": "A"}, {"Absolute": 2}]}}}"#;
     let json = with_steps(&repeat(WORD, &launch_as(pointer, &division)));

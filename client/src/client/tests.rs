@@ -65,7 +65,7 @@ fn answers_in_any_order_find_their_requests() {
     assert_eq!(client.recv().unwrap().id, ids[2]);
     client.wait(ids[1]).unwrap();
     assert_eq!(client.in_flight(), 0);
-    // Nobody would ever answer these.
+    // These would never be answered.
     assert!(client.recv().is_err());
     assert!(client.wait(ids[1]).is_err());
     peer.join().unwrap();
@@ -133,7 +133,7 @@ fn a_peer_that_misbehaves_is_an_error() {
 }
 
 #[test]
-fn nobody_listening_says_what_to_start() {
+fn a_missing_supervisor_is_reported_with_the_command_to_start_one() {
     let why = Client::connect("/nonexistent/pappus.sock").unwrap_err();
     assert!(matches!(why, Error::Unreachable { .. }));
     assert!(why.to_string().contains("at /nonexistent/pappus.sock"), "{why}");

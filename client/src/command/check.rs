@@ -1,36 +1,155 @@
-//! `pappus function check`: everything that can be said about a configuration without a supervisor.
+//! `pappus function check`: everything that can be said about a configuration, and about the module files beside it,
+//! without a supervisor.
 
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use bytesize::ByteSize;
 use pappus_blueprint::{Amount, Blueprint, BufferDescription, Description, Known, Role, describe};
+use pappus_client::Error;
 use pappus_client::functions::Package;
+use pappus_client::kernels::{self as module_kernels, Found};
 use pappus_client::variants;
 use serde_json::{Value, json};
 
-use crate::arguments::{Assignment, CheckArguments, Files};
+use crate::arguments::{Assignment, CheckArguments, SizeOrSpec};
 use crate::failure::{Failure, Result};
 use crate::input::{self, Input};
 use crate::table::{Align, Table};
 use crate::units;
 
-/// Checks and describes.
+/// Checks and describes one configuration, or checks all in a folder.
 pub(crate) fn run(arguments: CheckArguments, out: &mut dyn Write) -> Result<()> {
-    arguments.check().map_err(Failure::Usage)?;
+    arguments.check().map_err(|why| Failure::Usage(why.to_string()))?;
+    if arguments.config.is_dir() {
+        return check_folder(&arguments, out);
+    }
     let weights = arguments.weights.into_iter().map(|weight| (weight.name, weight.value));
-    let package = Package::read(&arguments.config, &weights.collect::<Vec<_>>())?;
-    let known = known(&package, &arguments.inputs)?;
+    let found = examine(&arguments.config, &weights.collect::<Vec<_>>(), &arguments.inputs)?;
+    match arguments.json.json {
+        true => Ok(writeln!(out, "{}", found.to_json())?),
+        false => found.print(&arguments.config, out),
+    }
+}
+
+/// Checks every `.json` file of a folder; fails at the end if any is wrong.
+fn check_folder(arguments: &CheckArguments, out: &mut dyn Write) -> Result<()> {
+    let folder = &arguments.config;
+    if !arguments.inputs.is_empty() || !arguments.weights.is_empty() {
+        let message = "--input and --weight belong to one configuration: name its file instead of its folder";
+        return Err(Failure::Usage(message.into()));
+    }
+    let entries = std::fs::read_dir(folder).and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>());
+    let entries = entries.map_err(Error::file(folder))?;
+    let mut configs: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
+    configs.retain(|path| path.extension().is_some_and(|extension| extension == "json") && path.is_file());
+    configs.sort_unstable();
+    if configs.is_empty() {
+        return Err(Failure::Refused(format!("{}: no .json file in this folder", folder.display())));
+    }
+    let mut wrong = 0;
+    let mut all = Vec::new();
+    for config in &configs {
+        let examined = examine(config, &[], &[]);
+        wrong += usize::from(examined.is_err());
+        if arguments.json.json {
+            let mut value = match &examined {
+                Ok(found) => found.to_json(),
+                Err(why) => json!({"valid": false, "error": why.to_string()}),
+            };
+            value["config"] = json!(config);
+            all.push(value);
+            continue;
+        }
+        match examined {
+            Ok(found) => {
+                writeln!(out, "{}: a valid function", config.display())?;
+                found.missing.print(out)?;
+            }
+            Err(why) => writeln!(out, "{}: not valid: {why}", config.display())?,
+        }
+    }
+    if arguments.json.json {
+        writeln!(out, "{}", json!({"valid": wrong == 0, "functions": all}))?;
+    }
+    match wrong {
+        0 => Ok(()),
+        wrong => {
+            let (all, folder) = (configs.len(), folder.display());
+            Err(Failure::Refused(format!("{wrong} of {all} configurations in {folder} are not valid")))
+        }
+    }
+}
+
+/// Checks a configuration as far as its inputs are known, and the module files beside it.
+fn examine(
+    config: &Path,
+    weights: &[(String, PathBuf)],
+    inputs: &[Assignment<SizeOrSpec>],
+) -> Result<Findings> {
+    let package = Package::read(config, weights)?;
+    let known = known(&package, inputs)?;
     let description = describe(package.blueprint(), &known)?;
     // What is wrong for these sizes only shows in a plan.
     input::plan(package.blueprint(), &known)?;
-    let missing = Missing::of(&package);
-    let kernels = kernels(package.blueprint());
-    match arguments.json.json {
-        true => Ok(writeln!(out, "{}", to_json(&description, &kernels, &missing))?),
-        false => print(&arguments.config, &description, &kernels, &missing, out),
+    Ok(Findings {
+        description,
+        opened: open_modules(&package)?,
+        kernels: kernels(package.blueprint()),
+        missing: Missing::of(&package),
+    })
+}
+
+/// Everything that is told.
+struct Findings {
+    description: Description,
+    opened: Vec<Opened>,
+    kernels: Vec<(String, Vec<String>)>,
+    missing: Missing,
+}
+
+/// A module file that was opened and fits.
+struct Opened {
+    module: String,
+    path: PathBuf,
+    tells: Tells,
+}
+
+/// How much a module file tells.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tells {
+    Parameters,
+    Names,
+    Nothing,
+}
+
+impl Tells {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Parameters => "kernels and parameters",
+            Self::Names => "kernels",
+            Self::Nothing => "nothing",
+        }
     }
+}
+
+/// Opens every module file that is there. One that does not fit the blueprint is an error.
+fn open_modules(package: &Package) -> Result<Vec<Opened>> {
+    let mut opened = Vec::new();
+    for (at, module) in package.modules().iter().enumerate() {
+        for file in &module.files {
+            let tells = match module_kernels::of_file(file)? {
+                Found::Unreadable => Tells::Nothing,
+                Found::Kernels(kernels) => {
+                    module_kernels::check(package.blueprint(), at, &file.path, &kernels)?;
+                    let told = kernels.iter().any(|kernel| kernel.params.is_some());
+                    if told { Tells::Parameters } else { Tells::Names }
+                }
+            };
+            opened.push(Opened { module: module.name.clone(), path: file.path.clone(), tells });
+        }
+    }
+    Ok(opened)
 }
 
 /// What each kernel is launched with; one that is launched with different kinds of arguments is there for each.
@@ -44,26 +163,23 @@ fn kernels(blueprint: &Blueprint) -> Vec<(String, Vec<String>)> {
 }
 
 /// What the arguments and the weights' files say.
-fn known(package: &Package, inputs: &[Assignment<String>]) -> Result<Known> {
+fn known(package: &Package, inputs: &[Assignment<SizeOrSpec>]) -> Result<Known> {
     let mut known = Known::default();
     for weight in package.weights() {
         if let Some(data) = weight.data {
             known.weights.insert(weight.name.clone(), data.bytes);
         }
     }
+    let mut opened = Vec::new();
     for Assignment { name, value } in inputs {
-        match value.parse::<ByteSize>() {
-            Ok(size) => {
-                known.inputs.insert(name.clone(), size.as_u64());
+        match value {
+            SizeOrSpec::Size(bytes) => {
+                known.inputs.insert(name.clone(), *bytes);
             }
-            Err(_) => {
-                let files: Files =
-                    value.parse().map_err(|why| Failure::Usage(format!("--input {name}: {why}")))?;
-                let input = Input::open(name, &files.0)?;
-                input::learn(&mut known, package.blueprint(), &input)?;
-            }
+            SizeOrSpec::Spec(spec) => opened.push(Input::open(name, spec)?),
         }
     }
+    input::learn(&mut known, package.blueprint(), &opened)?;
     Ok(known)
 }
 
@@ -86,60 +202,73 @@ impl Missing {
             weights: weights.map(|weight| (weight.name.clone(), weight.path.clone())).collect(),
         }
     }
-}
 
-fn to_json(description: &Description, kernels: &[(String, Vec<String>)], missing: &Missing) -> Value {
-    let kernels = kernels.iter().map(|(name, params)| json!({"name": name, "arguments": params}));
-    let modules = missing.modules.iter().map(|(name, looked)| json!({"name": name, "looked_for": looked}));
-    let weights = missing.weights.iter().map(|(name, path)| json!({"name": name, "looked_for": path}));
-    json!({
-        "valid": true,
-        "buffers": description.buffers,
-        "pool_bytes": description.pool_bytes,
-        "weight_bytes": description.weight_bytes,
-        "launches": description.launches,
-        "kernels": kernels.collect::<Vec<_>>(),
-        "missing_modules": modules.collect::<Vec<_>>(),
-        "missing_weights": weights.collect::<Vec<_>>(),
-    })
-}
-
-fn print(
-    config: &Path,
-    description: &Description,
-    kernels: &[(String, Vec<String>)],
-    missing: &Missing,
-    out: &mut dyn Write,
-) -> Result<()> {
-    writeln!(out, "{}: a valid function\n", config.display())?;
-    let mut table = Table::new(&[
-        ("BUFFER", Align::Left),
-        ("ROLE", Align::Left),
-        ("TYPE", Align::Left),
-        ("BYTES", Align::Left),
-    ]);
-    for buffer in &description.buffers {
-        table.row([buffer.name.clone(), role(buffer), element_type(buffer), amount(&buffer.bytes)]);
-    }
-    table.print(out)?;
-    writeln!(out, "\nmemory: {}", size(&description.pool_bytes))?;
-    if description.weight_bytes.value() != Some(0) {
-        writeln!(out, "weights: {}", size(&description.weight_bytes))?;
-    }
-    writeln!(out, "launches: {}", description.launches)?;
-    for (name, params) in kernels {
-        writeln!(out, "kernel: {name}({})", params.join(", "))?;
-    }
-    for (name, looked) in &missing.modules {
-        writeln!(out, "missing: module {name}: looked for {looked}")?;
-    }
-    for (name, path) in &missing.weights {
-        match path {
-            Some(path) => writeln!(out, "missing: weights {name}: looked for {}", path.display())?,
-            None => writeln!(out, "missing: weights {name}: name a file with --weight {name}=FILE")?,
+    fn print(&self, out: &mut dyn Write) -> Result<()> {
+        for (name, looked) in &self.modules {
+            writeln!(out, "missing: module {name}: looked for {looked}")?;
         }
+        for (name, path) in &self.weights {
+            match path {
+                Some(path) => writeln!(out, "missing: weights {name}: looked for {}", path.display())?,
+                None => writeln!(out, "missing: weights {name}: name a file with --weight {name}=FILE")?,
+            }
+        }
+        Ok(())
     }
-    Ok(())
+}
+
+impl Findings {
+    fn to_json(&self) -> Value {
+        let Self { description, opened, kernels, missing } = self;
+        let kernels = kernels.iter().map(|(name, params)| json!({"name": name, "arguments": params}));
+        let opened = opened
+            .iter()
+            .map(|file| json!({"name": file.module, "file": file.path, "checked": file.tells.name()}));
+        let modules =
+            missing.modules.iter().map(|(name, looked)| json!({"name": name, "looked_for": looked}));
+        let weights = missing.weights.iter().map(|(name, path)| json!({"name": name, "looked_for": path}));
+        json!({
+            "valid": true,
+            "buffers": description.buffers,
+            "pool_bytes": description.pool_bytes,
+            "weight_bytes": description.weight_bytes,
+            "launches": description.launches,
+            "kernels": kernels.collect::<Vec<_>>(),
+            "modules": opened.collect::<Vec<_>>(),
+            "missing_modules": modules.collect::<Vec<_>>(),
+            "missing_weights": weights.collect::<Vec<_>>(),
+        })
+    }
+
+    fn print(&self, config: &Path, out: &mut dyn Write) -> Result<()> {
+        let Self { description, opened, kernels, missing } = self;
+        writeln!(out, "{}: a valid function\n", config.display())?;
+        let mut table = Table::new(&[
+            ("BUFFER", Align::Left),
+            ("ROLE", Align::Left),
+            ("TYPE", Align::Left),
+            ("BYTES", Align::Left),
+        ]);
+        for buffer in &description.buffers {
+            table.row([buffer.name.clone(), role(buffer), element_type(buffer), amount(&buffer.bytes)]);
+        }
+        table.print(out)?;
+        writeln!(out, "\nmemory: {}", size(&description.pool_bytes))?;
+        if description.weight_bytes.value() != Some(0) {
+            writeln!(out, "weights: {}", size(&description.weight_bytes))?;
+        }
+        writeln!(out, "launches: {}", description.launches)?;
+        for (name, params) in kernels {
+            writeln!(out, "kernel: {name}({})", params.join(", "))?;
+        }
+        for Opened { path, tells, .. } in opened {
+            match tells {
+                Tells::Nothing => writeln!(out, "module: {}: not readable without a driver", path.display())?,
+                tells => writeln!(out, "module: {}: {} fit", path.display(), tells.name())?,
+            }
+        }
+        missing.print(out)
+    }
 }
 
 fn role(buffer: &BufferDescription) -> String {
@@ -195,6 +324,72 @@ mod tests {
         let mut out = anstream::StripStream::new(Vec::new());
         run(arguments, &mut out)?;
         Ok(String::from_utf8(out.into_inner()).unwrap())
+    }
+
+    #[test]
+    fn module_files_that_are_there_are_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, content: &[u8]| {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, content).unwrap();
+            path
+        };
+        let config = write("configs/matmul.json", pappus_kernels::config("matmul").unwrap().as_bytes());
+        write("built/mlops.wasm", pappus_kernels::artefact("mlops.wasm").unwrap());
+        write("built/mlops.ptx", pappus_kernels::artefact("mlops.ptx").unwrap());
+        let check = || {
+            let arguments = CheckArguments {
+                config: config.clone(),
+                inputs: Vec::new(),
+                weights: Vec::new(),
+                json: crate::arguments::Json { json: false },
+            };
+            let mut out = anstream::StripStream::new(Vec::new());
+            run(arguments, &mut out).map(|()| String::from_utf8(out.into_inner()).unwrap())
+        };
+        let text = check().unwrap();
+        assert!(text.contains("mlops.wasm: kernels fit"), "{text}");
+        assert!(text.contains("mlops.ptx: kernels and parameters fit"), "{text}");
+        assert!(!text.contains("missing"), "{text}");
+        // Another module under the name, and a kernel that takes something else.
+        write("built/mlops.wasm", pappus_kernels::artefact("vision.wasm").unwrap());
+        let why = check().unwrap_err().to_string();
+        assert!(why.contains("mlops.wasm: module") && why.contains("no kernel \"matmul_para\""), "{why}");
+        write("built/mlops.wasm", pappus_kernels::artefact("mlops.wasm").unwrap());
+        write("built/mlops.ptx", b".entry matmul_para(.param .u64 a, .param .u64 b) {}");
+        let why = check().unwrap_err().to_string();
+        assert!(why.contains("mlops.ptx: kernel \"matmul_para\" takes 2 arguments"), "{why}");
+    }
+
+    #[test]
+    fn a_folder_is_checked_file_by_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, content: &str| std::fs::write(dir.path().join(name), content).unwrap();
+        let check = |json| {
+            let arguments = CheckArguments {
+                config: dir.path().to_owned(),
+                inputs: Vec::new(),
+                weights: Vec::new(),
+                json: crate::arguments::Json { json },
+            };
+            let mut out = anstream::StripStream::new(Vec::new());
+            let outcome = run(arguments, &mut out);
+            (String::from_utf8(out.into_inner()).unwrap(), outcome.map_err(|why| why.to_string()))
+        };
+        assert!(check(false).1.unwrap_err().contains("no .json file"));
+        write("matmul.json", pappus_kernels::config("matmul").unwrap());
+        write("notes.txt", "no configuration");
+        assert_eq!(check(false).1, Ok(()));
+        write("broken.json", "{}");
+        let (text, outcome) = check(false);
+        assert!(
+            text.contains("matmul.json: a valid function") && text.contains("broken.json: not valid"),
+            "{text}"
+        );
+        assert!(outcome.unwrap_err().starts_with("1 of 2 configurations in "));
+        let value: Value = serde_json::from_str(&check(true).0).unwrap();
+        assert_eq!((&value["valid"], &value["functions"][1]["valid"]), (&false.into(), &true.into()));
     }
 
     #[test]

@@ -23,8 +23,8 @@ pub(crate) fn run(
 ) -> Result<()> {
     match command {
         FunctionCommand::Check(arguments) => super::check::run(arguments, out),
-        FunctionCommand::Add { name, config, weights, json } => {
-            let function = add(&mut connect()?, &name, &config, weights)?;
+        FunctionCommand::Add { name, config, weights, replace, json } => {
+            let function = add(&mut connect()?, &name, &config, weights, replace)?;
             match json.json {
                 true => writeln!(out, "{}", json::function(&function))?,
                 false => writeln!(out, "added function {name}: {}", signature(&function))?,
@@ -87,11 +87,12 @@ fn add(
     name: &str,
     config: &Path,
     weights: Vec<Assignment<PathBuf>>,
+    replace: bool,
 ) -> Result<v1::FunctionInfo> {
     let weights: Vec<_> = weights.into_iter().map(|weight| (weight.name, weight.value)).collect();
     let package = Package::read(config, &weights)?;
     let mut progress = Progress::spinner("reading");
-    Ok(package.add(client, name, &mut |step| progress.step(step))?)
+    Ok(package.add(client, name, replace, &mut |step| progress.step(step))?)
 }
 
 fn show(function: &v1::FunctionInfo, out: &mut dyn Write) -> Result<()> {

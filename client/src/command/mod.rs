@@ -33,10 +33,10 @@ pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
         Command::Module(command) => module::run(&mut connect()?, command, out),
         Command::Function(command) => function::run(connect, command, out),
         Command::Invoke(arguments) => invoke::run(connect, &arguments, out),
-        Command::Status(json) => status::run(&mut connect()?, json, out),
+        Command::Status(arguments) => status::run(&mut connect()?, &arguments, out),
         Command::Quota(json) => quota::run(&mut connect()?, json, out),
         Command::Tenants(json) => admin(tenants::run(&mut connect()?, json, out), "tenants"),
-        Command::Token => token::run(out),
+        Command::Token { output, force } => token::run(output.as_deref(), force, out),
         Command::Reload => admin(reload::run(&mut connect()?, out), "reload"),
         Command::Drain => admin(drain::run(&mut connect()?, out), "drain"),
         Command::Settings { change, json } => {

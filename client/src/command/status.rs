@@ -3,29 +3,44 @@
 use std::io::Write;
 use std::time::Duration;
 
+use anstyle::{AnsiColor, Style};
 use pappus_client::{Client, v1};
 
-use crate::arguments;
-use crate::failure::Result;
+use crate::arguments::StatusArguments;
+use crate::failure::{Failure, Result};
 use crate::json;
 use crate::table::{Align, Table};
 use crate::units::{nanoseconds, rough_bytes};
 
-/// Asks once and prints.
-pub(crate) fn run(client: &mut Client, json: arguments::Json, out: &mut dyn Write) -> Result<()> {
+/// Asks once and prints, or only says whether calls can be made.
+pub(crate) fn run(client: &mut Client, arguments: &StatusArguments, out: &mut dyn Write) -> Result<()> {
     let status = client.status()?;
-    if json.json {
+    if arguments.ready {
+        return readiness(&status);
+    }
+    if arguments.json.json {
         return Ok(writeln!(out, "{}", json::status(&status))?);
     }
     print(&status, out)
 }
 
+fn readiness(status: &v1::Status) -> Result<()> {
+    match (status.ready, status.draining) {
+        (true, _) => Ok(()),
+        (false, true) => Err(Failure::NotReady("the supervisor is draining and takes no more calls")),
+        (false, false) => Err(Failure::NotReady("no worker and no standby is up yet")),
+    }
+}
+
 fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     let up = humantime::format_duration(Duration::from_secs(status.uptime_ms / 1000));
-    let draining = if status.draining { ", draining" } else { "" };
     // Only the operator is told since when.
     let up = if status.uptime_ms > 0 { format!(", up {up}") } else { String::new() };
-    writeln!(out, "pappus {}{up}{draining}", status.version)?;
+    writeln!(out, "pappus {}{up}", status.version)?;
+    if status.draining {
+        let bold = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
+        writeln!(out, "{bold}DRAINING{bold:#}: running calls finish, new ones are refused, then it ends")?;
+    }
     let (functions, modules, connections) = (status.functions, status.modules, status.connections);
     writeln!(out, "functions: {functions}, modules: {modules}, connections: {connections}\n")?;
 
@@ -139,8 +154,8 @@ fn quarantined(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     let mut table = Table::new(&[
         ("QUARANTINED", Align::Left),
         ("DEVICE", Align::Left),
-        ("OWNER", Align::Right),
-        ("CALLER", Align::Right),
+        ("OWNER", Align::Left),
+        ("CALLER", Align::Left),
         ("FAILURES", Align::Right),
         ("FOR", Align::Right),
     ]);
@@ -151,8 +166,8 @@ fn quarantined(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         table.row([
             one.function.clone(),
             one.device.clone(),
-            one.owner.to_string(),
-            one.caller.to_string(),
+            one.owner.clone(),
+            one.caller.clone(),
             one.failures.to_string(),
             nanoseconds(one.retry_after_ms * 1_000_000),
         ]);
@@ -167,7 +182,7 @@ fn quarantined(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
 /// Fault budgets that are not whole; nothing where all are.
 fn budgets(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     let mut table = Table::new(&[
-        ("FAULT BUDGET", Align::Right),
+        ("FAULT BUDGET", Align::Left),
         ("DEVICE", Align::Left),
         ("LEFT", Align::Left),
         ("WAITS", Align::Right),
@@ -177,7 +192,7 @@ fn budgets(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         for budget in &device.budgets {
             any = true;
             table.row([
-                budget.caller.to_string(),
+                budget.caller.clone(),
                 device.name.clone(),
                 format!("{} of {} a minute", budget.left, budget.per_minute),
                 match budget.waits_ms {
@@ -222,4 +237,31 @@ fn workers(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         }
     }
     Ok(table.print(out)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draining_stands_on_a_line_of_its_own() {
+        let show = |draining| {
+            let status = v1::Status { version: "1".into(), draining, ..Default::default() };
+            let mut out = anstream::StripStream::new(Vec::new());
+            print(&status, &mut out).unwrap();
+            String::from_utf8(out.into_inner()).unwrap()
+        };
+        assert!(show(true).starts_with("pappus 1\nDRAINING: "), "{}", show(true));
+        assert!(!show(false).contains("DRAINING"));
+    }
+
+    #[test]
+    fn what_is_not_ready_says_why() {
+        let judge = |ready, draining| readiness(&v1::Status { ready, draining, ..Default::default() });
+        judge(true, false).unwrap();
+        for (draining, words) in [(true, "draining"), (false, "no worker")] {
+            let why = judge(false, draining).unwrap_err().to_string();
+            assert!(why.starts_with("not ready: ") && why.contains(words), "{why}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! `pappus tenants`: every tenant with what it has and may have.
+//! `pappus tenants`: every tenant with its usage and its quotas.
 
 use std::io::Write;
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use pappus_protocol::Kind;
+use pappus_protocol::device_memory::{Division, WASM_PAGE_BYTES, whole_gpu_pages};
 use pappus_protocol::from_worker::{FoundDevice, Survey};
 
 use super::request::{DeviceRequest, Selector, Turns};
@@ -55,10 +56,6 @@ pub struct DeviceConfig {
     pub shared: bool,
 }
 
-/// Leases of cpu workers are whole wasm pages.
-const CPU_GRANULARITY: u64 = 64 << 10;
-/// Leases on GPUs are whole pages of the driver.
-const GPU_GRANULARITY: u64 = 2 << 20;
 /// What a process takes of a GPU's memory before any lease, until workers say what it really is.
 pub(crate) const CONTEXT_BYTES: u64 = 600 << 20;
 /// The smallest lease on a GPU.
@@ -71,30 +68,28 @@ fn iec(bytes: u64) -> impl std::fmt::Display {
 }
 
 impl DeviceConfig {
+    /// How its memory is divided.
+    pub fn division(&self) -> Division {
+        Division {
+            kind: self.kind,
+            memory_bytes: self.memory_bytes,
+            weights_bytes: self.weights_bytes,
+            stack_bytes: self.stack_bytes,
+            workers: self.workers,
+            standbys: self.standbys,
+        }
+    }
+
     /// Device memory of one worker in bytes. On a GPU a first estimate, before workers said what their
     /// contexts take.
     pub fn lease_bytes(&self) -> u64 {
-        match self.kind {
-            Kind::Cpu => self.memory_bytes / self.workers as u64 / CPU_GRANULARITY * CPU_GRANULARITY,
-            Kind::Cuda => {
-                let workers = self.workers as u64;
-                let standbys = self.standbys as u64;
-                let others = self
-                    .weights_bytes
-                    .saturating_add(self.context_bytes())
-                    .saturating_add(workers.saturating_mul(self.stack_bytes));
-                // One share more than workers, so that a standby can get its lease before the memory
-                // of the process it replaces is free.
-                let shares = workers + standbys.min(1);
-                self.memory_bytes.saturating_sub(others) / shares / GPU_GRANULARITY * GPU_GRANULARITY
-            }
-        }
+        self.division().lease_bytes(CONTEXT_BYTES)
     }
 
     /// What workers, standbys and a process that compiles take of a GPU's memory for themselves: a first estimate,
     /// too.
     pub fn context_bytes(&self) -> u64 {
-        (self.workers + self.standbys + 1) as u64 * CONTEXT_BYTES
+        self.division().all_contexts_bytes(CONTEXT_BYTES)
     }
 
     fn cpu(request: &DeviceRequest) -> Result<Self, ConfigError> {
@@ -122,7 +117,7 @@ impl DeviceConfig {
             shared: false,
         };
         let lease = device.lease_bytes();
-        if !(CPU_GRANULARITY..=limits::MAX_CPU_LEASE_BYTES).contains(&lease) {
+        if !(WASM_PAGE_BYTES..=limits::MAX_CPU_LEASE_BYTES).contains(&lease) {
             return Err(request.bad(format!(
                 "memory / workers is {}, but a cpu worker can use 64KiB to {}: change one of them",
                 iec(lease),
@@ -220,7 +215,7 @@ fn default_memory(free_bytes: u64) -> u64 {
     let share = free_bytes / 10 * 9;
     match share {
         GIB.. => share / GIB * GIB,
-        _ => share / GPU_GRANULARITY * GPU_GRANULARITY,
+        _ => whole_gpu_pages(share),
     }
 }
 

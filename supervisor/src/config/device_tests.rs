@@ -28,7 +28,7 @@ fn one(request: &str) -> DeviceConfig {
 }
 
 #[test]
-fn what_is_not_said_follows_from_the_device() {
+fn missing_settings_follow_from_the_device() {
     let device = one("cuda:1");
     assert_eq!(
         (device.name.as_str(), device.uuid.as_str(), device.numa_node),

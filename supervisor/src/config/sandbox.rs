@@ -1,5 +1,6 @@
 //! What is asked of the sandbox of worker processes.
 
+use pappus_protocol::layers::UnknownLayer;
 use pappus_protocol::{Layer, Layers};
 use serde::Deserialize;
 
@@ -62,7 +63,7 @@ impl SandboxSettings {
         };
         (settings.require, settings.require_all) = match names.trim() {
             "all" => (Layer::ALL.into_iter().collect(), true),
-            names => (names.parse().map_err(|why: String| bad("sandbox-require", names, why))?, false),
+            names => (names.parse().map_err(|why: UnknownLayer| bad("sandbox-require", names, why))?, false),
         };
         Ok(settings)
     }

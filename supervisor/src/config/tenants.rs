@@ -21,9 +21,9 @@ use toml::{Table, Value};
 use super::flags::File;
 use super::{ConfigError, bad, size};
 use crate::limits::{MAX_CONFIGURED_TENANTS, MAX_TOKENS};
-use crate::registry::records::Hash;
-use crate::tenants::names::{self, FIRST_NAMED};
-use crate::tenants::quota::{Limit, Quota};
+use crate::quota::{Limit, Quota};
+use crate::sha256::Hash;
+use crate::tenant_name::{self, FIRST_NAMED};
 
 /// Who may be a tenant, and with what.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,7 +129,7 @@ impl TenantRules {
 
 fn rule(name: &str, settings: &Table, defaults: Quota) -> Result<TenantRule, ConfigError> {
     let place = format!("tenants.{name}");
-    if !names::is_tenant_name(name) {
+    if !tenant_name::is_tenant_name(name) {
         let why =
             "a tenant's name has 1 to 128 letters, digits, '.', '_' or '-', no leading dot, and is no number";
         return Err(bad("tenants", name, why));
@@ -215,7 +215,7 @@ mod tests {
     const TOKEN: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
     #[test]
-    fn everything_is_read() {
+    fn every_tenant_setting_is_read() {
         let text = format!(
             "unknown-tenants = 'refuse'\ngateways = [33]\n[tenant-defaults]\ncalls = 9\narena-bytes = '2KiB'\n\
              [tenants.acme]\nuid = [1000, 1001]\ntoken-sha256 = '{TOKEN}'\ncalls = 'unlimited'\nblob-bytes = 77\n\

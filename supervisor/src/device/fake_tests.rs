@@ -8,31 +8,35 @@ use std::time::Duration;
 
 use pappus_blueprint::Sizes;
 use pappus_proto::frame::Decoder;
-use pappus_proto::{Code, v1};
+use pappus_proto::v1;
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{self, Inbox, Outbox};
 use pappus_protocol::to_worker::WeightsForm;
-use pappus_protocol::{Kind, ToWorker, control, now_ns};
+use pappus_protocol::{FromWorker, Kind, ToWorker, control, now_ns};
 use pappus_shmem::memfd;
 use prost::Message;
 use tokio::sync::watch;
 
 use super::Device;
-use super::account::Lease;
-use super::batch::{Batch, Held};
-use super::confinement::Reached;
-use super::link::{Arrival, staging};
-use super::process::Killer;
-use super::runtime::Outcome;
-use crate::call::{Asker, Call};
+use super::held::Held;
+use super::runtime::Answer;
+use super::thread::{End, listen};
+use super::worker_channel::{Arrival, staging};
+use super::write_coalescing::Batch;
+use crate::call::{Call, Completion, CompletionBatch, Outcome};
 use crate::config::{DeviceConfig, Settings};
-use crate::registry::loaded::{LoadedCache, Parsed};
-use crate::registry::records::{FunctionRecord, Hash, Weight};
-use crate::registry::state::StateDir;
-use crate::registry::{CodeTarget, Loaded, Registry};
-use crate::schedule::{CallId, Domain, Order};
+use crate::function::loaded::{LoadedCache, Parsed};
+use crate::function::{CodeTarget, Loaded};
+use crate::ids::{Generation, TurnId};
+use crate::processes::confinement::Reached;
+use crate::processes::memory_ledger::Lease;
+use crate::processes::process::Killer;
+use crate::schedule::{Action, Address, CallId, Command, Domain};
 use crate::server::replies::Replies;
-use crate::tenants::{Limit, Quota, Tenants};
+use crate::server::reply_handle::ReplyHandle;
+use crate::store::StateDir;
+use crate::store::records::{FunctionRecord, Hash, Weight};
+use crate::tenants::{Account, Limit, Quota, Tenants};
 
 const MIB: u64 = 1 << 20;
 
@@ -93,13 +97,11 @@ impl Gpu {
         let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
         let replies = runtime.block_on(async { Replies::new(socket.into()) });
         let (_, settings) = watch::channel(Settings::default());
-        let (targets, known) = watch::channel(Vec::new());
-        let device = Arc::new(Device::new(config, settings, targets).unwrap());
-        let state = StateDir::open(dir.path()).unwrap();
-        let registry = Registry::open(state, Arc::default(), Vec::new(), known).unwrap();
-        let tenants = registry.tenants.clone();
-        device.serve(Arc::new(registry));
-        device.account.seat().unwrap().measured(10 * MIB);
+        let (targets, _) = watch::channel(Vec::new());
+        let store = Arc::new(StateDir::open(dir.path()).unwrap());
+        let device = Arc::new(Device::new(config, settings, targets, store).unwrap());
+        let tenants = Arc::new(Tenants::default());
+        device.ledger.reserve_process().unwrap().measured(10 * MIB);
         let workers = (0..2).map(|worker| attach(&device, worker)).collect();
         let cache = LoadedCache::default();
         let requests = AtomicU64::new(1);
@@ -159,7 +161,7 @@ impl Gpu {
             arrived_ns: now_ns(),
             started_ns: AtomicU64::new(0),
             sent_at: AtomicU64::new(0),
-            asker: Arc::new(Asker::new(self.replies.clone(), request, accepted)),
+            reply: Arc::new(ReplyHandle::new(self.replies.clone(), request, accepted)),
         })
     }
 
@@ -169,7 +171,7 @@ impl Gpu {
 
     fn finish(&self, worker: usize, id: CallId) -> Result<(), &'static str> {
         let mut batch = Batch::default();
-        let finished = self.device.finish(worker, id, Outcome::Done(&Done::default()), &mut batch);
+        let finished = self.device.finish(worker, id, Answer::Done(&Done::default()), &mut batch);
         self.device.settle(&mut batch);
         finished
     }
@@ -215,26 +217,34 @@ impl Gpu {
 }
 
 fn attach(device: &Arc<Device>, worker: usize) -> Worker {
+    attach_of(device, worker, 1, 0).unwrap()
+}
+
+fn attach_of(
+    device: &Arc<Device>,
+    worker: usize,
+    generation: u64,
+    epoch: u64,
+) -> Result<Worker, &'static str> {
     let (commands_read, commands_write) = pipe::pipe().unwrap();
     let (answers, _) = pipe::pipe().unwrap();
     let (ours, theirs) = control::pair().unwrap();
     let pidfd = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty());
     let target = CodeTarget { kind: Kind::Cuda, arch: "sm_90".into(), fingerprint: "test".into() };
     let arrival = Arrival {
-        generation: 1,
+        generation: Generation::new(generation),
         pid: 1,
         outbox: Outbox::new(commands_write),
         control: ours,
         staging: staging(4).unwrap(),
         killer: Killer::new(pidfd.unwrap()),
-        target: target.clone(),
-        era: 0,
+        target,
+        epoch,
         reached: Reached::default(),
     };
-    let lease = device.account.lease().unwrap();
-    device.attach(worker, arrival, lease.bytes).unwrap();
-    device.worker_ready(worker, 1, &target, 0);
-    Worker { inbox: Inbox::new(commands_read), control: theirs, _lease: lease, _answers: answers }
+    let lease = device.ledger.lease().unwrap();
+    device.attach(worker, arrival, lease.bytes)?;
+    Ok(Worker { inbox: Inbox::new(commands_read), control: theirs, _lease: lease, _answers: answers })
 }
 
 #[test]
@@ -259,10 +269,10 @@ fn weights_are_loaded_once_and_shared() {
     gpu.device.uninstalled(1, function.id).unwrap();
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     gpu.workers.remove(0);
-    gpu.device.link(0).detach(gpu.device.weights.as_ref());
-    let (lost, corpse) = gpu.device.worker_gone(0);
+    gpu.device.channel(0).detach(gpu.device.weights.as_ref());
+    let (lost, zombie) = gpu.device.worker_gone(0);
     assert_eq!((lost.len(), gpu.device.memory().weight_bytes), (0, 2 * MIB), "it is not reaped");
-    gpu.device.weights.as_ref().unwrap().reaped(corpse);
+    gpu.device.weights.as_ref().unwrap().reaped(zombie);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
 }
 
@@ -337,12 +347,12 @@ fn a_worker_that_ends_before_it_shared_weights_leaves_no_trace() {
     let function = gpu.function("f", 1000);
     gpu.submit(&function, 1, 0);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    gpu.device.link(0).detach(gpu.device.weights.as_ref());
-    let (lost, corpse) = gpu.device.worker_gone(0);
+    gpu.device.channel(0).detach(gpu.device.weights.as_ref());
+    let (lost, zombie) = gpu.device.worker_gone(0);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB, "it is not reaped");
-    gpu.device.weights.as_ref().unwrap().reaped(corpse);
+    gpu.device.weights.as_ref().unwrap().reaped(zombie);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
-    gpu.device.bury(lost, "was killed", None);
+    gpu.device.bury(lost, "was killed", None, false);
     // The call runs again, alone, in the other worker.
     gpu.expect(1, &["install 1 from 1000, export", "invoke on 0 flags 1"]);
 }
@@ -376,15 +386,35 @@ fn all_memory_moves_to_one_worker_and_back_without_ever_being_there_twice() {
 }
 
 #[test]
-fn a_turn_is_granted_before_it_is_revoked_whoever_writes_first() {
+fn commands_are_written_as_they_were_decided_whichever_comes_first() {
     let mut gpu = Gpu::new(true);
-    for order in [Order::Revoke { worker: 0, turn: 7 }, Order::Grant { worker: 0, turn: 7 }] {
-        gpu.device.link(0).turn(1, order, 5000);
+    let generation = Generation::new(1);
+    let turn = TurnId::new(7);
+    // The first command was its settings.
+    let commands = [Command::Revoke { turn }, Command::Soon, Command::Grant { turn, quantum_us: 5000 }];
+    for (nth, command) in [2, 3].into_iter().zip(commands.clone()) {
+        gpu.device
+            .carry_out(&mut vec![Action::Tell { to: Address { worker: 0, generation, nth }, command }], None);
+        gpu.expect(0, &[]);
     }
-    gpu.expect(0, &["grant 7 for 5000", "revoke 7"]);
-    gpu.device.link(0).turn(1, Order::Grant { worker: 0, turn: 8 }, 5000);
-    gpu.device.link(0).turn(1, Order::Revoke { worker: 0, turn: 8 }, 5000);
-    gpu.expect(0, &["grant 8 for 5000", "revoke 8"]);
+    let to = Address { worker: 0, generation, nth: 1 };
+    gpu.device.carry_out(&mut vec![Action::Tell { to, command: commands[2].clone() }], None);
+    gpu.expect(0, &["grant 7 for 5000", "revoke 7", "Soon"]);
+    // What was decided about a process before is void.
+    let to = Address { worker: 0, generation: Generation::new(0), nth: 4 };
+    gpu.device.carry_out(&mut vec![Action::Tell { to, command: Command::Soon }], None);
+    gpu.expect(0, &[]);
+}
+
+#[test]
+fn a_process_of_an_epoch_that_is_over_gets_no_calls() {
+    let mut gpu = Gpu::new(false);
+    drop(gpu.workers.remove(0));
+    assert!(gpu.device.ledger.end_epoch(0));
+    let refused = attach_of(&gpu.device, 0, 2, 0);
+    assert_eq!(refused.err(), Some("another process failed, and all with it"));
+    // The control: one of the next epoch is taken.
+    assert!(attach_of(&gpu.device, 0, 3, 1).is_ok());
 }
 
 #[test]
@@ -396,12 +426,12 @@ fn turns_go_around_and_calls_come_before_their_grant() {
     gpu.submit(&function, 2, 0);
     gpu.expect(1, &["install 1 from 0", "invoke on 0 flags 0"]);
     gpu.expect(0, &["revoke 1"]);
-    gpu.device.yielding(0, 1).unwrap();
+    gpu.device.yielding(0, TurnId::new(1)).unwrap();
     gpu.expect(1, &["Soon"]);
     gpu.done(0, first);
-    gpu.device.yielded(0, 1, 1000).unwrap();
+    gpu.device.yielded(0, TurnId::new(1), 1000).unwrap();
     gpu.expect(1, &["grant 2 for 5000"]);
-    assert!(gpu.device.yielded(0, 1, 1000).is_err());
+    assert!(gpu.device.yielded(0, TurnId::new(1), 1000).is_err());
 }
 
 #[test]
@@ -410,7 +440,7 @@ fn what_needs_more_weights_than_there_may_be_is_refused() {
     let function = gpu.function("f", 10 * MIB + 1);
     let store = gpu.device.weights.as_ref().unwrap();
     let error = store.deliver(&function, 0, &mut Vec::new()).unwrap_err();
-    assert_eq!(error.code(), Code::OutOfMemory);
+    assert_eq!(error.reason, crate::refusal::Reason::OutOfMemory);
     gpu.expect(0, &[]);
 }
 
@@ -426,7 +456,7 @@ fn answers_of_one_read_are_followed_by_one_write_each() {
     gpu.client.set_nonblocking(true).unwrap();
     let mut batch = Batch::default();
     for id in [calls[2], calls[0]] {
-        gpu.device.finish(0, id, Outcome::Done(&Done::default()), &mut batch).unwrap();
+        gpu.device.finish(0, id, Answer::Done(&Done::default()), &mut batch).unwrap();
     }
     gpu.expect(0, &[]);
     let mut bytes = [0; 4096];
@@ -452,7 +482,7 @@ fn a_call_that_was_never_written_does_not_count_as_handed_over() {
     gpu.device.submit(call.clone(), 0, Some(&mut held)).unwrap();
     gpu.expect(0, &[]);
     assert_ne!(call.started_ns.load(Ordering::Relaxed), 0);
-    gpu.device.link(0).detach(gpu.device.weights.as_ref());
+    gpu.device.channel(0).detach(gpu.device.weights.as_ref());
     assert_eq!(call.started_ns.load(Ordering::Relaxed), 0);
     gpu.device.release(&mut held);
 }
@@ -469,7 +499,7 @@ fn what_a_tenant_may_have_of_a_device_covers_leases_and_weights() {
     };
     allow(29);
     let refused = gpu.device.submit(gpu.call(&a, 1, 0), 0, None).unwrap_err();
-    assert!(refused.message.contains("the quota device-memory of tenant 1 is"), "{refused}");
+    assert!(refused.to_string().contains("the quota device-memory of tenant 1 is"), "{refused}");
     // A lease fits, the weights do not; they are the owner's, whoever calls.
     allow(33);
     gpu.submit(&a, 1, 0);
@@ -502,4 +532,49 @@ fn a_revoked_function_leaves_the_workers_of_that_pair_only() {
     gpu.expect(1, &["uninstall 1"]);
     gpu.done(0, own);
     gpu.done(1, granted);
+}
+
+/// A client whose answers cannot even be gathered.
+#[derive(Debug)]
+struct Panics(Arc<Account>);
+
+impl Completion for Panics {
+    fn complete(&self, _: &Call, _: &str, _: Outcome) {}
+
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    fn account(&self) -> &Arc<Account> {
+        &self.0
+    }
+
+    fn new_batch(&self) -> Box<dyn CompletionBatch> {
+        panic!("the test's own panic");
+    }
+}
+
+#[test]
+fn a_panic_in_a_workers_thread_ends_its_process_and_no_call_of_others() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 0);
+    let mut call = gpu.call(&function, 1, 0);
+    Arc::get_mut(&mut call).unwrap().reply = Arc::new(Panics(gpu.tenants.account(1)));
+    let id = gpu.device.submit(call, 0, None).unwrap();
+    let innocent = gpu.submit(&function, 1, 0);
+    gpu.expect(0, &["install 1 from 0", "invoke on 0 flags 0", "invoke on 1 flags 0"]);
+    let (answers, written) = pipe::pipe().unwrap();
+    let mut outbox = Outbox::new(written);
+    outbox.push_from_worker(&FromWorker::Done { call: id.0, timings: Done::default() });
+    outbox.flush().unwrap();
+    let end = listen(&gpu.device, 0, Generation::new(1), 0, &mut Inbox::new(answers));
+    assert!(matches!(&end, End::Bad(why) if why.contains("the test's own panic")), "{end:?}");
+    // What its thread does next: the process is gone, its calls run again, and a fresh process gets the slot.
+    gpu.device.channel(0).detach(None);
+    let (lost, _) = gpu.device.worker_gone(0);
+    assert_eq!(lost.len(), 1, "the call whose answer panicked is over");
+    gpu.device.bury(lost, "was killed", None, false);
+    drop(gpu.workers.remove(0));
+    gpu.workers.insert(0, attach_of(&gpu.device, 0, 2, 0).unwrap());
+    gpu.done(1, innocent);
 }

@@ -1,13 +1,13 @@
 //! What tenants hold of the device's memory: leases of the workers that serve their calls, and weights of their
-//! functions. Decided with the scheduler locked, so that nobody gets in between.
+//! functions. Decided with the scheduler locked, so that no other decision comes in between.
 
 use pappus_protocol::now_ns;
 
-use super::runtime::{Actions, Device, lock};
+use super::runtime::{Actions, Device};
 use crate::call::Call;
-use crate::registry::Refusal;
-use crate::schedule::{Domain, Scheduler, Size};
-use crate::tenants::{Account, Limit, Tenant};
+use crate::schedule::events::{Allow, LimitsChanged};
+use crate::schedule::{Domain, Size};
+use crate::tenants::{Account, Limit, QuotaError, Tenant, Tenants};
 
 impl Device {
     fn weights_of(&self, tenant: Tenant) -> u64 {
@@ -16,29 +16,29 @@ impl Device {
 
     /// Device memory that a tenant holds.
     pub fn held_bytes(&self, tenant: Tenant) -> u64 {
-        let workers = lock(&self.scheduler).workers_of(tenant) as u64;
-        workers.saturating_mul(self.account.lease_bytes()).saturating_add(self.weights_of(tenant))
+        let workers = self.ask().workers_of(tenant) as u64;
+        workers.saturating_mul(self.ledger.lease_bytes()).saturating_add(self.weights_of(tenant))
     }
 
     /// How many workers a caller may have, if that is limited, and whether a call of that size may ever run.
-    pub(super) fn workers_allowed(&self, account: &Account, size: Size) -> Result<Option<usize>, Refusal> {
+    pub(super) fn workers_allowed(&self, account: &Account, size: Size) -> Result<Option<usize>, QuotaError> {
         let most = account.most(Limit::DeviceMemory);
         if most == u64::MAX {
             return Ok(None);
         }
-        let lease = self.account.lease_bytes().max(1);
+        let lease = self.ledger.lease_bytes().max(1);
         let needs = if size == Size::Exclusive { self.largest_call_bytes() } else { lease };
         let weights = self.weights_of(account.tenant);
         let left = most.saturating_sub(weights);
         match left < needs {
-            true => Err(Limit::DeviceMemory.refusal(&account.name, most, weights, needs)),
+            true => Err(account.exceeds(Limit::DeviceMemory, most, weights, needs)),
             false => Ok(Some(usize::try_from(left / lease).unwrap_or(usize::MAX))),
         }
     }
 
     /// The owner of a call's function may have its weights here; other weights of the same owner may give way.
-    /// [`Device::weights_settled`] follows.
-    pub(super) fn reserve_weights(&self, worker: usize, call: &Call) -> Result<Vec<u64>, Refusal> {
+    /// [`WeightStore::settled`](super::weights::WeightStore::settled) follows.
+    pub(super) fn reserve_weights(&self, worker: usize, call: &Call) -> Result<Vec<u64>, QuotaError> {
         let owner = &call.function.account;
         let (Some(weights), most) = (&self.weights, owner.most(Limit::DeviceMemory)) else {
             return Ok(Vec::new());
@@ -46,37 +46,37 @@ impl Device {
         if most == u64::MAX || call.function.weight_bytes.is_empty() {
             return Ok(Vec::new());
         }
-        let scheduler = lock(&self.scheduler);
-        let leases = (scheduler.workers_of(owner.tenant) as u64).saturating_mul(self.account.lease_bytes());
+        let scheduler = self.ask();
+        let leases = (scheduler.workers_of(owner.tenant) as u64).saturating_mul(self.ledger.lease_bytes());
         let mut evicted = Vec::new();
         let room = most.saturating_sub(leases);
         weights.reserve(&call.function, worker, room, &mut evicted).map_err(|more| {
-            Limit::DeviceMemory.refusal(&owner.name, most, leases + self.weights_of(owner.tenant), more)
+            owner.exceeds(Limit::DeviceMemory, most, leases + self.weights_of(owner.tenant), more)
         })?;
         Ok(evicted)
     }
 
     /// Limits of tenants changed.
-    pub fn quotas_changed(&self) {
-        let Some(registry) = self.registry() else { return };
-        let limited = lock(&self.scheduler).limited();
+    pub fn quotas_changed(&self, tenants: &Tenants) {
+        let limited = self.ask().limited();
         let mut actions = Actions::new();
         for caller in limited {
-            let account = registry.tenants.account(caller);
+            let account = tenants.account(caller);
             self.decide(|scheduler| {
                 let allowed = self.workers_allowed(&account, Size::Lane);
-                scheduler.allow(caller, allowed.unwrap_or(Some(0)));
-                Scheduler::limits_changed(scheduler, now_ns(), &mut actions);
+                let (most, now_ns) = (allowed.unwrap_or(Some(0)), now_ns());
+                scheduler.handle(now_ns, Allow { caller, most }, &mut actions);
+                scheduler.handle(now_ns, LimitsChanged {}, &mut actions);
             });
         }
-        self.perform(actions);
+        self.carry_out(&mut actions, None);
     }
 
     /// Tells the workers of one domain to forget a function.
     pub fn uninstall_for(&self, function: u64, domain: Domain) {
-        let serving = lock(&self.scheduler).serving(domain);
+        let serving = self.ask().serving(domain);
         for worker in serving {
-            self.link(worker).uninstall(function);
+            self.channel(worker).uninstall(function);
         }
     }
 }

@@ -2,19 +2,50 @@
 //! themselves, killed, reaped. Only then their memory is free, and nothing writes to the regions of the
 //! calls that were in them.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pappus_protocol::Fault;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::Device;
-use super::account::{Lease, Seat};
-use super::process::{self, Process};
-use super::runtime::Lost;
-use crate::schedule::WorkerId;
-use crate::schedule::weights::Corpse;
+use super::panics::contained;
+use crate::call::Call;
+use crate::ids::Generation;
+use crate::processes::memory_ledger::{Lease, ProcessReservation};
+use crate::processes::process::{self, Process};
+use crate::schedule::weights::ZombieId;
+use crate::schedule::{CallId, WorkerId};
+use crate::sync::{OrderedMutex, Waker, rank};
+
+/// A call whose process is gone.
+pub type Lost = (CallId, Arc<Call>);
+
+/// The device whose processes are reaped.
+pub trait Home {
+    /// Whether processes that end are not replaced any more.
+    fn is_closing(&self) -> bool;
+
+    /// A process is reaped: its memory is free, and nothing writes to the regions of its calls.
+    fn reaped(&self, remains: Remains);
+}
+
+/// What is left of a process that is reaped.
+#[derive(Debug)]
+pub struct Remains {
+    /// Where it served and which process there it was, if it did.
+    pub served: Option<(WorkerId, Generation)>,
+    /// Calls that were in it.
+    pub lost: Vec<Lost>,
+    /// Names what it had of weights.
+    pub zombie: ZombieId,
+    /// How it ended, in words.
+    pub ended: String,
+    /// What it said of a lost device context.
+    pub broken: Option<Fault>,
+    /// Neither Pappus nor the process itself ended it.
+    pub from_outside: bool,
+}
 
 /// A process that serves no more.
 #[derive(Debug)]
@@ -23,16 +54,16 @@ pub struct Dying {
     pub process: Process,
     /// When it is killed.
     pub kill_at: Instant,
-    /// Its place in the account.
-    pub seat: Seat,
+    /// Its room in the ledger.
+    pub reservation: ProcessReservation,
     /// Its lease, if it had one.
     pub lease: Option<Lease>,
-    /// Where it served.
-    pub worker: WorkerId,
+    /// Where it served and which process there it was, if it did.
+    pub served: Option<(WorkerId, Generation)>,
     /// Calls that were in it.
     pub lost: Vec<Lost>,
     /// Names what it has of weights.
-    pub corpse: Corpse,
+    pub zombie: ZombieId,
     /// What it said of a lost device context.
     pub broken: Option<Fault>,
     /// What was wrong with it, if anything was.
@@ -41,46 +72,35 @@ pub struct Dying {
 
 impl Dying {
     /// One that never served.
-    pub fn unused(
-        process: Process,
-        seat: Seat,
-        worker: WorkerId,
-        why: Option<String>,
-        kill_at: Instant,
-    ) -> Self {
-        let (lost, corpse) = (Vec::new(), Corpse::default());
-        Self { process, kill_at, seat, lease: None, worker, lost, corpse, broken: None, why }
+    pub fn unused(process: Process, reservation: ProcessReservation, why: Option<String>) -> Self {
+        let (kill_at, lost, zombie) = (Instant::now(), Vec::new(), ZombieId::default());
+        Self { process, kill_at, reservation, lease: None, served: None, lost, zombie, broken: None, why }
     }
 }
 
 /// The processes of one device that are about to be gone.
 #[derive(Debug)]
 pub struct Reaper {
-    /// None once nobody reaps any more.
-    dying: Mutex<Option<Vec<Dying>>>,
-    wake: OwnedFd,
+    /// None once the reaper's thread has ended.
+    dying: OrderedMutex<Option<Vec<Dying>>, { rank::DYING }>,
+    waker: Waker,
 }
 
 impl Reaper {
     /// Without processes.
     pub fn new() -> std::io::Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { dying: Mutex::new(Some(Vec::new())), wake })
-    }
-
-    fn dying(&self) -> MutexGuard<'_, Option<Vec<Dying>>> {
-        self.dying.lock().unwrap_or_else(|e| e.into_inner())
+        Ok(Self { dying: OrderedMutex::new(Some(Vec::new())), waker: Waker::new()? })
     }
 
     /// Takes a process over.
-    pub fn take(&self, device: &Device, process: Dying) {
+    pub fn take(&self, device: &impl Home, process: Dying) {
         if process.kill_at <= Instant::now() {
             match process.broken {
                 Some(_) => process.process.kill_now(),
                 None => process.process.kill(),
             }
         }
-        let mut dying = self.dying();
+        let mut dying = self.dying.lock();
         match &mut *dying {
             Some(dying) => dying.push(process),
             None => {
@@ -95,15 +115,15 @@ impl Reaper {
 
     /// Makes the reaper look.
     pub fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        self.waker.wake();
     }
 
-    /// Reaps until the device closes and nobody is left.
-    pub fn run(&self, device: &Device) {
+    /// Reaps until the device closes and no process is left.
+    pub fn run(&self, device: &impl Home) {
         let mut mine: Vec<Dying> = Vec::new();
         loop {
             {
-                let mut dying = self.dying();
+                let mut dying = self.dying.lock();
                 mine.extend(dying.iter_mut().flat_map(|dying| dying.drain(..)));
                 if mine.is_empty() && device.is_closing() {
                     *dying = None;
@@ -112,7 +132,9 @@ impl Reaper {
             }
             let over = self.wait(&mut mine);
             for process in over {
-                reap(device, process);
+                if let Err(why) = contained(|| reap(device, process)) {
+                    tracing::error!("a process is reaped, but not all that follows from it is done: {why}");
+                }
             }
         }
     }
@@ -123,12 +145,12 @@ impl Reaper {
         let left = next.map(|at| at.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
         let timeout =
             left.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
-        let mut polled = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        let mut polled = vec![PollFd::new(&self.waker, PollFlags::IN)];
         polled
             .extend(mine.iter().map(|dying| PollFd::from_borrowed_fd(dying.process.as_fd(), PollFlags::IN)));
         let _ = rustix::event::poll(&mut polled, timeout.as_ref());
         let mut ended = polled[1..].iter().map(|polled| !polled.revents().is_empty()).collect::<Vec<_>>();
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        let _ = rustix::io::read(&self.waker, &mut [0; 8]);
         let now = Instant::now();
         let mut over = Vec::new();
         for nth in (0..mine.len()).rev() {
@@ -136,7 +158,7 @@ impl Reaper {
                 over.push(mine.swap_remove(nth));
             } else if mine[nth].kill_at <= now {
                 mine[nth].process.kill();
-                // A process in the driver's hands may take its time; nobody else waits for it.
+                // A process in the driver's hands may take its time; no other process waits for it.
                 mine[nth].kill_at = now + Duration::from_secs(3600);
             }
         }
@@ -144,18 +166,26 @@ impl Reaper {
     }
 }
 
-fn reap(device: &Device, dying: Dying) {
-    let Dying { mut process, seat, lease, worker, lost, corpse, broken, why, .. } = dying;
-    let ended = process::describe_exit(process.end());
-    match (&why, lost.len()) {
-        (Some(why), lost) => tracing::warn!(worker, lost, "worker {ended}: {why}; replacing it"),
-        (None, lost @ 1..) => tracing::warn!(worker, lost, "worker {ended}; replacing it"),
-        (None, 0) => tracing::debug!(worker, "worker {ended}; replacing it"),
+fn reap(device: &impl Home, dying: Dying) {
+    let Dying { mut process, reservation, lease, served, lost, zombie, broken, why, .. } = dying;
+    let status = process.end();
+    let killed_by = process.ended_from_outside();
+    let ended = process::describe_exit(status);
+    let (worker, pid, calls) = (served.map(|(worker, _)| worker), process.pid(), lost.len());
+    match (&why, killed_by) {
+        (_, Some(signal)) => tracing::warn!(
+            worker,
+            pid,
+            signal,
+            lost = calls,
+            "worker {ended}, and not by Pappus: replacing it; its calls run again and no tenant is charged"
+        ),
+        (Some(why), None) => tracing::warn!(worker, pid, lost = calls, "worker {ended}: {why}; replacing it"),
+        (None, None) if calls > 0 => {
+            tracing::warn!(worker, pid, lost = calls, "worker {ended}; replacing it")
+        }
+        (None, None) => tracing::debug!(worker, pid, "worker {ended}; replacing it"),
     }
-    drop((lease, seat));
-    if let Some(weights) = &device.weights {
-        weights.reaped(corpse);
-    }
-    device.advance();
-    device.bury(lost, &ended, broken.as_ref());
+    drop((lease, reservation));
+    device.reaped(Remains { served, lost, zombie, ended, broken, from_outside: killed_by.is_some() });
 }

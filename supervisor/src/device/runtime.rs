@@ -1,34 +1,32 @@
-//! A device as the rest of the supervisor sees it. Decisions come from its scheduler, behind a lock;
-//! whoever caused a decision carries it out.
+//! A device as the rest of the supervisor sees it. Decisions come from its scheduler, behind a lock; the thread that
+//! caused a decision carries it out (`commands`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use pappus_proto::{Code, v1};
 use pappus_protocol::from_worker::{Done, FaultRef};
-use pappus_protocol::{Kind, now_ns};
+use pappus_protocol::now_ns;
 use tokio::sync::{Notify, watch};
 
-use super::account::Account;
-use super::answers;
-use super::batch::Held;
-use super::link::{Link, Start, StartError};
-use super::mps::{Control, Ender};
+use super::held::Held;
 use super::reaper::Reaper;
 use super::standby::Standbys;
 use super::weights::WeightStore;
-use super::whole::Whole;
+use super::worker_channel::WorkerChannel;
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
+use crate::function::CodeTarget;
 use crate::metrics::DeviceMetrics;
-use crate::registry::{CodeTarget, Refusal, Registry};
-use crate::schedule::{Action, CallId, Limits, NotNow, Scheduler, Shape, Terms, Verdict, WorkerId};
+use crate::processes::memory_ledger::MemoryLedger;
+use crate::processes::mps::{Control, MpsTerminator};
+use crate::schedule::events::{Allow, Cancel, Event, FunctionGone, SetPolicy, Submit, Tick};
+use crate::schedule::{Action, CallId, Limits, NotNow, Scheduler, Shape, Terms, WorkerId};
+use crate::store::StateDir;
+use crate::sync::{OrderedGuard, OrderedMutex, rank};
+use crate::tenants::QuotaError;
 
 pub(super) type Actions = Vec<Action<Arc<Call>>>;
-
-/// A call whose process is gone.
-pub type Lost = (CallId, Arc<Call>);
 
 /// One device with its workers.
 #[derive(Debug)]
@@ -38,18 +36,19 @@ pub struct Device {
     /// Counts what happens here.
     pub metrics: DeviceMetrics,
     /// Device memory.
-    pub account: Arc<Account>,
+    pub ledger: Arc<MemoryLedger>,
     /// Weights in its memory, if it has memory of its own.
     pub weights: Option<WeightStore>,
-    /// Processes that could take a worker's place.
+    /// Processes that could take a worker's slot.
     pub standbys: Standbys,
     /// Processes that serve no more.
     pub reaper: Reaper,
-    pub(super) scheduler: Mutex<Scheduler<Arc<Call>>>,
-    pub(super) places: Vec<Place>,
-    pub(super) whole: Mutex<Whole>,
+    scheduler: OrderedMutex<Scheduler<Arc<Call>>, { rank::SCHEDULER }>,
+    /// Calls waiting and running; changed with the scheduler locked.
+    load: AtomicU64,
+    pub(super) slots: Vec<WorkerSlot>,
     pub(super) settings: watch::Receiver<Settings>,
-    registry: std::sync::OnceLock<Arc<Registry>>,
+    pub(super) store: Arc<StateDir>,
     /// What machine code must be made for, as far as workers said so.
     pub(super) targets: watch::Sender<Vec<CodeTarget>>,
     pub(super) clock: Notify,
@@ -58,30 +57,41 @@ pub struct Device {
     /// When the clock looks next, as far as it knows; changed with the scheduler locked.
     clock_ns: AtomicU64,
     /// Ends processes of a device that they share through MPS.
-    pub(super) mps: Option<Arc<Ender>>,
+    pub(super) mps: Option<Arc<MpsTerminator>>,
     /// When a fault ended all processes last.
-    pub(super) era_ended: Mutex<Option<Instant>>,
+    pub(super) epoch_ended: OrderedMutex<Option<Instant>, { rank::EPOCH }>,
     /// Workers that end are not replaced any more.
     closing: AtomicBool,
 }
 
 /// How a worker says that a call ended.
 #[derive(Debug, Clone, Copy)]
-pub enum Outcome<'a> {
+pub enum Answer<'a> {
     /// Well.
     Done(&'a Done),
     /// With a fault.
     Failed(&'a FaultRef<'a>),
 }
 
-/// One worker's place.
+/// Why a device does not accept a call.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// It needs more device memory than its caller may have.
+    #[error(transparent)]
+    Quota(#[from] QuotaError),
+    /// Its function is in quarantine, or the queue is full.
+    #[error("{0}")]
+    NotNow(NotNow),
+}
+
+/// One worker's slot.
 #[derive(Debug)]
-pub struct Place {
+pub struct WorkerSlot {
     /// The process in it.
-    pub link: Mutex<Link>,
+    pub channel: OrderedMutex<WorkerChannel, { rank::CHANNEL }>,
     /// Calls answered well.
     pub completed: AtomicU64,
-    /// Processes that took the place after the first.
+    /// Processes that took the slot after the first.
     pub restarts: AtomicU64,
     /// Times that its processes were scrubbed for another domain.
     pub scrubs: AtomicU64,
@@ -93,13 +103,9 @@ pub struct Place {
     pub leased_bytes: AtomicU64,
 }
 
-/// One worker has nobody to take turns with.
+/// Workers take turns where there are several.
 pub(super) fn takes_turns(config: &DeviceConfig) -> bool {
     config.turns && config.workers > 1
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 impl Device {
@@ -108,10 +114,11 @@ impl Device {
         config: DeviceConfig,
         settings: watch::Receiver<Settings>,
         targets: watch::Sender<Vec<CodeTarget>>,
+        store: Arc<StateDir>,
     ) -> std::io::Result<Self> {
-        let place = || -> std::io::Result<Place> {
-            Ok(Place {
-                link: Mutex::new(Link::new()?),
+        let slot = || -> std::io::Result<WorkerSlot> {
+            Ok(WorkerSlot {
+                channel: OrderedMutex::new(WorkerChannel::new()?),
                 completed: AtomicU64::new(0),
                 restarts: AtomicU64::new(0),
                 scrubs: AtomicU64::new(0),
@@ -124,64 +131,52 @@ impl Device {
             workers: config.workers,
             lanes: config.lanes,
             workers_per_domain: config.workers_per_domain,
-            turns: takes_turns(&config),
+            quantum_us: takes_turns(&config).then(|| config.quantum.as_micros().min(u32::MAX.into()) as u32),
             residency_ns: config.min_residency.as_nanos().min(u64::MAX.into()) as u64,
             scrubs: config.scrub_switch,
             shared_faults: config.shared,
         };
         let mut scheduler = Scheduler::new(shape);
-        scheduler.set_policy(now_ns(), settings.borrow().policy(), &mut Actions::new());
-        let account = Account::new(config.clone());
-        let weights = match config.kind {
-            Kind::Cpu => None,
-            Kind::Cuda => Some(WeightStore::new(config.weights_bytes, account.clone())),
-        };
+        let policy = settings.borrow().policy();
+        scheduler.handle(now_ns(), SetPolicy { policy }, &mut Actions::new());
+        let ledger = MemoryLedger::new(config.clone());
+        let has_own_memory = config.kind.traits().has_own_memory;
+        let weights = has_own_memory.then(|| WeightStore::new(config.weights_bytes, ledger.clone()));
         Ok(Self {
-            account,
+            ledger,
             weights,
             standbys: Standbys::new(config.standbys)?,
             reaper: Reaper::new()?,
-            scheduler: Mutex::new(scheduler),
-            places: (0..config.workers).map(|_| place()).collect::<Result<_, _>>()?,
-            whole: Mutex::default(),
+            scheduler: OrderedMutex::new(scheduler),
+            load: AtomicU64::new(0),
+            slots: (0..config.workers).map(|_| slot()).collect::<Result<_, _>>()?,
             metrics: DeviceMetrics::new(&config.name),
             settings,
-            registry: std::sync::OnceLock::new(),
+            store,
             targets,
             clock: Notify::new(),
             handovers: AtomicU64::new(1),
             clock_ns: AtomicU64::new(u64::MAX),
-            mps: config.shared.then(|| Ender::start(Control::new())).transpose()?,
-            era_ended: Mutex::new(None),
+            mps: config.shared.then(|| MpsTerminator::start(Control::new())).transpose()?,
+            epoch_ended: OrderedMutex::new(None),
             closing: AtomicBool::new(false),
             config,
         })
     }
 
-    /// Says where functions come from; called once, before the first call.
-    pub fn serve(&self, registry: Arc<Registry>) {
-        registry.charge(&self.config.name, &self.account);
-        let _ = self.registry.set(registry);
+    /// A worker's slot on the device.
+    pub fn slot(&self, worker: WorkerId) -> &WorkerSlot {
+        &self.slots[worker]
     }
 
-    /// Where functions come from, once it was said.
-    pub(super) fn registry(&self) -> Option<&Arc<Registry>> {
-        self.registry.get()
+    /// The channel to the process in a worker's slot.
+    pub fn channel(&self, worker: WorkerId) -> OrderedGuard<'_, WorkerChannel, { rank::CHANNEL }> {
+        self.slots[worker].channel.lock()
     }
 
-    /// A worker's place.
-    pub fn place(&self, worker: WorkerId) -> &Place {
-        &self.places[worker]
-    }
-
-    /// A worker's link.
-    pub fn link(&self, worker: WorkerId) -> MutexGuard<'_, Link> {
-        lock(&self.places[worker].link)
-    }
-
-    /// Whether a worker's place has no process.
+    /// Whether a worker's slot has no process.
     pub fn lacks_workers(&self) -> bool {
-        self.places.iter().any(|place| lock(&place.link).pid().is_none())
+        self.slots.iter().any(|slot| slot.channel.lock().pid().is_none())
     }
 
     /// How long a worker's thread spins before it blocks. On two cores or fewer the spinning would
@@ -193,10 +188,14 @@ impl Device {
         std::time::Duration::from_micros(us.into())
     }
 
-    /// Calls waiting and running.
+    /// Calls waiting and running, as of the last decision; locks nothing.
     pub fn load(&self) -> u64 {
-        let scheduler = lock(&self.scheduler);
-        scheduler.queued() + scheduler.running()
+        self.load.load(Ordering::Relaxed)
+    }
+
+    /// The scheduler, to ask it something.
+    pub(super) fn ask(&self) -> OrderedGuard<'_, Scheduler<Arc<Call>>, { rank::SCHEDULER }> {
+        self.scheduler.lock()
     }
 
     /// Accepts a call, or says why not. An accepted call is answered exactly once. With `held`,
@@ -206,32 +205,26 @@ impl Device {
         call: Arc<Call>,
         inline_bytes: u64,
         held: Option<&mut Held>,
-    ) -> Result<CallId, Box<v1::Error>> {
+    ) -> Result<CallId, SubmitError> {
         let settings = *self.settings.borrow();
         let limits = Limits { calls: settings.queue_calls, bytes: settings.queue_bytes };
         let mut actions = Actions::new();
-        let size = self.account.size_of(call.plan.pool_bytes);
+        let size = self.ledger.size_of(call.plan.pool_bytes);
         let (domain, deadline_ns) = (call.domain, call.deadline_ns);
-        let (record, function) = (call.function.record.clone(), call.function.id);
+        let function = call.function.id;
         let terms = Terms { domain, function, bytes: inline_bytes, deadline_ns, size };
         let outcome = self.decide(|scheduler| {
-            scheduler.allow(domain.caller, self.workers_allowed(call.asker.account(), size)?);
-            Ok::<_, Refusal>(scheduler.submit(now_ns(), call, terms, limits, &mut actions))
+            let (caller, now_ns) = (domain.caller, now_ns());
+            let most = self.workers_allowed(call.reply.account(), size)?;
+            scheduler.handle(now_ns, Allow { caller, most }, &mut actions);
+            Ok::<_, QuotaError>(scheduler.handle(now_ns, Submit { call, terms, limits }, &mut actions))
         });
         let id = outcome?.map_err(|why| {
             self.metrics.rejected.increment(1);
-            let device = &self.config.name;
-            Box::new(match why {
-                NotNow::Quarantined(refusal) => {
-                    self.metrics.quarantines.increment(1);
-                    answers::quarantined(&record.name, device, refusal)
-                }
-                full => v1::Error::new(
-                    Code::ResourceExhausted,
-                    format!("device {device} is full: {full}; try again later"),
-                )
-                .retry(100),
-            })
+            if matches!(why, NotNow::Quarantined(_)) {
+                self.metrics.quarantines.increment(1);
+            }
+            SubmitError::NotNow(why)
         })?;
         self.carry_out(&mut actions, held);
         Ok(id)
@@ -239,13 +232,14 @@ impl Device {
 
     /// The most device memory that a call can have: that of all workers.
     pub fn largest_call_bytes(&self) -> u64 {
-        self.account.largest_call_bytes()
+        self.ledger.largest_call_bytes()
     }
 
-    /// An event for the scheduler. Its clock is told if something is due earlier now.
-    pub(super) fn decide<T>(&self, event: impl FnOnce(&mut Scheduler<Arc<Call>>) -> T) -> T {
-        let mut scheduler = lock(&self.scheduler);
-        let outcome = event(&mut scheduler);
+    /// Events for the scheduler. Its clock is told if something is due earlier now.
+    pub(super) fn decide<T>(&self, events: impl FnOnce(&mut Scheduler<Arc<Call>>) -> T) -> T {
+        let mut scheduler = self.scheduler.lock();
+        let outcome = events(&mut scheduler);
+        self.load.store(scheduler.queued() + scheduler.running(), Ordering::Relaxed);
         let next_ns = scheduler.next_deadline_ns();
         if next_ns.is_some_and(|next_ns| next_ns < self.clock_ns.load(Ordering::Relaxed)) {
             self.clock.notify_one();
@@ -253,150 +247,43 @@ impl Device {
         outcome
     }
 
+    /// One event, and what follows from it.
+    pub(super) fn handle<E: Event<Arc<Call>>>(&self, event: E) -> E::Reply {
+        let mut actions = Actions::new();
+        let reply = self.decide(|scheduler| scheduler.handle(now_ns(), event, &mut actions));
+        self.carry_out(&mut actions, None);
+        reply
+    }
+
     /// Takes a waiting call back; returns it unless it runs or is over.
     pub fn cancel(&self, id: CallId) -> Option<Arc<Call>> {
-        let mut actions = Actions::new();
-        let call = self.decide(|scheduler| scheduler.cancel(now_ns(), id, &mut actions));
-        self.perform(actions);
-        call
-    }
-
-    /// Carries decisions out, and those that follow from them.
-    pub fn perform(&self, mut actions: Actions) {
-        self.carry_out(&mut actions, None);
-    }
-
-    /// The same; with `held`, workers are told of their calls by [`Device::release`] at the latest.
-    pub(super) fn carry_out(&self, work: &mut Actions, mut held: Option<&mut Held>) {
-        let mut next = Actions::new();
-        while !work.is_empty() {
-            for action in work.drain(..) {
-                match action {
-                    Action::Start { worker, generation, lane, alone, id, call } => {
-                        let start = Start { worker, generation, lane, alone, id };
-                        self.start(start, &call, &mut next, held.as_deref_mut());
-                    }
-                    Action::Expired { call, budget_ns } => {
-                        self.metrics.failed.increment(1);
-                        let per_minute = self.settings.borrow().fault_budget;
-                        call.asker.answer(answers::expired(budget_ns, per_minute));
-                    }
-                    Action::Refused { call, refusal } => {
-                        self.metrics.failed.increment(1);
-                        self.metrics.quarantines.increment(1);
-                        let error =
-                            answers::quarantined(&call.function.record.name, &self.config.name, refusal);
-                        call.asker.answer(v1::response::Body::Error(error));
-                    }
-                    Action::Kill { worker, generation, call } => self.kill(worker, generation, call),
-                    Action::Turn { generation, order } => {
-                        let quantum_us = self.config.quantum.as_micros().min(u32::MAX.into()) as u32;
-                        self.link(order.worker()).turn(generation, order, quantum_us);
-                    }
-                    Action::GiveAll { worker, nth } => self.give_all(worker, nth),
-                    Action::GiveBack { nth } => self.give_back(nth),
-                    Action::Replace { worker, generation } => self.link(worker).hang_up(generation),
-                    Action::Scrub { worker, generation } => self.scrub(worker, generation),
-                }
-            }
-            std::mem::swap(work, &mut next);
-        }
-    }
-
-    fn kill(&self, worker: WorkerId, generation: u64, overdue: Option<Arc<Call>>) {
-        let pid = self.link(worker).pid();
-        match overdue {
-            Some(call) => {
-                let (function, owner, caller) = call.names();
-                let why = match call.asker.is_over() {
-                    true => "a call that was given up does not end",
-                    false => "a call is overdue",
-                };
-                tracing::warn!(function, owner, caller, worker, pid, "{why}: killing its worker");
-            }
-            None => tracing::warn!(
-                worker,
-                pid,
-                "a worker without calls keeps its turn, or does not forget a tenant: killing it"
-            ),
-        }
-        self.link(worker).kill(generation);
-    }
-
-    fn start(&self, start: Start, call: &Arc<Call>, next: &mut Actions, held: Option<&mut Held>) {
-        let worker = start.worker;
-        let Some(registry) = self.registry.get() else {
-            return;
-        };
-        let weights = self.weights.as_ref();
-        let reserved = self.reserve_weights(worker, call);
-        let started = reserved.map_err(StartError::Refused).and_then(|given_up| {
-            given_up.iter().for_each(|function| self.every_link(|link| link.uninstall(*function)));
-            let mut link = self.link(worker);
-            let started = link.start(registry.state(), weights, start, call);
-            if held.is_none() {
-                link.write();
-            }
-            if let Some(weights) = weights {
-                weights.settled(&call.function, worker);
-            }
-            started
-        });
-        if let Some(held) = held
-            && held.add(worker, call)
-        {
-            self.release(held);
-        }
-        match started {
-            Ok(evicted) => {
-                for function in evicted {
-                    self.every_link(|link| link.uninstall(function));
-                }
-            }
-            // The calls of a process that is gone run again, which is decided where its end is seen.
-            Err(StartError::Gone) => {}
-            Err(StartError::Refused(error)) => {
-                self.metrics.failed.increment(1);
-                call.asker.answer(v1::response::Body::Error(*error));
-                self.decide(|scheduler| {
-                    scheduler.finished(now_ns(), worker, start.id, Verdict::Neither, next)
-                });
-            }
-            Err(StartError::Broken(error)) => {
-                tracing::error!(worker, "a worker does not take a call: {error}");
-                // It may be the call that nothing can take: it counts as handed over.
-                call.started_ns.store(now_ns(), Ordering::Relaxed);
-                self.link(worker).kill(start.generation);
-            }
-        }
+        self.handle(Cancel { id })
     }
 
     /// Tells all workers to forget an arena.
     pub fn close_arena(&self, arena: u64) {
-        self.every_link(|link| link.close_arena(arena));
+        self.every_channel(|channel| channel.close_arena(arena));
     }
 
     /// Tells all workers to forget a function.
     pub fn uninstall(&self, function: u64) {
-        self.every_link(|link| link.uninstall(function));
+        self.every_channel(|channel| channel.uninstall(function));
         if let Some(weights) = &self.weights {
             weights.forget(function);
         }
-        lock(&self.scheduler).forget_function(function);
+        self.handle(FunctionGone { function });
     }
 
-    fn every_link(&self, mut tell: impl FnMut(&mut Link)) {
-        (0..self.places.len()).for_each(|worker| tell(&mut self.link(worker)));
+    pub(super) fn every_channel(&self, mut tell: impl FnMut(&mut WorkerChannel)) {
+        (0..self.slots.len()).for_each(|worker| tell(&mut self.channel(worker)));
     }
 
     /// Watches deadlines for as long as the supervisor runs.
     pub async fn run_clock(&self) {
         loop {
-            // Before the scheduler is locked: whoever moves memory locks them the other way round.
-            let whole = lock(&self.whole).deadline_ns;
             let next = {
-                let scheduler = lock(&self.scheduler);
-                let next = [scheduler.next_deadline_ns(), whole].into_iter().flatten().min();
+                let scheduler = self.scheduler.lock();
+                let next = scheduler.next_deadline_ns();
                 self.clock_ns.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
                 next
             };
@@ -413,20 +300,19 @@ impl Device {
                 () = sleep => {}
                 () = self.clock.notified() => {}
             }
-            let mut actions = Actions::new();
-            lock(&self.scheduler).expire(now_ns(), &mut actions);
-            self.perform(actions);
-            self.whole_expire(now_ns());
+            self.handle(Tick {});
         }
     }
 
     /// Ends all workers for good.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
-        for worker in 0..self.places.len() {
-            self.link(worker).kill_any();
+        for worker in 0..self.slots.len() {
+            let channel = self.channel(worker);
+            channel.kill_any();
+            channel.wake();
         }
-        self.account.close();
+        self.ledger.close();
         self.standbys.close();
         self.reaper.wake();
     }

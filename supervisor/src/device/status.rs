@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering;
 use pappus_proto::v1;
 use pappus_protocol::now_ns;
 
-use super::account::Snapshot;
-use super::runtime::{Device, lock};
+use super::runtime::Device;
+use crate::processes::memory_ledger::MemorySnapshot;
 use crate::schedule::budget::Budget;
 use crate::schedule::quarantine::Quarantined;
 
 impl Device {
     /// What is taken of its memory.
-    pub fn memory(&self) -> Snapshot {
-        self.account.snapshot()
+    pub fn memory(&self) -> MemorySnapshot {
+        self.ledger.snapshot()
     }
 
     /// Standbys that are ready.
@@ -23,7 +23,7 @@ impl Device {
 
     /// Functions that are refused here, and budgets that are not whole.
     pub fn refusals(&self) -> (Vec<Quarantined>, Vec<Budget>) {
-        let scheduler = lock(&self.scheduler);
+        let scheduler = self.ask();
         let now_ns = now_ns();
         (scheduler.quarantined(now_ns), scheduler.budgets(now_ns))
     }
@@ -31,15 +31,15 @@ impl Device {
     /// As `status` shows it.
     pub fn status(&self) -> v1::DeviceStatus {
         let (queued, running, busy) = {
-            let scheduler = lock(&self.scheduler);
+            let scheduler = self.ask();
             let of_worker = |w| (scheduler.busy_lanes(w), scheduler.device_ns(w));
-            let busy: Vec<_> = (0..self.places.len()).map(of_worker).collect();
+            let busy: Vec<_> = (0..self.slots.len()).map(of_worker).collect();
             (scheduler.queued(), scheduler.running(), busy)
         };
         let workers = busy.into_iter().enumerate().map(|(worker, (busy, device_ns))| {
-            let place = &self.places[worker];
-            let link = self.link(worker);
-            // Another one may have taken its place meanwhile.
+            let slot = &self.slots[worker];
+            let link = self.channel(worker);
+            // Another process may be in its slot meanwhile.
             let busy = busy.filter(|(generation, _)| !link.is_hung_up(*generation)).map(|(_, lanes)| lanes);
             v1::WorkerStatus {
                 pid: link.pid().unwrap_or(0),
@@ -49,9 +49,9 @@ impl Device {
                     Some(_) => "busy",
                 }
                 .to_owned(),
-                completed: place.completed.load(Ordering::Relaxed),
-                restarts: place.restarts.load(Ordering::Relaxed),
-                scrubs: place.scrubs.load(Ordering::Relaxed),
+                completed: slot.completed.load(Ordering::Relaxed),
+                restarts: slot.restarts.load(Ordering::Relaxed),
+                scrubs: slot.scrubs.load(Ordering::Relaxed),
                 busy_lanes: busy.unwrap_or(0),
                 device_ns,
                 sandbox: link.layers().iter().map(|layer| layer.name().to_owned()).collect(),
@@ -61,10 +61,10 @@ impl Device {
             name: self.config.name.clone(),
             kind: self.config.kind.name().to_owned(),
             memory_bytes: self.config.memory_bytes,
-            lease_bytes: self.account.lease_bytes(),
+            lease_bytes: self.ledger.lease_bytes(),
             queued,
             running,
-            completed: self.places.iter().map(|p| p.completed.load(Ordering::Relaxed)).sum(),
+            completed: self.slots.iter().map(|p| p.completed.load(Ordering::Relaxed)).sum(),
             failed: self.metrics.failed_so_far(),
             workers: workers.collect(),
             // The rest follows from how the device was set up.

@@ -1,4 +1,4 @@
-//! The OS thread of one worker: puts a process in its place, a standby if one is ready, reads its answers,
+//! The OS thread of one worker: puts a process in its slot, a standby if one is ready, reads its answers,
 //! and puts another one there when it ends. The thread lives as long as the supervisor: the kernel ends a
 //! worker together with the thread that started it.
 
@@ -11,19 +11,23 @@ use std::time::{Duration, Instant};
 
 use pappus_protocol::pipe::{Got, Inbox};
 use pappus_protocol::{Fault, FromWorker};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::Device;
-use super::batch::Batch;
-use super::link::Arrival;
-use super::process::Started;
+use super::bring_up;
+use super::panics::contained;
 use super::reaper::Dying;
-use super::runtime::Outcome;
-use super::standby::{self, Ready};
+use super::runtime::Answer;
+use super::standby::Ready;
+use super::worker_channel::Arrival;
+use super::worker_events::ANOTHER_FAILED;
+use super::write_coalescing::Batch;
+use crate::ids::{Generation, TurnId};
+use crate::processes::process::Started;
 use crate::schedule::{CallId, WorkerId};
 
 /// How long a process with calls has to say why it ends, when all end with it.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-const ANOTHER_FAILED: &str = "another process failed, and all with it";
 /// A worker that lived shorter than this is replaced after a pause, the longer the more often.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// How long a thread does not sleep whose worker was told that its turn is near.
@@ -41,28 +45,28 @@ pub fn spawn(device: &Arc<Device>, program: &Path) -> std::io::Result<Vec<JoinHa
         std::io::Result::Ok(())
     };
     let name = &device.config.name;
-    spawn(format!("{name}/reaper"), |device, _, _| device.reaper.run(device), 0)?;
+    spawn(format!("{name}/reaper"), |device, _, _| device.reaper.run(&**device), 0)?;
     for worker in 0..device.config.workers {
         spawn(format!("{name}/{worker}"), run, worker)?;
     }
     for slot in 0..device.config.standbys {
-        spawn(format!("{name}/standby{slot}"), standby::keep, slot)?;
+        spawn(format!("{name}/standby{slot}"), bring_up::keep, slot)?;
     }
     Ok(threads)
 }
 
-/// Runs a worker's place until the device closes.
+/// Keeps a process in a worker's slot until the device closes.
 fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
     let mut pause = Duration::ZERO;
-    pappus_protocol::near::stay(device.config.numa_node);
-    for generation in 1.. {
+    pappus_protocol::cpu_affinity::pin_to_numa_node(device.config.numa_node);
+    for generation in (1..).map(Generation::new) {
         if device.is_closing() {
             return;
         }
         let born = Instant::now();
-        let ready = match device.standbys.take().filter(|ready| ready.era == device.era()) {
+        let ready = match device.standbys.take() {
             Some(ready) => Ok(ready),
-            None => standby::bring_up(device, program),
+            None => contained(|| bring_up::bring_up(device, program)).flatten(),
         };
         let served_well = match ready {
             Ok(ready) => serve(device, worker, generation, ready),
@@ -75,19 +79,35 @@ fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
         if device.is_closing() {
             return;
         }
-        device.place(worker).restarts.fetch_add(1, Ordering::Relaxed);
+        device.slot(worker).restarts.fetch_add(1, Ordering::Relaxed);
         device.metrics.restarts.increment(1);
         // A process that never served would fail again at once; others are replaced at once.
         pause = match !served_well && born.elapsed() < SHORT_LIFE {
             true => (pause * 2).clamp(Duration::from_millis(10), device.longest_pause()),
             false => Duration::ZERO,
         };
-        std::thread::park_timeout(pause);
+        rest(device, worker, pause);
+    }
+}
+
+/// Lets time pass, unless the device closes.
+fn rest(device: &Device, worker: WorkerId, pause: Duration) {
+    let Ok(waker) = device.channel(worker).waker() else { return };
+    let until = Instant::now() + pause;
+    loop {
+        waker.clear();
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || device.is_closing() {
+            return;
+        }
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let _ = rustix::event::poll(&mut [PollFd::new(&waker, PollFlags::IN)], Some(&timeout));
     }
 }
 
 /// Why a process is not read from any more.
-enum End {
+#[derive(Debug)]
+pub(super) enum End {
     /// It closed its answers.
     Closed,
     /// It was told to leave.
@@ -100,38 +120,40 @@ enum End {
 
 /// Lets one process serve to its end, and hands it to the reaper. Whether it did anything, or left
 /// because it was told to.
-fn serve(device: &Arc<Device>, worker: WorkerId, generation: u64, ready: Ready) -> bool {
-    let Ready { started, staging, target, seat, era, reached } = ready;
+fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: Ready) -> bool {
+    let Ready { started, staging, target, reservation, epoch, reached } = ready;
     let Started { process, mut inbox, outbox, control } = started;
-    let Some(lease) = device.account.lease() else { return true };
-    let completed = || device.place(worker).completed.load(Ordering::Relaxed);
+    let Some(lease) = device.ledger.lease() else { return true };
+    let completed = || device.slot(worker).completed.load(Ordering::Relaxed);
     let before = completed();
-    let attached = process.killer().and_then(|killer| {
-        let (target, pid) = (target.clone(), process.pid());
-        let arrival = Arrival { generation, pid, outbox, control, staging, killer, target, era, reached };
-        device.attach(worker, arrival, lease.bytes)
+    let attached = contained(|| {
+        process.killer().map(|killer| {
+            let pid = process.pid();
+            let arrival =
+                Arrival { generation, pid, outbox, control, staging, killer, target, epoch, reached };
+            device.attach(worker, arrival, lease.bytes)
+        })
     });
-    let end = match attached {
-        // Whoever closed the device may have looked before this process was there.
-        Ok(()) if device.is_closing() => End::Bad("it came too late".to_owned()),
-        Ok(()) if era != device.era() => End::Bad(ANOTHER_FAILED.to_owned()),
-        Ok(()) => {
+    let end = match attached.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked))) {
+        // The device may have been closed before this process was there to be killed.
+        Ok(Ok(())) if device.is_closing() => End::Bad("it came too late".to_owned()),
+        Ok(Err(why)) => End::Bad(why.to_owned()),
+        Ok(Ok(())) => {
             tracing::debug!(worker, pid = process.pid(), "worker ready");
-            device.worker_ready(worker, generation, &target, era);
-            read_answers(device, worker, generation, era, &mut inbox).unwrap_or_else(End::Bad)
+            listen(device, worker, generation, epoch, &mut inbox)
         }
         Err(e) => End::Bad(e.to_string()),
     };
     let broken = matches!(end, End::Broken(_));
     let dismissed = matches!(end, End::Dismissed);
     if !dismissed && !process.ends_alone() && device.may_spread(worker, broken) {
-        device.fault_spreads(era, worker);
+        device.fault_spreads(epoch, worker);
     }
-    if era != device.era() {
+    if epoch != device.epoch() {
         process.kill_now();
     }
-    let taken = device.link(worker).detach(device.weights.as_ref());
-    let (lost, corpse) = device.worker_gone(worker);
+    let taken = device.channel(worker).detach(device.weights.as_ref());
+    let (lost, zombie) = device.worker_gone(worker);
     if matches!(end, End::Closed) {
         // It ended: what it did not read then it never will.
         device.never_read(&lost, taken);
@@ -146,20 +168,33 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: u64, ready: Ready) 
         End::Bad(why) => (Duration::ZERO, Some(why), None),
     };
     let kill_at = Instant::now() + grace;
-    let dying = Dying { process, kill_at, seat, lease: Some(lease), worker, lost, corpse, broken, why };
-    device.reaper.take(device, dying);
+    let (served, lease) = (Some((worker, generation)), Some(lease));
+    let dying = Dying { process, kill_at, reservation, lease, served, lost, zombie, broken, why };
+    device.reaper.take(&**device, dying);
     well
+}
+
+/// Reads answers until there are no more. A panic is the end of this process only.
+pub(super) fn listen(
+    device: &Arc<Device>,
+    worker: WorkerId,
+    generation: Generation,
+    epoch: u64,
+    inbox: &mut Inbox,
+) -> End {
+    let end = contained(|| read_answers(device, worker, generation, epoch, inbox));
+    end.flatten().unwrap_or_else(End::Bad)
 }
 
 /// Reads answers until there are no more; an error means that the process broke the protocol.
 fn read_answers(
     device: &Arc<Device>,
     worker: WorkerId,
-    generation: u64,
-    era: u64,
+    generation: Generation,
+    epoch: u64,
     inbox: &mut Inbox,
 ) -> Result<End, String> {
-    let nudge = device.link(worker).nudge().map_err(|e| e.to_string())?;
+    let waker = device.channel(worker).waker().map_err(|e| e.to_string())?;
     // While something is queued that did not fit, look again soon.
     let retry = Duration::from_millis(1);
     let mut flushed = true;
@@ -174,37 +209,36 @@ fn read_answers(
         }
         let spin = device.spin();
         let spin = if spin.is_zero() { spin } else { spin.max(std::mem::take(&mut alert)) };
-        let got = inbox.wait(spin, (!flushed).then_some(retry), Some(nudge.as_fd()));
+        let got = inbox.wait(spin, (!flushed).then_some(retry), Some(waker.as_fd()));
         match got.map_err(|e| e.to_string())? {
             Got::Closed => {
-                return Ok(match device.link(worker).is_hung_up(generation) {
+                return Ok(match device.channel(worker).is_hung_up(generation) {
                     true => End::Dismissed,
                     false => End::Closed,
                 });
             }
             Got::Nudged => {
-                // Only that it is readable counts; what it counts does not.
-                let _ = rustix::io::read(&nudge, &mut [0; 8]);
-                if era != device.era() {
+                waker.clear();
+                if epoch != device.epoch() {
                     return last_words(device, worker, inbox);
                 }
-                let mut link = device.link(worker);
-                if link.is_hung_up(generation) {
+                let mut channel = device.channel(worker);
+                if channel.is_hung_up(generation) {
                     // It is about to leave, or does not want to.
                     return Ok(End::Dismissed);
                 }
-                flushed = link.flush();
-                if link.take_soon() {
+                flushed = channel.flush();
+                if channel.take_soon() {
                     alert = SOON;
                 }
             }
-            Got::Bytes | Got::Nothing if !flushed => flushed = device.link(worker).flush(),
+            Got::Bytes | Got::Nothing if !flushed => flushed = device.channel(worker).flush(),
             Got::Bytes | Got::Nothing => {}
         }
     }
 }
 
-/// What a process still says whose era is over: whose call ran alone may name the kernel that ended it.
+/// What a process still says whose epoch is over: whose call ran alone may name the kernel that ended it.
 fn last_words(device: &Arc<Device>, worker: WorkerId, inbox: &mut Inbox) -> Result<End, String> {
     let until = Instant::now() + LAST_WORDS;
     let mut batch = Batch::default();
@@ -232,13 +266,13 @@ fn hear(
     while let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
         match FromWorker::decode(frame).map_err(|e| e.to_string())? {
             FromWorker::Done { call, timings } => {
-                device.finish(worker, CallId(call), Outcome::Done(&timings), batch)?;
+                device.finish(worker, CallId(call), Answer::Done(&timings), batch)?;
             }
             FromWorker::Failed { call, fault } => {
-                device.finish(worker, CallId(call), Outcome::Failed(&fault), batch)?;
+                device.finish(worker, CallId(call), Answer::Failed(&fault), batch)?;
             }
-            FromWorker::Yielding { turn } => device.yielding(worker, turn)?,
-            FromWorker::Yielded { turn, used_ns } => device.yielded(worker, turn, used_ns)?,
+            FromWorker::Yielding { turn } => device.yielding(worker, TurnId::new(turn))?,
+            FromWorker::Yielded { turn, used_ns } => device.yielded(worker, TurnId::new(turn), used_ns)?,
             FromWorker::Leased { bytes } => device.leased(worker, bytes)?,
             FromWorker::Uninstalled { function } => device.uninstalled(worker, function)?,
             FromWorker::Scrubbed { handover } => device.scrubbed(worker, handover)?,

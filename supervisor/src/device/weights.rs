@@ -2,26 +2,27 @@
 //! the others as descriptors that are kept here, evicted when memory is short.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
-use pappus_proto::Code;
+use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 use pappus_protocol::to_worker::WeightsForm;
 
-use super::account::Account;
-use crate::registry::{Loaded, Refusal, Tenant, refusal};
+use crate::function::Loaded;
+use crate::processes::memory_ledger::MemoryLedger;
+use crate::refusal::{Reason, Refusal, refusal};
 use crate::schedule::WorkerId;
-use crate::schedule::weights::{Corpse, NoRoom, Source, Weights};
+use crate::schedule::weights::{NoRoom, Source, Weights, ZombieId};
+use crate::sync::{OrderedMutex, rank};
+use crate::tenants::Tenant;
 
-/// Device memory comes in pages of this size.
-const PAGE_BYTES: u64 = 2 << 20;
 /// What a worker may take more than it was asked to, for the driver's sake.
 const SLACK_BYTES: u64 = 64 << 20;
 
 /// The weights of one device.
 #[derive(Debug)]
 pub struct WeightStore {
-    weights: Mutex<Weights<Arc<OwnedFd>>>,
-    account: Arc<Account>,
+    weights: OrderedMutex<Weights<Arc<OwnedFd>>, { rank::WEIGHTS }>,
+    ledger: Arc<MemoryLedger>,
 }
 
 /// How a function's weights come to a worker.
@@ -46,19 +47,15 @@ impl Delivery {
 
 impl WeightStore {
     /// Without weights; they may take `budget_bytes`.
-    pub fn new(budget_bytes: u64, account: Arc<Account>) -> Self {
-        Self { weights: Mutex::new(Weights::new(budget_bytes)), account }
+    pub fn new(budget_bytes: u64, ledger: Arc<MemoryLedger>) -> Self {
+        Self { weights: OrderedMutex::new(Weights::new(budget_bytes)), ledger }
     }
 
-    fn weights(&self) -> MutexGuard<'_, Weights<Arc<OwnedFd>>> {
-        self.weights.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// Changes what is there, and tells the account.
+    /// Changes what is there, and tells the ledger.
     fn change<R>(&self, change: impl FnOnce(&mut Weights<Arc<OwnedFd>>) -> R) -> R {
-        let mut weights = self.weights();
+        let mut weights = self.weights.lock();
         let outcome = change(&mut weights);
-        self.account.set_weights(weights.held_bytes());
+        self.ledger.set_weights(weights.held_bytes());
         outcome
     }
 
@@ -73,7 +70,7 @@ impl WeightStore {
         if bytes == 0 {
             return Ok(Delivery::default());
         }
-        let taken = bytes.next_multiple_of(PAGE_BYTES);
+        let taken = bytes.next_multiple_of(GPU_PAGE_BYTES);
         let claimed = self.change(|weights| {
             let claimed = weights.claim(function.id, worker, taken, evicted);
             weights.own(function.id, function.owner);
@@ -84,7 +81,7 @@ impl WeightStore {
             Ok(Source::Export) => Ok(Delivery(None, true)),
             Ok(Source::Device(fd, bytes)) => Ok(Delivery(Some((fd, bytes)), false)),
             Err(NoRoom { budget_bytes }) if taken > budget_bytes => Err(refusal(
-                Code::OutOfMemory,
+                Reason::OutOfMemory,
                 format!(
                     "its weights take {taken} bytes of device memory, the device keeps {budget_bytes} for weights: \
                      give them more with weights=SIZE"
@@ -92,14 +89,14 @@ impl WeightStore {
             )),
             Err(NoRoom { .. }) => {
                 let why = "all device memory for weights is in use by calls that run; try again later";
-                Err(Box::new(pappus_proto::v1::Error::new(Code::ResourceExhausted, why).retry(100)))
+                Err(Box::new(refusal(Reason::ResourceExhausted, why).retry(100)))
             }
         }
     }
 
     /// Device memory that weights of one tenant's functions take.
     pub fn used_by(&self, owner: Tenant) -> u64 {
-        self.weights().used_by(owner)
+        self.weights.lock().used_by(owner)
     }
 
     /// Promises a worker room for a function's weights in what their owner may have; else says what they take.
@@ -110,13 +107,13 @@ impl WeightStore {
         room: u64,
         evicted: &mut Vec<u64>,
     ) -> Result<(), u64> {
-        let bytes = function.packed_weight_bytes().next_multiple_of(PAGE_BYTES);
+        let bytes = function.packed_weight_bytes().next_multiple_of(GPU_PAGE_BYTES);
         self.change(|weights| weights.reserve(function.id, worker, (function.owner, bytes), room, evicted))
     }
 
     /// What was promised to a worker is loaded, or not wanted any more.
     pub fn settled(&self, function: &Loaded, worker: WorkerId) {
-        self.weights().settled(function.id, worker);
+        self.weights.lock().settled(function.id, worker);
     }
 
     /// A worker sent what names a function's weights.
@@ -127,7 +124,7 @@ impl WeightStore {
         fd: OwnedFd,
         bytes: u64,
     ) -> Result<(), &'static str> {
-        if bytes > self.account.snapshot().total_bytes.saturating_add(SLACK_BYTES) {
+        if bytes > self.ledger.snapshot().total_bytes.saturating_add(SLACK_BYTES) {
             return Err("its weights are larger than the device");
         }
         match self.change(|weights| weights.exported(function, worker, Arc::new(fd), bytes)) {
@@ -139,14 +136,14 @@ impl WeightStore {
     /// A call of the function is in a worker; only functions with weights count.
     pub fn begin(&self, function: &Loaded) {
         if !function.weight_bytes.is_empty() {
-            self.weights().begin(function.id);
+            self.weights.lock().begin(function.id);
         }
     }
 
     /// It is not any more.
     pub fn end(&self, function: &Loaded) {
         if !function.weight_bytes.is_empty() {
-            self.weights().end(function.id);
+            self.weights.lock().end(function.id);
         }
     }
 
@@ -168,18 +165,18 @@ impl WeightStore {
     /// A worker forgot all functions.
     pub fn scrubbed(&self, worker: WorkerId) {
         self.change(|weights| {
-            let corpse = weights.worker_gone(worker);
-            weights.reaped(corpse);
+            let zombie = weights.worker_gone(worker);
+            weights.reaped(zombie);
         });
     }
 
     /// A worker's process is about to be gone: [`WeightStore::reaped`] must follow.
-    pub fn worker_gone(&self, worker: WorkerId) -> Corpse {
+    pub fn worker_gone(&self, worker: WorkerId) -> ZombieId {
         self.change(|weights| weights.worker_gone(worker))
     }
 
     /// Nothing is left of a worker's process.
-    pub fn reaped(&self, corpse: Corpse) {
-        self.change(|weights| weights.reaped(corpse));
+    pub fn reaped(&self, zombie: ZombieId) {
+        self.change(|weights| weights.reaped(zombie));
     }
 }

@@ -5,14 +5,15 @@ use std::io::Read;
 
 use pappus_blueprint::Blueprint;
 use pappus_proto::limits::is_valid_name;
-use pappus_proto::{Code, v1};
-use pappus_shmem::{Judged, memfd};
+use pappus_proto::v1;
+use pappus_shmem::{ValidatedMemfd, memfd};
 
-use super::records::{FunctionModule, FunctionRecord, Hash, Variant, Weight};
+use super::device_class::DeviceClass;
 use super::registration::{Registry, unknown};
-use super::target::DeviceClass;
-use super::{Refusal, Tenant, failed, refusal};
 use crate::limits::{MAX_MODULE_BYTES, MAX_VARIANTS};
+use crate::refusal::{Reason, Refusal, failed, refusal};
+use crate::store::records::{FunctionModule, FunctionRecord, Hash, Variant, Weight};
+use crate::tenants::Tenant;
 
 /// Formats a variant can have.
 const FORMATS: [&str; 5] = ["wasm", "ptx", "cubin", "fatbin", "hsaco"];
@@ -32,11 +33,11 @@ impl Registry {
     /// A blob that this tenant really holds.
     pub(super) fn check_blob(&self, tenant: Tenant, place: &str, sha256: &[u8]) -> Result<Hash, Refusal> {
         let at = |e: Refusal| Box::new(e.at(place));
-        let hash = Hash::try_from(sha256).map_err(|e| at(refusal(Code::InvalidArgument, e.to_string())))?;
+        let hash = Hash::try_from(sha256).map_err(|e| at(refusal(Reason::InvalidArgument, e.to_string())))?;
         match self.index().tenant(tenant).is_some_and(|t| t.has_blob(hash)) {
             true => Ok(hash),
             false => Err(at(refusal(
-                Code::NotFound,
+                Reason::NotFound,
                 format!("no bytes with hash {hash}: hand them over with PutBlob on this connection first"),
             ))),
         }
@@ -48,7 +49,7 @@ impl Registry {
         module: &str,
         variants: &[v1::Variant],
     ) -> Result<Vec<Variant>, Refusal> {
-        let bad = |why: String| refusal(Code::InvalidArgument, format!("module {module}: {why}"));
+        let bad = |why: String| refusal(Reason::InvalidArgument, format!("module {module}: {why}"));
         if variants.is_empty() || variants.len() > MAX_VARIANTS {
             return Err(bad(format!("{} variants, expected 1 to {MAX_VARIANTS}", variants.len())));
         }
@@ -94,7 +95,7 @@ impl Registry {
             let name = module.name.as_str();
             let at = |e: Refusal| Box::new(e.at(format!("module {name}")));
             let source = given.iter().find(|m| m.name == name).ok_or_else(|| {
-                at(refusal(Code::InvalidArgument, "its files are missing: hand over at least one variant"))
+                at(refusal(Reason::InvalidArgument, "its files are missing: hand over at least one variant"))
             })?;
             let variants = match source.variants.is_empty() {
                 false => self.check_variants(tenant, name, &source.variants)?,
@@ -120,13 +121,13 @@ impl Registry {
             .find(|w| blueprint.weights().iter().all(|id| blueprint.buffers()[id.index()].name != w.name))
         {
             let why = format!("the blueprint has no weights `{}`", extra.name);
-            return Err(refusal(Code::InvalidArgument, why));
+            return Err(refusal(Reason::InvalidArgument, why));
         }
         let weights = blueprint.weights().iter().map(|id| {
             let name = &blueprint.buffers()[id.index()].name;
             let weight = given.iter().find(|w| w.name == *name).ok_or_else(|| {
                 let why = format!("weights `{name}` have no content: name a file for them");
-                Box::new(refusal(Code::InvalidArgument, why).at("blueprint.weights"))
+                Box::new(refusal(Reason::InvalidArgument, why).at("blueprint.weights"))
             })?;
             let hash = self.check_blob(tenant, name, &weight.sha256)?;
             let blob =
@@ -154,7 +155,7 @@ impl Registry {
                     "the weights have {total} bytes, a device here has room for {most}: ask the operator for a \
                      larger weights setting"
                 );
-                Err(Box::new(refusal(Code::OutOfMemory, why).at("blueprint.weights")))
+                Err(Box::new(refusal(Reason::OutOfMemory, why).at("blueprint.weights")))
             }
         }
     }
@@ -165,7 +166,7 @@ impl Registry {
         tenant: Tenant,
         record: &FunctionRecord,
         blueprint: &Blueprint,
-    ) -> Result<Option<Judged>, Refusal> {
+    ) -> Result<Option<ValidatedMemfd>, Refusal> {
         if record.weights.is_empty() {
             return Ok(None);
         }

@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pappus_blueprint::Blueprint;
-use pappus_proto::{Code, v1};
+use pappus_proto::v1;
 
+use super::compile::Compiler;
+use super::device_class::DeviceClass;
 use super::failures::Job;
-use super::layout::{self, Place};
-use super::records::{CodeInfo, FunctionModule, Variant};
+use super::layout::{self, DeviceLimits};
 use super::registration::{Registry, plain_info, vanished};
-use super::target::DeviceClass;
-use super::{Refusal, Tenant, failed, internal, refusal};
-use crate::device::account::Account;
+use crate::processes::memory_ledger::MemoryLedger;
+use crate::refusal::{Reason, Refusal, failed, internal, refusal};
+use crate::store::records::{CodeInfo, FunctionModule, Variant};
+use crate::tenants::Tenant;
 
 /// Whether a compilation that failed before is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,9 +27,9 @@ pub(super) enum Wish {
 
 impl Registry {
     /// Says where the memory is accounted of a device that modules are compiled on.
-    pub fn charge(&self, device: &str, account: &Arc<Account>) {
+    pub fn charge(&self, device: &str, ledger: &Arc<MemoryLedger>) {
         for class in self.classes.iter().filter(|class| class.devices.first().is_some_and(|d| d == device)) {
-            class.compiler.charge(account);
+            class.compiler.charge(ledger);
         }
     }
 
@@ -59,7 +61,9 @@ impl Registry {
                 let needs: Vec<_> = classes.iter().map(|class| class.needs()).collect();
                 let there: Vec<_> = module.variants.iter().map(Variant::label).collect();
                 let why = format!("{}, but there is only {}", needs.join("; "), there.join(", "));
-                return Err(Box::new(refusal(Code::Unsupported, why).at(format!("module {}", module.name))));
+                return Err(Box::new(
+                    refusal(Reason::Unsupported, why).at(format!("module {}", module.name)),
+                ));
             }
             classes = left;
         }
@@ -79,11 +83,45 @@ impl Registry {
             let codes = modules.iter().map(|module| {
                 let variant = class.choose(&module.variants);
                 let variant = variant.ok_or_else(|| internal("no variant for this device", &module.name))?;
-                self.ensure_code(tenant, &module.name, variant, class, wish)
+                self.ensure_code(tenant, &module.name, variant, class, wish).map(Some)
             });
             let codes = codes.collect::<Result<Vec<_>, _>>()?;
-            let place = Place { devices: &class.names(), stack_bytes: class.stack_bytes };
+            let place = DeviceLimits { devices: &class.names(), stack_bytes: class.stack_bytes };
             layout::check(blueprint, &codes, place)?;
+        }
+        Ok(())
+    }
+
+    /// Checks a blueprint against what the PTX of its modules declares, where no device here runs that PTX: what is
+    /// wrong shows at registration, and not on the first host with a GPU.
+    pub(super) fn check_declared(
+        &self,
+        tenant: Tenant,
+        blueprint: &Blueprint,
+        modules: &[FunctionModule],
+    ) -> Result<(), Refusal> {
+        let Some(program) = self.classes.first().map(|class| class.compiler.program.clone()) else {
+            return Ok(());
+        };
+        let reader = Compiler::of_no_device(program);
+        for (at, module) in modules.iter().enumerate() {
+            for variant in module.variants.iter().filter(|variant| &*variant.format == "ptx") {
+                if self.classes.iter().any(|class| class.choose(&module.variants) == Some(variant)) {
+                    continue;
+                }
+                let named = |mut e: Refusal| {
+                    e.message = format!("module {} ({}): {}", module.name, variant.label(), e.message);
+                    e
+                };
+                let permit = tokio::runtime::Handle::current().block_on(self.compilations.permit(tenant));
+                let bytes = self.state.read_blob(tenant, variant.sha256);
+                let bytes = bytes.map_err(|e| failed("cannot read the module", &e))?;
+                let mut codes = vec![None; modules.len()];
+                codes[at] = Some(reader.describe(&bytes).map_err(named)?);
+                drop(permit);
+                let place = DeviceLimits { devices: "a GPU", stack_bytes: None };
+                layout::check(blueprint, &codes, place).map_err(named)?;
+            }
         }
         Ok(())
     }
@@ -120,7 +158,7 @@ impl Registry {
             return Err(named(why));
         }
         let runtime = tokio::runtime::Handle::current();
-        let place = runtime.block_on(self.compilations.place(tenant));
+        let permit = runtime.block_on(self.compilations.permit(tenant));
         // Somebody else may have compiled it while this one waited.
         if let Some(info) = self.made(tenant, variant, class) {
             return Ok(info);
@@ -133,7 +171,7 @@ impl Registry {
         let compiled = class.compiler.compile(&bytes);
         self.failures.note(job, Instant::now(), &compiled);
         let compiled = compiled.map_err(named)?;
-        drop(place);
+        drop(permit);
         let what = "cannot store the machine code";
         let code = compiled.code.reader().map_err(|e| failed(what, &e))?;
         self.state
@@ -155,8 +193,8 @@ mod tests {
 
     use super::*;
     use crate::config::device::resolve;
-    use crate::registry::records::{Hash, Weight};
-    use crate::registry::state::StateDir;
+    use crate::store::StateDir;
+    use crate::store::records::{Hash, Weight};
 
     /// A registry of a machine with these devices; nothing is ever compiled.
     fn registry(dir: &std::path::Path, devices: &[&str]) -> Registry {
@@ -173,7 +211,7 @@ mod tests {
         let requests: Vec<_> = devices.iter().map(|device| device.parse().unwrap()).collect();
         let classes = DeviceClass::of(&resolve(&requests, &survey).unwrap(), "/nonexistent".as_ref());
         let targets = tokio::sync::watch::channel(vec![]).1;
-        Registry::open(StateDir::open(dir).unwrap(), Default::default(), classes, targets).unwrap()
+        Registry::open(StateDir::open(dir).unwrap().into(), Default::default(), classes, targets).unwrap()
     }
 
     fn module(name: &str, variants: &[&str]) -> FunctionModule {
@@ -208,7 +246,7 @@ mod tests {
         // Only what was left could have run it.
         let why = on(&[module("m", &["wasm"]), module("n", &["ptx"])]).unwrap_err();
         assert_eq!(why.message, "the device cpu needs its .wasm variant, but there is only ptx");
-        assert_eq!((why.code(), why.place.as_str()), (Code::Unsupported, "module n"));
+        assert_eq!((why.reason, why.place.as_str()), (Reason::Unsupported, "module n"));
 
         let all = registry.runnable(&[module("m", &both)]).unwrap();
         let weight = |bytes| [Weight { name: "W".into(), sha256: Hash([0; 32]), bytes }];
@@ -216,6 +254,6 @@ mod tests {
             |bytes| -> Result<usize, Refusal> { Ok(registry.with_room(&weight(bytes), all.clone())?.len()) };
         assert_eq!((room(1 << 20).unwrap(), room(3 << 29).unwrap(), room(3 << 30).unwrap()), (3, 2, 1));
         let why = room(5 << 30).unwrap_err();
-        assert_eq!((why.code(), why.place.as_str()), (Code::OutOfMemory, "blueprint.weights"));
+        assert_eq!((why.reason, why.place.as_str()), (Reason::OutOfMemory, "blueprint.weights"));
     }
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Tenant;
 use crate::limits::MAX_COMPILATIONS;
+use crate::tenants::Tenant;
 
 /// The places.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Compilations {
 
 /// A place, free again when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct CompilePermit {
     // Never closed, so both are there.
     _all: Option<OwnedSemaphorePermit>,
     _tenant: Option<OwnedSemaphorePermit>,
@@ -32,12 +32,12 @@ impl Default for Compilations {
 
 impl Compilations {
     /// Waits for a place: behind the tenant's own first, then behind everybody's.
-    pub(super) async fn place(&self, tenant: Tenant) -> Place {
+    pub(super) async fn permit(&self, tenant: Tenant) -> CompilePermit {
         let own = {
             let mut tenants = self.tenants.lock().unwrap_or_else(|e| e.into_inner());
             tenants.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
         };
         let own = own.acquire_owned().await.ok();
-        Place { _tenant: own, _all: self.all.clone().acquire_owned().await.ok() }
+        CompilePermit { _tenant: own, _all: self.all.clone().acquire_owned().await.ok() }
     }
 }

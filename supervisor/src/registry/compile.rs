@@ -6,19 +6,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use pappus_proto::Code;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FaultCode, FromWorker, Kind, ProtocolError, ToWorker, control};
-use pappus_shmem::{Judged, memfd};
+use pappus_shmem::{ValidatedMemfd, memfd};
 use rustix::process::Signal;
 
-use super::target::CodeTarget;
-use super::{Refusal, failed, is_lack, refusal};
-use crate::device::account::{Account, Seat};
-use crate::device::process::{self, Role, Started, Target};
+use crate::function::CodeTarget;
 use crate::limits::COMPILE_S;
-use crate::registry::records::CodeInfo;
+use crate::processes::memory_ledger::{MemoryLedger, ProcessReservation};
+use crate::processes::process::{self, Role, Started, Target};
+use crate::refusal::{Reason, Refusal, failed, is_lack, refusal};
+use crate::store::records::CodeInfo;
 
 /// Machine code larger than this is refused.
 const MAX_CODE_BYTES: u64 = 1 << 30;
@@ -38,7 +37,7 @@ const JOB: u64 = 1;
 #[derive(Debug)]
 pub struct Compiled {
     /// The machine code.
-    pub code: Judged,
+    pub code: ValidatedMemfd,
     /// What it was compiled for; other code needs another compilation.
     pub fingerprint: String,
     /// What is in it.
@@ -53,57 +52,78 @@ pub struct Compiler {
     /// Which device it compiles for.
     pub target: Target,
     /// The device's memory, once it is known.
-    account: Arc<OnceLock<Arc<Account>>>,
+    ledger: Arc<OnceLock<Arc<MemoryLedger>>>,
 }
 
 impl Compiler {
-    /// Of a device kind, with nothing to account for.
+    /// Of a device kind, with nothing to ledger for.
     pub fn new(program: PathBuf, target: Target) -> Self {
-        Self { program, target, account: Arc::default() }
+        Self { program, target, ledger: Arc::default() }
     }
 
-    /// From here on, compilations take their context's memory from this account.
-    pub fn charge(&self, account: &Arc<Account>) {
-        let _ = self.account.set(account.clone());
+    /// From here on, compilations take their context's memory from this ledger.
+    pub fn charge(&self, ledger: &Arc<MemoryLedger>) {
+        let _ = self.ledger.set(ledger.clone());
+    }
+
+    /// For modules of devices that are not here: what it starts only reads them.
+    pub fn of_no_device(program: PathBuf) -> Self {
+        let target =
+            Target { kind: Kind::Cpu, uuid: String::new(), lanes: 1, numa_node: None, memory_bytes: 0 };
+        Self::new(program, target)
+    }
+
+    /// What a module declares that no device here runs: its kernels and their parameters, without machine code.
+    pub fn describe(&self, module: &[u8]) -> Result<CodeInfo, Refusal> {
+        self.ask(module, |job| ToWorker::Describe { job }).map(|described| described.info)
     }
 
     /// Compiles a module's bytes. Blocks until there is memory for it, and then for as long as it takes, at most
     /// [`COMPILE_S`].
     pub fn compile(&self, module: &[u8]) -> Result<Compiled, Refusal> {
+        self.ask(module, |job| ToWorker::Compile { job })
+    }
+
+    fn ask(&self, module: &[u8], ask: Ask) -> Result<Compiled, Refusal> {
         let module =
             memfd::sealed("pappus-module", module).map_err(|e| failed("cannot hold the module", &e))?;
         let until = Instant::now() + RECOVERY;
         let mut killed = false;
         loop {
-            match self.attempt(&module)? {
+            match self.attempt(&module, ask)? {
                 Attempt::Over(outcome) => return outcome,
                 // Once may be an accident, as with calls: whoever kills processes does not ask what they do.
                 Attempt::Killed { .. } if !killed => killed = true,
                 Attempt::Killed { why, ended } => {
                     let message =
                         format!("the module could not be compiled: {why} (the compiling worker {ended})");
-                    return Err(refusal(Code::InvalidArgument, message));
+                    return Err(refusal(Reason::InvalidArgument, message));
                 }
-                Attempt::Failed(_) if Instant::now() < until => std::thread::park_timeout(PAUSE),
+                Attempt::Failed(_) if Instant::now() < until && self.pause() => {}
                 Attempt::Failed(why) => {
                     let message = format!("the module could not be compiled now: {why}");
-                    return Err(refusal(Code::Unavailable, message));
+                    return Err(refusal(Reason::Unavailable, message));
                 }
             }
         }
     }
 
-    fn attempt(&self, module: &Judged) -> Result<Attempt, Refusal> {
-        let closing = || refusal(Code::Unavailable, "the supervisor is about to end".to_owned());
-        let mut seat = match self.account.get() {
-            Some(account) => Some(account.compiling().ok_or_else(closing)?),
+    /// Waits before the next attempt; false where there is no device to wait for, or it closes.
+    fn pause(&self) -> bool {
+        self.ledger.get().is_some_and(|ledger| ledger.pause(PAUSE))
+    }
+
+    fn attempt(&self, module: &ValidatedMemfd, ask: Ask) -> Result<Attempt, Refusal> {
+        let closing = || refusal(Reason::Unavailable, "the supervisor is about to end".to_owned());
+        let mut reservation = match self.ledger.get() {
+            Some(ledger) => Some(ledger.reserve_compiler().ok_or_else(closing)?),
             None => None,
         };
-        // Behind the seat, so that it is gone before.
+        // Behind the reservation, so that it is gone before.
         let mut worker = process::start(&self.program, Role::Compile, &self.target, None)
             .map_err(|e| failed("cannot start a compiling worker", &e))?;
         let since = Instant::now();
-        let why = match converse(&mut worker, self.target.kind, module, seat.as_mut()) {
+        let why = match converse(&mut worker, self.target.kind, module, ask, reservation.as_mut()) {
             Ok(outcome) => return Ok(Attempt::Over(outcome)),
             Err(Trouble::Passing(why)) => {
                 tracing::warn!("a compiling worker cannot work now: {why}");
@@ -122,11 +142,14 @@ impl Compiler {
             false => {
                 let message =
                     format!("the module could not be compiled: {why} (the compiling worker {ended})");
-                Ok(Attempt::Over(Err(refusal(Code::InvalidArgument, message))))
+                Ok(Attempt::Over(Err(refusal(Reason::InvalidArgument, message))))
             }
         }
     }
 }
+
+/// What a compiling worker is told to do with a module.
+type Ask = fn(u64) -> ToWorker<'static>;
 
 /// How one compiling worker did.
 enum Attempt {
@@ -164,13 +187,14 @@ fn fingerprint_for(kind: Kind, hello: &Hello) -> Result<String, String> {
 fn converse(
     worker: &mut Started,
     kind: Kind,
-    module: &Judged,
-    mut seat: Option<&mut Seat>,
+    module: &ValidatedMemfd,
+    ask: Ask,
+    mut reservation: Option<&mut ProcessReservation>,
 ) -> Result<Result<Compiled, Refusal>, Trouble> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
     let sent = control::send(worker.control.as_fd(), JOB, &[module.as_fd()]).map_err(|e| text(&e));
     let sent = sent.and_then(|()| {
-        worker.outbox.push_to_worker(&ToWorker::Compile { job: JOB });
+        worker.outbox.push_to_worker(&ask(JOB));
         worker.outbox.flush_blocking().map_err(|e| text(&e))
     });
     // Whoever ended before may have said why.
@@ -185,8 +209,8 @@ fn converse(
         while let Some(frame) = worker.inbox.frame().map_err(|e| text(&e))? {
             match FromWorker::decode(frame).map_err(|e| text(&e))? {
                 FromWorker::Hello(hello) => {
-                    if let Some(seat) = &mut seat {
-                        seat.measured(hello.context_bytes);
+                    if let Some(reservation) = &mut reservation {
+                        reservation.measured(hello.context_bytes);
                     }
                     fingerprint = Some(fingerprint_for(kind, &hello)?);
                 }
@@ -194,7 +218,7 @@ fn converse(
                     return Err(Trouble::Passing(fault.message.to_owned()));
                 }
                 FromWorker::Refused { fault, .. } => {
-                    return Ok(Err(refusal(Code::InvalidArgument, fault.message)));
+                    return Ok(Err(refusal(Reason::InvalidArgument, fault.message)));
                 }
                 FromWorker::Compiled { job: JOB, module } => {
                     let fd = control::recv(&worker.control, JOB, 1).map_err(missed)?.remove(0);
@@ -207,7 +231,7 @@ fn converse(
                 other => return Err(format!("it sent {other:?}").into()),
             }
         }
-        if seat.as_ref().is_some_and(|seat| seat.is_over()) {
+        if reservation.as_ref().is_some_and(|reservation| reservation.is_over()) {
             return Err(Trouble::Passing("another process failed, and all with it".to_owned()));
         }
         let left = until.saturating_duration_since(Instant::now());
@@ -215,7 +239,10 @@ fn converse(
             sent?;
             return Err(format!("it took longer than {COMPILE_S} s").into());
         }
-        let look = seat.as_ref().and_then(|seat| seat.looks_every()).map_or(left, |every| left.min(every));
+        let look = reservation
+            .as_ref()
+            .and_then(|reservation| reservation.looks_every())
+            .map_or(left, |every| left.min(every));
         match worker.inbox.wait(Duration::ZERO, Some(look), None) {
             Ok(Got::Closed) => {
                 sent?;

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use pappus_proto::Code;
 use pappus_protocol::Kind;
 
-use super::records::Hash;
-use super::{Refusal, Tenant};
+use crate::refusal::{Reason, Refusal};
+use crate::store::records::Hash;
+use crate::tenants::Tenant;
 
 /// How long a failure is remembered: it may have been the machine's, which had no time or memory.
 const REMEMBERED: Duration = Duration::from_secs(300);
@@ -41,7 +41,7 @@ impl Failures {
         let mut all = self.0.lock().unwrap_or_else(|e| e.into_inner());
         match outcome {
             // Other failures are not the module's.
-            Err(why) if why.code() == Code::InvalidArgument => {
+            Err(why) if why.reason == Reason::InvalidArgument => {
                 if all.len() >= MAX_FAILURES {
                     all.clear();
                 }
@@ -55,21 +55,21 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::refusal;
+    use crate::refusal::refusal;
 
     #[test]
     fn what_failed_is_known_until_it_succeeds_or_is_long_ago() {
         let failures = Failures::default();
         let job = |tenant| Job { tenant, module: Hash([0; 32]), kind: Kind::Cpu, arch: String::new() };
         let now = Instant::now();
-        let bad: Result<(), _> = Err(refusal(Code::InvalidArgument, "bad"));
+        let bad: Result<(), _> = Err(refusal(Reason::InvalidArgument, "bad"));
         failures.note(job(1), now, &bad);
         assert_eq!(failures.known(&job(1), now).unwrap().message, "bad");
         assert!(failures.known(&job(2), now).is_none());
         assert!(failures.known(&job(1), now + REMEMBERED).is_none());
         failures.note(job(1), now, &Ok(()));
         assert!(failures.known(&job(1), now).is_none());
-        failures.note(job(1), now, &Err::<(), _>(refusal(Code::Internal, "no process")));
+        failures.note(job(1), now, &Err::<(), _>(refusal(Reason::Internal, "no process")));
         assert!(failures.known(&job(1), now).is_none(), "that is not the module's fault");
         for tenant in 0..=MAX_FAILURES as u32 {
             failures.note(job(tenant), now, &bad);

@@ -4,16 +4,19 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use pappus_proto::{Code, v1};
+use pappus_proto::v1;
 
-use super::index::{Callers, Index};
-use super::records::GrantRecord;
+use super::index::Index;
 use super::registration::{Registry, unknown};
-use super::state::{Kind, StateDir, StateError};
-use super::{Loaded, Refusal, Tenant, failed, refusal};
+use crate::function::Loaded;
+use crate::function::loaded::Callers;
 use crate::limits::MAX_GRANTS;
+use crate::refusal::{Reason, Refusal, failed, refusal};
+use crate::store::records::GrantRecord;
+use crate::store::state_dir::{Kind, StateDir, StateError};
+use crate::tenant_name::is_tenant;
 use crate::tenants::Account;
-use crate::tenants::names::is_tenant;
+use crate::tenants::Tenant;
 
 /// Reads what a tenant granted; what is left of functions that are gone goes.
 pub(super) fn read(state: &StateDir, owner: Tenant, index: &mut Index) -> Result<(), StateError> {
@@ -66,8 +69,8 @@ impl Registry {
         if !self.is_granted(caller, owner, name) {
             return Err(nothing());
         }
-        let function = self.load_own(owner, name).map_err(|error| match error.code() {
-            Code::NotFound => nothing(),
+        let function = self.load_own(owner, name).map_err(|error| match error.reason {
+            Reason::NotFound => nothing(),
             code => {
                 tracing::debug!(
                     caller = &*caller.name,
@@ -93,7 +96,7 @@ impl Registry {
             Some((owner, name)) if owner == account.tenant => Ok(name),
             Some((owner, name)) if self.is_granted(account, owner, name) => {
                 let why = format!("{reference} is another tenant's: you may call it, not read or change it");
-                Err(refusal(Code::PermissionDenied, why))
+                Err(refusal(Reason::PermissionDenied, why))
             }
             _ => Err(unknown("function", reference)),
         }
@@ -104,7 +107,7 @@ impl Registry {
         let name = self.own(account, &request.function)?;
         let caller = check_caller(&request.tenant)?;
         if *caller == *account.name {
-            return Err(refusal(Code::InvalidArgument, "it is yours: a grant is for another tenant"));
+            return Err(refusal(Reason::InvalidArgument, "it is yours: a grant is for another tenant"));
         }
         let mut index = self.index();
         let mut callers = self.callers_of(&index, account, name)?.to_vec();
@@ -112,7 +115,7 @@ impl Registry {
         if callers.len() >= MAX_GRANTS {
             let why =
                 format!("{name} is granted to {MAX_GRANTS} tenants, the most that is allowed: revoke some");
-            return Err(refusal(Code::ResourceExhausted, why));
+            return Err(refusal(Reason::ResourceExhausted, why));
         }
         callers.insert(at, caller.into());
         self.change_callers(&mut index, account, name, callers)
@@ -128,7 +131,7 @@ impl Registry {
             let why = format!(
                 "{name} is not granted to {caller}: `pappus function grants {name}` shows to whom it is"
             );
-            refusal(Code::NotFound, why)
+            refusal(Reason::NotFound, why)
         })?;
         callers.remove(at);
         self.change_callers(&mut index, account, name, callers)?;
@@ -215,7 +218,7 @@ fn check_caller(tenant: &str) -> Result<&str, Refusal> {
     match is_tenant(tenant) {
         true => Ok(tenant),
         false => Err(refusal(
-            Code::InvalidArgument,
+            Reason::InvalidArgument,
             format!("{tenant:?} is no tenant: expected a name such as acme, or a uid such as 1000"),
         )),
     }

@@ -3,11 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::records::{FunctionRecord, Hash, ModuleRecord};
+use crate::function::loaded::Callers;
+use crate::store::records::{FunctionRecord, Hash, ModuleRecord};
 use crate::tenants::Tenant;
-
-/// Names of tenants that may call a function, sorted.
-pub type Callers = Arc<[Box<str>]>;
 
 /// One tenant's records.
 #[derive(Debug, Default)]
@@ -57,6 +55,20 @@ impl TenantIndex {
         let mut seen = BTreeSet::new();
         let is_new = |hash: &Hash| self.blobs.get(hash).is_none_or(|blob| blob.as_module == 0);
         modules.filter(|(hash, _)| is_new(hash) && seen.insert(*hash)).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Bytes of modules that stay where `old` gives way to `new`, and those that come.
+    pub fn replaced_module_bytes(&self, old: &FunctionRecord, new: &FunctionRecord) -> (u64, u64) {
+        let mut uses: BTreeMap<Hash, u32> = BTreeMap::new();
+        old.variants().for_each(|variant| *uses.entry(variant.sha256).or_default() += 1);
+        new.variants().for_each(|variant| {
+            uses.remove(&variant.sha256);
+        });
+        let freed = uses.iter().filter_map(|(hash, uses)| {
+            self.blobs.get(hash).filter(|blob| blob.as_module <= *uses).map(|blob| blob.bytes)
+        });
+        let kept = self.module_bytes - freed.sum::<u64>();
+        (kept, self.new_module_bytes(new.variants().map(|variant| (variant.sha256, variant.bytes))))
     }
 
     /// Blobs whose sizes no record tells.
@@ -217,7 +229,7 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::records::{FunctionModule, Variant, Weight};
+    use crate::store::records::{FunctionModule, Variant, Weight};
 
     fn hash(n: u8) -> Hash {
         Hash([n; 32])
@@ -260,6 +272,22 @@ mod tests {
         assert_eq!(gone, [hash(8), hash(9)]);
         assert_eq!(mine.remove_module(&module), [hash(1)]);
         assert_eq!((mine.module_bytes(), mine.blob_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_replacement_counts_for_what_is_there_afterwards() {
+        let mut mine = TenantIndex::default();
+        let old = function("a", vec![variant(1, 10), variant(2, 20)], 100);
+        mine.add_function(old.clone());
+        // 2 stays, 1 goes, 3 comes.
+        let new = function("a", vec![variant(2, 20), variant(3, 40)], 100);
+        assert_eq!(mine.replaced_module_bytes(&old, &new), (20, 40));
+        // Another one needs 1, too.
+        mine.add_module(ModuleRecord { name: "m".into(), variants: vec![variant(1, 10)] });
+        assert_eq!(mine.replaced_module_bytes(&old, &new), (30, 40));
+        mine.add_function(new);
+        assert_eq!(mine.release_function(&old), [], "1 is the module's, all others the new one's");
+        assert_eq!(mine.module_bytes(), 70);
     }
 
     #[test]

@@ -5,32 +5,40 @@ use std::collections::HashMap;
 
 use bytesize::ByteSize;
 use pappus_blueprint::{Blueprint, Launch, ParamKind, PassedParam};
-use pappus_proto::Code;
 use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
 
-use super::records::CodeInfo;
-use super::{Refusal, refusal};
+use crate::refusal::{Reason, Refusal, refusal};
+use crate::store::records::CodeInfo;
 
 /// Where code runs, as far as it matters here.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct DeviceLimits<'a> {
     /// Names of the devices, for messages.
     pub devices: &'a str,
     /// Device memory that the driver may take for the stacks of one worker.
     pub stack_bytes: Option<u64>,
 }
 
-/// Checks a blueprint against the machine code of its modules, in its order.
-pub fn check(blueprint: &Blueprint, codes: &[CodeInfo], place: Place<'_>) -> Result<(), Refusal> {
-    let by_name: Vec<HashMap<&str, &KernelInfo>> =
-        codes.iter().map(|code| code.kernels.iter().map(|k| (k.name.as_str(), k)).collect()).collect();
+/// Checks a blueprint against the machine code of its modules, in its order, as far as it is known.
+pub fn check(
+    blueprint: &Blueprint,
+    codes: &[Option<CodeInfo>],
+    place: DeviceLimits<'_>,
+) -> Result<(), Refusal> {
+    let known: Vec<_> = codes.iter().map(|code| code.as_ref().map(by_name)).collect();
+    let unknown = KernelInfo::default();
     let mut kernels = Vec::with_capacity(blueprint.kernels().len());
     for kernel in blueprint.kernels() {
-        let Some(info) = by_name[kernel.module].get(kernel.symbol.as_str()) else {
-            let there = codes[kernel.module].kernels.iter().map(|k| k.name.as_str()).collect::<Vec<_>>();
+        let Some(code) = &known[kernel.module] else {
+            kernels.push(&unknown);
+            continue;
+        };
+        let Some(info) = code.get(kernel.symbol.as_str()) else {
+            let there = codes[kernel.module].iter().flat_map(|code| &code.kernels);
+            let there = there.map(|k| k.name.as_str()).collect::<Vec<_>>();
             let why = format!("has no kernel `{}`; it has {}", kernel.symbol, there.join(", "));
             let module = &blueprint.modules()[kernel.module].name;
-            return Err(Box::new(refusal(Code::InvalidArgument, why).at(format!("module {module}"))));
+            return Err(Box::new(refusal(Reason::InvalidArgument, why).at(format!("module {module}"))));
         };
         check_stack(&kernel.name, info, place)?;
         kernels.push(*info);
@@ -41,7 +49,11 @@ pub fn check(blueprint: &Blueprint, codes: &[CodeInfo], place: Place<'_>) -> Res
     })
 }
 
-fn check_stack(name: &str, kernel: &KernelInfo, place: Place<'_>) -> Result<(), Refusal> {
+fn by_name(code: &CodeInfo) -> HashMap<&str, &KernelInfo> {
+    code.kernels.iter().map(|kernel| (kernel.name.as_str(), kernel)).collect()
+}
+
+fn check_stack(name: &str, kernel: &KernelInfo, place: DeviceLimits<'_>) -> Result<(), Refusal> {
     match place.stack_bytes {
         Some(limit) if kernel.stack_bytes > limit => {
             let size = |bytes| ByteSize::b(bytes).display().iec();
@@ -53,7 +65,7 @@ fn check_stack(name: &str, kernel: &KernelInfo, place: Place<'_>) -> Result<(), 
                 place.devices,
                 size(limit)
             );
-            Err(Box::new(refusal(Code::OutOfMemory, why).at(format!("kernel {name}"))))
+            Err(Box::new(refusal(Reason::OutOfMemory, why).at(format!("kernel {name}"))))
         }
         _ => Ok(()),
     }
@@ -61,7 +73,7 @@ fn check_stack(name: &str, kernel: &KernelInfo, place: Place<'_>) -> Result<(), 
 
 fn check_launch(name: &str, kernel: &KernelInfo, launch: &Launch<'_>) -> Result<(), Refusal> {
     let wrong = |within: &str, why: String| {
-        let error = refusal(Code::InvalidArgument, format!("kernel `{name}`{why}"));
+        let error = refusal(Reason::InvalidArgument, format!("kernel `{name}`{why}"));
         Err(Box::new(error.at(format!("{}{within}", launch.place()))))
     };
     if let Some(threads) = launch.block_threads
@@ -129,7 +141,8 @@ fn word(kind: ParamKind) -> String {
 mod tests {
     use super::*;
 
-    const ANYWHERE: Place<'_> = Place { devices: "the device cuda:0", stack_bytes: Some(1 << 30) };
+    const ANYWHERE: DeviceLimits<'_> =
+        DeviceLimits { devices: "the device cuda:0", stack_bytes: Some(1 << 30) };
 
     /// A function that launches kernel `k` with these arguments and blocks of `threads`.
     fn function(arguments: &str, threads: u32) -> Blueprint {
@@ -153,11 +166,12 @@ mod tests {
     }
 
     fn judge(blueprint: &Blueprint, kernel: KernelInfo) -> Result<(), (String, String)> {
-        check(blueprint, &[CodeInfo { kernels: vec![kernel] }], ANYWHERE).map_err(|e| (e.message, e.place))
+        check(blueprint, &[Some(CodeInfo { kernels: vec![kernel] })], ANYWHERE)
+            .map_err(|e| (e.message, e.place))
     }
 
     #[test]
-    fn what_agrees_is_taken() {
+    fn a_module_that_matches_its_blueprint_is_accepted() {
         use ParamClass::{Bytes, Float, Integer, Unknown};
         let all = r#"{"Ptr": "A"}, {"I32": 1}, {"F32": 1}, {"F64": 1}, {"U32": 1}, {"Constant": 3},
             {"Struct": {"size": 12, "align": 4, "fields": []}}, {"Sizeof": "A"}"#;
@@ -237,8 +251,8 @@ mod tests {
         for words in ["kernel `k`", "9000 bytes of stack per thread", "2.0 GiB", "stack=1.0 GiB", "cuda:0"] {
             assert!(why.contains(words), "{why}");
         }
-        let host = Place { stack_bytes: None, ..ANYWHERE };
-        assert!(check(&function("", 1), &[CodeInfo { kernels: vec![hungry] }], host).is_ok());
+        let host = DeviceLimits { stack_bytes: None, ..ANYWHERE };
+        assert!(check(&function("", 1), &[Some(CodeInfo { kernels: vec![hungry] })], host).is_ok());
         let (why, at) =
             judge(&function("", 1), KernelInfo { name: "other".into(), ..kernel(&[]) }).unwrap_err();
         assert!(why.contains("has no kernel `k`; it has other") && at == "module m", "{why} {at}");

@@ -10,25 +10,27 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use pappus_blueprint::Blueprint;
 use pappus_proto::limits::is_valid_name;
-use pappus_proto::{Code, v1};
+use pappus_proto::v1;
 
 use super::code::Wish;
 use super::compilations::Compilations;
+use super::device_class::DeviceClass;
 use super::failures::Failures;
 use super::grants;
 use super::index::{Index, TenantIndex};
-use super::loaded::{Loaded, LoadedCache, Parsed};
-use super::records::{FunctionRecord, Hash, ModuleRecord, Output, Variant};
-use super::state::{Kind, StateDir, StateError};
-use super::target::{CodeTarget, DeviceClass};
-use super::{Refusal, Tenant, failed, refusal};
+use crate::function::CodeTarget;
+use crate::function::loaded::{Loaded, LoadedCache, Parsed};
 use crate::limits::{LIST_PAGE, MAX_MODULES, MAX_SIGNATURE_BYTES};
+use crate::refusal::{Reason, Refusal, failed, refusal};
+use crate::store::records::{FunctionRecord, Hash, ModuleRecord, Output, Variant};
+use crate::store::state_dir::{Kind, StateDir, StateError};
+use crate::tenants::Tenant;
 use crate::tenants::{Account, Limit, Tenants};
 
 /// Everything that is registered.
 #[derive(Debug)]
 pub struct Registry {
-    pub(super) state: StateDir,
+    pub(super) state: Arc<StateDir>,
     /// Whose all of it is.
     pub tenants: Arc<Tenants>,
     index: Mutex<Index>,
@@ -45,6 +47,15 @@ pub struct Registry {
     pub(super) failures: Failures,
 }
 
+/// A function that was registered.
+#[derive(Debug)]
+pub struct Registered {
+    /// As its owner sees it.
+    pub info: v1::FunctionInfo,
+    /// The name towards workers of the function that it replaced, if that was in memory.
+    pub replaced: Option<u64>,
+}
+
 /// Blobs that one connection handed over and nothing refers to yet; released when it ends.
 #[derive(Debug, Default)]
 pub struct Handed(Mutex<Vec<Hash>>);
@@ -59,7 +70,7 @@ impl Handed {
 impl Registry {
     /// Reads what is registered and removes what nothing needs.
     pub fn open(
-        state: StateDir,
+        state: Arc<StateDir>,
         tenants: Arc<Tenants>,
         classes: Vec<DeviceClass>,
         targets: tokio::sync::watch::Receiver<Vec<CodeTarget>>,
@@ -87,11 +98,6 @@ impl Registry {
             compilations: Compilations::default(),
             failures: Failures::default(),
         })
-    }
-
-    /// The state directory, to open what workers need.
-    pub fn state(&self) -> &StateDir {
-        &self.state
     }
 
     pub(super) fn index(&self) -> MutexGuard<'_, Index> {
@@ -227,12 +233,9 @@ impl Registry {
         Ok(v1::ModuleInfo { name: record.name.clone(), variants })
     }
 
-    /// Registers a function.
-    pub fn add_function(
-        &self,
-        account: &Account,
-        request: v1::AddFunction,
-    ) -> Result<v1::FunctionInfo, Refusal> {
+    /// Registers a function; with `replace`, in the place of one of the same name. Calls that were accepted finish with
+    /// the old one, whose grants the new one has.
+    pub fn add_function(&self, account: &Account, request: v1::AddFunction) -> Result<Registered, Refusal> {
         let tenant = account.tenant;
         check_name("function", &request.name)?;
         let config_hash = self.check_blob(tenant, "config_sha256", &request.config_sha256)?;
@@ -243,6 +246,7 @@ impl Registry {
         let weights = self.check_weights(tenant, &blueprint, &request.weights)?;
         let classes = self.with_room(&weights, classes)?;
         self.check_code(tenant, &blueprint, &modules, &classes, Wish::Afresh)?;
+        self.check_declared(tenant, &blueprint, &modules)?;
         let buffers = blueprint.buffers();
         let inputs = blueprint.inputs().iter().map(|id| buffers[id.index()].name.as_str().into()).collect();
         let outputs = blueprint.outputs().iter().map(|id| &buffers[id.index()]).map(|buffer| Output {
@@ -258,22 +262,46 @@ impl Registry {
             FunctionRecord { name: request.name, config: config_hash, modules, weights, inputs, outputs };
         let info = function_info(&record);
         let mut index = self.index();
+        self.sweep(&mut index);
         let mine = index.tenant_mut(tenant);
-        match mine.functions.get(&record.name) {
-            Some(existing) if **existing == record => {}
-            Some(_) => return Err(exists("function", &record.name)),
-            None if !record.blobs().all(|hash| mine.has_blob(hash)) => return Err(vanished()),
+        let before = mine.functions.get(&record.name).cloned();
+        match &before {
+            Some(existing) if **existing == record => return Ok(Registered { info, replaced: None }),
+            Some(_) if !request.replace => return Err(exists("function", &record.name)),
+            _ if !record.blobs().all(|hash| mine.has_blob(hash)) => return Err(vanished()),
+            Some(existing) => {
+                let (kept, more) = mine.replaced_module_bytes(existing, &record);
+                account.check(Limit::ModuleBytes, kept, more)?;
+            }
             None => {
                 account.check(Limit::Functions, mine.functions.len() as u64, 1)?;
                 check_module_bytes(account, mine, record.variants())?;
-                self.state
-                    .put_function(tenant, &record)
-                    .map_err(|e| failed("cannot store the function", &e))?;
-                tracing::debug!(tenant = &*account.name, function = record.name, "registered");
-                mine.add_function(record);
             }
         }
-        Ok(info)
+        // By rename: after a crash the record is the old one or the new one.
+        self.state.put_function(tenant, &record).map_err(|e| failed("cannot store the function", &e))?;
+        tracing::debug!(tenant = &*account.name, function = record.name, "registered");
+        let name = record.name.clone();
+        // Before the old one is released: what both need stays.
+        mine.add_function(record);
+        let replaced = before.and_then(|before| self.retire(&mut index, tenant, &name, &before));
+        Ok(Registered { info, replaced })
+    }
+
+    /// A record is not listed any more: nobody finds the function in memory, and its bytes go with the last call that
+    /// holds it. Returns its name towards workers if it was in memory.
+    fn retire(&self, index: &mut Index, tenant: Tenant, name: &str, record: &FunctionRecord) -> Option<u64> {
+        let loaded = self.loaded.remove(tenant, name);
+        let id = loaded.as_ref().map(|function| function.id);
+        match loaded {
+            // Calls hold it: a worker may still have to be given its parts.
+            Some(function) if Arc::strong_count(&function) > 1 => self.leaving().push((tenant, function)),
+            _ => self.release_function(index, tenant, record),
+        }
+        if let Some(id) = id {
+            self.tenants.live().iter().for_each(|account| account.forget_plans(id));
+        }
+        id
     }
 
     /// Removes a function; calls that were accepted finish. Returns its name towards workers if it was in
@@ -292,17 +320,7 @@ impl Registry {
             .remove_record(tenant, Kind::Function, name)
             .map_err(|e| failed("cannot remove the function", &e))?;
         index.tenant_mut(tenant).functions.remove(name);
-        let loaded = self.loaded.remove(tenant, name);
-        let id = loaded.as_ref().map(|function| function.id);
-        match loaded {
-            // Calls hold it: a worker may still have to be given its parts.
-            Some(function) if Arc::strong_count(&function) > 1 => self.leaving().push((tenant, function)),
-            _ => self.release_function(&mut index, tenant, &record),
-        }
-        if let Some(id) = id {
-            self.tenants.live().iter().for_each(|account| account.forget_plans(id));
-        }
-        Ok(id)
+        Ok(self.retire(&mut index, tenant, name, &record))
     }
 
     fn release_function(&self, index: &mut Index, tenant: Tenant, record: &FunctionRecord) {
@@ -363,29 +381,43 @@ impl Registry {
 
     /// An owner's function ready to invoke, from disk if need be.
     pub(super) fn load_own(&self, tenant: Tenant, name: &str) -> Result<Arc<Loaded>, Refusal> {
-        if let Some(loaded) = self.loaded.get(tenant, name) {
-            return Ok(loaded);
+        loop {
+            if let Some(loaded) = self.loaded.get(tenant, name) {
+                return Ok(loaded);
+            }
+            let record = self.index().tenant(tenant).and_then(|t| t.functions.get(name).cloned());
+            let record = record.ok_or_else(|| unknown("function", name))?;
+            let outcome = self.load_record(tenant, &record);
+            // One that was replaced meanwhile is loaded again; its bytes may have been gone already.
+            let current = self.index().tenant(tenant).and_then(|t| t.functions.get(name).cloned());
+            match current {
+                Some(current) if !Arc::ptr_eq(&current, &record) => {}
+                _ => return outcome?.ok_or_else(|| unknown("function", name)),
+            }
         }
-        let record = self.index().tenant(tenant).and_then(|t| t.functions.get(name).cloned());
-        let record = record.ok_or_else(|| unknown("function", name))?;
+    }
+
+    /// Puts a record's function into memory; none if it is not listed any more.
+    fn load_record(
+        &self,
+        tenant: Tenant,
+        record: &Arc<FunctionRecord>,
+    ) -> Result<Option<Arc<Loaded>>, Refusal> {
         let config = self.read_config(tenant, record.config)?;
         let blueprint = parse(&config)?;
         // A new build of Pappus needs new machine code, and the devices may be others than before.
         let classes = self.with_room(&record.weights, self.runnable(&record.modules)?)?;
         self.check_code(tenant, &blueprint, &record.modules, &classes, Wish::Known)?;
         let runs_on = classes.iter().map(|class| (class.kind, class.arch.clone())).collect();
-        let weights = self.packed_weights(tenant, &record, &blueprint)?;
+        let weights = self.packed_weights(tenant, record, &blueprint)?;
+        // Inserted under the lock: a function removed meanwhile must not come back.
         let index = self.index();
-        let current = index.tenant(tenant).and_then(|t| t.functions.get(name));
-        match current {
-            // Inserted under the lock: a function removed meanwhile must not come back.
-            Some(current) if Arc::ptr_eq(current, &record) => {
-                let callers = index.tenant(tenant).map(|mine| mine.callers(name)).unwrap_or_default();
-                let parsed = Parsed { blueprint, config, weights, runs_on, callers };
-                Ok(self.loaded.insert(self.tenants.account(tenant), record.clone(), parsed))
-            }
-            _ => Err(unknown("function", name)),
+        let Some(mine) = index.tenant(tenant) else { return Ok(None) };
+        if !mine.functions.get(&record.name).is_some_and(|current| Arc::ptr_eq(current, record)) {
+            return Ok(None);
         }
+        let parsed = Parsed { blueprint, config, weights, runs_on, callers: mine.callers(&record.name) };
+        Ok(Some(self.loaded.insert(self.tenants.account(tenant), record.clone(), parsed)))
     }
 }
 
@@ -399,7 +431,7 @@ fn page<T>(all: Option<&BTreeMap<String, Arc<T>>>, after: &str) -> (Vec<Arc<T>>,
 
 fn parse(config: &[u8]) -> Result<Blueprint, Refusal> {
     pappus_blueprint::parse(config)
-        .map_err(|e| Box::new(refusal(Code::InvalidArgument, e.message).at(e.path)))
+        .map_err(|e| Box::new(refusal(Reason::InvalidArgument, e.message).at(e.path)))
 }
 
 pub(super) fn plain_info(variant: &Variant) -> v1::VariantInfo {
@@ -435,7 +467,7 @@ fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
     match is_valid_name(name) {
         true => Ok(()),
         false => Err(refusal(
-            Code::InvalidArgument,
+            Reason::InvalidArgument,
             format!(
                 "{name:?} cannot name a {what}: use 1 to 128 letters, digits, '.', '_' or '-', no leading dot"
             ),
@@ -450,27 +482,30 @@ fn check_module_bytes<'v>(
     variants: impl Iterator<Item = &'v Variant>,
 ) -> Result<(), Refusal> {
     let more = mine.new_module_bytes(variants.map(|v| (v.sha256, v.bytes)));
-    account.check(Limit::ModuleBytes, mine.module_bytes(), more)
+    Ok(account.check(Limit::ModuleBytes, mine.module_bytes(), more)?)
 }
 
 pub(super) fn vanished() -> Refusal {
-    refusal(Code::NotFound, "bytes that it needs were removed meanwhile: add it again")
+    refusal(Reason::NotFound, "bytes that it needs were removed meanwhile: add it again")
 }
 
 fn exists(what: &str, name: &str) -> Refusal {
     refusal(
-        Code::AlreadyExists,
+        Reason::AlreadyExists,
         format!("there is another {what} `{name}`: remove it first or use another name"),
     )
 }
 
 pub(super) fn unknown(what: &str, name: &str) -> Refusal {
-    refusal(Code::NotFound, format!("there is no {what} `{name}`: `pappus {what} list` shows what there is"))
+    refusal(
+        Reason::NotFound,
+        format!("there is no {what} `{name}`: `pappus {what} list` shows what there is"),
+    )
 }
 
 fn too_many(what: &str, limit: usize) -> Refusal {
     refusal(
-        Code::ResourceExhausted,
+        Reason::ResourceExhausted,
         format!("you have {limit} {what}, the most that is allowed: remove some"),
     )
 }

@@ -1,9 +1,9 @@
 //! What the faults of one caller may cost all others. Every worker process that ends under a caller draws on
-//! its budget, which comes back with time. Who has spent it waits: nothing of it starts before one draw has
+//! its budget, which comes back with time. A caller that spent it waits: nothing of it starts before one draw has
 //! come back, and then one call at a time, until one ends well.
 //!
 //! Several processes that end at once may draw more than there is; then it takes as much longer until
-//! something starts, so that in the long run nobody draws more than comes back.
+//! something starts, so that in the long run no caller draws more than comes back.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ pub struct Budget {
 }
 
 impl Budgets {
-    /// Nobody drew yet.
+    /// No caller drew yet.
     pub fn new(per_minute: u32) -> Self {
         Self { per_minute, accounts: HashMap::new(), next_ns: None }
     }
@@ -58,7 +58,7 @@ impl Budgets {
         callers
     }
 
-    /// Whether nobody drew lately, which is nearly always so.
+    /// Whether no caller drew lately, which is nearly always so.
     pub fn is_empty(&self) -> bool {
         self.accounts.is_empty()
     }
@@ -97,7 +97,27 @@ impl Budgets {
         self.plan();
     }
 
-    /// How long nothing of a caller may start, if anything is to wait.
+    /// A draw turned out to be wrong. `was_careful` says whether the caller's calls started one at a time before it.
+    pub fn give_back(&mut self, now_ns: u64, caller: u32, was_careful: bool) {
+        let interval_ns = self.interval_ns();
+        let Some(account) = self.accounts.get_mut(&caller) else { return };
+        account.whole_ns = account.whole_ns.saturating_sub(interval_ns);
+        let account = *account;
+        let ready_ns = self.ready_ns(&account);
+        if account.whole_ns <= now_ns {
+            self.accounts.remove(&caller);
+        } else if let Some(account) = self.accounts.get_mut(&caller).filter(|account| account.careful) {
+            account.careful = was_careful || ready_ns > now_ns;
+            account.look_ns = match (account.careful, ready_ns > now_ns) {
+                (true, true) => ready_ns,
+                (true, false) => account.whole_ns,
+                (false, _) => u64::MAX,
+            };
+        }
+        self.plan();
+    }
+
+    /// Time until this caller may start calls again; none if it may now.
     pub fn waits_ns(&self, now_ns: u64, caller: u32) -> Option<u64> {
         let ready_ns = self.ready_ns(self.account(now_ns, caller)?);
         ready_ns.checked_sub(now_ns).filter(|left| *left > 0)
@@ -191,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_drawn_at_once_takes_longer_to_come_back() {
+    fn several_draws_at_once_take_longer_to_restore() {
         let mut budgets = Budgets::new(2);
         (0..4).for_each(|_| budgets.draw(0, 1));
         assert_eq!(budgets.waits_ns(0, 1), Some(90 * S));
@@ -216,7 +236,27 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_forgotten_who_waits() {
+    fn what_is_given_back_was_never_drawn() {
+        let mut budgets = Budgets::new(2);
+        budgets.draw(0, 1);
+        budgets.draw(0, 1);
+        budgets.give_back(S, 1, false);
+        assert_eq!(
+            (budgets.waits_ns(S, 1), budgets.is_careful(S, 1), budgets.next_ns()),
+            (None, false, None)
+        );
+        assert_eq!(budgets.list(S), [Budget { caller: 1, left: 1, per_minute: 2, waits_ns: 0 }]);
+        budgets.draw(S, 1);
+        assert_eq!(budgets.waits_ns(S, 1), Some(29 * S), "as after two draws");
+        // One of three draws at once: the budget is still spent.
+        budgets.draw(S, 1);
+        budgets.give_back(S, 1, true);
+        assert_eq!((budgets.waits_ns(S, 1), budgets.is_careful(S, 1)), (Some(29 * S), true));
+        assert_eq!(budgets.next_ns(), Some(30 * S));
+    }
+
+    #[test]
+    fn every_waiting_caller_is_told_when_its_budget_is_back() {
         let mut budgets = Budgets::new(1);
         budgets.draw(0, 1);
         budgets.draw(61 * S, 2);
@@ -238,7 +278,7 @@ mod tests {
     proptest! {
         /// Who draws only when it may never draws more than there was and came back.
         #[test]
-        fn nobody_draws_more_than_comes_back(per_minute in 1..20u32, steps in proptest::collection::vec(0..20u64, 1..200)) {
+        fn a_caller_never_draws_more_than_its_budget_restores(per_minute in 1..20u32, steps in proptest::collection::vec(0..20u64, 1..200)) {
             let mut budgets = Budgets::new(per_minute);
             let (mut now, mut drawn) = (0, 0u64);
             for step in steps {

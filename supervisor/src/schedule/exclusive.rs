@@ -1,8 +1,13 @@
-//! Calls that need the whole device.
+//! Calls that need the whole device, and how its memory moves to their worker and back.
 //!
 //! ```text
-//! shared ──first in line, lanes empty──► preparing ──memory moved──► running ──answered──► restoring ──► shared
+//! shared ──first in line, lanes empty──► shrinking: all others give up their lease ──► growing: it gets all
+//!   ▲                                                                                      │
+//!   └── spreading: all get their own ◄── returning: it gives all up ◄──over── whole ◄──────┘
 //! ```
+//!
+//! Each of the steps with a colon is over when every process confirmed its settings and no process that served is
+//! still to be reaped. So nothing is given out before it is free.
 //!
 //! Where a fault hits the calls of all workers, suspects are such calls, too, but no memory moves for them:
 //!
@@ -15,43 +20,115 @@
 
 use std::collections::VecDeque;
 
-use super::scheduler::{Scheduler, State, Worker};
-use super::words::{Action, CallId, Size, WorkerId};
+use super::types::{CallId, Share, WorkerId};
+use crate::ids::Generation;
+use crate::limits::SETTLE_NS;
 
 /// Calls that need the whole device, and how far the first one is.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Exclusive {
-    /// Those that wait, oldest first; the one that is prepared for is still among them.
+    /// Those that wait, oldest first; the one that memory moves for is still among them.
     line: VecDeque<CallId>,
-    /// Those whose caller spent its budget: nobody waits for them.
+    /// Those whose caller spent its budget: other calls do not wait for them.
     aside: Vec<CallId>,
     stage: Stage,
-    /// Moves of memory that were decided.
-    moves: u64,
+    leases: Vec<Lease>,
+    /// Processes that served and are not reaped.
+    dying: Vec<(WorkerId, Generation)>,
+    /// When processes that did not confirm their settings are killed.
+    deadline_ns: Option<u64>,
 }
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Leases are as always.
-    #[default]
-    Shared,
-    /// The worker is being given everything.
-    Preparing(CallId, WorkerId),
-    /// It has the call.
-    Running(WorkerId),
-    /// It has the call, and its own memory.
-    Alone(WorkerId),
-    /// Everybody is being given their own again.
-    Restoring,
+/// What one worker has of the memory.
+#[derive(Debug, Clone, Copy)]
+struct Lease {
+    share: Share,
+    /// The process in the worker's slot.
+    process: Option<Generation>,
+    /// Settings that it was sent and did not confirm.
+    unconfirmed: u32,
 }
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Every worker has its own lease.
+    Shared,
+    /// The worker has a call that runs alone, and its own lease.
+    Alone(WorkerId),
+    /// All but one worker give up their leases, for a call.
+    Shrinking(CallId, WorkerId),
+    /// It is being given everything.
+    Growing(CallId, WorkerId),
+    /// It has everything, and the call.
+    Whole(WorkerId),
+    /// It gives everything up.
+    Returning,
+    /// Every worker is being given its own lease again.
+    Spreading,
+}
+
+impl Stage {
+    /// What a worker has in this stage.
+    fn share(self, worker: WorkerId) -> Share {
+        match self {
+            Self::Shared | Self::Alone(_) | Self::Spreading => Share::Own,
+            Self::Shrinking(_, to) if to == worker => Share::Own,
+            Self::Growing(_, to) | Self::Whole(to) if to == worker => Share::All,
+            Self::Shrinking(..) | Self::Growing(..) | Self::Whole(_) | Self::Returning => Share::Nothing,
+        }
+    }
+
+    /// The call that memory moves for.
+    fn prepared(self) -> Option<CallId> {
+        match self {
+            Self::Shrinking(id, _) | Self::Growing(id, _) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Whether processes are waited for.
+    fn is_moving(self) -> bool {
+        matches!(self, Self::Shrinking(..) | Self::Growing(..) | Self::Returning | Self::Spreading)
+    }
+}
+
+/// What a move of memory led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Moved {
+    /// The worker has everything for this call: [`Exclusive::run`] or [`Exclusive::give_back`] follows.
+    Whole(CallId, WorkerId),
+    /// Every worker has its own lease again.
+    Shared,
+}
+
+/// Shares that workers are to be told, in this order.
+pub(super) type Shares = Vec<(WorkerId, Share)>;
 
 impl Exclusive {
+    /// A device whose slots are all empty.
+    pub(super) fn new(workers: usize) -> Self {
+        let lease = Lease { share: Share::Own, process: None, unconfirmed: 0 };
+        Self {
+            line: VecDeque::new(),
+            aside: Vec::new(),
+            stage: Stage::Shared,
+            leases: vec![lease; workers],
+            dying: Vec::new(),
+            deadline_ns: None,
+        }
+    }
+
     /// Queued calls that came later than this one may not start; none says that all may.
     pub(super) fn barrier(&self) -> Option<CallId> {
         match self.stage {
             Stage::Shared => self.line.front().copied(),
             _ => Some(CallId(0)),
         }
+    }
+
+    /// The call to begin with, if the device is free for it.
+    pub(super) fn next(&self) -> Option<CallId> {
+        self.line.front().copied().filter(|_| self.stage == Stage::Shared)
     }
 
     /// A call waits, for the first time or again.
@@ -62,132 +139,314 @@ impl Exclusive {
 
     /// A call waits until its caller may start something again.
     pub(super) fn put_aside(&mut self, id: CallId) {
+        self.line.retain(|waiting| *waiting != id);
         self.aside.push(id);
     }
 
-    fn next_move(&mut self) -> u64 {
-        self.moves += 1;
-        self.moves
+    /// Puts calls aside of which this is true, unless memory moves for them already; whether there were any.
+    pub(super) fn put_all_aside(&mut self, is_one: impl Fn(CallId) -> bool) -> bool {
+        let prepared = self.stage.prepared();
+        let before = self.aside.len();
+        let aside = &mut self.aside;
+        self.line.retain(|id| {
+            let stays = prepared == Some(*id) || !is_one(*id);
+            if !stays {
+                aside.push(*id);
+            }
+            stays
+        });
+        self.aside.len() > before
     }
 
-    /// Those that stand in line and may still be put aside.
-    pub(super) fn waiting(&self) -> Vec<CallId> {
-        let prepared = |id: &CallId| matches!(self.stage, Stage::Preparing(prepared, _) if prepared == *id);
-        self.line.iter().copied().filter(|id| !prepared(id)).collect()
-    }
-
-    /// Those that were put aside.
-    pub(super) fn aside(&self) -> Vec<CallId> {
-        self.aside.clone()
+    /// Calls that were put aside and of which this is true wait in line again; whether there were any.
+    pub(super) fn come_back(&mut self, is_one: impl Fn(CallId) -> bool) -> bool {
+        let (back, aside): (Vec<_>, _) = self.aside.drain(..).partition(|id| is_one(*id));
+        self.aside = aside;
+        back.iter().for_each(|id| self.push(*id));
+        !back.is_empty()
     }
 
     /// A call does not wait any more; whether memory was moved for it in vain.
     pub(super) fn remove(&mut self, id: CallId) -> bool {
         self.line.retain(|waiting| *waiting != id);
         self.aside.retain(|waiting| *waiting != id);
-        matches!(self.stage, Stage::Preparing(prepared, _) if prepared == id)
+        self.stage.prepared() == Some(id)
     }
 
-    /// Whether any wait.
-    pub(super) fn is_empty(&self) -> bool {
-        self.line.is_empty()
+    /// Takes out the calls of which this is true; whether memory was moved for one of them in vain.
+    pub(super) fn take(&mut self, is_one: impl Fn(CallId) -> bool) -> (Vec<CallId>, bool) {
+        let mut taken = Vec::new();
+        let mut keep = |id: &CallId| {
+            let stays = !is_one(*id);
+            if !stays {
+                taken.push(*id);
+            }
+            stays
+        };
+        self.line.retain(&mut keep);
+        self.aside.retain(&mut keep);
+        let in_vain = self.stage.prepared().is_some_and(|prepared| taken.contains(&prepared));
+        (taken, in_vain)
+    }
+
+    /// Whether calls wait in line.
+    pub(super) fn has_line(&self) -> bool {
+        !self.line.is_empty()
     }
 
     /// Whether the device is that worker's, or is about to be.
     pub(super) fn is_for(&self, worker: WorkerId) -> bool {
-        matches!(self.stage, Stage::Preparing(_, w) | Stage::Running(w) | Stage::Alone(w) if w == worker)
+        match self.stage {
+            Stage::Alone(w) | Stage::Shrinking(_, w) | Stage::Growing(_, w) | Stage::Whole(w) => w == worker,
+            Stage::Shared | Stage::Returning | Stage::Spreading => false,
+        }
+    }
+
+    /// The first call in line runs alone in a worker, with no memory moved.
+    pub(super) fn run_alone(&mut self, worker: WorkerId) {
+        self.stage = Stage::Alone(worker);
+        self.line.pop_front();
+    }
+
+    /// The call that ran alone in that worker is over; false if none did.
+    pub(super) fn end_alone(&mut self, worker: WorkerId) -> bool {
+        let alone = self.stage == Stage::Alone(worker);
+        if alone {
+            self.stage = Stage::Shared;
+        }
+        alone
+    }
+
+    /// Memory moves to a worker for the first call in line.
+    pub(super) fn begin(&mut self, now_ns: u64, id: CallId, to: WorkerId, shares: &mut Shares) {
+        self.enter(now_ns, Stage::Shrinking(id, to), shares);
+    }
+
+    /// After [`Moved::Whole`]: the call is in the worker.
+    pub(super) fn run(&mut self, worker: WorkerId) {
+        self.stage = Stage::Whole(worker);
+        self.line.pop_front();
+        self.deadline_ns = None;
+    }
+
+    /// The call is over, its worker is, or it gave up: every worker is to have its own lease again.
+    pub(super) fn give_back(&mut self, now_ns: u64, shares: &mut Shares) {
+        self.enter(now_ns, Stage::Returning, shares);
+    }
+
+    fn enter(&mut self, now_ns: u64, stage: Stage, shares: &mut Shares) {
+        self.stage = stage;
+        for (worker, lease) in self.leases.iter_mut().enumerate() {
+            let share = stage.share(worker);
+            if std::mem::replace(&mut lease.share, share) != share && lease.process.is_some() {
+                lease.unconfirmed += 1;
+                shares.push((worker, share));
+            }
+        }
+        self.deadline_ns = stage.is_moving().then(|| now_ns.saturating_add(SETTLE_NS));
+    }
+
+    /// A process is in a worker's slot: what it has.
+    pub(super) fn arrived(&mut self, worker: WorkerId, generation: Generation) -> Share {
+        let share = self.stage.share(worker);
+        self.leases[worker] = Lease { share, process: Some(generation), unconfirmed: 1 };
+        share
+    }
+
+    /// It serves no more, and holds its memory until it is reaped.
+    pub(super) fn gone(&mut self, worker: WorkerId) {
+        let lease = &mut self.leases[worker];
+        lease.unconfirmed = 0;
+        self.dying.extend(lease.process.take().map(|generation| (worker, generation)));
+    }
+
+    /// It is reaped.
+    pub(super) fn reaped(&mut self, worker: WorkerId, generation: Generation) {
+        self.dying.retain(|dying| *dying != (worker, generation));
+    }
+
+    /// Settings of a worker are in force; false if all that it was sent were already.
+    pub(super) fn confirmed(&mut self, worker: WorkerId) -> bool {
+        let lease = &mut self.leases[worker];
+        let asked = lease.unconfirmed > 0;
+        lease.unconfirmed -= u32::from(asked);
+        asked
+    }
+
+    /// Other settings changed: all workers are to be told theirs.
+    pub(super) fn tell_all(&mut self, shares: &mut Shares) {
+        for (worker, lease) in self.leases.iter_mut().enumerate().filter(|(_, lease)| lease.process.is_some())
+        {
+            lease.unconfirmed += 1;
+            shares.push((worker, lease.share));
+        }
+    }
+
+    /// Goes on with what was waited for, if it is there.
+    pub(super) fn advance(&mut self, now_ns: u64, shares: &mut Shares) -> Option<Moved> {
+        while self.stage.is_moving()
+            && self.dying.is_empty()
+            && self.leases.iter().all(|lease| lease.unconfirmed == 0)
+        {
+            match self.stage {
+                Stage::Shrinking(id, to) => self.enter(now_ns, Stage::Growing(id, to), shares),
+                Stage::Growing(id, to) => return Some(Moved::Whole(id, to)),
+                Stage::Returning => self.enter(now_ns, Stage::Spreading, shares),
+                _ => {
+                    self.enter(now_ns, Stage::Shared, shares);
+                    return Some(Moved::Shared);
+                }
+            }
+        }
+        None
+    }
+
+    /// When [`Exclusive::expire`] has something to say.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.deadline_ns
+    }
+
+    /// Workers that hold a move up since they do not confirm their settings; told again and again.
+    pub(super) fn expire(&mut self, now_ns: u64) -> Vec<WorkerId> {
+        if self.deadline_ns.is_none_or(|at_ns| at_ns > now_ns) {
+            return Vec::new();
+        }
+        self.deadline_ns = Some(now_ns.saturating_add(SETTLE_NS));
+        let late = self.leases.iter().enumerate().filter(|(_, lease)| lease.unconfirmed > 0);
+        late.map(|(worker, _)| worker).collect()
     }
 }
 
-impl<C: Clone> Scheduler<C> {
-    /// Begins with the first call in line, once it is its turn and all lanes are empty.
-    pub(super) fn try_whole(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        let (Stage::Shared, Some(&id)) = (self.exclusive.stage, self.exclusive.line.front()) else {
-            return;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: CallId = CallId(7);
+
+    fn generation(nth: u64) -> Generation {
+        Generation::new(nth)
+    }
+
+    /// Three workers whose settings are in force, and a call that memory moves to worker 1 for.
+    fn shrinking() -> (Exclusive, Shares) {
+        let (mut exclusive, mut shares) = (Exclusive::new(3), Shares::new());
+        for worker in 0..3 {
+            assert_eq!(exclusive.arrived(worker, generation(1)), Share::Own);
+            assert!(exclusive.confirmed(worker) && !exclusive.confirmed(worker));
+        }
+        exclusive.push(CALL);
+        exclusive.begin(0, CALL, 1, &mut shares);
+        (exclusive, shares)
+    }
+
+    fn all_confirm(exclusive: &mut Exclusive, shares: &mut Shares) {
+        shares.drain(..).for_each(|(worker, _)| assert!(exclusive.confirmed(worker)));
+    }
+
+    #[test]
+    fn at_no_moment_more_is_given_than_there_is() {
+        let (mut exclusive, mut shares) = shrinking();
+        let units = |share| match share {
+            Share::Nothing => 0,
+            Share::Own => 1,
+            Share::All => 3,
         };
-        if self.table.get(id).is_some_and(|entry| self.holds(now_ns, entry.domain.caller)) {
-            // What was prepared for it was in vain: its worker ended, and that spent the budget.
-            self.exclusive.remove(id);
-            self.exclusive.put_aside(id);
-            return self.resume(now_ns, actions);
-        }
-        let came_before =
-            |d: &super::scheduler::DomainState| !d.held && d.queue.front().is_some_and(|first| *first < id);
-        if self.running() != 0 || self.domains.values().any(came_before) {
-            return;
-        }
-        let Some((domain, size)) = self.table.get(id).map(|entry| (entry.domain, entry.size)) else { return };
-        let is_exclusive = size == Size::Exclusive;
-        let has = |state| self.workers.iter().position(|w| w.state == state);
-        if let Some(worker) = has(State::Bound(domain)).or_else(|| has(State::Free)) {
-            self.bind(now_ns, worker, domain);
-            self.stand(domain);
-            self.exclusive.stage = Stage::Preparing(id, worker);
-            if is_exclusive {
-                actions.push(Action::GiveAll { worker, nth: self.exclusive.next_move() });
-            } else {
-                self.exclusive.stage = Stage::Alone(worker);
-                self.exclusive.line.pop_front();
-                self.start(now_ns, worker, id, actions);
+        let mut has = [Share::Own; 3];
+        let mut whole = 0;
+        loop {
+            // Each worker has what it had, or already what it gets.
+            let mut most = has.map(units);
+            for (worker, share) in &shares {
+                most[*worker] = most[*worker].max(units(*share));
+                has[*worker] = *share;
             }
-        } else if !self.workers.iter().any(Worker::is_coming) {
-            // All belong to others; the fresh process in the place of one of them is for this call.
-            let idle = self.workers.iter().enumerate().min_by_key(|(_, w)| w.idle_since_ns);
-            if let Some((worker, _)) = idle {
-                self.hand_on(now_ns, worker, actions);
+            assert!(most.iter().sum::<u32>() <= 3, "{most:?}");
+            all_confirm(&mut exclusive, &mut shares);
+            match exclusive.advance(0, &mut shares) {
+                Some(Moved::Whole(CALL, 1)) => {
+                    assert_eq!(has, [Share::Nothing, Share::All, Share::Nothing]);
+                    exclusive.run(1);
+                    exclusive.give_back(0, &mut shares);
+                    whole += 1;
+                }
+                Some(Moved::Shared) => break,
+                other => assert_eq!(other, None),
             }
         }
+        assert_eq!((has, whole, exclusive.barrier()), ([Share::Own; 3], 1, None));
     }
 
-    /// The worker has the memory of all.
-    pub fn whole_ready(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
-        if let Stage::Preparing(id, prepared) = self.exclusive.stage
-            && prepared == worker
-            // If it was killed meanwhile, its end gives everything back.
-            && self.workers[worker].state != State::Absent
-        {
-            if self.table.get(id).is_some_and(|entry| self.holds(now_ns, entry.domain.caller)) {
-                // Its caller spent the budget meanwhile, elsewhere.
-                self.exclusive.remove(id);
-                self.exclusive.put_aside(id);
-                return self.give_back(actions);
-            }
-            self.exclusive.stage = Stage::Running(worker);
-            self.exclusive.line.pop_front();
-            self.start(now_ns, worker, id, actions);
-        }
+    #[test]
+    fn nothing_is_given_out_before_every_process_confirmed() {
+        let (mut exclusive, mut shares) = shrinking();
+        assert_eq!(shares, [(0, Share::Nothing), (2, Share::Nothing)]);
+        shares.clear();
+        assert!(exclusive.confirmed(0));
+        assert_eq!((exclusive.advance(0, &mut shares), shares.len()), (None, 0));
+        assert!(exclusive.confirmed(2));
+        assert_eq!(exclusive.advance(0, &mut shares), None);
+        assert_eq!(shares, [(1, Share::All)]);
     }
 
-    /// The call is over, or its worker is: everybody gets their own memory again.
-    pub(super) fn give_back(&mut self, actions: &mut Vec<Action<C>>) {
-        self.exclusive.stage = Stage::Restoring;
-        actions.push(Action::GiveBack { nth: self.exclusive.next_move() });
+    #[test]
+    fn nothing_is_given_out_before_a_process_that_ended_is_reaped() {
+        let (mut exclusive, mut shares) = shrinking();
+        shares.clear();
+        assert!(exclusive.confirmed(0));
+        exclusive.gone(2);
+        exclusive.advance(0, &mut shares);
+        assert_eq!(shares, []);
+        // Its successor has nothing either, while memory moves.
+        assert_eq!(exclusive.arrived(2, generation(2)), Share::Nothing);
+        exclusive.reaped(2, generation(2));
+        assert!(exclusive.confirmed(2));
+        exclusive.advance(0, &mut shares);
+        assert_eq!(shares, [], "another process was reaped");
+        exclusive.reaped(2, generation(1));
+        exclusive.advance(0, &mut shares);
+        assert_eq!(shares, [(1, Share::All)]);
     }
 
-    /// As [`Scheduler::give_back`], if it was that worker's.
-    pub(super) fn leave_whole(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
-        if self.exclusive.stage == Stage::Alone(worker) {
-            self.exclusive.stage = Stage::Shared;
-            self.resume(now_ns, actions);
-        } else if self.exclusive.is_for(worker) {
-            self.give_back(actions);
-        }
+    #[test]
+    fn who_does_not_confirm_holds_a_move_up_only_so_long() {
+        let (mut exclusive, mut shares) = shrinking();
+        assert_eq!(exclusive.next_ns(), Some(SETTLE_NS));
+        assert!(exclusive.expire(SETTLE_NS - 1).is_empty());
+        assert_eq!(exclusive.expire(SETTLE_NS), [0, 2]);
+        assert!(exclusive.confirmed(0));
+        assert_eq!(exclusive.expire(2 * SETTLE_NS), [2]);
+        exclusive.gone(2);
+        exclusive.reaped(2, generation(1));
+        exclusive.advance(0, &mut shares);
+        all_confirm(&mut exclusive, &mut vec![(1, Share::All)]);
+        assert_eq!(exclusive.advance(0, &mut shares), Some(Moved::Whole(CALL, 1)));
+        exclusive.run(1);
+        assert_eq!(exclusive.next_ns(), None);
     }
 
-    /// Everybody has their own memory again.
-    pub fn whole_over(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        if self.exclusive.stage == Stage::Restoring {
-            self.exclusive.stage = Stage::Shared;
-            self.resume(now_ns, actions);
-        }
+    #[test]
+    fn other_settings_must_be_confirmed_too() {
+        let (mut exclusive, mut shares) = shrinking();
+        all_confirm(&mut exclusive, &mut shares);
+        exclusive.tell_all(&mut shares);
+        assert_eq!(shares, [(0, Share::Nothing), (1, Share::Own), (2, Share::Nothing)]);
+        exclusive.advance(0, &mut Shares::new());
+        assert_eq!(exclusive.stage, Stage::Shrinking(CALL, 1));
+        all_confirm(&mut exclusive, &mut shares);
+        exclusive.advance(0, &mut shares);
+        assert_eq!(shares, [(1, Share::All)]);
     }
 
-    /// Starts whatever may start, after something that held it up is gone.
-    pub(super) fn resume(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        for worker in 0..self.workers.len() {
-            self.feed(now_ns, worker, actions);
-        }
-        self.make_room(now_ns, actions);
-        self.try_whole(now_ns, actions);
+    #[test]
+    fn calls_that_are_put_aside_come_back_in_order() {
+        let (mut exclusive, _) = shrinking();
+        exclusive.push(CallId(9));
+        exclusive.push(CallId(8));
+        assert!(exclusive.put_all_aside(|_| true) && !exclusive.put_all_aside(|_| true));
+        assert_eq!(exclusive.line, [CALL], "memory moves for it already");
+        assert!(exclusive.come_back(|id| id == CallId(8)) && !exclusive.come_back(|id| id == CallId(8)));
+        exclusive.push(CallId(1));
+        assert_eq!(exclusive.line, [1, 7, 8].map(CallId));
+        assert!(exclusive.remove(CALL) && !exclusive.remove(CallId(9)));
     }
 }

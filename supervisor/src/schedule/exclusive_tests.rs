@@ -15,17 +15,21 @@ fn it_waits_for_those_before_it_and_those_behind_it_wait() {
     b.finish(1, ids[1]);
     b.expect("");
     b.finish(0, ids[2]);
+    b.expect("none to 1");
+    b.confirm(1);
     b.expect("all to 0");
-    b.scheduler.whole_ready(b.now, 1, &mut b.actions);
-    b.expect("");
-    b.scheduler.whole_ready(b.now, 0, &mut b.actions);
+    b.confirm(0);
     b.expect("4 on 0.0");
     b.finish(0, whole);
-    b.expect("back");
-    b.scheduler.whole_over(b.now, &mut b.actions);
+    b.expect("none to 0");
+    b.confirm(0);
+    b.expect("own to 0, own to 1");
+    b.confirm(1);
+    b.expect("");
+    b.confirm(0);
     b.expect("5 on 0.0");
     b.now = 100 * MS;
-    b.scheduler.expire(b.now, &mut b.actions);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("replace 1");
 }
 
@@ -34,10 +38,12 @@ fn an_idle_device_is_given_at_once_and_a_foreign_one_after_a_replacement() {
     let mut b = Bench::new(1, 4);
     let first = b.submit_sized(1, ALICE, Size::Exclusive);
     b.expect("all to 0");
-    b.scheduler.whole_ready(b.now, 0, &mut b.actions);
+    b.confirm(0);
     b.finish(0, first);
-    b.scheduler.whole_over(b.now, &mut b.actions);
-    b.expect("1 on 0.0, back");
+    b.expect("1 on 0.0, none to 0");
+    b.confirm(0);
+    b.confirm(0);
+    b.expect("own to 0");
     b.submit_sized(2, BOB, Size::Exclusive);
     b.expect("replace 0");
     b.dies(0);
@@ -46,21 +52,24 @@ fn an_idle_device_is_given_at_once_and_a_foreign_one_after_a_replacement() {
 }
 
 #[test]
-fn who_gives_up_while_memory_moves_gives_it_back() {
+fn a_call_cancelled_during_a_memory_move_returns_the_memory() {
     let mut b = Bench::new(1, 1);
     let whole = b.submit_sized(1, ALICE, Size::Exclusive);
     b.submit(2, ALICE);
     b.expect("all to 0");
-    assert_eq!(b.scheduler.cancel(b.now, whole, &mut b.actions), Some(1));
-    b.expect("back");
-    b.scheduler.whole_ready(b.now, 0, &mut b.actions);
+    assert_eq!(b.scheduler.handle(b.now, Cancel { id: whole }, &mut b.actions), Some(1));
+    b.expect("none to 0");
+    // It confirms all that it had, then that it has nothing.
+    b.confirm(0);
     b.expect("");
-    b.scheduler.whole_over(b.now, &mut b.actions);
+    b.confirm(0);
+    b.expect("own to 0");
+    b.confirm(0);
     b.expect("2 on 0.0");
 }
 
 #[test]
-fn one_that_gives_up_in_line_holds_nobody_up() {
+fn a_cancelled_exclusive_call_does_not_block_the_queue() {
     let mut b = Bench::new(1, 2);
     b.submit(1, ALICE);
     b.submit_sized(2, ALICE, Size::Exclusive);
@@ -68,7 +77,7 @@ fn one_that_gives_up_in_line_holds_nobody_up() {
     b.submit(3, ALICE);
     b.expect("1 on 0.0");
     b.now = 1000 * MS;
-    b.scheduler.expire(b.now, &mut b.actions);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("2 expired, 3 on 0.1");
 }
 
@@ -76,18 +85,32 @@ fn one_that_gives_up_in_line_holds_nobody_up() {
 fn its_worker_may_end_and_it_runs_again() {
     let mut b = Bench::new(2, 1);
     b.submit_sized(1, ALICE, Size::Exclusive);
-    b.expect("all to 0");
+    b.expect("none to 1");
     b.dies(0);
-    b.expect("back");
-    b.scheduler.whole_over(b.now, &mut b.actions);
+    b.expect("");
+    b.confirm(1);
+    b.expect("own to 1");
+    b.confirm(1);
     b.expect("all to 1");
-    b.scheduler.whole_ready(b.now, 1, &mut b.actions);
+    b.confirm(1);
     b.dies(1);
     b.ready(0);
-    b.expect("1 on 1.0, back");
-    b.scheduler.whole_over(b.now, &mut b.actions);
-    b.expect("all to 0");
-    b.scheduler.whole_ready(b.now, 0, &mut b.actions);
+    b.expect("1 on 1.0, all to 0");
+    b.confirm(0);
     b.expect("1 on 0.0 alone");
     assert_eq!(b.dies(0), [(1, Ended::Guilty)]);
+}
+
+#[test]
+fn a_worker_that_does_not_confirm_is_killed() {
+    let mut b = Bench::new(2, 1);
+    let terms = Terms { domain: ALICE, function: 1, bytes: 1, deadline_ns: u64::MAX, size: Size::Exclusive };
+    b.scheduler.handle(b.now, Submit { call: 1, terms, limits: LIMITS }, &mut b.actions).unwrap();
+    b.expect("none to 1");
+    assert_eq!(b.scheduler.next_deadline_ns(), Some(SETTLE_NS));
+    b.now = SETTLE_NS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    b.expect("kill 1");
+    b.dies(1);
+    b.expect("all to 0");
 }

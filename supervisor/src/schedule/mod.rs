@@ -1,32 +1,39 @@
 //! Which call runs where, and when: decisions only, no effects.
 //!
-//! - [`words`]: what goes in and what comes out.
-//! - [`scheduler`]: the state machine of one device: its events.
-//! - [`placing`]: which call gets which worker.
-//! - [`exclusive`]: calls that need the whole device.
-//! - [`again`]: calls whose process ended are run again.
-//! - [`blame`]: what follows for whose calls fail: [`budget`] and [`quarantine`].
-//! - `quota`: how many workers one caller may have.
+//! - [`types`]: what goes in and what comes out; [`events`]: what may happen.
+//! - [`scheduler`]: the state machine of one device: puts the policies together; `follow_up`: what their verdicts lead
+//!   to.
+//! - `calls`, `workers`: the state that policies look at.
+//!
+//! Policies, each with its own state:
+//! - `placing`: which call gets which worker.
 //! - [`turns`]: who may submit to the device.
-//! - [`weights`]: which functions' weights stay on a device.
-//! - [`table`]: the calls there are.
+//! - `exclusive`: calls that need the whole device, and how its memory moves.
+//! - `retry`: calls whose process ended are run again.
+//! - `penalties`: for callers whose calls fail: [`budget`] and [`quarantine`].
+//! - `quotas`: how many workers one caller may have.
 //! - [`deadlines`]: calls by the moment at which something must happen to them.
+//! - [`weights`]: which functions' weights stay on a device.
 
-mod again;
-mod blame;
 pub mod budget;
+mod calls;
 pub mod deadlines;
+pub mod events;
 mod exclusive;
+mod follow_up;
+mod penalties;
 mod placing;
 pub mod quarantine;
-mod quota;
+mod quotas;
+mod retry;
 pub mod scheduler;
-mod table;
 pub mod turns;
+pub mod types;
 pub mod weights;
-pub mod words;
+mod workers;
 
 pub use scheduler::Scheduler;
-pub use words::{
-    Action, CallId, Domain, Ended, Limits, NotNow, Order, Policy, Shape, Size, Terms, Verdict, WorkerId,
+pub use types::{
+    Action, Address, CallId, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Share,
+    Size, Terms, Verdict, WorkerId,
 };

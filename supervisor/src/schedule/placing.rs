@@ -1,85 +1,203 @@
-//! Which call gets which worker.
+//! Which call gets which worker: the queues of domains, and the lines in which domains wait for a worker.
+//!
+//! A worker serves one domain (owner, caller) at a time, not less than the domain's residency while others wait.
+//! Calls of a domain start in the order they came; domains without a worker are served in the order they came.
 
-use super::scheduler::{DomainState, Scheduler, State, Worker};
-use super::table::Place;
-use super::words::{Action, CallId, Domain, WorkerId};
-use crate::limits::SETTLE_NS;
+use std::collections::{HashMap, VecDeque};
 
-impl Worker {
-    /// Whether one more call fits, or one that wants all lanes.
-    fn has_room(&self, lanes: u32, all: bool) -> bool {
-        match all {
-            true => self.busy == 0,
-            false => !self.closed && self.busy.count_ones() < lanes,
-        }
+use super::quotas::Quotas;
+use super::types::{CallId, Domain, Shape, WorkerId};
+use super::workers::{State, Worker, Workers};
+
+/// The domains of one device that have calls or workers.
+#[derive(Debug)]
+pub(super) struct Placing {
+    lanes: u32,
+    workers_per_domain: usize,
+    residency_ns: u64,
+    domains: HashMap<Domain, DomainState>,
+    /// The domains of each caller.
+    of_caller: HashMap<u32, Vec<Domain>>,
+    /// Domains with waiting calls and no worker, oldest first.
+    unplaced: VecDeque<Domain>,
+    /// Domains that have workers and may have more calls than those can take.
+    waiting: VecDeque<Domain>,
+    /// When a worker may be taken that a domain waits for.
+    room_ns: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct DomainState {
+    /// In ascending order.
+    queue: VecDeque<CallId>,
+    workers: usize,
+    /// Whether it stands in [`Placing::unplaced`].
+    is_unplaced: bool,
+    /// Whether it stands in [`Placing::waiting`].
+    waits: bool,
+    /// Its caller spent its budget: none of its calls start, and it stands in neither line.
+    held: bool,
+}
+
+/// What placing looks at and does not change.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    workers: &'a Workers,
+    quotas: &'a Quotas,
+    barrier: Option<CallId>,
+}
+
+impl<'a> View<'a> {
+    /// Of these; queued calls that came later than `barrier` may not start.
+    pub(super) fn new(workers: &'a Workers, quotas: &'a Quotas, barrier: Option<CallId>) -> Self {
+        Self { workers, quotas, barrier }
+    }
+
+    /// Whether a domain's caller may have one more worker.
+    fn may_bind(&self, domain: Domain) -> bool {
+        self.quotas.may_have_more(domain.caller, || self.workers.serving(domain.caller))
+    }
+
+    fn idle(self, is_one: impl Fn(&Worker) -> bool) -> impl Iterator<Item = (WorkerId, &'a Worker)> {
+        self.workers.iter().filter(move |(_, worker)| worker.is_idle() && is_one(worker))
     }
 }
 
-impl<C: Clone> Scheduler<C> {
+/// A search for workers that make room, see [`Placing::next_to_go`].
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    /// Position in the line of domains whose callers have as many workers as they may.
+    at: usize,
+    /// How many workers are still to be found for domains without any, and for others.
+    open: Option<(usize, usize)>,
+}
+
+impl Placing {
+    /// Without domains.
+    pub(super) fn new(shape: &Shape) -> Self {
+        Self {
+            lanes: shape.lanes,
+            workers_per_domain: shape.workers_per_domain,
+            residency_ns: shape.residency_ns,
+            domains: HashMap::new(),
+            of_caller: HashMap::new(),
+            unplaced: VecDeque::new(),
+            waiting: VecDeque::new(),
+            room_ns: None,
+        }
+    }
+
+    /// Whether a domain has calls or workers, and so knows whether its caller is held.
+    pub(super) fn knows(&self, domain: Domain) -> bool {
+        self.domains.contains_key(&domain)
+    }
+
     /// A worker that can take a call of `domain` at once: its own with a free lane (the fullest first,
-    /// so that others stay idle), else one that belongs to nobody. Calls that wait go first.
-    pub(super) fn find_lane(&self, now_ns: u64, domain: Domain, all: bool) -> Option<WorkerId> {
+    /// so that others stay idle), else one that is free. Calls that wait go first; so do all others if the domain's
+    /// caller is `held`, which is asked for a new domain.
+    pub(super) fn find_lane(
+        &self,
+        now_ns: u64,
+        domain: Domain,
+        all: bool,
+        held: impl FnOnce() -> bool,
+        view: View<'_>,
+    ) -> Option<WorkerId> {
         let state = self.domains.get(&domain);
-        let held = match state {
+        let blocked = match state {
             Some(d) => d.held || !d.queue.is_empty(),
-            None => self.holds(now_ns, domain.caller),
+            None => held(),
         };
-        if held || self.exclusive.barrier().is_some() {
+        if blocked || view.barrier.is_some() {
             return None;
         }
-        let own = self.workers.iter().enumerate().filter(|(_, w)| {
+        let own = view.workers.iter().filter(|(_, w)| {
             w.state == State::Bound(domain)
-                && w.has_room(self.shape.lanes, all)
-                && !self.must_leave(now_ns, w)
+                && w.has_room(self.lanes, all)
+                && !self.must_leave(now_ns, w, view)
         });
-        let own = own.max_by_key(|(_, w)| w.busy.count_ones()).map(|(id, _)| id);
-        let may_have_more = state.is_none_or(|d| d.workers < self.shape.workers_per_domain);
-        own.or_else(|| match may_have_more && self.may_bind(domain) {
-            true => self.workers.iter().position(|w| w.state == State::Free),
+        let own = own.max_by_key(|(_, w)| w.busy_lanes()).map(|(id, _)| id);
+        let may_have_more = state.is_none_or(|d| d.workers < self.workers_per_domain);
+        own.or_else(|| match may_have_more && view.may_bind(domain) {
+            true => view.workers.iter().find(|(_, w)| w.state == State::Free).map(|(id, _)| id),
             false => None,
         })
     }
 
-    /// Whether a busy worker takes no more calls: its domain had it long enough and others have none.
-    fn must_leave(&self, now_ns: u64, worker: &Worker) -> bool {
-        worker.busy != 0
-            && self.is_wanted(worker)
-            && now_ns.saturating_sub(worker.bound_ns) >= self.shape.residency_ns
+    /// Whether a worker was its domain's for its residency.
+    fn was_resident(&self, now_ns: u64, worker: &Worker) -> bool {
+        now_ns.saturating_sub(worker.bound_ns) >= self.residency_ns
     }
 
-    /// Gives a waiting call to a worker that has room for it.
-    pub(super) fn start(&mut self, now_ns: u64, worker: WorkerId, id: CallId, actions: &mut Vec<Action<C>>) {
-        let Some(entry) = self.table.get_mut(id) else { return };
-        let domain = entry.domain;
-        self.bind(now_ns, worker, domain);
-        let Some(entry) = self.table.get_mut(id) else { return };
-        let place = &mut self.workers[worker];
-        let lane = place.busy.trailing_ones();
-        place.busy |= 1 << lane;
-        place.closed = entry.wants_all_lanes();
-        entry.place = Place::Running { worker, lane, overdue: false };
-        entry.runs += 1;
-        self.queued -= 1;
-        self.queued_bytes -= entry.bytes;
-        let (generation, alone, call) = (place.generation, entry.suspect, entry.call.clone());
-        actions.push(Action::Start { worker, generation, lane, alone, id, call });
-        self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, orders));
-        if self.budgets.is_careful(now_ns, domain.caller) {
-            self.hold(domain.caller);
+    /// Whether a busy worker takes no more calls: its domain had it long enough and others have none.
+    fn must_leave(&self, now_ns: u64, worker: &Worker, view: View<'_>) -> bool {
+        !worker.is_idle() && self.is_wanted(worker, view) && self.was_resident(now_ns, worker)
+    }
+
+    /// Whether some waiting domain could take this worker. A caller at its limit may only recycle its own workers.
+    fn is_wanted(&self, worker: &Worker, view: View<'_>) -> bool {
+        match view.quotas.is_empty() {
+            true => !self.unplaced.is_empty(),
+            false => self.unplaced.iter().any(|d| view.may_bind(*d) || worker.serves(d.caller)),
         }
     }
 
-    /// Gives a worker that belongs to nobody to a domain.
-    pub(super) fn bind(&mut self, now_ns: u64, worker: WorkerId, domain: Domain) {
-        let place = &mut self.workers[worker];
-        if place.state == State::Free {
-            place.state = State::Bound(domain);
-            place.bound_ns = now_ns;
-            let d = self.domain_mut(now_ns, domain);
-            d.workers += 1;
-            if std::mem::take(&mut d.is_homeless) {
-                self.homeless.retain(|homeless| *homeless != domain);
-            }
+    /// A domain, made if it has nothing yet; `held` says whether its caller is.
+    fn domain_mut(&mut self, domain: Domain, held: bool) -> &mut DomainState {
+        self.domains.entry(domain).or_insert_with(|| {
+            self.of_caller.entry(domain.caller).or_default().push(domain);
+            DomainState { held, ..DomainState::default() }
+        })
+    }
+
+    /// A call waits, for the first time or again: none overtakes an older one.
+    pub(super) fn enqueue(&mut self, domain: Domain, id: CallId, held: bool) {
+        let queue = &mut self.domain_mut(domain, held).queue;
+        match queue.back().is_none_or(|last| *last < id) {
+            true => queue.push_back(id),
+            false => queue.insert(queue.partition_point(|first| *first < id), id),
+        }
+        self.stand(domain);
+    }
+
+    /// A call waits no more.
+    pub(super) fn unqueue(&mut self, domain: Domain, id: CallId) {
+        let Some(d) = self.domains.get_mut(&domain) else { return };
+        if let Ok(at) = d.queue.binary_search(&id) {
+            d.queue.remove(at);
+        }
+        self.drop_if_empty(domain);
+    }
+
+    /// Takes the waiting calls of a domain of which this is true.
+    pub(super) fn take(&mut self, domain: Domain, is_one: impl Fn(CallId) -> bool) -> Vec<CallId> {
+        let Some(d) = self.domains.get_mut(&domain) else { return Vec::new() };
+        let (taken, left) = d.queue.drain(..).partition::<Vec<_>, _>(|id| is_one(*id));
+        d.queue = left.into();
+        self.drop_if_empty(domain);
+        taken
+    }
+
+    /// Whether any call waits that came before this one and may start.
+    pub(super) fn has_older(&self, id: CallId) -> bool {
+        self.domains.values().any(|d| !d.held && d.queue.front().is_some_and(|first| *first < id))
+    }
+
+    /// A worker serves a domain from now on.
+    pub(super) fn bound(&mut self, domain: Domain, held: bool) {
+        let d = self.domain_mut(domain, held);
+        d.workers += 1;
+        if std::mem::take(&mut d.is_unplaced) {
+            self.unplaced.retain(|unplaced| *unplaced != domain);
+        }
+    }
+
+    /// A worker serves it no more.
+    pub(super) fn unbound(&mut self, domain: Domain) {
+        if let Some(d) = self.domains.get_mut(&domain) {
+            d.workers -= 1;
+            self.stand(domain);
+            self.drop_if_empty(domain);
         }
     }
 
@@ -89,118 +207,89 @@ impl<C: Clone> Scheduler<C> {
             return;
         };
         if d.workers == 0 {
-            if !std::mem::replace(&mut d.is_homeless, true) {
-                self.homeless.push_back(domain);
+            if !std::mem::replace(&mut d.is_unplaced, true) {
+                self.unplaced.push_back(domain);
             }
-        } else if d.workers < self.shape.workers_per_domain && !std::mem::replace(&mut d.waits, true) {
+        } else if d.workers < self.workers_per_domain && !std::mem::replace(&mut d.waits, true) {
             self.waiting.push_back(domain);
         }
     }
 
-    /// Takes idle workers from other domains, as many as are needed and not coming already; the one
-    /// idle longest goes first, none before its domain had it for its residency. A domain that has workers
-    /// gets another only from one idle for as long.
-    pub(super) fn make_room(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        self.room_ns = None;
-        self.make_room_within_limits(now_ns, actions);
-        let residency_ns = self.shape.residency_ns;
-        let coming = self.workers.iter().filter(|w| w.is_coming()).count();
-        let (homeless, wanted) = match self.exclusive.barrier() {
-            None => {
-                let homeless = self.homeless_within_limits();
-                (homeless, homeless + usize::from(!self.waiting.is_empty()))
-            }
-            // Only for those that may start before the device is one call's.
-            Some(_) => {
-                let may = self
-                    .homeless
-                    .iter()
-                    .filter(|d| self.domains.get(d).is_some_and(|d| self.may_start(d)) && self.may_bind(**d));
-                let count = may.count();
-                (count, count)
-            }
-        };
-        for nth in coming..wanted {
-            let may_go_ns = |w: &Worker| {
-                let since_ns = if nth < homeless { w.bound_ns } else { w.bound_ns.max(w.idle_since_ns) };
-                since_ns.saturating_add(residency_ns)
-            };
-            let idle = || {
-                let all = self.workers.iter().enumerate();
-                all.filter(|(_, w)| matches!(w.state, State::Bound(_)) && w.busy == 0)
-            };
-            let ripe = idle().filter(|(_, w)| may_go_ns(w) <= now_ns);
-            let Some(worker) = ripe.min_by_key(|(_, w)| w.idle_since_ns).map(|(id, _)| id) else {
-                let next_ns = idle().map(|(_, w)| may_go_ns(w)).min();
-                self.room_ns = self.room_ns.into_iter().chain(next_ns).min();
-                return;
-            };
-            self.hand_on(now_ns, worker, actions);
-        }
-    }
-
-    /// An idle worker is made ready for another domain: it gives way to a fresh process, or is scrubbed.
-    pub(super) fn hand_on(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
-        self.unbind(worker);
-        let place = &mut self.workers[worker];
-        let generation = place.generation;
-        if self.shape.scrubs && !place.tainted {
-            place.state = State::Scrubbing { until_ns: now_ns.saturating_add(SETTLE_NS) };
-            actions.push(Action::Scrub { worker, generation });
-        } else {
-            actions.push(Action::Replace { worker, generation });
-        }
-    }
-
-    /// Whether a domain's first call waits for a worker only.
-    fn may_start(&self, domain: &DomainState) -> bool {
-        let barrier = self.exclusive.barrier();
-        domain.queue.front().is_some_and(|first| barrier.is_none_or(|barrier| *first < barrier))
-    }
-
-    /// Takes a worker from its domain; the domain may become homeless.
-    pub(super) fn unbind(&mut self, worker: WorkerId) {
-        let state = std::mem::replace(&mut self.workers[worker].state, State::Absent);
-        let State::Bound(domain) = state else { return };
-        let Some(d) = self.domains.get_mut(&domain) else {
-            return;
-        };
-        d.workers -= 1;
-        match d.workers == 0 && d.queue.is_empty() {
-            true => self.drop_domain(domain),
-            false => self.stand(domain),
-        }
-    }
-
     /// Forgets a domain that has neither calls nor workers.
-    pub(super) fn drop_domain(&mut self, domain: Domain) {
+    fn drop_if_empty(&mut self, domain: Domain) {
+        if !self.domains.get(&domain).is_some_and(|d| d.workers == 0 && d.queue.is_empty()) {
+            return;
+        }
         let Some(d) = self.domains.remove(&domain) else { return };
         if d.waits {
             self.waiting.retain(|waiting| *waiting != domain);
         }
-        if d.is_homeless {
-            self.homeless.retain(|homeless| *homeless != domain);
+        if d.is_unplaced {
+            self.unplaced.retain(|unplaced| *unplaced != domain);
+        }
+        if let Some(all) = self.of_caller.get_mut(&domain.caller) {
+            all.retain(|one| *one != domain);
+            if all.is_empty() {
+                self.of_caller.remove(&domain.caller);
+            }
         }
     }
 
-    /// The call that a worker which belongs to nobody should start with: of a domain without workers,
-    /// else of one that has more calls than its workers can take.
-    fn next_for_free(&mut self) -> Option<CallId> {
-        let may = |d: &Domain| self.domains.get(d).is_some_and(|d| self.may_start(d)) && self.may_bind(*d);
-        if let Some(at) = self.homeless.iter().position(may) {
-            let domain = self.homeless.remove(at)?;
+    /// No call of a caller starts any more.
+    pub(super) fn hold(&mut self, caller: u32) {
+        let (mut stood, mut waited) = (false, false);
+        for domain in self.of_caller.get(&caller).into_iter().flatten() {
+            if let Some(d) = self.domains.get_mut(domain) {
+                d.held = true;
+                stood |= std::mem::take(&mut d.is_unplaced);
+                waited |= std::mem::take(&mut d.waits);
+            }
+        }
+        if stood {
+            self.unplaced.retain(|domain| domain.caller != caller);
+        }
+        if waited {
+            self.waiting.retain(|domain| domain.caller != caller);
+        }
+    }
+
+    /// Calls of a caller may start again; whether it was held.
+    pub(super) fn release(&mut self, caller: u32) -> bool {
+        let mut freed: Vec<(Option<CallId>, Domain)> = Vec::new();
+        for domain in self.of_caller.get(&caller).into_iter().flatten() {
+            if let Some(d) = self.domains.get_mut(domain).filter(|d| d.held) {
+                d.held = false;
+                freed.push((d.queue.front().copied(), *domain));
+            }
+        }
+        // The one that waited longest first.
+        freed.sort_unstable_by_key(|(first, _)| *first);
+        freed.iter().for_each(|(_, domain)| self.stand(*domain));
+        !freed.is_empty()
+    }
+
+    /// Whether a domain's first call waits for a worker only.
+    fn may_start(&self, domain: Domain, view: View<'_>) -> bool {
+        let first = self.domains.get(&domain).and_then(|d| d.queue.front());
+        first.is_some_and(|first| view.barrier.is_none_or(|barrier| *first < barrier))
+    }
+
+    /// Takes the call that a free worker should start with: of a domain without workers, else of one that has more
+    /// calls than its workers can take.
+    pub(super) fn next_for_free(&mut self, view: View<'_>) -> Option<CallId> {
+        if let Some(at) = self.unplaced.iter().position(|d| self.may_start(*d, view) && view.may_bind(*d)) {
+            let domain = self.unplaced.remove(at)?;
             let d = self.domains.get_mut(&domain)?;
-            d.is_homeless = false;
+            d.is_unplaced = false;
             return d.queue.pop_front();
         }
         for _ in 0..self.waiting.len() {
             let domain = self.waiting.pop_front()?;
-            let Some(d) = self.domains.get(&domain) else {
+            let may_start = self.may_start(domain, view);
+            let Some(d) = self.domains.get_mut(&domain) else {
                 continue;
             };
-            let may_have = d.workers < self.shape.workers_per_domain && self.may_bind(domain);
-            let may_start = self.may_start(d);
-            let d = self.domains.get_mut(&domain)?;
+            let may_have = d.workers < self.workers_per_domain && view.may_bind(domain);
             d.waits = may_have && !may_start && !d.queue.is_empty();
             if d.waits {
                 self.waiting.push_back(domain);
@@ -211,42 +300,139 @@ impl<C: Clone> Scheduler<C> {
         None
     }
 
-    /// Gives a worker with free lanes what it should do next.
-    pub(super) fn feed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
-        if self.workers[worker].state == State::Free {
-            let Some(first) = self.next_for_free() else { return };
-            self.start(now_ns, worker, first, actions);
+    /// Takes the next call of the domain that a worker serves, if the worker has room for it: `wants_all` says whether
+    /// a call wants all lanes.
+    pub(super) fn next_of(
+        &mut self,
+        now_ns: u64,
+        worker: &Worker,
+        wants_all: impl FnOnce(CallId) -> bool,
+        view: View<'_>,
+    ) -> Option<CallId> {
+        if !worker.has_room(self.lanes, false) || self.must_leave(now_ns, worker, view) {
+            return None;
         }
-        let had_it_long = now_ns.saturating_sub(self.workers[worker].bound_ns) >= self.shape.residency_ns;
-        if self.workers[worker].busy == 0 && had_it_long && !self.homeless.is_empty() {
-            self.make_room(now_ns, actions);
+        let queue = &mut self.domains.get_mut(&worker.served()?).filter(|d| !d.held)?.queue;
+        let first = *queue.front()?;
+        if view.barrier.is_some_and(|barrier| first > barrier)
+            || wants_all(first) && !worker.has_room(self.lanes, true)
+        {
+            return None;
         }
-        let State::Bound(domain) = self.workers[worker].state else {
-            return;
-        };
-        while let Some(next) = self.next_of(now_ns, worker, domain) {
-            self.start(now_ns, worker, next, actions);
-        }
-        // What is left may go to another worker that comes.
-        self.stand(domain);
-        if self.workers[worker].busy == 0 && !self.homeless.is_empty() {
-            self.make_room(now_ns, actions);
-        }
+        queue.pop_front()
     }
 
-    /// Takes the first call of its domain's queue, if the worker has room for it.
-    fn next_of(&mut self, now_ns: u64, worker: WorkerId, domain: Domain) -> Option<CallId> {
-        let place = &self.workers[worker];
-        if !place.has_room(self.shape.lanes, false) || self.must_leave(now_ns, place) {
+    /// Whether an idle worker may be wanted by domains without workers.
+    pub(super) fn has_unplaced(&self) -> bool {
+        !self.unplaced.is_empty()
+    }
+
+    /// Whether an idle worker was its domain's long enough and others may want it.
+    pub(super) fn may_go(&self, now_ns: u64, worker: &Worker) -> bool {
+        worker.is_idle() && self.has_unplaced() && self.was_resident(now_ns, worker)
+    }
+
+    /// Begins a search for idle workers that make room for domains that wait.
+    pub(super) fn search(&mut self) -> Search {
+        self.room_ns = None;
+        Search::default()
+    }
+
+    /// The next worker that makes room: it is taken from its domain before the search goes on. As many are found as
+    /// are needed and not coming already; the one idle longest goes first, none before its domain had it for its
+    /// residency. A domain that has workers gets another only from one idle for as long.
+    pub(super) fn next_to_go(
+        &mut self,
+        now_ns: u64,
+        search: &mut Search,
+        view: View<'_>,
+    ) -> Option<WorkerId> {
+        if let Some(worker) = self.next_within_limits(now_ns, search, view) {
+            return Some(worker);
+        }
+        let (unplaced, others) = search.open.get_or_insert_with(|| self.missing(view));
+        let for_unplaced = *unplaced > 0;
+        let open = if for_unplaced { unplaced } else { others };
+        *open = open.checked_sub(1)?;
+        let may_go_ns = |w: &Worker| {
+            let since_ns = if for_unplaced { w.bound_ns } else { w.bound_ns.max(w.idle_since_ns) };
+            since_ns.saturating_add(self.residency_ns)
+        };
+        let found = longest_idle(now_ns, may_go_ns, || view.idle(|w| w.served().is_some()));
+        if found.is_err() {
+            search.open = Some((0, 0));
+        }
+        self.found(found)
+    }
+
+    /// How many workers are missing: for domains without any, and for others.
+    fn missing(&self, view: View<'_>) -> (usize, usize) {
+        let may_have = |d: &&Domain| view.quotas.is_empty() || view.may_bind(**d);
+        let (unplaced, others) = match view.barrier {
+            None if view.quotas.is_empty() => (self.unplaced.len(), usize::from(!self.waiting.is_empty())),
+            None => (self.unplaced.iter().filter(may_have).count(), usize::from(!self.waiting.is_empty())),
+            // Only for those that may start before the device is one call's.
+            Some(_) => {
+                let may = self.unplaced.iter().filter(|d| self.may_start(**d, view));
+                (may.filter(may_have).count(), 0)
+            }
+        };
+        let coming = view.workers.iter().filter(|(_, worker)| worker.is_coming()).count();
+        let left = unplaced.saturating_sub(coming);
+        (left, (unplaced + others).saturating_sub(coming) - left)
+    }
+
+    /// Where a caller has as many workers as it may, and one of its domains has calls and none of them: an idle
+    /// one of its workers gives way.
+    fn next_within_limits(&mut self, now_ns: u64, search: &mut Search, view: View<'_>) -> Option<WorkerId> {
+        if view.quotas.is_empty() || view.barrier.is_some() || search.open.is_some() {
             return None;
         }
-        let barrier = self.exclusive.barrier();
-        let queue = &mut self.domains.get_mut(&domain).filter(|d| !d.held)?.queue;
-        let first = *queue.front()?;
-        if barrier.is_some_and(|barrier| first > barrier) {
-            return None;
+        while let Some(domain) = self.unplaced.get(search.at).copied() {
+            search.at += 1;
+            if !view.quotas.is_used_up(domain.caller, || view.workers.serving(domain.caller)) {
+                continue;
+            }
+            let may_go_ns = |w: &Worker| w.bound_ns.saturating_add(self.residency_ns);
+            let found = longest_idle(now_ns, may_go_ns, || view.idle(|w| w.serves(domain.caller)));
+            if let Some(worker) = self.found(found) {
+                return Some(worker);
+            }
         }
-        let all = self.table.get(first)?.wants_all_lanes();
-        if all && !place.has_room(self.shape.lanes, true) { None } else { queue.pop_front() }
+        None
+    }
+
+    /// Notes when a worker may go, if none may now.
+    fn found(&mut self, found: Result<WorkerId, Option<u64>>) -> Option<WorkerId> {
+        if let Err(next_ns) = found {
+            self.room_ns = self.room_ns.into_iter().chain(next_ns).min();
+        }
+        found.ok()
+    }
+
+    /// When a search may find a worker that it did not find before.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.room_ns
+    }
+
+    /// From now on domains keep their workers for so long.
+    #[cfg(test)]
+    pub(super) fn set_residency(&mut self, residency_ns: u64) {
+        self.residency_ns = residency_ns;
     }
 }
+
+/// Of these idle workers the one idle longest that may go now; else when the first one may.
+fn longest_idle<'a, I: Iterator<Item = (WorkerId, &'a Worker)>>(
+    now_ns: u64,
+    may_go_ns: impl Fn(&Worker) -> u64,
+    idle: impl Fn() -> I,
+) -> Result<WorkerId, Option<u64>> {
+    let ripe = idle().filter(|(_, worker)| may_go_ns(worker) <= now_ns);
+    let found = ripe.min_by_key(|(_, worker)| worker.idle_since_ns).map(|(id, _)| id);
+    found.ok_or_else(|| idle().map(|(_, worker)| may_go_ns(worker)).min())
+}
+
+#[cfg(test)]
+#[path = "placing_tests.rs"]
+mod tests;

@@ -102,7 +102,7 @@ impl Quarantine {
         let left_ns = case.until_ns.saturating_sub(now_ns);
         match (left_ns, case.probing) {
             (0, false) => Admission::Probe,
-            // Nobody knows how long the probe takes.
+            // How long the probe takes is not known.
             (0, true) => Admission::Refused(Refusal { failures: case.failures, retry_ns: FIRST_NS }),
             (retry_ns, _) => Admission::Refused(Refusal { failures: case.failures, retry_ns }),
         }
@@ -115,7 +115,7 @@ impl Quarantine {
         }
     }
 
-    /// The probe is over and nobody is the wiser.
+    /// The probe is over without a result.
     pub fn probed_in_vain(&mut self, used: Use) {
         if let Some(case) = self.cases.get_mut(&used) {
             case.probing = false;
@@ -127,7 +127,7 @@ impl Quarantine {
         self.cases.remove(&used);
     }
 
-    /// A call failed through nobody else's doing. Returns what calls that wait are told, if this is what
+    /// A call failed by itself. Returns what calls that wait are told, if this is what
     /// makes them be refused.
     pub fn failed(&mut self, now_ns: u64, used: Use, is_probe: bool) -> Option<Refusal> {
         if self.after == 0 {

@@ -1,6 +1,8 @@
 //! A caller with fewer workers than there are.
 
-use crate::schedule::{Action, CallId, Domain, Limits, Scheduler, Shape, Size, Terms, Verdict};
+use crate::ids::Generation;
+use crate::schedule::events::*;
+use crate::schedule::{Action, CallId, Command, Domain, Limits, Scheduler, Shape, Size, Terms, Verdict};
 
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const MS: u64 = 1_000_000;
@@ -39,14 +41,16 @@ impl Device {
     }
 
     fn ready(&mut self, worker: usize) {
-        self.scheduler.worker_ready(self.now, worker, 1, &mut self.actions);
+        self.scheduler.handle(self.now, Ready { worker, generation: Generation::new(1) }, &mut self.actions);
         self.look();
     }
 
     fn submit(&mut self, domain: Domain) {
         let deadline_ns = self.now + 1_000_000 * MS;
         let terms = Terms { domain, function: 1, bytes: 0, deadline_ns, size: Size::Lane };
-        self.scheduler.submit(self.now, self.calls, terms, LIMITS, &mut self.actions).unwrap();
+        self.scheduler
+            .handle(self.now, Submit { call: self.calls, terms, limits: LIMITS }, &mut self.actions)
+            .unwrap();
         self.calls += 1;
         self.look();
     }
@@ -54,8 +58,11 @@ impl Device {
     fn look(&mut self) {
         for action in self.actions.drain(..) {
             match action {
-                Action::Start { worker, id, call, .. } => self.started.push((worker, id, call)),
-                Action::Replace { worker, .. } => self.replaced.push(worker),
+                Action::Tell { to, command: Command::Start { id, call, .. } } => {
+                    self.started.push((to.worker, id, call));
+                }
+                Action::Tell { to, command: Command::Leave } => self.replaced.push(to.worker),
+                Action::Tell { command: Command::Configure(_), .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -66,14 +73,16 @@ impl Device {
         self.now += 1000 * MS;
         let at = self.started.iter().position(|(w, ..)| *w == worker).unwrap();
         let (_, id, _) = self.started.remove(at);
-        self.scheduler.finished(self.now, worker, id, Verdict::Well, &mut self.actions).unwrap();
+        self.scheduler
+            .handle(self.now, Finished { worker, id, verdict: Verdict::Well }, &mut self.actions)
+            .unwrap();
         self.look();
     }
 
     /// A replaced worker is gone, and a fresh one there.
     fn renew(&mut self) {
         for worker in std::mem::take(&mut self.replaced) {
-            let lost = self.scheduler.worker_gone(self.now, worker, &mut self.actions);
+            let lost = self.scheduler.handle(self.now, Gone { worker }, &mut self.actions);
             assert!(lost.is_empty());
             self.ready(worker);
         }
@@ -88,7 +97,7 @@ impl Device {
 #[test]
 fn a_caller_gets_no_more_workers_than_it_may_have() {
     let mut device = Device::new(3);
-    device.scheduler.allow(1, Some(1));
+    device.scheduler.handle(device.now, Allow { caller: 1, most: Some(1) }, &mut device.actions);
     (0..3).for_each(|_| device.submit(domain(1, 1)));
     assert_eq!(device.running(), [(0, 0)], "two wait though two workers are free");
     // The control: one without a limit takes both.
@@ -101,7 +110,7 @@ fn a_caller_gets_no_more_workers_than_it_may_have() {
 #[test]
 fn two_domains_of_one_caller_share_what_it_may_have() {
     let mut device = Device::new(3);
-    device.scheduler.allow(1, Some(1));
+    device.scheduler.handle(device.now, Allow { caller: 1, most: Some(1) }, &mut device.actions);
     device.submit(domain(1, 1));
     device.submit(domain(2, 1));
     assert_eq!(device.running(), [(0, 0)]);
@@ -114,12 +123,12 @@ fn two_domains_of_one_caller_share_what_it_may_have() {
 }
 
 #[test]
-fn who_waits_for_its_own_limit_takes_nothing_from_others() {
+fn a_caller_at_its_own_limit_takes_nothing_from_others() {
     let mut device = Device::of(Shape { workers_per_domain: 1, ..Shape::new(2, 1) });
-    device.scheduler.allow(1, Some(1));
+    device.scheduler.handle(device.now, Allow { caller: 1, most: Some(1) }, &mut device.actions);
     device.submit(domain(1, 1));
     device.submit(domain(2, 2));
-    // Homeless, and only worker 0 could be its.
+    // Unplaced, and only worker 0 could be its.
     device.submit(domain(2, 1));
     (0..3).for_each(|_| device.submit(domain(2, 2)));
     for _ in 0..3 {
@@ -135,17 +144,17 @@ fn who_waits_for_its_own_limit_takes_nothing_from_others() {
 #[test]
 fn more_is_allowed_while_calls_wait() {
     let mut device = Device::new(2);
-    device.scheduler.allow(1, Some(1));
+    device.scheduler.handle(device.now, Allow { caller: 1, most: Some(1) }, &mut device.actions);
     (0..2).for_each(|_| device.submit(domain(1, 1)));
     assert_eq!(device.running().len(), 1);
-    device.scheduler.allow(1, None);
-    device.scheduler.limits_changed(device.now, &mut device.actions);
+    device.scheduler.handle(device.now, Allow { caller: 1, most: None }, &mut device.actions);
+    device.scheduler.handle(device.now, LimitsChanged {}, &mut device.actions);
     device.look();
     assert_eq!(device.running().len(), 2);
     assert_eq!((device.scheduler.workers_of(1), device.scheduler.limited()), (2, vec![]));
     assert_eq!(device.scheduler.serving(domain(1, 1)), [0, 1]);
     // Less than it has: what runs runs on.
-    device.scheduler.allow(1, Some(1));
+    device.scheduler.handle(device.now, Allow { caller: 1, most: Some(1) }, &mut device.actions);
     device.submit(domain(1, 1));
     device.finish(1);
     assert_eq!(device.running().len(), 2);

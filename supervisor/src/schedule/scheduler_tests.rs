@@ -1,13 +1,14 @@
 //! Small cases of the scheduler.
 
 use super::*;
-use crate::limits::SETTLE_NS;
-use crate::schedule::Ended;
+use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
+use crate::schedule::events::*;
+use crate::schedule::{Address, Share};
 
-#[path = "blame_tests.rs"]
-mod blame;
 #[path = "exclusive_tests.rs"]
-mod exclusive;
+mod exclusive_tests;
+#[path = "penalties_tests.rs"]
+mod penalties_tests;
 
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const ALICE: Domain = Domain { owner: 1, caller: 1 };
@@ -33,13 +34,25 @@ impl Bench {
 
     fn under(shape: Shape, policy: Policy) -> Self {
         let mut bench = Self { scheduler: Scheduler::new(shape), actions: Vec::new(), now: 0 };
-        bench.scheduler.set_policy(0, policy, &mut bench.actions);
+        bench.scheduler.handle(0, SetPolicy { policy }, &mut bench.actions);
         (0..shape.workers).for_each(|worker| bench.ready(worker));
         bench
     }
 
     fn ready(&mut self, worker: WorkerId) {
-        self.scheduler.worker_ready(self.now, worker, 1, &mut self.actions);
+        let ready = Ready { worker, generation: Generation::new(1) };
+        self.scheduler.handle(self.now, ready, &mut self.actions);
+        // It is told what it has first, and confirms it at once.
+        let first = self.actions.iter().position(|action| {
+            matches!(action, Action::Tell { to, command: Command::Configure(_) } if to.worker == worker)
+        });
+        self.actions.remove(first.unwrap());
+        self.confirm(worker);
+    }
+
+    /// A worker's settings are in force.
+    fn confirm(&mut self, worker: WorkerId) {
+        assert!(self.scheduler.handle(self.now, Confirmed { worker }, &mut self.actions));
     }
 
     fn submit(&mut self, call: u64, domain: Domain) -> CallId {
@@ -48,17 +61,22 @@ impl Bench {
 
     fn submit_sized(&mut self, call: u64, domain: Domain, size: Size) -> CallId {
         let terms = Terms { domain, function: 1, bytes: 1, deadline_ns: self.now + 1000 * MS, size };
-        self.scheduler.submit(self.now, call, terms, LIMITS, &mut self.actions).unwrap()
+        self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions).unwrap()
     }
 
     fn finish(&mut self, worker: WorkerId, id: CallId) {
-        self.scheduler.finished(self.now, worker, id, Verdict::Well, &mut self.actions).unwrap();
+        self.scheduler
+            .handle(self.now, Finished { worker, id, verdict: Verdict::Well }, &mut self.actions)
+            .unwrap();
     }
 
     /// The process is gone, and nothing of it is left: the calls that are over, and why.
     fn dies(&mut self, worker: WorkerId) -> Vec<(u64, Ended)> {
-        let lost = self.scheduler.worker_gone(self.now, worker, &mut self.actions);
-        let bury = |(id, _)| self.scheduler.buried(self.now, id, true, &mut self.actions);
+        let lost = self.scheduler.handle(self.now, Gone { worker }, &mut self.actions);
+        let (generation, from_outside) = (Generation::new(1), false);
+        self.scheduler.handle(self.now, Reaped { worker, generation, from_outside }, &mut self.actions);
+        let bury =
+            |(id, _)| self.scheduler.handle(self.now, Buried { id, loss: Loss::InIt }, &mut self.actions);
         lost.into_iter().filter_map(bury).collect()
     }
 
@@ -70,22 +88,25 @@ impl Bench {
 
 fn short(action: Action<u64>) -> String {
     match action {
-        Action::Start { worker, lane, call, alone, .. } => {
-            format!("{call} on {worker}.{lane}{}", if alone { " alone" } else { "" })
-        }
         Action::Expired { call, budget_ns: None } => format!("{call} expired"),
         Action::Expired { call, budget_ns: Some(left_ns) } => {
             format!("{call} expired, budget in {} s", left_ns / 1000 / MS)
         }
         Action::Refused { call, refusal } => format!("{call} refused for {} s", refusal.retry_ns / 1000 / MS),
         Action::Kill { worker, .. } => format!("kill {worker}"),
-        Action::Replace { worker, .. } => format!("replace {worker}"),
-        Action::Scrub { worker, .. } => format!("scrub {worker}"),
-        Action::GiveAll { worker, .. } => format!("all to {worker}"),
-        Action::GiveBack { .. } => "back".to_owned(),
-        Action::Turn { order: Order::Grant { worker, turn }, .. } => format!("grant {worker} turn {turn}"),
-        Action::Turn { order: Order::Revoke { worker, turn }, .. } => format!("revoke {worker} turn {turn}"),
-        Action::Turn { order: Order::Soon { worker }, .. } => format!("soon {worker}"),
+        Action::Tell { to: Address { worker, .. }, command } => match command {
+            Command::Start { lane, call, alone, .. } => {
+                format!("{call} on {worker}.{lane}{}", if alone { " alone" } else { "" })
+            }
+            Command::Leave => format!("replace {worker}"),
+            Command::Scrub => format!("scrub {worker}"),
+            Command::Configure(Share::Nothing) => format!("none to {worker}"),
+            Command::Configure(Share::Own) => format!("own to {worker}"),
+            Command::Configure(Share::All) => format!("all to {worker}"),
+            Command::Grant { turn, .. } => format!("grant {worker} turn {turn}"),
+            Command::Revoke { turn } => format!("revoke {worker} turn {turn}"),
+            Command::Soon => format!("soon {worker}"),
+        },
     }
 }
 
@@ -138,10 +159,10 @@ fn switches_do_not_thrash() {
     b.now = 20 * MS;
     b.finish(0, again);
     b.now = 39 * MS;
-    b.scheduler.expire(b.now, &mut b.actions);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("");
     b.now = 40 * MS;
-    b.scheduler.expire(b.now, &mut b.actions);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("replace 0");
     assert_eq!(b.scheduler.next_deadline_ns(), Some(1000 * MS), "nothing to look for any more");
     b.dies(0);
@@ -171,24 +192,24 @@ fn a_scrubbed_worker_is_as_good_as_a_fresh_one() {
     // Nobody gets it before it said so.
     b.submit(3, ALICE);
     b.expect("");
-    assert!(b.scheduler.scrubbed(b.now, 0, &mut b.actions));
+    assert!(b.scheduler.handle(b.now, Scrubbed { worker: 0 }, &mut b.actions));
     b.expect("2 on 0.0");
-    assert!(!b.scheduler.scrubbed(b.now, 0, &mut b.actions), "nobody asked");
+    assert!(!b.scheduler.handle(b.now, Scrubbed { worker: 0 }, &mut b.actions), "nobody asked");
 }
 
 #[test]
-fn who_does_not_forget_is_killed() {
+fn a_worker_that_does_not_finish_scrubbing_is_killed() {
     let mut b = scrubbing();
     assert_eq!(b.scheduler.next_deadline_ns(), Some(1000 * MS));
     b.submit(3, ALICE);
     b.now = 1500 * MS;
-    b.scheduler.expire(b.now, &mut b.actions);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("2 expired, 3 expired");
     assert_eq!(b.scheduler.next_deadline_ns(), Some(SETTLE_NS));
     b.now = SETTLE_NS;
-    b.scheduler.expire(b.now, &mut b.actions);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("kill 0");
-    assert!(!b.scheduler.scrubbed(b.now, 0, &mut b.actions), "too late");
+    assert!(!b.scheduler.handle(b.now, Scrubbed { worker: 0 }, &mut b.actions), "too late");
     b.submit(4, BOB);
     b.expect("");
     b.dies(0);
@@ -200,7 +221,7 @@ fn who_does_not_forget_is_killed() {
 fn a_process_with_a_fault_is_replaced_never_scrubbed() {
     let mut b = Bench::of(Shape { residency_ns: 0, scrubs: true, ..Shape::new(1, 1) });
     let first = b.submit(1, ALICE);
-    b.scheduler.taint(0);
+    b.scheduler.handle(b.now, Tainted { worker: 0 }, &mut b.actions);
     b.finish(0, first);
     let second = b.submit(2, ALICE);
     b.finish(0, second);
@@ -248,11 +269,11 @@ fn waiting_calls_expire_and_overdue_ones_cost_their_worker() {
     b.submit(1, ALICE);
     b.submit(2, ALICE);
     b.now = 1000 * MS;
-    b.scheduler.expire(b.now, &mut b.actions);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("1 on 0.0, 2 expired");
     assert_eq!(b.scheduler.next_deadline_ns(), Some(1000 * MS + DEADLINE_GRACE_NS));
     b.now += DEADLINE_GRACE_NS;
-    b.scheduler.expire(b.now, &mut b.actions);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("kill 0");
     b.submit(3, ALICE);
     b.expect("");
@@ -266,15 +287,20 @@ fn liars_and_strangers_get_nothing() {
     let mut b = Bench::new(2, 1);
     let id = b.submit(1, ALICE);
     assert!(
-        b.scheduler.finished(0, 1, id, Verdict::Well, &mut b.actions).is_none(),
+        b.scheduler.handle(0, Finished { worker: 1, id, verdict: Verdict::Well }, &mut b.actions).is_none(),
         "not that worker's call"
     );
     assert!(
-        b.scheduler.finished(0, 0, CallId(id.0 ^ 1), Verdict::Well, &mut b.actions).is_none(),
+        b.scheduler
+            .handle(0, Finished { worker: 0, id: CallId(id.0 ^ 1), verdict: Verdict::Well }, &mut b.actions)
+            .is_none(),
         "no such call"
     );
     b.finish(0, id);
-    assert!(b.scheduler.finished(0, 0, id, Verdict::Well, &mut b.actions).is_none(), "answered already");
+    assert!(
+        b.scheduler.handle(0, Finished { worker: 0, id, verdict: Verdict::Well }, &mut b.actions).is_none(),
+        "answered already"
+    );
 }
 
 #[test]
@@ -283,7 +309,7 @@ fn a_full_queue_says_so() {
     b.submit(1, ALICE);
     let mut full = |limits| {
         let terms = Terms { domain: ALICE, function: 1, bytes: 10, deadline_ns: 1, size: Size::Lane };
-        b.scheduler.submit(0, 9, terms, limits, &mut b.actions)
+        b.scheduler.handle(0, Submit { call: 9, terms, limits }, &mut b.actions)
     };
     assert_eq!(full(Limits { calls: 0, bytes: 100 }), Err(NotNow::Calls(0)));
     assert_eq!(full(Limits { calls: 1, bytes: 9 }), Err(NotNow::Bytes(0)));
@@ -332,7 +358,7 @@ fn where_faults_are_shared_suspects_have_the_device_for_themselves() {
     b.submit(3, BOB);
     b.expect("1 on 0.0, 2 on 0.1, 3 on 1.0");
     // One of them did it; all processes are about to be gone.
-    b.scheduler.condemn_all();
+    b.scheduler.handle(b.now, EpochEnded {}, &mut b.actions);
     b.dies(0);
     b.dies(1);
     b.ready(0);
@@ -341,18 +367,18 @@ fn where_faults_are_shared_suspects_have_the_device_for_themselves() {
     b.submit(4, BOB);
     b.expect("");
     // It was the first one. The others do not start in processes that are about to be gone.
-    b.scheduler.condemn_all();
+    b.scheduler.handle(b.now, EpochEnded {}, &mut b.actions);
     assert_eq!(b.dies(0), [(1, Ended::Guilty)]);
     b.expect("");
     b.dies(1);
     b.ready(1);
     b.expect("2 on 1.0 alone");
-    let second = b.scheduler.table.running_in(1)[0];
+    let second = b.scheduler.workers[1].take_all()[0];
     b.finish(1, second);
     b.expect("");
     b.ready(0);
     b.expect("3 on 0.0 alone");
-    let third = b.scheduler.table.running_in(0)[0];
+    let third = b.scheduler.workers[0].take_all()[0];
     b.finish(0, third);
     b.expect("4 on 0.0");
 }
@@ -364,9 +390,12 @@ fn a_call_that_was_never_handed_over_is_no_suspect() {
         let id =
             if b.scheduler.queued() + b.scheduler.running() == 0 { Some(b.submit(1, ALICE)) } else { None };
         b.expect("1 on 0.0");
-        let lost = b.scheduler.worker_gone(b.now, 0, &mut b.actions);
+        let lost = b.scheduler.handle(b.now, Gone { worker: 0 }, &mut b.actions);
         assert!(id.is_none_or(|id| lost == [(id, 1)]));
-        assert_eq!(b.scheduler.buried(b.now, lost[0].0, false, &mut b.actions), None);
+        assert_eq!(
+            b.scheduler.handle(b.now, Buried { id: lost[0].0, loss: Loss::NeverHanded }, &mut b.actions),
+            None
+        );
         b.ready(0);
     }
     b.expect("1 on 0.0");
@@ -379,9 +408,9 @@ fn an_overdue_call_costs_its_neighbours_nothing_but_time() {
     b.now = 500 * MS;
     b.submit(2, ALICE);
     b.now = 1000 * MS;
-    b.scheduler.expire(b.now, &mut b.actions);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.now += DEADLINE_GRACE_NS;
-    b.scheduler.expire(b.now, &mut b.actions);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("1 on 0.0, 2 on 0.1, kill 0");
     assert_eq!(b.dies(0), [(1, Ended::Deadline)]);
     b.ready(0);
@@ -391,20 +420,22 @@ fn an_overdue_call_costs_its_neighbours_nothing_but_time() {
 }
 
 #[test]
-fn nothing_runs_again_for_nobody_or_too_late() {
+fn cancelled_and_overdue_calls_are_not_retried() {
     let mut b = Bench::new(1, 3);
     let cancelled = b.submit(1, ALICE);
     b.submit(2, ALICE);
     let again = b.submit(3, ALICE);
-    assert_eq!(b.scheduler.cancel(b.now, cancelled, &mut b.actions), None, "it runs");
-    let lost = b.scheduler.worker_gone(b.now, 0, &mut b.actions);
-    let bury = |b: &mut Bench, nth: usize| b.scheduler.buried(b.now, lost[nth].0, true, &mut b.actions);
+    assert_eq!(b.scheduler.handle(b.now, Cancel { id: cancelled }, &mut b.actions), None, "it runs");
+    let lost = b.scheduler.handle(b.now, Gone { worker: 0 }, &mut b.actions);
+    let bury = |b: &mut Bench, nth: usize| {
+        b.scheduler.handle(b.now, Buried { id: lost[nth].0, loss: Loss::InIt }, &mut b.actions)
+    };
     assert_eq!(bury(&mut b, 0), Some((1, Ended::Detached)));
     assert_eq!(bury(&mut b, 2), None);
-    assert_eq!(b.scheduler.cancel(b.now, again, &mut b.actions), Some(3), "it waits again");
+    assert_eq!(b.scheduler.handle(b.now, Cancel { id: again }, &mut b.actions), Some(3), "it waits again");
     // The deadline passes while what it wrote is cleared.
     b.now = 1000 * MS;
-    b.scheduler.expire(b.now, &mut b.actions);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     assert_eq!(bury(&mut b, 1), Some((2, Ended::Deadline)));
     assert_eq!((b.scheduler.queued(), b.scheduler.running(), b.scheduler.next_deadline_ns()), (0, 0, None));
 }
@@ -431,7 +462,11 @@ fn queue_limits_do_not_hit_calls_that_come_back() {
     b.submit(1, ALICE);
     assert!(b.dies(0).is_empty());
     let terms = Terms { domain: ALICE, function: 1, bytes: 1, deadline_ns: 1, size: Size::Lane };
-    let full = b.scheduler.submit(0, 2, terms, Limits { calls: 1, bytes: 9 }, &mut b.actions);
+    let full = b.scheduler.handle(
+        0,
+        Submit { call: 2, terms, limits: Limits { calls: 1, bytes: 9 } },
+        &mut b.actions,
+    );
     assert_eq!(full, Err(NotNow::Calls(1)));
     b.ready(0);
     b.expect("1 on 0.0, 1 on 0.0 alone");
@@ -473,36 +508,48 @@ fn a_domain_gets_no_more_workers_than_it_may_have() {
 
 #[test]
 fn workers_of_several_domains_take_turns() {
-    let mut b = Bench::of(Shape { turns: true, ..Shape::new(2, 2) });
+    let mut b = Bench::of(Shape { quantum_us: Some(5000), ..Shape::new(2, 2) });
     let first = b.submit(1, ALICE);
     b.expect("1 on 0.0, grant 0 turn 1");
     b.submit(2, BOB);
     b.expect("2 on 1.0, revoke 0 turn 1");
     b.now = 7 * MS;
-    assert!(b.scheduler.yielding(0, 1, &mut b.actions));
+    assert!(b.scheduler.handle(b.now, Yielding { worker: 0, turn: TurnId::new(1) }, &mut b.actions));
     b.finish(0, first);
     b.expect("soon 1");
-    assert!(b.scheduler.yielded(b.now, 0, 1, 6 * MS, &mut b.actions));
+    assert!(b.scheduler.handle(
+        b.now,
+        Yielded { worker: 0, turn: TurnId::new(1), used_ns: 6 * MS },
+        &mut b.actions
+    ));
     b.expect("grant 1 turn 2");
-    assert_eq!((b.scheduler.used_ns(ALICE), b.scheduler.used_ns(BOB)), (6 * MS, 0));
-    // What it cannot have used it is not charged, and nobody yields what he does not have.
+    assert_eq!((b.scheduler.device_ns(0), b.scheduler.device_ns(1)), (6 * MS, 0));
+    // What it cannot have used it is not charged, and a worker yields only what it has.
     b.now = 9 * MS;
-    assert!(!b.scheduler.yielded(b.now, 0, 2, 1, &mut b.actions));
-    assert!(!b.scheduler.yielding(0, 1, &mut b.actions));
-    assert!(b.scheduler.yielded(b.now, 1, 2, u64::MAX, &mut b.actions));
+    assert!(!b.scheduler.handle(
+        b.now,
+        Yielded { worker: 0, turn: TurnId::new(2), used_ns: 1 },
+        &mut b.actions
+    ));
+    assert!(!b.scheduler.handle(b.now, Yielding { worker: 0, turn: TurnId::new(1) }, &mut b.actions));
+    assert!(b.scheduler.handle(
+        b.now,
+        Yielded { worker: 1, turn: TurnId::new(2), used_ns: u64::MAX },
+        &mut b.actions
+    ));
     // It still has its call.
     b.expect("grant 1 turn 3");
-    assert_eq!(b.scheduler.used_ns(BOB), 2 * MS);
+    assert_eq!(b.scheduler.device_ns(1), 2 * MS);
     b.now = 10 * MS;
     b.dies(1);
-    assert_eq!(b.scheduler.used_ns(BOB), 0, "a domain without workers is forgotten");
+    assert_eq!(b.scheduler.device_ns(1), 3 * MS, "all the time that it had");
     b.submit(3, ALICE);
     b.expect("3 on 0.0, grant 0 turn 4");
 }
 
 #[test]
-fn who_keeps_a_turn_for_nothing_is_killed() {
-    let mut b = Bench::of(Shape { turns: true, ..Shape::new(2, 1) });
+fn a_worker_that_keeps_an_idle_turn_is_killed() {
+    let mut b = Bench::of(Shape { quantum_us: Some(5000), ..Shape::new(2, 1) });
     let first = b.submit(1, ALICE);
     b.finish(0, first);
     b.now = 5 * MS;
@@ -510,9 +557,9 @@ fn who_keeps_a_turn_for_nothing_is_killed() {
     b.expect("1 on 0.0, grant 0 turn 1, 2 on 1.0, revoke 0 turn 1, soon 1");
     assert_eq!(b.scheduler.next_deadline_ns(), Some(105 * MS));
     b.now = 105 * MS;
-    b.scheduler.expire(b.now, &mut b.actions);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("kill 0");
-    b.scheduler.expire(b.now, &mut b.actions);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("");
     b.dies(0);
     b.expect("grant 1 turn 2");
@@ -520,14 +567,14 @@ fn who_keeps_a_turn_for_nothing_is_killed() {
 
 #[test]
 fn a_call_that_waits_for_a_turn_costs_no_worker_at_its_deadline() {
-    let mut b = Bench::of(Shape { turns: true, ..Shape::new(2, 1) });
+    let mut b = Bench::of(Shape { quantum_us: Some(5000), ..Shape::new(2, 1) });
     b.submit(1, ALICE);
     b.now = MS;
     let waits = b.submit(2, BOB);
     b.actions.clear();
     let later = |b: &mut Bench, ms: u64, words: &str| {
         b.now = ms * MS;
-        b.scheduler.expire(b.now, &mut b.actions);
+        b.scheduler.handle(b.now, Tick {}, &mut b.actions);
         b.expect(words);
     };
     // Who has the device is answerable, who waits for it is not.
@@ -542,5 +589,5 @@ fn a_call_that_waits_for_a_turn_costs_no_worker_at_its_deadline() {
     b.actions.clear();
     later(&mut b, 2309, "");
     later(&mut b, 2319, "kill 1");
-    assert_eq!(b.scheduler.cancel(b.now, stuck, &mut b.actions), None);
+    assert_eq!(b.scheduler.handle(b.now, Cancel { id: stuck }, &mut b.actions), None);
 }

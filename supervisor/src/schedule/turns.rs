@@ -9,13 +9,38 @@
 
 use std::collections::VecDeque;
 
-use super::words::{Order, WorkerId};
+use super::types::WorkerId;
+use crate::ids::TurnId;
 use crate::limits::YIELD_NS;
+
+/// What a worker is told about turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// It has the device.
+    Grant {
+        /// Who.
+        worker: WorkerId,
+        /// Names the turn.
+        turn: TurnId,
+    },
+    /// Others wait.
+    Revoke {
+        /// Who.
+        worker: WorkerId,
+        /// Names the turn.
+        turn: TurnId,
+    },
+    /// It is next.
+    Soon {
+        /// Who.
+        worker: WorkerId,
+    },
+}
 
 #[derive(Debug)]
 struct Holder {
     worker: WorkerId,
-    turn: u64,
+    turn: TurnId,
     granted_ns: u64,
     revoked_ns: Option<u64>,
     /// Since when it has no calls, if it has none.
@@ -27,18 +52,25 @@ struct Holder {
 /// The turns of one device.
 #[derive(Debug)]
 pub struct Turns {
+    quantum_us: u32,
     holder: Option<Holder>,
     /// Workers that have calls and no grant, the next one first.
     ring: VecDeque<WorkerId>,
     next_turn: u64,
-    /// Device time that each place was charged.
+    /// Device time that each worker was charged.
     used_ns: Vec<u64>,
 }
 
 impl Turns {
-    /// Nobody has the device.
-    pub fn new(workers: usize) -> Self {
-        Self { holder: None, ring: VecDeque::with_capacity(workers), next_turn: 1, used_ns: vec![0; workers] }
+    /// No worker has the device.
+    pub fn new(workers: usize, quantum_us: u32) -> Self {
+        let ring = VecDeque::with_capacity(workers);
+        Self { quantum_us, holder: None, ring, next_turn: 1, used_ns: vec![0; workers] }
+    }
+
+    /// How long a worker may keep its turn while others wait.
+    pub fn quantum_us(&self) -> u32 {
+        self.quantum_us
     }
 
     /// A call was handed to the worker.
@@ -68,7 +100,7 @@ impl Turns {
 
     fn grant_next(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         let Some(worker) = self.ring.pop_front() else { return };
-        let turn = self.next_turn;
+        let turn = TurnId::new(self.next_turn);
         self.next_turn += 1;
         self.holder = Some(Holder {
             worker,
@@ -105,12 +137,12 @@ impl Turns {
         }
     }
 
-    fn holds(&self, worker: WorkerId, turn: u64) -> bool {
+    fn holds(&self, worker: WorkerId, turn: TurnId) -> bool {
         self.holder.as_ref().is_some_and(|holder| (holder.worker, holder.turn) == (worker, turn))
     }
 
     /// The holder's lanes run empty; false if it is not the holder.
-    pub fn yielding(&mut self, worker: WorkerId, turn: u64, orders: &mut Vec<Order>) -> bool {
+    pub fn yielding(&mut self, worker: WorkerId, turn: TurnId, orders: &mut Vec<Order>) -> bool {
         let holds = self.holds(worker, turn);
         if holds {
             self.announce(orders);
@@ -124,7 +156,7 @@ impl Turns {
         &mut self,
         now_ns: u64,
         worker: WorkerId,
-        turn: u64,
+        turn: TurnId,
         used_ns: u64,
         has_calls: bool,
         orders: &mut Vec<Order>,
@@ -178,7 +210,7 @@ impl Turns {
         })
     }
 
-    /// Device time that a place was charged.
+    /// Device time that a worker was charged.
     pub fn used_ns(&self, worker: WorkerId) -> u64 {
         self.used_ns[worker]
     }

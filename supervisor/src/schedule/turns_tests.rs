@@ -2,6 +2,8 @@
 
 use super::*;
 
+const QUANTUM_US: u32 = 5000;
+
 const MS: u64 = 1_000_000;
 
 fn expect(orders: &mut Vec<Order>, wanted: &[Order]) {
@@ -9,16 +11,16 @@ fn expect(orders: &mut Vec<Order>, wanted: &[Order]) {
 }
 
 fn grant(worker: WorkerId, turn: u64) -> Order {
-    Order::Grant { worker, turn }
+    Order::Grant { worker, turn: TurnId::new(turn) }
 }
 
 fn revoke(worker: WorkerId, turn: u64) -> Order {
-    Order::Revoke { worker, turn }
+    Order::Revoke { worker, turn: TurnId::new(turn) }
 }
 
 #[test]
 fn a_worker_that_is_alone_keeps_its_turn() {
-    let (mut turns, mut orders) = (Turns::new(2), Vec::new());
+    let (mut turns, mut orders) = (Turns::new(2, QUANTUM_US), Vec::new());
     turns.has_work(0, 0, &mut orders);
     expect(&mut orders, &[grant(0, 1)]);
     turns.idle(1, 0);
@@ -28,44 +30,44 @@ fn a_worker_that_is_alone_keeps_its_turn() {
 }
 
 #[test]
-fn those_who_have_work_are_served_round_robin() {
-    let (mut turns, mut orders) = (Turns::new(3), Vec::new());
+fn workers_with_calls_get_turns_round_robin() {
+    let (mut turns, mut orders) = (Turns::new(3, QUANTUM_US), Vec::new());
     for worker in [2, 0, 1, 0] {
         turns.has_work(0, worker, &mut orders);
     }
     expect(&mut orders, &[grant(2, 1), revoke(2, 1)]);
     // Others wait, so each grant comes with its end; who still has calls goes to the end of the ring.
-    assert_eq!(turns.yielded(5, 2, 1, 5, true, &mut orders), Some(5));
+    assert_eq!(turns.yielded(5, 2, TurnId::new(1), 5, true, &mut orders), Some(5));
     expect(&mut orders, &[grant(0, 2), revoke(0, 2)]);
-    assert_eq!(turns.yielded(9, 0, 2, 3, false, &mut orders), Some(3));
+    assert_eq!(turns.yielded(9, 0, TurnId::new(2), 3, false, &mut orders), Some(3));
     expect(&mut orders, &[grant(1, 3), revoke(1, 3)]);
-    assert_eq!(turns.yielded(10, 1, 3, 1, true, &mut orders), Some(1));
+    assert_eq!(turns.yielded(10, 1, TurnId::new(3), 1, true, &mut orders), Some(1));
     expect(&mut orders, &[grant(2, 4), revoke(2, 4)]);
-    assert_eq!(turns.yielded(12, 2, 4, 2, false, &mut orders), Some(2));
+    assert_eq!(turns.yielded(12, 2, TurnId::new(4), 2, false, &mut orders), Some(2));
     expect(&mut orders, &[grant(1, 5)]);
     assert_eq!([0, 1, 2].map(|worker| turns.used_ns(worker)), [3, 1, 7]);
 }
 
 #[test]
 fn the_next_one_is_woken_in_time_and_once() {
-    let (mut turns, mut orders) = (Turns::new(3), Vec::new());
+    let (mut turns, mut orders) = (Turns::new(3, QUANTUM_US), Vec::new());
     turns.has_work(0, 0, &mut orders);
     turns.has_work(0, 1, &mut orders);
     orders.clear();
-    assert!(turns.yielding(0, 1, &mut orders));
+    assert!(turns.yielding(0, TurnId::new(1), &mut orders));
     expect(&mut orders, &[Order::Soon { worker: 1 }]);
-    assert!(turns.yielding(0, 1, &mut orders));
+    assert!(turns.yielding(0, TurnId::new(1), &mut orders));
     turns.has_work(0, 2, &mut orders);
     expect(&mut orders, &[]);
 }
 
 #[test]
-fn who_has_no_work_any_more_is_not_granted_anything() {
-    let (mut turns, mut orders) = (Turns::new(3), Vec::new());
+fn a_worker_without_calls_gets_no_turn() {
+    let (mut turns, mut orders) = (Turns::new(3, QUANTUM_US), Vec::new());
     (0..3).for_each(|worker| turns.has_work(0, worker, &mut orders));
     turns.idle(1, 1);
     orders.clear();
-    turns.yielded(2, 0, 1, 2, false, &mut orders);
+    turns.yielded(2, 0, TurnId::new(1), 2, false, &mut orders);
     expect(&mut orders, &[grant(2, 2)]);
     turns.gone(3, 2, &mut orders);
     expect(&mut orders, &[]);
@@ -75,19 +77,19 @@ fn who_has_no_work_any_more_is_not_granted_anything() {
 
 #[test]
 fn turns_that_nobody_has_are_not_yielded() {
-    let (mut turns, mut orders) = (Turns::new(2), Vec::new());
+    let (mut turns, mut orders) = (Turns::new(2, QUANTUM_US), Vec::new());
     turns.has_work(0, 0, &mut orders);
     orders.clear();
     for (worker, turn) in [(0, 0), (0, 2), (1, 1)] {
-        assert!(!turns.yielding(worker, turn, &mut orders));
-        assert_eq!(turns.yielded(1, worker, turn, 1, true, &mut orders), None);
+        assert!(!turns.yielding(worker, TurnId::new(turn), &mut orders));
+        assert_eq!(turns.yielded(1, worker, TurnId::new(turn), 1, true, &mut orders), None);
     }
     expect(&mut orders, &[]);
 }
 
 #[test]
 fn patience_with_an_idle_holder_counts_from_what_came_later() {
-    let (mut turns, mut orders) = (Turns::new(2), Vec::new());
+    let (mut turns, mut orders) = (Turns::new(2, QUANTUM_US), Vec::new());
     turns.has_work(0, 0, &mut orders);
     turns.has_work(MS, 1, &mut orders);
     assert_eq!(turns.next_deadline_ns(), None, "it still has a call");

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::words::WorkerId;
+use super::types::WorkerId;
 
 /// What a reload costs however small the weights are, in nanoseconds.
 const LATENCY_NS: f64 = 200_000.0;
@@ -21,9 +21,9 @@ pub struct Weights<T> {
     clock: f64,
     uses: u64,
     entries: HashMap<u64, Entry<T>>,
-    /// What nobody gets any more and somebody still has.
+    /// What no worker gets any more and some process still has.
     leaving: Vec<Leaving>,
-    corpses: u64,
+    zombies: u64,
     /// What workers are about to load, by function and worker: its owner and bytes.
     promised: HashMap<(u64, WorkerId), (u32, u64)>,
 }
@@ -33,12 +33,12 @@ pub struct Weights<T> {
 enum Who {
     Worker(WorkerId),
     /// A process that is not reaped.
-    Corpse(Corpse),
+    Zombie(ZombieId),
 }
 
 /// Names a process that is gone and not reaped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Corpse(u64);
+pub struct ZombieId(u64);
 
 /// One that has weights mapped.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +48,7 @@ struct Holder {
     own: bool,
 }
 
-/// Weights that were given up, until everybody says that they are forgotten.
+/// Weights that were given up, until all workers confirmed that they forgot them.
 #[derive(Debug)]
 struct Leaving {
     function: u64,
@@ -71,7 +71,7 @@ fn own_copies(holders: &[Holder]) -> u64 {
 #[derive(Debug)]
 struct Entry<T> {
     bytes: u64,
-    /// Whose function it is, once somebody said so.
+    /// Whose function it is, once it is known.
     owner: Option<u32>,
     state: State<T>,
     /// Workers that have them, once for each time that they were sent.
@@ -123,7 +123,7 @@ impl<T: Clone> Weights<T> {
             uses: 0,
             entries: HashMap::new(),
             leaving: Vec::new(),
-            corpses: 0,
+            zombies: 0,
             promised: HashMap::new(),
         }
     }
@@ -265,7 +265,7 @@ impl<T: Clone> Weights<T> {
         }
     }
 
-    /// What a worker loaded can be shared now. False if nobody asked that worker for it; if it was
+    /// What a worker loaded can be shared now. False if that worker was not asked for it; if it was
     /// evicted meanwhile, nothing happens.
     pub fn exported(&mut self, function: u64, worker: WorkerId, device: T, bytes: u64) -> bool {
         let Some(entry) = self.entries.get_mut(&function) else { return true };
@@ -296,7 +296,7 @@ impl<T: Clone> Weights<T> {
         }
     }
 
-    /// The function is gone, or its weights do not load: whoever wants them next loads them afresh.
+    /// The function is gone, or its weights do not load: the next worker that needs them loads them afresh.
     pub fn forget(&mut self, function: u64) {
         if let Some(entry) = self.entries.remove(&function) {
             self.used_bytes -= entry.taken_bytes();
@@ -348,24 +348,24 @@ impl<T: Clone> Weights<T> {
     }
 
     /// A worker's process is gone, with what it did not send. What it had counts until it is reaped.
-    pub fn worker_gone(&mut self, worker: WorkerId) -> Corpse {
-        self.corpses += 1;
-        let corpse = Corpse(self.corpses);
+    pub fn worker_gone(&mut self, worker: WorkerId) -> ZombieId {
+        self.zombies += 1;
+        let zombie = ZombieId(self.zombies);
         let holders = self.leaving.iter_mut().flat_map(|leaving| &mut leaving.holders);
         for holder in holders.chain(self.entries.values_mut().flat_map(|entry| &mut entry.holders)) {
             if holder.who == Who::Worker(worker) {
-                holder.who = Who::Corpse(corpse);
+                holder.who = Who::Zombie(zombie);
             }
         }
         let functions: Vec<u64> = self.entries.keys().copied().collect();
         for function in functions {
             let Some(entry) = self.entries.get_mut(&function) else { continue };
-            // Copies of its own nobody else can ever have.
+            // Copies of its own are never shared.
             let (own, others) = entry
                 .holders
                 .iter()
                 .copied()
-                .partition::<Vec<_>, _>(|holder| holder.own && holder.who == Who::Corpse(corpse));
+                .partition::<Vec<_>, _>(|holder| holder.own && holder.who == Who::Zombie(zombie));
             entry.holders = others;
             let bytes = entry.bytes;
             self.used_bytes -= bytes * own.len() as u64;
@@ -375,10 +375,10 @@ impl<T: Clone> Weights<T> {
                 self.loader_gone(function);
             }
         }
-        corpse
+        zombie
     }
 
-    /// Whoever loads a function's weights for all will not send them.
+    /// The worker that loads a function's weights for all will not send them.
     fn loader_gone(&mut self, function: u64) {
         let Some(entry) = self.entries.get_mut(&function) else { return };
         let other = entry.holders.iter_mut().find_map(|holder| match holder.who {
@@ -397,8 +397,8 @@ impl<T: Clone> Weights<T> {
     }
 
     /// Nothing is left of a process.
-    pub fn reaped(&mut self, corpse: Corpse) {
-        let is_other = |holder: &Holder| holder.who != Who::Corpse(corpse);
+    pub fn reaped(&mut self, zombie: ZombieId) {
+        let is_other = |holder: &Holder| holder.who != Who::Zombie(zombie);
         self.leaving.retain_mut(|leaving| {
             leaving.holders.retain(is_other);
             !leaving.holders.is_empty()

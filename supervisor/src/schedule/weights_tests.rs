@@ -15,7 +15,7 @@ fn load(weights: &mut Weights<u64>, function: u64, bytes: u64) -> Vec<u64> {
 }
 
 #[test]
-fn they_are_loaded_once_and_shared() {
+fn weights_are_loaded_once_and_shared() {
     let mut weights = Weights::new(10 * GIB);
     assert_eq!(load(&mut weights, 1, GIB), [0u64; 0]);
     for worker in 1..4 {
@@ -30,7 +30,7 @@ fn they_are_loaded_once_and_shared() {
 }
 
 #[test]
-fn they_count_until_everybody_forgot_them_or_is_reaped() {
+fn weights_count_until_every_worker_forgot_them_or_is_reaped() {
     let mut weights = Weights::new(10 * GIB);
     let held = |weights: &Weights<u64>| (weights.used_bytes() / GIB, weights.held_bytes() / GIB);
     load(&mut weights, 1, GIB);
@@ -44,16 +44,16 @@ fn they_count_until_everybody_forgot_them_or_is_reaped() {
     weights.uninstalled(1, 0);
     weights.uninstalled(1, 1);
     assert_eq!(held(&weights), (2, 3));
-    let corpse = weights.worker_gone(2);
+    let zombie = weights.worker_gone(2);
     assert_eq!(held(&weights), (2, 3));
-    weights.reaped(corpse);
+    weights.reaped(zombie);
     assert_eq!(held(&weights), (2, 2));
     // A copy that a worker made for itself goes with it.
     assert_eq!(weights.claim(2, 0, GIB, &mut Vec::new()), Ok(Source::Export));
     assert_eq!(weights.claim(2, 1, GIB, &mut Vec::new()), Ok(Source::Host));
-    let corpse = weights.worker_gone(0);
+    let zombie = weights.worker_gone(0);
     assert_eq!(held(&weights), (3, 4));
-    weights.reaped(corpse);
+    weights.reaped(zombie);
     assert_eq!(held(&weights), (3, 3));
     weights.forget(2);
     weights.uninstalled(2, 1);
@@ -61,7 +61,7 @@ fn they_count_until_everybody_forgot_them_or_is_reaped() {
 }
 
 #[test]
-fn who_cannot_wait_until_they_are_shared_loads_a_copy() {
+fn a_call_that_cannot_wait_for_shared_weights_loads_a_copy() {
     let mut weights = Weights::new(2 * GIB);
     let claim = |weights: &mut Weights<u64>, worker| weights.claim(1, worker, GIB, &mut Vec::new());
     assert_eq!(claim(&mut weights, 0), Ok(Source::Export));
@@ -130,7 +130,7 @@ proptest! {
         events in proptest::collection::vec((0..9u8, 0..6u64, 0..3usize), 0..300)
     ) {
         let mut weights = Weights::<u64>::new(20);
-        let mut corpses = Vec::new();
+        let mut zombies = Vec::new();
         for (event, function, worker) in events {
             let bytes = 1 + function * 2;
             match event {
@@ -150,8 +150,8 @@ proptest! {
                     weights.uninstalled(function, worker);
                 }
                 6 => weights.forget(function),
-                7 => corpses.push(weights.worker_gone(worker)),
-                _ => corpses.drain(..).for_each(|corpse| weights.reaped(corpse)),
+                7 => zombies.push(weights.worker_gone(worker)),
+                _ => zombies.drain(..).for_each(|zombie| weights.reaped(zombie)),
             }
             let taken: u64 = weights.entries.values().map(Entry::taken_bytes).sum();
             prop_assert_eq!(weights.used_bytes(), taken);
@@ -160,9 +160,9 @@ proptest! {
         }
         // Once nobody is there and nobody wants any, nothing is taken.
         for worker in 0..3 {
-            corpses.push(weights.worker_gone(worker));
+            zombies.push(weights.worker_gone(worker));
         }
-        corpses.drain(..).for_each(|corpse| weights.reaped(corpse));
+        zombies.drain(..).for_each(|zombie| weights.reaped(zombie));
         prop_assert!(weights.leaving.is_empty());
         (0..6).for_each(|function| weights.forget(function));
         prop_assert_eq!((weights.used_bytes(), weights.held_bytes()), (0, 0));

@@ -20,20 +20,21 @@ use prost::Message;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::entry::{Incoming, Visitor, enter};
-use super::invoke::Arrived;
-use super::listen::Server;
+use super::handshake::{Arrival, Incoming, enter};
+use super::invoke::{Arrived, Prepared};
 use super::reader::{Reader, patience};
 use super::replies::Replies;
-use super::turns::Turn;
+use super::reply_handle::ReplyHandle;
+use super::responses::{self, refusal_to_proto};
+use super::slow_work::SlowWorkPermit;
+use super::state::{RequestCtx, Server};
 use super::{invoke, requests};
-use crate::call::{Arena, Asker};
-use crate::device::answers;
-use crate::device::batch::Burst;
+use crate::call::{Arena, Completion};
+use crate::device::write_coalescing::Burst;
+use crate::function::Loaded;
 use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
+use crate::refusal::{Reason, Refusal, refusal};
 use crate::registry::registration::Handed;
-use crate::registry::{Loaded, Refusal, refusal};
-use crate::tenants::Account;
 
 /// Bytes taken from the socket at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -45,18 +46,10 @@ const TURN: Duration = Duration::from_micros(200);
 /// One client's connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// Where it belongs.
-    pub server: Arc<Server>,
-    /// Its tenant's account.
-    pub account: Arc<Account>,
-    /// Whether it came through the admin socket.
-    pub admin: bool,
-    /// Whether it may see what others do: the admin socket, or the supervisor's own user as itself.
-    pub operator: bool,
+    /// For whom it acts, and what it may do.
+    pub ctx: Arc<RequestCtx>,
     /// Answers to it.
     pub replies: Arc<Replies>,
-    /// Bytes handed over for later registration.
-    pub handed: Handed,
     arenas: Mutex<HashMap<u64, Arc<Arena>>>,
     pub(super) cold: Arc<Semaphore>,
     /// Nobody waits for answers any more.
@@ -64,21 +57,21 @@ pub struct Connection {
 }
 
 /// Serves one client until it leaves or breaks the protocol.
-pub async fn serve(server: Arc<Server>, socket: OwnedFd, visitor: Visitor) -> std::io::Result<()> {
+pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> std::io::Result<()> {
     let replies = Replies::new(socket.try_clone()?);
-    visitor.place.answers(&replies);
+    arrival.slot.answers(&replies);
     // From here on a reload finds it; one that came just before did not.
-    if !visitor.is_welcome(&server) {
+    if !arrival.is_welcome(&server) {
         return Ok(());
     }
-    let mut reader = Reader::new(socket, server.asking.clone())?;
+    let mut reader = Reader::new(socket, server.polling.clone())?;
     let mut incoming =
         Incoming { decoder: frame::Decoder::default(), buffer: vec![0; READ_BYTES], first: None };
     let broke = |why: String| {
         server.metrics.violations.increment(1);
-        tracing::debug!(uid = visitor.uid, "closing a connection: {why}");
+        tracing::debug!(uid = arrival.uid, "closing a connection: {why}");
     };
-    let account = match enter(&server, &mut reader, &replies, &visitor, &mut incoming).await {
+    let account = match enter(&server, &mut reader, &replies, &arrival, &mut incoming).await {
         Ok(Some(account)) => account,
         Ok(None) => return Ok(()),
         Err(why) => {
@@ -86,14 +79,18 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, visitor: Visitor) -> st
             return Ok(());
         }
     };
-    let itself = visitor.standing.tenant.as_ref().is_some_and(|own| own.tenant == account.tenant);
-    let connection = Arc::new(Connection {
+    let itself = arrival.standing.tenant.as_ref().is_some_and(|own| own.tenant == account.tenant);
+    let ctx = Arc::new(RequestCtx {
         server: server.clone(),
         account,
-        admin: visitor.admin,
-        operator: visitor.admin || itself && visitor.uid == rustix::process::geteuid().as_raw(),
-        replies,
+        uid: arrival.uid,
+        admin: arrival.admin,
+        operator: arrival.admin || itself && arrival.uid == rustix::process::geteuid().as_raw(),
         handed: Handed::default(),
+    });
+    let connection = Arc::new(Connection {
+        ctx,
+        replies,
         arenas: Mutex::default(),
         cold: Arc::new(Semaphore::new(MAX_COLD_REQUESTS)),
         gone: AtomicBool::new(false),
@@ -128,7 +125,7 @@ impl Connection {
                 }
             }
             burst.release();
-            let received = reader.receive(&mut buffer, patience(self.server.settings().poll_us));
+            let received = reader.receive(&mut buffer, patience(self.ctx.server.settings().poll_us));
             // Whoever stops in the middle of a frame does not keep its place for ever.
             let received = match decoder.pending() {
                 0 => received.await,
@@ -173,13 +170,13 @@ impl Connection {
                 };
                 tokio::spawn(async move {
                     let drains = matches!(body, Request::Drain(_));
-                    let Some(_turn) = self.turn().await else { return };
-                    let outcome = requests::handle(&self, body, passed).await;
+                    let Some(_permit) = self.slow_work_permit().await else { return };
+                    let outcome = requests::handle(&self.ctx, body, passed).await;
                     let ends = drains && outcome.is_ok();
                     self.answer(id, outcome);
                     if ends {
                         // Only now: the answer must be on its way before the process ends.
-                        self.server.end();
+                        self.ctx.server.end();
                     }
                     drop(permit);
                 });
@@ -187,7 +184,7 @@ impl Connection {
             None => self.answer(
                 id,
                 Err(refusal(
-                    Code::InvalidArgument,
+                    Reason::InvalidArgument,
                     "an empty request, or one that this version does not know",
                 )),
             ),
@@ -195,57 +192,64 @@ impl Connection {
     }
 
     fn answer(&self, id: u64, outcome: Result<Response, Refusal>) {
-        self.replies.send(id, outcome.unwrap_or_else(|error| Response::Error(*error)));
+        self.replies.send(id, outcome.unwrap_or_else(|error| Response::Error(refusal_to_proto(error))));
     }
 
     async fn invoke(self: Arc<Self>, id: u64, message: v1::Invoke, passed: Vec<OwnedFd>, burst: &mut Burst) {
         let at_ns = now_ns();
         // Counted before the look at draining: whoever drains afterwards sees it.
-        let asker = match self.account.accept().and_then(|accepted| self.replies.open(id, accepted)) {
-            Ok(asker) => asker,
-            Err(error) => return self.replies.send(id, Response::Error(*error)),
+        let handle = match self
+            .ctx
+            .account
+            .accept()
+            .map_err(Refusal::from)
+            .and_then(|accepted| self.replies.open(id, accepted))
+        {
+            Ok(handle) => handle,
+            Err(error) => return self.replies.send(id, Response::Error(refusal_to_proto(error))),
         };
-        if self.server.is_draining() {
+        if self.ctx.server.is_draining() {
             let error = v1::Error::new(Code::Unavailable, "the supervisor is draining: call another one");
-            return asker.answer(Response::Error(error.retry(1000)));
+            return handle.refuse(Response::Error(error.retry(1000)));
         }
         // Found now: what the client closes next must not be missing once the function is loaded.
         let arenas = self.arenas_named(&message);
-        if let Some(function) = self.server.registry.find(&self.account, &message.function) {
+        if let Some(function) = self.ctx.server.registry.find(&self.ctx.account, &message.function) {
             let arrived = Arrived { message, passed, arenas, at_ns };
-            return self.submit(id, &asker, arrived, function, burst);
+            return self.submit(id, &handle, arrived, function, burst);
         }
         burst.release();
-        let deadline = invoke::deadline(&message, &self.server.settings());
+        let deadline = invoke::deadline(&message, &self.ctx.server.settings());
         let until = tokio::time::Instant::now() + deadline;
         let permit = match tokio::time::timeout_at(until, self.cold.clone().acquire_owned()).await {
             Ok(Ok(permit)) => permit,
             Ok(Err(_)) => return,
-            Err(_) => return asker.answer(answers::never_loaded()),
+            Err(_) => return handle.answer(responses::never_loaded()),
         };
         tokio::spawn(async move {
             // Loading keeps this thread busy, so another task watches the deadline.
             let mut late = JoinSet::new();
-            let watched = asker.clone();
+            let watched = handle.clone();
             late.spawn(async move {
                 tokio::time::sleep_until(until).await;
-                watched.answer(answers::never_loaded());
+                watched.answer(responses::never_loaded());
             });
-            let Some(_turn) = self.turn().await else { return };
+            let Some(_permit) = self.slow_work_permit().await else { return };
             // Cancelled meanwhile, or overdue.
-            if asker.is_over() {
+            if handle.is_over() {
                 return;
             }
-            let loaded = requests::in_place(|| self.server.registry.load(&self.account, &message.function));
+            let loaded =
+                requests::in_place(|| self.ctx.server.registry.load(&self.ctx.account, &message.function));
             drop(late);
             match loaded {
                 // The same, or the client is gone.
-                _ if asker.is_over() => {}
+                _ if handle.is_over() => {}
                 Ok(function) => {
                     let arrived = Arrived { message, passed, arenas, at_ns };
-                    self.submit(id, &asker, arrived, function, &mut Burst::default());
+                    self.submit(id, &handle, arrived, function, &mut Burst::default());
                 }
-                Err(error) => asker.answer(Response::Error(*error)),
+                Err(error) => handle.refuse(Response::Error(refusal_to_proto(error))),
             }
             drop(permit);
         });
@@ -255,46 +259,48 @@ impl Connection {
     fn submit(
         &self,
         id: u64,
-        asker: &Arc<Asker>,
+        handle: &Arc<ReplyHandle>,
         arrived: Arrived,
         function: Arc<Loaded>,
         burst: &mut Burst,
     ) {
-        let outcome = invoke::prepare(self, asker, arrived, function).and_then(|prepared| {
-            let accepted = {
-                let held = burst.to(&prepared.device);
-                prepared.device.submit(prepared.call, prepared.inline_bytes, held)?
-            };
-            if !self.replies.accepted(id, asker, &prepared.device, accepted) {
-                // Cancelled, or its client gone, just before the device had it.
-                prepared.device.cancel(accepted);
+        let record = function.record.clone();
+        let prepared = match invoke::prepare(&self.ctx, handle, arrived, function) {
+            Ok(prepared) => prepared,
+            Err(error) => return handle.refuse(Response::Error(refusal_to_proto(error))),
+        };
+        let Prepared { call, device, inline_bytes } = prepared;
+        handle.placed(&device.metrics.seconds);
+        let held = burst.to(&device);
+        match device.submit(call, inline_bytes, held) {
+            Ok(accepted) => {
+                let place = (device.clone(), accepted);
+                if let Some((device, call)) = self.replies.placed(id, handle, place) {
+                    // Cancelled, or its client gone, just before the device had it.
+                    device.cancel(call);
+                }
             }
-            Ok(())
-        });
-        if let Err(error) = outcome {
-            asker.answer(Response::Error(*error));
+            Err(why) => handle.refuse(responses::not_accepted(&record.name, &device.config.name, why)),
         }
     }
 
     /// Detaches the client from one of its calls at once; a waiting call never runs.
     fn cancel(&self, request: u64) {
         let Some(open) = self.replies.take(request) else { return };
-        if let Some((device, id)) = open.accepted {
+        if let Some((device, id)) = open.place {
             device.cancel(id);
         }
-        if open.asker.give_up() {
-            self.replies.send(request, answers::cancelled());
-        }
+        open.handle.answer(responses::cancelled());
     }
 
     /// Waits until this tenant may do one more thing that takes long; none once the client is gone. The
     /// operator never waits behind tenants.
-    async fn turn(&self) -> Option<Turn> {
-        let turn = match self.admin {
-            true => Turn::default(),
-            false => self.server.turns.wait(self.account.tenant).await,
+    async fn slow_work_permit(&self) -> Option<SlowWorkPermit> {
+        let permit = match self.ctx.admin {
+            true => SlowWorkPermit::default(),
+            false => self.ctx.server.slow_work.acquire(self.ctx.account.tenant).await,
         };
-        (!self.gone.load(Ordering::Acquire)).then_some(turn)
+        (!self.gone.load(Ordering::Acquire)).then_some(permit)
     }
 
     /// This connection's arenas that a request names.
@@ -324,18 +330,18 @@ impl Connection {
 
     fn open_arena(&self, mut passed: Vec<OwnedFd>) -> Result<Response, Refusal> {
         let fd = passed.pop().ok_or_else(|| {
-            refusal(Code::InvalidArgument, "the arena's memfd did not come with the request")
+            refusal(Reason::InvalidArgument, "the arena's memfd did not come with the request")
         })?;
         let memfd = memfd::judge_arena(fd, MAX_ARENA_BYTES)
-            .map_err(|e| refusal(Code::InvalidArgument, e.to_string()))?;
+            .map_err(|e| refusal(Reason::InvalidArgument, e.to_string()))?;
         let mut arenas = self.arenas();
         if arenas.len() >= MAX_ARENAS_PER_CONNECTION {
             let why = format!(
                 "this connection has {MAX_ARENAS_PER_CONNECTION} arenas, the most that is allowed: close one"
             );
-            return Err(refusal(Code::ResourceExhausted, why));
+            return Err(refusal(Reason::ResourceExhausted, why));
         }
-        let arena = Arc::new(Arena::new(self.server.next_arena(), memfd, &self.account)?);
+        let arena = Arc::new(Arena::new(self.ctx.server.next_arena(), memfd, &self.ctx.account)?);
         let opened = v1::ArenaOpened { arena: arena.id, bytes: arena.memfd.bytes() };
         arenas.insert(arena.id, arena);
         Ok(Response::Arena(opened))
@@ -344,33 +350,33 @@ impl Connection {
     fn close_arena(&self, id: u64) -> Result<Response, Refusal> {
         let arena = self.arenas().remove(&id);
         let arena =
-            arena.ok_or_else(|| refusal(Code::NotFound, format!("this connection has no arena {id}")))?;
+            arena.ok_or_else(|| refusal(Reason::NotFound, format!("this connection has no arena {id}")))?;
         self.forget_arena(&arena);
         Ok(Response::Done(v1::Done {}))
     }
 
     fn forget_arena(&self, arena: &Arena) {
         arena.close();
-        self.server.devices.iter().for_each(|device| device.close_arena(arena.id));
+        self.ctx.server.devices.iter().for_each(|device| device.close_arena(arena.id));
     }
 
     /// The client is gone: its waiting calls, arenas and bytes go too.
     async fn clean_up(self: Arc<Self>) {
         self.gone.store(true, Ordering::Release);
         for open in self.replies.take_all() {
-            open.asker.give_up();
-            if let Some((device, id)) = open.accepted {
+            open.handle.give_up();
+            if let Some((device, id)) = open.place {
                 device.cancel(id);
             }
         }
         let arenas = std::mem::take(&mut *self.arenas());
         arenas.values().for_each(|arena| self.forget_arena(arena));
-        if self.handed.is_empty() {
+        if self.ctx.handed.is_empty() {
             return;
         }
         let this = self.clone();
         let released = requests::off_thread(move || {
-            this.server.registry.release_handed(this.account.tenant, &this.handed);
+            this.ctx.server.registry.release_handed(this.ctx.account.tenant, &this.ctx.handed);
             Ok(())
         });
         if let Err(error) = released.await {

@@ -1,7 +1,6 @@
 //! An `Invoke` becomes a call: names to positions, regions to checked ranges, sizes and words to a plan.
 //! Nothing of the client's memory is mapped; the few words that sizes depend on are read once.
 
-use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -10,21 +9,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use pappus_blueprint::{Blueprint, BufferId, Plan, Sizes};
 use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_INLINE_BYTES, MAX_ITEMS};
+use pappus_proto::v1;
 use pappus_proto::v1::item::Source;
-use pappus_proto::{Code, v1};
 use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA, Target};
-use pappus_shmem::{Judged, memfd};
+use pappus_shmem::{ValidatedMemfd, memfd};
 use zerocopy::little_endian::U64;
 
-use super::connection::Connection;
-use crate::call::{Arena, Asker, Call, Inline};
+use super::reply_handle::ReplyHandle;
+use super::state::RequestCtx;
+use crate::call::{Arena, Call, Inline};
 use crate::config::Settings;
 use crate::device::Device;
-use crate::registry::{Loaded, Refusal, refusal};
+use crate::function::Loaded;
+use crate::refusal::{Reason, Refusal, refusal};
 use crate::schedule::Domain;
 
 fn bad(why: impl Into<String>) -> Refusal {
-    refusal(Code::InvalidArgument, why)
+    refusal(Reason::InvalidArgument, why)
 }
 
 /// Why there is no plan. What a blueprint says is its owner's to know.
@@ -53,7 +54,7 @@ struct Gathered {
     inline: Vec<Inline>,
     staged: u64,
     arenas: Vec<Arc<Arena>>,
-    descriptors: Vec<Judged>,
+    descriptors: Vec<ValidatedMemfd>,
 }
 
 /// A request as it arrived.
@@ -70,26 +71,26 @@ pub struct Arrived {
 
 /// Checks a request against its function.
 pub fn prepare(
-    connection: &Connection,
-    asker: &Arc<Asker>,
+    ctx: &RequestCtx,
+    handle: &Arc<ReplyHandle>,
     arrived: Arrived,
     function: Arc<Loaded>,
 ) -> Result<Prepared, Refusal> {
     let Arrived { message: request, passed, arenas, at_ns: arrived_ns } = arrived;
-    let granted = function.owner != connection.account.tenant;
+    let granted = function.owner != ctx.account.tenant;
     let plans = |sizes: &Sizes<'_>| {
-        let mut plans = connection.account.plans.lock().unwrap_or_else(|e| e.into_inner());
+        let mut plans = ctx.account.plans.lock().unwrap_or_else(|e| e.into_inner());
         plans.get_or_plan(function.id, &function.blueprint, sizes)
     };
-    let of = Of { blueprint: &function.blueprint, weight_bytes: &function.weight_bytes, granted };
+    let of = CallContext { blueprint: &function.blueprint, weight_bytes: &function.weight_bytes, granted };
     let (gathered, plan, words) = gather(&request, passed, arenas, of, plans)?;
-    gathered.arenas.iter().try_for_each(|arena| arena.pin(&connection.account))?;
+    gathered.arenas.iter().try_for_each(|arena| arena.pin(&ctx.account))?;
 
-    let deadline = deadline(&request, &connection.server.settings());
-    let device = place(&able(&connection.server.devices, &function)?, plan.pool_bytes)?;
+    let deadline = deadline(&request, &ctx.server.settings());
+    let device = ctx.server.router.route(&function, plan.pool_bytes)?.clone();
     let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
     let call = Call {
-        domain: Domain { owner: function.owner, caller: connection.account.tenant },
+        domain: Domain { owner: function.owner, caller: ctx.account.tenant },
         plan,
         items: gathered.items,
         outputs: gathered.outputs,
@@ -101,7 +102,7 @@ pub fn prepare(
         arrived_ns,
         started_ns: AtomicU64::new(0),
         sent_at: AtomicU64::new(0),
-        asker: asker.clone(),
+        reply: handle.clone(),
         function,
     };
     Ok(Prepared { call: Arc::new(call), device, inline_bytes })
@@ -117,7 +118,7 @@ pub fn deadline(request: &v1::Invoke, settings: &Settings) -> Duration {
 
 /// What a request is checked against.
 #[derive(Clone, Copy)]
-struct Of<'a> {
+struct CallContext<'a> {
     blueprint: &'a Blueprint,
     weight_bytes: &'a [u64],
     /// The caller is not the owner, and is told nothing of the blueprint.
@@ -129,7 +130,7 @@ fn gather(
     request: &v1::Invoke,
     passed: Vec<OwnedFd>,
     arenas: Vec<Arc<Arena>>,
-    Of { blueprint, weight_bytes, granted }: Of<'_>,
+    CallContext { blueprint, weight_bytes, granted }: CallContext<'_>,
     plan: impl FnOnce(&Sizes<'_>) -> Result<Arc<Plan>, pappus_blueprint::Error>,
 ) -> Result<(Gathered, Arc<Plan>, Vec<u64>), Refusal> {
     let judge = |fd| memfd::judge_sealed(fd, MAX_ARENA_BYTES).map_err(|e| bad(e.to_string()));
@@ -167,7 +168,7 @@ pub fn check(
 ) -> Result<(Vec<Item>, Vec<Target>), Refusal> {
     let plan = |sizes: &Sizes<'_>| blueprint.plan(sizes).map(Arc::new);
     let (gathered, ..) =
-        gather(request, Vec::new(), arenas, Of { blueprint, weight_bytes, granted: false }, plan)?;
+        gather(request, Vec::new(), arenas, CallContext { blueprint, weight_bytes, granted: false }, plan)?;
     Ok((gathered.items, gathered.outputs))
 }
 
@@ -201,35 +202,6 @@ fn match_names<'a, T>(
         }
     }
     Ok(found)
-}
-
-/// The devices that have machine code for the function; nearly always all of them.
-fn able<'d>(devices: &'d [Arc<Device>], function: &Loaded) -> Result<Cow<'d, [Arc<Device>]>, Refusal> {
-    let runs_on = |device: &Arc<Device>| function.runs_on(device.config.kind, &device.config.arch);
-    if devices.iter().all(runs_on) {
-        return Ok(Cow::Borrowed(devices));
-    }
-    let able: Vec<_> = devices.iter().filter(|device| runs_on(device)).cloned().collect();
-    match able.is_empty() {
-        false => Ok(Cow::Owned(able)),
-        true => Err(refusal(Code::Unsupported, "no device here has machine code for it: add it again")),
-    }
-}
-
-/// The least loaded device that has the memory, if need be all of it for this call.
-fn place(devices: &[Arc<Device>], pool_bytes: u64) -> Result<Arc<Device>, Refusal> {
-    let fitting = devices.iter().filter(|d| d.largest_call_bytes() >= pool_bytes);
-    let chosen = match devices {
-        [only] => fitting.min_by_key(|_| only.config.workers),
-        _ => fitting.min_by_key(|d| d.load()),
-    };
-    chosen.cloned().ok_or_else(|| {
-        let largest = devices.iter().map(|d| d.largest_call_bytes()).max().unwrap_or(0);
-        let why = format!(
-            "the call needs {pool_bytes} bytes of device memory, a device has at most {largest} for one call: give the device more memory"
-        );
-        refusal(Code::OutOfMemory, why)
-    })
 }
 
 impl Gathered {

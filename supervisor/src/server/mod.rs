@@ -1,33 +1,39 @@
 //! The sockets: from bytes of a stranger to calls and registrations.
 //!
-//! - [`listen`]: sockets, accepting, draining.
-//! - [`guests`]: who may connect how often.
-//! - [`entry`]: who may enter; greeting; for whom a gateway acts.
+//! - [`state`]: what all connections share; what requests are asked with.
+//! - [`listen`]: sockets, accepting.
+//! - [`connection_slots`]: how many connections each tenant may have.
+//! - [`handshake`]: greeting; which tenant a gateway acts for.
 //! - [`peer`]: the process at the other end.
 //! - [`connection`]: one client: frames, dispatch.
 //! - [`reader`]: its reading side, which asks for a while before it sleeps.
-//! - `leaving`: a client that will send nothing more.
+//! - `half_close`: a client that will send nothing more.
 //! - [`replies`]: answers to it, from any thread.
+//! - [`reply_handle`]: the one answer to an invocation; answers of one client in one write.
+//! - [`responses`]: how a call ended, as its client is told.
 //! - [`invoke`]: an `Invoke` becomes a call: checked, sized, planned.
-//! - [`turns`]: each tenant's turns at what takes long.
-//! - `watched`: a socket watched for one kind of event.
+//! - [`slow_work`]: each tenant's permits for slow work.
+//! - `async_fd`: a socket watched for one kind of event.
 //! - [`requests`]: everything else.
 //! - [`status`]: what `status` answers.
 //! - [`tenants`]: what each tenant has; tenants read again.
 
+mod async_fd;
 pub mod connection;
-pub mod entry;
-pub mod guests;
+pub mod connection_slots;
+mod half_close;
+pub mod handshake;
 pub mod invoke;
-mod leaving;
 pub mod listen;
 pub mod peer;
 pub mod reader;
 pub mod replies;
+pub mod reply_handle;
 pub mod requests;
+pub mod responses;
+pub mod slow_work;
+pub mod state;
 pub mod status;
 pub mod tenants;
-pub mod turns;
-mod watched;
 
-pub use listen::Server;
+pub use state::Server;

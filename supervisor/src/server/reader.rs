@@ -18,10 +18,10 @@ use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::watched::watch;
+use super::async_fd::watch;
 
 /// Connections that may be asked again and again at the same time; each keeps a socket thread from sleeping.
-const MAX_ASKING: usize = 2;
+const MAX_POLLING: usize = 2;
 /// Requests in a row that are found by asking before the socket is not watched any more: to begin watching again
 /// costs more than a wake-up for nothing.
 const FOUND_BEFORE_BARE: u32 = 8;
@@ -36,17 +36,17 @@ pub type Received = (usize, Vec<OwnedFd>);
 pub struct Reader {
     /// None only while it changes.
     socket: Option<Socket>,
-    asking: Arc<Asking>,
+    polling: Arc<BusyPolling>,
     /// Requests in a row that were found by asking.
     found: u32,
 }
 
 /// How many connections are asked again and again just now.
 #[derive(Debug, Default)]
-pub struct Asking(AtomicUsize);
+pub struct BusyPolling(AtomicUsize);
 
 /// The right to be one of them.
-struct Place<'a>(&'a Asking);
+struct PollPermit<'a>(&'a BusyPolling);
 
 #[derive(Debug)]
 enum Socket {
@@ -72,8 +72,8 @@ pub fn patience(poll_us: u32) -> Duration {
 
 impl Reader {
     /// Reads from a non-blocking socket; must run inside the runtime.
-    pub fn new(socket: OwnedFd, asking: Arc<Asking>) -> std::io::Result<Self> {
-        Ok(Self { socket: Some(Socket::Watched(watch(socket, Interest::READABLE)?)), asking, found: 0 })
+    pub fn new(socket: OwnedFd, polling: Arc<BusyPolling>) -> std::io::Result<Self> {
+        Ok(Self { socket: Some(Socket::Watched(watch(socket, Interest::READABLE)?)), polling, found: 0 })
     }
 
     /// What the socket has, asking for as long as `patience` before sleeping; `None` when the client closed it.
@@ -83,7 +83,7 @@ impl Reader {
         patience: Duration,
     ) -> std::io::Result<Option<Received>> {
         if !patience.is_zero() {
-            match self.ask(buffer, patience).await? {
+            match self.poll(buffer, patience).await? {
                 Look::Found(received) => {
                     self.found += 1;
                     if self.found >= FOUND_BEFORE_BARE {
@@ -100,8 +100,8 @@ impl Reader {
     }
 
     /// What the socket has within `patience`, if there is a place among those who ask.
-    async fn ask(&self, buffer: &mut [u8], patience: Duration) -> std::io::Result<Look> {
-        let Some(_place) = self.asking.place() else { return Ok(Look::Nothing) };
+    async fn poll(&self, buffer: &mut [u8], patience: Duration) -> std::io::Result<Look> {
+        let Some(_permit) = self.polling.permit() else { return Ok(Look::Nothing) };
         let until = Instant::now() + patience;
         loop {
             match look(self.fd()?, buffer)? {
@@ -181,14 +181,14 @@ fn look(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> std::io::Result<Look> {
     }
 }
 
-impl Asking {
-    fn place(&self) -> Option<Place<'_>> {
-        let more = |asking| (asking < MAX_ASKING).then_some(asking + 1);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Place(self))
+impl BusyPolling {
+    fn permit(&self) -> Option<PollPermit<'_>> {
+        let more = |polling| (polling < MAX_POLLING).then_some(polling + 1);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| PollPermit(self))
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for PollPermit<'_> {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,9 +1,8 @@
 //! Answers to one client. Any thread writes straight to the socket; only what a slow client does not
 //! take is kept, up to a limit.
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pappus_proto::limits::MAX_MESSAGE_BYTES;
@@ -14,25 +13,19 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 use tokio::io::Interest;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 
+use super::async_fd::watch;
 use super::peer::{self, Process};
-use super::watched::watch;
-use crate::call::Asker;
+use super::reply_handle::ReplyHandle;
+use crate::concurrent::{OpenCall, OpenCalls, OpenError, OwedAnswers};
 use crate::device::Device;
 use crate::limits::{MAX_CALLS_PER_CONNECTION, MAX_UNREAD_BYTES};
-use crate::registry::{Refusal, refusal};
+use crate::refusal::{Reason, Refusal, refusal};
 use crate::schedule::CallId;
 use crate::tenants::Accepted;
 
-/// An invocation of this client without an answer.
-#[derive(Debug)]
-pub struct Open {
-    /// Answers it.
-    pub asker: Arc<Asker>,
-    /// Where it waits or runs, once its function is loaded.
-    pub accepted: Option<(Arc<Device>, CallId)>,
-}
+/// Where an open call waits or runs, once its function is loaded.
+pub type DevicePlace = (Arc<Device>, CallId);
 
 /// What the client has not taken yet.
 #[derive(Debug, Default)]
@@ -63,12 +56,8 @@ pub struct Replies {
     socket: OwnedFd,
     runtime: Handle,
     unread: Mutex<Unread>,
-    open: Mutex<HashMap<u64, Open>>,
-    /// Invocations whose answer is not on its way yet.
-    owed: AtomicUsize,
-    /// Somebody waits until there are none.
-    leaving: AtomicBool,
-    quiet: Notify,
+    open: OpenCalls<ReplyHandle, DevicePlace>,
+    owed: OwedAnswers,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -117,10 +106,8 @@ impl Replies {
             socket,
             runtime,
             unread: Mutex::default(),
-            open: Mutex::default(),
-            owed: AtomicUsize::new(0),
-            leaving: AtomicBool::new(false),
-            quiet: Notify::new(),
+            open: OpenCalls::new(MAX_CALLS_PER_CONNECTION),
+            owed: OwedAnswers::new(),
         })
     }
 
@@ -193,7 +180,7 @@ impl Replies {
                 Err(_) => return self.close_locked(&mut unread),
             }
             if unread.bytes.is_empty() {
-                self.quiet.notify_one();
+                self.owed.delivered();
                 return;
             }
         }
@@ -217,23 +204,17 @@ impl Replies {
 
     /// One answer more is owed.
     pub fn owe(&self) {
-        self.owed.fetch_add(1, Ordering::Relaxed);
+        self.owed.owe();
     }
 
-    /// One answer less is owed: it was given, or nobody will give it.
+    /// One answer less is owed: it was given, or will never be.
     pub fn paid(&self) {
-        // Either whoever waits sees that it was the last one, or this sees that somebody waits.
-        if self.owed.fetch_sub(1, Ordering::SeqCst) == 1 && self.leaving.load(Ordering::SeqCst) {
-            self.quiet.notify_one();
-        }
+        self.owed.settle();
     }
 
-    /// Returns once no answer is owed and the client has taken all of them. One waits at most.
+    /// Returns once no answer is owed and the client has taken all of them. One task waits at most.
     pub async fn settled(&self) {
-        self.leaving.store(true, Ordering::SeqCst);
-        while self.owed.load(Ordering::SeqCst) > 0 || !lock(&self.unread).bytes.is_empty() {
-            self.quiet.notified().await;
-        }
+        self.owed.all_settled(|| lock(&self.unread).bytes.is_empty()).await;
     }
 
     /// The socket once more.
@@ -242,49 +223,39 @@ impl Replies {
     }
 
     /// A new invocation; refused if the id is taken or there are too many.
-    pub fn open(self: &Arc<Self>, request: u64, accepted: Accepted) -> Result<Arc<Asker>, Refusal> {
-        let mut open = lock(&self.open);
-        if open.len() >= MAX_CALLS_PER_CONNECTION {
-            let why =
-                format!("{MAX_CALLS_PER_CONNECTION} invocations of this connection are not answered yet");
-            return Err(Box::new(v1::Error::new(Code::ResourceExhausted, why).retry(10)));
-        }
-        if open.contains_key(&request) {
-            let why = "an invocation with this request id is not answered yet: use another id";
-            return Err(refusal(Code::InvalidArgument, why));
-        }
-        let asker = Arc::new(Asker::new(self.clone(), request, accepted));
-        open.insert(request, Open { asker: asker.clone(), accepted: None });
-        Ok(asker)
+    pub fn open(self: &Arc<Self>, request: u64, accepted: Accepted) -> Result<Arc<ReplyHandle>, Refusal> {
+        let opened = self.open.open(request, || Arc::new(ReplyHandle::new(self.clone(), request, accepted)));
+        opened.map_err(|error| match error {
+            OpenError::TooMany => {
+                let why =
+                    format!("{MAX_CALLS_PER_CONNECTION} invocations of this connection are not answered yet");
+                Box::new(refusal(Reason::ResourceExhausted, why).retry(10))
+            }
+            OpenError::IdInUse => {
+                let why = "an invocation with this request id is not answered yet: use another id";
+                refusal(Reason::InvalidArgument, why)
+            }
+        })
     }
 
-    /// A device took the invocation over, which may be answered already and its id used again. False if nobody
-    /// waits for it any more.
-    pub fn accepted(&self, request: u64, asker: &Arc<Asker>, device: &Arc<Device>, id: CallId) -> bool {
-        match lock(&self.open).get_mut(&request) {
-            Some(open) if Arc::ptr_eq(&open.asker, asker) => {
-                open.accepted = Some((device.clone(), id));
-                true
-            }
-            _ => false,
-        }
+    /// A device took the invocation over. The place comes back if it was answered or ended meanwhile: the caller
+    /// cancels it there.
+    pub fn placed(&self, request: u64, handle: &ReplyHandle, place: DevicePlace) -> Option<DevicePlace> {
+        self.open.placed(request, handle, place)
     }
 
     /// An invocation is about to be answered; its id is free, unless it is in use again already.
-    pub fn forget(&self, request: u64, asker: &Asker) {
-        let mut open = lock(&self.open);
-        if open.get(&request).is_some_and(|open| std::ptr::eq(&*open.asker, asker)) {
-            open.remove(&request);
-        }
+    pub fn forget(&self, request: u64, handle: &ReplyHandle) {
+        self.open.close(request, handle);
     }
 
     /// Takes an invocation out, to end it.
-    pub fn take(&self, request: u64) -> Option<Open> {
-        lock(&self.open).remove(&request)
+    pub fn take(&self, request: u64) -> Option<OpenCall<ReplyHandle, DevicePlace>> {
+        self.open.take(request)
     }
 
     /// Takes all invocations out: the client is gone.
-    pub fn take_all(&self) -> Vec<Open> {
-        lock(&self.open).drain().map(|(_, open)| open).collect()
+    pub fn take_all(&self) -> Vec<OpenCall<ReplyHandle, DevicePlace>> {
+        self.open.take_all()
     }
 }

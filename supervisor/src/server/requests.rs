@@ -4,14 +4,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pappus_proto::Code;
 use pappus_proto::limits::MAX_BLOB_BYTES;
 use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
 use pappus_shmem::memfd;
 
-use super::connection::Connection;
+use super::state::RequestCtx;
 use super::status::{add_quarantine, status};
-use crate::registry::{Refusal, failed, internal, refusal};
+use crate::refusal::{Reason, Refusal, failed, internal, refusal};
 
 /// Runs blocking work where it disturbs no socket.
 pub async fn off_thread<T: Send + 'static>(
@@ -21,7 +20,7 @@ pub async fn off_thread<T: Send + 'static>(
         Ok(outcome) => outcome,
         // It never began: the supervisor is about to end.
         Err(e) if e.is_cancelled() => Err(refusal(
-            Code::Unavailable,
+            Reason::Unavailable,
             "the supervisor ends: ask another one, or this one once it is back",
         )),
         Err(e) => Err(internal("a request's work broke off", e)),
@@ -34,18 +33,47 @@ pub fn in_place<T>(work: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refus
     tokio::task::block_in_place(work)
 }
 
-/// Does what a request asks.
+/// What a request changes, for the audit log: the action, and what it is about.
+fn change_of(request: &Request) -> Option<(&'static str, String)> {
+    let granted = |grant: &v1::Grant| format!("{} {}", grant.function, grant.tenant);
+    Some(match request {
+        Request::AddModule(module) => ("add module", module.name.clone()),
+        Request::RemoveModule(named) => ("remove module", named.name.clone()),
+        Request::AddFunction(function) if function.replace => ("replace function", function.name.clone()),
+        Request::AddFunction(function) => ("add function", function.name.clone()),
+        Request::RemoveFunction(named) => ("remove function", named.name.clone()),
+        Request::Grant(grant) => ("grant", granted(grant)),
+        Request::Revoke(grant) => ("revoke", granted(grant)),
+        _ => return None,
+    })
+}
+
+/// Does what a request asks. What changes anything is written to the audit log (target `audit`), with who asked.
 pub async fn handle(
-    connection: &Arc<Connection>,
+    ctx: &Arc<RequestCtx>,
     request: Request,
     passed: Vec<OwnedFd>,
 ) -> Result<Response, Refusal> {
-    let account = connection.account.clone();
-    let registry = connection.server.registry.clone();
+    let change = change_of(&request);
+    let outcome = answer(ctx, request, passed).await;
+    if let Some((action, name)) = change {
+        let result = match &outcome {
+            Ok(_) => "done".to_owned(),
+            Err(refusal) => format!("refused: {:?}", refusal.reason),
+        };
+        let (tenant, uid) = (&*ctx.account.name, ctx.uid);
+        tracing::info!(target: "audit", tenant, uid, action, name, result);
+    }
+    outcome
+}
+
+async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<OwnedFd>) -> Result<Response, Refusal> {
+    let account = ctx.account.clone();
+    let registry = ctx.server.registry.clone();
     match request {
         Request::PutBlob(blob) => {
-            let connection = connection.clone();
-            off_thread(move || put_blob(&connection, blob.inline, passed)).await
+            let ctx = ctx.clone();
+            off_thread(move || put_blob(&ctx, blob.inline, passed)).await
         }
         Request::AddModule(module) => {
             off_thread(move || registry.add_module(&account, module)).await.map(Response::Module)
@@ -60,61 +88,61 @@ pub async fn handle(
             off_thread(move || registry.show_module(account.tenant, &name)).await.map(Response::Module)
         }
         Request::AddFunction(function) => {
-            off_thread(move || registry.add_function(&account, function)).await.map(Response::Function)
+            let added = off_thread(move || registry.add_function(&account, function)).await?;
+            ctx.server.uninstall(added.replaced);
+            Ok(Response::Function(added.info))
         }
         Request::RemoveFunction(v1::Name { name }) => {
-            let loaded = off_thread(move || registry.remove_function(&account, &name)).await?;
-            if let Some(function) = loaded {
-                connection.server.devices.iter().for_each(|device| device.uninstall(function));
-            }
+            let removed = off_thread(move || registry.remove_function(&account, &name)).await?;
+            ctx.server.uninstall(removed);
             Ok(done())
         }
         Request::ListFunctions(v1::Page { after }) => {
             let mut list = off_thread(move || Ok(registry.list_functions(&account, &after))).await?;
-            add_quarantine(connection, &mut list.functions);
+            add_quarantine(ctx, &mut list.functions);
             Ok(Response::Functions(list))
         }
         Request::ShowFunction(v1::Name { name }) => {
             let mut function = off_thread(move || registry.show_function(&account, &name)).await?;
-            add_quarantine(connection, std::slice::from_mut(&mut function));
+            add_quarantine(ctx, std::slice::from_mut(&mut function));
             Ok(Response::Function(function))
         }
         Request::Grant(grant) => off_thread(move || registry.grant(&account, &grant)).await.map(|()| done()),
         Request::Revoke(grant) => {
             let revoked = off_thread(move || registry.revoke(&account, &grant)).await?;
-            connection.server.forget(&revoked);
+            ctx.server.forget(&revoked);
             Ok(done())
         }
         Request::ListGrants(v1::Name { name }) => {
             off_thread(move || registry.list_grants(&account, &name)).await.map(Response::Grants)
         }
-        Request::Quota(_) => Ok(Response::Tenant(connection.server.quota_of(&account))),
+        Request::Quota(_) => Ok(Response::Tenant(ctx.server.quota_of(&account))),
         Request::ListTenants(v1::Page { after }) => {
-            admin_only(connection)?;
-            let server = connection.server.clone();
+            admin_only(ctx)?;
+            let server = ctx.server.clone();
             off_thread(move || Ok(server.list_tenants(&after))).await.map(Response::Tenants)
         }
         Request::Reload(_) => {
-            admin_only(connection)?;
-            let server = connection.server.clone();
+            admin_only(ctx)?;
+            let server = ctx.server.clone();
             off_thread(move || server.reload()).await.map(|()| done())
         }
         Request::ActFor(_) => Err(refusal(
-            Code::PermissionDenied,
+            Reason::PermissionDenied,
             "only a gateway's first request can say whom it acts for: ask the operator to list your uid in gateways",
         )),
-        Request::Status(_) => Ok(Response::Status(status(connection))),
+        Request::Status(_) => Ok(Response::Status(status(ctx))),
         Request::Drain(_) => {
-            admin_only(connection)?;
-            connection.server.drain().await;
+            admin_only(ctx)?;
+            ctx.server.drain().await;
             Ok(done())
         }
         Request::Settings(settings) => {
-            admin_only(connection)?;
-            let values = connection
+            admin_only(ctx)?;
+            let values = ctx
                 .server
                 .change_settings(&settings.change)
-                .map_err(|e| refusal(Code::InvalidArgument, e.to_string()))?;
+                .map_err(|e| refusal(Reason::InvalidArgument, e.to_string()))?;
             Ok(Response::Settings(v1::SettingsValues { values }))
         }
         Request::Invoke(_) | Request::Cancel(_) | Request::OpenArena(_) | Request::CloseArena(_) => {
@@ -127,27 +155,27 @@ fn done() -> Response {
     Response::Done(v1::Done {})
 }
 
-fn admin_only(connection: &Connection) -> Result<(), Refusal> {
-    match connection.admin {
+fn admin_only(ctx: &RequestCtx) -> Result<(), Refusal> {
+    match ctx.admin {
         true => Ok(()),
         false => Err(refusal(
-            Code::PermissionDenied,
+            Reason::PermissionDenied,
             "this is for the admin socket (by default the socket's path + \".admin\")",
         )),
     }
 }
 
-fn put_blob(connection: &Connection, inline: Bytes, mut passed: Vec<OwnedFd>) -> Result<Response, Refusal> {
-    let registry = &connection.server.registry;
-    let (account, handed) = (&connection.account, &connection.handed);
+fn put_blob(ctx: &RequestCtx, inline: Bytes, mut passed: Vec<OwnedFd>) -> Result<Response, Refusal> {
+    let registry = &ctx.server.registry;
+    let (account, handed) = (&ctx.account, &ctx.handed);
     let (hash, bytes) = match passed.pop() {
         None => registry.put_blob(account, handed, inline.len() as u64, &inline[..])?,
         Some(_) if !inline.is_empty() => {
-            return Err(refusal(Code::InvalidArgument, "bytes and a descriptor: give one of them"));
+            return Err(refusal(Reason::InvalidArgument, "bytes and a descriptor: give one of them"));
         }
         Some(fd) => {
             let held = memfd::judge_sealed(fd, MAX_BLOB_BYTES)
-                .map_err(|e| refusal(Code::InvalidArgument, e.to_string()))?;
+                .map_err(|e| refusal(Reason::InvalidArgument, e.to_string()))?;
             let reader = held.reader().map_err(|e| failed("cannot read the memfd", &e))?;
             registry.put_blob(account, handed, held.bytes(), reader)?
         }

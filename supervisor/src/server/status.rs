@@ -2,27 +2,31 @@
 
 use pappus_proto::v1;
 
-use super::connection::Connection;
+use super::responses::milliseconds;
+use super::state::RequestCtx;
 use crate::device::Device;
-use crate::device::answers::milliseconds;
-use crate::registry::Tenant;
 use crate::schedule::quarantine::Quarantined;
 
 /// The supervisor, as far as it is this client's business.
-pub fn status(connection: &Connection) -> v1::Status {
-    let server = &connection.server;
+pub fn status(ctx: &RequestCtx) -> v1::Status {
+    let server = &ctx.server;
     let (functions, modules) = server.registry.counts();
-    let mut devices: Vec<_> = server.devices.iter().map(|device| of_device(connection, device)).collect();
+    let mut devices: Vec<_> = server.devices.iter().map(|device| of_device(ctx, device)).collect();
+    let up = |device: &v1::DeviceStatus| {
+        device.standbys_ready > 0 || device.workers.iter().any(|worker| worker.state != "starting")
+    };
+    let ready = !server.is_draining() && devices.iter().any(up);
     // Who else runs what, and since when, is for the operator.
-    let operator = connection.operator;
+    let operator = ctx.operator;
     if !operator {
-        devices.iter_mut().for_each(|device| hide(device, connection.account.tenant));
+        devices.iter_mut().for_each(|device| hide(device, &ctx.account.name));
     }
-    let own = server.registry.counts_of(connection.account.tenant);
+    let own = server.registry.counts_of(ctx.account.tenant);
     v1::Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         uptime_ms: if operator { server.started.elapsed().as_millis() as u64 } else { 0 },
         draining: server.is_draining(),
+        ready,
         devices,
         functions: if operator { functions } else { own.0 },
         modules: if operator { modules } else { own.1 },
@@ -31,7 +35,7 @@ pub fn status(connection: &Connection) -> v1::Status {
 }
 
 /// What others do with a device.
-fn hide(device: &mut v1::DeviceStatus, tenant: Tenant) {
+fn hide(device: &mut v1::DeviceStatus, tenant: &str) {
     device.quarantined.retain(|one| one.owner == tenant || one.caller == tenant);
     device.budgets.retain(|budget| budget.caller == tenant);
     device.workers.clear();
@@ -41,16 +45,17 @@ fn hide(device: &mut v1::DeviceStatus, tenant: Tenant) {
 }
 
 /// What the device says, completed by how it was set up.
-fn of_device(connection: &Connection, device: &Device) -> v1::DeviceStatus {
+fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
     let config = &device.config;
     let (quarantined, budgets) = device.refusals();
-    let loaded = &connection.server.registry.loaded;
+    let loaded = &ctx.server.registry.loaded;
+    let name_of = |tenant| ctx.server.registry.tenants.names().name(tenant).to_string();
     let quarantined = quarantined.into_iter().filter_map(|one| {
         let (owner, function) = loaded.owner_of(one.used.function)?;
-        Some(v1::Quarantine { function, owner, ..quarantine(device, &one) })
+        Some(v1::Quarantine { function, owner: name_of(owner), ..quarantine(ctx, device, &one) })
     });
     let budgets = budgets.into_iter().map(|budget| v1::FaultBudget {
-        caller: budget.caller,
+        caller: name_of(budget.caller),
         left: budget.left,
         per_minute: budget.per_minute,
         waits_ms: milliseconds(budget.waits_ns),
@@ -82,26 +87,26 @@ fn of_device(connection: &Connection, device: &Device) -> v1::DeviceStatus {
 }
 
 /// Where a function is refused to whoever asks.
-pub fn add_quarantine(connection: &Connection, functions: &mut [v1::FunctionInfo]) {
-    for device in &connection.server.devices {
+pub fn add_quarantine(ctx: &RequestCtx, functions: &mut [v1::FunctionInfo]) {
+    for device in &ctx.server.devices {
         let (quarantined, _) = device.refusals();
-        let caller = connection.account.tenant;
+        let caller = ctx.account.tenant;
         let mine: Vec<_> = quarantined.into_iter().filter(|one| one.used.caller == caller).collect();
         if mine.is_empty() {
             continue;
         }
         for function in functions.iter_mut() {
-            let loaded = connection.server.registry.find(&connection.account, &function.name);
+            let loaded = ctx.server.registry.find(&ctx.account, &function.name);
             let found = mine.iter().find(|one| loaded.as_ref().is_some_and(|f| f.id == one.used.function));
-            function.quarantine.extend(found.map(|one| quarantine(device, one)));
+            function.quarantine.extend(found.map(|one| quarantine(ctx, device, one)));
         }
     }
 }
 
-fn quarantine(device: &Device, one: &Quarantined) -> v1::Quarantine {
+fn quarantine(ctx: &RequestCtx, device: &Device, one: &Quarantined) -> v1::Quarantine {
     v1::Quarantine {
         device: device.config.name.clone(),
-        caller: one.used.caller,
+        caller: ctx.server.registry.tenants.names().name(one.used.caller).to_string(),
         failures: one.refusal.failures,
         retry_after_ms: milliseconds(one.refusal.retry_ns),
         ..Default::default()

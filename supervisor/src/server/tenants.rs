@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use pappus_proto::{Code, v1};
+use pappus_proto::v1;
 
-use super::guests::{Guest, Host};
-use super::listen::Server;
+use super::connection_slots::{ConnectionEntry, SlotOwner};
+use super::state::Server;
 use crate::config::TenantRules;
 use crate::limits::{LIST_PAGE, MAX_PEERS_SHOWN};
-use crate::registry::{Refusal, Revoked, refusal};
+use crate::refusal::{Reason, Refusal, refusal};
+use crate::registry::Revoked;
 use crate::schedule::Domain;
 use crate::tenants::{Account, Limit};
 
@@ -36,27 +37,31 @@ impl Server {
     /// A page of all tenants, as the operator sees them: those that are configured, have something, or are here.
     pub fn list_tenants(&self, after: &str) -> v1::TenantList {
         let tenants = &self.registry.tenants;
-        let guests = self.guests.all();
+        let connection_slots = self.connection_slots.all();
         let mut names: BTreeSet<String> = tenants.configured().into_iter().collect();
         let known = self.registry.known_tenants();
-        let here = guests.iter().filter_map(|guest| match guest.host {
-            Some(Host::Tenant(tenant)) => Some(tenant),
+        let here = connection_slots.iter().filter_map(|entry| match entry.owner {
+            Some(SlotOwner::Tenant(tenant)) => Some(tenant),
             _ => None,
         });
         names.extend(known.into_iter().chain(here).map(|tenant| tenants.names().name(tenant).to_string()));
         let mut rest = names.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
-        let page = rest.by_ref().take(LIST_PAGE).filter_map(|name| self.tenant_info(name, &guests)).collect();
+        let page = rest
+            .by_ref()
+            .take(LIST_PAGE)
+            .filter_map(|name| self.tenant_info(name, &connection_slots))
+            .collect();
         v1::TenantList { tenants: page, more: rest.next().is_some() }
     }
 
-    fn tenant_info(&self, name: &str, guests: &[Guest]) -> Option<v1::TenantInfo> {
+    fn tenant_info(&self, name: &str, connection_slots: &[ConnectionEntry]) -> Option<v1::TenantInfo> {
         let tenants = &self.registry.tenants;
         let tenant = tenants.names().find(name)?;
         let uids = tenants.uids(name);
-        let mine = || guests.iter().filter(|guest| guest.host == Some(Host::Tenant(tenant)));
-        let peer = |guest: &Guest| {
-            let process = guest.replies.upgrade()?.peer()?;
-            Some(v1::Peer { uid: guest.uid, pid: process.pid, process: process.name })
+        let mine = || connection_slots.iter().filter(|entry| entry.owner == Some(SlotOwner::Tenant(tenant)));
+        let peer = |entry: &ConnectionEntry| {
+            let process = entry.replies.upgrade()?.peer()?;
+            Some(v1::Peer { uid: entry.uid, pid: process.pid, process: process.name })
         };
         Some(v1::TenantInfo {
             configured: uids.is_some(),
@@ -65,6 +70,12 @@ impl Server {
             peers: mine().filter_map(peer).take(MAX_PEERS_SHOWN).collect(),
             ..self.quota_of(&tenants.account(tenant))
         })
+    }
+
+    /// A function that was in memory is not registered any more: workers forget it after the calls that they have.
+    pub fn uninstall(&self, function: Option<u64>) {
+        let Some(function) = function else { return };
+        self.devices.iter().for_each(|device| device.uninstall(function));
     }
 
     /// A function is revoked: what was kept for that pair of owner and caller goes.
@@ -82,35 +93,35 @@ impl Server {
     pub fn reload(&self) -> Result<(), Refusal> {
         let Some(path) = &self.config_file else {
             let why = "there is no configuration file: start the supervisor with --config FILE";
-            return Err(refusal(Code::InvalidArgument, why));
+            return Err(refusal(Reason::InvalidArgument, why));
         };
         let rules = TenantRules::read(path).map_err(|e| {
             tracing::error!("tenants stay as they were: {e}");
-            refusal(Code::InvalidArgument, format!("{e}; tenants stay as they were"))
+            refusal(Reason::InvalidArgument, format!("{e}; tenants stay as they were"))
         })?;
         self.registry.tenants.reload(rules);
         let mut closed = 0;
-        for guest in self.guests.all() {
-            if !self.is_welcome(&guest)
-                && let Some(replies) = guest.replies.upgrade()
+        for entry in self.connection_slots.all() {
+            if !self.is_welcome(&entry)
+                && let Some(replies) = entry.replies.upgrade()
             {
                 replies.close();
                 closed += 1;
             }
         }
-        self.devices.iter().for_each(|device| device.quotas_changed());
+        self.devices.iter().for_each(|device| device.quotas_changed(&self.registry.tenants));
         let tenants = self.registry.tenants.configured().len();
         tracing::info!(tenants, closed, "tenants read again");
         Ok(())
     }
 
     /// Whether a connection is whose it should be.
-    pub(super) fn is_welcome(&self, guest: &Guest) -> bool {
+    pub(super) fn is_welcome(&self, entry: &ConnectionEntry) -> bool {
         let tenants = &self.registry.tenants;
-        match guest.host {
+        match entry.owner {
             None => true,
-            Some(Host::Tenant(tenant)) => tenants.stands(guest.grounds) == Some(tenant),
-            Some(Host::Gateway(uid)) => {
+            Some(SlotOwner::Tenant(tenant)) => tenants.stands(entry.grounds) == Some(tenant),
+            Some(SlotOwner::Gateway(uid)) => {
                 tenants.judge(uid, false).is_ok_and(|now| now.gateway && now.tenant.is_none())
             }
         }

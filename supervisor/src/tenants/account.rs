@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 use pappus_blueprint::{CacheBounds, PlanCache};
 
 use super::Tenant;
-use super::quota::{Limit, Quota};
 use crate::limits::{MAX_PLAN_BYTES, MAX_PLANS};
-use crate::registry::Refusal;
+use crate::quota::{Limit, Quota, QuotaError};
 
 /// One tenant, for as long as it is connected or something of it is in memory.
 #[derive(Debug)]
@@ -58,27 +57,32 @@ impl Account {
     }
 
     /// Takes so much of one thing, or says that it is too much.
-    pub fn take(self: &Arc<Self>, limit: Limit, amount: u64) -> Result<Taken, Refusal> {
+    pub fn take(self: &Arc<Self>, limit: Limit, amount: u64) -> Result<Taken, QuotaError> {
         self.add(limit, amount)?;
         Ok(Taken { account: self.clone(), limit, amount })
     }
 
     /// Whether so much more of something fits that is counted elsewhere.
-    pub fn check(&self, limit: Limit, used: u64, more: u64) -> Result<(), Refusal> {
+    pub fn check(&self, limit: Limit, used: u64, more: u64) -> Result<(), QuotaError> {
         let most = self.most(limit);
         match used.checked_add(more) {
             Some(sum) if sum <= most => Ok(()),
             // What adds nothing is never too much, however small the limit has become.
             _ if more == 0 => Ok(()),
-            _ => Err(limit.refusal(&self.name, most, used, more)),
+            _ => Err(self.exceeds(limit, most, used, more)),
         }
     }
 
-    fn add(&self, limit: Limit, amount: u64) -> Result<(), Refusal> {
+    /// The error of something that does not fit.
+    pub fn exceeds(&self, limit: Limit, most: u64, used: u64, more: u64) -> QuotaError {
+        QuotaError { limit, tenant: self.name.clone(), most, used, more }
+    }
+
+    fn add(&self, limit: Limit, amount: u64) -> Result<(), QuotaError> {
         let most = self.most(limit);
         let fits = |used: u64| used.checked_add(amount).filter(|sum| *sum <= most);
         let used = self.used[limit as usize].fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
-        used.map(drop).map_err(|used| limit.refusal(&self.name, most, used, amount))
+        used.map(drop).map_err(|used| self.exceeds(limit, most, used, amount))
     }
 
     fn give_back(&self, limit: Limit, amount: u64) {
@@ -86,7 +90,7 @@ impl Account {
     }
 
     /// One more accepted invocation, or that there are too many.
-    pub fn accept(self: &Arc<Self>) -> Result<Accepted, Refusal> {
+    pub fn accept(self: &Arc<Self>) -> Result<Accepted, QuotaError> {
         self.add(Limit::Calls, 1)?;
         self.accepted.fetch_add(1, Ordering::AcqRel);
         Ok(Accepted(self.clone()))
@@ -136,14 +140,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_counts_until_it_is_given_back() {
+    fn a_quota_counts_until_it_is_released() {
         let mut quota = Quota::default();
         quota.set(Limit::ArenaBytes, 10);
         quota.set(Limit::Calls, 1);
         let all = Arc::new(AtomicUsize::new(0));
         let account = Account::new(7, "7".into(), quota, all.clone());
         let first = account.take(Limit::ArenaBytes, 6).unwrap();
-        assert!(account.take(Limit::ArenaBytes, 5).unwrap_err().message.contains("6 in use"));
+        assert!(account.take(Limit::ArenaBytes, 5).unwrap_err().to_string().contains("6 in use"));
         assert!(account.take(Limit::ArenaBytes, u64::MAX).is_err());
         let second = account.take(Limit::ArenaBytes, 4).unwrap();
         drop(first);

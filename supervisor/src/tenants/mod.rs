@@ -2,12 +2,10 @@
 //!
 //! - `mod.rs`: from a peer's uid or a gateway's token to a tenant, by rules that can be read again.
 //! - [`names`]: numbers that stand for tenants.
-//! - [`quota`]: what can be limited.
 //! - [`account`]: what a tenant has at this moment.
 
 pub mod account;
 pub mod names;
-pub mod quota;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,9 +14,9 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+pub use crate::quota::{Limit, Quota, QuotaError};
 pub use account::{Accepted, Account, Taken};
 pub use names::Names;
-pub use quota::{Limit, Quota};
 
 use crate::config::TenantRules;
 use crate::limits::MAX_TOKEN_BYTES;
@@ -159,7 +157,9 @@ impl Tenants {
                     .into(),
             );
         }
-        if uid >= names::FIRST_NAMED || self.workers.get().is_some_and(|workers| workers.contains(&uid)) {
+        if uid >= crate::tenant_name::FIRST_NAMED
+            || self.workers.get().is_some_and(|workers| workers.contains(&uid))
+        {
             return Err(format!("uid {uid} is never a tenant"));
         }
         Ok(match rules.of_uid(uid) {
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(name_of(&tenants, 1002).as_deref(), Some("1002"));
         let both = [1000, 1001].map(|uid| tenants.judge(uid, false).unwrap().tenant.unwrap());
         assert!(Arc::ptr_eq(&both[0], &both[1]));
-        for uid in [overflow_uid(), names::FIRST_NAMED, u32::MAX] {
+        for uid in [overflow_uid(), crate::tenant_name::FIRST_NAMED, u32::MAX] {
             assert!(tenants.judge(uid, false).is_err() && tenants.judge(uid, true).is_err(), "{uid}");
         }
         tenants.keep_out(vec![1000, 77]);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn reloaded_quotas_hold_for_who_is_here() {
+    fn reloaded_quotas_apply_to_connected_tenants() {
         let tenants = named("[tenants.acme]\nuid = 1\narena-bytes = 5");
         let (acme, other) = (tenants.judge(1, false).unwrap(), tenants.judge(2, false).unwrap());
         let (acme, other) = (acme.tenant.unwrap(), other.tenant.unwrap());
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_of_who_left_do_not_pile_up() {
+    fn accounts_of_tenants_that_left_are_dropped() {
         let tenants = Tenants::default();
         let kept = tenants.account(5);
         (100..10_000).for_each(|uid| drop(tenants.account(uid)));

@@ -3,13 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
-use pappus_proto::limits::is_valid_name;
-
 use super::Tenant;
-
-/// Numbers from here on stand for names of the configuration. No such uid is ever served: the highest ones are
-/// in use nowhere.
-pub const FIRST_NAMED: Tenant = 0xffff_0000;
+use crate::tenant_name::{FIRST_NAMED, is_number, is_tenant_name, uid};
 
 /// Names ↔ numbers; a number never changes its name while the supervisor runs.
 #[derive(Debug, Default)]
@@ -19,29 +14,6 @@ pub struct Names(RwLock<Known>);
 struct Known {
     names: Vec<Arc<str>>,
     numbers: HashMap<Arc<str>, Tenant>,
-}
-
-/// Whether this can be written for a tenant: its name, or its uid.
-pub fn is_tenant(text: &str) -> bool {
-    match is_number(text) {
-        true => uid(text).is_some(),
-        false => is_valid_name(text),
-    }
-}
-
-/// Whether the configuration can give this name to a tenant: a number would be a uid.
-pub fn is_tenant_name(text: &str) -> bool {
-    is_valid_name(text) && !is_number(text)
-}
-
-fn is_number(text: &str) -> bool {
-    text.bytes().all(|b| b.is_ascii_digit())
-}
-
-/// The uid in the only form in which it is written.
-fn uid(text: &str) -> Option<u32> {
-    let canonical = text == "0" || !text.starts_with('0');
-    text.parse().ok().filter(|uid| canonical && *uid < FIRST_NAMED)
 }
 
 impl Names {
@@ -85,6 +57,7 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenant_name::is_tenant;
 
     #[test]
     fn a_uid_is_its_own_name_and_others_get_numbers_that_stay() {

@@ -12,17 +12,17 @@ mod attempts;
 use std::time::Duration;
 
 use pappus_protocol::from_worker::{Fault, FaultCode, Hello};
+use pappus_protocol::launch::Arguments;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FromWorker, Layer, ToWorker};
-use pappus_worker::launch::{self, Arguments};
-use pappus_worker::{Channels, Role};
+use pappus_worker::{Channels, launch};
 
 use attempts::{Fence, attempt};
 
 /// Everything on; without the filter; also without Landlock; nothing on.
-const NO_SECCOMP: usize = 2;
-const NO_LANDLOCK: usize = 3;
-const NOTHING: usize = 4;
+const NO_SECCOMP: u32 = 2;
+const NO_LANDLOCK: u32 = 3;
+const NOTHING: u32 = 4;
 
 fn main() {
     if let Err(why) = run() {
@@ -33,10 +33,9 @@ fn main() {
 
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments = Arguments::parse(&arguments).ok_or("bad arguments")?;
-    let kind = arguments.kind.parse()?;
-    let descriptors = if arguments.role == Role::Serve { 4 } else { 3 };
-    let mut confinement = arguments.confinement(kind, descriptors);
+    let arguments = Arguments::parse(&arguments)?;
+    let kind = arguments.kind;
+    let mut confinement = launch::confinement(&arguments);
     let off = arguments.lanes;
     if off >= NO_SECCOMP {
         confinement.without.add(Layer::Seccomp);

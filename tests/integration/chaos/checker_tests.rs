@@ -73,7 +73,7 @@ fn answers_follow_their_calls() {
 }
 
 #[test]
-fn answers_go_to_who_asked() {
+fn answers_go_to_the_client_that_called() {
     let stray =
         What::Answered { conn: 2, id: 1, answer: Answer::Done { digest: RIGHT, total: Duration::ZERO } };
     bad(&history([joined(), What::Joined { conn: 2 }, sent(WELL), stray]), "connection 2 got the answer");
@@ -87,7 +87,7 @@ fn outputs_are_right() {
 }
 
 #[test]
-fn nobody_is_blamed_for_a_fault_of_another() {
+fn a_fault_needs_a_call_that_faults() {
     good(&history([joined(), sent(End::Fault), refused(Code::KernelFault)]));
     bad(&history([joined(), sent(WELL), refused(Code::KernelFault)]), "nothing explains KernelFault");
 }
@@ -125,7 +125,7 @@ fn a_module_is_blamed_when_two_compilers_ended() {
 }
 
 #[test]
-fn only_who_cancels_is_cancelled() {
+fn only_cancelled_calls_may_be_answered_as_cancelled() {
     let cancelled = What::Cancelled { conn: 1, id: 1 };
     good(&history([joined(), sent(WELL), cancelled.clone(), refused(Code::Cancelled)]));
     // The answer may have been on its way.
@@ -205,7 +205,7 @@ fn a_killed_supervisor_takes_its_connections_along() {
 }
 
 #[test]
-fn who_leaves_waits_for_nothing() {
+fn a_client_that_left_is_owed_no_answers() {
     let left = What::Left { conn: 1 };
     good(&history([joined(), sent(WELL), left.clone()]));
     good(&history([joined(), sent(WELL), left, What::Lost { conn: 1 }]));

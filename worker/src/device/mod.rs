@@ -12,6 +12,7 @@
 
 pub mod cpu;
 pub mod cuda;
+pub mod gpu;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use pappus_blueprint::{Blueprint, Plan};
 use pappus_protocol::from_worker::{CompiledModule, Done, Hello};
 use pappus_protocol::{Fault, FaultCode};
-use pappus_shmem::{Judged, Mapping};
+use pappus_shmem::{Mapping, ValidatedMemfd};
 
 use crate::arenas::Arenas;
 
@@ -128,7 +129,7 @@ pub enum Weights {
     /// In host memory.
     Host {
         /// The bytes.
-        memfd: Judged,
+        memfd: ValidatedMemfd,
         /// Other workers will want the device's copy.
         export: bool,
     },
@@ -193,6 +194,29 @@ pub struct CopyOut {
     pub offset: u64,
     /// How many.
     pub bytes: u64,
+}
+
+/// A plan that does not fit its function: the planner's fault or ours, never the caller's.
+#[cold]
+fn broken() -> Fault {
+    Fault::new(FaultCode::Internal, "the plan does not fit the function it was made for")
+}
+
+/// Why a module is refused: it breaks the rules for modules, or is malformed. In words for its author.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CodeError(pub String);
+
+impl From<&str> for CodeError {
+    fn from(why: &str) -> Self {
+        Self(why.to_owned())
+    }
+}
+
+impl From<String> for CodeError {
+    fn from(why: String) -> Self {
+        Self(why)
+    }
 }
 
 /// A compiler for modules of one kind of device.

@@ -1,11 +1,29 @@
-//! Landlock: which files may still be opened, and no socket or signal beyond this process's own domain.
+//! Files that a process may still reach, and Landlock, which holds it to them; and to no socket or signal beyond its
+//! own domain.
+
+use std::path::PathBuf;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 
-use super::policy::Files;
+/// Files that can be reached.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    /// Read, and what is below.
+    pub(super) read: Vec<PathBuf>,
+    /// Read, written and sent commands to: device files.
+    pub(super) write: Vec<PathBuf>,
+    /// `/proc` is needed.
+    pub(super) proc: bool,
+}
+
+/// Directories of libraries that the loader was told about.
+pub(super) fn library_path() -> Vec<PathBuf> {
+    let told = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    std::env::split_paths(&told).filter(|path| path.is_absolute()).collect()
+}
 
 /// The newest rules that this was written for; kernels that know fewer enforce those they know.
 const NEWEST: ABI = ABI::V6;

@@ -32,6 +32,16 @@ pub(super) fn allow_only(name: &'static str, number: i64, only: Arguments, who: 
     Rule { name, number, only, who }
 }
 
+/// Writable and executable at the same time.
+const WRITE_EXEC: u64 = (libc::PROT_WRITE | libc::PROT_EXEC) as u64;
+const PROTECTION: u8 = 2;
+
+/// Protections that are not both writable and executable.
+pub(super) fn never_both() -> Arguments {
+    let one_of = [0, libc::PROT_WRITE as u64, libc::PROT_EXEC as u64];
+    one_of.into_iter().map(|is| vec![(PROTECTION, SeccompCmpOp::MaskedEq(WRITE_EXEC), is)]).collect()
+}
+
 /// A filter cannot be made or put in force.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FilterError {

@@ -10,7 +10,7 @@
 //! - `root`: a root directory with nothing but what the driver needs.
 //! - `identity`: users and capabilities.
 //! - `limits`: resource limits.
-//! - `files`: Landlock.
+//! - `files`: files that can be reached, and Landlock.
 //! - `filter`: seccomp.
 //! - [`policy`]: what is allowed, for every kind of device.
 //!
@@ -32,9 +32,8 @@ use pappus_protocol::{Kind, Layer, Layers};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
+use files::Files;
 use namespaces::First;
-pub use namespaces::PIDNS_UNUSABLE;
-use policy::Files;
 
 use crate::Role;
 
@@ -193,7 +192,7 @@ fn die_with_parent() -> Result<(), SandboxError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at("PR_SET_PDEATHSIG"))
 }
 
-/// Whether nobody holds the other end any more: whoever died before the kernel was asked to tell.
+/// Whether the supervisor has closed its end: it may have died before the kernel was asked to say so.
 fn hung_up(control: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(control.as_fd(), PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -3,15 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::exit;
 
+use pappus_protocol::launch::EXIT_PIDNS_UNUSABLE;
 use pappus_protocol::{Layer, Layers, control};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
 use rustix::thread::UnshareFlags;
 
 use super::raw::{self, Forked};
-
-/// The exit code that says: here a pid namespace is of no use, start again without.
-pub const PIDNS_UNUSABLE: u8 = 71;
 
 /// Namespaces that a process with the rights to can leave by itself.
 const NAMESPACES: [(Layer, UnshareFlags); 5] = [
@@ -73,7 +71,7 @@ pub(super) fn go_on_as_first(control: BorrowedFd<'_>, asks: bool) -> std::io::Re
             drop(fit);
             match rustix::io::read(&fits, &mut [0; 1]) {
                 Ok(1) => hand_over(control, pid),
-                _ => exit(PIDNS_UNUSABLE.into()),
+                _ => exit(EXIT_PIDNS_UNUSABLE.into()),
             }
         }
     }
@@ -107,7 +105,7 @@ impl First {
 
     /// It is not: this process ends, and the one before says so.
     pub(super) fn does_not_fit(&self) -> ! {
-        exit(PIDNS_UNUSABLE.into())
+        exit(EXIT_PIDNS_UNUSABLE.into())
     }
 
     /// Returns when the process before is gone: from then on the supervisor is this one's parent.

@@ -16,7 +16,7 @@ pub(super) enum Forked {
 
 /// Splits a process that has one thread.
 pub(super) fn fork() -> std::io::Result<Forked> {
-    // SAFETY: with a single thread no lock can be held by anybody who is missing in the copy.
+    // SAFETY: with a single thread no lock can be held by a thread that is missing in the copy.
     match unsafe { libc::fork() } {
         ..0 => Err(std::io::Error::last_os_error()),
         0 => Ok(Forked::Child),

@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
-use super::policy::Files;
+use super::files::Files;
 
 /// Any directory does as a place to put the new root together; it exists everywhere.
 const PLACES: [&str; 4] = ["/tmp", "/run", "/dev", "/proc"];
@@ -18,7 +18,7 @@ const PLACES: [&str; 4] = ["/tmp", "/run", "/dev", "/proc"];
 pub(super) struct Root {
     /// The process sees nothing but the new root.
     pub(super) entered: bool,
-    /// `/proc` in it shows this pid namespace, or is not there because nobody needs it.
+    /// `/proc` in it shows this pid namespace, or is not there because the device does not need it.
     pub(super) own_proc: bool,
 }
 
@@ -109,10 +109,4 @@ fn change(place: &Path) -> rustix::io::Result<()> {
     // Nothing more is put there.
     let _ = rustix::mount::mount_remount("/", plain | MountFlags::RDONLY, "");
     Ok(())
-}
-
-/// Directories where libraries may lie that the loader was told about.
-pub(super) fn library_path() -> Vec<PathBuf> {
-    let told = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    std::env::split_paths(&told).filter(|path| path.is_absolute()).collect()
 }

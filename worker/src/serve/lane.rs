@@ -34,7 +34,7 @@ pub(super) struct Lane {
     /// Room of every output, zeroed if the call fails.
     targets: Vec<CopyOut>,
     input_bytes: Vec<u64>,
-    words: Vec<u64>,
+    scalars: Vec<u64>,
 }
 
 impl Lane {
@@ -124,10 +124,11 @@ impl Lane {
                 .checked_add(item.bytes.get())
                 .ok_or_else(|| bad(format!("input {input} is longer than memory can be")))?;
         }
-        self.words.clear();
-        self.words.extend(invoke.words.iter().map(|word| word.get()));
-        let sizes = Sizes { inputs: &self.input_bytes, weights: &installed.weight_bytes, words: &self.words };
-        // One cache for each function: any number tells it from itself.
+        self.scalars.clear();
+        self.scalars.extend(invoke.scalars.iter().map(|scalar| scalar.get()));
+        let sizes =
+            Sizes { inputs: &self.input_bytes, weights: &installed.weight_bytes, words: &self.scalars };
+        // The cache is per function, so the function's key is a constant.
         let plan = installed.plans.get_or_plan(0, blueprint, &sizes);
         let plan = plan.map_err(|e| bad(e.to_string()))?;
         lease.check(plan.pool_bytes)?;

@@ -5,7 +5,7 @@
 
 mod installed;
 mod lane;
-mod running;
+mod poll_order;
 mod scrub;
 mod turn;
 
@@ -16,18 +16,18 @@ use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{Got, Outbox};
 use pappus_protocol::to_worker::{Configure, Install, Invoke, Item, STAGING_ARENA};
 use pappus_protocol::{Fault, FaultCode, FromWorker, ToWorker, control, now_ns};
-use pappus_shmem::{Judged, Mapping, MemfdError, memfd};
+use pappus_shmem::{Mapping, MemfdError, ValidatedMemfd, memfd};
 
 use self::installed::Functions;
 use self::lane::{Lane, Lease};
-use self::running::Running;
+use self::poll_order::PollOrder;
 use self::turn::{Step, Turn};
 use crate::arenas::Arenas;
 use crate::device::{Call, Device};
 use crate::{Channels, Error};
 
 /// Serves until the supervisor closes its pipe.
-pub fn run<D: Device>(channels: Channels, staging: &Judged, mut device: D) -> Result<(), Error> {
+pub fn run<D: Device>(channels: Channels, staging: &ValidatedMemfd, mut device: D) -> Result<(), Error> {
     let staging = Mapping::writable(staging).map_err(|e| Error::Staging(e.to_string()))?;
     // Inline bytes go through it, so the device may want it pinned like any other arena.
     device.map_arena(STAGING_ARENA, &staging)?;
@@ -47,14 +47,14 @@ pub fn run<D: Device>(channels: Channels, staging: &Judged, mut device: D) -> Re
         dirty: false,
         scrubs: false,
         wide: false,
-        running: Running::default(),
+        poll_order: PollOrder::default(),
     };
     server.outbox.push_from_worker(&greeting);
     server.outbox.flush_blocking()?;
     loop {
         while let Some(frame) = inbox.frame()? {
             server.handle(ToWorker::decode(frame)?)?;
-            // What failed may have failed for that: nobody's call is to be answered with it.
+            // A call that failed may have failed for that reason, so its failure is not answered.
             if server.device.lost().is_some() {
                 return Err(server.broken());
             }
@@ -96,7 +96,7 @@ struct Server<D: Device> {
     scrubs: bool,
     /// The running call has the whole pool.
     wide: bool,
-    running: Running,
+    poll_order: PollOrder,
 }
 
 impl<D: Device> Server<D> {
@@ -127,7 +127,9 @@ impl<D: Device> Server<D> {
                 self.turn.soon();
                 Ok(())
             }
-            ToWorker::Compile { .. } => Err(Error::Unexpected("a serving worker does not compile")),
+            ToWorker::Compile { .. } | ToWorker::Describe { .. } => {
+                Err(Error::Unexpected("a serving worker does not compile"))
+            }
         }
     }
 
@@ -197,7 +199,7 @@ impl<D: Device> Server<D> {
         Ok(())
     }
 
-    fn map_arena(&mut self, arena: u64, memfd: &Judged) -> Result<(), Fault> {
+    fn map_arena(&mut self, arena: u64, memfd: &ValidatedMemfd) -> Result<(), Fault> {
         let exhausted = |why: String| {
             Fault::new(FaultCode::Exhausted, format!("an arena cannot be mapped into the worker: {why}"))
         };
@@ -297,7 +299,7 @@ impl<D: Device> Server<D> {
                 self.turn.note(true);
                 self.device.start(index, &mut installed.function, &call);
                 lane.started = true;
-                self.running.push(index);
+                self.poll_order.push(index);
             }
             Err(fault) => self.answer(index, Err(fault)),
         }
@@ -336,15 +338,15 @@ impl<D: Device> Server<D> {
     /// Answers and clears every lane whose call is over; says whether one is still running.
     fn settle(&mut self) -> Result<bool, Error> {
         let mut over = false;
-        let mut looks = self.running.looks();
-        while let Some(index) = looks.next(&self.running) {
+        let mut round = self.poll_order.round();
+        while let Some(index) = round.next(&self.poll_order) {
             let Some(result) = self.device.poll(index) else {
                 continue;
             };
             if self.device.lost().is_some() {
                 return Err(self.broken());
             }
-            looks.ended(&mut self.running);
+            round.ended(&mut self.poll_order);
             self.lanes[index].started = false;
             self.lanes[index].uncleared = true;
             over = true;
@@ -353,9 +355,9 @@ impl<D: Device> Server<D> {
             }
             self.answer(index, result);
         }
-        let busy = !self.running.is_empty();
+        let busy = !self.poll_order.is_empty();
         if over {
-            // Whoever waits hears of it before anything is cleared.
+            // Answers go out before anything is cleared.
             self.outbox.flush_blocking()?;
             for index in 0..self.lanes.len() {
                 if std::mem::take(&mut self.lanes[index].uncleared) {
@@ -371,7 +373,7 @@ impl<D: Device> Server<D> {
     }
 
     /// Says that the device is lost, with every call that was not answered. If one ran alone, the fault is
-    /// its own and names its kernel; else nobody knows whose it was.
+    /// its own and names its kernel; else it is not known which call caused it.
     fn broken(&mut self) -> Error {
         for lane in self.lanes.iter_mut().filter(|lane| lane.is_running()) {
             lane.end(&self.arenas, false);

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A worker that has more calls than lanes, or was sent some during its turn, waits a moment for the next before it
-//! says that there is nothing to run: whoever calls again and again needs about that long, and a turn costs more.
+//! says that there is nothing to run: a client that calls again at once needs about that long, and a turn costs more.
 //!
 //! Running calls are never interrupted, so a turn is rounds of calls on all lanes. It ends where its quantum
 //! comes nearest to the end of a round: a call that would mostly run beyond it, while other lanes are empty
@@ -197,12 +197,12 @@ mod tests {
     #[test]
     fn a_turn_ends_early_when_there_is_nothing_to_run() {
         let mut turn = Turn::default();
-        assert!(turn.may_submit(), "nobody asks for turns");
+        assert!(turn.may_submit(), "turns are not in use");
         turn.require(true);
         assert!(!turn.may_submit());
         turn.grant(7, Duration::from_secs(3600), false);
         assert!(turn.may_submit());
-        assert_eq!(turn.step(false, false), Step::Stay, "nobody waits for it");
+        assert_eq!(turn.step(false, false), Step::Stay, "no other worker waits for it");
         assert!(!turn.revoke(6) && turn.revoke(7));
         assert_eq!(turn.step(true, false), Step::Stay, "the quantum is not over");
         assert_eq!(turn.step(false, true), Step::Stay, "a prepared call comes first");
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_calls_take_is_what_they_took_lately() {
+    fn expected_durations_follow_recent_calls() {
         let mut turn = Turn::default();
         turn.took(Duration::from_millis(8));
         assert_eq!(turn.call, Duration::from_millis(8));

@@ -13,7 +13,7 @@ pub struct Call<'a> {
     pub function: u64,
     pub items: Vec<Item>,
     pub outputs: Vec<Target>,
-    pub words: Vec<u64>,
+    pub scalars: Vec<u64>,
     pub descriptors: Vec<BorrowedFd<'a>>,
     pub deadline_ns: u64,
     pub lane: u32,
@@ -42,7 +42,7 @@ impl<'a> Call<'a> {
             function,
             items,
             outputs,
-            words: vec![],
+            scalars: vec![],
             descriptors: vec![],
             deadline_ns: u64::MAX,
             lane: 0,
@@ -56,7 +56,7 @@ impl<'a> Call<'a> {
 
     /// Appends it to what is sent next.
     pub fn push(&self, id: u64, to: &mut Outbox) {
-        let words: Vec<_> = self.words.iter().map(|&word| word.into()).collect();
+        let scalars: Vec<_> = self.scalars.iter().map(|&word| word.into()).collect();
         let invoke = Invoke {
             function: self.function,
             deadline_ns: self.deadline_ns,
@@ -65,7 +65,7 @@ impl<'a> Call<'a> {
             flags: if self.alone { Invoke::ALONE } else { 0 },
             items: &self.items,
             outputs: &self.outputs,
-            words: &words,
+            scalars: &scalars,
         };
         to.push_to_worker(&ToWorker::Invoke { call: id, invoke });
     }

@@ -17,7 +17,7 @@ use pappus_protocol::from_worker::{Done, Hello};
 use pappus_protocol::pipe::{self, Got, Inbox, Outbox};
 use pappus_protocol::to_worker::{Configure, Install, WeightsForm};
 use pappus_protocol::{Fault, FaultCode, FromWorker, ToWorker, control};
-use pappus_shmem::{Judged, Mapping, memfd};
+use pappus_shmem::{Mapping, ValidatedMemfd, memfd};
 use pappus_worker::device::Device;
 use pappus_worker::device::cpu::compiler::CpuCompiler;
 use pappus_worker::{Channels, Error, serve};
@@ -155,7 +155,7 @@ impl Worker {
         self.open_arena(ARENA, &memfd);
     }
 
-    pub fn open_arena(&mut self, arena: u64, memfd: &Judged) {
+    pub fn open_arena(&mut self, arena: u64, memfd: &ValidatedMemfd) {
         control::send(self.control.as_fd(), arena, &[memfd.as_fd()]).unwrap();
         self.send(&ToWorker::OpenArena { arena });
     }

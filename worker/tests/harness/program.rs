@@ -9,7 +9,7 @@ use std::time::Duration;
 use pappus_protocol::from_worker::CompiledModule;
 use pappus_protocol::pipe::{self, Got, Inbox, Outbox};
 use pappus_protocol::{Fault, FromWorker, ToWorker, control};
-use pappus_shmem::{Judged, memfd};
+use pappus_shmem::{ValidatedMemfd, memfd};
 use rustix::fs::MemfdFlags;
 
 /// What a process is started with.
@@ -52,7 +52,7 @@ pub fn path() -> PathBuf {
 }
 
 /// Starts a role; a shell puts the channels where the worker expects them.
-pub fn start(role: &str, options: &Options, staging: &Judged) -> Started {
+pub fn start(role: &str, options: &Options, staging: &ValidatedMemfd) -> Started {
     const SCRIPT: &str =
         r#"exec "$0" "$1" --device "$2" --lanes "$3" 3<&0 4>&1 5<&2 6<>"$4" </dev/null >>"$5" 2>>"$6""#;
     let (commands, to) = pipe::pipe().unwrap();

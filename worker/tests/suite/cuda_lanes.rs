@@ -307,7 +307,7 @@ fn a_turn_ends_with_its_quantum_and_its_running_calls() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
-fn a_fault_beside_others_names_nobody() {
+fn a_fault_beside_other_calls_blames_none_of_them() {
     let mut worker = worker();
     worker.install(1, &copying(1_000_000), OnCuda::probes(), &[]);
     worker.install(2, &filling(8, &[launch("illegal", &i64(64))]), OnCuda::probes(), &[]);

@@ -167,9 +167,9 @@ pub fn unknown_functions_and_wrong_counts_are_refused<T: UnderTest>() {
         let fault = worker.call(function, inputs, outputs).unwrap_err();
         assert_eq!(fault.code, FaultCode::BadInvoke, "{fault}");
     }
-    let mut words = worker.arena_call(1, &[], &[8]);
-    words.words = vec![1];
-    assert_eq!(worker.invoke(&words).unwrap_err().code, FaultCode::BadInvoke);
+    let mut call = worker.arena_call(1, &[], &[8]);
+    call.scalars = vec![1];
+    assert_eq!(worker.invoke(&call).unwrap_err().code, FaultCode::BadInvoke);
     worker.send(&pappus_protocol::ToWorker::Uninstall { function: 1 });
     assert_eq!(worker.call(1, &[], &[8]).unwrap_err().code, FaultCode::BadInvoke);
     assert_eq!(worker.call(2, &[], &[8]).unwrap(), [[7; 8]]);

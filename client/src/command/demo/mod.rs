@@ -1,6 +1,7 @@
 //! `pappus demo`: a supervisor of its own, three workloads checked against plain Rust, where their time went, and
 //! pictures to look at.
 
+mod expected;
 mod pictures;
 mod supervisor;
 mod workloads;
@@ -17,12 +18,12 @@ use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 use crate::stages;
 use crate::units::nanoseconds;
+use expected::Expected;
 use supervisor::Supervisor;
-use workloads::Workload;
 
 /// Calls after the first, of which the median is shown.
 const HOT_CALLS: usize = 20;
-/// Far more than any call needs; a demo that hangs convinces nobody.
+/// Far more than any call needs; a call that hangs becomes an error instead of a demo that hangs.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Follows a line that puts this program into PATH.
@@ -31,6 +32,14 @@ const NEXT: &str = "  export PAPPUS_SOCKET=/tmp/pappus.sock
   pappus function add inference kernels/configs/inference.json
   pappus status                                          what the workers are doing
   pappus invoke --help                                   your own data";
+
+/// A function with inputs and what they must give.
+struct Workload {
+    function: &'static str,
+    title: String,
+    inputs: Vec<(&'static str, Vec<u8>)>,
+    expected: Vec<Expected>,
+}
 
 /// Runs everything; fails if any result is not what it must be.
 pub(crate) fn run(device: &str, folder: &Path, out: &mut dyn Write) -> Result<()> {
@@ -79,7 +88,7 @@ struct Outcome {
 fn register(client: &mut Client, supervisor: &Supervisor, workload: &Workload) -> Result<()> {
     let package = Package::read(&supervisor.config(workload.function), &[])?;
     let mut progress = Progress::spinner("registering");
-    package.add(client, workload.function, &mut |step| progress.step(step))?;
+    package.add(client, workload.function, false, &mut |step| progress.step(step))?;
     Ok(())
 }
 
@@ -122,15 +131,11 @@ fn report(workload: &Workload, outcome: &Outcome, out: &mut dyn Write) -> Result
     writeln!(out, "{bold}{}{bold:#} on {}", workload.title, outcome.device)?;
     let mut right = true;
     for (expected, got) in workload.expected.iter().zip(&outcome.outputs) {
-        let (mark, colour, verdict) = match expected.compare(got) {
-            Ok(verdict) => ("✓", AnsiColor::Green, verdict),
-            Err(verdict) => {
-                right = false;
-                ("✗", AnsiColor::Red, verdict)
-            }
-        };
+        let verdict = expected.compare(got);
+        right &= verdict.right;
+        let (mark, colour) = if verdict.right { ("✓", AnsiColor::Green) } else { ("✗", AnsiColor::Red) };
         let style = Style::new().fg_color(Some(colour.into()));
-        writeln!(out, "  {style}{mark}{style:#} {}: {verdict}", expected.output)?;
+        writeln!(out, "  {style}{mark}{style:#} {}: {}", expected.output, verdict.words)?;
     }
     writeln!(out, "  first call {}, then:", nanoseconds(outcome.first.total_ns))?;
     stages::print(&outcome.hot, out)?;

@@ -9,7 +9,7 @@ use pappus_kernels::bytes::to_elements;
 use pappus_kernels::photo;
 use png::{BitDepth, ColorType, Decoder, Encoder};
 
-use super::workloads::Workload;
+use super::Workload;
 use crate::failure::{Failure, Result};
 
 /// The photograph's pixels, RGB.

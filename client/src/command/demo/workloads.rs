@@ -1,9 +1,10 @@
 //! What the demo runs, and what must come of it according to plain Rust.
 
-use pappus_kernels::bytes::{from_elements, to_elements};
+use pappus_kernels::bytes::from_elements;
 use pappus_kernels::{cfg, photo, reference};
 
-use super::pictures;
+use super::expected::Expected;
+use super::{Workload, pictures};
 use crate::failure::Result;
 
 /// The side of the integer matrices.
@@ -16,22 +17,6 @@ const CNN_CENTRE: f32 = 24.0 / 16.0;
 const CNN_AROUND: f32 = -1.0 / 16.0;
 /// Devices may fuse multiplications with additions: sums of 25 products may differ in their last bits.
 const CNN_TOLERANCE: f32 = 1e-5;
-
-/// A function with inputs and what they must give.
-pub(super) struct Workload {
-    pub(super) function: &'static str,
-    pub(super) title: String,
-    pub(super) inputs: Vec<(&'static str, Vec<u8>)>,
-    pub(super) expected: Vec<Expected>,
-}
-
-/// What an output must be.
-pub(super) struct Expected {
-    pub(super) output: &'static str,
-    pub(super) bytes: Vec<u8>,
-    /// The largest relative difference of f32 elements; without one, every bit counts.
-    tolerance: Option<f32>,
-}
 
 /// All workloads, small ones first.
 pub(super) fn all() -> Result<Vec<Workload>> {
@@ -93,43 +78,9 @@ fn picture() -> Result<Workload> {
     })
 }
 
-impl Expected {
-    /// Says how well `got` agrees; an error where it does not.
-    pub(super) fn compare(&self, got: &[u8]) -> std::result::Result<String, String> {
-        if self.bytes == got {
-            return Ok("the same bits as plain Rust".into());
-        }
-        let Some(tolerance) = self.tolerance else {
-            let at = self.bytes.iter().zip(got).position(|(expected, got)| expected != got);
-            return Err(format!("differs from plain Rust at byte {}", at.unwrap_or(got.len())));
-        };
-        let (expected, got) = (to_elements::<f32>(&self.bytes), to_elements::<f32>(got));
-        let pairs = expected.iter().zip(&got);
-        let differences = pairs.map(|(expected, got)| (expected - got).abs() / expected.abs().max(1.0));
-        // NaN must not pass, and `max` would skip it.
-        let worst =
-            differences.map(|next| if next.is_nan() { f32::INFINITY } else { next }).fold(0.0, f32::max);
-        let verdict = format!("differs from plain Rust by at most {worst:.1e}, allowed {tolerance:.0e}");
-        if expected.len() == got.len() && worst <= tolerance { Ok(verdict) } else { Err(verdict) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_wrong_never_passes() {
-        let floats = Expected { output: "D", bytes: from_elements(&[1.0f32, 2.0]), tolerance: Some(1e-5) };
-        assert!(floats.compare(&from_elements(&[1.0f32, 2.000_001])).is_ok());
-        for wrong in [&[1.0f32, 2.1][..], &[1.0], &[f32::NAN, 2.0], &[1.0, f32::NAN], &[1.0, f32::INFINITY]] {
-            assert!(floats.compare(&from_elements(wrong)).is_err(), "{wrong:?}");
-        }
-        let bits = Expected { tolerance: None, ..floats };
-        assert!(bits.compare(&bits.bytes).is_ok());
-        assert!(bits.compare(&bits.bytes[1..]).is_err());
-        assert!(bits.compare(&[]).is_err());
-    }
 
     #[test]
     fn the_edge_filter_adds_up_to_zero() {

@@ -2,16 +2,17 @@
 //! the registered configuration, just as the supervisor will make it. Of another tenant's function nothing but names
 //! can be known, so its outputs get room to spare.
 
+use std::fmt;
 use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::path::Path;
 
 use pappus_blueprint::{Blueprint, Known, Plan, Shape, parse};
 use pappus_client::arena::{Arena, aligned};
 use pappus_client::{Client, Code, Error, Invocation, npy, v1};
 use serde_json::{Value, json};
 
-use crate::arguments::{Assignment, InvokeArguments};
+use crate::arguments::{Assignment, Destination, InvokeArguments};
 use crate::failure::{Failure, Result};
 use crate::input::{self, Input};
 
@@ -23,6 +24,7 @@ const COPY_BYTES: usize = 1 << 20;
 /// An arena with the inputs in it and room for the outputs.
 pub(super) struct Data {
     pub(super) arena: Arena,
+    pub(super) inputs: Vec<Input>,
     pub(super) outputs: Vec<Output>,
     /// Items by the name of their input, in order.
     items: Vec<(String, v1::Region)>,
@@ -33,7 +35,7 @@ pub(super) struct Output {
     pub(super) name: String,
     pub(super) region: v1::Region,
     /// Where to write it, if anywhere.
-    pub(super) path: Option<PathBuf>,
+    pub(super) to: Option<Destination>,
     shape: Option<Shape>,
 }
 
@@ -66,6 +68,7 @@ impl Data {
         Ok(Self {
             items: load(&mut arena, &inputs)?,
             outputs: place_outputs(&mut arena, &blueprint, plan, arguments)?,
+            inputs,
             arena,
         })
     }
@@ -78,9 +81,9 @@ impl Data {
             granted.ok_or_else(|| Failure::Refused(format!("{} is not granted any more", arguments.name)))?;
         let inputs = open_inputs(&granted.inputs.iter().map(String::as_str).collect::<Vec<_>>(), arguments)?;
         let names: Vec<&str> = granted.outputs.iter().map(|output| output.name.as_str()).collect();
-        for Assignment { name, value: path } in &arguments.outputs {
+        for Assignment { name, value: to } in &arguments.outputs {
             position(&names, name, arguments)?;
-            if npy::is_npy(path) {
+            if let Some(path) = npy_path(to) {
                 return Err(Failure::Refused(format!(
                     "{}: only the owner of {} knows what {name:?} holds: write raw bytes to a file that does not end \
                      in .npy",
@@ -96,10 +99,10 @@ impl Data {
         let items = load(&mut arena, &inputs)?;
         let outputs = names.into_iter().map(|name| {
             let region = arena.alloc(UNKNOWN_BYTES)?;
-            Ok(Output { name: name.to_owned(), region, path: path_of(arguments, name), shape: None })
+            Ok(Output { name: name.to_owned(), region, to: destination_of(arguments, name), shape: None })
         });
         let outputs = outputs.collect::<Result<_>>()?;
-        Ok(Self { items, outputs, arena })
+        Ok(Self { items, inputs, outputs, arena })
     }
 
     /// The call.
@@ -122,21 +125,33 @@ impl Output {
         value.map_or(0, |value| value.bytes).min(self.region.bytes)
     }
 
-    /// Writes it to its file, if it has one.
+    /// Writes it to where it goes, if anywhere.
     pub(super) fn save(&self, arena: &Arena, answer: &v1::Invoked) -> Result<()> {
-        let Some(path) = &self.path else { return Ok(()) };
+        match &self.to {
+            None => Ok(()),
+            // Not through anstream, which takes sequences of bytes out that mean colours.
+            Some(Destination::Stdout) => {
+                self.write(arena, answer, &mut std::io::stdout().lock(), Path::new("stdout"))
+            }
+            Some(Destination::File(path)) => {
+                let mut file = File::create(path).map_err(Error::file(path))?;
+                file.write_all(&self.npy_header(path)?).map_err(written(path))?;
+                self.write(arena, answer, &mut file, path)
+            }
+        }
+    }
+
+    fn write(&self, arena: &Arena, answer: &v1::Invoked, to: &mut dyn Write, path: &Path) -> Result<()> {
         let bytes = self.bytes(answer);
-        let mut file = File::create(path).map_err(Error::file(path))?;
-        file.write_all(&self.npy_header(path)?).map_err(Error::file(path))?;
         let mut buffer = vec![0; COPY_BYTES];
         let mut at = 0;
         while at < bytes {
             let chunk = &mut buffer[..COPY_BYTES.min((bytes - at) as usize)];
             arena.read(self.region, at, chunk)?;
-            file.write_all(chunk).map_err(Error::file(path))?;
+            to.write_all(chunk).map_err(written(path))?;
             at += chunk.len() as u64;
         }
-        Ok(())
+        to.flush().map_err(written(path))
     }
 
     /// What it is, and where it was written.
@@ -146,7 +161,7 @@ impl Output {
             "bytes": self.bytes(answer),
             "dtype": self.shape.as_ref().map(|shape| shape.dtype),
             "shape": self.shape.as_ref().map(|shape| &shape.dims),
-            "file": self.path,
+            "file": self.to.as_ref().map(Destination::to_string),
         })
     }
 
@@ -159,7 +174,24 @@ impl Output {
     }
 }
 
-/// Opens the files of every input. Names and number must be the function's.
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("-"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// A pipe whose reader is gone ends the command quietly; anything else is an error of the file.
+fn written(path: &Path) -> impl FnOnce(std::io::Error) -> Failure {
+    move |error| match error.kind() {
+        ErrorKind::BrokenPipe => Failure::Print(error),
+        _ => Error::file(path)(error).into(),
+    }
+}
+
+/// Opens everything that every input is made of. Names and number must be the function's.
 fn open_inputs(names: &[&str], arguments: &InvokeArguments) -> Result<Vec<Input>> {
     if let Some(unknown) = arguments.inputs.iter().find(|input| !names.contains(&input.name.as_str())) {
         let function = &arguments.name;
@@ -169,22 +201,21 @@ fn open_inputs(names: &[&str], arguments: &InvokeArguments) -> Result<Vec<Input>
         )));
     }
     let inputs = names.iter().map(|&name| {
-        let given = arguments.inputs.iter().filter(|input| input.name == name);
-        let files: Vec<PathBuf> = given.flat_map(|input| input.value.0.clone()).collect();
-        if files.is_empty() {
-            let message = format!("input {name:?} of {} is missing: add --input {name}=FILE", arguments.name);
-            return Err(Failure::Refused(message));
-        }
-        Input::open(name, &files)
+        let given = arguments.inputs.iter().find(|input| input.name == name);
+        let given = given.ok_or_else(|| {
+            Failure::Refused(format!(
+                "input {name:?} of {} is missing: add --input {name}=FILE",
+                arguments.name
+            ))
+        })?;
+        Input::open(name, &given.value)
     });
     inputs.collect()
 }
 
 fn known(blueprint: &Blueprint, inputs: &[Input], function: &v1::FunctionInfo) -> Result<Known> {
     let mut known = Known::default();
-    for input in inputs {
-        input::learn(&mut known, blueprint, input)?;
-    }
+    input::learn(&mut known, blueprint, inputs)?;
     known.weights.extend(function.weights.iter().map(|weight| (weight.name.clone(), weight.bytes)));
     Ok(known)
 }
@@ -193,9 +224,13 @@ fn known(blueprint: &Blueprint, inputs: &[Input], function: &v1::FunctionInfo) -
 fn check_outputs(blueprint: &Blueprint, plan: &Plan, arguments: &InvokeArguments) -> Result<()> {
     let names = blueprint.outputs().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
     let names: Vec<&str> = names.collect();
-    for Assignment { name, value: path } in &arguments.outputs {
+    for Assignment { name, value: to } in &arguments.outputs {
         let at = position(&names, name, arguments)?;
-        if npy::is_npy(path) {
+        if *to == Destination::Stdout && std::io::stdout().is_terminal() {
+            let message = format!("stdout is a terminal: pass {name:?} on with `| …`, or name a file");
+            return Err(Failure::Refused(message));
+        }
+        if let Some(path) = npy_path(to) {
             npy_header(name, path, plan.output_shapes[at].as_ref())?;
         }
     }
@@ -209,8 +244,16 @@ fn position(names: &[&str], name: &str, arguments: &InvokeArguments) -> Result<u
     names.iter().position(|other| *other == name).ok_or_else(unknown)
 }
 
-/// The file that an output goes to, if any.
-fn path_of(arguments: &InvokeArguments, name: &str) -> Option<PathBuf> {
+/// The `.npy` file that an output goes to.
+fn npy_path(to: &Destination) -> Option<&Path> {
+    match to {
+        Destination::File(path) if npy::is_npy(path) => Some(path),
+        _ => None,
+    }
+}
+
+/// Where an output goes, if anywhere.
+fn destination_of(arguments: &InvokeArguments, name: &str) -> Option<Destination> {
     arguments.outputs.iter().find(|output| output.name == name).map(|output| output.value.clone())
 }
 
@@ -262,7 +305,7 @@ fn place_outputs(
         Ok(Output {
             name: name.clone(),
             region: arena.alloc(plan.buffers[id.index()].bytes)?,
-            path: path_of(arguments, name),
+            to: destination_of(arguments, name),
             shape,
         })
     });

@@ -8,8 +8,9 @@ use std::io::Write;
 use pappus_client::{Client, Invocation, v1};
 use serde_json::{Value, json};
 
-use crate::arguments::InvokeArguments;
+use crate::arguments::{Destination, InvokeArguments};
 use crate::failure::{Failure, Result};
+use crate::input::Input;
 use crate::progress::Progress;
 use crate::{json, stages, units};
 use data::Data;
@@ -21,7 +22,7 @@ pub(crate) fn run(
     arguments: &InvokeArguments,
     out: &mut dyn Write,
 ) -> Result<()> {
-    arguments.check().map_err(Failure::Usage)?;
+    arguments.check().map_err(|why| Failure::Usage(why.to_string()))?;
     let client = &mut connect()?;
     let progress = Progress::spinner("preparing inputs");
     let data = Data::prepare(client, arguments)?;
@@ -34,6 +35,10 @@ pub(crate) fn run(
     for output in &data.outputs {
         output.save(&data.arena, &answer)?;
     }
+    // Where the output is, nothing else may be.
+    let mut stderr = anstream::stderr().lock();
+    let to_stdout = data.outputs.iter().any(|output| output.to == Some(Destination::Stdout));
+    let out: &mut dyn Write = if to_stdout { &mut stderr } else { out };
     match arguments.json.json {
         true => Ok(writeln!(out, "{}", to_json(arguments, &data, &answer, &latencies))?),
         false => print(arguments, &data, &answer, &latencies, out),
@@ -62,6 +67,7 @@ fn to_json(arguments: &InvokeArguments, data: &Data, answer: &v1::Invoked, laten
         "function": arguments.name,
         "device": answer.device,
         "calls": arguments.repeat,
+        "inputs": data.inputs.iter().map(Input::to_json).collect::<Vec<_>>(),
         "outputs": outputs,
         "timings": json::timings(&answer.timings.unwrap_or_default()),
         "latency": latencies.to_json(),
@@ -75,9 +81,19 @@ fn print(
     latencies: &Latencies,
     out: &mut dyn Write,
 ) -> Result<()> {
+    for input in &data.inputs {
+        for item in &input.items {
+            let array = item.array.as_ref().map_or_else(String::new, |array| format!("{array}, "));
+            writeln!(out, "{} ← {}: {array}{}", input.name, item.source, units::size(item.bytes()))?;
+        }
+    }
     for output in &data.outputs {
-        if let Some(path) = &output.path {
-            writeln!(out, "{} → {}: {}", output.name, path.display(), units::size(output.bytes(answer)))?;
+        match &output.to {
+            None => {}
+            Some(Destination::Stdout) => {
+                writeln!(out, "{} → stdout: {}", output.name, units::size(output.bytes(answer)))?;
+            }
+            Some(to) => writeln!(out, "{} → {to}: {}", output.name, units::size(output.bytes(answer)))?,
         }
     }
     match arguments.repeat {

@@ -7,7 +7,7 @@ use wasmparser::{
 };
 
 use super::layout::{LowPart, MAX_LOW_BYTES, WASM_PAGE};
-use crate::device::MAX_MODULE_BYTES;
+use crate::device::{CodeError, MAX_MODULE_BYTES};
 
 /// Functions of a module.
 const MAX_FUNCTIONS: u32 = 16_384;
@@ -28,7 +28,7 @@ const MAX_LOCALS: u64 = 1 << 20;
 
 /// What the other steps need to know about a module that passed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Judged {
+pub(super) struct ValidatedMemfd {
     /// Names of its kernels.
     pub(super) kernels: Vec<String>,
     /// Its stack and data.
@@ -38,15 +38,20 @@ pub(super) struct Judged {
 }
 
 /// Judges a module; an error is for the kernel's author.
-pub(super) fn check(module: &[u8]) -> Result<Judged, String> {
+pub(super) fn check(module: &[u8]) -> Result<ValidatedMemfd, CodeError> {
     if module.len() > MAX_MODULE_BYTES {
-        return Err(format!("the module has {} bytes, allowed are {MAX_MODULE_BYTES}", module.len()));
+        return Err(CodeError(format!(
+            "the module has {} bytes, allowed are {MAX_MODULE_BYTES}",
+            module.len()
+        )));
     }
     if !Parser::is_core_wasm(module) {
         return Err("this is no WebAssembly module (it does not start with `\\0asm` and version 1)".into());
     }
     let mut validator = Validator::new_with_features(features());
-    validator.validate_all(module).map_err(|e| format!("not a valid module for this device: {e}"))?;
+    validator
+        .validate_all(module)
+        .map_err(|e| CodeError(format!("not a valid module for this device: {e}")))?;
     let mut checker = Checker::default();
     for payload in Parser::new(0).parse_all(module) {
         let payload = payload.map_err(malformed)?;
@@ -68,8 +73,8 @@ fn features() -> WasmFeatures {
         | WasmFeatures::GC_TYPES
 }
 
-fn malformed(error: wasmparser::BinaryReaderError) -> String {
-    format!("malformed: {error}")
+fn malformed(error: wasmparser::BinaryReaderError) -> CodeError {
+    CodeError(format!("malformed: {error}"))
 }
 
 /// What has been seen so far.
@@ -91,7 +96,7 @@ struct Checker {
 }
 
 impl Checker {
-    fn payload(&mut self, payload: Payload<'_>) -> Result<(), String> {
+    fn payload(&mut self, payload: Payload<'_>) -> Result<(), CodeError> {
         match payload {
             Payload::StartSection { .. } => {
                 Err("the module has a start function: nothing runs but kernels that are launched".into())
@@ -111,10 +116,10 @@ impl Checker {
             Payload::FunctionSection(functions) => {
                 self.functions = functions.count();
                 if self.functions > MAX_FUNCTIONS {
-                    return Err(format!(
+                    return Err(CodeError(format!(
                         "the module has {} functions, allowed are {MAX_FUNCTIONS}",
                         self.functions
-                    ));
+                    )));
                 }
                 self.function_types = functions.into_iter().collect::<Result<_, _>>().map_err(malformed)?;
                 Ok(())
@@ -124,7 +129,9 @@ impl Checker {
                     self.table_elements.saturating_add(table.map_err(malformed)?.ty.initial);
                 match self.table_elements {
                     0..=MAX_TABLE_ELEMENTS => Ok(()),
-                    more => Err(format!("tables of {more} elements, allowed are {MAX_TABLE_ELEMENTS}")),
+                    more => {
+                        Err(CodeError(format!("tables of {more} elements, allowed are {MAX_TABLE_ELEMENTS}")))
+                    }
                 }
             }),
             Payload::MemorySection(_) => {
@@ -135,7 +142,7 @@ impl Checker {
                 .try_for_each(|(index, global)| self.global(index, &global.map_err(malformed)?)),
             Payload::ExportSection(exports) => {
                 if exports.count() > MAX_EXPORTS {
-                    return Err(format!("{} exports, allowed are {MAX_EXPORTS}", exports.count()));
+                    return Err(CodeError(format!("{} exports, allowed are {MAX_EXPORTS}", exports.count())));
                 }
                 exports.into_iter().try_for_each(|export| self.export(&export.map_err(malformed)?))
             }
@@ -154,59 +161,62 @@ impl Checker {
         }
     }
 
-    fn import(&mut self, import: &Import<'_>) -> Result<(), String> {
+    fn import(&mut self, import: &Import<'_>) -> Result<(), CodeError> {
         match import.ty {
             TypeRef::Memory(memory) if (import.module, import.name) == ("env", "memory") => {
                 self.memory(&memory)
             }
-            _ => Err(format!(
+            _ => Err(CodeError(format!(
                 "import `{}.{}`: a module may import nothing but its memory, as `env.memory`",
                 import.module, import.name
-            )),
+            ))),
         }
     }
 
-    fn memory(&mut self, memory: &MemoryType) -> Result<(), String> {
+    fn memory(&mut self, memory: &MemoryType) -> Result<(), CodeError> {
         if memory.memory64 || memory.shared || memory.page_size_log2.is_some() {
             return Err("env.memory must be an ordinary 32-bit memory with pages of 64 KiB".into());
         }
         let bytes = memory.initial.saturating_mul(WASM_PAGE);
         if bytes > MAX_LOW_BYTES {
-            return Err(format!(
+            return Err(CodeError(format!(
                 "stack and data take {bytes} bytes (the minimum of env.memory), allowed are {MAX_LOW_BYTES}"
-            ));
+            )));
         }
         self.low = Some(LowPart { bytes, data: 0..0 });
         Ok(())
     }
 
-    fn global(&mut self, index: u32, global: &Global<'_>) -> Result<(), String> {
+    fn global(&mut self, index: u32, global: &Global<'_>) -> Result<(), CodeError> {
         if !global.ty.mutable {
             return Ok(());
         }
         if global.ty.content_type != ValType::I32 || self.mutable_global.is_some() {
-            return Err(format!(
+            return Err(CodeError(format!(
                 "global {index} is mutable: the only mutable global may be `__stack_pointer`, an i32"
-            ));
+            )));
         }
         self.mutable_global = Some(index);
         Ok(())
     }
 
-    fn export(&mut self, export: &Export<'_>) -> Result<(), String> {
+    fn export(&mut self, export: &Export<'_>) -> Result<(), CodeError> {
         let name = export.name;
         if name.len() > MAX_NAME_BYTES {
-            return Err(format!("an export's name has {} bytes, allowed are {MAX_NAME_BYTES}", name.len()));
+            return Err(CodeError(format!(
+                "an export's name has {} bytes, allowed are {MAX_NAME_BYTES}",
+                name.len()
+            )));
         }
         match export.kind {
             ExternalKind::Func => {
                 let ty = self.function_types.get(export.index as usize);
                 let kernel = ty.and_then(|&ty| self.kernel_types.get(ty as usize));
                 if kernel != Some(&true) {
-                    return Err(format!(
+                    return Err(CodeError(format!(
                         "export `{name}` is no kernel: the type must be (i32 args, i32 launch, i64 first, i64 \
                          count) without results"
-                    ));
+                    )));
                 }
                 self.kernels.push(name.to_owned());
             }
@@ -216,25 +226,29 @@ impl Checker {
                 }
             }
             ExternalKind::Table => {
-                return Err(format!("export `{name}` is a table: tables must be the module's own"));
+                return Err(CodeError(format!(
+                    "export `{name}` is a table: tables must be the module's own"
+                )));
             }
             _ => {
-                return Err(format!(
+                return Err(CodeError(format!(
                     "export `{name}` is neither a kernel nor a global: nothing else may be exported"
-                ));
+                )));
             }
         }
         Ok(())
     }
 
-    fn data(&mut self, index: u32, data: &Data<'_>) -> Result<(), String> {
+    fn data(&mut self, index: u32, data: &Data<'_>) -> Result<(), CodeError> {
         let DataKind::Active { offset_expr, .. } = &data.kind else {
-            return Err(format!("data segment {index} is passive: data must be in place when a call starts"));
+            return Err(CodeError(format!(
+                "data segment {index} is passive: data must be in place when a call starts"
+            )));
         };
         let mut offset = offset_expr.get_operators_reader();
         let at = match offset.read().map_err(malformed)? {
             Operator::I32Const { value } => u64::from(value as u32),
-            _ => return Err(format!("data segment {index} has no constant address")),
+            _ => return Err(CodeError(format!("data segment {index} has no constant address"))),
         };
         let end = at + data.data.len() as u64;
         match &mut self.low {
@@ -243,18 +257,18 @@ impl Checker {
                 low.data = if seen.is_empty() { at..end } else { seen.start.min(at)..seen.end.max(end) };
                 Ok(())
             }
-            low => Err(format!(
+            low => Err(CodeError(format!(
                 "data segment {index} ends at {end}, beyond the {} bytes that env.memory starts with",
                 low.as_ref().map_or(0, |low| low.bytes)
-            )),
+            ))),
         }
     }
 
-    fn element(&mut self, index: u32, element: &Element<'_>) -> Result<(), String> {
+    fn element(&mut self, index: u32, element: &Element<'_>) -> Result<(), CodeError> {
         let ElementKind::Active { .. } = element.kind else {
-            return Err(format!(
+            return Err(CodeError(format!(
                 "element segment {index} is not active: tables must be complete when a call starts"
-            ));
+            )));
         };
         let count = match &element.items {
             ElementItems::Functions(items) => items.count(),
@@ -263,55 +277,59 @@ impl Checker {
         self.segment_elements += u64::from(count);
         match self.segment_elements {
             0..=MAX_TABLE_ELEMENTS => Ok(()),
-            more => Err(format!("element segments of {more} elements, allowed are {MAX_TABLE_ELEMENTS}")),
+            more => Err(CodeError(format!(
+                "element segments of {more} elements, allowed are {MAX_TABLE_ELEMENTS}"
+            ))),
         }
     }
 
-    fn locals(&mut self, body: &FunctionBody<'_>) -> Result<(), String> {
+    fn locals(&mut self, body: &FunctionBody<'_>) -> Result<(), CodeError> {
         for group in body.get_locals_reader().map_err(malformed)? {
             self.locals += u64::from(group.map_err(malformed)?.0);
         }
         match self.locals {
             0..=MAX_LOCALS => Ok(()),
-            _ => Err(format!("more than {MAX_LOCALS} locals in all functions: split the module")),
+            _ => Err(CodeError(format!("more than {MAX_LOCALS} locals in all functions: split the module"))),
         }
     }
 
-    fn finish(self) -> Result<Judged, String> {
+    fn finish(self) -> Result<ValidatedMemfd, CodeError> {
         let low = self
             .low
             .ok_or("the module does not import its memory as `env.memory`: link with --import-memory")?;
         if let Some(index) = self.mutable_global.filter(|_| self.mutable_global != self.stack_pointer) {
-            return Err(format!(
+            return Err(CodeError(format!(
                 "global {index} is mutable: the only mutable global may be the one exported as `__stack_pointer`"
-            ));
+            )));
         }
         if self.kernels.is_empty() {
             return Err("the module exports no kernel".into());
         }
         let names: usize = self.kernels.iter().map(String::len).sum();
         if names > MAX_NAMES_BYTES {
-            return Err(format!(
+            return Err(CodeError(format!(
                 "its kernels' names have {names} bytes, allowed are {MAX_NAMES_BYTES}: split the module"
-            ));
+            )));
         }
-        Ok(Judged { kernels: self.kernels, low, functions: self.functions })
+        Ok(ValidatedMemfd { kernels: self.kernels, low, functions: self.functions })
     }
 }
 
-fn check_body(index: u32, body: &FunctionBody<'_>) -> Result<(), String> {
+fn check_body(index: u32, body: &FunctionBody<'_>) -> Result<(), CodeError> {
     let bytes = body.as_bytes().len();
     if bytes > MAX_FUNCTION_BYTES {
-        return Err(format!(
+        return Err(CodeError(format!(
             "function {index} has {bytes} bytes, allowed are {MAX_FUNCTION_BYTES}: split it"
-        ));
+        )));
     }
     let mut operators = body.get_operators_reader().map_err(malformed)?;
     let mut depth = 0u32;
     while !operators.eof() {
         let (name, why) = match operators.read().map_err(malformed)? {
             Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } if depth >= MAX_NESTING => {
-                return Err(format!("function {index} has more than {MAX_NESTING} blocks within blocks"));
+                return Err(CodeError(format!(
+                    "function {index} has more than {MAX_NESTING} blocks within blocks"
+                )));
             }
             Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } => {
                 depth += 1;
@@ -333,7 +351,7 @@ fn check_body(index: u32, body: &FunctionBody<'_>) -> Result<(), String> {
             Operator::TableInit { .. } => ("table.init", "tables must not change"),
             _ => continue,
         };
-        return Err(format!("function {index} uses {name}: {why}"));
+        return Err(CodeError(format!("function {index} uses {name}: {why}")));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use pappus_protocol::{Fault, FaultCode};
 use wasmtime::Engine;
 
 use super::{check, engine, rewrite};
-use crate::device::Compiler;
+use crate::device::{CodeError, Compiler};
 
 /// Compiles wasm modules for the CPU device.
 pub struct CpuCompiler {
@@ -20,9 +20,9 @@ impl CpuCompiler {
 }
 
 /// Judges a module and rewrites it into what the compiler takes; its kernels' names.
-pub fn judge(module: &[u8]) -> Result<(Vec<u8>, Vec<String>), String> {
+pub fn judge(module: &[u8]) -> Result<(Vec<u8>, Vec<String>), CodeError> {
     let judged = check::check(module)?;
-    let rewritten = rewrite::rewrite(module, &judged).map_err(|e| format!("malformed: {e}"))?;
+    let rewritten = rewrite::rewrite(module, &judged).map_err(|e| CodeError(format!("malformed: {e}")))?;
     Ok((rewritten, judged.kernels))
 }
 
@@ -32,10 +32,10 @@ impl Compiler for CpuCompiler {
     }
 
     fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
-        let refused = |why: String| Fault::new(FaultCode::BadModule, why);
+        let refused = |why: CodeError| Fault::new(FaultCode::BadModule, why.0);
         let (rewritten, kernels) = judge(module).map_err(refused)?;
         let code = self.engine.precompile_module(&rewritten);
-        let code = code.map_err(|e| refused(format!("the compiler refuses it: {e:#}")))?;
+        let code = code.map_err(|e| refused(CodeError(format!("the compiler refuses it: {e:#}"))))?;
         let kernels = kernels.into_iter().map(|name| KernelInfo { name, ..Default::default() });
         Ok((code, CompiledModule { kernels: kernels.collect() }))
     }

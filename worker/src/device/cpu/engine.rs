@@ -40,7 +40,7 @@ pub(super) fn hello(compiling: &Engine) -> Hello {
     Hello::new("cpu", format!("wasmtime-48-{:016x}", hasher.finish()))
 }
 
-/// What machine code depends on besides the module; for whoever compares with the bare kernel, too.
+/// What machine code depends on besides the module; benchmarks that run the bare kernel use them, too.
 pub fn settings() -> Config {
     let mut config = Config::new();
     // All of 4 GiB is reserved: addresses need no checks, what is not mapped faults and so traps.
@@ -52,7 +52,7 @@ pub fn settings() -> Config {
     // Images of data segments would be mapped over our memory; we restore data by ourselves.
     config.memory_init_cow(false);
     config.max_wasm_stack(STACK_BYTES);
-    // A fault names its kernel: nobody reads backtraces.
+    // A fault names its kernel: backtraces are not read.
     config.wasm_backtrace_max_frames(None).native_unwind_info(false).generate_address_map(false);
     // Exactly what `check` lets pass. (`simd` is wasmtime's default, as are the features of the MVP.)
     config

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pappus_protocol::{Fault, FaultCode};
-use pappus_shmem::{Judged, Mapping};
-use wasmtime::{Engine, Store};
+use pappus_shmem::{Mapping, ValidatedMemfd};
+use wasmtime::{Engine, Store, Val};
 
 use super::layout::{POOL_AT, WEIGHTS_END};
 use super::memory::{Handover, Pool, weights_at};
@@ -104,17 +104,23 @@ impl Function {
         Ok(())
     }
 
-    /// Restores every module that ran.
+    /// Restores memory and globals of every module in which something ran.
     pub(super) fn restore(&mut self) -> Result<(), Fault> {
-        for module in &mut self.modules {
-            module.restore(&mut self.store)?;
+        for module in self.modules.iter_mut().filter(|module| module.used) {
+            module.memory.restore().map_err(mapping)?;
+            if let Some((global, initial)) = &module.stack_pointer {
+                global.set(&mut self.store, Val::I32(*initial)).map_err(|e| {
+                    Fault::new(FaultCode::Internal, format!("restoring the stack pointer: {e:#}"))
+                })?;
+            }
+            module.used = false;
         }
         Ok(())
     }
 }
 
 impl Weights {
-    fn map(memfd: &Judged) -> Result<Self, Fault> {
+    fn map(memfd: &ValidatedMemfd) -> Result<Self, Fault> {
         if memfd.bytes() > WEIGHTS_END - POOL_AT {
             return Err(Fault::new(
                 FaultCode::Load,

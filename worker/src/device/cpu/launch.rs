@@ -9,6 +9,7 @@ use super::function::Function;
 use super::layout::{ARGS_AT, LAUNCH_AT, LaunchRecord, POOL_AT, SCRATCH_AT};
 use super::memory::Pool;
 use super::module::mapping;
+use crate::device::broken;
 
 /// How long one range of blocks should take: short beside a deadline, long beside a call (20 ns).
 const RANGE_NS: u64 = 750_000;
@@ -142,12 +143,6 @@ impl Execution<'_> {
 fn next_range(count: u64, took_ns: u64) -> u64 {
     let fitting = u128::from(count) * u128::from(RANGE_NS) / u128::from(took_ns.max(1));
     u64::try_from(fitting).unwrap_or(u64::MAX).clamp(1, count.saturating_mul(8))
-}
-
-/// A plan that does not fit its function: the planner's fault or ours, never the caller's.
-#[cold]
-pub(super) fn broken() -> Fault {
-    Fault::new(FaultCode::Internal, "the plan does not fit the function it was made for")
 }
 
 /// What a kernel did wrong, in words. Only the trap's own: wasmtime adds host addresses to some.

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pappus_shmem::{Judged, Mapping, Protection, Reservation};
+use pappus_shmem::{Mapping, Protection, Reservation, ValidatedMemfd};
 use rustix::fs::FallocateFlags;
 
 use super::layout::*;
@@ -21,7 +21,7 @@ const ZEROED_IN_PLACE: usize = 256 << 10;
 /// The worker's pool: shared memory, so that every module sees the same bytes at the same place.
 #[derive(Debug)]
 pub(super) struct Pool {
-    memfd: Judged,
+    memfd: ValidatedMemfd,
     /// The host's view; what is copied in and out goes through it.
     pub(super) mapping: Mapping,
     /// Usable bytes.
@@ -69,7 +69,7 @@ unsafe impl wasmtime::MemoryCreator for Handover {
         guard: usize,
     ) -> Result<Box<dyn wasmtime::LinearMemory>, String> {
         let range = self.next.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let range = range.ok_or("the module defines a memory that nobody prepared")?;
+        let range = range.ok_or("the module defines a memory that was not prepared")?;
         let expected = (MEMORY_BYTES as usize, GUARD_BYTES as usize);
         if minimum != expected.0 || reserved != Some(expected.0) || guard != expected.1 {
             return Err("the machine code is for another memory layout".into());
@@ -116,7 +116,7 @@ pub(super) struct LinearMemory {
 
 impl LinearMemory {
     /// A memory with its low part, the call's page and the weights.
-    pub(super) fn new(low: &LowPart, weights: Option<&Judged>) -> std::io::Result<Self> {
+    pub(super) fn new(low: &LowPart, weights: Option<&ValidatedMemfd>) -> std::io::Result<Self> {
         let range = Reservation::new((MEMORY_BYTES + GUARD_BYTES) as usize)?;
         let low_bytes = low.bytes.min(MAX_LOW_BYTES) as usize;
         if low_bytes > 0 {

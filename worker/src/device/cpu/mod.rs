@@ -27,7 +27,7 @@ use pappus_shmem::{Mapping, memfd};
 use wasmtime::Engine;
 
 use self::memory::{Handover, Pool};
-use super::{Call, CopyIn, Device, FunctionImage, Source};
+use super::{Call, CopyIn, Device, FunctionImage, Source, broken};
 pub use engine::settings;
 pub use function::Function;
 
@@ -83,7 +83,7 @@ impl Cpu {
         for output in call.outputs {
             let arena = call.arenas.range(output.arena, output.offset, output.bytes)?;
             let copied = arena.copy_from(output.offset, &self.pool.mapping, output.from, output.bytes);
-            copied.map_err(|_| launch::broken())?;
+            copied.map_err(|_| broken())?;
         }
         let ns = |from: Instant, to: Instant| ((to - from).as_nanos() as u64).into();
         Ok(Done {
@@ -100,10 +100,10 @@ impl Cpu {
             Source::Arena(arena) => {
                 let arena = call.arenas.range(arena, input.offset, input.bytes)?;
                 let copied = pool.copy_from(input.to, arena, input.offset, input.bytes);
-                copied.map_err(|_| launch::broken())
+                copied.map_err(|_| broken())
             }
             Source::Descriptor(index) => {
-                let fd = call.descriptors.get(index).ok_or_else(launch::broken)?;
+                let fd = call.descriptors.get(index).ok_or_else(broken)?;
                 let mut done = 0;
                 while done < input.bytes {
                     let part = (input.bytes - done).min(BOUNCE_BYTES as u64) as usize;
@@ -115,7 +115,7 @@ impl Cpu {
                             format!("reading {} bytes at {at} of descriptor {index}: {e}", part.len()),
                         )
                     })?;
-                    pool.write(input.to + done, part).map_err(|_| launch::broken())?;
+                    pool.write(input.to + done, part).map_err(|_| broken())?;
                     done += part.len() as u64;
                 }
                 Ok(())
@@ -190,7 +190,7 @@ impl Device for Cpu {
         // Kernels reach whole pages.
         let used = std::mem::take(&mut self.used_bytes).next_multiple_of(layout::HOST_PAGE);
         let used = used.min(self.pool.mapping.bytes());
-        self.pool.mapping.zero(0, used).map_err(|_| launch::broken())?;
+        self.pool.mapping.zero(0, used).map_err(|_| broken())?;
         function.restore()?;
         self.clear_ns = start.elapsed().as_nanos() as u64;
         Ok(())

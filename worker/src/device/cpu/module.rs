@@ -1,12 +1,11 @@
-//! One module of a loaded function: machine code mapped from its file, instantiated once, restored
-//! behind every call that ran in it.
+//! One module of a loaded function: machine code mapped from its file and instantiated once.
 
 use std::fs::File;
 
 use pappus_protocol::{Fault, FaultCode};
-use pappus_shmem::Judged;
+use pappus_shmem::ValidatedMemfd;
 use rustix::io::Errno;
-use wasmtime::{Engine, ExternType, Global, Instance, Module, Store, TypedFunc, Val};
+use wasmtime::{Engine, ExternType, Global, Instance, Module, Store, TypedFunc};
 
 use super::memory::{Handover, LinearMemory, Pool};
 use super::rewrite::low_part_of;
@@ -18,7 +17,8 @@ pub(super) type KernelFn = TypedFunc<(u32, u32, u64, u64), ()>;
 pub(super) struct LoadedModule {
     pub(super) memory: LinearMemory,
     instance: Instance,
-    stack_pointer: Option<(Global, i32)>,
+    /// Its one mutable global and what it begins with.
+    pub(super) stack_pointer: Option<(Global, i32)>,
     /// Something ran in it since it was restored.
     pub(super) used: bool,
 }
@@ -30,7 +30,7 @@ impl LoadedModule {
         store: &mut Store<()>,
         handover: &Handover,
         file: File,
-        weights: Option<&Judged>,
+        weights: Option<&ValidatedMemfd>,
     ) -> Result<Self, Fault> {
         // SAFETY: the descriptor comes from the supervisor and holds what this build's compiling role
         // made of a checked module; the file is sealed or private to the supervisor, so it stays so.
@@ -61,19 +61,6 @@ impl LoadedModule {
     /// Gives it another pool.
     pub(super) fn map_pool(&mut self, pool: &Pool) -> Result<(), Fault> {
         self.memory.map_pool(pool).map_err(mapping)
-    }
-
-    /// Restores memory and globals if something ran in it.
-    pub(super) fn restore(&mut self, store: &mut Store<()>) -> Result<(), Fault> {
-        if std::mem::take(&mut self.used) {
-            self.memory.restore().map_err(mapping)?;
-            if let Some((global, initial)) = &self.stack_pointer {
-                global.set(store, Val::I32(*initial)).map_err(|e| {
-                    Fault::new(FaultCode::Internal, format!("restoring the stack pointer: {e:#}"))
-                })?;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use wasm_encoder::{CodeSection, Encode, ExportKind, MemorySection, MemoryType, R
 use wasmparser::{BinaryReader, BinaryReaderError, FunctionBody, Operator, Parser, Payload};
 
 use super::bulk;
-use super::check::Judged;
+use super::check::ValidatedMemfd;
 use super::layout::{LowPart, MAX_LOW_BYTES, MEMORY_BYTES, WASM_PAGE};
 
 /// The memory's export is named by this and the numbers of its low part: the name survives compilation
@@ -30,7 +30,7 @@ pub(super) fn low_part_of(export: &str) -> Option<LowPart> {
 }
 
 /// Rewrites a module that was judged.
-pub(super) fn rewrite(module: &[u8], judged: &Judged) -> Result<Vec<u8>, BinaryReaderError> {
+pub(super) fn rewrite(module: &[u8], judged: &ValidatedMemfd) -> Result<Vec<u8>, BinaryReaderError> {
     let mut out = wasm_encoder::Module::new();
     let mut code = CodeSection::new();
     let mut helper_type = 0;

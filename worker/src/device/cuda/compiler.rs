@@ -1,5 +1,8 @@
 //! The compiling role's part: judge a module, make a cubin for this device, and tell what is in it.
 
+use std::collections::HashMap;
+
+use pappus_blueprint::ptx;
 use pappus_protocol::from_worker::{CompiledModule, Hello, KernelInfo, ParamClass, ParamInfo};
 use pappus_protocol::{Fault, FaultCode};
 
@@ -7,7 +10,8 @@ use super::check::{self, Format};
 use super::driver::module::{Kernel, Module, Source, link};
 use super::elf;
 use super::engine::Engine;
-use crate::device::Compiler;
+use crate::device::gpu::driver::{Driver, DriverError};
+use crate::device::{CodeError, Compiler};
 
 /// Kernels of a module, and parameters of all of them: what one answer can tell.
 const MAX_KERNELS: usize = 1024;
@@ -61,7 +65,9 @@ impl Compiler for CudaCompiler {
 
 impl CudaCompiler {
     fn judge(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
-        let refused = |why: String| Fault::new(FaultCode::BadModule, why);
+        fn refused(why: impl std::fmt::Display) -> Fault {
+            Fault::new(FaultCode::BadModule, why.to_string())
+        }
         let arch = &self.engine.context.info.arch;
         let (code, classes) = match check::format(module).map_err(refused)? {
             Format::Cubin => (module.to_vec(), Default::default()),
@@ -73,7 +79,7 @@ impl CudaCompiler {
                 )
             }
             Format::Ptx => {
-                let classes = std::str::from_utf8(module).map(check::ptx_params).unwrap_or_default();
+                let classes = std::str::from_utf8(module).map(classes).unwrap_or_default();
                 let mut text = module.to_vec();
                 text.push(0);
                 let code = link(Source::Ptx, &text);
@@ -90,7 +96,7 @@ impl CudaCompiler {
             Module::load(&code).map_err(|e| refused(format!("the driver refuses it for {arch}: {e}")))?;
         let kernels = loaded.kernels().map_err(|e| refused(format!("its kernels cannot be listed: {e}")))?;
         if kernels.is_empty() {
-            return Err(refused("the module has no kernel".to_owned()));
+            return Err(refused("the module has no kernel"));
         }
         let kernels: Vec<_> = kernels
             .into_iter()
@@ -99,15 +105,47 @@ impl CudaCompiler {
                 self.describe(name, kernel, classes)
             })
             .collect();
-        let params: usize = kernels.iter().flat_map(|kernel| &kernel.params).map(Vec::len).sum();
-        let names: usize = kernels.iter().map(|kernel| kernel.name.len()).sum();
-        if kernels.len() > MAX_KERNELS || params > MAX_PARAMS || names > MAX_NAME_BYTES {
-            return Err(refused(format!(
-                "{} kernels with {params} parameters and {names} bytes of names, allowed are {MAX_KERNELS}, \
-                 {MAX_PARAMS} and {MAX_NAME_BYTES}: split the module",
-                kernels.len()
-            )));
-        }
+        check_size(&kernels).map_err(refused)?;
         Ok((code, CompiledModule { kernels }))
+    }
+}
+
+/// A kernel as PTX declares it.
+pub(super) fn declared(entry: ptx::Entry) -> KernelInfo {
+    let info = |param: ptx::Param| ParamInfo {
+        offset: param.offset,
+        bytes: param.bytes,
+        class: match param.class {
+            ptx::Class::Integer => ParamClass::Integer,
+            ptx::Class::Float => ParamClass::Float,
+            ptx::Class::Bits => ParamClass::Unknown,
+            ptx::Class::Struct => ParamClass::Bytes,
+        },
+    };
+    let params = entry.params.map(|params| params.into_iter().map(info).collect());
+    KernelInfo { name: entry.name, params, ..KernelInfo::default() }
+}
+
+/// The classes of every kernel's parameters, as far as the text tells them.
+fn classes(text: &str) -> HashMap<String, Vec<ParamClass>> {
+    let classes = |entry| {
+        let kernel = declared(entry);
+        let params = kernel.params.unwrap_or_default();
+        (kernel.name, params.iter().map(|param| param.class).collect())
+    };
+    ptx::entries(text).unwrap_or_default().into_iter().map(classes).collect()
+}
+
+/// Whether one answer can tell all of these kernels.
+pub(super) fn check_size(kernels: &[KernelInfo]) -> Result<(), CodeError> {
+    let params: usize = kernels.iter().flat_map(|kernel| &kernel.params).map(Vec::len).sum();
+    let names: usize = kernels.iter().map(|kernel| kernel.name.len()).sum();
+    match kernels.len() <= MAX_KERNELS && params <= MAX_PARAMS && names <= MAX_NAME_BYTES {
+        true => Ok(()),
+        false => Err(CodeError(format!(
+            "{} kernels with {params} parameters and {names} bytes of names, allowed are {MAX_KERNELS}, \
+             {MAX_PARAMS} and {MAX_NAME_BYTES}: split the module",
+            kernels.len()
+        ))),
     }
 }

@@ -1,4 +1,4 @@
-//! How much of a device's memory is in use, by anybody, without a context: the one question that the
+//! How much of a device's memory is in use by all processes, without a context: the one question that the
 //! management library answers and the driver does not.
 
 use std::ffi::{CString, c_char, c_int, c_void};

@@ -1,9 +1,8 @@
 //! The built-in device: nothing of the host at all. Kernels run on the process's own thread, modules and code
 //! come as descriptors.
 
-use super::{Rule, never_both};
 use crate::Role;
-use crate::sandbox::filter::{allow, allow_only};
+use crate::sandbox::filter::{Rule, allow, allow_only, never_both};
 
 pub(super) fn rules(role: Role) -> Vec<Rule> {
     let mut rules = vec![

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use seccompiler::SeccompCmpOp;
 
-use super::{Files, Rule};
 use crate::Role;
-use crate::sandbox::filter::{allow, allow_only};
-use crate::sandbox::root;
+use crate::sandbox::files::{Files, library_path};
+use crate::sandbox::filter::{Rule, allow, allow_only};
 
 /// Where the driver's libraries lie, and what the loader finds them by.
 const LIBRARIES: [&str; 9] = [
@@ -30,7 +29,7 @@ const MPS: &str = "/tmp/nvidia-mps";
 pub(super) fn files() -> Files {
     let mut files = Files { proc: true, ..Files::default() };
     files.read.extend(LIBRARIES.iter().chain(&ABOUT).map(PathBuf::from));
-    files.read.extend(root::library_path());
+    files.read.extend(library_path());
     files.write.extend(device_files());
     // What the driver prints goes there.
     files.write.push("/dev/null".into());
@@ -84,8 +83,15 @@ pub(super) fn rules(role: Role) -> Vec<Rule> {
         allow("uname", libc::SYS_uname, "the driver asks which kernel this is"),
         allow("geteuid", libc::SYS_geteuid, "the driver asks whose process this is"),
         allow("getuid", libc::SYS_getuid, "the driver asks whose process this is"),
+        // Other architectures have the later forms only.
+        #[cfg(target_arch = "x86_64")]
         allow("readlink", libc::SYS_readlink, "the driver looks for its devices in /sys"),
+        #[cfg(target_arch = "x86_64")]
         allow("access", libc::SYS_access, "the driver looks for its files"),
+        #[cfg(not(target_arch = "x86_64"))]
+        allow("readlinkat", libc::SYS_readlinkat, "the driver looks for its devices in /sys"),
+        #[cfg(not(target_arch = "x86_64"))]
+        allow("faccessat", libc::SYS_faccessat, "the driver looks for its files"),
         allow("getdents64", libc::SYS_getdents64, "the driver looks for its devices in /sys"),
         allow("set_robust_list", libc::SYS_set_robust_list, "starting threads"),
         allow("rseq", libc::SYS_rseq, "starting threads"),

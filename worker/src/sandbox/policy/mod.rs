@@ -4,24 +4,12 @@
 mod cpu;
 mod cuda;
 
-use std::path::PathBuf;
-
 use pappus_protocol::Kind;
 use seccompiler::SeccompCmpOp;
 
+use super::files::Files;
 use super::filter::{Rule, allow, allow_only};
 use crate::Role;
-
-/// Files that can be reached.
-#[derive(Debug, Default)]
-pub(super) struct Files {
-    /// Read, and what is below.
-    pub(super) read: Vec<PathBuf>,
-    /// Read, written and sent commands to: device files.
-    pub(super) write: Vec<PathBuf>,
-    /// `/proc` is needed.
-    pub(super) proc: bool,
-}
 
 /// The files of a device kind.
 pub(super) fn files(kind: Kind) -> Files {
@@ -47,16 +35,6 @@ pub(super) fn absent(role: Role, kind: Kind) -> &'static [i64] {
         Kind::Cpu => &[],
         Kind::Cuda => cuda::absent(role),
     }
-}
-
-/// Writable and executable at the same time.
-const WRITE_EXEC: u64 = (libc::PROT_WRITE | libc::PROT_EXEC) as u64;
-const PROTECTION: u8 = 2;
-
-/// Protections that are not both writable and executable.
-fn never_both() -> Vec<Vec<(u8, SeccompCmpOp, u64)>> {
-    let one_of = [0, libc::PROT_WRITE as u64, libc::PROT_EXEC as u64];
-    one_of.into_iter().map(|is| vec![(PROTECTION, SeccompCmpOp::MaskedEq(WRITE_EXEC), is)]).collect()
 }
 
 /// How libraries ask for the size of a page; libc does not name it.

@@ -5,37 +5,37 @@ use std::ffi::CStr;
 use cudarc::driver::sys::{self, CUctx_flags_enum, CUdevice_attribute as Attribute, CUlimit};
 
 use super::error::{CudaError, check};
-use super::{Driver, device};
+use super::{Library, device};
 use pappus_protocol::Fault;
 
 /// What a device says about itself without a context.
 #[derive(Debug, Clone)]
-pub(in super::super) struct DeviceInfo {
-    pub(in super::super) ordinal: i32,
-    pub(in super::super) name: String,
+pub(crate) struct DeviceInfo {
+    pub(crate) ordinal: i32,
+    pub(crate) name: String,
     /// Such as `GPU-8f0a…`; slices have their own.
-    pub(in super::super) uuid: String,
+    pub(crate) uuid: String,
     /// Such as `sm_90`.
-    pub(in super::super) arch: String,
-    pub(in super::super) memory_bytes: u64,
+    pub(crate) arch: String,
+    pub(crate) memory_bytes: u64,
     /// Such as `0000:1b:00.0`.
-    pub(in super::super) bus_id: String,
+    pub(crate) bus_id: String,
     /// Processes on it run at the same time, through the MPS daemon.
-    pub(in super::super) shared: bool,
-    pub(in super::super) multiprocessors: u32,
+    pub(crate) shared: bool,
+    pub(crate) multiprocessors: u32,
     /// Threads that can be resident on one multiprocessor.
-    pub(in super::super) threads: u32,
+    pub(crate) threads: u32,
     /// Shared memory that one block can have.
-    pub(in super::super) shared_bytes: u32,
+    pub(crate) shared_bytes: u32,
     /// Host memory that cannot be written can be pinned.
-    pub(in super::super) pins_read_only: bool,
+    pub(crate) pins_read_only: bool,
     /// Kernels reach pinned host memory at its own addresses.
-    pub(in super::super) host_addresses: bool,
+    pub(crate) host_addresses: bool,
 }
 
 impl DeviceInfo {
     /// Asks the device in the `ordinal`-th position that this process sees.
-    pub(in super::super) fn read(_: &Driver, ordinal: i32) -> Result<Self, CudaError> {
+    pub(crate) fn read(_: &Library, ordinal: i32) -> Result<Self, CudaError> {
         let mut raw = 0;
         // SAFETY: writes one handle.
         check(unsafe { sys::cuDeviceGet(&mut raw, ordinal) })?;
@@ -79,7 +79,7 @@ impl DeviceInfo {
     }
 
     /// The host's memory node that the device is attached to, if the host says so.
-    pub(in super::super) fn numa_node(&self) -> Option<u32> {
+    pub(crate) fn numa_node(&self) -> Option<u32> {
         let path = format!("/sys/bus/pci/devices/{}/numa_node", self.bus_id);
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
@@ -104,16 +104,16 @@ fn uuid_text(kind: &str, bytes: &[u8; 16]) -> String {
 
 /// The process's context; current on the thread that made it, where everything else happens, too.
 #[derive(Debug)]
-pub(in super::super) struct Context {
+pub(crate) struct Context {
     raw: sys::CUcontext,
-    pub(in super::super) info: DeviceInfo,
+    pub(crate) info: DeviceInfo,
 }
 
 impl Context {
     /// A context with the smallest heap and print buffer there are. The driver takes limits of zero and keeps a
     /// heap even so: modules that call `malloc` are refused (`elf`), and what is printed goes nowhere (`engine`).
-    pub(in super::super) fn create(driver: &Driver, ordinal: i32) -> Result<Self, Fault> {
-        let info = DeviceInfo::read(driver, ordinal).map_err(|e| device(format!("GPU {ordinal}: {e}")))?;
+    pub(crate) fn create(library: &Library, ordinal: i32) -> Result<Self, Fault> {
+        let info = DeviceInfo::read(library, ordinal).map_err(|e| device(format!("GPU {ordinal}: {e}")))?;
         let at = |what: &'static str| move |e: CudaError| device(format!("GPU {ordinal}: {what}: {e}"));
         // Stack memory, once taken, stays: giving it back would stop every lane.
         let flags = CUctx_flags_enum::CU_CTX_LMEM_RESIZE_TO_MAX as u32;
@@ -131,8 +131,8 @@ impl Context {
         Ok(context)
     }
 
-    /// Free and all bytes of device memory, whoever uses them.
-    pub(in super::super) fn memory(&self) -> Result<(u64, u64), CudaError> {
+    /// Free and all bytes of device memory, of all processes.
+    pub(crate) fn memory(&self) -> Result<(u64, u64), CudaError> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: writes two integers.
         check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
@@ -140,7 +140,7 @@ impl Context {
     }
 
     /// Waits until everything that was submitted is over.
-    pub(in super::super) fn synchronize(&self) -> Result<(), CudaError> {
+    pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
         // SAFETY: no arguments.
         check(unsafe { sys::cuCtxSynchronize() })
     }

@@ -3,14 +3,15 @@
 use std::ffi::CStr;
 
 use cudarc::driver::sys::{self, CUresult};
-use pappus_protocol::{Fault, FaultCode};
+
+use crate::device::gpu::driver::DriverError;
 
 /// A result of the driver other than success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct CudaError(pub(super) CUresult);
+pub struct CudaError(pub(super) CUresult);
 
 /// Turns a result into one that can be passed on.
-pub(in super::super) fn check(result: CUresult) -> Result<(), CudaError> {
+pub(crate) fn check(result: CUresult) -> Result<(), CudaError> {
     match result {
         CUresult::CUDA_SUCCESS => Ok(()),
         error => Err(CudaError(error)),
@@ -19,17 +20,21 @@ pub(in super::super) fn check(result: CUresult) -> Result<(), CudaError> {
 
 impl CudaError {
     /// Not an error: what was asked about is not over yet.
-    pub(in super::super) fn is_not_ready(self) -> bool {
+    pub fn is_not_ready(self) -> bool {
         self.0 == CUresult::CUDA_ERROR_NOT_READY
     }
+}
 
-    /// There is no room, or not enough in one piece.
-    pub(in super::super) fn is_out_of_memory(self) -> bool {
+impl DriverError for CudaError {
+    fn out_of_memory() -> Self {
+        Self(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+    }
+
+    fn is_out_of_memory(self) -> bool {
         self.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY
     }
 
-    /// What a kernel must have done, if the error is about one. Nothing runs in the process after it.
-    pub(in super::super) fn kernel_cause(self) -> Option<&'static str> {
+    fn kernel_cause(self) -> Option<&'static str> {
         use CUresult::*;
         Some(match self.0 {
             CUDA_ERROR_ILLEGAL_ADDRESS => "it accessed an address that is not its own",
@@ -47,8 +52,7 @@ impl CudaError {
         })
     }
 
-    /// Whether the context, and with it the process, is of no more use.
-    pub(in super::super) fn is_fatal(self) -> bool {
+    fn is_fatal(self) -> bool {
         use CUresult::*;
         self.kernel_cause().is_some()
             || matches!(
@@ -63,12 +67,6 @@ impl CudaError {
                     | CUDA_ERROR_DEINITIALIZED
                     | CUDA_ERROR_UNKNOWN
             )
-    }
-
-    /// The error as a fault of the device's own.
-    pub(in super::super) fn fault(self, what: &str) -> Fault {
-        let code = if self.is_out_of_memory() { FaultCode::OutOfMemory } else { FaultCode::Device };
-        Fault::new(code, format!("{what}: {self}"))
     }
 }
 

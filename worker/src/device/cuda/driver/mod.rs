@@ -27,12 +27,12 @@ const OLDEST: i32 = 12_040;
 
 /// The library, loaded and initialised.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Driver {
+pub(super) struct Library {
     /// The CUDA version that it speaks, as 1000 × major + 10 × minor.
     pub(super) version: i32,
 }
 
-impl Driver {
+impl Library {
     /// Finds and initialises the driver; an error says what to install.
     pub(super) fn open() -> Result<Self, Fault> {
         // SAFETY: loads the library by its well-known names, which runs its constructors, as any program

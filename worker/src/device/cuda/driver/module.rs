@@ -5,31 +5,42 @@ use std::ffi::{CStr, CString, c_void};
 use cudarc::driver::sys::{self, CUfunction_attribute as Attribute, CUjit_option, CUjitInputType};
 
 use super::error::{CudaError, check};
+use crate::device::CodeError;
+use crate::device::gpu::driver::{self, LoadedKernel, ParamPlace};
 
 /// Loaded machine code.
 #[derive(Debug)]
-pub(in super::super) struct Module {
+pub struct Module {
     raw: sys::CUmodule,
+    /// Shared memory that one block of its kernels can have.
+    shared_bytes: u32,
 }
 
-/// A kernel of a module that is loaded; whoever holds it holds the module.
+/// A kernel of a module that is loaded; its holder holds the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct Kernel {
+pub struct Kernel {
     raw: sys::CUfunction,
 }
 
 impl Module {
     /// Loads an image: a cubin.
-    pub(in super::super) fn load(image: &[u8]) -> Result<Self, CudaError> {
+    pub fn load(image: &[u8]) -> Result<Self, CudaError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: writes one handle. The driver takes the image's length from its own headers: callers
         // pass whole ELF files only (`elf::judge`).
         check(unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) })?;
-        Ok(Self { raw })
+        Ok(Self { raw, shared_bytes: 0 })
+    }
+
+    /// The same, with kernels that can be launched with as much shared memory as a block can have.
+    pub fn load_for_calls(image: &[u8], shared_bytes: u32) -> Result<Self, CudaError> {
+        let mut module = Self::load(image)?;
+        module.shared_bytes = shared_bytes;
+        Ok(module)
     }
 
     /// The kernel of that name.
-    pub(in super::super) fn kernel(&self, name: &str) -> Option<Kernel> {
+    pub fn find(&self, name: &str) -> Option<Kernel> {
         let name = CString::new(name).ok()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: writes one handle; the name ends with a zero byte.
@@ -40,7 +51,7 @@ impl Module {
     }
 
     /// All kernels with their names.
-    pub(in super::super) fn kernels(&self) -> Result<Vec<(String, Kernel)>, CudaError> {
+    pub fn kernels(&self) -> Result<Vec<(String, Kernel)>, CudaError> {
         let mut count = 0;
         // SAFETY: writes one number.
         check(unsafe { sys::cuModuleGetFunctionCount(&mut count, self.raw) })?;
@@ -59,9 +70,21 @@ impl Module {
         });
         named.collect()
     }
+}
 
-    /// Address and size of a variable, if the module knows it by name.
-    pub(in super::super) fn global(&self, name: &str) -> Option<(u64, u64)> {
+impl driver::Module for Module {
+    type Error = CudaError;
+    type Kernel = Kernel;
+
+    fn kernel(&self, name: &str) -> Result<Option<LoadedKernel<Kernel>>, CudaError> {
+        let Some(kernel) = self.find(name) else { return Ok(None) };
+        kernel.allow_shared(self.shared_bytes.saturating_sub(kernel.shared_bytes()))?;
+        let place = |(offset, bytes)| ParamPlace { offset, bytes };
+        let params = kernel.params().into_iter().map(place).collect();
+        Ok(Some(LoadedKernel { kernel, params, local_bytes: kernel.local_bytes() }))
+    }
+
+    fn variable(&self, name: &str) -> Option<(u64, u64)> {
         let name = CString::new(name).ok()?;
         let (mut address, mut bytes) = (0, 0);
         // SAFETY: writes two numbers; the name ends with a zero byte.
@@ -84,7 +107,7 @@ impl Kernel {
     }
 
     /// Offset and size of every parameter.
-    pub(in super::super) fn params(self) -> Vec<(u32, u32)> {
+    pub fn params(self) -> Vec<(u32, u32)> {
         let mut params = Vec::new();
         let (mut offset, mut bytes) = (0, 0);
         // SAFETY: writes two numbers; a position behind the last is an error, which ends the list.
@@ -106,27 +129,27 @@ impl Kernel {
     }
 
     /// Bytes of stack of each thread.
-    pub(in super::super) fn local_bytes(self) -> u32 {
+    pub fn local_bytes(self) -> u32 {
         self.attribute(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
     }
 
     /// Bytes of shared memory that it declares itself.
-    pub(in super::super) fn shared_bytes(self) -> u32 {
+    pub fn shared_bytes(self) -> u32 {
         self.attribute(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
     }
 
     /// Most threads of a block.
-    pub(in super::super) fn max_threads(self) -> u32 {
+    pub fn max_threads(self) -> u32 {
         self.attribute(Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
     }
 
     /// Registers of each thread.
-    pub(in super::super) fn registers(self) -> u32 {
+    pub fn registers(self) -> u32 {
         self.attribute(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
     }
 
     /// Lets launches ask for up to `bytes` of dynamic shared memory.
-    pub(in super::super) fn allow_shared(self, bytes: u32) -> Result<(), CudaError> {
+    pub fn allow_shared(self, bytes: u32) -> Result<(), CudaError> {
         let which = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: sets an attribute of a kernel that is loaded.
         check(unsafe { sys::cuFuncSetAttribute(self.raw, which, bytes as i32) })
@@ -135,7 +158,7 @@ impl Kernel {
 
 /// What the linker is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Source {
+pub(crate) enum Source {
     /// Text; ends with a zero byte.
     Ptx,
     /// A fatbin.
@@ -143,7 +166,7 @@ pub(in super::super) enum Source {
 }
 
 /// Makes a cubin for the current context's device; an error is the linker's own words.
-pub(in super::super) fn link(source: Source, bytes: &[u8]) -> Result<Vec<u8>, String> {
+pub(crate) fn link(source: Source, bytes: &[u8]) -> Result<Vec<u8>, CodeError> {
     let mut log = vec![0u8; 16 << 10];
     let mut options = [
         CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
@@ -189,8 +212,8 @@ pub(in super::super) fn link(source: Source, bytes: &[u8]) -> Result<Vec<u8>, St
     linked.map_err(|e| {
         let log = CStr::from_bytes_until_nul(&log).map(CStr::to_string_lossy).unwrap_or_default();
         match log.trim() {
-            "" => e.to_string(),
-            words => words.to_owned(),
+            "" => CodeError(e.to_string()),
+            words => CodeError(words.to_owned()),
         }
     })
 }

@@ -7,77 +7,51 @@ use cudarc::driver::sys::{self, CUevent_flags_enum, CUstream_flags_enum};
 
 use super::error::{CudaError, check};
 use super::module::Kernel;
+use crate::device::gpu::driver::{self, Shape};
 
 /// A queue of work that runs in order, beside other queues.
 #[derive(Debug)]
-pub(in super::super) struct Stream {
+pub struct Stream {
     raw: sys::CUstream,
-}
-
-/// The shape of a launch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct Shape {
-    pub(in super::super) grid: [u32; 3],
-    pub(in super::super) block: [u32; 3],
-    pub(in super::super) shared_bytes: u32,
 }
 
 impl Stream {
     /// A stream of the current context.
-    pub(in super::super) fn create() -> Result<Self, CudaError> {
+    pub fn create() -> Result<Self, CudaError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: writes one handle.
         check(unsafe { sys::cuStreamCreate(&mut raw, CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32) })?;
         Ok(Self { raw })
     }
+}
 
-    /// Copies host memory to the device.
-    ///
-    /// # Safety
-    /// `from` is valid for reads of `bytes` until the copy is over.
-    pub(in super::super) unsafe fn copy_in(
-        &self,
-        to: u64,
-        from: *const u8,
-        bytes: u64,
-    ) -> Result<(), CudaError> {
+impl driver::Stream for Stream {
+    type Error = CudaError;
+    type Event = Event;
+    type Graph = GraphExec;
+    type Kernel = Kernel;
+
+    unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: u64) -> Result<(), CudaError> {
         // SAFETY: as the caller promises; a device address that is not ours is an error.
         check(unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes as usize, self.raw) })
     }
 
-    /// Copies device memory to the host.
-    ///
-    /// # Safety
-    /// `to` is valid for writes of `bytes` until the copy is over.
-    pub(in super::super) unsafe fn copy_out(
-        &self,
-        to: *mut u8,
-        from: u64,
-        bytes: u64,
-    ) -> Result<(), CudaError> {
+    unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: u64) -> Result<(), CudaError> {
         // SAFETY: as the caller promises; a device address that is not ours is an error.
         check(unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes as usize, self.raw) })
     }
 
-    /// Copies within the device.
-    pub(in super::super) fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), CudaError> {
+    fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), CudaError> {
         // SAFETY: device addresses only; those that are not ours are an error.
         check(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, self.raw) })
     }
 
-    /// Sets bytes of device memory.
-    pub(in super::super) fn fill(&self, to: u64, byte: u8, bytes: u64) -> Result<(), CudaError> {
+    fn fill(&self, to: u64, byte: u8, bytes: u64) -> Result<(), CudaError> {
         // SAFETY: a device address only; one that is not ours is an error.
         check(unsafe { sys::cuMemsetD8Async(to, byte, bytes as usize, self.raw) })
     }
 
-    /// Launches a kernel with its parameters as they lie in its parameter memory.
-    pub(in super::super) fn launch(
-        &self,
-        kernel: Kernel,
-        shape: &Shape,
-        params: &[u8],
-    ) -> Result<(), CudaError> {
+    fn launch(&self, kernel: Kernel, shape: &Shape, params: &[u8]) -> Result<(), CudaError> {
         const END: *mut c_void = std::ptr::null_mut();
         const BUFFER: *mut c_void = std::ptr::without_provenance_mut(1);
         const SIZE: *mut c_void = std::ptr::without_provenance_mut(2);
@@ -104,21 +78,18 @@ impl Stream {
         })
     }
 
-    /// Marks how far the stream got.
-    pub(in super::super) fn record(&self, event: &Event) -> Result<(), CudaError> {
+    fn record(&self, event: &Event) -> Result<(), CudaError> {
         // SAFETY: both handles are alive.
         check(unsafe { sys::cuEventRecord(event.raw, self.raw) })
     }
 
-    /// Marks how far the stream got, in a way that becomes part of a graph when it is captured.
-    pub(in super::super) fn record_in_graph(&self, event: &Event) -> Result<(), CudaError> {
+    fn record_in_graph(&self, event: &Event) -> Result<(), CudaError> {
         let flags = sys::CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as u32;
-        // SAFETY: both handles are alive; whoever keeps the graph keeps the event.
+        // SAFETY: both handles are alive; the owner of the graph keeps the event.
         check(unsafe { sys::cuEventRecordWithFlags(event.raw, self.raw, flags) })
     }
 
-    /// Whether everything submitted so far has run; an error that stays says that the context is lost.
-    pub(in super::super) fn has_ended(&self) -> Result<bool, CudaError> {
+    fn has_ended(&self) -> Result<bool, CudaError> {
         // SAFETY: the handle is alive.
         match check(unsafe { sys::cuStreamQuery(self.raw) }) {
             Ok(()) => Ok(true),
@@ -127,26 +98,21 @@ impl Stream {
         }
     }
 
-    /// Submits a graph.
-    pub(in super::super) fn launch_graph(&self, graph: &GraphExec) -> Result<(), CudaError> {
+    fn launch_graph(&self, graph: &GraphExec) -> Result<(), CudaError> {
         // SAFETY: both handles are alive; the graph's owner keeps what it refers to.
         check(unsafe { sys::cuGraphLaunch(graph.raw, self.raw) })
     }
 
-    /// Collects what `submit` submits into a graph instead of running it.
-    pub(in super::super) fn capture(
-        &self,
-        submit: impl FnOnce(&Self) -> Result<(), CudaError>,
-    ) -> Result<GraphExec, CudaError> {
+    fn begin_capture(&self) -> Result<(), CudaError> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive and is not capturing.
-        check(unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) })?;
-        let submitted = submit(self);
+        check(unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) })
+    }
+
+    fn end_capture(&self) -> Result<GraphExec, CudaError> {
         let mut graph = std::ptr::null_mut();
         // SAFETY: writes one handle; ends the capture whatever became of it.
-        let ended = check(unsafe { sys::cuStreamEndCapture(self.raw, &mut graph) });
-        submitted?;
-        ended?;
+        check(unsafe { sys::cuStreamEndCapture(self.raw, &mut graph) })?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: instantiates the graph just made; the template is not needed afterwards.
         let made = check(unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, graph, 0) });
@@ -166,30 +132,28 @@ impl Drop for Stream {
 
 /// A point in a stream.
 #[derive(Debug)]
-pub(in super::super) struct Event {
+pub struct Event {
     raw: sys::CUevent,
 }
 
 impl Event {
-    /// An event that only says whether it has passed: the cheaper kind.
-    pub(in super::super) fn untimed() -> Result<Self, CudaError> {
-        Self::create(CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32)
-    }
-
-    /// An event that also says when.
-    pub(in super::super) fn timed() -> Result<Self, CudaError> {
-        Self::create(CUevent_flags_enum::CU_EVENT_DEFAULT as u32)
-    }
-
-    fn create(flags: u32) -> Result<Self, CudaError> {
+    /// An event that says whether it has passed and, if `timed`, when; the other kind is cheaper.
+    pub fn create(timed: bool) -> Result<Self, CudaError> {
+        let flags = match timed {
+            true => CUevent_flags_enum::CU_EVENT_DEFAULT,
+            false => CUevent_flags_enum::CU_EVENT_DISABLE_TIMING,
+        };
         let mut raw = std::ptr::null_mut();
         // SAFETY: writes one handle.
-        check(unsafe { sys::cuEventCreate(&mut raw, flags) })?;
+        check(unsafe { sys::cuEventCreate(&mut raw, flags as u32) })?;
         Ok(Self { raw })
     }
+}
 
-    /// Whether everything before it is over. An error of earlier work shows here as well.
-    pub(in super::super) fn has_passed(&self) -> Result<bool, CudaError> {
+impl driver::Event for Event {
+    type Error = CudaError;
+
+    fn has_passed(&self) -> Result<bool, CudaError> {
         // SAFETY: the handle is alive.
         match check(unsafe { sys::cuEventQuery(self.raw) }) {
             Ok(()) => Ok(true),
@@ -198,8 +162,7 @@ impl Event {
         }
     }
 
-    /// Nanoseconds since an earlier event; both are timed and have passed.
-    pub(in super::super) fn ns_since(&self, earlier: &Event) -> u64 {
+    fn ns_since(&self, earlier: &Event) -> u64 {
         let mut ms = 0.0;
         // SAFETY: writes one number; events that do not qualify are an error.
         match check(unsafe { sys::cuEventElapsedTime(&mut ms, earlier.raw, self.raw) }) {
@@ -218,7 +181,7 @@ impl Drop for Event {
 
 /// An instantiated graph.
 #[derive(Debug)]
-pub(in super::super) struct GraphExec {
+pub struct GraphExec {
     raw: sys::CUgraphExec,
 }
 

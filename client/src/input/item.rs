@@ -1,0 +1,174 @@
+//! One part of an input: a file, a stream that was read to its end, or bytes of the command line; and which array it
+//! holds, where that is known.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{IsTerminal, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use pappus_blueprint::DType;
+use pappus_client::Error;
+use pappus_client::npy::{self, FileRange};
+
+use super::spec::{Dims, Source, Spec};
+use crate::failure::{Failure, Result};
+
+/// The most that is read from stdin or a pipe, since all of it is kept in memory.
+const MAX_STREAM_BYTES: u64 = 1 << 30;
+
+/// A file, or the array in it; or bytes in memory.
+#[derive(Debug)]
+pub(crate) struct Item {
+    /// What people call it.
+    pub(crate) source: String,
+    /// What it holds, where it says so.
+    pub(crate) array: Option<Array>,
+    data: Data,
+}
+
+/// What a `.npy` file or a typed list of numbers holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Array {
+    /// As NumPy writes it, where no blueprint has a name for it.
+    descr: String,
+    /// As blueprints call it.
+    pub(crate) dtype: Option<DType>,
+    pub(crate) shape: Vec<u64>,
+}
+
+#[derive(Debug)]
+enum Data {
+    File { path: PathBuf, file: File, range: FileRange },
+    Memory(Vec<u8>),
+}
+
+impl Array {
+    fn of(header: &npy::Header) -> Self {
+        let (descr, shape) = (header.descr.clone(), header.shape.clone());
+        Self { dtype: npy::dtype(&descr), descr, shape }
+    }
+
+    /// As blueprints call it, or else as NumPy does.
+    pub(crate) fn type_name(&self) -> &str {
+        match self.dtype {
+            Some(dtype) => dtype.name(),
+            None => &self.descr,
+        }
+    }
+}
+
+impl fmt::Display for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.type_name(), Dims(&self.shape))
+    }
+}
+
+/// Opens every source of an input; stdin is read to its end.
+pub(crate) fn open(spec: &Spec) -> Result<Vec<Item>> {
+    let literal = |bytes: &Vec<u8>| {
+        let array = spec.expected.as_ref().map(|expected| {
+            let elements = bytes.len() as u64 / expected.dtype.bytes();
+            let shape = expected.shape.clone().unwrap_or_else(|| vec![elements]);
+            Array { descr: String::new(), dtype: Some(expected.dtype), shape }
+        });
+        Item { source: "command line".into(), array, data: Data::Memory(bytes.clone()) }
+    };
+    let items = spec.sources.iter().map(|source| match source {
+        Source::File(path) => Item::open(path),
+        Source::Stdin => stdin(),
+        Source::Literal(bytes) => Ok(literal(bytes)),
+    });
+    items.collect()
+}
+
+fn stdin() -> Result<Item> {
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        return Err(Failure::Refused("stdin is a terminal: `-` reads a pipe or a redirected file".into()));
+    }
+    stream("stdin", Path::new("stdin"), stdin.lock())
+}
+
+/// A stream that starts like a `.npy` file is one.
+fn stream(source: &str, path: &Path, from: impl Read) -> Result<Item> {
+    let mut bytes = Vec::new();
+    from.take(MAX_STREAM_BYTES + 1).read_to_end(&mut bytes).map_err(Error::file(path))?;
+    if bytes.len() as u64 > MAX_STREAM_BYTES {
+        let most = MAX_STREAM_BYTES >> 30;
+        return Err(Failure::Refused(format!("{source}: more than {most} GiB in a pipe: use a file")));
+    }
+    let mut array = None;
+    if npy::starts_as_npy(&bytes) {
+        let header = npy::of_bytes(path, &bytes)?;
+        bytes.drain(..header.data_offset as usize);
+        array = Some(Array::of(&header));
+    }
+    Ok(Item { source: source.into(), array, data: Data::Memory(bytes) })
+}
+
+impl Item {
+    fn open(path: &Path) -> Result<Self> {
+        let source = path.display().to_string();
+        let found = std::fs::metadata(path).map_err(Error::file(path))?.file_type();
+        if !found.is_file() && !found.is_dir() {
+            return stream(&source, path, File::open(path).map_err(Error::file(path))?);
+        }
+        let (range, header) = npy::contents_of(path)?;
+        let file = File::open(path).map_err(Error::file(path))?;
+        let array = header.as_ref().map(Array::of);
+        Ok(Self { source, array, data: Data::File { path: path.to_owned(), file, range } })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        match &self.data {
+            Data::File { range, .. } => range.bytes,
+            Data::Memory(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// Reads `at` bytes from the start of the item, as many as `out` takes.
+    pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        match &self.data {
+            Data::File { path, file, range } => {
+                Ok(file.read_exact_at(out, range.offset + at).map_err(Error::file(path))?)
+            }
+            Data::Memory(bytes) => {
+                let found = bytes.get(at as usize..).and_then(|rest| rest.get(..out.len()));
+                let found = found.ok_or_else(|| Failure::Refused(format!("{} is shorter", self.source)))?;
+                out.copy_from_slice(found);
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_starts_like_an_array_is_one() {
+        let bytes = [npy::header("<f4", &[2]), vec![7; 8]].concat();
+        let item = stream("pipe", Path::new("pipe"), &bytes[..]).unwrap();
+        assert_eq!((item.bytes(), item.array.unwrap().to_string()), (8, "f32[2]".into()));
+        let mut last = [0; 2];
+        let raw = stream("pipe", Path::new("pipe"), &b"\x93NUMP"[..]).unwrap();
+        raw.read(3, &mut last).unwrap();
+        assert_eq!((raw.bytes(), &last, raw.array), (5, b"MP", None));
+        let short = stream("pipe", Path::new("pipe"), &bytes[..bytes.len() - 1]).unwrap_err().to_string();
+        assert!(short.contains("8 bytes of data, but there are 7"), "{short}");
+    }
+
+    #[test]
+    fn numbers_of_the_command_line_have_type_and_shape() {
+        let items = open(&"i64:1,2".parse().unwrap()).unwrap();
+        assert_eq!((items[0].bytes(), items[0].array.as_ref().unwrap().to_string()), (16, "i64[2]".into()));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let why = open(&"nowhere.bin".parse().unwrap()).unwrap_err().to_string();
+        assert!(why.starts_with("nowhere.bin: "), "{why}");
+    }
+}

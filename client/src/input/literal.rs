@@ -1,0 +1,118 @@
+//! Numbers on the command line, as the bytes of an array.
+
+use pappus_blueprint::DType;
+
+/// What is wrong with a list of numbers.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LiteralError {
+    #[error("{text:?} is no {dtype}; to name a file, write its path with a slash, such as ./{text}")]
+    NoNumber { text: String, dtype: &'static str },
+    #[error("{text} does not fit {dtype}")]
+    Range { text: String, dtype: &'static str },
+    #[error("{0} numbers cannot be written here: put them into a file")]
+    Unsupported(&'static str),
+}
+
+/// The bytes of `NUMBER[,NUMBER...]`; `None` where the first part is no number, so that all are files.
+pub(crate) fn read(dtype: DType, text: &str) -> Result<Option<Vec<u8>>, LiteralError> {
+    let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+    if !parts.first().is_some_and(|first| is_number(first)) {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    for part in parts {
+        push(dtype, part, &mut bytes)?;
+    }
+    Ok(Some(bytes))
+}
+
+/// Whether it is a number of any type.
+fn is_number(text: &str) -> bool {
+    integer(text).is_some() || text.parse::<f64>().is_ok() || boolean(text).is_some()
+}
+
+fn push(dtype: DType, text: &str, out: &mut Vec<u8>) -> Result<(), LiteralError> {
+    let name = dtype.name();
+    let no_number = || LiteralError::NoNumber { text: text.to_owned(), dtype: name };
+    let range = || LiteralError::Range { text: text.to_owned(), dtype: name };
+    macro_rules! whole {
+        ($kind:ty) => {{
+            let value = integer(text).ok_or_else(no_number)?;
+            out.extend(<$kind>::try_from(value).map_err(|_| range())?.to_le_bytes());
+        }};
+    }
+    match dtype {
+        DType::U8 => whole!(u8),
+        DType::I8 => whole!(i8),
+        DType::U16 => whole!(u16),
+        DType::I16 => whole!(i16),
+        DType::U32 => whole!(u32),
+        DType::I32 => whole!(i32),
+        DType::U64 => whole!(u64),
+        DType::I64 => whole!(i64),
+        DType::F32 => {
+            let value: f32 = text.parse().map_err(|_| no_number())?;
+            // `1e39` parses as infinity, which only `inf` may mean.
+            if value.is_infinite() && text.bytes().any(|byte| byte.is_ascii_digit()) {
+                return Err(range());
+            }
+            out.extend(value.to_le_bytes());
+        }
+        DType::F64 => out.extend(text.parse::<f64>().map_err(|_| no_number())?.to_le_bytes()),
+        DType::Bool => out.push(boolean(text).ok_or_else(no_number)?.into()),
+        DType::F16 | DType::Bf16 => return Err(LiteralError::Unsupported(name)),
+    }
+    Ok(())
+}
+
+/// Decimal, or hexadecimal behind `0x`.
+fn integer(text: &str) -> Option<i128> {
+    match text.strip_prefix("0x") {
+        Some(digits) => i128::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "0" | "false" => Some(false),
+        "1" | "true" => Some(true),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_has_its_bytes() {
+        let bytes = |dtype, text| read(dtype, text).unwrap().unwrap();
+        assert_eq!(bytes(DType::U8, "0, 255"), [0, 255]);
+        assert_eq!(bytes(DType::I8, "-128"), [128]);
+        assert_eq!(bytes(DType::U16, "0xff00"), [0, 255]);
+        assert_eq!(bytes(DType::I32, "-1"), [255; 4]);
+        assert_eq!(bytes(DType::U64, "18446744073709551615"), [255; 8]);
+        assert_eq!(bytes(DType::F32, "0.5,-inf"), [0.5f32, f32::NEG_INFINITY].map(f32::to_le_bytes).concat());
+        assert_eq!(bytes(DType::F64, "1e300"), 1e300f64.to_le_bytes());
+        assert_eq!(bytes(DType::Bool, "true,0"), [1, 0]);
+    }
+
+    #[test]
+    fn what_is_no_number_of_the_type_is_refused() {
+        let why = |dtype, text| read(dtype, text).unwrap_err().to_string();
+        assert_eq!(why(DType::I8, "128"), "128 does not fit i8");
+        assert_eq!(why(DType::U64, "-1"), "-1 does not fit u64");
+        assert_eq!(why(DType::F32, "1e39"), "1e39 does not fit f32");
+        assert!(why(DType::I64, "1.5").starts_with("\"1.5\" is no i64"));
+        assert!(why(DType::I64, "1,,2").starts_with("\"\" is no i64"));
+        assert!(why(DType::Bf16, "1").starts_with("bf16 numbers cannot"));
+    }
+
+    #[test]
+    fn names_of_files_are_no_numbers() {
+        for name in ["a.npy", "1.npy", "./1", "i64", "-"] {
+            assert_eq!(read(DType::F32, name), Ok(None), "{name}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Frames to workers that wait for company: one write for many wakes its reader once.
+
+use crate::call::Call;
+use crate::schedule::WorkerId;
+
+/// A worker waits no longer for its frames than it takes to prepare so many calls.
+const MAX_HELD: u32 = 8;
+/// Nor longer than it takes to copy so many bytes; answers wait no longer either.
+pub(super) const FULL_BYTES: usize = 64 << 10;
+
+/// Workers with calls in their outbox that wait to be written.
+#[derive(Debug, Default)]
+pub struct Held {
+    /// One bit for each; there are at most 64.
+    workers: u64,
+    calls: u32,
+    /// Inline inputs that were copied for them.
+    bytes: usize,
+}
+
+impl Held {
+    /// The workers, one bit for each: they are told now.
+    pub(super) fn take(&mut self) -> u64 {
+        std::mem::take(self).workers
+    }
+
+    /// One more call waits; whether it is time to write.
+    pub(super) fn add(&mut self, worker: WorkerId, call: &Call) -> bool {
+        self.workers |= 1 << worker;
+        self.calls += 1;
+        self.bytes += call.inline.iter().map(|inline| inline.bytes.len()).sum::<usize>();
+        self.calls >= MAX_HELD || self.bytes >= FULL_BYTES
+    }
+}

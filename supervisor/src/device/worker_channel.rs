@@ -1,0 +1,512 @@
+//! The channel to the process in one worker's slot. The thread that caused a decision writes the frame, one thread at a
+//! time and in the order of decisions; nothing here ever blocks on the worker.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pappus_protocol::pipe::{Flushed, Outbox};
+use pappus_protocol::to_worker::{Configure, Invoke, Item, STAGING_ARENA, Target};
+use pappus_protocol::{Layers, ProtocolError, ToWorker, control, now_ns};
+use pappus_shmem::{ValidatedMemfd, memfd};
+
+use super::command_order::{CommandOrder, Stalled};
+use super::weights::{Delivery, WeightStore};
+use crate::call::Call;
+use crate::function::CodeTarget;
+use crate::ids::{Generation, TurnId};
+use crate::limits::{MAX_INSTALLED, STAGING_BYTES};
+use crate::processes::confinement::Reached;
+use crate::processes::process::Killer;
+use crate::refusal::{Refusal, failed};
+use crate::schedule::{Address, CallId, Command, WorkerId};
+use crate::store::StateDir;
+use crate::sync::Waker;
+
+/// A fresh process and how to talk to it.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Which process in this slot it is.
+    pub generation: Generation,
+    /// Its process id, for people.
+    pub pid: u32,
+    /// Commands to it.
+    pub outbox: Outbox,
+    /// Descriptors to it.
+    pub control: OwnedFd,
+    /// The arena for inline bytes that it shares with the supervisor only.
+    pub staging: ValidatedMemfd,
+    /// Ends it.
+    pub killer: Killer,
+    /// What its machine code must be made for.
+    pub target: CodeTarget,
+    /// A fault ends all processes of an epoch.
+    pub epoch: u64,
+    /// Layers of its sandbox.
+    pub reached: Reached,
+}
+
+/// The process that is there now, and what it has.
+#[derive(Debug)]
+struct Connected {
+    arrival: Arrival,
+    /// Installed functions and when each was used last.
+    installed: HashMap<u64, u64>,
+    arenas: HashSet<u64>,
+    clock: u64,
+    /// Settings that it was sent and did not answer.
+    unanswered: u32,
+    /// Functions that it was told to forget and did not answer, oldest first.
+    forgetting: VecDeque<u64>,
+    /// The hand-over to another domain that it did not confirm.
+    handover: Option<u64>,
+    /// What it was told early.
+    commands: CommandOrder<Command<Arc<Call>>>,
+    /// It was told that its turn is near, and its thread was not yet.
+    soon: bool,
+    /// Calls whose frames wait to be written.
+    unwritten: Vec<Arc<Call>>,
+    /// Scratch for one call's frame, kept for its capacity.
+    items: Vec<Item>,
+    outputs: Vec<Target>,
+}
+
+/// The channel to the process in one worker's slot.
+#[derive(Debug)]
+pub struct WorkerChannel {
+    process: Option<Connected>,
+    waker: Waker,
+}
+
+/// An arena for inline bytes, for a process of so many lanes.
+pub fn staging(lanes: u32) -> std::io::Result<ValidatedMemfd> {
+    memfd::arena("pappus-staging", STAGING_BYTES * u64::from(lanes)).map_err(std::io::Error::other)
+}
+
+/// Which call goes where.
+#[derive(Debug, Clone, Copy)]
+pub struct Start {
+    /// The worker.
+    pub worker: WorkerId,
+    /// The lane.
+    pub lane: u32,
+    /// The call is a suspect.
+    pub alone: bool,
+    /// The call's name in the answer.
+    pub id: CallId,
+}
+
+/// Why a call could not be handed over.
+#[derive(Debug)]
+pub enum StartError {
+    /// The call itself is at fault, or something it needs is missing.
+    Refused(Refusal),
+    /// The worker does not take what it must: it has to be replaced.
+    Broken(ProtocolError),
+}
+
+impl WorkerChannel {
+    /// Of an empty slot.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { process: None, waker: Waker::new()? })
+    }
+
+    /// Readable when the worker's thread should flush what is queued here.
+    pub fn waker(&self) -> std::io::Result<Waker> {
+        self.waker.try_clone()
+    }
+
+    /// A fresh process is in the slot.
+    pub fn attach(&mut self, arrival: Arrival) {
+        self.process = Some(Connected {
+            arrival,
+            installed: HashMap::new(),
+            arenas: HashSet::new(),
+            clock: 0,
+            unanswered: 0,
+            forgetting: VecDeque::new(),
+            handover: None,
+            commands: CommandOrder::new(),
+            soon: false,
+            unwritten: Vec::new(),
+            items: Vec::new(),
+            outputs: Vec::new(),
+        });
+    }
+
+    /// A command arrives: it is to be carried out now, and then those that [`WorkerChannel::next_command`] returns. None
+    /// if its turn has not come, or if it is for a process that is gone.
+    pub(super) fn admit(&mut self, to: Address, command: Command<Arc<Call>>) -> Option<Command<Arc<Call>>> {
+        let process = self.process.as_mut().filter(|process| process.arrival.generation == to.generation)?;
+        process.commands.admit(to.nth, command).unwrap_or_else(|Stalled| {
+            tracing::error!(
+                worker = to.worker,
+                pid = process.arrival.pid,
+                "a worker's channel stalls: killing it"
+            );
+            process.arrival.killer.kill();
+            None
+        })
+    }
+
+    /// The next command, if it came early.
+    pub(super) fn next_command(&mut self) -> Option<Command<Arc<Call>>> {
+        self.process.as_mut()?.commands.take_next()
+    }
+
+    /// The process is gone, and its staging with it, which is not cleared. Calls that were never
+    /// written to it do not count as handed over. Returns how much of what it was sent it took.
+    pub fn detach(&mut self, weights: Option<&WeightStore>) -> u64 {
+        let Some(process) = self.process.take() else { return u64::MAX };
+        for call in process.unwritten {
+            never_handed(&call, weights);
+        }
+        process.arrival.outbox.taken().unwrap_or(u64::MAX)
+    }
+
+    /// The process id, while there is a process.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(|p| p.arrival.pid)
+    }
+
+    /// Layers of the process's sandbox; none while there is no process.
+    pub fn layers(&self) -> Layers {
+        self.process.as_ref().map_or(Layers::default(), |p| p.arrival.reached.layers())
+    }
+
+    /// Kills the process, if it is still that one.
+    pub fn kill(&self, generation: Generation) {
+        if let Some(process) = self.process.as_ref().filter(|p| p.arrival.generation == generation) {
+            process.arrival.killer.kill();
+        }
+    }
+
+    /// Kills whatever process is there.
+    pub fn kill_any(&self) {
+        if let Some(process) = &self.process {
+            process.arrival.killer.kill();
+        }
+    }
+
+    /// Kills the process if it is of that epoch or older: nothing of its work runs any more.
+    pub fn kill_epoch(&self, epoch: u64) {
+        if let Some(process) = self.process.as_ref().filter(|p| p.arrival.epoch <= epoch) {
+            process.arrival.killer.kill_now();
+        }
+    }
+
+    /// Makes its thread look.
+    pub fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Closes the command pipe of an idle process, which makes it exit by itself; its thread is told,
+    /// and ends it if it lingers.
+    pub fn hang_up(&mut self) {
+        if self.process.take().is_some() {
+            self.waker.wake();
+        }
+    }
+
+    /// Whether the process that attached as `generation` was hung up on.
+    pub fn is_hung_up(&self, generation: Generation) -> bool {
+        self.process.as_ref().is_none_or(|process| process.arrival.generation != generation)
+    }
+
+    /// Tells an idle process to forget everything of the domain that it served. It is treated as empty from here on.
+    pub fn scrub(&mut self, handover: u64) {
+        let Some(process) = &mut self.process else { return };
+        process.installed.clear();
+        process.arenas.clear();
+        process.handover = Some(handover);
+        process.arrival.outbox.push_to_worker(&ToWorker::Scrub { handover });
+        flush(process, &self.waker);
+    }
+
+    /// The process says that it forgot its domain; false if it was not told to.
+    pub fn scrubbed(&mut self, handover: u64) -> bool {
+        match &mut self.process {
+            Some(process) => process.handover.take() == Some(handover),
+            None => true,
+        }
+    }
+
+    /// The process says that it forgot a function; false if that is not the next one that it was told to.
+    pub fn uninstalled(&mut self, function: u64) -> bool {
+        match &mut self.process {
+            Some(process) => process.forgetting.pop_front() == Some(function),
+            None => true,
+        }
+    }
+
+    /// New settings for the process.
+    pub fn configure(&mut self, configure: Configure) {
+        if let Some(process) = &mut self.process {
+            process.unanswered += 1;
+            process.arrival.outbox.push_to_worker(&ToWorker::Configure(configure));
+            flush(process, &self.waker);
+        }
+    }
+
+    /// The process says that settings are in force; false if it was not sent any.
+    pub fn configured(&mut self) -> bool {
+        let Some(process) = &mut self.process else { return true };
+        let asked = process.unanswered > 0;
+        process.unanswered -= u32::from(asked);
+        asked
+    }
+
+    /// Tells the process that it has the device, with a limit while others wait.
+    pub fn grant(&mut self, turn: TurnId, quantum_us: u32) {
+        self.tell(&ToWorker::Grant { turn: turn.get(), quantum_us });
+    }
+
+    /// Tells the process that others wait for the device.
+    pub fn revoke(&mut self, turn: TurnId) {
+        self.tell(&ToWorker::Revoke { turn: turn.get() });
+    }
+
+    /// Tells the process that its turn is next.
+    pub fn soon(&mut self) {
+        if let Some(process) = &mut self.process {
+            // Its first answers must not wait for a thread that sleeps.
+            process.soon = true;
+            self.waker.wake();
+            self.tell(&ToWorker::Soon);
+        }
+    }
+
+    fn tell(&mut self, message: &ToWorker<'_>) {
+        if let Some(process) = &mut self.process {
+            process.arrival.outbox.push_to_worker(message);
+            flush(process, &self.waker);
+        }
+    }
+
+    /// Whether the process was told that its turn is near since this was asked last.
+    pub fn take_soon(&mut self) -> bool {
+        self.process.as_mut().is_some_and(|process| std::mem::take(&mut process.soon))
+    }
+
+    /// Hands a call over, with whatever the process does not have yet; [`WorkerChannel::write`] must follow.
+    /// [`Call::started_ns`] tells afterwards whether it did.
+    ///
+    /// Returns the functions that every worker must forget now, since their weights gave way.
+    pub fn start(
+        &mut self,
+        state: &StateDir,
+        weights: Option<&WeightStore>,
+        start: Start,
+        call: &Arc<Call>,
+    ) -> Result<Vec<u64>, StartError> {
+        let Start { worker, lane, alone, id } = start;
+        let Some(process) = &mut self.process else { return Ok(Vec::new()) };
+        let evicted = process.install(state, weights, worker, call)?;
+        for arena in &call.arenas {
+            if process.arenas.insert(arena.id) {
+                process.pass(arena.id, &[arena.memfd.as_fd()])?;
+                process.arrival.outbox.push_to_worker(&ToWorker::OpenArena { arena: arena.id });
+            }
+        }
+        let lane_offset = u64::from(lane) * STAGING_BYTES;
+        for inline in &call.inline {
+            memfd::write_all_at(process.arrival.staging.as_fd(), lane_offset + inline.offset, &inline.bytes)
+                .map_err(|e| StartError::Refused(failed("cannot stage inline inputs", &e)))?;
+        }
+        if !call.descriptors.is_empty() {
+            let fds: Vec<_> = call.descriptors.iter().map(AsFd::as_fd).collect();
+            process.pass(id.0, &fds)?;
+        }
+        process.items.clear();
+        process.items.extend(call.items.iter().map(|item| {
+            let staged = item.kind.get() == Item::ARENA && item.source.get() == STAGING_ARENA;
+            let offset = item.offset.get() + if staged { lane_offset } else { 0 };
+            Item { offset: offset.into(), ..*item }
+        }));
+        process.outputs.clear();
+        process.outputs.extend(call.outputs.iter().map(|target| {
+            let staged = target.arena.get() == STAGING_ARENA;
+            let offset = target.offset.get() + if staged { lane_offset } else { 0 };
+            Target { offset: offset.into(), ..*target }
+        }));
+        let invoke = Invoke {
+            function: call.function.id,
+            deadline_ns: call.deadline_ns,
+            lane,
+            descriptors: call.descriptors.len() as u32,
+            flags: if alone { Invoke::ALONE } else { 0 },
+            items: &process.items,
+            outputs: &process.outputs,
+            scalars: &call.words,
+        };
+        process.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
+        call.sent_at.store(process.arrival.outbox.pushed(), Ordering::Relaxed);
+        // Closed while the call waited: the closer does not come back. Closed after this look, the closer
+        // finds it among the process's arenas.
+        for arena in call.arenas.iter().filter(|arena| arena.is_closed()) {
+            if process.arenas.remove(&arena.id) {
+                process.arrival.outbox.push_to_worker(&ToWorker::CloseArena { arena: arena.id });
+            }
+        }
+        // Before the answer can come, and undone before the process counts as gone.
+        call.started_ns.store(now_ns(), Ordering::Relaxed);
+        if let Some(weights) = weights {
+            weights.begin(&call.function);
+        }
+        process.unwritten.push(call.clone());
+        Ok(evicted)
+    }
+
+    /// Writes what waits, as far as it fits; the worker's thread writes the rest.
+    pub fn write(&mut self) {
+        if let Some(process) = &mut self.process {
+            flush(process, &self.waker);
+        }
+    }
+
+    /// Writes what did not fit before; false while there is still something left.
+    pub fn flush(&mut self) -> bool {
+        match &mut self.process {
+            None => true,
+            // A broken pipe shows as the end of the answers as well.
+            Some(process) => flushed(process) != Some(Flushed::Pending),
+        }
+    }
+
+    /// Tells the process to forget an arena, after the calls it already has.
+    pub fn close_arena(&mut self, arena: u64) {
+        if let Some(process) = &mut self.process
+            && process.arenas.remove(&arena)
+        {
+            process.arrival.outbox.push_to_worker(&ToWorker::CloseArena { arena });
+            flush(process, &self.waker);
+        }
+    }
+
+    /// Tells the process to forget a function, after the calls it already has.
+    pub fn uninstall(&mut self, function: u64) {
+        if let Some(process) = &mut self.process {
+            process.uninstall(function);
+            flush(process, &self.waker);
+        }
+    }
+
+    /// The descriptor that the process sent with a message about `id`.
+    pub fn receive(&self, id: u64) -> Result<OwnedFd, ProtocolError> {
+        let missing = ProtocolError::Descriptors("none came");
+        let process = self.process.as_ref().ok_or(ProtocolError::Descriptors("the process is gone"))?;
+        control::recv(&process.arrival.control, id, 1)?.pop().ok_or(missing)
+    }
+
+    /// Takes a finished call's inline outputs out of staging and clears them there.
+    pub fn take_staged(&self, lane: u32, target: &Target, bytes: u64) -> std::io::Result<Vec<u8>> {
+        let staging = self.process.as_ref().map(|process| &process.arrival.staging);
+        let staging = staging.ok_or(std::io::ErrorKind::NotConnected)?;
+        let offset = u64::from(lane) * STAGING_BYTES + target.offset.get();
+        let mut out = vec![0; bytes as usize];
+        staging.read_at(offset, &mut out)?;
+        const ZEROS: [u8; 4096] = [0; 4096];
+        for start in (0..bytes).step_by(ZEROS.len()) {
+            let left = (bytes - start).min(ZEROS.len() as u64) as usize;
+            memfd::write_all_at(staging.as_fd(), offset + start, &ZEROS[..left])?;
+        }
+        Ok(out)
+    }
+}
+
+impl Connected {
+    /// Installs the call's function, if it is not; returns functions that must go everywhere.
+    fn install(
+        &mut self,
+        state: &StateDir,
+        weights: Option<&WeightStore>,
+        worker: WorkerId,
+        call: &Call,
+    ) -> Result<Vec<u64>, StartError> {
+        let function = call.function.id;
+        self.clock += 1;
+        if let Some(used) = self.installed.get_mut(&function) {
+            *used = self.clock;
+            return Ok(Vec::new());
+        }
+        if self.installed.len() >= MAX_INSTALLED
+            && let Some(oldest) = self.installed.iter().min_by_key(|(_, used)| **used).map(|(id, _)| *id)
+        {
+            self.uninstall(oldest);
+        }
+        let mut evicted = Vec::new();
+        let delivery = match weights {
+            Some(weights) => weights.deliver(&call.function, worker, &mut evicted),
+            None => Ok(Delivery::default()),
+        };
+        let delivery = delivery.map_err(StartError::Refused)?;
+        // Before what takes their place.
+        evicted.iter().for_each(|function| self.uninstall(*function));
+        let installed =
+            call.function.install(state, &self.arrival.target, delivery.form(), delivery.device());
+        let (install, parts) = installed.map_err(|refusal| {
+            if let Some(weights) = weights {
+                weights.not_sent(function, worker);
+            }
+            StartError::Refused(refusal)
+        })?;
+        self.pass(function, &parts.descriptors())?;
+        self.arrival.outbox.push_to_worker(&ToWorker::Install { function, install });
+        self.installed.insert(function, self.clock);
+        Ok(evicted)
+    }
+
+    /// Passes a frame's descriptors, to be written next. The socket holds few that were not taken, so
+    /// calls that wait are written first.
+    fn pass(&mut self, id: u64, descriptors: &[BorrowedFd<'_>]) -> Result<(), StartError> {
+        if !self.unwritten.is_empty() {
+            flushed(self);
+        }
+        control::send(self.arrival.control.as_fd(), id, descriptors).map_err(StartError::Broken)
+    }
+
+    /// Tells the process to forget a function, if it has it.
+    fn uninstall(&mut self, function: u64) {
+        if self.installed.remove(&function).is_some() {
+            self.forgetting.push_back(function);
+            self.arrival.outbox.push_to_worker(&ToWorker::Uninstall { function });
+        }
+    }
+}
+
+/// A call does not count as handed over after all.
+pub(super) fn never_handed(call: &Call, weights: Option<&WeightStore>) {
+    if call.started_ns.swap(0, Ordering::Relaxed) != 0
+        && let Some(weights) = weights
+    {
+        weights.end(&call.function);
+    }
+}
+
+/// Writes now what fits; the worker's thread writes the rest. That the process reads no more shows as the end
+/// of the answers as well, where the worker's thread handles it.
+fn flush(process: &mut Connected, waker: &Waker) {
+    if flushed(process) == Some(Flushed::Pending) {
+        waker.wake();
+    }
+}
+
+/// Writes now what fits; none if the process reads no more.
+fn flushed(process: &mut Connected) -> Option<Flushed> {
+    match process.arrival.outbox.flush() {
+        Ok(flushed) => {
+            process.unwritten.clear();
+            Some(flushed)
+        }
+        Err(e) => {
+            // A process that reads no more ends by itself; one that goes on, without what it was told, must not.
+            if e.kind() != std::io::ErrorKind::BrokenPipe {
+                let pid = process.arrival.pid;
+                tracing::warn!(pid, "a worker cannot be told its commands and is replaced: {e}");
+                process.arrival.killer.kill();
+            }
+            None
+        }
+    }
+}

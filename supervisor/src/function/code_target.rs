@@ -1,0 +1,88 @@
+//! What machine code is made for: the kind of device, its architecture, and a fingerprint of whatever else matters.
+
+use pappus_protocol::Kind;
+use pappus_protocol::from_worker::Hello;
+use pappus_protocol::kind::UnknownKind;
+
+/// What machine code is made for, as a worker says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CodeTarget {
+    /// The kind of device.
+    pub kind: Kind,
+    /// Its architecture, such as `sm_90`; empty where there is only one.
+    pub arch: String,
+    /// Whatever else the code depends on.
+    pub fingerprint: String,
+}
+
+impl CodeTarget {
+    /// A worker's greeting is a stranger's word: its fingerprint becomes part of a file name.
+    pub fn greeted(hello: &Hello) -> Result<Self, String> {
+        let plain = |text: &str| {
+            text.len() <= 64 && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+        };
+        if hello.version != pappus_protocol::header::VERSION {
+            return Err(format!("it is of another build (protocol {})", hello.version));
+        }
+        if hello.fingerprint.is_empty() || !plain(&hello.fingerprint) {
+            return Err("its fingerprint is no plain word".to_owned());
+        }
+        if !plain(&hello.arch) {
+            return Err("its architecture is no plain word".to_owned());
+        }
+        let kind = hello.device.parse().map_err(|e: UnknownKind| e.to_string())?;
+        Ok(Self { kind, arch: hello.arch.clone(), fingerprint: hello.fingerprint.clone() })
+    }
+
+    /// Remembers this target in place of what was known for the same devices; whether that is news.
+    pub fn learn(&self, known: &mut Vec<CodeTarget>) -> bool {
+        match known.iter_mut().find(|other| other.kind == self.kind && other.arch == self.arch) {
+            Some(other) if other == self => false,
+            Some(other) => {
+                other.clone_from(self);
+                true
+            }
+            None => {
+                known.push(self.clone());
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_greeting_must_be_plain_words_of_this_build() {
+        let hello = Hello { arch: "sm_90".into(), ..Hello::new("cuda", "f-1") };
+        let target = CodeTarget::greeted(&hello).unwrap();
+        assert_eq!(
+            (target.kind, target.arch.as_str(), target.fingerprint.as_str()),
+            (Kind::Cuda, "sm_90", "f-1")
+        );
+        for bad in [
+            Hello { version: 0, ..hello.clone() },
+            Hello { fingerprint: "../x".into(), ..hello.clone() },
+            Hello { fingerprint: String::new(), ..hello.clone() },
+            Hello { arch: "a/b".into(), ..hello.clone() },
+            Hello { device: "toaster".into(), ..hello },
+        ] {
+            assert!(CodeTarget::greeted(&bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn one_target_is_known_for_each_kind_and_architecture() {
+        let target = |arch: &str, fingerprint: &str| CodeTarget {
+            kind: Kind::Cuda,
+            arch: arch.into(),
+            fingerprint: fingerprint.into(),
+        };
+        let mut known = Vec::new();
+        assert!(target("sm_90", "a").learn(&mut known) && target("sm_80", "a").learn(&mut known));
+        assert!(!target("sm_90", "a").learn(&mut known) && target("sm_90", "b").learn(&mut known));
+        assert_eq!(known, [target("sm_90", "b"), target("sm_80", "a")]);
+    }
+}

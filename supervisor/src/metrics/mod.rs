@@ -1,0 +1,205 @@
+//! Counters, gauges and histograms, and their optional Prometheus endpoint. Handles are made once; the hot path only
+//! adds. Every metric has a description, and stands in the first answer of the endpoint with the value 0.
+//!
+//! - [`endpoint`]: the HTTP server in front of them.
+
+pub mod endpoint;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use metrics::{
+    Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
+};
+
+/// Upper bounds of the buckets that latencies are counted in, in seconds: from a hot call's microseconds to the
+/// longest deadline that the defaults allow.
+const BUCKETS: [f64; 23] = [
+    25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1.0, 2.5,
+    5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+];
+
+/// A counter that can also be read here.
+#[derive(Debug)]
+pub struct Count {
+    exported: Counter,
+    value: AtomicU64,
+}
+
+impl Count {
+    /// Adds `n`.
+    pub fn increment(&self, n: u64) {
+        self.exported.increment(n);
+        self.value.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// Times from an invocation's arrival to its answer, by what the answer was.
+#[derive(Debug)]
+pub struct Latencies {
+    completed: Histogram,
+    failed: Histogram,
+    deadline: Histogram,
+    cancelled: Histogram,
+}
+
+impl Latencies {
+    /// Handles for one device.
+    fn new(device: &str) -> Self {
+        let outcome = |outcome: &'static str| histogram!("pappus_invocation_seconds", "device" => device.to_owned(), "outcome" => outcome);
+        Self {
+            completed: outcome("completed"),
+            failed: outcome("failed"),
+            deadline: outcome("deadline"),
+            cancelled: outcome("cancelled"),
+        }
+    }
+
+    /// Counts an answer that came after so long.
+    pub fn record(&self, answer: Answer, ns: u64) {
+        let histogram = match answer {
+            Answer::Completed => &self.completed,
+            Answer::Failed => &self.failed,
+            Answer::Deadline => &self.deadline,
+            Answer::Cancelled => &self.cancelled,
+        };
+        histogram.record(ns as f64 * 1e-9);
+    }
+}
+
+/// What an invocation was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It succeeded.
+    Completed,
+    /// It failed, for another reason than those below.
+    Failed,
+    /// Its deadline passed, while it waited or ran.
+    Deadline,
+    /// Its client gave it up.
+    Cancelled,
+}
+
+/// For invocations that end before a device is chosen, while their function is being loaded; none where nothing is
+/// exported.
+pub fn unplaced() -> Option<&'static Latencies> {
+    UNPLACED.get()
+}
+
+static UNPLACED: OnceLock<Latencies> = OnceLock::new();
+
+/// What happens on one device.
+#[derive(Debug)]
+pub struct DeviceMetrics {
+    /// Invocations that succeeded.
+    pub completed: Counter,
+    /// Invocations that were accepted and failed.
+    pub failed: Count,
+    /// Invocations refused because the queue was full.
+    pub rejected: Counter,
+    /// Worker processes that replaced another.
+    pub restarts: Counter,
+    /// Uses of functions that were refused because they keep failing.
+    pub quarantines: Counter,
+    /// Functions that are refused to a caller now.
+    pub quarantined: Gauge,
+    /// Callers whose fault budget is spent now.
+    pub spent_budgets: Gauge,
+    /// Workers that were scrubbed for another domain.
+    pub scrubs: Counter,
+    /// From arrival to answer.
+    pub seconds: Arc<Latencies>,
+    /// Invocations waiting.
+    pub queued: Gauge,
+    /// Invocations in workers.
+    pub running: Gauge,
+}
+
+impl DeviceMetrics {
+    /// Handles for one device.
+    pub fn new(device: &str) -> Self {
+        let outcome = |outcome: &'static str| counter!("pappus_invocations_total", "device" => device.to_owned(), "outcome" => outcome);
+        Self {
+            completed: outcome("completed"),
+            failed: Count { exported: outcome("failed"), value: AtomicU64::new(0) },
+            rejected: outcome("rejected"),
+            restarts: counter!("pappus_worker_restarts_total", "device" => device.to_owned()),
+            quarantines: counter!("pappus_quarantine_refusals_total", "device" => device.to_owned()),
+            quarantined: gauge!("pappus_quarantined_functions", "device" => device.to_owned()),
+            spent_budgets: gauge!("pappus_spent_fault_budgets", "device" => device.to_owned()),
+            scrubs: counter!("pappus_worker_scrubs_total", "device" => device.to_owned()),
+            seconds: Arc::new(Latencies::new(device)),
+            queued: gauge!("pappus_queued", "device" => device.to_owned()),
+            running: gauge!("pappus_running", "device" => device.to_owned()),
+        }
+    }
+
+    /// Failed invocations since the start.
+    pub fn failed_so_far(&self) -> u64 {
+        self.failed.value.load(Ordering::Relaxed)
+    }
+}
+
+/// Counters of the socket.
+#[derive(Debug)]
+pub struct SocketMetrics {
+    /// Connections accepted.
+    pub connections: Counter,
+    /// Connections ended because the client broke the protocol.
+    pub violations: Counter,
+}
+
+impl SocketMetrics {
+    /// The handles.
+    pub fn new() -> Self {
+        Self {
+            connections: counter!("pappus_connections_total"),
+            violations: counter!("pappus_protocol_violations_total"),
+        }
+    }
+}
+
+impl Default for SocketMetrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A worker process made a system call that its sandbox does not have.
+pub fn sandbox_violation() {
+    sandbox_violations().increment(1);
+}
+
+fn sandbox_violations() -> Counter {
+    counter!("pappus_sandbox_violations_total")
+}
+
+/// Says what every metric means, and makes those that no device and no socket has, so that they start at 0.
+fn describe() {
+    describe_counter!("pappus_invocations_total", "Invocations by device and outcome");
+    describe_histogram!(
+        "pappus_invocation_seconds",
+        Unit::Seconds,
+        "From an invocation's arrival to its answer, by device and outcome"
+    );
+    describe_counter!("pappus_worker_restarts_total", "Worker processes that replaced another");
+    describe_counter!("pappus_worker_scrubs_total", "Workers that were cleared for another tenant");
+    describe_counter!("pappus_connections_total", "Connections accepted");
+    describe_counter!("pappus_protocol_violations_total", "Connections ended for breaking the protocol");
+    describe_counter!(
+        "pappus_sandbox_violations_total",
+        "Processes ended for a system call that their sandbox does not have"
+    );
+    describe_counter!(
+        "pappus_quarantine_refusals_total",
+        "Calls refused because their function keeps failing"
+    );
+    describe_gauge!("pappus_quarantined_functions", "Functions refused to a caller");
+    describe_gauge!("pappus_spent_fault_budgets", "Callers that wait for their fault budget");
+    describe_gauge!("pappus_queued", "Invocations waiting");
+    describe_gauge!("pappus_running", "Invocations in workers");
+    sandbox_violations().increment(0);
+    // Set once: a process has one recorder.
+    let _ = UNPLACED.set(Latencies::new("none"));
+}

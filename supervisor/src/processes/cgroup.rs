@@ -1,0 +1,444 @@
+//! Control groups: limits on memory, processes and processor time of a worker, where this process may make
+//! groups below its own. Version 2 and version 1, also side by side.
+//!
+//! The kernel takes milliseconds to make a group and to move a process into it, so a thread does both beside
+//! the worker's start, and groups are used again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use rustix::process::{Pid, WaitId, WaitIdOptions};
+
+use super::subreaper;
+
+/// What a worker may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of host memory.
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub processes: u32,
+    /// Processors at the same time.
+    pub processors: u32,
+}
+
+/// The controllers that limit something.
+const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
+/// The beginning of every group's name, before the supervisor's process id.
+const PREFIX: &str = "pappus-";
+/// Time slices in which processor time is limited, in microseconds.
+const PERIOD_US: u64 = 100_000;
+
+/// Groups that are kept for processes to come.
+const KEPT: usize = 64;
+/// How long a process waits for its group where it must have one.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where groups can be made.
+#[derive(Debug)]
+pub struct Groups {
+    /// Directories and the controllers that are limited there.
+    parents: Vec<(PathBuf, Vec<&'static str>)>,
+    made: AtomicU64,
+    /// Empty ones.
+    kept: Mutex<Vec<Group>>,
+    joining: Mutex<Sender<Arc<Membership>>>,
+}
+
+/// The groups of one process; removed with this.
+#[derive(Debug)]
+struct Group {
+    dirs: Vec<PathBuf>,
+    limits: Limits,
+    /// Processes that were killed in it for lack of memory, as far as it was asked.
+    starved: u64,
+}
+
+/// A process and its groups.
+#[derive(Debug)]
+pub struct Membership {
+    limits: Limits,
+    state: Mutex<State>,
+    tried: Condvar,
+    /// The process was killed since its group's memory was used up.
+    starved: AtomicBool,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The process has its number.
+    Outside(u32),
+    /// The thread is about to move it, and its number must stay its.
+    Joining,
+    /// The limits are in force.
+    Inside(Group),
+    /// They cannot be.
+    Refused,
+    /// It ended while it was moved: whoever moves it reaps it.
+    Left,
+    /// It is reaped: its number may be another's.
+    Over,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// How many processes were killed in a group for lack of memory.
+fn starved_in(dirs: &[PathBuf]) -> u64 {
+    let files =
+        dirs.iter().flat_map(|dir| ["memory.events", "memory.oom_control"].map(|file| dir.join(file)));
+    let said = files.filter_map(|file| std::fs::read_to_string(file).ok());
+    let count = said.filter_map(|said| {
+        said.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok())
+    });
+    count.sum()
+}
+
+impl Groups {
+    /// Looks where groups can be made with every limit, and removes those of supervisors that were killed.
+    pub fn find() -> Result<Arc<Self>, String> {
+        let read = |path: &str| std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"));
+        let own = own_groups(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?);
+        let mut parents: Vec<(PathBuf, Vec<&'static str>)> = Vec::new();
+        for controller in CONTROLLERS {
+            let parent = match (own.get(controller), own.get("")) {
+                (Some(version1), _) => version1.clone(),
+                (None, Some(version2)) => delegated(version2, controller)?,
+                (None, None) => return Err(format!("no control groups for {controller} are mounted")),
+            };
+            match parents.iter_mut().find(|(dir, _)| *dir == parent) {
+                Some((_, controllers)) => controllers.push(controller),
+                None => parents.push((parent, vec![controller])),
+            }
+        }
+        parents.iter().for_each(|(dir, _)| remove_stale(dir));
+        let (sender, joining) = channel();
+        let (made, kept) = (AtomicU64::new(0), Mutex::default());
+        let groups = Self { parents, made, kept, joining: Mutex::new(sender) };
+        // A trial: directories may be read-only or belong to others.
+        groups
+            .make(Limits { memory_bytes: 1 << 30, processes: 16, processors: 1 })
+            .map_err(|e| e.to_string())?;
+        let groups = Arc::new(groups);
+        let join = groups.clone();
+        let thread = std::thread::Builder::new().name("cgroups".to_owned());
+        thread.spawn(move || join.join_all(&joining)).map_err(|e| e.to_string())?;
+        Ok(groups)
+    }
+
+    /// Lets a process join groups with these limits, soon.
+    pub fn admit(&self, pid: u32, limits: Limits) -> Arc<Membership> {
+        let state = Mutex::new(State::Outside(pid));
+        let membership =
+            Arc::new(Membership { limits, state, tried: Condvar::new(), starved: AtomicBool::new(false) });
+        // The thread lives as long as this.
+        let _ = lock(&self.joining).send(membership.clone());
+        membership
+    }
+
+    fn join_all(&self, joining: &Receiver<Arc<Membership>>) {
+        for membership in joining {
+            let group = self.group(membership.limits);
+            let pid = match (&mut *lock(&membership.state), &group) {
+                (state @ State::Outside(_), Ok(_)) => match std::mem::replace(state, State::Joining) {
+                    State::Outside(pid) => Some(pid),
+                    _ => None,
+                },
+                _ => None,
+            };
+            let joined = match (pid, group) {
+                (Some(pid), Ok(group)) => group.join(pid).map(|()| group),
+                (_, group) => group,
+            };
+            let mut state = lock(&membership.state);
+            match (&*state, joined, pid) {
+                (State::Joining, Ok(group), _) => *state = State::Inside(group),
+                (State::Left, joined, Some(pid)) => {
+                    let number = pid;
+                    let pid = Pid::from_raw(number as i32).map(WaitId::Pid);
+                    let _ = pid.map(|pid| rustix::process::waitid(pid, WaitIdOptions::EXITED));
+                    subreaper::forget(number);
+                    *state = State::Over;
+                    self.keep(joined.ok());
+                }
+                (State::Over, joined, _) => self.keep(joined.ok()),
+                (_, joined, _) => {
+                    if let Err(e) = joined {
+                        tracing::warn!("a worker has no control group: {e}");
+                    }
+                    *state = State::Refused;
+                }
+            }
+            drop(state);
+            membership.tried.notify_all();
+        }
+    }
+
+    /// The process ended, and `reap` takes it out of the kernel's table, or only looks how it ended where its
+    /// number is still in use. Then its groups are free.
+    pub fn over<T>(&self, membership: &Membership, reap: impl FnOnce(WaitIdOptions) -> T) -> T {
+        let mut state = lock(&membership.state);
+        match std::mem::replace(&mut *state, State::Over) {
+            State::Joining => {
+                *state = State::Left;
+                reap(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+            }
+            State::Inside(mut group) => {
+                let reaped = reap(WaitIdOptions::EXITED);
+                let starved = starved_in(&group.dirs);
+                membership.starved.store(starved > group.starved, Ordering::Release);
+                group.starved = starved;
+                self.keep(Some(group));
+                reaped
+            }
+            _ => reap(WaitIdOptions::EXITED),
+        }
+    }
+
+    fn keep(&self, group: Option<Group>) {
+        let mut kept = lock(&self.kept);
+        if kept.len() < KEPT {
+            kept.extend(group);
+        }
+    }
+
+    /// Removes those that are kept.
+    pub fn close(&self) {
+        lock(&self.kept).clear();
+    }
+
+    fn group(&self, limits: Limits) -> std::io::Result<Group> {
+        let mut kept = lock(&self.kept);
+        if let Some(fits) = kept.iter().position(|group| group.limits == limits) {
+            return Ok(kept.swap_remove(fits));
+        }
+        drop(kept);
+        self.make(limits)
+    }
+
+    fn make(&self, limits: Limits) -> std::io::Result<Group> {
+        let nth = self.made.fetch_add(1, Ordering::Relaxed);
+        let mut group = Group { dirs: Vec::new(), limits, starved: 0 };
+        for (parent, controllers) in &self.parents {
+            let dir = parent.join(format!("{PREFIX}{}-{nth}", std::process::id()));
+            std::fs::create_dir(&dir)?;
+            group.dirs.push(dir.clone());
+            for controller in controllers {
+                limit(&dir, controller, limits)?;
+            }
+        }
+        Ok(group)
+    }
+}
+
+impl Membership {
+    /// Whether the limits are in force.
+    pub fn joined(&self) -> bool {
+        matches!(*lock(&self.state), State::Inside(_))
+    }
+
+    /// Whether the process was killed for lack of memory of its group; known once it is reaped.
+    pub fn was_starved(&self) -> bool {
+        self.starved.load(Ordering::Acquire)
+    }
+
+    /// As [`Membership::joined`], once it was tried.
+    pub fn decided(&self) -> bool {
+        let untried = |state: &mut State| matches!(state, State::Outside(_) | State::Joining);
+        let waited = self.tried.wait_timeout_while(lock(&self.state), PATIENCE, untried);
+        matches!(*waited.unwrap_or_else(|e| e.into_inner()).0, State::Inside(_))
+    }
+}
+
+impl Group {
+    fn join(&self, pid: u32) -> std::io::Result<()> {
+        self.dirs.iter().try_for_each(|dir| std::fs::write(dir.join("cgroup.procs"), pid.to_string()))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for dir in &self.dirs {
+            if let Err(e) = std::fs::remove_dir(dir) {
+                tracing::debug!("the control group {} stays: {e}", dir.display());
+            }
+        }
+    }
+}
+
+fn limit(dir: &Path, controller: &str, limits: Limits) -> std::io::Result<()> {
+    let write = |file: &str, value: String| std::fs::write(dir.join(file), value);
+    let Limits { memory_bytes, processes, processors } = limits;
+    let quota_us = u64::from(processors) * PERIOD_US;
+    match controller {
+        "memory" if dir.join("memory.max").exists() => write("memory.max", memory_bytes.to_string()),
+        "memory" => write("memory.limit_in_bytes", memory_bytes.to_string()),
+        "pids" => write("pids.max", processes.to_string()),
+        _ if dir.join("cpu.max").exists() => write("cpu.max", format!("{quota_us} {PERIOD_US}")),
+        _ => {
+            write("cpu.cfs_period_us", PERIOD_US.to_string())?;
+            write("cpu.cfs_quota_us", quota_us.to_string())
+        }
+    }
+}
+
+/// This process's groups by controller, version 2 under the empty name, as directories.
+fn own_groups(mountinfo: &str, cgroup: &str) -> BTreeMap<String, PathBuf> {
+    let mut own = BTreeMap::new();
+    // ID:CONTROLLERS:PATH
+    for line in cgroup.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        for controller in controllers.split(',') {
+            if let Some(dir) = mounted(mountinfo, controller, path) {
+                own.insert(controller.to_owned(), dir);
+            }
+        }
+    }
+    own
+}
+
+/// Where a controller's group can be found, if it is mounted.
+fn mounted(mountinfo: &str, controller: &str, path: &str) -> Option<PathBuf> {
+    mountinfo.lines().find_map(|line| {
+        // ID PARENT DEVICE ROOT POINT OPTIONS … - TYPE SOURCE OPTIONS
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut kind = kind.split(' ');
+        let (name, options) = (kind.next()?, kind.nth(1)?);
+        let fits = match controller {
+            "" => name == "cgroup2",
+            controller => name == "cgroup" && options.split(',').any(|option| option == controller),
+        };
+        let mut fields = mount.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        let below = Path::new(path).strip_prefix(root).ok()?;
+        fits.then(|| Path::new(point).join(below))
+    })
+}
+
+/// A directory of version 2 whose children can be limited by `controller`. Below the very top, a group that
+/// hands a controller down must not have processes itself, so this one moves into a child if it is alone.
+fn delegated(own: &Path, controller: &str) -> Result<PathBuf, String> {
+    let at = |what: &Path, e: std::io::Error| format!("{}: {e}", what.display());
+    let control = own.join("cgroup.subtree_control");
+    // Where this process moved before, its groups lie beside it.
+    let is_leaf = own.file_name().is_some_and(|name| name == leaf().as_str());
+    if let (true, Some(parent)) = (is_leaf, own.parent()) {
+        return delegated(parent, controller);
+    }
+    let has = |file: &Path| -> Result<bool, String> {
+        let list = std::fs::read_to_string(file).map_err(|e| at(file, e))?;
+        Ok(list.split_whitespace().any(|name| name == controller))
+    };
+    if !has(&own.join("cgroup.controllers"))? {
+        return Err(format!("{} has no controller for {controller}", own.display()));
+    }
+    if has(&control)? {
+        return Ok(own.to_owned());
+    }
+    let hand_down = || std::fs::write(&control, format!("+{controller}"));
+    if hand_down().is_err() {
+        let child = own.join(leaf());
+        match std::fs::create_dir(&child) {
+            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(at(&child, e)),
+            _ => {}
+        }
+        std::fs::write(child.join("cgroup.procs"), "0").map_err(|e| at(&child, e))?;
+        if let Err(e) = hand_down() {
+            // Others live here, too: back to them.
+            let _ = std::fs::write(own.join("cgroup.procs"), "0");
+            let _ = std::fs::remove_dir(&child);
+            return Err(at(&control, e));
+        }
+    }
+    Ok(own.to_owned())
+}
+
+/// The group that the supervisor itself moves to.
+fn leaf() -> String {
+    format!("{PREFIX}{}-supervisor", std::process::id())
+}
+
+/// Removes groups whose supervisor is gone; those that still have processes stay.
+fn remove_stale(parent: &Path) {
+    for entry in parent.read_dir().into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
+        if pid.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()) {
+            let _ = std::fs::remove_dir(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+        25 1 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
+        26 25 0:23 /docker/abc /sys/fs/cgroup/memory rw,nosuid shared:1 - cgroup cgroup rw,memory\n\
+        27 25 0:24 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+        28 25 0:25 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+
+    #[test]
+    fn own_groups_are_found_where_they_are_mounted() {
+        let own = own_groups(HYBRID, "4:memory:/docker/abc/x\n2:cpu,cpuacct:/\n3:pids:/\n0::/user\n");
+        let of = |controller: &str| own.get(controller).map(|dir| dir.to_str().unwrap());
+        assert_eq!(of("memory"), Some("/sys/fs/cgroup/memory/x"), "below what is mounted");
+        assert_eq!(of("cpu"), Some("/sys/fs/cgroup/cpu,cpuacct/"));
+        assert_eq!(of(""), Some("/sys/fs/cgroup/unified/user"));
+        assert_eq!(of("pids"), None, "not mounted");
+    }
+
+    #[test]
+    fn a_version_2_group_that_hands_controllers_down_is_used_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
+        write("cgroup.controllers", "cpu memory pids\n");
+        write("cgroup.subtree_control", "memory\n");
+        assert_eq!(delegated(dir.path(), "memory").as_deref(), Ok(dir.path()));
+        assert!(delegated(dir.path(), "io").unwrap_err().contains("no controller for io"));
+        // Asked to hand another one down, an ordinary directory accepts everything.
+        assert_eq!(delegated(dir.path(), "pids").as_deref(), Ok(dir.path()));
+    }
+
+    #[test]
+    fn limits_are_written_in_the_words_of_either_version() {
+        let limits = Limits { memory_bytes: 1 << 30, processes: 7, processors: 2 };
+        let new = tempfile::tempdir().unwrap();
+        std::fs::write(new.path().join("memory.max"), "max").unwrap();
+        std::fs::write(new.path().join("cpu.max"), "max 100000").unwrap();
+        let old = tempfile::tempdir().unwrap();
+        for dir in [&new, &old] {
+            CONTROLLERS.iter().for_each(|controller| limit(dir.path(), controller, limits).unwrap());
+        }
+        let read =
+            |dir: &tempfile::TempDir, file: &str| std::fs::read_to_string(dir.path().join(file)).unwrap();
+        assert_eq!(
+            (read(&new, "memory.max"), read(&new, "cpu.max")),
+            ("1073741824".into(), "200000 100000".into())
+        );
+        assert_eq!(read(&new, "pids.max"), "7");
+        assert_eq!(read(&old, "memory.limit_in_bytes"), "1073741824");
+        assert_eq!(read(&old, "cpu.cfs_quota_us"), "200000");
+    }
+
+    #[test]
+    fn processes_killed_for_lack_of_memory_are_counted_in_both_versions() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let paths = [dirs[0].path().to_owned(), dirs[1].path().to_owned()];
+        assert_eq!(starved_in(&paths), 0);
+        std::fs::write(paths[0].join("memory.events"), "low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
+            .unwrap();
+        std::fs::write(paths[1].join("memory.oom_control"), "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+            .unwrap();
+        assert_eq!(starved_in(&paths), 3);
+    }
+}

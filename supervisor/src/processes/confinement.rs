@@ -1,0 +1,197 @@
+//! How this supervisor's worker processes are confined. It is one decision for the whole process, made at the
+//! start: what every process is started with, and what it must have reached to be used.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use pappus_protocol::launch::Arguments;
+use pappus_protocol::{Kind, Layer, Layers};
+use rustix::process::WaitIdOptions;
+
+use super::cgroup::{Groups, Limits, Membership};
+use super::process::{Role, Target};
+use super::survey;
+use crate::config::SandboxSettings;
+
+/// Threads of a worker of the CPU device, and of a driver.
+const PROCESSES: [u32; 2] = [16, 256];
+/// Processors: a worker of the CPU device has one thread that computes.
+const PROCESSORS: [u32; 2] = [2, 8];
+
+/// The decision.
+#[derive(Debug)]
+pub struct Confinement {
+    settings: SandboxSettings,
+    groups: Option<Arc<Groups>>,
+    /// A pid namespace was of no use to a device's driver here.
+    without_pidns: AtomicBool,
+}
+
+/// What a process has reached.
+#[derive(Debug, Clone, Default)]
+pub struct Reached {
+    greeted: Layers,
+    membership: Option<Arc<Membership>>,
+}
+
+impl Reached {
+    /// What a process says itself, and what the supervisor does for it.
+    pub(super) fn new(greeted: Layers, membership: Option<Arc<Membership>>) -> Self {
+        Self { greeted, membership }
+    }
+
+    /// Layers that are in force now.
+    pub fn layers(&self) -> Layers {
+        self.with(Membership::joined)
+    }
+
+    fn with(&self, joined: impl Fn(&Membership) -> bool) -> Layers {
+        let mut layers = self.greeted;
+        layers.remove(Layer::Cgroup);
+        if self.membership.as_deref().is_some_and(joined) {
+            layers.add(Layer::Cgroup);
+        }
+        layers
+    }
+}
+
+static CONFINEMENT: OnceLock<Confinement> = OnceLock::new();
+
+/// Makes the decision; only the first one counts. Says what it cannot have.
+pub fn decide(settings: SandboxSettings) {
+    CONFINEMENT.get_or_init(|| Confinement::new(settings));
+}
+
+/// The decision; without any, that of the defaults.
+pub fn get() -> &'static Confinement {
+    CONFINEMENT.get_or_init(|| Confinement::new(SandboxSettings::default()))
+}
+
+impl Confinement {
+    fn new(settings: SandboxSettings) -> Self {
+        // Workers become children of this process when the one that started them ends.
+        if let Err(e) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
+            tracing::warn!("processes cannot be adopted: {e}; workers get no pid namespace");
+        }
+        let groups = Groups::find();
+        if let Err(why) = &groups {
+            tracing::info!("workers have no control groups: {why}");
+        }
+        Self { settings, groups: groups.ok(), without_pidns: AtomicBool::new(false) }
+    }
+
+    /// The command line of a worker process.
+    pub(super) fn arguments(&self, role: Role, target: &Target) -> Arguments {
+        let without_pidns = target.kind.traits().has_driver && self.without_pidns.load(Ordering::Relaxed);
+        Arguments {
+            lanes: target.lanes,
+            numa_node: target.numa_node,
+            uid: rustix::process::geteuid().is_root().then_some(self.settings.worker_uid),
+            adopted: true,
+            without: without_pidns.then_some(Layer::PidNs).into_iter().collect(),
+            ..Arguments::new(role, target.kind)
+        }
+    }
+
+    /// Lets a process join control groups, where there can be any.
+    pub(super) fn admit(&self, pid: u32, role: Role, target: &Target) -> Option<Arc<Membership>> {
+        let gpu = usize::from(target.kind.traits().has_driver);
+        let memory_bytes = match role {
+            Role::Serve => self.settings.worker_memory.saturating_add(target.memory_bytes),
+            Role::Compile | Role::Survey => self.settings.worker_memory,
+        };
+        let limits = Limits { memory_bytes, processes: PROCESSES[gpu], processors: PROCESSORS[gpu] };
+        Some(self.groups.as_ref()?.admit(pid, limits))
+    }
+
+    /// Reaps a process that ended.
+    pub(super) fn over<T>(
+        &self,
+        membership: Option<&Membership>,
+        reap: impl FnOnce(WaitIdOptions) -> T,
+    ) -> T {
+        match (&self.groups, membership) {
+            (Some(groups), Some(membership)) => groups.over(membership, reap),
+            _ => reap(WaitIdOptions::EXITED),
+        }
+    }
+
+    /// Nothing is started any more.
+    pub fn close(&self) {
+        if let Some(groups) = &self.groups {
+            groups.close();
+        }
+    }
+
+    /// Here a pid namespace is of no use: processes to come go without.
+    pub(super) fn give_up_pidns(&self) {
+        if !self.without_pidns.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "workers of GPUs get no pid namespace: the host does not let /proc be mounted in it"
+            );
+        }
+    }
+
+    /// Users that workers become, beside that of the supervisor.
+    pub fn worker_uids(&self) -> Vec<u32> {
+        rustix::process::geteuid().is_root().then_some(self.settings.worker_uid).into_iter().collect()
+    }
+
+    /// Whether a process may be used.
+    pub fn check(&self, reached: &Reached) -> Result<(), String> {
+        let layers = match self.settings.require.has(Layer::Cgroup) {
+            true => reached.with(Membership::decided),
+            false => reached.layers(),
+        };
+        let has = |layer: Layer| match layer {
+            // Either keeps a worker from being who its supervisor is.
+            Layer::Uid | Layer::UserNs if self.settings.require_all => {
+                layers.has(Layer::Uid) || layers.has(Layer::UserNs)
+            }
+            layer => layers.has(layer),
+        };
+        match self.settings.require.iter().find(|layer| !has(*layer)) {
+            None => Ok(()),
+            Some(missing) => Err(format!(
+                "sandbox-require names {}, but a worker here has only {layers}: {}",
+                missing.name(),
+                what_to_do(missing)
+            )),
+        }
+    }
+
+    /// As [`Confinement::check`], of processes that run a device of these kinds: one of each is started to see.
+    pub fn try_out(&self, program: &Path, kinds: &[Kind]) -> Result<(), String> {
+        if self.settings.require.is_empty() {
+            return Ok(());
+        }
+        kinds.iter().try_for_each(|kind| survey::look(program, *kind, "").map(drop))
+    }
+}
+
+/// What gives a host the layer.
+fn what_to_do(layer: Layer) -> &'static str {
+    match layer {
+        Layer::Seccomp => "the kernel needs CONFIG_SECCOMP_FILTER",
+        Layer::Landlock => {
+            "the kernel needs Landlock (5.13, CONFIG_SECURITY_LANDLOCK, and landlock in the boot parameter lsm=), and \
+             a container runtime must let landlock_* system calls through"
+        }
+        Layer::Uid => "run the supervisor as root, or with CAP_SETUID, CAP_SETGID and CAP_KILL",
+        Layer::UserNs => {
+            "allow user namespaces (user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns); a \
+             supervisor with CAP_SYS_ADMIN needs none and uses none"
+        }
+        Layer::Cgroup => {
+            "let the supervisor make control groups with memory, pids and cpu: Delegate=yes in a systemd unit, or a \
+             writable /sys/fs/cgroup in a container"
+        }
+        Layer::PidNs => {
+            "run the supervisor with CAP_SYS_ADMIN, or allow user namespaces; GPUs also need a /proc that is not masked"
+        }
+        Layer::NetNs | Layer::MountNs | Layer::IpcNs | Layer::UtsNs | Layer::CgroupNs => {
+            "run the supervisor with CAP_SYS_ADMIN, or allow user namespaces"
+        }
+    }
+}

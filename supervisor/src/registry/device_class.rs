@@ -1,0 +1,83 @@
+//! Configured devices that run the same machine code, and the compiler for them.
+
+use pappus_protocol::Kind;
+use pappus_protocol::kind::CodeFamily;
+
+use super::compile::Compiler;
+use crate::config::DeviceConfig;
+use crate::function::variants::choose;
+use crate::limits::MAX_WEIGHT_BYTES;
+use crate::processes::process::Target;
+use crate::store::records::Variant;
+
+/// Configured devices that run the same machine code.
+#[derive(Debug, Clone)]
+pub struct DeviceClass {
+    /// Their kind.
+    pub kind: Kind,
+    /// Their architecture.
+    pub arch: String,
+    /// Their names.
+    pub devices: Vec<String>,
+    /// The smallest of their `stack` settings; none where stacks are no memory of the device.
+    pub stack_bytes: Option<u64>,
+    /// What the weights of one function may take on any of them.
+    pub weights_bytes: u64,
+    /// Compiles for them.
+    pub compiler: Compiler,
+}
+
+impl DeviceClass {
+    /// The classes of the configured devices, with `program` as their workers.
+    pub fn of(devices: &[DeviceConfig], program: &std::path::Path) -> Vec<Self> {
+        let mut classes: Vec<Self> = Vec::new();
+        for device in devices {
+            let stack_bytes = device.kind.traits().has_own_memory.then_some(device.stack_bytes);
+            let weights_bytes = match device.kind.traits().has_own_memory {
+                true => device.weights_bytes,
+                false => MAX_WEIGHT_BYTES,
+            };
+            match classes.iter_mut().find(|class| class.kind == device.kind && class.arch == device.arch) {
+                Some(class) => {
+                    class.devices.push(device.name.clone());
+                    class.stack_bytes = class.stack_bytes.min(stack_bytes);
+                    class.weights_bytes = class.weights_bytes.min(weights_bytes);
+                }
+                None => classes.push(Self {
+                    kind: device.kind,
+                    arch: device.arch.clone(),
+                    devices: vec![device.name.clone()],
+                    stack_bytes,
+                    weights_bytes,
+                    compiler: Compiler::new(program.to_owned(), Target { lanes: 1, ..Target::of(device) }),
+                }),
+            }
+        }
+        classes
+    }
+
+    /// The variant that these devices run, if there is one.
+    pub fn choose<'v>(&self, variants: &'v [Variant]) -> Option<&'v Variant> {
+        choose(variants, self.kind, &self.arch)
+    }
+
+    /// Their names, for messages.
+    pub fn names(&self) -> String {
+        match &self.devices[..] {
+            [only] => format!("the device {only}"),
+            several => format!("the devices {}", several.join(", ")),
+        }
+    }
+
+    /// What they need, for messages.
+    pub fn needs(&self) -> String {
+        match self.kind.traits().code {
+            CodeFamily::Wasm => format!("{} needs its .wasm variant", self.names()),
+            CodeFamily::Nvidia => {
+                let (names, arch) = (self.names(), &self.arch);
+                let need = if self.devices.len() == 1 { "needs" } else { "need" };
+                format!("{names} {need} a .cubin for {arch}, a .fatbin, or a .ptx for {arch} or older")
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Which device a call goes to: the least loaded one of those that have machine code and memory for it. Loads are those
+//! that devices publish after each decision; no scheduler is locked.
+
+use std::sync::Arc;
+
+use crate::device::Device;
+use crate::function::Loaded;
+use crate::refusal::{Reason, Refusal, refusal};
+
+/// The devices that calls are routed to.
+#[derive(Debug)]
+pub struct Router {
+    devices: Vec<Arc<Device>>,
+}
+
+/// Why no device is found.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    /// None has machine code.
+    #[error("no device here has machine code for it: add it again")]
+    NoCode,
+    /// None has the memory.
+    #[error(
+        "the call needs {needs} bytes of device memory, a device has at most {most} for one call: give the device more \
+         memory"
+    )]
+    TooLarge {
+        /// Bytes that the call needs.
+        needs: u64,
+        /// The most that a device with machine code for it has.
+        most: u64,
+    },
+}
+
+impl From<RouteError> for Refusal {
+    fn from(error: RouteError) -> Self {
+        let reason = match error {
+            RouteError::NoCode => Reason::Unsupported,
+            RouteError::TooLarge { .. } => Reason::OutOfMemory,
+        };
+        refusal(reason, error.to_string())
+    }
+}
+
+impl Router {
+    /// To these devices.
+    pub fn new(devices: Vec<Arc<Device>>) -> Self {
+        Self { devices }
+    }
+
+    /// The device for a call of a function that needs so much device memory, if need be all of it.
+    pub fn route(&self, function: &Loaded, needs: u64) -> Result<&Arc<Device>, RouteError> {
+        let runs_on = |device: &&Arc<Device>| function.runs_on(device.config.kind, &device.config.arch);
+        choose(self.devices.iter().filter(runs_on), |d| d.largest_call_bytes(), |d| d.load(), needs)
+    }
+}
+
+/// The least loaded of these that has the memory; of equals the first.
+fn choose<T>(
+    able: impl Iterator<Item = T> + Clone,
+    most_bytes: impl Fn(&T) -> u64,
+    load: impl Fn(&T) -> u64,
+    needs: u64,
+) -> Result<T, RouteError> {
+    let chosen = able.clone().filter(|device| most_bytes(device) >= needs).min_by_key(load);
+    let most = || able.map(|device| most_bytes(&device)).max();
+    chosen.ok_or_else(|| most().map_or(RouteError::NoCode, |most| RouteError::TooLarge { needs, most }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Routes among devices of (name, most bytes, load).
+    fn route(devices: &[(&'static str, u64, u64)], needs: u64) -> Result<&'static str, RouteError> {
+        choose(devices.iter(), |d| d.1, |d| d.2, needs).map(|device| device.0)
+    }
+
+    #[test]
+    fn the_least_loaded_device_with_the_memory_gets_the_call() {
+        let devices = [("busy", 100, 9), ("small", 10, 0), ("idle", 100, 1), ("also idle", 100, 1)];
+        assert_eq!(route(&devices, 50), Ok("idle"));
+        assert_eq!(route(&devices, 10), Ok("small"));
+    }
+
+    #[test]
+    fn a_call_that_no_device_can_run_is_told_why() {
+        assert_eq!(
+            route(&[("a", 10, 0), ("b", 30, 0)], 31),
+            Err(RouteError::TooLarge { needs: 31, most: 30 })
+        );
+        assert_eq!(route(&[], 0), Err(RouteError::NoCode));
+        let refusal = Refusal::from(RouteError::TooLarge { needs: 31, most: 30 });
+        assert_eq!(refusal.reason, Reason::OutOfMemory);
+        assert!(refusal.message.contains("needs 31 bytes") && refusal.message.contains("at most 30"));
+    }
+}

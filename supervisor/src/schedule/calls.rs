@@ -1,0 +1,196 @@
+//! The calls of one device: by id, and by the moment at which something must happen to them.
+
+use slab::Slab;
+
+use super::deadlines::Deadlines;
+use super::quarantine::Use;
+use super::retry::Attempts;
+use super::types::{CallId, Domain, Size, Terms, WorkerId};
+
+/// Bits of a call's id that hold its slab index.
+const INDEX_BITS: u32 = 24;
+/// Calls that there can be at once.
+pub(super) const MAX_CALLS: u64 = 1 << (INDEX_BITS - 1);
+
+/// A call as the scheduler sees it.
+#[derive(Debug)]
+pub(super) struct Entry<C> {
+    pub(super) call: C,
+    pub(super) domain: Domain,
+    pub(super) function: u64,
+    pub(super) bytes: u64,
+    pub(super) deadline_ns: u64,
+    pub(super) size: Size,
+    pub(super) state: CallState,
+    pub(super) attempts: Attempts,
+    /// Its outcome decides whether its function is refused any longer.
+    pub(super) probe: bool,
+    /// Its client gave it up.
+    pub(super) detached: bool,
+    serial: u64,
+}
+
+impl<C> Entry<C> {
+    /// Whose use of which function it is.
+    pub(super) fn used(&self) -> Use {
+        Use { function: self.function, caller: self.domain.caller }
+    }
+
+    /// Whether no other call may be on the device.
+    pub(super) fn wants_device(&self, shared_faults: bool) -> bool {
+        self.size == Size::Exclusive || self.attempts.is_suspect() && shared_faults
+    }
+
+    /// Whether no other call may be in its worker.
+    pub(super) fn wants_all_lanes(&self) -> bool {
+        self.attempts.is_suspect() || self.size != Size::Lane
+    }
+}
+
+/// Where a call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallState {
+    /// In its domain's queue, or in line for the whole device.
+    Queued,
+    /// In a worker.
+    Running {
+        worker: WorkerId,
+        lane: u32,
+        /// The deadline passed; the next time something is due, the worker is killed.
+        overdue: bool,
+    },
+    /// Its process is gone, and what it wrote is being cleared.
+    Lost { overdue: bool },
+}
+
+/// All calls of a device.
+#[derive(Debug)]
+pub(super) struct Calls<C> {
+    entries: Slab<Entry<C>>,
+    next_serial: u64,
+    deadlines: Deadlines,
+    queued: u64,
+    queued_bytes: u64,
+}
+
+impl<C> Default for Calls<C> {
+    fn default() -> Self {
+        let (entries, deadlines) = (Slab::new(), Deadlines::default());
+        Self { entries, next_serial: 1, deadlines, queued: 0, queued_bytes: 0 }
+    }
+}
+
+impl<C> Calls<C> {
+    /// How many wait.
+    pub(super) fn queued(&self) -> u64 {
+        self.queued
+    }
+
+    /// Inline bytes of those that wait.
+    pub(super) fn queued_bytes(&self) -> u64 {
+        self.queued_bytes
+    }
+
+    /// How many are in workers, or were until their process ended.
+    pub(super) fn running(&self) -> u64 {
+        self.entries.len() as u64 - self.queued
+    }
+
+    /// A new call, which waits.
+    pub(super) fn insert(&mut self, call: C, terms: Terms, attempts: Attempts, probe: bool) -> CallId {
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let Terms { domain, function, bytes, deadline_ns, size } = terms;
+        let (state, detached) = (CallState::Queued, false);
+        let entry = Entry {
+            call,
+            serial,
+            domain,
+            function,
+            bytes,
+            deadline_ns,
+            size,
+            state,
+            attempts,
+            probe,
+            detached,
+        };
+        let id = CallId((serial << INDEX_BITS) | self.entries.insert(entry) as u64);
+        self.deadlines.insert(deadline_ns, id);
+        self.queued += 1;
+        self.queued_bytes += bytes;
+        id
+    }
+
+    fn index(id: CallId) -> usize {
+        (id.0 & ((1 << INDEX_BITS) - 1)) as usize
+    }
+
+    /// The call, unless it is over.
+    pub(super) fn get(&self, id: CallId) -> Option<&Entry<C>> {
+        self.entries.get(Self::index(id)).filter(|entry| entry.serial == id.0 >> INDEX_BITS)
+    }
+
+    /// As [`Calls::get`], to change it; what it waits for is changed by the methods below.
+    pub(super) fn get_mut(&mut self, id: CallId) -> Option<&mut Entry<C>> {
+        self.entries.get_mut(Self::index(id)).filter(|entry| entry.serial == id.0 >> INDEX_BITS)
+    }
+
+    /// A call that waited is in a worker.
+    pub(super) fn started(&mut self, id: CallId, worker: WorkerId, lane: u32) {
+        let Some(entry) = self.get_mut(id) else { return };
+        entry.state = CallState::Running { worker, lane, overdue: false };
+        entry.attempts.started();
+        let bytes = entry.bytes;
+        self.queued -= 1;
+        self.queued_bytes -= bytes;
+    }
+
+    /// A call that was in a worker waits again.
+    pub(super) fn waits_again(&mut self, id: CallId) {
+        let Some(entry) = self.get_mut(id) else { return };
+        entry.state = CallState::Queued;
+        let bytes = entry.bytes;
+        self.queued += 1;
+        self.queued_bytes += bytes;
+    }
+
+    /// Forgets a call.
+    pub(super) fn remove(&mut self, id: CallId) -> Option<Entry<C>> {
+        self.get(id)?;
+        let entry = self.entries.remove(Self::index(id));
+        self.deadlines.remove(entry.deadline_ns, id);
+        if entry.state == CallState::Queued {
+            self.queued -= 1;
+            self.queued_bytes -= entry.bytes;
+        }
+        Some(entry)
+    }
+
+    /// When something must happen to a call at the latest.
+    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
+        self.deadlines.next_ns()
+    }
+
+    /// Takes the moment of one call whose moment has come.
+    pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<CallId> {
+        self.deadlines.pop_due(now_ns)
+    }
+
+    /// Gives a call an earlier moment.
+    pub(super) fn hasten(&mut self, id: CallId, at_ns: u64) {
+        let Some(entry) = self.get_mut(id) else { return };
+        let before_ns = std::mem::replace(&mut entry.deadline_ns, at_ns);
+        self.deadlines.remove(before_ns, id);
+        self.deadlines.insert(at_ns, id);
+    }
+
+    /// Gives a call whose moment was taken another one.
+    pub(super) fn postpone(&mut self, id: CallId, by_ns: u64) {
+        if let Some(entry) = self.get_mut(id) {
+            entry.deadline_ns = entry.deadline_ns.saturating_add(by_ns);
+            let at_ns = entry.deadline_ns;
+            self.deadlines.insert(at_ns, id);
+        }
+    }
+}

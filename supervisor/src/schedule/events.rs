@@ -1,0 +1,245 @@
+//! What may happen to a device, as its scheduler is told: each event with what the scheduler replies.
+//!
+//! The set is closed: events can be made elsewhere, kinds of events cannot.
+
+use super::Scheduler;
+use super::types::{Action, CallId, Ended, Limits, Loss, NotNow, Policy, Terms, Verdict, WorkerId};
+use crate::ids::{Generation, TurnId};
+
+/// An event, see [`Scheduler::handle`].
+pub trait Event<C>: sealed::Sealed {
+    /// What the reporter of the event learns, beside the actions that follow.
+    type Reply;
+
+    /// Changes the scheduler's state.
+    #[doc(hidden)]
+    fn apply(self, scheduler: &mut Scheduler<C>, now_ns: u64, actions: &mut Vec<Action<C>>) -> Self::Reply;
+}
+
+mod sealed {
+    /// Kinds of events of this file.
+    pub trait Sealed {}
+}
+
+/// Defines an event and which method of the scheduler handles it.
+macro_rules! event {
+    (
+        $(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* } -> $reply:ty,
+        |$event:ident, $scheduler:ident, $now_ns:ident, $actions:ident| $handle:expr
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
+
+        impl sealed::Sealed for $name {}
+
+        impl<C: Clone> Event<C> for $name {
+            type Reply = $reply;
+
+            fn apply(self, $scheduler: &mut Scheduler<C>, $now_ns: u64, $actions: &mut Vec<Action<C>>) -> $reply {
+                let $event = self;
+                $handle
+            }
+        }
+    };
+}
+
+/// A new call: its id, or why it is not accepted.
+#[derive(Debug, Clone, Copy)]
+pub struct Submit<C> {
+    /// The call.
+    pub call: C,
+    /// What is to be known of it.
+    pub terms: Terms,
+    /// How much may wait.
+    pub limits: Limits,
+}
+
+impl<C> sealed::Sealed for Submit<C> {}
+
+impl<C: Clone> Event<C> for Submit<C> {
+    type Reply = Result<CallId, NotNow>;
+
+    fn apply(self, scheduler: &mut Scheduler<C>, now_ns: u64, actions: &mut Vec<Action<C>>) -> Self::Reply {
+        scheduler.submit(now_ns, self.call, self.terms, self.limits, actions)
+    }
+}
+
+event! {
+    /// The process in a worker's slot is gone, or takes no more calls: the calls that were in it, oldest first. Once
+    /// nothing writes to their regions any more, [`Buried`] follows for each.
+    Gone {
+        /// Which slot.
+        worker: WorkerId,
+    } -> Vec<(CallId, C)>,
+    |event, scheduler, now_ns, actions| scheduler.gone(now_ns, event.worker, actions)
+}
+
+event! {
+    /// A worker answered a call: the call. None means that the worker does not have it.
+    Finished {
+        /// The worker.
+        worker: WorkerId,
+        /// The call.
+        id: CallId,
+        /// How it ended.
+        verdict: Verdict,
+    } -> Option<C>,
+    |event, scheduler, now_ns, actions| {
+        scheduler.finished(now_ns, event.worker, event.id, event.verdict, actions)
+    }
+}
+
+event! {
+    /// A call's client gave it up: the call, if it still waited. One that runs goes on until the cancel grace period
+    /// ends, and its result is dropped.
+    Cancel {
+        /// The call.
+        id: CallId,
+    } -> Option<C>,
+    |event, scheduler, now_ns, actions| scheduler.cancel(now_ns, event.id, actions)
+}
+
+event! {
+    /// Nothing is left of a lost call's attempt: the call waits again, or is over, which is replied with the reason.
+    Buried {
+        /// The call.
+        id: CallId,
+        /// How it was lost.
+        loss: Loss,
+    } -> Option<(C, Ended)>,
+    |event, scheduler, now_ns, actions| scheduler.buried(now_ns, event.id, event.loss, actions)
+}
+
+event! {
+    /// A process is in a worker's slot and ready for calls.
+    Ready {
+        /// Which slot.
+        worker: WorkerId,
+        /// Names the process among those of the slot.
+        generation: Generation,
+    } -> (),
+    |event, scheduler, now_ns, actions| scheduler.ready(now_ns, event.worker, event.generation, actions)
+}
+
+event! {
+    /// A process that served is reaped, after [`Gone`]: its memory is free.
+    Reaped {
+        /// Where it served.
+        worker: WorkerId,
+        /// Which process.
+        generation: Generation,
+        /// It was ended by something that is neither Pappus nor the process itself.
+        from_outside: bool,
+    } -> (),
+    |event, scheduler, now_ns, actions| {
+        scheduler.reaped(now_ns, event.worker, event.generation, event.from_outside, actions)
+    }
+}
+
+event! {
+    /// Settings that a worker was sent are in force; false means that it was not sent any.
+    Confirmed {
+        /// The worker.
+        worker: WorkerId,
+    } -> bool,
+    |event, scheduler, now_ns, actions| scheduler.confirmed(now_ns, event.worker, actions)
+}
+
+event! {
+    /// Settings of workers changed: they are to be told.
+    SettingsChanged {} -> (),
+    |_event, scheduler, _now_ns, actions| scheduler.settings_changed(actions)
+}
+
+event! {
+    /// A worker forgot the domain that it served; false means that it was not asked to, or took too long.
+    Scrubbed {
+        /// The worker.
+        worker: WorkerId,
+    } -> bool,
+    |event, scheduler, now_ns, actions| scheduler.scrubbed(now_ns, event.worker, actions)
+}
+
+event! {
+    /// A call failed in a worker's process: it serves no other domain.
+    Tainted {
+        /// The worker.
+        worker: WorkerId,
+    } -> (),
+    |event, scheduler, _now_ns, _actions| scheduler.tainted(event.worker)
+}
+
+event! {
+    /// A worker's lanes run empty for the next worker; false means that it does not have that turn.
+    Yielding {
+        /// The worker.
+        worker: WorkerId,
+        /// Its turn.
+        turn: TurnId,
+    } -> bool,
+    |event, scheduler, _now_ns, actions| scheduler.yielding(event.worker, event.turn, actions)
+}
+
+event! {
+    /// A worker gives its turn back; false means that it does not have that turn.
+    Yielded {
+        /// The worker.
+        worker: WorkerId,
+        /// Its turn.
+        turn: TurnId,
+        /// Device time that it used.
+        used_ns: u64,
+    } -> bool,
+    |event, scheduler, now_ns, actions| {
+        scheduler.yielded(now_ns, event.worker, event.turn, event.used_ns, actions)
+    }
+}
+
+event! {
+    /// All processes of an epoch are about to be gone: nothing more starts in them. [`Gone`] follows for each.
+    EpochEnded {} -> (),
+    |_event, scheduler, _now_ns, _actions| scheduler.epoch_ended()
+}
+
+event! {
+    /// Failures are answered otherwise from now on.
+    SetPolicy {
+        /// How.
+        policy: Policy,
+    } -> (),
+    |event, scheduler, now_ns, actions| scheduler.set_policy(now_ns, event.policy, actions)
+}
+
+event! {
+    /// A caller may have so many workers from now on, or as many as there are. [`LimitsChanged`] makes it count for
+    /// calls that wait.
+    Allow {
+        /// Who.
+        caller: u32,
+        /// How many.
+        most: Option<usize>,
+    } -> (),
+    |event, scheduler, _now_ns, _actions| scheduler.allow(event.caller, event.most)
+}
+
+event! {
+    /// Limits of callers changed: what may start now does.
+    LimitsChanged {} -> (),
+    |_event, scheduler, now_ns, actions| scheduler.resume(now_ns, actions)
+}
+
+event! {
+    /// A function is gone for good.
+    FunctionGone {
+        /// Which.
+        function: u64,
+    } -> (),
+    |event, scheduler, _now_ns, _actions| scheduler.function_gone(event.function)
+}
+
+event! {
+    /// Time passed; due at [`Scheduler::next_deadline_ns`] at the latest.
+    Tick {} -> (),
+    |_event, scheduler, now_ns, actions| scheduler.tick(now_ns, actions)
+}

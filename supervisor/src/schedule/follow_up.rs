@@ -1,0 +1,385 @@
+//! What follows from what the policies say: calls are started, workers bound and handed on, memory moved.
+
+use super::calls::{CallState, Entry};
+use super::exclusive::Moved;
+use super::penalties::Draw;
+use super::placing::View;
+use super::quarantine::{Refusal, Use};
+use super::scheduler::Scheduler;
+use super::turns::{Order, Turns};
+use super::types::{Action, CallId, Command, Domain, KillReason, Size, Verdict, WorkerId};
+use super::workers::State;
+use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
+
+impl<C: Clone> Scheduler<C> {
+    /// A call's deadline passed, or the moment that it was given after that.
+    pub(super) fn due(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) {
+        let Some(entry) = self.calls.get_mut(id) else { return };
+        match entry.state {
+            CallState::Queued => {
+                let caller = entry.domain.caller;
+                let Some(entry) = self.unqueue(now_ns, id, actions) else { return };
+                self.judge(now_ns, &entry, Verdict::Neither, actions);
+                let held = self.holds(now_ns, caller);
+                let budget_ns = held.then(|| self.penalties.waits_ns(now_ns, caller));
+                actions.push(Action::Expired { call: entry.call, budget_ns });
+            }
+            // First the worker may answer by itself; the second time patience is over.
+            CallState::Running { worker, lane, overdue: false } => {
+                entry.state = CallState::Running { worker, lane, overdue: true };
+                self.calls.postpone(id, DEADLINE_GRACE_NS);
+            }
+            CallState::Running { worker, overdue: true, .. } => {
+                let could_act = |turns: &Turns| turns.could_act(now_ns, worker, DEADLINE_GRACE_NS);
+                match self.turns.as_ref().is_none_or(could_act) {
+                    true => self.kill_overdue(now_ns, worker, id, actions),
+                    false => self.calls.postpone(id, DEADLINE_GRACE_NS),
+                }
+            }
+            CallState::Lost { .. } => entry.state = CallState::Lost { overdue: true },
+        }
+    }
+
+    /// What placing looks at.
+    pub(super) fn view(&self) -> View<'_> {
+        View::new(&self.workers, &self.quotas, self.exclusive.barrier())
+    }
+
+    /// Whether nothing of a caller may start now.
+    pub(super) fn holds(&self, now_ns: u64, caller: u32) -> bool {
+        self.penalties.holds(now_ns, caller, || self.workers.runs(caller))
+    }
+
+    /// A call waits in its domain's queue.
+    pub(super) fn enqueue(&mut self, now_ns: u64, domain: Domain, id: CallId) {
+        let held = !self.placing.knows(domain) && self.holds(now_ns, domain.caller);
+        self.placing.enqueue(domain, id, held);
+    }
+
+    /// A call that waits is taken back.
+    pub(super) fn unqueue(
+        &mut self,
+        now_ns: u64,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) -> Option<Entry<C>> {
+        let entry = self.calls.remove(id)?;
+        if !entry.wants_device(self.shape.shared_faults) {
+            self.placing.unqueue(entry.domain, id);
+        } else if self.exclusive.remove(id) {
+            self.give_back(now_ns, actions);
+        }
+        Some(entry)
+    }
+
+    /// Gives a waiting call to a worker that has room for it.
+    pub(super) fn start(&mut self, now_ns: u64, worker: WorkerId, id: CallId, actions: &mut Vec<Action<C>>) {
+        let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return };
+        self.bind(now_ns, worker, domain);
+        let Some(entry) = self.calls.get(id) else { return };
+        let (alone, call) = (entry.attempts.is_suspect(), entry.call.clone());
+        let lane = self.workers[worker].put(id, entry.wants_all_lanes());
+        self.calls.started(id, worker, lane);
+        self.tell(worker, Command::Start { lane, alone, id, call }, actions);
+        self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, orders));
+        if self.penalties.is_careful(now_ns, domain.caller) {
+            self.placing.hold(domain.caller);
+        }
+    }
+
+    /// Gives a worker that belongs to no domain to this one.
+    pub(super) fn bind(&mut self, now_ns: u64, worker: WorkerId, domain: Domain) {
+        if self.workers[worker].state == State::Free {
+            let held = !self.placing.knows(domain) && self.holds(now_ns, domain.caller);
+            let slot = &mut self.workers[worker];
+            (slot.state, slot.bound_ns) = (State::Bound(domain), now_ns);
+            self.placing.bound(domain, held);
+        }
+    }
+
+    /// Takes a worker from its domain; no process of the slot takes calls until one is ready again.
+    pub(super) fn unbind(&mut self, worker: WorkerId) {
+        if let State::Bound(domain) = std::mem::replace(&mut self.workers[worker].state, State::Absent) {
+            self.placing.unbound(domain);
+        }
+    }
+
+    /// Gives a worker with free lanes what it should do next.
+    pub(super) fn feed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        if self.workers[worker].state == State::Free {
+            let view = View::new(&self.workers, &self.quotas, self.exclusive.barrier());
+            let Some(first) = self.placing.next_for_free(view) else { return };
+            self.start(now_ns, worker, first, actions);
+        }
+        if self.placing.may_go(now_ns, &self.workers[worker]) {
+            self.make_room(now_ns, actions);
+        }
+        let State::Bound(domain) = self.workers[worker].state else {
+            return;
+        };
+        loop {
+            let view = View::new(&self.workers, &self.quotas, self.exclusive.barrier());
+            let wants_all = |id| self.calls.get(id).is_some_and(Entry::wants_all_lanes);
+            let next = self.placing.next_of(now_ns, &self.workers[worker], wants_all, view);
+            let Some(next) = next else { break };
+            self.start(now_ns, worker, next, actions);
+        }
+        // What is left may go to another worker that comes.
+        self.placing.stand(domain);
+        if self.workers[worker].is_idle() && self.placing.has_unplaced() {
+            self.make_room(now_ns, actions);
+        }
+    }
+
+    /// Takes idle workers from domains for others that wait.
+    pub(super) fn make_room(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        let mut search = self.placing.search();
+        loop {
+            let view = View::new(&self.workers, &self.quotas, self.exclusive.barrier());
+            let Some(worker) = self.placing.next_to_go(now_ns, &mut search, view) else { return };
+            self.hand_on(now_ns, worker, actions);
+        }
+    }
+
+    /// An idle worker is made ready for another domain: it gives way to a fresh process, or is scrubbed.
+    pub(super) fn hand_on(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        self.unbind(worker);
+        let scrubs = self.shape.scrubs && !self.workers[worker].tainted;
+        if scrubs {
+            self.workers[worker].state = State::Scrubbing { until_ns: now_ns.saturating_add(SETTLE_NS) };
+        }
+        self.tell(worker, if scrubs { Command::Scrub } else { Command::Leave }, actions);
+    }
+
+    /// A worker takes no more calls until a fresh process is in its slot.
+    pub(super) fn kill(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        why: KillReason<C>,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        let served = self.workers[worker].served();
+        self.unbind(worker);
+        actions.push(Action::Kill { worker, generation: self.workers[worker].generation, why });
+        if let Some(domain) = served {
+            self.draw(now_ns, domain.caller, actions);
+        }
+    }
+
+    /// A worker is killed for a call. The call failed if it was alone: what it waited for may have been a
+    /// neighbour. How long a call would have taken that was given up is not known.
+    pub(super) fn kill_overdue(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        let is_alone = self.workers[worker].busy_lanes() == 1;
+        let Some(entry) = self.calls.get_mut(id) else { return };
+        let blamed = is_alone && !entry.detached;
+        let probe = blamed && std::mem::take(&mut entry.probe);
+        let (used, domain, call) = (entry.used(), entry.domain, entry.call.clone());
+        self.kill(now_ns, worker, KillReason::Overdue(call), actions);
+        if blamed && let Some(refusal) = self.penalties.judge(now_ns, used, Verdict::Fault, probe) {
+            self.refuse(now_ns, domain, used, refusal, actions);
+        }
+    }
+
+    /// A call is over. Where it ran, [`Scheduler::review`] must follow.
+    pub(super) fn judge(
+        &mut self,
+        now_ns: u64,
+        entry: &Entry<C>,
+        verdict: Verdict,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        if let Some(refusal) = self.penalties.judge(now_ns, entry.used(), verdict, entry.probe) {
+            self.refuse(now_ns, entry.domain, entry.used(), refusal, actions);
+        }
+    }
+
+    /// Waiting calls of a function are refused. Not suspects: whether they are guilty is about to be found out, and
+    /// each that is not proves something.
+    pub(super) fn refuse(
+        &mut self,
+        now_ns: u64,
+        domain: Domain,
+        used: Use,
+        refusal: Refusal,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        let held_up = self.exclusive.has_line();
+        let calls = &self.calls;
+        let is_one =
+            |id| calls.get(id).is_some_and(|entry| !entry.attempts.is_suspect() && entry.used() == used);
+        // All calls of a function by one caller are of one domain.
+        let mut refused = self.placing.take(domain, is_one);
+        let (in_line, in_vain) = self.exclusive.take(is_one);
+        refused.extend(in_line);
+        refused.sort_unstable();
+        for id in refused {
+            let call = self.calls.remove(id).map(|entry| entry.call);
+            actions.extend(call.map(|call| Action::Refused { call, refusal }));
+        }
+        if in_vain {
+            self.give_back(now_ns, actions);
+        }
+        if held_up {
+            self.resume(now_ns, actions);
+        }
+    }
+
+    /// A process ended under a caller, or is about to.
+    pub(super) fn draw(&mut self, now_ns: u64, caller: u32, actions: &mut Vec<Action<C>>) -> Draw {
+        let draw = self.penalties.draw(now_ns, caller);
+        if self.holds(now_ns, caller) {
+            self.placing.hold(caller);
+            // Other callers' calls do not wait behind those of this one.
+            let calls = &self.calls;
+            let theirs = |id| calls.get(id).is_some_and(|entry| entry.domain.caller == caller);
+            if self.exclusive.put_all_aside(theirs) {
+                self.resume(now_ns, actions);
+            }
+        }
+        draw
+    }
+
+    /// Something changed for a caller: if nothing of it was to start and now something may, it does.
+    pub(super) fn review(&mut self, now_ns: u64, caller: u32, actions: &mut Vec<Action<C>>) {
+        if self.holds(now_ns, caller) {
+            return;
+        }
+        let calls = &self.calls;
+        let theirs = |id| calls.get(id).is_some_and(|entry| entry.domain.caller == caller);
+        let released = self.placing.release(caller);
+        if self.exclusive.come_back(theirs) || released {
+            self.resume(now_ns, actions);
+        }
+    }
+
+    /// A call that needs the whole device waits for it, or for its caller's budget.
+    pub(super) fn line_up(&mut self, now_ns: u64, caller: u32, id: CallId, actions: &mut Vec<Action<C>>) {
+        match self.holds(now_ns, caller) {
+            true => self.exclusive.put_aside(id),
+            false => self.exclusive.push(id),
+        }
+        // Another one may have waited until this one was no longer running.
+        self.try_exclusive(now_ns, actions);
+    }
+
+    /// Begins with the first call in line for the whole device, once it is its turn and all lanes are empty.
+    pub(super) fn try_exclusive(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        let Some(id) = self.exclusive.next() else { return };
+        let Some((domain, size)) = self.calls.get(id).map(|entry| (entry.domain, entry.size)) else { return };
+        if self.holds(now_ns, domain.caller) {
+            // What was prepared for it was in vain: its worker ended, and that spent the budget.
+            self.exclusive.put_aside(id);
+            return self.resume(now_ns, actions);
+        }
+        if self.calls.running() != 0 || self.placing.has_older(id) {
+            return;
+        }
+        let has = |state| self.workers.iter().find(|(_, w)| w.state == state).map(|(worker, _)| worker);
+        if let Some(worker) = has(State::Bound(domain)).or_else(|| has(State::Free)) {
+            self.bind(now_ns, worker, domain);
+            self.placing.stand(domain);
+            if size == Size::Exclusive {
+                self.exclusive.begin(now_ns, id, worker, &mut self.shares);
+                self.tell_shares(actions);
+                self.advance(now_ns, actions);
+            } else {
+                self.exclusive.run_alone(worker);
+                self.start(now_ns, worker, id, actions);
+            }
+        } else if !self.workers.iter().any(|(_, worker)| worker.is_coming()) {
+            // All belong to others; the fresh process in the slot of one of them is for this call.
+            let idle = self.workers.iter().min_by_key(|(_, w)| w.idle_since_ns);
+            if let Some(worker) = idle.map(|(worker, _)| worker) {
+                self.hand_on(now_ns, worker, actions);
+            }
+        }
+    }
+
+    /// Goes on with a move of memory, if what it waited for is there.
+    pub(super) fn advance(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        let moved = self.exclusive.advance(now_ns, &mut self.shares);
+        self.tell_shares(actions);
+        match moved {
+            // If it was killed meanwhile, its end gives everything back.
+            Some(Moved::Whole(_, worker)) if self.workers[worker].state == State::Absent => {}
+            Some(Moved::Whole(id, worker)) => {
+                let caller = self.calls.get(id).map(|entry| entry.domain.caller);
+                if caller.is_some_and(|caller| self.holds(now_ns, caller)) {
+                    // Its caller spent the budget meanwhile, elsewhere.
+                    self.exclusive.put_aside(id);
+                    return self.give_back(now_ns, actions);
+                }
+                self.exclusive.run(worker);
+                self.start(now_ns, worker, id, actions);
+            }
+            Some(Moved::Shared) => self.resume(now_ns, actions),
+            None => {}
+        }
+    }
+
+    /// The call for the whole device is over, or its worker is: every worker gets its own memory again.
+    pub(super) fn give_back(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        self.exclusive.give_back(now_ns, &mut self.shares);
+        self.tell_shares(actions);
+        self.advance(now_ns, actions);
+    }
+
+    /// A worker has no call for the whole device any more, if it had one.
+    pub(super) fn leave_device(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        if self.exclusive.end_alone(worker) {
+            self.resume(now_ns, actions);
+        } else if self.exclusive.is_for(worker) {
+            self.give_back(now_ns, actions);
+        }
+    }
+
+    /// Starts what may start, after something that held it up is gone.
+    pub(super) fn resume(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        for worker in 0..self.workers.len() {
+            self.feed(now_ns, worker, actions);
+        }
+        self.make_room(now_ns, actions);
+        self.try_exclusive(now_ns, actions);
+    }
+
+    /// Tells the process in a worker's slot something.
+    pub(super) fn tell(&mut self, worker: WorkerId, command: Command<C>, actions: &mut Vec<Action<C>>) {
+        actions.push(Action::Tell { to: self.workers.address(worker), command });
+    }
+
+    /// Tells workers what they have of the memory.
+    pub(super) fn tell_shares(&mut self, actions: &mut Vec<Action<C>>) {
+        for (worker, share) in self.shares.drain(..) {
+            let to = self.workers.address(worker);
+            actions.push(Action::Tell { to, command: Command::Configure(share) });
+        }
+    }
+
+    /// Does something about turns, where they are in use, and passes on what follows.
+    pub(super) fn turn<T>(
+        &mut self,
+        actions: &mut Vec<Action<C>>,
+        event: impl FnOnce(&mut Turns, &mut Vec<Order>) -> T,
+    ) -> Option<T> {
+        let turns = self.turns.as_mut()?;
+        let outcome = event(turns, &mut self.orders);
+        for order in self.orders.drain(..) {
+            let (worker, command) = match order {
+                Order::Grant { worker, turn } => {
+                    (worker, Command::Grant { turn, quantum_us: turns.quantum_us() })
+                }
+                Order::Revoke { worker, turn } => (worker, Command::Revoke { turn }),
+                Order::Soon { worker } => (worker, Command::Soon),
+            };
+            actions.push(Action::Tell { to: self.workers.address(worker), command });
+        }
+        Some(outcome)
+    }
+}

@@ -1,0 +1,187 @@
+//! Penalties for callers whose calls fail: their function is refused to them for a while, and the processes that they
+//! cost draw on their budget. Other callers are not held up by it.
+
+use super::budget::{Budget, Budgets};
+use super::quarantine::{Admission, Quarantine, Quarantined, Refusal, Use};
+use super::types::{Policy, Verdict};
+
+/// The penalties of all callers of one device.
+#[derive(Debug)]
+pub(super) struct Penalties {
+    cancel_grace_ns: u64,
+    budgets: Budgets,
+    quarantine: Quarantine,
+}
+
+/// A draw on a caller's budget that may turn out to be wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Draw {
+    pub(super) caller: u32,
+    /// Its calls started one at a time before, too.
+    was_careful: bool,
+}
+
+impl Penalties {
+    /// Of callers that did nothing yet.
+    pub(super) fn new(policy: Policy) -> Self {
+        Self {
+            cancel_grace_ns: policy.cancel_grace_ns,
+            budgets: Budgets::new(policy.fault_budget),
+            quarantine: Quarantine::new(policy.quarantine_after),
+        }
+    }
+
+    /// Other limits from now on. Returns the callers for whom something may have changed.
+    pub(super) fn set_policy(&mut self, policy: Policy) -> Vec<u32> {
+        self.cancel_grace_ns = policy.cancel_grace_ns;
+        self.quarantine.set_after(policy.quarantine_after);
+        self.budgets.resize(policy.fault_budget)
+    }
+
+    /// How long a call that was given up may run on.
+    pub(super) fn cancel_grace_ns(&self) -> u64 {
+        self.cancel_grace_ns
+    }
+
+    /// What becomes of a new call. Nearly always no call failed lately.
+    pub(super) fn admit(&self, now_ns: u64, used: Use) -> Admission {
+        match self.quarantine.is_empty() {
+            true => Admission::Free,
+            false => self.quarantine.admit(now_ns, used),
+        }
+    }
+
+    /// A call that was admitted as the probe is accepted.
+    pub(super) fn probe(&mut self, used: Use) {
+        self.quarantine.probe(used);
+    }
+
+    /// A call is over. If calls of its function are refused from now on, what those that wait are told.
+    pub(super) fn judge(&mut self, now_ns: u64, used: Use, verdict: Verdict, probe: bool) -> Option<Refusal> {
+        match verdict {
+            Verdict::Fault => return self.quarantine.failed(now_ns, used, probe),
+            _ if self.quarantine.is_empty() && self.budgets.is_empty() => {}
+            Verdict::Well => {
+                self.quarantine.ended_well(used);
+                self.budgets.ended_well(now_ns, used.caller);
+            }
+            Verdict::Neither if probe => self.quarantine.probed_in_vain(used),
+            Verdict::Neither => {}
+        }
+        None
+    }
+
+    /// A process ended under a caller, or is about to.
+    pub(super) fn draw(&mut self, now_ns: u64, caller: u32) -> Draw {
+        let was_careful = self.budgets.is_careful(now_ns, caller);
+        self.budgets.draw(now_ns, caller);
+        Draw { caller, was_careful }
+    }
+
+    /// What was drawn was not the caller's doing.
+    pub(super) fn give_back(&mut self, now_ns: u64, draw: Draw) {
+        self.budgets.give_back(now_ns, draw.caller, draw.was_careful);
+    }
+
+    /// Whether nothing of a caller may start now; `runs` says whether it has a call in a worker.
+    pub(super) fn holds(&self, now_ns: u64, caller: u32, runs: impl FnOnce() -> bool) -> bool {
+        !self.budgets.is_empty()
+            && (self.budgets.waits_ns(now_ns, caller).is_some() || self.is_careful(now_ns, caller) && runs())
+    }
+
+    /// Whether any caller may be held up.
+    pub(super) fn may_hold(&self) -> bool {
+        !self.budgets.is_empty()
+    }
+
+    /// Time until a caller whose budget is spent may start calls again; 0 if only its running call is in the way.
+    pub(super) fn waits_ns(&self, now_ns: u64, caller: u32) -> u64 {
+        self.budgets.waits_ns(now_ns, caller).unwrap_or(0)
+    }
+
+    /// Whether a caller's calls start one at a time.
+    pub(super) fn is_careful(&self, now_ns: u64, caller: u32) -> bool {
+        !self.budgets.is_empty() && self.budgets.is_careful(now_ns, caller)
+    }
+
+    /// When [`Penalties::due`] has something to say.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.budgets.next_ns()
+    }
+
+    /// Callers whose budget allows more than before.
+    pub(super) fn due(&mut self, now_ns: u64) -> Vec<u32> {
+        self.budgets.due(now_ns)
+    }
+
+    /// A function is gone for good.
+    pub(super) fn forget_function(&mut self, function: u64) {
+        self.quarantine.forget(function);
+    }
+
+    /// Functions that are refused, and to whom.
+    pub(super) fn quarantined(&self, now_ns: u64) -> Vec<Quarantined> {
+        self.quarantine.list(now_ns)
+    }
+
+    /// Budgets that are not whole.
+    pub(super) fn budgets(&self, now_ns: u64) -> Vec<Budget> {
+        self.budgets.list(now_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USED: Use = Use { function: 7, caller: 1 };
+    const MINUTE_NS: u64 = 60_000_000_000;
+
+    fn penalties(quarantine_after: u32, fault_budget: u32) -> Penalties {
+        Penalties::new(Policy { quarantine_after, fault_budget, ..Policy::default() })
+    }
+
+    #[test]
+    fn a_fault_counts_and_a_good_end_wipes_the_slate() {
+        let mut penalties = penalties(2, 0);
+        assert_eq!(penalties.judge(0, USED, Verdict::Fault, false), None);
+        assert_eq!(penalties.judge(0, USED, Verdict::Well, false), None);
+        assert_eq!(penalties.judge(0, USED, Verdict::Fault, false), None);
+        assert_eq!(penalties.judge(0, USED, Verdict::Fault, false).map(|refusal| refusal.failures), Some(2));
+        assert!(matches!(penalties.admit(0, USED), Admission::Refused(_)));
+        penalties.forget_function(7);
+        assert_eq!(penalties.admit(0, USED), Admission::Free);
+    }
+
+    #[test]
+    fn a_probe_that_says_nothing_makes_way_for_the_next() {
+        let mut penalties = penalties(1, 0);
+        penalties.judge(0, USED, Verdict::Fault, false);
+        assert_eq!(penalties.admit(MINUTE_NS, USED), Admission::Probe);
+        penalties.probe(USED);
+        assert!(matches!(penalties.admit(MINUTE_NS, USED), Admission::Refused(_)));
+        penalties.judge(MINUTE_NS, USED, Verdict::Neither, true);
+        assert_eq!(penalties.admit(MINUTE_NS, USED), Admission::Probe);
+    }
+
+    #[test]
+    fn a_spent_budget_holds_its_caller_and_then_one_call_at_a_time() {
+        let mut penalties = penalties(0, 1);
+        assert!(!penalties.holds(0, 1, || true));
+        penalties.draw(0, 1);
+        assert!(penalties.holds(0, 1, || false) && !penalties.holds(0, 2, || true));
+        assert_eq!(penalties.waits_ns(0, 1), MINUTE_NS);
+        assert_eq!((penalties.next_ns(), penalties.due(MINUTE_NS)), (Some(MINUTE_NS), vec![1]));
+        assert!(!penalties.holds(MINUTE_NS, 1, || false));
+    }
+
+    #[test]
+    fn a_draw_that_was_wrong_is_given_back() {
+        let mut penalties = penalties(0, 1);
+        let draw = penalties.draw(0, 1);
+        assert!(penalties.holds(0, 1, || false));
+        penalties.give_back(5, draw);
+        assert!(!penalties.holds(5, 1, || true) && !penalties.is_careful(5, 1));
+        assert!(penalties.budgets(5).is_empty());
+    }
+}

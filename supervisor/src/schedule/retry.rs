@@ -1,0 +1,114 @@
+//! Calls whose process ended are run again: functions are pure, and a call that merely shared a worker
+//! with a guilty one is owed its result.
+//!
+//! ```text
+//! started ──its process ended──► suspect ──alone, its process ended──► guilty
+//!    ▲              └─ it never had the call, or something else ended it ─┐
+//!    └────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A call whose processes are ended from outside again and again is given up, but it is not guilty.
+//!
+//! A suspect waits in front of its domain's younger calls and runs alone from then on. Alone means that no other call
+//! is in its worker, and where faults hit the calls of other workers, too, that none is on the device.
+
+use super::types::{Ended, Loss};
+use crate::limits::MAX_RUNS;
+
+/// What is known of one call's attempts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Attempts {
+    /// How often it was started.
+    runs: u8,
+    suspect: bool,
+}
+
+impl Attempts {
+    /// Of a call that runs alone from the beginning.
+    pub(super) fn of_suspect() -> Self {
+        Self { runs: 0, suspect: true }
+    }
+
+    /// A process ended while this call was in it: it runs alone from now on.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.suspect
+    }
+
+    /// It is in a worker.
+    pub(super) fn started(&mut self) {
+        self.runs += 1;
+    }
+
+    /// Its process is gone. Why it does not run again, if so: `late` says that its deadline passed, `detached` that
+    /// its client gave it up.
+    pub(super) fn lost(&mut self, loss: Loss, late: bool, detached: bool) -> Option<Ended> {
+        if late {
+            return Some(Ended::Deadline);
+        }
+        if detached {
+            return Some(Ended::Detached);
+        }
+        match loss {
+            Loss::InIt if self.suspect || self.runs >= MAX_RUNS => return Some(Ended::Guilty),
+            Loss::InIt => self.suspect = true,
+            Loss::EndedFromOutside if self.runs >= MAX_RUNS => return Some(Ended::Interrupted),
+            // Says nothing about the call.
+            Loss::EndedFromOutside => {}
+            Loss::NeverHanded => self.runs = self.runs.saturating_sub(1),
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started(mut attempts: Attempts) -> Attempts {
+        attempts.started();
+        attempts
+    }
+
+    #[test]
+    fn the_second_process_that_ends_makes_a_call_guilty() {
+        let mut attempts = started(Attempts::default());
+        assert_eq!(attempts.lost(Loss::InIt, false, false), None);
+        assert!(attempts.is_suspect());
+        attempts = started(attempts);
+        assert_eq!(attempts.lost(Loss::InIt, false, false), Some(Ended::Guilty));
+        assert_eq!(started(Attempts::of_suspect()).lost(Loss::InIt, false, false), Some(Ended::Guilty));
+    }
+
+    #[test]
+    fn a_call_that_its_process_never_had_was_not_started() {
+        let mut attempts = Attempts::default();
+        for _ in 0..9 {
+            attempts = started(attempts);
+            assert_eq!(attempts.lost(Loss::NeverHanded, false, false), None);
+        }
+        assert_eq!(attempts, Attempts::default());
+    }
+
+    #[test]
+    fn processes_that_are_ended_from_outside_make_no_call_guilty() {
+        for mut attempts in [Attempts::default(), Attempts::of_suspect()] {
+            for _ in 1..MAX_RUNS {
+                let suspect = attempts.is_suspect();
+                attempts = started(attempts);
+                assert_eq!(attempts.lost(Loss::EndedFromOutside, false, false), None);
+                assert_eq!(attempts.is_suspect(), suspect);
+            }
+            assert_eq!(
+                started(attempts).lost(Loss::EndedFromOutside, false, false),
+                Some(Ended::Interrupted)
+            );
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_late_or_given_up_does_not_run_again() {
+        let mut attempts = started(Attempts::default());
+        assert_eq!(attempts.lost(Loss::InIt, true, true), Some(Ended::Deadline));
+        assert_eq!(attempts.lost(Loss::NeverHanded, false, true), Some(Ended::Detached));
+    }
+}

@@ -1,0 +1,264 @@
+//! What goes into the scheduler and what comes out.
+
+use super::quarantine::Refusal;
+use crate::ids::{Generation, TurnId};
+use crate::limits::RESIDENCY_NS;
+
+/// A call in the scheduler; never used twice, so that a late answer cannot hit another call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(pub u64);
+
+/// A worker's slot on the device; the process in it may be replaced.
+pub type WorkerId = usize;
+
+/// What may share a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Domain {
+    /// Owner of the function (uid).
+    pub owner: u32,
+    /// Caller (uid).
+    pub caller: u32,
+}
+
+/// How much of a device a call needs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Size {
+    /// Its share of a worker's lease: a lane.
+    #[default]
+    Lane,
+    /// More of its worker's lease: no call beside it in that worker.
+    Wide,
+    /// More than a lease: the device for itself.
+    Exclusive,
+}
+
+/// What a device offers.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Slots for workers.
+    pub workers: usize,
+    /// Lanes of each, at most 64.
+    pub lanes: u32,
+    /// Workers that one domain may have.
+    pub workers_per_domain: usize,
+    /// Workers submit by turns of so many microseconds; none says at any time.
+    pub quantum_us: Option<u32>,
+    /// How long a domain keeps a worker that another one waits for.
+    pub residency_ns: u64,
+    /// A fault in one worker hits the calls of all.
+    pub shared_faults: bool,
+    /// An idle worker is scrubbed for another domain; without this, a fresh process takes its place.
+    pub scrubs: bool,
+}
+
+impl Shape {
+    /// So many workers of so many lanes, without further rules.
+    pub fn new(workers: usize, lanes: u32) -> Self {
+        Self {
+            workers,
+            lanes,
+            workers_per_domain: workers,
+            quantum_us: None,
+            residency_ns: RESIDENCY_NS,
+            scrubs: false,
+            shared_faults: false,
+        }
+    }
+}
+
+/// What the scheduler needs to know of a call.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// Whose worker may run it.
+    pub domain: Domain,
+    /// The function's name towards workers.
+    pub function: u64,
+    /// Inline bytes it holds while it waits.
+    pub bytes: u64,
+    /// Absolute, in `CLOCK_MONOTONIC` nanoseconds.
+    pub deadline_ns: u64,
+    /// How much of the device it needs.
+    pub size: Size,
+}
+
+/// What the outside must do now.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Action<C> {
+    /// Tell a process something, after everything with a lower number.
+    Tell {
+        /// Whom.
+        to: Address,
+        /// What.
+        command: Command<C>,
+    },
+    /// Answer that the deadline passed while the call was waiting.
+    Expired {
+        /// The call.
+        call: C,
+        /// Remaining wait imposed by the caller's fault budget, if the budget was the reason.
+        budget_ns: Option<u64>,
+    },
+    /// Answer that the call's function is refused, since it failed meanwhile.
+    Refused {
+        /// The call.
+        call: C,
+        /// For how long.
+        refusal: Refusal,
+    },
+    /// Kill the process, whatever it was told and whatever it still is to be told.
+    Kill {
+        /// Which slot.
+        worker: WorkerId,
+        /// Which process in it.
+        generation: Generation,
+        /// Why.
+        why: KillReason<C>,
+    },
+}
+
+/// Whom a command is for, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    /// Which slot.
+    pub worker: WorkerId,
+    /// Which process in it. A command to one that is gone is void.
+    pub generation: Generation,
+    /// Counts the commands to this process from 0.
+    pub nth: u64,
+}
+
+/// What a process is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command<C> {
+    /// To run a call.
+    Start {
+        /// In which of its lanes.
+        lane: u32,
+        /// It is a suspect: no other call is in the worker, nor on the device where faults are shared, and its kernels
+        /// run one by one.
+        alone: bool,
+        /// The call's name in the answer.
+        id: CallId,
+        /// The call.
+        call: C,
+    },
+    /// Its settings, and what it has of the device's memory. [`Confirmed`](super::events::Confirmed) follows.
+    Configure(Share),
+    /// It has the device.
+    Grant {
+        /// Names the turn.
+        turn: TurnId,
+        /// How long it may keep it while others wait.
+        quantum_us: u32,
+    },
+    /// Others wait for the device.
+    Revoke {
+        /// Names the turn.
+        turn: TurnId,
+    },
+    /// Its turn is next.
+    Soon,
+    /// To end: it is idle, and a fresh process is to serve another domain.
+    Leave,
+    /// To forget the domain that it served: it is idle. [`Scrubbed`](super::events::Scrubbed) follows.
+    Scrub,
+}
+
+/// What a worker has of the device's memory for calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// None of it: another worker has all, or is about to.
+    Nothing,
+    /// Its own lease.
+    Own,
+    /// The leases of all workers.
+    All,
+}
+
+/// Why a process is killed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KillReason<C> {
+    /// This call is overdue, or was given up and does not end.
+    Overdue(C),
+    /// It has no calls and keeps its turn.
+    TurnKept,
+    /// It does not forget a domain.
+    NotScrubbed,
+    /// It does not confirm new settings, and a move of memory waits for it.
+    NotConfirmed,
+}
+
+/// How a call was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// Its process ended while it was in it.
+    InIt,
+    /// Its process ended before it took the call.
+    NeverHanded,
+    /// Its process was ended by something that is neither Pappus nor the process itself.
+    EndedFromOutside,
+}
+
+/// Why a call whose process is gone does not run again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Its deadline passed.
+    Deadline,
+    /// It ran alone when its process ended, or ran too often.
+    Guilty,
+    /// Its processes were ended from outside, again and again.
+    Interrupted,
+    /// Its client gave it up.
+    Detached,
+}
+
+/// How a call ended that its worker answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Well.
+    Well,
+    /// A kernel of it did something illegal.
+    Fault,
+    /// Otherwise: nothing speaks against its function.
+    Neither,
+}
+
+/// Why a call is not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotNow {
+    /// Too many calls wait.
+    #[error("as many invocations wait as may")]
+    Calls(u64),
+    /// Too many inline bytes wait.
+    #[error("as many inline bytes wait as may")]
+    Bytes(u64),
+    /// Its function keeps failing.
+    #[error("it failed {} times in a row", .0.failures)]
+    Quarantined(Refusal),
+}
+
+/// How failures are answered; may change while running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Failures in a row after which a function is refused to its caller; 0: never.
+    pub quarantine_after: u32,
+    /// Worker processes that may end under one caller in a minute before its calls wait; 0: any number.
+    pub fault_budget: u32,
+    /// How long a call that was given up may run on.
+    pub cancel_grace_ns: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { quarantine_after: 3, fault_budget: 5, cancel_grace_ns: 1_000_000_000 }
+    }
+}
+
+/// Limits of a queue.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Calls.
+    pub calls: u64,
+    /// Inline bytes.
+    pub bytes: u64,
+}

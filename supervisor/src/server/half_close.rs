@@ -1,0 +1,39 @@
+//! A client that says it will send nothing more: it still gets the answers that it waits for, unless it is
+//! gone altogether.
+
+use std::os::fd::OwnedFd;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::async_fd::watch;
+use super::connection::Connection;
+use crate::limits::MAX_COLD_REQUESTS;
+
+impl Connection {
+    /// Returns when nothing is owed to the client any more, or nobody is there to take it.
+    pub(super) async fn see_off(&self) {
+        let Ok(socket) = self.replies.socket().and_then(|socket| watch(socket, Interest::WRITABLE)) else {
+            return;
+        };
+        let all_answered = async {
+            // Closed never: the semaphore lives as long as the connection.
+            let _none_at_work = self.cold.acquire_many(MAX_COLD_REQUESTS as u32).await;
+            self.replies.settled().await;
+        };
+        tokio::select! {
+            () = gone(&socket) => {}
+            () = all_answered => {}
+        }
+    }
+}
+
+/// Returns when the other end closed its socket, not only its sending side.
+async fn gone(socket: &AsyncFd<OwnedFd>) {
+    while let Ok(mut room) = socket.writable().await {
+        if room.ready().is_write_closed() {
+            return;
+        }
+        room.clear_ready();
+    }
+}

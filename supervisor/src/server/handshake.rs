@@ -1,0 +1,153 @@
+//! What comes before requests: who may enter, the greeting, and for whom a gateway acts.
+//!
+//! ```text
+//! peer's uid ──► refused, with words      no tenant, and no gateway
+//!            ──► greeting ──► requests    its own tenant's
+//!            ──► greeting ──► ActFor ──► requests of that tenant          from a gateway
+//! ```
+//!
+//! A connection is one tenant's, from its first request to its last.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pappus_proto::handshake::{GREETING_BYTES, Greeting};
+use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
+use pappus_proto::{Code, frame};
+use prost::Message;
+use rustix::net::SendFlags;
+
+use super::connection_slots::ConnectionSlot;
+use super::reader::Reader;
+use super::replies::{self, Replies};
+use super::state::Server;
+use crate::limits::HANDSHAKE_MS;
+use crate::tenants::{Account, Standing};
+
+/// Somebody who connected.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The peer's uid.
+    pub uid: u32,
+    /// What it is.
+    pub standing: Standing,
+    /// Whether it came through the admin socket.
+    pub admin: bool,
+    /// Its place.
+    pub slot: ConnectionSlot,
+}
+
+impl Arrival {
+    /// Whether it would be admitted still.
+    pub(super) fn is_welcome(&self, server: &Server) -> bool {
+        self.slot.entry().is_some_and(|entry| server.is_welcome(&entry))
+    }
+}
+
+/// A request and the descriptors that came with it.
+pub type Passed = (v1::Request, Vec<OwnedFd>);
+
+/// What arrives on a connection.
+#[derive(Debug)]
+pub struct Incoming {
+    /// Frames of it.
+    pub decoder: frame::Decoder<OwnedFd>,
+    /// Scratch for the socket.
+    pub buffer: Vec<u8>,
+    /// The first request, if it had to be looked at.
+    pub first: Option<Passed>,
+}
+
+/// Tells somebody why it is not served; nothing is read, and nothing kept of it.
+pub(super) fn turn_away(socket: impl AsFd, why: String) {
+    let mut frames = Greeting::OURS.encode().to_vec();
+    replies::append(&mut frames, 0, Response::Error(v1::Error::new(Code::PermissionDenied, why)));
+    // A fresh socket takes that much; if it does not, its peer finds it closed.
+    let _ = rustix::net::send(socket, &frames, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}
+
+/// Returns whose requests follow; none if the client left, and an error if it broke a rule.
+pub(super) async fn enter(
+    server: &Server,
+    reader: &mut Reader,
+    replies: &Arc<Replies>,
+    arrival: &Arrival,
+    incoming: &mut Incoming,
+) -> Result<Option<Arc<Account>>, String> {
+    let greeted = tokio::time::timeout(Duration::from_millis(HANDSHAKE_MS), greet(reader));
+    match greeted.await {
+        Err(_) => return Err("no greeting in time".to_owned()),
+        Ok(Err(why)) => return Err(why),
+        Ok(Ok(false)) => return Ok(None),
+        Ok(Ok(true)) => {}
+    }
+    let own = arrival.standing.tenant.clone();
+    if !arrival.standing.gateway {
+        return Ok(own);
+    }
+    let Some((request, passed)) = first(reader, incoming).await? else { return Ok(None) };
+    let refuse = |why: &str| {
+        replies.send(request.id, Response::Error(v1::Error::new(Code::PermissionDenied, why)));
+        Err(format!("a gateway: {why}"))
+    };
+    let Some(Request::ActFor(act)) = &request.body else {
+        if own.is_none() {
+            return refuse(
+                "this uid is a gateway and no tenant: say first whom it acts for, with a tenant's token",
+            );
+        }
+        incoming.first = Some((request, passed));
+        return Ok(own);
+    };
+    let Some((account, grounds)) = server.registry.tenants.of_token(arrival.uid, &act.token) else {
+        tracing::warn!(uid = arrival.uid, peer = ?replies.peer(), "refusing a gateway whose token is no tenant's");
+        return refuse("this token is no tenant's: `pappus token` makes one, the operator enters its hash");
+    };
+    if !arrival.slot.act_for(account.tenant, grounds) {
+        return refuse("this tenant has too many connections: close some");
+    }
+    // The tenants may have been read again between the look at the token and the entry in the book.
+    if !arrival.is_welcome(server) {
+        return Ok(None);
+    }
+    replies.send(request.id, Response::Done(v1::Done {}));
+    Ok(Some(account))
+}
+
+/// Exchanges greetings; false when the client left before it said anything.
+async fn greet(reader: &mut Reader) -> Result<bool, String> {
+    let mut greeting = [0; GREETING_BYTES];
+    let mut got = 0;
+    while got < GREETING_BYTES {
+        let received = reader.receive(&mut greeting[got..], Duration::ZERO).await;
+        match received.map_err(|e| e.to_string())? {
+            None if got == 0 => return Ok(false),
+            None => return Err("left in the middle of its greeting".to_owned()),
+            Some((bytes, passed)) if passed.is_empty() => got += bytes,
+            Some(_) => return Err("descriptors with a greeting".to_owned()),
+        }
+    }
+    let theirs = Greeting::decode(&greeting).ok_or("no Pappus greeting")?;
+    let answer = theirs.answer();
+    if !reader.answer(&answer.encode()) {
+        return Err("does not take a greeting".to_owned());
+    }
+    match answer == Greeting::NONE {
+        true => Err(format!("speaks versions {} to {} only", theirs.lowest, theirs.highest)),
+        false => Ok(true),
+    }
+}
+
+/// The first request; none when the client left.
+async fn first(reader: &mut Reader, incoming: &mut Incoming) -> Result<Option<Passed>, String> {
+    loop {
+        if let Some((message, passed)) = incoming.decoder.next_frame().map_err(|e| e.to_string())? {
+            let request = v1::Request::decode(message).map_err(|e| format!("no request: {e}"))?;
+            return Ok(Some((request, passed)));
+        }
+        let received = reader.receive(&mut incoming.buffer, Duration::ZERO).await;
+        let Some((bytes, passed)) = received.map_err(|e| e.to_string())? else { return Ok(None) };
+        incoming.decoder.feed(&incoming.buffer[..bytes], passed).map_err(|e| e.to_string())?;
+    }
+}

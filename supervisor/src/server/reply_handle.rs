@@ -1,0 +1,189 @@
+//! The one answer to an invocation: by itself, or in a batch with the answers to others of the same client.
+//!
+//! Calls that one read of a worker's pipe completed are answered together: one write for each client. Each write
+//! wakes its reader, so under load one write for many costs a fraction; for a single call it is the same.
+
+use std::any::Any;
+use std::sync::{Arc, OnceLock};
+
+use pappus_proto::Code;
+use pappus_proto::v1::response::Body;
+use pappus_protocol::now_ns;
+
+use super::replies::{self, Replies};
+use super::responses;
+use crate::call::{Call, Completion, CompletionBatch, Outcome};
+use crate::concurrent::OneAnswer;
+use crate::metrics::{self, Answer, Latencies};
+use crate::tenants::{Accepted, Account};
+
+/// Frames of one client are written when there are so many bytes of them.
+const FULL_BYTES: usize = 64 << 10;
+
+/// The right to answer one invocation, and whether that was done. It exists from the moment the invocation is
+/// accepted, so whatever happens later, loading its function included, ends here once.
+#[derive(Debug)]
+pub struct ReplyHandle {
+    replies: Arc<Replies>,
+    request: u64,
+    /// When the invocation arrived, in `CLOCK_MONOTONIC` nanoseconds.
+    arrived_ns: u64,
+    /// Where the time to the answer is recorded, once a device is chosen.
+    latencies: OnceLock<Arc<Latencies>>,
+    one_answer: OneAnswer,
+    /// Counts the invocation as accepted until this is dropped.
+    accepted: Accepted,
+}
+
+impl ReplyHandle {
+    /// Not answered yet.
+    pub fn new(replies: Arc<Replies>, request: u64, accepted: Accepted) -> Self {
+        replies.owe();
+        Self {
+            replies,
+            request,
+            arrived_ns: now_ns(),
+            latencies: OnceLock::new(),
+            one_answer: OneAnswer::new(),
+            accepted,
+        }
+    }
+
+    /// A device was chosen: from now on, the answer counts among those of the device.
+    pub fn placed(&self, latencies: &Arc<Latencies>) {
+        // An invocation is placed once.
+        let _ = self.latencies.set(latencies.clone());
+    }
+
+    /// Gives the answer, unless one was given.
+    pub fn answer(&self, body: Body) {
+        if self.give_up() {
+            self.record(&body);
+            self.replies.forget(self.request, self);
+            self.replies.send(self.request, body);
+        }
+    }
+
+    /// Gives the answer to an invocation that is not accepted, unless one was given. It has no latency.
+    pub fn refuse(&self, body: Body) {
+        if self.give_up() {
+            self.replies.forget(self.request, self);
+            self.replies.send(self.request, body);
+        }
+    }
+
+    /// Appends the answer's frame to `frames`, which are sent next; unless one was given.
+    fn append(&self, body: Body, frames: &mut Vec<u8>) {
+        if self.give_up() {
+            self.record(&body);
+            self.replies.forget(self.request, self);
+            replies::append(frames, self.request, body);
+        }
+    }
+
+    fn record(&self, body: &Body) {
+        // Where nothing is exported, the clock need not be read.
+        let Some(unplaced) = metrics::unplaced() else { return };
+        let latencies = self.latencies.get().map_or(unplaced, |latencies| latencies);
+        let answer = match body {
+            Body::Error(error) => match error.code() {
+                Code::DeadlineExceeded => Answer::Deadline,
+                Code::Cancelled => Answer::Cancelled,
+                _ => Answer::Failed,
+            },
+            _ => Answer::Completed,
+        };
+        latencies.record(answer, now_ns().saturating_sub(self.arrived_ns));
+    }
+
+    /// Makes sure that no answer comes any more; false if there was one already.
+    pub fn give_up(&self) -> bool {
+        self.one_answer.claim()
+    }
+}
+
+impl Completion for ReplyHandle {
+    fn complete(&self, call: &Call, device: &str, outcome: Outcome) {
+        self.answer(responses::to_body(call, device, outcome, now_ns()));
+    }
+
+    fn is_over(&self) -> bool {
+        self.one_answer.is_claimed()
+    }
+
+    fn account(&self) -> &Arc<Account> {
+        self.accepted.account()
+    }
+
+    fn new_batch(&self) -> Box<dyn CompletionBatch> {
+        Box::new(ReplyBatch::default())
+    }
+}
+
+impl Drop for ReplyHandle {
+    fn drop(&mut self) {
+        self.replies.paid();
+    }
+}
+
+/// Calls that ended and whose clients do not know yet; kept for its capacity.
+#[derive(Debug, Default)]
+struct ReplyBatch {
+    ended: Vec<Ended>,
+    frames: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Ended {
+    call: Arc<Call>,
+    /// Present until it is turned into an answer.
+    outcome: Option<Outcome>,
+    /// Tells clients apart.
+    client: usize,
+}
+
+/// Where the answer to a call goes, if that is a client's socket.
+fn handle_of(call: &Call) -> Option<&ReplyHandle> {
+    let reply: &dyn Any = &*call.reply;
+    reply.downcast_ref()
+}
+
+impl CompletionBatch for ReplyBatch {
+    fn push(&mut self, call: Arc<Call>, outcome: Outcome) {
+        let client = handle_of(&call).map_or(0, |handle| Arc::as_ptr(&handle.replies) as usize);
+        self.ended.push(Ended { call, outcome: Some(outcome), client });
+    }
+
+    fn flush(&mut self, device: &str, now_ns: u64) {
+        // Stable: each client gets its answers in the order in which its calls ended.
+        self.ended.sort_by_key(|ended| ended.client);
+        for group in self.ended.chunk_by_mut(|a, b| a.client == b.client) {
+            answer(group, device, now_ns, &mut self.frames);
+        }
+        // Only now: draining waits for calls to be gone, and must find their answers sent.
+        self.ended.clear();
+        self.frames.shrink_to(2 * FULL_BYTES);
+    }
+}
+
+/// Answers calls of one client.
+fn answer(group: &mut [Ended], device: &str, now_ns: u64, frames: &mut Vec<u8>) {
+    let mut replies = None;
+    for Ended { call, outcome, .. } in group {
+        let Some(outcome) = outcome.take() else { continue };
+        let Some(handle) = handle_of(call) else {
+            call.reply.complete(call, device, outcome);
+            continue;
+        };
+        handle.append(responses::to_body(call, device, outcome, now_ns), frames);
+        if frames.len() >= FULL_BYTES {
+            handle.replies.send_frames(frames);
+            frames.clear();
+        }
+        replies = Some(&handle.replies);
+    }
+    if let Some(replies) = replies {
+        replies.send_frames(frames);
+    }
+    frames.clear();
+}

@@ -1,0 +1,189 @@
+//! How a call ended, as its client is told.
+
+use pappus_proto::v1::response::Body;
+use pappus_proto::{Code, v1};
+use pappus_protocol::from_worker::Done;
+use pappus_protocol::to_worker::STAGING_ARENA;
+use pappus_protocol::{Fault, FaultCode};
+
+use crate::call::{Call, Outcome, SpentBudget};
+use crate::device::runtime::SubmitError;
+use crate::refusal::{Reason, Refusal};
+use crate::schedule::{Ended, NotNow, quarantine};
+
+/// The answer to a call.
+pub fn to_body(call: &Call, device: &str, outcome: Outcome, now_ns: u64) -> Body {
+    match outcome {
+        Outcome::Done { timings, staged } => invoked(call, device, &timings, staged, now_ns),
+        Outcome::Failed(fault) => failed(call, &fault),
+        Outcome::Lost { why, process, broken } => lost(call, why, &process, broken.as_ref()),
+        Outcome::Expired { budget } => expired(budget),
+        Outcome::Quarantined(refusal) => {
+            Body::Error(quarantined(&call.function.record.name, device, refusal))
+        }
+        Outcome::Refused(refusal) => Body::Error(refusal_to_proto(refusal)),
+    }
+}
+
+/// A refusal as a message.
+#[expect(clippy::boxed_local, reason = "a refusal is boxed in every result that carries it")]
+pub fn refusal_to_proto(refusal: Refusal) -> v1::Error {
+    let code = match refusal.reason {
+        Reason::InvalidArgument => Code::InvalidArgument,
+        Reason::NotFound => Code::NotFound,
+        Reason::AlreadyExists => Code::AlreadyExists,
+        Reason::PermissionDenied => Code::PermissionDenied,
+        Reason::ResourceExhausted => Code::ResourceExhausted,
+        Reason::OutOfMemory => Code::OutOfMemory,
+        Reason::Unsupported => Code::Unsupported,
+        Reason::Unavailable => Code::Unavailable,
+        Reason::Internal => Code::Internal,
+    };
+    let error = v1::Error::new(code, refusal.message).at(refusal.place);
+    match refusal.retry_after_ms {
+        Some(after_ms) => error.retry(after_ms),
+        None => error,
+    }
+}
+
+/// Why a device does not accept a call.
+pub fn not_accepted(function: &str, device: &str, why: SubmitError) -> Body {
+    Body::Error(match why {
+        SubmitError::Quota(error) => refusal_to_proto(error.into()),
+        SubmitError::NotNow(NotNow::Quarantined(refusal)) => quarantined(function, device, refusal),
+        SubmitError::NotNow(full) => {
+            let message = format!("device {device} is full: {full}; try again later");
+            v1::Error::new(Code::ResourceExhausted, message).retry(100)
+        }
+    })
+}
+
+/// A call that succeeded just now; `inline` are its staged outputs in order.
+fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>, now_ns: u64) -> Body {
+    let blueprint = &call.function.blueprint;
+    let mut inline = inline.into_iter();
+    let outputs = blueprint.outputs().iter().enumerate().map(|(position, id)| {
+        let mut output = v1::OutputValue {
+            name: blueprint.buffers()[id.index()].name.clone(),
+            bytes: call.plan.buffers[id.index()].bytes,
+            ..Default::default()
+        };
+        if call.outputs[position].arena.get() == STAGING_ARENA {
+            output.inline = inline.next().unwrap_or_default().into();
+        }
+        if let Some(shape) = &call.plan.output_shapes[position] {
+            output.dtype = shape.dtype.name().to_owned();
+            output.shape = shape.dims.clone();
+        }
+        output
+    });
+    let started_ns = call.started_ns.load(std::sync::atomic::Ordering::Relaxed);
+    let timings = v1::Timings {
+        queued_ns: started_ns.saturating_sub(call.arrived_ns),
+        copy_in_ns: done.copy_in_ns.get(),
+        execute_ns: done.execute_ns.get(),
+        copy_out_ns: done.copy_out_ns.get(),
+        clear_ns: done.clear_ns.get(),
+        total_ns: now_ns.saturating_sub(call.arrived_ns),
+    };
+    Body::Invoked(v1::Invoked {
+        outputs: outputs.collect(),
+        timings: Some(timings),
+        device: device.to_owned(),
+    })
+}
+
+/// A failed call, as its worker tells it.
+fn failed(call: &Call, fault: &Fault) -> Body {
+    let code = match fault.code {
+        FaultCode::KernelTrap => Code::KernelFault,
+        FaultCode::Deadline => Code::DeadlineExceeded,
+        FaultCode::OutOfMemory => Code::OutOfMemory,
+        FaultCode::BadInvoke | FaultCode::BadModule => Code::InvalidArgument,
+        FaultCode::Exhausted => Code::ResourceExhausted,
+        FaultCode::Load | FaultCode::Internal | FaultCode::Device => Code::Internal,
+    };
+    if call.domain.owner != call.domain.caller {
+        // Which kernels there are is its owner's to know.
+        return Body::Error(v1::Error::new(
+            code,
+            "the function failed where it ran; only its owner is told more",
+        ));
+    }
+    let mut error = v1::Error::new(code, fault.message.as_str());
+    if fault.code == FaultCode::Exhausted {
+        error = error.retry(100);
+    }
+    let kernel = fault.kernel.and_then(|k| call.function.blueprint.kernels().get(k as usize));
+    if let Some(kernel) = kernel {
+        error.place = format!("kernel {}", kernel.name);
+    }
+    Body::Error(error)
+}
+
+/// A call that does not run again after its process ended: by `broken`, if the process said so itself.
+fn lost(call: &Call, why: Ended, process: &str, broken: Option<&Fault>) -> Body {
+    match (why, broken) {
+        (Ended::Detached, _) => cancelled(),
+        (Ended::Deadline, _) => Body::Error(deadline("while running; its worker was replaced")),
+        (Ended::Guilty, Some(fault)) => failed(call, fault),
+        (Ended::Interrupted, _) => {
+            let message = format!(
+                "the worker process {process} during this call, as others had before, and neither this call nor Pappus \
+                 ended it: ask the operator what does; functions are pure, so it is safe to call again"
+            );
+            Body::Error(v1::Error::new(Code::WorkerLost, message).retry(0))
+        }
+        (Ended::Guilty, None) => {
+            let message = format!(
+                "the worker process {process} during this call, as one had before; this time no other call was in it; \
+                 functions are pure, so it is safe to call again"
+            );
+            Body::Error(v1::Error::new(Code::WorkerLost, message).retry(0))
+        }
+    }
+}
+
+/// A call that waited too long: for a worker, or because its caller's fault budget was spent.
+fn expired(budget: Option<SpentBudget>) -> Body {
+    Body::Error(match budget {
+        None => deadline("while waiting for a worker").retry(0),
+        Some(SpentBudget { left_ns, per_minute }) => {
+            let when = format!(
+                "while this caller's fault budget was spent: {per_minute} worker processes a minute may end \
+                 under its calls before the next ones wait"
+            );
+            deadline(&when).retry(milliseconds(left_ns))
+        }
+    })
+}
+
+/// A call whose deadline passed before its function was in memory.
+pub fn never_loaded() -> Body {
+    let when = "while its function was being loaded, which goes on";
+    Body::Error(deadline(when).retry(0))
+}
+
+/// A call of a function that keeps failing.
+fn quarantined(function: &str, device: &str, refusal: quarantine::Refusal) -> v1::Error {
+    let message = format!(
+        "function `{function}` failed {} times in a row for this caller and is in quarantine on {device}: the first \
+         call afterwards runs alone, and ends it if it succeeds; so does removing and adding the function",
+        refusal.failures
+    );
+    v1::Error::new(Code::Quarantined, message).retry(milliseconds(refusal.retry_ns))
+}
+
+/// Rounded up: whoever comes back then is not too early.
+pub fn milliseconds(ns: u64) -> u64 {
+    ns.div_ceil(1_000_000)
+}
+
+fn deadline(when: &str) -> v1::Error {
+    v1::Error::new(Code::DeadlineExceeded, format!("the deadline passed {when}"))
+}
+
+/// A call that its client gave up.
+pub fn cancelled() -> Body {
+    Body::Error(v1::Error::new(Code::Cancelled, "cancelled by its client"))
+}

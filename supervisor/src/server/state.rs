@@ -1,0 +1,184 @@
+//! What all connections share, and what the requests of one connection are asked with.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, watch};
+
+use super::connection_slots::ConnectionSlots;
+use super::reader::BusyPolling;
+use super::replies;
+use super::slow_work::SlowWork;
+use crate::config::{ConfigError, Settings};
+use crate::device::Device;
+use crate::metrics::SocketMetrics;
+use crate::registry::Registry;
+use crate::registry::registration::Handed;
+use crate::router::Router;
+use crate::tenants::Account;
+
+/// How often draining looks whether everything is answered.
+const DRAIN_POLL: Duration = Duration::from_millis(5);
+/// How long clients have to read the last answers before the supervisor ends.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// What all connections share.
+#[derive(Debug)]
+pub struct Server {
+    /// What is registered.
+    pub registry: Arc<Registry>,
+    /// Where calls run.
+    pub devices: Vec<Arc<Device>>,
+    /// Chooses one of them for a call.
+    pub router: Router,
+    /// When the supervisor started.
+    pub started: Instant,
+    /// Counters of the sockets.
+    pub metrics: SocketMetrics,
+    /// Who is connected.
+    pub connection_slots: Arc<ConnectionSlots>,
+    /// Connections that are read from without sleeping.
+    pub polling: Arc<BusyPolling>,
+    /// Where the tenants are configured.
+    pub(super) config_file: Option<PathBuf>,
+    /// Permits for slow work.
+    pub slow_work: SlowWork,
+    settings: watch::Sender<Settings>,
+    arenas: AtomicU64,
+    draining: AtomicBool,
+    drained: Notify,
+}
+
+/// One connection as its requests see it: for whom it acts, and what it may do.
+#[derive(Debug)]
+pub struct RequestCtx {
+    /// What all connections share.
+    pub server: Arc<Server>,
+    /// Its tenant's account.
+    pub account: Arc<Account>,
+    /// The uid of the process at the other end.
+    pub uid: u32,
+    /// Whether it came through the admin socket.
+    pub admin: bool,
+    /// Whether it may see what others do: the admin socket, or the supervisor's own user as itself.
+    pub operator: bool,
+    /// Bytes handed over for later registration.
+    pub handed: Handed,
+}
+
+impl Server {
+    /// A server over what is there.
+    pub fn new(
+        registry: Arc<Registry>,
+        devices: Vec<Arc<Device>>,
+        settings: watch::Sender<Settings>,
+        config_file: Option<PathBuf>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            registry,
+            router: Router::new(devices.clone()),
+            devices,
+            settings,
+            started: Instant::now(),
+            connection_slots: Arc::default(),
+            polling: Arc::default(),
+            slow_work: SlowWork::default(),
+            config_file,
+            metrics: SocketMetrics::new(),
+            arenas: AtomicU64::new(1),
+            draining: AtomicBool::new(false),
+            drained: Notify::new(),
+        })
+    }
+
+    /// Open connections.
+    pub fn connections(&self) -> usize {
+        self.connection_slots.count()
+    }
+
+    /// Current settings.
+    pub fn settings(&self) -> Settings {
+        *self.settings.borrow()
+    }
+
+    /// Changes settings, all or none; returns what they are now.
+    pub fn change_settings(
+        &self,
+        change: &HashMap<String, String>,
+    ) -> Result<HashMap<String, String>, ConfigError> {
+        let mut outcome = Ok(());
+        let changed = self.settings.send_if_modified(|settings| {
+            let mut wanted = *settings;
+            outcome = change
+                .iter()
+                .try_for_each(|(name, value)| wanted.set(name, value))
+                .and_then(|()| wanted.check());
+            let news = outcome.is_ok() && wanted != *settings;
+            if news {
+                *settings = wanted;
+            }
+            news
+        });
+        outcome?;
+        if changed {
+            tracing::info!(?change, "settings changed");
+            self.devices.iter().for_each(|device| device.reconfigure());
+        }
+        Ok(self.settings().values().into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+
+    /// A name for an arena, never used twice.
+    pub fn next_arena(&self) -> u64 {
+        self.arenas.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether invocations are refused because the supervisor is about to end.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Refuses new invocations and returns when all accepted ones are answered.
+    pub async fn drain(&self) {
+        if !self.draining.swap(true, Ordering::AcqRel) {
+            tracing::info!("draining");
+        }
+        let busy = || self.registry.tenants.accepted() > 0 || self.devices.iter().any(|d| d.load() > 0);
+        while busy() {
+            tokio::time::sleep(DRAIN_POLL).await;
+        }
+        // Who reads slowly gets what is left, too.
+        let until = Instant::now() + LAST_ANSWERS;
+        while replies::unread() > 0 && Instant::now() < until {
+            tokio::time::sleep(DRAIN_POLL).await;
+        }
+    }
+
+    /// Lets the supervisor end; called when it is drained.
+    pub fn end(&self) {
+        self.drained.notify_one();
+    }
+
+    /// Returns once the supervisor may end.
+    pub async fn wait_drained(&self) {
+        self.drained.notified().await;
+    }
+
+    /// Exports what changes without an event of its own.
+    pub async fn run_gauges(&self) {
+        loop {
+            for device in &self.devices {
+                let status = device.status();
+                device.metrics.queued.set(status.queued as f64);
+                device.metrics.running.set(status.running as f64);
+                let (quarantined, budgets) = device.refusals();
+                device.metrics.quarantined.set(quarantined.len() as f64);
+                let spent = budgets.iter().filter(|budget| budget.left == 0).count();
+                device.metrics.spent_budgets.set(spent as f64);
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! What is on disk: the state directory and the records in it.
+//!
+//! - [`state_dir`]: content-addressed blobs, records, atomic writes.
+//! - `state_root`: which directory may be the state directory.
+//! - [`records`]: what a record holds.
+
+pub mod records;
+pub mod state_dir;
+mod state_root;
+
+pub use state_dir::{StateDir, StateError};
+pub use state_root::Unfit;

@@ -1,0 +1,457 @@
+//! The state directory.
+//!
+//! ```text
+//! VERSION                         "pappus-state 1"
+//! lock                            held while a supervisor runs
+//! tenants/NAME/blobs/SHA256       modules, configurations, weights, as they came
+//! tenants/NAME/code/SHA256.PRINT  machine code of a module, and SHA256.PRINT.json about it
+//! tenants/NAME/modules/NAME.json  records
+//! tenants/NAME/functions/NAME.json
+//! tenants/NAME/grants/NAME.json   who may call that function
+//! ```
+//!
+//! A tenant that the configuration does not name is called by its uid.
+//!
+//! Files appear by rename, complete and synced; a crash leaves at most `*.tmp` files, which the next
+//! start removes. Every tenant has its own blobs, so that knowing a hash gives nobody another's bytes.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::records::{CodeInfo, FunctionRecord, GrantRecord, Hash, ModuleRecord};
+use super::state_root::{self, Unfit};
+use crate::tenants::Names;
+use crate::tenants::Tenant;
+
+/// The first line of `VERSION`.
+const VERSION: &str = "pappus-state 1\n";
+const COPY_BYTES: usize = 128 << 10;
+/// The end of the name of a record that was set aside.
+const CORRUPT: &str = ".corrupt";
+
+/// Why the state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A file operation failed.
+    #[error("cannot {what} {path}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The directory is, or may be, somebody else's.
+    #[error("{} {why}", path.display())]
+    Unfit {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        why: Unfit,
+    },
+    /// Another supervisor runs on it.
+    #[error("{0} is in use by another supervisor: stop it first or use another --state-dir")]
+    Locked(PathBuf),
+    /// Written by another version of Pappus.
+    #[error(
+        "{path} was written by another version ({found:?}, this one needs {VERSION:?}): use an empty directory"
+    )]
+    Version {
+        /// The directory.
+        path: PathBuf,
+        /// What its VERSION says.
+        found: String,
+    },
+}
+
+pub(super) fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StateError {
+    let path = path.to_owned();
+    move |source| StateError::Io { what, path, source }
+}
+
+/// The open, locked state directory.
+#[derive(Debug)]
+pub struct StateDir {
+    root: PathBuf,
+    names: Arc<Names>,
+    /// Held open for its lock.
+    _lock: File,
+}
+
+/// Which kind of record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `functions/`
+    Function,
+    /// `modules/`
+    Module,
+    /// `grants/`
+    Grant,
+}
+
+impl Kind {
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Function => "functions",
+            Self::Module => "modules",
+            Self::Grant => "grants",
+        }
+    }
+}
+
+impl StateDir {
+    /// Opens or creates the directory, for this process alone. One that is not a supervisor's is not touched.
+    pub fn open(root: &Path) -> Result<Self, StateError> {
+        state_root::claim(root)?;
+        let lock_path = root.join("lock");
+        let lock = File::create(&lock_path).map_err(failed("create", &lock_path))?;
+        match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(StateError::Locked(root.to_owned())),
+            Err(e) => return Err(failed("lock", &lock_path)(e.into())),
+        }
+        // Left by a start that never finished; the lock says that nobody writes them now.
+        for (name, path) in list(root).map_err(failed("list", root))? {
+            if name.ends_with(".tmp") {
+                let _ = fs::remove_file(path);
+            }
+        }
+        let state = Self { root: root.to_owned(), names: Arc::default(), _lock: lock };
+        let version = root.join("VERSION");
+        match fs::read_to_string(&version) {
+            Ok(found) if found == VERSION => {}
+            Ok(found) => {
+                return Err(StateError::Version { path: root.to_owned(), found });
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                state.write(&version, VERSION.as_bytes())?
+            }
+            Err(e) => return Err(failed("read", &version)(e)),
+        }
+        Ok(state)
+    }
+
+    /// What its tenants are called.
+    pub fn names(&self) -> &Arc<Names> {
+        &self.names
+    }
+
+    fn tenant(&self, tenant: Tenant) -> PathBuf {
+        self.root.join("tenants").join(&*self.names.name(tenant))
+    }
+
+    /// Where a blob is.
+    pub fn blob_path(&self, tenant: Tenant, hash: Hash) -> PathBuf {
+        self.tenant(tenant).join("blobs").join(hash.to_string())
+    }
+
+    fn code_path(&self, tenant: Tenant, hash: Hash, fingerprint: &str) -> PathBuf {
+        self.tenant(tenant).join("code").join(format!("{hash}.{fingerprint}"))
+    }
+
+    fn record_path(&self, tenant: Tenant, kind: Kind, name: &str) -> PathBuf {
+        self.tenant(tenant).join(kind.folder()).join(format!("{name}.json"))
+    }
+
+    /// Makes `path` hold `content`, all of it or nothing, surviving a crash right after.
+    fn write(&self, path: &Path, content: &[u8]) -> Result<(), StateError> {
+        self.write_from(path, content, |_| {}).map(drop)
+    }
+
+    fn write_from(
+        &self,
+        path: &Path,
+        mut content: impl Read,
+        mut look: impl FnMut(&[u8]),
+    ) -> Result<u64, StateError> {
+        let temporary = self.temporary(path)?;
+        let written = copy_synced(&temporary, &mut content, &mut look)
+            .inspect_err(|_| drop(fs::remove_file(&temporary)))
+            .map_err(failed("write", &temporary))?;
+        self.publish(&temporary, path)?;
+        Ok(written)
+    }
+
+    /// A fresh name beside `path`.
+    fn temporary(&self, path: &Path) -> Result<PathBuf, StateError> {
+        static COUNTER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(failed("create", parent))?;
+        }
+        let nth = COUNTER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{nth}.tmp"));
+        Ok(name.into())
+    }
+
+    /// Renames a synced file into place and syncs the directory.
+    fn publish(&self, temporary: &Path, path: &Path) -> Result<(), StateError> {
+        fs::rename(temporary, path).map_err(failed("rename", path))?;
+        match path.parent() {
+            Some(parent) => File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed("sync", parent)),
+            None => Ok(()),
+        }
+    }
+
+    /// Stores a blob under its hash.
+    pub fn put_blob(&self, tenant: Tenant, content: impl Read) -> Result<(Hash, u64), StateError> {
+        let folder = self.tenant(tenant).join("blobs");
+        let temporary = self.temporary(&folder.join("incoming"))?;
+        let mut hasher = Sha256::new();
+        let mut content = content;
+        let bytes = copy_synced(&temporary, &mut content, &mut |chunk| hasher.update(chunk))
+            .inspect_err(|_| drop(fs::remove_file(&temporary)))
+            .map_err(failed("write", &temporary))?;
+        let hash = Hash(hasher.finalize().into());
+        self.publish(&temporary, &self.blob_path(tenant, hash))?;
+        Ok((hash, bytes))
+    }
+
+    /// Opens a blob.
+    pub fn open_blob(&self, tenant: Tenant, hash: Hash) -> Result<File, StateError> {
+        let path = self.blob_path(tenant, hash);
+        File::open(&path).map_err(failed("open", &path))
+    }
+
+    /// How large an open blob is.
+    pub fn bytes_of(&self, blob: &File) -> Result<u64, StateError> {
+        blob.metadata().map(|found| found.len()).map_err(failed("stat", &self.root))
+    }
+
+    /// Reads a blob that is known to be small.
+    pub fn read_blob(&self, tenant: Tenant, hash: Hash) -> Result<Vec<u8>, StateError> {
+        let path = self.blob_path(tenant, hash);
+        fs::read(&path).map_err(failed("read", &path))
+    }
+
+    /// Removes a blob and the machine code made from it.
+    pub fn remove_blob(&self, tenant: Tenant, hash: Hash) {
+        let _ = fs::remove_file(self.blob_path(tenant, hash));
+        let prefix = hash.to_string();
+        for (name, path) in list(&self.tenant(tenant).join("code")).into_iter().flatten() {
+            // A compilation in progress finishes its own file.
+            if name.starts_with(&prefix) && !name.ends_with(".tmp") {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+
+    /// Stores machine code and what is known about it; the latter last, as the sign that both are there.
+    pub fn put_code(
+        &self,
+        tenant: Tenant,
+        hash: Hash,
+        fingerprint: &str,
+        code: impl Read,
+        info: &CodeInfo,
+    ) -> Result<(), StateError> {
+        let path = self.code_path(tenant, hash, fingerprint);
+        self.write_from(&path, code, |_| {})?;
+        self.write_json(&with_json(&path), info)
+    }
+
+    /// What is known about machine code, if it is there.
+    pub fn code_info(&self, tenant: Tenant, hash: Hash, fingerprint: &str) -> Option<CodeInfo> {
+        let text = fs::read(with_json(&self.code_path(tenant, hash, fingerprint))).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Opens machine code.
+    pub fn open_code(&self, tenant: Tenant, hash: Hash, fingerprint: &str) -> Result<File, StateError> {
+        let path = self.code_path(tenant, hash, fingerprint);
+        File::open(&path).map_err(failed("open", &path))
+    }
+
+    /// Stores a function's record.
+    pub fn put_function(&self, tenant: Tenant, record: &FunctionRecord) -> Result<(), StateError> {
+        self.write_json(&self.record_path(tenant, Kind::Function, &record.name), record)
+    }
+
+    /// Stores a module's record.
+    pub fn put_module(&self, tenant: Tenant, record: &ModuleRecord) -> Result<(), StateError> {
+        self.write_json(&self.record_path(tenant, Kind::Module, &record.name), record)
+    }
+
+    /// Stores who may call a function.
+    pub fn put_grants(&self, tenant: Tenant, record: &GrantRecord) -> Result<(), StateError> {
+        self.write_json(&self.record_path(tenant, Kind::Grant, &record.name), record)
+    }
+
+    fn write_json(&self, path: &Path, value: &impl serde::Serialize) -> Result<(), StateError> {
+        let text = serde_json::to_vec(value).map_err(|e| failed("encode", path)(e.into()))?;
+        self.write(path, &text)
+    }
+
+    /// Removes a record for good.
+    pub fn remove_record(&self, tenant: Tenant, kind: Kind, name: &str) -> Result<(), StateError> {
+        let path = self.record_path(tenant, kind, name);
+        fs::remove_file(&path).map_err(failed("remove", &path))?;
+        let folder = self.tenant(tenant).join(kind.folder());
+        File::open(&folder).and_then(|dir| dir.sync_all()).map_err(failed("sync", &folder))
+    }
+
+    /// Tenants that have anything here.
+    pub fn tenants(&self) -> Result<Vec<Tenant>, StateError> {
+        let folder = self.root.join("tenants");
+        let names = list(&folder).map_err(failed("list", &folder))?;
+        Ok(names.into_iter().filter_map(|(name, _)| self.names.number(&name)).collect())
+    }
+
+    /// All records of one kind. One that is no record is set aside as `*.corrupt` and logged: what is there
+    /// for others must not be lost with it. What cannot be read at all fails the start.
+    pub fn records<T: serde::de::DeserializeOwned>(
+        &self,
+        tenant: Tenant,
+        kind: Kind,
+    ) -> Result<Vec<T>, StateError> {
+        let folder = self.tenant(tenant).join(kind.folder());
+        let mut records = Vec::new();
+        for (name, path) in list(&folder).map_err(failed("list", &folder))? {
+            if !name.ends_with(".json") {
+                continue;
+            }
+            let text = fs::read(&path).map_err(failed("read", &path))?;
+            match serde_json::from_slice(&text) {
+                Ok(record) => records.push(record),
+                Err(why) => {
+                    tracing::error!("{} is no record ({why}): set aside as .corrupt", path.display());
+                    let mut aside = path.clone().into_os_string();
+                    aside.push(CORRUPT);
+                    fs::rename(&path, aside).map_err(failed("rename", &path))?;
+                }
+            }
+        }
+        Ok(records)
+    }
+
+    /// Removes temporary files, and blobs and machine code that `needed` does not want. While a record is
+    /// set aside nobody knows what it needs, so its tenant's bytes stay.
+    pub fn collect_garbage(&self, tenant: Tenant, needed: impl Fn(Hash) -> bool) -> Result<(), StateError> {
+        let folder = self.tenant(tenant);
+        let mut found = Vec::new();
+        for sub in ["functions", "modules", "grants", "blobs", "code"] {
+            let folder = folder.join(sub);
+            let files = list(&folder).map_err(failed("list", &folder))?;
+            found.extend(files.into_iter().map(|(name, path)| (sub, name, path)));
+        }
+        let set_aside = found.iter().any(|(sub, name, _)| *sub != "grants" && name.ends_with(CORRUPT));
+        for (sub, name, path) in found {
+            let unneeded = matches!(sub, "blobs" | "code")
+                && !name.get(..64).and_then(|hex| hex.parse().ok()).is_some_and(&needed);
+            if name.ends_with(".tmp") || unneeded && !set_aside {
+                let _ = fs::remove_file(path);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn with_json(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".json");
+    name.into()
+}
+
+/// Names and paths in a folder; an absent folder is empty, one that does not read is an error.
+fn list(folder: &Path) -> std::io::Result<Vec<(String, PathBuf)>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(e) => return Err(e),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        // Whatever has another kind of name is not ours.
+        if let Ok(name) = entry.file_name().into_string() {
+            found.push((name, entry.path()));
+        }
+    }
+    Ok(found)
+}
+
+fn copy_synced(path: &Path, from: &mut impl Read, look: &mut impl FnMut(&[u8])) -> std::io::Result<u64> {
+    let mut file = File::options().write(true).create_new(true).open(path)?;
+    let mut buffer = vec![0; COPY_BYTES];
+    let mut written = 0;
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => {
+                look(&buffer[..n]);
+                file.write_all(&buffer[..n])?;
+                written += n as u64;
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    file.sync_all()?;
+    Ok(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module(name: &str) -> ModuleRecord {
+        ModuleRecord { name: name.to_owned(), variants: vec![] }
+    }
+
+    #[test]
+    fn one_supervisor_at_a_time_and_only_its_own_version() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = StateDir::open(dir.path()).unwrap();
+        assert!(matches!(StateDir::open(dir.path()), Err(StateError::Locked(_))));
+        drop(first);
+        drop(StateDir::open(dir.path()).unwrap());
+        fs::write(dir.path().join("VERSION"), "pappus-state 9\n").unwrap();
+        assert!(matches!(StateDir::open(dir.path()), Err(StateError::Version { .. })));
+    }
+
+    #[test]
+    fn blobs_are_found_by_hash_and_only_by_their_tenant() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        let (hash, bytes) = state.put_blob(1, &b"abc"[..]).unwrap();
+        assert_eq!(bytes, 3);
+        assert_eq!(hash.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(state.read_blob(1, hash).unwrap(), b"abc");
+        assert!(state.open_blob(2, hash).is_err());
+    }
+
+    #[test]
+    fn garbage_goes_unless_a_record_is_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        let (keep, _) = state.put_blob(1, &b"keep"[..]).unwrap();
+        let (lose, _) = state.put_blob(1, &b"lose"[..]).unwrap();
+        state.put_code(1, lose, "f", &b"code"[..], &CodeInfo { kernels: vec![] }).unwrap();
+        state.put_module(1, &module("good")).unwrap();
+        let folder = dir.path().join("tenants/1/modules");
+        fs::write(folder.join("bad.json"), "{").unwrap();
+        fs::write(folder.join("good.json.3.tmp"), "half").unwrap();
+        let records = state.records::<ModuleRecord>(1, Kind::Module).unwrap();
+        assert_eq!(records, [module("good")]);
+        state.collect_garbage(1, |hash| hash == keep).unwrap();
+        assert!(!folder.join("good.json.3.tmp").exists());
+        assert!(state.open_blob(1, lose).is_ok(), "the record set aside may need it");
+        fs::remove_file(folder.join("bad.json.corrupt")).unwrap();
+        state.collect_garbage(1, |hash| hash == keep).unwrap();
+        assert!(state.open_blob(1, keep).is_ok() && state.open_blob(1, lose).is_err());
+        assert!(state.open_code(1, lose, "f").is_err());
+    }
+
+    #[test]
+    fn a_start_that_broke_off_does_not_stand_in_the_way() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("VERSION.0.tmp"), "pap").unwrap();
+        StateDir::open(dir.path()).unwrap();
+        assert!(!dir.path().join("VERSION.0.tmp").exists());
+    }
+}

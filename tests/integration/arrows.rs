@@ -1,0 +1,186 @@
+//! Imports point one way: each crate's folders have an order, and a module uses only what stands below it.
+//!
+//! Read from the sources: `use crate::…`, inline `crate::…`, and chains of `super::` that reach the crate's root.
+//! Tests inside the sources may use everything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crate::programs::{files_below, workspace};
+
+/// Modules of one level, which do not use each other.
+type Level = &'static [&'static str];
+
+/// Of each crate the levels of its modules (a folder, or a file beside `lib.rs`), from the lowest.
+const ORDER: [(&str, &[Level]); 4] = [
+    (
+        "supervisor",
+        &[
+            &["concurrent", "ids", "limits", "metrics", "sha256", "sync", "tenant_name"],
+            &["quota", "schedule"],
+            &["config", "refusal"],
+            &["tenants"],
+            &["store"],
+            &["processes"],
+            &["function"],
+            &["call"],
+            // A device knows no registry and no client; the registry knows no device.
+            &["device", "registry"],
+            &["router"],
+            &["server"],
+            &["list_devices", "run"],
+        ],
+    ),
+    ("worker", &[&["arenas", "channels", "sandbox"], &["device", "launch"], &["compile", "serve"]]),
+    (
+        "client",
+        &[
+            &["error", "failure", "progress", "table", "units"],
+            &["arena", "client", "input", "npy", "stages", "variants"],
+            &["arguments", "json", "kernels", "requests"],
+            &["blobs", "invocation"],
+            &["upload"],
+            &["functions"],
+            &["command"],
+        ],
+    ),
+    (
+        "blueprint",
+        &[
+            &["limits", "ptx", "types"],
+            &["error", "expression", "format", "launch", "plan"],
+            &["size"],
+            &["blueprint"],
+            &["describe", "launches", "planner", "resolve"],
+            &["cache"],
+        ],
+    ),
+];
+
+/// A crate's sources without their tests: paths below `src`, and what is in them.
+fn sources(name: &str) -> Vec<(String, String)> {
+    let folder = workspace().join(name).join("src");
+    let files = files_below(&folder).into_iter().filter_map(|path| {
+        let file = path.strip_prefix(&folder).unwrap().to_str().unwrap().to_owned();
+        let parts: Vec<&str> = file.split('/').collect();
+        let is_test = |part: &&str| *part == "tests" || *part == "tests.rs" || part.ends_with("_tests.rs");
+        let is_root = file == "lib.rs" || file == "main.rs" || file == "generated.rs";
+        if !file.ends_with(".rs") || is_root || parts.iter().any(is_test) || is_test_only(&folder, &file) {
+            return None;
+        }
+        Some((file, std::fs::read_to_string(&path).unwrap()))
+    });
+    files.collect()
+}
+
+/// Whether a file's module is declared for tests only.
+fn is_test_only(folder: &Path, file: &str) -> bool {
+    let Some((parent, name)) = file.rsplit_once('/') else { return false };
+    let name = name.trim_end_matches(".rs");
+    let declared = std::fs::read_to_string(folder.join(parent).join("mod.rs")).unwrap_or_default();
+    let lines: Vec<&str> = declared.lines().map(str::trim).collect();
+    lines.windows(2).any(|pair| {
+        pair[0] == "#[cfg(test)]" && pair[1].trim_start_matches("pub ").starts_with(&format!("mod {name};"))
+    })
+}
+
+/// The module, of those beside `lib.rs`, that a file belongs to.
+fn module_of(file: &str) -> &str {
+    file.split('/').next().unwrap().trim_end_matches(".rs")
+}
+
+/// What comes behind the crate's root in a file: `crate::`, or as many `super::` as the file is deep.
+fn uses(file: &str, text: &str) -> BTreeSet<String> {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+    let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).fold(
+        String::new(),
+        |mut code, line| {
+            code += line;
+            code.push('\n');
+            code
+        },
+    );
+    let depth = file.trim_end_matches("/mod.rs").split('/').count();
+    let mut found = BTreeSet::new();
+    for root in ["crate::".to_owned(), "super::".repeat(depth)] {
+        for (at, _) in code.match_indices(&root) {
+            // `$crate::`, `my_crate::`, and a `super::` in the middle of a chain are something else.
+            let before = code[..at].chars().next_back().unwrap_or(' ');
+            if !before.is_alphanumeric() && !"_:$".contains(before) {
+                found.extend(names(&code[at + root.len()..]));
+            }
+        }
+    }
+    found
+}
+
+/// The first names of a path or of a group of paths.
+fn names(path: &str) -> Vec<String> {
+    let word = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let Some(group) = path.strip_prefix('{') else { return vec![word(path)] };
+    let (mut open, mut names, mut next) = (1, Vec::new(), true);
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => open += 1,
+            '}' if open == 1 => break,
+            '}' => open -= 1,
+            ',' if open == 1 => next = true,
+            c if next && !c.is_whitespace() => {
+                names.push(word(&group[at..]));
+                next = false;
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// Uses that point up or sideways, as `file: module`, and modules that have no level.
+fn wrong(levels: &[Level], sources: &[(String, String)]) -> (Vec<String>, BTreeSet<String>) {
+    let level: BTreeMap<&str, usize> =
+        levels.iter().enumerate().flat_map(|(at, level)| level.iter().map(move |name| (*name, at))).collect();
+    let modules: BTreeSet<&str> = sources.iter().map(|(file, _)| module_of(file)).collect();
+    let unknown = modules.iter().filter(|name| !level.contains_key(*name)).map(ToString::to_string).collect();
+    let mut found = Vec::new();
+    for (file, text) in sources {
+        let own = module_of(file);
+        for used in uses(file, text) {
+            if used != own && modules.contains(&*used) && level.get(&*used) >= level.get(own) {
+                found.push(format!("{file}: {used}"));
+            }
+        }
+    }
+    (found, unknown)
+}
+
+#[test]
+fn modules_use_only_what_stands_below_them() {
+    for (name, levels) in ORDER {
+        let sources = sources(name);
+        assert!(sources.len() > 10, "the sources of {name} are not where they were");
+        let (wrong, unknown) = wrong(levels, &sources);
+        assert!(unknown.is_empty(), "{name}: no level for {unknown:?}");
+        assert!(wrong.is_empty(), "{name}: uses of what stands above or beside: {wrong:#?}");
+    }
+}
+
+#[test]
+fn a_wrong_arrow_is_found_however_it_is_written() {
+    let levels: [Level; 2] = [&["low"], &["high", "beside"]];
+    let file = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    let all = [
+        file("low.rs", "use super::high::Thing;"),
+        file("low/inner.rs", "use crate::{\n    low::a::{b, c}, high::d,\n};"),
+        file("low/deep.rs", "fn f() { super::super::high::g() }"),
+        file("high.rs", "use crate::low::a;\npub(in crate::high) fn g() { crate::beside::h() }"),
+        file(
+            "beside.rs",
+            "// crate::high\nuse low_crate::high;\n#[cfg(test)]\nmod tests {\n    use crate::high;\n}",
+        ),
+        file("high/inner.rs", "use super::low;"),
+    ];
+    let (wrong, unknown) = wrong(&levels, &all);
+    assert_eq!(wrong, ["low.rs: high", "low/inner.rs: high", "low/deep.rs: high", "high.rs: beside"]);
+    assert!(unknown.is_empty());
+    assert_eq!(super::arrows::wrong(&levels[1..], &all[..1]).1, BTreeSet::from(["low".to_owned()]));
+}

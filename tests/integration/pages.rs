@@ -1,0 +1,47 @@
+//! Pages of `docs` that list parts of the sources: each list is complete, and has no entry that is gone.
+
+use std::collections::BTreeSet;
+
+use crate::programs::workspace;
+use crate::tidy;
+
+fn page(name: &str) -> String {
+    std::fs::read_to_string(workspace().join("docs").join(name)).unwrap()
+}
+
+/// The names that the tables of a page begin their lines with.
+fn listed(page: &str) -> BTreeSet<String> {
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    rows.map(|(name, _)| name.to_owned()).collect()
+}
+
+#[test]
+fn every_library_is_explained_in_dependencies_md() {
+    let mut used = BTreeSet::new();
+    for name in tidy::crates() {
+        let manifest = tidy::toml(&format!("{name}/Cargo.toml"));
+        for table in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            let names = manifest.get(table).and_then(|table| table.as_table()).into_iter().flatten();
+            used.extend(names.map(|(name, _)| name.clone()).filter(|name| !name.starts_with("pappus-")));
+        }
+    }
+    assert!(used.len() > 30, "{used:?}");
+    assert_eq!(listed(&page("dependencies.md")), used, "left: docs/dependencies.md, right: the manifests");
+}
+
+/// The words of a text, in small letters.
+fn words(text: &str) -> BTreeSet<String> {
+    text.split(|c: char| !c.is_alphanumeric()).map(str::to_lowercase).collect()
+}
+
+#[test]
+fn the_glossary_is_in_order_and_explains_words_in_use() {
+    let glossary = page("glossary.md");
+    let rows = glossary.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let names: Vec<_> = rows.map(|(name, _)| name).collect();
+    assert!(names.len() > 50 && names.is_sorted(), "{names:?}");
+    let used: BTreeSet<_> = tidy::sources().iter().flat_map(|(_, text)| words(text)).collect();
+    let stale: Vec<_> = names.iter().filter(|name| !used.contains(**name)).collect();
+    assert!(stale.is_empty(), "not in the sources any more: {stale:?}");
+    assert!(!used.contains(concat!("zeu", "gma")), "the control");
+}

@@ -1,0 +1,113 @@
+//! A function is replaced in place: calls see the old one or the new one, grants stay, and it survives a restart.
+
+use std::time::Duration;
+
+use pappus_client::{Client, Code, Invocation, Result};
+
+use crate::fixture::{Supervisor, until};
+use crate::house::{enter, house};
+use crate::kit::{self, Function, absolute, constant, fails, launch, ptr, refused};
+
+/// Nothing → `out`: eight bytes of this value.
+fn says(value: i64) -> [serde_json::Value; 1] {
+    [launch("fill", &[ptr("out"), constant(value), constant(8)])]
+}
+
+fn add(client: &mut Client, value: i64, replace: bool) -> Result<()> {
+    let (steps, buffers) = (says(value), [("out", absolute(8))]);
+    let function = Function { buffers: &buffers, outputs: &["out"], steps: &steps, ..Function::default() };
+    match replace {
+        true => function.replace(client, "says").map(drop),
+        false => function.try_add(client, "says").map(drop),
+    }
+}
+
+fn call(name: &str) -> Invocation {
+    Invocation::new(name).output("out")
+}
+
+fn said(client: &mut Client, name: &str) -> u8 {
+    client.invoke(&call(name)).unwrap().outputs[0].inline[0]
+}
+
+#[test]
+fn another_function_takes_the_name_only_where_that_is_asked_for() {
+    let mut supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    add(&mut client, 1, true).unwrap();
+    assert_eq!(said(&mut client, "says"), 1);
+    refused(add(&mut client, 2, false), Code::AlreadyExists, "another function `says`");
+    assert_eq!(said(&mut client, "says"), 1);
+    add(&mut client, 2, true).unwrap();
+    assert_eq!(said(&mut client, "says"), 2);
+    assert_eq!(client.list_functions().unwrap().len(), 1);
+    supervisor.kill9();
+    supervisor.restart();
+    assert_eq!(said(&mut supervisor.client(), "says"), 2);
+}
+
+#[test]
+fn calls_that_were_accepted_finish_with_the_old_one() {
+    let supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    kit::add_spin(&mut client);
+    add(&mut client, 1, false).unwrap();
+    assert_eq!(said(&mut client, "says"), 1);
+    // The only worker is busy, so the next call waits.
+    let spin = client.send_invocation(&Invocation::new("spin").deadline(Duration::from_millis(300))).unwrap();
+    supervisor.until_running();
+    let waiting = client.send_invocation(&call("says")).unwrap();
+    until("it waits", || supervisor.device().queued == 1);
+    add(&mut client, 2, true).unwrap();
+    fails(&mut client, spin, Code::DeadlineExceeded);
+    assert_eq!(client.wait_invoked(waiting).unwrap().outputs[0].inline[0], 1);
+    assert_eq!(said(&mut client, "says"), 2);
+}
+
+#[test]
+fn who_was_granted_the_old_one_may_call_the_new_one() {
+    let supervisor = house(&[("alice", ""), ("bob", "")]);
+    let [mut alice, mut bob] = ["alice", "bob"].map(|name| enter(&supervisor, name));
+    add(&mut alice, 1, false).unwrap();
+    alice.grant("says", "bob").unwrap();
+    assert_eq!(said(&mut bob, "alice/says"), 1);
+    add(&mut alice, 2, true).unwrap();
+    assert_eq!(said(&mut bob, "alice/says"), 2);
+    assert_eq!(alice.list_grants("says").unwrap(), ["bob"]);
+}
+
+#[test]
+fn a_quota_counts_what_is_there_afterwards() {
+    let supervisor = house(&[("alice", "functions = 1")]);
+    let mut alice = enter(&supervisor, "alice");
+    add(&mut alice, 1, false).unwrap();
+    add(&mut alice, 2, true).unwrap();
+    assert_eq!(said(&mut alice, "says"), 2);
+}
+
+#[test]
+fn the_audit_log_says_who_changed_what() {
+    let supervisor = house(&[("alice", ""), ("bob", "")]);
+    let mut alice = enter(&supervisor, "alice");
+    add(&mut alice, 1, false).unwrap();
+    add(&mut alice, 2, true).unwrap();
+    alice.grant("says", "bob").unwrap();
+    alice.revoke("says", "bob").unwrap();
+    alice.remove_function("says").unwrap();
+    refused(alice.remove_function("says"), Code::NotFound, "");
+    let log = supervisor.log();
+    let uid = crate::house::own_uid();
+    for (action, name, result) in [
+        ("add function", "says", "done"),
+        ("replace function", "says", "done"),
+        ("grant", "says bob", "done"),
+        ("revoke", "says bob", "done"),
+        ("remove function", "says", "done"),
+        ("remove function", "says", "refused: NotFound"),
+    ] {
+        let line = format!(
+            "audit: tenant=\"alice\" uid={uid} action=\"{action}\" name=\"{name}\" result=\"{result}\""
+        );
+        assert!(log.contains(&line), "{line}\nin\n{log}");
+    }
+}

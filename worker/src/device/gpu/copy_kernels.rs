@@ -1,0 +1,252 @@
+//! Small copies and their clearing by a kernel of our own, which reads and writes pinned host memory by itself.
+//! The kernel is the backend's ([`Driver::copy_kernel`]); what it is told is the same for all:
+//!
+//! ```text
+//!  copy(segments: struct of 8 + 16 × 32 bytes)
+//!    u64 count; count × { u64 from, u64 to, u64 bytes, u64 clears }
+//!  from = 0: `to` is cleared; else copied from `from`, which is cleared behind the copy if `clears`.
+//!  All threads go over one segment after the other, in vectors of 16 bytes, then byte by byte over what is left.
+//! ```
+//!
+//! In a graph of kernels alone one follows the other at once; copies by the copy engines, and fills, each cost
+//! the GPU as much as a small call takes. Measured on an H200 (128 KiB in and out, 8 lanes): 133 000 calls a
+//! second with copies and fills, 179 000 like this, 181 000 where nothing is cleared.
+
+use pappus_protocol::Fault;
+
+use super::driver::{Driver, Shape, Stream};
+use super::layout::Transfer;
+
+/// Bytes that are brought, or taken back, by a kernel at most: copy engines are better at more.
+const MOST_BYTES: u64 = 1 << 20;
+/// Bytes that are cleared by a kernel at most: fills are better at more.
+const MOST_CLEARED_BYTES: u64 = 4 << 20;
+/// Ranges of one launch.
+pub const SEGMENTS: usize = 16;
+/// Bytes of a range in the kernel's parameter.
+pub const SEGMENT_BYTES: usize = 32;
+/// Bytes of the kernel's parameter.
+pub const PARAM_BYTES: usize = 8 + SEGMENTS * SEGMENT_BYTES;
+/// Bytes that a thread copies at once; ranges of that many bytes and more begin at multiples of it.
+const VECTOR: u64 = 16;
+/// Threads of a block.
+pub const THREADS: u32 = 256;
+/// More than these do not make it faster, and are in the way of others.
+const MOST_BLOCKS: u64 = 32;
+
+/// The kernel that copies.
+#[derive(Debug)]
+pub(super) struct CopyKernel<D: Driver> {
+    kernel: D::Kernel,
+    _module: D::Module,
+}
+
+/// A range as the kernel sees it: copied if `from` is not zero, else cleared at `to`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Segment {
+    from: u64,
+    to: u64,
+    bytes: u64,
+    /// `from` is cleared behind the copy.
+    clears: bool,
+}
+
+/// The ranges of one launch.
+#[derive(Debug, Default)]
+struct Segments(Vec<Segment>);
+
+impl Segments {
+    fn copy(&mut self, from: u64, to: u64, bytes: u64, clears: bool) {
+        self.0.push(Segment { from, to, bytes, clears });
+    }
+
+    /// Clears what lies between two addresses, wherever it begins.
+    fn clear(&mut self, start: u64, end: u64) {
+        let aligned = start.next_multiple_of(VECTOR).min(end);
+        for (start, end) in [(start, aligned), (aligned, end)] {
+            if start < end {
+                self.0.push(Segment { from: 0, to: start, bytes: end - start, clears: false });
+            }
+        }
+    }
+
+    /// The kernel's parameter.
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(PARAM_BYTES);
+        bytes.extend((self.0.len() as u64).to_le_bytes());
+        for segment in &self.0 {
+            let words = [segment.from, segment.to, segment.bytes, segment.clears.into()];
+            bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        }
+        bytes.resize(PARAM_BYTES, 0);
+        bytes
+    }
+}
+
+/// Copies back, and clearing of the range that a call used. The outputs are cleared as they are copied.
+fn cleared_behind(outputs: &[Transfer], base: u64, used_bytes: u64) -> Option<Segments> {
+    let mut order: Vec<&Transfer> = outputs.iter().collect();
+    order.sort_by_key(|output| output.device);
+    let mut segments = Segments::default();
+    let mut cleared = base;
+    for output in order {
+        // Twice the same bytes, or bytes outside: not what a kernel does in one go.
+        if output.device < cleared || output.device + output.bytes > base + used_bytes {
+            return None;
+        }
+        segments.clear(cleared, output.device);
+        segments.copy(output.device, output.host.addr() as u64, output.bytes, true);
+        cleared = output.device + output.bytes;
+    }
+    segments.clear(cleared, base + used_bytes);
+    Some(segments)
+}
+
+fn copied_in(inputs: &[Transfer]) -> Segments {
+    let mut segments = Segments::default();
+    for input in inputs {
+        segments.copy(input.host.addr() as u64, input.device, input.bytes, false);
+    }
+    segments
+}
+
+fn copied_out(outputs: &[Transfer]) -> Segments {
+    let mut segments = Segments::default();
+    for output in outputs {
+        segments.copy(output.device, output.host.addr() as u64, output.bytes, false);
+    }
+    segments
+}
+
+/// Whether all of them can be copied by a kernel.
+fn small(transfers: &[Transfer]) -> bool {
+    let aligned = |one: &Transfer| (one.host.addr() as u64 | one.device).is_multiple_of(VECTOR);
+    transfers.iter().all(aligned) && transfers.iter().map(|one| one.bytes).sum::<u64>() <= MOST_BYTES
+}
+
+/// The copies of a small call: its inputs, and its outputs with the clearing.
+#[derive(Debug)]
+pub(super) struct SmallCopies<'a, D: Driver> {
+    kernel: &'a CopyKernel<D>,
+    inputs: Segments,
+    outputs: Segments,
+}
+
+impl<D: Driver> CopyKernel<D> {
+    /// The backend's kernel.
+    pub(super) fn load(driver: &D) -> Result<Self, Fault> {
+        let (module, kernel) = driver.copy_kernel()?;
+        Ok(Self { kernel, _module: module })
+    }
+
+    /// How a call's bytes are copied by kernels, if they are few enough; `used_bytes` from `base` on are
+    /// cleared.
+    pub(super) fn plan(
+        &self,
+        inputs: &[Transfer],
+        outputs: &[Transfer],
+        base: u64,
+        used_bytes: u64,
+    ) -> Option<SmallCopies<'_, D>> {
+        if !small(inputs) || !small(outputs) || used_bytes > MOST_CLEARED_BYTES {
+            return None;
+        }
+        let outputs = match used_bytes {
+            0 => copied_out(outputs),
+            _ => cleared_behind(outputs, base, used_bytes)?,
+        };
+        let inputs = copied_in(inputs);
+        let fit = inputs.0.len() <= SEGMENTS && outputs.0.len() <= SEGMENTS;
+        fit.then_some(SmallCopies { kernel: self, inputs, outputs })
+    }
+
+    fn launch(&self, stream: &D::Stream, segments: &Segments) -> Result<(), D::Error> {
+        let longest = segments.0.iter().map(|segment| segment.bytes).max().unwrap_or(0);
+        if longest == 0 {
+            return Ok(());
+        }
+        let blocks = longest.div_ceil(VECTOR * u64::from(THREADS)).min(MOST_BLOCKS) as u32;
+        let shape = Shape { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 };
+        stream.launch(self.kernel, &shape, &segments.encode())
+    }
+}
+
+impl<D: Driver> SmallCopies<'_, D> {
+    /// Copies the inputs to the device.
+    pub(super) fn copy_in(&self, stream: &D::Stream) -> Result<(), D::Error> {
+        self.kernel.launch(stream, &self.inputs)
+    }
+
+    /// Copies the outputs back and clears what the call used.
+    pub(super) fn copy_out_and_clear(&self, stream: &D::Stream) -> Result<(), D::Error> {
+        self.kernel.launch(stream, &self.outputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transfer(host: usize, device: u64, bytes: u64) -> Transfer {
+        Transfer { host: std::ptr::without_provenance_mut(host), device, bytes }
+    }
+
+    /// What the kernel does, on bytes that lie at their addresses.
+    fn run(memory: &mut [u8], segments: &Segments) {
+        for &Segment { from, to, bytes, clears } in &segments.0 {
+            assert!(bytes < VECTOR || (from | to).is_multiple_of(VECTOR), "{from:#x} {to:#x} {bytes}");
+            for at in 0..bytes {
+                let byte = if from == 0 { 0 } else { memory[(from + at) as usize] };
+                memory[(to + at) as usize] = byte;
+                if clears {
+                    memory[(from + at) as usize] = 0;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn outputs_arrive_and_nothing_else_of_the_range_stays() {
+        const BASE: u64 = 4096;
+        const USED: u64 = 2048;
+        for outputs in [
+            vec![],
+            vec![transfer(1024, BASE, 100)],
+            vec![transfer(1024, BASE + 512, 257), transfer(2048, BASE + 256, 16)],
+            vec![transfer(1024, BASE + 2032, 16)],
+            vec![transfer(1024, BASE, 2048)],
+        ] {
+            let mut memory: Vec<u8> = (0..8192u32).map(|at| (at % 255 + 1) as u8).collect();
+            let before = memory.clone();
+            run(&mut memory, &cleared_behind(&outputs, BASE, USED).unwrap());
+            let range = BASE as usize..(BASE + USED) as usize;
+            assert!(memory[range.clone()].iter().all(|byte| *byte == 0), "{outputs:?}");
+            let mut expected = before.clone();
+            expected[range].fill(0);
+            for output in &outputs {
+                let (host, device, bytes) =
+                    (output.host.addr(), output.device as usize, output.bytes as usize);
+                expected[host..host + bytes].copy_from_slice(&before[device..device + bytes]);
+            }
+            assert!(memory == expected, "{outputs:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_kernel_cannot_do_in_one_go_is_left_to_copies() {
+        let (a, b) = (transfer(1024, 4096, 64), transfer(2048, 4128, 64));
+        assert!(cleared_behind(&[a, b], 4096, 2048).is_none(), "they overlap");
+        assert!(cleared_behind(&[a], 4096, 32).is_none(), "it lies outside");
+        assert!(small(&[a, b]));
+        assert!(!small(&[transfer(1032, 4096, 64)]), "unaligned");
+        assert!(!small(&[transfer(1024, 4096, MOST_BYTES), a]), "too many bytes");
+    }
+
+    #[test]
+    fn segments_are_encoded_as_the_kernel_reads_them() {
+        assert_eq!(copied_in(&[]).encode().len(), PARAM_BYTES);
+        let encoded = cleared_behind(&[transfer(1024, 4096, 64)], 4096, 64).unwrap().encode();
+        let words: Vec<u8> = [1u64, 4096, 1024, 64, 1].iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(encoded[..words.len()], words);
+    }
+}

@@ -1,0 +1,515 @@
+//! A driver without a device, for tests: it records what it is told, in order, and fails where it is told to.
+//! Events have passed as soon as they are recorded, unless they are held back.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use pappus_protocol::from_worker::Hello;
+use pappus_protocol::{Fault, FaultCode};
+use pappus_shmem::memfd;
+
+use super::driver::{
+    self, Access, COUNTERS_BYTES, Driver, DriverError, LoadedKernel, ParamPlace, Properties, ScrubKernel,
+    ScrubRun, Section, Shape, Variable,
+};
+use crate::device::CodeError;
+
+/// What the driver was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Did {
+    CopyIn {
+        to: u64,
+        bytes: u64,
+    },
+    CopyOut {
+        from: u64,
+        bytes: u64,
+    },
+    Copy {
+        to: u64,
+        from: u64,
+        bytes: u64,
+    },
+    Fill {
+        to: u64,
+        byte: u8,
+        bytes: u64,
+    },
+    Launch(&'static str),
+    Record(u64),
+    /// A graph is made of what follows in the log up to `Captured`, which does not run.
+    Capture,
+    Captured(u64),
+    /// A graph runs; what is in it follows.
+    Graph(u64),
+    DropGraph(u64),
+    Synchronize,
+    Reserve {
+        base: u64,
+        bytes: u64,
+    },
+    Free {
+        base: u64,
+        bytes: u64,
+    },
+    Map {
+        at: u64,
+        bytes: u64,
+        access: Access,
+    },
+    Unmap {
+        at: u64,
+        bytes: u64,
+    },
+    Load,
+    Unload,
+    Pin {
+        bytes: u64,
+        read_only: bool,
+    },
+    Unpin,
+}
+
+/// What a test may say about the driver, and what the driver remembers.
+#[derive(Debug, Default)]
+struct State {
+    log: Vec<Did>,
+    capture: Option<Vec<Did>>,
+    graphs: HashMap<u64, Vec<Did>>,
+    next: u64,
+    /// Fails the next call that looks like this, with this error.
+    fails: Option<(Did, FakeError)>,
+    /// What events answer, if not that they have passed.
+    events: Option<Result<bool, FakeError>>,
+    /// Multiprocessors that a scrub reaches.
+    reached: u32,
+}
+
+thread_local! {
+    static STATE: RefCell<State> = RefCell::default();
+}
+
+fn with<T>(f: impl FnOnce(&mut State) -> T) -> T {
+    STATE.with_borrow_mut(f)
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+/// Records a call of the driver, or fails it.
+fn tell(did: Did) -> Result<(), FakeError> {
+    with(|state| {
+        if let Some((_, error)) = state.fails.take_if(|(fails, _)| *fails == did) {
+            return Err(error);
+        }
+        match &mut state.capture {
+            Some(capture) => capture.push(did),
+            None => state.log.push(did),
+        }
+        Ok(())
+    })
+}
+
+fn note(did: Did) {
+    with(|state| state.log.push(did));
+}
+
+/// What was recorded since the last time.
+pub(super) fn log() -> Vec<Did> {
+    with(|state| std::mem::take(&mut state.log))
+}
+
+/// The next call like `did` fails.
+pub(super) fn fail(did: Did, error: FakeError) {
+    with(|state| state.fails = Some((did, error)));
+}
+
+/// What events say from here on; `None`: they have passed.
+pub(super) fn events(say: Option<Result<bool, FakeError>>) {
+    with(|state| state.events = say);
+}
+
+/// How many multiprocessors scrubs reach.
+pub(super) fn reached(multiprocessors: u32) {
+    with(|state| state.reached = multiprocessors);
+}
+
+/// What the driver answers besides success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FakeError {
+    OutOfMemory,
+    /// The call is refused, nothing else happens.
+    Refused,
+    /// A kernel did something illegal.
+    Kernel,
+}
+
+impl fmt::Display for FakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl DriverError for FakeError {
+    fn out_of_memory() -> Self {
+        Self::OutOfMemory
+    }
+
+    fn is_out_of_memory(self) -> bool {
+        self == Self::OutOfMemory
+    }
+
+    fn kernel_cause(self) -> Option<&'static str> {
+        (self == Self::Kernel).then_some("it went astray")
+    }
+
+    fn is_fatal(self) -> bool {
+        self == Self::Kernel
+    }
+}
+
+/// The driver.
+#[derive(Debug)]
+pub(super) struct Fake {
+    pub(super) properties: Properties,
+}
+
+pub(super) const GRANULE: u64 = 2 << 20;
+pub(super) const MULTIPROCESSORS: u32 = 4;
+
+impl Fake {
+    /// A driver that was told nothing yet.
+    pub(super) fn new() -> Self {
+        with(|state| *state = State { reached: MULTIPROCESSORS, ..State::default() });
+        let properties = Properties {
+            name: "fake".into(),
+            memory_bytes: 1 << 30,
+            multiprocessors: MULTIPROCESSORS,
+            pins_read_only: true,
+            host_addresses: false,
+        };
+        Self { properties }
+    }
+}
+
+impl Driver for Fake {
+    type Error = FakeError;
+    type Stream = Stream;
+    type Event = Event;
+    type Graph = Graph;
+    type Module = Module;
+    type Kernel = &'static str;
+    type Memory = Memory;
+    type Pinned = Pinned;
+    type HostBuffer = HostBuffer;
+    type DeviceBuffer = DeviceBuffer;
+
+    fn hello(&self) -> Hello {
+        Hello::new("fake", "fake")
+    }
+
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn synchronize(&self) -> Result<(), FakeError> {
+        tell(Did::Synchronize)
+    }
+
+    fn create_stream(&self) -> Result<Stream, FakeError> {
+        Ok(Stream)
+    }
+
+    fn create_event(&self, _: bool) -> Result<Event, FakeError> {
+        Ok(Event(with(State::number)))
+    }
+
+    fn writable_sections(image: &[u8]) -> Result<Vec<Section>, CodeError> {
+        let parsed = Module::parse(image).ok_or("no fake module")?;
+        let variables = parsed.variables.iter().chain(&parsed.hidden).enumerate();
+        let variables = variables.map(|(at, name)| Variable { name: name.clone(), offset: at as u64 * 64 });
+        let variables: Vec<_> = variables.collect();
+        Ok(if variables.is_empty() { Vec::new() } else { vec![Section { variables }] })
+    }
+
+    fn load_module(&self, image: &[u8]) -> Result<Module, FakeError> {
+        note(Did::Load);
+        Module::parse(image).ok_or(FakeError::Refused)
+    }
+
+    fn copy_kernel(&self) -> Result<(Module, &'static str), Fault> {
+        Ok((Module::default(), "copy"))
+    }
+
+    fn scrub_kernels(&self) -> Result<Vec<ScrubKernel<Module, &'static str>>, Fault> {
+        let run = ScrubRun { shared_bytes: 1024, blocks_each: 1, least: 1 };
+        Ok(vec![ScrubKernel { kernel: "chip", runs: vec![run, run], threads: 64, module: Module::default() }])
+    }
+
+    fn stack_scrub_kernel(&self, bytes: u32) -> Result<ScrubKernel<Module, &'static str>, Fault> {
+        let run = ScrubRun { shared_bytes: 0, blocks_each: 2, least: 2 };
+        let kernel = match bytes {
+            1024 => "stack of 1024",
+            4096 => "stack of 4096",
+            _ => return Err(Fault::new(FaultCode::Internal, format!("{bytes} bytes of stack"))),
+        };
+        Ok(ScrubKernel { kernel, runs: vec![run], threads: 64, module: Module::default() })
+    }
+
+    fn granularity(&self) -> Result<u64, FakeError> {
+        Ok(GRANULE)
+    }
+
+    fn create_memory(&self, bytes: u64, _: bool) -> Result<Memory, FakeError> {
+        Ok(Memory { bytes })
+    }
+
+    fn import_memory(&self, _: BorrowedFd<'_>, bytes: u64) -> Result<Memory, FakeError> {
+        Ok(Memory { bytes })
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<u64, FakeError> {
+        let base = with(State::number) << 36;
+        tell(Did::Reserve { base, bytes }).map(|()| base)
+    }
+
+    fn free(base: u64, bytes: u64) {
+        note(Did::Free { base, bytes });
+    }
+
+    fn map(&self, at: u64, memory: &Memory, access: Access) -> Result<(), FakeError> {
+        tell(Did::Map { at, bytes: memory.bytes, access })
+    }
+
+    fn unmap(at: u64, bytes: u64) {
+        note(Did::Unmap { at, bytes });
+    }
+
+    unsafe fn pin(&self, _: *mut u8, bytes: u64, read_only: bool) -> Result<Pinned, FakeError> {
+        tell(Did::Pin { bytes, read_only }).map(|()| Pinned)
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<HostBuffer, FakeError> {
+        Ok(HostBuffer(Box::into_raw(vec![0; bytes].into())))
+    }
+
+    fn allocate_device(&self, _: u64) -> Result<DeviceBuffer, FakeError> {
+        Ok(DeviceBuffer(with(State::number) << 36))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Stream;
+
+impl driver::Stream for Stream {
+    type Error = FakeError;
+    type Event = Event;
+    type Graph = Graph;
+    type Kernel = &'static str;
+
+    unsafe fn copy_in(&self, to: u64, _: *const u8, bytes: u64) -> Result<(), FakeError> {
+        tell(Did::CopyIn { to, bytes })
+    }
+
+    unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: u64) -> Result<(), FakeError> {
+        if bytes == COUNTERS_BYTES {
+            let reached = 1..=with(|state| state.reached) as usize;
+            for counter in 0..bytes as usize / 4 {
+                let blocks: u32 = if reached.contains(&counter) { 2 } else { 0 };
+                // SAFETY: the counters are this long, as the scrubber promises.
+                unsafe { to.cast::<u32>().add(counter).write_unaligned(blocks) };
+            }
+        }
+        tell(Did::CopyOut { from, bytes })
+    }
+
+    fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), FakeError> {
+        tell(Did::Copy { to, from, bytes })
+    }
+
+    fn fill(&self, to: u64, byte: u8, bytes: u64) -> Result<(), FakeError> {
+        tell(Did::Fill { to, byte, bytes })
+    }
+
+    fn launch(&self, kernel: &'static str, _: &Shape, _: &[u8]) -> Result<(), FakeError> {
+        tell(Did::Launch(kernel))
+    }
+
+    fn record(&self, event: &Event) -> Result<(), FakeError> {
+        tell(Did::Record(event.0))
+    }
+
+    fn record_in_graph(&self, event: &Event) -> Result<(), FakeError> {
+        tell(Did::Record(event.0))
+    }
+
+    fn has_ended(&self) -> Result<bool, FakeError> {
+        with(|state| state.events).unwrap_or(Ok(true))
+    }
+
+    fn launch_graph(&self, graph: &Graph) -> Result<(), FakeError> {
+        tell(Did::Graph(graph.0))?;
+        with(|state| state.log.extend_from_slice(&state.graphs[&graph.0]));
+        Ok(())
+    }
+
+    fn begin_capture(&self) -> Result<(), FakeError> {
+        tell(Did::Capture)?;
+        with(|state| state.capture = Some(Vec::new()));
+        Ok(())
+    }
+
+    fn end_capture(&self) -> Result<Graph, FakeError> {
+        let captured = with(|state| state.capture.take()).ok_or(FakeError::Refused)?;
+        let number = with(State::number);
+        tell(Did::Captured(number))?;
+        with(|state| state.graphs.insert(number, captured));
+        Ok(Graph(number))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Event(u64);
+
+impl driver::Event for Event {
+    type Error = FakeError;
+
+    fn has_passed(&self) -> Result<bool, FakeError> {
+        with(|state| state.events).unwrap_or(Ok(true))
+    }
+
+    fn ns_since(&self, _: &Self) -> u64 {
+        1
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Graph(u64);
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        note(Did::DropGraph(self.0));
+    }
+}
+
+/// A module is a text of lines: `kernel NAME BYTES…` (of its parameters), `stack BYTES` (of all kernels),
+/// `variable NAME`, and `hidden NAME` for a variable that the driver does not know by name.
+#[derive(Debug, Default)]
+pub(super) struct Module {
+    kernels: Vec<(String, Vec<u32>)>,
+    variables: Vec<String>,
+    hidden: Vec<String>,
+    stack: u32,
+}
+
+impl Module {
+    fn parse(image: &[u8]) -> Option<Self> {
+        let mut module = Self::default();
+        for line in std::str::from_utf8(image).ok()?.lines() {
+            let mut parts = line.split(' ');
+            let (what, name) = (parts.next()?, parts.next()?.to_owned());
+            match what {
+                "kernel" => module.kernels.push((name, parts.flat_map(str::parse).collect())),
+                "variable" => module.variables.push(name),
+                "hidden" => module.hidden.push(name),
+                "stack" => module.stack = name.parse().ok()?,
+                _ => return None,
+            }
+        }
+        Some(module)
+    }
+}
+
+/// Bytes of each variable, and where variables lie.
+pub(super) const VARIABLE_BYTES: u64 = 64;
+pub(super) const VARIABLES_AT: u64 = 1 << 50;
+
+impl driver::Module for Module {
+    type Error = FakeError;
+    type Kernel = &'static str;
+
+    fn kernel(&self, name: &str) -> Result<Option<LoadedKernel<&'static str>>, FakeError> {
+        let Some((name, sizes)) = self.kernels.iter().find(|(other, _)| other == name) else {
+            return Ok(None);
+        };
+        let params = (0..).zip(sizes).map(|(at, &bytes)| ParamPlace { offset: 8 * at, bytes }).collect();
+        let kernel: &'static str = name.clone().leak();
+        Ok(Some(LoadedKernel { kernel, params, local_bytes: self.stack }))
+    }
+
+    fn variable(&self, name: &str) -> Option<(u64, u64)> {
+        let at = self.variables.iter().position(|other| other == name)?;
+        Some((VARIABLES_AT + at as u64 * VARIABLE_BYTES, VARIABLE_BYTES))
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if !self.kernels.is_empty() {
+            note(Did::Unload);
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Memory {
+    bytes: u64,
+}
+
+impl driver::Memory for Memory {
+    type Error = FakeError;
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn export(&self) -> Result<OwnedFd, FakeError> {
+        let memfd = memfd::sealed("fake", b"memory").map_err(|_| FakeError::Refused)?;
+        memfd.as_fd().try_clone_to_owned().map_err(|_| FakeError::Refused)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Pinned;
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        note(Did::Unpin);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct HostBuffer(*mut [u8]);
+
+impl driver::HostBuffer for HostBuffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: made of a box, and `&mut self` makes it the only view.
+        unsafe { &mut *self.0 }
+    }
+
+    fn as_ptr(&self) -> *mut u8 {
+        self.0.cast()
+    }
+}
+
+impl Drop for HostBuffer {
+    fn drop(&mut self) {
+        // SAFETY: made of a box, which nothing else frees.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct DeviceBuffer(u64);
+
+impl driver::DeviceBuffer for DeviceBuffer {
+    fn address(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,133 @@
+//! A loaded function: its modules, its weights, its kernels by their blueprint index.
+
+use std::cell::RefCell;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use pappus_protocol::{Fault, FaultCode};
+
+use super::driver::{Driver, LoadedKernel};
+use super::memory::{MappedWeights, WeightsLoader};
+use super::module::LoadedModule;
+use super::plan_cache::{BoundPlans, FunctionKey};
+use crate::device::{FunctionImage, MAX_MODULE_BYTES, broken};
+
+/// Machine code is larger than the text it comes from, within reason.
+const MAX_CODE_BYTES: u64 = 16 * MAX_MODULE_BYTES as u64;
+
+/// A function ready to run on a GPU.
+#[derive(Debug)]
+pub struct Function<D: Driver> {
+    /// Tells its bound plans from those of others.
+    pub(super) key: FunctionKey,
+    kernels: Vec<KernelPlace>,
+    names: Rc<[String]>,
+    modules: Vec<LoadedModule<D>>,
+    weights: Option<MappedWeights<D>>,
+    /// Address of its weights; zero without any.
+    pub(super) weights_base: u64,
+    /// Its kernels can write variables, which are reset behind every call.
+    pub(super) has_variables: bool,
+    plans: Rc<RefCell<BoundPlans<D>>>,
+}
+
+/// Where a kernel of the blueprint is.
+#[derive(Debug)]
+struct KernelPlace {
+    module: usize,
+    /// Among the kernels of its module.
+    position: usize,
+}
+
+impl<D: Driver> Function<D> {
+    pub(super) fn load(
+        driver: &D,
+        stream: &D::Stream,
+        loader: &mut WeightsLoader<D>,
+        plans: &Rc<RefCell<BoundPlans<D>>>,
+        image: FunctionImage<'_>,
+        lanes: usize,
+    ) -> Result<Self, Fault> {
+        let load = |message| Fault::new(FaultCode::Load, message);
+        let blueprint = image.blueprint;
+        image.check()?;
+        let mut symbols = vec![Vec::new(); blueprint.modules().len()];
+        let mut kernels = Vec::with_capacity(blueprint.kernels().len());
+        for kernel in blueprint.kernels() {
+            let of_module =
+                symbols.get_mut(kernel.module).ok_or_else(|| load("a kernel of no module".into()))?;
+            kernels.push(KernelPlace { module: kernel.module, position: of_module.len() });
+            of_module.push(kernel.symbol.clone());
+        }
+        let mut modules = Vec::with_capacity(symbols.len());
+        for ((file, module), symbols) in image.modules.into_iter().zip(blueprint.modules()).zip(symbols) {
+            let in_module = |fault: Fault| Fault {
+                message: format!("module `{}`: {}", module.name, fault.message),
+                ..fault
+            };
+            let mut code = Vec::new();
+            file.take(MAX_CODE_BYTES)
+                .read_to_end(&mut code)
+                .map_err(|e| load(format!("reading machine code: {e}")))?;
+            modules.push(LoadedModule::load(driver, stream, code, symbols, lanes).map_err(in_module)?);
+        }
+        let weights = image.weights.map(|weights| loader.load(driver, stream, weights)).transpose()?;
+        let key = plans.borrow_mut().next_function();
+        let names = blueprint.kernels().iter().map(|kernel| kernel.name.clone()).collect();
+        let weights_base = weights.as_ref().map_or(0, MappedWeights::base);
+        let has_variables = modules.iter().any(LoadedModule::has_variables);
+        let plans = plans.clone();
+        Ok(Self { key, kernels, names, modules, weights, weights_base, has_variables, plans })
+    }
+
+    /// A lane's instance of a kernel.
+    pub(super) fn kernel(
+        &mut self,
+        driver: &D,
+        stream: &D::Stream,
+        lane: usize,
+        kernel: u32,
+    ) -> Result<LoadedKernel<D::Kernel>, Fault> {
+        let place = self.kernels.get(kernel as usize).ok_or_else(broken)?;
+        let module = self.modules.get_mut(place.module).ok_or_else(broken)?;
+        module.kernel(driver, stream, lane, place.position)
+    }
+
+    /// The descriptor of its weights in device memory, and their bytes; once.
+    pub(super) fn take_weights_export(&mut self) -> Option<(OwnedFd, u64)> {
+        self.weights.as_mut()?.take_export()
+    }
+
+    /// Names of the blueprint's kernels.
+    pub(super) fn names(&self) -> Rc<[String]> {
+        self.names.clone()
+    }
+
+    /// The largest stack of its kernels' threads.
+    pub(super) fn stack_bytes(&self) -> u32 {
+        self.modules.iter().map(LoadedModule::stack_bytes).max().unwrap_or(0)
+    }
+
+    /// Clears every module's variables and their pristine copies.
+    pub(super) fn wipe(&self, stream: &D::Stream) -> Result<(), D::Error> {
+        self.modules.iter().try_for_each(|module| module.wipe(stream))
+    }
+
+    /// Resets every module's variables behind a lane's call.
+    pub(super) fn reset(&mut self, stream: &D::Stream, lane: usize) -> Result<(), D::Error> {
+        for module in &mut self.modules {
+            if !module.reset(stream, lane)? {
+                self.plans.borrow_mut().forget_lane(self.key, lane);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<D: Driver> Drop for Function<D> {
+    fn drop(&mut self) {
+        // Graphs refer to the modules, so they go first.
+        self.plans.borrow_mut().forget(self.key);
+    }
+}

@@ -1,0 +1,410 @@
+//! One lane: a stream, and the call on it.
+//!
+//! ```text
+//!  start: copies in ─► steps (a graph, or slices) ─► copies out ─► done ─► fill ─► reset of variables
+//!                                │                                │
+//!                          poll: next slice                 poll: answer
+//! ```
+//!
+//! Everything is submitted in order on the lane's stream, so what clears a call runs before the next one
+//! without a wait in between. A short call that comes again with the same regions is a single graph,
+//! from its first copy to its clearing; of few bytes, both are kernels like its own (`copy_kernels`).
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use pappus_protocol::from_worker::Done;
+use pappus_protocol::{Fault, FaultCode, now_ns};
+
+use super::command_list::Cursor;
+use super::copy_kernels::CopyKernel;
+use super::driver::{Driver, Event, Stream};
+use super::function::Function;
+use super::layout::{SLICE_STEPS, TIMED_EVERY, Transfer};
+use super::plan_cache::BoundPlan;
+
+/// Slices that may be submitted and not over.
+const SLICES: usize = 2;
+
+/// A lane and what runs on it.
+#[derive(Debug)]
+pub(super) struct Lane<D: Driver> {
+    pub(super) stream: D::Stream,
+    done: D::Event,
+    slices: [D::Event; SLICES],
+    timing: Timing<D>,
+    running: Option<Running<D>>,
+    /// What the running call copies, inputs first; kept for its memory.
+    copies: Vec<Transfer>,
+    /// How many of them are inputs.
+    inputs: usize,
+    cursor: Cursor,
+    /// Bytes from the lane's base on that were cleared behind the last call on it.
+    clean_bytes: u64,
+    cleared: bool,
+    /// Nothing is cleared: the control of tests for leaks.
+    uncleared: bool,
+}
+
+/// The call on a lane.
+#[derive(Debug)]
+struct Running<D: Driver> {
+    base: u64,
+    used_bytes: u64,
+    bound: Option<Rc<BoundPlan<D>>>,
+    deadline_ns: u64,
+    alone: bool,
+    wide: bool,
+    timed: bool,
+    started: Instant,
+    /// Steps are still to be submitted.
+    unfinished: bool,
+    /// Slices submitted so far.
+    submitted: usize,
+    last_kernel: Option<u32>,
+    failed: Option<Fault>,
+}
+
+/// A call that is about to start.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) base: u64,
+    pub(super) used_bytes: u64,
+    pub(super) deadline_ns: u64,
+    pub(super) alone: bool,
+    pub(super) wide: bool,
+}
+
+/// When a timed call did what, and how the last one divided its time.
+#[derive(Debug)]
+struct Timing<D: Driver> {
+    started: D::Event,
+    copied_in: D::Event,
+    executed: D::Event,
+    copied_out: D::Event,
+    cleared: D::Event,
+    calls: u64,
+    /// Shares of copy in, execution and copy out, in 1/65536.
+    shares: [u64; 3],
+    clear_ns: u64,
+    /// The clearing of the last timed call was not read yet.
+    clear_pending: bool,
+}
+
+/// Shares before any call was timed.
+const WITHOUT_COPIES: [u64; 3] = [0, 1 << 16, 0];
+
+impl<D: Driver> Timing<D> {
+    fn create(driver: &D) -> Result<Self, D::Error> {
+        Ok(Self {
+            started: driver.create_event(true)?,
+            copied_in: driver.create_event(true)?,
+            executed: driver.create_event(true)?,
+            copied_out: driver.create_event(true)?,
+            cleared: driver.create_event(true)?,
+            calls: 0,
+            shares: WITHOUT_COPIES,
+            clear_ns: 0,
+            clear_pending: false,
+        })
+    }
+
+    /// As before the first call.
+    fn forget(&mut self) {
+        (self.calls, self.clear_ns, self.clear_pending) = (0, 0, false);
+        self.shares = WITHOUT_COPIES;
+    }
+
+    /// Whether the next call is one that is timed step by step.
+    fn next(&mut self) -> bool {
+        self.calls += 1;
+        self.calls <= 2 || self.calls.is_multiple_of(TIMED_EVERY)
+    }
+
+    /// What clearing took, once it is known.
+    fn read_clear(&mut self) {
+        if self.clear_pending && matches!(self.cleared.has_passed(), Ok(true)) {
+            self.clear_ns = self.cleared.ns_since(&self.copied_out);
+            self.clear_pending = false;
+        }
+    }
+
+    /// A call's timings from how long it took in all.
+    fn done(&mut self, timed: bool, total_ns: u64) -> Done {
+        if timed {
+            let spans = [
+                self.copied_in.ns_since(&self.started),
+                self.executed.ns_since(&self.copied_in),
+                self.copied_out.ns_since(&self.executed),
+            ];
+            let sum = spans.iter().sum::<u64>().max(1);
+            self.shares = spans.map(|span| ((u128::from(span) << 16) / u128::from(sum)) as u64);
+        }
+        let part = |share: u64| ((u128::from(total_ns) * u128::from(share)) >> 16) as u64;
+        let [copy_in, _, copy_out] = self.shares.map(part);
+        Done {
+            copy_in_ns: copy_in.into(),
+            execute_ns: total_ns.saturating_sub(copy_in + copy_out).into(),
+            copy_out_ns: copy_out.into(),
+            clear_ns: self.clear_ns.into(),
+        }
+    }
+}
+
+impl<D: Driver> Lane<D> {
+    pub(super) fn create(driver: &D) -> Result<Self, D::Error> {
+        Ok(Self {
+            stream: driver.create_stream()?,
+            done: driver.create_event(false)?,
+            slices: [driver.create_event(false)?, driver.create_event(false)?],
+            timing: Timing::create(driver)?,
+            running: None,
+            copies: Vec::new(),
+            inputs: 0,
+            cursor: Cursor::default(),
+            clean_bytes: 0,
+            cleared: true,
+            uncleared: cfg!(feature = "test-hooks") && std::env::var_os("PAPPUS_TEST_UNCLEARED").is_some(),
+        })
+    }
+
+    /// The pool changed: nothing of it is known to be clean by an earlier call.
+    pub(super) fn forget_pool(&mut self) {
+        self.clean_bytes = 0;
+    }
+
+    /// Another domain's calls follow: nothing of the ones before is kept, their timings included.
+    pub(super) fn forget(&mut self) {
+        self.running = None;
+        (self.copies, self.inputs) = (Vec::new(), 0);
+        self.cursor = Cursor::default();
+        (self.clean_bytes, self.cleared) = (0, true);
+        self.timing.forget();
+    }
+
+    /// A call begins. Kernels may have written behind their own range: what this call uses and the last
+    /// one did not is cleared first.
+    pub(super) fn begin(&mut self, start: &Start) -> Result<(), D::Error> {
+        self.timing.read_clear();
+        let timed = self.timing.next() && !self.timing.clear_pending;
+        self.cleared = false;
+        self.copies.clear();
+        self.inputs = 0;
+        self.running = Some(Running {
+            base: start.base,
+            used_bytes: start.used_bytes,
+            bound: None,
+            deadline_ns: start.deadline_ns,
+            alone: start.alone,
+            wide: start.wide,
+            timed,
+            started: Instant::now(),
+            unfinished: false,
+            submitted: 0,
+            last_kernel: None,
+            failed: None,
+        });
+        let clean = if start.wide { 0 } else { self.clean_bytes };
+        self.cleared |= self.uncleared;
+        if !self.uncleared && start.used_bytes > clean {
+            self.stream.fill(start.base + clean, 0, start.used_bytes - clean)?;
+        }
+        if timed {
+            self.stream.record(&self.timing.started)?;
+        }
+        Ok(())
+    }
+
+    /// Adds an input of the call that began; all of them come before the outputs.
+    pub(super) fn bring(&mut self, input: Transfer) {
+        self.copies.push(input);
+        self.inputs = self.copies.len();
+    }
+
+    /// Adds an output.
+    pub(super) fn expect(&mut self, output: Transfer) {
+        self.copies.push(output);
+    }
+
+    /// Submits the call as a graph of everything in it, if there is one for just these copies; says
+    /// whether there was.
+    pub(super) fn run_whole(
+        &mut self,
+        bound: &Rc<BoundPlan<D>>,
+        copy_kernel: Option<&CopyKernel<D>>,
+    ) -> Result<bool, D::Error> {
+        let Some(running) = &mut self.running else { return Ok(false) };
+        if running.timed || running.alone || !bound.takes_whole() {
+            return Ok(false);
+        }
+        let (inputs, outputs) = self.copies.split_at(self.inputs);
+        let (done, base) = (&self.done, running.base);
+        let bytes = if self.uncleared { 0 } else { running.used_bytes };
+        let steps = |stream: &D::Stream| {
+            bound.commands.submit(stream, &mut Cursor::default(), u32::MAX, &mut None).map(drop)
+        };
+        let ran = bound.run_whole(&self.stream, &self.copies, |stream| {
+            if let Some(small) = copy_kernel.and_then(|kernel| kernel.plan(inputs, outputs, base, bytes)) {
+                small.copy_in(stream)?;
+                steps(stream)?;
+                small.copy_out_and_clear(stream)?;
+                return stream.record_in_graph(done);
+            }
+            copy_all_in::<D>(stream, inputs)?;
+            steps(stream)?;
+            copy_all_out::<D>(stream, outputs)?;
+            stream.record_in_graph(done)?;
+            match bytes {
+                0 => Ok(()),
+                bytes => stream.fill(base, 0, bytes),
+            }
+        })?;
+        if ran {
+            running.bound = Some(bound.clone());
+            self.cleared = true;
+        }
+        Ok(ran)
+    }
+
+    /// Submits the inputs, the steps, then the outputs.
+    pub(super) fn run(&mut self, bound: Rc<BoundPlan<D>>) -> Result<(), D::Error> {
+        copy_all_in::<D>(&self.stream, &self.copies[..self.inputs])?;
+        let Some(running) = &mut self.running else { return Ok(()) };
+        if running.timed {
+            self.stream.record(&self.timing.copied_in)?;
+        }
+        if let Some(graph) = bound.graph.get().filter(|_| !running.alone) {
+            self.stream.launch_graph(graph)?;
+            running.bound = Some(bound);
+            return self.finish();
+        }
+        bound.runs.set(bound.runs.get().saturating_add(1));
+        running.bound = Some(bound);
+        running.unfinished = true;
+        self.cursor.rewind();
+        self.advance()
+    }
+
+    /// Submits the next slices; behind the last one, the outputs.
+    fn advance(&mut self) -> Result<(), D::Error> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        let Some(bound) = running.bound.clone() else { return Ok(()) };
+        let (steps, slices) = if running.alone { (1, 1) } else { (SLICE_STEPS, SLICES) };
+        for _ in 0..slices {
+            // The slice that used this event before.
+            if running.submitted >= slices && !self.slices[running.submitted % slices].has_passed()? {
+                return Ok(());
+            }
+            if running.submitted > 0 && now_ns() > running.deadline_ns {
+                running.unfinished = false;
+                running.failed =
+                    Some(Fault::new(FaultCode::Deadline, "the deadline passed between two kernels"));
+                return self.stream.record(&self.done);
+            }
+            let kernel = &mut running.last_kernel;
+            if bound.commands.submit(&self.stream, &mut self.cursor, steps, kernel)? {
+                running.unfinished = false;
+                return self.finish();
+            }
+            self.stream.record(&self.slices[running.submitted % slices])?;
+            running.submitted += 1;
+        }
+        Ok(())
+    }
+
+    /// The outputs, the event that answers the call, and the fill that clears its range.
+    fn finish(&mut self) -> Result<(), D::Error> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        if running.timed {
+            self.stream.record(&self.timing.executed)?;
+        }
+        copy_all_out::<D>(&self.stream, &self.copies[self.inputs..])?;
+        if running.timed {
+            self.stream.record(&self.timing.copied_out)?;
+        }
+        self.stream.record(&self.done)?;
+        if !running.alone && !self.cleared {
+            // An alone call waits for its answer anyway, and its range must not hide a late fault.
+            self.stream.fill(running.base, 0, running.used_bytes)?;
+            self.cleared = true;
+            if running.timed {
+                self.stream.record(&self.timing.cleared)?;
+                self.timing.clear_pending = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// The call ends with a fault that is no fault of the context: whatever was submitted runs out.
+    pub(super) fn fail(&mut self, fault: Fault) {
+        if let Some(running) = &mut self.running {
+            running.unfinished = false;
+            running.failed = running.failed.take().or(Some(fault));
+            // If even this fails, the next query of the event says why.
+            let _ = self.stream.record(&self.done);
+        }
+    }
+
+    /// Which kernel was submitted last: its index and its name.
+    pub(super) fn last_kernel(&self) -> Option<(u32, String)> {
+        let running = self.running.as_ref()?;
+        let index = running.last_kernel?;
+        Some((index, running.bound.as_ref()?.commands.name(index).to_owned()))
+    }
+
+    /// Whether the call runs alone, kernel by kernel.
+    pub(super) fn is_alone(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.alone)
+    }
+
+    /// The end of the call, once it is there; errors are the context's.
+    pub(super) fn poll(&mut self) -> Result<Option<Result<Done, Fault>>, D::Error> {
+        let Some(running) = &mut self.running else { return Ok(None) };
+        if running.unfinished {
+            self.advance()?;
+            return Ok(None);
+        }
+        if !self.done.has_passed()? {
+            return Ok(None);
+        }
+        let (timed, total) = (running.timed, running.started.elapsed().as_nanos() as u64);
+        let Some(running) = self.running.as_mut() else { return Ok(None) };
+        Ok(Some(match running.failed.take() {
+            Some(fault) => Err(fault),
+            None => Ok(self.timing.done(timed, total)),
+        }))
+    }
+
+    /// Clears behind the call what was not submitted to be cleared already.
+    pub(super) fn clear(&mut self, function: &mut Function<D>, lane: usize) -> Result<(), D::Error> {
+        let Some(running) = self.running.take() else { return Ok(()) };
+        if !self.cleared {
+            self.stream.fill(running.base, 0, running.used_bytes)?;
+            self.cleared = true;
+        }
+        // A wide call's range is other lanes' too.
+        self.clean_bytes = if running.wide { 0 } else { running.used_bytes };
+        drop(running);
+        match function.has_variables && !self.uncleared {
+            true => function.reset(&self.stream, lane),
+            false => Ok(()),
+        }
+    }
+}
+
+fn copy_all_in<D: Driver>(stream: &D::Stream, inputs: &[Transfer]) -> Result<(), D::Error> {
+    for input in inputs {
+        // SAFETY: the region was checked and stays mapped while the lane is busy; a graph of it goes with
+        // its arena.
+        unsafe { stream.copy_in(input.device, input.host, input.bytes) }?;
+    }
+    Ok(())
+}
+
+fn copy_all_out<D: Driver>(stream: &D::Stream, outputs: &[Transfer]) -> Result<(), D::Error> {
+    for output in outputs {
+        // SAFETY: as for inputs.
+        unsafe { stream.copy_out(output.host, output.device, output.bytes) }?;
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! Sizes that the device's parts agree on.
+
+/// Steps that are submitted at a time. The driver's queue takes about a thousand launches before a
+/// submission blocks, and with it every other lane.
+pub(super) const SLICE_STEPS: u32 = 256;
+
+/// Steps from which on a plan becomes a graph, and up to which its repeats are unfolded for one.
+pub(super) const GRAPH_STEPS: std::ops::RangeInclusive<u64> = 2..=20_000;
+
+/// Steps of the longest plan that becomes one graph together with its copies and its clearing. Such a
+/// graph is for one set of regions; what longer plans would save is little beside what they run.
+pub(super) const WHOLE_STEPS: u64 = 64;
+
+/// Sets of regions that a plan has graphs for on one lane.
+pub(super) const WHOLE_GRAPHS: usize = 256;
+
+/// Runs of a plan on a lane before it becomes a graph there: making one costs about three runs.
+pub(super) const RUNS_BEFORE_GRAPH: u32 = 2;
+
+/// What an instantiated graph takes for each node, host and device memory together, roughly.
+pub(super) const GRAPH_NODE_BYTES: u64 = 1 << 10;
+
+/// Bytes of all bound plans: command lists and graphs.
+pub(super) const BOUND_PLANS_BYTES: u64 = 512 << 20;
+
+/// Pinned memory through which one-off inputs reach the device, in two halves.
+pub(super) const BOUNCE_BYTES: usize = 4 << 20;
+
+/// Host copies of weights that stay pinned, so that they can be loaded again at full speed.
+pub(super) const PINNED_WEIGHTS_BYTES: u64 = 8 << 30;
+
+/// One call in so many is timed step by step; the others are split like the last one that was.
+pub(super) const TIMED_EVERY: u64 = 256;
+
+/// Bytes that go to the device or back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Transfer {
+    pub(super) host: *mut u8,
+    pub(super) device: u64,
+    pub(super) bytes: u64,
+}

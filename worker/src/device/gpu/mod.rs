@@ -1,0 +1,439 @@
+//! GPUs: several calls in flight on the lanes of one context, whatever the driver. A backend implements
+//! [`Driver`]; everything about streams, events, graphs, memory and modules is here.
+//!
+//! Bottom to top, as files import each other:
+//! - [`driver`]: what a backend must offer. `layout`: sizes that the parts agree on.
+//! - `ranges`, `memory`: device addresses and what is mapped there; the pool and weights.
+//! - `module`, `function`, `command_list`, `plan_cache`: from machine code and a plan to commands and graphs.
+//! - [`copy_kernels`]: copies and clearing of small calls as kernels; `scrub`: what no fill reaches.
+//! - `lane`: a call from its first copy to its clearing. This file: the device.
+//!
+//! A hot call passes this file, `lane` and `plan_cache`, and the backend's stream.
+
+#![allow(unsafe_code, reason = "what a driver copies by itself is host memory that outlives the copy")]
+
+mod command_list;
+pub mod copy_kernels;
+pub mod driver;
+#[cfg(test)]
+mod fake;
+mod function;
+mod lane;
+mod layout;
+mod memory;
+mod module;
+mod plan_cache;
+mod ranges;
+mod scrub;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use pappus_protocol::from_worker::{Done, Hello};
+use pappus_protocol::{Fault, FaultCode, now_ns};
+use pappus_shmem::{Mapping, memfd};
+
+use self::command_list::{Bases, CommandList, Cursor};
+use self::copy_kernels::CopyKernel;
+pub use self::driver::Driver;
+use self::driver::{DriverError, Event, HostBuffer, Stream};
+pub use self::function::Function;
+use self::lane::{Lane, Start};
+use self::layout::{BOUNCE_BYTES, GRAPH_STEPS, RUNS_BEFORE_GRAPH, Transfer};
+use self::memory::{Pool, WeightsLoader};
+use self::plan_cache::{BoundPlan, BoundPlans, Key};
+use self::scrub::Scrubber;
+use super::{Call, CopyIn, Device, FunctionImage, Source, broken};
+
+/// One GPU, or a slice of one.
+#[derive(Debug)]
+pub struct Gpu<D: Driver> {
+    // In the order in which they must go; the driver with its context last.
+    lanes: Vec<Lane<D>>,
+    plans: Rc<RefCell<BoundPlans<D>>>,
+    pool: Pool<D>,
+    /// The pool's first address, and a lane's share of it: as the pool says, where every call finds them.
+    pool_base: u64,
+    lane_bytes: u64,
+    loader: WeightsLoader<D>,
+    /// Pinned arenas by number.
+    arenas: HashMap<u64, PinnedArena<D>>,
+    bounce: D::HostBuffer,
+    bounce_events: [D::Event; 2],
+    /// For work that belongs to no lane.
+    stream: D::Stream,
+    /// None where kernels cannot use the addresses of pinned memory.
+    copy_kernel: Option<CopyKernel<D>>,
+    scrubber: Option<Scrubber<D>>,
+    /// The largest stack that a thread of any kernel loaded so far can have had.
+    stack_bytes: u32,
+    lost: Option<Fault>,
+    driver: D,
+}
+
+/// An arena that the device copies from and to by itself.
+#[derive(Debug)]
+struct PinnedArena<D: Driver> {
+    base: usize,
+    bytes: usize,
+    _pinned: D::Pinned,
+}
+
+impl<D: Driver> Gpu<D> {
+    /// The driver's device, without a lease.
+    pub fn new(driver: D, lanes: usize) -> Result<Self, Fault> {
+        let failed = |e: D::Error| e.fault("preparing the device");
+        let all: Result<_, _> = (0..lanes.max(1)).map(|_| Lane::create(&driver)).collect();
+        let pool = Pool::reserve(&driver, lanes.max(1))?;
+        let event = || driver.create_event(false).map_err(failed);
+        Ok(Self {
+            lanes: all.map_err(failed)?,
+            plans: Rc::default(),
+            pool_base: pool.base(),
+            lane_bytes: pool.lane_bytes(),
+            pool,
+            loader: WeightsLoader::default(),
+            arenas: HashMap::new(),
+            bounce: driver.allocate_host(BOUNCE_BYTES).map_err(failed)?,
+            bounce_events: [event()?, event()?],
+            stream: driver.create_stream().map_err(failed)?,
+            copy_kernel: driver.properties().host_addresses.then(|| CopyKernel::load(&driver)).transpose()?,
+            scrubber: None,
+            stack_bytes: 0,
+            lost: None,
+            driver,
+        })
+    }
+
+    /// Submits a call; an error is the driver's or the call's own.
+    fn submit(
+        &mut self,
+        lane: usize,
+        function: &mut Function<D>,
+        call: &Call<'_>,
+    ) -> Result<(), Stop<D::Error>> {
+        let wide = call.plan.pool_bytes > self.lane_bytes;
+        let base = self.pool_base + if wide { 0 } else { lane as u64 * self.lane_bytes };
+        self.lanes[lane]
+            .begin(&Start {
+                base,
+                used_bytes: call.plan.pool_bytes,
+                deadline_ns: call.deadline_ns,
+                alone: call.alone,
+                wide,
+            })
+            .map_err(Stop::Driver)?;
+        if now_ns() > call.deadline_ns {
+            return Err(Stop::Call(Fault::new(
+                FaultCode::Deadline,
+                "the deadline passed before the call ran",
+            )));
+        }
+        for input in call.inputs.iter().filter(|input| input.bytes > 0) {
+            self.copy_in(lane, base, input, call)?;
+        }
+        let bases = Bases { pool: base, weights: function.weights_base };
+        let bound = self.bind(lane, function, call, bases, wide)?;
+        for output in call.outputs.iter().filter(|output| output.bytes > 0) {
+            let arena = call.arenas.range(output.arena, output.offset, output.bytes)?;
+            let to = arena.range(output.offset, output.bytes).map_err(|_| broken())?;
+            self.lanes[lane].expect(Transfer { host: to, device: base + output.from, bytes: output.bytes });
+        }
+        if !self.lanes[lane].run_whole(&bound, self.copy_kernel.as_ref()).map_err(Stop::Driver)? {
+            self.lanes[lane].run(bound).map_err(Stop::Driver)?;
+        }
+        Ok(())
+    }
+
+    /// The plan with addresses for this lane, as a graph once it ran often enough.
+    fn bind(
+        &mut self,
+        lane: usize,
+        function: &mut Function<D>,
+        call: &Call<'_>,
+        bases: Bases,
+        wide: bool,
+    ) -> Result<Rc<BoundPlan<D>>, Stop<D::Error>> {
+        let key =
+            Key { function: function.key, plan: std::sync::Arc::as_ptr(call.plan) as usize, lane, wide };
+        let known = self.plans.borrow_mut().get(&key);
+        let stream = &self.lanes[lane].stream;
+        let bound = match known {
+            Some(bound) => bound,
+            None => {
+                let names = function.names();
+                let load = |kernel| function.kernel(&self.driver, stream, lane, kernel);
+                let commands = CommandList::write(call.plan, names, bases, load)?;
+                let bound = Rc::new(BoundPlan::new(commands, call.plan.clone()));
+                self.plans.borrow_mut().insert(key, &bound);
+                bound
+            }
+        };
+        let pays = bound.runs.get() >= RUNS_BEFORE_GRAPH && GRAPH_STEPS.contains(&call.plan.expanded_steps);
+        if pays && bound.graph.get().is_none() && !bound.direct_only.get() && !call.alone {
+            let graph = stream.capture(|stream| {
+                bound.commands.submit(stream, &mut Cursor::default(), u32::MAX, &mut None).map(drop)
+            });
+            match graph {
+                Ok(graph) => {
+                    let _ = bound.graph.set(graph);
+                    self.plans.borrow_mut().grown(&key, call.plan.expanded_steps);
+                }
+                Err(e) if e.is_fatal() => return Err(Stop::Driver(e)),
+                // It runs without.
+                Err(_) => bound.direct_only.set(true),
+            }
+        }
+        Ok(bound)
+    }
+
+    fn copy_in(
+        &mut self,
+        lane: usize,
+        base: u64,
+        input: &CopyIn,
+        call: &Call<'_>,
+    ) -> Result<(), Stop<D::Error>> {
+        let to = base + input.to;
+        match input.from {
+            Source::Arena(arena) => {
+                let arena = call.arenas.range(arena, input.offset, input.bytes)?;
+                let from = arena.range(input.offset, input.bytes).map_err(|_| broken())?;
+                self.lanes[lane].bring(Transfer { host: from, device: to, bytes: input.bytes });
+                Ok(())
+            }
+            Source::Descriptor(index) => {
+                let fd = call.descriptors.get(index).ok_or_else(broken)?;
+                self.copy_through(lane, to, fd, index, input)
+            }
+        }
+    }
+
+    /// Reads a descriptor into pinned memory and on to the device, one half while the other travels.
+    fn copy_through(
+        &mut self,
+        lane: usize,
+        to: u64,
+        fd: &OwnedFd,
+        index: usize,
+        input: &CopyIn,
+    ) -> Result<(), Stop<D::Error>> {
+        let half = BOUNCE_BYTES / 2;
+        let mut done = 0;
+        for turn in 0.. {
+            let left = input.bytes - done;
+            if left == 0 {
+                break;
+            }
+            let (event, start) = (&self.bounce_events[turn % 2], turn % 2 * half);
+            while turn >= 2 && !event.has_passed().map_err(Stop::Driver)? {
+                std::hint::spin_loop();
+            }
+            let bytes = (half as u64).min(left) as usize;
+            let at = input.offset.saturating_add(done);
+            let part = &mut self.bounce.as_mut()[start..start + bytes];
+            memfd::read_exact_at(fd.as_fd(), at, part).map_err(|e| {
+                Fault::new(
+                    FaultCode::BadInvoke,
+                    format!("reading {bytes} bytes at {at} of descriptor {index}: {e}"),
+                )
+            })?;
+            let stream = &self.lanes[lane].stream;
+            // SAFETY: inside the buffer, which is neither read nor written before the event below passed.
+            let copied = unsafe { stream.copy_in(to + done, self.bounce.as_ptr().add(start), bytes as u64) };
+            copied.and_then(|()| stream.record(event)).map_err(Stop::Driver)?;
+            done += bytes as u64;
+        }
+        // The halves are everybody's: they are free again before anything else uses them.
+        for event in &self.bounce_events {
+            while !event.has_passed().map_err(Stop::Driver)? {
+                std::hint::spin_loop();
+            }
+        }
+        Ok(())
+    }
+
+    /// An error of the driver while a call was submitted or running.
+    fn stopped(&mut self, lane: usize, error: D::Error) {
+        if error.is_fatal() {
+            self.lose(lane, error);
+            return;
+        }
+        let guilty = self.lanes[lane].last_kernel();
+        let message = match &guilty {
+            Some((_, name)) => format!("kernel `{name}` cannot be launched like this: {error}"),
+            None => format!("the call cannot be submitted: {error}"),
+        };
+        let code = if error.is_out_of_memory() { FaultCode::OutOfMemory } else { FaultCode::KernelTrap };
+        let kernel = guilty.map(|(index, _)| index);
+        self.lanes[lane].fail(Fault { code, kernel, message });
+    }
+
+    /// Something failed outside of any call: perhaps because the context is lost, as all are under MPS when a kernel
+    /// of another process faults. Returns the failure.
+    fn look(&mut self, fault: Fault) -> Fault {
+        if let Err(error) = self.stream.has_ended()
+            && error.is_fatal()
+        {
+            self.lost.get_or_insert_with(|| error.fault("the GPU or its driver failed"));
+        }
+        fault
+    }
+
+    /// The context is lost. Only of a call that ran alone is it known which kernel it was.
+    fn lose(&mut self, lane: usize, error: D::Error) {
+        let guilty = self.lanes[lane].last_kernel().filter(|_| self.lanes[lane].is_alone());
+        let fault = match error.kernel_cause() {
+            Some(cause) => {
+                let who = match &guilty {
+                    Some((_, name)) => format!("kernel `{name}` failed"),
+                    None => "a kernel failed".to_owned(),
+                };
+                let kernel = guilty.map(|(index, _)| index);
+                Fault { code: FaultCode::KernelTrap, kernel, message: format!("{who}: {cause} ({error})") }
+            }
+            None => Fault::new(FaultCode::Device, format!("the GPU or its driver failed: {error}")),
+        };
+        self.lost.get_or_insert(fault);
+    }
+}
+
+/// Why a call was not submitted.
+enum Stop<E> {
+    Driver(E),
+    Call(Fault),
+}
+
+impl<E> From<Fault> for Stop<E> {
+    fn from(fault: Fault) -> Self {
+        Self::Call(fault)
+    }
+}
+
+impl<D: Driver> Device for Gpu<D> {
+    type Function = Function<D>;
+
+    fn hello(&self) -> Hello {
+        self.driver.hello()
+    }
+
+    fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    fn lane_bytes(&self) -> u64 {
+        self.lane_bytes
+    }
+
+    fn lease(&mut self, bytes: u64) -> Result<u64, Fault> {
+        self.settle()?;
+        self.plans.borrow_mut().forget_all();
+        self.lanes.iter_mut().for_each(Lane::forget_pool);
+        let resized = self.pool.resize(&self.driver, &self.stream, bytes);
+        self.lane_bytes = self.pool.lane_bytes();
+        resized.map_err(|fault| self.look(fault))?;
+        Ok(self.pool.bytes())
+    }
+
+    fn load(&mut self, image: FunctionImage<'_>) -> Result<Function<D>, Fault> {
+        let lanes = self.lanes.len();
+        let loaded = Function::load(&self.driver, &self.stream, &mut self.loader, &self.plans, image, lanes);
+        let loaded = loaded.map_err(|fault| self.look(fault))?;
+        self.stack_bytes = self.stack_bytes.max(loaded.stack_bytes());
+        if let Some(scrubber) = &mut self.scrubber {
+            // Made now, not when a call or another domain waits for the scrub.
+            scrubber.fit(&self.driver, self.stack_bytes)?;
+        }
+        Ok(loaded)
+    }
+
+    /// Also variables, as the module says they begin: they are the owner's.
+    fn unload(&mut self, function: Function<D>) -> Result<(), Fault> {
+        function.wipe(&self.stream).map_err(|e| e.fault("clearing variables"))?;
+        self.settle()
+    }
+
+    fn forget(&mut self) -> Result<(), Fault> {
+        self.settle()?;
+        self.plans.borrow_mut().forget_all();
+        self.loader.forget();
+        self.lanes.iter_mut().for_each(Lane::forget);
+        self.bounce.as_mut().fill(0);
+        self.pool.clear(&self.stream).map_err(|e| e.fault("clearing the pool"))?;
+        self.settle()
+    }
+
+    fn export_weights(&mut self, function: &mut Function<D>) -> Option<(OwnedFd, u64)> {
+        function.take_weights_export()
+    }
+
+    fn map_arena(&mut self, arena: u64, mapping: &Mapping) -> Result<(), Fault> {
+        // SAFETY: the mapping is this long, and `unmap_arena` comes before it goes.
+        let pinned = unsafe { self.driver.pin(mapping.base(), mapping.bytes(), false) };
+        let _pinned = pinned.map_err(|e| self.look(e.fault("pinning the arena")))?;
+        let (base, bytes) = (mapping.base().addr(), mapping.bytes() as usize);
+        self.arenas.insert(arena, PinnedArena { base, bytes, _pinned });
+        Ok(())
+    }
+
+    fn unmap_arena(&mut self, arena: u64) {
+        if let Some(pinned) = self.arenas.remove(&arena) {
+            self.plans.borrow_mut().forget_host(pinned.base, pinned.bytes);
+        }
+    }
+
+    fn start(&mut self, lane: usize, function: &mut Function<D>, call: &Call<'_>) {
+        match self.submit(lane, function, call) {
+            Ok(()) => {}
+            Err(Stop::Call(fault)) => self.lanes[lane].fail(fault),
+            Err(Stop::Driver(error)) => self.stopped(lane, error),
+        }
+    }
+
+    fn poll(&mut self, lane: usize) -> Option<Result<Done, Fault>> {
+        if let Some(fault) = &self.lost {
+            return Some(Err(fault.clone()));
+        }
+        match self.lanes[lane].poll() {
+            Ok(end) => end,
+            Err(error) if error.is_fatal() => {
+                self.lose(lane, error);
+                self.lost.clone().map(Err)
+            }
+            Err(error) => {
+                self.stopped(lane, error);
+                None
+            }
+        }
+    }
+
+    fn clear(&mut self, lane: usize, function: &mut Function<D>) -> Result<(), Fault> {
+        let cleared = self.lanes[lane].clear(function, lane);
+        cleared.map_err(|e| self.look(e.fault("clearing")))
+    }
+
+    fn settle(&mut self) -> Result<(), Fault> {
+        self.driver.synchronize().map_err(|e| {
+            let fault = e.fault("waiting for the device");
+            self.lost.get_or_insert_with(|| fault.clone());
+            fault
+        })
+    }
+
+    fn scrub(&mut self) -> Result<(), Fault> {
+        self.settle()?;
+        let scrubber = match self.scrubber.take() {
+            Some(scrubber) => scrubber,
+            None => Scrubber::load(&self.driver, self.stack_bytes)?,
+        };
+        self.scrubber.insert(scrubber).run(&self.driver, &self.stream)
+    }
+
+    fn lost(&self) -> Option<&Fault> {
+        self.lost.as_ref()
+    }
+}

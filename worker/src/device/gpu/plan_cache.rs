@@ -1,0 +1,203 @@
+//! Bound plans: for each function, plan and lane the command list, and graphs of it once they pay. The cache is
+//! bounded by bytes; the bound plan that was used longest ago goes first.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pappus_blueprint::Plan;
+
+use super::command_list::CommandList;
+use super::driver::{Driver, DriverError, Stream};
+use super::layout::{BOUND_PLANS_BYTES, GRAPH_NODE_BYTES, Transfer, WHOLE_GRAPHS, WHOLE_STEPS};
+
+/// Graphs of whole calls by what they copy; none where it was seen once.
+type WholeGraphs<D> = HashMap<Box<[Transfer]>, Option<<D as Driver>::Graph>>;
+
+/// A plan with everything that one lane submits for it.
+#[derive(Debug)]
+pub(super) struct BoundPlan<D: Driver> {
+    pub(super) commands: CommandList<D>,
+    pub(super) graph: OnceCell<D::Graph>,
+    /// Times that it ran step by step.
+    pub(super) runs: Cell<u32>,
+    /// No graph of it can be made.
+    pub(super) direct_only: Cell<bool>,
+    /// Graphs of whole calls by what they copy; none where it was seen once.
+    whole: RefCell<WholeGraphs<D>>,
+    /// Keeps the plan's address from being used for another.
+    plan: Arc<Plan>,
+}
+
+impl<D: Driver> BoundPlan<D> {
+    pub(super) fn new(commands: CommandList<D>, plan: Arc<Plan>) -> Self {
+        Self {
+            commands,
+            graph: Default::default(),
+            runs: Default::default(),
+            direct_only: Default::default(),
+            whole: Default::default(),
+            plan,
+        }
+    }
+
+    /// Whether calls of it may become graphs as a whole.
+    pub(super) fn takes_whole(&self) -> bool {
+        self.plan.expanded_steps <= WHOLE_STEPS && !self.direct_only.get()
+    }
+
+    /// What graphs of whole calls may come to occupy.
+    fn whole_bytes(&self) -> u64 {
+        match self.takes_whole() {
+            true => (self.plan.expanded_steps + 4) * GRAPH_NODE_BYTES * WHOLE_GRAPHS as u64 / 16,
+            false => 0,
+        }
+    }
+
+    /// Launches the graph of a whole call with these copies; the second time they are seen, makes it of
+    /// what `submit` submits. Says whether it ran.
+    pub(super) fn run_whole(
+        &self,
+        stream: &D::Stream,
+        copies: &[Transfer],
+        submit: impl FnOnce(&D::Stream) -> Result<(), D::Error>,
+    ) -> Result<bool, D::Error> {
+        let mut whole = self.whole.borrow_mut();
+        let known = whole.len();
+        match whole.get_mut(copies) {
+            Some(Some(graph)) => return stream.launch_graph(graph).map(|()| true),
+            Some(seen) => match stream.capture(submit) {
+                Ok(graph) => return stream.launch_graph(seen.insert(graph)).map(|()| true),
+                Err(e) if e.is_fatal() => return Err(e),
+                Err(_) => self.direct_only.set(true),
+            },
+            None if known < WHOLE_GRAPHS => {
+                whole.insert(copies.into(), None);
+            }
+            // Regions that never come again must not keep others out for ever.
+            None => whole.retain(|_, graph| graph.is_some()),
+        }
+        Ok(false)
+    }
+
+    /// Forgets graphs that copy from or to a range of host memory.
+    fn forget_host(&self, base: usize, bytes: usize) {
+        let inside = |copy: &Transfer| (base..base + bytes).contains(&copy.host.addr());
+        self.whole.borrow_mut().retain(|copies, _| !copies.iter().any(inside));
+    }
+}
+
+/// Tells the functions that were loaded here apart; not the supervisor's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct FunctionKey(u64);
+
+/// Function, plan, lane, and whether the call has the whole pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) function: FunctionKey,
+    pub(super) plan: usize,
+    pub(super) lane: usize,
+    pub(super) wide: bool,
+}
+
+#[derive(Debug)]
+struct Slot<D: Driver> {
+    bound: Rc<BoundPlan<D>>,
+    bytes: u64,
+    used: u64,
+}
+
+/// All bound plans of this worker.
+#[derive(Debug)]
+pub(super) struct BoundPlans<D: Driver> {
+    slots: HashMap<Key, Slot<D>>,
+    bytes: u64,
+    clock: u64,
+    functions: u64,
+}
+
+impl<D: Driver> Default for BoundPlans<D> {
+    fn default() -> Self {
+        Self { slots: HashMap::new(), bytes: 0, clock: 0, functions: 0 }
+    }
+}
+
+impl<D: Driver> BoundPlans<D> {
+    /// A key for a function.
+    pub(super) fn next_function(&mut self) -> FunctionKey {
+        self.functions += 1;
+        FunctionKey(self.functions)
+    }
+
+    /// A bound plan, if it is still here.
+    pub(super) fn get(&mut self, key: &Key) -> Option<Rc<BoundPlan<D>>> {
+        self.clock += 1;
+        let slot = self.slots.get_mut(key)?;
+        slot.used = self.clock;
+        Some(slot.bound.clone())
+    }
+
+    /// Keeps a bound plan.
+    pub(super) fn insert(&mut self, key: Key, bound: &Rc<BoundPlan<D>>) {
+        let bytes = bound.commands.approx_bytes() + bound.whole_bytes();
+        self.clock += 1;
+        self.bytes += bytes;
+        let slot = Slot { bound: bound.clone(), bytes, used: self.clock };
+        if let Some(replaced) = self.slots.insert(key, slot) {
+            self.bytes -= replaced.bytes;
+        }
+        self.shrink(&key);
+    }
+
+    /// A graph was added to what is kept under `key`.
+    pub(super) fn grown(&mut self, key: &Key, nodes: u64) {
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.bytes += nodes * GRAPH_NODE_BYTES;
+            self.bytes += nodes * GRAPH_NODE_BYTES;
+        }
+        self.shrink(key);
+    }
+
+    fn shrink(&mut self, keep: &Key) {
+        while self.bytes > BOUND_PLANS_BYTES {
+            let others = self.slots.iter().filter(|(key, _)| *key != keep);
+            let Some(oldest) = others.min_by_key(|(_, slot)| slot.used).map(|(key, _)| *key) else {
+                return;
+            };
+            self.remove(&oldest);
+        }
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some(slot) = self.slots.remove(key) {
+            self.bytes -= slot.bytes;
+        }
+    }
+
+    fn remove_where(&mut self, gone: impl Fn(&Key) -> bool) {
+        let keys: Vec<Key> = self.slots.keys().copied().filter(gone).collect();
+        keys.iter().for_each(|key| self.remove(key));
+    }
+
+    /// The function is about to be unloaded.
+    pub(super) fn forget(&mut self, function: FunctionKey) {
+        self.remove_where(|key| key.function == function);
+    }
+
+    /// A lane's instance of one of the function's modules is gone.
+    pub(super) fn forget_lane(&mut self, function: FunctionKey, lane: usize) {
+        self.remove_where(|key| key.function == function && key.lane == lane);
+    }
+
+    /// An arena is about to go: what copies from or to it goes first.
+    pub(super) fn forget_host(&mut self, base: usize, bytes: usize) {
+        self.slots.values().for_each(|slot| slot.bound.forget_host(base, bytes));
+    }
+
+    /// Addresses of the pool changed.
+    pub(super) fn forget_all(&mut self) {
+        self.slots.clear();
+        self.bytes = 0;
+    }
+}

@@ -1,0 +1,424 @@
+//! What is submitted, in which order, on every path of a call: seen by a driver that only records.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs::File;
+use std::io::Seek;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use pappus_blueprint::{Blueprint, Plan, Sizes};
+use pappus_protocol::FaultCode;
+use pappus_shmem::{Mapping, memfd};
+
+use super::driver::Access;
+use super::fake::{self, Did, Fake, FakeError, GRANULE, MULTIPROCESSORS, VARIABLE_BYTES, VARIABLES_AT};
+use super::*;
+use crate::arenas::Arenas;
+use crate::device::{Call, CopyIn, CopyOut, Device, FunctionImage, Source, Weights};
+
+const ARENA: u64 = 1;
+const BYTES: u64 = 512;
+/// The plan's buffers are an input and an output of so many bytes.
+const USED: u64 = 2 * BYTES;
+const SHORT: &str = r#"{"Ptr": "A"}, {"Ptr": "B"}"#;
+const MODULE: &str = "kernel k 8 8";
+
+/// A device with a lease and one function `k(A, B)`, launched `repeats` times.
+struct Fixture {
+    gpu: Gpu<Fake>,
+    function: Option<Function<Fake>>,
+    blueprint: Blueprint,
+    plan: Arc<Plan>,
+    arenas: Arenas,
+    base: u64,
+}
+
+fn blueprint(repeats: u64) -> Blueprint {
+    let one = r#"{"Absolute": 1}"#;
+    let json = format!(
+        r#"{{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {{
+            "inputs": ["A"], "buffers": {{"B": {{"Sizeof": "A"}}}}, "outputs": ["B"],
+            "control_flow": [{{"Repeat": [{{"Absolute": {repeats}}}, [{{"ExecKernel": ["k", [{SHORT}], {{
+                "grid_dim_x": {one}, "grid_dim_y": {one}, "grid_dim_z": {one},
+                "block_dim_x": {one}, "block_dim_y": {one}, "block_dim_z": {one},
+                "shared_mem_bytes": {{"Absolute": 0}}}}]}}]]}}]}}}}"#
+    );
+    pappus_blueprint::parse(json.as_bytes()).unwrap()
+}
+
+fn file(content: &str) -> File {
+    let memfd = memfd::sealed("module", content.as_bytes()).unwrap();
+    let mut file = File::from(memfd.as_fd().try_clone_to_owned().unwrap());
+    file.rewind().unwrap();
+    file
+}
+
+fn load(gpu: &mut Gpu<Fake>, blueprint: &Blueprint, module: &str) -> Result<Function<Fake>, Fault> {
+    gpu.load(FunctionImage { blueprint, modules: vec![file(module)], weights: None })
+}
+
+impl Fixture {
+    fn new(repeats: u64, module: &str) -> Self {
+        Self::with(Fake::new(), repeats, module)
+    }
+
+    fn with(driver: Fake, repeats: u64, module: &str) -> Self {
+        let mut gpu = Gpu::new(driver, 2).unwrap();
+        gpu.lease(4 * GRANULE).unwrap();
+        let blueprint = blueprint(repeats);
+        let function = Some(load(&mut gpu, &blueprint, module).unwrap());
+        let plan = Arc::new(blueprint.plan(&Sizes { inputs: &[BYTES], weights: &[], words: &[] }).unwrap());
+        assert_eq!(plan.pool_bytes, USED);
+        let staging = Mapping::writable(&memfd::arena("staging", 4096).unwrap()).unwrap();
+        let mut arenas = Arenas::new(staging);
+        let arena = Mapping::writable(&memfd::arena("arena", 16 << 10).unwrap()).unwrap();
+        gpu.map_arena(ARENA, &arena).unwrap();
+        arenas.insert(ARENA, arena);
+        let base = gpu.pool_base;
+        fake::log();
+        Self { gpu, function, blueprint, plan, arenas, base }
+    }
+
+    /// Starts a call on lane 0 whose input begins at `offset` of the arena.
+    fn start(&mut self, offset: u64, deadline_ns: u64, alone: bool) {
+        let [from, to] = [0, 1].map(|buffer| self.plan.buffers[buffer].offset);
+        let call = Call {
+            plan: &self.plan,
+            inputs: &[CopyIn { from: Source::Arena(ARENA), offset, bytes: BYTES, to: from }],
+            outputs: &[CopyOut { from: to, arena: ARENA, offset: 8192, bytes: BYTES }],
+            arenas: &self.arenas,
+            descriptors: &[],
+            deadline_ns,
+            alone,
+        };
+        self.gpu.start(0, self.function.as_mut().unwrap(), &call);
+    }
+
+    fn end(&mut self) -> Result<Done, Fault> {
+        let result = loop {
+            if let Some(result) = self.gpu.poll(0) {
+                break result;
+            }
+        };
+        self.gpu.clear(0, self.function.as_mut().unwrap()).unwrap();
+        result
+    }
+
+    /// One call from start to clearing, and what the driver was told.
+    fn call(&mut self) -> Vec<Did> {
+        self.start(0, u64::MAX, false);
+        self.end().unwrap();
+        without_records(fake::log())
+    }
+
+    fn cleared(&self) -> Did {
+        Did::Fill { to: self.base, byte: 0, bytes: USED }
+    }
+
+    /// The copies and launches of a direct call, in order.
+    fn work(&self, launches: usize) -> Vec<Did> {
+        let [from, to] = [0, 1].map(|buffer| self.base + self.plan.buffers[buffer].offset);
+        let mut work = vec![Did::CopyIn { to: from, bytes: BYTES }];
+        work.extend(std::iter::repeat_n(Did::Launch("k"), launches));
+        work.push(Did::CopyOut { from: to, bytes: BYTES });
+        work
+    }
+}
+
+fn without_records(log: Vec<Did>) -> Vec<Did> {
+    log.into_iter().filter(|did| !matches!(did, Did::Record(_))).collect()
+}
+
+#[test]
+fn a_call_is_copied_run_copied_back_and_cleared_in_this_order() {
+    let mut fixture = Fixture::new(3, MODULE);
+    // What an earlier holder of the range may have left is cleared in front of the first call.
+    let cleared = fixture.cleared();
+    let expected = [vec![cleared.clone()], fixture.work(3), vec![cleared.clone()]].concat();
+    assert_eq!(fixture.call(), expected);
+    // The range is clean now.
+    assert_eq!(fixture.call(), [fixture.work(3), vec![cleared]].concat());
+}
+
+#[test]
+fn the_event_that_answers_a_call_lies_between_its_outputs_and_its_clearing() {
+    let mut fixture = Fixture::new(100, MODULE);
+    // The first two are timed; the third is not, and has no other event.
+    (0..3).for_each(|_| drop(fixture.call()));
+    fixture.start(0, u64::MAX, false);
+    let submitted = fake::log();
+    let at = |wanted: &dyn Fn(&Did) -> bool| submitted.iter().rposition(wanted).unwrap();
+    let copied = at(&|did| matches!(did, Did::CopyOut { .. }));
+    let answered = at(&|did| matches!(did, Did::Record(_)));
+    let cleared = at(&|did| matches!(did, Did::Fill { .. }));
+    assert!(copied < answered && answered < cleared, "{submitted:?}");
+    fake::events(Some(Ok(false)));
+    assert!(fixture.gpu.poll(0).is_none(), "answered before the event passed");
+    fake::events(None);
+    assert!(fixture.gpu.poll(0).unwrap().is_ok());
+}
+
+#[test]
+fn whatever_fails_is_cleared_as_well() {
+    let refuse = |did: Did, code: FaultCode| {
+        let mut fixture = Fixture::new(2, MODULE);
+        fixture.call();
+        fake::fail(did, FakeError::Refused);
+        fixture.start(0, u64::MAX, false);
+        assert_eq!(fixture.end().unwrap_err().code, code);
+        assert_eq!(fake::log().last(), Some(&fixture.cleared()));
+    };
+    let fixture = Fixture::new(2, MODULE);
+    let [copy_in, .., copy_out] = &fixture.work(2)[..] else { unreachable!() };
+    // The numbers of reservations, and so addresses, are the same in every fixture.
+    let (copy_in, copy_out) = (copy_in.clone(), copy_out.clone());
+    drop(fixture);
+    refuse(copy_in, FaultCode::KernelTrap);
+    refuse(Did::Launch("k"), FaultCode::KernelTrap);
+    refuse(copy_out, FaultCode::KernelTrap);
+    let mut fixture = Fixture::new(2, MODULE);
+    fixture.start(0, 0, false);
+    assert_eq!(fixture.end().unwrap_err().code, FaultCode::Deadline);
+    assert_eq!(fake::log().last(), Some(&fixture.cleared()));
+}
+
+#[test]
+fn a_launch_that_is_refused_names_its_kernel() {
+    let mut fixture = Fixture::new(2, MODULE);
+    fake::fail(Did::Launch("k"), FakeError::Refused);
+    fixture.start(0, u64::MAX, false);
+    let fault = fixture.end().unwrap_err();
+    assert_eq!((fault.code, fault.kernel), (FaultCode::KernelTrap, Some(0)));
+    assert!(fault.message.contains("`k`"), "{fault}");
+}
+
+#[test]
+fn arguments_that_the_kernel_does_not_take_are_refused_before_it_is_launched() {
+    for (module, why) in [("kernel k 8", "takes 1 arguments"), ("kernel k 8 4", "argument 2 takes 4 bytes")] {
+        let mut fixture = Fixture::new(2, module);
+        fixture.start(0, u64::MAX, false);
+        let fault = fixture.end().unwrap_err();
+        assert!(fault.code == FaultCode::BadInvoke && fault.message.contains(why), "{fault}");
+        assert!(!fake::log().contains(&Did::Launch("k")));
+    }
+}
+
+#[test]
+fn a_long_plan_becomes_a_graph_behind_two_direct_runs() {
+    let mut fixture = Fixture::new(100, MODULE);
+    let graphs = |log: &[Did]| log.iter().filter(|did| matches!(did, Did::Graph(_))).count();
+    for direct in 0..2 {
+        assert_eq!(graphs(&fixture.call()), 0, "run {direct}");
+    }
+    let made = fixture.call();
+    assert!(made.contains(&Did::Capture) && graphs(&made) == 1, "{made:?}");
+    let again = fixture.call();
+    assert!(!again.contains(&Did::Capture), "it is kept");
+    // What the graph runs is what was launched one by one.
+    let run: Vec<_> = again.into_iter().filter(|did| !matches!(did, Did::Graph(_))).collect();
+    assert_eq!(run, [fixture.work(100), vec![fixture.cleared()]].concat());
+}
+
+#[test]
+fn a_short_call_that_comes_again_is_one_graph_with_its_copies_and_its_clearing() {
+    let mut fixture = Fixture::new(2, MODULE);
+    (0..4).for_each(|_| drop(fixture.call()));
+    let whole = fixture.call();
+    let [Did::Graph(_), inside @ ..] = &whole[..] else { panic!("{whole:?}") };
+    assert_eq!(inside, [fixture.work(2), vec![fixture.cleared()]].concat());
+    // Other regions are another graph.
+    fixture.start(1024, u64::MAX, false);
+    fixture.end().unwrap();
+    assert!(!matches!(fake::log()[..], [Did::Graph(_), ..]));
+}
+
+#[test]
+fn small_copies_are_kernels_where_kernels_reach_host_memory() {
+    let mut driver = Fake::new();
+    driver.properties.host_addresses = true;
+    let mut fixture = Fixture::with(driver, 2, MODULE);
+    (0..4).for_each(|_| drop(fixture.call()));
+    let [Did::Graph(_), inside @ ..] = &fixture.call()[..] else { panic!("no graph") };
+    assert_eq!(inside, ["copy", "k", "k", "copy"].map(Did::Launch));
+}
+
+#[test]
+fn a_graph_that_cannot_be_made_is_not_tried_again() {
+    let mut fixture = Fixture::new(100, MODULE);
+    (0..2).for_each(|_| drop(fixture.call()));
+    fake::fail(Did::Capture, FakeError::Refused);
+    assert_eq!(fixture.call(), [fixture.work(100), vec![fixture.cleared()]].concat());
+    assert!(!fixture.call().contains(&Did::Capture));
+}
+
+#[test]
+fn graphs_of_an_arena_go_before_it_does() {
+    let mut fixture = Fixture::new(2, MODULE);
+    (0..5).for_each(|_| drop(fixture.call()));
+    fixture.gpu.unmap_arena(ARENA);
+    let [Did::DropGraph(_), Did::Unpin] = fake::log()[..] else { panic!("not in this order") };
+}
+
+#[test]
+fn a_lease_maps_what_is_missing_and_unmaps_what_is_too_much() {
+    let mut gpu = Gpu::new(Fake::new(), 2).unwrap();
+    let base = gpu.pool_base;
+    fake::log();
+    let maps = |at, bytes| Did::Map { at, bytes, access: Access::ReadWrite };
+    let zeroed = |to, bytes| Did::Fill { to, byte: 0, bytes };
+    assert_eq!(gpu.lease(5 * GRANULE + 1), Ok(5 * GRANULE), "whole pages");
+    let grown = [maps(base, 5 * GRANULE), zeroed(base, 5 * GRANULE), Did::Synchronize];
+    assert_eq!(fake::log()[1..], grown);
+    assert_eq!(gpu.lane_bytes(), 2 * GRANULE);
+    gpu.lease(8 * GRANULE).unwrap();
+    let end = base + 5 * GRANULE;
+    assert_eq!(fake::log()[1..], [maps(end, 3 * GRANULE), zeroed(end, 3 * GRANULE), Did::Synchronize]);
+    // Pieces go as they came: what is left of the older one is mapped anew.
+    gpu.lease(4 * GRANULE).unwrap();
+    let shrunk = fake::log();
+    let unmapped = [(end, 3 * GRANULE), (base, 5 * GRANULE)].map(|(at, bytes)| Did::Unmap { at, bytes });
+    assert_eq!(shrunk[1..3], unmapped);
+    assert_eq!(shrunk[3], maps(base, 4 * GRANULE));
+    assert_eq!(gpu.lane_bytes(), 2 * GRANULE);
+    // More than there are addresses for is refused, and nothing stays mapped for it.
+    assert_eq!(gpu.lease(1 << 40).unwrap_err().code, FaultCode::OutOfMemory);
+    drop(gpu);
+    let [.., Did::Unmap { .. }, Did::Free { base: freed, .. }] = fake::log()[..] else { panic!("kept") };
+    assert_eq!(freed, base);
+}
+
+#[test]
+fn a_call_that_needs_more_than_its_lane_has_the_pool_from_its_start() {
+    let mut fixture = Fixture::new(2, MODULE);
+    fixture.gpu.lane_bytes = USED - 1;
+    fixture.call();
+    // Another lane may have written there since: all of it is cleared first.
+    let cleared = fixture.cleared();
+    assert_eq!(fixture.call(), [vec![cleared.clone()], fixture.work(2), vec![cleared]].concat());
+}
+
+#[test]
+fn variables_are_reset_behind_every_call() {
+    let mut fixture = Fixture::new(2, "kernel k 8 8\nvariable seen\nvariable kept");
+    let [.., reset] = &fixture.call()[..] else { panic!("nothing") };
+    let &Did::Copy { to: VARIABLES_AT, from, bytes } = reset else { panic!("{reset:?}") };
+    assert_eq!(bytes, 2 * VARIABLE_BYTES, "neighbours are one range");
+    // For good, both copies are cleared.
+    let function = fixture.function.take().unwrap();
+    fixture.gpu.unload(function).unwrap();
+    let wiped = [VARIABLES_AT, from].map(|to| Did::Fill { to, byte: 0, bytes });
+    assert_eq!(fake::log()[..2], wiped);
+}
+
+#[test]
+fn code_with_variables_that_the_driver_does_not_locate_is_loaded_anew_for_every_call() {
+    let mut fixture = Fixture::new(2, "kernel k 8 8\nhidden seen");
+    assert_eq!(fixture.call().last(), Some(&Did::Unload));
+    for _ in 0..4 {
+        let log = fixture.call();
+        assert_eq!((log.first(), log.last()), (Some(&Did::Load), Some(&Did::Unload)));
+    }
+}
+
+#[test]
+fn a_lost_device_blames_a_kernel_only_if_its_call_ran_alone() {
+    for alone in [false, true] {
+        let mut fixture = Fixture::new(2, MODULE);
+        fixture.start(0, u64::MAX, alone);
+        fake::events(Some(Err(FakeError::Kernel)));
+        let fault = fixture.gpu.poll(0).unwrap().unwrap_err();
+        assert_eq!((fault.code, fault.kernel), (FaultCode::KernelTrap, alone.then_some(0)));
+        assert_eq!(fixture.gpu.lost(), Some(&fault));
+    }
+}
+
+#[test]
+fn a_call_that_runs_alone_launches_one_kernel_at_a_time() {
+    let mut fixture = Fixture::new(3, MODULE);
+    fake::events(Some(Ok(false)));
+    fixture.start(0, u64::MAX, true);
+    let launches = || fake::log().into_iter().filter(|did| *did == Did::Launch("k")).count();
+    assert_eq!(launches(), 1);
+    assert!(fixture.gpu.poll(0).is_none() && launches() == 0, "the one before still runs");
+    fake::events(None);
+    assert!(fixture.gpu.poll(0).is_none() && launches() == 1);
+    fixture.end().unwrap();
+    assert_eq!(launches(), 1);
+}
+
+#[test]
+fn nothing_of_a_domain_is_left_when_another_follows() {
+    let mut fixture = Fixture::new(2, MODULE);
+    (0..5).for_each(|_| drop(fixture.call()));
+    fixture.gpu.unmap_arena(ARENA);
+    let function = fixture.function.take().unwrap();
+    fixture.gpu.unload(function).unwrap();
+    fake::log();
+    fixture.gpu.forget().unwrap();
+    let pool = Did::Fill { to: fixture.base, byte: 0, bytes: 4 * GRANULE };
+    assert_eq!(fake::log(), [Did::Synchronize, pool, Did::Synchronize]);
+    // Timings begin anew, too: the first call of the next domain is a direct one.
+    let arena = Mapping::writable(&memfd::arena("arena", 16 << 10).unwrap()).unwrap();
+    fixture.gpu.map_arena(ARENA, &arena).unwrap();
+    fixture.arenas.insert(ARENA, arena);
+    fixture.function = Some(load(&mut fixture.gpu, &fixture.blueprint, MODULE).unwrap());
+    fake::log();
+    let cleared = fixture.cleared();
+    assert_eq!(fixture.call(), [vec![cleared.clone()], fixture.work(2), vec![cleared]].concat());
+}
+
+#[test]
+fn weights_are_read_only_but_for_the_window_that_fills_them() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    fake::log();
+    let json = r#"{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {
+        "inputs": ["A"], "weights": ["W"], "buffers": {"B": {"Sizeof": "A"}}, "outputs": ["B"], "control_flow": []}}"#;
+    let blueprint = pappus_blueprint::parse(json.as_bytes()).unwrap();
+    let weights = Weights::Host { memfd: memfd::sealed("weights", &[7; 100]).unwrap(), export: true };
+    let image = FunctionImage { blueprint: &blueprint, modules: vec![file(MODULE)], weights: Some(weights) };
+    let mut function = gpu.load(image).unwrap();
+    assert!(gpu.export_weights(&mut function).is_some());
+    let maps = |log: &[Did]| {
+        let of = |did: &Did| match *did {
+            Did::Map { at, access, .. } => Some((at, Some(access))),
+            Did::Unmap { at, .. } => Some((at, None)),
+            _ => None,
+        };
+        log.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let log = fake::log();
+    let window = maps(&log)[0].0;
+    let at = function.weights_base;
+    let expected = [(window, Some(Access::ReadWrite)), (at, Some(Access::Read)), (window, None)];
+    assert_eq!(maps(&log), expected);
+    // The copy, and zeros behind it, are over before the window closes.
+    let copied = log.iter().position(|did| *did == Did::CopyIn { to: window, bytes: 100 }).unwrap();
+    assert_eq!(log[copied + 1], Did::Fill { to: window + 100, byte: 0, bytes: GRANULE - 100 });
+    let over = log.iter().rposition(|did| *did == Did::Synchronize).unwrap();
+    let closed = log.iter().position(|did| matches!(did, Did::Unmap { .. })).unwrap();
+    assert!(copied < over && over < closed);
+}
+
+#[test]
+fn a_scrub_is_over_when_it_reached_all_of_the_chip() {
+    let launched = || {
+        let launched = fake::log().into_iter().filter_map(|did| match did {
+            Did::Launch(name) => Some(name),
+            _ => None,
+        });
+        launched.collect::<Vec<_>>()
+    };
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    gpu.scrub().unwrap();
+    assert_eq!(launched(), ["chip", "chip", "stack of 1024"]);
+    // Kernels with larger stacks make it clear larger ones.
+    let function = load(&mut gpu, &blueprint(1), "kernel k 8 8\nstack 3000").unwrap();
+    gpu.scrub().unwrap();
+    assert_eq!(launched(), ["chip", "chip", "stack of 4096"]);
+    fake::reached(MULTIPROCESSORS - 1);
+    let fault = gpu.scrub().unwrap_err();
+    assert!(fault.code == FaultCode::Device && fault.message.contains("does not reach all 4"), "{fault}");
+    assert_eq!(launched().len(), 8, "not without trying again");
+    drop(function);
+}
