@@ -72,7 +72,7 @@ pub enum ToWorker<'a> {
         job: u64,
     },
     /// Tell what the module on the control socket declares, for a device that is not here (compiling workers only).
-    /// Answered like `Compile`, with no machine code.
+    /// Answered like `Compile`, with the module itself in place of machine code.
     Describe {
         /// Names the job.
         job: u64,

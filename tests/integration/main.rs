@@ -40,6 +40,8 @@ mod house;
 mod kit;
 mod programs;
 mod raw;
+// Reads and writes registers of x86-64; so do the two that use it.
+#[cfg(target_arch = "x86_64")]
 mod tracer;
 
 mod again;
@@ -67,10 +69,12 @@ mod pages;
 mod prisoner;
 mod quarantine;
 mod quotas;
+#[cfg(target_arch = "x86_64")]
 mod scarcity;
 mod standbys;
 mod state;
 mod surveys;
+#[cfg(target_arch = "x86_64")]
 mod syscalls;
 mod tenants;
 mod thesis;

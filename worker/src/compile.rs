@@ -31,11 +31,11 @@ pub fn run(mut channels: Channels, compiler: &impl Compiler) -> Result<(), Error
     }
 }
 
-/// What a module for a device that is not here declares.
+/// What a module for a device that is not here declares, with the module itself in place of machine code.
 fn describe(module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
     let declared = cuda::declared(module);
     let declared = declared.map_err(|why| Fault::new(FaultCode::BadModule, why.to_string()))?;
-    Ok((Vec::new(), declared))
+    Ok((module.to_vec(), declared))
 }
 
 fn answer(

@@ -54,7 +54,11 @@ pub enum Built {
 impl Library {
     /// Compiles the sources.
     pub fn build() -> Result<Built> {
-        if !(cfg!(target_arch = "x86_64") && std::arch::is_x86_feature_detected!("avx2")) {
+        #[cfg(target_arch = "x86_64")]
+        let can = std::arch::is_x86_feature_detected!("avx2");
+        #[cfg(not(target_arch = "x86_64"))]
+        let can = false;
+        if !can {
             return Ok(Built::Missing("the comparison is with AVX2, which this processor lacks".into()));
         }
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/c");
