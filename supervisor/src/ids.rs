@@ -53,3 +53,10 @@ id!(
     /// An epoch of a device whose processes share faults (MPS): one fault ends all processes of it.
     Epoch(u64)
 );
+
+impl WorkerId {
+    /// The workers of a device that has so many.
+    pub fn first(count: usize) -> impl DoubleEndedIterator<Item = Self> + ExactSizeIterator {
+        (0..count).map(Self)
+    }
+}

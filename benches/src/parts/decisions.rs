@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use pappus_supervisor::ids::Generation;
+use pappus_supervisor::ids::{Generation, WorkerId};
 use pappus_supervisor::schedule::events::{Finished, Gone, Ready, Submit};
 use pappus_supervisor::schedule::{
-    Action, CallId, Command, Domain, Limits, Scheduler, Shape, Size, Terms, Verdict, WorkerId,
+    Action, CallId, Command, Domain, Limits, Scheduler, Shape, Size, Terms, Verdict,
 };
 
 use crate::Result;
@@ -70,7 +70,7 @@ impl Device {
             random: 1,
             generation: 0,
         };
-        (0..WORKERS).for_each(|worker| device.ready(worker));
+        WorkerId::first(WORKERS).for_each(|worker| device.ready(worker));
         device
     }
 

@@ -9,10 +9,10 @@ use super::held::Held;
 use super::runtime::{Actions, Device};
 use super::worker_channel::{Start, StartError, WorkerChannel};
 use crate::call::{Call, Outcome, SpentBudget};
-use crate::ids::Generation;
+use crate::ids::{Generation, WorkerId};
 use crate::refusal::Refusal;
 use crate::schedule::events::Finished;
-use crate::schedule::{Action, Address, CallId, Command, KillReason, Share, Verdict, WorkerId};
+use crate::schedule::{Action, Address, CallId, Command, KillReason, Share, Verdict};
 
 /// What is left to do once a worker's channel is free again.
 #[derive(Debug, Default)]
@@ -64,16 +64,27 @@ impl Device {
                     true => "a call that was given up does not end",
                     false => "a call is overdue",
                 };
-                tracing::warn!(function, owner, caller, worker, pid, "{why}: killing its worker");
+                tracing::warn!(
+                    function,
+                    owner,
+                    caller,
+                    worker = worker.get(),
+                    pid,
+                    "{why}: killing its worker"
+                );
             }
             KillReason::TurnKept => {
-                tracing::warn!(worker, pid, "a worker without calls keeps its turn: killing it");
+                tracing::warn!(
+                    worker = worker.get(),
+                    pid,
+                    "a worker without calls keeps its turn: killing it"
+                );
             }
             KillReason::NotScrubbed => {
-                tracing::warn!(worker, pid, "a worker does not forget a tenant: killing it");
+                tracing::warn!(worker = worker.get(), pid, "a worker does not forget a tenant: killing it");
             }
             KillReason::NotConfirmed => {
-                tracing::warn!(worker, pid, "a worker does not take new settings: killing it");
+                tracing::warn!(worker = worker.get(), pid, "a worker does not take new settings: killing it");
             }
         }
         channel.kill(generation);
@@ -156,7 +167,7 @@ impl Device {
             Ok(evicted) => leftover.evicted.extend(evicted),
             Err(StartError::Refused(error)) => leftover.refused.push((start.id, call, error)),
             Err(StartError::Broken(error)) => {
-                tracing::error!(worker = start.worker, "a worker does not take a call: {error}");
+                tracing::error!(worker = start.worker.get(), "a worker does not take a call: {error}");
                 // It may be the call that no worker can take: it counts as handed over.
                 call.started_ns.store(now_ns(), Ordering::Relaxed);
                 channel.kill_any();

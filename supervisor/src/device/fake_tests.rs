@@ -27,7 +27,7 @@ use crate::call::{Call, Completion, CompletionBatch, Outcome};
 use crate::config::{DeviceConfig, Settings};
 use crate::function::loaded::{LoadedCache, Parsed};
 use crate::function::{CodeTarget, Loaded};
-use crate::ids::{Generation, TurnId};
+use crate::ids::{Generation, TurnId, WorkerId};
 use crate::processes::confinement::Reached;
 use crate::processes::memory_ledger::Lease;
 use crate::processes::process::Killer;
@@ -102,13 +102,13 @@ impl Gpu {
         let device = Arc::new(Device::new(config, settings, targets, store).unwrap());
         let tenants = Arc::new(Tenants::default());
         device.ledger.reserve_process().unwrap().measured(10 * MIB);
-        let workers = (0..2).map(|worker| attach(&device, worker)).collect();
+        let workers = (0..2).map(|worker| attach(&device, WorkerId::new(worker))).collect();
         let cache = LoadedCache::default();
         let requests = AtomicU64::new(1);
         let mut gpu = Self { device, workers, cache, tenants, replies, runtime, _dir: dir, client, requests };
-        gpu.expect(0, &["lease 30"]);
-        gpu.expect(1, &["lease 30"]);
-        (0..2).for_each(|worker| gpu.device.leased(worker, 30 * MIB).unwrap());
+        gpu.expect(WorkerId::new(0), &["lease 30"]);
+        gpu.expect(WorkerId::new(1), &["lease 30"]);
+        (0..2).for_each(|worker| gpu.device.leased(WorkerId::new(worker), 30 * MIB).unwrap());
         gpu
     }
 
@@ -165,11 +165,11 @@ impl Gpu {
         })
     }
 
-    fn done(&self, worker: usize, id: CallId) {
+    fn done(&self, worker: WorkerId, id: CallId) {
         self.finish(worker, id).unwrap();
     }
 
-    fn finish(&self, worker: usize, id: CallId) -> Result<(), &'static str> {
+    fn finish(&self, worker: WorkerId, id: CallId) -> Result<(), &'static str> {
         let mut batch = Batch::default();
         let finished = self.device.finish(worker, id, Answer::Done(&Done::default()), &mut batch);
         self.device.settle(&mut batch);
@@ -177,8 +177,8 @@ impl Gpu {
     }
 
     /// What a worker was told since the last time, in short words.
-    fn expect(&mut self, worker: usize, words: &[&str]) {
-        let Worker { inbox, control, .. } = &mut self.workers[worker];
+    fn expect(&mut self, worker: WorkerId, words: &[&str]) {
+        let Worker { inbox, control, .. } = &mut self.workers[worker.get()];
         inbox.fill().unwrap();
         let mut got = Vec::new();
         while let Some(frame) = inbox.frame().unwrap() {
@@ -209,20 +209,20 @@ impl Gpu {
     }
 
     /// The worker sends a function's weights: memory of so many bytes.
-    fn exports(&self, worker: usize, function: &Loaded, bytes: u64) {
+    fn exports(&self, worker: WorkerId, function: &Loaded, bytes: u64) {
         let fake = memfd::sealed("exported", b"exported").unwrap();
-        control::send(self.workers[worker].control.as_fd(), function.id, &[fake.as_fd()]).unwrap();
+        control::send(self.workers[worker.get()].control.as_fd(), function.id, &[fake.as_fd()]).unwrap();
         self.device.exported(worker, function.id, bytes).unwrap();
     }
 }
 
-fn attach(device: &Arc<Device>, worker: usize) -> Worker {
+fn attach(device: &Arc<Device>, worker: WorkerId) -> Worker {
     attach_of(device, worker, 1, 0).unwrap()
 }
 
 fn attach_of(
     device: &Arc<Device>,
-    worker: usize,
+    worker: WorkerId,
     generation: u64,
     epoch: u64,
 ) -> Result<Worker, &'static str> {
@@ -252,25 +252,25 @@ fn weights_are_loaded_once_and_shared() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 1000);
     let first = gpu.submit(&function, 1, 0);
-    gpu.expect(0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
+    gpu.expect(WorkerId::new(0), &["install 1 from 1000, export", "invoke on 0 flags 0"]);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    gpu.exports(0, &function, 2 * MIB);
-    gpu.done(0, first);
+    gpu.exports(WorkerId::new(0), &function, 2 * MIB);
+    gpu.done(WorkerId::new(0), first);
     let second = gpu.submit(&function, 2, 0);
-    gpu.expect(1, &["install 1, 2 of 8", "invoke on 0 flags 0"]);
-    gpu.done(1, second);
+    gpu.expect(WorkerId::new(1), &["install 1, 2 of 8", "invoke on 0 flags 0"]);
+    gpu.done(WorkerId::new(1), second);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     gpu.device.uninstall(function.id);
-    gpu.expect(0, &["uninstall 1"]);
-    gpu.expect(1, &["uninstall 1"]);
+    gpu.expect(WorkerId::new(0), &["uninstall 1"]);
+    gpu.expect(WorkerId::new(1), &["uninstall 1"]);
     // It is free once everybody says so, and nobody says so for another.
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    assert!(gpu.device.uninstalled(0, function.id + 1).is_err());
-    gpu.device.uninstalled(1, function.id).unwrap();
+    assert!(gpu.device.uninstalled(WorkerId::new(0), function.id + 1).is_err());
+    gpu.device.uninstalled(WorkerId::new(1), function.id).unwrap();
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     gpu.workers.remove(0);
-    gpu.device.channel(0).detach(gpu.device.weights.as_ref());
-    let (lost, zombie) = gpu.device.worker_gone(0);
+    gpu.device.channel(WorkerId::new(0)).detach(gpu.device.weights.as_ref());
+    let (lost, zombie) = gpu.device.worker_gone(WorkerId::new(0));
     assert_eq!((lost.len(), gpu.device.memory().weight_bytes), (0, 2 * MIB), "it is not reaped");
     gpu.device.weights.as_ref().unwrap().reaped(zombie);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
@@ -283,18 +283,18 @@ fn a_worker_that_is_scrubbed_has_nothing_of_its_domain() {
     let function = gpu.function("f", 1000);
     let first = gpu.submit(&function, 1, 0);
     let second = gpu.submit(&function, 2, 0);
-    gpu.expect(0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
-    gpu.expect(1, &["install 1 from 1000", "invoke on 0 flags 0"]);
+    gpu.expect(WorkerId::new(0), &["install 1 from 1000, export", "invoke on 0 flags 0"]);
+    gpu.expect(WorkerId::new(1), &["install 1 from 1000", "invoke on 0 flags 0"]);
     assert_eq!(gpu.device.memory().weight_bytes, 4 * MIB);
-    gpu.exports(0, &function, 2 * MIB);
-    gpu.done(0, first);
+    gpu.exports(WorkerId::new(0), &function, 2 * MIB);
+    gpu.done(WorkerId::new(0), first);
     // A third caller takes the worker that is idle.
     let third = gpu.submit(&function, 3, 0);
-    gpu.expect(0, &["scrub 1"]);
+    gpu.expect(WorkerId::new(0), &["scrub 1"]);
     // What is forgotten meanwhile is no matter for a worker that forgets everything.
     gpu.device.uninstall(77);
-    gpu.expect(0, &[]);
-    assert!(gpu.device.scrubbed(0, 2).is_err(), "another number");
+    gpu.expect(WorkerId::new(0), &[]);
+    assert!(gpu.device.scrubbed(WorkerId::new(0), 2).is_err(), "another number");
     let _ = (second, third);
 }
 
@@ -305,16 +305,16 @@ fn a_confirmed_scrub_is_followed_by_the_next_domains_call() {
     let function = gpu.function("f", 1000);
     let first = gpu.submit(&function, 1, 0);
     gpu.submit(&function, 2, 0);
-    gpu.expect(0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
-    gpu.expect(1, &["install 1 from 1000", "invoke on 0 flags 0"]);
-    gpu.exports(0, &function, 2 * MIB);
-    gpu.done(0, first);
+    gpu.expect(WorkerId::new(0), &["install 1 from 1000, export", "invoke on 0 flags 0"]);
+    gpu.expect(WorkerId::new(1), &["install 1 from 1000", "invoke on 0 flags 0"]);
+    gpu.exports(WorkerId::new(0), &function, 2 * MIB);
+    gpu.done(WorkerId::new(0), first);
     gpu.submit(&function, 3, 0);
-    gpu.expect(0, &["scrub 1"]);
-    gpu.device.scrubbed(0, 1).unwrap();
+    gpu.expect(WorkerId::new(0), &["scrub 1"]);
+    gpu.device.scrubbed(WorkerId::new(0), 1).unwrap();
     // It is installed again, whatever it had before.
-    gpu.expect(0, &["install 1, 2 of 8", "invoke on 0 flags 0"]);
-    assert!(gpu.device.scrubbed(0, 1).is_err(), "nobody asked");
+    gpu.expect(WorkerId::new(0), &["install 1, 2 of 8", "invoke on 0 flags 0"]);
+    assert!(gpu.device.scrubbed(WorkerId::new(0), 1).is_err(), "nobody asked");
 }
 
 #[test]
@@ -322,23 +322,23 @@ fn weights_give_way_to_others_everywhere_but_not_under_a_call() {
     let mut gpu = Gpu::new(false);
     let [a, b, c] = ["a", "b", "c"].map(|name| gpu.function(name, 5 * MIB - 1));
     let first = gpu.submit(&a, 1, 0);
-    gpu.exports(0, &a, 6 * MIB);
+    gpu.exports(WorkerId::new(0), &a, 6 * MIB);
     let second = gpu.submit(&a, 2, 0);
-    gpu.expect(0, &["install 1 from 5242879, export", "invoke on 0 flags 0"]);
-    gpu.expect(1, &["install 1, 6 of 8", "invoke on 0 flags 0"]);
+    gpu.expect(WorkerId::new(0), &["install 1 from 5242879, export", "invoke on 0 flags 0"]);
+    gpu.expect(WorkerId::new(1), &["install 1, 6 of 8", "invoke on 0 flags 0"]);
     // Both workers use them.
     let refused = gpu.submit(&b, 1, 0);
-    gpu.expect(0, &[]);
-    gpu.done(0, first);
-    gpu.done(1, second);
-    assert!(gpu.finish(0, refused).is_err(), "answered already");
+    gpu.expect(WorkerId::new(0), &[]);
+    gpu.done(WorkerId::new(0), first);
+    gpu.done(WorkerId::new(1), second);
+    assert!(gpu.finish(WorkerId::new(0), refused).is_err(), "answered already");
     let third = gpu.submit(&b, 1, 0);
-    gpu.expect(0, &["uninstall 1", "install 2 from 5242879, export", "invoke on 0 flags 0"]);
-    gpu.expect(1, &["uninstall 1"]);
-    gpu.done(0, third);
+    gpu.expect(WorkerId::new(0), &["uninstall 1", "install 2 from 5242879, export", "invoke on 0 flags 0"]);
+    gpu.expect(WorkerId::new(1), &["uninstall 1"]);
+    gpu.done(WorkerId::new(0), third);
     gpu.submit(&c, 2, 0);
-    gpu.expect(1, &["install 3 from 5242879, export", "invoke on 0 flags 0"]);
-    gpu.expect(0, &["uninstall 2"]);
+    gpu.expect(WorkerId::new(1), &["install 3 from 5242879, export", "invoke on 0 flags 0"]);
+    gpu.expect(WorkerId::new(0), &["uninstall 2"]);
 }
 
 #[test]
@@ -347,14 +347,14 @@ fn a_worker_that_ends_before_it_shared_weights_leaves_no_trace() {
     let function = gpu.function("f", 1000);
     gpu.submit(&function, 1, 0);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    gpu.device.channel(0).detach(gpu.device.weights.as_ref());
-    let (lost, zombie) = gpu.device.worker_gone(0);
+    gpu.device.channel(WorkerId::new(0)).detach(gpu.device.weights.as_ref());
+    let (lost, zombie) = gpu.device.worker_gone(WorkerId::new(0));
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB, "it is not reaped");
     gpu.device.weights.as_ref().unwrap().reaped(zombie);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
     gpu.device.bury(lost, "was killed", None, false);
     // The call runs again, alone, in the other worker.
-    gpu.expect(1, &["install 1 from 1000, export", "invoke on 0 flags 1"]);
+    gpu.expect(WorkerId::new(1), &["install 1 from 1000, export", "invoke on 0 flags 1"]);
 }
 
 #[test]
@@ -364,25 +364,25 @@ fn all_memory_moves_to_one_worker_and_back_without_ever_being_there_twice() {
     assert_eq!(gpu.device.largest_call_bytes(), 60 * MIB);
     let large = gpu.submit(&function, 1, 60 * MIB);
     let behind = gpu.submit(&function, 2, 0);
-    gpu.expect(0, &[]);
-    gpu.expect(1, &["lease 0"]);
-    gpu.device.leased(1, 0).unwrap();
-    gpu.expect(0, &["lease 60"]);
-    gpu.device.leased(0, 60 * MIB).unwrap();
-    gpu.expect(0, &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.expect(1, &[]);
-    gpu.done(0, large);
-    gpu.expect(0, &["lease 0"]);
-    gpu.expect(1, &[]);
-    gpu.device.leased(0, 0).unwrap();
-    gpu.expect(0, &["lease 30"]);
-    gpu.expect(1, &["lease 30"]);
-    gpu.device.leased(1, 30 * MIB).unwrap();
-    gpu.expect(1, &[]);
-    gpu.device.leased(0, 30 * MIB).unwrap();
-    gpu.expect(1, &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.done(1, behind);
-    assert!(gpu.device.leased(1, 1).is_err(), "nobody asked it");
+    gpu.expect(WorkerId::new(0), &[]);
+    gpu.expect(WorkerId::new(1), &["lease 0"]);
+    gpu.device.leased(WorkerId::new(1), 0).unwrap();
+    gpu.expect(WorkerId::new(0), &["lease 60"]);
+    gpu.device.leased(WorkerId::new(0), 60 * MIB).unwrap();
+    gpu.expect(WorkerId::new(0), &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(WorkerId::new(1), &[]);
+    gpu.done(WorkerId::new(0), large);
+    gpu.expect(WorkerId::new(0), &["lease 0"]);
+    gpu.expect(WorkerId::new(1), &[]);
+    gpu.device.leased(WorkerId::new(0), 0).unwrap();
+    gpu.expect(WorkerId::new(0), &["lease 30"]);
+    gpu.expect(WorkerId::new(1), &["lease 30"]);
+    gpu.device.leased(WorkerId::new(1), 30 * MIB).unwrap();
+    gpu.expect(WorkerId::new(1), &[]);
+    gpu.device.leased(WorkerId::new(0), 30 * MIB).unwrap();
+    gpu.expect(WorkerId::new(1), &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.done(WorkerId::new(1), behind);
+    assert!(gpu.device.leased(WorkerId::new(1), 1).is_err(), "nobody asked it");
 }
 
 #[test]
@@ -393,17 +393,19 @@ fn commands_are_written_as_they_were_decided_whichever_comes_first() {
     // The first command was its settings.
     let commands = [Command::Revoke { turn }, Command::Soon, Command::Grant { turn, quantum_us: 5000 }];
     for (nth, command) in [2, 3].into_iter().zip(commands.clone()) {
-        gpu.device
-            .carry_out(&mut vec![Action::Tell { to: Address { worker: 0, generation, nth }, command }], None);
-        gpu.expect(0, &[]);
+        gpu.device.carry_out(
+            &mut vec![Action::Tell { to: Address { worker: WorkerId::new(0), generation, nth }, command }],
+            None,
+        );
+        gpu.expect(WorkerId::new(0), &[]);
     }
-    let to = Address { worker: 0, generation, nth: 1 };
+    let to = Address { worker: WorkerId::new(0), generation, nth: 1 };
     gpu.device.carry_out(&mut vec![Action::Tell { to, command: commands[2].clone() }], None);
-    gpu.expect(0, &["grant 7 for 5000", "revoke 7", "Soon"]);
+    gpu.expect(WorkerId::new(0), &["grant 7 for 5000", "revoke 7", "Soon"]);
     // What was decided about a process before is void.
-    let to = Address { worker: 0, generation: Generation::new(0), nth: 4 };
+    let to = Address { worker: WorkerId::new(0), generation: Generation::new(0), nth: 4 };
     gpu.device.carry_out(&mut vec![Action::Tell { to, command: Command::Soon }], None);
-    gpu.expect(0, &[]);
+    gpu.expect(WorkerId::new(0), &[]);
 }
 
 #[test]
@@ -411,10 +413,10 @@ fn a_process_of_an_epoch_that_is_over_gets_no_calls() {
     let mut gpu = Gpu::new(false);
     drop(gpu.workers.remove(0));
     assert!(gpu.device.ledger.end_epoch(0));
-    let refused = attach_of(&gpu.device, 0, 2, 0);
+    let refused = attach_of(&gpu.device, WorkerId::new(0), 2, 0);
     assert_eq!(refused.err(), Some("another process failed, and all with it"));
     // The control: one of the next epoch is taken.
-    assert!(attach_of(&gpu.device, 0, 3, 1).is_ok());
+    assert!(attach_of(&gpu.device, WorkerId::new(0), 3, 1).is_ok());
 }
 
 #[test]
@@ -422,16 +424,16 @@ fn turns_go_around_and_calls_come_before_their_grant() {
     let mut gpu = Gpu::new(true);
     let function = gpu.function("f", 0);
     let first = gpu.submit(&function, 1, 0);
-    gpu.expect(0, &["install 1 from 0", "invoke on 0 flags 0", "grant 1 for 5000"]);
+    gpu.expect(WorkerId::new(0), &["install 1 from 0", "invoke on 0 flags 0", "grant 1 for 5000"]);
     gpu.submit(&function, 2, 0);
-    gpu.expect(1, &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.expect(0, &["revoke 1"]);
-    gpu.device.yielding(0, TurnId::new(1)).unwrap();
-    gpu.expect(1, &["Soon"]);
-    gpu.done(0, first);
-    gpu.device.yielded(0, TurnId::new(1), 1000).unwrap();
-    gpu.expect(1, &["grant 2 for 5000"]);
-    assert!(gpu.device.yielded(0, TurnId::new(1), 1000).is_err());
+    gpu.expect(WorkerId::new(1), &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(WorkerId::new(0), &["revoke 1"]);
+    gpu.device.yielding(WorkerId::new(0), TurnId::new(1)).unwrap();
+    gpu.expect(WorkerId::new(1), &["Soon"]);
+    gpu.done(WorkerId::new(0), first);
+    gpu.device.yielded(WorkerId::new(0), TurnId::new(1), 1000).unwrap();
+    gpu.expect(WorkerId::new(1), &["grant 2 for 5000"]);
+    assert!(gpu.device.yielded(WorkerId::new(0), TurnId::new(1), 1000).is_err());
 }
 
 #[test]
@@ -439,9 +441,9 @@ fn what_needs_more_weights_than_there_may_be_is_refused() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 10 * MIB + 1);
     let store = gpu.device.weights.as_ref().unwrap();
-    let error = store.deliver(&function, 0, &mut Vec::new()).unwrap_err();
+    let error = store.deliver(&function, WorkerId::new(0), &mut Vec::new()).unwrap_err();
     assert_eq!(error.reason, crate::refusal::Reason::OutOfMemory);
-    gpu.expect(0, &[]);
+    gpu.expect(WorkerId::new(0), &[]);
 }
 
 #[test]
@@ -452,17 +454,17 @@ fn answers_of_one_read_are_followed_by_one_write_each() {
     let started: Vec<String> = (0..4).map(|lane| format!("invoke on {lane} flags 0")).collect();
     let mut expected = vec!["install 1 from 1000, export"];
     expected.extend(started.iter().map(String::as_str));
-    gpu.expect(0, &expected);
+    gpu.expect(WorkerId::new(0), &expected);
     gpu.client.set_nonblocking(true).unwrap();
     let mut batch = Batch::default();
     for id in [calls[2], calls[0]] {
-        gpu.device.finish(0, id, Answer::Done(&Done::default()), &mut batch).unwrap();
+        gpu.device.finish(WorkerId::new(0), id, Answer::Done(&Done::default()), &mut batch).unwrap();
     }
-    gpu.expect(0, &[]);
+    gpu.expect(WorkerId::new(0), &[]);
     let mut bytes = [0; 4096];
     assert!(gpu.client.read(&mut bytes).is_err(), "nothing was sent yet");
     gpu.device.settle(&mut batch);
-    gpu.expect(0, &[&started[2], &started[0]]);
+    gpu.expect(WorkerId::new(0), &[&started[2], &started[0]]);
     let mut answers = Decoder::<OwnedFd>::default();
     let read = gpu.client.read(&mut bytes).unwrap();
     answers.feed(&bytes[..read], Vec::new()).unwrap();
@@ -480,9 +482,9 @@ fn a_call_that_was_never_written_does_not_count_as_handed_over() {
     let call = gpu.call(&function, 1, 0);
     let mut held = Held::default();
     gpu.device.submit(call.clone(), 0, Some(&mut held)).unwrap();
-    gpu.expect(0, &[]);
+    gpu.expect(WorkerId::new(0), &[]);
     assert_ne!(call.started_ns.load(Ordering::Relaxed), 0);
-    gpu.device.channel(0).detach(gpu.device.weights.as_ref());
+    gpu.device.channel(WorkerId::new(0)).detach(gpu.device.weights.as_ref());
     assert_eq!(call.started_ns.load(Ordering::Relaxed), 0);
     gpu.device.release(&mut held);
 }
@@ -503,18 +505,18 @@ fn what_a_tenant_may_have_of_a_device_covers_leases_and_weights() {
     // A lease fits, the weights do not; they are the owner's, whoever calls.
     allow(33);
     gpu.submit(&a, 1, 0);
-    gpu.expect(0, &[]);
+    gpu.expect(WorkerId::new(0), &[]);
     assert_eq!(gpu.device.held_bytes(1), 30 * MIB);
     allow(36);
     let first = gpu.submit(&a, 1, 0);
-    gpu.expect(0, &["install 1 from 4194304, export", "invoke on 0 flags 0"]);
+    gpu.expect(WorkerId::new(0), &["install 1 from 4194304, export", "invoke on 0 flags 0"]);
     assert_eq!(gpu.device.held_bytes(1), 34 * MIB);
     // Under a call they stay; then they give way to others of the same owner.
     gpu.submit(&b, 1, 0);
-    gpu.expect(0, &[]);
-    gpu.done(0, first);
+    gpu.expect(WorkerId::new(0), &[]);
+    gpu.done(WorkerId::new(0), first);
     gpu.submit(&b, 1, 0);
-    gpu.expect(0, &["uninstall 1", "install 2 from 4194304, export", "invoke on 0 flags 0"]);
+    gpu.expect(WorkerId::new(0), &["uninstall 1", "install 2 from 4194304, export", "invoke on 0 flags 0"]);
     // Another's calls cost the owner no lease.
     gpu.submit(&b, 2, 0);
     assert_eq!((gpu.device.held_bytes(1), gpu.device.held_bytes(2)), (34 * MIB, 30 * MIB));
@@ -525,13 +527,13 @@ fn a_revoked_function_leaves_the_workers_of_that_pair_only() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 0);
     let (own, granted) = (gpu.submit(&function, 1, 0), gpu.submit(&function, 2, 0));
-    gpu.expect(0, &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.expect(1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(WorkerId::new(0), &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(WorkerId::new(1), &["install 1 from 0", "invoke on 0 flags 0"]);
     gpu.device.uninstall_for(function.id, Domain { owner: 1, caller: 2 });
-    gpu.expect(0, &[]);
-    gpu.expect(1, &["uninstall 1"]);
-    gpu.done(0, own);
-    gpu.done(1, granted);
+    gpu.expect(WorkerId::new(0), &[]);
+    gpu.expect(WorkerId::new(1), &["uninstall 1"]);
+    gpu.done(WorkerId::new(0), own);
+    gpu.done(WorkerId::new(1), granted);
 }
 
 /// A client whose answers cannot even be gathered.
@@ -562,19 +564,19 @@ fn a_panic_in_a_workers_thread_ends_its_process_and_no_call_of_others() {
     Arc::get_mut(&mut call).unwrap().reply = Arc::new(Panics(gpu.tenants.account(1)));
     let id = gpu.device.submit(call, 0, None).unwrap();
     let innocent = gpu.submit(&function, 1, 0);
-    gpu.expect(0, &["install 1 from 0", "invoke on 0 flags 0", "invoke on 1 flags 0"]);
+    gpu.expect(WorkerId::new(0), &["install 1 from 0", "invoke on 0 flags 0", "invoke on 1 flags 0"]);
     let (answers, written) = pipe::pipe().unwrap();
     let mut outbox = Outbox::new(written);
     outbox.push_from_worker(&FromWorker::Done { call: id.0, timings: Done::default() });
     outbox.flush().unwrap();
-    let end = listen(&gpu.device, 0, Generation::new(1), 0, &mut Inbox::new(answers));
+    let end = listen(&gpu.device, WorkerId::new(0), Generation::new(1), 0, &mut Inbox::new(answers));
     assert!(matches!(&end, End::Bad(why) if why.contains("the test's own panic")), "{end:?}");
     // What its thread does next: the process is gone, its calls run again, and a fresh process gets the slot.
-    gpu.device.channel(0).detach(None);
-    let (lost, _) = gpu.device.worker_gone(0);
+    gpu.device.channel(WorkerId::new(0)).detach(None);
+    let (lost, _) = gpu.device.worker_gone(WorkerId::new(0));
     assert_eq!(lost.len(), 1, "the call whose answer panicked is over");
     gpu.device.bury(lost, "was killed", None, false);
     drop(gpu.workers.remove(0));
-    gpu.workers.insert(0, attach_of(&gpu.device, 0, 2, 0).unwrap());
-    gpu.done(1, innocent);
+    gpu.workers.insert(0, attach_of(&gpu.device, WorkerId::new(0), 2, 0).unwrap());
+    gpu.done(WorkerId::new(1), innocent);
 }

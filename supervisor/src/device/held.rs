@@ -1,7 +1,7 @@
 //! Frames to workers that wait for company: one write for many wakes its reader once.
 
 use crate::call::Call;
-use crate::schedule::WorkerId;
+use crate::ids::WorkerId;
 
 /// A worker waits no longer for its frames than it takes to prepare so many calls.
 const MAX_HELD: u32 = 8;
@@ -26,7 +26,7 @@ impl Held {
 
     /// One more call waits; whether it is time to write.
     pub(super) fn add(&mut self, worker: WorkerId, call: &Call) -> bool {
-        self.workers |= 1 << worker;
+        self.workers |= 1 << worker.get();
         self.calls += 1;
         self.bytes += call.inline.iter().map(|inline| inline.bytes.len()).sum::<usize>();
         self.calls >= MAX_HELD || self.bytes >= FULL_BYTES

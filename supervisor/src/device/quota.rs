@@ -5,6 +5,7 @@ use pappus_protocol::now_ns;
 
 use super::runtime::{Actions, Device};
 use crate::call::Call;
+use crate::ids::WorkerId;
 use crate::schedule::events::{Allow, LimitsChanged};
 use crate::schedule::{Domain, Size};
 use crate::tenants::{Account, Limit, QuotaError, Tenant, Tenants};
@@ -38,7 +39,7 @@ impl Device {
 
     /// The owner of a call's function may have its weights here; other weights of the same owner may give way.
     /// [`WeightStore::settled`](super::weights::WeightStore::settled) follows.
-    pub(super) fn reserve_weights(&self, worker: usize, call: &Call) -> Result<Vec<u64>, QuotaError> {
+    pub(super) fn reserve_weights(&self, worker: WorkerId, call: &Call) -> Result<Vec<u64>, QuotaError> {
         let owner = &call.function.account;
         let (Some(weights), most) = (&self.weights, owner.most(Limit::DeviceMemory)) else {
             return Ok(Vec::new());

@@ -11,11 +11,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::panics::contained;
 use crate::call::Call;
-use crate::ids::Generation;
+use crate::ids::{Generation, WorkerId};
 use crate::processes::memory_ledger::{Lease, ProcessReservation};
 use crate::processes::process::{self, Process};
+use crate::schedule::CallId;
 use crate::schedule::weights::ZombieId;
-use crate::schedule::{CallId, WorkerId};
 use crate::sync::{OrderedMutex, Waker, rank};
 
 /// A call whose process is gone.
@@ -171,7 +171,7 @@ fn reap(device: &impl Home, dying: Dying) {
     let status = process.end();
     let killed_by = process.ended_from_outside();
     let ended = process::describe_exit(status);
-    let (worker, pid, calls) = (served.map(|(worker, _)| worker), process.pid(), lost.len());
+    let (worker, pid, calls) = (served.map(|(worker, _)| worker.get()), process.pid(), lost.len());
     match (&why, killed_by) {
         (_, Some(signal)) => tracing::warn!(
             worker,

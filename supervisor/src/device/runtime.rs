@@ -17,11 +17,12 @@ use super::worker_channel::WorkerChannel;
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::function::CodeTarget;
+use crate::ids::WorkerId;
 use crate::metrics::DeviceMetrics;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::processes::mps::{Control, MpsTerminator};
 use crate::schedule::events::{Allow, Cancel, Event, FunctionGone, SetPolicy, Submit, Tick};
-use crate::schedule::{Action, CallId, Limits, NotNow, Scheduler, Shape, Terms, WorkerId};
+use crate::schedule::{Action, CallId, Limits, NotNow, Scheduler, Shape, Terms};
 use crate::store::StateDir;
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 use crate::tenants::QuotaError;
@@ -166,12 +167,12 @@ impl Device {
 
     /// A worker's slot on the device.
     pub fn slot(&self, worker: WorkerId) -> &WorkerSlot {
-        &self.slots[worker]
+        &self.slots[worker.get()]
     }
 
     /// The channel to the process in a worker's slot.
     pub fn channel(&self, worker: WorkerId) -> OrderedGuard<'_, WorkerChannel, { rank::CHANNEL }> {
-        self.slots[worker].channel.lock()
+        self.slots[worker.get()].channel.lock()
     }
 
     /// Whether a worker's slot has no process.
@@ -275,7 +276,7 @@ impl Device {
     }
 
     pub(super) fn every_channel(&self, mut tell: impl FnMut(&mut WorkerChannel)) {
-        (0..self.slots.len()).for_each(|worker| tell(&mut self.channel(worker)));
+        WorkerId::first(self.slots.len()).for_each(|worker| tell(&mut self.channel(worker)));
     }
 
     /// Watches deadlines for as long as the supervisor runs.
@@ -307,7 +308,7 @@ impl Device {
     /// Ends all workers for good.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
-        for worker in 0..self.slots.len() {
+        for worker in WorkerId::first(self.slots.len()) {
             let channel = self.channel(worker);
             channel.kill_any();
             channel.wake();

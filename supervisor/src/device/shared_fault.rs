@@ -7,7 +7,7 @@ use pappus_protocol::now_ns;
 
 use super::reaper::Dying;
 use super::runtime::{Actions, Device};
-use crate::schedule::WorkerId;
+use crate::ids::WorkerId;
 use crate::schedule::events::EpochEnded;
 
 /// Longest pause after processes that do not get ready.
@@ -54,8 +54,12 @@ impl Device {
         }
         *self.epoch_ended.lock() = Some(Instant::now());
         let device = &self.config.name;
-        tracing::warn!(device, worker, "a worker failed under MPS: all processes of the device are replaced");
-        for worker in 0..self.slots.len() {
+        tracing::warn!(
+            device,
+            worker = worker.get(),
+            "a worker failed under MPS: all processes of the device are replaced"
+        );
+        for worker in WorkerId::first(self.slots.len()) {
             // A process that has a call may be about to say which kernel it was.
             let has_calls = self.ask().has_calls(worker);
             match has_calls {

@@ -6,6 +6,7 @@ use pappus_proto::v1;
 use pappus_protocol::now_ns;
 
 use super::runtime::Device;
+use crate::ids::WorkerId;
 use crate::processes::memory_ledger::MemorySnapshot;
 use crate::schedule::budget::Budget;
 use crate::schedule::quarantine::Quarantined;
@@ -33,12 +34,11 @@ impl Device {
         let (queued, running, busy) = {
             let scheduler = self.ask();
             let of_worker = |w| (scheduler.busy_lanes(w), scheduler.device_ns(w));
-            let busy: Vec<_> = (0..self.slots.len()).map(of_worker).collect();
+            let busy: Vec<_> = WorkerId::first(self.slots.len()).map(of_worker).collect();
             (scheduler.queued(), scheduler.running(), busy)
         };
-        let workers = busy.into_iter().enumerate().map(|(worker, (busy, device_ns))| {
-            let slot = &self.slots[worker];
-            let link = self.channel(worker);
+        let workers = WorkerId::first(self.slots.len()).zip(busy).map(|(worker, (busy, device_ns))| {
+            let (slot, link) = (self.slot(worker), self.channel(worker));
             // Another process may be in its slot meanwhile.
             let busy = busy.filter(|(generation, _)| !link.is_hung_up(*generation)).map(|(_, lanes)| lanes);
             v1::WorkerStatus {

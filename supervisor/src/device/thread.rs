@@ -22,9 +22,9 @@ use super::standby::Ready;
 use super::worker_channel::Arrival;
 use super::worker_events::ANOTHER_FAILED;
 use super::write_coalescing::Batch;
-use crate::ids::{Generation, TurnId};
+use crate::ids::{Generation, TurnId, WorkerId};
 use crate::processes::process::Started;
-use crate::schedule::{CallId, WorkerId};
+use crate::schedule::CallId;
 
 /// How long a process with calls has to say why it ends, when all end with it.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -47,7 +47,11 @@ pub fn spawn(device: &Arc<Device>, program: &Path) -> std::io::Result<Vec<JoinHa
     let name = &device.config.name;
     spawn(format!("{name}/reaper"), |device, _, _| device.reaper.run(&**device), 0)?;
     for worker in 0..device.config.workers {
-        spawn(format!("{name}/{worker}"), run, worker)?;
+        spawn(
+            format!("{name}/{worker}"),
+            |device, nth, program| run(device, WorkerId::new(nth), program),
+            worker,
+        )?;
     }
     for slot in 0..device.config.standbys {
         spawn(format!("{name}/standby{slot}"), bring_up::keep, slot)?;
@@ -72,7 +76,7 @@ fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
             Ok(ready) => serve(device, worker, generation, ready),
             Err(_) if device.is_closing() => return,
             Err(why) => {
-                tracing::warn!(worker, "a worker did not get ready: {why}");
+                tracing::warn!(worker = worker.get(), "a worker did not get ready: {why}");
                 false
             }
         };
@@ -139,7 +143,7 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
         Ok(Ok(())) if device.is_closing() => End::Bad("it came too late".to_owned()),
         Ok(Err(why)) => End::Bad(why.to_owned()),
         Ok(Ok(())) => {
-            tracing::debug!(worker, pid = process.pid(), "worker ready");
+            tracing::debug!(worker = worker.get(), pid = process.pid(), "worker ready");
             listen(device, worker, generation, epoch, &mut inbox)
         }
         Err(e) => End::Bad(e.to_string()),

@@ -8,9 +8,9 @@ use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 use pappus_protocol::to_worker::WeightsForm;
 
 use crate::function::Loaded;
+use crate::ids::WorkerId;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::{Reason, Refusal, refusal};
-use crate::schedule::WorkerId;
 use crate::schedule::weights::{NoRoom, Source, Weights, ZombieId};
 use crate::sync::{OrderedMutex, rank};
 use crate::tenants::Tenant;

@@ -15,12 +15,12 @@ use super::command_order::{CommandOrder, Stalled};
 use super::weights::{Delivery, WeightStore};
 use crate::call::Call;
 use crate::function::CodeTarget;
-use crate::ids::{Generation, TurnId};
+use crate::ids::{Generation, TurnId, WorkerId};
 use crate::limits::{MAX_INSTALLED, STAGING_BYTES};
 use crate::processes::confinement::Reached;
 use crate::processes::process::Killer;
 use crate::refusal::{Refusal, failed};
-use crate::schedule::{Address, CallId, Command, WorkerId};
+use crate::schedule::{Address, CallId, Command};
 use crate::store::StateDir;
 use crate::sync::Waker;
 
@@ -141,7 +141,7 @@ impl WorkerChannel {
         let process = self.process.as_mut().filter(|process| process.arrival.generation == to.generation)?;
         process.commands.admit(to.nth, command).unwrap_or_else(|Stalled| {
             tracing::error!(
-                worker = to.worker,
+                worker = to.worker.get(),
                 pid = process.arrival.pid,
                 "a worker's channel stalls: killing it"
             );

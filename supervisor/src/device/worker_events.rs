@@ -9,12 +9,12 @@ use super::reaper::{Home, Lost, Remains};
 use super::runtime::{Actions, Device, takes_turns};
 use super::worker_channel::{Arrival, never_handed};
 use crate::call::Outcome;
-use crate::ids::TurnId;
+use crate::ids::{TurnId, WorkerId};
+use crate::schedule::Loss;
 use crate::schedule::events::{
     Buried, Confirmed, Gone, Ready, Reaped, Scrubbed, SetPolicy, SettingsChanged, Yielded, Yielding,
 };
 use crate::schedule::weights::ZombieId;
-use crate::schedule::{Loss, WorkerId};
 
 /// Why a process is not used any more whose epoch is over.
 pub(super) const ANOTHER_FAILED: &str = "another process failed, and all with it";
@@ -24,7 +24,7 @@ impl Device {
     /// A worker's settings.
     pub(super) fn configure(&self, worker: WorkerId) -> Configure {
         Configure {
-            lease_bytes: self.slots[worker].lease_bytes.load(Ordering::Relaxed),
+            lease_bytes: self.slot(worker).lease_bytes.load(Ordering::Relaxed),
             poll_us: self.settings.borrow().poll_us,
             turns: takes_turns(&self.config),
             scrub_calls: self.config.scrub_calls,
@@ -43,7 +43,7 @@ impl Device {
     /// over gets further than here: epochs end with the scheduler locked.
     pub fn attach(&self, worker: WorkerId, arrival: Arrival, lease_bytes: u64) -> Result<(), &'static str> {
         self.targets.send_if_modified(|known| arrival.target.learn(known));
-        self.slots[worker].own_bytes.store(lease_bytes, Ordering::Relaxed);
+        self.slot(worker).own_bytes.store(lease_bytes, Ordering::Relaxed);
         let (generation, epoch) = (arrival.generation, arrival.epoch);
         self.channel(worker).attach(arrival);
         let mut actions = Actions::new();
@@ -70,7 +70,7 @@ impl Device {
 
     /// A worker's settings are in force.
     pub fn leased(&self, worker: WorkerId, bytes: u64) -> Result<(), &'static str> {
-        self.slots[worker].leased_bytes.store(bytes, Ordering::Relaxed);
+        self.slot(worker).leased_bytes.store(bytes, Ordering::Relaxed);
         if !self.channel(worker).configured() {
             return Err("it confirmed settings that it was not sent");
         }
@@ -98,7 +98,7 @@ impl Device {
         self.metrics.scrubs.increment(1);
         // One that took too long is about to be killed.
         if !self.handle(Scrubbed { worker }) {
-            tracing::debug!(worker, "a worker was scrubbed too late");
+            tracing::debug!(worker = worker.get(), "a worker was scrubbed too late");
         }
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Device {
     ///
     /// [`WeightStore::reaped`]: super::weights::WeightStore::reaped
     pub fn worker_gone(&self, worker: WorkerId) -> (Vec<Lost>, ZombieId) {
-        self.slots[worker].leased_bytes.store(0, Ordering::Relaxed);
+        self.slot(worker).leased_bytes.store(0, Ordering::Relaxed);
         let zombie = self.weights.as_ref().map_or(ZombieId::default(), |weights| weights.worker_gone(worker));
         (self.handle(Gone { worker }), zombie)
     }

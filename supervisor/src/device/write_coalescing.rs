@@ -10,8 +10,9 @@ use pappus_protocol::{FaultCode, now_ns};
 use super::held::{FULL_BYTES, Held};
 use super::runtime::{Actions, Answer, Device};
 use crate::call::{Call, CompletionBatch, Outcome};
+use crate::ids::WorkerId;
 use crate::schedule::events::{Finished, Tainted};
-use crate::schedule::{CallId, Verdict, WorkerId};
+use crate::schedule::{CallId, Verdict};
 
 /// Calls that one connection's read brought and whose workers were not told yet. They are told when it is
 /// dropped, if not before.
@@ -68,7 +69,7 @@ impl Device {
     pub fn release(&self, held: &mut Held) {
         let mut workers = held.take();
         while workers != 0 {
-            self.channel(workers.trailing_zeros() as WorkerId).write();
+            self.channel(WorkerId::new(workers.trailing_zeros() as usize)).write();
             workers &= workers - 1;
         }
     }
@@ -112,7 +113,7 @@ impl Device {
                     }
                 }
                 let (function, owner, caller) = call.names();
-                tracing::debug!(function, owner, caller, worker, code = ?fault.code, "a call failed: {}", fault.message);
+                tracing::debug!(function, owner, caller, worker = worker.get(), code = ?fault.code, "a call failed: {}", fault.message);
                 Outcome::Failed(fault.to_fault())
             }
         };

@@ -5,7 +5,8 @@ use slab::Slab;
 use super::deadlines::Deadlines;
 use super::quarantine::Use;
 use super::retry::Attempts;
-use super::types::{CallId, Domain, Size, Terms, WorkerId};
+use super::types::{CallId, Domain, Size, Terms};
+use crate::ids::WorkerId;
 
 /// Bits of a call's id that hold its slab index.
 const INDEX_BITS: u32 = 24;

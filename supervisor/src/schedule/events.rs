@@ -3,8 +3,8 @@
 //! The set is closed: events can be made elsewhere, kinds of events cannot.
 
 use super::Scheduler;
-use super::types::{Action, CallId, Ended, Limits, Loss, NotNow, Policy, Terms, Verdict, WorkerId};
-use crate::ids::{Generation, TurnId};
+use super::types::{Action, CallId, Ended, Limits, Loss, NotNow, Policy, Terms, Verdict};
+use crate::ids::{Generation, TurnId, WorkerId};
 
 /// An event, see [`Scheduler::handle`].
 pub trait Event<C>: sealed::Sealed {

@@ -20,8 +20,8 @@
 
 use std::collections::VecDeque;
 
-use super::types::{CallId, Share, WorkerId};
-use crate::ids::Generation;
+use super::types::{CallId, Share};
+use crate::ids::{Generation, WorkerId};
 use crate::limits::SETTLE_NS;
 
 /// Calls that need the whole device, and how far the first one is.
@@ -236,7 +236,7 @@ impl Exclusive {
 
     fn enter(&mut self, now_ns: u64, stage: Stage, shares: &mut Shares) {
         self.stage = stage;
-        for (worker, lease) in self.leases.iter_mut().enumerate() {
+        for (worker, lease) in self.each() {
             let share = stage.share(worker);
             if std::mem::replace(&mut lease.share, share) != share && lease.process.is_some() {
                 lease.unconfirmed += 1;
@@ -246,16 +246,21 @@ impl Exclusive {
         self.deadline_ns = stage.is_moving().then(|| now_ns.saturating_add(SETTLE_NS));
     }
 
+    /// Every worker, with what it has.
+    fn each(&mut self) -> impl Iterator<Item = (WorkerId, &mut Lease)> {
+        WorkerId::first(self.leases.len()).zip(&mut self.leases)
+    }
+
     /// A process is in a worker's slot: what it has.
     pub(super) fn arrived(&mut self, worker: WorkerId, generation: Generation) -> Share {
         let share = self.stage.share(worker);
-        self.leases[worker] = Lease { share, process: Some(generation), unconfirmed: 1 };
+        self.leases[worker.get()] = Lease { share, process: Some(generation), unconfirmed: 1 };
         share
     }
 
     /// It serves no more, and holds its memory until it is reaped.
     pub(super) fn gone(&mut self, worker: WorkerId) {
-        let lease = &mut self.leases[worker];
+        let lease = &mut self.leases[worker.get()];
         lease.unconfirmed = 0;
         self.dying.extend(lease.process.take().map(|generation| (worker, generation)));
     }
@@ -267,7 +272,7 @@ impl Exclusive {
 
     /// Settings of a worker are in force; false if all that it was sent were already.
     pub(super) fn confirmed(&mut self, worker: WorkerId) -> bool {
-        let lease = &mut self.leases[worker];
+        let lease = &mut self.leases[worker.get()];
         let asked = lease.unconfirmed > 0;
         lease.unconfirmed -= u32::from(asked);
         asked
@@ -275,8 +280,7 @@ impl Exclusive {
 
     /// Other settings changed: all workers are to be told theirs.
     pub(super) fn tell_all(&mut self, shares: &mut Shares) {
-        for (worker, lease) in self.leases.iter_mut().enumerate().filter(|(_, lease)| lease.process.is_some())
-        {
+        for (worker, lease) in self.each().filter(|(_, lease)| lease.process.is_some()) {
             lease.unconfirmed += 1;
             shares.push((worker, lease.share));
         }
@@ -312,7 +316,7 @@ impl Exclusive {
             return Vec::new();
         }
         self.deadline_ns = Some(now_ns.saturating_add(SETTLE_NS));
-        let late = self.leases.iter().enumerate().filter(|(_, lease)| lease.unconfirmed > 0);
+        let late = self.each().filter(|(_, lease)| lease.unconfirmed > 0);
         late.map(|(worker, _)| worker).collect()
     }
 }
@@ -322,20 +326,21 @@ mod tests {
     use super::*;
 
     const CALL: CallId = CallId(7);
+    const WORKER: WorkerId = WorkerId::new(1);
 
     fn generation(nth: u64) -> Generation {
         Generation::new(nth)
     }
 
-    /// Three workers whose settings are in force, and a call that memory moves to worker 1 for.
+    /// Three workers whose settings are in force, and a call that memory moves to [`WORKER`] for.
     fn shrinking() -> (Exclusive, Shares) {
         let (mut exclusive, mut shares) = (Exclusive::new(3), Shares::new());
-        for worker in 0..3 {
+        for worker in WorkerId::first(3) {
             assert_eq!(exclusive.arrived(worker, generation(1)), Share::Own);
             assert!(exclusive.confirmed(worker) && !exclusive.confirmed(worker));
         }
         exclusive.push(CALL);
-        exclusive.begin(0, CALL, 1, &mut shares);
+        exclusive.begin(0, CALL, WORKER, &mut shares);
         (exclusive, shares)
     }
 
@@ -357,15 +362,15 @@ mod tests {
             // Each worker has what it had, or already what it gets.
             let mut most = has.map(units);
             for (worker, share) in &shares {
-                most[*worker] = most[*worker].max(units(*share));
-                has[*worker] = *share;
+                most[worker.get()] = most[worker.get()].max(units(*share));
+                has[worker.get()] = *share;
             }
             assert!(most.iter().sum::<u32>() <= 3, "{most:?}");
             all_confirm(&mut exclusive, &mut shares);
             match exclusive.advance(0, &mut shares) {
-                Some(Moved::Whole(CALL, 1)) => {
+                Some(Moved::Whole(CALL, WORKER)) => {
                     assert_eq!(has, [Share::Nothing, Share::All, Share::Nothing]);
-                    exclusive.run(1);
+                    exclusive.run(WORKER);
                     exclusive.give_back(0, &mut shares);
                     whole += 1;
                 }
@@ -379,32 +384,32 @@ mod tests {
     #[test]
     fn nothing_is_given_out_before_every_process_confirmed() {
         let (mut exclusive, mut shares) = shrinking();
-        assert_eq!(shares, [(0, Share::Nothing), (2, Share::Nothing)]);
+        assert_eq!(shares, [(WorkerId::new(0), Share::Nothing), (WorkerId::new(2), Share::Nothing)]);
         shares.clear();
-        assert!(exclusive.confirmed(0));
+        assert!(exclusive.confirmed(WorkerId::new(0)));
         assert_eq!((exclusive.advance(0, &mut shares), shares.len()), (None, 0));
-        assert!(exclusive.confirmed(2));
+        assert!(exclusive.confirmed(WorkerId::new(2)));
         assert_eq!(exclusive.advance(0, &mut shares), None);
-        assert_eq!(shares, [(1, Share::All)]);
+        assert_eq!(shares, [(WORKER, Share::All)]);
     }
 
     #[test]
     fn nothing_is_given_out_before_a_process_that_ended_is_reaped() {
         let (mut exclusive, mut shares) = shrinking();
         shares.clear();
-        assert!(exclusive.confirmed(0));
-        exclusive.gone(2);
+        assert!(exclusive.confirmed(WorkerId::new(0)));
+        exclusive.gone(WorkerId::new(2));
         exclusive.advance(0, &mut shares);
         assert_eq!(shares, []);
         // Its successor has nothing either, while memory moves.
-        assert_eq!(exclusive.arrived(2, generation(2)), Share::Nothing);
-        exclusive.reaped(2, generation(2));
-        assert!(exclusive.confirmed(2));
+        assert_eq!(exclusive.arrived(WorkerId::new(2), generation(2)), Share::Nothing);
+        exclusive.reaped(WorkerId::new(2), generation(2));
+        assert!(exclusive.confirmed(WorkerId::new(2)));
         exclusive.advance(0, &mut shares);
         assert_eq!(shares, [], "another process was reaped");
-        exclusive.reaped(2, generation(1));
+        exclusive.reaped(WorkerId::new(2), generation(1));
         exclusive.advance(0, &mut shares);
-        assert_eq!(shares, [(1, Share::All)]);
+        assert_eq!(shares, [(WORKER, Share::All)]);
     }
 
     #[test]
@@ -412,15 +417,15 @@ mod tests {
         let (mut exclusive, mut shares) = shrinking();
         assert_eq!(exclusive.next_ns(), Some(SETTLE_NS));
         assert!(exclusive.expire(SETTLE_NS - 1).is_empty());
-        assert_eq!(exclusive.expire(SETTLE_NS), [0, 2]);
-        assert!(exclusive.confirmed(0));
-        assert_eq!(exclusive.expire(2 * SETTLE_NS), [2]);
-        exclusive.gone(2);
-        exclusive.reaped(2, generation(1));
+        assert_eq!(exclusive.expire(SETTLE_NS), [0, 2].map(WorkerId::new));
+        assert!(exclusive.confirmed(WorkerId::new(0)));
+        assert_eq!(exclusive.expire(2 * SETTLE_NS), [WorkerId::new(2)]);
+        exclusive.gone(WorkerId::new(2));
+        exclusive.reaped(WorkerId::new(2), generation(1));
         exclusive.advance(0, &mut shares);
-        all_confirm(&mut exclusive, &mut vec![(1, Share::All)]);
-        assert_eq!(exclusive.advance(0, &mut shares), Some(Moved::Whole(CALL, 1)));
-        exclusive.run(1);
+        all_confirm(&mut exclusive, &mut vec![(WORKER, Share::All)]);
+        assert_eq!(exclusive.advance(0, &mut shares), Some(Moved::Whole(CALL, WORKER)));
+        exclusive.run(WORKER);
         assert_eq!(exclusive.next_ns(), None);
     }
 
@@ -429,12 +434,15 @@ mod tests {
         let (mut exclusive, mut shares) = shrinking();
         all_confirm(&mut exclusive, &mut shares);
         exclusive.tell_all(&mut shares);
-        assert_eq!(shares, [(0, Share::Nothing), (1, Share::Own), (2, Share::Nothing)]);
+        assert_eq!(
+            shares,
+            [(WorkerId::new(0), Share::Nothing), (WORKER, Share::Own), (WorkerId::new(2), Share::Nothing)]
+        );
         exclusive.advance(0, &mut Shares::new());
-        assert_eq!(exclusive.stage, Stage::Shrinking(CALL, 1));
+        assert_eq!(exclusive.stage, Stage::Shrinking(CALL, WORKER));
         all_confirm(&mut exclusive, &mut shares);
         exclusive.advance(0, &mut shares);
-        assert_eq!(shares, [(1, Share::All)]);
+        assert_eq!(shares, [(WORKER, Share::All)]);
     }
 
     #[test]

@@ -7,8 +7,9 @@ use super::placing::View;
 use super::quarantine::{Refusal, Use};
 use super::scheduler::Scheduler;
 use super::turns::{Order, Turns};
-use super::types::{Action, CallId, Command, Domain, KillReason, Size, Verdict, WorkerId};
+use super::types::{Action, CallId, Command, Domain, KillReason, Size, Verdict};
 use super::workers::State;
+use crate::ids::WorkerId;
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 
 impl<C: Clone> Scheduler<C> {
@@ -342,7 +343,7 @@ impl<C: Clone> Scheduler<C> {
 
     /// Starts what may start, after something that held it up is gone.
     pub(super) fn resume(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        for worker in 0..self.workers.len() {
+        for worker in WorkerId::first(self.workers.len()) {
             self.feed(now_ns, worker, actions);
         }
         self.make_room(now_ns, actions);

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::schedule::{Share, WorkerId};
+use crate::ids::WorkerId;
+use crate::schedule::Share;
 
 /// What a process has of the device's memory.
 #[derive(Debug, Default)]

@@ -35,5 +35,5 @@ mod workers;
 pub use scheduler::Scheduler;
 pub use types::{
     Action, Address, CallId, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Share,
-    Size, Terms, Verdict, WorkerId,
+    Size, Terms, Verdict,
 };

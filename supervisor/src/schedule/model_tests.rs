@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::ids::WorkerId;
 use crate::schedule::events::{
     Buried, Cancel, Confirmed, Finished, Gone, Ready, Reaped, Scrubbed, SetPolicy, Submit, Tick, Yielded,
     Yielding,
@@ -25,7 +26,7 @@ const MS: u64 = 1_000_000;
 enum Event {
     Submit { domain: u32, function: u64, deadline_ms: u64, size: Size },
     Finish { pick: usize, verdict: Verdict },
-    Gone { worker: usize, from_outside: bool },
+    Gone { worker: WorkerId, from_outside: bool },
     Bury { pick: usize, loss: Loss },
     Ready(usize),
     Scrubbed(usize),
@@ -48,7 +49,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         }),
         6 => (any::<usize>(), verdict).prop_map(|(pick, verdict)| Event::Finish { pick, verdict }),
         1 => (0..4usize, prop::bool::weighted(0.2)).prop_map(|(worker, from_outside)| {
-            Event::Gone { worker, from_outside }
+            Event::Gone { worker: WorkerId::new(worker), from_outside }
         }),
         3 => (any::<usize>(), loss).prop_map(|(pick, loss)| Event::Bury { pick, loss }),
         4 => (0..4usize).prop_map(Event::Ready),
@@ -317,13 +318,17 @@ impl World {
 
     /// Each process confirms what it was told first, and those that are gone are reaped.
     fn moved(&mut self) {
-        for worker in 0..self.shape.workers {
+        for worker in WorkerId::first(self.shape.workers) {
             let told = self.processes.get_mut(&worker).and_then(|(.., memory)| {
                 memory.in_force = Some(memory.told.pop_front()?);
                 memory.in_force
             });
             if told.is_some() {
-                assert!(self.scheduler.handle(self.now, Confirmed { worker }, &mut self.actions));
+                assert!(self.scheduler.handle(
+                    self.now,
+                    Confirmed { worker: WorkerId::new(worker.get()) },
+                    &mut self.actions
+                ));
                 self.apply();
             }
         }
@@ -355,8 +360,9 @@ impl World {
     /// Where one has everything, no other has anything, not even one that is not reaped.
     fn check_memory(&self) {
         let there = self.processes.iter().map(|(worker, (.., memory))| (*worker, memory));
-        let all: Vec<_> = there.chain(self.dying.iter().map(|dying| (usize::MAX, &dying.memory))).collect();
-        let has_all = |(_, memory): &&(usize, &Memory)| memory.may_have().any(|share| share == Share::All);
+        let all: Vec<_> =
+            there.chain(self.dying.iter().map(|dying| (WorkerId::new(usize::MAX), &dying.memory))).collect();
+        let has_all = |(_, memory): &&(WorkerId, &Memory)| memory.may_have().any(|share| share == Share::All);
         if let Some((holder, _)) = all.iter().find(has_all) {
             let others = all.iter().filter(|(worker, _)| worker != holder);
             let given: Vec<_> = others.filter(|(_, m)| m.may_have().any(|s| s != Share::Nothing)).collect();
@@ -548,10 +554,10 @@ proptest! {
                     w.submit(next, domain, function, deadline_ms, size);
                 }
                 Event::Finish { pick, verdict } => w.finish(pick, verdict),
-                Event::Gone { worker, from_outside } if worker < workers => w.gone(worker, from_outside),
+                Event::Gone { worker, from_outside } if worker < WorkerId::new(workers) => w.gone(worker, from_outside),
                 Event::Bury { pick, loss } => w.bury(pick, loss),
-                Event::Ready(worker) if worker < workers => w.ready(worker),
-                Event::Scrubbed(worker) => w.scrubbed(worker),
+                Event::Ready(worker) if worker < workers => w.ready(WorkerId::new(worker)),
+                Event::Scrubbed(worker) => w.scrubbed(WorkerId::new(worker)),
                 Event::Cancel(pick) => w.cancel(1 + pick as u64 % (next + 1)),
                 Event::Yield { used_ms } => w.yields(used_ms),
                 Event::Moved => w.moved(),
@@ -571,9 +577,9 @@ proptest! {
             w.scheduler.make_room(w.now, &mut w.actions);
             w.apply();
             (0..workers).for_each(|worker| {
-                w.scrubbed(worker);
+                w.scrubbed(WorkerId::new(worker));
                 w.apply();
-                w.ready(worker);
+                w.ready(WorkerId::new(worker));
                 w.apply();
             });
             w.bury(0, Loss::InIt);

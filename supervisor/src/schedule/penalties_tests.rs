@@ -1,6 +1,7 @@
 //! Small cases of what follows for whose calls fail.
 
 use super::*;
+use crate::ids::WorkerId;
 use crate::schedule::quarantine::Refusal;
 
 const S: u64 = 1000 * MS;
@@ -46,7 +47,7 @@ fn a_function_that_keeps_failing_is_refused_then_probed_alone() {
     let mut b = bench(1, 2, 2, 0);
     for call in 1..=2 {
         let id = b.submit_to(7, call, ALICE).unwrap();
-        b.faults(0, id);
+        b.faults(WorkerId::new(0), id);
     }
     b.actions.clear();
     assert_eq!(b.submit_to(7, 3, ALICE), refused(2, S));
@@ -58,9 +59,9 @@ fn a_function_that_keeps_failing_is_refused_then_probed_alone() {
     assert_eq!(b.submit_to(7, 6, ALICE), refused(2, S));
     let last = b.submit_to(8, 7, ALICE).unwrap();
     b.expect("");
-    b.finish(0, other);
+    b.finish(WorkerId::new(0), other);
     b.expect("5 on 0.0 alone");
-    b.faults(0, probe);
+    b.faults(WorkerId::new(0), probe);
     assert_eq!(b.submit_to(7, 8, ALICE), refused(3, 2 * S));
     b.wait(2 * S);
     b.actions.clear();
@@ -68,9 +69,9 @@ fn a_function_that_keeps_failing_is_refused_then_probed_alone() {
     assert_eq!(b.scheduler.handle(b.now, Cancel { id: probe }, &mut b.actions), Some(9));
     let probe = b.submit_to(7, 10, ALICE).unwrap();
     b.expect("");
-    b.finish(0, last);
+    b.finish(WorkerId::new(0), last);
     b.expect("10 on 0.0 alone");
-    b.finish(0, probe);
+    b.finish(WorkerId::new(0), probe);
     assert!(b.submit_to(7, 11, ALICE).is_ok() && b.submit_to(7, 12, ALICE).is_ok());
     b.expect("11 on 0.0, 12 on 0.1");
 }
@@ -82,10 +83,10 @@ fn quarantine_refuses_waiting_calls_except_suspects() {
     let ids: Vec<_> = (2..=4).map(|call| b.submit_to(7, call, ALICE).unwrap()).collect();
     b.submit_to(8, 5, ALICE).unwrap();
     b.actions.clear();
-    b.dies(0);
-    b.ready(0);
+    b.dies(WorkerId::new(0));
+    b.ready(WorkerId::new(0));
     b.expect("1 on 0.0 alone");
-    b.faults(0, first);
+    b.faults(WorkerId::new(0), first);
     b.expect("2 refused for 1 s, 3 refused for 1 s, 4 refused for 1 s, 5 on 0.0");
     assert!(b.scheduler.handle(b.now, Cancel { id: ids[0] }, &mut b.actions).is_none());
     assert_eq!(b.scheduler.quarantined(b.now).len(), 1);
@@ -98,13 +99,13 @@ fn only_a_call_that_ran_alone_is_blamed() {
     let mut b = bench(1, 2, 1, 0);
     b.submit_to(7, 1, ALICE).unwrap();
     b.submit_to(8, 2, ALICE).unwrap();
-    b.dies(0);
-    b.ready(0);
+    b.dies(WorkerId::new(0));
+    b.ready(WorkerId::new(0));
     b.expect("1 on 0.0, 2 on 0.1, 1 on 0.0 alone");
     assert!(b.submit_to(7, 3, ALICE).is_ok(), "a suspect is not guilty");
-    assert_eq!(b.dies(0), [(1, Ended::Guilty)]);
+    assert_eq!(b.dies(WorkerId::new(0)), [(1, Ended::Guilty)]);
     b.expect("3 refused for 1 s");
-    b.ready(0);
+    b.ready(WorkerId::new(0));
     b.expect("2 on 0.0 alone");
     // Overdue beside another one: who held the other up is not known.
     let mut b = bench(1, 2, 1, 0);
@@ -127,12 +128,12 @@ fn only_a_call_that_ran_alone_is_blamed() {
 fn only_the_caller_that_spent_its_budget_waits() {
     let mut b = bench(1, 2, 0, 2);
     b.submit_to(1, 1, ALICE).unwrap();
-    b.dies_often(0, 2);
+    b.dies_often(WorkerId::new(0), 2);
     let ids = [2, 3, 4, 5].map(|call| b.submit_to(1, call, ALICE).unwrap());
     b.expect("");
     let others = b.submit_to(1, 6, BOB).unwrap();
     b.expect("6 on 0.0");
-    b.finish(0, others);
+    b.finish(WorkerId::new(0), others);
     assert_eq!(b.scheduler.budgets(b.now)[0].waits_ns, 30 * S);
     assert_eq!(b.scheduler.next_deadline_ns(), Some(30 * S));
     b.wait(30 * S - 1);
@@ -140,14 +141,18 @@ fn only_the_caller_that_spent_its_budget_waits() {
     // Something is back. The idle worker of somebody else makes room as always.
     b.wait(1);
     b.expect("replace 0");
-    b.dies(0);
-    b.ready(0);
+    b.dies(WorkerId::new(0));
+    b.ready(WorkerId::new(0));
     b.expect("2 on 0.0");
     b.scheduler
-        .handle(b.now, Finished { worker: 0, id: ids[0], verdict: Verdict::Neither }, &mut b.actions)
+        .handle(
+            b.now,
+            Finished { worker: WorkerId::new(0), id: ids[0], verdict: Verdict::Neither },
+            &mut b.actions,
+        )
         .unwrap();
     b.expect("3 on 0.0");
-    b.finish(0, ids[1]);
+    b.finish(WorkerId::new(0), ids[1]);
     b.expect("4 on 0.0, 5 on 0.1");
 }
 
@@ -157,10 +162,10 @@ fn to_run_again_waits_for_the_budget_too() {
     let first = b.submit_to(1, 1, ALICE).unwrap();
     b.submit_to(1, 2, ALICE).unwrap();
     b.expect("1 on 0.0, 2 on 1.0");
-    assert!(b.dies(1).is_empty());
-    b.ready(1);
+    assert!(b.dies(WorkerId::new(1)).is_empty());
+    b.ready(WorkerId::new(1));
     // Nor does what its caller has in other workers bring anything: that began before.
-    b.finish(0, first);
+    b.finish(WorkerId::new(0), first);
     b.expect("");
     b.wait(60 * S);
     b.expect("2 on 0.0 alone");
@@ -170,7 +175,7 @@ fn to_run_again_waits_for_the_budget_too() {
 fn a_spent_budget_is_named_when_a_call_expires() {
     let mut b = bench(1, 1, 0, 1);
     b.submit(1, ALICE);
-    b.dies_often(0, 1);
+    b.dies_often(WorkerId::new(0), 1);
     b.wait(S);
     b.expect("1 expired, budget in 59 s");
     b.submit(2, BOB);
@@ -188,16 +193,16 @@ fn calls_do_not_wait_behind_a_caller_that_spent_its_budget() {
     let whole = b.scheduler.handle(0, Submit { call: 3, terms, limits: LIMITS }, &mut b.actions).unwrap();
     b.submit_to(1, 4, BOB).unwrap();
     b.expect("1 on 0.0, 2 on 1.0");
-    b.dies(1);
-    b.finish(0, running);
+    b.dies(WorkerId::new(1));
+    b.finish(WorkerId::new(0), running);
     b.expect("4 on 0.0");
-    b.ready(1);
+    b.ready(WorkerId::new(1));
     // One that comes now waits aside at once.
     let second = b.scheduler.handle(0, Submit { call: 5, terms, limits: LIMITS }, &mut b.actions).unwrap();
     b.submit_to(1, 6, BOB).unwrap();
     b.expect("6 on 1.0");
-    b.dies(0);
-    b.dies(1);
+    b.dies(WorkerId::new(0));
+    b.dies(WorkerId::new(1));
     assert_eq!(b.scheduler.handle(b.now, Cancel { id: second }, &mut b.actions), Some(5));
     assert_eq!(b.scheduler.handle(b.now, Cancel { id: whole }, &mut b.actions), Some(3));
     assert_eq!(b.scheduler.queued(), 3);
@@ -209,11 +214,11 @@ fn a_whole_device_call_comes_back_from_aside() {
     b.submit_to(1, 1, ALICE).unwrap();
     let terms = Terms { domain: ALICE, function: 1, bytes: 1, deadline_ns: 300 * S, size: Size::Exclusive };
     b.scheduler.handle(0, Submit { call: 2, terms, limits: LIMITS }, &mut b.actions).unwrap();
-    b.dies_often(0, 1);
+    b.dies_often(WorkerId::new(0), 1);
     b.wait(60 * S);
     b.expect("1 on 0.0 alone");
-    b.dies(0);
-    b.ready(0);
+    b.dies(WorkerId::new(0));
+    b.ready(WorkerId::new(0));
     b.wait(60 * S);
     b.expect("all to 0");
 }
@@ -233,8 +238,8 @@ fn a_call_that_is_given_up_keeps_its_lane_for_a_moment_only() {
     b.expect("");
     b.wait(DEADLINE_GRACE_NS);
     b.expect("kill 0");
-    assert!(!b.dies(0).is_empty());
-    b.ready(0);
+    assert!(!b.dies(WorkerId::new(0)).is_empty());
+    b.ready(WorkerId::new(0));
     b.expect("2 on 0.0 alone");
     // It cost its caller, and nothing is known about its function.
     assert_eq!(b.scheduler.budgets(b.now)[0].left, 4);
@@ -255,12 +260,12 @@ fn where_faults_are_shared_only_the_guilty_pays() {
     let mut b = Bench::under(shape, Policy::default());
     b.submit_to(1, 1, ALICE).unwrap();
     let innocent = b.submit_to(1, 2, BOB).unwrap();
-    (0..2).for_each(|worker| assert!(b.dies(worker).is_empty()));
-    (0..2).for_each(|worker| b.ready(worker));
+    WorkerId::first(2).for_each(|worker| assert!(b.dies(worker).is_empty()));
+    WorkerId::first(2).for_each(|worker| b.ready(worker));
     b.expect("1 on 0.0, 2 on 1.0, 1 on 0.0 alone");
-    assert_eq!(b.dies(0), [(1, Ended::Guilty)]);
+    assert_eq!(b.dies(WorkerId::new(0)), [(1, Ended::Guilty)]);
     b.expect("2 on 1.0 alone");
-    b.finish(1, innocent);
+    b.finish(WorkerId::new(1), innocent);
     let budgets = b.scheduler.budgets(b.now);
     assert_eq!((budgets.len(), budgets[0].caller, budgets[0].left), (1, 1, 4));
 }
@@ -271,14 +276,14 @@ fn a_process_that_is_gone_is_not_handed_on() {
     let mut b = Bench::under(shape, Policy { quarantine_after: 0, fault_budget: 1, ..Policy::default() });
     let first = b.submit(1, ALICE);
     b.submit(2, BOB);
-    b.finish(0, first);
+    b.finish(WorkerId::new(0), first);
     b.submit_sized(3, ALICE, Size::Exclusive);
     b.submit(4, Domain { owner: 3, caller: 3 });
     b.expect("1 on 0.0, 2 on 1.0");
     // That spends the budget: 3 is put aside, and 4 does not wait for it any more.
-    b.dies(0);
+    b.dies(WorkerId::new(0));
     b.expect("");
-    b.ready(0);
+    b.ready(WorkerId::new(0));
     b.expect("4 on 0.0");
 }
 
@@ -288,13 +293,13 @@ fn a_suspect_stays_alone_although_its_worker_just_answered_another_call() {
     let mut b = Bench::under(shape, Policy { quarantine_after: 1, fault_budget: 0, ..Policy::default() });
     let first = b.submit_to(7, 1, ALICE).unwrap();
     let suspect = b.submit_to(8, 2, ALICE).unwrap();
-    b.dies(1);
-    b.faults(0, first);
+    b.dies(WorkerId::new(1));
+    b.faults(WorkerId::new(0), first);
     b.expect("1 on 0.0, 2 on 1.0, 2 on 0.0 alone");
-    b.ready(1);
+    b.ready(WorkerId::new(1));
     b.submit_to(9, 3, BOB).unwrap();
     b.expect("");
-    b.finish(0, suspect);
+    b.finish(WorkerId::new(0), suspect);
     b.expect("3 on 1.0");
 }
 
@@ -302,22 +307,22 @@ fn a_suspect_stays_alone_although_its_worker_just_answered_another_call() {
 fn another_policy_counts_at_once() {
     let mut b = bench(1, 1, 1, 1);
     b.submit_to(7, 1, ALICE).unwrap();
-    b.dies_often(0, 1);
+    b.dies_often(WorkerId::new(0), 1);
     b.submit_to(8, 2, ALICE).unwrap();
     let policy = Policy { quarantine_after: 0, fault_budget: 0, ..Policy::default() };
     b.scheduler.handle(b.now, SetPolicy { policy }, &mut b.actions);
     b.expect("1 on 0.0 alone");
-    b.dies_often(0, 1);
+    b.dies_often(WorkerId::new(0), 1);
     assert!(b.submit_to(7, 3, ALICE).is_ok());
 }
 
 /// The process in worker 0 is ended from outside, and reaped: why its call does not run again, if so.
 fn is_killed(b: &mut Bench, id: CallId) -> Option<(u64, Ended)> {
-    b.scheduler.handle(b.now, Gone { worker: 0 }, &mut b.actions);
-    let reaped = Reaped { worker: 0, generation: Generation::new(1), from_outside: true };
+    b.scheduler.handle(b.now, Gone { worker: WorkerId::new(0) }, &mut b.actions);
+    let reaped = Reaped { worker: WorkerId::new(0), generation: Generation::new(1), from_outside: true };
     b.scheduler.handle(b.now, reaped, &mut b.actions);
     let over = b.scheduler.handle(b.now, Buried { id, loss: Loss::EndedFromOutside }, &mut b.actions);
-    b.ready(0);
+    b.ready(WorkerId::new(0));
     over
 }
 
@@ -336,14 +341,14 @@ fn a_process_that_is_ended_from_outside_costs_its_caller_nothing() {
     let id = b.submit_to(7, 2, ALICE).unwrap();
     b.expect("2 on 0.0");
     // The control: a process that ends by itself costs its caller's budget, and a second one makes the call guilty.
-    assert!(b.dies(0).is_empty());
+    assert!(b.dies(WorkerId::new(0)).is_empty());
     assert_eq!(b.scheduler.budgets(b.now)[0].left, 0);
-    b.ready(0);
+    b.ready(WorkerId::new(0));
     b.wait(60 * S);
     b.expect("2 on 0.0 alone");
     // One that is ended from outside meanwhile says nothing.
     assert_eq!(is_killed(&mut b, id), None);
     b.expect("2 on 0.0 alone");
-    assert_eq!(b.dies(0), [(2, Ended::Guilty)]);
+    assert_eq!(b.dies(WorkerId::new(0)), [(2, Ended::Guilty)]);
     assert_eq!(b.submit_to(7, 3, ALICE), refused(1, S));
 }

@@ -6,8 +6,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::quotas::Quotas;
-use super::types::{CallId, Domain, Shape, WorkerId};
+use super::types::{CallId, Domain, Shape};
 use super::workers::{State, Worker, Workers};
+use crate::ids::WorkerId;
 
 /// The domains of one device that have calls or workers.
 #[derive(Debug)]

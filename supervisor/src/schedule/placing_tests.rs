@@ -1,7 +1,7 @@
 //! Small cases of placing, without a scheduler around it.
 
 use super::*;
-use crate::ids::Generation;
+use crate::ids::{Generation, WorkerId};
 
 const ALICE: Domain = Domain { owner: 1, caller: 1 };
 const BOB: Domain = Domain { owner: 2, caller: 2 };
@@ -9,7 +9,7 @@ const BOB: Domain = Domain { owner: 2, caller: 2 };
 /// Two free workers of one lane, whose domains keep them for 100 ns.
 fn two_workers() -> (Placing, Workers, Quotas) {
     let mut workers = Workers::new(2);
-    (0..2).for_each(|worker| workers.arrive(0, worker, Generation::new(1)));
+    (0..2).for_each(|worker| workers.arrive(0, WorkerId::new(worker), Generation::new(1)));
     let shape = Shape { residency_ns: 100, workers_per_domain: 1, ..Shape::new(2, 1) };
     (Placing::new(&shape), workers, Quotas::default())
 }
@@ -22,14 +22,14 @@ fn bind(placing: &mut Placing, workers: &mut Workers, worker: WorkerId, domain: 
 #[test]
 fn a_domain_gets_its_own_worker_then_a_free_one() {
     let (mut placing, mut workers, quotas) = two_workers();
-    bind(&mut placing, &mut workers, 1, ALICE);
+    bind(&mut placing, &mut workers, WorkerId::new(1), ALICE);
     let find = |placing: &Placing, workers: &Workers, domain, barrier| {
         placing.find_lane(0, domain, false, || false, View::new(workers, &quotas, barrier))
     };
-    assert_eq!(find(&placing, &workers, ALICE, None), Some(1));
-    assert_eq!(find(&placing, &workers, BOB, None), Some(0));
+    assert_eq!(find(&placing, &workers, ALICE, None), Some(WorkerId::new(1)));
+    assert_eq!(find(&placing, &workers, BOB, None), Some(WorkerId::new(0)));
     assert_eq!(find(&placing, &workers, BOB, Some(CallId(9))), None, "something waits for the whole device");
-    workers[1].put(CallId(1), false);
+    workers[WorkerId::new(1)].put(CallId(1), false);
     assert_eq!(find(&placing, &workers, ALICE, None), None, "it may have one worker only");
 }
 
@@ -50,9 +50,11 @@ fn a_call_that_comes_back_does_not_overtake_older_ones() {
     let (mut placing, mut workers, quotas) = two_workers();
     [2, 5, 1, 4].into_iter().for_each(|id| placing.enqueue(ALICE, CallId(id), false));
     placing.unqueue(ALICE, CallId(4));
-    bind(&mut placing, &mut workers, 0, ALICE);
+    bind(&mut placing, &mut workers, WorkerId::new(0), ALICE);
     let mut order = Vec::new();
-    while let Some(id) = placing.next_of(0, &workers[0], |_| false, View::new(&workers, &quotas, None)) {
+    while let Some(id) =
+        placing.next_of(0, &workers[WorkerId::new(0)], |_| false, View::new(&workers, &quotas, None))
+    {
         order.push(id.0);
     }
     assert_eq!(order, [1, 2, 5]);
@@ -61,16 +63,16 @@ fn a_call_that_comes_back_does_not_overtake_older_ones() {
 #[test]
 fn the_worker_idle_longest_makes_room_after_its_residency() {
     let (mut placing, mut workers, quotas) = two_workers();
-    bind(&mut placing, &mut workers, 0, ALICE);
-    bind(&mut placing, &mut workers, 1, Domain { owner: 3, caller: 3 });
-    workers[0].idle_since_ns = 50;
+    bind(&mut placing, &mut workers, WorkerId::new(0), ALICE);
+    bind(&mut placing, &mut workers, WorkerId::new(1), Domain { owner: 3, caller: 3 });
+    workers[WorkerId::new(0)].idle_since_ns = 50;
     placing.enqueue(BOB, CallId(1), false);
     let go = |placing: &mut Placing, now_ns| {
         let mut search = placing.search();
         placing.next_to_go(now_ns, &mut search, View::new(&workers, &quotas, None))
     };
     assert_eq!((go(&mut placing, 99), placing.next_ns()), (None, Some(100)));
-    assert_eq!(go(&mut placing, 100), Some(1));
+    assert_eq!(go(&mut placing, 100), Some(WorkerId::new(1)));
 }
 
 #[test]

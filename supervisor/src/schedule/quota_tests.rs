@@ -1,6 +1,6 @@
 //! A caller with fewer workers than there are.
 
-use crate::ids::Generation;
+use crate::ids::{Generation, WorkerId};
 use crate::schedule::events::*;
 use crate::schedule::{Action, CallId, Command, Domain, Limits, Scheduler, Shape, Size, Terms, Verdict};
 
@@ -16,8 +16,8 @@ struct Device {
     scheduler: Scheduler<u64>,
     now: u64,
     calls: u64,
-    started: Vec<(usize, CallId, u64)>,
-    replaced: Vec<usize>,
+    started: Vec<(WorkerId, CallId, u64)>,
+    replaced: Vec<WorkerId>,
     actions: Vec<Action<u64>>,
 }
 
@@ -36,11 +36,11 @@ impl Device {
             replaced: Vec::new(),
             actions: Vec::new(),
         };
-        (0..workers).for_each(|worker| device.ready(worker));
+        WorkerId::first(workers).for_each(|worker| device.ready(worker));
         device
     }
 
-    fn ready(&mut self, worker: usize) {
+    fn ready(&mut self, worker: WorkerId) {
         self.scheduler.handle(self.now, Ready { worker, generation: Generation::new(1) }, &mut self.actions);
         self.look();
     }
@@ -69,7 +69,7 @@ impl Device {
     }
 
     /// The call in a worker ends, a while later.
-    fn finish(&mut self, worker: usize) {
+    fn finish(&mut self, worker: WorkerId) {
         self.now += 1000 * MS;
         let at = self.started.iter().position(|(w, ..)| *w == worker).unwrap();
         let (_, id, _) = self.started.remove(at);
@@ -89,7 +89,7 @@ impl Device {
     }
 
     /// Which calls are where.
-    fn running(&self) -> Vec<(usize, u64)> {
+    fn running(&self) -> Vec<(WorkerId, u64)> {
         self.started.iter().map(|(worker, _, call)| (*worker, *call)).collect()
     }
 }
@@ -99,12 +99,12 @@ fn a_caller_gets_no_more_workers_than_it_may_have() {
     let mut device = Device::new(3);
     device.scheduler.handle(device.now, Allow { caller: 1, most: Some(1) }, &mut device.actions);
     (0..3).for_each(|_| device.submit(domain(1, 1)));
-    assert_eq!(device.running(), [(0, 0)], "two wait though two workers are free");
+    assert_eq!(device.running(), [(WorkerId::new(0), 0)], "two wait though two workers are free");
     // The control: one without a limit takes both.
     (0..2).for_each(|_| device.submit(domain(2, 2)));
-    assert_eq!(device.running(), [(0, 0), (1, 3), (2, 4)]);
-    device.finish(0);
-    assert_eq!(device.running(), [(1, 3), (2, 4), (0, 1)]);
+    assert_eq!(device.running(), [(WorkerId::new(0), 0), (WorkerId::new(1), 3), (WorkerId::new(2), 4)]);
+    device.finish(WorkerId::new(0));
+    assert_eq!(device.running(), [(WorkerId::new(1), 3), (WorkerId::new(2), 4), (WorkerId::new(0), 1)]);
 }
 
 #[test]
@@ -113,10 +113,10 @@ fn two_domains_of_one_caller_share_what_it_may_have() {
     device.scheduler.handle(device.now, Allow { caller: 1, most: Some(1) }, &mut device.actions);
     device.submit(domain(1, 1));
     device.submit(domain(2, 1));
-    assert_eq!(device.running(), [(0, 0)]);
+    assert_eq!(device.running(), [(WorkerId::new(0), 0)]);
     assert!(device.replaced.is_empty());
-    device.finish(0);
-    assert_eq!(device.replaced, [0], "its own idle worker gives way");
+    device.finish(WorkerId::new(0));
+    assert_eq!(device.replaced, [WorkerId::new(0)], "its own idle worker gives way");
     device.renew();
     assert_eq!(device.running().len(), 1);
     assert_eq!(device.running()[0].1, 1);
@@ -132,13 +132,13 @@ fn a_caller_at_its_own_limit_takes_nothing_from_others() {
     device.submit(domain(2, 1));
     (0..3).for_each(|_| device.submit(domain(2, 2)));
     for _ in 0..3 {
-        device.finish(1);
+        device.finish(WorkerId::new(1));
         assert!(device.replaced.is_empty(), "the other's worker stays");
     }
-    device.finish(1);
+    device.finish(WorkerId::new(1));
     assert!(device.replaced.is_empty(), "idle, too");
-    device.finish(0);
-    assert_eq!(device.replaced, [0]);
+    device.finish(WorkerId::new(0));
+    assert_eq!(device.replaced, [WorkerId::new(0)]);
 }
 
 #[test]
@@ -152,10 +152,10 @@ fn more_is_allowed_while_calls_wait() {
     device.look();
     assert_eq!(device.running().len(), 2);
     assert_eq!((device.scheduler.workers_of(1), device.scheduler.limited()), (2, vec![]));
-    assert_eq!(device.scheduler.serving(domain(1, 1)), [0, 1]);
+    assert_eq!(device.scheduler.serving(domain(1, 1)), [0, 1].map(WorkerId::new));
     // Less than it has: what runs runs on.
     device.scheduler.handle(device.now, Allow { caller: 1, most: Some(1) }, &mut device.actions);
     device.submit(domain(1, 1));
-    device.finish(1);
+    device.finish(WorkerId::new(1));
     assert_eq!(device.running().len(), 2);
 }

@@ -28,10 +28,10 @@ use super::retry::Attempts;
 use super::turns::{Order, Turns};
 use super::types::{
     Action, CallId, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Size, Terms,
-    Verdict, WorkerId,
+    Verdict,
 };
 use super::workers::{State, Workers};
-use crate::ids::{Generation, TurnId};
+use crate::ids::{Generation, TurnId, WorkerId};
 
 /// The scheduler of one device.
 #[derive(Debug)]
@@ -276,7 +276,7 @@ impl<C: Clone> Scheduler<C> {
             return None;
         }
         self.enqueue(now_ns, domain, id);
-        for worker in 0..self.workers.len() {
+        for worker in WorkerId::first(self.workers.len()) {
             let state = self.workers[worker].state;
             if state == State::Free || state == State::Bound(domain) {
                 self.feed(now_ns, worker, actions);
@@ -317,7 +317,7 @@ impl<C: Clone> Scheduler<C> {
     }
 
     pub(super) fn epoch_ended(&mut self) {
-        (0..self.workers.len()).for_each(|worker| self.unbind(worker));
+        WorkerId::first(self.workers.len()).for_each(|worker| self.unbind(worker));
     }
 
     pub(super) fn set_policy(&mut self, now_ns: u64, policy: Policy, actions: &mut Vec<Action<C>>) {
@@ -345,7 +345,7 @@ impl<C: Clone> Scheduler<C> {
         for caller in self.penalties.due(now_ns) {
             self.review(now_ns, caller, actions);
         }
-        for worker in 0..self.workers.len() {
+        for worker in WorkerId::first(self.workers.len()) {
             if matches!(self.workers[worker].state, State::Scrubbing { until_ns } if until_ns <= now_ns) {
                 self.kill(now_ns, worker, KillReason::NotScrubbed, actions);
             }

@@ -1,6 +1,7 @@
 //! Small cases of the scheduler.
 
 use super::*;
+use crate::ids::WorkerId;
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 use crate::schedule::events::*;
 use crate::schedule::{Address, Share};
@@ -35,7 +36,7 @@ impl Bench {
     fn under(shape: Shape, policy: Policy) -> Self {
         let mut bench = Self { scheduler: Scheduler::new(shape), actions: Vec::new(), now: 0 };
         bench.scheduler.handle(0, SetPolicy { policy }, &mut bench.actions);
-        (0..shape.workers).for_each(|worker| bench.ready(worker));
+        WorkerId::first(shape.workers).for_each(|worker| bench.ready(worker));
         bench
     }
 
@@ -118,7 +119,7 @@ fn calls_spread_over_free_workers_then_wait_in_order() {
     b.submit(3, ALICE);
     b.submit(4, ALICE);
     b.expect("1 on 0.0, 2 on 1.0");
-    b.finish(0, first);
+    b.finish(WorkerId::new(0), first);
     b.expect("3 on 0.0");
 }
 
@@ -135,12 +136,12 @@ fn lanes_of_one_worker_fill_before_the_next_is_woken() {
 fn a_worker_is_replaced_before_it_serves_another_domain() {
     let mut b = Bench::new(1, 1);
     let first = b.submit(1, ALICE);
-    b.finish(0, first);
+    b.finish(WorkerId::new(0), first);
     b.now = 100 * MS;
     b.submit(2, BOB);
     b.expect("1 on 0.0, replace 0");
-    assert!(b.dies(0).is_empty());
-    b.ready(0);
+    assert!(b.dies(WorkerId::new(0)).is_empty());
+    b.ready(WorkerId::new(0));
     b.expect("2 on 0.0");
 }
 
@@ -150,14 +151,14 @@ fn switches_do_not_thrash() {
     let first = b.submit(1, ALICE);
     b.submit(2, BOB);
     b.now = 10 * MS;
-    b.finish(0, first);
+    b.finish(WorkerId::new(0), first);
     // Whoever calls again and again keeps its worker between two calls.
     b.expect("1 on 0.0");
     assert_eq!(b.scheduler.next_deadline_ns(), Some(40 * MS));
     let again = b.submit(3, ALICE);
     b.expect("3 on 0.0");
     b.now = 20 * MS;
-    b.finish(0, again);
+    b.finish(WorkerId::new(0), again);
     b.now = 39 * MS;
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("");
@@ -165,13 +166,13 @@ fn switches_do_not_thrash() {
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("replace 0");
     assert_eq!(b.scheduler.next_deadline_ns(), Some(1000 * MS), "nothing to look for any more");
-    b.dies(0);
-    b.ready(0);
+    b.dies(WorkerId::new(0));
+    b.ready(WorkerId::new(0));
     b.expect("2 on 0.0");
     // Without a residency, the next one may have it at once.
     let mut b = Bench::of(Shape { residency_ns: 0, ..Shape::new(1, 1) });
     let first = b.submit(1, ALICE);
-    b.finish(0, first);
+    b.finish(WorkerId::new(0), first);
     b.submit(2, BOB);
     b.expect("1 on 0.0, replace 0");
 }
@@ -180,7 +181,7 @@ fn switches_do_not_thrash() {
 fn scrubbing() -> Bench {
     let mut b = Bench::of(Shape { residency_ns: 0, scrubs: true, ..Shape::new(1, 1) });
     let first = b.submit(1, ALICE);
-    b.finish(0, first);
+    b.finish(WorkerId::new(0), first);
     b.submit(2, BOB);
     b.expect("1 on 0.0, scrub 0");
     b
@@ -192,9 +193,12 @@ fn a_scrubbed_worker_is_as_good_as_a_fresh_one() {
     // Nobody gets it before it said so.
     b.submit(3, ALICE);
     b.expect("");
-    assert!(b.scheduler.handle(b.now, Scrubbed { worker: 0 }, &mut b.actions));
+    assert!(b.scheduler.handle(b.now, Scrubbed { worker: WorkerId::new(0) }, &mut b.actions));
     b.expect("2 on 0.0");
-    assert!(!b.scheduler.handle(b.now, Scrubbed { worker: 0 }, &mut b.actions), "nobody asked");
+    assert!(
+        !b.scheduler.handle(b.now, Scrubbed { worker: WorkerId::new(0) }, &mut b.actions),
+        "nobody asked"
+    );
 }
 
 #[test]
@@ -209,11 +213,11 @@ fn a_worker_that_does_not_finish_scrubbing_is_killed() {
     b.now = SETTLE_NS;
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("kill 0");
-    assert!(!b.scheduler.handle(b.now, Scrubbed { worker: 0 }, &mut b.actions), "too late");
+    assert!(!b.scheduler.handle(b.now, Scrubbed { worker: WorkerId::new(0) }, &mut b.actions), "too late");
     b.submit(4, BOB);
     b.expect("");
-    b.dies(0);
-    b.ready(0);
+    b.dies(WorkerId::new(0));
+    b.ready(WorkerId::new(0));
     b.expect("4 on 0.0");
 }
 
@@ -221,14 +225,14 @@ fn a_worker_that_does_not_finish_scrubbing_is_killed() {
 fn a_process_with_a_fault_is_replaced_never_scrubbed() {
     let mut b = Bench::of(Shape { residency_ns: 0, scrubs: true, ..Shape::new(1, 1) });
     let first = b.submit(1, ALICE);
-    b.scheduler.handle(b.now, Tainted { worker: 0 }, &mut b.actions);
-    b.finish(0, first);
+    b.scheduler.handle(b.now, Tainted { worker: WorkerId::new(0) }, &mut b.actions);
+    b.finish(WorkerId::new(0), first);
     let second = b.submit(2, ALICE);
-    b.finish(0, second);
+    b.finish(WorkerId::new(0), second);
     b.submit(3, BOB);
     b.expect("1 on 0.0, 2 on 0.0, replace 0");
-    b.dies(0);
-    b.ready(0);
+    b.dies(WorkerId::new(0));
+    b.ready(WorkerId::new(0));
     b.expect("3 on 0.0");
 }
 
@@ -239,14 +243,14 @@ fn a_busy_domain_keeps_its_worker_for_its_residency_only() {
     let second = b.submit(2, ALICE);
     b.submit(3, BOB);
     b.now = 50 * MS;
-    b.finish(0, first);
+    b.finish(WorkerId::new(0), first);
     b.expect("1 on 0.0, 2 on 0.0");
     b.submit(4, ALICE);
     b.now = 150 * MS;
-    b.finish(0, second);
+    b.finish(WorkerId::new(0), second);
     b.expect("replace 0");
-    b.dies(0);
-    b.ready(0);
+    b.dies(WorkerId::new(0));
+    b.ready(WorkerId::new(0));
     b.expect("3 on 0.0");
 }
 
@@ -257,8 +261,8 @@ fn a_restarted_worker_helps_a_domain_that_has_another_one() {
     b.submit(2, ALICE);
     b.submit(3, ALICE);
     b.expect("1 on 0.0, 2 on 1.0");
-    b.dies(1);
-    b.ready(1);
+    b.dies(WorkerId::new(1));
+    b.ready(WorkerId::new(1));
     // Its own call first, which waited longest.
     b.expect("2 on 1.0 alone");
 }
@@ -277,8 +281,8 @@ fn waiting_calls_expire_and_overdue_ones_cost_their_worker() {
     b.expect("kill 0");
     b.submit(3, ALICE);
     b.expect("");
-    assert_eq!(b.dies(0), [(1, Ended::Deadline)]);
-    b.ready(0);
+    assert_eq!(b.dies(WorkerId::new(0)), [(1, Ended::Deadline)]);
+    b.ready(WorkerId::new(0));
     b.expect("3 on 0.0");
 }
 
@@ -287,18 +291,26 @@ fn liars_and_strangers_get_nothing() {
     let mut b = Bench::new(2, 1);
     let id = b.submit(1, ALICE);
     assert!(
-        b.scheduler.handle(0, Finished { worker: 1, id, verdict: Verdict::Well }, &mut b.actions).is_none(),
+        b.scheduler
+            .handle(0, Finished { worker: WorkerId::new(1), id, verdict: Verdict::Well }, &mut b.actions)
+            .is_none(),
         "not that worker's call"
     );
     assert!(
         b.scheduler
-            .handle(0, Finished { worker: 0, id: CallId(id.0 ^ 1), verdict: Verdict::Well }, &mut b.actions)
+            .handle(
+                0,
+                Finished { worker: WorkerId::new(0), id: CallId(id.0 ^ 1), verdict: Verdict::Well },
+                &mut b.actions
+            )
             .is_none(),
         "no such call"
     );
-    b.finish(0, id);
+    b.finish(WorkerId::new(0), id);
     assert!(
-        b.scheduler.handle(0, Finished { worker: 0, id, verdict: Verdict::Well }, &mut b.actions).is_none(),
+        b.scheduler
+            .handle(0, Finished { worker: WorkerId::new(0), id, verdict: Verdict::Well }, &mut b.actions)
+            .is_none(),
         "answered already"
     );
 }
@@ -322,18 +334,18 @@ fn suspects_run_again_alone_and_before_all_others() {
     let mut b = Bench::new(1, 3);
     let ids = [1, 2, 3, 4].map(|call| b.submit(call, ALICE));
     b.expect("1 on 0.0, 2 on 0.1, 3 on 0.2");
-    b.finish(0, ids[1]);
+    b.finish(WorkerId::new(0), ids[1]);
     b.expect("4 on 0.1");
     b.submit(5, ALICE);
-    assert!(b.dies(0).is_empty());
+    assert!(b.dies(WorkerId::new(0)).is_empty());
     assert_eq!((b.scheduler.queued(), b.scheduler.running()), (4, 0));
-    b.ready(0);
+    b.ready(WorkerId::new(0));
     b.expect("1 on 0.0 alone");
-    b.finish(0, ids[0]);
+    b.finish(WorkerId::new(0), ids[0]);
     b.expect("3 on 0.0 alone");
-    b.finish(0, ids[2]);
+    b.finish(WorkerId::new(0), ids[2]);
     b.expect("4 on 0.0 alone");
-    b.finish(0, ids[3]);
+    b.finish(WorkerId::new(0), ids[3]);
     b.expect("5 on 0.0");
 }
 
@@ -342,11 +354,11 @@ fn a_call_that_ran_alone_when_its_process_ended_is_guilty() {
     let mut b = Bench::new(1, 2);
     b.submit(1, ALICE);
     b.submit(2, ALICE);
-    b.dies(0);
-    b.ready(0);
+    b.dies(WorkerId::new(0));
+    b.ready(WorkerId::new(0));
     b.expect("1 on 0.0, 2 on 0.1, 1 on 0.0 alone");
-    assert_eq!(b.dies(0), [(1, Ended::Guilty)]);
-    b.ready(0);
+    assert_eq!(b.dies(WorkerId::new(0)), [(1, Ended::Guilty)]);
+    b.ready(WorkerId::new(0));
     b.expect("2 on 0.0 alone");
 }
 
@@ -359,27 +371,27 @@ fn where_faults_are_shared_suspects_have_the_device_for_themselves() {
     b.expect("1 on 0.0, 2 on 0.1, 3 on 1.0");
     // One of them did it; all processes are about to be gone.
     b.scheduler.handle(b.now, EpochEnded {}, &mut b.actions);
-    b.dies(0);
-    b.dies(1);
-    b.ready(0);
+    b.dies(WorkerId::new(0));
+    b.dies(WorkerId::new(1));
+    b.ready(WorkerId::new(0));
     b.expect("1 on 0.0 alone");
-    b.ready(1);
+    b.ready(WorkerId::new(1));
     b.submit(4, BOB);
     b.expect("");
     // It was the first one. The others do not start in processes that are about to be gone.
     b.scheduler.handle(b.now, EpochEnded {}, &mut b.actions);
-    assert_eq!(b.dies(0), [(1, Ended::Guilty)]);
+    assert_eq!(b.dies(WorkerId::new(0)), [(1, Ended::Guilty)]);
     b.expect("");
-    b.dies(1);
-    b.ready(1);
+    b.dies(WorkerId::new(1));
+    b.ready(WorkerId::new(1));
     b.expect("2 on 1.0 alone");
-    let second = b.scheduler.workers[1].take_all()[0];
-    b.finish(1, second);
+    let second = b.scheduler.workers[WorkerId::new(1)].take_all()[0];
+    b.finish(WorkerId::new(1), second);
     b.expect("");
-    b.ready(0);
+    b.ready(WorkerId::new(0));
     b.expect("3 on 0.0 alone");
-    let third = b.scheduler.workers[0].take_all()[0];
-    b.finish(0, third);
+    let third = b.scheduler.workers[WorkerId::new(0)].take_all()[0];
+    b.finish(WorkerId::new(0), third);
     b.expect("4 on 0.0");
 }
 
@@ -390,13 +402,13 @@ fn a_call_that_was_never_handed_over_is_no_suspect() {
         let id =
             if b.scheduler.queued() + b.scheduler.running() == 0 { Some(b.submit(1, ALICE)) } else { None };
         b.expect("1 on 0.0");
-        let lost = b.scheduler.handle(b.now, Gone { worker: 0 }, &mut b.actions);
+        let lost = b.scheduler.handle(b.now, Gone { worker: WorkerId::new(0) }, &mut b.actions);
         assert!(id.is_none_or(|id| lost == [(id, 1)]));
         assert_eq!(
             b.scheduler.handle(b.now, Buried { id: lost[0].0, loss: Loss::NeverHanded }, &mut b.actions),
             None
         );
-        b.ready(0);
+        b.ready(WorkerId::new(0));
     }
     b.expect("1 on 0.0");
 }
@@ -412,8 +424,8 @@ fn an_overdue_call_costs_its_neighbours_nothing_but_time() {
     b.now += DEADLINE_GRACE_NS;
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("1 on 0.0, 2 on 0.1, kill 0");
-    assert_eq!(b.dies(0), [(1, Ended::Deadline)]);
-    b.ready(0);
+    assert_eq!(b.dies(WorkerId::new(0)), [(1, Ended::Deadline)]);
+    b.ready(WorkerId::new(0));
     b.expect("2 on 0.0 alone");
     // Its deadline is still its own.
     assert_eq!(b.scheduler.next_deadline_ns(), Some(1500 * MS));
@@ -426,7 +438,7 @@ fn cancelled_and_overdue_calls_are_not_retried() {
     b.submit(2, ALICE);
     let again = b.submit(3, ALICE);
     assert_eq!(b.scheduler.handle(b.now, Cancel { id: cancelled }, &mut b.actions), None, "it runs");
-    let lost = b.scheduler.handle(b.now, Gone { worker: 0 }, &mut b.actions);
+    let lost = b.scheduler.handle(b.now, Gone { worker: WorkerId::new(0) }, &mut b.actions);
     let bury = |b: &mut Bench, nth: usize| {
         b.scheduler.handle(b.now, Buried { id: lost[nth].0, loss: Loss::InIt }, &mut b.actions)
     };
@@ -445,14 +457,14 @@ fn a_suspect_waits_for_an_empty_worker_and_takes_any() {
     let mut b = Bench::new(2, 2);
     let ids = [1, 2, 3].map(|call| b.submit(call, ALICE));
     b.expect("1 on 0.0, 2 on 0.1, 3 on 1.0");
-    b.dies(1);
+    b.dies(WorkerId::new(1));
     b.expect("");
-    b.finish(0, ids[0]);
+    b.finish(WorkerId::new(0), ids[0]);
     b.submit(4, ALICE);
     b.expect("");
-    b.finish(0, ids[1]);
+    b.finish(WorkerId::new(0), ids[1]);
     b.expect("3 on 0.0 alone");
-    b.ready(1);
+    b.ready(WorkerId::new(1));
     b.expect("4 on 1.0");
 }
 
@@ -460,7 +472,7 @@ fn a_suspect_waits_for_an_empty_worker_and_takes_any() {
 fn queue_limits_do_not_hit_calls_that_come_back() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
-    assert!(b.dies(0).is_empty());
+    assert!(b.dies(WorkerId::new(0)).is_empty());
     let terms = Terms { domain: ALICE, function: 1, bytes: 1, deadline_ns: 1, size: Size::Lane };
     let full = b.scheduler.handle(
         0,
@@ -468,7 +480,7 @@ fn queue_limits_do_not_hit_calls_that_come_back() {
         &mut b.actions,
     );
     assert_eq!(full, Err(NotNow::Calls(1)));
-    b.ready(0);
+    b.ready(WorkerId::new(0));
     b.expect("1 on 0.0, 1 on 0.0 alone");
 }
 
@@ -479,11 +491,11 @@ fn a_wide_call_has_its_worker_for_itself() {
     let wide = b.submit_sized(2, ALICE, Size::Wide);
     b.submit(3, ALICE);
     b.expect("1 on 0.0");
-    b.finish(0, first);
+    b.finish(WorkerId::new(0), first);
     b.expect("2 on 0.0");
     b.submit(4, ALICE);
     b.expect("");
-    b.finish(0, wide);
+    b.finish(WorkerId::new(0), wide);
     b.expect("3 on 0.0, 4 on 0.1");
 }
 
@@ -495,14 +507,14 @@ fn a_domain_gets_no_more_workers_than_it_may_have() {
     b.submit(4, BOB);
     b.expect("4 on 2.0");
     // One of its workers is replaced: the place is for it again, and no third one.
-    b.dies(1);
+    b.dies(WorkerId::new(1));
     b.expect("");
-    b.ready(1);
+    b.ready(WorkerId::new(1));
     b.expect("2 on 1.0 alone");
-    b.dies(2);
-    b.ready(2);
+    b.dies(WorkerId::new(2));
+    b.ready(WorkerId::new(2));
     b.expect("4 on 2.0 alone");
-    b.finish(0, ids[0]);
+    b.finish(WorkerId::new(0), ids[0]);
     b.expect("3 on 0.0");
 }
 
@@ -514,35 +526,46 @@ fn workers_of_several_domains_take_turns() {
     b.submit(2, BOB);
     b.expect("2 on 1.0, revoke 0 turn 1");
     b.now = 7 * MS;
-    assert!(b.scheduler.handle(b.now, Yielding { worker: 0, turn: TurnId::new(1) }, &mut b.actions));
-    b.finish(0, first);
+    assert!(b.scheduler.handle(
+        b.now,
+        Yielding { worker: WorkerId::new(0), turn: TurnId::new(1) },
+        &mut b.actions
+    ));
+    b.finish(WorkerId::new(0), first);
     b.expect("soon 1");
     assert!(b.scheduler.handle(
         b.now,
-        Yielded { worker: 0, turn: TurnId::new(1), used_ns: 6 * MS },
+        Yielded { worker: WorkerId::new(0), turn: TurnId::new(1), used_ns: 6 * MS },
         &mut b.actions
     ));
     b.expect("grant 1 turn 2");
-    assert_eq!((b.scheduler.device_ns(0), b.scheduler.device_ns(1)), (6 * MS, 0));
+    assert_eq!(
+        (b.scheduler.device_ns(WorkerId::new(0)), b.scheduler.device_ns(WorkerId::new(1))),
+        (6 * MS, 0)
+    );
     // What it cannot have used it is not charged, and a worker yields only what it has.
     b.now = 9 * MS;
     assert!(!b.scheduler.handle(
         b.now,
-        Yielded { worker: 0, turn: TurnId::new(2), used_ns: 1 },
+        Yielded { worker: WorkerId::new(0), turn: TurnId::new(2), used_ns: 1 },
         &mut b.actions
     ));
-    assert!(!b.scheduler.handle(b.now, Yielding { worker: 0, turn: TurnId::new(1) }, &mut b.actions));
+    assert!(!b.scheduler.handle(
+        b.now,
+        Yielding { worker: WorkerId::new(0), turn: TurnId::new(1) },
+        &mut b.actions
+    ));
     assert!(b.scheduler.handle(
         b.now,
-        Yielded { worker: 1, turn: TurnId::new(2), used_ns: u64::MAX },
+        Yielded { worker: WorkerId::new(1), turn: TurnId::new(2), used_ns: u64::MAX },
         &mut b.actions
     ));
     // It still has its call.
     b.expect("grant 1 turn 3");
-    assert_eq!(b.scheduler.device_ns(1), 2 * MS);
+    assert_eq!(b.scheduler.device_ns(WorkerId::new(1)), 2 * MS);
     b.now = 10 * MS;
-    b.dies(1);
-    assert_eq!(b.scheduler.device_ns(1), 3 * MS, "all the time that it had");
+    b.dies(WorkerId::new(1));
+    assert_eq!(b.scheduler.device_ns(WorkerId::new(1)), 3 * MS, "all the time that it had");
     b.submit(3, ALICE);
     b.expect("3 on 0.0, grant 0 turn 4");
 }
@@ -551,7 +574,7 @@ fn workers_of_several_domains_take_turns() {
 fn a_worker_that_keeps_an_idle_turn_is_killed() {
     let mut b = Bench::of(Shape { quantum_us: Some(5000), ..Shape::new(2, 1) });
     let first = b.submit(1, ALICE);
-    b.finish(0, first);
+    b.finish(WorkerId::new(0), first);
     b.now = 5 * MS;
     b.submit(2, BOB);
     b.expect("1 on 0.0, grant 0 turn 1, 2 on 1.0, revoke 0 turn 1, soon 1");
@@ -561,7 +584,7 @@ fn a_worker_that_keeps_an_idle_turn_is_killed() {
     b.expect("kill 0");
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("");
-    b.dies(0);
+    b.dies(WorkerId::new(0));
     b.expect("grant 1 turn 2");
 }
 
@@ -581,10 +604,10 @@ fn a_call_that_waits_for_a_turn_costs_no_worker_at_its_deadline() {
     later(&mut b, 1000, "");
     later(&mut b, 1010, "kill 0");
     later(&mut b, 1300, "");
-    b.dies(0);
+    b.dies(WorkerId::new(0));
     b.expect("grant 1 turn 2");
     later(&mut b, 1309, "");
-    b.finish(1, waits);
+    b.finish(WorkerId::new(1), waits);
     let stuck = b.submit(3, BOB);
     b.actions.clear();
     later(&mut b, 2309, "");

@@ -9,8 +9,7 @@
 
 use std::collections::VecDeque;
 
-use super::types::WorkerId;
-use crate::ids::TurnId;
+use crate::ids::{TurnId, WorkerId};
 use crate::limits::YIELD_NS;
 
 /// What a worker is told about turns.
@@ -164,7 +163,7 @@ impl Turns {
         let holder = self.holder.take_if(|holder| (holder.worker, holder.turn) == (worker, turn))?;
         // It cannot have used more than it had.
         let charged = used_ns.min(now_ns.saturating_sub(holder.granted_ns));
-        self.used_ns[worker] += charged;
+        self.used_ns[worker.get()] += charged;
         if has_calls {
             self.ring.push_back(worker);
         }
@@ -180,7 +179,7 @@ impl Turns {
             return 0;
         };
         let charged = now_ns.saturating_sub(holder.granted_ns);
-        self.used_ns[worker] += charged;
+        self.used_ns[worker.get()] += charged;
         self.grant_next(now_ns, orders);
         charged
     }
@@ -212,7 +211,7 @@ impl Turns {
 
     /// Device time that a worker was charged.
     pub fn used_ns(&self, worker: WorkerId) -> u64 {
-        self.used_ns[worker]
+        self.used_ns[worker.get()]
     }
 }
 

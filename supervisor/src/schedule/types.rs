@@ -1,15 +1,12 @@
 //! What goes into the scheduler and what comes out.
 
 use super::quarantine::Refusal;
-use crate::ids::{Generation, TurnId};
+use crate::ids::{Generation, TurnId, WorkerId};
 use crate::limits::RESIDENCY_NS;
 
 /// A call in the scheduler; never used twice, so that a late answer cannot hit another call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
-
-/// A worker's slot on the device; the process in it may be replaced.
-pub type WorkerId = usize;
 
 /// What may share a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

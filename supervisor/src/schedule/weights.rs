@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::types::WorkerId;
+use crate::ids::WorkerId;
 
 /// What a reload costs however small the weights are, in nanoseconds.
 const LATENCY_NS: f64 = 200_000.0;

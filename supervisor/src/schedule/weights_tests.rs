@@ -3,14 +3,15 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::ids::WorkerId;
 
 const GIB: u64 = 1 << 30;
 
 /// Loads a function's weights in worker 0 and shares them.
 fn load(weights: &mut Weights<u64>, function: u64, bytes: u64) -> Vec<u64> {
     let mut evicted = Vec::new();
-    assert_eq!(weights.claim(function, 0, bytes, &mut evicted), Ok(Source::Export));
-    assert!(weights.exported(function, 0, function, bytes));
+    assert_eq!(weights.claim(function, WorkerId::new(0), bytes, &mut evicted), Ok(Source::Export));
+    assert!(weights.exported(function, WorkerId::new(0), function, bytes));
     evicted
 }
 
@@ -19,12 +20,12 @@ fn weights_are_loaded_once_and_shared() {
     let mut weights = Weights::new(10 * GIB);
     assert_eq!(load(&mut weights, 1, GIB), [0u64; 0]);
     for worker in 1..4 {
-        assert_eq!(weights.claim(1, worker, GIB, &mut Vec::new()), Ok(Source::Device(1, GIB)));
+        assert_eq!(weights.claim(1, WorkerId::new(worker), GIB, &mut Vec::new()), Ok(Source::Device(1, GIB)));
     }
     assert_eq!(weights.used_bytes(), GIB);
     // Sharing them outlives whoever loaded them.
-    weights.worker_gone(0);
-    assert_eq!(weights.claim(1, 0, GIB, &mut Vec::new()), Ok(Source::Device(1, GIB)));
+    weights.worker_gone(WorkerId::new(0));
+    assert_eq!(weights.claim(1, WorkerId::new(0), GIB, &mut Vec::new()), Ok(Source::Device(1, GIB)));
     weights.forget(1);
     assert_eq!(weights.used_bytes(), 0);
 }
@@ -34,29 +35,29 @@ fn weights_count_until_every_worker_forgot_them_or_is_reaped() {
     let mut weights = Weights::new(10 * GIB);
     let held = |weights: &Weights<u64>| (weights.used_bytes() / GIB, weights.held_bytes() / GIB);
     load(&mut weights, 1, GIB);
-    weights.claim(1, 1, GIB, &mut Vec::new()).unwrap();
-    weights.claim(1, 2, GIB, &mut Vec::new()).unwrap();
+    weights.claim(1, WorkerId::new(1), GIB, &mut Vec::new()).unwrap();
+    weights.claim(1, WorkerId::new(2), GIB, &mut Vec::new()).unwrap();
     weights.forget(1);
     assert_eq!(held(&weights), (0, 1));
     // Loaded again before all forgot: what is confirmed is the older one.
     load(&mut weights, 1, 2 * GIB);
     assert_eq!(held(&weights), (2, 3));
-    weights.uninstalled(1, 0);
-    weights.uninstalled(1, 1);
+    weights.uninstalled(1, WorkerId::new(0));
+    weights.uninstalled(1, WorkerId::new(1));
     assert_eq!(held(&weights), (2, 3));
-    let zombie = weights.worker_gone(2);
+    let zombie = weights.worker_gone(WorkerId::new(2));
     assert_eq!(held(&weights), (2, 3));
     weights.reaped(zombie);
     assert_eq!(held(&weights), (2, 2));
     // A copy that a worker made for itself goes with it.
-    assert_eq!(weights.claim(2, 0, GIB, &mut Vec::new()), Ok(Source::Export));
-    assert_eq!(weights.claim(2, 1, GIB, &mut Vec::new()), Ok(Source::Host));
-    let zombie = weights.worker_gone(0);
+    assert_eq!(weights.claim(2, WorkerId::new(0), GIB, &mut Vec::new()), Ok(Source::Export));
+    assert_eq!(weights.claim(2, WorkerId::new(1), GIB, &mut Vec::new()), Ok(Source::Host));
+    let zombie = weights.worker_gone(WorkerId::new(0));
     assert_eq!(held(&weights), (3, 4));
     weights.reaped(zombie);
     assert_eq!(held(&weights), (3, 3));
     weights.forget(2);
-    weights.uninstalled(2, 1);
+    weights.uninstalled(2, WorkerId::new(1));
     assert_eq!(held(&weights), (2, 2));
 }
 
@@ -64,27 +65,27 @@ fn weights_count_until_every_worker_forgot_them_or_is_reaped() {
 fn a_call_that_cannot_wait_for_shared_weights_loads_a_copy() {
     let mut weights = Weights::new(2 * GIB);
     let claim = |weights: &mut Weights<u64>, worker| weights.claim(1, worker, GIB, &mut Vec::new());
-    assert_eq!(claim(&mut weights, 0), Ok(Source::Export));
-    assert_eq!(claim(&mut weights, 1), Ok(Source::Host));
+    assert_eq!(claim(&mut weights, WorkerId::new(0)), Ok(Source::Export));
+    assert_eq!(claim(&mut weights, WorkerId::new(1)), Ok(Source::Host));
     assert_eq!(weights.used_bytes(), 2 * GIB);
-    assert_eq!(claim(&mut weights, 2), Err(NoRoom { budget_bytes: 2 * GIB }));
-    assert!(!weights.exported(1, 1, 7, GIB), "nobody asked it");
-    assert!(weights.exported(1, 0, 7, GIB));
-    weights.uninstalled(1, 1);
+    assert_eq!(claim(&mut weights, WorkerId::new(2)), Err(NoRoom { budget_bytes: 2 * GIB }));
+    assert!(!weights.exported(1, WorkerId::new(1), 7, GIB), "nobody asked it");
+    assert!(weights.exported(1, WorkerId::new(0), 7, GIB));
+    weights.uninstalled(1, WorkerId::new(1));
     assert_eq!(weights.used_bytes(), GIB);
 }
 
 #[test]
 fn what_a_dying_worker_did_not_share_is_not_there() {
     let mut weights = Weights::<u64>::new(2 * GIB);
-    assert_eq!(weights.claim(1, 0, GIB, &mut Vec::new()), Ok(Source::Export));
-    weights.worker_gone(0);
+    assert_eq!(weights.claim(1, WorkerId::new(0), GIB, &mut Vec::new()), Ok(Source::Export));
+    weights.worker_gone(WorkerId::new(0));
     assert_eq!(weights.used_bytes(), 0);
-    assert_eq!(weights.claim(1, 1, GIB, &mut Vec::new()), Ok(Source::Export));
-    assert_eq!(weights.claim(1, 2, GIB, &mut Vec::new()), Ok(Source::Host));
-    weights.worker_gone(1);
+    assert_eq!(weights.claim(1, WorkerId::new(1), GIB, &mut Vec::new()), Ok(Source::Export));
+    assert_eq!(weights.claim(1, WorkerId::new(2), GIB, &mut Vec::new()), Ok(Source::Host));
+    weights.worker_gone(WorkerId::new(1));
     assert_eq!(weights.used_bytes(), GIB);
-    weights.worker_gone(2);
+    weights.worker_gone(WorkerId::new(2));
     assert_eq!(weights.used_bytes(), 0);
 }
 
@@ -117,7 +118,10 @@ fn what_calls_use_stays_and_what_cannot_fit_evicts_nothing() {
     load(&mut weights, 2, GIB);
     weights.begin(1);
     let mut evicted = Vec::new();
-    assert_eq!(weights.claim(3, 0, 2 * GIB, &mut evicted), Err(NoRoom { budget_bytes: 2 * GIB }));
+    assert_eq!(
+        weights.claim(3, WorkerId::new(0), 2 * GIB, &mut evicted),
+        Err(NoRoom { budget_bytes: 2 * GIB })
+    );
     assert_eq!(evicted, [0u64; 0]);
     assert_eq!(load(&mut weights, 3, GIB), [2]);
     weights.end(1);
@@ -136,21 +140,21 @@ proptest! {
             match event {
                 0 | 1 => {
                     let mut evicted = Vec::new();
-                    let claimed = weights.claim(function, worker, bytes, &mut evicted);
+                    let claimed = weights.claim(function, WorkerId::new(worker), bytes, &mut evicted);
                     prop_assert!(claimed.is_ok() || evicted.is_empty());
                     prop_assert!(!evicted.contains(&function));
                 }
                 2 => {
-                    weights.exported(function, worker, function, bytes);
+                    weights.exported(function, WorkerId::new(worker), function, bytes);
                 }
                 3 => weights.begin(function),
                 4 => weights.end(function),
                 5 => {
                     // Told to forget it, and says so.
-                    weights.uninstalled(function, worker);
+                    weights.uninstalled(function, WorkerId::new(worker));
                 }
                 6 => weights.forget(function),
-                7 => zombies.push(weights.worker_gone(worker)),
+                7 => zombies.push(weights.worker_gone(WorkerId::new(worker))),
                 _ => zombies.drain(..).for_each(|zombie| weights.reaped(zombie)),
             }
             let taken: u64 = weights.entries.values().map(Entry::taken_bytes).sum();
@@ -160,7 +164,7 @@ proptest! {
         }
         // Once nobody is there and nobody wants any, nothing is taken.
         for worker in 0..3 {
-            zombies.push(weights.worker_gone(worker));
+            zombies.push(weights.worker_gone(WorkerId::new(worker)));
         }
         zombies.drain(..).for_each(|zombie| weights.reaped(zombie));
         prop_assert!(weights.leaving.is_empty());
@@ -173,7 +177,7 @@ proptest! {
 fn an_owner_gets_what_it_may_have_and_its_own_give_way() {
     const OWNER: u32 = 7;
     let mut weights = Weights::<u64>::new(100);
-    let load = |weights: &mut Weights<u64>, function: u64, worker: usize, owner: u32, room: u64| {
+    let load = |weights: &mut Weights<u64>, function: u64, worker: WorkerId, owner: u32, room: u64| {
         let mut evicted = Vec::new();
         let promised = weights.reserve(function, worker, (owner, 10), room, &mut evicted);
         if promised.is_ok() {
@@ -183,21 +187,29 @@ fn an_owner_gets_what_it_may_have_and_its_own_give_way() {
         weights.settled(function, worker);
         (promised, evicted)
     };
-    assert_eq!(load(&mut weights, 1, 0, OWNER, 9), (Err(10), vec![]));
-    assert_eq!(load(&mut weights, 1, 0, OWNER, 20), (Ok(()), vec![]));
+    assert_eq!(load(&mut weights, 1, WorkerId::new(0), OWNER, 9), (Err(10), vec![]));
+    assert_eq!(load(&mut weights, 1, WorkerId::new(0), OWNER, 20), (Ok(()), vec![]));
     // A worker that loads them for itself takes as much again; where they are there, nothing more.
-    assert_eq!(load(&mut weights, 1, 1, OWNER, 20), (Ok(()), vec![]));
-    assert_eq!(weights.reserve(1, 1, (OWNER, 10), 0, &mut Vec::new()), Ok(()));
+    assert_eq!(load(&mut weights, 1, WorkerId::new(1), OWNER, 20), (Ok(()), vec![]));
+    assert_eq!(weights.reserve(1, WorkerId::new(1), (OWNER, 10), 0, &mut Vec::new()), Ok(()));
     assert_eq!(weights.used_by(OWNER), 20);
     weights.begin(1);
-    assert_eq!(load(&mut weights, 2, 0, OWNER, 20), (Err(10), vec![]), "under a call they stay");
+    assert_eq!(
+        load(&mut weights, 2, WorkerId::new(0), OWNER, 20),
+        (Err(10), vec![]),
+        "under a call they stay"
+    );
     weights.end(1);
-    assert_eq!(load(&mut weights, 3, 0, OWNER + 1, 10), (Ok(()), vec![]), "another's are another's");
-    assert_eq!(load(&mut weights, 2, 0, OWNER, 20), (Ok(()), vec![1]));
+    assert_eq!(
+        load(&mut weights, 3, WorkerId::new(0), OWNER + 1, 10),
+        (Ok(()), vec![]),
+        "another's are another's"
+    );
+    assert_eq!(load(&mut weights, 2, WorkerId::new(0), OWNER, 20), (Ok(()), vec![1]));
     assert_eq!((weights.used_by(OWNER), weights.used_by(OWNER + 1)), (10, 10));
     // What is promised counts until it is settled.
-    weights.reserve(4, 1, (OWNER, 10), 20, &mut Vec::new()).unwrap();
+    weights.reserve(4, WorkerId::new(1), (OWNER, 10), 20, &mut Vec::new()).unwrap();
     assert_eq!(weights.used_by(OWNER), 20);
-    weights.settled(4, 1);
+    weights.settled(4, WorkerId::new(1));
     assert_eq!(weights.used_by(OWNER), 10);
 }

@@ -8,8 +8,8 @@
 
 use std::ops::{Index, IndexMut};
 
-use super::types::{Address, CallId, Domain, WorkerId};
-use crate::ids::Generation;
+use super::types::{Address, CallId, Domain};
+use crate::ids::{Generation, WorkerId};
 
 /// One worker's slot.
 #[derive(Debug)]
@@ -138,19 +138,19 @@ impl Workers {
 
     /// With their numbers.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (WorkerId, &Worker)> + ExactSizeIterator {
-        self.0.iter().enumerate()
+        self.0.iter().enumerate().map(|(at, worker)| (WorkerId::new(at), worker))
     }
 
     /// A fresh process is in a slot.
     pub(super) fn arrive(&mut self, now_ns: u64, worker: WorkerId, generation: Generation) {
-        let slot = &mut self.0[worker];
+        let slot = &mut self.0[worker.get()];
         (slot.generation, slot.commands) = (generation, 0);
         self.free(now_ns, worker);
     }
 
     /// The process in a slot is as good as a fresh one.
     pub(super) fn free(&mut self, now_ns: u64, worker: WorkerId) {
-        let slot = &mut self.0[worker];
+        let slot = &mut self.0[worker.get()];
         slot.take_all();
         (slot.state, slot.tainted) = (State::Free, false);
         (slot.bound_ns, slot.idle_since_ns) = (now_ns, now_ns);
@@ -158,7 +158,7 @@ impl Workers {
 
     /// Whom the next command to a worker is for, and its number.
     pub(super) fn address(&mut self, worker: WorkerId) -> Address {
-        let slot = &mut self.0[worker];
+        let slot = &mut self.0[worker.get()];
         let nth = slot.commands;
         slot.commands += 1;
         Address { worker, generation: slot.generation, nth }
@@ -179,13 +179,13 @@ impl Index<WorkerId> for Workers {
     type Output = Worker;
 
     fn index(&self, worker: WorkerId) -> &Worker {
-        &self.0[worker]
+        &self.0[worker.get()]
     }
 }
 
 impl IndexMut<WorkerId> for Workers {
     fn index_mut(&mut self, worker: WorkerId) -> &mut Worker {
-        &mut self.0[worker]
+        &mut self.0[worker.get()]
     }
 }
 
@@ -196,20 +196,23 @@ mod tests {
     #[test]
     fn commands_to_one_process_are_numbered_from_zero() {
         let mut workers = Workers::new(2);
-        workers.arrive(0, 1, Generation::new(3));
-        let nth = |workers: &mut Workers| workers.address(1).nth;
+        workers.arrive(0, WorkerId::new(1), Generation::new(3));
+        let nth = |workers: &mut Workers| workers.address(WorkerId::new(1)).nth;
         assert_eq!((nth(&mut workers), nth(&mut workers)), (0, 1));
         // A scrubbed process is still the same one.
-        workers.free(5, 1);
+        workers.free(5, WorkerId::new(1));
         assert_eq!(nth(&mut workers), 2);
-        workers.arrive(6, 1, Generation::new(4));
-        assert_eq!(workers.address(1), Address { worker: 1, generation: Generation::new(4), nth: 0 });
+        workers.arrive(6, WorkerId::new(1), Generation::new(4));
+        assert_eq!(
+            workers.address(WorkerId::new(1)),
+            Address { worker: WorkerId::new(1), generation: Generation::new(4), nth: 0 }
+        );
     }
 
     #[test]
     fn lanes_are_filled_from_the_first_and_calls_come_out_oldest_first() {
         let mut workers = Workers::new(1);
-        let worker = &mut workers[0];
+        let worker = &mut workers[WorkerId::new(0)];
         let lanes = [7, 5, 9].map(|id| worker.put(CallId(id), false));
         assert_eq!((lanes, worker.busy_lanes()), ([0, 1, 2], 3));
         worker.take(CallId(5), 1, 8);
