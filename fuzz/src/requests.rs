@@ -8,6 +8,7 @@ use pappus_proto::v1;
 use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA};
 use pappus_shmem::memfd;
 use pappus_supervisor::call::Arena;
+use pappus_supervisor::ids::TenantId;
 use pappus_supervisor::limits::STAGING_BYTES;
 use pappus_supervisor::server::invoke;
 use pappus_supervisor::tenants::{Account, Quota};
@@ -27,7 +28,7 @@ static BLUEPRINT: LazyLock<Blueprint> =
 
 static ARENAS: LazyLock<Arc<Arena>> = LazyLock::new(|| {
     let memfd = memfd::arena("pappus-fuzz", ARENA_BYTES).expect("a small arena");
-    let account = Account::new(0, "fuzz".into(), Quota::default(), Arc::default());
+    let account = Account::new(TenantId::new(0), "fuzz".into(), Quota::default(), Arc::default());
     Arc::new(Arena::new(ARENA, memfd, &account).expect("its quota has room"))
 });
 

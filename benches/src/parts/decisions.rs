@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pappus_supervisor::ids::{Generation, WorkerId};
+use pappus_supervisor::ids::{Generation, TenantId, WorkerId};
 use pappus_supervisor::schedule::events::{Finished, Gone, Ready, Submit};
 use pappus_supervisor::schedule::{
     Action, CallId, Command, Domain, Limits, Scheduler, Shape, Size, Terms, Verdict,
@@ -80,7 +80,7 @@ impl Device {
         // Knuth's MMIX generator; its high bits are the random ones.
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let owner = (self.random >> 33) as u32 % DOMAINS;
+        let owner = TenantId::new((self.random >> 33) as u32 % DOMAINS);
         let terms = Terms {
             domain: Domain { owner, caller: owner },
             function: 1,

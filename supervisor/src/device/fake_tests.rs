@@ -27,7 +27,7 @@ use crate::call::{Call, Completion, CompletionBatch, Outcome};
 use crate::config::{DeviceConfig, Settings};
 use crate::function::loaded::{LoadedCache, Parsed};
 use crate::function::{CodeTarget, Loaded};
-use crate::ids::{Generation, TurnId, WorkerId};
+use crate::ids::{Generation, TenantId, TurnId, WorkerId};
 use crate::processes::confinement::Reached;
 use crate::processes::memory_ledger::Lease;
 use crate::processes::process::Killer;
@@ -132,15 +132,15 @@ impl Gpu {
             runs_on: vec![(Kind::Cuda, "sm_90".into())],
             callers: Arc::default(),
         };
-        self.cache.insert(self.tenants.account(1), Arc::new(record), parsed)
+        self.cache.insert(self.tenants.account(TenantId::new(1)), Arc::new(record), parsed)
     }
 
     /// A call of a tenant that needs so much memory.
-    fn submit(&self, function: &Arc<Loaded>, caller: u32, pool_bytes: u64) -> CallId {
+    fn submit(&self, function: &Arc<Loaded>, caller: TenantId, pool_bytes: u64) -> CallId {
         self.device.submit(self.call(function, caller, pool_bytes), 0, None).unwrap()
     }
 
-    fn call(&self, function: &Arc<Loaded>, caller: u32, pool_bytes: u64) -> Arc<Call> {
+    fn call(&self, function: &Arc<Loaded>, caller: TenantId, pool_bytes: u64) -> Arc<Call> {
         let _runtime = self.runtime.enter();
         let sizes = Sizes { inputs: &[], weights: &function.weight_bytes, words: &[] };
         let mut plan = function.blueprint.plan(&sizes).unwrap();
@@ -149,7 +149,7 @@ impl Gpu {
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         Arc::new(Call {
             function: function.clone(),
-            domain: Domain { owner: 1, caller },
+            domain: Domain { owner: TenantId::new(1), caller },
             plan: Arc::new(plan),
             items: vec![],
             outputs: vec![],
@@ -251,12 +251,12 @@ fn attach_of(
 fn weights_are_loaded_once_and_shared() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 1000);
-    let first = gpu.submit(&function, 1, 0);
+    let first = gpu.submit(&function, TenantId::new(1), 0);
     gpu.expect(WorkerId::new(0), &["install 1 from 1000, export", "invoke on 0 flags 0"]);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     gpu.exports(WorkerId::new(0), &function, 2 * MIB);
     gpu.done(WorkerId::new(0), first);
-    let second = gpu.submit(&function, 2, 0);
+    let second = gpu.submit(&function, TenantId::new(2), 0);
     gpu.expect(WorkerId::new(1), &["install 1, 2 of 8", "invoke on 0 flags 0"]);
     gpu.done(WorkerId::new(1), second);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
@@ -281,15 +281,15 @@ fn a_worker_that_is_scrubbed_has_nothing_of_its_domain() {
     let mut gpu =
         Gpu::of(DeviceConfig { scrub_switch: true, min_residency: Duration::ZERO, ..config(false) });
     let function = gpu.function("f", 1000);
-    let first = gpu.submit(&function, 1, 0);
-    let second = gpu.submit(&function, 2, 0);
+    let first = gpu.submit(&function, TenantId::new(1), 0);
+    let second = gpu.submit(&function, TenantId::new(2), 0);
     gpu.expect(WorkerId::new(0), &["install 1 from 1000, export", "invoke on 0 flags 0"]);
     gpu.expect(WorkerId::new(1), &["install 1 from 1000", "invoke on 0 flags 0"]);
     assert_eq!(gpu.device.memory().weight_bytes, 4 * MIB);
     gpu.exports(WorkerId::new(0), &function, 2 * MIB);
     gpu.done(WorkerId::new(0), first);
     // A third caller takes the worker that is idle.
-    let third = gpu.submit(&function, 3, 0);
+    let third = gpu.submit(&function, TenantId::new(3), 0);
     gpu.expect(WorkerId::new(0), &["scrub 1"]);
     // What is forgotten meanwhile is no matter for a worker that forgets everything.
     gpu.device.uninstall(77);
@@ -303,13 +303,13 @@ fn a_confirmed_scrub_is_followed_by_the_next_domains_call() {
     let mut gpu =
         Gpu::of(DeviceConfig { scrub_switch: true, min_residency: Duration::ZERO, ..config(false) });
     let function = gpu.function("f", 1000);
-    let first = gpu.submit(&function, 1, 0);
-    gpu.submit(&function, 2, 0);
+    let first = gpu.submit(&function, TenantId::new(1), 0);
+    gpu.submit(&function, TenantId::new(2), 0);
     gpu.expect(WorkerId::new(0), &["install 1 from 1000, export", "invoke on 0 flags 0"]);
     gpu.expect(WorkerId::new(1), &["install 1 from 1000", "invoke on 0 flags 0"]);
     gpu.exports(WorkerId::new(0), &function, 2 * MIB);
     gpu.done(WorkerId::new(0), first);
-    gpu.submit(&function, 3, 0);
+    gpu.submit(&function, TenantId::new(3), 0);
     gpu.expect(WorkerId::new(0), &["scrub 1"]);
     gpu.device.scrubbed(WorkerId::new(0), 1).unwrap();
     // It is installed again, whatever it had before.
@@ -321,22 +321,22 @@ fn a_confirmed_scrub_is_followed_by_the_next_domains_call() {
 fn weights_give_way_to_others_everywhere_but_not_under_a_call() {
     let mut gpu = Gpu::new(false);
     let [a, b, c] = ["a", "b", "c"].map(|name| gpu.function(name, 5 * MIB - 1));
-    let first = gpu.submit(&a, 1, 0);
+    let first = gpu.submit(&a, TenantId::new(1), 0);
     gpu.exports(WorkerId::new(0), &a, 6 * MIB);
-    let second = gpu.submit(&a, 2, 0);
+    let second = gpu.submit(&a, TenantId::new(2), 0);
     gpu.expect(WorkerId::new(0), &["install 1 from 5242879, export", "invoke on 0 flags 0"]);
     gpu.expect(WorkerId::new(1), &["install 1, 6 of 8", "invoke on 0 flags 0"]);
     // Both workers use them.
-    let refused = gpu.submit(&b, 1, 0);
+    let refused = gpu.submit(&b, TenantId::new(1), 0);
     gpu.expect(WorkerId::new(0), &[]);
     gpu.done(WorkerId::new(0), first);
     gpu.done(WorkerId::new(1), second);
     assert!(gpu.finish(WorkerId::new(0), refused).is_err(), "answered already");
-    let third = gpu.submit(&b, 1, 0);
+    let third = gpu.submit(&b, TenantId::new(1), 0);
     gpu.expect(WorkerId::new(0), &["uninstall 1", "install 2 from 5242879, export", "invoke on 0 flags 0"]);
     gpu.expect(WorkerId::new(1), &["uninstall 1"]);
     gpu.done(WorkerId::new(0), third);
-    gpu.submit(&c, 2, 0);
+    gpu.submit(&c, TenantId::new(2), 0);
     gpu.expect(WorkerId::new(1), &["install 3 from 5242879, export", "invoke on 0 flags 0"]);
     gpu.expect(WorkerId::new(0), &["uninstall 2"]);
 }
@@ -345,7 +345,7 @@ fn weights_give_way_to_others_everywhere_but_not_under_a_call() {
 fn a_worker_that_ends_before_it_shared_weights_leaves_no_trace() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 1000);
-    gpu.submit(&function, 1, 0);
+    gpu.submit(&function, TenantId::new(1), 0);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     gpu.device.channel(WorkerId::new(0)).detach(gpu.device.weights.as_ref());
     let (lost, zombie) = gpu.device.worker_gone(WorkerId::new(0));
@@ -362,8 +362,8 @@ fn all_memory_moves_to_one_worker_and_back_without_ever_being_there_twice() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 0);
     assert_eq!(gpu.device.largest_call_bytes(), 60 * MIB);
-    let large = gpu.submit(&function, 1, 60 * MIB);
-    let behind = gpu.submit(&function, 2, 0);
+    let large = gpu.submit(&function, TenantId::new(1), 60 * MIB);
+    let behind = gpu.submit(&function, TenantId::new(2), 0);
     gpu.expect(WorkerId::new(0), &[]);
     gpu.expect(WorkerId::new(1), &["lease 0"]);
     gpu.device.leased(WorkerId::new(1), 0).unwrap();
@@ -423,9 +423,9 @@ fn a_process_of_an_epoch_that_is_over_gets_no_calls() {
 fn turns_go_around_and_calls_come_before_their_grant() {
     let mut gpu = Gpu::new(true);
     let function = gpu.function("f", 0);
-    let first = gpu.submit(&function, 1, 0);
+    let first = gpu.submit(&function, TenantId::new(1), 0);
     gpu.expect(WorkerId::new(0), &["install 1 from 0", "invoke on 0 flags 0", "grant 1 for 5000"]);
-    gpu.submit(&function, 2, 0);
+    gpu.submit(&function, TenantId::new(2), 0);
     gpu.expect(WorkerId::new(1), &["install 1 from 0", "invoke on 0 flags 0"]);
     gpu.expect(WorkerId::new(0), &["revoke 1"]);
     gpu.device.yielding(WorkerId::new(0), TurnId::new(1)).unwrap();
@@ -450,7 +450,7 @@ fn what_needs_more_weights_than_there_may_be_is_refused() {
 fn answers_of_one_read_are_followed_by_one_write_each() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 1000);
-    let calls: Vec<CallId> = (0..6).map(|_| gpu.submit(&function, 1, 0)).collect();
+    let calls: Vec<CallId> = (0..6).map(|_| gpu.submit(&function, TenantId::new(1), 0)).collect();
     let started: Vec<String> = (0..4).map(|lane| format!("invoke on {lane} flags 0")).collect();
     let mut expected = vec!["install 1 from 1000, export"];
     expected.extend(started.iter().map(String::as_str));
@@ -479,7 +479,7 @@ fn answers_of_one_read_are_followed_by_one_write_each() {
 fn a_call_that_was_never_written_does_not_count_as_handed_over() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 1000);
-    let call = gpu.call(&function, 1, 0);
+    let call = gpu.call(&function, TenantId::new(1), 0);
     let mut held = Held::default();
     gpu.device.submit(call.clone(), 0, Some(&mut held)).unwrap();
     gpu.expect(WorkerId::new(0), &[]);
@@ -493,43 +493,47 @@ fn a_call_that_was_never_written_does_not_count_as_handed_over() {
 fn what_a_tenant_may_have_of_a_device_covers_leases_and_weights() {
     let mut gpu = Gpu::new(false);
     let [a, b] = ["a", "b"].map(|name| gpu.function(name, 4 * MIB));
-    let owner = gpu.tenants.account(1);
+    let owner = gpu.tenants.account(TenantId::new(1));
     let allow = |mib: u64| {
         let mut quota = Quota::default();
         quota.set(Limit::DeviceMemory, mib * MIB);
         owner.allow(quota);
     };
     allow(29);
-    let refused = gpu.device.submit(gpu.call(&a, 1, 0), 0, None).unwrap_err();
+    let refused = gpu.device.submit(gpu.call(&a, TenantId::new(1), 0), 0, None).unwrap_err();
     assert!(refused.to_string().contains("the quota device-memory of tenant 1 is"), "{refused}");
     // A lease fits, the weights do not; they are the owner's, whoever calls.
     allow(33);
-    gpu.submit(&a, 1, 0);
+    gpu.submit(&a, TenantId::new(1), 0);
     gpu.expect(WorkerId::new(0), &[]);
-    assert_eq!(gpu.device.held_bytes(1), 30 * MIB);
+    assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 30 * MIB);
     allow(36);
-    let first = gpu.submit(&a, 1, 0);
+    let first = gpu.submit(&a, TenantId::new(1), 0);
     gpu.expect(WorkerId::new(0), &["install 1 from 4194304, export", "invoke on 0 flags 0"]);
-    assert_eq!(gpu.device.held_bytes(1), 34 * MIB);
+    assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 34 * MIB);
     // Under a call they stay; then they give way to others of the same owner.
-    gpu.submit(&b, 1, 0);
+    gpu.submit(&b, TenantId::new(1), 0);
     gpu.expect(WorkerId::new(0), &[]);
     gpu.done(WorkerId::new(0), first);
-    gpu.submit(&b, 1, 0);
+    gpu.submit(&b, TenantId::new(1), 0);
     gpu.expect(WorkerId::new(0), &["uninstall 1", "install 2 from 4194304, export", "invoke on 0 flags 0"]);
     // Another's calls cost the owner no lease.
-    gpu.submit(&b, 2, 0);
-    assert_eq!((gpu.device.held_bytes(1), gpu.device.held_bytes(2)), (34 * MIB, 30 * MIB));
+    gpu.submit(&b, TenantId::new(2), 0);
+    assert_eq!(
+        (gpu.device.held_bytes(TenantId::new(1)), gpu.device.held_bytes(TenantId::new(2))),
+        (34 * MIB, 30 * MIB)
+    );
 }
 
 #[test]
 fn a_revoked_function_leaves_the_workers_of_that_pair_only() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 0);
-    let (own, granted) = (gpu.submit(&function, 1, 0), gpu.submit(&function, 2, 0));
+    let (own, granted) =
+        (gpu.submit(&function, TenantId::new(1), 0), gpu.submit(&function, TenantId::new(2), 0));
     gpu.expect(WorkerId::new(0), &["install 1 from 0", "invoke on 0 flags 0"]);
     gpu.expect(WorkerId::new(1), &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.device.uninstall_for(function.id, Domain { owner: 1, caller: 2 });
+    gpu.device.uninstall_for(function.id, Domain { owner: TenantId::new(1), caller: TenantId::new(2) });
     gpu.expect(WorkerId::new(0), &[]);
     gpu.expect(WorkerId::new(1), &["uninstall 1"]);
     gpu.done(WorkerId::new(0), own);
@@ -560,10 +564,10 @@ impl Completion for Panics {
 fn a_panic_in_a_workers_thread_ends_its_process_and_no_call_of_others() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 0);
-    let mut call = gpu.call(&function, 1, 0);
-    Arc::get_mut(&mut call).unwrap().reply = Arc::new(Panics(gpu.tenants.account(1)));
+    let mut call = gpu.call(&function, TenantId::new(1), 0);
+    Arc::get_mut(&mut call).unwrap().reply = Arc::new(Panics(gpu.tenants.account(TenantId::new(1))));
     let id = gpu.device.submit(call, 0, None).unwrap();
-    let innocent = gpu.submit(&function, 1, 0);
+    let innocent = gpu.submit(&function, TenantId::new(1), 0);
     gpu.expect(WorkerId::new(0), &["install 1 from 0", "invoke on 0 flags 0", "invoke on 1 flags 0"]);
     let (answers, written) = pipe::pipe().unwrap();
     let mut outbox = Outbox::new(written);

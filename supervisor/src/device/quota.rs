@@ -5,18 +5,18 @@ use pappus_protocol::now_ns;
 
 use super::runtime::{Actions, Device};
 use crate::call::Call;
-use crate::ids::WorkerId;
+use crate::ids::{TenantId, WorkerId};
 use crate::schedule::events::{Allow, LimitsChanged};
 use crate::schedule::{Domain, Size};
-use crate::tenants::{Account, Limit, QuotaError, Tenant, Tenants};
+use crate::tenants::{Account, Limit, QuotaError, Tenants};
 
 impl Device {
-    fn weights_of(&self, tenant: Tenant) -> u64 {
+    fn weights_of(&self, tenant: TenantId) -> u64 {
         self.weights.as_ref().map_or(0, |weights| weights.used_by(tenant))
     }
 
     /// Device memory that a tenant holds.
-    pub fn held_bytes(&self, tenant: Tenant) -> u64 {
+    pub fn held_bytes(&self, tenant: TenantId) -> u64 {
         let workers = self.ask().workers_of(tenant) as u64;
         workers.saturating_mul(self.ledger.lease_bytes()).saturating_add(self.weights_of(tenant))
     }

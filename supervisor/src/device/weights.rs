@@ -8,12 +8,11 @@ use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 use pappus_protocol::to_worker::WeightsForm;
 
 use crate::function::Loaded;
-use crate::ids::WorkerId;
+use crate::ids::{TenantId, WorkerId};
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::{Reason, Refusal, refusal};
 use crate::schedule::weights::{NoRoom, Source, Weights, ZombieId};
 use crate::sync::{OrderedMutex, rank};
-use crate::tenants::Tenant;
 
 /// What a worker may take more than it was asked to, for the driver's sake.
 const SLACK_BYTES: u64 = 64 << 20;
@@ -95,7 +94,7 @@ impl WeightStore {
     }
 
     /// Device memory that weights of one tenant's functions take.
-    pub fn used_by(&self, owner: Tenant) -> u64 {
+    pub fn used_by(&self, owner: TenantId) -> u64 {
         self.weights.lock().used_by(owner)
     }
 

@@ -13,11 +13,12 @@ use pappus_shmem::{ValidatedMemfd, memfd};
 
 use super::code_target::CodeTarget;
 use super::variants::choose;
+use crate::ids::TenantId;
 use crate::limits::MAX_LOADED;
 use crate::refusal::{Refusal, failed, internal};
 use crate::store::StateDir;
 use crate::store::records::FunctionRecord;
-use crate::tenants::{Account, Tenant};
+use crate::tenants::Account;
 
 /// Names of tenants that may call a function, sorted.
 pub type Callers = Arc<[Box<str>]>;
@@ -28,7 +29,7 @@ pub struct Loaded {
     /// Its name towards workers; a function that is removed and added again gets another.
     pub id: u64,
     /// Who registered it.
-    pub owner: Tenant,
+    pub owner: TenantId,
     /// As registered.
     pub record: Arc<FunctionRecord>,
     /// As parsed.
@@ -140,14 +141,14 @@ struct Slot {
 /// Loaded functions by owner and name, bounded; the one used longest ago goes first.
 #[derive(Debug, Default)]
 pub struct LoadedCache {
-    slots: RwLock<HashMap<Tenant, HashMap<String, Slot>>>,
+    slots: RwLock<HashMap<TenantId, HashMap<String, Slot>>>,
     clock: AtomicU64,
     ids: AtomicU64,
 }
 
 impl LoadedCache {
     /// The function, if it is in memory.
-    pub fn get(&self, owner: Tenant, name: &str) -> Option<Arc<Loaded>> {
+    pub fn get(&self, owner: TenantId, name: &str) -> Option<Arc<Loaded>> {
         let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
         let slot = slots.get(&owner)?.get(name)?;
         slot.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
@@ -155,7 +156,7 @@ impl LoadedCache {
     }
 
     /// Whose function has this name towards workers, and what it is called; none if it is not in memory.
-    pub fn owner_of(&self, id: u64) -> Option<(Tenant, String)> {
+    pub fn owner_of(&self, id: u64) -> Option<(TenantId, String)> {
         let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
         let mut all = slots.values().flat_map(HashMap::values).map(|slot| &slot.function);
         all.find(|function| function.id == id).map(|function| (function.owner, function.record.name.clone()))
@@ -192,12 +193,12 @@ impl LoadedCache {
     }
 
     /// Takes a function out of memory, so that nobody finds it any more.
-    pub fn remove(&self, owner: Tenant, name: &str) -> Option<Arc<Loaded>> {
+    pub fn remove(&self, owner: TenantId, name: &str) -> Option<Arc<Loaded>> {
         let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
         slots.get_mut(&owner)?.remove(name).map(|slot| slot.function)
     }
 
-    fn evict(slots: &mut HashMap<Tenant, HashMap<String, Slot>>) {
+    fn evict(slots: &mut HashMap<TenantId, HashMap<String, Slot>>) {
         let all =
             slots.iter().flat_map(|(owner, names)| names.iter().map(move |(name, slot)| (owner, name, slot)));
         let oldest = all.min_by_key(|(.., slot)| slot.used.load(Ordering::Relaxed));

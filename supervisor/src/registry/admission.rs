@@ -10,16 +10,16 @@ use pappus_shmem::{ValidatedMemfd, memfd};
 
 use super::device_class::DeviceClass;
 use super::registration::{Registry, unknown};
+use crate::ids::TenantId;
 use crate::limits::{MAX_MODULE_BYTES, MAX_VARIANTS};
 use crate::refusal::{Reason, Refusal, failed, refusal};
 use crate::store::records::{FunctionModule, FunctionRecord, Hash, Variant, Weight};
-use crate::tenants::Tenant;
 
 /// Formats a variant can have.
 const FORMATS: [&str; 5] = ["wasm", "ptx", "cubin", "fatbin", "hsaco"];
 
 impl Registry {
-    pub(super) fn read_config(&self, tenant: Tenant, hash: Hash) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn read_config(&self, tenant: TenantId, hash: Hash) -> Result<Vec<u8>, Refusal> {
         let failed = |e: &(dyn std::error::Error + 'static)| failed("cannot read the configuration", e);
         let blob = self.state.open_blob(tenant, hash).map_err(|e| failed(&e))?;
         let known = blob.metadata().map_err(|e| failed(&e))?.len();
@@ -31,7 +31,7 @@ impl Registry {
     }
 
     /// A blob that this tenant really holds.
-    pub(super) fn check_blob(&self, tenant: Tenant, place: &str, sha256: &[u8]) -> Result<Hash, Refusal> {
+    pub(super) fn check_blob(&self, tenant: TenantId, place: &str, sha256: &[u8]) -> Result<Hash, Refusal> {
         let at = |e: Refusal| Box::new(e.at(place));
         let hash = Hash::try_from(sha256).map_err(|e| at(refusal(Reason::InvalidArgument, e.to_string())))?;
         match self.index().tenant(tenant).is_some_and(|t| t.has_blob(hash)) {
@@ -45,7 +45,7 @@ impl Registry {
 
     pub(super) fn check_variants(
         &self,
-        tenant: Tenant,
+        tenant: TenantId,
         module: &str,
         variants: &[v1::Variant],
     ) -> Result<Vec<Variant>, Refusal> {
@@ -86,7 +86,7 @@ impl Registry {
     /// The modules of a function in the blueprint's order.
     pub(super) fn check_modules(
         &self,
-        tenant: Tenant,
+        tenant: TenantId,
         blueprint: &Blueprint,
         given: &[v1::FunctionModule],
     ) -> Result<Box<[FunctionModule]>, Refusal> {
@@ -112,7 +112,7 @@ impl Registry {
 
     pub(super) fn check_weights(
         &self,
-        tenant: Tenant,
+        tenant: TenantId,
         blueprint: &Blueprint,
         given: &[v1::Weight],
     ) -> Result<Box<[Weight]>, Refusal> {
@@ -163,7 +163,7 @@ impl Registry {
     /// A function's weights in one sealed memfd, as workers map them; none if it has none.
     pub(super) fn packed_weights(
         &self,
-        tenant: Tenant,
+        tenant: TenantId,
         record: &FunctionRecord,
         blueprint: &Blueprint,
     ) -> Result<Option<ValidatedMemfd>, Refusal> {

@@ -11,10 +11,10 @@ use super::device_class::DeviceClass;
 use super::failures::Job;
 use super::layout::{self, DeviceLimits};
 use super::registration::{Registry, plain_info, vanished};
+use crate::ids::TenantId;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::{Reason, Refusal, failed, internal, refusal};
 use crate::store::records::{CodeInfo, FunctionModule, Variant};
-use crate::tenants::Tenant;
 
 /// Whether a compilation that failed before is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Registry {
     /// Compiles what the devices here would run, and says which kernels there are.
     pub(super) fn inspect(
         &self,
-        tenant: Tenant,
+        tenant: TenantId,
         module: &str,
         variants: &[Variant],
         wish: Wish,
@@ -73,7 +73,7 @@ impl Registry {
     /// Compiles a function's modules for these devices and checks the blueprint against what is in them.
     pub(super) fn check_code(
         &self,
-        tenant: Tenant,
+        tenant: TenantId,
         blueprint: &Blueprint,
         modules: &[FunctionModule],
         classes: &[&DeviceClass],
@@ -96,7 +96,7 @@ impl Registry {
     /// wrong shows at registration, and not on the first host with a GPU.
     pub(super) fn check_declared(
         &self,
-        tenant: Tenant,
+        tenant: TenantId,
         blueprint: &Blueprint,
         modules: &[FunctionModule],
     ) -> Result<(), Refusal> {
@@ -127,7 +127,7 @@ impl Registry {
     }
 
     /// What is known about machine code that is there already.
-    fn made(&self, tenant: Tenant, variant: &Variant, class: &DeviceClass) -> Option<CodeInfo> {
+    fn made(&self, tenant: TenantId, variant: &Variant, class: &DeviceClass) -> Option<CodeInfo> {
         let targets = self.targets.borrow();
         let same = targets.iter().find(|target| target.kind == class.kind && target.arch == class.arch)?;
         self.state.code_info(tenant, variant.sha256, &same.fingerprint)
@@ -136,7 +136,7 @@ impl Registry {
     /// Machine code of a variant for one class of devices.
     fn ensure_code(
         &self,
-        tenant: Tenant,
+        tenant: TenantId,
         module: &str,
         variant: &Variant,
         class: &DeviceClass,

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::ids::TenantId;
 use crate::limits::MAX_COMPILATIONS;
-use crate::tenants::Tenant;
 
 /// The places.
 #[derive(Debug)]
 pub(super) struct Compilations {
     all: Arc<Semaphore>,
-    tenants: Mutex<HashMap<Tenant, Arc<Semaphore>>>,
+    tenants: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
 }
 
 /// A place, free again when dropped.
@@ -32,7 +32,7 @@ impl Default for Compilations {
 
 impl Compilations {
     /// Waits for a place: behind the tenant's own first, then behind everybody's.
-    pub(super) async fn permit(&self, tenant: Tenant) -> CompilePermit {
+    pub(super) async fn permit(&self, tenant: TenantId) -> CompilePermit {
         let own = {
             let mut tenants = self.tenants.lock().unwrap_or_else(|e| e.into_inner());
             tenants.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(1))).clone()

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use pappus_protocol::Kind;
 
+use crate::ids::TenantId;
 use crate::refusal::{Reason, Refusal};
 use crate::store::records::Hash;
-use crate::tenants::Tenant;
 
 /// How long a failure is remembered: it may have been the machine's, which had no time or memory.
 const REMEMBERED: Duration = Duration::from_secs(300);
@@ -18,7 +18,7 @@ const MAX_FAILURES: usize = 1024;
 /// Whose module, for which devices.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Job {
-    pub(super) tenant: Tenant,
+    pub(super) tenant: TenantId,
     pub(super) module: Hash,
     pub(super) kind: Kind,
     pub(super) arch: String,
@@ -57,22 +57,24 @@ mod tests {
     use super::*;
     use crate::refusal::refusal;
 
+    const TENANT: TenantId = TenantId::new(1);
+
     #[test]
     fn what_failed_is_known_until_it_succeeds_or_is_long_ago() {
         let failures = Failures::default();
         let job = |tenant| Job { tenant, module: Hash([0; 32]), kind: Kind::Cpu, arch: String::new() };
         let now = Instant::now();
         let bad: Result<(), _> = Err(refusal(Reason::InvalidArgument, "bad"));
-        failures.note(job(1), now, &bad);
-        assert_eq!(failures.known(&job(1), now).unwrap().message, "bad");
-        assert!(failures.known(&job(2), now).is_none());
-        assert!(failures.known(&job(1), now + REMEMBERED).is_none());
-        failures.note(job(1), now, &Ok(()));
-        assert!(failures.known(&job(1), now).is_none());
-        failures.note(job(1), now, &Err::<(), _>(refusal(Reason::Internal, "no process")));
-        assert!(failures.known(&job(1), now).is_none(), "that is not the module's fault");
+        failures.note(job(TENANT), now, &bad);
+        assert_eq!(failures.known(&job(TENANT), now).unwrap().message, "bad");
+        assert!(failures.known(&job(TenantId::new(2)), now).is_none());
+        assert!(failures.known(&job(TENANT), now + REMEMBERED).is_none());
+        failures.note(job(TENANT), now, &Ok(()));
+        assert!(failures.known(&job(TENANT), now).is_none());
+        failures.note(job(TENANT), now, &Err::<(), _>(refusal(Reason::Internal, "no process")));
+        assert!(failures.known(&job(TENANT), now).is_none(), "that is not the module's fault");
         for tenant in 0..=MAX_FAILURES as u32 {
-            failures.note(job(tenant), now, &bad);
+            failures.note(job(TenantId::new(tenant)), now, &bad);
         }
         assert!(failures.0.lock().unwrap().len() <= MAX_FAILURES);
     }

@@ -10,16 +10,16 @@ use super::index::Index;
 use super::registration::{Registry, unknown};
 use crate::function::Loaded;
 use crate::function::loaded::Callers;
+use crate::ids::TenantId;
 use crate::limits::MAX_GRANTS;
 use crate::refusal::{Reason, Refusal, failed, refusal};
 use crate::store::records::GrantRecord;
 use crate::store::state_dir::{Kind, StateDir, StateError};
 use crate::tenant_name::is_tenant;
 use crate::tenants::Account;
-use crate::tenants::Tenant;
 
 /// Reads what a tenant granted; what is left of functions that are gone goes.
-pub(super) fn read(state: &StateDir, owner: Tenant, index: &mut Index) -> Result<(), StateError> {
+pub(super) fn read(state: &StateDir, owner: TenantId, index: &mut Index) -> Result<(), StateError> {
     for GrantRecord { name, mut callers } in state.records(owner, Kind::Grant)? {
         if !index.tenant_mut(owner).functions.contains_key(&name) {
             state.remove_record(owner, Kind::Grant, &name)?;
@@ -38,14 +38,14 @@ pub struct Revoked {
     /// Its name towards workers, if it was in memory.
     pub function: Option<u64>,
     /// Whose it is.
-    pub owner: Tenant,
+    pub owner: TenantId,
     /// Who may not call it; none if nobody of that name ever was here.
-    pub caller: Option<Tenant>,
+    pub caller: Option<TenantId>,
 }
 
 impl Registry {
     /// The owner and the name in it that a caller means: NAME is its own, OWNER/NAME another's.
-    fn resolve<'n>(&self, caller: &Account, reference: &'n str) -> Option<(Tenant, &'n str)> {
+    fn resolve<'n>(&self, caller: &Account, reference: &'n str) -> Option<(TenantId, &'n str)> {
         match reference.split_once('/') {
             None => Some((caller.tenant, reference)),
             Some((owner, name)) => Some((self.tenants.names().find(owner)?, name)),
@@ -84,7 +84,7 @@ impl Registry {
         if function.may_call(caller) { Ok(function) } else { Err(nothing()) }
     }
 
-    fn is_granted(&self, caller: &Account, owner: Tenant, name: &str) -> bool {
+    fn is_granted(&self, caller: &Account, owner: TenantId, name: &str) -> bool {
         self.index()
             .tenant(owner)
             .is_some_and(|theirs| theirs.callers(name).contains(&Box::from(&*caller.name)))

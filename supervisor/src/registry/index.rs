@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::function::loaded::Callers;
+use crate::ids::TenantId;
 use crate::store::records::{FunctionRecord, Hash, ModuleRecord};
-use crate::tenants::Tenant;
 
 /// One tenant's records.
 #[derive(Debug, Default)]
@@ -171,24 +171,24 @@ impl TenantIndex {
 /// All tenants.
 #[derive(Debug, Default)]
 pub struct Index {
-    tenants: HashMap<Tenant, TenantIndex>,
+    tenants: HashMap<TenantId, TenantIndex>,
     /// By a caller's name, what others granted: OWNER/NAME.
     granted: HashMap<Box<str>, BTreeSet<Box<str>>>,
 }
 
 impl Index {
     /// A tenant's records, if there are any.
-    pub fn tenant(&self, tenant: Tenant) -> Option<&TenantIndex> {
+    pub fn tenant(&self, tenant: TenantId) -> Option<&TenantIndex> {
         self.tenants.get(&tenant)
     }
 
     /// A tenant's records.
-    pub fn tenant_mut(&mut self, tenant: Tenant) -> &mut TenantIndex {
+    pub fn tenant_mut(&mut self, tenant: TenantId) -> &mut TenantIndex {
         self.tenants.entry(tenant).or_default()
     }
 
     /// Tenants that ever had anything here.
-    pub fn tenants(&self) -> impl Iterator<Item = Tenant> + '_ {
+    pub fn tenants(&self) -> impl Iterator<Item = TenantId> + '_ {
         self.tenants.keys().copied()
     }
 
@@ -199,7 +199,7 @@ impl Index {
     }
 
     /// From now on exactly these may call a function besides its owner.
-    pub fn grant(&mut self, owner: Tenant, owner_name: &str, function: &str, callers: Callers) {
+    pub fn grant(&mut self, owner: TenantId, owner_name: &str, function: &str, callers: Callers) {
         let before = self.tenant(owner).map(|mine| mine.callers(function)).unwrap_or_default();
         let reference = format!("{owner_name}/{function}");
         for caller in before.iter().filter(|caller| !callers.contains(caller)) {
@@ -230,6 +230,8 @@ impl Index {
 mod tests {
     use super::*;
     use crate::store::records::{FunctionModule, Variant, Weight};
+
+    const TENANT: TenantId = TenantId::new(1);
 
     fn hash(n: u8) -> Hash {
         Hash([n; 32])
@@ -294,20 +296,20 @@ mod tests {
     fn grants_are_found_from_both_sides() {
         let mut index = Index::default();
         let callers = |names: &[&str]| -> Callers { names.iter().map(|name| Box::from(*name)).collect() };
-        index.grant(1, "acme", "f", callers(&["7", "b"]));
-        index.grant(1, "acme", "g", callers(&["b"]));
+        index.grant(TENANT, "acme", "f", callers(&["7", "b"]));
+        index.grant(TENANT, "acme", "g", callers(&["b"]));
         let granted = |index: &Index, to: &str| -> Vec<String> {
             index.granted_to(to).into_iter().flatten().map(ToString::to_string).collect()
         };
         assert_eq!(granted(&index, "b"), ["acme/f", "acme/g"]);
-        index.grant(1, "acme", "f", callers(&["7"]));
+        index.grant(TENANT, "acme", "f", callers(&["7"]));
         assert_eq!(
             (granted(&index, "b"), granted(&index, "7")),
             (vec!["acme/g".into()], vec!["acme/f".into()])
         );
-        assert_eq!(index.tenant(1).unwrap().callers("f"), callers(&["7"]));
-        index.grant(1, "acme", "f", Callers::default());
-        index.grant(1, "acme", "g", Callers::default());
-        assert!(index.granted.is_empty() && index.tenant(1).unwrap().grants.is_empty());
+        assert_eq!(index.tenant(TENANT).unwrap().callers("f"), callers(&["7"]));
+        index.grant(TENANT, "acme", "f", Callers::default());
+        index.grant(TENANT, "acme", "g", Callers::default());
+        assert!(index.granted.is_empty() && index.tenant(TENANT).unwrap().grants.is_empty());
     }
 }

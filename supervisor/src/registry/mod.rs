@@ -23,5 +23,3 @@ pub mod registration;
 pub use device_class::DeviceClass;
 pub use grants::Revoked;
 pub use registration::Registry;
-
-pub use crate::tenants::Tenant;

@@ -20,11 +20,11 @@ use super::grants;
 use super::index::{Index, TenantIndex};
 use crate::function::CodeTarget;
 use crate::function::loaded::{Loaded, LoadedCache, Parsed};
+use crate::ids::TenantId;
 use crate::limits::{LIST_PAGE, MAX_MODULES, MAX_SIGNATURE_BYTES};
 use crate::refusal::{Reason, Refusal, failed, refusal};
 use crate::store::records::{FunctionRecord, Hash, ModuleRecord, Output, Variant};
 use crate::store::state_dir::{Kind, StateDir, StateError};
-use crate::tenants::Tenant;
 use crate::tenants::{Account, Limit, Tenants};
 
 /// Everything that is registered.
@@ -37,7 +37,7 @@ pub struct Registry {
     /// Functions in memory.
     pub loaded: LoadedCache,
     /// Removed functions that calls still hold.
-    leaving: Mutex<Vec<(Tenant, Arc<Loaded>)>>,
+    leaving: Mutex<Vec<(TenantId, Arc<Loaded>)>>,
     /// Devices to make machine code for.
     pub(super) classes: Vec<DeviceClass>,
     /// What it must have been made for, as far as workers said so.
@@ -106,7 +106,7 @@ impl Registry {
     }
 
     /// What a tenant has registered of what is limited.
-    pub fn used(&self, tenant: Tenant) -> [(Limit, u64); 3] {
+    pub fn used(&self, tenant: TenantId) -> [(Limit, u64); 3] {
         let index = self.index();
         let of = |amount: fn(&TenantIndex) -> u64| index.tenant(tenant).map_or(0, amount);
         [
@@ -117,12 +117,12 @@ impl Registry {
     }
 
     /// Tenants that have anything registered, or had since the start.
-    pub fn known_tenants(&self) -> Vec<Tenant> {
+    pub fn known_tenants(&self) -> Vec<TenantId> {
         self.index().tenants().collect()
     }
 
     /// Functions and modules of one tenant.
-    pub fn counts_of(&self, tenant: Tenant) -> (u64, u64) {
+    pub fn counts_of(&self, tenant: TenantId) -> (u64, u64) {
         let index = self.index();
         index.tenant(tenant).map_or((0, 0), |t| (t.functions.len() as u64, t.modules.len() as u64))
     }
@@ -165,14 +165,14 @@ impl Registry {
     }
 
     /// A connection ended: what it handed over and nothing refers to goes.
-    pub fn release_handed(&self, tenant: Tenant, handed: &Handed) {
+    pub fn release_handed(&self, tenant: TenantId, handed: &Handed) {
         let hashes = std::mem::take(&mut *handed.0.lock().unwrap_or_else(|e| e.into_inner()));
         let mut index = self.index();
         self.sweep(&mut index);
         hashes.into_iter().for_each(|hash| self.release(&mut index, tenant, hash));
     }
 
-    fn release(&self, index: &mut Index, tenant: Tenant, hash: Hash) {
+    fn release(&self, index: &mut Index, tenant: TenantId, hash: Hash) {
         if index.tenant_mut(tenant).release(hash) {
             self.state.remove_blob(tenant, hash);
         }
@@ -202,7 +202,7 @@ impl Registry {
     }
 
     /// Removes a module; functions that use it keep their copy.
-    pub fn remove_module(&self, tenant: Tenant, name: &str) -> Result<(), Refusal> {
+    pub fn remove_module(&self, tenant: TenantId, name: &str) -> Result<(), Refusal> {
         let mut index = self.index();
         let Some(record) = index.tenant_mut(tenant).modules.get(name).cloned() else {
             return Err(unknown("module", name));
@@ -216,7 +216,7 @@ impl Registry {
     }
 
     /// A tenant's modules with names after `after`, a page of them.
-    pub fn list_modules(&self, tenant: Tenant, after: &str) -> v1::ModuleList {
+    pub fn list_modules(&self, tenant: TenantId, after: &str) -> v1::ModuleList {
         let (page, more) = page(self.index().tenant(tenant).map(|t| &t.modules), after);
         let info = |m: &Arc<ModuleRecord>| {
             let variants = m.variants.iter().map(plain_info).collect();
@@ -226,7 +226,7 @@ impl Registry {
     }
 
     /// One module with its kernels.
-    pub fn show_module(&self, tenant: Tenant, name: &str) -> Result<v1::ModuleInfo, Refusal> {
+    pub fn show_module(&self, tenant: TenantId, name: &str) -> Result<v1::ModuleInfo, Refusal> {
         let record = self.index().tenant(tenant).and_then(|t| t.modules.get(name).cloned());
         let record = record.ok_or_else(|| unknown("module", name))?;
         let variants = self.inspect(tenant, name, &record.variants, Wish::Known)?;
@@ -290,7 +290,13 @@ impl Registry {
 
     /// A record is not listed any more: nobody finds the function in memory, and its bytes go with the last call that
     /// holds it. Returns its name towards workers if it was in memory.
-    fn retire(&self, index: &mut Index, tenant: Tenant, name: &str, record: &FunctionRecord) -> Option<u64> {
+    fn retire(
+        &self,
+        index: &mut Index,
+        tenant: TenantId,
+        name: &str,
+        record: &FunctionRecord,
+    ) -> Option<u64> {
         let loaded = self.loaded.remove(tenant, name);
         let id = loaded.as_ref().map(|function| function.id);
         match loaded {
@@ -323,18 +329,18 @@ impl Registry {
         Ok(self.retire(&mut index, tenant, name, &record))
     }
 
-    fn release_function(&self, index: &mut Index, tenant: Tenant, record: &FunctionRecord) {
+    fn release_function(&self, index: &mut Index, tenant: TenantId, record: &FunctionRecord) {
         let unneeded = index.tenant_mut(tenant).release_function(record);
         unneeded.into_iter().for_each(|hash| self.state.remove_blob(tenant, hash));
     }
 
-    fn leaving(&self) -> MutexGuard<'_, Vec<(Tenant, Arc<Loaded>)>> {
+    fn leaving(&self) -> MutexGuard<'_, Vec<(TenantId, Arc<Loaded>)>> {
         self.leaving.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Releases the bytes of removed functions whose last call is over.
     fn sweep(&self, index: &mut Index) {
-        let over = |(_, function): &mut (Tenant, Arc<Loaded>)| Arc::strong_count(function) == 1;
+        let over = |(_, function): &mut (TenantId, Arc<Loaded>)| Arc::strong_count(function) == 1;
         let gone: Vec<_> = self.leaving().extract_if(.., over).collect();
         for (tenant, function) in gone {
             self.release_function(index, tenant, &function.record);
@@ -380,7 +386,7 @@ impl Registry {
     }
 
     /// An owner's function ready to invoke, from disk if need be.
-    pub(super) fn load_own(&self, tenant: Tenant, name: &str) -> Result<Arc<Loaded>, Refusal> {
+    pub(super) fn load_own(&self, tenant: TenantId, name: &str) -> Result<Arc<Loaded>, Refusal> {
         loop {
             if let Some(loaded) = self.loaded.get(tenant, name) {
                 return Ok(loaded);
@@ -400,7 +406,7 @@ impl Registry {
     /// Puts a record's function into memory; none if it is not listed any more.
     fn load_record(
         &self,
-        tenant: Tenant,
+        tenant: TenantId,
         record: &Arc<FunctionRecord>,
     ) -> Result<Option<Arc<Loaded>>, Refusal> {
         let config = self.read_config(tenant, record.config)?;

@@ -7,6 +7,8 @@
 
 use std::collections::HashMap;
 
+use crate::ids::TenantId;
+
 const MINUTE_NS: u64 = 60_000_000_000;
 
 /// The budgets of all callers that drew lately.
@@ -14,7 +16,7 @@ const MINUTE_NS: u64 = 60_000_000_000;
 pub struct Budgets {
     /// How many draws come back in a minute, which is also the most there are; 0: no limits.
     per_minute: u32,
-    accounts: HashMap<u32, Account>,
+    accounts: HashMap<TenantId, Account>,
     /// The earliest of all that [`Account::look_ns`] says.
     next_ns: Option<u64>,
 }
@@ -33,7 +35,7 @@ struct Account {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Whose.
-    pub caller: u32,
+    pub caller: TenantId,
     /// Draws that are left.
     pub left: u32,
     /// Draws that there can be.
@@ -49,7 +51,7 @@ impl Budgets {
     }
 
     /// Another size. What was drawn is forgotten; returns who had drawn.
-    pub fn resize(&mut self, per_minute: u32) -> Vec<u32> {
+    pub fn resize(&mut self, per_minute: u32) -> Vec<TenantId> {
         if self.per_minute == per_minute {
             return Vec::new();
         }
@@ -73,12 +75,12 @@ impl Budgets {
         account.whole_ns.saturating_sub(self.interval_ns() * u64::from(self.per_minute.saturating_sub(1)))
     }
 
-    fn account(&self, now_ns: u64, caller: u32) -> Option<&Account> {
+    fn account(&self, now_ns: u64, caller: TenantId) -> Option<&Account> {
         self.accounts.get(&caller).filter(|account| account.whole_ns > now_ns)
     }
 
     /// A process ended under a caller.
-    pub fn draw(&mut self, now_ns: u64, caller: u32) {
+    pub fn draw(&mut self, now_ns: u64, caller: TenantId) {
         if self.per_minute == 0 {
             return;
         }
@@ -98,7 +100,7 @@ impl Budgets {
     }
 
     /// A draw turned out to be wrong. `was_careful` says whether the caller's calls started one at a time before it.
-    pub fn give_back(&mut self, now_ns: u64, caller: u32, was_careful: bool) {
+    pub fn give_back(&mut self, now_ns: u64, caller: TenantId, was_careful: bool) {
         let interval_ns = self.interval_ns();
         let Some(account) = self.accounts.get_mut(&caller) else { return };
         account.whole_ns = account.whole_ns.saturating_sub(interval_ns);
@@ -118,18 +120,18 @@ impl Budgets {
     }
 
     /// Time until this caller may start calls again; none if it may now.
-    pub fn waits_ns(&self, now_ns: u64, caller: u32) -> Option<u64> {
+    pub fn waits_ns(&self, now_ns: u64, caller: TenantId) -> Option<u64> {
         let ready_ns = self.ready_ns(self.account(now_ns, caller)?);
         ready_ns.checked_sub(now_ns).filter(|left| *left > 0)
     }
 
     /// Whether a caller's calls start one at a time.
-    pub fn is_careful(&self, now_ns: u64, caller: u32) -> bool {
+    pub fn is_careful(&self, now_ns: u64, caller: TenantId) -> bool {
         self.account(now_ns, caller).is_some_and(|account| account.careful)
     }
 
     /// A call ended well.
-    pub fn ended_well(&mut self, now_ns: u64, caller: u32) {
+    pub fn ended_well(&mut self, now_ns: u64, caller: TenantId) {
         if self.waits_ns(now_ns, caller).is_some() {
             return;
         }
@@ -145,7 +147,7 @@ impl Budgets {
     }
 
     /// The callers for whom something changed.
-    pub fn due(&mut self, now_ns: u64) -> Vec<u32> {
+    pub fn due(&mut self, now_ns: u64) -> Vec<TenantId> {
         if self.next_ns.is_none_or(|next| next > now_ns) {
             return Vec::new();
         }
@@ -192,30 +194,33 @@ mod tests {
 
     use super::*;
 
+    const ALICE: TenantId = TenantId::new(1);
+    const BOB: TenantId = TenantId::new(2);
+
     const S: u64 = 1_000_000_000;
 
     #[test]
     fn five_a_minute_then_one_every_twelve_seconds() {
         let mut budgets = Budgets::new(5);
         for nth in 0..5 {
-            assert_eq!(budgets.waits_ns(0, 1), None, "{nth}");
-            budgets.draw(0, 1);
+            assert_eq!(budgets.waits_ns(0, ALICE), None, "{nth}");
+            budgets.draw(0, ALICE);
         }
-        assert_eq!((budgets.waits_ns(0, 1), budgets.waits_ns(0, 2)), (Some(12 * S), None));
+        assert_eq!((budgets.waits_ns(0, ALICE), budgets.waits_ns(0, BOB)), (Some(12 * S), None));
         assert_eq!(budgets.next_ns(), Some(12 * S));
         assert!(budgets.due(12 * S - 1).is_empty());
-        assert_eq!(budgets.due(12 * S), [1]);
-        assert_eq!((budgets.waits_ns(12 * S, 1), budgets.is_careful(12 * S, 1)), (None, true));
-        budgets.draw(12 * S, 1);
-        assert_eq!(budgets.waits_ns(12 * S, 1), Some(12 * S));
+        assert_eq!(budgets.due(12 * S), [ALICE]);
+        assert_eq!((budgets.waits_ns(12 * S, ALICE), budgets.is_careful(12 * S, ALICE)), (None, true));
+        budgets.draw(12 * S, ALICE);
+        assert_eq!(budgets.waits_ns(12 * S, ALICE), Some(12 * S));
     }
 
     #[test]
     fn several_draws_at_once_take_longer_to_restore() {
         let mut budgets = Budgets::new(2);
-        (0..4).for_each(|_| budgets.draw(0, 1));
-        assert_eq!(budgets.waits_ns(0, 1), Some(90 * S));
-        assert_eq!(budgets.list(0), [Budget { caller: 1, left: 0, per_minute: 2, waits_ns: 90 * S }]);
+        (0..4).for_each(|_| budgets.draw(0, ALICE));
+        assert_eq!(budgets.waits_ns(0, ALICE), Some(90 * S));
+        assert_eq!(budgets.list(0), [Budget { caller: ALICE, left: 0, per_minute: 2, waits_ns: 90 * S }]);
         assert_eq!(budgets.list(119 * S)[0].left, 1);
         assert!(budgets.list(120 * S).is_empty());
     }
@@ -223,56 +228,56 @@ mod tests {
     #[test]
     fn care_ends_with_a_good_end_or_when_everything_is_back() {
         let mut budgets = Budgets::new(1);
-        budgets.draw(0, 1);
-        budgets.ended_well(30 * S, 1);
-        assert!(budgets.is_careful(30 * S, 1), "a call that began before says nothing");
-        assert_eq!((budgets.due(60 * S), budgets.is_careful(60 * S, 1)), (vec![1], false));
+        budgets.draw(0, ALICE);
+        budgets.ended_well(30 * S, ALICE);
+        assert!(budgets.is_careful(30 * S, ALICE), "a call that began before says nothing");
+        assert_eq!((budgets.due(60 * S), budgets.is_careful(60 * S, ALICE)), (vec![ALICE], false));
         let mut budgets = Budgets::new(2);
-        (0..2).for_each(|_| budgets.draw(0, 1));
-        assert_eq!(budgets.due(30 * S), [1]);
+        (0..2).for_each(|_| budgets.draw(0, ALICE));
+        assert_eq!(budgets.due(30 * S), [ALICE]);
         assert_eq!(budgets.next_ns(), Some(60 * S));
-        budgets.ended_well(30 * S, 1);
-        assert_eq!((budgets.is_careful(30 * S, 1), budgets.next_ns()), (false, None));
+        budgets.ended_well(30 * S, ALICE);
+        assert_eq!((budgets.is_careful(30 * S, ALICE), budgets.next_ns()), (false, None));
     }
 
     #[test]
     fn what_is_given_back_was_never_drawn() {
         let mut budgets = Budgets::new(2);
-        budgets.draw(0, 1);
-        budgets.draw(0, 1);
-        budgets.give_back(S, 1, false);
+        budgets.draw(0, ALICE);
+        budgets.draw(0, ALICE);
+        budgets.give_back(S, ALICE, false);
         assert_eq!(
-            (budgets.waits_ns(S, 1), budgets.is_careful(S, 1), budgets.next_ns()),
+            (budgets.waits_ns(S, ALICE), budgets.is_careful(S, ALICE), budgets.next_ns()),
             (None, false, None)
         );
-        assert_eq!(budgets.list(S), [Budget { caller: 1, left: 1, per_minute: 2, waits_ns: 0 }]);
-        budgets.draw(S, 1);
-        assert_eq!(budgets.waits_ns(S, 1), Some(29 * S), "as after two draws");
+        assert_eq!(budgets.list(S), [Budget { caller: ALICE, left: 1, per_minute: 2, waits_ns: 0 }]);
+        budgets.draw(S, ALICE);
+        assert_eq!(budgets.waits_ns(S, ALICE), Some(29 * S), "as after two draws");
         // One of three draws at once: the budget is still spent.
-        budgets.draw(S, 1);
-        budgets.give_back(S, 1, true);
-        assert_eq!((budgets.waits_ns(S, 1), budgets.is_careful(S, 1)), (Some(29 * S), true));
+        budgets.draw(S, ALICE);
+        budgets.give_back(S, ALICE, true);
+        assert_eq!((budgets.waits_ns(S, ALICE), budgets.is_careful(S, ALICE)), (Some(29 * S), true));
         assert_eq!(budgets.next_ns(), Some(30 * S));
     }
 
     #[test]
     fn every_waiting_caller_is_told_when_its_budget_is_back() {
         let mut budgets = Budgets::new(1);
-        budgets.draw(0, 1);
-        budgets.draw(61 * S, 2);
-        assert_eq!((budgets.due(61 * S), budgets.due(121 * S)), (vec![1], vec![2]));
+        budgets.draw(0, ALICE);
+        budgets.draw(61 * S, BOB);
+        assert_eq!((budgets.due(61 * S), budgets.due(121 * S)), (vec![ALICE], vec![BOB]));
         assert!(budgets.is_empty());
     }
 
     #[test]
     fn no_limit_and_another_size() {
         let mut budgets = Budgets::new(0);
-        (0..9).for_each(|_| budgets.draw(0, 1));
-        assert!(budgets.is_empty() && budgets.waits_ns(0, 1).is_none());
+        (0..9).for_each(|_| budgets.draw(0, ALICE));
+        assert!(budgets.is_empty() && budgets.waits_ns(0, ALICE).is_none());
         assert!(budgets.resize(1).is_empty());
-        budgets.draw(0, 1);
-        assert_eq!((budgets.resize(1).len(), budgets.resize(7)), (0, vec![1]));
-        assert_eq!((budgets.waits_ns(0, 1), budgets.next_ns()), (None, None));
+        budgets.draw(0, ALICE);
+        assert_eq!((budgets.resize(1).len(), budgets.resize(7)), (0, vec![ALICE]));
+        assert_eq!((budgets.waits_ns(0, ALICE), budgets.next_ns()), (None, None));
     }
 
     proptest! {
@@ -284,14 +289,14 @@ mod tests {
             for step in steps {
                 now += step * S;
                 budgets.due(now);
-                if budgets.waits_ns(now, 1).is_none() {
-                    budgets.draw(now, 1);
+                if budgets.waits_ns(now, ALICE).is_none() {
+                    budgets.draw(now, ALICE);
                     drawn += 1;
                 }
                 prop_assert!(drawn <= u64::from(per_minute) + now * u64::from(per_minute) / MINUTE_NS + 1);
                 prop_assert!(budgets.next_ns().is_none_or(|next| next > now));
                 let left = budgets.list(now).first().map_or(per_minute, |budget| budget.left);
-                prop_assert_eq!(left == 0, budgets.waits_ns(now, 1).is_some());
+                prop_assert_eq!(left == 0, budgets.waits_ns(now, ALICE).is_some());
             }
         }
     }

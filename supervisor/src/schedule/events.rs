@@ -4,7 +4,7 @@
 
 use super::Scheduler;
 use super::types::{Action, CallId, Ended, Limits, Loss, NotNow, Policy, Terms, Verdict};
-use crate::ids::{Generation, TurnId, WorkerId};
+use crate::ids::{Generation, TenantId, TurnId, WorkerId};
 
 /// An event, see [`Scheduler::handle`].
 pub trait Event<C>: sealed::Sealed {
@@ -216,7 +216,7 @@ event! {
     /// calls that wait.
     Allow {
         /// Who.
-        caller: u32,
+        caller: TenantId,
         /// How many.
         most: Option<usize>,
     } -> (),

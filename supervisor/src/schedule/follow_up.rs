@@ -9,7 +9,7 @@ use super::scheduler::Scheduler;
 use super::turns::{Order, Turns};
 use super::types::{Action, CallId, Command, Domain, KillReason, Size, Verdict};
 use super::workers::State;
-use crate::ids::WorkerId;
+use crate::ids::{TenantId, WorkerId};
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 
 impl<C: Clone> Scheduler<C> {
@@ -47,7 +47,7 @@ impl<C: Clone> Scheduler<C> {
     }
 
     /// Whether nothing of a caller may start now.
-    pub(super) fn holds(&self, now_ns: u64, caller: u32) -> bool {
+    pub(super) fn holds(&self, now_ns: u64, caller: TenantId) -> bool {
         self.penalties.holds(now_ns, caller, || self.workers.runs(caller))
     }
 
@@ -233,7 +233,7 @@ impl<C: Clone> Scheduler<C> {
     }
 
     /// A process ended under a caller, or is about to.
-    pub(super) fn draw(&mut self, now_ns: u64, caller: u32, actions: &mut Vec<Action<C>>) -> Draw {
+    pub(super) fn draw(&mut self, now_ns: u64, caller: TenantId, actions: &mut Vec<Action<C>>) -> Draw {
         let draw = self.penalties.draw(now_ns, caller);
         if self.holds(now_ns, caller) {
             self.placing.hold(caller);
@@ -248,7 +248,7 @@ impl<C: Clone> Scheduler<C> {
     }
 
     /// Something changed for a caller: if nothing of it was to start and now something may, it does.
-    pub(super) fn review(&mut self, now_ns: u64, caller: u32, actions: &mut Vec<Action<C>>) {
+    pub(super) fn review(&mut self, now_ns: u64, caller: TenantId, actions: &mut Vec<Action<C>>) {
         if self.holds(now_ns, caller) {
             return;
         }
@@ -261,7 +261,13 @@ impl<C: Clone> Scheduler<C> {
     }
 
     /// A call that needs the whole device waits for it, or for its caller's budget.
-    pub(super) fn line_up(&mut self, now_ns: u64, caller: u32, id: CallId, actions: &mut Vec<Action<C>>) {
+    pub(super) fn line_up(
+        &mut self,
+        now_ns: u64,
+        caller: TenantId,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) {
         match self.holds(now_ns, caller) {
             true => self.exclusive.put_aside(id),
             false => self.exclusive.push(id),

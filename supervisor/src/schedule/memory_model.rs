@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::ids::WorkerId;
+use crate::ids::{TenantId, WorkerId};
 use crate::schedule::Share;
 
 /// What a process has of the device's memory.
@@ -33,5 +33,5 @@ pub(super) struct Dying {
     pub(super) memory: Memory,
     pub(super) from_outside: bool,
     /// Whose budget was drawn on, and whether it was careful before.
-    pub(super) drawn: Option<(u32, bool)>,
+    pub(super) drawn: Option<(TenantId, bool)>,
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::WorkerId;
+use crate::ids::{TenantId, WorkerId};
 use crate::schedule::events::{
     Buried, Cancel, Confirmed, Finished, Gone, Ready, Reaped, Scrubbed, SetPolicy, Submit, Tick, Yielded,
     Yielding,
@@ -24,7 +24,7 @@ const MS: u64 = 1_000_000;
 
 #[derive(Debug, Clone)]
 enum Event {
-    Submit { domain: u32, function: u64, deadline_ms: u64, size: Size },
+    Submit { domain: TenantId, function: u64, deadline_ms: u64, size: Size },
     Finish { pick: usize, verdict: Verdict },
     Gone { worker: WorkerId, from_outside: bool },
     Bury { pick: usize, loss: Loss },
@@ -45,7 +45,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     ];
     let event = prop_oneof![
         6 => (0..5u32, 0..2u64, 1..400u64, size).prop_map(|(domain, function, deadline_ms, size)| {
-            Event::Submit { domain, function, deadline_ms, size }
+            Event::Submit { domain: TenantId::new(domain), function, deadline_ms, size }
         }),
         6 => (any::<usize>(), verdict).prop_map(|(pick, verdict)| Event::Finish { pick, verdict }),
         1 => (0..4usize, prop::bool::weighted(0.2)).prop_map(|(worker, from_outside)| {
@@ -63,9 +63,9 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 /// A call as the outside world knows it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Known {
-    domain: u32,
+    domain: TenantId,
     function: u64,
     size: Size,
     id: Option<CallId>,
@@ -85,7 +85,7 @@ struct World {
     /// Open calls.
     calls: HashMap<u64, Known>,
     present: HashSet<WorkerId>,
-    serves: HashMap<WorkerId, u32>,
+    serves: HashMap<WorkerId, TenantId>,
     /// Since when they do.
     since: HashMap<WorkerId, u64>,
     scrubbing: HashSet<WorkerId>,
@@ -136,13 +136,23 @@ impl World {
         all
     }
 
-    fn submit(&mut self, call: u64, domain: u32, function: u64, deadline_ms: u64, size: Size) {
+    fn submit(&mut self, call: u64, domain: TenantId, function: u64, deadline_ms: u64, size: Size) {
         let is_probe = match self.trouble.admits(self.now, (function, domain)) {
             Admits::Never => false,
             Admits::All => false,
             Admits::Probe => true,
         };
-        let known = Known { domain, function, size, suspect: is_probe, ..Known::default() };
+        let known = Known {
+            domain,
+            function,
+            size,
+            id: None,
+            running: None,
+            lost: false,
+            suspect: is_probe,
+            detached: false,
+            runs: 0,
+        };
         self.calls.insert(call, known);
         self.whole_wanted |= size == Size::Exclusive || is_probe && self.shape.shared_faults;
         let terms = Terms {

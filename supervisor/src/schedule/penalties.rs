@@ -4,6 +4,7 @@
 use super::budget::{Budget, Budgets};
 use super::quarantine::{Admission, Quarantine, Quarantined, Refusal, Use};
 use super::types::{Policy, Verdict};
+use crate::ids::TenantId;
 
 /// The penalties of all callers of one device.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub(super) struct Penalties {
 /// A draw on a caller's budget that may turn out to be wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Draw {
-    pub(super) caller: u32,
+    pub(super) caller: TenantId,
     /// Its calls started one at a time before, too.
     was_careful: bool,
 }
@@ -32,7 +33,7 @@ impl Penalties {
     }
 
     /// Other limits from now on. Returns the callers for whom something may have changed.
-    pub(super) fn set_policy(&mut self, policy: Policy) -> Vec<u32> {
+    pub(super) fn set_policy(&mut self, policy: Policy) -> Vec<TenantId> {
         self.cancel_grace_ns = policy.cancel_grace_ns;
         self.quarantine.set_after(policy.quarantine_after);
         self.budgets.resize(policy.fault_budget)
@@ -72,7 +73,7 @@ impl Penalties {
     }
 
     /// A process ended under a caller, or is about to.
-    pub(super) fn draw(&mut self, now_ns: u64, caller: u32) -> Draw {
+    pub(super) fn draw(&mut self, now_ns: u64, caller: TenantId) -> Draw {
         let was_careful = self.budgets.is_careful(now_ns, caller);
         self.budgets.draw(now_ns, caller);
         Draw { caller, was_careful }
@@ -84,7 +85,7 @@ impl Penalties {
     }
 
     /// Whether nothing of a caller may start now; `runs` says whether it has a call in a worker.
-    pub(super) fn holds(&self, now_ns: u64, caller: u32, runs: impl FnOnce() -> bool) -> bool {
+    pub(super) fn holds(&self, now_ns: u64, caller: TenantId, runs: impl FnOnce() -> bool) -> bool {
         !self.budgets.is_empty()
             && (self.budgets.waits_ns(now_ns, caller).is_some() || self.is_careful(now_ns, caller) && runs())
     }
@@ -95,12 +96,12 @@ impl Penalties {
     }
 
     /// Time until a caller whose budget is spent may start calls again; 0 if only its running call is in the way.
-    pub(super) fn waits_ns(&self, now_ns: u64, caller: u32) -> u64 {
+    pub(super) fn waits_ns(&self, now_ns: u64, caller: TenantId) -> u64 {
         self.budgets.waits_ns(now_ns, caller).unwrap_or(0)
     }
 
     /// Whether a caller's calls start one at a time.
-    pub(super) fn is_careful(&self, now_ns: u64, caller: u32) -> bool {
+    pub(super) fn is_careful(&self, now_ns: u64, caller: TenantId) -> bool {
         !self.budgets.is_empty() && self.budgets.is_careful(now_ns, caller)
     }
 
@@ -110,7 +111,7 @@ impl Penalties {
     }
 
     /// Callers whose budget allows more than before.
-    pub(super) fn due(&mut self, now_ns: u64) -> Vec<u32> {
+    pub(super) fn due(&mut self, now_ns: u64) -> Vec<TenantId> {
         self.budgets.due(now_ns)
     }
 
@@ -134,7 +135,9 @@ impl Penalties {
 mod tests {
     use super::*;
 
-    const USED: Use = Use { function: 7, caller: 1 };
+    const ALICE: TenantId = TenantId::new(1);
+
+    const USED: Use = Use { function: 7, caller: ALICE };
     const MINUTE_NS: u64 = 60_000_000_000;
 
     fn penalties(quarantine_after: u32, fault_budget: u32) -> Penalties {
@@ -167,21 +170,21 @@ mod tests {
     #[test]
     fn a_spent_budget_holds_its_caller_and_then_one_call_at_a_time() {
         let mut penalties = penalties(0, 1);
-        assert!(!penalties.holds(0, 1, || true));
-        penalties.draw(0, 1);
-        assert!(penalties.holds(0, 1, || false) && !penalties.holds(0, 2, || true));
-        assert_eq!(penalties.waits_ns(0, 1), MINUTE_NS);
-        assert_eq!((penalties.next_ns(), penalties.due(MINUTE_NS)), (Some(MINUTE_NS), vec![1]));
-        assert!(!penalties.holds(MINUTE_NS, 1, || false));
+        assert!(!penalties.holds(0, ALICE, || true));
+        penalties.draw(0, ALICE);
+        assert!(penalties.holds(0, ALICE, || false) && !penalties.holds(0, TenantId::new(2), || true));
+        assert_eq!(penalties.waits_ns(0, ALICE), MINUTE_NS);
+        assert_eq!((penalties.next_ns(), penalties.due(MINUTE_NS)), (Some(MINUTE_NS), vec![ALICE]));
+        assert!(!penalties.holds(MINUTE_NS, ALICE, || false));
     }
 
     #[test]
     fn a_draw_that_was_wrong_is_given_back() {
         let mut penalties = penalties(0, 1);
-        let draw = penalties.draw(0, 1);
-        assert!(penalties.holds(0, 1, || false));
+        let draw = penalties.draw(0, ALICE);
+        assert!(penalties.holds(0, ALICE, || false));
         penalties.give_back(5, draw);
-        assert!(!penalties.holds(5, 1, || true) && !penalties.is_careful(5, 1));
+        assert!(!penalties.holds(5, ALICE, || true) && !penalties.is_careful(5, ALICE));
         assert!(penalties.budgets(5).is_empty());
     }
 }

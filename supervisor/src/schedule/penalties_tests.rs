@@ -1,7 +1,7 @@
 //! Small cases of what follows for whose calls fail.
 
 use super::*;
-use crate::ids::WorkerId;
+use crate::ids::{TenantId, WorkerId};
 use crate::schedule::quarantine::Refusal;
 
 const S: u64 = 1000 * MS;
@@ -267,7 +267,7 @@ fn where_faults_are_shared_only_the_guilty_pays() {
     b.expect("2 on 1.0 alone");
     b.finish(WorkerId::new(1), innocent);
     let budgets = b.scheduler.budgets(b.now);
-    assert_eq!((budgets.len(), budgets[0].caller, budgets[0].left), (1, 1, 4));
+    assert_eq!((budgets.len(), budgets[0].caller, budgets[0].left), (1, TenantId::new(1), 4));
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn a_process_that_is_gone_is_not_handed_on() {
     b.submit(2, BOB);
     b.finish(WorkerId::new(0), first);
     b.submit_sized(3, ALICE, Size::Exclusive);
-    b.submit(4, Domain { owner: 3, caller: 3 });
+    b.submit(4, Domain { owner: TenantId::new(3), caller: TenantId::new(3) });
     b.expect("1 on 0.0, 2 on 1.0");
     // That spends the budget: 3 is put aside, and 4 does not wait for it any more.
     b.dies(WorkerId::new(0));

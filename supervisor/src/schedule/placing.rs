@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use super::quotas::Quotas;
 use super::types::{CallId, Domain, Shape};
 use super::workers::{State, Worker, Workers};
-use crate::ids::WorkerId;
+use crate::ids::{TenantId, WorkerId};
 
 /// The domains of one device that have calls or workers.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Placing {
     residency_ns: u64,
     domains: HashMap<Domain, DomainState>,
     /// The domains of each caller.
-    of_caller: HashMap<u32, Vec<Domain>>,
+    of_caller: HashMap<TenantId, Vec<Domain>>,
     /// Domains with waiting calls and no worker, oldest first.
     unplaced: VecDeque<Domain>,
     /// Domains that have workers and may have more calls than those can take.
@@ -237,7 +237,7 @@ impl Placing {
     }
 
     /// No call of a caller starts any more.
-    pub(super) fn hold(&mut self, caller: u32) {
+    pub(super) fn hold(&mut self, caller: TenantId) {
         let (mut stood, mut waited) = (false, false);
         for domain in self.of_caller.get(&caller).into_iter().flatten() {
             if let Some(d) = self.domains.get_mut(domain) {
@@ -255,7 +255,7 @@ impl Placing {
     }
 
     /// Calls of a caller may start again; whether it was held.
-    pub(super) fn release(&mut self, caller: u32) -> bool {
+    pub(super) fn release(&mut self, caller: TenantId) -> bool {
         let mut freed: Vec<(Option<CallId>, Domain)> = Vec::new();
         for domain in self.of_caller.get(&caller).into_iter().flatten() {
             if let Some(d) = self.domains.get_mut(domain).filter(|d| d.held) {

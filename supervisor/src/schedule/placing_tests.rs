@@ -1,10 +1,10 @@
 //! Small cases of placing, without a scheduler around it.
 
 use super::*;
-use crate::ids::{Generation, WorkerId};
+use crate::ids::{Generation, TenantId, WorkerId};
 
-const ALICE: Domain = Domain { owner: 1, caller: 1 };
-const BOB: Domain = Domain { owner: 2, caller: 2 };
+const ALICE: Domain = Domain { owner: TenantId::new(1), caller: TenantId::new(1) };
+const BOB: Domain = Domain { owner: TenantId::new(2), caller: TenantId::new(2) };
 
 /// Two free workers of one lane, whose domains keep them for 100 ns.
 fn two_workers() -> (Placing, Workers, Quotas) {
@@ -64,7 +64,12 @@ fn a_call_that_comes_back_does_not_overtake_older_ones() {
 fn the_worker_idle_longest_makes_room_after_its_residency() {
     let (mut placing, mut workers, quotas) = two_workers();
     bind(&mut placing, &mut workers, WorkerId::new(0), ALICE);
-    bind(&mut placing, &mut workers, WorkerId::new(1), Domain { owner: 3, caller: 3 });
+    bind(
+        &mut placing,
+        &mut workers,
+        WorkerId::new(1),
+        Domain { owner: TenantId::new(3), caller: TenantId::new(3) },
+    );
     workers[WorkerId::new(0)].idle_since_ns = 50;
     placing.enqueue(BOB, CallId(1), false);
     let go = |placing: &mut Placing, now_ns| {
@@ -79,11 +84,11 @@ fn the_worker_idle_longest_makes_room_after_its_residency() {
 fn a_held_caller_stands_in_no_line() {
     let (mut placing, workers, quotas) = two_workers();
     placing.enqueue(ALICE, CallId(1), false);
-    placing.hold(1);
+    placing.hold(TenantId::new(1));
     placing.enqueue(ALICE, CallId(2), false);
     let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, &quotas, None));
     assert_eq!((next(&mut placing), placing.has_older(CallId(3))), (None, false));
-    assert!(placing.release(1) && !placing.release(1));
+    assert!(placing.release(TenantId::new(1)) && !placing.release(TenantId::new(1)));
     assert_eq!(next(&mut placing), Some(CallId(1)));
 }
 

@@ -8,6 +8,8 @@
 
 use std::collections::HashMap;
 
+use crate::ids::TenantId;
+
 /// How long the first refusal lasts; each further one twice as long.
 const FIRST_NS: u64 = 1_000_000_000;
 /// The longest.
@@ -21,7 +23,7 @@ pub struct Use {
     /// The function.
     pub function: u64,
     /// Its caller.
-    pub caller: u32,
+    pub caller: TenantId,
 }
 
 /// All uses that failed lately.
@@ -179,7 +181,7 @@ mod tests {
     use super::*;
 
     const S: u64 = 1_000_000_000;
-    const F: Use = Use { function: 1, caller: 1 };
+    const F: Use = Use { function: 1, caller: TenantId::new(1) };
 
     fn refused(failures: u32, retry_ns: u64) -> Admission {
         Admission::Refused(Refusal { failures, retry_ns })
@@ -220,9 +222,9 @@ mod tests {
     fn callers_and_functions_are_apart() {
         let mut q = Quarantine::new(1);
         q.failed(0, F, false);
-        assert_eq!(q.admit(0, Use { caller: 2, ..F }), Admission::Free);
+        assert_eq!(q.admit(0, Use { caller: TenantId::new(2), ..F }), Admission::Free);
         assert_eq!(q.admit(0, Use { function: 2, ..F }), Admission::Free);
-        q.failed(0, Use { caller: 2, ..F }, false);
+        q.failed(0, Use { caller: TenantId::new(2), ..F }, false);
         assert_eq!(q.list(S / 2).len(), 2);
         q.forget(1);
         assert_eq!((q.list(0), q.admit(0, F)), (vec![], Admission::Free));
@@ -249,7 +251,7 @@ mod tests {
         assert!(q.is_empty());
         q.set_after(1);
         for function in 0..2 * MAX_CASES as u64 {
-            q.failed(function, Use { function, caller: 1 }, false);
+            q.failed(function, Use { function, caller: TenantId::new(1) }, false);
         }
         assert_eq!(q.cases.len(), MAX_CASES);
         assert_eq!(q.admit(0, F), Admission::Free, "the oldest went");

@@ -1,6 +1,6 @@
 //! A caller with fewer workers than there are.
 
-use crate::ids::{Generation, WorkerId};
+use crate::ids::{Generation, TenantId, WorkerId};
 use crate::schedule::events::*;
 use crate::schedule::{Action, CallId, Command, Domain, Limits, Scheduler, Shape, Size, Terms, Verdict};
 
@@ -8,7 +8,7 @@ const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const MS: u64 = 1_000_000;
 
 const fn domain(owner: u32, caller: u32) -> Domain {
-    Domain { owner, caller }
+    Domain { owner: TenantId::new(owner), caller: TenantId::new(caller) }
 }
 
 /// A device whose calls are named by the order in which they come.
@@ -97,7 +97,11 @@ impl Device {
 #[test]
 fn a_caller_gets_no_more_workers_than_it_may_have() {
     let mut device = Device::new(3);
-    device.scheduler.handle(device.now, Allow { caller: 1, most: Some(1) }, &mut device.actions);
+    device.scheduler.handle(
+        device.now,
+        Allow { caller: TenantId::new(1), most: Some(1) },
+        &mut device.actions,
+    );
     (0..3).for_each(|_| device.submit(domain(1, 1)));
     assert_eq!(device.running(), [(WorkerId::new(0), 0)], "two wait though two workers are free");
     // The control: one without a limit takes both.
@@ -110,7 +114,11 @@ fn a_caller_gets_no_more_workers_than_it_may_have() {
 #[test]
 fn two_domains_of_one_caller_share_what_it_may_have() {
     let mut device = Device::new(3);
-    device.scheduler.handle(device.now, Allow { caller: 1, most: Some(1) }, &mut device.actions);
+    device.scheduler.handle(
+        device.now,
+        Allow { caller: TenantId::new(1), most: Some(1) },
+        &mut device.actions,
+    );
     device.submit(domain(1, 1));
     device.submit(domain(2, 1));
     assert_eq!(device.running(), [(WorkerId::new(0), 0)]);
@@ -125,7 +133,11 @@ fn two_domains_of_one_caller_share_what_it_may_have() {
 #[test]
 fn a_caller_at_its_own_limit_takes_nothing_from_others() {
     let mut device = Device::of(Shape { workers_per_domain: 1, ..Shape::new(2, 1) });
-    device.scheduler.handle(device.now, Allow { caller: 1, most: Some(1) }, &mut device.actions);
+    device.scheduler.handle(
+        device.now,
+        Allow { caller: TenantId::new(1), most: Some(1) },
+        &mut device.actions,
+    );
     device.submit(domain(1, 1));
     device.submit(domain(2, 2));
     // Unplaced, and only worker 0 could be its.
@@ -144,17 +156,25 @@ fn a_caller_at_its_own_limit_takes_nothing_from_others() {
 #[test]
 fn more_is_allowed_while_calls_wait() {
     let mut device = Device::new(2);
-    device.scheduler.handle(device.now, Allow { caller: 1, most: Some(1) }, &mut device.actions);
+    device.scheduler.handle(
+        device.now,
+        Allow { caller: TenantId::new(1), most: Some(1) },
+        &mut device.actions,
+    );
     (0..2).for_each(|_| device.submit(domain(1, 1)));
     assert_eq!(device.running().len(), 1);
-    device.scheduler.handle(device.now, Allow { caller: 1, most: None }, &mut device.actions);
+    device.scheduler.handle(device.now, Allow { caller: TenantId::new(1), most: None }, &mut device.actions);
     device.scheduler.handle(device.now, LimitsChanged {}, &mut device.actions);
     device.look();
     assert_eq!(device.running().len(), 2);
-    assert_eq!((device.scheduler.workers_of(1), device.scheduler.limited()), (2, vec![]));
+    assert_eq!((device.scheduler.workers_of(TenantId::new(1)), device.scheduler.limited()), (2, vec![]));
     assert_eq!(device.scheduler.serving(domain(1, 1)), [0, 1].map(WorkerId::new));
     // Less than it has: what runs runs on.
-    device.scheduler.handle(device.now, Allow { caller: 1, most: Some(1) }, &mut device.actions);
+    device.scheduler.handle(
+        device.now,
+        Allow { caller: TenantId::new(1), most: Some(1) },
+        &mut device.actions,
+    );
     device.submit(domain(1, 1));
     device.finish(WorkerId::new(1));
     assert_eq!(device.running().len(), 2);

@@ -31,7 +31,7 @@ use super::types::{
     Verdict,
 };
 use super::workers::{State, Workers};
-use crate::ids::{Generation, TurnId, WorkerId};
+use crate::ids::{Generation, TenantId, TurnId, WorkerId};
 
 /// The scheduler of one device.
 #[derive(Debug)]
@@ -326,7 +326,7 @@ impl<C: Clone> Scheduler<C> {
         }
     }
 
-    pub(super) fn allow(&mut self, caller: u32, most: Option<usize>) {
+    pub(super) fn allow(&mut self, caller: TenantId, most: Option<usize>) {
         self.quotas.allow(caller, most);
     }
 
@@ -425,12 +425,12 @@ impl<C> Scheduler<C> {
     }
 
     /// Callers with a limit of workers.
-    pub fn limited(&self) -> Vec<u32> {
+    pub fn limited(&self) -> Vec<TenantId> {
         self.quotas.limited()
     }
 
     /// How many workers serve a caller.
-    pub fn workers_of(&self, caller: u32) -> usize {
+    pub fn workers_of(&self, caller: TenantId) -> usize {
         self.workers.serving(caller)
     }
 

@@ -1,7 +1,7 @@
 //! Small cases of the scheduler.
 
 use super::*;
-use crate::ids::WorkerId;
+use crate::ids::{TenantId, WorkerId};
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 use crate::schedule::events::*;
 use crate::schedule::{Address, Share};
@@ -12,8 +12,8 @@ mod exclusive_tests;
 mod penalties_tests;
 
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
-const ALICE: Domain = Domain { owner: 1, caller: 1 };
-const BOB: Domain = Domain { owner: 2, caller: 2 };
+const ALICE: Domain = Domain { owner: TenantId::new(1), caller: TenantId::new(1) };
+const BOB: Domain = Domain { owner: TenantId::new(2), caller: TenantId::new(2) };
 const MS: u64 = 1_000_000;
 
 /// Runs `events` on a scheduler with ready workers and returns the actions in short words.

@@ -2,19 +2,20 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::ids::TenantId;
 use crate::schedule::Policy;
 
 const MINUTE_NS: i128 = 60_000_000_000;
 
 /// Whose use of which function: (function, caller).
-type Use = (u64, u32);
+type Use = (u64, TenantId);
 
 /// What the outside knows of failures.
 pub(super) struct Trouble {
     policy: Policy,
-    accounts: HashMap<u32, Account>,
+    accounts: HashMap<TenantId, Account>,
     cases: HashMap<Use, Case>,
-    ever_spent: HashSet<u32>,
+    ever_spent: HashSet<TenantId>,
 }
 
 struct Account {
@@ -48,7 +49,7 @@ impl Trouble {
         MINUTE_NS / i128::from(self.policy.fault_budget.max(1))
     }
 
-    fn account(&mut self, now_ns: u64, caller: u32) -> &mut Account {
+    fn account(&mut self, now_ns: u64, caller: TenantId) -> &mut Account {
         let full_ns = self.price_ns() * i128::from(self.policy.fault_budget);
         let fresh = Account { level_ns: full_ns, at_ns: now_ns, careful: false };
         let account = self.accounts.entry(caller).or_insert(fresh);
@@ -58,7 +59,7 @@ impl Trouble {
         account
     }
 
-    pub(super) fn draw(&mut self, now_ns: u64, caller: u32) {
+    pub(super) fn draw(&mut self, now_ns: u64, caller: TenantId) {
         if self.policy.fault_budget == 0 {
             return;
         }
@@ -72,7 +73,7 @@ impl Trouble {
     }
 
     /// What was drawn was not the caller's doing; whether it was careful before.
-    pub(super) fn give_back(&mut self, now_ns: u64, caller: u32, was_careful: bool) {
+    pub(super) fn give_back(&mut self, now_ns: u64, caller: TenantId, was_careful: bool) {
         if self.policy.fault_budget == 0 {
             return;
         }
@@ -83,16 +84,16 @@ impl Trouble {
         account.careful &= account.level_ns < full_ns && (was_careful || account.level_ns < price_ns);
     }
 
-    pub(super) fn may_start(&mut self, now_ns: u64, caller: u32) -> bool {
+    pub(super) fn may_start(&mut self, now_ns: u64, caller: TenantId) -> bool {
         let price_ns = self.price_ns();
         self.policy.fault_budget == 0 || self.account(now_ns, caller).level_ns >= price_ns
     }
 
-    pub(super) fn is_careful(&mut self, now_ns: u64, caller: u32) -> bool {
+    pub(super) fn is_careful(&mut self, now_ns: u64, caller: TenantId) -> bool {
         self.policy.fault_budget != 0 && self.account(now_ns, caller).careful
     }
 
-    pub(super) fn ever_spent(&self, caller: u32) -> bool {
+    pub(super) fn ever_spent(&self, caller: TenantId) -> bool {
         self.ever_spent.contains(&caller)
     }
 

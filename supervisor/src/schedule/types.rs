@@ -1,7 +1,7 @@
 //! What goes into the scheduler and what comes out.
 
 use super::quarantine::Refusal;
-use crate::ids::{Generation, TurnId, WorkerId};
+use crate::ids::{Generation, TenantId, TurnId, WorkerId};
 use crate::limits::RESIDENCY_NS;
 
 /// A call in the scheduler; never used twice, so that a late answer cannot hit another call.
@@ -12,9 +12,9 @@ pub struct CallId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Domain {
     /// Owner of the function (uid).
-    pub owner: u32,
+    pub owner: TenantId,
     /// Caller (uid).
-    pub caller: u32,
+    pub caller: TenantId,
 }
 
 /// How much of a device a call needs.

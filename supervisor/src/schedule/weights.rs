@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::ids::WorkerId;
+use crate::ids::{TenantId, WorkerId};
 
 /// What a reload costs however small the weights are, in nanoseconds.
 const LATENCY_NS: f64 = 200_000.0;
@@ -25,7 +25,7 @@ pub struct Weights<T> {
     leaving: Vec<Leaving>,
     zombies: u64,
     /// What workers are about to load, by function and worker: its owner and bytes.
-    promised: HashMap<(u64, WorkerId), (u32, u64)>,
+    promised: HashMap<(u64, WorkerId), (TenantId, u64)>,
 }
 
 /// Who has weights mapped.
@@ -72,7 +72,7 @@ fn own_copies(holders: &[Holder]) -> u64 {
 struct Entry<T> {
     bytes: u64,
     /// Whose function it is, once it is known.
-    owner: Option<u32>,
+    owner: Option<TenantId>,
     state: State<T>,
     /// Workers that have them, once for each time that they were sent.
     holders: Vec<Holder>,
@@ -203,14 +203,14 @@ impl<T: Clone> Weights<T> {
     }
 
     /// Whose function it is.
-    pub fn own(&mut self, function: u64, owner: u32) {
+    pub fn own(&mut self, function: u64, owner: TenantId) {
         if let Some(entry) = self.entries.get_mut(&function) {
             entry.owner = Some(owner);
         }
     }
 
     /// Device memory that weights of one owner's functions take, what is promised included.
-    pub fn used_by(&self, owner: u32) -> u64 {
+    pub fn used_by(&self, owner: TenantId) -> u64 {
         let own = self.entries.values().filter(|entry| entry.owner == Some(owner));
         let promised = self.promised.values().filter(|(theirs, _)| *theirs == owner);
         own.map(Entry::taken_bytes).sum::<u64>() + promised.map(|(_, bytes)| bytes).sum::<u64>()
@@ -222,7 +222,7 @@ impl<T: Clone> Weights<T> {
         &mut self,
         function: u64,
         worker: WorkerId,
-        (owner, bytes): (u32, u64),
+        (owner, bytes): (TenantId, u64),
         room: u64,
         evicted: &mut Vec<u64>,
     ) -> Result<(), u64> {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::WorkerId;
+use crate::ids::{TenantId, WorkerId};
 
 const GIB: u64 = 1 << 30;
 
@@ -175,9 +175,9 @@ proptest! {
 
 #[test]
 fn an_owner_gets_what_it_may_have_and_its_own_give_way() {
-    const OWNER: u32 = 7;
+    const OWNER: TenantId = TenantId::new(7);
     let mut weights = Weights::<u64>::new(100);
-    let load = |weights: &mut Weights<u64>, function: u64, worker: WorkerId, owner: u32, room: u64| {
+    let load = |weights: &mut Weights<u64>, function: u64, worker: WorkerId, owner: TenantId, room: u64| {
         let mut evicted = Vec::new();
         let promised = weights.reserve(function, worker, (owner, 10), room, &mut evicted);
         if promised.is_ok() {
@@ -201,12 +201,12 @@ fn an_owner_gets_what_it_may_have_and_its_own_give_way() {
     );
     weights.end(1);
     assert_eq!(
-        load(&mut weights, 3, WorkerId::new(0), OWNER + 1, 10),
+        load(&mut weights, 3, WorkerId::new(0), TenantId::new(8), 10),
         (Ok(()), vec![]),
         "another's are another's"
     );
     assert_eq!(load(&mut weights, 2, WorkerId::new(0), OWNER, 20), (Ok(()), vec![1]));
-    assert_eq!((weights.used_by(OWNER), weights.used_by(OWNER + 1)), (10, 10));
+    assert_eq!((weights.used_by(OWNER), weights.used_by(TenantId::new(8))), (10, 10));
     // What is promised counts until it is settled.
     weights.reserve(4, WorkerId::new(1), (OWNER, 10), 20, &mut Vec::new()).unwrap();
     assert_eq!(weights.used_by(OWNER), 20);

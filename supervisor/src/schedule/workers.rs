@@ -9,7 +9,7 @@
 use std::ops::{Index, IndexMut};
 
 use super::types::{Address, CallId, Domain};
-use crate::ids::{Generation, WorkerId};
+use crate::ids::{Generation, TenantId, WorkerId};
 
 /// One worker's slot.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Worker {
     }
 
     /// Whether it serves this caller.
-    pub(super) fn serves(&self, caller: u32) -> bool {
+    pub(super) fn serves(&self, caller: TenantId) -> bool {
         self.served().is_some_and(|domain| domain.caller == caller)
     }
 
@@ -165,12 +165,12 @@ impl Workers {
     }
 
     /// How many workers serve a caller.
-    pub(super) fn serving(&self, caller: u32) -> usize {
+    pub(super) fn serving(&self, caller: TenantId) -> usize {
         self.0.iter().filter(|worker| worker.serves(caller)).count()
     }
 
     /// Whether a caller has a call in a worker.
-    pub(super) fn runs(&self, caller: u32) -> bool {
+    pub(super) fn runs(&self, caller: TenantId) -> bool {
         self.0.iter().any(|worker| !worker.is_idle() && worker.serves(caller))
     }
 }

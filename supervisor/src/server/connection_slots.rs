@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::replies::Replies;
+use crate::ids::TenantId;
 use crate::limits::{MAX_ADMIN_CONNECTIONS, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_TENANT};
-use crate::tenants::{Grounds, Tenant};
+use crate::tenants::Grounds;
 
 /// All connections.
 #[derive(Debug, Default)]
@@ -24,7 +25,7 @@ struct SlotTable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SlotOwner {
     /// A tenant's.
-    Tenant(Tenant),
+    Tenant(TenantId),
     /// Of a gateway's uid that has not said yet for whom it acts.
     Gateway(u32),
 }
@@ -125,7 +126,7 @@ impl ConnectionSlot {
     }
 
     /// The connection acts for a tenant from now on; false if that has no place left.
-    pub fn act_for(&self, tenant: Tenant, grounds: Grounds) -> bool {
+    pub fn act_for(&self, tenant: TenantId, grounds: Grounds) -> bool {
         let mut table = self.slots.table();
         let owner = Some(SlotOwner::Tenant(tenant));
         let Some(before) = table.entries.get(&self.id).map(|entry| entry.owner) else { return false };
@@ -161,7 +162,7 @@ mod tests {
         for tenant in 0.. {
             let before = slots.len();
             slots.extend(std::iter::from_fn(|| {
-                connection_slots.admit(tenant, Some(SlotOwner::Tenant(tenant)))
+                connection_slots.admit(tenant, Some(SlotOwner::Tenant(TenantId::new(tenant))))
             }));
             let got = slots.len() - before;
             if got == 0 {
@@ -184,9 +185,9 @@ mod tests {
         let gateway = || connection_slots.admit(33, Some(SlotOwner::Gateway(33))).unwrap();
         let slots: Vec<_> = (0..MAX_CONNECTIONS_PER_TENANT).map(|_| gateway()).collect();
         assert!(connection_slots.admit(33, Some(SlotOwner::Gateway(33))).is_none());
-        assert!(slots.iter().all(|place| place.act_for(7, grounds)));
+        assert!(slots.iter().all(|place| place.act_for(TenantId::new(7), grounds)));
         let one_more = gateway();
-        assert!(!one_more.act_for(7, grounds) && one_more.act_for(8, grounds));
+        assert!(!one_more.act_for(TenantId::new(7), grounds) && one_more.act_for(TenantId::new(8), grounds));
         assert_eq!(
             connection_slots.all().iter().filter(|entry| entry.grounds == grounds).count(),
             slots.len() + 1

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::ids::TenantId;
 use crate::limits::MAX_TURNS_PER_TENANT;
-use crate::tenants::Tenant;
 
 /// The permits of all tenants.
 #[derive(Debug, Default)]
-pub struct SlowWork(Mutex<HashMap<Tenant, Arc<Semaphore>>>);
+pub struct SlowWork(Mutex<HashMap<TenantId, Arc<Semaphore>>>);
 
 /// A permit for one piece of slow work, given back when dropped.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub struct SlowWorkPermit {
 
 impl SlowWork {
     /// Waits for a permit of this tenant; permits go out in the order of the requests.
-    pub async fn acquire(&self, tenant: Tenant) -> SlowWorkPermit {
+    pub async fn acquire(&self, tenant: TenantId) -> SlowWorkPermit {
         let permits = {
             let mut all = self.0.lock().unwrap_or_else(|e| e.into_inner());
             all.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(MAX_TURNS_PER_TENANT))).clone()

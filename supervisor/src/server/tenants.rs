@@ -65,7 +65,7 @@ impl Server {
         };
         Some(v1::TenantInfo {
             configured: uids.is_some(),
-            uids: uids.unwrap_or_else(|| vec![tenant]),
+            uids: uids.unwrap_or_else(|| vec![tenant.get()]),
             connections: mine().count() as u64,
             peers: mine().filter_map(peer).take(MAX_PEERS_SHOWN).collect(),
             ..self.quota_of(&tenants.account(tenant))

@@ -24,8 +24,8 @@ use sha2::{Digest, Sha256};
 
 use super::records::{CodeInfo, FunctionRecord, GrantRecord, Hash, ModuleRecord};
 use super::state_root::{self, Unfit};
+use crate::ids::TenantId;
 use crate::tenants::Names;
-use crate::tenants::Tenant;
 
 /// The first line of `VERSION`.
 const VERSION: &str = "pappus-state 1\n";
@@ -141,20 +141,20 @@ impl StateDir {
         &self.names
     }
 
-    fn tenant(&self, tenant: Tenant) -> PathBuf {
+    fn tenant(&self, tenant: TenantId) -> PathBuf {
         self.root.join("tenants").join(&*self.names.name(tenant))
     }
 
     /// Where a blob is.
-    pub fn blob_path(&self, tenant: Tenant, hash: Hash) -> PathBuf {
+    pub fn blob_path(&self, tenant: TenantId, hash: Hash) -> PathBuf {
         self.tenant(tenant).join("blobs").join(hash.to_string())
     }
 
-    fn code_path(&self, tenant: Tenant, hash: Hash, fingerprint: &str) -> PathBuf {
+    fn code_path(&self, tenant: TenantId, hash: Hash, fingerprint: &str) -> PathBuf {
         self.tenant(tenant).join("code").join(format!("{hash}.{fingerprint}"))
     }
 
-    fn record_path(&self, tenant: Tenant, kind: Kind, name: &str) -> PathBuf {
+    fn record_path(&self, tenant: TenantId, kind: Kind, name: &str) -> PathBuf {
         self.tenant(tenant).join(kind.folder()).join(format!("{name}.json"))
     }
 
@@ -199,7 +199,7 @@ impl StateDir {
     }
 
     /// Stores a blob under its hash.
-    pub fn put_blob(&self, tenant: Tenant, content: impl Read) -> Result<(Hash, u64), StateError> {
+    pub fn put_blob(&self, tenant: TenantId, content: impl Read) -> Result<(Hash, u64), StateError> {
         let folder = self.tenant(tenant).join("blobs");
         let temporary = self.temporary(&folder.join("incoming"))?;
         let mut hasher = Sha256::new();
@@ -213,7 +213,7 @@ impl StateDir {
     }
 
     /// Opens a blob.
-    pub fn open_blob(&self, tenant: Tenant, hash: Hash) -> Result<File, StateError> {
+    pub fn open_blob(&self, tenant: TenantId, hash: Hash) -> Result<File, StateError> {
         let path = self.blob_path(tenant, hash);
         File::open(&path).map_err(failed("open", &path))
     }
@@ -224,13 +224,13 @@ impl StateDir {
     }
 
     /// Reads a blob that is known to be small.
-    pub fn read_blob(&self, tenant: Tenant, hash: Hash) -> Result<Vec<u8>, StateError> {
+    pub fn read_blob(&self, tenant: TenantId, hash: Hash) -> Result<Vec<u8>, StateError> {
         let path = self.blob_path(tenant, hash);
         fs::read(&path).map_err(failed("read", &path))
     }
 
     /// Removes a blob and the machine code made from it.
-    pub fn remove_blob(&self, tenant: Tenant, hash: Hash) {
+    pub fn remove_blob(&self, tenant: TenantId, hash: Hash) {
         let _ = fs::remove_file(self.blob_path(tenant, hash));
         let prefix = hash.to_string();
         for (name, path) in list(&self.tenant(tenant).join("code")).into_iter().flatten() {
@@ -244,7 +244,7 @@ impl StateDir {
     /// Stores machine code and what is known about it; the latter last, as the sign that both are there.
     pub fn put_code(
         &self,
-        tenant: Tenant,
+        tenant: TenantId,
         hash: Hash,
         fingerprint: &str,
         code: impl Read,
@@ -256,29 +256,29 @@ impl StateDir {
     }
 
     /// What is known about machine code, if it is there.
-    pub fn code_info(&self, tenant: Tenant, hash: Hash, fingerprint: &str) -> Option<CodeInfo> {
+    pub fn code_info(&self, tenant: TenantId, hash: Hash, fingerprint: &str) -> Option<CodeInfo> {
         let text = fs::read(with_json(&self.code_path(tenant, hash, fingerprint))).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
     /// Opens machine code.
-    pub fn open_code(&self, tenant: Tenant, hash: Hash, fingerprint: &str) -> Result<File, StateError> {
+    pub fn open_code(&self, tenant: TenantId, hash: Hash, fingerprint: &str) -> Result<File, StateError> {
         let path = self.code_path(tenant, hash, fingerprint);
         File::open(&path).map_err(failed("open", &path))
     }
 
     /// Stores a function's record.
-    pub fn put_function(&self, tenant: Tenant, record: &FunctionRecord) -> Result<(), StateError> {
+    pub fn put_function(&self, tenant: TenantId, record: &FunctionRecord) -> Result<(), StateError> {
         self.write_json(&self.record_path(tenant, Kind::Function, &record.name), record)
     }
 
     /// Stores a module's record.
-    pub fn put_module(&self, tenant: Tenant, record: &ModuleRecord) -> Result<(), StateError> {
+    pub fn put_module(&self, tenant: TenantId, record: &ModuleRecord) -> Result<(), StateError> {
         self.write_json(&self.record_path(tenant, Kind::Module, &record.name), record)
     }
 
     /// Stores who may call a function.
-    pub fn put_grants(&self, tenant: Tenant, record: &GrantRecord) -> Result<(), StateError> {
+    pub fn put_grants(&self, tenant: TenantId, record: &GrantRecord) -> Result<(), StateError> {
         self.write_json(&self.record_path(tenant, Kind::Grant, &record.name), record)
     }
 
@@ -288,7 +288,7 @@ impl StateDir {
     }
 
     /// Removes a record for good.
-    pub fn remove_record(&self, tenant: Tenant, kind: Kind, name: &str) -> Result<(), StateError> {
+    pub fn remove_record(&self, tenant: TenantId, kind: Kind, name: &str) -> Result<(), StateError> {
         let path = self.record_path(tenant, kind, name);
         fs::remove_file(&path).map_err(failed("remove", &path))?;
         let folder = self.tenant(tenant).join(kind.folder());
@@ -296,7 +296,7 @@ impl StateDir {
     }
 
     /// Tenants that have anything here.
-    pub fn tenants(&self) -> Result<Vec<Tenant>, StateError> {
+    pub fn tenants(&self) -> Result<Vec<TenantId>, StateError> {
         let folder = self.root.join("tenants");
         let names = list(&folder).map_err(failed("list", &folder))?;
         Ok(names.into_iter().filter_map(|(name, _)| self.names.number(&name)).collect())
@@ -306,7 +306,7 @@ impl StateDir {
     /// for others must not be lost with it. What cannot be read at all fails the start.
     pub fn records<T: serde::de::DeserializeOwned>(
         &self,
-        tenant: Tenant,
+        tenant: TenantId,
         kind: Kind,
     ) -> Result<Vec<T>, StateError> {
         let folder = self.tenant(tenant).join(kind.folder());
@@ -331,7 +331,7 @@ impl StateDir {
 
     /// Removes temporary files, and blobs and machine code that `needed` does not want. While a record is
     /// set aside nobody knows what it needs, so its tenant's bytes stay.
-    pub fn collect_garbage(&self, tenant: Tenant, needed: impl Fn(Hash) -> bool) -> Result<(), StateError> {
+    pub fn collect_garbage(&self, tenant: TenantId, needed: impl Fn(Hash) -> bool) -> Result<(), StateError> {
         let folder = self.tenant(tenant);
         let mut found = Vec::new();
         for sub in ["functions", "modules", "grants", "blobs", "code"] {
@@ -399,6 +399,8 @@ fn copy_synced(path: &Path, from: &mut impl Read, look: &mut impl FnMut(&[u8])) 
 mod tests {
     use super::*;
 
+    const TENANT: TenantId = TenantId::new(1);
+
     fn module(name: &str) -> ModuleRecord {
         ModuleRecord { name: name.to_owned(), variants: vec![] }
     }
@@ -418,33 +420,33 @@ mod tests {
     fn blobs_are_found_by_hash_and_only_by_their_tenant() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::open(dir.path()).unwrap();
-        let (hash, bytes) = state.put_blob(1, &b"abc"[..]).unwrap();
+        let (hash, bytes) = state.put_blob(TENANT, &b"abc"[..]).unwrap();
         assert_eq!(bytes, 3);
         assert_eq!(hash.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-        assert_eq!(state.read_blob(1, hash).unwrap(), b"abc");
-        assert!(state.open_blob(2, hash).is_err());
+        assert_eq!(state.read_blob(TENANT, hash).unwrap(), b"abc");
+        assert!(state.open_blob(TenantId::new(2), hash).is_err());
     }
 
     #[test]
     fn garbage_goes_unless_a_record_is_set_aside() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::open(dir.path()).unwrap();
-        let (keep, _) = state.put_blob(1, &b"keep"[..]).unwrap();
-        let (lose, _) = state.put_blob(1, &b"lose"[..]).unwrap();
-        state.put_code(1, lose, "f", &b"code"[..], &CodeInfo { kernels: vec![] }).unwrap();
-        state.put_module(1, &module("good")).unwrap();
+        let (keep, _) = state.put_blob(TENANT, &b"keep"[..]).unwrap();
+        let (lose, _) = state.put_blob(TENANT, &b"lose"[..]).unwrap();
+        state.put_code(TENANT, lose, "f", &b"code"[..], &CodeInfo { kernels: vec![] }).unwrap();
+        state.put_module(TENANT, &module("good")).unwrap();
         let folder = dir.path().join("tenants/1/modules");
         fs::write(folder.join("bad.json"), "{").unwrap();
         fs::write(folder.join("good.json.3.tmp"), "half").unwrap();
-        let records = state.records::<ModuleRecord>(1, Kind::Module).unwrap();
+        let records = state.records::<ModuleRecord>(TENANT, Kind::Module).unwrap();
         assert_eq!(records, [module("good")]);
-        state.collect_garbage(1, |hash| hash == keep).unwrap();
+        state.collect_garbage(TENANT, |hash| hash == keep).unwrap();
         assert!(!folder.join("good.json.3.tmp").exists());
-        assert!(state.open_blob(1, lose).is_ok(), "the record set aside may need it");
+        assert!(state.open_blob(TENANT, lose).is_ok(), "the record set aside may need it");
         fs::remove_file(folder.join("bad.json.corrupt")).unwrap();
-        state.collect_garbage(1, |hash| hash == keep).unwrap();
-        assert!(state.open_blob(1, keep).is_ok() && state.open_blob(1, lose).is_err());
-        assert!(state.open_code(1, lose, "f").is_err());
+        state.collect_garbage(TENANT, |hash| hash == keep).unwrap();
+        assert!(state.open_blob(TENANT, keep).is_ok() && state.open_blob(TENANT, lose).is_err());
+        assert!(state.open_code(TENANT, lose, "f").is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use pappus_blueprint::{CacheBounds, PlanCache};
 
-use super::Tenant;
+use crate::ids::TenantId;
 use crate::limits::{MAX_PLAN_BYTES, MAX_PLANS};
 use crate::quota::{Limit, Quota, QuotaError};
 
@@ -13,7 +13,7 @@ use crate::quota::{Limit, Quota, QuotaError};
 #[derive(Debug)]
 pub struct Account {
     /// Its number.
-    pub tenant: Tenant,
+    pub tenant: TenantId,
     /// Its name.
     pub name: Arc<str>,
     /// Plans of its calls.
@@ -27,7 +27,7 @@ pub struct Account {
 
 impl Account {
     /// Of a tenant that has nothing yet.
-    pub fn new(tenant: Tenant, name: Arc<str>, quota: Quota, accepted: Arc<AtomicUsize>) -> Arc<Self> {
+    pub fn new(tenant: TenantId, name: Arc<str>, quota: Quota, accepted: Arc<AtomicUsize>) -> Arc<Self> {
         let bounds = CacheBounds { plans: MAX_PLANS, bytes: MAX_PLAN_BYTES };
         Arc::new(Self {
             tenant,
@@ -145,7 +145,7 @@ mod tests {
         quota.set(Limit::ArenaBytes, 10);
         quota.set(Limit::Calls, 1);
         let all = Arc::new(AtomicUsize::new(0));
-        let account = Account::new(7, "7".into(), quota, all.clone());
+        let account = Account::new(TenantId::new(7), "7".into(), quota, all.clone());
         let first = account.take(Limit::ArenaBytes, 6).unwrap();
         assert!(account.take(Limit::ArenaBytes, 5).unwrap_err().to_string().contains("6 in use"));
         assert!(account.take(Limit::ArenaBytes, u64::MAX).is_err());

@@ -19,10 +19,8 @@ pub use account::{Accepted, Account, Taken};
 pub use names::Names;
 
 use crate::config::TenantRules;
+use crate::ids::TenantId;
 use crate::limits::MAX_TOKEN_BYTES;
-
-/// Owner and caller of functions: a peer's uid, or a number that stands for a name of the configuration.
-pub type Tenant = u32;
 
 /// What a peer is.
 #[derive(Debug)]
@@ -53,7 +51,7 @@ pub struct Tenants {
     names: Arc<Names>,
     rules: RwLock<TenantRules>,
     /// Of those that are connected or have something in memory.
-    accounts: Mutex<HashMap<Tenant, Weak<Account>>>,
+    accounts: Mutex<HashMap<TenantId, Weak<Account>>>,
     /// Invocations accepted and not over.
     accepted: Arc<AtomicUsize>,
     /// Uids of worker processes that are no user's.
@@ -95,7 +93,7 @@ impl Tenants {
     }
 
     /// A tenant's account.
-    pub fn account(&self, tenant: Tenant) -> Arc<Account> {
+    pub fn account(&self, tenant: TenantId) -> Arc<Account> {
         let name = self.names.name(tenant);
         let quota = self.rules().quota(&name);
         let mut accounts = self.accounts();
@@ -111,7 +109,7 @@ impl Tenants {
         account
     }
 
-    fn accounts(&self) -> std::sync::MutexGuard<'_, HashMap<Tenant, Weak<Account>>> {
+    fn accounts(&self) -> std::sync::MutexGuard<'_, HashMap<TenantId, Weak<Account>>> {
         self.accounts.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -121,7 +119,7 @@ impl Tenants {
     }
 
     /// What a tenant may have.
-    pub fn quota(&self, tenant: Tenant) -> Quota {
+    pub fn quota(&self, tenant: TenantId) -> Quota {
         self.rules().quota(&self.names.name(tenant))
     }
 
@@ -150,7 +148,7 @@ impl Tenants {
         }
     }
 
-    fn tenant_of(&self, rules: &TenantRules, uid: u32, operator: bool) -> Result<Option<Tenant>, String> {
+    fn tenant_of(&self, rules: &TenantRules, uid: u32, operator: bool) -> Result<Option<TenantId>, String> {
         if uid == overflow_uid() {
             return Err(
                 "your uid is not mapped into the supervisor's user namespace: nobody can tell who you are"
@@ -164,7 +162,7 @@ impl Tenants {
         }
         Ok(match rules.of_uid(uid) {
             Some(name) => self.names.find(name),
-            None if rules.accept_unknown || operator => Some(uid),
+            None if rules.accept_unknown || operator => Some(Names::of_uid(uid)),
             None => None,
         })
     }
@@ -182,7 +180,7 @@ impl Tenants {
     }
 
     /// The tenant that a connection on these grounds is now.
-    pub fn stands(&self, grounds: Grounds) -> Option<Tenant> {
+    pub fn stands(&self, grounds: Grounds) -> Option<TenantId> {
         let rules = self.rules();
         match grounds {
             Grounds::Uid(uid) => self.tenant_of(&rules, uid, false).ok().flatten(),
@@ -322,9 +320,9 @@ mod tests {
     #[test]
     fn accounts_of_tenants_that_left_are_dropped() {
         let tenants = Tenants::default();
-        let kept = tenants.account(5);
-        (100..10_000).for_each(|uid| drop(tenants.account(uid)));
+        let kept = tenants.account(Names::of_uid(5));
+        (100..10_000).for_each(|uid| drop(tenants.account(Names::of_uid(uid))));
         assert!(tenants.accounts().len() < 100);
-        assert!(Arc::ptr_eq(&kept, &tenants.account(5)));
+        assert!(Arc::ptr_eq(&kept, &tenants.account(Names::of_uid(5))));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
-use super::Tenant;
+use crate::ids::TenantId;
 use crate::tenant_name::{FIRST_NAMED, is_number, is_tenant_name, uid};
 
 /// Names ↔ numbers; a number never changes its name while the supervisor runs.
@@ -13,21 +13,26 @@ pub struct Names(RwLock<Known>);
 #[derive(Debug, Default)]
 struct Known {
     names: Vec<Arc<str>>,
-    numbers: HashMap<Arc<str>, Tenant>,
+    numbers: HashMap<Arc<str>, TenantId>,
 }
 
 impl Names {
+    /// The tenant that the configuration does not name and whose uid this is.
+    pub fn of_uid(uid: u32) -> TenantId {
+        TenantId::new(uid)
+    }
+
     /// The tenant of this name, if it is a uid or was named before.
-    pub fn find(&self, name: &str) -> Option<Tenant> {
+    pub fn find(&self, name: &str) -> Option<TenantId> {
         if name.as_bytes().first().is_some_and(u8::is_ascii_digit) && is_number(name) {
-            return uid(name);
+            return uid(name).map(Self::of_uid);
         }
         self.0.read().unwrap_or_else(|e| e.into_inner()).numbers.get(name).copied()
     }
 
     /// The tenant of this name, which gets a number if it has none; none where that cannot be a name, or there
     /// are too many.
-    pub fn number(&self, name: &str) -> Option<Tenant> {
+    pub fn number(&self, name: &str) -> Option<TenantId> {
         if let Some(found) = self.find(name) {
             return Some(found);
         }
@@ -39,6 +44,7 @@ impl Names {
             return Some(*found);
         }
         let number = FIRST_NAMED.checked_add(known.names.len() as u32).filter(|n| *n != u32::MAX)?;
+        let number = TenantId::new(number);
         let name: Arc<str> = name.into();
         known.names.push(name.clone());
         known.numbers.insert(name, number);
@@ -46,8 +52,8 @@ impl Names {
     }
 
     /// A tenant's name.
-    pub fn name(&self, tenant: Tenant) -> Arc<str> {
-        let named = tenant.checked_sub(FIRST_NAMED);
+    pub fn name(&self, tenant: TenantId) -> Arc<str> {
+        let named = tenant.get().checked_sub(FIRST_NAMED);
         let known = self.0.read().unwrap_or_else(|e| e.into_inner());
         let name = named.and_then(|at| known.names.get(at as usize));
         name.cloned().unwrap_or_else(|| tenant.to_string().into())
@@ -62,11 +68,14 @@ mod tests {
     #[test]
     fn a_uid_is_its_own_name_and_others_get_numbers_that_stay() {
         let names = Names::default();
-        assert_eq!((names.find("1000"), &*names.name(1000)), (Some(1000), "1000"));
+        assert_eq!(
+            (names.find("1000"), &*names.name(TenantId::new(1000))),
+            (Some(Names::of_uid(1000)), "1000")
+        );
         assert_eq!(names.find("acme"), None);
         let acme = names.number("acme").unwrap();
         let other = names.number("1password").unwrap();
-        assert!(acme >= FIRST_NAMED && other > acme);
+        assert!(acme >= TenantId::new(FIRST_NAMED) && other > acme);
         assert_eq!((names.number("acme"), names.find("acme")), (Some(acme), Some(acme)));
         assert_eq!((&*names.name(acme), &*names.name(other)), ("acme", "1password"));
     }
