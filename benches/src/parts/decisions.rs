@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pappus_supervisor::ids::{Generation, TenantId, WorkerId};
+use pappus_supervisor::ids::{FunctionId, Generation, TenantId, WorkerId};
 use pappus_supervisor::schedule::events::{Finished, Gone, Ready, Submit};
 use pappus_supervisor::schedule::{
     Action, CallId, Command, Domain, Limits, Scheduler, Shape, Size, Terms, Verdict,
@@ -83,7 +83,7 @@ impl Device {
         let owner = TenantId::new((self.random >> 33) as u32 % DOMAINS);
         let terms = Terms {
             domain: Domain { owner, caller: owner },
-            function: 1,
+            function: FunctionId::new(1),
             bytes: 1,
             deadline_ns: self.now_ns + 30_000_000_000,
             size: Size::Lane,

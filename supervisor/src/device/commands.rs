@@ -9,7 +9,7 @@ use super::held::Held;
 use super::runtime::{Actions, Device};
 use super::worker_channel::{Start, StartError, WorkerChannel};
 use crate::call::{Call, Outcome, SpentBudget};
-use crate::ids::{Generation, WorkerId};
+use crate::ids::{FunctionId, Generation, WorkerId};
 use crate::refusal::Refusal;
 use crate::schedule::events::Finished;
 use crate::schedule::{Action, Address, CallId, Command, KillReason, Share, Verdict};
@@ -18,7 +18,7 @@ use crate::schedule::{Action, Address, CallId, Command, KillReason, Share, Verdi
 #[derive(Debug, Default)]
 struct Leftover {
     /// Functions that every worker must forget, since their weights gave way.
-    evicted: Vec<u64>,
+    evicted: Vec<FunctionId>,
     /// Calls that could not be handed over.
     refused: Vec<(CallId, Arc<Call>, Refusal)>,
     /// Frames waited for company long enough.

@@ -27,7 +27,7 @@ use crate::call::{Call, Completion, CompletionBatch, Outcome};
 use crate::config::{DeviceConfig, Settings};
 use crate::function::loaded::{LoadedCache, Parsed};
 use crate::function::{CodeTarget, Loaded};
-use crate::ids::{Generation, TenantId, TurnId, WorkerId};
+use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 use crate::processes::confinement::Reached;
 use crate::processes::memory_ledger::Lease;
 use crate::processes::process::Killer;
@@ -211,7 +211,8 @@ impl Gpu {
     /// The worker sends a function's weights: memory of so many bytes.
     fn exports(&self, worker: WorkerId, function: &Loaded, bytes: u64) {
         let fake = memfd::sealed("exported", b"exported").unwrap();
-        control::send(self.workers[worker.get()].control.as_fd(), function.id, &[fake.as_fd()]).unwrap();
+        control::send(self.workers[worker.get()].control.as_fd(), function.id.get(), &[fake.as_fd()])
+            .unwrap();
         self.device.exported(worker, function.id, bytes).unwrap();
     }
 }
@@ -265,7 +266,7 @@ fn weights_are_loaded_once_and_shared() {
     gpu.expect(WorkerId::new(1), &["uninstall 1"]);
     // It is free once everybody says so, and nobody says so for another.
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    assert!(gpu.device.uninstalled(WorkerId::new(0), function.id + 1).is_err());
+    assert!(gpu.device.uninstalled(WorkerId::new(0), FunctionId::new(function.id.get() + 1)).is_err());
     gpu.device.uninstalled(WorkerId::new(1), function.id).unwrap();
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     gpu.workers.remove(0);
@@ -292,7 +293,7 @@ fn a_worker_that_is_scrubbed_has_nothing_of_its_domain() {
     let third = gpu.submit(&function, TenantId::new(3), 0);
     gpu.expect(WorkerId::new(0), &["scrub 1"]);
     // What is forgotten meanwhile is no matter for a worker that forgets everything.
-    gpu.device.uninstall(77);
+    gpu.device.uninstall(FunctionId::new(77));
     gpu.expect(WorkerId::new(0), &[]);
     assert!(gpu.device.scrubbed(WorkerId::new(0), 2).is_err(), "another number");
     let _ = (second, third);

@@ -5,7 +5,7 @@ use pappus_protocol::now_ns;
 
 use super::runtime::{Actions, Device};
 use crate::call::Call;
-use crate::ids::{TenantId, WorkerId};
+use crate::ids::{FunctionId, TenantId, WorkerId};
 use crate::schedule::events::{Allow, LimitsChanged};
 use crate::schedule::{Domain, Size};
 use crate::tenants::{Account, Limit, QuotaError, Tenants};
@@ -39,7 +39,11 @@ impl Device {
 
     /// The owner of a call's function may have its weights here; other weights of the same owner may give way.
     /// [`WeightStore::settled`](super::weights::WeightStore::settled) follows.
-    pub(super) fn reserve_weights(&self, worker: WorkerId, call: &Call) -> Result<Vec<u64>, QuotaError> {
+    pub(super) fn reserve_weights(
+        &self,
+        worker: WorkerId,
+        call: &Call,
+    ) -> Result<Vec<FunctionId>, QuotaError> {
         let owner = &call.function.account;
         let (Some(weights), most) = (&self.weights, owner.most(Limit::DeviceMemory)) else {
             return Ok(Vec::new());
@@ -74,7 +78,7 @@ impl Device {
     }
 
     /// Tells the workers of one domain to forget a function.
-    pub fn uninstall_for(&self, function: u64, domain: Domain) {
+    pub fn uninstall_for(&self, function: FunctionId, domain: Domain) {
         let serving = self.ask().serving(domain);
         for worker in serving {
             self.channel(worker).uninstall(function);

@@ -17,7 +17,7 @@ use super::worker_channel::WorkerChannel;
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::function::CodeTarget;
-use crate::ids::WorkerId;
+use crate::ids::{FunctionId, WorkerId};
 use crate::metrics::DeviceMetrics;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::processes::mps::{Control, MpsTerminator};
@@ -267,7 +267,7 @@ impl Device {
     }
 
     /// Tells all workers to forget a function.
-    pub fn uninstall(&self, function: u64) {
+    pub fn uninstall(&self, function: FunctionId) {
         self.every_channel(|channel| channel.uninstall(function));
         if let Some(weights) = &self.weights {
             weights.forget(function);

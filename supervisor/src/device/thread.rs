@@ -22,7 +22,7 @@ use super::standby::Ready;
 use super::worker_channel::Arrival;
 use super::worker_events::ANOTHER_FAILED;
 use super::write_coalescing::Batch;
-use crate::ids::{Generation, TurnId, WorkerId};
+use crate::ids::{FunctionId, Generation, TurnId, WorkerId};
 use crate::processes::process::Started;
 use crate::schedule::CallId;
 
@@ -278,9 +278,11 @@ fn hear(
             FromWorker::Yielding { turn } => device.yielding(worker, TurnId::new(turn))?,
             FromWorker::Yielded { turn, used_ns } => device.yielded(worker, TurnId::new(turn), used_ns)?,
             FromWorker::Leased { bytes } => device.leased(worker, bytes)?,
-            FromWorker::Uninstalled { function } => device.uninstalled(worker, function)?,
+            FromWorker::Uninstalled { function } => device.uninstalled(worker, FunctionId::new(function))?,
             FromWorker::Scrubbed { handover } => device.scrubbed(worker, handover)?,
-            FromWorker::Exported { function, bytes } => device.exported(worker, function, bytes)?,
+            FromWorker::Exported { function, bytes } => {
+                device.exported(worker, FunctionId::new(function), bytes)?
+            }
             FromWorker::Broken { fault } => return Ok(Some(End::Broken(fault.to_fault()))),
             other => return Err(format!("it sent {other:?}")),
         }

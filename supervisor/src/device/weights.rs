@@ -8,7 +8,7 @@ use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 use pappus_protocol::to_worker::WeightsForm;
 
 use crate::function::Loaded;
-use crate::ids::{TenantId, WorkerId};
+use crate::ids::{FunctionId, TenantId, WorkerId};
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::{Reason, Refusal, refusal};
 use crate::schedule::weights::{NoRoom, Source, Weights, ZombieId};
@@ -63,7 +63,7 @@ impl WeightStore {
         &self,
         function: &Loaded,
         worker: WorkerId,
-        evicted: &mut Vec<u64>,
+        evicted: &mut Vec<FunctionId>,
     ) -> Result<Delivery, Refusal> {
         let bytes = function.packed_weight_bytes();
         if bytes == 0 {
@@ -104,7 +104,7 @@ impl WeightStore {
         function: &Loaded,
         worker: WorkerId,
         room: u64,
-        evicted: &mut Vec<u64>,
+        evicted: &mut Vec<FunctionId>,
     ) -> Result<(), u64> {
         let bytes = function.packed_weight_bytes().next_multiple_of(GPU_PAGE_BYTES);
         self.change(|weights| weights.reserve(function.id, worker, (function.owner, bytes), room, evicted))
@@ -118,7 +118,7 @@ impl WeightStore {
     /// A worker sent what names a function's weights.
     pub fn exported(
         &self,
-        function: u64,
+        function: FunctionId,
         worker: WorkerId,
         fd: OwnedFd,
         bytes: u64,
@@ -147,17 +147,17 @@ impl WeightStore {
     }
 
     /// The function is gone, or its weights do not load.
-    pub fn forget(&self, function: u64) {
+    pub fn forget(&self, function: FunctionId) {
         self.change(|weights| weights.forget(function));
     }
 
     /// A worker forgot one function.
-    pub fn uninstalled(&self, function: u64, worker: WorkerId) {
+    pub fn uninstalled(&self, function: FunctionId, worker: WorkerId) {
         self.change(|weights| weights.uninstalled(function, worker));
     }
 
     /// What was delivered for a worker was never sent to it.
-    pub fn not_sent(&self, function: u64, worker: WorkerId) {
+    pub fn not_sent(&self, function: FunctionId, worker: WorkerId) {
         self.change(|weights| weights.not_sent(function, worker));
     }
 

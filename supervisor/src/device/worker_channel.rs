@@ -15,7 +15,7 @@ use super::command_order::{CommandOrder, Stalled};
 use super::weights::{Delivery, WeightStore};
 use crate::call::Call;
 use crate::function::CodeTarget;
-use crate::ids::{Generation, TurnId, WorkerId};
+use crate::ids::{FunctionId, Generation, TurnId, WorkerId};
 use crate::limits::{MAX_INSTALLED, STAGING_BYTES};
 use crate::processes::confinement::Reached;
 use crate::processes::process::Killer;
@@ -52,13 +52,13 @@ pub struct Arrival {
 struct Connected {
     arrival: Arrival,
     /// Installed functions and when each was used last.
-    installed: HashMap<u64, u64>,
+    installed: HashMap<FunctionId, u64>,
     arenas: HashSet<u64>,
     clock: u64,
     /// Settings that it was sent and did not answer.
     unanswered: u32,
     /// Functions that it was told to forget and did not answer, oldest first.
-    forgetting: VecDeque<u64>,
+    forgetting: VecDeque<FunctionId>,
     /// The hand-over to another domain that it did not confirm.
     handover: Option<u64>,
     /// What it was told early.
@@ -233,7 +233,7 @@ impl WorkerChannel {
     }
 
     /// The process says that it forgot a function; false if that is not the next one that it was told to.
-    pub fn uninstalled(&mut self, function: u64) -> bool {
+    pub fn uninstalled(&mut self, function: FunctionId) -> bool {
         match &mut self.process {
             Some(process) => process.forgetting.pop_front() == Some(function),
             None => true,
@@ -299,7 +299,7 @@ impl WorkerChannel {
         weights: Option<&WeightStore>,
         start: Start,
         call: &Arc<Call>,
-    ) -> Result<Vec<u64>, StartError> {
+    ) -> Result<Vec<FunctionId>, StartError> {
         let Start { worker, lane, alone, id } = start;
         let Some(process) = &mut self.process else { return Ok(Vec::new()) };
         let evicted = process.install(state, weights, worker, call)?;
@@ -331,7 +331,7 @@ impl WorkerChannel {
             Target { offset: offset.into(), ..*target }
         }));
         let invoke = Invoke {
-            function: call.function.id,
+            function: call.function.id.get(),
             deadline_ns: call.deadline_ns,
             lane,
             descriptors: call.descriptors.len() as u32,
@@ -385,7 +385,7 @@ impl WorkerChannel {
     }
 
     /// Tells the process to forget a function, after the calls it already has.
-    pub fn uninstall(&mut self, function: u64) {
+    pub fn uninstall(&mut self, function: FunctionId) {
         if let Some(process) = &mut self.process {
             process.uninstall(function);
             flush(process, &self.waker);
@@ -423,7 +423,7 @@ impl Connected {
         weights: Option<&WeightStore>,
         worker: WorkerId,
         call: &Call,
-    ) -> Result<Vec<u64>, StartError> {
+    ) -> Result<Vec<FunctionId>, StartError> {
         let function = call.function.id;
         self.clock += 1;
         if let Some(used) = self.installed.get_mut(&function) {
@@ -451,8 +451,8 @@ impl Connected {
             }
             StartError::Refused(refusal)
         })?;
-        self.pass(function, &parts.descriptors())?;
-        self.arrival.outbox.push_to_worker(&ToWorker::Install { function, install });
+        self.pass(function.get(), &parts.descriptors())?;
+        self.arrival.outbox.push_to_worker(&ToWorker::Install { function: function.get(), install });
         self.installed.insert(function, self.clock);
         Ok(evicted)
     }
@@ -467,10 +467,10 @@ impl Connected {
     }
 
     /// Tells the process to forget a function, if it has it.
-    fn uninstall(&mut self, function: u64) {
+    fn uninstall(&mut self, function: FunctionId) {
         if self.installed.remove(&function).is_some() {
             self.forgetting.push_back(function);
-            self.arrival.outbox.push_to_worker(&ToWorker::Uninstall { function });
+            self.arrival.outbox.push_to_worker(&ToWorker::Uninstall { function: function.get() });
         }
     }
 }

@@ -9,7 +9,7 @@ use super::reaper::{Home, Lost, Remains};
 use super::runtime::{Actions, Device, takes_turns};
 use super::worker_channel::{Arrival, never_handed};
 use crate::call::Outcome;
-use crate::ids::{TurnId, WorkerId};
+use crate::ids::{FunctionId, TurnId, WorkerId};
 use crate::schedule::Loss;
 use crate::schedule::events::{
     Buried, Confirmed, Gone, Ready, Reaped, Scrubbed, SetPolicy, SettingsChanged, Yielded, Yielding,
@@ -79,8 +79,8 @@ impl Device {
     }
 
     /// A worker sends what names a function's weights in device memory.
-    pub fn exported(&self, worker: WorkerId, function: u64, bytes: u64) -> Result<(), String> {
-        let fd = self.channel(worker).receive(function).map_err(|e| e.to_string())?;
+    pub fn exported(&self, worker: WorkerId, function: FunctionId, bytes: u64) -> Result<(), String> {
+        let fd = self.channel(worker).receive(function.get()).map_err(|e| e.to_string())?;
         let weights = self.weights.as_ref().ok_or("it sent weights that it was not asked for")?;
         Ok(weights.exported(function, worker, fd, bytes)?)
     }
@@ -104,7 +104,7 @@ impl Device {
     }
 
     /// A worker forgot a function: its memory there is free.
-    pub fn uninstalled(&self, worker: WorkerId, function: u64) -> Result<(), &'static str> {
+    pub fn uninstalled(&self, worker: WorkerId, function: FunctionId) -> Result<(), &'static str> {
         if !self.channel(worker).uninstalled(function) {
             return Err("it forgot a function that it was not told to");
         }

@@ -13,7 +13,7 @@ use pappus_shmem::{ValidatedMemfd, memfd};
 
 use super::code_target::CodeTarget;
 use super::variants::choose;
-use crate::ids::TenantId;
+use crate::ids::{FunctionId, TenantId};
 use crate::limits::MAX_LOADED;
 use crate::refusal::{Refusal, failed, internal};
 use crate::store::StateDir;
@@ -27,7 +27,7 @@ pub type Callers = Arc<[Box<str>]>;
 #[derive(Debug)]
 pub struct Loaded {
     /// Its name towards workers; a function that is removed and added again gets another.
-    pub id: u64,
+    pub id: FunctionId,
     /// Who registered it.
     pub owner: TenantId,
     /// As registered.
@@ -156,7 +156,7 @@ impl LoadedCache {
     }
 
     /// Whose function has this name towards workers, and what it is called; none if it is not in memory.
-    pub fn owner_of(&self, id: u64) -> Option<(TenantId, String)> {
+    pub fn owner_of(&self, id: FunctionId) -> Option<(TenantId, String)> {
         let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
         let mut all = slots.values().flat_map(HashMap::values).map(|slot| &slot.function);
         all.find(|function| function.id == id).map(|function| (function.owner, function.record.name.clone()))
@@ -175,7 +175,7 @@ impl LoadedCache {
             Self::evict(&mut slots);
         }
         let function = Arc::new(Loaded {
-            id: 1 + self.ids.fetch_add(1, Ordering::Relaxed),
+            id: FunctionId::new(1 + self.ids.fetch_add(1, Ordering::Relaxed)),
             owner,
             weight_bytes: record.weights.iter().map(|w| w.bytes).collect(),
             blueprint: parsed.blueprint,

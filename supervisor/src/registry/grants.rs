@@ -10,7 +10,7 @@ use super::index::Index;
 use super::registration::{Registry, unknown};
 use crate::function::Loaded;
 use crate::function::loaded::Callers;
-use crate::ids::TenantId;
+use crate::ids::{FunctionId, TenantId};
 use crate::limits::MAX_GRANTS;
 use crate::refusal::{Reason, Refusal, failed, refusal};
 use crate::store::records::GrantRecord;
@@ -36,7 +36,7 @@ pub(super) fn read(state: &StateDir, owner: TenantId, index: &mut Index) -> Resu
 #[derive(Debug)]
 pub struct Revoked {
     /// Its name towards workers, if it was in memory.
-    pub function: Option<u64>,
+    pub function: Option<FunctionId>,
     /// Whose it is.
     pub owner: TenantId,
     /// Who may not call it; none if nobody of that name ever was here.

@@ -20,7 +20,7 @@ use super::grants;
 use super::index::{Index, TenantIndex};
 use crate::function::CodeTarget;
 use crate::function::loaded::{Loaded, LoadedCache, Parsed};
-use crate::ids::TenantId;
+use crate::ids::{FunctionId, TenantId};
 use crate::limits::{LIST_PAGE, MAX_MODULES, MAX_SIGNATURE_BYTES};
 use crate::refusal::{Reason, Refusal, failed, refusal};
 use crate::store::records::{FunctionRecord, Hash, ModuleRecord, Output, Variant};
@@ -53,7 +53,7 @@ pub struct Registered {
     /// As its owner sees it.
     pub info: v1::FunctionInfo,
     /// The name towards workers of the function that it replaced, if that was in memory.
-    pub replaced: Option<u64>,
+    pub replaced: Option<FunctionId>,
 }
 
 /// Blobs that one connection handed over and nothing refers to yet; released when it ends.
@@ -296,7 +296,7 @@ impl Registry {
         tenant: TenantId,
         name: &str,
         record: &FunctionRecord,
-    ) -> Option<u64> {
+    ) -> Option<FunctionId> {
         let loaded = self.loaded.remove(tenant, name);
         let id = loaded.as_ref().map(|function| function.id);
         match loaded {
@@ -312,7 +312,7 @@ impl Registry {
 
     /// Removes a function; calls that were accepted finish. Returns its name towards workers if it was in
     /// memory.
-    pub fn remove_function(&self, account: &Account, name: &str) -> Result<Option<u64>, Refusal> {
+    pub fn remove_function(&self, account: &Account, name: &str) -> Result<Option<FunctionId>, Refusal> {
         let tenant = account.tenant;
         let name = self.own(account, name)?;
         let mut index = self.index();

@@ -6,7 +6,7 @@ use super::deadlines::Deadlines;
 use super::quarantine::Use;
 use super::retry::Attempts;
 use super::types::{CallId, Domain, Size, Terms};
-use crate::ids::WorkerId;
+use crate::ids::{FunctionId, WorkerId};
 
 /// Bits of a call's id that hold its slab index.
 const INDEX_BITS: u32 = 24;
@@ -18,7 +18,7 @@ pub(super) const MAX_CALLS: u64 = 1 << (INDEX_BITS - 1);
 pub(super) struct Entry<C> {
     pub(super) call: C,
     pub(super) domain: Domain,
-    pub(super) function: u64,
+    pub(super) function: FunctionId,
     pub(super) bytes: u64,
     pub(super) deadline_ns: u64,
     pub(super) size: Size,

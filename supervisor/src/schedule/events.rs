@@ -4,7 +4,7 @@
 
 use super::Scheduler;
 use super::types::{Action, CallId, Ended, Limits, Loss, NotNow, Policy, Terms, Verdict};
-use crate::ids::{Generation, TenantId, TurnId, WorkerId};
+use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 
 /// An event, see [`Scheduler::handle`].
 pub trait Event<C>: sealed::Sealed {
@@ -233,7 +233,7 @@ event! {
     /// A function is gone for good.
     FunctionGone {
         /// Which.
-        function: u64,
+        function: FunctionId,
     } -> (),
     |event, scheduler, _now_ns, _actions| scheduler.function_gone(event.function)
 }

@@ -1,7 +1,7 @@
 //! Small cases of calls that need the whole device.
 
 use super::*;
-use crate::ids::WorkerId;
+use crate::ids::{FunctionId, WorkerId};
 
 #[test]
 fn it_waits_for_those_before_it_and_those_behind_it_wait() {
@@ -105,7 +105,13 @@ fn its_worker_may_end_and_it_runs_again() {
 #[test]
 fn a_worker_that_does_not_confirm_is_killed() {
     let mut b = Bench::new(2, 1);
-    let terms = Terms { domain: ALICE, function: 1, bytes: 1, deadline_ns: u64::MAX, size: Size::Exclusive };
+    let terms = Terms {
+        domain: ALICE,
+        function: FunctionId::new(1),
+        bytes: 1,
+        deadline_ns: u64::MAX,
+        size: Size::Exclusive,
+    };
     b.scheduler.handle(b.now, Submit { call: 1, terms, limits: LIMITS }, &mut b.actions).unwrap();
     b.expect("none to 1");
     assert_eq!(b.scheduler.next_deadline_ns(), Some(SETTLE_NS));

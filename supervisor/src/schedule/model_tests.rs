@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::{TenantId, WorkerId};
+use crate::ids::{FunctionId, TenantId, WorkerId};
 use crate::schedule::events::{
     Buried, Cancel, Confirmed, Finished, Gone, Ready, Reaped, Scrubbed, SetPolicy, Submit, Tick, Yielded,
     Yielding,
@@ -24,7 +24,7 @@ const MS: u64 = 1_000_000;
 
 #[derive(Debug, Clone)]
 enum Event {
-    Submit { domain: TenantId, function: u64, deadline_ms: u64, size: Size },
+    Submit { domain: TenantId, function: FunctionId, deadline_ms: u64, size: Size },
     Finish { pick: usize, verdict: Verdict },
     Gone { worker: WorkerId, from_outside: bool },
     Bury { pick: usize, loss: Loss },
@@ -45,7 +45,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     ];
     let event = prop_oneof![
         6 => (0..5u32, 0..2u64, 1..400u64, size).prop_map(|(domain, function, deadline_ms, size)| {
-            Event::Submit { domain: TenantId::new(domain), function, deadline_ms, size }
+            Event::Submit { domain: TenantId::new(domain), function: FunctionId::new(function), deadline_ms, size }
         }),
         6 => (any::<usize>(), verdict).prop_map(|(pick, verdict)| Event::Finish { pick, verdict }),
         1 => (0..4usize, prop::bool::weighted(0.2)).prop_map(|(worker, from_outside)| {
@@ -66,7 +66,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 #[derive(Debug)]
 struct Known {
     domain: TenantId,
-    function: u64,
+    function: FunctionId,
     size: Size,
     id: Option<CallId>,
     running: Option<(WorkerId, u32)>,
@@ -136,7 +136,7 @@ impl World {
         all
     }
 
-    fn submit(&mut self, call: u64, domain: TenantId, function: u64, deadline_ms: u64, size: Size) {
+    fn submit(&mut self, call: u64, domain: TenantId, function: FunctionId, deadline_ms: u64, size: Size) {
         let is_probe = match self.trouble.admits(self.now, (function, domain)) {
             Admits::Never => false,
             Admits::All => false,

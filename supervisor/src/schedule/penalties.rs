@@ -4,7 +4,7 @@
 use super::budget::{Budget, Budgets};
 use super::quarantine::{Admission, Quarantine, Quarantined, Refusal, Use};
 use super::types::{Policy, Verdict};
-use crate::ids::TenantId;
+use crate::ids::{FunctionId, TenantId};
 
 /// The penalties of all callers of one device.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl Penalties {
     }
 
     /// A function is gone for good.
-    pub(super) fn forget_function(&mut self, function: u64) {
+    pub(super) fn forget_function(&mut self, function: FunctionId) {
         self.quarantine.forget(function);
     }
 
@@ -137,7 +137,7 @@ mod tests {
 
     const ALICE: TenantId = TenantId::new(1);
 
-    const USED: Use = Use { function: 7, caller: ALICE };
+    const USED: Use = Use { function: FunctionId::new(7), caller: ALICE };
     const MINUTE_NS: u64 = 60_000_000_000;
 
     fn penalties(quarantine_after: u32, fault_budget: u32) -> Penalties {
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(penalties.judge(0, USED, Verdict::Fault, false), None);
         assert_eq!(penalties.judge(0, USED, Verdict::Fault, false).map(|refusal| refusal.failures), Some(2));
         assert!(matches!(penalties.admit(0, USED), Admission::Refused(_)));
-        penalties.forget_function(7);
+        penalties.forget_function(FunctionId::new(7));
         assert_eq!(penalties.admit(0, USED), Admission::Free);
     }
 

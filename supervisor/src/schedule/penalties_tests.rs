@@ -1,7 +1,7 @@
 //! Small cases of what follows for whose calls fail.
 
 use super::*;
-use crate::ids::{TenantId, WorkerId};
+use crate::ids::{FunctionId, TenantId, WorkerId};
 use crate::schedule::quarantine::Refusal;
 
 const S: u64 = 1000 * MS;
@@ -13,7 +13,13 @@ fn bench(workers: usize, lanes: u32, quarantine_after: u32, fault_budget: u32) -
 
 impl Bench {
     fn submit_to(&mut self, function: u64, call: u64, domain: Domain) -> Result<CallId, NotNow> {
-        let terms = Terms { domain, function, bytes: 1, deadline_ns: self.now + 300 * S, size: Size::Lane };
+        let terms = Terms {
+            domain,
+            function: FunctionId::new(function),
+            bytes: 1,
+            deadline_ns: self.now + 300 * S,
+            size: Size::Lane,
+        };
         self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions)
     }
 
@@ -90,7 +96,7 @@ fn quarantine_refuses_waiting_calls_except_suspects() {
     b.expect("2 refused for 1 s, 3 refused for 1 s, 4 refused for 1 s, 5 on 0.0");
     assert!(b.scheduler.handle(b.now, Cancel { id: ids[0] }, &mut b.actions).is_none());
     assert_eq!(b.scheduler.quarantined(b.now).len(), 1);
-    b.scheduler.handle(b.now, FunctionGone { function: 7 }, &mut b.actions);
+    b.scheduler.handle(b.now, FunctionGone { function: FunctionId::new(7) }, &mut b.actions);
     assert!(b.submit_to(7, 7, ALICE).is_ok());
 }
 
@@ -189,7 +195,13 @@ fn calls_do_not_wait_behind_a_caller_that_spent_its_budget() {
     let mut b = bench(2, 1, 0, 1);
     let running = b.submit_to(1, 1, BOB).unwrap();
     b.submit_to(1, 2, ALICE).unwrap();
-    let terms = Terms { domain: ALICE, function: 1, bytes: 1, deadline_ns: 300 * S, size: Size::Exclusive };
+    let terms = Terms {
+        domain: ALICE,
+        function: FunctionId::new(1),
+        bytes: 1,
+        deadline_ns: 300 * S,
+        size: Size::Exclusive,
+    };
     let whole = b.scheduler.handle(0, Submit { call: 3, terms, limits: LIMITS }, &mut b.actions).unwrap();
     b.submit_to(1, 4, BOB).unwrap();
     b.expect("1 on 0.0, 2 on 1.0");
@@ -212,7 +224,13 @@ fn calls_do_not_wait_behind_a_caller_that_spent_its_budget() {
 fn a_whole_device_call_comes_back_from_aside() {
     let mut b = bench(1, 1, 0, 1);
     b.submit_to(1, 1, ALICE).unwrap();
-    let terms = Terms { domain: ALICE, function: 1, bytes: 1, deadline_ns: 300 * S, size: Size::Exclusive };
+    let terms = Terms {
+        domain: ALICE,
+        function: FunctionId::new(1),
+        bytes: 1,
+        deadline_ns: 300 * S,
+        size: Size::Exclusive,
+    };
     b.scheduler.handle(0, Submit { call: 2, terms, limits: LIMITS }, &mut b.actions).unwrap();
     b.dies_often(WorkerId::new(0), 1);
     b.wait(60 * S);

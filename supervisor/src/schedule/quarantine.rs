@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use crate::ids::TenantId;
+use crate::ids::{FunctionId, TenantId};
 
 /// How long the first refusal lasts; each further one twice as long.
 const FIRST_NS: u64 = 1_000_000_000;
@@ -21,7 +21,7 @@ const MAX_CASES: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Use {
     /// The function.
-    pub function: u64,
+    pub function: FunctionId,
     /// Its caller.
     pub caller: TenantId,
 }
@@ -158,7 +158,7 @@ impl Quarantine {
     }
 
     /// A function is gone; another one gets another name.
-    pub fn forget(&mut self, function: u64) {
+    pub fn forget(&mut self, function: FunctionId) {
         self.cases.retain(|used, _| used.function != function);
     }
 
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     const S: u64 = 1_000_000_000;
-    const F: Use = Use { function: 1, caller: TenantId::new(1) };
+    const F: Use = Use { function: FunctionId::new(1), caller: TenantId::new(1) };
 
     fn refused(failures: u32, retry_ns: u64) -> Admission {
         Admission::Refused(Refusal { failures, retry_ns })
@@ -223,10 +223,10 @@ mod tests {
         let mut q = Quarantine::new(1);
         q.failed(0, F, false);
         assert_eq!(q.admit(0, Use { caller: TenantId::new(2), ..F }), Admission::Free);
-        assert_eq!(q.admit(0, Use { function: 2, ..F }), Admission::Free);
+        assert_eq!(q.admit(0, Use { function: FunctionId::new(2), ..F }), Admission::Free);
         q.failed(0, Use { caller: TenantId::new(2), ..F }, false);
         assert_eq!(q.list(S / 2).len(), 2);
-        q.forget(1);
+        q.forget(FunctionId::new(1));
         assert_eq!((q.list(0), q.admit(0, F)), (vec![], Admission::Free));
     }
 
@@ -251,7 +251,7 @@ mod tests {
         assert!(q.is_empty());
         q.set_after(1);
         for function in 0..2 * MAX_CASES as u64 {
-            q.failed(function, Use { function, caller: TenantId::new(1) }, false);
+            q.failed(function, Use { function: FunctionId::new(function), caller: TenantId::new(1) }, false);
         }
         assert_eq!(q.cases.len(), MAX_CASES);
         assert_eq!(q.admit(0, F), Admission::Free, "the oldest went");

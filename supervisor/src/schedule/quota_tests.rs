@@ -1,6 +1,6 @@
 //! A caller with fewer workers than there are.
 
-use crate::ids::{Generation, TenantId, WorkerId};
+use crate::ids::{FunctionId, Generation, TenantId, WorkerId};
 use crate::schedule::events::*;
 use crate::schedule::{Action, CallId, Command, Domain, Limits, Scheduler, Shape, Size, Terms, Verdict};
 
@@ -47,7 +47,7 @@ impl Device {
 
     fn submit(&mut self, domain: Domain) {
         let deadline_ns = self.now + 1_000_000 * MS;
-        let terms = Terms { domain, function: 1, bytes: 0, deadline_ns, size: Size::Lane };
+        let terms = Terms { domain, function: FunctionId::new(1), bytes: 0, deadline_ns, size: Size::Lane };
         self.scheduler
             .handle(self.now, Submit { call: self.calls, terms, limits: LIMITS }, &mut self.actions)
             .unwrap();

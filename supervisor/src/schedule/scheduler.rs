@@ -31,7 +31,7 @@ use super::types::{
     Verdict,
 };
 use super::workers::{State, Workers};
-use crate::ids::{Generation, TenantId, TurnId, WorkerId};
+use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 
 /// The scheduler of one device.
 #[derive(Debug)]
@@ -330,7 +330,7 @@ impl<C: Clone> Scheduler<C> {
         self.quotas.allow(caller, most);
     }
 
-    pub(super) fn function_gone(&mut self, function: u64) {
+    pub(super) fn function_gone(&mut self, function: FunctionId) {
         self.penalties.forget_function(function);
     }
 

@@ -1,7 +1,7 @@
 //! Small cases of the scheduler.
 
 use super::*;
-use crate::ids::{TenantId, WorkerId};
+use crate::ids::{FunctionId, TenantId, WorkerId};
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 use crate::schedule::events::*;
 use crate::schedule::{Address, Share};
@@ -61,7 +61,8 @@ impl Bench {
     }
 
     fn submit_sized(&mut self, call: u64, domain: Domain, size: Size) -> CallId {
-        let terms = Terms { domain, function: 1, bytes: 1, deadline_ns: self.now + 1000 * MS, size };
+        let terms =
+            Terms { domain, function: FunctionId::new(1), bytes: 1, deadline_ns: self.now + 1000 * MS, size };
         self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions).unwrap()
     }
 
@@ -320,7 +321,13 @@ fn a_full_queue_says_so() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
     let mut full = |limits| {
-        let terms = Terms { domain: ALICE, function: 1, bytes: 10, deadline_ns: 1, size: Size::Lane };
+        let terms = Terms {
+            domain: ALICE,
+            function: FunctionId::new(1),
+            bytes: 10,
+            deadline_ns: 1,
+            size: Size::Lane,
+        };
         b.scheduler.handle(0, Submit { call: 9, terms, limits }, &mut b.actions)
     };
     assert_eq!(full(Limits { calls: 0, bytes: 100 }), Err(NotNow::Calls(0)));
@@ -473,7 +480,8 @@ fn queue_limits_do_not_hit_calls_that_come_back() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
     assert!(b.dies(WorkerId::new(0)).is_empty());
-    let terms = Terms { domain: ALICE, function: 1, bytes: 1, deadline_ns: 1, size: Size::Lane };
+    let terms =
+        Terms { domain: ALICE, function: FunctionId::new(1), bytes: 1, deadline_ns: 1, size: Size::Lane };
     let full = b.scheduler.handle(
         0,
         Submit { call: 2, terms, limits: Limits { calls: 1, bytes: 9 } },

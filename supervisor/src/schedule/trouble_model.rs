@@ -2,13 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::ids::TenantId;
+use crate::ids::{FunctionId, TenantId};
 use crate::schedule::Policy;
 
 const MINUTE_NS: i128 = 60_000_000_000;
 
 /// Whose use of which function: (function, caller).
-type Use = (u64, TenantId);
+type Use = (FunctionId, TenantId);
 
 /// What the outside knows of failures.
 pub(super) struct Trouble {

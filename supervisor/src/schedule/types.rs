@@ -1,7 +1,7 @@
 //! What goes into the scheduler and what comes out.
 
 use super::quarantine::Refusal;
-use crate::ids::{Generation, TenantId, TurnId, WorkerId};
+use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 use crate::limits::RESIDENCY_NS;
 
 /// A call in the scheduler; never used twice, so that a late answer cannot hit another call.
@@ -69,7 +69,7 @@ pub struct Terms {
     /// Whose worker may run it.
     pub domain: Domain,
     /// The function's name towards workers.
-    pub function: u64,
+    pub function: FunctionId,
     /// Inline bytes it holds while it waits.
     pub bytes: u64,
     /// Absolute, in `CLOCK_MONOTONIC` nanoseconds.

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::ids::{TenantId, WorkerId};
+use crate::ids::{FunctionId, TenantId, WorkerId};
 
 /// What a reload costs however small the weights are, in nanoseconds.
 const LATENCY_NS: f64 = 200_000.0;
@@ -20,12 +20,12 @@ pub struct Weights<T> {
     used_bytes: u64,
     clock: f64,
     uses: u64,
-    entries: HashMap<u64, Entry<T>>,
+    entries: HashMap<FunctionId, Entry<T>>,
     /// What no worker gets any more and some process still has.
     leaving: Vec<Leaving>,
     zombies: u64,
     /// What workers are about to load, by function and worker: its owner and bytes.
-    promised: HashMap<(u64, WorkerId), (TenantId, u64)>,
+    promised: HashMap<(FunctionId, WorkerId), (TenantId, u64)>,
 }
 
 /// Who has weights mapped.
@@ -51,7 +51,7 @@ struct Holder {
 /// Weights that were given up, until all workers confirmed that they forgot them.
 #[derive(Debug)]
 struct Leaving {
-    function: u64,
+    function: FunctionId,
     bytes: u64,
     holders: Vec<Holder>,
 }
@@ -148,10 +148,10 @@ impl<T: Clone> Weights<T> {
     /// everywhere are added to `evicted`.
     pub fn claim(
         &mut self,
-        function: u64,
+        function: FunctionId,
         worker: WorkerId,
         bytes: u64,
-        evicted: &mut Vec<u64>,
+        evicted: &mut Vec<FunctionId>,
     ) -> Result<Source<T>, NoRoom> {
         let source = match self.entries.get(&function).map(|entry| &entry.state) {
             Some(State::Shared(device)) => {
@@ -183,8 +183,13 @@ impl<T: Clone> Weights<T> {
     }
 
     /// Evicts until `bytes` fit beside the rest; nothing if they never would.
-    fn make_room(&mut self, bytes: u64, keep: u64, evicted: &mut Vec<u64>) -> Result<(), NoRoom> {
-        let may_go = |(function, entry): &(&u64, &Entry<T>)| **function != keep && entry.calls == 0;
+    fn make_room(
+        &mut self,
+        bytes: u64,
+        keep: FunctionId,
+        evicted: &mut Vec<FunctionId>,
+    ) -> Result<(), NoRoom> {
+        let may_go = |(function, entry): &(&FunctionId, &Entry<T>)| **function != keep && entry.calls == 0;
         let free: u64 = self.entries.iter().filter(may_go).map(|(_, entry)| entry.taken_bytes()).sum();
         if (self.used_bytes - free).saturating_add(bytes) > self.budget_bytes {
             return Err(NoRoom { budget_bytes: self.budget_bytes });
@@ -203,7 +208,7 @@ impl<T: Clone> Weights<T> {
     }
 
     /// Whose function it is.
-    pub fn own(&mut self, function: u64, owner: TenantId) {
+    pub fn own(&mut self, function: FunctionId, owner: TenantId) {
         if let Some(entry) = self.entries.get_mut(&function) {
             entry.owner = Some(owner);
         }
@@ -220,11 +225,11 @@ impl<T: Clone> Weights<T> {
     /// owner; else says how much was missing. The promise holds until [`Weights::settled`].
     pub fn reserve(
         &mut self,
-        function: u64,
+        function: FunctionId,
         worker: WorkerId,
         (owner, bytes): (TenantId, u64),
         room: u64,
-        evicted: &mut Vec<u64>,
+        evicted: &mut Vec<FunctionId>,
     ) -> Result<(), u64> {
         let is_there = self.entries.get(&function).is_some_and(|entry| match entry.state {
             State::Shared(_) => true,
@@ -235,7 +240,7 @@ impl<T: Clone> Weights<T> {
         if is_there {
             return Ok(());
         }
-        let may_go = |(other, entry): &(&u64, &Entry<T>)| {
+        let may_go = |(other, entry): &(&FunctionId, &Entry<T>)| {
             **other != function && entry.owner == Some(owner) && entry.calls == 0
         };
         let free: u64 = self.entries.iter().filter(may_go).map(|(_, entry)| entry.taken_bytes()).sum();
@@ -253,11 +258,11 @@ impl<T: Clone> Weights<T> {
     }
 
     /// What was promised to a worker is loaded, or not wanted any more.
-    pub fn settled(&mut self, function: u64, worker: WorkerId) {
+    pub fn settled(&mut self, function: FunctionId, worker: WorkerId) {
         self.promised.remove(&(function, worker));
     }
 
-    fn touch(&mut self, function: u64) {
+    fn touch(&mut self, function: FunctionId) {
         let Some(bytes) = self.entries.get(&function).map(|entry| entry.bytes) else { return };
         let priority = self.priority(bytes);
         if let Some(entry) = self.entries.get_mut(&function) {
@@ -267,7 +272,7 @@ impl<T: Clone> Weights<T> {
 
     /// What a worker loaded can be shared now. False if that worker was not asked for it; if it was
     /// evicted meanwhile, nothing happens.
-    pub fn exported(&mut self, function: u64, worker: WorkerId, device: T, bytes: u64) -> bool {
+    pub fn exported(&mut self, function: FunctionId, worker: WorkerId, device: T, bytes: u64) -> bool {
         let Some(entry) = self.entries.get_mut(&function) else { return true };
         match entry.state {
             State::Loading(loader) if loader == worker => {
@@ -282,7 +287,7 @@ impl<T: Clone> Weights<T> {
     }
 
     /// A call of the function is in a worker.
-    pub fn begin(&mut self, function: u64) {
+    pub fn begin(&mut self, function: FunctionId) {
         self.touch(function);
         if let Some(entry) = self.entries.get_mut(&function) {
             entry.calls += 1;
@@ -290,28 +295,28 @@ impl<T: Clone> Weights<T> {
     }
 
     /// It is not any more.
-    pub fn end(&mut self, function: u64) {
+    pub fn end(&mut self, function: FunctionId) {
         if let Some(entry) = self.entries.get_mut(&function) {
             entry.calls = entry.calls.saturating_sub(1);
         }
     }
 
     /// The function is gone, or its weights do not load: the next worker that needs them loads them afresh.
-    pub fn forget(&mut self, function: u64) {
+    pub fn forget(&mut self, function: FunctionId) {
         if let Some(entry) = self.entries.remove(&function) {
             self.used_bytes -= entry.taken_bytes();
             self.leave(function, entry.bytes, entry.holders);
         }
     }
 
-    fn leave(&mut self, function: u64, bytes: u64, holders: Vec<Holder>) {
+    fn leave(&mut self, function: FunctionId, bytes: u64, holders: Vec<Holder>) {
         if !holders.is_empty() {
             self.leaving.push(Leaving { function, bytes, holders });
         }
     }
 
     /// A worker forgot one function, as often as it was sent to it: the oldest first.
-    pub fn uninstalled(&mut self, function: u64, worker: WorkerId) {
+    pub fn uninstalled(&mut self, function: FunctionId, worker: WorkerId) {
         let is_it = |holder: &Holder| holder.who == Who::Worker(worker);
         for (at, leaving) in self.leaving.iter_mut().enumerate() {
             if leaving.function == function
@@ -333,7 +338,7 @@ impl<T: Clone> Weights<T> {
     }
 
     /// What a worker claimed last was never sent to it.
-    pub fn not_sent(&mut self, function: u64, worker: WorkerId) {
+    pub fn not_sent(&mut self, function: FunctionId, worker: WorkerId) {
         let Some(entry) = self.entries.get_mut(&function) else { return };
         let is_it = |holder: &Holder| holder.who == Who::Worker(worker);
         if let Some(holder) = entry.holders.iter().rposition(is_it)
@@ -357,7 +362,7 @@ impl<T: Clone> Weights<T> {
                 holder.who = Who::Zombie(zombie);
             }
         }
-        let functions: Vec<u64> = self.entries.keys().copied().collect();
+        let functions: Vec<FunctionId> = self.entries.keys().copied().collect();
         for function in functions {
             let Some(entry) = self.entries.get_mut(&function) else { continue };
             // Copies of its own are never shared.
@@ -379,7 +384,7 @@ impl<T: Clone> Weights<T> {
     }
 
     /// The worker that loads a function's weights for all will not send them.
-    fn loader_gone(&mut self, function: u64) {
+    fn loader_gone(&mut self, function: FunctionId) {
         let Some(entry) = self.entries.get_mut(&function) else { return };
         let other = entry.holders.iter_mut().find_map(|holder| match holder.who {
             Who::Worker(worker) if holder.own => Some((holder, worker)),

@@ -3,30 +3,39 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::{TenantId, WorkerId};
+use crate::ids::{FunctionId, TenantId, WorkerId};
 
 const GIB: u64 = 1 << 30;
 
 /// Loads a function's weights in worker 0 and shares them.
-fn load(weights: &mut Weights<u64>, function: u64, bytes: u64) -> Vec<u64> {
+fn load(weights: &mut Weights<u64>, function: u64, bytes: u64) -> Vec<FunctionId> {
     let mut evicted = Vec::new();
-    assert_eq!(weights.claim(function, WorkerId::new(0), bytes, &mut evicted), Ok(Source::Export));
-    assert!(weights.exported(function, WorkerId::new(0), function, bytes));
+    assert_eq!(
+        weights.claim(FunctionId::new(function), WorkerId::new(0), bytes, &mut evicted),
+        Ok(Source::Export)
+    );
+    assert!(weights.exported(FunctionId::new(function), WorkerId::new(0), function, bytes));
     evicted
 }
 
 #[test]
 fn weights_are_loaded_once_and_shared() {
     let mut weights = Weights::new(10 * GIB);
-    assert_eq!(load(&mut weights, 1, GIB), [0u64; 0]);
+    assert_eq!(load(&mut weights, 1, GIB), []);
     for worker in 1..4 {
-        assert_eq!(weights.claim(1, WorkerId::new(worker), GIB, &mut Vec::new()), Ok(Source::Device(1, GIB)));
+        assert_eq!(
+            weights.claim(FunctionId::new(1), WorkerId::new(worker), GIB, &mut Vec::new()),
+            Ok(Source::Device(1, GIB))
+        );
     }
     assert_eq!(weights.used_bytes(), GIB);
     // Sharing them outlives whoever loaded them.
     weights.worker_gone(WorkerId::new(0));
-    assert_eq!(weights.claim(1, WorkerId::new(0), GIB, &mut Vec::new()), Ok(Source::Device(1, GIB)));
-    weights.forget(1);
+    assert_eq!(
+        weights.claim(FunctionId::new(1), WorkerId::new(0), GIB, &mut Vec::new()),
+        Ok(Source::Device(1, GIB))
+    );
+    weights.forget(FunctionId::new(1));
     assert_eq!(weights.used_bytes(), 0);
 }
 
@@ -35,54 +44,55 @@ fn weights_count_until_every_worker_forgot_them_or_is_reaped() {
     let mut weights = Weights::new(10 * GIB);
     let held = |weights: &Weights<u64>| (weights.used_bytes() / GIB, weights.held_bytes() / GIB);
     load(&mut weights, 1, GIB);
-    weights.claim(1, WorkerId::new(1), GIB, &mut Vec::new()).unwrap();
-    weights.claim(1, WorkerId::new(2), GIB, &mut Vec::new()).unwrap();
-    weights.forget(1);
+    weights.claim(FunctionId::new(1), WorkerId::new(1), GIB, &mut Vec::new()).unwrap();
+    weights.claim(FunctionId::new(1), WorkerId::new(2), GIB, &mut Vec::new()).unwrap();
+    weights.forget(FunctionId::new(1));
     assert_eq!(held(&weights), (0, 1));
     // Loaded again before all forgot: what is confirmed is the older one.
     load(&mut weights, 1, 2 * GIB);
     assert_eq!(held(&weights), (2, 3));
-    weights.uninstalled(1, WorkerId::new(0));
-    weights.uninstalled(1, WorkerId::new(1));
+    weights.uninstalled(FunctionId::new(1), WorkerId::new(0));
+    weights.uninstalled(FunctionId::new(1), WorkerId::new(1));
     assert_eq!(held(&weights), (2, 3));
     let zombie = weights.worker_gone(WorkerId::new(2));
     assert_eq!(held(&weights), (2, 3));
     weights.reaped(zombie);
     assert_eq!(held(&weights), (2, 2));
     // A copy that a worker made for itself goes with it.
-    assert_eq!(weights.claim(2, WorkerId::new(0), GIB, &mut Vec::new()), Ok(Source::Export));
-    assert_eq!(weights.claim(2, WorkerId::new(1), GIB, &mut Vec::new()), Ok(Source::Host));
+    assert_eq!(weights.claim(FunctionId::new(2), WorkerId::new(0), GIB, &mut Vec::new()), Ok(Source::Export));
+    assert_eq!(weights.claim(FunctionId::new(2), WorkerId::new(1), GIB, &mut Vec::new()), Ok(Source::Host));
     let zombie = weights.worker_gone(WorkerId::new(0));
     assert_eq!(held(&weights), (3, 4));
     weights.reaped(zombie);
     assert_eq!(held(&weights), (3, 3));
-    weights.forget(2);
-    weights.uninstalled(2, WorkerId::new(1));
+    weights.forget(FunctionId::new(2));
+    weights.uninstalled(FunctionId::new(2), WorkerId::new(1));
     assert_eq!(held(&weights), (2, 2));
 }
 
 #[test]
 fn a_call_that_cannot_wait_for_shared_weights_loads_a_copy() {
     let mut weights = Weights::new(2 * GIB);
-    let claim = |weights: &mut Weights<u64>, worker| weights.claim(1, worker, GIB, &mut Vec::new());
+    let claim =
+        |weights: &mut Weights<u64>, worker| weights.claim(FunctionId::new(1), worker, GIB, &mut Vec::new());
     assert_eq!(claim(&mut weights, WorkerId::new(0)), Ok(Source::Export));
     assert_eq!(claim(&mut weights, WorkerId::new(1)), Ok(Source::Host));
     assert_eq!(weights.used_bytes(), 2 * GIB);
     assert_eq!(claim(&mut weights, WorkerId::new(2)), Err(NoRoom { budget_bytes: 2 * GIB }));
-    assert!(!weights.exported(1, WorkerId::new(1), 7, GIB), "nobody asked it");
-    assert!(weights.exported(1, WorkerId::new(0), 7, GIB));
-    weights.uninstalled(1, WorkerId::new(1));
+    assert!(!weights.exported(FunctionId::new(1), WorkerId::new(1), 7, GIB), "nobody asked it");
+    assert!(weights.exported(FunctionId::new(1), WorkerId::new(0), 7, GIB));
+    weights.uninstalled(FunctionId::new(1), WorkerId::new(1));
     assert_eq!(weights.used_bytes(), GIB);
 }
 
 #[test]
 fn what_a_dying_worker_did_not_share_is_not_there() {
     let mut weights = Weights::<u64>::new(2 * GIB);
-    assert_eq!(weights.claim(1, WorkerId::new(0), GIB, &mut Vec::new()), Ok(Source::Export));
+    assert_eq!(weights.claim(FunctionId::new(1), WorkerId::new(0), GIB, &mut Vec::new()), Ok(Source::Export));
     weights.worker_gone(WorkerId::new(0));
     assert_eq!(weights.used_bytes(), 0);
-    assert_eq!(weights.claim(1, WorkerId::new(1), GIB, &mut Vec::new()), Ok(Source::Export));
-    assert_eq!(weights.claim(1, WorkerId::new(2), GIB, &mut Vec::new()), Ok(Source::Host));
+    assert_eq!(weights.claim(FunctionId::new(1), WorkerId::new(1), GIB, &mut Vec::new()), Ok(Source::Export));
+    assert_eq!(weights.claim(FunctionId::new(1), WorkerId::new(2), GIB, &mut Vec::new()), Ok(Source::Host));
     weights.worker_gone(WorkerId::new(1));
     assert_eq!(weights.used_bytes(), GIB);
     weights.worker_gone(WorkerId::new(2));
@@ -95,11 +105,11 @@ fn the_least_recently_used_of_equals_goes() {
     for function in 1..=3 {
         load(&mut weights, function, GIB);
     }
-    weights.begin(1);
-    weights.end(1);
-    assert_eq!(load(&mut weights, 4, GIB), [2]);
-    assert_eq!(load(&mut weights, 5, GIB), [3]);
-    assert_eq!(load(&mut weights, 6, GIB), [1]);
+    weights.begin(FunctionId::new(1));
+    weights.end(FunctionId::new(1));
+    assert_eq!(load(&mut weights, 4, GIB), [FunctionId::new(2)]);
+    assert_eq!(load(&mut weights, 5, GIB), [FunctionId::new(3)]);
+    assert_eq!(load(&mut weights, 6, GIB), [FunctionId::new(1)]);
 }
 
 #[test]
@@ -108,7 +118,7 @@ fn small_ones_cost_more_per_byte_and_stay() {
     load(&mut weights, 1, 4096);
     load(&mut weights, 2, GIB);
     load(&mut weights, 3, GIB / 2);
-    assert_eq!(load(&mut weights, 4, GIB), [2]);
+    assert_eq!(load(&mut weights, 4, GIB), [FunctionId::new(2)]);
 }
 
 #[test]
@@ -116,15 +126,15 @@ fn what_calls_use_stays_and_what_cannot_fit_evicts_nothing() {
     let mut weights = Weights::new(2 * GIB);
     load(&mut weights, 1, GIB);
     load(&mut weights, 2, GIB);
-    weights.begin(1);
+    weights.begin(FunctionId::new(1));
     let mut evicted = Vec::new();
     assert_eq!(
-        weights.claim(3, WorkerId::new(0), 2 * GIB, &mut evicted),
+        weights.claim(FunctionId::new(3), WorkerId::new(0), 2 * GIB, &mut evicted),
         Err(NoRoom { budget_bytes: 2 * GIB })
     );
-    assert_eq!(evicted, [0u64; 0]);
-    assert_eq!(load(&mut weights, 3, GIB), [2]);
-    weights.end(1);
+    assert_eq!(evicted, []);
+    assert_eq!(load(&mut weights, 3, GIB), [FunctionId::new(2)]);
+    weights.end(FunctionId::new(1));
     assert_eq!(load(&mut weights, 4, 2 * GIB).len(), 2);
 }
 
@@ -140,20 +150,20 @@ proptest! {
             match event {
                 0 | 1 => {
                     let mut evicted = Vec::new();
-                    let claimed = weights.claim(function, WorkerId::new(worker), bytes, &mut evicted);
+                    let claimed = weights.claim(FunctionId::new(function), WorkerId::new(worker), bytes, &mut evicted);
                     prop_assert!(claimed.is_ok() || evicted.is_empty());
-                    prop_assert!(!evicted.contains(&function));
+                    prop_assert!(!evicted.contains(&FunctionId::new(function)));
                 }
                 2 => {
-                    weights.exported(function, WorkerId::new(worker), function, bytes);
+                    weights.exported(FunctionId::new(function), WorkerId::new(worker), function, bytes);
                 }
-                3 => weights.begin(function),
-                4 => weights.end(function),
+                3 => weights.begin(FunctionId::new(function)),
+                4 => weights.end(FunctionId::new(function)),
                 5 => {
                     // Told to forget it, and says so.
-                    weights.uninstalled(function, WorkerId::new(worker));
+                    weights.uninstalled(FunctionId::new(function), WorkerId::new(worker));
                 }
-                6 => weights.forget(function),
+                6 => weights.forget(FunctionId::new(function)),
                 7 => zombies.push(weights.worker_gone(WorkerId::new(worker))),
                 _ => zombies.drain(..).for_each(|zombie| weights.reaped(zombie)),
             }
@@ -168,7 +178,7 @@ proptest! {
         }
         zombies.drain(..).for_each(|zombie| weights.reaped(zombie));
         prop_assert!(weights.leaving.is_empty());
-        (0..6).for_each(|function| weights.forget(function));
+        (0..6).for_each(|function| weights.forget(FunctionId::new(function)));
         prop_assert_eq!((weights.used_bytes(), weights.held_bytes()), (0, 0));
     }
 }
@@ -179,37 +189,40 @@ fn an_owner_gets_what_it_may_have_and_its_own_give_way() {
     let mut weights = Weights::<u64>::new(100);
     let load = |weights: &mut Weights<u64>, function: u64, worker: WorkerId, owner: TenantId, room: u64| {
         let mut evicted = Vec::new();
-        let promised = weights.reserve(function, worker, (owner, 10), room, &mut evicted);
+        let promised = weights.reserve(FunctionId::new(function), worker, (owner, 10), room, &mut evicted);
         if promised.is_ok() {
-            weights.claim(function, worker, 10, &mut evicted).unwrap();
-            weights.own(function, owner);
+            weights.claim(FunctionId::new(function), worker, 10, &mut evicted).unwrap();
+            weights.own(FunctionId::new(function), owner);
         }
-        weights.settled(function, worker);
+        weights.settled(FunctionId::new(function), worker);
         (promised, evicted)
     };
     assert_eq!(load(&mut weights, 1, WorkerId::new(0), OWNER, 9), (Err(10), vec![]));
     assert_eq!(load(&mut weights, 1, WorkerId::new(0), OWNER, 20), (Ok(()), vec![]));
     // A worker that loads them for itself takes as much again; where they are there, nothing more.
     assert_eq!(load(&mut weights, 1, WorkerId::new(1), OWNER, 20), (Ok(()), vec![]));
-    assert_eq!(weights.reserve(1, WorkerId::new(1), (OWNER, 10), 0, &mut Vec::new()), Ok(()));
+    assert_eq!(
+        weights.reserve(FunctionId::new(1), WorkerId::new(1), (OWNER, 10), 0, &mut Vec::new()),
+        Ok(())
+    );
     assert_eq!(weights.used_by(OWNER), 20);
-    weights.begin(1);
+    weights.begin(FunctionId::new(1));
     assert_eq!(
         load(&mut weights, 2, WorkerId::new(0), OWNER, 20),
         (Err(10), vec![]),
         "under a call they stay"
     );
-    weights.end(1);
+    weights.end(FunctionId::new(1));
     assert_eq!(
         load(&mut weights, 3, WorkerId::new(0), TenantId::new(8), 10),
         (Ok(()), vec![]),
         "another's are another's"
     );
-    assert_eq!(load(&mut weights, 2, WorkerId::new(0), OWNER, 20), (Ok(()), vec![1]));
+    assert_eq!(load(&mut weights, 2, WorkerId::new(0), OWNER, 20), (Ok(()), vec![FunctionId::new(1)]));
     assert_eq!((weights.used_by(OWNER), weights.used_by(TenantId::new(8))), (10, 10));
     // What is promised counts until it is settled.
-    weights.reserve(4, WorkerId::new(1), (OWNER, 10), 20, &mut Vec::new()).unwrap();
+    weights.reserve(FunctionId::new(4), WorkerId::new(1), (OWNER, 10), 20, &mut Vec::new()).unwrap();
     assert_eq!(weights.used_by(OWNER), 20);
-    weights.settled(4, WorkerId::new(1));
+    weights.settled(FunctionId::new(4), WorkerId::new(1));
     assert_eq!(weights.used_by(OWNER), 10);
 }

@@ -80,7 +80,7 @@ pub fn prepare(
     let granted = function.owner != ctx.account.tenant;
     let plans = |sizes: &Sizes<'_>| {
         let mut plans = ctx.account.plans.lock().unwrap_or_else(|e| e.into_inner());
-        plans.get_or_plan(function.id, &function.blueprint, sizes)
+        plans.get_or_plan(function.id.get(), &function.blueprint, sizes)
     };
     let of = CallContext { blueprint: &function.blueprint, weight_bytes: &function.weight_bytes, granted };
     let (gathered, plan, words) = gather(&request, passed, arenas, of, plans)?;

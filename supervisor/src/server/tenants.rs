@@ -8,6 +8,7 @@ use pappus_proto::v1;
 use super::connection_slots::{ConnectionEntry, SlotOwner};
 use super::state::Server;
 use crate::config::TenantRules;
+use crate::ids::FunctionId;
 use crate::limits::{LIST_PAGE, MAX_PEERS_SHOWN};
 use crate::refusal::{Reason, Refusal, refusal};
 use crate::registry::Revoked;
@@ -73,7 +74,7 @@ impl Server {
     }
 
     /// A function that was in memory is not registered any more: workers forget it after the calls that they have.
-    pub fn uninstall(&self, function: Option<u64>) {
+    pub fn uninstall(&self, function: Option<FunctionId>) {
         let Some(function) = function else { return };
         self.devices.iter().for_each(|device| device.uninstall(function));
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use pappus_blueprint::{CacheBounds, PlanCache};
 
-use crate::ids::TenantId;
+use crate::ids::{FunctionId, TenantId};
 use crate::limits::{MAX_PLAN_BYTES, MAX_PLANS};
 use crate::quota::{Limit, Quota, QuotaError};
 
@@ -97,8 +97,8 @@ impl Account {
     }
 
     /// A function is gone: nobody plans it again.
-    pub fn forget_plans(&self, function: u64) {
-        self.plans.lock().unwrap_or_else(|e| e.into_inner()).remove_function(function);
+    pub fn forget_plans(&self, function: FunctionId) {
+        self.plans.lock().unwrap_or_else(|e| e.into_inner()).remove_function(function.get());
     }
 }
 
