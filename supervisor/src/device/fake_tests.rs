@@ -27,7 +27,7 @@ use crate::call::{Call, Completion, CompletionBatch, Outcome};
 use crate::config::{DeviceConfig, Settings};
 use crate::function::loaded::{LoadedCache, Parsed};
 use crate::function::{CodeTarget, Loaded};
-use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
+use crate::ids::{Epoch, FunctionId, Generation, TenantId, TurnId, WorkerId};
 use crate::processes::confinement::Reached;
 use crate::processes::memory_ledger::Lease;
 use crate::processes::process::Killer;
@@ -218,14 +218,14 @@ impl Gpu {
 }
 
 fn attach(device: &Arc<Device>, worker: WorkerId) -> Worker {
-    attach_of(device, worker, 1, 0).unwrap()
+    attach_of(device, worker, 1, Epoch::new(0)).unwrap()
 }
 
 fn attach_of(
     device: &Arc<Device>,
     worker: WorkerId,
     generation: u64,
-    epoch: u64,
+    epoch: Epoch,
 ) -> Result<Worker, &'static str> {
     let (commands_read, commands_write) = pipe::pipe().unwrap();
     let (answers, _) = pipe::pipe().unwrap();
@@ -413,11 +413,11 @@ fn commands_are_written_as_they_were_decided_whichever_comes_first() {
 fn a_process_of_an_epoch_that_is_over_gets_no_calls() {
     let mut gpu = Gpu::new(false);
     drop(gpu.workers.remove(0));
-    assert!(gpu.device.ledger.end_epoch(0));
-    let refused = attach_of(&gpu.device, WorkerId::new(0), 2, 0);
+    assert!(gpu.device.ledger.end_epoch(Epoch::new(0)));
+    let refused = attach_of(&gpu.device, WorkerId::new(0), 2, Epoch::new(0));
     assert_eq!(refused.err(), Some("another process failed, and all with it"));
     // The control: one of the next epoch is taken.
-    assert!(attach_of(&gpu.device, WorkerId::new(0), 3, 1).is_ok());
+    assert!(attach_of(&gpu.device, WorkerId::new(0), 3, Epoch::new(1)).is_ok());
 }
 
 #[test]
@@ -574,7 +574,8 @@ fn a_panic_in_a_workers_thread_ends_its_process_and_no_call_of_others() {
     let mut outbox = Outbox::new(written);
     outbox.push_from_worker(&FromWorker::Done { call: id.0, timings: Done::default() });
     outbox.flush().unwrap();
-    let end = listen(&gpu.device, WorkerId::new(0), Generation::new(1), 0, &mut Inbox::new(answers));
+    let end =
+        listen(&gpu.device, WorkerId::new(0), Generation::new(1), Epoch::new(0), &mut Inbox::new(answers));
     assert!(matches!(&end, End::Bad(why) if why.contains("the test's own panic")), "{end:?}");
     // What its thread does next: the process is gone, its calls run again, and a fresh process gets the slot.
     gpu.device.channel(WorkerId::new(0)).detach(None);
@@ -582,6 +583,6 @@ fn a_panic_in_a_workers_thread_ends_its_process_and_no_call_of_others() {
     assert_eq!(lost.len(), 1, "the call whose answer panicked is over");
     gpu.device.bury(lost, "was killed", None, false);
     drop(gpu.workers.remove(0));
-    gpu.workers.insert(0, attach_of(&gpu.device, WorkerId::new(0), 2, 0).unwrap());
+    gpu.workers.insert(0, attach_of(&gpu.device, WorkerId::new(0), 2, Epoch::new(0)).unwrap());
     gpu.done(WorkerId::new(1), innocent);
 }

@@ -7,7 +7,7 @@ use pappus_protocol::now_ns;
 
 use super::reaper::Dying;
 use super::runtime::{Actions, Device};
-use crate::ids::WorkerId;
+use crate::ids::{Epoch, WorkerId};
 use crate::schedule::events::EpochEnded;
 
 /// Longest pause after processes that do not get ready.
@@ -29,7 +29,7 @@ impl Device {
     }
 
     /// The epoch that processes started now belong to.
-    pub(super) fn epoch(&self) -> u64 {
+    pub(super) fn epoch(&self) -> Epoch {
         self.ledger.epoch()
     }
 
@@ -40,7 +40,7 @@ impl Device {
 
     /// A process of an epoch failed, and all with it: they are ended, standbys too. The calls in them run again, each
     /// alone on the device, so that no call answers for another's fault.
-    pub(super) fn fault_spreads(&self, epoch: u64, worker: WorkerId) {
+    pub(super) fn fault_spreads(&self, epoch: Epoch, worker: WorkerId) {
         let is_first = self.decide(|scheduler| {
             let is_first = self.ledger.end_epoch(epoch);
             if is_first {

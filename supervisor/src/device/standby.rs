@@ -9,6 +9,7 @@ use pappus_shmem::ValidatedMemfd;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::function::CodeTarget;
+use crate::ids::Epoch;
 use crate::processes::confinement::Reached;
 use crate::processes::memory_ledger::ProcessReservation;
 use crate::processes::process::Started;
@@ -26,7 +27,7 @@ pub struct Ready {
     /// Its room in the ledger.
     pub reservation: ProcessReservation,
     /// The device's epoch when it was started.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// Layers of its sandbox.
     pub reached: Reached,
 }
@@ -75,7 +76,7 @@ impl Standbys {
         &self,
         slot: usize,
         ready: Ready,
-        epoch: impl FnOnce() -> u64,
+        epoch: impl FnOnce() -> Epoch,
     ) -> Result<OwnedFd, String> {
         let slot = &self.0[slot];
         let pidfd = ready.started.process.pidfd().map_err(|e| e.to_string())?;

@@ -22,7 +22,7 @@ use super::standby::Ready;
 use super::worker_channel::Arrival;
 use super::worker_events::ANOTHER_FAILED;
 use super::write_coalescing::Batch;
-use crate::ids::{FunctionId, Generation, TurnId, WorkerId};
+use crate::ids::{Epoch, FunctionId, Generation, TurnId, WorkerId};
 use crate::processes::process::Started;
 use crate::schedule::CallId;
 
@@ -183,7 +183,7 @@ pub(super) fn listen(
     device: &Arc<Device>,
     worker: WorkerId,
     generation: Generation,
-    epoch: u64,
+    epoch: Epoch,
     inbox: &mut Inbox,
 ) -> End {
     let end = contained(|| read_answers(device, worker, generation, epoch, inbox));
@@ -195,7 +195,7 @@ fn read_answers(
     device: &Arc<Device>,
     worker: WorkerId,
     generation: Generation,
-    epoch: u64,
+    epoch: Epoch,
     inbox: &mut Inbox,
 ) -> Result<End, String> {
     let waker = device.channel(worker).waker().map_err(|e| e.to_string())?;

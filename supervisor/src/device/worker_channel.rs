@@ -15,7 +15,7 @@ use super::command_order::{CommandOrder, Stalled};
 use super::weights::{Delivery, WeightStore};
 use crate::call::Call;
 use crate::function::CodeTarget;
-use crate::ids::{FunctionId, Generation, TurnId, WorkerId};
+use crate::ids::{Epoch, FunctionId, Generation, TurnId, WorkerId};
 use crate::limits::{MAX_INSTALLED, STAGING_BYTES};
 use crate::processes::confinement::Reached;
 use crate::processes::process::Killer;
@@ -42,7 +42,7 @@ pub struct Arrival {
     /// What its machine code must be made for.
     pub target: CodeTarget,
     /// A fault ends all processes of an epoch.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// Layers of its sandbox.
     pub reached: Reached,
 }
@@ -190,7 +190,7 @@ impl WorkerChannel {
     }
 
     /// Kills the process if it is of that epoch or older: nothing of its work runs any more.
-    pub fn kill_epoch(&self, epoch: u64) {
+    pub fn kill_epoch(&self, epoch: Epoch) {
         if let Some(process) = self.process.as_ref().filter(|p| p.arrival.epoch <= epoch) {
             process.arrival.killer.kill_now();
         }

@@ -14,6 +14,7 @@ use pappus_protocol::device_memory::lane_bytes;
 
 use crate::config::DeviceConfig;
 use crate::config::device::CONTEXT_BYTES;
+use crate::ids::Epoch;
 use crate::schedule::Size;
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
@@ -72,7 +73,7 @@ pub struct MemorySnapshot {
 #[derive(Debug)]
 pub struct ProcessReservation {
     ledger: Arc<MemoryLedger>,
-    epoch: u64,
+    epoch: Epoch,
     context_bytes: u64,
     /// It compiles a module, and serves nobody.
     compiles: bool,
@@ -117,23 +118,23 @@ impl MemoryLedger {
     }
 
     /// What processes that start now belong to.
-    pub fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire)
+    pub fn epoch(&self) -> Epoch {
+        Epoch::new(self.epoch.load(Ordering::Acquire))
     }
 
     /// Ends an epoch; false if it is over already.
-    pub fn end_epoch(&self, epoch: u64) -> bool {
+    pub fn end_epoch(&self, epoch: Epoch) -> bool {
         let mut state = self.state.lock();
         if self.epoch() != epoch {
             return false;
         }
-        self.epoch.store(epoch + 1, Ordering::Release);
+        self.epoch.store(epoch.get() + 1, Ordering::Release);
         state.leaving = state.processes + state.compiling;
         true
     }
 
     /// Waits until `has_room`, then takes it: the epoch of who took it. None once the device closes.
-    fn wait(&self, has_room: impl Fn(&State) -> bool, take: impl FnOnce(&mut State)) -> Option<u64> {
+    fn wait(&self, has_room: impl Fn(&State) -> bool, take: impl FnOnce(&mut State)) -> Option<Epoch> {
         let mut state = self.state.lock();
         while !state.closing && !has_room(&state) {
             state = state.wait(&self.changed);
@@ -253,7 +254,7 @@ impl MemoryLedger {
 
 impl ProcessReservation {
     /// The epoch of its process.
-    pub fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
@@ -360,7 +361,7 @@ mod tests {
             ledger.reserve_process().unwrap(),
             ledger.reserve_compiler().unwrap(),
         );
-        assert!(ledger.end_epoch(0) && !ledger.end_epoch(0), "once");
+        assert!(ledger.end_epoch(Epoch::new(0)) && !ledger.end_epoch(Epoch::new(0)), "once");
         assert!(first.is_over() && compiling.is_over());
         let (sender, reservations) = std::sync::mpsc::channel();
         let waits = ledger.clone();
@@ -372,7 +373,7 @@ mod tests {
         drop(second);
         let next = reservations.recv().unwrap();
         thread.join().unwrap();
-        assert!((next.epoch(), next.is_over()) == (1, false));
+        assert!((next.epoch(), next.is_over()) == (Epoch::new(1), false));
         // One of the new epoch does not count as one that leaves.
         drop(next);
         assert_eq!(ledger.state.lock().leaving, 0);

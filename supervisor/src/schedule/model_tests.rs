@@ -334,11 +334,7 @@ impl World {
                 memory.in_force
             });
             if told.is_some() {
-                assert!(self.scheduler.handle(
-                    self.now,
-                    Confirmed { worker: WorkerId::new(worker.get()) },
-                    &mut self.actions
-                ));
+                assert!(self.scheduler.handle(self.now, Confirmed { worker }, &mut self.actions));
                 self.apply();
             }
         }
