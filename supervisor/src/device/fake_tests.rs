@@ -38,6 +38,8 @@ use crate::store::StateDir;
 use crate::store::records::{FunctionRecord, Hash, Weight};
 use crate::tenants::{Account, Limit, Quota, Tenants};
 
+const W0: WorkerId = WorkerId::new(0);
+const W1: WorkerId = WorkerId::new(1);
 const MIB: u64 = 1 << 20;
 
 /// The other end of a worker's channels.
@@ -106,8 +108,8 @@ impl Gpu {
         let cache = LoadedCache::default();
         let requests = AtomicU64::new(1);
         let mut gpu = Self { device, workers, cache, tenants, replies, runtime, _dir: dir, client, requests };
-        gpu.expect(WorkerId::new(0), &["lease 30"]);
-        gpu.expect(WorkerId::new(1), &["lease 30"]);
+        gpu.expect(W0, &["lease 30"]);
+        gpu.expect(W1, &["lease 30"]);
         (0..2).for_each(|worker| gpu.device.leased(WorkerId::new(worker), 30 * MIB).unwrap());
         gpu
     }
@@ -253,25 +255,25 @@ fn weights_are_loaded_once_and_shared() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 1000);
     let first = gpu.submit(&function, TenantId::new(1), 0);
-    gpu.expect(WorkerId::new(0), &["install 1 from 1000, export", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    gpu.exports(WorkerId::new(0), &function, 2 * MIB);
-    gpu.done(WorkerId::new(0), first);
+    gpu.exports(W0, &function, 2 * MIB);
+    gpu.done(W0, first);
     let second = gpu.submit(&function, TenantId::new(2), 0);
-    gpu.expect(WorkerId::new(1), &["install 1, 2 of 8", "invoke on 0 flags 0"]);
-    gpu.done(WorkerId::new(1), second);
+    gpu.expect(W1, &["install 1, 2 of 8", "invoke on 0 flags 0"]);
+    gpu.done(W1, second);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     gpu.device.uninstall(function.id);
-    gpu.expect(WorkerId::new(0), &["uninstall 1"]);
-    gpu.expect(WorkerId::new(1), &["uninstall 1"]);
+    gpu.expect(W0, &["uninstall 1"]);
+    gpu.expect(W1, &["uninstall 1"]);
     // It is free once everybody says so, and nobody says so for another.
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    assert!(gpu.device.uninstalled(WorkerId::new(0), FunctionId::new(function.id.get() + 1)).is_err());
-    gpu.device.uninstalled(WorkerId::new(1), function.id).unwrap();
+    assert!(gpu.device.uninstalled(W0, FunctionId::new(function.id.get() + 1)).is_err());
+    gpu.device.uninstalled(W1, function.id).unwrap();
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     gpu.workers.remove(0);
-    gpu.device.channel(WorkerId::new(0)).detach(gpu.device.weights.as_ref());
-    let (lost, zombie) = gpu.device.worker_gone(WorkerId::new(0));
+    gpu.device.channel(W0).detach(gpu.device.weights.as_ref());
+    let (lost, zombie) = gpu.device.worker_gone(W0);
     assert_eq!((lost.len(), gpu.device.memory().weight_bytes), (0, 2 * MIB), "it is not reaped");
     gpu.device.weights.as_ref().unwrap().reaped(zombie);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
@@ -284,18 +286,18 @@ fn a_worker_that_is_scrubbed_has_nothing_of_its_domain() {
     let function = gpu.function("f", 1000);
     let first = gpu.submit(&function, TenantId::new(1), 0);
     let second = gpu.submit(&function, TenantId::new(2), 0);
-    gpu.expect(WorkerId::new(0), &["install 1 from 1000, export", "invoke on 0 flags 0"]);
-    gpu.expect(WorkerId::new(1), &["install 1 from 1000", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1 from 1000", "invoke on 0 flags 0"]);
     assert_eq!(gpu.device.memory().weight_bytes, 4 * MIB);
-    gpu.exports(WorkerId::new(0), &function, 2 * MIB);
-    gpu.done(WorkerId::new(0), first);
+    gpu.exports(W0, &function, 2 * MIB);
+    gpu.done(W0, first);
     // A third caller takes the worker that is idle.
     let third = gpu.submit(&function, TenantId::new(3), 0);
-    gpu.expect(WorkerId::new(0), &["scrub 1"]);
+    gpu.expect(W0, &["scrub 1"]);
     // What is forgotten meanwhile is no matter for a worker that forgets everything.
     gpu.device.uninstall(FunctionId::new(77));
-    gpu.expect(WorkerId::new(0), &[]);
-    assert!(gpu.device.scrubbed(WorkerId::new(0), 2).is_err(), "another number");
+    gpu.expect(W0, &[]);
+    assert!(gpu.device.scrubbed(W0, 2).is_err(), "another number");
     let _ = (second, third);
 }
 
@@ -306,16 +308,16 @@ fn a_confirmed_scrub_is_followed_by_the_next_domains_call() {
     let function = gpu.function("f", 1000);
     let first = gpu.submit(&function, TenantId::new(1), 0);
     gpu.submit(&function, TenantId::new(2), 0);
-    gpu.expect(WorkerId::new(0), &["install 1 from 1000, export", "invoke on 0 flags 0"]);
-    gpu.expect(WorkerId::new(1), &["install 1 from 1000", "invoke on 0 flags 0"]);
-    gpu.exports(WorkerId::new(0), &function, 2 * MIB);
-    gpu.done(WorkerId::new(0), first);
+    gpu.expect(W0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1 from 1000", "invoke on 0 flags 0"]);
+    gpu.exports(W0, &function, 2 * MIB);
+    gpu.done(W0, first);
     gpu.submit(&function, TenantId::new(3), 0);
-    gpu.expect(WorkerId::new(0), &["scrub 1"]);
-    gpu.device.scrubbed(WorkerId::new(0), 1).unwrap();
+    gpu.expect(W0, &["scrub 1"]);
+    gpu.device.scrubbed(W0, 1).unwrap();
     // It is installed again, whatever it had before.
-    gpu.expect(WorkerId::new(0), &["install 1, 2 of 8", "invoke on 0 flags 0"]);
-    assert!(gpu.device.scrubbed(WorkerId::new(0), 1).is_err(), "nobody asked");
+    gpu.expect(W0, &["install 1, 2 of 8", "invoke on 0 flags 0"]);
+    assert!(gpu.device.scrubbed(W0, 1).is_err(), "nobody asked");
 }
 
 #[test]
@@ -323,23 +325,23 @@ fn weights_give_way_to_others_everywhere_but_not_under_a_call() {
     let mut gpu = Gpu::new(false);
     let [a, b, c] = ["a", "b", "c"].map(|name| gpu.function(name, 5 * MIB - 1));
     let first = gpu.submit(&a, TenantId::new(1), 0);
-    gpu.exports(WorkerId::new(0), &a, 6 * MIB);
+    gpu.exports(W0, &a, 6 * MIB);
     let second = gpu.submit(&a, TenantId::new(2), 0);
-    gpu.expect(WorkerId::new(0), &["install 1 from 5242879, export", "invoke on 0 flags 0"]);
-    gpu.expect(WorkerId::new(1), &["install 1, 6 of 8", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["install 1 from 5242879, export", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1, 6 of 8", "invoke on 0 flags 0"]);
     // Both workers use them.
     let refused = gpu.submit(&b, TenantId::new(1), 0);
-    gpu.expect(WorkerId::new(0), &[]);
-    gpu.done(WorkerId::new(0), first);
-    gpu.done(WorkerId::new(1), second);
-    assert!(gpu.finish(WorkerId::new(0), refused).is_err(), "answered already");
+    gpu.expect(W0, &[]);
+    gpu.done(W0, first);
+    gpu.done(W1, second);
+    assert!(gpu.finish(W0, refused).is_err(), "answered already");
     let third = gpu.submit(&b, TenantId::new(1), 0);
-    gpu.expect(WorkerId::new(0), &["uninstall 1", "install 2 from 5242879, export", "invoke on 0 flags 0"]);
-    gpu.expect(WorkerId::new(1), &["uninstall 1"]);
-    gpu.done(WorkerId::new(0), third);
+    gpu.expect(W0, &["uninstall 1", "install 2 from 5242879, export", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["uninstall 1"]);
+    gpu.done(W0, third);
     gpu.submit(&c, TenantId::new(2), 0);
-    gpu.expect(WorkerId::new(1), &["install 3 from 5242879, export", "invoke on 0 flags 0"]);
-    gpu.expect(WorkerId::new(0), &["uninstall 2"]);
+    gpu.expect(W1, &["install 3 from 5242879, export", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["uninstall 2"]);
 }
 
 #[test]
@@ -348,14 +350,14 @@ fn a_worker_that_ends_before_it_shared_weights_leaves_no_trace() {
     let function = gpu.function("f", 1000);
     gpu.submit(&function, TenantId::new(1), 0);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    gpu.device.channel(WorkerId::new(0)).detach(gpu.device.weights.as_ref());
-    let (lost, zombie) = gpu.device.worker_gone(WorkerId::new(0));
+    gpu.device.channel(W0).detach(gpu.device.weights.as_ref());
+    let (lost, zombie) = gpu.device.worker_gone(W0);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB, "it is not reaped");
     gpu.device.weights.as_ref().unwrap().reaped(zombie);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
     gpu.device.bury(lost, "was killed", None, false);
     // The call runs again, alone, in the other worker.
-    gpu.expect(WorkerId::new(1), &["install 1 from 1000, export", "invoke on 0 flags 1"]);
+    gpu.expect(W1, &["install 1 from 1000, export", "invoke on 0 flags 1"]);
 }
 
 #[test]
@@ -365,25 +367,25 @@ fn all_memory_moves_to_one_worker_and_back_without_ever_being_there_twice() {
     assert_eq!(gpu.device.largest_call_bytes(), 60 * MIB);
     let large = gpu.submit(&function, TenantId::new(1), 60 * MIB);
     let behind = gpu.submit(&function, TenantId::new(2), 0);
-    gpu.expect(WorkerId::new(0), &[]);
-    gpu.expect(WorkerId::new(1), &["lease 0"]);
-    gpu.device.leased(WorkerId::new(1), 0).unwrap();
-    gpu.expect(WorkerId::new(0), &["lease 60"]);
-    gpu.device.leased(WorkerId::new(0), 60 * MIB).unwrap();
-    gpu.expect(WorkerId::new(0), &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.expect(WorkerId::new(1), &[]);
-    gpu.done(WorkerId::new(0), large);
-    gpu.expect(WorkerId::new(0), &["lease 0"]);
-    gpu.expect(WorkerId::new(1), &[]);
-    gpu.device.leased(WorkerId::new(0), 0).unwrap();
-    gpu.expect(WorkerId::new(0), &["lease 30"]);
-    gpu.expect(WorkerId::new(1), &["lease 30"]);
-    gpu.device.leased(WorkerId::new(1), 30 * MIB).unwrap();
-    gpu.expect(WorkerId::new(1), &[]);
-    gpu.device.leased(WorkerId::new(0), 30 * MIB).unwrap();
-    gpu.expect(WorkerId::new(1), &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.done(WorkerId::new(1), behind);
-    assert!(gpu.device.leased(WorkerId::new(1), 1).is_err(), "nobody asked it");
+    gpu.expect(W0, &[]);
+    gpu.expect(W1, &["lease 0"]);
+    gpu.device.leased(W1, 0).unwrap();
+    gpu.expect(W0, &["lease 60"]);
+    gpu.device.leased(W0, 60 * MIB).unwrap();
+    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &[]);
+    gpu.done(W0, large);
+    gpu.expect(W0, &["lease 0"]);
+    gpu.expect(W1, &[]);
+    gpu.device.leased(W0, 0).unwrap();
+    gpu.expect(W0, &["lease 30"]);
+    gpu.expect(W1, &["lease 30"]);
+    gpu.device.leased(W1, 30 * MIB).unwrap();
+    gpu.expect(W1, &[]);
+    gpu.device.leased(W0, 30 * MIB).unwrap();
+    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.done(W1, behind);
+    assert!(gpu.device.leased(W1, 1).is_err(), "nobody asked it");
 }
 
 #[test]
@@ -395,18 +397,18 @@ fn commands_are_written_as_they_were_decided_whichever_comes_first() {
     let commands = [Command::Revoke { turn }, Command::Soon, Command::Grant { turn, quantum_us: 5000 }];
     for (nth, command) in [2, 3].into_iter().zip(commands.clone()) {
         gpu.device.carry_out(
-            &mut vec![Action::Tell { to: Address { worker: WorkerId::new(0), generation, nth }, command }],
+            &mut vec![Action::Tell { to: Address { worker: W0, generation, nth }, command }],
             None,
         );
-        gpu.expect(WorkerId::new(0), &[]);
+        gpu.expect(W0, &[]);
     }
-    let to = Address { worker: WorkerId::new(0), generation, nth: 1 };
+    let to = Address { worker: W0, generation, nth: 1 };
     gpu.device.carry_out(&mut vec![Action::Tell { to, command: commands[2].clone() }], None);
-    gpu.expect(WorkerId::new(0), &["grant 7 for 5000", "revoke 7", "Soon"]);
+    gpu.expect(W0, &["grant 7 for 5000", "revoke 7", "Soon"]);
     // What was decided about a process before is void.
-    let to = Address { worker: WorkerId::new(0), generation: Generation::new(0), nth: 4 };
+    let to = Address { worker: W0, generation: Generation::new(0), nth: 4 };
     gpu.device.carry_out(&mut vec![Action::Tell { to, command: Command::Soon }], None);
-    gpu.expect(WorkerId::new(0), &[]);
+    gpu.expect(W0, &[]);
 }
 
 #[test]
@@ -414,10 +416,10 @@ fn a_process_of_an_epoch_that_is_over_gets_no_calls() {
     let mut gpu = Gpu::new(false);
     drop(gpu.workers.remove(0));
     assert!(gpu.device.ledger.end_epoch(Epoch::new(0)));
-    let refused = attach_of(&gpu.device, WorkerId::new(0), 2, Epoch::new(0));
+    let refused = attach_of(&gpu.device, W0, 2, Epoch::new(0));
     assert_eq!(refused.err(), Some("another process failed, and all with it"));
     // The control: one of the next epoch is taken.
-    assert!(attach_of(&gpu.device, WorkerId::new(0), 3, Epoch::new(1)).is_ok());
+    assert!(attach_of(&gpu.device, W0, 3, Epoch::new(1)).is_ok());
 }
 
 #[test]
@@ -425,16 +427,16 @@ fn turns_go_around_and_calls_come_before_their_grant() {
     let mut gpu = Gpu::new(true);
     let function = gpu.function("f", 0);
     let first = gpu.submit(&function, TenantId::new(1), 0);
-    gpu.expect(WorkerId::new(0), &["install 1 from 0", "invoke on 0 flags 0", "grant 1 for 5000"]);
+    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0", "grant 1 for 5000"]);
     gpu.submit(&function, TenantId::new(2), 0);
-    gpu.expect(WorkerId::new(1), &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.expect(WorkerId::new(0), &["revoke 1"]);
-    gpu.device.yielding(WorkerId::new(0), TurnId::new(1)).unwrap();
-    gpu.expect(WorkerId::new(1), &["Soon"]);
-    gpu.done(WorkerId::new(0), first);
-    gpu.device.yielded(WorkerId::new(0), TurnId::new(1), 1000).unwrap();
-    gpu.expect(WorkerId::new(1), &["grant 2 for 5000"]);
-    assert!(gpu.device.yielded(WorkerId::new(0), TurnId::new(1), 1000).is_err());
+    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["revoke 1"]);
+    gpu.device.yielding(W0, TurnId::new(1)).unwrap();
+    gpu.expect(W1, &["Soon"]);
+    gpu.done(W0, first);
+    gpu.device.yielded(W0, TurnId::new(1), 1000).unwrap();
+    gpu.expect(W1, &["grant 2 for 5000"]);
+    assert!(gpu.device.yielded(W0, TurnId::new(1), 1000).is_err());
 }
 
 #[test]
@@ -442,9 +444,9 @@ fn what_needs_more_weights_than_there_may_be_is_refused() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 10 * MIB + 1);
     let store = gpu.device.weights.as_ref().unwrap();
-    let error = store.deliver(&function, WorkerId::new(0), &mut Vec::new()).unwrap_err();
+    let error = store.deliver(&function, W0, &mut Vec::new()).unwrap_err();
     assert_eq!(error.reason, crate::refusal::Reason::OutOfMemory);
-    gpu.expect(WorkerId::new(0), &[]);
+    gpu.expect(W0, &[]);
 }
 
 #[test]
@@ -455,17 +457,17 @@ fn answers_of_one_read_are_followed_by_one_write_each() {
     let started: Vec<String> = (0..4).map(|lane| format!("invoke on {lane} flags 0")).collect();
     let mut expected = vec!["install 1 from 1000, export"];
     expected.extend(started.iter().map(String::as_str));
-    gpu.expect(WorkerId::new(0), &expected);
+    gpu.expect(W0, &expected);
     gpu.client.set_nonblocking(true).unwrap();
     let mut batch = Batch::default();
     for id in [calls[2], calls[0]] {
-        gpu.device.finish(WorkerId::new(0), id, Answer::Done(&Done::default()), &mut batch).unwrap();
+        gpu.device.finish(W0, id, Answer::Done(&Done::default()), &mut batch).unwrap();
     }
-    gpu.expect(WorkerId::new(0), &[]);
+    gpu.expect(W0, &[]);
     let mut bytes = [0; 4096];
     assert!(gpu.client.read(&mut bytes).is_err(), "nothing was sent yet");
     gpu.device.settle(&mut batch);
-    gpu.expect(WorkerId::new(0), &[&started[2], &started[0]]);
+    gpu.expect(W0, &[&started[2], &started[0]]);
     let mut answers = Decoder::<OwnedFd>::default();
     let read = gpu.client.read(&mut bytes).unwrap();
     answers.feed(&bytes[..read], Vec::new()).unwrap();
@@ -483,9 +485,9 @@ fn a_call_that_was_never_written_does_not_count_as_handed_over() {
     let call = gpu.call(&function, TenantId::new(1), 0);
     let mut held = Held::default();
     gpu.device.submit(call.clone(), 0, Some(&mut held)).unwrap();
-    gpu.expect(WorkerId::new(0), &[]);
+    gpu.expect(W0, &[]);
     assert_ne!(call.started_ns.load(Ordering::Relaxed), 0);
-    gpu.device.channel(WorkerId::new(0)).detach(gpu.device.weights.as_ref());
+    gpu.device.channel(W0).detach(gpu.device.weights.as_ref());
     assert_eq!(call.started_ns.load(Ordering::Relaxed), 0);
     gpu.device.release(&mut held);
 }
@@ -506,18 +508,18 @@ fn what_a_tenant_may_have_of_a_device_covers_leases_and_weights() {
     // A lease fits, the weights do not; they are the owner's, whoever calls.
     allow(33);
     gpu.submit(&a, TenantId::new(1), 0);
-    gpu.expect(WorkerId::new(0), &[]);
+    gpu.expect(W0, &[]);
     assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 30 * MIB);
     allow(36);
     let first = gpu.submit(&a, TenantId::new(1), 0);
-    gpu.expect(WorkerId::new(0), &["install 1 from 4194304, export", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["install 1 from 4194304, export", "invoke on 0 flags 0"]);
     assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 34 * MIB);
     // Under a call they stay; then they give way to others of the same owner.
     gpu.submit(&b, TenantId::new(1), 0);
-    gpu.expect(WorkerId::new(0), &[]);
-    gpu.done(WorkerId::new(0), first);
+    gpu.expect(W0, &[]);
+    gpu.done(W0, first);
     gpu.submit(&b, TenantId::new(1), 0);
-    gpu.expect(WorkerId::new(0), &["uninstall 1", "install 2 from 4194304, export", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["uninstall 1", "install 2 from 4194304, export", "invoke on 0 flags 0"]);
     // Another's calls cost the owner no lease.
     gpu.submit(&b, TenantId::new(2), 0);
     assert_eq!(
@@ -532,13 +534,13 @@ fn a_revoked_function_leaves_the_workers_of_that_pair_only() {
     let function = gpu.function("f", 0);
     let (own, granted) =
         (gpu.submit(&function, TenantId::new(1), 0), gpu.submit(&function, TenantId::new(2), 0));
-    gpu.expect(WorkerId::new(0), &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.expect(WorkerId::new(1), &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
     gpu.device.uninstall_for(function.id, Domain { owner: TenantId::new(1), caller: TenantId::new(2) });
-    gpu.expect(WorkerId::new(0), &[]);
-    gpu.expect(WorkerId::new(1), &["uninstall 1"]);
-    gpu.done(WorkerId::new(0), own);
-    gpu.done(WorkerId::new(1), granted);
+    gpu.expect(W0, &[]);
+    gpu.expect(W1, &["uninstall 1"]);
+    gpu.done(W0, own);
+    gpu.done(W1, granted);
 }
 
 /// A client whose answers cannot even be gathered.
@@ -569,20 +571,19 @@ fn a_panic_in_a_workers_thread_ends_its_process_and_no_call_of_others() {
     Arc::get_mut(&mut call).unwrap().reply = Arc::new(Panics(gpu.tenants.account(TenantId::new(1))));
     let id = gpu.device.submit(call, 0, None).unwrap();
     let innocent = gpu.submit(&function, TenantId::new(1), 0);
-    gpu.expect(WorkerId::new(0), &["install 1 from 0", "invoke on 0 flags 0", "invoke on 1 flags 0"]);
+    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0", "invoke on 1 flags 0"]);
     let (answers, written) = pipe::pipe().unwrap();
     let mut outbox = Outbox::new(written);
     outbox.push_from_worker(&FromWorker::Done { call: id.0, timings: Done::default() });
     outbox.flush().unwrap();
-    let end =
-        listen(&gpu.device, WorkerId::new(0), Generation::new(1), Epoch::new(0), &mut Inbox::new(answers));
+    let end = listen(&gpu.device, W0, Generation::new(1), Epoch::new(0), &mut Inbox::new(answers));
     assert!(matches!(&end, End::Bad(why) if why.contains("the test's own panic")), "{end:?}");
     // What its thread does next: the process is gone, its calls run again, and a fresh process gets the slot.
-    gpu.device.channel(WorkerId::new(0)).detach(None);
-    let (lost, _) = gpu.device.worker_gone(WorkerId::new(0));
+    gpu.device.channel(W0).detach(None);
+    let (lost, _) = gpu.device.worker_gone(W0);
     assert_eq!(lost.len(), 1, "the call whose answer panicked is over");
     gpu.device.bury(lost, "was killed", None, false);
     drop(gpu.workers.remove(0));
-    gpu.workers.insert(0, attach_of(&gpu.device, WorkerId::new(0), 2, Epoch::new(0)).unwrap());
-    gpu.done(WorkerId::new(1), innocent);
+    gpu.workers.insert(0, attach_of(&gpu.device, W0, 2, Epoch::new(0)).unwrap());
+    gpu.done(W1, innocent);
 }

@@ -113,7 +113,10 @@ impl Device {
                     }
                 }
                 let (function, owner, caller) = call.names();
-                tracing::debug!(function, owner, caller, worker = worker.get(), code = ?fault.code, "a call failed: {}", fault.message);
+                tracing::debug!(
+                    function, owner, caller, worker = worker.get(), code = ?fault.code,
+                    "a call failed: {}", fault.message
+                );
                 Outcome::Failed(fault.to_fault())
             }
         };

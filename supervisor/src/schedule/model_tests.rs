@@ -5,62 +5,24 @@ use std::collections::{HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::{FunctionId, TenantId, WorkerId};
 use crate::schedule::events::{
     Buried, Cancel, Confirmed, Finished, Gone, Ready, Reaped, Scrubbed, SetPolicy, Submit, Tick, Yielded,
     Yielding,
 };
 use crate::schedule::{Address, Share};
 
+#[path = "event_model.rs"]
+mod event;
 #[path = "memory_model.rs"]
 mod memory;
 #[path = "trouble_model.rs"]
 mod trouble;
+use event::{Event, events};
 use memory::{Dying, Memory};
 use trouble::{Admits, Trouble};
 
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const MS: u64 = 1_000_000;
-
-#[derive(Debug, Clone)]
-enum Event {
-    Submit { domain: TenantId, function: FunctionId, deadline_ms: u64, size: Size },
-    Finish { pick: usize, verdict: Verdict },
-    Gone { worker: WorkerId, from_outside: bool },
-    Bury { pick: usize, loss: Loss },
-    Ready(usize),
-    Scrubbed(usize),
-    Cancel(usize),
-    Yield { used_ms: u64 },
-    Moved,
-    Wait(u64),
-}
-
-fn events() -> impl Strategy<Value = Vec<Event>> {
-    let size = prop_oneof![12 => Just(Size::Lane), 2 => Just(Size::Wide), 1 => Just(Size::Exclusive)];
-    let verdict =
-        prop_oneof![4 => Just(Verdict::Well), 3 => Just(Verdict::Fault), 1 => Just(Verdict::Neither)];
-    let loss = prop_oneof![
-        4 => Just(Loss::InIt), 3 => Just(Loss::NeverHanded), 1 => Just(Loss::EndedFromOutside)
-    ];
-    let event = prop_oneof![
-        6 => (0..5u32, 0..2u64, 1..400u64, size).prop_map(|(domain, function, deadline_ms, size)| {
-            Event::Submit { domain: TenantId::new(domain), function: FunctionId::new(function), deadline_ms, size }
-        }),
-        6 => (any::<usize>(), verdict).prop_map(|(pick, verdict)| Event::Finish { pick, verdict }),
-        1 => (0..4usize, prop::bool::weighted(0.2)).prop_map(|(worker, from_outside)| {
-            Event::Gone { worker: WorkerId::new(worker), from_outside }
-        }),
-        3 => (any::<usize>(), loss).prop_map(|(pick, loss)| Event::Bury { pick, loss }),
-        4 => (0..4usize).prop_map(Event::Ready),
-        4 => (0..4usize).prop_map(Event::Scrubbed),
-        1 => any::<usize>().prop_map(Event::Cancel),
-        4 => (0..9u64).prop_map(|used_ms| Event::Yield { used_ms }),
-        3 => Just(Event::Moved),
-        3 => (1..80u64).prop_map(Event::Wait),
-    ];
-    proptest::collection::vec(event, 0..200)
-}
 
 /// A call as the outside world knows it.
 #[derive(Debug)]
@@ -365,10 +327,9 @@ impl World {
 
     /// Where one has everything, no other has anything, not even one that is not reaped.
     fn check_memory(&self) {
-        let there = self.processes.iter().map(|(worker, (.., memory))| (*worker, memory));
-        let all: Vec<_> =
-            there.chain(self.dying.iter().map(|dying| (WorkerId::new(usize::MAX), &dying.memory))).collect();
-        let has_all = |(_, memory): &&(WorkerId, &Memory)| memory.may_have().any(|share| share == Share::All);
+        let there = self.processes.iter().map(|(worker, (.., memory))| (worker.get(), memory));
+        let all: Vec<_> = there.chain(self.dying.iter().map(|dying| (usize::MAX, &dying.memory))).collect();
+        let has_all = |(_, memory): &&(usize, &Memory)| memory.may_have().any(|share| share == Share::All);
         if let Some((holder, _)) = all.iter().find(has_all) {
             let others = all.iter().filter(|(worker, _)| worker != holder);
             let given: Vec<_> = others.filter(|(_, m)| m.may_have().any(|s| s != Share::Nothing)).collect();
@@ -560,7 +521,9 @@ proptest! {
                     w.submit(next, domain, function, deadline_ms, size);
                 }
                 Event::Finish { pick, verdict } => w.finish(pick, verdict),
-                Event::Gone { worker, from_outside } if worker < WorkerId::new(workers) => w.gone(worker, from_outside),
+                Event::Gone { worker, from_outside } if worker < workers => {
+                    w.gone(WorkerId::new(worker), from_outside);
+                }
                 Event::Bury { pick, loss } => w.bury(pick, loss),
                 Event::Ready(worker) if worker < workers => w.ready(WorkerId::new(worker)),
                 Event::Scrubbed(worker) => w.scrubbed(WorkerId::new(worker)),
@@ -582,10 +545,10 @@ proptest! {
         for _ in 0..20 * (next + 1) {
             w.scheduler.make_room(w.now, &mut w.actions);
             w.apply();
-            (0..workers).for_each(|worker| {
-                w.scrubbed(WorkerId::new(worker));
+            WorkerId::first(workers).for_each(|worker| {
+                w.scrubbed(worker);
                 w.apply();
-                w.ready(WorkerId::new(worker));
+                w.ready(worker);
                 w.apply();
             });
             w.bury(0, Loss::InIt);

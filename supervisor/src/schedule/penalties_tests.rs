@@ -1,7 +1,6 @@
 //! Small cases of what follows for whose calls fail.
 
 use super::*;
-use crate::ids::{FunctionId, TenantId, WorkerId};
 use crate::schedule::quarantine::Refusal;
 
 const S: u64 = 1000 * MS;
@@ -53,7 +52,7 @@ fn a_function_that_keeps_failing_is_refused_then_probed_alone() {
     let mut b = bench(1, 2, 2, 0);
     for call in 1..=2 {
         let id = b.submit_to(7, call, ALICE).unwrap();
-        b.faults(WorkerId::new(0), id);
+        b.faults(W0, id);
     }
     b.actions.clear();
     assert_eq!(b.submit_to(7, 3, ALICE), refused(2, S));
@@ -65,9 +64,9 @@ fn a_function_that_keeps_failing_is_refused_then_probed_alone() {
     assert_eq!(b.submit_to(7, 6, ALICE), refused(2, S));
     let last = b.submit_to(8, 7, ALICE).unwrap();
     b.expect("");
-    b.finish(WorkerId::new(0), other);
+    b.finish(W0, other);
     b.expect("5 on 0.0 alone");
-    b.faults(WorkerId::new(0), probe);
+    b.faults(W0, probe);
     assert_eq!(b.submit_to(7, 8, ALICE), refused(3, 2 * S));
     b.wait(2 * S);
     b.actions.clear();
@@ -75,9 +74,9 @@ fn a_function_that_keeps_failing_is_refused_then_probed_alone() {
     assert_eq!(b.scheduler.handle(b.now, Cancel { id: probe }, &mut b.actions), Some(9));
     let probe = b.submit_to(7, 10, ALICE).unwrap();
     b.expect("");
-    b.finish(WorkerId::new(0), last);
+    b.finish(W0, last);
     b.expect("10 on 0.0 alone");
-    b.finish(WorkerId::new(0), probe);
+    b.finish(W0, probe);
     assert!(b.submit_to(7, 11, ALICE).is_ok() && b.submit_to(7, 12, ALICE).is_ok());
     b.expect("11 on 0.0, 12 on 0.1");
 }
@@ -89,10 +88,10 @@ fn quarantine_refuses_waiting_calls_except_suspects() {
     let ids: Vec<_> = (2..=4).map(|call| b.submit_to(7, call, ALICE).unwrap()).collect();
     b.submit_to(8, 5, ALICE).unwrap();
     b.actions.clear();
-    b.dies(WorkerId::new(0));
-    b.ready(WorkerId::new(0));
+    b.dies(W0);
+    b.ready(W0);
     b.expect("1 on 0.0 alone");
-    b.faults(WorkerId::new(0), first);
+    b.faults(W0, first);
     b.expect("2 refused for 1 s, 3 refused for 1 s, 4 refused for 1 s, 5 on 0.0");
     assert!(b.scheduler.handle(b.now, Cancel { id: ids[0] }, &mut b.actions).is_none());
     assert_eq!(b.scheduler.quarantined(b.now).len(), 1);
@@ -105,13 +104,13 @@ fn only_a_call_that_ran_alone_is_blamed() {
     let mut b = bench(1, 2, 1, 0);
     b.submit_to(7, 1, ALICE).unwrap();
     b.submit_to(8, 2, ALICE).unwrap();
-    b.dies(WorkerId::new(0));
-    b.ready(WorkerId::new(0));
+    b.dies(W0);
+    b.ready(W0);
     b.expect("1 on 0.0, 2 on 0.1, 1 on 0.0 alone");
     assert!(b.submit_to(7, 3, ALICE).is_ok(), "a suspect is not guilty");
-    assert_eq!(b.dies(WorkerId::new(0)), [(1, Ended::Guilty)]);
+    assert_eq!(b.dies(W0), [(1, Ended::Guilty)]);
     b.expect("3 refused for 1 s");
-    b.ready(WorkerId::new(0));
+    b.ready(W0);
     b.expect("2 on 0.0 alone");
     // Overdue beside another one: who held the other up is not known.
     let mut b = bench(1, 2, 1, 0);
@@ -134,12 +133,12 @@ fn only_a_call_that_ran_alone_is_blamed() {
 fn only_the_caller_that_spent_its_budget_waits() {
     let mut b = bench(1, 2, 0, 2);
     b.submit_to(1, 1, ALICE).unwrap();
-    b.dies_often(WorkerId::new(0), 2);
+    b.dies_often(W0, 2);
     let ids = [2, 3, 4, 5].map(|call| b.submit_to(1, call, ALICE).unwrap());
     b.expect("");
     let others = b.submit_to(1, 6, BOB).unwrap();
     b.expect("6 on 0.0");
-    b.finish(WorkerId::new(0), others);
+    b.finish(W0, others);
     assert_eq!(b.scheduler.budgets(b.now)[0].waits_ns, 30 * S);
     assert_eq!(b.scheduler.next_deadline_ns(), Some(30 * S));
     b.wait(30 * S - 1);
@@ -147,18 +146,14 @@ fn only_the_caller_that_spent_its_budget_waits() {
     // Something is back. The idle worker of somebody else makes room as always.
     b.wait(1);
     b.expect("replace 0");
-    b.dies(WorkerId::new(0));
-    b.ready(WorkerId::new(0));
+    b.dies(W0);
+    b.ready(W0);
     b.expect("2 on 0.0");
     b.scheduler
-        .handle(
-            b.now,
-            Finished { worker: WorkerId::new(0), id: ids[0], verdict: Verdict::Neither },
-            &mut b.actions,
-        )
+        .handle(b.now, Finished { worker: W0, id: ids[0], verdict: Verdict::Neither }, &mut b.actions)
         .unwrap();
     b.expect("3 on 0.0");
-    b.finish(WorkerId::new(0), ids[1]);
+    b.finish(W0, ids[1]);
     b.expect("4 on 0.0, 5 on 0.1");
 }
 
@@ -168,10 +163,10 @@ fn to_run_again_waits_for_the_budget_too() {
     let first = b.submit_to(1, 1, ALICE).unwrap();
     b.submit_to(1, 2, ALICE).unwrap();
     b.expect("1 on 0.0, 2 on 1.0");
-    assert!(b.dies(WorkerId::new(1)).is_empty());
-    b.ready(WorkerId::new(1));
+    assert!(b.dies(W1).is_empty());
+    b.ready(W1);
     // Nor does what its caller has in other workers bring anything: that began before.
-    b.finish(WorkerId::new(0), first);
+    b.finish(W0, first);
     b.expect("");
     b.wait(60 * S);
     b.expect("2 on 0.0 alone");
@@ -181,7 +176,7 @@ fn to_run_again_waits_for_the_budget_too() {
 fn a_spent_budget_is_named_when_a_call_expires() {
     let mut b = bench(1, 1, 0, 1);
     b.submit(1, ALICE);
-    b.dies_often(WorkerId::new(0), 1);
+    b.dies_often(W0, 1);
     b.wait(S);
     b.expect("1 expired, budget in 59 s");
     b.submit(2, BOB);
@@ -195,26 +190,21 @@ fn calls_do_not_wait_behind_a_caller_that_spent_its_budget() {
     let mut b = bench(2, 1, 0, 1);
     let running = b.submit_to(1, 1, BOB).unwrap();
     b.submit_to(1, 2, ALICE).unwrap();
-    let terms = Terms {
-        domain: ALICE,
-        function: FunctionId::new(1),
-        bytes: 1,
-        deadline_ns: 300 * S,
-        size: Size::Exclusive,
-    };
+    let terms =
+        Terms { domain: ALICE, function: FUNCTION, bytes: 1, deadline_ns: 300 * S, size: Size::Exclusive };
     let whole = b.scheduler.handle(0, Submit { call: 3, terms, limits: LIMITS }, &mut b.actions).unwrap();
     b.submit_to(1, 4, BOB).unwrap();
     b.expect("1 on 0.0, 2 on 1.0");
-    b.dies(WorkerId::new(1));
-    b.finish(WorkerId::new(0), running);
+    b.dies(W1);
+    b.finish(W0, running);
     b.expect("4 on 0.0");
-    b.ready(WorkerId::new(1));
+    b.ready(W1);
     // One that comes now waits aside at once.
     let second = b.scheduler.handle(0, Submit { call: 5, terms, limits: LIMITS }, &mut b.actions).unwrap();
     b.submit_to(1, 6, BOB).unwrap();
     b.expect("6 on 1.0");
-    b.dies(WorkerId::new(0));
-    b.dies(WorkerId::new(1));
+    b.dies(W0);
+    b.dies(W1);
     assert_eq!(b.scheduler.handle(b.now, Cancel { id: second }, &mut b.actions), Some(5));
     assert_eq!(b.scheduler.handle(b.now, Cancel { id: whole }, &mut b.actions), Some(3));
     assert_eq!(b.scheduler.queued(), 3);
@@ -224,19 +214,14 @@ fn calls_do_not_wait_behind_a_caller_that_spent_its_budget() {
 fn a_whole_device_call_comes_back_from_aside() {
     let mut b = bench(1, 1, 0, 1);
     b.submit_to(1, 1, ALICE).unwrap();
-    let terms = Terms {
-        domain: ALICE,
-        function: FunctionId::new(1),
-        bytes: 1,
-        deadline_ns: 300 * S,
-        size: Size::Exclusive,
-    };
+    let terms =
+        Terms { domain: ALICE, function: FUNCTION, bytes: 1, deadline_ns: 300 * S, size: Size::Exclusive };
     b.scheduler.handle(0, Submit { call: 2, terms, limits: LIMITS }, &mut b.actions).unwrap();
-    b.dies_often(WorkerId::new(0), 1);
+    b.dies_often(W0, 1);
     b.wait(60 * S);
     b.expect("1 on 0.0 alone");
-    b.dies(WorkerId::new(0));
-    b.ready(WorkerId::new(0));
+    b.dies(W0);
+    b.ready(W0);
     b.wait(60 * S);
     b.expect("all to 0");
 }
@@ -256,8 +241,8 @@ fn a_call_that_is_given_up_keeps_its_lane_for_a_moment_only() {
     b.expect("");
     b.wait(DEADLINE_GRACE_NS);
     b.expect("kill 0");
-    assert!(!b.dies(WorkerId::new(0)).is_empty());
-    b.ready(WorkerId::new(0));
+    assert!(!b.dies(W0).is_empty());
+    b.ready(W0);
     b.expect("2 on 0.0 alone");
     // It cost its caller, and nothing is known about its function.
     assert_eq!(b.scheduler.budgets(b.now)[0].left, 4);
@@ -281,9 +266,9 @@ fn where_faults_are_shared_only_the_guilty_pays() {
     WorkerId::first(2).for_each(|worker| assert!(b.dies(worker).is_empty()));
     WorkerId::first(2).for_each(|worker| b.ready(worker));
     b.expect("1 on 0.0, 2 on 1.0, 1 on 0.0 alone");
-    assert_eq!(b.dies(WorkerId::new(0)), [(1, Ended::Guilty)]);
+    assert_eq!(b.dies(W0), [(1, Ended::Guilty)]);
     b.expect("2 on 1.0 alone");
-    b.finish(WorkerId::new(1), innocent);
+    b.finish(W1, innocent);
     let budgets = b.scheduler.budgets(b.now);
     assert_eq!((budgets.len(), budgets[0].caller, budgets[0].left), (1, TenantId::new(1), 4));
 }
@@ -294,14 +279,14 @@ fn a_process_that_is_gone_is_not_handed_on() {
     let mut b = Bench::under(shape, Policy { quarantine_after: 0, fault_budget: 1, ..Policy::default() });
     let first = b.submit(1, ALICE);
     b.submit(2, BOB);
-    b.finish(WorkerId::new(0), first);
+    b.finish(W0, first);
     b.submit_sized(3, ALICE, Size::Exclusive);
     b.submit(4, Domain { owner: TenantId::new(3), caller: TenantId::new(3) });
     b.expect("1 on 0.0, 2 on 1.0");
     // That spends the budget: 3 is put aside, and 4 does not wait for it any more.
-    b.dies(WorkerId::new(0));
+    b.dies(W0);
     b.expect("");
-    b.ready(WorkerId::new(0));
+    b.ready(W0);
     b.expect("4 on 0.0");
 }
 
@@ -311,13 +296,13 @@ fn a_suspect_stays_alone_although_its_worker_just_answered_another_call() {
     let mut b = Bench::under(shape, Policy { quarantine_after: 1, fault_budget: 0, ..Policy::default() });
     let first = b.submit_to(7, 1, ALICE).unwrap();
     let suspect = b.submit_to(8, 2, ALICE).unwrap();
-    b.dies(WorkerId::new(1));
-    b.faults(WorkerId::new(0), first);
+    b.dies(W1);
+    b.faults(W0, first);
     b.expect("1 on 0.0, 2 on 1.0, 2 on 0.0 alone");
-    b.ready(WorkerId::new(1));
+    b.ready(W1);
     b.submit_to(9, 3, BOB).unwrap();
     b.expect("");
-    b.finish(WorkerId::new(0), suspect);
+    b.finish(W0, suspect);
     b.expect("3 on 1.0");
 }
 
@@ -325,22 +310,22 @@ fn a_suspect_stays_alone_although_its_worker_just_answered_another_call() {
 fn another_policy_counts_at_once() {
     let mut b = bench(1, 1, 1, 1);
     b.submit_to(7, 1, ALICE).unwrap();
-    b.dies_often(WorkerId::new(0), 1);
+    b.dies_often(W0, 1);
     b.submit_to(8, 2, ALICE).unwrap();
     let policy = Policy { quarantine_after: 0, fault_budget: 0, ..Policy::default() };
     b.scheduler.handle(b.now, SetPolicy { policy }, &mut b.actions);
     b.expect("1 on 0.0 alone");
-    b.dies_often(WorkerId::new(0), 1);
+    b.dies_often(W0, 1);
     assert!(b.submit_to(7, 3, ALICE).is_ok());
 }
 
 /// The process in worker 0 is ended from outside, and reaped: why its call does not run again, if so.
 fn is_killed(b: &mut Bench, id: CallId) -> Option<(u64, Ended)> {
-    b.scheduler.handle(b.now, Gone { worker: WorkerId::new(0) }, &mut b.actions);
-    let reaped = Reaped { worker: WorkerId::new(0), generation: Generation::new(1), from_outside: true };
+    b.scheduler.handle(b.now, Gone { worker: W0 }, &mut b.actions);
+    let reaped = Reaped { worker: W0, generation: Generation::new(1), from_outside: true };
     b.scheduler.handle(b.now, reaped, &mut b.actions);
     let over = b.scheduler.handle(b.now, Buried { id, loss: Loss::EndedFromOutside }, &mut b.actions);
-    b.ready(WorkerId::new(0));
+    b.ready(W0);
     over
 }
 
@@ -359,14 +344,14 @@ fn a_process_that_is_ended_from_outside_costs_its_caller_nothing() {
     let id = b.submit_to(7, 2, ALICE).unwrap();
     b.expect("2 on 0.0");
     // The control: a process that ends by itself costs its caller's budget, and a second one makes the call guilty.
-    assert!(b.dies(WorkerId::new(0)).is_empty());
+    assert!(b.dies(W0).is_empty());
     assert_eq!(b.scheduler.budgets(b.now)[0].left, 0);
-    b.ready(WorkerId::new(0));
+    b.ready(W0);
     b.wait(60 * S);
     b.expect("2 on 0.0 alone");
     // One that is ended from outside meanwhile says nothing.
     assert_eq!(is_killed(&mut b, id), None);
     b.expect("2 on 0.0 alone");
-    assert_eq!(b.dies(WorkerId::new(0)), [(2, Ended::Guilty)]);
+    assert_eq!(b.dies(W0), [(2, Ended::Guilty)]);
     assert_eq!(b.submit_to(7, 3, ALICE), refused(1, S));
 }

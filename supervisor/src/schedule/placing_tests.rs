@@ -3,6 +3,8 @@
 use super::*;
 use crate::ids::{Generation, TenantId, WorkerId};
 
+const W0: WorkerId = WorkerId::new(0);
+const W1: WorkerId = WorkerId::new(1);
 const ALICE: Domain = Domain { owner: TenantId::new(1), caller: TenantId::new(1) };
 const BOB: Domain = Domain { owner: TenantId::new(2), caller: TenantId::new(2) };
 
@@ -22,14 +24,14 @@ fn bind(placing: &mut Placing, workers: &mut Workers, worker: WorkerId, domain: 
 #[test]
 fn a_domain_gets_its_own_worker_then_a_free_one() {
     let (mut placing, mut workers, quotas) = two_workers();
-    bind(&mut placing, &mut workers, WorkerId::new(1), ALICE);
+    bind(&mut placing, &mut workers, W1, ALICE);
     let find = |placing: &Placing, workers: &Workers, domain, barrier| {
         placing.find_lane(0, domain, false, || false, View::new(workers, &quotas, barrier))
     };
-    assert_eq!(find(&placing, &workers, ALICE, None), Some(WorkerId::new(1)));
-    assert_eq!(find(&placing, &workers, BOB, None), Some(WorkerId::new(0)));
+    assert_eq!(find(&placing, &workers, ALICE, None), Some(W1));
+    assert_eq!(find(&placing, &workers, BOB, None), Some(W0));
     assert_eq!(find(&placing, &workers, BOB, Some(CallId(9))), None, "something waits for the whole device");
-    workers[WorkerId::new(1)].put(CallId(1), false);
+    workers[W1].put(CallId(1), false);
     assert_eq!(find(&placing, &workers, ALICE, None), None, "it may have one worker only");
 }
 
@@ -50,11 +52,9 @@ fn a_call_that_comes_back_does_not_overtake_older_ones() {
     let (mut placing, mut workers, quotas) = two_workers();
     [2, 5, 1, 4].into_iter().for_each(|id| placing.enqueue(ALICE, CallId(id), false));
     placing.unqueue(ALICE, CallId(4));
-    bind(&mut placing, &mut workers, WorkerId::new(0), ALICE);
+    bind(&mut placing, &mut workers, W0, ALICE);
     let mut order = Vec::new();
-    while let Some(id) =
-        placing.next_of(0, &workers[WorkerId::new(0)], |_| false, View::new(&workers, &quotas, None))
-    {
+    while let Some(id) = placing.next_of(0, &workers[W0], |_| false, View::new(&workers, &quotas, None)) {
         order.push(id.0);
     }
     assert_eq!(order, [1, 2, 5]);
@@ -63,21 +63,16 @@ fn a_call_that_comes_back_does_not_overtake_older_ones() {
 #[test]
 fn the_worker_idle_longest_makes_room_after_its_residency() {
     let (mut placing, mut workers, quotas) = two_workers();
-    bind(&mut placing, &mut workers, WorkerId::new(0), ALICE);
-    bind(
-        &mut placing,
-        &mut workers,
-        WorkerId::new(1),
-        Domain { owner: TenantId::new(3), caller: TenantId::new(3) },
-    );
-    workers[WorkerId::new(0)].idle_since_ns = 50;
+    bind(&mut placing, &mut workers, W0, ALICE);
+    bind(&mut placing, &mut workers, W1, Domain { owner: TenantId::new(3), caller: TenantId::new(3) });
+    workers[W0].idle_since_ns = 50;
     placing.enqueue(BOB, CallId(1), false);
     let go = |placing: &mut Placing, now_ns| {
         let mut search = placing.search();
         placing.next_to_go(now_ns, &mut search, View::new(&workers, &quotas, None))
     };
     assert_eq!((go(&mut placing, 99), placing.next_ns()), (None, Some(100)));
-    assert_eq!(go(&mut placing, 100), Some(WorkerId::new(1)));
+    assert_eq!(go(&mut placing, 100), Some(W1));
 }
 
 #[test]

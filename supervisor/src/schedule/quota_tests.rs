@@ -4,6 +4,9 @@ use crate::ids::{FunctionId, Generation, TenantId, WorkerId};
 use crate::schedule::events::*;
 use crate::schedule::{Action, CallId, Command, Domain, Limits, Scheduler, Shape, Size, Terms, Verdict};
 
+const W0: WorkerId = WorkerId::new(0);
+const W1: WorkerId = WorkerId::new(1);
+const W2: WorkerId = WorkerId::new(2);
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const MS: u64 = 1_000_000;
 
@@ -103,12 +106,12 @@ fn a_caller_gets_no_more_workers_than_it_may_have() {
         &mut device.actions,
     );
     (0..3).for_each(|_| device.submit(domain(1, 1)));
-    assert_eq!(device.running(), [(WorkerId::new(0), 0)], "two wait though two workers are free");
+    assert_eq!(device.running(), [(W0, 0)], "two wait though two workers are free");
     // The control: one without a limit takes both.
     (0..2).for_each(|_| device.submit(domain(2, 2)));
-    assert_eq!(device.running(), [(WorkerId::new(0), 0), (WorkerId::new(1), 3), (WorkerId::new(2), 4)]);
-    device.finish(WorkerId::new(0));
-    assert_eq!(device.running(), [(WorkerId::new(1), 3), (WorkerId::new(2), 4), (WorkerId::new(0), 1)]);
+    assert_eq!(device.running(), [(W0, 0), (W1, 3), (W2, 4)]);
+    device.finish(W0);
+    assert_eq!(device.running(), [(W1, 3), (W2, 4), (W0, 1)]);
 }
 
 #[test]
@@ -121,10 +124,10 @@ fn two_domains_of_one_caller_share_what_it_may_have() {
     );
     device.submit(domain(1, 1));
     device.submit(domain(2, 1));
-    assert_eq!(device.running(), [(WorkerId::new(0), 0)]);
+    assert_eq!(device.running(), [(W0, 0)]);
     assert!(device.replaced.is_empty());
-    device.finish(WorkerId::new(0));
-    assert_eq!(device.replaced, [WorkerId::new(0)], "its own idle worker gives way");
+    device.finish(W0);
+    assert_eq!(device.replaced, [W0], "its own idle worker gives way");
     device.renew();
     assert_eq!(device.running().len(), 1);
     assert_eq!(device.running()[0].1, 1);
@@ -144,13 +147,13 @@ fn a_caller_at_its_own_limit_takes_nothing_from_others() {
     device.submit(domain(2, 1));
     (0..3).for_each(|_| device.submit(domain(2, 2)));
     for _ in 0..3 {
-        device.finish(WorkerId::new(1));
+        device.finish(W1);
         assert!(device.replaced.is_empty(), "the other's worker stays");
     }
-    device.finish(WorkerId::new(1));
+    device.finish(W1);
     assert!(device.replaced.is_empty(), "idle, too");
-    device.finish(WorkerId::new(0));
-    assert_eq!(device.replaced, [WorkerId::new(0)]);
+    device.finish(W0);
+    assert_eq!(device.replaced, [W0]);
 }
 
 #[test]
@@ -176,6 +179,6 @@ fn more_is_allowed_while_calls_wait() {
         &mut device.actions,
     );
     device.submit(domain(1, 1));
-    device.finish(WorkerId::new(1));
+    device.finish(W1);
     assert_eq!(device.running().len(), 2);
 }

@@ -1,7 +1,6 @@
 //! Small cases of the scheduler.
 
 use super::*;
-use crate::ids::{FunctionId, TenantId, WorkerId};
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 use crate::schedule::events::*;
 use crate::schedule::{Address, Share};
@@ -14,6 +13,9 @@ mod penalties_tests;
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const ALICE: Domain = Domain { owner: TenantId::new(1), caller: TenantId::new(1) };
 const BOB: Domain = Domain { owner: TenantId::new(2), caller: TenantId::new(2) };
+const FUNCTION: FunctionId = FunctionId::new(1);
+const W0: WorkerId = WorkerId::new(0);
+const W1: WorkerId = WorkerId::new(1);
 const MS: u64 = 1_000_000;
 
 /// Runs `events` on a scheduler with ready workers and returns the actions in short words.
@@ -61,8 +63,7 @@ impl Bench {
     }
 
     fn submit_sized(&mut self, call: u64, domain: Domain, size: Size) -> CallId {
-        let terms =
-            Terms { domain, function: FunctionId::new(1), bytes: 1, deadline_ns: self.now + 1000 * MS, size };
+        let terms = Terms { domain, function: FUNCTION, bytes: 1, deadline_ns: self.now + 1000 * MS, size };
         self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions).unwrap()
     }
 
@@ -120,7 +121,7 @@ fn calls_spread_over_free_workers_then_wait_in_order() {
     b.submit(3, ALICE);
     b.submit(4, ALICE);
     b.expect("1 on 0.0, 2 on 1.0");
-    b.finish(WorkerId::new(0), first);
+    b.finish(W0, first);
     b.expect("3 on 0.0");
 }
 
@@ -137,12 +138,12 @@ fn lanes_of_one_worker_fill_before_the_next_is_woken() {
 fn a_worker_is_replaced_before_it_serves_another_domain() {
     let mut b = Bench::new(1, 1);
     let first = b.submit(1, ALICE);
-    b.finish(WorkerId::new(0), first);
+    b.finish(W0, first);
     b.now = 100 * MS;
     b.submit(2, BOB);
     b.expect("1 on 0.0, replace 0");
-    assert!(b.dies(WorkerId::new(0)).is_empty());
-    b.ready(WorkerId::new(0));
+    assert!(b.dies(W0).is_empty());
+    b.ready(W0);
     b.expect("2 on 0.0");
 }
 
@@ -152,14 +153,14 @@ fn switches_do_not_thrash() {
     let first = b.submit(1, ALICE);
     b.submit(2, BOB);
     b.now = 10 * MS;
-    b.finish(WorkerId::new(0), first);
+    b.finish(W0, first);
     // Whoever calls again and again keeps its worker between two calls.
     b.expect("1 on 0.0");
     assert_eq!(b.scheduler.next_deadline_ns(), Some(40 * MS));
     let again = b.submit(3, ALICE);
     b.expect("3 on 0.0");
     b.now = 20 * MS;
-    b.finish(WorkerId::new(0), again);
+    b.finish(W0, again);
     b.now = 39 * MS;
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("");
@@ -167,13 +168,13 @@ fn switches_do_not_thrash() {
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("replace 0");
     assert_eq!(b.scheduler.next_deadline_ns(), Some(1000 * MS), "nothing to look for any more");
-    b.dies(WorkerId::new(0));
-    b.ready(WorkerId::new(0));
+    b.dies(W0);
+    b.ready(W0);
     b.expect("2 on 0.0");
     // Without a residency, the next one may have it at once.
     let mut b = Bench::of(Shape { residency_ns: 0, ..Shape::new(1, 1) });
     let first = b.submit(1, ALICE);
-    b.finish(WorkerId::new(0), first);
+    b.finish(W0, first);
     b.submit(2, BOB);
     b.expect("1 on 0.0, replace 0");
 }
@@ -182,7 +183,7 @@ fn switches_do_not_thrash() {
 fn scrubbing() -> Bench {
     let mut b = Bench::of(Shape { residency_ns: 0, scrubs: true, ..Shape::new(1, 1) });
     let first = b.submit(1, ALICE);
-    b.finish(WorkerId::new(0), first);
+    b.finish(W0, first);
     b.submit(2, BOB);
     b.expect("1 on 0.0, scrub 0");
     b
@@ -194,12 +195,9 @@ fn a_scrubbed_worker_is_as_good_as_a_fresh_one() {
     // Nobody gets it before it said so.
     b.submit(3, ALICE);
     b.expect("");
-    assert!(b.scheduler.handle(b.now, Scrubbed { worker: WorkerId::new(0) }, &mut b.actions));
+    assert!(b.scheduler.handle(b.now, Scrubbed { worker: W0 }, &mut b.actions));
     b.expect("2 on 0.0");
-    assert!(
-        !b.scheduler.handle(b.now, Scrubbed { worker: WorkerId::new(0) }, &mut b.actions),
-        "nobody asked"
-    );
+    assert!(!b.scheduler.handle(b.now, Scrubbed { worker: W0 }, &mut b.actions), "nobody asked");
 }
 
 #[test]
@@ -214,11 +212,11 @@ fn a_worker_that_does_not_finish_scrubbing_is_killed() {
     b.now = SETTLE_NS;
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("kill 0");
-    assert!(!b.scheduler.handle(b.now, Scrubbed { worker: WorkerId::new(0) }, &mut b.actions), "too late");
+    assert!(!b.scheduler.handle(b.now, Scrubbed { worker: W0 }, &mut b.actions), "too late");
     b.submit(4, BOB);
     b.expect("");
-    b.dies(WorkerId::new(0));
-    b.ready(WorkerId::new(0));
+    b.dies(W0);
+    b.ready(W0);
     b.expect("4 on 0.0");
 }
 
@@ -226,14 +224,14 @@ fn a_worker_that_does_not_finish_scrubbing_is_killed() {
 fn a_process_with_a_fault_is_replaced_never_scrubbed() {
     let mut b = Bench::of(Shape { residency_ns: 0, scrubs: true, ..Shape::new(1, 1) });
     let first = b.submit(1, ALICE);
-    b.scheduler.handle(b.now, Tainted { worker: WorkerId::new(0) }, &mut b.actions);
-    b.finish(WorkerId::new(0), first);
+    b.scheduler.handle(b.now, Tainted { worker: W0 }, &mut b.actions);
+    b.finish(W0, first);
     let second = b.submit(2, ALICE);
-    b.finish(WorkerId::new(0), second);
+    b.finish(W0, second);
     b.submit(3, BOB);
     b.expect("1 on 0.0, 2 on 0.0, replace 0");
-    b.dies(WorkerId::new(0));
-    b.ready(WorkerId::new(0));
+    b.dies(W0);
+    b.ready(W0);
     b.expect("3 on 0.0");
 }
 
@@ -244,14 +242,14 @@ fn a_busy_domain_keeps_its_worker_for_its_residency_only() {
     let second = b.submit(2, ALICE);
     b.submit(3, BOB);
     b.now = 50 * MS;
-    b.finish(WorkerId::new(0), first);
+    b.finish(W0, first);
     b.expect("1 on 0.0, 2 on 0.0");
     b.submit(4, ALICE);
     b.now = 150 * MS;
-    b.finish(WorkerId::new(0), second);
+    b.finish(W0, second);
     b.expect("replace 0");
-    b.dies(WorkerId::new(0));
-    b.ready(WorkerId::new(0));
+    b.dies(W0);
+    b.ready(W0);
     b.expect("3 on 0.0");
 }
 
@@ -262,8 +260,8 @@ fn a_restarted_worker_helps_a_domain_that_has_another_one() {
     b.submit(2, ALICE);
     b.submit(3, ALICE);
     b.expect("1 on 0.0, 2 on 1.0");
-    b.dies(WorkerId::new(1));
-    b.ready(WorkerId::new(1));
+    b.dies(W1);
+    b.ready(W1);
     // Its own call first, which waited longest.
     b.expect("2 on 1.0 alone");
 }
@@ -282,8 +280,8 @@ fn waiting_calls_expire_and_overdue_ones_cost_their_worker() {
     b.expect("kill 0");
     b.submit(3, ALICE);
     b.expect("");
-    assert_eq!(b.dies(WorkerId::new(0)), [(1, Ended::Deadline)]);
-    b.ready(WorkerId::new(0));
+    assert_eq!(b.dies(W0), [(1, Ended::Deadline)]);
+    b.ready(W0);
     b.expect("3 on 0.0");
 }
 
@@ -292,26 +290,18 @@ fn liars_and_strangers_get_nothing() {
     let mut b = Bench::new(2, 1);
     let id = b.submit(1, ALICE);
     assert!(
-        b.scheduler
-            .handle(0, Finished { worker: WorkerId::new(1), id, verdict: Verdict::Well }, &mut b.actions)
-            .is_none(),
+        b.scheduler.handle(0, Finished { worker: W1, id, verdict: Verdict::Well }, &mut b.actions).is_none(),
         "not that worker's call"
     );
     assert!(
         b.scheduler
-            .handle(
-                0,
-                Finished { worker: WorkerId::new(0), id: CallId(id.0 ^ 1), verdict: Verdict::Well },
-                &mut b.actions
-            )
+            .handle(0, Finished { worker: W0, id: CallId(id.0 ^ 1), verdict: Verdict::Well }, &mut b.actions)
             .is_none(),
         "no such call"
     );
-    b.finish(WorkerId::new(0), id);
+    b.finish(W0, id);
     assert!(
-        b.scheduler
-            .handle(0, Finished { worker: WorkerId::new(0), id, verdict: Verdict::Well }, &mut b.actions)
-            .is_none(),
+        b.scheduler.handle(0, Finished { worker: W0, id, verdict: Verdict::Well }, &mut b.actions).is_none(),
         "answered already"
     );
 }
@@ -321,13 +311,7 @@ fn a_full_queue_says_so() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
     let mut full = |limits| {
-        let terms = Terms {
-            domain: ALICE,
-            function: FunctionId::new(1),
-            bytes: 10,
-            deadline_ns: 1,
-            size: Size::Lane,
-        };
+        let terms = Terms { domain: ALICE, function: FUNCTION, bytes: 10, deadline_ns: 1, size: Size::Lane };
         b.scheduler.handle(0, Submit { call: 9, terms, limits }, &mut b.actions)
     };
     assert_eq!(full(Limits { calls: 0, bytes: 100 }), Err(NotNow::Calls(0)));
@@ -341,18 +325,18 @@ fn suspects_run_again_alone_and_before_all_others() {
     let mut b = Bench::new(1, 3);
     let ids = [1, 2, 3, 4].map(|call| b.submit(call, ALICE));
     b.expect("1 on 0.0, 2 on 0.1, 3 on 0.2");
-    b.finish(WorkerId::new(0), ids[1]);
+    b.finish(W0, ids[1]);
     b.expect("4 on 0.1");
     b.submit(5, ALICE);
-    assert!(b.dies(WorkerId::new(0)).is_empty());
+    assert!(b.dies(W0).is_empty());
     assert_eq!((b.scheduler.queued(), b.scheduler.running()), (4, 0));
-    b.ready(WorkerId::new(0));
+    b.ready(W0);
     b.expect("1 on 0.0 alone");
-    b.finish(WorkerId::new(0), ids[0]);
+    b.finish(W0, ids[0]);
     b.expect("3 on 0.0 alone");
-    b.finish(WorkerId::new(0), ids[2]);
+    b.finish(W0, ids[2]);
     b.expect("4 on 0.0 alone");
-    b.finish(WorkerId::new(0), ids[3]);
+    b.finish(W0, ids[3]);
     b.expect("5 on 0.0");
 }
 
@@ -361,11 +345,11 @@ fn a_call_that_ran_alone_when_its_process_ended_is_guilty() {
     let mut b = Bench::new(1, 2);
     b.submit(1, ALICE);
     b.submit(2, ALICE);
-    b.dies(WorkerId::new(0));
-    b.ready(WorkerId::new(0));
+    b.dies(W0);
+    b.ready(W0);
     b.expect("1 on 0.0, 2 on 0.1, 1 on 0.0 alone");
-    assert_eq!(b.dies(WorkerId::new(0)), [(1, Ended::Guilty)]);
-    b.ready(WorkerId::new(0));
+    assert_eq!(b.dies(W0), [(1, Ended::Guilty)]);
+    b.ready(W0);
     b.expect("2 on 0.0 alone");
 }
 
@@ -378,27 +362,27 @@ fn where_faults_are_shared_suspects_have_the_device_for_themselves() {
     b.expect("1 on 0.0, 2 on 0.1, 3 on 1.0");
     // One of them did it; all processes are about to be gone.
     b.scheduler.handle(b.now, EpochEnded {}, &mut b.actions);
-    b.dies(WorkerId::new(0));
-    b.dies(WorkerId::new(1));
-    b.ready(WorkerId::new(0));
+    b.dies(W0);
+    b.dies(W1);
+    b.ready(W0);
     b.expect("1 on 0.0 alone");
-    b.ready(WorkerId::new(1));
+    b.ready(W1);
     b.submit(4, BOB);
     b.expect("");
     // It was the first one. The others do not start in processes that are about to be gone.
     b.scheduler.handle(b.now, EpochEnded {}, &mut b.actions);
-    assert_eq!(b.dies(WorkerId::new(0)), [(1, Ended::Guilty)]);
+    assert_eq!(b.dies(W0), [(1, Ended::Guilty)]);
     b.expect("");
-    b.dies(WorkerId::new(1));
-    b.ready(WorkerId::new(1));
+    b.dies(W1);
+    b.ready(W1);
     b.expect("2 on 1.0 alone");
-    let second = b.scheduler.workers[WorkerId::new(1)].take_all()[0];
-    b.finish(WorkerId::new(1), second);
+    let second = b.scheduler.workers[W1].take_all()[0];
+    b.finish(W1, second);
     b.expect("");
-    b.ready(WorkerId::new(0));
+    b.ready(W0);
     b.expect("3 on 0.0 alone");
-    let third = b.scheduler.workers[WorkerId::new(0)].take_all()[0];
-    b.finish(WorkerId::new(0), third);
+    let third = b.scheduler.workers[W0].take_all()[0];
+    b.finish(W0, third);
     b.expect("4 on 0.0");
 }
 
@@ -409,13 +393,13 @@ fn a_call_that_was_never_handed_over_is_no_suspect() {
         let id =
             if b.scheduler.queued() + b.scheduler.running() == 0 { Some(b.submit(1, ALICE)) } else { None };
         b.expect("1 on 0.0");
-        let lost = b.scheduler.handle(b.now, Gone { worker: WorkerId::new(0) }, &mut b.actions);
+        let lost = b.scheduler.handle(b.now, Gone { worker: W0 }, &mut b.actions);
         assert!(id.is_none_or(|id| lost == [(id, 1)]));
         assert_eq!(
             b.scheduler.handle(b.now, Buried { id: lost[0].0, loss: Loss::NeverHanded }, &mut b.actions),
             None
         );
-        b.ready(WorkerId::new(0));
+        b.ready(W0);
     }
     b.expect("1 on 0.0");
 }
@@ -431,8 +415,8 @@ fn an_overdue_call_costs_its_neighbours_nothing_but_time() {
     b.now += DEADLINE_GRACE_NS;
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("1 on 0.0, 2 on 0.1, kill 0");
-    assert_eq!(b.dies(WorkerId::new(0)), [(1, Ended::Deadline)]);
-    b.ready(WorkerId::new(0));
+    assert_eq!(b.dies(W0), [(1, Ended::Deadline)]);
+    b.ready(W0);
     b.expect("2 on 0.0 alone");
     // Its deadline is still its own.
     assert_eq!(b.scheduler.next_deadline_ns(), Some(1500 * MS));
@@ -445,7 +429,7 @@ fn cancelled_and_overdue_calls_are_not_retried() {
     b.submit(2, ALICE);
     let again = b.submit(3, ALICE);
     assert_eq!(b.scheduler.handle(b.now, Cancel { id: cancelled }, &mut b.actions), None, "it runs");
-    let lost = b.scheduler.handle(b.now, Gone { worker: WorkerId::new(0) }, &mut b.actions);
+    let lost = b.scheduler.handle(b.now, Gone { worker: W0 }, &mut b.actions);
     let bury = |b: &mut Bench, nth: usize| {
         b.scheduler.handle(b.now, Buried { id: lost[nth].0, loss: Loss::InIt }, &mut b.actions)
     };
@@ -464,14 +448,14 @@ fn a_suspect_waits_for_an_empty_worker_and_takes_any() {
     let mut b = Bench::new(2, 2);
     let ids = [1, 2, 3].map(|call| b.submit(call, ALICE));
     b.expect("1 on 0.0, 2 on 0.1, 3 on 1.0");
-    b.dies(WorkerId::new(1));
+    b.dies(W1);
     b.expect("");
-    b.finish(WorkerId::new(0), ids[0]);
+    b.finish(W0, ids[0]);
     b.submit(4, ALICE);
     b.expect("");
-    b.finish(WorkerId::new(0), ids[1]);
+    b.finish(W0, ids[1]);
     b.expect("3 on 0.0 alone");
-    b.ready(WorkerId::new(1));
+    b.ready(W1);
     b.expect("4 on 1.0");
 }
 
@@ -479,16 +463,15 @@ fn a_suspect_waits_for_an_empty_worker_and_takes_any() {
 fn queue_limits_do_not_hit_calls_that_come_back() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
-    assert!(b.dies(WorkerId::new(0)).is_empty());
-    let terms =
-        Terms { domain: ALICE, function: FunctionId::new(1), bytes: 1, deadline_ns: 1, size: Size::Lane };
+    assert!(b.dies(W0).is_empty());
+    let terms = Terms { domain: ALICE, function: FUNCTION, bytes: 1, deadline_ns: 1, size: Size::Lane };
     let full = b.scheduler.handle(
         0,
         Submit { call: 2, terms, limits: Limits { calls: 1, bytes: 9 } },
         &mut b.actions,
     );
     assert_eq!(full, Err(NotNow::Calls(1)));
-    b.ready(WorkerId::new(0));
+    b.ready(W0);
     b.expect("1 on 0.0, 1 on 0.0 alone");
 }
 
@@ -499,11 +482,11 @@ fn a_wide_call_has_its_worker_for_itself() {
     let wide = b.submit_sized(2, ALICE, Size::Wide);
     b.submit(3, ALICE);
     b.expect("1 on 0.0");
-    b.finish(WorkerId::new(0), first);
+    b.finish(W0, first);
     b.expect("2 on 0.0");
     b.submit(4, ALICE);
     b.expect("");
-    b.finish(WorkerId::new(0), wide);
+    b.finish(W0, wide);
     b.expect("3 on 0.0, 4 on 0.1");
 }
 
@@ -515,14 +498,14 @@ fn a_domain_gets_no_more_workers_than_it_may_have() {
     b.submit(4, BOB);
     b.expect("4 on 2.0");
     // One of its workers is replaced: the place is for it again, and no third one.
-    b.dies(WorkerId::new(1));
+    b.dies(W1);
     b.expect("");
-    b.ready(WorkerId::new(1));
+    b.ready(W1);
     b.expect("2 on 1.0 alone");
     b.dies(WorkerId::new(2));
     b.ready(WorkerId::new(2));
     b.expect("4 on 2.0 alone");
-    b.finish(WorkerId::new(0), ids[0]);
+    b.finish(W0, ids[0]);
     b.expect("3 on 0.0");
 }
 
@@ -534,46 +517,35 @@ fn workers_of_several_domains_take_turns() {
     b.submit(2, BOB);
     b.expect("2 on 1.0, revoke 0 turn 1");
     b.now = 7 * MS;
-    assert!(b.scheduler.handle(
-        b.now,
-        Yielding { worker: WorkerId::new(0), turn: TurnId::new(1) },
-        &mut b.actions
-    ));
-    b.finish(WorkerId::new(0), first);
+    assert!(b.scheduler.handle(b.now, Yielding { worker: W0, turn: TurnId::new(1) }, &mut b.actions));
+    b.finish(W0, first);
     b.expect("soon 1");
     assert!(b.scheduler.handle(
         b.now,
-        Yielded { worker: WorkerId::new(0), turn: TurnId::new(1), used_ns: 6 * MS },
+        Yielded { worker: W0, turn: TurnId::new(1), used_ns: 6 * MS },
         &mut b.actions
     ));
     b.expect("grant 1 turn 2");
-    assert_eq!(
-        (b.scheduler.device_ns(WorkerId::new(0)), b.scheduler.device_ns(WorkerId::new(1))),
-        (6 * MS, 0)
-    );
+    assert_eq!((b.scheduler.device_ns(W0), b.scheduler.device_ns(W1)), (6 * MS, 0));
     // What it cannot have used it is not charged, and a worker yields only what it has.
     b.now = 9 * MS;
     assert!(!b.scheduler.handle(
         b.now,
-        Yielded { worker: WorkerId::new(0), turn: TurnId::new(2), used_ns: 1 },
+        Yielded { worker: W0, turn: TurnId::new(2), used_ns: 1 },
         &mut b.actions
     ));
-    assert!(!b.scheduler.handle(
-        b.now,
-        Yielding { worker: WorkerId::new(0), turn: TurnId::new(1) },
-        &mut b.actions
-    ));
+    assert!(!b.scheduler.handle(b.now, Yielding { worker: W0, turn: TurnId::new(1) }, &mut b.actions));
     assert!(b.scheduler.handle(
         b.now,
-        Yielded { worker: WorkerId::new(1), turn: TurnId::new(2), used_ns: u64::MAX },
+        Yielded { worker: W1, turn: TurnId::new(2), used_ns: u64::MAX },
         &mut b.actions
     ));
     // It still has its call.
     b.expect("grant 1 turn 3");
-    assert_eq!(b.scheduler.device_ns(WorkerId::new(1)), 2 * MS);
+    assert_eq!(b.scheduler.device_ns(W1), 2 * MS);
     b.now = 10 * MS;
-    b.dies(WorkerId::new(1));
-    assert_eq!(b.scheduler.device_ns(WorkerId::new(1)), 3 * MS, "all the time that it had");
+    b.dies(W1);
+    assert_eq!(b.scheduler.device_ns(W1), 3 * MS, "all the time that it had");
     b.submit(3, ALICE);
     b.expect("3 on 0.0, grant 0 turn 4");
 }
@@ -582,7 +554,7 @@ fn workers_of_several_domains_take_turns() {
 fn a_worker_that_keeps_an_idle_turn_is_killed() {
     let mut b = Bench::of(Shape { quantum_us: Some(5000), ..Shape::new(2, 1) });
     let first = b.submit(1, ALICE);
-    b.finish(WorkerId::new(0), first);
+    b.finish(W0, first);
     b.now = 5 * MS;
     b.submit(2, BOB);
     b.expect("1 on 0.0, grant 0 turn 1, 2 on 1.0, revoke 0 turn 1, soon 1");
@@ -592,7 +564,7 @@ fn a_worker_that_keeps_an_idle_turn_is_killed() {
     b.expect("kill 0");
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("");
-    b.dies(WorkerId::new(0));
+    b.dies(W0);
     b.expect("grant 1 turn 2");
 }
 
@@ -612,10 +584,10 @@ fn a_call_that_waits_for_a_turn_costs_no_worker_at_its_deadline() {
     later(&mut b, 1000, "");
     later(&mut b, 1010, "kill 0");
     later(&mut b, 1300, "");
-    b.dies(WorkerId::new(0));
+    b.dies(W0);
     b.expect("grant 1 turn 2");
     later(&mut b, 1309, "");
-    b.finish(WorkerId::new(1), waits);
+    b.finish(W1, waits);
     let stuck = b.submit(3, BOB);
     b.actions.clear();
     later(&mut b, 2309, "");

@@ -5,16 +5,16 @@ use proptest::prelude::*;
 use super::*;
 use crate::ids::{FunctionId, TenantId, WorkerId};
 
+const W0: WorkerId = WorkerId::new(0);
+const W1: WorkerId = WorkerId::new(1);
+const W2: WorkerId = WorkerId::new(2);
 const GIB: u64 = 1 << 30;
 
 /// Loads a function's weights in worker 0 and shares them.
 fn load(weights: &mut Weights<u64>, function: u64, bytes: u64) -> Vec<FunctionId> {
     let mut evicted = Vec::new();
-    assert_eq!(
-        weights.claim(FunctionId::new(function), WorkerId::new(0), bytes, &mut evicted),
-        Ok(Source::Export)
-    );
-    assert!(weights.exported(FunctionId::new(function), WorkerId::new(0), function, bytes));
+    assert_eq!(weights.claim(FunctionId::new(function), W0, bytes, &mut evicted), Ok(Source::Export));
+    assert!(weights.exported(FunctionId::new(function), W0, function, bytes));
     evicted
 }
 
@@ -30,11 +30,8 @@ fn weights_are_loaded_once_and_shared() {
     }
     assert_eq!(weights.used_bytes(), GIB);
     // Sharing them outlives whoever loaded them.
-    weights.worker_gone(WorkerId::new(0));
-    assert_eq!(
-        weights.claim(FunctionId::new(1), WorkerId::new(0), GIB, &mut Vec::new()),
-        Ok(Source::Device(1, GIB))
-    );
+    weights.worker_gone(W0);
+    assert_eq!(weights.claim(FunctionId::new(1), W0, GIB, &mut Vec::new()), Ok(Source::Device(1, GIB)));
     weights.forget(FunctionId::new(1));
     assert_eq!(weights.used_bytes(), 0);
 }
@@ -44,29 +41,29 @@ fn weights_count_until_every_worker_forgot_them_or_is_reaped() {
     let mut weights = Weights::new(10 * GIB);
     let held = |weights: &Weights<u64>| (weights.used_bytes() / GIB, weights.held_bytes() / GIB);
     load(&mut weights, 1, GIB);
-    weights.claim(FunctionId::new(1), WorkerId::new(1), GIB, &mut Vec::new()).unwrap();
-    weights.claim(FunctionId::new(1), WorkerId::new(2), GIB, &mut Vec::new()).unwrap();
+    weights.claim(FunctionId::new(1), W1, GIB, &mut Vec::new()).unwrap();
+    weights.claim(FunctionId::new(1), W2, GIB, &mut Vec::new()).unwrap();
     weights.forget(FunctionId::new(1));
     assert_eq!(held(&weights), (0, 1));
     // Loaded again before all forgot: what is confirmed is the older one.
     load(&mut weights, 1, 2 * GIB);
     assert_eq!(held(&weights), (2, 3));
-    weights.uninstalled(FunctionId::new(1), WorkerId::new(0));
-    weights.uninstalled(FunctionId::new(1), WorkerId::new(1));
+    weights.uninstalled(FunctionId::new(1), W0);
+    weights.uninstalled(FunctionId::new(1), W1);
     assert_eq!(held(&weights), (2, 3));
-    let zombie = weights.worker_gone(WorkerId::new(2));
+    let zombie = weights.worker_gone(W2);
     assert_eq!(held(&weights), (2, 3));
     weights.reaped(zombie);
     assert_eq!(held(&weights), (2, 2));
     // A copy that a worker made for itself goes with it.
-    assert_eq!(weights.claim(FunctionId::new(2), WorkerId::new(0), GIB, &mut Vec::new()), Ok(Source::Export));
-    assert_eq!(weights.claim(FunctionId::new(2), WorkerId::new(1), GIB, &mut Vec::new()), Ok(Source::Host));
-    let zombie = weights.worker_gone(WorkerId::new(0));
+    assert_eq!(weights.claim(FunctionId::new(2), W0, GIB, &mut Vec::new()), Ok(Source::Export));
+    assert_eq!(weights.claim(FunctionId::new(2), W1, GIB, &mut Vec::new()), Ok(Source::Host));
+    let zombie = weights.worker_gone(W0);
     assert_eq!(held(&weights), (3, 4));
     weights.reaped(zombie);
     assert_eq!(held(&weights), (3, 3));
     weights.forget(FunctionId::new(2));
-    weights.uninstalled(FunctionId::new(2), WorkerId::new(1));
+    weights.uninstalled(FunctionId::new(2), W1);
     assert_eq!(held(&weights), (2, 2));
 }
 
@@ -75,27 +72,27 @@ fn a_call_that_cannot_wait_for_shared_weights_loads_a_copy() {
     let mut weights = Weights::new(2 * GIB);
     let claim =
         |weights: &mut Weights<u64>, worker| weights.claim(FunctionId::new(1), worker, GIB, &mut Vec::new());
-    assert_eq!(claim(&mut weights, WorkerId::new(0)), Ok(Source::Export));
-    assert_eq!(claim(&mut weights, WorkerId::new(1)), Ok(Source::Host));
+    assert_eq!(claim(&mut weights, W0), Ok(Source::Export));
+    assert_eq!(claim(&mut weights, W1), Ok(Source::Host));
     assert_eq!(weights.used_bytes(), 2 * GIB);
-    assert_eq!(claim(&mut weights, WorkerId::new(2)), Err(NoRoom { budget_bytes: 2 * GIB }));
-    assert!(!weights.exported(FunctionId::new(1), WorkerId::new(1), 7, GIB), "nobody asked it");
-    assert!(weights.exported(FunctionId::new(1), WorkerId::new(0), 7, GIB));
-    weights.uninstalled(FunctionId::new(1), WorkerId::new(1));
+    assert_eq!(claim(&mut weights, W2), Err(NoRoom { budget_bytes: 2 * GIB }));
+    assert!(!weights.exported(FunctionId::new(1), W1, 7, GIB), "nobody asked it");
+    assert!(weights.exported(FunctionId::new(1), W0, 7, GIB));
+    weights.uninstalled(FunctionId::new(1), W1);
     assert_eq!(weights.used_bytes(), GIB);
 }
 
 #[test]
 fn what_a_dying_worker_did_not_share_is_not_there() {
     let mut weights = Weights::<u64>::new(2 * GIB);
-    assert_eq!(weights.claim(FunctionId::new(1), WorkerId::new(0), GIB, &mut Vec::new()), Ok(Source::Export));
-    weights.worker_gone(WorkerId::new(0));
+    assert_eq!(weights.claim(FunctionId::new(1), W0, GIB, &mut Vec::new()), Ok(Source::Export));
+    weights.worker_gone(W0);
     assert_eq!(weights.used_bytes(), 0);
-    assert_eq!(weights.claim(FunctionId::new(1), WorkerId::new(1), GIB, &mut Vec::new()), Ok(Source::Export));
-    assert_eq!(weights.claim(FunctionId::new(1), WorkerId::new(2), GIB, &mut Vec::new()), Ok(Source::Host));
-    weights.worker_gone(WorkerId::new(1));
+    assert_eq!(weights.claim(FunctionId::new(1), W1, GIB, &mut Vec::new()), Ok(Source::Export));
+    assert_eq!(weights.claim(FunctionId::new(1), W2, GIB, &mut Vec::new()), Ok(Source::Host));
+    weights.worker_gone(W1);
     assert_eq!(weights.used_bytes(), GIB);
-    weights.worker_gone(WorkerId::new(2));
+    weights.worker_gone(W2);
     assert_eq!(weights.used_bytes(), 0);
 }
 
@@ -129,7 +126,7 @@ fn what_calls_use_stays_and_what_cannot_fit_evicts_nothing() {
     weights.begin(FunctionId::new(1));
     let mut evicted = Vec::new();
     assert_eq!(
-        weights.claim(FunctionId::new(3), WorkerId::new(0), 2 * GIB, &mut evicted),
+        weights.claim(FunctionId::new(3), W0, 2 * GIB, &mut evicted),
         Err(NoRoom { budget_bytes: 2 * GIB })
     );
     assert_eq!(evicted, []);
@@ -197,32 +194,21 @@ fn an_owner_gets_what_it_may_have_and_its_own_give_way() {
         weights.settled(FunctionId::new(function), worker);
         (promised, evicted)
     };
-    assert_eq!(load(&mut weights, 1, WorkerId::new(0), OWNER, 9), (Err(10), vec![]));
-    assert_eq!(load(&mut weights, 1, WorkerId::new(0), OWNER, 20), (Ok(()), vec![]));
+    assert_eq!(load(&mut weights, 1, W0, OWNER, 9), (Err(10), vec![]));
+    assert_eq!(load(&mut weights, 1, W0, OWNER, 20), (Ok(()), vec![]));
     // A worker that loads them for itself takes as much again; where they are there, nothing more.
-    assert_eq!(load(&mut weights, 1, WorkerId::new(1), OWNER, 20), (Ok(()), vec![]));
-    assert_eq!(
-        weights.reserve(FunctionId::new(1), WorkerId::new(1), (OWNER, 10), 0, &mut Vec::new()),
-        Ok(())
-    );
+    assert_eq!(load(&mut weights, 1, W1, OWNER, 20), (Ok(()), vec![]));
+    assert_eq!(weights.reserve(FunctionId::new(1), W1, (OWNER, 10), 0, &mut Vec::new()), Ok(()));
     assert_eq!(weights.used_by(OWNER), 20);
     weights.begin(FunctionId::new(1));
-    assert_eq!(
-        load(&mut weights, 2, WorkerId::new(0), OWNER, 20),
-        (Err(10), vec![]),
-        "under a call they stay"
-    );
+    assert_eq!(load(&mut weights, 2, W0, OWNER, 20), (Err(10), vec![]), "under a call they stay");
     weights.end(FunctionId::new(1));
-    assert_eq!(
-        load(&mut weights, 3, WorkerId::new(0), TenantId::new(8), 10),
-        (Ok(()), vec![]),
-        "another's are another's"
-    );
-    assert_eq!(load(&mut weights, 2, WorkerId::new(0), OWNER, 20), (Ok(()), vec![FunctionId::new(1)]));
+    assert_eq!(load(&mut weights, 3, W0, TenantId::new(8), 10), (Ok(()), vec![]), "another's are another's");
+    assert_eq!(load(&mut weights, 2, W0, OWNER, 20), (Ok(()), vec![FunctionId::new(1)]));
     assert_eq!((weights.used_by(OWNER), weights.used_by(TenantId::new(8))), (10, 10));
     // What is promised counts until it is settled.
-    weights.reserve(FunctionId::new(4), WorkerId::new(1), (OWNER, 10), 20, &mut Vec::new()).unwrap();
+    weights.reserve(FunctionId::new(4), W1, (OWNER, 10), 20, &mut Vec::new()).unwrap();
     assert_eq!(weights.used_by(OWNER), 20);
-    weights.settled(FunctionId::new(4), WorkerId::new(1));
+    weights.settled(FunctionId::new(4), W1);
     assert_eq!(weights.used_by(OWNER), 10);
 }

@@ -193,26 +193,26 @@ impl IndexMut<WorkerId> for Workers {
 mod tests {
     use super::*;
 
+    const W0: WorkerId = WorkerId::new(0);
+    const W1: WorkerId = WorkerId::new(1);
+
     #[test]
     fn commands_to_one_process_are_numbered_from_zero() {
         let mut workers = Workers::new(2);
-        workers.arrive(0, WorkerId::new(1), Generation::new(3));
-        let nth = |workers: &mut Workers| workers.address(WorkerId::new(1)).nth;
+        workers.arrive(0, W1, Generation::new(3));
+        let nth = |workers: &mut Workers| workers.address(W1).nth;
         assert_eq!((nth(&mut workers), nth(&mut workers)), (0, 1));
         // A scrubbed process is still the same one.
-        workers.free(5, WorkerId::new(1));
+        workers.free(5, W1);
         assert_eq!(nth(&mut workers), 2);
-        workers.arrive(6, WorkerId::new(1), Generation::new(4));
-        assert_eq!(
-            workers.address(WorkerId::new(1)),
-            Address { worker: WorkerId::new(1), generation: Generation::new(4), nth: 0 }
-        );
+        workers.arrive(6, W1, Generation::new(4));
+        assert_eq!(workers.address(W1), Address { worker: W1, generation: Generation::new(4), nth: 0 });
     }
 
     #[test]
     fn lanes_are_filled_from_the_first_and_calls_come_out_oldest_first() {
         let mut workers = Workers::new(1);
-        let worker = &mut workers[WorkerId::new(0)];
+        let worker = &mut workers[W0];
         let lanes = [7, 5, 9].map(|id| worker.put(CallId(id), false));
         assert_eq!((lanes, worker.busy_lanes()), ([0, 1, 2], 3));
         worker.take(CallId(5), 1, 8);

@@ -69,7 +69,7 @@ mod tests {
     fn a_uid_is_its_own_name_and_others_get_numbers_that_stay() {
         let names = Names::default();
         assert_eq!(
-            (names.find("1000"), &*names.name(TenantId::new(1000))),
+            (names.find("1000"), &*names.name(Names::of_uid(1000))),
             (Some(Names::of_uid(1000)), "1000")
         );
         assert_eq!(names.find("acme"), None);
