@@ -9,7 +9,7 @@ pub mod names;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -20,6 +20,7 @@ pub use names::Names;
 
 use crate::config::TenantRules;
 use crate::limits::MAX_TOKEN_BYTES;
+use crate::sync::{OrderedGuard, OrderedMutex, OrderedReadGuard, OrderedRwLock, rank};
 
 /// Owner and caller of functions: a peer's uid, or a number that stands for a name of the configuration.
 pub type Tenant = u32;
@@ -51,9 +52,9 @@ pub enum Grounds {
 #[derive(Debug, Default)]
 pub struct Tenants {
     names: Arc<Names>,
-    rules: RwLock<TenantRules>,
+    rules: OrderedRwLock<TenantRules, { rank::TENANT_RULES }>,
     /// Of those that are connected or have something in memory.
-    accounts: Mutex<HashMap<Tenant, Weak<Account>>>,
+    accounts: OrderedMutex<HashMap<Tenant, Weak<Account>>, { rank::ACCOUNTS }>,
     /// Invocations accepted and not over.
     accepted: Arc<AtomicUsize>,
     /// Uids of worker processes that are no user's.
@@ -63,7 +64,7 @@ pub struct Tenants {
 impl Tenants {
     /// Tenants by these rules, which are called so.
     pub fn new(rules: TenantRules, names: Arc<Names>) -> Self {
-        let tenants = Self { names, rules: RwLock::new(rules), ..Self::default() };
+        let tenants = Self { names, rules: OrderedRwLock::new(rules), ..Self::default() };
         tenants.name_all(&tenants.rules());
         tenants
     }
@@ -75,8 +76,8 @@ impl Tenants {
         }
     }
 
-    fn rules(&self) -> std::sync::RwLockReadGuard<'_, TenantRules> {
-        self.rules.read().unwrap_or_else(|e| e.into_inner())
+    fn rules(&self) -> OrderedReadGuard<'_, TenantRules, { rank::TENANT_RULES }> {
+        self.rules.read()
     }
 
     /// Whoever runs as one of these uids is a worker and never a tenant. Called once, before anybody connects.
@@ -111,8 +112,8 @@ impl Tenants {
         account
     }
 
-    fn accounts(&self) -> std::sync::MutexGuard<'_, HashMap<Tenant, Weak<Account>>> {
-        self.accounts.lock().unwrap_or_else(|e| e.into_inner())
+    fn accounts(&self) -> OrderedGuard<'_, HashMap<Tenant, Weak<Account>>, { rank::ACCOUNTS }> {
+        self.accounts.lock()
     }
 
     /// The accounts there are.
@@ -198,7 +199,7 @@ impl Tenants {
         self.name_all(&rules);
         let quotas: Vec<_> =
             self.live().into_iter().map(|account| (rules.quota(&account.name), account)).collect();
-        *self.rules.write().unwrap_or_else(|e| e.into_inner()) = rules;
+        *self.rules.write() = rules;
         quotas.into_iter().for_each(|(quota, account)| account.allow(quota));
         // Those that came meanwhile may have been given what held before.
         for account in self.live() {
