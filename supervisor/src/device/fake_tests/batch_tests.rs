@@ -2,17 +2,22 @@
 
 use super::*;
 
-/// Request ids of the answers that the client got, in order.
-fn answered(gpu: &mut Gpu) -> Vec<u64> {
+/// The answers that the client got, in order.
+fn answers_of(gpu: &mut Gpu) -> Vec<v1::Response> {
     gpu.client.set_nonblocking(true).unwrap();
-    let (mut bytes, mut answers, mut ids) = ([0; 4096], Decoder::<OwnedFd>::default(), Vec::new());
-    if let Ok(read) = gpu.client.read(&mut bytes) {
+    let (mut bytes, mut answers, mut told) = ([0; 4096], Decoder::<OwnedFd>::default(), Vec::new());
+    while let Ok(read) = gpu.client.read(&mut bytes) {
         answers.feed(&bytes[..read], Vec::new()).unwrap();
     }
     while let Some((frame, _)) = answers.next_frame().unwrap() {
-        ids.push(v1::Response::decode(frame).unwrap().id);
+        told.push(v1::Response::decode(frame).unwrap());
     }
-    ids
+    told
+}
+
+/// The request ids that they answer.
+fn answered(gpu: &mut Gpu) -> Vec<u64> {
+    answers_of(gpu).into_iter().map(|told| told.id).collect()
 }
 
 #[test]
@@ -55,4 +60,38 @@ fn a_batch_that_is_not_settled_does_what_it_has_to_when_it_is_dropped() {
     drop(batch);
     gpu.expect(0, &[&lanes[2]]);
     assert_eq!(answered(&mut gpu), [3]);
+}
+
+#[test]
+fn a_call_whose_answer_cannot_be_made_is_told_so_and_the_others_get_theirs() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 0);
+    let config = r#"{"modules": [], "kernels": [], "blueprint": {"inputs": [], "weights": ["w"],
+        "buffers": {"b": {"Sizeof": "w"}}, "outputs": ["b"], "control_flow": []}}"#;
+    let parsed = Parsed {
+        blueprint: pappus_blueprint::parse(config.as_bytes()).unwrap(),
+        config: config.into(),
+        weights: None,
+        runs_on: vec![(Kind::Cuda, "sm_90".into())],
+        callers: Arc::default(),
+    };
+    let record = FunctionRecord { name: "with an output".into(), ..FunctionRecord::clone(&function.record) };
+    let other = gpu.cache.insert(gpu.tenants.account(1), Arc::new(record), parsed);
+    // The call of the second one has no place for its output.
+    let calls = [&function, &other, &function].map(|function| gpu.submit(function, 1, 0));
+    let (answers, written) = pipe::pipe().unwrap();
+    let mut outbox = Outbox::new(written);
+    for id in calls {
+        outbox.push_from_worker(&FromWorker::Done { call: id.0, timings: Done::default() });
+    }
+    outbox.flush().unwrap();
+    let end = listen(&gpu.device, 0, Generation::new(1), 0, &mut Inbox::new(answers));
+    assert!(matches!(&end, End::Bad(why) if why.contains("index out of bounds")), "{end:?}");
+    let told = answers_of(&mut gpu);
+    assert_eq!(told.iter().map(|told| told.id).collect::<Vec<_>>(), [1, 2, 3]);
+    let failed = |told: &v1::Response| match &told.body {
+        Some(v1::response::Body::Error(error)) => error.message.contains("cannot make the answer"),
+        _ => false,
+    };
+    assert_eq!(told.iter().map(failed).collect::<Vec<_>>(), [false, true, false]);
 }
