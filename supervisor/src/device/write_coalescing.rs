@@ -87,9 +87,10 @@ impl Drop for Batch {
             return;
         }
         let device = self.device.clone();
-        // Whatever panicked may do so again; what a batch does of one part is not done twice.
-        let parts: [fn(&Device, &mut Self); 2] = [
+        // Whatever panicked may do so again: the next part is done all the same, and nothing twice.
+        let parts: [fn(&Device, &mut Self); 3] = [
             |device, batch| device.carry_out(&mut batch.actions, Some(&mut batch.held)),
+            |device, batch| device.release(&mut batch.held),
             |device, batch| device.settle(batch),
         ];
         for part in parts {

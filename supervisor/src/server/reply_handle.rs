@@ -176,7 +176,8 @@ struct ToClient<'a> {
 
 impl ToClient<'_> {
     fn send(&mut self) {
-        if let Some(replies) = self.replies {
+        // Taken first: what panics here is not tried again.
+        if let Some(replies) = self.replies.take() {
             replies.send_frames(self.frames);
         }
         self.frames.clear();
