@@ -14,29 +14,40 @@
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Ranks of locks, lowest first: a lock is taken before those below it here.
+/// Ranks of locks, lowest first: a lock is taken before those below it here. The locks of `concurrent` have none:
+/// whoever holds one of them takes no other lock.
 pub mod rank {
     /// Slots of connections.
-    pub const CONNECTIONS: u8 = 10;
-    /// Turns of tenants to be served.
-    pub const REQUEST_TURNS: u8 = 12;
+    pub const CONNECTIONS: u8 = 6;
+    /// Permits of tenants for slow work.
+    pub const SLOW_WORK: u8 = 8;
     /// Arenas of one connection.
-    pub const ARENAS: u8 = 14;
-    /// Tenants' accounts by number.
-    pub const ACCOUNTS: u8 = 20;
-    /// Plans of one tenant.
-    pub const PLANS: u8 = 22;
+    pub const ARENAS: u8 = 10;
+    /// What is registered. Held while a function comes into memory or goes, which takes most of the next ones.
+    pub const INDEX: u8 = 12;
     /// Functions that leave.
-    pub const LEAVING_FUNCTIONS: u8 = 24;
-    /// What is registered.
-    pub const INDEX: u8 = 26;
-    /// Compilations that failed, and those that wait.
-    pub const COMPILATIONS: u8 = 28;
+    pub const LEAVING_FUNCTIONS: u8 = 14;
+    /// Blobs that one connection handed over.
+    pub const HANDED_BLOBS: u8 = 16;
+    /// Functions in memory.
+    pub const LOADED: u8 = 18;
+    /// Who may call one function.
+    pub const CALLERS: u8 = 20;
+    /// Who is a tenant.
+    pub const TENANT_RULES: u8 = 22;
+    /// Tenants' accounts by number.
+    pub const ACCOUNTS: u8 = 24;
+    /// Plans of one tenant.
+    pub const PLANS: u8 = 26;
+    /// Tenants that compile, or wait for it.
+    pub const COMPILATIONS: u8 = 27;
+    /// Compilations that failed.
+    pub const FAILURES: u8 = 28;
     /// The standby in one slot.
     pub const STANDBY: u8 = 30;
     /// The one process of a GPU that measures its context.
@@ -53,12 +64,18 @@ pub mod rank {
     pub const WEIGHTS: u8 = 70;
     /// What is taken of the memory of one device.
     pub const DEVICE_MEMORY: u8 = 80;
-    /// Control groups of worker processes.
-    pub const CONTROL_GROUP: u8 = 90;
+    /// A process and its control groups.
+    pub const MEMBERSHIP: u8 = 88;
+    /// Control groups that are kept for processes to come.
+    pub const CONTROL_GROUPS: u8 = 90;
     /// Processes that this one has to reap.
     pub const CHILDREN: u8 = 92;
-    /// Invocations of one connection without an answer.
-    pub const OPEN_CALLS: u8 = 100;
+    /// Processes on their way into control groups.
+    pub const JOINING: u8 = 94;
+    /// Names of tenants: whatever opens a tenant's files asks for one, also with a worker's channel held.
+    pub const NAMES: u8 = 96;
+    /// When it was logged last that a connection was refused.
+    pub const REFUSED_CONNECTIONS: u8 = 98;
     /// What one client has not read yet.
     pub const UNREAD: u8 = 102;
 }
@@ -84,12 +101,52 @@ impl<T, const RANK: u8> OrderedMutex<T, RANK> {
     }
 }
 
-/// Access to what an [`OrderedMutex`] protects.
+/// As [`OrderedMutex`], for one thread that writes or several that read.
+#[derive(Debug, Default)]
+pub struct OrderedRwLock<T, const RANK: u8>(RwLock<T>);
+
+impl<T, const RANK: u8> OrderedRwLock<T, RANK> {
+    /// Around a value.
+    pub const fn new(value: T) -> Self {
+        Self(RwLock::new(value))
+    }
+
+    /// Takes the lock beside others that read, whether or not an earlier holder panicked.
+    ///
+    /// # Panics
+    ///
+    /// In debug builds, if this thread holds a lock of the same or of a higher rank.
+    pub fn read(&self) -> OrderedReadGuard<'_, T, RANK> {
+        let held = Held::<RANK>::new();
+        Ordered { guard: self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner()), held }
+    }
+
+    /// Takes the lock alone, whether or not an earlier holder panicked.
+    ///
+    /// # Panics
+    ///
+    /// In debug builds, if this thread holds a lock of the same or of a higher rank.
+    pub fn write(&self) -> OrderedWriteGuard<'_, T, RANK> {
+        let held = Held::<RANK>::new();
+        Ordered { guard: self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()), held }
+    }
+}
+
+/// Access to what a lock with a rank protects, through a guard of the standard library's.
 #[derive(Debug)]
-pub struct OrderedGuard<'a, T, const RANK: u8> {
-    guard: MutexGuard<'a, T>,
+pub struct Ordered<G, const RANK: u8> {
+    guard: G,
     held: Held<RANK>,
 }
+
+/// Access to what an [`OrderedMutex`] protects.
+pub type OrderedGuard<'a, T, const RANK: u8> = Ordered<MutexGuard<'a, T>, RANK>;
+
+/// Access to what an [`OrderedRwLock`] protects, to read it.
+pub type OrderedReadGuard<'a, T, const RANK: u8> = Ordered<RwLockReadGuard<'a, T>, RANK>;
+
+/// The same, to change it.
+pub type OrderedWriteGuard<'a, T, const RANK: u8> = Ordered<RwLockWriteGuard<'a, T>, RANK>;
 
 impl<T, const RANK: u8> OrderedGuard<'_, T, RANK> {
     /// Gives the lock back until `changed` is notified.
@@ -111,16 +168,16 @@ impl<T, const RANK: u8> OrderedGuard<'_, T, RANK> {
     }
 }
 
-impl<T, const RANK: u8> Deref for OrderedGuard<'_, T, RANK> {
-    type Target = T;
+impl<G: Deref, const RANK: u8> Deref for Ordered<G, RANK> {
+    type Target = G::Target;
 
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &G::Target {
         &self.guard
     }
 }
 
-impl<T, const RANK: u8> DerefMut for OrderedGuard<'_, T, RANK> {
-    fn deref_mut(&mut self) -> &mut T {
+impl<G: DerefMut, const RANK: u8> DerefMut for Ordered<G, RANK> {
+    fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.guard
     }
 }
@@ -242,6 +299,52 @@ mod tests {
             assert!(holder.join().is_err());
         });
         assert_eq!(*low.lock(), 1);
+    }
+
+    #[test]
+    fn readers_share_a_lock_and_a_writer_has_it_alone() {
+        let lock = OrderedRwLock::<u8, 2>::new(1);
+        let low = OrderedMutex::<u8, 1>::new(2);
+        std::thread::scope(|scope| {
+            let (_first, seen) = (low.lock(), lock.read());
+            assert_eq!(scope.spawn(|| *lock.read()).join().unwrap(), *seen);
+        });
+        let mut written = lock.write();
+        *written += *OrderedMutex::<u8, 3>::new(2).lock();
+        drop(written);
+        assert_eq!(*lock.read(), 3);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_lock_for_readers_has_its_place_in_the_order() {
+        type Lock = OrderedRwLock<(), 2>;
+        let orders: [fn(&Lock); 4] = [
+            // Another thread that waits to write in between would block both for ever.
+            |lock| drop((lock.read(), lock.read())),
+            |lock| drop((lock.write(), Lock::default().write())),
+            |lock| drop((OrderedMutex::<(), 3>::default().lock(), lock.read())),
+            |lock| drop((OrderedMutex::<(), 3>::default().lock(), lock.write())),
+        ];
+        for order in orders {
+            let broken = std::thread::spawn(move || order(&Lock::default())).join();
+            let why = broken.unwrap_err().downcast::<String>().unwrap();
+            assert!(why.contains("a lock of rank 2 is taken"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_lock_whose_writer_panicked_is_still_taken() {
+        let lock = OrderedRwLock::<u8, 1>::new(1);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let _held = lock.write();
+                panic!("the test's own panic");
+            });
+            assert!(writer.join().is_err());
+        });
+        *lock.write() += 1;
+        assert_eq!(*lock.read(), 2);
     }
 
     #[test]

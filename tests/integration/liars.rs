@@ -116,7 +116,7 @@ fn replies_out_of_turn_are_not_believed() {
     is_caught("leased max", "settings that it was not sent");
     is_caught("exported it 64", "unavailable");
     is_caught("descriptors it+1 1\nexported it 64", "a packet of another message");
-    is_caught("descriptors it 1\nexported it 64", "weights that nobody asked for");
+    is_caught("descriptors it 1\nexported it 64", "weights that it was not asked for");
 }
 
 #[test]

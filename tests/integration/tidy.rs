@@ -51,6 +51,9 @@ const UNSAFE: [&str; 11] = [
     "benches/src/bare",
 ];
 
+/// Where the supervisor's locks are made of those of the standard library, and say what a poisoned one means.
+const LOCKS: [&str; 2] = ["supervisor/src/sync.rs", "supervisor/src/concurrent/sync.rs"];
+
 /// The longest file.
 const MAX_LINES: usize = 600;
 
@@ -161,10 +164,33 @@ fn unsafe_is_where_it_may_be() {
     no_source("unsafe outside its places", |name, text| {
         uses(text) && !UNSAFE.iter().any(|place| name.starts_with(place))
     });
-    // Each use says why it is sound.
-    no_source("unsafe without SAFETY", |_, text| uses(text) && !text.contains("SAFETY:"));
+    // Each block says why it is sound, each function what its caller owes.
+    let blocks = |text: &str| uses(&text.replace("unsafe fn", "fn"));
+    no_source("unsafe without SAFETY", |_, text| blocks(text) && !text.contains("SAFETY:"));
+    no_source("an unsafe function without a contract", |_, text| {
+        uses(text) && !text.contains("SAFETY:") && !text.contains("# Safety")
+    });
     // The control.
     assert!(sources().iter().any(|(name, text)| name.starts_with("shmem") && uses(text)));
+}
+
+#[test]
+fn every_lock_of_the_supervisor_has_a_rank() {
+    let supervisor = |name: &str| name.starts_with("supervisor/src/") && !LOCKS.contains(&name);
+    let std_lock = |text: &str| {
+        let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+        words.any(|word| ["Mutex", "RwLock"].contains(&word))
+    };
+    no_source("a lock without a rank: use OrderedMutex or OrderedRwLock", |name, text| {
+        // These take the locks of the folder's own `sync`, which models of threads replace.
+        supervisor(name) && !name.starts_with("supervisor/src/concurrent/") && std_lock(text)
+    });
+    let bare = ["std::sync::Mutex", "PoisonError", "unwrap_or_else(|e| e.into_inner())"];
+    no_source("a lock of the standard library's", |name, text| {
+        supervisor(name) && bare.iter().any(|bare| text.contains(bare))
+    });
+    // The control.
+    assert_eq!(sources().iter().filter(|(name, text)| LOCKS.contains(&&**name) && std_lock(text)).count(), 2);
 }
 
 #[test]

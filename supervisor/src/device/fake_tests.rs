@@ -1,5 +1,7 @@
 //! A GPU whose workers are this test: what the supervisor tells them, and what follows from their answers.
 
+mod batch_tests;
+
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -172,7 +174,7 @@ impl Gpu {
     }
 
     fn finish(&self, worker: WorkerId, id: CallId) -> Result<(), &'static str> {
-        let mut batch = Batch::default();
+        let mut batch = Batch::new(&self.device);
         let finished = self.device.finish(worker, id, Answer::Done(&Done::default()), &mut batch);
         self.device.settle(&mut batch);
         finished
@@ -459,7 +461,7 @@ fn answers_of_one_read_are_followed_by_one_write_each() {
     expected.extend(started.iter().map(String::as_str));
     gpu.expect(W0, &expected);
     gpu.client.set_nonblocking(true).unwrap();
-    let mut batch = Batch::default();
+    let mut batch = Batch::new(&gpu.device);
     for id in [calls[2], calls[0]] {
         gpu.device.finish(W0, id, Answer::Done(&Done::default()), &mut batch).unwrap();
     }
@@ -543,12 +545,14 @@ fn a_revoked_function_leaves_the_workers_of_that_pair_only() {
     gpu.done(W1, granted);
 }
 
-/// A client whose answers cannot even be gathered.
+/// A client whose answers cannot be given, nor the first one gathered.
 #[derive(Debug)]
 struct Panics(Arc<Account>);
 
 impl Completion for Panics {
-    fn complete(&self, _: &Call, _: &str, _: Outcome) {}
+    fn complete(&self, _: &Call, _: &str, _: Outcome) {
+        panic!("the test's own panic");
+    }
 
     fn is_over(&self) -> bool {
         false

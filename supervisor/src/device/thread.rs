@@ -202,7 +202,7 @@ fn read_answers(
     // While something is queued that did not fit, look again soon.
     let retry = Duration::from_millis(1);
     let mut flushed = true;
-    let mut batch = Batch::default();
+    let mut batch = Batch::new(device);
     let mut alert = Duration::ZERO;
     loop {
         let heard = hear(device, worker, inbox, &mut batch);
@@ -245,7 +245,7 @@ fn read_answers(
 /// What a process still says whose epoch is over: whose call ran alone may name the kernel that ended it.
 fn last_words(device: &Arc<Device>, worker: WorkerId, inbox: &mut Inbox) -> Result<End, String> {
     let until = Instant::now() + LAST_WORDS;
-    let mut batch = Batch::default();
+    let mut batch = Batch::new(device);
     loop {
         let heard = hear(device, worker, inbox, &mut batch);
         device.settle(&mut batch);

@@ -8,6 +8,7 @@ use pappus_protocol::to_worker::STAGING_ARENA;
 use pappus_protocol::{FaultCode, now_ns};
 
 use super::held::{FULL_BYTES, Held};
+use super::panics::contained;
 use super::runtime::{Actions, Answer, Device};
 use crate::call::{Call, CompletionBatch, Outcome};
 use crate::ids::WorkerId;
@@ -51,9 +52,12 @@ impl Drop for Burst {
     }
 }
 
-/// What the answers of one read of a worker's pipe led to; kept for its capacity.
-#[derive(Debug, Default)]
+/// What the answers of one read of a worker's pipe led to; kept for its capacity. Where a panic comes between
+/// [`Device::finish`] and [`Device::settle`], what is left is done when it is dropped: its calls are over for the
+/// scheduler, so nobody else would answer them.
+#[derive(Debug)]
 pub struct Batch {
+    device: Arc<Device>,
     held: Held,
     actions: Actions,
     /// Calls that are over and whose clients do not know yet.
@@ -62,6 +66,40 @@ pub struct Batch {
     ended: bool,
     /// Their staged outputs.
     staged_bytes: usize,
+}
+
+impl Batch {
+    /// Of a worker of this device.
+    pub fn new(device: &Arc<Device>) -> Self {
+        Self {
+            device: device.clone(),
+            held: Held::default(),
+            actions: Actions::new(),
+            completions: None,
+            ended: false,
+            staged_bytes: 0,
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        if !self.ended && self.actions.is_empty() {
+            return;
+        }
+        let device = self.device.clone();
+        // Whatever panicked may do so again: the next part is done all the same, and nothing twice.
+        let parts: [fn(&Device, &mut Self); 3] = [
+            |device, batch| device.carry_out(&mut batch.actions, Some(&mut batch.held)),
+            |device, batch| device.release(&mut batch.held),
+            |device, batch| device.settle(batch),
+        ];
+        for part in parts {
+            if let Err(why) = contained(|| part(&device, self)) {
+                tracing::error!("not all that follows from a worker's answers is done: {why}");
+            }
+        }
+    }
 }
 
 impl Device {
@@ -137,6 +175,9 @@ impl Device {
                 scheduler.handle(now_ns, Finished { worker, id, verdict }, &mut batch.actions)
             });
         }
+        // First of all: from here on nobody but the batch answers the call.
+        batch.ended = true;
+        batch.completions.get_or_insert_with(|| call.reply.new_batch()).push(call, ended);
         match done {
             true => {
                 self.slot(worker).completed.fetch_add(1, Ordering::Relaxed);
@@ -145,8 +186,6 @@ impl Device {
             false => self.metrics.failed.increment(1),
         }
         self.carry_out(&mut batch.actions, Some(&mut batch.held));
-        batch.ended = true;
-        batch.completions.get_or_insert_with(|| call.reply.new_batch()).push(call, ended);
         if batch.staged_bytes >= FULL_BYTES {
             self.settle(batch);
         }
@@ -169,13 +208,15 @@ impl Device {
     /// its answers.
     pub fn settle(&self, batch: &mut Batch) {
         self.release(&mut batch.held);
-        if !std::mem::take(&mut batch.ended) {
+        if !batch.ended {
             return;
         }
         let now_ns = now_ns();
         if let Some(completions) = &mut batch.completions {
             completions.flush(&self.config.name, now_ns);
         }
+        // Only now: after a panic in between, the rest is answered when the batch is dropped.
+        batch.ended = false;
         batch.staged_bytes = 0;
     }
 }

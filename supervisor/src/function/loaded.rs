@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
 
 use pappus_blueprint::Blueprint;
 use pappus_protocol::Kind;
@@ -18,6 +18,7 @@ use crate::limits::MAX_LOADED;
 use crate::refusal::{Refusal, failed, internal};
 use crate::store::StateDir;
 use crate::store::records::FunctionRecord;
+use crate::sync::{OrderedRwLock, rank};
 use crate::tenants::Account;
 
 /// Names of tenants that may call a function, sorted.
@@ -39,7 +40,7 @@ pub struct Loaded {
     /// Its owner's account, which its weights are charged to.
     pub account: Arc<Account>,
     /// Names of tenants that may call it besides its owner, sorted.
-    callers: RwLock<Callers>,
+    callers: OrderedRwLock<Callers, { rank::CALLERS }>,
     config: Vec<u8>,
     /// Weights packed into one sealed memfd; none if it has none.
     weights: Option<ValidatedMemfd>,
@@ -70,14 +71,14 @@ impl Loaded {
     /// Whether a tenant may call it.
     pub fn may_call(&self, caller: &Account) -> bool {
         self.owner == caller.tenant || {
-            let callers = self.callers.read().unwrap_or_else(|e| e.into_inner());
+            let callers = self.callers.read();
             callers.binary_search_by(|name| (**name).cmp(&caller.name)).is_ok()
         }
     }
 
     /// From now on exactly these may call it besides its owner.
     pub fn grant(&self, callers: Callers) {
-        *self.callers.write().unwrap_or_else(|e| e.into_inner()) = callers;
+        *self.callers.write() = callers;
     }
 
     /// Whether devices of this kind and architecture can run it.
@@ -141,7 +142,7 @@ struct Slot {
 /// Loaded functions by owner and name, bounded; the one used longest ago goes first.
 #[derive(Debug, Default)]
 pub struct LoadedCache {
-    slots: RwLock<HashMap<TenantId, HashMap<String, Slot>>>,
+    slots: OrderedRwLock<HashMap<TenantId, HashMap<String, Slot>>, { rank::LOADED }>,
     clock: AtomicU64,
     ids: AtomicU64,
 }
@@ -149,7 +150,7 @@ pub struct LoadedCache {
 impl LoadedCache {
     /// The function, if it is in memory.
     pub fn get(&self, owner: TenantId, name: &str) -> Option<Arc<Loaded>> {
-        let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
+        let slots = self.slots.read();
         let slot = slots.get(&owner)?.get(name)?;
         slot.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         Some(slot.function.clone())
@@ -157,7 +158,7 @@ impl LoadedCache {
 
     /// Whose function has this name towards workers, and what it is called; none if it is not in memory.
     pub fn owner_of(&self, id: FunctionId) -> Option<(TenantId, String)> {
-        let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
+        let slots = self.slots.read();
         let mut all = slots.values().flat_map(HashMap::values).map(|slot| &slot.function);
         all.find(|function| function.id == id).map(|function| (function.owner, function.record.name.clone()))
     }
@@ -165,7 +166,7 @@ impl LoadedCache {
     /// Puts a function into memory; if it got there meanwhile, that one stays.
     pub fn insert(&self, account: Arc<Account>, record: Arc<FunctionRecord>, parsed: Parsed) -> Arc<Loaded> {
         let owner = account.tenant;
-        let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
+        let mut slots = self.slots.write();
         if let Some(slot) = slots.get(&owner).and_then(|names| names.get(&record.name))
             && Arc::ptr_eq(&slot.function.record, &record)
         {
@@ -180,7 +181,7 @@ impl LoadedCache {
             weight_bytes: record.weights.iter().map(|w| w.bytes).collect(),
             blueprint: parsed.blueprint,
             account,
-            callers: RwLock::new(parsed.callers),
+            callers: OrderedRwLock::new(parsed.callers),
             config: parsed.config,
             weights: parsed.weights,
             runs_on: parsed.runs_on,
@@ -194,7 +195,7 @@ impl LoadedCache {
 
     /// Takes a function out of memory, so that nobody finds it any more.
     pub fn remove(&self, owner: TenantId, name: &str) -> Option<Arc<Loaded>> {
-        let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
+        let mut slots = self.slots.write();
         slots.get_mut(&owner)?.remove(name).map(|slot| slot.function)
     }
 

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
 use super::subreaper;
+use crate::sync::{OrderedMutex, rank};
 
 /// What a worker may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,8 +46,8 @@ pub struct Groups {
     parents: Vec<(PathBuf, Vec<&'static str>)>,
     made: AtomicU64,
     /// Empty ones.
-    kept: Mutex<Vec<Group>>,
-    joining: Mutex<Sender<Arc<Membership>>>,
+    kept: OrderedMutex<Vec<Group>, { rank::CONTROL_GROUPS }>,
+    joining: OrderedMutex<Sender<Arc<Membership>>, { rank::JOINING }>,
 }
 
 /// The groups of one process; removed with this.
@@ -62,7 +63,7 @@ struct Group {
 #[derive(Debug)]
 pub struct Membership {
     limits: Limits,
-    state: Mutex<State>,
+    state: OrderedMutex<State, { rank::MEMBERSHIP }>,
     tried: Condvar,
     /// The process was killed since its group's memory was used up.
     starved: AtomicBool,
@@ -82,10 +83,6 @@ enum State {
     Left,
     /// It is reaped: its number may be another's.
     Over,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// How many processes were killed in a group for lack of memory.
@@ -118,8 +115,8 @@ impl Groups {
         }
         parents.iter().for_each(|(dir, _)| remove_stale(dir));
         let (sender, joining) = channel();
-        let (made, kept) = (AtomicU64::new(0), Mutex::default());
-        let groups = Self { parents, made, kept, joining: Mutex::new(sender) };
+        let (made, kept) = (AtomicU64::new(0), OrderedMutex::default());
+        let groups = Self { parents, made, kept, joining: OrderedMutex::new(sender) };
         // A trial: directories may be read-only or belong to others.
         groups
             .make(Limits { memory_bytes: 1 << 30, processes: 16, processors: 1 })
@@ -133,18 +130,18 @@ impl Groups {
 
     /// Lets a process join groups with these limits, soon.
     pub fn admit(&self, pid: u32, limits: Limits) -> Arc<Membership> {
-        let state = Mutex::new(State::Outside(pid));
+        let state = OrderedMutex::new(State::Outside(pid));
         let membership =
             Arc::new(Membership { limits, state, tried: Condvar::new(), starved: AtomicBool::new(false) });
         // The thread lives as long as this.
-        let _ = lock(&self.joining).send(membership.clone());
+        let _ = self.joining.lock().send(membership.clone());
         membership
     }
 
     fn join_all(&self, joining: &Receiver<Arc<Membership>>) {
         for membership in joining {
             let group = self.group(membership.limits);
-            let pid = match (&mut *lock(&membership.state), &group) {
+            let pid = match (&mut *membership.state.lock(), &group) {
                 (state @ State::Outside(_), Ok(_)) => match std::mem::replace(state, State::Joining) {
                     State::Outside(pid) => Some(pid),
                     _ => None,
@@ -155,7 +152,7 @@ impl Groups {
                 (Some(pid), Ok(group)) => group.join(pid).map(|()| group),
                 (_, group) => group,
             };
-            let mut state = lock(&membership.state);
+            let mut state = membership.state.lock();
             match (&*state, joined, pid) {
                 (State::Joining, Ok(group), _) => *state = State::Inside(group),
                 (State::Left, joined, Some(pid)) => {
@@ -182,7 +179,7 @@ impl Groups {
     /// The process ended, and `reap` takes it out of the kernel's table, or only looks how it ended where its
     /// number is still in use. Then its groups are free.
     pub fn over<T>(&self, membership: &Membership, reap: impl FnOnce(WaitIdOptions) -> T) -> T {
-        let mut state = lock(&membership.state);
+        let mut state = membership.state.lock();
         match std::mem::replace(&mut *state, State::Over) {
             State::Joining => {
                 *state = State::Left;
@@ -201,7 +198,7 @@ impl Groups {
     }
 
     fn keep(&self, group: Option<Group>) {
-        let mut kept = lock(&self.kept);
+        let mut kept = self.kept.lock();
         if kept.len() < KEPT {
             kept.extend(group);
         }
@@ -209,11 +206,11 @@ impl Groups {
 
     /// Removes those that are kept.
     pub fn close(&self) {
-        lock(&self.kept).clear();
+        self.kept.lock().clear();
     }
 
     fn group(&self, limits: Limits) -> std::io::Result<Group> {
-        let mut kept = lock(&self.kept);
+        let mut kept = self.kept.lock();
         if let Some(fits) = kept.iter().position(|group| group.limits == limits) {
             return Ok(kept.swap_remove(fits));
         }
@@ -239,7 +236,7 @@ impl Groups {
 impl Membership {
     /// Whether the limits are in force.
     pub fn joined(&self) -> bool {
-        matches!(*lock(&self.state), State::Inside(_))
+        matches!(*self.state.lock(), State::Inside(_))
     }
 
     /// Whether the process was killed for lack of memory of its group; known once it is reaped.
@@ -249,9 +246,9 @@ impl Membership {
 
     /// As [`Membership::joined`], once it was tried.
     pub fn decided(&self) -> bool {
-        let untried = |state: &mut State| matches!(state, State::Outside(_) | State::Joining);
-        let waited = self.tried.wait_timeout_while(lock(&self.state), PATIENCE, untried);
-        matches!(*waited.unwrap_or_else(|e| e.into_inner()).0, State::Inside(_))
+        let untried = |state: &State| matches!(state, State::Outside(_) | State::Joining);
+        let waited = self.state.lock().wait_timeout_while(&self.tried, PATIENCE, untried);
+        matches!(*waited, State::Inside(_))
     }
 }
 

@@ -2,18 +2,19 @@
 //! busy for as long as it may be leave a place to everybody else.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::ids::TenantId;
 use crate::limits::MAX_COMPILATIONS;
+use crate::sync::{OrderedMutex, rank};
 
 /// The places.
 #[derive(Debug)]
 pub(super) struct Compilations {
     all: Arc<Semaphore>,
-    tenants: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
+    tenants: OrderedMutex<HashMap<TenantId, Arc<Semaphore>>, { rank::COMPILATIONS }>,
 }
 
 /// A place, free again when dropped.
@@ -26,7 +27,7 @@ pub(super) struct CompilePermit {
 
 impl Default for Compilations {
     fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(MAX_COMPILATIONS)), tenants: Mutex::default() }
+        Self { all: Arc::new(Semaphore::new(MAX_COMPILATIONS)), tenants: OrderedMutex::default() }
     }
 }
 
@@ -34,7 +35,7 @@ impl Compilations {
     /// Waits for a place: behind the tenant's own first, then behind everybody's.
     pub(super) async fn permit(&self, tenant: TenantId) -> CompilePermit {
         let own = {
-            let mut tenants = self.tenants.lock().unwrap_or_else(|e| e.into_inner());
+            let mut tenants = self.tenants.lock();
             tenants.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
         };
         let own = own.acquire_owned().await.ok();

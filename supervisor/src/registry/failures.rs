@@ -1,7 +1,6 @@
 //! Compilations that failed: a function whose module does not compile is not compiled again at every call.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use pappus_protocol::Kind;
@@ -9,6 +8,7 @@ use pappus_protocol::Kind;
 use crate::ids::TenantId;
 use crate::refusal::{Reason, Refusal};
 use crate::store::records::Hash;
+use crate::sync::{OrderedMutex, rank};
 
 /// How long a failure is remembered: it may have been the machine's, which had no time or memory.
 const REMEMBERED: Duration = Duration::from_secs(300);
@@ -26,19 +26,19 @@ pub(super) struct Job {
 
 /// What failed lately.
 #[derive(Debug, Default)]
-pub(super) struct Failures(Mutex<HashMap<Job, (Instant, Refusal)>>);
+pub(super) struct Failures(OrderedMutex<HashMap<Job, (Instant, Refusal)>, { rank::FAILURES }>);
 
 impl Failures {
     /// Why it would fail again.
     pub(super) fn known(&self, job: &Job, now: Instant) -> Option<Refusal> {
-        let all = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let all = self.0.lock();
         let (since, why) = all.get(job)?;
         (now.saturating_duration_since(*since) < REMEMBERED).then(|| why.clone())
     }
 
     /// It failed, or not.
     pub(super) fn note<T>(&self, job: Job, now: Instant, outcome: &Result<T, Refusal>) {
-        let mut all = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let mut all = self.0.lock();
         match outcome {
             // Other failures are not the module's.
             Err(why) if why.reason == Reason::InvalidArgument => {
@@ -76,6 +76,6 @@ mod tests {
         for tenant in 0..=MAX_FAILURES as u32 {
             failures.note(job(TenantId::new(tenant)), now, &bad);
         }
-        assert!(failures.0.lock().unwrap().len() <= MAX_FAILURES);
+        assert!(failures.0.lock().len() <= MAX_FAILURES);
     }
 }

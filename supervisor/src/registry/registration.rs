@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use pappus_blueprint::Blueprint;
 use pappus_proto::limits::is_valid_name;
@@ -25,6 +25,7 @@ use crate::limits::{LIST_PAGE, MAX_MODULES, MAX_SIGNATURE_BYTES};
 use crate::refusal::{Reason, Refusal, failed, refusal};
 use crate::store::records::{FunctionRecord, Hash, ModuleRecord, Output, Variant};
 use crate::store::state_dir::{Kind, StateDir, StateError};
+use crate::sync::{OrderedGuard, OrderedMutex, rank};
 use crate::tenants::{Account, Limit, Tenants};
 
 /// Everything that is registered.
@@ -33,11 +34,11 @@ pub struct Registry {
     pub(super) state: Arc<StateDir>,
     /// Whose all of it is.
     pub tenants: Arc<Tenants>,
-    index: Mutex<Index>,
+    index: OrderedMutex<Index, { rank::INDEX }>,
     /// Functions in memory.
     pub loaded: LoadedCache,
     /// Removed functions that calls still hold.
-    leaving: Mutex<Vec<(TenantId, Arc<Loaded>)>>,
+    leaving: OrderedMutex<Vec<(TenantId, Arc<Loaded>)>, { rank::LEAVING_FUNCTIONS }>,
     /// Devices to make machine code for.
     pub(super) classes: Vec<DeviceClass>,
     /// What it must have been made for, as far as workers said so.
@@ -58,12 +59,12 @@ pub struct Registered {
 
 /// Blobs that one connection handed over and nothing refers to yet; released when it ends.
 #[derive(Debug, Default)]
-pub struct Handed(Mutex<Vec<Hash>>);
+pub struct Handed(OrderedMutex<Vec<Hash>, { rank::HANDED_BLOBS }>);
 
 impl Handed {
     /// Whether there is nothing to release.
     pub fn is_empty(&self) -> bool {
-        self.0.lock().unwrap_or_else(|e| e.into_inner()).is_empty()
+        self.0.lock().is_empty()
     }
 }
 
@@ -90,9 +91,9 @@ impl Registry {
         Ok(Self {
             state,
             tenants,
-            index: Mutex::new(index),
+            index: OrderedMutex::new(index),
             loaded: LoadedCache::default(),
-            leaving: Mutex::default(),
+            leaving: OrderedMutex::default(),
             classes,
             targets,
             compilations: Compilations::default(),
@@ -100,9 +101,8 @@ impl Registry {
         })
     }
 
-    pub(super) fn index(&self) -> MutexGuard<'_, Index> {
-        // Index updates do not panic halfway; a panic elsewhere must not take the registry along.
-        self.index.lock().unwrap_or_else(|e| e.into_inner())
+    pub(super) fn index(&self) -> OrderedGuard<'_, Index, { rank::INDEX }> {
+        self.index.lock()
     }
 
     /// What a tenant has registered of what is limited.
@@ -156,7 +156,7 @@ impl Registry {
         let stored = stored.map_err(|e| failed("cannot store the bytes", &e))?;
         mine.need(stored.0);
         mine.measured(stored.0, stored.1);
-        handed.0.lock().unwrap_or_else(|e| e.into_inner()).push(stored.0);
+        handed.0.lock().push(stored.0);
         if let Err(e) = self.state.open_blob(tenant, stored.0) {
             self.release(&mut index, tenant, stored.0);
             return Err(failed("cannot store the bytes", &e));
@@ -166,7 +166,7 @@ impl Registry {
 
     /// A connection ended: what it handed over and nothing refers to goes.
     pub fn release_handed(&self, tenant: TenantId, handed: &Handed) {
-        let hashes = std::mem::take(&mut *handed.0.lock().unwrap_or_else(|e| e.into_inner()));
+        let hashes = std::mem::take(&mut *handed.0.lock());
         let mut index = self.index();
         self.sweep(&mut index);
         hashes.into_iter().for_each(|hash| self.release(&mut index, tenant, hash));
@@ -334,8 +334,8 @@ impl Registry {
         unneeded.into_iter().for_each(|hash| self.state.remove_blob(tenant, hash));
     }
 
-    fn leaving(&self) -> MutexGuard<'_, Vec<(TenantId, Arc<Loaded>)>> {
-        self.leaving.lock().unwrap_or_else(|e| e.into_inner())
+    fn leaving(&self) -> OrderedGuard<'_, Vec<(TenantId, Arc<Loaded>)>, { rank::LEAVING_FUNCTIONS }> {
+        self.leaving.lock()
     }
 
     /// Releases the bytes of removed functions whose last call is over.

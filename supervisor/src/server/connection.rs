@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_ITEMS};
@@ -35,6 +35,7 @@ use crate::function::Loaded;
 use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
 use crate::refusal::{Reason, Refusal, refusal};
 use crate::registry::registration::Handed;
+use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// Bytes taken from the socket at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -50,7 +51,7 @@ pub struct Connection {
     pub ctx: Arc<RequestCtx>,
     /// Answers to it.
     pub replies: Arc<Replies>,
-    arenas: Mutex<HashMap<u64, Arc<Arena>>>,
+    arenas: OrderedMutex<HashMap<u64, Arc<Arena>>, { rank::ARENAS }>,
     pub(super) cold: Arc<Semaphore>,
     /// Nobody waits for answers any more.
     gone: AtomicBool,
@@ -91,7 +92,7 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
     let connection = Arc::new(Connection {
         ctx,
         replies,
-        arenas: Mutex::default(),
+        arenas: OrderedMutex::default(),
         cold: Arc::new(Semaphore::new(MAX_COLD_REQUESTS)),
         gone: AtomicBool::new(false),
     });
@@ -324,8 +325,8 @@ impl Connection {
         named
     }
 
-    fn arenas(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Arena>>> {
-        self.arenas.lock().unwrap_or_else(|e| e.into_inner())
+    fn arenas(&self) -> OrderedGuard<'_, HashMap<u64, Arc<Arena>>, { rank::ARENAS }> {
+        self.arenas.lock()
     }
 
     fn open_arena(&self, mut passed: Vec<OwnedFd>) -> Result<Response, Refusal> {

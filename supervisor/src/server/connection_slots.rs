@@ -1,16 +1,17 @@
 //! Who is connected: one tenant cannot take every place, and nobody the operator's.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use super::replies::Replies;
 use crate::ids::TenantId;
 use crate::limits::{MAX_ADMIN_CONNECTIONS, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_TENANT};
+use crate::sync::{OrderedGuard, OrderedMutex, rank};
 use crate::tenants::Grounds;
 
 /// All connections.
 #[derive(Debug, Default)]
-pub struct ConnectionSlots(Mutex<SlotTable>);
+pub struct ConnectionSlots(OrderedMutex<SlotTable, { rank::CONNECTIONS }>);
 
 #[derive(Debug, Default)]
 struct SlotTable {
@@ -78,8 +79,8 @@ impl SlotTable {
 }
 
 impl ConnectionSlots {
-    fn table(&self) -> MutexGuard<'_, SlotTable> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    fn table(&self) -> OrderedGuard<'_, SlotTable, { rank::CONNECTIONS }> {
+        self.0.lock()
     }
 
     /// A place for one more connection of this uid, if there is one; on the admin socket it has no owner.

@@ -79,7 +79,7 @@ pub fn prepare(
     let Arrived { message: request, passed, arenas, at_ns: arrived_ns } = arrived;
     let granted = function.owner != ctx.account.tenant;
     let plans = |sizes: &Sizes<'_>| {
-        let mut plans = ctx.account.plans.lock().unwrap_or_else(|e| e.into_inner());
+        let mut plans = ctx.account.plans.lock();
         plans.get_or_plan(function.id.get(), &function.blueprint, sizes)
     };
     let of = CallContext { blueprint: &function.blueprint, weight_bytes: &function.weight_bytes, granted };

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::{UnixListener, UnixStream};
@@ -11,14 +11,16 @@ use super::connection;
 use super::connection_slots::SlotOwner;
 use super::handshake::{self, Arrival};
 use super::state::Server;
+use crate::sync::{OrderedMutex, rank};
 
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Logs that a connection was refused, at most once a second: whoever is refused may come again at once.
 fn refused(uid: u32, pid: Option<i32>, admin: bool, why: &str) {
-    static SAID: Mutex<(Option<Instant>, u64)> = Mutex::new((None, 0));
-    let mut said = SAID.lock().unwrap_or_else(|e| e.into_inner());
+    static SAID: OrderedMutex<(Option<Instant>, u64), { rank::REFUSED_CONNECTIONS }> =
+        OrderedMutex::new((None, 0));
+    let mut said = SAID.lock();
     said.1 += 1;
     if said.0.is_none_or(|at| at.elapsed() >= Duration::from_secs(1)) {
         let refused = std::mem::take(&mut said.1);

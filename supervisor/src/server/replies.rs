@@ -2,8 +2,8 @@
 //! take is kept, up to a limit.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use pappus_proto::limits::MAX_MESSAGE_BYTES;
 use pappus_proto::v1::response::Body;
@@ -22,6 +22,7 @@ use crate::device::Device;
 use crate::limits::{MAX_CALLS_PER_CONNECTION, MAX_UNREAD_BYTES};
 use crate::refusal::{Reason, Refusal, refusal};
 use crate::schedule::CallId;
+use crate::sync::{OrderedMutex, rank};
 use crate::tenants::Accepted;
 
 /// Where an open call waits or runs, once its function is loaded.
@@ -55,13 +56,9 @@ impl Unread {
 pub struct Replies {
     socket: OwnedFd,
     runtime: Handle,
-    unread: Mutex<Unread>,
+    unread: OrderedMutex<Unread, { rank::UNREAD }>,
     open: OpenCalls<ReplyHandle, DevicePlace>,
     owed: OwedAnswers,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// Appends one answer's frame.
@@ -105,7 +102,7 @@ impl Replies {
         Arc::new(Self {
             socket,
             runtime,
-            unread: Mutex::default(),
+            unread: OrderedMutex::default(),
             open: OpenCalls::new(MAX_CALLS_PER_CONNECTION),
             owed: OwedAnswers::new(),
         })
@@ -123,7 +120,7 @@ impl Replies {
         if frames.is_empty() {
             return;
         }
-        let mut unread = lock(&self.unread);
+        let mut unread = self.unread.lock();
         if unread.closed {
             return;
         }
@@ -167,10 +164,10 @@ impl Replies {
     /// always, every answer that is read would wake a thread for nothing.
     async fn write_rest(self: Arc<Self>, _slow: Slow) {
         let watched = self.socket.try_clone().and_then(|socket| watch(socket, Interest::WRITABLE));
-        let Ok(watched) = watched else { return self.close_locked(&mut lock(&self.unread)) };
+        let Ok(watched) = watched else { return self.close_locked(&mut self.unread.lock()) };
         loop {
             let Ok(mut room) = watched.writable().await else { return };
-            let mut unread = lock(&self.unread);
+            let mut unread = self.unread.lock();
             if unread.closed {
                 return;
             }
@@ -188,7 +185,7 @@ impl Replies {
 
     /// Ends the connection; what waits is not sent any more.
     pub fn close(&self) {
-        self.close_locked(&mut lock(&self.unread));
+        self.close_locked(&mut self.unread.lock());
     }
 
     /// The process at the other end, while it lives.
@@ -214,7 +211,7 @@ impl Replies {
 
     /// Returns once no answer is owed and the client has taken all of them. One task waits at most.
     pub async fn settled(&self) {
-        self.owed.all_settled(|| lock(&self.unread).bytes.is_empty()).await;
+        self.owed.all_settled(|| self.unread.lock().bytes.is_empty()).await;
     }
 
     /// The socket once more.

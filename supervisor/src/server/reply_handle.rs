@@ -15,6 +15,7 @@ use super::responses;
 use crate::call::{Call, Completion, CompletionBatch, Outcome};
 use crate::concurrent::OneAnswer;
 use crate::metrics::{self, Answer, Latencies};
+use crate::refusal::internal;
 use crate::tenants::{Accepted, Account};
 
 /// Frames of one client are written when there are so many bytes of them.
@@ -166,24 +167,48 @@ impl CompletionBatch for ReplyBatch {
     }
 }
 
+/// Frames of answers that one client gets next, sent when this is dropped: also after a panic, each client gets its own
+/// and no other's.
+struct ToClient<'a> {
+    replies: Option<&'a Arc<Replies>>,
+    frames: &'a mut Vec<u8>,
+}
+
+impl ToClient<'_> {
+    fn send(&mut self) {
+        // Taken first: what panics here is not tried again.
+        if let Some(replies) = self.replies.take() {
+            replies.send_frames(self.frames);
+        }
+        self.frames.clear();
+    }
+}
+
+impl Drop for ToClient<'_> {
+    fn drop(&mut self) {
+        self.send();
+    }
+}
+
 /// Answers calls of one client.
 fn answer(group: &mut [Ended], device: &str, now_ns: u64, frames: &mut Vec<u8>) {
-    let mut replies = None;
+    let mut to_client = ToClient { replies: None, frames };
     for Ended { call, outcome, .. } in group {
-        let Some(outcome) = outcome.take() else { continue };
+        let outcome = outcome.take();
         let Some(handle) = handle_of(call) else {
-            call.reply.complete(call, device, outcome);
+            outcome.into_iter().for_each(|outcome| call.reply.complete(call, device, outcome));
             continue;
         };
-        handle.append(responses::to_body(call, device, outcome, now_ns), frames);
-        if frames.len() >= FULL_BYTES {
-            handle.replies.send_frames(frames);
-            frames.clear();
+        let body = match outcome {
+            Some(outcome) => responses::to_body(call, device, outcome, now_ns),
+            None if handle.is_over() => continue,
+            // Its answer panicked before.
+            None => Body::Error(responses::refusal_to_proto(internal("cannot make the answer", "a panic"))),
+        };
+        to_client.replies = Some(&handle.replies);
+        handle.append(body, to_client.frames);
+        if to_client.frames.len() >= FULL_BYTES {
+            to_client.send();
         }
-        replies = Some(&handle.replies);
     }
-    if let Some(replies) = replies {
-        replies.send_frames(frames);
-    }
-    frames.clear();
 }

@@ -2,16 +2,17 @@
 //! thousand requests delays itself and no other tenant.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::ids::TenantId;
 use crate::limits::MAX_TURNS_PER_TENANT;
+use crate::sync::{OrderedMutex, rank};
 
 /// The permits of all tenants.
 #[derive(Debug, Default)]
-pub struct SlowWork(Mutex<HashMap<TenantId, Arc<Semaphore>>>);
+pub struct SlowWork(OrderedMutex<HashMap<TenantId, Arc<Semaphore>>, { rank::SLOW_WORK }>);
 
 /// A permit for one piece of slow work, given back when dropped.
 #[derive(Debug, Default)]
@@ -24,7 +25,7 @@ impl SlowWork {
     /// Waits for a permit of this tenant; permits go out in the order of the requests.
     pub async fn acquire(&self, tenant: TenantId) -> SlowWorkPermit {
         let permits = {
-            let mut all = self.0.lock().unwrap_or_else(|e| e.into_inner());
+            let mut all = self.0.lock();
             all.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(MAX_TURNS_PER_TENANT))).clone()
         };
         // The semaphore is never closed, so the permit is always there.

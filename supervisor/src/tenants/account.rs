@@ -1,13 +1,14 @@
 //! What one tenant has and may have at this moment. The hot path adds and compares; it takes no lock here.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use pappus_blueprint::{CacheBounds, PlanCache};
 
 use crate::ids::{FunctionId, TenantId};
 use crate::limits::{MAX_PLAN_BYTES, MAX_PLANS};
 use crate::quota::{Limit, Quota, QuotaError};
+use crate::sync::{OrderedMutex, rank};
 
 /// One tenant, for as long as it is connected or something of it is in memory.
 #[derive(Debug)]
@@ -17,7 +18,7 @@ pub struct Account {
     /// Its name.
     pub name: Arc<str>,
     /// Plans of its calls.
-    pub plans: Mutex<PlanCache>,
+    pub plans: OrderedMutex<PlanCache, { rank::PLANS }>,
     most: [AtomicU64; Limit::ALL.len()],
     /// Of what comes and goes with connections; what is registered is counted in the registry.
     used: [AtomicU64; Limit::ALL.len()],
@@ -32,7 +33,7 @@ impl Account {
         Arc::new(Self {
             tenant,
             name,
-            plans: Mutex::new(PlanCache::new(bounds)),
+            plans: OrderedMutex::new(PlanCache::new(bounds)),
             most: Limit::ALL.map(|limit| quota.get(limit).into()),
             used: Limit::ALL.map(|_| AtomicU64::new(0)),
             accepted,
@@ -98,7 +99,7 @@ impl Account {
 
     /// A function is gone: nobody plans it again.
     pub fn forget_plans(&self, function: FunctionId) {
-        self.plans.lock().unwrap_or_else(|e| e.into_inner()).remove_function(function.get());
+        self.plans.lock().remove_function(function.get());
     }
 }
 

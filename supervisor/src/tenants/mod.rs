@@ -9,7 +9,7 @@ pub mod names;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -21,6 +21,7 @@ pub use names::Names;
 use crate::config::TenantRules;
 use crate::ids::TenantId;
 use crate::limits::MAX_TOKEN_BYTES;
+use crate::sync::{OrderedGuard, OrderedMutex, OrderedReadGuard, OrderedRwLock, rank};
 
 /// What a peer is.
 #[derive(Debug)]
@@ -49,9 +50,9 @@ pub enum Grounds {
 #[derive(Debug, Default)]
 pub struct Tenants {
     names: Arc<Names>,
-    rules: RwLock<TenantRules>,
+    rules: OrderedRwLock<TenantRules, { rank::TENANT_RULES }>,
     /// Of those that are connected or have something in memory.
-    accounts: Mutex<HashMap<TenantId, Weak<Account>>>,
+    accounts: OrderedMutex<HashMap<TenantId, Weak<Account>>, { rank::ACCOUNTS }>,
     /// Invocations accepted and not over.
     accepted: Arc<AtomicUsize>,
     /// Uids of worker processes that are no user's.
@@ -61,7 +62,7 @@ pub struct Tenants {
 impl Tenants {
     /// Tenants by these rules, which are called so.
     pub fn new(rules: TenantRules, names: Arc<Names>) -> Self {
-        let tenants = Self { names, rules: RwLock::new(rules), ..Self::default() };
+        let tenants = Self { names, rules: OrderedRwLock::new(rules), ..Self::default() };
         tenants.name_all(&tenants.rules());
         tenants
     }
@@ -73,8 +74,8 @@ impl Tenants {
         }
     }
 
-    fn rules(&self) -> std::sync::RwLockReadGuard<'_, TenantRules> {
-        self.rules.read().unwrap_or_else(|e| e.into_inner())
+    fn rules(&self) -> OrderedReadGuard<'_, TenantRules, { rank::TENANT_RULES }> {
+        self.rules.read()
     }
 
     /// Whoever runs as one of these uids is a worker and never a tenant. Called once, before anybody connects.
@@ -109,8 +110,8 @@ impl Tenants {
         account
     }
 
-    fn accounts(&self) -> std::sync::MutexGuard<'_, HashMap<TenantId, Weak<Account>>> {
-        self.accounts.lock().unwrap_or_else(|e| e.into_inner())
+    fn accounts(&self) -> OrderedGuard<'_, HashMap<TenantId, Weak<Account>>, { rank::ACCOUNTS }> {
+        self.accounts.lock()
     }
 
     /// The accounts there are.
@@ -196,7 +197,7 @@ impl Tenants {
         self.name_all(&rules);
         let quotas: Vec<_> =
             self.live().into_iter().map(|account| (rules.quota(&account.name), account)).collect();
-        *self.rules.write().unwrap_or_else(|e| e.into_inner()) = rules;
+        *self.rules.write() = rules;
         quotas.into_iter().for_each(|(quota, account)| account.allow(quota));
         // Those that came meanwhile may have been given what held before.
         for account in self.live() {

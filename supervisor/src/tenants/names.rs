@@ -1,14 +1,15 @@
 //! Numbers that stand for tenants, and their names. A tenant that the configuration does not name is its uid.
 
 use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use crate::ids::TenantId;
+use crate::sync::{OrderedRwLock, rank};
 use crate::tenant_name::{FIRST_NAMED, is_number, is_tenant_name, uid};
 
 /// Names ↔ numbers; a number never changes its name while the supervisor runs.
 #[derive(Debug, Default)]
-pub struct Names(RwLock<Known>);
+pub struct Names(OrderedRwLock<Known, { rank::NAMES }>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -27,7 +28,7 @@ impl Names {
         if name.as_bytes().first().is_some_and(u8::is_ascii_digit) && is_number(name) {
             return uid(name).map(Self::of_uid);
         }
-        self.0.read().unwrap_or_else(|e| e.into_inner()).numbers.get(name).copied()
+        self.0.read().numbers.get(name).copied()
     }
 
     /// The tenant of this name, which gets a number if it has none; none where that cannot be a name, or there
@@ -39,7 +40,7 @@ impl Names {
         if !is_tenant_name(name) {
             return None;
         }
-        let mut known = self.0.write().unwrap_or_else(|e| e.into_inner());
+        let mut known = self.0.write();
         if let Some(found) = known.numbers.get(name) {
             return Some(*found);
         }
@@ -54,7 +55,7 @@ impl Names {
     /// A tenant's name.
     pub fn name(&self, tenant: TenantId) -> Arc<str> {
         let named = tenant.get().checked_sub(FIRST_NAMED);
-        let known = self.0.read().unwrap_or_else(|e| e.into_inner());
+        let known = self.0.read();
         let name = named.and_then(|at| known.names.get(at as usize));
         name.cloned().unwrap_or_else(|| tenant.to_string().into())
     }
