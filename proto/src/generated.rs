@@ -528,6 +528,7 @@ pub struct Status {
     pub modules: u64,
     #[prost(uint64, tag = "7")]
     pub connections: u64,
+    /// Whether calls can be made now: it does not drain, and a worker or a standby is up.
     #[prost(bool, tag = "8")]
     pub ready: bool,
 }
