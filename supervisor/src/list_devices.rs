@@ -7,13 +7,17 @@ use bytesize::ByteSize;
 use pappus_protocol::from_worker::{FoundDevice, Survey};
 use serde_json::{Value, json};
 
+use crate::config::SandboxSettings;
 use crate::config::device::name_of;
-use crate::processes::{confinement, survey};
+use crate::processes::confinement::Confinement;
+use crate::processes::launcher::Launcher;
+use crate::processes::survey::{self, SurveyError};
 
 /// Looks and prints; a machine without a GPU has the CPU.
 pub fn run(program: &Path, as_json: bool, out: &mut dyn Write) -> std::io::Result<()> {
-    let survey = survey::gpus(program, "");
-    confinement::get().close();
+    let launcher = Launcher::new(program, Confinement::decide(SandboxSettings::default()));
+    let survey = survey::gpus(&launcher, "");
+    launcher.confinement().close();
     if as_json {
         return writeln!(out, "{}", in_json(&survey));
     }
@@ -36,7 +40,7 @@ fn line(device: &FoundDevice) -> String {
     format!("{}  {name}, {arch}, {free} of {all} free{node}, {uuid}", name_of(device))
 }
 
-fn in_json(survey: &Result<Survey, String>) -> Value {
+fn in_json(survey: &Result<Survey, SurveyError>) -> Value {
     let gpu = |device: &FoundDevice| {
         json!({
             "name": name_of(device),
@@ -55,6 +59,6 @@ fn in_json(survey: &Result<Survey, String>) -> Value {
             devices.extend(found.devices.iter().map(gpu));
             json!({"devices": devices, "driver": found.driver, "mps": found.shared})
         }
-        Err(why) => json!({"devices": devices, "no_gpu": why}),
+        Err(why) => json!({"devices": devices, "no_gpu": why.to_string()}),
     }
 }

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 }
 
 fn list_devices(as_json: bool) -> ExitCode {
-    let program = pappus_supervisor::processes::process::worker_program();
+    let program = pappus_supervisor::processes::launcher::worker_program();
     let listed =
         program.and_then(|program| list_devices::run(&program, as_json, &mut std::io::stdout().lock()));
     match listed {

@@ -1,7 +1,6 @@
 //! The supervisor put together: opened, started, run until it is drained.
 
 use std::future::Future;
-use std::path::Path;
 use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -10,7 +9,10 @@ use tokio::sync::watch;
 use crate::config::{Config, ConfigError, DeviceConfig, DeviceRequest};
 use crate::device::{Device, thread};
 use crate::metrics;
-use crate::processes::{confinement, process, subreaper, survey};
+use crate::processes::confinement::Confinement;
+use crate::processes::launcher::{self, Launcher};
+use crate::processes::subreaper;
+use crate::processes::survey::{self, SurveyError};
 use crate::registry::{DeviceClass, Registry};
 use crate::server::{Server, listen};
 use crate::store::StateDir;
@@ -32,8 +34,8 @@ pub enum RunError {
     #[error(transparent)]
     Metrics(#[from] metrics::endpoint::MetricsError),
     /// The host does not permit what the configuration demands.
-    #[error("{0}")]
-    Sandbox(String),
+    #[error(transparent)]
+    Sandbox(#[from] SurveyError),
 }
 
 /// Runs until drained. `shutdown` asks for that; an `abort` after it ends at once.
@@ -46,27 +48,27 @@ pub async fn run(
     let state = Arc::new(StateDir::open(&config.state_dir)?);
     // From now on it does not end the process.
     let hangup = signal(SignalKind::hangup())?;
-    let program = process::worker_program()?;
-    confinement::decide(config.sandbox);
+    let program = launcher::worker_program()?;
+    let launcher = Arc::new(Launcher::new(program, Confinement::decide(config.sandbox)));
     tokio::spawn(subreaper::reap_strays());
     if let Some(address) = config.metrics {
         metrics::endpoint::serve(address)?;
     }
     let (settings, watched) = watch::channel(config.settings);
     let (targets_in, targets) = watch::channel(Vec::new());
-    let found = find_devices(&program, config.devices).await?;
-    try_sandbox(&program, &found).await?;
-    let classes = DeviceClass::of(&found, &program);
+    let found = find_devices(&launcher, config.devices).await?;
+    try_sandbox(&launcher, &found).await?;
+    let classes = DeviceClass::of(&found, &launcher);
     let tenants = Arc::new(Tenants::new(config.tenants, state.names().clone()));
     let registry = Arc::new(Registry::open(state.clone(), tenants, classes, targets)?);
-    registry.tenants.keep_out(confinement::get().worker_uids());
+    registry.tenants.keep_out(launcher.confinement().worker_uids());
 
     let mut devices = Vec::new();
     let mut threads = Vec::new();
     for device in found {
         let device = Arc::new(Device::new(device, watched.clone(), targets_in.clone(), state.clone())?);
         registry.charge(&device.config.name, &device.ledger);
-        threads.extend(thread::spawn(&device, &program)?);
+        threads.extend(thread::spawn(&device, &launcher)?);
         devices.push(device);
     }
     let server = Server::new(registry, devices, settings, config.file);
@@ -102,7 +104,7 @@ pub async fn run(
     server.devices.iter().for_each(|device| device.close());
     let joined = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|t| drop(t.join())));
     let _ = joined.await;
-    confinement::get().close();
+    launcher.confinement().close();
     Ok(())
 }
 
@@ -117,9 +119,12 @@ async fn reload_on_hangup(server: Arc<Server>, mut hangup: Signal) {
 }
 
 /// Finds the devices to run on, and says what they are.
-async fn find_devices(program: &Path, requests: Vec<DeviceRequest>) -> Result<Vec<DeviceConfig>, RunError> {
-    let program = program.to_owned();
-    let found = tokio::task::spawn_blocking(move || survey::devices(&program, &requests)).await;
+async fn find_devices(
+    launcher: &Arc<Launcher>,
+    requests: Vec<DeviceRequest>,
+) -> Result<Vec<DeviceConfig>, RunError> {
+    let launcher = launcher.clone();
+    let found = tokio::task::spawn_blocking(move || survey::devices(&launcher, &requests)).await;
     let found = found.map_err(std::io::Error::other)??;
     for device in &found {
         let (name, description, workers) = (&device.name, &device.description, device.workers);
@@ -129,11 +134,11 @@ async fn find_devices(program: &Path, requests: Vec<DeviceRequest>) -> Result<Ve
 }
 
 /// Fails where workers of these devices would lack a layer that the configuration requires.
-async fn try_sandbox(program: &Path, devices: &[DeviceConfig]) -> Result<(), RunError> {
-    let program = program.to_owned();
+async fn try_sandbox(launcher: &Arc<Launcher>, devices: &[DeviceConfig]) -> Result<(), RunError> {
+    let launcher = launcher.clone();
     let mut kinds: Vec<_> = devices.iter().map(|device| device.kind).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    let tried = tokio::task::spawn_blocking(move || confinement::get().try_out(&program, &kinds)).await;
-    tried.map_err(std::io::Error::other)?.map_err(RunError::Sandbox)
+    let tried = tokio::task::spawn_blocking(move || survey::try_sandbox(&launcher, &kinds)).await;
+    Ok(tried.map_err(std::io::Error::other)??)
 }

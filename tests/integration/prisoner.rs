@@ -7,13 +7,16 @@ use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use pappus_client::Client;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FromWorker, Kind, Layer, Layers, ToWorker};
-use pappus_supervisor::processes::process::{self, Role, Started, Target};
+use pappus_supervisor::config::SandboxSettings;
+use pappus_supervisor::processes::confinement::Confinement;
+use pappus_supervisor::processes::launcher::{Launcher, Role, Started};
+use pappus_supervisor::processes::target::Target;
 use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -115,8 +118,10 @@ impl Drop for Neighbour {
 }
 
 fn started(kind: Kind, off: Off) -> (Started, Layers) {
+    static LAUNCHER: LazyLock<Launcher> =
+        LazyLock::new(|| Launcher::new(prisoner(), Confinement::decide(SandboxSettings::default())));
     let target = Target { kind, uuid: String::new(), lanes: off as u32, numa_node: None, memory_bytes: 0 };
-    let mut started = process::start(prisoner(), Role::Compile, &target, None).unwrap();
+    let mut started = LAUNCHER.start(Role::Compile, &target, None).unwrap();
     let layers = heard(&mut started, |message| match message {
         FromWorker::Hello(hello) => hello.layers,
         other => panic!("{other:?}"),

@@ -2,7 +2,7 @@
 //! once outside of it, in turns.
 //!
 //! ```text
-//! process::start ──► confined(): sandbox, or nothing ──► greeting ──► killed and reaped
+//! Launcher::start ──► confined(): sandbox, or nothing ──► greeting ──► killed and reaped
 //! ```
 
 use std::time::Duration;
@@ -11,7 +11,10 @@ use pappus_protocol::from_worker::Hello;
 use pappus_protocol::launch::Arguments;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FromWorker, Kind, Layers};
-use pappus_supervisor::processes::process::{self, Role, Started, Target};
+use pappus_supervisor::config::SandboxSettings;
+use pappus_supervisor::processes::confinement::Confinement;
+use pappus_supervisor::processes::launcher::{Launcher, Role, Started};
+use pappus_supervisor::processes::target::Target;
 use pappus_worker::Channels;
 use pappus_worker::launch;
 
@@ -37,13 +40,12 @@ impl Lives {
         Ok(Self { greeted: Samples::new()?, ended: Samples::new()?, layers: Layers::default() })
     }
 
-    fn one_more(&mut self, how: u32) -> Result<()> {
-        let program = std::env::current_exe()?;
+    fn one_more(&mut self, launcher: &Launcher, how: u32) -> Result<()> {
         let target =
             Target { kind: Kind::Cpu, uuid: String::new(), lanes: how, numa_node: None, memory_bytes: 0 };
         let mut started = None;
         self.greeted.round(1, || {
-            let process = started.insert(process::start(&program, Role::Survey, &target, None)?);
+            let process = started.insert(launcher.start(Role::Survey, &target, None)?);
             self.layers = greeting(process)?;
             Ok(())
         })?;
@@ -57,10 +59,12 @@ impl Lives {
 }
 
 pub(super) fn measure(report: &mut Report) -> Result<()> {
+    let confinement = Confinement::decide(SandboxSettings::default());
+    let launcher = Launcher::new(std::env::current_exe()?, confinement);
     let (mut outside, mut inside) = (Lives::new()?, Lives::new()?);
     for _ in 0..STARTS {
-        outside.one_more(OUTSIDE)?;
-        inside.one_more(INSIDE)?;
+        outside.one_more(&launcher, OUTSIDE)?;
+        inside.one_more(&launcher, INSIDE)?;
     }
     let (bare, confined) = (&outside.greeted, &inside.greeted);
     let ns = Unit::Nanoseconds;

@@ -1,6 +1,5 @@
 //! How a process gets ready to serve: it is started, greets, and is checked. Standbys are kept ready here.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,9 +13,9 @@ use super::standby::Ready;
 use super::worker_channel::staging;
 use crate::function::CodeTarget;
 use crate::limits::WORKER_START_S;
-use crate::processes::confinement;
+use crate::processes::launcher::{Launcher, Role};
 use crate::processes::memory_ledger::ProcessReservation;
-use crate::processes::process::{self, Role, Target};
+use crate::processes::target::Target;
 
 /// How long a standby that was taken has the processors before the next one starts: to start a process takes more of
 /// them than to answer the call that it was taken for.
@@ -32,12 +31,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const ANOTHER_FAILED: &str = "another process failed meanwhile, and all with it";
 
 /// Starts a process and waits for its greeting. The calling thread must outlive it.
-pub(super) fn bring_up(device: &Device, program: &Path) -> Result<Ready, String> {
+pub(super) fn bring_up(device: &Device, launcher: &Launcher) -> Result<Ready, String> {
     let mut reservation = device.ledger.reserve_process().ok_or("the device closes")?;
     let epoch = reservation.epoch();
     let _first = device.ledger.until_measured();
     let started = staging(device.config.lanes).and_then(|staging| {
-        Ok((process::start(program, Role::Serve, &Target::of(&device.config), Some(&staging))?, staging))
+        Ok((launcher.start(Role::Serve, &Target::of(&device.config), Some(&staging))?, staging))
     });
     let (mut started, staging) = started.map_err(|e| format!("it cannot be started: {e}"))?;
     if let Some(mps_terminator) = &device.mps {
@@ -52,13 +51,13 @@ pub(super) fn bring_up(device: &Device, program: &Path) -> Result<Ready, String>
     if started.process.has_ended() {
         return Err("it ended when it greeted".to_owned());
     }
-    let target = CodeTarget::greeted(&hello)?;
+    let target = CodeTarget::greeted(&hello).map_err(|e| e.to_string())?;
     let config = &device.config;
     if (target.kind, &target.arch) != (config.kind, &config.arch) {
         return Err(format!("it is for {} {}", target.kind, target.arch));
     }
     let reached = started.process.reached(hello.layers);
-    confinement::get().check(&reached)?;
+    launcher.confinement().check(&reached).map_err(|e| e.to_string())?;
     reservation.measured(hello.context_bytes);
     Ok(Ready { started, staging, target, reservation, epoch, reached })
 }
@@ -87,7 +86,7 @@ fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<He
 }
 
 /// Keeps one standby ready until the device closes.
-pub(super) fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
+pub(super) fn keep(device: &Arc<Device>, slot: usize, launcher: &Launcher) {
     let standbys = &device.standbys;
     let mut pause = Duration::ZERO;
     while !device.is_closing() {
@@ -95,7 +94,7 @@ pub(super) fn keep(device: &Arc<Device>, slot: usize, program: &Path) {
         while device.lacks_workers() && !device.is_closing() {
             standbys.wait(slot, None, Some(LOOK_AGAIN));
         }
-        let brought_up = contained(|| bring_up(device, program)).flatten();
+        let brought_up = contained(|| bring_up(device, launcher)).flatten();
         let watched = brought_up.and_then(|ready| standbys.offer(slot, ready, || device.epoch()));
         let ended = match watched {
             Ok(pidfd) => standbys.wait(slot, Some(&pidfd), None),

@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::function::CodeTarget;
 use crate::ids::Epoch;
 use crate::processes::confinement::Reached;
+use crate::processes::launcher::Started;
 use crate::processes::memory_ledger::ProcessReservation;
-use crate::processes::process::Started;
 use crate::sync::{OrderedMutex, Waker, rank};
 
 /// A process that said its greeting and serves no domain yet.

@@ -3,7 +3,6 @@
 //! worker together with the thread that started it.
 
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -23,7 +22,7 @@ use super::worker_channel::Arrival;
 use super::worker_events::ANOTHER_FAILED;
 use super::write_coalescing::Batch;
 use crate::ids::{Epoch, FunctionId, Generation, TurnId, WorkerId};
-use crate::processes::process::Started;
+use crate::processes::launcher::{Launcher, Started};
 use crate::schedule::CallId;
 
 /// How long a process with calls has to say why it ends, when all end with it.
@@ -36,11 +35,11 @@ const SOON: Duration = Duration::from_millis(5);
 const LEAVE: Duration = Duration::from_millis(200);
 
 /// Starts all threads of a device: one per worker, one per standby, one for those that end.
-pub fn spawn(device: &Arc<Device>, program: &Path) -> std::io::Result<Vec<JoinHandle<()>>> {
+pub fn spawn(device: &Arc<Device>, launcher: &Arc<Launcher>) -> std::io::Result<Vec<JoinHandle<()>>> {
     let mut threads = Vec::new();
-    let mut spawn = |name: String, body: fn(&Arc<Device>, usize, &Path), nth: usize| {
-        let (device, program): (_, PathBuf) = (device.clone(), program.to_owned());
-        let thread = std::thread::Builder::new().name(name).spawn(move || body(&device, nth, &program))?;
+    let mut spawn = |name: String, body: fn(&Arc<Device>, usize, &Launcher), nth: usize| {
+        let (device, launcher) = (device.clone(), launcher.clone());
+        let thread = std::thread::Builder::new().name(name).spawn(move || body(&device, nth, &launcher))?;
         threads.push(thread);
         std::io::Result::Ok(())
     };
@@ -49,7 +48,7 @@ pub fn spawn(device: &Arc<Device>, program: &Path) -> std::io::Result<Vec<JoinHa
     for worker in 0..device.config.workers {
         spawn(
             format!("{name}/{worker}"),
-            |device, nth, program| run(device, WorkerId::new(nth), program),
+            |device, nth, launcher| run(device, WorkerId::new(nth), launcher),
             worker,
         )?;
     }
@@ -60,7 +59,7 @@ pub fn spawn(device: &Arc<Device>, program: &Path) -> std::io::Result<Vec<JoinHa
 }
 
 /// Keeps a process in a worker's slot until the device closes.
-fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
+fn run(device: &Arc<Device>, worker: WorkerId, launcher: &Launcher) {
     let mut pause = Duration::ZERO;
     pappus_protocol::cpu_affinity::pin_to_numa_node(device.config.numa_node);
     for generation in (1..).map(Generation::new) {
@@ -70,7 +69,7 @@ fn run(device: &Arc<Device>, worker: WorkerId, program: &Path) {
         let born = Instant::now();
         let ready = match device.standbys.take() {
             Some(ready) => Ok(ready),
-            None => contained(|| bring_up::bring_up(device, program)).flatten(),
+            None => contained(|| bring_up::bring_up(device, launcher)).flatten(),
         };
         let served_well = match ready {
             Ok(ready) => serve(device, worker, generation, ready),

@@ -15,22 +15,39 @@ pub struct CodeTarget {
     pub fingerprint: String,
 }
 
+/// A worker's greeting does not say for what it needs machine code.
+#[derive(Debug, thiserror::Error)]
+pub enum GreetingError {
+    /// It speaks another version of the protocol.
+    #[error("it is of another build (protocol {0})")]
+    OtherBuild(u16),
+    /// It names a kind of device that there is not.
+    #[error(transparent)]
+    Kind(#[from] UnknownKind),
+    /// Its fingerprint cannot be part of a file name.
+    #[error("its fingerprint is no plain word")]
+    Fingerprint,
+    /// Nor can its architecture.
+    #[error("its architecture is no plain word")]
+    Arch,
+}
+
 impl CodeTarget {
-    /// A worker's greeting is a stranger's word: its fingerprint becomes part of a file name.
-    pub fn greeted(hello: &Hello) -> Result<Self, String> {
+    /// As a worker's greeting says. It may say anything, and fingerprint and architecture become parts of file names.
+    pub fn greeted(hello: &Hello) -> Result<Self, GreetingError> {
         let plain = |text: &str| {
             text.len() <= 64 && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
         };
         if hello.version != pappus_protocol::header::VERSION {
-            return Err(format!("it is of another build (protocol {})", hello.version));
+            return Err(GreetingError::OtherBuild(hello.version));
         }
         if hello.fingerprint.is_empty() || !plain(&hello.fingerprint) {
-            return Err("its fingerprint is no plain word".to_owned());
+            return Err(GreetingError::Fingerprint);
         }
         if !plain(&hello.arch) {
-            return Err("its architecture is no plain word".to_owned());
+            return Err(GreetingError::Arch);
         }
-        let kind = hello.device.parse().map_err(|e: UnknownKind| e.to_string())?;
+        let kind = hello.device.parse()?;
         Ok(Self { kind, arch: hello.arch.clone(), fingerprint: hello.fingerprint.clone() })
     }
 

@@ -39,6 +39,38 @@ const KEPT: usize = 64;
 /// How long a process waits for its group where it must have one.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Why there are no control groups for workers.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupsError {
+    /// A file or directory of the kernel's does not let itself be read or changed.
+    #[error("{}: {source}", path.display())]
+    Path {
+        /// Which.
+        path: PathBuf,
+        /// What the kernel says.
+        source: std::io::Error,
+    },
+    /// A controller is not there at all.
+    #[error("no control groups for {0} are mounted")]
+    NotMounted(&'static str),
+    /// A controller was not handed down to this process's group.
+    #[error("{} has no controller for {controller}", group.display())]
+    NoController {
+        /// The group.
+        group: PathBuf,
+        /// The controller.
+        controller: &'static str,
+    },
+    /// No group can be made, or no thread that moves processes into groups.
+    #[error(transparent)]
+    Trial(#[from] std::io::Error),
+}
+
+/// An error of the kernel's about a file or directory.
+fn at(path: &Path) -> impl FnOnce(std::io::Error) -> GroupsError {
+    |source| GroupsError::Path { path: path.to_owned(), source }
+}
+
 /// Where groups can be made.
 #[derive(Debug)]
 pub struct Groups {
@@ -62,6 +94,7 @@ struct Group {
 /// A process and its groups.
 #[derive(Debug)]
 pub struct Membership {
+    groups: Arc<Groups>,
     limits: Limits,
     state: OrderedMutex<State, { rank::MEMBERSHIP }>,
     tried: Condvar,
@@ -98,15 +131,15 @@ fn starved_in(dirs: &[PathBuf]) -> u64 {
 
 impl Groups {
     /// Looks where groups can be made with every limit, and removes those of supervisors that were killed.
-    pub fn find() -> Result<Arc<Self>, String> {
-        let read = |path: &str| std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"));
+    pub fn find() -> Result<Arc<Self>, GroupsError> {
+        let read = |path: &str| std::fs::read_to_string(path).map_err(at(Path::new(path)));
         let own = own_groups(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?);
         let mut parents: Vec<(PathBuf, Vec<&'static str>)> = Vec::new();
         for controller in CONTROLLERS {
             let parent = match (own.get(controller), own.get("")) {
                 (Some(version1), _) => version1.clone(),
                 (None, Some(version2)) => delegated(version2, controller)?,
-                (None, None) => return Err(format!("no control groups for {controller} are mounted")),
+                (None, None) => return Err(GroupsError::NotMounted(controller)),
             };
             match parents.iter_mut().find(|(dir, _)| *dir == parent) {
                 Some((_, controllers)) => controllers.push(controller),
@@ -118,21 +151,23 @@ impl Groups {
         let (made, kept) = (AtomicU64::new(0), OrderedMutex::default());
         let groups = Self { parents, made, kept, joining: OrderedMutex::new(sender) };
         // A trial: directories may be read-only or belong to others.
-        groups
-            .make(Limits { memory_bytes: 1 << 30, processes: 16, processors: 1 })
-            .map_err(|e| e.to_string())?;
+        groups.make(Limits { memory_bytes: 1 << 30, processes: 16, processors: 1 })?;
         let groups = Arc::new(groups);
         let join = groups.clone();
         let thread = std::thread::Builder::new().name("cgroups".to_owned());
-        thread.spawn(move || join.join_all(&joining)).map_err(|e| e.to_string())?;
+        thread.spawn(move || join.join_all(&joining))?;
         Ok(groups)
     }
 
     /// Lets a process join groups with these limits, soon.
-    pub fn admit(&self, pid: u32, limits: Limits) -> Arc<Membership> {
-        let state = OrderedMutex::new(State::Outside(pid));
-        let membership =
-            Arc::new(Membership { limits, state, tried: Condvar::new(), starved: AtomicBool::new(false) });
+    pub fn admit(self: &Arc<Self>, pid: u32, limits: Limits) -> Arc<Membership> {
+        let membership = Arc::new(Membership {
+            groups: self.clone(),
+            limits,
+            state: OrderedMutex::new(State::Outside(pid)),
+            tried: Condvar::new(),
+            starved: AtomicBool::new(false),
+        });
         // The thread lives as long as this.
         let _ = self.joining.lock().send(membership.clone());
         membership
@@ -176,27 +211,6 @@ impl Groups {
         }
     }
 
-    /// The process ended, and `reap` takes it out of the kernel's table, or only looks how it ended where its
-    /// number is still in use. Then its groups are free.
-    pub fn over<T>(&self, membership: &Membership, reap: impl FnOnce(WaitIdOptions) -> T) -> T {
-        let mut state = membership.state.lock();
-        match std::mem::replace(&mut *state, State::Over) {
-            State::Joining => {
-                *state = State::Left;
-                reap(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
-            }
-            State::Inside(mut group) => {
-                let reaped = reap(WaitIdOptions::EXITED);
-                let starved = starved_in(&group.dirs);
-                membership.starved.store(starved > group.starved, Ordering::Release);
-                group.starved = starved;
-                self.keep(Some(group));
-                reaped
-            }
-            _ => reap(WaitIdOptions::EXITED),
-        }
-    }
-
     fn keep(&self, group: Option<Group>) {
         let mut kept = self.kept.lock();
         if kept.len() < KEPT {
@@ -234,6 +248,27 @@ impl Groups {
 }
 
 impl Membership {
+    /// The process ended, and `reap` takes it out of the kernel's table, or only looks how it ended where its
+    /// number is still in use. Then its groups are free.
+    pub fn over<T>(&self, reap: impl FnOnce(WaitIdOptions) -> T) -> T {
+        let mut state = self.state.lock();
+        match std::mem::replace(&mut *state, State::Over) {
+            State::Joining => {
+                *state = State::Left;
+                reap(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+            }
+            State::Inside(mut group) => {
+                let reaped = reap(WaitIdOptions::EXITED);
+                let starved = starved_in(&group.dirs);
+                self.starved.store(starved > group.starved, Ordering::Release);
+                group.starved = starved;
+                self.groups.keep(Some(group));
+                reaped
+            }
+            _ => reap(WaitIdOptions::EXITED),
+        }
+    }
+
     /// Whether the limits are in force.
     pub fn joined(&self) -> bool {
         matches!(*self.state.lock(), State::Inside(_))
@@ -322,20 +357,19 @@ fn mounted(mountinfo: &str, controller: &str, path: &str) -> Option<PathBuf> {
 
 /// A directory of version 2 whose children can be limited by `controller`. Below the very top, a group that
 /// hands a controller down must not have processes itself, so this one moves into a child if it is alone.
-fn delegated(own: &Path, controller: &str) -> Result<PathBuf, String> {
-    let at = |what: &Path, e: std::io::Error| format!("{}: {e}", what.display());
+fn delegated(own: &Path, controller: &'static str) -> Result<PathBuf, GroupsError> {
     let control = own.join("cgroup.subtree_control");
     // Where this process moved before, its groups lie beside it.
     let is_leaf = own.file_name().is_some_and(|name| name == leaf().as_str());
     if let (true, Some(parent)) = (is_leaf, own.parent()) {
         return delegated(parent, controller);
     }
-    let has = |file: &Path| -> Result<bool, String> {
-        let list = std::fs::read_to_string(file).map_err(|e| at(file, e))?;
+    let has = |file: &Path| -> Result<bool, GroupsError> {
+        let list = std::fs::read_to_string(file).map_err(at(file))?;
         Ok(list.split_whitespace().any(|name| name == controller))
     };
     if !has(&own.join("cgroup.controllers"))? {
-        return Err(format!("{} has no controller for {controller}", own.display()));
+        return Err(GroupsError::NoController { group: own.to_owned(), controller });
     }
     if has(&control)? {
         return Ok(own.to_owned());
@@ -344,15 +378,15 @@ fn delegated(own: &Path, controller: &str) -> Result<PathBuf, String> {
     if hand_down().is_err() {
         let child = own.join(leaf());
         match std::fs::create_dir(&child) {
-            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(at(&child, e)),
+            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(at(&child)(e)),
             _ => {}
         }
-        std::fs::write(child.join("cgroup.procs"), "0").map_err(|e| at(&child, e))?;
+        std::fs::write(child.join("cgroup.procs"), "0").map_err(at(&child))?;
         if let Err(e) = hand_down() {
             // Others live here, too: back to them.
             let _ = std::fs::write(own.join("cgroup.procs"), "0");
             let _ = std::fs::remove_dir(&child);
-            return Err(at(&control, e));
+            return Err(at(&control)(e));
         }
     }
     Ok(own.to_owned())
@@ -400,10 +434,11 @@ mod tests {
         let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
         write("cgroup.controllers", "cpu memory pids\n");
         write("cgroup.subtree_control", "memory\n");
-        assert_eq!(delegated(dir.path(), "memory").as_deref(), Ok(dir.path()));
-        assert!(delegated(dir.path(), "io").unwrap_err().contains("no controller for io"));
+        assert_eq!(delegated(dir.path(), "memory").unwrap(), dir.path());
+        let missing = delegated(dir.path(), "io").unwrap_err().to_string();
+        assert!(missing.contains("no controller for io"), "{missing}");
         // Asked to hand another one down, an ordinary directory accepts everything.
-        assert_eq!(delegated(dir.path(), "pids").as_deref(), Ok(dir.path()));
+        assert_eq!(delegated(dir.path(), "pids").unwrap(), dir.path());
     }
 
     #[test]

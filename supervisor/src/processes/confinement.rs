@@ -1,17 +1,14 @@
-//! How this supervisor's worker processes are confined. It is one decision for the whole process, made at the
-//! start: what every process is started with, and what it must have reached to be used.
+//! How worker processes are confined. It is one decision, made when the supervisor starts: what every process is
+//! started with, and what it must have reached to be used.
 
-use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
-use pappus_protocol::launch::Arguments;
-use pappus_protocol::{Kind, Layer, Layers};
-use rustix::process::WaitIdOptions;
+use pappus_protocol::launch::{Arguments, Role};
+use pappus_protocol::{Layer, Layers};
 
 use super::cgroup::{Groups, Limits, Membership};
-use super::process::{Role, Target};
-use super::survey;
+use super::target::Target;
 use crate::config::SandboxSettings;
 
 /// Threads of a worker of the CPU device, and of a driver.
@@ -56,20 +53,22 @@ impl Reached {
     }
 }
 
-static CONFINEMENT: OnceLock<Confinement> = OnceLock::new();
-
-/// Makes the decision; only the first one counts. Says what it cannot have.
-pub fn decide(settings: SandboxSettings) {
-    CONFINEMENT.get_or_init(|| Confinement::new(settings));
-}
-
-/// The decision; without any, that of the defaults.
-pub fn get() -> &'static Confinement {
-    CONFINEMENT.get_or_init(|| Confinement::new(SandboxSettings::default()))
+/// A process lacks a layer of the sandbox that the configuration requires.
+#[derive(Debug, thiserror::Error)]
+#[error("sandbox-require names {}, but a worker here has only {has}: {}", .missing.name(), what_to_do(*.missing))]
+pub struct LayerMissing {
+    missing: Layer,
+    has: Layers,
 }
 
 impl Confinement {
-    fn new(settings: SandboxSettings) -> Self {
+    /// By these settings, with these control groups.
+    pub fn new(settings: SandboxSettings, groups: Option<Arc<Groups>>) -> Self {
+        Self { settings, groups, without_pidns: AtomicBool::new(false) }
+    }
+
+    /// Makes the decision for this supervisor: looks what the host permits, and logs what workers cannot have.
+    pub fn decide(settings: SandboxSettings) -> Self {
         // Workers become children of this process when the one that started them ends.
         if let Err(e) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
             tracing::warn!("processes cannot be adopted: {e}; workers get no pid namespace");
@@ -78,7 +77,7 @@ impl Confinement {
         if let Err(why) = &groups {
             tracing::info!("workers have no control groups: {why}");
         }
-        Self { settings, groups: groups.ok(), without_pidns: AtomicBool::new(false) }
+        Self::new(settings, groups.ok())
     }
 
     /// The command line of a worker process.
@@ -105,18 +104,6 @@ impl Confinement {
         Some(self.groups.as_ref()?.admit(pid, limits))
     }
 
-    /// Reaps a process that ended.
-    pub(super) fn over<T>(
-        &self,
-        membership: Option<&Membership>,
-        reap: impl FnOnce(WaitIdOptions) -> T,
-    ) -> T {
-        match (&self.groups, membership) {
-            (Some(groups), Some(membership)) => groups.over(membership, reap),
-            _ => reap(WaitIdOptions::EXITED),
-        }
-    }
-
     /// Nothing is started any more.
     pub fn close(&self) {
         if let Some(groups) = &self.groups {
@@ -138,35 +125,28 @@ impl Confinement {
         rustix::process::geteuid().is_root().then_some(self.settings.worker_uid).into_iter().collect()
     }
 
+    /// Whether processes must have any layer at all.
+    pub fn requires_something(&self) -> bool {
+        !self.settings.require.is_empty()
+    }
+
     /// Whether a process may be used.
-    pub fn check(&self, reached: &Reached) -> Result<(), String> {
-        let layers = match self.settings.require.has(Layer::Cgroup) {
+    pub fn check(&self, reached: &Reached) -> Result<(), LayerMissing> {
+        let has = match self.settings.require.has(Layer::Cgroup) {
             true => reached.with(Membership::decided),
             false => reached.layers(),
         };
-        let has = |layer: Layer| match layer {
+        let satisfied = |layer: Layer| match layer {
             // Either keeps a worker from being who its supervisor is.
             Layer::Uid | Layer::UserNs if self.settings.require_all => {
-                layers.has(Layer::Uid) || layers.has(Layer::UserNs)
+                has.has(Layer::Uid) || has.has(Layer::UserNs)
             }
-            layer => layers.has(layer),
+            layer => has.has(layer),
         };
-        match self.settings.require.iter().find(|layer| !has(*layer)) {
+        match self.settings.require.iter().find(|layer| !satisfied(*layer)) {
             None => Ok(()),
-            Some(missing) => Err(format!(
-                "sandbox-require names {}, but a worker here has only {layers}: {}",
-                missing.name(),
-                what_to_do(missing)
-            )),
+            Some(missing) => Err(LayerMissing { missing, has }),
         }
-    }
-
-    /// As [`Confinement::check`], of processes that run a device of these kinds: one of each is started to see.
-    pub fn try_out(&self, program: &Path, kinds: &[Kind]) -> Result<(), String> {
-        if self.settings.require.is_empty() {
-            return Ok(());
-        }
-        kinds.iter().try_for_each(|kind| survey::look(program, *kind, "").map(drop))
     }
 }
 

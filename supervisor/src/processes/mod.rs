@@ -1,6 +1,7 @@
 //! Worker processes: how they are started, confined, counted and ended.
 //!
-//! - [`process`]: one worker process and its descriptors.
+//! - [`target`]: which device a process is for; [`launcher`]: how it is started.
+//! - [`process`]: one worker process, and its end.
 //! - [`subreaper`]: which processes this one waits for, and an end for all others.
 //! - [`confinement`]: how they are confined; [`cgroup`]: their control groups.
 //! - [`mps`]: ending one process of a device that several share through MPS.
@@ -9,8 +10,10 @@
 
 pub mod cgroup;
 pub mod confinement;
+pub mod launcher;
 pub mod memory_ledger;
 pub mod mps;
 pub mod process;
 pub mod subreaper;
 pub mod survey;
+pub mod target;

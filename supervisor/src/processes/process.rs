@@ -1,92 +1,19 @@
-//! A worker process: started with exactly its descriptors, killed and reaped on drop.
+//! A worker process: how it is ended, and how it ended. Killed and reaped on drop.
 
-use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use command_fds::{CommandFdExt, FdMapping};
-pub use pappus_protocol::launch::Role;
-use pappus_protocol::launch::{ANSWERS_FD, COMMANDS_FD, CONTROL_FD, EXIT_PIDNS_UNUSABLE, STAGING_FD};
-use pappus_protocol::pipe::{Inbox, Outbox};
-use pappus_protocol::{Kind, Layers};
-use pappus_protocol::{control, pipe};
-use pappus_shmem::ValidatedMemfd;
+use pappus_protocol::Layers;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
 use super::cgroup::Membership;
-use super::confinement::{self, Reached};
+use super::confinement::Reached;
 use super::mps::{MpsTermination, MpsTerminator};
 use super::subreaper;
-use crate::config::DeviceConfig;
-use crate::limits::WORKER_START_S;
-
-/// Which device a process is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    /// What runs it.
-    pub kind: Kind,
-    /// The UUID of a GPU; empty for the CPU, and for a survey of all.
-    pub uuid: String,
-    /// Concurrent calls of a serving worker.
-    pub lanes: u32,
-    /// The host's memory node to pin threads to.
-    pub numa_node: Option<u32>,
-    /// Host memory that is the device's.
-    pub memory_bytes: u64,
-}
-
-impl Target {
-    /// The device of a configuration.
-    pub fn of(config: &DeviceConfig) -> Self {
-        Self {
-            kind: config.kind,
-            uuid: config.uuid.clone(),
-            lanes: config.lanes,
-            numa_node: config.numa_node,
-            // A call may have the memory of all workers.
-            memory_bytes: if config.kind.traits().has_own_memory { 0 } else { config.memory_bytes },
-        }
-    }
-
-    /// The environment of its processes: nothing but what the driver's library is found and told by.
-    fn environment(&self) -> Vec<(&'static str, OsString)> {
-        let present = |name: &&'static str| Some((*name, std::env::var_os(name)?));
-        let mut environment: Vec<_> = TEST_HOOKS.iter().filter_map(present).collect();
-        if !self.kind.traits().has_driver {
-            return environment;
-        }
-        environment.extend(["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY"].iter().filter_map(present));
-        // Positions follow the bus; machine code comes from the registry alone and is loaded whole.
-        // Lanes that share a hardware queue wait for each other; queues cost time when the process ends.
-        let queues = self.lanes.clamp(8, 32).to_string();
-        environment.push(("CUDA_DEVICE_MAX_CONNECTIONS", queues.into()));
-        let fixed = [
-            ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
-            ("CUDA_MODULE_LOADING", "EAGER"),
-            ("CUDA_CACHE_DISABLE", "1"),
-        ];
-        environment.extend(fixed.map(|(name, value)| (name, value.into())));
-        if !self.uuid.is_empty() {
-            // The process sees this device and no other.
-            environment.push(("CUDA_VISIBLE_DEVICES", self.uuid.clone().into()));
-        } else if let Some(visible) = std::env::var_os("CUDA_VISIBLE_DEVICES") {
-            environment.push(("CUDA_VISIBLE_DEVICES", visible));
-        }
-        environment
-    }
-}
-
-/// What workers that were built for tests are told through the environment; nothing where this was not.
-#[cfg(feature = "test-hooks")]
-const TEST_HOOKS: &[&str] = &["PAPPUS_TEST_UNCLEARED", "PAPPUS_TEST_WITHOUT"];
-#[cfg(not(feature = "test-hooks"))]
-const TEST_HOOKS: &[&str] = &[];
 
 /// Signals that a process gets for what it does itself.
 const OWN_SIGNALS: [Signal; 9] = [
@@ -100,19 +27,6 @@ const OWN_SIGNALS: [Signal; 9] = [
     Signal::XCPU,
     Signal::XFSZ,
 ];
-
-/// The supervisor's ends of a fresh worker.
-#[derive(Debug)]
-pub struct Started {
-    /// The process.
-    pub process: Process,
-    /// Answers from it.
-    pub inbox: Inbox,
-    /// Commands to it.
-    pub outbox: Outbox,
-    /// Descriptors to and from it.
-    pub control: OwnedFd,
-}
 
 /// A running worker process.
 #[derive(Debug)]
@@ -129,133 +43,9 @@ pub struct Process {
     membership: Option<Arc<Membership>>,
 }
 
-/// Finds `pappus-worker` beside the running supervisor.
-pub fn worker_program() -> std::io::Result<PathBuf> {
-    let program = std::env::current_exe()?.with_file_name("pappus-worker");
-    match program.is_file() {
-        true => Ok(program),
-        false => Err(std::io::Error::new(
-            std::io::ErrorKind::NotFound,
-            format!("{} is missing: install pappus-worker beside pappus-supervisor", program.display()),
-        )),
-    }
-}
-
-/// Starts a worker and waits until it is in its sandbox. The calling thread must outlive it: where workers
-/// have no pid namespace, the kernel ends them together with the thread that started them.
-pub fn start(
-    program: &Path,
-    role: Role,
-    target: &Target,
-    staging: Option<&ValidatedMemfd>,
-) -> std::io::Result<Started> {
-    match launch(program, role, target, staging)? {
-        Some(started) => Ok(started),
-        None => {
-            confinement::get().give_up_pidns();
-            launch(program, role, target, staging)?.ok_or_else(|| {
-                std::io::Error::other("the worker says twice that pid namespaces are of no use")
-            })
-        }
-    }
-}
-
-/// Starts a worker; none if it cannot use the pid namespace that it could have.
-fn launch(
-    program: &Path,
-    role: Role,
-    target: &Target,
-    staging: Option<&ValidatedMemfd>,
-) -> std::io::Result<Option<Started>> {
-    let confinement = confinement::get();
-    let (commands_read, commands_write) = pipe::pipe()?;
-    let (answers_read, answers_write) = pipe::pipe()?;
-    let (control_ours, control_theirs) = control::pair()?;
-    let mut mappings = vec![
-        FdMapping { parent_fd: commands_read, child_fd: COMMANDS_FD },
-        FdMapping { parent_fd: answers_write, child_fd: ANSWERS_FD },
-        FdMapping { parent_fd: control_theirs, child_fd: CONTROL_FD },
-    ];
-    if let Some(staging) = staging {
-        mappings.push(FdMapping { parent_fd: staging.as_fd().try_clone_to_owned()?, child_fd: STAGING_FD });
-    }
-    let mut command = Command::new(program);
-    command
-        .args(confinement.arguments(role, target).encode())
-        .env_clear()
-        .envs(target.environment())
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .fd_mappings(mappings)
-        .map_err(std::io::Error::other)?;
-    let child = subreaper::spawn(&mut command)?;
-    // Nothing of it is open in this process any more: whoever ends is heard of.
-    drop(command);
-    let process = Process::of(child)?;
-    let mut process = match settle_in(process, &control_ours, &answers_read)? {
-        Some(process) => process,
-        None => return Ok(None),
-    };
-    process.membership = confinement.admit(process.pid, role, target);
-    Ok(Some(Started {
-        process,
-        inbox: Inbox::new(answers_read),
-        outbox: Outbox::new(commands_write),
-        control: control_ours,
-    }))
-}
-
-/// Waits until it is clear who the worker is: the process that was started, which then says something or
-/// ends, or the first one of a pid namespace, which it hands over before it ends itself. None if it says that
-/// the namespace is of no use.
-fn settle_in(mut process: Process, control: &OwnedFd, answers: &OwnedFd) -> std::io::Result<Option<Process>> {
-    let until = Instant::now() + Duration::from_secs(WORKER_START_S);
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let mut polled = [
-            PollFd::new(control, PollFlags::IN),
-            PollFd::new(answers, PollFlags::IN),
-            PollFd::new(&process.pidfd, PollFlags::IN),
-        ];
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match rustix::event::poll(&mut polled, Some(&timeout)) {
-            Err(rustix::io::Errno::INTR) => continue,
-            other => other?,
-        };
-        let [_, answers_are, ended] = polled.map(|polled| polled.revents());
-        // Looked at behind the others: a successor is handed over before anything else, perhaps since the poll looked
-        // here. One that is closed can be read, too: a worker that did what it was for, or ended.
-        if control::waits(control) {
-            let (pid, pidfd) = control::recv_one(control).map_err(std::io::Error::other)?;
-            // Somebody waits for it from here on, also if it is killed before the one before is gone.
-            subreaper::adopt(pid as u32);
-            let succeeded = process.end_by_itself().and_then(|_| process.succeeded_by(pid, pidfd));
-            if succeeded.is_err() {
-                subreaper::forget(pid as u32);
-            }
-            return succeeded.map(Some);
-        }
-        if answers_are.contains(PollFlags::IN) || left.is_zero() {
-            return Ok(Some(process));
-        }
-        if !ended.is_empty() {
-            let code = process.end_by_itself()?.code();
-            return Ok((code != Some(EXIT_PIDNS_UNUSABLE.into())).then_some(process));
-        }
-        if !answers_are.is_empty() {
-            // About to end, or it never will answer.
-            let mut polled = [PollFd::new(&process.pidfd, PollFlags::IN)];
-            let soon = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-            if rustix::event::poll(&mut polled, Some(&soon)) == Ok(0) {
-                return Ok(Some(process));
-            }
-        }
-    }
-}
-
 impl Process {
-    fn of(mut child: Child) -> std::io::Result<Self> {
+    /// A child that was just started.
+    pub(super) fn of(mut child: Child) -> std::io::Result<Self> {
         match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
             Ok(pidfd) => Ok(Self {
                 pid: child.id(),
@@ -275,12 +65,17 @@ impl Process {
     }
 
     /// The process that goes on for this one, which ended, as a child of the supervisor.
-    fn succeeded_by(self, pid: u64, pidfd: OwnedFd) -> std::io::Result<Self> {
+    pub(super) fn succeeded_by(self, pid: u64, pidfd: OwnedFd) -> std::io::Result<Self> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options).map_err(|e| {
             std::io::Error::other(format!("the worker handed over a process that is not its: {e}"))
         })?;
         Ok(Self { pid: pid as u32, pidfd, mps: None, ended: None, killed: Arc::default(), membership: None })
+    }
+
+    /// It joins control groups.
+    pub(super) fn joins(&mut self, membership: Option<Arc<Membership>>) {
+        self.membership = membership;
     }
 
     /// The process id, for people.
@@ -367,19 +162,23 @@ impl Process {
     }
 
     /// Waits for its end.
-    fn end_by_itself(&mut self) -> std::io::Result<ExitStatus> {
+    pub(super) fn end_by_itself(&mut self) -> std::io::Result<ExitStatus> {
         if let Some(ended) = self.ended {
             return Ok(ended);
         }
         let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
         while let Err(rustix::io::Errno::INTR) = rustix::event::poll(&mut polled, None) {}
-        let status = confinement::get().over(self.membership.as_deref(), |options| {
+        let reap = |options: WaitIdOptions| {
             let status = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options);
             if !options.contains(WaitIdOptions::NOWAIT) {
                 subreaper::forget(self.pid);
             }
             status
-        })?;
+        };
+        let status = match &self.membership {
+            Some(membership) => membership.over(reap),
+            None => reap(WaitIdOptions::EXITED),
+        }?;
         let status = status.ok_or(std::io::ErrorKind::NotFound)?;
         let raw = match status.exit_status() {
             Some(code) => code << 8,
@@ -462,6 +261,8 @@ pub fn describe_exit(status: std::io::Result<ExitStatus>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     /// A process that waits, and the signal that is found to have ended it from outside.

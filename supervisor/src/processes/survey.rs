@@ -1,95 +1,150 @@
 //! Which GPUs there are. A worker process looks: no GPU library is ever loaded into this process.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pappus_protocol::from_worker::Survey;
 use pappus_protocol::pipe::{Got, Inbox};
-use pappus_protocol::{FromWorker, Kind};
+use pappus_protocol::{FromWorker, Kind, ProtocolError};
 
-use super::confinement;
-use super::process::{self, Role, Target};
+use super::confinement::LayerMissing;
+use super::launcher::{Launcher, Role};
+use super::process;
+use super::target::Target;
 use crate::config::request::Selector;
 use crate::config::{ConfigError, DeviceConfig, DeviceRequest, device};
 use crate::limits::SURVEY_S;
 
-/// Asks a fresh process which GPUs it sees: all of them, or the slice with the UUID `only`. An error says
-/// what is missing.
-pub fn gpus(program: &Path, only: &str) -> Result<Survey, String> {
-    look(program, Kind::Cuda, only)
+/// Why it is not known which devices there are.
+#[derive(Debug, thiserror::Error)]
+pub enum SurveyError {
+    /// No process could look.
+    #[error("the process that looks for {what} cannot be started: {source}")]
+    Start {
+        /// The devices.
+        what: &'static str,
+        /// What is in the way.
+        source: std::io::Error,
+    },
+    /// The process gave no answer.
+    #[error("the process that looks for {what} {ended}: {why}")]
+    Failed {
+        /// The devices.
+        what: &'static str,
+        /// How it ended, in words.
+        ended: String,
+        /// What it did wrong.
+        why: NoSurvey,
+    },
+    /// The process looked and says what is missing.
+    #[error("{0}")]
+    Missing(String),
+    /// The process is not confined as it must be.
+    #[error(transparent)]
+    Confinement(#[from] LayerMissing),
 }
 
-/// As [`gpus`], of another kind of devices.
-pub fn look(program: &Path, kind: Kind, only: &str) -> Result<Survey, String> {
+/// What a process did wrong that was to look for devices.
+#[derive(Debug, thiserror::Error)]
+pub enum NoSurvey {
+    /// It broke the protocol.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    /// It cannot be heard.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// It said something else.
+    #[error("it sent {0}")]
+    Unexpected(String),
+    /// It took too long.
+    #[error("it took longer than {SURVEY_S} s")]
+    Late,
+    /// It ended.
+    #[error("it gave no answer")]
+    Closed,
+}
+
+/// Asks a fresh process which GPUs it sees: all of them, or the slice with the UUID `only`.
+pub fn gpus(launcher: &Launcher, only: &str) -> Result<Survey, SurveyError> {
+    look(launcher, Kind::Cuda, only)
+}
+
+/// Fails where processes for these kinds of devices would lack a layer that the configuration requires: one of each is
+/// started to see.
+pub fn try_sandbox(launcher: &Launcher, kinds: &[Kind]) -> Result<(), SurveyError> {
+    if !launcher.confinement().requires_something() {
+        return Ok(());
+    }
+    kinds.iter().try_for_each(|kind| look(launcher, *kind, "").map(drop))
+}
+
+/// As [`gpus`], of any kind of devices.
+fn look(launcher: &Launcher, kind: Kind, only: &str) -> Result<Survey, SurveyError> {
     let what = kind.traits().devices;
     let target = Target { kind, uuid: only.to_owned(), lanes: 1, numa_node: None, memory_bytes: 0 };
-    let mut worker = process::start(program, Role::Survey, &target, None)
-        .map_err(|e| format!("the process that looks for {what} cannot be started: {e}"))?;
+    let started = launcher.start(Role::Survey, &target, None);
+    let mut worker = started.map_err(|source| SurveyError::Start { what, source })?;
     match answer(&mut worker.inbox) {
         Ok(answer) => {
-            let mut survey = answer?;
+            let mut survey = answer.map_err(SurveyError::Missing)?;
             let reached = worker.process.reached(survey.layers);
-            confinement::get().check(&reached)?;
+            launcher.confinement().check(&reached)?;
             survey.layers = reached.layers();
             Ok(survey)
         }
         Err(why) => {
             let ended = process::describe_exit(worker.process.end());
-            Err(format!("the process that looks for {what} {ended}: {why}"))
+            Err(SurveyError::Failed { what, ended, why })
         }
     }
 }
 
-/// The outer error means that it misbehaved or ended.
-fn answer(inbox: &mut Inbox) -> Result<Result<Survey, String>, String> {
+/// What it found, or says is missing.
+fn answer(inbox: &mut Inbox) -> Result<Result<Survey, String>, NoSurvey> {
     let until = Instant::now() + Duration::from_secs(SURVEY_S);
     loop {
-        while let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
-            match FromWorker::decode(frame).map_err(|e| e.to_string())? {
+        while let Some(frame) = inbox.frame()? {
+            match FromWorker::decode(frame)? {
                 FromWorker::Hello(_) => {}
                 FromWorker::Survey(survey) => return Ok(Ok(survey)),
                 FromWorker::Refused { fault, .. } => return Ok(Err(fault.message.to_owned())),
-                other => return Err(format!("it sent {other:?}")),
+                other => return Err(NoSurvey::Unexpected(format!("{other:?}"))),
             }
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(format!("it took longer than {SURVEY_S} s"));
+            return Err(NoSurvey::Late);
         }
-        match inbox.wait(Duration::ZERO, Some(left), None) {
-            Ok(Got::Closed) => return Err("it gave no answer".to_owned()),
-            Ok(_) => {}
-            Err(e) => return Err(e.to_string()),
+        if inbox.wait(Duration::ZERO, Some(left), None)? == Got::Closed {
+            return Err(NoSurvey::Closed);
         }
     }
 }
 
 /// The devices to run on: as asked for, or whatever there is. Blocks while processes look.
-pub fn devices(program: &Path, requests: &[DeviceRequest]) -> Result<Vec<DeviceConfig>, ConfigError> {
+pub fn devices(launcher: &Launcher, requests: &[DeviceRequest]) -> Result<Vec<DeviceConfig>, ConfigError> {
     match requests {
-        [] => whatever_there_is(program),
-        requests => device::resolve(requests, &survey_for(program, requests)?),
+        [] => whatever_there_is(launcher),
+        requests => device::resolve(requests, &survey_for(launcher, requests)?),
     }
 }
 
 /// What the requests need to know: nothing about GPUs where none is asked for.
-fn survey_for(program: &Path, requests: &[DeviceRequest]) -> Result<Survey, ConfigError> {
+fn survey_for(launcher: &Launcher, requests: &[DeviceRequest]) -> Result<Survey, ConfigError> {
     let mut survey = Survey::default();
-    let missing = |selector: &Selector, why: String| ConfigError::Device {
-        name: selector.to_string(),
-        why: match why.contains("--device cpu") {
-            true => why,
-            false => format!("{why}; or run with --device cpu"),
-        },
+    let missing = |selector: &Selector, why: SurveyError| {
+        let (name, why) = (selector.to_string(), why.to_string());
+        let advised = why.contains("--device cpu");
+        let why = if advised { why } else { format!("{why}; or run with --device cpu") };
+        ConfigError::Device { name, why }
     };
     let whole = |selector: &Selector| !matches!(selector, Selector::Cpu | Selector::MigUuid(_));
     if let Some(first) = requests.iter().map(|r| &r.selector).find(|selector| whole(selector)) {
-        survey = gpus(program, "").map_err(|why| missing(first, why))?;
+        survey = gpus(launcher, "").map_err(|why| missing(first, why))?;
     }
     for request in requests {
         // The driver shows a slice only to processes that name it.
         if let Selector::MigUuid(uuid) = &request.selector {
-            let seen = gpus(program, uuid).map_err(|why| missing(&request.selector, why))?;
+            let seen = gpus(launcher, uuid).map_err(|why| missing(&request.selector, why))?;
             survey.driver = seen.driver;
             survey.shared |= seen.shared;
             survey.devices.retain(|device| device.uuid != *uuid);
@@ -102,8 +157,8 @@ fn survey_for(program: &Path, requests: &[DeviceRequest]) -> Result<Survey, Conf
     Ok(survey)
 }
 
-fn whatever_there_is(program: &Path) -> Result<Vec<DeviceConfig>, ConfigError> {
-    let survey = gpus(program, "").unwrap_or_else(|why| {
+fn whatever_there_is(launcher: &Launcher) -> Result<Vec<DeviceConfig>, ConfigError> {
+    let survey = gpus(launcher, "").unwrap_or_else(|why| {
         tracing::info!("no GPU: {why}");
         Survey::default()
     });

@@ -100,10 +100,10 @@ impl Registry {
         blueprint: &Blueprint,
         modules: &[FunctionModule],
     ) -> Result<(), Refusal> {
-        let Some(program) = self.classes.first().map(|class| class.compiler.program.clone()) else {
+        let Some(launcher) = self.classes.first().map(|class| class.compiler.launcher.clone()) else {
             return Ok(());
         };
-        let reader = Compiler::of_no_device(program);
+        let reader = Compiler::of_no_device(launcher);
         for (at, module) in modules.iter().enumerate() {
             for variant in module.variants.iter().filter(|variant| &*variant.format == "ptx") {
                 if self.classes.iter().any(|class| class.choose(&module.variants) == Some(variant)) {
@@ -192,7 +192,10 @@ mod tests {
     use pappus_protocol::from_worker::{FoundDevice, Survey};
 
     use super::*;
+    use crate::config::SandboxSettings;
     use crate::config::device::resolve;
+    use crate::processes::confinement::Confinement;
+    use crate::processes::launcher::Launcher;
     use crate::store::StateDir;
     use crate::store::records::{Hash, Weight};
 
@@ -209,7 +212,8 @@ mod tests {
         let survey =
             Survey { devices: vec![gpu(0, "sm_90"), gpu(1, "sm_80"), gpu(2, "sm_90")], ..Survey::default() };
         let requests: Vec<_> = devices.iter().map(|device| device.parse().unwrap()).collect();
-        let classes = DeviceClass::of(&resolve(&requests, &survey).unwrap(), "/nonexistent".as_ref());
+        let launcher = Launcher::new("/nonexistent", Confinement::new(SandboxSettings::default(), None));
+        let classes = DeviceClass::of(&resolve(&requests, &survey).unwrap(), &launcher.into());
         let targets = tokio::sync::watch::channel(vec![]).1;
         Registry::open(StateDir::open(dir).unwrap().into(), Default::default(), classes, targets).unwrap()
     }

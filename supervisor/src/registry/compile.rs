@@ -2,7 +2,6 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -14,8 +13,10 @@ use rustix::process::Signal;
 
 use crate::function::CodeTarget;
 use crate::limits::COMPILE_S;
+use crate::processes::launcher::{Launcher, Role, Started};
 use crate::processes::memory_ledger::{MemoryLedger, ProcessReservation};
-use crate::processes::process::{self, Role, Started, Target};
+use crate::processes::process;
+use crate::processes::target::Target;
 use crate::refusal::{Reason, Refusal, failed, is_lack, refusal};
 use crate::store::records::CodeInfo;
 
@@ -47,8 +48,8 @@ pub struct Compiled {
 /// Starts compiling workers for one device kind.
 #[derive(Debug, Clone)]
 pub struct Compiler {
-    /// The worker's program.
-    pub program: PathBuf,
+    /// Starts its workers.
+    pub launcher: Arc<Launcher>,
     /// Which device it compiles for.
     pub target: Target,
     /// The device's memory, once it is known.
@@ -57,8 +58,8 @@ pub struct Compiler {
 
 impl Compiler {
     /// Of a device kind, with nothing to ledger for.
-    pub fn new(program: PathBuf, target: Target) -> Self {
-        Self { program, target, ledger: Arc::default() }
+    pub fn new(launcher: Arc<Launcher>, target: Target) -> Self {
+        Self { launcher, target, ledger: Arc::default() }
     }
 
     /// From here on, compilations take their context's memory from this ledger.
@@ -67,10 +68,10 @@ impl Compiler {
     }
 
     /// For modules of devices that are not here: what it starts only reads them.
-    pub fn of_no_device(program: PathBuf) -> Self {
+    pub fn of_no_device(launcher: Arc<Launcher>) -> Self {
         let target =
             Target { kind: Kind::Cpu, uuid: String::new(), lanes: 1, numa_node: None, memory_bytes: 0 };
-        Self::new(program, target)
+        Self::new(launcher, target)
     }
 
     /// What a module declares that no device here runs: its kernels and their parameters, without machine code.
@@ -120,7 +121,9 @@ impl Compiler {
             None => None,
         };
         // Behind the reservation, so that it is gone before.
-        let mut worker = process::start(&self.program, Role::Compile, &self.target, None)
+        let mut worker = self
+            .launcher
+            .start(Role::Compile, &self.target, None)
             .map_err(|e| failed("cannot start a compiling worker", &e))?;
         let since = Instant::now();
         let why = match converse(&mut worker, self.target.kind, module, ask, reservation.as_mut()) {
@@ -176,7 +179,7 @@ impl From<String> for Trouble {
 }
 
 fn fingerprint_for(kind: Kind, hello: &Hello) -> Result<String, String> {
-    let target = CodeTarget::greeted(hello)?;
+    let target = CodeTarget::greeted(hello).map_err(|e| e.to_string())?;
     match target.kind == kind {
         true => Ok(target.fingerprint),
         false => Err(format!("it compiles for {}", target.kind)),

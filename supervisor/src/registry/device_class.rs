@@ -1,5 +1,7 @@
 //! Configured devices that run the same machine code, and the compiler for them.
 
+use std::sync::Arc;
+
 use pappus_protocol::Kind;
 use pappus_protocol::kind::CodeFamily;
 
@@ -7,7 +9,8 @@ use super::compile::Compiler;
 use crate::config::DeviceConfig;
 use crate::function::variants::choose;
 use crate::limits::MAX_WEIGHT_BYTES;
-use crate::processes::process::Target;
+use crate::processes::launcher::Launcher;
+use crate::processes::target::Target;
 use crate::store::records::Variant;
 
 /// Configured devices that run the same machine code.
@@ -28,8 +31,8 @@ pub struct DeviceClass {
 }
 
 impl DeviceClass {
-    /// The classes of the configured devices, with `program` as their workers.
-    pub fn of(devices: &[DeviceConfig], program: &std::path::Path) -> Vec<Self> {
+    /// The classes of the configured devices, whose compiling workers are started by `launcher`.
+    pub fn of(devices: &[DeviceConfig], launcher: &Arc<Launcher>) -> Vec<Self> {
         let mut classes: Vec<Self> = Vec::new();
         for device in devices {
             let stack_bytes = device.kind.traits().has_own_memory.then_some(device.stack_bytes);
@@ -49,7 +52,7 @@ impl DeviceClass {
                     devices: vec![device.name.clone()],
                     stack_bytes,
                     weights_bytes,
-                    compiler: Compiler::new(program.to_owned(), Target { lanes: 1, ..Target::of(device) }),
+                    compiler: Compiler::new(launcher.clone(), Target { lanes: 1, ..Target::of(device) }),
                 }),
             }
         }

@@ -1,0 +1,173 @@
+//! Starts worker processes, each with exactly its descriptors and confined as was decided, and waits until it is clear
+//! which process the worker is.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use command_fds::{CommandFdExt, FdMapping};
+pub use pappus_protocol::launch::Role;
+use pappus_protocol::launch::{ANSWERS_FD, COMMANDS_FD, CONTROL_FD, EXIT_PIDNS_UNUSABLE, STAGING_FD};
+use pappus_protocol::pipe::{Inbox, Outbox};
+use pappus_protocol::{control, pipe};
+use pappus_shmem::ValidatedMemfd;
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::confinement::Confinement;
+use super::process::Process;
+use super::subreaper;
+use super::target::Target;
+use crate::limits::WORKER_START_S;
+
+/// Starts worker processes from one program, all confined by one decision.
+#[derive(Debug)]
+pub struct Launcher {
+    program: PathBuf,
+    confinement: Confinement,
+}
+
+/// The supervisor's ends of a fresh worker.
+#[derive(Debug)]
+pub struct Started {
+    /// The process.
+    pub process: Process,
+    /// Answers from it.
+    pub inbox: Inbox,
+    /// Commands to it.
+    pub outbox: Outbox,
+    /// Descriptors to and from it.
+    pub control: OwnedFd,
+}
+
+/// Finds `pappus-worker` beside the running supervisor.
+pub fn worker_program() -> std::io::Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name("pappus-worker");
+    match program.is_file() {
+        true => Ok(program),
+        false => Err(std::io::Error::new(
+            std::io::ErrorKind::NotFound,
+            format!("{} is missing: install pappus-worker beside pappus-supervisor", program.display()),
+        )),
+    }
+}
+
+impl Launcher {
+    /// Of processes of this program, confined like this.
+    pub fn new(program: impl AsRef<Path>, confinement: Confinement) -> Self {
+        Self { program: program.as_ref().to_owned(), confinement }
+    }
+
+    /// How the processes are confined.
+    pub fn confinement(&self) -> &Confinement {
+        &self.confinement
+    }
+
+    /// Starts a worker and waits until it is in its sandbox. The calling thread must outlive it: where workers
+    /// have no pid namespace, the kernel ends them together with the thread that started them.
+    pub fn start(
+        &self,
+        role: Role,
+        target: &Target,
+        staging: Option<&ValidatedMemfd>,
+    ) -> std::io::Result<Started> {
+        if let Some(started) = self.launch(role, target, staging)? {
+            return Ok(started);
+        }
+        self.confinement.give_up_pidns();
+        let started = self.launch(role, target, staging)?;
+        started
+            .ok_or_else(|| std::io::Error::other("the worker says twice that pid namespaces are of no use"))
+    }
+
+    /// Starts a worker; none if it cannot use the pid namespace that it could have.
+    fn launch(
+        &self,
+        role: Role,
+        target: &Target,
+        staging: Option<&ValidatedMemfd>,
+    ) -> std::io::Result<Option<Started>> {
+        let (commands_read, commands_write) = pipe::pipe()?;
+        let (answers_read, answers_write) = pipe::pipe()?;
+        let (control_ours, control_theirs) = control::pair()?;
+        let mut mappings = vec![
+            FdMapping { parent_fd: commands_read, child_fd: COMMANDS_FD },
+            FdMapping { parent_fd: answers_write, child_fd: ANSWERS_FD },
+            FdMapping { parent_fd: control_theirs, child_fd: CONTROL_FD },
+        ];
+        if let Some(staging) = staging {
+            mappings
+                .push(FdMapping { parent_fd: staging.as_fd().try_clone_to_owned()?, child_fd: STAGING_FD });
+        }
+        let mut command = Command::new(&self.program);
+        command
+            .args(self.confinement.arguments(role, target).encode())
+            .env_clear()
+            .envs(target.environment())
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .fd_mappings(mappings)
+            .map_err(std::io::Error::other)?;
+        let child = subreaper::spawn(&mut command)?;
+        // The other ends are closed in this process: an end of a pipe that the worker closes is noticed here.
+        drop(command);
+        let process = settle_in(Process::of(child)?, &control_ours, &answers_read)?;
+        let Some(mut process) = process else { return Ok(None) };
+        process.joins(self.confinement.admit(process.pid(), role, target));
+        Ok(Some(Started {
+            process,
+            inbox: Inbox::new(answers_read),
+            outbox: Outbox::new(commands_write),
+            control: control_ours,
+        }))
+    }
+}
+
+/// Waits until it is clear who the worker is: the process that was started, which then says something or
+/// ends, or the first one of a pid namespace, which it hands over before it ends itself. None if it says that
+/// the namespace is of no use.
+fn settle_in(mut process: Process, control: &OwnedFd, answers: &OwnedFd) -> std::io::Result<Option<Process>> {
+    let until = Instant::now() + Duration::from_secs(WORKER_START_S);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let mut polled = [
+            PollFd::new(control, PollFlags::IN),
+            PollFd::new(answers, PollFlags::IN),
+            PollFd::new(&process, PollFlags::IN),
+        ];
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match rustix::event::poll(&mut polled, Some(&timeout)) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other?,
+        };
+        let [_, answers_are, ended] = polled.map(|polled| polled.revents());
+        // Looked at behind the others: a successor is handed over before anything else, perhaps since the poll looked
+        // here. One that is closed can be read, too: a worker that did what it was for, or ended.
+        if control::waits(control) {
+            let (pid, pidfd) = control::recv_one(control).map_err(std::io::Error::other)?;
+            // Somebody waits for it from here on, also if it is killed before the one before is gone.
+            subreaper::adopt(pid as u32);
+            let succeeded = process.end_by_itself().and_then(|_| process.succeeded_by(pid, pidfd));
+            if succeeded.is_err() {
+                subreaper::forget(pid as u32);
+            }
+            return succeeded.map(Some);
+        }
+        if answers_are.contains(PollFlags::IN) || left.is_zero() {
+            return Ok(Some(process));
+        }
+        if !ended.is_empty() {
+            let code = process.end_by_itself()?.code();
+            return Ok((code != Some(EXIT_PIDNS_UNUSABLE.into())).then_some(process));
+        }
+        if !answers_are.is_empty() {
+            // About to end, or it never will answer.
+            let mut polled = [PollFd::new(&process, PollFlags::IN)];
+            let soon = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+            if rustix::event::poll(&mut polled, Some(&soon)) == Ok(0) {
+                return Ok(Some(process));
+            }
+        }
+    }
+}
