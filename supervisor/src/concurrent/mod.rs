@@ -1,4 +1,4 @@
-//! What several threads share while a call is answered. Each type is small and uses nothing but [`sync`], so that
+//! What several threads share while a call is answered. Each type is small and uses nothing but `sync`, so that
 //! `tests/models` can compile the same files against loom, which tries every order of events.
 
 pub mod one_answer;

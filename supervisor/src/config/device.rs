@@ -68,6 +68,11 @@ fn iec(bytes: u64) -> impl std::fmt::Display {
 }
 
 impl DeviceConfig {
+    /// Workers take turns where there are several.
+    pub fn takes_turns(&self) -> bool {
+        self.turns && self.workers > 1
+    }
+
     /// How its memory is divided.
     pub fn division(&self) -> Division {
         Division {

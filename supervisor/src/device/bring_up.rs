@@ -7,9 +7,10 @@ use pappus_protocol::FromWorker;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::{Got, Inbox};
 
-use super::Device;
 use super::panics::contained;
+use super::runtime::Device;
 use super::standby::Ready;
+use super::unusable::NotReady;
 use super::worker_channel::staging;
 use crate::function::CodeTarget;
 use crate::limits::WORKER_START_S;
@@ -28,58 +29,56 @@ const LEAVE: Duration = Duration::from_millis(300);
 /// How often to look whether all workers have a process.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-const ANOTHER_FAILED: &str = "another process failed meanwhile, and all with it";
-
 /// Starts a process and waits for its greeting. The calling thread must outlive it.
-pub(super) fn bring_up(device: &Device, launcher: &Launcher) -> Result<Ready, String> {
-    let mut reservation = device.ledger.reserve_process().ok_or("the device closes")?;
+pub(super) fn bring_up(device: &Device, launcher: &Launcher) -> Result<Ready, NotReady> {
+    let mut reservation = device.ledger.reserve_process().ok_or(NotReady::Closing)?;
     let epoch = reservation.epoch();
     let _first = device.ledger.until_measured();
     let started = staging(device.config.lanes).and_then(|staging| {
         Ok((launcher.start(Role::Serve, &Target::of(&device.config), Some(&staging))?, staging))
     });
-    let (mut started, staging) = started.map_err(|e| format!("it cannot be started: {e}"))?;
+    let (mut started, staging) = started.map_err(NotReady::Start)?;
     if let Some(mps_terminator) = &device.mps {
         started.process.end_through(mps_terminator);
     }
     let greeted = await_hello(&reservation, &mut started.inbox);
     if reservation.is_over() {
-        return Err(ANOTHER_FAILED.to_owned());
+        return Err(NotReady::EpochOver);
     }
     let hello = greeted?;
     // What greeted then is a successor that was never handed over: it could not be killed.
     if started.process.has_ended() {
-        return Err("it ended when it greeted".to_owned());
+        return Err(NotReady::EndedGreeting);
     }
-    let target = CodeTarget::greeted(&hello).map_err(|e| e.to_string())?;
+    let target = CodeTarget::greeted(&hello)?;
     let config = &device.config;
     if (target.kind, &target.arch) != (config.kind, &config.arch) {
-        return Err(format!("it is for {} {}", target.kind, target.arch));
+        return Err(NotReady::WrongDevice { kind: target.kind, arch: target.arch });
     }
     let reached = started.process.reached(hello.layers);
-    launcher.confinement().check(&reached).map_err(|e| e.to_string())?;
+    launcher.confinement().check(&reached)?;
     reservation.measured(hello.context_bytes);
     Ok(Ready { started, staging, target, reservation, epoch, reached })
 }
 
-fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<Hello, String> {
+fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<Hello, NotReady> {
     let mut until = Instant::now() + Duration::from_secs(WORKER_START_S);
     let mut over = false;
     loop {
         if reservation.is_over() && !std::mem::replace(&mut over, true) {
             until = until.min(Instant::now() + LEAVE);
         }
-        if let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
-            return match FromWorker::decode(frame).map_err(|e| e.to_string())? {
+        if let Some(frame) = inbox.frame()? {
+            return match FromWorker::decode(frame)? {
                 FromWorker::Hello(hello) => Ok(hello),
-                other => Err(format!("it sent {other:?} before its greeting")),
+                other => Err(NotReady::Unexpected(format!("{other:?}"))),
             };
         }
         let left = until.saturating_duration_since(Instant::now());
         let look = reservation.looks_every().map_or(left, |every| left.min(every));
-        match inbox.wait(Duration::ZERO, Some(look), None).map_err(|e| e.to_string())? {
-            Got::Closed => return Err("it ended before its greeting".to_owned()),
-            Got::Nothing if left.is_zero() => return Err("it did not get ready in time".to_owned()),
+        match inbox.wait(Duration::ZERO, Some(look), None)? {
+            Got::Closed => return Err(NotReady::Ended),
+            Got::Nothing if left.is_zero() => return Err(NotReady::Late),
             _ => {}
         }
     }
@@ -91,11 +90,11 @@ pub(super) fn keep(device: &Arc<Device>, slot: usize, launcher: &Launcher) {
     let mut pause = Duration::ZERO;
     while !device.is_closing() {
         // Workers come first, who may have calls already: processes that start together slow each other down.
-        while device.lacks_workers() && !device.is_closing() {
+        while device.slots.lacks_process() && !device.is_closing() {
             standbys.wait(slot, None, Some(LOOK_AGAIN));
         }
-        let brought_up = contained(|| bring_up(device, launcher)).flatten();
-        let watched = brought_up.and_then(|ready| standbys.offer(slot, ready, || device.epoch()));
+        let brought_up = contained(|| bring_up(device, launcher)).map_err(NotReady::from).flatten();
+        let watched = brought_up.and_then(|ready| standbys.offer(slot, ready, || device.epochs.current()));
         let ended = match watched {
             Ok(pidfd) => standbys.wait(slot, Some(&pidfd), None),
             Err(_) if device.is_closing() => break,
@@ -107,7 +106,7 @@ pub(super) fn keep(device: &Arc<Device>, slot: usize, launcher: &Launcher) {
         // One that ended without serving is dropped and reaped; the next would hardly do better at once.
         drop(if ended { standbys.withdraw(slot) } else { None });
         pause = match ended {
-            true => (pause * 2).clamp(Duration::from_millis(10), device.longest_pause()),
+            true => (pause * 2).clamp(Duration::from_millis(10), device.epochs.longest_pause()),
             false => HEAD_START,
         };
         if !device.is_closing() {

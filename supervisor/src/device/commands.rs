@@ -1,18 +1,47 @@
 //! Decisions carried out: commands to workers, in order, and answers to calls that are over.
+//!
+//! A panic ends one action: the others are carried out. Where it was a command, the process that it was for is killed,
+//! so that its calls are decided about; nothing else would end them.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pappus_protocol::now_ns;
+use pappus_protocol::to_worker::Configure;
+use tokio::sync::watch;
 
+use super::decisions::{Actions, Decisions};
 use super::held::Held;
-use super::runtime::{Actions, Device};
+use super::panics::{Panicked, contained};
+use super::quota::MemoryQuota;
+use super::weights::WeightStore;
 use super::worker_channel::{Start, StartError, WorkerChannel};
+use super::worker_slots::WorkerSlots;
 use crate::call::{Call, Outcome, SpentBudget};
+use crate::config::{DeviceConfig, Settings};
 use crate::ids::{FunctionId, Generation, WorkerId};
+use crate::metrics::DeviceMetrics;
+use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::Refusal;
-use crate::schedule::events::Finished;
+use crate::schedule::events::{Event, Finished};
 use crate::schedule::{Action, Address, CallId, Command, KillReason, Share, Verdict};
+use crate::store::StateDir;
+
+/// Carries out what the scheduler of one device decides.
+#[derive(Debug)]
+pub(super) struct CommandRunner {
+    pub(super) config: Arc<DeviceConfig>,
+    pub(super) metrics: Arc<DeviceMetrics>,
+    pub(super) settings: watch::Receiver<Settings>,
+    pub(super) store: Arc<StateDir>,
+    pub(super) ledger: Arc<MemoryLedger>,
+    pub(super) weights: Option<Arc<WeightStore>>,
+    pub(super) slots: Arc<WorkerSlots>,
+    pub(super) decisions: Arc<Decisions>,
+    pub(super) quota: Arc<MemoryQuota>,
+    /// Numbers for workers that are scrubbed for another domain.
+    pub(super) handovers: AtomicU64,
+}
 
 /// What is left to do once a worker's channel is free again.
 #[derive(Debug, Default)]
@@ -25,38 +54,54 @@ struct Leftover {
     write: bool,
 }
 
-impl Device {
+impl CommandRunner {
+    /// One event, and what follows from it.
+    pub(super) fn handle<E: Event<Arc<Call>>>(&self, event: E) -> E::Reply {
+        let mut actions = Actions::new();
+        let reply = self.decisions.decide(|scheduler| scheduler.handle(now_ns(), event, &mut actions));
+        self.carry_out(&mut actions, None);
+        reply
+    }
+
     /// Carries decisions out, and those that follow from them. With `held`, workers are told of their calls by
-    /// [`Device::release`] at the latest.
+    /// [`WorkerSlots::release`] at the latest.
     pub(super) fn carry_out(&self, work: &mut Actions, mut held: Option<&mut Held>) {
         let mut next = Actions::new();
         while !work.is_empty() {
             for action in work.drain(..) {
-                match action {
-                    Action::Tell { to, command } => {
-                        self.tell(to, command, &mut next, held.as_deref_mut());
-                    }
-                    Action::Expired { call, budget_ns } => {
-                        self.metrics.failed.increment(1);
-                        let per_minute = self.settings.borrow().fault_budget;
-                        let budget = budget_ns.map(|left_ns| SpentBudget { left_ns, per_minute });
-                        self.complete(&call, Outcome::Expired { budget });
-                    }
-                    Action::Refused { call, refusal } => {
-                        self.metrics.failed.increment(1);
-                        self.metrics.quarantines.increment(1);
-                        self.complete(&call, Outcome::Quarantined(refusal));
-                    }
-                    Action::Kill { worker, generation, why } => self.kill(worker, generation, &why),
+                if let Err(why) = contained(|| self.act(action, &mut next, held.as_deref_mut())) {
+                    tracing::error!("not all that follows from a decision is done: {why}");
                 }
             }
             std::mem::swap(work, &mut next);
         }
     }
 
+    fn act(&self, action: Action<Arc<Call>>, next: &mut Actions, held: Option<&mut Held>) {
+        match action {
+            Action::Tell { to, command } => self.tell(to, command, next, held),
+            Action::Expired { call, budget_ns } => {
+                self.metrics.failed.increment(1);
+                let per_minute = self.settings.borrow().fault_budget;
+                let budget = budget_ns.map(|left_ns| SpentBudget { left_ns, per_minute });
+                self.complete(&call, Outcome::Expired { budget });
+            }
+            Action::Refused { call, refusal } => {
+                self.metrics.failed.increment(1);
+                self.metrics.quarantines.increment(1);
+                self.complete(&call, Outcome::Quarantined(refusal));
+            }
+            Action::Kill { worker, generation, why } => self.kill(worker, generation, &why),
+        }
+    }
+
     fn kill(&self, worker: WorkerId, generation: Generation, why: &KillReason<Arc<Call>>) {
-        let channel = self.channel(worker);
-        let pid = channel.pid();
+        let pid = {
+            let channel = self.slots.channel(worker);
+            channel.kill(generation);
+            channel.pid()
+        };
+        let worker = worker.get();
         match why {
             KillReason::Overdue(call) => {
                 let (function, owner, caller) = call.names();
@@ -64,30 +109,18 @@ impl Device {
                     true => "a call that was given up does not end",
                     false => "a call is overdue",
                 };
-                tracing::warn!(
-                    function,
-                    owner,
-                    caller,
-                    worker = worker.get(),
-                    pid,
-                    "{why}: killing its worker"
-                );
+                tracing::warn!(function, owner, caller, worker, pid, "{why}: killing its worker");
             }
             KillReason::TurnKept => {
-                tracing::warn!(
-                    worker = worker.get(),
-                    pid,
-                    "a worker without calls keeps its turn: killing it"
-                );
+                tracing::warn!(worker, pid, "a worker without calls keeps its turn: killing it");
             }
             KillReason::NotScrubbed => {
-                tracing::warn!(worker = worker.get(), pid, "a worker does not forget a tenant: killing it");
+                tracing::warn!(worker, pid, "a worker does not forget a tenant: killing it");
             }
             KillReason::NotConfirmed => {
-                tracing::warn!(worker = worker.get(), pid, "a worker does not take new settings: killing it");
+                tracing::warn!(worker, pid, "a worker does not take new settings: killing it");
             }
         }
-        channel.kill(generation);
     }
 
     /// Hands a command to a worker's channel, which carries it out once those before it are.
@@ -99,49 +132,50 @@ impl Device {
         mut held: Option<&mut Held>,
     ) {
         let mut leftover = Leftover::default();
-        let mut channel = self.channel(to.worker);
+        let mut channel = self.slots.channel(to.worker);
         let mut command = channel.admit(to, command);
         while let Some(now) = command {
-            self.command(&mut channel, to, now, &mut leftover, held.as_deref_mut());
+            let told = contained(|| {
+                self.command(&mut channel, to.worker, &now, &mut leftover, held.as_deref_mut());
+            });
+            if let Err(why) = told {
+                kill_untold(&channel, to, &now, &why);
+            }
             command = channel.next_command();
         }
         drop(channel);
         if let Some(held) = held.filter(|_| leftover.write) {
-            self.release(held);
-        }
-        for function in leftover.evicted {
-            self.every_channel(|channel| channel.uninstall(function));
+            self.slots.release(held);
         }
         for (id, call, error) in leftover.refused {
             self.metrics.failed.increment(1);
             self.complete(&call, Outcome::Refused(error));
             let finished = Finished { worker: to.worker, id, verdict: Verdict::Neither };
-            self.decide(|scheduler| scheduler.handle(now_ns(), finished, next));
+            self.decisions.decide(|scheduler| scheduler.handle(now_ns(), finished, next));
+        }
+        for function in leftover.evicted {
+            self.slots.each_channel(|channel| channel.uninstall(function));
         }
     }
 
     fn command(
         &self,
         channel: &mut WorkerChannel,
-        to: Address,
-        command: Command<Arc<Call>>,
+        worker: WorkerId,
+        command: &Command<Arc<Call>>,
         leftover: &mut Leftover,
         held: Option<&mut Held>,
     ) {
-        match command {
-            Command::Start { lane, alone, id, call } => {
-                let start = Start { worker: to.worker, lane, alone, id };
-                let now = held.map(|held| held.add(to.worker, &call));
-                self.start(channel, start, call, leftover);
+        match *command {
+            Command::Start { lane, alone, id, ref call } => {
+                let now = held.map(|held| held.add(worker, call));
+                self.start(channel, Start { worker, lane, alone, id }, call, leftover);
                 match now {
                     Some(now) => leftover.write |= now,
                     None => channel.write(),
                 }
             }
-            Command::Configure(share) => {
-                self.grant_share(to.worker, share);
-                channel.configure(self.configure(to.worker));
-            }
+            Command::Configure(share) => channel.configure(self.settings_of(worker, share)),
             Command::Grant { turn, quantum_us } => channel.grant(turn, quantum_us),
             Command::Revoke { turn } => channel.revoke(turn),
             Command::Soon => channel.soon(),
@@ -151,13 +185,13 @@ impl Device {
     }
 
     /// Hands a call over.
-    fn start(&self, channel: &mut WorkerChannel, start: Start, call: Arc<Call>, leftover: &mut Leftover) {
-        let weights = self.weights.as_ref();
-        let reserved = self.reserve_weights(start.worker, &call);
+    fn start(&self, channel: &mut WorkerChannel, start: Start, call: &Arc<Call>, leftover: &mut Leftover) {
+        let weights = self.weights.as_deref();
+        let reserved = self.quota.reserve_weights(start.worker, call);
         let started = reserved.map_err(|error| StartError::Refused(error.into())).and_then(|given_up| {
             given_up.iter().for_each(|function| channel.uninstall(*function));
             leftover.evicted.extend(given_up);
-            let started = channel.start(&self.store, weights, start, &call);
+            let started = channel.start(&self.store, weights, start, call);
             if let Some(weights) = weights {
                 weights.settled(&call.function, start.worker);
             }
@@ -165,29 +199,44 @@ impl Device {
         });
         match started {
             Ok(evicted) => leftover.evicted.extend(evicted),
-            Err(StartError::Refused(error)) => leftover.refused.push((start.id, call, error)),
+            Err(StartError::Refused(error)) => leftover.refused.push((start.id, call.clone(), error)),
             Err(StartError::Broken(error)) => {
                 tracing::error!(worker = start.worker.get(), "a worker does not take a call: {error}");
-                // It may be the call that no worker can take: it counts as handed over.
-                call.started_ns.store(now_ns(), Ordering::Relaxed);
+                count_as_handed_over(call);
                 channel.kill_any();
             }
         }
     }
 
-    /// What a worker may have of the device's memory from now on.
-    fn grant_share(&self, worker: WorkerId, share: Share) {
-        let slot = self.slot(worker);
-        let bytes = match share {
-            Share::Nothing => 0,
-            Share::Own => slot.own_bytes.load(Ordering::Relaxed),
-            Share::All => self.largest_call_bytes(),
-        };
-        slot.lease_bytes.store(bytes, Ordering::Relaxed);
+    /// A worker's settings, where it has this share of the device's memory.
+    fn settings_of(&self, worker: WorkerId, share: Share) -> Configure {
+        Configure {
+            lease_bytes: self.slots.slot(worker).share_bytes(share, self.ledger.largest_call_bytes()),
+            poll_us: self.settings.borrow().poll_us,
+            turns: self.config.takes_turns(),
+            scrub_calls: self.config.scrub_calls,
+            scrub_switch: self.config.scrub_switch,
+        }
     }
 
     /// Answers a call that ended by itself.
     pub(super) fn complete(&self, call: &Call, outcome: Outcome) {
-        call.reply.complete(call, &self.config.name, outcome);
+        if let Err(why) = contained(|| call.reply.complete(call, &self.config.name, outcome)) {
+            tracing::error!("a call is not answered: {why}");
+        }
     }
+}
+
+/// Kills a process that was not told all of a command, after a panic.
+fn kill_untold(channel: &WorkerChannel, to: Address, command: &Command<Arc<Call>>, why: &Panicked) {
+    tracing::error!(worker = to.worker.get(), "a worker is not told a command, and is killed: {why}");
+    if let Command::Start { call, .. } = command {
+        count_as_handed_over(call);
+    }
+    channel.kill(to.generation);
+}
+
+/// It may be the call that no worker can be told: otherwise it would be tried for ever.
+fn count_as_handed_over(call: &Call) {
+    call.started_ns.store(now_ns(), Ordering::Relaxed);
 }

@@ -1,6 +1,10 @@
 //! A GPU whose workers are this test: what the supervisor tells them, and what follows from their answers.
 
 mod batch_tests;
+mod forgetting_tests;
+mod order_tests;
+mod panic_tests;
+mod weights_tests;
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,27 +25,27 @@ use tokio::sync::watch;
 
 use super::Device;
 use super::held::Held;
-use super::runtime::Answer;
-use super::thread::{End, listen};
+use super::unusable::Unusable;
 use super::worker_channel::{Arrival, staging};
-use super::write_coalescing::Batch;
-use crate::call::{Call, Completion, CompletionBatch, Outcome};
+use super::write_coalescing::{Answer, Batch};
+use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::function::loaded::{LoadedCache, Parsed};
 use crate::function::{CodeTarget, Loaded};
-use crate::ids::{Epoch, FunctionId, Generation, TenantId, TurnId, WorkerId};
+use crate::ids::{Epoch, FunctionId, Generation, TenantId, WorkerId};
 use crate::processes::confinement::Reached;
 use crate::processes::memory_ledger::Lease;
 use crate::processes::process::Killer;
-use crate::schedule::{Action, Address, CallId, Command, Domain};
+use crate::schedule::{CallId, Domain};
 use crate::server::replies::Replies;
 use crate::server::reply_handle::ReplyHandle;
 use crate::store::StateDir;
 use crate::store::records::{FunctionRecord, Hash, Weight};
-use crate::tenants::{Account, Limit, Quota, Tenants};
+use crate::tenants::Tenants;
 
 const W0: WorkerId = WorkerId::new(0);
 const W1: WorkerId = WorkerId::new(1);
+const CALLER: TenantId = TenantId::new(1);
 const MIB: u64 = 1 << 20;
 
 /// The other end of a worker's channels.
@@ -112,7 +116,7 @@ impl Gpu {
         let mut gpu = Self { device, workers, cache, tenants, replies, runtime, _dir: dir, client, requests };
         gpu.expect(W0, &["lease 30"]);
         gpu.expect(W1, &["lease 30"]);
-        (0..2).for_each(|worker| gpu.device.leased(WorkerId::new(worker), 30 * MIB).unwrap());
+        (0..2).for_each(|worker| gpu.device.events.leased(WorkerId::new(worker)).unwrap());
         gpu
     }
 
@@ -173,10 +177,10 @@ impl Gpu {
         self.finish(worker, id).unwrap();
     }
 
-    fn finish(&self, worker: WorkerId, id: CallId) -> Result<(), &'static str> {
-        let mut batch = Batch::new(&self.device);
-        let finished = self.device.finish(worker, id, Answer::Done(&Done::default()), &mut batch);
-        self.device.settle(&mut batch);
+    fn finish(&self, worker: WorkerId, id: CallId) -> Result<(), Unusable> {
+        let mut batch = Batch::new(&self.device.completer);
+        let finished = batch.finish(worker, id, Answer::Done(&Done::default()));
+        batch.settle();
         finished
     }
 
@@ -217,377 +221,49 @@ impl Gpu {
         let fake = memfd::sealed("exported", b"exported").unwrap();
         control::send(self.workers[worker.get()].control.as_fd(), function.id.get(), &[fake.as_fd()])
             .unwrap();
-        self.device.exported(worker, function.id, bytes).unwrap();
+        self.device.events.exported(worker, function.id, bytes).unwrap();
     }
 }
 
 fn attach(device: &Arc<Device>, worker: WorkerId) -> Worker {
-    attach_of(device, worker, 1, Epoch::new(0)).unwrap()
+    attach_of(device, worker, Generation::new(1), Epoch::new(0)).unwrap()
 }
 
 fn attach_of(
     device: &Arc<Device>,
     worker: WorkerId,
-    generation: u64,
+    generation: Generation,
     epoch: Epoch,
-) -> Result<Worker, &'static str> {
+) -> Result<Worker, Unusable> {
+    let own = rustix::process::getpid();
+    let pidfd = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty()).unwrap();
+    attach_process(device, worker, generation, epoch, pidfd)
+}
+
+/// A process that can be killed is in a worker's slot.
+fn attach_process(
+    device: &Arc<Device>,
+    worker: WorkerId,
+    generation: Generation,
+    epoch: Epoch,
+    pidfd: OwnedFd,
+) -> Result<Worker, Unusable> {
     let (commands_read, commands_write) = pipe::pipe().unwrap();
     let (answers, _) = pipe::pipe().unwrap();
     let (ours, theirs) = control::pair().unwrap();
-    let pidfd = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty());
     let target = CodeTarget { kind: Kind::Cuda, arch: "sm_90".into(), fingerprint: "test".into() };
     let arrival = Arrival {
-        generation: Generation::new(generation),
+        generation,
         pid: 1,
         outbox: Outbox::new(commands_write),
         control: ours,
         staging: staging(4).unwrap(),
-        killer: Killer::new(pidfd.unwrap()),
+        killer: Killer::new(pidfd),
         target,
         epoch,
         reached: Reached::default(),
     };
     let lease = device.ledger.lease().unwrap();
-    device.attach(worker, arrival, lease.bytes)?;
+    device.events.attach(worker, arrival, lease.bytes)?;
     Ok(Worker { inbox: Inbox::new(commands_read), control: theirs, _lease: lease, _answers: answers })
-}
-
-#[test]
-fn weights_are_loaded_once_and_shared() {
-    let mut gpu = Gpu::new(false);
-    let function = gpu.function("f", 1000);
-    let first = gpu.submit(&function, TenantId::new(1), 0);
-    gpu.expect(W0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
-    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    gpu.exports(W0, &function, 2 * MIB);
-    gpu.done(W0, first);
-    let second = gpu.submit(&function, TenantId::new(2), 0);
-    gpu.expect(W1, &["install 1, 2 of 8", "invoke on 0 flags 0"]);
-    gpu.done(W1, second);
-    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    gpu.device.uninstall(function.id);
-    gpu.expect(W0, &["uninstall 1"]);
-    gpu.expect(W1, &["uninstall 1"]);
-    // It is free once everybody says so, and nobody says so for another.
-    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    assert!(gpu.device.uninstalled(W0, FunctionId::new(function.id.get() + 1)).is_err());
-    gpu.device.uninstalled(W1, function.id).unwrap();
-    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    gpu.workers.remove(0);
-    gpu.device.channel(W0).detach(gpu.device.weights.as_ref());
-    let (lost, zombie) = gpu.device.worker_gone(W0);
-    assert_eq!((lost.len(), gpu.device.memory().weight_bytes), (0, 2 * MIB), "it is not reaped");
-    gpu.device.weights.as_ref().unwrap().reaped(zombie);
-    assert_eq!(gpu.device.memory().weight_bytes, 0);
-}
-
-#[test]
-fn a_worker_that_is_scrubbed_has_nothing_of_its_domain() {
-    let mut gpu =
-        Gpu::of(DeviceConfig { scrub_switch: true, min_residency: Duration::ZERO, ..config(false) });
-    let function = gpu.function("f", 1000);
-    let first = gpu.submit(&function, TenantId::new(1), 0);
-    let second = gpu.submit(&function, TenantId::new(2), 0);
-    gpu.expect(W0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
-    gpu.expect(W1, &["install 1 from 1000", "invoke on 0 flags 0"]);
-    assert_eq!(gpu.device.memory().weight_bytes, 4 * MIB);
-    gpu.exports(W0, &function, 2 * MIB);
-    gpu.done(W0, first);
-    // A third caller takes the worker that is idle.
-    let third = gpu.submit(&function, TenantId::new(3), 0);
-    gpu.expect(W0, &["scrub 1"]);
-    // What is forgotten meanwhile is no matter for a worker that forgets everything.
-    gpu.device.uninstall(FunctionId::new(77));
-    gpu.expect(W0, &[]);
-    assert!(gpu.device.scrubbed(W0, 2).is_err(), "another number");
-    let _ = (second, third);
-}
-
-#[test]
-fn a_confirmed_scrub_is_followed_by_the_next_domains_call() {
-    let mut gpu =
-        Gpu::of(DeviceConfig { scrub_switch: true, min_residency: Duration::ZERO, ..config(false) });
-    let function = gpu.function("f", 1000);
-    let first = gpu.submit(&function, TenantId::new(1), 0);
-    gpu.submit(&function, TenantId::new(2), 0);
-    gpu.expect(W0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
-    gpu.expect(W1, &["install 1 from 1000", "invoke on 0 flags 0"]);
-    gpu.exports(W0, &function, 2 * MIB);
-    gpu.done(W0, first);
-    gpu.submit(&function, TenantId::new(3), 0);
-    gpu.expect(W0, &["scrub 1"]);
-    gpu.device.scrubbed(W0, 1).unwrap();
-    // It is installed again, whatever it had before.
-    gpu.expect(W0, &["install 1, 2 of 8", "invoke on 0 flags 0"]);
-    assert!(gpu.device.scrubbed(W0, 1).is_err(), "nobody asked");
-}
-
-#[test]
-fn weights_give_way_to_others_everywhere_but_not_under_a_call() {
-    let mut gpu = Gpu::new(false);
-    let [a, b, c] = ["a", "b", "c"].map(|name| gpu.function(name, 5 * MIB - 1));
-    let first = gpu.submit(&a, TenantId::new(1), 0);
-    gpu.exports(W0, &a, 6 * MIB);
-    let second = gpu.submit(&a, TenantId::new(2), 0);
-    gpu.expect(W0, &["install 1 from 5242879, export", "invoke on 0 flags 0"]);
-    gpu.expect(W1, &["install 1, 6 of 8", "invoke on 0 flags 0"]);
-    // Both workers use them.
-    let refused = gpu.submit(&b, TenantId::new(1), 0);
-    gpu.expect(W0, &[]);
-    gpu.done(W0, first);
-    gpu.done(W1, second);
-    assert!(gpu.finish(W0, refused).is_err(), "answered already");
-    let third = gpu.submit(&b, TenantId::new(1), 0);
-    gpu.expect(W0, &["uninstall 1", "install 2 from 5242879, export", "invoke on 0 flags 0"]);
-    gpu.expect(W1, &["uninstall 1"]);
-    gpu.done(W0, third);
-    gpu.submit(&c, TenantId::new(2), 0);
-    gpu.expect(W1, &["install 3 from 5242879, export", "invoke on 0 flags 0"]);
-    gpu.expect(W0, &["uninstall 2"]);
-}
-
-#[test]
-fn a_worker_that_ends_before_it_shared_weights_leaves_no_trace() {
-    let mut gpu = Gpu::new(false);
-    let function = gpu.function("f", 1000);
-    gpu.submit(&function, TenantId::new(1), 0);
-    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    gpu.device.channel(W0).detach(gpu.device.weights.as_ref());
-    let (lost, zombie) = gpu.device.worker_gone(W0);
-    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB, "it is not reaped");
-    gpu.device.weights.as_ref().unwrap().reaped(zombie);
-    assert_eq!(gpu.device.memory().weight_bytes, 0);
-    gpu.device.bury(lost, "was killed", None, false);
-    // The call runs again, alone, in the other worker.
-    gpu.expect(W1, &["install 1 from 1000, export", "invoke on 0 flags 1"]);
-}
-
-#[test]
-fn all_memory_moves_to_one_worker_and_back_without_ever_being_there_twice() {
-    let mut gpu = Gpu::new(false);
-    let function = gpu.function("f", 0);
-    assert_eq!(gpu.device.largest_call_bytes(), 60 * MIB);
-    let large = gpu.submit(&function, TenantId::new(1), 60 * MIB);
-    let behind = gpu.submit(&function, TenantId::new(2), 0);
-    gpu.expect(W0, &[]);
-    gpu.expect(W1, &["lease 0"]);
-    gpu.device.leased(W1, 0).unwrap();
-    gpu.expect(W0, &["lease 60"]);
-    gpu.device.leased(W0, 60 * MIB).unwrap();
-    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.expect(W1, &[]);
-    gpu.done(W0, large);
-    gpu.expect(W0, &["lease 0"]);
-    gpu.expect(W1, &[]);
-    gpu.device.leased(W0, 0).unwrap();
-    gpu.expect(W0, &["lease 30"]);
-    gpu.expect(W1, &["lease 30"]);
-    gpu.device.leased(W1, 30 * MIB).unwrap();
-    gpu.expect(W1, &[]);
-    gpu.device.leased(W0, 30 * MIB).unwrap();
-    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.done(W1, behind);
-    assert!(gpu.device.leased(W1, 1).is_err(), "nobody asked it");
-}
-
-#[test]
-fn commands_are_written_as_they_were_decided_whichever_comes_first() {
-    let mut gpu = Gpu::new(true);
-    let generation = Generation::new(1);
-    let turn = TurnId::new(7);
-    // The first command was its settings.
-    let commands = [Command::Revoke { turn }, Command::Soon, Command::Grant { turn, quantum_us: 5000 }];
-    for (nth, command) in [2, 3].into_iter().zip(commands.clone()) {
-        gpu.device.carry_out(
-            &mut vec![Action::Tell { to: Address { worker: W0, generation, nth }, command }],
-            None,
-        );
-        gpu.expect(W0, &[]);
-    }
-    let to = Address { worker: W0, generation, nth: 1 };
-    gpu.device.carry_out(&mut vec![Action::Tell { to, command: commands[2].clone() }], None);
-    gpu.expect(W0, &["grant 7 for 5000", "revoke 7", "Soon"]);
-    // What was decided about a process before is void.
-    let to = Address { worker: W0, generation: Generation::new(0), nth: 4 };
-    gpu.device.carry_out(&mut vec![Action::Tell { to, command: Command::Soon }], None);
-    gpu.expect(W0, &[]);
-}
-
-#[test]
-fn a_process_of_an_epoch_that_is_over_gets_no_calls() {
-    let mut gpu = Gpu::new(false);
-    drop(gpu.workers.remove(0));
-    assert!(gpu.device.ledger.end_epoch(Epoch::new(0)));
-    let refused = attach_of(&gpu.device, W0, 2, Epoch::new(0));
-    assert_eq!(refused.err(), Some("another process failed, and all with it"));
-    // The control: one of the next epoch is taken.
-    assert!(attach_of(&gpu.device, W0, 3, Epoch::new(1)).is_ok());
-}
-
-#[test]
-fn turns_go_around_and_calls_come_before_their_grant() {
-    let mut gpu = Gpu::new(true);
-    let function = gpu.function("f", 0);
-    let first = gpu.submit(&function, TenantId::new(1), 0);
-    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0", "grant 1 for 5000"]);
-    gpu.submit(&function, TenantId::new(2), 0);
-    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.expect(W0, &["revoke 1"]);
-    gpu.device.yielding(W0, TurnId::new(1)).unwrap();
-    gpu.expect(W1, &["Soon"]);
-    gpu.done(W0, first);
-    gpu.device.yielded(W0, TurnId::new(1), 1000).unwrap();
-    gpu.expect(W1, &["grant 2 for 5000"]);
-    assert!(gpu.device.yielded(W0, TurnId::new(1), 1000).is_err());
-}
-
-#[test]
-fn what_needs_more_weights_than_there_may_be_is_refused() {
-    let mut gpu = Gpu::new(false);
-    let function = gpu.function("f", 10 * MIB + 1);
-    let store = gpu.device.weights.as_ref().unwrap();
-    let error = store.deliver(&function, W0, &mut Vec::new()).unwrap_err();
-    assert_eq!(error.reason, crate::refusal::Reason::OutOfMemory);
-    gpu.expect(W0, &[]);
-}
-
-#[test]
-fn answers_of_one_read_are_followed_by_one_write_each() {
-    let mut gpu = Gpu::new(false);
-    let function = gpu.function("f", 1000);
-    let calls: Vec<CallId> = (0..6).map(|_| gpu.submit(&function, TenantId::new(1), 0)).collect();
-    let started: Vec<String> = (0..4).map(|lane| format!("invoke on {lane} flags 0")).collect();
-    let mut expected = vec!["install 1 from 1000, export"];
-    expected.extend(started.iter().map(String::as_str));
-    gpu.expect(W0, &expected);
-    gpu.client.set_nonblocking(true).unwrap();
-    let mut batch = Batch::new(&gpu.device);
-    for id in [calls[2], calls[0]] {
-        gpu.device.finish(W0, id, Answer::Done(&Done::default()), &mut batch).unwrap();
-    }
-    gpu.expect(W0, &[]);
-    let mut bytes = [0; 4096];
-    assert!(gpu.client.read(&mut bytes).is_err(), "nothing was sent yet");
-    gpu.device.settle(&mut batch);
-    gpu.expect(W0, &[&started[2], &started[0]]);
-    let mut answers = Decoder::<OwnedFd>::default();
-    let read = gpu.client.read(&mut bytes).unwrap();
-    answers.feed(&bytes[..read], Vec::new()).unwrap();
-    for request in [3, 1] {
-        let (frame, _) = answers.next_frame().unwrap().unwrap();
-        assert_eq!(v1::Response::decode(frame).unwrap().id, request);
-    }
-    assert_eq!(answers.pending(), 0);
-}
-
-#[test]
-fn a_call_that_was_never_written_does_not_count_as_handed_over() {
-    let mut gpu = Gpu::new(false);
-    let function = gpu.function("f", 1000);
-    let call = gpu.call(&function, TenantId::new(1), 0);
-    let mut held = Held::default();
-    gpu.device.submit(call.clone(), 0, Some(&mut held)).unwrap();
-    gpu.expect(W0, &[]);
-    assert_ne!(call.started_ns.load(Ordering::Relaxed), 0);
-    gpu.device.channel(W0).detach(gpu.device.weights.as_ref());
-    assert_eq!(call.started_ns.load(Ordering::Relaxed), 0);
-    gpu.device.release(&mut held);
-}
-
-#[test]
-fn what_a_tenant_may_have_of_a_device_covers_leases_and_weights() {
-    let mut gpu = Gpu::new(false);
-    let [a, b] = ["a", "b"].map(|name| gpu.function(name, 4 * MIB));
-    let owner = gpu.tenants.account(TenantId::new(1));
-    let allow = |mib: u64| {
-        let mut quota = Quota::default();
-        quota.set(Limit::DeviceMemory, mib * MIB);
-        owner.allow(quota);
-    };
-    allow(29);
-    let refused = gpu.device.submit(gpu.call(&a, TenantId::new(1), 0), 0, None).unwrap_err();
-    assert!(refused.to_string().contains("the quota device-memory of tenant 1 is"), "{refused}");
-    // A lease fits, the weights do not; they are the owner's, whoever calls.
-    allow(33);
-    gpu.submit(&a, TenantId::new(1), 0);
-    gpu.expect(W0, &[]);
-    assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 30 * MIB);
-    allow(36);
-    let first = gpu.submit(&a, TenantId::new(1), 0);
-    gpu.expect(W0, &["install 1 from 4194304, export", "invoke on 0 flags 0"]);
-    assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 34 * MIB);
-    // Under a call they stay; then they give way to others of the same owner.
-    gpu.submit(&b, TenantId::new(1), 0);
-    gpu.expect(W0, &[]);
-    gpu.done(W0, first);
-    gpu.submit(&b, TenantId::new(1), 0);
-    gpu.expect(W0, &["uninstall 1", "install 2 from 4194304, export", "invoke on 0 flags 0"]);
-    // Another's calls cost the owner no lease.
-    gpu.submit(&b, TenantId::new(2), 0);
-    assert_eq!(
-        (gpu.device.held_bytes(TenantId::new(1)), gpu.device.held_bytes(TenantId::new(2))),
-        (34 * MIB, 30 * MIB)
-    );
-}
-
-#[test]
-fn a_revoked_function_leaves_the_workers_of_that_pair_only() {
-    let mut gpu = Gpu::new(false);
-    let function = gpu.function("f", 0);
-    let (own, granted) =
-        (gpu.submit(&function, TenantId::new(1), 0), gpu.submit(&function, TenantId::new(2), 0));
-    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.device.uninstall_for(function.id, Domain { owner: TenantId::new(1), caller: TenantId::new(2) });
-    gpu.expect(W0, &[]);
-    gpu.expect(W1, &["uninstall 1"]);
-    gpu.done(W0, own);
-    gpu.done(W1, granted);
-}
-
-/// A client whose answers cannot be given, nor the first one gathered.
-#[derive(Debug)]
-struct Panics(Arc<Account>);
-
-impl Completion for Panics {
-    fn complete(&self, _: &Call, _: &str, _: Outcome) {
-        panic!("the test's own panic");
-    }
-
-    fn is_over(&self) -> bool {
-        false
-    }
-
-    fn account(&self) -> &Arc<Account> {
-        &self.0
-    }
-
-    fn new_batch(&self) -> Box<dyn CompletionBatch> {
-        panic!("the test's own panic");
-    }
-}
-
-#[test]
-fn a_panic_in_a_workers_thread_ends_its_process_and_no_call_of_others() {
-    let mut gpu = Gpu::new(false);
-    let function = gpu.function("f", 0);
-    let mut call = gpu.call(&function, TenantId::new(1), 0);
-    Arc::get_mut(&mut call).unwrap().reply = Arc::new(Panics(gpu.tenants.account(TenantId::new(1))));
-    let id = gpu.device.submit(call, 0, None).unwrap();
-    let innocent = gpu.submit(&function, TenantId::new(1), 0);
-    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0", "invoke on 1 flags 0"]);
-    let (answers, written) = pipe::pipe().unwrap();
-    let mut outbox = Outbox::new(written);
-    outbox.push_from_worker(&FromWorker::Done { call: id.0, timings: Done::default() });
-    outbox.flush().unwrap();
-    let end = listen(&gpu.device, W0, Generation::new(1), Epoch::new(0), &mut Inbox::new(answers));
-    assert!(matches!(&end, End::Bad(why) if why.contains("the test's own panic")), "{end:?}");
-    // What its thread does next: the process is gone, its calls run again, and a fresh process gets the slot.
-    gpu.device.channel(W0).detach(None);
-    let (lost, _) = gpu.device.worker_gone(W0);
-    assert_eq!(lost.len(), 1, "the call whose answer panicked is over");
-    gpu.device.bury(lost, "was killed", None, false);
-    drop(gpu.workers.remove(0));
-    gpu.workers.insert(0, attach_of(&gpu.device, W0, 2, Epoch::new(0)).unwrap());
-    gpu.done(W1, innocent);
 }

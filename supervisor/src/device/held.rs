@@ -19,9 +19,15 @@ pub struct Held {
 }
 
 impl Held {
-    /// The workers, one bit for each: they are told now.
-    pub(super) fn take(&mut self) -> u64 {
-        std::mem::take(self).workers
+    /// A worker that waits; it is told now, and waits no longer.
+    pub(super) fn pop(&mut self) -> Option<WorkerId> {
+        if self.workers == 0 {
+            *self = Self::default();
+            return None;
+        }
+        let worker = self.workers.trailing_zeros();
+        self.workers &= self.workers - 1;
+        Some(WorkerId::new(worker as usize))
     }
 
     /// One more call waits; whether it is time to write.

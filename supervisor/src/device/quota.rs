@@ -1,23 +1,44 @@
-//! What tenants hold of the device's memory: leases of the workers that serve their calls, and weights of their
+//! What tenants hold of a device's memory: leases of the workers that serve their calls, and weights of their
 //! functions. Decided with the scheduler locked, so that no other decision comes in between.
+
+use std::sync::Arc;
 
 use pappus_protocol::now_ns;
 
-use super::runtime::{Actions, Device};
+use super::decisions::{Actions, Decisions};
+use super::weights::WeightStore;
 use crate::call::Call;
 use crate::ids::{FunctionId, TenantId, WorkerId};
+use crate::processes::memory_ledger::MemoryLedger;
+use crate::schedule::Size;
 use crate::schedule::events::{Allow, LimitsChanged};
-use crate::schedule::{Domain, Size};
 use crate::tenants::{Account, Limit, QuotaError, Tenants};
 
-impl Device {
+/// The quotas of tenants on one device.
+#[derive(Debug)]
+pub(super) struct MemoryQuota {
+    decisions: Arc<Decisions>,
+    ledger: Arc<MemoryLedger>,
+    weights: Option<Arc<WeightStore>>,
+}
+
+impl MemoryQuota {
+    /// Of the device that these belong to.
+    pub(super) fn new(
+        decisions: Arc<Decisions>,
+        ledger: Arc<MemoryLedger>,
+        weights: Option<Arc<WeightStore>>,
+    ) -> Self {
+        Self { decisions, ledger, weights }
+    }
+
     fn weights_of(&self, tenant: TenantId) -> u64 {
         self.weights.as_ref().map_or(0, |weights| weights.used_by(tenant))
     }
 
     /// Device memory that a tenant holds.
-    pub fn held_bytes(&self, tenant: TenantId) -> u64 {
-        let workers = self.ask().workers_of(tenant) as u64;
+    pub(super) fn held_bytes(&self, tenant: TenantId) -> u64 {
+        let workers = self.decisions.ask().workers_of(tenant) as u64;
         workers.saturating_mul(self.ledger.lease_bytes()).saturating_add(self.weights_of(tenant))
     }
 
@@ -28,7 +49,7 @@ impl Device {
             return Ok(None);
         }
         let lease = self.ledger.lease_bytes().max(1);
-        let needs = if size == Size::Exclusive { self.largest_call_bytes() } else { lease };
+        let needs = if size == Size::Exclusive { self.ledger.largest_call_bytes() } else { lease };
         let weights = self.weights_of(account.tenant);
         let left = most.saturating_sub(weights);
         match left < needs {
@@ -38,7 +59,7 @@ impl Device {
     }
 
     /// The owner of a call's function may have its weights here; other weights of the same owner may give way.
-    /// [`WeightStore::settled`](super::weights::WeightStore::settled) follows.
+    /// [`WeightStore::settled`] follows.
     pub(super) fn reserve_weights(
         &self,
         worker: WorkerId,
@@ -51,7 +72,7 @@ impl Device {
         if most == u64::MAX || call.function.weight_bytes.is_empty() {
             return Ok(Vec::new());
         }
-        let scheduler = self.ask();
+        let scheduler = self.decisions.ask();
         let leases = (scheduler.workers_of(owner.tenant) as u64).saturating_mul(self.ledger.lease_bytes());
         let mut evicted = Vec::new();
         let room = most.saturating_sub(leases);
@@ -61,27 +82,19 @@ impl Device {
         Ok(evicted)
     }
 
-    /// Limits of tenants changed.
-    pub fn quotas_changed(&self, tenants: &Tenants) {
-        let limited = self.ask().limited();
+    /// Limits of tenants changed: what follows is to be carried out.
+    pub(super) fn changed(&self, tenants: &Tenants) -> Actions {
+        let limited = self.decisions.ask().limited();
         let mut actions = Actions::new();
         for caller in limited {
             let account = tenants.account(caller);
-            self.decide(|scheduler| {
+            self.decisions.decide(|scheduler| {
                 let allowed = self.workers_allowed(&account, Size::Lane);
                 let (most, now_ns) = (allowed.unwrap_or(Some(0)), now_ns());
                 scheduler.handle(now_ns, Allow { caller, most }, &mut actions);
                 scheduler.handle(now_ns, LimitsChanged {}, &mut actions);
             });
         }
-        self.carry_out(&mut actions, None);
-    }
-
-    /// Tells the workers of one domain to forget a function.
-    pub fn uninstall_for(&self, function: FunctionId, domain: Domain) {
-        let serving = self.ask().serving(domain);
-        for worker in serving {
-            self.channel(worker).uninstall(function);
-        }
+        actions
     }
 }

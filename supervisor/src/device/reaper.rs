@@ -19,10 +19,10 @@ use crate::schedule::weights::ZombieId;
 use crate::sync::{OrderedMutex, Waker, rank};
 
 /// A call whose process is gone.
-pub type Lost = (CallId, Arc<Call>);
+pub(super) type Lost = (CallId, Arc<Call>);
 
 /// The device whose processes are reaped.
-pub trait Home {
+pub(super) trait Home {
     /// Whether processes that end are not replaced any more.
     fn is_closing(&self) -> bool;
 
@@ -32,47 +32,47 @@ pub trait Home {
 
 /// What is left of a process that is reaped.
 #[derive(Debug)]
-pub struct Remains {
+pub(super) struct Remains {
     /// Where it served and which process there it was, if it did.
-    pub served: Option<(WorkerId, Generation)>,
+    pub(super) served: Option<(WorkerId, Generation)>,
     /// Calls that were in it.
-    pub lost: Vec<Lost>,
+    pub(super) lost: Vec<Lost>,
     /// Names what it had of weights.
-    pub zombie: ZombieId,
+    pub(super) zombie: ZombieId,
     /// How it ended, in words.
-    pub ended: String,
+    pub(super) ended: String,
     /// What it said of a lost device context.
-    pub broken: Option<Fault>,
+    pub(super) broken: Option<Fault>,
     /// Neither Pappus nor the process itself ended it.
-    pub from_outside: bool,
+    pub(super) from_outside: bool,
 }
 
 /// A process that serves no more.
 #[derive(Debug)]
-pub struct Dying {
+pub(super) struct Dying {
     /// The process.
-    pub process: Process,
+    pub(super) process: Process,
     /// When it is killed.
-    pub kill_at: Instant,
+    pub(super) kill_at: Instant,
     /// Its room in the ledger.
-    pub reservation: ProcessReservation,
+    pub(super) reservation: ProcessReservation,
     /// Its lease, if it had one.
-    pub lease: Option<Lease>,
+    pub(super) lease: Option<Lease>,
     /// Where it served and which process there it was, if it did.
-    pub served: Option<(WorkerId, Generation)>,
+    pub(super) served: Option<(WorkerId, Generation)>,
     /// Calls that were in it.
-    pub lost: Vec<Lost>,
+    pub(super) lost: Vec<Lost>,
     /// Names what it has of weights.
-    pub zombie: ZombieId,
+    pub(super) zombie: ZombieId,
     /// What it said of a lost device context.
-    pub broken: Option<Fault>,
+    pub(super) broken: Option<Fault>,
     /// What was wrong with it, if anything was.
-    pub why: Option<String>,
+    pub(super) why: Option<String>,
 }
 
 impl Dying {
     /// One that never served.
-    pub fn unused(process: Process, reservation: ProcessReservation, why: Option<String>) -> Self {
+    pub(super) fn unused(process: Process, reservation: ProcessReservation, why: Option<String>) -> Self {
         let (kill_at, lost, zombie) = (Instant::now(), Vec::new(), ZombieId::default());
         Self { process, kill_at, reservation, lease: None, served: None, lost, zombie, broken: None, why }
     }
@@ -80,7 +80,7 @@ impl Dying {
 
 /// The processes of one device that are about to be gone.
 #[derive(Debug)]
-pub struct Reaper {
+pub(super) struct Reaper {
     /// None once the reaper's thread has ended.
     dying: OrderedMutex<Option<Vec<Dying>>, { rank::DYING }>,
     waker: Waker,
@@ -88,12 +88,12 @@ pub struct Reaper {
 
 impl Reaper {
     /// Without processes.
-    pub fn new() -> std::io::Result<Self> {
+    pub(super) fn new() -> std::io::Result<Self> {
         Ok(Self { dying: OrderedMutex::new(Some(Vec::new())), waker: Waker::new()? })
     }
 
     /// Takes a process over.
-    pub fn take(&self, device: &impl Home, process: Dying) {
+    pub(super) fn take(&self, device: &impl Home, process: Dying) {
         if process.kill_at <= Instant::now() {
             match process.broken {
                 Some(_) => process.process.kill_now(),
@@ -114,12 +114,12 @@ impl Reaper {
     }
 
     /// Makes the reaper look.
-    pub fn wake(&self) {
+    pub(super) fn wake(&self) {
         self.waker.wake();
     }
 
     /// Reaps until the device closes and no process is left.
-    pub fn run(&self, device: &impl Home) {
+    pub(super) fn run(&self, device: &impl Home) {
         let mut mine: Vec<Dying> = Vec::new();
         loop {
             {

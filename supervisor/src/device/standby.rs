@@ -8,6 +8,7 @@ use std::time::Duration;
 use pappus_shmem::ValidatedMemfd;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use super::unusable::NotReady;
 use crate::function::CodeTarget;
 use crate::ids::Epoch;
 use crate::processes::confinement::Reached;
@@ -17,24 +18,24 @@ use crate::sync::{OrderedMutex, Waker, rank};
 
 /// A process that said its greeting and serves no domain yet.
 #[derive(Debug)]
-pub struct Ready {
+pub(super) struct Ready {
     /// The process and its channels.
-    pub started: Started,
+    pub(super) started: Started,
     /// The arena for inline bytes that it shares with the supervisor.
-    pub staging: ValidatedMemfd,
+    pub(super) staging: ValidatedMemfd,
     /// What its machine code must be made for.
-    pub target: CodeTarget,
+    pub(super) target: CodeTarget,
     /// Its room in the ledger.
-    pub reservation: ProcessReservation,
+    pub(super) reservation: ProcessReservation,
     /// The device's epoch when it was started.
-    pub epoch: Epoch,
+    pub(super) epoch: Epoch,
     /// Layers of its sandbox.
-    pub reached: Reached,
+    pub(super) reached: Reached,
 }
 
 /// The standbys of a device.
 #[derive(Debug)]
-pub struct Standbys(Vec<Slot>);
+pub(super) struct Standbys(Vec<Slot>);
 
 #[derive(Debug)]
 struct Slot {
@@ -45,14 +46,14 @@ struct Slot {
 
 impl Standbys {
     /// Room for `count`.
-    pub fn new(count: usize) -> std::io::Result<Self> {
+    pub(super) fn new(count: usize) -> std::io::Result<Self> {
         let slot =
             || -> std::io::Result<Slot> { Ok(Slot { ready: OrderedMutex::new(None), waker: Waker::new()? }) };
         Ok(Self((0..count).map(|_| slot()).collect::<Result<_, _>>()?))
     }
 
     /// One that is ready, for good.
-    pub fn take(&self) -> Option<Ready> {
+    pub(super) fn take(&self) -> Option<Ready> {
         self.0.iter().find_map(|slot| {
             let ready = slot.ready.lock().take()?;
             slot.waker.wake();
@@ -61,12 +62,12 @@ impl Standbys {
     }
 
     /// How many are ready.
-    pub fn ready(&self) -> usize {
+    pub(super) fn ready(&self) -> usize {
         self.0.iter().filter(|slot| slot.ready.lock().is_some()).count()
     }
 
     /// Wakes the keepers of a device that closes.
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.0.iter().for_each(|slot| slot.waker.wake());
     }
 
@@ -77,15 +78,15 @@ impl Standbys {
         slot: usize,
         ready: Ready,
         epoch: impl FnOnce() -> Epoch,
-    ) -> Result<OwnedFd, String> {
+    ) -> Result<OwnedFd, NotReady> {
         let slot = &self.0[slot];
-        let pidfd = ready.started.process.pidfd().map_err(|e| e.to_string())?;
+        let pidfd = ready.started.process.pidfd()?;
         let own_epoch = ready.epoch;
         *slot.ready.lock() = Some(ready);
         let late = slot.ready.lock().take_if(|_| own_epoch != epoch());
         match late {
             None => Ok(pidfd),
-            Some(_) => Err("another process failed meanwhile, and all with it".to_owned()),
+            Some(_) => Err(NotReady::EpochOver),
         }
     }
 

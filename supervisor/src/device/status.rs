@@ -2,43 +2,34 @@
 
 use std::sync::atomic::Ordering;
 
+use super::decisions::Decisions;
+use super::worker_slots::WorkerSlots;
+use crate::config::DeviceConfig;
+use crate::metrics::DeviceMetrics;
+use crate::processes::memory_ledger::MemoryLedger;
 use pappus_proto::v1;
-use pappus_protocol::now_ns;
 
-use super::runtime::Device;
-use crate::ids::WorkerId;
-use crate::processes::memory_ledger::MemorySnapshot;
-use crate::schedule::budget::Budget;
-use crate::schedule::quarantine::Quarantined;
+/// What is shown of a device.
+#[derive(Debug)]
+pub(super) struct StatusView<'a> {
+    pub(super) config: &'a DeviceConfig,
+    pub(super) metrics: &'a DeviceMetrics,
+    pub(super) ledger: &'a MemoryLedger,
+    pub(super) slots: &'a WorkerSlots,
+    pub(super) decisions: &'a Decisions,
+}
 
-impl Device {
-    /// What is taken of its memory.
-    pub fn memory(&self) -> MemorySnapshot {
-        self.ledger.snapshot()
-    }
-
-    /// Standbys that are ready.
-    pub fn standbys_ready(&self) -> usize {
-        self.standbys.ready()
-    }
-
-    /// Functions that are refused here, and budgets that are not whole.
-    pub fn refusals(&self) -> (Vec<Quarantined>, Vec<Budget>) {
-        let scheduler = self.ask();
-        let now_ns = now_ns();
-        (scheduler.quarantined(now_ns), scheduler.budgets(now_ns))
-    }
-
+impl StatusView<'_> {
     /// As `status` shows it.
-    pub fn status(&self) -> v1::DeviceStatus {
+    pub(super) fn status(&self) -> v1::DeviceStatus {
         let (queued, running, busy) = {
-            let scheduler = self.ask();
+            let scheduler = self.decisions.ask();
             let of_worker = |w| (scheduler.busy_lanes(w), scheduler.device_ns(w));
-            let busy: Vec<_> = WorkerId::first(self.slots.len()).map(of_worker).collect();
+            let busy: Vec<_> = self.slots.workers().map(of_worker).collect();
             (scheduler.queued(), scheduler.running(), busy)
         };
-        let workers = WorkerId::first(self.slots.len()).zip(busy).map(|(worker, (busy, device_ns))| {
-            let (slot, link) = (self.slot(worker), self.channel(worker));
+        let workers = self.slots.workers().zip(busy).map(|(worker, (busy, device_ns))| {
+            let (slot, link) = (self.slots.slot(worker), self.slots.channel(worker));
             // Another process may be in its slot meanwhile.
             let busy = busy.filter(|(generation, _)| !link.is_hung_up(*generation)).map(|(_, lanes)| lanes);
             v1::WorkerStatus {
@@ -64,7 +55,7 @@ impl Device {
             lease_bytes: self.ledger.lease_bytes(),
             queued,
             running,
-            completed: self.slots.iter().map(|p| p.completed.load(Ordering::Relaxed)).sum(),
+            completed: self.slots.completed(),
             failed: self.metrics.failed_so_far(),
             workers: workers.collect(),
             // The rest follows from how the device was set up.

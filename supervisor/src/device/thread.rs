@@ -12,15 +12,14 @@ use pappus_protocol::pipe::{Got, Inbox};
 use pappus_protocol::{Fault, FromWorker};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::Device;
 use super::bring_up;
 use super::panics::contained;
 use super::reaper::Dying;
-use super::runtime::Answer;
+use super::runtime::Device;
 use super::standby::Ready;
+use super::unusable::{NotReady, Unusable};
 use super::worker_channel::Arrival;
-use super::worker_events::ANOTHER_FAILED;
-use super::write_coalescing::Batch;
+use super::write_coalescing::{Answer, Batch};
 use crate::ids::{Epoch, FunctionId, Generation, TurnId, WorkerId};
 use crate::processes::launcher::{Launcher, Started};
 use crate::schedule::CallId;
@@ -69,7 +68,7 @@ fn run(device: &Arc<Device>, worker: WorkerId, launcher: &Launcher) {
         let born = Instant::now();
         let ready = match device.standbys.take() {
             Some(ready) => Ok(ready),
-            None => contained(|| bring_up::bring_up(device, launcher)).flatten(),
+            None => contained(|| bring_up::bring_up(device, launcher)).map_err(NotReady::from).flatten(),
         };
         let served_well = match ready {
             Ok(ready) => serve(device, worker, generation, ready),
@@ -82,11 +81,11 @@ fn run(device: &Arc<Device>, worker: WorkerId, launcher: &Launcher) {
         if device.is_closing() {
             return;
         }
-        device.slot(worker).restarts.fetch_add(1, Ordering::Relaxed);
+        device.slots.slot(worker).restarts.fetch_add(1, Ordering::Relaxed);
         device.metrics.restarts.increment(1);
         // A process that never served would fail again at once; others are replaced at once.
         pause = match !served_well && born.elapsed() < SHORT_LIFE {
-            true => (pause * 2).clamp(Duration::from_millis(10), device.longest_pause()),
+            true => (pause * 2).clamp(Duration::from_millis(10), device.epochs.longest_pause()),
             false => Duration::ZERO,
         };
         rest(device, worker, pause);
@@ -95,7 +94,7 @@ fn run(device: &Arc<Device>, worker: WorkerId, launcher: &Launcher) {
 
 /// Lets time pass, unless the device closes.
 fn rest(device: &Device, worker: WorkerId, pause: Duration) {
-    let Ok(waker) = device.channel(worker).waker() else { return };
+    let Ok(waker) = device.slots.channel(worker).waker() else { return };
     let until = Instant::now() + pause;
     loop {
         waker.clear();
@@ -117,8 +116,8 @@ pub(super) enum End {
     Dismissed,
     /// It cannot run anything any more and said so.
     Broken(Fault),
-    /// It broke the protocol.
-    Bad(String),
+    /// It cannot be used any more.
+    Bad(Unusable),
 }
 
 /// Lets one process serve to its end, and hands it to the reaper. Whether it did anything, or left
@@ -127,39 +126,35 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
     let Ready { started, staging, target, reservation, epoch, reached } = ready;
     let Started { process, mut inbox, outbox, control } = started;
     let Some(lease) = device.ledger.lease() else { return true };
-    let completed = || device.slot(worker).completed.load(Ordering::Relaxed);
+    let completed = || device.slots.slot(worker).completed.load(Ordering::Relaxed);
     let before = completed();
     let attached = contained(|| {
-        process.killer().map(|killer| {
-            let pid = process.pid();
-            let arrival =
-                Arrival { generation, pid, outbox, control, staging, killer, target, epoch, reached };
-            device.attach(worker, arrival, lease.bytes)
-        })
+        let (pid, killer) = (process.pid(), process.killer()?);
+        let arrival = Arrival { generation, pid, outbox, control, staging, killer, target, epoch, reached };
+        device.events.attach(worker, arrival, lease.bytes)
     });
-    let end = match attached.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked))) {
+    let end = match attached.map_err(Unusable::from).flatten() {
         // The device may have been closed before this process was there to be killed.
-        Ok(Ok(())) if device.is_closing() => End::Bad("it came too late".to_owned()),
-        Ok(Err(why)) => End::Bad(why.to_owned()),
-        Ok(Ok(())) => {
+        Ok(()) if device.is_closing() => End::Bad(Unusable::TooLate),
+        Ok(()) => {
             tracing::debug!(worker = worker.get(), pid = process.pid(), "worker ready");
             listen(device, worker, generation, epoch, &mut inbox)
         }
-        Err(e) => End::Bad(e.to_string()),
+        Err(why) => End::Bad(why),
     };
     let broken = matches!(end, End::Broken(_));
     let dismissed = matches!(end, End::Dismissed);
-    if !dismissed && !process.ends_alone() && device.may_spread(worker, broken) {
-        device.fault_spreads(epoch, worker);
+    if !dismissed && !process.ends_alone() && device.epochs.may_spread(worker, broken) {
+        device.end_epoch(epoch, worker);
     }
-    if epoch != device.epoch() {
+    if epoch != device.epochs.current() {
         process.kill_now();
     }
-    let taken = device.channel(worker).detach(device.weights.as_ref());
-    let (lost, zombie) = device.worker_gone(worker);
+    let taken = device.slots.channel(worker).detach(device.weights.as_deref());
+    let (lost, zombie) = device.events.worker_gone(worker);
     if matches!(end, End::Closed) {
         // It ended: what it did not read then it never will.
-        device.never_read(&lost, taken);
+        device.events.never_read(&lost, taken);
     }
     let well = completed() > before || !lost.is_empty() || matches!(end, End::Dismissed);
     let (grace, why, broken) = match end {
@@ -168,7 +163,7 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
         End::Broken(fault) => {
             (Duration::ZERO, Some(format!("its device context is lost: {fault}")), Some(fault))
         }
-        End::Bad(why) => (Duration::ZERO, Some(why), None),
+        End::Bad(why) => (Duration::ZERO, Some(why.to_string()), None),
     };
     let kill_at = Instant::now() + grace;
     let (served, lease) = (Some((worker, generation)), Some(lease));
@@ -186,7 +181,7 @@ pub(super) fn listen(
     inbox: &mut Inbox,
 ) -> End {
     let end = contained(|| read_answers(device, worker, generation, epoch, inbox));
-    end.flatten().unwrap_or_else(End::Bad)
+    end.map_err(Unusable::from).flatten().unwrap_or_else(End::Bad)
 }
 
 /// Reads answers until there are no more; an error means that the process broke the protocol.
@@ -196,36 +191,36 @@ fn read_answers(
     generation: Generation,
     epoch: Epoch,
     inbox: &mut Inbox,
-) -> Result<End, String> {
-    let waker = device.channel(worker).waker().map_err(|e| e.to_string())?;
+) -> Result<End, Unusable> {
+    let waker = device.slots.channel(worker).waker()?;
     // While something is queued that did not fit, look again soon.
     let retry = Duration::from_millis(1);
     let mut flushed = true;
-    let mut batch = Batch::new(device);
+    let mut batch = Batch::new(&device.completer);
     let mut alert = Duration::ZERO;
     loop {
         let heard = hear(device, worker, inbox, &mut batch);
         // Whatever the worker said last, the calls before are over.
-        device.settle(&mut batch);
+        batch.settle();
         if let Some(end) = heard? {
             return Ok(end);
         }
         let spin = device.spin();
         let spin = if spin.is_zero() { spin } else { spin.max(std::mem::take(&mut alert)) };
         let got = inbox.wait(spin, (!flushed).then_some(retry), Some(waker.as_fd()));
-        match got.map_err(|e| e.to_string())? {
+        match got? {
             Got::Closed => {
-                return Ok(match device.channel(worker).is_hung_up(generation) {
+                return Ok(match device.slots.channel(worker).is_hung_up(generation) {
                     true => End::Dismissed,
                     false => End::Closed,
                 });
             }
             Got::Nudged => {
                 waker.clear();
-                if epoch != device.epoch() {
+                if epoch != device.epochs.current() {
                     return last_words(device, worker, inbox);
                 }
-                let mut channel = device.channel(worker);
+                let mut channel = device.slots.channel(worker);
                 if channel.is_hung_up(generation) {
                     // It is about to leave, or does not want to.
                     return Ok(End::Dismissed);
@@ -235,26 +230,26 @@ fn read_answers(
                     alert = SOON;
                 }
             }
-            Got::Bytes | Got::Nothing if !flushed => flushed = device.channel(worker).flush(),
+            Got::Bytes | Got::Nothing if !flushed => flushed = device.slots.channel(worker).flush(),
             Got::Bytes | Got::Nothing => {}
         }
     }
 }
 
 /// What a process still says whose epoch is over: whose call ran alone may name the kernel that ended it.
-fn last_words(device: &Arc<Device>, worker: WorkerId, inbox: &mut Inbox) -> Result<End, String> {
+fn last_words(device: &Arc<Device>, worker: WorkerId, inbox: &mut Inbox) -> Result<End, Unusable> {
     let until = Instant::now() + LAST_WORDS;
-    let mut batch = Batch::new(device);
+    let mut batch = Batch::new(&device.completer);
     loop {
         let heard = hear(device, worker, inbox, &mut batch);
-        device.settle(&mut batch);
+        batch.settle();
         if let Some(end) = heard? {
             return Ok(end);
         }
         let left = until.saturating_duration_since(Instant::now());
-        let got = inbox.wait(Duration::ZERO, Some(left), None).map_err(|e| e.to_string())?;
+        let got = inbox.wait(Duration::ZERO, Some(left), None)?;
         if got == Got::Closed || left.is_zero() {
-            return Err(ANOTHER_FAILED.to_owned());
+            return Err(Unusable::EpochOver);
         }
     }
 }
@@ -265,25 +260,29 @@ fn hear(
     worker: WorkerId,
     inbox: &mut Inbox,
     batch: &mut Batch,
-) -> Result<Option<End>, String> {
-    while let Some(frame) = inbox.frame().map_err(|e| e.to_string())? {
-        match FromWorker::decode(frame).map_err(|e| e.to_string())? {
+) -> Result<Option<End>, Unusable> {
+    while let Some(frame) = inbox.frame()? {
+        match FromWorker::decode(frame)? {
             FromWorker::Done { call, timings } => {
-                device.finish(worker, CallId(call), Answer::Done(&timings), batch)?;
+                batch.finish(worker, CallId(call), Answer::Done(&timings))?;
             }
             FromWorker::Failed { call, fault } => {
-                device.finish(worker, CallId(call), Answer::Failed(&fault), batch)?;
+                batch.finish(worker, CallId(call), Answer::Failed(&fault))?;
             }
-            FromWorker::Yielding { turn } => device.yielding(worker, TurnId::new(turn))?,
-            FromWorker::Yielded { turn, used_ns } => device.yielded(worker, TurnId::new(turn), used_ns)?,
-            FromWorker::Leased { bytes } => device.leased(worker, bytes)?,
-            FromWorker::Uninstalled { function } => device.uninstalled(worker, FunctionId::new(function))?,
-            FromWorker::Scrubbed { handover } => device.scrubbed(worker, handover)?,
+            FromWorker::Yielding { turn } => device.events.yielding(worker, TurnId::new(turn))?,
+            FromWorker::Yielded { turn, used_ns } => {
+                device.events.yielded(worker, TurnId::new(turn), used_ns)?
+            }
+            FromWorker::Leased { .. } => device.events.leased(worker)?,
+            FromWorker::Uninstalled { function } => {
+                device.events.uninstalled(worker, FunctionId::new(function))?
+            }
+            FromWorker::Scrubbed { handover } => device.events.scrubbed(worker, handover)?,
             FromWorker::Exported { function, bytes } => {
-                device.exported(worker, FunctionId::new(function), bytes)?
+                device.events.exported(worker, FunctionId::new(function), bytes)?
             }
             FromWorker::Broken { fault } => return Ok(Some(End::Broken(fault.to_fault()))),
-            other => return Err(format!("it sent {other:?}")),
+            other => return Err(Unusable::Unexpected(format!("{other:?}"))),
         }
     }
     Ok(None)

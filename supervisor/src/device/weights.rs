@@ -7,6 +7,7 @@ use std::sync::Arc;
 use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 use pappus_protocol::to_worker::WeightsForm;
 
+use super::unusable::Unusable;
 use crate::function::Loaded;
 use crate::ids::{FunctionId, TenantId, WorkerId};
 use crate::processes::memory_ledger::MemoryLedger;
@@ -19,18 +20,18 @@ const SLACK_BYTES: u64 = 64 << 20;
 
 /// The weights of one device.
 #[derive(Debug)]
-pub struct WeightStore {
+pub(super) struct WeightStore {
     weights: OrderedMutex<Weights<Arc<OwnedFd>>, { rank::WEIGHTS }>,
     ledger: Arc<MemoryLedger>,
 }
 
 /// How a function's weights come to a worker.
 #[derive(Debug, Default)]
-pub struct Delivery(Option<(Arc<OwnedFd>, u64)>, bool);
+pub(super) struct Delivery(Option<(Arc<OwnedFd>, u64)>, bool);
 
 impl Delivery {
     /// What the worker is told.
-    pub fn form(&self) -> WeightsForm {
+    pub(super) fn form(&self) -> WeightsForm {
         match (&self.0, self.1) {
             (Some((_, bytes)), _) => WeightsForm::Device(*bytes),
             (None, true) => WeightsForm::Export,
@@ -39,14 +40,14 @@ impl Delivery {
     }
 
     /// The descriptor that takes the place of the host's copy.
-    pub fn device(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn device(&self) -> Option<BorrowedFd<'_>> {
         self.0.as_ref().map(|(fd, _)| fd.as_fd())
     }
 }
 
 impl WeightStore {
     /// Without weights; they may take `budget_bytes`.
-    pub fn new(budget_bytes: u64, ledger: Arc<MemoryLedger>) -> Self {
+    pub(super) fn new(budget_bytes: u64, ledger: Arc<MemoryLedger>) -> Self {
         Self { weights: OrderedMutex::new(Weights::new(budget_bytes)), ledger }
     }
 
@@ -59,7 +60,7 @@ impl WeightStore {
     }
 
     /// A worker installs a function; others that must go everywhere are added to `evicted`.
-    pub fn deliver(
+    pub(super) fn deliver(
         &self,
         function: &Loaded,
         worker: WorkerId,
@@ -94,12 +95,12 @@ impl WeightStore {
     }
 
     /// Device memory that weights of one tenant's functions take.
-    pub fn used_by(&self, owner: TenantId) -> u64 {
+    pub(super) fn used_by(&self, owner: TenantId) -> u64 {
         self.weights.lock().used_by(owner)
     }
 
     /// Promises a worker room for a function's weights in what their owner may have; else says what they take.
-    pub fn reserve(
+    pub(super) fn reserve(
         &self,
         function: &Loaded,
         worker: WorkerId,
@@ -111,58 +112,58 @@ impl WeightStore {
     }
 
     /// What was promised to a worker is loaded, or not wanted any more.
-    pub fn settled(&self, function: &Loaded, worker: WorkerId) {
+    pub(super) fn settled(&self, function: &Loaded, worker: WorkerId) {
         self.weights.lock().settled(function.id, worker);
     }
 
     /// A worker sent what names a function's weights.
-    pub fn exported(
+    pub(super) fn exported(
         &self,
         function: FunctionId,
         worker: WorkerId,
         fd: OwnedFd,
         bytes: u64,
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), Unusable> {
         if bytes > self.ledger.snapshot().total_bytes.saturating_add(SLACK_BYTES) {
-            return Err("its weights are larger than the device");
+            return Err(Unusable::WeightsTooLarge);
         }
         match self.change(|weights| weights.exported(function, worker, Arc::new(fd), bytes)) {
             true => Ok(()),
-            false => Err("it sent weights that another worker loads"),
+            false => Err(Unusable::WeightsOfAnother),
         }
     }
 
     /// A call of the function is in a worker; only functions with weights count.
-    pub fn begin(&self, function: &Loaded) {
+    pub(super) fn begin(&self, function: &Loaded) {
         if !function.weight_bytes.is_empty() {
             self.weights.lock().begin(function.id);
         }
     }
 
     /// It is not any more.
-    pub fn end(&self, function: &Loaded) {
+    pub(super) fn end(&self, function: &Loaded) {
         if !function.weight_bytes.is_empty() {
             self.weights.lock().end(function.id);
         }
     }
 
     /// The function is gone, or its weights do not load.
-    pub fn forget(&self, function: FunctionId) {
+    pub(super) fn forget(&self, function: FunctionId) {
         self.change(|weights| weights.forget(function));
     }
 
     /// A worker forgot one function.
-    pub fn uninstalled(&self, function: FunctionId, worker: WorkerId) {
+    pub(super) fn uninstalled(&self, function: FunctionId, worker: WorkerId) {
         self.change(|weights| weights.uninstalled(function, worker));
     }
 
     /// What was delivered for a worker was never sent to it.
-    pub fn not_sent(&self, function: FunctionId, worker: WorkerId) {
+    pub(super) fn not_sent(&self, function: FunctionId, worker: WorkerId) {
         self.change(|weights| weights.not_sent(function, worker));
     }
 
     /// A worker forgot all functions.
-    pub fn scrubbed(&self, worker: WorkerId) {
+    pub(super) fn scrubbed(&self, worker: WorkerId) {
         self.change(|weights| {
             let zombie = weights.worker_gone(worker);
             weights.reaped(zombie);
@@ -170,12 +171,12 @@ impl WeightStore {
     }
 
     /// A worker's process is about to be gone: [`WeightStore::reaped`] must follow.
-    pub fn worker_gone(&self, worker: WorkerId) -> ZombieId {
+    pub(super) fn worker_gone(&self, worker: WorkerId) -> ZombieId {
         self.change(|weights| weights.worker_gone(worker))
     }
 
     /// Nothing is left of a worker's process.
-    pub fn reaped(&self, zombie: ZombieId) {
+    pub(super) fn reaped(&self, zombie: ZombieId) {
         self.change(|weights| weights.reaped(zombie));
     }
 }

@@ -26,25 +26,25 @@ use crate::sync::Waker;
 
 /// A fresh process and how to talk to it.
 #[derive(Debug)]
-pub struct Arrival {
+pub(super) struct Arrival {
     /// Which process in this slot it is.
-    pub generation: Generation,
+    pub(super) generation: Generation,
     /// Its process id, for people.
-    pub pid: u32,
+    pub(super) pid: u32,
     /// Commands to it.
-    pub outbox: Outbox,
+    pub(super) outbox: Outbox,
     /// Descriptors to it.
-    pub control: OwnedFd,
+    pub(super) control: OwnedFd,
     /// The arena for inline bytes that it shares with the supervisor only.
-    pub staging: ValidatedMemfd,
+    pub(super) staging: ValidatedMemfd,
     /// Ends it.
-    pub killer: Killer,
+    pub(super) killer: Killer,
     /// What its machine code must be made for.
-    pub target: CodeTarget,
+    pub(super) target: CodeTarget,
     /// A fault ends all processes of an epoch.
-    pub epoch: Epoch,
+    pub(super) epoch: Epoch,
     /// Layers of its sandbox.
-    pub reached: Reached,
+    pub(super) reached: Reached,
 }
 
 /// The process that is there now, and what it has.
@@ -74,32 +74,32 @@ struct Connected {
 
 /// The channel to the process in one worker's slot.
 #[derive(Debug)]
-pub struct WorkerChannel {
+pub(super) struct WorkerChannel {
     process: Option<Connected>,
     waker: Waker,
 }
 
 /// An arena for inline bytes, for a process of so many lanes.
-pub fn staging(lanes: u32) -> std::io::Result<ValidatedMemfd> {
+pub(super) fn staging(lanes: u32) -> std::io::Result<ValidatedMemfd> {
     memfd::arena("pappus-staging", STAGING_BYTES * u64::from(lanes)).map_err(std::io::Error::other)
 }
 
 /// Which call goes where.
 #[derive(Debug, Clone, Copy)]
-pub struct Start {
+pub(super) struct Start {
     /// The worker.
-    pub worker: WorkerId,
+    pub(super) worker: WorkerId,
     /// The lane.
-    pub lane: u32,
+    pub(super) lane: u32,
     /// The call is a suspect.
-    pub alone: bool,
+    pub(super) alone: bool,
     /// The call's name in the answer.
-    pub id: CallId,
+    pub(super) id: CallId,
 }
 
 /// Why a call could not be handed over.
 #[derive(Debug)]
-pub enum StartError {
+pub(super) enum StartError {
     /// The call itself is at fault, or something it needs is missing.
     Refused(Refusal),
     /// The worker does not take what it must: it has to be replaced.
@@ -108,17 +108,17 @@ pub enum StartError {
 
 impl WorkerChannel {
     /// Of an empty slot.
-    pub fn new() -> std::io::Result<Self> {
+    pub(super) fn new() -> std::io::Result<Self> {
         Ok(Self { process: None, waker: Waker::new()? })
     }
 
     /// Readable when the worker's thread should flush what is queued here.
-    pub fn waker(&self) -> std::io::Result<Waker> {
+    pub(super) fn waker(&self) -> std::io::Result<Waker> {
         self.waker.try_clone()
     }
 
     /// A fresh process is in the slot.
-    pub fn attach(&mut self, arrival: Arrival) {
+    pub(super) fn attach(&mut self, arrival: Arrival) {
         self.process = Some(Connected {
             arrival,
             installed: HashMap::new(),
@@ -157,7 +157,7 @@ impl WorkerChannel {
 
     /// The process is gone, and its staging with it, which is not cleared. Calls that were never
     /// written to it do not count as handed over. Returns how much of what it was sent it took.
-    pub fn detach(&mut self, weights: Option<&WeightStore>) -> u64 {
+    pub(super) fn detach(&mut self, weights: Option<&WeightStore>) -> u64 {
         let Some(process) = self.process.take() else { return u64::MAX };
         for call in process.unwritten {
             never_handed(&call, weights);
@@ -166,56 +166,56 @@ impl WorkerChannel {
     }
 
     /// The process id, while there is a process.
-    pub fn pid(&self) -> Option<u32> {
+    pub(super) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(|p| p.arrival.pid)
     }
 
     /// Layers of the process's sandbox; none while there is no process.
-    pub fn layers(&self) -> Layers {
+    pub(super) fn layers(&self) -> Layers {
         self.process.as_ref().map_or(Layers::default(), |p| p.arrival.reached.layers())
     }
 
     /// Kills the process, if it is still that one.
-    pub fn kill(&self, generation: Generation) {
+    pub(super) fn kill(&self, generation: Generation) {
         if let Some(process) = self.process.as_ref().filter(|p| p.arrival.generation == generation) {
             process.arrival.killer.kill();
         }
     }
 
     /// Kills whatever process is there.
-    pub fn kill_any(&self) {
+    pub(super) fn kill_any(&self) {
         if let Some(process) = &self.process {
             process.arrival.killer.kill();
         }
     }
 
     /// Kills the process if it is of that epoch or older: nothing of its work runs any more.
-    pub fn kill_epoch(&self, epoch: Epoch) {
+    pub(super) fn kill_epoch(&self, epoch: Epoch) {
         if let Some(process) = self.process.as_ref().filter(|p| p.arrival.epoch <= epoch) {
             process.arrival.killer.kill_now();
         }
     }
 
     /// Makes its thread look.
-    pub fn wake(&self) {
+    pub(super) fn wake(&self) {
         self.waker.wake();
     }
 
     /// Closes the command pipe of an idle process, which makes it exit by itself; its thread is told,
     /// and ends it if it lingers.
-    pub fn hang_up(&mut self) {
+    pub(super) fn hang_up(&mut self) {
         if self.process.take().is_some() {
             self.waker.wake();
         }
     }
 
     /// Whether the process that attached as `generation` was hung up on.
-    pub fn is_hung_up(&self, generation: Generation) -> bool {
+    pub(super) fn is_hung_up(&self, generation: Generation) -> bool {
         self.process.as_ref().is_none_or(|process| process.arrival.generation != generation)
     }
 
     /// Tells an idle process to forget everything of the domain that it served. It is treated as empty from here on.
-    pub fn scrub(&mut self, handover: u64) {
+    pub(super) fn scrub(&mut self, handover: u64) {
         let Some(process) = &mut self.process else { return };
         process.installed.clear();
         process.arenas.clear();
@@ -225,7 +225,7 @@ impl WorkerChannel {
     }
 
     /// The process says that it forgot its domain; false if it was not told to.
-    pub fn scrubbed(&mut self, handover: u64) -> bool {
+    pub(super) fn scrubbed(&mut self, handover: u64) -> bool {
         match &mut self.process {
             Some(process) => process.handover.take() == Some(handover),
             None => true,
@@ -233,7 +233,7 @@ impl WorkerChannel {
     }
 
     /// The process says that it forgot a function; false if that is not the next one that it was told to.
-    pub fn uninstalled(&mut self, function: FunctionId) -> bool {
+    pub(super) fn uninstalled(&mut self, function: FunctionId) -> bool {
         match &mut self.process {
             Some(process) => process.forgetting.pop_front() == Some(function),
             None => true,
@@ -241,7 +241,7 @@ impl WorkerChannel {
     }
 
     /// New settings for the process.
-    pub fn configure(&mut self, configure: Configure) {
+    pub(super) fn configure(&mut self, configure: Configure) {
         if let Some(process) = &mut self.process {
             process.unanswered += 1;
             process.arrival.outbox.push_to_worker(&ToWorker::Configure(configure));
@@ -250,7 +250,7 @@ impl WorkerChannel {
     }
 
     /// The process says that settings are in force; false if it was not sent any.
-    pub fn configured(&mut self) -> bool {
+    pub(super) fn configured(&mut self) -> bool {
         let Some(process) = &mut self.process else { return true };
         let asked = process.unanswered > 0;
         process.unanswered -= u32::from(asked);
@@ -258,17 +258,17 @@ impl WorkerChannel {
     }
 
     /// Tells the process that it has the device, with a limit while others wait.
-    pub fn grant(&mut self, turn: TurnId, quantum_us: u32) {
+    pub(super) fn grant(&mut self, turn: TurnId, quantum_us: u32) {
         self.tell(&ToWorker::Grant { turn: turn.get(), quantum_us });
     }
 
     /// Tells the process that others wait for the device.
-    pub fn revoke(&mut self, turn: TurnId) {
+    pub(super) fn revoke(&mut self, turn: TurnId) {
         self.tell(&ToWorker::Revoke { turn: turn.get() });
     }
 
     /// Tells the process that its turn is next.
-    pub fn soon(&mut self) {
+    pub(super) fn soon(&mut self) {
         if let Some(process) = &mut self.process {
             // Its first answers must not wait for a thread that sleeps.
             process.soon = true;
@@ -285,7 +285,7 @@ impl WorkerChannel {
     }
 
     /// Whether the process was told that its turn is near since this was asked last.
-    pub fn take_soon(&mut self) -> bool {
+    pub(super) fn take_soon(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| std::mem::take(&mut process.soon))
     }
 
@@ -293,7 +293,7 @@ impl WorkerChannel {
     /// [`Call::started_ns`] tells afterwards whether it did.
     ///
     /// Returns the functions that every worker must forget now, since their weights gave way.
-    pub fn start(
+    pub(super) fn start(
         &mut self,
         state: &StateDir,
         weights: Option<&WeightStore>,
@@ -359,14 +359,14 @@ impl WorkerChannel {
     }
 
     /// Writes what waits, as far as it fits; the worker's thread writes the rest.
-    pub fn write(&mut self) {
+    pub(super) fn write(&mut self) {
         if let Some(process) = &mut self.process {
             flush(process, &self.waker);
         }
     }
 
     /// Writes what did not fit before; false while there is still something left.
-    pub fn flush(&mut self) -> bool {
+    pub(super) fn flush(&mut self) -> bool {
         match &mut self.process {
             None => true,
             // A broken pipe shows as the end of the answers as well.
@@ -375,7 +375,7 @@ impl WorkerChannel {
     }
 
     /// Tells the process to forget an arena, after the calls it already has.
-    pub fn close_arena(&mut self, arena: u64) {
+    pub(super) fn close_arena(&mut self, arena: u64) {
         if let Some(process) = &mut self.process
             && process.arenas.remove(&arena)
         {
@@ -385,7 +385,7 @@ impl WorkerChannel {
     }
 
     /// Tells the process to forget a function, after the calls it already has.
-    pub fn uninstall(&mut self, function: FunctionId) {
+    pub(super) fn uninstall(&mut self, function: FunctionId) {
         if let Some(process) = &mut self.process {
             process.uninstall(function);
             flush(process, &self.waker);
@@ -393,14 +393,14 @@ impl WorkerChannel {
     }
 
     /// The descriptor that the process sent with a message about `id`.
-    pub fn receive(&self, id: u64) -> Result<OwnedFd, ProtocolError> {
+    pub(super) fn receive(&self, id: u64) -> Result<OwnedFd, ProtocolError> {
         let missing = ProtocolError::Descriptors("none came");
         let process = self.process.as_ref().ok_or(ProtocolError::Descriptors("the process is gone"))?;
         control::recv(&process.arrival.control, id, 1)?.pop().ok_or(missing)
     }
 
     /// Takes a finished call's inline outputs out of staging and clears them there.
-    pub fn take_staged(&self, lane: u32, target: &Target, bytes: u64) -> std::io::Result<Vec<u8>> {
+    pub(super) fn take_staged(&self, lane: u32, target: &Target, bytes: u64) -> std::io::Result<Vec<u8>> {
         let staging = self.process.as_ref().map(|process| &process.arrival.staging);
         let staging = staging.ok_or(std::io::ErrorKind::NotConnected)?;
         let offset = u64::from(lane) * STAGING_BYTES + target.offset.get();

@@ -272,7 +272,7 @@ impl Connection {
         };
         let Prepared { call, device, inline_bytes } = prepared;
         handle.placed(&device.metrics.seconds);
-        let held = burst.to(&device);
+        let held = burst.to(&device.slots);
         match device.submit(call, inline_bytes, held) {
             Ok(accepted) => {
                 let place = (device.clone(), accepted);

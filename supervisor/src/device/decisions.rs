@@ -1,0 +1,96 @@
+//! The decisions of one device: its scheduler behind a lock, and what is known of it without the lock (how many calls
+//! there are, and when its clock looks next).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pappus_protocol::now_ns;
+use tokio::sync::Notify;
+
+use crate::call::Call;
+use crate::config::DeviceConfig;
+use crate::schedule::events::SetPolicy;
+use crate::schedule::{Action, Policy, Scheduler, Shape};
+use crate::sync::{OrderedGuard, OrderedMutex, rank};
+
+/// What is to be done, in the order in which it was decided.
+pub(super) type Actions = Vec<Action<Arc<Call>>>;
+
+/// The scheduler of one device.
+#[derive(Debug)]
+pub(super) struct Decisions {
+    scheduler: OrderedMutex<Scheduler<Arc<Call>>, { rank::SCHEDULER }>,
+    /// Calls waiting and running; changed with the scheduler locked.
+    load: AtomicU64,
+    /// Something is due earlier than the clock knows.
+    earlier: Notify,
+    /// When the clock looks next, as far as it knows; changed with the scheduler locked.
+    clock_ns: AtomicU64,
+}
+
+impl Decisions {
+    /// About a device of this configuration, without calls.
+    pub(super) fn new(config: &DeviceConfig, policy: Policy) -> Self {
+        let shape = Shape {
+            workers: config.workers,
+            lanes: config.lanes,
+            workers_per_domain: config.workers_per_domain,
+            quantum_us: config.takes_turns().then(|| config.quantum.as_micros().min(u32::MAX.into()) as u32),
+            residency_ns: config.min_residency.as_nanos().min(u64::MAX.into()) as u64,
+            scrubs: config.scrub_switch,
+            shared_faults: config.shared,
+        };
+        let mut scheduler = Scheduler::new(shape);
+        scheduler.handle(now_ns(), SetPolicy { policy }, &mut Actions::new());
+        Self {
+            scheduler: OrderedMutex::new(scheduler),
+            load: AtomicU64::new(0),
+            earlier: Notify::new(),
+            clock_ns: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Calls waiting and running, as of the last decision; locks nothing.
+    pub(super) fn load(&self) -> u64 {
+        self.load.load(Ordering::Relaxed)
+    }
+
+    /// The scheduler, to ask it something.
+    pub(super) fn ask(&self) -> OrderedGuard<'_, Scheduler<Arc<Call>>, { rank::SCHEDULER }> {
+        self.scheduler.lock()
+    }
+
+    /// Events for the scheduler. Its clock is told if something is due earlier now.
+    pub(super) fn decide<T>(&self, events: impl FnOnce(&mut Scheduler<Arc<Call>>) -> T) -> T {
+        let mut scheduler = self.scheduler.lock();
+        let outcome = events(&mut scheduler);
+        self.load.store(scheduler.queued() + scheduler.running(), Ordering::Relaxed);
+        let next_ns = scheduler.next_deadline_ns();
+        if next_ns.is_some_and(|next_ns| next_ns < self.clock_ns.load(Ordering::Relaxed)) {
+            self.earlier.notify_one();
+        }
+        outcome
+    }
+
+    /// Waits until something is due, or is due earlier than it was: the scheduler is to be told the time. One task at
+    /// a time.
+    pub(super) async fn due(&self) {
+        let next_ns = {
+            let scheduler = self.scheduler.lock();
+            let next_ns = scheduler.next_deadline_ns();
+            self.clock_ns.store(next_ns.unwrap_or(u64::MAX), Ordering::Relaxed);
+            next_ns
+        };
+        let sleep = async {
+            match next_ns {
+                None => std::future::pending().await,
+                Some(at_ns) => tokio::time::sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns()))).await,
+            }
+        };
+        tokio::select! {
+            () = sleep => {}
+            () = self.earlier.notified() => {}
+        }
+    }
+}

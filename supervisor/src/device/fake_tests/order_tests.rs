@@ -1,0 +1,84 @@
+//! Commands in their order: as decided, turns around, memory moved before it is used, none after an epoch.
+
+use super::*;
+use crate::ids::TurnId;
+use crate::schedule::{Action, Address, Command};
+
+#[test]
+fn commands_are_written_as_they_were_decided_whichever_comes_first() {
+    let mut gpu = Gpu::new(true);
+    let generation = Generation::new(1);
+    let turn = TurnId::new(7);
+    // The first command was its settings.
+    let commands = [Command::Revoke { turn }, Command::Soon, Command::Grant { turn, quantum_us: 5000 }];
+    for (nth, command) in [2, 3].into_iter().zip(commands.clone()) {
+        gpu.device.commands.carry_out(
+            &mut vec![Action::Tell { to: Address { worker: W0, generation, nth }, command }],
+            None,
+        );
+        gpu.expect(W0, &[]);
+    }
+    let to = Address { worker: W0, generation, nth: 1 };
+    gpu.device.commands.carry_out(&mut vec![Action::Tell { to, command: commands[2].clone() }], None);
+    gpu.expect(W0, &["grant 7 for 5000", "revoke 7", "Soon"]);
+    // What was decided about a process before is void.
+    let to = Address { worker: W0, generation: Generation::new(0), nth: 4 };
+    gpu.device.commands.carry_out(&mut vec![Action::Tell { to, command: Command::Soon }], None);
+    gpu.expect(W0, &[]);
+}
+
+#[test]
+fn turns_go_around_and_calls_come_before_their_grant() {
+    let mut gpu = Gpu::new(true);
+    let function = gpu.function("f", 0);
+    let first = gpu.submit(&function, TenantId::new(1), 0);
+    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0", "grant 1 for 5000"]);
+    gpu.submit(&function, TenantId::new(2), 0);
+    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["revoke 1"]);
+    gpu.device.events.yielding(W0, TurnId::new(1)).unwrap();
+    gpu.expect(W1, &["Soon"]);
+    gpu.done(W0, first);
+    gpu.device.events.yielded(W0, TurnId::new(1), 1000).unwrap();
+    gpu.expect(W1, &["grant 2 for 5000"]);
+    assert!(gpu.device.events.yielded(W0, TurnId::new(1), 1000).is_err());
+}
+
+#[test]
+fn all_memory_moves_to_one_worker_and_back_without_ever_being_there_twice() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 0);
+    assert_eq!(gpu.device.largest_call_bytes(), 60 * MIB);
+    let large = gpu.submit(&function, TenantId::new(1), 60 * MIB);
+    let behind = gpu.submit(&function, TenantId::new(2), 0);
+    gpu.expect(W0, &[]);
+    gpu.expect(W1, &["lease 0"]);
+    gpu.device.events.leased(W1).unwrap();
+    gpu.expect(W0, &["lease 60"]);
+    gpu.device.events.leased(W0).unwrap();
+    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &[]);
+    gpu.done(W0, large);
+    gpu.expect(W0, &["lease 0"]);
+    gpu.expect(W1, &[]);
+    gpu.device.events.leased(W0).unwrap();
+    gpu.expect(W0, &["lease 30"]);
+    gpu.expect(W1, &["lease 30"]);
+    gpu.device.events.leased(W1).unwrap();
+    gpu.expect(W1, &[]);
+    gpu.device.events.leased(W0).unwrap();
+    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.done(W1, behind);
+    assert!(gpu.device.events.leased(W1).is_err(), "nobody asked it");
+}
+
+#[test]
+fn a_process_of_an_epoch_that_is_over_gets_no_calls() {
+    let mut gpu = Gpu::new(false);
+    drop(gpu.workers.remove(0));
+    assert!(gpu.device.ledger.end_epoch(Epoch::new(0)));
+    let refused = attach_of(&gpu.device, W0, Generation::new(2), Epoch::new(0));
+    assert!(matches!(refused, Err(Unusable::EpochOver)));
+    // The control: one of the next epoch is taken.
+    assert!(attach_of(&gpu.device, W0, Generation::new(3), Epoch::new(1)).is_ok());
+}

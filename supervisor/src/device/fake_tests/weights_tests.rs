@@ -1,0 +1,119 @@
+//! Weights: loaded once and shared, given up where room is short, counted for their owner.
+
+use super::*;
+use crate::tenants::{Limit, Quota};
+
+#[test]
+fn weights_are_loaded_once_and_shared() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 1000);
+    let first = gpu.submit(&function, TenantId::new(1), 0);
+    gpu.expect(W0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
+    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
+    gpu.exports(W0, &function, 2 * MIB);
+    gpu.done(W0, first);
+    let second = gpu.submit(&function, TenantId::new(2), 0);
+    gpu.expect(W1, &["install 1, 2 of 8", "invoke on 0 flags 0"]);
+    gpu.done(W1, second);
+    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
+    gpu.device.uninstall(function.id);
+    gpu.expect(W0, &["uninstall 1"]);
+    gpu.expect(W1, &["uninstall 1"]);
+    // It is free once everybody says so, and nobody says so for another.
+    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
+    assert!(gpu.device.events.uninstalled(W0, FunctionId::new(function.id.get() + 1)).is_err());
+    gpu.device.events.uninstalled(W1, function.id).unwrap();
+    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
+    gpu.workers.remove(0);
+    gpu.device.slots.channel(W0).detach(gpu.device.weights.as_deref());
+    let (lost, zombie) = gpu.device.events.worker_gone(W0);
+    assert_eq!((lost.len(), gpu.device.memory().weight_bytes), (0, 2 * MIB), "it is not reaped");
+    gpu.device.weights.as_ref().unwrap().reaped(zombie);
+    assert_eq!(gpu.device.memory().weight_bytes, 0);
+}
+
+#[test]
+fn weights_give_way_to_others_everywhere_but_not_under_a_call() {
+    let mut gpu = Gpu::new(false);
+    let [a, b, c] = ["a", "b", "c"].map(|name| gpu.function(name, 5 * MIB - 1));
+    let first = gpu.submit(&a, TenantId::new(1), 0);
+    gpu.exports(W0, &a, 6 * MIB);
+    let second = gpu.submit(&a, TenantId::new(2), 0);
+    gpu.expect(W0, &["install 1 from 5242879, export", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1, 6 of 8", "invoke on 0 flags 0"]);
+    // Both workers use them.
+    let refused = gpu.submit(&b, TenantId::new(1), 0);
+    gpu.expect(W0, &[]);
+    gpu.done(W0, first);
+    gpu.done(W1, second);
+    assert!(gpu.finish(W0, refused).is_err(), "answered already");
+    let third = gpu.submit(&b, TenantId::new(1), 0);
+    gpu.expect(W0, &["uninstall 1", "install 2 from 5242879, export", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["uninstall 1"]);
+    gpu.done(W0, third);
+    gpu.submit(&c, TenantId::new(2), 0);
+    gpu.expect(W1, &["install 3 from 5242879, export", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["uninstall 2"]);
+}
+
+#[test]
+fn a_worker_that_ends_before_it_shared_weights_leaves_no_trace() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 1000);
+    gpu.submit(&function, TenantId::new(1), 0);
+    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
+    gpu.device.slots.channel(W0).detach(gpu.device.weights.as_deref());
+    let (lost, zombie) = gpu.device.events.worker_gone(W0);
+    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB, "it is not reaped");
+    gpu.device.weights.as_ref().unwrap().reaped(zombie);
+    assert_eq!(gpu.device.memory().weight_bytes, 0);
+    gpu.device.events.bury(lost, "was killed", None, false);
+    // The call runs again, alone, in the other worker.
+    gpu.expect(W1, &["install 1 from 1000, export", "invoke on 0 flags 1"]);
+}
+
+#[test]
+fn what_needs_more_weights_than_there_may_be_is_refused() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 10 * MIB + 1);
+    let store = gpu.device.weights.as_ref().unwrap();
+    let error = store.deliver(&function, W0, &mut Vec::new()).unwrap_err();
+    assert_eq!(error.reason, crate::refusal::Reason::OutOfMemory);
+    gpu.expect(W0, &[]);
+}
+
+#[test]
+fn what_a_tenant_may_have_of_a_device_covers_leases_and_weights() {
+    let mut gpu = Gpu::new(false);
+    let [a, b] = ["a", "b"].map(|name| gpu.function(name, 4 * MIB));
+    let owner = gpu.tenants.account(TenantId::new(1));
+    let allow = |mib: u64| {
+        let mut quota = Quota::default();
+        quota.set(Limit::DeviceMemory, mib * MIB);
+        owner.allow(quota);
+    };
+    allow(29);
+    let refused = gpu.device.submit(gpu.call(&a, TenantId::new(1), 0), 0, None).unwrap_err();
+    assert!(refused.to_string().contains("the quota device-memory of tenant 1 is"), "{refused}");
+    // A lease fits, the weights do not; they are the owner's, whoever calls.
+    allow(33);
+    gpu.submit(&a, TenantId::new(1), 0);
+    gpu.expect(W0, &[]);
+    assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 30 * MIB);
+    allow(36);
+    let first = gpu.submit(&a, TenantId::new(1), 0);
+    gpu.expect(W0, &["install 1 from 4194304, export", "invoke on 0 flags 0"]);
+    assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 34 * MIB);
+    // Under a call they stay; then they give way to others of the same owner.
+    gpu.submit(&b, TenantId::new(1), 0);
+    gpu.expect(W0, &[]);
+    gpu.done(W0, first);
+    gpu.submit(&b, TenantId::new(1), 0);
+    gpu.expect(W0, &["uninstall 1", "install 2 from 4194304, export", "invoke on 0 flags 0"]);
+    // Another's calls cost the owner no lease.
+    gpu.submit(&b, TenantId::new(2), 0);
+    assert_eq!(
+        (gpu.device.held_bytes(TenantId::new(1)), gpu.device.held_bytes(TenantId::new(2))),
+        (34 * MIB, 30 * MIB)
+    );
+}
