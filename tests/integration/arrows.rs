@@ -1,4 +1,5 @@
-//! Imports point one way: each crate's folders have an order, and a module uses only what stands below it.
+//! Imports point one way: each crate's folders have an order, and a module uses only what stands below it. Where a
+//! folder is put together from components, its files import each other one way, too.
 //!
 //! Read from the sources: `use crate::…`, inline `crate::…`, and chains of `super::` that reach the crate's root.
 //! Tests inside the sources may use everything.
@@ -57,6 +58,9 @@ const ORDER: [(&str, &[Level]); 4] = [
     ),
 ];
 
+/// Folders of the supervisor whose files do not import each other in circles.
+const COMPONENTS: [&str; 2] = ["device", "processes"];
+
 /// A crate's sources without their tests: paths below `src`, and what is in them.
 fn sources(name: &str) -> Vec<(String, String)> {
     let folder = workspace().join(name).join("src");
@@ -91,6 +95,12 @@ fn module_of(file: &str) -> &str {
 
 /// What comes behind the crate's root in a file: `crate::`, or as many `super::` as the file is deep.
 fn uses(file: &str, text: &str) -> BTreeSet<String> {
+    let depth = file.trim_end_matches("/mod.rs").split('/').count();
+    names_behind(&["crate::".to_owned(), "super::".repeat(depth)], text)
+}
+
+/// The names that come behind one of these beginnings of paths.
+fn names_behind(roots: &[String], text: &str) -> BTreeSet<String> {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).fold(
         String::new(),
@@ -100,10 +110,9 @@ fn uses(file: &str, text: &str) -> BTreeSet<String> {
             code
         },
     );
-    let depth = file.trim_end_matches("/mod.rs").split('/').count();
     let mut found = BTreeSet::new();
-    for root in ["crate::".to_owned(), "super::".repeat(depth)] {
-        for (at, _) in code.match_indices(&root) {
+    for root in roots {
+        for (at, _) in code.match_indices(root) {
             // `$crate::`, `my_crate::`, and a `super::` in the middle of a chain are something else.
             let before = code[..at].chars().next_back().unwrap_or(' ');
             if !before.is_alphanumeric() && !"_:$".contains(before) {
@@ -151,6 +160,48 @@ fn wrong(levels: &[Level], sources: &[(String, String)]) -> (Vec<String>, BTreeS
         }
     }
     (found, unknown)
+}
+
+/// Files of one folder that import each other in circles, and files that import those.
+fn circles(folder: &str, sources: &[(String, String)]) -> Vec<String> {
+    let roots = ["super::".to_owned(), format!("crate::{folder}::")];
+    let files = sources.iter().filter_map(|(file, text)| {
+        let name = file.strip_prefix(folder)?.strip_prefix('/')?.strip_suffix(".rs")?;
+        let is_file = name != "mod" && !name.contains('/');
+        is_file.then(|| (name.to_owned(), names_behind(&roots, text)))
+    });
+    let mut files: BTreeMap<String, BTreeSet<String>> = files.collect();
+    files.iter_mut().for_each(|(name, used)| drop(used.remove(name)));
+    loop {
+        let left: BTreeSet<String> = files.keys().cloned().collect();
+        files.retain(|_, used| !used.is_disjoint(&left));
+        if files.len() == left.len() {
+            return files.into_keys().collect();
+        }
+    }
+}
+
+#[test]
+fn files_of_components_do_not_import_each_other_in_circles() {
+    let sources = sources("supervisor");
+    for folder in COMPONENTS {
+        assert!(sources.iter().any(|(file, _)| file.starts_with(folder)), "there is no folder {folder}");
+        let circles = circles(folder, &sources);
+        assert!(circles.is_empty(), "{folder}: files that import each other, or such: {circles:?}");
+    }
+}
+
+#[test]
+fn a_circle_of_files_is_found_over_any_number_of_them() {
+    let file = |name: &str, text: &str| (format!("device/{name}.rs"), text.to_owned());
+    let mut all = vec![
+        file("low", "use super::super::high;\nuse crate::device::low::Own;"),
+        file("middle", "use super::low::Thing;"),
+        file("high", "fn f() { crate::device::middle::g() }"),
+    ];
+    assert!(circles("device", &all).is_empty());
+    all[0].1 += "use super::high::Thing;";
+    assert_eq!(circles("device", &all), ["high", "low", "middle"]);
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn look(launcher: &Launcher, kind: Kind, only: &str) -> Result<Survey, SurveyErr
     let mut worker = started.map_err(|source| SurveyError::Start { what, source })?;
     match answer(&mut worker.inbox) {
         Ok(answer) => {
-            let mut survey = answer.map_err(SurveyError::Missing)?;
+            let mut survey = answer?;
             let reached = worker.process.reached(survey.layers);
             launcher.confinement().check(&reached)?;
             survey.layers = reached.layers();
@@ -99,14 +99,16 @@ fn look(launcher: &Launcher, kind: Kind, only: &str) -> Result<Survey, SurveyErr
 }
 
 /// What it found, or says is missing.
-fn answer(inbox: &mut Inbox) -> Result<Result<Survey, String>, NoSurvey> {
+fn answer(inbox: &mut Inbox) -> Result<Result<Survey, SurveyError>, NoSurvey> {
     let until = Instant::now() + Duration::from_secs(SURVEY_S);
     loop {
         while let Some(frame) = inbox.frame()? {
             match FromWorker::decode(frame)? {
                 FromWorker::Hello(_) => {}
                 FromWorker::Survey(survey) => return Ok(Ok(survey)),
-                FromWorker::Refused { fault, .. } => return Ok(Err(fault.message.to_owned())),
+                FromWorker::Refused { fault, .. } => {
+                    return Ok(Err(SurveyError::Missing(fault.message.to_owned())));
+                }
                 other => return Err(NoSurvey::Unexpected(format!("{other:?}"))),
             }
         }
