@@ -37,7 +37,7 @@ pub fn read(bytes: &[u8]) {
     let Ok(request) = v1::Invoke::decode(bytes) else { return };
     let (items, targets) = match invoke::check(&request, vec![ARENAS.clone()], &BLUEPRINT, &[]) {
         Ok(ranges) => ranges,
-        Err(error) => return assert!(!error.message.is_empty()),
+        Err(error) => return assert!(!error.to_string().is_empty()),
     };
     let mut inputs = Vec::new();
     for item in &items {

@@ -121,14 +121,16 @@ impl fmt::Display for Limit {
     }
 }
 
-impl FromStr for Limit {
-    type Err = String;
+/// No limit has that name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no such quota; there are {}", Limit::ALL.map(Limit::name).join(", "))]
+pub struct UnknownLimit;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|limit| limit.name() == text).ok_or_else(|| {
-            let names: Vec<_> = Self::ALL.map(Self::name).into();
-            format!("no such quota; there are {}", names.join(", "))
-        })
+impl FromStr for Limit {
+    type Err = UnknownLimit;
+
+    fn from_str(text: &str) -> Result<Self, UnknownLimit> {
+        Self::ALL.into_iter().find(|limit| limit.name() == text).ok_or(UnknownLimit)
     }
 }
 
@@ -198,6 +200,7 @@ mod tests {
         for (nth, limit) in Limit::ALL.into_iter().enumerate() {
             assert_eq!((limit as usize, limit.name().parse()), (nth, Ok(limit)));
         }
-        assert!("bytes".parse::<Limit>().unwrap_err().contains("functions, module-bytes"));
+        let why = "bytes".parse::<Limit>().unwrap_err().to_string();
+        assert!(why.contains("functions, module-bytes"), "{why}");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::device::Device;
 use crate::function::Loaded;
-use crate::refusal::{Reason, Refusal, refusal};
+use crate::refusal::{Reason, Refusable};
 
 /// The devices that calls are routed to.
 #[derive(Debug)]
@@ -32,13 +32,12 @@ pub enum RouteError {
     },
 }
 
-impl From<RouteError> for Refusal {
-    fn from(error: RouteError) -> Self {
-        let reason = match error {
-            RouteError::NoCode => Reason::Unsupported,
-            RouteError::TooLarge { .. } => Reason::OutOfMemory,
-        };
-        refusal(reason, error.to_string())
+impl Refusable for RouteError {
+    fn reason(&self) -> Reason {
+        match self {
+            Self::NoCode => Reason::Unsupported,
+            Self::TooLarge { .. } => Reason::OutOfMemory,
+        }
     }
 }
 
@@ -90,8 +89,8 @@ mod tests {
             Err(RouteError::TooLarge { needs: 31, most: 30 })
         );
         assert_eq!(route(&[], 0), Err(RouteError::NoCode));
-        let refusal = Refusal::from(RouteError::TooLarge { needs: 31, most: 30 });
-        assert_eq!(refusal.reason, Reason::OutOfMemory);
-        assert!(refusal.message.contains("needs 31 bytes") && refusal.message.contains("at most 30"));
+        let why = RouteError::TooLarge { needs: 31, most: 30 };
+        assert_eq!(why.reason(), Reason::OutOfMemory);
+        assert!(why.to_string().contains("needs 31 bytes") && why.to_string().contains("at most 30"));
     }
 }

@@ -113,7 +113,7 @@ async fn reload_on_hangup(server: Arc<Server>, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
         let server = server.clone();
         if let Ok(Err(why)) = tokio::task::spawn_blocking(move || server.reload()).await {
-            tracing::warn!("SIGHUP: {}", why.message);
+            tracing::warn!("SIGHUP: {why}");
         }
     }
 }

@@ -38,7 +38,7 @@ use crate::processes::memory_ledger::Lease;
 use crate::processes::process::Killer;
 use crate::schedule::{CallId, Domain};
 use crate::server::replies::Replies;
-use crate::server::reply_handle::ReplyHandle;
+use crate::server::reply_handle::{Invocations, ReplyHandle};
 use crate::store::StateDir;
 use crate::store::records::{FunctionRecord, Hash, Weight};
 use crate::tenants::Tenants;
@@ -62,7 +62,7 @@ struct Gpu {
     workers: Vec<Worker>,
     cache: LoadedCache,
     tenants: Arc<Tenants>,
-    replies: Arc<Replies>,
+    invocations: Arc<Invocations>,
     runtime: tokio::runtime::Runtime,
     _dir: tempfile::TempDir,
     client: std::os::unix::net::UnixStream,
@@ -104,6 +104,7 @@ impl Gpu {
         let dir = tempfile::tempdir().unwrap();
         let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
         let replies = runtime.block_on(async { Replies::new(socket.into()) });
+        let invocations = Invocations::new(replies);
         let (_, settings) = watch::channel(Settings::default());
         let (targets, _) = watch::channel(Vec::new());
         let store = Arc::new(StateDir::open(dir.path()).unwrap());
@@ -113,7 +114,8 @@ impl Gpu {
         let workers = (0..2).map(|worker| attach(&device, WorkerId::new(worker))).collect();
         let cache = LoadedCache::default();
         let requests = AtomicU64::new(1);
-        let mut gpu = Self { device, workers, cache, tenants, replies, runtime, _dir: dir, client, requests };
+        let mut gpu =
+            Self { device, workers, cache, tenants, invocations, runtime, _dir: dir, client, requests };
         gpu.expect(W0, &["lease 30"]);
         gpu.expect(W1, &["lease 30"]);
         (0..2).for_each(|worker| gpu.device.events.leased(WorkerId::new(worker)).unwrap());
@@ -169,7 +171,7 @@ impl Gpu {
             arrived_ns: now_ns(),
             started_ns: AtomicU64::new(0),
             sent_at: AtomicU64::new(0),
-            reply: Arc::new(ReplyHandle::new(self.replies.clone(), request, accepted)),
+            reply: Arc::new(ReplyHandle::new(self.invocations.clone(), request, accepted)),
         })
     }
 

@@ -30,7 +30,7 @@ mod reaper;
 pub mod runtime;
 mod shared_fault;
 mod standby;
-mod status;
+pub mod status;
 pub mod thread;
 mod unusable;
 mod weights;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use pappus_proto::v1;
 use pappus_protocol::now_ns;
 use tokio::sync::watch;
 
@@ -16,7 +15,7 @@ use super::quota::MemoryQuota;
 use super::reaper::{Dying, Home, Reaper, Remains};
 use super::shared_fault::EpochGuard;
 use super::standby::Standbys;
-use super::status::StatusView;
+use super::status::{DeviceStatus, StatusView};
 use super::weights::WeightStore;
 use super::worker_events::WorkerEvents;
 use super::worker_slots::WorkerSlots;
@@ -268,10 +267,10 @@ impl Device {
         self.reaper.wake();
     }
 
-    /// As `status` shows it.
-    pub fn status(&self) -> v1::DeviceStatus {
-        let Self { config, metrics, ledger, slots, decisions, .. } = self;
-        StatusView { config, metrics, ledger, slots, decisions }.status()
+    /// Its calls and workers now.
+    pub fn status(&self) -> DeviceStatus {
+        let Self { metrics, ledger, slots, decisions, .. } = self;
+        StatusView { metrics, ledger, slots, decisions }.status()
     }
 
     /// What is taken of its memory.

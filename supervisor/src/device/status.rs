@@ -1,18 +1,62 @@
-//! A device as `status` shows it.
+//! What is to be seen of a device from outside.
 
 use std::sync::atomic::Ordering;
 
 use super::decisions::Decisions;
 use super::worker_slots::WorkerSlots;
-use crate::config::DeviceConfig;
 use crate::metrics::DeviceMetrics;
 use crate::processes::memory_ledger::MemoryLedger;
-use pappus_proto::v1;
+
+/// A device at one moment.
+#[derive(Debug)]
+pub struct DeviceStatus {
+    /// What one worker is lent of its memory.
+    pub lease_bytes: u64,
+    /// Calls that wait.
+    pub queued: u64,
+    /// Calls that run.
+    pub running: u64,
+    /// Calls that succeeded.
+    pub completed: u64,
+    /// Calls that failed.
+    pub failed: u64,
+    /// Its workers, by their slots.
+    pub workers: Vec<WorkerStatus>,
+}
+
+/// A worker at one moment.
+#[derive(Debug)]
+pub struct WorkerStatus {
+    /// The process in its slot; 0 where there is none.
+    pub pid: u32,
+    /// Whether it takes calls.
+    pub state: WorkerState,
+    /// Calls that it completed.
+    pub completed: u64,
+    /// How often its process was replaced.
+    pub restarts: u64,
+    /// How often its process was scrubbed for another domain.
+    pub scrubs: u64,
+    /// Device time that its turns used.
+    pub device_ns: u64,
+    /// Names of the layers of its sandbox that are in force.
+    pub sandbox: Vec<&'static str>,
+}
+
+/// Whether a worker takes calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerState {
+    /// Its process is not ready yet.
+    Starting,
+    /// It has no call.
+    Idle,
+    /// So many of its lanes have a call.
+    Busy(u32),
+}
 
 /// What is shown of a device.
 #[derive(Debug)]
 pub(super) struct StatusView<'a> {
-    pub(super) config: &'a DeviceConfig,
     pub(super) metrics: &'a DeviceMetrics,
     pub(super) ledger: &'a MemoryLedger,
     pub(super) slots: &'a WorkerSlots,
@@ -20,8 +64,8 @@ pub(super) struct StatusView<'a> {
 }
 
 impl StatusView<'_> {
-    /// As `status` shows it.
-    pub(super) fn status(&self) -> v1::DeviceStatus {
+    /// Its calls and workers now.
+    pub(super) fn status(&self) -> DeviceStatus {
         let (queued, running, busy) = {
             let scheduler = self.decisions.ask();
             let of_worker = |w| (scheduler.busy_lanes(w), scheduler.device_ns(w));
@@ -32,34 +76,27 @@ impl StatusView<'_> {
             let (slot, link) = (self.slots.slot(worker), self.slots.channel(worker));
             // Another process may be in its slot meanwhile.
             let busy = busy.filter(|(generation, _)| !link.is_hung_up(*generation)).map(|(_, lanes)| lanes);
-            v1::WorkerStatus {
+            WorkerStatus {
                 pid: link.pid().unwrap_or(0),
                 state: match busy {
-                    None => "starting",
-                    Some(0) => "idle",
-                    Some(_) => "busy",
-                }
-                .to_owned(),
+                    None => WorkerState::Starting,
+                    Some(0) => WorkerState::Idle,
+                    Some(lanes) => WorkerState::Busy(lanes),
+                },
                 completed: slot.completed.load(Ordering::Relaxed),
                 restarts: slot.restarts.load(Ordering::Relaxed),
                 scrubs: slot.scrubs.load(Ordering::Relaxed),
-                busy_lanes: busy.unwrap_or(0),
                 device_ns,
-                sandbox: link.layers().iter().map(|layer| layer.name().to_owned()).collect(),
+                sandbox: link.layers().iter().map(|layer| layer.name()).collect(),
             }
         });
-        v1::DeviceStatus {
-            name: self.config.name.clone(),
-            kind: self.config.kind.name().to_owned(),
-            memory_bytes: self.config.memory_bytes,
+        DeviceStatus {
             lease_bytes: self.ledger.lease_bytes(),
             queued,
             running,
             completed: self.slots.completed(),
             failed: self.metrics.failed_so_far(),
             workers: workers.collect(),
-            // The rest follows from how the device was set up.
-            ..Default::default()
         }
     }
 }

@@ -11,7 +11,7 @@ use super::unusable::Unusable;
 use crate::function::Loaded;
 use crate::ids::{FunctionId, TenantId, WorkerId};
 use crate::processes::memory_ledger::MemoryLedger;
-use crate::refusal::{Reason, Refusal, refusal};
+use crate::refusal::{Reason, Refusable};
 use crate::schedule::weights::{NoRoom, Source, Weights, ZombieId};
 use crate::sync::{OrderedMutex, rank};
 
@@ -45,6 +45,38 @@ impl Delivery {
     }
 }
 
+/// Why a function's weights cannot be loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum WeightsError {
+    /// More than there is ever room for.
+    #[error(
+        "its weights take {taken} bytes of device memory, the device keeps {budget_bytes} for weights: give them more \
+         with weights=SIZE"
+    )]
+    TooLarge {
+        /// What they take.
+        taken: u64,
+        /// What there is for weights.
+        budget_bytes: u64,
+    },
+    /// Others cannot give way now.
+    #[error("all device memory for weights is in use by calls that run; try again later")]
+    InUse,
+}
+
+impl Refusable for WeightsError {
+    fn reason(&self) -> Reason {
+        match self {
+            Self::TooLarge { .. } => Reason::OutOfMemory,
+            Self::InUse => Reason::ResourceExhausted,
+        }
+    }
+
+    fn retry_after_ms(&self) -> Option<u64> {
+        matches!(self, Self::InUse).then_some(100)
+    }
+}
+
 impl WeightStore {
     /// Without weights; they may take `budget_bytes`.
     pub(super) fn new(budget_bytes: u64, ledger: Arc<MemoryLedger>) -> Self {
@@ -65,7 +97,7 @@ impl WeightStore {
         function: &Loaded,
         worker: WorkerId,
         evicted: &mut Vec<FunctionId>,
-    ) -> Result<Delivery, Refusal> {
+    ) -> Result<Delivery, WeightsError> {
         let bytes = function.packed_weight_bytes();
         if bytes == 0 {
             return Ok(Delivery::default());
@@ -80,17 +112,10 @@ impl WeightStore {
             Ok(Source::Host) => Ok(Delivery::default()),
             Ok(Source::Export) => Ok(Delivery(None, true)),
             Ok(Source::Device(fd, bytes)) => Ok(Delivery(Some((fd, bytes)), false)),
-            Err(NoRoom { budget_bytes }) if taken > budget_bytes => Err(refusal(
-                Reason::OutOfMemory,
-                format!(
-                    "its weights take {taken} bytes of device memory, the device keeps {budget_bytes} for weights: \
-                     give them more with weights=SIZE"
-                ),
-            )),
-            Err(NoRoom { .. }) => {
-                let why = "all device memory for weights is in use by calls that run; try again later";
-                Err(Box::new(refusal(Reason::ResourceExhausted, why).retry(100)))
+            Err(NoRoom { budget_bytes }) if taken > budget_bytes => {
+                Err(WeightsError::TooLarge { taken, budget_bytes })
             }
+            Err(NoRoom { .. }) => Err(WeightsError::InUse),
         }
     }
 

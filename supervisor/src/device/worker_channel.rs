@@ -312,7 +312,7 @@ impl WorkerChannel {
         let lane_offset = u64::from(lane) * STAGING_BYTES;
         for inline in &call.inline {
             memfd::write_all_at(process.arrival.staging.as_fd(), lane_offset + inline.offset, &inline.bytes)
-                .map_err(|e| StartError::Refused(failed("cannot stage inline inputs", &e)))?;
+                .map_err(|e| StartError::Refused(failed("cannot stage inline inputs", &e).into()))?;
         }
         if !call.descriptors.is_empty() {
             let fds: Vec<_> = call.descriptors.iter().map(AsFd::as_fd).collect();
@@ -440,16 +440,16 @@ impl Connected {
             Some(weights) => weights.deliver(&call.function, worker, &mut evicted),
             None => Ok(Delivery::default()),
         };
-        let delivery = delivery.map_err(StartError::Refused)?;
+        let delivery = delivery.map_err(|error| StartError::Refused(error.into()))?;
         // Before what takes their place.
         evicted.iter().for_each(|function| self.uninstall(*function));
         let installed =
             call.function.install(state, &self.arrival.target, delivery.form(), delivery.device());
-        let (install, parts) = installed.map_err(|refusal| {
+        let (install, parts) = installed.map_err(|error| {
             if let Some(weights) = weights {
                 weights.not_sent(function, worker);
             }
-            StartError::Refused(refusal)
+            StartError::Refused(error.into())
         })?;
         self.pass(function.get(), &parts.descriptors())?;
         self.arrival.outbox.push_to_worker(&ToWorker::Install { function: function.get(), install });

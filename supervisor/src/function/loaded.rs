@@ -15,7 +15,7 @@ use super::code_target::CodeTarget;
 use super::variants::choose;
 use crate::ids::{FunctionId, TenantId};
 use crate::limits::MAX_LOADED;
-use crate::refusal::{Refusal, failed, internal};
+use crate::refusal::{Failure, failed, internal};
 use crate::store::StateDir;
 use crate::store::records::FunctionRecord;
 use crate::sync::{OrderedRwLock, rank};
@@ -99,7 +99,7 @@ impl Loaded {
         target: &CodeTarget,
         form: WeightsForm,
         device_weights: Option<BorrowedFd<'a>>,
-    ) -> Result<(Install, Parts<'a>), Refusal> {
+    ) -> Result<(Install, Parts<'a>), Failure> {
         let config = memfd::sealed("pappus-config", &self.config)
             .map_err(|e| failed("cannot pass the configuration", &e))?;
         let modules = self.record.modules.iter().map(|module| {

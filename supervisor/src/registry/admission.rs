@@ -1,25 +1,176 @@
 //! What a registration must fulfil: blobs that the tenant holds, modules with known formats, weights with
 //! content.
 
+use std::borrow::Cow;
 use std::io::Read;
 
 use pappus_blueprint::Blueprint;
 use pappus_proto::limits::is_valid_name;
-use pappus_proto::v1;
 use pappus_shmem::{ValidatedMemfd, memfd};
 
 use super::device_class::DeviceClass;
-use super::registration::{Registry, unknown};
+use super::index::TenantIndex;
+use super::requests::{NewFunctionModule, NewVariant, NewWeight};
+use super::state::Registry;
 use crate::ids::TenantId;
 use crate::limits::{MAX_MODULE_BYTES, MAX_VARIANTS};
-use crate::refusal::{Reason, Refusal, failed, refusal};
+use crate::refusal::{Failure, Reason, Refusable, failed};
+use crate::sha256::NoHash;
 use crate::store::records::{FunctionModule, FunctionRecord, Hash, Variant, Weight};
+use crate::tenants::{Account, Limit, QuotaError};
 
 /// Formats a variant can have.
 const FORMATS: [&str; 5] = ["wasm", "ptx", "cubin", "fatbin", "hsaco"];
 
+/// The place of weights that are wrong.
+const WEIGHTS: &str = "blueprint.weights";
+
+/// Why what was handed over cannot become a module or a function.
+#[derive(Debug, thiserror::Error)]
+pub enum AdmissionError {
+    /// The name of bytes does not read.
+    #[error("{source}")]
+    BadHash {
+        /// Where in the request.
+        place: String,
+        /// What is wrong with it.
+        source: NoHash,
+    },
+    /// The tenant has no such bytes.
+    #[error("no bytes with hash {hash}: hand them over with PutBlob on this connection first")]
+    NoBlob {
+        /// Where in the request.
+        place: String,
+        /// Their name.
+        hash: Hash,
+    },
+    /// A module without variants, or with too many.
+    #[error("module {module}: {count} variants, expected 1 to {MAX_VARIANTS}")]
+    Variants {
+        /// The module.
+        module: String,
+        /// How many.
+        count: usize,
+    },
+    /// No module has this format.
+    #[error("module {module}: unknown format {format:?}, expected one of {FORMATS:?}")]
+    Format {
+        /// The module.
+        module: String,
+        /// The format.
+        format: String,
+    },
+    /// No device can have this architecture.
+    #[error("module {module}: {arch:?} is no architecture such as sm_90")]
+    Arch {
+        /// The module.
+        module: String,
+        /// The architecture.
+        arch: String,
+    },
+    /// The same devices would run either.
+    #[error("module {module}: two variants for {format} {arch}")]
+    Twice {
+        /// The module.
+        module: String,
+        /// The format of both.
+        format: String,
+        /// The architecture of both.
+        arch: String,
+    },
+    /// A variant that is too large.
+    #[error("module {module}: {bytes} bytes, at most {MAX_MODULE_BYTES} are allowed")]
+    ModuleSize {
+        /// The module.
+        module: String,
+        /// Its bytes.
+        bytes: u64,
+    },
+    /// The configuration names a module that was not handed over.
+    #[error("its files are missing: hand over at least one variant")]
+    NoModule {
+        /// The module.
+        module: String,
+    },
+    /// A function's module is to be a registered one that there is not.
+    #[error("there is no module `{registered}`: `pappus module list` shows what there is")]
+    NotRegistered {
+        /// As the configuration calls it.
+        module: String,
+        /// The registered module.
+        registered: String,
+    },
+    /// Weights that the blueprint does not have.
+    #[error("the blueprint has no weights `{0}`")]
+    ExtraWeights(String),
+    /// Weights of the blueprint without content.
+    #[error("weights `{0}` have no content: name a file for them")]
+    NoWeights(String),
+    /// More weights than a device takes.
+    #[error(
+        "the weights have {total} bytes, a device here has room for {most}: ask the operator for a larger weights \
+         setting"
+    )]
+    WeightsSize {
+        /// Their bytes.
+        total: u64,
+        /// The most that a device takes.
+        most: u64,
+    },
+    /// The supervisor failed.
+    #[error(transparent)]
+    Failure(#[from] Failure),
+}
+
+impl Refusable for AdmissionError {
+    fn reason(&self) -> Reason {
+        match self {
+            Self::NoBlob { .. } | Self::NotRegistered { .. } => Reason::NotFound,
+            Self::WeightsSize { .. } => Reason::OutOfMemory,
+            Self::Failure(failure) => failure.reason(),
+            Self::BadHash { .. }
+            | Self::Variants { .. }
+            | Self::Format { .. }
+            | Self::Arch { .. }
+            | Self::Twice { .. }
+            | Self::ModuleSize { .. }
+            | Self::NoModule { .. }
+            | Self::ExtraWeights(_)
+            | Self::NoWeights(_) => Reason::InvalidArgument,
+        }
+    }
+
+    fn place(&self) -> Cow<'_, str> {
+        match self {
+            Self::BadHash { place, .. } | Self::NoBlob { place, .. } => place.into(),
+            Self::NoModule { module } | Self::NotRegistered { module, .. } => {
+                format!("module {module}").into()
+            }
+            Self::NoWeights(_) | Self::WeightsSize { .. } => WEIGHTS.into(),
+            _ => "".into(),
+        }
+    }
+
+    fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            Self::Failure(failure) => failure.retry_after_ms(),
+            _ => None,
+        }
+    }
+}
+
+/// A tenant may have these modules besides what it has.
+pub(super) fn check_module_bytes<'v>(
+    account: &Account,
+    mine: &TenantIndex,
+    variants: impl Iterator<Item = &'v Variant>,
+) -> Result<(), QuotaError> {
+    let more = mine.new_module_bytes(variants.map(|v| (v.sha256, v.bytes)));
+    account.check(Limit::ModuleBytes, mine.module_bytes(), more)
+}
+
 impl Registry {
-    pub(super) fn read_config(&self, tenant: TenantId, hash: Hash) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn read_config(&self, tenant: TenantId, hash: Hash) -> Result<Vec<u8>, Failure> {
         let failed = |e: &(dyn std::error::Error + 'static)| failed("cannot read the configuration", e);
         let blob = self.state.open_blob(tenant, hash).map_err(|e| failed(&e))?;
         let known = blob.metadata().map_err(|e| failed(&e))?.len();
@@ -31,15 +182,18 @@ impl Registry {
     }
 
     /// A blob that this tenant really holds.
-    pub(super) fn check_blob(&self, tenant: TenantId, place: &str, sha256: &[u8]) -> Result<Hash, Refusal> {
-        let at = |e: Refusal| Box::new(e.at(place));
-        let hash = Hash::try_from(sha256).map_err(|e| at(refusal(Reason::InvalidArgument, e.to_string())))?;
+    pub(super) fn check_blob(
+        &self,
+        tenant: TenantId,
+        place: &str,
+        sha256: &[u8],
+    ) -> Result<Hash, AdmissionError> {
+        let place = || place.to_owned();
+        let hash =
+            Hash::try_from(sha256).map_err(|source| AdmissionError::BadHash { place: place(), source })?;
         match self.index().tenant(tenant).is_some_and(|t| t.has_blob(hash)) {
             true => Ok(hash),
-            false => Err(at(refusal(
-                Reason::NotFound,
-                format!("no bytes with hash {hash}: hand them over with PutBlob on this connection first"),
-            ))),
+            false => Err(AdmissionError::NoBlob { place: place(), hash }),
         }
     }
 
@@ -47,38 +201,32 @@ impl Registry {
         &self,
         tenant: TenantId,
         module: &str,
-        variants: &[v1::Variant],
-    ) -> Result<Vec<Variant>, Refusal> {
-        let bad = |why: String| refusal(Reason::InvalidArgument, format!("module {module}: {why}"));
+        variants: &[NewVariant],
+    ) -> Result<Vec<Variant>, AdmissionError> {
+        let module = || module.to_owned();
         if variants.is_empty() || variants.len() > MAX_VARIANTS {
-            return Err(bad(format!("{} variants, expected 1 to {MAX_VARIANTS}", variants.len())));
+            return Err(AdmissionError::Variants { module: module(), count: variants.len() });
         }
         let mut checked: Vec<Variant> = Vec::with_capacity(variants.len());
-        for variant in variants {
-            if !FORMATS.contains(&variant.format.as_str()) {
-                return Err(bad(format!("unknown format {:?}, expected one of {FORMATS:?}", variant.format)));
+        for NewVariant { format, arch, sha256 } in variants {
+            if !FORMATS.contains(&format.as_str()) {
+                return Err(AdmissionError::Format { module: module(), format: format.clone() });
             }
-            if !variant.arch.is_empty() && !is_valid_name(&variant.arch) {
-                return Err(bad(format!("{:?} is no architecture such as sm_90", variant.arch)));
+            if !arch.is_empty() && !is_valid_name(arch) {
+                return Err(AdmissionError::Arch { module: module(), arch: arch.clone() });
             }
-            let same =
-                |v: &Variant| (&*v.format, &*v.arch) == (variant.format.as_str(), variant.arch.as_str());
-            if checked.iter().any(same) {
-                return Err(bad(format!("two variants for {} {}", variant.format, variant.arch)));
+            if checked.iter().any(|v| (&*v.format, &*v.arch) == (format.as_str(), arch.as_str())) {
+                let (format, arch) = (format.clone(), arch.clone());
+                return Err(AdmissionError::Twice { module: module(), format, arch });
             }
-            let hash = self.check_blob(tenant, "variants.sha256", &variant.sha256)?;
+            let hash = self.check_blob(tenant, "variants.sha256", sha256)?;
             let failed = |e: &(dyn std::error::Error + 'static)| failed("cannot read the module", e);
             let blob = self.state.open_blob(tenant, hash).map_err(|e| failed(&e))?;
             let bytes = blob.metadata().map_err(|e| failed(&e))?.len();
             if bytes > MAX_MODULE_BYTES {
-                return Err(bad(format!("{bytes} bytes, at most {MAX_MODULE_BYTES} are allowed")));
+                return Err(AdmissionError::ModuleSize { module: module(), bytes });
             }
-            checked.push(Variant {
-                format: (*variant.format).into(),
-                arch: (*variant.arch).into(),
-                sha256: hash,
-                bytes,
-            });
+            checked.push(Variant { format: (**format).into(), arch: (**arch).into(), sha256: hash, bytes });
         }
         Ok(checked)
     }
@@ -88,21 +236,23 @@ impl Registry {
         &self,
         tenant: TenantId,
         blueprint: &Blueprint,
-        given: &[v1::FunctionModule],
-    ) -> Result<Box<[FunctionModule]>, Refusal> {
+        given: &[NewFunctionModule],
+    ) -> Result<Box<[FunctionModule]>, AdmissionError> {
         let mut modules = Vec::with_capacity(blueprint.modules().len());
         for module in blueprint.modules() {
             let name = module.name.as_str();
-            let at = |e: Refusal| Box::new(e.at(format!("module {name}")));
-            let source = given.iter().find(|m| m.name == name).ok_or_else(|| {
-                at(refusal(Reason::InvalidArgument, "its files are missing: hand over at least one variant"))
-            })?;
+            let source = given.iter().find(|m| m.name == name);
+            let source = source.ok_or_else(|| AdmissionError::NoModule { module: name.to_owned() })?;
             let variants = match source.variants.is_empty() {
                 false => self.check_variants(tenant, name, &source.variants)?,
                 true => {
                     let registered =
                         self.index().tenant(tenant).and_then(|t| t.modules.get(&source.registered).cloned());
-                    registered.ok_or_else(|| at(unknown("module", &source.registered)))?.variants.clone()
+                    let registered = registered.ok_or_else(|| AdmissionError::NotRegistered {
+                        module: name.to_owned(),
+                        registered: source.registered.clone(),
+                    });
+                    registered?.variants.clone()
                 }
             };
             modules.push(FunctionModule { name: name.into(), variants: variants.into() });
@@ -114,29 +264,25 @@ impl Registry {
         &self,
         tenant: TenantId,
         blueprint: &Blueprint,
-        given: &[v1::Weight],
-    ) -> Result<Box<[Weight]>, Refusal> {
+        given: &[NewWeight],
+    ) -> Result<Box<[Weight]>, AdmissionError> {
         if let Some(extra) = given
             .iter()
             .find(|w| blueprint.weights().iter().all(|id| blueprint.buffers()[id.index()].name != w.name))
         {
-            let why = format!("the blueprint has no weights `{}`", extra.name);
-            return Err(refusal(Reason::InvalidArgument, why));
+            return Err(AdmissionError::ExtraWeights(extra.name.clone()));
         }
         let weights = blueprint.weights().iter().map(|id| {
             let name = &blueprint.buffers()[id.index()].name;
-            let weight = given.iter().find(|w| w.name == *name).ok_or_else(|| {
-                let why = format!("weights `{name}` have no content: name a file for them");
-                Box::new(refusal(Reason::InvalidArgument, why).at("blueprint.weights"))
-            })?;
+            let weight = given.iter().find(|w| w.name == *name);
+            let weight = weight.ok_or_else(|| AdmissionError::NoWeights(name.clone()))?;
             let hash = self.check_blob(tenant, name, &weight.sha256)?;
             let blob =
                 self.state.open_blob(tenant, hash).map_err(|e| failed("cannot read the weights", &e))?;
             let bytes = blob.metadata().map_err(|e| failed("cannot read the weights", &e))?.len();
             Ok(Weight { name: name.as_str().into(), sha256: hash, bytes })
         });
-        let weights = weights.collect::<Result<Box<[Weight]>, Refusal>>()?;
-        Ok(weights)
+        weights.collect()
     }
 
     /// Those of the classes on which the weights have room, at least one.
@@ -144,19 +290,13 @@ impl Registry {
         &self,
         weights: &[Weight],
         mut classes: Vec<&'c DeviceClass>,
-    ) -> Result<Vec<&'c DeviceClass>, Refusal> {
+    ) -> Result<Vec<&'c DeviceClass>, AdmissionError> {
         let total = weights.iter().fold(0u64, |sum, w| sum.saturating_add(w.bytes));
         let most = classes.iter().map(|class| class.weights_bytes).max().unwrap_or(0);
         classes.retain(|class| total <= class.weights_bytes);
         match classes.is_empty() {
             false => Ok(classes),
-            true => {
-                let why = format!(
-                    "the weights have {total} bytes, a device here has room for {most}: ask the operator for a \
-                     larger weights setting"
-                );
-                Err(Box::new(refusal(Reason::OutOfMemory, why).at("blueprint.weights")))
-            }
+            true => Err(AdmissionError::WeightsSize { total, most }),
         }
     }
 
@@ -166,7 +306,7 @@ impl Registry {
         tenant: TenantId,
         record: &FunctionRecord,
         blueprint: &Blueprint,
-    ) -> Result<Option<ValidatedMemfd>, Refusal> {
+    ) -> Result<Option<ValidatedMemfd>, Failure> {
         if record.weights.is_empty() {
             return Ok(None);
         }

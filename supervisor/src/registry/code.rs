@@ -1,19 +1,20 @@
 //! Machine code for the devices here: which variant each runs, compiled once by a process of its own.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
 use pappus_blueprint::Blueprint;
-use pappus_proto::v1;
 
-use super::compile::Compiler;
+use super::compile::{CompileError, Compiler};
 use super::device_class::DeviceClass;
 use super::failures::Job;
-use super::layout::{self, DeviceLimits};
-use super::registration::{Registry, plain_info, vanished};
+use super::layout::{self, DeviceLimits, LayoutError};
+use super::state::Registry;
+use super::views::KnownCode;
 use crate::ids::TenantId;
 use crate::processes::memory_ledger::MemoryLedger;
-use crate::refusal::{Reason, Refusal, failed, internal, refusal};
+use crate::refusal::{Failure, Reason, Refusable, failed, internal};
 use crate::store::records::{CodeInfo, FunctionModule, Variant};
 
 /// Whether a compilation that failed before is tried again.
@@ -23,6 +24,78 @@ pub(super) enum Wish {
     Afresh,
     /// What is known is enough.
     Known,
+}
+
+/// Why there is no machine code for a function or a module.
+#[derive(Debug, thiserror::Error)]
+pub enum CodeError {
+    /// No device here runs a module.
+    #[error("{}, but there is only {}", needs.join("; "), there.join(", "))]
+    NoVariant {
+        /// The module.
+        module: Box<str>,
+        /// What the devices need.
+        needs: Vec<String>,
+        /// Variants that it has.
+        there: Vec<String>,
+    },
+    /// A variant does not compile, or cannot be read.
+    #[error("module {module} ({variant}): {why}")]
+    Compile {
+        /// The module.
+        module: String,
+        /// Format and architecture.
+        variant: String,
+        /// Why.
+        why: CompileError,
+    },
+    /// The blueprint does something else than a variant declares that no device here runs.
+    #[error("module {module} ({variant}): {why}")]
+    Declared {
+        /// The module.
+        module: String,
+        /// Format and architecture.
+        variant: String,
+        /// What is wrong.
+        why: Box<LayoutError>,
+    },
+    /// The blueprint does something else than its machine code.
+    #[error(transparent)]
+    Layout(Box<LayoutError>),
+    /// The module was removed while it was compiled.
+    #[error("bytes that it needs were removed meanwhile: add it again")]
+    Vanished,
+    /// The supervisor failed.
+    #[error(transparent)]
+    Failure(#[from] Failure),
+}
+
+impl Refusable for CodeError {
+    fn reason(&self) -> Reason {
+        match self {
+            Self::NoVariant { .. } => Reason::Unsupported,
+            Self::Compile { why, .. } => why.reason(),
+            Self::Declared { why, .. } | Self::Layout(why) => why.reason(),
+            Self::Vanished => Reason::NotFound,
+            Self::Failure(failure) => failure.reason(),
+        }
+    }
+
+    fn place(&self) -> Cow<'_, str> {
+        match self {
+            Self::NoVariant { module, .. } => format!("module {module}").into(),
+            Self::Declared { why, .. } | Self::Layout(why) => why.place(),
+            Self::Compile { .. } | Self::Vanished | Self::Failure(_) => "".into(),
+        }
+    }
+
+    fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            Self::Compile { why, .. } => why.retry_after_ms(),
+            Self::Failure(failure) => failure.retry_after_ms(),
+            _ => None,
+        }
+    }
 }
 
 impl Registry {
@@ -40,30 +113,29 @@ impl Registry {
         module: &str,
         variants: &[Variant],
         wish: Wish,
-    ) -> Result<Vec<v1::VariantInfo>, Refusal> {
-        let mut infos: Vec<_> = variants.iter().map(plain_info).collect();
+    ) -> Result<KnownCode, CodeError> {
+        let mut known: KnownCode = vec![None; variants.len()];
         for class in &self.classes {
             let Some(at) = class.choose(variants).and_then(|v| variants.iter().position(|o| o == v)) else {
                 continue;
             };
-            self.ensure_code(tenant, module, &variants[at], class, wish)?.describe(&mut infos[at]);
+            known[at] = Some(self.ensure_code(tenant, module, &variants[at], class, wish)?);
         }
-        Ok(infos)
+        Ok(known)
     }
 
     /// The classes of devices that have a variant of every module, at least one.
-    pub(super) fn runnable(&self, modules: &[FunctionModule]) -> Result<Vec<&DeviceClass>, Refusal> {
+    pub(super) fn runnable(&self, modules: &[FunctionModule]) -> Result<Vec<&DeviceClass>, CodeError> {
         let mut classes: Vec<&DeviceClass> = self.classes.iter().collect();
         for module in modules {
             let left: Vec<_> =
                 classes.iter().copied().filter(|class| class.choose(&module.variants).is_some()).collect();
             if left.is_empty() {
-                let needs: Vec<_> = classes.iter().map(|class| class.needs()).collect();
-                let there: Vec<_> = module.variants.iter().map(Variant::label).collect();
-                let why = format!("{}, but there is only {}", needs.join("; "), there.join(", "));
-                return Err(Box::new(
-                    refusal(Reason::Unsupported, why).at(format!("module {}", module.name)),
-                ));
+                return Err(CodeError::NoVariant {
+                    module: module.name.clone(),
+                    needs: classes.iter().map(|class| class.needs()).collect(),
+                    there: module.variants.iter().map(Variant::label).collect(),
+                });
             }
             classes = left;
         }
@@ -78,16 +150,16 @@ impl Registry {
         modules: &[FunctionModule],
         classes: &[&DeviceClass],
         wish: Wish,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CodeError> {
         for class in classes {
             let codes = modules.iter().map(|module| {
                 let variant = class.choose(&module.variants);
                 let variant = variant.ok_or_else(|| internal("no variant for this device", &module.name))?;
                 self.ensure_code(tenant, &module.name, variant, class, wish).map(Some)
             });
-            let codes = codes.collect::<Result<Vec<_>, _>>()?;
+            let codes = codes.collect::<Result<Vec<_>, CodeError>>()?;
             let place = DeviceLimits { devices: &class.names(), stack_bytes: class.stack_bytes };
-            layout::check(blueprint, &codes, place)?;
+            layout::check(blueprint, &codes, place).map_err(|why| CodeError::Layout(why.into()))?;
         }
         Ok(())
     }
@@ -99,7 +171,7 @@ impl Registry {
         tenant: TenantId,
         blueprint: &Blueprint,
         modules: &[FunctionModule],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CodeError> {
         let Some(launcher) = self.classes.first().map(|class| class.compiler.launcher.clone()) else {
             return Ok(());
         };
@@ -109,18 +181,22 @@ impl Registry {
                 if self.classes.iter().any(|class| class.choose(&module.variants) == Some(variant)) {
                     continue;
                 }
-                let named = |mut e: Refusal| {
-                    e.message = format!("module {} ({}): {}", module.name, variant.label(), e.message);
-                    e
-                };
+                let names = || (module.name.to_string(), variant.label());
                 let permit = tokio::runtime::Handle::current().block_on(self.compilations.permit(tenant));
                 let bytes = self.state.read_blob(tenant, variant.sha256);
                 let bytes = bytes.map_err(|e| failed("cannot read the module", &e))?;
                 let mut codes = vec![None; modules.len()];
-                codes[at] = Some(reader.describe(&bytes).map_err(named)?);
+                let described = reader.describe(&bytes).map_err(|why| {
+                    let (module, variant) = names();
+                    CodeError::Compile { module, variant, why }
+                });
+                codes[at] = Some(described?);
                 drop(permit);
                 let place = DeviceLimits { devices: "a GPU", stack_bytes: None };
-                layout::check(blueprint, &codes, place).map_err(named)?;
+                layout::check(blueprint, &codes, place).map_err(|why| {
+                    let (module, variant) = names();
+                    CodeError::Declared { module, variant, why: why.into() }
+                })?;
             }
         }
         Ok(())
@@ -141,14 +217,11 @@ impl Registry {
         variant: &Variant,
         class: &DeviceClass,
         wish: Wish,
-    ) -> Result<CodeInfo, Refusal> {
+    ) -> Result<CodeInfo, CodeError> {
         if let Some(info) = self.made(tenant, variant, class) {
             return Ok(info);
         }
-        let named = |mut e: Refusal| {
-            e.message = format!("module {module} ({}): {}", variant.label(), e.message);
-            e
-        };
+        let named = |why| CodeError::Compile { module: module.to_owned(), variant: variant.label(), why };
         let job = Job { tenant, module: variant.sha256, kind: class.kind, arch: class.arch.clone() };
         let known = || match wish {
             Wish::Afresh => None,
@@ -181,7 +254,7 @@ impl Registry {
         let index = self.index();
         if !index.tenant(tenant).is_some_and(|t| t.has_blob(hash)) {
             self.state.remove_blob(tenant, hash);
-            return Err(vanished());
+            return Err(CodeError::Vanished);
         }
         Ok(compiled.info)
     }
@@ -230,7 +303,7 @@ mod tests {
     fn a_function_runs_where_every_module_has_a_variant() {
         let dir = tempfile::tempdir().unwrap();
         let registry = registry(dir.path(), &["cpu", "cuda:0", "cuda:1:weights=1GiB", "cuda:2:weights=2GiB"]);
-        let on = |modules: &[FunctionModule]| -> Result<Vec<String>, Refusal> {
+        let on = |modules: &[FunctionModule]| -> Result<Vec<String>, CodeError> {
             Ok(registry.runnable(modules)?.into_iter().map(|class| class.devices.join(" ")).collect())
         };
         let both = ["wasm", "ptx"];
@@ -245,19 +318,18 @@ mod tests {
             "the device cpu needs its .wasm variant; the devices cuda:0, cuda:2 need a .cubin for sm_90",
             "a .ptx for sm_80 or older, but there is only hsaco gfx942",
         ] {
-            assert!(why.message.contains(words), "{why}");
+            assert!(why.to_string().contains(words), "{why}");
         }
         // Only what was left could have run it.
         let why = on(&[module("m", &["wasm"]), module("n", &["ptx"])]).unwrap_err();
-        assert_eq!(why.message, "the device cpu needs its .wasm variant, but there is only ptx");
-        assert_eq!((why.reason, why.place.as_str()), (Reason::Unsupported, "module n"));
+        assert_eq!(why.to_string(), "the device cpu needs its .wasm variant, but there is only ptx");
+        assert_eq!((why.reason(), &*why.place()), (Reason::Unsupported, "module n"));
 
         let all = registry.runnable(&[module("m", &both)]).unwrap();
         let weight = |bytes| [Weight { name: "W".into(), sha256: Hash([0; 32]), bytes }];
-        let room =
-            |bytes| -> Result<usize, Refusal> { Ok(registry.with_room(&weight(bytes), all.clone())?.len()) };
+        let room = |bytes| registry.with_room(&weight(bytes), all.clone()).map(|classes| classes.len());
         assert_eq!((room(1 << 20).unwrap(), room(3 << 29).unwrap(), room(3 << 30).unwrap()), (3, 2, 1));
         let why = room(5 << 30).unwrap_err();
-        assert_eq!((why.reason, why.place.as_str()), (Reason::OutOfMemory, "blueprint.weights"));
+        assert_eq!((why.reason(), &*why.place()), (Reason::OutOfMemory, "blueprint.weights"));
     }
 }

@@ -8,23 +8,24 @@ use std::time::{Duration, Instant};
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FaultCode, FromWorker, Kind, ProtocolError, ToWorker, control};
-use pappus_shmem::{ValidatedMemfd, memfd};
+use pappus_shmem::{MemfdError, ValidatedMemfd, memfd};
 use rustix::process::Signal;
 
 use crate::function::CodeTarget;
+use crate::function::code_target::GreetingError;
 use crate::limits::COMPILE_S;
 use crate::processes::launcher::{Launcher, Role, Started};
 use crate::processes::memory_ledger::{MemoryLedger, ProcessReservation};
 use crate::processes::process;
 use crate::processes::target::Target;
-use crate::refusal::{Reason, Refusal, failed, is_lack, refusal};
+use crate::refusal::{Failure, Reason, Refusable, failed, is_lack};
 use crate::store::records::CodeInfo;
 
 /// Machine code larger than this is refused.
 const MAX_CODE_BYTES: u64 = 1 << 30;
 /// A worker that ends sooner may have been hit by chance.
 const SHORT: Duration = Duration::from_secs(2);
-/// How long a device may fail before whoever waits hears of it: under MPS, a kernel that faults costs every process its
+/// How long a device may fail before the request that waits fails: under MPS, a kernel that faults costs every process its
 /// context, and a new one can be had 0.3 to 0.7 s later on an H200.
 const RECOVERY: Duration = Duration::from_secs(5);
 /// Between two attempts meanwhile.
@@ -43,6 +44,101 @@ pub struct Compiled {
     pub fingerprint: String,
     /// What is in it.
     pub info: CodeInfo,
+}
+
+/// Why a module is not compiled.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CompileError {
+    /// The compiler's verdict on it.
+    #[error("{0}")]
+    Rejected(String),
+    /// The compiling worker ended or misbehaved; where that may have been chance, twice.
+    #[error("the module could not be compiled: {why} (the compiling worker {ended})")]
+    Ended {
+        /// What was seen of it.
+        why: Arc<WorkerFault>,
+        /// How its process ended.
+        ended: String,
+    },
+    /// Something else failed, for longer than that should last.
+    #[error("the module could not be compiled now: {0}")]
+    NotNow(Passing),
+    /// There is no time left for it.
+    #[error("the supervisor is about to end")]
+    Closing,
+    /// No compiling worker could be had.
+    #[error(transparent)]
+    Failure(#[from] Failure),
+}
+
+impl CompileError {
+    /// Whether another attempt would end the same way.
+    pub(super) fn is_of_the_module(&self) -> bool {
+        matches!(self, Self::Rejected(_) | Self::Ended { .. })
+    }
+}
+
+impl Refusable for CompileError {
+    fn reason(&self) -> Reason {
+        match self {
+            Self::Rejected(_) | Self::Ended { .. } => Reason::InvalidArgument,
+            Self::NotNow(_) | Self::Closing => Reason::Unavailable,
+            Self::Failure(failure) => failure.reason(),
+        }
+    }
+
+    fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            Self::Failure(failure) => failure.retry_after_ms(),
+            _ => None,
+        }
+    }
+}
+
+/// What a compiling worker did wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerFault {
+    /// It broke the protocol.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    /// Its pipes broke.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// Its machine code came in something that is no memfd for it.
+    #[error(transparent)]
+    Code(#[from] MemfdError),
+    /// Its greeting is wrong.
+    #[error(transparent)]
+    Greeting(#[from] GreetingError),
+    /// It is another device's.
+    #[error("it compiles for {0}")]
+    OtherKind(Kind),
+    /// Its answer came before its greeting.
+    #[error("it compiled before it said hello")]
+    NoHello,
+    /// It sent what no compiling worker sends.
+    #[error("it sent {0}")]
+    Unexpected(String),
+    /// It needed more time than there is.
+    #[error("it took longer than {COMPILE_S} s")]
+    Late,
+    /// It said nothing.
+    #[error("it ended without an answer")]
+    Silent,
+}
+
+/// Why a compilation fails that may succeed in a moment.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Passing {
+    /// Its device failed, as its worker says.
+    #[error("{0}")]
+    Device(String),
+    /// This process lacks something that it needs to read the answer.
+    #[error("{0}")]
+    Lack(Arc<ProtocolError>),
+    /// Processes that share faults with it ended.
+    #[error("another process failed, and all with it")]
+    SharedFault,
 }
 
 /// Starts compiling workers for one device kind.
@@ -75,17 +171,17 @@ impl Compiler {
     }
 
     /// What a module declares that no device here runs: its kernels and their parameters, without machine code.
-    pub fn describe(&self, module: &[u8]) -> Result<CodeInfo, Refusal> {
+    pub fn describe(&self, module: &[u8]) -> Result<CodeInfo, CompileError> {
         self.ask(module, |job| ToWorker::Describe { job }).map(|described| described.info)
     }
 
     /// Compiles a module's bytes. Blocks until there is memory for it, and then for as long as it takes, at most
     /// [`COMPILE_S`].
-    pub fn compile(&self, module: &[u8]) -> Result<Compiled, Refusal> {
+    pub fn compile(&self, module: &[u8]) -> Result<Compiled, CompileError> {
         self.ask(module, |job| ToWorker::Compile { job })
     }
 
-    fn ask(&self, module: &[u8], ask: Ask) -> Result<Compiled, Refusal> {
+    fn ask(&self, module: &[u8], ask: Ask) -> Result<Compiled, CompileError> {
         let module =
             memfd::sealed("pappus-module", module).map_err(|e| failed("cannot hold the module", &e))?;
         let until = Instant::now() + RECOVERY;
@@ -93,18 +189,11 @@ impl Compiler {
         loop {
             match self.attempt(&module, ask)? {
                 Attempt::Over(outcome) => return outcome,
-                // Once may be an accident, as with calls: whoever kills processes does not ask what they do.
+                // Once may be an accident, as with calls: the system kills processes without asking what they do.
                 Attempt::Killed { .. } if !killed => killed = true,
-                Attempt::Killed { why, ended } => {
-                    let message =
-                        format!("the module could not be compiled: {why} (the compiling worker {ended})");
-                    return Err(refusal(Reason::InvalidArgument, message));
-                }
+                Attempt::Killed { why, ended } => return Err(CompileError::Ended { why, ended }),
                 Attempt::Failed(_) if Instant::now() < until && self.pause() => {}
-                Attempt::Failed(why) => {
-                    let message = format!("the module could not be compiled now: {why}");
-                    return Err(refusal(Reason::Unavailable, message));
-                }
+                Attempt::Failed(why) => return Err(CompileError::NotNow(why)),
             }
         }
     }
@@ -114,10 +203,9 @@ impl Compiler {
         self.ledger.get().is_some_and(|ledger| ledger.pause(PAUSE))
     }
 
-    fn attempt(&self, module: &ValidatedMemfd, ask: Ask) -> Result<Attempt, Refusal> {
-        let closing = || refusal(Reason::Unavailable, "the supervisor is about to end".to_owned());
+    fn attempt(&self, module: &ValidatedMemfd, ask: Ask) -> Result<Attempt, CompileError> {
         let mut reservation = match self.ledger.get() {
-            Some(ledger) => Some(ledger.reserve_compiler().ok_or_else(closing)?),
+            Some(ledger) => Some(ledger.reserve_compiler().ok_or(CompileError::Closing)?),
             None => None,
         };
         // Behind the reservation, so that it is gone before.
@@ -132,7 +220,7 @@ impl Compiler {
                 tracing::warn!("a compiling worker cannot work now: {why}");
                 return Ok(Attempt::Failed(why));
             }
-            Err(Trouble::Worker(why)) => why,
+            Err(Trouble::Worker(why)) => Arc::new(why),
         };
         let by_itself = worker.process.ends_soon();
         let end = worker.process.end();
@@ -142,11 +230,7 @@ impl Compiler {
         match killed && since.elapsed() < SHORT {
             true => Ok(Attempt::Killed { why, ended }),
             // Its own doing, or it had its time: another attempt would take as long.
-            false => {
-                let message =
-                    format!("the module could not be compiled: {why} (the compiling worker {ended})");
-                Ok(Attempt::Over(Err(refusal(Reason::InvalidArgument, message))))
-            }
+            false => Ok(Attempt::Over(Err(CompileError::Ended { why, ended }))),
         }
     }
 }
@@ -157,32 +241,32 @@ type Ask = fn(u64) -> ToWorker<'static>;
 /// How one compiling worker did.
 enum Attempt {
     /// It answered.
-    Over(Result<Compiled, Refusal>),
+    Over(Result<Compiled, CompileError>),
     /// Somebody else ended it.
-    Killed { why: String, ended: String },
+    Killed { why: Arc<WorkerFault>, ended: String },
     /// Not for its own fault, nor the module's.
-    Failed(String),
+    Failed(Passing),
 }
 
 /// Why a compiling worker came to no verdict.
 enum Trouble {
     /// It misbehaved or ended.
-    Worker(String),
+    Worker(WorkerFault),
     /// Its device failed, or this process lacks something: that may be over in a moment.
-    Passing(String),
+    Passing(Passing),
 }
 
-impl From<String> for Trouble {
-    fn from(why: String) -> Self {
-        Self::Worker(why)
+impl<E: Into<WorkerFault>> From<E> for Trouble {
+    fn from(why: E) -> Self {
+        Self::Worker(why.into())
     }
 }
 
-fn fingerprint_for(kind: Kind, hello: &Hello) -> Result<String, String> {
-    let target = CodeTarget::greeted(hello).map_err(|e| e.to_string())?;
+fn fingerprint_for(kind: Kind, hello: &Hello) -> Result<String, WorkerFault> {
+    let target = CodeTarget::greeted(hello)?;
     match target.kind == kind {
         true => Ok(target.fingerprint),
-        false => Err(format!("it compiles for {}", target.kind)),
+        false => Err(WorkerFault::OtherKind(target.kind)),
     }
 }
 
@@ -193,24 +277,23 @@ fn converse(
     module: &ValidatedMemfd,
     ask: Ask,
     mut reservation: Option<&mut ProcessReservation>,
-) -> Result<Result<Compiled, Refusal>, Trouble> {
-    let text = |e: &dyn std::fmt::Display| e.to_string();
-    let sent = control::send(worker.control.as_fd(), JOB, &[module.as_fd()]).map_err(|e| text(&e));
+) -> Result<Result<Compiled, CompileError>, Trouble> {
+    let sent = control::send(worker.control.as_fd(), JOB, &[module.as_fd()]).map_err(WorkerFault::from);
     let sent = sent.and_then(|()| {
         worker.outbox.push_to_worker(&ask(JOB));
-        worker.outbox.flush_blocking().map_err(|e| text(&e))
+        worker.outbox.flush_blocking().map_err(WorkerFault::from)
     });
-    // Whoever ended before may have said why.
+    // A process that ended before may have said why.
     let patience = if sent.is_ok() { Duration::from_secs(COMPILE_S) } else { LAST_WORDS };
     let until = Instant::now() + patience;
     let missed = |e: ProtocolError| match &e {
-        ProtocolError::Io(io) if is_lack(io) => Trouble::Passing(e.to_string()),
-        _ => Trouble::Worker(e.to_string()),
+        ProtocolError::Io(io) if is_lack(io) => Trouble::Passing(Passing::Lack(e.into())),
+        _ => Trouble::Worker(e.into()),
     };
     let mut fingerprint = None;
     loop {
-        while let Some(frame) = worker.inbox.frame().map_err(|e| text(&e))? {
-            match FromWorker::decode(frame).map_err(|e| text(&e))? {
+        while let Some(frame) = worker.inbox.frame()? {
+            match FromWorker::decode(frame)? {
                 FromWorker::Hello(hello) => {
                     if let Some(reservation) = &mut reservation {
                         reservation.measured(hello.context_bytes);
@@ -218,29 +301,28 @@ fn converse(
                     fingerprint = Some(fingerprint_for(kind, &hello)?);
                 }
                 FromWorker::Refused { job, fault } if job != JOB || fault.code == FaultCode::Device => {
-                    return Err(Trouble::Passing(fault.message.to_owned()));
+                    return Err(Trouble::Passing(Passing::Device(fault.message.to_owned())));
                 }
                 FromWorker::Refused { fault, .. } => {
-                    return Ok(Err(refusal(Reason::InvalidArgument, fault.message)));
+                    return Ok(Err(CompileError::Rejected(fault.message.to_owned())));
                 }
                 FromWorker::Compiled { job: JOB, module } => {
                     let fd = control::recv(&worker.control, JOB, 1).map_err(missed)?.remove(0);
-                    let code = memfd::judge_sealed(fd, MAX_CODE_BYTES).map_err(|e| text(&e))?;
-                    let fingerprint =
-                        fingerprint.ok_or_else(|| "it compiled before it said hello".to_owned())?;
+                    let code = memfd::judge_sealed(fd, MAX_CODE_BYTES)?;
+                    let fingerprint = fingerprint.ok_or(WorkerFault::NoHello)?;
                     let info = CodeInfo { kernels: module.kernels };
                     return Ok(Ok(Compiled { code, fingerprint, info }));
                 }
-                other => return Err(format!("it sent {other:?}").into()),
+                other => return Err(WorkerFault::Unexpected(format!("{other:?}")).into()),
             }
         }
         if reservation.as_ref().is_some_and(|reservation| reservation.is_over()) {
-            return Err(Trouble::Passing("another process failed, and all with it".to_owned()));
+            return Err(Trouble::Passing(Passing::SharedFault));
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             sent?;
-            return Err(format!("it took longer than {COMPILE_S} s").into());
+            return Err(WorkerFault::Late.into());
         }
         let look = reservation
             .as_ref()
@@ -249,10 +331,10 @@ fn converse(
         match worker.inbox.wait(Duration::ZERO, Some(look), None) {
             Ok(Got::Closed) => {
                 sent?;
-                return Err("it ended without an answer".to_owned().into());
+                return Err(WorkerFault::Silent.into());
             }
             Ok(_) => {}
-            Err(e) => return Err(text(&e).into()),
+            Err(e) => return Err(e.into()),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use pappus_protocol::Kind;
 
+use super::compile::CompileError;
 use crate::ids::TenantId;
-use crate::refusal::{Reason, Refusal};
 use crate::store::records::Hash;
 use crate::sync::{OrderedMutex, rank};
 
@@ -26,22 +26,21 @@ pub(super) struct Job {
 
 /// What failed lately.
 #[derive(Debug, Default)]
-pub(super) struct Failures(OrderedMutex<HashMap<Job, (Instant, Refusal)>, { rank::FAILURES }>);
+pub(super) struct Failures(OrderedMutex<HashMap<Job, (Instant, CompileError)>, { rank::FAILURES }>);
 
 impl Failures {
     /// Why it would fail again.
-    pub(super) fn known(&self, job: &Job, now: Instant) -> Option<Refusal> {
+    pub(super) fn known(&self, job: &Job, now: Instant) -> Option<CompileError> {
         let all = self.0.lock();
         let (since, why) = all.get(job)?;
         (now.saturating_duration_since(*since) < REMEMBERED).then(|| why.clone())
     }
 
     /// It failed, or not.
-    pub(super) fn note<T>(&self, job: Job, now: Instant, outcome: &Result<T, Refusal>) {
+    pub(super) fn note<T>(&self, job: Job, now: Instant, outcome: &Result<T, CompileError>) {
         let mut all = self.0.lock();
         match outcome {
-            // Other failures are not the module's.
-            Err(why) if why.reason == Reason::InvalidArgument => {
+            Err(why) if why.is_of_the_module() => {
                 if all.len() >= MAX_FAILURES {
                     all.clear();
                 }
@@ -55,7 +54,7 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::refusal::refusal;
+    use crate::refusal::Failure;
 
     const TENANT: TenantId = TenantId::new(1);
 
@@ -64,14 +63,14 @@ mod tests {
         let failures = Failures::default();
         let job = |tenant| Job { tenant, module: Hash([0; 32]), kind: Kind::Cpu, arch: String::new() };
         let now = Instant::now();
-        let bad: Result<(), _> = Err(refusal(Reason::InvalidArgument, "bad"));
+        let bad: Result<(), _> = Err(CompileError::Rejected("bad".to_owned()));
         failures.note(job(TENANT), now, &bad);
-        assert_eq!(failures.known(&job(TENANT), now).unwrap().message, "bad");
+        assert_eq!(failures.known(&job(TENANT), now).unwrap().to_string(), "bad");
         assert!(failures.known(&job(TenantId::new(2)), now).is_none());
         assert!(failures.known(&job(TENANT), now + REMEMBERED).is_none());
         failures.note(job(TENANT), now, &Ok(()));
         assert!(failures.known(&job(TENANT), now).is_none());
-        failures.note(job(TENANT), now, &Err::<(), _>(refusal(Reason::Internal, "no process")));
+        failures.note(job(TENANT), now, &Err::<(), _>(Failure::Internal("no process").into()));
         assert!(failures.known(&job(TENANT), now).is_none(), "that is not the module's fault");
         for tenant in 0..=MAX_FAILURES as u32 {
             failures.note(job(TenantId::new(tenant)), now, &bad);

@@ -129,14 +129,14 @@ impl TenantIndex {
     }
 
     /// Adds a function and what it needs.
-    pub fn add_function(&mut self, record: FunctionRecord) {
+    pub fn add_function(&mut self, record: Arc<FunctionRecord>) {
         self.need(record.config);
         record.variants().for_each(|v| self.need_module(v.sha256, v.bytes));
         for weight in &record.weights {
             self.need(weight.sha256);
             self.measured(weight.sha256, weight.bytes);
         }
-        self.functions.insert(record.name.clone(), Arc::new(record));
+        self.functions.insert(record.name.clone(), record);
     }
 
     /// A function that is not listed any more needs its blobs no longer; those that nobody does.
@@ -150,9 +150,9 @@ impl TenantIndex {
     }
 
     /// Adds a module and what it needs.
-    pub fn add_module(&mut self, record: ModuleRecord) {
+    pub fn add_module(&mut self, record: Arc<ModuleRecord>) {
         record.variants.iter().for_each(|v| self.need_module(v.sha256, v.bytes));
-        self.modules.insert(record.name.clone(), Arc::new(record));
+        self.modules.insert(record.name.clone(), record);
     }
 
     /// Takes a module out; the blobs that nobody needs any more.
@@ -260,11 +260,11 @@ mod tests {
         let module = ModuleRecord { name: "m".into(), variants: vec![variant(1, 10)] };
         let all = [(hash(1), 10), (hash(2), 20), (hash(1), 10)];
         assert_eq!(mine.new_module_bytes(all.into_iter()), 30);
-        mine.add_function(first.clone());
+        mine.add_function(first.clone().into());
         assert_eq!(mine.unmeasured(), [hash(9)]);
         mine.measured(hash(9), 1000);
-        mine.add_function(second.clone());
-        mine.add_module(module.clone());
+        mine.add_function(second.clone().into());
+        mine.add_module(module.clone().into());
         assert_eq!((mine.module_bytes(), mine.blob_bytes()), (30, 1130));
         assert_eq!(mine.new_module_bytes(all.into_iter()), 0);
         assert_eq!(mine.release_function(&first), [hash(2)]);
@@ -280,14 +280,14 @@ mod tests {
     fn a_replacement_counts_for_what_is_there_afterwards() {
         let mut mine = TenantIndex::default();
         let old = function("a", vec![variant(1, 10), variant(2, 20)], 100);
-        mine.add_function(old.clone());
+        mine.add_function(old.clone().into());
         // 2 stays, 1 goes, 3 comes.
         let new = function("a", vec![variant(2, 20), variant(3, 40)], 100);
         assert_eq!(mine.replaced_module_bytes(&old, &new), (20, 40));
         // Another one needs 1, too.
-        mine.add_module(ModuleRecord { name: "m".into(), variants: vec![variant(1, 10)] });
+        mine.add_module(ModuleRecord { name: "m".into(), variants: vec![variant(1, 10)] }.into());
         assert_eq!(mine.replaced_module_bytes(&old, &new), (30, 40));
-        mine.add_function(new);
+        mine.add_function(new.into());
         assert_eq!(mine.release_function(&old), [], "1 is the module's, all others the new one's");
         assert_eq!(mine.module_bytes(), 70);
     }

@@ -1,13 +1,14 @@
 //! What the compiler found in a module against what a blueprint does with it: kernels, parameters, block
 //! sizes, stacks. Pure.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use bytesize::ByteSize;
 use pappus_blueprint::{Blueprint, Launch, ParamKind, PassedParam};
 use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
 
-use crate::refusal::{Reason, Refusal, refusal};
+use crate::refusal::{Reason, Refusable};
 use crate::store::records::CodeInfo;
 
 /// Where code runs, as far as it matters here.
@@ -19,12 +20,137 @@ pub struct DeviceLimits<'a> {
     pub stack_bytes: Option<u64>,
 }
 
+/// Where a blueprint and its machine code disagree.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// A module lacks a kernel.
+    #[error("has no kernel `{symbol}`; it has {}", there.join(", "))]
+    NoKernel {
+        /// The module.
+        module: String,
+        /// The kernel.
+        symbol: String,
+        /// Kernels that it has.
+        there: Vec<String>,
+    },
+    /// A kernel's stacks take more memory than the operator allows.
+    #[error(
+        "kernel `{kernel}` needs {local_bytes} bytes of stack per thread, {} for all threads of the device, but \
+         {devices} allows stack={}: make the kernel's arrays smaller, or ask the operator for a larger stack",
+        size(*stack_bytes),
+        size(*limit)
+    )]
+    Stack {
+        /// The kernel.
+        kernel: String,
+        /// Bytes for one thread.
+        local_bytes: u32,
+        /// Bytes for all threads.
+        stack_bytes: u64,
+        /// The most that is allowed.
+        limit: u64,
+        /// Where.
+        devices: String,
+    },
+    /// Blocks with more threads than the kernel can have.
+    #[error("kernel `{kernel}`: blocks of {threads} threads, it can be launched with {most}")]
+    Block {
+        /// The kernel.
+        kernel: String,
+        /// Threads of a block.
+        threads: u64,
+        /// The most that are possible.
+        most: u32,
+        /// Where in the blueprint.
+        place: String,
+    },
+    /// As many arguments as the kernel does not take.
+    #[error("kernel `{kernel}` takes {takes} arguments, the blueprint passes {passed}")]
+    Arguments {
+        /// The kernel.
+        kernel: String,
+        /// How many it takes.
+        takes: usize,
+        /// How many are passed.
+        passed: usize,
+        /// Where in the blueprint.
+        place: String,
+    },
+    /// An argument that is not the kernel's parameter.
+    #[error("kernel `{kernel}`, argument {nth}: {why}")]
+    Argument {
+        /// The kernel.
+        kernel: String,
+        /// Which argument, from 1.
+        nth: usize,
+        /// What is wrong with it.
+        why: ArgumentError,
+        /// Where in the blueprint.
+        place: String,
+    },
+}
+
+/// What is wrong with an argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ArgumentError {
+    /// Another size or type.
+    #[error(
+        "the kernel takes {} bytes{}, the blueprint passes {} of {} bytes",
+        param.bytes,
+        taken(param.class),
+        word(passed.kind),
+        passed.bytes
+    )]
+    Type {
+        /// What the kernel takes.
+        param: ParamInfo,
+        /// What the blueprint passes.
+        passed: PassedParam,
+    },
+    /// Another offset among the parameters.
+    #[error(
+        "the kernel has it at byte {} of its parameters, the blueprint's alignment of {} puts it at byte {expected}: \
+         give the struct the kernel's \"align\"",
+        param.offset,
+        passed.align
+    )]
+    Offset {
+        /// What the kernel takes.
+        param: ParamInfo,
+        /// What the blueprint passes.
+        passed: PassedParam,
+        /// Where that would be.
+        expected: u64,
+    },
+}
+
+impl Refusable for LayoutError {
+    fn reason(&self) -> Reason {
+        match self {
+            Self::Stack { .. } => Reason::OutOfMemory,
+            Self::NoKernel { .. } | Self::Block { .. } | Self::Arguments { .. } | Self::Argument { .. } => {
+                Reason::InvalidArgument
+            }
+        }
+    }
+
+    fn place(&self) -> Cow<'_, str> {
+        match self {
+            Self::NoKernel { module, .. } => format!("module {module}").into(),
+            Self::Stack { kernel, .. } => format!("kernel {kernel}").into(),
+            Self::Block { place, .. } | Self::Arguments { place, .. } | Self::Argument { place, .. } => {
+                place.into()
+            }
+        }
+    }
+}
+
 /// Checks a blueprint against the machine code of its modules, in its order, as far as it is known.
 pub fn check(
     blueprint: &Blueprint,
     codes: &[Option<CodeInfo>],
     place: DeviceLimits<'_>,
-) -> Result<(), Refusal> {
+) -> Result<(), LayoutError> {
     let known: Vec<_> = codes.iter().map(|code| code.as_ref().map(by_name)).collect();
     let unknown = KernelInfo::default();
     let mut kernels = Vec::with_capacity(blueprint.kernels().len());
@@ -35,10 +161,11 @@ pub fn check(
         };
         let Some(info) = code.get(kernel.symbol.as_str()) else {
             let there = codes[kernel.module].iter().flat_map(|code| &code.kernels);
-            let there = there.map(|k| k.name.as_str()).collect::<Vec<_>>();
-            let why = format!("has no kernel `{}`; it has {}", kernel.symbol, there.join(", "));
-            let module = &blueprint.modules()[kernel.module].name;
-            return Err(Box::new(refusal(Reason::InvalidArgument, why).at(format!("module {module}"))));
+            return Err(LayoutError::NoKernel {
+                module: blueprint.modules()[kernel.module].name.clone(),
+                symbol: kernel.symbol.clone(),
+                there: there.map(|kernel| kernel.name.clone()).collect(),
+            });
         };
         check_stack(&kernel.name, info, place)?;
         kernels.push(*info);
@@ -53,78 +180,72 @@ fn by_name(code: &CodeInfo) -> HashMap<&str, &KernelInfo> {
     code.kernels.iter().map(|kernel| (kernel.name.as_str(), kernel)).collect()
 }
 
-fn check_stack(name: &str, kernel: &KernelInfo, place: DeviceLimits<'_>) -> Result<(), Refusal> {
+fn check_stack(name: &str, kernel: &KernelInfo, place: DeviceLimits<'_>) -> Result<(), LayoutError> {
     match place.stack_bytes {
-        Some(limit) if kernel.stack_bytes > limit => {
-            let size = |bytes| ByteSize::b(bytes).display().iec();
-            let why = format!(
-                "kernel `{name}` needs {} bytes of stack per thread, {} for all threads of the device, but {} \
-                 allows stack={}: make the kernel's arrays smaller, or ask the operator for a larger stack",
-                kernel.local_bytes,
-                size(kernel.stack_bytes),
-                place.devices,
-                size(limit)
-            );
-            Err(Box::new(refusal(Reason::OutOfMemory, why).at(format!("kernel {name}"))))
-        }
+        Some(limit) if kernel.stack_bytes > limit => Err(LayoutError::Stack {
+            kernel: name.to_owned(),
+            local_bytes: kernel.local_bytes,
+            stack_bytes: kernel.stack_bytes,
+            limit,
+            devices: place.devices.to_owned(),
+        }),
         _ => Ok(()),
     }
 }
 
-fn check_launch(name: &str, kernel: &KernelInfo, launch: &Launch<'_>) -> Result<(), Refusal> {
-    let wrong = |within: &str, why: String| {
-        let error = refusal(Reason::InvalidArgument, format!("kernel `{name}`{why}"));
-        Err(Box::new(error.at(format!("{}{within}", launch.place()))))
-    };
+fn check_launch(name: &str, kernel: &KernelInfo, launch: &Launch<'_>) -> Result<(), LayoutError> {
+    let named = || name.to_owned();
+    let place = |within: &str| format!("{}{within}", launch.place());
     if let Some(threads) = launch.block_threads
         && kernel.max_threads != 0
         && threads > u64::from(kernel.max_threads)
     {
-        let why = format!(": blocks of {threads} threads, it can be launched with {}", kernel.max_threads);
-        return wrong("[2]", why);
+        let most = kernel.max_threads;
+        return Err(LayoutError::Block { kernel: named(), threads, most, place: place("[2]") });
     }
     let Some(params) = &kernel.params else { return Ok(()) };
     let passed = launch.params().count();
     if passed != params.len() {
-        return wrong("[1]", format!(" takes {} arguments, the blueprint passes {passed}", params.len()));
+        let takes = params.len();
+        return Err(LayoutError::Arguments { kernel: named(), takes, passed, place: place("[1]") });
     }
     let mut end = 0;
     for (at, (param, passed)) in params.iter().zip(launch.params()).enumerate() {
-        if let Err(why) = check_param(*param, passed, end) {
-            return wrong(&format!("[1][{at}]"), format!(", argument {}: {why}", at + 1));
-        }
+        check_param(*param, passed, end).map_err(|why| {
+            let place = place(&format!("[1][{at}]"));
+            LayoutError::Argument { kernel: named(), nth: at + 1, why, place }
+        })?;
         end = u64::from(param.offset) + u64::from(param.bytes);
     }
     Ok(())
 }
 
 /// `end` is where the parameter before ends.
-fn check_param(param: ParamInfo, passed: PassedParam, end: u64) -> Result<(), String> {
+fn check_param(param: ParamInfo, passed: PassedParam, end: u64) -> Result<(), ArgumentError> {
     let float = matches!(passed.kind, ParamKind::F32 | ParamKind::F64);
     let whole = !matches!(passed.kind, ParamKind::Struct) && !float;
     let wrong_type = param.class == ParamClass::Integer && float || param.class == ParamClass::Float && whole;
     if param.bytes != passed.bytes || wrong_type {
-        let taken = match param.class {
-            ParamClass::Unknown => "",
-            ParamClass::Integer => " (integer or address)",
-            ParamClass::Float => " (float)",
-            ParamClass::Bytes => " (struct)",
-        };
-        return Err(format!(
-            "the kernel takes {} bytes{taken}, the blueprint passes {} of {} bytes",
-            param.bytes,
-            word(passed.kind),
-            passed.bytes
-        ));
+        return Err(ArgumentError::Type { param, passed });
     }
     let expected = end.next_multiple_of(u64::from(passed.align.max(1)));
     match u64::from(param.offset) == expected {
         true => Ok(()),
-        false => Err(format!(
-            "the kernel has it at byte {} of its parameters, the blueprint's alignment of {} puts it at byte \
-             {expected}: give the struct the kernel's \"align\"",
-            param.offset, passed.align
-        )),
+        false => Err(ArgumentError::Offset { param, passed, expected }),
+    }
+}
+
+fn size(bytes: u64) -> impl std::fmt::Display {
+    ByteSize::b(bytes).display().iec()
+}
+
+/// ` (float)`.
+fn taken(class: ParamClass) -> &'static str {
+    match class {
+        ParamClass::Unknown => "",
+        ParamClass::Integer => " (integer or address)",
+        ParamClass::Float => " (float)",
+        ParamClass::Bytes => " (struct)",
     }
 }
 
@@ -167,7 +288,7 @@ mod tests {
 
     fn judge(blueprint: &Blueprint, kernel: KernelInfo) -> Result<(), (String, String)> {
         check(blueprint, &[Some(CodeInfo { kernels: vec![kernel] })], ANYWHERE)
-            .map_err(|e| (e.message, e.place))
+            .map_err(|e| (e.to_string(), e.place().into_owned()))
     }
 
     #[test]

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use pappus_proto::frame;
 use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_ITEMS};
 use pappus_proto::v1::item::Source;
 use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
-use pappus_proto::{Code, frame};
 use pappus_protocol::now_ns;
 use pappus_shmem::memfd;
 use prost::Message;
@@ -24,17 +24,18 @@ use super::handshake::{Arrival, Incoming, enter};
 use super::invoke::{Arrived, Prepared};
 use super::reader::{Reader, patience};
 use super::replies::Replies;
-use super::reply_handle::ReplyHandle;
-use super::responses::{self, refusal_to_proto};
+use super::reply_handle::{Invocations, ReplyHandle};
+use super::request_error::RequestError;
 use super::slow_work::SlowWorkPermit;
 use super::state::{RequestCtx, Server};
-use super::{invoke, requests};
+use super::violation::Violation;
+use super::{half_close, invoke, refusals, requests, responses};
 use crate::call::{Arena, Completion};
 use crate::device::write_coalescing::Burst;
 use crate::function::Loaded;
 use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
-use crate::refusal::{Reason, Refusal, refusal};
-use crate::registry::registration::Handed;
+use crate::refusal::{Refusable, Refusal};
+use crate::registry::Handed;
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// Bytes taken from the socket at a time.
@@ -51,8 +52,9 @@ pub struct Connection {
     pub ctx: Arc<RequestCtx>,
     /// Answers to it.
     pub replies: Arc<Replies>,
+    invocations: Arc<Invocations>,
     arenas: OrderedMutex<HashMap<u64, Arc<Arena>>, { rank::ARENAS }>,
-    pub(super) cold: Arc<Semaphore>,
+    cold: Arc<Semaphore>,
     /// Nobody waits for answers any more.
     gone: AtomicBool,
 }
@@ -68,7 +70,7 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
     let mut reader = Reader::new(socket, server.polling.clone())?;
     let mut incoming =
         Incoming { decoder: frame::Decoder::default(), buffer: vec![0; READ_BYTES], first: None };
-    let broke = |why: String| {
+    let broke = |why: Violation| {
         server.metrics.violations.increment(1);
         tracing::debug!(uid = arrival.uid, "closing a connection: {why}");
     };
@@ -91,6 +93,7 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
     });
     let connection = Arc::new(Connection {
         ctx,
+        invocations: Invocations::new(replies.clone()),
         replies,
         arenas: OrderedMutex::default(),
         cold: Arc::new(Semaphore::new(MAX_COLD_REQUESTS)),
@@ -105,7 +108,7 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
 
 impl Connection {
     /// Returns when the client is gone; an error says which rule it broke.
-    async fn run(self: Arc<Self>, mut reader: Reader, incoming: Incoming) -> Result<(), String> {
+    async fn run(self: Arc<Self>, mut reader: Reader, incoming: Incoming) -> Result<(), Violation> {
         let Incoming { mut decoder, mut buffer, first } = incoming;
         let mut burst = Burst::default();
         if let Some((request, passed)) = first {
@@ -114,8 +117,8 @@ impl Connection {
         }
         loop {
             let mut since = Instant::now();
-            while let Some((message, passed)) = decoder.next_frame().map_err(|e| e.to_string())? {
-                let request = v1::Request::decode(message).map_err(|e| format!("no request: {e}"))?;
+            while let Some((message, passed)) = decoder.next_frame()? {
+                let request = v1::Request::decode(message)?;
                 burst.more = decoder.pending() > 0;
                 self.clone().dispatch(request, passed, &mut burst).await;
                 // However many requests one read brought, other connections get their turn.
@@ -130,15 +133,13 @@ impl Connection {
             // Whoever stops in the middle of a frame does not keep its place for ever.
             let received = match decoder.pending() {
                 0 => received.await,
-                _ => tokio::time::timeout(STALLED, received)
-                    .await
-                    .map_err(|_| "a frame was never completed")?,
+                _ => tokio::time::timeout(STALLED, received).await.map_err(|_| Violation::HalfFrame)?,
             };
-            let Some((bytes, passed)) = received.map_err(|e| e.to_string())? else {
-                self.see_off().await;
+            let Some((bytes, passed)) = received? else {
+                half_close::see_off(&self.replies, &self.cold).await;
                 return Ok(());
             };
-            decoder.feed(&buffer[..bytes], passed).map_err(|e| e.to_string())?;
+            decoder.feed(&buffer[..bytes], passed)?;
         }
     }
 
@@ -152,8 +153,7 @@ impl Connection {
             _ => passed.is_empty(),
         };
         if !takes {
-            let error = v1::Error::new(Code::InvalidArgument, "this request takes no such descriptors");
-            return self.replies.send(id, Response::Error(error));
+            return self.replies.send(id, refusals::to_body(&RequestError::Descriptors));
         }
         match request.body {
             Some(Request::Invoke(message)) => self.invoke(id, message, passed, burst).await,
@@ -182,36 +182,28 @@ impl Connection {
                     drop(permit);
                 });
             }
-            None => self.answer(
-                id,
-                Err(refusal(
-                    Reason::InvalidArgument,
-                    "an empty request, or one that this version does not know",
-                )),
-            ),
+            None => self.replies.send(id, refusals::to_body(&RequestError::Unknown)),
         }
     }
 
     fn answer(&self, id: u64, outcome: Result<Response, Refusal>) {
-        self.replies.send(id, outcome.unwrap_or_else(|error| Response::Error(refusal_to_proto(error))));
+        self.replies.send(id, outcome.unwrap_or_else(|error| refusals::to_body(&*error)));
     }
 
     async fn invoke(self: Arc<Self>, id: u64, message: v1::Invoke, passed: Vec<OwnedFd>, burst: &mut Burst) {
         let at_ns = now_ns();
         // Counted before the look at draining: whoever drains afterwards sees it.
-        let handle = match self
-            .ctx
-            .account
-            .accept()
-            .map_err(Refusal::from)
-            .and_then(|accepted| self.replies.open(id, accepted))
-        {
+        let refuse = |error: &dyn Refusable| self.replies.send(id, refusals::to_body(error));
+        let accepted = match self.ctx.account.accept() {
+            Ok(accepted) => accepted,
+            Err(error) => return refuse(&error),
+        };
+        let handle = match self.invocations.open(id, accepted) {
             Ok(handle) => handle,
-            Err(error) => return self.replies.send(id, Response::Error(refusal_to_proto(error))),
+            Err(error) => return refuse(&error),
         };
         if self.ctx.server.is_draining() {
-            let error = v1::Error::new(Code::Unavailable, "the supervisor is draining: call another one");
-            return handle.refuse(Response::Error(error.retry(1000)));
+            return handle.refuse(refusals::to_body(&RequestError::Draining));
         }
         // Found now: what the client closes next must not be missing once the function is loaded.
         let arenas = self.arenas_named(&message);
@@ -250,7 +242,7 @@ impl Connection {
                     let arrived = Arrived { message, passed, arenas, at_ns };
                     self.submit(id, &handle, arrived, function, &mut Burst::default());
                 }
-                Err(error) => handle.refuse(Response::Error(refusal_to_proto(error))),
+                Err(error) => handle.refuse(refusals::to_body(&error)),
             }
             drop(permit);
         });
@@ -268,7 +260,7 @@ impl Connection {
         let record = function.record.clone();
         let prepared = match invoke::prepare(&self.ctx, handle, arrived, function) {
             Ok(prepared) => prepared,
-            Err(error) => return handle.refuse(Response::Error(refusal_to_proto(error))),
+            Err(error) => return handle.refuse(refusals::to_body(&error)),
         };
         let Prepared { call, device, inline_bytes } = prepared;
         handle.placed(&device.metrics.seconds);
@@ -276,7 +268,7 @@ impl Connection {
         match device.submit(call, inline_bytes, held) {
             Ok(accepted) => {
                 let place = (device.clone(), accepted);
-                if let Some((device, call)) = self.replies.placed(id, handle, place) {
+                if let Some((device, call)) = self.invocations.placed(id, handle, place) {
                     // Cancelled, or its client gone, just before the device had it.
                     device.cancel(call);
                 }
@@ -287,7 +279,7 @@ impl Connection {
 
     /// Detaches the client from one of its calls at once; a waiting call never runs.
     fn cancel(&self, request: u64) {
-        let Some(open) = self.replies.take(request) else { return };
+        let Some(open) = self.invocations.take(request) else { return };
         if let Some((device, id)) = open.place {
             device.cancel(id);
         }
@@ -330,17 +322,11 @@ impl Connection {
     }
 
     fn open_arena(&self, mut passed: Vec<OwnedFd>) -> Result<Response, Refusal> {
-        let fd = passed.pop().ok_or_else(|| {
-            refusal(Reason::InvalidArgument, "the arena's memfd did not come with the request")
-        })?;
-        let memfd = memfd::judge_arena(fd, MAX_ARENA_BYTES)
-            .map_err(|e| refusal(Reason::InvalidArgument, e.to_string()))?;
+        let fd = passed.pop().ok_or(RequestError::NoMemfd)?;
+        let memfd = memfd::judge_arena(fd, MAX_ARENA_BYTES).map_err(RequestError::Memfd)?;
         let mut arenas = self.arenas();
         if arenas.len() >= MAX_ARENAS_PER_CONNECTION {
-            let why = format!(
-                "this connection has {MAX_ARENAS_PER_CONNECTION} arenas, the most that is allowed: close one"
-            );
-            return Err(refusal(Reason::ResourceExhausted, why));
+            return Err(RequestError::TooManyArenas.into());
         }
         let arena = Arc::new(Arena::new(self.ctx.server.next_arena(), memfd, &self.ctx.account)?);
         let opened = v1::ArenaOpened { arena: arena.id, bytes: arena.memfd.bytes() };
@@ -350,8 +336,7 @@ impl Connection {
 
     fn close_arena(&self, id: u64) -> Result<Response, Refusal> {
         let arena = self.arenas().remove(&id);
-        let arena =
-            arena.ok_or_else(|| refusal(Reason::NotFound, format!("this connection has no arena {id}")))?;
+        let arena = arena.ok_or(RequestError::NoArena(id))?;
         self.forget_arena(&arena);
         Ok(Response::Done(v1::Done {}))
     }
@@ -364,7 +349,7 @@ impl Connection {
     /// The client is gone: its waiting calls, arenas and bytes go too.
     async fn clean_up(self: Arc<Self>) {
         self.gone.store(true, Ordering::Release);
-        for open in self.replies.take_all() {
+        for open in self.invocations.take_all() {
             open.handle.give_up();
             if let Some((device, id)) = open.place {
                 device.cancel(id);
@@ -378,7 +363,7 @@ impl Connection {
         let this = self.clone();
         let released = requests::off_thread(move || {
             this.ctx.server.registry.release_handed(this.ctx.account.tenant, &this.ctx.handed);
-            Ok(())
+            Ok::<_, Refusal>(())
         });
         if let Err(error) = released.await {
             tracing::error!("cannot release a connection's bytes: {error}");

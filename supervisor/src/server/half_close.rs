@@ -5,26 +5,26 @@ use std::os::fd::OwnedFd;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::Semaphore;
 
 use super::async_fd::watch;
-use super::connection::Connection;
+use super::replies::Replies;
 use crate::limits::MAX_COLD_REQUESTS;
 
-impl Connection {
-    /// Returns when nothing is owed to the client any more, or nobody is there to take it.
-    pub(super) async fn see_off(&self) {
-        let Ok(socket) = self.replies.socket().and_then(|socket| watch(socket, Interest::WRITABLE)) else {
-            return;
-        };
-        let all_answered = async {
-            // Closed never: the semaphore lives as long as the connection.
-            let _none_at_work = self.cold.acquire_many(MAX_COLD_REQUESTS as u32).await;
-            self.replies.settled().await;
-        };
-        tokio::select! {
-            () = gone(&socket) => {}
-            () = all_answered => {}
-        }
+/// Returns when nothing is owed to the client any more, or the client is gone. `cold` has a permit for each of its slow
+/// requests that is worked on.
+pub(super) async fn see_off(replies: &Replies, cold: &Semaphore) {
+    let Ok(socket) = replies.socket().and_then(|socket| watch(socket, Interest::WRITABLE)) else {
+        return;
+    };
+    let all_answered = async {
+        // Closed never: the semaphore lives as long as the connection.
+        let _none_at_work = cold.acquire_many(MAX_COLD_REQUESTS as u32).await;
+        replies.settled().await;
+    };
+    tokio::select! {
+        () = gone(&socket) => {}
+        () = all_answered => {}
     }
 }
 

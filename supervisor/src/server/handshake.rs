@@ -12,18 +12,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use pappus_proto::frame;
 use pappus_proto::handshake::{GREETING_BYTES, Greeting};
 use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
-use pappus_proto::{Code, frame};
 use prost::Message;
 use rustix::net::SendFlags;
 
 use super::connection_slots::ConnectionSlot;
 use super::reader::Reader;
+use super::refusals;
 use super::replies::{self, Replies};
 use super::state::Server;
+use super::violation::{GatewayError, Violation};
 use crate::limits::HANDSHAKE_MS;
-use crate::tenants::{Account, Standing};
+use crate::tenants::{Account, NoTenant, Standing};
 
 /// Somebody who connected.
 #[derive(Debug)]
@@ -60,9 +62,9 @@ pub struct Incoming {
 }
 
 /// Tells somebody why it is not served; nothing is read, and nothing kept of it.
-pub(super) fn turn_away(socket: impl AsFd, why: String) {
+pub(super) fn turn_away(socket: impl AsFd, why: &NoTenant) {
     let mut frames = Greeting::OURS.encode().to_vec();
-    replies::append(&mut frames, 0, Response::Error(v1::Error::new(Code::PermissionDenied, why)));
+    replies::append(&mut frames, 0, refusals::to_body(why));
     // A fresh socket takes that much; if it does not, its peer finds it closed.
     let _ = rustix::net::send(socket, &frames, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
@@ -74,38 +76,33 @@ pub(super) async fn enter(
     replies: &Arc<Replies>,
     arrival: &Arrival,
     incoming: &mut Incoming,
-) -> Result<Option<Arc<Account>>, String> {
+) -> Result<Option<Arc<Account>>, Violation> {
     let greeted = tokio::time::timeout(Duration::from_millis(HANDSHAKE_MS), greet(reader));
-    match greeted.await {
-        Err(_) => return Err("no greeting in time".to_owned()),
-        Ok(Err(why)) => return Err(why),
-        Ok(Ok(false)) => return Ok(None),
-        Ok(Ok(true)) => {}
+    if !greeted.await.map_err(|_| Violation::NoGreeting)?? {
+        return Ok(None);
     }
     let own = arrival.standing.tenant.clone();
     if !arrival.standing.gateway {
         return Ok(own);
     }
     let Some((request, passed)) = first(reader, incoming).await? else { return Ok(None) };
-    let refuse = |why: &str| {
-        replies.send(request.id, Response::Error(v1::Error::new(Code::PermissionDenied, why)));
-        Err(format!("a gateway: {why}"))
+    let refuse = |why: GatewayError| {
+        replies.send(request.id, refusals::to_body(&why));
+        Err(why.into())
     };
     let Some(Request::ActFor(act)) = &request.body else {
         if own.is_none() {
-            return refuse(
-                "this uid is a gateway and no tenant: say first whom it acts for, with a tenant's token",
-            );
+            return refuse(GatewayError::NoTenant);
         }
         incoming.first = Some((request, passed));
         return Ok(own);
     };
     let Some((account, grounds)) = server.registry.tenants.of_token(arrival.uid, &act.token) else {
         tracing::warn!(uid = arrival.uid, peer = ?replies.peer(), "refusing a gateway whose token is no tenant's");
-        return refuse("this token is no tenant's: `pappus token` makes one, the operator enters its hash");
+        return refuse(GatewayError::UnknownToken);
     };
     if !arrival.slot.act_for(account.tenant, grounds) {
-        return refuse("this tenant has too many connections: close some");
+        return refuse(GatewayError::TooManyConnections);
     }
     // The tenants may have been read again between the look at the token and the entry in the book.
     if !arrival.is_welcome(server) {
@@ -116,38 +113,37 @@ pub(super) async fn enter(
 }
 
 /// Exchanges greetings; false when the client left before it said anything.
-async fn greet(reader: &mut Reader) -> Result<bool, String> {
+async fn greet(reader: &mut Reader) -> Result<bool, Violation> {
     let mut greeting = [0; GREETING_BYTES];
     let mut got = 0;
     while got < GREETING_BYTES {
         let received = reader.receive(&mut greeting[got..], Duration::ZERO).await;
-        match received.map_err(|e| e.to_string())? {
+        match received? {
             None if got == 0 => return Ok(false),
-            None => return Err("left in the middle of its greeting".to_owned()),
+            None => return Err(Violation::HalfGreeting),
             Some((bytes, passed)) if passed.is_empty() => got += bytes,
-            Some(_) => return Err("descriptors with a greeting".to_owned()),
+            Some(_) => return Err(Violation::GreetingDescriptors),
         }
     }
-    let theirs = Greeting::decode(&greeting).ok_or("no Pappus greeting")?;
+    let theirs = Greeting::decode(&greeting).ok_or(Violation::NotPappus)?;
     let answer = theirs.answer();
     if !reader.answer(&answer.encode()) {
-        return Err("does not take a greeting".to_owned());
+        return Err(Violation::TakesNoGreeting);
     }
     match answer == Greeting::NONE {
-        true => Err(format!("speaks versions {} to {} only", theirs.lowest, theirs.highest)),
+        true => Err(Violation::Versions { lowest: theirs.lowest, highest: theirs.highest }),
         false => Ok(true),
     }
 }
 
 /// The first request; none when the client left.
-async fn first(reader: &mut Reader, incoming: &mut Incoming) -> Result<Option<Passed>, String> {
+async fn first(reader: &mut Reader, incoming: &mut Incoming) -> Result<Option<Passed>, Violation> {
     loop {
-        if let Some((message, passed)) = incoming.decoder.next_frame().map_err(|e| e.to_string())? {
-            let request = v1::Request::decode(message).map_err(|e| format!("no request: {e}"))?;
-            return Ok(Some((request, passed)));
+        if let Some((message, passed)) = incoming.decoder.next_frame()? {
+            return Ok(Some((v1::Request::decode(message)?, passed)));
         }
         let received = reader.receive(&mut incoming.buffer, Duration::ZERO).await;
-        let Some((bytes, passed)) = received.map_err(|e| e.to_string())? else { return Ok(None) };
-        incoming.decoder.feed(&incoming.buffer[..bytes], passed).map_err(|e| e.to_string())?;
+        let Some((bytes, passed)) = received? else { return Ok(None) };
+        incoming.decoder.feed(&incoming.buffer[..bytes], passed)?;
     }
 }

@@ -15,24 +15,20 @@ use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA, Target};
 use pappus_shmem::{ValidatedMemfd, memfd};
 use zerocopy::little_endian::U64;
 
+use super::invoke_error::{InvokeError, ValueError};
 use super::reply_handle::ReplyHandle;
 use super::state::RequestCtx;
 use crate::call::{Arena, Call, Inline};
 use crate::config::Settings;
 use crate::device::Device;
 use crate::function::Loaded;
-use crate::refusal::{Reason, Refusal, refusal};
 use crate::schedule::Domain;
 
-fn bad(why: impl Into<String>) -> Refusal {
-    refusal(Reason::InvalidArgument, why)
-}
-
 /// Why there is no plan. What a blueprint says is its owner's to know.
-fn no_plan(why: pappus_blueprint::Error, granted: bool) -> Refusal {
+fn no_plan(why: pappus_blueprint::Error, granted: bool) -> InvokeError {
     match granted {
-        false => Box::new(bad(why.message).at(why.path)),
-        true => bad("this function does not take inputs of these sizes and words; its owner can see why"),
+        false => InvokeError::Plan(why),
+        true => InvokeError::GrantedPlan,
     }
 }
 
@@ -75,7 +71,7 @@ pub fn prepare(
     handle: &Arc<ReplyHandle>,
     arrived: Arrived,
     function: Arc<Loaded>,
-) -> Result<Prepared, Refusal> {
+) -> Result<Prepared, InvokeError> {
     let Arrived { message: request, passed, arenas, at_ns: arrived_ns } = arrived;
     let granted = function.owner != ctx.account.tenant;
     let plans = |sizes: &Sizes<'_>| {
@@ -132,8 +128,8 @@ fn gather(
     arenas: Vec<Arc<Arena>>,
     CallContext { blueprint, weight_bytes, granted }: CallContext<'_>,
     plan: impl FnOnce(&Sizes<'_>) -> Result<Arc<Plan>, pappus_blueprint::Error>,
-) -> Result<(Gathered, Arc<Plan>, Vec<u64>), Refusal> {
-    let judge = |fd| memfd::judge_sealed(fd, MAX_ARENA_BYTES).map_err(|e| bad(e.to_string()));
+) -> Result<(Gathered, Arc<Plan>, Vec<u64>), InvokeError> {
+    let judge = |fd| memfd::judge_sealed(fd, MAX_ARENA_BYTES);
     let descriptors = passed.into_iter().map(judge).collect::<Result<_, _>>()?;
     let mut gathered = Gathered { descriptors, arenas, ..Gathered::default() };
     let name_of = |id: &BufferId| blueprint.buffers()[id.index()].name.as_str();
@@ -143,16 +139,16 @@ fn gather(
     let mut input_bytes = Vec::with_capacity(given.len());
     for (position, (input, id)) in given.iter().zip(blueprint.inputs()).enumerate() {
         let name = name_of(id);
-        let input = input.ok_or_else(|| bad(format!("input `{name}` is missing")))?;
+        let input = input.ok_or_else(|| InvokeError::Missing(name.to_owned()))?;
         let bytes = gathered.input(position, input);
-        input_bytes.push(bytes.map_err(|e| Box::new(e.at(format!("input {name}"))))?);
+        input_bytes.push(bytes.map_err(|why| InvokeError::Input { name: name.to_owned(), why })?);
     }
     let words = gathered.read_words(blueprint, &input_bytes, granted)?;
     let plan = plan(&Sizes { inputs: &input_bytes, weights: weight_bytes, words: &words });
     let plan = plan.map_err(|e| no_plan(e, granted))?;
     for (output, id) in wanted.into_iter().zip(blueprint.outputs()) {
         let target = gathered.output(output, plan.buffers[id.index()].bytes);
-        target.map_err(|e| Box::new(e.at(format!("output {}", name_of(id)))))?;
+        target.map_err(|why| InvokeError::Output { name: name_of(id).to_owned(), why })?;
     }
     gathered.check_overlaps()?;
     Ok((gathered, plan, words))
@@ -165,7 +161,7 @@ pub fn check(
     arenas: Vec<Arc<Arena>>,
     blueprint: &Blueprint,
     weight_bytes: &[u64],
-) -> Result<(Vec<Item>, Vec<Target>), Refusal> {
+) -> Result<(Vec<Item>, Vec<Target>), InvokeError> {
     let plan = |sizes: &Sizes<'_>| blueprint.plan(sizes).map(Arc::new);
     let (gathered, ..) =
         gather(request, Vec::new(), arenas, CallContext { blueprint, weight_bytes, granted: false }, plan)?;
@@ -174,12 +170,12 @@ pub fn check(
 
 /// Finds what was given for each of the function's inputs or outputs; strangers and doubles are refused.
 fn match_names<'a, T>(
-    what: &str,
+    what: &'static str,
     given: &'a [T],
     name_of: impl Fn(&T) -> &str,
     blueprint: &Blueprint,
     wanted: &[BufferId],
-) -> Result<Vec<Option<&'a T>>, Refusal> {
+) -> Result<Vec<Option<&'a T>>, InvokeError> {
     let name_at = |position: usize| blueprint.buffers()[wanted[position].index()].name.as_str();
     let mut found = vec![None; wanted.len()];
     // More than there can be are not even compared.
@@ -193,11 +189,11 @@ fn match_names<'a, T>(
         let slot = position.map(|position| &mut found[position]);
         match slot {
             Some(slot @ None) => *slot = Some(one),
-            Some(Some(_)) => return Err(bad(format!("{what} `{name}` is given twice"))),
+            Some(Some(_)) => return Err(InvokeError::Twice { what, name: name.to_owned() }),
             None => {
                 let names: Vec<_> = (0..wanted.len()).map(|p| format!("`{}`", name_at(p))).collect();
-                let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-                return Err(bad(format!("`{name}` is no {what} of this function; it has {names}")));
+                let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                return Err(InvokeError::NoSuch { what, name: name.to_owned(), there });
             }
         }
     }
@@ -206,11 +202,11 @@ fn match_names<'a, T>(
 
 impl Gathered {
     /// Takes an input's items; returns its bytes.
-    fn input(&mut self, position: usize, input: &v1::Input) -> Result<u64, Refusal> {
+    fn input(&mut self, position: usize, input: &v1::Input) -> Result<u64, ValueError> {
         let mut total = 0u64;
         for item in &input.items {
             if self.items.len() >= MAX_ITEMS {
-                return Err(bad(format!("more than {MAX_ITEMS} items in one call: join some")));
+                return Err(ValueError::Items);
             }
             let (kind, source, offset, bytes) = match &item.source {
                 Some(Source::Inline(bytes)) => {
@@ -224,15 +220,14 @@ impl Gathered {
                     (Item::ARENA, region.arena, region.offset, region.bytes)
                 }
                 Some(Source::Descriptor(d)) => {
-                    let held = self.descriptors.get(d.index as usize).ok_or_else(|| {
-                        bad(format!("descriptor {} did not come with this message", d.index))
-                    })?;
+                    let held = self.descriptors.get(d.index as usize);
+                    let held = held.ok_or(ValueError::NoDescriptor(d.index))?;
                     check_range(d.offset, d.bytes, held.bytes())?;
                     (Item::DESCRIPTOR, u64::from(d.index), d.offset, d.bytes)
                 }
-                None => return Err(bad("an item has neither bytes nor a region nor a descriptor")),
+                None => return Err(ValueError::NoSource),
             };
-            total = total.checked_add(bytes).ok_or_else(|| bad("its items are larger than memory"))?;
+            total = total.checked_add(bytes).ok_or(ValueError::TooLarge)?;
             self.items.push(Item {
                 input: (position as u32).into(),
                 kind: kind.into(),
@@ -245,14 +240,14 @@ impl Gathered {
     }
 
     /// Takes an output's target; an output that nobody asked for is dropped.
-    fn output(&mut self, output: Option<&v1::Output>, bytes: u64) -> Result<(), Refusal> {
+    fn output(&mut self, output: Option<&v1::Output>, bytes: u64) -> Result<(), ValueError> {
         let (arena, offset, room) = match output {
             None => (DISCARD, 0, bytes),
             Some(v1::Output { region: None, .. }) => (STAGING_ARENA, self.stage(bytes)?, bytes),
             Some(v1::Output { region: Some(region), .. }) => {
                 self.arena(region)?;
                 if region.bytes < bytes {
-                    return Err(bad(format!("it has {bytes} bytes, its region only {}", region.bytes)));
+                    return Err(ValueError::RegionTooSmall { bytes, region: region.bytes });
                 }
                 (region.arena, region.offset, bytes)
             }
@@ -262,20 +257,18 @@ impl Gathered {
     }
 
     /// Room in the lane's staging range.
-    fn stage(&mut self, bytes: u64) -> Result<u64, Refusal> {
+    fn stage(&mut self, bytes: u64) -> Result<u64, ValueError> {
         let offset = self.staged;
-        let end = offset.checked_add(bytes).filter(|end| *end <= MAX_INLINE_BYTES).ok_or_else(|| {
-            bad(format!("more than {MAX_INLINE_BYTES} inline bytes in one call: use an arena or a memfd"))
-        })?;
+        let end = offset.checked_add(bytes).filter(|end| *end <= MAX_INLINE_BYTES);
+        let end = end.ok_or(ValueError::Inline)?;
         self.staged = end.next_multiple_of(8);
         Ok(offset)
     }
 
     /// Checks a region against its arena.
-    fn arena(&self, region: &v1::Region) -> Result<(), Refusal> {
+    fn arena(&self, region: &v1::Region) -> Result<(), ValueError> {
         let arena = self.arenas.iter().find(|a| a.id == region.arena);
-        let arena = arena
-            .ok_or_else(|| bad(format!("this connection has no arena {}: open one first", region.arena)))?;
+        let arena = arena.ok_or(ValueError::NoArena(region.arena))?;
         check_range(region.offset, region.bytes, arena.memfd.bytes())
     }
 
@@ -285,7 +278,7 @@ impl Gathered {
         blueprint: &Blueprint,
         input_bytes: &[u64],
         granted: bool,
-    ) -> Result<Vec<u64>, Refusal> {
+    ) -> Result<Vec<u64>, InvokeError> {
         let mut words = Vec::with_capacity(blueprint.words().len());
         for word in blueprint.words() {
             let offset = blueprint
@@ -299,7 +292,7 @@ impl Gathered {
     }
 
     /// Reads bytes of an input, which may lie across items.
-    fn read_input(&self, input: u32, mut offset: u64, mut out: &mut [u8]) -> Result<(), Refusal> {
+    fn read_input(&self, input: u32, mut offset: u64, mut out: &mut [u8]) -> Result<(), InvokeError> {
         for item in self.items.iter().filter(|item| item.input.get() == input) {
             let bytes = item.bytes.get();
             if offset >= bytes {
@@ -314,10 +307,10 @@ impl Gathered {
                 return Ok(());
             }
         }
-        Err(bad("an input is shorter than it said"))
+        Err(InvokeError::Short)
     }
 
-    fn read_item(&self, item: &Item, offset: u64, out: &mut [u8]) -> Result<(), Refusal> {
+    fn read_item(&self, item: &Item, offset: u64, out: &mut [u8]) -> Result<(), InvokeError> {
         let at = item.offset.get() + offset;
         let source = item.source.get();
         let read = if item.kind.get() == Item::DESCRIPTOR {
@@ -335,11 +328,11 @@ impl Gathered {
                 None => Err(std::io::ErrorKind::NotFound.into()),
             }
         };
-        read.map_err(|e| bad(format!("an input does not read: {e}")))
+        read.map_err(InvokeError::Unreadable)
     }
 
     /// Inputs and outputs of a call may not overlap, nor outputs among themselves.
-    fn check_overlaps(&self) -> Result<(), Refusal> {
+    fn check_overlaps(&self) -> Result<(), InvokeError> {
         let shared = |arena: u64| arena != STAGING_ARENA && arena != DISCARD;
         let mut outputs: Vec<(u64, u64, u64)> = self
             .outputs
@@ -349,7 +342,7 @@ impl Gathered {
             .collect();
         outputs.sort_unstable();
         if outputs.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[1].1 < pair[0].2) {
-            return Err(bad("two output regions overlap"));
+            return Err(InvokeError::OutputsOverlap);
         }
         let inputs = self
             .items
@@ -361,16 +354,16 @@ impl Gathered {
             // The last output that begins before this item ends is the only one that can reach into it.
             let before = outputs.partition_point(|output| (output.0, output.1) < (arena, end));
             if before > 0 && outputs[before - 1].0 == arena && outputs[before - 1].2 > start {
-                return Err(bad("an output region overlaps an input region of the same call"));
+                return Err(InvokeError::InputOverlaps);
             }
         }
         Ok(())
     }
 }
 
-fn check_range(offset: u64, bytes: u64, size: u64) -> Result<(), Refusal> {
+fn check_range(offset: u64, bytes: u64, size: u64) -> Result<(), ValueError> {
     match offset.checked_add(bytes) {
         Some(end) if end <= size => Ok(()),
-        _ => Err(bad(format!("range {offset}+{bytes} lies outside its {size} bytes"))),
+        _ => Err(ValueError::Outside { offset, bytes, size }),
     }
 }

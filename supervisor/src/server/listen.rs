@@ -73,7 +73,7 @@ fn admit(server: Arc<Server>, stream: UnixStream, admin: bool) {
         Ok(standing) => standing,
         Err(why) => {
             refused(uid, peer.pid(), admin, &why.to_string());
-            return handshake::turn_away(&stream, why);
+            return handshake::turn_away(&stream, &why);
         }
     };
     let owner = match &standing.tenant {

@@ -11,29 +11,37 @@
 //! - [`replies`]: answers to it, from any thread.
 //! - [`reply_handle`]: the one answer to an invocation; answers of one client in one write.
 //! - [`responses`]: how a call ended, as its client is told.
-//! - [`invoke`]: an `Invoke` becomes a call: checked, sized, planned.
+//! - [`invoke`]: an `Invoke` becomes a call: checked, sized, planned; [`invoke_error`]: why it cannot.
 //! - [`slow_work`]: each tenant's permits for slow work.
 //! - `async_fd`: a socket watched for one kind of event.
-//! - [`requests`]: everything else.
+//! - [`requests`]: everything else; `from_proto`, `to_proto`: what the registry is asked and answers, as messages.
+//! - `refusals`: why a request is refused, as its client is told; [`request_error`]: by the server itself;
+//!   [`violation`]: what ends a connection.
 //! - [`status`]: what `status` answers.
 //! - [`tenants`]: what each tenant has; tenants read again.
 
 mod async_fd;
 pub mod connection;
 pub mod connection_slots;
+mod from_proto;
 mod half_close;
 pub mod handshake;
 pub mod invoke;
+pub mod invoke_error;
 pub mod listen;
 pub mod peer;
 pub mod reader;
+mod refusals;
 pub mod replies;
 pub mod reply_handle;
+pub mod request_error;
 pub mod requests;
 pub mod responses;
 pub mod slow_work;
 pub mod state;
 pub mod status;
 pub mod tenants;
+mod to_proto;
+pub mod violation;
 
 pub use state::Server;

@@ -16,17 +16,9 @@ use tokio::runtime::Handle;
 
 use super::async_fd::watch;
 use super::peer::{self, Process};
-use super::reply_handle::ReplyHandle;
-use crate::concurrent::{OpenCall, OpenCalls, OpenError, OwedAnswers};
-use crate::device::Device;
-use crate::limits::{MAX_CALLS_PER_CONNECTION, MAX_UNREAD_BYTES};
-use crate::refusal::{Reason, Refusal, refusal};
-use crate::schedule::CallId;
+use crate::concurrent::OwedAnswers;
+use crate::limits::MAX_UNREAD_BYTES;
 use crate::sync::{OrderedMutex, rank};
-use crate::tenants::Accepted;
-
-/// Where an open call waits or runs, once its function is loaded.
-pub type DevicePlace = (Arc<Device>, CallId);
 
 /// What the client has not taken yet.
 #[derive(Debug, Default)]
@@ -57,7 +49,6 @@ pub struct Replies {
     socket: OwnedFd,
     runtime: Handle,
     unread: OrderedMutex<Unread, { rank::UNREAD }>,
-    open: OpenCalls<ReplyHandle, DevicePlace>,
     owed: OwedAnswers,
 }
 
@@ -99,13 +90,7 @@ impl Replies {
     /// Answers on a non-blocking `socket`.
     pub fn new(socket: OwnedFd) -> Arc<Self> {
         let runtime = Handle::current();
-        Arc::new(Self {
-            socket,
-            runtime,
-            unread: OrderedMutex::default(),
-            open: OpenCalls::new(MAX_CALLS_PER_CONNECTION),
-            owed: OwedAnswers::new(),
-        })
+        Arc::new(Self { socket, runtime, unread: OrderedMutex::default(), owed: OwedAnswers::new() })
     }
 
     /// Sends one answer.
@@ -217,42 +202,5 @@ impl Replies {
     /// The socket once more.
     pub fn socket(&self) -> std::io::Result<OwnedFd> {
         self.socket.try_clone()
-    }
-
-    /// A new invocation; refused if the id is taken or there are too many.
-    pub fn open(self: &Arc<Self>, request: u64, accepted: Accepted) -> Result<Arc<ReplyHandle>, Refusal> {
-        let opened = self.open.open(request, || Arc::new(ReplyHandle::new(self.clone(), request, accepted)));
-        opened.map_err(|error| match error {
-            OpenError::TooMany => {
-                let why =
-                    format!("{MAX_CALLS_PER_CONNECTION} invocations of this connection are not answered yet");
-                Box::new(refusal(Reason::ResourceExhausted, why).retry(10))
-            }
-            OpenError::IdInUse => {
-                let why = "an invocation with this request id is not answered yet: use another id";
-                refusal(Reason::InvalidArgument, why)
-            }
-        })
-    }
-
-    /// A device took the invocation over. The place comes back if it was answered or ended meanwhile: the caller
-    /// cancels it there.
-    pub fn placed(&self, request: u64, handle: &ReplyHandle, place: DevicePlace) -> Option<DevicePlace> {
-        self.open.placed(request, handle, place)
-    }
-
-    /// An invocation is about to be answered; its id is free, unless it is in use again already.
-    pub fn forget(&self, request: u64, handle: &ReplyHandle) {
-        self.open.close(request, handle);
-    }
-
-    /// Takes an invocation out, to end it.
-    pub fn take(&self, request: u64) -> Option<OpenCall<ReplyHandle, DevicePlace>> {
-        self.open.take(request)
-    }
-
-    /// Takes all invocations out: the client is gone.
-    pub fn take_all(&self) -> Vec<OpenCall<ReplyHandle, DevicePlace>> {
-        self.open.take_all()
     }
 }

@@ -11,21 +11,71 @@ use pappus_proto::v1::response::Body;
 use pappus_protocol::now_ns;
 
 use super::replies::{self, Replies};
-use super::responses;
+use super::request_error::RequestError;
+use super::{refusals, responses};
 use crate::call::{Call, Completion, CompletionBatch, Outcome};
-use crate::concurrent::OneAnswer;
+use crate::concurrent::{OneAnswer, OpenCall, OpenCalls, OpenError};
+use crate::device::Device;
+use crate::limits::MAX_CALLS_PER_CONNECTION;
 use crate::metrics::{self, Answer, Latencies};
 use crate::refusal::internal;
+use crate::schedule::CallId;
 use crate::tenants::{Accepted, Account};
 
 /// Frames of one client are written when there are so many bytes of them.
 const FULL_BYTES: usize = 64 << 10;
 
+/// Where an open invocation waits or runs, once its function is loaded.
+pub type DevicePlace = (Arc<Device>, CallId);
+
+/// Invocations of one connection that have no answer yet.
+#[derive(Debug)]
+pub struct Invocations {
+    replies: Arc<Replies>,
+    open: OpenCalls<ReplyHandle, DevicePlace>,
+}
+
+impl Invocations {
+    /// None yet; their answers go this way.
+    pub fn new(replies: Arc<Replies>) -> Arc<Self> {
+        Arc::new(Self { replies, open: OpenCalls::new(MAX_CALLS_PER_CONNECTION) })
+    }
+
+    /// A new one; refused if the id is taken or there are too many.
+    pub fn open(
+        self: &Arc<Self>,
+        request: u64,
+        accepted: Accepted,
+    ) -> Result<Arc<ReplyHandle>, RequestError> {
+        let opened = self.open.open(request, || Arc::new(ReplyHandle::new(self.clone(), request, accepted)));
+        opened.map_err(|error| match error {
+            OpenError::TooMany => RequestError::TooManyCalls,
+            OpenError::IdInUse => RequestError::IdInUse,
+        })
+    }
+
+    /// A device took the invocation over. The place comes back if it was answered or ended meanwhile: the caller
+    /// cancels it there.
+    pub fn placed(&self, request: u64, handle: &ReplyHandle, place: DevicePlace) -> Option<DevicePlace> {
+        self.open.placed(request, handle, place)
+    }
+
+    /// Takes an invocation out, to end it.
+    pub fn take(&self, request: u64) -> Option<OpenCall<ReplyHandle, DevicePlace>> {
+        self.open.take(request)
+    }
+
+    /// Takes all invocations out: the client is gone.
+    pub fn take_all(&self) -> Vec<OpenCall<ReplyHandle, DevicePlace>> {
+        self.open.take_all()
+    }
+}
+
 /// The right to answer one invocation, and whether that was done. It exists from the moment the invocation is
 /// accepted, so whatever happens later, loading its function included, ends here once.
 #[derive(Debug)]
 pub struct ReplyHandle {
-    replies: Arc<Replies>,
+    of: Arc<Invocations>,
     request: u64,
     /// When the invocation arrived, in `CLOCK_MONOTONIC` nanoseconds.
     arrived_ns: u64,
@@ -38,10 +88,10 @@ pub struct ReplyHandle {
 
 impl ReplyHandle {
     /// Not answered yet.
-    pub fn new(replies: Arc<Replies>, request: u64, accepted: Accepted) -> Self {
-        replies.owe();
+    pub fn new(of: Arc<Invocations>, request: u64, accepted: Accepted) -> Self {
+        of.replies.owe();
         Self {
-            replies,
+            of,
             request,
             arrived_ns: now_ns(),
             latencies: OnceLock::new(),
@@ -60,16 +110,16 @@ impl ReplyHandle {
     pub fn answer(&self, body: Body) {
         if self.give_up() {
             self.record(&body);
-            self.replies.forget(self.request, self);
-            self.replies.send(self.request, body);
+            self.forget();
+            self.of.replies.send(self.request, body);
         }
     }
 
     /// Gives the answer to an invocation that is not accepted, unless one was given. It has no latency.
     pub fn refuse(&self, body: Body) {
         if self.give_up() {
-            self.replies.forget(self.request, self);
-            self.replies.send(self.request, body);
+            self.forget();
+            self.of.replies.send(self.request, body);
         }
     }
 
@@ -77,9 +127,14 @@ impl ReplyHandle {
     fn append(&self, body: Body, frames: &mut Vec<u8>) {
         if self.give_up() {
             self.record(&body);
-            self.replies.forget(self.request, self);
+            self.forget();
             replies::append(frames, self.request, body);
         }
+    }
+
+    /// It is about to be answered; its id is free, unless it is in use again already.
+    fn forget(&self) {
+        self.of.open.close(self.request, self);
     }
 
     fn record(&self, body: &Body) {
@@ -123,7 +178,7 @@ impl Completion for ReplyHandle {
 
 impl Drop for ReplyHandle {
     fn drop(&mut self) {
-        self.replies.paid();
+        self.of.replies.paid();
     }
 }
 
@@ -151,7 +206,7 @@ fn handle_of(call: &Call) -> Option<&ReplyHandle> {
 
 impl CompletionBatch for ReplyBatch {
     fn push(&mut self, call: Arc<Call>, outcome: Outcome) {
-        let client = handle_of(&call).map_or(0, |handle| Arc::as_ptr(&handle.replies) as usize);
+        let client = handle_of(&call).map_or(0, |handle| Arc::as_ptr(&handle.of) as usize);
         self.ended.push(Ended { call, outcome: Some(outcome), client });
     }
 
@@ -203,9 +258,9 @@ fn answer(group: &mut [Ended], device: &str, now_ns: u64, frames: &mut Vec<u8>) 
             Some(outcome) => responses::to_body(call, device, outcome, now_ns),
             None if handle.is_over() => continue,
             // Its answer panicked before.
-            None => Body::Error(responses::refusal_to_proto(internal("cannot make the answer", "a panic"))),
+            None => refusals::to_body(&internal("cannot make the answer", "a panic")),
         };
-        to_client.replies = Some(&handle.replies);
+        to_client.replies = Some(&handle.of.replies);
         handle.append(body, to_client.frames);
         if to_client.frames.len() >= FULL_BYTES {
             to_client.send();

@@ -8,28 +8,29 @@ use pappus_proto::limits::MAX_BLOB_BYTES;
 use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
 use pappus_shmem::memfd;
 
+use super::request_error::RequestError;
 use super::state::RequestCtx;
 use super::status::{add_quarantine, status};
-use crate::refusal::{Reason, Refusal, failed, internal, refusal};
+use super::{from_proto, to_proto};
+use crate::refusal::{Refusal, failed, internal};
 
 /// Runs blocking work where it disturbs no socket.
-pub async fn off_thread<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
+pub async fn off_thread<T, E>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, Refusal>
+where
+    T: Send + 'static,
+    E: Into<Refusal> + Send + 'static,
+{
     match tokio::task::spawn_blocking(work).await {
-        Ok(outcome) => outcome,
+        Ok(outcome) => outcome.map_err(Into::into),
         // It never began: the supervisor is about to end.
-        Err(e) if e.is_cancelled() => Err(refusal(
-            Reason::Unavailable,
-            "the supervisor ends: ask another one, or this one once it is back",
-        )),
-        Err(e) => Err(internal("a request's work broke off", e)),
+        Err(e) if e.is_cancelled() => Err(RequestError::Ending.into()),
+        Err(e) => Err(internal("a request's work broke off", e).into()),
     }
 }
 
 /// Does what may take long, but mostly does not, on this thread, which gives its other tasks away: nobody has to
 /// be woken for it, nor for what comes next.
-pub fn in_place<T>(work: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
+pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(work)
 }
 
@@ -59,7 +60,7 @@ pub async fn handle(
     if let Some((action, name)) = change {
         let result = match &outcome {
             Ok(_) => "done".to_owned(),
-            Err(refusal) => format!("refused: {:?}", refusal.reason),
+            Err(refusal) => format!("refused: {:?}", refusal.reason()),
         };
         let (tenant, uid) = (&*ctx.account.name, ctx.uid);
         tracing::info!(target: "audit", tenant, uid, action, name, result);
@@ -76,21 +77,27 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<OwnedFd>) -
             off_thread(move || put_blob(&ctx, blob.inline, passed)).await
         }
         Request::AddModule(module) => {
-            off_thread(move || registry.add_module(&account, module)).await.map(Response::Module)
+            let module = from_proto::module(module);
+            let added = off_thread(move || registry.add_module(&account, module)).await?;
+            Ok(Response::Module(to_proto::module(added)))
         }
         Request::RemoveModule(v1::Name { name }) => {
             off_thread(move || registry.remove_module(account.tenant, &name)).await.map(|()| done())
         }
         Request::ListModules(v1::Page { after }) => {
-            off_thread(move || Ok(registry.list_modules(account.tenant, &after))).await.map(Response::Modules)
+            let page = off_thread(move || infallible(registry.list_modules(account.tenant, &after))).await?;
+            let modules = page.items.iter().map(|record| to_proto::listed_module(record)).collect();
+            Ok(Response::Modules(v1::ModuleList { modules, more: page.more }))
         }
         Request::ShowModule(v1::Name { name }) => {
-            off_thread(move || registry.show_module(account.tenant, &name)).await.map(Response::Module)
+            let shown = off_thread(move || registry.show_module(account.tenant, &name)).await?;
+            Ok(Response::Module(to_proto::module(shown)))
         }
         Request::AddFunction(function) => {
+            let function = from_proto::function(function);
             let added = off_thread(move || registry.add_function(&account, function)).await?;
             ctx.server.uninstall(added.replaced);
-            Ok(Response::Function(added.info))
+            Ok(Response::Function(to_proto::function(&added.record)))
         }
         Request::RemoveFunction(v1::Name { name }) => {
             let removed = off_thread(move || registry.remove_function(&account, &name)).await?;
@@ -98,39 +105,42 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<OwnedFd>) -
             Ok(done())
         }
         Request::ListFunctions(v1::Page { after }) => {
-            let mut list = off_thread(move || Ok(registry.list_functions(&account, &after))).await?;
-            add_quarantine(ctx, &mut list.functions);
-            Ok(Response::Functions(list))
+            let page = off_thread(move || infallible(registry.list_functions(&account, &after))).await?;
+            let mut functions: Vec<_> = page.items.iter().map(to_proto::listed_function).collect();
+            add_quarantine(ctx, &mut functions);
+            Ok(Response::Functions(v1::FunctionList { functions, more: page.more }))
         }
         Request::ShowFunction(v1::Name { name }) => {
-            let mut function = off_thread(move || registry.show_function(&account, &name)).await?;
+            let shown = off_thread(move || registry.show_function(&account, &name)).await?;
+            let mut function = to_proto::shown_function(shown);
             add_quarantine(ctx, std::slice::from_mut(&mut function));
             Ok(Response::Function(function))
         }
-        Request::Grant(grant) => off_thread(move || registry.grant(&account, &grant)).await.map(|()| done()),
-        Request::Revoke(grant) => {
-            let revoked = off_thread(move || registry.revoke(&account, &grant)).await?;
+        Request::Grant(v1::Grant { function, tenant }) => {
+            off_thread(move || registry.grant(&account, &function, &tenant)).await.map(|()| done())
+        }
+        Request::Revoke(v1::Grant { function, tenant }) => {
+            let revoked = off_thread(move || registry.revoke(&account, &function, &tenant)).await?;
             ctx.server.forget(&revoked);
             Ok(done())
         }
         Request::ListGrants(v1::Name { name }) => {
-            off_thread(move || registry.list_grants(&account, &name)).await.map(Response::Grants)
+            let callers = off_thread(move || registry.list_grants(&account, &name)).await?;
+            let tenants = callers.iter().map(ToString::to_string).collect();
+            Ok(Response::Grants(v1::Grants { tenants }))
         }
         Request::Quota(_) => Ok(Response::Tenant(ctx.server.quota_of(&account))),
         Request::ListTenants(v1::Page { after }) => {
             admin_only(ctx)?;
             let server = ctx.server.clone();
-            off_thread(move || Ok(server.list_tenants(&after))).await.map(Response::Tenants)
+            off_thread(move || infallible(server.list_tenants(&after))).await.map(Response::Tenants)
         }
         Request::Reload(_) => {
             admin_only(ctx)?;
             let server = ctx.server.clone();
             off_thread(move || server.reload()).await.map(|()| done())
         }
-        Request::ActFor(_) => Err(refusal(
-            Reason::PermissionDenied,
-            "only a gateway's first request can say whom it acts for: ask the operator to list your uid in gateways",
-        )),
+        Request::ActFor(_) => Err(RequestError::NoGateway.into()),
         Request::Status(_) => Ok(Response::Status(status(ctx))),
         Request::Drain(_) => {
             admin_only(ctx)?;
@@ -139,14 +149,11 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<OwnedFd>) -
         }
         Request::Settings(settings) => {
             admin_only(ctx)?;
-            let values = ctx
-                .server
-                .change_settings(&settings.change)
-                .map_err(|e| refusal(Reason::InvalidArgument, e.to_string()))?;
+            let values = ctx.server.change_settings(&settings.change).map_err(RequestError::Settings)?;
             Ok(Response::Settings(v1::SettingsValues { values }))
         }
         Request::Invoke(_) | Request::Cancel(_) | Request::OpenArena(_) | Request::CloseArena(_) => {
-            Err(internal("misdirected request", "handled by the connection"))
+            Err(internal("misdirected request", "handled by the connection").into())
         }
     }
 }
@@ -155,13 +162,15 @@ fn done() -> Response {
     Response::Done(v1::Done {})
 }
 
-fn admin_only(ctx: &RequestCtx) -> Result<(), Refusal> {
+/// What a lookup found, which is never refused.
+fn infallible<T>(found: T) -> Result<T, Refusal> {
+    Ok(found)
+}
+
+fn admin_only(ctx: &RequestCtx) -> Result<(), RequestError> {
     match ctx.admin {
         true => Ok(()),
-        false => Err(refusal(
-            Reason::PermissionDenied,
-            "this is for the admin socket (by default the socket's path + \".admin\")",
-        )),
+        false => Err(RequestError::AdminOnly),
     }
 }
 
@@ -171,11 +180,10 @@ fn put_blob(ctx: &RequestCtx, inline: Bytes, mut passed: Vec<OwnedFd>) -> Result
     let (hash, bytes) = match passed.pop() {
         None => registry.put_blob(account, handed, inline.len() as u64, &inline[..])?,
         Some(_) if !inline.is_empty() => {
-            return Err(refusal(Reason::InvalidArgument, "bytes and a descriptor: give one of them"));
+            return Err(RequestError::TwoContents.into());
         }
         Some(fd) => {
-            let held = memfd::judge_sealed(fd, MAX_BLOB_BYTES)
-                .map_err(|e| refusal(Reason::InvalidArgument, e.to_string()))?;
+            let held = memfd::judge_sealed(fd, MAX_BLOB_BYTES).map_err(RequestError::Memfd)?;
             let reader = held.reader().map_err(|e| failed("cannot read the memfd", &e))?;
             registry.put_blob(account, handed, held.bytes(), reader)?
         }

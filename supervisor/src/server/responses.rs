@@ -6,9 +6,9 @@ use pappus_protocol::from_worker::Done;
 use pappus_protocol::to_worker::STAGING_ARENA;
 use pappus_protocol::{Fault, FaultCode};
 
+use super::refusals;
 use crate::call::{Call, Outcome, SpentBudget};
 use crate::device::runtime::SubmitError;
-use crate::refusal::{Reason, Refusal};
 use crate::schedule::{Ended, NotNow, quarantine};
 
 /// The answer to a call.
@@ -21,35 +21,14 @@ pub fn to_body(call: &Call, device: &str, outcome: Outcome, now_ns: u64) -> Body
         Outcome::Quarantined(refusal) => {
             Body::Error(quarantined(&call.function.record.name, device, refusal))
         }
-        Outcome::Refused(refusal) => Body::Error(refusal_to_proto(refusal)),
-    }
-}
-
-/// A refusal as a message.
-#[expect(clippy::boxed_local, reason = "a refusal is boxed in every result that carries it")]
-pub fn refusal_to_proto(refusal: Refusal) -> v1::Error {
-    let code = match refusal.reason {
-        Reason::InvalidArgument => Code::InvalidArgument,
-        Reason::NotFound => Code::NotFound,
-        Reason::AlreadyExists => Code::AlreadyExists,
-        Reason::PermissionDenied => Code::PermissionDenied,
-        Reason::ResourceExhausted => Code::ResourceExhausted,
-        Reason::OutOfMemory => Code::OutOfMemory,
-        Reason::Unsupported => Code::Unsupported,
-        Reason::Unavailable => Code::Unavailable,
-        Reason::Internal => Code::Internal,
-    };
-    let error = v1::Error::new(code, refusal.message).at(refusal.place);
-    match refusal.retry_after_ms {
-        Some(after_ms) => error.retry(after_ms),
-        None => error,
+        Outcome::Refused(refusal) => refusals::to_body(&*refusal),
     }
 }
 
 /// Why a device does not accept a call.
 pub fn not_accepted(function: &str, device: &str, why: SubmitError) -> Body {
     Body::Error(match why {
-        SubmitError::Quota(error) => refusal_to_proto(error.into()),
+        SubmitError::Quota(error) => refusals::to_error(&error),
         SubmitError::NotNow(NotNow::Quarantined(refusal)) => quarantined(function, device, refusal),
         SubmitError::NotNow(full) => {
             let message = format!("device {device} is full: {full}; try again later");

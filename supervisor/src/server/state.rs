@@ -15,8 +15,7 @@ use super::slow_work::SlowWork;
 use crate::config::{ConfigError, Settings};
 use crate::device::Device;
 use crate::metrics::SocketMetrics;
-use crate::registry::Registry;
-use crate::registry::registration::Handed;
+use crate::registry::{Handed, Registry};
 use crate::router::Router;
 use crate::tenants::Account;
 

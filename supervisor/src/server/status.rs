@@ -5,7 +5,11 @@ use pappus_proto::v1;
 use super::responses::milliseconds;
 use super::state::RequestCtx;
 use crate::device::Device;
+use crate::device::status::{WorkerState, WorkerStatus};
 use crate::schedule::quarantine::Quarantined;
+
+/// How a worker without a process is shown.
+const STARTING: &str = "starting";
 
 /// The supervisor, as far as it is this client's business.
 pub fn status(ctx: &RequestCtx) -> v1::Status {
@@ -13,7 +17,7 @@ pub fn status(ctx: &RequestCtx) -> v1::Status {
     let (functions, modules) = server.registry.counts();
     let mut devices: Vec<_> = server.devices.iter().map(|device| of_device(ctx, device)).collect();
     let up = |device: &v1::DeviceStatus| {
-        device.standbys_ready > 0 || device.workers.iter().any(|worker| worker.state != "starting")
+        device.standbys_ready > 0 || device.workers.iter().any(|worker| worker.state != STARTING)
     };
     let ready = !server.is_draining() && devices.iter().any(up);
     // Who else runs what, and since when, is for the operator.
@@ -44,7 +48,7 @@ fn hide(device: &mut v1::DeviceStatus, tenant: &str) {
     device.standbys_ready = 0;
 }
 
-/// What the device says, completed by how it was set up.
+/// What the device does, and how it was set up.
 fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
     let config = &device.config;
     let (quarantined, budgets) = device.refusals();
@@ -69,7 +73,17 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
         weight_bytes: memory.weight_bytes,
         free_bytes: memory.free_bytes,
     };
+    let now = device.status();
     v1::DeviceStatus {
+        name: config.name.clone(),
+        kind: config.kind.name().to_owned(),
+        memory_bytes: config.memory_bytes,
+        lease_bytes: now.lease_bytes,
+        queued: now.queued,
+        running: now.running,
+        completed: now.completed,
+        failed: now.failed,
+        workers: now.workers.into_iter().map(worker).collect(),
         description: config.description.clone(),
         arch: config.arch.clone(),
         driver: config.driver.clone(),
@@ -82,7 +96,24 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
         memory: Some(memory),
         quarantined: quarantined.collect(),
         budgets: budgets.collect(),
-        ..device.status()
+    }
+}
+
+fn worker(worker: WorkerStatus) -> v1::WorkerStatus {
+    let (state, busy_lanes) = match worker.state {
+        WorkerState::Starting => (STARTING, 0),
+        WorkerState::Idle => ("idle", 0),
+        WorkerState::Busy(lanes) => ("busy", lanes),
+    };
+    v1::WorkerStatus {
+        pid: worker.pid,
+        state: state.to_owned(),
+        completed: worker.completed,
+        restarts: worker.restarts,
+        scrubs: worker.scrubs,
+        busy_lanes,
+        device_ns: worker.device_ns,
+        sandbox: worker.sandbox.into_iter().map(str::to_owned).collect(),
     }
 }
 

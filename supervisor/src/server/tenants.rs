@@ -6,11 +6,11 @@ use std::ops::Bound;
 use pappus_proto::v1;
 
 use super::connection_slots::{ConnectionEntry, SlotOwner};
+use super::request_error::RequestError;
 use super::state::Server;
 use crate::config::TenantRules;
 use crate::ids::FunctionId;
 use crate::limits::{LIST_PAGE, MAX_PEERS_SHOWN};
-use crate::refusal::{Reason, Refusal, refusal};
 use crate::registry::Revoked;
 use crate::schedule::Domain;
 use crate::tenants::{Account, Limit};
@@ -91,14 +91,11 @@ impl Server {
 
     /// Reads the tenants of the configuration file again. Connections that would be refused now, or be another
     /// tenant's, end. A file that is wrong anywhere changes nothing.
-    pub fn reload(&self) -> Result<(), Refusal> {
-        let Some(path) = &self.config_file else {
-            let why = "there is no configuration file: start the supervisor with --config FILE";
-            return Err(refusal(Reason::InvalidArgument, why));
-        };
+    pub fn reload(&self) -> Result<(), RequestError> {
+        let path = self.config_file.as_ref().ok_or(RequestError::NoConfigFile)?;
         let rules = TenantRules::read(path).map_err(|e| {
             tracing::error!("tenants stay as they were: {e}");
-            refusal(Reason::InvalidArgument, format!("{e}; tenants stay as they were"))
+            RequestError::Tenants(e)
         })?;
         self.registry.tenants.reload(rules);
         let mut closed = 0;

@@ -3,10 +3,12 @@
 //! - [`state_dir`]: content-addressed blobs, records, atomic writes.
 //! - `state_root`: which directory may be the state directory.
 //! - [`records`]: what a record holds.
+//! - `error`: why the state directory cannot be used.
 
+mod error;
 pub mod records;
 pub mod state_dir;
 mod state_root;
 
-pub use state_dir::{StateDir, StateError};
-pub use state_root::Unfit;
+pub use error::{StateError, Unfit};
+pub use state_dir::StateDir;

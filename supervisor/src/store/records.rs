@@ -1,10 +1,8 @@
-//! What a record holds. Records are small: ten thousand of them stay in memory.
+//! What a record holds. Records are small: ten thousand of them stay in memory. On disk each is one JSON object.
 
-use pappus_proto::v1;
-use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
+use pappus_protocol::from_worker::KernelInfo;
 use serde::{Deserialize, Serialize};
 
-use crate::limits::MAX_DETAILS;
 pub use crate::sha256::Hash;
 
 /// The compiled form of a module for one kind of device.
@@ -27,15 +25,6 @@ impl Variant {
         match &*self.arch {
             "" => self.format.to_string(),
             arch => format!("{} {arch}", self.format),
-        }
-    }
-
-    /// As clients see it.
-    pub fn to_proto(&self) -> v1::Variant {
-        v1::Variant {
-            format: self.format.to_string(),
-            arch: self.arch.to_string(),
-            sha256: self.sha256.0.to_vec().into(),
         }
     }
 }
@@ -125,35 +114,77 @@ pub struct CodeInfo {
     pub kernels: Vec<KernelInfo>,
 }
 
-impl CodeInfo {
-    /// Fills in what clients see of it.
-    pub fn describe(self, info: &mut v1::VariantInfo) {
-        info.kernels = self.kernels.iter().map(|kernel| kernel.name.clone()).collect();
-        // An answer is one message; whoever has a module with more than this knows it.
-        let params = self.kernels.iter().map(|kernel| 1 + kernel.params.as_ref().map_or(0, Vec::len));
-        if params.sum::<usize>() <= MAX_DETAILS {
-            info.details = self.kernels.into_iter().map(kernel_to_proto).collect();
-        }
-    }
-}
+#[cfg(test)]
+mod tests {
+    use pappus_protocol::from_worker::{ParamClass, ParamInfo};
+    use serde::de::DeserializeOwned;
 
-fn kernel_to_proto(kernel: KernelInfo) -> v1::Kernel {
-    let param = |param: ParamInfo| {
-        let class = match param.class {
-            ParamClass::Unknown => "",
-            ParamClass::Integer => "integer",
-            ParamClass::Float => "float",
-            ParamClass::Bytes => "struct",
-        };
-        v1::KernelParam { offset: param.offset, bytes: param.bytes, r#type: class.to_owned() }
-    };
-    v1::Kernel {
-        name: kernel.name,
-        has_params: kernel.params.is_some(),
-        params: kernel.params.into_iter().flatten().map(param).collect(),
-        local_bytes: kernel.local_bytes,
-        stack_bytes: kernel.stack_bytes,
-        shared_bytes: kernel.shared_bytes,
-        max_threads: kernel.max_threads,
+    use super::*;
+
+    /// State directories hold these bytes: another form would make them unreadable.
+    fn reads_and_writes<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
+        record: T,
+        on_disk: &str,
+    ) {
+        assert_eq!(serde_json::from_str::<T>(on_disk).unwrap(), record);
+        assert_eq!(serde_json::to_string(&record).unwrap(), on_disk);
     }
+
+    fn variant(format: &str, arch: &str, digit: u8) -> Variant {
+        Variant { format: format.into(), arch: arch.into(), sha256: Hash([digit * 0x11; 32]), bytes: 7 }
+    }
+
+    #[test]
+    fn records_keep_their_form_on_disk() {
+        let [ones, twos, threes] = ["1", "2", "3"].map(|digit| digit.repeat(64));
+        let wasm = format!(r#"{{"format":"wasm","sha256":"{ones}","bytes":7}}"#);
+        let cubin = format!(r#"{{"format":"cubin","arch":"sm_90","sha256":"{twos}","bytes":7}}"#);
+        let module = ModuleRecord {
+            name: "m".into(),
+            variants: vec![variant("wasm", "", 1), variant("cubin", "sm_90", 2)],
+        };
+        reads_and_writes(module, &format!(r#"{{"name":"m","variants":[{wasm},{cubin}]}}"#));
+        let function = FunctionRecord {
+            name: "f".into(),
+            config: Hash([0x33; 32]),
+            modules: Box::new([FunctionModule {
+                name: "m".into(),
+                variants: Box::new([variant("wasm", "", 1)]),
+            }]),
+            weights: Box::new([Weight { name: "W".into(), sha256: Hash([0x22; 32]), bytes: 8 }]),
+            inputs: Box::new(["A".into(), "B".into()]),
+            outputs: Box::new([
+                Output { name: "C".into(), dtype: "f32".into() },
+                Output { name: "D".into(), dtype: "".into() },
+            ]),
+        };
+        let on_disk =
+            format!(r#"{{"name":"f","config":"{threes}","modules":[{{"name":"m","variants":[{wasm}]}}],"#)
+                + &format!(r#""weights":[{{"name":"W","sha256":"{twos}","bytes":8}}],"inputs":["A","B"],"#)
+                + r#""outputs":[{"name":"C","dtype":"f32"},{"name":"D"}]}"#;
+        reads_and_writes(function, &on_disk);
+        let grants = GrantRecord { name: "f".into(), callers: vec!["1000".into(), "acme".into()] };
+        reads_and_writes(grants, r#"{"name":"f","callers":["1000","acme"]}"#);
+    }
+
+    #[test]
+    fn what_is_known_of_machine_code_keeps_its_form_on_disk() {
+        let params = vec![ParamInfo { offset: 0, bytes: 8, class: ParamClass::Integer }];
+        let kernel = KernelInfo {
+            name: "k".into(),
+            params: Some(params),
+            local_bytes: 1,
+            stack_bytes: 2,
+            shared_bytes: 3,
+            max_threads: 4,
+        };
+        let unknown = KernelInfo { name: "u".into(), ..KernelInfo::default() };
+        reads_and_writes(CodeInfo { kernels: vec![kernel, unknown] }, KERNELS);
+    }
+
+    const KERNELS: &str = concat!(
+        r#"{"kernels":[{"name":"k","params":[{"offset":0,"bytes":8,"class":"Integer"}],"#,
+        r#""local_bytes":1,"stack_bytes":2,"shared_bytes":3,"max_threads":4},"#,
+        r#"{"name":"u","params":null,"local_bytes":0,"stack_bytes":0,"shared_bytes":0,"max_threads":0}]}"#
+    );
 }

@@ -22,57 +22,15 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use super::error::{StateError, VERSION, failed};
 use super::records::{CodeInfo, FunctionRecord, GrantRecord, Hash, ModuleRecord};
-use super::state_root::{self, Unfit};
+use super::state_root;
 use crate::ids::TenantId;
 use crate::tenants::Names;
 
-/// The first line of `VERSION`.
-const VERSION: &str = "pappus-state 1\n";
 const COPY_BYTES: usize = 128 << 10;
 /// The end of the name of a record that was set aside.
 const CORRUPT: &str = ".corrupt";
-
-/// Why the state directory cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum StateError {
-    /// A file operation failed.
-    #[error("cannot {what} {path}: {source}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// On which path.
-        path: PathBuf,
-        /// Why it failed.
-        source: std::io::Error,
-    },
-    /// The directory is, or may be, somebody else's.
-    #[error("{} {why}", path.display())]
-    Unfit {
-        /// The directory.
-        path: PathBuf,
-        /// What is wrong with it, and what to do.
-        why: Unfit,
-    },
-    /// Another supervisor runs on it.
-    #[error("{0} is in use by another supervisor: stop it first or use another --state-dir")]
-    Locked(PathBuf),
-    /// Written by another version of Pappus.
-    #[error(
-        "{path} was written by another version ({found:?}, this one needs {VERSION:?}): use an empty directory"
-    )]
-    Version {
-        /// The directory.
-        path: PathBuf,
-        /// What its VERSION says.
-        found: String,
-    },
-}
-
-pub(super) fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StateError {
-    let path = path.to_owned();
-    move |source| StateError::Io { what, path, source }
-}
 
 /// The open, locked state directory.
 #[derive(Debug)]

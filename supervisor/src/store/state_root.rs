@@ -16,7 +16,7 @@ use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use super::state_dir::{StateError, failed};
+use super::error::{StateError, Unfit, failed};
 
 /// The mode of the state directory: it holds modules and weights of all tenants.
 const MODE: u32 = 0o700;
@@ -26,42 +26,6 @@ const SHARED: u32 = 0o1022;
 const MARKER: &[u8] = b"pappus-state ";
 /// What `mkfs` leaves in the root of a new file system.
 const LOST_AND_FOUND: &str = "lost+found";
-
-/// Why a directory cannot be the state directory, and what to do about it.
-#[derive(Debug, thiserror::Error)]
-pub enum Unfit {
-    /// A file, a socket, …
-    #[error("is no directory: name another --state-dir")]
-    NoDirectory,
-    /// Another user's, who could read and replace everything in it.
-    #[error(
-        "belongs to uid {owner}, and this supervisor runs as uid {own}: name another --state-dir, or \
-         `chown {own}` it"
-    )]
-    Owner {
-        /// Whose it is.
-        owner: u32,
-        /// Whose this process is.
-        own: u32,
-    },
-    /// Users share it, such as `/tmp`.
-    #[error(
-        "can be written by other users (mode {mode:04o}): name another --state-dir, or `chmod 700` it if it is \
-         meant for Pappus alone"
-    )]
-    Shared {
-        /// Its mode.
-        mode: u32,
-    },
-    /// It has a content, which is no supervisor's.
-    #[error(
-        "holds files that are no supervisor's, such as {file:?}: name an empty or a new directory as --state-dir"
-    )]
-    Foreign {
-        /// One of them.
-        file: String,
-    },
-}
 
 /// Makes the directory, or checks that it may be used, and closes it to other users.
 pub(super) fn claim(root: &Path) -> Result<(), StateError> {

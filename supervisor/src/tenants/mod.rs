@@ -21,6 +21,7 @@ pub use names::Names;
 use crate::config::TenantRules;
 use crate::ids::TenantId;
 use crate::limits::MAX_TOKEN_BYTES;
+use crate::refusal::{Reason, Refusable};
 use crate::sync::{OrderedGuard, OrderedMutex, OrderedReadGuard, OrderedRwLock, rank};
 
 /// What a peer is.
@@ -30,6 +31,28 @@ pub struct Standing {
     pub tenant: Option<Arc<Account>>,
     /// Whether it may act for the tenants whose tokens it has.
     pub gateway: bool,
+}
+
+/// Why a peer is not served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoTenant {
+    /// The configuration does not name it, and others are refused.
+    #[error(
+        "uid {0} is no tenant here: ask the operator to name it in the configuration, [tenants.NAME] uid = {0}"
+    )]
+    Unknown(u32),
+    /// Its uid stands for any that this process cannot see.
+    #[error("your uid is not mapped into the supervisor's user namespace: nobody can tell who you are")]
+    Unmapped,
+    /// A worker's uid, or one that stands for a name.
+    #[error("uid {0} is never a tenant")]
+    Never(u32),
+}
+
+impl Refusable for NoTenant {
+    fn reason(&self) -> Reason {
+        Reason::PermissionDenied
+    }
 }
 
 /// Why a connection is some tenant's.
@@ -136,30 +159,25 @@ impl Tenants {
 
     /// What the peer of a new connection is, or why it is not served. The operator's own socket serves whoever
     /// reaches it.
-    pub fn judge(&self, uid: u32, operator: bool) -> Result<Standing, String> {
+    pub fn judge(&self, uid: u32, operator: bool) -> Result<Standing, NoTenant> {
         let rules = self.rules();
         let tenant = self.tenant_of(&rules, uid, operator)?;
         let gateway = !operator && rules.gateways.contains(&uid);
         drop(rules);
         match (tenant, gateway) {
-            (None, false) => Err(format!(
-                "uid {uid} is no tenant here: ask the operator to name it in the configuration, [tenants.NAME] uid = {uid}"
-            )),
+            (None, false) => Err(NoTenant::Unknown(uid)),
             (tenant, gateway) => Ok(Standing { tenant: tenant.map(|tenant| self.account(tenant)), gateway }),
         }
     }
 
-    fn tenant_of(&self, rules: &TenantRules, uid: u32, operator: bool) -> Result<Option<TenantId>, String> {
+    fn tenant_of(&self, rules: &TenantRules, uid: u32, operator: bool) -> Result<Option<TenantId>, NoTenant> {
         if uid == overflow_uid() {
-            return Err(
-                "your uid is not mapped into the supervisor's user namespace: nobody can tell who you are"
-                    .into(),
-            );
+            return Err(NoTenant::Unmapped);
         }
         if uid >= crate::tenant_name::FIRST_NAMED
             || self.workers.get().is_some_and(|workers| workers.contains(&uid))
         {
-            return Err(format!("uid {uid} is never a tenant"));
+            return Err(NoTenant::Never(uid));
         }
         Ok(match rules.of_uid(uid) {
             Some(name) => self.names.find(name),
@@ -265,7 +283,7 @@ mod tests {
             assert!(tenants.judge(uid, false).is_err() && tenants.judge(uid, true).is_err(), "{uid}");
         }
         tenants.keep_out(vec![1000, 77]);
-        assert!(tenants.judge(77, false).unwrap_err().contains("never a tenant"));
+        assert_eq!(tenants.judge(77, false).unwrap_err(), NoTenant::Never(77));
         assert!(
             tenants.judge(1000, false).is_err(),
             "a worker's uid is none, whatever the configuration says"
@@ -276,7 +294,7 @@ mod tests {
     fn unknown_uids_may_be_refused_though_never_the_operators() {
         let tenants = named("unknown-tenants = 'refuse'\ngateways = [33]\n[tenants.acme]\nuid = 1000");
         assert_eq!(name_of(&tenants, 1000).as_deref(), Some("acme"));
-        let why = tenants.judge(1002, false).unwrap_err();
+        let why = tenants.judge(1002, false).unwrap_err().to_string();
         assert!(why.contains("[tenants.NAME] uid = 1002"), "{why}");
         assert!(tenants.judge(1002, true).is_ok());
         let gateway = tenants.judge(33, false).unwrap();

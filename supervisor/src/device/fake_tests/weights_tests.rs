@@ -1,5 +1,6 @@
 //! Weights: loaded once and shared, given up where room is short, counted for their owner.
 
+use super::super::weights::WeightsError;
 use super::*;
 use crate::tenants::{Limit, Quota};
 
@@ -78,7 +79,7 @@ fn what_needs_more_weights_than_there_may_be_is_refused() {
     let function = gpu.function("f", 10 * MIB + 1);
     let store = gpu.device.weights.as_ref().unwrap();
     let error = store.deliver(&function, W0, &mut Vec::new()).unwrap_err();
-    assert_eq!(error.reason, crate::refusal::Reason::OutOfMemory);
+    assert_eq!(error, WeightsError::TooLarge { taken: 12 * MIB, budget_bytes: 10 * MIB });
     gpu.expect(W0, &[]);
 }
 

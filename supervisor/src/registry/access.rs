@@ -1,0 +1,48 @@
+//! Which function a tenant means, and whether it may. A tenant that was granted a function may call it, and see its
+//! name, its inputs and the names of its outputs; nothing else of it. It names it OWNER/NAME.
+
+use super::error::RegistryError;
+use super::index::Index;
+use super::state::Registry;
+use crate::function::loaded::Callers;
+use crate::ids::TenantId;
+use crate::tenants::Account;
+
+impl Registry {
+    /// The owner and the name in it that a caller means: NAME is its own, OWNER/NAME another's.
+    pub(super) fn resolve<'n>(&self, caller: &Account, reference: &'n str) -> Option<(TenantId, &'n str)> {
+        match reference.split_once('/') {
+            None => Some((caller.tenant, reference)),
+            Some((owner, name)) => Some((self.tenants.names().find(owner)?, name)),
+        }
+    }
+
+    /// Whether a tenant may call a function besides its owner.
+    pub(super) fn is_granted(&self, caller: &Account, owner: TenantId, name: &str) -> bool {
+        self.index()
+            .tenant(owner)
+            .is_some_and(|theirs| theirs.callers(name).contains(&Box::from(&*caller.name)))
+    }
+
+    /// The name of a tenant's own function, which OWN/NAME is another spelling of.
+    pub(super) fn own<'n>(&self, account: &Account, reference: &'n str) -> Result<&'n str, RegistryError> {
+        match self.resolve(account, reference) {
+            Some((owner, name)) if owner == account.tenant => Ok(name),
+            Some((owner, name)) if self.is_granted(account, owner, name) => {
+                Err(RegistryError::NotOwner(reference.to_owned()))
+            }
+            _ => Err(RegistryError::unknown_function(reference)),
+        }
+    }
+
+    /// Who may call a tenant's function besides the tenant.
+    pub(super) fn callers_of(
+        &self,
+        index: &Index,
+        account: &Account,
+        name: &str,
+    ) -> Result<Callers, RegistryError> {
+        let mine = index.tenant(account.tenant).filter(|mine| mine.functions.contains_key(name));
+        Ok(mine.ok_or_else(|| RegistryError::unknown_function(name))?.callers(name))
+    }
+}

@@ -1,0 +1,190 @@
+//! Why the registry refuses a request.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use pappus_proto::limits::is_valid_name;
+
+use super::admission::AdmissionError;
+use super::code::CodeError;
+use crate::limits::{MAX_GRANTS, MAX_MODULES};
+use crate::refusal::{Failure, Reason, Refusable};
+use crate::tenants::QuotaError;
+
+/// What has a name here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Thing {
+    /// A module.
+    Module,
+    /// A function.
+    Function,
+}
+
+impl fmt::Display for Thing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Module => "module",
+            Self::Function => "function",
+        })
+    }
+}
+
+impl Thing {
+    /// Whether it can be called so.
+    pub(super) fn check_name(self, name: &str) -> Result<(), RegistryError> {
+        match is_valid_name(name) {
+            true => Ok(()),
+            false => Err(RegistryError::BadName { thing: self, name: name.to_owned() }),
+        }
+    }
+}
+
+/// Why the registry refuses a request.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// Something cannot be called so.
+    #[error("{name:?} cannot name a {thing}: use 1 to 128 letters, digits, '.', '_' or '-', no leading dot")]
+    BadName {
+        /// What was to be named.
+        thing: Thing,
+        /// The name.
+        name: String,
+    },
+    /// There is nothing of this name, or nothing that the tenant may know of.
+    #[error("there is no {thing} `{name}`: `pappus {thing} list` shows what there is")]
+    Unknown {
+        /// What was asked for.
+        thing: Thing,
+        /// Its name, or OWNER/NAME.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("there is another {thing} `{name}`: remove it first or use another name")]
+    Exists {
+        /// What was to be added.
+        thing: Thing,
+        /// Its name.
+        name: String,
+    },
+    /// As many modules as there may be.
+    #[error("you have {MAX_MODULES} modules, the most that is allowed: remove some")]
+    TooManyModules,
+    /// Bytes that were there at first are gone.
+    #[error("bytes that it needs were removed meanwhile: add it again")]
+    Vanished,
+    /// The configuration is no blueprint.
+    #[error("{}", .0.message)]
+    Blueprint(#[from] pappus_blueprint::Error),
+    /// What was handed over does not do.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
+    /// No machine code.
+    #[error(transparent)]
+    Code(#[from] CodeError),
+    /// More than the tenant may have.
+    #[error(transparent)]
+    Quota(#[from] QuotaError),
+    /// Only the owner may do that.
+    #[error("{0} is another tenant's: you may call it, not read or change it")]
+    NotOwner(String),
+    /// A function that another tenant granted does not load.
+    #[error("{reference} cannot be loaded here: its owner can see why")]
+    GrantedDoesNotLoad {
+        /// OWNER/NAME.
+        reference: String,
+        /// Why, as far as a caller may know.
+        reason: Reason,
+    },
+    /// No tenant can be called so.
+    #[error("{0:?} is no tenant: expected a name such as acme, or a uid such as 1000")]
+    BadTenant(String),
+    /// To its owner.
+    #[error("it is yours: a grant is for another tenant")]
+    GrantToOwner,
+    /// As many grants as there may be.
+    #[error("{0} is granted to {MAX_GRANTS} tenants, the most that is allowed: revoke some")]
+    TooManyGrants(String),
+    /// There is no such grant.
+    #[error("{name} is not granted to {caller}: `pappus function grants {name}` shows to whom it is")]
+    NotGranted {
+        /// The function.
+        name: String,
+        /// The other tenant.
+        caller: String,
+    },
+    /// The supervisor failed.
+    #[error(transparent)]
+    Failure(#[from] Failure),
+}
+
+impl RegistryError {
+    /// There is no function of this name, or none that the tenant may know of.
+    pub(super) fn unknown_function(name: &str) -> Self {
+        Self::Unknown { thing: Thing::Function, name: name.to_owned() }
+    }
+
+    /// There is no module of this name.
+    pub(super) fn unknown_module(name: &str) -> Self {
+        Self::Unknown { thing: Thing::Module, name: name.to_owned() }
+    }
+
+    /// The error of another module that this one passes on.
+    fn cause(&self) -> Option<&dyn Refusable> {
+        match self {
+            Self::Admission(error) => Some(error),
+            Self::Code(error) => Some(error),
+            Self::Quota(error) => Some(error),
+            Self::Failure(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl Refusable for RegistryError {
+    fn reason(&self) -> Reason {
+        match self {
+            Self::BadName { .. } | Self::Blueprint(_) | Self::BadTenant(_) | Self::GrantToOwner => {
+                Reason::InvalidArgument
+            }
+            Self::Unknown { .. } | Self::Vanished | Self::NotGranted { .. } => Reason::NotFound,
+            Self::Exists { .. } => Reason::AlreadyExists,
+            Self::TooManyModules | Self::TooManyGrants(_) => Reason::ResourceExhausted,
+            Self::NotOwner(_) => Reason::PermissionDenied,
+            Self::GrantedDoesNotLoad { reason, .. } => *reason,
+            Self::Admission(error) => error.reason(),
+            Self::Code(error) => error.reason(),
+            Self::Quota(error) => error.reason(),
+            Self::Failure(error) => error.reason(),
+        }
+    }
+
+    fn place(&self) -> Cow<'_, str> {
+        match self {
+            Self::Blueprint(error) => Cow::Borrowed(&error.path),
+            _ => self.cause().map_or(Cow::Borrowed(""), Refusable::place),
+        }
+    }
+
+    fn retry_after_ms(&self) -> Option<u64> {
+        self.cause().and_then(Refusable::retry_after_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tenants::Limit;
+
+    #[test]
+    fn an_error_that_is_passed_on_keeps_its_reason_place_and_time() {
+        let of = |error: RegistryError| (error.reason(), error.place().into_owned(), error.retry_after_ms());
+        let admission = AdmissionError::NoModule { module: "m".into() };
+        assert_eq!(of(admission.into()), (Reason::InvalidArgument, "module m".into(), None));
+        let quota = QuotaError { limit: Limit::Calls, tenant: "acme".into(), most: 1, used: 1, more: 1 };
+        assert_eq!(of(quota.into()), (Reason::ResourceExhausted, String::new(), Some(10)));
+        let blueprint = pappus_blueprint::parse(b"{").unwrap_err();
+        let (words, path) = (blueprint.message.clone(), blueprint.path.clone());
+        let error = RegistryError::from(blueprint);
+        assert_eq!((error.to_string(), error.place().into_owned()), (words, path));
+    }
+}

@@ -1,0 +1,87 @@
+//! Functions ready to invoke: those in memory, and others from disk.
+
+use std::sync::Arc;
+
+use super::code::Wish;
+use super::error::RegistryError;
+use super::state::Registry;
+use crate::function::loaded::{Loaded, Parsed};
+use crate::ids::TenantId;
+use crate::refusal::{Reason, Refusable};
+use crate::store::records::FunctionRecord;
+use crate::tenants::Account;
+
+impl Registry {
+    /// The function that a caller means, if it is in memory and the caller may call it.
+    pub fn find(&self, caller: &Account, reference: &str) -> Option<Arc<Loaded>> {
+        let (owner, name) = self.resolve(caller, reference)?;
+        self.loaded.get(owner, name).filter(|function| function.may_call(caller))
+    }
+
+    /// As [`Registry::find`], from disk if need be. A tenant that may not call a function learns nothing of it, not
+    /// even that it is there.
+    pub fn load(&self, caller: &Account, reference: &str) -> Result<Arc<Loaded>, RegistryError> {
+        let nothing = || RegistryError::unknown_function(reference);
+        let (owner, name) = self.resolve(caller, reference).ok_or_else(nothing)?;
+        if owner == caller.tenant {
+            return self.load_own(owner, name);
+        }
+        if !self.is_granted(caller, owner, name) {
+            return Err(nothing());
+        }
+        let function = self.load_own(owner, name).map_err(|error| match error.reason() {
+            Reason::NotFound => nothing(),
+            reason => {
+                tracing::debug!(
+                    caller = &*caller.name,
+                    function = reference,
+                    "a granted function does not load: {error}"
+                );
+                RegistryError::GrantedDoesNotLoad { reference: reference.to_owned(), reason }
+            }
+        })?;
+        // It may have been revoked while it was loaded.
+        if function.may_call(caller) { Ok(function) } else { Err(nothing()) }
+    }
+
+    /// An owner's function ready to invoke, from disk if need be.
+    fn load_own(&self, tenant: TenantId, name: &str) -> Result<Arc<Loaded>, RegistryError> {
+        loop {
+            if let Some(loaded) = self.loaded.get(tenant, name) {
+                return Ok(loaded);
+            }
+            let record = self.index().tenant(tenant).and_then(|t| t.functions.get(name).cloned());
+            let record = record.ok_or_else(|| RegistryError::unknown_function(name))?;
+            let outcome = self.load_record(tenant, &record);
+            // One that was replaced meanwhile is loaded again; its bytes may have been gone already.
+            let current = self.index().tenant(tenant).and_then(|t| t.functions.get(name).cloned());
+            match current {
+                Some(current) if !Arc::ptr_eq(&current, &record) => {}
+                _ => return outcome?.ok_or_else(|| RegistryError::unknown_function(name)),
+            }
+        }
+    }
+
+    /// Puts a record's function into memory; none if it is not listed any more.
+    fn load_record(
+        &self,
+        tenant: TenantId,
+        record: &Arc<FunctionRecord>,
+    ) -> Result<Option<Arc<Loaded>>, RegistryError> {
+        let config = self.read_config(tenant, record.config)?;
+        let blueprint = pappus_blueprint::parse(&config)?;
+        // A new build of Pappus needs new machine code, and the devices may be others than before.
+        let classes = self.with_room(&record.weights, self.runnable(&record.modules)?)?;
+        self.check_code(tenant, &blueprint, &record.modules, &classes, Wish::Known)?;
+        let runs_on = classes.iter().map(|class| (class.kind, class.arch.clone())).collect();
+        let weights = self.packed_weights(tenant, record, &blueprint)?;
+        // Inserted under the lock: a function removed meanwhile must not come back.
+        let index = self.index();
+        let Some(mine) = index.tenant(tenant) else { return Ok(None) };
+        if !mine.functions.get(&record.name).is_some_and(|current| Arc::ptr_eq(current, record)) {
+            return Ok(None);
+        }
+        let parsed = Parsed { blueprint, config, weights, runs_on, callers: mine.callers(&record.name) };
+        Ok(Some(self.loaded.insert(self.tenants.account(tenant), record.clone(), parsed)))
+    }
+}

@@ -1,0 +1,61 @@
+//! What the registry answers: records as they are stored, with what is known about their machine code.
+
+use std::sync::Arc;
+
+use crate::ids::FunctionId;
+use crate::store::records::{CodeInfo, FunctionRecord, ModuleRecord};
+
+/// What is known about machine code, for each variant of a module: none where no device here runs it.
+pub type KnownCode = Vec<Option<CodeInfo>>;
+
+/// A module.
+#[derive(Debug)]
+pub struct ModuleView {
+    /// As stored.
+    pub record: Arc<ModuleRecord>,
+    /// What is in its variants.
+    pub code: KnownCode,
+}
+
+/// A function as its owner sees it.
+#[derive(Debug)]
+pub struct FunctionView {
+    /// As stored.
+    pub record: Arc<FunctionRecord>,
+    /// Its configuration.
+    pub config: Vec<u8>,
+    /// What is in its modules; of a module whose machine code cannot be made any more, nothing.
+    pub code: Vec<KnownCode>,
+}
+
+/// A function in a list.
+#[derive(Debug)]
+pub enum ListedFunction {
+    /// The tenant's own.
+    Own(Arc<FunctionRecord>),
+    /// Another tenant's, which granted it.
+    Granted {
+        /// OWNER/NAME.
+        reference: Box<str>,
+        /// As stored; a caller may see its inputs and the names of its outputs.
+        record: Arc<FunctionRecord>,
+    },
+}
+
+/// A part of a list by name.
+#[derive(Debug)]
+pub struct Page<T> {
+    /// In the order of their names.
+    pub items: Vec<T>,
+    /// Whether there are others behind them.
+    pub more: bool,
+}
+
+/// A function that was registered.
+#[derive(Debug)]
+pub struct Registered {
+    /// As stored.
+    pub record: Arc<FunctionRecord>,
+    /// The name towards workers of the function that it replaced, if that was in memory.
+    pub replaced: Option<FunctionId>,
+}

@@ -1,0 +1,146 @@
+//! Why an invocation cannot become a call.
+
+use std::borrow::Cow;
+
+use pappus_proto::limits::{MAX_INLINE_BYTES, MAX_ITEMS};
+use pappus_shmem::MemfdError;
+
+use crate::refusal::{Reason, Refusable};
+use crate::router::RouteError;
+use crate::tenants::QuotaError;
+
+/// Why an invocation cannot become a call.
+#[derive(Debug, thiserror::Error)]
+pub enum InvokeError {
+    /// A descriptor that does not do.
+    #[error(transparent)]
+    Memfd(#[from] MemfdError),
+    /// A name that the function does not have.
+    #[error("`{name}` is no {what} of this function; it has {there}")]
+    NoSuch {
+        /// `input` or `output`.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// Names that it has.
+        there: String,
+    },
+    /// One name, two values.
+    #[error("{what} `{name}` is given twice")]
+    Twice {
+        /// `input` or `output`.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// An input without a value.
+    #[error("input `{0}` is missing")]
+    Missing(String),
+    /// An input that cannot be taken.
+    #[error("{why}")]
+    Input {
+        /// Its name.
+        name: String,
+        /// Why.
+        why: ValueError,
+    },
+    /// An output that has no place.
+    #[error("{why}")]
+    Output {
+        /// Its name.
+        name: String,
+        /// Why.
+        why: ValueError,
+    },
+    /// Bytes that sizes depend on are not there.
+    #[error("an input is shorter than it said")]
+    Short,
+    /// Bytes that sizes depend on cannot be read.
+    #[error("an input does not read: {0}")]
+    Unreadable(std::io::Error),
+    /// No plan for these sizes.
+    #[error("{}", .0.message)]
+    Plan(pappus_blueprint::Error),
+    /// Likewise, for a caller who may not know the blueprint.
+    #[error("this function does not take inputs of these sizes and words; its owner can see why")]
+    GrantedPlan,
+    /// Two outputs in one place.
+    #[error("two output regions overlap")]
+    OutputsOverlap,
+    /// An output over an input.
+    #[error("an output region overlaps an input region of the same call")]
+    InputOverlaps,
+    /// More than the tenant may have.
+    #[error(transparent)]
+    Quota(#[from] QuotaError),
+    /// No device for it.
+    #[error(transparent)]
+    Route(#[from] RouteError),
+}
+
+impl Refusable for InvokeError {
+    fn reason(&self) -> Reason {
+        match self {
+            Self::Quota(error) => error.reason(),
+            Self::Route(error) => error.reason(),
+            _ => Reason::InvalidArgument,
+        }
+    }
+
+    fn place(&self) -> Cow<'_, str> {
+        match self {
+            Self::Input { name, .. } => format!("input {name}").into(),
+            Self::Output { name, .. } => format!("output {name}").into(),
+            Self::Plan(error) => Cow::Borrowed(&error.path),
+            _ => "".into(),
+        }
+    }
+
+    fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            Self::Quota(error) => error.retry_after_ms(),
+            _ => None,
+        }
+    }
+}
+
+/// What is wrong with the value of an input, or with the region of an output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    /// In too many pieces.
+    #[error("more than {MAX_ITEMS} items in one call: join some")]
+    Items,
+    /// A piece without a source.
+    #[error("an item has neither bytes nor a region nor a descriptor")]
+    NoSource,
+    /// A descriptor that was not passed.
+    #[error("descriptor {0} did not come with this message")]
+    NoDescriptor(u32),
+    /// A sum of sizes that no machine has.
+    #[error("its items are larger than memory")]
+    TooLarge,
+    /// More inside messages than there may be.
+    #[error("more than {MAX_INLINE_BYTES} inline bytes in one call: use an arena or a memfd")]
+    Inline,
+    /// An arena that is not open.
+    #[error("this connection has no arena {0}: open one first")]
+    NoArena(u64),
+    /// A range that is not all there.
+    #[error("range {offset}+{bytes} lies outside its {size} bytes")]
+    Outside {
+        /// Where it begins.
+        offset: u64,
+        /// Its length.
+        bytes: u64,
+        /// Bytes that are there.
+        size: u64,
+    },
+    /// A region that an output does not fit into.
+    #[error("it has {bytes} bytes, its region only {region}")]
+    RegionTooSmall {
+        /// The output's bytes.
+        bytes: u64,
+        /// The region's.
+        region: u64,
+    },
+}

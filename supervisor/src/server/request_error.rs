@@ -1,0 +1,90 @@
+//! Why the server itself refuses a request, before any other module sees it.
+
+use pappus_shmem::MemfdError;
+
+use crate::config::ConfigError;
+use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_CALLS_PER_CONNECTION};
+use crate::refusal::{Reason, Refusable};
+
+/// Why the server itself refuses a request.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// No request that this version has.
+    #[error("an empty request, or one that this version does not know")]
+    Unknown,
+    /// Descriptors came with it that it has no use for.
+    #[error("this request takes no such descriptors")]
+    Descriptors,
+    /// An arena without its memory.
+    #[error("the arena's memfd did not come with the request")]
+    NoMemfd,
+    /// A descriptor that does not do.
+    #[error(transparent)]
+    Memfd(#[from] MemfdError),
+    /// Bytes in two ways.
+    #[error("bytes and a descriptor: give one of them")]
+    TwoContents,
+    /// As many arenas as there may be.
+    #[error("this connection has {MAX_ARENAS_PER_CONNECTION} arenas, the most that is allowed: close one")]
+    TooManyArenas,
+    /// An arena that is not this connection's.
+    #[error("this connection has no arena {0}")]
+    NoArena(u64),
+    /// As many invocations as there may be.
+    #[error("{MAX_CALLS_PER_CONNECTION} invocations of this connection are not answered yet")]
+    TooManyCalls,
+    /// Two invocations of one name.
+    #[error("an invocation with this request id is not answered yet: use another id")]
+    IdInUse,
+    /// No invocation is accepted any more.
+    #[error("the supervisor is draining: call another one")]
+    Draining,
+    /// There is no time left for it.
+    #[error("the supervisor ends: ask another one, or this one once it is back")]
+    Ending,
+    /// Too late, or from a client that is no gateway.
+    #[error(
+        "only a gateway's first request can say whom it acts for: ask the operator to list your uid in gateways"
+    )]
+    NoGateway,
+    /// For the operator.
+    #[error("this is for the admin socket (by default the socket's path + \".admin\")")]
+    AdminOnly,
+    /// A setting that cannot be.
+    #[error(transparent)]
+    Settings(ConfigError),
+    /// Nothing to read again.
+    #[error("there is no configuration file: start the supervisor with --config FILE")]
+    NoConfigFile,
+    /// The configuration file is wrong.
+    #[error("{0}; tenants stay as they were")]
+    Tenants(ConfigError),
+}
+
+impl Refusable for RequestError {
+    fn reason(&self) -> Reason {
+        match self {
+            Self::Unknown
+            | Self::Descriptors
+            | Self::NoMemfd
+            | Self::Memfd(_)
+            | Self::TwoContents
+            | Self::IdInUse
+            | Self::Settings(_)
+            | Self::NoConfigFile
+            | Self::Tenants(_) => Reason::InvalidArgument,
+            Self::NoArena(_) => Reason::NotFound,
+            Self::NoGateway | Self::AdminOnly => Reason::PermissionDenied,
+            Self::TooManyArenas | Self::TooManyCalls => Reason::ResourceExhausted,
+            Self::Draining | Self::Ending => Reason::Unavailable,
+        }
+    }
+
+    fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            Self::TooManyCalls => Some(10),
+            Self::Draining => Some(1000),
+            _ => None,
+        }
+    }
+}

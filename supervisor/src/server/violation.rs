@@ -1,0 +1,68 @@
+//! What ends a connection: its client broke a rule of the protocol, or may not act for the tenant it names.
+
+use pappus_proto::frame::FrameError;
+
+use crate::refusal::{Reason, Refusable};
+
+/// Why a connection is closed.
+#[derive(Debug, thiserror::Error)]
+pub enum Violation {
+    /// Nothing to begin with.
+    #[error("no greeting in time")]
+    NoGreeting,
+    /// Half a greeting.
+    #[error("left in the middle of its greeting")]
+    HalfGreeting,
+    /// A greeting passes no descriptors.
+    #[error("descriptors with a greeting")]
+    GreetingDescriptors,
+    /// Something else than a greeting.
+    #[error("no Pappus greeting")]
+    NotPappus,
+    /// A socket that is full from the beginning.
+    #[error("does not take a greeting")]
+    TakesNoGreeting,
+    /// No version in common.
+    #[error("speaks versions {lowest} to {highest} only")]
+    Versions {
+        /// Its oldest.
+        lowest: u16,
+        /// Its newest.
+        highest: u16,
+    },
+    /// A gateway that may not go on.
+    #[error("a gateway: {0}")]
+    Gateway(#[from] GatewayError),
+    /// No frame.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// A frame that holds something else.
+    #[error("no request: {0}")]
+    NotRequest(#[from] prost::DecodeError),
+    /// Half a frame.
+    #[error("a frame was never completed")]
+    HalfFrame,
+    /// Its socket failed.
+    #[error(transparent)]
+    Socket(#[from] std::io::Error),
+}
+
+/// Why a gateway may not act for a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum GatewayError {
+    /// It must name one, and did not.
+    #[error("this uid is a gateway and no tenant: say first whom it acts for, with a tenant's token")]
+    NoTenant,
+    /// No tenant has this token.
+    #[error("this token is no tenant's: `pappus token` makes one, the operator enters its hash")]
+    UnknownToken,
+    /// The tenant has no place left.
+    #[error("this tenant has too many connections: close some")]
+    TooManyConnections,
+}
+
+impl Refusable for GatewayError {
+    fn reason(&self) -> Reason {
+        Reason::PermissionDenied
+    }
+}

@@ -1,0 +1,84 @@
+//! Why the state directory cannot be used.
+
+use std::path::{Path, PathBuf};
+
+/// What `VERSION` says in a state directory of this version.
+pub(super) const VERSION: &str = "pappus-state 1\n";
+
+/// Why the state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A file operation failed.
+    #[error("cannot {what} {path}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The directory is another user's, may be, or holds other files.
+    #[error("{} {why}", path.display())]
+    Unfit {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        why: Unfit,
+    },
+    /// Another supervisor runs on it.
+    #[error("{0} is in use by another supervisor: stop it first or use another --state-dir")]
+    Locked(PathBuf),
+    /// Written by another version of Pappus.
+    #[error(
+        "{path} was written by another version ({found:?}, this one needs {VERSION:?}): use an empty directory"
+    )]
+    Version {
+        /// The directory.
+        path: PathBuf,
+        /// What its VERSION says.
+        found: String,
+    },
+}
+
+/// Names what was tried on which path.
+pub(super) fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StateError {
+    let path = path.to_owned();
+    move |source| StateError::Io { what, path, source }
+}
+
+/// Why a directory cannot be the state directory, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    /// A file, a socket, …
+    #[error("is no directory: name another --state-dir")]
+    NoDirectory,
+    /// Another user's, who could read and replace everything in it.
+    #[error(
+        "belongs to uid {owner}, and this supervisor runs as uid {own}: name another --state-dir, or \
+         `chown {own}` it"
+    )]
+    Owner {
+        /// Whose it is.
+        owner: u32,
+        /// Whose this process is.
+        own: u32,
+    },
+    /// Users share it, such as `/tmp`.
+    #[error(
+        "can be written by other users (mode {mode:04o}): name another --state-dir, or `chmod 700` it if it is \
+         meant for Pappus alone"
+    )]
+    Shared {
+        /// Its mode.
+        mode: u32,
+    },
+    /// It has a content, which is no supervisor's.
+    #[error(
+        "holds files that are no supervisor's, such as {file:?}: name an empty or a new directory as --state-dir"
+    )]
+    Foreign {
+        /// One of them.
+        file: String,
+    },
+}
