@@ -59,7 +59,7 @@ const ORDER: [(&str, &[Level]); 4] = [
 ];
 
 /// Folders of the supervisor whose files do not import each other in circles.
-const COMPONENTS: [&str; 2] = ["device", "processes"];
+const COMPONENTS: [&str; 5] = ["device", "processes", "registry", "server", "store"];
 
 /// A crate's sources without their tests: paths below `src`, and what is in them.
 fn sources(name: &str) -> Vec<(String, String)> {
@@ -165,13 +165,17 @@ fn wrong(levels: &[Level], sources: &[(String, String)]) -> (Vec<String>, BTreeS
 /// Files of one folder that import each other in circles, and files that import those.
 fn circles(folder: &str, sources: &[(String, String)]) -> Vec<String> {
     let roots = ["super::".to_owned(), format!("crate::{folder}::")];
+    let map = sources.iter().find(|(file, _)| *file == format!("{folder}/mod.rs"));
+    let exports = map.map(|(_, text)| exports(text)).unwrap_or_default();
     let files = sources.iter().filter_map(|(file, text)| {
         let name = file.strip_prefix(folder)?.strip_prefix('/')?.strip_suffix(".rs")?;
         let is_file = name != "mod" && !name.contains('/');
-        is_file.then(|| (name.to_owned(), names_behind(&roots, text)))
+        let file_of = |name: String| exports.get(&name).cloned().unwrap_or(name);
+        let used =
+            || names_behind(&roots, text).into_iter().map(file_of).filter(|used| used != name).collect();
+        is_file.then(|| (name.to_owned(), used()))
     });
     let mut files: BTreeMap<String, BTreeSet<String>> = files.collect();
-    files.iter_mut().for_each(|(name, used)| drop(used.remove(name)));
     loop {
         let left: BTreeSet<String> = files.keys().cloned().collect();
         files.retain(|_, used| !used.is_disjoint(&left));
@@ -179,6 +183,13 @@ fn circles(folder: &str, sources: &[(String, String)]) -> Vec<String> {
             return files.into_keys().collect();
         }
     }
+}
+
+/// By its name, the file from which a `mod.rs` exports something.
+fn exports(text: &str) -> BTreeMap<String, String> {
+    let lines = text.match_indices("pub use ").map(|(at, found)| &text[at + found.len()..]);
+    let own = lines.filter_map(|path| path.split_once("::")).filter(|(file, _)| *file != "crate");
+    own.flat_map(|(file, rest)| names(rest).into_iter().map(|name| (name, file.to_owned()))).collect()
 }
 
 #[test]
@@ -200,7 +211,14 @@ fn a_circle_of_files_is_found_over_any_number_of_them() {
         file("high", "fn f() { crate::device::middle::g() }"),
     ];
     assert!(circles("device", &all).is_empty());
+    let apart = all.clone();
     all[0].1 += "use super::high::Thing;";
+    assert_eq!(circles("device", &all), ["high", "low", "middle"]);
+    // Through what `mod.rs` exports, too.
+    let mut all = apart;
+    all.push(file("mod", "pub use crate::low::Other;\npub use high::{\n    Another,\n    Thing,\n};"));
+    assert!(circles("device", &all).is_empty());
+    all[0].1 += "use super::Thing;";
     assert_eq!(circles("device", &all), ["high", "low", "middle"]);
 }
 
