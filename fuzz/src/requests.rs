@@ -50,7 +50,7 @@ pub fn read(bytes: &[u8]) {
     }
     let mut outputs: Vec<std::ops::Range<u64>> = Vec::new();
     assert_eq!(targets.len(), BLUEPRINT.outputs().len());
-    for target in targets.iter().filter(|target| target.arena.get() != DISCARD) {
+    for target in targets.iter().filter(|target| target.arena.get() != DISCARD.get()) {
         let range = target.offset.get()..target.offset.get() + target.bytes.get();
         inside(target.arena.get(), range.end);
         if target.arena.get() == ARENA {
@@ -65,8 +65,8 @@ pub fn read(bytes: &[u8]) {
 
 fn inside(arena: u64, end: u64) {
     let bytes = match arena {
-        STAGING_ARENA => STAGING_BYTES,
         ARENA => ARENA_BYTES,
+        _ if arena == STAGING_ARENA.get() => STAGING_BYTES,
         other => panic!("there is no arena {other}"),
     };
     assert!(end <= bytes);

@@ -45,7 +45,7 @@ pub fn read(mut bytes: &[u8]) {
     }
 }
 
-/// Messages that are about nothing have no number.
+/// The id of messages that name nothing is 0.
 fn head_id(message: &ToWorker<'_>, id: u64) -> u64 {
     match message {
         ToWorker::Configure(_) | ToWorker::Soon => 0,
@@ -77,12 +77,12 @@ pub fn read_control(bytes: &[u8]) {
         let (packet, later) = later.split_at(later.len().min(usize::from(head & 0x1f)));
         rest = later;
         let passed = vec![null.as_fd(); [0, 1, 2, 8][usize::from(head >> 6)]];
-        // Nobody reads yet: a full socket is the end.
+        // No reader yet: a full socket is the end.
         if packet.is_empty() || fds::send(ours.as_fd(), packet, &passed).is_err() {
             break;
         }
     }
-    // Whoever waits for more sees that nobody is there.
+    // The reader that waits for more sees that the socket is closed.
     drop(ours);
     if let Ok(received) = control::recv(&theirs, id.into(), count.into()) {
         assert_eq!(received.len(), usize::from(count));

@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ProtocolError;
 use crate::header::{Frame, Tag, VERSION};
+use crate::ids::{FunctionId, TurnId};
 use crate::layers::Layers;
 use crate::limits::MAX_FAULT_BYTES;
 
@@ -31,7 +32,7 @@ pub enum FromWorker<'a> {
     /// The worker stopped submitting and its lanes are empty.
     Yielded {
         /// As granted.
-        turn: u64,
+        turn: TurnId,
         /// Device time used, in nanoseconds.
         used_ns: u64,
     },
@@ -56,20 +57,20 @@ pub enum FromWorker<'a> {
     },
     /// The device context is lost: every call in the worker is a suspect, and the worker ends.
     Broken {
-        /// What the driver said.
+        /// The driver's error.
         fault: FaultRef<'a>,
     },
     /// A function's weights, as a descriptor of device memory on the control socket.
     Exported {
         /// As installed.
-        function: u64,
+        function: FunctionId,
         /// Bytes of device memory.
         bytes: u64,
     },
     /// A function is forgotten, and its memory free.
     Uninstalled {
         /// As installed.
-        function: u64,
+        function: FunctionId,
     },
     /// Nothing is left of the domain that the worker served: no function, no arena, no byte.
     Scrubbed {
@@ -81,11 +82,11 @@ pub enum FromWorker<'a> {
     /// The quantum is over: the lanes run empty, and [`FromWorker::Yielded`] follows.
     Yielding {
         /// As granted.
-        turn: u64,
+        turn: TurnId,
     },
 }
 
-/// A worker's first words.
+/// A worker's first message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Must be the supervisor's own.
@@ -94,7 +95,7 @@ pub struct Hello {
     pub device: String,
     /// The architecture that code is compiled for, such as `sm_90`; empty where there is only one.
     pub arch: String,
-    /// Whatever compiled code depends on besides the module; part of the cache key of compiled code.
+    /// Everything that compiled code depends on besides the module; part of the cache key of compiled code.
     pub fingerprint: String,
     /// Bytes of device memory that this process takes for itself, before any lease.
     pub context_bytes: u64,
@@ -176,7 +177,7 @@ pub struct Survey {
     pub driver: String,
     /// Whether a daemon lets processes share a device at the same time (MPS).
     pub shared: bool,
-    /// What there is.
+    /// The devices.
     pub devices: Vec<FoundDevice>,
     /// Layers of the sandbox that this was found in.
     pub layers: Layers,
@@ -189,13 +190,13 @@ pub struct FoundDevice {
     pub index: u32,
     /// Its name, for people.
     pub name: String,
-    /// What names it for good, such as `GPU-…`.
+    /// A name that never changes, such as `GPU-…`.
     pub uuid: String,
     /// Such as `sm_90`.
     pub arch: String,
     /// All of its memory.
     pub memory_bytes: u64,
-    /// What is free of it now.
+    /// Bytes that are free now.
     pub free_bytes: u64,
     /// The node of the host's memory that it is attached to, if the host says so.
     pub numa_node: Option<u32>,
@@ -273,7 +274,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault that no kernel is to blame for.
+    /// A fault without a guilty kernel.
     pub fn new(code: FaultCode, message: impl Into<String>) -> Self {
         Self { code, kernel: None, message: message.into() }
     }
@@ -347,15 +348,15 @@ impl<'a> FromWorker<'a> {
             Self::Hello(_) => (Tag::Hello, 0),
             Self::Done { call, .. } => (Tag::Done, call),
             Self::Failed { call, .. } => (Tag::Failed, call),
-            Self::Yielded { turn, .. } => (Tag::Yielded, turn),
+            Self::Yielded { turn, .. } => (Tag::Yielded, turn.get()),
             Self::Compiled { job, .. } => (Tag::Compiled, job),
             Self::Refused { job, .. } => (Tag::Refused, job),
             Self::Leased { .. } => (Tag::Leased, 0),
             Self::Broken { .. } => (Tag::Broken, 0),
-            Self::Exported { function, .. } => (Tag::Exported, function),
+            Self::Exported { function, .. } => (Tag::Exported, function.get()),
             Self::Survey(_) => (Tag::Survey, 0),
-            Self::Yielding { turn } => (Tag::Yielding, turn),
-            Self::Uninstalled { function } => (Tag::Uninstalled, function),
+            Self::Yielding { turn } => (Tag::Yielding, turn.get()),
+            Self::Uninstalled { function } => (Tag::Uninstalled, function.get()),
             Self::Scrubbed { handover } => (Tag::Scrubbed, handover),
         }
     }
@@ -386,13 +387,17 @@ impl<'a> FromWorker<'a> {
                 Self::Done { call: id, timings: Done::read_from_bytes(body).map_err(|_| bad("Done"))? }
             }
             Tag::Failed => Self::Failed { call: id, fault: FaultRef::decode(body).ok_or(bad("Failed"))? },
-            Tag::Yielded => Self::Yielded { turn: id, used_ns: number(body).ok_or(bad("Yielded"))? },
+            Tag::Yielded => {
+                Self::Yielded { turn: TurnId::new(id), used_ns: number(body).ok_or(bad("Yielded"))? }
+            }
             Tag::Leased => Self::Leased { bytes: number(body).ok_or(bad("Leased"))? },
-            Tag::Exported => Self::Exported { function: id, bytes: number(body).ok_or(bad("Exported"))? },
+            Tag::Exported => {
+                Self::Exported { function: FunctionId::new(id), bytes: number(body).ok_or(bad("Exported"))? }
+            }
             Tag::Broken => Self::Broken { fault: FaultRef::decode(body).ok_or(bad("Broken"))? },
             Tag::Survey => Self::Survey(postcard::from_bytes(body).map_err(|_| bad("Survey"))?),
-            Tag::Yielding => Self::Yielding { turn: id },
-            Tag::Uninstalled => Self::Uninstalled { function: id },
+            Tag::Yielding => Self::Yielding { turn: TurnId::new(id) },
+            Tag::Uninstalled => Self::Uninstalled { function: FunctionId::new(id) },
             Tag::Scrubbed => Self::Scrubbed { handover: id },
             Tag::Compiled => {
                 Self::Compiled { job: id, module: postcard::from_bytes(body).map_err(|_| bad("Compiled"))? }

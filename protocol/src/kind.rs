@@ -20,7 +20,7 @@ pub enum Kind {
 pub struct KindTraits {
     /// Its name, as in `--device`.
     pub name: &'static str,
-    /// Its devices in messages, as what there may be none of.
+    /// Its devices in messages, such as "the process that looks for …".
     pub devices: &'static str,
     /// It has memory of its own: processes hold contexts in it, kernels take stacks from it, and weights are loaded
     /// into it once, for all workers. Without, a device's memory is the host's, and weights are mapped where they are.
@@ -38,7 +38,7 @@ pub struct KindTraits {
     pub code: CodeFamily,
 }
 
-/// Machine code, by who makes it: which variants of a module there are, and which of them a device takes.
+/// Families of machine code: the variants that a module can have, and those that a device takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CodeFamily {
     /// `wasm`, one form for all devices.

@@ -1,9 +1,10 @@
-//! What the supervisor and its workers say to each other.
+//! The messages between the supervisor and its workers.
 //!
 //! Messages are small frames over a pair of pipes; descriptors travel over a control socket beside
 //! them. Either side treats the other as hostile: every length, count and tag is checked.
 //!
 //! In reading order:
+//! - [`ids`]: what both sides call functions, turns, arenas and lanes.
 //! - [`header`]: the sixteen bytes before every message, and the tags.
 //! - [`kind`]: the kinds of devices and what each is like.
 //! - [`to_worker`], [`from_worker`]: one closed enum per direction.
@@ -24,6 +25,7 @@ pub mod cpu_affinity;
 pub mod device_memory;
 pub mod from_worker;
 pub mod header;
+pub mod ids;
 pub mod kind;
 pub mod launch;
 pub mod layers;
@@ -32,6 +34,7 @@ pub mod pipe;
 pub mod to_worker;
 
 pub use from_worker::{Fault, FaultCode, FromWorker};
+pub use ids::{ArenaId, FunctionId, LaneId, TurnId};
 pub use kind::{Kind, KindTraits};
 pub use layers::{Layer, Layers};
 pub use to_worker::ToWorker;

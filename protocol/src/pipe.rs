@@ -226,6 +226,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ArenaId;
     use proptest::prelude::*;
 
     fn pair() -> (Inbox, Outbox) {
@@ -233,19 +234,25 @@ mod tests {
         (Inbox::new(read), Outbox::new(write))
     }
 
+    /// A short message that names an arena.
+    fn closes(arena: u64) -> ToWorker<'static> {
+        ToWorker::CloseArena { arena: ArenaId::new(arena) }
+    }
+
     #[test]
     fn many_frames_arrive_in_one_read() {
         let (mut inbox, mut outbox) = pair();
         for arena in 0..100 {
-            outbox.push_to_worker(&ToWorker::CloseArena { arena });
+            outbox.push_to_worker(&closes(arena));
         }
         assert_eq!(outbox.flush().unwrap(), Flushed::All);
         assert_eq!(inbox.fill().unwrap(), Got::Bytes);
         for arena in 0..100 {
             let frame = inbox.frame().unwrap().unwrap();
-            assert!(
-                matches!(ToWorker::decode(frame).unwrap(), ToWorker::CloseArena { arena: a } if a == arena)
-            );
+            let ToWorker::CloseArena { arena: got } = ToWorker::decode(frame).unwrap() else {
+                panic!("another message")
+            };
+            assert_eq!(got, ArenaId::new(arena));
         }
         assert!(inbox.frame().unwrap().is_none());
         assert_eq!(inbox.fill().unwrap(), Got::Nothing);
@@ -256,7 +263,7 @@ mod tests {
         let (mut inbox, mut outbox) = pair();
         let mut ends = Vec::new();
         for arena in 0..3 {
-            outbox.push_to_worker(&ToWorker::CloseArena { arena });
+            outbox.push_to_worker(&closes(arena));
             ends.push(outbox.pushed());
             assert_eq!(outbox.flush().unwrap(), Flushed::All);
             if arena == 1 {
@@ -266,7 +273,7 @@ mod tests {
         assert_eq!(outbox.taken().unwrap(), ends[1]);
         drop(inbox);
         assert_eq!(outbox.taken().unwrap(), ends[1]);
-        outbox.push_to_worker(&ToWorker::CloseArena { arena: 3 });
+        outbox.push_to_worker(&closes(3));
         assert!(outbox.flush().is_err());
         assert_eq!((outbox.taken().unwrap(), outbox.pushed() > ends[2]), (ends[1], true));
     }
@@ -276,7 +283,7 @@ mod tests {
         let (mut inbox, mut outbox) = pair();
         const FRAMES: u64 = 100_000;
         for arena in 0..FRAMES {
-            outbox.push_to_worker(&ToWorker::CloseArena { arena });
+            outbox.push_to_worker(&closes(arena));
         }
         assert_eq!(outbox.flush().unwrap(), Flushed::Pending);
         let mut next = 0;

@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ProtocolError;
 use crate::header::{Frame, Tag};
+use crate::ids::{ArenaId, FunctionId, LaneId, TurnId};
 use crate::limits::{MAX_FDS, MAX_ITEMS, MAX_OUTPUTS, MAX_SCALARS};
 
 /// One message to a worker, borrowing from the frame it came in.
@@ -19,24 +20,24 @@ pub enum ToWorker<'a> {
     /// Install `function`; its descriptors are on the control socket.
     Install {
         /// Names the function from now on.
-        function: u64,
+        function: FunctionId,
         /// Its parts.
         install: Install,
     },
     /// Forget `function`, and say so.
     Uninstall {
         /// As installed.
-        function: u64,
+        function: FunctionId,
     },
     /// Map the arena whose descriptor is on the control socket.
     OpenArena {
         /// Names the arena from now on.
-        arena: u64,
+        arena: ArenaId,
     },
     /// Unmap the arena and forget everything cached about it.
     CloseArena {
         /// As opened.
-        arena: u64,
+        arena: ArenaId,
     },
     /// Run a call.
     Invoke {
@@ -48,20 +49,19 @@ pub enum ToWorker<'a> {
     /// The worker may submit to the device until it is revoked, and for `quantum_us` in any case.
     Grant {
         /// Names the turn.
-        turn: u64,
+        turn: TurnId,
         /// Microseconds.
         quantum_us: u32,
     },
-    /// Others wait for the device: the worker stops submitting when its quantum is over or it has nothing
-    /// to submit, lets its lanes run empty, and yields.
+    /// Other workers wait for the device: the worker stops submitting when its quantum is over or it has no call
+    /// left, lets its lanes run empty, and yields.
     Revoke {
         /// As granted.
-        turn: u64,
+        turn: TurnId,
     },
-    /// A grant follows within milliseconds: better not to sleep.
+    /// A grant follows within milliseconds: the worker should poll until then.
     Soon,
-    /// The worker serves another domain from now on: nothing may be left of the one before, wherever it was.
-    /// It has no calls.
+    /// The worker serves another domain from now on: all data of the old one must be cleared. The worker has no calls.
     Scrub {
         /// Names the hand-over in the answer.
         handover: u64,
@@ -162,9 +162,9 @@ pub struct Target {
 }
 
 /// The arena shared by the supervisor and one worker, for bytes that came inline.
-pub const STAGING_ARENA: u64 = 0;
+pub const STAGING_ARENA: ArenaId = ArenaId::new(0);
 /// The arena of an output that the caller did not ask for: it is computed and not copied.
-pub const DISCARD: u64 = u64::MAX;
+pub const DISCARD: ArenaId = ArenaId::new(u64::MAX);
 
 /// The fixed part of an invocation.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -186,11 +186,11 @@ const _: () = assert!(size_of::<InvokeHead>() == 40 && size_of::<Item>() == 32 &
 #[derive(Debug, Clone, Copy)]
 pub struct Invoke<'a> {
     /// Which installed function.
-    pub function: u64,
+    pub function: FunctionId,
     /// `CLOCK_MONOTONIC` nanoseconds after which the call has failed.
     pub deadline_ns: u64,
     /// Which lane runs it.
-    pub lane: u32,
+    pub lane: LaneId,
     /// How many descriptors on the control socket belong to it.
     pub descriptors: u32,
     /// [`Invoke::ALONE`], or nothing.
@@ -204,16 +204,16 @@ pub struct Invoke<'a> {
 }
 
 impl<'a> Invoke<'a> {
-    /// The call is a suspect: no other runs beside it, and its kernels run one by one, so that a fault
-    /// names the guilty one.
+    /// The call is a suspect: no other call runs beside it, and its kernels run one by one, so that a fault
+    /// names the guilty kernel.
     pub const ALONE: u32 = 1;
 
     /// Appends the body's bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let head = InvokeHead {
-            function: U64::new(self.function),
+            function: U64::new(self.function.get()),
             deadline_ns: U64::new(self.deadline_ns),
-            lane: U32::new(self.lane),
+            lane: U32::new(self.lane.get()),
             items: U32::new(self.items.len() as u32),
             outputs: U32::new(self.outputs.len() as u32),
             scalars: U32::new(self.scalars.len() as u32),
@@ -242,9 +242,9 @@ impl<'a> Invoke<'a> {
         let (outputs, rest) = <[Target]>::ref_from_prefix_with_elems(rest, outputs).ok()?;
         let scalars = <[U64]>::ref_from_bytes_with_elems(rest, scalars).ok()?;
         Some(Self {
-            function: head.function.get(),
+            function: FunctionId::new(head.function.get()),
             deadline_ns: head.deadline_ns.get(),
-            lane: head.lane.get(),
+            lane: LaneId::new(head.lane.get()),
             descriptors,
             flags: head.flags.get(),
             items,
@@ -259,13 +259,13 @@ impl<'a> ToWorker<'a> {
     pub fn head(&self) -> (Tag, u64) {
         match *self {
             Self::Configure(_) => (Tag::Configure, 0),
-            Self::Install { function, .. } => (Tag::Install, function),
-            Self::Uninstall { function } => (Tag::Uninstall, function),
-            Self::OpenArena { arena } => (Tag::OpenArena, arena),
-            Self::CloseArena { arena } => (Tag::CloseArena, arena),
+            Self::Install { function, .. } => (Tag::Install, function.get()),
+            Self::Uninstall { function } => (Tag::Uninstall, function.get()),
+            Self::OpenArena { arena } => (Tag::OpenArena, arena.get()),
+            Self::CloseArena { arena } => (Tag::CloseArena, arena.get()),
             Self::Invoke { call, .. } => (Tag::Invoke, call),
-            Self::Grant { turn, .. } => (Tag::Grant, turn),
-            Self::Revoke { turn } => (Tag::Revoke, turn),
+            Self::Grant { turn, .. } => (Tag::Grant, turn.get()),
+            Self::Revoke { turn } => (Tag::Revoke, turn.get()),
             Self::Compile { job } => (Tag::Compile, job),
             Self::Describe { job } => (Tag::Describe, job),
             Self::Soon => (Tag::Soon, 0),
@@ -301,17 +301,17 @@ impl<'a> ToWorker<'a> {
                 if install.modules as usize > MAX_FDS {
                     return Err(ProtocolError::Body { message: "Install", why: "too many modules" });
                 }
-                Self::Install { function: id, install }
+                Self::Install { function: FunctionId::new(id), install }
             }
             Tag::Invoke => Self::Invoke { call: id, invoke: Invoke::decode(body).ok_or(bad("Invoke"))? },
             Tag::Grant => {
                 let quantum = body.try_into().map_err(|_| bad("Grant"))?;
-                Self::Grant { turn: id, quantum_us: u32::from_le_bytes(quantum) }
+                Self::Grant { turn: TurnId::new(id), quantum_us: u32::from_le_bytes(quantum) }
             }
-            Tag::Uninstall => Self::Uninstall { function: id },
-            Tag::OpenArena => Self::OpenArena { arena: id },
-            Tag::CloseArena => Self::CloseArena { arena: id },
-            Tag::Revoke => Self::Revoke { turn: id },
+            Tag::Uninstall => Self::Uninstall { function: FunctionId::new(id) },
+            Tag::OpenArena => Self::OpenArena { arena: ArenaId::new(id) },
+            Tag::CloseArena => Self::CloseArena { arena: ArenaId::new(id) },
+            Tag::Revoke => Self::Revoke { turn: TurnId::new(id) },
             Tag::Compile => Self::Compile { job: id },
             Tag::Describe => Self::Describe { job: id },
             Tag::Soon => Self::Soon,
@@ -346,9 +346,9 @@ mod tests {
         let outputs = [Target { arena: 3.into(), offset: 64.into(), bytes: 24.into() }];
         let scalars = [U64::new(2), U64::new(u64::MAX)];
         let invoke = Invoke {
-            function: 9,
+            function: FunctionId::new(9),
             deadline_ns: 10,
-            lane: 1,
+            lane: LaneId::new(1),
             descriptors: 0,
             flags: Invoke::ALONE,
             items: &items,
@@ -357,7 +357,8 @@ mod tests {
         };
         round_trip(&ToWorker::Invoke { call: 5, invoke }, |message| {
             let ToWorker::Invoke { call: 5, invoke: got } = message else { panic!("{message:?}") };
-            assert_eq!((got.function, got.deadline_ns, got.lane, got.flags), (9, 10, 1, Invoke::ALONE));
+            assert_eq!((got.function, got.lane), (invoke.function, invoke.lane));
+            assert_eq!((got.deadline_ns, got.flags), (10, Invoke::ALONE));
             assert_eq!((got.items, got.outputs, got.scalars), (&items[..], &outputs[..], &scalars[..]));
         });
     }
@@ -366,12 +367,14 @@ mod tests {
     fn cold_messages_survive_the_wire() {
         let install = Install { modules: 2, weight_bytes: vec![4, 8], weights: WeightsForm::Device(512) };
         assert_eq!(install.descriptors(), 4);
-        round_trip(&ToWorker::Install { function: 7, install: install.clone() }, |message| {
-            let ToWorker::Install { function: 7, install: got } = message else { panic!("{message:?}") };
-            assert_eq!(got, install);
+        let id = FunctionId::new(7);
+        round_trip(&ToWorker::Install { function: id, install: install.clone() }, |message| {
+            let ToWorker::Install { function, install: got } = message else { panic!("{message:?}") };
+            assert_eq!((function, got), (id, install));
         });
-        round_trip(&ToWorker::Grant { turn: 1, quantum_us: 5000 }, |message| {
-            assert!(matches!(message, ToWorker::Grant { turn: 1, quantum_us: 5000 }));
+        round_trip(&ToWorker::Grant { turn: TurnId::new(1), quantum_us: 5000 }, |message| {
+            let ToWorker::Grant { turn, quantum_us: 5000 } = message else { panic!("{message:?}") };
+            assert_eq!(turn, TurnId::new(1));
         });
         round_trip(&ToWorker::Scrub { handover: 3 }, |message| {
             assert!(matches!(message, ToWorker::Scrub { handover: 3 }));

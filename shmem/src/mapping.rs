@@ -29,7 +29,8 @@ pub struct Mapping {
 // SAFETY: the mapping is plain memory owned by this value; it is reached through bounds-checked raw
 // copies only, and other processes may change it anyway.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; concurrent copies can tear bytes, never break memory safety.
+// SAFETY: shared references only copy through bounds-checked raw pointers, which no Rust reference aliases: concurrent
+// copies can tear bytes, as other processes can at any time.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

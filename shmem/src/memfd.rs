@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FileType, MemfdFlags, OFlags, SealFlags};
 
-/// Why a descriptor is not acceptable, in words for whoever passed it.
+/// Why a descriptor is refused, in words for the client that passed it.
 #[derive(Debug, thiserror::Error)]
 pub enum MemfdError {
     /// A system call failed.
@@ -35,7 +35,7 @@ pub enum MemfdError {
         /// Names of the missing seals.
         missing: &'static str,
     },
-    /// An arena nobody may write to is useless.
+    /// An arena that cannot be written has no use.
     #[error("the memfd is sealed against writing, but an arena must take outputs")]
     WriteSealed,
     /// Empty or too large.
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn own_arenas_pass_their_own_judgement() {
+    fn own_arenas_pass_the_check_for_arenas() {
         let arena = arena("a", 4096).unwrap();
         assert_eq!(judge_arena(arena.fd, MIB).unwrap().bytes(), 4096);
     }

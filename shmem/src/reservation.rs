@@ -35,7 +35,7 @@ pub struct Reservation {
 
 // SAFETY: owned address space, reached through raw pointers whose users state their own safety.
 unsafe impl Send for Reservation {}
-// SAFETY: as above.
+// SAFETY: shared references only change mappings inside the range, with system calls that the kernel orders.
 unsafe impl Sync for Reservation {}
 
 impl Reservation {
@@ -77,7 +77,7 @@ impl Reservation {
     ) -> std::io::Result<()> {
         let at = self.part(offset, bytes)?;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: as in `map_private`.
+        // SAFETY: `part` keeps the fixed mapping inside this reservation, which this value owns.
         unsafe { rustix::mm::mmap(at.cast(), bytes, protection.flags(), flags, fd, 0)? };
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Reservation {
     pub fn unmap(&self, offset: usize, bytes: usize) -> std::io::Result<()> {
         let at = self.part(offset, bytes)?;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: as in `map_private`; the part stays reserved.
+        // SAFETY: `part` keeps the fixed mapping inside this reservation; it stays reserved, without access.
         unsafe { rustix::mm::mmap_anonymous(at.cast(), bytes, ProtFlags::empty(), flags)? };
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: base and bytes are what mmap returned; whoever used the range is gone by contract.
+        // SAFETY: `base` and `bytes` are what mmap returned, and users of `base()` promise to stop before this drop.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

@@ -1,41 +1,14 @@
 //! Names of things as types of their own, so that one cannot stand where another belongs.
 //!
-//! Each is a plain integer in messages and on disk; only `get` and `new` cross that border.
+//! Each is a plain integer in messages and on disk; only `get` and `new` cross that border. Those that workers are told
+//! are the protocol's.
 
-/// Defines a newtype over an integer.
-macro_rules! id {
-    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name($inner);
-
-        impl $name {
-            /// From the integer that messages carry.
-            pub const fn new(value: $inner) -> Self {
-                Self(value)
-            }
-
-            /// The integer that messages carry.
-            pub const fn get(self) -> $inner {
-                self.0
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                self.0.fmt(f)
-            }
-        }
-    };
-}
+use pappus_protocol::id;
+pub use pappus_protocol::{FunctionId, TurnId};
 
 id!(
     /// A tenant: a uid, or a number that the supervisor gave to a name of the configuration.
     TenantId(u32)
-);
-id!(
-    /// A function in memory, towards workers; a function that is removed and added again gets another.
-    FunctionId(u64)
 );
 id!(
     /// A worker's slot on its device. The process in it may be replaced.
@@ -44,10 +17,6 @@ id!(
 id!(
     /// Which process it is that took a worker's slot, counted from 1.
     Generation(u64)
-);
-id!(
-    /// A turn: one grant of the right to submit work to a device.
-    TurnId(u64)
 );
 id!(
     /// An epoch of a device whose processes share faults (MPS): one fault ends all processes of it.

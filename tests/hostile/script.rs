@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pappus_protocol::from_worker::{CompiledModule, Done, FaultCode, Hello, KernelInfo, Survey};
 use pappus_protocol::pipe::{Got, Inbox, Outbox};
-use pappus_protocol::{Fault, FromWorker, ToWorker, control};
+use pappus_protocol::{Fault, FromWorker, FunctionId, ToWorker, TurnId, control};
 use pappus_shmem::{fds, memfd};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
@@ -38,7 +38,7 @@ fn bad(what: impl Into<String>) -> Error {
 
 impl Liar {
     fn new() -> Result<Self> {
-        // Owned descriptors by number, without taking anybody's word for what the numbers are.
+        // `pidfd_getfd` duplicates a descriptor by number and fails where the number is not open: no `unsafe` is needed.
         let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
         let channel = |number| rustix::process::pidfd_getfd(&own, number, PidfdGetfdFlags::empty());
         let (inbox, outbox) = (Inbox::new(channel(COMMANDS)?), Outbox::new(channel(ANSWERS)?));
@@ -78,7 +78,7 @@ impl Liar {
             "forever" => loop {
                 self.act(rest)?;
             },
-            // It ends with whoever waits for it.
+            // It ends with the process that waits for it.
             "silence" => loop {
                 rustix::event::poll(&mut [], None)?;
             },
@@ -119,10 +119,10 @@ impl Liar {
                 fault = Fault { kernel, ..Fault::new(code, tail(3)) };
                 FromWorker::Failed { call: first?, fault: fault.as_ref() }
             }
-            "yielding" => FromWorker::Yielding { turn: first? },
-            "yielded" => FromWorker::Yielded { turn: first?, used_ns: second? },
+            "yielding" => FromWorker::Yielding { turn: TurnId::new(first?) },
+            "yielded" => FromWorker::Yielded { turn: TurnId::new(first?), used_ns: second? },
             "leased" => FromWorker::Leased { bytes: first? },
-            "exported" => FromWorker::Exported { function: first?, bytes: second? },
+            "exported" => FromWorker::Exported { function: FunctionId::new(first?), bytes: second? },
             "broken" => {
                 fault = Fault::new(FaultCode::Device, tail(0));
                 FromWorker::Broken { fault: fault.as_ref() }

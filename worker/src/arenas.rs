@@ -1,17 +1,17 @@
-//! The memory a worker shares with its client (arenas) and with the supervisor (staging), by number.
+//! The memory a worker shares with its client (arenas) and with the supervisor (staging).
 
 use std::collections::HashMap;
 
 use pappus_protocol::to_worker::STAGING_ARENA;
-use pappus_protocol::{Fault, FaultCode};
+use pappus_protocol::{ArenaId, Fault, FaultCode};
 use pappus_shmem::{Mapping, ValidatedMemfd};
 
 /// Every arena that is open, the staging arena included.
 #[derive(Debug)]
 pub struct Arenas {
-    mappings: HashMap<u64, Mapping>,
-    /// Those that could not be mapped yet.
-    postponed: HashMap<u64, ValidatedMemfd>,
+    mappings: HashMap<ArenaId, Mapping>,
+    /// Arenas that could not be mapped yet.
+    postponed: HashMap<ArenaId, ValidatedMemfd>,
 }
 
 impl Arenas {
@@ -20,59 +20,59 @@ impl Arenas {
         Self { mappings: HashMap::from([(STAGING_ARENA, staging)]), postponed: HashMap::new() }
     }
 
-    /// Whether there is an arena of that number.
-    pub fn contains(&self, arena: u64) -> bool {
+    /// Whether the arena is mapped.
+    pub fn contains(&self, arena: ArenaId) -> bool {
         self.mappings.contains_key(&arena)
     }
 
-    /// The same, or one that is still to be mapped.
-    pub fn knows(&self, arena: u64) -> bool {
+    /// Whether the arena was opened, mapped or not.
+    pub fn knows(&self, arena: ArenaId) -> bool {
         self.contains(arena) || self.postponed.contains_key(&arena)
     }
 
     /// Keeps an arena that could not be mapped, for another attempt.
-    pub fn postpone(&mut self, arena: u64, memfd: ValidatedMemfd) {
+    pub fn postpone(&mut self, arena: ArenaId, memfd: ValidatedMemfd) {
         self.postponed.insert(arena, memfd);
     }
 
-    /// Whether any could not be mapped yet.
+    /// Whether an arena could not be mapped yet.
     pub fn has_postponed(&self) -> bool {
         !self.postponed.is_empty()
     }
 
-    /// Takes one out that could not be mapped yet.
-    pub fn take_postponed(&mut self, arena: u64) -> Option<ValidatedMemfd> {
+    /// Takes the memory of an arena out that could not be mapped yet.
+    pub fn take_postponed(&mut self, arena: ArenaId) -> Option<ValidatedMemfd> {
         self.postponed.remove(&arena)
     }
 
-    /// Forgets all that could not be mapped yet.
+    /// Forgets every arena that could not be mapped yet.
     pub fn drop_postponed(&mut self) {
         self.postponed.clear();
     }
 
-    /// Keeps an arena under its number.
-    pub fn insert(&mut self, arena: u64, mapping: Mapping) {
+    /// Keeps an arena that is mapped.
+    pub fn insert(&mut self, arena: ArenaId, mapping: Mapping) {
         self.mappings.insert(arena, mapping);
     }
 
     /// Unmaps an arena; says whether there was one.
-    pub fn remove(&mut self, arena: u64) -> bool {
+    pub fn remove(&mut self, arena: ArenaId) -> bool {
         self.mappings.remove(&arena).is_some()
     }
 
-    /// The numbers of all but the staging arena.
-    pub fn of_clients(&self) -> Vec<u64> {
+    /// Every mapped arena but the staging arena.
+    pub fn of_clients(&self) -> Vec<ArenaId> {
         self.mappings.keys().copied().filter(|arena| *arena != STAGING_ARENA).collect()
     }
 
     /// Zeroes all of an arena.
-    pub fn zero_all(&self, arena: u64) {
+    pub fn zero_all(&self, arena: ArenaId) {
         let bytes = self.mappings.get(&arena).map_or(0, Mapping::bytes);
         self.zero(arena, 0, bytes);
     }
 
     /// The mapping of an arena, once a range is known to lie inside.
-    pub fn range(&self, arena: u64, offset: u64, bytes: u64) -> Result<&Mapping, Fault> {
+    pub fn range(&self, arena: ArenaId, offset: u64, bytes: u64) -> Result<&Mapping, Fault> {
         let bad = |message| Fault::new(FaultCode::BadInvoke, message);
         let mapping =
             self.mappings.get(&arena).ok_or_else(|| bad(format!("arena {arena} is not open here")))?;
@@ -81,7 +81,7 @@ impl Arenas {
     }
 
     /// Zeroes a range, as far as it exists.
-    pub fn zero(&self, arena: u64, offset: u64, bytes: u64) {
+    pub fn zero(&self, arena: ArenaId, offset: u64, bytes: u64) {
         if let Some(mapping) = self.mappings.get(&arena) {
             // A range outside was refused before anything was written to it.
             let _ = mapping.zero(offset, bytes);

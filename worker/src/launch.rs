@@ -37,7 +37,7 @@ pub enum LaunchError {
     Descriptor {
         /// The one that is missing.
         number: i32,
-        /// What the host says.
+        /// The error of the system call.
         why: rustix::io::Errno,
     },
     /// It cannot be confined.

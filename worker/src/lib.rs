@@ -39,7 +39,7 @@
 //!
 //! A panic on any thread ends the process at once, with the exit code
 //! [`EXIT_PANICKED`](pappus_protocol::launch::EXIT_PANICKED) and one line in the log: [`end_on_panic`]. Nothing is
-//! caught and no destructor runs, because what the panicking code left half done must not be used again. For the
+//! caught and no destructor runs, because data that the panicking code left half written must not be used again. For the
 //! supervisor it is a death like any other: it replaces the process and runs or answers the calls that were in it.
 
 #![deny(unsafe_code)]

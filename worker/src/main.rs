@@ -68,7 +68,7 @@ fn serve<D: Device>(
     Ok(serve::run(channels, staging, device)?)
 }
 
-/// A device that does not start may do so a moment later: that is for the supervisor to hear, not for the log alone.
+/// A device that does not start may start a moment later, so the supervisor is told, not only the log.
 fn compile(mut channels: Channels, compiler: Result<impl Compiler, Fault>, sandbox: Sandbox) -> Outcome {
     channels.layers = sandbox.close()?;
     match compiler {
@@ -90,7 +90,7 @@ fn survey(mut channels: Channels, kind: Kind, sandbox: Sandbox) -> Outcome {
         Ok(found) => channels.send(&FromWorker::Survey(Survey { layers, ..found }))?,
         Err(fault) => channels.send(&FromWorker::Refused { job: 0, fault: fault.as_ref() })?,
     }
-    // The supervisor may still want to know what it has reached.
+    // The supervisor may still look at this process to see which layers it reached.
     while channels.inbox.wait(Duration::ZERO, None, None)? != Got::Closed {}
     Ok(())
 }

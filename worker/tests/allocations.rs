@@ -9,8 +9,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use harness::{Worker, compile_cpu};
-use pappus_protocol::Fault;
 use pappus_protocol::from_worker::{Done, Hello};
+use pappus_protocol::{ArenaId, Fault, LaneId};
 use pappus_shmem::Mapping;
 use pappus_worker::device::cpu::{Cpu, Function};
 use pappus_worker::device::{Call, Device, FunctionImage};
@@ -34,7 +34,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: `at` came from `System.alloc` with this layout, as the caller promises.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -64,22 +64,22 @@ impl Device for Counted {
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {
         self.0.load(image)
     }
-    fn map_arena(&mut self, arena: u64, mapping: &Mapping) -> Result<(), Fault> {
+    fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault> {
         self.0.map_arena(arena, mapping)
     }
-    fn unmap_arena(&mut self, arena: u64) {
+    fn unmap_arena(&mut self, arena: ArenaId) {
         self.0.unmap_arena(arena);
     }
-    fn start(&mut self, lane: usize, function: &mut Function, call: &Call<'_>) {
+    fn start(&mut self, lane: LaneId, function: &mut Function, call: &Call<'_>) {
         self.0.start(lane, function, call);
     }
-    fn poll(&mut self, lane: usize) -> Option<Result<Done, Fault>> {
+    fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>> {
         self.0.poll(lane)
     }
     fn forget(&mut self) -> Result<(), Fault> {
         self.0.forget()
     }
-    fn clear(&mut self, lane: usize, function: &mut Function) -> Result<(), Fault> {
+    fn clear(&mut self, lane: LaneId, function: &mut Function) -> Result<(), Fault> {
         self.0.clear(lane, function)
     }
 }

@@ -138,7 +138,7 @@ fn small_files_that_stand_for_much_work_are_refused_or_cheap() {
         let why = compile(&bomb).unwrap_err();
         assert!(why.contains(words), "{why}");
     }
-    // The controls: as much as is allowed, or nearly, is compiled while somebody waits.
+    // The controls: as much as is allowed, or nearly, is compiled in a time that a registration can wait.
     for bomb in [
         body(50_000, 2, |_| ()),
         body(0, 4_000, |_| ()),

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use harness::{Worker, compile_cpu, item, target};
 use pappus_protocol::pipe::Flushed;
 use pappus_protocol::to_worker::{Configure, Install, Invoke, WeightsForm};
-use pappus_protocol::{ToWorker, control};
+use pappus_protocol::{ArenaId, FunctionId, LaneId, ToWorker, TurnId, control};
 use pappus_shmem::memfd;
 use pappus_worker::device::cpu::Cpu;
 use proptest::collection::vec;
@@ -95,16 +95,21 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
             let install =
                 Install { modules: *modules, weight_bytes: weight_bytes.clone(), weights: WeightsForm::Host };
             let count = if *count == 8 { 3 } else { install.descriptors() };
-            send(worker, *function, &fds[..count], &ToWorker::Install { function: *function, install })
+            let id = FunctionId::new(*function);
+            send(worker, *function, &fds[..count], &ToWorker::Install { function: id, install })
         }
         Step::Scrub(handover) => send(worker, 0, &[], &ToWorker::Scrub { handover: *handover }),
-        Step::Uninstall(function) => send(worker, 0, &[], &ToWorker::Uninstall { function: *function }),
+        Step::Uninstall(function) => {
+            send(worker, 0, &[], &ToWorker::Uninstall { function: FunctionId::new(*function) })
+        }
         Step::OpenArena(arena, good) => {
             let memfd = memfd::arena("arena", 8192).unwrap();
             let fd: &dyn AsFd = if *good { &memfd } else { config };
-            send(worker, *arena, &[fd], &ToWorker::OpenArena { arena: *arena })
+            send(worker, *arena, &[fd], &ToWorker::OpenArena { arena: ArenaId::new(*arena) })
         }
-        Step::CloseArena(arena) => send(worker, 0, &[], &ToWorker::CloseArena { arena: *arena }),
+        Step::CloseArena(arena) => {
+            send(worker, 0, &[], &ToWorker::CloseArena { arena: ArenaId::new(*arena) })
+        }
         Step::Invoke(function, descriptors, items, outputs, scalars) => {
             let items: Vec<_> = items
                 .iter()
@@ -115,9 +120,9 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
             let scalars: Vec<_> = scalars.iter().map(|&scalar| scalar.into()).collect();
             let invoke = Invoke {
                 flags: 0,
-                function: *function,
+                function: FunctionId::new(*function),
                 deadline_ns: u64::MAX,
-                lane: u32::from(call % 50 == 49),
+                lane: LaneId::new(u32::from(call % 50 == 49)),
                 descriptors: *descriptors,
                 items: &items,
                 outputs: &outputs,
@@ -126,8 +131,14 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
             let fds: [&dyn AsFd; 1] = [config];
             send(worker, call, &fds[..*descriptors as usize], &ToWorker::Invoke { call, invoke })
         }
-        Step::Turn(turn, true) => send(worker, 0, &[], &ToWorker::Grant { turn: *turn, quantum_us: 1 }),
-        Step::Turn(turn, false) => send(worker, 0, &[], &ToWorker::Revoke { turn: *turn }),
+        Step::Turn(turn, grants) => {
+            let turn = TurnId::new(*turn);
+            let message = match grants {
+                true => ToWorker::Grant { turn, quantum_us: 1 },
+                false => ToWorker::Revoke { turn },
+            };
+            send(worker, 0, &[], &message)
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Modules for GPUs, as far as they are read before a driver is given them: whoever reads them is told no length, so
-//! whatever they say of themselves must be there.
+//! Modules for GPUs, as far as they are read before the driver gets them. The driver is not told how long a module is,
+//! so every length inside a module must fit its bytes.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -46,7 +46,7 @@ fn a_header_that_promises_more_than_there_is_is_refused() {
     }
     // Another machine.
     assert!(with(18, &[62, 0]).unwrap_err().to_string().contains("not of NVIDIA"));
-    // The control: what nobody relies on may be anything.
+    // The control: bytes that no reader relies on may be anything.
     with(48, &[0xff; 4]).unwrap();
     let mut fatbin = FATBIN.to_vec();
     fatbin[8..16].copy_from_slice(&far);

@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex};
 use harness::{ARENA, Worker};
 use pappus_protocol::from_worker::{Done, Hello};
 use pappus_protocol::to_worker::Invoke;
-use pappus_protocol::{Fault, FromWorker, ToWorker};
+use pappus_protocol::{ArenaId, Fault, FromWorker, FunctionId, LaneId, ToWorker, TurnId};
 use pappus_shmem::Mapping;
 use pappus_worker::device::{self, Device, FunctionImage};
 
 const CONFIG: &str = include_str!("../../kernels/configs/hello.json");
+const TURN: TurnId = TurnId::new(7);
 
 /// What the device did, in order, and how often a lane is polled before its call is over.
 #[derive(Default)]
@@ -59,17 +60,17 @@ impl Device for Scripted {
     fn load(&mut self, _: FunctionImage<'_>) -> Result<Loaded, Fault> {
         Ok(Loaded(self.0.clone()))
     }
-    fn map_arena(&mut self, _: u64, _: &Mapping) -> Result<(), Fault> {
+    fn map_arena(&mut self, _: ArenaId, _: &Mapping) -> Result<(), Fault> {
         Ok(())
     }
-    fn unmap_arena(&mut self, _: u64) {
+    fn unmap_arena(&mut self, _: ArenaId) {
         self.note("unmap".into());
     }
-    fn start(&mut self, lane: usize, _: &mut Loaded, _: &device::Call<'_>) {
+    fn start(&mut self, lane: LaneId, _: &mut Loaded, _: &device::Call<'_>) {
         self.note(format!("start {lane}"));
     }
-    fn poll(&mut self, lane: usize) -> Option<Result<Done, Fault>> {
-        let left = &mut self.0.lock().unwrap().polls[lane];
+    fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>> {
+        let left = &mut self.0.lock().unwrap().polls[lane.index()];
         match left.front_mut() {
             Some(0) | None => {
                 left.pop_front();
@@ -89,7 +90,7 @@ impl Device for Scripted {
         self.note("scrub".into());
         Ok(())
     }
-    fn clear(&mut self, lane: usize, _: &mut Loaded) -> Result<(), Fault> {
+    fn clear(&mut self, lane: LaneId, _: &mut Loaded) -> Result<(), Fault> {
         self.note(format!("clear {lane}"));
         Ok(())
     }
@@ -108,9 +109,9 @@ fn worker(polls: [&[u32]; 2]) -> (Worker, Arc<Mutex<Script>>) {
 fn invoke(worker: &mut Worker, lanes: &[u32]) {
     for (call, &lane) in (1..).zip(lanes) {
         let invoke = Invoke {
-            function: 1,
+            function: FunctionId::new(1),
             deadline_ns: u64::MAX,
-            lane,
+            lane: LaneId::new(lane),
             descriptors: 0,
             flags: 0,
             items: &[],
@@ -150,12 +151,12 @@ fn a_worker_serves_another_domain_only_after_it_is_scrubbed() {
 fn a_turn_is_given_back_before_a_worker_is_handed_on() {
     let (mut worker, _) = worker([&[3], &[]]);
     worker.configure(|settings| settings.turns = true);
-    worker.to.push_to_worker(&ToWorker::Grant { turn: 4, quantum_us: 1_000_000 });
+    worker.to.push_to_worker(&ToWorker::Grant { turn: TURN, quantum_us: 1_000_000 });
     invoke(&mut worker, &[0]);
     worker.to.push_to_worker(&ToWorker::Scrub { handover: 9 });
     worker.to.flush_blocking().unwrap();
     assert_eq!(done(&mut worker), 1);
-    let yielded = worker.answer(|message| matches!(message, FromWorker::Yielded { turn: 4, .. }));
+    let yielded = worker.answer(|message| matches!(message, FromWorker::Yielded { turn: TURN, .. }));
     let scrubbed = worker.answer(|message| matches!(message, FromWorker::Scrubbed { handover: 9 }));
     assert_eq!((yielded, scrubbed), (Some(true), Some(true)));
     worker.end().unwrap();
@@ -184,12 +185,12 @@ fn a_busy_lane_is_finished_and_cleared_before_its_next_call() {
 #[test]
 fn nothing_a_running_lane_uses_is_taken_away() {
     for (message, event) in [
-        (ToWorker::Uninstall { function: 1 }, "unload"),
-        (ToWorker::CloseArena { arena: ARENA }, "unmap"),
-        (ToWorker::Revoke { turn: 7 }, ""),
+        (ToWorker::Uninstall { function: FunctionId::new(1) }, "unload"),
+        (ToWorker::CloseArena { arena: ArenaId::new(ARENA) }, "unmap"),
+        (ToWorker::Revoke { turn: TURN }, ""),
     ] {
         let (mut worker, script) = worker([&[500], &[500]]);
-        worker.send(&ToWorker::Grant { turn: 7, quantum_us: 10_000_000 });
+        worker.send(&ToWorker::Grant { turn: TURN, quantum_us: 10_000_000 });
         invoke(&mut worker, &[0, 1]);
         worker.send(&message);
         let mut calls = [done(&mut worker), done(&mut worker)];
@@ -197,7 +198,7 @@ fn nothing_a_running_lane_uses_is_taken_away() {
         assert_eq!(calls, [1, 2]);
         if event.is_empty() {
             let yielded =
-                worker.answer(|message| matches!(message, FromWorker::Yielded { turn: 7, used_ns: 1.. }));
+                worker.answer(|message| matches!(message, FromWorker::Yielded { turn: TURN, used_ns: 1.. }));
             assert_eq!(yielded, Some(true));
         }
         worker.end().unwrap();

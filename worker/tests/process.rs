@@ -13,7 +13,7 @@ use harness::Worker;
 use harness::program::{self, Options, Program, Started};
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::{Got, Inbox, Outbox};
-use pappus_protocol::{FaultCode, FromWorker, ToWorker, control};
+use pappus_protocol::{FaultCode, FromWorker, ToWorker, TurnId, control};
 use pappus_shmem::memfd;
 
 struct Process {
@@ -116,7 +116,7 @@ fn a_process_serves_as_a_thread_does() {
 #[test]
 fn messages_of_the_other_role_end_it_with_an_error() {
     for (role, message) in
-        [("serve", ToWorker::Compile { job: 1 }), ("compile", ToWorker::Revoke { turn: 1 })]
+        [("serve", ToWorker::Compile { job: 1 }), ("compile", ToWorker::Revoke { turn: TurnId::new(1) })]
     {
         let mut process = start(role);
         process.hello();

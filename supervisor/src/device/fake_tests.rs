@@ -195,7 +195,7 @@ impl Gpu {
             got.push(match ToWorker::decode(frame).unwrap() {
                 ToWorker::Configure(configure) => format!("lease {}", configure.lease_bytes / MIB),
                 ToWorker::Install { function, install } => {
-                    let parts = control::recv(&*control, function, install.descriptors()).unwrap();
+                    let parts = control::recv(&*control, function.get(), install.descriptors()).unwrap();
                     let weights = rustix::fs::fstat(&parts[1]).unwrap().st_size;
                     match install.weights {
                         WeightsForm::Host => format!("install {function} from {weights}"),

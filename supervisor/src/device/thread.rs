@@ -20,7 +20,7 @@ use super::standby::Ready;
 use super::unusable::{NotReady, Unusable};
 use super::worker_channel::Arrival;
 use super::write_coalescing::{Answer, Batch};
-use crate::ids::{Epoch, FunctionId, Generation, TurnId, WorkerId};
+use crate::ids::{Epoch, Generation, WorkerId};
 use crate::processes::launcher::{Launcher, Started};
 use crate::schedule::CallId;
 
@@ -269,18 +269,12 @@ fn hear(
             FromWorker::Failed { call, fault } => {
                 batch.finish(worker, CallId(call), Answer::Failed(&fault))?;
             }
-            FromWorker::Yielding { turn } => device.events.yielding(worker, TurnId::new(turn))?,
-            FromWorker::Yielded { turn, used_ns } => {
-                device.events.yielded(worker, TurnId::new(turn), used_ns)?
-            }
+            FromWorker::Yielding { turn } => device.events.yielding(worker, turn)?,
+            FromWorker::Yielded { turn, used_ns } => device.events.yielded(worker, turn, used_ns)?,
             FromWorker::Leased { .. } => device.events.leased(worker)?,
-            FromWorker::Uninstalled { function } => {
-                device.events.uninstalled(worker, FunctionId::new(function))?
-            }
+            FromWorker::Uninstalled { function } => device.events.uninstalled(worker, function)?,
             FromWorker::Scrubbed { handover } => device.events.scrubbed(worker, handover)?,
-            FromWorker::Exported { function, bytes } => {
-                device.events.exported(worker, FunctionId::new(function), bytes)?
-            }
+            FromWorker::Exported { function, bytes } => device.events.exported(worker, function, bytes)?,
             FromWorker::Broken { fault } => return Ok(Some(End::Broken(fault.to_fault()))),
             other => return Err(Unusable::Unexpected(format!("{other:?}"))),
         }

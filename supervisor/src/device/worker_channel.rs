@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use pappus_protocol::pipe::{Flushed, Outbox};
 use pappus_protocol::to_worker::{Configure, Invoke, Item, STAGING_ARENA, Target};
-use pappus_protocol::{Layers, ProtocolError, ToWorker, control, now_ns};
+use pappus_protocol::{ArenaId, LaneId, Layers, ProtocolError, ToWorker, control, now_ns};
 use pappus_shmem::{ValidatedMemfd, memfd};
 
 use super::command_order::{CommandOrder, Stalled};
@@ -259,12 +259,12 @@ impl WorkerChannel {
 
     /// Tells the process that it has the device, with a limit while others wait.
     pub(super) fn grant(&mut self, turn: TurnId, quantum_us: u32) {
-        self.tell(&ToWorker::Grant { turn: turn.get(), quantum_us });
+        self.tell(&ToWorker::Grant { turn, quantum_us });
     }
 
     /// Tells the process that others wait for the device.
     pub(super) fn revoke(&mut self, turn: TurnId) {
-        self.tell(&ToWorker::Revoke { turn: turn.get() });
+        self.tell(&ToWorker::Revoke { turn });
     }
 
     /// Tells the process that its turn is next.
@@ -306,7 +306,7 @@ impl WorkerChannel {
         for arena in &call.arenas {
             if process.arenas.insert(arena.id) {
                 process.pass(arena.id, &[arena.memfd.as_fd()])?;
-                process.arrival.outbox.push_to_worker(&ToWorker::OpenArena { arena: arena.id });
+                process.arrival.outbox.push_to_worker(&ToWorker::OpenArena { arena: ArenaId::new(arena.id) });
             }
         }
         let lane_offset = u64::from(lane) * STAGING_BYTES;
@@ -320,20 +320,20 @@ impl WorkerChannel {
         }
         process.items.clear();
         process.items.extend(call.items.iter().map(|item| {
-            let staged = item.kind.get() == Item::ARENA && item.source.get() == STAGING_ARENA;
+            let staged = item.kind.get() == Item::ARENA && item.source.get() == STAGING_ARENA.get();
             let offset = item.offset.get() + if staged { lane_offset } else { 0 };
             Item { offset: offset.into(), ..*item }
         }));
         process.outputs.clear();
         process.outputs.extend(call.outputs.iter().map(|target| {
-            let staged = target.arena.get() == STAGING_ARENA;
+            let staged = target.arena.get() == STAGING_ARENA.get();
             let offset = target.offset.get() + if staged { lane_offset } else { 0 };
             Target { offset: offset.into(), ..*target }
         }));
         let invoke = Invoke {
-            function: call.function.id.get(),
+            function: call.function.id,
             deadline_ns: call.deadline_ns,
-            lane,
+            lane: LaneId::new(lane),
             descriptors: call.descriptors.len() as u32,
             flags: if alone { Invoke::ALONE } else { 0 },
             items: &process.items,
@@ -346,7 +346,10 @@ impl WorkerChannel {
         // finds it among the process's arenas.
         for arena in call.arenas.iter().filter(|arena| arena.is_closed()) {
             if process.arenas.remove(&arena.id) {
-                process.arrival.outbox.push_to_worker(&ToWorker::CloseArena { arena: arena.id });
+                process
+                    .arrival
+                    .outbox
+                    .push_to_worker(&ToWorker::CloseArena { arena: ArenaId::new(arena.id) });
             }
         }
         // Before the answer can come, and undone before the process counts as gone.
@@ -379,7 +382,7 @@ impl WorkerChannel {
         if let Some(process) = &mut self.process
             && process.arenas.remove(&arena)
         {
-            process.arrival.outbox.push_to_worker(&ToWorker::CloseArena { arena });
+            process.arrival.outbox.push_to_worker(&ToWorker::CloseArena { arena: ArenaId::new(arena) });
             flush(process, &self.waker);
         }
     }
@@ -452,7 +455,7 @@ impl Connected {
             StartError::Refused(error.into())
         })?;
         self.pass(function.get(), &parts.descriptors())?;
-        self.arrival.outbox.push_to_worker(&ToWorker::Install { function: function.get(), install });
+        self.arrival.outbox.push_to_worker(&ToWorker::Install { function, install });
         self.installed.insert(function, self.clock);
         Ok(evicted)
     }
@@ -470,7 +473,7 @@ impl Connected {
     fn uninstall(&mut self, function: FunctionId) {
         if self.installed.remove(&function).is_some() {
             self.forgetting.push_back(function);
-            self.arrival.outbox.push_to_worker(&ToWorker::Uninstall { function: function.get() });
+            self.arrival.outbox.push_to_worker(&ToWorker::Uninstall { function });
         }
     }
 }

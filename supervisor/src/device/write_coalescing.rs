@@ -241,7 +241,7 @@ impl Completer {
         let channel = self.slots.channel(worker);
         let staged = call.outputs.iter().zip(call.function.blueprint.outputs());
         staged
-            .filter(|(target, _)| target.arena.get() == STAGING_ARENA)
+            .filter(|(target, _)| target.arena.get() == STAGING_ARENA.get())
             .map(|(target, id)| channel.take_staged(lane, target, call.plan.buffers[id.index()].bytes))
             .collect()
     }
@@ -249,5 +249,5 @@ impl Completer {
 
 /// Whether outputs lie in the lane's staging range.
 fn is_staged(call: &Call) -> bool {
-    call.outputs.iter().any(|target| target.arena.get() == STAGING_ARENA)
+    call.outputs.iter().any(|target| target.arena.get() == STAGING_ARENA.get())
 }

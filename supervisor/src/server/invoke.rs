@@ -213,7 +213,7 @@ impl Gathered {
                     let offset = self.stage(bytes.len() as u64)?;
                     // A copy: a slice of it would keep the whole frame while the call waits.
                     self.inline.push(Inline { offset, bytes: Bytes::copy_from_slice(bytes) });
-                    (Item::ARENA, STAGING_ARENA, offset, bytes.len() as u64)
+                    (Item::ARENA, STAGING_ARENA.get(), offset, bytes.len() as u64)
                 }
                 Some(Source::Region(region)) => {
                     self.arena(region)?;
@@ -242,8 +242,8 @@ impl Gathered {
     /// Takes an output's target; an output that nobody asked for is dropped.
     fn output(&mut self, output: Option<&v1::Output>, bytes: u64) -> Result<(), ValueError> {
         let (arena, offset, room) = match output {
-            None => (DISCARD, 0, bytes),
-            Some(v1::Output { region: None, .. }) => (STAGING_ARENA, self.stage(bytes)?, bytes),
+            None => (DISCARD.get(), 0, bytes),
+            Some(v1::Output { region: None, .. }) => (STAGING_ARENA.get(), self.stage(bytes)?, bytes),
             Some(v1::Output { region: Some(region), .. }) => {
                 self.arena(region)?;
                 if region.bytes < bytes {
@@ -315,7 +315,7 @@ impl Gathered {
         let source = item.source.get();
         let read = if item.kind.get() == Item::DESCRIPTOR {
             self.descriptors[source as usize].read_at(at, out)
-        } else if source == STAGING_ARENA {
+        } else if source == STAGING_ARENA.get() {
             let held = self.inline.iter().find(|i| i.offset == item.offset.get() && !i.bytes.is_empty());
             if let Some(inline) = held {
                 let start = offset as usize;
@@ -333,7 +333,7 @@ impl Gathered {
 
     /// Inputs and outputs of a call may not overlap, nor outputs among themselves.
     fn check_overlaps(&self) -> Result<(), InvokeError> {
-        let shared = |arena: u64| arena != STAGING_ARENA && arena != DISCARD;
+        let shared = |arena: u64| arena != STAGING_ARENA.get() && arena != DISCARD.get();
         let mut outputs: Vec<(u64, u64, u64)> = self
             .outputs
             .iter()

@@ -47,7 +47,7 @@ fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>, now_ns:
             bytes: call.plan.buffers[id.index()].bytes,
             ..Default::default()
         };
-        if call.outputs[position].arena.get() == STAGING_ARENA {
+        if call.outputs[position].arena.get() == STAGING_ARENA.get() {
             output.inline = inline.next().unwrap_or_default().into();
         }
         if let Some(shape) = &call.plan.output_shapes[position] {

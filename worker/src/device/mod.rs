@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use pappus_blueprint::{Blueprint, Plan};
 use pappus_protocol::from_worker::{CompiledModule, Done, Hello};
-use pappus_protocol::{Fault, FaultCode};
+use pappus_protocol::{ArenaId, Fault, FaultCode, LaneId};
 use pappus_shmem::{Mapping, ValidatedMemfd};
 
 use crate::arenas::Arenas;
@@ -33,7 +33,7 @@ pub trait Device {
     /// A loaded function: its kernels ready to launch, its weights mapped. Dropping it unloads it.
     type Function;
 
-    /// Who this is, and what compiled code must agree with.
+    /// The greeting: the device's name and the fingerprint that machine code must have.
     fn hello(&self) -> Hello;
 
     /// How many calls may be in flight.
@@ -55,33 +55,32 @@ pub trait Device {
     }
 
     /// An arena was mapped: a device that copies by itself pins it here.
-    fn map_arena(&mut self, arena: u64, mapping: &Mapping) -> Result<(), Fault>;
+    fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault>;
 
     /// The arena is about to be unmapped.
-    fn unmap_arena(&mut self, arena: u64);
+    fn unmap_arena(&mut self, arena: ArenaId);
 
-    /// Submits a call on an idle, cleared lane. Whatever goes wrong is told by [`Device::poll`].
-    fn start(&mut self, lane: usize, function: &mut Self::Function, call: &Call<'_>);
+    /// Submits a call on an idle, cleared lane. [`Device::poll`] returns its failures.
+    fn start(&mut self, lane: LaneId, function: &mut Self::Function, call: &Call<'_>);
 
     /// The end of the lane's call, once it is there: its timings, or why it failed. After a fault
     /// nothing writes to the call's regions any more.
-    fn poll(&mut self, lane: usize) -> Option<Result<Done, Fault>>;
+    fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>>;
 
     /// Clears everything that the lane's finished call left in memory: its range of the pool and its
-    /// modules' variables. What a chip keeps besides is for [`Device::scrub`]. It may do so behind the
-    /// return, before anything that is started on the lane later. An error ends the worker, and its
-    /// memory with it.
-    fn clear(&mut self, lane: usize, function: &mut Self::Function) -> Result<(), Fault>;
+    /// modules' variables; [`Device::scrub`] clears on-chip memory. The clearing may still run when this returns, but
+    /// ends before the lane's next call starts. An error ends the worker, and its memory with it.
+    fn clear(&mut self, lane: LaneId, function: &mut Self::Function) -> Result<(), Fault>;
 
-    /// Unloads a function and clears what it had besides its code; for good, since another domain follows.
+    /// Unloads a function and clears its variables and weights, because another domain follows.
     fn unload(&mut self, function: Self::Function) -> Result<(), Fault> {
         drop(function);
         Ok(())
     }
 
-    /// Clears all memory that the domain served so far used, and forgets what was prepared or counted for it.
-    /// No function is loaded, no arena is mapped but the staging arena, all lanes are idle and cleared. What a
-    /// chip keeps besides is for [`Device::scrub`], which follows.
+    /// Clears all memory that the domain served so far used, and drops its graphs and measured times. No function is
+    /// loaded, no arena is mapped but the staging arena, all lanes are idle and cleared. [`Device::scrub`] follows and
+    /// clears on-chip memory.
     fn forget(&mut self) -> Result<(), Fault>;
 
     /// Waits until the device does nothing for this worker any more, clearing included.
@@ -95,7 +94,7 @@ pub trait Device {
         Ok(())
     }
 
-    /// Why nothing can run in this process any more, once that is so.
+    /// Why no call can run in this process any more; none while calls can.
     fn lost(&self) -> Option<&Fault> {
         None
     }
@@ -165,7 +164,7 @@ pub struct Call<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// An open arena.
-    Arena(u64),
+    Arena(ArenaId),
     /// One of the call's descriptors, read with `pread`: it may be shorter than announced.
     Descriptor(usize),
 }
@@ -189,7 +188,7 @@ pub struct CopyOut {
     /// Offset in the pool.
     pub from: u64,
     /// The arena that takes it.
-    pub arena: u64,
+    pub arena: ArenaId,
     /// First byte there.
     pub offset: u64,
     /// How many.

@@ -8,7 +8,7 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-/// Which arguments a call is allowed with: one of several, each of which demands all its conditions.
+/// Arguments that a call is allowed with: alternatives, each a list of conditions that must all hold.
 pub(super) type Arguments = Vec<Vec<(u8, SeccompCmpOp, u64)>>;
 
 /// One system call that is allowed, and who needs it.

@@ -1,4 +1,4 @@
-//! Who the process is: a user of its own where it may choose, and no capability anywhere.
+//! The process's user: one of its own where the host permits it, and without capabilities.
 
 use rustix::process::{DumpableBehavior, Gid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -34,8 +34,8 @@ pub(super) fn show_own_files(show: bool) -> rustix::io::Result<()> {
     })
 }
 
-/// Capabilities that no program started from here could have again. Without the right to, the other steps
-/// have to do.
+/// Empties the bounding set, so that no program executed from here gets capabilities. Where the process lacks the right
+/// to do so, the other steps still hold.
 pub(super) fn drop_bounding() {
     for capability in CapabilitySet::all().iter() {
         let _ = rustix::thread::remove_capability_from_bounding_set(capability);

@@ -40,7 +40,7 @@ impl Limits {
         // A core file would hold the caller's data.
         lower(Resource::Core, 0)?;
         lower(Resource::Nofile, self.descriptors)?;
-        // Nobody here talks through message queues or runs before others.
+        // A worker needs neither message queues nor priority over other processes.
         lower(Resource::Msgqueue, 0)?;
         lower(Resource::Rtprio, 0)?;
         lower(Resource::Nice, 0)?;

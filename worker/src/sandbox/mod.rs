@@ -1,7 +1,7 @@
-//! The sandbox: a worker can do nothing but compute.
+//! The sandbox: a worker can only compute.
 //!
-//! [`enter`] comes first of all, before the process has a second thread or has opened anything: it closes what
-//! it was not given, leaves every namespace that the host lets it leave, and ends as another user, without
+//! [`enter`] comes first of all, before the process has a second thread or has opened anything: it closes
+//! every descriptor but its channels, leaves every namespace that the host permits, and becomes another user, without
 //! capabilities, under resource limits and Landlock. [`Sandbox::close`] comes when the device has started and
 //! before the first byte of a tenant: it puts the filter of system calls in force on all threads.
 //!
@@ -14,8 +14,8 @@
 //! - `filter`: seccomp.
 //! - [`policy`]: what is allowed, for every kind of device.
 //!
-//! What the host does not permit is left out; [`Sandbox::close`] says what is in force, and the supervisor
-//! decides whether that is enough.
+//! Layers that the host does not permit are left out; [`Sandbox::close`] returns the layers in force, and the
+//! supervisor decides whether they are enough.
 
 mod files;
 mod filter;

@@ -1,4 +1,5 @@
-//! Namespaces: what of the host the process cannot even name. Each is tried; what the host refuses is left out.
+//! Namespaces: processes, files, networks and names of the host that the process cannot refer to. Each is tried; those
+//! that the host refuses are left out.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::exit;
@@ -48,16 +49,16 @@ pub(super) fn leave_users() -> bool {
     true
 }
 
-/// The process that starts as the first one of the pid namespace. The one before it waits for its word, or ends while
-/// this one goes on.
+/// The first process of the pid namespace, once it runs. The process that made it waits until it is told that the
+/// namespace is usable, or ends at once.
 pub(super) struct First {
     before: OwnedFd,
-    /// Whom to say that the namespace is of use, if somebody asks.
+    /// The pipe on which the process before waits to hear that the namespace is usable; none where it does not wait.
     fit: Option<OwnedFd>,
 }
 
-/// Goes on as the first process of the pid namespace just made. The process before hands a descriptor of
-/// the new one to the supervisor, which adopts it, and ends; where `asks`, once it knows that the namespace is of use.
+/// Goes on as the first process of the pid namespace just made. The old process hands a descriptor of the new one to
+/// the supervisor, which adopts the new process, and ends; with `asks`, only once the namespace is known to be usable.
 pub(super) fn go_on_as_first(control: BorrowedFd<'_>, asks: bool) -> std::io::Result<First> {
     let before = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
     let word = match asks {
@@ -95,7 +96,7 @@ fn hand_over(control: BorrowedFd<'_>, pid: Pid) -> ! {
 }
 
 impl First {
-    /// The namespace is of use: the process before may go.
+    /// Tells the process before that the namespace is usable, so that it may end.
     pub(super) fn fits(&self) -> rustix::io::Result<()> {
         match &self.fit {
             Some(fit) => rustix::io::write(fit, &[1]).map(drop),
@@ -103,7 +104,7 @@ impl First {
         }
     }
 
-    /// It is not: this process ends, and the one before says so.
+    /// Ends this process since the namespace is not usable; the process before reports that with its exit code.
     pub(super) fn does_not_fit(&self) -> ! {
         exit(EXIT_PIDNS_UNUSABLE.into())
     }

@@ -14,7 +14,7 @@ use super::files::Files;
 /// Any directory does as a place to put the new root together; it exists everywhere.
 const PLACES: [&str; 4] = ["/tmp", "/run", "/dev", "/proc"];
 
-/// What could be had.
+/// The kind of root that the host permitted.
 pub(super) struct Root {
     /// The process sees nothing but the new root.
     pub(super) entered: bool,

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use pappus_blueprint::{Blueprint, CacheBounds, PlanCache, limits};
 use pappus_protocol::to_worker::{Install, WeightsForm};
-use pappus_protocol::{Fault, FaultCode};
+use pappus_protocol::{Fault, FaultCode, FunctionId};
 use pappus_shmem::memfd;
 
 use crate::channels::read_whole;
@@ -23,9 +23,9 @@ pub(super) struct Installed<F> {
     pub(super) plans: PlanCache,
 }
 
-/// All of them, by the supervisor's numbers.
+/// All of them, by the ids that the supervisor gave them.
 pub(super) struct Functions<D: Device> {
-    by_id: HashMap<u64, Result<Installed<D::Function>, Fault>>,
+    by_id: HashMap<FunctionId, Result<Installed<D::Function>, Fault>>,
 }
 
 impl<D: Device> Default for Functions<D> {
@@ -36,20 +36,20 @@ impl<D: Device> Default for Functions<D> {
 
 impl<D: Device> Functions<D> {
     /// Loads a function from its parts and keeps it, or the reason why not.
-    pub(super) fn install(&mut self, device: &mut D, id: u64, install: &Install, parts: Vec<OwnedFd>) {
-        // What is replaced goes first: two may not fit side by side.
+    pub(super) fn install(&mut self, device: &mut D, id: FunctionId, install: &Install, parts: Vec<OwnedFd>) {
+        // The replaced function is unloaded first: two may not fit side by side.
         self.remove(id);
         let loaded = load(device, install, parts);
         self.by_id.insert(id, loaded);
     }
 
-    /// Whether there is one of that number, loaded or not.
-    pub(super) fn contains(&self, id: u64) -> bool {
+    /// Whether a function has that id, loaded or not.
+    pub(super) fn contains(&self, id: FunctionId) -> bool {
         self.by_id.contains_key(&id)
     }
 
     /// Forgets a function.
-    pub(super) fn remove(&mut self, id: u64) {
+    pub(super) fn remove(&mut self, id: FunctionId) {
         self.by_id.remove(&id);
     }
 
@@ -60,7 +60,7 @@ impl<D: Device> Functions<D> {
     }
 
     /// The function, or why there is none.
-    pub(super) fn get(&mut self, id: u64) -> Result<&mut Installed<D::Function>, Fault> {
+    pub(super) fn get(&mut self, id: FunctionId) -> Result<&mut Installed<D::Function>, Fault> {
         match self.by_id.get_mut(&id) {
             Some(Ok(installed)) => Ok(installed),
             Some(Err(fault)) => Err(fault.clone()),
@@ -109,7 +109,7 @@ fn load<D: Device>(
     let image = FunctionImage { blueprint: &blueprint, modules: parts.map(Into::into).collect(), weights };
     let function = device.load(image).map_err(|fault| match fault.code {
         FaultCode::Exhausted => fault,
-        // Whatever a device calls it, to the caller it is a function that does not load.
+        // For the caller, any other fault of a device is a function that does not load.
         _ => refused(fault.message),
     })?;
     Ok(Installed {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pappus_blueprint::{Plan, Sizes};
 use pappus_protocol::to_worker::{DISCARD, Invoke, Item, STAGING_ARENA};
-use pappus_protocol::{Fault, FaultCode};
+use pappus_protocol::{ArenaId, Fault, FaultCode, FunctionId};
 
 use super::installed::Installed;
 use crate::arenas::Arenas;
@@ -18,20 +18,20 @@ pub(super) struct Lane {
     /// The call that waits for its answer.
     call: Option<u64>,
     /// The function it is a call of.
-    pub(super) function: u64,
+    pub(super) function: FunctionId,
     /// The plan of a call that waits for its turn.
     plan: Option<Arc<Plan>>,
-    /// The device has it.
+    /// The device is running the call.
     pub(super) started: bool,
-    /// It is over and left something.
+    /// The call ended and its memory is not cleared yet.
     pub(super) uncleared: bool,
-    /// It runs alone, kernel by kernel.
+    /// The call runs alone, kernel by kernel.
     pub(super) alone: bool,
     pub(super) deadline_ns: u64,
     pub(super) inputs: Vec<CopyIn>,
     pub(super) outputs: Vec<CopyOut>,
     pub(super) descriptors: Vec<OwnedFd>,
-    /// Room of every output, zeroed if the call fails.
+    /// Regions of all outputs, zeroed if the call fails.
     targets: Vec<CopyOut>,
     input_bytes: Vec<u64>,
     scalars: Vec<u64>,
@@ -62,14 +62,15 @@ impl Lane {
         self.descriptors = descriptors;
     }
 
-    /// Checks and keeps the regions of a call, targets first: they are zeroed whatever fails later.
+    /// Checks and keeps the regions of a call, targets first: they are zeroed where a later step fails.
     pub(super) fn regions(&mut self, invoke: &Invoke<'_>, arenas: &Arenas) -> Result<(), Fault> {
         self.targets.clear();
         self.inputs.clear();
         self.outputs.clear();
         let mut refused = None;
         for target in invoke.outputs {
-            let (arena, offset, bytes) = (target.arena.get(), target.offset.get(), target.bytes.get());
+            let (arena, offset, bytes) =
+                (ArenaId::new(target.arena.get()), target.offset.get(), target.bytes.get());
             let known = match arena {
                 DISCARD => Ok(()),
                 _ => arenas.range(arena, offset, bytes).map(drop),
@@ -92,8 +93,9 @@ impl Lane {
         let (source, offset, bytes) = (item.source.get(), item.offset.get(), item.bytes.get());
         let from = match item.kind.get() {
             Item::ARENA => {
-                arenas.range(source, offset, bytes)?;
-                Source::Arena(source)
+                let arena = ArenaId::new(source);
+                arenas.range(arena, offset, bytes)?;
+                Source::Arena(arena)
             }
             Item::DESCRIPTOR => match usize::try_from(source) {
                 Ok(index) if index < self.descriptors.len() => Source::Descriptor(index),
@@ -168,8 +170,8 @@ impl Lane {
         Ok(())
     }
 
-    /// The call moves out: nothing of its inputs stays in staging, nothing at all in the outputs of a
-    /// failure. Returns the call, once.
+    /// The call leaves: its inputs are zeroed in staging, and the outputs of a failure in their arenas. Returns the
+    /// call, once.
     pub(super) fn end(&mut self, arenas: &Arenas, success: bool) -> Option<u64> {
         for input in &self.inputs {
             if input.from == Source::Arena(STAGING_ARENA) {
@@ -189,19 +191,19 @@ impl Lane {
 /// Device memory of the worker.
 #[derive(Debug, Default)]
 pub(super) struct Lease {
-    /// What it has.
+    /// Bytes that are mapped.
     pub(super) bytes: u64,
-    /// What it was told to take.
+    /// Bytes that the supervisor leased.
     pub(super) promised_bytes: u64,
 }
 
 impl Lease {
-    /// Whether a call that needs so much can run.
+    /// Whether a call that needs `bytes` can run.
     fn check(&self, bytes: u64) -> Result<(), Fault> {
         if bytes <= self.bytes {
             return Ok(());
         }
-        // The host had no room for what the device has.
+        // The supervisor leased enough, but the worker could not map it.
         let code = if bytes <= self.promised_bytes { FaultCode::Exhausted } else { FaultCode::OutOfMemory };
         let have = self.bytes;
         let message = format!("the call needs {bytes} bytes of device memory, the worker's lease is {have}");

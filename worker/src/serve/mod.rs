@@ -1,7 +1,7 @@
-//! The serving role: one loop over the pipes, whatever the device.
+//! The serving role: one loop over the pipes, generic over the device.
 //!
-//! Frames are handled as they lie in the inbox, in batches. A call that is over is answered at once and
-//! cleared behind its answer; [`Server::settle`] is the only way out of a lane, so nothing skips it.
+//! Frames are handled as they lie in the inbox, in batches. A call that ended is answered at once, and its lane is
+//! cleared after the answer; every call leaves its lane through [`Server::settle`], so no path skips the clearing.
 
 mod installed;
 mod lane;
@@ -15,7 +15,8 @@ use std::time::Duration;
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{Got, Outbox};
 use pappus_protocol::to_worker::{Configure, Install, Invoke, Item, STAGING_ARENA};
-use pappus_protocol::{Fault, FaultCode, FromWorker, ToWorker, control, now_ns};
+use pappus_protocol::{ArenaId, Fault, FaultCode, FromWorker, FunctionId, LaneId, ToWorker, TurnId};
+use pappus_protocol::{control, now_ns};
 use pappus_shmem::{Mapping, MemfdError, ValidatedMemfd, memfd};
 
 use self::installed::Functions;
@@ -29,7 +30,7 @@ use crate::{Channels, Error};
 /// Serves until the supervisor closes its pipe.
 pub fn run<D: Device>(channels: Channels, staging: &ValidatedMemfd, mut device: D) -> Result<(), Error> {
     let staging = Mapping::writable(staging).map_err(|e| Error::Staging(e.to_string()))?;
-    // Inline bytes go through it, so the device may want it pinned like any other arena.
+    // Inline bytes go through staging, so a device may want to pin it like any other arena.
     device.map_arena(STAGING_ARENA, &staging)?;
     let greeting = channels.greeting(device.hello());
     let Channels { mut inbox, outbox, control, .. } = channels;
@@ -54,7 +55,7 @@ pub fn run<D: Device>(channels: Channels, staging: &ValidatedMemfd, mut device: 
     loop {
         while let Some(frame) = inbox.frame()? {
             server.handle(ToWorker::decode(frame)?)?;
-            // A call that failed may have failed for that reason, so its failure is not answered.
+            // With a lost device, the failure of a call is not answered: the loss may be its cause.
             if server.device.lost().is_some() {
                 return Err(server.broken());
             }
@@ -78,7 +79,8 @@ pub fn run<D: Device>(channels: Channels, staging: &ValidatedMemfd, mut device: 
     }
 }
 
-/// Fields go in this order: what the device gave out before the device, and what it pinned behind it.
+/// Fields are dropped in this order: functions before the device that loaded them, arenas after the device that pinned
+/// them.
 struct Server<D: Device> {
     outbox: Outbox,
     control: OwnedFd,
@@ -89,10 +91,10 @@ struct Server<D: Device> {
     lease: Lease,
     spin: Duration,
     turn: Turn,
-    /// On-chip state is cleared before a call if another ran since it was.
+    /// On-chip state is cleared before a call if it is `dirty`: a call ran since it was cleared.
     scrub_calls: bool,
     dirty: bool,
-    /// What scrubbing needs is there.
+    /// The device's scrubbing kernels are loaded.
     scrubs: bool,
     /// The running call has the whole pool.
     wide: bool,
@@ -133,7 +135,7 @@ impl<D: Device> Server<D> {
         }
     }
 
-    /// Settings; the answer says what of the device's memory there really is.
+    /// Applies settings; the answer says how much device memory the worker really has.
     fn configure(&mut self, configure: &Configure) -> Result<(), Error> {
         self.spin = Duration::from_micros(configure.poll_us.into());
         self.turn.require(configure.turns);
@@ -144,7 +146,7 @@ impl<D: Device> Server<D> {
                 Ok(bytes) => self.lease.bytes = bytes,
                 Err(fault) => match self.device.lost() {
                     Some(_) => return Err(self.broken()),
-                    // Without any it can do nothing; another process may be luckier.
+                    // A worker without memory can run no call; the supervisor replaces it.
                     None if self.lease.bytes == 0 => return Err(fault.into()),
                     None => crate::log(format_args!("a lease of {} bytes: {fault}", configure.lease_bytes)),
                 },
@@ -152,7 +154,7 @@ impl<D: Device> Server<D> {
         }
         let scrubs = configure.scrub_calls || configure.scrub_switch;
         if scrubs && !self.scrubs {
-            // What scrubbing needs is made now, not in front of the first call.
+            // Scrubbing kernels are loaded now, not when the first call waits for them.
             self.device.scrub()?;
         }
         (self.scrubs, self.scrub_calls) = (scrubs, configure.scrub_calls);
@@ -160,9 +162,9 @@ impl<D: Device> Server<D> {
         Ok(())
     }
 
-    fn install(&mut self, function: u64, install: &Install) -> Result<(), Error> {
-        let parts = control::recv(&self.control, function, install.descriptors())?;
-        // An id in use is replaced: what it named must not be running.
+    fn install(&mut self, function: FunctionId, install: &Install) -> Result<(), Error> {
+        let parts = control::recv(&self.control, function.get(), install.descriptors())?;
+        // An id in use is replaced: the old function must not be running.
         if self.functions.contains(function) {
             self.drain()?;
         }
@@ -170,14 +172,14 @@ impl<D: Device> Server<D> {
         let loaded = self.functions.get(function);
         let exported = loaded.ok().and_then(|loaded| self.device.export_weights(&mut loaded.function));
         if let Some((descriptor, bytes)) = exported {
-            control::send(self.control.as_fd(), function, &[descriptor.as_fd()])?;
+            control::send(self.control.as_fd(), function.get(), &[descriptor.as_fd()])?;
             self.outbox.push_from_worker(&FromWorker::Exported { function, bytes });
         }
         Ok(())
     }
 
-    fn open_arena(&mut self, arena: u64) -> Result<(), Error> {
-        let memfd = control::recv(&self.control, arena, 1)?.pop();
+    fn open_arena(&mut self, arena: ArenaId) -> Result<(), Error> {
+        let memfd = control::recv(&self.control, arena.get(), 1)?.pop();
         if self.arenas.knows(arena) {
             return Err(Error::Unexpected("an arena's number was used twice"));
         }
@@ -185,13 +187,13 @@ impl<D: Device> Server<D> {
         let memfd = match memfd::judge_arena(memfd, u64::MAX) {
             Ok(memfd) => memfd,
             Err(why @ MemfdError::System { .. }) => return Err(Error::Arena(why)),
-            // It stays unknown: calls that name it fail, others go on.
+            // The arena stays unknown: calls that name it fail, others go on.
             Err(why) => {
                 crate::log(format_args!("arena {arena} cannot be used: {why}"));
                 return Ok(());
             }
         };
-        // What cannot be mapped now is tried again by each call that names it; others go on.
+        // Each call that names an arena that is not mapped yet tries to map it again; other calls go on.
         if let Err(why) = self.map_arena(arena, &memfd) {
             crate::log(format_args!("{why}"));
             self.arenas.postpone(arena, memfd);
@@ -199,7 +201,7 @@ impl<D: Device> Server<D> {
         Ok(())
     }
 
-    fn map_arena(&mut self, arena: u64, memfd: &ValidatedMemfd) -> Result<(), Fault> {
+    fn map_arena(&mut self, arena: ArenaId, memfd: &ValidatedMemfd) -> Result<(), Fault> {
         let exhausted = |why: String| {
             Fault::new(FaultCode::Exhausted, format!("an arena cannot be mapped into the worker: {why}"))
         };
@@ -209,11 +211,11 @@ impl<D: Device> Server<D> {
         Ok(())
     }
 
-    /// Maps those of a call's arenas that could not be mapped before.
+    /// Maps the arenas of a call that could not be mapped when they were opened.
     fn map_postponed(&mut self, invoke: &Invoke<'_>) -> Result<(), Fault> {
         let sources = invoke.items.iter().filter(|item| item.kind.get() == Item::ARENA);
         let named = sources.map(|item| item.source.get()).chain(invoke.outputs.iter().map(|t| t.arena.get()));
-        for arena in named {
+        for arena in named.map(ArenaId::new) {
             let Some(memfd) = self.arenas.take_postponed(arena) else { continue };
             if let Err(fault) = self.map_arena(arena, &memfd) {
                 self.arenas.postpone(arena, memfd);
@@ -223,7 +225,7 @@ impl<D: Device> Server<D> {
         Ok(())
     }
 
-    fn close_arena(&mut self, arena: u64) -> Result<(), Error> {
+    fn close_arena(&mut self, arena: ArenaId) -> Result<(), Error> {
         if arena == STAGING_ARENA {
             return Err(Error::Unexpected("the staging arena cannot be closed"));
         }
@@ -238,7 +240,7 @@ impl<D: Device> Server<D> {
 
     fn invoke(&mut self, call: u64, invoke: &Invoke<'_>) -> Result<(), Error> {
         let descriptors = control::recv(&self.control, call, invoke.descriptors as usize)?;
-        let index = invoke.lane as usize;
+        let (id, index) = (invoke.lane, invoke.lane.index());
         if index >= self.lanes.len() {
             return Err(Error::Unexpected("a lane that this device does not have"));
         }
@@ -255,23 +257,24 @@ impl<D: Device> Server<D> {
             false => Ok(()),
         };
         let lane = &mut self.lanes[index];
-        // Also where one is missing: the regions of the others are zeroed.
+        // Also where an arena is missing: regions in the call's other arenas are zeroed.
         let accepted = lane.regions(invoke, &self.arenas).and_then(|()| {
             let installed = self.functions.get(invoke.function)?;
             lane.plan(invoke, installed, &self.lease)
         });
         match mapped.and(accepted) {
-            Ok(()) if self.turn.may_submit() => self.start(index),
+            Ok(()) if self.turn.may_submit() => self.start(id),
             Ok(()) => Ok(()),
             Err(fault) => {
-                self.answer(index, Err(fault));
+                self.answer(id, Err(fault));
                 Ok(())
             }
         }
     }
 
     /// Hands a prepared call to the device.
-    fn start(&mut self, index: usize) -> Result<(), Error> {
+    fn start(&mut self, id: LaneId) -> Result<(), Error> {
+        let index = id.index();
         let Some(plan) = self.lanes[index].take_plan() else {
             return Ok(());
         };
@@ -297,20 +300,20 @@ impl<D: Device> Server<D> {
                 };
                 self.dirty = true;
                 self.turn.note(true);
-                self.device.start(index, &mut installed.function, &call);
+                self.device.start(id, &mut installed.function, &call);
                 lane.started = true;
-                self.poll_order.push(index);
+                self.poll_order.push(id);
             }
-            Err(fault) => self.answer(index, Err(fault)),
+            Err(fault) => self.answer(id, Err(fault)),
         }
         Ok(())
     }
 
-    /// The turn has come: everything that waited for it.
+    /// Starts every call that waited for the turn.
     fn start_prepared(&mut self) -> Result<(), Error> {
-        for index in 0..self.lanes.len() {
-            if self.lanes[index].is_prepared() {
-                self.start(index)?;
+        for id in LaneId::first(self.lanes.len()) {
+            if self.lanes[id.index()].is_prepared() {
+                self.start(id)?;
             }
         }
         Ok(())
@@ -319,15 +322,16 @@ impl<D: Device> Server<D> {
     /// Answers calls whose deadline passed while they waited for the turn; says when to look again.
     fn expire_prepared(&mut self) -> Option<Duration> {
         let mut next: Option<u64> = None;
-        for index in 0..self.lanes.len() {
-            if !self.lanes[index].is_prepared() {
+        for id in LaneId::first(self.lanes.len()) {
+            let lane = &mut self.lanes[id.index()];
+            if !lane.is_prepared() {
                 continue;
             }
-            let left = self.lanes[index].deadline_ns.saturating_sub(now_ns());
+            let left = lane.deadline_ns.saturating_sub(now_ns());
             if left == 0 {
-                self.lanes[index].take_plan();
+                lane.take_plan();
                 let message = "the deadline passed while the call waited for its turn on the device";
-                self.answer(index, Err(Fault::new(FaultCode::Deadline, message)));
+                self.answer(id, Err(Fault::new(FaultCode::Deadline, message)));
             } else {
                 next = Some(next.map_or(left, |next| next.min(left)));
             }
@@ -339,30 +343,32 @@ impl<D: Device> Server<D> {
     fn settle(&mut self) -> Result<bool, Error> {
         let mut over = false;
         let mut round = self.poll_order.round();
-        while let Some(index) = round.next(&self.poll_order) {
-            let Some(result) = self.device.poll(index) else {
+        while let Some(id) = round.next(&self.poll_order) {
+            let Some(result) = self.device.poll(id) else {
                 continue;
             };
             if self.device.lost().is_some() {
                 return Err(self.broken());
             }
             round.ended(&mut self.poll_order);
-            self.lanes[index].started = false;
-            self.lanes[index].uncleared = true;
+            let lane = &mut self.lanes[id.index()];
+            lane.started = false;
+            lane.uncleared = true;
             over = true;
             if let Ok(done) = &result {
                 self.turn.took(done.on_device());
             }
-            self.answer(index, result);
+            self.answer(id, result);
         }
         let busy = !self.poll_order.is_empty();
         if over {
             // Answers go out before anything is cleared.
             self.outbox.flush_blocking()?;
-            for index in 0..self.lanes.len() {
-                if std::mem::take(&mut self.lanes[index].uncleared) {
-                    let installed = self.functions.get(self.lanes[index].function)?;
-                    self.device.clear(index, &mut installed.function)?;
+            for id in LaneId::first(self.lanes.len()) {
+                let lane = &mut self.lanes[id.index()];
+                if std::mem::take(&mut lane.uncleared) {
+                    let installed = self.functions.get(lane.function)?;
+                    self.device.clear(id, &mut installed.function)?;
                 }
             }
         }
@@ -372,8 +378,8 @@ impl<D: Device> Server<D> {
         Ok(busy)
     }
 
-    /// Says that the device is lost, with every call that was not answered. If one ran alone, the fault is
-    /// its own and names its kernel; else it is not known which call caused it.
+    /// Reports that the device is lost, with every call that was not answered. Where one call ran alone, the fault
+    /// is that call's and names its kernel; otherwise the guilty call is not known.
     fn broken(&mut self) -> Error {
         for lane in self.lanes.iter_mut().filter(|lane| lane.is_running()) {
             lane.end(&self.arenas, false);
@@ -398,8 +404,8 @@ impl<D: Device> Server<D> {
         Ok(())
     }
 
-    fn give_back(&mut self, turn: u64) -> Result<(), Error> {
-        // Clearing counts: the next one must find the device idle.
+    fn give_back(&mut self, turn: TurnId) -> Result<(), Error> {
+        // Clearing belongs to the turn: the next worker must find the device idle.
         self.device.settle()?;
         let used_ns = self.turn.give_back().as_nanos() as u64;
         self.outbox.push_from_worker(&FromWorker::Yielded { turn, used_ns });
@@ -414,10 +420,10 @@ impl<D: Device> Server<D> {
         Ok(())
     }
 
-    /// The end of a call, good or bad: inputs leave staging, outputs of a failure are zeroed, and only
-    /// then the caller hears of it.
-    fn answer(&mut self, index: usize, result: Result<Done, Fault>) {
-        let lane = &mut self.lanes[index];
+    /// Ends a call, good or bad: its inputs are zeroed in staging, outputs of a failure are zeroed, and only then the
+    /// answer is sent.
+    fn answer(&mut self, id: LaneId, result: Result<Done, Fault>) {
+        let lane = &mut self.lanes[id.index()];
         let Some(call) = lane.end(&self.arenas, result.is_ok()) else {
             return;
         };

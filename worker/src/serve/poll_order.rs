@@ -4,13 +4,15 @@
 
 use std::collections::VecDeque;
 
+use pappus_protocol::LaneId;
+
 /// How many of the oldest lanes a round polls.
 const OLDEST: usize = 2;
 
 /// Busy lanes, oldest call first.
 #[derive(Debug, Default)]
 pub(super) struct PollOrder {
-    lanes: VecDeque<usize>,
+    lanes: VecDeque<LaneId>,
     /// Counts rounds, to pick one of the lanes that are not the oldest.
     rounds: usize,
 }
@@ -28,7 +30,7 @@ pub(super) struct Round {
 
 impl PollOrder {
     /// A lane's call started.
-    pub(super) fn push(&mut self, lane: usize) {
+    pub(super) fn push(&mut self, lane: LaneId) {
         self.lanes.push_back(lane);
     }
 
@@ -48,7 +50,7 @@ impl PollOrder {
 
 impl Round {
     /// The lane to poll; the one before it is still busy unless [`Round::ended`] was called.
-    pub(super) fn next(&mut self, order: &PollOrder) -> Option<usize> {
+    pub(super) fn next(&mut self, order: &PollOrder) -> Option<LaneId> {
         if self.busy == OLDEST {
             // Behind the oldest, only the lane that this round picked.
             self.at = self.at.max(self.other.take()?);
@@ -72,12 +74,12 @@ mod tests {
     use super::*;
 
     /// One round over lanes of which the calls in `over` have ended; the lanes that were polled.
-    fn polled(order: &mut PollOrder, over: &[usize]) -> Vec<usize> {
+    fn polled(order: &mut PollOrder, over: &[u32]) -> Vec<u32> {
         let mut round = order.round();
         let mut seen = Vec::new();
         while let Some(lane) = round.next(order) {
-            seen.push(lane);
-            if over.contains(&lane) {
+            seen.push(lane.get());
+            if over.contains(&lane.get()) {
                 round.ended(order);
             }
         }
@@ -87,9 +89,9 @@ mod tests {
     #[test]
     fn ended_calls_are_found_in_order_and_every_lane_is_polled() {
         let mut order = PollOrder::default();
-        (0..8).for_each(|lane| order.push(lane));
+        LaneId::first(8).for_each(|lane| order.push(lane));
         assert_eq!(polled(&mut order, &[0, 1, 2])[..5], [0, 1, 2, 3, 4], "on behind those that are over");
-        assert_eq!(order.lanes, [3, 4, 5, 6, 7]);
+        assert_eq!(order.lanes, [3, 4, 5, 6, 7].map(LaneId::new));
         let mut seen: Vec<_> = (0..3).flat_map(|_| polled(&mut order, &[])).collect();
         seen.sort_unstable();
         seen.dedup();
@@ -104,7 +106,7 @@ mod tests {
     fn few_lanes_are_all_polled_each_round() {
         let mut order = PollOrder::default();
         for lane in [5, 9, 1] {
-            order.push(lane);
+            order.push(LaneId::new(lane));
         }
         assert_eq!(polled(&mut order, &[]), [5, 9, 1]);
         assert_eq!(polled(&mut order, &[9]), [5, 9, 1]);

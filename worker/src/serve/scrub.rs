@@ -1,4 +1,4 @@
-//! Handing the worker on to another domain without another process: everything of the one before goes.
+//! Handing the worker on to another domain without another process: everything of the old domain is cleared.
 
 use pappus_protocol::FromWorker;
 use pappus_protocol::to_worker::STAGING_ARENA;
@@ -9,9 +9,9 @@ use crate::Error;
 use crate::device::Device;
 
 impl<D: Device> Server<D> {
-    /// Forgets the domain served so far, and says so once nothing of it is left: functions with their weights and
-    /// graphs, arenas, staging, the pool, what a chip keeps, and what was counted. The turn goes back, too, so that
-    /// it is charged to whom it was for.
+    /// Clears everything of the domain served so far, then confirms: functions with their weights and graphs, arenas,
+    /// staging, the pool, on-chip memory, and measured times. The turn is given back, too, so that the old domain is
+    /// charged for it.
     pub(super) fn scrub(&mut self, handover: u64) -> Result<(), Error> {
         self.drain()?;
         if self.lanes.iter().any(Lane::is_prepared) {

@@ -4,8 +4,8 @@
 //!  none ──Grant──► held ──Revoke──► revoked ──quantum over, or nothing to run──► ending ──idle──► none
 //! ```
 //!
-//! A worker that has more calls than lanes, or was sent some during its turn, waits a moment for the next before it
-//! says that there is nothing to run: a client that calls again at once needs about that long, and a turn costs more.
+//! A worker that got calls during its turn, or had one in every lane when the turn began, waits a moment for the next
+//! call before it yields: a client that calls again at once needs about that long, and a change of turns costs more.
 //!
 //! Running calls are never interrupted, so a turn is rounds of calls on all lanes. It ends where its quantum
 //! comes nearest to the end of a round: a call that would mostly run beyond it, while other lanes are empty
@@ -14,9 +14,11 @@
 
 use std::time::{Duration, Instant};
 
-/// Of its quantum, how long a worker that was sent calls in its turn waits for another, and the most of it. The
-/// first round of a turn is answered to clients who slept meanwhile: until they call again takes several wake-ups,
-/// 0.14 ms each where processors slept, too.
+use pappus_protocol::TurnId;
+
+/// How long a worker that got calls in its turn waits for another one: this share of its quantum, and at most so long.
+/// The first answers of a turn go to clients that slept meanwhile: their next calls take several wake-ups, 0.14 ms
+/// each where processors slept, too.
 const LINGER_SHARE: u32 = 8;
 const LONGEST_LINGER: Duration = Duration::from_millis(1);
 
@@ -39,23 +41,23 @@ pub(super) struct Turn {
 
 #[derive(Debug)]
 struct Held {
-    turn: u64,
+    turn: TurnId,
     since: Instant,
     quantum: Duration,
     revoked: bool,
     ending: bool,
-    /// More calls are to be expected: one came while the turn was held, or every lane had one before it was.
+    /// More calls are likely: one came during the turn, or every lane had one when it began.
     fed: bool,
     idle_since: Option<Instant>,
 }
 
 impl Held {
-    /// How long it waits for another call.
+    /// How long the worker waits for another call.
     fn linger(&self) -> Duration {
         (self.quantum / LINGER_SHARE).min(LONGEST_LINGER)
     }
 
-    /// Whether another call is nothing for this turn, where calls take as long as `call`.
+    /// Whether the turn has no time for another call, where calls take as long as `call`.
     fn is_over(&self, call: Duration) -> bool {
         let quantum = self.quantum;
         let rounds = match call > quantum + quantum / 4 {
@@ -72,9 +74,9 @@ pub(super) enum Step {
     /// Nothing changes.
     Stay,
     /// The worker stops submitting; its lanes run empty.
-    Ending(u64),
+    Ending(TurnId),
     /// The turn is over, once the device is idle.
-    Over(u64),
+    Over(TurnId),
 }
 
 impl Turn {
@@ -89,7 +91,7 @@ impl Turn {
     }
 
     /// A grant arrived; `full` says that every lane has a call that waits for it.
-    pub(super) fn grant(&mut self, turn: u64, quantum: Duration, full: bool) {
+    pub(super) fn grant(&mut self, turn: TurnId, quantum: Duration, full: bool) {
         self.soon_until = None;
         self.held = Some(Held {
             turn,
@@ -103,7 +105,7 @@ impl Turn {
     }
 
     /// Others wait. Says whether that is about the turn held now.
-    pub(super) fn revoke(&mut self, turn: u64) -> bool {
+    pub(super) fn revoke(&mut self, turn: TurnId) -> bool {
         match &mut self.held {
             Some(held) if held.turn == turn => {
                 held.revoked = true;
@@ -121,11 +123,11 @@ impl Turn {
     }
 
     /// The turn that is held.
-    pub(super) fn held(&self) -> Option<u64> {
+    pub(super) fn held(&self) -> Option<TurnId> {
         self.held.as_ref().map(|held| held.turn)
     }
 
-    /// Another domain's calls follow: how long they take is to be seen.
+    /// Forgets how long calls take: the next ones are another domain's.
     pub(super) fn forget(&mut self) {
         self.call = Duration::ZERO;
     }
@@ -194,19 +196,22 @@ impl Turn {
 mod tests {
     use super::*;
 
+    const TURN: TurnId = TurnId::new(7);
+    const ANOTHER: TurnId = TurnId::new(6);
+
     #[test]
     fn a_turn_ends_early_when_there_is_nothing_to_run() {
         let mut turn = Turn::default();
         assert!(turn.may_submit(), "turns are not in use");
         turn.require(true);
         assert!(!turn.may_submit());
-        turn.grant(7, Duration::from_secs(3600), false);
+        turn.grant(TURN, Duration::from_secs(3600), false);
         assert!(turn.may_submit());
         assert_eq!(turn.step(false, false), Step::Stay, "no other worker waits for it");
-        assert!(!turn.revoke(6) && turn.revoke(7));
+        assert!(!turn.revoke(ANOTHER) && turn.revoke(TURN));
         assert_eq!(turn.step(true, false), Step::Stay, "the quantum is not over");
         assert_eq!(turn.step(false, true), Step::Stay, "a prepared call comes first");
-        assert_eq!(turn.step(false, false), Step::Over(7));
+        assert_eq!(turn.step(false, false), Step::Over(TURN));
         turn.give_back();
         assert!(!turn.may_submit());
     }
@@ -215,25 +220,25 @@ mod tests {
     fn a_turn_with_calls_lingers_for_more() {
         let mut turn = Turn::default();
         turn.require(true);
-        turn.grant(1, Duration::from_secs(3600), false);
+        turn.grant(TURN, Duration::from_secs(3600), false);
         turn.feed();
-        turn.revoke(1);
+        turn.revoke(TURN);
         assert_eq!(turn.step(false, false), Step::Stay);
         assert!(turn.lingers().is_some_and(|left| left <= LONGEST_LINGER));
         assert_eq!(turn.step(true, false), Step::Stay);
         assert_eq!(turn.lingers(), None, "it runs again");
         assert_eq!(turn.step(false, false), Step::Stay);
         while turn.lingers() != Some(Duration::ZERO) {}
-        assert_eq!(turn.step(false, false), Step::Over(1));
+        assert_eq!(turn.step(false, false), Step::Over(TURN));
     }
 
     #[test]
     fn a_turn_that_begins_with_a_call_in_every_lane_lingers_too() {
-        for (full, step) in [(true, Step::Stay), (false, Step::Over(1))] {
+        for (full, step) in [(true, Step::Stay), (false, Step::Over(TURN))] {
             let mut turn = Turn::default();
             turn.require(true);
-            turn.grant(1, Duration::from_secs(3600), full);
-            turn.revoke(1);
+            turn.grant(TURN, Duration::from_secs(3600), full);
+            turn.revoke(TURN);
             assert_eq!(turn.step(true, false), Step::Stay);
             assert_eq!(turn.step(false, false), step);
         }
@@ -243,7 +248,7 @@ mod tests {
     fn a_turn_ends_where_a_round_of_calls_does() {
         let ms = Duration::from_millis;
         let after = |elapsed: Duration| Held {
-            turn: 1,
+            turn: TURN,
             since: Instant::now().checked_sub(elapsed).unwrap(),
             quantum: ms(1000),
             revoked: true,
@@ -275,11 +280,11 @@ mod tests {
     fn a_turn_ends_with_its_quantum_once_the_lanes_are_empty() {
         let mut turn = Turn::default();
         turn.require(true);
-        turn.grant(1, Duration::ZERO, true);
-        assert!(turn.revoke(1));
-        assert_eq!(turn.step(true, true), Step::Ending(1));
+        turn.grant(TURN, Duration::ZERO, true);
+        assert!(turn.revoke(TURN));
+        assert_eq!(turn.step(true, true), Step::Ending(TURN));
         assert!(!turn.may_submit());
         assert_eq!(turn.step(true, true), Step::Stay, "said once");
-        assert_eq!(turn.step(false, true), Step::Over(1), "prepared calls wait for the next turn");
+        assert_eq!(turn.step(false, true), Step::Over(TURN), "prepared calls wait for the next turn");
     }
 }

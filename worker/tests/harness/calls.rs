@@ -2,9 +2,9 @@
 
 use std::os::fd::BorrowedFd;
 
-use pappus_protocol::ToWorker;
 use pappus_protocol::pipe::Outbox;
 use pappus_protocol::to_worker::{Invoke, Item, STAGING_ARENA, Target};
+use pappus_protocol::{FunctionId, LaneId, ToWorker};
 
 use super::ARENA;
 
@@ -58,9 +58,9 @@ impl<'a> Call<'a> {
     pub fn push(&self, id: u64, to: &mut Outbox) {
         let scalars: Vec<_> = self.scalars.iter().map(|&word| word.into()).collect();
         let invoke = Invoke {
-            function: self.function,
+            function: FunctionId::new(self.function),
             deadline_ns: self.deadline_ns,
-            lane: self.lane,
+            lane: LaneId::new(self.lane),
             descriptors: self.descriptors.len() as u32,
             flags: if self.alone { Invoke::ALONE } else { 0 },
             items: &self.items,
@@ -86,5 +86,5 @@ pub fn target(arena: u64, offset: u64, bytes: u64) -> Target {
 }
 
 pub fn staged(input: u32, offset: u64, bytes: u64) -> Item {
-    item(input, Item::ARENA, STAGING_ARENA, offset, bytes)
+    item(input, Item::ARENA, STAGING_ARENA.get(), offset, bytes)
 }

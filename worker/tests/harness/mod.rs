@@ -16,7 +16,7 @@ use std::time::Duration;
 use pappus_protocol::from_worker::{Done, Hello};
 use pappus_protocol::pipe::{self, Got, Inbox, Outbox};
 use pappus_protocol::to_worker::{Configure, Install, WeightsForm};
-use pappus_protocol::{Fault, FaultCode, FromWorker, ToWorker, control};
+use pappus_protocol::{ArenaId, Fault, FaultCode, FromWorker, FunctionId, ToWorker, control};
 use pappus_shmem::{Mapping, ValidatedMemfd, memfd};
 use pappus_worker::device::Device;
 use pappus_worker::device::cpu::compiler::CpuCompiler;
@@ -157,7 +157,7 @@ impl Worker {
 
     pub fn open_arena(&mut self, arena: u64, memfd: &ValidatedMemfd) {
         control::send(self.control.as_fd(), arena, &[memfd.as_fd()]).unwrap();
-        self.send(&ToWorker::OpenArena { arena });
+        self.send(&ToWorker::OpenArena { arena: ArenaId::new(arena) });
     }
 
     pub fn install(&mut self, function: u64, json: &str, code: &[u8], weights: &[&[u8]]) {
@@ -194,7 +194,8 @@ impl Worker {
         fds.extend(codes.iter().map(AsFd::as_fd));
         control::send(self.control.as_fd(), function, &fds).unwrap();
         let modules = codes.len() as u32;
-        self.send(&ToWorker::Install { function, install: Install { modules, weight_bytes, weights } });
+        let install = Install { modules, weight_bytes, weights };
+        self.send(&ToWorker::Install { function: FunctionId::new(function), install });
     }
 
     pub fn send(&mut self, message: &ToWorker<'_>) {

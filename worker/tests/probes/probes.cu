@@ -285,7 +285,7 @@ KERNEL grid_barrier(volatile u64 *arrived, u64 blocks)
         ;
 }
 
-/* A function of which everybody may know the address; what it gives shows whether it is still itself. */
+/* A function whose address every kernel may know; its result shows whether its code was changed. */
 GLOBAL __attribute__((noinline)) u64 plus_seven(u64 x)
 {
     volatile u64 sum = x + 7;

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use pappus_protocol::{FaultCode, FromWorker, ToWorker, control};
+use pappus_protocol::{ArenaId, FaultCode, FromWorker, FunctionId, ToWorker, TurnId, control};
 use pappus_shmem::memfd;
 
 use crate::harness::program::Options;
@@ -150,7 +150,7 @@ fn a_call_repeated_gives_the_same_with_and_without_a_graph() {
         check(&mut worker, 8192 + 256 * u64::from(round), round);
     }
     // Another arena in the place of the first: other memory, the same number.
-    worker.send(&ToWorker::CloseArena { arena: ARENA });
+    worker.send(&ToWorker::CloseArena { arena: ArenaId::new(ARENA) });
     let second = memfd::arena("second", ARENA_BYTES).unwrap();
     worker.arena = pappus_shmem::Mapping::writable(&second).unwrap();
     worker.open_arena(ARENA, &second);
@@ -235,8 +235,8 @@ fn a_lease_grows_and_shrinks_under_calls() {
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
     Done(u64),
-    Yielding(u64),
-    Yielded(u64),
+    Yielding(TurnId),
+    Yielded(TurnId),
 }
 
 fn said(worker: &mut Worker) -> Said {
@@ -265,15 +265,16 @@ fn work_is_submitted_in_turns_only() {
     worker.install(1, &copying(1000), OnCuda::probes(), &[]);
     worker.configure(|settings| settings.turns = true);
     worker.until_leased();
-    for turn in 1..5u64 {
-        let calls = [0, 1].map(|lane| call_of(&worker, 1, lane, turn as u8));
+    for nth in 1..5 {
+        let turn = TurnId::new(nth.into());
+        let calls = [0, 1].map(|lane| call_of(&worker, 1, lane, nth));
         let sent = calls.each_ref().map(|call| worker.begin(call));
         nothing_is_said(&mut worker);
         assert_eq!(worker.outputs(&calls[0]), [[UNTOUCHED; BYTES as usize]]);
         worker.send(&ToWorker::Soon);
         worker.send(&ToWorker::Grant { turn, quantum_us: 5000 });
         all_done(&mut worker, sent.to_vec());
-        assert_eq!(worker.outputs(&calls[1]), [[turn as u8; BYTES as usize]]);
+        assert_eq!(worker.outputs(&calls[1]), [[nth; BYTES as usize]]);
         worker.send(&ToWorker::Revoke { turn });
         assert_eq!(said(&mut worker), Said::Yielded(turn));
     }
@@ -290,17 +291,18 @@ fn a_turn_ends_with_its_quantum_and_its_running_calls() {
     worker.invoke(&call).unwrap();
     worker.configure(|settings| settings.turns = true);
     worker.until_leased();
-    worker.send(&ToWorker::Grant { turn: 1, quantum_us: 1000 });
+    let first = TurnId::new(1);
+    worker.send(&ToWorker::Grant { turn: first, quantum_us: 1000 });
     let running = worker.begin(&call);
-    worker.send(&ToWorker::Revoke { turn: 1 });
-    assert_eq!(said(&mut worker), Said::Yielding(1));
+    worker.send(&ToWorker::Revoke { turn: first });
+    assert_eq!(said(&mut worker), Said::Yielding(first));
     // Too late for this turn.
     let late = call_of(&worker, 1, 1, 2);
     let late = worker.begin(&late);
     assert_eq!(said(&mut worker), Said::Done(running));
-    assert_eq!(said(&mut worker), Said::Yielded(1));
+    assert_eq!(said(&mut worker), Said::Yielded(first));
     nothing_is_said(&mut worker);
-    worker.send(&ToWorker::Grant { turn: 2, quantum_us: 1000 });
+    worker.send(&ToWorker::Grant { turn: TurnId::new(2), quantum_us: 1000 });
     assert_eq!(said(&mut worker), Said::Done(late));
     worker.end().unwrap();
 }
@@ -347,7 +349,7 @@ fn weights_travel_as_device_memory() {
     let mut first = OnCuda::worker();
     first.install_with(1, &read, &[OnCuda::probes()], vec![300], form, packed.as_fd());
     let exported = first.answer(|message| match message {
-        FromWorker::Exported { function: 1, bytes } => bytes,
+        FromWorker::Exported { function, bytes } if function == FunctionId::new(1) => bytes,
         other => panic!("{other:?}"),
     });
     let bytes = exported.expect("the worker ended");

@@ -1,6 +1,6 @@
 //! Every failure has its code, its words and, where one is guilty, its kernel; the next call runs.
 
-use pappus_protocol::{Fault, FaultCode};
+use pappus_protocol::{Fault, FaultCode, FunctionId, ToWorker};
 
 use super::UnderTest;
 use super::blueprints::{Blueprint, filling, i64, launch, launch_on, ptr};
@@ -95,7 +95,7 @@ pub fn a_deadline_is_kept<T: UnderTest>() {
     assert_eq!(worker.call(2, &[], &[8]).unwrap(), [[7; 8]]);
     call.deadline_ns = pappus_protocol::now_ns() + 5_000_000;
     if !T::ENDS_RUNNING_KERNELS {
-        // Whoever started the worker ends it, and a fresh one serves.
+        // The supervisor ends such a worker, and a fresh one serves.
         worker.begin(&call);
         worker.kill();
         let mut worker = beside_a_good_one::<T>(&json);
@@ -170,7 +170,7 @@ pub fn unknown_functions_and_wrong_counts_are_refused<T: UnderTest>() {
     let mut call = worker.arena_call(1, &[], &[8]);
     call.scalars = vec![1];
     assert_eq!(worker.invoke(&call).unwrap_err().code, FaultCode::BadInvoke);
-    worker.send(&pappus_protocol::ToWorker::Uninstall { function: 1 });
+    worker.send(&ToWorker::Uninstall { function: FunctionId::new(1) });
     assert_eq!(worker.call(1, &[], &[8]).unwrap_err().code, FaultCode::BadInvoke);
     assert_eq!(worker.call(2, &[], &[8]).unwrap(), [[7; 8]]);
     worker.end().unwrap();

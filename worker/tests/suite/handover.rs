@@ -76,7 +76,7 @@ pub fn nothing_is_installed_for_the_next_domain<T: UnderTest>() {
 
 pub fn staging_is_empty_for_the_next_domain<T: UnderTest>() {
     let mut worker = T::worker();
-    // As the supervisor writes it there, and nobody clears it in time.
+    // As the supervisor stages it, and as no call clears it.
     let bytes = worker.staging.bytes();
     worker.staging.fill(0, bytes, 0xaa).unwrap();
     worker.scrub();

@@ -25,8 +25,8 @@ pub mod regions;
 
 use std::os::fd::OwnedFd;
 
-use pappus_protocol::Fault;
 use pappus_protocol::from_worker::{Done, Hello};
+use pappus_protocol::{ArenaId, Fault, LaneId};
 use pappus_shmem::Mapping;
 use pappus_worker::device::{Call, Device, FunctionImage};
 
@@ -87,19 +87,19 @@ impl<D: Device> Device for Uncleared<D> {
     fn export_weights(&mut self, function: &mut D::Function) -> Option<(OwnedFd, u64)> {
         self.0.export_weights(function)
     }
-    fn map_arena(&mut self, arena: u64, mapping: &Mapping) -> Result<(), Fault> {
+    fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault> {
         self.0.map_arena(arena, mapping)
     }
-    fn unmap_arena(&mut self, arena: u64) {
+    fn unmap_arena(&mut self, arena: ArenaId) {
         self.0.unmap_arena(arena);
     }
-    fn start(&mut self, lane: usize, function: &mut D::Function, call: &Call<'_>) {
+    fn start(&mut self, lane: LaneId, function: &mut D::Function, call: &Call<'_>) {
         self.0.start(lane, function, call);
     }
-    fn poll(&mut self, lane: usize) -> Option<Result<Done, Fault>> {
+    fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>> {
         self.0.poll(lane)
     }
-    fn clear(&mut self, _: usize, _: &mut D::Function) -> Result<(), Fault> {
+    fn clear(&mut self, _: LaneId, _: &mut D::Function) -> Result<(), Fault> {
         Ok(())
     }
     fn unload(&mut self, function: D::Function) -> Result<(), Fault> {

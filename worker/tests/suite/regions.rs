@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA};
-use pappus_protocol::{FaultCode, ToWorker};
+use pappus_protocol::{ArenaId, FaultCode, ToWorker};
 use pappus_shmem::{Mapping, memfd};
 
 use super::UnderTest;
@@ -60,7 +60,7 @@ pub fn inputs_of_many_items_arrive_in_one_piece<T: UnderTest>() {
 pub fn an_output_that_nobody_wants_is_copied_nowhere<T: UnderTest>() {
     let mut worker = copying::<T>();
     let mut call = worker.arena_call(1, &[TEXT], &[24]);
-    call.outputs = vec![target(DISCARD, 0, 24)];
+    call.outputs = vec![target(DISCARD.get(), 0, 24)];
     worker.invoke(&call).unwrap();
     assert_eq!(worker.read_arena(OUTPUTS_AT, 24), [UNTOUCHED; 24]);
     worker.end().unwrap();
@@ -111,7 +111,7 @@ pub fn staging_is_cleared_and_the_rest_of_the_arena_untouched<T: UnderTest>() {
     }
     // An output may go to staging as well.
     let mut call = worker.arena_call(1, &[TEXT], &[]);
-    call.outputs = vec![target(STAGING_ARENA, 512, 24)];
+    call.outputs = vec![target(STAGING_ARENA.get(), 512, 24)];
     worker.invoke(&call).unwrap();
     let mut seen = [0; 24];
     worker.staging.read(512, &mut seen).unwrap();
@@ -176,10 +176,10 @@ pub fn arenas_come_and_go<T: UnderTest>() {
         let mut seen = [0; 24];
         view.read(4072, &mut seen).unwrap();
         assert_eq!(&seen, TEXT);
-        worker.send(&ToWorker::CloseArena { arena: 5 });
+        worker.send(&ToWorker::CloseArena { arena: ArenaId::new(5) });
         assert_eq!(worker.invoke(&call).unwrap_err().code, FaultCode::BadInvoke);
     }
-    // One that cannot be mapped is not there, and costs nobody else anything.
+    // An arena that cannot be mapped is not open, and other calls run.
     worker.open_arena(6, &memfd::sealed("no arena", b"x").unwrap());
     call.outputs = vec![target(6, 0, 1)];
     assert_eq!(worker.invoke(&call).unwrap_err().code, FaultCode::BadInvoke);

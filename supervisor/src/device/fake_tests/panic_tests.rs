@@ -191,7 +191,7 @@ fn a_process_that_is_not_told_a_call_for_a_panic_is_killed_and_the_call_counts_a
     let item = Item {
         input: 0.into(),
         kind: Item::ARENA.into(),
-        source: STAGING_ARENA.into(),
+        source: STAGING_ARENA.get().into(),
         offset: u64::MAX.into(),
         bytes: 1.into(),
     };

@@ -77,7 +77,7 @@ fn malformed(error: wasmparser::BinaryReaderError) -> CodeError {
     CodeError(format!("malformed: {error}"))
 }
 
-/// What has been seen so far.
+/// The parts of a module that were read so far.
 #[derive(Default)]
 struct Checker {
     low: Option<LowPart>,

@@ -80,7 +80,7 @@ impl Execution<'_> {
         module.memory.write_call(&record, slots);
 
         let blocks: u64 = grid.iter().copied().map(u64::from).product();
-        // Nothing is known about the kernel on these sizes: start with one block and feel the way up.
+        // The kernel's speed on these sizes is not known: start with one block and increase the range.
         let (mut first, mut count) = (0, 1);
         let mut before = now_ns();
         while first < blocks {
@@ -124,7 +124,7 @@ impl Execution<'_> {
         Ok(slots)
     }
 
-    /// What time it is, as long as there is some left.
+    /// The current time, or the fault that the deadline has passed.
     fn check_deadline(&self, kernel: Option<u32>) -> Result<u64, Fault> {
         let now = now_ns();
         if now <= self.deadline_ns {
@@ -145,7 +145,7 @@ fn next_range(count: u64, took_ns: u64) -> u64 {
     u64::try_from(fitting).unwrap_or(u64::MAX).clamp(1, count.saturating_mul(8))
 }
 
-/// What a kernel did wrong, in words. Only the trap's own: wasmtime adds host addresses to some.
+/// The text of a kernel's trap. Only the trap's own text: wasmtime adds host addresses to some.
 #[cold]
 fn trap(kernel: u32, name: &str, error: &wasmtime::Error) -> Fault {
     let cause = match error.downcast_ref::<wasmtime::Trap>() {

@@ -168,8 +168,8 @@ impl LinearMemory {
         Ok(())
     }
 
-    /// Makes the pool's first `bytes` reachable and no more: what a call does not own, it cannot leave
-    /// anything in. Costs a system call when the size changes.
+    /// Makes the pool's first `bytes` reachable and no more: a call cannot leave data in memory that it does not own.
+    /// Costs a system call when the size changes.
     pub(super) fn expose_pool(&mut self, bytes: u64) -> std::io::Result<()> {
         let (now, next) = (self.pool_reachable, bytes.next_multiple_of(HOST_PAGE) as usize);
         let at = |offset: usize| POOL_AT as usize + offset;
@@ -230,7 +230,7 @@ impl LinearMemory {
                 ptr::write_bytes(base.add(data_end), 0, self.low_bytes - data_end);
             }
         }
-        // SAFETY: as above.
+        // SAFETY: `data` was cut out of the `low_bytes` mapped at the base, and `data_at` is its offset there.
         unsafe {
             let data = self.range.base().add(self.data_at);
             ptr::copy_nonoverlapping(self.data.as_ptr(), data, self.data.len());

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pappus_protocol::from_worker::{Done, Hello};
-use pappus_protocol::{Fault, FaultCode, now_ns};
+use pappus_protocol::{ArenaId, Fault, FaultCode, LaneId, now_ns};
 use pappus_shmem::{Mapping, memfd};
 use wasmtime::Engine;
 
@@ -54,7 +54,7 @@ impl Cpu {
         Ok(Self {
             engine: engine::serving(handover.clone())?,
             handover,
-            // Only a compiler knows what its code depends on; it is asked once and dropped.
+            // Only a compiling engine has the fingerprint of its code, so one is made and dropped.
             hello: engine::hello(&engine::compiling()?),
             pool: Arc::new(Pool::new(0).map_err(module::mapping)?),
             bounce: vec![0; BOUNCE_BYTES].into(),
@@ -70,7 +70,7 @@ impl Cpu {
         }
         function.adopt(&self.pool)?;
         let start = Instant::now();
-        // From here on the range is dirty, however this ends.
+        // From here on the range is dirty, also if the call fails.
         self.used_bytes = call.plan.pool_bytes;
         for input in call.inputs {
             self.copy_in(input, call)?;
@@ -161,21 +161,21 @@ impl Device for Cpu {
     }
 
     /// The CPU copies through the arena's own mapping.
-    fn map_arena(&mut self, _: u64, _: &Mapping) -> Result<(), Fault> {
+    fn map_arena(&mut self, _: ArenaId, _: &Mapping) -> Result<(), Fault> {
         Ok(())
     }
 
-    fn unmap_arena(&mut self, _: u64) {}
+    fn unmap_arena(&mut self, _: ArenaId) {}
 
-    fn start(&mut self, _: usize, function: &mut Function, call: &Call<'_>) {
+    fn start(&mut self, _: LaneId, function: &mut Function, call: &Call<'_>) {
         self.finished = Some(self.execute(function, call));
     }
 
-    fn poll(&mut self, _: usize) -> Option<Result<Done, Fault>> {
+    fn poll(&mut self, _: LaneId) -> Option<Result<Done, Fault>> {
         self.finished.take()
     }
 
-    /// Fresh memory for the pool: whatever was in the old one is gone.
+    /// Fresh memory for the pool; the old memory is released with its contents.
     fn forget(&mut self) -> Result<(), Fault> {
         self.pool.release().map_err(module::mapping)?;
         self.pool = Arc::new(Pool::new(self.pool.bytes).map_err(module::mapping)?);
@@ -185,7 +185,7 @@ impl Device for Cpu {
         Ok(())
     }
 
-    fn clear(&mut self, _: usize, function: &mut Function) -> Result<(), Fault> {
+    fn clear(&mut self, _: LaneId, function: &mut Function) -> Result<(), Fault> {
         let start = Instant::now();
         // Kernels reach whole pages.
         let used = std::mem::take(&mut self.used_bytes).next_multiple_of(layout::HOST_PAGE);

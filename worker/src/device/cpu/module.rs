@@ -19,7 +19,7 @@ pub(super) struct LoadedModule {
     instance: Instance,
     /// Its one mutable global and what it begins with.
     pub(super) stack_pointer: Option<(Global, i32)>,
-    /// Something ran in it since it was restored.
+    /// A kernel ran in it since it was restored.
     pub(super) used: bool,
 }
 
@@ -33,8 +33,8 @@ impl LoadedModule {
         weights: Option<&ValidatedMemfd>,
     ) -> Result<Self, Fault> {
         // SAFETY: the descriptor comes from the supervisor and holds what this build's compiling role
-        // made of a checked module; the file is sealed or private to the supervisor, so it stays so.
-        // It is machine code in any case: what it does, it does in this sandbox.
+        // made of a checked module; the file is sealed or private to the supervisor, so its bytes do not change.
+        // Machine code of a tenant runs in this process in any case, and the sandbox confines the process.
         #[allow(unsafe_code)]
         let module = unsafe { Module::deserialize_open_file(engine, file) }.map_err(|e| refused(&e))?;
         let low = module
@@ -64,8 +64,8 @@ impl LoadedModule {
     }
 }
 
-/// Machine code that does not load: for lack of something, or because it is wrong. What the kernel answered is
-/// said without the path that it was about, which is the supervisor's.
+/// Machine code that does not load: the host lacks memory or descriptors, or the code is wrong. Errors of the operating
+/// system are reported without their path, which belongs to the supervisor.
 fn refused(error: &wasmtime::Error) -> Fault {
     let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>().map(ToString::to_string));
     let lacking =

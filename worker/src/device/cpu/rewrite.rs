@@ -1,6 +1,6 @@
-//! A checked module, rewritten so that it *defines* its memory: the whole address space, of which the
-//! serving worker maps what there is. Sections are copied raw and nothing is renumbered, because the
-//! memory was the only import and what is added comes last in its index space.
+//! A checked module, rewritten so that it *defines* its memory: the whole address space, into which the
+//! serving worker maps the module's parts. Sections are copied raw and no index changes, because the
+//! memory was the only import and added functions come last in their index space.
 //!
 //! `memory.copy` and `memory.fill` become calls of functions added to the module ([`bulk`]): wasmtime
 //! runs them in host code, where a fault would take the worker down instead of naming the kernel.

@@ -37,7 +37,7 @@ pub(super) fn format(module: &[u8]) -> Result<Format, CodeError> {
     }
 }
 
-/// The driver is given no length: what the header says must be there.
+/// The driver is not told how many bytes there are, so the lengths in the header must fit them.
 fn check_fatbin(module: &[u8]) -> Result<(), CodeError> {
     let truncated = || CodeError::from("truncated: the fatbin is shorter than its header says");
     let header = module.get(..FATBIN_HEADER_BYTES).ok_or_else(truncated)?;

@@ -55,7 +55,7 @@ impl Compiler for CudaCompiler {
     }
 
     fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
-        // Nothing runs here, so that a lost context is not the module's doing.
+        // No kernel runs here, so a lost context is not the module's fault.
         self.judge(module).map_err(|refused| match self.engine.context.synchronize() {
             Ok(()) => refused,
             Err(e) => e.fault("the device failed meanwhile"),

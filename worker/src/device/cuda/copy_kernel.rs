@@ -96,7 +96,7 @@ mod tests {
     use crate::device::cuda::check;
 
     #[test]
-    fn the_text_passes_our_own_judgement() {
+    fn the_kernels_text_passes_the_check_for_modules() {
         assert_eq!(check::format(ptx().as_bytes()), Ok(check::Format::Ptx));
         assert_eq!(ptx().matches('{').count(), ptx().matches('}').count());
     }

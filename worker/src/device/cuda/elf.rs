@@ -1,5 +1,5 @@
-//! Reading machine code: a cubin is an ELF file. What matters here is which of its memory kernels can
-//! write, because that outlives a call.
+//! Reading machine code: a cubin is an ELF file. This finds the sections that kernels can write, because
+//! their contents outlive a call.
 
 use object::read::elf::{ElfFile64, FileHeader, SectionHeader};
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, elf};
@@ -10,8 +10,8 @@ use crate::device::gpu::driver::{Section, Variable};
 /// `EM_CUDA`.
 const MACHINE: u16 = 190;
 
-/// Judges a cubin's outside and finds its writable sections. The driver is given no length, so whatever
-/// the headers name must lie inside.
+/// Judges a cubin's headers and finds its writable sections. The driver is not told how many bytes there are, so
+/// every range that the headers name must lie inside them.
 pub(super) fn judge(image: &[u8]) -> Result<Vec<Section>, CodeError> {
     let file = ElfFile64::<LittleEndian>::parse(image)
         .map_err(|e| CodeError(format!("not a cubin (an ELF file): {e}")))?;

@@ -32,7 +32,7 @@ impl Engine {
         let before = nvml::used_bytes(&uuid);
         let context = Context::create(&library, 0)?;
         let grown = before.zip(nvml::used_bytes(&uuid)).map(|(before, after)| after.saturating_sub(before));
-        // Without the management library: what is used in all, which is right for the first process.
+        // Without the management library, the memory used by all processes: right for the first process.
         let (free, total) = context.memory().map_err(|e| e.fault("asking for free memory"))?;
         let context_bytes = grown.filter(|&bytes| bytes > 0).unwrap_or(total - free);
         let properties = Properties {
@@ -147,7 +147,7 @@ impl Driver for Engine {
     }
 }
 
-/// What kernels print goes nowhere, whatever buffer the driver keeps for it behind a limit of zero.
+/// Output of kernels is dropped: the driver keeps a buffer for it even with a limit of zero.
 fn silence() -> std::io::Result<()> {
     let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
     Ok(rustix::stdio::dup2_stdout(nowhere)?)

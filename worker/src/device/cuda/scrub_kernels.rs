@@ -1,4 +1,4 @@
-//! The PTX of the kernels that clear what a multiprocessor keeps: shared memory (that of clusters is the same),
+//! The PTX of the kernels that clear the memory inside a multiprocessor: shared memory (that of clusters is the same),
 //! registers, and the stacks that the driver gives to threads. `gpu::scrub` runs them.
 
 use pappus_protocol::{Fault, FaultCode};
@@ -8,12 +8,12 @@ use super::driver::{CudaError, DeviceInfo};
 use crate::device::gpu::driver::{COUNTERS_BYTES as BYTES, DriverError, ScrubKernel, ScrubRun};
 
 const THREADS: u32 = 1024;
-/// Registers of a thread when so many fill a multiprocessor: all of them are to be overwritten.
+/// Registers of a thread where as many threads fill a multiprocessor: all registers are to be overwritten.
 const REGISTERS: u32 = 64;
-/// The multiprocessor keeps a kilobyte of shared memory for itself with every block, which no kernel can
-/// clear: the one in front of the block that clears all the rest. Small blocks move on with every block that
-/// ends, so they come to lie over that place, as those of other kernels do: measured on an H200, where it was
-/// all that was left. Two sizes of them, and how many there are on each multiprocessor.
+/// With every block the multiprocessor reserves a kilobyte of shared memory, which that block cannot clear: the
+/// kilobyte in front of the block that clears all the rest stays. Small blocks get another place whenever a block
+/// ends, so they come to lie over that kilobyte, as blocks of other kernels do; on an H200 nothing else was left. Two
+/// sizes of small blocks, and how many run on each multiprocessor.
 const SMALL_BLOCKS: [u32; 2] = [48 << 10, 8 << 10];
 const SMALL_BLOCKS_EACH: u32 = 32;
 
@@ -108,8 +108,8 @@ const MEET_REGISTERS: &str = "
     ld.param.u32 %blocks, [blocks];
 ";
 
-/// The kernel that uses as many registers as there are, and no stack instead: how many of the compiler's own
-/// it needs besides the values is found by trying.
+/// The kernel that uses all registers and no stack: how many registers the compiler needs besides the values is found
+/// by trying.
 fn fullest(load: impl Fn(u32) -> Result<(Module, Kernel), Fault>) -> Result<(Module, Kernel), Fault> {
     for values in (REGISTERS / 2..REGISTERS).rev() {
         let (module, kernel) = load(values)?;
@@ -153,7 +153,7 @@ fn chip_ptx(values: u32) -> String {
     for register in 0..values {
         text += &format!("    ld.volatile.global.u32 %v{register}, [%counters+{}];\n", BYTES - 4);
     }
-    // All of them are needed until it is known, behind the barrier, that none is stored.
+    // The compiler must keep all values until it is known, behind the barrier, that none is stored.
     text += &format!(
         "    bar.sync 0;\n    ld.volatile.global.u32 %sum, [%counters+{}];\n    setp.eq.u32 %more, %sum, 0;\n    @%more bra end;\n",
         BYTES - 4
@@ -214,7 +214,7 @@ mod tests {
     use crate::device::cuda::check;
 
     #[test]
-    fn the_texts_pass_our_own_judgement() {
+    fn the_kernels_texts_pass_the_check_for_modules() {
         for text in [chip_ptx(50), sweep_ptx(), stack_ptx(4096)] {
             assert_eq!(check::format(text.as_bytes()), Ok(check::Format::Ptx));
             assert_eq!(ptx::entries(&text).unwrap()[0].params.as_ref().map(Vec::len), Some(3));

@@ -17,9 +17,9 @@ use pappus_protocol::Fault;
 use super::driver::{Driver, Shape, Stream};
 use super::layout::Transfer;
 
-/// Bytes that are brought, or taken back, by a kernel at most: copy engines are better at more.
+/// The most bytes that a kernel copies in, or out: copy engines are faster for more.
 const MOST_BYTES: u64 = 1 << 20;
-/// Bytes that are cleared by a kernel at most: fills are better at more.
+/// The most bytes that a kernel clears: fills are faster for more.
 const MOST_CLEARED_BYTES: u64 = 4 << 20;
 /// Ranges of one launch.
 pub const SEGMENTS: usize = 16;
@@ -31,7 +31,7 @@ pub const PARAM_BYTES: usize = 8 + SEGMENTS * SEGMENT_BYTES;
 const VECTOR: u64 = 16;
 /// Threads of a block.
 pub const THREADS: u32 = 256;
-/// More than these do not make it faster, and are in the way of others.
+/// More blocks do not make the copy faster, and keep other kernels from running.
 const MOST_BLOCKS: u64 = 32;
 
 /// The kernel that copies.
@@ -60,7 +60,7 @@ impl Segments {
         self.0.push(Segment { from, to, bytes, clears });
     }
 
-    /// Clears what lies between two addresses, wherever it begins.
+    /// Clears the bytes between two addresses, aligned or not.
     fn clear(&mut self, start: u64, end: u64) {
         let aligned = start.next_multiple_of(VECTOR).min(end);
         for (start, end) in [(start, aligned), (aligned, end)] {
@@ -90,7 +90,7 @@ fn cleared_behind(outputs: &[Transfer], base: u64, used_bytes: u64) -> Option<Se
     let mut segments = Segments::default();
     let mut cleared = base;
     for output in order {
-        // Twice the same bytes, or bytes outside: not what a kernel does in one go.
+        // Outputs that overlap or lie outside of the range cannot be copied and cleared in one pass.
         if output.device < cleared || output.device + output.bytes > base + used_bytes {
             return None;
         }

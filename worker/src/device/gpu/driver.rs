@@ -26,7 +26,7 @@ use crate::device::CodeError;
 
 /// A driver with its context on one device.
 pub trait Driver: Debug + Sized {
-    /// What a call of the driver came to.
+    /// An error of the driver.
     type Error: DriverError;
     /// A queue of work.
     type Stream: Stream<Error = Self::Error, Event = Self::Event, Graph = Self::Graph, Kernel = Self::Kernel>;
@@ -72,13 +72,13 @@ pub trait Driver: Debug + Sized {
     /// The kernel that `copy_kernels` launches, with its module.
     fn copy_kernel(&self) -> Result<(Self::Module, Self::Kernel), Fault>;
 
-    /// Kernels that clear what a chip keeps of other kernels, but for stacks; in the order in which they run.
+    /// Kernels that clear on-chip memory, but for stacks; in the order in which they run.
     fn scrub_kernels(&self) -> Result<Vec<ScrubKernelOf<Self>>, Fault>;
 
     /// A kernel that clears at least `stack_bytes` of each thread's stack.
     fn stack_scrub_kernel(&self, stack_bytes: u32) -> Result<ScrubKernelOf<Self>, Fault>;
 
-    /// What sizes of device memory and offsets of mappings are multiples of: a power of two.
+    /// The unit of sizes of device memory and of offsets of mappings: a power of two.
     fn granularity(&self) -> Result<u64, Self::Error>;
 
     /// Device memory of `bytes`, a multiple of the granularity; other processes can map it if `export`.
@@ -151,7 +151,7 @@ pub trait Stream: Debug {
     /// Marks how far the stream got.
     fn record(&self, event: &Self::Event) -> Result<(), Self::Error>;
 
-    /// The same, so that a captured stream marks it whenever its graph runs.
+    /// As [`Stream::record`], and a captured stream marks the event whenever its graph runs.
     fn record_in_graph(&self, event: &Self::Event) -> Result<(), Self::Error>;
 
     /// Whether everything submitted so far has run; a fatal error says that the context is lost.
@@ -163,7 +163,7 @@ pub trait Stream: Debug {
     /// From here on, what this thread submits to the stream is collected and does not run.
     fn begin_capture(&self) -> Result<(), Self::Error>;
 
-    /// Ends the capture, whatever became of it, and makes a graph of what was collected.
+    /// Ends the capture, also a failed one, and makes a graph of the collected work.
     fn end_capture(&self) -> Result<Self::Graph, Self::Error>;
 
     /// Collects what `submit` submits into a graph.
@@ -210,7 +210,7 @@ pub trait Memory: Debug {
     /// As the driver's.
     type Error;
 
-    /// How much it is.
+    /// Its size in bytes.
     fn bytes(&self) -> u64;
 
     /// A descriptor by which another process can import it; asked for once.
@@ -232,7 +232,7 @@ pub trait DeviceBuffer: Debug {
     fn address(&self) -> u64;
 }
 
-/// What a call of the driver came to, other than success.
+/// A result of the driver other than success.
 pub trait DriverError: Copy + Debug + Display {
     /// The error that says that there is no room.
     fn out_of_memory() -> Self;
@@ -240,10 +240,10 @@ pub trait DriverError: Copy + Debug + Display {
     /// There is no room, or not enough in one piece.
     fn is_out_of_memory(self) -> bool;
 
-    /// What a kernel must have done, if the error is about one; such an error is fatal.
+    /// The illegal operation of a kernel, if the error reports one; such an error is fatal.
     fn kernel_cause(self) -> Option<&'static str>;
 
-    /// Whether the context, and with it the process, is of no more use.
+    /// Whether the context is lost, so that the process must end.
     fn is_fatal(self) -> bool;
 
     /// The error as a fault of the device's own.
@@ -253,7 +253,7 @@ pub trait DriverError: Copy + Debug + Display {
     }
 }
 
-/// What this folder needs to know about a device.
+/// Properties of a device that this folder uses.
 #[derive(Debug, Clone, Default)]
 pub struct Properties {
     /// Its name, for people.
@@ -268,7 +268,7 @@ pub struct Properties {
     pub host_addresses: bool,
 }
 
-/// What may be done with mapped memory.
+/// What kernels may do with mapped memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Kernels may read it.

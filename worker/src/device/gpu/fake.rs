@@ -72,7 +72,7 @@ pub(super) enum Did {
     Unpin,
 }
 
-/// What a test may say about the driver, and what the driver remembers.
+/// Settings that a test makes, and the driver's log.
 #[derive(Debug, Default)]
 struct State {
     log: Vec<Did>,
@@ -81,7 +81,7 @@ struct State {
     next: u64,
     /// Fails the next call that looks like this, with this error.
     fails: Option<(Did, FakeError)>,
-    /// What events answer, if not that they have passed.
+    /// What events answer instead of `Ok(true)`.
     events: Option<Result<bool, FakeError>>,
     /// Multiprocessors that a scrub reaches.
     reached: u32,
@@ -130,7 +130,7 @@ pub(super) fn fail(did: Did, error: FakeError) {
     with(|state| state.fails = Some((did, error)));
 }
 
-/// What events say from here on; `None`: they have passed.
+/// Sets what events answer from here on; `None`: they have passed.
 pub(super) fn events(say: Option<Result<bool, FakeError>>) {
     with(|state| state.events = say);
 }
@@ -140,7 +140,7 @@ pub(super) fn reached(multiprocessors: u32) {
     with(|state| state.reached = multiprocessors);
 }
 
-/// What the driver answers besides success.
+/// Errors of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FakeError {
     OutOfMemory,

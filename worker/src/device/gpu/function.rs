@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use pappus_protocol::{Fault, FaultCode};
+use pappus_protocol::{Fault, FaultCode, LaneId};
 
 use super::driver::{Driver, LoadedKernel};
 use super::memory::{MappedWeights, WeightsLoader};
@@ -86,7 +86,7 @@ impl<D: Driver> Function<D> {
         &mut self,
         driver: &D,
         stream: &D::Stream,
-        lane: usize,
+        lane: LaneId,
         kernel: u32,
     ) -> Result<LoadedKernel<D::Kernel>, Fault> {
         let place = self.kernels.get(kernel as usize).ok_or_else(broken)?;
@@ -115,7 +115,7 @@ impl<D: Driver> Function<D> {
     }
 
     /// Resets every module's variables behind a lane's call.
-    pub(super) fn reset(&mut self, stream: &D::Stream, lane: usize) -> Result<(), D::Error> {
+    pub(super) fn reset(&mut self, stream: &D::Stream, lane: LaneId) -> Result<(), D::Error> {
         for module in &mut self.modules {
             if !module.reset(stream, lane)? {
                 self.plans.borrow_mut().forget_lane(self.key, lane);

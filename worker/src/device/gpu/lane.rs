@@ -8,13 +8,13 @@
 //!
 //! Everything is submitted in order on the lane's stream, so what clears a call runs before the next one
 //! without a wait in between. A short call that comes again with the same regions is a single graph,
-//! from its first copy to its clearing; of few bytes, both are kernels like its own (`copy_kernels`).
+//! from its first copy to its clearing; where it has few bytes, kernels copy and clear them (`copy_kernels`).
 
 use std::rc::Rc;
 use std::time::Instant;
 
 use pappus_protocol::from_worker::Done;
-use pappus_protocol::{Fault, FaultCode, now_ns};
+use pappus_protocol::{Fault, FaultCode, LaneId, now_ns};
 
 use super::command_list::Cursor;
 use super::copy_kernels::CopyKernel;
@@ -173,7 +173,7 @@ impl<D: Driver> Lane<D> {
         self.clean_bytes = 0;
     }
 
-    /// Another domain's calls follow: nothing of the ones before is kept, their timings included.
+    /// Forgets everything about the calls so far, their timings included: another domain's calls follow.
     pub(super) fn forget(&mut self) {
         self.running = None;
         (self.copies, self.inputs) = (Vec::new(), 0);
@@ -182,8 +182,8 @@ impl<D: Driver> Lane<D> {
         self.timing.forget();
     }
 
-    /// A call begins. Kernels may have written behind their own range: what this call uses and the last
-    /// one did not is cleared first.
+    /// Begins a call. Kernels of earlier calls may have written behind their own range, so the bytes that this call
+    /// uses and the last one did not are cleared first.
     pub(super) fn begin(&mut self, start: &Start) -> Result<(), D::Error> {
         self.timing.read_clear();
         let timed = self.timing.next() && !self.timing.clear_pending;
@@ -335,7 +335,7 @@ impl<D: Driver> Lane<D> {
         Ok(())
     }
 
-    /// The call ends with a fault that is no fault of the context: whatever was submitted runs out.
+    /// Ends the call with a fault that leaves the context intact: submitted work runs to its end.
     pub(super) fn fail(&mut self, fault: Fault) {
         if let Some(running) = &mut self.running {
             running.unfinished = false;
@@ -375,14 +375,14 @@ impl<D: Driver> Lane<D> {
         }))
     }
 
-    /// Clears behind the call what was not submitted to be cleared already.
-    pub(super) fn clear(&mut self, function: &mut Function<D>, lane: usize) -> Result<(), D::Error> {
+    /// Clears the call's range, unless its graph did, and resets the function's variables.
+    pub(super) fn clear(&mut self, function: &mut Function<D>, lane: LaneId) -> Result<(), D::Error> {
         let Some(running) = self.running.take() else { return Ok(()) };
         if !self.cleared {
             self.stream.fill(running.base, 0, running.used_bytes)?;
             self.cleared = true;
         }
-        // A wide call's range is other lanes' too.
+        // The range of a wide call covers other lanes' ranges, too.
         self.clean_bytes = if running.wide { 0 } else { running.used_bytes };
         drop(running);
         match function.has_variables && !self.uncleared {
@@ -394,8 +394,8 @@ impl<D: Driver> Lane<D> {
 
 fn copy_all_in<D: Driver>(stream: &D::Stream, inputs: &[Transfer]) -> Result<(), D::Error> {
     for input in inputs {
-        // SAFETY: the region was checked and stays mapped while the lane is busy; a graph of it goes with
-        // its arena.
+        // SAFETY: the region was checked and stays mapped while the lane is busy; a graph of it is dropped before its
+        // arena.
         unsafe { stream.copy_in(input.device, input.host, input.bytes) }?;
     }
     Ok(())
@@ -403,7 +403,8 @@ fn copy_all_in<D: Driver>(stream: &D::Stream, inputs: &[Transfer]) -> Result<(),
 
 fn copy_all_out<D: Driver>(stream: &D::Stream, outputs: &[Transfer]) -> Result<(), D::Error> {
     for output in outputs {
-        // SAFETY: as for inputs.
+        // SAFETY: the region was checked and stays mapped while the lane is busy; a graph of it is dropped before its
+        // arena.
         unsafe { stream.copy_out(output.host, output.device, output.bytes) }?;
     }
     Ok(())

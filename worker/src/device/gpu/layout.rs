@@ -8,7 +8,7 @@ pub(super) const SLICE_STEPS: u32 = 256;
 pub(super) const GRAPH_STEPS: std::ops::RangeInclusive<u64> = 2..=20_000;
 
 /// Steps of the longest plan that becomes one graph together with its copies and its clearing. Such a
-/// graph is for one set of regions; what longer plans would save is little beside what they run.
+/// graph is for one set of regions; longer plans would save little beside the time of their steps.
 pub(super) const WHOLE_STEPS: u64 = 64;
 
 /// Sets of regions that a plan has graphs for on one lane.
@@ -17,7 +17,7 @@ pub(super) const WHOLE_GRAPHS: usize = 256;
 /// Runs of a plan on a lane before it becomes a graph there: making one costs about three runs.
 pub(super) const RUNS_BEFORE_GRAPH: u32 = 2;
 
-/// What an instantiated graph takes for each node, host and device memory together, roughly.
+/// Memory of an instantiated graph for each node, host and device memory together, roughly.
 pub(super) const GRAPH_NODE_BYTES: u64 = 1 << 10;
 
 /// Bytes of all bound plans: command lists and graphs.
@@ -29,7 +29,7 @@ pub(super) const BOUNCE_BYTES: usize = 4 << 20;
 /// Host copies of weights that stay pinned, so that they can be loaded again at full speed.
 pub(super) const PINNED_WEIGHTS_BYTES: u64 = 8 << 30;
 
-/// One call in so many is timed step by step; the others are split like the last one that was.
+/// One call in this many is timed step by step; the time of the others is split like that of the last timed one.
 pub(super) const TIMED_EVERY: u64 = 256;
 
 /// Bytes that go to the device or back.

@@ -72,7 +72,7 @@ impl<D: Driver> Pool<D> {
         }
     }
 
-    /// Makes it `bytes` long, rounded down to what the device can map; nothing runs. New memory is zeroed.
+    /// Makes the pool `bytes` long, rounded down to the granularity; no call runs. New memory is zeroed.
     pub(super) fn resize(&mut self, driver: &D, stream: &D::Stream, bytes: u64) -> Result<(), Fault> {
         let bytes = bytes / self.granularity * self.granularity;
         while self.bytes() > bytes {
@@ -182,12 +182,12 @@ impl<D: Driver> WeightsLoader<D> {
         // SAFETY: the mapping is `length` long and stays until the copy is over: `synchronize` follows.
         let submitted = unsafe { stream.copy_in(window.base(), from, length) }
             .and_then(|()| stream.fill(window.base() + length, 0, bytes - length));
-        // While the copy lasts, everything that is needed behind it.
+        // The final mapping and the export are made while the copy runs.
         let mapped = submitted.and_then(|()| {
             let exported = if export { Some((memory.export()?, bytes)) } else { None };
             MappedWeights::map(driver, memory, exported)
         });
-        // Whatever failed: nothing uses the window any more.
+        // After a failure, too, the window must not be in use when it is dropped.
         driver.synchronize().map_err(failed)?;
         drop(window);
         mapped.map_err(failed)
@@ -205,7 +205,7 @@ impl<D: Driver> WeightsLoader<D> {
             None => {
                 let mapping = Mapping::read_only(&memfd).map_err(failed)?;
                 let fits = driver.properties().pins_read_only && mapping.bytes() <= PINNED_WEIGHTS_BYTES;
-                // What cannot be pinned is copied at the speed of ordinary memory.
+                // A mapping that cannot be pinned is copied at the speed of ordinary memory.
                 // SAFETY: the mapping is this long and is dropped after the pin (`HostCopy`).
                 let pinned = fits.then(|| unsafe { driver.pin(mapping.base(), mapping.bytes(), true) });
                 HostCopy { inode, pinned: pinned.and_then(Result::ok), mapping }

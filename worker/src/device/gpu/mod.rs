@@ -2,10 +2,10 @@
 //! [`Driver`]; everything about streams, events, graphs, memory and modules is here.
 //!
 //! Bottom to top, as files import each other:
-//! - [`driver`]: what a backend must offer. `layout`: sizes that the parts agree on.
+//! - [`driver`]: the traits that a backend implements. `layout`: sizes that the parts agree on.
 //! - `ranges`, `memory`: device addresses and what is mapped there; the pool and weights.
 //! - `module`, `function`, `command_list`, `plan_cache`: from machine code and a plan to commands and graphs.
-//! - [`copy_kernels`]: copies and clearing of small calls as kernels; `scrub`: what no fill reaches.
+//! - [`copy_kernels`]: copies and clearing of small calls as kernels; `scrub`: clearing on-chip memory.
 //! - `lane`: a call from its first copy to its clearing. This file: the device.
 //!
 //! A hot call passes this file, `lane` and `plan_cache`, and the backend's stream.
@@ -34,7 +34,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use pappus_protocol::from_worker::{Done, Hello};
-use pappus_protocol::{Fault, FaultCode, now_ns};
+use pappus_protocol::{ArenaId, Fault, FaultCode, LaneId, now_ns};
 use pappus_shmem::{Mapping, memfd};
 
 use self::command_list::{Bases, CommandList, Cursor};
@@ -52,16 +52,16 @@ use super::{Call, CopyIn, Device, FunctionImage, Source, broken};
 /// One GPU, or a slice of one.
 #[derive(Debug)]
 pub struct Gpu<D: Driver> {
-    // In the order in which they must go; the driver with its context last.
+    // In the order in which they must be dropped; the driver with its context last.
     lanes: Vec<Lane<D>>,
     plans: Rc<RefCell<BoundPlans<D>>>,
     pool: Pool<D>,
-    /// The pool's first address, and a lane's share of it: as the pool says, where every call finds them.
+    /// Copies of the pool's first address and of a lane's share, for every call.
     pool_base: u64,
     lane_bytes: u64,
     loader: WeightsLoader<D>,
-    /// Pinned arenas by number.
-    arenas: HashMap<u64, PinnedArena<D>>,
+    /// Arenas that are pinned.
+    arenas: HashMap<ArenaId, PinnedArena<D>>,
     bounce: D::HostBuffer,
     bounce_events: [D::Event; 2],
     /// For work that belongs to no lane.
@@ -112,13 +112,13 @@ impl<D: Driver> Gpu<D> {
     /// Submits a call; an error is the driver's or the call's own.
     fn submit(
         &mut self,
-        lane: usize,
+        lane: LaneId,
         function: &mut Function<D>,
         call: &Call<'_>,
     ) -> Result<(), Stop<D::Error>> {
         let wide = call.plan.pool_bytes > self.lane_bytes;
-        let base = self.pool_base + if wide { 0 } else { lane as u64 * self.lane_bytes };
-        self.lanes[lane]
+        let base = self.pool_base + if wide { 0 } else { u64::from(lane.get()) * self.lane_bytes };
+        self.lanes[lane.index()]
             .begin(&Start {
                 base,
                 used_bytes: call.plan.pool_bytes,
@@ -141,10 +141,14 @@ impl<D: Driver> Gpu<D> {
         for output in call.outputs.iter().filter(|output| output.bytes > 0) {
             let arena = call.arenas.range(output.arena, output.offset, output.bytes)?;
             let to = arena.range(output.offset, output.bytes).map_err(|_| broken())?;
-            self.lanes[lane].expect(Transfer { host: to, device: base + output.from, bytes: output.bytes });
+            self.lanes[lane.index()].expect(Transfer {
+                host: to,
+                device: base + output.from,
+                bytes: output.bytes,
+            });
         }
-        if !self.lanes[lane].run_whole(&bound, self.copy_kernel.as_ref()).map_err(Stop::Driver)? {
-            self.lanes[lane].run(bound).map_err(Stop::Driver)?;
+        if !self.lanes[lane.index()].run_whole(&bound, self.copy_kernel.as_ref()).map_err(Stop::Driver)? {
+            self.lanes[lane.index()].run(bound).map_err(Stop::Driver)?;
         }
         Ok(())
     }
@@ -152,7 +156,7 @@ impl<D: Driver> Gpu<D> {
     /// The plan with addresses for this lane, as a graph once it ran often enough.
     fn bind(
         &mut self,
-        lane: usize,
+        lane: LaneId,
         function: &mut Function<D>,
         call: &Call<'_>,
         bases: Bases,
@@ -161,7 +165,7 @@ impl<D: Driver> Gpu<D> {
         let key =
             Key { function: function.key, plan: std::sync::Arc::as_ptr(call.plan) as usize, lane, wide };
         let known = self.plans.borrow_mut().get(&key);
-        let stream = &self.lanes[lane].stream;
+        let stream = &self.lanes[lane.index()].stream;
         let bound = match known {
             Some(bound) => bound,
             None => {
@@ -184,7 +188,7 @@ impl<D: Driver> Gpu<D> {
                     self.plans.borrow_mut().grown(&key, call.plan.expanded_steps);
                 }
                 Err(e) if e.is_fatal() => return Err(Stop::Driver(e)),
-                // It runs without.
+                // The plan runs without a graph.
                 Err(_) => bound.direct_only.set(true),
             }
         }
@@ -193,7 +197,7 @@ impl<D: Driver> Gpu<D> {
 
     fn copy_in(
         &mut self,
-        lane: usize,
+        lane: LaneId,
         base: u64,
         input: &CopyIn,
         call: &Call<'_>,
@@ -203,7 +207,7 @@ impl<D: Driver> Gpu<D> {
             Source::Arena(arena) => {
                 let arena = call.arenas.range(arena, input.offset, input.bytes)?;
                 let from = arena.range(input.offset, input.bytes).map_err(|_| broken())?;
-                self.lanes[lane].bring(Transfer { host: from, device: to, bytes: input.bytes });
+                self.lanes[lane.index()].bring(Transfer { host: from, device: to, bytes: input.bytes });
                 Ok(())
             }
             Source::Descriptor(index) => {
@@ -216,7 +220,7 @@ impl<D: Driver> Gpu<D> {
     /// Reads a descriptor into pinned memory and on to the device, one half while the other travels.
     fn copy_through(
         &mut self,
-        lane: usize,
+        lane: LaneId,
         to: u64,
         fd: &OwnedFd,
         index: usize,
@@ -242,13 +246,13 @@ impl<D: Driver> Gpu<D> {
                     format!("reading {bytes} bytes at {at} of descriptor {index}: {e}"),
                 )
             })?;
-            let stream = &self.lanes[lane].stream;
+            let stream = &self.lanes[lane.index()].stream;
             // SAFETY: inside the buffer, which is neither read nor written before the event below passed.
             let copied = unsafe { stream.copy_in(to + done, self.bounce.as_ptr().add(start), bytes as u64) };
             copied.and_then(|()| stream.record(event)).map_err(Stop::Driver)?;
             done += bytes as u64;
         }
-        // The halves are everybody's: they are free again before anything else uses them.
+        // All lanes use the two halves: both are free again before the next call uses them.
         for event in &self.bounce_events {
             while !event.has_passed().map_err(Stop::Driver)? {
                 std::hint::spin_loop();
@@ -258,23 +262,23 @@ impl<D: Driver> Gpu<D> {
     }
 
     /// An error of the driver while a call was submitted or running.
-    fn stopped(&mut self, lane: usize, error: D::Error) {
+    fn stopped(&mut self, lane: LaneId, error: D::Error) {
         if error.is_fatal() {
             self.lose(lane, error);
             return;
         }
-        let guilty = self.lanes[lane].last_kernel();
+        let guilty = self.lanes[lane.index()].last_kernel();
         let message = match &guilty {
             Some((_, name)) => format!("kernel `{name}` cannot be launched like this: {error}"),
             None => format!("the call cannot be submitted: {error}"),
         };
         let code = if error.is_out_of_memory() { FaultCode::OutOfMemory } else { FaultCode::KernelTrap };
         let kernel = guilty.map(|(index, _)| index);
-        self.lanes[lane].fail(Fault { code, kernel, message });
+        self.lanes[lane.index()].fail(Fault { code, kernel, message });
     }
 
-    /// Something failed outside of any call: perhaps because the context is lost, as all are under MPS when a kernel
-    /// of another process faults. Returns the failure.
+    /// Looks whether a failure outside of any call came from a lost context: under MPS a kernel of one process that
+    /// faults loses the contexts of all. Returns the failure.
     fn look(&mut self, fault: Fault) -> Fault {
         if let Err(error) = self.stream.has_ended()
             && error.is_fatal()
@@ -284,9 +288,9 @@ impl<D: Driver> Gpu<D> {
         fault
     }
 
-    /// The context is lost. Only of a call that ran alone is it known which kernel it was.
-    fn lose(&mut self, lane: usize, error: D::Error) {
-        let guilty = self.lanes[lane].last_kernel().filter(|_| self.lanes[lane].is_alone());
+    /// Notes that the context is lost. The guilty kernel is known only where the call ran alone.
+    fn lose(&mut self, lane: LaneId, error: D::Error) {
+        let guilty = self.lanes[lane.index()].last_kernel().filter(|_| self.lanes[lane.index()].is_alone());
         let fault = match error.kernel_cause() {
             Some(cause) => {
                 let who = match &guilty {
@@ -351,7 +355,7 @@ impl<D: Driver> Device for Gpu<D> {
         Ok(loaded)
     }
 
-    /// Also variables, as the module says they begin: they are the owner's.
+    /// Clears variables and their pristine copies, too: both hold data of the owner.
     fn unload(&mut self, function: Function<D>) -> Result<(), Fault> {
         function.wipe(&self.stream).map_err(|e| e.fault("clearing variables"))?;
         self.settle()
@@ -371,7 +375,7 @@ impl<D: Driver> Device for Gpu<D> {
         function.take_weights_export()
     }
 
-    fn map_arena(&mut self, arena: u64, mapping: &Mapping) -> Result<(), Fault> {
+    fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault> {
         // SAFETY: the mapping is this long, and `unmap_arena` comes before it goes.
         let pinned = unsafe { self.driver.pin(mapping.base(), mapping.bytes(), false) };
         let _pinned = pinned.map_err(|e| self.look(e.fault("pinning the arena")))?;
@@ -380,25 +384,25 @@ impl<D: Driver> Device for Gpu<D> {
         Ok(())
     }
 
-    fn unmap_arena(&mut self, arena: u64) {
+    fn unmap_arena(&mut self, arena: ArenaId) {
         if let Some(pinned) = self.arenas.remove(&arena) {
             self.plans.borrow_mut().forget_host(pinned.base, pinned.bytes);
         }
     }
 
-    fn start(&mut self, lane: usize, function: &mut Function<D>, call: &Call<'_>) {
+    fn start(&mut self, lane: LaneId, function: &mut Function<D>, call: &Call<'_>) {
         match self.submit(lane, function, call) {
             Ok(()) => {}
-            Err(Stop::Call(fault)) => self.lanes[lane].fail(fault),
+            Err(Stop::Call(fault)) => self.lanes[lane.index()].fail(fault),
             Err(Stop::Driver(error)) => self.stopped(lane, error),
         }
     }
 
-    fn poll(&mut self, lane: usize) -> Option<Result<Done, Fault>> {
+    fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>> {
         if let Some(fault) = &self.lost {
             return Some(Err(fault.clone()));
         }
-        match self.lanes[lane].poll() {
+        match self.lanes[lane.index()].poll() {
             Ok(end) => end,
             Err(error) if error.is_fatal() => {
                 self.lose(lane, error);
@@ -411,8 +415,8 @@ impl<D: Driver> Device for Gpu<D> {
         }
     }
 
-    fn clear(&mut self, lane: usize, function: &mut Function<D>) -> Result<(), Fault> {
-        let cleared = self.lanes[lane].clear(function, lane);
+    fn clear(&mut self, lane: LaneId, function: &mut Function<D>) -> Result<(), Fault> {
+        let cleared = self.lanes[lane.index()].clear(function, lane);
         cleared.map_err(|e| self.look(e.fault("clearing")))
     }
 

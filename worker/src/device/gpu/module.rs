@@ -1,7 +1,7 @@
 //! One module of a loaded function. Code without writable variables is loaded once; code with some has
 //! an instance per lane, which is reset from a pristine copy behind every call.
 
-use pappus_protocol::{Fault, FaultCode};
+use pappus_protocol::{Fault, FaultCode, LaneId};
 
 use super::driver::{DeviceBuffer, Driver, DriverError, LoadedKernel, Module, Section, Stream};
 use crate::device::broken;
@@ -24,7 +24,7 @@ struct Instance<D: Driver> {
     /// How its variables are reset; none if the driver does not tell where all of them are.
     reset: Option<Vec<Reset>>,
     _pristine: Option<D::DeviceBuffer>,
-    // Last: what is above refers to it.
+    // Dropped last: the kernels and resets above refer to it.
     _module: D::Module,
 }
 
@@ -37,7 +37,7 @@ struct Reset {
 }
 
 impl<D: Driver> LoadedModule<D> {
-    /// Loads what is needed for lane 0 at once, so that a bad module is told at installation.
+    /// Loads the instance for lane 0 at once, so that a bad module is refused at installation.
     pub(super) fn load(
         driver: &D,
         stream: &D::Stream,
@@ -49,7 +49,7 @@ impl<D: Driver> LoadedModule<D> {
         let writable = writable.map_err(|why| Fault::new(FaultCode::Load, format!("machine code: {why}")))?;
         let count = if writable.is_empty() { 1 } else { lanes };
         let mut module = Self { image, writable, symbols, instances: (0..count).map(|_| None).collect() };
-        module.instance(driver, stream, 0)?;
+        module.instance(driver, stream, LaneId::new(0))?;
         if module.writable.is_empty() {
             // Never loaded again.
             module.image = Vec::new();
@@ -73,15 +73,15 @@ impl<D: Driver> LoadedModule<D> {
         &mut self,
         driver: &D,
         stream: &D::Stream,
-        lane: usize,
+        lane: LaneId,
         position: usize,
     ) -> Result<LoadedKernel<D::Kernel>, Fault> {
         let instance = self.instance(driver, stream, lane)?;
         instance.kernels.get(position).cloned().ok_or_else(broken)
     }
 
-    fn instance(&mut self, driver: &D, stream: &D::Stream, lane: usize) -> Result<&Instance<D>, Fault> {
-        let index = lane % self.instances.len();
+    fn instance(&mut self, driver: &D, stream: &D::Stream, lane: LaneId) -> Result<&Instance<D>, Fault> {
+        let index = lane.index() % self.instances.len();
         if self.instances[index].is_none() {
             let made = Instance::load(driver, stream, &self.image, &self.writable, &self.symbols)?;
             self.instances[index] = Some(made);
@@ -99,13 +99,13 @@ impl<D: Driver> LoadedModule<D> {
         Ok(())
     }
 
-    /// Resets what a lane's call may have changed, behind it on its stream. Says whether the lane's
-    /// kernels are still the same: variables that the driver does not locate cost a fresh instance.
-    pub(super) fn reset(&mut self, stream: &D::Stream, lane: usize) -> Result<bool, D::Error> {
+    /// Resets the variables that a lane's call may have changed, behind the call on its stream. Returns whether the
+    /// lane keeps its kernels: where the driver does not locate all variables, the module gets a fresh instance.
+    pub(super) fn reset(&mut self, stream: &D::Stream, lane: LaneId) -> Result<bool, D::Error> {
         if self.writable.is_empty() {
             return Ok(true);
         }
-        let index = lane % self.instances.len();
+        let index = lane.index() % self.instances.len();
         let Some(instance) = &self.instances[index] else {
             return Ok(true);
         };

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pappus_blueprint::Plan;
+use pappus_protocol::LaneId;
 
 use super::command_list::CommandList;
 use super::driver::{Driver, DriverError, Stream};
@@ -55,8 +56,8 @@ impl<D: Driver> BoundPlan<D> {
         }
     }
 
-    /// Launches the graph of a whole call with these copies; the second time they are seen, makes it of
-    /// what `submit` submits. Says whether it ran.
+    /// Launches the graph of a whole call with these copies; the second time they are seen, makes the graph of the
+    /// work that `submit` submits. Says whether it ran.
     pub(super) fn run_whole(
         &self,
         stream: &D::Stream,
@@ -75,7 +76,7 @@ impl<D: Driver> BoundPlan<D> {
             None if known < WHOLE_GRAPHS => {
                 whole.insert(copies.into(), None);
             }
-            // Regions that never come again must not keep others out for ever.
+            // Regions that are not used again must not keep others out for ever.
             None => whole.retain(|_, graph| graph.is_some()),
         }
         Ok(false)
@@ -88,7 +89,8 @@ impl<D: Driver> BoundPlan<D> {
     }
 }
 
-/// Tells the functions that were loaded here apart; not the supervisor's number.
+/// Tells the functions loaded in this worker apart; a function that is loaded again gets a new key, unlike its
+/// [`FunctionId`](pappus_protocol::FunctionId).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct FunctionKey(u64);
 
@@ -97,7 +99,7 @@ pub(super) struct FunctionKey(u64);
 pub(super) struct Key {
     pub(super) function: FunctionKey,
     pub(super) plan: usize,
-    pub(super) lane: usize,
+    pub(super) lane: LaneId,
     pub(super) wide: bool,
 }
 
@@ -186,11 +188,11 @@ impl<D: Driver> BoundPlans<D> {
     }
 
     /// A lane's instance of one of the function's modules is gone.
-    pub(super) fn forget_lane(&mut self, function: FunctionKey, lane: usize) {
+    pub(super) fn forget_lane(&mut self, function: FunctionKey, lane: LaneId) {
         self.remove_where(|key| key.function == function && key.lane == lane);
     }
 
-    /// An arena is about to go: what copies from or to it goes first.
+    /// Drops graphs that copy from or to an arena before the arena is unmapped.
     pub(super) fn forget_host(&mut self, base: usize, bytes: usize) {
         self.slots.values().for_each(|slot| slot.bound.forget_host(base, bytes));
     }

@@ -52,7 +52,7 @@ impl<D: Driver> Drop for AddressRange<D> {
     }
 }
 
-/// A second, writable mapping of memory for a while, whatever its other mappings allow.
+/// A second, writable mapping of memory that may be mapped read-only elsewhere; unmapped when dropped.
 #[derive(Debug)]
 pub(super) struct Window<D: Driver> {
     base: u64,

@@ -1,5 +1,5 @@
-//! Clearing what survives kernels outside of global memory. What that is, and the kernels that clear it, are the
-//! backend's; here they are run until they reached all of the chip.
+//! Clearing on-chip memory: shared memory, registers, stacks. The backend has the kernels that do it; here they are run
+//! until they have reached every multiprocessor.
 //!
 //! A kernel runs as one block (or some) for every multiprocessor: blocks wait for each other, so that none can take
 //! another's place, and count where they ran. Only a run that reached every multiprocessor counts.
@@ -10,7 +10,7 @@ use super::driver::{
     COUNTERS_BYTES, DeviceBuffer, Driver, DriverError, HostBuffer, ScrubKernelOf, ScrubRun, Shape, Stream,
 };
 
-/// Runs before it is given up that every multiprocessor is reached.
+/// Runs after which a scrub that has not reached every multiprocessor fails.
 const ATTEMPTS: usize = 8;
 /// Stack of each thread that is cleared at least, in bytes.
 const LEAST_STACK: u32 = 1 << 10;

@@ -1,4 +1,4 @@
-//! What is submitted, in which order, on every path of a call: seen by a driver that only records.
+//! The work that each path of a call submits, in order, as a driver that only records saw it.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use pappus_blueprint::{Blueprint, Plan, Sizes};
-use pappus_protocol::FaultCode;
+use pappus_protocol::{ArenaId, FaultCode, LaneId};
 use pappus_shmem::{Mapping, memfd};
 
 use super::driver::Access;
@@ -17,7 +17,8 @@ use super::*;
 use crate::arenas::Arenas;
 use crate::device::{Call, CopyIn, CopyOut, Device, FunctionImage, Source, Weights};
 
-const ARENA: u64 = 1;
+const ARENA: ArenaId = ArenaId::new(1);
+const LANE: LaneId = LaneId::new(0);
 const BYTES: u64 = 512;
 /// The plan's buffers are an input and an output of so many bytes.
 const USED: u64 = 2 * BYTES;
@@ -92,16 +93,16 @@ impl Fixture {
             deadline_ns,
             alone,
         };
-        self.gpu.start(0, self.function.as_mut().unwrap(), &call);
+        self.gpu.start(LANE, self.function.as_mut().unwrap(), &call);
     }
 
     fn end(&mut self) -> Result<Done, Fault> {
         let result = loop {
-            if let Some(result) = self.gpu.poll(0) {
+            if let Some(result) = self.gpu.poll(LANE) {
                 break result;
             }
         };
-        self.gpu.clear(0, self.function.as_mut().unwrap()).unwrap();
+        self.gpu.clear(LANE, self.function.as_mut().unwrap()).unwrap();
         result
     }
 
@@ -133,7 +134,7 @@ fn without_records(log: Vec<Did>) -> Vec<Did> {
 #[test]
 fn a_call_is_copied_run_copied_back_and_cleared_in_this_order() {
     let mut fixture = Fixture::new(3, MODULE);
-    // What an earlier holder of the range may have left is cleared in front of the first call.
+    // Data of an earlier holder of the range is cleared in front of the first call.
     let cleared = fixture.cleared();
     let expected = [vec![cleared.clone()], fixture.work(3), vec![cleared.clone()]].concat();
     assert_eq!(fixture.call(), expected);
@@ -154,13 +155,13 @@ fn the_event_that_answers_a_call_lies_between_its_outputs_and_its_clearing() {
     let cleared = at(&|did| matches!(did, Did::Fill { .. }));
     assert!(copied < answered && answered < cleared, "{submitted:?}");
     fake::events(Some(Ok(false)));
-    assert!(fixture.gpu.poll(0).is_none(), "answered before the event passed");
+    assert!(fixture.gpu.poll(LANE).is_none(), "answered before the event passed");
     fake::events(None);
-    assert!(fixture.gpu.poll(0).unwrap().is_ok());
+    assert!(fixture.gpu.poll(LANE).unwrap().is_ok());
 }
 
 #[test]
-fn whatever_fails_is_cleared_as_well() {
+fn a_call_that_fails_is_cleared_as_well() {
     let refuse = |did: Did, code: FaultCode| {
         let mut fixture = Fixture::new(2, MODULE);
         fixture.call();
@@ -281,7 +282,7 @@ fn a_lease_maps_what_is_missing_and_unmaps_what_is_too_much() {
     assert_eq!(shrunk[1..3], unmapped);
     assert_eq!(shrunk[3], maps(base, 4 * GRANULE));
     assert_eq!(gpu.lane_bytes(), 2 * GRANULE);
-    // More than there are addresses for is refused, and nothing stays mapped for it.
+    // A lease beyond the reserved addresses is refused, and none of it stays mapped.
     assert_eq!(gpu.lease(1 << 40).unwrap_err().code, FaultCode::OutOfMemory);
     drop(gpu);
     let [.., Did::Unmap { .. }, Did::Free { base: freed, .. }] = fake::log()[..] else { panic!("kept") };
@@ -327,7 +328,7 @@ fn a_lost_device_blames_a_kernel_only_if_its_call_ran_alone() {
         let mut fixture = Fixture::new(2, MODULE);
         fixture.start(0, u64::MAX, alone);
         fake::events(Some(Err(FakeError::Kernel)));
-        let fault = fixture.gpu.poll(0).unwrap().unwrap_err();
+        let fault = fixture.gpu.poll(LANE).unwrap().unwrap_err();
         assert_eq!((fault.code, fault.kernel), (FaultCode::KernelTrap, alone.then_some(0)));
         assert_eq!(fixture.gpu.lost(), Some(&fault));
     }
@@ -340,9 +341,9 @@ fn a_call_that_runs_alone_launches_one_kernel_at_a_time() {
     fixture.start(0, u64::MAX, true);
     let launches = || fake::log().into_iter().filter(|did| *did == Did::Launch("k")).count();
     assert_eq!(launches(), 1);
-    assert!(fixture.gpu.poll(0).is_none() && launches() == 0, "the one before still runs");
+    assert!(fixture.gpu.poll(LANE).is_none() && launches() == 0, "the one before still runs");
     fake::events(None);
-    assert!(fixture.gpu.poll(0).is_none() && launches() == 1);
+    assert!(fixture.gpu.poll(LANE).is_none() && launches() == 1);
     fixture.end().unwrap();
     assert_eq!(launches(), 1);
 }

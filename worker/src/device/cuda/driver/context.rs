@@ -115,7 +115,7 @@ impl Context {
     pub(crate) fn create(library: &Library, ordinal: i32) -> Result<Self, Fault> {
         let info = DeviceInfo::read(library, ordinal).map_err(|e| device(format!("GPU {ordinal}: {e}")))?;
         let at = |what: &'static str| move |e: CudaError| device(format!("GPU {ordinal}: {what}: {e}"));
-        // Stack memory, once taken, stays: giving it back would stop every lane.
+        // Stack memory, once allocated, stays allocated: freeing it would stop every lane.
         let flags = CUctx_flags_enum::CU_CTX_LMEM_RESIZE_TO_MAX as u32;
         let mut raw = std::ptr::null_mut();
         // SAFETY: writes one handle; the device exists.

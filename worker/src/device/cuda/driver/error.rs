@@ -1,4 +1,4 @@
-//! What the driver says, in words, and whether anything can still run after it.
+//! Results of the driver as text, and whether kernels can still run after them.
 
 use std::ffi::CStr;
 
@@ -19,7 +19,7 @@ pub(crate) fn check(result: CUresult) -> Result<(), CudaError> {
 }
 
 impl CudaError {
-    /// Not an error: what was asked about is not over yet.
+    /// Not an error: the stream or event that was asked about is not over yet.
     pub fn is_not_ready(self) -> bool {
         self.0 == CUresult::CUDA_ERROR_NOT_READY
     }

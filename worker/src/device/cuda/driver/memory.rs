@@ -82,7 +82,7 @@ fn properties(ordinal: i32, export: bool) -> CUmemAllocationProp {
     }
 }
 
-/// What sizes and offsets of physical memory are multiples of.
+/// The unit of sizes and offsets of physical memory.
 pub(crate) fn granularity(ordinal: i32) -> Result<u64, CudaError> {
     let mut bytes = 0;
     let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;

@@ -1,9 +1,9 @@
 //! The CUDA driver, found at run time, in three layers: cudarc's raw declarations, results as
 //! [`CudaError`], and owning types whose destructors give back what they own.
 //!
-//! - [`error`]: what the driver says, in words.
+//! - [`error`]: results of the driver as text.
 //! - [`context`]: the device and the process's one context on it.
-//! - [`stream`]: what is submitted, in order; events; graphs.
+//! - [`stream`]: work in the order of submission; events; graphs.
 //! - [`memory`]: physical memory, address ranges, pinned host memory.
 //! - [`module`]: machine code, kernels, globals; the linker.
 
@@ -81,9 +81,9 @@ impl Library {
     }
 }
 
-/// What the loader says of the library that it did not load.
+/// The loader's error for a library that it did not load.
 fn why_absent() -> String {
-    // SAFETY: as above; it was just tried in vain.
+    // SAFETY: loading runs the constructors of the driver's own library, as any program that uses the GPU does.
     let tried = unsafe { libloading::Library::new("libcuda.so.1") };
     let said = tried.err().and_then(|e| Some(e.source()?.to_string()));
     match said.filter(|said| !said.contains("No such file")) {

@@ -62,7 +62,7 @@ impl Module {
             let mut name = std::ptr::null();
             // SAFETY: writes one pointer to a string that lives as long as the module.
             check(unsafe { sys::cuFuncGetName(&mut name, raw) })?;
-            // SAFETY: as above; it ends with a zero byte.
+            // SAFETY: the call above stored a pointer to a string of the module, which ends with a zero byte.
             let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
             // SAFETY: makes sure that the code is there, and not only announced: attributes need it.
             check(unsafe { sys::cuFuncLoad(raw) })?;
@@ -202,7 +202,7 @@ pub(crate) fn link(source: Source, bytes: &[u8]) -> Result<Vec<u8>, CodeError> {
         // SAFETY: writes one pointer and its length, valid until the state is destroyed.
         let completed =
             added.and_then(|()| check(unsafe { sys::cuLinkComplete(state, &mut cubin, &mut size) }));
-        // SAFETY: as above; copied before the state goes.
+        // SAFETY: `cuLinkComplete` stored this pointer and length; the bytes are copied before the state is destroyed.
         completed.map(|()| unsafe { std::slice::from_raw_parts(cubin.cast::<u8>(), size) }.to_vec())
     });
     if made.is_ok() {

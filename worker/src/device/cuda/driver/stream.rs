@@ -1,5 +1,5 @@
-//! What is submitted, in order: copies, fills, launches; events that say how far it got; graphs, which
-//! are many launches submitted as one.
+//! Streams of work: copies, fills and launches in the order of submission; events, which mark a point in a stream;
+//! graphs, which are many launches submitted as one.
 
 use std::ffi::c_void;
 
