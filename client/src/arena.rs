@@ -22,7 +22,7 @@ impl Arena {
         Ok(Self { id, mapping, used: 0 })
     }
 
-    /// What the supervisor calls it.
+    /// Its number in requests.
     pub fn id(&self) -> u64 {
         self.id
     }

@@ -233,7 +233,7 @@ impl Client {
 
     fn take(&mut self, answer: v1::Response) -> Result<()> {
         match answer {
-            // What concerns the connection, not a request.
+            // An error of the connection, not of one request.
             v1::Response { id: 0, body: Some(response::Body::Error(error)) } => Err(Error::Refused(error)),
             answer if self.unanswered.remove(&answer.id) => {
                 self.answers.push_back(answer);

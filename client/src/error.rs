@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn why_a_socket_cannot_be_reached_is_told_apart() {
+    fn reasons_why_a_socket_cannot_be_reached_are_told_apart() {
         let why = |path: &str, kind: ErrorKind| {
             Error::Unreachable { path: path.into(), source: kind.into() }.to_string()
         };

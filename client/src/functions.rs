@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_both_ways_to_give_it() {
+    fn a_missing_part_is_named_with_both_ways_to_give_it() {
         let (_dir, config) = folder(&[]);
         let package = Package::read(&config, &[]).unwrap();
         assert!(package.modules()[0].files.is_empty());

@@ -140,7 +140,7 @@ fn a_missing_supervisor_is_reported_with_the_command_to_start_one() {
 }
 
 #[test]
-fn versions_without_overlap_are_told_apart_from_strangers() {
+fn a_supervisor_of_another_version_is_told_apart_from_another_program() {
     for (answer, words) in [(Greeting::NONE.encode(), "another version"), ([b'x'; 16], "does not belong")] {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&answer).unwrap();

@@ -90,7 +90,7 @@ fn examine(
     let package = Package::read(config, weights)?;
     let known = known(&package, inputs)?;
     let description = describe(package.blueprint(), &known)?;
-    // What is wrong for these sizes only shows in a plan.
+    // Errors that only some sizes have show in a plan.
     input::plan(package.blueprint(), &known)?;
     Ok(Findings {
         description,
@@ -183,7 +183,7 @@ fn known(package: &Package, inputs: &[Assignment<SizeOrSpec>]) -> Result<Known> 
     Ok(known)
 }
 
-/// Files that are not there, by the name of what they would hold. The configuration is none the worse for it.
+/// Files that are missing, by the module or weights buffer that they would hold. Missing files are no error.
 struct Missing {
     /// With the files looked for.
     modules: Vec<(String, String)>,

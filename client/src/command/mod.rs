@@ -1,5 +1,5 @@
-//! Which file does what the command line says. A command gets its arguments, a connection where it needs one, and
-//! where to print; it returns what went wrong.
+//! The commands, a file each. A command gets its arguments, a connection where it needs one, and a stream to print to;
+//! it returns its error.
 
 mod check;
 mod completions;
@@ -61,7 +61,7 @@ fn connect(socket: Option<&Path>, token_file: Option<&Path>) -> Result<Client> {
     Ok(client)
 }
 
-/// What is refused on the client socket is followed by the command for the admin socket.
+/// An error that says to use the admin socket is followed by the command to type.
 fn hint_at_admin(result: Result<()>, socket: Option<&Path>, command: &str) -> Result<()> {
     match (result, socket) {
         (Err(Failure::Library(Error::Refused(error))), Some(socket))
@@ -81,7 +81,7 @@ mod tests {
     use pappus_client::v1;
 
     #[test]
-    fn what_needs_the_admin_socket_names_it() {
+    fn a_command_that_needs_the_admin_socket_names_it() {
         let refused = |code| Err(Error::Refused(v1::Error::new(code, "no")).into());
         let hint = |code, socket: &str| {
             hint_at_admin(refused(code), Some(Path::new(socket)), "drain").unwrap_err().to_string()

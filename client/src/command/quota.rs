@@ -1,4 +1,4 @@
-//! `pappus quota`: what one tenant has, and what it may have.
+//! `pappus quota`: one tenant's usage and quotas.
 
 use std::io::Write;
 

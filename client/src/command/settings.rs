@@ -1,4 +1,4 @@
-//! `pappus settings`: changes what is given, then shows all settings.
+//! `pappus settings`: changes the given settings, then shows all of them.
 
 use std::collections::BTreeMap;
 use std::io::Write;

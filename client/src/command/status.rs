@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ready_says_why() {
+    fn a_supervisor_that_is_not_ready_says_why() {
         let judge = |ready, draining| readiness(&v1::Status { ready, draining, ..Default::default() });
         judge(true, false).unwrap();
         for (draining, words) in [(true, "draining"), (false, "no worker")] {

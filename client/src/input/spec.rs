@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_the_reason() {
+    fn a_malformed_input_is_refused_with_the_reason() {
         for (text, words) in [
             ("a,,b", "an empty file name"),
             ("i64:", "nothing stands behind \"i64:\""),

@@ -44,7 +44,7 @@ mod tests {
     use pappus_kernels::bytes::from_elements;
 
     #[test]
-    fn what_is_wrong_never_passes() {
+    fn a_wrong_output_never_passes() {
         let floats = Expected { output: "D", bytes: from_elements(&[1.0f32, 2.0]), tolerance: Some(1e-5) };
         assert!(floats.compare(&from_elements(&[1.0f32, 2.000_001])).right);
         for wrong in [&[1.0f32, 2.1][..], &[1.0], &[f32::NAN, 2.0], &[1.0, f32::NAN], &[1.0, f32::INFINITY]] {

@@ -54,7 +54,7 @@ pub(crate) fn run(device: &str, folder: &Path, out: &mut dyn Write) -> Result<()
     for workload in workloads::all()? {
         let outcome =
             register(&mut client, &supervisor, &workload).and_then(|()| call(&mut client, &workload));
-        // Why the supervisor went away stands in its log, not in the broken connection.
+        // The supervisor's log says why it ended; the broken connection does not.
         let outcome = outcome.map_err(|failure| supervisor.explain(failure))?;
         if !report(&workload, &outcome, out)? {
             wrong.push(workload.function);
@@ -75,7 +75,7 @@ pub(crate) fn run(device: &str, folder: &Path, out: &mut dyn Write) -> Result<()
     Ok(writeln!(out, "  {start} --device {device} &\n{NEXT}")?)
 }
 
-/// What came of a workload.
+/// The result of a workload.
 struct Outcome {
     device: String,
     /// In the order the workload expects them.

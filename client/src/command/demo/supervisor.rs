@@ -1,5 +1,5 @@
 //! The demo's own supervisor: a child process with everything it owns in a temporary folder, killed and reaped when
-//! the demo ends, however it ends.
+//! the demo ends, also with an error.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const PROGRAM: &str = "pappus-supervisor";
 const START: Duration = Duration::from_secs(60);
 /// How long it may take to end once it was asked to.
 const STOP: Duration = Duration::from_secs(10);
-/// How often it is looked after meanwhile.
+/// How often the process is polled meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Lines of its log that an error shows.
 const LOG_LINES: usize = 20;

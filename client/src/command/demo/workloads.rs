@@ -1,4 +1,4 @@
-//! What the demo runs, and what must come of it according to plain Rust.
+//! The functions that the demo runs, and the outputs that plain Rust computes for them.
 
 use pappus_kernels::bytes::from_elements;
 use pappus_kernels::{cfg, photo, reference};

@@ -1,4 +1,4 @@
-//! The inputs and outputs of one call, all in one arena. How large outputs are, the plan says: it is made here from
+//! The inputs and outputs of one call, all in one arena. The plan gives the outputs' sizes: it is made here from
 //! the registered configuration, just as the supervisor will make it. Of another tenant's function nothing but names
 //! can be known, so its outputs get room to spare.
 

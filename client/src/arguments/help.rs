@@ -1,0 +1,58 @@
+//! Texts behind the options of a command: examples, exit codes.
+
+pub(super) const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  status --ready: the supervisor answers and is not ready to take calls
+  2  the command line is wrong
+  3  refused: bad input, nothing ran
+  4  failed while running: kernel fault, deadline, worker lost, cancelled, internal error
+  5  the supervisor cannot be reached";
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  pappus demo                                   see it work, without a GPU and without a supervisor
+  pappus function check matmul.json --input A=128KiB
+  export PAPPUS_SOCKET=/run/pappus/pappus.sock
+  pappus function add matmul matmul.json
+  pappus invoke matmul --input cfg=u64:4 --input A=a.npy --output B=b.npy
+  pappus --socket /run/pappus/pappus.sock.admin drain
+";
+
+pub(super) const INVOKE_EXAMPLES: &str = "\
+Examples:
+  pappus invoke matmul --input cfg=cfg.bin --input A=a.npy --output B=b.npy
+  pappus invoke resize --input A=head.bin,tail.bin --output B=b.bin --deadline 500ms
+  pappus invoke matmul --input cfg=cfg.bin --input A=a.bin --repeat 1000 --json
+  pappus invoke vec_add --input A=f32:1,2,3 --input B=f32:4,5,6 --output C=-
+  produce | pappus invoke resize --input 'A=u8[224,224,3]:-' --output B=- | consume
+
+Behind NAME= stands one of
+  FILE[,FILE...]       files, concatenated: of a .npy file its array, of any other all bytes
+  -                    stdin to its end; pipes that have a name, too; bytes that start as a .npy file are read as one
+  TYPE:N[,N...]        numbers: u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 bool
+  TYPE[SHAPE]:FILE     a file that must hold this, such as i64[128,128]:a.npy
+  text:ANYTHING        these bytes
+
+An output is written raw, or as .npy where FILE ends in .npy and the blueprint gives its type. With - it goes to
+stdout, and messages go to stderr.";
+
+pub(super) const CHECK_EXAMPLES: &str = "\
+Examples:
+  pappus function check inference.json
+  pappus function check inference.json --input cfg=cfg.bin --input A=196KiB
+  pappus function check matmul.json --input cfg=u64:4 --input 'A=i64[16385]:a.npy'
+  pappus function check kernels/configs
+
+With FILE, the words that sizes are computed from are read; with SIZE only the number of bytes is known. What else may
+stand there: pappus invoke --help. Module files that lie beside the configuration are opened: they must hold the
+kernels, which must take what the blueprint passes, as far as the file tells.";
+
+pub(super) const READY: &str = "\
+With --ready, nothing is shown; the exit code says whether calls can be made:
+  0  ready: not draining, and a worker or a standby is up
+  1  not ready, with the reason on stderr
+  5  no supervisor answers
+
+Example:
+  pappus status --ready";

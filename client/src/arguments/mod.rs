@@ -1,0 +1,246 @@
+//! The command line: commands, options and their values; what commands do is in `command`.
+//!
+//! In reading order:
+//! - here: commands and their options.
+//! - `help`: examples and exit codes behind the options.
+//! - `values`: types for options with a form of their own, such as `NAME=FILE`.
+//! - `conflicts`: options that contradict each other.
+
+mod conflicts;
+mod help;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use self::help::{CHECK_EXAMPLES, EXAMPLES, EXIT_CODES, INVOKE_EXAMPLES, READY};
+use self::values::assignment;
+pub(crate) use self::values::{Assignment, Destination, SizeOrSpec};
+use crate::input::Spec;
+
+/// Runs functions made of nothing but GPU kernels, through a Pappus supervisor.
+#[derive(Debug, Parser)]
+#[command(name = "pappus", version, after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
+#[command(propagate_version = true, max_term_width = 110)]
+pub(crate) struct Arguments {
+    /// The supervisor's socket; drain, settings, tenants and reload need its admin socket (SOCKET.admin)
+    #[arg(long, global = true, env = "PAPPUS_SOCKET", value_name = "SOCKET", display_order = 100)]
+    pub(crate) socket: Option<PathBuf>,
+    /// A file with the token of the tenant to act for, where this user is a gateway
+    #[arg(long, global = true, env = "PAPPUS_TOKEN_FILE", value_name = "FILE", display_order = 101)]
+    pub(crate) token_file: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Compiled kernels under a name, shared by functions
+    #[command(subcommand)]
+    Module(ModuleCommand),
+    /// Blueprints with their modules and weights
+    #[command(subcommand)]
+    Function(FunctionCommand),
+    /// Call a function
+    #[command(after_help = format!("{INVOKE_EXAMPLES}\n\n{EXIT_CODES}"))]
+    Invoke(InvokeArguments),
+    /// Show what the supervisor and its devices are doing, or whether it is ready
+    #[command(after_help = READY)]
+    Status(StatusArguments),
+    /// Show what you have and what you may have
+    Quota(Json),
+    /// Show all tenants with what they have and may have (admin socket)
+    Tenants(Json),
+    /// Print a new token for a tenant, and its hash for the supervisor's configuration
+    #[command(
+        after_help = "Example:\n  pappus token --output acme.token   # a file that only you can read; shows the hash\n  \
+pappus token                       # the token; its hash stands on stderr\n\n\
+The hash goes into the supervisor's configuration, the token to the gateway:\n  [tenants.acme]\n  token-sha256 = \"…\""
+    )]
+    Token {
+        /// Write the token to a new file, which only you can read
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Replace the file if it exists
+        #[arg(long, requires = "output")]
+        force: bool,
+    },
+    /// Read the tenants of the supervisor's configuration file again (admin socket)
+    Reload,
+    /// Let running calls finish, accept no more, and end the supervisor (admin socket)
+    Drain,
+    /// Show settings, after changing those given as KEY=VALUE (admin socket)
+    Settings {
+        /// What to change
+        #[arg(value_name = "KEY=VALUE")]
+        change: Vec<Assignment<String>>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Start a supervisor, run three workloads, check their results, and draw pictures
+    Demo {
+        /// The device to run on, as for `pappus-supervisor --device`
+        #[arg(long, default_value = "cpu:workers=2,memory=256MiB")]
+        device: String,
+        /// Where to put the pictures
+        #[arg(long, value_name = "DIR", default_value = "./demo-out")]
+        out: PathBuf,
+    },
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  mkdir -p ~/.local/share/bash-completion/completions\n  \
+pappus completions bash > ~/.local/share/bash-completion/completions/pappus")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModuleCommand {
+    /// Register a module; each FILE is a variant: .wasm, .ptx, .cubin, .fatbin, .hsaco, or .ARCH.FORMAT
+    #[command(
+        after_help = "Example:\n  pappus module add mlops mlops.wasm mlops.sm_90.cubin mlops.gfx942.hsaco"
+    )]
+    Add {
+        /// What to call it
+        name: String,
+        /// Its variants
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// List registered modules
+    List(Json),
+    /// Show a module's variants and kernels
+    Show(Named),
+    /// Remove a module; functions that use it keep it
+    Remove {
+        /// Which one
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FunctionCommand {
+    /// Register a function with the modules and weights its configuration names
+    #[command(
+        after_help = "Module files are looked for beside the ones that CONFIG.json names: STEM.wasm, STEM.ptx, \
+STEM.sm_90.ptx, …\nWhere there is none, a registered module called STEM is used.\n\n\
+Example:\n  pappus function add mnist mnist.json --weight W0=conv.npy"
+    )]
+    Add {
+        /// What to call it
+        name: String,
+        /// Its configuration
+        #[arg(value_name = "CONFIG.json")]
+        config: PathBuf,
+        /// The file of a weights buffer, if not the one that the configuration names
+        #[arg(long = "weight", value_name = "W=FILE", value_parser = assignment::<PathBuf>("NAME=FILE", "--weight W="))]
+        weights: Vec<Assignment<PathBuf>>,
+        /// Take the place of a function of this name: calls in flight finish with the old one, its grants stay
+        #[arg(long)]
+        replace: bool,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// List registered functions, and those that others granted
+    List(Json),
+    /// Show a function
+    Show(Named),
+    /// Remove a function
+    Remove {
+        /// Which one
+        name: String,
+    },
+    /// Let another tenant call a function; it names it OWNER/NAME, and sees nothing of it but inputs and outputs
+    Grant {
+        /// Which one
+        name: String,
+        /// The tenant: a name of the supervisor's configuration, or a uid
+        tenant: String,
+    },
+    /// Let another tenant call a function no longer
+    Revoke {
+        /// Which one
+        name: String,
+        /// The tenant
+        tenant: String,
+    },
+    /// Show who may call a function
+    Grants(Named),
+    /// Check a configuration without a supervisor: its buffers, memory and launches
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(CheckArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArguments {
+    /// The configuration, or a folder of which every .json file is checked
+    #[arg(value_name = "CONFIG.json|DIR")]
+    pub(crate) config: PathBuf,
+    /// An input's size, or files or numbers to take its size and words from
+    #[arg(
+        long = "input",
+        value_name = "A=SIZE|[TYPE:]FILE",
+        value_parser = assignment::<SizeOrSpec>("NAME=FILE or NAME=SIZE", "--input A=")
+    )]
+    pub(crate) inputs: Vec<Assignment<SizeOrSpec>>,
+    /// The file of a weights buffer, if not the one that the configuration names
+    #[arg(long = "weight", value_name = "W=FILE", value_parser = assignment::<PathBuf>("NAME=FILE", "--weight W="))]
+    pub(crate) weights: Vec<Assignment<PathBuf>>,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InvokeArguments {
+    /// The function; OWNER/NAME for one that another tenant granted
+    pub(crate) name: String,
+    /// An input: its files, `-`, or numbers
+    #[arg(
+        long = "input",
+        value_name = "A=[TYPE:]FILE[,FILE...]",
+        value_parser = assignment::<Spec>("NAME=FILE", "--input A=")
+    )]
+    pub(crate) inputs: Vec<Assignment<Spec>>,
+    /// Where to write an output: a file, or `-` for stdout
+    #[arg(long = "output", value_name = "B=FILE", value_parser = assignment::<Destination>("NAME=FILE", "--output B="))]
+    pub(crate) outputs: Vec<Assignment<Destination>>,
+    /// End each call after this time, such as 500ms
+    #[arg(long, value_parser = humantime::parse_duration)]
+    pub(crate) deadline: Option<Duration>,
+    /// Call it that many times and show how the latencies are distributed
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) repeat: u64,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArguments {
+    /// Only tell by the exit code whether calls can be made
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) ready: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Named {
+    /// Which one
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Json {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
