@@ -1,5 +1,5 @@
 //! A blueprint, resolved: indices instead of names, sizes in one table, steps flat with each
-//! `Repeat` followed by its body. Built by `parse` alone, so what it holds has been checked.
+//! `Repeat` followed by its body. Built by `parse` alone, so all of it has been checked.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Plans by what they depend on: a function, the sizes and the words of a call. Bounded by number
+//! Plans by their key: a function, the sizes and the words of a call. Bounded by number
 //! and by memory; the plan used longest ago goes first.
 
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::plan::Plan;
 use crate::planner::Sizes;
 
-/// What a [`PlanCache`] may hold.
+/// Limits of a [`PlanCache`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheBounds {
     /// Plans.

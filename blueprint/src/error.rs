@@ -24,8 +24,8 @@ impl Error {
     }
 }
 
-/// What stands where a size, an argument or a step belongs and is no object is "expected value" to serde_json, which
-/// reads as if the JSON itself were broken. At the top level it is.
+/// Where a size, an argument or a step must be an object and is not, serde_json says "expected value", which reads as if
+/// the JSON itself were broken. At the top level that is right.
 fn in_place(path: &str, message: String) -> String {
     match message.strip_prefix("expected value") {
         Some(rest) if path.starts_with("blueprint.") => format!(
@@ -36,7 +36,7 @@ fn in_place(path: &str, message: String) -> String {
     }
 }
 
-/// Text fit for a log line: what the tenant wrote may be long and may hold control characters.
+/// Text fit for a log line: a tenant's text may be long and may hold control characters.
 fn printable(text: impl fmt::Display) -> String {
     let mut text = text.to_string();
     if text.contains(char::is_control) {

@@ -1,5 +1,5 @@
-//! Amounts that depend on what is not known yet, for people: sums of products of named atoms, such
-//! as `3 × cfg[3] + 2`. What would grow too long to read becomes an atom called `…`.
+//! Amounts that depend on unknown sizes, written for people: sums of products of named atoms, such
+//! as `3 × cfg[3] + 2`. An expression that would be too long to read becomes an atom called `…`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 use crate::limits::BUFFER_ALIGN;
 
-/// What is longer than this becomes an atom: sums by their terms, products by their factors, atoms
+/// Longer expressions become an atom: sums by their terms, products by their factors, atoms
 /// by their bytes.
 const READABLE_TERMS: usize = 32;
 const READABLE_FACTORS: usize = 8;
@@ -44,7 +44,7 @@ impl Serialize for Amount {
     }
 }
 
-/// Something that is not known, by its position in [`Atoms`].
+/// An unknown amount, by its position in [`Atoms`].
 type Atom = u32;
 
 /// A sum of products: `constant` plus each coefficient times its atoms. Terms are sorted, their
@@ -118,7 +118,7 @@ impl Sum {
         Some(Sum { constant: 0, terms })
     }
 
-    /// The sum divided, where that leaves no remainder whatever its atoms are.
+    /// The quotient, where the division leaves no remainder for any values of the atoms.
     fn divided(&self, by: u64) -> Option<Sum> {
         let even = |value: &u64| value.is_multiple_of(by);
         if by == 0 || !even(&self.constant) || !self.terms.iter().all(|(_, value)| even(value)) {
@@ -129,7 +129,7 @@ impl Sum {
     }
 }
 
-/// The texts of what is not known.
+/// The texts of unknown amounts.
 #[derive(Default)]
 pub(crate) struct Atoms {
     texts: Vec<String>,
@@ -137,7 +137,7 @@ pub(crate) struct Atoms {
 }
 
 impl Atoms {
-    /// Something unknown by its name, or by how it is computed.
+    /// An unknown amount, by its name or its computation.
     pub(crate) fn named(&mut self, text: String) -> Sum {
         let next = self.texts.len() as Atom;
         let atom = *self.known.entry(text).or_insert_with_key(|text| {
@@ -147,7 +147,7 @@ impl Atoms {
         Sum::atom(atom)
     }
 
-    /// Something that would take too long to write; never equal to anything else.
+    /// An amount that would take too long to write; never equal to another.
     pub(crate) fn unreadable(&mut self) -> Sum {
         self.texts.push("…".to_owned());
         Sum::atom(self.texts.len() as Atom - 1)

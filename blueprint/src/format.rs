@@ -294,7 +294,7 @@ pub(crate) enum NameOr<T> {
     Object(T),
 }
 
-/// Just a JSON object: what serde derives also takes the values without their keys, as a list, which
+/// A JSON object only: serde's derived code also takes the values without their keys, as a list, which
 /// is no spelling of ours.
 pub(crate) struct Object<T>(pub(crate) T);
 

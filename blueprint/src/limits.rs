@@ -1,5 +1,5 @@
-//! Every limit of the format, in one place. A blueprint is written by a tenant: what is not
-//! limited here is limited by the length of its JSON.
+//! Every limit of the format, in one place. A blueprint is written by a tenant: anything
+//! without a limit here is limited by the length of its JSON.
 
 /// Bytes of JSON.
 pub const JSON_BYTES: usize = 4 << 20;

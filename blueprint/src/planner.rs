@@ -1,5 +1,5 @@
 //! The planner: blueprint + sizes → [`Plan`], in one pass over the steps as written. Repeats are
-//! counted, never unfolded. What has no effect for these sizes is left out, so the executor of a
+//! counted, never unfolded. Steps without effect for these sizes are left out, so the executor of a
 //! plan does work for every step of it.
 
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::plan::{Location, Param, ParamTable, Placement, Plan, Relocation, Shap
 use crate::size::{Leaves, SizeId, Values};
 use crate::types::ParamKind;
 
-/// What a plan depends on besides its blueprint.
+/// The inputs of a plan besides its blueprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes<'a> {
     /// Bytes of each input, in the order of [`Blueprint::inputs`].

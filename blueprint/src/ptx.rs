@@ -1,6 +1,6 @@
 //! What PTX declares of its kernels: the only text among the forms of a module, and the one that tells each parameter.
-//! Read without a driver, so that a blueprint can be checked where no GPU is. A stranger's bytes: every step is bounded,
-//! and what is not understood is left unknown. Whether the code behind a declaration is right is for the driver's
+//! Read without a driver, so that a blueprint can be checked where no GPU is. The text is untrusted: every step is
+//! bounded, and declarations that are not understood are left unknown. Whether the code behind a declaration is right is for the driver's
 //! compiler. "PTX ISA", NVIDIA: "Kernel and Function Directives", "Parameter State Space", "Kernel Function Parameter
 //! Alignment".
 
@@ -24,7 +24,7 @@ pub struct Param {
     pub bytes: u32,
 }
 
-/// What PTX says of a parameter's type.
+/// The type that PTX declares for a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// An integer or an address.
@@ -99,7 +99,7 @@ fn params(list: &str) -> Option<Vec<Param>> {
     Some(params)
 }
 
-/// A parameter as it is declared, wherever it comes to lie.
+/// A parameter as it is declared, before it has an offset.
 struct Declared {
     bytes: u32,
     align: u32,

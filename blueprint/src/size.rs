@@ -28,7 +28,7 @@ pub(crate) enum Node {
     Binary(Op, SizeId, SizeId),
 }
 
-/// What a computed size does to its two operands.
+/// The operation of a computed size on its two operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
     Add,
@@ -58,7 +58,7 @@ impl Op {
     }
 }
 
-/// What the values of a table depend on.
+/// The inputs of a table's values.
 pub(crate) struct Leaves<'a> {
     pub(crate) inputs: &'a [u64],
     pub(crate) weights: &'a [u64],

@@ -354,7 +354,7 @@ pub struct Kernel {
     /// Bytes of shared memory that it declares itself.
     #[prost(uint32, tag = "6")]
     pub shared_bytes: u32,
-    /// Most threads of a block; 0 where nobody knows.
+    /// Most threads of a block; 0 where that is not known.
     #[prost(uint32, tag = "7")]
     pub max_threads: u32,
 }
@@ -364,7 +364,7 @@ pub struct KernelParam {
     pub offset: u32,
     #[prost(uint32, tag = "2")]
     pub bytes: u32,
-    /// "integer" (or an address), "float", "struct", or empty where nobody knows.
+    /// "integer" (or an address), "float", "struct", or empty where that is not known.
     #[prost(string, tag = "3")]
     pub r#type: ::prost::alloc::string::String,
 }
@@ -391,7 +391,7 @@ pub struct FunctionInfo {
     /// It is another tenant's: `name` is OWNER/NAME, and besides it only inputs and names of outputs are given.
     #[prost(bool, tag = "9")]
     pub granted: bool,
-    /// Where it is refused to whoever asks, since it failed too often in a row.
+    /// The devices that refuse it to this caller, since it failed too often in a row.
     #[prost(message, repeated, tag = "30")]
     pub quarantine: ::prost::alloc::vec::Vec<Quarantine>,
 }

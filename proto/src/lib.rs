@@ -30,7 +30,7 @@ impl v1::Error {
         self
     }
 
-    /// Marks an error that may pass; `after_ms` = 0 means that nobody knows when.
+    /// Marks an error that may pass; `after_ms` = 0 means that the time is not known.
     pub fn retry(mut self, after_ms: u64) -> Self {
         self.retryable = true;
         self.retry_after_ms = after_ms;

@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 const SLACK: u64 = 96 * MIB;
 const WEIGHTS: u64 = 512 * MIB;
 
-/// Bytes of the GPU under test in use by anybody, as the driver's management library says.
+/// Bytes of the GPU under test in use by any process, as the driver's management library says.
 fn used() -> u64 {
     let tested = std::env::var("PAPPUS_TEST_DEVICE").unwrap_or_else(|_| "cuda:0".to_owned());
     let ran = run(Command::new(program("pappus-supervisor")).args(["--list-devices", "--json"]));
@@ -27,17 +27,17 @@ fn used() -> u64 {
     device["memory_bytes"].as_u64().unwrap() - device["free_bytes"].as_u64().unwrap()
 }
 
-/// Waits until nobody is about to start or to end.
+/// Waits until no process is about to start or to end.
 fn settled(supervisor: &Supervisor) {
     let workers = supervisor.worker_pids().len();
-    until("everybody is ready", || {
+    until("all processes are ready", || {
         let device = supervisor.device();
         device.standbys_ready == device.standbys
             && supervisor.children().len() == workers + device.standbys as usize
     });
 }
 
-/// The account and the driver agree, but for what nobody else uses; stacks count as the setting allows them.
+/// The account and the driver agree, where no other program uses the device; stacks count as the setting allows them.
 fn agrees(supervisor: &Supervisor, others: u64, when: &str) {
     settled(supervisor);
     let memory = supervisor.device().memory.unwrap();

@@ -1,4 +1,4 @@
-//! What a kernel, or the end of a worker at a bad moment, could do to whoever has the memory next (ATTACKS 4, 6, 7,
+//! What a kernel, or the end of a worker at a bad moment, could do to the next holder of the memory (ATTACKS 4, 6, 7,
 //! 14, 25).
 
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::functions::{Function, launch, long, on_gpu, once};
 use crate::kit::{absolute, as_stranger, fails, ptr};
 
 const PATTERN: u64 = 0x5e5e_5e5e_5e5e_5e5e;
-/// One worker at a time: whoever is next has what the one before had.
+/// One worker at a time: the next one gets the memory of the one before.
 const ONE: &str = "workers=1,lanes=4,memory=12GiB";
 
-/// `look`: a buffer that nobody wrote to, all of it.
+/// `look`: returns a buffer that no step of the call writes.
 fn add_look(client: &mut Client, bytes: u64) {
     let function = Function {
         buffers: &[("seen", absolute(bytes)), ("sum", absolute(8))],
@@ -49,7 +49,7 @@ fn both(settings: &str) -> (Supervisor, Client, Option<Client>) {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn a_kernel_that_writes_past_its_deadline_reaches_nobody() {
+fn a_kernel_that_writes_past_its_deadline_reaches_no_other_call() {
     let (_supervisor, mut own, mut stranger) = both(ONE);
     let words = (4 << 20) / 8;
     let function = Function {
@@ -156,7 +156,7 @@ fn a_grid_that_is_never_resident_together_is_ended_by_its_deadline() {
 }
 
 /// The answer is sent before clearing is over: several gigabytes take a millisecond and more, and the worker is
-/// killed in it. Whoever gets the memory finds nothing.
+/// killed in it. The next holder of the memory finds zeros.
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn a_worker_killed_in_the_middle_of_clearing_leaves_nothing() {

@@ -1,4 +1,4 @@
-//! A fault, a hang or a flood on a GPU costs the call that caused it; everybody else's calls are answered rightly
+//! A fault, a hang or a flood on a GPU costs the call that caused it; all other calls are answered rightly
 //! (ATTACKS 1 to 5, 7, 28).
 
 use std::time::{Duration, Instant};
@@ -142,7 +142,7 @@ fn floods_of_printing_give_nothing() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn arenas_closed_under_a_call_hurt_nobody() {
+fn an_arena_closed_under_a_call_changes_no_other_call() {
     let supervisor = on_gpu(SETTINGS);
     let mut neighbours = Neighbours::of(&supervisor);
     let mut client = supervisor.client();

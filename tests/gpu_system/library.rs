@@ -59,7 +59,7 @@ fn with_library() -> (Supervisor, Client) {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn module_linalg() {
+fn kernels_of_linalg_match_their_references() {
     let (_supervisor, mut client) = with_library();
     let shape @ (m, n, k) = (96, 64, 50);
     let words = from_elements(&cfg::product(m as u64, n as u64, k as u64));
@@ -101,7 +101,7 @@ fn module_linalg() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn module_mlops() {
+fn kernels_of_mlops_match_their_references() {
     let (_supervisor, mut client) = with_library();
     for n in [2u64, 15, 33, 128] {
         let a: Vec<i64> = [n as i64].into_iter().chain(0..(n * n) as i64).collect();
@@ -130,7 +130,7 @@ fn module_mlops() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn modules_vision_and_module() {
+fn kernels_of_vision_and_module_match_their_references() {
     let (_supervisor, mut client) = with_library();
     let (width, height) = (100, 70);
     let photo: Vec<u8> = floats(1, width * height * 3).iter().map(|v| (v * 127.0 + 128.0) as u8).collect();

@@ -160,7 +160,7 @@ fn clients_that_vanish_take_their_calls_along() {
     drop(waiting);
     until("it is gone", || supervisor.device().queued == 0);
     drop(running);
-    // After execution: nobody takes the answer.
+    // After execution: no client takes the answer.
     let mut raw = Raw::greeted(&supervisor.socket());
     raw.request(1, invoke("copy", Some(b"abc")), &[]);
     drop(raw);
@@ -195,7 +195,7 @@ fn inputs_and_outputs_must_be_those_of_the_function() {
         refused(client.invoke(&call), Code::InvalidArgument, words);
     }
     refused(client.invoke(&Invocation::new("nobody")), Code::NotFound, "function list");
-    // The control; an output that nobody asks for is dropped.
+    // The control; an output that the call does not name is dropped.
     assert!(client.invoke(&copy().input("in", vec![1])).is_ok());
 }
 
@@ -222,7 +222,7 @@ fn regions_must_lie_inside_their_arena_and_be_large_enough() {
     refused(client.wait(sent), Code::InvalidArgument, "is no output");
 }
 
-/// Whoever was accepted is answered, whatever becomes of the function meanwhile.
+/// An accepted call is answered, also if its function is removed meanwhile.
 #[test]
 fn a_call_that_waits_outlives_its_function() {
     let (supervisor, registrar) = kit::copy_and_spin();

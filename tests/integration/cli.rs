@@ -49,7 +49,7 @@ fn exit_codes_tell_failures_apart() {
     check(&["invoke", "trap"], 4, "KERNEL_FAULT");
     check(&["invoke", "spin", "--deadline", "20ms"], 4, "DEADLINE_EXCEEDED");
     check(&["--socket", "absent", "status"], 5, "pappus-supervisor");
-    // Somebody else's socket.
+    // Another program's socket.
     let path = supervisor.path("stranger");
     let stranger = std::os::unix::net::UnixListener::bind(path).unwrap();
     std::thread::scope(|scope| {

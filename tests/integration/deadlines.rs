@@ -25,7 +25,7 @@ fn raw_spin(deadline_ms: u64) -> request::Body {
 }
 
 #[test]
-fn it_ends_waiting_for_the_function_to_load() {
+fn a_deadline_ends_waiting_for_the_function_to_load() {
     let (supervisor, mut client) = kit::copy_and_spin_with(&[]);
     supervisor.forget_code();
     // To make its code again takes far longer than that.
@@ -36,7 +36,7 @@ fn it_ends_waiting_for_the_function_to_load() {
 }
 
 #[test]
-fn it_ends_copying() {
+fn a_deadline_ends_copying() {
     const BYTES: u64 = 128 << 20;
     let (_supervisor, mut client) = kit::copy_and_spin_with(&["--device", "cpu:workers=1,memory=384MiB"]);
     kit::works(&mut client);
@@ -50,7 +50,7 @@ fn it_ends_copying() {
 }
 
 #[test]
-fn it_ends_a_kernel_that_touches_no_memory_and_its_neighbours_run_on() {
+fn a_deadline_ends_a_kernel_that_touches_no_memory_and_its_neighbours_run_on() {
     let (supervisor, mut client) =
         kit::copy_and_spin_with(&["--device", "cpu:workers=2,memory=16MiB,standbys=1"]);
     kit::works(&mut client);
@@ -137,7 +137,7 @@ fn a_cancelled_call_keeps_its_lane_for_a_moment_and_costs_its_caller() {
     assert!(supervisor.log().contains("was given up"));
 }
 
-/// A call that ends within the grace costs nobody anything.
+/// A call that ends within the grace costs no worker.
 #[test]
 fn a_cancelled_call_may_end_by_itself() {
     let (supervisor, mut client) = kit::copy_and_spin_with(&["--cancel-grace", "60s"]);
@@ -203,7 +203,7 @@ fn workers_that_end_before_they_read_a_call_do_not_make_it_guilty() {
 }
 
 /// A module that does not compile is not compiled again at every call: what was found out is kept, until
-/// somebody registers it again.
+/// its owner registers it again.
 #[test]
 fn what_does_not_compile_is_remembered() {
     let (supervisor, mut client) = kit::copy_and_spin_with(&[]);
@@ -219,7 +219,7 @@ fn what_does_not_compile_is_remembered() {
     again(&mut supervisor, b"no module at all");
     let mut client = supervisor.client();
     refused(kit::copied(&mut client, b"abc"), Code::InvalidArgument, "probes");
-    // Now it would compile, and nobody tries.
+    // Now it would compile, and the supervisor does not try.
     std::fs::write(&blob, kit::probes()).unwrap();
     let error = refused(kit::copied(&mut client, b"abc"), Code::InvalidArgument, "probes");
     assert!(error.message.contains("wasm"), "{error}");

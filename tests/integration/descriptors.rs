@@ -173,7 +173,7 @@ fn unexpected_descriptors_close_the_connection_or_refuse_the_request() {
 }
 
 #[test]
-fn a_flood_of_descriptors_is_closed_here_and_there() {
+fn a_flood_of_descriptors_leaves_none_open_on_either_side() {
     let (supervisor, mut client) = supervisor();
     let open = || {
         let folder = format!("/proc/{}/fd", supervisor.pid());

@@ -18,7 +18,7 @@ pub(crate) struct TinyDisk {
 }
 
 impl TinyDisk {
-    /// Mounts one at `DIR/state` for whoever is started by `DIR/start`; none where nobody may mount here.
+    /// Mounts one at `DIR/state` for the program that `DIR/start` starts; none where this user may not mount.
     pub(crate) fn at(dir: &Path, program: &Path) -> Option<Self> {
         let state = dir.join("state");
         std::fs::create_dir_all(&state).unwrap();

@@ -199,7 +199,7 @@ impl Supervisor {
         pid
     }
 
-    /// Ends the workers of calls that nobody waits for any more, if they are there still.
+    /// Ends the workers of calls whose clients are gone, if they still run.
     pub(crate) fn end_detached(&self) {
         let busy = self.device().workers.into_iter().filter(|worker| worker.state == "busy");
         busy.for_each(|worker| signal(worker.pid, Signal::KILL));

@@ -179,7 +179,7 @@ fn a_half_closed_client_is_gone() {
 }
 
 #[test]
-fn a_client_that_never_reads_hurts_nobody_else() {
+fn a_client_that_never_reads_delays_no_other_client() {
     attack(|socket| {
         let mut deaf = Raw::greeted(socket);
         deaf.stream.set_nonblocking(true).unwrap();

@@ -32,7 +32,7 @@ fn a_gateway_acts_for_the_tenant_whose_token_it_has() {
     assert_eq!(own.list_functions().unwrap(), []);
     assert_eq!(own.quota().unwrap().name, own_uid().to_string());
     assert_eq!(alice.quota().unwrap().name, "alice");
-    // Whoever acts for a tenant sees what that tenant sees, though this user is the operator.
+    // A gateway that acts for a tenant sees what that tenant sees, though its user is the operator.
     assert!(own.status().unwrap().connections > 0, "the control");
     let status = alice.status().unwrap();
     assert_eq!((status.functions, status.connections, status.uptime_ms), (1, 0, 0));
@@ -109,9 +109,9 @@ fn a_refused_client_is_told_why() {
     assert!(told.code == 3 && told.stderr.contains("ask the operator"), "{told:?}");
     // The operator gets in by the other door.
     supervisor.admin().status().unwrap();
-    // Nobody can be the user who stands for all those that have no number here.
-    if let Some(mut nobody) = as_user(65_534, || supervisor.client()) {
-        refused(nobody.status(), Code::PermissionDenied, "not mapped");
+    // No tenant can be the user that stands for all users without a number here.
+    if let Some(mut overflow) = as_user(65_534, || supervisor.client()) {
+        refused(overflow.status(), Code::PermissionDenied, "not mapped");
     }
 }
 
@@ -167,7 +167,7 @@ fn tenants_are_read_again() {
     signal(supervisor.pid(), Signal::HUP);
     until("alice is back", || supervisor.client().act_for(token("alice").as_bytes()).is_ok());
     kit::works(&mut enter(&supervisor, "alice"));
-    // The operator's connection is nobody's.
+    // The operator's connection belongs to no tenant.
     admin.settings(HashMap::new()).unwrap();
 }
 

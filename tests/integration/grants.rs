@@ -20,7 +20,7 @@ fn works(client: &mut Client) {
     assert_eq!(copied(client).unwrap(), b"works");
 }
 
-/// In the same words as what nobody has.
+/// Refused in the same words as a name that no tenant has registered.
 fn unknown<T: std::fmt::Debug>(answer: Result<T>, name: &str) {
     let error = refused(answer, Code::NotFound, "");
     let words = format!("there is no function `{name}`: `pappus function list` shows what there is");
@@ -80,14 +80,14 @@ fn a_grant_is_checked() {
     let supervisor = house(&TENANTS);
     let mut alice = enter(&supervisor, "alice");
     kit::add_copy(&mut alice);
-    for nobody in ["", "a/b", "-/-", "007", "4294967295", "a b"] {
-        refused(alice.grant("copy", nobody), Code::InvalidArgument, "is no tenant");
+    for wrong in ["", "a/b", "-/-", "007", "4294967295", "a b"] {
+        refused(alice.grant("copy", wrong), Code::InvalidArgument, "is no tenant");
     }
     refused(alice.grant("copy", "alice"), Code::InvalidArgument, "it is yours");
     unknown(alice.grant("nothing", "bob"), "nothing");
     unknown(alice.list_grants("nothing"), "nothing");
     refused(alice.revoke("copy", "bob"), Code::NotFound, "copy is not granted to bob");
-    // Who is here and who is not, nobody learns this way.
+    // A grant does not tell whether the tenant exists.
     alice.grant("copy", "whoever").unwrap();
     alice.grant("copy", "1000").unwrap();
     assert_eq!(alice.list_grants("copy").unwrap(), ["1000", "whoever"]);
@@ -109,7 +109,7 @@ fn calls_that_were_accepted_outlive_the_grant() {
     until("it waits", || supervisor.device().queued == 1);
     alice.revoke("copy", "bob").unwrap();
     unknown(copied(&mut bob), "alice/copy");
-    // Whoever runs goes; then there is a worker for the call that waits.
+    // The running call goes; then there is a worker for the call that waits.
     bob.cancel(spin).unwrap();
     kit::fails(&mut bob, spin, Code::Cancelled);
     supervisor.end_detached();

@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use pappus_client::{Blob, Client, Code, Invocation, Result, v1};
+use pappus_client::{Client, Code, Invocation, Result, v1};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -28,16 +28,9 @@ fn blueprint(buffers: Value, outputs: &[&str], steps: &[Value]) -> Value {
 }
 
 fn try_add(client: &mut Client, name: &str, config: &str, module: &[u8]) -> Result<v1::FunctionInfo> {
-    let config_sha256 = client.put_blob(Blob::Bytes(config.as_bytes()))?.sha256;
     let variants = vec![kit::wasm(client, module)];
-    let module = v1::FunctionModule { name: "hostile".into(), variants, registered: String::new() };
-    client.add_function(v1::AddFunction {
-        name: name.into(),
-        config_sha256,
-        modules: vec![module],
-        weights: vec![],
-        replace: false,
-    })
+    let function = kit::parts(client, name, config, kit::module_of("hostile", variants))?;
+    client.add_function(function)
 }
 
 fn add(client: &mut Client, name: &str, blueprint: Value, kernel: &str) {
@@ -45,7 +38,8 @@ fn add(client: &mut Client, name: &str, blueprint: Value, kernel: &str) {
     try_add(client, name, &config, &wat::parse_str(KERNELS).unwrap()).unwrap();
 }
 
-/// `scribble`: writes for ever; `once`: writes once and gives what it wrote; `look`: a buffer that nobody wrote to.
+/// `scribble`: writes for ever; `once`: writes once and returns what it wrote; `look`: returns a buffer that no step
+/// writes.
 fn add_scribblers(client: &mut Client, bytes: u64) {
     let size = json!({"words": absolute(bytes)});
     for (name, rounds, outputs) in [("scribble", 0, &[][..]), ("once", 1, &["words"])] {
@@ -60,7 +54,7 @@ fn seen(client: &mut Client, name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_kernel_that_writes_past_its_deadline_reaches_nobody() {
+fn a_kernel_that_writes_past_its_deadline_reaches_no_other_call() {
     const BYTES: u64 = 512 << 10;
     let supervisor = Supervisor::start();
     let mut own = supervisor.client();
@@ -119,7 +113,7 @@ fn slow_module(nth: usize) -> Vec<u8> {
 }
 
 /// The compiling process has limits on time and memory, at which the kernel kills it. Here this test does, since a
-/// minute is long and nobody may change the limits of another user's process: once more, then it is refused.
+/// minute is long and no user may change the limits of another user's process: once more, then it is refused.
 #[test]
 fn a_module_that_takes_too_long_or_too_much_is_refused() {
     let (supervisor, mut client) = kit::copy_and_spin();
@@ -138,7 +132,7 @@ fn a_module_that_takes_too_long_or_too_much_is_refused() {
         let compiler = compiler.unwrap();
         known.push(compiler);
         signal(compiler, Signal::KILL);
-        // Nobody waits for it meanwhile.
+        // No other client waits for it meanwhile.
         kit::works(&mut supervisor.client());
     }
     refused(client.wait(sent), Code::InvalidArgument, "could not be compiled");
@@ -163,7 +157,7 @@ fn slow_modules_of_one_tenant_leave_the_compiler_to_others() {
     });
     let sent = slow.map(|add| client.send(v1::request::Body::AddModule(add), &[]).unwrap());
     kit::add_copy(&mut stranger);
-    assert_eq!(client.list_modules().unwrap(), [], "somebody else's module had to be compiled first");
+    assert_eq!(client.list_modules().unwrap(), [], "another tenant's module had to be compiled first");
     for id in sent {
         assert!(matches!(client.wait(id).unwrap(), v1::response::Body::Module(_)));
     }
@@ -238,12 +232,12 @@ fn paths_in_a_configuration_are_never_opened() {
         Path::new("/dev/zero"),
     ] {
         let config = config(path.to_str().unwrap(), &["scribble"], blueprint(json!({}), &[], &[]));
-        // Whoever opened the FIFO to read would wait for a writer for ever.
+        // A process that opened the FIFO to read would wait for a writer for ever.
         try_add(&mut client, "paths", &config, &module).unwrap();
         client.invoke(&Invocation::new("paths")).unwrap();
         client.remove_function("paths").unwrap();
     }
-    // Nobody reads it now either: to open it for writing alone fails.
+    // No process reads it now either: opening it for writing alone fails.
     let writer = || std::fs::File::options().write(true).custom_flags(libc_nonblock()).open(&fifo);
     assert!(writer().is_err());
     // The control: a reader is noticed.

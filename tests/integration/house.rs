@@ -1,5 +1,5 @@
-//! A supervisor with tenants that one gateway acts for: this user. So a case has as many tenants as it likes, whoever
-//! runs it.
+//! A supervisor with tenants that one gateway, this user, acts for: a case has as many tenants as it needs, also where
+//! it is not run by root.
 
 use pappus_client::Client;
 use sha2::{Digest, Sha256};

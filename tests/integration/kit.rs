@@ -1,4 +1,4 @@
-//! Small functions over the probe kernels (`probes.wat`), and what is asked of every answer.
+//! Small functions over the probe kernels (`probes.wat`), and checks of answers.
 
 use std::sync::LazyLock;
 
@@ -73,20 +73,27 @@ impl Function<'_> {
             Ok(v1::Weight { name: (*name).into(), sha256 })
         });
         let weights = weights.collect::<Result<_>>()?;
-        let config_sha256 = client.put_blob(Blob::Bytes(self.json().as_bytes()))?.sha256;
         let variant = try_wasm(client, module)?;
-        Ok(v1::AddFunction {
-            name: name.into(),
-            config_sha256,
-            modules: vec![v1::FunctionModule {
-                name: "probes".into(),
-                variants: vec![variant],
-                registered: String::new(),
-            }],
-            weights,
-            replace: false,
-        })
+        let function = parts(client, name, &self.json(), module_of("probes", vec![variant]))?;
+        Ok(v1::AddFunction { weights, ..function })
     }
+}
+
+/// Hands a configuration over, and names what makes a function of it and one module.
+pub(crate) fn parts(
+    client: &mut Client,
+    name: &str,
+    config: &str,
+    module: v1::FunctionModule,
+) -> Result<v1::AddFunction> {
+    let config_sha256 = client.put_blob(Blob::Bytes(config.as_bytes()))?.sha256;
+    let name = name.to_owned();
+    Ok(v1::AddFunction { name, config_sha256, modules: vec![module], weights: vec![], replace: false })
+}
+
+/// A function's own module, with variants that were handed over.
+pub(crate) fn module_of(name: &str, variants: Vec<v1::Variant>) -> v1::FunctionModule {
+    v1::FunctionModule { name: name.into(), variants, registered: String::new() }
 }
 
 /// Hands a wasm module over.
@@ -105,17 +112,8 @@ pub(crate) fn add_library(client: &mut Client, name: &str) {
     let path = serde_json::from_str::<Value>(config).unwrap()["module_path"].as_str().unwrap().to_owned();
     let file = path.rsplit('/').next().unwrap();
     let variant = wasm(client, pappus_kernels::artefact(file).unwrap());
-    let config_sha256 = client.put_blob(Blob::Bytes(config.as_bytes())).unwrap().sha256;
-    let module = v1::FunctionModule { name: file.into(), variants: vec![variant], registered: String::new() };
-    client
-        .add_function(v1::AddFunction {
-            name: name.into(),
-            config_sha256,
-            modules: vec![module],
-            weights: vec![],
-            replace: false,
-        })
-        .unwrap();
+    let function = parts(client, name, config, module_of(file, vec![variant])).unwrap();
+    client.add_function(function).unwrap();
 }
 
 /// `in` → `out`: a copy, by this name.
@@ -210,7 +208,7 @@ pub(crate) fn copy_and_spin_with(flags: &[&str]) -> (Supervisor, Client) {
 /// The other user.
 pub(crate) const STRANGER: u32 = 54_321;
 
-/// Connections of another user, made by `connect`; `None` where nobody here can be another user.
+/// Connections of another user, made by `connect`; `None` where this user cannot become another.
 pub(crate) fn as_stranger<T: Send>(connect: impl FnOnce() -> T + Send) -> Option<T> {
     as_user(STRANGER, connect)
 }

@@ -1,6 +1,6 @@
 //! Workers that lie (ATTACKS 32). The liar (`tests/hostile/liar.rs`) takes the place of one worker process and plays
-//! a script; whoever comes after it is honest. What it says is either refused, and then it is gone, the log says
-//! why, and its calls run again elsewhere; or it concerns nobody but its own calls.
+//! a script; the process that replaces it is honest. What it says is either refused, and then it is gone, the log says
+//! why, and its calls run again elsewhere; or it affects no calls but its own.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -166,13 +166,13 @@ fn half_a_frame_and_silence_are_ended_by_the_deadline() {
 }
 
 #[test]
-fn floods_end_with_their_first_lie() {
+fn a_flood_of_messages_ends_with_its_first_forged_one() {
     is_caught("forever done it+9 5", "it answered a call that it does not have");
     is_caught("forever yielding 0", "turn");
     is_caught("forever zeros 65536", "bad frame header");
 }
 
-/// Nobody reads descriptors that nobody asked for: they stay in the socket, and go with it.
+/// The supervisor does not read descriptors that it did not ask for: they stay in the socket, and go with it.
 #[test]
 fn floods_of_descriptors_stay_outside() {
     let (supervisor, mut client) = serving("hello\nawait invoke\ndescriptors it 100000\ndone it 5\nsilence");
@@ -182,7 +182,7 @@ fn floods_of_descriptors_stay_outside() {
     is_caught("descriptors it 100000\ndone it+1 5", "it answered a call that it does not have");
 }
 
-/// Timings are the worker's word for what nobody else can measure: they reach its caller and break nothing.
+/// Only the worker can measure timings: forged ones reach its caller and break nothing.
 #[test]
 fn false_timings_break_nothing() {
     let (supervisor, mut client) = serving("hello\nawait invoke\ndone it max\nsilence");
@@ -211,7 +211,7 @@ fn calls_of_others_are_not_its_to_answer() {
         client.cancel(call).unwrap();
         kit::fails(&mut client, call, Code::Cancelled);
     }
-    assert_eq!(supervisor.device().completed, 0, "nobody's call was answered by the liar");
+    assert_eq!(supervisor.device().completed, 0, "the liar answered a call");
 }
 
 /// What a worker says of its device makes its calls suspects, and no more than that.
@@ -221,7 +221,7 @@ fn a_device_that_is_said_to_be_lost_costs_the_worker_only() {
     let (supervisor, mut client) = serving("hello\nbroken before any call\nsilence");
     kit::works(&mut client);
     until("the log says so", || supervisor.log().contains("before any call"));
-    // Whoever says so every time is believed once it was alone with the call.
+    // A worker that says so every time is believed once it was alone with the call.
     let again = "hello\nawait invoke\nbroken again\nsilence";
     let (supervisor, mut client) = serving(again);
     supervisor.worker_pids();
@@ -288,11 +288,11 @@ fn a_compiler_that_lies_costs_its_own_registration() {
         assert_eq!(client.list_modules().unwrap(), []);
         // The next one is honest.
         client.add_module("m", vec![variant]).unwrap();
-        until("nobody is left", || supervisor.children() == supervisor.worker_pids());
+        until("no process is left", || supervisor.children() == supervisor.worker_pids());
     }
 }
 
-/// Machine code that is none, and kernels that are not in it: the owner's calls fail, and nobody else's.
+/// Machine code that is none, and kernels that are not in it: the owner's calls fail, and no others.
 #[test]
 fn machine_code_that_is_none_is_not_run() {
     let lies = "hello\nawait compile\ncode it 4096\ncompiled it copy fill store global work spin trap";
@@ -330,21 +330,21 @@ fn none_is_honest(liar: &str) {
 }
 
 #[test]
-fn garbage_is_no_answer() {
+fn garbage_from_every_worker_answers_no_call() {
     none_is_honest("garbage");
 }
 
 #[test]
-fn a_flood_is_no_answer() {
+fn a_flood_from_every_worker_answers_no_call() {
     none_is_honest("flood");
 }
 
 #[test]
-fn forged_replies_are_no_answer() {
+fn forged_replies_from_every_worker_answer_no_call() {
     none_is_honest("forges");
 }
 
 #[test]
-fn one_that_quits_is_tried_again_and_again() {
+fn workers_that_quit_at_once_answer_no_call() {
     none_is_honest("quits");
 }

@@ -27,7 +27,7 @@ fn a_killed_supervisor_leaves_no_worker_and_loses_nothing() {
     assert!(took < std::time::Duration::from_secs(1), "{took:?}");
     assert!(matches!(client.wait_invoked(spin), Err(Error::Lost)));
 
-    // Its sockets are still there, and nobody listens.
+    // Its sockets are still there, and no process listens.
     assert!(supervisor.socket().exists());
     supervisor.restart();
     let mut client = supervisor.client();
@@ -76,7 +76,7 @@ fn a_socket_with_a_listener_is_not_replaced() {
     assert_eq!(ran.code, 1);
     assert!(ran.stderr.contains("another process listens"), "{}", ran.stderr);
     drop(listener);
-    // Once nobody does, it is stale and replaced.
+    // Once no process listens, it is stale and replaced.
     std::fs::rename(supervisor.path("taken"), supervisor.socket()).unwrap();
     supervisor.restart();
 }

@@ -1,4 +1,4 @@
-//! Shared memory that changes under a call: harm stays with whoever did it (ATTACKS 13, 22). Output regions are
+//! Shared memory that changes under a call: harm stays with the client that changed it (ATTACKS 13, 22). Output regions are
 //! undefined until success, zeroed on failure, and nothing beside them is written.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -62,7 +62,7 @@ fn a_sealed_arena_keeps_its_size() {
 }
 
 #[test]
-fn holes_read_as_zeros_and_hurt_nobody() {
+fn holes_read_as_zeros_and_fail_no_other_call() {
     let (_supervisor, mut client) = kit::copy_and_spin();
     let own = Own::open(&mut client, 1);
     let call = copy(own.region(0, 8192), own.region(8192, 8192));
@@ -76,7 +76,7 @@ fn holes_read_as_zeros_and_hurt_nobody() {
 }
 
 #[test]
-fn holes_punched_all_the_while_hurt_nobody() {
+fn holes_punched_during_calls_fail_no_other_call() {
     let (supervisor, mut client) = kit::copy_and_spin();
     let own = Own::open(&mut client, 1);
     let pids = supervisor.worker_pids();
@@ -170,7 +170,7 @@ fn a_failed_call_leaves_zeros_in_its_outputs_and_nothing_beside_them() {
     let after = own.read();
     assert_eq!(after[50..150], [0; 100]);
     assert!([&after[..50], &after[150..]].concat().iter().all(|byte| *byte == 0xee));
-    // Where the worker had to be killed, nobody is left to clear: nothing was written either.
+    // A worker that had to be killed cannot clear its outputs: it has not written them either.
     own.write(0, &[0xee; 4096]);
     refused(client.invoke(&call("hangs")), Code::DeadlineExceeded, "");
     let after = own.read();

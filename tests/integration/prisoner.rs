@@ -63,7 +63,7 @@ const ATTEMPTS: [(&str, &[Layer]); 36] = [
     ("make a pipe in /tmp", &[Layer::MountNs, Layer::Landlock]),
     ("let itself be looked into", &[]),
 ];
-/// What works for anybody on any machine with the sandbox off.
+/// Attempts that succeed for any user on any machine with the sandbox off.
 const EVERYWHERE: [usize; 8] = [0, 1, 2, 10, 11, 12, 31, 33];
 /// What drivers of GPUs may do, and may not be kept from.
 const DRIVERS_MAY: [usize; 1] = [33];
@@ -283,7 +283,7 @@ fn workers_end_with_a_killed_supervisor_on_every_host() {
     let hosts = [
         Some(Supervisor::start()),
         Some(in_a_container(&namespaces, Supervisor::start)),
-        // Where programs are built in a home, nobody else can execute them.
+        // Programs that are built in a home cannot be executed by other users.
         as_stranger(|| program.is_file().then(Supervisor::start)).flatten(),
     ];
     for mut supervisor in hosts.into_iter().flatten() {
@@ -323,7 +323,7 @@ fn the_user_of_workers_is_no_tenant() {
             client.and_then(|mut client| client.status()).map(drop).map_err(|e| e.to_string())
         })
     });
-    // The control: who is another user than workers are is welcome, where one can be somebody else at all.
+    // The control: a client whose uid is not the workers' is served, where this test can change its uid.
     assert!(
         matches!(refused, None | Some(Err(_))) && matches!(other, None | Some(Ok(()))),
         "{refused:?} {other:?}"
@@ -343,7 +343,7 @@ fn a_layer_that_is_required_and_missing_ends_the_start() {
     let ran = start("seccomp,landlok");
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("`landlok`"), "{}", ran.stderr);
-    // Nobody can leave a namespace from here on.
+    // No process can leave a namespace from here on.
     let namespaces = [libc::SYS_unshare];
     let ran = in_a_container(&namespaces, || start("seccomp,pidns"));
     assert_eq!(ran.code, 1, "{}", ran.stderr);

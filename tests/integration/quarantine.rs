@@ -1,5 +1,5 @@
-//! What follows for whose calls keep failing: their function is refused to them, and they wait for their fault
-//! budget. Nobody else notices (ATTACKS 3, 26).
+//! Penalties for callers whose calls keep failing: the function is refused to them, and their calls wait for their
+//! fault budget. Other callers are served as before (ATTACKS 3, 26).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -65,7 +65,7 @@ fn a_function_that_keeps_failing_is_refused_and_probed() {
     assert!(error.message.contains("3 times in a row"), "{error}");
     assert!(error.retry_after_ms <= 1000, "{error}");
     fill(&mut client, "other", GOOD).unwrap();
-    // The control that nobody has to wait for the end: it is shown, and over by itself.
+    // The control: the wait is shown, and ends by itself.
     let shown = client.show_function("fills").unwrap().quarantine;
     assert_eq!((shown.len(), shown[0].failures, &*shown[0].device), (1, 3, "cpu"));
     assert!(client.show_function("other").unwrap().quarantine.is_empty());
@@ -89,7 +89,7 @@ fn a_function_that_keeps_failing_is_refused_and_probed() {
 }
 
 #[test]
-fn to_register_it_again_ends_a_quarantine_and_a_setting_switches_it_off() {
+fn registering_a_function_again_ends_its_quarantine_and_a_setting_switches_it_off() {
     let supervisor = Supervisor::start();
     let mut client = supervisor.client();
     add_fills(&mut client, "fills");
@@ -158,7 +158,7 @@ fn only_the_caller_that_spent_its_fault_budget_waits() {
     if let Some(mut stranger) = stranger {
         kit::add_copy(&mut stranger);
         kit::works(&mut stranger);
-        // What it costs others is known to whom it costs, and to the operator.
+        // A budget is shown to the caller that it belongs to, and to the operator.
         assert!(stranger.status().unwrap().devices[0].budgets.is_empty());
     }
     let budget = supervisor.device().budgets.remove(0);
@@ -168,7 +168,7 @@ fn only_the_caller_that_spent_its_fault_budget_waits() {
     );
     assert!(budget.waits_ms > 1000);
     assert!(supervisor.ok(&["status"]).contains("0 of 2 a minute"));
-    // Whoever waits goes on as soon as it may.
+    // A call that waits starts as soon as it may.
     let copy = Invocation::new("copy").input("in", b"abc".to_vec()).output("out");
     let waiting = client.send_invocation(&copy).unwrap();
     until("it waits", || supervisor.device().queued == 1);

@@ -22,7 +22,7 @@ fn quota(client: &mut Client, name: &str) -> (u64, Option<u64>) {
 }
 
 #[test]
-fn functions() {
+fn a_quota_limits_functions() {
     let supervisor = house(&[("alice", "functions = 1"), ("bob", "")]);
     let mut alice = enter(&supervisor, "alice");
     kit::add_copy(&mut alice);
@@ -39,7 +39,7 @@ fn functions() {
 }
 
 #[test]
-fn bytes_of_modules() {
+fn a_quota_limits_bytes_of_modules() {
     let bytes = kit::probes().len();
     let limit = format!("module-bytes = {}", bytes + 10);
     let supervisor = house(&[("alice", &limit), ("bob", "module-bytes = 10")]);
@@ -66,7 +66,7 @@ fn bytes_of_modules() {
 }
 
 #[test]
-fn bytes_that_are_handed_over() {
+fn a_quota_limits_bytes_that_are_handed_over() {
     let mut supervisor = house(&[("alice", "blob-bytes = '100KiB'")]);
     let mut alice = enter(&supervisor, "alice");
     let weights = vec![1; 60 << 10];
@@ -75,7 +75,7 @@ fn bytes_that_are_handed_over() {
     over(alice.put_blob(Blob::Bytes(&[2; 60 << 10])), "blob-bytes", "102400 (100.0 KiB)");
     let large = supervisor.write("large", vec![3; 60 << 10]);
     over(alice.put_blob(Blob::File(&large)), "blob-bytes", "102400 (100.0 KiB)");
-    // What was refused takes nothing, nor does what nobody registered once its connection is gone.
+    // Refused bytes do not count, nor do bytes that were not registered once their connection is gone.
     let used = quota(&mut alice, "blob-bytes").0;
     assert!((60 << 10..70 << 10).contains(&used), "{used}");
     enter(&supervisor, "alice").put_blob(Blob::Bytes(&[4; 20 << 10])).unwrap();
@@ -91,7 +91,7 @@ fn bytes_that_are_handed_over() {
 }
 
 #[test]
-fn bytes_of_arenas() {
+fn a_quota_limits_bytes_of_arenas() {
     let supervisor = house(&[("alice", "arena-bytes = 8192"), ("bob", "")]);
     let (mut one, mut two) = (enter(&supervisor, "alice"), enter(&supervisor, "alice"));
     let first = one.open_arena(4096).unwrap();
@@ -107,7 +107,7 @@ fn bytes_of_arenas() {
 }
 
 #[test]
-fn bytes_that_workers_map() {
+fn a_quota_limits_bytes_that_workers_map() {
     let supervisor = house(&[("alice", "pinned-bytes = 4096")]);
     let mut alice = enter(&supervisor, "alice");
     kit::add_copy(&mut alice);
@@ -127,7 +127,7 @@ fn bytes_that_workers_map() {
 }
 
 #[test]
-fn calls_in_flight() {
+fn a_quota_limits_calls_in_flight() {
     let supervisor = house(&[("alice", "calls = 1"), ("bob", "")]);
     let (mut alice, mut other) = (enter(&supervisor, "alice"), enter(&supervisor, "alice"));
     kit::add_spin(&mut alice);
@@ -146,7 +146,7 @@ fn calls_in_flight() {
 }
 
 #[test]
-fn device_memory() {
+fn a_quota_limits_device_memory() {
     // Two workers, each with 8 MiB.
     let tenants = [("alice", "device-memory = '15MiB'"), ("bob", ""), ("tiny", "device-memory = '7MiB'")];
     let supervisor = Supervisor::configured(&config(&tenants), &["--device", "cpu:workers=2,memory=16MiB"]);
@@ -157,10 +157,10 @@ fn device_memory() {
         kit::add_spin(client);
         large.add(client, "large");
     }
-    // Both are there, and nobody's.
+    // Both workers are there, and serve no domain.
     supervisor.worker_pids();
 
-    // As many calls at the same time as it may have workers; the others wait, and hold nobody up.
+    // As many calls at the same time as it may have workers; the others wait, and delay no other tenant.
     let both =
         |client: &mut Client| [(); 2].map(|()| client.send_invocation(&Invocation::new("spin")).unwrap());
     let ids = both(&mut alice);

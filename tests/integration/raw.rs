@@ -43,7 +43,7 @@ impl Raw {
         raw
     }
 
-    /// Connects and greets, where somebody listens.
+    /// Connects and greets, where the supervisor listens.
     pub(crate) fn try_greeted(socket: &Path) -> Option<Self> {
         let stream = UnixStream::connect(socket).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -31,7 +31,7 @@ fn said(client: &mut Client, name: &str) -> u8 {
 }
 
 #[test]
-fn another_function_takes_the_name_only_where_that_is_asked_for() {
+fn a_name_in_use_is_replaced_only_where_that_is_asked_for() {
     let mut supervisor = Supervisor::start();
     let mut client = supervisor.client();
     add(&mut client, 1, true).unwrap();
@@ -47,7 +47,7 @@ fn another_function_takes_the_name_only_where_that_is_asked_for() {
 }
 
 #[test]
-fn calls_that_were_accepted_finish_with_the_old_one() {
+fn accepted_calls_finish_with_the_old_function() {
     let supervisor = Supervisor::start();
     let mut client = supervisor.client();
     kit::add_spin(&mut client);
@@ -65,7 +65,7 @@ fn calls_that_were_accepted_finish_with_the_old_one() {
 }
 
 #[test]
-fn who_was_granted_the_old_one_may_call_the_new_one() {
+fn grants_of_the_old_function_hold_for_the_new_one() {
     let supervisor = house(&[("alice", ""), ("bob", "")]);
     let [mut alice, mut bob] = ["alice", "bob"].map(|name| enter(&supervisor, name));
     add(&mut alice, 1, false).unwrap();

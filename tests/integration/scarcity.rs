@@ -1,5 +1,5 @@
-//! Machines that lack something (ATTACKS 27): whoever asks is told what and when to come back; what needs nothing of
-//! it goes on, and all is well again once there is enough.
+//! Machines without free disk, memory, processes or descriptors (ATTACKS 27): the client is told what is missing and
+//! when to come back; calls that do not need it go on, and everything works again once there is enough.
 
 use nix::errno::Errno;
 use pappus_client::{Blob, Code, Invocation};

@@ -13,10 +13,10 @@ fn supervisor(device: &str) -> (Supervisor, Client) {
     kit::copy_and_spin_with(&["--device", device])
 }
 
-/// Waits until all standbys are ready and nobody else is left; workers and standbys.
+/// Waits until all standbys are ready and no other process is left; workers and standbys.
 fn settled(supervisor: &Supervisor) -> (Vec<u32>, Vec<u32>) {
     let workers = supervisor.worker_pids();
-    until("standbys are ready and nobody is about to end", || {
+    until("standbys are ready and no process is about to end", || {
         let device = supervisor.device();
         let count = workers.len() + device.standbys as usize;
         device.standbys_ready == device.standbys && supervisor.children().len() == count

@@ -1,4 +1,4 @@
-//! The state directory: what is registered survives, what is broken is set aside, what nobody needs goes.
+//! The state directory: what is registered survives, broken records are set aside, blobs without a record are removed.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -94,17 +94,9 @@ fn a_removed_module_stays_with_the_functions_that_use_it() {
     let variant = kit::wasm(&mut client, kit::probes());
     client.add_module("probes", vec![variant]).unwrap();
     let function = Function { steps: &[launch("trap", &[])], ..Function::default() };
-    let config_sha256 = client.put_blob(Blob::Bytes(function.json().as_bytes())).unwrap().sha256;
     let module = v1::FunctionModule { name: "probes".into(), variants: vec![], registered: "probes".into() };
-    client
-        .add_function(v1::AddFunction {
-            name: "trap".into(),
-            config_sha256,
-            modules: vec![module],
-            weights: vec![],
-            replace: false,
-        })
-        .unwrap();
+    let function = kit::parts(&mut client, "trap", &function.json(), module).unwrap();
+    client.add_function(function).unwrap();
     client.remove_module("probes").unwrap();
     drop(client);
     refused(supervisor.client().invoke(&Invocation::new("trap")), Code::KernelFault, "unreachable");
@@ -112,7 +104,7 @@ fn a_removed_module_stays_with_the_functions_that_use_it() {
 
 /// Builds before kernels had parameters kept their names only.
 #[test]
-fn what_an_older_build_knew_about_machine_code_is_found_out_again() {
+fn machine_code_records_of_an_older_build_are_made_again() {
     let mut supervisor = Supervisor::start();
     kit::add_copy(&mut supervisor.client());
     supervisor.kill9();
@@ -138,7 +130,7 @@ fn compiles(supervisor: &Supervisor) -> bool {
     })
 }
 
-/// Whoever is told that a function is there can rely on all of it being there.
+/// A client that is told that a function is registered can rely on all of its parts being stored.
 #[test]
 fn a_module_that_is_removed_while_a_function_takes_it_is_kept_or_missed() {
     let mut supervisor = Supervisor::start();
@@ -151,17 +143,9 @@ fn a_module_that_is_removed_while_a_function_takes_it_is_kept_or_missed() {
     supervisor.forget_code();
     let mut client = supervisor.client();
     let config = pappus_kernels::config("matmul_loop").unwrap();
-    let add = v1::AddFunction {
-        name: "f".into(),
-        config_sha256: client.put_blob(Blob::Bytes(config.as_bytes())).unwrap().sha256,
-        modules: vec![v1::FunctionModule {
-            name: "mlops.wasm".into(),
-            variants: vec![],
-            registered: "mlops".into(),
-        }],
-        weights: vec![],
-        replace: false,
-    };
+    let module =
+        v1::FunctionModule { name: "mlops.wasm".into(), variants: vec![], registered: "mlops".into() };
+    let add = kit::parts(&mut client, "f", config, module).unwrap();
     client.send(request::Body::AddFunction(add), &[]).unwrap();
     let mut answer = None;
     until("the module is being compiled", || {

@@ -5,7 +5,7 @@ use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use pappus_client::{Blob, Code, Invocation, v1};
+use pappus_client::{Code, Invocation};
 use pappus_protocol::from_worker::{FoundDevice, Hello, Survey};
 use pappus_protocol::pipe::Outbox;
 use pappus_protocol::{Fault, FaultCode, FromWorker};
@@ -128,7 +128,7 @@ fn status_shows_what_a_device_is_and_how_it_is_set_up() {
 }
 
 #[test]
-fn without_a_word_all_gpus_are_taken_or_the_cpu() {
+fn without_a_device_setting_all_gpus_are_taken_or_the_cpu() {
     assert_eq!(Machine::with_two().takes(&[]), ["cuda:0", "cuda:1"]);
     assert_eq!(Machine::without().takes(&[]), ["cpu"]);
     assert_eq!(Machine::broken().takes(&[]), ["cpu"]);
@@ -142,7 +142,7 @@ fn a_slice_is_surveyed_by_itself() {
 }
 
 #[test]
-fn a_device_that_cannot_be_had_is_named_with_what_is_missing() {
+fn a_device_that_is_missing_is_named_with_the_reason() {
     let why = Machine::without().refuses("cuda:0");
     let expect =
         "device cuda:0: libcuda.so.1 was not found: install the NVIDIA driver; or run with --device cpu";
@@ -171,17 +171,8 @@ fn a_function_that_no_device_here_can_run_is_refused_with_what_they_need() {
     let function = Function { steps: &[launch("trap", &[])], ..Function::default() };
     let mut variant = kit::wasm(&mut client, b".version 7.0");
     variant.format = "ptx".into();
-    let add = v1::AddFunction {
-        name: "f".into(),
-        config_sha256: client.put_blob(Blob::Bytes(function.json().as_bytes())).unwrap().sha256,
-        modules: vec![v1::FunctionModule {
-            name: "probes".into(),
-            variants: vec![variant],
-            registered: String::new(),
-        }],
-        weights: vec![],
-        replace: false,
-    };
+    let module = kit::module_of("probes", vec![variant]);
+    let add = kit::parts(&mut client, "f", &function.json(), module).unwrap();
     let expect = "the device cpu needs its .wasm variant, but there is only ptx";
     let error = kit::refused(client.add_function(add), Code::Unsupported, expect);
     assert_eq!(error.place, "module probes");
@@ -192,7 +183,6 @@ fn arguments_are_checked_against_the_ptx_where_no_gpu_is() {
     let supervisor = Supervisor::start();
     let mut client = supervisor.client();
     let json = Function { steps: &[launch("trap", &[])], ..Function::default() }.json();
-    let config_sha256 = client.put_blob(Blob::Bytes(json.as_bytes())).unwrap().sha256;
     let mut add = |name: &str, trap: &str| {
         let others =
             ["copy", "fill", "store", "global", "work", "spin"].map(|name| format!(".entry {name}() {{ }}"));
@@ -200,15 +190,8 @@ fn arguments_are_checked_against_the_ptx_where_no_gpu_is() {
         let mut ptx = kit::wasm(&mut client, text.as_bytes());
         ptx.format = "ptx".into();
         let variants = vec![kit::wasm(&mut client, kit::probes()), ptx];
-        let module = v1::FunctionModule { name: "probes".into(), variants, registered: String::new() };
-        let config_sha256 = config_sha256.clone();
-        client.add_function(v1::AddFunction {
-            name: name.into(),
-            config_sha256,
-            modules: vec![module],
-            weights: vec![],
-            replace: false,
-        })
+        let function = kit::parts(&mut client, name, &json, kit::module_of("probes", variants))?;
+        client.add_function(function)
     };
     add("good", "").unwrap();
     let expect = "module probes (ptx): kernel `trap` takes 1 arguments, the blueprint passes 0";

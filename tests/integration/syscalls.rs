@@ -95,7 +95,7 @@ fn serves(supervisor: &Supervisor) {
     until("all is well again", || use_it(supervisor).is_ok());
 }
 
-/// The system calls of `pid` during `work`, in order; `None` where nobody may look.
+/// The system calls of `pid` during `work`, in order; `None` where this user may not trace.
 fn recorded(pid: u32, work: impl FnOnce()) -> Option<Vec<Number>> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let notes = seen.clone();

@@ -1,7 +1,7 @@
-//! Users of one supervisor: nobody sees, calls, removes or learns anything of another's (ATTACKS 15, 24).
+//! Users of one supervisor: no user sees, calls, removes or learns anything of another's (ATTACKS 15, 24).
 //!
 //! The kernel tells the supervisor who connects. A thread may become another user for good, if this process is
-//! root; connections made by it belong to that user whoever uses them later. Where it is not root, becoming another
+//! root; connections made by it belong to that user, also when another thread uses them. Where it is not root, becoming another
 //! user fails, and that is what is checked instead.
 
 use pappus_client::{Client, Code, Error, Invocation, Result};
@@ -33,7 +33,7 @@ fn functions_and_modules_of_others_do_not_exist() {
     assert_eq!(stranger.list_modules().unwrap(), []);
     fn unknown<T: std::fmt::Debug>(answer: Result<T>) {
         let error = refused(answer, Code::NotFound, "");
-        // In the same words as what nobody has.
+        // Refused in the same words as a name that no tenant has registered.
         assert!(error.message.starts_with("there is no"), "{error}");
     }
     unknown(stranger.show_function("copy"));
@@ -121,7 +121,7 @@ fn a_worker_that_lingers_is_ended_when_another_tenant_needs_its_place() {
     let before = supervisor.worker_pids();
     before.iter().for_each(|pid| signal(*pid, Signal::STOP));
     let Some(mut stranger) = stranger else {
-        // Nobody else is there to need it: its own user gets it back.
+        // No other user needs it: its own user gets it back.
         before.iter().for_each(|pid| signal(*pid, Signal::CONT));
         return kit::works(&mut own);
     };

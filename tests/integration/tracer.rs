@@ -1,5 +1,5 @@
 //! Stops a process at its system calls, to let one of them fail or to kill the process right there. What a process
-//! does to others it does by system calls, so between two of them nothing changes that anybody else could see.
+//! does to others it does by system calls, so between two of them nothing changes that another process could see.
 //!
 //! A thread of ours traces all threads of the process, and lets go of it by ending.
 

@@ -34,7 +34,7 @@ fn answered(client: &mut Client, ids: Vec<u64>) {
 }
 
 #[test]
-fn everybody_gets_the_device_again_and_again() {
+fn every_tenant_gets_the_device_in_turn() {
     let (supervisor, mut own, stranger) = both();
     let Some(mut stranger) = stranger else {
         let ids = send(&mut own, 200);
@@ -47,7 +47,7 @@ fn everybody_gets_the_device_again_and_again() {
     }
     let device = supervisor.device();
     assert_eq!((device.completed, device.failed), (1000, 0));
-    // Nobody kept a turn for nothing, nobody yielded what it did not have.
+    // No worker kept a turn without calls, and none yielded a turn that it did not have.
     assert!(!supervisor.log().contains("WARN"));
 }
 

@@ -52,7 +52,7 @@ fn an_idle_worker_that_is_killed_is_replaced() {
 }
 
 #[test]
-fn a_stopped_worker_is_a_hanging_one() {
+fn a_stopped_worker_is_ended_like_one_that_hangs() {
     let (supervisor, mut client) = supervisor(ONE);
     kit::works(&mut client);
     let pid = supervisor.worker_pids()[0];

@@ -1,6 +1,6 @@
 //! The ancestors' design: worker processes, each serving one request after the other. A request loads its
 //! module, places its buffers in one pool by bumping an offset, copies its inputs in from ordinary memory,
-//! launches kernel by kernel, copies the output out, clears what it used and unloads the module.
+//! launches kernel by kernel, copies the output out, clears the memory that it used and unloads the module.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;

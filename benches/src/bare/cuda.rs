@@ -20,7 +20,7 @@ pub struct Gpu {
 
 // SAFETY: the driver lets any thread make a context its current one.
 unsafe impl Send for Gpu {}
-// SAFETY: as above; nothing is changed through a shared reference.
+// SAFETY: a shared reference only makes the context current, which the driver allows on several threads.
 unsafe impl Sync for Gpu {}
 
 impl Gpu {
@@ -119,7 +119,7 @@ pub struct Module(sys::CUmodule);
 
 // SAFETY: the driver lets any thread of the context use it.
 unsafe impl Send for Module {}
-// SAFETY: as above; nothing is changed through a shared reference.
+// SAFETY: a shared reference only looks kernels up, which the driver allows on several threads.
 unsafe impl Sync for Module {}
 
 /// A kernel of a loaded module.
@@ -128,7 +128,7 @@ pub struct Kernel(sys::CUfunction);
 
 // SAFETY: the driver lets any thread of the context launch it.
 unsafe impl Send for Kernel {}
-// SAFETY: as above.
+// SAFETY: the handle is a copy of the driver's, and nothing is changed through it.
 unsafe impl Sync for Kernel {}
 
 impl Module {
@@ -381,7 +381,7 @@ impl Drop for Stream {
         let _ = self.wait();
         // SAFETY: created once, destroyed once, and nothing runs on it any more.
         let _ = unsafe { result::event::destroy(self.event) };
-        // SAFETY: as above.
+        // SAFETY: created once, destroyed once; `wait` returned, so no work is left on it.
         let _ = unsafe { result::stream::destroy(self.raw) };
     }
 }

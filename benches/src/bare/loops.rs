@@ -76,7 +76,7 @@ pub fn closed(gpu: &Gpu, program: &Program, setup: Setup) -> Result<Rate> {
     let barrier = Barrier::new(setup.threads);
     let one = || -> Result<(u64, Histogram<u64>), String> {
         let lanes = prepare(gpu, program, setup).map_err(|e| e.to_string());
-        // Whoever failed must not keep the others waiting.
+        // A thread that failed must not keep the others waiting.
         barrier.wait();
         spin(&lanes?, setup).map_err(|e| e.to_string())
     };

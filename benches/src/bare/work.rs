@@ -223,7 +223,7 @@ impl Lane {
         }
         if let Some(place) = self.output {
             let from = self.memory.address + place.device as u64;
-            // SAFETY: as for the inputs.
+            // SAFETY: the place is inside both memories of this lane, which stay until its stream has ended.
             unsafe { self.stream.copy_out(from, &self.host, place.host, place.bytes) }?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What every part stands on: the device, bare programs on it, and supervisors that have it.
+//! The setup of every part: the device, bare programs on it, and supervisors that have it.
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -19,7 +19,7 @@ use crate::harness::supervisor::{Home, Supervisor};
 const REHEARSAL: &str = "cpu";
 /// Hardware queues of bare programs: as many as Pappus' workers have.
 const CONNECTIONS: u32 = 32;
-/// What the driver takes where nobody says: some programs are faster with fewer.
+/// The driver's default: some programs are faster with fewer.
 const USUAL_CONNECTIONS: u32 = 8;
 /// Of the evaluation's `inference`; bare programs do as many unless they are told otherwise.
 const REPETITIONS: u32 = 500;

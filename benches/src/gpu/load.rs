@@ -47,7 +47,7 @@ pub struct Load {
     pub measured: Duration,
 }
 
-/// When everybody is warm, which is when measuring begins.
+/// The moment when all threads are warm and measuring begins.
 #[derive(Debug)]
 struct Start {
     /// Threads that are not warm.
@@ -67,7 +67,7 @@ impl Start {
         }
     }
 
-    /// Whoever failed must not keep the others waiting.
+    /// A thread that failed must not keep the others waiting.
     fn give_up(&self) {
         let _ = self.at.set(Instant::now());
     }
@@ -208,7 +208,7 @@ pub fn run(running: &Running, load: Load, first: usize) -> Result<Reached> {
             let calls = Calls::new(&mut client, load.work.function(), load.work, load.in_flight)?;
             Ok((client, calls))
         })();
-        // Whoever failed must not keep the others waiting.
+        // A thread that failed must not keep the others waiting.
         barrier.wait();
         let (mut client, calls) = ready.inspect_err(|_| start.give_up()).map_err(|e| e.to_string())?;
         let counted = keep_in_flight(&mut client, &calls, &load, &start);

@@ -1,4 +1,4 @@
-//! What is measured on a GPU, a file each, always beside the bare programs of the same run.
+//! Measurements on a GPU, a file each, always beside the bare programs of the same run.
 //!
 //! - [`bed`]: the device, bare programs on it, supervisors on it.
 //! - [`load`]: calls through the client library, as many at a time as asked for.

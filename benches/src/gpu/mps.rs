@@ -1,5 +1,5 @@
-//! Faults under MPS, where they hit everybody's calls: how long until the next good answer, and what a neighbour that
-//! calls all the time sees of it. The daemon is started by whoever runs this (`scripts/gpu-check mps`).
+//! Faults under MPS, where one fault hits the calls of all tenants: how long until the next good answer, and what a
+//! neighbour that calls all the time sees of it. `scripts/gpu-check mps` starts the daemon.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -53,8 +53,8 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     nine(bed, &by_turns, report)
 }
 
-/// One tenant more than there are workers: somebody has to give way again and again, to another process or to the same
-/// one scrubbed.
+/// One tenant more than there are workers: a tenant has to give its worker away again and again, and the next one gets
+/// another process or the same one scrubbed.
 fn nine(bed: &Bed, by_turns: &[f64], report: &mut Report) -> Result<()> {
     for switch in ["replace", "scrub"] {
         nine_with(bed, by_turns, switch, report)?;
@@ -68,7 +68,7 @@ fn nine_with(bed: &Bed, by_turns: &[f64], switch: &str, report: &mut Report) -> 
     register(bed, &running, 1..WORKERS + 2)?;
     for ((work, name), eight) in works(bed).iter().zip(by_turns) {
         let before = switches(&running)?;
-        // Everybody gives way again and again, so nobody is ever warm.
+        // Every tenant loses its worker again and again, so no tenant is ever warm.
         let load = Load { rounds: 0, measured: bed.measured * 3, ..tenants(bed, *work, WORKERS + 1) };
         let start = std::time::Instant::now();
         let reached = load::run(&running, load, 1)?;

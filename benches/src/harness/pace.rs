@@ -20,7 +20,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn moments_are_not_missed_early() {
+    fn a_wait_never_ends_early() {
         let moment = Instant::now() + Duration::from_millis(2);
         until(moment);
         assert!(Instant::now() >= moment);

@@ -1,5 +1,5 @@
 //! A round trip through two pipes to another process that does nothing: the floor of every call.
-//! Neither side is pinned unless whoever starts it is, as nothing in Pappus is.
+//! Neither process pins itself to a processor, since none in Pappus does.
 
 use std::io::ErrorKind;
 use std::io::{Read, Write};

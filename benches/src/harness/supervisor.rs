@@ -18,7 +18,7 @@ use crate::Result;
 const PROGRAM: &str = "pappus-supervisor";
 /// How long it may take to be ready, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long it may take to end by itself where nobody waits for how it does.
+/// How long a supervisor that is dropped may take to end by itself before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -138,7 +138,7 @@ impl Supervisor {
 
     /// A fresh connection of a tenant with another uid, which only root can make.
     pub fn connect_as(&self, uid: u32) -> Result<Client> {
-        // The kernel tells the supervisor who connects: a thread that became somebody else, and ends with it.
+        // The kernel tells the supervisor the uid of the thread that connects: a thread changes its uid, connects and ends.
         let connect = || -> Result<Client, String> {
             rustix::thread::set_thread_uid(Uid::from_raw(uid))
                 .map_err(|e| format!("cannot become uid {uid}: {e}; run this as root"))?;
@@ -191,7 +191,7 @@ impl Supervisor {
 impl Drop for Supervisor {
     fn drop(&mut self) {
         // Asked first: what its workers hold of a device is then given back before anything else is measured.
-        // The number of one that was reaped already may be somebody else's.
+        // Another process may have the number of one that was reaped.
         let begin = Instant::now();
         if matches!(self.child.try_wait(), Ok(None)) {
             // It fails only where it has just ended.

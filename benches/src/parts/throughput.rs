@@ -43,7 +43,7 @@ fn run(supervisor: &Supervisor, connections: usize, work: Work) -> Result<f64> {
     // Errors of threads travel as text.
     let one = || -> Result<u64, String> {
         let client = supervisor.connect().map_err(|e| e.to_string());
-        // Whoever failed must not keep the others waiting.
+        // A thread that failed must not keep the others waiting.
         match client {
             Ok(mut client) => work(&mut client, &barrier).map_err(|e| e.to_string()),
             Err(error) => {

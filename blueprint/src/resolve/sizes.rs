@@ -37,7 +37,7 @@ impl<'a> Resolver<'a> {
         }
         let mut states = vec![State::New; buffers.0.len()];
         let mut order = Vec::with_capacity(buffers.0.len());
-        // The buffers being visited, each with what it still has to visit.
+        // The buffers being visited, each with the buffers that it still has to visit.
         let mut open: Vec<(usize, Vec<usize>)> = Vec::new();
         for root in 0..buffers.0.len() {
             let mut enter = (states[root] == State::New).then_some(root);

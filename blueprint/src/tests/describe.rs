@@ -26,7 +26,7 @@ fn repeat(count: &str, body: &str) -> String {
 }
 
 #[test]
-fn expressions() {
+fn expressions_read_as_formulas() {
     let none = &known(&[], &[]);
     let (a, n) = (r#"{"Sizeof": "A"}"#, |n: u64| format!(r#"{{"Absolute": {n}}}"#));
     let op = |op: &str, a: &str, b: &str| format!(r#"{{"{op}": [{a}, {b}]}}"#);
@@ -72,7 +72,7 @@ fn memory_is_aligned() {
 }
 
 #[test]
-fn launches() {
+fn launches_are_counted_as_far_as_sizes_are_known() {
     let say = |flow: &str, known: &Known| {
         describe(&parse(with_steps(flow).as_bytes()).unwrap(), known).unwrap().launches.to_string()
     };
@@ -88,7 +88,7 @@ fn launches() {
 }
 
 #[test]
-fn what_would_be_unreadable_is_cut() {
+fn a_long_description_is_cut() {
     let doubling = (0..500)
         .map(|i| format!(r#""b{}": {{"Product": [{{"Sizeof": "b{i}"}}, {{"Sizeof": "b{i}"}}]}}"#, i + 1));
     let doubling: Vec<String> = doubling.collect();
@@ -106,7 +106,7 @@ fn what_would_be_unreadable_is_cut() {
 }
 
 #[test]
-fn serializes() {
+fn a_description_is_written_as_json() {
     let json = with_steps(&repeat(WORD, &launch(""))).replace(
         r#""weights""#,
         r#""types": {"B": {"dtype": "f32", "shape": [{"Absolute": 5}, {"Sizeof": "W"}]}}, "weights""#,

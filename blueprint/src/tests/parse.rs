@@ -94,7 +94,7 @@ fn keys_are_known_and_come_once() {
 }
 
 #[test]
-fn modules_and_kernels() {
+fn modules_and_kernels_are_named_and_found() {
     let module = r#""module_path": "m.ptx""#;
     let json = with_steps("");
     let two = r#""modules": [{"module_name": "m", "path": "m"}, {"module_name": "n", "path": "n"}]"#;
@@ -129,7 +129,7 @@ fn modules_and_kernels() {
 }
 
 #[test]
-fn names() {
+fn names_are_known_and_come_once() {
     let json = with_steps("");
     check(&json.replace(r#""cfg""#, r#""A""#), "blueprint.inputs[1]", "a second time");
     check(&json.replace(r#""W""#, r#""A""#), "blueprint.weights[0]", "a second time");
@@ -160,7 +160,7 @@ fn what_a_tenant_wrote_is_cut_and_cleaned() {
 }
 
 #[test]
-fn weight_files_and_types() {
+fn weight_files_and_types_name_known_buffers() {
     let json = with_steps("");
     let files = |files: &str| json.replacen('{', &format!(r#"{{"weight_files": {{{files}}}, "#), 1);
     accept(&files(r#""W": "w.npy""#));
@@ -181,7 +181,7 @@ fn weight_files_and_types() {
 }
 
 #[test]
-fn sizes() {
+fn a_malformed_size_is_refused_with_its_place() {
     let b = |sizing: &str, path: &str, words: &str| {
         check(&with(&format!("\"B\": {sizing}"), ""), &format!("blueprint.buffers.B{path}"), words);
     };
@@ -239,7 +239,7 @@ fn a_long_chain_of_sizes_is_no_recursion() {
 }
 
 #[test]
-fn steps() {
+fn a_malformed_step_is_refused_with_its_place() {
     let flow = "blueprint.control_flow[0]";
     check(
         &with_steps(&launch("").replace("\"k\"", "\"x\"")),
@@ -271,7 +271,7 @@ fn steps() {
 }
 
 #[test]
-fn copies_and_fills() {
+fn malformed_copies_and_fills_are_refused_with_their_place() {
     let flow = "blueprint.control_flow[0]";
     accept(&with_steps(r#"{"Copy": {"from": "W", "to": "B"}}, {"Fill": {"buffer": "A", "byte": 255}}"#));
     check(
@@ -307,7 +307,7 @@ fn copies_and_fills() {
 }
 
 #[test]
-fn repeats() {
+fn repeats_nest_no_deeper_than_their_limit() {
     let repeat = |count: u64, body: &str| format!(r#"{{"Repeat": [{{"Absolute": {count}}}, [{body}]]}}"#);
     let nested = |depth: usize| (0..depth).fold(launch(""), |body, _| repeat(1, &body));
     accept(&with_steps(&nested(limits::REPEAT_DEPTH)));
@@ -330,7 +330,7 @@ fn repeats() {
 }
 
 #[test]
-fn scalar_arguments() {
+fn scalar_arguments_fit_their_type() {
     for accepted in [
         r#"{"I32": -2147483648}"#,
         r#"{"U64": 18446744073709551615}"#,
@@ -371,7 +371,7 @@ fn scalar_arguments() {
 }
 
 #[test]
-fn struct_arguments() {
+fn fields_of_a_struct_lie_inside_it() {
     let by_value = |size: u64, rest: &str| format!(r#"{{"Struct": {{"size": {size}, {rest}}}}}"#);
     let fields = |fields: &[(u64, &str)]| {
         let fields = fields.iter().map(|(at, value)| format!(r#"{{"offset": {at}, "value": {value}}}"#));

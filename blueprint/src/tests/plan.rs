@@ -81,7 +81,7 @@ fn weights_are_packed() {
 }
 
 #[test]
-fn sizes_compute() {
+fn sizes_are_computed_without_overflow() {
     let sum = format!(r#"{{"Sum": [{WORD}, {{"Sizeof": "A"}}, {{"Absolute": 3}}]}}"#);
     let product = format!(r#"{{"Product": [{WORD}, {{"Sizeof": "B"}}]}}"#);
     let division = format!(r#"{{"CeilDiv": [{{"Sizeof": "C"}}, {WORD}]}}"#);
@@ -195,7 +195,7 @@ fn equal_parameter_lists_are_shared() {
 }
 
 #[test]
-fn copies_and_fills() {
+fn copies_and_fills_are_placed_in_the_pool() {
     let offset = r#"{"Absolute": 4}"#;
     let copy = format!(
         r#"{{"Copy": {{"from": "W", "to": "B"}}}},

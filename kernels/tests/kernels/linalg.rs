@@ -18,7 +18,7 @@ fn tiles((m, n, _): (usize, usize, usize)) -> [u32; 3] {
 }
 
 #[test]
-fn integer_products() {
+fn integer_products_match_the_reference() {
     for shape @ (m, n, k) in SHAPES {
         let (a, b) = (integers(1, m * k), integers(2, k * n));
         for (kernel, block) in [("matmul_i64", [32, 32, 1]), ("matmul_tiled_i64", TILED)] {
@@ -69,7 +69,7 @@ fn a_tiled_product_faults_in_blocks_of_another_shape() {
 }
 
 #[test]
-fn vec_add() {
+fn vec_add_matches_the_reference() {
     for n in [1, 255, 256, 257, 1000] {
         let (a, b) = (floats(1, n), floats(2, n));
         let mut device = Device::load("linalg");

@@ -32,7 +32,7 @@ fn run_matmul(kernel: &str, a: &[i64], grid: [u32; 3], block: [u32; 3]) -> Vec<i
 }
 
 #[test]
-fn matmul_para_and_matmul_loop() {
+fn matmul_para_and_matmul_loop_match_the_reference() {
     for n in (1..=15).chain([31, 33, 128]) {
         let a = [vec![n as i64], integers(n as u64, n * n)].concat();
         let expected = reference::matmul(&a);
@@ -53,7 +53,7 @@ fn matmul_stays_inside_a_buffer_that_overstates_itself() {
 }
 
 #[test]
-fn matmul_f() {
+fn matmul_f_matches_the_reference() {
     let (a, b) = (matrix(1, 40, 33), matrix(2, 33, 50));
     let mut device = Device::load("mlops");
     let (a_there, b_there) = (device.place(&from_elements(&a)), device.place(&from_elements(&b)));

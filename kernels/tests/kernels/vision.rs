@@ -12,7 +12,7 @@ fn pixels(seed: u64, count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn picture_in_any_shape() {
+fn pictures_of_any_shape_match_the_reference() {
     for (width, height) in [(1, 1), (2, 5), (5, 2), (33, 31), (100, 70)] {
         let rgb = pixels(width as u64, width * height * 3);
         let mut device = Device::load("vision");

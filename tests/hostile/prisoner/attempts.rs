@@ -205,7 +205,7 @@ unsafe fn exec_memfd() -> Outcome {
 unsafe fn read_memory(other: i32) -> Outcome {
     let mut byte = [0u8; 1];
     let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    // No address of the other is known: whoever is let through hears that there is nothing.
+    // No address of the other process is known: a call that is let through fails with `EFAULT`.
     let remote = libc::iovec { iov_base: null_mut(), iov_len: 1 };
     // SAFETY: both lists have one element.
     match unsafe { syscall(libc::SYS_process_vm_readv, other, &raw const local, 1, &raw const remote, 1, 0) }

@@ -26,7 +26,7 @@ pub(crate) const SLOTS: usize = 8;
 pub(crate) struct Run {
     pub(crate) history: History,
     pub(crate) socket: PathBuf,
-    /// The injector is done: whoever is in the middle of something ends it.
+    /// The injector is done: each client finishes what it began.
     pub(crate) over: AtomicBool,
     ids: AtomicU64,
     conns: AtomicU32,
@@ -94,10 +94,10 @@ pub(crate) struct Caller<'r> {
 }
 
 impl<'r> Caller<'r> {
-    /// Connects, as soon as somebody listens; none once the run is over.
+    /// Connects, as soon as the supervisor listens; none once the run is over.
     pub(crate) fn connect(run: &'r Run, with_arena: bool) -> Option<Self> {
         let mut found = None;
-        until("somebody listens", || {
+        until("the supervisor listens", || {
             found = Self::try_connect(run, with_arena);
             found.is_some() || run.is_over()
         });

@@ -13,7 +13,7 @@ use super::history::{Answer, Ask, End, What, digest};
 use crate::fixture::PATIENCE;
 use crate::kit::{self, probes};
 
-/// Deadline of who owes nobody anything: it may not pass.
+/// Deadline of calls that nothing in the run may delay: it may not pass.
 const PATIENT: Duration = Duration::from_secs(25);
 /// What [`Role::Registrar`] calls its registrations in a history.
 pub(crate) const REGISTER: &str = "register";

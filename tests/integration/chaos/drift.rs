@@ -37,7 +37,7 @@ fn held(supervisor: &Supervisor) -> Option<Held> {
         ready && device.queued + device.running == 0 && device.standbys_ready == device.standbys
     });
     let memory = status.devices.iter().filter_map(|device| device.memory);
-    // Nobody else is there, nor the look before.
+    // No other client is connected, and the connection of the previous look is closed.
     (idle && status.connections == 1).then(|| Held {
         descriptors: entries(supervisor.pid(), "fd"),
         processes: supervisor.all_children().len(),

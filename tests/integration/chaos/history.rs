@@ -1,4 +1,4 @@
-//! What happened in a run, in order: clients note what they sent and got, the injector what it did to whom.
+//! What happened in a run, in order: clients note what they sent and got, the injector what it did to which process.
 //! Something is noted before it is done and once it is seen, so that causes stand before their effects.
 
 use std::fmt::Write as _;
@@ -75,7 +75,7 @@ pub(crate) enum Answer {
 pub(crate) enum Fault {
     /// A worker is killed.
     WorkerKilled,
-    /// A process that serves nobody yet is killed: a standby, one that starts, one that compiles.
+    /// A process that serves no tenant yet is killed: a standby, one that starts, one that compiles.
     OtherKilled,
     /// A worker stands still for a while.
     WorkerStopped,

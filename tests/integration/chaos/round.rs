@@ -69,7 +69,7 @@ pub(crate) fn run(wanted: Wanted) -> Outcome {
     let start = if disk.is_some() { dir.path().join("start") } else { supervisor_program };
     let (workers, standbys) = (rng.usize(2..=4), rng.usize(0..=2));
     let device = format!("cpu:workers={workers},memory={}MiB,standbys={standbys}", MEMORY >> 20);
-    // Whoever kills so much spends every budget.
+    // So many kills spend every budget.
     let flags = ["--fault-budget", "0", "--quarantine-after", "0", "--device", &device].map(str::to_owned);
     let mut supervisor = Supervisor::new(start, flags.to_vec(), dir);
     let socket = supervisor.socket();
