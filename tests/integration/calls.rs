@@ -1,4 +1,4 @@
-//! Requests that are well-formed and wrong: ids used twice, other people's ids and arenas, too much of something
+//! Requests that are well-formed and wrong: ids used twice, ids and arenas of other clients, sizes beyond a limit
 //! (ATTACKS 21, 23, 24).
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The orderly end: what was accepted is finished and answered, nothing new is accepted (ATTACKS 29).
+//! Draining: accepted calls are finished and answered, new ones are refused (ATTACKS 29).
 
 use pappus_client::{Client, Code, Error, Invocation};
 use rustix::process::Signal;

@@ -1,4 +1,4 @@
-//! Starting, dying and starting again (ATTACKS 25): what is locked, what is replaced, what is left alone.
+//! Starting, being killed and starting again (ATTACKS 25): locks, stale sockets, files of others.
 
 use std::os::unix::net::UnixListener;
 

@@ -1,5 +1,5 @@
-//! What a worker could do that runs machine code of an attacker: nothing (ATTACKS 33). A prisoner goes into the
-//! real sandbox, started as a worker is, and tries one thing after the other, each in a fresh process: under the
+//! A worker that runs an attacker's machine code cannot leave its sandbox (ATTACKS 33). A prisoner goes into the
+//! real sandbox, started as a worker is, and makes one attempt after the other, each in a fresh process: under the
 //! policy of every kind of device; as root, as another user, and as a plain container lets workers be started.
 //! Controls: the same attempts with the sandbox off, and with its outermost layer off.
 
@@ -16,6 +16,7 @@ use pappus_protocol::{FromWorker, Kind, Layer, Layers, ToWorker};
 use pappus_supervisor::config::SandboxSettings;
 use pappus_supervisor::processes::confinement::Confinement;
 use pappus_supervisor::processes::launcher::{Launcher, Role, Started};
+use pappus_supervisor::processes::process::describe_exit;
 use pappus_supervisor::processes::target::Target;
 use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
@@ -150,7 +151,7 @@ fn attempt(kind: Kind, off: Off, number: usize, neighbour: &Neighbour) -> (Strin
         FromWorker::Refused { fault, .. } => fault.message.to_owned(),
         other => panic!("{other:?}"),
     });
-    let came = said.unwrap_or_else(|| process::describe_exit(started.process.end()));
+    let came = said.unwrap_or_else(|| describe_exit(started.process.end()));
     // Another program in its place ends with this code, without a word.
     (if came == "exited with code 1" { "did it".to_owned() } else { came }, layers)
 }

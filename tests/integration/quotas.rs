@@ -1,4 +1,4 @@
-//! What each tenant may have at most, by every limit (ATTACKS 27), and who is told.
+//! The quotas of a tenant, each limit in turn (ATTACKS 27), and which tenants see the usage.
 
 use pappus_client::{Blob, Client, Code, Invocation, v1};
 use serde_json::{Value, json};

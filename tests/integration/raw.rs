@@ -1,4 +1,4 @@
-//! A client that breaks rules: whatever bytes and descriptors it likes, over a plain socket.
+//! A client that breaks rules: it sends any bytes and descriptors over a plain socket.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::mem::MaybeUninit;

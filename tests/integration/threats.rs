@@ -1,4 +1,4 @@
-//! The threat model names tests that are there, and says something about every kind of attack.
+//! Every test that the threat model names exists, and every kind of attack in it has tests or a reason why not.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A supervisor that has gone mad: no sequence of frames makes a worker panic.
+//! A hostile supervisor: no sequence of frames makes a worker panic.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -1,4 +1,4 @@
-//! The rules for wasm modules, one by one, and that what they let pass runs.
+//! The rules for wasm modules, one by one; modules within the rules run.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

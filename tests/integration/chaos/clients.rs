@@ -1,5 +1,5 @@
-//! The clients of a run. Each decides by its own seeded random numbers alone, whatever it is answered, so that
-//! the same seed gives the same clients; only how far they get depends on the machine.
+//! The clients of a run. Each decides by its own seeded random numbers alone, not by the answers that it gets, so
+//! that the same seed gives the same clients; only how far they get depends on the machine.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the system holds when nothing happens: before a run and after it, it is the same.
+//! The resources of an idle system: the same before a run and after it.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! What clients call: good functions whose output is their input, so that a wrong answer is seen, and bad ones.
+//! The functions that clients call: good ones whose output is their input, so that a wrong answer is seen, and ones
+//! that fault, hang or do not load.
 
 use pappus_client::Client;
 use serde_json::json;

@@ -1,5 +1,5 @@
-//! Does things to the system, one after the other, by seeded random numbers: what, to which process, for how
-//! long. It looks at the system only to find its victims.
+//! Disturbs the system by seeded random numbers, which choose the disturbance, the process and the duration. The
+//! injector reads the system's state only to find processes.
 
 use std::time::Duration;
 

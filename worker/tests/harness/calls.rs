@@ -1,4 +1,4 @@
-//! What a call is made of.
+//! Calls, spelled out: their regions, descriptors and scalars.
 
 use std::os::fd::BorrowedFd;
 

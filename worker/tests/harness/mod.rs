@@ -2,7 +2,7 @@
 //!
 //! - here: a worker on a thread of this process, for any device that this process can have;
 //! - [`program`]: a worker as a process, for devices that a fault takes the whole process away from;
-//! - [`calls`]: what a call is made of.
+//! - [`calls`]: calls, spelled out.
 
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "every test binary uses its own part")]
 
@@ -42,16 +42,16 @@ pub struct Worker {
     pub staging: Mapping,
     pub arena: Mapping,
     pub hello: Hello,
-    /// What it said last about its lease.
+    /// The bytes of its lease, as it confirmed them last.
     pub leased: Option<u64>,
-    /// Its last words, if its device failed.
+    /// Its last message, if its device failed.
     pub broken: Option<Fault>,
     settings: Configure,
     runs: Runs,
     calls: u64,
 }
 
-/// What a worker is executed by.
+/// A worker's thread or process.
 enum Runs {
     Thread(JoinHandle<Result<(), Error>>),
     Process(Program),

@@ -371,7 +371,7 @@ fn weights_travel_as_device_memory() {
     for worker in [&mut first, &mut second] {
         assert_eq!(worker.call(1, &[], &[300]).unwrap(), [weights], "nothing changed");
     }
-    // The memory outlives who made it.
+    // The memory outlives the process that made it.
     first.kill();
     assert_eq!(with(&read).call(1, &[], &[300]).unwrap(), [weights]);
     second.end().unwrap();

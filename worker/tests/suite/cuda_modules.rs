@@ -1,4 +1,4 @@
-//! What the compiler tells about modules, and the words it refuses others with.
+//! The compiler's description of modules, and its messages for modules that it refuses.
 
 use pappus_protocol::FaultCode;
 use pappus_protocol::from_worker::{KernelInfo, ParamClass};

@@ -1,4 +1,4 @@
-//! Between two calls of one worker: memory, module variables, constants, regions, what the driver keeps for
+//! Between two calls of one worker: memory, module variables, constants, regions, memory that the driver keeps for
 //! kernels.
 
 use pappus_protocol::FaultCode;

@@ -1,4 +1,4 @@
-//! What every device must do, device by device the same.
+//! The conformance suite: the same cases for every device.
 //!
 //! - `cpu`, `cuda`: the devices.
 //! - `blueprints`: blueprints over the probe kernels, which every device brings as a module.
