@@ -3,11 +3,13 @@
 //! In reading order:
 //! - [`handshake`]: sixteen bytes each way that never change shape.
 //! - [`frame`]: a header with length and descriptor count before every message.
+//! - [`decoding`]: what a request takes in memory, before it is decoded.
 //! - [`v1`]: the messages, generated from `proto/pappus.proto` (a test keeps them fresh).
 //! - [`limits`]: every limit of the protocol.
 
 #![forbid(unsafe_code)]
 
+pub mod decoding;
 pub mod frame;
 pub mod handshake;
 pub mod limits;

@@ -4,6 +4,7 @@
 //! - [`limits`], [`ids`], [`sha256`], [`tenant_name`], [`metrics`].
 //! - [`concurrent`]: what threads share while a call is answered.
 //! - [`sync`]: the order of locks; waking threads.
+//! - [`client_io`]: threads for system calls that a client can make slow.
 //! - [`quota`]: what a tenant may have at most.
 //! - [`schedule`]: which call runs where: a pure state machine.
 //! - [`config`]: flags and file.
@@ -22,6 +23,7 @@
 #![deny(unsafe_code)]
 
 pub mod call;
+pub mod client_io;
 pub mod concurrent;
 pub mod config;
 pub mod device;

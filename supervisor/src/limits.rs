@@ -34,8 +34,22 @@ pub const DEFAULT_BLOB_BYTES: u64 = 256 << 30;
 pub const DEFAULT_ARENA_BYTES: u64 = 256 << 30;
 /// Of these, bytes that workers map.
 pub const DEFAULT_PINNED_BYTES: u64 = 64 << 30;
+/// Files that they are in.
+pub const DEFAULT_BLOB_FILES: u64 = 200_000;
 /// Invocations of one tenant without an answer.
 pub const DEFAULT_CALLS: u64 = 8192;
+/// Memory for one tenant's requests.
+pub const DEFAULT_REQUEST_BYTES: u64 = 256 << 20;
+/// Memory for one tenant's answers that are not read.
+pub const DEFAULT_ANSWER_BYTES: u64 = 64 << 20;
+/// Memory for one tenant's functions and plans.
+pub const DEFAULT_PLAN_BYTES: u64 = 256 << 20;
+/// Memory for one tenant's weights.
+pub const DEFAULT_WEIGHT_BYTES: u64 = 64 << 30;
+/// Descriptors of one tenant's arenas and calls.
+pub const DEFAULT_DESCRIPTORS: u64 = 4096;
+/// Functions of one tenant in memory.
+pub const DEFAULT_LOADED: u64 = 512;
 /// Tenants that may call a function besides its owner.
 pub const MAX_GRANTS: usize = 1_000;
 /// Tenants that the configuration may name.

@@ -15,27 +15,54 @@ pub enum Limit {
     Functions,
     /// Bytes of the modules that functions and modules are made of, each counted once.
     ModuleBytes,
-    /// Bytes handed over in all: modules, configurations, weights, and what nothing refers to yet.
+    /// Bytes on disk of all that was handed over: modules, configurations, weights, and what nothing refers to yet.
     BlobBytes,
+    /// Files on disk that these are in.
+    BlobFiles,
     /// Bytes of arenas.
     ArenaBytes,
     /// Of these, bytes that workers map, which GPUs pin.
     PinnedBytes,
+    /// Connections.
+    Connections,
     /// Invocations without an answer.
     Calls,
+    /// Memory for requests: what was received of them, decoded, and of calls that wait or run.
+    RequestBytes,
+    /// Memory for answers that were not read.
+    AnswerBytes,
+    /// Memory for functions and plans of calls: those that are kept, and those that calls wait with.
+    PlanBytes,
+    /// Memory for weights, each content once.
+    WeightBytes,
+    /// Descriptors of arenas and of calls that wait or run.
+    Descriptors,
+    /// Functions in memory.
+    LoadedFunctions,
+    /// Requests that are worked on by threads of their own at once: registration, lists, compilations.
+    SlowRequests,
     /// Device memory of one device: leases of workers that serve the tenant's calls, weights of its functions.
     DeviceMemory,
 }
 
 impl Limit {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 16] = [
         Self::Functions,
         Self::ModuleBytes,
         Self::BlobBytes,
+        Self::BlobFiles,
         Self::ArenaBytes,
         Self::PinnedBytes,
+        Self::Connections,
         Self::Calls,
+        Self::RequestBytes,
+        Self::AnswerBytes,
+        Self::PlanBytes,
+        Self::WeightBytes,
+        Self::Descriptors,
+        Self::LoadedFunctions,
+        Self::SlowRequests,
         Self::DeviceMemory,
     ];
 
@@ -45,16 +72,34 @@ impl Limit {
             Self::Functions => "functions",
             Self::ModuleBytes => "module-bytes",
             Self::BlobBytes => "blob-bytes",
+            Self::BlobFiles => "blob-files",
             Self::ArenaBytes => "arena-bytes",
             Self::PinnedBytes => "pinned-bytes",
+            Self::Connections => "connections",
             Self::Calls => "calls",
+            Self::RequestBytes => "request-bytes",
+            Self::AnswerBytes => "answer-bytes",
+            Self::PlanBytes => "plan-bytes",
+            Self::WeightBytes => "weight-bytes",
+            Self::Descriptors => "descriptors",
+            Self::LoadedFunctions => "loaded-functions",
+            Self::SlowRequests => "slow-requests",
             Self::DeviceMemory => "device-memory",
         }
     }
 
     /// Whether it counts bytes.
     pub fn is_bytes(self) -> bool {
-        !matches!(self, Self::Functions | Self::Calls)
+        !matches!(
+            self,
+            Self::Functions
+                | Self::BlobFiles
+                | Self::Connections
+                | Self::Calls
+                | Self::Descriptors
+                | Self::LoadedFunctions
+                | Self::SlowRequests
+        )
     }
 
     /// An amount of it as people read it.
@@ -66,6 +111,15 @@ impl Limit {
     }
 }
 
+/// Whose limit it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// One tenant's quota.
+    Tenant,
+    /// What all tenants together may have of the supervisor's own memory, descriptors and threads.
+    AllTenants,
+}
+
 /// Something does not fit into what a tenant may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaError {
@@ -73,6 +127,8 @@ pub struct QuotaError {
     pub limit: Limit,
     /// The tenant's name.
     pub tenant: Arc<str>,
+    /// Whose limit is reached.
+    pub scope: Scope,
     /// What it may have.
     pub most: u64,
     /// What it has.
@@ -84,16 +140,27 @@ pub struct QuotaError {
 impl QuotaError {
     /// When there may be room again, where that is soon.
     pub fn retry_after_ms(&self) -> Option<u64> {
-        (self.limit == Limit::Calls).then_some(10)
+        match (self.scope, self.limit) {
+            (Scope::AllTenants, _) => Some(1000),
+            (_, Limit::Calls | Limit::RequestBytes | Limit::AnswerBytes | Limit::Descriptors) => Some(10),
+            (_, Limit::PlanBytes | Limit::SlowRequests | Limit::Connections) => Some(100),
+            _ => None,
+        }
     }
 
     /// What the tenant itself can do, if anything helps.
     fn advice(&self) -> Option<&'static str> {
         match self.limit {
             Limit::Functions => Some("remove functions"),
-            Limit::ModuleBytes | Limit::BlobBytes => Some("remove functions and modules"),
+            Limit::ModuleBytes | Limit::BlobBytes | Limit::BlobFiles => Some("remove functions and modules"),
             Limit::ArenaBytes | Limit::PinnedBytes => Some("close arenas"),
-            Limit::Calls => Some("wait for answers"),
+            Limit::Connections => Some("close connections"),
+            Limit::Calls | Limit::RequestBytes | Limit::PlanBytes | Limit::SlowRequests => {
+                Some("wait for answers")
+            }
+            Limit::AnswerBytes => Some("read answers"),
+            Limit::WeightBytes | Limit::LoadedFunctions => Some("remove functions"),
+            Limit::Descriptors => Some("close arenas or wait for answers"),
             // Only less weights, or a call that needs less than a whole device, make room for a lease.
             Limit::DeviceMemory if self.used > 0 => Some("remove functions with weights"),
             Limit::DeviceMemory => None,
@@ -107,6 +174,13 @@ impl fmt::Display for QuotaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limit, tenant, .. } = self;
         let [most, used, needs] = [self.most, self.used, self.more].map(|amount| limit.show(amount));
+        if self.scope == Scope::AllTenants {
+            return write!(
+                f,
+                "all tenants together have {used} of the {most} {limit} that this supervisor has for them, {needs} more \
+                 needed by tenant {tenant}; try again later"
+            );
+        }
         write!(f, "the quota {limit} of tenant {tenant} is {most}: {used} in use, {needs} more needed; ")?;
         match self.advice() {
             Some(advice) => write!(f, "{advice}, or ask the operator for a larger quota"),
@@ -146,7 +220,16 @@ impl Default for Quota {
         quota.set(Limit::BlobBytes, limits::DEFAULT_BLOB_BYTES);
         quota.set(Limit::ArenaBytes, limits::DEFAULT_ARENA_BYTES);
         quota.set(Limit::PinnedBytes, limits::DEFAULT_PINNED_BYTES);
+        quota.set(Limit::BlobFiles, limits::DEFAULT_BLOB_FILES);
+        quota.set(Limit::Connections, limits::MAX_CONNECTIONS_PER_TENANT as u64);
         quota.set(Limit::Calls, limits::DEFAULT_CALLS);
+        quota.set(Limit::RequestBytes, limits::DEFAULT_REQUEST_BYTES);
+        quota.set(Limit::AnswerBytes, limits::DEFAULT_ANSWER_BYTES);
+        quota.set(Limit::PlanBytes, limits::DEFAULT_PLAN_BYTES);
+        quota.set(Limit::WeightBytes, limits::DEFAULT_WEIGHT_BYTES);
+        quota.set(Limit::Descriptors, limits::DEFAULT_DESCRIPTORS);
+        quota.set(Limit::LoadedFunctions, limits::DEFAULT_LOADED);
+        quota.set(Limit::SlowRequests, limits::MAX_TURNS_PER_TENANT as u64);
         quota
     }
 }
@@ -168,7 +251,7 @@ mod tests {
     use super::*;
 
     fn error(limit: Limit, most: u64, used: u64, more: u64) -> QuotaError {
-        QuotaError { limit, tenant: "acme".into(), most, used, more }
+        QuotaError { limit, tenant: "acme".into(), scope: Scope::Tenant, most, used, more }
     }
 
     #[test]

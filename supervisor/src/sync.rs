@@ -26,6 +26,8 @@ pub mod rank {
     pub const CONNECTIONS: u8 = 6;
     /// Permits of tenants for slow work.
     pub const SLOW_WORK: u8 = 8;
+    /// Connections that wait for a socket thread.
+    pub const FAIR_TURNS: u8 = 9;
     /// Arenas of one connection.
     pub const ARENAS: u8 = 10;
     /// What is registered. Held while a function comes into memory or goes, which takes most of the next ones.
@@ -76,6 +78,8 @@ pub mod rank {
     pub const NAMES: u8 = 96;
     /// When it was logged last that a connection was refused.
     pub const REFUSED_CONNECTIONS: u8 = 98;
+    /// Work on clients' descriptors: whoever drops one may hold any other lock.
+    pub const CLIENT_IO: u8 = 100;
     /// What one client has not read yet.
     pub const UNREAD: u8 = 102;
 }

@@ -18,7 +18,7 @@ const ORDER: [(&str, &[Level]); 4] = [
         "supervisor",
         &[
             &["concurrent", "ids", "limits", "metrics", "sha256", "sync", "tenant_name"],
-            &["quota", "schedule"],
+            &["client_io", "quota", "schedule"],
             &["config", "refusal"],
             &["tenants"],
             &["store"],

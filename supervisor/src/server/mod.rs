@@ -6,6 +6,7 @@
 //! - [`handshake`]: greeting; which tenant a gateway acts for.
 //! - [`peer`]: the process at the other end.
 //! - [`connection`]: one client: frames, dispatch.
+//! - [`fair_turns`]: processor time of the socket threads, shared among tenants.
 //! - [`reader`]: its reading side, which asks for a while before it sleeps.
 //! - `half_close`: a client that will send nothing more.
 //! - [`replies`]: answers to it, from any thread.
@@ -24,6 +25,7 @@ mod async_fd;
 pub mod connection;
 pub mod connection_slots;
 mod from_proto;
+pub mod fair_turns;
 mod half_close;
 pub mod handshake;
 pub mod invoke;

@@ -24,10 +24,10 @@ impl Server {
                 Limit::Functions | Limit::ModuleBytes | Limit::BlobBytes => {
                     registered.iter().find(|(other, _)| *other == limit).map_or(0, |(_, used)| *used)
                 }
-                Limit::ArenaBytes | Limit::PinnedBytes | Limit::Calls => account.used(limit),
                 Limit::DeviceMemory => {
                     self.devices.iter().map(|device| device.held_bytes(account.tenant)).max().unwrap_or(0)
                 }
+                _ => account.used(limit),
             };
             let most = account.most(limit);
             v1::Quota { name: limit.name().to_owned(), used, limit: (most != u64::MAX).then_some(most) }

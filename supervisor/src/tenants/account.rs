@@ -1,13 +1,16 @@
-//! What one tenant has and may have at this moment. The hot path adds and compares; it takes no lock here.
+//! What the supervisor holds for one tenant at this moment, and what the tenant may have. Everything that is held is
+//! taken here first and given back when its [`Taken`] is dropped. The hot path adds and compares; it takes no lock
+//! here.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pappus_blueprint::{CacheBounds, PlanCache};
 
+use super::ledger::{self, Ledger};
 use crate::ids::{FunctionId, TenantId};
 use crate::limits::{MAX_PLAN_BYTES, MAX_PLANS};
-use crate::quota::{Limit, Quota, QuotaError};
+use crate::quota::{Limit, Quota, QuotaError, Scope};
 use crate::sync::{OrderedMutex, rank};
 
 /// One tenant, for as long as it is connected or something of it is in memory.
@@ -20,15 +23,14 @@ pub struct Account {
     /// Plans of its calls.
     pub plans: OrderedMutex<PlanCache, { rank::PLANS }>,
     most: [AtomicU64; Limit::ALL.len()],
-    /// Of what comes and goes with connections; what is registered is counted in the registry.
     used: [AtomicU64; Limit::ALL.len()],
-    /// Invocations of all tenants that are accepted and not over.
-    accepted: Arc<AtomicUsize>,
+    /// What all tenants have.
+    ledger: Arc<Ledger>,
 }
 
 impl Account {
     /// Of a tenant that has nothing yet.
-    pub fn new(tenant: TenantId, name: Arc<str>, quota: Quota, accepted: Arc<AtomicUsize>) -> Arc<Self> {
+    pub fn new(tenant: TenantId, name: Arc<str>, quota: Quota, ledger: Arc<Ledger>) -> Arc<Self> {
         let bounds = CacheBounds { plans: MAX_PLANS, bytes: MAX_PLAN_BYTES };
         Arc::new(Self {
             tenant,
@@ -36,7 +38,7 @@ impl Account {
             plans: OrderedMutex::new(PlanCache::new(bounds)),
             most: Limit::ALL.map(|limit| quota.get(limit).into()),
             used: Limit::ALL.map(|_| AtomicU64::new(0)),
-            accepted,
+            ledger,
         })
     }
 
@@ -52,7 +54,7 @@ impl Account {
         self.most[limit as usize].load(Ordering::Relaxed)
     }
 
-    /// How much of one thing is taken, of those that come and go with connections.
+    /// How much of one thing is taken.
     pub fn used(&self, limit: Limit) -> u64 {
         self.used[limit as usize].load(Ordering::Relaxed)
     }
@@ -61,6 +63,13 @@ impl Account {
     pub fn take(self: &Arc<Self>, limit: Limit, amount: u64) -> Result<Taken, QuotaError> {
         self.add(limit, amount)?;
         Ok(Taken { account: self.clone(), limit, amount })
+    }
+
+    /// Takes so much of one thing, whatever the limits are: of what is there already, or is the operator's.
+    pub fn charge(self: &Arc<Self>, limit: Limit, amount: u64) -> Taken {
+        self.used[limit as usize].fetch_add(amount, Ordering::AcqRel);
+        self.ledger.charge(limit, amount);
+        Taken { account: self.clone(), limit, amount }
     }
 
     /// Whether so much more of something fits that is counted elsewhere.
@@ -76,24 +85,33 @@ impl Account {
 
     /// The error of something that does not fit.
     pub fn exceeds(&self, limit: Limit, most: u64, used: u64, more: u64) -> QuotaError {
-        QuotaError { limit, tenant: self.name.clone(), most, used, more }
+        QuotaError { limit, tenant: self.name.clone(), scope: Scope::Tenant, most, used, more }
     }
 
     fn add(&self, limit: Limit, amount: u64) -> Result<(), QuotaError> {
+        // What adds nothing is never too much, however small the limit has become.
+        if amount == 0 {
+            return Ok(());
+        }
         let most = self.most(limit);
-        let fits = |used: u64| used.checked_add(amount).filter(|sum| *sum <= most);
-        let used = self.used[limit as usize].fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
-        used.map(drop).map_err(|used| self.exceeds(limit, most, used, amount))
+        ledger::add(&self.used[limit as usize], most, amount)
+            .map_err(|used| self.exceeds(limit, most, used, amount))?;
+        let all = self.ledger.add(limit, amount, &self.name);
+        if all.is_err() {
+            self.used[limit as usize].fetch_sub(amount, Ordering::AcqRel);
+        }
+        all
     }
 
     fn give_back(&self, limit: Limit, amount: u64) {
         self.used[limit as usize].fetch_sub(amount, Ordering::AcqRel);
+        self.ledger.give_back(limit, amount);
     }
 
     /// One more accepted invocation, or that there are too many.
     pub fn accept(self: &Arc<Self>) -> Result<Accepted, QuotaError> {
         self.add(Limit::Calls, 1)?;
-        self.accepted.fetch_add(1, Ordering::AcqRel);
+        self.ledger.accept();
         Ok(Accepted(self.clone()))
     }
 
@@ -109,6 +127,23 @@ pub struct Taken {
     account: Arc<Account>,
     limit: Limit,
     amount: u64,
+}
+
+impl Taken {
+    /// How much it is.
+    pub fn amount(&self) -> u64 {
+        self.amount
+    }
+
+    /// Takes more, or gives some back, until it is so much.
+    pub fn resize(&mut self, amount: u64) -> Result<(), QuotaError> {
+        match amount.checked_sub(self.amount) {
+            Some(more) => self.account.add(self.limit, more)?,
+            None => self.account.give_back(self.limit, self.amount - amount),
+        }
+        self.amount = amount;
+        Ok(())
+    }
 }
 
 impl Drop for Taken {
@@ -132,21 +167,30 @@ impl Accepted {
 impl Drop for Accepted {
     fn drop(&mut self) {
         self.0.give_back(Limit::Calls, 1);
-        self.0.accepted.fetch_sub(1, Ordering::AcqRel);
+        self.0.ledger.answered();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::ledger::Machine;
     use super::*;
+
+    fn ledger() -> Arc<Ledger> {
+        Arc::new(Ledger::new(Machine { memory_bytes: 8000, descriptors: 1000 }))
+    }
+
+    fn account(quota: Quota, ledger: &Arc<Ledger>) -> Arc<Account> {
+        Account::new(TenantId::new(7), "7".into(), quota, ledger.clone())
+    }
 
     #[test]
     fn a_quota_counts_until_it_is_released() {
         let mut quota = Quota::default();
         quota.set(Limit::ArenaBytes, 10);
         quota.set(Limit::Calls, 1);
-        let all = Arc::new(AtomicUsize::new(0));
-        let account = Account::new(TenantId::new(7), "7".into(), quota, all.clone());
+        let ledger = ledger();
+        let account = account(quota, &ledger);
         let first = account.take(Limit::ArenaBytes, 6).unwrap();
         assert!(account.take(Limit::ArenaBytes, 5).unwrap_err().to_string().contains("6 in use"));
         assert!(account.take(Limit::ArenaBytes, u64::MAX).is_err());
@@ -162,8 +206,39 @@ mod tests {
 
         let call = account.accept().unwrap();
         assert!(account.accept().is_err());
-        assert_eq!(all.load(Ordering::Relaxed), 1);
+        assert_eq!(ledger.accepted(), 1);
         drop(call);
-        assert_eq!((account.used(Limit::Calls), all.load(Ordering::Relaxed)), (0, 0));
+        assert_eq!((account.used(Limit::Calls), ledger.accepted()), (0, 0));
+    }
+
+    #[test]
+    fn all_tenants_together_have_a_total_and_the_operator_is_not_refused_for_it() {
+        let ledger = ledger();
+        let (one, two) = (account(Quota::default(), &ledger), account(Quota::default(), &ledger));
+        let most = ledger.most(Limit::RequestBytes);
+        let held = one.take(Limit::RequestBytes, most - 1).unwrap();
+        let error = two.take(Limit::RequestBytes, 2).unwrap_err();
+        assert_eq!((error.scope, error.used, error.retry_after_ms()), (Scope::AllTenants, most - 1, Some(1000)));
+        // What did not fit is not counted for the tenant either.
+        assert_eq!(two.used(Limit::RequestBytes), 0);
+        let operator = two.charge(Limit::RequestBytes, 100);
+        assert_eq!(ledger.used(Limit::RequestBytes), most + 99);
+        drop((held, operator));
+        assert_eq!(ledger.used(Limit::RequestBytes), 0);
+    }
+
+    #[test]
+    fn what_is_taken_can_grow_and_shrink() {
+        let mut quota = Quota::default();
+        quota.set(Limit::PlanBytes, 10);
+        let account = account(quota, &ledger());
+        let mut taken = account.take(Limit::PlanBytes, 4).unwrap();
+        taken.resize(10).unwrap();
+        assert!(taken.resize(11).is_err());
+        assert_eq!((taken.amount(), account.used(Limit::PlanBytes)), (10, 10));
+        taken.resize(1).unwrap();
+        assert_eq!(account.used(Limit::PlanBytes), 1);
+        drop(taken);
+        assert_eq!(account.used(Limit::PlanBytes), 0);
     }
 }

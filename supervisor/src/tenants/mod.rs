@@ -2,13 +2,13 @@
 //!
 //! - `mod.rs`: from a peer's uid or a gateway's token to a tenant, by rules that can be read again.
 //! - [`names`]: numbers that stand for tenants.
-//! - [`account`]: what a tenant has at this moment.
+//! - [`account`]: what a tenant has at this moment; [`ledger`]: what all of them have.
 
 pub mod account;
+pub mod ledger;
 pub mod names;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use sha2::{Digest, Sha256};
@@ -16,6 +16,7 @@ use subtle::ConstantTimeEq;
 
 pub use crate::quota::{Limit, Quota, QuotaError};
 pub use account::{Accepted, Account, Taken};
+pub use ledger::{Ledger, Machine};
 pub use names::Names;
 
 use crate::config::TenantRules;
@@ -70,22 +71,34 @@ pub enum Grounds {
 }
 
 /// All tenants.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Tenants {
     names: Arc<Names>,
     rules: OrderedRwLock<TenantRules, { rank::TENANT_RULES }>,
     /// Of those that are connected or have something in memory.
     accounts: OrderedMutex<HashMap<TenantId, Weak<Account>>, { rank::ACCOUNTS }>,
-    /// Invocations accepted and not over.
-    accepted: Arc<AtomicUsize>,
+    /// What all of them have.
+    ledger: Arc<Ledger>,
     /// Uids of worker processes that are no user's.
     workers: OnceLock<Vec<u32>>,
+}
+
+impl Default for Tenants {
+    fn default() -> Self {
+        Self::new(TenantRules::default(), Arc::default())
+    }
 }
 
 impl Tenants {
     /// Tenants by these rules, which are called so.
     pub fn new(rules: TenantRules, names: Arc<Names>) -> Self {
-        let tenants = Self { names, rules: OrderedRwLock::new(rules), ..Self::default() };
+        let tenants = Self {
+            names,
+            rules: OrderedRwLock::new(rules),
+            accounts: OrderedMutex::default(),
+            ledger: Arc::new(Ledger::new(Machine::here())),
+            workers: OnceLock::new(),
+        };
         tenants.name_all(&tenants.rules());
         tenants
     }
@@ -111,9 +124,9 @@ impl Tenants {
         &self.names
     }
 
-    /// Invocations accepted and not over.
-    pub fn accepted(&self) -> usize {
-        self.accepted.load(Ordering::Acquire)
+    /// What all tenants have.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// A tenant's account.
@@ -128,7 +141,7 @@ impl Tenants {
         if accounts.len() >= 16 && accounts.len().is_power_of_two() {
             accounts.retain(|_, account| account.strong_count() > 0);
         }
-        let account = Account::new(tenant, name, quota, self.accepted.clone());
+        let account = Account::new(tenant, name, quota, self.ledger.clone());
         accounts.insert(tenant, Arc::downgrade(&account));
         account
     }

@@ -1,0 +1,251 @@
+//! What a request takes in memory once it is decoded, found out before anything is allocated for it.
+//!
+//! An empty message inside another one has two bytes on the wire and up to a hundred in memory. The scan walks the
+//! wire format along the messages that a request can hold (a test compares the table with `pappus.proto`), counts
+//! them, and refuses more than any valid request has.
+
+use crate::limits::MAX_REQUEST_PARTS;
+
+/// Bytes in memory that each message inside a request is counted with: the largest is 80 bytes, its list doubles
+/// while it grows, and the old and the new list exist together for a moment.
+const PART_BYTES: usize = 256;
+/// Bytes in memory for each byte on the wire: the frame itself, and copies of its strings.
+const BYTES_PER_BYTE: usize = 2;
+
+/// What decoding a request takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecodingCost {
+    /// The request's id, for an answer without decoding it.
+    pub id: u64,
+    /// Bytes of memory at the most.
+    pub bytes: usize,
+}
+
+/// Why a request is not decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DecodingError {
+    /// It is no message. The peer does not speak the protocol.
+    #[error("no protobuf message")]
+    Malformed,
+    /// It holds too many messages.
+    #[error(
+        "the request holds more than {MAX_REQUEST_PARTS} inputs, items, outputs, modules, variants and weights"
+    )]
+    TooManyParts {
+        /// The request's id, if it came before the others.
+        id: u64,
+    },
+}
+
+/// A message: its fields that hold messages.
+struct Shape(&'static [(u32, &'static Shape)]);
+
+static LEAF: Shape = Shape(&[]);
+static VARIANTS: Shape = Shape(&[(2, &LEAF)]);
+static ITEM: Shape = Shape(&[(2, &LEAF), (3, &LEAF)]);
+static INPUT: Shape = Shape(&[(2, &ITEM)]);
+static OUTPUT: Shape = Shape(&[(2, &LEAF)]);
+static INVOKE: Shape = Shape(&[(2, &INPUT), (3, &OUTPUT)]);
+static ADD_FUNCTION: Shape = Shape(&[(3, &VARIANTS), (4, &LEAF)]);
+static SETTINGS: Shape = Shape(&[(1, &LEAF)]);
+static REQUEST: Shape = Shape(&[
+    (2, &LEAF),
+    (3, &VARIANTS),
+    (4, &LEAF),
+    (5, &LEAF),
+    (6, &LEAF),
+    (7, &ADD_FUNCTION),
+    (8, &LEAF),
+    (9, &LEAF),
+    (10, &LEAF),
+    (11, &LEAF),
+    (12, &LEAF),
+    (13, &INVOKE),
+    (14, &LEAF),
+    (15, &LEAF),
+    (16, &LEAF),
+    (17, &SETTINGS),
+    (18, &LEAF),
+    (19, &LEAF),
+    (20, &LEAF),
+    (21, &LEAF),
+    (22, &LEAF),
+    (23, &LEAF),
+    (24, &LEAF),
+]);
+
+/// What decoding this request takes, in one pass over its bytes.
+pub fn cost(message: &[u8]) -> Result<DecodingCost, DecodingError> {
+    let mut scan = Scan { id: 0, parts: 0 };
+    scan.message(message, &REQUEST, true)?;
+    Ok(DecodingCost { id: scan.id, bytes: message.len() * BYTES_PER_BYTE + scan.parts * PART_BYTES })
+}
+
+struct Scan {
+    id: u64,
+    parts: usize,
+}
+
+impl Scan {
+    /// Reads one message; no deeper than the table.
+    fn message(&mut self, mut rest: &[u8], shape: &Shape, is_request: bool) -> Result<(), DecodingError> {
+        while !rest.is_empty() {
+            let key = varint(&mut rest)?;
+            let field = u32::try_from(key >> 3).map_err(|_| DecodingError::Malformed)?;
+            match key & 7 {
+                0 => {
+                    let value = varint(&mut rest)?;
+                    if is_request && field == 1 {
+                        self.id = value;
+                    }
+                }
+                1 => drop(take(&mut rest, 8)?),
+                2 => {
+                    let length = varint(&mut rest)?;
+                    let inner = take(&mut rest, usize::try_from(length).unwrap_or(usize::MAX))?;
+                    if let Some((_, shape)) = shape.0.iter().find(|(number, _)| *number == field) {
+                        self.parts += 1;
+                        if self.parts > MAX_REQUEST_PARTS {
+                            return Err(DecodingError::TooManyParts { id: self.id });
+                        }
+                        self.message(inner, shape, false)?;
+                    }
+                }
+                5 => drop(take(&mut rest, 4)?),
+                // Groups, which proto3 does not have.
+                _ => return Err(DecodingError::Malformed),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn take<'a>(rest: &mut &'a [u8], bytes: usize) -> Result<&'a [u8], DecodingError> {
+    let (taken, left) = rest.split_at_checked(bytes).ok_or(DecodingError::Malformed)?;
+    *rest = left;
+    Ok(taken)
+}
+
+fn varint(rest: &mut &[u8]) -> Result<u64, DecodingError> {
+    let mut value = 0;
+    for nth in 0..10 {
+        let (byte, left) = rest.split_first().ok_or(DecodingError::Malformed)?;
+        *rest = left;
+        value |= u64::from(byte & 0x7f) << (7 * nth);
+        if byte & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    Err(DecodingError::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use prost::Message;
+
+    use super::*;
+    use crate::v1;
+
+    fn request(body: v1::request::Body) -> Vec<u8> {
+        v1::Request { id: 77, body: Some(body) }.encode_to_vec()
+    }
+
+    fn invoke(inputs: usize, items: usize, outputs: usize) -> Vec<u8> {
+        let region = v1::Region { arena: 1, offset: 2, bytes: 3 };
+        let item = v1::Item { source: Some(v1::item::Source::Region(region)) };
+        let input = v1::Input { name: "in".into(), items: vec![item; items] };
+        let output = v1::Output { name: "out".into(), region: Some(region) };
+        request(v1::request::Body::Invoke(v1::Invoke {
+            function: "f".into(),
+            inputs: vec![input; inputs],
+            outputs: vec![output; outputs],
+            deadline_ns: 5,
+        }))
+    }
+
+    #[test]
+    fn the_largest_valid_requests_pass() {
+        // As many inputs, items and outputs as a blueprint and a call may have.
+        let message = invoke(1024, 1, 1024);
+        assert_eq!(cost(&message).map(|cost| cost.id), Ok(77));
+        let variant = v1::Variant { format: "wasm".into(), arch: String::new(), sha256: Bytes::new() };
+        let module = v1::FunctionModule { variants: vec![variant; 32], ..v1::FunctionModule::default() };
+        let message = request(v1::request::Body::AddFunction(v1::AddFunction {
+            modules: vec![module; 64],
+            weights: vec![v1::Weight::default(); 4096],
+            ..v1::AddFunction::default()
+        }));
+        assert!(cost(&message).is_ok());
+    }
+
+    #[test]
+    fn a_frame_of_empty_messages_is_refused_before_it_is_decoded() {
+        // An `Invoke` of two million empty inputs.
+        let empty = [0x12, 0x00].repeat(1 << 20);
+        let mut message = vec![0x08, 77];
+        prost::encoding::encode_key(13, prost::encoding::WireType::LengthDelimited, &mut message);
+        prost::encoding::encode_varint(empty.len() as u64, &mut message);
+        message.extend_from_slice(&empty);
+        assert_eq!(cost(&message), Err(DecodingError::TooManyParts { id: 77 }));
+        // The control: decoding takes twenty times its bytes.
+        let decoded = v1::Request::decode(&message[..]).unwrap();
+        let Some(v1::request::Body::Invoke(invoke)) = decoded.body else { panic!("no invoke") };
+        assert!(invoke.inputs.capacity() * size_of::<v1::Input>() > 20 * message.len());
+    }
+
+    #[test]
+    fn a_part_is_counted_with_more_than_it_takes() {
+        let largest = [
+            size_of::<v1::Input>(),
+            size_of::<v1::Item>(),
+            size_of::<v1::Output>(),
+            size_of::<v1::Variant>(),
+            size_of::<v1::FunctionModule>(),
+            size_of::<v1::Weight>(),
+        ];
+        assert!(largest.into_iter().all(|bytes| bytes * 3 <= PART_BYTES), "{largest:?}");
+    }
+
+    /// The table names every message that a request can hold.
+    #[test]
+    fn the_table_is_that_of_the_protocol() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let files = protox::compile(["pappus.proto"], [root]).unwrap();
+        let messages = &files.file[0].message_type;
+        compare(messages, "Request", &REQUEST);
+    }
+
+    fn compare(messages: &[prost_types::DescriptorProto], name: &str, shape: &Shape) {
+        let message = messages.iter().find(|message| message.name() == name);
+        // The entries of a map are a message of their own, inside the one that has it: text to text.
+        let Some(message) = message else { return assert!(shape.0.is_empty(), "{name}") };
+        let holds = |field: &&prost_types::FieldDescriptorProto| {
+            field.r#type() == prost_types::field_descriptor_proto::Type::Message
+        };
+        let fields: Vec<_> = message.field.iter().filter(holds).collect();
+        let numbers: Vec<_> = fields.iter().map(|field| field.number() as u32).collect();
+        assert_eq!(numbers, shape.0.iter().map(|(number, _)| *number).collect::<Vec<_>>(), "{name}");
+        for (field, (_, inner)) in fields.iter().zip(shape.0) {
+            compare(messages, field.type_name().rsplit('.').next().unwrap(), inner);
+        }
+    }
+
+    proptest! {
+        /// Whatever the decoder takes, the scan takes as well or refuses for its parts; and never the other way
+        /// round with more memory than it said.
+        #[test]
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+            let _ = cost(&bytes);
+        }
+
+        #[test]
+        fn real_requests_cost_what_was_said(inputs in 0usize..20, items in 0usize..20, outputs in 0usize..20) {
+            let message = invoke(inputs, items, outputs);
+            let parts = 1 + inputs * (1 + 2 * items) + 2 * outputs;
+            let cost = cost(&message).unwrap();
+            prop_assert_eq!(cost.bytes, message.len() * BYTES_PER_BYTE + parts * PART_BYTES);
+        }
+    }
+}
