@@ -74,7 +74,8 @@ impl ClientIo {
         let needs_thread = state.ready.len() > state.idle && state.threads < MAX_THREADS;
         if needs_thread {
             let shared = self.0.clone();
-            let thread = std::thread::Builder::new().name("client-io".to_owned()).spawn(move || shared.serve());
+            let thread =
+                std::thread::Builder::new().name("client-io".to_owned()).spawn(move || shared.serve());
             match thread {
                 Ok(_) => state.threads += 1,
                 // What is ready waits for a thread that becomes idle, or for the next one that can be had.

@@ -180,7 +180,14 @@ mod tests {
         let of = |error: RegistryError| (error.reason(), error.place().into_owned(), error.retry_after_ms());
         let admission = AdmissionError::NoModule { module: "m".into() };
         assert_eq!(of(admission.into()), (Reason::InvalidArgument, "module m".into(), None));
-        let quota = QuotaError { limit: Limit::Calls, tenant: "acme".into(), most: 1, used: 1, more: 1 };
+        let quota = QuotaError {
+            limit: Limit::Calls,
+            scope: crate::quota::Scope::Tenant,
+            tenant: "acme".into(),
+            most: 1,
+            used: 1,
+            more: 1,
+        };
         assert_eq!(of(quota.into()), (Reason::ResourceExhausted, String::new(), Some(10)));
         let blueprint = pappus_blueprint::parse(b"{").unwrap_err();
         let (words, path) = (blueprint.message.clone(), blueprint.path.clone());

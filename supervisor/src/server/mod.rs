@@ -24,8 +24,8 @@
 mod async_fd;
 pub mod connection;
 pub mod connection_slots;
-mod from_proto;
 pub mod fair_turns;
+mod from_proto;
 mod half_close;
 pub mod handshake;
 pub mod invoke;

@@ -144,7 +144,8 @@ impl Server {
         if !self.draining.swap(true, Ordering::AcqRel) {
             tracing::info!("draining");
         }
-        let busy = || self.registry.tenants.ledger().accepted() > 0 || self.devices.iter().any(|d| d.load() > 0);
+        let busy =
+            || self.registry.tenants.ledger().accepted() > 0 || self.devices.iter().any(|d| d.load() > 0);
         while busy() {
             tokio::time::sleep(DRAIN_POLL).await;
         }

@@ -218,7 +218,10 @@ mod tests {
         let most = ledger.most(Limit::RequestBytes);
         let held = one.take(Limit::RequestBytes, most - 1).unwrap();
         let error = two.take(Limit::RequestBytes, 2).unwrap_err();
-        assert_eq!((error.scope, error.used, error.retry_after_ms()), (Scope::AllTenants, most - 1, Some(1000)));
+        assert_eq!(
+            (error.scope, error.used, error.retry_after_ms()),
+            (Scope::AllTenants, most - 1, Some(1000))
+        );
         // What did not fit is not counted for the tenant either.
         assert_eq!(two.used(Limit::RequestBytes), 0);
         let operator = two.charge(Limit::RequestBytes, 100);

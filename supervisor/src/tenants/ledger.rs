@@ -47,7 +47,9 @@ impl Machine {
             Limit::RequestBytes | Limit::PlanBytes => self.memory_bytes / 8,
             Limit::AnswerBytes => self.memory_bytes / 16,
             Limit::WeightBytes => self.memory_bytes / 2,
-            Limit::Descriptors => (self.descriptors / 4 * 3).min(self.descriptors.saturating_sub(OWN_DESCRIPTORS)),
+            Limit::Descriptors => {
+                (self.descriptors / 4 * 3).min(self.descriptors.saturating_sub(OWN_DESCRIPTORS))
+            }
             Limit::Connections => MAX_CONNECTIONS as u64,
             Limit::LoadedFunctions => MAX_LOADED as u64,
             // On disk, in the tenant's own memory, on a device, or bounded where it is worked on.
@@ -113,7 +115,12 @@ impl Ledger {
     }
 
     /// Takes so much for a tenant. What has no total is not counted here: calls take nothing that all threads share.
-    pub(super) fn add(&self, limit: Limit, amount: u64, tenant: &std::sync::Arc<str>) -> Result<(), QuotaError> {
+    pub(super) fn add(
+        &self,
+        limit: Limit,
+        amount: u64,
+        tenant: &std::sync::Arc<str>,
+    ) -> Result<(), QuotaError> {
         let most = self.most[limit as usize];
         if most == u64::MAX {
             return Ok(());
