@@ -81,6 +81,14 @@ pub fn cost(message: &[u8]) -> Result<DecodingCost, DecodingError> {
     Ok(DecodingCost { id: scan.id, bytes: message.len() * BYTES_PER_BYTE + scan.parts * PART_BYTES })
 }
 
+/// The id of a request of which only the beginning is there; 0 if that does not begin with it.
+pub fn id_of(mut beginning: &[u8]) -> u64 {
+    match varint(&mut beginning) {
+        Ok(0x08) => varint(&mut beginning).unwrap_or(0),
+        _ => 0,
+    }
+}
+
 struct Scan {
     id: u64,
     parts: usize,
@@ -170,6 +178,7 @@ mod tests {
         // As many inputs, items and outputs as a blueprint and a call may have.
         let message = invoke(1024, 1, 1024);
         assert_eq!(cost(&message).map(|cost| cost.id), Ok(77));
+        assert_eq!((id_of(&message[..16]), id_of(&[]), id_of(&[0x10, 3])), (77, 0, 0));
         let variant = v1::Variant { format: "wasm".into(), arch: String::new(), sha256: Bytes::new() };
         let module = v1::FunctionModule { variants: vec![variant; 32], ..v1::FunctionModule::default() };
         let message = request(v1::request::Body::AddFunction(v1::AddFunction {

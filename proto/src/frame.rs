@@ -66,13 +66,18 @@ pub struct Decoder<Fd> {
     position: u64,
     /// Descriptors by the range of stream positions of the receive that brought them.
     batches: VecDeque<(std::ops::Range<u64>, Vec<Fd>)>,
+    /// Bytes still to come of a frame that is given up.
+    abandoned: usize,
 }
 
 impl<Fd> Default for Decoder<Fd> {
     fn default() -> Self {
-        Self { bytes: BytesMut::new(), position: 0, batches: VecDeque::new() }
+        Self { bytes: BytesMut::new(), position: 0, batches: VecDeque::new(), abandoned: 0 }
     }
 }
+
+/// Memory for bytes that is kept between frames; that of a larger frame goes with it.
+pub const KEPT_BYTES: usize = 64 << 10;
 
 impl<Fd> Decoder<Fd> {
     /// Takes what one receive brought.
@@ -80,6 +85,9 @@ impl<Fd> Decoder<Fd> {
     /// A receive ends with the piece of the stream that carries descriptors, so they belong to a frame
     /// that begins within these bytes.
     pub fn feed(&mut self, bytes: &[u8], fds: Vec<Fd>) -> Result<(), FrameError> {
+        let (given_up, bytes) = bytes.split_at(bytes.len().min(self.abandoned));
+        self.abandoned -= given_up.len();
+        self.position += given_up.len() as u64;
         if !fds.is_empty() {
             if fds.len() > MAX_MESSAGE_FDS {
                 return Err(FrameError::TooManyFds(fds.len()));
@@ -136,6 +144,9 @@ impl<Fd> Decoder<Fd> {
         self.position += whole as u64;
         let mut frame = self.bytes.split_to(whole).freeze();
         frame.advance(HEADER_BYTES);
+        if whole > KEPT_BYTES {
+            self.bytes = BytesMut::from(&self.bytes[..]);
+        }
         let fds = if announced > 0 {
             self.batches.pop_front().map_or_else(Vec::new, |(_, fds)| fds)
         } else {
@@ -147,6 +158,26 @@ impl<Fd> Decoder<Fd> {
     /// Bytes that wait for the rest of their frame.
     pub fn pending(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Bytes of memory that are taken for what waits.
+    pub fn held_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Gives up the frame that is not complete: what was received of it goes, and what is still to come is dropped when
+    /// it comes. Returns the beginning of its message; none if not even its header is there.
+    pub fn abandon(&mut self) -> Option<Vec<u8>> {
+        const BEGINNING: usize = 16;
+        let header = self.bytes.first_chunk::<HEADER_BYTES>()?;
+        let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        self.abandoned = (HEADER_BYTES + length).checked_sub(self.bytes.len())?;
+        let message = &self.bytes[HEADER_BYTES..];
+        let beginning = message[..message.len().min(BEGINNING)].to_vec();
+        self.position += self.bytes.len() as u64;
+        self.bytes = BytesMut::new();
+        self.batches.clear();
+        Some(beginning)
     }
 }
 
@@ -220,6 +251,36 @@ mod tests {
         let before_its_length =
             [(&[100, 0, 0, 0][..], &[][..]), (&[0][..], &[7][..]), (&[0, 0, 0][..], &[8][..])];
         check_error(&before_its_length, FrameError::Fds { announced: 0, received: 1 });
+    }
+
+    #[test]
+    fn a_frame_that_is_given_up_takes_no_memory_and_the_next_one_is_whole() {
+        let body = v1::request::Body::PutBlob(v1::PutBlob { inline: vec![7; 1 << 20].into() });
+        let large = encode(&v1::Request { id: 300, body: Some(body) }, 1);
+        for cut in [HEADER_BYTES, HEADER_BYTES + 1, 1000, large.len() - 1] {
+            let mut decoder = Decoder::default();
+            decoder.feed(&large[..cut], vec![9]).unwrap();
+            assert_eq!(decoder.next_frame().unwrap().map(drop), None);
+            let beginning = decoder.abandon().unwrap();
+            assert!(large[HEADER_BYTES..].starts_with(&beginning));
+            assert_eq!(decoder.held_bytes(), 0);
+            for piece in large[cut..].chunks(10_000) {
+                decoder.feed(piece, vec![]).unwrap();
+                assert_eq!(ids(&mut decoder).unwrap(), []);
+            }
+            decoder.feed(&request(2, 1), vec![8]).unwrap();
+            assert_eq!(ids(&mut decoder).unwrap(), [(2, vec![8])]);
+        }
+    }
+
+    #[test]
+    fn memory_of_a_large_frame_goes_with_it() {
+        let body = v1::request::Body::PutBlob(v1::PutBlob { inline: vec![7; 3 << 20].into() });
+        let mut decoder = Decoder::<u32>::default();
+        decoder.feed(&encode(&v1::Request { id: 1, body: Some(body) }, 0), vec![]).unwrap();
+        assert!(decoder.held_bytes() > 3 << 20);
+        assert!(decoder.next_frame().unwrap().is_some());
+        assert_eq!(decoder.held_bytes(), 0);
     }
 
     #[test]

@@ -173,30 +173,68 @@ fn create(name: &str) -> Result<OwnedFd, MemfdError> {
     .map_err(sys("memfd_create"))
 }
 
+/// A descriptor that is not accepted: whoever got it decides which thread closes it, since that may take long where it
+/// is no memfd.
+#[derive(Debug)]
+pub struct Rejected {
+    /// Why.
+    pub why: MemfdError,
+    /// The descriptor.
+    pub fd: OwnedFd,
+}
+
 /// Accepts a client's arena: readable, writable, of a size that can no longer change.
 pub fn judge_arena(fd: OwnedFd, limit: u64) -> Result<ValidatedMemfd, MemfdError> {
-    let seals = seals_of(&fd)?;
+    take_arena(fd, limit).map_err(|rejected| rejected.why)
+}
+
+/// As [`judge_arena`]; gives back what it does not accept. No system call here waits for a file system.
+pub fn take_arena(fd: OwnedFd, limit: u64) -> Result<ValidatedMemfd, Rejected> {
+    accept(fd, |fd| check_arena(fd, limit))
+}
+
+fn check_arena(fd: &OwnedFd, limit: u64) -> Result<u64, MemfdError> {
+    let seals = seals_of(fd)?;
     if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
         return Err(MemfdError::WriteSealed);
     }
     if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
         return Err(MemfdError::Unsealed { missing: "F_SEAL_SHRINK and F_SEAL_GROW" });
     }
-    if access_mode(&fd)? != OFlags::RDWR {
+    if access_mode(fd)? != OFlags::RDWR {
         return Err(MemfdError::Access("reading and writing"));
     }
-    with_size(fd, limit)
+    size_of(fd, limit)
 }
 
 /// Accepts a client's one-off input: readable and sealed against any change.
 pub fn judge_sealed(fd: OwnedFd, limit: u64) -> Result<ValidatedMemfd, MemfdError> {
-    if !seals_of(&fd)?.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE) {
+    take_sealed(fd, limit).map_err(|rejected| rejected.why)
+}
+
+/// As [`judge_sealed`]; gives back what it does not accept. No system call here waits for a file system.
+pub fn take_sealed(fd: OwnedFd, limit: u64) -> Result<ValidatedMemfd, Rejected> {
+    accept(fd, |fd| check_sealed(fd, limit))
+}
+
+fn accept(
+    fd: OwnedFd,
+    check: impl FnOnce(&OwnedFd) -> Result<u64, MemfdError>,
+) -> Result<ValidatedMemfd, Rejected> {
+    match check(&fd) {
+        Ok(bytes) => Ok(ValidatedMemfd { fd, bytes }),
+        Err(why) => Err(Rejected { why, fd }),
+    }
+}
+
+fn check_sealed(fd: &OwnedFd, limit: u64) -> Result<u64, MemfdError> {
+    if !seals_of(fd)?.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE) {
         return Err(MemfdError::Unsealed { missing: "F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_WRITE" });
     }
-    if access_mode(&fd)? == OFlags::WRONLY {
+    if access_mode(fd)? == OFlags::WRONLY {
         return Err(MemfdError::Access("reading"));
     }
-    with_size(fd, limit)
+    size_of(fd, limit)
 }
 
 fn access_mode(fd: &OwnedFd) -> Result<OFlags, MemfdError> {
@@ -212,8 +250,8 @@ fn seals_of(fd: &OwnedFd) -> Result<SealFlags, MemfdError> {
     Ok(seals)
 }
 
-fn with_size(fd: OwnedFd, limit: u64) -> Result<ValidatedMemfd, MemfdError> {
-    let stat = rustix::fs::fstat(&fd).map_err(sys("fstat"))?;
+fn size_of(fd: &OwnedFd, limit: u64) -> Result<u64, MemfdError> {
+    let stat = rustix::fs::fstat(fd).map_err(sys("fstat"))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(MemfdError::NotMemfd);
     }
@@ -221,7 +259,7 @@ fn with_size(fd: OwnedFd, limit: u64) -> Result<ValidatedMemfd, MemfdError> {
     if bytes == 0 || bytes > limit {
         return Err(MemfdError::Size { bytes, limit });
     }
-    Ok(ValidatedMemfd { fd, bytes })
+    Ok(bytes)
 }
 
 #[cfg(test)]

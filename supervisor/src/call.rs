@@ -29,15 +29,23 @@ pub struct Arena {
     closed: AtomicBool,
     /// Its bytes among those of its tenant's arenas.
     _taken: Taken,
+    /// Its place among the tenant's descriptors.
+    _place: Option<Taken>,
     /// Likewise among those that workers map, once a call names it.
     pinned: OnceLock<Taken>,
 }
 
 impl Arena {
     /// An open arena.
-    pub fn new(id: u64, memfd: ValidatedMemfd, account: &Arc<Account>) -> Result<Self, QuotaError> {
+    pub fn new(
+        id: u64,
+        memfd: ValidatedMemfd,
+        place: Option<Taken>,
+        account: &Arc<Account>,
+    ) -> Result<Self, QuotaError> {
         let taken = account.take(Limit::ArenaBytes, memfd.bytes())?;
-        Ok(Self { id, memfd, closed: AtomicBool::new(false), _taken: taken, pinned: OnceLock::new() })
+        let closed = AtomicBool::new(false);
+        Ok(Self { id, memfd, closed, _taken: taken, _place: place, pinned: OnceLock::new() })
     }
 
     /// Workers are about to map it, as long as it is open.
@@ -88,6 +96,8 @@ pub struct Call {
     pub inline: Vec<Inline>,
     /// One-off inputs.
     pub descriptors: Vec<ValidatedMemfd>,
+    /// What the caller is charged for while the call waits and runs: its memory and its descriptors.
+    pub held: Vec<Taken>,
     /// Arenas that items and targets name.
     pub arenas: Vec<Arc<Arena>>,
     /// Absolute, in `CLOCK_MONOTONIC` nanoseconds.

@@ -4,12 +4,14 @@
 //! - [`limits`], [`ids`], [`sha256`], [`tenant_name`], [`metrics`].
 //! - [`concurrent`]: what threads share while a call is answered.
 //! - [`sync`]: the order of locks; waking threads.
+//! - [`log`]: no tenant fills it.
 //! - [`client_io`]: threads for system calls that a client can make slow.
 //! - [`quota`]: what a tenant may have at most.
 //! - [`schedule`]: which call runs where: a pure state machine.
 //! - [`config`]: flags and file.
 //! - [`refusal`]: why a request is refused.
 //! - [`tenants`]: who is a tenant, and what each has.
+//! - [`client_fd`]: descriptors that clients pass.
 //! - [`store`]: the state directory.
 //! - [`processes`]: worker processes, and the memory of their device.
 //! - [`function`]: functions in memory.
@@ -23,6 +25,7 @@
 #![deny(unsafe_code)]
 
 pub mod call;
+pub mod client_fd;
 pub mod client_io;
 pub mod concurrent;
 pub mod config;
@@ -31,6 +34,7 @@ pub mod function;
 pub mod ids;
 pub mod limits;
 pub mod list_devices;
+pub mod log;
 pub mod metrics;
 pub mod processes;
 pub mod quota;

@@ -6,6 +6,8 @@ pub const MAX_CONNECTIONS: usize = 1024;
 pub const MAX_CONNECTIONS_PER_TENANT: usize = 512;
 /// Connections on the admin socket at once.
 pub const MAX_ADMIN_CONNECTIONS: usize = 64;
+/// Threads for sockets: decoding and handing on, nothing that takes long.
+pub const SOCKET_THREADS: usize = 2;
 /// Cold requests of one connection that are worked on at once; the next one waits unread.
 pub const MAX_COLD_REQUESTS: usize = 16;
 /// Cold requests of one tenant that are worked on at once, on all its connections.

@@ -5,12 +5,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use pappus_supervisor::config::{Config, Flags};
+use pappus_supervisor::limits::SOCKET_THREADS;
 use pappus_supervisor::list_devices;
+use pappus_supervisor::log::Limited;
 use pappus_supervisor::run::run;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-
-/// Threads for sockets: parsing and handing on, nothing that takes long.
-const SOCKET_THREADS: usize = 2;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -20,7 +19,12 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_max_level(level).with_ansi(colours).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(colours)
+        .with_writer(std::io::stderr)
+        .event_format(Limited::new(tracing_subscriber::fmt::format()))
+        .init();
     if flags.list_devices {
         return list_devices(flags.json);
     }

@@ -24,6 +24,8 @@ use rustix::event::{EventfdFlags, eventfd};
 pub mod rank {
     /// Slots of connections.
     pub const CONNECTIONS: u8 = 6;
+    /// Whose connection one is.
+    pub const CONNECTION_PLACE: u8 = 7;
     /// Permits of tenants for slow work.
     pub const SLOW_WORK: u8 = 8;
     /// Connections that wait for a socket thread.
@@ -44,6 +46,8 @@ pub mod rank {
     pub const TENANT_RULES: u8 = 22;
     /// Tenants' accounts by number.
     pub const ACCOUNTS: u8 = 24;
+    /// Accounts of gateways.
+    pub const GATEWAYS: u8 = 25;
     /// Plans of one tenant.
     pub const PLANS: u8 = 26;
     /// Tenants that compile, or wait for it.
@@ -76,12 +80,12 @@ pub mod rank {
     pub const JOINING: u8 = 94;
     /// Names of tenants: whatever opens a tenant's files asks for one, also with a worker's channel held.
     pub const NAMES: u8 = 96;
-    /// When it was logged last that a connection was refused.
-    pub const REFUSED_CONNECTIONS: u8 = 98;
     /// Work on clients' descriptors: whoever drops one may hold any other lock.
     pub const CLIENT_IO: u8 = 100;
     /// What one client has not read yet.
     pub const UNREAD: u8 = 102;
+    /// How many lines were logged.
+    pub const LOG: u8 = 104;
 }
 
 /// A lock with a place in the order of locks.

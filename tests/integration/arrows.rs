@@ -18,10 +18,10 @@ const ORDER: [(&str, &[Level]); 4] = [
         "supervisor",
         &[
             &["concurrent", "ids", "limits", "metrics", "sha256", "sync", "tenant_name"],
-            &["client_io", "quota", "schedule"],
+            &["client_io", "log", "quota", "schedule"],
             &["config", "refusal"],
             &["tenants"],
-            &["store"],
+            &["client_fd", "store"],
             &["processes"],
             &["function"],
             &["call"],

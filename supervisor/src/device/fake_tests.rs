@@ -37,6 +37,7 @@ use crate::processes::confinement::Reached;
 use crate::processes::memory_ledger::Lease;
 use crate::processes::process::Killer;
 use crate::schedule::{CallId, Domain};
+use crate::server::intake::Holder;
 use crate::server::replies::Replies;
 use crate::server::reply_handle::{Invocations, ReplyHandle};
 use crate::store::StateDir;
@@ -103,13 +104,14 @@ impl Gpu {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
-        let replies = runtime.block_on(async { Replies::new(socket.into()) });
+        let tenants = Arc::new(Tenants::default());
+        let holder = Holder { account: tenants.account(TenantId::new(1)), operator: false };
+        let replies = runtime.block_on(async { Replies::new(socket.into(), holder) });
         let invocations = Invocations::new(replies);
         let (_, settings) = watch::channel(Settings::default());
         let (targets, _) = watch::channel(Vec::new());
         let store = Arc::new(StateDir::open(dir.path()).unwrap());
         let device = Arc::new(Device::new(config, settings, targets, store).unwrap());
-        let tenants = Arc::new(Tenants::default());
         device.ledger.reserve_process().unwrap().measured(10 * MIB);
         let workers = (0..2).map(|worker| attach(&device, WorkerId::new(worker))).collect();
         let cache = LoadedCache::default();
@@ -166,6 +168,7 @@ impl Gpu {
             words: vec![],
             inline: vec![],
             descriptors: vec![],
+            held: vec![],
             arenas: vec![],
             deadline_ns: u64::MAX,
             arrived_ns: now_ns(),

@@ -8,19 +8,17 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use pappus_proto::frame;
 use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_ITEMS};
 use pappus_proto::v1::item::Source;
 use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
 use pappus_protocol::now_ns;
-use pappus_shmem::memfd;
-use prost::Message;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::handshake::{Arrival, Incoming, enter};
+use super::handshake::{Arrival, Entered, enter};
+use super::intake::{Holder, Incoming, Intake, Passed, Received};
 use super::invoke::{Arrived, Prepared};
 use super::reader::{Reader, patience};
 use super::replies::Replies;
@@ -31,19 +29,38 @@ use super::state::{RequestCtx, Server};
 use super::violation::Violation;
 use super::{half_close, invoke, refusals, requests, responses};
 use crate::call::{Arena, Completion};
+use crate::client_fd::ClientFd;
 use crate::device::write_coalescing::Burst;
 use crate::function::Loaded;
 use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
+use crate::quota::{Limit, QuotaError};
 use crate::refusal::{Refusable, Refusal};
 use crate::registry::Handed;
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
+use crate::tenants::Taken;
 
-/// Bytes taken from the socket at a time.
-const READ_BYTES: usize = 64 << 10;
 /// How long the rest of a started frame may take between two pieces.
 const STALLED: Duration = Duration::from_secs(30);
 /// How long one connection may keep a socket thread while others wait.
 const TURN: Duration = Duration::from_micros(200);
+
+/// What a small request that waits is charged with: the request as decoded, and its task.
+const SLOW_REQUEST_BYTES: u64 = 16 << 10;
+
+/// A request that a task of its own does.
+struct SlowRequest {
+    id: u64,
+    work: SlowWork,
+    /// The memory that it takes.
+    memory: Taken,
+}
+
+enum SlowWork {
+    /// Anything but an invocation.
+    Request { body: Request, passed: Vec<ClientFd> },
+    /// A call whose function is not in memory.
+    Load { handle: Arc<ReplyHandle>, arrived: Arrived, until: tokio::time::Instant },
+}
 
 /// One client's connection.
 #[derive(Debug)]
@@ -61,27 +78,34 @@ pub struct Connection {
 
 /// Serves one client until it leaves or breaks the protocol.
 pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> std::io::Result<()> {
-    let replies = Replies::new(socket.try_clone()?);
+    let holder = Holder { account: arrival.account.clone(), operator: arrival.admin };
+    let replies = Replies::new(socket.try_clone()?, holder.clone());
     arrival.slot.answers(&replies);
     // From here on a reload finds it; one that came just before did not.
     if !arrival.is_welcome(&server) {
         return Ok(());
     }
     let mut reader = Reader::new(socket, server.polling.clone())?;
-    let mut incoming =
-        Incoming { decoder: frame::Decoder::default(), buffer: vec![0; READ_BYTES], first: None };
     let broke = |why: Violation| {
         server.metrics.violations.increment(1);
         tracing::debug!(uid = arrival.uid, "closing a connection: {why}");
     };
-    let account = match enter(&server, &mut reader, &replies, &arrival, &mut incoming).await {
-        Ok(Some(account)) => account,
-        Ok(None) => return Ok(()),
+    let mut incoming = match Incoming::new(holder, server.client_io.clone()) {
+        Ok(incoming) => incoming,
         Err(why) => {
-            broke(why);
+            broke(why.into());
             return Ok(());
         }
     };
+    let Entered { account, first } =
+        match enter(&server, &mut reader, &replies, &arrival, &mut incoming).await {
+            Ok(Some(entered)) => entered,
+            Ok(None) => return Ok(()),
+            Err(why) => {
+                broke(why);
+                return Ok(());
+            }
+        };
     let itself = arrival.standing.tenant.as_ref().is_some_and(|own| own.tenant == account.tenant);
     let ctx = Arc::new(RequestCtx {
         server: server.clone(),
@@ -99,7 +123,7 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
         cold: Arc::new(Semaphore::new(MAX_COLD_REQUESTS)),
         gone: AtomicBool::new(false),
     });
-    if let Err(why) = connection.clone().run(reader, incoming).await {
+    if let Err(why) = connection.clone().run(reader, incoming, first).await {
         broke(why);
     }
     connection.clean_up().await;
@@ -108,44 +132,68 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
 
 impl Connection {
     /// Returns when the client is gone; an error says which rule it broke.
-    async fn run(self: Arc<Self>, mut reader: Reader, incoming: Incoming) -> Result<(), Violation> {
-        let Incoming { mut decoder, mut buffer, first } = incoming;
+    async fn run(
+        self: Arc<Self>,
+        mut reader: Reader,
+        mut incoming: Incoming,
+        first: Option<Intake>,
+    ) -> Result<(), Violation> {
+        let server = &self.ctx.server;
         let mut burst = Burst::default();
-        if let Some((request, passed)) = first {
-            burst.more = decoder.pending() > 0;
-            self.clone().dispatch(request, passed, &mut burst).await;
-        }
+        let mut next = first;
         loop {
-            let mut since = Instant::now();
-            while let Some((message, passed)) = decoder.next_frame()? {
-                let request = v1::Request::decode(message)?;
-                burst.more = decoder.pending() > 0;
-                self.clone().dispatch(request, passed, &mut burst).await;
+            let mut turn = server.fair_turns.begin(self.ctx.sharer()).await;
+            loop {
+                let Some(intake) = (match next.take() {
+                    Some(first) => Some(first),
+                    None => incoming.next()?,
+                }) else {
+                    break;
+                };
+                burst.more = incoming.has_part();
+                match intake {
+                    Intake::Refused(id, why) => self.replies.send(id, refusals::to_body(&why)),
+                    Intake::Request(received) => {
+                        if let Some(slow) = self.dispatch(received, &mut burst) {
+                            burst.release();
+                            // Others go on while this connection waits for a place of its own.
+                            drop(turn);
+                            self.clone().start_slow(slow).await;
+                            turn = server.fair_turns.begin(self.ctx.sharer()).await;
+                        }
+                    }
+                }
                 // However many requests one read brought, other connections get their turn.
-                if since.elapsed() > TURN {
+                if turn.age() > TURN {
                     burst.release();
+                    drop(turn);
                     tokio::task::yield_now().await;
-                    since = Instant::now();
+                    turn = server.fair_turns.begin(self.ctx.sharer()).await;
                 }
             }
             burst.release();
-            let received = reader.receive(&mut buffer, patience(self.ctx.server.settings().poll_us));
-            // Whoever stops in the middle of a frame does not keep its place for ever.
-            let received = match decoder.pending() {
-                0 => received.await,
-                _ => tokio::time::timeout(STALLED, received).await.map_err(|_| Violation::HalfFrame)?,
+            drop(turn);
+            let received = incoming.has_part().then_some(STALLED);
+            let patience = patience(server.settings().poll_us);
+            let receive = incoming.receive(&mut reader, patience);
+            // A client that stops in the middle of a frame does not keep its place for ever.
+            let goes_on = match received {
+                None => receive.await?,
+                Some(stalled) => {
+                    tokio::time::timeout(stalled, receive).await.map_err(|_| Violation::HalfFrame)??
+                }
             };
-            let Some((bytes, passed)) = received? else {
+            if !goes_on {
                 half_close::see_off(&self.replies, &self.cold).await;
                 return Ok(());
-            };
-            decoder.feed(&buffer[..bytes], passed)?;
+            }
         }
     }
 
-    /// Starts work on one request. Invocations of functions in memory are handed on at once; what is
-    /// slow goes to a task of its own, a few at a time.
-    async fn dispatch(self: Arc<Self>, request: v1::Request, passed: Vec<OwnedFd>, burst: &mut Burst) {
+    /// Starts work on one request. Invocations of functions in memory are handed on at once; what is slow comes back,
+    /// to be done by a task of its own.
+    fn dispatch(self: &Arc<Self>, received: Received, burst: &mut Burst) -> Option<SlowRequest> {
+        let Received { request, passed, memory } = received;
         let id = request.id;
         let takes = match &request.body {
             Some(Request::OpenArena(_) | Request::PutBlob(_)) => passed.len() <= 1,
@@ -153,10 +201,22 @@ impl Connection {
             _ => passed.is_empty(),
         };
         if !takes {
-            return self.replies.send(id, refusals::to_body(&RequestError::Descriptors));
+            self.replies.send(id, refusals::to_body(&RequestError::Descriptors));
+            return None;
         }
+        let passed = passed.into_iter().map(|one| match one {
+            Passed::Fd(fd) => Ok(fd),
+            Passed::Refused(why) => Err(why),
+        });
+        let passed = match passed.collect::<Result<Vec<ClientFd>, _>>() {
+            Ok(passed) => passed,
+            Err(why) => {
+                self.replies.send(id, refusals::to_body(&why));
+                return None;
+            }
+        };
         match request.body {
-            Some(Request::Invoke(message)) => self.invoke(id, message, passed, burst).await,
+            Some(Request::Invoke(message)) => return self.invoke(id, message, passed, memory, burst),
             Some(Request::Cancel(cancel)) => {
                 self.cancel(cancel.request);
                 self.replies.send(id, Response::Done(v1::Done {}));
@@ -164,11 +224,35 @@ impl Connection {
             Some(Request::OpenArena(_)) => self.answer(id, self.open_arena(passed)),
             Some(Request::CloseArena(close)) => self.answer(id, self.close_arena(close.arena)),
             Some(body) => {
-                burst.release();
-                // Closed never: the semaphore lives as long as the connection.
-                let Ok(permit) = self.cold.clone().acquire_owned().await else {
-                    return;
+                let work = SlowWork::Request { body, passed };
+                return match self.charge_slow(memory, SLOW_REQUEST_BYTES) {
+                    Ok(memory) => Some(SlowRequest { id, work, memory }),
+                    Err(why) => {
+                        self.replies.send(id, refusals::to_body(&why));
+                        None
+                    }
                 };
+            }
+            None => self.replies.send(id, refusals::to_body(&RequestError::Unknown)),
+        }
+        None
+    }
+
+    /// The memory of a request that waits, if it is not charged yet.
+    fn charge_slow(&self, memory: Option<Taken>, bytes: u64) -> Result<Taken, QuotaError> {
+        match memory {
+            Some(memory) => Ok(memory),
+            None => self.ctx.holder().take(Limit::RequestBytes, bytes),
+        }
+    }
+
+    /// Does a slow request in a task of its own, once the connection has a place for one more.
+    async fn start_slow(self: Arc<Self>, slow: SlowRequest) {
+        let SlowRequest { id, work, memory } = slow;
+        match work {
+            SlowWork::Request { body, passed } => {
+                // Closed never: the semaphore lives as long as the connection.
+                let Ok(place) = self.cold.clone().acquire_owned().await else { return };
                 tokio::spawn(async move {
                     let drains = matches!(body, Request::Drain(_));
                     let Some(_permit) = self.slow_work_permit().await else { return };
@@ -179,10 +263,20 @@ impl Connection {
                         // Only now: the answer must be on its way before the process ends.
                         self.ctx.server.end();
                     }
-                    drop(permit);
+                    drop((place, memory));
                 });
             }
-            None => self.replies.send(id, refusals::to_body(&RequestError::Unknown)),
+            SlowWork::Load { handle, arrived, until } => {
+                let place = match tokio::time::timeout_at(until, self.cold.clone().acquire_owned()).await {
+                    Ok(Ok(place)) => place,
+                    Ok(Err(_)) => return,
+                    Err(_) => return handle.answer(responses::never_loaded()),
+                };
+                tokio::spawn(async move {
+                    self.load(id, handle, arrived, until).await;
+                    drop((place, memory));
+                });
+            }
         }
     }
 
@@ -190,10 +284,20 @@ impl Connection {
         self.replies.send(id, outcome.unwrap_or_else(|error| refusals::to_body(&*error)));
     }
 
-    async fn invoke(self: Arc<Self>, id: u64, message: v1::Invoke, passed: Vec<OwnedFd>, burst: &mut Burst) {
+    fn invoke(
+        self: &Arc<Self>,
+        id: u64,
+        message: v1::Invoke,
+        passed: Vec<ClientFd>,
+        memory: Option<Taken>,
+        burst: &mut Burst,
+    ) -> Option<SlowRequest> {
         let at_ns = now_ns();
-        // Counted before the look at draining: whoever drains afterwards sees it.
-        let refuse = |error: &dyn Refusable| self.replies.send(id, refusals::to_body(error));
+        let refuse = |error: &dyn Refusable| {
+            self.replies.send(id, refusals::to_body(error));
+            None
+        };
+        // Counted before the look at draining: a drain that begins afterwards sees it.
         let accepted = match self.ctx.account.accept() {
             Ok(accepted) => accepted,
             Err(error) => return refuse(&error),
@@ -203,49 +307,50 @@ impl Connection {
             Err(error) => return refuse(&error),
         };
         if self.ctx.server.is_draining() {
-            return handle.refuse(refusals::to_body(&RequestError::Draining));
+            handle.refuse(refusals::to_body(&RequestError::Draining));
+            return None;
         }
         // Found now: what the client closes next must not be missing once the function is loaded.
         let arenas = self.arenas_named(&message);
-        if let Some(function) = self.ctx.server.registry.find(&self.ctx.account, &message.function) {
-            let arrived = Arrived { message, passed, arenas, at_ns };
-            return self.submit(id, &handle, arrived, function, burst);
+        let arrived = Arrived { message, passed, arenas, at_ns };
+        if let Some(function) = self.ctx.server.registry.find(&self.ctx.account, &arrived.message.function) {
+            self.submit(id, &handle, arrived, function, burst);
+            return None;
         }
-        burst.release();
-        let deadline = invoke::deadline(&message, &self.ctx.server.settings());
+        let deadline = invoke::deadline(&arrived.message, &self.ctx.server.settings());
         let until = tokio::time::Instant::now() + deadline;
-        let permit = match tokio::time::timeout_at(until, self.cold.clone().acquire_owned()).await {
-            Ok(Ok(permit)) => permit,
-            Ok(Err(_)) => return,
-            Err(_) => return handle.answer(responses::never_loaded()),
-        };
-        tokio::spawn(async move {
-            // Loading keeps this thread busy, so another task watches the deadline.
-            let mut late = JoinSet::new();
-            let watched = handle.clone();
-            late.spawn(async move {
-                tokio::time::sleep_until(until).await;
-                watched.answer(responses::never_loaded());
-            });
-            let Some(_permit) = self.slow_work_permit().await else { return };
-            // Cancelled meanwhile, or overdue.
-            if handle.is_over() {
-                return;
+        match self.charge_slow(memory, SLOW_REQUEST_BYTES) {
+            Ok(memory) => Some(SlowRequest { id, work: SlowWork::Load { handle, arrived, until }, memory }),
+            Err(why) => {
+                handle.refuse(refusals::to_body(&why));
+                None
             }
-            let loaded =
-                requests::in_place(|| self.ctx.server.registry.load(&self.ctx.account, &message.function));
-            drop(late);
-            match loaded {
-                // The same, or the client is gone.
-                _ if handle.is_over() => {}
-                Ok(function) => {
-                    let arrived = Arrived { message, passed, arenas, at_ns };
-                    self.submit(id, &handle, arrived, function, &mut Burst::default());
-                }
-                Err(error) => handle.refuse(refusals::to_body(&error)),
-            }
-            drop(permit);
+        }
+    }
+
+    /// Brings a function into memory for a call, and hands the call on.
+    async fn load(&self, id: u64, handle: Arc<ReplyHandle>, arrived: Arrived, until: tokio::time::Instant) {
+        // Loading keeps this thread busy, so another task watches the deadline.
+        let mut late = JoinSet::new();
+        let watched = handle.clone();
+        late.spawn(async move {
+            tokio::time::sleep_until(until).await;
+            watched.answer(responses::never_loaded());
         });
+        let Some(_permit) = self.slow_work_permit().await else { return };
+        // Cancelled meanwhile, or overdue.
+        if handle.is_over() {
+            return;
+        }
+        let name = &arrived.message.function;
+        let loaded = requests::in_place(|| self.ctx.server.registry.load(&self.ctx.account, name));
+        drop(late);
+        match loaded {
+            // The deadline answered it meanwhile, or the client is gone.
+            _ if handle.is_over() => {}
+            Ok(function) => self.submit(id, &handle, arrived, function, &mut Burst::default()),
+            Err(error) => handle.refuse(refusals::to_body(&error)),
+        }
     }
 
     /// The worker may be told when `burst` is released.
@@ -321,14 +426,14 @@ impl Connection {
         self.arenas.lock()
     }
 
-    fn open_arena(&self, mut passed: Vec<OwnedFd>) -> Result<Response, Refusal> {
+    fn open_arena(&self, mut passed: Vec<ClientFd>) -> Result<Response, Refusal> {
         let fd = passed.pop().ok_or(RequestError::NoMemfd)?;
-        let memfd = memfd::judge_arena(fd, MAX_ARENA_BYTES).map_err(RequestError::Memfd)?;
+        let (memfd, place) = fd.arena(MAX_ARENA_BYTES).map_err(RequestError::Memfd)?;
         let mut arenas = self.arenas();
         if arenas.len() >= MAX_ARENAS_PER_CONNECTION {
             return Err(RequestError::TooManyArenas.into());
         }
-        let arena = Arc::new(Arena::new(self.ctx.server.next_arena(), memfd, &self.ctx.account)?);
+        let arena = Arc::new(Arena::new(self.ctx.server.next_arena(), memfd, place, &self.ctx.account)?);
         let opened = v1::ArenaOpened { arena: arena.id, bytes: arena.memfd.bytes() };
         arenas.insert(arena.id, arena);
         Ok(Response::Arena(opened))

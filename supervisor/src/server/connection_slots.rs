@@ -5,9 +5,10 @@ use std::sync::{Arc, Weak};
 
 use super::replies::Replies;
 use crate::ids::TenantId;
-use crate::limits::{MAX_ADMIN_CONNECTIONS, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_TENANT};
+use crate::limits::{MAX_ADMIN_CONNECTIONS, MAX_CONNECTIONS};
+use crate::quota::{Limit, QuotaError};
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
-use crate::tenants::Grounds;
+use crate::tenants::{Account, Grounds, Taken};
 
 /// All connections.
 #[derive(Debug, Default)]
@@ -17,8 +18,6 @@ pub struct ConnectionSlots(OrderedMutex<SlotTable, { rank::CONNECTIONS }>);
 struct SlotTable {
     last: u64,
     admins: usize,
-    /// By [`SlotOwner`].
-    clients: HashMap<SlotOwner, usize>,
     entries: HashMap<u64, ConnectionEntry>,
 }
 
@@ -44,38 +43,27 @@ pub struct ConnectionEntry {
     pub replies: Weak<Replies>,
 }
 
+/// Why a connection has no place.
+#[derive(Debug, thiserror::Error)]
+pub enum NoSlot {
+    /// Its tenant has as many as it may.
+    #[error(transparent)]
+    Quota(#[from] QuotaError),
+    /// All tenants have as many as there may be.
+    #[error("there are {MAX_CONNECTIONS} connections, the most that is allowed")]
+    All,
+    /// The operator has.
+    #[error("there are {MAX_ADMIN_CONNECTIONS} connections on the admin socket, the most that is allowed")]
+    Admin,
+}
+
 /// A connection's place, free again when dropped.
 #[derive(Debug)]
 pub struct ConnectionSlot {
     slots: Arc<ConnectionSlots>,
     id: u64,
-}
-
-impl SlotTable {
-    fn has_room(&self, owner: SlotOwner) -> bool {
-        let mine = self.clients.get(&owner).copied().unwrap_or(0);
-        mine < MAX_CONNECTIONS_PER_TENANT
-    }
-
-    fn enter(&mut self, owner: Option<SlotOwner>) {
-        match owner {
-            None => self.admins += 1,
-            Some(owner) => *self.clients.entry(owner).or_default() += 1,
-        }
-    }
-
-    fn leave(&mut self, owner: Option<SlotOwner>) {
-        let Some(owner) = owner else {
-            self.admins -= 1;
-            return;
-        };
-        if let Some(mine) = self.clients.get_mut(&owner) {
-            *mine -= 1;
-            if *mine == 0 {
-                self.clients.remove(&owner);
-            }
-        }
-    }
+    /// Its place among the connections of its tenant or gateway; none on the admin socket.
+    taken: OrderedMutex<Option<Taken>, { rank::CONNECTION_PLACE }>,
 }
 
 impl ConnectionSlots {
@@ -83,23 +71,27 @@ impl ConnectionSlots {
         self.0.lock()
     }
 
-    /// A place for one more connection of this uid, if there is one; on the admin socket it has no owner.
-    pub fn admit(self: &Arc<Self>, uid: u32, owner: Option<SlotOwner>) -> Option<ConnectionSlot> {
+    /// A place for one more connection of this uid; on the admin socket it has no owner.
+    pub fn admit(
+        self: &Arc<Self>,
+        uid: u32,
+        owner: Option<SlotOwner>,
+        account: &Arc<Account>,
+    ) -> Result<ConnectionSlot, NoSlot> {
+        let taken = owner.map(|_| account.take(Limit::Connections, 1)).transpose()?;
         let mut table = self.table();
-        let room = match owner {
-            None => table.admins < MAX_ADMIN_CONNECTIONS,
-            Some(owner) => table.entries.len() - table.admins < MAX_CONNECTIONS && table.has_room(owner),
-        };
-        if !room {
-            return None;
+        match owner {
+            None if table.admins >= MAX_ADMIN_CONNECTIONS => return Err(NoSlot::Admin),
+            Some(_) if table.entries.len() - table.admins >= MAX_CONNECTIONS => return Err(NoSlot::All),
+            None => table.admins += 1,
+            Some(_) => {}
         }
-        table.enter(owner);
         table.last += 1;
         let id = table.last;
         table
             .entries
             .insert(id, ConnectionEntry { owner, grounds: Grounds::Uid(uid), uid, replies: Weak::new() });
-        Some(ConnectionSlot { slots: self.clone(), id })
+        Ok(ConnectionSlot { slots: self.clone(), id, taken: OrderedMutex::new(taken) })
     }
 
     /// Connections on both sockets.
@@ -127,16 +119,14 @@ impl ConnectionSlot {
     }
 
     /// The connection acts for a tenant from now on; false if that has no place left.
-    pub fn act_for(&self, tenant: TenantId, grounds: Grounds) -> bool {
-        let mut table = self.slots.table();
-        let owner = Some(SlotOwner::Tenant(tenant));
-        let Some(before) = table.entries.get(&self.id).map(|entry| entry.owner) else { return false };
-        if before != owner && !table.has_room(SlotOwner::Tenant(tenant)) {
-            return false;
+    pub fn act_for(&self, account: &Arc<Account>, grounds: Grounds) -> bool {
+        let owner = Some(SlotOwner::Tenant(account.tenant));
+        let Some(before) = self.entry().map(|entry| entry.owner) else { return false };
+        if before != owner {
+            let Ok(taken) = account.take(Limit::Connections, 1) else { return false };
+            *self.taken.lock() = Some(taken);
         }
-        table.leave(before);
-        table.enter(owner);
-        if let Some(entry) = table.entries.get_mut(&self.id) {
+        if let Some(entry) = self.slots.table().entries.get_mut(&self.id) {
             (entry.owner, entry.grounds) = (owner, grounds);
         }
         true
@@ -146,8 +136,8 @@ impl ConnectionSlot {
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut table = self.slots.table();
-        if let Some(entry) = table.entries.remove(&self.id) {
-            table.leave(entry.owner);
+        if table.entries.remove(&self.id).is_some_and(|entry| entry.owner.is_none()) {
+            table.admins -= 1;
         }
     }
 }
@@ -155,16 +145,18 @@ impl Drop for ConnectionSlot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::MAX_CONNECTIONS_PER_TENANT;
+    use crate::tenants::Tenants;
 
     #[test]
     fn one_tenant_leaves_room_for_others_and_all_for_the_operator() {
-        let connection_slots = Arc::new(ConnectionSlots::default());
+        let (connection_slots, tenants) = (Arc::new(ConnectionSlots::default()), Tenants::default());
         let mut slots = Vec::new();
-        for tenant in 0.. {
+        for uid in 0.. {
             let before = slots.len();
-            slots.extend(std::iter::from_fn(|| {
-                connection_slots.admit(tenant, Some(SlotOwner::Tenant(TenantId::new(tenant))))
-            }));
+            let account = tenants.account(TenantId::new(uid));
+            let owner = Some(SlotOwner::Tenant(account.tenant));
+            slots.extend(std::iter::from_fn(|| connection_slots.admit(uid, owner, &account).ok()));
             let got = slots.len() - before;
             if got == 0 {
                 break;
@@ -172,28 +164,30 @@ mod tests {
             assert_eq!(got, MAX_CONNECTIONS_PER_TENANT.min(MAX_CONNECTIONS - before));
         }
         assert_eq!(connection_slots.count(), MAX_CONNECTIONS);
-        let operator = connection_slots.admit(0, None);
-        assert!(operator.is_some());
+        let account = tenants.account(TenantId::new(0));
+        let operator = connection_slots.admit(0, None, &account);
+        assert!(operator.is_ok());
         drop((slots, operator));
-        assert_eq!(connection_slots.count(), 0);
-        assert!(connection_slots.table().clients.is_empty());
+        assert_eq!((connection_slots.count(), account.used(Limit::Connections)), (0, 0));
     }
 
     #[test]
     fn a_gateways_connections_count_for_its_tenant() {
-        let connection_slots = Arc::new(ConnectionSlots::default());
+        let (connection_slots, tenants) = (Arc::new(ConnectionSlots::default()), Tenants::default());
         let grounds = Grounds::Token { gateway: 33, sha256: [1; 32] };
-        let gateway = || connection_slots.admit(33, Some(SlotOwner::Gateway(33))).unwrap();
-        let slots: Vec<_> = (0..MAX_CONNECTIONS_PER_TENANT).map(|_| gateway()).collect();
-        assert!(connection_slots.admit(33, Some(SlotOwner::Gateway(33))).is_none());
-        assert!(slots.iter().all(|place| place.act_for(TenantId::new(7), grounds)));
-        let one_more = gateway();
-        assert!(!one_more.act_for(TenantId::new(7), grounds) && one_more.act_for(TenantId::new(8), grounds));
+        let own = tenants.gateway_account(33);
+        let gateway = || connection_slots.admit(33, Some(SlotOwner::Gateway(33)), &own);
+        let slots: Vec<_> = (0..MAX_CONNECTIONS_PER_TENANT).map(|_| gateway().unwrap()).collect();
+        assert!(matches!(gateway(), Err(NoSlot::Quota(_))));
+        let (seven, eight) = (tenants.account(TenantId::new(7)), tenants.account(TenantId::new(8)));
+        assert!(slots.iter().all(|place| place.act_for(&seven, grounds)));
+        let one_more = gateway().unwrap();
+        assert!(!one_more.act_for(&seven, grounds) && one_more.act_for(&eight, grounds));
         assert_eq!(
             connection_slots.all().iter().filter(|entry| entry.grounds == grounds).count(),
             slots.len() + 1
         );
         drop((slots, one_more));
-        assert!(connection_slots.table().clients.is_empty());
+        assert_eq!((seven.used(Limit::Connections), own.used(Limit::Connections)), (0, 0));
     }
 }

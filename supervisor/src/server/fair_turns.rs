@@ -16,7 +16,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -167,6 +167,13 @@ impl Ring {
             }
             return Some((sharer, grant));
         }
+    }
+}
+
+impl Turn {
+    /// How long it lasts already.
+    pub fn age(&self) -> Duration {
+        self.since.elapsed()
     }
 }
 

@@ -8,17 +8,16 @@
 //!
 //! A connection is one tenant's, from its first request to its last.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pappus_proto::frame;
 use pappus_proto::handshake::{GREETING_BYTES, Greeting};
 use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
-use prost::Message;
 use rustix::net::SendFlags;
 
 use super::connection_slots::ConnectionSlot;
+use super::intake::{Holder, Incoming, Intake, Received};
 use super::reader::Reader;
 use super::refusals;
 use super::replies::{self, Replies};
@@ -34,6 +33,8 @@ pub struct Arrival {
     pub uid: u32,
     /// What it is.
     pub standing: Standing,
+    /// Its tenant's account, or its own as a gateway.
+    pub account: Arc<Account>,
     /// Whether it came through the admin socket.
     pub admin: bool,
     /// Its place.
@@ -47,26 +48,21 @@ impl Arrival {
     }
 }
 
-/// A request and the descriptors that came with it.
-pub type Passed = (v1::Request, Vec<OwnedFd>);
-
-/// What arrives on a connection.
-#[derive(Debug)]
-pub struct Incoming {
-    /// Frames of it.
-    pub decoder: frame::Decoder<OwnedFd>,
-    /// Scratch for the socket.
-    pub buffer: Vec<u8>,
-    /// The first request, if it had to be looked at.
-    pub first: Option<Passed>,
-}
-
 /// Tells somebody why it is not served; nothing is read, and nothing kept of it.
 pub(super) fn turn_away(socket: impl AsFd, why: &NoTenant) {
     let mut frames = Greeting::OURS.encode().to_vec();
     replies::append(&mut frames, 0, refusals::to_body(why));
     // A fresh socket takes that much; if it does not, its peer finds it closed.
     let _ = rustix::net::send(socket, &frames, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}
+
+/// Whose requests follow.
+#[derive(Debug)]
+pub struct Entered {
+    /// The tenant's account.
+    pub account: Arc<Account>,
+    /// The first request, if it had to be looked at.
+    pub first: Option<Intake>,
 }
 
 /// Returns whose requests follow; none if the client left, and an error if it broke a rule.
@@ -76,40 +72,48 @@ pub(super) async fn enter(
     replies: &Arc<Replies>,
     arrival: &Arrival,
     incoming: &mut Incoming,
-) -> Result<Option<Arc<Account>>, Violation> {
-    let greeted = tokio::time::timeout(Duration::from_millis(HANDSHAKE_MS), greet(reader));
-    if !greeted.await.map_err(|_| Violation::NoGreeting)?? {
+) -> Result<Option<Entered>, Violation> {
+    let in_time = Duration::from_millis(HANDSHAKE_MS);
+    if !tokio::time::timeout(in_time, greet(reader)).await.map_err(|_| Violation::NoGreeting)?? {
         return Ok(None);
     }
     let own = arrival.standing.tenant.clone();
     if !arrival.standing.gateway {
-        return Ok(own);
+        return Ok(own.map(|account| Entered { account, first: None }));
     }
-    let Some((request, passed)) = first(reader, incoming).await? else { return Ok(None) };
-    let refuse = |why: GatewayError| {
-        replies.send(request.id, refusals::to_body(&why));
+    let first = tokio::time::timeout(in_time, first(reader, incoming));
+    let Some(first) = first.await.map_err(|_| Violation::NoFirstRequest)?? else { return Ok(None) };
+    let refuse = |id: u64, why: GatewayError| {
+        replies.send(id, refusals::to_body(&why));
         Err(why.into())
     };
-    let Some(Request::ActFor(act)) = &request.body else {
-        if own.is_none() {
-            return refuse(GatewayError::NoTenant);
-        }
-        incoming.first = Some((request, passed));
-        return Ok(own);
+    let (request, act) = match &first {
+        Intake::Request(Received { request, .. }) => match &request.body {
+            Some(Request::ActFor(act)) => (request, act),
+            _ if own.is_none() => return refuse(request.id, GatewayError::NoTenant),
+            _ => return Ok(own.map(|account| Entered { account, first: Some(first) })),
+        },
+        Intake::Refused(id, _) if own.is_none() => return refuse(*id, GatewayError::NoTenant),
+        Intake::Refused(..) => return Ok(own.map(|account| Entered { account, first: Some(first) })),
     };
     let Some((account, grounds)) = server.registry.tenants.of_token(arrival.uid, &act.token) else {
-        tracing::warn!(uid = arrival.uid, peer = ?replies.peer(), "refusing a gateway whose token is no tenant's");
-        return refuse(GatewayError::UnknownToken);
+        let (uid, peer) = (arrival.uid, replies.peer());
+        tracing::warn!(uid, ?peer, "refusing a gateway whose token is no tenant's");
+        return refuse(request.id, GatewayError::UnknownToken);
     };
-    if !arrival.slot.act_for(account.tenant, grounds) {
-        return refuse(GatewayError::TooManyConnections);
+    if !arrival.slot.act_for(&account, grounds) {
+        return refuse(request.id, GatewayError::TooManyConnections);
+    }
+    if incoming.charge(Holder { account: account.clone(), operator: arrival.admin }).is_err() {
+        return refuse(request.id, GatewayError::NoMemory);
     }
     // The tenants may have been read again between the look at the token and the entry in the book.
     if !arrival.is_welcome(server) {
         return Ok(None);
     }
+    replies.charge(Holder { account: account.clone(), operator: arrival.admin });
     replies.send(request.id, Response::Done(v1::Done {}));
-    Ok(Some(account))
+    Ok(Some(Entered { account, first: None }))
 }
 
 /// Exchanges greetings; false when the client left before it said anything.
@@ -137,13 +141,13 @@ async fn greet(reader: &mut Reader) -> Result<bool, Violation> {
 }
 
 /// The first request; none when the client left.
-async fn first(reader: &mut Reader, incoming: &mut Incoming) -> Result<Option<Passed>, Violation> {
+async fn first(reader: &mut Reader, incoming: &mut Incoming) -> Result<Option<Intake>, Violation> {
     loop {
-        if let Some((message, passed)) = incoming.decoder.next_frame()? {
-            return Ok(Some((v1::Request::decode(message)?, passed)));
+        if let Some(intake) = incoming.next()? {
+            return Ok(Some(intake));
         }
-        let received = reader.receive(&mut incoming.buffer, Duration::ZERO).await;
-        let Some((bytes, passed)) = received? else { return Ok(None) };
-        incoming.decoder.feed(&incoming.buffer[..bytes], passed)?;
+        if !incoming.receive(reader, Duration::ZERO).await? {
+            return Ok(None);
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! An `Invoke` becomes a call: names to positions, regions to checked ranges, sizes and words to a plan.
 //! Nothing of the client's memory is mapped; the few words that sizes depend on are read once.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -12,17 +11,20 @@ use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_INLINE_BYTES, MAX_ITEMS};
 use pappus_proto::v1;
 use pappus_proto::v1::item::Source;
 use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA, Target};
-use pappus_shmem::{ValidatedMemfd, memfd};
+use pappus_shmem::ValidatedMemfd;
 use zerocopy::little_endian::U64;
 
 use super::invoke_error::{InvokeError, ValueError};
 use super::reply_handle::ReplyHandle;
 use super::state::RequestCtx;
 use crate::call::{Arena, Call, Inline};
+use crate::client_fd::ClientFd;
 use crate::config::Settings;
 use crate::device::Device;
 use crate::function::Loaded;
+use crate::quota::Limit;
 use crate::schedule::Domain;
+use crate::tenants::Taken;
 
 /// Why there is no plan. What a blueprint says is its owner's to know.
 fn no_plan(why: pappus_blueprint::Error, granted: bool) -> InvokeError {
@@ -31,6 +33,9 @@ fn no_plan(why: pappus_blueprint::Error, granted: bool) -> InvokeError {
         true => InvokeError::GrantedPlan,
     }
 }
+
+/// What a call takes besides itself: its answer's handle, its places in queues.
+const CALL_OVERHEAD_BYTES: usize = 512;
 
 /// A checked call, where it can run, and the inline bytes that it holds.
 pub struct Prepared {
@@ -51,6 +56,8 @@ struct Gathered {
     staged: u64,
     arenas: Vec<Arc<Arena>>,
     descriptors: Vec<ValidatedMemfd>,
+    /// Places among the caller's descriptors.
+    places: Vec<Taken>,
 }
 
 /// A request as it arrived.
@@ -58,7 +65,7 @@ pub struct Arrived {
     /// The request.
     pub message: v1::Invoke,
     /// Descriptors that came with it.
-    pub passed: Vec<OwnedFd>,
+    pub passed: Vec<ClientFd>,
     /// Its connection's arenas that it names.
     pub arenas: Vec<Arc<Arena>>,
     /// When, in `CLOCK_MONOTONIC` nanoseconds.
@@ -79,12 +86,14 @@ pub fn prepare(
         plans.get_or_plan(function.id.get(), &function.blueprint, sizes)
     };
     let of = CallContext { blueprint: &function.blueprint, weight_bytes: &function.weight_bytes, granted };
-    let (gathered, plan, words) = gather(&request, passed, arenas, of, plans)?;
+    let (mut gathered, plan, words) = gather(&request, passed, arenas, of, plans)?;
     gathered.arenas.iter().try_for_each(|arena| arena.pin(&ctx.account))?;
 
     let deadline = deadline(&request, &ctx.server.settings());
     let device = ctx.server.router.route(&function, plan.pool_bytes)?.clone();
     let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
+    let mut held = std::mem::take(&mut gathered.places);
+    held.push(ctx.holder().take(Limit::RequestBytes, gathered.held_bytes() + inline_bytes)?);
     let call = Call {
         domain: Domain { owner: function.owner, caller: ctx.account.tenant },
         plan,
@@ -93,6 +102,7 @@ pub fn prepare(
         words: words.into_iter().map(U64::new).collect(),
         inline: gathered.inline,
         descriptors: gathered.descriptors,
+        held,
         arenas: gathered.arenas,
         deadline_ns: arrived_ns.saturating_add(deadline.as_nanos() as u64),
         arrived_ns,
@@ -124,14 +134,17 @@ struct CallContext<'a> {
 /// Everything about a request that depends on nothing but its function and what came with it.
 fn gather(
     request: &v1::Invoke,
-    passed: Vec<OwnedFd>,
+    passed: Vec<ClientFd>,
     arenas: Vec<Arc<Arena>>,
     CallContext { blueprint, weight_bytes, granted }: CallContext<'_>,
     plan: impl FnOnce(&Sizes<'_>) -> Result<Arc<Plan>, pappus_blueprint::Error>,
 ) -> Result<(Gathered, Arc<Plan>, Vec<u64>), InvokeError> {
-    let judge = |fd| memfd::judge_sealed(fd, MAX_ARENA_BYTES);
-    let descriptors = passed.into_iter().map(judge).collect::<Result<_, _>>()?;
-    let mut gathered = Gathered { descriptors, arenas, ..Gathered::default() };
+    let mut gathered = Gathered { arenas, ..Gathered::default() };
+    for fd in passed {
+        let (memfd, place) = fd.sealed(MAX_ARENA_BYTES)?;
+        gathered.descriptors.push(memfd);
+        gathered.places.extend(place);
+    }
     let name_of = |id: &BufferId| blueprint.buffers()[id.index()].name.as_str();
     let given = match_names("input", &request.inputs, |i| &i.name, blueprint, blueprint.inputs())?;
     let wanted = match_names("output", &request.outputs, |o| &o.name, blueprint, blueprint.outputs())?;
@@ -201,6 +214,15 @@ fn match_names<'a, T>(
 }
 
 impl Gathered {
+    /// Memory of a call with all this, besides its inline bytes.
+    fn held_bytes(&self) -> u64 {
+        let lists = self.items.capacity() * size_of::<Item>()
+            + self.outputs.capacity() * size_of::<Target>()
+            + self.inline.capacity() * size_of::<Inline>()
+            + (self.arenas.capacity() + self.places.capacity()) * size_of::<Taken>();
+        (size_of::<Call>() + CALL_OVERHEAD_BYTES + lists) as u64
+    }
+
     /// Takes an input's items; returns its bytes.
     fn input(&mut self, position: usize, input: &v1::Input) -> Result<u64, ValueError> {
         let mut total = 0u64;

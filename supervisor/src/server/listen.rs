@@ -1,32 +1,27 @@
 //! The two sockets: binding and accepting.
 
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::connection;
 use super::connection_slots::SlotOwner;
 use super::handshake::{self, Arrival};
 use super::state::Server;
-use crate::sync::{OrderedMutex, rank};
 
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Logs that a connection was refused, at most once a second: whoever is refused may come again at once.
 fn refused(uid: u32, pid: Option<i32>, admin: bool, why: &str) {
-    static SAID: OrderedMutex<(Option<Instant>, u64), { rank::REFUSED_CONNECTIONS }> =
-        OrderedMutex::new((None, 0));
-    let mut said = SAID.lock();
-    said.1 += 1;
-    if said.0.is_none_or(|at| at.elapsed() >= Duration::from_secs(1)) {
-        let refused = std::mem::take(&mut said.1);
-        tracing::warn!(uid, pid, admin, refused, "refusing a connection: {why}");
-        said.0 = Some(Instant::now());
-    }
+    tracing::warn!(uid, pid, admin, "refusing a connection: {why}");
 }
 
 /// Binds a socket path for whoever may reach its directory. A stale socket is replaced; a path that is
@@ -42,10 +37,28 @@ pub fn bind(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
         Ok(_) => std::fs::remove_file(path)?,
         Err(_) => {}
     }
-    let listener = UnixListener::bind(path)
-        .map_err(|e| std::io::Error::new(e.kind(), format!("cannot listen on {}: {e}", path.display())))?;
-    std::fs::set_permissions(path, PermissionsExt::from_mode(mode))?;
-    Ok(listener)
+    let listener = listen_on(path, mode).map_err(|error| {
+        let error = std::io::Error::from(error);
+        std::io::Error::new(error.kind(), format!("cannot listen on {}: {error}", path.display()))
+    })?;
+    UnixListener::from_std(listener)
+}
+
+/// A socket whose file has this mode from the moment it is there, whatever the umask: nobody slips in before.
+fn listen_on(path: &Path, mode: u32) -> rustix::io::Result<std::os::unix::net::UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The file gets the mode that the socket has, less the umask's bits.
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode & 0o600))?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    if mode & !0o600 != 0 {
+        // By a descriptor: a link that somebody puts in its place meanwhile is not followed.
+        let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
+        rustix::fs::chmod(by_descriptor, Mode::from_raw_mode(mode))?;
+    }
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 /// Accepts connections until dropped.
@@ -81,14 +94,18 @@ fn admit(server: Arc<Server>, stream: UnixStream, admin: bool) {
         Some(account) => Some(SlotOwner::Tenant(account.tenant)),
         None => Some(SlotOwner::Gateway(uid)),
     };
-    let Some(slot) = server.connection_slots.admit(uid, owner) else {
-        refused(uid, peer.pid(), admin, "there are too many");
-        return;
+    let account = match &standing.tenant {
+        Some(account) => account.clone(),
+        None => server.registry.tenants.gateway_account(uid),
+    };
+    let slot = match server.connection_slots.admit(uid, owner, &account) {
+        Ok(slot) => slot,
+        Err(why) => return refused(uid, peer.pid(), admin, &why.to_string()),
     };
     let Ok(socket) = stream.into_std() else { return };
     server.metrics.connections.increment(1);
     tokio::spawn(async move {
-        let arrival = Arrival { uid, standing, admin, slot };
+        let arrival = Arrival { uid, standing, account, admin, slot };
         if let Err(e) = connection::serve(server, socket.into(), arrival).await {
             tracing::warn!(uid, "cannot serve a connection: {e}");
         }

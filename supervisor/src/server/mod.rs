@@ -4,6 +4,7 @@
 //! - [`listen`]: sockets, accepting.
 //! - [`connection_slots`]: how many connections each tenant may have.
 //! - [`handshake`]: greeting; which tenant a gateway acts for.
+//! - [`intake`]: what a connection receives, counted for its tenant until it is a request.
 //! - [`peer`]: the process at the other end.
 //! - [`connection`]: one client: frames, dispatch.
 //! - [`fair_turns`]: processor time of the socket threads, shared among tenants.
@@ -28,6 +29,7 @@ pub mod fair_turns;
 mod from_proto;
 mod half_close;
 pub mod handshake;
+pub mod intake;
 pub mod invoke;
 pub mod invoke_error;
 pub mod listen;

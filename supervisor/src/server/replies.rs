@@ -15,31 +15,54 @@ use tokio::io::Interest;
 use tokio::runtime::Handle;
 
 use super::async_fd::watch;
+use super::intake::Holder;
 use super::peer::{self, Process};
 use crate::concurrent::OwedAnswers;
 use crate::limits::MAX_UNREAD_BYTES;
+use crate::quota::{Limit, QuotaError};
 use crate::sync::{OrderedMutex, rank};
+use crate::tenants::Taken;
 
 /// What the client has not taken yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Unread {
     bytes: Vec<u8>,
     /// Of `bytes`, what is gone already.
     sent: usize,
     closed: bool,
+    /// Whom `bytes` are charged to.
+    holder: Holder,
+    /// The memory that they take.
+    memory: Option<Taken>,
 }
 
 impl Unread {
+    /// Keeps more.
+    fn keep(&mut self, frames: &[u8]) -> Result<(), QuotaError> {
+        self.bytes.extend_from_slice(frames);
+        let bytes = self.bytes.capacity() as u64;
+        match &mut self.memory {
+            Some(memory) => memory.resize(bytes),
+            none => self.holder.take(Limit::AnswerBytes, bytes).map(|taken| *none = Some(taken)),
+        }
+    }
+
     /// `sent` more bytes are gone; what is gone does not stay in memory.
     fn advance(&mut self, sent: usize) {
         self.sent += sent;
         if self.sent == self.bytes.len() {
-            *self = Self::default();
+            self.forget();
         } else if self.sent > self.bytes.len() / 2 {
             self.bytes.drain(..self.sent);
             self.bytes.shrink_to(2 * self.bytes.len());
             self.sent = 0;
+            // Less than before: it always fits.
+            let _ = self.keep(&[]);
         }
+    }
+
+    fn forget(&mut self) {
+        (self.bytes, self.sent, self.memory) = (Vec::new(), 0, None);
     }
 }
 
@@ -87,10 +110,16 @@ pub fn unread() -> usize {
 }
 
 impl Replies {
-    /// Answers on a non-blocking `socket`.
-    pub fn new(socket: OwnedFd) -> Arc<Self> {
+    /// Answers on a non-blocking `socket`; what its client does not read is charged to `holder`.
+    pub fn new(socket: OwnedFd, holder: Holder) -> Arc<Self> {
         let runtime = Handle::current();
-        Arc::new(Self { socket, runtime, unread: OrderedMutex::default(), owed: OwedAnswers::new() })
+        let unread = Unread { bytes: Vec::new(), sent: 0, closed: false, holder, memory: None };
+        Arc::new(Self { socket, runtime, unread: OrderedMutex::new(unread), owed: OwedAnswers::new() })
+    }
+
+    /// What is kept from now on is charged to this one.
+    pub fn charge(&self, holder: Holder) {
+        self.unread.lock().holder = holder;
     }
 
     /// Sends one answer.
@@ -110,8 +139,7 @@ impl Replies {
             return;
         }
         if !unread.bytes.is_empty() {
-            unread.bytes.extend_from_slice(frames);
-            if unread.bytes.len() - unread.sent > MAX_UNREAD_BYTES {
+            if unread.keep(frames).is_err() || unread.bytes.len() - unread.sent > MAX_UNREAD_BYTES {
                 tracing::debug!("a client does not read its answers: closing its connection");
                 self.close_locked(&mut unread);
             }
@@ -120,7 +148,10 @@ impl Replies {
         match self.write(frames) {
             Ok(sent) if sent == frames.len() => {}
             Ok(sent) => {
-                unread.bytes = frames[sent..].to_vec();
+                if unread.keep(&frames[sent..]).is_err() {
+                    tracing::debug!("a client does not read its answers: closing its connection");
+                    return self.close_locked(&mut unread);
+                }
                 self.runtime.spawn(self.clone().write_rest(Slow::count()));
             }
             Err(_) => self.close_locked(&mut unread),
@@ -179,7 +210,8 @@ impl Replies {
     }
 
     fn close_locked(&self, unread: &mut Unread) {
-        *unread = Unread { closed: true, ..Unread::default() };
+        unread.forget();
+        unread.closed = true;
         // The reading side sees the end and cleans up.
         let _ = rustix::net::shutdown(self.socket.as_fd(), Shutdown::Both);
     }

@@ -1,17 +1,17 @@
 //! Every request that is not about a running call: registration, status, draining, settings.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use pappus_proto::limits::MAX_BLOB_BYTES;
 use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
-use pappus_shmem::memfd;
 
 use super::request_error::RequestError;
 use super::state::RequestCtx;
 use super::status::{add_quarantine, status};
 use super::{from_proto, to_proto};
+use crate::client_fd::ClientFd;
+use crate::log::AUDIT;
 use crate::refusal::{Refusal, failed, internal};
 
 /// Runs blocking work where it disturbs no socket.
@@ -53,7 +53,7 @@ fn change_of(request: &Request) -> Option<(&'static str, String)> {
 pub async fn handle(
     ctx: &Arc<RequestCtx>,
     request: Request,
-    passed: Vec<OwnedFd>,
+    passed: Vec<ClientFd>,
 ) -> Result<Response, Refusal> {
     let change = change_of(&request);
     let outcome = answer(ctx, request, passed).await;
@@ -63,12 +63,12 @@ pub async fn handle(
             Err(refusal) => format!("refused: {:?}", refusal.reason()),
         };
         let (tenant, uid) = (&*ctx.account.name, ctx.uid);
-        tracing::info!(target: "audit", tenant, uid, action, name, result);
+        tracing::info!(target: AUDIT, tenant, uid, action, name, result);
     }
     outcome
 }
 
-async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<OwnedFd>) -> Result<Response, Refusal> {
+async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) -> Result<Response, Refusal> {
     let account = ctx.account.clone();
     let registry = ctx.server.registry.clone();
     match request {
@@ -129,7 +129,10 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<OwnedFd>) -
             let tenants = callers.iter().map(ToString::to_string).collect();
             Ok(Response::Grants(v1::Grants { tenants }))
         }
-        Request::Quota(_) => Ok(Response::Tenant(ctx.server.quota_of(&account))),
+        Request::Quota(_) => {
+            let _turn = ctx.server.fair_turns.begin(ctx.sharer()).await;
+            Ok(Response::Tenant(ctx.server.quota_of(&account)))
+        }
         Request::ListTenants(v1::Page { after }) => {
             admin_only(ctx)?;
             let server = ctx.server.clone();
@@ -141,7 +144,10 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<OwnedFd>) -
             off_thread(move || server.reload()).await.map(|()| done())
         }
         Request::ActFor(_) => Err(RequestError::NoGateway.into()),
-        Request::Status(_) => Ok(Response::Status(status(ctx))),
+        Request::Status(_) => {
+            let _turn = ctx.server.fair_turns.begin(ctx.sharer()).await;
+            Ok(Response::Status(status(ctx)))
+        }
         Request::Drain(_) => {
             admin_only(ctx)?;
             ctx.server.drain().await;
@@ -174,7 +180,7 @@ fn admin_only(ctx: &RequestCtx) -> Result<(), RequestError> {
     }
 }
 
-fn put_blob(ctx: &RequestCtx, inline: Bytes, mut passed: Vec<OwnedFd>) -> Result<Response, Refusal> {
+fn put_blob(ctx: &RequestCtx, inline: Bytes, mut passed: Vec<ClientFd>) -> Result<Response, Refusal> {
     let registry = &ctx.server.registry;
     let (account, handed) = (&ctx.account, &ctx.handed);
     let (hash, bytes) = match passed.pop() {
@@ -183,7 +189,7 @@ fn put_blob(ctx: &RequestCtx, inline: Bytes, mut passed: Vec<OwnedFd>) -> Result
             return Err(RequestError::TwoContents.into());
         }
         Some(fd) => {
-            let held = memfd::judge_sealed(fd, MAX_BLOB_BYTES).map_err(RequestError::Memfd)?;
+            let (held, _place) = fd.sealed(MAX_BLOB_BYTES).map_err(RequestError::Memfd)?;
             let reader = held.reader().map_err(|e| failed("cannot read the memfd", &e))?;
             registry.put_blob(account, handed, held.bytes(), reader)?
         }

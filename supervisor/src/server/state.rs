@@ -9,11 +9,16 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
 use super::connection_slots::ConnectionSlots;
+use super::fair_turns::FairTurns;
+use super::intake::Holder;
 use super::reader::BusyPolling;
 use super::replies;
 use super::slow_work::SlowWork;
+use crate::client_io::ClientIo;
 use crate::config::{ConfigError, Settings};
 use crate::device::Device;
+use crate::ids::TenantId;
+use crate::limits::SOCKET_THREADS;
 use crate::metrics::SocketMetrics;
 use crate::registry::{Handed, Registry};
 use crate::router::Router;
@@ -45,6 +50,10 @@ pub struct Server {
     pub(super) config_file: Option<PathBuf>,
     /// Permits for slow work.
     pub slow_work: SlowWork,
+    /// Turns of connections on socket threads.
+    pub fair_turns: Arc<FairTurns>,
+    /// Threads for clients' descriptors.
+    pub client_io: ClientIo,
     settings: watch::Sender<Settings>,
     arenas: AtomicU64,
     draining: AtomicBool,
@@ -68,6 +77,18 @@ pub struct RequestCtx {
     pub handed: Handed,
 }
 
+impl RequestCtx {
+    /// Whom memory and descriptors of its requests are charged to.
+    pub fn holder(&self) -> Holder {
+        Holder { account: self.account.clone(), operator: self.admin }
+    }
+
+    /// Who shares processor time: its tenant, or the operator.
+    pub fn sharer(&self) -> Option<TenantId> {
+        (!self.admin).then_some(self.account.tenant)
+    }
+}
+
 impl Server {
     /// A server over what is there.
     pub fn new(
@@ -85,6 +106,8 @@ impl Server {
             connection_slots: Arc::default(),
             polling: Arc::default(),
             slow_work: SlowWork::default(),
+            fair_turns: FairTurns::new(SOCKET_THREADS),
+            client_io: ClientIo::default(),
             config_file,
             metrics: SocketMetrics::new(),
             arenas: AtomicU64::new(1),

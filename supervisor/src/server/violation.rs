@@ -2,6 +2,7 @@
 
 use pappus_proto::frame::FrameError;
 
+use crate::quota::QuotaError;
 use crate::refusal::{Reason, Refusable};
 
 /// Why a connection is closed.
@@ -36,9 +37,15 @@ pub enum Violation {
     /// No frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// A gateway that does not say for whom it acts.
+    #[error("a gateway: no request in time")]
+    NoFirstRequest,
     /// A frame that holds something else.
-    #[error("no request: {0}")]
-    NotRequest(#[from] prost::DecodeError),
+    #[error("a frame holds no request")]
+    NotRequest,
+    /// As much as its tenant may have already.
+    #[error(transparent)]
+    Quota(#[from] QuotaError),
     /// Half a frame.
     #[error("a frame was never completed")]
     HalfFrame,
@@ -59,6 +66,9 @@ pub enum GatewayError {
     /// The tenant has no place left.
     #[error("this tenant has too many connections: close some")]
     TooManyConnections,
+    /// The tenant has no memory left for requests.
+    #[error("this tenant has as much memory for requests as it may: wait for answers, or close connections")]
+    NoMemory,
 }
 
 impl Refusable for GatewayError {

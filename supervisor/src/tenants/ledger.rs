@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::limits::{MAX_CONNECTIONS, MAX_LOADED};
+use crate::limits::MAX_LOADED;
 use crate::quota::{Limit, QuotaError, Scope};
 
 /// Descriptors that tenants leave to the supervisor's own files, workers and operator.
@@ -50,10 +50,10 @@ impl Machine {
             Limit::Descriptors => {
                 (self.descriptors / 4 * 3).min(self.descriptors.saturating_sub(OWN_DESCRIPTORS))
             }
-            Limit::Connections => MAX_CONNECTIONS as u64,
             Limit::LoadedFunctions => MAX_LOADED as u64,
-            // On disk, in the tenant's own memory, on a device, or bounded where it is worked on.
+            // On disk, in the tenant's own memory, on a device, or bounded where it is had.
             Limit::Functions
+            | Limit::Connections
             | Limit::ModuleBytes
             | Limit::BlobBytes
             | Limit::BlobFiles

@@ -77,6 +77,8 @@ pub struct Tenants {
     rules: OrderedRwLock<TenantRules, { rank::TENANT_RULES }>,
     /// Of those that are connected or have something in memory.
     accounts: OrderedMutex<HashMap<TenantId, Weak<Account>>, { rank::ACCOUNTS }>,
+    /// Of gateways that have connections which do not say yet for whom they act, by uid.
+    gateways: OrderedMutex<HashMap<u32, Weak<Account>>, { rank::GATEWAYS }>,
     /// What all of them have.
     ledger: Arc<Ledger>,
     /// Uids of worker processes that are no user's.
@@ -96,6 +98,7 @@ impl Tenants {
             names,
             rules: OrderedRwLock::new(rules),
             accounts: OrderedMutex::default(),
+            gateways: OrderedMutex::default(),
             ledger: Arc::new(Ledger::new(Machine::here())),
             workers: OnceLock::new(),
         };
@@ -148,6 +151,19 @@ impl Tenants {
 
     fn accounts(&self) -> OrderedGuard<'_, HashMap<TenantId, Weak<Account>>, { rank::ACCOUNTS }> {
         self.accounts.lock()
+    }
+
+    /// What connections of a gateway hold before they say for whom they act.
+    pub fn gateway_account(&self, uid: u32) -> Arc<Account> {
+        let mut gateways = self.gateways.lock();
+        if let Some(account) = gateways.get(&uid).and_then(Weak::upgrade) {
+            return account;
+        }
+        gateways.retain(|_, account| account.strong_count() > 0);
+        let name = format!("gateway {uid}").into();
+        let account = Account::new(TenantId::new(uid), name, Quota::default(), self.ledger.clone());
+        gateways.insert(uid, Arc::downgrade(&account));
+        account
     }
 
     /// The accounts there are.

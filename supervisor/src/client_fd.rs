@@ -1,0 +1,61 @@
+//! A descriptor that a client passed: counted while it is open here, and closed where a slow close keeps nobody.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use pappus_shmem::ValidatedMemfd;
+use pappus_shmem::memfd::{self, MemfdError, Rejected};
+
+use crate::client_io::ClientIo;
+use crate::tenants::{Account, Taken};
+
+/// A descriptor from a client, of which nothing is known.
+#[derive(Debug)]
+pub struct ClientFd {
+    /// None once it is something better, or closed.
+    fd: Option<OwnedFd>,
+    account: Arc<Account>,
+    io: ClientIo,
+    /// Its place among the tenant's descriptors.
+    taken: Option<Taken>,
+}
+
+impl ClientFd {
+    /// Received on a connection of this tenant's.
+    pub fn new(fd: OwnedFd, account: Arc<Account>, io: ClientIo, taken: Taken) -> Self {
+        Self { fd: Some(fd), account, io, taken: Some(taken) }
+    }
+
+    /// A memfd that can never change, of so many bytes at most; and its place among the tenant's descriptors.
+    pub fn sealed(self, limit: u64) -> Result<(ValidatedMemfd, Option<Taken>), MemfdError> {
+        self.accept(|fd| memfd::take_sealed(fd, limit))
+    }
+
+    /// A memfd for an arena, likewise.
+    pub fn arena(self, limit: u64) -> Result<(ValidatedMemfd, Option<Taken>), MemfdError> {
+        self.accept(|fd| memfd::take_arena(fd, limit))
+    }
+
+    fn accept(
+        mut self,
+        take: impl FnOnce(OwnedFd) -> Result<ValidatedMemfd, Rejected>,
+    ) -> Result<(ValidatedMemfd, Option<Taken>), MemfdError> {
+        let fd = self.fd.take().ok_or(MemfdError::NotMemfd)?;
+        match take(fd) {
+            Ok(memfd) => Ok((memfd, self.taken.take())),
+            Err(Rejected { why, fd }) => {
+                self.fd = Some(fd);
+                Err(why)
+            }
+        }
+    }
+}
+
+impl Drop for ClientFd {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            // Counted until it is closed.
+            self.io.drop_there(self.account.tenant, (fd, self.taken.take()));
+        }
+    }
+}

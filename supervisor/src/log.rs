@@ -1,0 +1,208 @@
+//! The supervisor's own log, of which no tenant can fill more than a share: so many lines of each place in the code for
+//! each tenant in a while. The next line says how many were left out before it.
+//!
+//! Whose line it is say its fields `tenant`, `caller`, `owner` or `uid`; lines without them share one budget for each
+//! place.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use pappus_protocol::now_ns;
+use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::FmtContext;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::sync::{OrderedMutex, rank};
+
+/// The target of lines about what tenants change.
+pub const AUDIT: &str = "audit";
+/// Fields that name a tenant.
+const TENANT_FIELDS: [&str; 4] = ["tenant", "caller", "owner", "uid"];
+/// How long lines are counted together.
+const PERIOD_NS: u64 = 10_000_000_000;
+/// Lines of one place for one tenant in that time.
+const LINES: u64 = 20;
+/// The same for the audit log, whose lines an operator may need one by one.
+const AUDIT_LINES: u64 = 1000;
+/// Budgets that are remembered.
+const MAX_BUDGETS: usize = 4096;
+
+/// A place in the code, and a tenant by a hash.
+type Key = (Identifier, u64);
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Budget {
+    period: u64,
+    lines: u64,
+    left_out: u64,
+}
+
+impl Budget {
+    /// Whether one more line may be written: how many were left out before it.
+    fn allow(&mut self, period: u64, most: u64) -> Option<u64> {
+        if self.period != period {
+            (self.period, self.lines) = (period, 0);
+        }
+        self.lines += 1;
+        match self.lines <= most {
+            true => Some(std::mem::take(&mut self.left_out)),
+            false => {
+                self.left_out += 1;
+                None
+            }
+        }
+    }
+}
+
+/// Lines as `F` writes them, as far as their budgets go.
+#[derive(Debug)]
+pub struct Limited<F> {
+    format: F,
+    budgets: OrderedMutex<HashMap<Key, Budget>, { rank::LOG }>,
+}
+
+impl<F> Limited<F> {
+    /// Limits what `format` writes.
+    pub fn new(format: F) -> Self {
+        Self { format, budgets: OrderedMutex::default() }
+    }
+
+    fn allow(&self, event: &Event<'_>) -> Option<u64> {
+        let mut tenant = TenantHash::default();
+        event.record(&mut tenant);
+        let most = if event.metadata().target() == AUDIT { AUDIT_LINES } else { LINES };
+        let period = now_ns() / PERIOD_NS + 1;
+        let mut budgets = self.budgets.lock();
+        if budgets.len() >= MAX_BUDGETS {
+            budgets.retain(|_, budget| budget.period == period);
+        }
+        if budgets.len() >= MAX_BUDGETS {
+            // More tenants than this write at once: they share what is left.
+            tenant.0 = 0;
+        }
+        budgets.entry((event.metadata().callsite(), tenant.0)).or_default().allow(period, most)
+    }
+}
+
+impl<S, N, F> FormatEvent<S, N> for Limited<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        match self.allow(event) {
+            None => Ok(()),
+            Some(0) => self.format.format_event(context, writer, event),
+            Some(left_out) => {
+                let mut line = String::new();
+                self.format.format_event(context, Writer::new(&mut line), event)?;
+                writeln!(writer, "{} left_out={left_out}", line.trim_end())
+            }
+        }
+    }
+}
+
+/// The tenant that a line is about, as a hash of its fields; 0 without any.
+#[derive(Default)]
+struct TenantHash(u64);
+
+impl TenantHash {
+    fn add(&mut self, field: &Field, value: impl Hash) {
+        if TENANT_FIELDS.contains(&field.name()) {
+            let mut hasher = DefaultHasher::new();
+            (self.0, field.name(), value).hash(&mut hasher);
+            self.0 = hasher.finish();
+        }
+    }
+}
+
+impl Visit for TenantHash {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if TENANT_FIELDS.contains(&field.name()) {
+            self.add(field, format!("{value:?}"));
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is written of lines in which each of these tenants floods the log.
+    fn written(tenants: &[&str], lines: usize) -> String {
+        let out = Lines::default();
+        let writer = out.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .event_format(Limited::new(tracing_subscriber::fmt::format()))
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            for nth in 0..lines {
+                for tenant in tenants {
+                    tracing::warn!(tenant, nth, "it failed");
+                }
+            }
+            tracing::warn!(tenant = "quiet", "it failed elsewhere");
+        });
+        let bytes = out.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn a_tenant_that_floods_the_log_takes_no_lines_from_others() {
+        let log = written(&["a", "b"], 500);
+        let of = |tenant: &str| {
+            log.lines().filter(|line| line.contains(&format!("tenant=\"{tenant}\""))).count() as u64
+        };
+        // A period may end in between.
+        assert!((LINES..=2 * LINES).contains(&of("a")), "{}", of("a"));
+        assert!((LINES..=2 * LINES).contains(&of("b")));
+        assert_eq!(of("quiet"), 1);
+        // The control: few lines are all written.
+        assert_eq!(written(&["a"], 3).lines().count(), 4);
+    }
+
+    #[test]
+    fn the_next_line_says_how_many_were_left_out() {
+        let mut budget = Budget::default();
+        let written = (0..LINES + 30).filter_map(|_| budget.allow(1, LINES)).collect::<Vec<_>>();
+        assert_eq!(written, [0; LINES as usize]);
+        assert_eq!((budget.allow(2, LINES), budget.allow(2, LINES)), (Some(30), Some(0)));
+    }
+}

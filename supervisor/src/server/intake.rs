@@ -1,0 +1,210 @@
+//! What a connection receives: bytes and descriptors, counted for its tenant from the moment they are here, until they
+//! are requests.
+//!
+//! ```text
+//! bytes ──► a whole frame ──► decoded within its bound ──► a request
+//!   │ no memory left for it        │ too many parts, no memory
+//!   └─ the rest is skipped ────────┴─ refused by its id: RESOURCE_EXHAUSTED or INVALID_ARGUMENT
+//! ```
+//!
+//! Requests that are decoded and handled at once need no memory of their own beyond [`AT_ONCE_BYTES`]; larger ones are
+//! charged while they exist.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pappus_proto::decoding::{self, DecodingError};
+use pappus_proto::frame;
+use pappus_proto::v1;
+use prost::Message;
+
+use super::reader::Reader;
+use super::violation::Violation;
+use crate::client_fd::ClientFd;
+use crate::client_io::ClientIo;
+use crate::quota::{Limit, QuotaError};
+use crate::refusal::{Reason, Refusable};
+use crate::tenants::{Account, Taken};
+
+/// Bytes taken from the socket at a time.
+const READ_BYTES: usize = 64 << 10;
+/// What a request may take in memory without being charged, while it is decoded and handled on a socket thread.
+const AT_ONCE_BYTES: u64 = 16 << 10;
+
+/// Whom memory and descriptors are charged to.
+#[derive(Debug, Clone)]
+pub struct Holder {
+    /// A tenant's account, or that of a gateway that has not said for whom it acts.
+    pub account: Arc<Account>,
+    /// The operator is counted and never refused.
+    pub operator: bool,
+}
+
+impl Holder {
+    /// Takes so much of one thing.
+    pub fn take(&self, limit: Limit, amount: u64) -> Result<Taken, QuotaError> {
+        match self.operator {
+            false => self.account.take(limit, amount),
+            true => Ok(self.account.charge(limit, amount)),
+        }
+    }
+}
+
+/// A descriptor that came with a request.
+#[derive(Debug)]
+pub enum Passed {
+    /// It is here.
+    Fd(ClientFd),
+    /// The tenant has as many as it may: closed again.
+    Refused(QuotaError),
+}
+
+/// A request, and what is charged for it.
+#[derive(Debug)]
+pub struct Received {
+    /// As decoded.
+    pub request: v1::Request,
+    /// Descriptors that came with it.
+    pub passed: Vec<Passed>,
+    /// The memory that it takes; none of a small one.
+    pub memory: Option<Taken>,
+}
+
+/// What came of a frame.
+#[derive(Debug)]
+pub enum Intake {
+    /// A request.
+    Request(Received),
+    /// A request that was not decoded: its id, and why.
+    Refused(u64, IntakeError),
+}
+
+/// Why a request is not decoded.
+#[derive(Debug, thiserror::Error)]
+pub enum IntakeError {
+    /// It holds too much.
+    #[error("{0}")]
+    Parts(DecodingError),
+    /// There is no memory for it.
+    #[error(transparent)]
+    Quota(#[from] QuotaError),
+}
+
+impl Refusable for IntakeError {
+    fn reason(&self) -> Reason {
+        match self {
+            Self::Parts(_) => Reason::InvalidArgument,
+            Self::Quota(_) => Reason::ResourceExhausted,
+        }
+    }
+
+    fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            Self::Parts(_) => None,
+            Self::Quota(error) => error.retry_after_ms(),
+        }
+    }
+}
+
+/// The receiving side of a connection.
+#[derive(Debug)]
+pub struct Incoming {
+    decoder: frame::Decoder<Passed>,
+    /// Scratch for the socket.
+    buffer: Vec<u8>,
+    holder: Holder,
+    io: ClientIo,
+    /// The scratch and what waits for the rest of its frame.
+    memory: Taken,
+    /// A frame that was given up: its request's id, and why.
+    given_up: Option<(u64, IntakeError)>,
+}
+
+impl Incoming {
+    /// Nothing was received yet.
+    pub fn new(holder: Holder, io: ClientIo) -> Result<Self, QuotaError> {
+        let decoder = frame::Decoder::default();
+        let memory = holder.take(Limit::RequestBytes, held_bytes(&decoder))?;
+        Ok(Self { decoder, buffer: vec![0; READ_BYTES], holder, io, memory, given_up: None })
+    }
+
+    /// From now on this one is charged.
+    pub fn charge(&mut self, holder: Holder) -> Result<(), QuotaError> {
+        self.memory = holder.take(Limit::RequestBytes, held_bytes(&self.decoder))?;
+        self.holder = holder;
+        Ok(())
+    }
+
+    /// Whether a frame has begun and is not complete.
+    pub fn has_part(&self) -> bool {
+        self.decoder.pending() > 0
+    }
+
+    /// The next request that is complete.
+    pub fn next(&mut self) -> Result<Option<Intake>, Violation> {
+        if let Some((id, why)) = self.given_up.take() {
+            return Ok(Some(Intake::Refused(id, why)));
+        }
+        let Some((message, passed)) = self.decoder.next_frame()? else { return Ok(None) };
+        self.settle();
+        let cost = match decoding::cost(&message) {
+            Ok(cost) => cost,
+            Err(DecodingError::Malformed) => return Err(Violation::NotRequest),
+            Err(why @ DecodingError::TooManyParts { id }) => {
+                return Ok(Some(Intake::Refused(id, IntakeError::Parts(why))));
+            }
+        };
+        let memory = match cost.bytes as u64 {
+            bytes if bytes <= AT_ONCE_BYTES => None,
+            bytes => match self.holder.take(Limit::RequestBytes, bytes) {
+                Ok(taken) => Some(taken),
+                Err(why) => return Ok(Some(Intake::Refused(cost.id, why.into()))),
+            },
+        };
+        let request = v1::Request::decode(message).map_err(|_| Violation::NotRequest)?;
+        Ok(Some(Intake::Request(Received { request, passed, memory })))
+    }
+
+    /// Waits for more; false when the client closed its side.
+    pub async fn receive(&mut self, reader: &mut Reader, patience: Duration) -> Result<bool, Violation> {
+        let Some((bytes, passed)) = reader.receive(&mut self.buffer, patience).await? else {
+            return Ok(false);
+        };
+        let passed = passed.into_iter().map(|fd| self.count(fd)).collect();
+        self.decoder.feed(&self.buffer[..bytes], passed)?;
+        self.settle();
+        Ok(true)
+    }
+
+    fn count(&self, fd: OwnedFd) -> Passed {
+        let account = &self.holder.account;
+        match self.holder.take(Limit::Descriptors, 1) {
+            Ok(taken) => Passed::Fd(ClientFd::new(fd, account.clone(), self.io.clone(), taken)),
+            Err(why) => {
+                self.io.drop_there(account.tenant, fd);
+                Passed::Refused(why)
+            }
+        }
+    }
+
+    /// Charges what waits for the rest of its frame. Where there is no memory for it, the frame is given up.
+    fn settle(&mut self) {
+        let bytes = held_bytes(&self.decoder);
+        if self.memory.amount() == bytes {
+            return;
+        }
+        let Err(why) = self.memory.resize(bytes) else { return };
+        if let Some(beginning) = self.decoder.abandon() {
+            self.given_up = Some((decoding::id_of(&beginning), why.into()));
+            // Less than before: it always fits.
+            let _ = self.memory.resize(held_bytes(&self.decoder));
+        }
+    }
+}
+
+/// What the scratch and the decoder take. The latter keeps some memory between frames, so that ordinary requests change
+/// nothing here.
+fn held_bytes(decoder: &frame::Decoder<Passed>) -> u64 {
+    (READ_BYTES + decoder.held_bytes().max(frame::KEPT_BYTES)) as u64
+}
