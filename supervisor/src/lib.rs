@@ -7,6 +7,7 @@
 //! - [`log`]: no tenant fills it.
 //! - [`client_io`]: threads for system calls that a client can make slow.
 //! - [`quota`]: what a tenant may have at most.
+//! - [`defences`]: what tests can switch off.
 //! - [`schedule`]: which call runs where: a pure state machine.
 //! - [`config`]: flags and file.
 //! - [`refusal`]: why a request is refused.
@@ -29,6 +30,7 @@ pub mod client_fd;
 pub mod client_io;
 pub mod concurrent;
 pub mod config;
+pub mod defences;
 pub mod device;
 pub mod function;
 pub mod ids;

@@ -18,7 +18,9 @@ const ORDER: [(&str, &[Level]); 4] = [
         "supervisor",
         &[
             &["concurrent", "ids", "limits", "metrics", "sha256", "sync", "tenant_name"],
-            &["client_io", "log", "quota", "schedule"],
+            &["quota"],
+            &["defences"],
+            &["client_io", "log", "schedule"],
             &["config", "refusal"],
             &["tenants"],
             &["client_fd", "store"],

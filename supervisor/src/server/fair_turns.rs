@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use crate::defences::Defence;
 use crate::ids::TenantId;
 use crate::sync::{OrderedMutex, rank};
 
@@ -78,6 +79,9 @@ impl FairTurns {
 
     /// A turn for a connection of this tenant, or of the operator.
     pub async fn begin(self: &Arc<Self>, sharer: Sharer) -> Turn {
+        if Defence::FairTurns.is_off() {
+            return Turn { turns: None, sharer, since: Instant::now() };
+        }
         if !(self.waiting.load(Ordering::Acquire) == 0 && self.take_free())
             && let Some(granted) = self.enqueue(sharer)
             // The ring keeps the sender until it grants.

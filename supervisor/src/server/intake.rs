@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pappus_proto::decoding::{self, DecodingError};
+use pappus_proto::decoding::{self, DecodingCost, DecodingError};
 use pappus_proto::frame;
 use pappus_proto::v1;
 use prost::Message;
@@ -23,6 +23,7 @@ use super::reader::Reader;
 use super::violation::Violation;
 use crate::client_fd::ClientFd;
 use crate::client_io::ClientIo;
+use crate::defences::Defence;
 use crate::quota::{Limit, QuotaError};
 use crate::refusal::{Reason, Refusable};
 use crate::tenants::{Account, Taken};
@@ -151,6 +152,9 @@ impl Incoming {
         let cost = match decoding::cost(&message) {
             Ok(cost) => cost,
             Err(DecodingError::Malformed) => return Err(Violation::NotRequest),
+            Err(DecodingError::TooManyParts { id }) if Defence::Decoding.is_off() => {
+                DecodingCost { id, bytes: message.len() }
+            }
             Err(why @ DecodingError::TooManyParts { id }) => {
                 return Ok(Some(Intake::Refused(id, IntakeError::Parts(why))));
             }

@@ -1,6 +1,7 @@
 //! An `Invoke` becomes a call: names to positions, regions to checked ranges, sizes and words to a plan.
 //! Nothing of the client's memory is mapped; the few words that sizes depend on are read once.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -34,6 +35,8 @@ fn no_plan(why: pappus_blueprint::Error, granted: bool) -> InvokeError {
     }
 }
 
+/// So few names are compared one by one.
+const FEW_NAMES: usize = 16;
 /// What a call takes besides itself: its answer's handle, its places in queues.
 const CALL_OVERHEAD_BYTES: usize = 512;
 
@@ -191,13 +194,22 @@ fn match_names<'a, T>(
 ) -> Result<Vec<Option<&'a T>>, InvokeError> {
     let name_at = |position: usize| blueprint.buffers()[wanted[position].index()].name.as_str();
     let mut found = vec![None; wanted.len()];
+    // Made for the first name out of order, where there are more than a few: one look at each name for each.
+    let mut by_name: Option<HashMap<&str, usize>> = None;
+    let mut find = |name: &str| match wanted.len() <= FEW_NAMES {
+        true => (0..wanted.len()).find(|&position| name_at(position) == name),
+        false => {
+            let names = by_name.get_or_insert_with(|| (0..wanted.len()).map(|p| (name_at(p), p)).collect());
+            names.get(name).copied()
+        }
+    };
     // More than there can be are not even compared.
     for (nth, one) in given.iter().take(wanted.len() + 1).enumerate() {
         let name = name_of(one);
         // Most clients keep the function's order.
         let position = match nth < wanted.len() && name_at(nth) == name {
             true => Some(nth),
-            false => (0..wanted.len()).find(|&position| name_at(position) == name),
+            false => find(name),
         };
         let slot = position.map(|position| &mut found[position]);
         match slot {

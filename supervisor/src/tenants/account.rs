@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pappus_blueprint::{CacheBounds, PlanCache};
 
 use super::ledger::{self, Ledger};
+use crate::defences;
 use crate::ids::{FunctionId, TenantId};
 use crate::limits::{MAX_PLAN_BYTES, MAX_PLANS};
 use crate::quota::{Limit, Quota, QuotaError, Scope};
@@ -67,9 +68,13 @@ impl Account {
 
     /// Takes so much of one thing, whatever the limits are: of what is there already, or is the operator's.
     pub fn charge(self: &Arc<Self>, limit: Limit, amount: u64) -> Taken {
+        self.count(limit, amount);
+        Taken { account: self.clone(), limit, amount }
+    }
+
+    fn count(&self, limit: Limit, amount: u64) {
         self.used[limit as usize].fetch_add(amount, Ordering::AcqRel);
         self.ledger.charge(limit, amount);
-        Taken { account: self.clone(), limit, amount }
     }
 
     /// Whether so much more of something fits that is counted elsewhere.
@@ -91,6 +96,10 @@ impl Account {
     fn add(&self, limit: Limit, amount: u64) -> Result<(), QuotaError> {
         // What adds nothing is never too much, however small the limit has become.
         if amount == 0 {
+            return Ok(());
+        }
+        if defences::is_unlimited(limit) {
+            self.count(limit, amount);
             return Ok(());
         }
         let most = self.most(limit);
