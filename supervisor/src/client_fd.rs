@@ -1,12 +1,16 @@
-//! A descriptor that a client passed: counted while it is open here, and closed where a slow close keeps nobody.
+//! Descriptors of clients: those that they pass, counted while they are open here, and their connections' sockets. Both
+//! are closed where a slow close keeps no other tenant waiting: what is closed may be a file of a slow file system, and
+//! a socket may hold such files that were never received.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use pappus_shmem::ValidatedMemfd;
 use pappus_shmem::memfd::{self, MemfdError, Rejected};
+use rustix::io::Errno;
 
 use crate::client_io::ClientIo;
+use crate::ids::TenantId;
 use crate::tenants::{Account, Taken};
 
 /// A descriptor from a client, of which nothing is known.
@@ -56,6 +60,36 @@ impl Drop for ClientFd {
         if let Some(fd) = self.fd.take() {
             // Counted until it is closed.
             self.io.drop_there(self.account.tenant, (fd, self.taken.take()));
+        }
+    }
+}
+
+/// A connection's socket.
+#[derive(Debug)]
+pub struct ClientSocket {
+    /// None only while it is closed.
+    fd: Option<OwnedFd>,
+    /// The tenant, or the peer's uid where that is none.
+    tenant: TenantId,
+    io: ClientIo,
+}
+
+impl ClientSocket {
+    /// Of a connection of this tenant's.
+    pub fn new(fd: OwnedFd, tenant: TenantId, io: ClientIo) -> Self {
+        Self { fd: Some(fd), tenant, io }
+    }
+
+    /// The socket.
+    pub fn fd(&self) -> rustix::io::Result<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd).ok_or(Errno::BADF)
+    }
+}
+
+impl Drop for ClientSocket {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            self.io.drop_there(self.tenant, fd);
         }
     }
 }

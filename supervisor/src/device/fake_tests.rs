@@ -29,6 +29,7 @@ use super::unusable::Unusable;
 use super::worker_channel::{Arrival, staging};
 use super::write_coalescing::{Answer, Batch};
 use crate::call::Call;
+use crate::client_io::ClientIo;
 use crate::config::{DeviceConfig, Settings};
 use crate::function::loaded::{LoadedCache, Parsed};
 use crate::function::{CodeTarget, Loaded};
@@ -106,7 +107,7 @@ impl Gpu {
         let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
         let tenants = Arc::new(Tenants::default());
         let holder = Holder { account: tenants.account(TenantId::new(1)), operator: false };
-        let replies = runtime.block_on(async { Replies::new(socket.into(), holder) });
+        let replies = runtime.block_on(async { Replies::new(socket.into(), holder, ClientIo::default()) });
         let invocations = Invocations::new(replies);
         let (_, settings) = watch::channel(Settings::default());
         let (targets, _) = watch::channel(Vec::new());

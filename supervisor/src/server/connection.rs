@@ -79,7 +79,7 @@ pub struct Connection {
 /// Serves one client until it leaves or breaks the protocol.
 pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> std::io::Result<()> {
     let holder = Holder { account: arrival.account.clone(), operator: arrival.admin };
-    let replies = Replies::new(socket.try_clone()?, holder.clone());
+    let replies = Replies::new(socket.try_clone()?, holder.clone(), server.client_io.clone());
     arrival.slot.answers(&replies);
     // From here on a reload finds it; one that came just before did not.
     if !arrival.is_welcome(&server) {

@@ -14,6 +14,8 @@ use super::connection;
 use super::connection_slots::SlotOwner;
 use super::handshake::{self, Arrival};
 use super::state::Server;
+use crate::client_fd::ClientSocket;
+use crate::ids::TenantId;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -86,7 +88,8 @@ fn admit(server: Arc<Server>, stream: UnixStream, admin: bool) {
         Ok(standing) => standing,
         Err(why) => {
             refused(uid, peer.pid(), admin, &why.to_string());
-            return handshake::turn_away(&stream, &why);
+            handshake::turn_away(&stream, &why);
+            return close(&server, uid, stream);
         }
     };
     let owner = match &standing.tenant {
@@ -100,7 +103,10 @@ fn admit(server: Arc<Server>, stream: UnixStream, admin: bool) {
     };
     let slot = match server.connection_slots.admit(uid, owner, &account) {
         Ok(slot) => slot,
-        Err(why) => return refused(uid, peer.pid(), admin, &why.to_string()),
+        Err(why) => {
+            refused(uid, peer.pid(), admin, &why.to_string());
+            return close(&server, uid, stream);
+        }
     };
     let Ok(socket) = stream.into_std() else { return };
     server.metrics.connections.increment(1);
@@ -110,4 +116,11 @@ fn admit(server: Arc<Server>, stream: UnixStream, admin: bool) {
             tracing::warn!(uid, "cannot serve a connection: {e}");
         }
     });
+}
+
+/// Closes the socket of a connection that is not served. It may hold descriptors already.
+fn close(server: &Server, uid: u32, stream: UnixStream) {
+    if let Ok(socket) = stream.into_std() {
+        drop(ClientSocket::new(socket.into(), TenantId::new(uid), server.client_io.clone()));
+    }
 }

@@ -1,6 +1,6 @@
 //! Who is at the other end of a socket: a process by name, and surely the one that connected.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::sys::socket::{getsockopt, sockopt};
 
@@ -15,8 +15,8 @@ pub struct Process {
 
 /// The process that connected this socket, if it lives and the kernel can say so without mistaking another one
 /// for it that got its id (Linux 6.5).
-pub fn process(socket: &OwnedFd) -> Option<Process> {
-    let pidfd = getsockopt(socket, sockopt::PeerPidfd).ok()?;
+pub fn process(socket: BorrowedFd<'_>) -> Option<Process> {
+    let pidfd = getsockopt(&socket, sockopt::PeerPidfd).ok()?;
     let name_of = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
     let pid = pid_of(&pidfd)?;
     let name = name_of(pid)?;
@@ -38,6 +38,8 @@ fn printable(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
     use std::os::unix::net::UnixStream;
 
@@ -46,11 +48,11 @@ mod tests {
         let (_client, socket) = UnixStream::pair().unwrap();
         let own = std::fs::read_to_string("/proc/self/comm").unwrap();
         // Older kernels cannot say: then nothing is said.
-        if let Some(process) = process(&socket.into()) {
+        if let Some(process) = process(OwnedFd::from(socket).as_fd()) {
             assert_eq!((process.pid, process.name), (std::process::id(), own.trim_end().to_owned()));
         }
         let no_peer = std::fs::File::open("/dev/null").unwrap();
-        assert_eq!(super::process(&no_peer.into()), None);
+        assert_eq!(super::process(OwnedFd::from(no_peer).as_fd()), None);
     }
 
     #[test]

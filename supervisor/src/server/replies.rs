@@ -1,7 +1,7 @@
 //! Answers to one client. Any thread writes straight to the socket; only what a slow client does not
 //! take is kept, up to a limit.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,6 +17,8 @@ use tokio::runtime::Handle;
 use super::async_fd::watch;
 use super::intake::Holder;
 use super::peer::{self, Process};
+use crate::client_fd::ClientSocket;
+use crate::client_io::ClientIo;
 use crate::concurrent::OwedAnswers;
 use crate::limits::MAX_UNREAD_BYTES;
 use crate::quota::{Limit, QuotaError};
@@ -69,7 +71,7 @@ impl Unread {
 /// The writing side of a connection.
 #[derive(Debug)]
 pub struct Replies {
-    socket: OwnedFd,
+    socket: ClientSocket,
     runtime: Handle,
     unread: OrderedMutex<Unread, { rank::UNREAD }>,
     owed: OwedAnswers,
@@ -111,7 +113,8 @@ pub fn unread() -> usize {
 
 impl Replies {
     /// Answers on a non-blocking `socket`; what its client does not read is charged to `holder`.
-    pub fn new(socket: OwnedFd, holder: Holder) -> Arc<Self> {
+    pub fn new(socket: OwnedFd, holder: Holder, io: ClientIo) -> Arc<Self> {
+        let socket = ClientSocket::new(socket, holder.account.tenant, io);
         let runtime = Handle::current();
         let unread = Unread { bytes: Vec::new(), sent: 0, closed: false, holder, memory: None };
         Arc::new(Self { socket, runtime, unread: OrderedMutex::new(unread), owed: OwedAnswers::new() })
@@ -160,13 +163,9 @@ impl Replies {
 
     /// Writes what the socket takes now.
     fn write(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
-        let mut sent = 0;
+        let (socket, mut sent) = (self.socket.fd()?, 0);
         while sent < bytes.len() {
-            match rustix::net::send(
-                self.socket.as_fd(),
-                &bytes[sent..],
-                SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
-            ) {
+            match rustix::net::send(socket, &bytes[sent..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(n) => sent += n,
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
@@ -179,7 +178,7 @@ impl Replies {
     /// Writes what is kept, as the client takes it. Only then the socket is watched for room: watched
     /// always, every answer that is read would wake a thread for nothing.
     async fn write_rest(self: Arc<Self>, _slow: Slow) {
-        let watched = self.socket.try_clone().and_then(|socket| watch(socket, Interest::WRITABLE));
+        let watched = self.socket().and_then(|socket| watch(socket, Interest::WRITABLE));
         let Ok(watched) = watched else { return self.close_locked(&mut self.unread.lock()) };
         loop {
             let Ok(mut room) = watched.writable().await else { return };
@@ -206,14 +205,14 @@ impl Replies {
 
     /// The process at the other end, while it lives.
     pub fn peer(&self) -> Option<Process> {
-        peer::process(&self.socket)
+        peer::process(self.socket.fd().ok()?)
     }
 
     fn close_locked(&self, unread: &mut Unread) {
         unread.forget();
         unread.closed = true;
         // The reading side sees the end and cleans up.
-        let _ = rustix::net::shutdown(self.socket.as_fd(), Shutdown::Both);
+        let _ = self.socket.fd().and_then(|socket| rustix::net::shutdown(socket, Shutdown::Both));
     }
 
     /// One answer more is owed.
@@ -233,6 +232,6 @@ impl Replies {
 
     /// The socket once more.
     pub fn socket(&self) -> std::io::Result<OwnedFd> {
-        self.socket.try_clone()
+        self.socket.fd()?.try_clone_to_owned()
     }
 }
