@@ -146,7 +146,7 @@ impl Connection {
             loop {
                 let Some(intake) = (match next.take() {
                     Some(first) => Some(first),
-                    None => incoming.next()?,
+                    None => incoming.next_intake()?,
                 }) else {
                     break;
                 };

@@ -143,7 +143,7 @@ async fn greet(reader: &mut Reader) -> Result<bool, Violation> {
 /// The first request; none when the client left.
 async fn first(reader: &mut Reader, incoming: &mut Incoming) -> Result<Option<Intake>, Violation> {
     loop {
-        if let Some(intake) = incoming.next()? {
+        if let Some(intake) = incoming.next_intake()? {
             return Ok(Some(intake));
         }
         if !incoming.receive(reader, Duration::ZERO).await? {

@@ -143,7 +143,7 @@ impl Incoming {
     }
 
     /// The next request that is complete.
-    pub fn next(&mut self) -> Result<Option<Intake>, Violation> {
+    pub fn next_intake(&mut self) -> Result<Option<Intake>, Violation> {
         if let Some((id, why)) = self.given_up.take() {
             return Ok(Some(Intake::Refused(id, why)));
         }
