@@ -15,23 +15,40 @@
 //! shared ──first in line, lanes empty──► alone ──over──► shared
 //! ```
 //!
-//! They stand in a line of their own. Calls that came before the first of them run first; those that came
-//! later wait until it is over.
+//! They stand in a line of their own, which is fair among callers (`fair_line`). All other calls together are one more
+//! party there: its tag is charged for the time in which memory is shared, divided by the number of callers that wait.
+//! So whichever kind of call waits gets its turn, however many of the other kind there are:
+//!
+//! ```text
+//!             ┌─ other calls had less ──► open: other calls start ──had as much, or nothing left──┐
+//! shared ─────┤                                                                                   ▼
+//!             └─ they had as much, or none waits ───────────────────────────► ending: lanes run empty ──► over
+//! ```
+//!
+//! What comes before a turn is charged to those who want it, but not the time until a process is there for other calls.
+//!
+//! Where the first of them comes to an empty line, calls that came before it may start for a while, those behind it
+//! not: without contention, calls run in the order in which they came.
 
-use std::collections::VecDeque;
-
+use super::fair_line::{FairLine, First};
 use super::types::{CallId, Share};
-use crate::ids::{Generation, WorkerId};
-use crate::limits::SETTLE_NS;
+use crate::ids::{Generation, TenantId, WorkerId};
+use crate::limits::{SETTLE_NS, SHARED_PHASE_NS, WORKER_START_S};
 
 /// Calls that need the whole device, and how far the first one is.
 #[derive(Debug)]
 pub(super) struct Exclusive {
-    /// Those that wait, oldest first; the one that memory moves for is still among them.
-    line: VecDeque<CallId>,
-    /// Those whose caller spent its budget: other calls do not wait for them.
-    aside: Vec<CallId>,
+    /// Those that wait; the one that memory moves for is still among them.
+    line: FairLine,
     stage: Stage,
+    /// While memory is shared and calls stand in line: whether others start.
+    phase: Phase,
+    /// The caller that has the whole device, or for which it is prepared.
+    served: Option<TenantId>,
+    /// The tag of all calls that do not need the whole device.
+    shared_tag_ns: u64,
+    /// Until when device time is charged.
+    charged_ns: u64,
     leases: Vec<Lease>,
     /// Processes that served and are not reaped.
     dying: Vec<(WorkerId, Generation)>,
@@ -67,6 +84,18 @@ enum Stage {
     Spreading,
 }
 
+/// What calls may do that do not need the whole device, while others stand in line for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// They start: those that came before this one, or all. So many callers are charged for it, and one `began` or none
+    /// has a process yet.
+    Open { before: Option<CallId>, callers: u64, began: bool },
+    /// None starts any more; those in lanes go on.
+    Ending { callers: u64 },
+    /// They are charged for what they had.
+    Over,
+}
+
 impl Stage {
     /// What a worker has in this stage.
     fn share(self, worker: WorkerId) -> Share {
@@ -97,7 +126,7 @@ impl Stage {
 pub(super) enum Moved {
     /// The worker has everything for this call: [`Exclusive::run`] or [`Exclusive::give_back`] follows.
     Whole(CallId, WorkerId),
-    /// Every worker has its own lease again.
+    /// Every worker has its own lease again: [`Exclusive::share`] follows.
     Shared,
 }
 
@@ -109,9 +138,12 @@ impl Exclusive {
     pub(super) fn new(workers: usize) -> Self {
         let lease = Lease { share: Share::Own, process: None, unconfirmed: 0 };
         Self {
-            line: VecDeque::new(),
-            aside: Vec::new(),
+            line: FairLine::default(),
             stage: Stage::Shared,
+            phase: Phase::Over,
+            served: None,
+            shared_tag_ns: 0,
+            charged_ns: 0,
             leases: vec![lease; workers],
             dying: Vec::new(),
             deadline_ns: None,
@@ -120,78 +152,160 @@ impl Exclusive {
 
     /// Queued calls that came later than this one may not start; none says that all may.
     pub(super) fn barrier(&self) -> Option<CallId> {
-        match self.stage {
-            Stage::Shared => self.line.front().copied(),
+        match (self.stage, self.phase) {
+            (Stage::Shared, _) if !self.has_line() => None,
+            (Stage::Shared, Phase::Open { before, .. }) => before,
             _ => Some(CallId(0)),
         }
     }
 
-    /// The call to begin with, if the device is free for it.
+    /// The call to begin with, if memory is shared.
     pub(super) fn next(&self) -> Option<CallId> {
-        self.line.front().copied().filter(|_| self.stage == Stage::Shared)
-    }
-
-    /// A call waits, for the first time or again.
-    pub(super) fn push(&mut self, id: CallId) {
-        let at = self.line.partition_point(|first| *first < id);
-        self.line.insert(at, id);
-    }
-
-    /// A call waits until its caller may start something again.
-    pub(super) fn put_aside(&mut self, id: CallId) {
-        self.line.retain(|waiting| *waiting != id);
-        self.aside.push(id);
-    }
-
-    /// Puts calls aside of which this is true, unless memory moves for them already; whether there were any.
-    pub(super) fn put_all_aside(&mut self, is_one: impl Fn(CallId) -> bool) -> bool {
-        let prepared = self.stage.prepared();
-        let before = self.aside.len();
-        let aside = &mut self.aside;
-        self.line.retain(|id| {
-            let stays = prepared == Some(*id) || !is_one(*id);
-            if !stays {
-                aside.push(*id);
-            }
-            stays
-        });
-        self.aside.len() > before
-    }
-
-    /// Calls that were put aside and of which this is true wait in line again; whether there were any.
-    pub(super) fn come_back(&mut self, is_one: impl Fn(CallId) -> bool) -> bool {
-        let (back, aside): (Vec<_>, _) = self.aside.drain(..).partition(|id| is_one(*id));
-        self.aside = aside;
-        back.iter().for_each(|id| self.push(*id));
-        !back.is_empty()
-    }
-
-    /// A call does not wait any more; whether memory was moved for it in vain.
-    pub(super) fn remove(&mut self, id: CallId) -> bool {
-        self.line.retain(|waiting| *waiting != id);
-        self.aside.retain(|waiting| *waiting != id);
-        self.stage.prepared() == Some(id)
-    }
-
-    /// Takes out the calls of which this is true; whether memory was moved for one of them in vain.
-    pub(super) fn take(&mut self, is_one: impl Fn(CallId) -> bool) -> (Vec<CallId>, bool) {
-        let mut taken = Vec::new();
-        let mut keep = |id: &CallId| {
-            let stays = !is_one(*id);
-            if !stays {
-                taken.push(*id);
-            }
-            stays
-        };
-        self.line.retain(&mut keep);
-        self.aside.retain(&mut keep);
-        let in_vain = self.stage.prepared().is_some_and(|prepared| taken.contains(&prepared));
-        (taken, in_vain)
+        self.line.first().filter(|_| self.stage == Stage::Shared).map(|first| first.id)
     }
 
     /// Whether calls wait in line.
     pub(super) fn has_line(&self) -> bool {
-        !self.line.is_empty()
+        self.line.first().is_some()
+    }
+
+    /// Whether a caller has calls here.
+    pub(super) fn has_calls_of(&self, caller: TenantId) -> bool {
+        self.line.has(caller)
+    }
+
+    /// A call waits, for the first time or again, until its caller may start something again if that is `held`. Whether
+    /// other calls run, and how many callers of such wait, is asked where the line was empty.
+    pub(super) fn push(
+        &mut self,
+        now_ns: u64,
+        caller: TenantId,
+        id: CallId,
+        held: bool,
+        others: impl FnOnce() -> (bool, u64),
+    ) {
+        self.join(now_ns, others, |line| line.push(caller, id, held));
+    }
+
+    /// Calls of a caller wait until it may start something again; whether there were any in line.
+    pub(super) fn put_aside(&mut self, caller: TenantId) -> bool {
+        self.line.set_held(caller, true)
+    }
+
+    /// Calls of a caller that were put aside wait in line again; whether there were any. `others` as for
+    /// [`Exclusive::push`].
+    pub(super) fn come_back(
+        &mut self,
+        now_ns: u64,
+        caller: TenantId,
+        others: impl FnOnce() -> (bool, u64),
+    ) -> bool {
+        self.join(now_ns, others, |line| line.set_held(caller, false))
+    }
+
+    /// Puts calls into the line. If they are the first there, the calls before them go on for a while.
+    fn join<T>(
+        &mut self,
+        now_ns: u64,
+        others: impl FnOnce() -> (bool, u64),
+        join: impl FnOnce(&mut FairLine) -> T,
+    ) -> T {
+        if self.has_line() || self.stage != Stage::Shared {
+            return join(&mut self.line);
+        }
+        let (began, waiting) = others();
+        let callers = waiting.max(1);
+        self.phase = Phase::Ending { callers };
+        self.charge(now_ns);
+        self.shared_tag_ns = self.shared_tag_ns.max(self.line.clock_ns());
+        self.line.set_clock(self.shared_tag_ns);
+        let joined = join(&mut self.line);
+        let before =
+            self.line.first().filter(|first| first.tag_ns <= self.shared_tag_ns).map(|first| first.id);
+        self.phase = Phase::Open { before, callers, began };
+        joined
+    }
+
+    /// Charges whoever had the device since this was done last.
+    fn charge(&mut self, now_ns: u64) {
+        let used_ns = now_ns.saturating_sub(std::mem::replace(&mut self.charged_ns, now_ns));
+        match (self.served.take(), self.phase) {
+            (Some(caller), _) => self.line.charge(caller, used_ns),
+            (None, Phase::Open { callers, .. } | Phase::Ending { callers }) => {
+                self.shared_tag_ns = self.shared_tag_ns.saturating_add(used_ns / callers);
+            }
+            // No call had it.
+            (None, Phase::Over) => {}
+        }
+    }
+
+    /// A call starts: if it is one of others, their turn began.
+    pub(super) fn started(&mut self, now_ns: u64) {
+        if let Phase::Open { began, .. } = &mut self.phase
+            && !std::mem::replace(began, true)
+        {
+            self.charged_ns = now_ns;
+        }
+    }
+
+    /// Memory is shared again. Of other calls, those of so many callers wait: if they had less of the device than the
+    /// first caller in line, they have it now.
+    pub(super) fn share(&mut self, now_ns: u64, waiting: u64) {
+        self.charge(now_ns);
+        self.shared_tag_ns = self.shared_tag_ns.max(self.line.clock_ns());
+        let shared_tag_ns = self.shared_tag_ns;
+        let is_theirs = |first: First| waiting > 0 && shared_tag_ns < first.tag_ns;
+        self.phase = match self.line.first().is_some_and(is_theirs) {
+            true => {
+                self.line.set_clock(shared_tag_ns);
+                Phase::Open { before: None, callers: waiting, began: false }
+            }
+            false => Phase::Over,
+        };
+    }
+
+    /// When other calls had as much of the device as the first caller in line, but not before they had it for a while.
+    fn phase_ends_ns(&self) -> Option<u64> {
+        let Phase::Open { callers, began, .. } = self.phase else { return None };
+        let first = self.line.first().filter(|_| self.stage == Stage::Shared)?;
+        let owed_ns = first.tag_ns.saturating_sub(self.shared_tag_ns).saturating_mul(callers);
+        let least_ns = if began { SHARED_PHASE_NS } else { WORKER_START_S * 1_000_000_000 };
+        Some(self.charged_ns.saturating_add(owed_ns.max(least_ns)))
+    }
+
+    /// Whether it is still the turn of other calls: of those in lanes, if some are `running`, or of such that wait and
+    /// came before a call, or at any time, which `waits` tells.
+    pub(super) fn is_shared(
+        &mut self,
+        now_ns: u64,
+        running: bool,
+        waits: impl FnOnce(Option<CallId>) -> bool,
+    ) -> bool {
+        if let Phase::Open { before, callers, .. } = self.phase {
+            let over = self.phase_ends_ns().is_none_or(|at_ns| at_ns <= now_ns) || !running && !waits(before);
+            if !over {
+                return true;
+            }
+            self.phase = Phase::Ending { callers };
+        }
+        if !running && self.phase != Phase::Over {
+            self.charge(now_ns);
+            self.phase = Phase::Over;
+        }
+        running
+    }
+
+    /// A call of a caller does not wait any more; whether memory was moved for it in vain.
+    pub(super) fn remove(&mut self, caller: TenantId, id: CallId) -> bool {
+        self.line.remove(caller, id);
+        self.stage.prepared() == Some(id)
+    }
+
+    /// Takes out the calls of a caller of which this is true; whether memory was moved for one of them in vain.
+    pub(super) fn take(&mut self, caller: TenantId, is_one: impl Fn(CallId) -> bool) -> (Vec<CallId>, bool) {
+        let taken = self.line.take(caller, is_one);
+        let in_vain = self.stage.prepared().is_some_and(|prepared| taken.contains(&prepared));
+        (taken, in_vain)
     }
 
     /// Whether the device is that worker's, or is about to be.
@@ -202,13 +316,14 @@ impl Exclusive {
         }
     }
 
-    /// The first call in line runs alone in a worker, with no memory moved.
-    pub(super) fn run_alone(&mut self, worker: WorkerId) {
+    /// A caller's call runs alone in a worker, with no memory moved.
+    pub(super) fn run_alone(&mut self, caller: TenantId, id: CallId, worker: WorkerId) {
         self.stage = Stage::Alone(worker);
-        self.line.pop_front();
+        self.serve(caller);
+        self.line.remove(caller, id);
     }
 
-    /// The call that ran alone in that worker is over; false if none did.
+    /// The call that ran alone in that worker is over; false if none did. [`Exclusive::share`] follows.
     pub(super) fn end_alone(&mut self, worker: WorkerId) -> bool {
         let alone = self.stage == Stage::Alone(worker);
         if alone {
@@ -217,15 +332,28 @@ impl Exclusive {
         alone
     }
 
-    /// Memory moves to a worker for the first call in line.
-    pub(super) fn begin(&mut self, now_ns: u64, id: CallId, to: WorkerId, shares: &mut Shares) {
+    /// Memory moves to a worker for a caller's call.
+    pub(super) fn begin(
+        &mut self,
+        now_ns: u64,
+        caller: TenantId,
+        id: CallId,
+        to: WorkerId,
+        shares: &mut Shares,
+    ) {
+        self.serve(caller);
         self.enter(now_ns, Stage::Shrinking(id, to), shares);
     }
 
-    /// After [`Moved::Whole`]: the call is in the worker.
-    pub(super) fn run(&mut self, worker: WorkerId) {
+    fn serve(&mut self, caller: TenantId) {
+        self.line.serve(caller);
+        self.served = Some(caller);
+    }
+
+    /// After [`Moved::Whole`]: the caller's call is in the worker.
+    pub(super) fn run(&mut self, caller: TenantId, id: CallId, worker: WorkerId) {
         self.stage = Stage::Whole(worker);
-        self.line.pop_front();
+        self.line.remove(caller, id);
         self.deadline_ns = None;
     }
 
@@ -305,9 +433,9 @@ impl Exclusive {
         None
     }
 
-    /// When [`Exclusive::expire`] has something to say.
+    /// When [`Exclusive::expire`] has something to say, or another phase begins.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        self.deadline_ns
+        self.deadline_ns.into_iter().chain(self.phase_ends_ns()).min()
     }
 
     /// Workers that hold a move up since they do not confirm their settings; told again and again.
@@ -322,139 +450,5 @@ impl Exclusive {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CALL: CallId = CallId(7);
-    const WORKER: WorkerId = WorkerId::new(1);
-
-    fn generation(nth: u64) -> Generation {
-        Generation::new(nth)
-    }
-
-    /// Three workers whose settings are in force, and a call that memory moves to [`WORKER`] for.
-    fn shrinking() -> (Exclusive, Shares) {
-        let (mut exclusive, mut shares) = (Exclusive::new(3), Shares::new());
-        for worker in WorkerId::first(3) {
-            assert_eq!(exclusive.arrived(worker, generation(1)), Share::Own);
-            assert!(exclusive.confirmed(worker) && !exclusive.confirmed(worker));
-        }
-        exclusive.push(CALL);
-        exclusive.begin(0, CALL, WORKER, &mut shares);
-        (exclusive, shares)
-    }
-
-    fn all_confirm(exclusive: &mut Exclusive, shares: &mut Shares) {
-        shares.drain(..).for_each(|(worker, _)| assert!(exclusive.confirmed(worker)));
-    }
-
-    #[test]
-    fn at_no_moment_more_is_given_than_there_is() {
-        let (mut exclusive, mut shares) = shrinking();
-        let units = |share| match share {
-            Share::Nothing => 0,
-            Share::Own => 1,
-            Share::All => 3,
-        };
-        let mut has = [Share::Own; 3];
-        let mut whole = 0;
-        loop {
-            // Each worker has what it had, or already what it gets.
-            let mut most = has.map(units);
-            for (worker, share) in &shares {
-                most[worker.get()] = most[worker.get()].max(units(*share));
-                has[worker.get()] = *share;
-            }
-            assert!(most.iter().sum::<u32>() <= 3, "{most:?}");
-            all_confirm(&mut exclusive, &mut shares);
-            match exclusive.advance(0, &mut shares) {
-                Some(Moved::Whole(CALL, WORKER)) => {
-                    assert_eq!(has, [Share::Nothing, Share::All, Share::Nothing]);
-                    exclusive.run(WORKER);
-                    exclusive.give_back(0, &mut shares);
-                    whole += 1;
-                }
-                Some(Moved::Shared) => break,
-                other => assert_eq!(other, None),
-            }
-        }
-        assert_eq!((has, whole, exclusive.barrier()), ([Share::Own; 3], 1, None));
-    }
-
-    #[test]
-    fn nothing_is_given_out_before_every_process_confirmed() {
-        let (mut exclusive, mut shares) = shrinking();
-        assert_eq!(shares, [(WorkerId::new(0), Share::Nothing), (WorkerId::new(2), Share::Nothing)]);
-        shares.clear();
-        assert!(exclusive.confirmed(WorkerId::new(0)));
-        assert_eq!((exclusive.advance(0, &mut shares), shares.len()), (None, 0));
-        assert!(exclusive.confirmed(WorkerId::new(2)));
-        assert_eq!(exclusive.advance(0, &mut shares), None);
-        assert_eq!(shares, [(WORKER, Share::All)]);
-    }
-
-    #[test]
-    fn nothing_is_given_out_before_a_process_that_ended_is_reaped() {
-        let (mut exclusive, mut shares) = shrinking();
-        shares.clear();
-        assert!(exclusive.confirmed(WorkerId::new(0)));
-        exclusive.gone(WorkerId::new(2));
-        exclusive.advance(0, &mut shares);
-        assert_eq!(shares, []);
-        // Its successor has nothing either, while memory moves.
-        assert_eq!(exclusive.arrived(WorkerId::new(2), generation(2)), Share::Nothing);
-        exclusive.reaped(WorkerId::new(2), generation(2));
-        assert!(exclusive.confirmed(WorkerId::new(2)));
-        exclusive.advance(0, &mut shares);
-        assert_eq!(shares, [], "another process was reaped");
-        exclusive.reaped(WorkerId::new(2), generation(1));
-        exclusive.advance(0, &mut shares);
-        assert_eq!(shares, [(WORKER, Share::All)]);
-    }
-
-    #[test]
-    fn who_does_not_confirm_holds_a_move_up_only_so_long() {
-        let (mut exclusive, mut shares) = shrinking();
-        assert_eq!(exclusive.next_ns(), Some(SETTLE_NS));
-        assert!(exclusive.expire(SETTLE_NS - 1).is_empty());
-        assert_eq!(exclusive.expire(SETTLE_NS), [0, 2].map(WorkerId::new));
-        assert!(exclusive.confirmed(WorkerId::new(0)));
-        assert_eq!(exclusive.expire(2 * SETTLE_NS), [WorkerId::new(2)]);
-        exclusive.gone(WorkerId::new(2));
-        exclusive.reaped(WorkerId::new(2), generation(1));
-        exclusive.advance(0, &mut shares);
-        all_confirm(&mut exclusive, &mut vec![(WORKER, Share::All)]);
-        assert_eq!(exclusive.advance(0, &mut shares), Some(Moved::Whole(CALL, WORKER)));
-        exclusive.run(WORKER);
-        assert_eq!(exclusive.next_ns(), None);
-    }
-
-    #[test]
-    fn other_settings_must_be_confirmed_too() {
-        let (mut exclusive, mut shares) = shrinking();
-        all_confirm(&mut exclusive, &mut shares);
-        exclusive.tell_all(&mut shares);
-        assert_eq!(
-            shares,
-            [(WorkerId::new(0), Share::Nothing), (WORKER, Share::Own), (WorkerId::new(2), Share::Nothing)]
-        );
-        exclusive.advance(0, &mut Shares::new());
-        assert_eq!(exclusive.stage, Stage::Shrinking(CALL, WORKER));
-        all_confirm(&mut exclusive, &mut shares);
-        exclusive.advance(0, &mut shares);
-        assert_eq!(shares, [(WORKER, Share::All)]);
-    }
-
-    #[test]
-    fn calls_that_are_put_aside_come_back_in_order() {
-        let (mut exclusive, _) = shrinking();
-        exclusive.push(CallId(9));
-        exclusive.push(CallId(8));
-        assert!(exclusive.put_all_aside(|_| true) && !exclusive.put_all_aside(|_| true));
-        assert_eq!(exclusive.line, [CALL], "memory moves for it already");
-        assert!(exclusive.come_back(|id| id == CallId(8)) && !exclusive.come_back(|id| id == CallId(8)));
-        exclusive.push(CallId(1));
-        assert_eq!(exclusive.line, [1, 7, 8].map(CallId));
-        assert!(exclusive.remove(CALL) && !exclusive.remove(CallId(9)));
-    }
-}
+#[path = "exclusive_moves_tests.rs"]
+mod tests;

@@ -115,3 +115,25 @@ fn a_worker_that_does_not_confirm_is_killed() {
     b.dies(W1);
     b.expect("all to 0");
 }
+
+#[test]
+fn a_line_of_one_caller_keeps_no_other_waiting() {
+    let mut b = Bench::new(1, 1);
+    let line = [1, 2, 3].map(|call| b.submit_sized(call, ALICE, Size::Exclusive));
+    b.expect("all to 0");
+    b.confirm(W0);
+    b.expect("1 on 0.0");
+    b.submit(4, ALICE);
+    b.now = 10 * MS;
+    b.finish(W0, line[0]);
+    b.expect("none to 0");
+    b.confirm(W0);
+    b.expect("own to 0");
+    b.confirm(W0);
+    b.expect("4 on 0.0");
+    // Another caller had nothing of the device: its call goes before those that came first.
+    b.submit_sized(5, BOB, Size::Exclusive);
+    let fourth = b.scheduler.calls.running();
+    assert_eq!(fourth, 1);
+    assert_eq!(b.scheduler.exclusive.next().map(|id| b.scheduler.calls.get(id).unwrap().call), Some(5));
+}

@@ -67,7 +67,7 @@ impl<C: Clone> Scheduler<C> {
         let entry = self.calls.remove(id)?;
         if !entry.wants_device(self.shape.shared_faults) {
             self.placing.unqueue(entry.domain, id);
-        } else if self.exclusive.remove(id) {
+        } else if self.exclusive.remove(entry.domain.caller, id) {
             self.give_back(now_ns, actions);
         }
         Some(entry)
@@ -81,6 +81,7 @@ impl<C: Clone> Scheduler<C> {
         let (alone, call) = (entry.attempts.is_suspect(), entry.call.clone());
         let lane = self.workers[worker].put(id, entry.wants_all_lanes());
         self.calls.started(id, worker, lane);
+        self.exclusive.started(now_ns);
         self.tell(worker, Command::Start { lane, alone, id, call }, actions);
         self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, orders));
         if self.penalties.is_careful(now_ns, domain.caller) {
@@ -217,7 +218,7 @@ impl<C: Clone> Scheduler<C> {
             |id| calls.get(id).is_some_and(|entry| !entry.attempts.is_suspect() && entry.used() == used);
         // All calls of a function by one caller are of one domain.
         let mut refused = self.placing.take(domain, is_one);
-        let (in_line, in_vain) = self.exclusive.take(is_one);
+        let (in_line, in_vain) = self.exclusive.take(domain.caller, is_one);
         refused.extend(in_line);
         refused.sort_unstable();
         for id in refused {
@@ -238,9 +239,7 @@ impl<C: Clone> Scheduler<C> {
         if self.holds(now_ns, caller) {
             self.placing.hold(caller);
             // Other callers' calls do not wait behind those of this one.
-            let calls = &self.calls;
-            let theirs = |id| calls.get(id).is_some_and(|entry| entry.domain.caller == caller);
-            if self.exclusive.put_all_aside(theirs) {
+            if self.exclusive.put_aside(caller) {
                 self.resume(now_ns, actions);
             }
         }
@@ -252,10 +251,9 @@ impl<C: Clone> Scheduler<C> {
         if self.holds(now_ns, caller) {
             return;
         }
-        let calls = &self.calls;
-        let theirs = |id| calls.get(id).is_some_and(|entry| entry.domain.caller == caller);
         let released = self.placing.release(caller);
-        if self.exclusive.come_back(theirs) || released {
+        let others = || (self.calls.running() != 0, self.placing.waiting_callers(|_| true));
+        if self.exclusive.come_back(now_ns, caller, others) || released {
             self.resume(now_ns, actions);
         }
     }
@@ -268,24 +266,24 @@ impl<C: Clone> Scheduler<C> {
         id: CallId,
         actions: &mut Vec<Action<C>>,
     ) {
-        match self.holds(now_ns, caller) {
-            true => self.exclusive.put_aside(id),
-            false => self.exclusive.push(id),
-        }
+        let held = self.holds(now_ns, caller);
+        let others = || (self.calls.running() != 0, self.placing.waiting_callers(|_| true));
+        self.exclusive.push(now_ns, caller, id, held, others);
         // Another one may have waited until this one was no longer running.
         self.try_exclusive(now_ns, actions);
     }
 
-    /// Begins with the first call in line for the whole device, once it is its turn and all lanes are empty.
+    /// Begins with the first call in line for the whole device, once it is its caller's turn and all lanes are empty.
     pub(super) fn try_exclusive(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         let Some(id) = self.exclusive.next() else { return };
         let Some((domain, size)) = self.calls.get(id).map(|entry| (entry.domain, entry.size)) else { return };
         if self.holds(now_ns, domain.caller) {
             // What was prepared for it was in vain: its worker ended, and that spent the budget.
-            self.exclusive.put_aside(id);
+            self.exclusive.put_aside(domain.caller);
             return self.resume(now_ns, actions);
         }
-        if self.calls.running() != 0 || self.placing.has_older(id) {
+        let (running, placing) = (self.calls.running() != 0, &self.placing);
+        if self.exclusive.is_shared(now_ns, running, |before| placing.has_older(before)) {
             return;
         }
         let has = |state| self.workers.iter().find(|(_, w)| w.state == state).map(|(worker, _)| worker);
@@ -293,11 +291,11 @@ impl<C: Clone> Scheduler<C> {
             self.bind(now_ns, worker, domain);
             self.placing.stand(domain);
             if size == Size::Exclusive {
-                self.exclusive.begin(now_ns, id, worker, &mut self.shares);
+                self.exclusive.begin(now_ns, domain.caller, id, worker, &mut self.shares);
                 self.tell_shares(actions);
                 self.advance(now_ns, actions);
             } else {
-                self.exclusive.run_alone(worker);
+                self.exclusive.run_alone(domain.caller, id, worker);
                 self.start(now_ns, worker, id, actions);
             }
         } else if !self.workers.iter().any(|(_, worker)| worker.is_coming()) {
@@ -318,15 +316,16 @@ impl<C: Clone> Scheduler<C> {
             Some(Moved::Whole(_, worker)) if self.workers[worker].state == State::Absent => {}
             Some(Moved::Whole(id, worker)) => {
                 let caller = self.calls.get(id).map(|entry| entry.domain.caller);
-                if caller.is_some_and(|caller| self.holds(now_ns, caller)) {
+                let Some(caller) = caller else { return self.give_back(now_ns, actions) };
+                if self.holds(now_ns, caller) {
                     // Its caller spent the budget meanwhile, elsewhere.
-                    self.exclusive.put_aside(id);
+                    self.exclusive.put_aside(caller);
                     return self.give_back(now_ns, actions);
                 }
-                self.exclusive.run(worker);
+                self.exclusive.run(caller, id, worker);
                 self.start(now_ns, worker, id, actions);
             }
-            Some(Moved::Shared) => self.resume(now_ns, actions),
+            Some(Moved::Shared) => self.share(now_ns, actions),
             None => {}
         }
     }
@@ -340,11 +339,29 @@ impl<C: Clone> Scheduler<C> {
 
     /// A worker has no call for the whole device any more, if it had one.
     pub(super) fn leave_device(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        if !self.exclusive.is_for(worker) {
+            return;
+        }
+        // Its domain had everything: whoever waits for a worker need not wait for its residency.
+        self.workers[worker].bound_ns = 0;
         if self.exclusive.end_alone(worker) {
-            self.resume(now_ns, actions);
-        } else if self.exclusive.is_for(worker) {
+            self.share(now_ns, actions);
+        } else {
             self.give_back(now_ns, actions);
         }
+    }
+
+    /// All workers may have calls again: whose turn it is starts.
+    fn share(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        let exclusive = &self.exclusive;
+        // Callers that stand in line are charged there.
+        let others = self.placing.waiting_callers(|caller| !exclusive.has_calls_of(caller));
+        let waiting = match others {
+            0 => u64::from(self.placing.has_older(None)),
+            others => others,
+        };
+        self.exclusive.share(now_ns, waiting);
+        self.resume(now_ns, actions);
     }
 
     /// Starts what may start, after something that held it up is gone.

@@ -8,7 +8,7 @@
 //! Policies, each with its own state:
 //! - `placing`: which call gets which worker.
 //! - [`turns`]: who may submit to the device.
-//! - `exclusive`: calls that need the whole device, and how its memory moves.
+//! - `exclusive`: calls that need the whole device, and how its memory moves; `fair_line`: whose is next.
 //! - `retry`: calls whose process ended are run again.
 //! - `penalties`: for callers whose calls fail: [`budget`] and [`quarantine`].
 //! - `quotas`: how many workers one caller may have.
@@ -20,6 +20,7 @@ mod calls;
 pub mod deadlines;
 pub mod events;
 mod exclusive;
+mod fair_line;
 mod follow_up;
 mod penalties;
 mod placing;

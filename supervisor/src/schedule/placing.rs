@@ -179,9 +179,19 @@ impl Placing {
         taken
     }
 
-    /// Whether any call waits that came before this one and may start.
-    pub(super) fn has_older(&self, id: CallId) -> bool {
-        self.domains.values().any(|d| !d.held && d.queue.front().is_some_and(|first| *first < id))
+    /// Whether any call waits that may start and came before this one, or at any time.
+    pub(super) fn has_older(&self, before: Option<CallId>) -> bool {
+        let is_older = |first: &CallId| before.is_none_or(|before| *first < before);
+        self.domains.values().any(|d| !d.held && d.queue.front().is_some_and(is_older))
+    }
+
+    /// How many callers of those of which this is true have calls that wait and may start.
+    pub(super) fn waiting_callers(&self, counts: impl Fn(TenantId) -> bool) -> u64 {
+        let waits =
+            |domain: &Domain| self.domains.get(domain).is_some_and(|d| !d.held && !d.queue.is_empty());
+        let callers =
+            self.of_caller.iter().filter(|(caller, domains)| counts(**caller) && domains.iter().any(waits));
+        callers.count() as u64
     }
 
     /// A worker serves a domain from now on.

@@ -82,7 +82,7 @@ fn a_held_caller_stands_in_no_line() {
     placing.hold(TenantId::new(1));
     placing.enqueue(ALICE, CallId(2), false);
     let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, &quotas, None));
-    assert_eq!((next(&mut placing), placing.has_older(CallId(3))), (None, false));
+    assert_eq!((next(&mut placing), placing.has_older(Some(CallId(3)))), (None, false));
     assert!(placing.release(TenantId::new(1)) && !placing.release(TenantId::new(1)));
     assert_eq!(next(&mut placing), Some(CallId(1)));
 }

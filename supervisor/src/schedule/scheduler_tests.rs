@@ -5,6 +5,8 @@ use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 use crate::schedule::events::*;
 use crate::schedule::{Address, Share};
 
+#[path = "exclusive_fairness_tests.rs"]
+mod exclusive_fairness_tests;
 #[path = "exclusive_tests.rs"]
 mod exclusive_tests;
 #[path = "penalties_tests.rs"]

@@ -1,0 +1,222 @@
+//! The line for the whole device, fair among callers: the one that had least of the device lately is next, and each
+//! caller's own calls go in their order (start-time fair queueing).
+//!
+//! A clock counts device time that every caller had. Each caller has a tag on it: how far it would be with the next
+//! call's beginning. The smallest tag is next and sets the clock; what a caller used is added to its tag. A caller that
+//! comes, or comes back, begins where the clock is: it owes nothing and is owed nothing for the time in which it
+//! wanted nothing.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::types::CallId;
+use crate::ids::TenantId;
+
+/// Calls of all callers that wait for the whole device. What an operation costs grows with the logarithm of callers and
+/// calls.
+#[derive(Debug, Default)]
+pub(super) struct FairLine {
+    callers: HashMap<TenantId, Caller>,
+    /// First calls of callers that are not held, the next one first.
+    ready: BTreeSet<Place>,
+    /// Callers without calls, until the clock has passed their tags.
+    idle: BTreeSet<(u64, TenantId)>,
+    clock_ns: u64,
+}
+
+/// A caller's tag, its first call, and its name. Of equal tags the older call is first.
+type Place = (u64, CallId, TenantId);
+
+#[derive(Debug)]
+struct Caller {
+    calls: BTreeSet<CallId>,
+    tag_ns: u64,
+    /// It spent its budget: its calls do not stand in line.
+    held: bool,
+}
+
+impl Caller {
+    fn place(&self, caller: TenantId) -> Option<Place> {
+        let first = self.calls.first().filter(|_| !self.held)?;
+        Some((self.tag_ns, *first, caller))
+    }
+}
+
+/// The call that is next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct First {
+    /// The call.
+    pub(super) id: CallId,
+    /// Whose it is.
+    pub(super) caller: TenantId,
+    /// Its caller's tag.
+    pub(super) tag_ns: u64,
+}
+
+impl FairLine {
+    /// The call that is next.
+    pub(super) fn first(&self) -> Option<First> {
+        self.ready.first().map(|(tag_ns, id, caller)| First { id: *id, caller: *caller, tag_ns: *tag_ns })
+    }
+
+    /// Whether a caller has calls here.
+    pub(super) fn has(&self, caller: TenantId) -> bool {
+        self.callers.get(&caller).is_some_and(|state| !state.calls.is_empty())
+    }
+
+    /// A call waits, for the first time or again; `held` says whether its caller's calls stand in line.
+    pub(super) fn push(&mut self, caller: TenantId, id: CallId, held: bool) {
+        self.set_held(caller, held);
+        self.change(caller, |state| state.calls.insert(id));
+    }
+
+    /// A call waits no more.
+    pub(super) fn remove(&mut self, caller: TenantId, id: CallId) {
+        self.change(caller, |state| state.calls.remove(&id));
+    }
+
+    /// Takes the calls of a caller of which this is true, oldest first.
+    pub(super) fn take(&mut self, caller: TenantId, is_one: impl Fn(CallId) -> bool) -> Vec<CallId> {
+        self.change(caller, |state| {
+            let (taken, left) =
+                std::mem::take(&mut state.calls).into_iter().partition::<Vec<_>, _>(|id| is_one(*id));
+            state.calls = left.into_iter().collect();
+            taken
+        })
+    }
+
+    /// Whether a caller's calls stand in line from now on, which they do not while it is held; whether that changes
+    /// anything.
+    pub(super) fn set_held(&mut self, caller: TenantId, held: bool) -> bool {
+        let Some(state) = self.callers.get(&caller).filter(|state| state.held != held) else { return false };
+        let (changes, clock_ns) = (!state.calls.is_empty(), self.clock_ns);
+        self.change(caller, |state| {
+            state.held = held;
+            state.tag_ns = state.tag_ns.max(clock_ns);
+        });
+        changes
+    }
+
+    /// A caller has the device: all others begin at its tag, if they come now.
+    pub(super) fn serve(&mut self, caller: TenantId) {
+        if let Some(tag_ns) = self.callers.get(&caller).map(|state| state.tag_ns) {
+            self.set_clock(tag_ns);
+        }
+    }
+
+    /// A caller had the device for so long.
+    pub(super) fn charge(&mut self, caller: TenantId, used_ns: u64) {
+        self.change(caller, |state| state.tag_ns = state.tag_ns.saturating_add(used_ns));
+    }
+
+    /// The clock.
+    pub(super) fn clock_ns(&self) -> u64 {
+        self.clock_ns
+    }
+
+    /// Sets the clock, which never goes back.
+    pub(super) fn set_clock(&mut self, clock_ns: u64) {
+        self.clock_ns = self.clock_ns.max(clock_ns);
+        while let Some((tag_ns, caller)) =
+            self.idle.first().copied().filter(|(tag_ns, _)| *tag_ns <= clock_ns)
+        {
+            self.idle.remove(&(tag_ns, caller));
+            self.callers.remove(&caller);
+        }
+    }
+
+    /// Changes what is known of a caller, and its place with it.
+    fn change<T>(&mut self, caller: TenantId, change: impl FnOnce(&mut Caller) -> T) -> T {
+        let clock_ns = self.clock_ns;
+        let fresh = || Caller { calls: BTreeSet::new(), tag_ns: clock_ns, held: false };
+        let state = self.callers.entry(caller).or_insert_with(fresh);
+        if let Some(place) = state.place(caller) {
+            self.ready.remove(&place);
+        }
+        if state.calls.is_empty() {
+            self.idle.remove(&(state.tag_ns, caller));
+            state.tag_ns = state.tag_ns.max(clock_ns);
+        }
+        let changed = change(state);
+        if let Some(place) = state.place(caller) {
+            self.ready.insert(place);
+        } else if state.calls.is_empty() && state.tag_ns > clock_ns {
+            self.idle.insert((state.tag_ns, caller));
+        } else if state.calls.is_empty() {
+            self.callers.remove(&caller);
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALICE: TenantId = TenantId::new(1);
+    const BOB: TenantId = TenantId::new(2);
+
+    /// Serves so many calls, each for this long, and says whose they were.
+    fn serve(line: &mut FairLine, count: usize, used_ns: impl Fn(TenantId) -> u64) -> Vec<TenantId> {
+        let mut served = Vec::new();
+        for _ in 0..count {
+            let first = line.first().unwrap();
+            line.serve(first.caller);
+            line.remove(first.caller, first.id);
+            line.charge(first.caller, used_ns(first.caller));
+            served.push(first.caller);
+        }
+        served
+    }
+
+    #[test]
+    fn callers_share_by_time_and_not_by_calls() {
+        let mut line = FairLine::default();
+        (0..100).for_each(|id| line.push(ALICE, CallId(id), false));
+        assert_eq!(serve(&mut line, 1, |_| 10), [ALICE]);
+        (100..200).for_each(|id| line.push(BOB, CallId(id), false));
+        // Bob's calls are five times as long.
+        let served = serve(&mut line, 60, |caller| if caller == BOB { 50 } else { 10 });
+        assert_eq!(served.iter().filter(|caller| **caller == BOB).count(), 10);
+        assert_eq!(served[0], BOB, "has had nothing");
+    }
+
+    #[test]
+    fn a_caller_that_comes_back_is_owed_nothing() {
+        let mut line = FairLine::default();
+        line.push(BOB, CallId(0), false);
+        serve(&mut line, 1, |_| 10);
+        (1..100).for_each(|id| line.push(ALICE, CallId(id), false));
+        serve(&mut line, 50, |_| 10);
+        line.push(BOB, CallId(100), false);
+        line.push(BOB, CallId(101), false);
+        assert_eq!(serve(&mut line, 4, |_| 10), [BOB, ALICE, BOB, ALICE]);
+    }
+
+    #[test]
+    fn a_callers_own_calls_go_in_their_order_and_not_while_it_is_held() {
+        let mut line = FairLine::default();
+        [5, 9, 7].into_iter().for_each(|id| line.push(ALICE, CallId(id), false));
+        line.push(BOB, CallId(6), false);
+        assert_eq!(line.first().map(|first| first.id), Some(CallId(5)));
+        assert!(line.set_held(ALICE, true) && !line.set_held(ALICE, true));
+        assert_eq!(line.first().map(|first| first.id), Some(CallId(6)));
+        assert!(line.has(ALICE));
+        assert_eq!(line.take(ALICE, |id| id != CallId(7)), [5, 9].map(CallId));
+        line.remove(BOB, CallId(6));
+        assert_eq!(line.first(), None);
+        assert!(line.set_held(ALICE, false));
+        assert_eq!(line.first().map(|first| first.id), Some(CallId(7)));
+    }
+
+    #[test]
+    fn callers_without_calls_are_forgotten() {
+        let mut line = FairLine::default();
+        for caller in 0..100 {
+            line.push(TenantId::new(caller), CallId(caller.into()), false);
+        }
+        serve(&mut line, 100, |_| 10);
+        assert_eq!(line.callers.len(), 100, "each had the device");
+        line.set_clock(10);
+        assert!(line.callers.is_empty() && line.idle.is_empty() && line.ready.is_empty());
+    }
+}
