@@ -2,18 +2,20 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use pappus_blueprint::Plan;
-use pappus_protocol::Fault;
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::to_worker::{Item, Target};
-use pappus_shmem::{ValidatedMemfd, memfd};
+use pappus_protocol::{Fault, now_ns};
+use pappus_shmem::memfd;
 use zerocopy::little_endian::U64;
 
+use crate::client_memfd::ClientMemfd;
 use crate::function::Loaded;
 use crate::refusal::Refusal;
 use crate::schedule::{Domain, Ended, quarantine};
@@ -25,27 +27,17 @@ pub struct Arena {
     /// Its name towards workers, never used twice.
     pub id: u64,
     /// Its memory.
-    pub memfd: ValidatedMemfd,
+    pub memfd: ClientMemfd,
     closed: AtomicBool,
-    /// Its bytes among those of its tenant's arenas.
-    _taken: Taken,
-    /// Its place among the tenant's descriptors.
-    _place: Option<Taken>,
-    /// Likewise among those that workers map, once a call names it.
+    /// Its bytes among those of its tenant's arenas that workers map, once a call names it.
     pinned: OnceLock<Taken>,
 }
 
 impl Arena {
     /// An open arena.
-    pub fn new(
-        id: u64,
-        memfd: ValidatedMemfd,
-        place: Option<Taken>,
-        account: &Arc<Account>,
-    ) -> Result<Self, QuotaError> {
-        let taken = account.take(Limit::ArenaBytes, memfd.bytes())?;
-        let closed = AtomicBool::new(false);
-        Ok(Self { id, memfd, closed, _taken: taken, _place: place, pinned: OnceLock::new() })
+    pub fn new(id: u64, mut memfd: ClientMemfd, account: &Arc<Account>) -> Result<Self, QuotaError> {
+        memfd.charge(account.take(Limit::ArenaBytes, memfd.bytes())?);
+        Ok(Self { id, memfd, closed: AtomicBool::new(false), pinned: OnceLock::new() })
     }
 
     /// Workers are about to map it, as long as it is open.
@@ -95,9 +87,9 @@ pub struct Call {
     /// Inline inputs.
     pub inline: Vec<Inline>,
     /// One-off inputs.
-    pub descriptors: Vec<ValidatedMemfd>,
-    /// What the caller is charged for while the call waits and runs: its memory and its descriptors.
-    pub held: Vec<Taken>,
+    pub descriptors: Vec<ClientMemfd>,
+    /// The memory that the caller is charged for while the call waits and runs.
+    pub memory: Option<Taken>,
     /// Arenas that items and targets name.
     pub arenas: Vec<Arc<Arena>>,
     /// Absolute, in `CLOCK_MONOTONIC` nanoseconds.
@@ -118,20 +110,49 @@ impl Call {
         (&self.function.record.name, &self.function.account.name, &self.reply.account().name)
     }
 
-    /// Zeroes the output regions of a call whose worker is gone, as the worker would have done.
-    pub fn zero_outputs(&self) {
+    /// The regions that the call's worker may have written; none if its outputs go elsewhere.
+    pub fn written_regions(&self) -> Option<WrittenRegions> {
+        let region = |target: &Target| {
+            let arena = self.arenas.iter().find(|arena| arena.id == target.arena.get())?;
+            let start = target.offset.get();
+            Some((arena.clone(), start..start + target.bytes.get()))
+        };
+        let regions: Vec<_> = self.outputs.iter().filter_map(region).collect();
+        (!regions.is_empty()).then_some(WrittenRegions(regions))
+    }
+}
+
+/// Regions of a caller's arenas that a worker may have written which is gone.
+#[derive(Debug)]
+pub struct WrittenRegions(Vec<(Arc<Arena>, Range<u64>)>);
+
+impl WrittenRegions {
+    /// Zeroes them on the caller's own threads, as the worker would have done, and says so `then`; not if that is later
+    /// than `until_ns`, when its client may use them for something else. Never waits.
+    pub fn clear(self, until_ns: u64, then: impl FnOnce() + Send + 'static) {
+        // All arenas of a call are its caller's.
+        let Some(first) = self.0.first().map(|(arena, _)| arena.clone()) else { return then() };
+        first.memfd.on_thread(move || {
+            if self.zero(until_ns) {
+                then();
+            }
+        });
+    }
+
+    /// Whether it was done in time.
+    fn zero(&self, until_ns: u64) -> bool {
         const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
-        for target in &self.outputs {
-            let Some(arena) = self.arenas.iter().find(|arena| arena.id == target.arena.get()) else {
-                continue;
-            };
-            let end = target.offset.get() + target.bytes.get();
-            for start in (target.offset.get()..end).step_by(ZEROS.len()) {
-                let bytes = (end - start).min(ZEROS.len() as u64) as usize;
+        for (arena, range) in &self.0 {
+            for start in range.clone().step_by(ZEROS.len()) {
+                if now_ns() >= until_ns {
+                    return false;
+                }
+                let bytes = (range.end - start).min(ZEROS.len() as u64) as usize;
                 // The client's own memory: if it cannot be written, nobody else is harmed.
                 let _ = memfd::write_all_at(arena.memfd.as_fd(), start, &ZEROS[..bytes]);
             }
         }
+        true
     }
 }
 
@@ -147,6 +168,8 @@ pub enum Outcome {
     },
     /// It failed, as its worker says.
     Failed(Fault),
+    /// Its process is gone, and its outputs could not be cleared in time.
+    NotCleared,
     /// It does not run again after its process ended.
     Lost {
         /// Why it does not.

@@ -10,6 +10,7 @@ use pappus_shmem::memfd::{self, MemfdError, Rejected};
 use rustix::io::Errno;
 
 use crate::client_io::ClientIo;
+use crate::client_memfd::ClientMemfd;
 use crate::ids::TenantId;
 use crate::tenants::{Account, Taken};
 
@@ -30,23 +31,27 @@ impl ClientFd {
         Self { fd: Some(fd), account, io, taken: Some(taken) }
     }
 
-    /// A memfd that can never change, of so many bytes at most; and its place among the tenant's descriptors.
-    pub fn sealed(self, limit: u64) -> Result<(ValidatedMemfd, Option<Taken>), MemfdError> {
+    /// A memfd that can never change, of so many bytes at most.
+    pub fn sealed(self, limit: u64) -> Result<ClientMemfd, MemfdError> {
         self.accept(|fd| memfd::take_sealed(fd, limit))
     }
 
     /// A memfd for an arena, likewise.
-    pub fn arena(self, limit: u64) -> Result<(ValidatedMemfd, Option<Taken>), MemfdError> {
+    pub fn arena(self, limit: u64) -> Result<ClientMemfd, MemfdError> {
         self.accept(|fd| memfd::take_arena(fd, limit))
     }
 
     fn accept(
         mut self,
         take: impl FnOnce(OwnedFd) -> Result<ValidatedMemfd, Rejected>,
-    ) -> Result<(ValidatedMemfd, Option<Taken>), MemfdError> {
+    ) -> Result<ClientMemfd, MemfdError> {
         let fd = self.fd.take().ok_or(MemfdError::NotMemfd)?;
         match take(fd) {
-            Ok(memfd) => Ok((memfd, self.taken.take())),
+            Ok(memfd) => {
+                let mut memfd = ClientMemfd::new(memfd, self.account.tenant, &self.io);
+                self.taken.take().into_iter().for_each(|taken| memfd.charge(taken));
+                Ok(memfd)
+            }
             Err(Rejected { why, fd }) => {
                 self.fd = Some(fd);
                 Err(why)

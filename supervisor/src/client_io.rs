@@ -15,12 +15,13 @@ use std::time::Duration;
 
 use crate::defences::Defence;
 use crate::ids::TenantId;
+use crate::limits::MAX_CONNECTIONS;
 use crate::sync::{OrderedMutex, rank};
 
 /// Threads of one tenant.
 const THREADS_PER_TENANT: usize = 2;
 /// Threads of all tenants: as many as tenants that are connected at once can keep.
-const MAX_THREADS: usize = 1024;
+const MAX_THREADS: usize = THREADS_PER_TENANT * MAX_CONNECTIONS;
 /// How long a thread without work stays.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -143,27 +144,39 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::mpsc;
 
     use super::*;
+
+    /// All threads of a tenant, kept until this is dropped.
+    pub(crate) struct Kept(Vec<mpsc::Sender<()>>);
+
+    impl Kept {
+        pub(crate) fn all_threads(io: &ClientIo, tenant: TenantId) -> Self {
+            let (started, starts) = mpsc::channel();
+            let keep = |_| {
+                let (release, released) = mpsc::channel::<()>();
+                let started = started.clone();
+                io.run(tenant, move || {
+                    started.send(()).unwrap();
+                    // Ends when the sender is dropped.
+                    let _ = released.recv();
+                });
+                release
+            };
+            let kept = (0..THREADS_PER_TENANT).map(keep).collect();
+            (0..THREADS_PER_TENANT).for_each(|_| starts.recv().unwrap());
+            Self(kept)
+        }
+    }
 
     #[test]
     fn a_tenant_that_keeps_its_threads_delays_itself_only() {
         let io = ClientIo::default();
         let (stuck, free) = (TenantId::new(1), TenantId::new(2));
-        let (started, starts) = mpsc::channel();
-        let (release, released) = mpsc::channel::<()>();
-        let released = Arc::new(OrderedMutex::<_, { rank::UNREAD }>::new(released));
-        for _ in 0..THREADS_PER_TENANT {
-            let (started, released) = (started.clone(), released.clone());
-            io.run(stuck, move || {
-                started.send(()).unwrap();
-                // Ends when the sender is dropped.
-                let _ = released.lock().recv();
-            });
-        }
-        starts.recv().unwrap();
+        let kept = Kept::all_threads(&io, stuck);
+        assert_eq!(kept.0.len(), THREADS_PER_TENANT);
         let (late, comes_late) = mpsc::channel();
         io.run(stuck, move || late.send(()).unwrap());
         let (other, comes) = mpsc::channel();
@@ -171,7 +184,7 @@ mod tests {
         comes.recv().unwrap();
         // The control: that of the tenant whose threads are kept waits.
         assert!(comes_late.try_recv().is_err());
-        drop(release);
+        drop(kept);
         comes_late.recv().unwrap();
     }
 

@@ -12,7 +12,7 @@
 //! - [`config`]: flags and file.
 //! - [`refusal`]: why a request is refused.
 //! - [`tenants`]: who is a tenant, and what each has.
-//! - [`client_fd`]: descriptors that clients pass.
+//! - [`client_memfd`]: memory that clients pass; [`client_fd`]: their descriptors and sockets.
 //! - [`store`]: the state directory.
 //! - [`processes`]: worker processes, and the memory of their device.
 //! - [`function`]: functions in memory.
@@ -28,6 +28,7 @@
 pub mod call;
 pub mod client_fd;
 pub mod client_io;
+pub mod client_memfd;
 pub mod concurrent;
 pub mod config;
 pub mod defences;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pappus_protocol::now_ns;
 use pappus_protocol::to_worker::Configure;
+use pappus_protocol::{Fault, now_ns};
 use tokio::sync::watch;
 
 use super::decisions::{Actions, Decisions};
@@ -23,8 +23,8 @@ use crate::ids::{FunctionId, Generation, WorkerId};
 use crate::metrics::DeviceMetrics;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::Refusal;
-use crate::schedule::events::{Event, Finished};
-use crate::schedule::{Action, Address, CallId, Command, KillReason, Share, Verdict};
+use crate::schedule::events::{Buried, Event, Finished};
+use crate::schedule::{Action, Address, CallId, Command, KillReason, Loss, Share, Verdict};
 use crate::store::StateDir;
 
 /// Carries out what the scheduler of one device decides.
@@ -41,6 +41,15 @@ pub(super) struct CommandRunner {
     pub(super) quota: Arc<MemoryQuota>,
     /// Numbers for workers that are scrubbed for another domain.
     pub(super) handovers: AtomicU64,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone)]
+pub(super) struct ProcessEnd {
+    /// In words.
+    pub(super) ended: String,
+    /// What it said of a lost device context.
+    pub(super) broken: Option<Fault>,
 }
 
 /// What is left to do once a worker's channel is free again.
@@ -90,6 +99,12 @@ impl CommandRunner {
                 self.metrics.failed.increment(1);
                 self.metrics.quarantines.increment(1);
                 self.complete(&call, Outcome::Quarantined(refusal));
+            }
+            Action::NotCleared { call } => {
+                let (function, owner, caller) = call.names();
+                tracing::debug!(function, owner, caller, "the outputs of a lost call cannot be cleared");
+                self.metrics.failed.increment(1);
+                self.complete(&call, Outcome::NotCleared);
             }
             Action::Kill { worker, generation, why } => self.kill(worker, generation, &why),
         }
@@ -216,6 +231,15 @@ impl CommandRunner {
             turns: self.config.takes_turns(),
             scrub_calls: self.config.scrub_calls,
             scrub_switch: self.config.scrub_switch,
+        }
+    }
+
+    /// Nothing is left of a lost call's attempt: it runs again, or is answered.
+    pub(super) fn bury(&self, id: CallId, loss: Loss, end: ProcessEnd) {
+        if let Some((call, why)) = self.handle(Buried { id, loss }) {
+            self.metrics.failed.increment(1);
+            let ProcessEnd { ended, broken } = end;
+            self.complete(&call, Outcome::Lost { why, process: ended, broken });
         }
     }
 

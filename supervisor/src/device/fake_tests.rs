@@ -1,6 +1,7 @@
 //! A GPU whose workers are this test: what the supervisor tells them, and what follows from their answers.
 
 mod batch_tests;
+mod clearing_tests;
 mod forgetting_tests;
 mod order_tests;
 mod panic_tests;
@@ -24,6 +25,7 @@ use prost::Message;
 use tokio::sync::watch;
 
 use super::Device;
+use super::commands::ProcessEnd;
 use super::held::Held;
 use super::unusable::Unusable;
 use super::worker_channel::{Arrival, staging};
@@ -169,7 +171,7 @@ impl Gpu {
             words: vec![],
             inline: vec![],
             descriptors: vec![],
-            held: vec![],
+            memory: None,
             arenas: vec![],
             deadline_ns: u64::MAX,
             arrived_ns: now_ns(),
@@ -229,6 +231,11 @@ impl Gpu {
             .unwrap();
         self.device.events.exported(worker, function.id, bytes).unwrap();
     }
+}
+
+/// How a process ended.
+fn killed() -> ProcessEnd {
+    ProcessEnd { ended: "was killed".to_owned(), broken: None }
 }
 
 fn attach(device: &Arc<Device>, worker: WorkerId) -> Worker {

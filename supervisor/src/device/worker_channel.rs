@@ -315,7 +315,7 @@ impl WorkerChannel {
                 .map_err(|e| StartError::Refused(failed("cannot stage inline inputs", &e).into()))?;
         }
         if !call.descriptors.is_empty() {
-            let fds: Vec<_> = call.descriptors.iter().map(AsFd::as_fd).collect();
+            let fds: Vec<_> = call.descriptors.iter().map(|memfd| memfd.as_fd()).collect();
             process.pass(id.0, &fds)?;
         }
         process.items.clear();

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pappus_protocol::{Fault, now_ns};
+use pappus_protocol::now_ns;
 use tokio::sync::watch;
 
-use super::commands::CommandRunner;
+use super::commands::{CommandRunner, ProcessEnd};
 use super::decisions::{Actions, Decisions};
 use super::panics::contained;
 use super::reaper::{Lost, Remains};
@@ -14,13 +14,12 @@ use super::unusable::Unusable;
 use super::weights::WeightStore;
 use super::worker_channel::{Arrival, never_handed};
 use super::worker_slots::WorkerSlots;
-use crate::call::Outcome;
 use crate::function::CodeTarget;
 use crate::ids::{FunctionId, TurnId, WorkerId};
 use crate::metrics::DeviceMetrics;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::schedule::Loss;
-use crate::schedule::events::{Buried, Confirmed, Gone, Ready, Reaped, Scrubbed, Yielded, Yielding};
+use crate::schedule::events::{Clearing, Confirmed, Gone, Ready, Reaped, Scrubbed, Yielded, Yielding};
 use crate::schedule::weights::ZombieId;
 
 /// Takes in what workers say of themselves, and what is seen of their processes.
@@ -140,34 +139,33 @@ impl WorkerEvents {
         unread.for_each(|(_, call)| never_handed(call, self.weights.as_deref()));
     }
 
-    /// Lost calls run again, or are answered: how their process ended, and what it said before. After a panic about
-    /// one call, the others are decided about all the same.
-    pub(super) fn bury(&self, lost: Vec<Lost>, ended: &str, broken: Option<&Fault>, from_outside: bool) {
+    /// Lost calls run again, or are answered, once what they wrote is cleared: how their process ended. After a panic
+    /// about one call, the others are decided about all the same.
+    pub(super) fn bury(&self, lost: Vec<Lost>, end: &ProcessEnd, from_outside: bool) {
         for call in lost {
-            if let Err(why) = contained(|| self.bury_one(call, ended, broken, from_outside)) {
+            if let Err(why) = contained(|| self.bury_one(call, end, from_outside)) {
                 tracing::error!("it is not decided about a call whose process is gone: {why}");
             }
         }
     }
 
-    fn bury_one(&self, (id, call): Lost, ended: &str, broken: Option<&Fault>, from_outside: bool) {
+    fn bury_one(&self, (id, call): Lost, end: &ProcessEnd, from_outside: bool) {
         let handed = call.started_ns.swap(0, Ordering::Relaxed) != 0;
-        if handed {
-            call.zero_outputs();
-            if let Some(weights) = &self.weights {
-                weights.end(&call.function);
-            }
+        if handed && let Some(weights) = &self.weights {
+            weights.end(&call.function);
         }
         let loss = match (handed, from_outside) {
             (false, _) => Loss::NeverHanded,
             (true, true) => Loss::EndedFromOutside,
             (true, false) => Loss::InIt,
         };
-        if let Some((call, why)) = self.commands.handle(Buried { id, loss }) {
-            self.metrics.failed.increment(1);
-            let (process, broken) = (ended.to_owned(), broken.cloned());
-            self.commands.complete(&call, Outcome::Lost { why, process, broken });
-        }
+        let outputs = call.written_regions().filter(|_| handed);
+        // Whoever keeps the memory from being written must not keep the call, for which draining waits.
+        drop(call);
+        let Some(outputs) = outputs else { return self.commands.bury(id, loss, end.clone()) };
+        let Some(until_ns) = self.commands.handle(Clearing { id }) else { return };
+        let (commands, end) = (self.commands.clone(), end.clone());
+        outputs.clear(until_ns, move || commands.bury(id, loss, end));
     }
 
     /// A process is reaped: its memory is free, and nothing writes to the regions of its calls.
@@ -179,6 +177,6 @@ impl WorkerEvents {
         if let Some((worker, generation)) = served {
             self.commands.handle(Reaped { worker, generation, from_outside });
         }
-        self.bury(lost, &ended, broken.as_ref(), from_outside);
+        self.bury(lost, &ProcessEnd { ended, broken }, from_outside);
     }
 }

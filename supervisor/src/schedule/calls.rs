@@ -60,8 +60,15 @@ pub(super) enum CallState {
         /// The deadline passed; the next time something is due, the worker is killed.
         overdue: bool,
     },
-    /// Its process is gone, and what it wrote is being cleared.
+    /// Its process is about to be gone.
     Lost { overdue: bool },
+    /// It is gone, and what it wrote is being cleared.
+    Clearing {
+        /// Its deadline passed before.
+        overdue: bool,
+        /// Its deadline; the entry's is when its client is told that this takes too long.
+        deadline_ns: u64,
+    },
 }
 
 /// All calls of a device.
@@ -72,12 +79,13 @@ pub(super) struct Calls<C> {
     deadlines: Deadlines,
     queued: u64,
     queued_bytes: u64,
+    clearing: u64,
 }
 
 impl<C> Default for Calls<C> {
     fn default() -> Self {
         let (entries, deadlines) = (Slab::new(), Deadlines::default());
-        Self { entries, next_serial: 1, deadlines, queued: 0, queued_bytes: 0 }
+        Self { entries, next_serial: 1, deadlines, queued: 0, queued_bytes: 0, clearing: 0 }
     }
 }
 
@@ -95,6 +103,11 @@ impl<C> Calls<C> {
     /// How many are in workers, or were until their process ended.
     pub(super) fn running(&self) -> u64 {
         self.entries.len() as u64 - self.queued
+    }
+
+    /// How many are in processes, of which some are about to be gone.
+    pub(super) fn in_processes(&self) -> u64 {
+        self.running() - self.clearing
     }
 
     /// A new call, which waits.
@@ -147,13 +160,26 @@ impl<C> Calls<C> {
         self.queued_bytes -= bytes;
     }
 
+    /// What a lost call wrote is being cleared. Its next moment is that at which its client is told that this takes too
+    /// long.
+    pub(super) fn clears(&mut self, id: CallId, until_ns: u64) {
+        let Some(entry) = self.get_mut(id) else { return };
+        let CallState::Lost { overdue } = entry.state else { return };
+        entry.state = CallState::Clearing { overdue, deadline_ns: entry.deadline_ns };
+        self.clearing += 1;
+        self.move_to(id, until_ns);
+    }
+
     /// A call that was in a worker waits again.
     pub(super) fn waits_again(&mut self, id: CallId) {
         let Some(entry) = self.get_mut(id) else { return };
-        entry.state = CallState::Queued;
-        let bytes = entry.bytes;
+        let (before, bytes) = (std::mem::replace(&mut entry.state, CallState::Queued), entry.bytes);
         self.queued += 1;
         self.queued_bytes += bytes;
+        if let CallState::Clearing { deadline_ns, .. } = before {
+            self.clearing -= 1;
+            self.move_to(id, deadline_ns);
+        }
     }
 
     /// Forgets a call.
@@ -161,9 +187,13 @@ impl<C> Calls<C> {
         self.get(id)?;
         let entry = self.entries.remove(Self::index(id));
         self.deadlines.remove(entry.deadline_ns, id);
-        if entry.state == CallState::Queued {
-            self.queued -= 1;
-            self.queued_bytes -= entry.bytes;
+        match entry.state {
+            CallState::Queued => {
+                self.queued -= 1;
+                self.queued_bytes -= entry.bytes;
+            }
+            CallState::Clearing { .. } => self.clearing -= 1,
+            CallState::Running { .. } | CallState::Lost { .. } => {}
         }
         Some(entry)
     }
@@ -178,8 +208,8 @@ impl<C> Calls<C> {
         self.deadlines.pop_due(now_ns)
     }
 
-    /// Gives a call an earlier moment.
-    pub(super) fn hasten(&mut self, id: CallId, at_ns: u64) {
+    /// Gives a call another moment.
+    pub(super) fn move_to(&mut self, id: CallId, at_ns: u64) {
         let Some(entry) = self.get_mut(id) else { return };
         let before_ns = std::mem::replace(&mut entry.deadline_ns, at_ns);
         self.deadlines.remove(before_ns, id);

@@ -11,6 +11,7 @@ pub(super) enum Event {
     Submit { domain: TenantId, function: FunctionId, deadline_ms: u64, size: Size },
     Finish { pick: usize, verdict: Verdict },
     Gone { worker: usize, from_outside: bool },
+    Clear { pick: usize },
     Bury { pick: usize, loss: Loss },
     Ready(usize),
     Scrubbed(usize),
@@ -36,6 +37,7 @@ pub(super) fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => (0..4usize, prop::bool::weighted(0.2)).prop_map(|(worker, from_outside)| {
             Event::Gone { worker, from_outside }
         }),
+        2 => any::<usize>().prop_map(|pick| Event::Clear { pick }),
         3 => (any::<usize>(), loss).prop_map(|(pick, loss)| Event::Bury { pick, loss }),
         4 => (0..4usize).prop_map(Event::Ready),
         4 => (0..4usize).prop_map(Event::Scrubbed),

@@ -101,6 +101,16 @@ event! {
 }
 
 event! {
+    /// The process of a lost call is gone, and what it wrote is being cleared: until when that may take. [`Buried`]
+    /// follows once it is done; if it is not done then, the call is over. None if it is over already.
+    Clearing {
+        /// The call.
+        id: CallId,
+    } -> Option<u64>,
+    |event, scheduler, now_ns, actions| scheduler.clearing(now_ns, event.id, actions)
+}
+
+event! {
     /// Nothing is left of a lost call's attempt: the call waits again, or is over, which is replied with the reason.
     Buried {
         /// The call.

@@ -38,6 +38,11 @@ impl<C: Clone> Scheduler<C> {
                 }
             }
             CallState::Lost { .. } => entry.state = CallState::Lost { overdue: true },
+            CallState::Clearing { .. } => {
+                let Some(entry) = self.calls.remove(id) else { return };
+                self.judge(now_ns, &entry, Verdict::Neither, actions);
+                actions.push(Action::NotCleared { call: entry.call });
+            }
         }
     }
 
@@ -252,7 +257,7 @@ impl<C: Clone> Scheduler<C> {
             return;
         }
         let released = self.placing.release(caller);
-        let others = || (self.calls.running() != 0, self.placing.waiting_callers(|_| true));
+        let others = || (self.calls.in_processes() != 0, self.placing.waiting_callers(|_| true));
         if self.exclusive.come_back(now_ns, caller, others) || released {
             self.resume(now_ns, actions);
         }
@@ -267,7 +272,7 @@ impl<C: Clone> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         let held = self.holds(now_ns, caller);
-        let others = || (self.calls.running() != 0, self.placing.waiting_callers(|_| true));
+        let others = || (self.calls.in_processes() != 0, self.placing.waiting_callers(|_| true));
         self.exclusive.push(now_ns, caller, id, held, others);
         // Another one may have waited until this one was no longer running.
         self.try_exclusive(now_ns, actions);
@@ -282,7 +287,7 @@ impl<C: Clone> Scheduler<C> {
             self.exclusive.put_aside(domain.caller);
             return self.resume(now_ns, actions);
         }
-        let (running, placing) = (self.calls.running() != 0, &self.placing);
+        let (running, placing) = (self.calls.in_processes() != 0, &self.placing);
         if self.exclusive.is_shared(now_ns, running, |before| placing.has_older(before)) {
             return;
         }

@@ -5,9 +5,10 @@ use std::collections::{HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::CLEAR_NS;
 use crate::schedule::events::{
-    Buried, Cancel, Confirmed, Finished, Gone, Ready, Reaped, Scrubbed, SetPolicy, Submit, Tick, Yielded,
-    Yielding,
+    Buried, Cancel, Clearing, Confirmed, Finished, Gone, Ready, Reaped, Scrubbed, SetPolicy, Submit, Tick,
+    Yielded, Yielding,
 };
 use crate::schedule::{Address, Share};
 
@@ -33,6 +34,9 @@ struct Known {
     id: Option<CallId>,
     running: Option<(WorkerId, u32)>,
     lost: bool,
+    /// Until when what it wrote may take to be cleared, while that goes on.
+    clearing_ns: Option<u64>,
+    deadline_ns: u64,
     suspect: bool,
     detached: bool,
     runs: u32,
@@ -111,6 +115,8 @@ impl World {
             id: None,
             running: None,
             lost: false,
+            clearing_ns: None,
+            deadline_ns: self.now + deadline_ms * MS,
             suspect: is_probe,
             detached: false,
             runs: 0,
@@ -188,6 +194,18 @@ impl World {
         }
     }
 
+    fn clear(&mut self, pick: usize) {
+        let lost = self.lost();
+        let Some(&call) = lost.get(pick % lost.len().max(1)) else { return };
+        let (known, now) = (self.calls.get_mut(&call).unwrap(), self.now);
+        let until = self.scheduler.handle(now, Clearing { id: known.id.unwrap() }, &mut self.actions);
+        assert_eq!(until.is_none(), known.clearing_ns.is_some(), "cleared twice");
+        if let Some(until_ns) = until {
+            assert!(until_ns >= now + CLEAR_NS);
+            known.clearing_ns = Some(until_ns);
+        }
+    }
+
     fn bury(&mut self, pick: usize, loss: Loss) {
         let lost = self.lost();
         let Some(&call) = lost.get(pick % lost.len().max(1)) else { return };
@@ -195,6 +213,9 @@ impl World {
         let over = self.scheduler.handle(self.now, Buried { id, loss }, &mut self.actions);
         let known = self.calls.get_mut(&call).unwrap();
         known.lost = false;
+        let late = known.deadline_ns <= self.now;
+        known.clearing_ns = None;
+        assert!(!late || over.is_some(), "runs again after its deadline");
         match over {
             Some((ended, why)) => {
                 assert_eq!(ended, call);
@@ -361,6 +382,11 @@ impl World {
                     let admits = self.trouble.admits(self.now, (known.function, known.domain));
                     assert_eq!(admits, Admits::Never, "{call} refused for nothing");
                 }
+                Action::NotCleared { call } => {
+                    let known = self.calls.remove(&call).expect("not cleared and not open");
+                    assert!(known.lost && (known.detached || known.clearing_ns.unwrap() <= self.now));
+                    self.trouble.ended(call);
+                }
                 Action::Kill { worker, why, .. } => self.killed(worker, why),
             }
             self.check_memory();
@@ -524,6 +550,7 @@ proptest! {
                 Event::Gone { worker, from_outside } if worker < workers => {
                     w.gone(WorkerId::new(worker), from_outside);
                 }
+                Event::Clear { pick } => w.clear(pick),
                 Event::Bury { pick, loss } => w.bury(pick, loss),
                 Event::Ready(worker) if worker < workers => w.ready(WorkerId::new(worker)),
                 Event::Scrubbed(worker) => w.scrubbed(WorkerId::new(worker)),

@@ -4,7 +4,8 @@
 //! ```text
 //! call:    submit ──► queued ──► running ──► finished
 //!            ▲          │           │ its process ended
-//!            └──again── │ ◄────── lost ──► guilty, or overdue
+//!            │          │         lost ──► what it wrote is being cleared ──► not cleared in time
+//!            └──again── │ ◄─────────┴──────────────┴──► guilty, or overdue
 //!                       └─ expired, refused
 //!          overdue while running: its worker is killed
 //!          cancel: a queued call is gone; a running one keeps running until the cancel grace period ends, and its
@@ -32,6 +33,7 @@ use super::types::{
 };
 use super::workers::{State, Workers};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
+use crate::limits::CLEAR_NS;
 
 /// The scheduler of one device.
 #[derive(Debug)]
@@ -159,7 +161,7 @@ impl<C: Clone> Scheduler<C> {
             let again = std::mem::replace(&mut entry.detached, true);
             let until_ns = now_ns.saturating_add(self.penalties.cancel_grace_ns()).min(entry.deadline_ns);
             if !again {
-                self.calls.hasten(id, until_ns);
+                self.calls.move_to(id, until_ns);
             }
             return None;
         }
@@ -254,8 +256,12 @@ impl<C: Clone> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) -> Option<(C, Ended)> {
         let entry = self.calls.get_mut(id)?;
-        let CallState::Lost { overdue } = entry.state else { return None };
-        let late = overdue || entry.deadline_ns <= now_ns;
+        let (overdue, deadline_ns) = match entry.state {
+            CallState::Lost { overdue } => (overdue, entry.deadline_ns),
+            CallState::Clearing { overdue, deadline_ns } => (overdue, deadline_ns),
+            CallState::Queued | CallState::Running { .. } => return None,
+        };
+        let late = overdue || deadline_ns <= now_ns;
         if let Some(ended) = entry.attempts.lost(loss, late, entry.detached) {
             let entry = self.calls.remove(id)?;
             if ended == Ended::Guilty {
@@ -285,6 +291,15 @@ impl<C: Clone> Scheduler<C> {
         self.make_room(now_ns, actions);
         self.try_exclusive(now_ns, actions);
         None
+    }
+
+    pub(super) fn clearing(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) -> Option<u64> {
+        let entry = self.calls.get(id).filter(|entry| matches!(entry.state, CallState::Lost { .. }))?;
+        let until_ns = entry.deadline_ns.max(now_ns.saturating_add(CLEAR_NS));
+        self.calls.clears(id, until_ns);
+        // No process has it any more.
+        self.try_exclusive(now_ns, actions);
+        Some(until_ns)
     }
 
     pub(super) fn yielding(&mut self, worker: WorkerId, turn: TurnId, actions: &mut Vec<Action<C>>) -> bool {

@@ -5,6 +5,8 @@ use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 use crate::schedule::events::*;
 use crate::schedule::{Address, Share};
 
+#[path = "clearing_tests.rs"]
+mod clearing_tests;
 #[path = "exclusive_fairness_tests.rs"]
 mod exclusive_fairness_tests;
 #[path = "exclusive_tests.rs"]
@@ -98,6 +100,7 @@ fn short(action: Action<u64>) -> String {
             format!("{call} expired, budget in {} s", left_ns / 1000 / MS)
         }
         Action::Refused { call, refusal } => format!("{call} refused for {} s", refusal.retry_ns / 1000 / MS),
+        Action::NotCleared { call } => format!("{call} not cleared"),
         Action::Kill { worker, .. } => format!("kill {worker}"),
         Action::Tell { to: Address { worker, .. }, command } => match command {
             Command::Start { lane, call, alone, .. } => {
@@ -386,24 +389,6 @@ fn where_faults_are_shared_suspects_have_the_device_for_themselves() {
     let third = b.scheduler.workers[W0].take_all()[0];
     b.finish(W0, third);
     b.expect("4 on 0.0");
-}
-
-#[test]
-fn a_call_that_was_never_handed_over_is_no_suspect() {
-    let mut b = Bench::new(1, 1);
-    for _ in 0..9 {
-        let id =
-            if b.scheduler.queued() + b.scheduler.running() == 0 { Some(b.submit(1, ALICE)) } else { None };
-        b.expect("1 on 0.0");
-        let lost = b.scheduler.handle(b.now, Gone { worker: W0 }, &mut b.actions);
-        assert!(id.is_none_or(|id| lost == [(id, 1)]));
-        assert_eq!(
-            b.scheduler.handle(b.now, Buried { id: lost[0].0, loss: Loss::NeverHanded }, &mut b.actions),
-            None
-        );
-        b.ready(W0);
-    }
-    b.expect("1 on 0.0");
 }
 
 #[test]

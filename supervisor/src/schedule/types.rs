@@ -102,6 +102,11 @@ pub enum Action<C> {
         /// For how long.
         refusal: Refusal,
     },
+    /// Answer that the call's process is gone and that what it wrote cannot be cleared.
+    NotCleared {
+        /// The call.
+        call: C,
+    },
     /// Kill the process, whatever it was told and whatever it still is to be told.
     Kill {
         /// Which slot.

@@ -428,12 +428,12 @@ impl Connection {
 
     fn open_arena(&self, mut passed: Vec<ClientFd>) -> Result<Response, Refusal> {
         let fd = passed.pop().ok_or(RequestError::NoMemfd)?;
-        let (memfd, place) = fd.arena(MAX_ARENA_BYTES).map_err(RequestError::Memfd)?;
+        let memfd = fd.arena(MAX_ARENA_BYTES).map_err(RequestError::Memfd)?;
         let mut arenas = self.arenas();
         if arenas.len() >= MAX_ARENAS_PER_CONNECTION {
             return Err(RequestError::TooManyArenas.into());
         }
-        let arena = Arc::new(Arena::new(self.ctx.server.next_arena(), memfd, place, &self.ctx.account)?);
+        let arena = Arc::new(Arena::new(self.ctx.server.next_arena(), memfd, &self.ctx.account)?);
         let opened = v1::ArenaOpened { arena: arena.id, bytes: arena.memfd.bytes() };
         arenas.insert(arena.id, arena);
         Ok(Response::Arena(opened))

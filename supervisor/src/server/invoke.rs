@@ -12,7 +12,6 @@ use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_INLINE_BYTES, MAX_ITEMS};
 use pappus_proto::v1;
 use pappus_proto::v1::item::Source;
 use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA, Target};
-use pappus_shmem::ValidatedMemfd;
 use zerocopy::little_endian::U64;
 
 use super::invoke_error::{InvokeError, ValueError};
@@ -20,12 +19,12 @@ use super::reply_handle::ReplyHandle;
 use super::state::RequestCtx;
 use crate::call::{Arena, Call, Inline};
 use crate::client_fd::ClientFd;
+use crate::client_memfd::ClientMemfd;
 use crate::config::Settings;
 use crate::device::Device;
 use crate::function::Loaded;
 use crate::quota::Limit;
 use crate::schedule::Domain;
-use crate::tenants::Taken;
 
 /// Why there is no plan. What a blueprint says is its owner's to know.
 fn no_plan(why: pappus_blueprint::Error, granted: bool) -> InvokeError {
@@ -58,9 +57,7 @@ struct Gathered {
     inline: Vec<Inline>,
     staged: u64,
     arenas: Vec<Arc<Arena>>,
-    descriptors: Vec<ValidatedMemfd>,
-    /// Places among the caller's descriptors.
-    places: Vec<Taken>,
+    descriptors: Vec<ClientMemfd>,
 }
 
 /// A request as it arrived.
@@ -89,14 +86,13 @@ pub fn prepare(
         plans.get_or_plan(function.id.get(), &function.blueprint, sizes)
     };
     let of = CallContext { blueprint: &function.blueprint, weight_bytes: &function.weight_bytes, granted };
-    let (mut gathered, plan, words) = gather(&request, passed, arenas, of, plans)?;
+    let (gathered, plan, words) = gather(&request, passed, arenas, of, plans)?;
     gathered.arenas.iter().try_for_each(|arena| arena.pin(&ctx.account))?;
 
     let deadline = deadline(&request, &ctx.server.settings());
     let device = ctx.server.router.route(&function, plan.pool_bytes)?.clone();
     let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
-    let mut held = std::mem::take(&mut gathered.places);
-    held.push(ctx.holder().take(Limit::RequestBytes, gathered.held_bytes() + inline_bytes)?);
+    let memory = ctx.holder().take(Limit::RequestBytes, gathered.held_bytes() + inline_bytes)?;
     let call = Call {
         domain: Domain { owner: function.owner, caller: ctx.account.tenant },
         plan,
@@ -105,7 +101,7 @@ pub fn prepare(
         words: words.into_iter().map(U64::new).collect(),
         inline: gathered.inline,
         descriptors: gathered.descriptors,
-        held,
+        memory: Some(memory),
         arenas: gathered.arenas,
         deadline_ns: arrived_ns.saturating_add(deadline.as_nanos() as u64),
         arrived_ns,
@@ -144,9 +140,7 @@ fn gather(
 ) -> Result<(Gathered, Arc<Plan>, Vec<u64>), InvokeError> {
     let mut gathered = Gathered { arenas, ..Gathered::default() };
     for fd in passed {
-        let (memfd, place) = fd.sealed(MAX_ARENA_BYTES)?;
-        gathered.descriptors.push(memfd);
-        gathered.places.extend(place);
+        gathered.descriptors.push(fd.sealed(MAX_ARENA_BYTES)?);
     }
     let name_of = |id: &BufferId| blueprint.buffers()[id.index()].name.as_str();
     let given = match_names("input", &request.inputs, |i| &i.name, blueprint, blueprint.inputs())?;
@@ -231,7 +225,8 @@ impl Gathered {
         let lists = self.items.capacity() * size_of::<Item>()
             + self.outputs.capacity() * size_of::<Target>()
             + self.inline.capacity() * size_of::<Inline>()
-            + (self.arenas.capacity() + self.places.capacity()) * size_of::<Taken>();
+            + self.arenas.capacity() * size_of::<Arc<Arena>>()
+            + self.descriptors.capacity() * size_of::<ClientMemfd>();
         (size_of::<Call>() + CALL_OVERHEAD_BYTES + lists) as u64
     }
 

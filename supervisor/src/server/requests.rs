@@ -189,7 +189,7 @@ fn put_blob(ctx: &RequestCtx, inline: Bytes, mut passed: Vec<ClientFd>) -> Resul
             return Err(RequestError::TwoContents.into());
         }
         Some(fd) => {
-            let (held, _place) = fd.sealed(MAX_BLOB_BYTES).map_err(RequestError::Memfd)?;
+            let held = fd.sealed(MAX_BLOB_BYTES).map_err(RequestError::Memfd)?;
             let reader = held.reader().map_err(|e| failed("cannot read the memfd", &e))?;
             registry.put_blob(account, handed, held.bytes(), reader)?
         }

@@ -16,6 +16,10 @@ pub fn to_body(call: &Call, device: &str, outcome: Outcome, now_ns: u64) -> Body
     match outcome {
         Outcome::Done { timings, staged } => invoked(call, device, &timings, staged, now_ns),
         Outcome::Failed(fault) => failed(call, &fault),
+        Outcome::NotCleared => Body::Error(deadline(
+            "after its worker ended, and its outputs could not be cleared: something keeps their arena from being \
+             written, and they may hold parts of results",
+        )),
         Outcome::Lost { why, process, broken } => lost(call, why, &process, broken.as_ref()),
         Outcome::Expired { budget } => expired(budget),
         Outcome::Quarantined(refusal) => {

@@ -85,7 +85,7 @@ fn a_panic_in_a_workers_thread_ends_its_process_and_no_call_of_others() {
     gpu.device.slots.channel(W0).detach(None);
     let (lost, _) = gpu.device.events.worker_gone(W0);
     assert_eq!(lost.len(), 1, "the call whose answer panicked is over");
-    gpu.device.events.bury(lost, "was killed", None, false);
+    gpu.device.events.bury(lost, &killed(), false);
     drop(gpu.workers.remove(0));
     gpu.workers.insert(0, attach_of(&gpu.device, W0, Generation::new(2), Epoch::new(0)).unwrap());
     gpu.done(W1, innocent);

@@ -68,7 +68,7 @@ fn a_worker_that_ends_before_it_shared_weights_leaves_no_trace() {
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB, "it is not reaped");
     gpu.device.weights.as_ref().unwrap().reaped(zombie);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
-    gpu.device.events.bury(lost, "was killed", None, false);
+    gpu.device.events.bury(lost, &killed(), false);
     // The call runs again, alone, in the other worker.
     gpu.expect(W1, &["install 1 from 1000, export", "invoke on 0 flags 1"]);
 }
