@@ -74,6 +74,8 @@ pub mod rank {
     pub const MEMBERSHIP: u8 = 88;
     /// Control groups that are kept for processes to come.
     pub const CONTROL_GROUPS: u8 = 90;
+    /// Control groups that could not be removed yet.
+    pub const LEAVING_GROUPS: u8 = 91;
     /// Processes that this one has to reap.
     pub const CHILDREN: u8 = 92;
     /// Processes on their way into control groups.

@@ -1,8 +1,11 @@
 //! Control groups: limits on memory, processes and processor time of a worker, where this process may make
 //! groups below its own. Version 2 and version 1, also side by side.
 //!
-//! The kernel takes milliseconds to make a group and to move a process into it, so a thread does both beside
-//! the worker's start, and groups are used again.
+//! The kernel takes up to milliseconds to make a group and to move a process into it, so a thread does both beside the
+//! worker's start. A group is used again as long as hardly anything of its last process is still charged to it: pages
+//! of a client's memfd which that process touched first stay charged while the client keeps them, and must not be taken
+//! from what the next client's process may have. Such a group is removed; the kernel keeps a few kilobytes of it until
+//! the pages are gone, which is why groups with little charged are not removed as well.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,8 +37,10 @@ const PREFIX: &str = "pappus-";
 /// Time slices in which processor time is limited, in microseconds.
 const PERIOD_US: u64 = 100_000;
 
-/// Groups that are kept for processes to come.
+/// Groups that are kept for processes to come, and those that could not be removed yet.
 const KEPT: usize = 64;
+/// Bytes that may still be charged to a group that is used again. Its limit grows by what is.
+const RESIDUE_BYTES: u64 = 4 << 20;
 /// How long a process waits for its group where it must have one.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -79,13 +84,37 @@ pub struct Groups {
     made: AtomicU64,
     /// Empty ones.
     kept: OrderedMutex<Vec<Group>, { rank::CONTROL_GROUPS }>,
+    leaving: Arc<Leaving>,
     joining: OrderedMutex<Sender<Arc<Membership>>, { rank::JOINING }>,
+}
+
+/// Directories of groups that could not be removed yet: a process that is not reaped keeps its group.
+#[derive(Debug, Default)]
+struct Leaving(OrderedMutex<Vec<PathBuf>, { rank::LEAVING_GROUPS }>);
+
+impl Leaving {
+    /// Removes a group's directories, or keeps them in mind.
+    fn remove(&self, dirs: Vec<PathBuf>) {
+        let mut left = self.0.lock();
+        left.extend(dirs);
+        left.retain(|dir| match std::fs::remove_dir(dir) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                tracing::debug!("the control group {} stays: {e}", dir.display());
+                true
+            }
+            _ => false,
+        });
+        // What is left for good is removed by the next supervisor.
+        let too_many = left.len().saturating_sub(KEPT);
+        left.drain(..too_many);
+    }
 }
 
 /// The groups of one process; removed with this.
 #[derive(Debug)]
 struct Group {
     dirs: Vec<PathBuf>,
+    leaving: Arc<Leaving>,
     limits: Limits,
     /// Processes that were killed in it for lack of memory, as far as it was asked.
     starved: u64,
@@ -149,7 +178,8 @@ impl Groups {
         parents.iter().for_each(|(dir, _)| remove_stale(dir));
         let (sender, joining) = channel();
         let (made, kept) = (AtomicU64::new(0), OrderedMutex::default());
-        let groups = Self { parents, made, kept, joining: OrderedMutex::new(sender) };
+        let (leaving, joining_in) = (Arc::default(), OrderedMutex::new(sender));
+        let groups = Self { parents, made, kept, leaving, joining: joining_in };
         // A trial: directories may be read-only or belong to others.
         groups.make(Limits { memory_bytes: 1 << 30, processes: 16, processors: 1 })?;
         let groups = Arc::new(groups);
@@ -224,17 +254,24 @@ impl Groups {
     }
 
     fn group(&self, limits: Limits) -> std::io::Result<Group> {
-        let mut kept = self.kept.lock();
-        if let Some(fits) = kept.iter().position(|group| group.limits == limits) {
-            return Ok(kept.swap_remove(fits));
+        // Nothing is removed with the lock held.
+        let take = || {
+            let mut kept = self.kept.lock();
+            let fits = kept.iter().position(|group| group.limits == limits)?;
+            Some(kept.swap_remove(fits))
+        };
+        while let Some(group) = take() {
+            let has_room = |bytes: u64| group.limit_memory(limits.memory_bytes.saturating_add(bytes)).is_ok();
+            if residue(&group.dirs).is_some_and(|bytes| bytes <= RESIDUE_BYTES && has_room(bytes)) {
+                return Ok(group);
+            }
         }
-        drop(kept);
         self.make(limits)
     }
 
     fn make(&self, limits: Limits) -> std::io::Result<Group> {
         let nth = self.made.fetch_add(1, Ordering::Relaxed);
-        let mut group = Group { dirs: Vec::new(), limits, starved: 0 };
+        let mut group = Group { dirs: Vec::new(), leaving: self.leaving.clone(), limits, starved: 0 };
         for (parent, controllers) in &self.parents {
             let dir = parent.join(format!("{PREFIX}{}-{nth}", std::process::id()));
             std::fs::create_dir(&dir)?;
@@ -288,6 +325,10 @@ impl Membership {
 }
 
 impl Group {
+    fn limit_memory(&self, bytes: u64) -> std::io::Result<()> {
+        self.dirs.iter().filter(|dir| charged(dir).is_some()).try_for_each(|dir| limit_memory(dir, bytes))
+    }
+
     fn join(&self, pid: u32) -> std::io::Result<()> {
         self.dirs.iter().try_for_each(|dir| std::fs::write(dir.join("cgroup.procs"), pid.to_string()))
     }
@@ -295,11 +336,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        for dir in &self.dirs {
-            if let Err(e) = std::fs::remove_dir(dir) {
-                tracing::debug!("the control group {} stays: {e}", dir.display());
-            }
-        }
+        self.leaving.remove(std::mem::take(&mut self.dirs));
     }
 }
 
@@ -308,8 +345,7 @@ fn limit(dir: &Path, controller: &str, limits: Limits) -> std::io::Result<()> {
     let Limits { memory_bytes, processes, processors } = limits;
     let quota_us = u64::from(processors) * PERIOD_US;
     match controller {
-        "memory" if dir.join("memory.max").exists() => write("memory.max", memory_bytes.to_string()),
-        "memory" => write("memory.limit_in_bytes", memory_bytes.to_string()),
+        "memory" => limit_memory(dir, memory_bytes),
         "pids" => write("pids.max", processes.to_string()),
         _ if dir.join("cpu.max").exists() => write("cpu.max", format!("{quota_us} {PERIOD_US}")),
         _ => {
@@ -317,6 +353,24 @@ fn limit(dir: &Path, controller: &str, limits: Limits) -> std::io::Result<()> {
             write("cpu.cfs_quota_us", quota_us.to_string())
         }
     }
+}
+
+fn limit_memory(dir: &Path, bytes: u64) -> std::io::Result<()> {
+    let version2 = dir.join("memory.max");
+    let file = if version2.exists() { version2 } else { dir.join("memory.limit_in_bytes") };
+    std::fs::write(file, bytes.to_string())
+}
+
+/// What is charged to the group of one directory; none if it does not limit memory.
+fn charged(dir: &Path) -> Option<u64> {
+    let said =
+        ["memory.current", "memory.usage_in_bytes"].map(|file| std::fs::read_to_string(dir.join(file)).ok());
+    said.into_iter().flatten().find_map(|said| said.trim().parse().ok())
+}
+
+/// What is still charged to a group without processes; none if it does not say.
+fn residue(dirs: &[PathBuf]) -> Option<u64> {
+    dirs.iter().filter_map(|dir| charged(dir)).max()
 }
 
 /// This process's groups by controller, version 2 under the empty name, as directories.
@@ -460,6 +514,47 @@ mod tests {
         assert_eq!(read(&new, "pids.max"), "7");
         assert_eq!(read(&old, "memory.limit_in_bytes"), "1073741824");
         assert_eq!(read(&old, "cpu.cfs_quota_us"), "200000");
+    }
+
+    /// Groups that are directories without a kernel behind them.
+    fn pretended(parent: &Path) -> Groups {
+        Groups {
+            parents: vec![(parent.to_owned(), vec!["memory"])],
+            made: AtomicU64::new(0),
+            kept: OrderedMutex::default(),
+            leaving: Arc::default(),
+            joining: OrderedMutex::new(channel().0),
+        }
+    }
+
+    #[test]
+    fn what_a_process_left_charged_is_not_taken_from_the_next_one() {
+        let parent = tempfile::tempdir().unwrap();
+        let groups = pretended(parent.path());
+        let limits = Limits { memory_bytes: 1 << 30, processes: 7, processors: 2 };
+        let group = groups.group(limits).unwrap();
+        let dir = group.dirs[0].clone();
+        let limit = || std::fs::read_to_string(dir.join("memory.limit_in_bytes")).unwrap();
+        let leaves =
+            |bytes: u64| std::fs::write(dir.join("memory.usage_in_bytes"), bytes.to_string()).unwrap();
+        assert_eq!(limit(), (1u64 << 30).to_string());
+        // Little: it is used again, and has as much as a fresh one.
+        leaves(RESIDUE_BYTES);
+        groups.keep(Some(group));
+        let group = groups.group(limits).unwrap();
+        assert_eq!((&group.dirs[0], limit()), (&dir, ((1 << 30) + RESIDUE_BYTES).to_string()));
+        // Much: another one takes its place.
+        leaves(RESIDUE_BYTES + 1);
+        groups.keep(Some(group));
+        let fresh = groups.group(limits).unwrap();
+        assert_ne!(fresh.dirs[0], dir);
+        // It could not be removed: it had files here, as it may have a process elsewhere. It is tried again.
+        assert!(dir.exists());
+        for file in ["memory.limit_in_bytes", "memory.usage_in_bytes"] {
+            std::fs::remove_file(dir.join(file)).unwrap();
+        }
+        drop(fresh);
+        assert!(!dir.exists());
     }
 
     #[test]
