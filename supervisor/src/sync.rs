@@ -32,16 +32,20 @@ pub mod rank {
     pub const FAIR_TURNS: u8 = 9;
     /// Arenas of one connection.
     pub const ARENAS: u8 = 10;
-    /// What is registered. Held while a function comes into memory or goes, which takes most of the next ones.
-    pub const INDEX: u8 = 12;
-    /// Functions that leave.
-    pub const LEAVING_FUNCTIONS: u8 = 14;
+    /// The changes of what one tenant registered. Held while its files are written and removed, on threads that may wait.
+    pub const TENANT_CHANGES: u8 = 14;
     /// Blobs that one connection handed over.
     pub const HANDED_BLOBS: u8 = 16;
     /// Functions in memory.
-    pub const LOADED: u8 = 18;
+    pub const LOADED: u8 = 17;
+    /// Parts of the registry by tenant.
+    pub const REGISTRIES: u8 = 18;
+    /// What one tenant registered, as others see it.
+    pub const PUBLISHED: u8 = 19;
     /// Who may call one function.
     pub const CALLERS: u8 = 20;
+    /// What was granted to whom.
+    pub const GRANTED: u8 = 21;
     /// Who is a tenant.
     pub const TENANT_RULES: u8 = 22;
     /// Tenants' accounts by number.

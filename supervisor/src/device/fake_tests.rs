@@ -145,9 +145,9 @@ impl Gpu {
             config: config.into(),
             weights: Some(memfd::sealed("weights", &vec![1; weight_bytes as usize]).unwrap()),
             runs_on: vec![(Kind::Cuda, "sm_90".into())],
-            callers: Arc::default(),
         };
-        self.cache.insert(self.tenants.account(TenantId::new(1)), Arc::new(record), parsed)
+        let account = self.tenants.account(TenantId::new(1));
+        self.cache.insert(account, Arc::new(record), parsed, || Some(Arc::default())).unwrap()
     }
 
     /// A call of a tenant that needs so much memory.

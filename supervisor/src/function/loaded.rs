@@ -129,8 +129,6 @@ pub struct Parsed {
     pub weights: Option<ValidatedMemfd>,
     /// Kinds and architectures of devices that have its machine code.
     pub runs_on: Vec<(Kind, String)>,
-    /// Who may call it besides its owner.
-    pub callers: Callers,
 }
 
 #[derive(Debug)]
@@ -163,14 +161,23 @@ impl LoadedCache {
         all.find(|function| function.id == id).map(|function| (function.owner, function.record.name.clone()))
     }
 
-    /// Puts a function into memory; if it got there meanwhile, that one stays.
-    pub fn insert(&self, account: Arc<Account>, record: Arc<FunctionRecord>, parsed: Parsed) -> Arc<Loaded> {
+    /// Puts a function into memory; if it got there meanwhile, that one stays. `current` says who may call it besides
+    /// its owner as long as the record is listed: one that was removed meanwhile does not come back, as it is taken out
+    /// of the list first and out of here then.
+    pub fn insert(
+        &self,
+        account: Arc<Account>,
+        record: Arc<FunctionRecord>,
+        parsed: Parsed,
+        current: impl FnOnce() -> Option<Callers>,
+    ) -> Option<Arc<Loaded>> {
         let owner = account.tenant;
         let mut slots = self.slots.write();
+        let callers = current()?;
         if let Some(slot) = slots.get(&owner).and_then(|names| names.get(&record.name))
             && Arc::ptr_eq(&slot.function.record, &record)
         {
-            return slot.function.clone();
+            return Some(slot.function.clone());
         }
         if slots.values().map(HashMap::len).sum::<usize>() >= MAX_LOADED {
             Self::evict(&mut slots);
@@ -181,7 +188,7 @@ impl LoadedCache {
             weight_bytes: record.weights.iter().map(|w| w.bytes).collect(),
             blueprint: parsed.blueprint,
             account,
-            callers: OrderedRwLock::new(parsed.callers),
+            callers: OrderedRwLock::new(callers),
             config: parsed.config,
             weights: parsed.weights,
             runs_on: parsed.runs_on,
@@ -190,7 +197,7 @@ impl LoadedCache {
         let used = AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed));
         let slot = Slot { function: function.clone(), used };
         slots.entry(owner).or_default().insert(record.name.clone(), slot);
-        function
+        Some(function)
     }
 
     /// Takes a function out of memory, so that nobody finds it any more.

@@ -2,9 +2,7 @@
 //! name, its inputs and the names of its outputs; nothing else of it. It names it OWNER/NAME.
 
 use super::error::RegistryError;
-use super::index::Index;
 use super::state::Registry;
-use crate::function::loaded::Callers;
 use crate::ids::TenantId;
 use crate::tenants::Account;
 
@@ -19,9 +17,7 @@ impl Registry {
 
     /// Whether a tenant may call a function besides its owner.
     pub(super) fn is_granted(&self, caller: &Account, owner: TenantId, name: &str) -> bool {
-        self.index()
-            .tenant(owner)
-            .is_some_and(|theirs| theirs.callers(name).contains(&Box::from(&*caller.name)))
+        self.look(owner, |theirs| theirs.is_granted(name, &caller.name)).unwrap_or(false)
     }
 
     /// The name of a tenant's own function, which OWN/NAME is another spelling of.
@@ -33,16 +29,5 @@ impl Registry {
             }
             _ => Err(RegistryError::unknown_function(reference)),
         }
-    }
-
-    /// Who may call a tenant's function besides the tenant.
-    pub(super) fn callers_of(
-        &self,
-        index: &Index,
-        account: &Account,
-        name: &str,
-    ) -> Result<Callers, RegistryError> {
-        let mine = index.tenant(account.tenant).filter(|mine| mine.functions.contains_key(name));
-        Ok(mine.ok_or_else(|| RegistryError::unknown_function(name))?.callers(name))
     }
 }

@@ -2,22 +2,24 @@
 //! content.
 
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
 
 use pappus_blueprint::Blueprint;
 use pappus_proto::limits::is_valid_name;
 use pappus_shmem::{ValidatedMemfd, memfd};
 
+use super::blob_table::BlobTable;
 use super::device_class::DeviceClass;
-use super::index::TenantIndex;
 use super::requests::{NewFunctionModule, NewVariant, NewWeight};
 use super::state::Registry;
+use super::tenant::Change;
 use crate::ids::TenantId;
 use crate::limits::{MAX_MODULE_BYTES, MAX_VARIANTS};
 use crate::refusal::{Failure, Reason, Refusable, failed};
 use crate::sha256::NoHash;
 use crate::store::records::{FunctionModule, FunctionRecord, Hash, Variant, Weight};
-use crate::tenants::{Account, Limit, QuotaError};
+use crate::tenants::{Limit, QuotaError};
 
 /// Formats a variant can have.
 const FORMATS: [&str; 5] = ["wasm", "ptx", "cubin", "fatbin", "hsaco"];
@@ -161,12 +163,104 @@ impl Refusable for AdmissionError {
 
 /// A tenant may have these modules besides what it has.
 pub(super) fn check_module_bytes<'v>(
-    account: &Account,
-    mine: &TenantIndex,
+    change: &Change<'_>,
     variants: impl Iterator<Item = &'v Variant>,
 ) -> Result<(), QuotaError> {
-    let more = mine.new_module_bytes(variants.map(|v| (v.sha256, v.bytes)));
-    account.check(Limit::ModuleBytes, mine.module_bytes(), more)
+    let more = change.blobs.new_module_bytes(variants);
+    change.account.check(Limit::ModuleBytes, change.blobs.module_bytes(), more)
+}
+
+/// A blob that the tenant really holds, and how large it is.
+pub(super) fn check_blob(
+    blobs: &BlobTable,
+    place: &str,
+    sha256: &[u8],
+) -> Result<(Hash, u64), AdmissionError> {
+    let place = || place.to_owned();
+    let hash = Hash::try_from(sha256).map_err(|source| AdmissionError::BadHash { place: place(), source })?;
+    let bytes = blobs.bytes_of(hash).ok_or_else(|| AdmissionError::NoBlob { place: place(), hash })?;
+    Ok((hash, bytes))
+}
+
+pub(super) fn check_variants(
+    blobs: &BlobTable,
+    module: &str,
+    variants: &[NewVariant],
+) -> Result<Vec<Variant>, AdmissionError> {
+    let module = || module.to_owned();
+    if variants.is_empty() || variants.len() > MAX_VARIANTS {
+        return Err(AdmissionError::Variants { module: module(), count: variants.len() });
+    }
+    let mut checked: Vec<Variant> = Vec::with_capacity(variants.len());
+    for NewVariant { format, arch, sha256 } in variants {
+        if !FORMATS.contains(&format.as_str()) {
+            return Err(AdmissionError::Format { module: module(), format: format.clone() });
+        }
+        if !arch.is_empty() && !is_valid_name(arch) {
+            return Err(AdmissionError::Arch { module: module(), arch: arch.clone() });
+        }
+        if checked.iter().any(|v| (&*v.format, &*v.arch) == (format.as_str(), arch.as_str())) {
+            let (format, arch) = (format.clone(), arch.clone());
+            return Err(AdmissionError::Twice { module: module(), format, arch });
+        }
+        let (hash, bytes) = check_blob(blobs, "variants.sha256", sha256)?;
+        if bytes > MAX_MODULE_BYTES {
+            return Err(AdmissionError::ModuleSize { module: module(), bytes });
+        }
+        checked.push(Variant { format: (**format).into(), arch: (**arch).into(), sha256: hash, bytes });
+    }
+    Ok(checked)
+}
+
+/// The modules of a function in the blueprint's order.
+pub(super) fn check_modules(
+    change: &Change<'_>,
+    blueprint: &Blueprint,
+    given: &[NewFunctionModule],
+) -> Result<Box<[FunctionModule]>, AdmissionError> {
+    let given = by_name(given, |module| &module.name);
+    let registered = change.published().modules;
+    let checked = blueprint.modules().iter().map(|module| {
+        let name = module.name.as_str();
+        let source = given.get(name).ok_or_else(|| AdmissionError::NoModule { module: name.to_owned() })?;
+        let variants = match source.variants.is_empty() {
+            false => check_variants(&change.blobs, name, &source.variants)?,
+            true => {
+                let found = registered.get(&source.registered).ok_or_else(|| AdmissionError::NotRegistered {
+                    module: name.to_owned(),
+                    registered: source.registered.clone(),
+                });
+                found?.record.variants.clone()
+            }
+        };
+        Ok(FunctionModule { name: name.into(), variants: variants.into() })
+    });
+    checked.collect()
+}
+
+/// The weights of a function in the blueprint's order.
+pub(super) fn check_weights(
+    blobs: &BlobTable,
+    blueprint: &Blueprint,
+    given: &[NewWeight],
+) -> Result<Box<[Weight]>, AdmissionError> {
+    let names = || blueprint.weights().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
+    let known: HashSet<&str> = names().collect();
+    if let Some(extra) = given.iter().find(|weight| !known.contains(&*weight.name)) {
+        return Err(AdmissionError::ExtraWeights(extra.name.clone()));
+    }
+    let given = by_name(given, |weight| &weight.name);
+    let checked = names().map(|name| {
+        let weight = given.get(name).ok_or_else(|| AdmissionError::NoWeights(name.to_owned()))?;
+        let (sha256, bytes) = check_blob(blobs, name, &weight.sha256)?;
+        Ok(Weight { name: name.into(), sha256, bytes })
+    });
+    checked.collect()
+}
+
+/// What was given, by name; of two with one name the first.
+fn by_name<'g, T>(given: &'g [T], name: impl Fn(&'g T) -> &'g str) -> HashMap<&'g str, &'g T> {
+    given.iter().rev().map(|one| (name(one), one)).collect()
 }
 
 impl Registry {
@@ -179,110 +273,6 @@ impl Registry {
         let limit = pappus_blueprint::limits::JSON_BYTES as u64 + 1;
         blob.take(limit).read_to_end(&mut config).map_err(|e| failed(&e))?;
         Ok(config)
-    }
-
-    /// A blob that this tenant really holds.
-    pub(super) fn check_blob(
-        &self,
-        tenant: TenantId,
-        place: &str,
-        sha256: &[u8],
-    ) -> Result<Hash, AdmissionError> {
-        let place = || place.to_owned();
-        let hash =
-            Hash::try_from(sha256).map_err(|source| AdmissionError::BadHash { place: place(), source })?;
-        match self.index().tenant(tenant).is_some_and(|t| t.has_blob(hash)) {
-            true => Ok(hash),
-            false => Err(AdmissionError::NoBlob { place: place(), hash }),
-        }
-    }
-
-    pub(super) fn check_variants(
-        &self,
-        tenant: TenantId,
-        module: &str,
-        variants: &[NewVariant],
-    ) -> Result<Vec<Variant>, AdmissionError> {
-        let module = || module.to_owned();
-        if variants.is_empty() || variants.len() > MAX_VARIANTS {
-            return Err(AdmissionError::Variants { module: module(), count: variants.len() });
-        }
-        let mut checked: Vec<Variant> = Vec::with_capacity(variants.len());
-        for NewVariant { format, arch, sha256 } in variants {
-            if !FORMATS.contains(&format.as_str()) {
-                return Err(AdmissionError::Format { module: module(), format: format.clone() });
-            }
-            if !arch.is_empty() && !is_valid_name(arch) {
-                return Err(AdmissionError::Arch { module: module(), arch: arch.clone() });
-            }
-            if checked.iter().any(|v| (&*v.format, &*v.arch) == (format.as_str(), arch.as_str())) {
-                let (format, arch) = (format.clone(), arch.clone());
-                return Err(AdmissionError::Twice { module: module(), format, arch });
-            }
-            let hash = self.check_blob(tenant, "variants.sha256", sha256)?;
-            let failed = |e: &(dyn std::error::Error + 'static)| failed("cannot read the module", e);
-            let blob = self.state.open_blob(tenant, hash).map_err(|e| failed(&e))?;
-            let bytes = blob.metadata().map_err(|e| failed(&e))?.len();
-            if bytes > MAX_MODULE_BYTES {
-                return Err(AdmissionError::ModuleSize { module: module(), bytes });
-            }
-            checked.push(Variant { format: (**format).into(), arch: (**arch).into(), sha256: hash, bytes });
-        }
-        Ok(checked)
-    }
-
-    /// The modules of a function in the blueprint's order.
-    pub(super) fn check_modules(
-        &self,
-        tenant: TenantId,
-        blueprint: &Blueprint,
-        given: &[NewFunctionModule],
-    ) -> Result<Box<[FunctionModule]>, AdmissionError> {
-        let mut modules = Vec::with_capacity(blueprint.modules().len());
-        for module in blueprint.modules() {
-            let name = module.name.as_str();
-            let source = given.iter().find(|m| m.name == name);
-            let source = source.ok_or_else(|| AdmissionError::NoModule { module: name.to_owned() })?;
-            let variants = match source.variants.is_empty() {
-                false => self.check_variants(tenant, name, &source.variants)?,
-                true => {
-                    let registered =
-                        self.index().tenant(tenant).and_then(|t| t.modules.get(&source.registered).cloned());
-                    let registered = registered.ok_or_else(|| AdmissionError::NotRegistered {
-                        module: name.to_owned(),
-                        registered: source.registered.clone(),
-                    });
-                    registered?.variants.clone()
-                }
-            };
-            modules.push(FunctionModule { name: name.into(), variants: variants.into() });
-        }
-        Ok(modules.into())
-    }
-
-    pub(super) fn check_weights(
-        &self,
-        tenant: TenantId,
-        blueprint: &Blueprint,
-        given: &[NewWeight],
-    ) -> Result<Box<[Weight]>, AdmissionError> {
-        if let Some(extra) = given
-            .iter()
-            .find(|w| blueprint.weights().iter().all(|id| blueprint.buffers()[id.index()].name != w.name))
-        {
-            return Err(AdmissionError::ExtraWeights(extra.name.clone()));
-        }
-        let weights = blueprint.weights().iter().map(|id| {
-            let name = &blueprint.buffers()[id.index()].name;
-            let weight = given.iter().find(|w| w.name == *name);
-            let weight = weight.ok_or_else(|| AdmissionError::NoWeights(name.clone()))?;
-            let hash = self.check_blob(tenant, name, &weight.sha256)?;
-            let blob =
-                self.state.open_blob(tenant, hash).map_err(|e| failed("cannot read the weights", &e))?;
-            let bytes = blob.metadata().map_err(|e| failed("cannot read the weights", &e))?.len();
-            Ok(Weight { name: name.as_str().into(), sha256: hash, bytes })
-        });
-        weights.collect()
     }
 
     /// Those of the classes on which the weights have room, at least one.

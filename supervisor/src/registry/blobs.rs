@@ -1,18 +1,23 @@
 //! Bytes that connections hand over for what they register next. Blocking: callers run it off the socket's threads.
 
+use std::collections::HashSet;
 use std::io::Read;
+use std::sync::Arc;
 
 use super::error::RegistryError;
 use super::state::Registry;
-use crate::ids::TenantId;
 use crate::refusal::failed;
 use crate::store::records::Hash;
+use crate::store::staged::disk_bytes;
 use crate::sync::{OrderedMutex, rank};
 use crate::tenants::{Account, Limit};
 
+/// Blobs that are removed before the tenant's next change has its turn.
+const REMOVED_AT_ONCE: usize = 256;
+
 /// Blobs that one connection handed over and nothing refers to yet; released when it ends.
 #[derive(Debug, Default)]
-pub struct Handed(OrderedMutex<Vec<Hash>, { rank::HANDED_BLOBS }>);
+pub struct Handed(OrderedMutex<HashSet<Hash>, { rank::HANDED_BLOBS }>);
 
 impl Handed {
     /// Whether there is nothing to release.
@@ -25,40 +30,45 @@ impl Registry {
     /// Stores bytes for later use by this connection.
     pub fn put_blob(
         &self,
-        account: &Account,
+        account: &Arc<Account>,
         handed: &Handed,
         bytes: u64,
         content: impl Read,
     ) -> Result<(Hash, u64), RegistryError> {
         let tenant = account.tenant;
-        {
-            let mut index = self.index();
-            let mine = index.tenant_mut(tenant);
-            account.check(Limit::BlobBytes, mine.blob_bytes(), bytes)?;
-            mine.incoming_bytes += bytes;
+        let files = account.take(Limit::BlobFiles, 1)?;
+        let mut taken = account.take(Limit::BlobBytes, disk_bytes(bytes))?;
+        // Complete before the tenant's next change: that waits for no content.
+        let failed = |e: &(dyn std::error::Error + 'static)| failed("cannot store the bytes", e);
+        let (hash, staged) = self.state.stage_blob(tenant, content).map_err(|e| failed(&e))?;
+        taken.resize(staged.disk_bytes)?;
+        let (bytes, disk_bytes) = (staged.bytes, staged.disk_bytes);
+        let mine = self.registry_of(tenant);
+        let mut change = mine.change(account.clone());
+        let is_new = !change.blobs.has(hash);
+        if is_new {
+            self.state.publish_blob(tenant, hash, staged).map_err(|e| failed(&e))?;
         }
-        // Stored before it is needed: the lock is only held for the bookkeeping. Garbage collection
-        // runs at start, and a release in between removes at most a file that is written again below.
-        let stored = self.state.put_blob(tenant, content);
-        let mut index = self.index();
-        let mine = index.tenant_mut(tenant);
-        mine.incoming_bytes -= bytes;
-        let stored = stored.map_err(|e| failed("cannot store the bytes", &e))?;
-        mine.need(stored.0);
-        mine.measured(stored.0, stored.1);
-        if let Err(e) = self.state.open_blob(tenant, stored.0) {
-            self.release(&mut index, tenant, stored.0);
-            return Err(failed("cannot store the bytes", &e).into());
+        // However often one connection hands it over, it needs it once.
+        if handed.0.lock().insert(hash) {
+            change.blobs.need(hash);
         }
-        handed.0.lock().push(stored.0);
-        Ok(stored)
+        if is_new {
+            change.keep(taken, files);
+            change.blobs.measured(hash, bytes, disk_bytes);
+        }
+        Ok((hash, bytes))
     }
 
     /// A connection ended: what it handed over and nothing refers to goes.
-    pub fn release_handed(&self, tenant: TenantId, handed: &Handed) {
-        let hashes = std::mem::take(&mut *handed.0.lock());
-        let mut index = self.index();
-        self.sweep(&mut index);
-        hashes.into_iter().for_each(|hash| self.release(&mut index, tenant, hash));
+    pub fn release_handed(&self, account: &Arc<Account>, handed: &Handed) {
+        let hashes: Vec<_> = std::mem::take(&mut *handed.0.lock()).into_iter().collect();
+        let mine = self.registry_of(account.tenant);
+        mine.change(account.clone()).sweep();
+        for some in hashes.chunks(REMOVED_AT_ONCE) {
+            let mut change = mine.change(account.clone());
+            let unneeded: Vec<_> = some.iter().filter_map(|hash| change.blobs.release(*hash)).collect();
+            change.remove(unneeded);
+        }
     }
 }

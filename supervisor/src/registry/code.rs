@@ -16,6 +16,8 @@ use crate::ids::TenantId;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::{Failure, Reason, Refusable, failed, internal};
 use crate::store::records::{CodeInfo, FunctionModule, Variant};
+use crate::store::state_dir::StagedCode;
+use crate::tenants::QuotaError;
 
 /// Whether a compilation that failed before is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +67,9 @@ pub enum CodeError {
     /// The module was removed while it was compiled.
     #[error("bytes that it needs were removed meanwhile: add it again")]
     Vanished,
+    /// More than the tenant may have.
+    #[error(transparent)]
+    Quota(#[from] QuotaError),
     /// The supervisor failed.
     #[error(transparent)]
     Failure(#[from] Failure),
@@ -77,6 +82,7 @@ impl Refusable for CodeError {
             Self::Compile { why, .. } => why.reason(),
             Self::Declared { why, .. } | Self::Layout(why) => why.reason(),
             Self::Vanished => Reason::NotFound,
+            Self::Quota(error) => error.reason(),
             Self::Failure(failure) => failure.reason(),
         }
     }
@@ -85,13 +91,14 @@ impl Refusable for CodeError {
         match self {
             Self::NoVariant { module, .. } => format!("module {module}").into(),
             Self::Declared { why, .. } | Self::Layout(why) => why.place(),
-            Self::Compile { .. } | Self::Vanished | Self::Failure(_) => "".into(),
+            Self::Compile { .. } | Self::Vanished | Self::Quota(_) | Self::Failure(_) => "".into(),
         }
     }
 
     fn retry_after_ms(&self) -> Option<u64> {
         match self {
             Self::Compile { why, .. } => why.retry_after_ms(),
+            Self::Quota(error) => Refusable::retry_after_ms(error),
             Self::Failure(failure) => failure.retry_after_ms(),
             _ => None,
         }
@@ -247,15 +254,22 @@ impl Registry {
         drop(permit);
         let what = "cannot store the machine code";
         let code = compiled.code.reader().map_err(|e| failed(what, &e))?;
-        self.state
-            .put_code(tenant, hash, &compiled.fingerprint, code, &compiled.info)
-            .map_err(|e| failed(what, &e))?;
+        let fingerprint = &compiled.fingerprint;
+        let staged = self.state.stage_code(tenant, hash, fingerprint, code, &compiled.info);
+        let staged = staged.map_err(|e| failed(what, &e))?;
+        let mine = self.registry_of(tenant);
+        let mut change = mine.change(self.tenants.account(tenant));
         // The client may have gone meanwhile, and the module with it: its code must not stay alone.
-        let index = self.index();
-        if !index.tenant(tenant).is_some_and(|t| t.has_blob(hash)) {
-            self.state.remove_blob(tenant, hash);
+        if !change.blobs.has(hash) {
             return Err(CodeError::Vanished);
         }
+        let disk_bytes = staged.disk_bytes();
+        // What is registered already must load, however small the quota has become.
+        if wish == Wish::Afresh {
+            change.check_disk(disk_bytes, StagedCode::FILES)?;
+        }
+        self.state.publish_code(tenant, hash, fingerprint, staged).map_err(|e| failed(what, &e))?;
+        change.blobs.replace_code(hash, fingerprint, disk_bytes);
         Ok(compiled.info)
     }
 }

@@ -6,16 +6,18 @@ use std::sync::Arc;
 
 use pappus_blueprint::Blueprint;
 
-use super::admission::check_module_bytes;
+use super::admission::{check_blob, check_module_bytes, check_modules, check_weights};
 use super::code::Wish;
 use super::error::{RegistryError, Thing};
 use super::requests::NewFunction;
+use super::snapshot::FunctionEntry;
 use super::state::Registry;
 use super::views::Registered;
 use crate::ids::FunctionId;
 use crate::limits::MAX_SIGNATURE_BYTES;
 use crate::refusal::failed;
 use crate::store::records::{FunctionRecord, Output};
+use crate::store::staged::disk_bytes;
 use crate::store::state_dir::Kind;
 use crate::tenants::{Account, Limit};
 
@@ -25,47 +27,62 @@ type Signature = (Box<[Box<str>]>, Box<[Output]>);
 impl Registry {
     /// Registers a function; with `replace`, in the place of one of the same name. Calls that were accepted finish with
     /// the old one, whose grants the new one has.
-    pub fn add_function(&self, account: &Account, new: NewFunction) -> Result<Registered, RegistryError> {
+    pub fn add_function(
+        &self,
+        account: &Arc<Account>,
+        new: NewFunction,
+    ) -> Result<Registered, RegistryError> {
         let tenant = account.tenant;
         Thing::Function.check_name(&new.name)?;
-        let config_hash = self.check_blob(tenant, "config_sha256", &new.config_sha256)?;
+        let mine = self.registry_of(tenant);
+        let config_hash =
+            check_blob(&mine.change(account.clone()).blobs, "config_sha256", &new.config_sha256)?.0;
         let config = self.read_config(tenant, config_hash)?;
         let blueprint = pappus_blueprint::parse(&config)?;
-        let modules = self.check_modules(tenant, &blueprint, &new.modules)?;
-        let classes = self.runnable(&modules)?;
-        let weights = self.check_weights(tenant, &blueprint, &new.weights)?;
-        let classes = self.with_room(&weights, classes)?;
+        let (modules, weights) = {
+            let change = mine.change(account.clone());
+            let modules = check_modules(&change, &blueprint, &new.modules)?;
+            (modules, check_weights(&change.blobs, &blueprint, &new.weights)?)
+        };
+        let classes = self.with_room(&weights, self.runnable(&modules)?)?;
         self.check_code(tenant, &blueprint, &modules, &classes, Wish::Afresh)?;
         self.check_declared(tenant, &blueprint, &modules)?;
         let (inputs, outputs) = signature(&blueprint);
         let record =
             FunctionRecord { name: new.name, config: config_hash, modules, weights, inputs, outputs };
         let record = Arc::new(record);
-        let mut index = self.index();
-        self.sweep(&mut index);
-        let mine = index.tenant_mut(tenant);
-        let before = mine.functions.get(&record.name).cloned();
-        match &before {
-            Some(existing) if *existing == record => return Ok(Registered { record, replaced: None }),
+        let mut change = mine.change(account.clone());
+        change.sweep();
+        let functions = change.published().functions;
+        let before = functions.get(&record.name);
+        match before {
+            Some(existing) if existing.record == record => return Ok(Registered { record, replaced: None }),
             Some(_) if !new.replace => {
                 return Err(RegistryError::Exists { thing: Thing::Function, name: record.name.clone() });
             }
-            _ if !record.blobs().all(|hash| mine.has_blob(hash)) => return Err(RegistryError::Vanished),
+            _ if !record.blobs().all(|hash| change.blobs.has(hash)) => return Err(RegistryError::Vanished),
             Some(existing) => {
-                let (kept, more) = mine.replaced_module_bytes(existing, &record);
+                let (kept, more) = change.blobs.replaced_module_bytes(&existing.record, &record);
                 account.check(Limit::ModuleBytes, kept, more)?;
             }
             None => {
-                account.check(Limit::Functions, mine.functions.len() as u64, 1)?;
-                check_module_bytes(account, mine, record.variants())?;
+                account.check(Limit::Functions, functions.size() as u64, 1)?;
+                check_module_bytes(&change, record.variants())?;
+                change.check_disk(disk_bytes(0), 1)?;
             }
         }
         // By rename: after a crash the record is the old one or the new one.
-        self.state.put_function(tenant, &record).map_err(|e| failed("cannot store the function", &e))?;
+        let stored = self.state.put_function(tenant, &record);
+        let disk_bytes = stored.map_err(|e| failed("cannot store the function", &e))?;
         tracing::debug!(tenant = &*account.name, function = record.name, "registered");
         // Before the old one is released: what both need stays.
-        mine.add_function(record.clone());
-        let replaced = before.and_then(|before| self.retire(&mut index, tenant, &record.name, &before));
+        change.blobs.need_function(&record);
+        change.record_written(before.map_or(0, |entry| entry.disk_bytes), disk_bytes);
+        let (callers, grant_disk_bytes) =
+            before.map_or_else(Default::default, |entry| (entry.callers.clone(), entry.grant_disk_bytes));
+        let entry = FunctionEntry { record: record.clone(), callers, disk_bytes, grant_disk_bytes };
+        change.publish(|next| next.put_function(entry));
+        let replaced = before.and_then(|before| self.retire(&mut change, &before.record));
         Ok(Registered { record, replaced })
     }
 
@@ -73,23 +90,26 @@ impl Registry {
     /// memory.
     pub fn remove_function(
         &self,
-        account: &Account,
+        account: &Arc<Account>,
         name: &str,
     ) -> Result<Option<FunctionId>, RegistryError> {
         let tenant = account.tenant;
         let name = self.own(account, name)?;
-        let mut index = self.index();
-        self.sweep(&mut index);
-        let Some(record) = index.tenant_mut(tenant).functions.get(name).cloned() else {
+        let mine = self.registry_of(tenant);
+        let mut change = mine.change(account.clone());
+        change.sweep();
+        // First: if the rest fails, a later function of this name is granted to no tenant.
+        self.forget_grants(&mut change, name)?;
+        let functions = change.published().functions;
+        let Some(entry) = functions.get(name) else {
             return Err(RegistryError::unknown_function(name));
         };
-        // First: if the rest fails, a later function of this name is granted to no tenant.
-        self.forget_grants(&mut index, account, name)?;
         self.state
             .remove_record(tenant, Kind::Function, name)
             .map_err(|e| failed("cannot remove the function", &e))?;
-        index.tenant_mut(tenant).functions.remove(name);
-        Ok(self.retire(&mut index, tenant, name, &record))
+        change.record_written(entry.disk_bytes, 0);
+        change.publish(|next| next.remove_function(name));
+        Ok(self.retire(&mut change, &entry.record))
     }
 }
 

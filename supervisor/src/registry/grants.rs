@@ -1,13 +1,17 @@
 //! Who may call whose functions: granting and revoking. Blocking: callers run it off the socket's threads.
 
+use std::sync::Arc;
+
 use super::error::RegistryError;
-use super::index::Index;
+use super::snapshot::FunctionEntry;
 use super::state::Registry;
+use super::tenant::Change;
 use crate::function::loaded::Callers;
 use crate::ids::{FunctionId, TenantId};
 use crate::limits::MAX_GRANTS;
 use crate::refusal::failed;
 use crate::store::records::GrantRecord;
+use crate::store::staged::disk_bytes;
 use crate::store::state_dir::Kind;
 use crate::tenant_name::is_tenant;
 use crate::tenants::Account;
@@ -26,53 +30,67 @@ pub struct Revoked {
 impl Registry {
     /// Lets another tenant call a function. Whether there is a tenant of that name is not said: it would tell who is
     /// here.
-    pub fn grant(&self, account: &Account, function: &str, tenant: &str) -> Result<(), RegistryError> {
+    pub fn grant(&self, account: &Arc<Account>, function: &str, tenant: &str) -> Result<(), RegistryError> {
         let name = self.own(account, function)?;
         let caller = check_caller(tenant)?;
         if *caller == *account.name {
             return Err(RegistryError::GrantToOwner);
         }
-        let mut index = self.index();
-        let mut callers = self.callers_of(&index, account, name)?.to_vec();
-        let Err(at) = callers.binary_search_by(|name| (**name).cmp(caller)) else { return Ok(()) };
-        if callers.len() >= MAX_GRANTS {
+        let mine = self.registry_of(account.tenant);
+        let mut change = mine.change(account.clone());
+        let entry = entry_of(&change, name)?;
+        let Err(at) = find(&entry.callers, caller) else { return Ok(()) };
+        if entry.callers.len() >= MAX_GRANTS {
             return Err(RegistryError::TooManyGrants(name.to_owned()));
         }
+        change.check_disk(disk_bytes(0), 1)?;
+        let mut callers = entry.callers.to_vec();
         callers.insert(at, caller.into());
-        self.change_callers(&mut index, account, name, callers)
+        self.change_callers(&mut change, &entry, callers)
     }
 
     /// A tenant may call a function no longer; calls that were accepted finish.
-    pub fn revoke(&self, account: &Account, function: &str, tenant: &str) -> Result<Revoked, RegistryError> {
+    pub fn revoke(
+        &self,
+        account: &Arc<Account>,
+        function: &str,
+        tenant: &str,
+    ) -> Result<Revoked, RegistryError> {
         let name = self.own(account, function)?;
         let caller = check_caller(tenant)?;
-        let mut index = self.index();
-        let mut callers = self.callers_of(&index, account, name)?.to_vec();
-        let found = callers.binary_search_by(|name| (**name).cmp(caller));
-        let at = found
+        let mine = self.registry_of(account.tenant);
+        let mut change = mine.change(account.clone());
+        let entry = entry_of(&change, name)?;
+        let mut callers = entry.callers.to_vec();
+        let at = find(&callers, caller)
             .map_err(|_| RegistryError::NotGranted { name: name.to_owned(), caller: caller.to_owned() })?;
         callers.remove(at);
-        self.change_callers(&mut index, account, name, callers)?;
+        self.change_callers(&mut change, &entry, callers)?;
         let function = self.loaded.get(account.tenant, name).map(|function| function.id);
         Ok(Revoked { function, owner: account.tenant, caller: self.tenants.names().find(caller) })
     }
 
-    /// On disk, then in the index, then for functions in memory.
+    /// On disk, then for lookups, then for functions in memory.
     fn change_callers(
         &self,
-        index: &mut Index,
-        account: &Account,
-        name: &str,
+        change: &mut Change<'_>,
+        entry: &FunctionEntry,
         callers: Vec<Box<str>>,
     ) -> Result<(), RegistryError> {
-        let record = GrantRecord { name: name.to_owned(), callers };
+        let account = change.account.clone();
+        let name = &entry.record.name;
+        let record = GrantRecord { name: name.clone(), callers };
         let stored = match record.callers.is_empty() {
-            true => self.state.remove_record(account.tenant, Kind::Grant, name),
+            true => self.state.remove_record(account.tenant, Kind::Grant, name).map(|()| 0),
             false => self.state.put_grants(account.tenant, &record),
         };
-        stored.map_err(|e| failed("cannot store the grant", &e))?;
+        let grant_disk_bytes = stored.map_err(|e| failed("cannot store the grant", &e))?;
+        change.record_written(entry.grant_disk_bytes, grant_disk_bytes);
         let callers: Callers = record.callers.into();
-        index.grant(account.tenant, &account.name, name, callers.clone());
+        let (record, disk_bytes) = (entry.record.clone(), entry.disk_bytes);
+        let next = FunctionEntry { record, callers: callers.clone(), disk_bytes, grant_disk_bytes };
+        change.publish(|all| all.put_function(next));
+        self.granted.lock().change(&account.name, name, &entry.callers, &callers);
         if let Some(function) = self.loaded.get(account.tenant, name) {
             function.grant(callers);
         }
@@ -80,17 +98,24 @@ impl Registry {
     }
 
     /// A function is about to go, and its grants with it.
-    pub(super) fn forget_grants(
-        &self,
-        index: &mut Index,
-        account: &Account,
-        name: &str,
-    ) -> Result<(), RegistryError> {
-        match self.callers_of(index, account, name)?.is_empty() {
+    pub(super) fn forget_grants(&self, change: &mut Change<'_>, name: &str) -> Result<(), RegistryError> {
+        let entry = entry_of(change, name)?;
+        match entry.callers.is_empty() {
             true => Ok(()),
-            false => self.change_callers(index, account, name, Vec::new()),
+            false => self.change_callers(change, &entry, Vec::new()),
         }
     }
+}
+
+/// A tenant's function as it is listed.
+fn entry_of(change: &Change<'_>, name: &str) -> Result<Arc<FunctionEntry>, RegistryError> {
+    let entry = change.published().functions.get(name).cloned();
+    entry.ok_or_else(|| RegistryError::unknown_function(name))
+}
+
+/// Where a caller is among the callers of a function, or belongs.
+fn find(callers: &[Box<str>], caller: &str) -> Result<usize, usize> {
+    callers.binary_search_by(|name| (**name).cmp(caller))
 }
 
 fn check_caller(tenant: &str) -> Result<&str, RegistryError> {

@@ -50,12 +50,10 @@ impl Registry {
             if let Some(loaded) = self.loaded.get(tenant, name) {
                 return Ok(loaded);
             }
-            let record = self.index().tenant(tenant).and_then(|t| t.functions.get(name).cloned());
-            let record = record.ok_or_else(|| RegistryError::unknown_function(name))?;
+            let record = self.function(tenant, name).ok_or_else(|| RegistryError::unknown_function(name))?;
             let outcome = self.load_record(tenant, &record);
             // One that was replaced meanwhile is loaded again; its bytes may have been gone already.
-            let current = self.index().tenant(tenant).and_then(|t| t.functions.get(name).cloned());
-            match current {
+            match self.function(tenant, name) {
                 Some(current) if !Arc::ptr_eq(&current, &record) => {}
                 _ => return outcome?.ok_or_else(|| RegistryError::unknown_function(name)),
             }
@@ -75,13 +73,8 @@ impl Registry {
         self.check_code(tenant, &blueprint, &record.modules, &classes, Wish::Known)?;
         let runs_on = classes.iter().map(|class| (class.kind, class.arch.clone())).collect();
         let weights = self.packed_weights(tenant, record, &blueprint)?;
-        // Inserted under the lock: a function removed meanwhile must not come back.
-        let index = self.index();
-        let Some(mine) = index.tenant(tenant) else { return Ok(None) };
-        if !mine.functions.get(&record.name).is_some_and(|current| Arc::ptr_eq(current, record)) {
-            return Ok(None);
-        }
-        let parsed = Parsed { blueprint, config, weights, runs_on, callers: mine.callers(&record.name) };
-        Ok(Some(self.loaded.insert(self.tenants.account(tenant), record.clone(), parsed)))
+        let parsed = Parsed { blueprint, config, weights, runs_on };
+        let current = || self.look(tenant, |mine| mine.callers_of(record))?;
+        Ok(self.loaded.insert(self.tenants.account(tenant), record.clone(), parsed, current))
     }
 }

@@ -1,6 +1,8 @@
 //! What is registered: modules, functions, their bytes on disk and their machine code.
 //!
-//! - [`index`]: all records in memory, and which blobs they need.
+//! - `snapshot`: one tenant's records as others see them; `blob_table`: its blobs, and how often each is needed;
+//!   `granted`: what was granted to whom.
+//! - `tenant`: one tenant's part of the registry, and the queue of its changes.
 //! - [`compile`]: one-shot compiling workers.
 //! - [`device_class`]: devices that run the same machine code, and their compiler.
 //! - `compilations`: who may compile now; `failures`: what failed.
@@ -13,6 +15,7 @@
 
 mod access;
 pub mod admission;
+mod blob_table;
 mod blobs;
 pub mod code;
 mod compilations;
@@ -21,15 +24,19 @@ pub mod device_class;
 pub mod error;
 mod failures;
 mod functions;
+mod granted;
 mod grants;
-pub mod index;
 pub mod layout;
 mod loading;
 mod lookups;
 mod modules;
 mod release;
 pub mod requests;
+mod snapshot;
 pub mod state;
+mod tenant;
+#[cfg(test)]
+mod tests;
 pub mod views;
 
 pub use blobs::Handed;

@@ -4,58 +4,64 @@
 
 use std::sync::Arc;
 
-use super::admission::check_module_bytes;
+use super::admission::{check_module_bytes, check_variants};
 use super::code::Wish;
 use super::error::{RegistryError, Thing};
 use super::requests::NewModule;
+use super::snapshot::ModuleEntry;
 use super::state::Registry;
 use super::views::ModuleView;
-use crate::ids::TenantId;
 use crate::limits::MAX_MODULES;
 use crate::refusal::failed;
 use crate::store::records::ModuleRecord;
+use crate::store::staged::disk_bytes;
 use crate::store::state_dir::Kind;
 use crate::tenants::Account;
 
 impl Registry {
     /// Registers a module by name.
-    pub fn add_module(&self, account: &Account, module: NewModule) -> Result<ModuleView, RegistryError> {
+    pub fn add_module(&self, account: &Arc<Account>, module: NewModule) -> Result<ModuleView, RegistryError> {
         let tenant = account.tenant;
         Thing::Module.check_name(&module.name)?;
-        let variants = self.check_variants(tenant, &module.name, &module.variants)?;
+        let mine = self.registry_of(tenant);
+        let variants = check_variants(&mine.change(account.clone()).blobs, &module.name, &module.variants)?;
         let code = self.inspect(tenant, &module.name, &variants, Wish::Afresh)?;
         let record = Arc::new(ModuleRecord { name: module.name, variants });
-        let mut index = self.index();
-        let mine = index.tenant_mut(tenant);
-        match mine.modules.get(&record.name) {
-            Some(existing) if *existing == record => {}
+        let mut change = mine.change(account.clone());
+        let modules = change.published().modules;
+        match modules.get(&record.name) {
+            Some(existing) if existing.record == record => return Ok(ModuleView { record, code }),
             Some(_) => {
                 return Err(RegistryError::Exists { thing: Thing::Module, name: record.name.clone() });
             }
-            None if !record.variants.iter().all(|v| mine.has_blob(v.sha256)) => {
+            None if !record.variants.iter().all(|v| change.blobs.has(v.sha256)) => {
                 return Err(RegistryError::Vanished);
             }
-            None if mine.modules.len() >= MAX_MODULES => return Err(RegistryError::TooManyModules),
-            None => {
-                check_module_bytes(account, mine, record.variants.iter())?;
-                self.state.put_module(tenant, &record).map_err(|e| failed("cannot store the module", &e))?;
-                mine.add_module(record.clone());
-            }
+            None if modules.size() >= MAX_MODULES => return Err(RegistryError::TooManyModules),
+            None => check_module_bytes(&change, record.variants.iter())?,
         }
+        change.check_disk(disk_bytes(0), 1)?;
+        let stored = self.state.put_module(tenant, &record);
+        let disk_bytes = stored.map_err(|e| failed("cannot store the module", &e))?;
+        change.record_written(0, disk_bytes);
+        change.blobs.need_variants(&record);
+        change.publish(|next| next.put_module(ModuleEntry { record: record.clone(), disk_bytes }));
         Ok(ModuleView { record, code })
     }
 
     /// Removes a module; functions that use it keep their copy.
-    pub fn remove_module(&self, tenant: TenantId, name: &str) -> Result<(), RegistryError> {
-        let mut index = self.index();
-        let Some(record) = index.tenant_mut(tenant).modules.get(name).cloned() else {
-            return Err(RegistryError::unknown_module(name));
-        };
+    pub fn remove_module(&self, account: &Arc<Account>, name: &str) -> Result<(), RegistryError> {
+        let mine = self.registry_of(account.tenant);
+        let mut change = mine.change(account.clone());
+        let entry = change.published().modules.get(name).cloned();
+        let entry = entry.ok_or_else(|| RegistryError::unknown_module(name))?;
         self.state
-            .remove_record(tenant, Kind::Module, name)
+            .remove_record(account.tenant, Kind::Module, name)
             .map_err(|e| failed("cannot remove the module", &e))?;
-        let unneeded = index.tenant_mut(tenant).remove_module(&record);
-        unneeded.into_iter().for_each(|hash| self.state.remove_blob(tenant, hash));
+        change.publish(|next| next.remove_module(name));
+        change.record_written(entry.disk_bytes, 0);
+        let unneeded = change.blobs.release_variants(&entry.record);
+        change.remove(unneeded);
         Ok(())
     }
 }

@@ -1,20 +1,23 @@
 //! Everything that is registered: its parts, and how they are read from the state directory.
 //!
-//! The lock on the index is held while records and blobs change on disk, so the two never disagree.
+//! Each tenant's part has a lock of its own, under which its files change; what is read of it is a snapshot.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::compilations::Compilations;
 use super::device_class::DeviceClass;
 use super::failures::Failures;
-use super::index::Index;
+use super::granted::Granted;
+use super::snapshot::{FunctionEntry, ModuleEntry, Snapshot};
+use super::tenant::{Counts, TenantRegistry};
 use crate::function::CodeTarget;
-use crate::function::loaded::{Loaded, LoadedCache};
+use crate::function::loaded::{Callers, LoadedCache};
 use crate::ids::TenantId;
 use crate::store::StateError;
 use crate::store::records::{FunctionRecord, GrantRecord, ModuleRecord};
-use crate::store::state_dir::{Kind, StateDir};
-use crate::sync::{OrderedGuard, OrderedMutex, rank};
+use crate::store::state_dir::{Kept, Kind, StateDir};
+use crate::sync::{OrderedMutex, OrderedRwLock, rank};
 use crate::tenants::Tenants;
 
 /// Everything that is registered. Lookups and changes are methods in files of their own.
@@ -23,11 +26,12 @@ pub struct Registry {
     pub(super) state: Arc<StateDir>,
     /// Whose all of it is.
     pub tenants: Arc<Tenants>,
-    index: OrderedMutex<Index, { rank::INDEX }>,
+    /// Those that have anything registered, or had since the start.
+    registries: OrderedRwLock<HashMap<TenantId, Arc<TenantRegistry>>, { rank::REGISTRIES }>,
+    pub(super) granted: OrderedMutex<Granted, { rank::GRANTED }>,
+    pub(super) counts: Arc<Counts>,
     /// Functions in memory.
     pub loaded: LoadedCache,
-    /// Removed functions that calls still hold.
-    leaving: OrderedMutex<Vec<(TenantId, Arc<Loaded>)>, { rank::LEAVING_FUNCTIONS }>,
     /// Devices to make machine code for.
     pub(super) classes: Vec<DeviceClass>,
     /// What it must have been made for, as far as workers said so.
@@ -45,60 +49,95 @@ impl Registry {
         classes: Vec<DeviceClass>,
         targets: tokio::sync::watch::Receiver<Vec<CodeTarget>>,
     ) -> Result<Self, StateError> {
-        let mut index = Index::default();
-        for tenant in state.tenants()? {
-            read(&state, tenant, &mut index)?;
-            read_grants(&state, tenant, &mut index)?;
-        }
-        Ok(Self {
-            state,
+        let registry = Self {
+            state: state.clone(),
             tenants,
-            index: OrderedMutex::new(index),
+            registries: OrderedRwLock::default(),
+            granted: OrderedMutex::default(),
+            counts: Arc::default(),
             loaded: LoadedCache::default(),
-            leaving: OrderedMutex::default(),
             classes,
             targets,
             compilations: Compilations::default(),
             failures: Failures::default(),
-        })
-    }
-
-    pub(super) fn index(&self) -> OrderedGuard<'_, Index, { rank::INDEX }> {
-        self.index.lock()
-    }
-
-    pub(super) fn leaving(
-        &self,
-    ) -> OrderedGuard<'_, Vec<(TenantId, Arc<Loaded>)>, { rank::LEAVING_FUNCTIONS }> {
-        self.leaving.lock()
-    }
-}
-
-/// Reads a tenant's modules and functions; bytes that they do not need go.
-fn read(state: &StateDir, tenant: TenantId, index: &mut Index) -> Result<(), StateError> {
-    let mine = index.tenant_mut(tenant);
-    let modules: Vec<ModuleRecord> = state.records(tenant, Kind::Module)?;
-    modules.into_iter().for_each(|record| mine.add_module(record.into()));
-    let functions: Vec<FunctionRecord> = state.records(tenant, Kind::Function)?;
-    functions.into_iter().for_each(|record| mine.add_function(record.into()));
-    state.collect_garbage(tenant, |hash| mine.has_blob(hash))?;
-    for hash in mine.unmeasured() {
-        let blob = state.open_blob(tenant, hash).and_then(|blob| state.bytes_of(&blob));
-        mine.measured(hash, blob.unwrap_or(0));
-    }
-    Ok(())
-}
-
-/// Reads what a tenant granted; what is left of functions that are gone goes.
-fn read_grants(state: &StateDir, owner: TenantId, index: &mut Index) -> Result<(), StateError> {
-    for GrantRecord { name, mut callers } in state.records(owner, Kind::Grant)? {
-        if !index.tenant_mut(owner).functions.contains_key(&name) {
-            state.remove_record(owner, Kind::Grant, &name)?;
-            continue;
+        };
+        for tenant in state.tenants()? {
+            registry.read(tenant)?;
         }
-        callers.sort_unstable();
-        callers.dedup();
-        index.grant(owner, &state.names().name(owner), &name, callers.into());
+        Ok(registry)
     }
-    Ok(())
+
+    /// Reads a tenant's modules, functions and grants; bytes that they do not need go.
+    fn read(&self, tenant: TenantId) -> Result<(), StateError> {
+        let mine = self.registry_of(tenant);
+        let mut change = mine.change(self.tenants.account(tenant));
+        let mut read = Snapshot::default();
+        for (record, disk_bytes) in self.state.records::<ModuleRecord>(tenant, Kind::Module)? {
+            change.record_written(0, disk_bytes);
+            change.blobs.need_variants(&record);
+            read.put_module(ModuleEntry { record: record.into(), disk_bytes });
+        }
+        let mut grants = self.grants_of(tenant)?;
+        for (record, disk_bytes) in self.state.records::<FunctionRecord>(tenant, Kind::Function)? {
+            change.record_written(0, disk_bytes);
+            change.blobs.need_function(&record);
+            let (callers, grant_disk_bytes) = grants.remove(&record.name).unwrap_or_default();
+            change.record_written(0, grant_disk_bytes);
+            let owner = self.tenants.names().name(tenant);
+            self.granted.lock().change(&owner, &record.name, &Callers::default(), &callers);
+            read.put_function(FunctionEntry { record: record.into(), callers, disk_bytes, grant_disk_bytes });
+        }
+        // What is left of functions that are gone.
+        for name in grants.into_keys() {
+            self.state.remove_record(tenant, Kind::Grant, &name)?;
+        }
+        let kept = self.state.collect_garbage(tenant, |hash| change.blobs.has(hash))?;
+        for Kept { hash, code, bytes, disk_bytes } in kept {
+            match code {
+                None => change.blobs.measured(hash, bytes, disk_bytes),
+                Some(fingerprint) => change.blobs.add_code(hash, &fingerprint, disk_bytes, 1),
+            }
+        }
+        change.publish(|next| *next = read);
+        Ok(())
+    }
+
+    /// By function, who else may call it, and what that record takes on disk.
+    fn grants_of(&self, owner: TenantId) -> Result<HashMap<String, (Callers, u64)>, StateError> {
+        let records = self.state.records::<GrantRecord>(owner, Kind::Grant)?;
+        let sorted = records.into_iter().map(|(GrantRecord { name, mut callers }, disk_bytes)| {
+            callers.sort_unstable();
+            callers.dedup();
+            (name, (callers.into(), disk_bytes))
+        });
+        Ok(sorted.collect())
+    }
+
+    /// A tenant's part, empty if it has none yet.
+    pub(super) fn registry_of(&self, tenant: TenantId) -> Arc<TenantRegistry> {
+        if let Some(found) = self.found(tenant) {
+            return found;
+        }
+        let new = || Arc::new(TenantRegistry::new(tenant, self.state.clone(), self.counts.clone()));
+        self.registries.write().entry(tenant).or_insert_with(new).clone()
+    }
+
+    fn found(&self, tenant: TenantId) -> Option<Arc<TenantRegistry>> {
+        self.registries.read().get(&tenant).cloned()
+    }
+
+    /// What a tenant registered.
+    pub(super) fn snapshot(&self, tenant: TenantId) -> Snapshot {
+        self.found(tenant).map(|found| found.published()).unwrap_or_default()
+    }
+
+    /// Looks at what a tenant registered, without a copy of it.
+    pub(super) fn look<T>(&self, tenant: TenantId, look: impl FnOnce(&Snapshot) -> T) -> Option<T> {
+        self.found(tenant).map(|found| found.look(look))
+    }
+
+    /// Tenants that have anything registered, or had since the start.
+    pub fn known_tenants(&self) -> Vec<TenantId> {
+        self.registries.read().keys().copied().collect()
+    }
 }

@@ -467,7 +467,7 @@ impl Connection {
         }
         let this = self.clone();
         let released = requests::off_thread(move || {
-            this.ctx.server.registry.release_handed(this.ctx.account.tenant, &this.ctx.handed);
+            this.ctx.server.registry.release_handed(&this.ctx.account, &this.ctx.handed);
             Ok::<_, Refusal>(())
         });
         if let Err(error) = released.await {

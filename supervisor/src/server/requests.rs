@@ -82,7 +82,7 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
             Ok(Response::Module(to_proto::module(added)))
         }
         Request::RemoveModule(v1::Name { name }) => {
-            off_thread(move || registry.remove_module(account.tenant, &name)).await.map(|()| done())
+            off_thread(move || registry.remove_module(&account, &name)).await.map(|()| done())
         }
         Request::ListModules(v1::Page { after }) => {
             let page = off_thread(move || infallible(registry.list_modules(account.tenant, &after))).await?;

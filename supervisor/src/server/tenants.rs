@@ -18,12 +18,8 @@ use crate::tenants::{Account, Limit};
 impl Server {
     /// A tenant as it may see itself.
     pub fn quota_of(&self, account: &Account) -> v1::TenantInfo {
-        let registered = self.registry.used(account.tenant);
         let quotas = Limit::ALL.map(|limit| {
             let used = match limit {
-                Limit::Functions | Limit::ModuleBytes | Limit::BlobBytes => {
-                    registered.iter().find(|(other, _)| *other == limit).map_or(0, |(_, used)| *used)
-                }
                 Limit::DeviceMemory => {
                     self.devices.iter().map(|device| device.held_bytes(account.tenant)).max().unwrap_or(0)
                 }

@@ -16,7 +16,7 @@
 //! start removes. Every tenant has its own blobs, so that knowing a hash gives nobody another's bytes.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ use sha2::{Digest, Sha256};
 
 use super::error::{StateError, VERSION, failed};
 use super::records::{CodeInfo, FunctionRecord, GrantRecord, Hash, ModuleRecord};
+use super::staged::{Staged, disk_bytes_of};
 use super::state_root;
 use crate::ids::TenantId;
 use crate::tenants::Names;
 
-const COPY_BYTES: usize = 128 << 10;
 /// The end of the name of a record that was set aside.
 const CORRUPT: &str = ".corrupt";
 
@@ -87,7 +87,7 @@ impl StateDir {
                 return Err(StateError::Version { path: root.to_owned(), found });
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                state.write(&version, VERSION.as_bytes())?
+                state.write(&version, VERSION.as_bytes())?;
             }
             Err(e) => return Err(failed("read", &version)(e)),
         }
@@ -116,58 +116,25 @@ impl StateDir {
         self.tenant(tenant).join(kind.folder()).join(format!("{name}.json"))
     }
 
-    /// Makes `path` hold `content`, all of it or nothing, surviving a crash right after.
-    fn write(&self, path: &Path, content: &[u8]) -> Result<(), StateError> {
-        self.write_from(path, content, |_| {}).map(drop)
+    /// Makes `path` hold `content`, all of it or nothing, surviving a crash right after. What that takes on disk.
+    fn write(&self, path: &Path, content: &[u8]) -> Result<u64, StateError> {
+        let staged = Staged::write(path, content, |_| {})?;
+        let disk_bytes = staged.disk_bytes;
+        staged.publish(path)?;
+        Ok(disk_bytes)
     }
 
-    fn write_from(
-        &self,
-        path: &Path,
-        mut content: impl Read,
-        mut look: impl FnMut(&[u8]),
-    ) -> Result<u64, StateError> {
-        let temporary = self.temporary(path)?;
-        let written = copy_synced(&temporary, &mut content, &mut look)
-            .inspect_err(|_| drop(fs::remove_file(&temporary)))
-            .map_err(failed("write", &temporary))?;
-        self.publish(&temporary, path)?;
-        Ok(written)
-    }
-
-    /// A fresh name beside `path`.
-    fn temporary(&self, path: &Path) -> Result<PathBuf, StateError> {
-        static COUNTER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(failed("create", parent))?;
-        }
-        let nth = COUNTER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{nth}.tmp"));
-        Ok(name.into())
-    }
-
-    /// Renames a synced file into place and syncs the directory.
-    fn publish(&self, temporary: &Path, path: &Path) -> Result<(), StateError> {
-        fs::rename(temporary, path).map_err(failed("rename", path))?;
-        match path.parent() {
-            Some(parent) => File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed("sync", parent)),
-            None => Ok(()),
-        }
-    }
-
-    /// Stores a blob under its hash.
-    pub fn put_blob(&self, tenant: TenantId, content: impl Read) -> Result<(Hash, u64), StateError> {
-        let folder = self.tenant(tenant).join("blobs");
-        let temporary = self.temporary(&folder.join("incoming"))?;
+    /// Writes a blob, and says what it is called; nothing finds it before it is published.
+    pub fn stage_blob(&self, tenant: TenantId, content: impl Read) -> Result<(Hash, Staged), StateError> {
         let mut hasher = Sha256::new();
-        let mut content = content;
-        let bytes = copy_synced(&temporary, &mut content, &mut |chunk| hasher.update(chunk))
-            .inspect_err(|_| drop(fs::remove_file(&temporary)))
-            .map_err(failed("write", &temporary))?;
-        let hash = Hash(hasher.finalize().into());
-        self.publish(&temporary, &self.blob_path(tenant, hash))?;
-        Ok((hash, bytes))
+        let incoming = self.tenant(tenant).join("blobs").join("incoming");
+        let staged = Staged::write(&incoming, content, |chunk| hasher.update(chunk))?;
+        Ok((Hash(hasher.finalize().into()), staged))
+    }
+
+    /// From now on the blob is found.
+    pub fn publish_blob(&self, tenant: TenantId, hash: Hash, staged: Staged) -> Result<(), StateError> {
+        staged.publish(&self.blob_path(tenant, hash))
     }
 
     /// Opens a blob.
@@ -176,41 +143,52 @@ impl StateDir {
         File::open(&path).map_err(failed("open", &path))
     }
 
-    /// How large an open blob is.
-    pub fn bytes_of(&self, blob: &File) -> Result<u64, StateError> {
-        blob.metadata().map(|found| found.len()).map_err(failed("stat", &self.root))
-    }
-
     /// Reads a blob that is known to be small.
     pub fn read_blob(&self, tenant: TenantId, hash: Hash) -> Result<Vec<u8>, StateError> {
         let path = self.blob_path(tenant, hash);
         fs::read(&path).map_err(failed("read", &path))
     }
 
-    /// Removes a blob and the machine code made from it.
-    pub fn remove_blob(&self, tenant: TenantId, hash: Hash) {
+    /// Removes a blob, and the machine code that was made from it for devices with these fingerprints.
+    pub fn remove_blob<'f>(&self, tenant: TenantId, hash: Hash, code: impl Iterator<Item = &'f str>) {
         let _ = fs::remove_file(self.blob_path(tenant, hash));
-        let prefix = hash.to_string();
-        for (name, path) in list(&self.tenant(tenant).join("code")).into_iter().flatten() {
-            // A compilation in progress finishes its own file.
-            if name.starts_with(&prefix) && !name.ends_with(".tmp") {
-                let _ = fs::remove_file(path);
-            }
+        for fingerprint in code {
+            let path = self.code_path(tenant, hash, fingerprint);
+            // First what says that both are there.
+            let _ = fs::remove_file(with_json(&path));
+            let _ = fs::remove_file(path);
         }
     }
 
-    /// Stores machine code and what is known about it; the latter last, as the sign that both are there.
-    pub fn put_code(
+    /// Writes machine code and what is known about it; nothing finds them before they are published.
+    pub fn stage_code(
         &self,
         tenant: TenantId,
         hash: Hash,
         fingerprint: &str,
         code: impl Read,
         info: &CodeInfo,
+    ) -> Result<StagedCode, StateError> {
+        let path = self.code_path(tenant, hash, fingerprint);
+        let about = with_json(&path);
+        let text = serde_json::to_vec(info).map_err(|e| failed("encode", &about)(e.into()))?;
+        Ok(StagedCode {
+            code: Staged::write(&path, code, |_| {})?,
+            about: Staged::write(&about, &text[..], |_| {})?,
+        })
+    }
+
+    /// From now on the machine code is found; what is known about it last, as the sign that both are there.
+    pub fn publish_code(
+        &self,
+        tenant: TenantId,
+        hash: Hash,
+        fingerprint: &str,
+        staged: StagedCode,
     ) -> Result<(), StateError> {
         let path = self.code_path(tenant, hash, fingerprint);
-        self.write_from(&path, code, |_| {})?;
-        self.write_json(&with_json(&path), info)
+        staged.code.publish(&path)?;
+        staged.about.publish(&with_json(&path))
     }
 
     /// What is known about machine code, if it is there.
@@ -225,22 +203,22 @@ impl StateDir {
         File::open(&path).map_err(failed("open", &path))
     }
 
-    /// Stores a function's record.
-    pub fn put_function(&self, tenant: TenantId, record: &FunctionRecord) -> Result<(), StateError> {
+    /// Stores a function's record; what it takes on disk.
+    pub fn put_function(&self, tenant: TenantId, record: &FunctionRecord) -> Result<u64, StateError> {
         self.write_json(&self.record_path(tenant, Kind::Function, &record.name), record)
     }
 
-    /// Stores a module's record.
-    pub fn put_module(&self, tenant: TenantId, record: &ModuleRecord) -> Result<(), StateError> {
+    /// Stores a module's record; what it takes on disk.
+    pub fn put_module(&self, tenant: TenantId, record: &ModuleRecord) -> Result<u64, StateError> {
         self.write_json(&self.record_path(tenant, Kind::Module, &record.name), record)
     }
 
-    /// Stores who may call a function.
-    pub fn put_grants(&self, tenant: TenantId, record: &GrantRecord) -> Result<(), StateError> {
+    /// Stores who may call a function; what that takes on disk.
+    pub fn put_grants(&self, tenant: TenantId, record: &GrantRecord) -> Result<u64, StateError> {
         self.write_json(&self.record_path(tenant, Kind::Grant, &record.name), record)
     }
 
-    fn write_json(&self, path: &Path, value: &impl serde::Serialize) -> Result<(), StateError> {
+    fn write_json(&self, path: &Path, value: &impl serde::Serialize) -> Result<u64, StateError> {
         let text = serde_json::to_vec(value).map_err(|e| failed("encode", path)(e.into()))?;
         self.write(path, &text)
     }
@@ -260,13 +238,13 @@ impl StateDir {
         Ok(names.into_iter().filter_map(|(name, _)| self.names.number(&name)).collect())
     }
 
-    /// All records of one kind. One that is no record is set aside as `*.corrupt` and logged: what is there
+    /// All records of one kind, and what each takes on disk. One that is no record is set aside as `*.corrupt` and logged: what is there
     /// for others must not be lost with it. What cannot be read at all fails the start.
     pub fn records<T: serde::de::DeserializeOwned>(
         &self,
         tenant: TenantId,
         kind: Kind,
-    ) -> Result<Vec<T>, StateError> {
+    ) -> Result<Vec<(T, u64)>, StateError> {
         let folder = self.tenant(tenant).join(kind.folder());
         let mut records = Vec::new();
         for (name, path) in list(&folder).map_err(failed("list", &folder))? {
@@ -274,8 +252,9 @@ impl StateDir {
                 continue;
             }
             let text = fs::read(&path).map_err(failed("read", &path))?;
+            let disk_bytes = on_disk(&path).map_err(failed("look at", &path))?;
             match serde_json::from_slice(&text) {
-                Ok(record) => records.push(record),
+                Ok(record) => records.push((record, disk_bytes)),
                 Err(why) => {
                     tracing::error!("{} is no record ({why}): set aside as .corrupt", path.display());
                     let mut aside = path.clone().into_os_string();
@@ -287,9 +266,13 @@ impl StateDir {
         Ok(records)
     }
 
-    /// Removes temporary files, and blobs and machine code that `needed` does not want. While a record is
-    /// set aside nobody knows what it needs, so its tenant's bytes stay.
-    pub fn collect_garbage(&self, tenant: TenantId, needed: impl Fn(Hash) -> bool) -> Result<(), StateError> {
+    /// Removes temporary files, and blobs and machine code that `needed` does not want; what stays of these. While a
+    /// record is set aside nobody knows what it needs, so its tenant's bytes stay.
+    pub fn collect_garbage(
+        &self,
+        tenant: TenantId,
+        needed: impl Fn(Hash) -> bool,
+    ) -> Result<Vec<Kept>, StateError> {
         let folder = self.tenant(tenant);
         let mut found = Vec::new();
         for sub in ["functions", "modules", "grants", "blobs", "code"] {
@@ -298,15 +281,58 @@ impl StateDir {
             found.extend(files.into_iter().map(|(name, path)| (sub, name, path)));
         }
         let set_aside = found.iter().any(|(sub, name, _)| *sub != "grants" && name.ends_with(CORRUPT));
+        let mut kept = Vec::new();
         for (sub, name, path) in found {
-            let unneeded = matches!(sub, "blobs" | "code")
-                && !name.get(..64).and_then(|hex| hex.parse().ok()).is_some_and(&needed);
+            let holds_bytes = matches!(sub, "blobs" | "code");
+            let hash = name.get(..64).and_then(|hex| hex.parse().ok());
+            let unneeded = holds_bytes && !hash.is_some_and(&needed);
             if name.ends_with(".tmp") || unneeded && !set_aside {
                 let _ = fs::remove_file(path);
+                continue;
             }
+            let Some(hash) = hash.filter(|_| holds_bytes) else { continue };
+            let metadata = fs::metadata(&path).map_err(failed("look at", &path))?;
+            // Of machine code and what is known about it, the latter is the sign that both are there.
+            let code =
+                name[64..].strip_prefix('.').map(|rest| rest.strip_suffix(".json").unwrap_or(rest).into());
+            kept.push(Kept { hash, code, bytes: metadata.len(), disk_bytes: disk_bytes_of(&metadata) });
         }
-        Ok(())
+        Ok(kept)
     }
+}
+
+/// Machine code and what is known about it, on their way.
+#[derive(Debug)]
+pub struct StagedCode {
+    code: Staged,
+    about: Staged,
+}
+
+impl StagedCode {
+    /// Files that it is in.
+    pub const FILES: u64 = 2;
+
+    /// What both take on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.code.disk_bytes + self.about.disk_bytes
+    }
+}
+
+/// A file that stayed when garbage was collected.
+#[derive(Debug)]
+pub struct Kept {
+    /// The blob that it is, or that it was made from.
+    pub hash: Hash,
+    /// For machine code, and for what is known about it: the fingerprint of the devices it is for.
+    pub code: Option<Box<str>>,
+    /// Its content.
+    pub bytes: u64,
+    /// What it takes on disk.
+    pub disk_bytes: u64,
+}
+
+fn on_disk(path: &Path) -> std::io::Result<u64> {
+    fs::metadata(path).map(|found| disk_bytes_of(&found))
 }
 
 fn with_json(path: &Path) -> PathBuf {
@@ -333,31 +359,17 @@ fn list(folder: &Path) -> std::io::Result<Vec<(String, PathBuf)>> {
     Ok(found)
 }
 
-fn copy_synced(path: &Path, from: &mut impl Read, look: &mut impl FnMut(&[u8])) -> std::io::Result<u64> {
-    let mut file = File::options().write(true).create_new(true).open(path)?;
-    let mut buffer = vec![0; COPY_BYTES];
-    let mut written = 0;
-    loop {
-        match from.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(n) => {
-                look(&buffer[..n]);
-                file.write_all(&buffer[..n])?;
-                written += n as u64;
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    file.sync_all()?;
-    Ok(written)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const TENANT: TenantId = TenantId::new(1);
+
+    fn put(state: &StateDir, content: &[u8]) -> Hash {
+        let (hash, staged) = state.stage_blob(TENANT, content).unwrap();
+        state.publish_blob(TENANT, hash, staged).unwrap();
+        hash
+    }
 
     fn module(name: &str) -> ModuleRecord {
         ModuleRecord { name: name.to_owned(), variants: vec![] }
@@ -378,8 +390,7 @@ mod tests {
     fn blobs_are_found_by_hash_and_only_by_their_tenant() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::open(dir.path()).unwrap();
-        let (hash, bytes) = state.put_blob(TENANT, &b"abc"[..]).unwrap();
-        assert_eq!(bytes, 3);
+        let hash = put(&state, b"abc");
         assert_eq!(hash.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert_eq!(state.read_blob(TENANT, hash).unwrap(), b"abc");
         assert!(state.open_blob(TenantId::new(2), hash).is_err());
@@ -389,16 +400,18 @@ mod tests {
     fn garbage_goes_unless_a_record_is_set_aside() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::open(dir.path()).unwrap();
-        let (keep, _) = state.put_blob(TENANT, &b"keep"[..]).unwrap();
-        let (lose, _) = state.put_blob(TENANT, &b"lose"[..]).unwrap();
-        state.put_code(TENANT, lose, "f", &b"code"[..], &CodeInfo { kernels: vec![] }).unwrap();
+        let keep = put(&state, b"keep");
+        let lose = put(&state, b"lose");
+        let code = state.stage_code(TENANT, lose, "f", &b"code"[..], &CodeInfo { kernels: vec![] }).unwrap();
+        state.publish_code(TENANT, lose, "f", code).unwrap();
         state.put_module(TENANT, &module("good")).unwrap();
         let folder = dir.path().join("tenants/1/modules");
         fs::write(folder.join("bad.json"), "{").unwrap();
         fs::write(folder.join("good.json.3.tmp"), "half").unwrap();
         let records = state.records::<ModuleRecord>(TENANT, Kind::Module).unwrap();
-        assert_eq!(records, [module("good")]);
-        state.collect_garbage(TENANT, |hash| hash == keep).unwrap();
+        assert_eq!(records, [(module("good"), 4096)]);
+        let kept = state.collect_garbage(TENANT, |hash| hash == keep).unwrap();
+        assert_eq!(kept.len(), 4, "two blobs, machine code and what is known about it");
         assert!(!folder.join("good.json.3.tmp").exists());
         assert!(state.open_blob(TENANT, lose).is_ok(), "the record set aside may need it");
         fs::remove_file(folder.join("bad.json.corrupt")).unwrap();

@@ -144,6 +144,12 @@ impl Taken {
         self.amount
     }
 
+    /// Holds what another one holds as well, of the same limit and tenant.
+    pub fn absorb(&mut self, mut other: Self) {
+        debug_assert!(self.limit == other.limit && Arc::ptr_eq(&self.account, &other.account));
+        self.amount += std::mem::take(&mut other.amount);
+    }
+
     /// Takes more, or gives some back, until it is so much.
     pub fn resize(&mut self, amount: u64) -> Result<(), QuotaError> {
         match amount.checked_sub(self.amount) {

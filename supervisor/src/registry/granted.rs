@@ -1,0 +1,62 @@
+//! What tenants were granted by others, found by who was granted it. Pure bookkeeping: a lock on it is held for one change
+//! or one page.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound;
+
+use super::views::Page;
+use crate::function::loaded::Callers;
+
+/// By a caller's name, what others granted to it: OWNER/NAME.
+#[derive(Debug, Default)]
+pub(super) struct Granted(HashMap<Box<str>, BTreeSet<Box<str>>>);
+
+impl Granted {
+    /// From now on `after` may call a function besides its owner, and no more `before`. Both are sorted.
+    pub(super) fn change(&mut self, owner: &str, function: &str, before: &Callers, after: &Callers) {
+        let reference = format!("{owner}/{function}");
+        for caller in before.iter().filter(|caller| after.binary_search(caller).is_err()) {
+            if let Some(granted) = self.0.get_mut(caller) {
+                granted.remove(&*reference);
+                if granted.is_empty() {
+                    self.0.remove(caller);
+                }
+            }
+        }
+        for caller in after.iter().filter(|caller| before.binary_search(caller).is_err()) {
+            self.0.entry(caller.clone()).or_default().insert(reference.as_str().into());
+        }
+    }
+
+    /// At most so many of what was granted to a tenant, sorted, after `after`.
+    pub(super) fn page(&self, caller: &str, after: &str, most: usize) -> Page<Box<str>> {
+        let behind = (Bound::Excluded(after), Bound::Unbounded);
+        let mut rest = self.0.get(caller).into_iter().flat_map(|all| all.range::<str, _>(behind));
+        let items = rest.by_ref().take(most).cloned().collect();
+        Page { items, more: rest.next().is_some() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_are_found_from_the_callers_side() {
+        let mut granted = Granted::default();
+        let callers = |names: &[&str]| -> Callers { names.iter().map(|name| Box::from(*name)).collect() };
+        let none = Callers::default();
+        granted.change("acme", "f", &none, &callers(&["7", "b"]));
+        granted.change("acme", "g", &none, &callers(&["b"]));
+        let to = |granted: &Granted, caller: &str| granted.page(caller, "", 10).items.join(" ");
+        assert_eq!(to(&granted, "b"), "acme/f acme/g");
+        let one = granted.page("b", "", 1);
+        assert_eq!((&*one.items[0], one.more), ("acme/f", true));
+        assert_eq!(granted.page("b", "acme/f", 1).items.join(" "), "acme/g");
+        granted.change("acme", "f", &callers(&["7", "b"]), &callers(&["7"]));
+        assert_eq!((to(&granted, "b"), to(&granted, "7")), ("acme/g".into(), "acme/f".into()));
+        granted.change("acme", "f", &callers(&["7"]), &none);
+        granted.change("acme", "g", &callers(&["b"]), &none);
+        assert!(granted.0.is_empty());
+    }
+}

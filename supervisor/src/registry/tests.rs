@@ -1,0 +1,162 @@
+//! A registry over a directory: what is registered, charged and found, without a device that compiles anything.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use pappus_protocol::from_worker::Survey;
+
+use super::requests::{NewFunction, NewWeight};
+use super::*;
+use crate::config::SandboxSettings;
+use crate::config::device::resolve;
+use crate::ids::TenantId;
+use crate::processes::confinement::Confinement;
+use crate::processes::launcher::Launcher;
+use crate::quota::Quota;
+use crate::store::StateDir;
+use crate::tenants::{Account, Limit, Tenants};
+
+const BLOCK: u64 = 4096;
+
+fn open(dir: &Path) -> Arc<Registry> {
+    let launcher = Launcher::new("/nonexistent", Confinement::new(SandboxSettings::default(), None));
+    let devices = resolve(&["cpu".parse().unwrap()], &Survey::default()).unwrap();
+    let classes = DeviceClass::of(&devices, &launcher.into());
+    let state = Arc::new(StateDir::open(dir).unwrap());
+    let tenants = Arc::new(Tenants::new(Default::default(), state.names().clone()));
+    let targets = tokio::sync::watch::channel(vec![]).1;
+    Registry::open(state, tenants, classes, targets).unwrap().into()
+}
+
+fn account(registry: &Registry, tenant: u32) -> Arc<Account> {
+    registry.tenants.account(TenantId::new(tenant))
+}
+
+/// A function without modules that has these weights.
+fn add(
+    registry: &Registry,
+    account: &Arc<Account>,
+    name: &str,
+    weights: &[&[u8]],
+) -> Result<(), RegistryError> {
+    let names: Vec<String> = (0..weights.len()).map(|n| format!("w{n}")).collect();
+    let list = names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(",");
+    let config = format!(
+        r#"{{"modules": [], "kernels": [], "blueprint":
+            {{"inputs": [], "weights": [{list}], "buffers": {{}}, "outputs": [], "control_flow": []}}}}"#
+    );
+    let handed = Handed::default();
+    let put = |bytes: &[u8]| registry.put_blob(account, &handed, bytes.len() as u64, bytes);
+    let config_sha256 = put(config.as_bytes())?.0.0.to_vec().into();
+    let contents = weights.iter().map(|content| put(content)).collect::<Result<Vec<_>, _>>()?;
+    let weights = names.into_iter().zip(contents);
+    let weights =
+        weights.map(|(name, (hash, _))| NewWeight { name, sha256: hash.0.to_vec().into() }).collect();
+    let new = NewFunction { name: name.into(), config_sha256, modules: vec![], weights, replace: false };
+    let added = registry.add_function(account, new).map(drop);
+    registry.release_handed(account, &handed);
+    added
+}
+
+/// Bytes on disk and files that a tenant is charged for.
+fn on_disk(account: &Account) -> (u64, u64) {
+    (account.used(Limit::BlobBytes), account.used(Limit::BlobFiles))
+}
+
+#[test]
+fn no_lookup_and_no_other_tenant_waits_for_a_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = open(dir.path());
+    let (busy, other) = (account(&registry, 1), account(&registry, 2));
+    add(&registry, &busy, "f", &[]).unwrap();
+    registry.grant(&busy, "f", "2").unwrap();
+    // As it is held while files are written and removed.
+    let of_busy = registry.registry_of(busy.tenant);
+    let change = of_busy.change(busy.clone());
+    std::thread::scope(|scope| {
+        let rest = scope.spawn(|| {
+            let counts = (registry.counts(), registry.counts_of(busy.tenant));
+            let listed = registry.list_functions(&other, "").items.len();
+            let loaded = registry.load(&other, "1/f").is_ok();
+            add(&registry, &other, "g", &[]).unwrap();
+            (counts, listed, loaded, registry.list_functions(&busy, "").items.len())
+        });
+        assert_eq!(rest.join().unwrap(), (((1, 0), (1, 0)), 1, true, 1));
+    });
+    drop(change);
+    assert_eq!(registry.counts(), (2, 0));
+}
+
+#[test]
+fn files_are_charged_as_blocks_and_inodes_and_given_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = open(dir.path());
+    let account = account(&registry, 1);
+    let handed = Handed::default();
+    for n in 0..10u8 {
+        registry.put_blob(&account, &handed, 3, &[n; 3][..]).unwrap();
+        // Handed over again: nothing more is held for it.
+        registry.put_blob(&account, &handed, 3, &[n; 3][..]).unwrap();
+    }
+    assert_eq!(on_disk(&account), (10 * BLOCK, 10));
+    registry.release_handed(&account, &handed);
+    assert_eq!(on_disk(&account), (0, 0));
+    assert_eq!(std::fs::read_dir(dir.path().join("tenants/1/blobs")).unwrap().count(), 0);
+
+    // Two records and the configuration, the weights, and who may call it.
+    add(&registry, &account, "f", &[b"w"]).unwrap();
+    add(&registry, &account, "g", &[b"w"]).unwrap();
+    assert_eq!(on_disk(&account), (4 * BLOCK, 4));
+    registry.grant(&account, "f", "2").unwrap();
+    registry.grant(&account, "f", "3").unwrap();
+    assert_eq!((on_disk(&account), account.used(Limit::Functions)), ((5 * BLOCK, 5), 2));
+    drop((registry, account));
+
+    let registry = open(dir.path());
+    let account = self::account(&registry, 1);
+    assert_eq!((on_disk(&account), account.used(Limit::Functions)), ((5 * BLOCK, 5), 2));
+    registry.remove_function(&account, "f").unwrap();
+    assert_eq!(on_disk(&account), (3 * BLOCK, 3));
+    registry.remove_function(&account, "g").unwrap();
+    assert_eq!((on_disk(&account), account.used(Limit::Functions)), ((0, 0), 0));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = open(dir.path());
+    let account = account(&registry, 1);
+    let refused =
+        |error: RegistryError, limit| matches!(error, RegistryError::Quota(why) if why.limit == limit);
+    let mut quota = Quota::default();
+    quota.set(Limit::BlobBytes, 2 * BLOCK);
+    account.allow(quota);
+    assert!(
+        refused(add(&registry, &account, "f", &[b"w"]).unwrap_err(), Limit::BlobBytes),
+        "no room for its record"
+    );
+    let handed = Handed::default();
+    let error = registry.put_blob(&account, &handed, 3 * BLOCK, &[0; 12288][..]).unwrap_err();
+    assert!(refused(error, Limit::BlobBytes));
+    quota.set(Limit::BlobFiles, 0);
+    account.allow(quota);
+    assert!(refused(registry.put_blob(&account, &handed, 1, &b"x"[..]).unwrap_err(), Limit::BlobFiles));
+    assert_eq!(on_disk(&account), (0, 0));
+}
+
+#[test]
+fn a_function_that_is_removed_while_it_loads_does_not_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = open(dir.path());
+    let account = account(&registry, 1);
+    add(&registry, &account, "f", &[]).unwrap();
+    let loaded = registry.load(&account, "f").unwrap();
+    assert!(registry.find(&account, "f").is_some());
+    assert_eq!(registry.remove_function(&account, "f").unwrap(), Some(loaded.id));
+    assert!(registry.find(&account, "f").is_none() && registry.load(&account, "f").is_err());
+    // Its bytes stay for the call that holds it, and go with the next change after that.
+    assert_eq!(on_disk(&account), (BLOCK, 1));
+    drop(loaded);
+    registry.release_handed(&account, &Handed::default());
+    assert_eq!(on_disk(&account), (0, 0));
+}
