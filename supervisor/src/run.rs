@@ -71,6 +71,7 @@ pub async fn run(
         threads.extend(thread::spawn(&device, &launcher)?);
         devices.push(device);
     }
+    tokio::spawn(registry.clone().run_evictions());
     let server = Server::new(registry, devices, settings, config.file);
     let clients = listen::bind(&config.socket, 0o666)?;
     let admins = listen::bind(&config.admin_socket, 0o600)?;

@@ -32,6 +32,10 @@ pub mod rank {
     pub const FAIR_TURNS: u8 = 9;
     /// Arenas of one connection.
     pub const ARENAS: u8 = 10;
+    /// Weights that are in memory.
+    pub const PACKED_WEIGHTS: u8 = 12;
+    /// One content among them. Held while it is copied, on a thread that may wait.
+    pub const PACKING: u8 = 13;
     /// The changes of what one tenant registered. Held while its files are written and removed, on threads that may wait.
     pub const TENANT_CHANGES: u8 = 14;
     /// Blobs that one connection handed over.

@@ -33,8 +33,8 @@ use super::write_coalescing::{Answer, Batch};
 use crate::call::Call;
 use crate::client_io::ClientIo;
 use crate::config::{DeviceConfig, Settings};
-use crate::function::loaded::{LoadedCache, Parsed};
-use crate::function::{CodeTarget, Loaded};
+use crate::function::loaded::Parsed;
+use crate::function::{CodeTarget, Loaded, LoadedCache, PackedWeights};
 use crate::ids::{Epoch, FunctionId, Generation, TenantId, WorkerId};
 use crate::processes::confinement::Reached;
 use crate::processes::memory_ledger::Lease;
@@ -45,7 +45,7 @@ use crate::server::replies::Replies;
 use crate::server::reply_handle::{Invocations, ReplyHandle};
 use crate::store::StateDir;
 use crate::store::records::{FunctionRecord, Hash, Weight};
-use crate::tenants::Tenants;
+use crate::tenants::{Limit, Tenants};
 
 const W0: WorkerId = WorkerId::new(0);
 const W1: WorkerId = WorkerId::new(1);
@@ -140,14 +140,17 @@ impl Gpu {
             inputs: Box::default(),
             outputs: Box::default(),
         };
+        let account = self.tenants.account(TenantId::new(1));
+        let taken = account.charge(Limit::WeightBytes, weight_bytes);
+        let memfd = memfd::sealed("weights", &vec![1; weight_bytes as usize]).unwrap();
+        let weights = PackedWeights::new(memfd, taken, account.tenant, ClientIo::default());
         let parsed = Parsed {
             blueprint: pappus_blueprint::parse(config.as_bytes()).unwrap(),
             config: config.into(),
-            weights: Some(memfd::sealed("weights", &vec![1; weight_bytes as usize]).unwrap()),
+            weights: Some(Arc::new(weights)),
             runs_on: vec![(Kind::Cuda, "sm_90".into())],
         };
-        let account = self.tenants.account(TenantId::new(1));
-        self.cache.insert(account, Arc::new(record), parsed, || Some(Arc::default())).unwrap()
+        self.cache.insert(account, Arc::new(record), parsed, || Some(Arc::default())).unwrap().unwrap()
     }
 
     /// A call of a tenant that needs so much memory.

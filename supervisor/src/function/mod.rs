@@ -1,12 +1,18 @@
 //! Functions as the registry keeps them in memory and as devices install them.
 //!
-//! - [`loaded`]: functions ready to invoke: parsed, with what a worker needs to install them.
+//! - [`packed_weights`]: weights in the host's memory, each content of an owner once.
+//! - [`loaded`]: a function ready to invoke: parsed, with what a worker needs to install it.
+//! - [`loaded_cache`]: those that are kept, and which of them go where there is no room.
 //! - [`code_target`]: what machine code is made for.
 //! - [`variants`]: which compiled form of a module a device runs.
 
 pub mod code_target;
 pub mod loaded;
+pub mod loaded_cache;
+pub mod packed_weights;
 pub mod variants;
 
 pub use code_target::CodeTarget;
-pub use loaded::{Loaded, LoadedCache};
+pub use loaded::Loaded;
+pub use loaded_cache::LoadedCache;
+pub use packed_weights::PackedWeights;

@@ -7,7 +7,6 @@ use std::io::Read;
 
 use pappus_blueprint::Blueprint;
 use pappus_proto::limits::is_valid_name;
-use pappus_shmem::{ValidatedMemfd, memfd};
 
 use super::blob_table::BlobTable;
 use super::device_class::DeviceClass;
@@ -18,7 +17,7 @@ use crate::ids::TenantId;
 use crate::limits::{MAX_MODULE_BYTES, MAX_VARIANTS};
 use crate::refusal::{Failure, Reason, Refusable, failed};
 use crate::sha256::NoHash;
-use crate::store::records::{FunctionModule, FunctionRecord, Hash, Variant, Weight};
+use crate::store::records::{FunctionModule, Hash, Variant, Weight};
 use crate::tenants::{Limit, QuotaError};
 
 /// Formats a variant can have.
@@ -288,29 +287,5 @@ impl Registry {
             false => Ok(classes),
             true => Err(AdmissionError::WeightsSize { total, most }),
         }
-    }
-
-    /// A function's weights in one sealed memfd, as workers map them; none if it has none.
-    pub(super) fn packed_weights(
-        &self,
-        tenant: TenantId,
-        record: &FunctionRecord,
-        blueprint: &Blueprint,
-    ) -> Result<Option<ValidatedMemfd>, Failure> {
-        if record.weights.is_empty() {
-            return Ok(None);
-        }
-        let failed = |e: &(dyn std::error::Error + 'static)| failed("cannot pack the weights", e);
-        let bytes: Vec<u64> = record.weights.iter().map(|w| w.bytes).collect();
-        let layout = blueprint.weight_layout(&bytes).map_err(|e| failed(&e))?;
-        let packed = memfd::sealed_from("pappus-weights", layout.total, |memfd| {
-            for (weight, offset) in record.weights.iter().zip(&layout.offsets) {
-                let mut blob = self.state.open_blob(tenant, weight.sha256).map_err(std::io::Error::other)?;
-                std::io::Seek::seek(memfd, std::io::SeekFrom::Start(*offset))?;
-                std::io::copy(&mut blob, memfd)?;
-            }
-            Ok(())
-        });
-        packed.map(Some).map_err(|e| failed(&e))
     }
 }

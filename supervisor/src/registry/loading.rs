@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
+use pappus_blueprint::Blueprint;
+use pappus_shmem::memfd;
+
 use super::code::Wish;
 use super::error::RegistryError;
 use super::state::Registry;
+use crate::function::PackedWeights;
 use crate::function::loaded::{Loaded, Parsed};
 use crate::ids::TenantId;
-use crate::refusal::{Reason, Refusable};
+use crate::refusal::{Reason, Refusable, failed};
 use crate::store::records::FunctionRecord;
-use crate::tenants::Account;
+use crate::tenants::{Account, Limit};
 
 impl Registry {
     /// The function that a caller means, if it is in memory and the caller may call it.
@@ -72,9 +76,47 @@ impl Registry {
         let classes = self.with_room(&record.weights, self.runnable(&record.modules)?)?;
         self.check_code(tenant, &blueprint, &record.modules, &classes, Wish::Known)?;
         let runs_on = classes.iter().map(|class| (class.kind, class.arch.clone())).collect();
-        let weights = self.packed_weights(tenant, record, &blueprint)?;
+        let account = self.tenants.account(tenant);
+        let weights = self.packed_weights(&account, record, &blueprint)?;
         let parsed = Parsed { blueprint, config, weights, runs_on };
         let current = || self.look(tenant, |mine| mine.callers_of(record))?;
-        Ok(self.loaded.insert(self.tenants.account(tenant), record.clone(), parsed, current))
+        Ok(self.loaded.insert(account, record.clone(), parsed, current)?)
+    }
+
+    /// A function's weights as workers map them, one copy of each content; none if it has none.
+    fn packed_weights(
+        &self,
+        account: &Arc<Account>,
+        record: &FunctionRecord,
+        blueprint: &Blueprint,
+    ) -> Result<Option<Arc<PackedWeights>>, RegistryError> {
+        if record.weights.is_empty() {
+            return Ok(None);
+        }
+        let pack = || self.pack_weights(account, record, blueprint);
+        self.weights.get(account.tenant, &record.weights, pack).map(Some)
+    }
+
+    fn pack_weights(
+        &self,
+        account: &Arc<Account>,
+        record: &FunctionRecord,
+        blueprint: &Blueprint,
+    ) -> Result<PackedWeights, RegistryError> {
+        let tenant = account.tenant;
+        let failed = |e: &(dyn std::error::Error + 'static)| failed("cannot pack the weights", e);
+        let bytes: Vec<u64> = record.weights.iter().map(|w| w.bytes).collect();
+        let layout = blueprint.weight_layout(&bytes).map_err(|e| failed(&e))?;
+        let taken = self.loaded.make_room(account, Limit::WeightBytes, layout.total)?;
+        let packed = memfd::sealed_from("pappus-weights", layout.total, |memfd| {
+            for (weight, offset) in record.weights.iter().zip(&layout.offsets) {
+                let mut blob = self.state.open_blob(tenant, weight.sha256).map_err(std::io::Error::other)?;
+                std::io::Seek::seek(memfd, std::io::SeekFrom::Start(*offset))?;
+                std::io::copy(&mut blob, memfd)?;
+            }
+            Ok(())
+        });
+        let packed = packed.map_err(|e| failed(&e))?;
+        Ok(PackedWeights::new(packed, taken, tenant, self.io.clone()))
     }
 }

@@ -11,8 +11,10 @@ use super::failures::Failures;
 use super::granted::Granted;
 use super::snapshot::{FunctionEntry, ModuleEntry, Snapshot};
 use super::tenant::{Counts, TenantRegistry};
-use crate::function::CodeTarget;
-use crate::function::loaded::{Callers, LoadedCache};
+use crate::client_io::ClientIo;
+use crate::function::loaded::Callers;
+use crate::function::packed_weights::WeightsCache;
+use crate::function::{CodeTarget, LoadedCache};
 use crate::ids::TenantId;
 use crate::store::StateError;
 use crate::store::records::{FunctionRecord, GrantRecord, ModuleRecord};
@@ -32,6 +34,10 @@ pub struct Registry {
     pub(super) counts: Arc<Counts>,
     /// Functions in memory.
     pub loaded: LoadedCache,
+    /// Weights that they have.
+    pub(super) weights: WeightsCache,
+    /// Gives memory of weights back.
+    pub(super) io: ClientIo,
     /// Devices to make machine code for.
     pub(super) classes: Vec<DeviceClass>,
     /// What it must have been made for, as far as workers said so.
@@ -56,6 +62,8 @@ impl Registry {
             granted: OrderedMutex::default(),
             counts: Arc::default(),
             loaded: LoadedCache::default(),
+            weights: WeightsCache::default(),
+            io: ClientIo::default(),
             classes,
             targets,
             compilations: Compilations::default(),

@@ -160,3 +160,36 @@ fn a_function_that_is_removed_while_it_loads_does_not_come_back() {
     registry.release_handed(&account, &Handed::default());
     assert_eq!(on_disk(&account), (0, 0));
 }
+
+#[test]
+fn functions_with_the_same_weights_share_one_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = open(dir.path());
+    let (one, other) = (account(&registry, 1), account(&registry, 2));
+    let weights = [7; 100_000];
+    for n in 0..15 {
+        add(&registry, &one, &format!("f{n}"), &[&weights]).unwrap();
+    }
+    add(&registry, &other, "f", &[&weights]).unwrap();
+    let loaded: Vec<_> = (0..15).map(|n| registry.load(&one, &format!("f{n}")).unwrap()).collect();
+    let packed = loaded[0].packed_weight_bytes();
+    assert!(packed >= weights.len() as u64);
+    assert_eq!(one.used(Limit::WeightBytes), packed);
+    registry.load(&other, "f").unwrap();
+    assert_eq!((one.used(Limit::WeightBytes), other.used(Limit::WeightBytes)), (packed, packed));
+
+    // Others do not fit beside them as long as calls have these.
+    let mut quota = Quota::default();
+    quota.set(Limit::WeightBytes, packed);
+    one.allow(quota);
+    add(&registry, &one, "new", &[&[8; 100_000]]).unwrap();
+    let refused = registry.load(&one, "new").unwrap_err();
+    assert!(matches!(refused, RegistryError::Quota(why) if why.limit == Limit::WeightBytes));
+    drop(loaded);
+    registry.load(&one, "new").unwrap();
+    assert_eq!(one.used(Limit::WeightBytes), packed);
+    // Nobody is connected: what nothing uses goes.
+    (0..2).for_each(|_| registry.loaded.evict_unused(|_| false));
+    assert_eq!((one.used(Limit::WeightBytes), other.used(Limit::WeightBytes)), (0, 0));
+    assert_eq!(one.used(Limit::LoadedFunctions), 0);
+}

@@ -97,6 +97,8 @@ impl Server {
         settings: watch::Sender<Settings>,
         config_file: Option<PathBuf>,
     ) -> Arc<Self> {
+        let all = devices.clone();
+        registry.on_eviction(move |function| all.iter().for_each(|device| device.uninstall(function)));
         Arc::new(Self {
             registry,
             router: Router::new(devices.clone()),

@@ -20,7 +20,7 @@ pub use ledger::{Ledger, Machine};
 pub use names::Names;
 
 use crate::config::TenantRules;
-use crate::ids::TenantId;
+use crate::ids::{FunctionId, TenantId};
 use crate::limits::MAX_TOKEN_BYTES;
 use crate::refusal::{Reason, Refusable};
 use crate::sync::{OrderedGuard, OrderedMutex, OrderedReadGuard, OrderedRwLock, rank};
@@ -169,6 +169,28 @@ impl Tenants {
     /// The accounts there are.
     pub fn live(&self) -> Vec<Arc<Account>> {
         self.accounts().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// A tenant's account, if it is connected or has something in memory.
+    fn found(&self, tenant: TenantId) -> Option<Arc<Account>> {
+        self.accounts().get(&tenant).and_then(Weak::upgrade)
+    }
+
+    /// Whether a tenant has a connection.
+    pub fn is_connected(&self, tenant: TenantId) -> bool {
+        self.found(tenant).is_some_and(|account| account.used(Limit::Connections) > 0)
+    }
+
+    /// A function is gone: its owner and its callers need no plans of it any more.
+    pub fn forget_plans<'n>(
+        &self,
+        function: FunctionId,
+        owner: TenantId,
+        callers: impl Iterator<Item = &'n str>,
+    ) {
+        let callers = callers.filter_map(|name| self.names.find(name));
+        let accounts = std::iter::once(owner).chain(callers).filter_map(|tenant| self.found(tenant));
+        accounts.for_each(|account| account.forget_plans(function));
     }
 
     /// What a tenant may have.

@@ -140,7 +140,7 @@ fn a_call_whose_answer_cannot_be_made_is_told_so_and_the_others_get_theirs() {
     let record = FunctionRecord { name: "with an output".into(), ..FunctionRecord::clone(&function.record) };
     let other =
         gpu.cache.insert(gpu.tenants.account(CALLER), Arc::new(record), parsed, || Some(Arc::default()));
-    let other = other.unwrap();
+    let other = other.unwrap().unwrap();
     // The call of the second one has no place for its output.
     let calls = [&function, &other, &function].map(|function| gpu.submit(function, CALLER, 0));
     let end = gpu.listens(&calls);

@@ -1,0 +1,334 @@
+//! Functions in memory, and which of them go.
+//!
+//! ```text
+//! room is needed ─┬─ the owner is at its limit ────────► its own that was used longest ago
+//!                 └─ all tenants are at theirs together ► one of the tenant's that has most, if that is more than its share
+//! nothing used it for a while, and nobody is there who may ► goes
+//! ```
+//!
+//! What calls hold stays.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::loaded::{Callers, Loaded, Parsed};
+use crate::ids::{FunctionId, TenantId};
+use crate::quota::Scope;
+use crate::store::records::FunctionRecord;
+use crate::sync::{OrderedRwLock, rank};
+use crate::tenants::{Account, Limit, QuotaError, Taken};
+
+/// Of one owner, by name.
+type Slots = HashMap<String, Slot>;
+
+#[derive(Debug)]
+struct Slot {
+    function: Arc<Loaded>,
+    used: AtomicU64,
+}
+
+impl Slot {
+    /// Whether nothing but this cache has it. Its number only grows under the lock that this is asked under.
+    fn is_free(&self) -> bool {
+        Arc::strong_count(&self.function) == 1
+    }
+}
+
+/// Loaded functions by owner and name.
+#[derive(Debug, Default)]
+pub struct LoadedCache {
+    slots: OrderedRwLock<HashMap<TenantId, Slots>, { rank::LOADED }>,
+    clock: AtomicU64,
+    /// What the clock was at the last look for functions that nothing uses.
+    last_look: AtomicU64,
+    ids: AtomicU64,
+    on_eviction: OnceLock<OnEviction>,
+}
+
+/// Told of a function that is not in memory any more and may come back under another name.
+struct OnEviction(Box<dyn Fn(&Loaded) + Send + Sync>);
+
+impl fmt::Debug for OnEviction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnEviction")
+    }
+}
+
+impl LoadedCache {
+    /// From now on, whoever keeps anything under a function's name is told when it goes for lack of room or use. Said
+    /// once.
+    pub fn on_eviction(&self, told: impl Fn(&Loaded) + Send + Sync + 'static) {
+        let _ = self.on_eviction.set(OnEviction(Box::new(told)));
+    }
+
+    /// The function, if it is in memory.
+    pub fn get(&self, owner: TenantId, name: &str) -> Option<Arc<Loaded>> {
+        let slots = self.slots.read();
+        let slot = slots.get(&owner)?.get(name)?;
+        slot.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        Some(slot.function.clone())
+    }
+
+    /// Whose function has this name towards workers, and what it is called; none if it is not in memory.
+    pub fn owner_of(&self, id: FunctionId) -> Option<(TenantId, String)> {
+        let slots = self.slots.read();
+        let mut all = slots.values().flat_map(HashMap::values).map(|slot| &slot.function);
+        all.find(|function| function.id == id).map(|function| (function.owner, function.record.name.clone()))
+    }
+
+    /// Puts a function into memory; if it got there meanwhile, that one stays. `current` says who may call it besides
+    /// its owner as long as the record is listed: one that was removed meanwhile does not come back, as it is taken out
+    /// of the list first and out of here then.
+    pub fn insert(
+        &self,
+        account: Arc<Account>,
+        record: Arc<FunctionRecord>,
+        parsed: Parsed,
+        current: impl FnOnce() -> Option<Callers>,
+    ) -> Result<Option<Arc<Loaded>>, QuotaError> {
+        if let Some(there) = self.get(account.tenant, &record.name)
+            && Arc::ptr_eq(&there.record, &record)
+        {
+            return Ok(Some(there));
+        }
+        let place = self.make_room(&account, Limit::LoadedFunctions, 1)?;
+        let bytes = self.make_room(&account, Limit::PlanBytes, parsed.bytes())?;
+        let mut all = self.slots.write();
+        let Some(callers) = current() else { return Ok(None) };
+        let slots = all.entry(account.tenant).or_default();
+        if let Some(slot) = slots.get(&record.name)
+            && Arc::ptr_eq(&slot.function.record, &record)
+        {
+            return Ok(Some(slot.function.clone()));
+        }
+        let id = FunctionId::new(1 + self.ids.fetch_add(1, Ordering::Relaxed));
+        let function = Arc::new(Loaded::new(id, account, record, parsed, callers, [place, bytes]));
+        let used = AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed));
+        slots.insert(function.record.name.clone(), Slot { function: function.clone(), used });
+        Ok(Some(function))
+    }
+
+    /// Takes a function out of memory, so that no call finds it any more.
+    pub fn remove(&self, owner: TenantId, name: &str) -> Option<Arc<Loaded>> {
+        let mut slots = self.slots.write();
+        let mine = slots.get_mut(&owner)?;
+        let slot = mine.remove(name);
+        if mine.is_empty() {
+            slots.remove(&owner);
+        }
+        slot.map(|slot| slot.function)
+    }
+
+    /// Takes so much of what functions in memory need. Where it does not fit, functions go that no call holds.
+    pub fn make_room(&self, account: &Arc<Account>, limit: Limit, amount: u64) -> Result<Taken, QuotaError> {
+        loop {
+            let why = match account.take(limit, amount) {
+                Ok(taken) => return Ok(taken),
+                Err(why) => why,
+            };
+            let found = amount <= why.most
+                && match why.scope {
+                    Scope::Tenant => self.evict_of(account.tenant, limit),
+                    Scope::AllTenants => self.evict_of_largest(account, limit, why.most),
+                };
+            if !found {
+                return Err(why);
+            }
+        }
+    }
+
+    /// Evicts from the owners that have most of something, as long as that is more than their share of all there may be.
+    fn evict_of_largest(&self, account: &Arc<Account>, limit: Limit, most: u64) -> bool {
+        let mut owners: Vec<(u64, TenantId)> = {
+            let slots = self.slots.read();
+            let accounts = slots.values().filter_map(|of_one| of_one.values().next());
+            accounts.map(|slot| (slot.function.account.used(limit), slot.function.owner)).collect()
+        };
+        let asks_first = !owners.iter().any(|(_, owner)| *owner == account.tenant);
+        let share = most / (owners.len() + usize::from(asks_first)) as u64;
+        owners.retain(|(used, _)| *used > share);
+        owners.sort_unstable_by(|one, other| other.cmp(one));
+        owners.into_iter().any(|(_, owner)| self.evict_of(owner, limit))
+    }
+
+    /// Evicts the function of an owner that was used longest ago, of those that no call holds and that have something of
+    /// what is needed; false if there is none.
+    fn evict_of(&self, owner: TenantId, limit: Limit) -> bool {
+        self.evict_if(owner, |slots| {
+            let helps = |slot: &&Slot| {
+                slot.is_free() && (limit != Limit::WeightBytes || slot.function.packed_weight_bytes() > 0)
+            };
+            let oldest = slots.values().filter(helps).min_by_key(|slot| slot.used.load(Ordering::Relaxed));
+            oldest.map(|slot| slot.function.record.name.clone())
+        })
+    }
+
+    /// Evicts what nothing used since this was called last, unless somebody is there who may. Blocking: memory is given
+    /// back.
+    pub fn evict_unused(&self, is_wanted: impl Fn(&Loaded) -> bool) {
+        let since = self.last_look.swap(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        let is_unused = |slot: &Slot| slot.is_free() && slot.used.load(Ordering::Relaxed) < since;
+        let mut unused: Vec<Arc<Loaded>> = {
+            let slots = self.slots.read();
+            let all = slots.values().flat_map(HashMap::values).filter(|slot| is_unused(slot));
+            all.map(|slot| slot.function.clone()).collect()
+        };
+        unused.retain(|function| !is_wanted(function));
+        for function in unused {
+            let (owner, id) = (function.owner, function.id);
+            let name = function.record.name.clone();
+            drop(function);
+            self.evict_if(owner, |slots| {
+                slots.get(&name).is_some_and(|slot| slot.function.id == id && is_unused(slot)).then_some(name)
+            });
+        }
+    }
+
+    /// Evicts the one of an owner's functions that is chosen, if one is.
+    fn evict_if(&self, owner: TenantId, choose: impl FnOnce(&Slots) -> Option<String>) -> bool {
+        let evicted = {
+            let mut slots = self.slots.write();
+            let Some(mine) = slots.get_mut(&owner) else { return false };
+            let Some(slot) = choose(mine).and_then(|name| mine.remove(&name)) else { return false };
+            if mine.is_empty() {
+                slots.remove(&owner);
+            }
+            slot.function
+        };
+        self.tell(&evicted);
+        true
+    }
+
+    fn tell(&self, function: &Loaded) {
+        if let Some(OnEviction(told)) = self.on_eviction.get() {
+            told(function);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quota::Quota;
+    use crate::store::records::Hash;
+    use crate::tenants::{Ledger, Machine};
+
+    fn account(tenant: u32, functions: u64, ledger: &Arc<Ledger>) -> Arc<Account> {
+        let mut quota = Quota::default();
+        quota.set(Limit::LoadedFunctions, functions);
+        Account::new(TenantId::new(tenant), tenant.to_string().into(), quota, ledger.clone())
+    }
+
+    fn ledger() -> Arc<Ledger> {
+        Arc::new(Ledger::new(Machine { memory_bytes: 1 << 30, descriptors: 1000 }))
+    }
+
+    fn load(cache: &LoadedCache, account: &Arc<Account>, name: &str) -> Result<Arc<Loaded>, QuotaError> {
+        let config = r#"{"modules": [], "kernels": [], "blueprint":
+            {"inputs": [], "weights": [], "buffers": {}, "outputs": [], "control_flow": []}}"#;
+        let record = FunctionRecord {
+            name: name.into(),
+            config: Hash([0; 32]),
+            modules: Box::default(),
+            weights: Box::default(),
+            inputs: Box::default(),
+            outputs: Box::default(),
+        };
+        let parsed = Parsed {
+            blueprint: pappus_blueprint::parse(config.as_bytes()).unwrap(),
+            config: config.into(),
+            weights: None,
+            runs_on: vec![],
+        };
+        let listed = || Some(Callers::default());
+        cache.insert(account.clone(), record.into(), parsed, listed).map(Option::unwrap)
+    }
+
+    fn count(cache: &LoadedCache, account: &Account) -> usize {
+        cache.slots.read().get(&account.tenant).map_or(0, HashMap::len)
+    }
+
+    #[test]
+    fn a_tenant_that_cycles_functions_evicts_its_own() {
+        let (cache, ledger) = (LoadedCache::default(), ledger());
+        let (honest, cycling) = (account(1, 512, &ledger), account(2, 3, &ledger));
+        let kept = load(&cache, &honest, "model").unwrap().id;
+        for n in 0..2000 {
+            load(&cache, &cycling, &format!("f{n}")).unwrap();
+            // The one that is used stays.
+            assert!(cache.get(cycling.tenant, "f0").is_some());
+        }
+        assert_eq!(cache.get(honest.tenant, "model").unwrap().id, kept);
+        assert_eq!((count(&cache, &cycling), cycling.used(Limit::LoadedFunctions)), (3, 3));
+    }
+
+    #[test]
+    fn what_calls_hold_stays_and_counts() {
+        let (cache, ledger) = (LoadedCache::default(), ledger());
+        let one = account(1, 2, &ledger);
+        let held = [load(&cache, &one, "a").unwrap(), load(&cache, &one, "b").unwrap()];
+        let why = load(&cache, &one, "c").unwrap_err();
+        assert_eq!((why.limit, why.used), (Limit::LoadedFunctions, 2));
+        drop(held);
+        load(&cache, &one, "c").unwrap();
+        assert!(cache.get(one.tenant, "a").is_none() && cache.get(one.tenant, "b").is_some());
+        let used = one.used(Limit::PlanBytes);
+        assert!(cache.remove(one.tenant, "b").is_some() && cache.remove(one.tenant, "c").is_some());
+        assert!(used > 0 && one.used(Limit::PlanBytes) == 0);
+    }
+
+    #[test]
+    fn the_tenant_with_most_gives_way_where_all_have_no_room() {
+        let (cache, ledger) = (LoadedCache::default(), ledger());
+        let most = ledger.most(Limit::LoadedFunctions);
+        let (large, small, new) =
+            (account(1, most, &ledger), account(2, most, &ledger), account(3, most, &ledger));
+        for n in 0..most - 10 {
+            load(&cache, &large, &n.to_string()).unwrap();
+        }
+        (0..10).for_each(|n| drop(load(&cache, &small, &n.to_string()).unwrap()));
+        // Neither the largest itself nor a new tenant takes anything from the small one.
+        load(&cache, &large, "more").unwrap();
+        for n in 0..100 {
+            load(&cache, &new, &n.to_string()).unwrap();
+        }
+        assert_eq!((count(&cache, &small), count(&cache, &new)), (10, 100));
+        assert_eq!(count(&cache, &large) as u64, most - 110);
+        // Below its share nobody gives way: where the largest holds on to its functions, the others are refused.
+        let held: Vec<_> = (0..most).filter_map(|n| cache.get(large.tenant, &n.to_string())).collect();
+        let more = cache.get(large.tenant, "more");
+        let why = load(&cache, &new, "one too many").unwrap_err();
+        assert_eq!((why.scope, count(&cache, &small)), (Scope::AllTenants, 10));
+        drop((held, more));
+        load(&cache, &new, "now").unwrap();
+    }
+
+    #[test]
+    fn what_nothing_uses_goes_unless_it_is_wanted() {
+        let (cache, ledger) = (LoadedCache::default(), ledger());
+        let (gone, here) = (account(1, 9, &ledger), account(2, 9, &ledger));
+        let told = Arc::new(AtomicU64::new(0));
+        let by = told.clone();
+        cache.on_eviction(move |function| by.store(function.id.get(), Ordering::Relaxed));
+        for account in [&gone, &here] {
+            ["used", "unused"].iter().for_each(|name| drop(load(&cache, account, name).unwrap()));
+        }
+        let unused = cache.get(gone.tenant, "unused").unwrap().id;
+        let look = || cache.evict_unused(|function| function.owner == here.tenant);
+        look();
+        assert_eq!((count(&cache, &gone), count(&cache, &here)), (2, 2), "just loaded");
+        assert!(cache.get(gone.tenant, "used").is_some());
+        look();
+        assert_eq!((count(&cache, &gone), count(&cache, &here)), (1, 2));
+        assert_eq!(told.load(Ordering::Relaxed), unused.get());
+        // What a call holds stays.
+        let held = cache.get(gone.tenant, "used").unwrap();
+        (0..2).for_each(|_| look());
+        assert_eq!(count(&cache, &gone), 1);
+        drop(held);
+        (0..2).for_each(|_| look());
+        assert_eq!((count(&cache, &gone), gone.used(Limit::LoadedFunctions)), (0, 0));
+    }
+}
