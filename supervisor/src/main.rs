@@ -1,7 +1,9 @@
 //! `pappus-supervisor`: parses, builds, runs, maps errors to exit codes.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use pappus_supervisor::config::{Config, Flags};
@@ -10,6 +12,10 @@ use pappus_supervisor::list_devices;
 use pappus_supervisor::log::Limited;
 use pappus_supervisor::run::run;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+
+/// How long the process has after a second signal to end by itself.
+const LAST_MOMENT: Duration = Duration::from_millis(700);
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -61,17 +67,42 @@ fn list_devices(as_json: bool) -> ExitCode {
 
 fn start(config: Config) -> Result<(), Box<dyn std::error::Error>> {
     raise_descriptor_limit();
+    let (first, second) = hear_signals(vec![config.socket.clone(), config.admin_socket.clone()])?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(SOCKET_THREADS).enable_all().build()?;
-    runtime.block_on(async {
-        let (mut first, mut second) = (Termination::new()?, Termination::new()?);
-        let abort = async {
-            second.next().await;
-            second.next().await;
-        };
-        run(config, first.next(), abort).await?;
-        Ok(())
-    })
+    let ended = runtime.block_on(run(config, heard(first), heard(second)));
+    // What is still busy with a module, a blob or a client's descriptor ends with the process.
+    runtime.shutdown_background();
+    Ok(ended?)
+}
+
+/// Two signals to end. They are heard on a thread of their own, which nothing keeps busy: a moment after the second one
+/// the process ends, whatever is stuck. Its workers and compilers end with it, as if it were killed.
+fn hear_signals(sockets: Vec<PathBuf>) -> std::io::Result<(oneshot::Receiver<()>, oneshot::Receiver<()>)> {
+    let ((drain, first), (abort, second)) = (oneshot::channel(), oneshot::channel());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut signals = {
+        let _entered = runtime.enter();
+        Termination::new()?
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        runtime.block_on(signals.next());
+        let _ = drain.send(());
+        runtime.block_on(signals.next());
+        let _ = abort.send(());
+        std::thread::sleep(LAST_MOMENT);
+        // Nothing is logged here: whoever reads the log may be what is stuck.
+        sockets.iter().for_each(|socket| drop(std::fs::remove_file(socket)));
+        std::process::exit(0);
+    })?;
+    Ok((first, second))
+}
+
+async fn heard(signal: oneshot::Receiver<()>) {
+    if signal.await.is_err() {
+        // Its thread panicked: no signal comes any more.
+        std::future::pending().await
+    }
 }
 
 /// SIGTERM and SIGINT alike.

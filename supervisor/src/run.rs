@@ -2,9 +2,11 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::config::{Config, ConfigError, DeviceConfig, DeviceRequest};
 use crate::device::{Device, thread};
@@ -17,6 +19,11 @@ use crate::registry::{DeviceClass, Registry};
 use crate::server::{Server, listen};
 use crate::store::StateDir;
 use crate::tenants::Tenants;
+
+/// How long worker processes may take to be gone once everything is answered.
+const JOIN_DRAINED: Duration = Duration::from_secs(5);
+/// The same after a second signal.
+const JOIN_ABORTED: Duration = Duration::from_millis(300);
 
 /// Why the supervisor could not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -92,21 +99,39 @@ pub async fn run(
             () = server.wait_drained() => {}
         }
     };
-    tokio::select! {
-        () = drain => tracing::info!("drained"),
-        () = abort => tracing::warn!("ending at once: calls in flight get no answer"),
-        () = server.run_gauges(), if config.metrics.is_some() => {}
-    }
+    let patience = tokio::select! {
+        () = drain => {
+            tracing::info!("drained");
+            JOIN_DRAINED
+        }
+        () = abort => {
+            tracing::warn!("ending at once: calls in flight get no answer");
+            JOIN_ABORTED
+        }
+        () = server.run_gauges(), if config.metrics.is_some() => JOIN_DRAINED,
+    };
     accepting.iter().for_each(|task| task.abort());
     reloading.abort();
     // The last answers are on their way to the sockets already; now nobody can come any more.
     let _ = std::fs::remove_file(&config.socket);
     let _ = std::fs::remove_file(&config.admin_socket);
     server.devices.iter().for_each(|device| device.close());
-    let joined = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|t| drop(t.join())));
-    let _ = joined.await;
+    if !join_within(threads, patience).await {
+        tracing::warn!("not all worker processes are gone: the kernel ends them with this one");
+    }
     launcher.confinement().close();
     Ok(())
+}
+
+/// Waits for threads, but not longer than this; whether they ended.
+async fn join_within(threads: Vec<JoinHandle<()>>, patience: Duration) -> bool {
+    let (joined, all_joined) = oneshot::channel();
+    // A thread of its own: those of the runtime may all be busy.
+    let joining = std::thread::Builder::new().name("joining".to_owned()).spawn(move || {
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+        let _ = joined.send(());
+    });
+    joining.is_ok() && matches!(tokio::time::timeout(patience, all_joined).await, Ok(Ok(())))
 }
 
 /// SIGHUP reads the tenants again; what is wrong is logged.
@@ -142,4 +167,25 @@ async fn try_sandbox(launcher: &Arc<Launcher>, devices: &[DeviceConfig]) -> Resu
     kinds.dedup();
     let tried = tokio::task::spawn_blocking(move || survey::try_sandbox(&launcher, &kinds)).await;
     Ok(tried.map_err(std::io::Error::other)??)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_thread_that_is_stuck_is_not_waited_for() {
+        let (release, released) = mpsc::channel::<()>();
+        // Ends when the sender is dropped.
+        let stuck = || {
+            std::thread::spawn(move || {
+                let _ = released.recv();
+            })
+        };
+        assert!(!join_within(vec![stuck()], Duration::from_millis(10)).await);
+        drop(release);
+        assert!(join_within(vec![std::thread::spawn(|| ())], Duration::from_secs(60)).await);
+    }
 }
