@@ -45,7 +45,8 @@ impl Registry {
         let (bytes, disk_bytes) = (staged.bytes, staged.disk_bytes);
         let mine = self.registry_of(tenant);
         let mut change = mine.change(account.clone());
-        let is_new = !change.blobs.has(hash);
+        // Also where the file that is there was found damaged when the supervisor started.
+        let is_new = change.blobs.bytes_of(hash) != Some(bytes);
         if is_new {
             self.state.publish_blob(tenant, hash, staged).map_err(|e| failed(&e))?;
         }
