@@ -1,5 +1,6 @@
-//! Plans by their key: a function, the sizes and the words of a call. Bounded by number
-//! and by memory; the plan used longest ago goes first.
+//! Plans by what they depend on: a function, the sizes and the words of a call. That there is none for some sizes is
+//! remembered, too: finding it out takes as long as a plan. Bounded by number and by memory; what was used longest ago goes
+//! first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,31 +19,26 @@ pub struct CacheBounds {
     pub bytes: usize,
 }
 
-/// A bounded cache of plans. It has no lock of its own.
+/// A bounded cache of plans, or of something that holds a plan. It has no lock of its own.
 #[derive(Debug)]
-pub struct PlanCache {
+pub struct PlanCache<P = Plan> {
     bounds: CacheBounds,
-    plans: HashMap<Box<[u64]>, Entry>,
+    entries: HashMap<Box<[u64]>, Entry<P>>,
     bytes: usize,
-    /// Counts lookups, so that entries can say when they were used.
+    /// Counts uses, so that entries can say when they were used.
     now: u64,
     /// The key being looked up, kept so that a hit does not allocate.
     key: Vec<u64>,
 }
 
 #[derive(Debug)]
-struct Entry {
-    plan: Arc<Plan>,
+struct Entry<P> {
+    outcome: Result<Arc<P>, Error>,
     bytes: usize,
     used: u64,
 }
 
-impl PlanCache {
-    /// An empty cache.
-    pub fn new(bounds: CacheBounds) -> PlanCache {
-        PlanCache { bounds, plans: HashMap::new(), bytes: 0, now: 0, key: Vec::new() }
-    }
-
+impl PlanCache<Plan> {
     /// The plan of a call. `function` tells blueprints apart: the same number must always come with
     /// the same blueprint.
     pub fn get_or_plan(
@@ -51,27 +47,71 @@ impl PlanCache {
         blueprint: &Blueprint,
         sizes: &Sizes<'_>,
     ) -> Result<Arc<Plan>, Error> {
+        if let Some(plan) = self.find(function, blueprint, sizes)? {
+            return Ok(plan);
+        }
+        let outcome = blueprint.plan(sizes).map(Arc::new);
+        let bytes = outcome.as_ref().map_or(0, |plan| plan.approx_bytes());
+        self.keep(function, sizes, outcome.clone(), bytes);
+        outcome
+    }
+}
+
+impl<P> PlanCache<P> {
+    /// An empty cache.
+    pub fn new(bounds: CacheBounds) -> Self {
+        Self { bounds, entries: HashMap::new(), bytes: 0, now: 0, key: Vec::new() }
+    }
+
+    /// The plan of a call, if it is here; an error if it is known that there is none.
+    pub fn find(
+        &mut self,
+        function: u64,
+        blueprint: &Blueprint,
+        sizes: &Sizes<'_>,
+    ) -> Result<Option<Arc<P>>, Error> {
         // Counts that do not match would make keys ambiguous.
         sizes.check(blueprint)?;
         self.now += 1;
-        self.key.clear();
-        self.key.push(function);
-        for part in [sizes.inputs, sizes.weights, sizes.words] {
-            self.key.extend_from_slice(part);
+        self.set_key(function, sizes);
+        match self.entries.get_mut(self.key.as_slice()) {
+            Some(entry) => {
+                entry.used = self.now;
+                entry.outcome.clone().map(Some)
+            }
+            None => Ok(None),
         }
-        if let Some(entry) = self.plans.get_mut(self.key.as_slice()) {
-            entry.used = self.now;
-            return Ok(entry.plan.clone());
+    }
+
+    /// Keeps what came of planning, unless it alone is too large. `bytes` is what the plan takes.
+    pub fn keep(&mut self, function: u64, sizes: &Sizes<'_>, outcome: Result<Arc<P>, Error>, bytes: usize) {
+        self.now += 1;
+        self.set_key(function, sizes);
+        let error = outcome.as_ref().err().map_or(0, |error| error.path.len() + error.message.len());
+        let bytes = bytes + error + size_of_val(&*self.key) + size_of::<Entry<P>>();
+        if bytes > self.bounds.bytes || self.bounds.plans == 0 {
+            return;
         }
-        let plan = Arc::new(blueprint.plan(sizes)?);
-        self.insert(plan.clone());
-        Ok(plan)
+        // Another thread may have planned the same.
+        if let Some(before) = self.entries.remove(self.key.as_slice()) {
+            self.bytes -= before.bytes;
+        }
+        while self.entries.len() >= self.bounds.plans || self.bytes + bytes > self.bounds.bytes {
+            self.evict_oldest(|_| true);
+        }
+        self.bytes += bytes;
+        self.entries.insert(self.key.as_slice().into(), Entry { outcome, bytes, used: self.now });
+    }
+
+    /// Gives up the plan used longest ago of those that only the cache has; false if there is none.
+    pub fn give_up_one(&mut self) -> bool {
+        self.evict_oldest(|entry| entry.outcome.as_ref().is_ok_and(|plan| Arc::strong_count(plan) == 1))
     }
 
     /// Forgets the plans of a function.
     pub fn remove_function(&mut self, function: u64) {
         let bytes = &mut self.bytes;
-        self.plans.retain(|key, entry| {
+        self.entries.retain(|key, entry| {
             let keep = key.first() != Some(&function);
             if !keep {
                 *bytes -= entry.bytes;
@@ -80,14 +120,14 @@ impl PlanCache {
         });
     }
 
-    /// The plans it holds.
+    /// The plans it holds, and the sizes that it knows to have none.
     pub fn len(&self) -> usize {
-        self.plans.len()
+        self.entries.len()
     }
 
-    /// Whether it holds none.
+    /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
-        self.plans.is_empty()
+        self.entries.is_empty()
     }
 
     /// Roughly the bytes it holds.
@@ -95,25 +135,21 @@ impl PlanCache {
         self.bytes
     }
 
-    /// Keeps a plan under the current key, unless it alone is too large.
-    fn insert(&mut self, plan: Arc<Plan>) {
-        let bytes = plan.approx_bytes() + size_of_val(&*self.key) + size_of::<Entry>();
-        if bytes > self.bounds.bytes || self.bounds.plans == 0 {
-            return;
+    fn set_key(&mut self, function: u64, sizes: &Sizes<'_>) {
+        self.key.clear();
+        self.key.push(function);
+        for part in [sizes.inputs, sizes.weights, sizes.words] {
+            self.key.extend_from_slice(part);
         }
-        while self.plans.len() >= self.bounds.plans || self.bytes + bytes > self.bounds.bytes {
-            self.evict_oldest();
-        }
-        self.bytes += bytes;
-        self.plans.insert(self.key.as_slice().into(), Entry { plan, bytes, used: self.now });
     }
 
     /// A scan: it costs less than the planning that led here, as long as `bounds.plans` is some
     /// hundreds.
-    fn evict_oldest(&mut self) {
-        let oldest = self.plans.iter().min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone());
-        if let Some(entry) = oldest.and_then(|key| self.plans.remove(&key)) {
-            self.bytes -= entry.bytes;
-        }
+    fn evict_oldest(&mut self, may_go: impl Fn(&Entry<P>) -> bool) -> bool {
+        let all = self.entries.iter().filter(|(_, entry)| may_go(entry));
+        let oldest = all.min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone());
+        let gone = oldest.and_then(|key| self.entries.remove(&key));
+        self.bytes -= gone.as_ref().map_or(0, |entry| entry.bytes);
+        gone.is_some()
     }
 }

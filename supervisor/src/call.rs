@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use pappus_blueprint::Plan;
+use pappus_protocol::Fault;
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::to_worker::{Item, Target};
-use pappus_protocol::{Fault, now_ns};
+use pappus_protocol::now_ns;
 use pappus_shmem::memfd;
 use zerocopy::little_endian::U64;
 
@@ -19,7 +19,7 @@ use crate::client_memfd::ClientMemfd;
 use crate::function::Loaded;
 use crate::refusal::Refusal;
 use crate::schedule::{Domain, Ended, quarantine};
-use crate::tenants::{Account, Limit, QuotaError, Taken};
+use crate::tenants::{Account, CountedPlan, Limit, QuotaError, Taken};
 
 /// An arena shared with one client. It never changes tenant and dies with its connection.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ pub struct Call {
     /// Whose worker may run it.
     pub domain: Domain,
     /// What the worker will do; planned here only to know sizes and limits.
-    pub plan: Arc<Plan>,
+    pub plan: Arc<CountedPlan>,
     /// Input items; offsets of staged ones are relative to the lane's staging range.
     pub items: Vec<Item>,
     /// Output targets, likewise.

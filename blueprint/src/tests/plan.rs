@@ -314,10 +314,32 @@ fn cache_returns_what_it_planned() {
     get(0, 2).unwrap();
     assert!(Arc::ptr_eq(&first, &get(0, 1).unwrap()));
     check(get(0, u64::MAX), "blueprint.buffers.B", "expected at most");
-    assert_eq!(cache.len(), 2);
+    assert_eq!(cache.len(), 2, "what failed counts as well");
     cache.remove_function(0);
     assert!(cache.is_empty());
     assert_eq!(cache.bytes(), 0);
+}
+
+#[test]
+fn cache_remembers_that_there_is_no_plan() {
+    let blueprint = parse(with(&format!(r#""B": {WORD}"#), "").as_bytes()).unwrap();
+    let mut cache = PlanCache::new(CacheBounds { plans: 2, bytes: 1 << 20 });
+    let sizes = |word| Sizes { inputs: &[16, 0], weights: &[0], words: word };
+    let why = cache.get_or_plan(0, &blueprint, &sizes(&[u64::MAX])).unwrap_err();
+    assert_eq!(cache.find(0, &blueprint, &sizes(&[u64::MAX])), Err(why));
+    assert_eq!(cache.find(0, &blueprint, &sizes(&[1])), Ok(None), "the control");
+    let held = cache.get_or_plan(0, &blueprint, &sizes(&[1])).unwrap();
+    assert!(!cache.give_up_one(), "somebody has it, and a failure holds no plan");
+    drop(held);
+    assert!(cache.give_up_one() && !cache.give_up_one());
+    assert_eq!(cache.len(), 1);
+    // Planned by two at once: counted once.
+    let plan = Arc::new(blueprint.plan(&sizes(&[1])).unwrap());
+    let before = cache.bytes();
+    cache.keep(0, &sizes(&[1]), Ok(plan.clone()), 100);
+    let once = cache.bytes();
+    cache.keep(0, &sizes(&[1]), Ok(plan), 100);
+    assert!(once > before && cache.bytes() == once);
 }
 
 #[test]

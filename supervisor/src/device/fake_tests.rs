@@ -45,7 +45,7 @@ use crate::server::replies::Replies;
 use crate::server::reply_handle::{Invocations, ReplyHandle};
 use crate::store::StateDir;
 use crate::store::records::{FunctionRecord, Hash, Weight};
-use crate::tenants::{Limit, Tenants};
+use crate::tenants::{CountedPlan, Limit, Tenants};
 
 const W0: WorkerId = WorkerId::new(0);
 const W1: WorkerId = WorkerId::new(1);
@@ -163,12 +163,14 @@ impl Gpu {
         let sizes = Sizes { inputs: &[], weights: &function.weight_bytes, words: &[] };
         let mut plan = function.blueprint.plan(&sizes).unwrap();
         plan.pool_bytes = pool_bytes;
-        let accepted = self.tenants.account(caller).accept().unwrap();
+        let account = self.tenants.account(caller);
+        let plan_bytes = account.charge(Limit::PlanBytes, 0);
+        let accepted = account.accept().unwrap();
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         Arc::new(Call {
             function: function.clone(),
             domain: Domain { owner: TenantId::new(1), caller },
-            plan: Arc::new(plan),
+            plan: Arc::new(CountedPlan::new(plan, plan_bytes)),
             items: vec![],
             outputs: vec![],
             words: vec![],

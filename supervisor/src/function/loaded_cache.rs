@@ -129,10 +129,11 @@ impl LoadedCache {
                 Err(why) => why,
             };
             let found = amount <= why.most
-                && match why.scope {
-                    Scope::Tenant => self.evict_of(account.tenant, limit),
-                    Scope::AllTenants => self.evict_of_largest(account, limit, why.most),
-                };
+                && (limit == Limit::PlanBytes && account.plans.give_up_one()
+                    || match why.scope {
+                        Scope::Tenant => self.evict_of(account.tenant, limit),
+                        Scope::AllTenants => self.evict_of_largest(account, limit, why.most),
+                    });
             if !found {
                 return Err(why);
             }

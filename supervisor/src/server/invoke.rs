@@ -1,6 +1,7 @@
 //! An `Invoke` becomes a call: names to positions, regions to checked ranges, sizes and words to a plan.
 //! Nothing of the client's memory is mapped; the few words that sizes depend on are read once.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -25,6 +26,7 @@ use crate::device::Device;
 use crate::function::Loaded;
 use crate::quota::Limit;
 use crate::schedule::Domain;
+use crate::tenants::PlanError;
 
 /// Why there is no plan. What a blueprint says is its owner's to know.
 fn no_plan(why: pappus_blueprint::Error, granted: bool) -> InvokeError {
@@ -82,8 +84,14 @@ pub fn prepare(
     let Arrived { message: request, passed, arenas, at_ns: arrived_ns } = arrived;
     let granted = function.owner != ctx.account.tenant;
     let plans = |sizes: &Sizes<'_>| {
-        let mut plans = ctx.account.plans.lock();
-        plans.get_or_plan(function.id.get(), &function.blueprint, sizes)
+        let (id, blueprint) = (function.id, &function.blueprint);
+        match ctx.account.find_plan(id, blueprint, sizes).map_err(|why| no_plan(why, granted))? {
+            Some(plan) => Ok(plan),
+            None => ctx.account.make_plan(id, blueprint, sizes).map_err(|why| match why {
+                PlanError::Sizes(why) => no_plan(why, granted),
+                PlanError::Quota(why) => why.into(),
+            }),
+        }
     };
     let of = CallContext { blueprint: &function.blueprint, weight_bytes: &function.weight_bytes, granted };
     let (gathered, plan, words) = gather(&request, passed, arenas, of, plans)?;
@@ -131,13 +139,13 @@ struct CallContext<'a> {
 }
 
 /// Everything about a request that depends on nothing but its function and what came with it.
-fn gather(
+fn gather<P: Borrow<Plan>>(
     request: &v1::Invoke,
     passed: Vec<ClientFd>,
     arenas: Vec<Arc<Arena>>,
     CallContext { blueprint, weight_bytes, granted }: CallContext<'_>,
-    plan: impl FnOnce(&Sizes<'_>) -> Result<Arc<Plan>, pappus_blueprint::Error>,
-) -> Result<(Gathered, Arc<Plan>, Vec<u64>), InvokeError> {
+    plan: impl FnOnce(&Sizes<'_>) -> Result<Arc<P>, InvokeError>,
+) -> Result<(Gathered, Arc<P>, Vec<u64>), InvokeError> {
     let mut gathered = Gathered { arenas, ..Gathered::default() };
     for fd in passed {
         gathered.descriptors.push(fd.sealed(MAX_ARENA_BYTES)?);
@@ -154,10 +162,10 @@ fn gather(
         input_bytes.push(bytes.map_err(|why| InvokeError::Input { name: name.to_owned(), why })?);
     }
     let words = gathered.read_words(blueprint, &input_bytes, granted)?;
-    let plan = plan(&Sizes { inputs: &input_bytes, weights: weight_bytes, words: &words });
-    let plan = plan.map_err(|e| no_plan(e, granted))?;
+    let plan = plan(&Sizes { inputs: &input_bytes, weights: weight_bytes, words: &words })?;
+    let buffers = &(*plan).borrow().buffers;
     for (output, id) in wanted.into_iter().zip(blueprint.outputs()) {
-        let target = gathered.output(output, plan.buffers[id.index()].bytes);
+        let target = gathered.output(output, buffers[id.index()].bytes);
         target.map_err(|why| InvokeError::Output { name: name_of(id).to_owned(), why })?;
     }
     gathered.check_overlaps()?;
@@ -172,7 +180,7 @@ pub fn check(
     blueprint: &Blueprint,
     weight_bytes: &[u64],
 ) -> Result<(Vec<Item>, Vec<Target>), InvokeError> {
-    let plan = |sizes: &Sizes<'_>| blueprint.plan(sizes).map(Arc::new);
+    let plan = |sizes: &Sizes<'_>| blueprint.plan(sizes).map(Arc::new).map_err(InvokeError::Plan);
     let (gathered, ..) =
         gather(request, Vec::new(), arenas, CallContext { blueprint, weight_bytes, granted: false }, plan)?;
     Ok((gathered.items, gathered.outputs))

@@ -81,7 +81,7 @@ impl Server {
         let domain = Domain { owner: revoked.owner, caller };
         self.devices.iter().for_each(|device| device.uninstall_for(function, domain));
         if let Some(account) = self.registry.tenants.live().into_iter().find(|a| a.tenant == caller) {
-            account.forget_plans(function);
+            account.plans.forget(function);
         }
     }
 

@@ -5,14 +5,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pappus_blueprint::{CacheBounds, PlanCache};
-
 use super::ledger::{self, Ledger};
+use super::plans::Plans;
 use crate::defences;
-use crate::ids::{FunctionId, TenantId};
-use crate::limits::{MAX_PLAN_BYTES, MAX_PLANS};
+use crate::ids::TenantId;
 use crate::quota::{Limit, Quota, QuotaError, Scope};
-use crate::sync::{OrderedMutex, rank};
 
 /// One tenant, for as long as it is connected or something of it is in memory.
 #[derive(Debug)]
@@ -22,7 +19,7 @@ pub struct Account {
     /// Its name.
     pub name: Arc<str>,
     /// Plans of its calls.
-    pub plans: OrderedMutex<PlanCache, { rank::PLANS }>,
+    pub plans: Plans,
     most: [AtomicU64; Limit::ALL.len()],
     used: [AtomicU64; Limit::ALL.len()],
     /// What all tenants have.
@@ -32,11 +29,10 @@ pub struct Account {
 impl Account {
     /// Of a tenant that has nothing yet.
     pub fn new(tenant: TenantId, name: Arc<str>, quota: Quota, ledger: Arc<Ledger>) -> Arc<Self> {
-        let bounds = CacheBounds { plans: MAX_PLANS, bytes: MAX_PLAN_BYTES };
         Arc::new(Self {
             tenant,
             name,
-            plans: OrderedMutex::new(PlanCache::new(bounds)),
+            plans: Plans::default(),
             most: Limit::ALL.map(|limit| quota.get(limit).into()),
             used: Limit::ALL.map(|_| AtomicU64::new(0)),
             ledger,
@@ -122,11 +118,6 @@ impl Account {
         self.add(Limit::Calls, 1)?;
         self.ledger.accept();
         Ok(Accepted(self.clone()))
-    }
-
-    /// A function is gone: nobody plans it again.
-    pub fn forget_plans(&self, function: FunctionId) {
-        self.plans.lock().remove_function(function.get());
     }
 }
 

@@ -2,11 +2,13 @@
 //!
 //! - `mod.rs`: from a peer's uid or a gateway's token to a tenant, by rules that can be read again.
 //! - [`names`]: numbers that stand for tenants.
+//! - [`plans`]: plans of its calls.
 //! - [`account`]: what a tenant has at this moment; [`ledger`]: what all of them have.
 
 pub mod account;
 pub mod ledger;
 pub mod names;
+pub mod plans;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -18,6 +20,7 @@ pub use crate::quota::{Limit, Quota, QuotaError};
 pub use account::{Accepted, Account, Taken};
 pub use ledger::{Ledger, Machine};
 pub use names::Names;
+pub use plans::{CountedPlan, PlanError};
 
 use crate::config::TenantRules;
 use crate::ids::{FunctionId, TenantId};
@@ -190,7 +193,7 @@ impl Tenants {
     ) {
         let callers = callers.filter_map(|name| self.names.find(name));
         let accounts = std::iter::once(owner).chain(callers).filter_map(|tenant| self.found(tenant));
-        accounts.for_each(|account| account.forget_plans(function));
+        accounts.for_each(|account| account.plans.forget(function));
     }
 
     /// What a tenant may have.
