@@ -10,8 +10,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use pappus_protocol::Fault;
 use pappus_protocol::from_worker::Done;
-use pappus_protocol::to_worker::{Item, Target};
 use pappus_protocol::now_ns;
+use pappus_protocol::to_worker::{Item, Target};
 use pappus_shmem::memfd;
 use zerocopy::little_endian::U64;
 

@@ -19,7 +19,8 @@ use tokio::task::JoinSet;
 
 use super::handshake::{Arrival, Entered, enter};
 use super::intake::{Holder, Incoming, Intake, Passed, Received};
-use super::invoke::{Arrived, Prepared};
+use super::invoke::{Arrived, Prepared, Thread};
+use super::invoke_error::InvokeError;
 use super::reader::{Reader, patience};
 use super::replies::Replies;
 use super::reply_handle::{Invocations, ReplyHandle};
@@ -58,8 +59,8 @@ struct SlowRequest {
 enum SlowWork {
     /// Anything but an invocation.
     Request { body: Request, passed: Vec<ClientFd> },
-    /// A call whose function is not in memory.
-    Load { handle: Arc<ReplyHandle>, arrived: Arrived, until: tokio::time::Instant },
+    /// A call whose function is not in memory, or whose plan takes long to make.
+    Prepare { handle: Arc<ReplyHandle>, arrived: Arrived, until: tokio::time::Instant },
 }
 
 /// One client's connection.
@@ -266,14 +267,14 @@ impl Connection {
                     drop((place, memory));
                 });
             }
-            SlowWork::Load { handle, arrived, until } => {
+            SlowWork::Prepare { handle, arrived, until } => {
                 let place = match tokio::time::timeout_at(until, self.cold.clone().acquire_owned()).await {
                     Ok(Ok(place)) => place,
                     Ok(Err(_)) => return,
                     Err(_) => return handle.answer(responses::never_loaded()),
                 };
                 tokio::spawn(async move {
-                    self.load(id, handle, arrived, until).await;
+                    self.prepare(id, handle, arrived, until).await;
                     drop((place, memory));
                 });
             }
@@ -312,15 +313,24 @@ impl Connection {
         }
         // Found now: what the client closes next must not be missing once the function is loaded.
         let arenas = self.arenas_named(&message);
-        let arrived = Arrived { message, passed, arenas, at_ns };
-        if let Some(function) = self.ctx.server.registry.find(&self.ctx.account, &arrived.message.function) {
-            self.submit(id, &handle, arrived, function, burst);
+        let mut arrived = match Arrived::new(message, passed, arenas, at_ns) {
+            Ok(arrived) => arrived,
+            Err(error) => {
+                handle.refuse(refusals::to_body(&InvokeError::from(error)));
+                return None;
+            }
+        };
+        if let Some(function) = self.ctx.server.registry.find(&self.ctx.account, &arrived.message.function)
+            && self.submit(id, &handle, &mut arrived, &function, Thread::Socket, burst)
+        {
             return None;
         }
         let deadline = invoke::deadline(&arrived.message, &self.ctx.server.settings());
         let until = tokio::time::Instant::now() + deadline;
         match self.charge_slow(memory, SLOW_REQUEST_BYTES) {
-            Ok(memory) => Some(SlowRequest { id, work: SlowWork::Load { handle, arrived, until }, memory }),
+            Ok(memory) => {
+                Some(SlowRequest { id, work: SlowWork::Prepare { handle, arrived, until }, memory })
+            }
             Err(why) => {
                 handle.refuse(refusals::to_body(&why));
                 None
@@ -328,8 +338,14 @@ impl Connection {
         }
     }
 
-    /// Brings a function into memory for a call, and hands the call on.
-    async fn load(&self, id: u64, handle: Arc<ReplyHandle>, arrived: Arrived, until: tokio::time::Instant) {
+    /// Brings a function into memory for a call, plans the call, and hands it on.
+    async fn prepare(
+        &self,
+        id: u64,
+        handle: Arc<ReplyHandle>,
+        mut arrived: Arrived,
+        until: tokio::time::Instant,
+    ) {
         // Loading keeps this thread busy, so another task watches the deadline.
         let mut late = JoinSet::new();
         let watched = handle.clone();
@@ -342,30 +358,38 @@ impl Connection {
         if handle.is_over() {
             return;
         }
-        let name = &arrived.message.function;
-        let loaded = requests::in_place(|| self.ctx.server.registry.load(&self.ctx.account, name));
+        requests::in_place(|| {
+            let loaded = self.ctx.server.registry.load(&self.ctx.account, &arrived.message.function);
+            match loaded {
+                // The deadline answered it meanwhile, or the client is gone.
+                _ if handle.is_over() => {}
+                Ok(function) => {
+                    self.submit(id, &handle, &mut arrived, &function, Thread::Own, &mut Burst::default());
+                }
+                Err(error) => handle.refuse(refusals::to_body(&error)),
+            }
+        });
         drop(late);
-        match loaded {
-            // The deadline answered it meanwhile, or the client is gone.
-            _ if handle.is_over() => {}
-            Ok(function) => self.submit(id, &handle, arrived, function, &mut Burst::default()),
-            Err(error) => handle.refuse(refusals::to_body(&error)),
-        }
     }
 
-    /// The worker may be told when `burst` is released.
+    /// Hands a call on, or refuses it; false if that takes longer than this thread has. The worker may be told when
+    /// `burst` is released.
     fn submit(
         &self,
         id: u64,
         handle: &Arc<ReplyHandle>,
-        arrived: Arrived,
-        function: Arc<Loaded>,
+        arrived: &mut Arrived,
+        function: &Arc<Loaded>,
+        thread: Thread,
         burst: &mut Burst,
-    ) {
-        let record = function.record.clone();
-        let prepared = match invoke::prepare(&self.ctx, handle, arrived, function) {
+    ) -> bool {
+        let prepared = match invoke::prepare(&self.ctx, handle, arrived, function, thread) {
             Ok(prepared) => prepared,
-            Err(error) => return handle.refuse(refusals::to_body(&error)),
+            Err(InvokeError::PlanTakesLong) => return false,
+            Err(error) => {
+                handle.refuse(refusals::to_body(&error));
+                return true;
+            }
         };
         let Prepared { call, device, inline_bytes } = prepared;
         handle.placed(&device.metrics.seconds);
@@ -378,8 +402,11 @@ impl Connection {
                     device.cancel(call);
                 }
             }
-            Err(why) => handle.refuse(responses::not_accepted(&record.name, &device.config.name, why)),
+            Err(why) => {
+                handle.refuse(responses::not_accepted(&function.record.name, &device.config.name, why));
+            }
         }
+        true
     }
 
     /// Detaches the client from one of its calls at once; a waiting call never runs.

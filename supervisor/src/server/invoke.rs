@@ -13,6 +13,7 @@ use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_INLINE_BYTES, MAX_ITEMS};
 use pappus_proto::v1;
 use pappus_proto::v1::item::Source;
 use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA, Target};
+use pappus_shmem::MemfdError;
 use zerocopy::little_endian::U64;
 
 use super::invoke_error::{InvokeError, ValueError};
@@ -38,6 +39,9 @@ fn no_plan(why: pappus_blueprint::Error, granted: bool) -> InvokeError {
 
 /// So few names are compared one by one.
 const FEW_NAMES: usize = 16;
+/// Plans of blueprints that take so many bytes in memory are made on socket threads: some hundreds of steps, of some
+/// hundred nanoseconds each.
+const AT_ONCE_BLUEPRINT_BYTES: usize = 64 << 10;
 /// What a call takes besides itself: its answer's handle, its places in queues.
 const CALL_OVERHEAD_BYTES: usize = 512;
 
@@ -53,40 +57,69 @@ pub struct Prepared {
 
 /// What is gathered while the request is read.
 #[derive(Default)]
-struct Gathered {
+struct Gathered<'a> {
     items: Vec<Item>,
     outputs: Vec<Target>,
     inline: Vec<Inline>,
     staged: u64,
-    arenas: Vec<Arc<Arena>>,
-    descriptors: Vec<ClientMemfd>,
+    arenas: &'a [Arc<Arena>],
+    descriptors: &'a [ClientMemfd],
 }
 
 /// A request as it arrived.
 pub struct Arrived {
     /// The request.
     pub message: v1::Invoke,
-    /// Descriptors that came with it.
-    pub passed: Vec<ClientFd>,
+    /// Memfds that came with it.
+    pub descriptors: Vec<ClientMemfd>,
     /// Its connection's arenas that it names.
     pub arenas: Vec<Arc<Arena>>,
     /// When, in `CLOCK_MONOTONIC` nanoseconds.
     pub at_ns: u64,
 }
 
-/// Checks a request against its function.
+impl Arrived {
+    /// A request with the descriptors that came with it.
+    pub fn new(
+        message: v1::Invoke,
+        passed: Vec<ClientFd>,
+        arenas: Vec<Arc<Arena>>,
+        at_ns: u64,
+    ) -> Result<Self, MemfdError> {
+        let descriptors =
+            passed.into_iter().map(|fd| fd.sealed(MAX_ARENA_BYTES)).collect::<Result<_, _>>()?;
+        Ok(Self { message, descriptors, arenas, at_ns })
+    }
+}
+
+/// Where a request is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Thread {
+    /// On a socket thread, which makes small plans only.
+    Socket,
+    /// On one that may take long.
+    Own,
+}
+
+/// Checks a request against its function. `arrived` is whole still where the request has to be checked
+/// [elsewhere](InvokeError::PlanTakesLong).
 pub fn prepare(
     ctx: &RequestCtx,
     handle: &Arc<ReplyHandle>,
-    arrived: Arrived,
-    function: Arc<Loaded>,
+    arrived: &mut Arrived,
+    function: &Arc<Loaded>,
+    thread: Thread,
 ) -> Result<Prepared, InvokeError> {
-    let Arrived { message: request, passed, arenas, at_ns: arrived_ns } = arrived;
+    let Arrived { message: request, descriptors, arenas, at_ns: arrived_ns } = arrived;
+    let arrived_ns = *arrived_ns;
     let granted = function.owner != ctx.account.tenant;
     let plans = |sizes: &Sizes<'_>| {
         let (id, blueprint) = (function.id, &function.blueprint);
         match ctx.account.find_plan(id, blueprint, sizes).map_err(|why| no_plan(why, granted))? {
             Some(plan) => Ok(plan),
+            None if thread == Thread::Socket && blueprint.approx_bytes() > AT_ONCE_BLUEPRINT_BYTES => {
+                Err(InvokeError::PlanTakesLong)
+            }
             None => ctx.account.make_plan(id, blueprint, sizes).map_err(|why| match why {
                 PlanError::Sizes(why) => no_plan(why, granted),
                 PlanError::Quota(why) => why.into(),
@@ -94,29 +127,30 @@ pub fn prepare(
         }
     };
     let of = CallContext { blueprint: &function.blueprint, weight_bytes: &function.weight_bytes, granted };
-    let (gathered, plan, words) = gather(&request, passed, arenas, of, plans)?;
+    let (gathered, plan, words) = gather(request, descriptors, arenas, of, plans)?;
     gathered.arenas.iter().try_for_each(|arena| arena.pin(&ctx.account))?;
 
-    let deadline = deadline(&request, &ctx.server.settings());
-    let device = ctx.server.router.route(&function, plan.pool_bytes)?.clone();
+    let deadline = deadline(request, &ctx.server.settings());
+    let device = ctx.server.router.route(function, plan.pool_bytes)?.clone();
     let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
     let memory = ctx.holder().take(Limit::RequestBytes, gathered.held_bytes() + inline_bytes)?;
+    let Gathered { items, outputs, inline, .. } = gathered;
     let call = Call {
         domain: Domain { owner: function.owner, caller: ctx.account.tenant },
         plan,
-        items: gathered.items,
-        outputs: gathered.outputs,
+        items,
+        outputs,
         words: words.into_iter().map(U64::new).collect(),
-        inline: gathered.inline,
-        descriptors: gathered.descriptors,
+        inline,
+        descriptors: std::mem::take(descriptors),
         memory: Some(memory),
-        arenas: gathered.arenas,
+        arenas: std::mem::take(arenas),
         deadline_ns: arrived_ns.saturating_add(deadline.as_nanos() as u64),
         arrived_ns,
         started_ns: AtomicU64::new(0),
         sent_at: AtomicU64::new(0),
         reply: handle.clone(),
-        function,
+        function: function.clone(),
     };
     Ok(Prepared { call: Arc::new(call), device, inline_bytes })
 }
@@ -139,17 +173,14 @@ struct CallContext<'a> {
 }
 
 /// Everything about a request that depends on nothing but its function and what came with it.
-fn gather<P: Borrow<Plan>>(
+fn gather<'a, P: Borrow<Plan>>(
     request: &v1::Invoke,
-    passed: Vec<ClientFd>,
-    arenas: Vec<Arc<Arena>>,
+    descriptors: &'a [ClientMemfd],
+    arenas: &'a [Arc<Arena>],
     CallContext { blueprint, weight_bytes, granted }: CallContext<'_>,
     plan: impl FnOnce(&Sizes<'_>) -> Result<Arc<P>, InvokeError>,
-) -> Result<(Gathered, Arc<P>, Vec<u64>), InvokeError> {
-    let mut gathered = Gathered { arenas, ..Gathered::default() };
-    for fd in passed {
-        gathered.descriptors.push(fd.sealed(MAX_ARENA_BYTES)?);
-    }
+) -> Result<(Gathered<'a>, Arc<P>, Vec<u64>), InvokeError> {
+    let mut gathered = Gathered { descriptors, arenas, ..Gathered::default() };
     let name_of = |id: &BufferId| blueprint.buffers()[id.index()].name.as_str();
     let given = match_names("input", &request.inputs, |i| &i.name, blueprint, blueprint.inputs())?;
     let wanted = match_names("output", &request.outputs, |o| &o.name, blueprint, blueprint.outputs())?;
@@ -176,13 +207,13 @@ fn gather<P: Borrow<Plan>>(
 /// worker sees it. Returns the ranges of its inputs and outputs.
 pub fn check(
     request: &v1::Invoke,
-    arenas: Vec<Arc<Arena>>,
+    arenas: &[Arc<Arena>],
     blueprint: &Blueprint,
     weight_bytes: &[u64],
 ) -> Result<(Vec<Item>, Vec<Target>), InvokeError> {
     let plan = |sizes: &Sizes<'_>| blueprint.plan(sizes).map(Arc::new).map_err(InvokeError::Plan);
     let (gathered, ..) =
-        gather(request, Vec::new(), arenas, CallContext { blueprint, weight_bytes, granted: false }, plan)?;
+        gather(request, &[], arenas, CallContext { blueprint, weight_bytes, granted: false }, plan)?;
     Ok((gathered.items, gathered.outputs))
 }
 
@@ -227,14 +258,14 @@ fn match_names<'a, T>(
     Ok(found)
 }
 
-impl Gathered {
+impl Gathered<'_> {
     /// Memory of a call with all this, besides its inline bytes.
     fn held_bytes(&self) -> u64 {
         let lists = self.items.capacity() * size_of::<Item>()
             + self.outputs.capacity() * size_of::<Target>()
             + self.inline.capacity() * size_of::<Inline>()
-            + self.arenas.capacity() * size_of::<Arc<Arena>>()
-            + self.descriptors.capacity() * size_of::<ClientMemfd>();
+            + size_of_val(self.arenas)
+            + size_of_val(self.descriptors);
         (size_of::<Call>() + CALL_OVERHEAD_BYTES + lists) as u64
     }
 

@@ -12,6 +12,9 @@ use crate::tenants::QuotaError;
 /// Why an invocation cannot become a call.
 #[derive(Debug, thiserror::Error)]
 pub enum InvokeError {
+    /// It can, once it has a plan, which takes longer than a socket thread has.
+    #[error("the plan of this call takes long")]
+    PlanTakesLong,
     /// A descriptor that does not do.
     #[error(transparent)]
     Memfd(#[from] MemfdError),
