@@ -11,6 +11,7 @@
 //! - [`schedule`]: which call runs where: a pure state machine.
 //! - [`config`]: flags and file.
 //! - [`refusal`]: why a request is refused.
+//! - [`blocking`]: threads for work that waits.
 //! - [`tenants`]: who is a tenant, and what each has.
 //! - [`client_memfd`]: memory that clients pass; [`client_fd`]: their descriptors and sockets.
 //! - [`store`]: the state directory.
@@ -25,6 +26,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod blocking;
 pub mod call;
 pub mod client_fd;
 pub mod client_io;

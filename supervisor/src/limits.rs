@@ -117,8 +117,12 @@ pub const WORKER_START_S: u64 = 20;
 pub const SURVEY_S: u64 = 20;
 /// How long a module may take to compile, in seconds.
 pub const COMPILE_S: u64 = 60;
-/// Compilations at once, at most one of each tenant.
-pub const MAX_COMPILATIONS: usize = 2;
+/// Compilations of tenants at once, at most one of each; processor time is shared by the kernel.
+pub const MAX_COMPILATIONS: usize = 8;
+/// Compilations of the operator at once, besides.
+pub const OPERATOR_COMPILATIONS: usize = 2;
+/// Threads that work of tenants may keep at once, of the 512 that the runtime has for work that waits.
+pub const MAX_TENANTS_THREADS: usize = 384;
 /// How long a domain keeps a worker that another domain waits for, where the device does not say.
 pub const RESIDENCY_NS: u64 = 100_000_000;
 /// The longest that a device may say, in microseconds.

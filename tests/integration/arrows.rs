@@ -22,7 +22,7 @@ const ORDER: [(&str, &[Level]); 4] = [
             &["defences"],
             &["client_io", "log", "schedule"],
             &["config", "refusal"],
-            &["tenants"],
+            &["blocking", "tenants"],
             &["client_memfd", "store"],
             &["client_fd"],
             &["processes"],

@@ -15,14 +15,20 @@ use crate::tenants::{Account, Limit};
 /// Blobs that are removed before the tenant's next change has its turn.
 const REMOVED_AT_ONCE: usize = 256;
 
-/// Blobs that one connection handed over and nothing refers to yet; released when it ends.
-#[derive(Debug, Default)]
-pub struct Handed(OrderedMutex<HashSet<Hash>, { rank::HANDED_BLOBS }>);
+/// Blobs that one connection handed over and nothing refers to yet; released when it ends. None once that is over.
+#[derive(Debug)]
+pub struct Handed(OrderedMutex<Option<HashSet<Hash>>, { rank::HANDED_BLOBS }>);
+
+impl Default for Handed {
+    fn default() -> Self {
+        Self(OrderedMutex::new(Some(HashSet::new())))
+    }
+}
 
 impl Handed {
-    /// Whether there is nothing to release.
-    pub fn is_empty(&self) -> bool {
-        self.0.lock().is_empty()
+    /// The connection ended; what it handed over.
+    pub(super) fn end(&self) -> Vec<Hash> {
+        self.0.lock().take().into_iter().flatten().collect()
     }
 }
 
@@ -49,21 +55,35 @@ impl Registry {
         let is_new = change.blobs.bytes_of(hash) != Some(bytes);
         if is_new {
             self.state.publish_blob(tenant, hash, staged).map_err(|e| failed(&e))?;
-        }
-        // However often one connection hands it over, it needs it once.
-        if handed.0.lock().insert(hash) {
-            change.blobs.need(hash);
-        }
-        if is_new {
             change.keep(taken, files);
+        }
+        change.blobs.need(hash);
+        if is_new {
             change.blobs.measured(hash, bytes, disk_bytes);
         }
-        Ok((hash, bytes))
+        // However often one connection hands it over, it needs it once; one that ended meanwhile does not.
+        let is_first = handed.0.lock().as_mut().map(|hashes| hashes.insert(hash));
+        if is_first != Some(true) {
+            let unneeded = change.blobs.release(hash);
+            change.remove(unneeded);
+        }
+        match is_first {
+            Some(_) => Ok((hash, bytes)),
+            None => Err(RegistryError::Vanished),
+        }
     }
 
-    /// A connection ended: what it handed over and nothing refers to goes.
-    pub fn release_handed(&self, account: &Arc<Account>, handed: &Handed) {
-        let hashes: Vec<_> = std::mem::take(&mut *handed.0.lock()).into_iter().collect();
+    /// A connection ended: what it handed over and nothing refers to goes, on a thread of its tenant's. Never waits.
+    pub fn connection_ended(self: &Arc<Self>, account: &Arc<Account>, handed: &Handed) {
+        let hashes = handed.end();
+        if !hashes.is_empty() {
+            let (this, account) = (self.clone(), account.clone());
+            self.io.run(account.tenant, move || this.release_handed(&account, &hashes));
+        }
+    }
+
+    /// Removes what nothing needs any more, of removed functions whose last call is over and of these.
+    pub(super) fn release_handed(&self, account: &Arc<Account>, hashes: &[Hash]) {
         let mine = self.registry_of(account.tenant);
         mine.change(account.clone()).sweep();
         for some in hashes.chunks(REMOVED_AT_ONCE) {

@@ -1,6 +1,13 @@
-//! Machine code for the devices here: which variant each runs, compiled once by a process of its own.
+//! Machine code for the devices here: which variant each runs, and what is known of it.
+//!
+//! ```text
+//! a request's work ──► code: it is made ──────────────────────────► goes on
+//!        ▲                └─ it is not ──► CodeError::NotMade ──► make, without a thread until it is its turn
+//!        └───────────────────────── again, with what was made ◄────────┘
+//! ```
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,9 +19,10 @@ use super::failures::Job;
 use super::layout::{self, DeviceLimits, LayoutError};
 use super::state::Registry;
 use super::views::KnownCode;
+use crate::blocking::Whose;
 use crate::ids::TenantId;
 use crate::processes::memory_ledger::MemoryLedger;
-use crate::refusal::{Failure, Reason, Refusable, failed, internal};
+use crate::refusal::{Failure, Reason, Refusable, failed};
 use crate::store::records::{CodeInfo, FunctionModule, Variant};
 use crate::store::state_dir::StagedCode;
 use crate::tenants::QuotaError;
@@ -26,6 +34,55 @@ pub(super) enum Wish {
     Afresh,
     /// What is known is enough.
     Known,
+}
+
+/// Machine code that one request needs: what came of making it, and what has to be made still.
+#[derive(Debug)]
+pub(super) struct Codes {
+    wish: Wish,
+    outcomes: HashMap<Job, Result<CodeInfo, NotMade>>,
+    missing: Vec<Job>,
+}
+
+impl Codes {
+    /// Nothing was made yet.
+    pub(super) fn new(wish: Wish) -> Self {
+        Self { wish, outcomes: HashMap::new(), missing: Vec::new() }
+    }
+
+    /// What has to be made before the work is tried again; none if its outcome is final. Each is there once.
+    pub(super) fn take_missing(&mut self) -> Vec<Job> {
+        std::mem::take(&mut self.missing)
+    }
+}
+
+/// Why machine code was not made, without the names by which a request calls it.
+#[derive(Debug, Clone)]
+enum NotMade {
+    Compile(CompileError),
+    Vanished,
+    Quota(QuotaError),
+    Failure(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for NotMade {
+    fn from(error: E) -> Self {
+        Self::Failure(error.into())
+    }
+}
+
+impl NotMade {
+    /// As the request is told.
+    fn named(self, module: &str, variant: &Variant) -> CodeError {
+        match self {
+            Self::Compile(why) => {
+                CodeError::Compile { module: module.to_owned(), variant: variant.label(), why }
+            }
+            Self::Vanished => CodeError::Vanished,
+            Self::Quota(error) => error.into(),
+            Self::Failure(failure) => failure.into(),
+        }
+    }
 }
 
 /// Why there is no machine code for a function or a module.
@@ -64,6 +121,9 @@ pub enum CodeError {
     /// The blueprint does something else than its machine code.
     #[error(transparent)]
     Layout(Box<LayoutError>),
+    /// It has to be made before the work goes on: no request ends with this.
+    #[error("machine code is not made yet")]
+    NotMade,
     /// The module was removed while it was compiled.
     #[error("bytes that it needs were removed meanwhile: add it again")]
     Vanished,
@@ -82,6 +142,7 @@ impl Refusable for CodeError {
             Self::Compile { why, .. } => why.reason(),
             Self::Declared { why, .. } | Self::Layout(why) => why.reason(),
             Self::Vanished => Reason::NotFound,
+            Self::NotMade => Reason::Internal,
             Self::Quota(error) => error.reason(),
             Self::Failure(failure) => failure.reason(),
         }
@@ -91,7 +152,7 @@ impl Refusable for CodeError {
         match self {
             Self::NoVariant { module, .. } => format!("module {module}").into(),
             Self::Declared { why, .. } | Self::Layout(why) => why.place(),
-            Self::Compile { .. } | Self::Vanished | Self::Quota(_) | Self::Failure(_) => "".into(),
+            _ => "".into(),
         }
     }
 
@@ -113,21 +174,22 @@ impl Registry {
         }
     }
 
-    /// Compiles what the devices here would run, and says which kernels there are.
+    /// Says which kernels there are in what the devices here would run.
     pub(super) fn inspect(
         &self,
         tenant: TenantId,
         module: &str,
         variants: &[Variant],
-        wish: Wish,
+        codes: &mut Codes,
     ) -> Result<KnownCode, CodeError> {
         let mut known: KnownCode = vec![None; variants.len()];
-        for class in &self.classes {
+        for (nth, class) in self.classes.iter().enumerate() {
             let Some(at) = class.choose(variants).and_then(|v| variants.iter().position(|o| o == v)) else {
                 continue;
             };
-            known[at] = Some(self.ensure_code(tenant, module, &variants[at], class, wish)?);
+            known[at] = self.code(tenant, module, &variants[at], Some(nth), codes)?;
         }
+        all_made(codes)?;
         Ok(known)
     }
 
@@ -149,26 +211,30 @@ impl Registry {
         Ok(classes)
     }
 
-    /// Compiles a function's modules for these devices and checks the blueprint against what is in them.
+    /// Checks a blueprint against what is in the machine code of a function's modules for these devices.
     pub(super) fn check_code(
         &self,
         tenant: TenantId,
         blueprint: &Blueprint,
         modules: &[FunctionModule],
         classes: &[&DeviceClass],
-        wish: Wish,
+        codes: &mut Codes,
     ) -> Result<(), CodeError> {
-        for class in classes {
-            let codes = modules.iter().map(|module| {
-                let variant = class.choose(&module.variants);
-                let variant = variant.ok_or_else(|| internal("no variant for this device", &module.name))?;
-                self.ensure_code(tenant, &module.name, variant, class, wish).map(Some)
+        for (nth, class) in self.classes.iter().enumerate() {
+            if !classes.iter().any(|chosen| std::ptr::eq(*chosen, class)) {
+                continue;
+            }
+            let found = modules.iter().map(|module| match class.choose(&module.variants) {
+                Some(variant) => self.code(tenant, &module.name, variant, Some(nth), codes),
+                None => Ok(None),
             });
-            let codes = codes.collect::<Result<Vec<_>, CodeError>>()?;
-            let place = DeviceLimits { devices: &class.names(), stack_bytes: class.stack_bytes };
-            layout::check(blueprint, &codes, place).map_err(|why| CodeError::Layout(why.into()))?;
+            let found = found.collect::<Result<Vec<_>, CodeError>>()?;
+            if found.iter().all(Option::is_some) {
+                let place = DeviceLimits { devices: &class.names(), stack_bytes: class.stack_bytes };
+                layout::check(blueprint, &found, place).map_err(|why| CodeError::Layout(why.into()))?;
+            }
         }
-        Ok(())
+        all_made(codes)
     }
 
     /// Checks a blueprint against what the PTX of its modules declares, where no device here runs that PTX: what is
@@ -178,80 +244,114 @@ impl Registry {
         tenant: TenantId,
         blueprint: &Blueprint,
         modules: &[FunctionModule],
+        codes: &mut Codes,
     ) -> Result<(), CodeError> {
-        let Some(launcher) = self.classes.first().map(|class| class.compiler.launcher.clone()) else {
-            return Ok(());
-        };
-        let reader = Compiler::of_no_device(launcher);
         for (at, module) in modules.iter().enumerate() {
             for variant in module.variants.iter().filter(|variant| &*variant.format == "ptx") {
                 if self.classes.iter().any(|class| class.choose(&module.variants) == Some(variant)) {
                     continue;
                 }
-                let names = || (module.name.to_string(), variant.label());
-                let permit = tokio::runtime::Handle::current().block_on(self.compilations.permit(tenant));
-                let bytes = self.state.read_blob(tenant, variant.sha256);
-                let bytes = bytes.map_err(|e| failed("cannot read the module", &e))?;
-                let mut codes = vec![None; modules.len()];
-                let described = reader.describe(&bytes).map_err(|why| {
-                    let (module, variant) = names();
-                    CodeError::Compile { module, variant, why }
-                });
-                codes[at] = Some(described?);
-                drop(permit);
+                let declared = self.code(tenant, &module.name, variant, None, codes)?;
+                if declared.is_none() {
+                    continue;
+                }
+                let mut found = vec![None; modules.len()];
+                found[at] = declared;
                 let place = DeviceLimits { devices: "a GPU", stack_bytes: None };
-                layout::check(blueprint, &codes, place).map_err(|why| {
-                    let (module, variant) = names();
+                layout::check(blueprint, &found, place).map_err(|why| {
+                    let (module, variant) = (module.name.to_string(), variant.label());
                     CodeError::Declared { module, variant, why: why.into() }
                 })?;
             }
         }
-        Ok(())
+        all_made(codes)
     }
 
-    /// What is known about machine code that is there already.
-    fn made(&self, tenant: TenantId, variant: &Variant, class: &DeviceClass) -> Option<CodeInfo> {
-        let targets = self.targets.borrow();
-        let same = targets.iter().find(|target| target.kind == class.kind && target.arch == class.arch)?;
-        self.state.code_info(tenant, variant.sha256, &same.fingerprint)
-    }
-
-    /// Machine code of a variant for one class of devices.
-    fn ensure_code(
+    /// What is known about the machine code of a variant for one class of devices, or, without one, about what it
+    /// declares; none if it has to be made first.
+    fn code(
         &self,
         tenant: TenantId,
         module: &str,
         variant: &Variant,
-        class: &DeviceClass,
-        wish: Wish,
-    ) -> Result<CodeInfo, CodeError> {
-        if let Some(info) = self.made(tenant, variant, class) {
-            return Ok(info);
+        class: Option<usize>,
+        codes: &mut Codes,
+    ) -> Result<Option<CodeInfo>, CodeError> {
+        let job = Job { tenant, module: variant.sha256, class };
+        if let Some(outcome) = codes.outcomes.get(&job) {
+            return outcome.clone().map(Some).map_err(|why| why.named(module, variant));
         }
-        let named = |why| CodeError::Compile { module: module.to_owned(), variant: variant.label(), why };
-        let job = Job { tenant, module: variant.sha256, kind: class.kind, arch: class.arch.clone() };
-        let known = || match wish {
-            Wish::Afresh => None,
-            Wish::Known => self.failures.known(&job, Instant::now()),
+        if let Some(info) = self.made(&job) {
+            return Ok(Some(info));
+        }
+        if let Some(why) = self.known_failure(&job, codes.wish) {
+            return Err(why.named(module, variant));
+        }
+        if !codes.missing.contains(&job) {
+            codes.missing.push(job);
+        }
+        Ok(None)
+    }
+
+    /// What is known about machine code that is there already.
+    fn made(&self, job: &Job) -> Option<CodeInfo> {
+        let class = &self.classes[job.class?];
+        let fingerprint = {
+            let targets = self.targets.borrow();
+            let same =
+                targets.iter().find(|target| target.kind == class.kind && target.arch == class.arch)?;
+            same.fingerprint.clone()
         };
-        if let Some(why) = known() {
-            return Err(named(why));
+        self.state.code_info(job.tenant, job.module, &fingerprint)
+    }
+
+    fn known_failure(&self, job: &Job, wish: Wish) -> Option<NotMade> {
+        match wish {
+            Wish::Afresh => None,
+            Wish::Known => self.failures.known(job, Instant::now()).map(NotMade::Compile),
         }
-        let runtime = tokio::runtime::Handle::current();
-        let permit = runtime.block_on(self.compilations.permit(tenant));
-        // Somebody else may have compiled it while this one waited.
-        if let Some(info) = self.made(tenant, variant, class) {
+    }
+
+    /// Makes what a request lacks, each once it is its tenant's turn. What comes of it is in `codes` then.
+    pub(super) async fn make(self: &Arc<Self>, whose: Whose, jobs: Vec<Job>, codes: &mut Codes) {
+        for job in jobs {
+            let turns = job.class.and_then(|class| self.compilations.get(class)).unwrap_or(&self.describing);
+            let turn = turns.turn((whose == Whose::Tenant).then_some(job.tenant)).await;
+            let (this, wish) = (self.clone(), codes.wish);
+            let made = self.threads.run(whose, move || {
+                let outcome = this.make_now(&job, wish);
+                drop(turn);
+                outcome
+            });
+            let outcome =
+                made.await.unwrap_or_else(|why| Err(NotMade::Compile(CompileError::BrokenOff(why.into()))));
+            codes.outcomes.insert(job, outcome);
+        }
+    }
+
+    /// Makes machine code, or reads what a module declares. Blocking, for as long as a compilation may take.
+    fn make_now(&self, job: &Job, wish: Wish) -> Result<CodeInfo, NotMade> {
+        // Another request may have made it while this one waited.
+        if let Some(info) = self.made(job) {
             return Ok(info);
         }
-        if let Some(why) = known() {
-            return Err(named(why));
+        if let Some(why) = self.known_failure(job, wish) {
+            return Err(why);
         }
-        let hash = variant.sha256;
+        let Job { tenant, module: hash, class } = *job;
         let bytes = self.state.read_blob(tenant, hash).map_err(|e| failed("cannot read the module", &e))?;
+        let class = match (class.map(|class| &self.classes[class]), self.classes.first()) {
+            (Some(class), _) => class,
+            (None, Some(any)) => {
+                let reader = Compiler::of_no_device(any.compiler.launcher.clone());
+                return reader.describe(&bytes).map_err(NotMade::Compile);
+            }
+            // Nothing runs anywhere, and nothing starts processes.
+            (None, None) => return Ok(CodeInfo { kernels: Vec::new() }),
+        };
         let compiled = class.compiler.compile(&bytes);
-        self.failures.note(job, Instant::now(), &compiled);
-        let compiled = compiled.map_err(named)?;
-        drop(permit);
+        self.failures.note(*job, Instant::now(), &compiled);
+        let compiled = compiled.map_err(NotMade::Compile)?;
         let what = "cannot store the machine code";
         let code = compiled.code.reader().map_err(|e| failed(what, &e))?;
         let fingerprint = &compiled.fingerprint;
@@ -261,16 +361,24 @@ impl Registry {
         let mut change = mine.change(self.tenants.account(tenant));
         // The client may have gone meanwhile, and the module with it: its code must not stay alone.
         if !change.blobs.has(hash) {
-            return Err(CodeError::Vanished);
+            return Err(NotMade::Vanished);
         }
         let disk_bytes = staged.disk_bytes();
         // What is registered already must load, however small the quota has become.
         if wish == Wish::Afresh {
-            change.check_disk(disk_bytes, StagedCode::FILES)?;
+            change.check_disk(disk_bytes, StagedCode::FILES).map_err(NotMade::Quota)?;
         }
         self.state.publish_code(tenant, hash, fingerprint, staged).map_err(|e| failed(what, &e))?;
         change.blobs.replace_code(hash, fingerprint, disk_bytes);
         Ok(compiled.info)
+    }
+}
+
+/// The work goes on once everything is made.
+fn all_made(codes: &Codes) -> Result<(), CodeError> {
+    match codes.missing.is_empty() {
+        true => Ok(()),
+        false => Err(CodeError::NotMade),
     }
 }
 

@@ -11,6 +11,7 @@ use pappus_protocol::{FaultCode, FromWorker, Kind, ProtocolError, ToWorker, cont
 use pappus_shmem::{MemfdError, ValidatedMemfd, memfd};
 use rustix::process::Signal;
 
+use crate::blocking::BrokenOff;
 use crate::function::CodeTarget;
 use crate::function::code_target::GreetingError;
 use crate::limits::COMPILE_S;
@@ -66,6 +67,9 @@ pub enum CompileError {
     /// There is no time left for it.
     #[error("the supervisor is about to end")]
     Closing,
+    /// The work did not come to its end.
+    #[error(transparent)]
+    BrokenOff(Arc<BrokenOff>),
     /// No compiling worker could be had.
     #[error(transparent)]
     Failure(#[from] Failure),
@@ -83,6 +87,7 @@ impl Refusable for CompileError {
         match self {
             Self::Rejected(_) | Self::Ended { .. } => Reason::InvalidArgument,
             Self::NotNow(_) | Self::Closing => Reason::Unavailable,
+            Self::BrokenOff(why) => why.reason(),
             Self::Failure(failure) => failure.reason(),
         }
     }

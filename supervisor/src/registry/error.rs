@@ -7,6 +7,7 @@ use pappus_proto::limits::is_valid_name;
 
 use super::admission::AdmissionError;
 use super::code::CodeError;
+use crate::blocking::BrokenOff;
 use crate::limits::{MAX_GRANTS, MAX_MODULES};
 use crate::refusal::{Failure, Reason, Refusable};
 use crate::tenants::QuotaError;
@@ -112,6 +113,9 @@ pub enum RegistryError {
         /// The other tenant.
         caller: String,
     },
+    /// The work did not come to its end.
+    #[error(transparent)]
+    BrokenOff(#[from] BrokenOff),
     /// The supervisor failed.
     #[error(transparent)]
     Failure(#[from] Failure),
@@ -134,6 +138,7 @@ impl RegistryError {
             Self::Admission(error) => Some(error),
             Self::Code(error) => Some(error),
             Self::Quota(error) => Some(error),
+            Self::BrokenOff(error) => Some(error),
             Self::Failure(error) => Some(error),
             _ => None,
         }
@@ -154,6 +159,7 @@ impl Refusable for RegistryError {
             Self::Admission(error) => error.reason(),
             Self::Code(error) => error.reason(),
             Self::Quota(error) => error.reason(),
+            Self::BrokenOff(error) => error.reason(),
             Self::Failure(error) => error.reason(),
         }
     }

@@ -3,8 +3,6 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use pappus_protocol::Kind;
-
 use super::compile::CompileError;
 use crate::ids::TenantId;
 use crate::store::records::Hash;
@@ -16,12 +14,12 @@ const REMEMBERED: Duration = Duration::from_secs(300);
 const MAX_FAILURES: usize = 1024;
 
 /// Whose module, for which devices.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Job {
     pub(super) tenant: TenantId,
     pub(super) module: Hash,
-    pub(super) kind: Kind,
-    pub(super) arch: String,
+    /// The class of devices that it is compiled for; none if no device here runs it, and it is only described.
+    pub(super) class: Option<usize>,
 }
 
 /// What failed lately.
@@ -61,7 +59,7 @@ mod tests {
     #[test]
     fn what_failed_is_known_until_it_succeeds_or_is_long_ago() {
         let failures = Failures::default();
-        let job = |tenant| Job { tenant, module: Hash([0; 32]), kind: Kind::Cpu, arch: String::new() };
+        let job = |tenant| Job { tenant, module: Hash([0; 32]), class: None };
         let now = Instant::now();
         let bad: Result<(), _> = Err(CompileError::Rejected("bad".to_owned()));
         failures.note(job(TENANT), now, &bad);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pappus_blueprint::Blueprint;
 
 use super::admission::{check_blob, check_module_bytes, check_modules, check_weights};
-use super::code::Wish;
+use super::code::Codes;
 use super::error::{RegistryError, Thing};
 use super::requests::NewFunction;
 use super::snapshot::FunctionEntry;
@@ -25,12 +25,12 @@ use crate::tenants::{Account, Limit};
 type Signature = (Box<[Box<str>]>, Box<[Output]>);
 
 impl Registry {
-    /// Registers a function; with `replace`, in the place of one of the same name. Calls that were accepted finish with
-    /// the old one, whose grants the new one has.
-    pub fn add_function(
+    /// Registers a function whose machine code is there.
+    pub(super) fn try_add_function(
         &self,
         account: &Arc<Account>,
-        new: NewFunction,
+        new: &NewFunction,
+        codes: &mut Codes,
     ) -> Result<Registered, RegistryError> {
         let tenant = account.tenant;
         Thing::Function.check_name(&new.name)?;
@@ -45,11 +45,11 @@ impl Registry {
             (modules, check_weights(&change.blobs, &blueprint, &new.weights)?)
         };
         let classes = self.with_room(&weights, self.runnable(&modules)?)?;
-        self.check_code(tenant, &blueprint, &modules, &classes, Wish::Afresh)?;
-        self.check_declared(tenant, &blueprint, &modules)?;
+        self.check_code(tenant, &blueprint, &modules, &classes, codes)?;
+        self.check_declared(tenant, &blueprint, &modules, codes)?;
         let (inputs, outputs) = signature(&blueprint);
         let record =
-            FunctionRecord { name: new.name, config: config_hash, modules, weights, inputs, outputs };
+            FunctionRecord { name: new.name.clone(), config: config_hash, modules, weights, inputs, outputs };
         let record = Arc::new(record);
         let mut change = mine.change(account.clone());
         change.sweep();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pappus_blueprint::Blueprint;
 use pappus_shmem::memfd;
 
-use super::code::Wish;
+use super::code::Codes;
 use super::error::RegistryError;
 use super::state::Registry;
 use crate::function::PackedWeights;
@@ -22,18 +22,22 @@ impl Registry {
         self.loaded.get(owner, name).filter(|function| function.may_call(caller))
     }
 
-    /// As [`Registry::find`], from disk if need be. A tenant that may not call a function learns nothing of it, not
-    /// even that it is there.
-    pub fn load(&self, caller: &Account, reference: &str) -> Result<Arc<Loaded>, RegistryError> {
+    /// Loads a function whose machine code is there.
+    pub(super) fn try_load(
+        &self,
+        caller: &Account,
+        reference: &str,
+        codes: &mut Codes,
+    ) -> Result<Arc<Loaded>, RegistryError> {
         let nothing = || RegistryError::unknown_function(reference);
         let (owner, name) = self.resolve(caller, reference).ok_or_else(nothing)?;
         if owner == caller.tenant {
-            return self.load_own(owner, name);
+            return self.load_own(owner, name, codes);
         }
         if !self.is_granted(caller, owner, name) {
             return Err(nothing());
         }
-        let function = self.load_own(owner, name).map_err(|error| match error.reason() {
+        let function = self.load_own(owner, name, codes).map_err(|error| match error.reason() {
             Reason::NotFound => nothing(),
             reason => {
                 tracing::debug!(
@@ -49,13 +53,18 @@ impl Registry {
     }
 
     /// An owner's function ready to invoke, from disk if need be.
-    fn load_own(&self, tenant: TenantId, name: &str) -> Result<Arc<Loaded>, RegistryError> {
+    fn load_own(
+        &self,
+        tenant: TenantId,
+        name: &str,
+        codes: &mut Codes,
+    ) -> Result<Arc<Loaded>, RegistryError> {
         loop {
             if let Some(loaded) = self.loaded.get(tenant, name) {
                 return Ok(loaded);
             }
             let record = self.function(tenant, name).ok_or_else(|| RegistryError::unknown_function(name))?;
-            let outcome = self.load_record(tenant, &record);
+            let outcome = self.load_record(tenant, &record, codes);
             // One that was replaced meanwhile is loaded again; its bytes may have been gone already.
             match self.function(tenant, name) {
                 Some(current) if !Arc::ptr_eq(&current, &record) => {}
@@ -69,12 +78,13 @@ impl Registry {
         &self,
         tenant: TenantId,
         record: &Arc<FunctionRecord>,
+        codes: &mut Codes,
     ) -> Result<Option<Arc<Loaded>>, RegistryError> {
         let config = self.read_config(tenant, record.config)?;
         let blueprint = pappus_blueprint::parse(&config)?;
         // A new build of Pappus needs new machine code, and the devices may be others than before.
         let classes = self.with_room(&record.weights, self.runnable(&record.modules)?)?;
-        self.check_code(tenant, &blueprint, &record.modules, &classes, Wish::Known)?;
+        self.check_code(tenant, &blueprint, &record.modules, &classes, codes)?;
         let runs_on = classes.iter().map(|class| (class.kind, class.arch.clone())).collect();
         let account = self.tenants.account(tenant);
         let weights = self.packed_weights(&account, record, &blueprint)?;

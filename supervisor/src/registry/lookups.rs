@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::code::Wish;
+use super::code::Codes;
 use super::error::RegistryError;
 use super::snapshot::{Snapshot, page};
 use super::state::Registry;
@@ -42,10 +42,16 @@ impl Registry {
         self.look(tenant, |mine| mine.functions.get(name).map(|entry| entry.record.clone()))?
     }
 
-    /// One module with its kernels.
-    pub fn show_module(&self, tenant: TenantId, name: &str) -> Result<ModuleView, RegistryError> {
+    /// One module with its kernels, as far as its machine code is there.
+    pub(super) fn try_show_module(
+        &self,
+        account: &Account,
+        name: &str,
+        codes: &mut Codes,
+    ) -> Result<ModuleView, RegistryError> {
+        let tenant = account.tenant;
         let record = self.module(tenant, name).ok_or_else(|| RegistryError::unknown_module(name))?;
-        let code = self.inspect(tenant, name, &record.variants, Wish::Known)?;
+        let code = self.inspect(tenant, name, &record.variants, codes)?;
         Ok(ModuleView { record, code })
     }
 
@@ -68,15 +74,20 @@ impl Registry {
         Page { items, more: own.more || granted.more }
     }
 
-    /// One function with its configuration.
-    pub fn show_function(&self, account: &Account, name: &str) -> Result<FunctionView, RegistryError> {
+    /// One function with its configuration, and kernels as far as its machine code is there.
+    pub(super) fn try_show_function(
+        &self,
+        account: &Account,
+        name: &str,
+        codes: &mut Codes,
+    ) -> Result<FunctionView, RegistryError> {
         let tenant = account.tenant;
         let name = self.own(account, name)?;
         let record = self.function(tenant, name).ok_or_else(|| RegistryError::unknown_function(name))?;
         let config = self.read_config(tenant, record.config)?;
         let code = record.modules.iter().map(|module| {
             // The configuration is worth showing even where machine code cannot be made any more.
-            let code = self.inspect(tenant, &module.name, &module.variants, Wish::Known);
+            let code = self.inspect(tenant, &module.name, &module.variants, codes);
             code.unwrap_or_else(|_| vec![None; module.variants.len()])
         });
         let code = code.collect();

@@ -11,6 +11,7 @@
 //! - [`layout`]: kernels and parameters against what a blueprint does with them.
 //! - [`code`]: machine code for the devices here; [`admission`]: what a registration must fulfil.
 //! - Lookups: `access`: which function a tenant means; `lookups`: what is shown; `loading`: functions ready to invoke.
+//! - `tries`: requests that may need machine code, tried until it is there.
 //! - Changes: `blobs`, `modules`, `functions`, `grants`; `release`: what nothing needs any more.
 
 mod access;
@@ -37,6 +38,7 @@ pub mod state;
 mod tenant;
 #[cfg(test)]
 mod tests;
+mod tries;
 pub mod views;
 
 pub use blobs::Handed;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::admission::{check_module_bytes, check_variants};
-use super::code::Wish;
+use super::code::Codes;
 use super::error::{RegistryError, Thing};
 use super::requests::NewModule;
 use super::snapshot::ModuleEntry;
@@ -19,14 +19,19 @@ use crate::store::state_dir::Kind;
 use crate::tenants::Account;
 
 impl Registry {
-    /// Registers a module by name.
-    pub fn add_module(&self, account: &Arc<Account>, module: NewModule) -> Result<ModuleView, RegistryError> {
+    /// Registers a module whose machine code is there.
+    pub(super) fn try_add_module(
+        &self,
+        account: &Arc<Account>,
+        module: &NewModule,
+        codes: &mut Codes,
+    ) -> Result<ModuleView, RegistryError> {
         let tenant = account.tenant;
         Thing::Module.check_name(&module.name)?;
         let mine = self.registry_of(tenant);
         let variants = check_variants(&mine.change(account.clone()).blobs, &module.name, &module.variants)?;
-        let code = self.inspect(tenant, &module.name, &variants, Wish::Afresh)?;
-        let record = Arc::new(ModuleRecord { name: module.name, variants });
+        let code = self.inspect(tenant, &module.name, &variants, codes)?;
+        let record = Arc::new(ModuleRecord { name: module.name.clone(), variants });
         let mut change = mine.change(account.clone());
         let modules = change.published().modules;
         match modules.get(&record.name) {

@@ -11,11 +11,13 @@ use super::failures::Failures;
 use super::granted::Granted;
 use super::snapshot::{FunctionEntry, ModuleEntry, Snapshot};
 use super::tenant::{Counts, TenantRegistry};
+use crate::blocking::BlockingThreads;
 use crate::client_io::ClientIo;
 use crate::function::loaded::Callers;
 use crate::function::packed_weights::WeightsCache;
 use crate::function::{CodeTarget, LoadedCache};
 use crate::ids::TenantId;
+use crate::limits::MAX_COMPILATIONS;
 use crate::store::StateError;
 use crate::store::records::{FunctionRecord, GrantRecord, ModuleRecord};
 use crate::store::state_dir::{Kept, Kind, StateDir};
@@ -42,7 +44,12 @@ pub struct Registry {
     pub(super) classes: Vec<DeviceClass>,
     /// What it must have been made for, as far as workers said so.
     pub(super) targets: tokio::sync::watch::Receiver<Vec<CodeTarget>>,
-    pub(super) compilations: Compilations,
+    /// Who may compile, for each class of devices.
+    pub(super) compilations: Vec<Compilations>,
+    /// Who may have modules read that no device here runs.
+    pub(super) describing: Compilations,
+    /// Where work that waits is done.
+    pub threads: BlockingThreads,
     /// Those that need not be tried again.
     pub(super) failures: Failures,
 }
@@ -64,9 +71,11 @@ impl Registry {
             loaded: LoadedCache::default(),
             weights: WeightsCache::default(),
             io: ClientIo::default(),
+            compilations: classes.iter().map(places).collect(),
             classes,
             targets,
-            compilations: Compilations::default(),
+            describing: Compilations::new(MAX_COMPILATIONS),
+            threads: BlockingThreads::default(),
             failures: Failures::default(),
         };
         for tenant in state.tenants()? {
@@ -148,4 +157,9 @@ impl Registry {
     pub fn known_tenants(&self) -> Vec<TenantId> {
         self.registries.read().keys().copied().collect()
     }
+}
+
+/// Places to compile for these devices: a GPU has memory for one context besides those of its workers.
+fn places(class: &DeviceClass) -> Compilations {
+    Compilations::new(if class.kind.traits().has_own_memory { 1 } else { MAX_COMPILATIONS })
 }

@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use pappus_protocol::from_worker::Survey;
 
-use super::requests::{NewFunction, NewWeight};
+use super::code::{Codes, Wish};
+use super::requests::{NewFunction, NewModule, NewVariant, NewWeight};
 use super::*;
+use crate::blocking::{BlockingThreads, Whose};
 use crate::config::SandboxSettings;
 use crate::config::device::resolve;
+use crate::function::Loaded;
 use crate::ids::TenantId;
 use crate::processes::confinement::Confinement;
 use crate::processes::launcher::Launcher;
@@ -53,9 +56,18 @@ fn add(
     let weights =
         weights.map(|(name, (hash, _))| NewWeight { name, sha256: hash.0.to_vec().into() }).collect();
     let new = NewFunction { name: name.into(), config_sha256, modules: vec![], weights, replace: false };
-    let added = registry.add_function(account, new).map(drop);
-    registry.release_handed(account, &handed);
+    let added = registry.try_add_function(account, &new, &mut Codes::new(Wish::Afresh)).map(drop);
+    release(registry, account, &handed);
     added
+}
+
+fn load(registry: &Registry, caller: &Account, name: &str) -> Result<Arc<Loaded>, RegistryError> {
+    registry.try_load(caller, name, &mut Codes::new(Wish::Known))
+}
+
+/// A connection that handed this over ended, and its tenant's thread did what follows.
+fn release(registry: &Registry, account: &Arc<Account>, handed: &Handed) {
+    registry.release_handed(account, &handed.end());
 }
 
 /// Bytes on disk and files that a tenant is charged for.
@@ -77,7 +89,7 @@ fn no_lookup_and_no_other_tenant_waits_for_a_change() {
         let rest = scope.spawn(|| {
             let counts = (registry.counts(), registry.counts_of(busy.tenant));
             let listed = registry.list_functions(&other, "").items.len();
-            let loaded = registry.load(&other, "1/f").is_ok();
+            let loaded = load(&registry, &other, "1/f").is_ok();
             add(&registry, &other, "g", &[]).unwrap();
             (counts, listed, loaded, registry.list_functions(&busy, "").items.len())
         });
@@ -99,7 +111,7 @@ fn files_are_charged_as_blocks_and_inodes_and_given_back() {
         registry.put_blob(&account, &handed, 3, &[n; 3][..]).unwrap();
     }
     assert_eq!(on_disk(&account), (10 * BLOCK, 10));
-    registry.release_handed(&account, &handed);
+    release(&registry, &account, &handed);
     assert_eq!(on_disk(&account), (0, 0));
     assert_eq!(std::fs::read_dir(dir.path().join("tenants/1/blobs")).unwrap().count(), 0);
 
@@ -119,6 +131,18 @@ fn files_are_charged_as_blocks_and_inodes_and_given_back() {
     assert_eq!(on_disk(&account), (3 * BLOCK, 3));
     registry.remove_function(&account, "g").unwrap();
     assert_eq!((on_disk(&account), account.used(Limit::Functions)), ((0, 0), 0));
+}
+
+#[test]
+fn bytes_that_come_after_their_connection_ended_do_not_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = open(dir.path());
+    let account = account(&registry, 1);
+    let handed = Handed::default();
+    release(&registry, &account, &handed);
+    assert!(registry.put_blob(&account, &handed, 3, &b"abc"[..]).is_err());
+    assert_eq!(on_disk(&account), (0, 0));
+    assert_eq!(std::fs::read_dir(dir.path().join("tenants/1/blobs")).unwrap().count(), 0);
 }
 
 #[test]
@@ -150,14 +174,14 @@ fn a_function_that_is_removed_while_it_loads_does_not_come_back() {
     let registry = open(dir.path());
     let account = account(&registry, 1);
     add(&registry, &account, "f", &[]).unwrap();
-    let loaded = registry.load(&account, "f").unwrap();
+    let loaded = load(&registry, &account, "f").unwrap();
     assert!(registry.find(&account, "f").is_some());
     assert_eq!(registry.remove_function(&account, "f").unwrap(), Some(loaded.id));
-    assert!(registry.find(&account, "f").is_none() && registry.load(&account, "f").is_err());
+    assert!(registry.find(&account, "f").is_none() && load(&registry, &account, "f").is_err());
     // Its bytes stay for the call that holds it, and go with the next change after that.
     assert_eq!(on_disk(&account), (BLOCK, 1));
     drop(loaded);
-    registry.release_handed(&account, &Handed::default());
+    registry.release_handed(&account, &[]);
     assert_eq!(on_disk(&account), (0, 0));
 }
 
@@ -171,11 +195,11 @@ fn functions_with_the_same_weights_share_one_copy() {
         add(&registry, &one, &format!("f{n}"), &[&weights]).unwrap();
     }
     add(&registry, &other, "f", &[&weights]).unwrap();
-    let loaded: Vec<_> = (0..15).map(|n| registry.load(&one, &format!("f{n}")).unwrap()).collect();
+    let loaded: Vec<_> = (0..15).map(|n| load(&registry, &one, &format!("f{n}")).unwrap()).collect();
     let packed = loaded[0].packed_weight_bytes();
     assert!(packed >= weights.len() as u64);
     assert_eq!(one.used(Limit::WeightBytes), packed);
-    registry.load(&other, "f").unwrap();
+    load(&registry, &other, "f").unwrap();
     assert_eq!((one.used(Limit::WeightBytes), other.used(Limit::WeightBytes)), (packed, packed));
 
     // Others do not fit beside them as long as calls have these.
@@ -183,13 +207,58 @@ fn functions_with_the_same_weights_share_one_copy() {
     quota.set(Limit::WeightBytes, packed);
     one.allow(quota);
     add(&registry, &one, "new", &[&[8; 100_000]]).unwrap();
-    let refused = registry.load(&one, "new").unwrap_err();
+    let refused = load(&registry, &one, "new").unwrap_err();
     assert!(matches!(refused, RegistryError::Quota(why) if why.limit == Limit::WeightBytes));
     drop(loaded);
-    registry.load(&one, "new").unwrap();
+    load(&registry, &one, "new").unwrap();
     assert_eq!(one.used(Limit::WeightBytes), packed);
     // Nobody is connected: what nothing uses goes.
     (0..2).for_each(|_| registry.loaded.evict_unused(|_| false));
     assert_eq!((one.used(Limit::WeightBytes), other.used(Limit::WeightBytes)), (0, 0));
     assert_eq!(one.used(Limit::LoadedFunctions), 0);
+}
+
+/// A module that nothing compiles: there is no program to start.
+async fn add_module(registry: &Arc<Registry>, account: &Arc<Account>) -> Result<(), RegistryError> {
+    let handed = Handed::default();
+    let (hash, _) = registry.put_blob(account, &handed, 4, &b"wasm"[..])?;
+    let variant = NewVariant { format: "wasm".into(), arch: String::new(), sha256: hash.0.to_vec().into() };
+    let new = NewModule { name: "m".into(), variants: vec![variant] };
+    registry.add_module(Whose::Tenant, account.clone(), new).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_module_that_cannot_be_compiled_is_tried_once_for_each_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = open(dir.path());
+    let account = account(&registry, 1);
+    for _ in 0..2 {
+        let why = add_module(&registry, &account).await.unwrap_err();
+        assert!(why.to_string().contains("cannot start a compiling worker"), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_a_turn_to_compile_keeps_no_thread() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut registry = open(dir.path());
+    Arc::get_mut(&mut registry).unwrap().threads = BlockingThreads::new(1);
+    let account = account(&registry, 1);
+    // Another request of this tenant compiles.
+    let turn = registry.compilations[0].turn(Some(account.tenant)).await;
+    let waits = add_module(&registry, &account);
+    tokio::pin!(waits);
+    let other = async {
+        // The only thread is free again and again while the first one waits.
+        for _ in 0..10 {
+            registry.threads.run(Whose::Tenant, || ()).await.unwrap();
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = &mut waits => panic!("it was not its turn"),
+        () = other => {}
+    }
+    drop(turn);
+    assert!(waits.await.is_err());
 }

@@ -127,7 +127,7 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
     if let Err(why) = connection.clone().run(reader, incoming, first).await {
         broke(why);
     }
-    connection.clean_up().await;
+    connection.clean_up();
     Ok(())
 }
 
@@ -358,18 +358,21 @@ impl Connection {
         if handle.is_over() {
             return;
         }
-        requests::in_place(|| {
-            let loaded = self.ctx.server.registry.load(&self.ctx.account, &arrived.message.function);
-            match loaded {
-                // The deadline answered it meanwhile, or the client is gone.
-                _ if handle.is_over() => {}
-                Ok(function) => {
-                    self.submit(id, &handle, &mut arrived, &function, Thread::Own, &mut Burst::default());
-                }
-                Err(error) => handle.refuse(refusals::to_body(&error)),
-            }
-        });
+        let name = &arrived.message.function;
+        let loaded = self.ctx.server.registry.load(self.ctx.whose(), &self.ctx.account, name).await;
         drop(late);
+        match loaded {
+            // The deadline answered it meanwhile, or the client is gone.
+            _ if handle.is_over() => {}
+            Ok(function) => {
+                let burst = &mut Burst::default();
+                // A plan may take long: other tasks of this thread go elsewhere meanwhile.
+                tokio::task::block_in_place(|| {
+                    self.submit(id, &handle, &mut arrived, &function, Thread::Own, burst)
+                });
+            }
+            Err(error) => handle.refuse(refusals::to_body(&error)),
+        }
     }
 
     /// Hands a call on, or refuses it; false if that takes longer than this thread has. The worker may be told when
@@ -479,7 +482,7 @@ impl Connection {
     }
 
     /// The client is gone: its waiting calls, arenas and bytes go too.
-    async fn clean_up(self: Arc<Self>) {
+    fn clean_up(&self) {
         self.gone.store(true, Ordering::Release);
         for open in self.invocations.take_all() {
             open.handle.give_up();
@@ -489,16 +492,6 @@ impl Connection {
         }
         let arenas = std::mem::take(&mut *self.arenas());
         arenas.values().for_each(|arena| self.forget_arena(arena));
-        if self.ctx.handed.is_empty() {
-            return;
-        }
-        let this = self.clone();
-        let released = requests::off_thread(move || {
-            this.ctx.server.registry.release_handed(&this.ctx.account, &this.ctx.handed);
-            Ok::<_, Refusal>(())
-        });
-        if let Err(error) = released.await {
-            tracing::error!("cannot release a connection's bytes: {error}");
-        }
+        self.ctx.server.registry.connection_ended(&self.ctx.account, &self.ctx.handed);
     }
 }

@@ -39,9 +39,6 @@ pub enum RequestError {
     /// No invocation is accepted any more.
     #[error("the supervisor is draining: call another one")]
     Draining,
-    /// There is no time left for it.
-    #[error("the supervisor ends: ask another one, or this one once it is back")]
-    Ending,
     /// Too late, or from a client that is no gateway.
     #[error(
         "only a gateway's first request can say whom it acts for: ask the operator to list your uid in gateways"
@@ -76,7 +73,7 @@ impl Refusable for RequestError {
             Self::NoArena(_) => Reason::NotFound,
             Self::NoGateway | Self::AdminOnly => Reason::PermissionDenied,
             Self::TooManyArenas | Self::TooManyCalls => Reason::ResourceExhausted,
-            Self::Draining | Self::Ending => Reason::Unavailable,
+            Self::Draining => Reason::Unavailable,
         }
     }
 

@@ -15,23 +15,15 @@ use crate::log::AUDIT;
 use crate::refusal::{Refusal, failed, internal};
 
 /// Runs blocking work where it disturbs no socket.
-pub async fn off_thread<T, E>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, Refusal>
+async fn off_thread<T, E>(
+    ctx: &RequestCtx,
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, Refusal>
 where
     T: Send + 'static,
     E: Into<Refusal> + Send + 'static,
 {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(outcome) => outcome.map_err(Into::into),
-        // It never began: the supervisor is about to end.
-        Err(e) if e.is_cancelled() => Err(RequestError::Ending.into()),
-        Err(e) => Err(internal("a request's work broke off", e).into()),
-    }
-}
-
-/// Does what may take long, but mostly does not, on this thread, which gives its other tasks away: nobody has to
-/// be woken for it, nor for what comes next.
-pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
-    tokio::task::block_in_place(work)
+    ctx.server.registry.threads.run(ctx.whose(), work).await?.map_err(Into::into)
 }
 
 /// What a request changes, for the audit log: the action, and what it is about.
@@ -73,59 +65,60 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
     let registry = ctx.server.registry.clone();
     match request {
         Request::PutBlob(blob) => {
-            let ctx = ctx.clone();
-            off_thread(move || put_blob(&ctx, blob.inline, passed)).await
+            let this = ctx.clone();
+            off_thread(ctx, move || put_blob(&this, blob.inline, passed)).await
         }
         Request::AddModule(module) => {
             let module = from_proto::module(module);
-            let added = off_thread(move || registry.add_module(&account, module)).await?;
+            let added = registry.add_module(ctx.whose(), account, module).await?;
             Ok(Response::Module(to_proto::module(added)))
         }
         Request::RemoveModule(v1::Name { name }) => {
-            off_thread(move || registry.remove_module(&account, &name)).await.map(|()| done())
+            off_thread(ctx, move || registry.remove_module(&account, &name)).await.map(|()| done())
         }
         Request::ListModules(v1::Page { after }) => {
-            let page = off_thread(move || infallible(registry.list_modules(account.tenant, &after))).await?;
+            let page =
+                off_thread(ctx, move || infallible(registry.list_modules(account.tenant, &after))).await?;
             let modules = page.items.iter().map(|record| to_proto::listed_module(record)).collect();
             Ok(Response::Modules(v1::ModuleList { modules, more: page.more }))
         }
         Request::ShowModule(v1::Name { name }) => {
-            let shown = off_thread(move || registry.show_module(account.tenant, &name)).await?;
+            let shown = registry.show_module(ctx.whose(), account, name).await?;
             Ok(Response::Module(to_proto::module(shown)))
         }
         Request::AddFunction(function) => {
             let function = from_proto::function(function);
-            let added = off_thread(move || registry.add_function(&account, function)).await?;
+            let added = registry.add_function(ctx.whose(), account, function).await?;
             ctx.server.uninstall(added.replaced);
             Ok(Response::Function(to_proto::function(&added.record)))
         }
         Request::RemoveFunction(v1::Name { name }) => {
-            let removed = off_thread(move || registry.remove_function(&account, &name)).await?;
+            let removed = off_thread(ctx, move || registry.remove_function(&account, &name)).await?;
             ctx.server.uninstall(removed);
             Ok(done())
         }
         Request::ListFunctions(v1::Page { after }) => {
-            let page = off_thread(move || infallible(registry.list_functions(&account, &after))).await?;
+            let page = off_thread(ctx, move || infallible(registry.list_functions(&account, &after))).await?;
             let mut functions: Vec<_> = page.items.iter().map(to_proto::listed_function).collect();
             add_quarantine(ctx, &mut functions);
             Ok(Response::Functions(v1::FunctionList { functions, more: page.more }))
         }
         Request::ShowFunction(v1::Name { name }) => {
-            let shown = off_thread(move || registry.show_function(&account, &name)).await?;
+            let shown = registry.show_function(ctx.whose(), account, name).await?;
             let mut function = to_proto::shown_function(shown);
             add_quarantine(ctx, std::slice::from_mut(&mut function));
             Ok(Response::Function(function))
         }
         Request::Grant(v1::Grant { function, tenant }) => {
-            off_thread(move || registry.grant(&account, &function, &tenant)).await.map(|()| done())
+            off_thread(ctx, move || registry.grant(&account, &function, &tenant)).await.map(|()| done())
         }
         Request::Revoke(v1::Grant { function, tenant }) => {
-            let revoked = off_thread(move || registry.revoke(&account, &function, &tenant)).await?;
+            let revoked = off_thread(ctx, move || registry.revoke(&account, &function, &tenant)).await?;
             ctx.server.forget(&revoked);
             Ok(done())
         }
         Request::ListGrants(v1::Name { name }) => {
-            let callers = off_thread(move || registry.list_grants(&account, &name)).await?;
+            let callers = off_thread(ctx, move || registry.list_grants(&account, &name)).await?;
             let tenants = callers.iter().map(ToString::to_string).collect();
             Ok(Response::Grants(v1::Grants { tenants }))
         }
@@ -136,12 +129,12 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
         Request::ListTenants(v1::Page { after }) => {
             admin_only(ctx)?;
             let server = ctx.server.clone();
-            off_thread(move || infallible(server.list_tenants(&after))).await.map(Response::Tenants)
+            off_thread(ctx, move || infallible(server.list_tenants(&after))).await.map(Response::Tenants)
         }
         Request::Reload(_) => {
             admin_only(ctx)?;
             let server = ctx.server.clone();
-            off_thread(move || server.reload()).await.map(|()| done())
+            off_thread(ctx, move || server.reload()).await.map(|()| done())
         }
         Request::ActFor(_) => Err(RequestError::NoGateway.into()),
         Request::Status(_) => {

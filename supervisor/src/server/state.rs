@@ -14,6 +14,7 @@ use super::intake::Holder;
 use super::reader::BusyPolling;
 use super::replies;
 use super::slow_work::SlowWork;
+use crate::blocking::Whose;
 use crate::client_io::ClientIo;
 use crate::config::{ConfigError, Settings};
 use crate::device::Device;
@@ -86,6 +87,11 @@ impl RequestCtx {
     /// Who shares processor time: its tenant, or the operator.
     pub fn sharer(&self) -> Option<TenantId> {
         (!self.admin).then_some(self.account.tenant)
+    }
+
+    /// Whose work its requests are.
+    pub fn whose(&self) -> Whose {
+        if self.admin { Whose::Operator } else { Whose::Tenant }
     }
 }
 

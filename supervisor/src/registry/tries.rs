@@ -1,0 +1,107 @@
+//! Requests that may need machine code. Their work is done on threads that may wait for the disk, and ends early where
+//! machine code is missing; that is made, and the work begins anew. No thread waits for a turn to compile.
+
+use std::sync::Arc;
+
+use super::code::{Codes, Wish};
+use super::error::RegistryError;
+use super::requests::{NewFunction, NewModule};
+use super::state::Registry;
+use super::views::{FunctionView, ModuleView, Registered};
+use crate::blocking::Whose;
+use crate::function::Loaded;
+use crate::tenants::Account;
+
+impl Registry {
+    /// Registers a module by name.
+    pub async fn add_module(
+        self: &Arc<Self>,
+        whose: Whose,
+        account: Arc<Account>,
+        new: NewModule,
+    ) -> Result<ModuleView, RegistryError> {
+        self.tries(whose, Wish::Afresh, move |registry, codes| registry.try_add_module(&account, &new, codes))
+            .await
+    }
+
+    /// Registers a function; with `replace`, in the place of one of the same name. Calls that were accepted finish with
+    /// the old one, whose grants the new one has.
+    pub async fn add_function(
+        self: &Arc<Self>,
+        whose: Whose,
+        account: Arc<Account>,
+        new: NewFunction,
+    ) -> Result<Registered, RegistryError> {
+        self.tries(whose, Wish::Afresh, move |registry, codes| {
+            registry.try_add_function(&account, &new, codes)
+        })
+        .await
+    }
+
+    /// One module with its kernels.
+    pub async fn show_module(
+        self: &Arc<Self>,
+        whose: Whose,
+        account: Arc<Account>,
+        name: String,
+    ) -> Result<ModuleView, RegistryError> {
+        self.tries(whose, Wish::Known, move |registry, codes| {
+            registry.try_show_module(&account, &name, codes)
+        })
+        .await
+    }
+
+    /// One function with its configuration.
+    pub async fn show_function(
+        self: &Arc<Self>,
+        whose: Whose,
+        account: Arc<Account>,
+        name: String,
+    ) -> Result<FunctionView, RegistryError> {
+        self.tries(whose, Wish::Known, move |registry, codes| {
+            registry.try_show_function(&account, &name, codes)
+        })
+        .await
+    }
+
+    /// As [`Registry::find`], from disk if need be. A tenant that may not call a function learns nothing of it, not
+    /// even that it is there.
+    pub async fn load(
+        self: &Arc<Self>,
+        whose: Whose,
+        caller: &Account,
+        reference: &str,
+    ) -> Result<Arc<Loaded>, RegistryError> {
+        let mut codes = Codes::new(Wish::Known);
+        loop {
+            let outcome = self.threads.run_here(whose, || self.try_load(caller, reference, &mut codes)).await;
+            let missing = codes.take_missing();
+            if missing.is_empty() {
+                return outcome;
+            }
+            self.make(whose, missing, &mut codes).await;
+        }
+    }
+
+    /// Does this until all machine code is there that it needs, or why there is none.
+    async fn tries<T: Send + 'static>(
+        self: &Arc<Self>,
+        whose: Whose,
+        wish: Wish,
+        work: impl Fn(&Self, &mut Codes) -> Result<T, RegistryError> + Send + Sync + 'static,
+    ) -> Result<T, RegistryError> {
+        let work = Arc::new(work);
+        let mut codes = Codes::new(wish);
+        loop {
+            let (this, work) = (self.clone(), work.clone());
+            let tried = self.threads.run(whose, move || (work(&this, &mut codes), codes)).await?;
+            let outcome = tried.0;
+            codes = tried.1;
+            let missing = codes.take_missing();
+            if missing.is_empty() {
+                return outcome;
+            }
+            self.make(whose, missing, &mut codes).await;
+        }
+    }
+}
