@@ -53,6 +53,33 @@ pub enum Unfit {
     /// A file, a socket, …
     #[error("is no directory: name another --state-dir")]
     NoDirectory,
+    /// Whoever made the link could change where it leads.
+    #[error("is a symbolic link: name the directory that it leads to as --state-dir")]
+    Link,
+    /// Another user could put another directory in its place.
+    #[error(
+        "lies below {}, which belongs to uid {owner}, and this supervisor runs as uid {own}: name a --state-dir below \
+         directories of root or of its own user", above.display()
+    )]
+    OwnerAbove {
+        /// The directory above.
+        above: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Whose this process is.
+        own: u32,
+    },
+    /// Likewise any user.
+    #[error(
+        "lies below {}, where any user can replace it (mode {mode:04o}): name another --state-dir, or `chmod o-w` that \
+         directory", above.display()
+    )]
+    SharedAbove {
+        /// The directory above.
+        above: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
     /// Another user's, who could read and replace everything in it.
     #[error(
         "belongs to uid {owner}, and this supervisor runs as uid {own}: name another --state-dir, or \

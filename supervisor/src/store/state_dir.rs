@@ -65,7 +65,7 @@ impl Kind {
 impl StateDir {
     /// Opens or creates the directory, for this process alone. One that is not a supervisor's is not touched.
     pub fn open(root: &Path) -> Result<Self, StateError> {
-        state_root::claim(root)?;
+        let root = &state_root::claim(root)?;
         let lock_path = root.join("lock");
         let lock = File::create(&lock_path).map_err(failed("create", &lock_path))?;
         match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {

@@ -7,38 +7,64 @@
 //!   that broke off left only its own
 //!   files
 //! empty                              taken; its mode becomes 0700
-//! others may write to it, others'    refused
-//!   files in it, another user's
+//! a link, others may write to it,    refused
+//!   others' files in it, another
+//!   user's, or below a directory
+//!   where others can replace it
 //! ```
+//!
+//! What is looked at and changed is one descriptor: nobody can put something else under the name in between. Later the
+//! name leads to the same directory, as only root and this user can change what is above it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::Read;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dir, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::error::{StateError, Unfit, failed};
+use crate::tenants::overflow_uid;
 
 /// The mode of the state directory: it holds modules and weights of all tenants.
 const MODE: u32 = 0o700;
 /// Write permission of the group and of others, and the sticky bit of directories that users share.
 const SHARED: u32 = 0o1022;
+/// Write permission of others.
+const OTHERS: u32 = 0o002;
+/// In such a directory only the owner of a file can rename or remove it.
+const STICKY: u32 = 0o1000;
 /// What every `VERSION` of a state directory starts with.
 const MARKER: &[u8] = b"pappus-state ";
 /// What `mkfs` leaves in the root of a new file system.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// Makes the directory, or checks that it may be used, and closes it to other users.
-pub(super) fn claim(root: &Path) -> Result<(), StateError> {
-    let unfit = |why| StateError::Unfit { path: root.to_owned(), why };
-    let found = match fs::metadata(root) {
-        Ok(found) => found,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return create(root),
-        Err(e) => return Err(failed("look at", root)(e)),
-    };
-    if !found.is_dir() {
-        return Err(unfit(Unfit::NoDirectory));
-    }
+/// Makes the directory, or checks that it may be used, and closes it to other users. Its path without links.
+pub(super) fn claim(root: &Path) -> Result<PathBuf, StateError> {
+    let root = without_links(root)?;
+    let unfit = |why| StateError::Unfit { path: root.clone(), why };
     let own = rustix::process::geteuid().as_raw();
+    for above in root.ancestors().skip(1) {
+        check_above(above, own).map_err(&unfit)?;
+    }
+    match DirBuilder::new().mode(MODE).create(&root) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed("create", &root)(e)),
+        _ => {}
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(&root, flags, Mode::empty()).map_err(|e| match e {
+        Errno::NOTDIR | Errno::LOOP if root.is_symlink() => unfit(Unfit::Link),
+        Errno::NOTDIR => unfit(Unfit::NoDirectory),
+        // Another user's, most likely.
+        _ => match fs::symlink_metadata(&root) {
+            Ok(found) if found.uid() != own => unfit(Unfit::Owner { owner: found.uid(), own }),
+            _ => failed("open", &root)(e.into()),
+        },
+    })?;
+    let dir = File::from(dir);
+    let found = dir.metadata().map_err(failed("look at", &root))?;
     if found.uid() != own {
         return Err(unfit(Unfit::Owner { owner: found.uid(), own }));
     }
@@ -46,47 +72,72 @@ pub(super) fn claim(root: &Path) -> Result<(), StateError> {
     if mode & SHARED != 0 {
         return Err(unfit(Unfit::Shared { mode }));
     }
-    if let Some(file) = foreign_file(root)? {
+    if let Some(file) = foreign_file(&dir, &root)? {
         return Err(unfit(Unfit::Foreign { file }));
     }
     if mode != MODE {
-        fs::set_permissions(root, PermissionsExt::from_mode(MODE)).map_err(failed("chmod", root))?;
+        let closed = rustix::fs::fchmod(&dir, Mode::from_raw_mode(MODE));
+        closed.map_err(|e| failed("chmod", &root)(e.into()))?;
         tracing::info!("{}: its mode was {mode:04o} and is {MODE:04o} now", root.display());
     }
-    Ok(())
+    Ok(root)
 }
 
-fn create(root: &Path) -> Result<(), StateError> {
-    if let Some(parent) = root.parent() {
-        fs::create_dir_all(parent).map_err(failed("create", parent))?;
+/// Where the directory is or will be, links above it followed now and never again.
+fn without_links(root: &Path) -> Result<PathBuf, StateError> {
+    let Some(name) = root.file_name() else { return root.canonicalize().map_err(failed("look at", root)) };
+    let parent = match root.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(parent).map_err(failed("create", parent))?;
+    Ok(parent.canonicalize().map_err(failed("look at", parent))?.join(name))
+}
+
+/// Whether others can put another directory in the place of one below this.
+fn check_above(above: &Path, own: u32) -> Result<(), Unfit> {
+    // What cannot be looked at cannot be opened either.
+    let Ok(found) = fs::metadata(above) else { return Ok(()) };
+    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+    let path = || above.to_owned();
+    // Root of the host is unmapped in a container of a user.
+    if owner != own && owner != 0 && owner != overflow_uid() {
+        return Err(Unfit::OwnerAbove { above: path(), owner, own });
     }
-    DirBuilder::new().mode(MODE).create(root).map_err(failed("create", root))
+    match mode & OTHERS != 0 && mode & STICKY == 0 {
+        true => Err(Unfit::SharedAbove { above: path(), mode }),
+        false => Ok(()),
+    }
 }
 
 /// A file that no supervisor put there; none in a directory that says to be ours, and in an empty one.
-fn foreign_file(root: &Path) -> Result<Option<String>, StateError> {
-    if is_marked(root)? {
+fn foreign_file(dir: &File, root: &Path) -> Result<Option<String>, StateError> {
+    if is_marked(dir, root)? {
         return Ok(None);
     }
-    let entries = fs::read_dir(root).map_err(failed("list", root))?;
-    for entry in entries {
-        let name = entry.map_err(failed("list", root))?.file_name().to_string_lossy().into_owned();
-        if !is_of_a_first_start(&name) && name != LOST_AND_FOUND {
-            return Ok(Some(name));
+    let failed = |e: Errno| failed("list", root)(e.into());
+    for entry in Dir::read_from(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_string_lossy();
+        if !matches!(&*name, "." | "..") && !is_of_a_first_start(&name) && name != LOST_AND_FOUND {
+            return Ok(Some(name.into_owned()));
         }
     }
     Ok(None)
 }
 
 /// Whether `VERSION` says that this is a state directory, of whichever version.
-fn is_marked(root: &Path) -> Result<bool, StateError> {
-    let path = root.join("VERSION");
+fn is_marked(dir: &File, root: &Path) -> Result<bool, StateError> {
+    let failed = |e| failed("read", &root.join("VERSION"))(e);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file: OwnedFd = match rustix::fs::openat(dir.as_fd(), "VERSION", flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT | Errno::LOOP) => return Ok(false),
+        Err(e) => return Err(failed(e.into())),
+    };
     let mut start = Vec::new();
-    match File::open(&path).and_then(|file| file.take(MARKER.len() as u64).read_to_end(&mut start)) {
-        Ok(_) => Ok(start == MARKER),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(failed("read", &path)(e)),
-    }
+    File::from(file).take(MARKER.len() as u64).read_to_end(&mut start).map_err(failed)?;
+    Ok(start == MARKER)
 }
 
 /// Files of a start that ended before it had written `VERSION`.
@@ -96,6 +147,8 @@ fn is_of_a_first_start(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     /// A directory of this mode with these files, claimed; what came of it, and its mode afterwards.
@@ -107,7 +160,8 @@ mod tests {
             fs::write(root.join(name), content).unwrap();
         }
         fs::set_permissions(&root, PermissionsExt::from_mode(mode)).unwrap();
-        let outcome = claim(&root).map_err(|why| why.to_string().replace(root.to_str().unwrap(), "DIR"));
+        let outcome =
+            claim(&root).map(drop).map_err(|why| why.to_string().replace(root.to_str().unwrap(), "DIR"));
         let files_after = fs::read_dir(&root).unwrap().count();
         assert_eq!(files_after, files.len(), "nothing is put into it");
         (outcome, fs::metadata(&root).unwrap().mode() & 0o7777)
@@ -172,6 +226,43 @@ mod tests {
         } else {
             let why = claim(Path::new("/")).unwrap_err().to_string();
             assert!(why.contains("belongs to uid 0"), "{why}");
+        }
+    }
+    #[test]
+    fn a_link_is_refused_and_what_it_leads_to_keeps_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, link) = (dir.path().join("victim"), dir.path().join("state"));
+        fs::create_dir(&victim).unwrap();
+        fs::set_permissions(&victim, PermissionsExt::from_mode(0o755)).unwrap();
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        let why = claim(&link).unwrap_err().to_string();
+        assert!(why.contains("is a symbolic link") && why.contains("--state-dir"), "{why}");
+        assert_eq!(fs::metadata(&victim).unwrap().mode() & 0o7777, 0o755);
+        // The control: a link above it is followed once, by a name that nobody else can change.
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("above")).unwrap();
+        assert_eq!(
+            claim(&dir.path().join("above/new")).unwrap(),
+            dir.path().canonicalize().unwrap().join("new")
+        );
+    }
+
+    #[test]
+    fn a_directory_that_others_can_replace_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let above = dir.path().join("above");
+        fs::create_dir(&above).unwrap();
+        let refused = |mode, owner| {
+            fs::set_permissions(&above, PermissionsExt::from_mode(mode)).unwrap();
+            std::os::unix::fs::chown(&above, Some(owner), None).unwrap();
+            claim(&above.join("below/state")).err().map(|why| why.to_string())
+        };
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!(refused(0o1777, own), None, "only its owner can rename what is in it");
+        let why = refused(0o777, own).unwrap();
+        assert!(why.contains("lies below") && why.contains("mode 0777"), "{why}");
+        if own == 0 {
+            let why = refused(0o755, 4321).unwrap();
+            assert!(why.contains("lies below") && why.contains("belongs to uid 4321"), "{why}");
         }
     }
 }

@@ -291,7 +291,7 @@ fn token_name(rules: &TenantRules, sha256: &[u8; 32]) -> Option<String> {
 }
 
 /// The uid that stands for users who are not mapped into this namespace.
-fn overflow_uid() -> u32 {
+pub(crate) fn overflow_uid() -> u32 {
     static UID: OnceLock<u32> = OnceLock::new();
     *UID.get_or_init(|| {
         let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid");

@@ -71,7 +71,7 @@ pub(crate) fn run(device: &str, folder: &Path, out: &mut dyn Write) -> Result<()
     let program = std::env::current_exe().unwrap_or_default();
     let program = program.parent().unwrap_or(Path::new("")).display();
     writeln!(out, "All results are right.\n\nWhat to try next:\n  export PATH={program}:$PATH")?;
-    let start = "pappus-supervisor --socket /tmp/pappus.sock --state-dir /tmp/pappus-state";
+    let start = "pappus-supervisor --socket /tmp/pappus.sock --state-dir ~/.local/state/pappus";
     Ok(writeln!(out, "  {start} --device {device} &\n{NEXT}")?)
 }
 
