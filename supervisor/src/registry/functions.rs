@@ -64,8 +64,11 @@ impl Registry {
             Some(existing) => {
                 let (kept, more) = change.blobs.replaced_module_bytes(&existing.record, &record);
                 account.check(Limit::ModuleBytes, kept, more)?;
+                let of = |record: &FunctionRecord| FunctionEntry::memory_bytes(record, &existing.callers);
+                change.check_memory(of(&record).saturating_sub(of(&existing.record)))?;
             }
             None => {
+                change.check_memory(FunctionEntry::memory_bytes(&record, &[]))?;
                 account.check(Limit::Functions, functions.size() as u64, 1)?;
                 check_module_bytes(&change, record.variants())?;
                 change.check_disk(disk_bytes(0), 1)?;
@@ -77,10 +80,10 @@ impl Registry {
         tracing::debug!(tenant = &*account.name, function = record.name, "registered");
         // Before the old one is released: what both need stays.
         change.blobs.need_function(&record);
-        change.record_written(before.map_or(0, |entry| entry.disk_bytes), disk_bytes);
         let (callers, grant_disk_bytes) =
             before.map_or_else(Default::default, |entry| (entry.callers.clone(), entry.grant_disk_bytes));
         let entry = FunctionEntry { record: record.clone(), callers, disk_bytes, grant_disk_bytes };
+        change.function_written(before.map(|entry| &**entry), Some(&entry));
         change.publish(|next| next.put_function(entry));
         let replaced = before.and_then(|before| self.retire(&mut change, &before.record));
         Ok(Registered { record, replaced })
@@ -107,7 +110,7 @@ impl Registry {
         self.state
             .remove_record(tenant, Kind::Function, name)
             .map_err(|e| failed("cannot remove the function", &e))?;
-        change.record_written(entry.disk_bytes, 0);
+        change.function_written(Some(entry), None);
         change.publish(|next| next.remove_function(name));
         Ok(self.retire(&mut change, &entry.record))
     }

@@ -46,6 +46,8 @@ impl Registry {
         change.check_disk(disk_bytes(0), 1)?;
         let mut callers = entry.callers.to_vec();
         callers.insert(at, caller.into());
+        let memory = |callers| FunctionEntry::memory_bytes(&entry.record, callers);
+        change.check_memory(memory(&callers) - memory(&entry.callers))?;
         self.change_callers(&mut change, &entry, callers)
     }
 
@@ -85,10 +87,10 @@ impl Registry {
             false => self.state.put_grants(account.tenant, &record),
         };
         let grant_disk_bytes = stored.map_err(|e| failed("cannot store the grant", &e))?;
-        change.record_written(entry.grant_disk_bytes, grant_disk_bytes);
         let callers: Callers = record.callers.into();
         let (record, disk_bytes) = (entry.record.clone(), entry.disk_bytes);
         let next = FunctionEntry { record, callers: callers.clone(), disk_bytes, grant_disk_bytes };
+        change.function_written(Some(entry), Some(&next));
         change.publish(|all| all.put_function(next));
         self.granted.lock().change(&account.name, name, &entry.callers, &callers);
         if let Some(function) = self.loaded.get(account.tenant, name) {

@@ -46,11 +46,13 @@ impl Registry {
             None => check_module_bytes(&change, record.variants.iter())?,
         }
         change.check_disk(disk_bytes(0), 1)?;
+        change.check_memory(ModuleEntry::memory_bytes(&record))?;
         let stored = self.state.put_module(tenant, &record);
         let disk_bytes = stored.map_err(|e| failed("cannot store the module", &e))?;
-        change.record_written(0, disk_bytes);
+        let entry = ModuleEntry { record: record.clone(), disk_bytes };
+        change.module_written(None, Some(&entry));
         change.blobs.need_variants(&record);
-        change.publish(|next| next.put_module(ModuleEntry { record: record.clone(), disk_bytes }));
+        change.publish(|next| next.put_module(entry));
         Ok(ModuleView { record, code })
     }
 
@@ -64,7 +66,7 @@ impl Registry {
             .remove_record(account.tenant, Kind::Module, name)
             .map_err(|e| failed("cannot remove the module", &e))?;
         change.publish(|next| next.remove_module(name));
-        change.record_written(entry.disk_bytes, 0);
+        change.module_written(Some(&entry), None);
         let unneeded = change.blobs.release_variants(&entry.record);
         change.remove(unneeded);
         Ok(())

@@ -11,6 +11,11 @@ use crate::function::loaded::Callers;
 use crate::limits::LIST_PAGE;
 use crate::store::records::{FunctionRecord, ModuleRecord};
 
+/// Bytes of an entry and of its place in the tree, besides its record.
+const PLACE_BYTES: usize = 256;
+/// Bytes of one caller, twice in memory: with the function, and where callers look for what they were granted.
+const CALLER_BYTES: usize = 256;
+
 /// By name.
 pub(super) type ByName<T> = RedBlackTreeMapSync<String, Arc<T>>;
 
@@ -24,6 +29,21 @@ pub(super) struct FunctionEntry {
     pub(super) disk_bytes: u64,
     /// What the record of its callers takes on disk; 0 where there is none.
     pub(super) grant_disk_bytes: u64,
+}
+
+impl FunctionEntry {
+    /// Roughly what such an entry occupies in memory, found by its owner and by its callers.
+    pub(super) fn memory_bytes(record: &FunctionRecord, callers: &[Box<str>]) -> u64 {
+        let callers = callers.iter().map(|caller| caller.len() + record.name.len() + CALLER_BYTES);
+        (PLACE_BYTES + record.name.len() + record.approx_bytes() + callers.sum::<usize>()) as u64
+    }
+}
+
+impl ModuleEntry {
+    /// Roughly what such an entry occupies in memory.
+    pub(super) fn memory_bytes(record: &ModuleRecord) -> u64 {
+        (PLACE_BYTES + record.name.len() + record.approx_bytes()) as u64
+    }
 }
 
 /// A registered module.

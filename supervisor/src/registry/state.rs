@@ -90,19 +90,20 @@ impl Registry {
         let mut change = mine.change(self.tenants.account(tenant));
         let mut read = Snapshot::default();
         for (record, disk_bytes) in self.state.records::<ModuleRecord>(tenant, Kind::Module)? {
-            change.record_written(0, disk_bytes);
             change.blobs.need_variants(&record);
-            read.put_module(ModuleEntry { record: record.into(), disk_bytes });
+            let entry = ModuleEntry { record: record.into(), disk_bytes };
+            change.module_written(None, Some(&entry));
+            read.put_module(entry);
         }
         let mut grants = self.grants_of(tenant)?;
         for (record, disk_bytes) in self.state.records::<FunctionRecord>(tenant, Kind::Function)? {
-            change.record_written(0, disk_bytes);
             change.blobs.need_function(&record);
             let (callers, grant_disk_bytes) = grants.remove(&record.name).unwrap_or_default();
-            change.record_written(0, grant_disk_bytes);
             let owner = self.tenants.names().name(tenant);
             self.granted.lock().change(&owner, &record.name, &Callers::default(), &callers);
-            read.put_function(FunctionEntry { record: record.into(), callers, disk_bytes, grant_disk_bytes });
+            let entry = FunctionEntry { record: record.into(), callers, disk_bytes, grant_disk_bytes };
+            change.function_written(None, Some(&entry));
+            read.put_function(entry);
         }
         // What is left of functions that are gone.
         for name in grants.into_keys() {

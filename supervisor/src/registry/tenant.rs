@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::blob_table::{BlobTable, OnDisk, Unneeded};
-use super::snapshot::Snapshot;
+use super::snapshot::{FunctionEntry, ModuleEntry, Snapshot};
 use crate::function::Loaded;
 use crate::ids::TenantId;
 use crate::store::StateDir;
@@ -45,7 +45,9 @@ pub(super) struct Writer {
     /// Removed functions that calls still hold: their bytes go with the last of these calls.
     pub(super) leaving: Vec<Arc<Loaded>>,
     /// What the records take on disk.
-    pub(super) records: OnDisk,
+    records: OnDisk,
+    /// What the snapshot takes in memory, roughly.
+    memory_bytes: u64,
     charges: Charges,
 }
 
@@ -56,6 +58,7 @@ struct Charges {
     module_bytes: Option<Taken>,
     blob_bytes: Option<Taken>,
     blob_files: Option<Taken>,
+    plan_bytes: Option<Taken>,
 }
 
 impl TenantRegistry {
@@ -122,11 +125,37 @@ impl Change<'_> {
         absorb(&mut charges.blob_files, files);
     }
 
-    /// A record is written: it takes so much in the place of what was there.
-    pub(super) fn record_written(&mut self, before: u64, now: u64) {
-        let records = &mut self.writer.records;
-        records.bytes = records.bytes - before + now;
-        records.files = records.files - u64::from(before > 0) + u64::from(now > 0);
+    /// Whether the tenant may have so much more in memory; kept plans make way that no call has.
+    pub(super) fn check_memory(&self, bytes: u64) -> Result<(), QuotaError> {
+        let limit = Limit::PlanBytes;
+        loop {
+            match self.account.check(limit, self.account.used(limit), bytes) {
+                Err(why) if bytes <= why.most && self.account.plans.give_up_one() => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// A function's records are as `now` says, where they were as `before`: counts what they take, on disk and in memory.
+    pub(super) fn function_written(&mut self, before: Option<&FunctionEntry>, now: Option<&FunctionEntry>) {
+        let files = |entry: &FunctionEntry| [entry.disk_bytes, entry.grant_disk_bytes];
+        let memory = |entry: &FunctionEntry| FunctionEntry::memory_bytes(&entry.record, &entry.callers);
+        self.written(before.map(|e| (files(e), memory(e))), now.map(|e| (files(e), memory(e))));
+    }
+
+    /// Likewise a module's record.
+    pub(super) fn module_written(&mut self, before: Option<&ModuleEntry>, now: Option<&ModuleEntry>) {
+        let of = |entry: &ModuleEntry| ([entry.disk_bytes, 0], ModuleEntry::memory_bytes(&entry.record));
+        self.written(before.map(of), now.map(of));
+    }
+
+    fn written(&mut self, before: Option<([u64; 2], u64)>, now: Option<([u64; 2], u64)>) {
+        let ((before, memory_before), (now, memory)) = (before.unwrap_or_default(), now.unwrap_or_default());
+        let count = |files: [u64; 2]| files.iter().filter(|bytes| **bytes > 0).count() as u64;
+        let Writer { records, memory_bytes, .. } = &mut *self.writer;
+        records.bytes = records.bytes - before.iter().sum::<u64>() + now.iter().sum::<u64>();
+        records.files = records.files - count(before) + count(now);
+        *memory_bytes = *memory_bytes - memory_before + memory;
     }
 
     /// Removes the files of blobs that nothing needs any more.
@@ -153,13 +182,14 @@ impl Change<'_> {
     /// Charges what there is now; it was checked before it came.
     fn settle(&mut self) {
         let functions = self.mine.look(|now| now.functions.size() as u64);
-        let Writer { blobs, records, charges, .. } = &mut *self.writer;
+        let Writer { blobs, records, memory_bytes, charges, .. } = &mut *self.writer;
         let on_disk = blobs.on_disk();
         let all = [
             (Limit::Functions, &mut charges.functions, functions),
             (Limit::ModuleBytes, &mut charges.module_bytes, blobs.module_bytes()),
             (Limit::BlobBytes, &mut charges.blob_bytes, on_disk.bytes + records.bytes),
             (Limit::BlobFiles, &mut charges.blob_files, on_disk.files + records.files),
+            (Limit::PlanBytes, &mut charges.plan_bytes, *memory_bytes),
         ];
         for (limit, taken, amount) in all {
             let has = taken.as_ref().map_or(0, Taken::amount);

@@ -169,6 +169,35 @@ fn what_does_not_fit_is_refused_and_leaves_nothing() {
 }
 
 #[test]
+fn records_and_grants_are_charged_as_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = open(dir.path());
+    let account = account(&registry, 1);
+    let memory = || account.used(Limit::PlanBytes);
+    add(&registry, &account, "f", &[]).unwrap();
+    let one = memory();
+    assert!(one > 256);
+    registry.grant(&account, "f", "2").unwrap();
+    let granted = memory() - one;
+    let mut quota = Quota::default();
+    quota.set(Limit::PlanBytes, one + 2 * granted);
+    account.allow(quota);
+    registry.grant(&account, "f", "3").unwrap();
+    let full = |error| matches!(error, RegistryError::Quota(why) if why.limit == Limit::PlanBytes);
+    assert!(full(registry.grant(&account, "f", "4").unwrap_err()));
+    assert!(full(add(&registry, &account, "g", &[]).unwrap_err()));
+    registry.revoke(&account, "f", "2").unwrap();
+    assert_eq!(memory(), one + granted);
+    let before = memory();
+    drop(registry);
+    let registry = open(dir.path());
+    let account = self::account(&registry, 1);
+    assert_eq!(account.used(Limit::PlanBytes), before);
+    registry.remove_function(&account, "f").unwrap();
+    assert_eq!(account.used(Limit::PlanBytes), 0);
+}
+
+#[test]
 fn a_function_that_is_removed_while_it_loads_does_not_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let registry = open(dir.path());

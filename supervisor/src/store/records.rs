@@ -85,7 +85,30 @@ pub struct Output {
     pub dtype: Box<str>,
 }
 
+/// Roughly what variants occupy in memory.
+fn heap_bytes(variants: &[Variant]) -> usize {
+    variants.iter().map(|v| size_of::<Variant>() + v.format.len() + v.arch.len()).sum()
+}
+
+impl ModuleRecord {
+    /// Roughly what it occupies in memory.
+    pub fn approx_bytes(&self) -> usize {
+        size_of::<Self>() + self.name.len() + heap_bytes(&self.variants)
+    }
+}
+
 impl FunctionRecord {
+    /// Roughly what it occupies in memory.
+    pub fn approx_bytes(&self) -> usize {
+        let modules =
+            self.modules.iter().map(|m| size_of::<FunctionModule>() + m.name.len() + heap_bytes(&m.variants));
+        let weights = self.weights.iter().map(|w| size_of::<Weight>() + w.name.len());
+        let inputs = self.inputs.iter().map(|name| size_of_val(name) + name.len());
+        let outputs = self.outputs.iter().map(|o| size_of::<Output>() + o.name.len() + o.dtype.len());
+        let parts = modules.chain(weights).chain(inputs).chain(outputs);
+        size_of::<Self>() + self.name.len() + parts.sum::<usize>()
+    }
+
     /// Every variant of its modules.
     pub fn variants(&self) -> impl Iterator<Item = &Variant> + '_ {
         self.modules.iter().flat_map(|m| m.variants.iter())
