@@ -89,16 +89,17 @@ impl BlockingThreads {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::{OrderedMutex, rank};
 
     #[tokio::test]
     async fn tenants_that_keep_their_threads_leave_one_to_the_operator() {
         let threads = BlockingThreads::new(2);
         let (release, released) = std::sync::mpsc::channel::<()>();
-        let released = Arc::new(std::sync::Mutex::new(released));
+        let released = Arc::new(OrderedMutex::<_, { rank::UNREAD }>::new(released));
         let keep = || {
             let (threads, released) = (threads.clone(), released.clone());
             tokio::spawn(async move {
-                let waits = move || released.lock().unwrap().recv().is_err();
+                let waits = move || released.lock().recv().is_err();
                 threads.run(Whose::Tenant, waits).await
             })
         };
