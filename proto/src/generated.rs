@@ -374,8 +374,10 @@ pub struct FunctionInfo {
     pub name: ::prost::alloc::string::String,
     #[prost(bytes = "bytes", tag = "2")]
     pub config_sha256: ::prost::bytes::Bytes,
+    /// In answers to list_functions without their variants.
     #[prost(message, repeated, tag = "3")]
     pub modules: ::prost::alloc::vec::Vec<FunctionModule>,
+    /// Absent from answers to list_functions.
     #[prost(message, repeated, tag = "4")]
     pub weights: ::prost::alloc::vec::Vec<WeightInfo>,
     #[prost(string, repeated, tag = "5")]

@@ -23,8 +23,8 @@ pub const HANDSHAKE_MS: u64 = 5_000;
 
 /// Entries of one page of a list.
 pub const LIST_PAGE: usize = 1_000;
-/// Bytes of names that a record keeps of a function's inputs and outputs; those of larger ones are shown
-/// by `show` only.
+/// Bytes of names that a record keeps of a function's inputs and outputs, and bytes of names of its modules that a list
+/// shows; those of larger ones are shown by `show` only.
 pub const MAX_SIGNATURE_BYTES: usize = 1024;
 /// Functions of one tenant, unless the configuration says otherwise; so are those that follow.
 pub const DEFAULT_FUNCTIONS: u64 = 50_000;

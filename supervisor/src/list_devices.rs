@@ -15,7 +15,9 @@ use crate::processes::survey::{self, SurveyError};
 
 /// Looks and prints; a machine without a GPU has the CPU.
 pub fn run(program: &Path, as_json: bool, out: &mut dyn Write) -> std::io::Result<()> {
-    let launcher = Launcher::new(program, Confinement::decide(SandboxSettings::default()));
+    // Whether workers have control groups is a matter of running calls.
+    let (confinement, _) = Confinement::look(SandboxSettings::default());
+    let launcher = Launcher::new(program, confinement);
     let survey = survey::gpus(&launcher, "");
     launcher.confinement().close();
     if as_json {

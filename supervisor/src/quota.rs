@@ -66,6 +66,11 @@ impl Limit {
         Self::DeviceMemory,
     ];
 
+    /// The names of all, for messages.
+    pub fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
     /// As the configuration calls it.
     pub fn name(self) -> &'static str {
         match self {
@@ -197,7 +202,7 @@ impl fmt::Display for Limit {
 
 /// No limit has that name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no such quota; there are {}", Limit::ALL.map(Limit::name).join(", "))]
+#[error("no such quota; there are {}", Limit::names())]
 pub struct UnknownLimit;
 
 impl FromStr for Limit {

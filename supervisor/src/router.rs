@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use bytesize::ByteSize;
+
 use crate::device::Device;
 use crate::function::Loaded;
 use crate::refusal::{Reason, Refusable};
@@ -21,8 +23,10 @@ pub enum RouteError {
     NoCode,
     /// None has the memory.
     #[error(
-        "the call needs {needs} bytes of device memory, a device has at most {most} for one call: give the device more \
-         memory"
+        "the call needs {} of device memory, a device has at most {} for one call: start the supervisor with more, \
+         e.g. --device cpu:memory=2GiB",
+        size(*.needs),
+        size(*.most)
     )]
     TooLarge {
         /// Bytes that the call needs.
@@ -30,6 +34,11 @@ pub enum RouteError {
         /// The most that a device with machine code for it has.
         most: u64,
     },
+}
+
+/// Exact, since what is lacking may be less than the unit shows.
+fn size(bytes: u64) -> String {
+    format!("{bytes} bytes ({})", ByteSize::b(bytes).display().iec())
 }
 
 impl Refusable for RouteError {
@@ -91,6 +100,8 @@ mod tests {
         assert_eq!(route(&[], 0), Err(RouteError::NoCode));
         let why = RouteError::TooLarge { needs: 31, most: 30 };
         assert_eq!(why.reason(), Reason::OutOfMemory);
-        assert!(why.to_string().contains("needs 31 bytes") && why.to_string().contains("at most 30"));
+        let why = RouteError::TooLarge { needs: 900 << 20, most: 256 << 20 };
+        let words = "needs 943718400 bytes (900.0 MiB) of device memory, a device has at most 268435456 bytes (256.0 MiB)";
+        assert!(why.to_string().contains(words), "{why}");
     }
 }

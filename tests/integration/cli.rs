@@ -66,6 +66,9 @@ fn json_has_the_shapes_of_the_protocol() {
     assert_eq!(status["devices"][0]["workers"][0]["restarts"], 0);
     let list = json(&supervisor.ok(&["function", "list", "--json"]));
     assert_eq!(list["functions"][0]["name"], "matmul");
+    assert_eq!(list["functions"][0]["modules"][0]["name"], "mlops.wasm");
+    let table = supervisor.ok(&["function", "list"]);
+    assert!(table.contains("MODULES") && table.lines().nth(1).unwrap().ends_with("mlops.wasm"), "{table}");
     let show = json(&supervisor.ok(&["function", "show", "matmul", "--json"]));
     assert_eq!((&show["inputs"][1], &show["outputs"][0]["dtype"]), (&"A".into(), &"i64".into()));
     assert_eq!(show["config"]["blueprint"]["outputs"][0], "B");

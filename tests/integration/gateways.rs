@@ -142,7 +142,7 @@ fn tenants_are_read_again() {
     let mut admin = supervisor.admin();
     for (broken, words) in [
         (format!("{sound}\n[tenants.'a b']\nuid = 7"), "a tenant's name"),
-        (format!("{sound}\n[tenants.carol]\ncalls = 1"), "nobody could be this tenant"),
+        (format!("{sound}\n[tenants.carol]\ncalls = 1"), "no client could be this tenant"),
         (format!("{sound}\n[tenants.bob"), "pappus.toml"),
         (format!("sokcet = '/s'\n{sound}"), "unknown field"),
     ] {

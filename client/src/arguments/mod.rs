@@ -158,6 +158,7 @@ Example:\n  pappus function add mnist mnist.json --weight W0=conv.npy"
         name: String,
     },
     /// Let another tenant call a function; it names it OWNER/NAME, and sees nothing of it but inputs and outputs
+    #[command(after_help = "Whether there is such a tenant is not checked.")]
     Grant {
         /// Which one
         name: String,

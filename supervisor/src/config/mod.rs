@@ -46,6 +46,14 @@ pub enum ConfigError {
         /// What was expected.
         why: String,
     },
+    /// A key that no setting has.
+    #[error("{name}: no such setting; there are {known}")]
+    Unknown {
+        /// The key.
+        name: String,
+        /// What it could be.
+        known: String,
+    },
     /// A device that cannot be had.
     #[error("device {name}: {why}")]
     Device {

@@ -90,7 +90,7 @@ impl TenantRules {
         for (name, settings) in &file.tenants {
             let rule = rule(name, settings, defaults)?;
             let place = |key| format!("tenants.{name}.{key}");
-            // Nobody can be two tenants.
+            // A uid or a token stands for one tenant.
             for uid in &rule.uids {
                 if let Some(other) = rules.uids.insert(*uid, name.clone()) {
                     return Err(bad(
@@ -157,11 +157,15 @@ fn rule(name: &str, settings: &Table, defaults: Quota) -> Result<TenantRule, Con
                     return Err(wrong(&format!("a tenant has at most {MAX_TOKENS} tokens")));
                 }
             }
+            _ if key.parse::<Limit>().is_err() => {
+                let known = format!("uid, token-sha256, {}", Limit::names());
+                return Err(ConfigError::Unknown { name: format!("{place}.{key}"), known });
+            }
             _ => set_quota(&mut rule.quota, &place, key, value)?,
         }
     }
     if rule.uids.is_empty() && rule.tokens.is_empty() {
-        return Err(bad("tenants", name, "nobody could be this tenant: give it a uid or a token-sha256"));
+        return Err(bad("tenants", name, "no client could be this tenant: give it a uid or a token-sha256"));
     }
     Ok(rule)
 }
@@ -238,7 +242,7 @@ mod tests {
             ("unknown-tenants = 'maybe'", "expected \"accept\" or \"refuse\""),
             ("[tenants.7]\nuid = 7", "is no number"),
             ("[tenants.'a/b']\nuid = 7", "a tenant's name"),
-            ("[tenants.a]\ncalls = 7", "nobody could be this tenant"),
+            ("[tenants.a]\ncalls = 7", "no client could be this tenant"),
             ("[tenants.a]\nuid = -1", "expected a uid such as 1000"),
             ("[tenants.a]\nuid = '7'", "expected a uid such as 1000"),
             ("[tenants.a]\nuid = 4294967295", "never served"),
@@ -246,7 +250,12 @@ mod tests {
             ("[tenants.a]\ntoken-sha256 = 'secret'", "`pappus token` prints"),
             ("[tenants.a]\nuid = 1\n[tenants.b]\nuid = [2, 1]", "it is tenant a already"),
             (&twice, "tenant a has the same token"),
-            ("[tenants.a]\nuid = 1\ncals = 7", "tenants.a.cals = \"7\": no such quota; there are functions"),
+            ("[tenants.a]\nuid = 1\ncals = 7", "tenants.a.cals: no such setting; there are uid, "),
+            (
+                "[tenants.a]\nuids = [1001]",
+                "tenants.a.uids: no such setting; there are uid, token-sha256, functions, ",
+            ),
+            ("[tenant-defaults]\nuid = 7", "tenant-defaults.uid = \"7\": no such quota; there are functions"),
             ("[tenants.a]\nuid = 1\ncalls = '7'", "expected a number such as 100"),
             ("[tenants.a]\nuid = 1\ncalls = -7", "expected a number such as 100"),
             ("[tenant-defaults]\narena-bytes = 'lots'", "such as 256MiB"),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pappus_protocol::launch::{Arguments, Role};
 use pappus_protocol::{Layer, Layers};
 
-use super::cgroup::{Groups, Limits, Membership};
+use super::cgroup::{Groups, GroupsError, Limits, Membership};
 use super::target::Target;
 use crate::config::SandboxSettings;
 
@@ -67,17 +67,28 @@ impl Confinement {
         Self { settings, groups, without_pidns: AtomicBool::new(false) }
     }
 
-    /// Makes the decision for this supervisor: looks what the host permits, and logs what workers cannot have.
+    /// Makes the decision for this supervisor and logs what workers cannot have.
     pub fn decide(settings: SandboxSettings) -> Self {
+        let (decided, without) = Self::look(settings);
+        if let Some(why) = without {
+            tracing::info!(
+                "workers run without control groups (memory of the host is not limited): {why}; docs/sandbox.md says \
+                 what the host must permit"
+            );
+        }
+        decided
+    }
+
+    /// Makes the decision from what the host permits; also says why there are no control groups, where there are none.
+    pub fn look(settings: SandboxSettings) -> (Self, Option<GroupsError>) {
         // Workers become children of this process when the one that started them ends.
         if let Err(e) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
             tracing::warn!("processes cannot be adopted: {e}; workers get no pid namespace");
         }
-        let groups = Groups::find();
-        if let Err(why) = &groups {
-            tracing::info!("workers have no control groups: {why}");
+        match Groups::find() {
+            Ok(groups) => (Self::new(settings, Some(groups)), None),
+            Err(why) => (Self::new(settings, None), Some(why)),
         }
-        Self::new(settings, groups.ok())
     }
 
     /// The command line of a worker process.

@@ -251,7 +251,7 @@ pub fn describe_exit(status: std::io::Result<ExitStatus>) -> String {
             (Some(code), _) => format!("exited with code {code}"),
             (None, Some(9)) => "was killed (signal 9)".to_owned(),
             (None, Some(31)) => "broke its sandbox's rules for system calls (signal 31)".to_owned(),
-            (None, Some(11 | 7)) => "crashed on a memory access (signal 11)".to_owned(),
+            (None, Some(signal @ (7 | 11))) => format!("crashed on a memory access (signal {signal})"),
             (None, Some(signal)) => format!("ended by signal {signal}"),
             (None, None) => "ended".to_owned(),
         },
@@ -279,6 +279,14 @@ mod tests {
         while !process.has_ended() {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn an_end_is_described_with_the_signal_that_caused_it() {
+        let describe = |raw| describe_exit(Ok(ExitStatus::from_raw(raw)));
+        assert_eq!(describe(7), "crashed on a memory access (signal 7)");
+        assert_eq!(describe(11), "crashed on a memory access (signal 11)");
+        assert_eq!(describe(3 << 8), "exited with code 3");
     }
 
     #[test]

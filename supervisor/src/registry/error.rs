@@ -31,6 +31,14 @@ impl fmt::Display for Thing {
 }
 
 impl Thing {
+    /// What to do where the name is taken.
+    fn make_room(self) -> &'static str {
+        match self {
+            Self::Module => "remove it first or use another name",
+            Self::Function => "remove it first, replace it (`function add --replace`), or use another name",
+        }
+    }
+
     /// Whether it can be called so.
     pub(super) fn check_name(self, name: &str) -> Result<(), RegistryError> {
         match is_valid_name(name) {
@@ -60,7 +68,7 @@ pub enum RegistryError {
         name: String,
     },
     /// The name is taken.
-    #[error("there is another {thing} `{name}`: remove it first or use another name")]
+    #[error("there is another {thing} `{name}`: {}", .thing.make_room())]
     Exists {
         /// What was to be added.
         thing: Thing,
@@ -180,6 +188,13 @@ impl Refusable for RegistryError {
 mod tests {
     use super::*;
     use crate::tenants::Limit;
+
+    #[test]
+    fn a_name_that_is_taken_says_what_can_be_done() {
+        let why = |thing| RegistryError::Exists { thing, name: "f".into() }.to_string();
+        assert!(why(Thing::Function).contains("another function `f`: remove it first, replace it"));
+        assert!(!why(Thing::Module).contains("replace"));
+    }
 
     #[test]
     fn an_error_that_is_passed_on_keeps_its_reason_place_and_time() {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -17,6 +18,8 @@ use super::state::Server;
 use crate::client_fd::ClientSocket;
 use crate::ids::TenantId;
 
+/// Bytes that the kernel takes as a socket's path, without the zero at its end.
+const SOCKET_PATH_BYTES: usize = 107;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 /// Pause after an accept that failed for lack of descriptors or memory.
@@ -26,13 +29,15 @@ fn refused(uid: u32, pid: Option<i32>, admin: bool, why: &str) {
     tracing::warn!(uid, pid, admin, "refusing a connection: {why}");
 }
 
-/// Binds a socket path for whoever may reach its directory. A stale socket is replaced; a path that is
-/// something else, or that somebody listens on, is not touched.
+/// Binds a socket path. A stale socket is replaced; a file of another kind, or a socket that another process listens
+/// on, is not touched.
 pub fn bind(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
     let taken =
         |why: &str| std::io::Error::new(std::io::ErrorKind::AddrInUse, format!("{}: {why}", path.display()));
     match std::fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => return Err(taken("is there and is no socket")),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(taken("is a file, not a socket: give --socket another path"));
+        }
         Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
             return Err(taken("another process listens there: stop it, or give this one another path"));
         }
@@ -40,13 +45,22 @@ pub fn bind(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
         Err(_) => {}
     }
     let listener = listen_on(path, mode).map_err(|error| {
-        let error = std::io::Error::from(error);
-        std::io::Error::new(error.kind(), format!("cannot listen on {}: {error}", path.display()))
+        let kind = std::io::Error::from(error).kind();
+        std::io::Error::new(kind, format!("cannot listen on {}: {}", path.display(), why_not(error)))
     })?;
     UnixListener::from_std(listener)
 }
 
-/// A socket whose file has this mode from the moment it is there, whatever the umask: nobody slips in before.
+/// Why a socket cannot be bound, and what to do about it.
+fn why_not(error: Errno) -> String {
+    match error {
+        Errno::NOENT => "the folder does not exist: create it or give --socket another path".to_owned(),
+        Errno::NAMETOOLONG => format!("a socket's path may have {SOCKET_PATH_BYTES} bytes"),
+        error => std::io::Error::from(error).to_string(),
+    }
+}
+
+/// A socket whose file has this mode from the moment it is there, under every umask: no other user connects before.
 fn listen_on(path: &Path, mode: u32) -> rustix::io::Result<std::os::unix::net::UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -54,7 +68,7 @@ fn listen_on(path: &Path, mode: u32) -> rustix::io::Result<std::os::unix::net::U
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode & 0o600))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     if mode & !0o600 != 0 {
-        // By a descriptor: a link that somebody puts in its place meanwhile is not followed.
+        // By a descriptor: a link that another process puts in its place meanwhile is not followed.
         let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
         rustix::fs::chmod(by_descriptor, Mode::from_raw_mode(mode))?;
@@ -122,5 +136,25 @@ fn admit(server: Arc<Server>, stream: UnixStream, admin: bool) {
 fn close(server: &Server, uid: u32, stream: UnixStream) {
     if let Ok(socket) = stream.into_std() {
         drop(ClientSocket::new(socket.into(), TenantId::new(uid), server.client_io.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_cannot_be_bound_is_refused_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let why = |name: &str| bind(&dir.path().join(name), 0o600).unwrap_err().to_string();
+        std::fs::write(dir.path().join("file"), "kept").unwrap();
+        for (name, words) in [
+            ("file", "is a file, not a socket: give --socket another path"),
+            ("absent/socket", "the folder does not exist: create it or give --socket another path"),
+            (&"x".repeat(SOCKET_PATH_BYTES), "a socket's path may have 107 bytes"),
+        ] {
+            assert!(why(name).ends_with(words), "{}", why(name));
+        }
+        assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"kept");
     }
 }

@@ -173,7 +173,8 @@ impl Server {
     /// Refuses new invocations and returns when all accepted ones are answered.
     pub async fn drain(&self) {
         if !self.draining.swap(true, Ordering::AcqRel) {
-            tracing::info!("draining");
+            let calls = self.registry.tenants.ledger().accepted();
+            tracing::info!("draining: {calls} calls are waited for; a second signal ends at once");
         }
         let busy =
             || self.registry.tenants.ledger().accepted() > 0 || self.devices.iter().any(|d| d.load() > 0);

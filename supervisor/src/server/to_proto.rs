@@ -3,7 +3,7 @@
 use pappus_proto::v1;
 use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
 
-use crate::limits::MAX_DETAILS;
+use crate::limits::{MAX_DETAILS, MAX_SIGNATURE_BYTES};
 use crate::registry::views::{FunctionView, ListedFunction, ModuleView};
 use crate::store::records::{CodeInfo, FunctionRecord, ModuleRecord, Variant};
 
@@ -58,7 +58,13 @@ pub(super) fn listed_function(listed: &ListedFunction) -> v1::FunctionInfo {
     }
 }
 
+/// The names of modules are left out where they are longer than a page of a list has room for.
 fn own_in_list(record: &FunctionRecord) -> v1::FunctionInfo {
+    let name_bytes: usize = record.modules.iter().map(|module| module.name.len()).sum();
+    let listed = if name_bytes <= MAX_SIGNATURE_BYTES { &record.modules[..] } else { &[] };
+    let modules = listed
+        .iter()
+        .map(|module| v1::FunctionModule { name: module.name.to_string(), ..Default::default() });
     let outputs = record
         .outputs
         .iter()
@@ -66,6 +72,7 @@ fn own_in_list(record: &FunctionRecord) -> v1::FunctionInfo {
     v1::FunctionInfo {
         name: record.name.clone(),
         config_sha256: record.config.0.to_vec().into(),
+        modules: modules.collect(),
         inputs: inputs(record),
         outputs: outputs.collect(),
         ..Default::default()
@@ -120,5 +127,32 @@ fn kernel(kernel: KernelInfo) -> v1::Kernel {
         stack_bytes: kernel.stack_bytes,
         shared_bytes: kernel.shared_bytes,
         max_threads: kernel.max_threads,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sha256::Hash;
+    use crate::store::records::FunctionModule;
+
+    #[test]
+    fn a_list_has_names_of_modules_without_their_variants() {
+        let listed = |name_bytes: usize| {
+            let arch = Variant { format: "wasm".into(), arch: "".into(), sha256: Hash([1; 32]), bytes: 8 };
+            let module = FunctionModule { name: "m".repeat(name_bytes).into(), variants: Box::new([arch]) };
+            let record = FunctionRecord {
+                name: "f".into(),
+                config: Hash([0; 32]),
+                modules: Box::new([module]),
+                weights: Box::default(),
+                inputs: Box::default(),
+                outputs: Box::default(),
+            };
+            listed_function(&ListedFunction::Own(std::sync::Arc::new(record))).modules
+        };
+        let expected = v1::FunctionModule { name: "m".into(), ..Default::default() };
+        assert_eq!(listed(1), [expected]);
+        assert_eq!(listed(MAX_SIGNATURE_BYTES + 1), []);
     }
 }

@@ -1,11 +1,12 @@
 //! Namespaces: processes, files, networks and names of the host that the process cannot refer to. Each is tried; those
 //! that the host refuses are left out.
 
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::exit;
 
 use pappus_protocol::launch::EXIT_PIDNS_UNUSABLE;
-use pappus_protocol::{Layer, Layers, control};
+use pappus_protocol::{Layer, Layers, ProtocolError, control};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
 use rustix::thread::UnshareFlags;
@@ -80,15 +81,16 @@ pub(super) fn go_on_as_first(control: BorrowedFd<'_>, asks: bool) -> std::io::Re
 
 /// Ends this process in favour of another one.
 fn hand_over(control: BorrowedFd<'_>, pid: Pid) -> ! {
-    let handed =
-        rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|e| e.to_string()).and_then(|pidfd| {
-            let number = pid.as_raw_nonzero().get() as u64;
-            control::send(control, number, &[pidfd.as_fd()]).map_err(|e| e.to_string())
-        });
+    let handed = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        .map_err(|error| ProtocolError::Io(error.into()))
+        .and_then(|pidfd| control::send(control, pid.as_raw_nonzero().get() as u64, &[pidfd.as_fd()]));
     match handed {
         Ok(()) => exit(0),
         Err(why) => {
-            crate::log(format_args!("handing the worker to its supervisor: {why}"));
+            // The end of the supervisor is no fault of the worker's.
+            if !matches!(&why, ProtocolError::Io(error) if error.kind() == ErrorKind::BrokenPipe) {
+                crate::log(format_args!("handing the worker to its supervisor: {why}"));
+            }
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             exit(1);
         }
