@@ -161,6 +161,15 @@ impl Blueprint {
         &self.words
     }
 
+    /// The words that are read at this place of the JSON, or inside it, and nowhere before.
+    pub fn words_first_read_in<'a>(&'a self, place: &'a str) -> impl Iterator<Item = &'a WordRef> {
+        let inside = move |read: &str| {
+            read.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        let all = self.words.iter().zip(&self.word_places);
+        all.filter(move |(_, read)| inside(read)).map(|(word, _)| word)
+    }
+
     /// The buffer of that name.
     pub fn buffer_named(&self, name: &str) -> Option<BufferId> {
         self.buffers.iter().position(|buffer| buffer.name == name).map(|at| BufferId(at as u32))

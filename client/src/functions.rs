@@ -54,7 +54,7 @@ impl Package {
     /// precedence over what the configuration names.
     pub fn read(config: &Path, weights: &[(String, PathBuf)]) -> Result<Self> {
         let text = std::fs::read(config).map_err(Error::file(config))?;
-        let blueprint = parse(&text).map_err(|source| Error::Config { path: config.to_owned(), source })?;
+        let blueprint = parse(&text).map_err(|source| unreadable(config, &text, source))?;
         let modules = blueprint.modules().iter().map(|module| {
             let path = config.with_file_name(&module.path);
             Ok(PackagedModule { name: module.name.clone(), files: variants::beside(&path)?, path })
@@ -136,6 +136,17 @@ pub fn add_module(
     let variants = files.iter().map(|file| uploads.variant(file));
     let variants = variants.collect::<Result<_>>()?;
     uploads.finish().add_module(name, variants)
+}
+
+/// What is wrong with a configuration: its JSON, or the function in it.
+fn unreadable(path: &Path, text: &[u8], source: pappus_blueprint::Error) -> Error {
+    match serde_json::from_slice::<serde_json::Value>(text) {
+        Ok(_) => Error::Config { path: path.to_owned(), source },
+        Err(why) => {
+            let expected = "expected a configuration such as kernels/configs/vec_add.json";
+            Error::content(path, format!("it is no JSON: {why}; {expected}"))
+        }
+    }
 }
 
 impl PackagedModule {
@@ -227,6 +238,15 @@ mod tests {
         let config = dir.path().join("f.json");
         std::fs::write(&config, CONFIG).unwrap();
         (dir, config)
+    }
+
+    #[test]
+    fn a_file_that_is_no_configuration_is_told_from_a_wrong_one() {
+        let (dir, _) = folder(&[("README.md", b"# Pappus"), ("wrong.json", b"{}")]);
+        let why = |name: &str| Package::read(&dir.path().join(name), &[]).unwrap_err().to_string();
+        let text = why("README.md");
+        assert!(text.contains("README.md: it is no JSON: ") && text.contains("vec_add.json"), "{text}");
+        assert!(!why("wrong.json").contains("no JSON"), "{}", why("wrong.json"));
     }
 
     #[test]

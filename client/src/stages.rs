@@ -35,6 +35,16 @@ pub(crate) fn rows(timings: &Timings) -> [(&'static str, u64); 7] {
     [queued, copy_in, execute, copy_out, clear, other, total]
 }
 
+/// Whether some of the clearing was done before the call came, so that the stages add up to more than the total.
+pub(crate) fn cleared_before(timings: &Timings) -> bool {
+    let [queued, copy_in, execute, copy_out, clear, total] = all(timings).map(|(_, ns)| u128::from(ns));
+    clear > 0 && queued + copy_in + execute + copy_out + clear > total
+}
+
+/// What is said below stages of which [`cleared_before`] is true.
+pub(crate) const CLEARED_BEFORE: &str =
+    "clear: done behind the answer of the call before, at least in part, and no part of the total";
+
 /// Prints a line for each stage, with a bar that says its share.
 pub(crate) fn print(timings: &Timings, out: &mut dyn Write) -> std::io::Result<()> {
     let stages = rows(timings);
@@ -42,6 +52,9 @@ pub(crate) fn print(timings: &Timings, out: &mut dyn Write) -> std::io::Result<(
     for (name, ns) in stages {
         let line = format!("  {name:<9} {:>9}  {}", nanoseconds(ns), bar(ns, longest));
         writeln!(out, "{}", line.trim_end())?;
+    }
+    if cleared_before(timings) {
+        writeln!(out, "  {CLEARED_BEFORE}")?;
     }
     Ok(())
 }
@@ -71,6 +84,16 @@ mod tests {
         assert_eq!(rows[..6].iter().map(|(_, ns)| ns).sum::<u64>(), 10);
         let odd = Timings { queued_ns: u64::MAX, execute_ns: 1, total_ns: 3, ..Timings::default() };
         assert_eq!(super::rows(&odd)[5], ("other", 0));
+    }
+
+    #[test]
+    fn clearing_that_is_no_part_of_the_total_has_a_footnote() {
+        let shown = |clear_ns| {
+            let mut out = Vec::new();
+            print(&Timings { execute_ns: 5, clear_ns, total_ns: 6, ..Timings::default() }, &mut out).unwrap();
+            String::from_utf8(out).unwrap().contains(CLEARED_BEFORE)
+        };
+        assert!(shown(2) && !shown(1) && !shown(0));
     }
 
     #[test]

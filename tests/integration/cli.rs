@@ -123,6 +123,10 @@ fn numpy_files_go_in_and_out() {
     let result = supervisor.read("b.npy");
     assert!(result.starts_with(b"\x93NUMPY") && result.starts_with(&header));
     assert_eq!(to_elements::<i64>(&result[header.len()..]), reference::mlops::matmul(&a));
+    let inputs = ["--input", "cfg=cfg.bin", "--input", "A=a.npy"];
+    let ran = supervisor.pappus(&[&["invoke", "matmul", "--output", "B=absent/b.npy"], &inputs[..]].concat());
+    assert_eq!(ran.code, 3, "{}", ran.stderr);
+    assert!(ran.stderr.contains("output \"B\" cannot be written: absent/b.npy: "), "{}", ran.stderr);
     // A file that only looks like one.
     supervisor.write("broken.npy", &b"\x93NUMPY\x01\x00\xff\xff{"[..]);
     let ran = supervisor.pappus(&["invoke", "matmul", "--input", "cfg=cfg.bin", "--input", "A=broken.npy"]);
@@ -275,6 +279,7 @@ fn help_has_examples_and_shells_have_completions() {
         &["function", "check", "--help"],
         &["module", "add", "--help"],
         &["completions", "--help"],
+        &["settings", "--help"],
     ] {
         let help = supervisor.ok(command);
         assert!(help.contains("Example") && help.contains("\n  pappus "), "{help}");

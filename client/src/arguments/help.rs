@@ -56,3 +56,19 @@ With --ready, nothing is shown; the exit code says whether calls can be made:
 
 Example:
   pappus status --ready";
+
+pub(super) const SETTINGS: &str = "\
+Settings:
+  queue-calls=N              most invocations that may wait on one device
+  queue-bytes=SIZE           most inline bytes that may wait on one device, such as 256MiB
+  default-deadline=TIME      deadline of invocations that name none, such as 30s
+  max-deadline=TIME          longest deadline that an invocation may ask for
+  poll-us=N                  how long idle workers spin before they block, in microseconds
+  cancel-grace=TIME          how long a cancelled call may run on before its worker is replaced, such as 500ms
+  quarantine-after=N         failures in a row after which a function is refused to its caller for a while; 0: never
+  fault-budget=N             worker processes a minute that may end under one caller; 0: any number
+
+They last until the supervisor ends; its flags and configuration file set them for every start.
+
+Example:
+  pappus --socket /run/pappus/pappus.sock.admin settings poll-us=50 default-deadline=10s";

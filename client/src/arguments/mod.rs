@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use self::help::{CHECK_EXAMPLES, EXAMPLES, EXIT_CODES, INVOKE_EXAMPLES, READY};
+use self::help::{CHECK_EXAMPLES, EXAMPLES, EXIT_CODES, INVOKE_EXAMPLES, READY, SETTINGS};
 use self::values::assignment;
 pub(crate) use self::values::{Assignment, Destination, SizeOrSpec};
 use crate::input::Spec;
@@ -46,6 +46,8 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Function(FunctionCommand),
     /// Call a function
+    // Generated usage lists options that the environment sets as if they were required.
+    #[command(override_usage = "pappus invoke <NAME> [OPTIONS]")]
     #[command(after_help = format!("{INVOKE_EXAMPLES}\n\n{EXIT_CODES}"))]
     Invoke(InvokeArguments),
     /// Show what the supervisor and its devices are doing, or whether it is ready
@@ -74,6 +76,7 @@ The hash goes into the supervisor's configuration, the token to the gateway:\n  
     /// Let running calls finish, accept no more, and end the supervisor (admin socket)
     Drain,
     /// Show settings, after changing those given as KEY=VALUE (admin socket)
+    #[command(after_help = SETTINGS)]
     Settings {
         /// What to change
         #[arg(value_name = "KEY=VALUE")]

@@ -62,6 +62,12 @@ fn names_that_come_twice_are_usage_errors() {
 }
 
 #[test]
+fn a_missing_function_is_asked_for_by_its_usage() {
+    let why = parse("pappus invoke --socket s").unwrap_err().to_string();
+    assert!(why.contains("Usage: pappus invoke <NAME> [OPTIONS]"), "{why}");
+}
+
+#[test]
 fn a_malformed_assignment_is_refused_with_an_example() {
     for (line, words) in [
         ("pappus invoke f --input a.bin", "expected NAME=FILE, e.g. --input A=a.bin"),

@@ -66,7 +66,10 @@ pub(crate) fn run(
         }
         FunctionCommand::Grant { name, tenant } => {
             connect()?.grant(&name, &tenant)?;
-            Ok(writeln!(out, "granted function {name} to {tenant} (whether there is such a tenant is not checked)")?)
+            Ok(writeln!(
+                out,
+                "granted function {name} to {tenant} (whether there is such a tenant is not checked)"
+            )?)
         }
         FunctionCommand::Revoke { name, tenant } => {
             connect()?.revoke(&name, &tenant)?;

@@ -41,8 +41,12 @@ fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         let bold = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
         writeln!(out, "{bold}DRAINING{bold:#}: running calls finish, new ones are refused, then it ends")?;
     }
-    let (functions, modules, connections) = (status.functions, status.modules, status.connections);
-    writeln!(out, "functions: {functions}, modules: {modules}, connections: {connections}\n")?;
+    write!(out, "functions: {}, modules registered by name: {}", status.functions, status.modules)?;
+    // Only the operator is told how many; its own is one of them.
+    match status.connections {
+        0 => writeln!(out, "\n")?,
+        connections => writeln!(out, ", connections: {connections}\n")?,
+    }
 
     devices(status, out)?;
     settings(status, out)?;
@@ -209,7 +213,11 @@ fn budgets(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
+/// Only the operator is told.
 fn workers(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
+    if status.devices.iter().all(|device| device.workers.is_empty()) {
+        return Ok(());
+    }
     writeln!(out)?;
     let mut table = Table::new(&[
         ("WORKER", Align::Right),
@@ -253,6 +261,25 @@ mod tests {
         };
         assert!(show(true).starts_with("pappus 1\nDRAINING: "), "{}", show(true));
         assert!(!show(false).contains("DRAINING"));
+    }
+
+    #[test]
+    fn what_a_tenant_is_not_told_is_not_shown() {
+        let show = |connections, workers| {
+            let device = v1::DeviceStatus { workers, ..Default::default() };
+            let status = v1::Status { connections, devices: vec![device], ..Default::default() };
+            let mut out = anstream::StripStream::new(Vec::new());
+            print(&status, &mut out).unwrap();
+            String::from_utf8(out.into_inner()).unwrap()
+        };
+        let tenant = show(0, vec![]);
+        assert!(tenant.contains("modules registered by name: 0\n"), "{tenant}");
+        assert!(!tenant.contains("WORKER") && !tenant.contains("connections"), "{tenant}");
+        let operator = show(2, vec![v1::WorkerStatus::default()]);
+        assert!(
+            operator.contains("by name: 0, connections: 2\n") && operator.contains("WORKER"),
+            "{operator}"
+        );
     }
 
     #[test]

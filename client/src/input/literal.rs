@@ -27,7 +27,7 @@ pub(crate) fn read(dtype: DType, text: &str) -> Result<Option<Vec<u8>>, LiteralE
 }
 
 /// Whether it is a number of any type.
-fn is_number(text: &str) -> bool {
+pub(super) fn is_number(text: &str) -> bool {
     integer(text).is_some() || text.parse::<f64>().is_ok() || boolean(text).is_some()
 }
 

@@ -5,19 +5,22 @@
 //! - [`literal`]: numbers on the command line.
 //! - [`item`]: a file, a stream or numbers, and the array in it.
 //! - [`fit`]: whether arrays are what was announced and what the blueprint declares.
+//! - [`sizes`]: what is wrong where there is no plan for the inputs' sizes and words.
 
 mod fit;
 mod item;
 mod literal;
+mod sizes;
 mod spec;
 
 use pappus_blueprint::{Blueprint, Known, Plan, Sizes};
+use pappus_client::Error;
 use serde_json::{Value, json};
 
 pub(crate) use item::Item;
 pub(crate) use spec::{Source, Spec, SpecError};
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 /// One input: the concatenation of its items.
 #[derive(Debug)]
@@ -29,7 +32,8 @@ pub(crate) struct Input {
 impl Input {
     /// Opens everything it is made of. What does not hold what it was said to hold is refused.
     pub(crate) fn open(name: &str, spec: &Spec) -> Result<Self> {
-        let input = Self { name: name.to_owned(), items: item::open(spec)? };
+        let items = item::open(spec).map_err(|why| Failure::Refused(cannot_open(name, why)))?;
+        let input = Self { name: name.to_owned(), items };
         if let Some(expected) = &spec.expected {
             fit::as_announced(&input, expected)?;
         }
@@ -72,6 +76,24 @@ impl Input {
     }
 }
 
+/// Why an input cannot be opened. A file that is not there may be a number without its type.
+fn cannot_open(name: &str, why: Failure) -> String {
+    let Failure::Library(Error::File { path, source }) = &why else {
+        return format!("input {name:?}: {why}");
+    };
+    let file = path.display();
+    if source.kind() != std::io::ErrorKind::NotFound {
+        return format!("input {name:?}: {why}");
+    }
+    match literal::is_number(&file.to_string()) {
+        true => format!(
+            "input {name:?}: there is no file {file}; numbers need a type in front: --input {name}=f32:1,2,3 (u8 i8 u16 \
+             i16 u32 i32 u64 i64 f32 f64 bool)"
+        ),
+        false => format!("input {name:?}: there is no file {file}"),
+    }
+}
+
 /// What the blueprint wants to know about these inputs. Arrays that are not of the type that it declares are refused.
 pub(crate) fn learn(known: &mut Known, blueprint: &Blueprint, inputs: &[Input]) -> Result<()> {
     inputs.iter().try_for_each(|input| learn_one(known, blueprint, input))?;
@@ -85,7 +107,7 @@ fn learn_one(known: &mut Known, blueprint: &Blueprint, input: &Input) -> Result<
     for word in blueprint.words() {
         let id = blueprint.inputs()[word.input as usize];
         if blueprint.buffers()[id.index()].name == input.name {
-            let offset = blueprint.word_offset(word, bytes)?;
+            let offset = blueprint.word_offset(word, bytes).map_err(|_| sizes::no_word(input, word.index))?;
             known.words.insert((input.name.clone(), word.index), input.word(offset)?);
         }
     }
@@ -105,12 +127,23 @@ pub(crate) fn plan(blueprint: &Blueprint, known: &Known) -> Result<Option<Plan>>
     let (Some(inputs), Some(weights), Some(words)): (_, _, Option<Vec<u64>>) = all else {
         return Ok(None);
     };
-    Ok(Some(blueprint.plan(&Sizes { inputs: &inputs, weights: &weights, words: &words })?))
+    let plan = blueprint.plan(&Sizes { inputs: &inputs, weights: &weights, words: &words });
+    plan.map(Some).map_err(|error| sizes::explain(blueprint, known, error))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_is_not_there_is_named_with_its_input() {
+        let why = |spec: &str| Input::open("A", &spec.parse().unwrap()).unwrap_err().to_string();
+        assert_eq!(why("nowhere.bin"), "input \"A\": there is no file nowhere.bin");
+        let number = why("12345,6");
+        let words =
+            "input \"A\": there is no file 12345; numbers need a type in front: --input A=f32:1,2,3 (u8 i8";
+        assert!(number.starts_with(words), "{number}");
+    }
 
     #[test]
     fn words_are_read_across_items() {

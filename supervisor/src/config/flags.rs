@@ -30,6 +30,7 @@ use super::sandbox::Names;
         Tenants: the configuration file names them, their tokens and quotas (docs/operations.md).\n\n\
         Signals: SIGTERM and SIGINT finish what was accepted, then exit; a second one exits at once.\n\
         SIGHUP reads the tenants of the configuration file again.\n\
+        Environment: PAPPUS_LOG=error|warn|info|debug|trace [default: info].\n\
         Exit codes: 0 drained, 1 failed, 2 usage."
 )]
 pub struct Flags {

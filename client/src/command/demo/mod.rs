@@ -43,7 +43,7 @@ struct Workload {
 
 /// Runs everything; fails if any result is not what it must be.
 pub(crate) fn run(device: &str, folder: &Path, out: &mut dyn Write) -> Result<()> {
-    std::fs::create_dir_all(folder).map_err(Error::file(folder))?;
+    std::fs::create_dir_all(folder).map_err(|why| not_there(Error::file(folder)(why).into()))?;
     let progress = Progress::spinner("starting a supervisor");
     let mut supervisor = Supervisor::start(device)?;
     let mut client = supervisor.connect()?;
@@ -59,7 +59,7 @@ pub(crate) fn run(device: &str, folder: &Path, out: &mut dyn Write) -> Result<()
         if !report(&workload, &outcome, out)? {
             wrong.push(workload.function);
         }
-        pictures::save(&workload, &outcome.outputs, folder, out)?;
+        pictures::save(&workload, &outcome.outputs, folder, out).map_err(not_there)?;
         writeln!(out)?;
     }
     drop(client);
@@ -73,6 +73,16 @@ pub(crate) fn run(device: &str, folder: &Path, out: &mut dyn Write) -> Result<()
     writeln!(out, "All results are right.\n\nWhat to try next:\n  export PATH={program}:$PATH")?;
     let start = "pappus-supervisor --socket /tmp/pappus.sock --state-dir ~/.local/state/pappus";
     Ok(writeln!(out, "  {start} --device {device} &\n{NEXT}")?)
+}
+
+/// A folder or file that cannot be written.
+fn not_there(failure: Failure) -> Failure {
+    match failure {
+        Failure::Library(why @ Error::File { .. }) => {
+            Failure::Refused(format!("{why}; name another folder with --out DIR"))
+        }
+        other => other,
+    }
 }
 
 /// The result of a workload.
@@ -140,4 +150,16 @@ fn report(workload: &Workload, outcome: &Outcome, out: &mut dyn Write) -> Result
     writeln!(out, "  first call {}, then:", nanoseconds(outcome.first.total_ns))?;
     stages::print(&outcome.hot, out)?;
     Ok(right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_refused_with_the_option_for_another() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let why = run("cpu", &file.path().join("pictures"), &mut Vec::new()).unwrap_err().to_string();
+        assert!(why.ends_with("; name another folder with --out DIR"), "{why}");
+    }
 }

@@ -125,8 +125,17 @@ impl Output {
         value.map_or(0, |value| value.bytes).min(self.region.bytes)
     }
 
-    /// Writes it to where it goes, if anywhere.
+    /// Writes it to where it goes, if anywhere. An error names the output.
     pub(super) fn save(&self, arena: &Arena, answer: &v1::Invoked) -> Result<()> {
+        self.save_to(arena, answer).map_err(|failure| match failure {
+            Failure::Library(why @ Error::File { .. }) => {
+                Failure::Refused(format!("output {:?} cannot be written: {why}", self.name))
+            }
+            other => other,
+        })
+    }
+
+    fn save_to(&self, arena: &Arena, answer: &v1::Invoked) -> Result<()> {
         match &self.to {
             None => Ok(()),
             // Not through anstream, which takes sequences of bytes out that mean colours.

@@ -18,6 +18,8 @@ const QUANTILES: [(&str, f64); 5] = [("min", 0.0), ("p50", 0.5), ("p90", 0.9), (
 /// A histogram for each stage, in nanoseconds.
 pub(super) struct Latencies {
     stages: Vec<(&'static str, Histogram<u64>)>,
+    /// Of a call at least, clearing was no part of the total.
+    cleared_before: bool,
 }
 
 impl Latencies {
@@ -26,11 +28,13 @@ impl Latencies {
         let names = stages::rows(&Timings::default()).map(|(name, _)| name);
         // Three digits are exact enough to tell tenths of a percent apart.
         let histogram = |name| Histogram::new(3).ok().map(|histogram| (name, histogram));
-        Self { stages: names.into_iter().chain(["round trip"]).filter_map(histogram).collect() }
+        let stages = names.into_iter().chain(["round trip"]).filter_map(histogram).collect();
+        Self { stages, cleared_before: false }
     }
 
     /// Adds one call.
     pub(super) fn record(&mut self, round_trip: Duration, timings: &Timings) {
+        self.cleared_before |= stages::cleared_before(timings);
         let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
         let values = stages::rows(timings).map(|(_, ns)| ns).into_iter().chain([round_trip]);
         for ((_, histogram), ns) in self.stages.iter_mut().zip(values) {
@@ -48,7 +52,11 @@ impl Latencies {
             let [min, p50, p90, p99, max] = QUANTILES.map(|(_, at)| nanoseconds(quantile(histogram, at)));
             table.row([(*name).to_owned(), min, p50, p90, p99, max]);
         }
-        table.print(out)
+        table.print(out)?;
+        match self.cleared_before {
+            true => writeln!(out, "{}", stages::CLEARED_BEFORE),
+            false => Ok(()),
+        }
     }
 
     /// An object for each stage.
@@ -82,5 +90,13 @@ mod tests {
         let p50 = value["round_trip_ns"]["p50"].as_u64().unwrap();
         assert!(p50.abs_diff(50_000_000_000) < 50_000_000, "{p50}");
         assert_eq!(value["queued_ns"]["max"], 0);
+        let shown = |latencies: &Latencies| {
+            let mut out = anstream::StripStream::new(Vec::new());
+            latencies.print(&mut out).unwrap();
+            String::from_utf8(out.into_inner()).unwrap()
+        };
+        assert!(!shown(&latencies).contains("clear:"));
+        latencies.record(Duration::ZERO, &Timings { clear_ns: 2, total_ns: 1, ..Timings::default() });
+        assert!(shown(&latencies).ends_with("no part of the total\n"));
     }
 }
