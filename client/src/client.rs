@@ -107,7 +107,7 @@ impl Client {
         Ok(request.id)
     }
 
-    /// The next answer, whichever request it belongs to.
+    /// The next answer, of any request.
     pub fn recv(&mut self) -> Result<v1::Response> {
         loop {
             if let Some(answer) = self.answers.pop_front() {

@@ -114,7 +114,7 @@ impl Client {
         answer!(self.call(request::Body::Quota(v1::Empty {}), &[])?, Tenant)
     }
 
-    /// All tenants with what they have. Admin socket only.
+    /// All tenants with their usage and quotas. Admin socket only.
     pub fn list_tenants(&mut self) -> Result<Vec<v1::TenantInfo>> {
         let mut all = Vec::new();
         loop {

@@ -2,6 +2,8 @@
 
 /// Bytes of one message's body.
 pub const MAX_BODY_BYTES: usize = 128 << 10;
+/// Bytes of a module, for any device.
+pub const MAX_MODULE_BYTES: usize = 16 << 20;
 /// Items of one invocation's inputs.
 pub const MAX_ITEMS: usize = 1024;
 /// Outputs of one invocation.

@@ -148,7 +148,7 @@ impl WrittenRegions {
                     return false;
                 }
                 let bytes = (range.end - start).min(ZEROS.len() as u64) as usize;
-                // The client's own memory: if it cannot be written, nobody else is harmed.
+                // The client's own memory: if it cannot be written, only that client is harmed.
                 let _ = memfd::write_all_at(arena.memfd.as_fd(), start, &ZEROS[..bytes]);
             }
         }

@@ -9,7 +9,7 @@ use crate::client_io::ClientIo;
 use crate::ids::TenantId;
 use crate::tenants::Taken;
 
-/// Bytes from which on a memfd is closed on its tenant's threads. To give back fewer takes microseconds, whoever does it.
+/// Bytes from which on a memfd is closed on its tenant's threads. To give back fewer takes microseconds on any thread.
 const LARGE_BYTES: u64 = 1 << 20;
 
 /// A checked memfd of one tenant, and what the tenant is charged for it until it is closed.
@@ -88,7 +88,7 @@ mod tests {
             memfd
         };
         let used = || account.used(Limit::ArenaBytes);
-        // The control: a small one is closed by whoever drops it.
+        // The control: a small one is closed by the thread that drops it.
         drop(open(LARGE_BYTES - 1));
         assert_eq!(used(), 0);
         drop(open(LARGE_BYTES));

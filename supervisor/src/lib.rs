@@ -1,6 +1,6 @@
 //! The supervisor: one process per machine between clients and isolated workers.
 //!
-//! From the lowest; each module uses only those before it (`tests/integration/arrows.rs` holds that):
+//! In reading order; each module uses only those before it (`tests/integration/arrows.rs` holds that):
 //! - [`limits`], [`ids`], [`sha256`], [`tenant_name`], [`metrics`].
 //! - [`concurrent`]: what threads share while a call is answered.
 //! - [`sync`]: the order of locks; waking threads.

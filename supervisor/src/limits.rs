@@ -1,5 +1,7 @@
 //! Limits of the supervisor, each checked before anything is allocated.
 
+use pappus_proto::limits::MAX_INLINE_BYTES;
+
 /// Clients' connections at once.
 pub const MAX_CONNECTIONS: usize = 1024;
 /// Of these, connections of one tenant.
@@ -11,7 +13,7 @@ pub const SOCKET_THREADS: usize = 2;
 /// Cold requests of one connection that are worked on at once; the next one waits unread.
 pub const MAX_COLD_REQUESTS: usize = 16;
 /// Cold requests of one tenant that are worked on at once, on all its connections.
-pub const MAX_TURNS_PER_TENANT: usize = 4;
+pub const MAX_SLOW_REQUESTS_PER_TENANT: usize = 4;
 /// Invocations of one connection without an answer.
 pub const MAX_CALLS_PER_CONNECTION: usize = 4096;
 /// Arenas of one connection.
@@ -65,7 +67,7 @@ pub const MAX_PEERS_SHOWN: usize = 16;
 /// Modules registered by name of one tenant.
 pub const MAX_MODULES: usize = 10_000;
 /// Bytes of a module.
-pub const MAX_MODULE_BYTES: u64 = 16 << 20;
+pub const MAX_MODULE_BYTES: u64 = pappus_protocol::limits::MAX_MODULE_BYTES as u64;
 /// Bytes of all weights of a function: what a cpu worker can map beside its lease.
 pub const MAX_WEIGHT_BYTES: u64 = MAX_CPU_LEASE_BYTES;
 /// Variants of one module.
@@ -127,3 +129,12 @@ pub const MAX_TENANTS_THREADS: usize = 384;
 pub const RESIDENCY_NS: u64 = 100_000_000;
 /// The longest that a device may say, in microseconds.
 pub const MAX_RESIDENCY_US: u64 = 600_000_000;
+
+// Sets of workers, and of the lanes of one, are bits of a `u64`.
+const _: () = assert!(MAX_WORKERS <= 64 && MAX_LANES <= 64);
+// Inline data of one call fits into its lane's staging range, rounded up to 8 bytes.
+const _: () = assert!(STAGING_BYTES >= MAX_INLINE_BYTES + 8);
+// What a client may send, a worker may be sent.
+const _: () = assert!(pappus_proto::limits::MAX_ITEMS <= pappus_protocol::limits::MAX_ITEMS);
+const _: () = assert!(pappus_blueprint::limits::OUTPUTS <= pappus_protocol::limits::MAX_OUTPUTS);
+const _: () = assert!(pappus_blueprint::limits::WORDS <= pappus_protocol::limits::MAX_SCALARS);

@@ -56,7 +56,7 @@ fn list_devices(as_json: bool) -> ExitCode {
         program.and_then(|program| list_devices::run(&program, as_json, &mut std::io::stdout().lock()));
     match listed {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads the list has seen enough.
+        // The reader of the list closed its end, having seen enough.
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
@@ -77,7 +77,7 @@ fn start(config: Config) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Two signals to end. They are heard on a thread of their own, which nothing keeps busy: a moment after the second one
-/// the process ends, whatever is stuck. Its workers and compilers end with it, as if it were killed.
+/// the process ends, also where threads are stuck. Its workers and compilers end with it, as if it were killed.
 fn hear_signals(sockets: Vec<PathBuf>) -> std::io::Result<(oneshot::Receiver<()>, oneshot::Receiver<()>)> {
     let ((drain, first), (abort, second)) = (oneshot::channel(), oneshot::channel());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -91,7 +91,7 @@ fn hear_signals(sockets: Vec<PathBuf>) -> std::io::Result<(oneshot::Receiver<()>
         runtime.block_on(signals.next());
         let _ = abort.send(());
         std::thread::sleep(LAST_MOMENT);
-        // Nothing is logged here: whoever reads the log may be what is stuck.
+        // Nothing is logged here: the reader of the log may be what is stuck.
         sockets.iter().for_each(|socket| drop(std::fs::remove_file(socket)));
         std::process::exit(0);
     })?;

@@ -134,9 +134,9 @@ pub struct QuotaError {
     pub tenant: Arc<str>,
     /// Whose limit is reached.
     pub scope: Scope,
-    /// What it may have.
+    /// How much it may use.
     pub most: u64,
-    /// What it has.
+    /// How much the tenant uses.
     pub used: u64,
     /// What it would need besides.
     pub more: u64,
@@ -234,7 +234,7 @@ impl Default for Quota {
         quota.set(Limit::WeightBytes, limits::DEFAULT_WEIGHT_BYTES);
         quota.set(Limit::Descriptors, limits::DEFAULT_DESCRIPTORS);
         quota.set(Limit::LoadedFunctions, limits::DEFAULT_LOADED);
-        quota.set(Limit::SlowRequests, limits::MAX_TURNS_PER_TENANT as u64);
+        quota.set(Limit::SlowRequests, limits::MAX_SLOW_REQUESTS_PER_TENANT as u64);
         quota
     }
 }
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn advice_for_device_memory_is_something_that_helps() {
-        // The lease of a worker has one size, whatever a call brings.
+        // The lease of a worker has one size, independent of the call.
         let lease = error(Limit::DeviceMemory, 4096, 0, 8192).to_string();
         assert!(
             lease.ends_with("8192 (8.0 KiB) more needed; ask the operator for a larger quota"),

@@ -40,7 +40,7 @@ pub enum RunError {
     /// The metrics endpoint.
     #[error(transparent)]
     Metrics(#[from] metrics::endpoint::MetricsError),
-    /// The host does not permit what the configuration demands.
+    /// The host does not permit what the configuration demands, or a survey of its devices failed.
     #[error(transparent)]
     Sandbox(#[from] SurveyError),
 }
@@ -112,7 +112,7 @@ pub async fn run(
     };
     accepting.iter().for_each(|task| task.abort());
     reloading.abort();
-    // The last answers are on their way to the sockets already; now nobody can come any more.
+    // The last answers are on their way to the sockets already; no further client can connect.
     let _ = std::fs::remove_file(&config.socket);
     let _ = std::fs::remove_file(&config.admin_socket);
     server.devices.iter().for_each(|device| device.close());

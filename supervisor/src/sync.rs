@@ -20,7 +20,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 /// Ranks of locks, lowest first: a lock is taken before those below it here. The locks of `concurrent` have none:
-/// whoever holds one of them takes no other lock.
+/// a thread that holds one of them takes no other lock.
 pub mod rank {
     /// Slots of connections.
     pub const CONNECTIONS: u8 = 6;
@@ -88,9 +88,9 @@ pub mod rank {
     pub const CHILDREN: u8 = 92;
     /// Processes on their way into control groups.
     pub const JOINING: u8 = 94;
-    /// Names of tenants: whatever opens a tenant's files asks for one, also with a worker's channel held.
+    /// Names of tenants: a thread that opens a tenant's files looks one up, also with a worker's channel locked.
     pub const NAMES: u8 = 96;
-    /// Work on clients' descriptors: whoever drops one may hold any other lock.
+    /// Work on clients' descriptors: a thread that drops one may hold any other lock.
     pub const CLIENT_IO: u8 = 100;
     /// What one client has not read yet.
     pub const UNREAD: u8 = 102;

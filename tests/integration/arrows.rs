@@ -1,4 +1,4 @@
-//! Imports point one way: each crate's folders have an order, and a module uses only what stands below it. Where a
+//! Imports point one way: each crate's folders have an order, and a module uses only what comes earlier. Where a
 //! folder is put together from components, its files import each other one way, too.
 //!
 //! Read from the sources: `use crate::…`, inline `crate::…`, and chains of `super::` that reach the crate's root.
@@ -12,7 +12,7 @@ use crate::programs::{files_below, workspace};
 /// Modules of one level, which do not use each other.
 type Level = &'static [&'static str];
 
-/// Of each crate the levels of its modules (a folder, or a file beside `lib.rs`), from the lowest.
+/// Of each crate the levels of its modules (a folder, or a file beside `lib.rs`), from the first, which uses no other.
 const ORDER: [(&str, &[Level]); 4] = [
     (
         "supervisor",
@@ -147,7 +147,7 @@ fn names(path: &str) -> Vec<String> {
     names
 }
 
-/// Uses that point up or sideways, as `file: module`, and modules that have no level.
+/// Uses of modules of the same or a later level, as `file: module`, and modules that have no level.
 fn wrong(levels: &[Level], sources: &[(String, String)]) -> (Vec<String>, BTreeSet<String>) {
     let level: BTreeMap<&str, usize> =
         levels.iter().enumerate().flat_map(|(at, level)| level.iter().map(move |name| (*name, at))).collect();
@@ -226,13 +226,13 @@ fn a_circle_of_files_is_found_over_any_number_of_them() {
 }
 
 #[test]
-fn modules_use_only_what_stands_below_them() {
+fn modules_use_only_what_comes_earlier() {
     for (name, levels) in ORDER {
         let sources = sources(name);
         assert!(sources.len() > 10, "the sources of {name} are not where they were");
         let (wrong, unknown) = wrong(levels, &sources);
         assert!(unknown.is_empty(), "{name}: no level for {unknown:?}");
-        assert!(wrong.is_empty(), "{name}: uses of what stands above or beside: {wrong:#?}");
+        assert!(wrong.is_empty(), "{name}: uses of what comes later, or is of the same level: {wrong:#?}");
     }
 }
 

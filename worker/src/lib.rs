@@ -1,14 +1,14 @@
 //! A worker: the sandboxed process that executes invocations on one device for one domain at a time.
 //!
-//! Folders and files, bottom to top; each imports only what stands above it in this list:
+//! Folders and files; each imports only what comes earlier in this list:
 //! - [`arenas`]: the memory shared with the client, and ranges of it.
 //! - [`channels`]: the pipes and the control socket that connect it to the supervisor.
+//! - [`sandbox`]: what the process gives up before a tenant's first byte reaches it.
 //! - [`device`]: what a device must do. Below it `cpu`, the built-in device; `gpu`, what GPUs have in common; and on
 //!   top of that `cuda`, the driver of NVIDIA GPUs and what makes their machine code.
-//! - [`sandbox`]: what the process gives up before a tenant's first byte reaches it.
-//! - [`serve`]: the role that runs calls; one loop over the pipes, generic over the device.
+//! - [`launch`]: what the supervisor starts it with.
 //! - [`compile`]: the role that turns modules into machine code, once, at registration.
-//! - [`launch`]: what the supervisor starts it with; `main` joins them.
+//! - [`serve`]: the role that runs calls; one loop over the pipes, generic over the device. `main` chooses the role.
 //!
 //! # The way of a hot call
 //!

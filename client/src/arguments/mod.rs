@@ -53,9 +53,9 @@ pub(crate) enum Command {
     /// Show what the supervisor and its devices are doing, or whether it is ready
     #[command(after_help = READY)]
     Status(StatusArguments),
-    /// Show what you have and what you may have
+    /// Show your usage and your quotas
     Quota(Json),
-    /// Show all tenants with what they have and may have (admin socket)
+    /// Show all tenants with their usage and quotas (admin socket)
     Tenants(Json),
     /// Print a new token for a tenant, and its hash for the supervisor's configuration
     #[command(

@@ -31,7 +31,7 @@ pub(crate) struct Spec {
 pub(crate) enum Source {
     /// A file, or a pipe that has a name.
     File(PathBuf),
-    /// Whatever stdin holds until its end.
+    /// Stdin until its end.
     Stdin,
     /// What stands on the command line.
     Literal(Vec<u8>),

@@ -60,8 +60,8 @@ impl<H, P> OpenCalls<H, P> {
         })
     }
 
-    /// Notes where a call is. The place comes back if the call was closed or taken meanwhile: it is cancelled there
-    /// by whoever placed it.
+    /// Notes where a call is. The place comes back if the call was closed or taken meanwhile: the
+    /// thread that placed it cancels it there.
     pub fn placed(&self, request: u64, handle: &H, place: P) -> Option<P> {
         self.with(|calls| match calls.get_mut(&request) {
             Some(call) if std::ptr::eq(&*call.handle, handle) => {

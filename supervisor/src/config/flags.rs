@@ -37,7 +37,7 @@ pub struct Flags {
     /// Unix socket to listen on.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Socket for operators (drain, settings, reload, everybody's status), mode 0600 [default: the socket's path + ".admin"].
+    /// Socket for operators (drain, settings, reload, every tenant's status), mode 0600 [default: the socket's path + ".admin"].
     #[arg(long, value_name = "PATH")]
     pub admin_socket: Option<PathBuf>,
     /// Directory for registered functions.

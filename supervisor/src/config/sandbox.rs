@@ -45,7 +45,7 @@ impl SandboxSettings {
         let mut settings = Self::default();
         if let Some(uid) = worker_uid {
             if uid == 0 || uid == u32::MAX {
-                let why = "workers must not be root: give them a user that nobody else is, e.g. 65533";
+                let why = "workers must not be root: give them a user of their own, e.g. 65533";
                 return Err(bad("worker-uid", &uid.to_string(), why));
             }
             settings.worker_uid = uid;

@@ -23,7 +23,7 @@ use crate::processes::target::Target;
 const HEAD_START: Duration = Duration::from_millis(10);
 
 /// How long a process whose epoch ended while it started has to leave by itself, as its driver makes it. An MPS server
-/// that recovers may never answer anybody again where one that it is about to take is killed.
+/// that recovers may never answer any process again where one that it is about to take is killed.
 const LEAVE: Duration = Duration::from_millis(300);
 
 /// How often to look whether all workers have a process.

@@ -16,7 +16,7 @@ pub(super) struct CommandOrder<T> {
     early: Vec<(u64, T)>,
 }
 
-/// Too many commands are early: the one that all of them wait for will hardly come.
+/// Too many commands are early: the command that all of them wait for is not expected any more.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stalled;
 

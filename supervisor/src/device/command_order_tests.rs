@@ -34,7 +34,7 @@ fn a_command_that_never_comes_does_not_gather_others_for_ever() {
 
 proptest! {
     #[test]
-    fn whatever_the_order_of_arrival_commands_are_carried_out_as_they_were_decided(
+    fn commands_that_arrive_in_any_order_are_carried_out_as_they_were_decided(
         arrivals in Just((0..40u64).collect::<Vec<_>>()).prop_shuffle()
     ) {
         prop_assert_eq!(carried_out(&arrivals), (0..40).collect::<Vec<_>>());

@@ -57,7 +57,7 @@ struct Worker {
     inbox: Inbox,
     control: OwnedFd,
     _lease: Lease,
-    /// Nobody reads them.
+    /// Not read.
     _answers: OwnedFd,
 }
 

@@ -62,7 +62,7 @@ pub(super) struct Dying {
     pub(super) served: Option<(WorkerId, Generation)>,
     /// Calls that were in it.
     pub(super) lost: Vec<Lost>,
-    /// Names what it has of weights.
+    /// Key of the weights that the process still maps.
     pub(super) zombie: ZombieId,
     /// What it said of a lost device context.
     pub(super) broken: Option<Fault>,

@@ -200,7 +200,7 @@ fn read_answers(
     let mut alert = Duration::ZERO;
     loop {
         let heard = hear(device, worker, inbox, &mut batch);
-        // Whatever the worker said last, the calls before are over.
+        // Calls before the worker's last answer are over.
         batch.settle();
         if let Some(end) = heard? {
             return Ok(end);

@@ -47,7 +47,7 @@ pub(super) struct Arrival {
     pub(super) reached: Reached,
 }
 
-/// The process that is there now, and what it has.
+/// The connected process: its functions, arenas and unsent frames.
 #[derive(Debug)]
 struct Connected {
     arrival: Arrival,
@@ -182,7 +182,7 @@ impl WorkerChannel {
         }
     }
 
-    /// Kills whatever process is there.
+    /// Kills the connected process, if there is one.
     pub(super) fn kill_any(&self) {
         if let Some(process) = &self.process {
             process.arrival.killer.kill();
@@ -289,7 +289,7 @@ impl WorkerChannel {
         self.process.as_mut().is_some_and(|process| std::mem::take(&mut process.soon))
     }
 
-    /// Hands a call over, with whatever the process does not have yet; [`WorkerChannel::write`] must follow.
+    /// Hands a call over, behind the functions and arenas that the process lacks; [`WorkerChannel::write`] must follow.
     /// [`Call::started_ns`] tells afterwards whether it did.
     ///
     /// Returns the functions that every worker must forget now, since their weights gave way.

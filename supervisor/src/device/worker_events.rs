@@ -160,7 +160,7 @@ impl WorkerEvents {
             (true, false) => Loss::InIt,
         };
         let outputs = call.written_regions().filter(|_| handed);
-        // Whoever keeps the memory from being written must not keep the call, for which draining waits.
+        // A client that keeps the memory from being written must not keep the call, for which draining waits.
         drop(call);
         let Some(outputs) = outputs else { return self.commands.bury(id, loss, end.clone()) };
         let Some(until_ns) = self.commands.handle(Clearing { id }) else { return };

@@ -1,4 +1,5 @@
-//! What machine code is made for: the kind of device, its architecture, and a fingerprint of whatever else matters.
+//! What machine code is made for: the kind of device, its architecture, and a fingerprint of everything else that it
+//! depends on.
 
 use pappus_protocol::Kind;
 use pappus_protocol::from_worker::Hello;
@@ -11,7 +12,7 @@ pub struct CodeTarget {
     pub kind: Kind,
     /// Its architecture, such as `sm_90`; empty where there is only one.
     pub arch: String,
-    /// Whatever else the code depends on.
+    /// Stands for everything else that the code depends on.
     pub fingerprint: String,
 }
 

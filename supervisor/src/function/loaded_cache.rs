@@ -3,7 +3,7 @@
 //! ```text
 //! room is needed ─┬─ the owner is at its limit ────────► its own that was used longest ago
 //!                 └─ all tenants are at theirs together ► one of the tenant's that has most, if that is more than its share
-//! nothing used it for a while, and nobody is there who may ► goes
+//! no call used it for a while, and no tenant that may is connected ► goes
 //! ```
 //!
 //! What calls hold stays.
@@ -57,8 +57,7 @@ impl fmt::Debug for OnEviction {
 }
 
 impl LoadedCache {
-    /// From now on, whoever keeps anything under a function's name is told when it goes for lack of room or use. Said
-    /// once.
+    /// From now on, `told` is called when a function goes for lack of room or use. Set once.
     pub fn on_eviction(&self, told: impl Fn(&Loaded) + Send + Sync + 'static) {
         let _ = self.on_eviction.set(OnEviction(Box::new(told)));
     }
@@ -166,8 +165,8 @@ impl LoadedCache {
         })
     }
 
-    /// Evicts what nothing used since this was called last, unless somebody is there who may. Blocking: memory is given
-    /// back.
+    /// Evicts functions that no call used since this was called last, unless a tenant that may is connected. Blocking:
+    /// memory is given back.
     pub fn evict_unused(&self, is_wanted: impl Fn(&Loaded) -> bool) {
         let since = self.last_look.swap(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         let is_unused = |slot: &Slot| slot.is_free() && slot.used.load(Ordering::Relaxed) < since;
@@ -297,7 +296,7 @@ mod tests {
         }
         assert_eq!((count(&cache, &small), count(&cache, &new)), (10, 100));
         assert_eq!(count(&cache, &large) as u64, most - 110);
-        // Below its share nobody gives way: where the largest holds on to its functions, the others are refused.
+        // Below its share no tenant gives way: where the largest holds on to its functions, the others are refused.
         let held: Vec<_> = (0..most).filter_map(|n| cache.get(large.tenant, &n.to_string())).collect();
         let more = cache.get(large.tenant, "more");
         let why = load(&cache, &new, "one too many").unwrap_err();

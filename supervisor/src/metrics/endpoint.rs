@@ -20,7 +20,7 @@ use super::{BUCKETS, describe};
 
 /// Connections that are served at the same time; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 16;
-/// From a connection's beginning to its end, whatever it sends and however slowly it reads.
+/// From a connection's beginning to its end, also where the peer sends or reads slowly.
 const MAX_TIME: Duration = Duration::from_secs(10);
 /// Bytes of a request that are kept, the least that hyper allows.
 const MAX_REQUEST_BYTES: usize = 8192;

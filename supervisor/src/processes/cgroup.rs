@@ -141,7 +141,7 @@ enum State {
     Inside(Group),
     /// They cannot be.
     Refused,
-    /// It ended while it was moved: whoever moves it reaps it.
+    /// It ended while it was moved: the thread that moves it reaps it.
     Left,
     /// It is reaped: its number may be another's.
     Over,

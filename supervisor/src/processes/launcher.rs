@@ -146,7 +146,7 @@ fn settle_in(mut process: Process, control: &OwnedFd, answers: &OwnedFd) -> std:
         // here. One that is closed can be read, too: a worker that did what it was for, or ended.
         if control::waits(control) {
             let (pid, pidfd) = control::recv_one(control).map_err(std::io::Error::other)?;
-            // Somebody waits for it from here on, also if it is killed before the one before is gone.
+            // This thread waits for it from here on, also if it is killed before its predecessor is gone.
             subreaper::adopt(pid as u32);
             let succeeded = process.end_by_itself().and_then(|_| process.succeeded_by(pid, pidfd));
             if succeeded.is_err() {

@@ -1,10 +1,10 @@
-//! What is taken of a device's memory: the contexts of processes, the leases and stacks of workers, weights.
+//! The ledger of a device's memory: the contexts of processes, the leases and stacks of workers, weights.
 //!
-//! Nothing is counted as free before the process that had it is reaped. Whoever wants to start a process,
-//! or to give one its lease, waits here until there is room.
+//! Memory counts as free once the process that held it is reaped. A thread that starts a process or grants a lease
+//! blocks here until there is room.
 //!
 //! Processes of a device that they share through MPS are of one *epoch*: a fault ends it, and with it all of them. The
-//! daemon serves nobody before the last one is gone, so none of the next epoch starts before.
+//! daemon serves no process before the last one is gone, so none of the next epoch starts before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
@@ -18,7 +18,7 @@ use crate::ids::Epoch;
 use crate::schedule::Size;
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
-/// How often whoever waits for a process looks whether its epoch is over.
+/// How often a thread that waits for a process looks whether the epoch of the process is over.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The ledger of one device.
@@ -75,7 +75,7 @@ pub struct ProcessReservation {
     ledger: Arc<MemoryLedger>,
     epoch: Epoch,
     context_bytes: u64,
-    /// It compiles a module, and serves nobody.
+    /// It compiles a module and serves no domain.
     compiles: bool,
 }
 
@@ -258,7 +258,7 @@ impl ProcessReservation {
         self.epoch
     }
 
-    /// Whether the process is of no use any more, nor anybody else before it is gone.
+    /// Whether a fault ended its epoch: the process is of no use, and no other one is before it is gone.
     pub fn is_over(&self) -> bool {
         self.epoch != self.ledger.epoch()
     }

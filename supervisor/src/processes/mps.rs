@@ -50,13 +50,13 @@ impl Control {
         Self { program: PROGRAM.into() }
     }
 
-    /// Ends the work of a process, and nobody else's.
+    /// Ends the work of one process, and of no other.
     pub fn terminate(&self, pid: u32) -> Result<(), MpsError> {
         for server in numbers(&self.ask("get_server_list")?) {
             if numbers(&self.ask(&format!("get_client_list {server}"))?).contains(&pid) {
                 let command = format!("terminate_client {server} {pid}");
                 let answer = self.ask(&command)?;
-                // The program's own exit code is 0 whatever happened; the last line is the daemon's.
+                // The program's own exit code is 0 after a failure, too; the last line is the daemon's.
                 return match answer.lines().last().map(str::trim) {
                     Some("0") => Ok(()),
                     _ => Err(MpsError::Failed(self.program.clone(), command, answer.trim().to_owned())),

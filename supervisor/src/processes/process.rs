@@ -118,14 +118,15 @@ impl Process {
         }
     }
 
-    /// Kills it whatever its work is: none of it runs any more.
+    /// Kills the process without ending its work on the device first, since no work of it runs any more.
     pub fn kill_now(&self) {
         self.killed.store(true, Ordering::Release);
         if let Some(mps) = &self.mps {
             mps.give_up();
         }
         if rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL).is_err() {
-            // By its number, which is its own until it is reaped: whoever waits for its end must not wait for ever.
+            // By its number, which is its own until it is reaped: the thread that waits for its end must not wait for
+            // ever.
             if let Some(pid) = Pid::from_raw(self.pid as i32) {
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
@@ -210,7 +211,7 @@ impl Drop for Process {
     }
 }
 
-/// Kills one process, whatever its number is used for later.
+/// Kills one process, and never another one that gets its number later.
 #[derive(Debug)]
 pub struct Killer {
     pidfd: OwnedFd,

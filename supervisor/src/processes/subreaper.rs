@@ -1,8 +1,8 @@
-//! Which processes somebody here waits for, and an end for those that nobody knows.
+//! Keeps the list of child processes that a thread waits for, and reaps all other children.
 //!
-//! The supervisor is a *subreaper*: what its children leave behind becomes its child. A worker that is killed, or
-//! cannot be heard for lack of a descriptor, before it has handed its successor over leaves one that nobody waits
-//! for. It ends by itself, since its pipes are closed, and would stay in the kernel's table for ever.
+//! The supervisor is a *subreaper*: the kernel makes orphans of its children its own children. A worker that is killed
+//! before it has handed its successor over, or whose descriptor of the successor is lost, leaves an orphan for which no
+//! thread waits. The orphan ends by itself, since its pipes are closed; unreaped it would stay in the process table.
 
 use std::collections::HashSet;
 use std::process::{Child, Command};
@@ -21,8 +21,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 struct Known {
     pids: HashSet<u32>,
-    /// Processes that are being started: they are children already, and not known yet. That may take long, where
-    /// somebody stops one, so nothing is locked meanwhile.
+    /// Processes that are being started: they are children already, and not in the list yet. A start takes long where
+    /// another process stops the new one, so no lock is held during it.
     starting: usize,
 }
 
@@ -31,7 +31,7 @@ fn known() -> OrderedGuard<'static, Known, { rank::CHILDREN }> {
     KNOWN.get_or_init(OrderedMutex::default).lock()
 }
 
-/// A process ended that may have left one behind. (A handler for SIGCHLD would interrupt every thread's waiting.)
+/// A process ended that may have left an orphan. (A handler for SIGCHLD would interrupt every thread's waiting.)
 static AGAIN: Notify = Notify::const_new();
 
 /// Starts a process that the caller waits for, and then [forgets](forget).
@@ -44,18 +44,18 @@ pub(super) fn spawn(command: &mut Command) -> std::io::Result<Child> {
     child
 }
 
-/// Somebody waits for this process from here on.
+/// Enters a process that the caller waits for.
 pub(super) fn adopt(pid: u32) {
     known().pids.insert(pid);
 }
 
-/// This process was waited for.
+/// Takes out a process that was reaped.
 pub(super) fn forget(pid: u32) {
     known().pids.remove(&pid);
     AGAIN.notify_one();
 }
 
-/// Waits for those that ended and that nobody knows. Whether there may be others, which did not end yet.
+/// Reaps children that ended and are not in the list. Returns whether others may still be running.
 fn reap() -> bool {
     let known = known();
     if known.starting > 0 {
@@ -66,7 +66,7 @@ fn reap() -> bool {
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         let gone = Pid::from_raw(pid as i32).map(|pid| rustix::process::waitid(WaitId::Pid(pid), ended));
         match gone {
-            Some(Ok(Some(_))) => tracing::debug!(pid, "a process that nobody knew ended"),
+            Some(Ok(Some(_))) => tracing::debug!(pid, "an orphan ended"),
             _ => left = true,
         }
     }
@@ -80,7 +80,7 @@ fn children() -> impl Iterator<Item = u32> {
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
 }
 
-/// Waits for whoever ends and is nobody's, until the supervisor ends.
+/// Reaps orphans that were re-parented to the supervisor, until it ends.
 pub async fn reap_strays() {
     loop {
         AGAIN.notified().await;

@@ -122,10 +122,10 @@ fn answer(inbox: &mut Inbox) -> Result<Result<Survey, SurveyError>, NoSurvey> {
     }
 }
 
-/// The devices to run on: as asked for, or whatever there is. Blocks while processes look.
+/// The devices to run on: those asked for, or else all that there are. Blocks while processes look.
 pub fn devices(launcher: &Launcher, requests: &[DeviceRequest]) -> Result<Vec<DeviceConfig>, ConfigError> {
     match requests {
-        [] => whatever_there_is(launcher),
+        [] => all_devices(launcher),
         requests => device::resolve(requests, &survey_for(launcher, requests)?),
     }
 }
@@ -159,7 +159,7 @@ fn survey_for(launcher: &Launcher, requests: &[DeviceRequest]) -> Result<Survey,
     Ok(survey)
 }
 
-fn whatever_there_is(launcher: &Launcher) -> Result<Vec<DeviceConfig>, ConfigError> {
+fn all_devices(launcher: &Launcher) -> Result<Vec<DeviceConfig>, ConfigError> {
     let survey = gpus(launcher, "").unwrap_or_else(|why| {
         tracing::info!("no GPU: {why}");
         Survey::default()

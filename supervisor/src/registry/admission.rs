@@ -160,7 +160,7 @@ impl Refusable for AdmissionError {
     }
 }
 
-/// A tenant may have these modules besides what it has.
+/// Checks that a tenant's quota has room for these modules.
 pub(super) fn check_module_bytes<'v>(
     change: &Change<'_>,
     variants: impl Iterator<Item = &'v Variant>,

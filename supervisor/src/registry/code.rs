@@ -30,7 +30,7 @@ use crate::tenants::QuotaError;
 /// Whether a compilation that failed before is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// Somebody registers the module: yes.
+    /// A tenant registers the module: yes.
     Afresh,
     /// What is known is enough.
     Known,

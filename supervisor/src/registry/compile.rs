@@ -247,7 +247,7 @@ type Ask = fn(u64) -> ToWorker<'static>;
 enum Attempt {
     /// It answered.
     Over(Result<Compiled, CompileError>),
-    /// Somebody else ended it.
+    /// A process other than Pappus and the compiler ended it.
     Killed { why: Arc<WorkerFault>, ended: String },
     /// Not for its own fault, nor the module's.
     Failed(Passing),

@@ -10,7 +10,7 @@ use crate::function::Loaded;
 use crate::ids::FunctionId;
 use crate::store::records::FunctionRecord;
 
-/// How long a function stays in memory that nobody uses who is there: this, and as long again at most.
+/// How long a function stays in memory that no connected tenant uses: this, and as long again at most.
 const UNUSED: Duration = Duration::from_secs(30);
 
 impl Registry {
@@ -39,8 +39,8 @@ impl Registry {
         self.tenants.forget_plans(function.id, function.owner, callers.iter().map(|name| &**name));
     }
 
-    /// What is kept of functions under the name that they have in memory goes with them: plans here, and whatever else
-    /// `told` forgets. Said once.
+    /// What is kept of functions under the name that they have in memory goes with them: plans here, and everything else
+    /// that `told` forgets. Said once.
     pub fn on_eviction(self: &Arc<Self>, told: impl Fn(FunctionId) + Send + Sync + 'static) {
         let registry = Arc::downgrade(self);
         self.loaded.on_eviction(move |function| {

@@ -3,7 +3,7 @@
 //! ```text
 //! readers ──────────────────────► published        a copy of the snapshot: no reader waits for a file
 //! changes ──► Change (the lock) ──► files ──► published ──► files that nothing needs any more go
-//!                                                └── dropped: what the tenant is charged is what it has now
+//!                                                └── dropped: the tenant is charged for what is registered now
 //! ```
 //!
 //! The lock is held while files are written and removed: it is the queue of one tenant's changes, each on a thread that
@@ -83,7 +83,7 @@ impl TenantRegistry {
     }
 }
 
-/// A change of what a tenant registered. When it is dropped, the tenant is charged for what it has then.
+/// A change of what a tenant registered. When it is dropped, the tenant is charged for what is registered then.
 #[derive(Debug)]
 pub(super) struct Change<'a> {
     writer: OrderedGuard<'a, Writer, { rank::TENANT_CHANGES }>,

@@ -241,7 +241,7 @@ fn functions_with_the_same_weights_share_one_copy() {
     drop(loaded);
     load(&registry, &one, "new").unwrap();
     assert_eq!(one.used(Limit::WeightBytes), packed);
-    // Nobody is connected: what nothing uses goes.
+    // No tenant is connected: functions that no call uses go.
     (0..2).for_each(|_| registry.loaded.evict_unused(|_| false));
     assert_eq!((one.used(Limit::WeightBytes), other.used(Limit::WeightBytes)), (0, 0));
     assert_eq!(one.used(Limit::LoadedFunctions), 0);

@@ -46,7 +46,7 @@ fn a_call_that_is_not_cleared_in_time_is_over() {
     b.now += CLEAR_NS;
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     b.expect("1 not cleared");
-    // It was cleared after all, and nobody waits for it.
+    // It was cleared after all, and no call waits for it.
     assert_eq!(b.scheduler.handle(b.now, Buried { id, loss: Loss::InIt }, &mut b.actions), None);
     b.expect("");
     assert_eq!(b.scheduler.running(), 0);

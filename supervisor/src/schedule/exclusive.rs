@@ -17,7 +17,7 @@
 //!
 //! They stand in a line of their own, which is fair among callers (`fair_line`). All other calls together are one more
 //! party there: its tag is charged for the time in which memory is shared, divided by the number of callers that wait.
-//! So whichever kind of call waits gets its turn, however many of the other kind there are:
+//! So a waiting call of either kind gets its turn, however many of the other kind there are:
 //!
 //! ```text
 //!             ┌─ other calls had less ──► open: other calls start ──had as much, or nothing left──┐
@@ -226,7 +226,7 @@ impl Exclusive {
         joined
     }
 
-    /// Charges whoever had the device since this was done last.
+    /// Charges the caller that had the device since this was done last.
     fn charge(&mut self, now_ns: u64) {
         let used_ns = now_ns.saturating_sub(std::mem::replace(&mut self.charged_ns, now_ns));
         match (self.served.take(), self.phase) {
@@ -374,12 +374,12 @@ impl Exclusive {
         self.deadline_ns = stage.is_moving().then(|| now_ns.saturating_add(SETTLE_NS));
     }
 
-    /// Every worker, with what it has.
+    /// Every worker, with its lease.
     fn each(&mut self) -> impl Iterator<Item = (WorkerId, &mut Lease)> {
         WorkerId::first(self.leases.len()).zip(&mut self.leases)
     }
 
-    /// A process is in a worker's slot: what it has.
+    /// A process is in a worker's slot: returns its share of the memory.
     pub(super) fn arrived(&mut self, worker: WorkerId, generation: Generation) -> Share {
         let share = self.stage.share(worker);
         self.leases[worker.get()] = Lease { share, process: Some(generation), unconfirmed: 1 };

@@ -166,7 +166,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_caller_gets_its_share_whatever_the_others_do(loads in loads(), workers in 1..3usize) {
+    fn every_caller_gets_its_share_beside_any_load_of_others(loads in loads(), workers in 1..3usize) {
         let mut device = Device::new(workers, 0, &loads);
         for (caller, load) in loads.iter().enumerate() {
             (0..load.waiting).for_each(|_| device.submit(caller));

@@ -347,7 +347,7 @@ impl<C: Clone> Scheduler<C> {
         if !self.exclusive.is_for(worker) {
             return;
         }
-        // Its domain had everything: whoever waits for a worker need not wait for its residency.
+        // Its domain had everything: a domain that waits for a worker need not wait for its residency.
         self.workers[worker].bound_ns = 0;
         if self.exclusive.end_alone(worker) {
             self.share(now_ns, actions);
@@ -383,7 +383,7 @@ impl<C: Clone> Scheduler<C> {
         actions.push(Action::Tell { to: self.workers.address(worker), command });
     }
 
-    /// Tells workers what they have of the memory.
+    /// Tells workers their share of the memory.
     pub(super) fn tell_shares(&mut self, actions: &mut Vec<Action<C>>) {
         for (worker, share) in self.shares.drain(..) {
             let to = self.workers.address(worker);

@@ -15,7 +15,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// What it has once it confirmed everything.
+    /// Its share once it confirmed everything.
     pub(super) fn promised(&self) -> Option<Share> {
         self.told.back().copied().or(self.in_force)
     }

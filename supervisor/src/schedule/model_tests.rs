@@ -234,7 +234,7 @@ impl World {
                 self.trouble.ended(call);
             }
             None => {
-                assert!(!known.detached, "runs again for nobody");
+                assert!(!known.detached, "runs again although its caller left");
                 assert!(!(known.suspect && loss == Loss::InIt), "runs again though it is guilty");
                 match loss {
                     Loss::InIt => {
@@ -333,7 +333,8 @@ impl World {
 
     /// Commands are numbered in the order in which they are decided.
     fn told(&mut self, worker: WorkerId, generation: u64, nth: u64) {
-        let (current, commands, _) = self.processes.get_mut(&worker).expect("told to nobody");
+        let (current, commands, _) =
+            self.processes.get_mut(&worker).expect("told to a process that is not there");
         assert_eq!((*current, *commands), (generation, nth), "worker {worker}");
         *commands += 1;
     }
@@ -342,7 +343,7 @@ impl World {
         if share == Share::All {
             assert_eq!(self.running(), [], "given while something runs");
         }
-        // It may be killed already: then it is told in vain, and what it has comes back once it is reaped.
+        // It may be killed already: then it is told in vain, and its share comes back once it is reaped.
         self.processes.get_mut(&worker).unwrap().2.told.push_back(share);
     }
 
@@ -394,7 +395,7 @@ impl World {
         let running = self.running();
         assert_eq!(self.scheduler.running() as usize, running.len() + self.lost().len());
         assert_eq!((self.scheduler.queued() + self.scheduler.running()) as usize, self.calls.len());
-        // Nobody who has calls waits for a grant that nobody else has.
+        // No worker with calls waits for a grant that no other worker has.
         if self.shape.quantum_us.is_some() && self.holder.is_none() {
             assert_eq!(running, [], "the device stands still");
         }
@@ -483,7 +484,7 @@ impl World {
         assert!(!self.trouble.is_careful(self.now, caller) || others == 0, "{call} is not the only one");
         for (other, known) in self.calls.iter().filter(|(_, known)| known.running.is_none()) {
             // A caller's calls for the whole device go in their order, others wait for their callers' turn
-            // (`exclusive_fairness_tests.rs`). Whoever spent its budget may be overtaken.
+            // (`exclusive_fairness_tests.rs`). A caller that spent its budget may be overtaken.
             let in_order = known.domain == caller && known.size == Size::Exclusive && size == Size::Exclusive;
             if in_order && !known.lost && !self.trouble.ever_spent(caller) {
                 assert!(*other >= call, "{call} overtook {other}");

@@ -143,7 +143,7 @@ fn only_the_caller_that_spent_its_budget_waits() {
     assert_eq!(b.scheduler.next_deadline_ns(), Some(30 * S));
     b.wait(30 * S - 1);
     b.expect("");
-    // Something is back. The idle worker of somebody else makes room as always.
+    // A part of the budget is back. The idle worker of another caller makes room as always.
     b.wait(1);
     b.expect("replace 0");
     b.dies(W0);

@@ -1,4 +1,4 @@
-//! How many workers one caller may have at the same time, whichever domains they serve. Only callers with a
+//! How many workers one caller may have at the same time, over all its domains. Only callers with a
 //! limit cost anything here.
 
 use std::collections::HashMap;

@@ -49,7 +49,7 @@ impl Bench {
     fn ready(&mut self, worker: WorkerId) {
         let ready = Ready { worker, generation: Generation::new(1) };
         self.scheduler.handle(self.now, ready, &mut self.actions);
-        // It is told what it has first, and confirms it at once.
+        // It is told its share first, and confirms it at once.
         let first = self.actions.iter().position(|action| {
             matches!(action, Action::Tell { to, command: Command::Configure(_) } if to.worker == worker)
         });
@@ -159,7 +159,7 @@ fn switches_do_not_thrash() {
     b.submit(2, BOB);
     b.now = 10 * MS;
     b.finish(W0, first);
-    // Whoever calls again and again keeps its worker between two calls.
+    // A caller that calls again and again keeps its worker between two calls.
     b.expect("1 on 0.0");
     assert_eq!(b.scheduler.next_deadline_ns(), Some(40 * MS));
     let again = b.submit(3, ALICE);
@@ -197,12 +197,12 @@ fn scrubbing() -> Bench {
 #[test]
 fn a_scrubbed_worker_is_as_good_as_a_fresh_one() {
     let mut b = scrubbing();
-    // Nobody gets it before it said so.
+    // No domain gets the worker before it said so.
     b.submit(3, ALICE);
     b.expect("");
     assert!(b.scheduler.handle(b.now, Scrubbed { worker: W0 }, &mut b.actions));
     b.expect("2 on 0.0");
-    assert!(!b.scheduler.handle(b.now, Scrubbed { worker: W0 }, &mut b.actions), "nobody asked");
+    assert!(!b.scheduler.handle(b.now, Scrubbed { worker: W0 }, &mut b.actions), "it was not asked");
 }
 
 #[test]
@@ -514,7 +514,7 @@ fn workers_of_several_domains_take_turns() {
     ));
     b.expect("grant 1 turn 2");
     assert_eq!((b.scheduler.device_ns(W0), b.scheduler.device_ns(W1)), (6 * MS, 0));
-    // What it cannot have used it is not charged, and a worker yields only what it has.
+    // A worker is not charged for time that it cannot have used, and yields only the turn that it has.
     b.now = 9 * MS;
     assert!(!b.scheduler.handle(
         b.now,

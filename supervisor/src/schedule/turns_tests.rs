@@ -80,7 +80,7 @@ fn a_worker_without_calls_gets_no_turn() {
 }
 
 #[test]
-fn turns_that_nobody_has_are_not_yielded() {
+fn a_turn_that_no_worker_has_is_not_yielded() {
     let (mut turns, mut orders) = (Turns::new(2, QUANTUM_US), Vec::new());
     turns.has_work(0, W0, &mut orders);
     orders.clear();

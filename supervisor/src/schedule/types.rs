@@ -34,7 +34,8 @@ pub enum Size {
 pub struct Shape {
     /// Slots for workers.
     pub workers: usize,
-    /// Lanes of each, at most 64.
+    /// Lanes of each: at most 64, the bits of the set of busy ones. Configurations give at most
+    /// [`MAX_LANES`](crate::limits::MAX_LANES).
     pub lanes: u32,
     /// Workers that one domain may have.
     pub workers_per_domain: usize,
@@ -107,7 +108,7 @@ pub enum Action<C> {
         /// The call.
         call: C,
     },
-    /// Kill the process, whatever it was told and whatever it still is to be told.
+    /// Kill the process, without regard to commands that it was sent or is still to be sent.
     Kill {
         /// Which slot.
         worker: WorkerId,
@@ -144,7 +145,7 @@ pub enum Command<C> {
         /// The call.
         call: C,
     },
-    /// Its settings, and what it has of the device's memory. [`Confirmed`](super::events::Confirmed) follows.
+    /// Its settings, and its share of the device's memory. [`Confirmed`](super::events::Confirmed) follows.
     Configure(Share),
     /// It has the device.
     Grant {

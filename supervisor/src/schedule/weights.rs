@@ -2,7 +2,7 @@
 //!
 //! GreedyDual-Size (Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997): a function's
 //! priority is the clock plus what a reload costs per byte; the lowest goes, and the clock moves up to
-//! what it had, so that whatever is not used sinks.
+//! its priority, so that functions that are not used sink.
 
 use std::collections::HashMap;
 

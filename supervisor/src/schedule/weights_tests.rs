@@ -29,7 +29,7 @@ fn weights_are_loaded_once_and_shared() {
         );
     }
     assert_eq!(weights.used_bytes(), GIB);
-    // Sharing them outlives whoever loaded them.
+    // Sharing them outlives the worker that loaded them.
     weights.worker_gone(W0);
     assert_eq!(weights.claim(FunctionId::new(1), W0, GIB, &mut Vec::new()), Ok(Source::Device(1, GIB)));
     weights.forget(FunctionId::new(1));
@@ -76,7 +76,7 @@ fn a_call_that_cannot_wait_for_shared_weights_loads_a_copy() {
     assert_eq!(claim(&mut weights, W1), Ok(Source::Host));
     assert_eq!(weights.used_bytes(), 2 * GIB);
     assert_eq!(claim(&mut weights, W2), Err(NoRoom { budget_bytes: 2 * GIB }));
-    assert!(!weights.exported(FunctionId::new(1), W1, 7, GIB), "nobody asked it");
+    assert!(!weights.exported(FunctionId::new(1), W1, 7, GIB), "it was not asked");
     assert!(weights.exported(FunctionId::new(1), W0, 7, GIB));
     weights.uninstalled(FunctionId::new(1), W1);
     assert_eq!(weights.used_bytes(), GIB);
@@ -169,7 +169,7 @@ proptest! {
             prop_assert!(taken <= 20);
             prop_assert!(weights.held_bytes() >= taken);
         }
-        // Once nobody is there and nobody wants any, nothing is taken.
+        // Once no worker is there and no call waits, nothing is taken.
         for worker in 0..3 {
             zombies.push(weights.worker_gone(WorkerId::new(worker)));
         }

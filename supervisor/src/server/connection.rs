@@ -73,7 +73,7 @@ pub struct Connection {
     invocations: Arc<Invocations>,
     arenas: OrderedMutex<HashMap<u64, Arc<Arena>>, { rank::ARENAS }>,
     cold: Arc<Semaphore>,
-    /// Nobody waits for answers any more.
+    /// The client left: no answer is read any more.
     gone: AtomicBool,
 }
 

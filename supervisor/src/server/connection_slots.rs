@@ -1,4 +1,4 @@
-//! Who is connected: one tenant cannot take every place, and nobody the operator's.
+//! Slots of connections: one tenant cannot take all of them, and no tenant those of the operator.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

@@ -1,12 +1,12 @@
 //! Processor time of the socket threads, shared among tenants: deficit round robin over measured time.
 //!
 //! A connection takes a turn before it decodes and handles requests, and ends it within a bounded time. While there
-//! are turns for everybody that costs two atomic operations. Where connections wait, tenants are served in a ring: each
+//! are free turns that costs two atomic operations. Where connections wait, tenants are served in a ring: each
 //! may use a quantum, what it used more is taken off its next ones, however many connections it has. The operator's
 //! connections are one more tenant.
 //!
 //! ```text
-//! begin ──free turn, nobody waits──► Turn ──dropped──► free
+//! begin ──free turn, none waits──► Turn ──dropped──► free
 //!   └──────► its tenant's queue ──its tenant has time left──► Turn ──dropped──► charged, the next one
 //! ```
 //!
@@ -26,7 +26,7 @@ use crate::sync::{OrderedMutex, rank};
 
 /// What a tenant may use before the next one's turn.
 const QUANTUM_NS: i64 = 200_000;
-/// The most that a tenant owes: one request is bounded, and nobody waits for ever.
+/// The most that a tenant owes: one request is bounded, and no tenant waits for ever.
 const MAX_DEBT_NS: i64 = 20_000_000;
 /// Tenants without waiting connections that are remembered for what they owe.
 const MAX_REMEMBERED: usize = 1024;
@@ -37,7 +37,7 @@ type Sharer = Option<TenantId>;
 /// The turns of all socket threads.
 #[derive(Debug)]
 pub struct FairTurns {
-    /// Turns that nobody has. Changed without the lock only while nobody waits.
+    /// Turns that no connection has. Changed without the lock only while no connection waits.
     free: AtomicUsize,
     /// Connections that wait; changed with the lock held.
     waiting: AtomicUsize,
@@ -125,7 +125,7 @@ impl FairTurns {
     fn end(self: &Arc<Self>, sharer: Sharer, used_ns: i64) {
         if self.waiting.load(Ordering::Acquire) == 0 {
             self.free.fetch_add(1, Ordering::AcqRel);
-            // Somebody may have begun to wait just before, and seen no free turn.
+            // A connection may have begun to wait just before, and seen no free turn.
             if self.waiting.load(Ordering::Acquire) == 0 || !self.take_free() {
                 return;
             }

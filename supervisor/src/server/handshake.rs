@@ -26,7 +26,7 @@ use super::violation::{GatewayError, Violation};
 use crate::limits::HANDSHAKE_MS;
 use crate::tenants::{Account, NoTenant, Standing};
 
-/// Somebody who connected.
+/// A peer that connected.
 #[derive(Debug)]
 pub struct Arrival {
     /// The peer's uid.
@@ -48,7 +48,7 @@ impl Arrival {
     }
 }
 
-/// Tells somebody why it is not served; nothing is read, and nothing kept of it.
+/// Tells a peer why it is not served; nothing is read from it, and nothing kept of it.
 pub(super) fn turn_away(socket: impl AsFd, why: &NoTenant) {
     let mut frames = Greeting::OURS.encode().to_vec();
     replies::append(&mut frames, 0, refusals::to_body(why));

@@ -307,7 +307,7 @@ impl Gathered<'_> {
         Ok(total)
     }
 
-    /// Takes an output's target; an output that nobody asked for is dropped.
+    /// Takes an output's target; an output that the request does not ask for is dropped.
     fn output(&mut self, output: Option<&v1::Output>, bytes: u64) -> Result<(), ValueError> {
         let (arena, offset, room) = match output {
             None => (DISCARD.get(), 0, bytes),

@@ -1,4 +1,4 @@
-//! Who is at the other end of a socket: a process by name, and surely the one that connected.
+//! The process at the other end of a socket, by name: certainly the one that connected.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 

@@ -1,5 +1,5 @@
-//! The reading side of a connection. Whoever just asked often asks again at once, so the socket is asked
-//! again and again for a while before its task sleeps: waking it costs more than many small calls take.
+//! The reading side of a connection. A client that just asked often asks again at once, so the task polls the socket
+//! for a while before it sleeps: waking it costs more than many small calls take.
 //!
 //! ```text
 //! watched ──found again and again──► bare ──nothing for a while──► watched, asleep
@@ -62,8 +62,8 @@ enum Look {
     Closed,
 }
 
-/// How long a connection is asked again and again where the settings say `poll_us`. With few cores that would
-/// take one from whoever is to answer.
+/// How long a connection is polled where the settings say `poll_us`. With few cores, polling would take one from the
+/// worker that is to answer.
 pub fn patience(poll_us: u32) -> Duration {
     static CORES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
@@ -223,7 +223,7 @@ mod tests {
                 assert_eq!(read(&mut reader, LONG).await.unwrap(), b"asked");
             }
             assert!(matches!(reader.socket, Some(Socket::Bare(_))), "round {round}");
-            // Written while nobody watches.
+            // Written while the socket is not watched.
             client.write_all(b"slept").unwrap();
             assert_eq!(read(&mut reader, Duration::ZERO).await.unwrap(), b"slept");
             assert!(matches!(reader.socket, Some(Socket::Watched(_))), "round {round}");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_keeps_nobody_on_its_thread_waiting() {
+    async fn a_polling_reader_lets_other_tasks_of_its_thread_run() {
         let (client, mut reader) = pair();
         let (mut other_client, mut other) = pair();
         let asking = tokio::spawn(async move { read(&mut reader, LONG).await });

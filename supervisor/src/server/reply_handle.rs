@@ -72,7 +72,7 @@ impl Invocations {
 }
 
 /// The right to answer one invocation, and whether that was done. It exists from the moment the invocation is
-/// accepted, so whatever happens later, loading its function included, ends here once.
+/// accepted, so every way to end it, a function that does not load included, ends here once.
 #[derive(Debug)]
 pub struct ReplyHandle {
     of: Arc<Invocations>,

@@ -157,7 +157,7 @@ fn quarantined(function: &str, device: &str, refusal: quarantine::Refusal) -> v1
     v1::Error::new(Code::Quarantined, message).retry(milliseconds(refusal.retry_ns))
 }
 
-/// Rounded up: whoever comes back then is not too early.
+/// Rounded up, so that a client that tries again after this time is not too early.
 pub fn milliseconds(ns: u64) -> u64 {
     ns.div_ceil(1_000_000)
 }

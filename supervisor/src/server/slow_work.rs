@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::ids::TenantId;
-use crate::limits::MAX_TURNS_PER_TENANT;
+use crate::limits::MAX_SLOW_REQUESTS_PER_TENANT;
 use crate::sync::{OrderedMutex, rank};
 
 /// The permits of all tenants.
@@ -26,7 +26,9 @@ impl SlowWork {
     pub async fn acquire(&self, tenant: TenantId) -> SlowWorkPermit {
         let permits = {
             let mut all = self.0.lock();
-            all.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(MAX_TURNS_PER_TENANT))).clone()
+            all.entry(tenant)
+                .or_insert_with(|| Arc::new(Semaphore::new(MAX_SLOW_REQUESTS_PER_TENANT)))
+                .clone()
         };
         // The semaphore is never closed, so the permit is always there.
         SlowWorkPermit { _permit: permits.acquire_owned().await.ok() }

@@ -117,7 +117,7 @@ fn worker(worker: WorkerStatus) -> v1::WorkerStatus {
     }
 }
 
-/// Where a function is refused to whoever asks.
+/// Adds the devices that refuse a function to the tenant that asks.
 pub fn add_quarantine(ctx: &RequestCtx, functions: &mut [v1::FunctionInfo]) {
     for device in &ctx.server.devices {
         let (quarantined, _) = device.refusals();

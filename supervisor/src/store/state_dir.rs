@@ -13,7 +13,7 @@
 //! A tenant that the configuration does not name is called by its uid.
 //!
 //! Files appear by rename, complete and synced; a crash leaves at most `*.tmp` files, which the next
-//! start removes. Every tenant has its own blobs, so that knowing a hash gives nobody another's bytes.
+//! start removes. Every tenant has its own blobs, so that knowing a hash gives no tenant another one's bytes.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -73,7 +73,7 @@ impl StateDir {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(StateError::Locked(root.to_owned())),
             Err(e) => return Err(failed("lock", &lock_path)(e.into())),
         }
-        // Left by a start that never finished; the lock says that nobody writes them now.
+        // Left by a start that never finished; the lock says that no process writes them now.
         for (name, path) in list(root).map_err(failed("list", root))? {
             if name.ends_with(".tmp") {
                 let _ = fs::remove_file(path);
@@ -267,7 +267,7 @@ impl StateDir {
     }
 
     /// Removes temporary files, and blobs and machine code that `needed` does not want; what stays of these. While a
-    /// record is set aside nobody knows what it needs, so its tenant's bytes stay.
+    /// record is set aside it is not known what it needs, so its tenant's bytes stay.
     pub fn collect_garbage(
         &self,
         tenant: TenantId,
@@ -351,7 +351,7 @@ fn list(folder: &Path) -> std::io::Result<Vec<(String, PathBuf)>> {
     let mut found = Vec::new();
     for entry in entries {
         let entry = entry?;
-        // Whatever has another kind of name is not ours.
+        // Files with another kind of name are not ours.
         if let Ok(name) = entry.file_name().into_string() {
             found.push((name, entry.path()));
         }

@@ -62,7 +62,7 @@ impl Account {
         Ok(Taken { account: self.clone(), limit, amount })
     }
 
-    /// Takes so much of one thing, whatever the limits are: of what is there already, or is the operator's.
+    /// Adds an amount without a check of the limits: of what is there already, or is the operator's.
     pub fn charge(self: &Arc<Self>, limit: Limit, amount: u64) -> Taken {
         self.count(limit, amount);
         Taken { account: self.clone(), limit, amount }

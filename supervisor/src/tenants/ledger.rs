@@ -135,7 +135,7 @@ impl Ledger {
         })
     }
 
-    /// Takes so much, whatever the total is.
+    /// Adds an amount, also beyond the total.
     pub(super) fn charge(&self, limit: Limit, amount: u64) {
         if self.most[limit as usize] != u64::MAX {
             self.used[limit as usize].fetch_add(amount, Ordering::AcqRel);

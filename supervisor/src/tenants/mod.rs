@@ -46,7 +46,9 @@ pub enum NoTenant {
     )]
     Unknown(u32),
     /// Its uid stands for any that this process cannot see.
-    #[error("your uid is not mapped into the supervisor's user namespace: nobody can tell who you are")]
+    #[error(
+        "your uid is not mapped into the supervisor's user namespace: the supervisor cannot tell who you are"
+    )]
     Unmapped,
     /// A worker's uid, or one that stands for a name.
     #[error("uid {0} is never a tenant")]
@@ -120,7 +122,7 @@ impl Tenants {
         self.rules.read()
     }
 
-    /// Whoever runs as one of these uids is a worker and never a tenant. Called once, before anybody connects.
+    /// A process with one of these uids is a worker and never a tenant. Called once, before any client connects.
     pub fn keep_out(&self, workers: Vec<u32>) {
         let _ = self.workers.set(workers);
     }
@@ -211,8 +213,8 @@ impl Tenants {
         self.rules().find(name).map(|rule| rule.uids.clone())
     }
 
-    /// What the peer of a new connection is, or why it is not served. The operator's own socket serves whoever
-    /// reaches it.
+    /// What the peer of a new connection is, or why it is not served. The operator's own socket serves every
+    /// process that reaches it.
     pub fn judge(&self, uid: u32, operator: bool) -> Result<Standing, NoTenant> {
         let rules = self.rules();
         let tenant = self.tenant_of(&rules, uid, operator)?;
@@ -340,7 +342,7 @@ mod tests {
         assert_eq!(tenants.judge(77, false).unwrap_err(), NoTenant::Never(77));
         assert!(
             tenants.judge(1000, false).is_err(),
-            "a worker's uid is none, whatever the configuration says"
+            "a worker's uid is none, also where the configuration names it"
         );
     }
 

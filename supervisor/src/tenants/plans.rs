@@ -72,7 +72,7 @@ impl Plans {
         self.0.lock().give_up_one()
     }
 
-    /// A function is gone: nobody plans it again.
+    /// A function is gone: no call of it is planned again.
     pub fn forget(&self, function: FunctionId) {
         self.0.lock().remove_function(function.get());
     }

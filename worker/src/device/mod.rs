@@ -25,8 +25,7 @@ use pappus_shmem::{Mapping, ValidatedMemfd};
 
 use crate::arenas::Arenas;
 
-/// Bytes of a module, for any device.
-pub const MAX_MODULE_BYTES: usize = 16 << 20;
+pub use pappus_protocol::limits::MAX_MODULE_BYTES;
 
 /// One device, or the part of it that a worker may use.
 pub trait Device {

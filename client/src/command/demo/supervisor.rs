@@ -141,7 +141,7 @@ impl Drop for Supervisor {
     }
 }
 
-/// The program beside this one, as cargo and packages install them; otherwise whatever PATH has.
+/// The program beside this one, as cargo and packages install them; otherwise the one that PATH leads to.
 fn program() -> PathBuf {
     let beside = std::env::current_exe().map(|exe| exe.with_file_name(PROGRAM));
     beside.ok().filter(|path| path.exists()).unwrap_or_else(|| PROGRAM.into())

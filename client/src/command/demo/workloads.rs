@@ -12,7 +12,7 @@ const MATMUL_SIDE: u64 = 128;
 /// The side of the picture that the CNN looks at.
 const CNN_SIDE: u64 = 224;
 /// The CNN's filter compares a pixel with the 24 around it: it adds up to zero, so that even surfaces vanish. With
-/// weights in sixteenths and whole shades of gray every sum is exact, whatever a device's order of additions.
+/// weights in sixteenths and whole shades of gray every sum is exact in any order of additions.
 const CNN_CENTRE: f32 = 24.0 / 16.0;
 const CNN_AROUND: f32 = -1.0 / 16.0;
 /// Devices may fuse multiplications with additions: sums of 25 products may differ in their last bits.

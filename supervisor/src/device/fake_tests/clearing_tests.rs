@@ -1,4 +1,4 @@
-//! Outputs of calls whose process is gone: cleared on their callers' threads, and nobody else waits for that.
+//! Outputs of calls whose process is gone: cleared on their callers' threads, and no other tenant waits for that.
 
 use pappus_protocol::to_worker::Target;
 

@@ -38,9 +38,9 @@ fn a_confirmed_scrub_is_followed_by_the_next_domains_call() {
     gpu.submit(&function, TenantId::new(3), 0);
     gpu.expect(W0, &["scrub 1"]);
     gpu.device.events.scrubbed(W0, 1).unwrap();
-    // It is installed again, whatever it had before.
+    // It is installed again, although it was before.
     gpu.expect(W0, &["install 1, 2 of 8", "invoke on 0 flags 0"]);
-    assert!(gpu.device.events.scrubbed(W0, 1).is_err(), "nobody asked");
+    assert!(gpu.device.events.scrubbed(W0, 1).is_err(), "it was not asked");
 }
 
 #[test]

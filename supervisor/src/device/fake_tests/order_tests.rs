@@ -5,7 +5,7 @@ use crate::ids::TurnId;
 use crate::schedule::{Action, Address, Command};
 
 #[test]
-fn commands_are_written_as_they_were_decided_whichever_comes_first() {
+fn commands_that_come_in_another_order_are_written_as_they_were_decided() {
     let mut gpu = Gpu::new(true);
     let generation = Generation::new(1);
     let turn = TurnId::new(7);
@@ -69,7 +69,7 @@ fn all_memory_moves_to_one_worker_and_back_without_ever_being_there_twice() {
     gpu.device.events.leased(W0).unwrap();
     gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
     gpu.done(W1, behind);
-    assert!(gpu.device.events.leased(W1).is_err(), "nobody asked it");
+    assert!(gpu.device.events.leased(W1).is_err(), "it was not asked");
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn calls_that_ended_before_a_panic_are_answered_once() {
     assert_eq!(answered(&mut gpu), [1, 3]);
     gpu.device.slots.channel(W0).detach(None);
     let (lost, _) = gpu.device.events.worker_gone(W0);
-    assert!(lost.is_empty(), "they are over, and nobody else answers them");
+    assert!(lost.is_empty(), "they are over, and not answered again");
     assert!(answered(&mut gpu).is_empty());
 }
 

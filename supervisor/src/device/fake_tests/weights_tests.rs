@@ -20,7 +20,7 @@ fn weights_are_loaded_once_and_shared() {
     gpu.device.uninstall(function.id);
     gpu.expect(W0, &["uninstall 1"]);
     gpu.expect(W1, &["uninstall 1"]);
-    // It is free once everybody says so, and nobody says so for another.
+    // It is free once every worker says so, and no worker says so for another.
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     assert!(gpu.device.events.uninstalled(W0, FunctionId::new(function.id.get() + 1)).is_err());
     gpu.device.events.uninstalled(W1, function.id).unwrap();
@@ -96,7 +96,7 @@ fn what_a_tenant_may_have_of_a_device_covers_leases_and_weights() {
     allow(29);
     let refused = gpu.device.submit(gpu.call(&a, TenantId::new(1), 0), 0, None).unwrap_err();
     assert!(refused.to_string().contains("the quota device-memory of tenant 1 is"), "{refused}");
-    // A lease fits, the weights do not; they are the owner's, whoever calls.
+    // A lease fits, the weights do not; they are the owner's, also where another tenant calls.
     allow(33);
     gpu.submit(&a, TenantId::new(1), 0);
     gpu.expect(W0, &[]);
