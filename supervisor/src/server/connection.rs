@@ -366,10 +366,9 @@ impl Connection {
             _ if handle.is_over() => {}
             Ok(function) => {
                 let burst = &mut Burst::default();
-                // A plan may take long: other tasks of this thread go elsewhere meanwhile.
-                tokio::task::block_in_place(|| {
-                    self.submit(id, &handle, &mut arrived, &function, Thread::Own, burst)
-                });
+                // A plan may take long.
+                let submit = || self.submit(id, &handle, &mut arrived, &function, Thread::Own, burst);
+                self.ctx.server.registry.threads.run_here(self.ctx.whose(), submit).await;
             }
             Err(error) => handle.refuse(refusals::to_body(&error)),
         }
