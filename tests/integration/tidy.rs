@@ -18,7 +18,7 @@ const DEPENDENCIES: [(&str, &[&str]); 11] = [
     // Reads what all of them read.
     ("fuzz", &["blueprint", "client", "proto", "protocol", "shmem", "supervisor", "worker"]),
     // Of its hostile programs.
-    ("tests", &["protocol", "shmem", "worker"]),
+    ("tests", &["client", "proto", "protocol", "shmem", "worker"]),
     // Measures all of them.
     ("benches", &["blueprint", "client", "kernels", "proto", "protocol", "shmem", "supervisor", "worker"]),
 ];

@@ -1,0 +1,141 @@
+//! Whether what was measured is within its bounds. Pure: numbers in, judgements out.
+
+use std::time::Duration;
+
+/// Memory beyond an idle supervisor's and what the quotas show.
+const SLACK_BYTES: u64 = 64 << 20;
+/// The same once the abusers left.
+const KEPT_BYTES: u64 = 32 << 20;
+/// Descriptors beyond an idle supervisor's and what the quotas show.
+const SLACK_DESCRIPTORS: u64 = 64;
+/// Threads beyond an idle supervisor's; the same once the abusers left.
+const SLACK_THREADS: u64 = 128;
+const KEPT_THREADS: u64 = 32;
+/// Honest latency: so many times the undisturbed one, and so much.
+const TIMES: u32 = 10;
+const SLACK_LATENCY: Duration = Duration::from_millis(20);
+/// How long the operator may wait.
+const OPERATOR: Duration = Duration::from_secs(1);
+/// Lines of the log in a second.
+const LOG_LINES: u64 = 100;
+/// How long after the abusers left everything is back.
+pub(crate) const BACK: Duration = Duration::from_secs(5);
+
+/// What is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Judgement {
+    /// An honest call has no right answer.
+    Answers,
+    /// Honest calls take long.
+    Latency,
+    /// The operator waits.
+    Operator,
+    /// More memory than is shown.
+    Memory,
+    /// More shared memory than is shown.
+    SharedMemory,
+    /// More descriptors than are shown.
+    Descriptors,
+    /// Threads.
+    Threads,
+    /// A flood of lines.
+    Log,
+    /// Not everything is back.
+    Recovery,
+    /// The supervisor ended.
+    Alive,
+}
+
+/// What a supervisor takes, or is accounted for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Amounts {
+    pub(crate) resident: u64,
+    pub(crate) shared: u64,
+    pub(crate) descriptors: u64,
+    pub(crate) threads: u64,
+    pub(crate) connections: u64,
+}
+
+impl Amounts {
+    /// Of each the larger.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            resident: self.resident.max(other.resident),
+            shared: self.shared.max(other.shared),
+            descriptors: self.descriptors.max(other.descriptors),
+            threads: self.threads.max(other.threads),
+            connections: self.connections.max(other.connections),
+        }
+    }
+
+    /// How much of each is beyond another amount.
+    pub(crate) fn beyond(self, other: Self) -> Self {
+        Self {
+            resident: self.resident.saturating_sub(other.resident),
+            shared: self.shared.saturating_sub(other.shared),
+            descriptors: self.descriptors.saturating_sub(other.descriptors),
+            threads: self.threads.saturating_sub(other.threads),
+            connections: self.connections.saturating_sub(other.connections),
+        }
+    }
+}
+
+/// A while, measured.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Round {
+    /// Seconds since the abuse began, at its end.
+    pub(crate) at: u64,
+    /// Honest calls.
+    pub(crate) calls: usize,
+    /// Of these, those without a right answer, as far as there is room: what came instead.
+    pub(crate) wrong: Vec<String>,
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
+    /// The operator's longest wait, less what this machine was late itself.
+    pub(crate) operator: Duration,
+    /// The most, and the most beyond an idle supervisor's and what the quotas showed at that time.
+    pub(crate) most: Amounts,
+    pub(crate) beyond: Amounts,
+    /// Lines of the log, for each second.
+    pub(crate) log_lines: u64,
+}
+
+/// After the abusers left.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Recovery {
+    /// How long it took; none: it was not back in time.
+    pub(crate) took: Option<Duration>,
+    /// What was beyond an idle supervisor's and its caches, at the last look.
+    pub(crate) beyond: Amounts,
+}
+
+/// What is wrong with a while under abuse, beside the undisturbed latency; that is judged where it is given.
+pub(crate) fn round(round: &Round, undisturbed_p99: Option<Duration>) -> Vec<Judgement> {
+    let bound = undisturbed_p99.map(|p99| p99 * TIMES + SLACK_LATENCY);
+    let wrong = [
+        (Judgement::Answers, !round.wrong.is_empty() || round.calls == 0),
+        (Judgement::Latency, bound.is_some_and(|bound| round.p99 > bound)),
+        (Judgement::Operator, round.operator > OPERATOR),
+        (Judgement::Memory, round.beyond.resident > SLACK_BYTES),
+        (Judgement::SharedMemory, round.beyond.shared > SLACK_BYTES),
+        (Judgement::Descriptors, round.beyond.descriptors > SLACK_DESCRIPTORS),
+        (Judgement::Threads, round.beyond.threads > SLACK_THREADS),
+        (Judgement::Log, round.log_lines > LOG_LINES),
+    ];
+    wrong.into_iter().filter_map(|(judgement, fires)| fires.then_some(judgement)).collect()
+}
+
+/// Whether a supervisor is back: what is beyond its idle amounts and its caches is small.
+pub(crate) fn is_back(beyond: Amounts) -> bool {
+    beyond.resident <= KEPT_BYTES
+        && beyond.shared <= KEPT_BYTES
+        && beyond.descriptors <= SLACK_DESCRIPTORS / 4
+        && beyond.threads <= KEPT_THREADS
+        && beyond.connections == 0
+}
+
+/// The value below which so many hundredths of the sorted times lie; zero where there are none.
+pub(crate) fn percentile(sorted: &[Duration], hundredths: usize) -> Duration {
+    let at = (sorted.len() * hundredths).div_ceil(100).saturating_sub(1);
+    sorted.get(at).copied().unwrap_or_default()
+}

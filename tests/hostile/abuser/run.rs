@@ -1,0 +1,214 @@
+//! One run.
+//!
+//! ```text
+//! start ──► undisturbed ──► abused, judged round by round ──► the abusers leave ──► back within five seconds
+//! ```
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use super::Result;
+use super::honest::{self, Sample};
+use super::judge::{self, Amounts, Judgement, Recovery, Round};
+use super::options::Options;
+use super::supervisor::{Abusers, HONEST, Supervisor};
+use super::watch::{Reading, Watch};
+
+/// How long honest tenants are measured undisturbed: of a run this part, within these bounds.
+const UNDISTURBED: u32 = 5;
+const SHORTEST: Duration = Duration::from_secs(2);
+const LONGEST: Duration = Duration::from_secs(10);
+/// Of what is wrong, so much is told.
+const TOLD: usize = 5;
+/// Between two looks whether everything is back.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// What came of a run.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) options: Options,
+    pub(crate) undisturbed: Round,
+    /// What an idle supervisor takes, its honest clients connected.
+    pub(crate) idle: Amounts,
+    pub(crate) rounds: Vec<(Round, Vec<Judgement>)>,
+    pub(crate) recovery: Recovery,
+    /// Parts that were played, by name.
+    pub(crate) played: Vec<String>,
+    /// All judgements against it.
+    pub(crate) against: Vec<Judgement>,
+    /// The end of the log of a run that is bad.
+    pub(crate) log: String,
+}
+
+impl Outcome {
+    pub(crate) fn is_good(&self) -> bool {
+        self.against.is_empty()
+    }
+}
+
+/// What is measured, as it comes.
+struct Measured {
+    samples: Receiver<Sample>,
+    readings: Receiver<Reading>,
+}
+
+/// Runs it.
+pub(crate) fn run(options: &Options) -> Result<Outcome> {
+    let mut supervisor = Supervisor::start(options)?;
+    let (sent_samples, samples) = channel();
+    let (sent_readings, readings) = channel();
+    let measured = Measured { samples, readings };
+    let over = AtomicBool::new(false);
+    let socket = supervisor.socket();
+    let watch = Watch::new(supervisor.pid(), supervisor.admin_socket());
+    std::thread::scope(|scope| {
+        // However this ends, everyone must hear of it.
+        let ends = Over(&over);
+        for (nth, tenant) in HONEST.into_iter().enumerate() {
+            let (socket, over, samples) = (&socket, &over, sent_samples.clone());
+            let seed = options.seed.wrapping_add(nth as u64);
+            scope.spawn(move || honest::live(socket, tenant, seed, over, &samples));
+        }
+        let over = &over;
+        scope.spawn(move || watch.live(over, &sent_readings));
+        drop(sent_samples);
+        let outcome = measured.judged(options, &mut supervisor);
+        drop(ends);
+        // A client that waits for an answer which never comes gets the end of its connection.
+        supervisor.end();
+        outcome
+    })
+}
+
+/// Ends the run when dropped.
+struct Over<'r>(&'r AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Measured {
+    fn judged(&self, options: &Options, supervisor: &mut Supervisor) -> Result<Outcome> {
+        let whole = Duration::from_secs(options.seconds);
+        // The first calls load their functions and start processes.
+        let measured = (whole / UNDISTURBED).clamp(SHORTEST, LONGEST);
+        self.round(supervisor, measured / 4, Amounts::default())?;
+        let undisturbed = self.round(supervisor, measured, Amounts::default())?;
+        let idle = undisturbed.most;
+        let known = options.latency.then_some(undisturbed.p99);
+
+        let mut rounds = Vec::new();
+        let mut abusers = supervisor.abuse(options)?;
+        let began = Instant::now();
+        while began.elapsed() < whole && supervisor.is_alive() {
+            let left = whole.saturating_sub(began.elapsed());
+            // A rest that is too short for a judgement belongs to the round before it.
+            let lasts = if left < options.round * 3 / 2 { left } else { options.round };
+            let mut round = self.round(supervisor, lasts, idle)?;
+            round.at = began.elapsed().as_secs();
+            let against = judge::round(&round, known);
+            progress(&round, &against);
+            rounds.push((round, against));
+            still_there(&mut abusers)?;
+        }
+        drop(abusers);
+        let recovery = self.recovery(supervisor, idle)?;
+        let mut against: Vec<_> = rounds.iter().flat_map(|(_, against)| against.clone()).collect();
+        against.extend(recovery.took.is_none().then_some(Judgement::Recovery));
+        against.extend((!supervisor.is_alive()).then_some(Judgement::Alive));
+        against.sort_unstable();
+        against.dedup();
+        let log = if against.is_empty() { String::new() } else { end_of(&supervisor.whole_log()?) };
+        let played = supervisor.played()?;
+        Ok(Outcome { options: options.clone(), undisturbed, idle, rounds, recovery, played, against, log })
+    }
+
+    /// Measures for a while.
+    fn round(&self, supervisor: &mut Supervisor, lasts: Duration, idle: Amounts) -> Result<Round> {
+        std::thread::park_timeout(lasts);
+        let samples: Vec<Sample> = self.samples.try_iter().collect();
+        let mut times: Vec<_> = samples.iter().map(|sample| sample.took).collect();
+        times.sort_unstable();
+        let silent =
+            HONEST.into_iter().filter(|tenant| samples.iter().all(|sample| sample.tenant != *tenant));
+        let silent: Vec<_> = silent.map(|tenant| format!("{tenant}: no answer at all")).collect();
+        let wrong = samples.iter().filter_map(|sample| sample.wrong.clone());
+        let mut round = Round {
+            calls: samples.len(),
+            wrong: wrong.chain(silent).take(TOLD).collect(),
+            p50: judge::percentile(&times, 50),
+            p99: judge::percentile(&times, 99),
+            log_lines: supervisor.new_log()?.lines().count() as u64 / lasts.as_secs().max(1),
+            ..Round::default()
+        };
+        let readings: Vec<Reading> = self.readings.try_iter().collect();
+        if readings.is_empty() {
+            round.operator = lasts;
+        }
+        for reading in readings {
+            let (takes, shown) = (amounts(&reading), shown(&reading));
+            round.most = round.most.or(takes);
+            round.beyond = round.beyond.or(takes.beyond(idle).beyond(shown));
+            round.operator = round.operator.max(reading.operator.saturating_sub(reading.late));
+        }
+        Ok(round)
+    }
+
+    /// Waits until everything is back, or for as long as that may take and this machine is late itself.
+    fn recovery(&self, supervisor: &mut Supervisor, idle: Amounts) -> Result<Recovery> {
+        let began = Instant::now();
+        let mut recovery = Recovery::default();
+        // Those from before they left say nothing.
+        self.readings.try_iter().for_each(drop);
+        let mut patience = judge::BACK;
+        while supervisor.is_alive() && began.elapsed() < patience {
+            let Ok(reading) = self.readings.recv_timeout(LOOK_AGAIN) else { continue };
+            patience += reading.late;
+            let kept = Amounts { resident: reading.held.caches, connections: 0, ..shown(&reading) };
+            recovery.beyond = amounts(&reading).beyond(idle).beyond(kept);
+            if judge::is_back(recovery.beyond) {
+                recovery.took = Some(began.elapsed());
+                break;
+            }
+        }
+        Ok(recovery)
+    }
+}
+
+fn amounts(reading: &Reading) -> Amounts {
+    let Reading { resident, shared, descriptors, threads, held, .. } = *reading;
+    Amounts { resident, shared, descriptors, threads, connections: held.connections }
+}
+
+/// What the quotas show of it.
+fn shown(reading: &Reading) -> Amounts {
+    let held = reading.held;
+    Amounts {
+        resident: held.memory,
+        shared: held.weights,
+        descriptors: held.descriptors,
+        threads: 0,
+        connections: held.connections,
+    }
+}
+
+fn still_there(abusers: &mut Abusers) -> Result<()> {
+    match abusers.ended() {
+        Some(why) => Err(why.into()),
+        None => Ok(()),
+    }
+}
+
+fn progress(round: &Round, against: &[Judgement]) {
+    let Round { at, calls, p99, .. } = round;
+    eprintln!("{at} s: {calls} honest calls, p99 {:.1} ms, against it: {against:?}", p99.as_secs_f64() * 1e3);
+}
+
+fn end_of(log: &str) -> String {
+    const LINES: usize = 40;
+    let lines: Vec<_> = log.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
