@@ -23,6 +23,7 @@
 //! - [`turns`]: workers that take turns.
 //! - [`workers`], [`handover`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
 //! - [`chaos`]: all of it at once, for as long as one likes, judged by what every client saw.
+//! - [`abuse`]: one tenant takes nothing from the others.
 //! - [`scarcity`]: a machine that lacks something.
 //! - [`syscalls`]: every system call failing once.
 //! - [`prisoner`]: what can be done from inside the sandbox.
@@ -46,6 +47,7 @@ mod raw;
 #[cfg(target_arch = "x86_64")]
 mod tracer;
 
+mod abuse;
 mod again;
 mod ancestors;
 mod arrows;

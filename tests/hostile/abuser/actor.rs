@@ -12,6 +12,7 @@ use rustix::fs::SealFlags;
 
 use super::Result;
 use super::connection::Connection;
+use super::descriptors::Keeper;
 use super::functions;
 use super::grammar::{self, Ask, Door, Kind, MAX_CONNECTIONS, Step};
 use super::options::Actor as Options;
@@ -30,7 +31,12 @@ struct Actor<'a> {
     connections: VecDeque<Connection>,
     /// The connection that steps go on with.
     at: usize,
+    /// What makes descriptors that were sent slow; the oldest first.
+    keepers: VecDeque<Keeper>,
 }
+
+/// Of these, so many are kept.
+const KEEPERS: usize = 32;
 
 /// Abuses until it is killed; each part that it plays is a line of its output.
 pub(crate) fn live(options: &Options) -> Result<()> {
@@ -71,7 +77,7 @@ impl<'a> Actor<'a> {
             }
         }
         let slow = functions::slow_module()?;
-        Ok(Self { options, known, slow, connections: VecDeque::new(), at: 0 })
+        Ok(Self { options, known, slow, connections: VecDeque::new(), at: 0, keepers: VecDeque::new() })
     }
 
     fn play(&mut self, step: Step) -> Result<()> {
@@ -102,7 +108,7 @@ impl<'a> Actor<'a> {
                 Ok(())
             }
             Step::Rest(time) => {
-                std::thread::park_timeout(time);
+                super::rest(time);
                 Ok(())
             }
             Step::Close => {
@@ -147,6 +153,9 @@ impl<'a> Actor<'a> {
         let last = connection.last;
         let id = connection.next_id();
         connection.send(&requests::frame(ask, id, descriptors.len(), last, known), &descriptors);
+        self.keepers.extend(made.into_iter().filter_map(|(_, keeper)| keeper));
+        let beyond = self.keepers.len().saturating_sub(KEEPERS);
+        self.keepers.drain(..beyond);
         Ok(())
     }
 

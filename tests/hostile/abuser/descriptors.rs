@@ -1,12 +1,14 @@
 //! Descriptors of every kind, and threads that keep an inode locked.
 
 use std::fs::File;
-use std::io::IoSlice;
+use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -19,13 +21,20 @@ const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// The most that Linux lets one message carry.
 pub(crate) const KERNEL_MAX_FDS: usize = 253;
 
-/// A thread that keeps an inode locked while this exists.
+/// What keeps system calls on a descriptor slow while it exists.
 #[derive(Debug)]
-pub(crate) struct Keeper(Arc<AtomicBool>);
+pub(crate) enum Keeper {
+    /// A thread that keeps its inode locked.
+    Thread(Arc<AtomicBool>),
+    /// The other end, which does not read.
+    Peer { _stream: TcpStream },
+}
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
+        if let Self::Thread(over) = self {
+            over.store(true, Ordering::Release);
+        }
     }
 }
 
@@ -48,6 +57,10 @@ pub(crate) fn make(kind: Kind) -> Result<(OwnedFd, Option<Keeper>)> {
             let fd = arena(bytes)?;
             let keeper = keep_locked(fd.try_clone()?, bytes);
             return Ok((fd, Some(keeper)));
+        }
+        Kind::Lingering(time) => {
+            let (fd, peer) = lingering(time)?;
+            return Ok((fd, Some(peer)));
         }
         Kind::Pipe => std::io::pipe()?.0.into(),
         Kind::Socket => UnixStream::pair()?.0.into(),
@@ -95,6 +108,17 @@ fn laden(load: &[std::os::fd::BorrowedFd<'_>]) -> Result<OwnedFd> {
     Ok(to.into())
 }
 
+/// A TCP connection whose last close waits for its other end to read, so long at the most.
+fn lingering(time: Duration) -> Result<(OwnedFd, Keeper)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut socket = TcpStream::connect(listener.local_addr()?)?;
+    let (peer, _) = listener.accept()?;
+    socket.set_nonblocking(true)?;
+    while socket.write(&[0; 64 << 10]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&socket, Some(time))?;
+    Ok((socket.into(), Keeper::Peer { _stream: peer }))
+}
+
 /// Gives all pages of a file back and takes them again, for as long as the result exists. The kernel locks the inode
 /// meanwhile, and every write to the file waits for it.
 fn keep_locked(fd: OwnedFd, bytes: u64) -> Keeper {
@@ -111,5 +135,5 @@ fn keep_locked(fd: OwnedFd, bytes: u64) -> Keeper {
             }
         }
     });
-    Keeper(over)
+    Keeper::Thread(over)
 }

@@ -215,6 +215,8 @@ pub(crate) enum Kind {
     Laden(usize),
     /// A socket in the queue of a socket, so deep.
     Nested(usize),
+    /// A TCP connection whose last close takes so long.
+    Lingering(Duration),
     Folder,
     Null,
     EventFd,
@@ -353,10 +355,11 @@ pub(crate) fn compose(part: Part, rng: &mut Rng) -> Vec<Step> {
         }
         Part::SlowCloses => {
             for _ in 0..rng.usize(4..40) {
-                let kind = match rng.u8(..3) {
+                let kind = match rng.u8(..4) {
+                    3 => Kind::Lingering(Duration::from_secs(rng.u64(1..10))),
                     0 => Kind::Laden(rng.usize(100..250)),
                     1 => Kind::Nested(rng.usize(10..60)),
-                    _ => Kind::Filled(1 << rng.u64(20..27)),
+                    _ => Kind::Filled(1 << rng.u64(20..25)),
                 };
                 let ask = [Ask::OpenArena, Ask::Status, Ask::PutDescriptor][rng.usize(..3)].clone();
                 steps.push(Step::SendWith(ask, vec![kind]));

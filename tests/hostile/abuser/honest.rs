@@ -56,7 +56,7 @@ pub(crate) fn live(
         if samples.send(Sample { tenant, took, wrong }).is_err() {
             return;
         }
-        std::thread::park_timeout(EVERY.saturating_sub(took));
+        super::rest(EVERY.saturating_sub(took));
     }
 }
 

@@ -18,8 +18,6 @@ const SLACK_LATENCY: Duration = Duration::from_millis(20);
 const OPERATOR: Duration = Duration::from_secs(1);
 /// Lines of the log in a second.
 const LOG_LINES: u64 = 100;
-/// How long after the abusers left everything is back.
-pub(crate) const BACK: Duration = Duration::from_secs(5);
 
 /// What is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,30 +81,17 @@ impl Amounts {
 /// A while, measured.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Round {
-    /// Seconds since the abuse began, at its end.
-    pub(crate) at: u64,
     /// Honest calls.
     pub(crate) calls: usize,
     /// Of these, those without a right answer, as far as there is room: what came instead.
     pub(crate) wrong: Vec<String>,
-    pub(crate) p50: Duration,
     pub(crate) p99: Duration,
     /// The operator's longest wait, less what this machine was late itself.
     pub(crate) operator: Duration,
-    /// The most, and the most beyond an idle supervisor's and what the quotas showed at that time.
-    pub(crate) most: Amounts,
+    /// The most beyond an idle supervisor's and what the quotas showed at that time.
     pub(crate) beyond: Amounts,
     /// Lines of the log, for each second.
     pub(crate) log_lines: u64,
-}
-
-/// After the abusers left.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Recovery {
-    /// How long it took; none: it was not back in time.
-    pub(crate) took: Option<Duration>,
-    /// What was beyond an idle supervisor's and its caches, at the last look.
-    pub(crate) beyond: Amounts,
 }
 
 /// What is wrong with a while under abuse, beside the undisturbed latency; that is judged where it is given.
@@ -123,6 +108,16 @@ pub(crate) fn round(round: &Round, undisturbed_p99: Option<Duration>) -> Vec<Jud
         (Judgement::Log, round.log_lines > LOG_LINES),
     ];
     wrong.into_iter().filter_map(|(judgement, fires)| fires.then_some(judgement)).collect()
+}
+
+/// Everything against a run: what was against its rounds; whether everything was back in time, and the supervisor there.
+pub(crate) fn whole(rounds: &[Vec<Judgement>], is_back: bool, is_alive: bool) -> Vec<Judgement> {
+    let mut against = rounds.concat();
+    against.extend((!is_back).then_some(Judgement::Recovery));
+    against.extend((!is_alive).then_some(Judgement::Alive));
+    against.sort_unstable();
+    against.dedup();
+    against
 }
 
 /// Whether a supervisor is back: what is beyond its idle amounts and its caches is small.

@@ -39,6 +39,7 @@ mod supervisor;
 mod watch;
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use options::{Mode, Options};
 
@@ -66,6 +67,14 @@ fn main() -> ExitCode {
             eprintln!("pappus-abuser: {why}");
             ExitCode::from(3)
         }
+    }
+}
+
+/// Waits; a thread that is woken early waits on.
+fn rest(time: Duration) {
+    let until = Instant::now() + time;
+    while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        std::thread::park_timeout(left);
     }
 }
 

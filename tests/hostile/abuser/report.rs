@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::judge::{Amounts, Round};
-use super::run::Outcome;
+use super::judge::Amounts;
+use super::run::{Lap, Outcome};
 
 fn ms(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e4).round() / 10.0
@@ -40,24 +40,25 @@ pub(crate) fn print(outcome: &Outcome) {
         "{:>6} {:>8} {:>6} {:>9} {:>9} {:>9} {:>7} {:>8} {:>7} {:>7}  against it",
         "s", "honest", "wrong", "p50 ms", "p99 ms", "operator", "MiB", "beyond", "fds", "lines/s"
     );
-    let line = |name: String, round: &Round, against: &dyn std::fmt::Debug| {
+    let line = |name: String, lap: &Lap| {
+        let Lap { p50, most, round, against, .. } = lap;
         println!(
             "{name:>6} {:>8} {:>6} {:>9} {:>9} {:>9} {:>7} {:>8} {:>7} {:>7}  {against:?}",
             round.calls,
             round.wrong.len(),
-            ms(round.p50),
+            ms(*p50),
             ms(round.p99),
             ms(round.operator),
-            mib(round.most.resident),
+            mib(most.resident),
             mib(round.beyond.resident),
-            round.most.descriptors,
+            most.descriptors,
             round.log_lines
         );
     };
-    line("idle".to_owned(), &outcome.undisturbed, &"");
-    for (round, against) in &outcome.rounds {
-        line(round.at.to_string(), round, against);
-        round.wrong.iter().for_each(|why| println!("       {why}"));
+    line("idle".to_owned(), &outcome.undisturbed);
+    for lap in &outcome.laps {
+        line(lap.at.to_string(), lap);
+        lap.round.wrong.iter().for_each(|why| println!("       {why}"));
     }
     match outcome.recovery.took {
         Some(took) => println!("back {} ms after the abusers left", ms(took)),
@@ -78,11 +79,12 @@ fn amounts(amounts: Amounts) -> Value {
     })
 }
 
-fn round(round: &Round) -> Value {
+fn lap(lap: &Lap) -> Value {
+    let round = &lap.round;
     json!({
-        "at_s": round.at, "calls": round.calls, "wrong": round.wrong, "p50_ms": ms(round.p50), "p99_ms": ms(round.p99),
-        "operator_ms": ms(round.operator), "most": amounts(round.most), "beyond": amounts(round.beyond),
-        "log_lines_per_second": round.log_lines,
+        "at_s": lap.at, "calls": round.calls, "wrong": round.wrong, "p50_ms": ms(lap.p50), "p99_ms": ms(round.p99),
+        "operator_ms": ms(round.operator), "most": amounts(lap.most), "beyond": amounts(round.beyond),
+        "log_lines_per_second": round.log_lines, "against": names(&lap.against),
     })
 }
 
@@ -93,15 +95,11 @@ fn names(judgements: &[super::judge::Judgement]) -> Vec<String> {
 /// For programs.
 pub(crate) fn json(outcome: &Outcome) -> Value {
     let options = &outcome.options;
-    let rounds = outcome.rounds.iter().map(|(measured, against)| {
-        let mut value = round(measured);
-        value["against"] = json!(names(against));
-        value
-    });
+    let laps: Vec<_> = outcome.laps.iter().map(lap).collect();
     json!({
         "seed": options.seed, "seconds": options.seconds, "workers": options.workers, "switch": options.switch,
         "quotas": if options.tight { "tight" } else { "default" }, "without": options.without,
-        "undisturbed": round(&outcome.undisturbed), "idle": amounts(outcome.idle), "rounds": rounds.collect::<Vec<_>>(),
+        "undisturbed": lap(&outcome.undisturbed), "idle": amounts(outcome.idle), "rounds": laps,
         "back_ms": outcome.recovery.took.map(ms), "left_over": amounts(outcome.recovery.beyond),
         "played": played(outcome), "against": names(&outcome.against),
     })

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::Result;
 use super::honest::{self, Sample};
-use super::judge::{self, Amounts, Judgement, Recovery, Round};
+use super::judge::{self, Amounts, Judgement, Round};
 use super::options::Options;
 use super::supervisor::{Abusers, HONEST, Supervisor};
 use super::watch::{Reading, Watch};
@@ -21,17 +21,41 @@ const SHORTEST: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(10);
 /// Of what is wrong, so much is told.
 const TOLD: usize = 5;
+/// How long after the abusers left everything is back.
+const BACK: Duration = Duration::from_secs(5);
 /// Between two looks whether everything is back.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A while, measured.
+#[derive(Debug, Default)]
+pub(crate) struct Lap {
+    /// Seconds since the abuse began, at its end.
+    pub(crate) at: u64,
+    pub(crate) p50: Duration,
+    /// The most that the supervisor took.
+    pub(crate) most: Amounts,
+    /// What is judged.
+    pub(crate) round: Round,
+    pub(crate) against: Vec<Judgement>,
+}
+
+/// After the abusers left.
+#[derive(Debug, Default)]
+pub(crate) struct Recovery {
+    /// How long it took; none: it was not back in time.
+    pub(crate) took: Option<Duration>,
+    /// What was beyond an idle supervisor's and its caches, at the last look.
+    pub(crate) beyond: Amounts,
+}
 
 /// What came of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) options: Options,
-    pub(crate) undisturbed: Round,
+    pub(crate) undisturbed: Lap,
     /// What an idle supervisor takes, its honest clients connected.
     pub(crate) idle: Amounts,
-    pub(crate) rounds: Vec<(Round, Vec<Judgement>)>,
+    pub(crate) laps: Vec<Lap>,
     pub(crate) recovery: Recovery,
     /// Parts that were played, by name.
     pub(crate) played: Vec<String>,
@@ -71,7 +95,11 @@ pub(crate) fn run(options: &Options) -> Result<Outcome> {
             scope.spawn(move || honest::live(socket, tenant, seed, over, &samples));
         }
         let over = &over;
-        scope.spawn(move || watch.live(over, &sent_readings));
+        scope.spawn(move || {
+            if let Err(why) = watch.live(over, &sent_readings) {
+                eprintln!("the operator sees nothing any more: {why}");
+            }
+        });
         drop(sent_samples);
         let outcome = measured.judged(options, &mut supervisor);
         drop(ends);
@@ -95,40 +123,40 @@ impl Measured {
         let whole = Duration::from_secs(options.seconds);
         // The first calls load their functions and start processes.
         let measured = (whole / UNDISTURBED).clamp(SHORTEST, LONGEST);
-        self.round(supervisor, measured / 4, Amounts::default())?;
-        let undisturbed = self.round(supervisor, measured, Amounts::default())?;
+        self.lap(supervisor, measured / 4, Amounts::default())?;
+        let undisturbed = self.lap(supervisor, measured, Amounts::default())?;
+        if let Some(why) = undisturbed.round.wrong.first() {
+            return Err(format!("honest tenants fail undisturbed: {why}").into());
+        }
         let idle = undisturbed.most;
-        let known = options.latency.then_some(undisturbed.p99);
+        let known = options.latency.then_some(undisturbed.round.p99);
 
-        let mut rounds = Vec::new();
+        let mut laps = Vec::new();
         let mut abusers = supervisor.abuse(options)?;
         let began = Instant::now();
         while began.elapsed() < whole && supervisor.is_alive() {
             let left = whole.saturating_sub(began.elapsed());
             // A rest that is too short for a judgement belongs to the round before it.
             let lasts = if left < options.round * 3 / 2 { left } else { options.round };
-            let mut round = self.round(supervisor, lasts, idle)?;
-            round.at = began.elapsed().as_secs();
-            let against = judge::round(&round, known);
-            progress(&round, &against);
-            rounds.push((round, against));
+            let mut lap = self.lap(supervisor, lasts, idle)?;
+            lap.at = began.elapsed().as_secs();
+            lap.against = judge::round(&lap.round, known);
+            progress(&lap);
+            laps.push(lap);
             still_there(&mut abusers)?;
         }
         drop(abusers);
         let recovery = self.recovery(supervisor, idle)?;
-        let mut against: Vec<_> = rounds.iter().flat_map(|(_, against)| against.clone()).collect();
-        against.extend(recovery.took.is_none().then_some(Judgement::Recovery));
-        against.extend((!supervisor.is_alive()).then_some(Judgement::Alive));
-        against.sort_unstable();
-        against.dedup();
+        let judged: Vec<_> = laps.iter().map(|lap| lap.against.clone()).collect();
+        let against = judge::whole(&judged, recovery.took.is_some(), supervisor.is_alive());
         let log = if against.is_empty() { String::new() } else { end_of(&supervisor.whole_log()?) };
         let played = supervisor.played()?;
-        Ok(Outcome { options: options.clone(), undisturbed, idle, rounds, recovery, played, against, log })
+        Ok(Outcome { options: options.clone(), undisturbed, idle, laps, recovery, played, against, log })
     }
 
     /// Measures for a while.
-    fn round(&self, supervisor: &mut Supervisor, lasts: Duration, idle: Amounts) -> Result<Round> {
-        std::thread::park_timeout(lasts);
+    fn lap(&self, supervisor: &mut Supervisor, lasts: Duration, idle: Amounts) -> Result<Lap> {
+        super::rest(lasts);
         let samples: Vec<Sample> = self.samples.try_iter().collect();
         let mut times: Vec<_> = samples.iter().map(|sample| sample.took).collect();
         times.sort_unstable();
@@ -139,7 +167,6 @@ impl Measured {
         let mut round = Round {
             calls: samples.len(),
             wrong: wrong.chain(silent).take(TOLD).collect(),
-            p50: judge::percentile(&times, 50),
             p99: judge::percentile(&times, 99),
             log_lines: supervisor.new_log()?.lines().count() as u64 / lasts.as_secs().max(1),
             ..Round::default()
@@ -148,13 +175,14 @@ impl Measured {
         if readings.is_empty() {
             round.operator = lasts;
         }
+        let mut most = Amounts::default();
         for reading in readings {
             let (takes, shown) = (amounts(&reading), shown(&reading));
-            round.most = round.most.or(takes);
+            most = most.or(takes);
             round.beyond = round.beyond.or(takes.beyond(idle).beyond(shown));
             round.operator = round.operator.max(reading.operator.saturating_sub(reading.late));
         }
-        Ok(round)
+        Ok(Lap { p50: judge::percentile(&times, 50), most, round, ..Lap::default() })
     }
 
     /// Waits until everything is back, or for as long as that may take and this machine is late itself.
@@ -163,7 +191,7 @@ impl Measured {
         let mut recovery = Recovery::default();
         // Those from before they left say nothing.
         self.readings.try_iter().for_each(drop);
-        let mut patience = judge::BACK;
+        let mut patience = BACK;
         while supervisor.is_alive() && began.elapsed() < patience {
             let Ok(reading) = self.readings.recv_timeout(LOOK_AGAIN) else { continue };
             patience += reading.late;
@@ -202,9 +230,10 @@ fn still_there(abusers: &mut Abusers) -> Result<()> {
     }
 }
 
-fn progress(round: &Round, against: &[Judgement]) {
-    let Round { at, calls, p99, .. } = round;
-    eprintln!("{at} s: {calls} honest calls, p99 {:.1} ms, against it: {against:?}", p99.as_secs_f64() * 1e3);
+fn progress(lap: &Lap) {
+    let Lap { at, round, against, .. } = lap;
+    let p99 = round.p99.as_secs_f64() * 1e3;
+    eprintln!("{at} s: {} honest calls, p99 {p99:.1} ms, against it: {against:?}", round.calls);
 }
 
 fn end_of(log: &str) -> String {

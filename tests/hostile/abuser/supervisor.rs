@@ -26,7 +26,7 @@ const TIGHT: &str = "[tenant-defaults]
 functions = 2000
 blob-bytes = '512MiB'
 blob-files = 5000
-arena-bytes = '1GiB'
+arena-bytes = '256MiB'
 connections = 64
 calls = 1024
 request-bytes = '32MiB'
@@ -89,7 +89,7 @@ impl Supervisor {
             if Instant::now() > until {
                 return Err("the supervisor does not answer".into());
             }
-            std::thread::park_timeout(Duration::from_millis(10));
+            super::rest(Duration::from_millis(10));
         }
         Ok(supervisor)
     }

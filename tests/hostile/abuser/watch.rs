@@ -77,7 +77,7 @@ impl Watch {
                 return Ok(());
             }
             next = Instant::now() + EVERY;
-            std::thread::park_timeout(EVERY);
+            super::rest(EVERY);
         }
         Ok(())
     }

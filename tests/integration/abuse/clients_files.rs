@@ -1,0 +1,186 @@
+//! Descriptors that clients pass. How many is bounded, and how long a system call on one takes is their owner's loss:
+//! nobody else waits for it.
+
+use std::io::{ErrorKind, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pappus_client::v1::{self, item, request, response};
+use pappus_client::{Client, Code, Invocation, memfd};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+
+use super::ending::ends_soon;
+use super::{keep_busy, raw_of, used};
+use crate::fixture::Supervisor;
+use crate::house::{enter, house};
+use crate::kit::{self, Function, absolute, launch};
+use crate::programs::program;
+use crate::raw::{Raw, status};
+
+/// An honest call takes no longer, whatever others do.
+const HONEST: Duration = Duration::from_secs(4);
+
+/// A call of `waits` with eight descriptors.
+fn with_eight() -> (request::Body, Vec<pappus_shmem::ValidatedMemfd>) {
+    let memfds: Vec<_> = (0..8).map(|_| memfd::sealed("t", b"x").unwrap()).collect();
+    let source = item::Source::Descriptor(v1::Descriptor { index: 0, offset: 0, bytes: 1 });
+    let input = v1::Input { name: "in".into(), items: vec![v1::Item { source: Some(source) }] };
+    let invoke = v1::Invoke { function: "copy".into(), inputs: vec![input], ..Default::default() };
+    (request::Body::Invoke(invoke), memfds)
+}
+
+/// Sends such calls; why one of them does not wait.
+fn flood(raw: &mut Raw, calls: u64) -> v1::Error {
+    for id in 2..2 + calls {
+        let (body, memfds) = with_eight();
+        let fds: Vec<_> = memfds.iter().map(AsFd::as_fd).collect();
+        raw.request(id, body, &fds);
+    }
+    raw.error().1
+}
+
+#[test]
+fn descriptors_of_waiting_calls_count() {
+    let supervisor = house(&[("alice", "descriptors = 100"), ("bob", "")]);
+    let mut bob = enter(&supervisor, "bob");
+    kit::add_copy(&mut bob);
+    let spin = keep_busy(&supervisor, &mut bob);
+    let mut alice = enter(&supervisor, "alice");
+    kit::add_copy(&mut alice);
+    let mut raw = raw_of(&supervisor, "alice");
+    let error = flood(&mut raw, 20);
+    assert_eq!(error.code(), Code::ResourceExhausted);
+    assert!(error.message.contains("the quota descriptors of tenant alice is 100"), "{error}");
+    assert!(used(&mut alice, "descriptors") <= 100);
+    bob.cancel(spin).unwrap();
+    kit::works(&mut bob);
+}
+
+#[test]
+fn a_tenant_with_all_descriptors_leaves_room_for_others_and_the_operator() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    // Fewer than the calls below bring.
+    let start = dir.path().join("start");
+    let text =
+        format!("#!/bin/sh\nulimit -n 800\nexec '{}' \"$@\"\n", program("pappus-supervisor").display());
+    std::fs::write(&start, text).unwrap();
+    std::fs::set_permissions(&start, PermissionsExt::from_mode(0o755)).unwrap();
+    let flags = ["--device", "cpu:workers=1,memory=16MiB"].map(str::to_owned);
+    let supervisor = Supervisor::new(start, flags.to_vec(), dir);
+    let mut own = supervisor.client();
+    kit::add_copy(&mut own);
+    keep_busy(&supervisor, &mut own);
+    let mut raw = Raw::greeted(&supervisor.socket());
+    let error = flood(&mut raw, 120);
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+    assert!(error.message.contains("descriptors"), "{error}");
+    for _ in 0..3 {
+        Client::connect(supervisor.admin_socket()).unwrap().status().unwrap();
+        Client::connect(supervisor.socket()).unwrap().status().unwrap();
+    }
+}
+
+/// Every write to a file waits for its inode's lock, which its owner can keep taking.
+#[test]
+fn an_inode_that_is_kept_locked_stops_its_owners_calls_only() {
+    const FILE: u64 = 128 << 20;
+    const OUTPUT: u64 = 8 << 20;
+    let mut supervisor = house(&[("alice", ""), ("bob", "")]);
+    let (mut alice, mut bob) = (enter(&supervisor, "alice"), enter(&supervisor, "bob"));
+    kit::add_copy(&mut bob);
+    let spin = [launch("spin", &[])];
+    let buffers = [("out", absolute(OUTPUT))];
+    Function { buffers: &buffers, outputs: &["out"], steps: &spin, ..Function::default() }
+        .add(&mut alice, "spin-out");
+    let fd = rustix::fs::memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&fd, FILE).unwrap();
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    let sent = alice.send(request::Body::OpenArena(v1::OpenArena {}), &[fd.as_fd()]).unwrap();
+    let response::Body::Arena(opened) = alice.wait(sent).unwrap() else { panic!("no arena") };
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                while !over.load(Ordering::Acquire) {
+                    let _ = rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, FILE);
+                    let _ = rustix::fs::fallocate(&fd, punch, 0, FILE);
+                }
+            });
+        }
+        // Its worker ends with the deadline, and the supervisor zeroes what it may have written: in 512 pieces.
+        let region = v1::Region { arena: opened.arena, offset: 0, bytes: OUTPUT };
+        let call = Invocation::new("spin-out").output_to("out", region).deadline(Duration::from_millis(50));
+        alice.send_invocation(&call).unwrap();
+        supervisor.until_running();
+        let began = Instant::now();
+        kit::works(&mut bob);
+        kit::works(&mut bob);
+        assert!(began.elapsed() < HONEST, "{:?}", began.elapsed());
+        ends_soon(&mut supervisor);
+    });
+}
+
+/// Ends the threads when dropped, also by a failure.
+struct Over<'r>(&'r AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// A TCP connection to this process whose last close takes `linger`: what was written is not read. The other end comes
+/// with it, and must outlive it.
+fn slow_to_close(linger: Duration) -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (reader, _) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let error = loop {
+        if let Err(error) = socket.write(&[0; 64 << 10]) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    rustix::net::sockopt::set_socket_linger(&socket, Some(linger)).unwrap();
+    (socket.into(), reader)
+}
+
+#[test]
+fn a_descriptor_that_is_slow_to_close_delays_its_owner_only() {
+    const LINGER: Duration = Duration::from_secs(8);
+    let supervisor = house(&[("alice", ""), ("bob", "")]);
+    let mut bob = enter(&supervisor, "bob");
+    kit::add_copy(&mut bob);
+    kit::works(&mut bob);
+    let mut admin = supervisor.admin();
+    let mut readers = Vec::new();
+    let began = Instant::now();
+    // More than there are threads for sockets, with a request that takes none, one that is refused, and one that is not
+    // even a frame.
+    for nth in 0..6 {
+        let (slow, reader) = slow_to_close(LINGER);
+        readers.push(reader);
+        let mut raw = raw_of(&supervisor, "alice");
+        match nth % 3 {
+            0 => raw.request(2, status(), &[slow.as_fd()]),
+            1 => raw.request(2, request::Body::OpenArena(v1::OpenArena {}), &[slow.as_fd()]),
+            _ => raw.send_fds(&[0xff; 16], &[slow.as_fd()]),
+        }
+        // The supervisor has the last one.
+        drop(slow);
+        drop(raw);
+    }
+    for _ in 0..3 {
+        kit::works(&mut bob);
+        admin.status().unwrap();
+        supervisor.client().status().unwrap();
+    }
+    assert!(began.elapsed() < HONEST, "{:?}", began.elapsed());
+}

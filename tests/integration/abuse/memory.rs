@@ -1,0 +1,159 @@
+//! What the supervisor holds in memory for a tenant is bounded by its quotas, and refused by their names.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use pappus_client::v1::{self, request, response};
+use pappus_client::{Client, Code, Invocation};
+use pappus_proto::limits::MAX_MESSAGE_BYTES;
+
+use super::{MIB, add_steps, keep_busy, kernel_says, raw_of, used};
+use crate::fixture::{Supervisor, until};
+use crate::house::{enter, house};
+use crate::kit::{self, Function, refused};
+use crate::raw::{Raw, request as framed, status};
+
+/// Messages inside one request.
+const MOST_PARTS: &str = "8192";
+/// An answer that does not come by then never does.
+const SOON: Duration = Duration::from_secs(10);
+
+/// A frame of a request whose field `path[0]` holds a message whose field `path[1]`… is a list of empty messages, as
+/// many as fit.
+fn hollow(id: u8, path: &[u8]) -> Vec<u8> {
+    let varint = |mut value: usize| {
+        let mut bytes = Vec::new();
+        while value >= 0x80 {
+            bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+        bytes
+    };
+    let key = |field: u8| varint(usize::from(field) << 3 | 2);
+    let (list, around) = path.split_last().unwrap();
+    let empty = [key(*list), vec![0]].concat();
+    let list = empty.repeat((MAX_MESSAGE_BYTES - 64) / empty.len());
+    let body =
+        around.iter().rev().fold(list, |inner, field| [key(*field), varint(inner.len()), inner].concat());
+    let message = [vec![0x08, id], body].concat();
+    [&(message.len() as u32).to_le_bytes()[..], &[0; 4], &message].concat()
+}
+
+#[test]
+fn a_request_of_empty_messages_is_refused_before_it_is_decoded() {
+    let supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    kit::works(&mut client);
+    let before = kernel_says(&supervisor, "VmHWM:");
+    let mut raw = Raw::greeted(&supervisor.socket());
+    // Inputs, items, outputs; modules, weights; variants.
+    let lists: [&[u8]; 6] = [&[13, 2], &[13, 2, 2], &[13, 3], &[7, 3], &[7, 4], &[3, 2]];
+    for (id, list) in (7..).zip(lists) {
+        raw.send(&hollow(id, list));
+        let (answered, error) = raw.error();
+        assert_eq!((answered, error.code()), (u64::from(id), Code::InvalidArgument), "{list:?}: {error}");
+        assert!(error.message.contains(MOST_PARTS), "{list:?}: {error}");
+    }
+    // Decoded, each would take 160 MB.
+    let grew = kernel_says(&supervisor, "VmHWM:") - before;
+    assert!(grew < 64 * MIB, "{} MiB", grew / MIB);
+    // The control: as many parts as a call may have.
+    let item = v1::Item { source: Some(v1::item::Source::Inline(vec![1].into())) };
+    let input = v1::Input { name: "in".into(), items: vec![item; 1024] };
+    let call = v1::Invoke { function: "copy".into(), inputs: vec![input], ..Default::default() };
+    raw.request(20, request::Body::Invoke(call), &[]);
+    assert!(matches!(raw.body(), (20, response::Body::Invoked(_))));
+}
+
+#[test]
+fn plans_of_waiting_calls_count() {
+    let supervisor = house(&[("alice", "plan-bytes = '16MiB'"), ("bob", "")]);
+    let mut bob = enter(&supervisor, "bob");
+    let spin = keep_busy(&supervisor, &mut bob);
+    let mut alice = enter(&supervisor, "alice");
+    // Each plan has a MiB, and no other call has the same sizes.
+    add_steps(&mut alice, "hungry", 20_000, false);
+    let call = |bytes| Invocation::new("hungry").input("in", vec![1; bytes]).deadline(Duration::from_secs(2));
+    let ids: Vec<_> = (1..=40).map(|bytes| alice.send_invocation(&call(bytes)).unwrap()).collect();
+    let error = refused(alice.wait_invoked(*ids.last().unwrap()), Code::ResourceExhausted, "plan-bytes");
+    assert!(error.retryable, "{error}");
+    let held = used(&mut alice, "plan-bytes");
+    assert!((4 * MIB..=16 * MIB).contains(&held), "{held}");
+    // Another tenant's own are its own.
+    kit::add_copy(&mut bob);
+    bob.cancel(spin).unwrap();
+    kit::works(&mut bob);
+}
+
+/// Bytes of the supervisor's copies of weights, each once.
+fn weights_in_memory(supervisor: &Supervisor) -> u64 {
+    let mut files = HashMap::new();
+    for entry in std::fs::read_dir(format!("/proc/{}/fd", supervisor.pid())).unwrap() {
+        let path = entry.unwrap().path();
+        // It may be closed meanwhile.
+        let name = std::fs::read_link(&path).unwrap_or_default();
+        if name.to_string_lossy().starts_with("/memfd:pappus-weights")
+            && let Ok(file) = path.metadata()
+        {
+            files.insert(file.ino(), file.blocks() * 512);
+        }
+    }
+    files.values().sum()
+}
+
+#[test]
+fn functions_with_the_same_weights_share_one_copy() {
+    const FUNCTIONS: usize = 15;
+    let supervisor = house(&[("alice", "weight-bytes = '5MiB'")]);
+    let mut alice = enter(&supervisor, "alice");
+    let (same, other) = (vec![1; 2 << 20], vec![2; 4 << 20]);
+    let add = |alice: &mut Client, name: &str, content: &[u8]| {
+        Function { weights: &[("w", content)], ..Function::default() }.add(alice, name);
+    };
+    for nth in 0..FUNCTIONS {
+        let name = format!("f{nth}");
+        add(&mut alice, &name, &same);
+        alice.invoke(&Invocation::new(&name)).unwrap();
+    }
+    let all = weights_in_memory(&supervisor);
+    assert!((2 * MIB..4 * MIB).contains(&all), "{all}");
+    assert!((2 * MIB..4 * MIB).contains(&used(&mut alice, "weight-bytes")));
+    // One of another content has no room besides.
+    add(&mut alice, "other", &other);
+    refused(alice.invoke(&Invocation::new("other")), Code::ResourceExhausted, "weight-bytes");
+    (0..FUNCTIONS).for_each(|nth| alice.remove_function(&format!("f{nth}")).unwrap());
+    until("the copy is gone", || weights_in_memory(&supervisor) == 0);
+    alice.invoke(&Invocation::new("other")).unwrap();
+}
+
+#[test]
+fn unfinished_frames_count_and_the_connection_goes_on() {
+    const PART: usize = 3 << 20;
+    let supervisor = house(&[("alice", "request-bytes = '8MiB'"), ("bob", "")]);
+    let put = request::Body::PutBlob(v1::PutBlob { inline: vec![7; 4_000_000].into() });
+    let frame = framed(9, put, 0);
+    let mut connections: Vec<_> = (0..6).map(|_| raw_of(&supervisor, "alice")).collect();
+    connections.iter_mut().for_each(|raw| raw.send(&frame[..PART]));
+    let last = connections.last_mut().unwrap();
+    last.stream.set_read_timeout(Some(SOON)).unwrap();
+    let (id, error) = last.error();
+    assert_eq!((id, error.code()), (9, Code::ResourceExhausted));
+    assert!(error.message.contains("request-bytes") && error.retryable, "{error}");
+    // Its rest is skipped, and the next request is answered.
+    last.send(&frame[PART..]);
+    last.request(10, status(), &[]);
+    assert_eq!(last.body().0, 10);
+    // Another tenant has its own; with the others' end there is room again.
+    let mut bob = raw_of(&supervisor, "bob");
+    bob.send(&frame);
+    assert!(matches!(bob.body(), (9, response::Body::Blob(_))));
+    drop(connections);
+    let mut alice = enter(&supervisor, "alice");
+    until("there is room", || used(&mut alice, "request-bytes") < MIB);
+    let mut again = raw_of(&supervisor, "alice");
+    again.send(&frame);
+    assert!(matches!(again.body(), (9, response::Body::Blob(_))));
+}

@@ -1,0 +1,91 @@
+//! What a tenant keeps on disk and in the cache of functions: counted as what it takes, and no lock is held for it.
+
+use std::time::{Duration, Instant};
+
+use pappus_client::v1::{self, request, response};
+use pappus_client::{Blob, Code, Invocation};
+
+use super::{on_disk, raw_of, used};
+use crate::fixture::until;
+use crate::house::{enter, house};
+use crate::kit::{self, Function, refused};
+
+/// The operator waits no longer, whatever tenants do.
+const OPERATOR: Duration = Duration::from_secs(1);
+
+#[test]
+fn blobs_count_as_files_and_as_their_blocks() {
+    let supervisor = house(&[("alice", "blob-files = 20")]);
+    let mut alice = enter(&supervisor, "alice");
+    for nth in 0..20u8 {
+        alice.put_blob(Blob::Bytes(&[nth; 3])).unwrap();
+    }
+    let (files, bytes) = on_disk(&supervisor.path("state/tenants/alice/blobs"));
+    assert_eq!((files, used(&mut alice, "blob-files")), (20, 20));
+    let counted = used(&mut alice, "blob-bytes");
+    assert!(counted >= bytes && counted >= 20 * 512, "{counted} counted, {bytes} on disk");
+    refused(alice.put_blob(Blob::Bytes(b"one more")), Code::ResourceExhausted, "blob-files");
+    // With the connection they go, and make room.
+    drop(alice);
+    let mut alice = enter(&supervisor, "alice");
+    until("they are gone", || used(&mut alice, "blob-files") == 0);
+    alice.put_blob(Blob::Bytes(b"one more")).unwrap();
+}
+
+/// Each of the blobs that go with a connection costs a look into a folder that this case makes slow to list.
+#[test]
+fn blobs_that_are_removed_delay_nobody() {
+    const BLOBS: u64 = 100;
+    let supervisor = house(&[("alice", ""), ("bob", "")]);
+    let (mut alice, mut bob) = (enter(&supervisor, "alice"), enter(&supervisor, "bob"));
+    kit::add_copy(&mut alice);
+    kit::add_copy(&mut bob);
+    kit::works(&mut bob);
+    let code = supervisor.path("state/tenants/alice/code");
+    for nth in 0..20_000 {
+        std::fs::File::create(code.join(format!("nothing-{nth}"))).unwrap();
+    }
+    let mut raw = raw_of(&supervisor, "alice");
+    for id in 2..2 + BLOBS {
+        raw.request(
+            id,
+            request::Body::PutBlob(v1::PutBlob { inline: id.to_le_bytes().to_vec().into() }),
+            &[],
+        );
+    }
+    (0..BLOBS).for_each(|_| assert!(matches!(raw.body().1, response::Body::Blob(_))));
+    let mut admin = supervisor.admin();
+    drop(raw);
+    // Before, during and after: as long as anything is left to remove.
+    let mut longest = Duration::ZERO;
+    until("they are gone", || {
+        let began = Instant::now();
+        admin.status().unwrap();
+        bob.status().unwrap();
+        kit::works(&mut bob);
+        longest = longest.max(began.elapsed());
+        // Its module and its configuration.
+        on_disk(&supervisor.path("state/tenants/alice/blobs")).0 <= 2
+    });
+    assert!(longest < 2 * OPERATOR, "{longest:?}");
+}
+
+#[test]
+fn functions_in_memory_are_their_tenants_own() {
+    const FEW: u64 = 4;
+    let supervisor = house(&[("alice", "loaded-functions = 4"), ("bob", "")]);
+    let (mut alice, mut bob) = (enter(&supervisor, "alice"), enter(&supervisor, "bob"));
+    kit::add_copy(&mut bob);
+    kit::works(&mut bob);
+    let names: Vec<_> = (0..2 * FEW).map(|nth| format!("tiny-{nth}")).collect();
+    for name in &names {
+        Function::default().add(&mut alice, name);
+    }
+    // Each call finds its function gone, and reads it again.
+    for name in names.iter().chain(&names) {
+        alice.invoke(&Invocation::new(name)).unwrap();
+        assert!(used(&mut alice, "loaded-functions") <= FEW);
+    }
+    assert_eq!(used(&mut bob, "loaded-functions"), 1);
+    kit::works(&mut bob);
+}
