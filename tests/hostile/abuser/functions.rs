@@ -63,7 +63,7 @@ pub(crate) fn abused(workers: u64) -> Vec<Parts> {
         parts("work", &[], json!({}), &[], &[work(500_000)]),
         parts("work-on", &["in"], json!({}), &[], &[work(500_000)]),
         parts("spin-out", &[], json!({"out": absolute(1 << 16)}), &["out"], &[launch("spin", &[])]),
-        parts("large", &[], json!({"all": all}), &[], &[work(3_000_000)]),
+        parts("large", &[], json!({"all": all}), &[], &[work(1_500_000)]),
         parts("hungry", &["in"], like_input.clone(), &[], &fills()),
         parts("failing", &["in"], like_input, &[], &failing),
         Parts { weights, ..weighted() },

@@ -52,7 +52,7 @@ pub(crate) fn live(
         if wrong.is_some() {
             session = None;
         }
-        // Nobody listens any more once the run failed.
+        // The receiver is gone once the run failed.
         if samples.send(Sample { tenant, took, wrong }).is_err() {
             return;
         }

@@ -87,7 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<Outcome> {
     let socket = supervisor.socket();
     let watch = Watch::new(supervisor.pid(), supervisor.admin_socket());
     std::thread::scope(|scope| {
-        // However this ends, everyone must hear of it.
+        // However this ends, the threads must end, too.
         let ends = Over(&over);
         for (nth, tenant) in HONEST.into_iter().enumerate() {
             let (socket, over, samples) = (&socket, &over, sent_samples.clone());

@@ -1,5 +1,5 @@
-//! Descriptors that clients pass. How many is bounded, and how long a system call on one takes is their owner's loss:
-//! nobody else waits for it.
+//! Descriptors that clients pass. How many is bounded, and how long a system call on one takes concerns its
+//! owner: no other tenant waits for it.
 
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};

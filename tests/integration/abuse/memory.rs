@@ -110,23 +110,23 @@ fn functions_with_the_same_weights_share_one_copy() {
     let supervisor = house(&[("alice", "weight-bytes = '5MiB'")]);
     let mut alice = enter(&supervisor, "alice");
     let (same, other) = (vec![1; 2 << 20], vec![2; 4 << 20]);
-    let add = |alice: &mut Client, name: &str, content: &[u8]| {
-        Function { weights: &[("w", content)], ..Function::default() }.add(alice, name);
+    // A function is loaded when it is called at the latest.
+    let call = |alice: &mut Client, name: &str, content: &[u8]| {
+        let function = Function { weights: &[("w", content)], ..Function::default() };
+        function.try_add(alice, name)?;
+        alice.invoke(&Invocation::new(name))
     };
     for nth in 0..FUNCTIONS {
-        let name = format!("f{nth}");
-        add(&mut alice, &name, &same);
-        alice.invoke(&Invocation::new(&name)).unwrap();
+        call(&mut alice, &format!("f{nth}"), &same).unwrap();
     }
     let all = weights_in_memory(&supervisor);
     assert!((2 * MIB..4 * MIB).contains(&all), "{all}");
     assert!((2 * MIB..4 * MIB).contains(&used(&mut alice, "weight-bytes")));
     // One of another content has no room besides.
-    add(&mut alice, "other", &other);
-    refused(alice.invoke(&Invocation::new("other")), Code::ResourceExhausted, "weight-bytes");
+    refused(call(&mut alice, "other", &other), Code::ResourceExhausted, "weight-bytes");
     (0..FUNCTIONS).for_each(|nth| alice.remove_function(&format!("f{nth}")).unwrap());
     until("the copy is gone", || weights_in_memory(&supervisor) == 0);
-    alice.invoke(&Invocation::new("other")).unwrap();
+    call(&mut alice, "other", &other).unwrap();
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn blobs_count_as_files_and_as_their_blocks() {
 
 /// Each of the blobs that go with a connection costs a look into a folder that this case makes slow to list.
 #[test]
-fn blobs_that_are_removed_delay_nobody() {
+fn removing_blobs_delays_no_other_tenant() {
     const BLOBS: u64 = 100;
     let supervisor = house(&[("alice", ""), ("bob", "")]);
     let (mut alice, mut bob) = (enter(&supervisor, "alice"), enter(&supervisor, "bob"));
