@@ -1,5 +1,5 @@
 //! A process that abuses: it composes parts of the grammar by its seed and does their steps, until it is killed. Its
-//! processor time comes after everybody else's: it is the supervisor that is tried, not the kernel's scheduler.
+//! processor time comes last: it is the supervisor that is tried, not the kernel's scheduler.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;

@@ -111,7 +111,7 @@ pub(crate) enum Door {
     Tenant,
     /// It says nothing.
     Silent,
-    /// It greets and says nothing more; where its user is a gateway, for nobody.
+    /// It greets and says nothing more; where its user is a gateway, it names no tenant.
     Greeted,
     /// A token that is no tenant's.
     WrongToken,

@@ -17,7 +17,7 @@ usage: pappus-abuser --supervisor PROGRAM [OPTION VALUE]...
   --switch HOW           replace or scrub [replace]
   --quotas WHICH         tight or default [tight]
   --parts NAME[,NAME]    parts of the grammar [all]
-  --judge HOW            all, or steady: without the honest tenants' latency, for a machine that is busy [all]
+  --judge HOW            all, or steady: without the honest tenants' latency, and with more patience, where the machine is busy [all]
   --without NAME         a defence to switch off; the supervisor must be built with test-hooks
   --controls NAME        all, or a defence: whether the run without it is judged bad, and the one with it good
   --json FILE            where the report goes, for programs

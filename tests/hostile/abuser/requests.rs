@@ -174,7 +174,7 @@ fn raw(ask: &Ask) -> Vec<u8> {
 
 /// The key of a field that is a message.
 fn key(field: u8) -> Vec<u8> {
-    varint(u64::from(field) << 3 | 2)
+    varint((u64::from(field) << 3) | 2)
 }
 
 fn varint(mut value: u64) -> Vec<u8> {

@@ -21,8 +21,9 @@ const SHORTEST: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(10);
 /// Of what is wrong, so much is told.
 const TOLD: usize = 5;
-/// How long after the abusers left everything is back.
+/// How long after the abusers left everything is back; and on a machine that is busy with other things.
 const BACK: Duration = Duration::from_secs(5);
+const BACK_BUSY: Duration = Duration::from_secs(20);
 /// Between two looks whether everything is back.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -146,7 +147,7 @@ impl Measured {
             still_there(&mut abusers)?;
         }
         drop(abusers);
-        let recovery = self.recovery(supervisor, idle)?;
+        let recovery = self.recovery(supervisor, idle, if options.latency { BACK } else { BACK_BUSY })?;
         let judged: Vec<_> = laps.iter().map(|lap| lap.against.clone()).collect();
         let against = judge::whole(&judged, recovery.took.is_some(), supervisor.is_alive());
         let log = if against.is_empty() { String::new() } else { end_of(&supervisor.whole_log()?) };
@@ -186,12 +187,17 @@ impl Measured {
     }
 
     /// Waits until everything is back, or for as long as that may take and this machine is late itself.
-    fn recovery(&self, supervisor: &mut Supervisor, idle: Amounts) -> Result<Recovery> {
+    fn recovery(
+        &self,
+        supervisor: &mut Supervisor,
+        idle: Amounts,
+        mut patience: Duration,
+    ) -> Result<Recovery> {
         let began = Instant::now();
         let mut recovery = Recovery::default();
         // Those from before they left say nothing.
         self.readings.try_iter().for_each(drop);
-        let mut patience = BACK;
+
         while supervisor.is_alive() && began.elapsed() < patience {
             let Ok(reading) = self.readings.recv_timeout(LOOK_AGAIN) else { continue };
             patience += reading.late;

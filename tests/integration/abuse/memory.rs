@@ -31,7 +31,7 @@ fn hollow(id: u8, path: &[u8]) -> Vec<u8> {
         bytes.push(value as u8);
         bytes
     };
-    let key = |field: u8| varint(usize::from(field) << 3 | 2);
+    let key = |field: u8| varint((usize::from(field) << 3) | 2);
     let (list, around) = path.split_last().unwrap();
     let empty = [key(*list), vec![0]].concat();
     let list = empty.repeat((MAX_MESSAGE_BYTES - 64) / empty.len());
