@@ -19,6 +19,8 @@ pub enum Defence {
     Logs,
     /// Calls for the whole device take turns by caller.
     WholeDevice,
+    /// Weights are in memory once for each content.
+    WeightSharing,
 }
 
 impl Defence {
@@ -31,6 +33,7 @@ impl Defence {
             Self::ClientIo => "client-io",
             Self::Logs => "logs",
             Self::WholeDevice => "whole-device",
+            Self::WeightSharing => "weight-sharing",
         })
     }
 }

@@ -7,7 +7,7 @@ use super::judge::Judgement;
 use super::options::Options;
 use super::{report, run};
 
-/// A defence, by its name in `PAPPUS_TEST_WITHOUT`; what finds out that it is off; what is said then, any of these.
+/// A defence, by its name in `PAPPUS_TEST_UNDEFENDED`; what finds out that it is off; what is said then, any of these.
 struct Control {
     defence: &'static str,
     parts: &'static [Part],
@@ -16,10 +16,10 @@ struct Control {
 
 const CONTROLS: [Control; 11] = [
     Control { defence: "decoding", parts: &[Part::Hollow], notices: &[Judgement::Memory] },
-    Control { defence: "frames", parts: &[Part::Halves], notices: &[Judgement::Memory] },
+    Control { defence: "request-bytes", parts: &[Part::Halves], notices: &[Judgement::Memory] },
     Control { defence: "descriptors", parts: &[Part::Descriptors], notices: &[Judgement::Descriptors] },
-    Control { defence: "plans", parts: &[Part::Plans], notices: &[Judgement::Memory] },
-    Control { defence: "weights", parts: &[Part::Weights], notices: &[Judgement::SharedMemory] },
+    Control { defence: "plan-bytes", parts: &[Part::Plans], notices: &[Judgement::Memory] },
+    Control { defence: "weight-sharing", parts: &[Part::Weights], notices: &[Judgement::SharedMemory] },
     Control {
         defence: "fair-turns",
         parts: &[Part::Failures, Part::Floods],
@@ -31,8 +31,8 @@ const CONTROLS: [Control; 11] = [
         notices: &[Judgement::Answers, Judgement::Latency, Judgement::Operator],
     },
     Control { defence: "logs", parts: &[Part::Tokens, Part::LateSeals], notices: &[Judgement::Log] },
-    Control { defence: "answers", parts: &[Part::Deaf], notices: &[Judgement::Memory] },
-    Control { defence: "registry-cache", parts: &[Part::Cycle], notices: &[Judgement::Latency] },
+    Control { defence: "answer-bytes", parts: &[Part::Deaf], notices: &[Judgement::Memory] },
+    Control { defence: "loaded-functions", parts: &[Part::Cycle], notices: &[Judgement::Latency] },
     Control {
         defence: "whole-device",
         parts: &[Part::WholeDevice],

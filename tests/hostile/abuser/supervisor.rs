@@ -78,7 +78,7 @@ impl Supervisor {
             .stdout(Stdio::null())
             .stderr(written);
         if let Some(defence) = &options.without {
-            command.env("PAPPUS_TEST_WITHOUT", defence);
+            command.env("PAPPUS_TEST_UNDEFENDED", defence);
         }
         let mut supervisor = Self { child: command.spawn()?, log: File::open(log)?, dir };
         let until = Instant::now() + START;
