@@ -8,10 +8,12 @@ use pappus_proto::v1;
 use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA};
 use pappus_shmem::memfd;
 use pappus_supervisor::call::Arena;
+use pappus_supervisor::client_io::ClientIo;
+use pappus_supervisor::client_memfd::ClientMemfd;
 use pappus_supervisor::ids::TenantId;
 use pappus_supervisor::limits::STAGING_BYTES;
 use pappus_supervisor::server::invoke;
-use pappus_supervisor::tenants::{Account, Quota};
+use pappus_supervisor::tenants::Tenants;
 use prost::Message;
 
 const ARENA: u64 = 1;
@@ -28,14 +30,15 @@ static BLUEPRINT: LazyLock<Blueprint> =
 
 static ARENAS: LazyLock<Arc<Arena>> = LazyLock::new(|| {
     let memfd = memfd::arena("pappus-fuzz", ARENA_BYTES).expect("a small arena");
-    let account = Account::new(TenantId::new(0), "fuzz".into(), Quota::default(), Arc::default());
+    let account = Tenants::default().account(TenantId::new(0));
+    let memfd = ClientMemfd::new(memfd, account.tenant, &ClientIo::default());
     Arc::new(Arena::new(ARENA, memfd, &account).expect("its quota has room"))
 });
 
 /// A protobuf `Invoke`.
 pub fn read(bytes: &[u8]) {
     let Ok(request) = v1::Invoke::decode(bytes) else { return };
-    let (items, targets) = match invoke::check(&request, vec![ARENAS.clone()], &BLUEPRINT, &[]) {
+    let (items, targets) = match invoke::check(&request, &[ARENAS.clone()], &BLUEPRINT, &[]) {
         Ok(ranges) => ranges,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
