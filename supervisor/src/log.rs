@@ -28,7 +28,7 @@ const PERIOD_NS: u64 = 10_000_000_000;
 /// Lines of one place for one tenant in that time.
 const LINES: u64 = 20;
 /// The same for the audit log, whose lines an operator may need one by one.
-const AUDIT_LINES: u64 = 1000;
+const AUDIT_LINES: u64 = 200;
 /// Budgets that are remembered.
 const MAX_BUDGETS: usize = 4096;
 
@@ -149,16 +149,16 @@ impl Visit for TenantHash {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct Lines(Arc<OrderedMutex<Vec<u8>, { rank::LOG }>>);
 
     impl Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -184,7 +184,7 @@ mod tests {
             }
             tracing::warn!(tenant = "quiet", "it failed elsewhere");
         });
-        let bytes = out.0.lock().unwrap().clone();
+        let bytes = out.0.lock().clone();
         String::from_utf8(bytes).unwrap()
     }
 

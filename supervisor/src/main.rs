@@ -80,7 +80,7 @@ fn start(config: Config) -> Result<(), Box<dyn std::error::Error>> {
 /// the process ends, also where threads are stuck. Its workers and compilers end with it, as if it were killed.
 fn hear_signals(sockets: Vec<PathBuf>) -> std::io::Result<(oneshot::Receiver<()>, oneshot::Receiver<()>)> {
     let ((drain, first), (abort, second)) = (oneshot::channel(), oneshot::channel());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = {
         let _entered = runtime.enter();
         Termination::new()?
@@ -90,7 +90,8 @@ fn hear_signals(sockets: Vec<PathBuf>) -> std::io::Result<(oneshot::Receiver<()>
         let _ = drain.send(());
         runtime.block_on(signals.next());
         let _ = abort.send(());
-        std::thread::sleep(LAST_MOMENT);
+        // The process ends meanwhile, if it can.
+        runtime.block_on(tokio::time::sleep(LAST_MOMENT));
         // Nothing is logged here: the reader of the log may be what is stuck.
         sockets.iter().for_each(|socket| drop(std::fs::remove_file(socket)));
         std::process::exit(0);

@@ -103,7 +103,7 @@ fn a_flood_of_one_tenant_leaves_the_others_served() {
 }
 
 /// A module that takes the compiler a while: its functions are as long and as many as is allowed.
-fn slow_module(nth: usize) -> Vec<u8> {
+pub(crate) fn slow_module(nth: usize) -> Vec<u8> {
     let steps = "(local.set 0 (i64.add (i64.mul (local.get 0) (local.get 1)) (local.get 2)))".repeat(4_000);
     let functions: String =
         (0..40).map(|_| format!("(func (param i64 i64 i64) (local i64) {steps})")).collect();

@@ -58,7 +58,7 @@ fn a_path_that_is_no_socket_is_left_alone() {
     supervisor.write("precious", "data");
     let ran = supervisor.second("precious");
     assert_eq!(ran.code, 1);
-    assert!(ran.stderr.contains("is no socket"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("not a socket"), "{}", ran.stderr);
     assert_eq!(supervisor.read("precious"), b"data");
     let link = supervisor.path("link");
     std::os::unix::fs::symlink(supervisor.path("precious"), &link).unwrap();

@@ -566,8 +566,8 @@ proptest! {
             }
             w.apply();
         }
-        // With every worker there, every lost call buried and every call answered, nothing is left behind.
-        // Nothing expires from here on, so residencies must not be waited for.
+        // With every worker there, every lost call buried and every call answered, nothing is left behind. Nothing
+        // expires from here on: no residency is waited for.
         w.scheduler.placing.set_residency(0);
         w.shape.residency_ns = 0;
         for _ in 0..20 * (next + 1) {
@@ -591,7 +591,6 @@ proptest! {
         for (call, known) in &w.calls {
             prop_assert!(!w.trouble.may_start(w.now, known.domain), "{call} left waiting: {known:?}");
         }
-        // What waits for a budget ends with it, or with its deadline.
         w.now += 3_600_000 * MS;
         w.scheduler.handle(w.now, Tick {}, &mut w.actions);
         w.apply();

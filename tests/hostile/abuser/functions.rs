@@ -51,7 +51,7 @@ pub(crate) fn abused(workers: u64) -> Vec<Parts> {
     let absolute = |n: u64| json!({"Absolute": n});
     let work = |rounds: i64| launch("work", &[json!({"Constant": rounds})]);
     let like_input = json!({"b": {"Sizeof": "in"}});
-    let fills = || vec![json!({"Fill": {"buffer": "b"}}); STEPS];
+    let fills = || vec![json!({"Fill": {"buffer": "b", "byte": 0}}); STEPS];
     // It has more bytes than the smallest input.
     let beyond = json!({"Copy": {"from": "in", "from_offset": absolute(1 << 20), "to": "b"}});
     let failing = [fills(), vec![beyond]].concat();

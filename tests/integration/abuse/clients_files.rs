@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use pappus_client::v1::{self, item, request, response};
 use pappus_client::{Client, Code, Invocation, memfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::process::Signal;
 
 use super::ending::ends_soon;
 use super::{keep_busy, raw_of, used};
-use crate::fixture::Supervisor;
+use crate::fixture::{Supervisor, signal};
 use crate::house::{enter, house};
 use crate::kit::{self, Function, absolute, launch};
 use crate::programs::program;
@@ -160,27 +161,27 @@ fn a_descriptor_that_is_slow_to_close_delays_its_owner_only() {
     kit::add_copy(&mut bob);
     kit::works(&mut bob);
     let mut admin = supervisor.admin();
-    let mut readers = Vec::new();
-    let began = Instant::now();
+    let (slow, readers): (Vec<_>, Vec<_>) = (0..6).map(|_| slow_to_close(LINGER)).unzip();
+    let mut connections: Vec<_> = (0..6).map(|_| raw_of(&supervisor, "alice")).collect();
+    // It receives them once they are closed here: the last close is the supervisor's.
+    signal(supervisor.pid(), Signal::STOP);
     // More than there are threads for sockets, with a request that takes none, one that is refused, and one that is not
     // even a frame.
-    for nth in 0..6 {
-        let (slow, reader) = slow_to_close(LINGER);
-        readers.push(reader);
-        let mut raw = raw_of(&supervisor, "alice");
+    for (nth, (raw, slow)) in connections.iter_mut().zip(slow).enumerate() {
         match nth % 3 {
             0 => raw.request(2, status(), &[slow.as_fd()]),
             1 => raw.request(2, request::Body::OpenArena(v1::OpenArena {}), &[slow.as_fd()]),
             _ => raw.send_fds(&[0xff; 16], &[slow.as_fd()]),
         }
-        // The supervisor has the last one.
-        drop(slow);
-        drop(raw);
     }
+    drop(connections);
+    signal(supervisor.pid(), Signal::CONT);
+    let began = Instant::now();
     for _ in 0..3 {
         kit::works(&mut bob);
         admin.status().unwrap();
         supervisor.client().status().unwrap();
     }
     assert!(began.elapsed() < HONEST, "{:?}", began.elapsed());
+    drop(readers);
 }
