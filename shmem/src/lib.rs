@@ -4,12 +4,14 @@
 //! - [`memfd`]: creating sealed memfds and judging those that others hand in.
 //! - [`mapping`]: mapping a checked memfd; every access is a bounds-checked copy.
 //! - [`reservation`]: a reserved address range into which memory is mapped piece by piece.
+//! - [`heap`]: what the allocator keeps of freed memory.
 //! - [`fds`]: bytes with descriptors over Unix sockets (`SCM_RIGHTS`).
 //!
 //! A mapping of memory that another process can write never becomes a Rust slice: the other side may
 //! change it at any time, so it is only ever copied from and to by raw pointer.
 
 pub mod fds;
+pub mod heap;
 pub mod mapping;
 pub mod memfd;
 pub mod reservation;

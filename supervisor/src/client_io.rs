@@ -23,7 +23,7 @@ const THREADS_PER_TENANT: usize = 2;
 /// Threads of all tenants: as many as tenants that are connected at once can keep.
 const MAX_THREADS: usize = THREADS_PER_TENANT * MAX_CONNECTIONS;
 /// How long a thread without work stays.
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(2);
 
 type Job = Box<dyn FnOnce() + Send>;
 

@@ -14,10 +14,13 @@ use pappus_supervisor::run::run;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
+/// How long a thread without work stays.
+const IDLE_THREADS: Duration = Duration::from_secs(2);
 /// How long the process has after a second signal to end by itself.
 const LAST_MOMENT: Duration = Duration::from_millis(700);
 
 fn main() -> ExitCode {
+    pappus_shmem::heap::keep_little();
     let flags = Flags::parse();
     let wanted = std::env::var("PAPPUS_LOG").unwrap_or_else(|_| "info".to_owned());
     let Ok(level) = wanted.parse::<tracing::Level>() else {
@@ -68,8 +71,11 @@ fn list_devices(as_json: bool) -> ExitCode {
 fn start(config: Config) -> Result<(), Box<dyn std::error::Error>> {
     raise_descriptor_limit();
     let (first, second) = hear_signals(vec![config.socket.clone(), config.admin_socket.clone()])?;
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(SOCKET_THREADS).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(SOCKET_THREADS)
+        .thread_keep_alive(IDLE_THREADS)
+        .enable_all()
+        .build()?;
     let ended = runtime.block_on(run(config, heard(first), heard(second)));
     // What is still busy with a module, a blob or a client's descriptor ends with the process.
     runtime.shutdown_background();

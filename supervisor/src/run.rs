@@ -70,6 +70,9 @@ pub async fn run(
     let registry = Arc::new(Registry::open(state.clone(), tenants, classes, targets)?);
     registry.tenants.keep_out(launcher.confinement().worker_uids());
 
+    // Before any worker starts: a path that cannot be had ends the start at once.
+    let clients = listen::bind(&config.socket, 0o666)?;
+    let admins = listen::bind(&config.admin_socket, 0o600)?;
     let mut devices = Vec::new();
     let mut threads = Vec::new();
     for device in found {
@@ -80,8 +83,7 @@ pub async fn run(
     }
     tokio::spawn(registry.clone().run_evictions());
     let server = Server::new(registry, devices, settings, config.file);
-    let clients = listen::bind(&config.socket, 0o666)?;
-    let admins = listen::bind(&config.admin_socket, 0o600)?;
+    tokio::spawn(server.clone().run_trims());
     tracing::info!(socket = %config.socket.display(), "listening");
 
     for device in &server.devices {

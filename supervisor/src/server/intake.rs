@@ -30,6 +30,8 @@ use crate::tenants::{Account, Taken};
 
 /// Bytes taken from the socket at a time.
 const READ_BYTES: usize = 64 << 10;
+/// Between two looks whether descriptors are closed.
+const CLOSING_PAUSE: Duration = Duration::from_millis(10);
 /// What a request may take in memory without being charged, while it is decoded and handled on a socket thread.
 const AT_ONCE_BYTES: u64 = 16 << 10;
 
@@ -170,8 +172,19 @@ impl Incoming {
         Ok(Some(Intake::Request(Received { request, passed, memory })))
     }
 
-    /// Waits for more; false when the client closed its side.
+    /// Whether the tenant has no more descriptors here than it may: those that it was refused for, and that are slow
+    /// to close, count as well.
+    fn has_room(&self) -> bool {
+        let account = &self.holder.account;
+        self.holder.operator || account.used(Limit::Descriptors) <= account.most(Limit::Descriptors)
+    }
+
+    /// Waits for more; false when the client closed its side. Nothing is received while too many of the tenant's
+    /// descriptors are still being closed.
     pub async fn receive(&mut self, reader: &mut Reader, patience: Duration) -> Result<bool, Violation> {
+        while !self.has_room() {
+            tokio::time::sleep(CLOSING_PAUSE).await;
+        }
         let Some((bytes, passed)) = reader.receive(&mut self.buffer, patience).await? else {
             return Ok(false);
         };
@@ -186,7 +199,9 @@ impl Incoming {
         match self.holder.take(Limit::Descriptors, 1) {
             Ok(taken) => Passed::Fd(ClientFd::new(fd, account.clone(), self.io.clone(), taken)),
             Err(why) => {
-                self.io.drop_there(account.tenant, fd);
+                // Counted, too, until it is closed: see `has_room`.
+                let taken = account.charge(Limit::Descriptors, 1);
+                drop(ClientFd::new(fd, account.clone(), self.io.clone(), taken));
                 Passed::Refused(why)
             }
         }

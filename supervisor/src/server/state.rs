@@ -21,12 +21,16 @@ use crate::device::Device;
 use crate::ids::TenantId;
 use crate::limits::SOCKET_THREADS;
 use crate::metrics::SocketMetrics;
+use crate::quota::Limit;
 use crate::registry::{Handed, Registry};
 use crate::router::Router;
 use crate::tenants::Account;
 
 /// How often draining looks whether everything is answered.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
+/// How often memory is looked at that tenants gave back, and how much of it is given back to the system.
+const TRIM_PERIOD: Duration = Duration::from_secs(1);
+const TRIM_BYTES: u64 = 4 << 20;
 /// How long clients have to read the last answers before the supervisor ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
@@ -196,6 +200,27 @@ impl Server {
     /// Returns once the supervisor may end.
     pub async fn wait_drained(&self) {
         self.drained.notified().await;
+    }
+
+    /// Gives memory back to the system where tenants held much of it and do not any more.
+    pub async fn run_trims(self: Arc<Self>) {
+        let held = || {
+            let ledger = self.registry.tenants.ledger();
+            [Limit::RequestBytes, Limit::AnswerBytes, Limit::PlanBytes]
+                .map(|limit| ledger.used(limit))
+                .iter()
+                .sum()
+        };
+        let mut most: u64 = 0;
+        loop {
+            tokio::time::sleep(TRIM_PERIOD).await;
+            most = most.max(held());
+            if most.saturating_sub(held()) > TRIM_BYTES {
+                // It waits for the allocator's locks: not on a thread for sockets.
+                let _ = tokio::task::spawn_blocking(pappus_shmem::heap::trim).await;
+                most = held();
+            }
+        }
     }
 
     /// Exports what changes without an event of its own.
