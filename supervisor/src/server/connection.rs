@@ -425,7 +425,7 @@ impl Connection {
     async fn slow_work_permit(&self) -> Option<SlowWorkPermit> {
         let permit = match self.ctx.admin {
             true => SlowWorkPermit::default(),
-            false => self.ctx.server.slow_work.acquire(self.ctx.account.tenant).await,
+            false => self.ctx.server.slow_work.acquire(&self.ctx.account).await,
         };
         (!self.gone.load(Ordering::Acquire)).then_some(permit)
     }
