@@ -9,8 +9,8 @@ mod weights_tests;
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use pappus_blueprint::Sizes;
@@ -253,9 +253,19 @@ fn attach_of(
     generation: Generation,
     epoch: Epoch,
 ) -> Result<Worker, Unusable> {
-    let own = rustix::process::getpid();
-    let pidfd = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty()).unwrap();
-    attach_process(device, worker, generation, epoch, pidfd)
+    attach_process(device, worker, generation, epoch, ended_process())
+}
+
+/// A process that ended already: a device may kill it whenever it likes.
+fn ended_process() -> OwnedFd {
+    static ENDED: LazyLock<OwnedFd> = LazyLock::new(|| {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        child.wait().unwrap();
+        pidfd
+    });
+    ENDED.try_clone().unwrap()
 }
 
 /// A process that can be killed is in a worker's slot.
