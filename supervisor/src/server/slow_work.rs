@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Notify, Semaphore};
 
 use crate::ids::TenantId;
 use crate::quota::Limit;
@@ -16,11 +16,17 @@ use crate::tenants::{Account, Taken};
 pub struct SlowWork(OrderedMutex<HashMap<TenantId, Arc<Queue>>, { rank::SLOW_WORK }>);
 
 /// Requests of one tenant that wait for a permit.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
-    /// Held by the first one; the others wait for it in the order of the requests.
-    first: Mutex<()>,
+    /// The first one's; the others wait for it in the order of the requests.
+    first: Semaphore,
     freed: Notify,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { first: Semaphore::new(1), freed: Notify::new() }
+    }
 }
 
 /// A permit for one piece of slow work, given back when dropped.
@@ -35,7 +41,8 @@ impl SlowWork {
     pub async fn acquire(&self, account: &Arc<Account>) -> SlowWorkPermit {
         let queue = self.0.lock().entry(account.tenant).or_default().clone();
         let taken = {
-            let _first = queue.first.lock().await;
+            // Closed never.
+            let _first = queue.first.acquire().await;
             loop {
                 match account.take(Limit::SlowRequests, 1) {
                     Ok(taken) => break taken,

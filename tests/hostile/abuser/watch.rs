@@ -124,11 +124,17 @@ impl Watch {
     }
 }
 
+/// Descriptors beyond its limit that a tenant can have for a moment: one message brings up to 253, on either socket
+/// thread; they are refused and count until they are closed.
+const AT_ONCE_DESCRIPTORS: u64 = 2 * 253;
+
 /// What is shown as held.
 fn held(tenants: &[v1::TenantInfo], connections: u64) -> Held {
     let mut sums: HashMap<&str, u64> = HashMap::new();
     for quota in tenants.iter().flat_map(|tenant| &tenant.quotas) {
-        *sums.entry(&quota.name).or_default() += quota.used.min(quota.limit.unwrap_or(u64::MAX));
+        let beyond = if quota.name == "descriptors" { AT_ONCE_DESCRIPTORS } else { 0 };
+        let most = quota.limit.map_or(u64::MAX, |limit| limit.saturating_add(beyond));
+        *sums.entry(&quota.name).or_default() += quota.used.min(most);
     }
     let sum = |names: &[&str]| names.iter().filter_map(|name| sums.get(name)).sum::<u64>();
     // Connections that have not said yet whose they are no tenant shows.
