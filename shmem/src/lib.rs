@@ -6,6 +6,7 @@
 //! - [`reservation`]: a reserved address range into which memory is mapped piece by piece.
 //! - [`heap`]: what the allocator keeps of freed memory.
 //! - [`fds`]: bytes with descriptors over Unix sockets (`SCM_RIGHTS`).
+//! - [`table`]: threads with a table of descriptors of their own.
 //!
 //! A mapping of memory that another process can write never becomes a Rust slice: the other side may
 //! change it at any time, so it is only ever copied from and to by raw pointer.
@@ -15,6 +16,7 @@ pub mod heap;
 pub mod mapping;
 pub mod memfd;
 pub mod reservation;
+pub mod table;
 
 pub use mapping::Mapping;
 pub use memfd::{MemfdError, ValidatedMemfd};

@@ -69,29 +69,29 @@ impl Drop for ClientFd {
     }
 }
 
-/// A connection's socket.
+/// A connection's socket, and its place among connections: both are there until it is closed.
 #[derive(Debug)]
-pub struct ClientSocket {
+pub struct ClientSocket<P: Send + 'static> {
     /// None only while it is closed.
-    fd: Option<OwnedFd>,
+    fd: Option<(OwnedFd, P)>,
     /// The tenant, or the peer's uid where that is none.
     tenant: TenantId,
     io: ClientIo,
 }
 
-impl ClientSocket {
-    /// Of a connection of this tenant's.
-    pub fn new(fd: OwnedFd, tenant: TenantId, io: ClientIo) -> Self {
-        Self { fd: Some(fd), tenant, io }
+impl<P: Send + 'static> ClientSocket<P> {
+    /// Of a connection of this tenant's, with its place.
+    pub fn new(fd: OwnedFd, place: P, tenant: TenantId, io: ClientIo) -> Self {
+        Self { fd: Some((fd, place)), tenant, io }
     }
 
     /// The socket.
     pub fn fd(&self) -> rustix::io::Result<BorrowedFd<'_>> {
-        self.fd.as_ref().map(AsFd::as_fd).ok_or(Errno::BADF)
+        self.fd.as_ref().map(|(fd, _)| fd.as_fd()).ok_or(Errno::BADF)
     }
 }
 
-impl Drop for ClientSocket {
+impl<P: Send + 'static> Drop for ClientSocket<P> {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
             self.io.drop_there(self.tenant, fd);

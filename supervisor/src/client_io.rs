@@ -94,10 +94,10 @@ impl ClientIo {
         self.run(tenant, move || drop(value));
     }
 
-    /// Work that waits or is done, for tests and status.
-    pub fn busy(&self) -> usize {
+    /// How much of a tenant's work is not done yet.
+    pub fn backlog(&self, tenant: TenantId) -> usize {
         let state = self.0.state.lock();
-        state.tenants.values().map(|work| work.active + work.waiting.len()).sum()
+        state.tenants.get(&tenant).map_or(0, |work| work.active + work.waiting.len())
     }
 }
 

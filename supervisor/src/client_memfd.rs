@@ -25,20 +25,23 @@ pub struct ClientMemfd {
 #[derive(Debug)]
 struct Open {
     memfd: ValidatedMemfd,
-    charges: Vec<Taken>,
+    /// The descriptor's place, and an arena's bytes.
+    charges: [Option<Taken>; 2],
 }
 
 impl ClientMemfd {
     /// A memfd of this tenant's, for whose descriptors these threads are.
     pub fn new(memfd: ValidatedMemfd, tenant: TenantId, io: &ClientIo) -> Self {
-        let open = Some(Open { memfd, charges: Vec::new() });
+        let open = Some(Open { memfd, charges: [None, None] });
         Self { open, tenant, io: io.clone() }
     }
 
     /// The tenant is charged for this, too, until the memfd is closed.
     pub fn charge(&mut self, taken: Taken) {
-        if let Some(open) = &mut self.open {
-            open.charges.push(taken);
+        let free = self.open.as_mut().and_then(|open| open.charges.iter_mut().find(|place| place.is_none()));
+        match free {
+            Some(place) => *place = Some(taken),
+            None => debug_assert!(false, "a memfd is charged for twice at most"),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::processes::survey::{self, SurveyError};
 pub fn run(program: &Path, as_json: bool, out: &mut dyn Write) -> std::io::Result<()> {
     // Whether workers have control groups is a matter of running calls.
     let (confinement, _) = Confinement::look(SandboxSettings::default());
-    let launcher = Launcher::new(program, confinement);
+    let launcher = Launcher::new(program, confinement)?;
     let survey = survey::gpus(&launcher, "");
     launcher.confinement().close();
     if as_json {

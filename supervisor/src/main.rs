@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 /// How long a thread without work stays. Work wakes the one that is idle longest, so that a few requests in a second keep
 /// as many threads as come in this time.
-const IDLE_THREADS: Duration = Duration::from_millis(500);
+const IDLE_THREADS: Duration = Duration::from_millis(100);
 /// How long the process has after a second signal to end by itself.
 const LAST_MOMENT: Duration = Duration::from_millis(700);
 

@@ -56,7 +56,7 @@ pub async fn run(
     // From now on it does not end the process.
     let hangup = signal(SignalKind::hangup())?;
     let program = launcher::worker_program()?;
-    let launcher = Arc::new(Launcher::new(program, Confinement::decide(config.sandbox)));
+    let launcher = Arc::new(Launcher::new(program, Confinement::decide(config.sandbox))?);
     tokio::spawn(subreaper::reap_strays());
     if let Some(address) = config.metrics {
         metrics::endpoint::serve(address)?;

@@ -78,6 +78,8 @@ pub mod rank {
     pub const WEIGHTS: u8 = 70;
     /// What is taken of the memory of one device.
     pub const DEVICE_MEMORY: u8 = 80;
+    /// The way to the thread that starts processes.
+    pub const SPAWNER: u8 = 86;
     /// A process and its control groups.
     pub const MEMBERSHIP: u8 = 88;
     /// Control groups that are kept for processes to come.

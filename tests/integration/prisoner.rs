@@ -120,7 +120,7 @@ impl Drop for Neighbour {
 
 fn started(kind: Kind, off: Off) -> (Started, Layers) {
     static LAUNCHER: LazyLock<Launcher> =
-        LazyLock::new(|| Launcher::new(prisoner(), Confinement::decide(SandboxSettings::default())));
+        LazyLock::new(|| Launcher::new(prisoner(), Confinement::decide(SandboxSettings::default())).unwrap());
     let target = Target { kind, uuid: String::new(), lanes: off as u32, numa_node: None, memory_bytes: 0 };
     let mut started = LAUNCHER.start(Role::Compile, &target, None).unwrap();
     let layers = heard(&mut started, |message| match message {

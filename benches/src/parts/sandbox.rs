@@ -60,7 +60,7 @@ impl Lives {
 
 pub(super) fn measure(report: &mut Report) -> Result<()> {
     let confinement = Confinement::decide(SandboxSettings::default());
-    let launcher = Launcher::new(std::env::current_exe()?, confinement);
+    let launcher = Launcher::new(std::env::current_exe()?, confinement)?;
     let (mut outside, mut inside) = (Lives::new()?, Lives::new()?);
     for _ in 0..STARTS {
         outside.one_more(&launcher, OUTSIDE)?;

@@ -29,7 +29,7 @@ const LEAVE: Duration = Duration::from_millis(300);
 /// How often to look whether all workers have a process.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Starts a process and waits for its greeting. The calling thread must outlive it.
+/// Starts a process and waits for its greeting.
 pub(super) fn bring_up(device: &Device, launcher: &Launcher) -> Result<Ready, NotReady> {
     let mut reservation = device.ledger.reserve_process().ok_or(NotReady::Closing)?;
     let epoch = reservation.epoch();

@@ -40,6 +40,7 @@ use crate::processes::confinement::Reached;
 use crate::processes::memory_ledger::Lease;
 use crate::processes::process::Killer;
 use crate::schedule::{CallId, Domain};
+use crate::server::connection_slots::ConnectionSlots;
 use crate::server::intake::Holder;
 use crate::server::replies::Replies;
 use crate::server::reply_handle::{Invocations, ReplyHandle};
@@ -109,7 +110,9 @@ impl Gpu {
         let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
         let tenants = Arc::new(Tenants::default());
         let holder = Holder { account: tenants.account(TenantId::new(1)), operator: false };
-        let replies = runtime.block_on(async { Replies::new(socket.into(), holder, ClientIo::default()) });
+        let slot = Arc::new(ConnectionSlots::default()).admit(1, None, &holder.account).unwrap();
+        let replies = runtime
+            .block_on(async { Replies::new(socket.into(), Arc::new(slot), holder, ClientIo::default()) });
         let invocations = Invocations::new(replies);
         let (_, settings) = watch::channel(Settings::default());
         let (targets, _) = watch::channel(Vec::new());

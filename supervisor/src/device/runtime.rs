@@ -125,7 +125,7 @@ impl Device {
         Ok(Self {
             standbys: Standbys::new(config.standbys)?,
             reaper: Reaper::new()?,
-            mps: config.shared.then(|| MpsTerminator::start(Control::new())).transpose()?,
+            mps: config.shared.then(|| MpsTerminator::start(Control::new()?)).transpose()?,
             closing: AtomicBool::new(false),
             config,
             metrics,

@@ -1,6 +1,4 @@
-//! Processes that are ready to take a worker's slot. Each is kept by a thread of its own, which started
-//! it and lives as long as the supervisor: the kernel ends a process together with the thread that
-//! started it, also when the process serves elsewhere by then.
+//! Processes that are ready to take a worker's slot. Each is kept by a thread of its own.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! The OS thread of one worker: puts a process in its slot, a standby if one is ready, reads its answers,
-//! and puts another one there when it ends. The thread lives as long as the supervisor: the kernel ends a
-//! worker together with the thread that started it.
+//! and puts another one there when it ends.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

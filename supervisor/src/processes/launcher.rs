@@ -3,10 +3,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use command_fds::{CommandFdExt, FdMapping};
 pub use pappus_protocol::launch::Role;
 use pappus_protocol::launch::{ANSWERS_FD, COMMANDS_FD, CONTROL_FD, EXIT_PIDNS_UNUSABLE, STAGING_FD};
 use pappus_protocol::pipe::{Inbox, Outbox};
@@ -16,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::confinement::Confinement;
 use super::process::Process;
+use super::spawner::{Program, Spawner};
 use super::subreaper;
 use super::target::Target;
 use crate::limits::WORKER_START_S;
@@ -25,6 +24,7 @@ use crate::limits::WORKER_START_S;
 pub struct Launcher {
     program: PathBuf,
     confinement: Confinement,
+    spawner: Spawner,
 }
 
 /// The supervisor's ends of a fresh worker.
@@ -53,9 +53,9 @@ pub fn worker_program() -> std::io::Result<PathBuf> {
 }
 
 impl Launcher {
-    /// Of processes of this program, confined like this.
-    pub fn new(program: impl AsRef<Path>, confinement: Confinement) -> Self {
-        Self { program: program.as_ref().to_owned(), confinement }
+    /// Of processes of this program, confined like this. To be made before there are clients; processes may end with it.
+    pub fn new(program: impl AsRef<Path>, confinement: Confinement) -> std::io::Result<Self> {
+        Ok(Self { program: program.as_ref().to_owned(), confinement, spawner: Spawner::start()? })
     }
 
     /// How the processes are confined.
@@ -63,8 +63,8 @@ impl Launcher {
         &self.confinement
     }
 
-    /// Starts a worker and waits until it is in its sandbox. The calling thread must outlive it: where workers
-    /// have no pid namespace, the kernel ends them together with the thread that started them.
+    /// Starts a worker and waits until it is in its sandbox. Where workers have no pid namespace, the kernel ends them
+    /// together with the thread that started them, which is this launcher's.
     pub fn start(
         &self,
         role: Role,
@@ -90,28 +90,29 @@ impl Launcher {
         let (commands_read, commands_write) = pipe::pipe()?;
         let (answers_read, answers_write) = pipe::pipe()?;
         let (control_ours, control_theirs) = control::pair()?;
-        let mut mappings = vec![
-            FdMapping { parent_fd: commands_read, child_fd: COMMANDS_FD },
-            FdMapping { parent_fd: answers_write, child_fd: ANSWERS_FD },
-            FdMapping { parent_fd: control_theirs, child_fd: CONTROL_FD },
+        let mut descriptors = vec![
+            (commands_read.as_fd(), COMMANDS_FD),
+            (answers_write.as_fd(), ANSWERS_FD),
+            (control_theirs.as_fd(), CONTROL_FD),
         ];
-        if let Some(staging) = staging {
-            mappings
-                .push(FdMapping { parent_fd: staging.as_fd().try_clone_to_owned()?, child_fd: STAGING_FD });
-        }
-        let mut command = Command::new(&self.program);
-        command
-            .args(self.confinement.arguments(role, target).encode())
-            .env_clear()
-            .envs(target.environment())
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .fd_mappings(mappings)
-            .map_err(std::io::Error::other)?;
-        let child = subreaper::spawn(&mut command)?;
+        descriptors.extend(staging.map(|staging| (staging.as_fd(), STAGING_FD)));
+        let program = Program {
+            path: self.program.clone(),
+            arguments: self
+                .confinement
+                .arguments(role, target)
+                .encode()
+                .into_iter()
+                .map(Into::into)
+                .collect(),
+            environment: Some(
+                target.environment().into_iter().map(|(name, value)| (name.into(), value)).collect(),
+            ),
+            is_heard: true,
+        };
+        let child = self.spawner.spawn(program, &descriptors)?;
         // The other ends are closed in this process: an end of a pipe that the worker closes is noticed here.
-        drop(command);
+        drop((commands_read, answers_write, control_theirs));
         let process = settle_in(Process::of(child)?, &control_ours, &answers_read)?;
         let Some(mut process) = process else { return Ok(None) };
         process.joins(self.confinement.admit(process.pid(), role, target));

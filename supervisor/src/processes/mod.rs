@@ -1,6 +1,6 @@
 //! Worker processes: how they are started, confined, counted and ended.
 //!
-//! - [`target`]: which device a process is for; [`launcher`]: how it is started.
+//! - [`target`]: which device a process is for; [`launcher`]: how it is started; `spawner`: the thread that forks.
 //! - [`process`]: one worker process, and its end.
 //! - [`subreaper`]: which processes this one waits for, and an end for all others.
 //! - [`confinement`]: how they are confined; [`cgroup`]: their control groups.
@@ -14,6 +14,7 @@ pub mod launcher;
 pub mod memory_ledger;
 pub mod mps;
 pub mod process;
+mod spawner;
 pub mod subreaper;
 pub mod survey;
 pub mod target;

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use super::spawner::{Program, Spawner};
 use super::subreaper;
 
 /// The daemon's own program, which also passes commands on to it.
@@ -42,12 +43,17 @@ pub enum MpsError {
 #[derive(Debug)]
 pub struct Control {
     program: OsString,
+    spawner: Spawner,
 }
 
 impl Control {
-    /// The daemon that the driver's program finds.
-    pub fn new() -> Self {
-        Self { program: PROGRAM.into() }
+    /// The daemon that the driver's program finds. To be made before there are clients.
+    pub fn new() -> std::io::Result<Self> {
+        Self::of(PROGRAM.into())
+    }
+
+    fn of(program: OsString) -> std::io::Result<Self> {
+        Ok(Self { program, spawner: Spawner::start()? })
     }
 
     /// Ends the work of one process, and of no other.
@@ -70,11 +76,19 @@ impl Control {
     fn ask(&self, command: &str) -> Result<String, MpsError> {
         let failed = |why: String| MpsError::Failed(self.program.clone(), command.to_owned(), why);
         let broken = |e: std::io::Error| failed(e.to_string());
-        let mut asking = Command::new(&self.program);
-        asking.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut program =
-            subreaper::spawn(&mut asking).map_err(|e| MpsError::Missing(self.program.clone(), e))?;
-        let told = program.stdin.take().map_or(Ok(()), |mut stdin| writeln!(stdin, "{command}"));
+        let (stdin, mut to_program) = std::io::pipe().map_err(broken)?;
+        let (from_program, stdout) = std::io::pipe().map_err(broken)?;
+        let asking = Program {
+            path: self.program.clone().into(),
+            arguments: Vec::new(),
+            environment: None,
+            is_heard: false,
+        };
+        let started = self.spawner.spawn(asking, &[(stdin.as_fd(), 0), (stdout.as_fd(), 1)]);
+        let mut program = started.map_err(|e| MpsError::Missing(self.program.clone(), e))?;
+        drop((stdin, stdout));
+        let told = writeln!(to_program, "{command}");
+        drop(to_program);
         let ended = wait(&mut program);
         if !matches!(ended, Ok(true)) {
             let _ = program.kill();
@@ -87,19 +101,11 @@ impl Control {
             return Err(failed(format!("no answer for {} s", PATIENCE.as_secs())));
         }
         let mut answer = String::new();
-        if let Some(stdout) = program.stdout.take() {
-            stdout.take(MAX_ANSWER).read_to_string(&mut answer).map_err(broken)?;
-        }
+        from_program.take(MAX_ANSWER).read_to_string(&mut answer).map_err(broken)?;
         match status.success() {
             true => Ok(answer),
             false => Err(failed(format!("{status}: {}", answer.trim()))),
         }
-    }
-}
-
-impl Default for Control {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -205,6 +211,7 @@ impl MpsTermination {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -233,7 +240,7 @@ mod tests {
             && Command::new(&program).stdin(Stdio::null()).output().is_err()
         {}
         std::fs::write(dir.join("said"), "").unwrap();
-        Control { program: program.into() }
+        Control::of(program.into()).unwrap()
     }
 
     fn said(dir: &Path) -> String {
@@ -289,7 +296,7 @@ mod tests {
             let control = match known {
                 // Its client is another process.
                 true => daemon(dir.path(), 1),
-                false => Control { program: dir.path().join("absent").into() },
+                false => Control::of(dir.path().join("absent").into()).unwrap(),
             };
             let (mut child, pidfd) = sleeper();
             let words = control.terminate(child.id()).unwrap_err().to_string();

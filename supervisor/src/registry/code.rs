@@ -407,7 +407,8 @@ mod tests {
         let survey =
             Survey { devices: vec![gpu(0, "sm_90"), gpu(1, "sm_80"), gpu(2, "sm_90")], ..Survey::default() };
         let requests: Vec<_> = devices.iter().map(|device| device.parse().unwrap()).collect();
-        let launcher = Launcher::new("/nonexistent", Confinement::new(SandboxSettings::default(), None));
+        let launcher =
+            Launcher::new("/nonexistent", Confinement::new(SandboxSettings::default(), None)).unwrap();
         let classes = DeviceClass::of(&resolve(&requests, &survey).unwrap(), &launcher.into());
         let targets = tokio::sync::watch::channel(vec![]).1;
         Registry::open(StateDir::open(dir).unwrap().into(), Default::default(), classes, targets).unwrap()

@@ -22,7 +22,7 @@ use crate::tenants::{Account, Limit, Tenants};
 const BLOCK: u64 = 4096;
 
 fn open(dir: &Path) -> Arc<Registry> {
-    let launcher = Launcher::new("/nonexistent", Confinement::new(SandboxSettings::default(), None));
+    let launcher = Launcher::new("/nonexistent", Confinement::new(SandboxSettings::default(), None)).unwrap();
     let devices = resolve(&["cpu".parse().unwrap()], &Survey::default()).unwrap();
     let classes = DeviceClass::of(&devices, &launcher.into());
     let state = Arc::new(StateDir::open(dir).unwrap());

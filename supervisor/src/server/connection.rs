@@ -80,7 +80,8 @@ pub struct Connection {
 /// Serves one client until it leaves or breaks the protocol.
 pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> std::io::Result<()> {
     let holder = Holder { account: arrival.account.clone(), operator: arrival.admin };
-    let replies = Replies::new(socket.try_clone()?, holder.clone(), server.client_io.clone());
+    let (slot, io) = (arrival.slot.clone(), server.client_io.clone());
+    let replies = Replies::new(socket.try_clone()?, slot, holder.clone(), io);
     arrival.slot.answers(&replies);
     // From here on a reload finds it; one that came just before did not.
     if !arrival.is_welcome(&server) {
@@ -243,7 +244,7 @@ impl Connection {
     fn charge_slow(&self, memory: Option<Taken>, bytes: u64) -> Result<Taken, QuotaError> {
         match memory {
             Some(memory) => Ok(memory),
-            None => self.ctx.holder().take(Limit::RequestBytes, bytes),
+            None => self.ctx.take(Limit::RequestBytes, bytes),
         }
     }
 

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! begin ──free turn, none waits──► Turn ──dropped──► free
-//!   └──────► its tenant's queue ──its tenant has time left──► Turn ──dropped──► charged, the next one
+//!   └──────► its tenant's queue ──its tenant has time left──► Grant ──► Turn ──dropped──► charged, the next one
 //! ```
 //!
 //! Source: Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round-Robin", SIGCOMM 1995; the cost of a
@@ -55,16 +55,25 @@ struct Ring {
 struct SharerState {
     /// Time it may use still; what it used too much is negative.
     left_ns: i64,
-    waiting: VecDeque<oneshot::Sender<Turn>>,
+    waiting: VecDeque<oneshot::Sender<Grant>>,
 }
 
-/// The right to use a socket thread; it ends when dropped, also where it was granted to a connection that is gone.
+/// The right to use a socket thread; it ends when dropped.
 #[derive(Debug)]
-pub struct Turn {
-    /// None once it is over.
-    turns: Option<Arc<FairTurns>>,
+pub struct Turn<'a> {
+    /// None where this defence is off.
+    turns: Option<&'a Arc<FairTurns>>,
     sharer: Sharer,
     since: Instant,
+}
+
+/// A turn on its way to the connection that waits for it. One that is not taken, because the connection is gone, goes
+/// to the next one.
+#[derive(Debug)]
+struct Grant {
+    /// None once it is taken.
+    turns: Option<Arc<FairTurns>>,
+    sharer: Sharer,
 }
 
 impl FairTurns {
@@ -78,23 +87,18 @@ impl FairTurns {
     }
 
     /// A turn for a connection of this tenant, or of the operator.
-    pub async fn begin(self: &Arc<Self>, sharer: Sharer) -> Turn {
+    pub async fn begin(self: &Arc<Self>, sharer: Sharer) -> Turn<'_> {
         if Defence::FairTurns.is_off() {
             return Turn { turns: None, sharer, since: Instant::now() };
         }
         if !(self.waiting.load(Ordering::Acquire) == 0 && self.take_free())
             && let Some(granted) = self.enqueue(sharer)
             // The ring keeps the sender until it grants.
-            && let Ok(mut turn) = granted.await
+            && let Ok(mut grant) = granted.await
         {
-            turn.since = Instant::now();
-            return turn;
+            grant.turns = None;
         }
-        self.turn(sharer)
-    }
-
-    fn turn(self: &Arc<Self>, sharer: Sharer) -> Turn {
-        Turn { turns: Some(self.clone()), sharer, since: Instant::now() }
+        Turn { turns: Some(self), sharer, since: Instant::now() }
     }
 
     fn take_free(&self) -> bool {
@@ -103,7 +107,7 @@ impl FairTurns {
     }
 
     /// A place in the queue; none where a turn is free now.
-    fn enqueue(&self, sharer: Sharer) -> Option<oneshot::Receiver<Turn>> {
+    fn enqueue(&self, sharer: Sharer) -> Option<oneshot::Receiver<Grant>> {
         let mut ring = self.ring.lock();
         // Counted before the second look: who ends a turn from now on looks into the ring.
         self.waiting.fetch_add(1, Ordering::AcqRel);
@@ -134,7 +138,7 @@ impl FairTurns {
         ring.charge(sharer, used_ns);
         while let Some((next, grant)) = ring.next() {
             self.waiting.fetch_sub(1, Ordering::AcqRel);
-            match grant.send(self.turn(next)) {
+            match grant.send(Grant { turns: Some(self.clone()), sharer: next }) {
                 Ok(()) => return,
                 // Its connection ended meanwhile: the turn is the next one's.
                 Err(mut unused) => unused.turns = None,
@@ -154,7 +158,7 @@ impl Ring {
     }
 
     /// The connection that has waited longest of the tenant whose time it is.
-    fn next(&mut self) -> Option<(Sharer, oneshot::Sender<Turn>)> {
+    fn next(&mut self) -> Option<(Sharer, oneshot::Sender<Grant>)> {
         loop {
             let sharer = *self.order.front()?;
             let state = self.sharers.get_mut(&sharer)?;
@@ -174,18 +178,26 @@ impl Ring {
     }
 }
 
-impl Turn {
+impl Turn<'_> {
     /// How long it lasts already.
     pub fn age(&self) -> Duration {
         self.since.elapsed()
     }
 }
 
-impl Drop for Turn {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if let Some(turns) = self.turns.take() {
             let used_ns = i64::try_from(self.since.elapsed().as_nanos()).unwrap_or(i64::MAX);
             turns.end(self.sharer, used_ns);
+        }
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if let Some(turns) = self.turns.take() {
+            turns.end(self.sharer, 0);
         }
     }
 }
@@ -207,7 +219,7 @@ mod tests {
     }
 
     /// A turn that must be free.
-    fn now(turns: &Arc<FairTurns>, sharer: Sharer) -> Turn {
+    fn now(turns: &Arc<FairTurns>, sharer: Sharer) -> Turn<'_> {
         match poll(pin!(turns.begin(sharer))) {
             Poll::Ready(turn) => turn,
             Poll::Pending => panic!("no turn is free"),
@@ -215,12 +227,12 @@ mod tests {
     }
 
     /// Queues `connections` of a tenant; what they wait for.
-    fn queue(turns: &Arc<FairTurns>, sharer: Sharer, connections: usize) -> Vec<oneshot::Receiver<Turn>> {
+    fn queue(turns: &Arc<FairTurns>, sharer: Sharer, connections: usize) -> Vec<oneshot::Receiver<Grant>> {
         (0..connections).map(|_| turns.enqueue(sharer).expect("a turn is free")).collect()
     }
 
     /// How many of them were granted. Their ends are told apart from this.
-    fn granted(waiting: &mut [oneshot::Receiver<Turn>]) -> usize {
+    fn granted(waiting: &mut [oneshot::Receiver<Grant>]) -> usize {
         waiting.iter_mut().filter_map(|one| one.try_recv().ok()).map(std::mem::forget).count()
     }
 

@@ -38,7 +38,7 @@ pub struct Arrival {
     /// Whether it came through the admin socket.
     pub admin: bool,
     /// Its place.
-    pub slot: ConnectionSlot,
+    pub slot: Arc<ConnectionSlot>,
 }
 
 impl Arrival {

@@ -47,10 +47,15 @@ pub struct Holder {
 impl Holder {
     /// Takes so much of one thing.
     pub fn take(&self, limit: Limit, amount: u64) -> Result<Taken, QuotaError> {
-        match self.operator {
-            false => self.account.take(limit, amount),
-            true => Ok(self.account.charge(limit, amount)),
-        }
+        take(&self.account, self.operator, limit, amount)
+    }
+}
+
+/// As [`Holder::take`], for what has the account and knows whether it is the operator's.
+pub fn take(account: &Arc<Account>, operator: bool, limit: Limit, amount: u64) -> Result<Taken, QuotaError> {
+    match operator {
+        false => account.take(limit, amount),
+        true => Ok(account.charge(limit, amount)),
     }
 }
 
@@ -172,11 +177,13 @@ impl Incoming {
         Ok(Some(Intake::Request(Received { request, passed, memory })))
     }
 
-    /// Whether the tenant has no more descriptors here than it may: those that it was refused for, and that are slow
-    /// to close, count as well.
+    /// Whether more may be received: not while the tenant has more descriptors here than it may because those that were
+    /// refused are slow to close. Where its quota was lowered below what it has, it can still ask to close some.
     fn has_room(&self) -> bool {
         let account = &self.holder.account;
-        self.holder.operator || account.used(Limit::Descriptors) <= account.most(Limit::Descriptors)
+        self.holder.operator
+            || account.used(Limit::Descriptors) <= account.most(Limit::Descriptors)
+            || self.io.backlog(account.tenant) == 0
     }
 
     /// Waits for more; false when the client closed its side. Nothing is received while too many of the tenant's

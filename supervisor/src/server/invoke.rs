@@ -133,7 +133,7 @@ pub fn prepare(
     let deadline = deadline(request, &ctx.server.settings());
     let device = ctx.server.router.route(function, plan.pool_bytes)?.clone();
     let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
-    let memory = ctx.holder().take(Limit::RequestBytes, gathered.held_bytes() + inline_bytes)?;
+    let memory = ctx.take(Limit::RequestBytes, gathered.held_bytes() + inline_bytes)?;
     let Gathered { items, outputs, inline, .. } = gathered;
     let call = Call {
         domain: Domain { owner: function.owner, caller: ctx.account.tenant },

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::connection;
@@ -24,6 +24,8 @@ const SOCKET_PATH_BYTES: usize = 107;
 const BACKLOG: i32 = 1024;
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Refused connections of one uid that may wait to be closed.
+const MAX_REFUSED: usize = 64;
 
 fn refused(uid: u32, pid: Option<i32>, admin: bool, why: &str) {
     tracing::warn!(uid, pid, admin, "refusing a connection: {why}");
@@ -116,7 +118,7 @@ fn admit(server: Arc<Server>, stream: UnixStream, admin: bool) {
         None => server.registry.tenants.gateway_account(uid),
     };
     let slot = match server.connection_slots.admit(uid, owner, &account) {
-        Ok(slot) => slot,
+        Ok(slot) => Arc::new(slot),
         Err(why) => {
             refused(uid, peer.pid(), admin, &why.to_string());
             return close(&server, uid, stream);
@@ -132,10 +134,15 @@ fn admit(server: Arc<Server>, stream: UnixStream, admin: bool) {
     });
 }
 
-/// Closes the socket of a connection that is not served. It may hold descriptors already.
+/// Closes the socket of a connection that is not served. If descriptors were sent to it, that is done on the threads of
+/// its peer's uid, for so many sockets as may wait there: no quota counts them.
 fn close(server: &Server, uid: u32, stream: UnixStream) {
-    if let Ok(socket) = stream.into_std() {
-        drop(ClientSocket::new(socket.into(), TenantId::new(uid), server.client_io.clone()));
+    let (Ok(socket), peer) = (stream.into_std(), TenantId::new(uid)) else { return };
+    // Nothing more is sent to it from here on.
+    let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+    let is_empty = rustix::io::ioctl_fionread(&socket).is_ok_and(|bytes| bytes == 0);
+    if !is_empty && server.client_io.backlog(peer) < MAX_REFUSED {
+        drop(ClientSocket::new(socket.into(), (), peer, server.client_io.clone()));
     }
 }
 

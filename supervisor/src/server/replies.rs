@@ -15,6 +15,7 @@ use tokio::io::Interest;
 use tokio::runtime::Handle;
 
 use super::async_fd::watch;
+use super::connection_slots::ConnectionSlot;
 use super::intake::Holder;
 use super::peer::{self, Process};
 use crate::client_fd::ClientSocket;
@@ -71,7 +72,7 @@ impl Unread {
 /// The writing side of a connection.
 #[derive(Debug)]
 pub struct Replies {
-    socket: ClientSocket,
+    socket: ClientSocket<Arc<ConnectionSlot>>,
     runtime: Handle,
     unread: OrderedMutex<Unread, { rank::UNREAD }>,
     owed: OwedAnswers,
@@ -112,9 +113,10 @@ pub fn unread() -> usize {
 }
 
 impl Replies {
-    /// Answers on a non-blocking `socket`; what its client does not read is charged to `holder`.
-    pub fn new(socket: OwnedFd, holder: Holder, io: ClientIo) -> Arc<Self> {
-        let socket = ClientSocket::new(socket, holder.account.tenant, io);
+    /// Answers on a non-blocking `socket`, which keeps its place until it is closed; what its client does not read is
+    /// charged to `holder`.
+    pub fn new(socket: OwnedFd, slot: Arc<ConnectionSlot>, holder: Holder, io: ClientIo) -> Arc<Self> {
+        let socket = ClientSocket::new(socket, slot, holder.account.tenant, io);
         let runtime = Handle::current();
         let unread = Unread { bytes: Vec::new(), sent: 0, closed: false, holder, memory: None };
         Arc::new(Self { socket, runtime, unread: OrderedMutex::new(unread), owed: OwedAnswers::new() })

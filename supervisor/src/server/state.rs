@@ -10,10 +10,9 @@ use tokio::sync::{Notify, watch};
 
 use super::connection_slots::ConnectionSlots;
 use super::fair_turns::FairTurns;
-use super::intake::Holder;
 use super::reader::BusyPolling;
-use super::replies;
 use super::slow_work::SlowWork;
+use super::{intake, replies};
 use crate::blocking::Whose;
 use crate::client_io::ClientIo;
 use crate::config::{ConfigError, Settings};
@@ -21,10 +20,10 @@ use crate::device::Device;
 use crate::ids::TenantId;
 use crate::limits::SOCKET_THREADS;
 use crate::metrics::SocketMetrics;
-use crate::quota::Limit;
+use crate::quota::{Limit, QuotaError};
 use crate::registry::{Handed, Registry};
 use crate::router::Router;
-use crate::tenants::Account;
+use crate::tenants::{Account, Taken};
 
 /// How often draining looks whether everything is answered.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
@@ -83,9 +82,9 @@ pub struct RequestCtx {
 }
 
 impl RequestCtx {
-    /// Whom memory and descriptors of its requests are charged to.
-    pub fn holder(&self) -> Holder {
-        Holder { account: self.account.clone(), operator: self.admin }
+    /// Takes so much of one thing for its requests.
+    pub fn take(&self, limit: Limit, amount: u64) -> Result<Taken, QuotaError> {
+        intake::take(&self.account, self.admin, limit, amount)
     }
 
     /// Who shares processor time: its tenant, or the operator.

@@ -153,7 +153,11 @@ impl<'a> Actor<'a> {
         let last = connection.last;
         let id = connection.next_id();
         connection.send(&requests::frame(ask, id, descriptors.len(), last, known), &descriptors);
-        self.keepers.extend(made.into_iter().filter_map(|(_, keeper)| keeper));
+        let (fds, keepers): (Vec<_>, Vec<_>) = made.into_iter().unzip();
+        if kinds.iter().any(|kind| matches!(kind, Kind::Lingering(_))) {
+            super::descriptors::close_aside(fds);
+        }
+        self.keepers.extend(keepers.into_iter().flatten());
         let beyond = self.keepers.len().saturating_sub(KEEPERS);
         self.keepers.drain(..beyond);
         Ok(())

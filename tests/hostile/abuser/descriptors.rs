@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -20,6 +20,8 @@ use super::grammar::Kind;
 const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// The most that Linux lets one message carry.
 pub(crate) const KERNEL_MAX_FDS: usize = 253;
+/// Threads that wait for a close.
+const MAX_CLOSING: usize = 64;
 
 /// What keeps system calls on a descriptor slow while it exists.
 #[derive(Debug)]
@@ -36,6 +38,20 @@ impl Drop for Keeper {
             over.store(true, Ordering::Release);
         }
     }
+}
+
+/// Closes descriptors on a thread of their own: where the supervisor closed its copies first, this is the close that
+/// waits. The actor does not stand still for it; beyond so many threads its own copies stay open.
+pub(crate) fn close_aside(fds: Vec<OwnedFd>) {
+    static CLOSING: AtomicUsize = AtomicUsize::new(0);
+    if CLOSING.fetch_add(1, Ordering::AcqRel) >= MAX_CLOSING {
+        CLOSING.fetch_sub(1, Ordering::AcqRel);
+        return std::mem::forget(fds);
+    }
+    std::thread::spawn(move || {
+        drop(fds);
+        CLOSING.fetch_sub(1, Ordering::AcqRel);
+    });
 }
 
 /// A descriptor, and what must exist for it to be of its kind.

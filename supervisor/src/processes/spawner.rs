@@ -1,0 +1,166 @@
+//! The thread that starts processes. Its table of descriptors is its own and has none of a client: a process that is
+//! forked from another thread holds copies of all that are open, until it runs its program, which closes them. To
+//! close a descriptor of a client may take as long as the client likes, and the process would not start before.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+
+use command_fds::{CommandFdExt, FdMapping};
+use pappus_shmem::fds::{self, MAX_FDS};
+use pappus_shmem::table;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::subreaper;
+use crate::sync::{OrderedMutex, rank};
+
+/// What is to run.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) path: PathBuf,
+    pub(super) arguments: Vec<OsString>,
+    /// None: that of the supervisor.
+    pub(super) environment: Option<Vec<(OsString, OsString)>>,
+    /// Its errors are the supervisor's, or are dropped.
+    pub(super) is_heard: bool,
+}
+
+#[derive(Debug)]
+struct Job {
+    program: Program,
+    /// Numbers in the process for the descriptors that were sent, in their order.
+    numbers: Vec<RawFd>,
+    answer: SyncSender<std::io::Result<Child>>,
+}
+
+/// The thread. It ends when this is dropped, and with it processes that are to end with it.
+#[derive(Debug)]
+pub(super) struct Spawner {
+    to_thread: OrderedMutex<ToThread, { rank::SPAWNER }>,
+}
+
+#[derive(Debug)]
+struct ToThread {
+    jobs: Sender<Job>,
+    /// Descriptors of each job, sent before it.
+    socket: OwnedFd,
+}
+
+impl Spawner {
+    /// To be started before there are clients: what is open now is closed in its table.
+    pub(super) fn start() -> std::io::Result<Self> {
+        let (socket, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (jobs, received) = channel();
+        table::spawn_apart("spawner", theirs, move |theirs| run(&theirs, &received))?;
+        Ok(Self { to_thread: OrderedMutex::new(ToThread { jobs, socket }) })
+    }
+
+    /// Starts a process that has these descriptors at these numbers.
+    pub(super) fn spawn(
+        &self,
+        program: Program,
+        descriptors: &[(BorrowedFd<'_>, RawFd)],
+    ) -> std::io::Result<Child> {
+        let ended = || std::io::Error::other("the thread that starts processes ended");
+        let (passed, numbers): (Vec<_>, Vec<_>) = descriptors.iter().copied().unzip();
+        let (answer, answered) = sync_channel(1);
+        {
+            let to_thread = self.to_thread.lock();
+            fds::send(to_thread.socket.as_fd(), &[0], &passed)?;
+            to_thread.jobs.send(Job { program, numbers, answer }).map_err(|_| ended())?;
+        }
+        answered.recv().map_err(|_| ended())?
+    }
+}
+
+fn run(socket: &OwnedFd, jobs: &Receiver<Job>) {
+    for Job { program, numbers, answer } in jobs {
+        let started = receive(socket, numbers.len()).and_then(|passed| start(program, &numbers, passed));
+        if let Err(unheard) = answer.send(started)
+            && let Ok(mut child) = unheard.0
+        {
+            let _ = child.kill();
+            let _ = child.wait();
+            subreaper::forget(child.id());
+        }
+    }
+}
+
+fn receive(socket: &OwnedFd, count: usize) -> std::io::Result<Vec<OwnedFd>> {
+    let mut passed = Vec::with_capacity(MAX_FDS);
+    let received = fds::recv(socket.as_fd(), &mut [0], &mut passed)?;
+    match !received.lost && passed.len() == count {
+        true => Ok(passed),
+        false => Err(rustix::io::Errno::MFILE.into()),
+    }
+}
+
+fn start(program: Program, numbers: &[RawFd], passed: Vec<OwnedFd>) -> std::io::Result<Child> {
+    let mut command = Command::new(&program.path);
+    command.args(program.arguments).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
+    if let Some(environment) = program.environment {
+        command.env_clear().envs(environment);
+    }
+    if !program.is_heard {
+        command.stderr(Stdio::null());
+    }
+    let mapped = passed.into_iter().zip(numbers);
+    let mappings = mapped.map(|(parent_fd, number)| FdMapping { parent_fd, child_fd: *number });
+    command.fd_mappings(mappings.collect()).map_err(std::io::Error::other)?;
+    // The process's descriptors are closed here with the command: an end of a pipe that it closes is noticed.
+    subreaper::spawn(&mut command)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn shell(words: &str) -> Program {
+        Program {
+            path: "/bin/sh".into(),
+            arguments: vec!["-c".into(), words.into()],
+            environment: Some(Vec::new()),
+            is_heard: false,
+        }
+    }
+
+    #[test]
+    fn a_process_has_the_descriptors_that_it_was_given_and_no_other() {
+        let spawner = Spawner::start().unwrap();
+        // Not closed when a program runs, so that the program can list it.
+        let (others, _write) = rustix::pipe::pipe().unwrap();
+        let (read, write) = std::io::pipe().unwrap();
+        let listed = |spawn: &dyn Fn(&str) -> Child, mut read: std::io::PipeReader| {
+            let mut child = spawn("echo /proc/self/fd/* >&9");
+            assert!(child.wait().unwrap().success());
+            subreaper::forget(child.id());
+            let mut buffer = [0; 4096];
+            let bytes = read.read(&mut buffer).unwrap();
+            let listed = String::from_utf8_lossy(&buffer[..bytes]).into_owned();
+            let other = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&others));
+            listed.split_whitespace().any(|one| one == other)
+        };
+        let given = |words: &str| spawner.spawn(shell(words), &[(write.as_fd(), 9)]).unwrap();
+        assert!(!listed(&given, read.try_clone().unwrap()));
+        // The control: a process that this thread forks has it.
+        let forked = |words: &str| {
+            let program = shell(words);
+            start(program, &[9], vec![write.try_clone().unwrap().into()]).unwrap()
+        };
+        assert!(listed(&forked, read));
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_started_is_an_error() {
+        let spawner = Spawner::start().unwrap();
+        let program = Program { path: "/nonexistent".into(), ..shell("") };
+        let why = spawner.spawn(program, &[]).unwrap_err();
+        assert_eq!(why.kind(), std::io::ErrorKind::NotFound);
+        assert!(spawner.spawn(shell("exit 0"), &[]).unwrap().wait().unwrap().success());
+    }
+}
