@@ -124,7 +124,7 @@ pub const MAX_COMPILATIONS: usize = 8;
 /// Compilations of the operator at once, besides.
 pub const OPERATOR_COMPILATIONS: usize = 2;
 /// Threads that work of tenants may keep at once, of the 512 that the runtime has for work that waits.
-pub const MAX_TENANTS_THREADS: usize = 384;
+pub const MAX_TENANTS_THREADS: usize = 32;
 /// How long a domain keeps a worker that another domain waits for, where the device does not say.
 pub const RESIDENCY_NS: u64 = 100_000_000;
 /// The longest that a device may say, in microseconds.

@@ -3,18 +3,21 @@
 //! close a descriptor of a client may take as long as the client likes, and the process would not start before.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
-use command_fds::{CommandFdExt, FdMapping};
 use pappus_shmem::fds::{self, MAX_FDS};
 use pappus_shmem::table;
+use rustix::io::FdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::subreaper;
 use crate::sync::{OrderedMutex, rank};
+
+/// Above the numbers of descriptors that processes are given.
+const ABOVE: RawFd = 64;
 
 /// What is to run.
 #[derive(Debug)]
@@ -54,7 +57,7 @@ impl Spawner {
         let (socket, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let (jobs, received) = channel();
-        table::spawn_apart("spawner", theirs, move |theirs| run(&theirs, &received))?;
+        table::spawn_apart("spawner", out_of_the_way(theirs)?, move |theirs| run(&theirs, &received))?;
         Ok(Self { to_thread: OrderedMutex::new(ToThread { jobs, socket }) })
     }
 
@@ -98,6 +101,14 @@ fn receive(socket: &OwnedFd, count: usize) -> std::io::Result<Vec<OwnedFd>> {
     }
 }
 
+/// A descriptor above those that processes are given.
+fn out_of_the_way(fd: OwnedFd) -> std::io::Result<OwnedFd> {
+    Ok(rustix::io::fcntl_dupfd_cloexec(fd, ABOVE)?)
+}
+
+/// Starts a process. Its descriptors get their numbers in this thread's own table before: nothing is to be done between
+/// fork and program, so that the process needs no copy of the supervisor's memory (`posix_spawn`), which takes the
+/// longer the more tenants have in it.
 fn start(program: Program, numbers: &[RawFd], passed: Vec<OwnedFd>) -> std::io::Result<Child> {
     let mut command = Command::new(&program.path);
     command.args(program.arguments).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
@@ -107,10 +118,23 @@ fn start(program: Program, numbers: &[RawFd], passed: Vec<OwnedFd>) -> std::io::
     if !program.is_heard {
         command.stderr(Stdio::null());
     }
-    let mapped = passed.into_iter().zip(numbers);
-    let mappings = mapped.map(|(parent_fd, number)| FdMapping { parent_fd, child_fd: *number });
-    command.fd_mappings(mappings.collect()).map_err(std::io::Error::other)?;
-    // The process's descriptors are closed here with the command: an end of a pipe that it closes is noticed.
+    let passed = passed.into_iter().map(out_of_the_way).collect::<Result<Vec<_>, _>>()?;
+    let mut placed = Vec::with_capacity(passed.len());
+    for (fd, number) in passed.into_iter().zip(numbers) {
+        match *number {
+            0 => drop(command.stdin(fd)),
+            1 => drop(command.stdout(fd)),
+            number => {
+                let at = rustix::io::fcntl_dupfd_cloexec(&fd, number)?;
+                if at.as_raw_fd() != number {
+                    return Err(std::io::Error::other("two descriptors of a process have one number"));
+                }
+                rustix::io::fcntl_setfd(&at, FdFlags::empty())?;
+                placed.push(at);
+            }
+        }
+    }
+    // They are closed here with the command: an end of a pipe that the process closes is noticed.
     subreaper::spawn(&mut command)
 }
 
@@ -149,8 +173,8 @@ mod tests {
         assert!(!listed(&given, read.try_clone().unwrap()));
         // The control: a process that this thread forks has it.
         let forked = |words: &str| {
-            let program = shell(words);
-            start(program, &[9], vec![write.try_clone().unwrap().into()]).unwrap()
+            let own = words.replace(">&9", "");
+            Command::new("/bin/sh").args(["-c", &own]).stdout(write.try_clone().unwrap()).spawn().unwrap()
         };
         assert!(listed(&forked, read));
     }

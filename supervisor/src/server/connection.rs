@@ -369,6 +369,7 @@ impl Connection {
                 let burst = &mut Burst::default();
                 // A plan may take long.
                 let submit = || self.submit(id, &handle, &mut arrived, &function, Thread::Own, burst);
+                let _turn = self.ctx.server.plan_turns.begin(self.ctx.sharer()).await;
                 self.ctx.server.registry.threads.run_here(self.ctx.whose(), submit).await;
             }
             Err(error) => handle.refuse(refusals::to_body(&error)),

@@ -1,4 +1,5 @@
-//! Processor time of the socket threads, shared among tenants: deficit round robin over measured time.
+//! Processor time for requests, shared among tenants: deficit round robin over measured time. There are turns on socket
+//! threads, and turns of threads that make plans which take long.
 //!
 //! A connection takes a turn before it decodes and handles requests, and ends it within a bounded time. While there
 //! are free turns that costs two atomic operations. Where connections wait, tenants are served in a ring: each

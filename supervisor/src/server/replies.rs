@@ -1,6 +1,7 @@
 //! Answers to one client. Any thread writes straight to the socket; only what a slow client does not
 //! take is kept, up to a limit.
 
+use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,6 @@ use tokio::io::Interest;
 use tokio::runtime::Handle;
 
 use super::async_fd::watch;
-use super::connection_slots::ConnectionSlot;
 use super::intake::Holder;
 use super::peer::{self, Process};
 use crate::client_fd::ClientSocket;
@@ -69,10 +69,13 @@ impl Unread {
     }
 }
 
+/// A connection's place, which this keeps and does not look at.
+pub type Place = Arc<dyn Any + Send + Sync>;
+
 /// The writing side of a connection.
 #[derive(Debug)]
 pub struct Replies {
-    socket: ClientSocket<Arc<ConnectionSlot>>,
+    socket: ClientSocket<Place>,
     runtime: Handle,
     unread: OrderedMutex<Unread, { rank::UNREAD }>,
     owed: OwedAnswers,
@@ -115,8 +118,8 @@ pub fn unread() -> usize {
 impl Replies {
     /// Answers on a non-blocking `socket`, which keeps its place until it is closed; what its client does not read is
     /// charged to `holder`.
-    pub fn new(socket: OwnedFd, slot: Arc<ConnectionSlot>, holder: Holder, io: ClientIo) -> Arc<Self> {
-        let socket = ClientSocket::new(socket, slot, holder.account.tenant, io);
+    pub fn new(socket: OwnedFd, place: Place, holder: Holder, io: ClientIo) -> Arc<Self> {
+        let socket = ClientSocket::new(socket, place, holder.account.tenant, io);
         let runtime = Handle::current();
         let unread = Unread { bytes: Vec::new(), sent: 0, closed: false, holder, memory: None };
         Arc::new(Self { socket, runtime, unread: OrderedMutex::new(unread), owed: OwedAnswers::new() })

@@ -1,6 +1,7 @@
 //! What all connections share, and what the requests of one connection are asked with.
 
 use std::collections::HashMap;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -56,6 +57,8 @@ pub struct Server {
     pub slow_work: SlowWork,
     /// Turns of connections on socket threads.
     pub fair_turns: Arc<FairTurns>,
+    /// Turns of calls whose plans take long, on threads of their own.
+    pub plan_turns: Arc<FairTurns>,
     /// Threads for clients' descriptors.
     pub client_io: ClientIo,
     settings: watch::Sender<Settings>,
@@ -79,6 +82,12 @@ pub struct RequestCtx {
     pub operator: bool,
     /// Bytes handed over for later registration.
     pub handed: Handed,
+}
+
+/// Turns of one kind at a time: where there are few processors, workers and clients need some of them.
+fn turns_at_once() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    (processors / 2).clamp(1, SOCKET_THREADS)
 }
 
 impl RequestCtx {
@@ -117,7 +126,8 @@ impl Server {
             connection_slots: Arc::default(),
             polling: Arc::default(),
             slow_work: SlowWork::default(),
-            fair_turns: FairTurns::new(SOCKET_THREADS),
+            fair_turns: FairTurns::new(turns_at_once()),
+            plan_turns: FairTurns::new(turns_at_once()),
             client_io: ClientIo::default(),
             config_file,
             metrics: SocketMetrics::new(),
