@@ -80,6 +80,7 @@ fn of_answer(code: Code) -> u8 {
         Code::DeadlineExceeded
         | Code::Cancelled
         | Code::KernelFault
+        | Code::Overrun
         | Code::WorkerLost
         | Code::Internal
         | Code::Unspecified => FAILED,

@@ -88,6 +88,9 @@ pub(crate) fn tenant(tenant: &v1::TenantInfo) -> Value {
         "quotas": quotas.collect::<serde_json::Map<_, _>>(),
         "connections": tenant.connections,
         "peers": peers.collect::<Vec<_>>(),
+        "device_ns": tenant.device_ns,
+        "weight": tenant.weight,
+        "class": tenant.class,
     })
 }
 
@@ -166,6 +169,8 @@ fn device(device: &v1::DeviceStatus) -> Value {
         "workers": workers.collect::<Vec<_>>(),
         "quarantined": device.quarantined.iter().map(quarantined).collect::<Vec<_>>(),
         "budgets": device.budgets.iter().map(budget).collect::<Vec<_>>(),
+        "tenants": device.tenants.iter().map(tenant_time).collect::<Vec<_>>(),
+        "slices": device.slices,
     })
 }
 
@@ -183,6 +188,11 @@ fn quarantined(one: &v1::Quarantine) -> Value {
         "failures": one.failures,
         "retry_after_ms": one.retry_after_ms,
     })
+}
+
+/// What a tenant used of a device, and what it is given of it.
+fn tenant_time(one: &v1::TenantDeviceTime) -> Value {
+    json!({"tenant": one.tenant, "device_ns": one.device_ns, "weight": one.weight, "class": one.class})
 }
 
 fn budget(budget: &v1::FaultBudget) -> Value {

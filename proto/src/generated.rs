@@ -587,6 +587,27 @@ pub struct DeviceStatus {
     /// Budgets that are not whole: to the operator all, to others their own.
     #[prost(message, repeated, tag = "31")]
     pub budgets: ::prost::alloc::vec::Vec<FaultBudget>,
+    /// Device time by tenant: to the operator all, to others their own.
+    #[prost(message, repeated, tag = "32")]
+    pub tenants: ::prost::alloc::vec::Vec<TenantDeviceTime>,
+    /// Whether the chip slices its time between workers just now, where that was found to be better than turns.
+    #[prost(bool, tag = "33")]
+    pub slices: bool,
+}
+/// What a tenant used of a device, and what it is given where others want it, too.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TenantDeviceTime {
+    /// The tenant's name.
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+    /// Since the supervisor's start, in nanoseconds.
+    #[prost(uint64, tag = "2")]
+    pub device_ns: u64,
+    #[prost(uint32, tag = "3")]
+    pub weight: u32,
+    /// "latency", "normal" or "batch".
+    #[prost(string, tag = "4")]
+    pub class: ::prost::alloc::string::String,
 }
 /// What is taken of a device's `memory`, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -663,6 +684,15 @@ pub struct TenantInfo {
     /// Who made them, the first few.
     #[prost(message, repeated, tag = "6")]
     pub peers: ::prost::alloc::vec::Vec<Peer>,
+    /// Device time that it used on all devices since the supervisor's start, in nanoseconds. Told to the tenant, too, as
+    /// is what follows.
+    #[prost(uint64, tag = "7")]
+    pub device_ns: u64,
+    #[prost(uint32, tag = "8")]
+    pub weight: u32,
+    /// "latency", "normal" or "batch".
+    #[prost(string, tag = "9")]
+    pub class: ::prost::alloc::string::String,
 }
 /// How much of something a tenant has.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -720,6 +750,8 @@ pub enum Code {
     Internal = 13,
     /// The function failed too often in a row for this caller and is refused for a while; see retry_after_ms.
     Quarantined = 14,
+    /// The call kept others from the device for longer than its tenant's overrun-limit, and was ended.
+    Overrun = 15,
 }
 impl Code {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -743,6 +775,7 @@ impl Code {
             Self::Unavailable => "UNAVAILABLE",
             Self::Internal => "INTERNAL",
             Self::Quarantined => "QUARANTINED",
+            Self::Overrun => "OVERRUN",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -763,6 +796,7 @@ impl Code {
             "UNAVAILABLE" => Some(Self::Unavailable),
             "INTERNAL" => Some(Self::Internal),
             "QUARANTINED" => Some(Self::Quarantined),
+            "OVERRUN" => Some(Self::Overrun),
             _ => None,
         }
     }

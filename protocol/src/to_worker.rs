@@ -52,6 +52,8 @@ pub enum ToWorker<'a> {
         turn: TurnId,
         /// Microseconds.
         quantum_us: u32,
+        /// What a change of turns costs, as measured lately: microseconds.
+        change_us: u32,
     },
     /// Other workers wait for the device: the worker stops submitting when its quantum is over or it has no call
     /// left, lets its lanes run empty, and yields.
@@ -279,7 +281,9 @@ impl<'a> ToWorker<'a> {
             Self::Configure(configure) => crate::cold::append(out, configure),
             Self::Install { install, .. } => crate::cold::append(out, install),
             Self::Invoke { invoke, .. } => invoke.encode(out),
-            Self::Grant { quantum_us, .. } => out.extend_from_slice(&quantum_us.to_le_bytes()),
+            Self::Grant { quantum_us, change_us, .. } => {
+                out.extend_from_slice([U32::new(*quantum_us), U32::new(*change_us)].as_bytes());
+            }
             Self::Uninstall { .. }
             | Self::OpenArena { .. }
             | Self::CloseArena { .. }
@@ -305,8 +309,8 @@ impl<'a> ToWorker<'a> {
             }
             Tag::Invoke => Self::Invoke { call: id, invoke: Invoke::decode(body).ok_or(bad("Invoke"))? },
             Tag::Grant => {
-                let quantum = body.try_into().map_err(|_| bad("Grant"))?;
-                Self::Grant { turn: TurnId::new(id), quantum_us: u32::from_le_bytes(quantum) }
+                let [quantum, change] = <[U32; 2]>::read_from_bytes(body).map_err(|_| bad("Grant"))?;
+                Self::Grant { turn: TurnId::new(id), quantum_us: quantum.get(), change_us: change.get() }
             }
             Tag::Uninstall => Self::Uninstall { function: FunctionId::new(id) },
             Tag::OpenArena => Self::OpenArena { arena: ArenaId::new(id) },
@@ -372,8 +376,11 @@ mod tests {
             let ToWorker::Install { function, install: got } = message else { panic!("{message:?}") };
             assert_eq!((function, got), (id, install));
         });
-        round_trip(&ToWorker::Grant { turn: TurnId::new(1), quantum_us: 5000 }, |message| {
-            let ToWorker::Grant { turn, quantum_us: 5000 } = message else { panic!("{message:?}") };
+        let grant = ToWorker::Grant { turn: TurnId::new(1), quantum_us: 5000, change_us: 140 };
+        round_trip(&grant, |message| {
+            let ToWorker::Grant { turn, quantum_us: 5000, change_us: 140 } = message else {
+                panic!("{message:?}")
+            };
             assert_eq!(turn, TurnId::new(1));
         });
         round_trip(&ToWorker::Scrub { handover: 3 }, |message| {

@@ -62,6 +62,8 @@ pub const MAX_CONFIGURED_TENANTS: usize = 10_000;
 pub const MAX_TOKENS: usize = 8;
 /// Bytes of a token.
 pub const MAX_TOKEN_BYTES: usize = 1024;
+/// Tenants whose device time is shown and exported for each device.
+pub const MAX_TENANTS_SHOWN: usize = 1_000;
 /// Processes that are named for each tenant.
 pub const MAX_PEERS_SHOWN: usize = 16;
 /// Modules registered by name of one tenant.
@@ -108,6 +110,20 @@ pub const CLEAR_NS: u64 = 2_000_000_000;
 pub const MAX_RUNS: u8 = 3;
 /// How long a worker without calls may keep a turn that others wait for.
 pub const YIELD_NS: u64 = 100_000_000;
+/// A turn that lasts longer than so many quanta while others wait is not exclusive any more.
+pub const OVERRUN_QUANTA: u64 = 3;
+/// How often it is looked at whether calls are in the way of others for too long, while others wait.
+pub const OVERRUN_CHECK_NS: u64 = 50_000_000;
+/// Shortest and longest time that a call may be in the way of others, in milliseconds, where that is limited.
+pub const MIN_OVERRUN_MS: u64 = 100;
+/// See [`MIN_OVERRUN_MS`].
+pub const MAX_OVERRUN_MS: u64 = 3_600_000;
+/// What a change of turns costs on a GPU, until it is measured: the chip's own part on an H200.
+pub const GPU_CHANGE_NS: u64 = 140_000;
+/// The same on the CPU: a process is woken.
+pub const CPU_CHANGE_NS: u64 = 20_000;
+/// The largest weight of a tenant.
+pub const MAX_WEIGHT: u32 = 1000;
 /// How long a worker may take until new settings are in force, and until it has forgotten a domain.
 pub const SETTLE_NS: u64 = 2_000_000_000;
 /// How long calls have the device at least, if there are any, while calls for the whole device wait and it is not the

@@ -77,6 +77,7 @@ mod quotas;
 mod replacing;
 #[cfg(target_arch = "x86_64")]
 mod scarcity;
+mod shares;
 mod standbys;
 mod state;
 mod surveys;

@@ -134,7 +134,7 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
         Step::Turn(turn, grants) => {
             let turn = TurnId::new(*turn);
             let message = match grants {
-                true => ToWorker::Grant { turn, quantum_us: 1 },
+                true => ToWorker::Grant { turn, quantum_us: 1, change_us: 140 },
                 false => ToWorker::Revoke { turn },
             };
             send(worker, 0, &[], &message)

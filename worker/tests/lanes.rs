@@ -151,7 +151,7 @@ fn a_worker_serves_another_domain_only_after_it_is_scrubbed() {
 fn a_turn_is_given_back_before_a_worker_is_handed_on() {
     let (mut worker, _) = worker([&[3], &[]]);
     worker.configure(|settings| settings.turns = true);
-    worker.to.push_to_worker(&ToWorker::Grant { turn: TURN, quantum_us: 1_000_000 });
+    worker.to.push_to_worker(&ToWorker::Grant { turn: TURN, quantum_us: 1_000_000, change_us: 140 });
     invoke(&mut worker, &[0]);
     worker.to.push_to_worker(&ToWorker::Scrub { handover: 9 });
     worker.to.flush_blocking().unwrap();
@@ -190,7 +190,7 @@ fn nothing_a_running_lane_uses_is_taken_away() {
         (ToWorker::Revoke { turn: TURN }, ""),
     ] {
         let (mut worker, script) = worker([&[500], &[500]]);
-        worker.send(&ToWorker::Grant { turn: TURN, quantum_us: 10_000_000 });
+        worker.send(&ToWorker::Grant { turn: TURN, quantum_us: 10_000_000, change_us: 140 });
         invoke(&mut worker, &[0, 1]);
         worker.send(&message);
         let mut calls = [done(&mut worker), done(&mut worker)];

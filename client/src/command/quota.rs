@@ -8,16 +8,25 @@ use serde_json::json;
 use crate::arguments::Json;
 use crate::failure::Result;
 use crate::table::{Align, Table};
-use crate::units::rough_bytes;
+use crate::units::{nanoseconds, rough_bytes};
 
 /// Asks once and prints.
 pub(crate) fn run(client: &mut Client, json: Json, out: &mut dyn Write) -> Result<()> {
     let tenant = client.quota()?;
     if json.json {
         let whole = crate::json::tenant(&tenant);
-        return Ok(writeln!(out, "{}", json!({"name": whole["name"], "quotas": whole["quotas"]}))?);
+        let keys = ["name", "quotas", "device_ns", "weight", "class"];
+        let shown = keys.map(|key| (key.to_owned(), whole[key].clone()));
+        return Ok(writeln!(out, "{}", json!(serde_json::Map::from_iter(shown)))?);
     }
-    writeln!(out, "tenant {}\n", tenant.name)?;
+    writeln!(
+        out,
+        "tenant {}\ndevice time {}, weight {}, class {}\n",
+        tenant.name,
+        nanoseconds(tenant.device_ns),
+        tenant.weight,
+        tenant.class
+    )?;
     let mut table = Table::new(&[("QUOTA", Align::Left), ("USED", Align::Right), ("LIMIT", Align::Right)]);
     for quota in &tenant.quotas {
         table.row([quota.name.clone(), used(quota), limit(quota)]);

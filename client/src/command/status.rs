@@ -53,7 +53,8 @@ fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     memory(status, out)?;
     workers(status, out)?;
     quarantined(status, out)?;
-    budgets(status, out)
+    budgets(status, out)?;
+    tenants(status, out)
 }
 
 fn devices(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
@@ -108,6 +109,7 @@ fn settings(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             device.name.clone(),
             device.lanes.to_string(),
             match device.turns {
+                true if device.slices => "slices".to_owned(),
                 true => nanoseconds(device.quantum_us * 1000),
                 false => "off".to_owned(),
             },
@@ -175,6 +177,35 @@ fn quarantined(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             one.failures.to_string(),
             nanoseconds(one.retry_after_ms * 1_000_000),
         ]);
+    }
+    if any {
+        writeln!(out)?;
+        table.print(out)?;
+    }
+    Ok(())
+}
+
+/// Device time by tenant; nothing where none used any.
+fn tenants(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
+    let mut table = Table::new(&[
+        ("TENANT", Align::Left),
+        ("DEVICE", Align::Left),
+        ("DEVICE TIME", Align::Right),
+        ("WEIGHT", Align::Right),
+        ("CLASS", Align::Left),
+    ]);
+    let mut any = false;
+    for device in &status.devices {
+        for one in device.tenants.iter().filter(|one| one.device_ns > 0) {
+            any = true;
+            table.row([
+                one.tenant.clone(),
+                device.name.clone(),
+                nanoseconds(one.device_ns),
+                one.weight.to_string(),
+                one.class.clone(),
+            ]);
+        }
     }
     if any {
         writeln!(out)?;

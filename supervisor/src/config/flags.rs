@@ -86,6 +86,9 @@ pub struct Flags {
     /// How long a cancelled call may run on before its worker is replaced.
     #[arg(long, value_name = "DURATION")]
     pub cancel_grace: Option<String>,
+    /// How long a call may keep others from a device that takes turns, e.g. 2s; 0: for ever.
+    #[arg(long, value_name = "DURATION")]
+    pub overrun_limit: Option<String>,
     /// Failures in a row after which a function is refused to its caller for a while; 0: never.
     #[arg(long, value_name = "N")]
     pub quarantine_after: Option<u32>,
@@ -113,6 +116,7 @@ pub(super) struct File {
     pub(super) max_deadline: Option<String>,
     pub(super) poll_us: Option<u32>,
     pub(super) cancel_grace: Option<String>,
+    pub(super) overrun_limit: Option<String>,
     pub(super) quarantine_after: Option<u32>,
     pub(super) fault_budget: Option<u32>,
     pub(super) unknown_tenants: Option<String>,

@@ -154,6 +154,7 @@ impl Config {
             ("queue-bytes", flags.queue_bytes.or(file.queue_bytes)),
             ("poll-us", flags.poll_us.or(file.poll_us).map(|n| n.to_string())),
             ("cancel-grace", flags.cancel_grace.or(file.cancel_grace)),
+            ("overrun-limit", flags.overrun_limit.or(file.overrun_limit)),
             ("quarantine-after", flags.quarantine_after.or(file.quarantine_after).map(|n| n.to_string())),
             ("fault-budget", flags.fault_budget.or(file.fault_budget).map(|n| n.to_string())),
         ];

@@ -41,7 +41,8 @@ impl fmt::Display for Selector {
 /// Whether workers submit by turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turns {
-    /// Where there are several workers that cannot share the device at the same time.
+    /// Where there are several workers that cannot share the device at the same time, and where that is better than
+    /// slicing, which is found out while serving.
     Auto,
     /// Always.
     On,
@@ -61,6 +62,7 @@ pub struct DeviceRequest {
     pub(super) memory_bytes: Option<u64>,
     pub(super) standbys: Option<usize>,
     pub(super) turns: Option<Turns>,
+    pub(super) early_turns: Option<bool>,
     pub(super) quantum: Option<Duration>,
     pub(super) weights_bytes: Option<u64>,
     pub(super) stack_bytes: Option<u64>,
@@ -69,10 +71,10 @@ pub struct DeviceRequest {
     pub(super) scrub_switch: Option<bool>,
 }
 
-const CPU_SETTINGS: &str = "workers=N, memory=SIZE, standbys=N, turns=on|off, quantum=DURATION, \
-    min-residency=DURATION and tenant-switch=replace|scrub, e.g. cpu:workers=2,memory=256MiB";
+const CPU_SETTINGS: &str = "workers=N, memory=SIZE, standbys=N, turns=auto|on|off, \
+    early-turns=on|off, quantum=DURATION, min-residency=DURATION and tenant-switch=replace|scrub, e.g. cpu:workers=2,memory=256MiB";
 const GPU_SETTINGS: &str = "workers=N, lanes=N, memory=SIZE, standbys=N, quantum=DURATION, \
-    turns=auto|on|off, weights=SIZE, stack=SIZE, scrub=switch|call, min-residency=DURATION and \
+    turns=auto|on|off, early-turns=on|off, weights=SIZE, stack=SIZE, scrub=switch|call, min-residency=DURATION and \
     tenant-switch=replace|scrub, e.g. cuda:0:workers=4,lanes=8";
 /// The longest UUID that is read.
 const MAX_UUID: usize = 96;
@@ -107,6 +109,7 @@ impl DeviceRequest {
             memory_bytes: None,
             standbys: None,
             turns: None,
+            early_turns: None,
             quantum: None,
             weights_bytes: None,
             stack_bytes: None,
@@ -165,9 +168,15 @@ impl DeviceRequest {
                 self.turns = Some(match value {
                     "on" => Turns::On,
                     "off" => Turns::Off,
-                    "auto" if gpu => Turns::Auto,
-                    _ if gpu => return Err(self.bad("turns must be auto, on or off, e.g. turns=auto")),
-                    _ => return Err(self.bad("turns must be on or off, e.g. turns=off")),
+                    "auto" => Turns::Auto,
+                    _ => return Err(self.bad("turns must be auto, on or off, e.g. turns=auto")),
+                });
+            }
+            "early-turns" => {
+                self.early_turns = Some(match value {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(self.bad("early-turns must be on or off, e.g. early-turns=off")),
                 });
             }
             "lanes" if gpu => {
@@ -311,7 +320,7 @@ mod tests {
             ("cuda:0:workers=1,workers=2", "given twice"),
             ("cuda:0:colour=red", "\"colour=red\" is no setting of it; there are workers=N, lanes=N"),
             ("cpu:lanes=2", "one lane"),
-            ("cpu:turns=auto", "turns must be on or off"),
+            ("cpu:turns=maybe", "turns must be auto, on or off"),
             ("cpu:stack=1GiB", "is no setting of it; there are workers=N, memory=SIZE"),
         ] {
             let why = text.parse::<DeviceRequest>().unwrap_err().to_string();

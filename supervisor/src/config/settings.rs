@@ -23,6 +23,8 @@ pub struct Settings {
     pub poll_us: u32,
     /// How long a call that was cancelled may run on.
     pub cancel_grace: Duration,
+    /// How long a call may keep others from a device that takes turns; zero: for ever.
+    pub overrun_limit: Duration,
     /// Failures in a row after which a function is refused to its caller; 0: never.
     pub quarantine_after: u32,
     /// Worker processes that may end under one caller in a minute, on each device; 0: any number.
@@ -38,6 +40,7 @@ impl Default for Settings {
             max_deadline: Duration::from_secs(600),
             poll_us: 50,
             cancel_grace: Duration::from_secs(1),
+            overrun_limit: Duration::from_secs(2),
             quarantine_after: 3,
             fault_budget: 5,
         }
@@ -59,6 +62,7 @@ impl Settings {
                 _ => return Err(bad(name, value, format!("at most {}", limits::MAX_POLL_US))),
             },
             "cancel-grace" => self.cancel_grace = duration(name, value)?,
+            "overrun-limit" => self.overrun_limit = overrun_limit(name, value)?,
             "quarantine-after" => self.quarantine_after = few(name, value)?,
             "fault-budget" => self.fault_budget = few(name, value)?,
             _ => {
@@ -90,6 +94,7 @@ impl Settings {
             ("max-deadline", humantime::format_duration(self.max_deadline).to_string()),
             ("poll-us", self.poll_us.to_string()),
             ("cancel-grace", humantime::format_duration(self.cancel_grace).to_string()),
+            ("overrun-limit", humantime::format_duration(self.overrun_limit).to_string()),
             ("quarantine-after", self.quarantine_after.to_string()),
             ("fault-budget", self.fault_budget.to_string()),
         ]
@@ -101,8 +106,19 @@ impl Settings {
             quarantine_after: self.quarantine_after,
             fault_budget: self.fault_budget,
             cancel_grace_ns: self.cancel_grace.as_nanos().min(u128::from(u64::MAX)) as u64,
+            overrun_ns: self.overrun_limit.as_nanos().min(u128::from(u64::MAX)) as u64,
         }
     }
+}
+
+/// How long a call may keep others from a device; zero means for ever.
+pub(super) fn overrun_limit(name: &str, value: &str) -> Result<Duration, ConfigError> {
+    let (least, most) = (limits::MIN_OVERRUN_MS, limits::MAX_OVERRUN_MS);
+    let parsed = if value == "0" { Some(Duration::ZERO) } else { humantime::parse_duration(value).ok() };
+    let may = |limit: &Duration| {
+        limit.is_zero() || (Duration::from_millis(least)..=Duration::from_millis(most)).contains(limit)
+    };
+    parsed.filter(may).ok_or_else(|| bad(name, value, "expected 100ms to 1h such as 2s, or 0 for no limit"))
 }
 
 /// A count of failures; 0 means that they are not counted.

@@ -11,6 +11,9 @@
 //! uid = 1000                       # or several
 //! token-sha256 = "9f86…"           # or several
 //! functions = 100
+//! weight = 4                       # its part of device time where others want it, too: 1 to 1000
+//! class = "latency"                # before "normal" and "batch"
+//! overrun-limit = "500ms"          # instead of the setting of that name
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,9 +22,11 @@ use std::path::Path;
 use toml::{Table, Value};
 
 use super::flags::File;
+use super::settings::overrun_limit;
 use super::{ConfigError, bad, size};
-use crate::limits::{MAX_CONFIGURED_TENANTS, MAX_TOKENS};
+use crate::limits::{MAX_CONFIGURED_TENANTS, MAX_TOKENS, MAX_WEIGHT};
 use crate::quota::{Limit, Quota};
+use crate::schedule::{Class, TenantShare};
 use crate::sha256::Hash;
 use crate::tenant_name::{self, FIRST_NAMED};
 
@@ -34,6 +39,8 @@ pub struct TenantRules {
     pub gateways: Vec<u32>,
     /// For tenants without quotas of their own.
     pub defaults: Quota,
+    /// For tenants without a share of their own.
+    pub default_share: TenantShare,
     /// By name.
     pub tenants: BTreeMap<String, TenantRule>,
     /// Their uids.
@@ -49,6 +56,8 @@ pub struct TenantRule {
     pub tokens: Vec<Hash>,
     /// What it may have.
     pub quota: Quota,
+    /// What it is given of devices that others want, too.
+    pub share: TenantShare,
 }
 
 impl Default for TenantRules {
@@ -57,6 +66,7 @@ impl Default for TenantRules {
             accept_unknown: true,
             gateways: Vec::new(),
             defaults: Quota::default(),
+            default_share: TenantShare::default(),
             tenants: BTreeMap::new(),
             uids: HashMap::new(),
         }
@@ -80,15 +90,19 @@ impl TenantRules {
             return Err(bad("tenants", &file.tenants.len().to_string(), why));
         }
         let mut defaults = Quota::default();
+        let mut default_share = TenantShare::default();
         for (key, value) in &file.tenant_defaults {
+            if set_share(&mut default_share, "tenant-defaults", key, value)? {
+                continue;
+            }
             set_quota(&mut defaults, "tenant-defaults", key, value)?;
         }
         let gateways = file.gateways.clone();
         gateways.iter().try_for_each(|uid| check_uid("gateways", *uid))?;
-        let mut rules = Self { accept_unknown, gateways, defaults, ..Self::default() };
+        let mut rules = Self { accept_unknown, gateways, defaults, default_share, ..Self::default() };
         let mut tokens = HashMap::new();
         for (name, settings) in &file.tenants {
-            let rule = rule(name, settings, defaults)?;
+            let rule = rule(name, settings, defaults, default_share)?;
             let place = |key| format!("tenants.{name}.{key}");
             // A uid or a token stands for one tenant.
             for uid in &rule.uids {
@@ -121,20 +135,25 @@ impl TenantRules {
         self.find(name).map_or(self.defaults, |rule| rule.quota)
     }
 
+    /// What the tenant of this name is given of devices.
+    pub fn share(&self, name: &str) -> TenantShare {
+        self.find(name).map_or(self.default_share, |rule| rule.share)
+    }
+
     /// The tenant that a uid is by the configuration.
     pub fn of_uid(&self, uid: u32) -> Option<&str> {
         self.uids.get(&uid).map(String::as_str)
     }
 }
 
-fn rule(name: &str, settings: &Table, defaults: Quota) -> Result<TenantRule, ConfigError> {
+fn rule(name: &str, settings: &Table, quota: Quota, share: TenantShare) -> Result<TenantRule, ConfigError> {
     let place = format!("tenants.{name}");
     if !tenant_name::is_tenant_name(name) {
         let why =
             "a tenant's name has 1 to 128 letters, digits, '.', '_' or '-', no leading dot, and is no number";
         return Err(bad("tenants", name, why));
     }
-    let mut rule = TenantRule { uids: Vec::new(), tokens: Vec::new(), quota: defaults };
+    let mut rule = TenantRule { uids: Vec::new(), tokens: Vec::new(), quota, share };
     for (key, value) in settings {
         let wrong = |why: &str| bad(&format!("{place}.{key}"), &shown(value), why);
         match key.as_str() {
@@ -157,8 +176,9 @@ fn rule(name: &str, settings: &Table, defaults: Quota) -> Result<TenantRule, Con
                     return Err(wrong(&format!("a tenant has at most {MAX_TOKENS} tokens")));
                 }
             }
+            _ if set_share(&mut rule.share, &place, key, value)? => {}
             _ if key.parse::<Limit>().is_err() => {
-                let known = format!("uid, token-sha256, {}", Limit::names());
+                let known = format!("uid, token-sha256, weight, class, overrun-limit, {}", Limit::names());
                 return Err(ConfigError::Unknown { name: format!("{place}.{key}"), known });
             }
             _ => set_quota(&mut rule.quota, &place, key, value)?,
@@ -188,6 +208,29 @@ fn check_uid(place: &str, uid: u32) -> Result<(), ConfigError> {
         0..FIRST_NAMED => Ok(()),
         _ => Err(bad(place, &uid.to_string(), format!("uids from {FIRST_NAMED} on are never served"))),
     }
+}
+
+/// Sets a part of a tenant's share; false if the key is none.
+fn set_share(share: &mut TenantShare, place: &str, key: &str, value: &Value) -> Result<bool, ConfigError> {
+    let place = format!("{place}.{key}");
+    let wrong = |why: &str| bad(&place, &shown(value), why);
+    match key {
+        "weight" => {
+            let weight = value.as_integer().and_then(|weight| u32::try_from(weight).ok());
+            let weight = weight.filter(|weight| (1..=MAX_WEIGHT).contains(weight));
+            share.weight = weight.ok_or_else(|| wrong("expected a weight from 1 to 1000"))?;
+        }
+        "class" => {
+            let class = Class::ALL.into_iter().find(|class| value.as_str() == Some(class.name()));
+            share.class = class.ok_or_else(|| wrong("expected \"latency\", \"normal\" or \"batch\""))?;
+        }
+        "overrun-limit" => {
+            let limit = overrun_limit(&place, &shown(value))?;
+            share.overrun_ns = Some(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
 }
 
 fn set_quota(quota: &mut Quota, place: &str, key: &str, value: &Value) -> Result<(), ConfigError> {
@@ -236,6 +279,17 @@ mod tests {
     }
 
     #[test]
+    fn shares_are_read_and_have_defaults() {
+        let text = "[tenant-defaults]\nclass = 'batch'\n[tenants.a]\nuid = 1\nweight = 4\nclass = 'latency'\n\
+                    overrun-limit = '500ms'\n[tenants.b]\nuid = 2\noverrun-limit = 0";
+        let rules = rules(text).unwrap();
+        let share = |weight, class, overrun_ns| TenantShare { weight, class, overrun_ns };
+        assert_eq!(rules.share("a"), share(4, Class::Latency, Some(500_000_000)));
+        assert_eq!(rules.share("b"), share(1, Class::Batch, Some(0)));
+        assert_eq!(rules.share("7"), share(1, Class::Batch, None));
+    }
+
+    #[test]
     fn each_mistake_is_named() {
         let twice = format!("[tenants.a]\ntoken-sha256 = '{TOKEN}'\n[tenants.b]\ntoken-sha256 = '{TOKEN}'");
         for (text, words) in [
@@ -251,9 +305,13 @@ mod tests {
             ("[tenants.a]\nuid = 1\n[tenants.b]\nuid = [2, 1]", "it is tenant a already"),
             (&twice, "tenant a has the same token"),
             ("[tenants.a]\nuid = 1\ncals = 7", "tenants.a.cals: no such setting; there are uid, "),
+            ("[tenants.a]\nuid = 1\nweight = 0", "expected a weight from 1 to 1000"),
+            ("[tenants.a]\nuid = 1\nweight = 1001", "expected a weight from 1 to 1000"),
+            ("[tenants.a]\nuid = 1\nclass = 'best'", "expected \"latency\", \"normal\" or \"batch\""),
+            ("[tenants.a]\nuid = 1\noverrun-limit = '1ms'", "expected 100ms to 1h such as 2s, or 0"),
             (
                 "[tenants.a]\nuids = [1001]",
-                "tenants.a.uids: no such setting; there are uid, token-sha256, functions, ",
+                "tenants.a.uids: no such setting; there are uid, token-sha256, weight, ",
             ),
             ("[tenant-defaults]\nuid = 7", "tenant-defaults.uid = \"7\": no such quota; there are functions"),
             ("[tenants.a]\nuid = 1\ncalls = '7'", "expected a number such as 100"),

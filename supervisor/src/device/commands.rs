@@ -126,6 +126,17 @@ impl CommandRunner {
                 };
                 tracing::warn!(function, owner, caller, worker, pid, "{why}: killing its worker");
             }
+            KillReason::Overran(call) => {
+                let (function, owner, caller) = call.names();
+                tracing::warn!(
+                    function,
+                    owner,
+                    caller,
+                    worker,
+                    pid,
+                    "a call keeps others from the device for longer than overrun-limit: ending its worker"
+                );
+            }
             KillReason::TurnKept => {
                 tracing::warn!(worker, pid, "a worker without calls keeps its turn: killing it");
             }
@@ -191,7 +202,7 @@ impl CommandRunner {
                 }
             }
             Command::Configure(share) => channel.configure(self.settings_of(worker, share)),
-            Command::Grant { turn, quantum_us } => channel.grant(turn, quantum_us),
+            Command::Grant { turn, quantum_us, change_us } => channel.grant(turn, quantum_us, change_us),
             Command::Revoke { turn } => channel.revoke(turn),
             Command::Soon => channel.soon(),
             Command::Leave => channel.hang_up(),

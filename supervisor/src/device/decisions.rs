@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pappus_protocol::now_ns;
+use pappus_protocol::{Kind, now_ns};
 use tokio::sync::Notify;
 
 use crate::call::Call;
 use crate::config::DeviceConfig;
+use crate::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS};
 use crate::schedule::events::SetPolicy;
-use crate::schedule::{Action, Policy, Scheduler, Shape};
+use crate::schedule::{Action, Policy, Scheduler, Shape, TurnRules};
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// What is to be done, in the order in which it was decided.
@@ -37,6 +38,11 @@ impl Decisions {
             lanes: config.lanes,
             workers_per_domain: config.workers_per_domain,
             quantum_us: config.takes_turns().then(|| config.quantum.as_micros().min(u32::MAX.into()) as u32),
+            turn_rules: TurnRules {
+                change_ns: if config.kind == Kind::Cpu { CPU_CHANGE_NS } else { GPU_CHANGE_NS },
+                may_slice: config.may_slice,
+                early: config.early_turns,
+            },
             residency_ns: config.min_residency.as_nanos().min(u64::MAX.into()) as u64,
             scrubs: config.scrub_switch,
             shared_faults: config.shared,

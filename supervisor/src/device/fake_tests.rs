@@ -91,6 +91,8 @@ fn config(turns: bool) -> DeviceConfig {
         weights_bytes: 10 * MIB,
         stack_bytes: 5 * MIB,
         turns,
+        may_slice: false,
+        early_turns: false,
         quantum: Duration::from_millis(5),
         scrub_calls: false,
         min_residency: std::time::Duration::from_millis(100),
@@ -224,7 +226,7 @@ impl Gpu {
                 ToWorker::Invoke { invoke, .. } => {
                     format!("invoke on {} flags {}", invoke.lane, invoke.flags)
                 }
-                ToWorker::Grant { turn, quantum_us } => format!("grant {turn} for {quantum_us}"),
+                ToWorker::Grant { turn, quantum_us, .. } => format!("grant {turn} for {quantum_us}"),
                 ToWorker::Revoke { turn } => format!("revoke {turn}"),
                 other => format!("{other:?}"),
             });

@@ -11,7 +11,7 @@ use crate::call::Call;
 use crate::ids::{FunctionId, TenantId, WorkerId};
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::schedule::Size;
-use crate::schedule::events::{Allow, LimitsChanged};
+use crate::schedule::events::{Allow, LimitsChanged, SetShare};
 use crate::tenants::{Account, Limit, QuotaError, Tenants};
 
 /// The quotas of tenants on one device.
@@ -86,6 +86,12 @@ impl MemoryQuota {
     pub(super) fn changed(&self, tenants: &Tenants) -> Actions {
         let limited = self.decisions.ask().limited();
         let mut actions = Actions::new();
+        for account in tenants.live() {
+            let (tenant, share) = (account.tenant, account.share());
+            self.decisions.decide(|scheduler| {
+                scheduler.handle(now_ns(), SetShare { tenant, share }, &mut actions);
+            });
+        }
         for caller in limited {
             let account = tenants.account(caller);
             self.decisions.decide(|scheduler| {

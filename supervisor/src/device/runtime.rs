@@ -24,13 +24,16 @@ use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::function::CodeTarget;
 use crate::ids::{Epoch, FunctionId, TenantId, WorkerId};
+use crate::limits::MAX_TENANTS_SHOWN;
 use crate::metrics::DeviceMetrics;
 use crate::processes::memory_ledger::{MemoryLedger, MemorySnapshot};
 use crate::processes::mps::{Control, MpsTerminator};
 use crate::schedule::budget::Budget;
-use crate::schedule::events::{Allow, Cancel, FunctionGone, SetPolicy, SettingsChanged, Submit, Tick};
+use crate::schedule::events::{
+    Allow, Cancel, FunctionGone, SetPolicy, SetShare, SettingsChanged, Submit, Tick,
+};
 use crate::schedule::quarantine::Quarantined;
-use crate::schedule::{CallId, Domain, Limits, NotNow, Terms};
+use crate::schedule::{CallId, Domain, Limits, NotNow, TenantShare, Terms};
 use crate::store::StateDir;
 use crate::tenants::{QuotaError, Tenants};
 
@@ -170,10 +173,12 @@ impl Device {
         let size = self.ledger.size_of(call.plan.pool_bytes);
         let (domain, deadline_ns) = (call.domain, call.deadline_ns);
         let function = call.function.id;
+        let share = call.reply.account().share();
         let terms = Terms { domain, function, bytes: inline_bytes, deadline_ns, size };
         let outcome = self.decisions.decide(|scheduler| {
             let (caller, now_ns) = (domain.caller, now_ns());
             let most = self.quota.workers_allowed(call.reply.account(), size)?;
+            scheduler.handle(now_ns, SetShare { tenant: caller, share }, &mut actions);
             scheduler.handle(now_ns, Allow { caller, most }, &mut actions);
             Ok::<_, QuotaError>(scheduler.handle(now_ns, Submit { call, terms, limits }, &mut actions))
         });
@@ -288,6 +293,21 @@ impl Device {
         let scheduler = self.decisions.ask();
         let now_ns = now_ns();
         (scheduler.quarantined(now_ns), scheduler.budgets(now_ns))
+    }
+
+    /// Device time by tenant, with what each is given. Of very many tenants, some are left out.
+    pub fn device_times(&self) -> Vec<(TenantId, u64, TenantShare)> {
+        self.decisions.ask().device_times(MAX_TENANTS_SHOWN)
+    }
+
+    /// Whether the chip slices its time between workers now.
+    pub fn slices(&self) -> bool {
+        self.decisions.ask().slices()
+    }
+
+    /// Device time that one tenant used.
+    pub fn device_time_of(&self, tenant: TenantId) -> u64 {
+        self.decisions.ask().device_time_of(tenant)
     }
 
     /// Whether processes that end are not replaced any more.

@@ -29,6 +29,9 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// How long a thread does not sleep whose worker was told that its turn is near.
 const SOON: Duration = Duration::from_millis(5);
+/// How long the thread of a worker does not sleep that has the device while others wait for it; after that the worker is
+/// about to overrun its turn, and a wake-up costs little beside that.
+const WATCH: Duration = Duration::from_millis(5);
 /// How long a worker that is about to leave by itself may take.
 const LEAVE: Duration = Duration::from_millis(200);
 
@@ -205,7 +208,11 @@ fn read_answers(
             return Ok(end);
         }
         let spin = device.spin();
-        let spin = if spin.is_zero() { spin } else { spin.max(std::mem::take(&mut alert)) };
+        let spin = match spin.is_zero() {
+            true => spin,
+            false if device.slots.channel(worker).is_watched() => WATCH,
+            false => spin.max(std::mem::take(&mut alert)),
+        };
         let got = inbox.wait(spin, (!flushed).then_some(retry), Some(waker.as_fd()));
         match got? {
             Got::Closed => {

@@ -65,6 +65,8 @@ struct Connected {
     commands: CommandOrder<Command<Arc<Call>>>,
     /// It was told that its turn is near, and its thread was not yet.
     soon: bool,
+    /// It has the device, and others wait for it.
+    revoked: bool,
     /// Calls whose frames wait to be written.
     unwritten: Vec<Arc<Call>>,
     /// Scratch for one call's frame, kept for its capacity.
@@ -129,6 +131,7 @@ impl WorkerChannel {
             handover: None,
             commands: CommandOrder::new(),
             soon: false,
+            revoked: false,
             unwritten: Vec::new(),
             items: Vec::new(),
             outputs: Vec::new(),
@@ -258,13 +261,27 @@ impl WorkerChannel {
     }
 
     /// Tells the process that it has the device, with a limit while others wait.
-    pub(super) fn grant(&mut self, turn: TurnId, quantum_us: u32) {
-        self.tell(&ToWorker::Grant { turn, quantum_us });
+    pub(super) fn grant(&mut self, turn: TurnId, quantum_us: u32, change_us: u32) {
+        self.watch(false);
+        self.tell(&ToWorker::Grant { turn, quantum_us, change_us });
     }
 
     /// Tells the process that others wait for the device.
     pub(super) fn revoke(&mut self, turn: TurnId) {
+        self.watch(true);
         self.tell(&ToWorker::Revoke { turn });
+    }
+
+    /// Others wait for the process to give its turn back, or not any more.
+    pub(super) fn watch(&mut self, revoked: bool) {
+        if let Some(process) = &mut self.process {
+            process.revoked = revoked;
+        }
+    }
+
+    /// Whether others wait for the process to give its turn back.
+    pub(super) fn is_watched(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.revoked)
     }
 
     /// Tells the process that its turn is next.

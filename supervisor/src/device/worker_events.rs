@@ -67,6 +67,8 @@ impl WorkerEvents {
 
     /// A worker gives its turn back.
     pub(super) fn yielded(&self, worker: WorkerId, turn: TurnId, used_ns: u64) -> Result<(), Unusable> {
+        // Before the next turn, which may be this worker's again.
+        self.slots.channel(worker).watch(false);
         if self.commands.handle(Yielded { worker, turn, used_ns }) {
             Ok(())
         } else {

@@ -19,7 +19,7 @@ use crate::call::{Call, CompletionBatch, Outcome};
 use crate::config::DeviceConfig;
 use crate::ids::WorkerId;
 use crate::metrics::DeviceMetrics;
-use crate::schedule::events::{Finished, Tainted};
+use crate::schedule::events::{Finished, Ran, Tainted};
 use crate::schedule::{CallId, Verdict};
 
 /// Calls that one connection's read brought and whose workers were not told yet. They are told when it is
@@ -146,6 +146,10 @@ impl Batch {
             let call = call.clone();
             // Nothing has to be done before the lane is free: one lock is enough.
             let free = done && !is_staged(&call) && call.function.weight_bytes.is_empty();
+            if let Answer::Done(timings) = outcome {
+                let device_ns = u64::try_from(timings.on_device().as_nanos()).unwrap_or(u64::MAX);
+                scheduler.handle(now_ns(), Ran { worker, id, device_ns }, actions);
+            }
             if free {
                 let finished = Finished { worker, id, verdict: Verdict::Well };
                 scheduler.handle(now_ns(), finished, actions);

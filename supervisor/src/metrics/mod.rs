@@ -106,6 +106,8 @@ pub struct DeviceMetrics {
     pub quarantined: Gauge,
     /// Callers whose fault budget is spent now.
     pub spent_budgets: Gauge,
+    /// Whether the chip slices its time between workers.
+    pub slices: Gauge,
     /// Workers that were scrubbed for another domain.
     pub scrubs: Counter,
     /// From arrival to answer.
@@ -128,6 +130,7 @@ impl DeviceMetrics {
             quarantines: counter!("pappus_quarantine_refusals_total", "device" => device.to_owned()),
             quarantined: gauge!("pappus_quarantined_functions", "device" => device.to_owned()),
             spent_budgets: gauge!("pappus_spent_fault_budgets", "device" => device.to_owned()),
+            slices: gauge!("pappus_slices", "device" => device.to_owned()),
             scrubs: counter!("pappus_worker_scrubs_total", "device" => device.to_owned()),
             seconds: Arc::new(Latencies::new(device)),
             queued: gauge!("pappus_queued", "device" => device.to_owned()),
@@ -166,6 +169,11 @@ impl Default for SocketMetrics {
     }
 }
 
+/// Device time that a tenant used on a device.
+pub fn tenant_seconds(device: &str, tenant: &str) -> Gauge {
+    gauge!("pappus_tenant_device_seconds", "device" => device.to_owned(), "tenant" => tenant.to_owned())
+}
+
 /// A worker process made a system call that its sandbox does not have.
 pub fn sandbox_violation() {
     sandbox_violations().increment(1);
@@ -197,6 +205,15 @@ fn describe() {
     );
     describe_gauge!("pappus_quarantined_functions", "Functions refused to a caller");
     describe_gauge!("pappus_spent_fault_budgets", "Callers that wait for their fault budget");
+    describe_gauge!(
+        "pappus_slices",
+        "Whether the device slices its time between workers, where that is better than turns"
+    );
+    describe_gauge!(
+        "pappus_tenant_device_seconds",
+        Unit::Seconds,
+        "Device time that a tenant used since the start"
+    );
     describe_gauge!("pappus_queued", "Invocations waiting");
     describe_gauge!("pappus_running", "Invocations in workers");
     sandbox_violations().increment(0);

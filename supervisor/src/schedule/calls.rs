@@ -28,6 +28,12 @@ pub(super) struct Entry<C> {
     pub(super) probe: bool,
     /// Its client gave it up.
     pub(super) detached: bool,
+    /// It was in the way of others for too long: its process is ended.
+    pub(super) overran: bool,
+    /// When it was handed over.
+    pub(super) started_ns: u64,
+    /// What the clock of contended time showed then.
+    pub(super) started_clock_ns: u64,
     serial: u64,
 }
 
@@ -128,6 +134,9 @@ impl<C> Calls<C> {
             attempts,
             probe,
             detached,
+            overran: false,
+            started_ns: 0,
+            started_clock_ns: 0,
         };
         let id = CallId((serial << INDEX_BITS) | self.entries.insert(entry) as u64);
         self.deadlines.insert(deadline_ns, id);
@@ -150,9 +159,10 @@ impl<C> Calls<C> {
         self.entries.get_mut(Self::index(id)).filter(|entry| entry.serial == id.0 >> INDEX_BITS)
     }
 
-    /// A call that waited is in a worker.
-    pub(super) fn started(&mut self, id: CallId, worker: WorkerId, lane: u32) {
+    /// A call that waited is in a worker. The clock of contended time shows `clock_ns`.
+    pub(super) fn started(&mut self, id: CallId, worker: WorkerId, lane: u32, now_ns: u64, clock_ns: u64) {
         let Some(entry) = self.get_mut(id) else { return };
+        (entry.started_ns, entry.started_clock_ns) = (now_ns, clock_ns);
         entry.state = CallState::Running { worker, lane, overdue: false };
         entry.attempts.started();
         let bytes = entry.bytes;

@@ -3,7 +3,7 @@
 //! The set is closed: events can be made elsewhere, kinds of events cannot.
 
 use super::Scheduler;
-use super::types::{Action, CallId, Ended, Limits, Loss, NotNow, Policy, Terms, Verdict};
+use super::types::{Action, CallId, Ended, Limits, Loss, NotNow, Policy, TenantShare, Terms, Verdict};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 
 /// An event, see [`Scheduler::handle`].
@@ -88,6 +88,30 @@ event! {
     |event, scheduler, now_ns, actions| {
         scheduler.finished(now_ns, event.worker, event.id, event.verdict, actions)
     }
+}
+
+event! {
+    /// A worker is about to answer a call well: [`Finished`] follows.
+    Ran {
+        /// The worker.
+        worker: WorkerId,
+        /// The call.
+        id: CallId,
+        /// How long it was on the device, as its worker says.
+        device_ns: u64,
+    } -> (),
+    |event, scheduler, now_ns, _actions| scheduler.ran(now_ns, event.worker, event.id, event.device_ns)
+}
+
+event! {
+    /// A tenant is given this of the device from now on.
+    SetShare {
+        /// Who.
+        tenant: TenantId,
+        /// What.
+        share: TenantShare,
+    } -> (),
+    |event, scheduler, _now_ns, _actions| scheduler.set_share(event.tenant, event.share)
 }
 
 event! {
@@ -188,7 +212,7 @@ event! {
         /// Its turn.
         turn: TurnId,
     } -> bool,
-    |event, scheduler, _now_ns, actions| scheduler.yielding(event.worker, event.turn, actions)
+    |event, scheduler, now_ns, actions| scheduler.yielding(now_ns, event.worker, event.turn, actions)
 }
 
 event! {

@@ -32,6 +32,7 @@
 
 use super::fair_line::{FairLine, First};
 use super::types::{CallId, Share};
+use crate::defences::Defence;
 use crate::ids::{Generation, TenantId, WorkerId};
 use crate::limits::{SETTLE_NS, SHARED_PHASE_NS, WORKER_START_S};
 
@@ -39,7 +40,7 @@ use crate::limits::{SETTLE_NS, SHARED_PHASE_NS, WORKER_START_S};
 #[derive(Debug)]
 pub(super) struct Exclusive {
     /// Those that wait; the one that memory moves for is still among them.
-    line: FairLine,
+    line: FairLine<CallId>,
     stage: Stage,
     /// While memory is shared and calls stand in line: whether others start.
     phase: Phase,
@@ -208,7 +209,7 @@ impl Exclusive {
         &mut self,
         now_ns: u64,
         others: impl FnOnce() -> (bool, u64),
-        join: impl FnOnce(&mut FairLine) -> T,
+        join: impl FnOnce(&mut FairLine<CallId>) -> T,
     ) -> T {
         if self.has_line() || self.stage != Stage::Shared {
             return join(&mut self.line);
@@ -230,6 +231,8 @@ impl Exclusive {
     fn charge(&mut self, now_ns: u64) {
         let used_ns = now_ns.saturating_sub(std::mem::replace(&mut self.charged_ns, now_ns));
         match (self.served.take(), self.phase) {
+            // Without charges the oldest call is next.
+            (Some(_), _) if Defence::WholeDevice.is_off() => {}
             (Some(caller), _) => self.line.charge(caller, used_ns),
             (None, Phase::Open { callers, .. } | Phase::Ending { callers }) => {
                 self.shared_tag_ns = self.shared_tag_ns.saturating_add(used_ns / callers);
@@ -254,7 +257,7 @@ impl Exclusive {
         self.charge(now_ns);
         self.shared_tag_ns = self.shared_tag_ns.max(self.line.clock_ns());
         let shared_tag_ns = self.shared_tag_ns;
-        let is_theirs = |first: First| waiting > 0 && shared_tag_ns < first.tag_ns;
+        let is_theirs = |first: First<CallId>| waiting > 0 && shared_tag_ns < first.tag_ns;
         self.phase = match self.line.first().is_some_and(is_theirs) {
             true => {
                 self.line.set_clock(shared_tag_ns);

@@ -1,95 +1,114 @@
-//! The line for the whole device, fair among callers: the one that had least of the device lately is next, and each
-//! caller's own calls go in their order (start-time fair queueing).
+//! A line that is fair among callers: the one that had least lately is next, and what each caller has in line itself
+//! goes in its own order (start-time fair queueing: P. Goyal, H. Vin, H. Cheng, SIGCOMM 1996). Calls for the whole
+//! device stand in one; workers that wait for a turn, and domains that wait for a worker, in others (`share_line`).
 //!
 //! A clock counts device time that every caller had. Each caller has a tag on it: how far it would be with the next
-//! call's beginning. The smallest tag is next and sets the clock; what a caller used is added to its tag. A caller that
+//! beginning. The smallest tag is next and sets the clock; what a caller used is added to its tag. A caller that
 //! comes, or comes back, begins where the clock is: it owes nothing and is owed nothing for the time in which it
 //! wanted nothing.
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::types::CallId;
-use crate::defences::Defence;
 use crate::ids::TenantId;
 
-/// Calls of all callers that wait for the whole device. What an operation costs grows with the logarithm of callers and
-/// calls.
-#[derive(Debug, Default)]
-pub(super) struct FairLine {
-    callers: HashMap<TenantId, Caller>,
-    /// First calls of callers that are not held, the next one first.
-    ready: BTreeSet<Place>,
-    /// Callers without calls, until the clock has passed their tags.
+/// What callers have in line: items of `K`, of which the smallest is first. What an operation costs grows with the
+/// logarithm of callers and items.
+#[derive(Debug)]
+pub(super) struct FairLine<K> {
+    callers: HashMap<TenantId, Caller<K>>,
+    /// First items of callers that are not held, the next one first.
+    ready: BTreeSet<Place<K>>,
+    /// Callers without items, until the clock has passed their tags.
     idle: BTreeSet<(u64, TenantId)>,
     clock_ns: u64,
 }
 
-/// A caller's tag, its first call, and its name. Of equal tags the older call is first.
-type Place = (u64, CallId, TenantId);
+/// A caller's tag, its first item, and its name. Of equal tags the smaller item is first.
+type Place<K> = (u64, K, TenantId);
 
 #[derive(Debug)]
-struct Caller {
-    calls: BTreeSet<CallId>,
+struct Caller<K> {
+    items: BTreeSet<K>,
     tag_ns: u64,
-    /// It spent its budget: its calls do not stand in line.
+    /// It spent its budget: its items do not stand in line.
     held: bool,
 }
 
-impl Caller {
-    fn place(&self, caller: TenantId) -> Option<Place> {
-        let first = self.calls.first().filter(|_| !self.held)?;
+impl<K: Ord + Copy> Caller<K> {
+    fn place(&self, caller: TenantId) -> Option<Place<K>> {
+        let first = self.items.first().filter(|_| !self.held)?;
         Some((self.tag_ns, *first, caller))
     }
 }
 
-/// The call that is next.
+impl<K> Default for FairLine<K> {
+    fn default() -> Self {
+        Self { callers: HashMap::new(), ready: BTreeSet::new(), idle: BTreeSet::new(), clock_ns: 0 }
+    }
+}
+
+/// What is next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct First {
-    /// The call.
-    pub(super) id: CallId,
+pub(super) struct First<K> {
+    /// The item.
+    pub(super) id: K,
     /// Whose it is.
     pub(super) caller: TenantId,
     /// Its caller's tag.
     pub(super) tag_ns: u64,
 }
 
-impl FairLine {
-    /// The call that is next.
-    pub(super) fn first(&self) -> Option<First> {
+impl<K: Ord + Copy> FairLine<K> {
+    /// What is next.
+    pub(super) fn first(&self) -> Option<First<K>> {
         self.ready.first().map(|(tag_ns, id, caller)| First { id: *id, caller: *caller, tag_ns: *tag_ns })
     }
 
-    /// Whether a caller has calls here.
+    /// All that stands in line, in its order: the callers by their tags, and what each has.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (TenantId, K)> {
+        let of = |caller: TenantId| self.callers.get(&caller).into_iter().flat_map(|state| &state.items);
+        self.ready.iter().flat_map(move |(_, _, caller)| of(*caller).map(|id| (*caller, *id)))
+    }
+
+    /// Whether a caller has something here.
     pub(super) fn has(&self, caller: TenantId) -> bool {
-        self.callers.get(&caller).is_some_and(|state| !state.calls.is_empty())
+        self.callers.get(&caller).is_some_and(|state| !state.items.is_empty())
     }
 
-    /// A call waits, for the first time or again; `held` says whether its caller's calls stand in line.
-    pub(super) fn push(&mut self, caller: TenantId, id: CallId, held: bool) {
+    /// A caller's tag: where it would begin now.
+    pub(super) fn tag_ns(&self, caller: TenantId) -> u64 {
+        self.callers.get(&caller).map_or(self.clock_ns, |state| match state.items.is_empty() {
+            true => state.tag_ns.max(self.clock_ns),
+            false => state.tag_ns,
+        })
+    }
+
+    /// Something waits, for the first time or again; `held` says whether its caller's items stand in line.
+    pub(super) fn push(&mut self, caller: TenantId, id: K, held: bool) {
         self.set_held(caller, held);
-        self.change(caller, |state| state.calls.insert(id));
+        self.change(caller, |state| state.items.insert(id));
     }
 
-    /// A call waits no more.
-    pub(super) fn remove(&mut self, caller: TenantId, id: CallId) {
-        self.change(caller, |state| state.calls.remove(&id));
+    /// It waits no more; whether it did.
+    pub(super) fn remove(&mut self, caller: TenantId, id: K) -> bool {
+        self.change(caller, |state| state.items.remove(&id))
     }
 
-    /// Takes the calls of a caller of which this is true, oldest first.
-    pub(super) fn take(&mut self, caller: TenantId, is_one: impl Fn(CallId) -> bool) -> Vec<CallId> {
+    /// Takes what a caller has of which this is true, in its order.
+    pub(super) fn take(&mut self, caller: TenantId, is_one: impl Fn(K) -> bool) -> Vec<K> {
         self.change(caller, |state| {
             let (taken, left) =
-                std::mem::take(&mut state.calls).into_iter().partition::<Vec<_>, _>(|id| is_one(*id));
-            state.calls = left.into_iter().collect();
+                std::mem::take(&mut state.items).into_iter().partition::<Vec<_>, _>(|id| is_one(*id));
+            state.items = left.into_iter().collect();
             taken
         })
     }
 
-    /// Whether a caller's calls stand in line from now on, which they do not while it is held; whether that changes
+    /// Whether a caller's items stand in line from now on, which they do not while it is held; whether that changes
     /// anything.
     pub(super) fn set_held(&mut self, caller: TenantId, held: bool) -> bool {
         let Some(state) = self.callers.get(&caller).filter(|state| state.held != held) else { return false };
-        let (changes, clock_ns) = (!state.calls.is_empty(), self.clock_ns);
+        let (changes, clock_ns) = (!state.items.is_empty(), self.clock_ns);
         self.change(caller, |state| {
             state.held = held;
             state.tag_ns = state.tag_ns.max(clock_ns);
@@ -106,8 +125,6 @@ impl FairLine {
 
     /// A caller had the device for so long.
     pub(super) fn charge(&mut self, caller: TenantId, used_ns: u64) {
-        // Without charges the oldest call is next.
-        let used_ns = if Defence::WholeDevice.is_off() { 0 } else { used_ns };
         self.change(caller, |state| state.tag_ns = state.tag_ns.saturating_add(used_ns));
     }
 
@@ -128,23 +145,23 @@ impl FairLine {
     }
 
     /// Changes what is known of a caller, and its place with it.
-    fn change<T>(&mut self, caller: TenantId, change: impl FnOnce(&mut Caller) -> T) -> T {
+    fn change<T>(&mut self, caller: TenantId, change: impl FnOnce(&mut Caller<K>) -> T) -> T {
         let clock_ns = self.clock_ns;
-        let fresh = || Caller { calls: BTreeSet::new(), tag_ns: clock_ns, held: false };
+        let fresh = || Caller { items: BTreeSet::new(), tag_ns: clock_ns, held: false };
         let state = self.callers.entry(caller).or_insert_with(fresh);
         if let Some(place) = state.place(caller) {
             self.ready.remove(&place);
         }
-        if state.calls.is_empty() {
+        if state.items.is_empty() {
             self.idle.remove(&(state.tag_ns, caller));
             state.tag_ns = state.tag_ns.max(clock_ns);
         }
         let changed = change(state);
         if let Some(place) = state.place(caller) {
             self.ready.insert(place);
-        } else if state.calls.is_empty() && state.tag_ns > clock_ns {
+        } else if state.items.is_empty() && state.tag_ns > clock_ns {
             self.idle.insert((state.tag_ns, caller));
-        } else if state.calls.is_empty() {
+        } else if state.items.is_empty() {
             self.callers.remove(&caller);
         }
         changed
@@ -154,12 +171,13 @@ impl FairLine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::CallId;
 
     const ALICE: TenantId = TenantId::new(1);
     const BOB: TenantId = TenantId::new(2);
 
     /// Serves so many calls, each for this long, and says whose they were.
-    fn serve(line: &mut FairLine, count: usize, used_ns: impl Fn(TenantId) -> u64) -> Vec<TenantId> {
+    fn serve(line: &mut FairLine<CallId>, count: usize, used_ns: impl Fn(TenantId) -> u64) -> Vec<TenantId> {
         let mut served = Vec::new();
         for _ in 0..count {
             let first = line.first().unwrap();

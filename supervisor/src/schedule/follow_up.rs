@@ -1,6 +1,7 @@
 //! What follows from what the policies say: calls are started, workers bound and handed on, memory moved.
 
 use super::calls::{CallState, Entry};
+use super::domain_queue::Due;
 use super::exclusive::Moved;
 use super::penalties::Draw;
 use super::placing::View;
@@ -59,7 +60,10 @@ impl<C: Clone> Scheduler<C> {
     /// A call waits in its domain's queue.
     pub(super) fn enqueue(&mut self, now_ns: u64, domain: Domain, id: CallId) {
         let held = !self.placing.knows(domain) && self.holds(now_ns, domain.caller);
-        self.placing.enqueue(domain, id, held);
+        let Some(entry) = self.calls.get(id) else { return };
+        let takes_ns = self.run_times.at_least_ns(entry.function).unwrap_or(0);
+        self.placing.enqueue(domain, id, Due { deadline_ns: entry.deadline_ns, takes_ns }, held);
+        self.note_contention(now_ns);
     }
 
     /// A call that waits is taken back.
@@ -85,10 +89,12 @@ impl<C: Clone> Scheduler<C> {
         let Some(entry) = self.calls.get(id) else { return };
         let (alone, call) = (entry.attempts.is_suspect(), entry.call.clone());
         let lane = self.workers[worker].put(id, entry.wants_all_lanes());
-        self.calls.started(id, worker, lane);
+        let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.contended_ns(now_ns));
+        self.calls.started(id, worker, lane, now_ns, clock_ns);
         self.exclusive.started(now_ns);
         self.tell(worker, Command::Start { lane, alone, id, call }, actions);
-        self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, orders));
+        self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, domain.caller, orders));
+        self.note_contention(now_ns);
         if self.penalties.is_careful(now_ns, domain.caller) {
             self.placing.hold(domain.caller);
         }
@@ -184,7 +190,8 @@ impl<C: Clone> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         let is_alone = self.workers[worker].busy_lanes() == 1;
-        let Some(entry) = self.calls.get_mut(id) else { return };
+        // Its process is killed for it already, where it kept others waiting.
+        let Some(entry) = self.calls.get_mut(id).filter(|entry| !entry.overran) else { return };
         let blamed = is_alone && !entry.detached;
         let probe = blamed && std::mem::take(&mut entry.probe);
         let (used, domain, call) = (entry.used(), entry.domain, entry.call.clone());
@@ -402,7 +409,8 @@ impl<C: Clone> Scheduler<C> {
         for order in self.orders.drain(..) {
             let (worker, command) = match order {
                 Order::Grant { worker, turn } => {
-                    (worker, Command::Grant { turn, quantum_us: turns.quantum_us() })
+                    let (quantum_us, change_us) = (turns.quantum_us(), turns.change_us());
+                    (worker, Command::Grant { turn, quantum_us, change_us })
                 }
                 Order::Revoke { worker, turn } => (worker, Command::Revoke { turn }),
                 Order::Soon { worker } => (worker, Command::Soon),

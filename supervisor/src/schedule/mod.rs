@@ -2,13 +2,18 @@
 //!
 //! - [`types`]: what goes in and what comes out; [`events`]: what may happen.
 //! - [`scheduler`]: the state machine of one device: puts the policies together; `follow_up`: what their verdicts lead
-//!   to.
+//!   to; `sharing`: what sharing a device takes from the events of calls.
 //! - `calls`, `workers`: the state that policies look at.
 //!
 //! Policies, each with its own state:
 //! - `placing`: which call gets which worker.
-//! - [`turns`]: who may submit to the device.
+//! - [`turns`]: who may submit to the device; `turn_cost`: what a change costs; `share_line`: who is next, by classes and
+//!   weights (`fair_line`: start-time fair queueing).
+//! - `turn_mode`: whether slicing is better.
+//! - `overruns`: calls that are in the way of others for too long.
 //! - `exclusive`: calls that need the whole device, and how its memory moves; `fair_line`: whose is next.
+//! - `domain_queue`: whose turn it is within a domain; `domain_line`: which domain gets a worker next.
+//! - `run_times`: how long calls take at least; `device_time`: what each tenant used.
 //! - `retry`: calls whose process ended are run again.
 //! - `penalties`: for callers whose calls fail: [`budget`] and [`quarantine`].
 //! - `quotas`: how many workers one caller may have.
@@ -18,16 +23,25 @@
 pub mod budget;
 mod calls;
 pub mod deadlines;
+mod device_time;
+mod domain_line;
+mod domain_queue;
 pub mod events;
 mod exclusive;
 mod fair_line;
 mod follow_up;
+mod overruns;
 mod penalties;
 mod placing;
 pub mod quarantine;
 mod quotas;
 mod retry;
+mod run_times;
 pub mod scheduler;
+mod share_line;
+mod sharing;
+mod turn_cost;
+mod turn_mode;
 pub mod turns;
 pub mod types;
 pub mod weights;
@@ -35,6 +49,6 @@ mod workers;
 
 pub use scheduler::Scheduler;
 pub use types::{
-    Action, Address, CallId, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Share,
-    Size, Terms, Verdict,
+    Action, Address, CallId, Class, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape,
+    Share, Size, TenantShare, Terms, TurnRules, Verdict,
 };

@@ -1,16 +1,16 @@
 //! Random sequences of events, checked against what must always hold.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::CLEAR_NS;
+use crate::limits::{CLEAR_NS, OVERRUN_QUANTA};
 use crate::schedule::events::{
     Buried, Cancel, Clearing, Confirmed, Finished, Gone, Ready, Reaped, Scrubbed, SetPolicy, Submit, Tick,
     Yielded, Yielding,
 };
-use crate::schedule::{Address, Share};
+use crate::schedule::{Address, Share, TurnRules};
 
 #[path = "event_model.rs"]
 mod event;
@@ -39,7 +39,17 @@ struct Known {
     deadline_ns: u64,
     suspect: bool,
     detached: bool,
+    overran: bool,
     runs: u32,
+}
+
+/// A worker with a grant, as it knows it.
+#[derive(Debug, Clone, Copy)]
+struct Holder {
+    turn: u64,
+    granted_ns: u64,
+    revoked: bool,
+    ending: bool,
 }
 
 /// What the outside world believes, built from the actions alone.
@@ -58,8 +68,7 @@ struct World {
     /// Some call needed the whole device, for which workers are taken at any time.
     whole_wanted: bool,
     shape: Shape,
-    holder: Option<(WorkerId, u64)>,
-    revoked: bool,
+    holders: BTreeMap<WorkerId, Holder>,
     /// The processes that are there: which, how many commands they were given, their memory.
     processes: HashMap<WorkerId, (u64, u64, Memory)>,
     dying: Vec<Dying>,
@@ -82,8 +91,7 @@ impl World {
             scrubbing: HashSet::new(),
             whole_wanted: false,
             shape,
-            holder: None,
-            revoked: false,
+            holders: BTreeMap::new(),
             processes: HashMap::new(),
             dying: Vec::new(),
             trouble: Trouble::new(policy),
@@ -119,6 +127,7 @@ impl World {
             deadline_ns: self.now + deadline_ms * MS,
             suspect: is_probe,
             detached: false,
+            overran: false,
             runs: 0,
         };
         self.calls.insert(call, known);
@@ -189,9 +198,7 @@ impl World {
         self.serves.remove(&worker);
         self.since.remove(&worker);
         self.scrubbing.remove(&worker);
-        if self.holder.is_some_and(|(w, _)| w == worker) {
-            self.holder = None;
-        }
+        self.holders.remove(&worker);
     }
 
     fn clear(&mut self, pick: usize) {
@@ -222,6 +229,7 @@ impl World {
                 let may_be_guilty = known.suspect && loss == Loss::InIt;
                 assert!(why != Ended::Guilty || may_be_guilty, "guilty the first time");
                 assert!(why != Ended::Detached || known.detached);
+                assert!(why != Ended::Overran || known.overran && loss == Loss::InIt);
                 let may_be_interrupted = known.runs == 3 && loss == Loss::EndedFromOutside;
                 assert!(why != Ended::Interrupted || may_be_interrupted);
                 let known = self.calls.remove(&call).unwrap();
@@ -293,14 +301,17 @@ impl World {
     }
 
     fn yields(&mut self, used_ms: u64) {
-        if let Some((worker, turn)) = self.holder.filter(|_| self.revoked) {
+        let revoked: Vec<_> = self.holders.iter().filter(|(_, holder)| holder.revoked).collect();
+        let pick = used_ms as usize % revoked.len().max(1);
+        if let Some((worker, turn)) = revoked.get(pick).map(|(worker, holder)| (**worker, holder.turn)) {
+            self.holders.get_mut(&worker).unwrap().ending = true;
             assert!(self.scheduler.handle(
                 self.now,
                 Yielding { worker, turn: TurnId::new(turn) },
                 &mut self.actions
             ));
             self.apply();
-            self.holder = None;
+            self.holders.remove(&worker);
             assert!(self.scheduler.handle(
                 self.now,
                 Yielded { worker, turn: TurnId::new(turn), used_ns: used_ms * MS },
@@ -396,14 +407,14 @@ impl World {
         assert_eq!(self.scheduler.running() as usize, running.len() + self.lost().len());
         assert_eq!((self.scheduler.queued() + self.scheduler.running()) as usize, self.calls.len());
         // No worker with calls waits for a grant that no other worker has.
-        if self.shape.quantum_us.is_some() && self.holder.is_none() {
+        if self.shape.quantum_us.is_some() && self.holders.is_empty() {
             assert_eq!(running, [], "the device stands still");
         }
         for (_, worker) in running {
             assert!(
                 self.shape.quantum_us.is_none()
-                    || self.revoked
-                    || self.holder.is_some_and(|(w, _)| w == worker),
+                    || self.holders.values().any(|holder| holder.revoked)
+                    || self.holders.contains_key(&worker),
                 "a worker waits and the holder does not know"
             );
         }
@@ -423,14 +434,25 @@ impl World {
                 self.scrubbing.insert(worker);
             }
             Command::Grant { turn, .. } => {
-                assert_eq!(self.holder.replace((worker, turn.get())), None, "two have the device");
-                self.revoked = false;
+                let long_ns = OVERRUN_QUANTA * 5 * MS;
+                let overran = |holder: &Holder| holder.revoked && self.now >= holder.granted_ns + long_ns;
+                let early = self.shape.turn_rules.early;
+                assert!(
+                    self.holders.values().all(|holder| early && holder.ending)
+                        || self.holders.values().any(overran)
+                        || self.scheduler.slices(),
+                    "two have the device: {:?}",
+                    self.holders
+                );
+                let holder = Holder { turn: turn.get(), granted_ns: self.now, revoked: false, ending: false };
+                assert!(self.holders.insert(worker, holder).is_none(), "granted twice");
             }
             Command::Revoke { turn } => {
-                assert_eq!(self.holder, Some((worker, turn.get())));
-                assert!(!std::mem::replace(&mut self.revoked, true), "revoked twice");
+                let holder = self.holders.get_mut(&worker).expect("revoked and not granted");
+                assert_eq!(holder.turn, turn.get());
+                assert!(!std::mem::replace(&mut holder.revoked, true), "revoked twice");
             }
-            Command::Soon => assert!(self.holder.is_some_and(|(holder, _)| holder != worker)),
+            Command::Soon => assert!(!self.holders.is_empty() && !self.holders.contains_key(&worker)),
         }
     }
 
@@ -443,11 +465,12 @@ impl World {
             self.trouble.draw(self.now, *domain);
         }
         let is_alone = self.running().iter().filter(|(_, w)| *w == worker).count() == 1;
-        if let KillReason::Overdue(call) = why
-            && let Some(known) = self.calls.get(&call)
+        if let KillReason::Overdue(call) | KillReason::Overran(call) = why
+            && let Some(known) = self.calls.get_mut(&call)
             && is_alone
             && !known.detached
         {
+            known.overran = matches!(why, KillReason::Overran(_));
             self.trouble.failed(self.now, (known.function, known.domain), call);
         }
     }
@@ -511,21 +534,35 @@ impl World {
 fn shapes() -> impl Strategy<Value = Shape> {
     let residency_ms = prop_oneof![Just(0), 1..200u64];
     let parts = (1..4usize, 1..4u32, 1..4usize, any::<bool>(), prop::bool::weighted(0.2), any::<bool>());
-    (parts, residency_ms).prop_map(|(parts, residency_ms)| {
+    let rules = (any::<bool>(), any::<bool>());
+    (parts, residency_ms, rules).prop_map(|(parts, residency_ms, rules)| {
         let (workers, lanes, workers_per_domain, turns, shared_faults, scrubs) = parts;
         let residency_ns = residency_ms * MS;
         let quantum_us = turns.then_some(5000);
-        Shape { workers, lanes, workers_per_domain, quantum_us, residency_ns, shared_faults, scrubs }
+        let turn_rules = TurnRules { may_slice: rules.0, early: rules.1, ..TurnRules::default() };
+        Shape {
+            workers,
+            lanes,
+            workers_per_domain,
+            quantum_us,
+            turn_rules,
+            residency_ns,
+            shared_faults,
+            scrubs,
+        }
     })
 }
 
 /// Budgets that never come back in a case, and some that do.
 fn policies() -> impl Strategy<Value = Policy> {
     let budget = prop_oneof![Just(0), Just(2), Just(600), Just(6000)];
-    (0..4u32, budget, 1..100u64).prop_map(|(quarantine_after, fault_budget, grace_ms)| Policy {
+    let overrun = prop_oneof![Just(0), Just(100)];
+    let parts = (0..4u32, budget, 1..100u64, overrun);
+    parts.prop_map(|(quarantine_after, fault_budget, grace_ms, overrun_ms)| Policy {
         quarantine_after,
         fault_budget,
         cancel_grace_ns: grace_ms * MS,
+        overrun_ns: overrun_ms * MS,
     })
 }
 

@@ -1,12 +1,15 @@
 //! Which call gets which worker: the queues of domains, and the lines in which domains wait for a worker.
 //!
 //! A worker serves one domain (owner, caller) at a time, not less than the domain's residency while others wait.
-//! Calls of a domain start in the order they came; domains without a worker are served in the order they came.
+//! Calls of a domain start by their deadlines (`domain_queue`); domains without a worker are served by the shares of
+//! their callers (`domain_line`).
 
 use std::collections::{HashMap, VecDeque};
 
+use super::domain_line::DomainLine;
+use super::domain_queue::{DomainQueue, Due};
 use super::quotas::Quotas;
-use super::types::{CallId, Domain, Shape};
+use super::types::{CallId, Domain, Shape, TenantShare};
 use super::workers::{State, Worker, Workers};
 use crate::ids::{TenantId, WorkerId};
 
@@ -19,8 +22,8 @@ pub(super) struct Placing {
     domains: HashMap<Domain, DomainState>,
     /// The domains of each caller.
     of_caller: HashMap<TenantId, Vec<Domain>>,
-    /// Domains with waiting calls and no worker, oldest first.
-    unplaced: VecDeque<Domain>,
+    /// Domains with waiting calls and no worker.
+    unplaced: DomainLine,
     /// Domains that have workers and may have more calls than those can take.
     waiting: VecDeque<Domain>,
     /// When a worker may be taken that a domain waits for.
@@ -29,8 +32,7 @@ pub(super) struct Placing {
 
 #[derive(Debug, Default)]
 struct DomainState {
-    /// In ascending order.
-    queue: VecDeque<CallId>,
+    queue: DomainQueue,
     workers: usize,
     /// Whether it stands in [`Placing::unplaced`].
     is_unplaced: bool,
@@ -38,6 +40,15 @@ struct DomainState {
     waits: bool,
     /// Its caller spent its budget: none of its calls start, and it stands in neither line.
     held: bool,
+}
+
+impl DomainState {
+    /// Takes the next call; with a barrier, none that came later than it.
+    fn pop(&mut self, barrier: Option<CallId>) -> Option<CallId> {
+        let first = self.queue.first(barrier)?;
+        self.queue.remove(first);
+        Some(first)
+    }
 }
 
 /// What placing looks at and does not change.
@@ -82,7 +93,7 @@ impl Placing {
             residency_ns: shape.residency_ns,
             domains: HashMap::new(),
             of_caller: HashMap::new(),
-            unplaced: VecDeque::new(),
+            unplaced: DomainLine::new(shape.residency_ns),
             waiting: VecDeque::new(),
             room_ns: None,
         }
@@ -132,14 +143,15 @@ impl Placing {
 
     /// Whether a busy worker takes no more calls: its domain had it long enough and others have none.
     fn must_leave(&self, now_ns: u64, worker: &Worker, view: View<'_>) -> bool {
-        !worker.is_idle() && self.is_wanted(worker, view) && self.was_resident(now_ns, worker)
+        let goes_on = || worker.served().is_some_and(|d| self.unplaced.goes_before_first(d.caller));
+        !worker.is_idle() && self.is_wanted(worker, view) && self.was_resident(now_ns, worker) && !goes_on()
     }
 
     /// Whether some waiting domain could take this worker. A caller at its limit may only recycle its own workers.
     fn is_wanted(&self, worker: &Worker, view: View<'_>) -> bool {
         match view.quotas.is_empty() {
             true => !self.unplaced.is_empty(),
-            false => self.unplaced.iter().any(|d| view.may_bind(*d) || worker.serves(d.caller)),
+            false => self.unplaced.iter().any(|d| view.may_bind(d) || worker.serves(d.caller)),
         }
     }
 
@@ -151,38 +163,54 @@ impl Placing {
         })
     }
 
-    /// A call waits, for the first time or again: none overtakes an older one.
-    pub(super) fn enqueue(&mut self, domain: Domain, id: CallId, held: bool) {
-        let queue = &mut self.domain_mut(domain, held).queue;
-        match queue.back().is_none_or(|last| *last < id) {
-            true => queue.push_back(id),
-            false => queue.insert(queue.partition_point(|first| *first < id), id),
-        }
+    /// A call waits, for the first time or again: of equal deadlines, none overtakes an older one.
+    pub(super) fn enqueue(&mut self, domain: Domain, id: CallId, due: Due, held: bool) {
+        self.domain_mut(domain, held).queue.push(id, due);
         self.stand(domain);
+    }
+
+    /// How long the calls of a domain that wait before one with this deadline take at least, in all lanes that the
+    /// domain could have; none if that is not known.
+    pub(super) fn before_ns(&self, domain: Domain, deadline_ns: u64) -> Option<u64> {
+        let queue = &self.domains.get(&domain)?.queue;
+        let lanes = u64::from(self.lanes.max(1)) * self.workers_per_domain.max(1) as u64;
+        Some(queue.before_ns(deadline_ns)? / lanes)
+    }
+
+    /// A caller used the device for so long.
+    pub(super) fn charge(&mut self, caller: TenantId, used_ns: u64) {
+        self.unplaced.charge(caller, used_ns);
+    }
+
+    /// What a caller is given of the device.
+    pub(super) fn share_of(&self, caller: TenantId) -> TenantShare {
+        self.unplaced.share_of(caller)
+    }
+
+    /// A caller is given this from now on.
+    pub(super) fn set_share(&mut self, caller: TenantId, share: TenantShare) {
+        self.unplaced.set_share(caller, share);
     }
 
     /// A call waits no more.
     pub(super) fn unqueue(&mut self, domain: Domain, id: CallId) {
         let Some(d) = self.domains.get_mut(&domain) else { return };
-        if let Ok(at) = d.queue.binary_search(&id) {
-            d.queue.remove(at);
-        }
+        d.queue.remove(id);
         self.drop_if_empty(domain);
     }
 
     /// Takes the waiting calls of a domain of which this is true.
     pub(super) fn take(&mut self, domain: Domain, is_one: impl Fn(CallId) -> bool) -> Vec<CallId> {
         let Some(d) = self.domains.get_mut(&domain) else { return Vec::new() };
-        let (taken, left) = d.queue.drain(..).partition::<Vec<_>, _>(|id| is_one(*id));
-        d.queue = left.into();
+        let taken = d.queue.take(is_one);
         self.drop_if_empty(domain);
         taken
     }
 
     /// Whether any call waits that may start and came before this one, or at any time.
     pub(super) fn has_older(&self, before: Option<CallId>) -> bool {
-        let is_older = |first: &CallId| before.is_none_or(|before| *first < before);
-        self.domains.values().any(|d| !d.held && d.queue.front().is_some_and(is_older))
+        let is_older = |first: CallId| before.is_none_or(|before| first < before);
+        self.domains.values().any(|d| !d.held && d.queue.oldest().is_some_and(is_older))
     }
 
     /// How many callers of those of which this is true have calls that wait and may start.
@@ -199,7 +227,7 @@ impl Placing {
         let d = self.domain_mut(domain, held);
         d.workers += 1;
         if std::mem::take(&mut d.is_unplaced) {
-            self.unplaced.retain(|unplaced| *unplaced != domain);
+            self.unplaced.remove(domain);
         }
     }
 
@@ -219,7 +247,7 @@ impl Placing {
         };
         if d.workers == 0 {
             if !std::mem::replace(&mut d.is_unplaced, true) {
-                self.unplaced.push_back(domain);
+                self.unplaced.push(domain);
             }
         } else if d.workers < self.workers_per_domain && !std::mem::replace(&mut d.waits, true) {
             self.waiting.push_back(domain);
@@ -236,7 +264,7 @@ impl Placing {
             self.waiting.retain(|waiting| *waiting != domain);
         }
         if d.is_unplaced {
-            self.unplaced.retain(|unplaced| *unplaced != domain);
+            self.unplaced.remove(domain);
         }
         if let Some(all) = self.of_caller.get_mut(&domain.caller) {
             all.retain(|one| *one != domain);
@@ -248,16 +276,15 @@ impl Placing {
 
     /// No call of a caller starts any more.
     pub(super) fn hold(&mut self, caller: TenantId) {
-        let (mut stood, mut waited) = (false, false);
+        let mut waited = false;
         for domain in self.of_caller.get(&caller).into_iter().flatten() {
             if let Some(d) = self.domains.get_mut(domain) {
                 d.held = true;
-                stood |= std::mem::take(&mut d.is_unplaced);
+                if std::mem::take(&mut d.is_unplaced) {
+                    self.unplaced.remove(*domain);
+                }
                 waited |= std::mem::take(&mut d.waits);
             }
-        }
-        if stood {
-            self.unplaced.retain(|domain| domain.caller != caller);
         }
         if waited {
             self.waiting.retain(|domain| domain.caller != caller);
@@ -270,7 +297,7 @@ impl Placing {
         for domain in self.of_caller.get(&caller).into_iter().flatten() {
             if let Some(d) = self.domains.get_mut(domain).filter(|d| d.held) {
                 d.held = false;
-                freed.push((d.queue.front().copied(), *domain));
+                freed.push((d.queue.oldest(), *domain));
             }
         }
         // The one that waited longest first.
@@ -281,18 +308,18 @@ impl Placing {
 
     /// Whether a domain's first call waits for a worker only.
     fn may_start(&self, domain: Domain, view: View<'_>) -> bool {
-        let first = self.domains.get(&domain).and_then(|d| d.queue.front());
-        first.is_some_and(|first| view.barrier.is_none_or(|barrier| *first < barrier))
+        self.domains.get(&domain).is_some_and(|d| d.queue.first(view.barrier).is_some())
     }
 
     /// Takes the call that a free worker should start with: of a domain without workers, else of one that has more
     /// calls than its workers can take.
     pub(super) fn next_for_free(&mut self, view: View<'_>) -> Option<CallId> {
-        if let Some(at) = self.unplaced.iter().position(|d| self.may_start(*d, view) && view.may_bind(*d)) {
-            let domain = self.unplaced.remove(at)?;
+        let next = self.unplaced.iter().find(|d| self.may_start(*d, view) && view.may_bind(*d));
+        if let Some(domain) = next {
+            self.unplaced.serve(domain);
             let d = self.domains.get_mut(&domain)?;
             d.is_unplaced = false;
-            return d.queue.pop_front();
+            return d.pop(view.barrier);
         }
         for _ in 0..self.waiting.len() {
             let domain = self.waiting.pop_front()?;
@@ -305,7 +332,7 @@ impl Placing {
             if d.waits {
                 self.waiting.push_back(domain);
             } else if may_have && may_start {
-                return d.queue.pop_front();
+                return d.pop(view.barrier);
             }
         }
         None
@@ -323,14 +350,12 @@ impl Placing {
         if !worker.has_room(self.lanes, false) || self.must_leave(now_ns, worker, view) {
             return None;
         }
-        let queue = &mut self.domains.get_mut(&worker.served()?).filter(|d| !d.held)?.queue;
-        let first = *queue.front()?;
-        if view.barrier.is_some_and(|barrier| first > barrier)
-            || wants_all(first) && !worker.has_room(self.lanes, true)
-        {
+        let d = self.domains.get_mut(&worker.served()?).filter(|d| !d.held)?;
+        let first = d.queue.first(view.barrier)?;
+        if wants_all(first) && !worker.has_room(self.lanes, true) {
             return None;
         }
-        queue.pop_front()
+        d.pop(view.barrier)
     }
 
     /// Whether an idle worker may be wanted by domains without workers.
@@ -378,13 +403,13 @@ impl Placing {
 
     /// How many workers are missing: for domains without any, and for others.
     fn missing(&self, view: View<'_>) -> (usize, usize) {
-        let may_have = |d: &&Domain| view.quotas.is_empty() || view.may_bind(**d);
+        let may_have = |d: &Domain| view.quotas.is_empty() || view.may_bind(*d);
         let (unplaced, others) = match view.barrier {
             None if view.quotas.is_empty() => (self.unplaced.len(), usize::from(!self.waiting.is_empty())),
             None => (self.unplaced.iter().filter(may_have).count(), usize::from(!self.waiting.is_empty())),
             // Only for those that may start before the device is one call's.
             Some(_) => {
-                let may = self.unplaced.iter().filter(|d| self.may_start(**d, view));
+                let may = self.unplaced.iter().filter(|d| self.may_start(*d, view));
                 (may.filter(may_have).count(), 0)
             }
         };
@@ -399,7 +424,8 @@ impl Placing {
         if view.quotas.is_empty() || view.barrier.is_some() || search.open.is_some() {
             return None;
         }
-        while let Some(domain) = self.unplaced.get(search.at).copied() {
+        loop {
+            let Some(domain) = self.unplaced.iter().nth(search.at) else { break };
             search.at += 1;
             if !view.quotas.is_used_up(domain.caller, || view.workers.serving(domain.caller)) {
                 continue;

@@ -38,9 +38,9 @@ fn a_domain_gets_its_own_worker_then_a_free_one() {
 #[test]
 fn the_domain_that_waited_longest_is_next_for_a_free_worker() {
     let (mut placing, workers, quotas) = two_workers();
-    placing.enqueue(BOB, CallId(1), false);
-    placing.enqueue(ALICE, CallId(2), false);
-    placing.enqueue(BOB, CallId(3), false);
+    placing.enqueue(BOB, CallId(1), Due::default(), false);
+    placing.enqueue(ALICE, CallId(2), Due::default(), false);
+    placing.enqueue(BOB, CallId(3), Due::default(), false);
     let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, &quotas, None));
     assert_eq!((next(&mut placing), next(&mut placing)), (Some(CallId(1)), Some(CallId(2))));
     placing.bound(BOB, false);
@@ -50,7 +50,7 @@ fn the_domain_that_waited_longest_is_next_for_a_free_worker() {
 #[test]
 fn a_call_that_comes_back_does_not_overtake_older_ones() {
     let (mut placing, mut workers, quotas) = two_workers();
-    [2, 5, 1, 4].into_iter().for_each(|id| placing.enqueue(ALICE, CallId(id), false));
+    [2, 5, 1, 4].into_iter().for_each(|id| placing.enqueue(ALICE, CallId(id), Due::default(), false));
     placing.unqueue(ALICE, CallId(4));
     bind(&mut placing, &mut workers, W0, ALICE);
     let mut order = Vec::new();
@@ -66,7 +66,7 @@ fn the_worker_idle_longest_makes_room_after_its_residency() {
     bind(&mut placing, &mut workers, W0, ALICE);
     bind(&mut placing, &mut workers, W1, Domain { owner: TenantId::new(3), caller: TenantId::new(3) });
     workers[W0].idle_since_ns = 50;
-    placing.enqueue(BOB, CallId(1), false);
+    placing.enqueue(BOB, CallId(1), Due::default(), false);
     let go = |placing: &mut Placing, now_ns| {
         let mut search = placing.search();
         placing.next_to_go(now_ns, &mut search, View::new(&workers, &quotas, None))
@@ -78,9 +78,9 @@ fn the_worker_idle_longest_makes_room_after_its_residency() {
 #[test]
 fn a_held_caller_stands_in_no_line() {
     let (mut placing, workers, quotas) = two_workers();
-    placing.enqueue(ALICE, CallId(1), false);
+    placing.enqueue(ALICE, CallId(1), Due::default(), false);
     placing.hold(TenantId::new(1));
-    placing.enqueue(ALICE, CallId(2), false);
+    placing.enqueue(ALICE, CallId(2), Due::default(), false);
     let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, &quotas, None));
     assert_eq!((next(&mut placing), placing.has_older(Some(CallId(3)))), (None, false));
     assert!(placing.release(TenantId::new(1)) && !placing.release(TenantId::new(1)));
@@ -90,7 +90,7 @@ fn a_held_caller_stands_in_no_line() {
 #[test]
 fn what_is_taken_of_a_domain_leaves_nothing_behind() {
     let (mut placing, workers, quotas) = two_workers();
-    (1..=3).for_each(|id| placing.enqueue(ALICE, CallId(id), false));
+    (1..=3).for_each(|id| placing.enqueue(ALICE, CallId(id), Due::default(), false));
     assert_eq!(placing.take(ALICE, |id| id != CallId(2)), [CallId(1), CallId(3)]);
     assert_eq!(placing.take(ALICE, |_| true), [CallId(2)]);
     assert!(!placing.knows(ALICE) && placing.of_caller.is_empty() && placing.unplaced.is_empty());

@@ -19,6 +19,7 @@
 
 use super::budget::Budget;
 use super::calls::{CallState, Calls, MAX_CALLS};
+use super::device_time::DeviceTime;
 use super::events::Event;
 use super::exclusive::{Exclusive, Shares};
 use super::penalties::{Draw, Penalties};
@@ -26,10 +27,12 @@ use super::placing::Placing;
 use super::quarantine::{Admission, Quarantined, Use};
 use super::quotas::Quotas;
 use super::retry::Attempts;
+use super::run_times::RunTimes;
+use super::turn_mode::TurnMode;
 use super::turns::{Order, Turns};
 use super::types::{
-    Action, CallId, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Size, Terms,
-    Verdict,
+    Action, CallId, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Size,
+    TenantShare, Terms, Verdict,
 };
 use super::workers::{State, Workers};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
@@ -43,6 +46,15 @@ pub struct Scheduler<C> {
     pub(super) calls: Calls<C>,
     pub(super) placing: Placing,
     pub(super) turns: Option<Turns>,
+    /// Whether turns are taken or the chip slices, where that is found out.
+    pub(super) mode: Option<TurnMode>,
+    pub(super) run_times: RunTimes,
+    pub(super) device_time: DeviceTime,
+    /// How long a call may be in the way of others, and when that is looked at next.
+    pub(super) overrun_ns: u64,
+    pub(super) overrun_check_ns: u64,
+    /// When the mode is looked at next.
+    pub(super) next_look_ns: Option<u64>,
     pub(super) exclusive: Exclusive,
     pub(super) penalties: Penalties,
     pub(super) quotas: Quotas,
@@ -61,7 +73,13 @@ impl<C: Clone> Scheduler<C> {
             workers: Workers::new(shape.workers),
             calls: Calls::default(),
             placing: Placing::new(&shape),
-            turns: shape.quantum_us.map(|quantum_us| Turns::new(shape.workers, quantum_us)),
+            turns: shape.quantum_us.map(|us| Turns::new(shape.workers, us, shape.turn_rules)),
+            mode: shape.quantum_us.filter(|_| shape.turn_rules.may_slice).map(|_| TurnMode::new()),
+            run_times: RunTimes::default(),
+            device_time: DeviceTime::default(),
+            overrun_ns: Policy::default().overrun_ns,
+            overrun_check_ns: 0,
+            next_look_ns: None,
             exclusive: Exclusive::new(shape.workers),
             penalties: Penalties::new(Policy::default()),
             quotas: Quotas::default(),
@@ -110,6 +128,12 @@ impl<C: Clone> Scheduler<C> {
             if bytes.saturating_add(terms.bytes) > limits.bytes {
                 return Err(NotNow::Bytes(bytes));
             }
+            if !is_probe
+                && !wants_device
+                && let Some(late) = self.too_late(now_ns, &terms)
+            {
+                return Err(late);
+            }
         }
         let attempts = if is_probe { Attempts::of_suspect() } else { Attempts::default() };
         let id = self.calls.insert(call, terms, attempts, is_probe);
@@ -140,13 +164,14 @@ impl<C: Clone> Scheduler<C> {
         // Before anything else gets the device.
         let had_device = self.exclusive.is_for(worker);
         self.workers[worker].take(id, lane, now_ns);
+        self.charge_call(now_ns, entry.domain.caller, entry.started_ns);
         self.judge(now_ns, &entry, verdict, actions);
         if self.penalties.may_hold() {
             self.review(now_ns, entry.domain.caller, actions);
         }
         self.feed(now_ns, worker, actions);
         if self.workers[worker].is_idle() {
-            self.turn(actions, |turns, _| turns.idle(now_ns, worker));
+            self.turn(actions, |turns, orders| turns.idle(now_ns, worker, orders));
         }
         if had_device {
             self.leave_device(now_ns, worker, actions);
@@ -208,7 +233,8 @@ impl<C: Clone> Scheduler<C> {
         worker: WorkerId,
         actions: &mut Vec<Action<C>>,
     ) -> Vec<(CallId, C)> {
-        self.turn(actions, |turns, orders| turns.gone(now_ns, worker, orders));
+        let charge = self.turn(actions, |turns, orders| turns.gone(now_ns, worker, orders));
+        self.charge(charge.flatten());
         self.exclusive.gone(worker);
         let served = self.workers[worker].served();
         self.unbind(worker);
@@ -218,6 +244,8 @@ impl<C: Clone> Scheduler<C> {
             let overdue = matches!(entry.state, CallState::Running { overdue: true, .. });
             entry.state = CallState::Lost { overdue };
             lost.push((id, entry.call.clone()));
+            let (caller, started_ns) = (entry.domain.caller, entry.started_ns);
+            self.charge_call(now_ns, caller, started_ns);
         }
         // Not before: what it sets going looks for workers.
         if let Some(domain) = served.filter(|_| !self.shape.shared_faults) {
@@ -262,7 +290,9 @@ impl<C: Clone> Scheduler<C> {
             CallState::Queued | CallState::Running { .. } => return None,
         };
         let late = overdue || deadline_ns <= now_ns;
-        if let Some(ended) = entry.attempts.lost(loss, late, entry.detached) {
+        let overran = std::mem::take(&mut entry.overran) && loss == Loss::InIt && !entry.detached;
+        let ended = entry.attempts.lost(loss, late, entry.detached);
+        if let Some(ended) = if overran { Some(Ended::Overran) } else { ended } {
             let entry = self.calls.remove(id)?;
             if ended == Ended::Guilty {
                 if self.shape.shared_faults {
@@ -302,8 +332,14 @@ impl<C: Clone> Scheduler<C> {
         Some(until_ns)
     }
 
-    pub(super) fn yielding(&mut self, worker: WorkerId, turn: TurnId, actions: &mut Vec<Action<C>>) -> bool {
-        self.turn(actions, |turns, orders| turns.yielding(worker, turn, orders)).unwrap_or(false)
+    pub(super) fn yielding(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        turn: TurnId,
+        actions: &mut Vec<Action<C>>,
+    ) -> bool {
+        self.turn(actions, |turns, orders| turns.yielding(now_ns, worker, turn, orders)).unwrap_or(false)
     }
 
     pub(super) fn yielded(
@@ -315,9 +351,11 @@ impl<C: Clone> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) -> bool {
         let has_calls = !self.workers[worker].is_idle();
-        let charged = self
+        let charge = self
             .turn(actions, |turns, orders| turns.yielded(now_ns, worker, turn, used_ns, has_calls, orders));
-        charged.flatten().is_some()
+        let charge = charge.flatten();
+        self.charge(charge);
+        charge.is_some()
     }
 
     pub(super) fn confirmed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) -> bool {
@@ -336,6 +374,7 @@ impl<C: Clone> Scheduler<C> {
     }
 
     pub(super) fn set_policy(&mut self, now_ns: u64, policy: Policy, actions: &mut Vec<Action<C>>) {
+        self.overrun_ns = policy.overrun_ns;
         for caller in self.penalties.set_policy(policy) {
             self.review(now_ns, caller, actions);
         }
@@ -347,6 +386,7 @@ impl<C: Clone> Scheduler<C> {
 
     pub(super) fn function_gone(&mut self, function: FunctionId) {
         self.penalties.forget_function(function);
+        self.run_times.forget(function);
     }
 
     pub(super) fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
@@ -357,6 +397,9 @@ impl<C: Clone> Scheduler<C> {
         if let Some(worker) = self.turns.as_mut().and_then(|turns| turns.expire(now_ns)) {
             self.kill(now_ns, worker, KillReason::TurnKept, actions);
         }
+        self.turn(actions, |turns, orders| turns.overrun(now_ns, orders));
+        self.check_overruns(now_ns, actions);
+        self.choose_mode(now_ns, actions);
         for caller in self.penalties.due(now_ns) {
             self.review(now_ns, caller, actions);
         }
@@ -409,7 +452,9 @@ impl<C> Scheduler<C> {
             until.min()
         });
         let policies = [self.placing.next_ns(), self.penalties.next_ns(), self.exclusive.next_ns()];
+        let contended = [self.next_overrun_check_ns(), self.next_look_ns];
         let all = [self.calls.next_deadline_ns(), turns, scrubs.flatten()].into_iter().chain(policies);
+        let all = all.chain(contended);
         all.flatten().min()
     }
 
@@ -427,6 +472,22 @@ impl<C> Scheduler<C> {
     /// Device time that the turns of a worker used.
     pub fn device_ns(&self, worker: WorkerId) -> u64 {
         self.turns.as_ref().map_or(0, |turns| turns.used_ns(worker))
+    }
+
+    /// Device time that tenants used, and what each is given of the device; of so many at most.
+    pub fn device_times(&self, most: usize) -> Vec<(TenantId, u64, TenantShare)> {
+        let times = self.device_time.iter().take(most);
+        times.map(|(tenant, ns)| (tenant, ns, self.placing.share_of(tenant))).collect()
+    }
+
+    /// Device time that one tenant used.
+    pub fn device_time_of(&self, tenant: TenantId) -> u64 {
+        self.device_time.of(tenant)
+    }
+
+    /// Whether the chip slices its time between workers now.
+    pub fn slices(&self) -> bool {
+        self.mode.as_ref().is_some_and(TurnMode::slices)
     }
 
     /// Functions that are refused, and to whom.

@@ -1,16 +1,27 @@
-//! Who may submit to the device: one worker at a time, round robin over those that have calls.
+//! Who may submit to the device.
 //!
 //! ```text
-//! worker:  idle ──has work──► in the ring ──granted──► holder ──others wait──► revoked ──yielded──► ring, or idle
+//! worker:  idle ──has work──► in line ──granted──► holder ──others wait──► revoked ──yielded──► line, or idle
+//!                                                                             │
+//!                                                  some quanta over: overrun ─┘ all others are granted, too
 //! ```
 //!
-//! A holder keeps its turn until another worker has work. Turns never interrupt what runs: a revoked
-//! worker yields when its lanes are empty.
+//! One worker at a time, by the shares of the tenants that they serve (`share_line`). A holder keeps its turn until
+//! another worker has work. Turns never interrupt what runs: a revoked worker yields when its lanes are empty. One that
+//! does not within a few quanta has overrun its turn: it is not alone any more, all that wait get their grants as well,
+//! and the chip slices its time between them. A tenant that overran is charged for all of that time, and gets no grant
+//! again before none is left that overran.
+//!
+//! Where slicing is better altogether (`turn_mode`), all workers with calls have a grant.
+//!
+//! How long calls are in the way of others is counted by a clock that runs while at least two parties want the device
+//! ([`Turns::contended_ns`]).
 
-use std::collections::VecDeque;
-
-use crate::ids::{TurnId, WorkerId};
-use crate::limits::YIELD_NS;
+use super::share_line::ShareLine;
+use super::turn_cost::ChangeCost;
+use super::types::{TenantShare, TurnRules};
+use crate::ids::{TenantId, TurnId, WorkerId};
+use crate::limits::{OVERRUN_QUANTA, YIELD_NS};
 
 /// What a worker is told about turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,35 +47,95 @@ pub enum Order {
     },
 }
 
+/// A worker with a grant.
 #[derive(Debug)]
 struct Holder {
     worker: WorkerId,
+    tenant: TenantId,
     turn: TurnId,
     granted_ns: u64,
+    /// The contended clock at that time.
+    granted_clock_ns: u64,
     revoked_ns: Option<u64>,
+    /// From when on it is still to be charged: since then others want the device, too.
+    charged_from_ns: Option<u64>,
+    /// What it was charged already.
+    charged_ns: u64,
     /// Since when it has no calls, if it has none.
     idle_ns: Option<u64>,
     /// The next one was told that it is next.
     announced: bool,
+    /// Its lanes run empty.
+    ending: bool,
+    /// It did not yield in time.
+    overran: bool,
+    /// It is killed for keeping its turn.
+    given_up: bool,
+}
+
+/// A place in the line, and the worker that has it.
+type Place = (u64, WorkerId);
+
+/// What a worker's tenant is charged for a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Charge {
+    /// Whom the worker served.
+    pub tenant: TenantId,
+    /// Device time that it used.
+    pub used_ns: u64,
+    /// Of its turn, what others waited for.
+    pub contended_ns: u64,
 }
 
 /// The turns of one device.
 #[derive(Debug)]
 pub struct Turns {
     quantum_us: u32,
-    holder: Option<Holder>,
-    /// Workers that have calls and no grant, the next one first.
-    ring: VecDeque<WorkerId>,
+    rules: TurnRules,
+    cost: ChangeCost,
+    /// One, unless the chip slices.
+    holders: Vec<Holder>,
+    /// Workers that have calls and no grant.
+    line: ShareLine<Place>,
+    /// Where each worker stands in it.
+    places: Vec<Option<(TenantId, Place)>>,
     next_turn: u64,
+    next_place: u64,
     /// Device time that each worker was charged.
     used_ns: Vec<u64>,
+    /// All that have calls are granted.
+    slicing: bool,
+    /// Workers with calls, one bit for each.
+    active: u64,
+    /// Tenants without a worker wait, too.
+    outside: bool,
+    /// The contended clock, and since when it runs.
+    contended_ns: u64,
+    contended_since_ns: Option<u64>,
+    /// Tenants that overran and did not have a turn of their own since then.
+    barred: Vec<TenantId>,
 }
 
 impl Turns {
     /// No worker has the device.
-    pub fn new(workers: usize, quantum_us: u32) -> Self {
-        let ring = VecDeque::with_capacity(workers);
-        Self { quantum_us, holder: None, ring, next_turn: 1, used_ns: vec![0; workers] }
+    pub fn new(workers: usize, quantum_us: u32, rules: TurnRules) -> Self {
+        Self {
+            cost: ChangeCost::new(rules.change_ns),
+            holders: Vec::new(),
+            line: ShareLine::new(u64::from(quantum_us) * 1000),
+            places: vec![None; workers],
+            next_turn: 1,
+            next_place: 0,
+            used_ns: vec![0; workers],
+            slicing: false,
+            active: 0,
+            outside: false,
+            contended_ns: 0,
+            contended_since_ns: None,
+            barred: Vec::new(),
+            quantum_us,
+            rules,
+        }
     }
 
     /// How long a worker may keep its turn while others wait.
@@ -72,63 +143,207 @@ impl Turns {
         self.quantum_us
     }
 
-    /// A call was handed to the worker.
-    pub fn has_work(&mut self, now_ns: u64, worker: WorkerId, orders: &mut Vec<Order>) {
-        match &mut self.holder {
-            Some(holder) if holder.worker == worker => holder.idle_ns = None,
-            Some(_) => {
-                if !self.ring.contains(&worker) {
-                    self.ring.push_back(worker);
-                }
+    fn quantum_ns(&self) -> u64 {
+        u64::from(self.quantum_us) * 1000
+    }
+
+    /// What a change of turns costs.
+    pub fn change_us(&self) -> u32 {
+        u32::try_from(self.cost.ns().div_ceil(1000)).unwrap_or(u32::MAX)
+    }
+
+    /// A tenant is given this from now on.
+    pub fn set_share(&mut self, tenant: TenantId, share: TenantShare) {
+        self.line.set_share(tenant, share);
+    }
+
+    fn position(&self, worker: WorkerId) -> Option<usize> {
+        self.holders.iter().position(|holder| holder.worker == worker)
+    }
+
+    fn position_of(&self, worker: WorkerId, turn: TurnId) -> Option<usize> {
+        self.position(worker).filter(|at| self.holders[*at].turn == turn)
+    }
+
+    /// Whether several may have the device at once.
+    fn is_shared(&self) -> bool {
+        self.slicing || self.holders.iter().any(|holder| holder.overran)
+    }
+
+    /// Counts who wants the device, after that changed.
+    fn count(&mut self, now_ns: u64) {
+        match (self.parties() >= 2, self.contended_since_ns) {
+            (true, None) => self.contended_since_ns = Some(now_ns),
+            (false, Some(since_ns)) => {
+                self.contended_ns += now_ns.saturating_sub(since_ns);
+                self.contended_since_ns = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn set_active(&mut self, now_ns: u64, worker: WorkerId, active: bool) {
+        let bit = 1 << worker.get();
+        let before = self.active;
+        self.active = if active { self.active | bit } else { self.active & !bit };
+        if self.active != before {
+            self.count(now_ns);
+        }
+    }
+
+    /// Whether tenants without a worker wait for the device.
+    pub fn set_outside(&mut self, now_ns: u64, waits: bool) {
+        if std::mem::replace(&mut self.outside, waits) != waits {
+            self.count(now_ns);
+        }
+    }
+
+    /// The contended clock: for how long at least two parties wanted the device.
+    pub fn contended_ns(&self, now_ns: u64) -> u64 {
+        self.contended_ns + self.contended_since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns))
+    }
+
+    /// Whether at least two parties want the device.
+    pub fn is_contended(&self) -> bool {
+        self.contended_since_ns.is_some()
+    }
+
+    /// How many parties want the device.
+    pub fn parties(&self) -> u32 {
+        self.active.count_ones() + u32::from(self.outside)
+    }
+
+    /// Workers with a grant, and what the contended clock showed when they got it.
+    pub fn granted(&self) -> impl Iterator<Item = (WorkerId, u64)> {
+        self.holders.iter().map(|holder| (holder.worker, holder.granted_clock_ns))
+    }
+
+    /// Whether weights and classes of all that want the device now are the same.
+    pub fn are_equal(&self) -> bool {
+        let tenants = self.holders.iter().map(|holder| holder.tenant);
+        let mut shares = tenants.chain(self.line.iter().map(|(tenant, _)| tenant)).map(|tenant| {
+            let share = self.line.share_of(tenant);
+            (share.weight, share.class)
+        });
+        let first = shares.next();
+        shares.all(|share| Some(share) == first)
+    }
+
+    /// A call was handed to the worker, which serves this tenant.
+    pub fn has_work(&mut self, now_ns: u64, worker: WorkerId, tenant: TenantId, orders: &mut Vec<Order>) {
+        self.set_active(now_ns, worker, true);
+        if let Some(at) = self.position(worker) {
+            let shared = self.is_shared();
+            let holder = &mut self.holders[at];
+            if holder.idle_ns.take().is_some() && shared {
+                holder.charged_from_ns = Some(now_ns);
+            }
+            return;
+        }
+        if self.places[worker.get()].is_some() {
+            return;
+        }
+        self.line_up(worker, tenant);
+        self.proceed(now_ns, orders);
+    }
+
+    fn line_up(&mut self, worker: WorkerId, tenant: TenantId) {
+        let place = (self.next_place, worker);
+        self.next_place += 1;
+        self.places[worker.get()] = Some((tenant, place));
+        self.line.push(tenant, place);
+    }
+
+    /// A worker waits no more; whom it serves, if it did.
+    fn leave_line(&mut self, worker: WorkerId) -> Option<TenantId> {
+        let (tenant, place) = self.places[worker.get()].take()?;
+        self.line.remove(tenant, place);
+        Some(tenant)
+    }
+
+    /// The worker has no calls any more. If others wait, the next one is told that its turn is near: the holder waits for
+    /// no longer than a change costs.
+    pub fn idle(&mut self, now_ns: u64, worker: WorkerId, orders: &mut Vec<Order>) {
+        self.set_active(now_ns, worker, false);
+        let shared = self.is_shared();
+        let Some(at) = self.position(worker) else {
+            self.leave_line(worker);
+            return;
+        };
+        let holder = &mut self.holders[at];
+        holder.idle_ns = Some(now_ns);
+        if shared {
+            holder.charged_from_ns = None;
+        } else if holder.revoked_ns.is_some() {
+            self.announce(orders);
+        }
+    }
+
+    /// Grants and revokes what is due.
+    fn proceed(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
+        if self.is_shared() {
+            let joins = self.line.iter().filter(|(tenant, _)| self.slicing || !self.barred.contains(tenant));
+            let joins: Vec<WorkerId> = joins.map(|(_, (_, worker))| worker).collect();
+            joins.into_iter().for_each(|worker| self.grant(now_ns, worker, orders));
+        } else {
+            if self.holders.iter().all(|holder| holder.ending && self.rules.early)
+                && let Some((tenant, (_, worker))) = self.line.first()
+            {
+                self.barred.retain(|barred| *barred != tenant);
+                self.line.serve(tenant);
+                self.grant(now_ns, worker, orders);
+            }
+            let staying = self.holders.iter().filter(|holder| !holder.ending).count();
+            if !self.line.is_empty() || staying > 1 {
                 self.revoke(now_ns, orders);
             }
-            None => {
-                self.ring.push_back(worker);
-                self.grant_next(now_ns, orders);
+        }
+        if self.holders.len() + self.line.len() > 1 {
+            let shared = self.is_shared();
+            // Where the chip slices, idle workers are in no other's way.
+            for holder in self.holders.iter_mut().filter(|holder| !shared || holder.idle_ns.is_none()) {
+                holder.charged_from_ns.get_or_insert(now_ns);
             }
         }
     }
 
-    /// The worker has no calls any more.
-    pub fn idle(&mut self, now_ns: u64, worker: WorkerId) {
-        match &mut self.holder {
-            Some(holder) if holder.worker == worker => holder.idle_ns = Some(now_ns),
-            _ => self.ring.retain(|waiting| *waiting != worker),
-        }
-    }
-
-    fn grant_next(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
-        let Some(worker) = self.ring.pop_front() else { return };
+    fn grant(&mut self, now_ns: u64, worker: WorkerId, orders: &mut Vec<Order>) {
+        let Some(tenant) = self.leave_line(worker) else { return };
         let turn = TurnId::new(self.next_turn);
         self.next_turn += 1;
-        self.holder = Some(Holder {
+        self.holders.push(Holder {
             worker,
+            tenant,
             turn,
             granted_ns: now_ns,
+            granted_clock_ns: self.contended_ns(now_ns),
             revoked_ns: None,
+            charged_from_ns: None,
+            charged_ns: 0,
             idle_ns: None,
             announced: false,
+            ending: false,
+            overran: false,
+            given_up: false,
         });
         orders.push(Order::Grant { worker, turn });
-        if !self.ring.is_empty() {
-            self.revoke(now_ns, orders);
-        }
     }
 
     fn revoke(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
-        let Some(holder) = self.holder.as_mut().filter(|holder| holder.revoked_ns.is_none()) else {
-            return;
-        };
-        holder.revoked_ns = Some(now_ns);
-        orders.push(Order::Revoke { worker: holder.worker, turn: holder.turn });
-        if holder.idle_ns.is_some() {
+        let mut announce = false;
+        for holder in self.holders.iter_mut().filter(|holder| holder.revoked_ns.is_none()) {
+            holder.revoked_ns = Some(now_ns);
+            orders.push(Order::Revoke { worker: holder.worker, turn: holder.turn });
+            announce |= holder.idle_ns.is_some();
+        }
+        if announce {
             self.announce(orders);
         }
     }
 
     /// Tells the next one that its grant is near.
     fn announce(&mut self, orders: &mut Vec<Order>) {
-        let (Some(holder), Some(&worker)) = (&mut self.holder, self.ring.front()) else {
+        let (Some(holder), Some((_, (_, worker)))) = (self.holders.last_mut(), self.line.first()) else {
             return;
         };
         if !std::mem::replace(&mut holder.announced, true) {
@@ -136,21 +351,21 @@ impl Turns {
         }
     }
 
-    fn holds(&self, worker: WorkerId, turn: TurnId) -> bool {
-        self.holder.as_ref().is_some_and(|holder| (holder.worker, holder.turn) == (worker, turn))
-    }
-
     /// The holder's lanes run empty; false if it is not the holder.
-    pub fn yielding(&mut self, worker: WorkerId, turn: TurnId, orders: &mut Vec<Order>) -> bool {
-        let holds = self.holds(worker, turn);
-        if holds {
+    pub fn yielding(&mut self, now_ns: u64, worker: WorkerId, turn: TurnId, orders: &mut Vec<Order>) -> bool {
+        let Some(at) = self.position_of(worker, turn) else { return false };
+        self.holders[at].ending = true;
+        if self.rules.early {
+            self.proceed(now_ns, orders);
+        }
+        if self.holders.len() == 1 {
             self.announce(orders);
         }
-        holds
+        true
     }
 
-    /// The holder's lanes are empty, and the next one has the device. Returns what the worker is
-    /// charged; `None` if it is not the holder.
+    /// The holder's lanes are empty, and the next one has the device. Returns what it is charged; `None` if it is not
+    /// the holder.
     pub fn yielded(
         &mut self,
         now_ns: u64,
@@ -159,54 +374,135 @@ impl Turns {
         used_ns: u64,
         has_calls: bool,
         orders: &mut Vec<Order>,
-    ) -> Option<u64> {
-        let holder = self.holder.take_if(|holder| (holder.worker, holder.turn) == (worker, turn))?;
-        // It cannot have used more than it had.
-        let charged = used_ns.min(now_ns.saturating_sub(holder.granted_ns));
-        self.used_ns[worker.get()] += charged;
+    ) -> Option<Charge> {
+        let at = self.position_of(worker, turn)?;
+        let charge = self.take(now_ns, at, Some(used_ns));
         if has_calls {
-            self.ring.push_back(worker);
+            self.line_up(worker, charge.tenant);
         }
-        self.grant_next(now_ns, orders);
-        Some(charged)
+        let alone = self.holders.is_empty();
+        self.proceed(now_ns, orders);
+        match self.holders.as_slice() {
+            [next] if alone && next.worker != worker => self.cost.changed(now_ns, next.worker),
+            _ => self.cost.disturbed(),
+        }
+        Some(charge)
+    }
+
+    /// Charges a holder's tenant for its part of the time that others waited for.
+    fn settle(&mut self, now_ns: u64, at: usize) -> u64 {
+        let sharers = if self.is_shared() { u64::from(self.active.count_ones().max(1)) } else { 1 };
+        let holder = &mut self.holders[at];
+        let Some(from_ns) = holder.charged_from_ns.replace(now_ns) else {
+            holder.charged_from_ns = None;
+            return 0;
+        };
+        let waited_ns = now_ns.saturating_sub(from_ns);
+        // Who overran kept the chip busy all the time.
+        let contended_ns = if holder.overran { waited_ns } else { waited_ns / sharers };
+        holder.charged_ns += contended_ns;
+        self.used_ns[holder.worker.get()] += contended_ns;
+        self.line.charge(holder.tenant, contended_ns);
+        contended_ns
+    }
+
+    /// Takes a holder's grant, and charges its tenant: for what it says it used, and at least its part of the time that
+    /// others waited for. None says that it cannot say any more how much it used.
+    fn take(&mut self, now_ns: u64, at: usize, used_ns: Option<u64>) -> Charge {
+        let contended_ns = self.settle(now_ns, at);
+        let holder = self.holders.remove(at);
+        let had_ns = now_ns.saturating_sub(holder.granted_ns);
+        // Besides, it may have had the device while none waited.
+        let alone_ns = used_ns.unwrap_or(had_ns).min(had_ns).saturating_sub(holder.charged_ns);
+        self.used_ns[holder.worker.get()] += alone_ns;
+        if holder.overran && !self.barred.contains(&holder.tenant) {
+            self.barred.push(holder.tenant);
+        }
+        if self.holders.is_empty() && self.line.is_empty() {
+            // Whoever comes now has a turn of its own.
+            self.barred.clear();
+        }
+        Charge { tenant: holder.tenant, used_ns: contended_ns + alone_ns, contended_ns }
     }
 
     /// The worker's process is gone, and its turn with it. Returns what it is charged: all the time that
     /// it had, since it cannot say any more how much it used.
-    pub fn gone(&mut self, now_ns: u64, worker: WorkerId, orders: &mut Vec<Order>) -> u64 {
-        self.ring.retain(|waiting| *waiting != worker);
-        let Some(holder) = self.holder.take_if(|holder| holder.worker == worker) else {
-            return 0;
-        };
-        let charged = now_ns.saturating_sub(holder.granted_ns);
-        self.used_ns[worker.get()] += charged;
-        self.grant_next(now_ns, orders);
-        charged
+    pub fn gone(&mut self, now_ns: u64, worker: WorkerId, orders: &mut Vec<Order>) -> Option<Charge> {
+        self.set_active(now_ns, worker, false);
+        self.leave_line(worker);
+        let at = self.position(worker)?;
+        self.cost.disturbed();
+        let charge = self.take(now_ns, at, None);
+        self.proceed(now_ns, orders);
+        Some(charge)
     }
 
-    /// When [`Turns::expire`] must be called at the latest.
-    pub fn next_deadline_ns(&self) -> Option<u64> {
-        let holder = self.holder.as_ref()?;
+    /// A call of a worker ended that was on the device for so long. Where the chip slices, turns do not end: what is
+    /// charged meanwhile is returned.
+    pub fn finished(&mut self, now_ns: u64, worker: WorkerId, device_ns: u64) -> Option<Charge> {
+        self.cost.finished(now_ns, worker, device_ns);
+        let at = self.position(worker).filter(|_| self.is_shared())?;
+        let contended_ns = self.settle(now_ns, at);
+        Some(Charge { tenant: self.holders[at].tenant, used_ns: contended_ns, contended_ns })
+    }
+
+    /// The chip slices between all that have calls, or does so no more.
+    pub fn set_slicing(&mut self, now_ns: u64, slicing: bool, orders: &mut Vec<Order>) {
+        if std::mem::replace(&mut self.slicing, slicing) != slicing {
+            self.cost.disturbed();
+            self.proceed(now_ns, orders);
+        }
+    }
+
+    /// When a holder with calls has overrun its turn, if others wait for it.
+    fn overruns_ns(&self, holder: &Holder) -> Option<u64> {
+        if self.slicing || holder.overran || holder.idle_ns.is_some() || self.line.is_empty() {
+            return None;
+        }
+        let quantum_ns = self.quantum_ns();
+        let by_turn_ns = holder.granted_ns.saturating_add(OVERRUN_QUANTA * quantum_ns);
+        Some(by_turn_ns.max(holder.revoked_ns?.saturating_add(quantum_ns)))
+    }
+
+    /// When a holder that has no reason to keep its turn is to be killed.
+    fn patience_ends_ns(&self, holder: &Holder) -> Option<u64> {
+        if holder.given_up {
+            return None;
+        }
         // While it has calls, their deadlines watch over it.
         Some(holder.revoked_ns?.max(holder.idle_ns?).saturating_add(YIELD_NS))
     }
 
+    /// When [`Turns::expire`] or [`Turns::overrun`] must be called at the latest.
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        let of =
+            |holder| [self.patience_ends_ns(holder), self.overruns_ns(holder)].into_iter().flatten().min();
+        self.holders.iter().filter_map(of).min()
+    }
+
     /// A holder that has no reason to keep its turn and does not yield it; told once.
     pub fn expire(&mut self, now_ns: u64) -> Option<WorkerId> {
-        if self.next_deadline_ns()? > now_ns {
-            return None;
+        let is_late = |holder: &Holder| self.patience_ends_ns(holder).is_some_and(|at_ns| at_ns <= now_ns);
+        let at = self.holders.iter().position(is_late)?;
+        self.holders[at].given_up = true;
+        Some(self.holders[at].worker)
+    }
+
+    /// A holder that does not yield is not alone any more.
+    pub fn overrun(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
+        let is_late = |holder: &Holder| self.overruns_ns(holder).is_some_and(|at_ns| at_ns <= now_ns);
+        if let Some(at) = self.holders.iter().position(is_late) {
+            self.holders[at].overran = true;
+            self.cost.disturbed();
+            self.proceed(now_ns, orders);
         }
-        let holder = self.holder.as_mut()?;
-        holder.idle_ns = None;
-        Some(holder.worker)
     }
 
     /// Whether the worker could answer for its calls: it has the device, and had it for `patience_ns`. A
     /// call that waits for a turn cannot even fail before.
     pub fn could_act(&self, now_ns: u64, worker: WorkerId, patience_ns: u64) -> bool {
-        self.holder.as_ref().is_some_and(|holder| {
-            holder.worker == worker && now_ns >= holder.granted_ns.saturating_add(patience_ns)
-        })
+        self.position(worker)
+            .is_some_and(|at| now_ns >= self.holders[at].granted_ns.saturating_add(patience_ns))
     }
 
     /// Device time that a worker was charged.

@@ -18,74 +18,94 @@ fn grant(worker: WorkerId, turn: u64) -> Order {
     Order::Grant { worker, turn: TurnId::new(turn) }
 }
 
+/// So many workers, each of a tenant of its own.
+fn turns(workers: usize) -> Turns {
+    Turns::new(workers, QUANTUM_US, TurnRules::default())
+}
+
+/// The tenant of a worker.
+fn tenant(worker: WorkerId) -> TenantId {
+    TenantId::new(worker.get() as u32)
+}
+
+fn has_work(turns: &mut Turns, now_ns: u64, worker: WorkerId, orders: &mut Vec<Order>) {
+    turns.has_work(now_ns, worker, tenant(worker), orders);
+}
+
+fn charge(worker: WorkerId, used_ns: u64, contended_ns: u64) -> Option<Charge> {
+    Some(Charge { tenant: tenant(worker), used_ns, contended_ns })
+}
+
 fn revoke(worker: WorkerId, turn: u64) -> Order {
     Order::Revoke { worker, turn: TurnId::new(turn) }
 }
 
 #[test]
 fn a_worker_that_is_alone_keeps_its_turn() {
-    let (mut turns, mut orders) = (Turns::new(2, QUANTUM_US), Vec::new());
-    turns.has_work(0, W0, &mut orders);
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
     expect(&mut orders, &[grant(W0, 1)]);
-    turns.idle(1, W0);
-    turns.has_work(2, W0, &mut orders);
+    turns.idle(1, W0, &mut orders);
+    has_work(&mut turns, 2, W0, &mut orders);
     expect(&mut orders, &[]);
     assert_eq!(turns.next_deadline_ns(), None);
 }
 
 #[test]
-fn workers_with_calls_get_turns_round_robin() {
-    let (mut turns, mut orders) = (Turns::new(3, QUANTUM_US), Vec::new());
+fn workers_with_calls_get_turns_by_what_their_tenants_had() {
+    let (mut turns, mut orders) = (turns(3), Vec::new());
     for worker in [2, 0, 1, 0] {
-        turns.has_work(0, WorkerId::new(worker), &mut orders);
+        has_work(&mut turns, 0, WorkerId::new(worker), &mut orders);
     }
     expect(&mut orders, &[grant(W2, 1), revoke(W2, 1)]);
     // Others wait, so each grant comes with its end; who still has calls goes to the end of the ring.
-    assert_eq!(turns.yielded(5, W2, TurnId::new(1), 5, true, &mut orders), Some(5));
+    assert_eq!(turns.yielded(5, W2, TurnId::new(1), 5, true, &mut orders), charge(W2, 5, 5));
     expect(&mut orders, &[grant(W0, 2), revoke(W0, 2)]);
-    assert_eq!(turns.yielded(9, W0, TurnId::new(2), 3, false, &mut orders), Some(3));
+    // What it had counts, not what it says.
+    assert_eq!(turns.yielded(9, W0, TurnId::new(2), 3, false, &mut orders), charge(W0, 4, 4));
     expect(&mut orders, &[grant(W1, 3), revoke(W1, 3)]);
-    assert_eq!(turns.yielded(10, W1, TurnId::new(3), 1, true, &mut orders), Some(1));
+    assert_eq!(turns.yielded(15, W1, TurnId::new(3), 99, true, &mut orders), charge(W1, 6, 6));
+    // It had less than the other one.
     expect(&mut orders, &[grant(W2, 4), revoke(W2, 4)]);
-    assert_eq!(turns.yielded(12, W2, TurnId::new(4), 2, false, &mut orders), Some(2));
+    assert_eq!(turns.yielded(17, W2, TurnId::new(4), 2, false, &mut orders), charge(W2, 2, 2));
     expect(&mut orders, &[grant(W1, 5)]);
-    assert_eq!([0, 1, 2].map(|worker| turns.used_ns(WorkerId::new(worker))), [3, 1, 7]);
+    assert_eq!([0, 1, 2].map(|worker| turns.used_ns(WorkerId::new(worker))), [4, 6, 7]);
 }
 
 #[test]
 fn the_next_one_is_woken_in_time_and_once() {
-    let (mut turns, mut orders) = (Turns::new(3, QUANTUM_US), Vec::new());
-    turns.has_work(0, W0, &mut orders);
-    turns.has_work(0, W1, &mut orders);
+    let (mut turns, mut orders) = (turns(3), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    has_work(&mut turns, 0, W1, &mut orders);
     orders.clear();
-    assert!(turns.yielding(W0, TurnId::new(1), &mut orders));
+    assert!(turns.yielding(0, W0, TurnId::new(1), &mut orders));
     expect(&mut orders, &[Order::Soon { worker: W1 }]);
-    assert!(turns.yielding(W0, TurnId::new(1), &mut orders));
-    turns.has_work(0, W2, &mut orders);
+    assert!(turns.yielding(0, W0, TurnId::new(1), &mut orders));
+    has_work(&mut turns, 0, W2, &mut orders);
     expect(&mut orders, &[]);
 }
 
 #[test]
 fn a_worker_without_calls_gets_no_turn() {
-    let (mut turns, mut orders) = (Turns::new(3, QUANTUM_US), Vec::new());
-    WorkerId::first(3).for_each(|worker| turns.has_work(0, worker, &mut orders));
-    turns.idle(1, W1);
+    let (mut turns, mut orders) = (turns(3), Vec::new());
+    WorkerId::first(3).for_each(|worker| has_work(&mut turns, 0, worker, &mut orders));
+    turns.idle(1, W1, &mut orders);
     orders.clear();
     turns.yielded(2, W0, TurnId::new(1), 2, false, &mut orders);
     expect(&mut orders, &[grant(W2, 2)]);
     turns.gone(3, W2, &mut orders);
     expect(&mut orders, &[]);
-    turns.has_work(4, W1, &mut orders);
+    has_work(&mut turns, 4, W1, &mut orders);
     expect(&mut orders, &[grant(W1, 3)]);
 }
 
 #[test]
 fn a_turn_that_no_worker_has_is_not_yielded() {
-    let (mut turns, mut orders) = (Turns::new(2, QUANTUM_US), Vec::new());
-    turns.has_work(0, W0, &mut orders);
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
     orders.clear();
     for (worker, turn) in [(0, 0), (0, 2), (1, 1)] {
-        assert!(!turns.yielding(WorkerId::new(worker), TurnId::new(turn), &mut orders));
+        assert!(!turns.yielding(0, WorkerId::new(worker), TurnId::new(turn), &mut orders));
         assert_eq!(turns.yielded(1, WorkerId::new(worker), TurnId::new(turn), 1, true, &mut orders), None);
     }
     expect(&mut orders, &[]);
@@ -93,16 +113,125 @@ fn a_turn_that_no_worker_has_is_not_yielded() {
 
 #[test]
 fn patience_with_an_idle_holder_counts_from_what_came_later() {
-    let (mut turns, mut orders) = (Turns::new(2, QUANTUM_US), Vec::new());
-    turns.has_work(0, W0, &mut orders);
-    turns.has_work(MS, W1, &mut orders);
-    assert_eq!(turns.next_deadline_ns(), None, "it still has a call");
-    turns.idle(3 * MS, W0);
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    has_work(&mut turns, MS, W1, &mut orders);
+    assert_eq!(turns.next_deadline_ns(), Some(15 * MS), "it still has a call, and overruns its turn then");
+    turns.idle(3 * MS, W0, &mut orders);
     assert_eq!(turns.next_deadline_ns(), Some(3 * MS + YIELD_NS));
     assert_eq!(turns.expire(3 * MS + YIELD_NS - 1), None);
-    turns.has_work(4 * MS, W0, &mut orders);
-    assert_eq!(turns.next_deadline_ns(), None, "it has one again");
-    turns.idle(5 * MS, W0);
+    has_work(&mut turns, 4 * MS, W0, &mut orders);
+    assert_eq!(turns.next_deadline_ns(), Some(15 * MS), "it has one again");
+    turns.idle(5 * MS, W0, &mut orders);
     assert_eq!(turns.expire(5 * MS + YIELD_NS), Some(W0));
     assert_eq!(turns.expire(5 * MS + YIELD_NS), None);
+}
+
+#[test]
+fn time_that_none_waited_for_is_used_and_not_charged() {
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    has_work(&mut turns, 1000 * MS, W1, &mut orders);
+    let used = turns.yielded(1001 * MS, W0, TurnId::new(1), 900 * MS, true, &mut orders);
+    assert_eq!(used, charge(W0, 900 * MS, MS));
+    orders.clear();
+    // The other one may have as much as the first had while it waited, and not a second.
+    turns.yielded(1003 * MS, W1, TurnId::new(2), 2 * MS, true, &mut orders);
+    expect(&mut orders, &[grant(W0, 3), revoke(W0, 3)]);
+}
+
+/// W0 has the device and does not yield, W1 waits.
+fn overrun() -> (Turns, Vec<Order>, u64) {
+    let (mut turns, mut orders) = (turns(3), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    has_work(&mut turns, MS, W1, &mut orders);
+    orders.clear();
+    let at_ns = turns.next_deadline_ns().unwrap();
+    assert_eq!(at_ns, 15 * MS, "three quanta");
+    turns.overrun(at_ns - 1, &mut orders);
+    expect(&mut orders, &[]);
+    turns.overrun(at_ns, &mut orders);
+    (turns, orders, at_ns)
+}
+
+#[test]
+fn a_turn_that_overruns_is_not_exclusive_any_more() {
+    let (mut turns, mut orders, now) = overrun();
+    expect(&mut orders, &[grant(W1, 2)]);
+    // Who comes while it lasts is granted at once.
+    has_work(&mut turns, now + MS, W2, &mut orders);
+    expect(&mut orders, &[grant(W2, 3)]);
+    assert_eq!(turns.next_deadline_ns(), None, "none waits");
+    // Once it yields, turns are taken again; it waits for its own.
+    let over = turns.yielded(now + 100 * MS, W0, TurnId::new(1), 0, true, &mut orders);
+    assert_eq!(over, charge(W0, now + 99 * MS, now + 99 * MS), "charged for all that others waited for");
+    expect(&mut orders, &[revoke(W1, 2), revoke(W2, 3)]);
+    turns.yielded(now + 101 * MS, W1, TurnId::new(2), MS, true, &mut orders);
+    expect(&mut orders, &[]);
+    turns.yielded(now + 101 * MS, W2, TurnId::new(3), MS, false, &mut orders);
+    // It had more than its part.
+    expect(&mut orders, &[grant(W1, 4), revoke(W1, 4)]);
+}
+
+#[test]
+fn who_overran_is_not_granted_beside_another_that_overruns() {
+    let (mut turns, mut orders, now) = overrun();
+    turns.yielded(now, W0, TurnId::new(1), 0, true, &mut orders);
+    orders.clear();
+    // W1 does not yield either: who did not overrun joins it.
+    has_work(&mut turns, now, W2, &mut orders);
+    let late = turns.next_deadline_ns().unwrap();
+    turns.overrun(late, &mut orders);
+    expect(&mut orders, &[grant(W2, 3)]);
+    turns.yielded(late, W2, TurnId::new(3), 0, false, &mut orders);
+    expect(&mut orders, &[]);
+    turns.gone(late, W1, &mut orders);
+    expect(&mut orders, &[grant(W0, 4)]);
+    assert!(turns.barred.is_empty() || turns.barred == [tenant(W1)]);
+}
+
+#[test]
+fn where_the_chip_slices_all_have_grants() {
+    let (mut turns, mut orders) = (turns(3), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    has_work(&mut turns, 0, W1, &mut orders);
+    orders.clear();
+    turns.set_slicing(0, true, &mut orders);
+    expect(&mut orders, &[grant(W1, 2)]);
+    has_work(&mut turns, 0, W2, &mut orders);
+    expect(&mut orders, &[grant(W2, 3)]);
+    // Each is charged for its part, as its calls end.
+    assert_eq!(turns.finished(30, W2, 30), charge(W2, 10, 10));
+    turns.idle(60, W2, &mut orders);
+    assert_eq!(turns.finished(60, W1, 60), charge(W1, 30, 30));
+    turns.set_slicing(60, false, &mut orders);
+    // The first was revoked before.
+    expect(&mut orders, &[revoke(W1, 2), revoke(W2, 3)]);
+}
+
+#[test]
+fn time_is_contended_while_two_parties_want_the_device() {
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    assert_eq!((turns.contended_ns(10), turns.is_contended()), (0, false));
+    has_work(&mut turns, 10, W1, &mut orders);
+    assert_eq!(turns.contended_ns(15), 5);
+    turns.idle(20, W1, &mut orders);
+    assert_eq!(turns.contended_ns(99), 10);
+    turns.set_outside(100, true);
+    assert_eq!((turns.contended_ns(101), turns.parties()), (11, 2));
+    assert_eq!(turns.granted().collect::<Vec<_>>(), [(W0, 0)]);
+}
+
+#[test]
+fn the_next_turn_may_begin_while_the_last_ones_lanes_run_empty() {
+    let rules = TurnRules { early: true, ..TurnRules::default() };
+    let (mut turns, mut orders) = (Turns::new(2, QUANTUM_US, rules), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    has_work(&mut turns, 0, W1, &mut orders);
+    orders.clear();
+    assert!(turns.yielding(5, W0, TurnId::new(1), &mut orders));
+    expect(&mut orders, &[grant(W1, 2)]);
+    turns.yielded(6, W0, TurnId::new(1), 6, true, &mut orders);
+    expect(&mut orders, &[revoke(W1, 2)]);
 }

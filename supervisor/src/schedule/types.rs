@@ -2,7 +2,7 @@
 
 use super::quarantine::Refusal;
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
-use crate::limits::RESIDENCY_NS;
+use crate::limits::{CPU_CHANGE_NS, RESIDENCY_NS};
 
 /// A call in the scheduler; never used twice, so that a late answer cannot hit another call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,12 +41,74 @@ pub struct Shape {
     pub workers_per_domain: usize,
     /// Workers submit by turns of so many microseconds; none says at any time.
     pub quantum_us: Option<u32>,
+    /// How they take turns, if they do.
+    pub turn_rules: TurnRules,
     /// How long a domain keeps a worker that another one waits for.
     pub residency_ns: u64,
     /// A fault in one worker hits the calls of all.
     pub shared_faults: bool,
     /// An idle worker is scrubbed for another domain; without this, a fresh process takes its place.
     pub scrubs: bool,
+}
+
+/// How workers take turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TurnRules {
+    /// What a change of turns costs, until it was measured, in nanoseconds.
+    pub change_ns: u64,
+    /// Whether it is found out if the device slices its time between workers better than turns do.
+    pub may_slice: bool,
+    /// The next worker is granted as soon as the lanes of the last one run empty.
+    pub early: bool,
+}
+
+impl Default for TurnRules {
+    fn default() -> Self {
+        Self { change_ns: CPU_CHANGE_NS, may_slice: false, early: false }
+    }
+}
+
+/// Which tenants go first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Before all others.
+    Latency,
+    /// In between.
+    #[default]
+    Normal,
+    /// After all others.
+    Batch,
+}
+
+impl Class {
+    /// All of them, the highest first.
+    pub const ALL: [Self; 3] = [Self::Latency, Self::Normal, Self::Batch];
+
+    /// As the configuration calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Normal => "normal",
+            Self::Batch => "batch",
+        }
+    }
+}
+
+/// What a tenant is given of a device that others want, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TenantShare {
+    /// Its part of the device time of its class.
+    pub weight: u32,
+    /// Its class.
+    pub class: Class,
+    /// How long one of its calls may be in the way of others, where that is not what the settings say; 0: for ever.
+    pub overrun_ns: Option<u64>,
+}
+
+impl Default for TenantShare {
+    fn default() -> Self {
+        Self { weight: 1, class: Class::Normal, overrun_ns: None }
+    }
 }
 
 impl Shape {
@@ -57,6 +119,7 @@ impl Shape {
             lanes,
             workers_per_domain: workers,
             quantum_us: None,
+            turn_rules: TurnRules::default(),
             residency_ns: RESIDENCY_NS,
             scrubs: false,
             shared_faults: false,
@@ -153,6 +216,8 @@ pub enum Command<C> {
         turn: TurnId,
         /// How long it may keep it while others wait.
         quantum_us: u32,
+        /// What a change of turns costs.
+        change_us: u32,
     },
     /// Others wait for the device.
     Revoke {
@@ -183,6 +248,8 @@ pub enum Share {
 pub enum KillReason<C> {
     /// This call is overdue, or was given up and does not end.
     Overdue(C),
+    /// This call was in the way of others for longer than it may.
+    Overran(C),
     /// It has no calls and keeps its turn.
     TurnKept,
     /// It does not forget a domain.
@@ -213,6 +280,8 @@ pub enum Ended {
     Interrupted,
     /// Its client gave it up.
     Detached,
+    /// It was in the way of others for longer than it may.
+    Overran,
 }
 
 /// How a call ended that its worker answered.
@@ -235,6 +304,17 @@ pub enum NotNow {
     /// Too many inline bytes wait.
     #[error("as many inline bytes wait as may")]
     Bytes(u64),
+    /// Its deadline would pass before it could end.
+    #[error(
+        "the calls of this tenant that wait before it take {queue_ms} ms and the call itself {call_ms} ms at least, by what \
+         they took lately, which is later than its deadline"
+    )]
+    TooLate {
+        /// How long those before it take, in milliseconds.
+        queue_ms: u64,
+        /// How long it takes itself.
+        call_ms: u64,
+    },
     /// Its function keeps failing.
     #[error("it failed {} times in a row", .0.failures)]
     Quarantined(Refusal),
@@ -249,11 +329,18 @@ pub struct Policy {
     pub fault_budget: u32,
     /// How long a call that was given up may run on.
     pub cancel_grace_ns: u64,
+    /// How long a call may be in the way of others that wait for their turn; 0: for ever.
+    pub overrun_ns: u64,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { quarantine_after: 3, fault_budget: 5, cancel_grace_ns: 1_000_000_000 }
+        Self {
+            quarantine_after: 3,
+            fault_budget: 5,
+            cancel_grace_ns: 1_000_000_000,
+            overrun_ns: 2_000_000_000,
+        }
     }
 }
 

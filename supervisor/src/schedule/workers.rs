@@ -67,6 +67,11 @@ impl Worker {
         }
     }
 
+    /// The calls in it.
+    pub(super) fn calls(&self) -> &[CallId] {
+        &self.calls
+    }
+
     /// Whom it serves.
     pub(super) fn served(&self) -> Option<Domain> {
         match self.state {

@@ -34,6 +34,13 @@ pub fn not_accepted(function: &str, device: &str, why: SubmitError) -> Body {
     Body::Error(match why {
         SubmitError::Quota(error) => refusals::to_error(&error),
         SubmitError::NotNow(NotNow::Quarantined(refusal)) => quarantined(function, device, refusal),
+        SubmitError::NotNow(late @ NotNow::TooLate { queue_ms, .. }) => {
+            let message = format!(
+                "device {device} cannot end this call in time: {late}; call again when the queue is shorter, or give \
+                 it a later deadline"
+            );
+            v1::Error::new(Code::ResourceExhausted, message).retry(queue_ms.max(1))
+        }
         SubmitError::NotNow(full) => {
             let message = format!("device {device} is full: {full}; try again later");
             v1::Error::new(Code::ResourceExhausted, message).retry(100)
@@ -110,6 +117,11 @@ fn lost(call: &Call, why: Ended, process: &str, broken: Option<&Fault>) -> Body 
         (Ended::Detached, _) => cancelled(),
         (Ended::Deadline, _) => Body::Error(deadline("while running; its worker was replaced")),
         (Ended::Guilty, Some(fault)) => failed(call, fault),
+        (Ended::Overran, _) => {
+            let message = "this call kept others from the device for longer than its tenant's overrun-limit, and was \
+                           ended: split its work into more calls, or ask the operator for a larger overrun-limit";
+            Body::Error(v1::Error::new(Code::Overrun, message))
+        }
         (Ended::Interrupted, _) => {
             let message = format!(
                 "the worker process {process} during this call, as others had before, and neither this call nor Pappus \

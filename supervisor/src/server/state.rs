@@ -243,6 +243,11 @@ impl Server {
                 device.metrics.quarantined.set(quarantined.len() as f64);
                 let spent = budgets.iter().filter(|budget| budget.left == 0).count();
                 device.metrics.spent_budgets.set(spent as f64);
+                device.metrics.slices.set(f64::from(u8::from(device.slices())));
+                for (tenant, ns, _) in device.device_times() {
+                    let name = self.registry.tenants.names().name(tenant);
+                    crate::metrics::tenant_seconds(&device.config.name, &name).set(ns as f64 * 1e-9);
+                }
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }

@@ -64,6 +64,19 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
         per_minute: budget.per_minute,
         waits_ms: milliseconds(budget.waits_ns),
     });
+    let times = match ctx.operator {
+        true => device.device_times(),
+        false => {
+            let (tenant, share) = (ctx.account.tenant, ctx.account.share());
+            vec![(tenant, device.device_time_of(tenant), share)]
+        }
+    };
+    let tenants = times.into_iter().map(|(tenant, device_ns, share)| v1::TenantDeviceTime {
+        tenant: name_of(tenant),
+        device_ns,
+        weight: share.weight,
+        class: share.class.name().to_owned(),
+    });
     let memory = device.memory();
     let memory = v1::DeviceMemory {
         total_bytes: memory.total_bytes,
@@ -96,6 +109,8 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
         memory: Some(memory),
         quarantined: quarantined.collect(),
         budgets: budgets.collect(),
+        tenants: tenants.collect(),
+        slices: device.slices(),
     }
 }
 

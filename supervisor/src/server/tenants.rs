@@ -28,7 +28,15 @@ impl Server {
             let most = account.most(limit);
             v1::Quota { name: limit.name().to_owned(), used, limit: (most != u64::MAX).then_some(most) }
         });
-        v1::TenantInfo { name: account.name.to_string(), quotas: quotas.into(), ..Default::default() }
+        let share = account.share();
+        v1::TenantInfo {
+            name: account.name.to_string(),
+            quotas: quotas.into(),
+            device_ns: self.devices.iter().map(|device| device.device_time_of(account.tenant)).sum(),
+            weight: share.weight,
+            class: share.class.name().to_owned(),
+            ..Default::default()
+        }
     }
 
     /// A page of all tenants, as the operator sees them: those that are configured, have something, or are here.

@@ -3,13 +3,14 @@
 //! here.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::ledger::{self, Ledger};
 use super::plans::Plans;
 use crate::defences;
 use crate::ids::TenantId;
 use crate::quota::{Limit, Quota, QuotaError, Scope};
+use crate::schedule::{Class, TenantShare};
 
 /// One tenant, for as long as it is connected or something of it is in memory.
 #[derive(Debug)]
@@ -22,6 +23,10 @@ pub struct Account {
     pub plans: Plans,
     most: [AtomicU64; Limit::ALL.len()],
     used: [AtomicU64; Limit::ALL.len()],
+    /// What it is given of devices: weight, class, and its own limit of overruns; the largest number is none.
+    weight: AtomicU32,
+    class: AtomicU32,
+    overrun_ns: AtomicU64,
     /// What all tenants have.
     ledger: Arc<Ledger>,
 }
@@ -35,8 +40,29 @@ impl Account {
             plans: Plans::default(),
             most: Limit::ALL.map(|limit| quota.get(limit).into()),
             used: Limit::ALL.map(|_| AtomicU64::new(0)),
+            weight: AtomicU32::new(1),
+            class: AtomicU32::new(Class::default() as u32),
+            overrun_ns: AtomicU64::new(u64::MAX),
             ledger,
         })
+    }
+
+    /// It is given this of devices from now on.
+    pub fn give(&self, share: TenantShare) {
+        self.weight.store(share.weight, Ordering::Relaxed);
+        self.class.store(share.class as u32, Ordering::Relaxed);
+        self.overrun_ns.store(share.overrun_ns.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// What it is given of devices.
+    pub fn share(&self) -> TenantShare {
+        let class = self.class.load(Ordering::Relaxed) as usize;
+        let overrun_ns = self.overrun_ns.load(Ordering::Relaxed);
+        TenantShare {
+            weight: self.weight.load(Ordering::Relaxed),
+            class: Class::ALL.get(class).copied().unwrap_or_default(),
+            overrun_ns: (overrun_ns != u64::MAX).then_some(overrun_ns),
+        }
     }
 
     /// Other limits hold from now on; what is there already stays.

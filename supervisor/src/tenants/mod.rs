@@ -140,7 +140,10 @@ impl Tenants {
     /// A tenant's account.
     pub fn account(&self, tenant: TenantId) -> Arc<Account> {
         let name = self.names.name(tenant);
-        let quota = self.rules().quota(&name);
+        let (quota, share) = {
+            let rules = self.rules();
+            (rules.quota(&name), rules.share(&name))
+        };
         let mut accounts = self.accounts();
         if let Some(account) = accounts.get(&tenant).and_then(Weak::upgrade) {
             return account;
@@ -150,6 +153,7 @@ impl Tenants {
             accounts.retain(|_, account| account.strong_count() > 0);
         }
         let account = Account::new(tenant, name, quota, self.ledger.clone());
+        account.give(share);
         accounts.insert(tenant, Arc::downgrade(&account));
         account
     }
@@ -275,7 +279,9 @@ impl Tenants {
         quotas.into_iter().for_each(|(quota, account)| account.allow(quota));
         // Those that came meanwhile may have been given what held before.
         for account in self.live() {
-            account.allow(self.rules().quota(&account.name));
+            let rules = self.rules();
+            account.allow(rules.quota(&account.name));
+            account.give(rules.share(&account.name));
         }
     }
 }

@@ -8,6 +8,7 @@ mod lane;
 mod poll_order;
 mod scrub;
 mod turn;
+mod turn_wait;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -116,9 +117,9 @@ impl<D: Device> Server<D> {
             ToWorker::Scrub { handover } => self.scrub(handover),
             ToWorker::OpenArena { arena } => self.open_arena(arena),
             ToWorker::CloseArena { arena } => self.close_arena(arena),
-            ToWorker::Grant { turn, quantum_us } => {
-                let full = self.lanes.len() > 1 && self.lanes.iter().all(Lane::is_prepared);
-                self.turn.grant(turn, Duration::from_micros(quantum_us.into()), full);
+            ToWorker::Grant { turn, quantum_us, change_us } => {
+                let [quantum, change] = [quantum_us, change_us].map(|us| Duration::from_micros(us.into()));
+                self.turn.grant(turn, quantum, change);
                 self.start_prepared()
             }
             ToWorker::Revoke { turn } => match self.turn.revoke(turn) {

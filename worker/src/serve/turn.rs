@@ -4,8 +4,8 @@
 //!  none ──Grant──► held ──Revoke──► revoked ──quantum over, or nothing to run──► ending ──idle──► none
 //! ```
 //!
-//! A worker that got calls during its turn, or had one in every lane when the turn began, waits a moment for the next
-//! call before it yields: a client that calls again at once needs about that long, and a change of turns costs more.
+//! A worker without calls waits a moment for the next one before it yields, where that costs less than a change of turns
+//! (`turn_wait`).
 //!
 //! Running calls are never interrupted, so a turn is rounds of calls on all lanes. It ends where its quantum
 //! comes nearest to the end of a round: a call that would mostly run beyond it, while other lanes are empty
@@ -14,13 +14,9 @@
 
 use std::time::{Duration, Instant};
 
-use pappus_protocol::TurnId;
+use pappus_protocol::{TurnId, now_ns};
 
-/// How long a worker that got calls in its turn waits for another one: this share of its quantum, and at most so long.
-/// The first answers of a turn go to clients that slept meanwhile: their next calls take several wake-ups, 0.14 ms
-/// each where processors slept, too.
-const LINGER_SHARE: u32 = 8;
-const LONGEST_LINGER: Duration = Duration::from_millis(1);
+use super::turn_wait::{Prices, TurnWait};
 
 /// How long a grant that was announced is waited for without sleeping.
 const SOON: Duration = Duration::from_millis(20);
@@ -37,6 +33,8 @@ pub(super) struct Turn {
     soon_until: Option<Instant>,
     /// How long calls take lately.
     call: Duration,
+    /// How long to wait for the next one.
+    wait: TurnWait,
 }
 
 #[derive(Debug)]
@@ -46,17 +44,13 @@ struct Held {
     quantum: Duration,
     revoked: bool,
     ending: bool,
-    /// More calls are likely: one came during the turn, or every lane had one when it began.
-    fed: bool,
-    idle_since: Option<Instant>,
+    /// What a change of turns costs.
+    change: Duration,
+    /// It waits for the next call.
+    waits: bool,
 }
 
 impl Held {
-    /// How long the worker waits for another call.
-    fn linger(&self) -> Duration {
-        (self.quantum / LINGER_SHARE).min(LONGEST_LINGER)
-    }
-
     /// Whether the turn has no time for another call, where calls take as long as `call`.
     fn is_over(&self, call: Duration) -> bool {
         let quantum = self.quantum;
@@ -90,18 +84,12 @@ impl Turn {
         !self.needed || self.held.as_ref().is_some_and(|held| !held.ending)
     }
 
-    /// A grant arrived; `full` says that every lane has a call that waits for it.
-    pub(super) fn grant(&mut self, turn: TurnId, quantum: Duration, full: bool) {
+    /// A grant arrived. A change of turns costs about so much.
+    pub(super) fn grant(&mut self, turn: TurnId, quantum: Duration, change: Duration) {
         self.soon_until = None;
-        self.held = Some(Held {
-            turn,
-            since: Instant::now(),
-            quantum,
-            revoked: false,
-            ending: false,
-            fed: full,
-            idle_since: None,
-        });
+        self.wait.begin();
+        let since = Instant::now();
+        self.held = Some(Held { turn, since, quantum, revoked: false, ending: false, change, waits: false });
     }
 
     /// Others wait. Says whether that is about the turn held now.
@@ -117,9 +105,8 @@ impl Turn {
 
     /// A call arrived.
     pub(super) fn feed(&mut self) {
-        if let Some(held) = &mut self.held {
-            held.fed = true;
-        }
+        let in_turn = self.held.as_ref().is_some_and(|held| !held.ending);
+        self.wait.arrived(now_ns(), in_turn);
     }
 
     /// The turn that is held.
@@ -130,6 +117,7 @@ impl Turn {
     /// Forgets how long calls take: the next ones are another domain's.
     pub(super) fn forget(&mut self) {
         self.call = Duration::ZERO;
+        self.wait = TurnWait::default();
     }
 
     /// A call took so long on the device.
@@ -137,10 +125,11 @@ impl Turn {
         self.call = if self.call.is_zero() { call } else { (self.call * 3 + call) / 4 };
     }
 
-    /// How much longer to wait for a call before the turn is given back.
-    pub(super) fn lingers(&self) -> Option<Duration> {
-        let held = self.held.as_ref()?;
-        Some(held.linger().saturating_sub(held.idle_since?.elapsed()))
+    /// How much longer to wait for a call before the turn is given back; none if it is not waited for one.
+    pub(super) fn lingers(&mut self) -> Option<Duration> {
+        let held = self.held.as_ref().filter(|held| held.waits)?;
+        let prices = prices(held, self.call);
+        Some(Duration::from_nanos(self.wait.left_ns(now_ns(), prices)))
     }
 
     /// A grant is about to come.
@@ -167,16 +156,20 @@ impl Turn {
 
     /// Whether the turn ends; `waiting` says that prepared calls want to run.
     pub(super) fn step(&mut self, busy: bool, waiting: bool) -> Step {
-        let call = self.call;
-        let Some(held) = self.held.as_mut().filter(|held| held.revoked) else {
-            return Step::Stay;
-        };
-        if !busy && (held.ending || !waiting) {
-            let since = *held.idle_since.get_or_insert_with(Instant::now);
-            let over = held.ending || !held.fed || since.elapsed() >= held.linger() || held.is_over(call);
-            return if over { Step::Over(held.turn) } else { Step::Stay };
+        if !busy && !waiting {
+            self.wait.idle(now_ns());
         }
-        held.idle_since = None;
+        let call = self.call;
+        let Some(held) = self.held.as_mut() else { return Step::Stay };
+        held.waits = false;
+        if !held.revoked {
+            return Step::Stay;
+        }
+        if !busy && (held.ending || !waiting) {
+            held.waits =
+                !held.ending && !held.is_over(call) && self.wait.left_ns(now_ns(), prices(held, call)) > 0;
+            return if held.waits { Step::Stay } else { Step::Over(held.turn) };
+        }
         if !held.ending && held.is_over(call) {
             held.ending = true;
             return if busy { Step::Ending(held.turn) } else { Step::Over(held.turn) };
@@ -187,9 +180,16 @@ impl Turn {
     /// The turn is given back: the device time that was used since the last time.
     pub(super) fn give_back(&mut self) -> Duration {
         self.held = None;
+        self.wait.over();
         self.note(false);
         std::mem::take(&mut self.used)
     }
+}
+
+/// What waiting in this turn is weighed by.
+fn prices(held: &Held, call: Duration) -> Prices {
+    let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    Prices { change_ns: ns(held.change), quantum_ns: ns(held.quantum), call_ns: ns(call) }
 }
 
 #[cfg(test)]
@@ -198,6 +198,8 @@ mod tests {
 
     const TURN: TurnId = TurnId::new(7);
     const ANOTHER: TurnId = TurnId::new(6);
+    /// Long enough for a test that looks at once.
+    const DEAR: Duration = Duration::from_secs(1);
 
     #[test]
     fn a_turn_ends_early_when_there_is_nothing_to_run() {
@@ -205,7 +207,7 @@ mod tests {
         assert!(turn.may_submit(), "turns are not in use");
         turn.require(true);
         assert!(!turn.may_submit());
-        turn.grant(TURN, Duration::from_secs(3600), false);
+        turn.grant(TURN, Duration::from_secs(3600), Duration::ZERO);
         assert!(turn.may_submit());
         assert_eq!(turn.step(false, false), Step::Stay, "no other worker waits for it");
         assert!(!turn.revoke(ANOTHER) && turn.revoke(TURN));
@@ -217,31 +219,20 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_with_calls_lingers_for_more() {
+    fn a_turn_waits_for_more_as_long_as_a_change_costs() {
         let mut turn = Turn::default();
         turn.require(true);
-        turn.grant(TURN, Duration::from_secs(3600), false);
-        turn.feed();
+        turn.grant(TURN, Duration::from_secs(3600), Duration::from_millis(1));
         turn.revoke(TURN);
+        assert_eq!(turn.step(true, false), Step::Stay);
+        assert_eq!(turn.lingers(), None, "it runs");
         assert_eq!(turn.step(false, false), Step::Stay);
-        assert!(turn.lingers().is_some_and(|left| left <= LONGEST_LINGER));
+        assert!(turn.lingers().is_some_and(|left| left <= Duration::from_millis(1)));
+        turn.feed();
         assert_eq!(turn.step(true, false), Step::Stay);
         assert_eq!(turn.lingers(), None, "it runs again");
-        assert_eq!(turn.step(false, false), Step::Stay);
-        while turn.lingers() != Some(Duration::ZERO) {}
+        while turn.step(false, false) == Step::Stay {}
         assert_eq!(turn.step(false, false), Step::Over(TURN));
-    }
-
-    #[test]
-    fn a_turn_that_begins_with_a_call_in_every_lane_lingers_too() {
-        for (full, step) in [(true, Step::Stay), (false, Step::Over(TURN))] {
-            let mut turn = Turn::default();
-            turn.require(true);
-            turn.grant(TURN, Duration::from_secs(3600), full);
-            turn.revoke(TURN);
-            assert_eq!(turn.step(true, false), Step::Stay);
-            assert_eq!(turn.step(false, false), step);
-        }
     }
 
     #[test]
@@ -253,8 +244,8 @@ mod tests {
             quantum: ms(1000),
             revoked: true,
             ending: false,
-            fed: true,
-            idle_since: None,
+            change: DEAR,
+            waits: false,
         };
         for (call, first_over) in
             [(0, 1000), (100, 950), (400, 800), (500, 750), (800, 1200), (1200, 1800), (1300, 500)]
@@ -280,7 +271,7 @@ mod tests {
     fn a_turn_ends_with_its_quantum_once_the_lanes_are_empty() {
         let mut turn = Turn::default();
         turn.require(true);
-        turn.grant(TURN, Duration::ZERO, true);
+        turn.grant(TURN, Duration::ZERO, DEAR);
         assert!(turn.revoke(TURN));
         assert_eq!(turn.step(true, true), Step::Ending(TURN));
         assert!(!turn.may_submit());

@@ -272,7 +272,7 @@ fn work_is_submitted_in_turns_only() {
         nothing_is_said(&mut worker);
         assert_eq!(worker.outputs(&calls[0]), [[UNTOUCHED; BYTES as usize]]);
         worker.send(&ToWorker::Soon);
-        worker.send(&ToWorker::Grant { turn, quantum_us: 5000 });
+        worker.send(&ToWorker::Grant { turn, quantum_us: 5000, change_us: 140 });
         all_done(&mut worker, sent.to_vec());
         assert_eq!(worker.outputs(&calls[1]), [[nth; BYTES as usize]]);
         worker.send(&ToWorker::Revoke { turn });
@@ -292,7 +292,7 @@ fn a_turn_ends_with_its_quantum_and_its_running_calls() {
     worker.configure(|settings| settings.turns = true);
     worker.until_leased();
     let first = TurnId::new(1);
-    worker.send(&ToWorker::Grant { turn: first, quantum_us: 1000 });
+    worker.send(&ToWorker::Grant { turn: first, quantum_us: 1000, change_us: 140 });
     let running = worker.begin(&call);
     worker.send(&ToWorker::Revoke { turn: first });
     assert_eq!(said(&mut worker), Said::Yielding(first));
@@ -302,7 +302,7 @@ fn a_turn_ends_with_its_quantum_and_its_running_calls() {
     assert_eq!(said(&mut worker), Said::Done(running));
     assert_eq!(said(&mut worker), Said::Yielded(first));
     nothing_is_said(&mut worker);
-    worker.send(&ToWorker::Grant { turn: TurnId::new(2), quantum_us: 1000 });
+    worker.send(&ToWorker::Grant { turn: TurnId::new(2), quantum_us: 1000, change_us: 140 });
     assert_eq!(said(&mut worker), Said::Done(late));
     worker.end().unwrap();
 }

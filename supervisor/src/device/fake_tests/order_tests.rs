@@ -10,7 +10,8 @@ fn commands_that_come_in_another_order_are_written_as_they_were_decided() {
     let generation = Generation::new(1);
     let turn = TurnId::new(7);
     // The first command was its settings.
-    let commands = [Command::Revoke { turn }, Command::Soon, Command::Grant { turn, quantum_us: 5000 }];
+    let commands =
+        [Command::Revoke { turn }, Command::Soon, Command::Grant { turn, quantum_us: 5000, change_us: 20 }];
     for (nth, command) in [2, 3].into_iter().zip(commands.clone()) {
         gpu.device.commands.carry_out(
             &mut vec![Action::Tell { to: Address { worker: W0, generation, nth }, command }],

@@ -1,0 +1,33 @@
+//! How much device time each tenant used since the start.
+
+use std::collections::BTreeMap;
+
+use crate::ids::TenantId;
+
+/// Tenants that are counted one by one; what others use is not shown.
+const MOST: usize = 65_536;
+
+/// Device time by tenant.
+#[derive(Debug, Default)]
+pub(super) struct DeviceTime(BTreeMap<TenantId, u64>);
+
+impl DeviceTime {
+    /// A tenant used so much.
+    pub(super) fn add(&mut self, tenant: TenantId, used_ns: u64) {
+        if let Some(ns) = self.0.get_mut(&tenant) {
+            *ns = ns.saturating_add(used_ns);
+        } else if self.0.len() < MOST {
+            self.0.insert(tenant, used_ns);
+        }
+    }
+
+    /// What one tenant used.
+    pub(super) fn of(&self, tenant: TenantId) -> u64 {
+        self.0.get(&tenant).copied().unwrap_or(0)
+    }
+
+    /// Each tenant that used the device.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (TenantId, u64)> {
+        self.0.iter().map(|(tenant, ns)| (*tenant, *ns))
+    }
+}

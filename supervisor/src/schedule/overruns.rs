@@ -1,0 +1,71 @@
+//! Calls that are in the way of others for too long. A device that takes turns cannot interrupt what runs; while others
+//! want it, one call may have it for as long as its tenant's `overrun-limit`, and its process is ended then.
+//!
+//! What counts is the time in which the call could run and others wanted the device. The clock of [`Turns`] counts
+//! such time; the call's began when it was handed over, or when its worker got its grant, whichever came later.
+//!
+//! If the call was alone in its process, it is guilty, as one is that is overdue: it ends with an error of its own, and
+//! counts as a failure of its function. If it was not, any of the calls there may have been in the way: all of them run
+//! again, one by one.
+
+use super::scheduler::Scheduler;
+use super::turns::Turns;
+use super::types::{Action, CallId, KillReason, Verdict};
+use crate::ids::WorkerId;
+use crate::limits::OVERRUN_CHECK_NS;
+
+impl<C> Scheduler<C> {
+    /// When calls are looked at next: now and then, while others wait.
+    pub(super) fn next_overrun_check_ns(&self) -> Option<u64> {
+        let contended = self.turns.as_ref().is_some_and(Turns::is_contended);
+        contended.then_some(self.overrun_check_ns)
+    }
+}
+
+impl<C: Clone> Scheduler<C> {
+    /// Ends what was in the way of others for too long.
+    pub(super) fn check_overruns(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        let waits = self.placing.has_unplaced();
+        let Some(turns) = &mut self.turns else { return };
+        turns.set_outside(now_ns, waits);
+        if now_ns < self.overrun_check_ns || !turns.is_contended() {
+            return;
+        }
+        self.overrun_check_ns = now_ns.saturating_add(OVERRUN_CHECK_NS);
+        let clock_ns = turns.contended_ns(now_ns);
+        let granted: Vec<(WorkerId, u64)> = turns.granted().collect();
+        for (worker, granted_clock_ns) in granted {
+            if let Some(id) = self.overrunning(worker, granted_clock_ns, clock_ns) {
+                self.kill_overrun(now_ns, worker, id, actions);
+            }
+        }
+    }
+
+    /// The call of a worker that is in the way for too long, if one is.
+    fn overrunning(&self, worker: WorkerId, granted_clock_ns: u64, clock_ns: u64) -> Option<CallId> {
+        let tenant = self.workers[worker].served()?.caller;
+        let limit_ns = self.placing.share_of(tenant).overrun_ns.unwrap_or(self.overrun_ns);
+        if limit_ns == 0 {
+            return None;
+        }
+        let ran_ns = |id: CallId| {
+            let entry = self.calls.get(id)?;
+            Some((clock_ns.saturating_sub(entry.started_clock_ns.max(granted_clock_ns)), id))
+        };
+        let longest = self.workers[worker].calls().iter().filter_map(|id| ran_ns(*id)).max()?;
+        (longest.0 >= limit_ns).then_some(longest.1)
+    }
+
+    fn kill_overrun(&mut self, now_ns: u64, worker: WorkerId, id: CallId, actions: &mut Vec<Action<C>>) {
+        let is_alone = self.workers[worker].busy_lanes() == 1;
+        let Some(entry) = self.calls.get_mut(id) else { return };
+        let blamed = is_alone && !entry.detached;
+        entry.overran = is_alone;
+        let probe = blamed && std::mem::take(&mut entry.probe);
+        let (used, domain, call) = (entry.used(), entry.domain, entry.call.clone());
+        self.kill(now_ns, worker, KillReason::Overran(call), actions);
+        if blamed && let Some(refusal) = self.penalties.judge(now_ns, used, Verdict::Fault, probe) {
+            self.refuse(now_ns, domain, used, refusal, actions);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Who is next where tenants share a device: classes first, then weights, by device time.
+//!
+//! - **Classes** come one before the other: `latency`, `normal`, `batch`. None starves: while a lower class waits, it is
+//!   owed a twentieth of the device time that higher ones are charged, and once that makes a quantum, it is next. No
+//!   more than two quanta are owed, and what it had beyond that is deducted.
+//! - **Within a class** tenants are served by start-time fair queueing ([`FairLine`]): what a tenant used, divided by its
+//!   weight, is added to its tag, and the smallest tag is next. A tenant that wanted nothing for a while begins where
+//!   the others are: it is owed nothing for that time.
+//!
+//! A tenant is charged for time that others waited for; where it is alone, it may have all there is.
+
+use std::collections::HashMap;
+
+use super::fair_line::FairLine;
+use super::types::{Class, TenantShare};
+use crate::ids::TenantId;
+
+/// A waiting class is owed this part of what higher ones use: one over so much.
+const OWED_SHARE: i64 = 20;
+/// What counts as a quantum at most.
+const LONGEST_QUANTUM_NS: i64 = 10_000_000_000;
+
+/// What tenants have in line: items of `K`, each tenant's smallest first.
+#[derive(Debug)]
+pub(super) struct ShareLine<K> {
+    /// By class, the highest first.
+    lines: [FairLine<K>; Class::ALL.len()],
+    /// What each class is owed.
+    owed_ns: [i64; Class::ALL.len()],
+    /// So much makes a class next.
+    quantum_ns: i64,
+    /// Tenants that differ from others.
+    shares: HashMap<TenantId, TenantShare>,
+    len: usize,
+}
+
+impl<K: Ord + Copy> ShareLine<K> {
+    /// An empty line whose turns last about so long.
+    pub(super) fn new(quantum_ns: u64) -> Self {
+        Self {
+            lines: Default::default(),
+            owed_ns: Default::default(),
+            quantum_ns: i64::try_from(quantum_ns).unwrap_or(i64::MAX).clamp(1, LONGEST_QUANTUM_NS),
+            shares: HashMap::new(),
+            len: 0,
+        }
+    }
+
+    /// How much is in line.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is in line.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What a tenant is given.
+    pub(super) fn share_of(&self, tenant: TenantId) -> TenantShare {
+        match self.shares.is_empty() {
+            true => TenantShare::default(),
+            false => self.shares.get(&tenant).copied().unwrap_or_default(),
+        }
+    }
+
+    /// A tenant is given this from now on.
+    pub(super) fn set_share(&mut self, tenant: TenantId, share: TenantShare) {
+        let before = self.share_of(tenant);
+        if before == share {
+            return;
+        }
+        match share == TenantShare::default() {
+            true => drop(self.shares.remove(&tenant)),
+            false => drop(self.shares.insert(tenant, share)),
+        }
+        if before.class != share.class {
+            let moved = self.lines[before.class as usize].take(tenant, |_| true);
+            moved.into_iter().for_each(|item| self.lines[share.class as usize].push(tenant, item, false));
+        }
+    }
+
+    /// Something of a tenant waits.
+    pub(super) fn push(&mut self, tenant: TenantId, item: K) {
+        let class = self.share_of(tenant).class;
+        self.lines[class as usize].push(tenant, item, false);
+        self.len += 1;
+    }
+
+    /// It waits no more, if it did.
+    pub(super) fn remove(&mut self, tenant: TenantId, item: K) {
+        let class = self.share_of(tenant).class as usize;
+        self.len -= usize::from(self.lines[class].remove(tenant, item));
+    }
+
+    /// The class that is next.
+    fn next_class(&self) -> Option<usize> {
+        let waits = |class: &usize| self.lines[*class].first().is_some();
+        let owed = |class: &usize| self.owed_ns[*class] >= self.quantum_ns;
+        let classes = 0..self.lines.len();
+        let is_owed = classes.clone().filter(|class| waits(class) && owed(class));
+        is_owed.max_by_key(|class| self.owed_ns[*class]).or_else(|| classes.clone().find(waits))
+    }
+
+    /// What is next, and whose it is.
+    pub(super) fn first(&self) -> Option<(TenantId, K)> {
+        let first = self.lines[self.next_class()?].first()?;
+        Some((first.caller, first.id))
+    }
+
+    /// All that is in line, the next one first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (TenantId, K)> {
+        let next = self.next_class();
+        let others = (0..self.lines.len()).filter(move |class| Some(*class) != next);
+        next.into_iter().chain(others).flat_map(|class| self.lines[class].iter())
+    }
+
+    /// A tenant is served: others of its class that come now begin where it does.
+    pub(super) fn serve(&mut self, tenant: TenantId) {
+        let class = self.share_of(tenant).class;
+        self.lines[class as usize].serve(tenant);
+    }
+
+    /// A tenant had the device for so long while others waited.
+    pub(super) fn charge(&mut self, tenant: TenantId, used_ns: u64) {
+        let share = self.share_of(tenant);
+        let class = share.class as usize;
+        self.lines[class].charge(tenant, used_ns / u64::from(share.weight.max(1)));
+        let used_ns = i64::try_from(used_ns).unwrap_or(i64::MAX);
+        if self.lines[..class].iter().any(|higher| higher.first().is_some()) {
+            let least_ns = -(OWED_SHARE * self.quantum_ns);
+            self.owed_ns[class] = self.owed_ns[class].saturating_sub(used_ns).max(least_ns);
+        }
+        for lower in class + 1..self.lines.len() {
+            if self.lines[lower].first().is_some() {
+                let owed_ns = self.owed_ns[lower].saturating_add(used_ns / OWED_SHARE);
+                self.owed_ns[lower] = owed_ns.min(2 * self.quantum_ns);
+            }
+        }
+    }
+
+    /// Whether a tenant that is served may go on before what is first in line.
+    pub(super) fn goes_before_first(&self, tenant: TenantId) -> bool {
+        let Some(next) = self.next_class() else { return true };
+        let class = self.share_of(tenant).class as usize;
+        let first_ns = self.lines[next].first().map_or(u64::MAX, |first| first.tag_ns);
+        match class == next {
+            true => self.lines[class].tag_ns(tenant) < first_ns,
+            false => class < next && self.owed_ns[next] < self.quantum_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "share_line_tests.rs"]
+mod tests;

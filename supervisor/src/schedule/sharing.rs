@@ -1,0 +1,90 @@
+//! What sharing a device takes from the events of calls: who is charged, what calls take, whether a new call can end in
+//! time, and whether the chip slices.
+
+use super::scheduler::Scheduler;
+use super::turns::{Charge, Turns};
+use super::types::{Action, CallId, NotNow, TenantShare, Terms};
+use crate::ids::{TenantId, WorkerId};
+
+impl<C: Clone> Scheduler<C> {
+    /// A tenant is given this of the device from now on.
+    pub(super) fn set_share(&mut self, tenant: TenantId, share: TenantShare) {
+        if self.placing.share_of(tenant) == share {
+            return;
+        }
+        self.placing.set_share(tenant, share);
+        if let Some(turns) = &mut self.turns {
+            turns.set_share(tenant, share);
+        }
+    }
+
+    /// A tenant had a turn, or a part of one.
+    pub(super) fn charge(&mut self, charge: Option<Charge>) {
+        if let Some(Charge { tenant, used_ns, contended_ns }) = charge {
+            self.device_time.add(tenant, used_ns);
+            self.placing.charge(tenant, contended_ns);
+        }
+    }
+
+    /// A call is out of its worker. Where there are no turns, its tenant is charged for the time that it ran.
+    pub(super) fn charge_call(&mut self, now_ns: u64, tenant: TenantId, started_ns: u64) {
+        if self.turns.is_none() {
+            let used_ns = now_ns.saturating_sub(started_ns);
+            self.charge(Some(Charge { tenant, used_ns, contended_ns: used_ns }));
+        }
+    }
+
+    /// A call that a worker is about to answer well was on the device for so long, as the worker says.
+    pub(super) fn ran(&mut self, now_ns: u64, worker: WorkerId, id: CallId, device_ns: u64) {
+        if self.running_call(worker, id).is_none() {
+            return;
+        }
+        let Some(entry) = self.calls.get(id) else { return };
+        let function = entry.function;
+        let device_ns = device_ns.min(now_ns.saturating_sub(entry.started_ns));
+        let slices = self.slices();
+        // Where the chip slices, calls take longer than the work that they are.
+        if !slices || self.run_times.shortest_ns(function).is_none() {
+            self.run_times.ended(function, device_ns);
+        }
+        if let Some(mode) = &mut self.mode {
+            mode.completed(self.run_times.shortest_ns(function).unwrap_or(device_ns));
+        }
+        let charge = self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns));
+        self.charge(charge);
+    }
+
+    /// Why a call that would have to wait cannot end before its deadline, if that is sure: by the least that the calls
+    /// before it take, and it itself.
+    pub(super) fn too_late(&self, now_ns: u64, terms: &Terms) -> Option<NotNow> {
+        let call_ns = self.run_times.at_least_ns(terms.function)?;
+        let queue_ns = self.placing.before_ns(terms.domain, terms.deadline_ns).filter(|ns| *ns > 0)?;
+        let ends_ns = now_ns.saturating_add(queue_ns).saturating_add(call_ns);
+        let [queue_ms, call_ms] = [queue_ns, call_ns].map(|ns| ns.div_ceil(1_000_000));
+        (ends_ns > terms.deadline_ns).then_some(NotNow::TooLate { queue_ms, call_ms })
+    }
+
+    /// Finds out whether the chip slices better than turns do, and makes it so.
+    pub(super) fn choose_mode(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        let (Some(mode), Some(turns)) = (&mut self.mode, &self.turns) else { return };
+        if !turns.is_contended() {
+            self.next_look_ns = None;
+            return;
+        }
+        let clock_ns = turns.contended_ns(now_ns);
+        let slicing = mode.look(clock_ns, turns.parties(), turns.are_equal());
+        self.next_look_ns = Some(now_ns.saturating_add(mode.next_look_ns(clock_ns).max(1_000_000)));
+        self.turn(actions, |turns, orders| turns.set_slicing(now_ns, slicing, orders));
+    }
+
+    /// A call waits, or a worker has one: what is looked at while tenants contend is looked at soon.
+    pub(super) fn note_contention(&mut self, now_ns: u64) {
+        let waits = self.placing.has_unplaced();
+        if let Some(turns) = &mut self.turns {
+            turns.set_outside(now_ns, waits);
+        }
+        if self.mode.is_some() && self.turns.as_ref().is_some_and(Turns::is_contended) {
+            self.next_look_ns.get_or_insert(now_ns);
+        }
+    }
+}

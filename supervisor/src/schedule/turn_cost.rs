@@ -1,0 +1,104 @@
+//! What a change of turns costs, measured: from the moment at which one worker gave the device back until the first
+//! call of the next one ended, less the time that this call had on the device. It begins with what is known of the
+//! kind of device.
+//!
+//! A worker says itself how long its calls ran, so one sample moves the cost little: none counts for more than twice
+//! what is known, and the cost stays within bounds.
+
+use crate::ids::WorkerId;
+
+/// No change of turns costs less, or more.
+const LEAST_NS: u64 = 1_000;
+const MOST_NS: u64 = 5_000_000;
+/// Each sample moves the cost by this part of the difference.
+const SHARE: u64 = 16;
+
+/// The cost of a change, and the change that is being measured.
+#[derive(Debug)]
+pub(super) struct ChangeCost {
+    cost_ns: u64,
+    open: Option<(u64, WorkerId)>,
+}
+
+impl ChangeCost {
+    /// Known to be about so much.
+    pub(super) fn new(cost_ns: u64) -> Self {
+        Self { cost_ns: cost_ns.clamp(LEAST_NS, MOST_NS), open: None }
+    }
+
+    /// The cost in nanoseconds.
+    pub(super) fn ns(&self) -> u64 {
+        self.cost_ns
+    }
+
+    /// One worker gave the device back, and this one, which has calls, got it.
+    pub(super) fn changed(&mut self, now_ns: u64, to: WorkerId) {
+        self.open = Some((now_ns, to));
+    }
+
+    /// Something came in between: this change says nothing.
+    pub(super) fn disturbed(&mut self) {
+        self.open = None;
+    }
+
+    /// A worker's call ended that was on the device for so long.
+    pub(super) fn finished(&mut self, now_ns: u64, worker: WorkerId, device_ns: u64) {
+        let Some((since_ns, _)) = self.open.take_if(|(_, to)| *to == worker) else { return };
+        let sample_ns = now_ns.saturating_sub(since_ns).saturating_sub(device_ns).min(2 * self.cost_ns);
+        let moved = match sample_ns >= self.cost_ns {
+            true => self.cost_ns + (sample_ns - self.cost_ns).div_ceil(SHARE),
+            false => self.cost_ns - (self.cost_ns - sample_ns).div_ceil(SHARE),
+        };
+        self.cost_ns = moved.clamp(LEAST_NS, MOST_NS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const W0: WorkerId = WorkerId::new(0);
+    const US: u64 = 1_000;
+
+    fn sample(cost: &mut ChangeCost, took_ns: u64, device_ns: u64) {
+        cost.changed(1_000_000, W0);
+        cost.finished(1_000_000 + took_ns, W0, device_ns);
+    }
+
+    #[test]
+    fn the_cost_follows_what_changes_take_beyond_their_calls() {
+        let mut cost = ChangeCost::new(140 * US);
+        (0..200).for_each(|_| sample(&mut cost, 100 * US, 60 * US));
+        assert!((40 * US..42 * US).contains(&cost.ns()), "{}", cost.ns());
+        (0..200).for_each(|_| sample(&mut cost, 260 * US, 60 * US));
+        assert!((198 * US..=200 * US).contains(&cost.ns()), "{}", cost.ns());
+    }
+
+    #[test]
+    fn one_change_counts_once_and_only_where_its_worker_answers() {
+        let mut cost = ChangeCost::new(100 * US);
+        cost.finished(5, W0, 0);
+        cost.changed(0, W0);
+        cost.finished(90, WorkerId::new(1), 0);
+        assert_eq!(cost.ns(), 100 * US);
+        cost.finished(0, W0, 0);
+        let moved = cost.ns();
+        cost.finished(1_000 * US, W0, 0);
+        assert_eq!((moved < 100 * US, cost.ns()), (true, moved));
+        cost.changed(0, W0);
+        cost.disturbed();
+        cost.finished(0, W0, 0);
+        assert_eq!(cost.ns(), moved);
+    }
+
+    #[test]
+    fn a_worker_that_lies_moves_it_slowly_and_within_bounds() {
+        let mut cost = ChangeCost::new(100 * US);
+        sample(&mut cost, u64::MAX / 2, 0);
+        assert!(cost.ns() <= 107 * US, "{}", cost.ns());
+        (0..1000).for_each(|_| sample(&mut cost, u64::MAX / 2, 0));
+        assert_eq!(cost.ns(), MOST_NS);
+        (0..1000).for_each(|_| sample(&mut cost, 0, u64::MAX));
+        assert_eq!(cost.ns(), LEAST_NS);
+    }
+}

@@ -1,0 +1,231 @@
+//! How long a turn waits for its tenant's next call once the worker has none.
+//!
+//! To wait costs the device's time; to yield costs one change of turns more, when the next call comes. That is the
+//! problem of renting skis: whoever waits as long as the change costs and yields then pays at most twice what is best in
+//! hindsight (A. Karlin, M. Manasse, L. McGeoch, S. Owicki, "Competitive randomized algorithms for nonuniform problems",
+//! SODA 1990, Algorithmica 11, 1994). Where it is known how soon calls come, it is better to wait for as long as that is
+//! expected, or not at all.
+//!
+//! The worker keeps in mind how long it had no call lately: apart for the first time in a turn, when clients were asleep
+//! until its answers came, and for later times. The rule:
+//!
+//! - **Later times**: it waits if a call is expected sooner than a change costs, and never longer than that.
+//! - **The first time** is worth more: the calls that follow in the same turn need no change either. With `n` calls that
+//!   waits brought in a turn lately, it is worth `n` changes less the `n - 1` waits between them. It waits if a call is
+//!   expected sooner than that, twice as long as expected (and no less than a change), and never longer than an eighth
+//!   of the quantum.
+//! - A turn that does not wait learns nothing of `n`: each 32nd waits all the same.
+//!
+//! All times are nanoseconds of one clock, which the caller reads.
+
+/// A turn that would not wait does so all the same, each so many turns.
+const EXPLORE: u32 = 32;
+/// The part of a quantum that a wait takes at most.
+const QUANTUM_SHARE: u64 = 8;
+/// Calls that come later than this after the last answer are no part of a row.
+const LONGEST_IDLE_NS: u64 = 1_000_000_000;
+
+/// What is known of the times without calls.
+#[derive(Debug, Default)]
+pub(super) struct TurnWait {
+    /// Expected length of the first time without a call in a turn, and of later ones.
+    first_ns: Option<u64>,
+    later_ns: Option<u64>,
+    /// Calls that waits brought in a turn, in sixteenths.
+    gained: Option<u64>,
+    /// Since when there is no call, and whether it was the first time in a turn.
+    idle: Option<Idle>,
+    /// Times without a call that ended in this turn.
+    ended: u32,
+    /// Whether this turn waited at all.
+    waited: bool,
+    /// Turns since one waited.
+    unexplored: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Idle {
+    since_ns: u64,
+    first: bool,
+}
+
+/// What a turn costs and lasts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prices {
+    /// What a change of turns costs.
+    pub(super) change_ns: u64,
+    /// How long the turn may last while others wait.
+    pub(super) quantum_ns: u64,
+    /// How long a call takes lately.
+    pub(super) call_ns: u64,
+}
+
+/// A moving average: the last few values count.
+fn follow(known: Option<u64>, value: u64) -> u64 {
+    match known {
+        None => value,
+        Some(known) => (known.saturating_mul(3)).saturating_add(value) / 4,
+    }
+}
+
+impl TurnWait {
+    /// A turn begins.
+    pub(super) fn begin(&mut self) {
+        (self.ended, self.waited) = (0, false);
+    }
+
+    /// The worker has no call.
+    pub(super) fn idle(&mut self, now_ns: u64) {
+        let first = self.ended == 0;
+        self.idle.get_or_insert(Idle { since_ns: now_ns, first });
+    }
+
+    /// A call came; `in_turn` says that the worker has the device.
+    pub(super) fn arrived(&mut self, now_ns: u64, in_turn: bool) {
+        let Some(Idle { since_ns, first }) = self.idle.take() else { return };
+        let length_ns = now_ns.saturating_sub(since_ns).min(LONGEST_IDLE_NS);
+        let known = if first { &mut self.first_ns } else { &mut self.later_ns };
+        *known = Some(follow(*known, length_ns));
+        self.ended += u32::from(in_turn);
+    }
+
+    /// The turn is given back.
+    pub(super) fn over(&mut self) {
+        if self.waited {
+            self.gained = Some(follow(self.gained, u64::from(self.ended) * 16));
+            self.unexplored = 0;
+        } else {
+            self.unexplored += 1;
+        }
+        self.begin();
+    }
+
+    /// How much longer to wait now, if at all. A time without a call has begun.
+    pub(super) fn left_ns(&mut self, now_ns: u64, prices: Prices) -> u64 {
+        let Some(Idle { since_ns, first }) = self.idle else { return 0 };
+        let budget_ns = self.budget_ns(first, prices).min(prices.quantum_ns / QUANTUM_SHARE);
+        self.waited |= budget_ns > 0;
+        budget_ns.saturating_sub(now_ns.saturating_sub(since_ns))
+    }
+
+    fn budget_ns(&self, first: bool, Prices { change_ns, quantum_ns, call_ns }: Prices) -> u64 {
+        let later_ns = self.later_ns.unwrap_or(0);
+        if !first {
+            return if later_ns <= change_ns { change_ns } else { 0 };
+        }
+        let expected_ns = self.first_ns.unwrap_or(0);
+        let longest_ns = change_ns.max(expected_ns.saturating_mul(2));
+        // As many as fit, where nothing is known.
+        let fits = quantum_ns / call_ns.saturating_add(later_ns).max(1);
+        let gained = self.gained.unwrap_or(u64::MAX).min(fits.saturating_mul(16));
+        let saved_ns = gained.saturating_mul(change_ns) / 16;
+        let between_ns = gained.saturating_sub(16).saturating_mul(later_ns) / 16;
+        let worth_ns = saved_ns.saturating_sub(between_ns);
+        if expected_ns <= worth_ns {
+            longest_ns.min(worth_ns)
+        } else if self.unexplored + 1 >= EXPLORE {
+            longest_ns
+        } else {
+            0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1_000;
+    const PRICES: Prices = Prices { change_ns: 140 * US, quantum_ns: 5_000 * US, call_ns: 50 * US };
+
+    /// One turn whose calls come so long after the last answer; how many of them came while it waited, and whether it
+    /// waited at all.
+    fn turn(wait: &mut TurnWait, now_ns: &mut u64, gaps: &[u64]) -> (usize, bool) {
+        wait.begin();
+        let mut came = 0;
+        let mut waited = false;
+        for gap in gaps {
+            wait.idle(*now_ns);
+            let left = wait.left_ns(*now_ns, PRICES);
+            waited |= left > 0;
+            if left < *gap {
+                wait.over();
+                *now_ns += gap;
+                wait.arrived(*now_ns, false);
+                return (came, waited);
+            }
+            came += 1;
+            *now_ns += gap;
+            wait.arrived(*now_ns, true);
+            *now_ns += PRICES.call_ns;
+        }
+        wait.over();
+        (came, waited)
+    }
+
+    #[test]
+    fn calls_that_come_soon_are_waited_for() {
+        let (mut wait, mut now) = (TurnWait::default(), 0);
+        for _ in 0..100 {
+            assert_eq!(turn(&mut wait, &mut now, &[30 * US; 40]).0, 40);
+        }
+    }
+
+    #[test]
+    fn a_first_call_that_comes_late_is_worth_the_wait_if_more_follow() {
+        // Its client slept; those that follow come soon.
+        let mut gaps = vec![300 * US];
+        gaps.extend([30 * US; 30]);
+        let (mut wait, mut now) = (TurnWait::default(), 0);
+        let came: usize = (0..100).map(|_| turn(&mut wait, &mut now, &gaps).0).sum();
+        assert!(came > 90 * gaps.len(), "{came}");
+    }
+
+    #[test]
+    fn calls_that_come_late_are_not_waited_for() {
+        let (mut wait, mut now) = (TurnWait::default(), 0);
+        let turns = 3200;
+        let waited = (0..turns).filter(|_| turn(&mut wait, &mut now, &[5_000 * US]).1).count();
+        // A few at first, then each 32nd.
+        assert!((turns / 33..turns / 33 + 20).contains(&waited), "{waited}");
+    }
+
+    #[test]
+    fn a_tenant_whose_calls_begin_to_come_sooner_is_waited_for_again() {
+        let (mut wait, mut now) = (TurnWait::default(), 0);
+        (0..100).for_each(|_| drop(turn(&mut wait, &mut now, &[5_000 * US])));
+        let came: usize = (0..200).map(|_| turn(&mut wait, &mut now, &[30 * US; 20]).0).sum();
+        assert!(came > 100 * 20, "{came}");
+    }
+
+    #[test]
+    fn no_wait_costs_more_than_its_bound() {
+        let (mut wait, mut now) = (TurnWait::default(), 0);
+        // The worst: each call comes just after the wait ended.
+        for _ in 0..1000 {
+            wait.begin();
+            wait.idle(now);
+            let left = wait.left_ns(now, PRICES);
+            assert!(left <= PRICES.quantum_ns / QUANTUM_SHARE);
+            now += left + 1;
+            assert_eq!(wait.left_ns(now, PRICES), 0);
+            wait.over();
+            wait.arrived(now, false);
+        }
+        // A later time in a turn waits no longer than a change takes.
+        wait.begin();
+        wait.arrived(now, true);
+        wait.ended = 1;
+        wait.idle(now);
+        assert!(wait.left_ns(now, PRICES) <= PRICES.change_ns);
+    }
+
+    #[test]
+    fn a_change_that_costs_nothing_is_not_waited_for() {
+        let free = Prices { change_ns: 0, ..PRICES };
+        let mut wait = TurnWait::default();
+        wait.begin();
+        wait.idle(0);
+        assert_eq!(wait.left_ns(0, free), 0);
+    }
+}
