@@ -10,16 +10,19 @@ use crate::schedule::events::{
     Buried, Cancel, Clearing, Confirmed, Finished, Gone, Ready, Reaped, Scrubbed, SetPolicy, Submit, Tick,
     Yielded, Yielding,
 };
-use crate::schedule::{Address, Share, TurnRules};
+use crate::schedule::{Address, Share};
 
 #[path = "event_model.rs"]
 mod event;
 #[path = "memory_model.rs"]
 mod memory;
+#[path = "shape_model.rs"]
+mod shape;
 #[path = "trouble_model.rs"]
 mod trouble;
 use event::{Event, events};
 use memory::{Dying, Memory};
+use shape::{policies, shapes};
 use trouble::{Admits, Trouble};
 
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
@@ -529,41 +532,6 @@ impl World {
         let workers = self.serves.iter().filter(|(w, d)| **d == domain && self.present.contains(w)).count();
         assert!(workers <= self.shape.workers_per_domain, "a domain has too many workers");
     }
-}
-
-fn shapes() -> impl Strategy<Value = Shape> {
-    let residency_ms = prop_oneof![Just(0), 1..200u64];
-    let parts = (1..4usize, 1..4u32, 1..4usize, any::<bool>(), prop::bool::weighted(0.2), any::<bool>());
-    let rules = (any::<bool>(), any::<bool>());
-    (parts, residency_ms, rules).prop_map(|(parts, residency_ms, rules)| {
-        let (workers, lanes, workers_per_domain, turns, shared_faults, scrubs) = parts;
-        let residency_ns = residency_ms * MS;
-        let quantum_us = turns.then_some(5000);
-        let turn_rules = TurnRules { may_slice: rules.0, early: rules.1, ..TurnRules::default() };
-        Shape {
-            workers,
-            lanes,
-            workers_per_domain,
-            quantum_us,
-            turn_rules,
-            residency_ns,
-            shared_faults,
-            scrubs,
-        }
-    })
-}
-
-/// Budgets that never come back in a case, and some that do.
-fn policies() -> impl Strategy<Value = Policy> {
-    let budget = prop_oneof![Just(0), Just(2), Just(600), Just(6000)];
-    let overrun = prop_oneof![Just(0), Just(100)];
-    let parts = (0..4u32, budget, 1..100u64, overrun);
-    parts.prop_map(|(quarantine_after, fault_budget, grace_ms, overrun_ms)| Policy {
-        quarantine_after,
-        fault_budget,
-        cancel_grace_ns: grace_ms * MS,
-        overrun_ns: overrun_ms * MS,
-    })
 }
 
 proptest! {

@@ -13,6 +13,8 @@ mod exclusive_fairness_tests;
 mod exclusive_tests;
 #[path = "penalties_tests.rs"]
 mod penalties_tests;
+#[path = "sharing_tests.rs"]
+mod sharing_tests;
 
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const ALICE: Domain = Domain { owner: TenantId::new(1), caller: TenantId::new(1) };

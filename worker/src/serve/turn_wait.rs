@@ -20,6 +20,8 @@
 
 /// A turn that would not wait does so all the same, each so many turns.
 const EXPLORE: u32 = 32;
+/// Calls that waits bring in a turn, until that was seen.
+const HOPED: u64 = 16;
 /// The part of a quantum that a wait takes at most.
 const QUANTUM_SHARE: u64 = 8;
 /// Calls that come later than this after the last answer are no part of a row.
@@ -92,7 +94,8 @@ impl TurnWait {
     /// The turn is given back.
     pub(super) fn over(&mut self) {
         if self.waited {
-            self.gained = Some(follow(self.gained, u64::from(self.ended) * 16));
+            let known = self.gained.unwrap_or(HOPED * 16);
+            self.gained = Some(follow(Some(known), u64::from(self.ended) * 16));
             self.unexplored = 0;
         } else {
             self.unexplored += 1;
@@ -115,9 +118,9 @@ impl TurnWait {
         }
         let expected_ns = self.first_ns.unwrap_or(0);
         let longest_ns = change_ns.max(expected_ns.saturating_mul(2));
-        // As many as fit, where nothing is known.
+        // No more than fit.
         let fits = quantum_ns / call_ns.saturating_add(later_ns).max(1);
-        let gained = self.gained.unwrap_or(u64::MAX).min(fits.saturating_mul(16));
+        let gained = self.gained.unwrap_or(HOPED * 16).min(fits.saturating_mul(16));
         let saved_ns = gained.saturating_mul(change_ns) / 16;
         let between_ns = gained.saturating_sub(16).saturating_mul(later_ns) / 16;
         let worth_ns = saved_ns.saturating_sub(between_ns);
@@ -193,7 +196,9 @@ mod tests {
     #[test]
     fn a_tenant_whose_calls_begin_to_come_sooner_is_waited_for_again() {
         let (mut wait, mut now) = (TurnWait::default(), 0);
-        (0..100).for_each(|_| drop(turn(&mut wait, &mut now, &[5_000 * US])));
+        for _ in 0..100 {
+            turn(&mut wait, &mut now, &[5_000 * US]);
+        }
         let came: usize = (0..200).map(|_| turn(&mut wait, &mut now, &[30 * US; 20]).0).sum();
         assert!(came > 100 * 20, "{came}");
     }

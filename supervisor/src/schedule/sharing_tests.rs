@@ -1,0 +1,211 @@
+//! A device that several tenants want: overruns, deadlines, shares, as the scheduler puts them together.
+
+use super::*;
+use crate::schedule::{Class, TenantShare, TurnRules};
+
+const S: u64 = 1000 * MS;
+
+fn by_turns(workers: usize, lanes: u32) -> Shape {
+    Shape { quantum_us: Some(5000), ..Shape::new(workers, lanes) }
+}
+
+fn submit_due(b: &mut Bench, call: u64, domain: Domain, deadline_ns: u64) -> Result<CallId, NotNow> {
+    let terms = Terms { domain, function: FUNCTION, bytes: 1, deadline_ns, size: Size::Lane };
+    b.scheduler.handle(b.now, Submit { call, terms, limits: LIMITS }, &mut b.actions)
+}
+
+/// Lets time pass, with a look whenever one is due.
+fn wait_until(b: &mut Bench, until_ns: u64) {
+    while let Some(at_ns) = b.scheduler.next_deadline_ns().filter(|at_ns| *at_ns <= until_ns) {
+        b.now = b.now.max(at_ns);
+        b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    }
+    b.now = until_ns;
+}
+
+#[test]
+fn a_call_in_the_way_of_others_is_ended_after_its_limit() {
+    let mut b = Bench::of(by_turns(2, 1));
+    let endless = submit_due(&mut b, 1, ALICE, u64::MAX).unwrap();
+    wait_until(&mut b, 100 * S);
+    b.expect("1 on 0.0, grant 0 turn 1");
+    submit_due(&mut b, 2, BOB, u64::MAX).unwrap();
+    // Others are granted after a few quanta; the time before they came does not count.
+    wait_until(&mut b, 101 * S);
+    b.expect("2 on 1.0, revoke 0 turn 1, grant 1 turn 2");
+    wait_until(&mut b, 102 * S - MS);
+    b.expect("");
+    // Both are in each other's way; each began when it could run.
+    wait_until(&mut b, 102 * S + 51 * MS);
+    b.expect("kill 0, kill 1");
+    let lost = b.dies(W0);
+    assert_eq!(lost, [(1, Ended::Overran)]);
+    assert_eq!(b.scheduler.running_call(W0, endless), None);
+    assert!(b.scheduler.device_time_of(ALICE.caller) >= 102 * S, "all the time that it had");
+}
+
+#[test]
+fn who_has_no_limit_is_not_ended_and_who_has_its_own_is() {
+    let mut b = Bench::of(by_turns(2, 1));
+    let limit = |overrun_ns| TenantShare { overrun_ns: Some(overrun_ns), ..TenantShare::default() };
+    b.scheduler.handle(0, SetShare { tenant: ALICE.caller, share: limit(0) }, &mut b.actions);
+    b.scheduler.handle(0, SetShare { tenant: BOB.caller, share: limit(300 * MS) }, &mut b.actions);
+    submit_due(&mut b, 1, ALICE, u64::MAX).unwrap();
+    submit_due(&mut b, 2, BOB, u64::MAX).unwrap();
+    wait_until(&mut b, 400 * MS);
+    b.expect("1 on 0.0, grant 0 turn 1, 2 on 1.0, revoke 0 turn 1, grant 1 turn 2, kill 1");
+    assert_eq!(b.dies(W1), [(2, Ended::Overran)]);
+    wait_until(&mut b, 3600 * S);
+    b.expect("");
+}
+
+#[test]
+fn of_several_calls_in_a_worker_none_is_blamed_for_an_overrun() {
+    let mut b = Bench::of(by_turns(2, 2));
+    submit_due(&mut b, 1, ALICE, u64::MAX).unwrap();
+    submit_due(&mut b, 2, ALICE, u64::MAX).unwrap();
+    // One that ends and comes again always wants the device, and is never in the way.
+    let mut other = submit_due(&mut b, 3, BOB, u64::MAX).unwrap();
+    b.actions.clear();
+    let mut killed = false;
+    while !killed {
+        let until_ns = b.now + 100 * MS;
+        wait_until(&mut b, until_ns);
+        killed = b.actions.drain(..).any(|action| matches!(action, Action::Kill { worker: W0, .. }));
+        b.finish(W1, other);
+        other = submit_due(&mut b, 3, BOB, u64::MAX).unwrap();
+        assert!(b.now < 3 * S);
+    }
+    assert_eq!(b.dies(W0), [], "both run again");
+    b.ready(W0);
+    let alone = b.actions.drain(..).map(short).find(|words| words.ends_with("alone"));
+    assert_eq!(alone.as_deref(), Some("1 on 0.0 alone"));
+}
+
+#[test]
+fn an_overrun_counts_as_a_failure_of_its_function() {
+    let mut b =
+        Bench::under(by_turns(2, 1), Policy { quarantine_after: 1, fault_budget: 0, ..Policy::default() });
+    submit_due(&mut b, 1, ALICE, u64::MAX).unwrap();
+    let mut other = submit_due(&mut b, 2, BOB, u64::MAX).unwrap();
+    while !b.actions.iter().any(|action| matches!(action, Action::Kill { worker: W0, .. })) {
+        let until_ns = b.now + 500 * MS;
+        wait_until(&mut b, until_ns);
+        b.finish(W1, other);
+        other = submit_due(&mut b, 2, BOB, u64::MAX).unwrap();
+        assert!(b.now < 10 * S);
+    }
+    let again = submit_due(&mut b, 3, ALICE, u64::MAX);
+    assert!(matches!(again, Err(NotNow::Quarantined(_))), "{again:?}");
+}
+
+#[test]
+fn calls_of_a_domain_start_by_their_deadlines() {
+    let mut b = Bench::new(1, 1);
+    let first = submit_due(&mut b, 1, ALICE, 9 * S).unwrap();
+    for (call, deadline_ns) in [(2, 9 * S), (3, 5 * S), (4, 7 * S)] {
+        submit_due(&mut b, call, ALICE, deadline_ns).unwrap();
+    }
+    b.expect("1 on 0.0");
+    b.finish(W0, first);
+    b.expect("3 on 0.0");
+}
+
+#[test]
+fn a_worker_goes_to_the_tenant_that_had_least_by_its_weight() {
+    let mut b = Bench::of(Shape { residency_ns: 0, ..Shape::new(1, 1) });
+    let share = TenantShare { weight: 3, ..TenantShare::default() };
+    b.scheduler.handle(0, SetShare { tenant: BOB.caller, share }, &mut b.actions);
+    // Each has a call running or waiting at any time; each takes a millisecond.
+    let mut running = vec![(b.submit(0, ALICE), ALICE)];
+    b.submit(1, BOB);
+    b.submit(2, ALICE);
+    b.actions.clear();
+    let mut had = [0, 0];
+    for call in 3..403 {
+        let (id, domain) = running.pop().unwrap();
+        had[usize::from(domain == BOB)] += 1;
+        b.now += MS;
+        b.submit(call, domain);
+        b.finish(W0, id);
+        while running.is_empty() {
+            for action in std::mem::take(&mut b.actions) {
+                match action {
+                    Action::Tell { command: Command::Start { id, call, .. }, .. } => {
+                        let entry = b.scheduler.calls.get(id).unwrap();
+                        running.push((id, entry.domain));
+                        assert_eq!(entry.call, call);
+                    }
+                    Action::Tell { command: Command::Leave, .. } => {
+                        assert_eq!(b.dies(W0), []);
+                        b.ready(W0);
+                    }
+                    other => drop(other),
+                }
+            }
+        }
+    }
+    assert!((90..=110).contains(&had[0]), "a quarter of 400: {had:?}");
+    assert_eq!(b.scheduler.device_times(9).len(), 2);
+}
+
+#[test]
+fn a_call_that_cannot_end_in_time_is_refused_where_that_is_sure() {
+    let mut b = Bench::new(1, 1);
+    // Sixteen calls of 10 ms: now it is known how long they take.
+    for call in 0..16 {
+        let id = submit_due(&mut b, call, ALICE, S).unwrap();
+        b.now += 10 * MS;
+        b.scheduler.handle(b.now, Ran { worker: W0, id, device_ns: 10 * MS }, &mut b.actions);
+        b.finish(W0, id);
+    }
+    let due = b.now + 45 * MS;
+    submit_due(&mut b, 20, ALICE, due).unwrap();
+    for call in 21..25 {
+        submit_due(&mut b, call, ALICE, due).unwrap();
+    }
+    // Four wait, which take 40 ms.
+    assert!(matches!(submit_due(&mut b, 25, ALICE, due), Err(NotNow::TooLate { queue_ms: 40, call_ms: 10 })),);
+    let later = b.now + 50 * MS;
+    submit_due(&mut b, 26, ALICE, later).unwrap();
+    // One that goes before others is accepted: it is not known how long those before it take.
+    submit_due(&mut b, 27, ALICE, due).unwrap();
+    assert_eq!(b.scheduler.device_time_of(ALICE.caller), 160 * MS);
+}
+
+#[test]
+fn a_worker_that_says_too_much_is_believed_as_far_as_that_can_be() {
+    let mut b = Bench::new(1, 1);
+    for call in 0..20 {
+        let id = submit_due(&mut b, call, ALICE, S).unwrap();
+        b.now += MS;
+        b.scheduler.handle(b.now, Ran { worker: W0, id, device_ns: u64::MAX }, &mut b.actions);
+        b.finish(W0, id);
+    }
+    assert_eq!(b.scheduler.run_times.at_least_ns(FUNCTION), Some(MS));
+}
+
+#[test]
+fn a_probe_lets_the_chip_slice_and_ends() {
+    let turn_rules = TurnRules { may_slice: true, ..TurnRules::default() };
+    let mut b = Bench::of(Shape { turn_rules, ..by_turns(2, 1) });
+    b.scheduler.overrun_ns = 0;
+    submit_due(&mut b, 1, ALICE, u64::MAX).unwrap();
+    submit_due(&mut b, 2, BOB, u64::MAX).unwrap();
+    let (mut sliced, mut turns) = (false, 0);
+    for _ in 0..2000 {
+        let until_ns = b.now + MS;
+        wait_until(&mut b, until_ns);
+        let slices = b.scheduler.slices();
+        turns += u32::from(sliced && !slices);
+        sliced = slices;
+    }
+    assert!(turns >= 1 && !sliced, "no work was done: turns stay");
+    let batch = TenantShare { class: Class::Batch, ..TenantShare::default() };
+    b.scheduler.handle(b.now, SetShare { tenant: BOB.caller, share: batch }, &mut b.actions);
+    for _ in 0..2000 {
+        let until_ns = b.now + MS;
+        wait_until(&mut b, until_ns);
+        assert!(!b.scheduler.slices(), "tenants of different classes take turns");
+    }
+}
