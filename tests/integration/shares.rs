@@ -55,8 +55,9 @@ impl Busy {
 
 /// Keeps tenants busy until all together used so much device time more; what each used meanwhile.
 fn used_meanwhile(supervisor: &Supervisor, tenants: &[&str], for_ms: u64) -> Vec<f64> {
-    let before = device_ns(supervisor);
     let threads: Vec<_> = tenants.iter().map(|tenant| Busy::new(supervisor, tenant)).collect();
+    // From now on all of them want the device.
+    let before = device_ns(supervisor);
     let done = std::sync::atomic::AtomicBool::new(false);
     let of = |times: &HashMap<String, u64>, tenant: &str| times.get(tenant).copied().unwrap_or(0);
     std::thread::scope(|scope| {
@@ -90,7 +91,7 @@ fn weights_give_shares_and_change_while_calls_run() {
     let text =
         |weights: &[(&str, String); 3]| config(&weights.each_ref().map(|(name, w)| (*name, w.as_str())));
     let supervisor = Supervisor::configured(&text(&weights(1, 2, 4)), &["--device", &device(3)]);
-    let used = used_meanwhile(&supervisor, &["a", "b", "c"], 1400);
+    let used = used_meanwhile(&supervisor, &["a", "b", "c"], 2100);
     let part = |used: &[f64], nth: usize| used[nth] / used.iter().sum::<f64>() * 7.0;
     for (nth, wanted) in [1.0, 2.0, 4.0].into_iter().enumerate() {
         assert!((part(&used, nth) / wanted - 1.0).abs() < 0.25, "{used:?}");
@@ -98,7 +99,7 @@ fn weights_give_shares_and_change_while_calls_run() {
     // The same again, the other way round: tenants are read again without a restart.
     supervisor.write("pappus.toml", text(&weights(4, 2, 1)));
     supervisor.ok(&["reload"]);
-    let used = used_meanwhile(&supervisor, &["a", "b", "c"], 1400);
+    let used = used_meanwhile(&supervisor, &["a", "b", "c"], 2100);
     for (nth, wanted) in [4.0, 2.0, 1.0].into_iter().enumerate() {
         assert!((part(&used, nth) / wanted - 1.0).abs() < 0.25, "{used:?}");
     }

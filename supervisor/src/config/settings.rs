@@ -106,9 +106,17 @@ impl Settings {
             quarantine_after: self.quarantine_after,
             fault_budget: self.fault_budget,
             cancel_grace_ns: self.cancel_grace.as_nanos().min(u128::from(u64::MAX)) as u64,
+            polls: self.poll_us > 0 && has_processors_to_poll(),
             overrun_ns: self.overrun_limit.as_nanos().min(u128::from(u64::MAX)) as u64,
         }
     }
+}
+
+/// Whether there are processors enough for three threads that poll (the worker that has the device, the one that is next,
+/// the supervisor's) and one that works.
+fn has_processors_to_poll() -> bool {
+    static PROCESSORS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get())) >= 4
 }
 
 /// How long a call may keep others from a device; zero means for ever.

@@ -22,7 +22,7 @@ mod shape;
 mod trouble;
 use event::{Event, events};
 use memory::{Dying, Memory};
-use shape::{policies, shapes};
+use shape::{Holder, policies, shapes};
 use trouble::{Admits, Trouble};
 
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
@@ -44,15 +44,6 @@ struct Known {
     detached: bool,
     overran: bool,
     runs: u32,
-}
-
-/// A worker with a grant, as it knows it.
-#[derive(Debug, Clone, Copy)]
-struct Holder {
-    turn: u64,
-    granted_ns: u64,
-    revoked: bool,
-    ending: bool,
 }
 
 /// What the outside world believes, built from the actions alone.

@@ -375,6 +375,9 @@ impl<C: Clone> Scheduler<C> {
 
     pub(super) fn set_policy(&mut self, now_ns: u64, policy: Policy, actions: &mut Vec<Action<C>>) {
         self.overrun_ns = policy.overrun_ns;
+        if let Some(turns) = &mut self.turns {
+            turns.set_polls(policy.polls);
+        }
         for caller in self.penalties.set_policy(policy) {
             self.review(now_ns, caller, actions);
         }

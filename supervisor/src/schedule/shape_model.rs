@@ -1,10 +1,19 @@
-//! Devices and answers to failures for the model, at random.
+//! Devices and answers to failures for the model, at random; and a grant as its worker knows it.
 
 use proptest::prelude::*;
 
 use crate::schedule::{Policy, Shape, TurnRules};
 
 const MS: u64 = 1_000_000;
+
+/// A worker with a grant, as it knows it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Holder {
+    pub(super) turn: u64,
+    pub(super) granted_ns: u64,
+    pub(super) revoked: bool,
+    pub(super) ending: bool,
+}
 
 /// Small devices of every kind.
 pub(super) fn shapes() -> impl Strategy<Value = Shape> {
@@ -33,11 +42,12 @@ pub(super) fn shapes() -> impl Strategy<Value = Shape> {
 pub(super) fn policies() -> impl Strategy<Value = Policy> {
     let budget = prop_oneof![Just(0), Just(2), Just(600), Just(6000)];
     let overrun = prop_oneof![Just(0), Just(100)];
-    let parts = (0..4u32, budget, 1..100u64, overrun);
-    parts.prop_map(|(quarantine_after, fault_budget, grace_ms, overrun_ms)| Policy {
+    let parts = (0..4u32, budget, 1..100u64, overrun, any::<bool>());
+    parts.prop_map(|(quarantine_after, fault_budget, grace_ms, overrun_ms, polls)| Policy {
         quarantine_after,
         fault_budget,
         cancel_grace_ns: grace_ms * MS,
         overrun_ns: overrun_ms * MS,
+        polls,
     })
 }

@@ -23,6 +23,10 @@ use super::types::{TenantShare, TurnRules};
 use crate::ids::{TenantId, TurnId, WorkerId};
 use crate::limits::{OVERRUN_QUANTA, YIELD_NS};
 
+/// Where turns are shorter than this, the worker that is next is woken when the one before it gets the device: to wake
+/// it takes about as long.
+const SHORT_TURN_NS: u64 = 500_000;
+
 /// What a worker is told about turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
@@ -59,8 +63,10 @@ struct Holder {
     revoked_ns: Option<u64>,
     /// From when on it is still to be charged: since then others want the device, too.
     charged_from_ns: Option<u64>,
-    /// What it was charged already.
+    /// What it was charged already, or is known to have used.
     charged_ns: u64,
+    /// Until when.
+    counted_ns: u64,
     /// Since when it has no calls, if it has none.
     idle_ns: Option<u64>,
     /// The next one was told that it is next.
@@ -112,6 +118,10 @@ pub struct Turns {
     /// The contended clock, and since when it runs.
     contended_ns: u64,
     contended_since_ns: Option<u64>,
+    /// How long turns last lately.
+    turn_ns: u64,
+    /// Workers and the supervisor's threads poll.
+    polls: bool,
     /// Tenants that overran and did not have a turn of their own since then.
     barred: Vec<TenantId>,
 }
@@ -132,6 +142,8 @@ impl Turns {
             outside: false,
             contended_ns: 0,
             contended_since_ns: None,
+            turn_ns: u64::from(quantum_us) * 1000,
+            polls: false,
             barred: Vec::new(),
             quantum_us,
             rules,
@@ -150,6 +162,12 @@ impl Turns {
     /// What a change of turns costs.
     pub fn change_us(&self) -> u32 {
         u32::try_from(self.cost.ns().div_ceil(1000)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether workers and the supervisor's threads poll while they wait for each other: then the next worker is woken
+    /// early.
+    pub fn set_polls(&mut self, polls: bool) {
+        self.polls = polls;
     }
 
     /// A tenant is given this from now on.
@@ -274,7 +292,7 @@ impl Turns {
         holder.idle_ns = Some(now_ns);
         if shared {
             holder.charged_from_ns = None;
-        } else if holder.revoked_ns.is_some() {
+        } else if self.polls && holder.revoked_ns.is_some() {
             self.announce(orders);
         }
     }
@@ -296,6 +314,9 @@ impl Turns {
             let staying = self.holders.iter().filter(|holder| !holder.ending).count();
             if !self.line.is_empty() || staying > 1 {
                 self.revoke(now_ns, orders);
+            }
+            if self.polls && self.turn_ns < SHORT_TURN_NS && self.holders.len() == 1 {
+                self.announce(orders);
             }
         }
         if self.holders.len() + self.line.len() > 1 {
@@ -320,6 +341,7 @@ impl Turns {
             revoked_ns: None,
             charged_from_ns: None,
             charged_ns: 0,
+            counted_ns: now_ns,
             idle_ns: None,
             announced: false,
             ending: false,
@@ -412,6 +434,7 @@ impl Turns {
         let contended_ns = self.settle(now_ns, at);
         let holder = self.holders.remove(at);
         let had_ns = now_ns.saturating_sub(holder.granted_ns);
+        self.turn_ns = (self.turn_ns.saturating_mul(7)).saturating_add(had_ns) / 8;
         // Besides, it may have had the device while none waited.
         let alone_ns = used_ns.unwrap_or(had_ns).min(had_ns).saturating_sub(holder.charged_ns);
         self.used_ns[holder.worker.get()] += alone_ns;
@@ -437,13 +460,25 @@ impl Turns {
         Some(charge)
     }
 
-    /// A call of a worker ended that was on the device for so long. Where the chip slices, turns do not end: what is
-    /// charged meanwhile is returned.
+    /// A call of a worker ended that was on the device for so long. Where the chip slices, and where none waits, turns do
+    /// not end: what was used meanwhile is returned.
     pub fn finished(&mut self, now_ns: u64, worker: WorkerId, device_ns: u64) -> Option<Charge> {
         self.cost.finished(now_ns, worker, device_ns);
-        let at = self.position(worker).filter(|_| self.is_shared())?;
-        let contended_ns = self.settle(now_ns, at);
-        Some(Charge { tenant: self.holders[at].tenant, used_ns: contended_ns, contended_ns })
+        let at = self.position(worker)?;
+        if self.is_shared() {
+            let contended_ns = self.settle(now_ns, at);
+            return Some(Charge { tenant: self.holders[at].tenant, used_ns: contended_ns, contended_ns });
+        }
+        let holder = &mut self.holders[at];
+        if holder.charged_from_ns.is_some() {
+            return None;
+        }
+        // Calls in several lanes overlap.
+        let passed_ns = now_ns.saturating_sub(std::mem::replace(&mut holder.counted_ns, now_ns));
+        let used_ns = device_ns.min(passed_ns);
+        holder.charged_ns += used_ns;
+        self.used_ns[worker.get()] += used_ns;
+        Some(Charge { tenant: holder.tenant, used_ns, contended_ns: 0 })
     }
 
     /// The chip slices between all that have calls, or does so no more.

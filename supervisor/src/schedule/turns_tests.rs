@@ -235,3 +235,33 @@ fn the_next_turn_may_begin_while_the_last_ones_lanes_run_empty() {
     turns.yielded(6, W0, TurnId::new(1), 6, true, &mut orders);
     expect(&mut orders, &[revoke(W1, 2)]);
 }
+
+#[test]
+fn where_turns_are_short_the_next_worker_is_woken_when_the_last_one_gets_the_device() {
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    turns.set_polls(true);
+    has_work(&mut turns, 0, W0, &mut orders);
+    has_work(&mut turns, 0, W1, &mut orders);
+    let mut now = 0;
+    for turn in 1..60 {
+        let worker = if turn % 2 == 1 { W0 } else { W1 };
+        orders.clear();
+        now += MS / 10;
+        turns.yielded(now, worker, TurnId::new(turn), 0, true, &mut orders);
+    }
+    expect(&mut orders, &[grant(W1, 60), revoke(W1, 60), Order::Soon { worker: W0 }]);
+}
+
+#[test]
+fn what_a_tenant_used_is_known_while_it_keeps_the_device() {
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    assert_eq!(turns.finished(10, W0, 7), charge(W0, 7, 0));
+    // Two calls in two lanes at the same time are not twice the time.
+    assert_eq!(turns.finished(12, W0, 9), charge(W0, 2, 0));
+    assert_eq!(turns.used_ns(W0), 9);
+    has_work(&mut turns, 20, W1, &mut orders);
+    assert_eq!(turns.finished(25, W0, 9), None, "charged when it yields");
+    assert_eq!(turns.yielded(30, W0, TurnId::new(1), 25, false, &mut orders), charge(W0, 16, 10));
+    assert_eq!(turns.used_ns(W0), 25);
+}

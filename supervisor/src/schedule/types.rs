@@ -331,6 +331,8 @@ pub struct Policy {
     pub cancel_grace_ns: u64,
     /// How long a call may be in the way of others that wait for their turn; 0: for ever.
     pub overrun_ns: u64,
+    /// Workers and the supervisor's threads poll while they wait for each other.
+    pub polls: bool,
 }
 
 impl Default for Policy {
@@ -340,6 +342,7 @@ impl Default for Policy {
             fault_budget: 5,
             cancel_grace_ns: 1_000_000_000,
             overrun_ns: 2_000_000_000,
+            polls: false,
         }
     }
 }

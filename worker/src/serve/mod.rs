@@ -70,7 +70,11 @@ pub fn run<D: Device>(channels: Channels, staging: &ValidatedMemfd, mut device: 
             false => {
                 let lingers = server.turn.lingers();
                 let until = until.into_iter().chain(lingers).min();
-                let spin = server.spin.max(server.turn.alert()).max(lingers.unwrap_or_default());
+                // Where polling is off, it is off for turns, too.
+                let spin = match server.spin.is_zero() {
+                    true => Duration::ZERO,
+                    false => server.spin.max(server.turn.alert()).max(lingers.unwrap_or_default()),
+                };
                 inbox.wait(until.map_or(spin, |until| spin.min(until)), until, None)?
             }
         };
