@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::{LazyLock, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use pappus_client::Client;
@@ -119,10 +119,13 @@ impl Drop for Neighbour {
 }
 
 fn started(kind: Kind, off: Off) -> (Started, Layers) {
-    static LAUNCHER: LazyLock<Launcher> =
-        LazyLock::new(|| Launcher::new(prisoner(), Confinement::decide(SandboxSettings::default())).unwrap());
+    // What starts processes is confined like the thread that made it, and must outlive them.
+    thread_local! {
+        static LAUNCHER: &'static Launcher =
+            Box::leak(Box::new(Launcher::new(prisoner(), Confinement::decide(SandboxSettings::default())).unwrap()));
+    }
     let target = Target { kind, uuid: String::new(), lanes: off as u32, numa_node: None, memory_bytes: 0 };
-    let mut started = LAUNCHER.start(Role::Compile, &target, None).unwrap();
+    let mut started = LAUNCHER.with(|launcher| launcher.start(Role::Compile, &target, None)).unwrap();
     let layers = heard(&mut started, |message| match message {
         FromWorker::Hello(hello) => hello.layers,
         other => panic!("{other:?}"),

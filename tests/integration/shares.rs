@@ -98,7 +98,7 @@ fn weights_give_shares_and_change_while_calls_run() {
     }
     // The same again, the other way round: tenants are read again without a restart.
     supervisor.write("pappus.toml", text(&weights(4, 2, 1)));
-    supervisor.ok(&["reload"]);
+    supervisor.admin().reload().unwrap();
     let used = used_meanwhile(&supervisor, &["a", "b", "c"], 2100);
     for (nth, wanted) in [4.0, 2.0, 1.0].into_iter().enumerate() {
         assert!((part(&used, nth) / wanted - 1.0).abs() < 0.25, "{used:?}");

@@ -121,6 +121,8 @@ pub struct DeviceMetrics {
 impl DeviceMetrics {
     /// Handles for one device.
     pub fn new(device: &str) -> Self {
+        // Until a tenant used it.
+        tenant_seconds(device, "").set(0.0);
         let outcome = |outcome: &'static str| counter!("pappus_invocations_total", "device" => device.to_owned(), "outcome" => outcome);
         Self {
             completed: outcome("completed"),

@@ -140,7 +140,7 @@ fn a_worker_goes_to_the_tenant_that_had_least_by_its_weight() {
                         assert_eq!(b.dies(W0), []);
                         b.ready(W0);
                     }
-                    other => drop(other),
+                    _ => {}
                 }
             }
         }
