@@ -139,7 +139,10 @@ pub const COMPILE_S: u64 = 60;
 pub const MAX_COMPILATIONS: usize = 8;
 /// Compilations of the operator at once, besides.
 pub const OPERATOR_COMPILATIONS: usize = 2;
-/// Threads that work of tenants may keep at once, of the 512 that the runtime has for work that waits.
+/// Threads that the runtime has for work that waits. Work that keeps a socket's thread counts twice: another thread
+/// takes that one's place meanwhile.
+pub const MAX_BLOCKING_THREADS: usize = 96;
+/// Of these, how many work of tenants may keep at once.
 pub const MAX_TENANTS_THREADS: usize = 32;
 /// How long a domain keeps a worker that another domain waits for, where the device does not say.
 pub const RESIDENCY_NS: u64 = 100_000_000;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use pappus_supervisor::config::{Config, Flags};
-use pappus_supervisor::limits::SOCKET_THREADS;
+use pappus_supervisor::limits::{MAX_BLOCKING_THREADS, SOCKET_THREADS};
 use pappus_supervisor::list_devices;
 use pappus_supervisor::log::Limited;
 use pappus_supervisor::run::run;
@@ -75,6 +75,7 @@ fn start(config: Config) -> Result<(), Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(SOCKET_THREADS)
         .thread_keep_alive(IDLE_THREADS)
+        .max_blocking_threads(MAX_BLOCKING_THREADS)
         .enable_all()
         .build()?;
     let ended = runtime.block_on(run(config, heard(first), heard(second)));
