@@ -17,6 +17,7 @@ use zerocopy::little_endian::U64;
 
 use crate::client_memfd::ClientMemfd;
 use crate::function::Loaded;
+use crate::placement::Routed;
 use crate::refusal::Refusal;
 use crate::schedule::{Domain, Ended, quarantine};
 use crate::tenants::{Account, CountedPlan, Limit, QuotaError, Taken};
@@ -100,6 +101,8 @@ pub struct Call {
     pub started_ns: AtomicU64,
     /// Where its frame ends in what its worker was sent.
     pub sent_at: AtomicU64,
+    /// Counts it where it runs, where there are several devices.
+    pub routed: Option<Routed>,
     /// Where its answer goes.
     pub reply: Arc<dyn Completion>,
 }

@@ -9,6 +9,7 @@
 //! - [`quota`]: what a tenant may have at most.
 //! - [`defences`]: what tests can switch off.
 //! - [`schedule`]: which call runs where: a pure state machine.
+//! - [`placement`]: which of several devices a domain's calls go to, likewise.
 //! - [`config`]: flags and file.
 //! - [`refusal`]: why a request is refused.
 //! - [`blocking`]: threads for work that waits.
@@ -41,6 +42,7 @@ pub mod limits;
 pub mod list_devices;
 pub mod log;
 pub mod metrics;
+pub mod placement;
 pub mod processes;
 pub mod quota;
 pub mod refusal;

@@ -70,6 +70,8 @@ pub mod rank {
     pub const DYING: u8 = 40;
     /// The channel to the process of one worker.
     pub const CHANNEL: u8 = 50;
+    /// Homes of domains. A call that ends says so here, also where a channel is held.
+    pub const PLACEMENT: u8 = 59;
     /// Decisions of one device.
     pub const SCHEDULER: u8 = 60;
     /// When the last epoch of a device ended.

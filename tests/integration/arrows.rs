@@ -21,7 +21,7 @@ const ORDER: [(&str, &[Level]); 4] = [
             &["quota"],
             &["defences"],
             &["client_io", "log", "schedule"],
-            &["config", "refusal"],
+            &["config", "placement", "refusal"],
             &["blocking", "tenants"],
             &["client_memfd", "store"],
             &["client_fd"],

@@ -174,6 +174,7 @@ impl Gpu {
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         Arc::new(Call {
             function: function.clone(),
+            routed: None,
             domain: Domain { owner: TenantId::new(1), caller },
             plan: Arc::new(CountedPlan::new(plan, plan_bytes)),
             items: vec![],

@@ -63,6 +63,8 @@ pub struct Device {
     settings: watch::Receiver<Settings>,
     /// Ends processes of a device that they share through MPS.
     pub(super) mps: Option<Arc<MpsTerminator>>,
+    /// No process of it gets ready.
+    lost: AtomicBool,
     /// Workers that end are not replaced any more.
     closing: AtomicBool,
 }
@@ -129,6 +131,7 @@ impl Device {
             standbys: Standbys::new(config.standbys)?,
             reaper: Reaper::new()?,
             mps: config.shared.then(|| MpsTerminator::start(Control::new()?)).transpose()?,
+            lost: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             config,
             metrics,
@@ -308,6 +311,23 @@ impl Device {
     /// Device time that one tenant used.
     pub fn device_time_of(&self, tenant: TenantId) -> u64 {
         self.decisions.ask().device_time_of(tenant)
+    }
+
+    /// Whether it has no process and the last one that was started did not get ready.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_lost(&self, lost: bool) {
+        if self.lost.swap(lost, Ordering::Relaxed) != lost {
+            match lost {
+                true => tracing::error!(
+                    device = self.config.name,
+                    "no worker gets ready: calls go to other devices"
+                ),
+                false => tracing::info!(device = self.config.name, "a worker is ready again"),
+            }
+        }
     }
 
     /// Whether processes that end are not replaced any more.

@@ -73,10 +73,16 @@ fn run(device: &Arc<Device>, worker: WorkerId, launcher: &Launcher) {
             None => contained(|| bring_up::bring_up(device, launcher)).map_err(NotReady::from).flatten(),
         };
         let served_well = match ready {
-            Ok(ready) => serve(device, worker, generation, ready),
+            Ok(ready) => {
+                device.set_lost(false);
+                serve(device, worker, generation, ready)
+            }
             Err(_) if device.is_closing() => return,
             Err(why) => {
                 tracing::warn!(worker = worker.get(), "a worker did not get ready: {why}");
+                if device.slots.have_no_process() {
+                    device.set_lost(true);
+                }
                 false
             }
         };

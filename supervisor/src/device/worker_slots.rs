@@ -79,6 +79,11 @@ impl WorkerSlots {
         self.0.iter().any(|slot| slot.channel.lock().pid().is_none())
     }
 
+    /// Whether no slot has a process.
+    pub(super) fn have_no_process(&self) -> bool {
+        self.0.iter().all(|slot| slot.channel.lock().pid().is_none())
+    }
+
     /// Calls answered well, by all workers.
     pub(super) fn completed(&self) -> u64 {
         self.0.iter().map(|slot| slot.completed.load(Ordering::Relaxed)).sum()

@@ -163,6 +163,9 @@ impl Batch {
                 let staged = completer.take_staged(worker, lane, &call);
                 let staged = staged.map_err(|_| Unusable::Staging)?;
                 self.staged_bytes += staged.iter().map(Vec::len).sum::<usize>();
+                if let Some(routed) = &call.routed {
+                    routed.ran(timings.on_device());
+                }
                 Outcome::Done { timings: *timings, staged }
             }
             Answer::Failed(fault) => {

@@ -131,12 +131,14 @@ pub fn prepare(
     gathered.arenas.iter().try_for_each(|arena| arena.pin(&ctx.account))?;
 
     let deadline = deadline(request, &ctx.server.settings());
-    let device = ctx.server.router.route(function, plan.pool_bytes)?.clone();
+    let domain = Domain { owner: function.owner, caller: ctx.account.tenant };
+    let (device, routed) = ctx.server.router.route(domain, function, plan.pool_bytes)?;
+    let device = device.clone();
     let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
     let memory = ctx.take(Limit::RequestBytes, gathered.held_bytes() + inline_bytes)?;
     let Gathered { items, outputs, inline, .. } = gathered;
     let call = Call {
-        domain: Domain { owner: function.owner, caller: ctx.account.tenant },
+        domain,
         plan,
         items,
         outputs,
@@ -149,6 +151,7 @@ pub fn prepare(
         arrived_ns,
         started_ns: AtomicU64::new(0),
         sent_at: AtomicU64::new(0),
+        routed,
         reply: handle.clone(),
         function: function.clone(),
     };

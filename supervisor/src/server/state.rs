@@ -116,10 +116,15 @@ impl Server {
         config_file: Option<PathBuf>,
     ) -> Arc<Self> {
         let all = devices.clone();
-        registry.on_eviction(move |function| all.iter().for_each(|device| device.uninstall(function)));
+        let router = Router::new(devices.clone());
+        let routes = router.clone();
+        registry.on_eviction(move |function| {
+            routes.forget(function);
+            all.iter().for_each(|device| device.uninstall(function));
+        });
         Arc::new(Self {
             registry,
-            router: Router::new(devices.clone()),
+            router,
             devices,
             settings,
             started: Instant::now(),

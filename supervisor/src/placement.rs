@@ -1,0 +1,363 @@
+//! Which of several devices a domain's calls go to. Pure: moments and measurements in, devices out.
+//!
+//! A domain has a *home*: the device where its code, graphs and weights are. Its calls go there, whatever else runs, with
+//! two exceptions, both weighed in time:
+//!
+//! ```text
+//! own queue at home costs more than a call elsewhere, the move included ──► this call goes elsewhere   (spread)
+//! waiting for others at home has cost more than a few moves, and another
+//! device has fewer domains with calls                                   ──► the home moves             (move)
+//! ```
+//!
+//! A spread ends by itself: once the queue at home is short again, calls go there. A home moves only when what was lost
+//! by staying has paid for it, so that domains do not wander: the rule of the ski rental problem (Karlin, Manasse,
+//! Rudolph and Sleator, "Competitive snoopy caching", Algorithmica 3, 1988).
+//!
+//! What a call costs on a device is measured there, so that devices of different speeds are compared by time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::ids::FunctionId;
+use crate::schedule::Domain;
+use crate::sync::{OrderedMutex, rank};
+
+/// Until it is measured, what the first call of a domain on a device costs more than others.
+const COLD_NS: f64 = 20e6;
+/// Until it is measured, how long a call takes.
+const CALL_NS: f64 = 1e6;
+/// A domain is cold on a device where it had no call for so long.
+const WARM_NS: u64 = 10_000_000_000;
+/// How much of an average one more value is.
+const WEIGHT: f64 = 0.125;
+/// What was lost by staying counts half after so long.
+const HALF_LIFE_NS: f64 = 10e9;
+/// A home moves when staying has cost so many moves.
+const MOVES: f64 = 4.0;
+/// A home stays so long at least.
+const STAY_NS: u64 = 1_000_000_000;
+/// Domains without calls that are remembered.
+const MAX_IDLE: usize = 4096;
+
+/// A device that can run a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate {
+    /// Which.
+    pub device: usize,
+    /// How many calls of one domain it runs at the same time.
+    pub lanes: u32,
+    /// What it takes to bring the function's weights there, in nanoseconds.
+    pub weights_ns: u64,
+}
+
+/// What is known of a device for one call, by its position; none if it cannot run it.
+pub type Able<'a> = &'a dyn Fn(usize) -> Option<Candidate>;
+
+/// The homes of all domains.
+#[derive(Debug)]
+pub struct Placement(OrderedMutex<State, { rank::PLACEMENT }>);
+
+#[derive(Debug)]
+struct State {
+    domains: HashMap<Domain, DomainState>,
+    devices: Vec<DeviceState>,
+    /// How long calls of functions take, by device.
+    functions: HashMap<(FunctionId, usize), f64>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct DeviceState {
+    /// Domains with calls there.
+    busy: u32,
+    /// Domains whose home it is.
+    homes: u32,
+    /// How long any call takes from its arrival to its end.
+    turnaround: Average,
+    /// What the first call of a domain costs more.
+    cold: Average,
+}
+
+#[derive(Debug)]
+struct DomainState {
+    home: usize,
+    home_since_ns: u64,
+    /// What staying has cost, as much of it as still counted at `lost_at_ns`.
+    lost_ns: f64,
+    lost_at_ns: u64,
+    there: Vec<Presence>,
+}
+
+/// A domain on one device.
+#[derive(Debug, Clone, Default)]
+struct Presence {
+    in_flight: u32,
+    /// When its last call there ended.
+    used_ns: Option<u64>,
+    /// How long its calls take there for each that is in flight: what one more call in its queue costs.
+    per_call: Average,
+}
+
+/// A running average of what was measured.
+#[derive(Debug, Clone, Copy, Default)]
+struct Average(Option<f64>);
+
+impl Average {
+    fn add(&mut self, value: f64) {
+        self.0 = Some(self.0.map_or(value, |mean| mean + (value - mean) * WEIGHT));
+    }
+
+    fn or(self, unmeasured: f64) -> f64 {
+        self.0.unwrap_or(unmeasured)
+    }
+}
+
+/// A call on its way to a device and there, until this is dropped.
+#[derive(Debug)]
+pub struct Routed {
+    placement: Arc<Placement>,
+    domain: Domain,
+    function: FunctionId,
+    device: usize,
+    /// When it was routed.
+    at_ns: u64,
+    /// The domain's calls there, with this one.
+    in_flight: u32,
+    is_cold: bool,
+    clock: fn() -> u64,
+    /// How long it ran, once it ended well.
+    ran_ns: AtomicU64,
+}
+
+impl Routed {
+    /// It ended well and ran for so long.
+    pub fn ran(&self, ran: Duration) {
+        let ran_ns = u64::try_from(ran.as_nanos()).unwrap_or(u64::MAX);
+        self.ran_ns.store(ran_ns.max(1), Ordering::Relaxed);
+    }
+
+    /// Where it went.
+    pub fn device(&self) -> usize {
+        self.device
+    }
+}
+
+impl Drop for Routed {
+    fn drop(&mut self) {
+        let now_ns = (self.clock)();
+        self.placement.0.lock().ended(self, now_ns);
+    }
+}
+
+impl Placement {
+    /// For so many devices.
+    pub fn new(devices: usize) -> Arc<Self> {
+        let devices = vec![DeviceState::default(); devices];
+        Arc::new(Self(OrderedMutex::new(State {
+            domains: HashMap::new(),
+            devices,
+            functions: HashMap::new(),
+        })))
+    }
+
+    /// The device for a call, of those that are able; none if there are none. `clock` says what time it is.
+    pub fn route(
+        self: &Arc<Self>,
+        clock: fn() -> u64,
+        domain: Domain,
+        function: FunctionId,
+        able: Able<'_>,
+    ) -> Option<Routed> {
+        let at_ns = clock();
+        let (device, in_flight, is_cold) = self.0.lock().route(at_ns, domain, function, able)?;
+        let ran_ns = AtomicU64::new(0);
+        let placement = self.clone();
+        Some(Routed { placement, domain, function, device, at_ns, in_flight, is_cold, clock, ran_ns })
+    }
+
+    /// A function is gone.
+    pub fn forget(&self, function: FunctionId) {
+        self.0.lock().functions.retain(|(known, _), _| *known != function);
+    }
+
+    /// The home of a domain.
+    #[cfg(test)]
+    fn home(&self, domain: Domain) -> Option<usize> {
+        self.0.lock().domains.get(&domain).map(|state| state.home)
+    }
+}
+
+impl State {
+    fn route(
+        &mut self,
+        now_ns: u64,
+        domain: Domain,
+        function: FunctionId,
+        able: Able<'_>,
+    ) -> Option<(usize, u32, bool)> {
+        let home = self.domains.get(&domain).map(|state| state.home);
+        let device = match home.and_then(able) {
+            Some(at_home) => self.stay_or_spread(now_ns, domain, function, at_home, able),
+            None => {
+                let device = self.freest(function, able)?;
+                self.settle(now_ns, domain, device);
+                device
+            }
+        };
+        let state = self.domains.get_mut(&domain)?;
+        let here = &mut state.there[device];
+        let is_cold = is_cold(here, now_ns);
+        here.in_flight += 1;
+        self.devices[device].busy += u32::from(here.in_flight == 1);
+        Some((device, here.in_flight, is_cold))
+    }
+
+    /// A domain without a home, or whose home cannot run this call, gets one. One that has a home keeps it, unless it
+    /// has nothing there: what its home cannot run may be a single large call.
+    fn settle(&mut self, now_ns: u64, domain: Domain, device: usize) {
+        let devices = self.devices.len();
+        if self.domains.len() >= MAX_IDLE {
+            self.forget_idle();
+        }
+        let homes = &mut self.devices;
+        let state = self.domains.entry(domain).or_insert_with(|| {
+            homes[device].homes += 1;
+            DomainState {
+                home: device,
+                home_since_ns: now_ns,
+                lost_ns: 0.0,
+                lost_at_ns: now_ns,
+                there: vec![Presence::default(); devices],
+            }
+        });
+        if state.home != device && is_cold(&state.there[state.home], now_ns) {
+            homes[state.home].homes -= 1;
+            homes[device].homes += 1;
+            (state.home, state.home_since_ns, state.lost_ns) = (device, now_ns, 0.0);
+        }
+    }
+
+    fn forget_idle(&mut self) {
+        let devices = &mut self.devices;
+        self.domains.retain(|_, state| {
+            let stays = state.there.iter().any(|there| there.in_flight > 0);
+            devices[state.home].homes -= u32::from(!stays);
+            stays
+        });
+    }
+
+    /// How long a call of a function takes on a device; where that was not measured, as long as elsewhere.
+    fn run_ns(&self, function: FunctionId, device: usize) -> f64 {
+        let known = |device| self.functions.get(&(function, device)).copied();
+        let elsewhere = || (0..self.devices.len()).filter_map(known).reduce(f64::min);
+        known(device).or_else(elsewhere).unwrap_or(CALL_NS)
+    }
+
+    /// Where a call of a new domain ends first, if those that are there go on. Of equals the one with the fewest homes.
+    fn freest(&self, function: FunctionId, able: Able<'_>) -> Option<usize> {
+        let ends_ns = |one: &Candidate| {
+            let device = &self.devices[one.device];
+            self.run_ns(function, one.device) * f64::from(1 + device.busy)
+        };
+        let order = |a: &Candidate, b: &Candidate| {
+            let homes = |one: &Candidate| self.devices[one.device].homes;
+            ends_ns(a).total_cmp(&ends_ns(b)).then(homes(a).cmp(&homes(b))).then(a.device.cmp(&b.device))
+        };
+        (0..self.devices.len()).filter_map(able).min_by(order).map(|one| one.device)
+    }
+
+    /// What a domain's next call costs on another device than its home: to bring it there, and what calls take there.
+    fn elsewhere_ns(&self, now_ns: u64, state: &DomainState, function: FunctionId, to: &Candidate) -> f64 {
+        let (device, there) = (&self.devices[to.device], &state.there[to.device]);
+        let moves_ns = match is_cold(there, now_ns) {
+            true => device.cold.or(COLD_NS) + to.weights_ns as f64,
+            false => 0.0,
+        };
+        let run_ns = self.run_ns(function, to.device);
+        let others_ns = if device.busy > 0 { device.turnaround.or(run_ns) } else { run_ns };
+        let queue_ns = there.per_call.or(run_ns) * f64::from(there.in_flight);
+        moves_ns + others_ns.max(queue_ns)
+    }
+
+    fn stay_or_spread(
+        &mut self,
+        now_ns: u64,
+        domain: Domain,
+        function: FunctionId,
+        home: Candidate,
+        able: Able<'_>,
+    ) -> usize {
+        let Some(state) = self.domains.get(&domain) else { return home.device };
+        let here = &state.there[home.device];
+        // Calls that fit its lanes do not wait for each other.
+        if here.in_flight < home.lanes {
+            return home.device;
+        }
+        let queue_ns = here.per_call.or(0.0) * f64::from(here.in_flight);
+        let others = (0..self.devices.len()).filter(|device| *device != home.device).filter_map(able);
+        let costs = others.map(|one| (self.elsewhere_ns(now_ns, state, function, &one), one.device));
+        match costs.min_by(|a, b| a.0.total_cmp(&b.0)) {
+            Some((cost_ns, device)) if cost_ns < queue_ns => device,
+            _ => home.device,
+        }
+    }
+
+    fn ended(&mut self, call: &Routed, now_ns: u64) {
+        let (device, ran_ns) = (call.device, call.ran_ns.load(Ordering::Relaxed) as f64);
+        let turnaround_ns = now_ns.saturating_sub(call.at_ns) as f64;
+        let Some(state) = self.domains.get_mut(&call.domain) else { return };
+        let here = &mut state.there[device];
+        here.in_flight -= 1;
+        here.used_ns = Some(now_ns);
+        let busy = self.devices[device].busy;
+        self.devices[device].busy -= u32::from(here.in_flight == 0);
+        if ran_ns == 0.0 {
+            return;
+        }
+        if call.is_cold {
+            // Others that came with it wait for the same.
+            return self.devices[device].cold.add((turnaround_ns - ran_ns).max(0.0));
+        }
+        here.per_call.add(turnaround_ns / f64::from(call.in_flight.max(1)));
+        self.devices[device].turnaround.add(turnaround_ns);
+        let known = self.functions.entry((call.function, device)).or_insert(ran_ns);
+        *known += (ran_ns - *known) * WEIGHT;
+        if state.home == device {
+            self.consider_moving(call, now_ns, busy, turnaround_ns);
+        }
+    }
+
+    /// Adds up what a domain lost by sharing its home with `busy` domains, itself among them, and moves it once that has
+    /// paid for the move.
+    fn consider_moving(&mut self, call: &Routed, now_ns: u64, busy: u32, turnaround_ns: f64) {
+        let others = self.devices.iter().enumerate().filter(|(device, _)| *device != call.device);
+        let Some((to, free)) = others.min_by_key(|(_, device)| (device.busy, device.homes)) else { return };
+        // After the move there must be fewer there than here now.
+        if free.busy + 1 >= busy || free.homes + 1 >= self.devices[call.device].homes {
+            return;
+        }
+        let slower = self.run_ns(call.function, to) / self.run_ns(call.function, call.device).max(1.0);
+        let saved = 1.0 - f64::from(free.busy + 1) / f64::from(busy) * slower;
+        let move_ns = free.cold.or(COLD_NS);
+        let Some(state) = self.domains.get_mut(&call.domain) else { return };
+        let age_ns = now_ns.saturating_sub(state.lost_at_ns) as f64;
+        // Calls that run side by side lose the same time once.
+        let lost_ns = (turnaround_ns * saved / f64::from(call.in_flight.max(1))).max(0.0);
+        state.lost_ns = state.lost_ns * (-age_ns / HALF_LIFE_NS).exp2() + lost_ns;
+        state.lost_at_ns = now_ns;
+        if state.lost_ns > MOVES * move_ns && now_ns.saturating_sub(state.home_since_ns) >= STAY_NS {
+            self.devices[state.home].homes -= 1;
+            self.devices[to].homes += 1;
+            (state.home, state.home_since_ns, state.lost_ns) = (to, now_ns, 0.0);
+        }
+    }
+}
+
+fn is_cold(there: &Presence, now_ns: u64) -> bool {
+    there.in_flight == 0 && there.used_ns.is_none_or(|used_ns| now_ns.saturating_sub(used_ns) > WARM_NS)
+}
+
+#[cfg(test)]
+#[path = "placement_tests.rs"]
+mod tests;

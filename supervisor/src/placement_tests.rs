@@ -1,0 +1,169 @@
+//! Tests of [`placement`](super).
+
+use std::cell::Cell;
+
+use super::*;
+use crate::ids::TenantId;
+
+const MS: u64 = 1_000_000;
+const MATMUL: FunctionId = FunctionId::new(1);
+
+thread_local! {
+    static NOW_NS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn now() -> u64 {
+    NOW_NS.get()
+}
+
+fn pass(ns: u64) {
+    NOW_NS.set(now() + ns);
+}
+
+fn domain(tenant: u32) -> Domain {
+    Domain { owner: TenantId::new(tenant), caller: TenantId::new(tenant) }
+}
+
+fn candidates(devices: usize) -> Vec<Candidate> {
+    (0..devices).map(|device| Candidate { device, lanes: 8, weights_ns: 0 }).collect()
+}
+
+fn route(placement: &Arc<Placement>, tenant: u32, able: &[Candidate]) -> Routed {
+    let known = |device: usize| able.iter().find(|one| one.device == device).copied();
+    placement.route(now, domain(tenant), MATMUL, &known).unwrap()
+}
+
+/// One call of each tenant that is there at the same time, `times` over; each takes `ms` on a device that it has for
+/// itself, and longer the more share it. Returns where the calls of the last round went.
+fn rounds(
+    placement: &Arc<Placement>,
+    tenants: &[u32],
+    able: &[Candidate],
+    times: usize,
+    ms: u64,
+) -> Vec<usize> {
+    let mut last = Vec::new();
+    for _ in 0..times {
+        let calls: Vec<_> = tenants.iter().map(|tenant| route(placement, *tenant, able)).collect();
+        last = calls.iter().map(Routed::device).collect();
+        let fullest = (0..able.len()).map(|d| last.iter().filter(|went| **went == d).count()).max();
+        pass(ms * MS * fullest.unwrap_or(1) as u64);
+        for call in calls {
+            call.ran(Duration::from_nanos(ms * MS));
+        }
+    }
+    last
+}
+
+#[test]
+fn new_domains_go_where_most_is_free_and_stay() {
+    let (placement, able) = (Placement::new(2), candidates(2));
+    let calls: Vec<_> = (0..4).map(|tenant| route(&placement, tenant, &able)).collect();
+    assert_eq!(calls.iter().map(Routed::device).collect::<Vec<_>>(), [0, 1, 0, 1]);
+    drop(calls);
+    let places = rounds(&placement, &[0, 1, 2, 3], &able, 2000, 1);
+    assert_eq!(places, [0, 1, 0, 1]);
+    // Without calls on either device, homes decide.
+    assert_eq!(route(&placement, 5, &able).device(), 0);
+    assert_eq!(route(&placement, 6, &able).device(), 1);
+}
+
+#[test]
+fn a_tenant_that_fits_one_device_stays_on_one() {
+    let (placement, able) = (Placement::new(2), candidates(2));
+    for _ in 0..1000 {
+        let calls: Vec<_> = (0..8).map(|_| route(&placement, 1, &able)).collect();
+        assert!(calls.iter().all(|call| call.device() == 0));
+        pass(MS);
+        calls.iter().for_each(|call| call.ran(Duration::from_nanos(MS)));
+    }
+}
+
+#[test]
+fn a_queue_that_costs_more_than_a_move_spreads_and_comes_back() {
+    let (placement, able) = (Placement::new(2), candidates(2));
+    let burst = |calls: usize, ms: u64| {
+        let routed: Vec<_> = (0..calls).map(|_| route(&placement, 1, &able)).collect();
+        let away = routed.iter().filter(|call| call.device() == 1).count();
+        for call in routed {
+            pass(ms * MS);
+            call.ran(Duration::from_nanos(ms * MS));
+        }
+        away
+    };
+    // Calls of 10 ms, one after the other: two wait for less than a move takes.
+    (0..20).for_each(|_| assert_eq!(burst(2, 10), 0));
+    assert_eq!(burst(8, 10), 0, "they fit the lanes");
+    let away = burst(64, 10);
+    assert!((10..40).contains(&away), "{away} of 64 away from home");
+    // Short again: at home.
+    (0..20).for_each(|_| assert_eq!(burst(4, 10), 0));
+}
+
+#[test]
+fn a_domain_moves_away_from_others_once_that_has_paid_and_then_stays() {
+    let (placement, able) = (Placement::new(2), candidates(2));
+    // Four tenants on two devices; those of the second one leave.
+    rounds(&placement, &[0, 1, 2, 3], &able, 100, 2);
+    placement.0.lock().devices[1].homes = 0;
+    placement.0.lock().domains.retain(|domain, _| domain.caller.get() % 2 == 0);
+    let before: Vec<_> = [0, 2].map(|tenant| placement.home(domain(tenant))).to_vec();
+    assert_eq!(before, [Some(0), Some(0)]);
+    let early = rounds(&placement, &[0, 2], &able, 5, 2);
+    assert_eq!(early, [0, 0], "a few calls do not pay for a move");
+    let mut late = rounds(&placement, &[0, 2], &able, 1000, 2);
+    late.sort_unstable();
+    assert_eq!(late, [0, 1]);
+    // From here on nothing moves.
+    let settled = rounds(&placement, &[0, 2], &able, 1, 2);
+    (0..100).for_each(|_| assert_eq!(rounds(&placement, &[0, 2], &able, 10, 2), settled));
+}
+
+#[test]
+fn devices_of_different_speed_are_compared_by_time() {
+    let (placement, able) = (Placement::new(2), candidates(2));
+    // The second device takes twenty times as long.
+    for tenant in 0..6 {
+        let call = route(&placement, tenant, &able);
+        let ns = if call.device() == 0 { MS } else { 20 * MS };
+        pass(ns);
+        call.ran(Duration::from_nanos(ns));
+        drop(call);
+        let again = route(&placement, tenant, &able);
+        let ns = if again.device() == 0 { MS } else { 20 * MS };
+        pass(ns);
+        again.ran(Duration::from_nanos(ns));
+    }
+    let busy: Vec<_> = (10..20).map(|tenant| route(&placement, tenant, &able)).collect();
+    let slow = busy.iter().filter(|call| call.device() == 1).count();
+    assert_eq!(slow, 0, "ten that share the fast one are done before one on the slow one");
+}
+
+#[test]
+fn a_call_that_the_home_cannot_run_goes_elsewhere_and_a_lost_home_is_given_up() {
+    let (placement, able) = (Placement::new(2), candidates(2));
+    let at_home = route(&placement, 1, &able);
+    assert_eq!(at_home.device(), 0);
+    assert_eq!(route(&placement, 1, &able[1..]).device(), 1);
+    assert_eq!(placement.home(domain(1)), Some(0), "it has calls there");
+    drop(at_home);
+    pass(WARM_NS + 1);
+    assert_eq!(route(&placement, 1, &able[1..]).device(), 1);
+    assert_eq!(placement.home(domain(1)), Some(1));
+    assert!(placement.route(now, domain(1), MATMUL, &|_| None).is_none());
+}
+
+#[test]
+fn what_is_counted_is_given_back() {
+    let (placement, able) = (Placement::new(2), candidates(2));
+    for tenant in 0..2 * MAX_IDLE as u32 {
+        drop(route(&placement, tenant, &able));
+    }
+    let state = placement.0.lock();
+    assert!(state.domains.len() <= MAX_IDLE);
+    let homes: u32 = state.devices.iter().map(|device| device.homes).sum();
+    assert_eq!(
+        (homes as usize, state.devices.iter().map(|device| device.busy).sum::<u32>()),
+        (state.domains.len(), 0)
+    );
+}
