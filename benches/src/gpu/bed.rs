@@ -195,7 +195,7 @@ impl Bed {
         args.chain([format!("--measured-ms={}", self.measured.as_millis())]).collect()
     }
 
-    /// Starts a supervisor that has the device with these settings, such as `workers=1,lanes=8`.
+    /// Starts a supervisor that has the device with these settings, such as `workers=1,lanes=8`, or with the default ones.
     pub fn start(&self, settings: &str) -> Result<Running> {
         let (home, device) = (Home::new()?, self.with_settings(settings));
         let supervisor = home.start_with(&device, &self.next_log())?;
@@ -211,6 +211,8 @@ impl Bed {
 
     fn with_settings(&self, settings: &str) -> String {
         match self.chosen {
+            Some(_) if settings.is_empty() => self.device.clone(),
+            None if settings.is_empty() => "cpu".to_owned(),
             Some(_) => format!("{}:{settings}", self.device),
             None => format!("cpu:{}", for_the_cpu(settings)),
         }

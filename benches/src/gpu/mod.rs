@@ -7,11 +7,13 @@ pub mod bed;
 mod clearing;
 mod cold;
 mod fault;
+mod few;
 mod inference;
 mod latency;
 pub mod load;
 mod matmul;
 mod mps;
+mod sparse;
 mod tenants;
 mod weights;
 
@@ -35,6 +37,10 @@ pub enum Part {
     Latency,
     /// Eight tenants by turns; turns off; nine tenants on eight workers.
     Tenants,
+    /// Eight tenants with few calls in flight each: turns on, off, and as the supervisor finds best.
+    Few,
+    /// 32 tenants that call now and then, with default settings.
+    Sparse,
     /// First calls of registered functions.
     Cold,
     /// Weights of 1 GiB: a second worker, and loading them again.
@@ -48,11 +54,13 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::Inference,
         Self::Matmul,
         Self::Latency,
         Self::Tenants,
+        Self::Few,
+        Self::Sparse,
         Self::Cold,
         Self::Weights,
         Self::Clearing,
@@ -66,6 +74,8 @@ impl Part {
             Self::Matmul => "gpu-matmul",
             Self::Latency => "gpu-latency",
             Self::Tenants => "gpu-tenants",
+            Self::Few => "gpu-few",
+            Self::Sparse => "gpu-sparse",
             Self::Cold => "gpu-cold",
             Self::Weights => "gpu-weights",
             Self::Clearing => "gpu-clearing",
@@ -80,6 +90,8 @@ impl Part {
             Self::Matmul => matmul::measure(bed, report),
             Self::Latency => latency::measure(bed, report),
             Self::Tenants => tenants::measure(bed, report),
+            Self::Few => few::measure(bed, report),
+            Self::Sparse => sparse::measure(bed, report),
             Self::Cold => cold::measure(bed, report),
             Self::Weights => weights::measure(bed, report),
             Self::Clearing => clearing::measure(bed, report),

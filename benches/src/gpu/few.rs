@@ -1,0 +1,56 @@
+//! Eight tenants with few calls in flight each: turns on, turns off, and as the supervisor finds best; matmul 128². What
+//! a change of process costs shows here: with one call in flight each, nearly every call brings one.
+
+use super::bed::{Bed, Running};
+use super::load::{self, Load, USUAL_ROUNDS, jain};
+use crate::Result;
+use crate::bare::work::Work;
+use crate::report::{Report, Unit};
+
+const TENANTS: usize = 8;
+const IN_FLIGHT: [usize; 5] = [1, 2, 4, 8, 16];
+
+pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
+    let (off, _) = rates(bed, report, "off")?;
+    let (on, _) = rates(bed, report, "on")?;
+    let (auto, running) = rates(bed, report, "auto")?;
+    drop(running);
+    for (at, in_flight) in IN_FLIGHT.into_iter().enumerate() {
+        let best = on[at].max(off[at]);
+        let title = format!("matmul 128², 8 tenants, {in_flight} in flight each");
+        report.at_least(1.0, format!("{title}, turns=auto / turns=off"), auto[at] / off[at], Unit::Ratio);
+        report.info(format!("{title}, turns=auto / the better of on and off"), auto[at] / best, Unit::Ratio);
+    }
+    for pair in auto.windows(2).zip(IN_FLIGHT.windows(2)) {
+        let (rates, in_flight) = pair;
+        let what = format!("matmul 128², 8 tenants, {} in flight / {}", in_flight[1], in_flight[0]);
+        report.at_least(1.0, what, rates[1] / rates[0], Unit::Ratio);
+    }
+    Ok(())
+}
+
+/// Calls a second for each number in flight.
+fn rates(bed: &Bed, report: &mut Report, turns: &str) -> Result<(Vec<f64>, Running)> {
+    let running = bed.start(&format!("workers={TENANTS},lanes=8,memory=64GiB,turns={turns}"))?;
+    for tenant in 1..=TENANTS {
+        bed.register(&mut load::connect(&running, tenant)?, &["matmul"])?;
+    }
+    let mut rates = Vec::new();
+    for in_flight in IN_FLIGHT {
+        let load = Load {
+            work: Work::Matmul,
+            tenants: TENANTS,
+            connections: 1,
+            in_flight,
+            rounds: USUAL_ROUNDS,
+            measured: bed.measured,
+        };
+        let reached = load::run(&running, load, 1)?;
+        let title = format!("matmul 128², 8 tenants, {in_flight} in flight each, turns={turns}");
+        report.info(&title, reached.all.per_second, Unit::PerSecond);
+        report.info(format!("{title}, p99"), reached.all.p99_ns, Unit::Nanoseconds);
+        report.info(format!("{title}, Jain's index of calls"), jain(&reached.tenants), Unit::Ratio);
+        rates.push(reached.all.per_second);
+    }
+    Ok((rates, running))
+}
