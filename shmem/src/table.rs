@@ -2,13 +2,15 @@
 //! a thread forks inherits nothing of it: a fork copies the table of the thread that asked for it.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::mpsc;
 
 /// Descriptors that every process has: input, output, errors.
 const FIRST_OWN: RawFd = 3;
 
-/// Starts a thread whose table has the three standard descriptors and this one, and returns when that is so. The thread
+/// Starts a thread whose table has the three standard descriptors and this one, and returns when that is so. It takes no
+/// signals. The thread
 /// must not use descriptors of other threads: their numbers mean nothing to it, or something else.
 pub fn spawn_apart(name: &str, kept: OwnedFd, body: impl FnOnce(OwnedFd) + Send + 'static) -> io::Result<()> {
     let (say, said) = mpsc::sync_channel(1);
@@ -29,9 +31,21 @@ pub fn spawn_apart(name: &str, kept: OwnedFd, body: impl FnOnce(OwnedFd) + Send 
 
 /// Gives the calling thread a table of its own, with this descriptor and the standard ones.
 fn part(kept: RawFd) -> io::Result<()> {
+    block_signals()?;
     // Copies what lies below only: nothing above is held, not even for a moment.
     close_range(kept + 1, RawFd::MAX, libc::CLOSE_RANGE_UNSHARE)?;
     if kept > FIRST_OWN { close_range(FIRST_OWN, kept - 1, 0) } else { Ok(()) }
+}
+
+/// Signals go to other threads: a handler may write to a descriptor, which is another one here, or none.
+fn block_signals() -> io::Result<()> {
+    let mut all = MaybeUninit::uninit();
+    // SAFETY: sigfillset fills in the set that pthread_sigmask then reads; the old mask is not asked for.
+    let error = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut())
+    };
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
 fn close_range(first: RawFd, last: RawFd, flags: libc::c_uint) -> io::Result<()> {
@@ -62,12 +76,16 @@ mod tests {
         spawn_apart("apart", theirs.into(), move |socket| {
             goes.recv().unwrap();
             // The folder itself is open while it is listed.
-            say.send((open("/proc/thread-self/fd"), socket.as_raw_fd())).unwrap();
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap().to_owned();
+            say.send((open("/proc/thread-self/fd"), socket.as_raw_fd(), blocked)).unwrap();
         })
         .unwrap();
         let after = std::fs::File::open("/dev/null").unwrap();
         go.send(()).unwrap();
-        let (table, socket) = said.recv().unwrap();
+        let (table, socket, blocked) = said.recv().unwrap();
+        let terminate = 1 << (libc::SIGTERM - 1);
+        assert!(u64::from_str_radix(&blocked, 16).unwrap() & terminate != 0, "{blocked}");
         assert_eq!(socket, kept);
         assert!(table.len() <= 5 && table.contains(&kept), "{table:?}");
         assert!(!table.contains(&ours.as_raw_fd()) || ours.as_raw_fd() < FIRST_OWN);

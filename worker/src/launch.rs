@@ -29,6 +29,16 @@ pub fn confinement(arguments: &Arguments) -> Confinement {
     }
 }
 
+/// Takes signals as programs do: the supervisor's thread that starts processes takes none, which they inherit.
+pub fn take_signals() {
+    let mut none = std::mem::MaybeUninit::uninit();
+    // SAFETY: sigemptyset fills in the set that pthread_sigmask then reads; the old mask is not asked for.
+    unsafe {
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+    }
+}
+
 /// Why a process does not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {

@@ -22,6 +22,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
     pappus_worker::end_on_panic();
+    launch::take_signals();
     let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
     let arguments = match Arguments::parse(&arguments.collect::<Vec<_>>()) {
         Ok(arguments) => arguments,

@@ -21,8 +21,11 @@ const P99_NS: f64 = 5e6;
 
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     let running = bed.start("")?;
+    for tenant in 1..=TENANTS {
+        bed.register(&mut load::connect(&running, tenant)?, &["matmul"])?;
+    }
     let barrier = Barrier::new(TENANTS);
-    let one = |tenant: usize| calls_of(bed, &running, tenant, &barrier).map_err(|e| e.to_string());
+    let one = |tenant: usize| calls_of(&running, tenant, &barrier).map_err(|e| e.to_string());
     let counted = std::thread::scope(|scope| {
         let one = &one;
         let threads: Vec<_> = (1..=TENANTS).map(|tenant| scope.spawn(move || one(tenant))).collect();
@@ -52,9 +55,8 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
 }
 
 /// One tenant's calls, each at its own moment of the period.
-fn calls_of(bed: &Bed, running: &Running, tenant: usize, barrier: &Barrier) -> Result<Histogram<u64>> {
+fn calls_of(running: &Running, tenant: usize, barrier: &Barrier) -> Result<Histogram<u64>> {
     let ready = load::connect(running, tenant).and_then(|mut client| {
-        bed.register(&mut client, &["matmul"])?;
         let calls = Calls::new(&mut client, Work::Matmul.function(), Work::Matmul, 1)?;
         Ok((client, calls))
     });
