@@ -9,6 +9,7 @@ use super::bed::{Bed, Running};
 use super::load::{self, Calls};
 use crate::Result;
 use crate::bare::work::Work;
+use crate::harness::pace;
 use crate::report::{Report, Unit};
 
 const TENANTS: usize = 32;
@@ -66,7 +67,7 @@ fn calls_of(running: &Running, tenant: usize, barrier: &Barrier) -> Result<Histo
     let mut latencies = Histogram::new(3)?;
     let mut next = Instant::now() + PERIOD * u32::try_from(tenant)? / u32::try_from(TENANTS)?;
     for nth in 0..WARM_UP + CALLS {
-        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        pace::until(next);
         next += PERIOD;
         let took = load::call(&mut client, &calls.calls[0])?;
         if nth >= WARM_UP {
