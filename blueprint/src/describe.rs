@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::blueprint::{Blueprint, BufferId, Role, Step};
 use crate::error::Error;
 use crate::expression::{Amount, Atoms, Sum};
+use crate::layout;
 use crate::size::{Node, Op, SizeId};
 use crate::types::DType;
 
@@ -28,8 +29,10 @@ pub struct Known {
 pub struct Description {
     /// Inputs, weights and buffers, by [`BufferId`].
     pub buffers: Vec<BufferDescription>,
-    /// Bytes of the pool that an invocation uses.
+    /// Bytes of the pool that an invocation uses. As long as it is not known which buffers share memory, an upper limit.
     pub pool_bytes: Amount,
+    /// The same if no buffers shared memory.
+    pub unshared_pool_bytes: Amount,
     /// Bytes of the block that holds the weights.
     pub weight_bytes: Amount,
     /// Kernels that an invocation launches.
@@ -61,7 +64,8 @@ pub fn describe(blueprint: &Blueprint, known: &Known) -> Result<Description, Err
     let mut describer = Describer { blueprint, known, atoms: Atoms::default(), values: Vec::new() };
     describer.evaluate();
     let launches = describer.launches(0..blueprint.steps.len());
-    let pool = describer.block(|role| role != Role::Weight);
+    let unshared = describer.block(|role| role != Role::Weight);
+    let shared = describer.shared(&unshared);
     let weights = describer.block(|role| role == Role::Weight);
     let Describer { atoms, values, .. } = describer;
     let amount = |id: SizeId| atoms.amount(&values[id.index()]);
@@ -73,9 +77,15 @@ pub fn describe(blueprint: &Blueprint, known: &Known) -> Result<Description, Err
         dtype: buffer.dtype,
         shape: buffer.shape.as_ref().map(|dims| dims.iter().map(|&dim| amount(dim)).collect()),
     });
+    let unshared_pool_bytes = atoms.amount(&unshared);
+    let pool_bytes = match shared {
+        Some(bytes) => atoms.amount(&Sum::constant(bytes)),
+        None => unshared_pool_bytes.at_most(),
+    };
     Ok(Description {
         buffers: buffers.collect(),
-        pool_bytes: atoms.amount(&pool),
+        pool_bytes,
+        unshared_pool_bytes,
         weight_bytes: atoms.amount(&weights),
         launches: atoms.amount(&launches),
     })
@@ -153,6 +163,14 @@ impl Describer<'_> {
         }
         // As long as it gets: a line per buffer has been printed already.
         Sum::total(parts).unwrap_or_else(|| self.atoms.unreadable())
+    }
+
+    /// The bytes of a pool whose buffers may share memory, once they are known.
+    fn shared(&self, unshared: &Sum) -> Option<u64> {
+        let own_bytes = unshared.value()?;
+        let value = |id: SizeId| self.values[id.index()].value();
+        let shared = layout::share(self.blueprint, &layout::RULE, own_bytes, value).ok()?;
+        Some(shared.map_or(own_bytes, |pool| pool.bytes))
     }
 
     fn launches(&mut self, range: Range<usize>) -> Sum {

@@ -26,6 +26,11 @@ impl Amount {
     pub fn value(&self) -> Option<u64> {
         self.value
     }
+
+    /// What is known to be no more than this.
+    pub(crate) fn at_most(&self) -> Self {
+        Self { value: None, text: format!("at most {self}") }
+    }
 }
 
 impl fmt::Display for Amount {

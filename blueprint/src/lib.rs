@@ -15,6 +15,7 @@
 //! - `launch`: what a launch configuration may be
 //! - `resolve`: format → blueprint, with every check that needs no sizes
 //! - `plan`: what a worker executes: offsets, steps, parameter bytes
+//! - `layout`: buffers of large plans that share memory, and what is cleared in between
 //! - `planner`: blueprint + sizes → plan, with every check that needs them
 //! - `cache`: plans by what they depend on, bounded
 //! - `expression`: symbolic sums of products, for people
@@ -31,6 +32,7 @@ mod expression;
 mod format;
 mod launch;
 mod launches;
+mod layout;
 pub mod limits;
 mod plan;
 mod planner;

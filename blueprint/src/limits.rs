@@ -5,6 +5,8 @@
 pub const JSON_BYTES: usize = 4 << 20;
 /// Buffers, inputs and weights included.
 pub const BUFFERS: usize = 4096;
+/// Buffers of a plan that share memory with others: the largest. Each may add one fill to the plan's steps.
+pub const SHARING_BUFFERS: usize = 1024;
 /// Inputs.
 pub const INPUTS: usize = 1024;
 /// Outputs.
@@ -27,7 +29,7 @@ pub const SIZING_DEPTH: usize = 16;
 pub const REPEAT_DEPTH: usize = 16;
 /// Actions as written.
 pub const JSON_STEPS: usize = 262_144;
-/// Launches, copies and fills that one invocation executes.
+/// Launches, copies and fills that one invocation executes; those that the planner adds are not counted.
 pub const EXPANDED_STEPS: u64 = 1_000_000;
 /// Parameters of one launch.
 pub const PARAMS: usize = 512;

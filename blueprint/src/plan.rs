@@ -11,7 +11,9 @@ pub struct Plan {
     /// The used range of the pool is `[0, pool_bytes)`: what must be cleared. A multiple of
     /// [`limits::BUFFER_ALIGN`](crate::limits::BUFFER_ALIGN).
     pub pool_bytes: u64,
-    /// Where each buffer is, by [`BufferId`](crate::BufferId).
+    /// Where each buffer is, by [`BufferId`](crate::BufferId). Inputs do not overlap, outputs neither; in a large
+    /// plan, other buffers may lie where an earlier one did that no later step uses. The steps then have fills that
+    /// clear what is handed on.
     pub buffers: Vec<Placement>,
     /// The shapes of typed outputs, in the order of
     /// [`Blueprint::outputs`](crate::Blueprint::outputs).
@@ -23,7 +25,7 @@ pub struct Plan {
     pub params: ParamTable,
     /// Kernels launched by one invocation, repeats included.
     pub launches: u64,
-    /// Launches, copies and fills executed by one invocation, repeats included.
+    /// Launches, copies and fills executed by one invocation, repeats included, and those that clear shared memory.
     pub expanded_steps: u64,
 }
 

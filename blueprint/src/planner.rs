@@ -1,12 +1,13 @@
-//! The planner: blueprint + sizes → [`Plan`], in one pass over the steps as written. Repeats are
-//! counted, never unfolded. Steps without effect for these sizes are left out, so the executor of a
-//! plan does work for every step of it.
+//! The planner: blueprint + sizes → [`Plan`], in one pass over the steps as written (and one before it where buffers may
+//! share memory, see [`layout`]). Repeats are counted, never unfolded. Steps without effect for these sizes are left out,
+//! so the executor of a plan does work for every step of it.
 
 use std::ops::Range;
 
 use crate::blueprint::{self, Blueprint, Buffer, BufferId, Bump, FieldValue, Item, Role, check_count};
 use crate::error::{Error, Path};
 use crate::launch;
+use crate::layout::{self, Clearing, SharedPool};
 use crate::limits;
 use crate::plan::{Location, Param, ParamTable, Placement, Plan, Relocation, Shape, Space, Step};
 use crate::size::{Leaves, SizeId, Values};
@@ -35,23 +36,46 @@ impl Sizes<'_> {
 impl Blueprint {
     /// Plans an invocation. Pure: the same sizes give the same plan everywhere.
     pub fn plan(&self, sizes: &Sizes<'_>) -> Result<Plan, Error> {
+        self.plan_with(sizes, |own_bytes, values| {
+            // Where a size has no value, the pass below says so.
+            layout::share(self, &layout::RULE, own_bytes, |id| values.known(id)).unwrap_or(None)
+        })
+    }
+
+    /// The same, with buffers that share memory as `share` says, which is told what the pool takes without.
+    pub(crate) fn plan_with(
+        &self,
+        sizes: &Sizes<'_>,
+        share: impl FnOnce(u64, &Values<'_>) -> Option<SharedPool>,
+    ) -> Result<Plan, Error> {
         sizes.check(self)?;
         for word in &self.words {
             self.word_offset(word, sizes.inputs[word.input as usize])?;
         }
         let leaves = Leaves { inputs: sizes.inputs, weights: sizes.weights, words: sizes.words };
         let values = self.sizes.evaluate(&leaves);
-        let (buffers, pool_bytes) = place_buffers(self, &values)?;
+        let (mut buffers, mut pool_bytes) = place_buffers(self, &values)?;
+        let mut clearings = Vec::new();
+        if let Some(shared) = share(pool_bytes, &values) {
+            for (placement, offset) in buffers.iter_mut().zip(shared.offsets) {
+                if placement.space == Space::Pool {
+                    placement.offset = offset;
+                }
+            }
+            (pool_bytes, clearings) = (shared.bytes, shared.clearings);
+        }
         let mut planner = Planner {
             blueprint: self,
             values,
             buffers,
-            steps: Vec::with_capacity(self.steps.len()),
+            steps: Vec::with_capacity(self.steps.len() + clearings.len()),
+            clearings: &clearings,
             params: ParamTable::default(),
             lists: vec![None; self.lists.len()],
         };
         let output_shapes = planner.shapes()?;
         let counts = planner.steps(0..self.steps.len())?;
+        planner.clear_before(self.steps.len());
         Ok(Plan {
             pool_bytes,
             buffers: planner.buffers,
@@ -59,7 +83,8 @@ impl Blueprint {
             steps: planner.steps,
             params: planner.params,
             launches: counts.launches,
-            expanded_steps: counts.steps,
+            // Clearings are executed once each.
+            expanded_steps: counts.steps + clearings.len() as u64,
         })
     }
 }
@@ -93,6 +118,8 @@ struct Planner<'a> {
     values: Values<'a>,
     buffers: Vec<Placement>,
     steps: Vec<Step>,
+    /// What is still to be cleared between steps, in their order.
+    clearings: &'a [Clearing],
     params: ParamTable,
     /// Where each parameter list went, once a launch has used it.
     lists: Vec<Option<Range<u32>>>,
@@ -146,6 +173,7 @@ impl Planner<'_> {
         let mut counts = Counts::default();
         let mut at = range.start;
         while at < range.end {
+            self.clear_before(at);
             let mut added = Counts { launches: 0, steps: 1 };
             let mut next = at + 1;
             match blueprint.steps[at] {
@@ -202,6 +230,16 @@ impl Planner<'_> {
             at = next;
         }
         Ok(counts)
+    }
+
+    /// Adds the fills that belong in front of a step as written.
+    fn clear_before(&mut self, at: usize) {
+        while let [clearing, rest @ ..] = self.clearings
+            && clearing.before as usize <= at
+        {
+            self.steps.push(Step::Fill { offset: clearing.offset, bytes: clearing.bytes, byte: 0 });
+            self.clearings = rest;
+        }
     }
 
     fn repeat(&mut self, count: SizeId, body: Range<usize>) -> Result<Counts, Error> {

@@ -133,6 +133,11 @@ impl Values<'_> {
         }
     }
 
+    /// The value, or none.
+    pub(crate) fn known(&self, id: SizeId) -> Option<u64> {
+        self.values[id.index()]
+    }
+
     /// Finds the innermost size that has no value.
     #[cold]
     fn explain(&self, mut id: SizeId) -> Error {

@@ -55,6 +55,7 @@ const ORDER: [(&str, &[Level]); 4] = [
             &["error", "expression", "format", "launch", "plan"],
             &["size"],
             &["blueprint"],
+            &["layout"],
             &["describe", "launches", "planner", "resolve"],
             &["cache"],
         ],

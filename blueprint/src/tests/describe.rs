@@ -62,7 +62,7 @@ fn memory_is_aligned() {
     let blueprint = parse(with(r#""B": {"Sizeof": "A"}, "C": {"Absolute": 1}"#, "").as_bytes()).unwrap();
     let memory = |known: &Known| {
         let description = describe(&blueprint, known).unwrap();
-        [description.pool_bytes.to_string(), description.weight_bytes.to_string()]
+        [description.unshared_pool_bytes.to_string(), description.weight_bytes.to_string()]
     };
     assert_eq!(
         memory(&known(&[], &[])),

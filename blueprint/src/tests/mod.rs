@@ -2,6 +2,7 @@
 
 mod describe;
 mod docs;
+mod interpreter;
 mod launches;
 mod parse;
 mod plan;
@@ -9,6 +10,7 @@ mod properties;
 mod scale;
 mod schema;
 mod seeds;
+mod sharing;
 
 use crate::{Blueprint, Error, Plan, Sizes, parse};
 
