@@ -6,7 +6,7 @@ pub const JSON_BYTES: usize = 4 << 20;
 /// Buffers, inputs and weights included.
 pub const BUFFERS: usize = 4096;
 /// Buffers of a plan that share memory with others: the largest. Each may add one fill to the plan's steps.
-pub const SHARING_BUFFERS: usize = 1024;
+pub const SHARING_BUFFERS: usize = 2048;
 /// Inputs.
 pub const INPUTS: usize = 1024;
 /// Outputs.

@@ -1,7 +1,7 @@
 //! A function's JSON, and the sizes of a call of it: what is accepted keeps what the planner promises.
 
-use pappus_blueprint::limits::{BLOCK_THREADS, BUFFER_ALIGN, EXPANDED_STEPS, MEMORY_BYTES};
-use pappus_blueprint::{Blueprint, Known, Plan, Sizes, Space, Step, describe, parse};
+use pappus_blueprint::limits::{BLOCK_THREADS, BUFFER_ALIGN, EXPANDED_STEPS, MEMORY_BYTES, SHARING_BUFFERS};
+use pappus_blueprint::{Blueprint, Known, Placement, Plan, Sizes, Space, Step, describe, parse};
 
 /// Steps that are looked at one by one; a plan of more is only counted.
 const LOOKED_AT: u64 = 4096;
@@ -36,6 +36,7 @@ pub fn read(bytes: &[u8]) {
     let described = describe(&blueprint, &known).expect("it names only what there is");
     if let (Ok(plan), true) = (planned, words.is_empty()) {
         assert_eq!(described.pool_bytes.value(), Some(plan.pool_bytes));
+        assert!(described.unshared_pool_bytes.value() >= Some(plan.pool_bytes));
     }
 }
 
@@ -56,20 +57,32 @@ impl Numbers<'_> {
     }
 }
 
+/// No two of these overlap.
+fn apart(mut placed: Vec<&Placement>) {
+    placed.sort_by_key(|at| at.offset);
+    assert!(placed.windows(2).all(|pair| pair[0].offset + pair[0].bytes <= pair[1].offset));
+}
+
 fn check(blueprint: &Blueprint, sizes: &Sizes<'_>, plan: &Plan) {
     assert!(plan.pool_bytes.is_multiple_of(BUFFER_ALIGN) && plan.pool_bytes <= MEMORY_BYTES);
-    assert!(plan.expanded_steps <= EXPANDED_STEPS && plan.launches <= plan.expanded_steps);
+    assert!(plan.expanded_steps <= EXPANDED_STEPS + SHARING_BUFFERS as u64);
+    assert!(plan.launches <= plan.expanded_steps);
     for word in blueprint.words() {
         assert!((word.index + 1) * 8 <= sizes.inputs[word.input as usize]);
     }
     let weights = blueprint.weight_layout(sizes.weights).expect("the plan was made with them");
     let end_of = |space| if space == Space::Pool { plan.pool_bytes } else { weights.total };
     for space in [Space::Pool, Space::Weights] {
-        let placed = plan.buffers.iter().filter(|at| at.space == space);
-        let mut live: Vec<_> = placed.filter(|at| at.bytes > 0).collect();
-        live.sort_by_key(|at| at.offset);
-        assert!(live.iter().all(|at| at.offset + at.bytes <= end_of(space)));
-        assert!(live.windows(2).all(|pair| pair[0].offset + pair[0].bytes <= pair[1].offset));
+        let placed = plan.buffers.iter().filter(|at| at.space == space && at.bytes > 0);
+        assert!(placed.clone().all(|at| at.offset + at.bytes <= end_of(space)));
+        let own_bytes: u64 = placed.clone().map(|at| at.bytes.next_multiple_of(BUFFER_ALIGN)).sum();
+        if space == Space::Weights || own_bytes == plan.pool_bytes {
+            apart(placed.collect());
+        }
+    }
+    // Whatever shares memory with others: all inputs are there when a call starts, and all outputs when it ends.
+    for ids in [blueprint.inputs(), blueprint.outputs()] {
+        apart(ids.iter().map(|id| &plan.buffers[id.index()]).filter(|at| at.bytes > 0).collect());
     }
     for relocation in &plan.params.relocations {
         assert!((relocation.slot as usize) < plan.params.slots.len());

@@ -169,7 +169,9 @@ fn launch(
     }
     for &id in named.iter().filter(|id| blueprint.buffers[id.index()].role != Role::Weight) {
         let bytes = &mut own[id.index()];
-        for (at, byte) in bytes.iter_mut().enumerate().filter(|(at, _)| (*at as u64 + hash) % 3 > 0) {
+        for (at, byte) in
+            bytes.iter_mut().enumerate().filter(|(at, _)| !hash.wrapping_add(*at as u64).is_multiple_of(3))
+        {
             *byte = byte.wrapping_mul(31) ^ (hash >> (at % 56)) as u8 | 1;
         }
         pool.buffer_mut(id).copy_from_slice(bytes);

@@ -231,6 +231,7 @@ impl Findings {
             "valid": true,
             "buffers": description.buffers,
             "pool_bytes": description.pool_bytes,
+            "unshared_pool_bytes": description.unshared_pool_bytes,
             "weight_bytes": description.weight_bytes,
             "launches": description.launches,
             "kernels": kernels.collect::<Vec<_>>(),
@@ -253,7 +254,7 @@ impl Findings {
             table.row([buffer.name.clone(), role(buffer), element_type(buffer), amount(&buffer.bytes)]);
         }
         table.print(out)?;
-        writeln!(out, "\nmemory: {}", size(&description.pool_bytes))?;
+        writeln!(out, "\nmemory: {}", memory(description))?;
         if description.weight_bytes.value() != Some(0) {
             writeln!(out, "weights: {}", size(&description.weight_bytes))?;
         }
@@ -298,6 +299,17 @@ fn element_type(buffer: &BufferDescription) -> String {
 
 fn amount(amount: &Amount) -> String {
     amount.value().map_or_else(|| amount.to_string(), units::bytes)
+}
+
+/// The memory of a call, and what it would be if no buffers shared it.
+fn memory(description: &Description) -> String {
+    let with = size(&description.pool_bytes);
+    match (description.pool_bytes.value(), description.unshared_pool_bytes.value()) {
+        (Some(bytes), Some(unshared)) if bytes < unshared => {
+            format!("{with}; without sharing {}", units::size(unshared))
+        }
+        _ => with,
+    }
 }
 
 fn size(amount: &Amount) -> String {
@@ -417,9 +429,48 @@ mod tests {
     fn json_is_one_object() {
         let value: Value = serde_json::from_str(&check(&["cfg=DIR/cfg.bin", "A=64"], true).unwrap()).unwrap();
         assert_eq!(value["launches"], 1);
-        assert_eq!(value["pool_bytes"], 768);
+        assert_eq!((&value["pool_bytes"], &value["unshared_pool_bytes"]), (&768.into(), &768.into()));
         assert_eq!(value["buffers"][2]["bytes"], 64);
         assert_eq!(value["missing_modules"][0]["name"], "mlops.wasm");
+    }
+
+    #[test]
+    fn memory_is_told_with_and_without_sharing() {
+        let text = check(&["cfg=8", "A=4MiB"], false).unwrap();
+        assert!(text.contains("memory: 8388864 bytes (8.0 MiB)\n"), "one launch uses both: {text}");
+        let text = check(&[], false).unwrap();
+        assert!(text.contains("memory: at most 256 × ceil(sizeof(cfg) / 256) + 512 × "), "{text}");
+        // Three of 4 MiB, of which the first and the last are not live together.
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("chain.json");
+        let launch = |from: &str, to: &str| {
+            let key = |key: &str| format!(r#""{key}_dim_x": 1, "{key}_dim_y": 1, "{key}_dim_z": 1"#);
+            let dims = format!(r#"{}, {}, "shared_mem_bytes": 1"#, key("grid"), key("block"));
+            let dims = dims.replace(": 1", r#": {"Absolute": 1}"#);
+            format!(r#"{{"ExecKernel": ["k", [{{"Ptr": "{from}"}}, {{"Ptr": "{to}"}}], {{{dims}}}]}}"#)
+        };
+        let buffers = ["b", "c", "d"].map(|name| format!(r#""{name}": {{"Absolute": 4194304}}"#)).join(",");
+        let flow = [launch("b", "c"), launch("c", "d")].join(",");
+        let text = format!(
+            r#"{{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {{"inputs": [], "buffers": {{{buffers}}},
+                "outputs": ["d"], "control_flow": [{flow}]}}}}"#
+        );
+        std::fs::write(&config, text).unwrap();
+        let print = |json| {
+            let json = crate::arguments::Json { json };
+            let arguments =
+                CheckArguments { config: config.clone(), inputs: Vec::new(), weights: Vec::new(), json };
+            let mut out = anstream::StripStream::new(Vec::new());
+            run(arguments, &mut out).unwrap();
+            String::from_utf8(out.into_inner()).unwrap()
+        };
+        let line = "memory: 8388608 bytes (8.0 MiB); without sharing 12582912 bytes (12.0 MiB)\n";
+        assert!(print(false).contains(line), "{}", print(false));
+        let value: Value = serde_json::from_str(&print(true)).unwrap();
+        assert_eq!(
+            (&value["pool_bytes"], &value["unshared_pool_bytes"]),
+            (&(8 << 20).into(), &(12 << 20).into())
+        );
     }
 
     #[test]

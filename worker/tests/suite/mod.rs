@@ -130,7 +130,8 @@ macro_rules! conformance {
                     staging_is_cleared_and_the_rest_of_the_arena_untouched,
                     regions_that_do_not_exist_are_refused, weights_are_read,
                     arenas_come_and_go, bulk_copies_and_fills_are_exact, every_block_runs_once,
-                    repeats_and_copies_follow_the_plan, modules_share_the_pool_and_nothing_else;
+                    repeats_and_copies_follow_the_plan, modules_share_the_pool_and_nothing_else,
+                    buffers_that_share_memory_start_as_zeroes;
                 faults: a_trap_names_kernel_and_cause, stray_accesses_trap, weights_are_read_only,
                     a_deadline_is_kept, what_exceeds_the_lease_is_refused,
                     failed_outputs_are_zeroed, a_function_that_does_not_load_says_why,

@@ -281,3 +281,35 @@ pub fn modules_share_the_pool_and_nothing_else<T: UnderTest>() {
     assert_eq!(worker.call(2, &[], &[8, 8, 8]).unwrap_err().code, FaultCode::Load);
     worker.end().unwrap();
 }
+
+pub fn buffers_that_share_memory_start_as_zeroes<T: UnderTest>() {
+    const BYTES: u64 = 3 << 20;
+    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+    // Adds one to the first and to the last word of each buffer, keeps both, and leaves the buffer full of ones.
+    let mut steps = Vec::new();
+    for (at, name) in (0..).zip(NAMES) {
+        for (nth, word) in (0..).zip([0, BYTES - 8]) {
+            let (word, kept) = (offset(name, word), offset("out", 16 * at + 8 * nth));
+            steps.push(launch("count_blocks", &word));
+            steps.push(launch("copy", &[word, kept, i64(8)].join(",")));
+        }
+        steps.push(format!(r#"{{"Fill": {{"buffer": "{name}", "byte": 255}}}}"#));
+    }
+    let buffers = NAMES.map(|name| (name, BYTES));
+    let buffers = [&buffers[..], &[("out", 64)]].concat();
+    let json = |steps: &[String]| {
+        Blueprint { inputs: &[], weights: &[], buffers: &buffers, outputs: &["out"], steps }.json()
+    };
+    let mut worker = T::worker();
+    // Room for one of them: they are in the same memory, one after the other.
+    worker.lease(2 * BYTES - (2 << 20));
+    worker.install(1, &json(&steps), T::probes(), &[]);
+    for _ in 0..2 {
+        assert_eq!(worker.call(1, &[], &[64]).unwrap(), [1u64.to_le_bytes().repeat(8)]);
+    }
+    // The control: at the end all of them are used again, and there is no room.
+    steps.extend(NAMES.map(|name| launch("copy", &[ptr(name), ptr("out"), i64(8)].join(","))));
+    worker.install(2, &json(&steps), T::probes(), &[]);
+    assert_eq!(worker.call(2, &[], &[64]).unwrap_err().code, FaultCode::OutOfMemory);
+    worker.end().unwrap();
+}

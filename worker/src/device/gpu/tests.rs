@@ -22,7 +22,6 @@ const LANE: LaneId = LaneId::new(0);
 const BYTES: u64 = 512;
 /// The plan's buffers are an input and an output of so many bytes.
 const USED: u64 = 2 * BYTES;
-const SHORT: &str = r#"{"Ptr": "A"}, {"Ptr": "B"}"#;
 const MODULE: &str = "kernel k 8 8";
 
 /// A device with a lease and one function `k(A, B)`, launched `repeats` times.
@@ -35,15 +34,22 @@ struct Fixture {
     base: u64,
 }
 
+/// A launch of `k`.
+fn launch(from: &str, to: &str, one: &str) -> String {
+    format!(
+        r#"{{"ExecKernel": ["k", [{{"Ptr": "{from}"}}, {{"Ptr": "{to}"}}], {{
+            "grid_dim_x": {one}, "grid_dim_y": {one}, "grid_dim_z": {one},
+            "block_dim_x": {one}, "block_dim_y": {one}, "block_dim_z": {one},
+            "shared_mem_bytes": {{"Absolute": 0}}}}]}}"#
+    )
+}
+
 fn blueprint(repeats: u64) -> Blueprint {
-    let one = r#"{"Absolute": 1}"#;
+    let launch = launch("A", "B", r#"{"Absolute": 1}"#);
     let json = format!(
         r#"{{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {{
             "inputs": ["A"], "buffers": {{"B": {{"Sizeof": "A"}}}}, "outputs": ["B"],
-            "control_flow": [{{"Repeat": [{{"Absolute": {repeats}}}, [{{"ExecKernel": ["k", [{SHORT}], {{
-                "grid_dim_x": {one}, "grid_dim_y": {one}, "grid_dim_z": {one},
-                "block_dim_x": {one}, "block_dim_y": {one}, "block_dim_z": {one},
-                "shared_mem_bytes": {{"Absolute": 0}}}}]}}]]}}]}}}}"#
+            "control_flow": [{{"Repeat": [{{"Absolute": {repeats}}}, [{launch}]]}}]}}}}"#
     );
     pappus_blueprint::parse(json.as_bytes()).unwrap()
 }
@@ -65,12 +71,16 @@ impl Fixture {
     }
 
     fn with(driver: Fake, repeats: u64, module: &str) -> Self {
+        let fixture = Self::over(driver, blueprint(repeats), 4 * GRANULE, module);
+        assert_eq!(fixture.plan.pool_bytes, USED);
+        fixture
+    }
+
+    fn over(driver: Fake, blueprint: Blueprint, lease: u64, module: &str) -> Self {
         let mut gpu = Gpu::new(driver, 2).unwrap();
-        gpu.lease(4 * GRANULE).unwrap();
-        let blueprint = blueprint(repeats);
+        gpu.lease(lease).unwrap();
         let function = Some(load(&mut gpu, &blueprint, module).unwrap());
         let plan = Arc::new(blueprint.plan(&Sizes { inputs: &[BYTES], weights: &[], words: &[] }).unwrap());
-        assert_eq!(plan.pool_bytes, USED);
         let staging = Mapping::writable(&memfd::arena("staging", 4096).unwrap()).unwrap();
         let mut arenas = Arenas::new(staging);
         let arena = Mapping::writable(&memfd::arena("arena", 16 << 10).unwrap()).unwrap();
@@ -140,6 +150,35 @@ fn a_call_is_copied_run_copied_back_and_cleared_in_this_order() {
     assert_eq!(fixture.call(), expected);
     // The range is clean now.
     assert_eq!(fixture.call(), [fixture.work(3), vec![cleared]].concat());
+}
+
+#[test]
+fn memory_is_cleared_between_the_launches_that_hand_it_on() {
+    // Through three buffers of which the first and the last have the same memory.
+    const HALF: u64 = 2 * GRANULE;
+    let one = r#"{"Absolute": 1}"#;
+    let buffers = ["C", "D", "E"].map(|name| format!(r#""{name}": {{"Absolute": {HALF}}}"#)).join(",");
+    let flow =
+        [("A", "C"), ("C", "D"), ("D", "E"), ("E", "B")].map(|(from, to)| launch(from, to, one)).join(",");
+    let json = format!(
+        r#"{{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {{"inputs": ["A"],
+            "buffers": {{"B": {{"Sizeof": "A"}}, {buffers}}}, "outputs": ["B"], "control_flow": [{flow}]}}}}"#
+    );
+    let blueprint = pappus_blueprint::parse(json.as_bytes()).unwrap();
+    let mut fixture = Fixture::over(Fake::new(), blueprint, 16 * GRANULE, MODULE);
+    assert_eq!(fixture.plan.pool_bytes, USED + 2 * HALF);
+    let handed_on = fixture.base + fixture.plan.buffers[4].offset;
+    assert_eq!(handed_on, fixture.base + fixture.plan.buffers[2].offset);
+    let mut work = fixture.work(4);
+    work.insert(3, Did::Fill { to: handed_on, byte: 0, bytes: HALF });
+    work.push(Did::Fill { to: fixture.base, byte: 0, bytes: fixture.plan.pool_bytes });
+    // Directly, as a graph of its steps, and as one of the whole call.
+    for call in 0..5 {
+        let submitted = fixture.call();
+        let submitted: Vec<_> =
+            submitted.into_iter().filter(|did| !matches!(did, Did::Graph(_) | Did::Capture)).collect();
+        assert!(submitted.ends_with(&work), "call {call}: {submitted:?}");
+    }
 }
 
 #[test]
