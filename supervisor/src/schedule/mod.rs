@@ -2,16 +2,17 @@
 //!
 //! - [`types`]: what goes in and what comes out; [`events`]: what may happen.
 //! - [`scheduler`]: the state machine of one device: puts the policies together; `follow_up`: what their verdicts lead
-//!   to.
+//!   to; `gathering`: the same where calls wait for memory.
 //! - `calls`, `workers`: the state that policies look at.
 //!
 //! Policies, each with its own state:
 //! - `placing`: which call gets which worker.
 //! - [`turns`]: who may submit to the device.
-//! - `exclusive`: calls that need the whole device, and how its memory moves; `fair_line`: whose is next.
+//! - `lending`: who has what of the device's memory, and whose calls wait for some.
+//! - `residency`: which resident gives way to another domain, and when.
+//! - `exclusive`: calls that need the whole device; `fair_line`: whose is next.
 //! - `retry`: calls whose process ended are run again.
 //! - `penalties`: for callers whose calls fail: [`budget`] and [`quarantine`].
-//! - `quotas`: how many workers one caller may have.
 //! - [`deadlines`]: calls by the moment at which something must happen to them.
 //! - [`weights`]: which functions' weights stay on a device.
 
@@ -22,10 +23,12 @@ pub mod events;
 mod exclusive;
 mod fair_line;
 mod follow_up;
+mod gathering;
+mod lending;
 mod penalties;
 mod placing;
 pub mod quarantine;
-mod quotas;
+mod residency;
 mod retry;
 pub mod scheduler;
 pub mod turns;
@@ -35,6 +38,6 @@ mod workers;
 
 pub use scheduler::Scheduler;
 pub use types::{
-    Action, Address, CallId, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Share,
-    Size, Terms, Verdict,
+    Action, Address, CallId, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy, Resident,
+    Shape, Terms, Verdict, WhyGone,
 };

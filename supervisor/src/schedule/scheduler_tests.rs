@@ -3,7 +3,7 @@
 use super::*;
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 use crate::schedule::events::*;
-use crate::schedule::{Address, Share};
+use crate::schedule::{Address, WhyGone};
 
 #[path = "clearing_tests.rs"]
 mod clearing_tests;
@@ -11,8 +11,14 @@ mod clearing_tests;
 mod exclusive_fairness_tests;
 #[path = "exclusive_tests.rs"]
 mod exclusive_tests;
+#[path = "memory_tests.rs"]
+mod memory_tests;
 #[path = "penalties_tests.rs"]
 mod penalties_tests;
+#[path = "quota_tests.rs"]
+mod quota_tests;
+#[path = "residents_tests.rs"]
+mod residents_tests;
 
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const ALICE: Domain = Domain { owner: TenantId::new(1), caller: TenantId::new(1) };
@@ -21,6 +27,17 @@ const FUNCTION: FunctionId = FunctionId::new(1);
 const W0: WorkerId = WorkerId::new(0);
 const W1: WorkerId = WorkerId::new(1);
 const MS: u64 = 1_000_000;
+/// More than half of all memory, where a case does not say how much there is.
+const WHOLE: u64 = (1 << 59) + 1;
+const TERMS: Terms = Terms {
+    domain: ALICE,
+    function: FUNCTION,
+    bytes: 1,
+    deadline_ns: u64::MAX,
+    memory_bytes: 0,
+    stack_bytes: 0,
+    weight_bytes: 0,
+};
 
 /// Runs `events` on a scheduler with ready workers and returns the actions in short words.
 struct Bench {
@@ -49,25 +66,25 @@ impl Bench {
     fn ready(&mut self, worker: WorkerId) {
         let ready = Ready { worker, generation: Generation::new(1) };
         self.scheduler.handle(self.now, ready, &mut self.actions);
-        // It is told its share first, and confirms it at once.
+        // It is told its settings first.
         let first = self.actions.iter().position(|action| {
-            matches!(action, Action::Tell { to, command: Command::Configure(_) } if to.worker == worker)
+            matches!(action, Action::Tell { to, command: Command::Configure } if to.worker == worker)
         });
         self.actions.remove(first.unwrap());
-        self.confirm(worker);
     }
 
-    /// A worker's settings are in force.
-    fn confirm(&mut self, worker: WorkerId) {
-        assert!(self.scheduler.handle(self.now, Confirmed { worker }, &mut self.actions));
+    /// A worker gave back what it was told first, and has so much left.
+    fn gave_back(&mut self, worker: WorkerId, left_bytes: u64) {
+        assert!(self.scheduler.handle(self.now, GaveBack { worker, left_bytes }, &mut self.actions));
     }
 
     fn submit(&mut self, call: u64, domain: Domain) -> CallId {
-        self.submit_sized(call, domain, Size::Lane)
+        self.submit_sized(call, domain, 0)
     }
 
-    fn submit_sized(&mut self, call: u64, domain: Domain, size: Size) -> CallId {
-        let terms = Terms { domain, function: FUNCTION, bytes: 1, deadline_ns: self.now + 1000 * MS, size };
+    /// A call that needs so much memory.
+    fn submit_sized(&mut self, call: u64, domain: Domain, memory_bytes: u64) -> CallId {
+        let terms = Terms { domain, deadline_ns: self.now + 1000 * MS, memory_bytes, ..TERMS };
         self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions).unwrap()
     }
 
@@ -88,8 +105,23 @@ impl Bench {
     }
 
     fn expect(&mut self, words: &str) {
-        let got: Vec<String> = self.actions.drain(..).map(short).collect();
-        assert_eq!(got.join(", "), words);
+        // There are no weights, unless a case looks at them.
+        let asks = |action: &Action<u64>| matches!(action, Action::GiveUpWeights { .. });
+        while let Some(at) = self.actions.iter().position(asks) {
+            self.actions.remove(at);
+            self.scheduler.handle(self.now, WeightsGivenUp { coming_bytes: 0 }, &mut self.actions);
+        }
+        assert_eq!(self.told(|action| !matches!(action, Action::Bring { .. })), words);
+    }
+
+    /// The same, with slots that are to get a process and weights that are to give way.
+    fn expect_all(&mut self, words: &str) {
+        assert_eq!(self.told(|_| true), words);
+    }
+
+    fn told(&mut self, counts: impl Fn(&Action<u64>) -> bool) -> String {
+        let told = self.actions.drain(..).filter(counts).map(short);
+        told.collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -102,15 +134,16 @@ fn short(action: Action<u64>) -> String {
         Action::Refused { call, refusal } => format!("{call} refused for {} s", refusal.retry_ns / 1000 / MS),
         Action::NotCleared { call } => format!("{call} not cleared"),
         Action::Kill { worker, .. } => format!("kill {worker}"),
+        Action::Bring { worker } => format!("bring {worker}"),
+        Action::GiveUpWeights { bytes } => format!("weights give up {bytes}"),
         Action::Tell { to: Address { worker, .. }, command } => match command {
             Command::Start { lane, call, alone, .. } => {
                 format!("{call} on {worker}.{lane}{}", if alone { " alone" } else { "" })
             }
             Command::Leave => format!("replace {worker}"),
             Command::Scrub => format!("scrub {worker}"),
-            Command::Configure(Share::Nothing) => format!("none to {worker}"),
-            Command::Configure(Share::Own) => format!("own to {worker}"),
-            Command::Configure(Share::All) => format!("all to {worker}"),
+            Command::Configure => format!("configure {worker}"),
+            Command::GiveBack { lanes } => format!("{worker} gives {lanes:b}"),
             Command::Grant { turn, .. } => format!("grant {worker} turn {turn}"),
             Command::Revoke { turn } => format!("revoke {worker} turn {turn}"),
             Command::Soon => format!("soon {worker}"),
@@ -316,7 +349,7 @@ fn a_full_queue_says_so() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
     let mut full = |limits| {
-        let terms = Terms { domain: ALICE, function: FUNCTION, bytes: 10, deadline_ns: 1, size: Size::Lane };
+        let terms = Terms { domain: ALICE, function: FUNCTION, bytes: 10, deadline_ns: 1, ..TERMS };
         b.scheduler.handle(0, Submit { call: 9, terms, limits }, &mut b.actions)
     };
     assert_eq!(full(Limits { calls: 0, bytes: 100 }), Err(NotNow::Calls(0)));
@@ -451,7 +484,7 @@ fn queue_limits_do_not_hit_calls_that_come_back() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
     assert!(b.dies(W0).is_empty());
-    let terms = Terms { domain: ALICE, function: FUNCTION, bytes: 1, deadline_ns: 1, size: Size::Lane };
+    let terms = Terms { domain: ALICE, function: FUNCTION, bytes: 1, deadline_ns: 1, ..TERMS };
     let full = b.scheduler.handle(
         0,
         Submit { call: 2, terms, limits: Limits { calls: 1, bytes: 9 } },
@@ -460,21 +493,6 @@ fn queue_limits_do_not_hit_calls_that_come_back() {
     assert_eq!(full, Err(NotNow::Calls(1)));
     b.ready(W0);
     b.expect("1 on 0.0, 1 on 0.0 alone");
-}
-
-#[test]
-fn a_wide_call_has_its_worker_for_itself() {
-    let mut b = Bench::new(1, 4);
-    let first = b.submit(1, ALICE);
-    let wide = b.submit_sized(2, ALICE, Size::Wide);
-    b.submit(3, ALICE);
-    b.expect("1 on 0.0");
-    b.finish(W0, first);
-    b.expect("2 on 0.0");
-    b.submit(4, ALICE);
-    b.expect("");
-    b.finish(W0, wide);
-    b.expect("3 on 0.0, 4 on 0.1");
 }
 
 #[test]
