@@ -1,49 +1,16 @@
 //! What tenants hold of a device's memory: what the workers that serve their calls are lent, and weights of their
 //! functions. Decided with the scheduler locked, so that no other decision comes in between.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use pappus_protocol::now_ns;
 
-use super::commands::CommandRunner;
 use super::decisions::{Actions, Decisions};
 use super::weights::WeightStore;
 use crate::call::Call;
 use crate::ids::{FunctionId, TenantId, WorkerId};
-use crate::processes::memory_ledger::MemorySource;
-use crate::schedule::events::{Allow, ContextWanted, LimitsChanged, MemoryCame};
+use crate::schedule::events::{Allow, LimitsChanged};
 use crate::tenants::{Account, Limit, QuotaError, Tenants};
-
-/// Where processes ask for device memory that calls may be lent.
-#[derive(Debug)]
-pub(super) struct LentMemory {
-    pub(super) decisions: Arc<Decisions>,
-    /// They keep the ledger that asks here.
-    pub(super) commands: Weak<CommandRunner>,
-}
-
-impl MemorySource for LentMemory {
-    fn take(&self, bytes: u64, urgent: bool, take: &dyn Fn()) -> bool {
-        let mut actions = Actions::new();
-        let there = self.decisions.decide(|scheduler| {
-            let there = scheduler.handle(now_ns(), ContextWanted { bytes, urgent }, &mut actions);
-            if there {
-                take();
-            }
-            there
-        });
-        if let Some(commands) = self.commands.upgrade() {
-            commands.carry_out(&mut actions, None);
-        }
-        there
-    }
-
-    fn came(&self) {
-        if let Some(commands) = self.commands.upgrade() {
-            commands.handle(MemoryCame {});
-        }
-    }
-}
 
 /// The quotas of tenants on one device.
 #[derive(Debug)]

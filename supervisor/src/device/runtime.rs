@@ -11,7 +11,8 @@ use tokio::sync::watch;
 use super::commands::CommandRunner;
 use super::decisions::{Actions, Decisions};
 use super::held::Held;
-use super::quota::{LentMemory, MemoryQuota};
+use super::lent_memory::LentMemory;
+use super::quota::MemoryQuota;
 use super::reaper::{Dying, Home, Reaper, Remains};
 use super::shared_fault::EpochGuard;
 use super::standby::{Ready, Standbys};
@@ -186,7 +187,9 @@ impl Device {
         };
         let outcome = self.decisions.decide(|scheduler| {
             let (caller, now_ns) = (domain.caller, now_ns());
-            let most_bytes = self.quota.allowed(call.reply.account(), memory_bytes)?;
+            let page_bytes = self.config.kind.traits().page_bytes;
+            let needs = memory_bytes.next_multiple_of(page_bytes);
+            let most_bytes = self.quota.allowed(call.reply.account(), needs)?;
             scheduler.handle(now_ns, Allow { caller, most_bytes }, &mut actions);
             Ok::<_, QuotaError>(scheduler.handle(now_ns, Submit { call, terms, limits }, &mut actions))
         });
