@@ -12,11 +12,11 @@ fn bench(workers: usize) -> Bench {
 
 /// What the last call that started was lent.
 fn lent(b: &Bench) -> u64 {
-    let starts = b.actions.iter().filter_map(|action| match action {
+    let mut starts = b.actions.iter().filter_map(|action| match action {
         Action::Tell { command: Command::Start { memory_bytes, .. }, .. } => Some(*memory_bytes),
         _ => None,
     });
-    starts.last().unwrap()
+    starts.next_back().unwrap()
 }
 
 #[test]
