@@ -135,6 +135,11 @@ fn device(device: &v1::DeviceStatus) -> Value {
             "busy_lanes": worker.busy_lanes,
             "device_ns": worker.device_ns,
             "sandbox": worker.sandbox,
+            "owner": worker.owner,
+            "caller": worker.caller,
+            "lent_bytes": worker.lent_bytes,
+            "functions": worker.functions,
+            "last_gone": worker.last_gone,
         })
     });
     let memory = device.memory.as_ref().map(|memory| {
@@ -161,7 +166,8 @@ fn device(device: &v1::DeviceStatus) -> Value {
         "scrub_calls": device.scrub_calls,
         "memory": memory,
         "memory_bytes": device.memory_bytes,
-        "lease_bytes": device.lease_bytes,
+        "largest_call_bytes": device.largest_call_bytes,
+        "workers_at_most": device.workers_at_most,
         "queued": device.queued,
         "running": device.running,
         "completed": device.completed,

@@ -542,8 +542,9 @@ pub struct DeviceStatus {
     pub kind: ::prost::alloc::string::String,
     #[prost(uint64, tag = "3")]
     pub memory_bytes: u64,
+    /// The most of it that one call can have.
     #[prost(uint64, tag = "4")]
-    pub lease_bytes: u64,
+    pub largest_call_bytes: u64,
     #[prost(uint64, tag = "5")]
     pub queued: u64,
     #[prost(uint64, tag = "6")]
@@ -552,6 +553,7 @@ pub struct DeviceStatus {
     pub completed: u64,
     #[prost(uint64, tag = "8")]
     pub failed: u64,
+    /// Slots without a process are left out, unless one served a tenant before.
     #[prost(message, repeated, tag = "9")]
     pub workers: ::prost::alloc::vec::Vec<WorkerStatus>,
     /// What people call it, such as "NVIDIA H200".
@@ -581,6 +583,9 @@ pub struct DeviceStatus {
     /// Whether on-chip state is cleared between any two calls.
     #[prost(bool, tag = "19")]
     pub scrub_calls: bool,
+    /// The most workers that there may be at once.
+    #[prost(uint32, tag = "20")]
+    pub workers_at_most: u32,
     /// Functions that are refused: to the operator all, to others those that they own or call.
     #[prost(message, repeated, tag = "30")]
     pub quarantined: ::prost::alloc::vec::Vec<Quarantine>,
@@ -618,10 +623,10 @@ pub struct DeviceMemory {
     /// By processes for themselves.
     #[prost(uint64, tag = "2")]
     pub context_bytes: u64,
-    /// By the driver for the stacks of kernels.
+    /// By workers for the stacks of the kernels that ran in them.
     #[prost(uint64, tag = "3")]
     pub stack_bytes: u64,
-    /// Leased to workers.
+    /// Lent to lanes of workers for calls.
     #[prost(uint64, tag = "4")]
     pub lease_bytes: u64,
     /// By weights.
@@ -634,7 +639,7 @@ pub struct DeviceMemory {
 pub struct WorkerStatus {
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// "starting", "idle" or "busy".
+    /// "starting", "idle", "busy", or "unused" where no process is wanted.
     #[prost(string, tag = "2")]
     pub state: ::prost::alloc::string::String,
     #[prost(uint64, tag = "3")]
@@ -653,6 +658,20 @@ pub struct WorkerStatus {
     /// Times that its processes were scrubbed for another domain.
     #[prost(uint64, tag = "8")]
     pub scrubs: u64,
+    /// Whose functions it runs, and for whom; empty while it belongs to no domain.
+    #[prost(string, tag = "9")]
+    pub owner: ::prost::alloc::string::String,
+    #[prost(string, tag = "10")]
+    pub caller: ::prost::alloc::string::String,
+    /// Device memory that its lanes and stacks have.
+    #[prost(uint64, tag = "11")]
+    pub lent_bytes: u64,
+    /// Functions that ran in its process for this domain, 64 at most.
+    #[prost(uint32, tag = "12")]
+    pub functions: u32,
+    /// Why the slot's last domain lost its process: "slot wanted", "memory wanted", "killed" or "ended".
+    #[prost(string, tag = "13")]
+    pub last_gone: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SettingsValues {

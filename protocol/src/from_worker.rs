@@ -50,9 +50,9 @@ pub enum FromWorker<'a> {
         /// Why.
         fault: FaultRef<'a>,
     },
-    /// The settings sent last are in force.
+    /// The settings sent are in force, or lanes gave their memory back and nothing of it is mapped any more.
     Leased {
-        /// Device memory that the worker really has for calls.
+        /// Device memory that all lanes of the worker still have.
         bytes: u64,
     },
     /// The device context is lost: every call in the worker is a suspect, and the worker ends.
@@ -236,7 +236,7 @@ pub enum FaultCode {
     KernelTrap = 1,
     /// The deadline passed.
     Deadline = 2,
-    /// The plan does not fit into the worker's lease.
+    /// The plan does not fit into what the lane was lent.
     OutOfMemory = 3,
     /// The function or its modules could not be loaded.
     Load = 4,

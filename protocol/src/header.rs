@@ -62,6 +62,8 @@ pub enum Tag {
     Scrub = 11,
     /// Supervisor → compiling worker: tell what a module declares.
     Describe = 12,
+    /// Supervisor → worker: lanes without calls give their memory back.
+    GiveBack = 16,
 
     /// Worker → supervisor: ready, first message.
     Hello = 64,
@@ -75,7 +77,7 @@ pub enum Tag {
     Compiled = 68,
     /// Compiling worker → supervisor: the module is refused.
     Refused = 69,
-    /// Worker → supervisor: settings are in force.
+    /// Worker → supervisor: settings are in force, or memory was given back.
     Leased = 70,
     /// Worker → supervisor: its device context is lost, with every call in it.
     Broken = 71,
@@ -108,6 +110,7 @@ impl Tag {
             Soon,
             Scrub,
             Describe,
+            GiveBack,
             Hello,
             Done,
             Failed,

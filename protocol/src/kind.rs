@@ -30,9 +30,9 @@ pub struct KindTraits {
     pub has_driver: bool,
     /// Several calls run in one worker at the same time, each in a lane of its own.
     pub has_lanes: bool,
-    /// What leases, and lanes' shares of them, are multiples of: the page that its memory is mapped in.
+    /// What lanes are lent in multiples of: the page that its memory is mapped in.
     pub page_bytes: u64,
-    /// The longest lease, where kernels cannot address all of a device's memory.
+    /// The most that one lane can have, where kernels cannot address all of a device's memory.
     pub max_lease_bytes: Option<u64>,
     /// The machine code that it runs.
     pub code: CodeFamily,
@@ -47,12 +47,12 @@ pub enum CodeFamily {
     Nvidia,
 }
 
-/// Memory of a GPU is mapped in pages of this size; leases, weights and shares of lanes are whole pages.
+/// Memory of a GPU is mapped in pages of this size; weights and what lanes are lent are whole pages.
 pub const GPU_PAGE_BYTES: u64 = 2 << 20;
 /// Memory of the CPU device comes in wasm pages.
 pub const WASM_PAGE_BYTES: u64 = 64 << 10;
 
-/// The longest lease of the CPU device: of the 4 GiB that a wasm kernel addresses, this leaves room for what is the
+/// The most memory of a call on the CPU device: of the 4 GiB that a wasm kernel addresses, this leaves room for what is the
 /// module's own.
 pub const MAX_CPU_LEASE_BYTES: u64 = (4 << 30) - (128 << 20);
 

@@ -15,7 +15,7 @@ use crate::limits::{MAX_FDS, MAX_ITEMS, MAX_OUTPUTS, MAX_SCALARS};
 /// One message to a worker, borrowing from the frame it came in.
 #[derive(Debug)]
 pub enum ToWorker<'a> {
-    /// Settings; the first message, and whenever they change.
+    /// Settings; the first message, and whenever they change. [`FromWorker::Leased`](crate::FromWorker::Leased) follows.
     Configure(Configure),
     /// Install `function`; its descriptors are on the control socket.
     Install {
@@ -63,6 +63,12 @@ pub enum ToWorker<'a> {
     },
     /// A grant follows within milliseconds: the worker should poll until then.
     Soon,
+    /// Lanes without calls give all their memory back, cleared. [`FromWorker::Leased`](crate::FromWorker::Leased)
+    /// follows.
+    GiveBack {
+        /// One bit for each of the lanes.
+        lanes: u64,
+    },
     /// The worker serves another domain from now on: all data of the old one must be cleared. The worker has no calls.
     Scrub {
         /// Names the hand-over in the answer.
@@ -84,8 +90,6 @@ pub enum ToWorker<'a> {
 /// A worker's settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Configure {
-    /// Bytes of device memory leased to this worker.
-    pub lease_bytes: u64,
     /// How long an idle worker spins before it blocks, in microseconds.
     pub poll_us: u32,
     /// The worker submits only while it holds a grant.
@@ -174,6 +178,7 @@ pub const DISCARD: ArenaId = ArenaId::new(u64::MAX);
 struct InvokeHead {
     function: U64,
     deadline_ns: U64,
+    memory_bytes: U64,
     lane: U32,
     items: U32,
     outputs: U32,
@@ -182,7 +187,7 @@ struct InvokeHead {
     flags: U32,
 }
 
-const _: () = assert!(size_of::<InvokeHead>() == 40 && size_of::<Item>() == 32 && size_of::<Target>() == 24);
+const _: () = assert!(size_of::<InvokeHead>() == 48 && size_of::<Item>() == 32 && size_of::<Target>() == 24);
 
 /// One call, read in place.
 #[derive(Debug, Clone, Copy)]
@@ -191,6 +196,8 @@ pub struct Invoke<'a> {
     pub function: FunctionId,
     /// `CLOCK_MONOTONIC` nanoseconds after which the call has failed.
     pub deadline_ns: u64,
+    /// Device memory that the lane may have from now on.
+    pub memory_bytes: u64,
     /// Which lane runs it.
     pub lane: LaneId,
     /// How many descriptors on the control socket belong to it.
@@ -215,6 +222,7 @@ impl<'a> Invoke<'a> {
         let head = InvokeHead {
             function: U64::new(self.function.get()),
             deadline_ns: U64::new(self.deadline_ns),
+            memory_bytes: U64::new(self.memory_bytes),
             lane: U32::new(self.lane.get()),
             items: U32::new(self.items.len() as u32),
             outputs: U32::new(self.outputs.len() as u32),
@@ -246,6 +254,7 @@ impl<'a> Invoke<'a> {
         Some(Self {
             function: FunctionId::new(head.function.get()),
             deadline_ns: head.deadline_ns.get(),
+            memory_bytes: head.memory_bytes.get(),
             lane: LaneId::new(head.lane.get()),
             descriptors,
             flags: head.flags.get(),
@@ -272,6 +281,7 @@ impl<'a> ToWorker<'a> {
             Self::Describe { job } => (Tag::Describe, job),
             Self::Soon => (Tag::Soon, 0),
             Self::Scrub { handover } => (Tag::Scrub, handover),
+            Self::GiveBack { lanes } => (Tag::GiveBack, lanes),
         }
     }
 
@@ -290,6 +300,7 @@ impl<'a> ToWorker<'a> {
             | Self::Revoke { .. }
             | Self::Soon
             | Self::Scrub { .. }
+            | Self::GiveBack { .. }
             | Self::Compile { .. }
             | Self::Describe { .. } => {}
         }
@@ -320,6 +331,7 @@ impl<'a> ToWorker<'a> {
             Tag::Describe => Self::Describe { job: id },
             Tag::Soon => Self::Soon,
             Tag::Scrub => Self::Scrub { handover: id },
+            Tag::GiveBack => Self::GiveBack { lanes: id },
             _ => return Err(ProtocolError::Header("a worker's message sent to a worker")),
         };
         Ok(message)
@@ -352,6 +364,7 @@ mod tests {
         let invoke = Invoke {
             function: FunctionId::new(9),
             deadline_ns: 10,
+            memory_bytes: 4096,
             lane: LaneId::new(1),
             descriptors: 0,
             flags: Invoke::ALONE,
@@ -362,7 +375,7 @@ mod tests {
         round_trip(&ToWorker::Invoke { call: 5, invoke }, |message| {
             let ToWorker::Invoke { call: 5, invoke: got } = message else { panic!("{message:?}") };
             assert_eq!((got.function, got.lane), (invoke.function, invoke.lane));
-            assert_eq!((got.deadline_ns, got.flags), (10, Invoke::ALONE));
+            assert_eq!((got.deadline_ns, got.memory_bytes, got.flags), (10, 4096, Invoke::ALONE));
             assert_eq!((got.items, got.outputs, got.scalars), (&items[..], &outputs[..], &scalars[..]));
         });
     }

@@ -64,6 +64,8 @@ pub mod rank {
     pub const FAILURES: u8 = 28;
     /// The standby in one slot.
     pub const STANDBY: u8 = 30;
+    /// The one standby of a device that is being made. Held while a process starts.
+    pub const MAKING_STANDBY: u8 = 31;
     /// The one process of a GPU that measures its context.
     pub const FIRST_PROCESS: u8 = 32;
     /// Processes that are about to be gone.

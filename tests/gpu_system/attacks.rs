@@ -161,7 +161,7 @@ fn a_grid_that_is_never_resident_together_is_ended_by_its_deadline() {
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
 fn a_worker_killed_in_the_middle_of_clearing_leaves_nothing() {
     let (supervisor, mut own, mut stranger) = both(ONE);
-    let bytes = supervisor.device().lease_bytes / 2;
+    let bytes = supervisor.device().largest_call_bytes / 8;
     let fill = serde_json::json!({"Fill": {"buffer": "all", "byte": 0x5e}});
     let function = Function { buffers: &[("all", absolute(bytes))], steps: &[fill], ..Function::default() };
     function.add(&mut own, "dirties");

@@ -167,13 +167,13 @@ fn an_arena_closed_under_a_call_changes_no_other_call() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn a_function_beyond_a_lease_has_the_device_to_itself() {
+fn a_function_beyond_half_the_memory_has_the_device_to_itself() {
     let supervisor = on_gpu("workers=2,lanes=8,memory=24GiB");
     let mut neighbours = Neighbours::of(&supervisor);
     let mut client = supervisor.client();
     neighbours.send();
     neighbours.are_right();
-    let bytes = supervisor.device().lease_bytes + (2 << 30);
+    let bytes = supervisor.device().largest_call_bytes / 4 * 3;
     let last = serde_json::json!({"Ptr": {"buffer": "big", "offset": absolute(bytes - 8)}});
     let function = Function {
         buffers: &[("big", absolute(bytes)), ("out", absolute(8))],

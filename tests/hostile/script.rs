@@ -150,9 +150,9 @@ impl Liar {
                 let id = frame.id;
                 let message = ToWorker::decode(frame).map_err(other)?;
                 let name = format!("{message:?}").to_lowercase();
-                if let (ToWorker::Configure(configure), false) = (&message, self.mute) {
-                    let leased = FromWorker::Leased { bytes: configure.lease_bytes };
-                    self.outbox.push_from_worker(&leased);
+                let asked = matches!(message, ToWorker::Configure(_) | ToWorker::GiveBack { .. });
+                if asked && !self.mute {
+                    self.outbox.push_from_worker(&FromWorker::Leased { bytes: 0 });
                     self.outbox.flush_blocking()?;
                 }
                 if name.starts_with(kind) {

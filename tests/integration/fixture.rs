@@ -149,11 +149,17 @@ impl Supervisor {
         self.status().devices.remove(0)
     }
 
-    /// Process ids of its workers, once all are ready.
+    /// Process ids of its workers, once those that are wanted are ready.
     pub(crate) fn worker_pids(&self) -> Vec<u32> {
-        let ready = |worker: &v1::WorkerStatus| worker.pid != 0 && worker.state != "starting";
-        until("workers are ready", || self.device().workers.iter().all(ready));
-        self.device().workers.iter().map(|worker| worker.pid).collect()
+        let mut pids = Vec::new();
+        until("workers are ready", || {
+            let mut workers = self.device().workers;
+            workers.retain(|worker| worker.state != "unused");
+            let ready = |worker: &v1::WorkerStatus| worker.pid != 0 && worker.state != "starting";
+            pids = workers.iter().map(|worker| worker.pid).collect();
+            !pids.is_empty() && workers.iter().all(ready)
+        });
+        pids
     }
 
     /// Process ids of all its children that run: workers, standbys, compilers.

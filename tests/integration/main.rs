@@ -75,6 +75,7 @@ mod prisoner;
 mod quarantine;
 mod quotas;
 mod replacing;
+mod residents;
 #[cfg(target_arch = "x86_64")]
 mod scarcity;
 mod shares;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Supervisor, until};
 use crate::house::{config, enter, house, own_uid};
-use crate::kit::{self, Function, absolute, refused};
+use crate::kit::{self, Function, absolute, launch, refused};
 
 /// A refusal that says all there is to say.
 fn over<T: std::fmt::Debug>(answer: pappus_client::Result<T>, quota: &str, most: &str) -> v1::Error {
@@ -148,26 +148,25 @@ fn a_quota_limits_calls_in_flight() {
 
 #[test]
 fn a_quota_limits_device_memory() {
-    // Two workers, each with 8 MiB.
-    let tenants = [("alice", "device-memory = '15MiB'"), ("bob", ""), ("tiny", "device-memory = '7MiB'")];
-    let supervisor = Supervisor::configured(&config(&tenants), &["--device", "cpu:workers=2,memory=16MiB"]);
+    let tenants = [("alice", "device-memory = '5MiB'"), ("bob", ""), ("tiny", "device-memory = '32KiB'")];
+    let supervisor = Supervisor::configured(&config(&tenants), &["--device", "cpu:workers=3,memory=16MiB"]);
     let [mut alice, mut bob, mut tiny] = tenants.map(|(name, _)| enter(&supervisor, name));
+    let buffers = [("b", absolute(3 << 20))];
+    let hog = Function { buffers: &buffers, steps: &[launch("spin", &[])], ..Function::default() };
     let large = Function { buffers: &[("b", absolute(9 << 20))], ..Function::default() };
     for client in [&mut alice, &mut bob, &mut tiny] {
         kit::add_copy(client);
-        kit::add_spin(client);
+        hog.add(client, "hog");
         large.add(client, "large");
     }
-    // Both workers are there, and serve no domain.
-    supervisor.worker_pids();
 
-    // As many calls at the same time as it may have workers; the others wait, and delay no other tenant.
+    // As many calls at the same time as it may be lent memory for; the others wait, and delay no other tenant.
     let both =
-        |client: &mut Client| [(); 2].map(|()| client.send_invocation(&Invocation::new("spin")).unwrap());
+        |client: &mut Client| [(); 2].map(|()| client.send_invocation(&Invocation::new("hog")).unwrap());
     let ids = both(&mut alice);
     supervisor.until_running();
     until("one waits", || supervisor.device().queued == 1);
-    assert_eq!(quota(&mut alice, "device-memory").0, 8 << 20);
+    assert_eq!(quota(&mut alice, "device-memory").0, 3 << 20);
     kit::works(&mut bob);
     for id in ids {
         alice.cancel(id).unwrap();
@@ -175,16 +174,17 @@ fn a_quota_limits_device_memory() {
     }
     supervisor.end_detached();
     kit::works(&mut alice);
-    over(kit::copied(&mut tiny, b"x"), "device-memory", "7340032 (7.0 MiB)");
+    over(kit::copied(&mut tiny, b"x"), "device-memory", "32768 (32.0 KiB)");
     // A call that takes the whole device.
     bob.invoke(&Invocation::new("large")).unwrap();
-    over(alice.invoke(&Invocation::new("large")), "device-memory", "15728640 (15.0 MiB)");
+    over(alice.invoke(&Invocation::new("large")), "device-memory", "5242880 (5.0 MiB)");
 
     // The control: without a limit there are two at a time.
     let ids = both(&mut bob);
-    until("both have a worker", || quota(&mut bob, "device-memory") == (16 << 20, None));
+    until("both run", || supervisor.device().running == 2);
     for id in ids {
         bob.cancel(id).unwrap();
+        kit::fails(&mut bob, id, Code::Cancelled);
     }
 }
 

@@ -124,7 +124,7 @@ fn status_shows_what_a_device_is_and_how_it_is_set_up() {
     }
     let json: Value = serde_json::from_str(&supervisor.ok(&["status", "--json"])).unwrap();
     assert_eq!(json["devices"][0]["memory"]["total_bytes"], 64 * GIB);
-    assert_eq!(json["devices"][0]["workers"][1]["busy_lanes"], 0);
+    assert_eq!(json["devices"][0]["workers"][0]["busy_lanes"], 0);
 }
 
 #[test]

@@ -55,11 +55,14 @@ impl Device for Counted {
     fn lanes(&self) -> usize {
         self.0.lanes()
     }
-    fn lane_bytes(&self) -> u64 {
-        self.0.lane_bytes()
+    fn lane_bytes(&self, lane: LaneId) -> u64 {
+        self.0.lane_bytes(lane)
     }
-    fn lease(&mut self, bytes: u64) -> Result<u64, Fault> {
-        self.0.lease(bytes)
+    fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault> {
+        self.0.grow(lane, bytes)
+    }
+    fn give_back(&mut self, lane: LaneId) -> Result<(), Fault> {
+        self.0.give_back(lane)
     }
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {
         self.0.load(image)

@@ -19,13 +19,14 @@ use proptest::prelude::*;
 /// One message. Numbers are small enough to name something, or as large as they can be.
 #[derive(Debug, Clone)]
 enum Step {
-    Configure(u64),
+    Configure,
+    GiveBack(u64),
     Install(u64, u32, Vec<u64>, usize),
     Uninstall(u64),
     OpenArena(u64, bool),
     CloseArena(u64),
     Scrub(u64),
-    Invoke(u64, u32, Vec<[u64; 5]>, Vec<[u64; 3]>, Vec<u64>),
+    Invoke(u64, u64, u32, Vec<[u64; 5]>, Vec<[u64; 3]>, Vec<u64>),
     Turn(u64, bool),
 }
 
@@ -33,14 +34,15 @@ fn step() -> impl Strategy<Value = Step> {
     let number = || prop_oneof![4 => 0u64..4, 4 => Just(4000), 1 => Just(u64::MAX), 1 => any::<u64>()];
     let triple = || [number(), number(), number()];
     prop_oneof![
-        2 => prop_oneof![9 => Just(1 << 20), 1 => number()].prop_map(Step::Configure),
+        1 => Just(Step::Configure),
+        1 => number().prop_map(Step::GiveBack),
         3 => (0u64..2).prop_map(|function| Step::Install(function, 1, vec![], 0)),
         1 => (0u64..2, 0u32..3, vec(number(), 0..2), 0usize..9)
             .prop_map(|(function, modules, weights, fds)| Step::Install(function, modules, weights, fds)),
         // As it should be, if the function is there.
-        4 => (0u64..2).prop_map(|function| {
+        4 => (0u64..2, prop_oneof![9 => Just(1 << 20), 1 => number()]).prop_map(|(function, memory)| {
             let items = (0..2).map(|input| [input, 0, 0, 4000 * input, 4000]).collect();
-            Step::Invoke(function, 0, items, vec![[0, 8000, 4000]], vec![])
+            Step::Invoke(function, memory, 0, items, vec![[0, 8000, 4000]], vec![])
         }),
         1 => (0u64..2).prop_map(Step::Uninstall),
         // A number in use ends the worker, so most are new.
@@ -50,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
         9 => (0u64..3, 0u32..2, vec((0u64..2, 0u64..3, triple()), 0..4), vec(triple(), 0..3), vec(number(), 0..2))
             .prop_map(|(function, fds, items, outputs, scalars)| {
                 let items = items.into_iter().map(|(i, k, [s, o, b])| [i, k, s, o, b]).collect();
-                Step::Invoke(function, fds, items, outputs, scalars)
+                Step::Invoke(function, 1 << 20, fds, items, outputs, scalars)
             }),
         1 => (any::<u64>(), any::<bool>()).prop_map(|(turn, grant)| Step::Turn(turn, grant)),
     ]
@@ -79,16 +81,11 @@ fn send(worker: &mut Worker, id: u64, fds: &[&dyn AsFd], message: &ToWorker<'_>)
 fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
     let [config, code] = parts();
     match step {
-        Step::Configure(lease_bytes) => {
-            let configure = Configure {
-                lease_bytes: *lease_bytes,
-                poll_us: 1,
-                turns: false,
-                scrub_calls: false,
-                scrub_switch: false,
-            };
+        Step::Configure => {
+            let configure = Configure { poll_us: 1, turns: false, scrub_calls: false, scrub_switch: false };
             send(worker, 0, &[], &ToWorker::Configure(configure))
         }
+        Step::GiveBack(lanes) => send(worker, 0, &[], &ToWorker::GiveBack { lanes: *lanes }),
         Step::Install(function, modules, weight_bytes, count) => {
             let fds: [&dyn AsFd; 4] = [config, code, code, code];
             // Mostly the right number of descriptors; else the worker waits for more, or ends.
@@ -110,7 +107,7 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
         Step::CloseArena(arena) => {
             send(worker, 0, &[], &ToWorker::CloseArena { arena: ArenaId::new(*arena) })
         }
-        Step::Invoke(function, descriptors, items, outputs, scalars) => {
+        Step::Invoke(function, memory_bytes, descriptors, items, outputs, scalars) => {
             let items: Vec<_> = items
                 .iter()
                 .map(|&[i, kind, source, at, bytes]| item(i as u32, kind as u32, source, at, bytes))
@@ -122,6 +119,7 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
                 flags: 0,
                 function: FunctionId::new(*function),
                 deadline_ns: u64::MAX,
+                memory_bytes: *memory_bytes,
                 lane: LaneId::new(u32::from(call % 50 == 49)),
                 descriptors: *descriptors,
                 items: &items,

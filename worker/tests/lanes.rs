@@ -22,6 +22,7 @@ const TURN: TurnId = TurnId::new(7);
 struct Script {
     events: Vec<String>,
     polls: [VecDeque<u32>; 2],
+    lent: [u64; 2],
 }
 
 /// Two lanes; nothing is executed.
@@ -51,11 +52,18 @@ impl Device for Scripted {
     fn lanes(&self) -> usize {
         2
     }
-    fn lane_bytes(&self) -> u64 {
-        u64::MAX
+    fn lane_bytes(&self, lane: LaneId) -> u64 {
+        self.0.lock().unwrap().lent[lane.index()]
     }
-    fn lease(&mut self, bytes: u64) -> Result<u64, Fault> {
-        Ok(bytes)
+    fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault> {
+        self.note(format!("grow {lane} to {bytes}"));
+        self.0.lock().unwrap().lent[lane.index()] = bytes;
+        Ok(())
+    }
+    fn give_back(&mut self, lane: LaneId) -> Result<(), Fault> {
+        self.note(format!("take {lane}"));
+        self.0.lock().unwrap().lent[lane.index()] = 0;
+        Ok(())
     }
     fn load(&mut self, _: FunctionImage<'_>) -> Result<Loaded, Fault> {
         Ok(Loaded(self.0.clone()))
@@ -98,7 +106,7 @@ impl Device for Scripted {
 
 fn worker(polls: [&[u32]; 2]) -> (Worker, Arc<Mutex<Script>>) {
     let polls = polls.map(|lane| lane.iter().copied().collect());
-    let script = Arc::new(Mutex::new(Script { events: vec![], polls }));
+    let script = Arc::new(Mutex::new(Script { events: vec![], polls, lent: [0; 2] }));
     let device = Scripted(script.clone());
     let mut worker = Worker::start(|| device);
     worker.install(1, CONFIG, b"code", &[]);
@@ -107,10 +115,16 @@ fn worker(polls: [&[u32]; 2]) -> (Worker, Arc<Mutex<Script>>) {
 
 /// Sends everything before anything is read.
 fn invoke(worker: &mut Worker, lanes: &[u32]) {
+    invoke_with(worker, lanes, 0);
+}
+
+/// The same, with so much memory for each lane.
+fn invoke_with(worker: &mut Worker, lanes: &[u32], memory_bytes: u64) {
     for (call, &lane) in (1..).zip(lanes) {
         let invoke = Invoke {
             function: FunctionId::new(1),
             deadline_ns: u64::MAX,
+            memory_bytes,
             lane: LaneId::new(lane),
             descriptors: 0,
             flags: 0,
@@ -207,6 +221,51 @@ fn nothing_a_running_lane_uses_is_taken_away() {
         let taken = events.iter().position(|other| other == event);
         assert!(taken.is_none_or(|taken| taken > cleared), "{events:?}");
     }
+}
+
+#[test]
+fn a_lane_gets_more_memory_while_no_other_runs() {
+    let (mut worker, script) = worker([&[500], &[3]]);
+    invoke_with(&mut worker, &[0, 1], 4096);
+    worker.to.flush_blocking().unwrap();
+    assert_eq!([done(&mut worker), done(&mut worker)], [1, 2]);
+    invoke_with(&mut worker, &[1], 4096);
+    worker.to.flush_blocking().unwrap();
+    assert_eq!(done(&mut worker), 1);
+    worker.end().unwrap();
+    let events = script.lock().unwrap().events.clone();
+    let expected = [
+        "grow 0 to 4096",
+        "start 0",
+        "clear 0",
+        "grow 1 to 4096",
+        "start 1",
+        "clear 1",
+        "start 1",
+        "clear 1",
+        "unload",
+    ];
+    assert_eq!(events, expected);
+}
+
+#[test]
+fn a_lane_gives_its_memory_back_while_another_runs() {
+    let (mut worker, script) = worker([&[0, 500, 500], &[0]]);
+    invoke_with(&mut worker, &[0, 1], 4096);
+    worker.to.flush_blocking().unwrap();
+    assert_eq!([done(&mut worker), done(&mut worker)], [1, 2]);
+    invoke_with(&mut worker, &[0], 4096);
+    worker.to.push_to_worker(&ToWorker::GiveBack { lanes: 0b10 });
+    worker.to.flush_blocking().unwrap();
+    // Before the call is answered.
+    assert_eq!(worker.until_leased(), 4096);
+    assert_eq!(done(&mut worker), 1);
+    // A lane with a call has nothing to give.
+    invoke_with(&mut worker, &[0], 4096);
+    worker.to.push_to_worker(&ToWorker::GiveBack { lanes: 0b01 });
+    worker.to.flush_blocking().unwrap();
+    assert!(worker.end().is_err());
+    assert!(!script.lock().unwrap().events.contains(&"take 0".to_owned()));
 }
 
 #[test]

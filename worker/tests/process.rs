@@ -101,7 +101,6 @@ fn a_process_serves_as_a_thread_does() {
     let (code, found) = program::compile(&Options::CPU, &module).unwrap();
     assert!(found.kernels.iter().any(|kernel| kernel.name == "trap"));
     let mut worker = Worker::process(&Options::CPU);
-    worker.lease(1 << 20);
     worker.install(
         1,
         include_str!("../../kernels/configs/hello.json").replace("hello_world", "trap").as_str(),

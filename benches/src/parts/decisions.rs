@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use pappus_supervisor::ids::{FunctionId, Generation, TenantId, WorkerId};
 use pappus_supervisor::schedule::events::{Finished, Gone, Ready, Submit};
 use pappus_supervisor::schedule::{
-    Action, CallId, Command, Domain, Limits, Scheduler, Shape, Size, Terms, Verdict,
+    Action, CallId, Command, Domain, Limits, Scheduler, Shape, Terms, Verdict,
 };
 
 use crate::Result;
@@ -87,7 +87,9 @@ impl Device {
             function: FunctionId::new(1),
             bytes: 1,
             deadline_ns: self.now_ns + 30_000_000_000,
-            size: Size::Lane,
+            memory_bytes: 1 << 20,
+            stack_bytes: 0,
+            weight_bytes: 0,
         };
         let submit = Submit { call: self.now_ns, terms, limits: LIMITS };
         self.scheduler.handle(self.now_ns, submit, &mut self.actions)?;

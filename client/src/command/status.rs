@@ -62,7 +62,7 @@ fn devices(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         ("DEVICE", Align::Left),
         ("KIND", Align::Left),
         ("MEMORY", Align::Right),
-        ("LEASE", Align::Right),
+        ("ONE CALL", Align::Right),
         ("QUEUED", Align::Right),
         ("RUNNING", Align::Right),
         ("COMPLETED", Align::Right),
@@ -74,7 +74,7 @@ fn devices(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             device.name.clone(),
             device.kind.clone(),
             rough_bytes(device.memory_bytes),
-            rough_bytes(device.lease_bytes),
+            rough_bytes(device.largest_call_bytes),
             device.queued.to_string(),
             device.running.to_string(),
             device.completed.to_string(),
@@ -244,6 +244,15 @@ fn budgets(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
+/// Whose functions a worker runs, and for whom if that is another tenant.
+fn domain(worker: &v1::WorkerStatus) -> String {
+    match (worker.owner.as_str(), worker.caller.as_str()) {
+        ("", "") => "-".to_owned(),
+        (owner, caller) if owner == caller => owner.to_owned(),
+        (owner, caller) => format!("{caller} with {owner}/"),
+    }
+}
+
 /// Only the operator is told.
 fn workers(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     if status.devices.iter().all(|device| device.workers.is_empty()) {
@@ -258,6 +267,10 @@ fn workers(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         ("COMPLETED", Align::Right),
         ("RESTARTS", Align::Right),
         ("DEVICE TIME", Align::Right),
+        ("FOR", Align::Left),
+        ("FUNCTIONS", Align::Right),
+        ("LENT", Align::Right),
+        ("LAST GONE", Align::Left),
         ("SANDBOX", Align::Left),
     ]);
     for device in &status.devices {
@@ -271,6 +284,10 @@ fn workers(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
                 worker.restarts.to_string(),
                 // Only turns measure it.
                 if device.turns { nanoseconds(worker.device_ns) } else { "-".to_owned() },
+                domain(worker),
+                worker.functions.to_string(),
+                rough_bytes(worker.lent_bytes),
+                if worker.last_gone.is_empty() { "-".to_owned() } else { worker.last_gone.clone() },
                 worker.sandbox.join(","),
             ]);
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use pappus_protocol::Kind;
-use pappus_protocol::device_memory::{Division, WASM_PAGE_BYTES, whole_gpu_pages};
+use pappus_protocol::device_memory::{WASM_PAGE_BYTES, whole_gpu_pages};
 use pappus_protocol::from_worker::{FoundDevice, Survey};
 
 use super::request::{DeviceRequest, Selector, Turns};
@@ -28,7 +28,7 @@ pub struct DeviceConfig {
     pub description: String,
     /// The host's memory node that it is attached to.
     pub numa_node: Option<u32>,
-    /// Worker processes.
+    /// The most worker processes that there may be.
     pub workers: usize,
     /// Concurrent calls of one worker.
     pub lanes: u32,
@@ -38,9 +38,9 @@ pub struct DeviceConfig {
     pub workers_per_domain: usize,
     /// Device memory for everything, in bytes.
     pub memory_bytes: u64,
-    /// Of it, what weights may take.
+    /// Of it, the most that weights may take.
     pub weights_bytes: u64,
-    /// Of it, what the driver may take for the stacks of one worker's kernels.
+    /// Of it, the most that the driver may take for the stacks of one worker's kernels.
     pub stack_bytes: u64,
     /// Workers submit by turns.
     pub turns: bool,
@@ -61,9 +61,15 @@ pub struct DeviceConfig {
 }
 
 /// What a process takes of a GPU's memory before any lease, until workers say what it really is.
-pub(crate) const CONTEXT_BYTES: u64 = 600 << 20;
-/// The smallest lease on a GPU.
-const MIN_GPU_LEASE_BYTES: u64 = 64 << 20;
+const CONTEXT_BYTES: u64 = 540 << 20;
+/// What contexts must leave of a GPU's memory for calls.
+const MIN_GPU_CALLS_BYTES: u64 = 64 << 20;
+/// The share of a GPU's memory that contexts may take where the number of workers is not given: one in so many bytes.
+const CONTEXTS_SHARE: u64 = 4;
+/// Workers of the CPU where their number is not given: their memory is the host's, and most of them are idle.
+const CPU_WORKERS: usize = 32;
+/// Workers that one domain may have where several may overlap.
+const GPU_WORKERS_PER_DOMAIN: usize = 4;
 const DEFAULT_QUANTUM: Duration = Duration::from_millis(5);
 const GIB: u64 = 1 << 30;
 
@@ -77,32 +83,23 @@ impl DeviceConfig {
         self.turns && self.workers > 1
     }
 
-    /// How its memory is divided.
-    pub fn division(&self) -> Division {
-        Division {
-            kind: self.kind,
-            memory_bytes: self.memory_bytes,
-            weights_bytes: self.weights_bytes,
-            stack_bytes: self.stack_bytes,
-            workers: self.workers,
-            standbys: self.standbys,
-        }
+    /// What a process takes of its memory for itself, before one said so.
+    pub fn context_estimate(&self) -> u64 {
+        if self.kind.traits().has_own_memory { CONTEXT_BYTES } else { 0 }
     }
 
-    /// Device memory of one worker in bytes. On a GPU a first estimate, before workers said what their
-    /// contexts take.
-    pub fn lease_bytes(&self) -> u64 {
-        self.division().lease_bytes(CONTEXT_BYTES)
-    }
-
-    /// What workers, standbys and a process that compiles take of a GPU's memory for themselves: a first estimate,
-    /// too.
-    pub fn context_bytes(&self) -> u64 {
-        self.division().all_contexts_bytes(CONTEXT_BYTES)
+    /// The most device memory that one call can have, where a process takes `context_bytes` for itself: beside the
+    /// process that runs it there are standbys, and one that compiles.
+    pub fn largest_call_bytes(&self, context_bytes: u64) -> u64 {
+        let traits = self.kind.traits();
+        let contexts = (self.standbys as u64 + 2).saturating_mul(context_bytes);
+        let most = traits.whole_pages(self.memory_bytes.saturating_sub(contexts));
+        traits.max_lease_bytes.map_or(most, |address| most.min(traits.whole_pages(address)))
     }
 
     fn cpu(request: &DeviceRequest) -> Result<Self, ConfigError> {
-        let workers = request.workers.unwrap_or(2);
+        let workers = request.workers.unwrap_or(CPU_WORKERS);
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let device = Self {
             name: "cpu".to_owned(),
             kind: Kind::Cpu,
@@ -113,8 +110,10 @@ impl DeviceConfig {
             numa_node: None,
             workers,
             lanes: 1,
-            standbys: request.standbys.unwrap_or(0),
-            workers_per_domain: workers,
+            // Where there is one worker, a standby would be of use only when it changes hands.
+            standbys: request.standbys.unwrap_or(usize::from(workers > 1)),
+            // More than there are processors make no domain faster.
+            workers_per_domain: workers.min(processors.max(2)),
             memory_bytes: request.memory_bytes.unwrap_or(512 << 20),
             weights_bytes: 0,
             stack_bytes: 0,
@@ -127,13 +126,11 @@ impl DeviceConfig {
             scrub_switch: request.scrub_switch.unwrap_or(false),
             shared: false,
         };
-        let lease = device.lease_bytes();
-        if !(WASM_PAGE_BYTES..=limits::MAX_CPU_LEASE_BYTES).contains(&lease) {
-            return Err(request.bad(format!(
-                "memory / workers is {}, but a cpu worker can use 64KiB to {}: change one of them",
-                iec(lease),
-                iec(limits::MAX_CPU_LEASE_BYTES)
-            )));
+        if device.memory_bytes < WASM_PAGE_BYTES {
+            let memory = iec(device.memory_bytes);
+            return Err(
+                request.bad(format!("memory is {memory}, but a call takes 64KiB at least: give it more"))
+            );
         }
         device.check_standbys(request)
     }
@@ -145,7 +142,9 @@ impl DeviceConfig {
             let (asked, there) = (iec(memory_bytes), iec(found.memory_bytes));
             return Err(request.bad(format!("memory is {asked}, but {name} has {there}: ask for less")));
         }
-        let workers = request.workers.unwrap_or(4);
+        let share = request.memory_bytes.unwrap_or(found.memory_bytes) / CONTEXTS_SHARE;
+        let most = (share / CONTEXT_BYTES).clamp(1, limits::MAX_WORKERS as u64) as usize;
+        let workers = request.workers.unwrap_or(most);
         let turns = match request.turns.unwrap_or(Turns::Auto) {
             Turns::Auto => workers > 1 && !survey.shared,
             Turns::On => true,
@@ -174,7 +173,7 @@ impl DeviceConfig {
             workers,
             lanes: request.lanes.unwrap_or(8),
             standbys: request.standbys.unwrap_or(1),
-            workers_per_domain: if turns { 1 } else { workers },
+            workers_per_domain: if turns { 1 } else { workers.min(GPU_WORKERS_PER_DOMAIN) },
             memory_bytes,
             weights_bytes: request.weights_bytes.unwrap_or(memory_bytes / 4),
             // Small devices keep most of their memory for calls.
@@ -189,25 +188,26 @@ impl DeviceConfig {
             shared: survey.shared,
             name,
         };
-        device.check_lease(request)?.check_standbys(request)
+        device.check_contexts(request)?.check_standbys(request)
     }
 
-    fn check_lease(self, request: &DeviceRequest) -> Result<Self, ConfigError> {
-        match self.lease_bytes() {
-            MIN_GPU_LEASE_BYTES.. => Ok(self),
-            lease => Err(request.bad(format!(
-                "of memory={} on {}, weights take {}, the contexts of {} workers, {} standbys and a compiler about {}, stacks \
-                 {} for each worker; that leaves {} for the calls of one worker, expected at least {}: more \
-                 memory, or less of workers, standbys, weights or stack",
+    /// All processes that there may be must fit.
+    fn check_contexts(self, request: &DeviceRequest) -> Result<Self, ConfigError> {
+        let processes = self.workers as u64 + self.standbys as u64 + 1;
+        let contexts = processes.saturating_mul(CONTEXT_BYTES);
+        let left = self.memory_bytes.saturating_sub(contexts);
+        match left >= MIN_GPU_CALLS_BYTES {
+            true => Ok(self),
+            false => Err(request.bad(format!(
+                "of memory={} on {}, the contexts of {} workers, {} standbys and a compiler may take about {}; that \
+                 leaves {} for calls, expected at least {}: more memory, or fewer workers or standbys",
                 iec(self.memory_bytes),
                 self.name,
-                iec(self.weights_bytes),
                 self.workers,
                 self.standbys,
-                iec(self.context_bytes()),
-                iec(self.stack_bytes),
-                iec(lease),
-                iec(MIN_GPU_LEASE_BYTES),
+                iec(contexts),
+                iec(left),
+                iec(MIN_GPU_CALLS_BYTES),
             ))),
         }
     }

@@ -35,7 +35,7 @@ fn missing_settings_follow_from_the_device() {
         ("cuda:1", "GPU-101", Some(1))
     );
     assert_eq!((device.arch.as_str(), device.driver.as_str()), ("sm_90", "570.1"));
-    assert_eq!((device.workers, device.lanes, device.standbys), (4, 8, 1));
+    assert_eq!((device.workers, device.lanes, device.standbys), (64, 8, 1));
     assert_eq!((device.memory_bytes, device.weights_bytes), (126 * GIB, 126 * GIB / 4));
     assert_eq!((device.stack_bytes, device.scrub_calls), (GIB, false));
     assert_eq!((device.turns, device.workers_per_domain), (true, 1));
@@ -57,20 +57,31 @@ fn turns_are_for_several_workers_that_cannot_overlap() {
 }
 
 #[test]
-fn a_lease_is_what_contexts_stacks_and_weights_leave() {
-    let device = one("cuda:0:workers=4,memory=100GiB,standbys=1,weights=20GiB,stack=1GiB");
-    let rest = 80 * GIB - 6 * (600 << 20) - 4 * GIB;
-    assert_eq!(device.lease_bytes(), rest / 5 / (2 << 20) * (2 << 20));
-    let without = one("cuda:0:workers=4,memory=100GiB,standbys=0,weights=20GiB,stack=1GiB");
-    assert!(without.lease_bytes() > device.lease_bytes());
-    let why = take(&["cuda:0:memory=4GiB"], &two()).unwrap_err();
-    for words in
-        ["memory=4.0 GiB on cuda:0", "of 4 workers, 1 standbys and a compiler", "expected at least 64.0 MiB"]
-    {
+fn contexts_of_all_workers_must_fit_and_nothing_else_is_set_aside() {
+    let device = one("cuda:0:workers=48,memory=100GiB");
+    assert_eq!((device.workers, device.weights_bytes), (48, 25 * GIB));
+    assert_eq!(
+        device.largest_call_bytes(GIB),
+        97 * GIB,
+        "beside a worker there are a standby and a compiler"
+    );
+    let why = take(&["cuda:0:workers=16,memory=8GiB"], &two()).unwrap_err();
+    for words in [
+        "memory=8.0 GiB on cuda:0",
+        "of 16 workers, 1 standbys and a compiler may take about 9.5 GiB",
+        "expected at least 64.0 MiB",
+    ] {
         assert!(why.contains(words), "{why}");
     }
     let why = take(&["cuda:0:memory=200GiB"], &two()).unwrap_err();
     assert!(why.contains("cuda:0 has 141.0 GiB"), "{why}");
+}
+
+#[test]
+fn as_many_workers_as_a_share_of_the_memory_holds() {
+    let workers = |request| one(request).workers;
+    assert_eq!(["cuda:0", "cuda:0:memory=24GiB", "cuda:0:memory=2GiB"].map(workers), [64, 11, 1]);
+    assert_eq!((workers("cpu"), one("cpu").standbys, one("cpu:workers=1").standbys), (32, 1, 0));
 }
 
 #[test]
@@ -125,15 +136,16 @@ fn nothing_asked_for_means_all_gpus_or_the_cpu() {
 }
 
 #[test]
-fn a_cpu_divides_its_memory() {
+fn a_cpu_has_memory_for_all_its_workers_together() {
     let cpu = one("cpu:workers=3,memory=96MiB,standbys=3,turns=on,quantum=1ms");
-    assert_eq!((cpu.lease_bytes(), cpu.lanes, cpu.workers_per_domain), (32 << 20, 1, 3));
+    assert_eq!((cpu.largest_call_bytes(0), cpu.lanes), (96 << 20, 1));
+    assert!((2..=3).contains(&cpu.workers_per_domain));
+    assert!(one("cpu:memory=64GiB").largest_call_bytes(0) < 4 * GIB, "what a kernel addresses");
     assert!(cpu.turns && cpu.quantum == Duration::from_millis(1) && cpu.standbys == 3);
     assert!(!one("cpu").turns && !one("cpu").scrub_switch && one("cpu:tenant-switch=scrub").scrub_switch);
     for (text, words) in [
-        ("cpu:workers=1,memory=64GiB", "memory / workers is 64.0 GiB"),
-        ("cpu:workers=2,memory=1KiB", "memory / workers is 0 B"),
-        ("cpu:standbys=3", "standbys must be 0 to 2"),
+        ("cpu:workers=2,memory=1KiB", "memory is 1.0 KiB"),
+        ("cpu:workers=2,standbys=3", "standbys must be 0 to 2"),
     ] {
         let why = take(&[text], &two()).unwrap_err();
         assert!(why.contains(words), "{why}");

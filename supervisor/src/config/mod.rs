@@ -237,7 +237,6 @@ mod tests {
             ("cpu:wokers=1", "\"wokers=1\" is no setting"),
             ("cpu:memory=lots", "such as 256MiB"),
             ("cuda:0:lanes=99", "lanes must be 1 to 32"),
-            ("cpu:workers=1,memory=64GiB", "memory / workers is 64.0 GiB"),
         ] {
             refused(&[&BASE[..], &["--device", device]].concat(), words);
         }

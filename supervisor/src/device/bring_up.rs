@@ -26,12 +26,12 @@ const HEAD_START: Duration = Duration::from_millis(10);
 /// that recovers may never answer any process again where one that it is about to take is killed.
 const LEAVE: Duration = Duration::from_millis(300);
 
-/// How often to look whether all workers have a process.
+/// How often to look whether all slots that want a process have one.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Starts a process and waits for its greeting.
-pub(super) fn bring_up(device: &Device, launcher: &Launcher) -> Result<Ready, NotReady> {
-    let mut reservation = device.ledger.reserve_process().ok_or(NotReady::Closing)?;
+/// Starts a process and waits for its greeting. It is `urgent` if a slot waits for it.
+pub(super) fn bring_up(device: &Device, launcher: &Launcher, urgent: bool) -> Result<Ready, NotReady> {
+    let mut reservation = device.ledger.reserve_process(urgent).ok_or(NotReady::Closing)?;
     let epoch = reservation.epoch();
     let _first = device.ledger.until_measured();
     let started = staging(device.config.lanes).and_then(|staging| {
@@ -93,8 +93,15 @@ pub(super) fn keep(device: &Arc<Device>, slot: usize, launcher: &Launcher) {
         while device.slots.lacks_process() && !device.is_closing() {
             standbys.wait(slot, None, Some(LOOK_AGAIN));
         }
-        let brought_up = contained(|| bring_up(device, launcher)).map_err(NotReady::from).flatten();
+        let begun = Instant::now();
+        let brought_up = {
+            // One at a time: to make a process costs all who use the device.
+            let _making = standbys.making();
+            contained(|| bring_up(device, launcher, false)).map_err(NotReady::from).flatten()
+        };
+        let took = begun.elapsed();
         let watched = brought_up.and_then(|ready| standbys.offer(slot, ready, || device.epochs.current()));
+        device.standbys_changed();
         let ended = match watched {
             Ok(pidfd) => standbys.wait(slot, Some(&pidfd), None),
             Err(_) if device.is_closing() => break,
@@ -105,9 +112,11 @@ pub(super) fn keep(device: &Arc<Device>, slot: usize, launcher: &Launcher) {
         };
         // One that ended without serving is dropped and reaped; the next would hardly do better at once.
         drop(if ended { standbys.withdraw(slot) } else { None });
+        device.standbys_changed();
         pause = match ended {
             true => (pause * 2).clamp(Duration::from_millis(10), device.epochs.longest_pause()),
-            false => HEAD_START,
+            // At most half of the time is spent on making them.
+            false => HEAD_START.max(took),
         };
         if !device.is_closing() {
             standbys.wait(slot, None, Some(pause));

@@ -14,6 +14,7 @@ use super::decisions::{Actions, Decisions};
 use super::held::Held;
 use super::panics::{Panicked, contained};
 use super::quota::MemoryQuota;
+use super::standby::Standbys;
 use super::weights::WeightStore;
 use super::worker_channel::{Start, StartError, WorkerChannel};
 use super::worker_slots::WorkerSlots;
@@ -21,10 +22,9 @@ use crate::call::{Call, Outcome, SpentBudget};
 use crate::config::{DeviceConfig, Settings};
 use crate::ids::{FunctionId, Generation, WorkerId};
 use crate::metrics::DeviceMetrics;
-use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::Refusal;
-use crate::schedule::events::{Buried, Event, Finished};
-use crate::schedule::{Action, Address, CallId, Command, KillReason, Loss, Share, Verdict};
+use crate::schedule::events::{Buried, Event, Finished, NotStarted, StandbysReady, WeightsGivenUp};
+use crate::schedule::{Action, Address, CallId, Command, KillReason, Loss, Verdict};
 use crate::store::StateDir;
 
 /// Carries out what the scheduler of one device decides.
@@ -34,7 +34,6 @@ pub(super) struct CommandRunner {
     pub(super) metrics: Arc<DeviceMetrics>,
     pub(super) settings: watch::Receiver<Settings>,
     pub(super) store: Arc<StateDir>,
-    pub(super) ledger: Arc<MemoryLedger>,
     pub(super) weights: Option<Arc<WeightStore>>,
     pub(super) slots: Arc<WorkerSlots>,
     pub(super) decisions: Arc<Decisions>,
@@ -59,6 +58,8 @@ struct Leftover {
     evicted: Vec<FunctionId>,
     /// Calls that could not be handed over.
     refused: Vec<(CallId, Arc<Call>, Refusal)>,
+    /// Calls that wait again, for so much memory.
+    short: Vec<(CallId, u64)>,
     /// Frames waited for company long enough.
     write: bool,
 }
@@ -106,6 +107,8 @@ impl CommandRunner {
                 self.metrics.failed.increment(1);
                 self.complete(&call, Outcome::NotCleared);
             }
+            Action::Bring { worker } => self.slots.want(worker),
+            Action::GiveUpWeights { bytes } => self.give_up_weights(bytes, next),
             Action::Kill { worker, generation, why } => self.kill(worker, generation, &why),
         }
     }
@@ -143,8 +146,8 @@ impl CommandRunner {
             KillReason::NotScrubbed => {
                 tracing::warn!(worker, pid, "a worker does not forget a tenant: killing it");
             }
-            KillReason::NotConfirmed => {
-                tracing::warn!(worker, pid, "a worker does not take new settings: killing it");
+            KillReason::NotGivenBack => {
+                tracing::warn!(worker, pid, "a worker does not give memory back: killing it");
             }
         }
     }
@@ -179,9 +182,34 @@ impl CommandRunner {
             let finished = Finished { worker: to.worker, id, verdict: Verdict::Neither };
             self.decisions.decide(|scheduler| scheduler.handle(now_ns(), finished, next));
         }
+        for (id, missing_bytes) in leftover.short {
+            let not_started = NotStarted { worker: to.worker, id, missing_bytes };
+            self.decisions.decide(|scheduler| scheduler.handle(now_ns(), not_started, next));
+        }
         for function in leftover.evicted {
             self.slots.each_channel(|channel| channel.uninstall(function));
         }
+    }
+
+    /// Weights that no call uses give way to calls.
+    fn give_up_weights(&self, bytes: u64, next: &mut Actions) {
+        let mut evicted = Vec::new();
+        let coming_bytes = self.weights.as_ref().map_or(0, |weights| weights.give_up(bytes, &mut evicted));
+        for function in evicted {
+            self.slots.each_channel(|channel| channel.uninstall(function));
+        }
+        let given_up = WeightsGivenUp { coming_bytes };
+        self.decisions.decide(|scheduler| scheduler.handle(now_ns(), given_up, next));
+    }
+
+    /// Other standbys are ready than before.
+    pub(super) fn standbys_changed(&self, standbys: &Standbys) {
+        let mut actions = Actions::new();
+        self.decisions.decide(|scheduler| {
+            let ready = StandbysReady { count: standbys.ready() };
+            scheduler.handle(now_ns(), ready, &mut actions);
+        });
+        self.carry_out(&mut actions, None);
     }
 
     fn command(
@@ -193,15 +221,16 @@ impl CommandRunner {
         held: Option<&mut Held>,
     ) {
         match *command {
-            Command::Start { lane, alone, id, ref call } => {
+            Command::Start { lane, alone, memory_bytes, id, ref call } => {
                 let now = held.map(|held| held.add(worker, call));
-                self.start(channel, Start { worker, lane, alone, id }, call, leftover);
+                self.start(channel, Start { worker, lane, alone, memory_bytes, id }, call, leftover);
                 match now {
                     Some(now) => leftover.write |= now,
                     None => channel.write(),
                 }
             }
-            Command::Configure(share) => channel.configure(self.settings_of(worker, share)),
+            Command::Configure => channel.configure(self.worker_settings()),
+            Command::GiveBack { lanes } => channel.give_back(lanes),
             Command::Grant { turn, quantum_us, change_us } => channel.grant(turn, quantum_us, change_us),
             Command::Revoke { turn } => channel.revoke(turn),
             Command::Soon => channel.soon(),
@@ -225,6 +254,7 @@ impl CommandRunner {
         });
         match started {
             Ok(evicted) => leftover.evicted.extend(evicted),
+            Err(StartError::NoMemory(bytes)) => leftover.short.push((start.id, bytes)),
             Err(StartError::Refused(error)) => leftover.refused.push((start.id, call.clone(), error)),
             Err(StartError::Broken(error)) => {
                 tracing::error!(worker = start.worker.get(), "a worker does not take a call: {error}");
@@ -234,10 +264,9 @@ impl CommandRunner {
         }
     }
 
-    /// A worker's settings, where it has this share of the device's memory.
-    fn settings_of(&self, worker: WorkerId, share: Share) -> Configure {
+    /// The settings of workers.
+    fn worker_settings(&self) -> Configure {
         Configure {
-            lease_bytes: self.slots.slot(worker).share_bytes(share, self.ledger.largest_call_bytes()),
             poll_us: self.settings.borrow().poll_us,
             turns: self.config.takes_turns(),
             scrub_calls: self.config.scrub_calls,

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use crate::call::Call;
 use crate::config::DeviceConfig;
 use crate::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS};
+use crate::processes::memory_ledger::MemoryLedger;
 use crate::schedule::events::SetPolicy;
 use crate::schedule::{Action, Policy, Scheduler, Shape, TurnRules};
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
@@ -22,6 +23,8 @@ pub(super) type Actions = Vec<Action<Arc<Call>>>;
 #[derive(Debug)]
 pub(super) struct Decisions {
     scheduler: OrderedMutex<Scheduler<Arc<Call>>, { rank::SCHEDULER }>,
+    /// Says what contexts and weights take.
+    ledger: Arc<MemoryLedger>,
     /// Calls waiting and running; changed with the scheduler locked.
     load: AtomicU64,
     /// Something is due earlier than the clock knows.
@@ -32,7 +35,8 @@ pub(super) struct Decisions {
 
 impl Decisions {
     /// About a device of this configuration, without calls.
-    pub(super) fn new(config: &DeviceConfig, policy: Policy) -> Self {
+    pub(super) fn new(config: &DeviceConfig, policy: Policy, ledger: Arc<MemoryLedger>) -> Self {
+        let traits = config.kind.traits();
         let shape = Shape {
             workers: config.workers,
             lanes: config.lanes,
@@ -46,11 +50,16 @@ impl Decisions {
             residency_ns: config.min_residency.as_nanos().min(u64::MAX.into()) as u64,
             scrubs: config.scrub_switch,
             shared_faults: config.shared,
+            standbys: config.standbys,
+            memory_bytes: config.memory_bytes,
+            page_bytes: traits.page_bytes,
+            lane_bytes: traits.max_lease_bytes.map_or(u64::MAX, |most| traits.whole_pages(most)),
         };
         let mut scheduler = Scheduler::new(shape);
         scheduler.handle(now_ns(), SetPolicy { policy }, &mut Actions::new());
         Self {
             scheduler: OrderedMutex::new(scheduler),
+            ledger,
             load: AtomicU64::new(0),
             earlier: Notify::new(),
             clock_ns: AtomicU64::new(u64::MAX),
@@ -70,6 +79,7 @@ impl Decisions {
     /// Events for the scheduler. Its clock is told if something is due earlier now.
     pub(super) fn decide<T>(&self, events: impl FnOnce(&mut Scheduler<Arc<Call>>) -> T) -> T {
         let mut scheduler = self.scheduler.lock();
+        scheduler.set_taken(self.ledger.taken_bytes());
         let outcome = events(&mut scheduler);
         self.load.store(scheduler.queued() + scheduler.running(), Ordering::Relaxed);
         let next_ns = scheduler.next_deadline_ns();

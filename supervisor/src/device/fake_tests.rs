@@ -33,11 +33,10 @@ use super::write_coalescing::{Answer, Batch};
 use crate::call::Call;
 use crate::client_io::ClientIo;
 use crate::config::{DeviceConfig, Settings};
-use crate::function::loaded::Parsed;
+use crate::function::loaded::{Parsed, RunsOn};
 use crate::function::{CodeTarget, Loaded, LoadedCache, PackedWeights};
 use crate::ids::{Epoch, FunctionId, Generation, TenantId, WorkerId};
 use crate::processes::confinement::Reached;
-use crate::processes::memory_ledger::Lease;
 use crate::processes::process::Killer;
 use crate::schedule::{CallId, Domain};
 use crate::server::connection_slots::ConnectionSlots;
@@ -57,7 +56,6 @@ const MIB: u64 = 1 << 20;
 struct Worker {
     inbox: Inbox,
     control: OwnedFd,
-    _lease: Lease,
     /// Not read.
     _answers: OwnedFd,
 }
@@ -120,15 +118,16 @@ impl Gpu {
         let (targets, _) = watch::channel(Vec::new());
         let store = Arc::new(StateDir::open(dir.path()).unwrap());
         let device = Arc::new(Device::new(config, settings, targets, store).unwrap());
-        device.ledger.reserve_process().unwrap().measured(10 * MIB);
+        device.ledger.reserve_process(true).unwrap().measured(10 * MIB);
         let workers = (0..2).map(|worker| attach(&device, WorkerId::new(worker))).collect();
         let cache = LoadedCache::default();
         let requests = AtomicU64::new(1);
         let mut gpu =
             Self { device, workers, cache, tenants, invocations, runtime, _dir: dir, client, requests };
-        gpu.expect(W0, &["lease 30"]);
-        gpu.expect(W1, &["lease 30"]);
-        (0..2).for_each(|worker| gpu.device.events.leased(WorkerId::new(worker)).unwrap());
+        for worker in [W0, W1] {
+            gpu.expect(worker, &["settings"]);
+            gpu.device.events.leased(worker, 0).unwrap();
+        }
         gpu
     }
 
@@ -153,7 +152,7 @@ impl Gpu {
             blueprint: pappus_blueprint::parse(config.as_bytes()).unwrap(),
             config: config.into(),
             weights: Some(Arc::new(weights)),
-            runs_on: vec![(Kind::Cuda, "sm_90".into())],
+            runs_on: vec![RunsOn { kind: Kind::Cuda, arch: "sm_90".into(), stack_bytes: 0 }],
         };
         self.cache.insert(account, Arc::new(record), parsed, || Some(Arc::default())).unwrap().unwrap()
     }
@@ -210,7 +209,8 @@ impl Gpu {
         let mut got = Vec::new();
         while let Some(frame) = inbox.frame().unwrap() {
             got.push(match ToWorker::decode(frame).unwrap() {
-                ToWorker::Configure(configure) => format!("lease {}", configure.lease_bytes / MIB),
+                ToWorker::Configure(_) => "settings".to_owned(),
+                ToWorker::GiveBack { lanes } => format!("give back {lanes:b}"),
                 ToWorker::Install { function, install } => {
                     let parts = control::recv(&*control, function.get(), install.descriptors()).unwrap();
                     let weights = rustix::fs::fstat(&parts[1]).unwrap().st_size;
@@ -297,7 +297,6 @@ fn attach_process(
         epoch,
         reached: Reached::default(),
     };
-    let lease = device.ledger.lease().unwrap();
-    device.events.attach(worker, arrival, lease.bytes)?;
-    Ok(Worker { inbox: Inbox::new(commands_read), control: theirs, _lease: lease, _answers: answers })
+    device.events.attach(worker, arrival)?;
+    Ok(Worker { inbox: Inbox::new(commands_read), control: theirs, _answers: answers })
 }

@@ -13,7 +13,8 @@
 //! - `panics`: what a panic in one of these threads ends.
 //! - `shared_fault`: what a fault of processes means that share it.
 //! - `weights`: weights in its memory, loaded once and shared.
-//! - `quota`: what tenants hold of it; `status`: what is shown of it.
+//! - `quota`: what tenants hold of it; `lent_memory`: what processes take of what calls may be lent; `status`: what is
+//!   shown of it.
 
 mod bring_up;
 mod command_order;
@@ -24,6 +25,7 @@ mod decisions;
 #[cfg(test)]
 mod fake_tests;
 pub mod held;
+mod lent_memory;
 mod panics;
 mod quota;
 mod reaper;

@@ -1,4 +1,4 @@
-//! What tenants hold of a device's memory: leases of the workers that serve their calls, and weights of their
+//! What tenants hold of a device's memory: what the workers that serve their calls are lent, and weights of their
 //! functions. Decided with the scheduler locked, so that no other decision comes in between.
 
 use std::sync::Arc;
@@ -9,8 +9,6 @@ use super::decisions::{Actions, Decisions};
 use super::weights::WeightStore;
 use crate::call::Call;
 use crate::ids::{FunctionId, TenantId, WorkerId};
-use crate::processes::memory_ledger::MemoryLedger;
-use crate::schedule::Size;
 use crate::schedule::events::{Allow, LimitsChanged, SetShare};
 use crate::tenants::{Account, Limit, QuotaError, Tenants};
 
@@ -18,18 +16,13 @@ use crate::tenants::{Account, Limit, QuotaError, Tenants};
 #[derive(Debug)]
 pub(super) struct MemoryQuota {
     decisions: Arc<Decisions>,
-    ledger: Arc<MemoryLedger>,
     weights: Option<Arc<WeightStore>>,
 }
 
 impl MemoryQuota {
     /// Of the device that these belong to.
-    pub(super) fn new(
-        decisions: Arc<Decisions>,
-        ledger: Arc<MemoryLedger>,
-        weights: Option<Arc<WeightStore>>,
-    ) -> Self {
-        Self { decisions, ledger, weights }
+    pub(super) fn new(decisions: Arc<Decisions>, weights: Option<Arc<WeightStore>>) -> Self {
+        Self { decisions, weights }
     }
 
     fn weights_of(&self, tenant: TenantId) -> u64 {
@@ -38,23 +31,21 @@ impl MemoryQuota {
 
     /// Device memory that a tenant holds.
     pub(super) fn held_bytes(&self, tenant: TenantId) -> u64 {
-        let workers = self.decisions.ask().workers_of(tenant) as u64;
-        workers.saturating_mul(self.ledger.lease_bytes()).saturating_add(self.weights_of(tenant))
+        let lent = self.decisions.ask().lent_to(tenant);
+        lent.saturating_add(self.weights_of(tenant))
     }
 
-    /// How many workers a caller may have, if that is limited, and whether a call of that size may ever run.
-    pub(super) fn workers_allowed(&self, account: &Account, size: Size) -> Result<Option<usize>, QuotaError> {
+    /// What a caller may be lent, if that is limited, and whether a call that needs so much may ever run.
+    pub(super) fn allowed(&self, account: &Account, needs: u64) -> Result<Option<u64>, QuotaError> {
         let most = account.most(Limit::DeviceMemory);
         if most == u64::MAX {
             return Ok(None);
         }
-        let lease = self.ledger.lease_bytes().max(1);
-        let needs = if size == Size::Exclusive { self.ledger.largest_call_bytes() } else { lease };
         let weights = self.weights_of(account.tenant);
         let left = most.saturating_sub(weights);
         match left < needs {
             true => Err(account.exceeds(Limit::DeviceMemory, most, weights, needs)),
-            false => Ok(Some(usize::try_from(left / lease).unwrap_or(usize::MAX))),
+            false => Ok(Some(left)),
         }
     }
 
@@ -73,11 +64,11 @@ impl MemoryQuota {
             return Ok(Vec::new());
         }
         let scheduler = self.decisions.ask();
-        let leases = (scheduler.workers_of(owner.tenant) as u64).saturating_mul(self.ledger.lease_bytes());
+        let lent = scheduler.lent_to(owner.tenant);
         let mut evicted = Vec::new();
-        let room = most.saturating_sub(leases);
+        let room = most.saturating_sub(lent);
         weights.reserve(&call.function, worker, room, &mut evicted).map_err(|more| {
-            owner.exceeds(Limit::DeviceMemory, most, leases + self.weights_of(owner.tenant), more)
+            owner.exceeds(Limit::DeviceMemory, most, lent + self.weights_of(owner.tenant), more)
         })?;
         Ok(evicted)
     }
@@ -95,9 +86,9 @@ impl MemoryQuota {
         for caller in limited {
             let account = tenants.account(caller);
             self.decisions.decide(|scheduler| {
-                let allowed = self.workers_allowed(&account, Size::Lane);
-                let (most, now_ns) = (allowed.unwrap_or(Some(0)), now_ns());
-                scheduler.handle(now_ns, Allow { caller, most }, &mut actions);
+                let allowed = self.allowed(&account, 0);
+                let (most_bytes, now_ns) = (allowed.unwrap_or(Some(0)), now_ns());
+                scheduler.handle(now_ns, Allow { caller, most_bytes }, &mut actions);
                 scheduler.handle(now_ns, LimitsChanged {}, &mut actions);
             });
         }

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::panics::contained;
 use crate::call::Call;
 use crate::ids::{Generation, WorkerId};
-use crate::processes::memory_ledger::{Lease, ProcessReservation};
+use crate::processes::memory_ledger::ProcessReservation;
 use crate::processes::process::{self, Process};
 use crate::schedule::CallId;
 use crate::schedule::weights::ZombieId;
@@ -56,8 +56,6 @@ pub(super) struct Dying {
     pub(super) kill_at: Instant,
     /// Its room in the ledger.
     pub(super) reservation: ProcessReservation,
-    /// Its lease, if it had one.
-    pub(super) lease: Option<Lease>,
     /// Where it served and which process there it was, if it did.
     pub(super) served: Option<(WorkerId, Generation)>,
     /// Calls that were in it.
@@ -74,7 +72,7 @@ impl Dying {
     /// One that never served.
     pub(super) fn unused(process: Process, reservation: ProcessReservation, why: Option<String>) -> Self {
         let (kill_at, lost, zombie) = (Instant::now(), Vec::new(), ZombieId::default());
-        Self { process, kill_at, reservation, lease: None, served: None, lost, zombie, broken: None, why }
+        Self { process, kill_at, reservation, served: None, lost, zombie, broken: None, why }
     }
 }
 
@@ -167,7 +165,7 @@ impl Reaper {
 }
 
 fn reap(device: &impl Home, dying: Dying) {
-    let Dying { mut process, reservation, lease, served, lost, zombie, broken, why, .. } = dying;
+    let Dying { mut process, reservation, served, lost, zombie, broken, why, .. } = dying;
     let status = process.end();
     let killed_by = process.ended_from_outside();
     let ended = process::describe_exit(status);
@@ -186,6 +184,6 @@ fn reap(device: &impl Home, dying: Dying) {
         }
         (None, None) => tracing::debug!(worker, pid, "worker {ended}; replacing it"),
     }
-    drop((lease, reservation));
+    drop(reservation);
     device.reaped(Remains { served, lost, zombie, ended, broken, from_outside: killed_by.is_some() });
 }

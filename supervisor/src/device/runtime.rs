@@ -11,10 +11,11 @@ use tokio::sync::watch;
 use super::commands::CommandRunner;
 use super::decisions::{Actions, Decisions};
 use super::held::Held;
+use super::lent_memory::LentMemory;
 use super::quota::MemoryQuota;
 use super::reaper::{Dying, Home, Reaper, Remains};
 use super::shared_fault::EpochGuard;
-use super::standby::Standbys;
+use super::standby::{Ready, Standbys};
 use super::status::{DeviceStatus, StatusView};
 use super::weights::WeightStore;
 use super::worker_events::WorkerEvents;
@@ -92,23 +93,26 @@ impl Device {
         let config = Arc::new(config);
         let metrics = Arc::new(DeviceMetrics::new(&config.name));
         let slots = Arc::new(WorkerSlots::new(config.workers)?);
-        let decisions = Arc::new(Decisions::new(&config, settings.borrow().policy()));
+        let decisions = Arc::new(Decisions::new(&config, settings.borrow().policy(), ledger.clone()));
         let has_own_memory = config.kind.traits().has_own_memory;
-        let weights =
-            has_own_memory.then(|| Arc::new(WeightStore::new(config.weights_bytes, ledger.clone())));
-        let quota = Arc::new(MemoryQuota::new(decisions.clone(), ledger.clone(), weights.clone()));
+        let weights = has_own_memory
+            .then(|| Arc::new(WeightStore::new(config.weights_bytes, ledger.clone(), decisions.clone())));
+        let quota = Arc::new(MemoryQuota::new(decisions.clone(), weights.clone()));
         let commands = Arc::new(CommandRunner {
             config: config.clone(),
             metrics: metrics.clone(),
             settings: settings.clone(),
             store,
-            ledger: ledger.clone(),
             weights: weights.clone(),
             slots: slots.clone(),
             decisions: decisions.clone(),
             quota: quota.clone(),
             handovers: AtomicU64::new(1),
         });
+        let source = LentMemory { decisions: decisions.clone(), commands: Arc::downgrade(&commands) };
+        ledger.ask(Box::new(source));
+        // The first process: what its machine code must be made for is known once it is there.
+        slots.want(WorkerId::new(0));
         let events = WorkerEvents {
             metrics: metrics.clone(),
             ledger: ledger.clone(),
@@ -173,16 +177,28 @@ impl Device {
         let settings = *self.settings.borrow();
         let limits = Limits { calls: settings.queue_calls, bytes: settings.queue_bytes };
         let mut actions = Actions::new();
-        let size = self.ledger.size_of(call.plan.pool_bytes);
+        let memory_bytes = call.plan.pool_bytes;
+        let stack_bytes = call.function.stack_bytes(self.config.kind, &self.config.arch);
+        let weight_bytes = call.function.packed_weight_bytes();
         let (domain, deadline_ns) = (call.domain, call.deadline_ns);
         let function = call.function.id;
         let share = call.reply.account().share();
-        let terms = Terms { domain, function, bytes: inline_bytes, deadline_ns, size };
+        let terms = Terms {
+            domain,
+            function,
+            bytes: inline_bytes,
+            deadline_ns,
+            memory_bytes,
+            stack_bytes,
+            weight_bytes,
+        };
         let outcome = self.decisions.decide(|scheduler| {
             let (caller, now_ns) = (domain.caller, now_ns());
-            let most = self.quota.workers_allowed(call.reply.account(), size)?;
+            let page_bytes = self.config.kind.traits().page_bytes;
+            let needs = memory_bytes.next_multiple_of(page_bytes);
+            let most_bytes = self.quota.allowed(call.reply.account(), needs)?;
             scheduler.handle(now_ns, SetShare { tenant: caller, share }, &mut actions);
-            scheduler.handle(now_ns, Allow { caller, most }, &mut actions);
+            scheduler.handle(now_ns, Allow { caller, most_bytes }, &mut actions);
             Ok::<_, QuotaError>(scheduler.handle(now_ns, Submit { call, terms, limits }, &mut actions))
         });
         let id = outcome?.map_err(|why| {
@@ -196,7 +212,7 @@ impl Device {
         Ok(id)
     }
 
-    /// The most device memory that a call can have: that of all workers.
+    /// The most device memory that a call can have: all but what processes take.
     pub fn largest_call_bytes(&self) -> u64 {
         self.ledger.largest_call_bytes()
     }
@@ -259,7 +275,7 @@ impl Device {
         if !self.epochs.end(epoch, worker, self.is_closing()) {
             return;
         }
-        while let Some(ready) = self.standbys.take() {
+        while let Some(ready) = self.take_standby() {
             ready.started.process.kill_now();
             let why = Some("another process failed".to_owned());
             self.reaper.take(self, Dying::unused(ready.started.process, ready.reservation, why));
@@ -283,7 +299,20 @@ impl Device {
 
     /// What is taken of its memory.
     pub fn memory(&self) -> MemorySnapshot {
-        self.ledger.snapshot()
+        let (lent, stacks) = self.decisions.ask().lent();
+        self.ledger.snapshot(lent, stacks)
+    }
+
+    /// A standby, for good.
+    pub(super) fn take_standby(&self) -> Option<Ready> {
+        let ready = self.standbys.take()?;
+        self.standbys_changed();
+        Some(ready)
+    }
+
+    /// Other standbys are ready than before.
+    pub(super) fn standbys_changed(&self) {
+        self.commands.standbys_changed(&self.standbys);
     }
 
     /// Standbys that are ready.

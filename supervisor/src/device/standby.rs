@@ -1,6 +1,7 @@
 //! Processes that are ready to take a worker's slot. Each is kept by a thread of its own.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pappus_shmem::ValidatedMemfd;
@@ -12,7 +13,7 @@ use crate::ids::Epoch;
 use crate::processes::confinement::Reached;
 use crate::processes::launcher::Started;
 use crate::processes::memory_ledger::ProcessReservation;
-use crate::sync::{OrderedMutex, Waker, rank};
+use crate::sync::{OrderedGuard, OrderedMutex, Waker, rank};
 
 /// A process that said its greeting and serves no domain yet.
 #[derive(Debug)]
@@ -33,7 +34,13 @@ pub(super) struct Ready {
 
 /// The standbys of a device.
 #[derive(Debug)]
-pub(super) struct Standbys(Vec<Slot>);
+pub(super) struct Standbys {
+    slots: Vec<Slot>,
+    /// Held while one is made.
+    making: OrderedMutex<(), { rank::MAKING_STANDBY }>,
+    /// How many are ready.
+    ready: AtomicUsize,
+}
 
 #[derive(Debug)]
 struct Slot {
@@ -47,13 +54,18 @@ impl Standbys {
     pub(super) fn new(count: usize) -> std::io::Result<Self> {
         let slot =
             || -> std::io::Result<Slot> { Ok(Slot { ready: OrderedMutex::new(None), waker: Waker::new()? }) };
-        Ok(Self((0..count).map(|_| slot()).collect::<Result<_, _>>()?))
+        Ok(Self {
+            slots: (0..count).map(|_| slot()).collect::<Result<_, _>>()?,
+            making: OrderedMutex::new(()),
+            ready: AtomicUsize::new(0),
+        })
     }
 
     /// One that is ready, for good.
     pub(super) fn take(&self) -> Option<Ready> {
-        self.0.iter().find_map(|slot| {
+        self.slots.iter().find_map(|slot| {
             let ready = slot.ready.lock().take()?;
+            self.ready.fetch_sub(1, Ordering::Relaxed);
             slot.waker.wake();
             Some(ready)
         })
@@ -61,12 +73,17 @@ impl Standbys {
 
     /// How many are ready.
     pub(super) fn ready(&self) -> usize {
-        self.0.iter().filter(|slot| slot.ready.lock().is_some()).count()
+        self.ready.load(Ordering::Relaxed)
+    }
+
+    /// Waits until no other one is made.
+    pub(super) fn making(&self) -> OrderedGuard<'_, (), { rank::MAKING_STANDBY }> {
+        self.making.lock()
     }
 
     /// Wakes the keepers of a device that closes.
     pub(super) fn close(&self) {
-        self.0.iter().for_each(|slot| slot.waker.wake());
+        self.slots.iter().for_each(|slot| slot.waker.wake());
     }
 
     /// A standby is ready in a slot, unless its epoch is over: the thread that ended the epoch may have looked before the
@@ -77,25 +94,34 @@ impl Standbys {
         ready: Ready,
         epoch: impl FnOnce() -> Epoch,
     ) -> Result<OwnedFd, NotReady> {
-        let slot = &self.0[slot];
+        let slot = &self.slots[slot];
         let pidfd = ready.started.process.pidfd()?;
         let own_epoch = ready.epoch;
-        *slot.ready.lock() = Some(ready);
+        {
+            let mut place = slot.ready.lock();
+            *place = Some(ready);
+            self.ready.fetch_add(1, Ordering::Relaxed);
+        }
         let late = slot.ready.lock().take_if(|_| own_epoch != epoch());
         match late {
             None => Ok(pidfd),
-            Some(_) => Err(NotReady::EpochOver),
+            Some(_) => {
+                self.ready.fetch_sub(1, Ordering::Relaxed);
+                Err(NotReady::EpochOver)
+            }
         }
     }
 
     /// Takes the standby out of a slot, if it is still there.
     pub(super) fn withdraw(&self, slot: usize) -> Option<Ready> {
-        self.0[slot].ready.lock().take()
+        let ready = self.slots[slot].ready.lock().take();
+        self.ready.fetch_sub(usize::from(ready.is_some()), Ordering::Relaxed);
+        ready
     }
 
     /// Waits until a slot's keeper is woken, the process ends, or the time is over; whether the process ended.
     pub(super) fn wait(&self, slot: usize, pidfd: Option<&OwnedFd>, timeout: Option<Duration>) -> bool {
-        let slot = &self.0[slot];
+        let slot = &self.slots[slot];
         let timeout =
             timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         let mut polled = vec![PollFd::new(&slot.waker, PollFlags::IN)];

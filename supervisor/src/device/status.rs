@@ -6,12 +6,13 @@ use super::decisions::Decisions;
 use super::worker_slots::WorkerSlots;
 use crate::metrics::DeviceMetrics;
 use crate::processes::memory_ledger::MemoryLedger;
+use crate::schedule::Resident;
 
 /// A device at one moment.
 #[derive(Debug)]
 pub struct DeviceStatus {
-    /// What one worker is lent of its memory.
-    pub lease_bytes: u64,
+    /// The most of its memory that one call can have.
+    pub largest_call_bytes: u64,
     /// Calls that wait.
     pub queued: u64,
     /// Calls that run.
@@ -20,7 +21,7 @@ pub struct DeviceStatus {
     pub completed: u64,
     /// Calls that failed.
     pub failed: u64,
-    /// Its workers, by their slots.
+    /// Its workers, by their slots; slots without a process are left out, unless one served a domain before.
     pub workers: Vec<WorkerStatus>,
 }
 
@@ -41,11 +42,15 @@ pub struct WorkerStatus {
     pub device_ns: u64,
     /// Names of the layers of its sandbox that are in force.
     pub sandbox: Vec<&'static str>,
+    /// What it has of the device, and for whom.
+    pub resident: Resident,
 }
 
 /// Whether a worker takes calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
+    /// It has no process, and none is wanted.
+    Unused,
     /// Its process is not ready yet.
     Starting,
     /// It has no call.
@@ -68,30 +73,36 @@ impl StatusView<'_> {
     pub(super) fn status(&self) -> DeviceStatus {
         let (queued, running, busy) = {
             let scheduler = self.decisions.ask();
-            let of_worker = |w| (scheduler.busy_lanes(w), scheduler.device_ns(w));
+            let of_worker = |w| (scheduler.busy_lanes(w), scheduler.device_ns(w), scheduler.resident(w));
             let busy: Vec<_> = self.slots.workers().map(of_worker).collect();
             (scheduler.queued(), scheduler.running(), busy)
         };
-        let workers = self.slots.workers().zip(busy).map(|(worker, (busy, device_ns))| {
-            let (slot, link) = (self.slots.slot(worker), self.slots.channel(worker));
-            // Another process may be in its slot meanwhile.
-            let busy = busy.filter(|(generation, _)| !link.is_hung_up(*generation)).map(|(_, lanes)| lanes);
-            WorkerStatus {
-                pid: link.pid().unwrap_or(0),
-                state: match busy {
-                    None => WorkerState::Starting,
-                    Some(0) => WorkerState::Idle,
-                    Some(lanes) => WorkerState::Busy(lanes),
-                },
-                completed: slot.completed.load(Ordering::Relaxed),
-                restarts: slot.restarts.load(Ordering::Relaxed),
-                scrubs: slot.scrubs.load(Ordering::Relaxed),
-                device_ns,
-                sandbox: link.layers().iter().map(|layer| layer.name()).collect(),
-            }
-        });
+        let shown =
+            |(_, (.., resident)): &(_, (_, _, Resident))| resident.is_used || resident.last_gone.is_some();
+        let workers =
+            self.slots.workers().zip(busy).filter(shown).map(|(worker, (busy, device_ns, resident))| {
+                let (slot, link) = (self.slots.slot(worker), self.slots.channel(worker));
+                // Another process may be in its slot meanwhile.
+                let busy =
+                    busy.filter(|(generation, _)| !link.is_hung_up(*generation)).map(|(_, lanes)| lanes);
+                WorkerStatus {
+                    pid: link.pid().unwrap_or(0),
+                    state: match busy {
+                        None if !resident.is_used => WorkerState::Unused,
+                        None => WorkerState::Starting,
+                        Some(0) => WorkerState::Idle,
+                        Some(lanes) => WorkerState::Busy(lanes),
+                    },
+                    completed: slot.completed.load(Ordering::Relaxed),
+                    restarts: slot.restarts.load(Ordering::Relaxed),
+                    scrubs: slot.scrubs.load(Ordering::Relaxed),
+                    device_ns,
+                    sandbox: link.layers().iter().map(|layer| layer.name()).collect(),
+                    resident,
+                }
+            });
         DeviceStatus {
-            lease_bytes: self.ledger.lease_bytes(),
+            largest_call_bytes: self.ledger.largest_call_bytes(),
             queued,
             running,
             completed: self.slots.completed(),

@@ -1,5 +1,5 @@
-//! The OS thread of one worker: puts a process in its slot, a standby if one is ready, reads its answers,
-//! and puts another one there when it ends.
+//! The OS thread of one worker's slot: when a process is wanted there, puts one in it, a standby if one is ready, and
+//! reads its answers until it ends.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -59,44 +59,68 @@ pub fn spawn(device: &Arc<Device>, launcher: &Arc<Launcher>) -> std::io::Result<
     Ok(threads)
 }
 
-/// Keeps a process in a worker's slot until the device closes.
+/// Puts a process in a worker's slot whenever one is wanted there, until the device closes.
 fn run(device: &Arc<Device>, worker: WorkerId, launcher: &Launcher) {
     let mut pause = Duration::ZERO;
+    let mut generations = (1..).map(Generation::new);
     pappus_protocol::cpu_affinity::pin_to_numa_node(device.config.numa_node);
-    for generation in (1..).map(Generation::new) {
-        if device.is_closing() {
-            return;
-        }
-        let born = Instant::now();
-        let ready = match device.standbys.take() {
-            Some(ready) => Ok(ready),
-            None => contained(|| bring_up::bring_up(device, launcher)).map_err(NotReady::from).flatten(),
-        };
-        let served_well = match ready {
-            Ok(ready) => {
-                device.set_lost(false);
-                serve(device, worker, generation, ready)
+    while until_wanted(device, worker) {
+        let mut there = false;
+        while !there && !device.is_closing() {
+            let Some(generation) = generations.next() else { return };
+            if generation > Generation::new(1) {
+                device.slots.slot(worker).restarts.fetch_add(1, Ordering::Relaxed);
+                device.metrics.restarts.increment(1);
             }
-            Err(_) if device.is_closing() => return,
-            Err(why) => {
-                tracing::warn!(worker = worker.get(), "a worker did not get ready: {why}");
-                if device.slots.have_no_process() {
-                    device.set_lost(true);
+            let born = Instant::now();
+            let ready = match device.take_standby() {
+                Some(ready) => Ok(ready),
+                None => {
+                    let made = contained(|| bring_up::bring_up(device, launcher, true));
+                    made.map_err(NotReady::from).flatten()
                 }
-                false
+            };
+            let served_well = match ready {
+                Ok(ready) => {
+                    there = true;
+                    device.slots.arrived();
+                    device.set_lost(false);
+                    serve(device, worker, generation, ready)
+                }
+                Err(_) if device.is_closing() => return,
+                Err(why) => {
+                    tracing::warn!(worker = worker.get(), "a worker did not get ready: {why}");
+                    if device.slots.have_no_process() {
+                        device.set_lost(true);
+                    }
+                    false
+                }
+            };
+            if device.is_closing() {
+                return;
             }
-        };
-        if device.is_closing() {
-            return;
+            // A process that never served would fail again at once; others are replaced at once.
+            pause = match !served_well && born.elapsed() < SHORT_LIFE {
+                true => (pause * 2).clamp(Duration::from_millis(10), device.epochs.longest_pause()),
+                false => Duration::ZERO,
+            };
+            rest(device, worker, pause);
         }
-        device.slots.slot(worker).restarts.fetch_add(1, Ordering::Relaxed);
-        device.metrics.restarts.increment(1);
-        // A process that never served would fail again at once; others are replaced at once.
-        pause = match !served_well && born.elapsed() < SHORT_LIFE {
-            true => (pause * 2).clamp(Duration::from_millis(10), device.epochs.longest_pause()),
-            false => Duration::ZERO,
-        };
-        rest(device, worker, pause);
+    }
+}
+
+/// Waits until a process is wanted in a worker's slot; false once the device closes.
+fn until_wanted(device: &Device, worker: WorkerId) -> bool {
+    let Ok(waker) = device.slots.channel(worker).waker() else { return false };
+    loop {
+        if device.is_closing() {
+            return false;
+        }
+        if device.slots.take_wanted(worker) {
+            return true;
+        }
+        let _ = rustix::event::poll(&mut [PollFd::new(&waker, PollFlags::IN)], None);
+        waker.clear();
     }
 }
 
@@ -133,13 +157,12 @@ pub(super) enum End {
 fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: Ready) -> bool {
     let Ready { started, staging, target, reservation, epoch, reached } = ready;
     let Started { process, mut inbox, outbox, control } = started;
-    let Some(lease) = device.ledger.lease() else { return true };
     let completed = || device.slots.slot(worker).completed.load(Ordering::Relaxed);
     let before = completed();
     let attached = contained(|| {
         let (pid, killer) = (process.pid(), process.killer()?);
         let arrival = Arrival { generation, pid, outbox, control, staging, killer, target, epoch, reached };
-        device.events.attach(worker, arrival, lease.bytes)
+        device.events.attach(worker, arrival)
     });
     let end = match attached.map_err(Unusable::from).flatten() {
         // The device may have been closed before this process was there to be killed.
@@ -174,8 +197,8 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
         End::Bad(why) => (Duration::ZERO, Some(why.to_string()), None),
     };
     let kill_at = Instant::now() + grace;
-    let (served, lease) = (Some((worker, generation)), Some(lease));
-    let dying = Dying { process, kill_at, reservation, lease, served, lost, zombie, broken, why };
+    let served = Some((worker, generation));
+    let dying = Dying { process, kill_at, reservation, served, lost, zombie, broken, why };
     device.reaper.take(&**device, dying);
     well
 }
@@ -283,7 +306,7 @@ fn hear(
             }
             FromWorker::Yielding { turn } => device.events.yielding(worker, turn)?,
             FromWorker::Yielded { turn, used_ns } => device.events.yielded(worker, turn, used_ns)?,
-            FromWorker::Leased { .. } => device.events.leased(worker)?,
+            FromWorker::Leased { bytes } => device.events.leased(worker, bytes)?,
             FromWorker::Uninstalled { function } => device.events.uninstalled(worker, function)?,
             FromWorker::Scrubbed { handover } => device.events.scrubbed(worker, handover)?,
             FromWorker::Exported { function, bytes } => device.events.exported(worker, function, bytes)?,

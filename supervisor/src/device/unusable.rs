@@ -79,6 +79,9 @@ pub(super) enum Unusable {
     /// It confirmed settings more often than it was sent some.
     #[error("it confirmed settings that it was not sent")]
     SettingsNotSent,
+    /// It was told to give memory back and has more than it may.
+    #[error("it keeps memory that it was told to give back")]
+    MemoryKept,
     /// The device shares no weights.
     #[error("it sent weights that it was not asked for")]
     WeightsNotAsked,

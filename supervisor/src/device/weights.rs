@@ -5,13 +5,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use pappus_protocol::device_memory::GPU_PAGE_BYTES;
+use pappus_protocol::now_ns;
 use pappus_protocol::to_worker::WeightsForm;
 
+use super::decisions::{Actions, Decisions};
 use super::unusable::Unusable;
 use crate::function::Loaded;
 use crate::ids::{FunctionId, TenantId, WorkerId};
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::{Reason, Refusable};
+use crate::schedule::CallId;
+use crate::schedule::events::WeightsSettled;
 use crate::schedule::weights::{NoRoom, Source, Weights, ZombieId};
 use crate::sync::{OrderedMutex, rank};
 
@@ -23,6 +27,8 @@ const SLACK_BYTES: u64 = 64 << 20;
 pub(super) struct WeightStore {
     weights: OrderedMutex<Weights<Arc<OwnedFd>>, { rank::WEIGHTS }>,
     ledger: Arc<MemoryLedger>,
+    /// Says what is free.
+    decisions: Arc<Decisions>,
 }
 
 /// How a function's weights come to a worker.
@@ -62,25 +68,28 @@ pub(super) enum WeightsError {
     /// Others cannot give way now.
     #[error("all device memory for weights is in use by calls that run; try again later")]
     InUse,
+    /// There is room for them, but calls were lent so much of it.
+    #[error("{0} bytes of device memory for weights are lent for calls; try again later")]
+    Short(u64),
 }
 
 impl Refusable for WeightsError {
     fn reason(&self) -> Reason {
         match self {
             Self::TooLarge { .. } => Reason::OutOfMemory,
-            Self::InUse => Reason::ResourceExhausted,
+            Self::InUse | Self::Short(_) => Reason::ResourceExhausted,
         }
     }
 
     fn retry_after_ms(&self) -> Option<u64> {
-        matches!(self, Self::InUse).then_some(100)
+        matches!(self, Self::InUse | Self::Short(_)).then_some(100)
     }
 }
 
 impl WeightStore {
-    /// Without weights; they may take `budget_bytes`.
-    pub(super) fn new(budget_bytes: u64, ledger: Arc<MemoryLedger>) -> Self {
-        Self { weights: OrderedMutex::new(Weights::new(budget_bytes)), ledger }
+    /// Without weights; they may take `budget_bytes`, as far as calls leave them.
+    pub(super) fn new(budget_bytes: u64, ledger: Arc<MemoryLedger>, decisions: Arc<Decisions>) -> Self {
+        Self { weights: OrderedMutex::new(Weights::new(budget_bytes)), ledger, decisions }
     }
 
     /// Changes what is there, and tells the ledger.
@@ -91,11 +100,12 @@ impl WeightStore {
         outcome
     }
 
-    /// A worker installs a function; others that must go everywhere are added to `evicted`.
+    /// A worker installs a function for a call; others that must go everywhere are added to `evicted`.
     pub(super) fn deliver(
         &self,
         function: &Loaded,
         worker: WorkerId,
+        call: CallId,
         evicted: &mut Vec<FunctionId>,
     ) -> Result<Delivery, WeightsError> {
         let bytes = function.packed_weight_bytes();
@@ -103,16 +113,25 @@ impl WeightStore {
             return Ok(Delivery::default());
         }
         let taken = bytes.next_multiple_of(GPU_PAGE_BYTES);
-        let claimed = self.change(|weights| {
-            let claimed = weights.claim(function.id, worker, taken, evicted);
-            weights.own(function.id, function.owner);
+        // With the scheduler locked: nothing else gets what is free meanwhile.
+        let claimed = self.decisions.decide(|scheduler| {
+            scheduler.handle(now_ns(), WeightsSettled { id: call }, &mut Actions::new());
+            let free_bytes = scheduler.free_bytes();
+            let claimed = self.change(|weights| {
+                weights.set_room(free_bytes);
+                let claimed = weights.claim(function.id, worker, taken, evicted);
+                weights.own(function.id, function.owner);
+                claimed
+            });
+            scheduler.set_taken(self.ledger.taken_bytes());
             claimed
         });
         match claimed {
             Ok(Source::Host) => Ok(Delivery::default()),
             Ok(Source::Export) => Ok(Delivery(None, true)),
             Ok(Source::Device(fd, bytes)) => Ok(Delivery(Some((fd, bytes)), false)),
-            Err(NoRoom { budget_bytes }) if taken > budget_bytes => {
+            Err(NoRoom { short: true, .. }) => Err(WeightsError::Short(taken)),
+            Err(NoRoom { budget_bytes, .. }) if taken > budget_bytes => {
                 Err(WeightsError::TooLarge { taken, budget_bytes })
             }
             Err(NoRoom { .. }) => Err(WeightsError::InUse),
@@ -141,6 +160,12 @@ impl WeightStore {
         self.weights.lock().settled(function.id, worker);
     }
 
+    /// Weights that no call uses give way to calls that need so much memory; their functions are added to `evicted`.
+    /// How much is free once all workers forgot them.
+    pub(super) fn give_up(&self, bytes: u64, evicted: &mut Vec<FunctionId>) -> u64 {
+        self.change(|weights| weights.give_up(bytes, evicted))
+    }
+
     /// A worker sent what names a function's weights.
     pub(super) fn exported(
         &self,
@@ -149,7 +174,7 @@ impl WeightStore {
         fd: OwnedFd,
         bytes: u64,
     ) -> Result<(), Unusable> {
-        if bytes > self.ledger.snapshot().total_bytes.saturating_add(SLACK_BYTES) {
+        if bytes > self.ledger.total_bytes().saturating_add(SLACK_BYTES) {
             return Err(Unusable::WeightsTooLarge);
         }
         match self.change(|weights| weights.exported(function, worker, Arc::new(fd), bytes)) {

@@ -12,7 +12,7 @@ use pappus_protocol::{ArenaId, LaneId, Layers, ProtocolError, ToWorker, control,
 use pappus_shmem::{ValidatedMemfd, memfd};
 
 use super::command_order::{CommandOrder, Stalled};
-use super::weights::{Delivery, WeightStore};
+use super::weights::{Delivery, WeightStore, WeightsError};
 use crate::call::Call;
 use crate::function::CodeTarget;
 use crate::ids::{Epoch, FunctionId, Generation, TurnId, WorkerId};
@@ -55,8 +55,8 @@ struct Connected {
     installed: HashMap<FunctionId, u64>,
     arenas: HashSet<u64>,
     clock: u64,
-    /// Settings that it was sent and did not answer.
-    unanswered: u32,
+    /// What it was told of settings and memory and did not answer, oldest first.
+    unanswered: VecDeque<Asked>,
     /// Functions that it was told to forget and did not answer, oldest first.
     forgetting: VecDeque<FunctionId>,
     /// The hand-over to another domain that it did not confirm.
@@ -72,6 +72,15 @@ struct Connected {
     /// Scratch for one call's frame, kept for its capacity.
     items: Vec<Item>,
     outputs: Vec<Target>,
+}
+
+/// What a process answers with what its lanes have of the device's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// That settings are in force.
+    Settings,
+    /// That it gave memory back.
+    Memory,
 }
 
 /// The channel to the process in one worker's slot.
@@ -95,6 +104,8 @@ pub(super) struct Start {
     pub(super) lane: u32,
     /// The call is a suspect.
     pub(super) alone: bool,
+    /// Device memory that the lane has.
+    pub(super) memory_bytes: u64,
     /// The call's name in the answer.
     pub(super) id: CallId,
 }
@@ -106,6 +117,8 @@ pub(super) enum StartError {
     Refused(Refusal),
     /// The worker does not take what it must: it has to be replaced.
     Broken(ProtocolError),
+    /// The weights of its function need so much more memory than is free.
+    NoMemory(u64),
 }
 
 impl WorkerChannel {
@@ -126,7 +139,7 @@ impl WorkerChannel {
             installed: HashMap::new(),
             arenas: HashSet::new(),
             clock: 0,
-            unanswered: 0,
+            unanswered: VecDeque::new(),
             forgetting: VecDeque::new(),
             handover: None,
             commands: CommandOrder::new(),
@@ -246,18 +259,28 @@ impl WorkerChannel {
     /// New settings for the process.
     pub(super) fn configure(&mut self, configure: Configure) {
         if let Some(process) = &mut self.process {
-            process.unanswered += 1;
+            process.unanswered.push_back(Asked::Settings);
             process.arrival.outbox.push_to_worker(&ToWorker::Configure(configure));
             flush(process, &self.waker);
         }
     }
 
-    /// The process says that settings are in force; false if it was not sent any.
-    pub(super) fn configured(&mut self) -> bool {
-        let Some(process) = &mut self.process else { return true };
-        let asked = process.unanswered > 0;
-        process.unanswered -= u32::from(asked);
-        asked
+    /// Has lanes of the process give their memory back.
+    pub(super) fn give_back(&mut self, lanes: u64) {
+        if let Some(process) = &mut self.process {
+            process.unanswered.push_back(Asked::Memory);
+            process.arrival.outbox.push_to_worker(&ToWorker::GiveBack { lanes });
+            flush(process, &self.waker);
+        }
+    }
+
+    /// The process says what its lanes have: what it was asked; none if nothing. One that is gone was asked for
+    /// settings.
+    pub(super) fn answered(&mut self) -> Option<Asked> {
+        match &mut self.process {
+            Some(process) => process.unanswered.pop_front(),
+            None => Some(Asked::Settings),
+        }
     }
 
     /// Tells the process that it has the device, with a limit while others wait.
@@ -317,9 +340,9 @@ impl WorkerChannel {
         start: Start,
         call: &Arc<Call>,
     ) -> Result<Vec<FunctionId>, StartError> {
-        let Start { worker, lane, alone, id } = start;
+        let Start { worker, lane, alone, memory_bytes, id } = start;
         let Some(process) = &mut self.process else { return Ok(Vec::new()) };
-        let evicted = process.install(state, weights, worker, call)?;
+        let evicted = process.install(state, weights, worker, (id, call))?;
         for arena in &call.arenas {
             if process.arenas.insert(arena.id) {
                 process.pass(arena.id, &[arena.memfd.as_fd()])?;
@@ -350,6 +373,7 @@ impl WorkerChannel {
         let invoke = Invoke {
             function: call.function.id,
             deadline_ns: call.deadline_ns,
+            memory_bytes,
             lane: LaneId::new(lane),
             descriptors: call.descriptors.len() as u32,
             flags: if alone { Invoke::ALONE } else { 0 },
@@ -442,7 +466,7 @@ impl Connected {
         state: &StateDir,
         weights: Option<&WeightStore>,
         worker: WorkerId,
-        call: &Call,
+        (id, call): (CallId, &Call),
     ) -> Result<Vec<FunctionId>, StartError> {
         let function = call.function.id;
         self.clock += 1;
@@ -457,10 +481,13 @@ impl Connected {
         }
         let mut evicted = Vec::new();
         let delivery = match weights {
-            Some(weights) => weights.deliver(&call.function, worker, &mut evicted),
+            Some(weights) => weights.deliver(&call.function, worker, id, &mut evicted),
             None => Ok(Delivery::default()),
         };
-        let delivery = delivery.map_err(|error| StartError::Refused(error.into()))?;
+        let delivery = delivery.map_err(|error| match error {
+            WeightsError::Short(bytes) => StartError::NoMemory(bytes),
+            error => StartError::Refused(error.into()),
+        })?;
         // Before what takes their place.
         evicted.iter().for_each(|function| self.uninstall(*function));
         let installed =

@@ -12,14 +12,16 @@ use super::panics::contained;
 use super::reaper::{Lost, Remains};
 use super::unusable::Unusable;
 use super::weights::WeightStore;
-use super::worker_channel::{Arrival, never_handed};
+use super::worker_channel::{Arrival, Asked, never_handed};
 use super::worker_slots::WorkerSlots;
 use crate::function::CodeTarget;
 use crate::ids::{FunctionId, TurnId, WorkerId};
 use crate::metrics::DeviceMetrics;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::schedule::Loss;
-use crate::schedule::events::{Clearing, Confirmed, Gone, Ready, Reaped, Scrubbed, Yielded, Yielding};
+use crate::schedule::events::{
+    Clearing, GaveBack, Gone, MemoryCame, Ready, Reaped, Scrubbed, Yielded, Yielding,
+};
 use crate::schedule::weights::ZombieId;
 
 /// Takes in what workers say of themselves, and what is seen of their processes.
@@ -38,14 +40,8 @@ pub(super) struct WorkerEvents {
 impl WorkerEvents {
     /// A process is in a worker's slot and ready for calls, unless its epoch is over. No process of an epoch that is
     /// over gets further than here: epochs end with the scheduler locked.
-    pub(super) fn attach(
-        &self,
-        worker: WorkerId,
-        arrival: Arrival,
-        lease_bytes: u64,
-    ) -> Result<(), Unusable> {
+    pub(super) fn attach(&self, worker: WorkerId, arrival: Arrival) -> Result<(), Unusable> {
         self.targets.send_if_modified(|known| arrival.target.learn(known));
-        self.slots.slot(worker).own_bytes.store(lease_bytes, Ordering::Relaxed);
         let (generation, epoch) = (arrival.generation, arrival.epoch);
         self.slots.channel(worker).attach(arrival);
         let mut actions = Actions::new();
@@ -76,13 +72,17 @@ impl WorkerEvents {
         }
     }
 
-    /// A worker's settings are in force.
-    pub(super) fn leased(&self, worker: WorkerId) -> Result<(), Unusable> {
-        if !self.slots.channel(worker).configured() {
-            return Err(Unusable::SettingsNotSent);
+    /// A worker's settings are in force, or it gave memory back; its lanes have so much.
+    pub(super) fn leased(&self, worker: WorkerId, left_bytes: u64) -> Result<(), Unusable> {
+        let asked = self.slots.channel(worker).answered();
+        match asked {
+            None => Err(Unusable::SettingsNotSent),
+            Some(Asked::Settings) => Ok(()),
+            Some(Asked::Memory) => match self.commands.handle(GaveBack { worker, left_bytes }) {
+                true => Ok(()),
+                false => Err(Unusable::MemoryKept),
+            },
         }
-        self.commands.handle(Confirmed { worker });
-        Ok(())
     }
 
     /// A worker sends what names a function's weights in device memory.
@@ -121,6 +121,7 @@ impl WorkerEvents {
         }
         if let Some(weights) = &self.weights {
             weights.uninstalled(function, worker);
+            self.commands.handle(MemoryCame {});
         }
         Ok(())
     }

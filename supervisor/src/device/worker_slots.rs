@@ -1,11 +1,10 @@
 //! The slots of a device's workers: the channel to the process in each, and what is counted of it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::held::Held;
 use super::worker_channel::WorkerChannel;
 use crate::ids::WorkerId;
-use crate::schedule::Share;
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// One worker's slot.
@@ -19,8 +18,8 @@ pub(super) struct WorkerSlot {
     pub(super) restarts: AtomicU64,
     /// Times that its processes were scrubbed for another domain.
     pub(super) scrubs: AtomicU64,
-    /// The lease that is its own.
-    pub(super) own_bytes: AtomicU64,
+    /// A process is wanted in it, and its thread was not told yet.
+    wanted: AtomicBool,
 }
 
 impl WorkerSlot {
@@ -30,63 +29,76 @@ impl WorkerSlot {
             completed: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
             scrubs: AtomicU64::new(0),
-            own_bytes: AtomicU64::new(0),
+            wanted: AtomicBool::new(false),
         })
-    }
-
-    /// A share of the device's memory in bytes, where all of it is `all_bytes`.
-    pub(super) fn share_bytes(&self, share: Share, all_bytes: u64) -> u64 {
-        match share {
-            Share::Nothing => 0,
-            Share::Own => self.own_bytes.load(Ordering::Relaxed),
-            Share::All => all_bytes,
-        }
     }
 }
 
 /// The slots of one device.
 #[derive(Debug)]
-pub struct WorkerSlots(Vec<WorkerSlot>);
+pub struct WorkerSlots {
+    slots: Vec<WorkerSlot>,
+    /// Slots in which a process is wanted and not there yet.
+    pending: AtomicUsize,
+}
 
 impl WorkerSlots {
     /// So many, without processes.
     pub(super) fn new(count: usize) -> std::io::Result<Self> {
-        Ok(Self((0..count).map(|_| WorkerSlot::new()).collect::<Result<_, _>>()?))
+        let slots = (0..count).map(|_| WorkerSlot::new()).collect::<Result<_, _>>()?;
+        Ok(Self { slots, pending: AtomicUsize::new(0) })
     }
 
     /// The workers whose slots these are.
     pub(super) fn workers(&self) -> impl Iterator<Item = WorkerId> + use<> {
-        WorkerId::first(self.0.len())
+        WorkerId::first(self.slots.len())
     }
 
     /// A worker's slot.
     pub(super) fn slot(&self, worker: WorkerId) -> &WorkerSlot {
-        &self.0[worker.get()]
+        &self.slots[worker.get()]
     }
 
     /// The channel to the process in a worker's slot.
     pub(super) fn channel(&self, worker: WorkerId) -> OrderedGuard<'_, WorkerChannel, { rank::CHANNEL }> {
-        self.0[worker.get()].channel.lock()
+        self.slots[worker.get()].channel.lock()
     }
 
     /// One channel after the other.
     pub(super) fn each_channel(&self, mut tell: impl FnMut(&mut WorkerChannel)) {
-        self.0.iter().for_each(|slot| tell(&mut slot.channel.lock()));
+        self.slots.iter().for_each(|slot| tell(&mut slot.channel.lock()));
     }
 
-    /// Whether a slot has no process.
+    /// A process is wanted in a slot: its thread is told.
+    pub(super) fn want(&self, worker: WorkerId) {
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        self.slot(worker).wanted.store(true, Ordering::Release);
+        self.channel(worker).wake();
+    }
+
+    /// Whether a process is wanted in a slot, for its thread; once for each time.
+    pub(super) fn take_wanted(&self, worker: WorkerId) -> bool {
+        self.slot(worker).wanted.swap(false, Ordering::Acquire)
+    }
+
+    /// A process that was wanted is there.
+    pub(super) fn arrived(&self) {
+        self.pending.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether a process is wanted and not there yet.
     pub(super) fn lacks_process(&self) -> bool {
-        self.0.iter().any(|slot| slot.channel.lock().pid().is_none())
+        self.pending.load(Ordering::Relaxed) > 0
     }
 
     /// Whether no slot has a process.
     pub(super) fn have_no_process(&self) -> bool {
-        self.0.iter().all(|slot| slot.channel.lock().pid().is_none())
+        self.slots.iter().all(|slot| slot.channel.lock().pid().is_none())
     }
 
     /// Calls answered well, by all workers.
     pub(super) fn completed(&self) -> u64 {
-        self.0.iter().map(|slot| slot.completed.load(Ordering::Relaxed)).sum()
+        self.slots.iter().map(|slot| slot.completed.load(Ordering::Relaxed)).sum()
     }
 
     /// Writes what workers wait for. After a panic, the next release writes to those that are left.

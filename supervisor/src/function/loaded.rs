@@ -43,7 +43,7 @@ pub struct Loaded {
     /// Its weights, packed; none if it has none.
     weights: Option<Arc<PackedWeights>>,
     /// Kinds and architectures of devices that have its machine code.
-    runs_on: Vec<(Kind, String)>,
+    runs_on: Vec<RunsOn>,
     /// What its owner is charged for it.
     _taken: Charges,
 }
@@ -115,7 +115,16 @@ impl Loaded {
 
     /// Whether devices of this kind and architecture can run it.
     pub fn runs_on(&self, kind: Kind, arch: &str) -> bool {
-        self.runs_on.iter().any(|(one, its)| *one == kind && its == arch)
+        self.on(kind, arch).is_some()
+    }
+
+    /// Device memory that the stacks of its kernels take on devices of this kind and architecture.
+    pub fn stack_bytes(&self, kind: Kind, arch: &str) -> u64 {
+        self.on(kind, arch).map_or(0, |on| on.stack_bytes)
+    }
+
+    fn on(&self, kind: Kind, arch: &str) -> Option<&RunsOn> {
+        self.runs_on.iter().find(|on| on.kind == kind && on.arch == arch)
     }
 
     /// Bytes of its weights as they are packed.
@@ -150,6 +159,17 @@ impl Loaded {
     }
 }
 
+/// Devices that have a function's machine code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunsOn {
+    /// Their kind.
+    pub kind: Kind,
+    /// Their architecture.
+    pub arch: String,
+    /// Device memory that the stacks of its kernels take there.
+    pub stack_bytes: u64,
+}
+
 /// What a function in memory is made of.
 #[derive(Debug)]
 pub struct Parsed {
@@ -160,7 +180,7 @@ pub struct Parsed {
     /// Its weights, packed; none if it has none.
     pub weights: Option<Arc<PackedWeights>>,
     /// Kinds and architectures of devices that have its machine code.
-    pub runs_on: Vec<(Kind, String)>,
+    pub runs_on: Vec<RunsOn>,
 }
 
 impl Parsed {

@@ -116,6 +116,12 @@ pub struct DeviceMetrics {
     pub queued: Gauge,
     /// Invocations in workers.
     pub running: Gauge,
+    /// Worker processes that are there or coming.
+    pub workers: Gauge,
+    /// Of these, those that serve a domain.
+    pub residents: Gauge,
+    /// Device memory that lanes have for calls.
+    pub lent_bytes: Gauge,
 }
 
 impl DeviceMetrics {
@@ -137,6 +143,9 @@ impl DeviceMetrics {
             seconds: Arc::new(Latencies::new(device)),
             queued: gauge!("pappus_queued", "device" => device.to_owned()),
             running: gauge!("pappus_running", "device" => device.to_owned()),
+            workers: gauge!("pappus_workers", "device" => device.to_owned()),
+            residents: gauge!("pappus_residents", "device" => device.to_owned()),
+            lent_bytes: gauge!("pappus_lent_bytes", "device" => device.to_owned()),
         }
     }
 
@@ -218,6 +227,9 @@ fn describe() {
     );
     describe_gauge!("pappus_queued", "Invocations waiting");
     describe_gauge!("pappus_running", "Invocations in workers");
+    describe_gauge!("pappus_workers", "Worker processes that are there or coming");
+    describe_gauge!("pappus_residents", "Workers that serve a domain");
+    describe_gauge!("pappus_lent_bytes", Unit::Bytes, "Device memory that lanes of workers have for calls");
     sandbox_violations().increment(0);
     // Set once: a process has one recorder.
     let _ = UNPLACED.set(Latencies::new("none"));

@@ -1,7 +1,8 @@
-//! The ledger of a device's memory: the contexts of processes, the leases and stacks of workers, weights.
+//! The ledger of what processes and weights take of a device's memory; what calls are lent is accounted where it is decided
+//! ([`schedule`](crate::schedule)).
 //!
-//! Memory counts as free once the process that held it is reaped. A thread that starts a process or grants a lease
-//! blocks here until there is room.
+//! Memory counts as free once the process that held it is reaped. A thread that starts a process blocks here until there
+//! is room for it.
 //!
 //! Processes of a device that they share through MPS are of one *epoch*: a fault ends it, and with it all of them. The
 //! daemon serves no process before the last one is gone, so none of the next epoch starts before.
@@ -10,12 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
 use std::time::Duration;
 
-use pappus_protocol::device_memory::lane_bytes;
-
 use crate::config::DeviceConfig;
-use crate::config::device::CONTEXT_BYTES;
 use crate::ids::Epoch;
-use crate::schedule::Size;
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// How often a thread that waits for a process looks whether the epoch of the process is over.
@@ -25,8 +22,10 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct MemoryLedger {
     config: DeviceConfig,
-    /// Of a GPU, once the first process said what its context takes.
-    lease_bytes: OnceLock<u64>,
+    /// Where memory for processes is asked for; none: there is enough.
+    source: OnceLock<Box<dyn MemorySource>>,
+    /// What contexts and weights take; increases while the source says that they may.
+    taken_bytes: AtomicU64,
     /// Of a GPU, what the first process's context took.
     context_bytes: OnceLock<u64>,
     /// Held by the first process of a GPU while it starts.
@@ -46,13 +45,21 @@ struct State {
     /// Those of either kind that are of an epoch that is over.
     leaving: usize,
     contexts_bytes: u64,
-    leases: usize,
-    leases_bytes: u64,
     weights_bytes: u64,
     closing: bool,
 }
 
-/// The ledger at one moment, in bytes.
+/// Who lends a device's memory for calls, and has to leave some for processes.
+pub trait MemorySource: Send + Sync + std::fmt::Debug {
+    /// A process needs so much: whether there is. If so, `take` is called before anything else gets it. A worker's
+    /// process is `urgent`.
+    fn take(&self, bytes: u64, urgent: bool, take: &dyn Fn()) -> bool;
+
+    /// Memory that a process had may be lent.
+    fn came(&self);
+}
+
+/// A device's memory at one moment, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemorySnapshot {
     /// Everything that Pappus may use.
@@ -61,7 +68,7 @@ pub struct MemorySnapshot {
     pub context_bytes: u64,
     /// Stacks of workers' kernels.
     pub stack_bytes: u64,
-    /// Leases of workers.
+    /// Lent to lanes for calls.
     pub lease_bytes: u64,
     /// Weights.
     pub weight_bytes: u64,
@@ -79,20 +86,13 @@ pub struct ProcessReservation {
     compiles: bool,
 }
 
-/// A worker's lease and stacks in the ledger, until its process is reaped.
-#[derive(Debug)]
-pub struct Lease {
-    ledger: Arc<MemoryLedger>,
-    /// Device memory for calls.
-    pub bytes: u64,
-}
-
 impl MemoryLedger {
     /// Of a device that nothing uses yet.
     pub fn new(config: DeviceConfig) -> Arc<Self> {
         Arc::new(Self {
             config,
-            lease_bytes: OnceLock::new(),
+            source: OnceLock::new(),
+            taken_bytes: AtomicU64::new(0),
             context_bytes: OnceLock::new(),
             first: OrderedMutex::default(),
             epoch: AtomicU64::new(0),
@@ -111,10 +111,64 @@ impl MemoryLedger {
         self.context_bytes.get().is_none().then_some(first)
     }
 
+    /// From now on memory for processes is asked for there.
+    pub fn ask(&self, source: Box<dyn MemorySource>) {
+        let _ = self.source.set(source);
+    }
+
     /// Changes the state and tells those who wait.
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state.lock());
+        {
+            let mut state = self.state.lock();
+            change(&mut state);
+            self.taken_bytes.store(state.contexts_bytes + state.weights_bytes, Ordering::Relaxed);
+        }
         self.changed.notify_all();
+    }
+
+    /// The same, where memory may be free then.
+    fn free(&self, change: impl FnOnce(&mut State)) {
+        self.change(change);
+        self.source.get().iter().for_each(|source| source.came());
+    }
+
+    /// What contexts and weights take.
+    pub fn taken_bytes(&self) -> u64 {
+        self.taken_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Everything that Pappus may use.
+    pub fn total_bytes(&self) -> u64 {
+        self.config.memory_bytes
+    }
+
+    /// What a process takes for itself, as far as that is known.
+    fn context_bytes(&self) -> u64 {
+        self.context_bytes.get().copied().unwrap_or_else(|| self.config.context_estimate())
+    }
+
+    /// Waits until there is memory for one more process, and takes it; none once the device closes.
+    fn take_context(&self, urgent: bool) -> Option<u64> {
+        let bytes = self.context_bytes();
+        let take = || self.change(|state| state.contexts_bytes += bytes);
+        loop {
+            if self.state.lock().closing {
+                return None;
+            }
+            match self.source.get() {
+                // Before the first process said what it takes, nothing is lent.
+                Some(source) if bytes > 0 && self.context_bytes.get().is_some() => {
+                    if source.take(bytes, urgent, &take) {
+                        return Some(bytes);
+                    }
+                }
+                _ => {
+                    take();
+                    return Some(bytes);
+                }
+            }
+            self.pause(LOOK);
+        }
     }
 
     /// What processes that start now belong to.
@@ -146,84 +200,38 @@ impl MemoryLedger {
         Some(self.epoch())
     }
 
-    /// Room for one more process; none once the device closes.
-    pub fn reserve_process(self: &Arc<Self>) -> Option<ProcessReservation> {
+    /// Room for one more process, which is `urgent` if a worker's slot waits for it; none once the device closes. Its
+    /// context counts from here on, before it is there.
+    pub fn reserve_process(self: &Arc<Self>, urgent: bool) -> Option<ProcessReservation> {
         let most = self.config.workers + self.config.standbys;
         let has_room = |state: &State| state.processes < most && state.leaving == 0;
         let epoch = self.wait(has_room, |state| state.processes += 1)?;
-        Some(ProcessReservation { ledger: self.clone(), epoch, context_bytes: 0, compiles: false })
+        let mut reservation =
+            ProcessReservation { ledger: self.clone(), epoch, context_bytes: 0, compiles: false };
+        reservation.context_bytes = self.take_context(urgent)?;
+        Some(reservation)
     }
 
     /// Room for a process that compiles a module, once no other does; none once the device closes. Its context
     /// counts from here on, before it is there.
     pub fn reserve_compiler(self: &Arc<Self>) -> Option<ProcessReservation> {
         let has_own_memory = self.config.kind.traits().has_own_memory;
-        let context_bytes = match has_own_memory {
-            false => 0,
-            true => self.context_bytes.get().copied().unwrap_or(CONTEXT_BYTES),
-        };
         let is_free = |state: &State| !has_own_memory || state.compiling == 0 && state.leaving == 0;
-        let take = |state: &mut State| {
-            state.compiling += 1;
-            state.contexts_bytes += context_bytes;
-        };
-        let epoch = self.wait(is_free, take)?;
-        Some(ProcessReservation { ledger: self.clone(), epoch, context_bytes, compiles: true })
+        let epoch = self.wait(is_free, |state| state.compiling += 1)?;
+        let mut reservation =
+            ProcessReservation { ledger: self.clone(), epoch, context_bytes: 0, compiles: true };
+        reservation.context_bytes = self.take_context(true)?;
+        Some(reservation)
     }
 
-    /// A worker's lease, once its predecessor's is free; none once the device closes.
-    pub fn lease(self: &Arc<Self>) -> Option<Lease> {
-        let bytes = self.lease_bytes();
-        // A lease of host memory is addresses only: a dying process holds nothing that the next one needs.
-        let most = match self.config.kind.traits().has_own_memory {
-            false => usize::MAX,
-            true => self.leases_at_most(),
-        };
-        let take = |state: &mut State| {
-            state.leases += 1;
-            state.leases_bytes += bytes;
-        };
-        self.wait(|state| state.leases < most, take)?;
-        Some(Lease { ledger: self.clone(), bytes })
-    }
-
-    /// Bytes of one worker's lease; on a GPU an estimate until the first process said what its context takes.
-    pub fn lease_bytes(&self) -> u64 {
-        self.lease_bytes.get().copied().unwrap_or_else(|| self.config.lease_bytes())
-    }
-
-    /// How much of the device a call with such a plan needs.
-    pub fn size_of(&self, pool_bytes: u64) -> Size {
-        let lease_bytes = self.lease_bytes();
-        let lane_bytes = lane_bytes(self.config.kind, lease_bytes, self.config.lanes);
-        if pool_bytes <= lane_bytes {
-            Size::Lane
-        } else if pool_bytes <= lease_bytes {
-            Size::Wide
-        } else {
-            Size::Exclusive
-        }
-    }
-
-    /// The most device memory that a call can have: that of all workers.
+    /// The most device memory that a call can have.
     pub fn largest_call_bytes(&self) -> u64 {
-        let all = self.lease_bytes().saturating_mul(self.leases_at_most() as u64);
-        self.config.kind.traits().max_lease_bytes.map_or(all, |most| all.min(most))
-    }
-
-    /// How many leases the memory is divided into.
-    pub fn leases_at_most(&self) -> usize {
-        self.config.division().leases()
-    }
-
-    /// Leases of processes that are not reaped.
-    pub fn leases(&self) -> usize {
-        self.state.lock().leases
+        self.config.largest_call_bytes(self.context_bytes())
     }
 
     /// What weights take now.
     pub fn set_weights(&self, bytes: u64) {
-        self.state.lock().weights_bytes = bytes;
+        self.change(|state| state.weights_bytes = bytes);
     }
 
     /// Waits for so long, or until the device closes; false then.
@@ -236,16 +244,15 @@ impl MemoryLedger {
         self.change(|state| state.closing = true);
     }
 
-    /// What is taken now.
-    pub fn snapshot(&self) -> MemorySnapshot {
+    /// What is taken now, where calls are lent so much and stacks take so much.
+    pub fn snapshot(&self, lease_bytes: u64, stack_bytes: u64) -> MemorySnapshot {
         let state = self.state.lock();
-        let stack_bytes = self.config.stack_bytes.saturating_mul(state.leases as u64);
-        let taken = [state.contexts_bytes, stack_bytes, state.leases_bytes, state.weights_bytes];
+        let taken = [state.contexts_bytes, stack_bytes, lease_bytes, state.weights_bytes];
         MemorySnapshot {
             total_bytes: self.config.memory_bytes,
             context_bytes: state.contexts_bytes,
             stack_bytes,
-            lease_bytes: state.leases_bytes,
+            lease_bytes,
             weight_bytes: state.weights_bytes,
             free_bytes: taken.into_iter().fold(self.config.memory_bytes, u64::saturating_sub),
         }
@@ -277,21 +284,7 @@ impl ProcessReservation {
             false => context_bytes,
         };
         let before = std::mem::replace(&mut self.context_bytes, context_bytes);
-        if serves {
-            let lease = self
-                .ledger
-                .lease_bytes
-                .get_or_init(|| self.ledger.config.division().lease_bytes(context_bytes));
-            if *lease == 0 {
-                let device = &self.ledger.config.name;
-                tracing::error!(
-                    device,
-                    context_bytes,
-                    "contexts, stacks and weights leave no memory for calls: give the device more memory or fewer workers"
-                );
-            }
-        }
-        self.ledger.change(|state| {
+        self.ledger.free(|state| {
             state.contexts_bytes = state.contexts_bytes - before + context_bytes;
         });
     }
@@ -299,7 +292,7 @@ impl ProcessReservation {
 
 impl Drop for ProcessReservation {
     fn drop(&mut self) {
-        self.ledger.change(|state| {
+        self.ledger.free(|state| {
             match self.compiles {
                 true => state.compiling -= 1,
                 false => state.processes -= 1,
@@ -310,19 +303,9 @@ impl Drop for ProcessReservation {
     }
 }
 
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.ledger.change(|state| {
-            state.leases -= 1;
-            state.leases_bytes -= self.bytes;
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use pappus_protocol::Kind;
-    use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 
     use super::*;
 
@@ -359,15 +342,15 @@ mod tests {
     fn no_process_starts_before_all_of_the_earlier_epoch_are_gone() {
         let ledger = gpu(2, 0);
         let (first, second, compiling) = (
-            ledger.reserve_process().unwrap(),
-            ledger.reserve_process().unwrap(),
+            ledger.reserve_process(true).unwrap(),
+            ledger.reserve_process(true).unwrap(),
             ledger.reserve_compiler().unwrap(),
         );
         assert!(ledger.end_epoch(Epoch::new(0)) && !ledger.end_epoch(Epoch::new(0)), "once");
         assert!(first.is_over() && compiling.is_over());
         let (sender, reservations) = std::sync::mpsc::channel();
         let waits = ledger.clone();
-        let thread = std::thread::spawn(move || sender.send(waits.reserve_process().unwrap()).unwrap());
+        let thread = std::thread::spawn(move || sender.send(waits.reserve_process(true).unwrap()).unwrap());
         drop(first);
         drop(compiling);
         assert_eq!(ledger.state.lock().leaving, 1);
@@ -382,75 +365,97 @@ mod tests {
     }
 
     #[test]
-    fn leases_leave_room_for_everything_else() {
-        let ledger = gpu(4, 2);
-        let mut reservation = ledger.reserve_process().unwrap();
-        reservation.measured(GIB / 2);
-        // 100 - 20 - 7 × 0.5 - 4, for four workers and a replacement.
-        assert_eq!(ledger.lease_bytes(), 145 * GIB / 2 / 5 / GPU_PAGE_BYTES * GPU_PAGE_BYTES);
-        let leases: Vec<_> = (0..5).map(|_| ledger.lease().unwrap()).collect();
-        let snapshot = ledger.snapshot();
-        assert_eq!(snapshot.lease_bytes, 5 * leases[0].bytes);
-        assert_eq!((snapshot.context_bytes, snapshot.stack_bytes), (GIB / 2, 5 * GIB));
-        let taken = snapshot.context_bytes + snapshot.stack_bytes + snapshot.lease_bytes;
-        assert_eq!(snapshot.free_bytes, 100 * GIB - taken);
-        // Eight lanes share a lease; more than that needs the whole worker, and more than a lease the device.
-        let lease = leases[0].bytes;
-        let lane = lease / 8 / GPU_PAGE_BYTES * GPU_PAGE_BYTES;
-        let sizes = [lane, lane + 1, lease, lease + 1].map(|bytes| ledger.size_of(bytes));
-        assert_eq!(sizes, [Size::Lane, Size::Wide, Size::Wide, Size::Exclusive]);
-        assert_eq!(ledger.largest_call_bytes(), 5 * lease);
-        drop((leases, reservation));
-        assert_eq!(ledger.snapshot().free_bytes, 100 * GIB);
+    fn contexts_count_from_before_they_are_there_until_their_process_is_reaped() {
+        let ledger = gpu(4, 1);
+        let estimate = ledger.config.context_estimate();
+        let mut first = ledger.reserve_process(true).unwrap();
+        assert_eq!(ledger.taken_bytes(), estimate);
+        first.measured(GIB);
+        // What the first one said holds for all.
+        let mut second = ledger.reserve_process(false).unwrap();
+        second.measured(5 * GIB);
+        assert_eq!(ledger.taken_bytes(), 2 * GIB);
+        ledger.set_weights(3 * GIB);
+        let snapshot = ledger.snapshot(10 * GIB, GIB);
+        assert_eq!((snapshot.context_bytes, snapshot.weight_bytes), (2 * GIB, 3 * GIB));
+        assert_eq!(snapshot.free_bytes, (100 - 2 - 3 - 10 - 1) * GIB);
+        // Beside the process that runs it there are a standby and a compiler.
+        assert_eq!(ledger.largest_call_bytes(), 97 * GIB);
+        drop((first, second));
+        assert_eq!(ledger.taken_bytes(), 3 * GIB);
     }
 
     #[test]
-    fn memory_that_does_not_even_hold_the_contexts_gives_no_lease() {
-        let ledger = gpu(4, 0);
-        ledger.reserve_process().unwrap().measured(50 * GIB);
-        assert_eq!(ledger.lease_bytes(), 0);
-    }
-
-    #[test]
-    fn a_replacement_waits_until_its_predecessor_is_reaped() {
+    fn a_replacement_waits_until_a_predecessor_is_reaped() {
         let ledger = gpu(1, 0);
-        let (reservation, lease) = (ledger.reserve_process().unwrap(), ledger.lease().unwrap());
+        let reservation = ledger.reserve_process(true).unwrap();
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| (ledger.reserve_process().unwrap(), ledger.lease().unwrap()));
+            let next = scope.spawn(|| ledger.reserve_process(true).is_some());
             assert!(!next.is_finished());
-            assert_eq!(ledger.snapshot().lease_bytes, lease.bytes);
-            drop((reservation, lease));
-            assert_eq!(next.join().unwrap().1.bytes, ledger.lease_bytes());
+            drop(reservation);
+            assert!(next.join().unwrap());
         });
     }
 
     #[test]
     fn one_module_is_compiled_at_a_time_and_its_context_counts() {
         let ledger = gpu(2, 0);
-        ledger.reserve_process().unwrap().measured(GIB);
+        ledger.reserve_process(true).unwrap().measured(GIB);
         let mut first = ledger.reserve_compiler().unwrap();
-        assert_eq!(ledger.snapshot().context_bytes, GIB, "before it says what it takes");
+        assert_eq!(ledger.taken_bytes(), GIB, "before it says what it takes");
         first.measured(GIB / 2);
-        let lease = ledger.lease_bytes();
-        let leases = [ledger.lease(), ledger.lease()];
-        assert!(ledger.snapshot().free_bytes >= GIB / 2, "there is room beside all workers");
         std::thread::scope(|scope| {
             let next = scope.spawn(|| ledger.reserve_compiler().is_some());
             assert!(!next.is_finished());
-            assert_eq!(ledger.snapshot().context_bytes, GIB / 2);
+            assert_eq!(ledger.taken_bytes(), GIB / 2);
             drop(first);
             assert!(next.join().unwrap());
         });
-        assert_eq!((ledger.snapshot().context_bytes, ledger.lease_bytes()), (0, lease));
-        drop(leases);
+        assert_eq!(ledger.taken_bytes(), 0);
+    }
+
+    /// Says no so often, and notes what it is told.
+    #[derive(Debug, Default)]
+    struct Scarce {
+        refusals: AtomicU64,
+        came: AtomicU64,
+    }
+
+    impl MemorySource for Arc<Scarce> {
+        fn take(&self, _: u64, _: bool, take: &dyn Fn()) -> bool {
+            let left = self.refusals.load(Ordering::Relaxed);
+            self.refusals.store(left.saturating_sub(1), Ordering::Relaxed);
+            if left == 0 {
+                take();
+            }
+            left == 0
+        }
+
+        fn came(&self) {
+            self.came.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn memory_of_processes_is_asked_for_and_comes_back() {
+        let (ledger, scarce) = (gpu(2, 0), Arc::new(Scarce { refusals: 2.into(), came: 0.into() }));
+        // The first one need not ask.
+        let mut first = ledger.reserve_process(true).unwrap();
+        first.measured(GIB);
+        ledger.ask(Box::new(scarce.clone()));
+        let reservation = ledger.reserve_process(true).unwrap();
+        assert_eq!(scarce.refusals.load(Ordering::Relaxed), 0, "asked until it was there");
+        assert_eq!(ledger.taken_bytes(), 2 * GIB);
+        drop(reservation);
+        assert_eq!((ledger.taken_bytes(), scarce.came.load(Ordering::Relaxed)), (GIB, 1));
     }
 
     #[test]
     fn reservations_end_when_their_device_closes() {
         let ledger = gpu(1, 0);
-        let _held = (ledger.reserve_process(), ledger.lease());
+        let _held = ledger.reserve_process(true);
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| ledger.reserve_process().is_none() && ledger.lease().is_none());
+            let next = scope.spawn(|| ledger.reserve_process(true).is_none());
             assert!(ledger.pause(Duration::ZERO), "the control");
             ledger.close();
             assert!(next.join().unwrap());

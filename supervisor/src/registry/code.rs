@@ -20,6 +20,7 @@ use super::layout::{self, DeviceLimits, LayoutError};
 use super::state::Registry;
 use super::views::KnownCode;
 use crate::blocking::Whose;
+use crate::function::loaded::RunsOn;
 use crate::ids::TenantId;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::{Failure, Reason, Refusable, failed};
@@ -211,7 +212,8 @@ impl Registry {
         Ok(classes)
     }
 
-    /// Checks a blueprint against what is in the machine code of a function's modules for these devices.
+    /// Checks a blueprint against what is in the machine code of a function's modules for these devices, and says what
+    /// stacks it takes on each.
     pub(super) fn check_code(
         &self,
         tenant: TenantId,
@@ -219,7 +221,8 @@ impl Registry {
         modules: &[FunctionModule],
         classes: &[&DeviceClass],
         codes: &mut Codes,
-    ) -> Result<(), CodeError> {
+    ) -> Result<Vec<RunsOn>, CodeError> {
+        let mut runs_on = Vec::with_capacity(classes.len());
         for (nth, class) in self.classes.iter().enumerate() {
             if !classes.iter().any(|chosen| std::ptr::eq(*chosen, class)) {
                 continue;
@@ -233,8 +236,11 @@ impl Registry {
                 let place = DeviceLimits { devices: &class.names(), stack_bytes: class.stack_bytes };
                 layout::check(blueprint, &found, place).map_err(|why| CodeError::Layout(why.into()))?;
             }
+            let kernels = found.iter().flatten().flat_map(|info| &info.kernels);
+            let stack_bytes = kernels.map(|kernel| kernel.stack_bytes).max().unwrap_or(0);
+            runs_on.push(RunsOn { kind: class.kind, arch: class.arch.clone(), stack_bytes });
         }
-        all_made(codes)
+        all_made(codes).map(|()| runs_on)
     }
 
     /// Checks a blueprint against what the PTX of its modules declares, where no device here runs that PTX: what is

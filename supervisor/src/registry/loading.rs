@@ -84,8 +84,7 @@ impl Registry {
         let blueprint = pappus_blueprint::parse(&config)?;
         // A new build of Pappus needs new machine code, and the devices may be others than before.
         let classes = self.with_room(&record.weights, self.runnable(&record.modules)?)?;
-        self.check_code(tenant, &blueprint, &record.modules, &classes, codes)?;
-        let runs_on = classes.iter().map(|class| (class.kind, class.arch.clone())).collect();
+        let runs_on = self.check_code(tenant, &blueprint, &record.modules, &classes, codes)?;
         let account = self.tenants.account(tenant);
         let weights = self.packed_weights(&account, record, &blueprint)?;
         let parsed = Parsed { blueprint, config, weights, runs_on };

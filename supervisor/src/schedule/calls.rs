@@ -3,9 +3,10 @@
 use slab::Slab;
 
 use super::deadlines::Deadlines;
+use super::lending::Need;
 use super::quarantine::Use;
 use super::retry::Attempts;
-use super::types::{CallId, Domain, Size, Terms};
+use super::types::{CallId, Domain, Terms};
 use crate::ids::{FunctionId, WorkerId};
 
 /// Bits of a call's id that hold its slab index.
@@ -21,7 +22,13 @@ pub(super) struct Entry<C> {
     pub(super) function: FunctionId,
     pub(super) bytes: u64,
     pub(super) deadline_ns: u64,
-    pub(super) size: Size,
+    pub(super) memory_bytes: u64,
+    pub(super) stack_bytes: u64,
+    pub(super) weight_bytes: u64,
+    /// Bytes that must be free for its function's weights, which did not fit when it started last.
+    pub(super) beside_bytes: u64,
+    /// It needs the device for itself.
+    pub(super) is_whole: bool,
     pub(super) state: CallState,
     pub(super) attempts: Attempts,
     /// Its outcome decides whether its function is refused any longer.
@@ -45,12 +52,18 @@ impl<C> Entry<C> {
 
     /// Whether no other call may be on the device.
     pub(super) fn wants_device(&self, shared_faults: bool) -> bool {
-        self.size == Size::Exclusive || self.attempts.is_suspect() && shared_faults
+        self.is_whole || self.attempts.is_suspect() && shared_faults
     }
 
     /// Whether no other call may be in its worker.
     pub(super) fn wants_all_lanes(&self) -> bool {
-        self.attempts.is_suspect() || self.size != Size::Lane
+        self.attempts.is_suspect() || self.is_whole
+    }
+
+    /// What it needs of the device's memory.
+    pub(super) fn need(&self) -> Need {
+        let Self { memory_bytes: lane_bytes, stack_bytes, beside_bytes, .. } = *self;
+        Need { lane_bytes, stack_bytes, beside_bytes }
     }
 }
 
@@ -117,10 +130,17 @@ impl<C> Calls<C> {
     }
 
     /// A new call, which waits.
-    pub(super) fn insert(&mut self, call: C, terms: Terms, attempts: Attempts, probe: bool) -> CallId {
+    pub(super) fn insert(
+        &mut self,
+        call: C,
+        terms: Terms,
+        is_whole: bool,
+        attempts: Attempts,
+        probe: bool,
+    ) -> CallId {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let Terms { domain, function, bytes, deadline_ns, size } = terms;
+        let Terms { domain, function, bytes, deadline_ns, memory_bytes, stack_bytes, weight_bytes } = terms;
         let (state, detached) = (CallState::Queued, false);
         let entry = Entry {
             call,
@@ -129,7 +149,11 @@ impl<C> Calls<C> {
             function,
             bytes,
             deadline_ns,
-            size,
+            memory_bytes,
+            stack_bytes,
+            weight_bytes,
+            beside_bytes: 0,
+            is_whole,
             state,
             attempts,
             probe,

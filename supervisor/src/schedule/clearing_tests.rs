@@ -8,7 +8,7 @@ fn a_call_runs_again_only_once_it_is_cleared_and_nothing_else_waits_for_that() {
     let mut b = Bench::new(2, 1);
     b.submit(1, ALICE);
     b.submit(2, BOB);
-    b.submit_sized(3, BOB, Size::Exclusive);
+    b.submit_sized(3, BOB, WHOLE);
     b.expect("1 on 0.0, 2 on 1.0");
     let lost = b.scheduler.handle(b.now, Gone { worker: W0 }, &mut b.actions);
     let reaped = Reaped { worker: W0, generation: Generation::new(1), from_outside: false };
@@ -19,13 +19,10 @@ fn a_call_runs_again_only_once_it_is_cleared_and_nothing_else_waits_for_that() {
     // The call for the whole device does not wait for the clearing of another's outputs.
     let until = b.scheduler.handle(b.now, Clearing { id: lost[0].0 }, &mut b.actions);
     assert_eq!(until, Some(CLEAR_NS));
-    b.expect("all to 1");
-    b.confirm(W1);
-    b.ready(W0);
     b.expect("3 on 1.0");
+    b.ready(W0);
     let whole = b.scheduler.workers[W1].take_all()[0];
     b.finish(W1, whole);
-    [W1, W0, W1].into_iter().for_each(|worker| b.confirm(worker));
     b.actions.clear();
     let buried = Buried { id: lost[0].0, loss: Loss::InIt };
     assert_eq!(b.scheduler.handle(b.now, buried, &mut b.actions), None);

@@ -172,12 +172,78 @@ event! {
 }
 
 event! {
-    /// Settings that a worker was sent are in force; false means that it was not sent any.
-    Confirmed {
+    /// A worker gave back the memory that it was told first of; false means that it was not told, or has more left
+    /// than it may.
+    GaveBack {
         /// The worker.
         worker: WorkerId,
+        /// What all its lanes have.
+        left_bytes: u64,
     } -> bool,
-    |event, scheduler, now_ns, actions| scheduler.confirmed(now_ns, event.worker, actions)
+    |event, scheduler, now_ns, actions| scheduler.gave_back(now_ns, event.worker, event.left_bytes, actions)
+}
+
+event! {
+    /// Memory may be free that was taken for other things than calls.
+    MemoryCame {} -> (),
+    |_event, scheduler, now_ns, actions| scheduler.memory_came(now_ns, actions)
+}
+
+event! {
+    /// Weights were asked to give memory up: so much is free soon.
+    WeightsGivenUp {
+        /// Bytes.
+        coming_bytes: u64,
+    } -> (),
+    |event, scheduler, now_ns, actions| scheduler.weights_given_up(now_ns, event.coming_bytes, actions)
+}
+
+event! {
+    /// Weights of a call's function are on the device, or on their way: they count as taken from now on.
+    WeightsSettled {
+        /// The call.
+        id: CallId,
+    } -> (),
+    |event, scheduler, _now_ns, _actions| scheduler.weights_settled(event.id)
+}
+
+event! {
+    /// A call that was started was not handed to its worker, since its function's weights do not fit beside what is
+    /// lent: it waits again, for so much more memory. False means that the worker does not have it.
+    NotStarted {
+        /// The worker.
+        worker: WorkerId,
+        /// The call.
+        id: CallId,
+        /// Bytes.
+        missing_bytes: u64,
+    } -> bool,
+    |event, scheduler, now_ns, actions| {
+        scheduler.not_started(now_ns, event.worker, event.id, event.missing_bytes, actions)
+    }
+}
+
+event! {
+    /// A process needs device memory for itself before any call: whether it may take it now, with no event in between.
+    /// If not, the process waits, and asks again.
+    ContextWanted {
+        /// Bytes.
+        bytes: u64,
+        /// A worker's slot waits for it.
+        urgent: bool,
+    } -> bool,
+    |event, scheduler, now_ns, actions| {
+        scheduler.context_wanted(now_ns, event.bytes, event.urgent, actions)
+    }
+}
+
+event! {
+    /// So many standbys are ready to take a slot.
+    StandbysReady {
+        /// How many.
+        count: usize,
+    } -> (),
+    |event, scheduler, now_ns, actions| scheduler.standbys_ready(now_ns, event.count, actions)
 }
 
 event! {
@@ -246,15 +312,15 @@ event! {
 }
 
 event! {
-    /// A caller may have so many workers from now on, or as many as there are. [`LimitsChanged`] makes it count for
+    /// A caller may be lent so much memory from now on, or as much as there is. [`LimitsChanged`] makes it count for
     /// calls that wait.
     Allow {
         /// Who.
         caller: TenantId,
-        /// How many.
-        most: Option<usize>,
+        /// Bytes.
+        most_bytes: Option<u64>,
     } -> (),
-    |event, scheduler, _now_ns, _actions| scheduler.allow(event.caller, event.most)
+    |event, scheduler, _now_ns, _actions| scheduler.allow(event.caller, event.most_bytes)
 }
 
 event! {

@@ -1,22 +1,14 @@
-//! Calls that need the whole device, and how its memory moves to their worker and back.
+//! Calls that need the whole device: all other lanes are empty while they run.
 //!
 //! ```text
-//! shared ──first in line, lanes empty──► shrinking: all others give up their lease ──► growing: it gets all
-//!   ▲                                                                                      │
-//!   └── spreading: all get their own ◄── returning: it gives all up ◄──over── whole ◄──────┘
+//! shared ──first in line, lanes empty──► preparing: others give memory back ──there is enough──► running ──over──► shared
 //! ```
 //!
-//! Each of the steps with a colon is over when every process confirmed its settings and no process that served is
-//! still to be reaped. So nothing is given out before it is free.
-//!
-//! Where a fault hits the calls of all workers, suspects are such calls, too, but no memory moves for them:
-//!
-//! ```text
-//! shared ──first in line, lanes empty──► alone ──over──► shared
-//! ```
+//! What memory they get, and from whom, is decided where it is for all calls (`lending`). Where a fault hits the calls of
+//! all workers, suspects are such calls, too.
 //!
 //! They stand in a line of their own, which is fair among callers (`fair_line`). All other calls together are one more
-//! party there: its tag is charged for the time in which memory is shared, divided by the number of callers that wait.
+//! party there: its tag is charged for the time in which the device is shared, divided by the number of callers that wait.
 //! So a waiting call of either kind gets its turn, however many of the other kind there are:
 //!
 //! ```text
@@ -31,18 +23,18 @@
 //! not: without contention, calls run in the order in which they came.
 
 use super::fair_line::{FairLine, First};
-use super::types::{CallId, Share};
+use super::types::CallId;
 use crate::defences::Defence;
-use crate::ids::{Generation, TenantId, WorkerId};
-use crate::limits::{SETTLE_NS, SHARED_PHASE_NS, WORKER_START_S};
+use crate::ids::{TenantId, WorkerId};
+use crate::limits::{SHARED_PHASE_NS, WORKER_START_S};
 
 /// Calls that need the whole device, and how far the first one is.
 #[derive(Debug)]
 pub(super) struct Exclusive {
-    /// Those that wait; the one that memory moves for is still among them.
+    /// Those that wait; the one that the device is prepared for is still among them.
     line: FairLine<CallId>,
     stage: Stage,
-    /// While memory is shared and calls stand in line: whether others start.
+    /// While the device is shared and calls stand in line: whether others start.
     phase: Phase,
     /// The caller that has the whole device, or for which it is prepared.
     served: Option<TenantId>,
@@ -50,39 +42,16 @@ pub(super) struct Exclusive {
     shared_tag_ns: u64,
     /// Until when device time is charged.
     charged_ns: u64,
-    leases: Vec<Lease>,
-    /// Processes that served and are not reaped.
-    dying: Vec<(WorkerId, Generation)>,
-    /// When processes that did not confirm their settings are killed.
-    deadline_ns: Option<u64>,
-}
-
-/// What one worker has of the memory.
-#[derive(Debug, Clone, Copy)]
-struct Lease {
-    share: Share,
-    /// The process in the worker's slot.
-    process: Option<Generation>,
-    /// Settings that it was sent and did not confirm.
-    unconfirmed: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Every worker has its own lease.
+    /// Calls of all workers may run.
     Shared,
-    /// The worker has a call that runs alone, and its own lease.
-    Alone(WorkerId),
-    /// All but one worker give up their leases, for a call.
-    Shrinking(CallId, WorkerId),
-    /// It is being given everything.
-    Growing(CallId, WorkerId),
-    /// It has everything, and the call.
-    Whole(WorkerId),
-    /// It gives everything up.
-    Returning,
-    /// Every worker is being given its own lease again.
-    Spreading,
+    /// Others give memory back, for a call in this worker.
+    Preparing(CallId, WorkerId),
+    /// The worker has the call.
+    Running(WorkerId),
 }
 
 /// What calls may do that do not need the whole device, while others stand in line for it.
@@ -97,47 +66,9 @@ enum Phase {
     Over,
 }
 
-impl Stage {
-    /// What a worker has in this stage.
-    fn share(self, worker: WorkerId) -> Share {
-        match self {
-            Self::Shared | Self::Alone(_) | Self::Spreading => Share::Own,
-            Self::Shrinking(_, to) if to == worker => Share::Own,
-            Self::Growing(_, to) | Self::Whole(to) if to == worker => Share::All,
-            Self::Shrinking(..) | Self::Growing(..) | Self::Whole(_) | Self::Returning => Share::Nothing,
-        }
-    }
-
-    /// The call that memory moves for.
-    fn prepared(self) -> Option<CallId> {
-        match self {
-            Self::Shrinking(id, _) | Self::Growing(id, _) => Some(id),
-            _ => None,
-        }
-    }
-
-    /// Whether processes are waited for.
-    fn is_moving(self) -> bool {
-        matches!(self, Self::Shrinking(..) | Self::Growing(..) | Self::Returning | Self::Spreading)
-    }
-}
-
-/// What a move of memory led to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Moved {
-    /// The worker has everything for this call: [`Exclusive::run`] or [`Exclusive::give_back`] follows.
-    Whole(CallId, WorkerId),
-    /// Every worker has its own lease again: [`Exclusive::share`] follows.
-    Shared,
-}
-
-/// Shares that workers are to be told, in this order.
-pub(super) type Shares = Vec<(WorkerId, Share)>;
-
 impl Exclusive {
-    /// A device whose slots are all empty.
-    pub(super) fn new(workers: usize) -> Self {
-        let lease = Lease { share: Share::Own, process: None, unconfirmed: 0 };
+    /// No call waits.
+    pub(super) fn new() -> Self {
         Self {
             line: FairLine::default(),
             stage: Stage::Shared,
@@ -145,9 +76,6 @@ impl Exclusive {
             served: None,
             shared_tag_ns: 0,
             charged_ns: 0,
-            leases: vec![lease; workers],
-            dying: Vec::new(),
-            deadline_ns: None,
         }
     }
 
@@ -160,7 +88,7 @@ impl Exclusive {
         }
     }
 
-    /// The call to begin with, if memory is shared.
+    /// The call to begin with, if the device is shared.
     pub(super) fn next(&self) -> Option<CallId> {
         self.line.first().filter(|_| self.stage == Stage::Shared).map(|first| first.id)
     }
@@ -251,7 +179,7 @@ impl Exclusive {
         }
     }
 
-    /// Memory is shared again. Of other calls, those of so many callers wait: if they had less of the device than the
+    /// The device is shared again. Of other calls, those of so many callers wait: if they had less of the device than the
     /// first caller in line, they have it now.
     pub(super) fn share(&mut self, now_ns: u64, waiting: u64) {
         self.charge(now_ns);
@@ -298,160 +226,75 @@ impl Exclusive {
         running
     }
 
-    /// A call of a caller does not wait any more; whether memory was moved for it in vain.
+    /// A call of a caller does not wait any more; whether the device was prepared for it in vain.
+    /// [`Exclusive::share`] follows then.
     pub(super) fn remove(&mut self, caller: TenantId, id: CallId) -> bool {
         self.line.remove(caller, id);
-        self.stage.prepared() == Some(id)
+        self.gives_up(|prepared| prepared == id)
     }
 
-    /// Takes out the calls of a caller of which this is true; whether memory was moved for one of them in vain.
+    /// Takes out the calls of a caller of which this is true; whether the device was prepared for one of them in vain.
+    /// [`Exclusive::share`] follows then.
     pub(super) fn take(&mut self, caller: TenantId, is_one: impl Fn(CallId) -> bool) -> (Vec<CallId>, bool) {
         let taken = self.line.take(caller, is_one);
-        let in_vain = self.stage.prepared().is_some_and(|prepared| taken.contains(&prepared));
+        let in_vain = self.gives_up(|prepared| taken.contains(&prepared));
         (taken, in_vain)
+    }
+
+    /// Whether the device was prepared for such a call, which does not run now.
+    fn gives_up(&mut self, is_it: impl FnOnce(CallId) -> bool) -> bool {
+        let in_vain = matches!(self.stage, Stage::Preparing(id, _) if is_it(id));
+        if in_vain {
+            self.stage = Stage::Shared;
+        }
+        in_vain
     }
 
     /// Whether the device is that worker's, or is about to be.
     pub(super) fn is_for(&self, worker: WorkerId) -> bool {
         match self.stage {
-            Stage::Alone(w) | Stage::Shrinking(_, w) | Stage::Growing(_, w) | Stage::Whole(w) => w == worker,
-            Stage::Shared | Stage::Returning | Stage::Spreading => false,
+            Stage::Preparing(_, w) | Stage::Running(w) => w == worker,
+            Stage::Shared => false,
         }
     }
 
-    /// A caller's call runs alone in a worker, with no memory moved.
-    pub(super) fn run_alone(&mut self, caller: TenantId, id: CallId, worker: WorkerId) {
-        self.stage = Stage::Alone(worker);
-        self.serve(caller);
-        self.line.remove(caller, id);
-    }
-
-    /// The call that ran alone in that worker is over; false if none did. [`Exclusive::share`] follows.
-    pub(super) fn end_alone(&mut self, worker: WorkerId) -> bool {
-        let alone = self.stage == Stage::Alone(worker);
-        if alone {
-            self.stage = Stage::Shared;
+    /// The call that the device is prepared for, and where it is to run.
+    pub(super) fn prepared(&self) -> Option<(CallId, WorkerId)> {
+        match self.stage {
+            Stage::Preparing(id, worker) => Some((id, worker)),
+            Stage::Shared | Stage::Running(_) => None,
         }
-        alone
     }
 
-    /// Memory moves to a worker for a caller's call.
-    pub(super) fn begin(
-        &mut self,
-        now_ns: u64,
-        caller: TenantId,
-        id: CallId,
-        to: WorkerId,
-        shares: &mut Shares,
-    ) {
-        self.serve(caller);
-        self.enter(now_ns, Stage::Shrinking(id, to), shares);
-    }
-
-    fn serve(&mut self, caller: TenantId) {
+    /// The device is prepared for a caller's call in a worker.
+    pub(super) fn begin(&mut self, caller: TenantId, id: CallId, worker: WorkerId) {
         self.line.serve(caller);
         self.served = Some(caller);
+        self.stage = Stage::Preparing(id, worker);
     }
 
-    /// After [`Moved::Whole`]: the caller's call is in the worker.
+    /// The call is in the worker.
     pub(super) fn run(&mut self, caller: TenantId, id: CallId, worker: WorkerId) {
-        self.stage = Stage::Whole(worker);
+        self.stage = Stage::Running(worker);
         self.line.remove(caller, id);
-        self.deadline_ns = None;
     }
 
-    /// The call is over, its worker is, or it gave up: every worker is to have its own lease again.
-    pub(super) fn give_back(&mut self, now_ns: u64, shares: &mut Shares) {
-        self.enter(now_ns, Stage::Returning, shares);
+    /// The call is over, its worker is, or it gave up. [`Exclusive::share`] follows.
+    pub(super) fn end(&mut self) {
+        self.stage = Stage::Shared;
     }
 
-    fn enter(&mut self, now_ns: u64, stage: Stage, shares: &mut Shares) {
-        self.stage = stage;
-        for (worker, lease) in self.each() {
-            let share = stage.share(worker);
-            if std::mem::replace(&mut lease.share, share) != share && lease.process.is_some() {
-                lease.unconfirmed += 1;
-                shares.push((worker, share));
-            }
-        }
-        self.deadline_ns = stage.is_moving().then(|| now_ns.saturating_add(SETTLE_NS));
+    /// Whether no other call starts, whenever it came.
+    pub(super) fn is_closed(&self) -> bool {
+        self.stage != Stage::Shared
     }
 
-    /// Every worker, with its lease.
-    fn each(&mut self) -> impl Iterator<Item = (WorkerId, &mut Lease)> {
-        WorkerId::first(self.leases.len()).zip(&mut self.leases)
-    }
-
-    /// A process is in a worker's slot: returns its share of the memory.
-    pub(super) fn arrived(&mut self, worker: WorkerId, generation: Generation) -> Share {
-        let share = self.stage.share(worker);
-        self.leases[worker.get()] = Lease { share, process: Some(generation), unconfirmed: 1 };
-        share
-    }
-
-    /// It serves no more, and holds its memory until it is reaped.
-    pub(super) fn gone(&mut self, worker: WorkerId) {
-        let lease = &mut self.leases[worker.get()];
-        lease.unconfirmed = 0;
-        self.dying.extend(lease.process.take().map(|generation| (worker, generation)));
-    }
-
-    /// It is reaped.
-    pub(super) fn reaped(&mut self, worker: WorkerId, generation: Generation) {
-        self.dying.retain(|dying| *dying != (worker, generation));
-    }
-
-    /// Settings of a worker are in force; false if all that it was sent were already.
-    pub(super) fn confirmed(&mut self, worker: WorkerId) -> bool {
-        let lease = &mut self.leases[worker.get()];
-        let asked = lease.unconfirmed > 0;
-        lease.unconfirmed -= u32::from(asked);
-        asked
-    }
-
-    /// Other settings changed: all workers are to be told theirs.
-    pub(super) fn tell_all(&mut self, shares: &mut Shares) {
-        for (worker, lease) in self.each().filter(|(_, lease)| lease.process.is_some()) {
-            lease.unconfirmed += 1;
-            shares.push((worker, lease.share));
-        }
-    }
-
-    /// Goes on with what was waited for, if it is there.
-    pub(super) fn advance(&mut self, now_ns: u64, shares: &mut Shares) -> Option<Moved> {
-        while self.stage.is_moving()
-            && self.dying.is_empty()
-            && self.leases.iter().all(|lease| lease.unconfirmed == 0)
-        {
-            match self.stage {
-                Stage::Shrinking(id, to) => self.enter(now_ns, Stage::Growing(id, to), shares),
-                Stage::Growing(id, to) => return Some(Moved::Whole(id, to)),
-                Stage::Returning => self.enter(now_ns, Stage::Spreading, shares),
-                _ => {
-                    self.enter(now_ns, Stage::Shared, shares);
-                    return Some(Moved::Shared);
-                }
-            }
-        }
-        None
-    }
-
-    /// When [`Exclusive::expire`] has something to say, or another phase begins.
+    /// When another phase begins.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        self.deadline_ns.into_iter().chain(self.phase_ends_ns()).min()
-    }
-
-    /// Workers that hold a move up since they do not confirm their settings; told again and again.
-    pub(super) fn expire(&mut self, now_ns: u64) -> Vec<WorkerId> {
-        if self.deadline_ns.is_none_or(|at_ns| at_ns > now_ns) {
-            return Vec::new();
-        }
-        self.deadline_ns = Some(now_ns.saturating_add(SETTLE_NS));
-        let late = self.each().filter(|(_, lease)| lease.unconfirmed > 0);
-        late.map(|(worker, _)| worker).collect()
+        self.phase_ends_ns()
     }
 }
 
 #[cfg(test)]
-#[path = "exclusive_moves_tests.rs"]
+#[path = "exclusive_phases_tests.rs"]
 mod tests;

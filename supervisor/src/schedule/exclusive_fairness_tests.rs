@@ -76,7 +76,8 @@ impl Device {
             function: FUNCTION,
             bytes: 0,
             deadline_ns: u64::MAX,
-            size: if whole { Size::Exclusive } else { Size::Lane },
+            memory_bytes: if whole { WHOLE } else { 0 },
+            ..TERMS
         };
         let (call, limits) = (self.callers.len() as u64, Limits { calls: 1 << 20, bytes: 1 << 20 });
         self.callers.push(caller);
@@ -89,7 +90,9 @@ impl Device {
         while !self.actions.is_empty() {
             for action in std::mem::take(&mut self.actions) {
                 let Action::Tell { to: Address { worker, generation, .. }, command } = action else {
-                    panic!("{action:?}");
+                    // The time that a process takes to come is counted from when the one before leaves.
+                    assert!(matches!(action, Action::Bring { .. }), "{action:?}");
+                    continue;
                 };
                 match command {
                     Command::Start { id, call, .. } => {
@@ -97,8 +100,10 @@ impl Device {
                         self.started.push((caller, self.now));
                         self.ends.insert((self.now + self.loads[caller].call_ns, id), worker);
                     }
-                    Command::Configure(_) => {
-                        self.scheduler.handle(self.now, Confirmed { worker }, &mut self.actions);
+                    Command::Configure => {}
+                    Command::GiveBack { .. } => {
+                        let left_bytes = 0;
+                        self.scheduler.handle(self.now, GaveBack { worker, left_bytes }, &mut self.actions);
                     }
                     Command::Leave => {
                         self.scheduler.handle(self.now, Gone { worker }, &mut self.actions);

@@ -1,14 +1,14 @@
-//! What follows from what the policies say: calls are started, workers bound and handed on, memory moved.
+//! What follows from what the policies say: calls are started, workers bound, brought and handed on.
 
 use super::calls::{CallState, Entry};
 use super::domain_queue::Due;
-use super::exclusive::Moved;
+use super::lending::Place;
 use super::penalties::Draw;
 use super::placing::View;
 use super::quarantine::{Refusal, Use};
 use super::scheduler::Scheduler;
 use super::turns::{Order, Turns};
-use super::types::{Action, CallId, Command, Domain, KillReason, Size, Verdict};
+use super::types::{Action, CallId, Command, Domain, KillReason, Verdict, WhyGone};
 use super::workers::State;
 use crate::ids::{TenantId, WorkerId};
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
@@ -49,7 +49,7 @@ impl<C: Clone> Scheduler<C> {
 
     /// What placing looks at.
     pub(super) fn view(&self) -> View<'_> {
-        View::new(&self.workers, &self.quotas, self.exclusive.barrier())
+        View::new(&self.workers, self.exclusive.barrier())
     }
 
     /// Whether nothing of a caller may start now.
@@ -77,22 +77,31 @@ impl<C: Clone> Scheduler<C> {
         if !entry.wants_device(self.shape.shared_faults) {
             self.placing.unqueue(entry.domain, id);
         } else if self.exclusive.remove(entry.domain.caller, id) {
-            self.give_back(now_ns, actions);
+            self.share(now_ns, actions);
         }
         Some(entry)
     }
 
-    /// Gives a waiting call to a worker that has room for it.
-    pub(super) fn start(&mut self, now_ns: u64, worker: WorkerId, id: CallId, actions: &mut Vec<Action<C>>) {
-        let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return };
-        self.bind(now_ns, worker, domain);
+    /// Gives a waiting call to a worker that has room for it, in a lane that has the memory.
+    pub(super) fn start(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        place: Place,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) {
         let Some(entry) = self.calls.get(id) else { return };
-        let (alone, call) = (entry.attempts.is_suspect(), entry.call.clone());
-        let lane = self.workers[worker].put(id, entry.wants_all_lanes());
+        let (alone, call, domain) = (entry.attempts.is_suspect(), entry.call.clone(), entry.domain);
+        self.lending.lend(worker, place, entry.need());
+        let slot = &mut self.workers[worker];
+        slot.put(id, place.lane, entry.wants_all_lanes());
+        slot.past.ran(place.lane, entry.function, entry.weight_bytes);
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.contended_ns(now_ns));
-        self.calls.started(id, worker, lane, now_ns, clock_ns);
+        self.calls.started(id, worker, place.lane, now_ns, clock_ns);
         self.exclusive.started(now_ns);
-        self.tell(worker, Command::Start { lane, alone, id, call }, actions);
+        let Place { lane, lane_bytes: memory_bytes } = place;
+        self.tell(worker, Command::Start { lane, alone, memory_bytes, id, call }, actions);
         self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, domain.caller, orders));
         self.note_contention(now_ns);
         if self.penalties.is_careful(now_ns, domain.caller) {
@@ -101,41 +110,72 @@ impl<C: Clone> Scheduler<C> {
     }
 
     /// Gives a worker that belongs to no domain to this one.
-    pub(super) fn bind(&mut self, now_ns: u64, worker: WorkerId, domain: Domain) {
+    pub(super) fn bind(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        domain: Domain,
+        actions: &mut Vec<Action<C>>,
+    ) {
         if self.workers[worker].state == State::Free {
             let held = !self.placing.knows(domain) && self.holds(now_ns, domain.caller);
             let slot = &mut self.workers[worker];
             (slot.state, slot.bound_ns) = (State::Bound(domain), now_ns);
             self.placing.bound(domain, held);
+            self.lending.came_to(now_ns, &self.workers, worker, domain.caller, &mut self.taken);
+            self.tell_taken(actions);
         }
     }
 
     /// Takes a worker from its domain; no process of the slot takes calls until one is ready again.
-    pub(super) fn unbind(&mut self, worker: WorkerId) {
-        if let State::Bound(domain) = std::mem::replace(&mut self.workers[worker].state, State::Absent) {
+    pub(super) fn unbind(&mut self, worker: WorkerId, why: WhyGone) {
+        let slot = &mut self.workers[worker];
+        if slot.state == State::Empty {
+            return;
+        }
+        if let State::Bound(domain) = std::mem::replace(&mut slot.state, State::Absent) {
+            slot.last_gone = Some(why);
             self.placing.unbound(domain);
+        }
+    }
+
+    /// The process in a slot is gone: another one is wanted there, unless the slot is to be empty.
+    pub(super) fn refill(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        let slot = &mut self.workers[worker];
+        if slot.state == State::Empty {
+            return;
+        }
+        if std::mem::take(&mut slot.dismissed) {
+            slot.state = State::Empty;
+        } else {
+            actions.push(Action::Bring { worker });
         }
     }
 
     /// Gives a worker with free lanes what it should do next.
     pub(super) fn feed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
         if self.workers[worker].state == State::Free {
-            let view = View::new(&self.workers, &self.quotas, self.exclusive.barrier());
-            let Some(first) = self.placing.next_for_free(view) else { return };
-            self.start(now_ns, worker, first, actions);
-        }
-        if self.placing.may_go(now_ns, &self.workers[worker]) {
+            let view = View::new(&self.workers, self.exclusive.barrier());
+            let Some(domain) = self.placing.next_for_free(view) else { return };
+            self.bind(now_ns, worker, domain, actions);
+        } else if self.placing.may_go(now_ns, &self.workers[worker], &self.residency) {
             self.make_room(now_ns, actions);
         }
         let State::Bound(domain) = self.workers[worker].state else {
             return;
         };
-        loop {
-            let view = View::new(&self.workers, &self.quotas, self.exclusive.barrier());
-            let wants_all = |id| self.calls.get(id).is_some_and(Entry::wants_all_lanes);
-            let next = self.placing.next_of(now_ns, &self.workers[worker], wants_all, view);
-            let Some(next) = next else { break };
-            self.start(now_ns, worker, next, actions);
+        while let Some(id) = self.next_of(now_ns, worker) {
+            let Some(need) = self.calls.get(id).map(Entry::need) else { break };
+            match self.lending.place(&self.workers, worker, domain, need) {
+                Ok(place) => {
+                    self.placing.started(domain, id);
+                    self.start(now_ns, worker, place, id, actions);
+                }
+                Err(short) => {
+                    self.wait_for_memory(now_ns, worker, id, short, actions);
+                    break;
+                }
+            }
         }
         // What is left may go to another worker that comes.
         self.placing.stand(domain);
@@ -144,24 +184,50 @@ impl<C: Clone> Scheduler<C> {
         }
     }
 
-    /// Takes idle workers from domains for others that wait.
+    /// The next call of a worker's domain, if the worker has room for it.
+    pub(super) fn next_of(&self, now_ns: u64, worker: WorkerId) -> Option<CallId> {
+        let wants_all = |id| self.calls.get(id).is_some_and(Entry::wants_all_lanes);
+        self.placing.next_of(now_ns, &self.workers[worker], wants_all, self.view(), &self.residency)
+    }
+
+    /// Brings workers for domains that wait, into slots that are empty; then takes idle ones from other domains.
     pub(super) fn make_room(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         let mut search = self.placing.search();
+        while let Some(worker) = self.workers.first_empty() {
+            let view = View::new(&self.workers, self.exclusive.barrier());
+            if !self.placing.next_to_bring(&mut search, view) {
+                return;
+            }
+            self.bring(worker, actions);
+        }
         loop {
-            let view = View::new(&self.workers, &self.quotas, self.exclusive.barrier());
-            let Some(worker) = self.placing.next_to_go(now_ns, &mut search, view) else { return };
+            let view = View::new(&self.workers, self.exclusive.barrier());
+            let waits = |domain| self.lending.has_in_line(domain);
+            let found = self.placing.next_to_go(now_ns, &mut search, view, &self.residency, waits);
+            let Some(worker) = found else { return };
             self.hand_on(now_ns, worker, actions);
         }
     }
 
+    /// A process is wanted in an empty slot.
+    fn bring(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        self.workers[worker].state = State::Absent;
+        actions.push(Action::Bring { worker });
+    }
+
     /// An idle worker is made ready for another domain: it gives way to a fresh process, or is scrubbed.
     pub(super) fn hand_on(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
-        self.unbind(worker);
+        let served = self.workers[worker].served();
+        self.unbind(worker, WhyGone::SlotWanted);
         let scrubs = self.shape.scrubs && !self.workers[worker].tainted;
         if scrubs {
             self.workers[worker].state = State::Scrubbing { until_ns: now_ns.saturating_add(SETTLE_NS) };
+        } else {
+            self.residency.replaces(now_ns);
         }
         self.tell(worker, if scrubs { Command::Scrub } else { Command::Leave }, actions);
+        // What it has counts for its caller no more.
+        served.iter().for_each(|domain| self.feed_limited(now_ns, domain.caller, actions));
     }
 
     /// A worker takes no more calls until a fresh process is in its slot.
@@ -173,7 +239,7 @@ impl<C: Clone> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         let served = self.workers[worker].served();
-        self.unbind(worker);
+        self.unbind(worker, WhyGone::Killed);
         actions.push(Action::Kill { worker, generation: self.workers[worker].generation, why });
         if let Some(domain) = served {
             self.draw(now_ns, domain.caller, actions);
@@ -238,7 +304,7 @@ impl<C: Clone> Scheduler<C> {
             actions.extend(call.map(|call| Action::Refused { call, refusal }));
         }
         if in_vain {
-            self.give_back(now_ns, actions);
+            self.share(now_ns, actions);
         }
         if held_up {
             self.resume(now_ns, actions);
@@ -288,7 +354,7 @@ impl<C: Clone> Scheduler<C> {
     /// Begins with the first call in line for the whole device, once it is its caller's turn and all lanes are empty.
     pub(super) fn try_exclusive(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         let Some(id) = self.exclusive.next() else { return };
-        let Some((domain, size)) = self.calls.get(id).map(|entry| (entry.domain, entry.size)) else { return };
+        let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return };
         if self.holds(now_ns, domain.caller) {
             // What was prepared for it was in vain: its worker ended, and that spent the budget.
             self.exclusive.put_aside(domain.caller);
@@ -300,53 +366,21 @@ impl<C: Clone> Scheduler<C> {
         }
         let has = |state| self.workers.iter().find(|(_, w)| w.state == state).map(|(worker, _)| worker);
         if let Some(worker) = has(State::Bound(domain)).or_else(|| has(State::Free)) {
-            self.bind(now_ns, worker, domain);
+            self.bind(now_ns, worker, domain, actions);
             self.placing.stand(domain);
-            if size == Size::Exclusive {
-                self.exclusive.begin(now_ns, domain.caller, id, worker, &mut self.shares);
-                self.tell_shares(actions);
-                self.advance(now_ns, actions);
-            } else {
-                self.exclusive.run_alone(domain.caller, id, worker);
-                self.start(now_ns, worker, id, actions);
-            }
-        } else if !self.workers.iter().any(|(_, worker)| worker.is_coming()) {
-            // All belong to others; the fresh process in the slot of one of them is for this call.
-            let idle = self.workers.iter().min_by_key(|(_, w)| w.idle_since_ns);
-            if let Some(worker) = idle.map(|(worker, _)| worker) {
-                self.hand_on(now_ns, worker, actions);
-            }
-        }
-    }
-
-    /// Goes on with a move of memory, if what it waited for is there.
-    pub(super) fn advance(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        let moved = self.exclusive.advance(now_ns, &mut self.shares);
-        self.tell_shares(actions);
-        match moved {
-            // If it was killed meanwhile, its end gives everything back.
-            Some(Moved::Whole(_, worker)) if self.workers[worker].state == State::Absent => {}
-            Some(Moved::Whole(id, worker)) => {
-                let caller = self.calls.get(id).map(|entry| entry.domain.caller);
-                let Some(caller) = caller else { return self.give_back(now_ns, actions) };
-                if self.holds(now_ns, caller) {
-                    // Its caller spent the budget meanwhile, elsewhere.
-                    self.exclusive.put_aside(caller);
-                    return self.give_back(now_ns, actions);
+            self.lending.settle_asked();
+            self.exclusive.begin(domain.caller, id, worker);
+            self.advance(now_ns, actions);
+        } else if self.workers.coming() == 0 {
+            // Where all belong to others, the fresh process in the slot of one of them is for this call.
+            match self.workers.first_empty() {
+                Some(empty) => self.bring(empty, actions),
+                None => {
+                    let worker = self.worth_least(now_ns, |_, _| true);
+                    worker.into_iter().for_each(|worker| self.hand_on(now_ns, worker, actions));
                 }
-                self.exclusive.run(caller, id, worker);
-                self.start(now_ns, worker, id, actions);
             }
-            Some(Moved::Shared) => self.share(now_ns, actions),
-            None => {}
         }
-    }
-
-    /// The call for the whole device is over, or its worker is: every worker gets its own memory again.
-    pub(super) fn give_back(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        self.exclusive.give_back(now_ns, &mut self.shares);
-        self.tell_shares(actions);
-        self.advance(now_ns, actions);
     }
 
     /// A worker has no call for the whole device any more, if it had one.
@@ -356,15 +390,12 @@ impl<C: Clone> Scheduler<C> {
         }
         // Its domain had everything: a domain that waits for a worker need not wait for its residency.
         self.workers[worker].bound_ns = 0;
-        if self.exclusive.end_alone(worker) {
-            self.share(now_ns, actions);
-        } else {
-            self.give_back(now_ns, actions);
-        }
+        self.exclusive.end();
+        self.share(now_ns, actions);
     }
 
     /// All workers may have calls again: whose turn it is starts.
-    fn share(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+    pub(super) fn share(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         let exclusive = &self.exclusive;
         // Callers that stand in line are charged there.
         let others = self.placing.waiting_callers(|caller| !exclusive.has_calls_of(caller));
@@ -373,6 +404,7 @@ impl<C: Clone> Scheduler<C> {
             others => others,
         };
         self.exclusive.share(now_ns, waiting);
+        self.serve_line(now_ns, actions);
         self.resume(now_ns, actions);
     }
 
@@ -388,14 +420,6 @@ impl<C: Clone> Scheduler<C> {
     /// Tells the process in a worker's slot something.
     pub(super) fn tell(&mut self, worker: WorkerId, command: Command<C>, actions: &mut Vec<Action<C>>) {
         actions.push(Action::Tell { to: self.workers.address(worker), command });
-    }
-
-    /// Tells workers their share of the memory.
-    pub(super) fn tell_shares(&mut self, actions: &mut Vec<Action<C>>) {
-        for (worker, share) in self.shares.drain(..) {
-            let to = self.workers.address(worker);
-            actions.push(Action::Tell { to, command: Command::Configure(share) });
-        }
     }
 
     /// Does something about turns, where they are in use, and passes on what follows.

@@ -2,27 +2,43 @@
 
 use std::collections::VecDeque;
 
-use crate::ids::{TenantId, WorkerId};
-use crate::schedule::Share;
+use super::{LIMITED, MEMORY, OTHERS, World};
+use crate::ids::{Generation, TenantId, WorkerId};
+use crate::schedule::events::{ContextWanted, GaveBack, MemoryCame, NotStarted, Reaped, WeightsSettled};
 
 /// What a process has of the device's memory.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// None before it confirmed its first settings.
-    pub(super) in_force: Option<Share>,
-    /// What it was told and did not confirm.
-    pub(super) told: VecDeque<Share>,
+    /// By lane, once it did all that it was told.
+    pub(super) lanes: Vec<u64>,
+    /// What it was told to give back and did not confirm: how much, and what its lanes have left then.
+    pub(super) returning: VecDeque<(u64, u64)>,
 }
 
 impl Memory {
-    /// Its share once it confirmed everything.
-    pub(super) fn promised(&self) -> Option<Share> {
-        self.told.back().copied().or(self.in_force)
+    /// Of a fresh process.
+    pub(super) fn new(lanes: u32) -> Self {
+        Self { lanes: vec![0; lanes as usize], returning: VecDeque::new() }
     }
 
-    /// All that it may have now.
-    pub(super) fn may_have(&self) -> impl Iterator<Item = Share> {
-        self.told.iter().copied().chain(self.in_force)
+    /// A call starts in a lane that has so much from now on.
+    pub(super) fn lent(&mut self, lane: u32, bytes: u64) {
+        let has = &mut self.lanes[lane as usize];
+        assert!(bytes >= *has, "a lane has {has} and is lent {bytes}");
+        *has = bytes;
+    }
+
+    /// It is told to give back.
+    pub(super) fn gives(&mut self, lanes: u64) {
+        let told = self.lanes.iter_mut().enumerate().filter(|(lane, _)| lanes >> lane & 1 == 1);
+        let bytes: u64 = told.map(|(_, has)| std::mem::take(has)).sum();
+        assert!(bytes > 0, "asked for nothing");
+        self.returning.push_back((bytes, self.lanes.iter().sum()));
+    }
+
+    /// The most that it may have at this moment.
+    pub(super) fn at_most(&self) -> u64 {
+        self.lanes.iter().sum::<u64>() + self.returning.iter().map(|(bytes, _)| bytes).sum::<u64>()
     }
 }
 
@@ -34,4 +50,81 @@ pub(super) struct Dying {
     pub(super) from_outside: bool,
     /// Whose budget was drawn on, and whether it was careful before.
     pub(super) drawn: Option<(TenantId, bool)>,
+}
+
+impl World {
+    /// Each process gives back what it was told first, weights that were given up are gone, and processes that are gone
+    /// are reaped.
+    pub(super) fn moved(&mut self) {
+        for worker in WorkerId::first(self.shape.workers) {
+            let told = self.processes.get_mut(&worker).and_then(|(.., memory)| memory.returning.pop_front());
+            if let Some((_, left_bytes)) = told {
+                assert!(self.scheduler.handle(self.now, GaveBack { worker, left_bytes }, &mut self.actions));
+                self.apply();
+            }
+        }
+        self.weights -= std::mem::take(&mut self.leaving);
+        self.taken_changed();
+        for Dying { worker, generation, from_outside, drawn, .. } in std::mem::take(&mut self.dying) {
+            if let Some((caller, was_careful)) = drawn.filter(|_| from_outside) {
+                self.trouble.give_back(self.now, caller, was_careful);
+            }
+            let reaped = Reaped { worker, generation: Generation::new(generation), from_outside };
+            self.scheduler.handle(self.now, reaped, &mut self.actions);
+            self.apply();
+        }
+    }
+
+    /// Other things than calls take memory, or give it back.
+    pub(super) fn taken_changed(&mut self) {
+        self.scheduler.set_taken(self.contexts + self.weights);
+        self.scheduler.handle(self.now, MemoryCame {}, &mut self.actions);
+        self.apply();
+    }
+
+    pub(super) fn context(&mut self, urgent: bool) {
+        let wanted = ContextWanted { bytes: OTHERS, urgent };
+        if self.scheduler.handle(self.now, wanted, &mut self.actions) {
+            self.contexts += OTHERS;
+            self.scheduler.set_taken(self.contexts + self.weights);
+        }
+    }
+
+    /// Calls that were just started have weights to load: there is room, or they wait again.
+    pub(super) fn load_weights(&mut self) {
+        for (call, worker) in std::mem::take(&mut self.unstarted) {
+            let known = self.calls.get_mut(&call).unwrap();
+            let id = known.id.unwrap();
+            self.scheduler.handle(self.now, WeightsSettled { id }, &mut self.actions);
+            if self.scheduler.free_bytes() >= OTHERS {
+                self.weights += OTHERS;
+                self.scheduler.set_taken(self.contexts + self.weights);
+            } else {
+                (known.running, known.runs) = (None, known.runs - 1);
+                self.whole_wanted = true;
+                let not_started = NotStarted { worker, id, missing_bytes: OTHERS };
+                assert!(self.scheduler.handle(self.now, not_started, &mut self.actions));
+            }
+            self.apply();
+        }
+    }
+
+    /// Nothing is lent twice, and no caller has more than it may.
+    pub(super) fn check_memory(&self) {
+        let there = self.processes.values().map(|(.., memory)| memory);
+        let all = there.chain(self.dying.iter().map(|dying| &dying.memory)).map(Memory::at_most).sum::<u64>();
+        assert!(
+            all + self.contexts + self.weights <= MEMORY,
+            "{all} lent beside {}",
+            self.contexts + self.weights
+        );
+        let (total, lent, counted) = self.scheduler.lending.account();
+        assert_eq!((total, lent), (MEMORY, counted));
+        let serves = |worker: &WorkerId| {
+            self.scheduler.workers[*worker].served().is_some_and(|domain| domain.caller == LIMITED.0)
+        };
+        let own = self.processes.iter().filter(|(worker, _)| serves(worker));
+        let own: u64 = own.map(|(_, (.., memory))| memory.lanes.iter().sum::<u64>()).sum();
+        assert!(own <= LIMITED.1, "{own} lent to one that may have {}", LIMITED.1);
+    }
 }

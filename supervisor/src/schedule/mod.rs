@@ -2,7 +2,8 @@
 //!
 //! - [`types`]: what goes in and what comes out; [`events`]: what may happen.
 //! - [`scheduler`]: the state machine of one device: puts the policies together; `follow_up`: what their verdicts lead
-//!   to; `sharing`: what sharing a device takes from the events of calls.
+//!   to; `sharing`: what sharing a device takes from the events of calls; `gathering`: what follows where calls wait for
+//!   memory; `queries`: what may be asked at any time.
 //! - `calls`, `workers`: the state that policies look at.
 //!
 //! Policies, each with its own state:
@@ -11,12 +12,13 @@
 //!   weights (`fair_line`: start-time fair queueing).
 //! - `turn_mode`: whether slicing is better.
 //! - `overruns`: calls that are in the way of others for too long.
-//! - `exclusive`: calls that need the whole device, and how its memory moves; `fair_line`: whose is next.
+//! - `lending`: who has what of the device's memory, and whose calls wait for some.
+//! - `residency`: which resident gives way to another domain, and when.
+//! - `exclusive`: calls that need the whole device; `fair_line`: whose is next.
 //! - `domain_queue`: whose turn it is within a domain; `domain_line`: which domain gets a worker next.
 //! - `run_times`: how long calls take at least; `device_time`: what each tenant used.
 //! - `retry`: calls whose process ended are run again.
 //! - `penalties`: for callers whose calls fail: [`budget`] and [`quarantine`].
-//! - `quotas`: how many workers one caller may have.
 //! - [`deadlines`]: calls by the moment at which something must happen to them.
 //! - [`weights`]: which functions' weights stay on a device.
 
@@ -30,11 +32,14 @@ pub mod events;
 mod exclusive;
 mod fair_line;
 mod follow_up;
+mod gathering;
+mod lending;
 mod overruns;
 mod penalties;
 mod placing;
 pub mod quarantine;
-mod quotas;
+mod queries;
+mod residency;
 mod retry;
 mod run_times;
 pub mod scheduler;
@@ -49,6 +54,6 @@ mod workers;
 
 pub use scheduler::Scheduler;
 pub use types::{
-    Action, Address, CallId, Class, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape,
-    Share, Size, TenantShare, Terms, TurnRules, Verdict,
+    Action, Address, CallId, Class, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy,
+    Resident, Shape, TenantShare, Terms, TurnRules, Verdict, WhyGone,
 };

@@ -7,10 +7,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::limits::{CLEAR_NS, OVERRUN_QUANTA};
 use crate::schedule::events::{
-    Buried, Cancel, Clearing, Confirmed, Finished, Gone, Ready, Reaped, Scrubbed, SetPolicy, Submit, Tick,
-    Yielded, Yielding,
+    Allow, Buried, Cancel, Clearing, Finished, Gone, Ready, Scrubbed, SetPolicy, StandbysReady, Submit, Tick,
+    WeightsGivenUp, Yielded, Yielding,
 };
-use crate::schedule::{Address, Share};
+use crate::schedule::{Address, Domain};
 
 #[path = "event_model.rs"]
 mod event;
@@ -18,6 +18,8 @@ mod event;
 mod memory;
 #[path = "shape_model.rs"]
 mod shape;
+#[path = "start_model.rs"]
+mod start;
 #[path = "trouble_model.rs"]
 mod trouble;
 use event::{Event, events};
@@ -27,13 +29,19 @@ use trouble::{Admits, Trouble};
 
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const MS: u64 = 1_000_000;
+/// All memory of the device. Calls that need more than half have it for themselves.
+const MEMORY: u64 = 100;
+/// What a process takes for itself, and a function's weights.
+const OTHERS: u64 = 10;
+/// A caller that may be lent less, and how much.
+const LIMITED: (TenantId, u64) = (TenantId::new(4), 60);
 
 /// A call as the outside world knows it.
 #[derive(Debug)]
 struct Known {
     domain: TenantId,
     function: FunctionId,
-    size: Size,
+    memory: u64,
     id: Option<CallId>,
     running: Option<(WorkerId, u32)>,
     lost: bool,
@@ -59,8 +67,17 @@ struct World {
     /// Since when they do.
     since: HashMap<WorkerId, u64>,
     scrubbing: HashSet<WorkerId>,
-    /// Some call needed the whole device, for which workers are taken at any time.
+    /// Some call needed the whole device, or memory of processes, for which workers are taken at any time.
     whole_wanted: bool,
+    /// Slots that are to get a process.
+    wanted: HashSet<WorkerId>,
+    /// What contexts and weights take.
+    contexts: u64,
+    weights: u64,
+    /// Weights that are on their way out.
+    leaving: u64,
+    /// Calls whose function's weights are loaded when they start.
+    unstarted: Vec<(u64, WorkerId)>,
     shape: Shape,
     holders: BTreeMap<WorkerId, Holder>,
     /// The processes that are there: which, how many commands they were given, their memory.
@@ -73,6 +90,8 @@ impl World {
     fn new(shape: Shape, policy: Policy) -> Self {
         let mut scheduler = Scheduler::new(shape);
         scheduler.handle(0, SetPolicy { policy }, &mut Vec::new());
+        let allow = Allow { caller: LIMITED.0, most_bytes: Some(LIMITED.1) };
+        scheduler.handle(0, allow, &mut Vec::new());
         Self {
             scheduler,
             actions: Vec::new(),
@@ -84,6 +103,11 @@ impl World {
             since: HashMap::new(),
             scrubbing: HashSet::new(),
             whole_wanted: false,
+            wanted: [WorkerId::new(0)].into(),
+            contexts: 0,
+            weights: 0,
+            leaving: 0,
+            unstarted: Vec::new(),
             shape,
             holders: BTreeMap::new(),
             processes: HashMap::new(),
@@ -104,7 +128,7 @@ impl World {
         all
     }
 
-    fn submit(&mut self, call: u64, domain: TenantId, function: FunctionId, deadline_ms: u64, size: Size) {
+    fn submit(&mut self, call: u64, domain: TenantId, function: FunctionId, deadline_ms: u64, memory: u64) {
         let is_probe = match self.trouble.admits(self.now, (function, domain)) {
             Admits::Never => false,
             Admits::All => false,
@@ -113,7 +137,7 @@ impl World {
         let known = Known {
             domain,
             function,
-            size,
+            memory,
             id: None,
             running: None,
             lost: false,
@@ -125,13 +149,15 @@ impl World {
             runs: 0,
         };
         self.calls.insert(call, known);
-        self.whole_wanted |= size == Size::Exclusive || is_probe && self.shape.shared_faults;
+        self.whole_wanted |= is_whole(memory) || is_probe && self.shape.shared_faults;
         let terms = Terms {
             domain: Domain { owner: domain, caller: domain },
             function,
             bytes: 1,
             deadline_ns: self.now + deadline_ms * MS,
-            size,
+            memory_bytes: memory,
+            stack_bytes: 0,
+            weight_bytes: 0,
         };
         match self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions) {
             Ok(id) => {
@@ -251,11 +277,18 @@ impl World {
     }
 
     fn ready(&mut self, worker: WorkerId) {
-        if !self.present.contains(&worker) {
+        if self.present.contains(&worker) {
+            return;
+        }
+        if self.processes.contains_key(&worker) {
             self.gone(worker, false);
+            self.apply();
+        }
+        if self.wanted.remove(&worker) {
             self.present.insert(worker);
             self.generation += 1;
-            self.processes.insert(worker, (self.generation, 0, Memory::default()));
+            let memory = Memory::new(self.shape.lanes);
+            self.processes.insert(worker, (self.generation, 0, memory));
             self.scheduler.handle(
                 self.now,
                 Ready { worker, generation: Generation::new(self.generation) },
@@ -314,28 +347,6 @@ impl World {
         }
     }
 
-    /// Each process confirms what it was told first, and those that are gone are reaped.
-    fn moved(&mut self) {
-        for worker in WorkerId::first(self.shape.workers) {
-            let told = self.processes.get_mut(&worker).and_then(|(.., memory)| {
-                memory.in_force = Some(memory.told.pop_front()?);
-                memory.in_force
-            });
-            if told.is_some() {
-                assert!(self.scheduler.handle(self.now, Confirmed { worker }, &mut self.actions));
-                self.apply();
-            }
-        }
-        for Dying { worker, generation, from_outside, drawn, .. } in std::mem::take(&mut self.dying) {
-            if let Some((caller, was_careful)) = drawn.filter(|_| from_outside) {
-                self.trouble.give_back(self.now, caller, was_careful);
-            }
-            let reaped = Reaped { worker, generation: Generation::new(generation), from_outside };
-            self.scheduler.handle(self.now, reaped, &mut self.actions);
-            self.apply();
-        }
-    }
-
     /// Commands are numbered in the order in which they are decided.
     fn told(&mut self, worker: WorkerId, generation: u64, nth: u64) {
         let (current, commands, _) =
@@ -344,31 +355,12 @@ impl World {
         *commands += 1;
     }
 
-    fn configured(&mut self, worker: WorkerId, share: Share) {
-        if share == Share::All {
-            assert_eq!(self.running(), [], "given while something runs");
-        }
-        // It may be killed already: then it is told in vain, and its share comes back once it is reaped.
-        self.processes.get_mut(&worker).unwrap().2.told.push_back(share);
-    }
-
-    /// Where one has everything, no other has anything, not even one that is not reaped.
-    fn check_memory(&self) {
-        let there = self.processes.iter().map(|(worker, (.., memory))| (worker.get(), memory));
-        let all: Vec<_> = there.chain(self.dying.iter().map(|dying| (usize::MAX, &dying.memory))).collect();
-        let has_all = |(_, memory): &&(usize, &Memory)| memory.may_have().any(|share| share == Share::All);
-        if let Some((holder, _)) = all.iter().find(has_all) {
-            let others = all.iter().filter(|(worker, _)| worker != holder);
-            let given: Vec<_> = others.filter(|(_, m)| m.may_have().any(|s| s != Share::Nothing)).collect();
-            assert!(given.is_empty(), "{holder} has all, and {given:?}");
-        }
-    }
-
     fn apply(&mut self) {
         // A worker belongs to a domain before it has a call, while memory moves.
         for worker in self.present.iter().copied() {
             if let State::Bound(domain) = self.scheduler.workers[worker].state {
                 self.serves.entry(worker).or_insert(domain.caller);
+                self.since.entry(worker).or_insert(self.now);
             }
         }
         for action in std::mem::take(&mut self.actions) {
@@ -394,8 +386,22 @@ impl World {
                     self.trouble.ended(call);
                 }
                 Action::Kill { worker, why, .. } => self.killed(worker, why),
+                Action::Bring { worker } => {
+                    assert!(!self.present.contains(&worker) && self.wanted.insert(worker), "{worker} twice");
+                }
+                Action::GiveUpWeights { bytes } => {
+                    self.whole_wanted = true;
+                    let coming_bytes = bytes.min(self.weights - self.leaving);
+                    self.leaving += coming_bytes;
+                    let given_up = WeightsGivenUp { coming_bytes };
+                    self.scheduler.handle(self.now, given_up, &mut self.actions);
+                }
             }
-            self.check_memory();
+        }
+        self.check_memory();
+        self.load_weights();
+        if !self.actions.is_empty() {
+            return self.apply();
         }
         let running = self.running();
         assert_eq!(self.scheduler.running() as usize, running.len() + self.lost().len());
@@ -416,10 +422,20 @@ impl World {
 
     fn command(&mut self, worker: WorkerId, command: Command<u64>) {
         match command {
-            Command::Start { lane, alone, id, call } => self.started(worker, lane, alone, id, call),
-            Command::Configure(share) => self.configured(worker, share),
+            Command::Start { lane, alone, memory_bytes, id, call } => {
+                self.processes.get_mut(&worker).unwrap().2.lent(lane, memory_bytes);
+                assert!(memory_bytes >= self.calls[&call].memory, "{call} has too little");
+                self.started(worker, lane, alone, id, call);
+            }
+            Command::Configure => {}
+            Command::GiveBack { lanes } => {
+                let busy =
+                    |k: &Known| k.running.is_some_and(|(w, lane)| w == worker && lanes >> lane & 1 == 1);
+                assert!(!self.calls.values().any(busy), "{lanes:b} of {worker} have calls");
+                self.processes.get_mut(&worker).unwrap().2.gives(lanes);
+            }
             Command::Leave => {
-                assert!(!self.shape.scrubs, "replaced where it could be scrubbed");
+                assert!(!self.shape.scrubs || self.whole_wanted, "replaced where it could be scrubbed");
                 self.taken(worker);
             }
             Command::Scrub => {
@@ -468,61 +484,10 @@ impl World {
             self.trouble.failed(self.now, (known.function, known.domain), call);
         }
     }
+}
 
-    fn started(&mut self, worker: WorkerId, lane: u32, alone: bool, id: CallId, call: u64) {
-        assert!(self.present.contains(&worker), "{call} started on an absent worker");
-        for (other, known) in self.calls.iter().filter(|(_, k)| k.running.is_some_and(|(w, _)| w == worker)) {
-            assert_ne!(known.running, Some((worker, lane)), "lane taken");
-            assert!(!known.suspect && known.size == Size::Lane, "{call} beside {other}, which must be alone");
-            assert!(
-                !alone && self.calls[&call].size == Size::Lane,
-                "{call}, which must be alone, beside {other}"
-            );
-        }
-        let size = self.calls[&call].size;
-        if self.shape.shared_faults {
-            let others: Vec<_> = self.calls.values().filter(|k| k.running.is_some()).collect();
-            assert!(!alone || others.is_empty(), "{call}, a suspect, is not alone on the device");
-            assert!(!others.iter().any(|k| k.suspect), "{call} beside a suspect");
-        }
-        let memory = &self.processes[&worker].2;
-        if size == Size::Exclusive {
-            assert_eq!((memory.in_force, memory.told.len()), (Some(Share::All), 0), "{call}");
-        } else {
-            let shares = self.processes.values().map(|(.., memory)| memory.promised());
-            assert!(shares.flatten().all(|share| share == Share::Own), "{call} while memory is another's");
-        }
-        let caller = self.calls[&call].domain;
-        assert!(self.trouble.may_start(self.now, caller), "{call} started though its budget is spent");
-        // Those in a worker that is being killed do not count.
-        let beside =
-            |k: &&Known| k.domain == caller && k.running.is_some_and(|(w, _)| self.present.contains(&w));
-        let others = self.calls.values().filter(beside).count();
-        assert!(!self.trouble.is_careful(self.now, caller) || others == 0, "{call} is not the only one");
-        for (other, known) in self.calls.iter().filter(|(_, known)| known.running.is_none()) {
-            // A caller's calls for the whole device go in their order, others wait for their callers' turn
-            // (`exclusive_fairness_tests.rs`). A caller that spent its budget may be overtaken.
-            let in_order = known.domain == caller && known.size == Size::Exclusive && size == Size::Exclusive;
-            if in_order && !known.lost && !self.trouble.ever_spent(caller) {
-                assert!(*other >= call, "{call} overtook {other}");
-            }
-        }
-        let known = self.calls.get_mut(&call).expect("started and not open");
-        assert_eq!(
-            *self.serves.entry(worker).or_insert(known.domain),
-            known.domain,
-            "a worker of two domains"
-        );
-        self.since.entry(worker).or_insert(self.now);
-        assert_eq!(alone, known.suspect);
-        assert!(known.id.is_none_or(|known| known == id));
-        assert!(!known.lost && known.running.replace((worker, lane)).is_none(), "{call} started twice");
-        known.runs += 1;
-        assert!(known.runs <= 3, "{call} ran too often");
-        let domain = known.domain;
-        let workers = self.serves.iter().filter(|(w, d)| **d == domain && self.present.contains(w)).count();
-        assert!(workers <= self.shape.workers_per_domain, "a domain has too many workers");
-    }
+fn is_whole(memory: u64) -> bool {
+    memory > MEMORY / 2
 }
 
 proptest! {
@@ -539,12 +504,13 @@ proptest! {
         let mut next = 0;
         for event in events {
             match event {
-                Event::Submit { domain, function, deadline_ms, size } => {
+                Event::Submit { domain, function, deadline_ms, memory } => {
                     next += 1;
-                    w.submit(next, domain, function, deadline_ms, size);
+                    let memory = if domain == LIMITED.0 { memory.min(LIMITED.1) } else { memory };
+                    w.submit(next, domain, function, deadline_ms, memory);
                 }
                 Event::Finish { pick, verdict } => w.finish(pick, verdict),
-                Event::Gone { worker, from_outside } if worker < workers => {
+                Event::Gone { worker, from_outside } if w.processes.contains_key(&WorkerId::new(worker)) => {
                     w.gone(WorkerId::new(worker), from_outside);
                 }
                 Event::Clear { pick } => w.clear(pick),
@@ -558,14 +524,25 @@ proptest! {
                     w.now += ms * MS;
                     w.scheduler.handle(w.now, Tick {}, &mut w.actions);
                 }
+                Event::Context { urgent } => w.context(urgent),
+                Event::ContextGone => {
+                    w.contexts = w.contexts.saturating_sub(OTHERS);
+                    w.taken_changed();
+                }
+                Event::Standbys(count) => {
+                    w.scheduler.handle(w.now, StandbysReady { count }, &mut w.actions);
+                }
                 Event::Gone { .. } | Event::Ready(_) => {}
             }
             w.apply();
         }
         // With every worker there, every lost call buried and every call answered, nothing is left behind. Nothing
         // expires from here on: no residency is waited for.
-        w.scheduler.placing.set_residency(0);
+        w.scheduler.residency.set_least(0);
+        w.scheduler.residency.set_ready(workers);
         w.shape.residency_ns = 0;
+        w.contexts = 0;
+        w.taken_changed();
         for _ in 0..20 * (next + 1) {
             w.scheduler.make_room(w.now, &mut w.actions);
             w.apply();

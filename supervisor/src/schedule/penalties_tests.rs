@@ -17,7 +17,7 @@ impl Bench {
             function: FunctionId::new(function),
             bytes: 1,
             deadline_ns: self.now + 300 * S,
-            size: Size::Lane,
+            ..TERMS
         };
         self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions)
     }
@@ -190,8 +190,14 @@ fn calls_do_not_wait_behind_a_caller_that_spent_its_budget() {
     let mut b = bench(2, 1, 0, 1);
     let running = b.submit_to(1, 1, BOB).unwrap();
     b.submit_to(1, 2, ALICE).unwrap();
-    let terms =
-        Terms { domain: ALICE, function: FUNCTION, bytes: 1, deadline_ns: 300 * S, size: Size::Exclusive };
+    let terms = Terms {
+        domain: ALICE,
+        function: FUNCTION,
+        bytes: 1,
+        deadline_ns: 300 * S,
+        memory_bytes: WHOLE,
+        ..TERMS
+    };
     let whole = b.scheduler.handle(0, Submit { call: 3, terms, limits: LIMITS }, &mut b.actions).unwrap();
     b.submit_to(1, 4, BOB).unwrap();
     b.expect("1 on 0.0, 2 on 1.0");
@@ -214,8 +220,14 @@ fn calls_do_not_wait_behind_a_caller_that_spent_its_budget() {
 fn a_whole_device_call_comes_back_from_aside() {
     let mut b = bench(1, 1, 0, 1);
     b.submit_to(1, 1, ALICE).unwrap();
-    let terms =
-        Terms { domain: ALICE, function: FUNCTION, bytes: 1, deadline_ns: 300 * S, size: Size::Exclusive };
+    let terms = Terms {
+        domain: ALICE,
+        function: FUNCTION,
+        bytes: 1,
+        deadline_ns: 300 * S,
+        memory_bytes: WHOLE,
+        ..TERMS
+    };
     b.scheduler.handle(0, Submit { call: 2, terms, limits: LIMITS }, &mut b.actions).unwrap();
     b.dies_often(W0, 1);
     b.wait(60 * S);
@@ -223,7 +235,7 @@ fn a_whole_device_call_comes_back_from_aside() {
     b.dies(W0);
     b.ready(W0);
     b.wait(60 * S);
-    b.expect("all to 0");
+    b.expect("2 on 0.0");
 }
 
 #[test]
@@ -280,7 +292,7 @@ fn a_process_that_is_gone_is_not_handed_on() {
     let first = b.submit(1, ALICE);
     b.submit(2, BOB);
     b.finish(W0, first);
-    b.submit_sized(3, ALICE, Size::Exclusive);
+    b.submit_sized(3, ALICE, WHOLE);
     b.submit(4, Domain { owner: TenantId::new(3), caller: TenantId::new(3) });
     b.expect("1 on 0.0, 2 on 1.0");
     // That spends the budget: 3 is put aside, and 4 does not wait for it any more.

@@ -1,6 +1,7 @@
 //! Which call gets which worker: the queues of domains, and the lines in which domains wait for a worker.
 //!
-//! A worker serves one domain (owner, caller) at a time, not less than the domain's residency while others wait.
+//! A worker serves one domain (owner, caller) at a time, not less than the domain's residency while others wait; who
+//! gives way then is decided in `residency`.
 //! Calls of a domain start by their deadlines (`domain_queue`); domains without a worker are served by the shares of
 //! their callers (`domain_line`).
 
@@ -8,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::domain_line::DomainLine;
 use super::domain_queue::{DomainQueue, Due};
-use super::quotas::Quotas;
+use super::residency::{Residency, is_worth_less};
 use super::types::{CallId, Domain, Shape, TenantShare};
 use super::workers::{State, Worker, Workers};
 use crate::ids::{TenantId, WorkerId};
@@ -18,7 +19,6 @@ use crate::ids::{TenantId, WorkerId};
 pub(super) struct Placing {
     lanes: u32,
     workers_per_domain: usize,
-    residency_ns: u64,
     domains: HashMap<Domain, DomainState>,
     /// The domains of each caller.
     of_caller: HashMap<TenantId, Vec<Domain>>,
@@ -42,32 +42,17 @@ struct DomainState {
     held: bool,
 }
 
-impl DomainState {
-    /// Takes the next call; with a barrier, none that came later than it.
-    fn pop(&mut self, barrier: Option<CallId>) -> Option<CallId> {
-        let first = self.queue.first(barrier)?;
-        self.queue.remove(first);
-        Some(first)
-    }
-}
-
 /// What placing looks at and does not change.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     workers: &'a Workers,
-    quotas: &'a Quotas,
     barrier: Option<CallId>,
 }
 
 impl<'a> View<'a> {
     /// Of these; queued calls that came later than `barrier` may not start.
-    pub(super) fn new(workers: &'a Workers, quotas: &'a Quotas, barrier: Option<CallId>) -> Self {
-        Self { workers, quotas, barrier }
-    }
-
-    /// Whether a domain's caller may have one more worker.
-    fn may_bind(&self, domain: Domain) -> bool {
-        self.quotas.may_have_more(domain.caller, || self.workers.serving(domain.caller))
+    pub(super) fn new(workers: &'a Workers, barrier: Option<CallId>) -> Self {
+        Self { workers, barrier }
     }
 
     fn idle(self, is_one: impl Fn(&Worker) -> bool) -> impl Iterator<Item = (WorkerId, &'a Worker)> {
@@ -75,13 +60,13 @@ impl<'a> View<'a> {
     }
 }
 
-/// A search for workers that make room, see [`Placing::next_to_go`].
+/// A search for workers for domains that wait, see [`Placing::next_to_bring`] and [`Placing::next_to_go`].
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// Position in the line of domains whose callers have as many workers as they may.
-    at: usize,
     /// How many workers are still to be found for domains without any, and for others.
     open: Option<(usize, usize)>,
+    /// How many residents may still give way.
+    may_go: Option<usize>,
 }
 
 impl Placing {
@@ -90,7 +75,6 @@ impl Placing {
         Self {
             lanes: shape.lanes,
             workers_per_domain: shape.workers_per_domain,
-            residency_ns: shape.residency_ns,
             domains: HashMap::new(),
             of_caller: HashMap::new(),
             unplaced: DomainLine::new(shape.residency_ns),
@@ -114,6 +98,7 @@ impl Placing {
         all: bool,
         held: impl FnOnce() -> bool,
         view: View<'_>,
+        residency: &Residency,
     ) -> Option<WorkerId> {
         let state = self.domains.get(&domain);
         let blocked = match state {
@@ -126,33 +111,37 @@ impl Placing {
         let own = view.workers.iter().filter(|(_, w)| {
             w.state == State::Bound(domain)
                 && w.has_room(self.lanes, all)
-                && !self.must_leave(now_ns, w, view)
+                && !self.must_leave(now_ns, w, view, residency)
         });
         let own = own.max_by_key(|(_, w)| w.busy_lanes()).map(|(id, _)| id);
         let may_have_more = state.is_none_or(|d| d.workers < self.workers_per_domain);
-        own.or_else(|| match may_have_more && view.may_bind(domain) {
+        own.or_else(|| match may_have_more {
             true => view.workers.iter().find(|(_, w)| w.state == State::Free).map(|(id, _)| id),
             false => None,
         })
     }
 
-    /// Whether a worker was its domain's for its residency.
-    fn was_resident(&self, now_ns: u64, worker: &Worker) -> bool {
-        now_ns.saturating_sub(worker.bound_ns) >= self.residency_ns
+    /// Whether a domain's caller may go on before the first domain that waits for a worker.
+    fn goes_on(&self, worker: &Worker) -> bool {
+        worker.served().is_some_and(|domain| self.unplaced.goes_before_first(domain.caller))
     }
 
-    /// Whether a busy worker takes no more calls: its domain had it long enough and others have none.
-    fn must_leave(&self, now_ns: u64, worker: &Worker, view: View<'_>) -> bool {
-        let goes_on = || worker.served().is_some_and(|d| self.unplaced.goes_before_first(d.caller));
-        !worker.is_idle() && self.is_wanted(worker, view) && self.was_resident(now_ns, worker) && !goes_on()
-    }
-
-    /// Whether some waiting domain could take this worker. A caller at its limit may only recycle its own workers.
-    fn is_wanted(&self, worker: &Worker, view: View<'_>) -> bool {
-        match view.quotas.is_empty() {
-            true => !self.unplaced.is_empty(),
-            false => self.unplaced.iter().any(|d| view.may_bind(d) || worker.serves(d.caller)),
+    /// Whether a busy worker takes no more calls: others have none, its domain had it long enough, longest of those
+    /// whose callers had their share, and one may give way.
+    fn must_leave(&self, now_ns: u64, worker: &Worker, view: View<'_>, residency: &Residency) -> bool {
+        if self.unplaced.is_empty() || worker.is_idle() || residency.ends_ns(worker, false) > now_ns {
+            return false;
         }
+        let coming = view.workers.coming();
+        let missing = self.unplaced.len().saturating_sub(coming);
+        if missing == 0 || view.workers.first_empty().is_some() || self.goes_on(worker) {
+            return false;
+        }
+        let most = residency.may_go(now_ns, coming, missing).unwrap_or(0);
+        let before = |other: &Worker| {
+            other.served().is_some() && other.bound_ns < worker.bound_ns && !self.goes_on(other)
+        };
+        view.workers.iter().filter(|(_, other)| !other.is_idle() && before(other)).count() < most
     }
 
     /// A domain, made if it has nothing yet; `held` says whether its caller is.
@@ -311,15 +300,14 @@ impl Placing {
         self.domains.get(&domain).is_some_and(|d| d.queue.first(view.barrier).is_some())
     }
 
-    /// Takes the call that a free worker should start with: of a domain without workers, else of one that has more
-    /// calls than its workers can take.
-    pub(super) fn next_for_free(&mut self, view: View<'_>) -> Option<CallId> {
-        let next = self.unplaced.iter().find(|d| self.may_start(*d, view) && view.may_bind(*d));
+    /// The domain that a free worker should serve: one without workers, else one that has more calls than its workers
+    /// can take. It is bound to it then.
+    pub(super) fn next_for_free(&mut self, view: View<'_>) -> Option<Domain> {
+        let next = self.unplaced.iter().find(|d| self.may_start(*d, view));
         if let Some(domain) = next {
             self.unplaced.serve(domain);
-            let d = self.domains.get_mut(&domain)?;
-            d.is_unplaced = false;
-            return d.pop(view.barrier);
+            self.domains.get_mut(&domain)?.is_unplaced = false;
+            return Some(domain);
         }
         for _ in 0..self.waiting.len() {
             let domain = self.waiting.pop_front()?;
@@ -327,35 +315,43 @@ impl Placing {
             let Some(d) = self.domains.get_mut(&domain) else {
                 continue;
             };
-            let may_have = d.workers < self.workers_per_domain && view.may_bind(domain);
+            let may_have = d.workers < self.workers_per_domain;
             d.waits = may_have && !may_start && !d.queue.is_empty();
             if d.waits {
                 self.waiting.push_back(domain);
             } else if may_have && may_start {
-                return d.pop(view.barrier);
+                return Some(domain);
             }
         }
         None
     }
 
-    /// Takes the next call of the domain that a worker serves, if the worker has room for it: `wants_all` says whether
-    /// a call wants all lanes.
+    /// The next call of the domain that a worker serves, if the worker has room for it: `wants_all` says whether a call
+    /// wants all lanes. It waits until it is taken.
     pub(super) fn next_of(
-        &mut self,
+        &self,
         now_ns: u64,
         worker: &Worker,
         wants_all: impl FnOnce(CallId) -> bool,
         view: View<'_>,
+        residency: &Residency,
     ) -> Option<CallId> {
-        if !worker.has_room(self.lanes, false) || self.must_leave(now_ns, worker, view) {
+        if !worker.has_room(self.lanes, false) || self.must_leave(now_ns, worker, view, residency) {
             return None;
         }
-        let d = self.domains.get_mut(&worker.served()?).filter(|d| !d.held)?;
-        let first = d.queue.first(view.barrier)?;
+        let queue = &self.domains.get(&worker.served()?).filter(|d| !d.held)?.queue;
+        let first = queue.first(view.barrier)?;
         if wants_all(first) && !worker.has_room(self.lanes, true) {
             return None;
         }
-        d.pop(view.barrier)
+        Some(first)
+    }
+
+    /// A call of a domain that waited is in a worker.
+    pub(super) fn started(&mut self, domain: Domain, id: CallId) {
+        if let Some(d) = self.domains.get_mut(&domain) {
+            d.queue.remove(id);
+        }
     }
 
     /// Whether an idle worker may be wanted by domains without workers.
@@ -364,8 +360,8 @@ impl Placing {
     }
 
     /// Whether an idle worker was its domain's long enough and others may want it.
-    pub(super) fn may_go(&self, now_ns: u64, worker: &Worker) -> bool {
-        worker.is_idle() && self.has_unplaced() && self.was_resident(now_ns, worker)
+    pub(super) fn may_go(&self, now_ns: u64, worker: &Worker, residency: &Residency) -> bool {
+        worker.is_idle() && self.has_unplaced() && residency.ends_ns(worker, false) <= now_ns
     }
 
     /// Begins a search for idle workers that make room for domains that wait.
@@ -374,27 +370,45 @@ impl Placing {
         Search::default()
     }
 
+    /// Whether another worker is needed that is not coming already.
+    pub(super) fn next_to_bring(&self, search: &mut Search, view: View<'_>) -> bool {
+        let (unplaced, others) = search.open.get_or_insert_with(|| self.missing(view));
+        let open = if *unplaced > 0 { unplaced } else { others };
+        let found = *open > 0;
+        *open -= usize::from(found);
+        found
+    }
+
     /// The next worker that makes room: it is taken from its domain before the search goes on. As many are found as
-    /// are needed and not coming already; the one idle longest goes first, none before its domain had it for its
-    /// residency. A domain that has workers gets another only from one idle for as long.
+    /// are needed and not coming already, at the pace of `residency`; of those that are idle the one that is worth
+    /// least goes first, none before its domain had it for its residency. A domain that has workers gets another only
+    /// from one idle for as long. One whose domain `waits` for memory stays.
     pub(super) fn next_to_go(
         &mut self,
         now_ns: u64,
         search: &mut Search,
         view: View<'_>,
+        residency: &Residency,
+        waits: impl Fn(Domain) -> bool,
     ) -> Option<WorkerId> {
-        if let Some(worker) = self.next_within_limits(now_ns, search, view) {
-            return Some(worker);
-        }
         let (unplaced, others) = search.open.get_or_insert_with(|| self.missing(view));
+        let missing = *unplaced + *others;
+        if missing == 0 {
+            return None;
+        }
+        if search.may_go.is_none() {
+            let may_go = residency.may_go(now_ns, view.workers.coming(), missing);
+            if let Err(next_ns) = may_go {
+                self.room_ns = self.room_ns.into_iter().chain(next_ns).min();
+            }
+            search.may_go = Some(may_go.unwrap_or(0));
+        }
+        search.may_go = Some(search.may_go?.checked_sub(1)?);
         let for_unplaced = *unplaced > 0;
-        let open = if for_unplaced { unplaced } else { others };
-        *open = open.checked_sub(1)?;
-        let may_go_ns = |w: &Worker| {
-            let since_ns = if for_unplaced { w.bound_ns } else { w.bound_ns.max(w.idle_since_ns) };
-            since_ns.saturating_add(self.residency_ns)
-        };
-        let found = longest_idle(now_ns, may_go_ns, || view.idle(|w| w.served().is_some()));
+        *(if for_unplaced { unplaced } else { others }) -= 1;
+        let ends_ns = |w: &Worker| residency.ends_ns(w, !for_unplaced);
+        let may_go = |w: &Worker| w.served().is_some_and(|domain| !waits(domain));
+        let found = worth_least(now_ns, ends_ns, || view.idle(may_go));
         if found.is_err() {
             search.open = Some((0, 0));
         }
@@ -403,40 +417,14 @@ impl Placing {
 
     /// How many workers are missing: for domains without any, and for others.
     fn missing(&self, view: View<'_>) -> (usize, usize) {
-        let may_have = |d: &Domain| view.quotas.is_empty() || view.may_bind(*d);
         let (unplaced, others) = match view.barrier {
-            None if view.quotas.is_empty() => (self.unplaced.len(), usize::from(!self.waiting.is_empty())),
-            None => (self.unplaced.iter().filter(may_have).count(), usize::from(!self.waiting.is_empty())),
+            None => (self.unplaced.len(), usize::from(!self.waiting.is_empty())),
             // Only for those that may start before the device is one call's.
-            Some(_) => {
-                let may = self.unplaced.iter().filter(|d| self.may_start(*d, view));
-                (may.filter(may_have).count(), 0)
-            }
+            Some(_) => (self.unplaced.iter().filter(|d| self.may_start(*d, view)).count(), 0),
         };
-        let coming = view.workers.iter().filter(|(_, worker)| worker.is_coming()).count();
+        let coming = view.workers.coming();
         let left = unplaced.saturating_sub(coming);
         (left, (unplaced + others).saturating_sub(coming) - left)
-    }
-
-    /// Where a caller has as many workers as it may, and one of its domains has calls and none of them: an idle
-    /// one of its workers gives way.
-    fn next_within_limits(&mut self, now_ns: u64, search: &mut Search, view: View<'_>) -> Option<WorkerId> {
-        if view.quotas.is_empty() || view.barrier.is_some() || search.open.is_some() {
-            return None;
-        }
-        loop {
-            let Some(domain) = self.unplaced.iter().nth(search.at) else { break };
-            search.at += 1;
-            if !view.quotas.is_used_up(domain.caller, || view.workers.serving(domain.caller)) {
-                continue;
-            }
-            let may_go_ns = |w: &Worker| w.bound_ns.saturating_add(self.residency_ns);
-            let found = longest_idle(now_ns, may_go_ns, || view.idle(|w| w.serves(domain.caller)));
-            if let Some(worker) = self.found(found) {
-                return Some(worker);
-            }
-        }
-        None
     }
 
     /// Notes when a worker may go, if none may now.
@@ -451,23 +439,17 @@ impl Placing {
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.room_ns
     }
-
-    /// From now on domains keep their workers for so long.
-    #[cfg(test)]
-    pub(super) fn set_residency(&mut self, residency_ns: u64) {
-        self.residency_ns = residency_ns;
-    }
 }
 
-/// Of these idle workers the one idle longest that may go now; else when the first one may.
-fn longest_idle<'a, I: Iterator<Item = (WorkerId, &'a Worker)>>(
+/// Of these idle workers the one that is worth least and may go now; else when the first one may.
+fn worth_least<'a, I: Iterator<Item = (WorkerId, &'a Worker)>>(
     now_ns: u64,
-    may_go_ns: impl Fn(&Worker) -> u64,
+    ends_ns: impl Fn(&Worker) -> u64,
     idle: impl Fn() -> I,
 ) -> Result<WorkerId, Option<u64>> {
-    let ripe = idle().filter(|(_, worker)| may_go_ns(worker) <= now_ns);
-    let found = ripe.min_by_key(|(_, worker)| worker.idle_since_ns).map(|(id, _)| id);
-    found.ok_or_else(|| idle().map(|(_, worker)| may_go_ns(worker)).min())
+    let ripe = idle().filter(|(_, worker)| ends_ns(worker) <= now_ns);
+    let least = ripe.reduce(|best, one| if is_worth_less(now_ns, one.1, best.1) { one } else { best });
+    least.map(|(id, _)| id).ok_or_else(|| idle().map(|(_, worker)| ends_ns(worker)).min())
 }
 
 #[cfg(test)]

@@ -9,11 +9,11 @@ const ALICE: Domain = Domain { owner: TenantId::new(1), caller: TenantId::new(1)
 const BOB: Domain = Domain { owner: TenantId::new(2), caller: TenantId::new(2) };
 
 /// Two free workers of one lane, whose domains keep them for 100 ns.
-fn two_workers() -> (Placing, Workers, Quotas) {
+fn two_workers() -> (Placing, Workers, Residency) {
     let mut workers = Workers::new(2);
     (0..2).for_each(|worker| workers.arrive(0, WorkerId::new(worker), Generation::new(1)));
     let shape = Shape { residency_ns: 100, workers_per_domain: 1, ..Shape::new(2, 1) };
-    (Placing::new(&shape), workers, Quotas::default())
+    (Placing::new(&shape), workers, Residency::new(&shape))
 }
 
 fn bind(placing: &mut Placing, workers: &mut Workers, worker: WorkerId, domain: Domain) {
@@ -23,38 +23,43 @@ fn bind(placing: &mut Placing, workers: &mut Workers, worker: WorkerId, domain: 
 
 #[test]
 fn a_domain_gets_its_own_worker_then_a_free_one() {
-    let (mut placing, mut workers, quotas) = two_workers();
+    let (mut placing, mut workers, residency) = two_workers();
     bind(&mut placing, &mut workers, W1, ALICE);
     let find = |placing: &Placing, workers: &Workers, domain, barrier| {
-        placing.find_lane(0, domain, false, || false, View::new(workers, &quotas, barrier))
+        placing.find_lane(0, domain, false, || false, View::new(workers, barrier), &residency)
     };
     assert_eq!(find(&placing, &workers, ALICE, None), Some(W1));
     assert_eq!(find(&placing, &workers, BOB, None), Some(W0));
     assert_eq!(find(&placing, &workers, BOB, Some(CallId(9))), None, "something waits for the whole device");
-    workers[W1].put(CallId(1), false);
+    workers[W1].put(CallId(1), 0, false);
     assert_eq!(find(&placing, &workers, ALICE, None), None, "it may have one worker only");
 }
 
 #[test]
 fn the_domain_that_waited_longest_is_next_for_a_free_worker() {
-    let (mut placing, workers, quotas) = two_workers();
+    let (mut placing, workers, _) = two_workers();
     placing.enqueue(BOB, CallId(1), Due::default(), false);
     placing.enqueue(ALICE, CallId(2), Due::default(), false);
     placing.enqueue(BOB, CallId(3), Due::default(), false);
-    let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, &quotas, None));
-    assert_eq!((next(&mut placing), next(&mut placing)), (Some(CallId(1)), Some(CallId(2))));
-    placing.bound(BOB, false);
+    let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, None));
+    for (domain, id) in [(BOB, 1), (ALICE, 2)] {
+        assert_eq!(next(&mut placing), Some(domain));
+        placing.bound(domain, false);
+        placing.started(domain, CallId(id));
+    }
     assert_eq!(next(&mut placing), None, "its worker takes the rest");
 }
 
 #[test]
 fn a_call_that_comes_back_does_not_overtake_older_ones() {
-    let (mut placing, mut workers, quotas) = two_workers();
+    let (mut placing, mut workers, residency) = two_workers();
     [2, 5, 1, 4].into_iter().for_each(|id| placing.enqueue(ALICE, CallId(id), Due::default(), false));
     placing.unqueue(ALICE, CallId(4));
     bind(&mut placing, &mut workers, W0, ALICE);
     let mut order = Vec::new();
-    while let Some(id) = placing.next_of(0, &workers[W0], |_| false, View::new(&workers, &quotas, None)) {
+    let view = View::new(&workers, None);
+    while let Some(id) = placing.next_of(0, &workers[W0], |_| false, view, &residency) {
+        placing.started(ALICE, id);
         order.push(id.0);
     }
     assert_eq!(order, [1, 2, 5]);
@@ -62,14 +67,14 @@ fn a_call_that_comes_back_does_not_overtake_older_ones() {
 
 #[test]
 fn the_worker_idle_longest_makes_room_after_its_residency() {
-    let (mut placing, mut workers, quotas) = two_workers();
+    let (mut placing, mut workers, residency) = two_workers();
     bind(&mut placing, &mut workers, W0, ALICE);
     bind(&mut placing, &mut workers, W1, Domain { owner: TenantId::new(3), caller: TenantId::new(3) });
     workers[W0].idle_since_ns = 50;
     placing.enqueue(BOB, CallId(1), Due::default(), false);
     let go = |placing: &mut Placing, now_ns| {
         let mut search = placing.search();
-        placing.next_to_go(now_ns, &mut search, View::new(&workers, &quotas, None))
+        placing.next_to_go(now_ns, &mut search, View::new(&workers, None), &residency, |_| false)
     };
     assert_eq!((go(&mut placing, 99), placing.next_ns()), (None, Some(100)));
     assert_eq!(go(&mut placing, 100), Some(W1));
@@ -77,22 +82,22 @@ fn the_worker_idle_longest_makes_room_after_its_residency() {
 
 #[test]
 fn a_held_caller_stands_in_no_line() {
-    let (mut placing, workers, quotas) = two_workers();
+    let (mut placing, workers, _) = two_workers();
     placing.enqueue(ALICE, CallId(1), Due::default(), false);
     placing.hold(TenantId::new(1));
     placing.enqueue(ALICE, CallId(2), Due::default(), false);
-    let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, &quotas, None));
+    let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, None));
     assert_eq!((next(&mut placing), placing.has_older(Some(CallId(3)))), (None, false));
     assert!(placing.release(TenantId::new(1)) && !placing.release(TenantId::new(1)));
-    assert_eq!(next(&mut placing), Some(CallId(1)));
+    assert_eq!(next(&mut placing), Some(ALICE));
 }
 
 #[test]
 fn what_is_taken_of_a_domain_leaves_nothing_behind() {
-    let (mut placing, workers, quotas) = two_workers();
+    let (mut placing, workers, _) = two_workers();
     (1..=3).for_each(|id| placing.enqueue(ALICE, CallId(id), Due::default(), false));
     assert_eq!(placing.take(ALICE, |id| id != CallId(2)), [CallId(1), CallId(3)]);
     assert_eq!(placing.take(ALICE, |_| true), [CallId(2)]);
     assert!(!placing.knows(ALICE) && placing.of_caller.is_empty() && placing.unplaced.is_empty());
-    assert_eq!(placing.next_for_free(View::new(&workers, &quotas, None)), None);
+    assert_eq!(placing.next_for_free(View::new(&workers, None)), None);
 }

@@ -17,22 +17,21 @@
 //! its domain's waiting calls; a caller whose budget is spent or comes back costs its domains and the lines that they
 //! stand in; a call for the whole device looks at all domains once before it begins.
 
-use super::budget::Budget;
 use super::calls::{CallState, Calls, MAX_CALLS};
 use super::device_time::DeviceTime;
 use super::events::Event;
-use super::exclusive::{Exclusive, Shares};
+use super::exclusive::Exclusive;
+use super::lending::{Lending, TakeBack};
 use super::penalties::{Draw, Penalties};
 use super::placing::Placing;
-use super::quarantine::{Admission, Quarantined, Use};
-use super::quotas::Quotas;
+use super::quarantine::{Admission, Use};
+use super::residency::Residency;
 use super::retry::Attempts;
 use super::run_times::RunTimes;
 use super::turn_mode::TurnMode;
 use super::turns::{Order, Turns};
 use super::types::{
-    Action, CallId, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Size,
-    TenantShare, Terms, Verdict,
+    Action, CallId, Command, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Terms, Verdict, WhyGone,
 };
 use super::workers::{State, Workers};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
@@ -57,16 +56,17 @@ pub struct Scheduler<C> {
     pub(super) next_look_ns: Option<u64>,
     pub(super) exclusive: Exclusive,
     pub(super) penalties: Penalties,
-    pub(super) quotas: Quotas,
+    pub(super) lending: Lending,
+    pub(super) residency: Residency,
     /// Draws for processes that are not reaped: it is not known yet what ended them.
     drawn: Vec<(WorkerId, Generation, Draw)>,
     /// Scratch, kept for its capacity.
     pub(super) orders: Vec<Order>,
-    pub(super) shares: Shares,
+    pub(super) taken: TakeBack,
 }
 
 impl<C: Clone> Scheduler<C> {
-    /// A device whose slots are all empty.
+    /// A device whose slots are all empty. In the first one a process is wanted: [`Ready`](super::events::Ready) follows.
     pub fn new(shape: Shape) -> Self {
         let shape = Shape { lanes: shape.lanes.min(64), ..shape };
         Self {
@@ -80,12 +80,13 @@ impl<C: Clone> Scheduler<C> {
             overrun_ns: Policy::default().overrun_ns,
             overrun_check_ns: 0,
             next_look_ns: None,
-            exclusive: Exclusive::new(shape.workers),
+            exclusive: Exclusive::new(),
             penalties: Penalties::new(Policy::default()),
-            quotas: Quotas::default(),
+            lending: Lending::new(&shape),
+            residency: Residency::new(&shape),
             drawn: Vec::new(),
             orders: Vec::new(),
-            shares: Shares::new(),
+            taken: TakeBack::new(),
             shape,
         }
     }
@@ -111,12 +112,12 @@ impl<C: Clone> Scheduler<C> {
             Admission::Refused(refusal) => return Err(NotNow::Quarantined(refusal)),
         };
         // As a suspect a probe runs alone, and is guilty if its process ends.
-        let wants_device = terms.size == Size::Exclusive || is_probe && self.shape.shared_faults;
+        let is_whole = terms.memory_bytes > self.shape.memory_bytes / 2;
+        let wants_device = is_whole || is_probe && self.shape.shared_faults;
         let room = match wants_device {
             false => {
-                let (all, held) =
-                    (is_probe || terms.size != Size::Lane, || self.holds(now_ns, domain.caller));
-                self.placing.find_lane(now_ns, domain, all, held, self.view())
+                let held = || self.holds(now_ns, domain.caller);
+                self.placing.find_lane(now_ns, domain, is_probe, held, self.view(), &self.residency)
             }
             true => None,
         };
@@ -136,12 +137,12 @@ impl<C: Clone> Scheduler<C> {
             }
         }
         let attempts = if is_probe { Attempts::of_suspect() } else { Attempts::default() };
-        let id = self.calls.insert(call, terms, attempts, is_probe);
+        let id = self.calls.insert(call, terms, is_whole, attempts, is_probe);
         if is_probe {
             self.penalties.probe(used);
         }
         match room {
-            Some(worker) => self.start(now_ns, worker, id, actions),
+            Some(worker) => self.start_or_wait(now_ns, worker, id, actions),
             None if wants_device => self.line_up(now_ns, domain.caller, id, actions),
             None => {
                 self.enqueue(now_ns, domain, id);
@@ -165,10 +166,12 @@ impl<C: Clone> Scheduler<C> {
         let had_device = self.exclusive.is_for(worker);
         self.workers[worker].take(id, lane, now_ns);
         self.charge_call(now_ns, entry.domain.caller, entry.started_ns);
+        self.lending.unpromise(entry.beside_bytes);
         self.judge(now_ns, &entry, verdict, actions);
         if self.penalties.may_hold() {
             self.review(now_ns, entry.domain.caller, actions);
         }
+        self.serve_memory(now_ns, entry.domain.caller, actions);
         self.feed(now_ns, worker, actions);
         if self.workers[worker].is_idle() {
             self.turn(actions, |turns, orders| turns.idle(now_ns, worker, orders));
@@ -207,8 +210,8 @@ impl<C: Clone> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         self.workers.arrive(now_ns, worker, generation);
-        let share = self.exclusive.arrived(worker, generation);
-        self.tell(worker, Command::Configure(share), actions);
+        self.lending.arrived(worker, generation);
+        self.tell(worker, Command::Configure, actions);
         self.feed(now_ns, worker, actions);
         self.try_exclusive(now_ns, actions);
     }
@@ -235,12 +238,14 @@ impl<C: Clone> Scheduler<C> {
     ) -> Vec<(CallId, C)> {
         let charge = self.turn(actions, |turns, orders| turns.gone(now_ns, worker, orders));
         self.charge(charge.flatten());
-        self.exclusive.gone(worker);
+        self.lending.gone(worker);
         let served = self.workers[worker].served();
-        self.unbind(worker);
+        self.unbind(worker, WhyGone::Ended);
+        self.refill(worker, actions);
         let mut lost = Vec::new();
         for id in self.workers[worker].take_all() {
             let Some(entry) = self.calls.get_mut(id) else { continue };
+            self.lending.unpromise(std::mem::take(&mut entry.beside_bytes));
             let overdue = matches!(entry.state, CallState::Running { overdue: true, .. });
             entry.state = CallState::Lost { overdue };
             lost.push((id, entry.call.clone()));
@@ -255,6 +260,7 @@ impl<C: Clone> Scheduler<C> {
         self.leave_device(now_ns, worker, actions);
         if let Some(domain) = served {
             self.review(now_ns, domain.caller, actions);
+            self.feed_limited(now_ns, domain.caller, actions);
         }
         lost
     }
@@ -267,13 +273,13 @@ impl<C: Clone> Scheduler<C> {
         from_outside: bool,
         actions: &mut Vec<Action<C>>,
     ) {
-        self.exclusive.reaped(worker, generation);
+        self.lending.reaped(worker, generation);
         let drawn = self.drawn.iter().position(|(w, g, _)| (*w, *g) == (worker, generation));
         if let Some((.., draw)) = drawn.map(|at| self.drawn.swap_remove(at)).filter(|_| from_outside) {
             self.penalties.give_back(now_ns, draw);
             self.review(now_ns, draw.caller, actions);
         }
-        self.advance(now_ns, actions);
+        self.memory_came(now_ns, actions);
     }
 
     pub(super) fn buried(
@@ -358,19 +364,86 @@ impl<C: Clone> Scheduler<C> {
         charge.is_some()
     }
 
-    pub(super) fn confirmed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) -> bool {
-        let asked = self.exclusive.confirmed(worker);
-        self.advance(now_ns, actions);
-        asked
+    pub(super) fn gave_back(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        left_bytes: u64,
+        actions: &mut Vec<Action<C>>,
+    ) -> bool {
+        let well = self.lending.gave_back(worker, left_bytes);
+        if let Some(caller) = self.workers[worker].served().map(|domain| domain.caller) {
+            self.feed_limited(now_ns, caller, actions);
+        }
+        self.memory_came(now_ns, actions);
+        well
+    }
+
+    pub(super) fn weights_given_up(&mut self, now_ns: u64, coming_bytes: u64, actions: &mut Vec<Action<C>>) {
+        self.lending.weights_answer(coming_bytes);
+        self.memory_came(now_ns, actions);
+    }
+
+    pub(super) fn weights_settled(&mut self, id: CallId) {
+        if let Some(entry) = self.calls.get_mut(id) {
+            self.lending.unpromise(std::mem::take(&mut entry.beside_bytes));
+        }
+    }
+
+    pub(super) fn not_started(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        id: CallId,
+        missing_bytes: u64,
+        actions: &mut Vec<Action<C>>,
+    ) -> bool {
+        let Some((_, lane)) = self.running_call(worker, id) else { return false };
+        let shared_faults = self.shape.shared_faults;
+        self.workers[worker].take(id, lane, now_ns);
+        let Some(entry) = self.calls.get_mut(id) else { return false };
+        self.lending.unpromise(std::mem::replace(&mut entry.beside_bytes, missing_bytes));
+        entry.attempts.not_started();
+        // If its worker is killed for it already, it was not in the way of others.
+        entry.overran = false;
+        let (domain, wants_device) = (entry.domain, entry.wants_device(shared_faults));
+        let started_ns = entry.started_ns;
+        self.charge_call(now_ns, domain.caller, started_ns);
+        self.calls.waits_again(id);
+        if self.workers[worker].is_idle() {
+            self.turn(actions, |turns, orders| turns.idle(now_ns, worker, orders));
+        }
+        if wants_device {
+            self.line_up(now_ns, domain.caller, id, actions);
+            self.leave_device(now_ns, worker, actions);
+        } else {
+            self.enqueue(now_ns, domain, id);
+            self.feed(now_ns, worker, actions);
+        }
+        true
     }
 
     pub(super) fn settings_changed(&mut self, actions: &mut Vec<Action<C>>) {
-        self.exclusive.tell_all(&mut self.shares);
-        self.tell_shares(actions);
+        for worker in WorkerId::first(self.workers.len()) {
+            if !matches!(self.workers[worker].state, State::Empty | State::Absent) {
+                self.tell(worker, Command::Configure, actions);
+            }
+        }
+    }
+
+    pub(super) fn standbys_ready(&mut self, now_ns: u64, ready: usize, actions: &mut Vec<Action<C>>) {
+        self.residency.set_ready(ready);
+        if self.placing.has_unplaced() {
+            self.make_room(now_ns, actions);
+        }
     }
 
     pub(super) fn epoch_ended(&mut self) {
-        WorkerId::first(self.workers.len()).for_each(|worker| self.unbind(worker));
+        for worker in WorkerId::first(self.workers.len()) {
+            if self.workers[worker].state != State::Empty {
+                self.unbind(worker, WhyGone::Ended);
+            }
+        }
     }
 
     pub(super) fn set_policy(&mut self, now_ns: u64, policy: Policy, actions: &mut Vec<Action<C>>) {
@@ -383,8 +456,8 @@ impl<C: Clone> Scheduler<C> {
         }
     }
 
-    pub(super) fn allow(&mut self, caller: TenantId, most: Option<usize>) {
-        self.quotas.allow(caller, most);
+    pub(super) fn allow(&mut self, caller: TenantId, most_bytes: Option<u64>) {
+        self.lending.allow(caller, most_bytes);
     }
 
     pub(super) fn function_gone(&mut self, function: FunctionId) {
@@ -411,8 +484,8 @@ impl<C: Clone> Scheduler<C> {
                 self.kill(now_ns, worker, KillReason::NotScrubbed, actions);
             }
         }
-        for worker in self.exclusive.expire(now_ns) {
-            self.kill(now_ns, worker, KillReason::NotConfirmed, actions);
+        for worker in self.lending.expire(now_ns) {
+            self.kill(now_ns, worker, KillReason::NotGivenBack, actions);
         }
         if self.placing.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             self.make_room(now_ns, actions);
@@ -423,109 +496,9 @@ impl<C: Clone> Scheduler<C> {
     }
 }
 
-/// What may be asked at any time.
-impl<C> Scheduler<C> {
-    /// Calls waiting.
-    pub fn queued(&self) -> u64 {
-        self.calls.queued()
-    }
-
-    /// Calls in workers, and those whose process just ended.
-    pub fn running(&self) -> u64 {
-        self.calls.running()
-    }
-
-    /// The call that `worker` says it answers; `None` means that it lies.
-    pub fn running_call(&self, worker: WorkerId, id: CallId) -> Option<(&C, u32)> {
-        let entry = self.calls.get(id)?;
-        match entry.state {
-            CallState::Running { worker: w, lane, .. } if w == worker => Some((&entry.call, lane)),
-            _ => None,
-        }
-    }
-
-    /// When [`Tick`](super::events::Tick) is due at the latest.
-    pub fn next_deadline_ns(&self) -> Option<u64> {
-        let turns = self.turns.as_ref().and_then(Turns::next_deadline_ns);
-        let scrubs = self.shape.scrubs.then(|| {
-            let until = self.workers.iter().filter_map(|(_, worker)| match worker.state {
-                State::Scrubbing { until_ns } => Some(until_ns),
-                _ => None,
-            });
-            until.min()
-        });
-        let policies = [self.placing.next_ns(), self.penalties.next_ns(), self.exclusive.next_ns()];
-        let contended = [self.next_overrun_check_ns(), self.next_look_ns];
-        let all = [self.calls.next_deadline_ns(), turns, scrubs.flatten()].into_iter().chain(policies);
-        let all = all.chain(contended);
-        all.flatten().min()
-    }
-
-    /// The process that is ready in a worker's slot, if one is, and its lanes with a call.
-    pub fn busy_lanes(&self, worker: WorkerId) -> Option<(Generation, u32)> {
-        let worker = &self.workers[worker];
-        (!worker.is_coming()).then(|| (worker.generation, worker.busy_lanes()))
-    }
-
-    /// Whether a worker has calls.
-    pub fn has_calls(&self, worker: WorkerId) -> bool {
-        !self.workers[worker].is_idle()
-    }
-
-    /// Device time that the turns of a worker used.
-    pub fn device_ns(&self, worker: WorkerId) -> u64 {
-        self.turns.as_ref().map_or(0, |turns| turns.used_ns(worker))
-    }
-
-    /// Device time that tenants used, and what each is given of the device; of so many at most.
-    pub fn device_times(&self, most: usize) -> Vec<(TenantId, u64, TenantShare)> {
-        let times = self.device_time.iter().take(most);
-        times.map(|(tenant, ns)| (tenant, ns, self.placing.share_of(tenant))).collect()
-    }
-
-    /// Device time that one tenant used.
-    pub fn device_time_of(&self, tenant: TenantId) -> u64 {
-        self.device_time.of(tenant)
-    }
-
-    /// Whether the chip slices its time between workers now.
-    pub fn slices(&self) -> bool {
-        self.mode.as_ref().is_some_and(TurnMode::slices)
-    }
-
-    /// Functions that are refused, and to whom.
-    pub fn quarantined(&self, now_ns: u64) -> Vec<Quarantined> {
-        self.penalties.quarantined(now_ns)
-    }
-
-    /// Budgets that are not whole.
-    pub fn budgets(&self, now_ns: u64) -> Vec<Budget> {
-        self.penalties.budgets(now_ns)
-    }
-
-    /// Callers with a limit of workers.
-    pub fn limited(&self) -> Vec<TenantId> {
-        self.quotas.limited()
-    }
-
-    /// How many workers serve a caller.
-    pub fn workers_of(&self, caller: TenantId) -> usize {
-        self.workers.serving(caller)
-    }
-
-    /// The workers that serve a domain.
-    pub fn serving(&self, domain: Domain) -> Vec<WorkerId> {
-        let serves = self.workers.iter().filter(|(_, worker)| worker.served() == Some(domain));
-        serves.map(|(worker, _)| worker).collect()
-    }
-}
-
 #[cfg(test)]
 #[path = "model_tests.rs"]
 mod model_tests;
-#[cfg(test)]
-#[path = "quota_tests.rs"]
-mod quota_tests;
 #[cfg(test)]
 #[path = "scheduler_tests.rs"]
 mod tests;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 use crate::schedule::events::*;
-use crate::schedule::{Address, Share};
+use crate::schedule::{Address, Domain, WhyGone};
 
 #[path = "clearing_tests.rs"]
 mod clearing_tests;
@@ -11,10 +11,18 @@ mod clearing_tests;
 mod exclusive_fairness_tests;
 #[path = "exclusive_tests.rs"]
 mod exclusive_tests;
+#[path = "memory_tests.rs"]
+mod memory_tests;
 #[path = "penalties_tests.rs"]
 mod penalties_tests;
+#[path = "quota_tests.rs"]
+mod quota_tests;
+#[path = "residents_tests.rs"]
+mod residents_tests;
 #[path = "sharing_tests.rs"]
 mod sharing_tests;
+#[path = "turn_calls_tests.rs"]
+mod turn_calls_tests;
 
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
 const ALICE: Domain = Domain { owner: TenantId::new(1), caller: TenantId::new(1) };
@@ -23,6 +31,17 @@ const FUNCTION: FunctionId = FunctionId::new(1);
 const W0: WorkerId = WorkerId::new(0);
 const W1: WorkerId = WorkerId::new(1);
 const MS: u64 = 1_000_000;
+/// More than half of all memory, where a case does not say how much there is.
+const WHOLE: u64 = (1 << 59) + 1;
+const TERMS: Terms = Terms {
+    domain: ALICE,
+    function: FUNCTION,
+    bytes: 1,
+    deadline_ns: u64::MAX,
+    memory_bytes: 0,
+    stack_bytes: 0,
+    weight_bytes: 0,
+};
 
 /// Runs `events` on a scheduler with ready workers and returns the actions in short words.
 struct Bench {
@@ -51,25 +70,25 @@ impl Bench {
     fn ready(&mut self, worker: WorkerId) {
         let ready = Ready { worker, generation: Generation::new(1) };
         self.scheduler.handle(self.now, ready, &mut self.actions);
-        // It is told its share first, and confirms it at once.
+        // It is told its settings first.
         let first = self.actions.iter().position(|action| {
-            matches!(action, Action::Tell { to, command: Command::Configure(_) } if to.worker == worker)
+            matches!(action, Action::Tell { to, command: Command::Configure } if to.worker == worker)
         });
         self.actions.remove(first.unwrap());
-        self.confirm(worker);
     }
 
-    /// A worker's settings are in force.
-    fn confirm(&mut self, worker: WorkerId) {
-        assert!(self.scheduler.handle(self.now, Confirmed { worker }, &mut self.actions));
+    /// A worker gave back what it was told first, and has so much left.
+    fn gave_back(&mut self, worker: WorkerId, left_bytes: u64) {
+        assert!(self.scheduler.handle(self.now, GaveBack { worker, left_bytes }, &mut self.actions));
     }
 
     fn submit(&mut self, call: u64, domain: Domain) -> CallId {
-        self.submit_sized(call, domain, Size::Lane)
+        self.submit_sized(call, domain, 0)
     }
 
-    fn submit_sized(&mut self, call: u64, domain: Domain, size: Size) -> CallId {
-        let terms = Terms { domain, function: FUNCTION, bytes: 1, deadline_ns: self.now + 1000 * MS, size };
+    /// A call that needs so much memory.
+    fn submit_sized(&mut self, call: u64, domain: Domain, memory_bytes: u64) -> CallId {
+        let terms = Terms { domain, deadline_ns: self.now + 1000 * MS, memory_bytes, ..TERMS };
         self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions).unwrap()
     }
 
@@ -90,8 +109,23 @@ impl Bench {
     }
 
     fn expect(&mut self, words: &str) {
-        let got: Vec<String> = self.actions.drain(..).map(short).collect();
-        assert_eq!(got.join(", "), words);
+        // There are no weights, unless a case looks at them.
+        let asks = |action: &Action<u64>| matches!(action, Action::GiveUpWeights { .. });
+        while let Some(at) = self.actions.iter().position(asks) {
+            self.actions.remove(at);
+            self.scheduler.handle(self.now, WeightsGivenUp { coming_bytes: 0 }, &mut self.actions);
+        }
+        assert_eq!(self.told(|action| !matches!(action, Action::Bring { .. })), words);
+    }
+
+    /// The same, with slots that are to get a process and weights that are to give way.
+    fn expect_all(&mut self, words: &str) {
+        assert_eq!(self.told(|_| true), words);
+    }
+
+    fn told(&mut self, counts: impl Fn(&Action<u64>) -> bool) -> String {
+        let told = self.actions.drain(..).filter(counts).map(short);
+        told.collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -104,15 +138,16 @@ fn short(action: Action<u64>) -> String {
         Action::Refused { call, refusal } => format!("{call} refused for {} s", refusal.retry_ns / 1000 / MS),
         Action::NotCleared { call } => format!("{call} not cleared"),
         Action::Kill { worker, .. } => format!("kill {worker}"),
+        Action::Bring { worker } => format!("bring {worker}"),
+        Action::GiveUpWeights { bytes } => format!("weights give up {bytes}"),
         Action::Tell { to: Address { worker, .. }, command } => match command {
             Command::Start { lane, call, alone, .. } => {
                 format!("{call} on {worker}.{lane}{}", if alone { " alone" } else { "" })
             }
             Command::Leave => format!("replace {worker}"),
             Command::Scrub => format!("scrub {worker}"),
-            Command::Configure(Share::Nothing) => format!("none to {worker}"),
-            Command::Configure(Share::Own) => format!("own to {worker}"),
-            Command::Configure(Share::All) => format!("all to {worker}"),
+            Command::Configure => format!("configure {worker}"),
+            Command::GiveBack { lanes } => format!("{worker} gives {lanes:b}"),
             Command::Grant { turn, .. } => format!("grant {worker} turn {turn}"),
             Command::Revoke { turn } => format!("revoke {worker} turn {turn}"),
             Command::Soon => format!("soon {worker}"),
@@ -318,7 +353,7 @@ fn a_full_queue_says_so() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
     let mut full = |limits| {
-        let terms = Terms { domain: ALICE, function: FUNCTION, bytes: 10, deadline_ns: 1, size: Size::Lane };
+        let terms = Terms { domain: ALICE, function: FUNCTION, bytes: 10, deadline_ns: 1, ..TERMS };
         b.scheduler.handle(0, Submit { call: 9, terms, limits }, &mut b.actions)
     };
     assert_eq!(full(Limits { calls: 0, bytes: 100 }), Err(NotNow::Calls(0)));
@@ -453,7 +488,7 @@ fn queue_limits_do_not_hit_calls_that_come_back() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
     assert!(b.dies(W0).is_empty());
-    let terms = Terms { domain: ALICE, function: FUNCTION, bytes: 1, deadline_ns: 1, size: Size::Lane };
+    let terms = Terms { domain: ALICE, function: FUNCTION, bytes: 1, deadline_ns: 1, ..TERMS };
     let full = b.scheduler.handle(
         0,
         Submit { call: 2, terms, limits: Limits { calls: 1, bytes: 9 } },
@@ -462,21 +497,6 @@ fn queue_limits_do_not_hit_calls_that_come_back() {
     assert_eq!(full, Err(NotNow::Calls(1)));
     b.ready(W0);
     b.expect("1 on 0.0, 1 on 0.0 alone");
-}
-
-#[test]
-fn a_wide_call_has_its_worker_for_itself() {
-    let mut b = Bench::new(1, 4);
-    let first = b.submit(1, ALICE);
-    let wide = b.submit_sized(2, ALICE, Size::Wide);
-    b.submit(3, ALICE);
-    b.expect("1 on 0.0");
-    b.finish(W0, first);
-    b.expect("2 on 0.0");
-    b.submit(4, ALICE);
-    b.expect("");
-    b.finish(W0, wide);
-    b.expect("3 on 0.0, 4 on 0.1");
 }
 
 #[test]
@@ -496,91 +516,4 @@ fn a_domain_gets_no_more_workers_than_it_may_have() {
     b.expect("4 on 2.0 alone");
     b.finish(W0, ids[0]);
     b.expect("3 on 0.0");
-}
-
-#[test]
-fn workers_of_several_domains_take_turns() {
-    let mut b = Bench::of(Shape { quantum_us: Some(5000), ..Shape::new(2, 2) });
-    let first = b.submit(1, ALICE);
-    b.expect("1 on 0.0, grant 0 turn 1");
-    b.submit(2, BOB);
-    b.expect("2 on 1.0, revoke 0 turn 1");
-    b.now = 7 * MS;
-    assert!(b.scheduler.handle(b.now, Yielding { worker: W0, turn: TurnId::new(1) }, &mut b.actions));
-    b.finish(W0, first);
-    b.expect("soon 1");
-    assert!(b.scheduler.handle(
-        b.now,
-        Yielded { worker: W0, turn: TurnId::new(1), used_ns: 6 * MS },
-        &mut b.actions
-    ));
-    b.expect("grant 1 turn 2");
-    // All that others waited for, whatever it says.
-    assert_eq!((b.scheduler.device_ns(W0), b.scheduler.device_ns(W1)), (7 * MS, 0));
-    // A worker is not charged for time that it cannot have used, and yields only the turn that it has.
-    b.now = 9 * MS;
-    assert!(!b.scheduler.handle(
-        b.now,
-        Yielded { worker: W0, turn: TurnId::new(2), used_ns: 1 },
-        &mut b.actions
-    ));
-    assert!(!b.scheduler.handle(b.now, Yielding { worker: W0, turn: TurnId::new(1) }, &mut b.actions));
-    assert!(b.scheduler.handle(
-        b.now,
-        Yielded { worker: W1, turn: TurnId::new(2), used_ns: u64::MAX },
-        &mut b.actions
-    ));
-    // It still has its call.
-    b.expect("grant 1 turn 3");
-    assert_eq!(b.scheduler.device_ns(W1), 2 * MS);
-    b.now = 10 * MS;
-    b.dies(W1);
-    assert_eq!(b.scheduler.device_ns(W1), 3 * MS, "all the time that it had");
-    b.submit(3, ALICE);
-    b.expect("3 on 0.0, grant 0 turn 4");
-}
-
-#[test]
-fn a_worker_that_keeps_an_idle_turn_is_killed() {
-    let mut b = Bench::of(Shape { quantum_us: Some(5000), ..Shape::new(2, 1) });
-    let first = b.submit(1, ALICE);
-    b.finish(W0, first);
-    b.now = 5 * MS;
-    b.submit(2, BOB);
-    b.expect("1 on 0.0, grant 0 turn 1, 2 on 1.0, revoke 0 turn 1, soon 1");
-    assert_eq!(b.scheduler.next_deadline_ns(), Some(105 * MS));
-    b.now = 105 * MS;
-    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
-    b.expect("kill 0");
-    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
-    b.expect("");
-    b.dies(W0);
-    b.expect("grant 1 turn 2");
-}
-
-#[test]
-fn a_call_that_waits_for_a_turn_costs_no_worker_at_its_deadline() {
-    let mut b = Bench::of(Shape { quantum_us: Some(1_000_000), ..Shape::new(2, 1) });
-    b.submit(1, ALICE);
-    b.now = MS;
-    let waits = b.submit(2, BOB);
-    b.actions.clear();
-    let later = |b: &mut Bench, ms: u64, words: &str| {
-        b.now = ms * MS;
-        b.scheduler.handle(b.now, Tick {}, &mut b.actions);
-        b.expect(words);
-    };
-    // Who has the device is answerable, who waits for it is not.
-    later(&mut b, 1000, "");
-    later(&mut b, 1010, "kill 0");
-    later(&mut b, 1300, "");
-    b.dies(W0);
-    b.expect("grant 1 turn 2");
-    later(&mut b, 1309, "");
-    b.finish(W1, waits);
-    let stuck = b.submit(3, BOB);
-    b.actions.clear();
-    later(&mut b, 2309, "");
-    later(&mut b, 2319, "kill 1");
-    assert_eq!(b.scheduler.handle(b.now, Cancel { id: stuck }, &mut b.actions), None);
 }

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::MEMORY;
 use crate::schedule::{Policy, Shape, TurnRules};
 
 const MS: u64 = 1_000_000;
@@ -26,14 +27,15 @@ pub(super) fn shapes() -> impl Strategy<Value = Shape> {
         let quantum_us = turns.then_some(5000);
         let turn_rules = TurnRules { may_slice: rules.0, early: rules.1, ..TurnRules::default() };
         Shape {
-            workers,
-            lanes,
             workers_per_domain,
             quantum_us,
             turn_rules,
             residency_ns,
             shared_faults,
             scrubs,
+            standbys: 1,
+            memory_bytes: MEMORY,
+            ..Shape::new(workers, lanes)
         }
     })
 }

@@ -10,7 +10,7 @@ fn by_turns(workers: usize, lanes: u32) -> Shape {
 }
 
 fn submit_due(b: &mut Bench, call: u64, domain: Domain, deadline_ns: u64) -> Result<CallId, NotNow> {
-    let terms = Terms { domain, function: FUNCTION, bytes: 1, deadline_ns, size: Size::Lane };
+    let terms = Terms { domain, deadline_ns, ..TERMS };
     b.scheduler.handle(b.now, Submit { call, terms, limits: LIMITS }, &mut b.actions)
 }
 

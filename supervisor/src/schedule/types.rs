@@ -17,22 +17,10 @@ pub struct Domain {
     pub caller: TenantId,
 }
 
-/// How much of a device a call needs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Size {
-    /// Its share of a worker's lease: a lane.
-    #[default]
-    Lane,
-    /// More of its worker's lease: no call beside it in that worker.
-    Wide,
-    /// More than a lease: the device for itself.
-    Exclusive,
-}
-
 /// What a device offers.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
-    /// Slots for workers.
+    /// Slots for workers; how many processes there may be at most.
     pub workers: usize,
     /// Lanes of each: at most 64, the bits of the set of busy ones. Configurations give at most
     /// [`MAX_LANES`](crate::limits::MAX_LANES).
@@ -49,6 +37,14 @@ pub struct Shape {
     pub shared_faults: bool,
     /// An idle worker is scrubbed for another domain; without this, a fresh process takes its place.
     pub scrubs: bool,
+    /// Processes that are kept ready to take a slot, once they are there.
+    pub standbys: usize,
+    /// Device memory for everything.
+    pub memory_bytes: u64,
+    /// What device memory is lent in: lanes get multiples of it.
+    pub page_bytes: u64,
+    /// The most that one lane may have.
+    pub lane_bytes: u64,
 }
 
 /// How workers take turns.
@@ -112,7 +108,7 @@ impl Default for TenantShare {
 }
 
 impl Shape {
-    /// So many workers of so many lanes, without further rules.
+    /// So many workers of so many lanes, without further rules, and with more memory than any call needs.
     pub fn new(workers: usize, lanes: u32) -> Self {
         Self {
             workers,
@@ -123,6 +119,10 @@ impl Shape {
             residency_ns: RESIDENCY_NS,
             scrubs: false,
             shared_faults: false,
+            standbys: 0,
+            memory_bytes: 1 << 60,
+            page_bytes: 1,
+            lane_bytes: u64::MAX,
         }
     }
 }
@@ -138,8 +138,12 @@ pub struct Terms {
     pub bytes: u64,
     /// Absolute, in `CLOCK_MONOTONIC` nanoseconds.
     pub deadline_ns: u64,
-    /// How much of the device it needs.
-    pub size: Size,
+    /// Device memory of its buffers. A call that needs more than half of all has the device for itself.
+    pub memory_bytes: u64,
+    /// Device memory that its process keeps for the stacks of its kernels.
+    pub stack_bytes: u64,
+    /// Weights of its function.
+    pub weight_bytes: u64,
 }
 
 /// What the outside must do now.
@@ -170,6 +174,17 @@ pub enum Action<C> {
     NotCleared {
         /// The call.
         call: C,
+    },
+    /// Put a process into a slot that has none: [`Ready`](super::events::Ready) follows.
+    Bring {
+        /// Which slot.
+        worker: WorkerId,
+    },
+    /// Calls need so much more memory than others can give: weights that no call uses are to be given up.
+    /// [`WeightsGivenUp`](super::events::WeightsGivenUp) follows.
+    GiveUpWeights {
+        /// Bytes.
+        bytes: u64,
     },
     /// Kill the process, without regard to commands that it was sent or is still to be sent.
     Kill {
@@ -203,13 +218,20 @@ pub enum Command<C> {
         /// It is a suspect: no other call is in the worker, nor on the device where faults are shared, and its kernels
         /// run one by one.
         alone: bool,
+        /// Device memory that the lane has from now on.
+        memory_bytes: u64,
         /// The call's name in the answer.
         id: CallId,
         /// The call.
         call: C,
     },
-    /// Its settings, and its share of the device's memory. [`Confirmed`](super::events::Confirmed) follows.
-    Configure(Share),
+    /// Its settings.
+    Configure,
+    /// Lanes without calls give all their memory back. [`GaveBack`](super::events::GaveBack) follows.
+    GiveBack {
+        /// One bit for each of them.
+        lanes: u64,
+    },
     /// It has the device.
     Grant {
         /// Names the turn.
@@ -226,21 +248,38 @@ pub enum Command<C> {
     },
     /// Its turn is next.
     Soon,
-    /// To end: it is idle, and a fresh process is to serve another domain.
+    /// To end: it is idle, and others need its slot or its memory.
     Leave,
     /// To forget the domain that it served: it is idle. [`Scrubbed`](super::events::Scrubbed) follows.
     Scrub,
 }
 
-/// What a worker has of the device's memory for calls.
+/// Why a domain lost its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Share {
-    /// None of it: another worker has all, or is about to.
-    Nothing,
-    /// Its own lease.
-    Own,
-    /// The leases of all workers.
-    All,
+pub enum WhyGone {
+    /// Another domain needed the slot.
+    SlotWanted,
+    /// A call needed the memory of its process.
+    MemoryWanted,
+    /// Its process was killed for a call, or since it did not do what it was told.
+    Killed,
+    /// Its process ended.
+    Ended,
+}
+
+/// A worker's process, as it is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resident {
+    /// Whether a process is there or coming.
+    pub is_used: bool,
+    /// The domain that it serves.
+    pub domain: Option<Domain>,
+    /// Device memory that it has for calls and stacks.
+    pub lent_bytes: u64,
+    /// Functions that ran in it.
+    pub functions: usize,
+    /// Why the last domain of the slot lost its process.
+    pub last_gone: Option<WhyGone>,
 }
 
 /// Why a process is killed.
@@ -254,8 +293,8 @@ pub enum KillReason<C> {
     TurnKept,
     /// It does not forget a domain.
     NotScrubbed,
-    /// It does not confirm new settings, and a move of memory waits for it.
-    NotConfirmed,
+    /// It does not give memory back that others wait for.
+    NotGivenBack,
 }
 
 /// How a call was lost.

@@ -17,6 +17,8 @@ const BYTE_NS: f64 = 0.02;
 #[derive(Debug)]
 pub struct Weights<T> {
     budget_bytes: u64,
+    /// What may be taken beside what is there already.
+    room_bytes: u64,
     used_bytes: u64,
     clock: f64,
     uses: u64,
@@ -105,6 +107,8 @@ pub enum Source<T> {
 pub struct NoRoom {
     /// Bytes that all weights of the device may take.
     pub budget_bytes: u64,
+    /// They may, but calls were lent so much that nothing is left for these.
+    pub short: bool,
 }
 
 impl<T> Entry<T> {
@@ -118,6 +122,7 @@ impl<T: Clone> Weights<T> {
     pub fn new(budget_bytes: u64) -> Self {
         Self {
             budget_bytes,
+            room_bytes: u64::MAX,
             used_bytes: 0,
             clock: 0.0,
             uses: 0,
@@ -191,20 +196,44 @@ impl<T: Clone> Weights<T> {
     ) -> Result<(), NoRoom> {
         let may_go = |(function, entry): &(&FunctionId, &Entry<T>)| **function != keep && entry.calls == 0;
         let free: u64 = self.entries.iter().filter(may_go).map(|(_, entry)| entry.taken_bytes()).sum();
-        if (self.used_bytes - free).saturating_add(bytes) > self.budget_bytes {
-            return Err(NoRoom { budget_bytes: self.budget_bytes });
+        let least = (self.used_bytes - free).saturating_add(bytes);
+        let most = self.budget_bytes.min(self.used_bytes.saturating_add(self.room_bytes));
+        if least > most {
+            return Err(NoRoom { budget_bytes: self.budget_bytes, short: least <= self.budget_bytes });
         }
-        while self.used_bytes + bytes > self.budget_bytes {
-            let candidates = self.entries.iter().filter(may_go);
-            let lowest = candidates.min_by(|(_, a), (_, b)| {
-                a.priority.0.total_cmp(&b.priority.0).then(a.priority.1.cmp(&b.priority.1))
-            });
-            let Some((function, priority)) = lowest.map(|(f, entry)| (*f, entry.priority)) else { break };
-            self.clock = priority.0;
-            self.forget(function);
-            evicted.push(function);
-        }
+        while self.used_bytes + bytes > most && self.evict_lowest(may_go, evicted) {}
         Ok(())
+    }
+
+    /// Evicts the one of lowest priority of those that may go; whether there was one.
+    fn evict_lowest(
+        &mut self,
+        may_go: impl Fn(&(&FunctionId, &Entry<T>)) -> bool,
+        evicted: &mut Vec<FunctionId>,
+    ) -> bool {
+        let candidates = self.entries.iter().filter(may_go);
+        let lowest = candidates.min_by(|(_, a), (_, b)| {
+            a.priority.0.total_cmp(&b.priority.0).then(a.priority.1.cmp(&b.priority.1))
+        });
+        let Some((function, priority)) = lowest.map(|(f, entry)| (*f, entry.priority)) else { return false };
+        self.clock = priority.0;
+        self.forget(function);
+        evicted.push(function);
+        true
+    }
+
+    /// What may be taken from now on beside what is there already.
+    pub fn set_room(&mut self, room_bytes: u64) {
+        self.room_bytes = room_bytes;
+    }
+
+    /// Evicts weights that no call uses until so much is given up, or nothing is left. How much of it is free once all
+    /// workers forgot them; the rest is free now.
+    pub fn give_up(&mut self, bytes: u64, evicted: &mut Vec<FunctionId>) -> u64 {
+        let leaving = |weights: &Self| weights.held_bytes() - weights.used_bytes;
+        let (least, before) = (self.used_bytes.saturating_sub(bytes), leaving(self));
+        while self.used_bytes > least && self.evict_lowest(|(_, entry)| entry.calls == 0, evicted) {}
+        leaving(self) - before
     }
 
     /// Whose function it is.

@@ -75,7 +75,7 @@ fn a_call_that_cannot_wait_for_shared_weights_loads_a_copy() {
     assert_eq!(claim(&mut weights, W0), Ok(Source::Export));
     assert_eq!(claim(&mut weights, W1), Ok(Source::Host));
     assert_eq!(weights.used_bytes(), 2 * GIB);
-    assert_eq!(claim(&mut weights, W2), Err(NoRoom { budget_bytes: 2 * GIB }));
+    assert_eq!(claim(&mut weights, W2), Err(NoRoom { budget_bytes: 2 * GIB, short: false }));
     assert!(!weights.exported(FunctionId::new(1), W1, 7, GIB), "it was not asked");
     assert!(weights.exported(FunctionId::new(1), W0, 7, GIB));
     weights.uninstalled(FunctionId::new(1), W1);
@@ -127,7 +127,7 @@ fn what_calls_use_stays_and_what_cannot_fit_evicts_nothing() {
     let mut evicted = Vec::new();
     assert_eq!(
         weights.claim(FunctionId::new(3), W0, 2 * GIB, &mut evicted),
-        Err(NoRoom { budget_bytes: 2 * GIB })
+        Err(NoRoom { budget_bytes: 2 * GIB, short: false })
     );
     assert_eq!(evicted, []);
     assert_eq!(load(&mut weights, 3, GIB), [FunctionId::new(2)]);
@@ -211,4 +211,37 @@ fn an_owner_gets_what_it_may_have_and_its_own_give_way() {
     assert_eq!(weights.used_by(OWNER), 20);
     weights.settled(FunctionId::new(4), W1);
     assert_eq!(weights.used_by(OWNER), 10);
+}
+
+#[test]
+fn weights_take_what_calls_leave_them() {
+    let (mut weights, mut evicted) = (Weights::<u32>::new(4 * GIB), Vec::new());
+    let mut claim = |weights: &mut Weights<u32>, function: u64, room: u64| {
+        weights.set_room(room);
+        evicted.clear();
+        let claimed = weights.claim(FunctionId::new(function), W1, GIB, &mut evicted);
+        (claimed.map(drop), evicted.len())
+    };
+    assert_eq!(claim(&mut weights, 1, GIB - 1), (Err(NoRoom { budget_bytes: 4 * GIB, short: true }), 0));
+    assert_eq!(claim(&mut weights, 1, GIB), (Ok(()), 0));
+    // Others give way before calls have to.
+    assert_eq!(claim(&mut weights, 2, 0), (Ok(()), 1));
+    weights.begin(FunctionId::new(2));
+    assert_eq!(claim(&mut weights, 3, 0), (Err(NoRoom { budget_bytes: 4 * GIB, short: true }), 0));
+}
+
+#[test]
+fn weights_that_no_call_uses_are_given_up() {
+    let (mut weights, mut evicted) = (Weights::<u32>::new(4 * GIB), Vec::new());
+    for function in 1..4 {
+        weights.claim(FunctionId::new(function), W1, GIB, &mut evicted).unwrap();
+        weights.exported(FunctionId::new(function), W1, 0, GIB);
+    }
+    weights.begin(FunctionId::new(1));
+    assert_eq!(weights.give_up(1, &mut evicted), GIB, "its worker has it until it says that it forgot it");
+    assert_eq!((weights.used_bytes(), weights.held_bytes()), (2 * GIB, 3 * GIB));
+    weights.uninstalled(evicted[0], W1);
+    assert_eq!(weights.held_bytes(), 2 * GIB);
+    assert_eq!(weights.give_up(5 * GIB, &mut evicted), GIB);
+    assert_eq!(weights.give_up(1, &mut evicted), 0, "a call uses the last one");
 }

@@ -1,15 +1,16 @@
 //! The workers of one device as its scheduler sees them: plain state that the policies look at.
 //!
 //! ```text
-//! absent ──► free ──► bound to a domain ──► absent        (replaced by a fresh process)
-//!             ▲               └──► being scrubbed ──► absent   (where the device is set up so)
-//!             └───────────────────────┘
+//! empty ──wanted──► absent ──► free ──► bound to a domain ──► absent    (replaced by a fresh process)
+//!   ▲                           ▲            ├──► being scrubbed ──► absent   (where the device is set up so)
+//!   │                           └────────────┘
+//!   └──────────── its memory was wanted ─────┘
 //! ```
 
 use std::ops::{Index, IndexMut};
 
-use super::types::{Address, CallId, Domain};
-use crate::ids::{Generation, TenantId, WorkerId};
+use super::types::{Address, CallId, Domain, WhyGone};
+use crate::ids::{FunctionId, Generation, TenantId, WorkerId};
 
 /// One worker's slot.
 #[derive(Debug)]
@@ -28,12 +29,76 @@ pub(super) struct Worker {
     pub(super) tainted: bool,
     /// Commands that its process was given.
     commands: u64,
+    /// What ran in its process for the domain that it serves.
+    pub(super) past: Past,
+    /// Its slot is to be empty once its process is gone.
+    pub(super) dismissed: bool,
+    /// Why the slot's last domain lost its process.
+    pub(super) last_gone: Option<WhyGone>,
+}
+
+/// What a process would have to do again, if it gave way.
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    /// Functions, the one that ran last at the end.
+    functions: Vec<FunctionId>,
+    weight_bytes: u64,
+    /// One bit for each lane that had a call.
+    lanes: u64,
+}
+
+/// Functions that are told apart; more make a process no dearer.
+const FUNCTIONS: usize = 64;
+/// What making a process takes, of the order of a context on a GPU.
+const PROCESS_NS: u64 = 150_000_000;
+/// What installing a function takes.
+const FUNCTION_NS: u64 = 10_000_000;
+/// What making its graphs for one lane takes.
+const GRAPHS_NS: u64 = 2_000_000;
+/// Bytes of weights that are copied in a microsecond.
+const WEIGHTS_PER_US: u64 = 50_000;
+
+impl Past {
+    /// A call runs in a lane.
+    pub(super) fn ran(&mut self, lane: u32, function: FunctionId, weight_bytes: u64) {
+        self.lanes |= 1 << lane;
+        if self.functions.last() == Some(&function) {
+            return;
+        }
+        match self.functions.iter().position(|one| *one == function) {
+            Some(at) => {
+                self.functions.remove(at);
+            }
+            None => {
+                self.weight_bytes = self.weight_bytes.saturating_add(weight_bytes);
+                if self.functions.len() >= FUNCTIONS {
+                    self.functions.remove(0);
+                }
+            }
+        }
+        self.functions.push(function);
+    }
+
+    /// How many functions ran.
+    pub(super) fn functions(&self) -> usize {
+        self.functions.len()
+    }
+
+    /// What it would take to have it again.
+    pub(super) fn rebuild_ns(&self) -> u64 {
+        let functions = self.functions.len() as u64;
+        let lanes = u64::from(self.lanes.count_ones());
+        let weights_ns = self.weight_bytes / WEIGHTS_PER_US * 1000;
+        PROCESS_NS + functions * (FUNCTION_NS + lanes * GRAPHS_NS) + weights_ns
+    }
 }
 
 /// What a worker's process can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// No process, one that starts, or one that is being replaced.
+    /// No process, and none is wanted.
+    Empty,
+    /// No process, but one is wanted: it starts, or the one before is on its way out.
     Absent,
     /// Ready, belongs to no domain.
     Free,
@@ -59,6 +124,11 @@ impl Worker {
         self.busy.count_ones()
     }
 
+    /// Whether a lane has a call.
+    pub(super) fn has_call_in(&self, lane: u32) -> bool {
+        self.busy >> lane & 1 == 1
+    }
+
     /// Whether one more call fits, or one that wants all lanes.
     pub(super) fn has_room(&self, lanes: u32, all: bool) -> bool {
         match all {
@@ -76,7 +146,7 @@ impl Worker {
     pub(super) fn served(&self) -> Option<Domain> {
         match self.state {
             State::Bound(domain) => Some(domain),
-            State::Free | State::Absent | State::Scrubbing { .. } => None,
+            State::Empty | State::Free | State::Absent | State::Scrubbing { .. } => None,
         }
     }
 
@@ -85,13 +155,11 @@ impl Worker {
         self.served().is_some_and(|domain| domain.caller == caller)
     }
 
-    /// Puts a call into its first free lane.
-    pub(super) fn put(&mut self, id: CallId, wants_all_lanes: bool) -> u32 {
-        let lane = self.busy.trailing_ones();
+    /// Puts a call into an empty lane.
+    pub(super) fn put(&mut self, id: CallId, lane: u32, wants_all_lanes: bool) {
         self.busy |= 1 << lane;
         self.closed = wants_all_lanes;
         self.calls.push(id);
-        lane
     }
 
     /// A call is out of its lane.
@@ -120,11 +188,11 @@ impl Worker {
 pub(super) struct Workers(Vec<Worker>);
 
 impl Workers {
-    /// Slots without processes.
+    /// Slots without processes; in the first one a process is wanted.
     pub(super) fn new(count: usize) -> Self {
-        let absent = || Worker {
+        let slot = |at| Worker {
             generation: Generation::new(0),
-            state: State::Absent,
+            state: if at == 0 { State::Absent } else { State::Empty },
             busy: 0,
             calls: Vec::new(),
             closed: false,
@@ -132,13 +200,26 @@ impl Workers {
             idle_since_ns: 0,
             tainted: false,
             commands: 0,
+            past: Past::default(),
+            dismissed: false,
+            last_gone: None,
         };
-        Self((0..count).map(|_| absent()).collect())
+        Self((0..count).map(slot).collect())
     }
 
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// The first slot without a process in which none is wanted.
+    pub(super) fn first_empty(&self) -> Option<WorkerId> {
+        self.0.iter().position(|worker| worker.state == State::Empty).map(WorkerId::new)
+    }
+
+    /// In how many slots a process will be soon.
+    pub(super) fn coming(&self) -> usize {
+        self.0.iter().filter(|worker| worker.is_coming()).count()
     }
 
     /// With their numbers.
@@ -149,7 +230,7 @@ impl Workers {
     /// A fresh process is in a slot.
     pub(super) fn arrive(&mut self, now_ns: u64, worker: WorkerId, generation: Generation) {
         let slot = &mut self.0[worker.get()];
-        (slot.generation, slot.commands) = (generation, 0);
+        (slot.generation, slot.commands, slot.dismissed) = (generation, 0, false);
         self.free(now_ns, worker);
     }
 
@@ -158,6 +239,7 @@ impl Workers {
         let slot = &mut self.0[worker.get()];
         slot.take_all();
         (slot.state, slot.tainted) = (State::Free, false);
+        slot.past = Past::default();
         (slot.bound_ns, slot.idle_since_ns) = (now_ns, now_ns);
     }
 
@@ -167,11 +249,6 @@ impl Workers {
         let nth = slot.commands;
         slot.commands += 1;
         Address { worker, generation: slot.generation, nth }
-    }
-
-    /// How many workers serve a caller.
-    pub(super) fn serving(&self, caller: TenantId) -> usize {
-        self.0.iter().filter(|worker| worker.serves(caller)).count()
     }
 
     /// Whether a caller has a call in a worker.
@@ -215,15 +292,33 @@ mod tests {
     }
 
     #[test]
-    fn lanes_are_filled_from_the_first_and_calls_come_out_oldest_first() {
+    fn calls_come_out_of_their_lanes_oldest_first() {
         let mut workers = Workers::new(1);
         let worker = &mut workers[W0];
-        let lanes = [7, 5, 9].map(|id| worker.put(CallId(id), false));
-        assert_eq!((lanes, worker.busy_lanes()), ([0, 1, 2], 3));
+        (0..).zip([7, 5, 9]).for_each(|(lane, id)| worker.put(CallId(id), lane, false));
+        assert_eq!(worker.busy_lanes(), 3);
         worker.take(CallId(5), 1, 8);
         assert!(worker.has_room(3, false) && !worker.has_room(2, false) && !worker.has_room(3, true));
-        assert_eq!(worker.put(CallId(6), false), 1);
+        assert!(worker.has_call_in(0) && !worker.has_call_in(1) && worker.has_call_in(2));
+        worker.put(CallId(6), 1, false);
         assert_eq!(worker.take_all(), [6, 7, 9].map(CallId));
         assert!(worker.is_idle() && worker.take_all().is_empty());
+    }
+
+    #[test]
+    fn a_process_is_the_dearer_the_more_it_would_have_to_do_again() {
+        let mut past = Past::default();
+        let mut before = past.rebuild_ns();
+        let mut dearer = |past: &Past| std::mem::replace(&mut before, past.rebuild_ns()) < past.rebuild_ns();
+        past.ran(0, FunctionId::new(1), 0);
+        assert!(dearer(&past), "a function");
+        past.ran(0, FunctionId::new(1), 0);
+        assert!(!dearer(&past));
+        past.ran(3, FunctionId::new(1), 0);
+        assert!(dearer(&past), "graphs of another lane");
+        past.ran(3, FunctionId::new(2), 1 << 30);
+        assert!(dearer(&past), "weights");
+        (0..1000).for_each(|id| past.ran(0, FunctionId::new(id), 0));
+        assert_eq!(past.functions(), FUNCTIONS);
     }
 }

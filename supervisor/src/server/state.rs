@@ -244,6 +244,11 @@ impl Server {
                 let status = device.status();
                 device.metrics.queued.set(status.queued as f64);
                 device.metrics.running.set(status.running as f64);
+                let used = status.workers.iter().filter(|worker| worker.resident.is_used);
+                let residents = used.clone().filter(|worker| worker.resident.domain.is_some()).count();
+                device.metrics.workers.set(used.count() as f64);
+                device.metrics.residents.set(residents as f64);
+                device.metrics.lent_bytes.set(device.memory().lease_bytes as f64);
                 let (quarantined, budgets) = device.refusals();
                 device.metrics.quarantined.set(quarantined.len() as f64);
                 let spent = budgets.iter().filter(|budget| budget.left == 0).count();

@@ -6,10 +6,14 @@ use super::responses::milliseconds;
 use super::state::RequestCtx;
 use crate::device::Device;
 use crate::device::status::{WorkerState, WorkerStatus};
+use crate::ids::TenantId;
+use crate::schedule::WhyGone;
 use crate::schedule::quarantine::Quarantined;
 
 /// How a worker without a process is shown.
 const STARTING: &str = "starting";
+/// How a slot is shown in which no process is wanted.
+const UNUSED: &str = "unused";
 
 /// The supervisor, as far as it is this client's business.
 pub fn status(ctx: &RequestCtx) -> v1::Status {
@@ -17,7 +21,8 @@ pub fn status(ctx: &RequestCtx) -> v1::Status {
     let (functions, modules) = server.registry.counts();
     let mut devices: Vec<_> = server.devices.iter().map(|device| of_device(ctx, device)).collect();
     let up = |device: &v1::DeviceStatus| {
-        device.standbys_ready > 0 || device.workers.iter().any(|worker| worker.state != STARTING)
+        device.standbys_ready > 0
+            || device.workers.iter().any(|worker| ![STARTING, UNUSED].contains(&&*worker.state))
     };
     let ready = !server.is_draining() && devices.iter().any(up);
     // Who else runs what, and since when, is for the operator.
@@ -91,12 +96,13 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
         name: config.name.clone(),
         kind: config.kind.name().to_owned(),
         memory_bytes: config.memory_bytes,
-        lease_bytes: now.lease_bytes,
+        largest_call_bytes: now.largest_call_bytes,
         queued: now.queued,
         running: now.running,
         completed: now.completed,
         failed: now.failed,
-        workers: now.workers.into_iter().map(worker).collect(),
+        workers: now.workers.into_iter().map(|one| worker(one, name_of)).collect(),
+        workers_at_most: config.workers as u32,
         description: config.description.clone(),
         arch: config.arch.clone(),
         driver: config.driver.clone(),
@@ -114,12 +120,14 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
     }
 }
 
-fn worker(worker: WorkerStatus) -> v1::WorkerStatus {
+fn worker(worker: WorkerStatus, name_of: impl Fn(TenantId) -> String) -> v1::WorkerStatus {
     let (state, busy_lanes) = match worker.state {
+        WorkerState::Unused => (UNUSED, 0),
         WorkerState::Starting => (STARTING, 0),
         WorkerState::Idle => ("idle", 0),
         WorkerState::Busy(lanes) => ("busy", lanes),
     };
+    let resident = worker.resident;
     v1::WorkerStatus {
         pid: worker.pid,
         state: state.to_owned(),
@@ -129,6 +137,21 @@ fn worker(worker: WorkerStatus) -> v1::WorkerStatus {
         busy_lanes,
         device_ns: worker.device_ns,
         sandbox: worker.sandbox.into_iter().map(str::to_owned).collect(),
+        owner: resident.domain.map(|domain| name_of(domain.owner)).unwrap_or_default(),
+        caller: resident.domain.map(|domain| name_of(domain.caller)).unwrap_or_default(),
+        lent_bytes: resident.lent_bytes,
+        functions: resident.functions as u32,
+        last_gone: resident.last_gone.map_or("", last_gone).to_owned(),
+    }
+}
+
+/// Why a domain lost its process, in words that stay.
+fn last_gone(why: WhyGone) -> &'static str {
+    match why {
+        WhyGone::SlotWanted => "slot wanted",
+        WhyGone::MemoryWanted => "memory wanted",
+        WhyGone::Killed => "killed",
+        WhyGone::Ended => "ended",
     }
 }
 

@@ -38,12 +38,16 @@ pub trait Device {
     /// How many calls may be in flight.
     fn lanes(&self) -> usize;
 
-    /// Makes the pool `bytes` long, rounded down to what the device can map, and says how long it is. All
-    /// lanes are idle and cleared.
-    fn lease(&mut self, bytes: u64) -> Result<u64, Fault>;
+    /// Bytes of memory that a lane has.
+    fn lane_bytes(&self, lane: LaneId) -> u64;
 
-    /// Bytes of the pool that a call may use while other lanes are busy.
-    fn lane_bytes(&self) -> u64;
+    /// Gives a lane at least `bytes` of memory, in what the device can map; its addresses and what it has stay. What is
+    /// new is zeroed before a kernel can see it. All lanes are idle. After a failure the lane has what it had.
+    fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault>;
+
+    /// Takes all memory from an idle lane: it is cleared and free for other processes when this returns. Other lanes may
+    /// be busy. An error ends the worker.
+    fn give_back(&mut self, lane: LaneId) -> Result<(), Fault>;
 
     /// Loads a function.
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Self::Function, Fault>;
@@ -66,7 +70,7 @@ pub trait Device {
     /// nothing writes to the call's regions any more.
     fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>>;
 
-    /// Clears everything that the lane's finished call left in memory: its range of the pool and its
+    /// Clears everything that the lane's finished call left in memory: its memory and its
     /// modules' variables; [`Device::scrub`] clears on-chip memory. The clearing may still run when this returns, but
     /// ends before the lane's next call starts. An error ends the worker, and its memory with it.
     fn clear(&mut self, lane: LaneId, function: &mut Self::Function) -> Result<(), Fault>;

@@ -28,6 +28,8 @@ pub(super) struct Lane {
     /// The call runs alone, kernel by kernel.
     pub(super) alone: bool,
     pub(super) deadline_ns: u64,
+    /// Device memory that the lane may have.
+    pub(super) memory_bytes: u64,
     pub(super) inputs: Vec<CopyIn>,
     pub(super) outputs: Vec<CopyOut>,
     pub(super) descriptors: Vec<OwnedFd>,
@@ -41,6 +43,11 @@ impl Lane {
     /// Whether a call is running in it.
     pub(super) fn is_running(&self) -> bool {
         self.started
+    }
+
+    /// Whether it has a call that was not answered.
+    pub(super) fn has_call(&self) -> bool {
+        self.call.is_some()
     }
 
     /// Whether a call waits in it for its turn.
@@ -57,7 +64,7 @@ impl Lane {
     pub(super) fn begin(&mut self, call: u64, invoke: &Invoke<'_>, descriptors: Vec<OwnedFd>) {
         self.call = Some(call);
         self.function = invoke.function;
-        self.deadline_ns = invoke.deadline_ns;
+        (self.deadline_ns, self.memory_bytes) = (invoke.deadline_ns, invoke.memory_bytes);
         self.alone = invoke.flags & Invoke::ALONE != 0;
         self.descriptors = descriptors;
     }
@@ -107,12 +114,7 @@ impl Lane {
     }
 
     /// Plans the call, gives its regions their places in the pool, and keeps the plan.
-    pub(super) fn plan<F>(
-        &mut self,
-        invoke: &Invoke<'_>,
-        installed: &mut Installed<F>,
-        lease: &Lease,
-    ) -> Result<(), Fault> {
+    pub(super) fn plan<F>(&mut self, invoke: &Invoke<'_>, installed: &mut Installed<F>) -> Result<(), Fault> {
         let blueprint = &installed.blueprint;
         self.input_bytes.clear();
         self.input_bytes.resize(blueprint.inputs().len(), 0);
@@ -133,7 +135,11 @@ impl Lane {
         // The cache is per function, so the function's key is a constant.
         let plan = installed.plans.get_or_plan(0, blueprint, &sizes);
         let plan = plan.map_err(|e| bad(e.to_string()))?;
-        lease.check(plan.pool_bytes)?;
+        if plan.pool_bytes > self.memory_bytes {
+            let (needed, lent) = (plan.pool_bytes, self.memory_bytes);
+            let message = format!("the call needs {needed} bytes of device memory, its lane was lent {lent}");
+            return Err(Fault::new(FaultCode::OutOfMemory, message));
+        }
         self.place(invoke, installed, &plan)?;
         self.plan = Some(plan);
         Ok(())
@@ -185,29 +191,6 @@ impl Lane {
         }
         self.descriptors.clear();
         self.call.take()
-    }
-}
-
-/// Device memory of the worker.
-#[derive(Debug, Default)]
-pub(super) struct Lease {
-    /// Bytes that are mapped.
-    pub(super) bytes: u64,
-    /// Bytes that the supervisor leased.
-    pub(super) promised_bytes: u64,
-}
-
-impl Lease {
-    /// Whether a call that needs `bytes` can run.
-    fn check(&self, bytes: u64) -> Result<(), Fault> {
-        if bytes <= self.bytes {
-            return Ok(());
-        }
-        // The supervisor leased enough, but the worker could not map it.
-        let code = if bytes <= self.promised_bytes { FaultCode::Exhausted } else { FaultCode::OutOfMemory };
-        let have = self.bytes;
-        let message = format!("the call needs {bytes} bytes of device memory, the worker's lease is {have}");
-        Err(Fault::new(code, message))
     }
 }
 

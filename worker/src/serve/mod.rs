@@ -21,7 +21,7 @@ use pappus_protocol::{control, now_ns};
 use pappus_shmem::{Mapping, MemfdError, ValidatedMemfd, memfd};
 
 use self::installed::Functions;
-use self::lane::{Lane, Lease};
+use self::lane::Lane;
 use self::poll_order::PollOrder;
 use self::turn::{Step, Turn};
 use crate::arenas::Arenas;
@@ -42,13 +42,11 @@ pub fn run<D: Device>(channels: Channels, staging: &ValidatedMemfd, mut device: 
         functions: Functions::default(),
         device,
         arenas: Arenas::new(staging),
-        lease: Lease::default(),
         spin: Duration::ZERO,
         turn: Turn::default(),
         scrub_calls: false,
         dirty: false,
         scrubs: false,
-        wide: false,
         poll_order: PollOrder::default(),
     };
     server.outbox.push_from_worker(&greeting);
@@ -93,7 +91,6 @@ struct Server<D: Device> {
     functions: Functions<D>,
     device: D,
     arenas: Arenas,
-    lease: Lease,
     spin: Duration,
     turn: Turn,
     /// On-chip state is cleared before a call if it is `dirty`: a call ran since it was cleared.
@@ -101,8 +98,6 @@ struct Server<D: Device> {
     dirty: bool,
     /// The device's scrubbing kernels are loaded.
     scrubs: bool,
-    /// The running call has the whole pool.
-    wide: bool,
     poll_order: PollOrder,
 }
 
@@ -118,6 +113,7 @@ impl<D: Device> Server<D> {
                 self.outbox.push_from_worker(&FromWorker::Uninstalled { function });
                 Ok(())
             }
+            ToWorker::GiveBack { lanes } => self.give_back_memory(lanes),
             ToWorker::Scrub { handover } => self.scrub(handover),
             ToWorker::OpenArena { arena } => self.open_arena(arena),
             ToWorker::CloseArena { arena } => self.close_arena(arena),
@@ -140,30 +136,57 @@ impl<D: Device> Server<D> {
         }
     }
 
-    /// Applies settings; the answer says how much device memory the worker really has.
+    /// Applies settings.
     fn configure(&mut self, configure: &Configure) -> Result<(), Error> {
         self.spin = Duration::from_micros(configure.poll_us.into());
         self.turn.require(configure.turns);
-        self.lease.promised_bytes = configure.lease_bytes;
-        if configure.lease_bytes != self.lease.bytes {
-            self.drain()?;
-            match self.device.lease(configure.lease_bytes) {
-                Ok(bytes) => self.lease.bytes = bytes,
-                Err(fault) => match self.device.lost() {
-                    Some(_) => return Err(self.broken()),
-                    // A worker without memory can run no call; the supervisor replaces it.
-                    None if self.lease.bytes == 0 => return Err(fault.into()),
-                    None => crate::log(format_args!("a lease of {} bytes: {fault}", configure.lease_bytes)),
-                },
-            }
-        }
         let scrubs = configure.scrub_calls || configure.scrub_switch;
         if scrubs && !self.scrubs {
             // Scrubbing kernels are loaded now, not when the first call waits for them.
             self.device.scrub()?;
         }
         (self.scrubs, self.scrub_calls) = (scrubs, configure.scrub_calls);
-        self.outbox.push_from_worker(&FromWorker::Leased { bytes: self.lease.bytes });
+        self.say_memory();
+        Ok(())
+    }
+
+    /// Lanes without calls give their memory back.
+    fn give_back_memory(&mut self, lanes: u64) -> Result<(), Error> {
+        self.settle()?;
+        for id in LaneId::first(self.lanes.len()).filter(|id| lanes >> id.get() & 1 == 1) {
+            let lane = &self.lanes[id.index()];
+            if lane.is_running() || lane.is_prepared() {
+                return Err(Error::Unexpected("memory of a lane that has a call"));
+            }
+            if let Err(fault) = self.device.give_back(id) {
+                return Err(if self.device.lost().is_some() { self.broken() } else { fault.into() });
+            }
+        }
+        self.say_memory();
+        Ok(())
+    }
+
+    /// Says how much device memory the lanes have.
+    fn say_memory(&mut self) {
+        let bytes = LaneId::first(self.lanes.len()).map(|id| self.device.lane_bytes(id)).sum();
+        self.outbox.push_from_worker(&FromWorker::Leased { bytes });
+    }
+
+    /// Maps what a call needs and its lane does not have yet: no other call may run until it is zeroed.
+    fn grow(&mut self, id: LaneId, needed_bytes: u64) -> Result<(), Error> {
+        self.drain()?;
+        let Err(fault) = self.device.grow(id, self.lanes[id.index()].memory_bytes) else { return Ok(()) };
+        if self.device.lost().is_some() {
+            return Err(self.broken());
+        }
+        let has = self.device.lane_bytes(id);
+        let lent = self.lanes[id.index()].memory_bytes;
+        crate::log(format_args!("lane {id} has {has} of {lent} bytes: {fault}"));
+        if has < needed_bytes {
+            let message =
+                format!("{needed_bytes} bytes of device memory cannot be mapped: {}", fault.message);
+            self.answer(id, Err(Fault::new(FaultCode::Exhausted, message)));
+        }
         Ok(())
     }
 
@@ -265,7 +288,7 @@ impl<D: Device> Server<D> {
         // Also where an arena is missing: regions in the call's other arenas are zeroed.
         let accepted = lane.regions(invoke, &self.arenas).and_then(|()| {
             let installed = self.functions.get(invoke.function)?;
-            lane.plan(invoke, installed, &self.lease)
+            lane.plan(invoke, installed)
         });
         match mapped.and(accepted) {
             Ok(()) if self.turn.may_submit() => self.start(id),
@@ -283,11 +306,15 @@ impl<D: Device> Server<D> {
         let Some(plan) = self.lanes[index].take_plan() else {
             return Ok(());
         };
-        let wide = plan.pool_bytes > self.device.lane_bytes();
-        if wide || self.wide || self.lanes[index].alone || self.scrub_calls {
+        if self.lanes[index].memory_bytes > self.device.lane_bytes(id) {
+            self.grow(id, plan.pool_bytes)?;
+            if !self.lanes[index].has_call() {
+                return Ok(());
+            }
+        }
+        if self.lanes[index].alone || self.scrub_calls {
             self.drain()?;
         }
-        self.wide = wide;
         if self.scrub_calls && std::mem::take(&mut self.dirty) {
             self.device.scrub()?;
         }

@@ -10,7 +10,7 @@ use crate::device::Device;
 
 impl<D: Device> Server<D> {
     /// Clears everything of the domain served so far, then confirms: functions with their weights and graphs, arenas,
-    /// staging, the pool, on-chip memory, and measured times. The turn is given back, too, so that the old domain is
+    /// staging, the lanes' memory, on-chip memory, and measured times. The turn is given back, too, so that the old domain is
     /// charged for it.
     pub(super) fn scrub(&mut self, handover: u64) -> Result<(), Error> {
         self.drain()?;
@@ -29,7 +29,7 @@ impl<D: Device> Server<D> {
         self.arenas.zero_all(STAGING_ARENA);
         self.device.forget()?;
         self.device.scrub()?;
-        (self.dirty, self.wide) = (false, false);
+        self.dirty = false;
         if let Some(turn) = self.turn.held() {
             self.give_back(turn)?;
         }

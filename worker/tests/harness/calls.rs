@@ -17,6 +17,8 @@ pub struct Call<'a> {
     pub descriptors: Vec<BorrowedFd<'a>>,
     pub deadline_ns: u64,
     pub lane: u32,
+    /// What its lane is lent, where that is not what the worker says.
+    pub memory_bytes: Option<u64>,
     /// A suspect.
     pub alone: bool,
 }
@@ -46,6 +48,7 @@ impl<'a> Call<'a> {
             descriptors: vec![],
             deadline_ns: u64::MAX,
             lane: 0,
+            memory_bytes: None,
             alone: false,
         }
     }
@@ -54,12 +57,13 @@ impl<'a> Call<'a> {
         Self { lane, ..self }
     }
 
-    /// Appends it to what is sent next.
-    pub fn push(&self, id: u64, to: &mut Outbox) {
+    /// Appends it to what is sent next, with so much memory for its lane.
+    pub fn push(&self, id: u64, lane_bytes: u64, to: &mut Outbox) {
         let scalars: Vec<_> = self.scalars.iter().map(|&word| word.into()).collect();
         let invoke = Invoke {
             function: FunctionId::new(self.function),
             deadline_ns: self.deadline_ns,
+            memory_bytes: self.memory_bytes.unwrap_or(lane_bytes),
             lane: LaneId::new(self.lane),
             descriptors: self.descriptors.len() as u32,
             flags: if self.alone { Invoke::ALONE } else { 0 },

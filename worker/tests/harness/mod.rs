@@ -26,7 +26,8 @@ pub use calls::{Call, item, staged, target};
 use program::Program;
 
 pub const ARENA_BYTES: u64 = 1 << 20;
-pub const LEASE_BYTES: u64 = 1 << 20;
+/// What a lane is lent, unless a test says otherwise.
+pub const LANE_BYTES: u64 = 1 << 20;
 /// The one client arena, open from the start.
 pub const ARENA: u64 = 1;
 /// Outputs of [`Worker::call`] start here.
@@ -42,8 +43,10 @@ pub struct Worker {
     pub staging: Mapping,
     pub arena: Mapping,
     pub hello: Hello,
-    /// The bytes of its lease, as it confirmed them last.
+    /// What its lanes have, as it said last.
     pub leased: Option<u64>,
+    /// What the lane of a call is lent, unless the call says otherwise.
+    pub lane_bytes: u64,
     /// Its last message, if its device failed.
     pub broken: Option<Fault>,
     settings: Configure,
@@ -76,12 +79,10 @@ impl Worker {
         let thread = std::thread::spawn(move || {
             serve::run(Channels::new(commands, answers, theirs), &staging, make())
         });
-        let mut worker = Self::over(Ends { to, from, control, staging: view }, Runs::Thread(thread));
-        worker.lease(LEASE_BYTES);
-        worker
+        Self::over(Ends { to, from, control, staging: view }, Runs::Thread(thread))
     }
 
-    /// As a process. It has no lease yet.
+    /// As a process.
     pub fn process(options: &program::Options) -> Self {
         let staging = memfd::arena("staging", ARENA_BYTES).unwrap();
         let view = Mapping::writable(&staging).unwrap();
@@ -102,14 +103,9 @@ impl Worker {
             arena,
             hello: Hello::new("", ""),
             leased: None,
+            lane_bytes: LANE_BYTES,
             broken: None,
-            settings: Configure {
-                lease_bytes: 0,
-                poll_us: 50,
-                turns: false,
-                scrub_calls: false,
-                scrub_switch: false,
-            },
+            settings: Configure { poll_us: 50, turns: false, scrub_calls: false, scrub_switch: false },
             runs,
             calls: 0,
         };
@@ -122,8 +118,10 @@ impl Worker {
         worker
     }
 
-    pub fn lease(&mut self, lease_bytes: u64) {
-        self.configure(|settings| settings.lease_bytes = lease_bytes);
+    /// Has lanes give their memory back; what all have then.
+    pub fn give_back(&mut self, lanes: u64) -> u64 {
+        self.send(&ToWorker::GiveBack { lanes });
+        self.until_leased()
     }
 
     pub fn configure(&mut self, change: impl FnOnce(&mut Configure)) {
@@ -131,7 +129,7 @@ impl Worker {
         self.send(&ToWorker::Configure(self.settings.clone()));
     }
 
-    /// Waits until the worker says what it has of its lease.
+    /// Waits until the worker says what its lanes have, behind settings or memory that is given back.
     pub fn until_leased(&mut self) -> u64 {
         self.leased = None;
         while self.leased.is_none() {
@@ -242,7 +240,7 @@ impl Worker {
         if !call.descriptors.is_empty() {
             control::send(self.control.as_fd(), id, &call.descriptors).unwrap();
         }
-        call.push(id, &mut self.to);
+        call.push(id, self.lane_bytes, &mut self.to);
         self.to.flush_blocking().unwrap();
         id
     }

@@ -15,8 +15,8 @@ fn device() -> Cpu {
 }
 
 impl UnderTest for OnCpu {
-    const LEASE_BYTES: u64 = harness::LEASE_BYTES;
-    const SMALL_LEASE_BYTES: u64 = 4096;
+    const LANE_BYTES: u64 = harness::LANE_BYTES;
+    const SMALL_LANE_BYTES: u64 = 4096;
     const STRAY: &'static str = "out of bounds";
     const NO_CODE: &'static str = "machine code";
     const GRIDS: &'static [[u64; 3]] = &[[1, 1, 1], [7, 3, 2], [100_000, 5, 1], [i32::MAX as u64, 2, 3]];

@@ -19,17 +19,17 @@ pub fn compile(ptx: &[u8]) -> Vec<u8> {
     program::compile(&Options::CUDA, ptx).unwrap().0
 }
 
-/// A worker with some lanes, each with [`OnCuda::LEASE_BYTES`](UnderTest::LEASE_BYTES).
+/// A worker with some lanes, each with [`OnCuda::LANE_BYTES`](UnderTest::LANE_BYTES).
 pub fn worker_with(options: &Options) -> Worker {
     let mut worker = Worker::process(options);
-    worker.lease(OnCuda::LEASE_BYTES * u64::from(options.lanes));
+    worker.lane_bytes = OnCuda::LANE_BYTES;
     worker
 }
 
 impl UnderTest for OnCuda {
-    const LEASE_BYTES: u64 = 16 << 20;
+    const LANE_BYTES: u64 = 16 << 20;
     /// What the driver maps at a time.
-    const SMALL_LEASE_BYTES: u64 = 2 << 20;
+    const SMALL_LANE_BYTES: u64 = 2 << 20;
     const FAULTS_END_THE_WORKER: bool = true;
     const ENDS_RUNNING_KERNELS: bool = false;
     const STRAY: &'static str = "illegal";

@@ -1,4 +1,4 @@
-//! Several calls in flight in one worker, graphs, wide calls, leases and turns.
+//! Several calls in flight in one worker, graphs, calls of many sizes, memory that comes and goes, and turns.
 
 use std::os::fd::AsFd;
 
@@ -157,8 +157,8 @@ fn a_call_repeated_gives_the_same_with_and_without_a_graph() {
     for round in 0..5 {
         check(&mut worker, 0, 100 + round);
     }
-    // And after the pool moved.
-    worker.lease(2 * OnCuda::LEASE_BYTES);
+    // And after the lane gave its memory back.
+    worker.give_back(0b10);
     for round in 0..5 {
         check(&mut worker, 0, 200 + round);
     }
@@ -182,14 +182,15 @@ fn reaching(bytes: u64) -> String {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
-fn a_call_beyond_a_lanes_share_has_the_pool_to_itself() {
+fn a_call_may_need_far_more_than_those_beside_it() {
     let mut worker = worker();
     worker.install(1, &copying(1_000_000), OnCuda::probes(), &[]);
-    worker.install(2, &reaching(3 * OnCuda::LEASE_BYTES), OnCuda::probes(), &[]);
+    worker.install(2, &reaching(3 * OnCuda::LANE_BYTES), OnCuda::probes(), &[]);
     for round in 0..5u8 {
         let narrow: Vec<_> =
             (0..LANES).filter(|lane| *lane != 3).map(|lane| call_of(&worker, 1, lane, round + 1)).collect();
-        let wide = Call::on(2, 0, &[], OUTPUTS_AT + 3 * APART, &[8]).lane(3);
+        let mut wide = Call::on(2, 0, &[], OUTPUTS_AT + 3 * APART, &[8]).lane(3);
+        wide.memory_bytes = Some(4 * OnCuda::LANE_BYTES);
         let mut sent: Vec<_> = narrow[..4].iter().map(|call| worker.begin(call)).collect();
         sent.push(worker.begin(&wide));
         sent.extend(narrow[4..].iter().map(|call| worker.begin(call)));
@@ -204,30 +205,30 @@ fn a_call_beyond_a_lanes_share_has_the_pool_to_itself() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
-fn a_lease_grows_and_shrinks_under_calls() {
+fn a_lane_grows_and_gives_back_beside_running_calls() {
     let mut worker = worker();
-    let (small, large) = (OnCuda::LEASE_BYTES * 8, OnCuda::LEASE_BYTES * 64);
-    assert_eq!(worker.until_leased(), small);
+    let (small, large) = (OnCuda::LANE_BYTES, OnCuda::LANE_BYTES * 64);
     worker.install(1, &copying(1_000_000), OnCuda::probes(), &[]);
     worker.install(2, &reaching(large - (2 << 20)), OnCuda::probes(), &[]);
     for round in 1..4 {
         let call = call_of(&worker, 1, 0, round);
         worker.invoke(&call).unwrap();
         assert_eq!(worker.outputs(&call), [[round; BYTES as usize]]);
-        assert_eq!(worker.call(2, &[], &[8]).unwrap_err().code, FaultCode::OutOfMemory);
-        worker.lease(large);
-        assert_eq!(worker.until_leased(), large);
-        assert_eq!(worker.call(2, &[], &[8]).unwrap(), [[7; 8]]);
-        worker.lease(small);
-        assert_eq!(worker.until_leased(), small);
+        let mut long = Call::on(2, 0, &[], OUTPUTS_AT + APART, &[8]).lane(1);
+        long.memory_bytes = Some(small);
+        assert_eq!(worker.invoke(&long).unwrap_err().code, FaultCode::OutOfMemory);
+        long.memory_bytes = Some(large);
+        worker.invoke(&long).unwrap();
+        assert_eq!(worker.outputs(&long), [[7; 8]]);
+        // One lane gives back while another has a call.
+        let sent = worker.begin(&call_of(&worker, 1, 0, round));
+        worker.send(&ToWorker::GiveBack { lanes: 0b10 });
+        all_done(&mut worker, vec![sent]);
+        if worker.leased.take().is_none() {
+            worker.until_leased();
+        }
+        assert_eq!(worker.give_back(0), small, "the first lane keeps what it has");
     }
-    // With calls in flight: they end first.
-    let call = call_of(&worker, 1, 0, 9);
-    let sent = worker.begin(&call);
-    worker.lease(large);
-    all_done(&mut worker, vec![sent]);
-    assert_eq!(worker.until_leased(), large);
-    assert_eq!(worker.outputs(&call), [[9; BYTES as usize]]);
     worker.end().unwrap();
 }
 
@@ -261,7 +262,6 @@ fn nothing_is_said(worker: &mut Worker) {
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
 fn work_is_submitted_in_turns_only() {
     let mut worker = worker();
-    worker.until_leased();
     worker.install(1, &copying(1000), OnCuda::probes(), &[]);
     worker.configure(|settings| settings.turns = true);
     worker.until_leased();
@@ -285,7 +285,6 @@ fn work_is_submitted_in_turns_only() {
 #[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
 fn a_turn_ends_with_its_quantum_and_its_running_calls() {
     let mut worker = worker();
-    worker.until_leased();
     worker.install(1, &copying(200_000_000), OnCuda::probes(), &[]);
     let call = call_of(&worker, 1, 0, 1);
     worker.invoke(&call).unwrap();

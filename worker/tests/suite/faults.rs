@@ -111,12 +111,12 @@ pub fn a_deadline_is_kept<T: UnderTest>() {
     worker.end().unwrap();
 }
 
-pub fn what_exceeds_the_lease_is_refused<T: UnderTest>() {
-    let needed = 2 * T::LEASE_BYTES;
+pub fn what_exceeds_the_loan_is_refused<T: UnderTest>() {
+    let needed = 2 * T::LANE_BYTES;
     let fault = fails::<T>(&filling(needed, &[launch("work", "")]), &[8]);
     assert_eq!((fault.code, fault.kernel), (FaultCode::OutOfMemory, None));
     let says = |bytes: u64| fault.message.contains(&bytes.to_string());
-    assert!(says(needed) && says(T::LEASE_BYTES), "{fault}");
+    assert!(says(needed) && says(T::LANE_BYTES), "{fault}");
 }
 
 pub fn failed_outputs_are_zeroed<T: UnderTest>() {
@@ -176,15 +176,16 @@ pub fn unknown_functions_and_wrong_counts_are_refused<T: UnderTest>() {
     worker.end().unwrap();
 }
 
-pub fn a_lease_can_change<T: UnderTest>() {
-    let lease = T::LEASE_BYTES;
-    let mut worker = beside_a_good_one::<T>(&filling(2 * lease, &[launch("work", "")]));
+pub fn a_lane_can_be_lent_more_and_less<T: UnderTest>() {
+    let lent = T::LANE_BYTES;
+    let mut worker = beside_a_good_one::<T>(&filling(2 * lent, &[launch("work", "")]));
     assert_eq!(worker.call(1, &[], &[0]).unwrap_err().code, FaultCode::OutOfMemory);
-    worker.lease(4 * lease);
+    worker.lane_bytes = 4 * lent;
     let fault = worker.call(1, &[], &[0]).unwrap_err();
     assert_eq!(fault.code, FaultCode::BadInvoke, "only the output's room is missing: {fault}");
     assert_eq!(worker.call(2, &[], &[8]).unwrap(), [[7; 8]]);
-    worker.lease(T::SMALL_LEASE_BYTES);
+    worker.give_back(1);
+    worker.lane_bytes = T::SMALL_LANE_BYTES;
     assert_eq!(worker.call(1, &[], &[0]).unwrap_err().code, FaultCode::OutOfMemory);
     assert_eq!(worker.call(2, &[], &[8]).unwrap(), [[7; 8]]);
     worker.end().unwrap();

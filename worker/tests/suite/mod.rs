@@ -3,6 +3,7 @@
 //! - `cpu`, `cuda`: the devices.
 //! - `blueprints`: blueprints over the probe kernels, which every device brings as a module.
 //! - `regions`: bytes in, bytes out, and nothing beside them.
+//! - `elastic`: memory of lanes comes and goes.
 //! - `faults`: every failure has its name, and the next call runs.
 //! - `handover`: a worker that is scrubbed for another domain is like a fresh one.
 //! - `leaks`: no call finds anything of an earlier one; with clearing off, the same probes do.
@@ -18,6 +19,7 @@
 pub mod blueprints;
 pub mod cpu;
 pub mod cuda;
+pub mod elastic;
 pub mod faults;
 pub mod handover;
 pub mod leaks;
@@ -34,10 +36,10 @@ use crate::harness::Worker;
 
 /// A device under test, and its variants of the modules. Where devices rightly differ, it says how.
 pub trait UnderTest: 'static {
-    /// The lease that a worker starts with.
-    const LEASE_BYTES: u64;
-    /// The smallest lease that is of any use.
-    const SMALL_LEASE_BYTES: u64;
+    /// What a lane is lent, unless a test says otherwise.
+    const LANE_BYTES: u64;
+    /// The least memory of a lane that is of any use.
+    const SMALL_LANE_BYTES: u64;
     /// A kernel's fault takes the whole worker with it; a suspect's is answered before.
     const FAULTS_END_THE_WORKER: bool = false;
     /// Deadlines end kernels that run: elsewhere, only the worker's end does.
@@ -49,7 +51,7 @@ pub trait UnderTest: 'static {
     /// Grids of which every block must run once.
     const GRIDS: &'static [[u64; 3]];
 
-    /// A worker with that lease.
+    /// A worker whose lanes are lent that.
     fn worker() -> Worker;
     /// A worker that forgets to clear: the control of every test for leaks.
     fn uncleared_worker() -> Worker;
@@ -75,11 +77,14 @@ impl<D: Device> Device for Uncleared<D> {
     fn lanes(&self) -> usize {
         self.0.lanes()
     }
-    fn lease(&mut self, bytes: u64) -> Result<u64, Fault> {
-        self.0.lease(bytes)
+    fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault> {
+        self.0.grow(lane, bytes)
     }
-    fn lane_bytes(&self) -> u64 {
-        self.0.lane_bytes()
+    fn give_back(&mut self, lane: LaneId) -> Result<(), Fault> {
+        self.0.give_back(lane)
+    }
+    fn lane_bytes(&self, lane: LaneId) -> u64 {
+        self.0.lane_bytes(lane)
     }
     fn load(&mut self, image: FunctionImage<'_>) -> Result<D::Function, Fault> {
         self.0.load(image)
@@ -133,10 +138,12 @@ macro_rules! conformance {
                     repeats_and_copies_follow_the_plan, modules_share_the_pool_and_nothing_else,
                     buffers_that_share_memory_start_as_zeroes;
                 faults: a_trap_names_kernel_and_cause, stray_accesses_trap, weights_are_read_only,
-                    a_deadline_is_kept, what_exceeds_the_lease_is_refused,
+                    a_deadline_is_kept, what_exceeds_the_loan_is_refused,
                     failed_outputs_are_zeroed, a_function_that_does_not_load_says_why,
-                    unknown_functions_and_wrong_counts_are_refused, a_lease_can_change;
+                    unknown_functions_and_wrong_counts_are_refused, a_lane_can_be_lent_more_and_less;
                 leaks: the_pool, the_pool_beyond_the_plan, module_globals;
+                elastic: memory_is_empty_when_it_comes_again, lanes_grow_and_give_back,
+                    calls_that_come_again_survive_the_loss_of_their_memory;
                 handover: memory_is_empty_for_the_next_domain, nothing_is_installed_for_the_next_domain,
                     staging_is_empty_for_the_next_domain, a_scrubbed_worker_serves_on
                 $(; $module: $($test),+)*

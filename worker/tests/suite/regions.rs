@@ -302,7 +302,7 @@ pub fn buffers_that_share_memory_start_as_zeroes<T: UnderTest>() {
     };
     let mut worker = T::worker();
     // Room for one of them: they are in the same memory, one after the other.
-    worker.lease(2 * BYTES - (2 << 20));
+    worker.lane_bytes = 2 * BYTES - (2 << 20);
     worker.install(1, &json(&steps), T::probes(), &[]);
     for _ in 0..2 {
         assert_eq!(worker.call(1, &[], &[64]).unwrap(), [1u64.to_le_bytes().repeat(8)]);

@@ -31,7 +31,7 @@ fn a_caller_whose_memory_cannot_be_written_keeps_only_its_own_calls_waiting() {
     drop(gpu.workers.remove(0));
     gpu.workers.insert(0, attach_of(&gpu.device, W0, Generation::new(2), Epoch::new(0)).unwrap());
     gpu.done(W1, other);
-    gpu.expect(W0, &["lease 30"]);
+    gpu.expect(W0, &["settings"]);
     let written = || {
         let mut bytes = [0; 4096];
         arena.memfd.read_at(0, &mut bytes).unwrap();

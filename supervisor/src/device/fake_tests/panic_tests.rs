@@ -135,7 +135,7 @@ fn a_call_whose_answer_cannot_be_made_is_told_so_and_the_others_get_theirs() {
         blueprint: pappus_blueprint::parse(config.as_bytes()).unwrap(),
         config: config.into(),
         weights: None,
-        runs_on: vec![(Kind::Cuda, "sm_90".into())],
+        runs_on: vec![RunsOn { kind: Kind::Cuda, arch: "sm_90".into(), stack_bytes: 0 }],
     };
     let record = FunctionRecord { name: "with an output".into(), ..FunctionRecord::clone(&function.record) };
     let other =
@@ -187,7 +187,7 @@ fn a_process_that_is_not_told_a_call_for_a_panic_is_killed_and_the_call_counts_a
     drop(gpu.workers.remove(0));
     let worker = attach_process(&gpu.device, W0, generation, Epoch::new(0), pidfd).unwrap();
     gpu.workers.insert(0, worker);
-    gpu.expect(W0, &["lease 30"]);
+    gpu.expect(W0, &["settings"]);
     let mut call = gpu.call(&function, CALLER, 0);
     let item = Item {
         input: 0.into(),
@@ -197,7 +197,7 @@ fn a_process_that_is_not_told_a_call_for_a_panic_is_killed_and_the_call_counts_a
         bytes: 1.into(),
     };
     Arc::get_mut(&mut call).unwrap().items = vec![item];
-    let start = Command::Start { lane: 1, alone: false, id: CallId(77), call: call.clone() };
+    let start = Command::Start { lane: 1, alone: false, memory_bytes: 0, id: CallId(77), call: call.clone() };
     let tell = |nth, command| Action::Tell { to: Address { worker: W0, generation, nth }, command };
     // The second command came early.
     gpu.device.commands.carry_out(&mut vec![tell(2, Command::Soon), tell(1, start)], None);

@@ -78,13 +78,13 @@ fn what_needs_more_weights_than_there_may_be_is_refused() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 10 * MIB + 1);
     let store = gpu.device.weights.as_ref().unwrap();
-    let error = store.deliver(&function, W0, &mut Vec::new()).unwrap_err();
+    let error = store.deliver(&function, W0, CallId(1), &mut Vec::new()).unwrap_err();
     assert_eq!(error, WeightsError::TooLarge { taken: 12 * MIB, budget_bytes: 10 * MIB });
     gpu.expect(W0, &[]);
 }
 
 #[test]
-fn what_a_tenant_may_have_of_a_device_covers_leases_and_weights() {
+fn what_a_tenant_may_have_of_a_device_covers_what_is_lent_and_weights() {
     let mut gpu = Gpu::new(false);
     let [a, b] = ["a", "b"].map(|name| gpu.function(name, 4 * MIB));
     let owner = gpu.tenants.account(TenantId::new(1));
@@ -93,28 +93,65 @@ fn what_a_tenant_may_have_of_a_device_covers_leases_and_weights() {
         quota.set(Limit::DeviceMemory, mib * MIB);
         owner.allow(quota);
     };
-    allow(29);
-    let refused = gpu.device.submit(gpu.call(&a, TenantId::new(1), 0), 0, None).unwrap_err();
+    allow(7);
+    let refused = gpu.device.submit(gpu.call(&a, TenantId::new(1), 8 * MIB), 0, None).unwrap_err();
     assert!(refused.to_string().contains("the quota device-memory of tenant 1 is"), "{refused}");
-    // A lease fits, the weights do not; they are the owner's, also where another tenant calls.
-    allow(33);
-    gpu.submit(&a, TenantId::new(1), 0);
+    // The call's memory fits, the weights do not; they are the owner's, also where another tenant calls.
+    allow(10);
+    gpu.submit(&a, TenantId::new(1), 8 * MIB);
     gpu.expect(W0, &[]);
-    assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 30 * MIB);
-    allow(36);
-    let first = gpu.submit(&a, TenantId::new(1), 0);
+    assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 8 * MIB);
+    allow(12);
+    let first = gpu.submit(&a, TenantId::new(1), 8 * MIB);
     gpu.expect(W0, &["install 1 from 4194304, export", "invoke on 0 flags 0"]);
-    assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 34 * MIB);
+    assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 12 * MIB);
     // Under a call they stay; then they give way to others of the same owner.
     gpu.submit(&b, TenantId::new(1), 0);
     gpu.expect(W0, &[]);
     gpu.done(W0, first);
     gpu.submit(&b, TenantId::new(1), 0);
-    gpu.expect(W0, &["uninstall 1", "install 2 from 4194304, export", "invoke on 0 flags 0"]);
-    // Another's calls cost the owner no lease.
-    gpu.submit(&b, TenantId::new(2), 0);
+    gpu.expect(W0, &["uninstall 1", "install 2 from 4194304, export", "invoke on 1 flags 0"]);
+    // Another's calls cost the owner nothing.
+    gpu.submit(&b, TenantId::new(2), 8 * MIB);
     assert_eq!(
         (gpu.device.held_bytes(TenantId::new(1)), gpu.device.held_bytes(TenantId::new(2))),
-        (34 * MIB, 30 * MIB)
+        (12 * MIB, 8 * MIB)
     );
+}
+
+#[test]
+fn weights_wait_for_memory_that_idle_lanes_have() {
+    let mut gpu = Gpu::new(false);
+    let (plain, heavy) = (gpu.function("plain", 0), gpu.function("heavy", 8 * MIB));
+    let calls = [1, 2].map(|_| gpu.submit(&plain, TenantId::new(1), 48 * MIB));
+    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0", "invoke on 1 flags 0"]);
+    gpu.done(W0, calls[0]);
+    // The lane has 48 MiB of 110, the other one as much: 6 are left beside the call.
+    let waits = gpu.submit(&heavy, TenantId::new(2), 8 * MIB);
+    gpu.expect(W1, &[]);
+    gpu.expect(W0, &["give back 1"]);
+    gpu.device.events.leased(W0, 48 * MIB).unwrap();
+    gpu.expect(W1, &["install 2 from 8388608, export", "invoke on 0 flags 0"]);
+    gpu.done(W1, waits);
+    assert_eq!((gpu.device.memory().weight_bytes, gpu.device.memory().lease_bytes), (8 * MIB, 56 * MIB));
+}
+
+#[test]
+fn weights_give_way_to_calls_that_need_the_memory() {
+    let mut gpu = Gpu::new(false);
+    let (plain, heavy) = (gpu.function("plain", 0), gpu.function("heavy", 8 * MIB));
+    let first = gpu.submit(&heavy, TenantId::new(1), 0);
+    gpu.expect(W0, &["install 2 from 8388608, export", "invoke on 0 flags 0"]);
+    gpu.exports(W0, &heavy, 8 * MIB);
+    let running = gpu.submit(&plain, TenantId::new(2), 48 * MIB);
+    gpu.submit(&plain, TenantId::new(2), 55 * MIB);
+    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    // While a call uses them they stay.
+    gpu.expect(W0, &[]);
+    gpu.done(W0, first);
+    gpu.expect(W0, &["uninstall 2"]);
+    gpu.expect(W1, &[]);
+    gpu.device.events.uninstalled(W0, heavy.id).unwrap();
+    gpu.expect(W1, &["invoke on 1 flags 0"]);
+    gpu.done(W1, running);
 }

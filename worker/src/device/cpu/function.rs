@@ -79,26 +79,27 @@ impl Function {
         Ok(function)
     }
 
-    /// Maps the pool, unless it is the one that is mapped.
-    pub(super) fn adopt(&mut self, pool: &Arc<Pool>) -> Result<(), Fault> {
-        if self.pool.as_ref().is_some_and(|own| Arc::ptr_eq(own, pool)) {
-            return Ok(());
-        }
+    /// Maps the pool, unless it is the one that is mapped, as far as it fits below the weights. A call needs
+    /// `needed_bytes` of it.
+    pub(super) fn adopt(&mut self, pool: &Arc<Pool>, needed_bytes: u64) -> Result<(), Fault> {
         let weights_at = self.weights.as_ref().map_or(WEIGHTS_END, |weights| weights.at);
-        if POOL_AT + pool.mapping.bytes() > weights_at {
+        let room = weights_at.saturating_sub(POOL_AT);
+        if needed_bytes > room {
             return Err(Fault::new(
                 FaultCode::OutOfMemory,
                 format!(
-                    "the worker's lease of {} bytes and {} bytes of weights do not fit into the 4 GiB that a \
-                     kernel on this device can address: lease less or use smaller weights",
-                    pool.bytes,
+                    "the call's {needed_bytes} bytes of buffers and {} bytes of weights do not fit into the 4 GiB that a \
+                     kernel on this device can address: use smaller ones",
                     WEIGHTS_END - weights_at
                 ),
             ));
         }
+        if self.pool.as_ref().is_some_and(|own| Arc::ptr_eq(own, pool)) {
+            return Ok(());
+        }
         self.pool = None;
         for module in &mut self.modules {
-            module.map_pool(pool)?;
+            module.map_pool(pool, room)?;
         }
         self.pool = Some(pool.clone());
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0            low        32 MiB           64 MiB                                        4 GiB
-//! | stack, data |           | call | scratch | pool … lease        weights, read-only |    |
+//! | stack, data |           | call | scratch | pool …              weights, read-only |    |
 //!   private, per module       private          the worker's, shared   the function's
 //! ```
 //! Everything between is unreachable, and so is the last page: a stray access traps.

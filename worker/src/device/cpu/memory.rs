@@ -155,13 +155,13 @@ impl LinearMemory {
         self.data = data.into();
     }
 
-    /// Maps another pool in place of the one before; nothing of it is reachable yet.
-    pub(super) fn map_pool(&mut self, pool: &Pool) -> std::io::Result<()> {
+    /// Maps another pool in place of the one before, up to `room` bytes of it; nothing of it is reachable yet.
+    pub(super) fn map_pool(&mut self, pool: &Pool, room: u64) -> std::io::Result<()> {
         if self.pool_mapped > 0 {
             self.range.unmap(POOL_AT as usize, self.pool_mapped)?;
             (self.pool_mapped, self.pool_reachable) = (0, 0);
         }
-        let bytes = pool.mapping.bytes() as usize;
+        let bytes = pool.mapping.bytes().min(room) as usize;
         self.range.map_shared(POOL_AT as usize, bytes, pool.memfd.as_fd(), Protection::ReadWrite)?;
         self.range.protect(POOL_AT as usize, bytes, None)?;
         self.pool_mapped = bytes;

@@ -48,7 +48,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// The device, without a lease.
+    /// The device, whose lane has no memory yet.
     pub fn new() -> Result<Self, Fault> {
         let handover = Arc::new(Handover::default());
         Ok(Self {
@@ -68,7 +68,7 @@ impl Cpu {
         if now_ns() > call.deadline_ns {
             return Err(Fault::new(FaultCode::Deadline, "the deadline passed before the call ran"));
         }
-        function.adopt(&self.pool)?;
+        function.adopt(&self.pool, call.plan.pool_bytes)?;
         let start = Instant::now();
         // From here on the range is dirty, also if the call fails.
         self.used_bytes = call.plan.pool_bytes;
@@ -135,25 +135,33 @@ impl Device for Cpu {
         1
     }
 
-    fn lease(&mut self, bytes: u64) -> Result<u64, Fault> {
+    fn lane_bytes(&self, _: LaneId) -> u64 {
+        self.pool.bytes
+    }
+
+    /// Another pool, which is empty; the old memory is released with its contents.
+    fn grow(&mut self, _: LaneId, bytes: u64) -> Result<(), Fault> {
         if bytes > layout::MAX_LEASE_BYTES {
             return Err(Fault::new(
                 FaultCode::OutOfMemory,
                 format!(
-                    "a lease of {bytes} bytes, a kernel on this device can address at most {}",
+                    "{bytes} bytes for a lane, a kernel on this device can address at most {}",
                     layout::MAX_LEASE_BYTES
                 ),
             ));
         }
-        if bytes != self.pool.bytes {
+        if bytes > self.pool.bytes {
+            let pool = Pool::new(bytes).map_err(module::mapping)?;
             self.pool.release().map_err(module::mapping)?;
-            self.pool = Arc::new(Pool::new(bytes).map_err(module::mapping)?);
+            self.pool = Arc::new(pool);
         }
-        Ok(bytes)
+        Ok(())
     }
 
-    fn lane_bytes(&self) -> u64 {
-        self.pool.bytes
+    fn give_back(&mut self, _: LaneId) -> Result<(), Fault> {
+        self.pool.release().map_err(module::mapping)?;
+        self.pool = Arc::new(Pool::new(0).map_err(module::mapping)?);
+        Ok(())
     }
 
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {

@@ -59,8 +59,8 @@ impl LoadedModule {
     }
 
     /// Gives it another pool.
-    pub(super) fn map_pool(&mut self, pool: &Pool) -> Result<(), Fault> {
-        self.memory.map_pool(pool).map_err(mapping)
+    pub(super) fn map_pool(&mut self, pool: &Pool, room: u64) -> Result<(), Fault> {
+        self.memory.map_pool(pool, room).map_err(mapping)
     }
 }
 

@@ -31,7 +31,7 @@ use super::gpu::Gpu;
 pub type Cuda = Gpu<Engine>;
 
 impl Cuda {
-    /// The first GPU that the process sees, without a lease.
+    /// The first GPU that the process sees; its lanes have no memory yet.
     pub fn start(lanes: usize) -> Result<Self, Fault> {
         Self::new(Engine::start()?, lanes)
     }

@@ -54,7 +54,6 @@ struct Running<D: Driver> {
     bound: Option<Rc<BoundPlan<D>>>,
     deadline_ns: u64,
     alone: bool,
-    wide: bool,
     timed: bool,
     started: Instant,
     /// Steps are still to be submitted.
@@ -72,7 +71,6 @@ pub(super) struct Start {
     pub(super) used_bytes: u64,
     pub(super) deadline_ns: u64,
     pub(super) alone: bool,
-    pub(super) wide: bool,
 }
 
 /// When a timed call did what, and how the last one divided its time.
@@ -168,9 +166,17 @@ impl<D: Driver> Lane<D> {
         })
     }
 
-    /// The pool changed: nothing of it is known to be clean by an earlier call.
-    pub(super) fn forget_pool(&mut self) {
+    /// Its memory is gone: nothing of it is known to be clean by an earlier call.
+    pub(super) fn forget_memory(&mut self) {
         self.clean_bytes = 0;
+    }
+
+    /// Waits until everything submitted to it is over.
+    pub(super) fn until_idle(&self) -> Result<(), D::Error> {
+        while !self.stream.has_ended()? {
+            std::hint::spin_loop();
+        }
+        Ok(())
     }
 
     /// Forgets everything about the calls so far, their timings included: another domain's calls follow.
@@ -196,7 +202,6 @@ impl<D: Driver> Lane<D> {
             bound: None,
             deadline_ns: start.deadline_ns,
             alone: start.alone,
-            wide: start.wide,
             timed,
             started: Instant::now(),
             unfinished: false,
@@ -204,10 +209,9 @@ impl<D: Driver> Lane<D> {
             last_kernel: None,
             failed: None,
         });
-        let clean = if start.wide { 0 } else { self.clean_bytes };
         self.cleared |= self.uncleared;
-        if !self.uncleared && start.used_bytes > clean {
-            self.stream.fill(start.base + clean, 0, start.used_bytes - clean)?;
+        if !self.uncleared && start.used_bytes > self.clean_bytes {
+            self.stream.fill(start.base + self.clean_bytes, 0, start.used_bytes - self.clean_bytes)?;
         }
         if timed {
             self.stream.record(&self.timing.started)?;
@@ -382,8 +386,7 @@ impl<D: Driver> Lane<D> {
             self.stream.fill(running.base, 0, running.used_bytes)?;
             self.cleared = true;
         }
-        // The range of a wide call covers other lanes' ranges, too.
-        self.clean_bytes = if running.wide { 0 } else { running.used_bytes };
+        self.clean_bytes = running.used_bytes;
         drop(running);
         match function.has_variables && !self.uncleared {
             true => function.reset(&self.stream, lane),

@@ -1,11 +1,11 @@
-//! Device memory of a serving worker: the pool, which is its lease mapped into one range of addresses,
+//! Device memory of a serving worker: what each lane was lent, mapped into a range of addresses that the lane keeps,
 //! and weights, which are mapped read-only.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use pappus_protocol::device_memory::{GPU_PAGE_BYTES, whole_gpu_pages};
+use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 use pappus_protocol::{Fault, FaultCode};
 use pappus_shmem::{Mapping, ValidatedMemfd};
 
@@ -17,7 +17,8 @@ use crate::device::Weights;
 /// How long to wait for memory that another worker is about to give back.
 const PATIENCE: Duration = Duration::from_millis(1000);
 
-/// Creates memory that the supervisor leased to this worker; its former holder may still be giving it back.
+/// Creates memory that the supervisor lent to this worker; the driver may still be taking it back from another
+/// process.
 fn create<D: Driver>(driver: &D, bytes: u64, export: bool) -> Result<D::Memory, Fault> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -31,32 +32,26 @@ fn create<D: Driver>(driver: &D, bytes: u64, export: bool) -> Result<D::Memory, 
     }
 }
 
-/// The pool: lanes side by side from its start on.
+/// The memory of one lane. Its addresses never change, so what refers to them stays good when memory comes and goes.
 #[derive(Debug)]
-pub(super) struct Pool<D: Driver> {
+pub(super) struct LaneMemory<D: Driver> {
     range: AddressRange<D>,
     granularity: u64,
-    lanes: u64,
 }
 
-impl<D: Driver> Pool<D> {
+impl<D: Driver> LaneMemory<D> {
     /// Addresses for all of the device's memory, none of it mapped.
-    pub(super) fn reserve(driver: &D, lanes: usize) -> Result<Self, Fault> {
+    pub(super) fn reserve(driver: &D) -> Result<Self, Fault> {
         let failed = |e: D::Error| e.fault("reserving addresses");
         let granularity = driver.granularity().map_err(failed)?;
         let bytes = driver.properties().memory_bytes.next_multiple_of(granularity.max(GPU_PAGE_BYTES));
         let range = AddressRange::reserve(driver, bytes).map_err(failed)?;
-        Ok(Self { range, granularity, lanes: lanes as u64 })
+        Ok(Self { range, granularity })
     }
 
     /// How much there is.
     pub(super) fn bytes(&self) -> u64 {
         self.range.mapped_bytes()
-    }
-
-    /// A lane's share.
-    pub(super) fn lane_bytes(&self) -> u64 {
-        whole_gpu_pages(self.bytes() / self.lanes)
     }
 
     /// Its first address.
@@ -72,21 +67,27 @@ impl<D: Driver> Pool<D> {
         }
     }
 
-    /// Makes the pool `bytes` long, rounded down to the granularity; no call runs. New memory is zeroed.
-    pub(super) fn resize(&mut self, driver: &D, stream: &D::Stream, bytes: u64) -> Result<(), Fault> {
-        let bytes = bytes / self.granularity * self.granularity;
-        while self.bytes() > bytes {
+    /// Makes it at least `bytes` long, rounded up to the granularity. New memory is zeroed; until that is done, no
+    /// kernel may run, on any lane.
+    pub(super) fn grow(&mut self, driver: &D, stream: &D::Stream, bytes: u64) -> Result<(), Fault> {
+        let missing = bytes.next_multiple_of(self.granularity).saturating_sub(self.bytes());
+        if missing == 0 {
+            return Ok(());
+        }
+        let failed = |e: D::Error| e.fault("mapping what the lane was lent");
+        let memory = create(driver, missing, false)?;
+        let at = self.range.push(driver, memory, Access::ReadWrite).map_err(failed)?;
+        let zeroed = stream.fill(at, 0, missing).and_then(|()| driver.synchronize());
+        zeroed.map_err(|e| {
+            // Another tenant's bytes may be in it.
             self.range.pop();
-        }
-        let missing = bytes - self.bytes();
-        if missing > 0 {
-            let failed = |e: D::Error| e.fault("mapping the lease");
-            let memory = create(driver, missing, false)?;
-            let at = self.range.push(driver, memory, Access::ReadWrite).map_err(failed)?;
-            stream.fill(at, 0, missing).map_err(failed)?;
-            driver.synchronize().map_err(failed)?;
-        }
-        Ok(())
+            failed(e)
+        })
+    }
+
+    /// Unmaps all of it; nothing that runs uses it.
+    pub(super) fn unmap(&mut self) {
+        while self.range.pop().is_some() {}
     }
 }
 

@@ -44,7 +44,7 @@ use self::driver::{DriverError, Event, HostBuffer, Stream};
 pub use self::function::Function;
 use self::lane::{Lane, Start};
 use self::layout::{BOUNCE_BYTES, GRAPH_STEPS, RUNS_BEFORE_GRAPH, Transfer};
-use self::memory::{Pool, WeightsLoader};
+use self::memory::{LaneMemory, WeightsLoader};
 use self::plan_cache::{BoundPlan, BoundPlans, Key};
 use self::scrub::Scrubber;
 use super::{Call, CopyIn, Device, FunctionImage, Source, broken};
@@ -55,10 +55,8 @@ pub struct Gpu<D: Driver> {
     // In the order in which they must be dropped; the driver with its context last.
     lanes: Vec<Lane<D>>,
     plans: Rc<RefCell<BoundPlans<D>>>,
-    pool: Pool<D>,
-    /// Copies of the pool's first address and of a lane's share, for every call.
-    pool_base: u64,
-    lane_bytes: u64,
+    /// Of each lane.
+    memory: Vec<LaneMemory<D>>,
     loader: WeightsLoader<D>,
     /// Arenas that are pinned.
     arenas: HashMap<ArenaId, PinnedArena<D>>,
@@ -84,18 +82,15 @@ struct PinnedArena<D: Driver> {
 }
 
 impl<D: Driver> Gpu<D> {
-    /// The driver's device, without a lease.
+    /// The driver's device, whose lanes have no memory yet.
     pub fn new(driver: D, lanes: usize) -> Result<Self, Fault> {
         let failed = |e: D::Error| e.fault("preparing the device");
         let all: Result<_, _> = (0..lanes.max(1)).map(|_| Lane::create(&driver)).collect();
-        let pool = Pool::reserve(&driver, lanes.max(1))?;
         let event = || driver.create_event(false).map_err(failed);
         Ok(Self {
             lanes: all.map_err(failed)?,
             plans: Rc::default(),
-            pool_base: pool.base(),
-            lane_bytes: pool.lane_bytes(),
-            pool,
+            memory: (0..lanes.max(1)).map(|_| LaneMemory::reserve(&driver)).collect::<Result<_, _>>()?,
             loader: WeightsLoader::default(),
             arenas: HashMap::new(),
             bounce: driver.allocate_host(BOUNCE_BYTES).map_err(failed)?,
@@ -116,15 +111,13 @@ impl<D: Driver> Gpu<D> {
         function: &mut Function<D>,
         call: &Call<'_>,
     ) -> Result<(), Stop<D::Error>> {
-        let wide = call.plan.pool_bytes > self.lane_bytes;
-        let base = self.pool_base + if wide { 0 } else { u64::from(lane.get()) * self.lane_bytes };
+        let base = self.memory[lane.index()].base();
         self.lanes[lane.index()]
             .begin(&Start {
                 base,
                 used_bytes: call.plan.pool_bytes,
                 deadline_ns: call.deadline_ns,
                 alone: call.alone,
-                wide,
             })
             .map_err(Stop::Driver)?;
         if now_ns() > call.deadline_ns {
@@ -137,7 +130,7 @@ impl<D: Driver> Gpu<D> {
             self.copy_in(lane, base, input, call)?;
         }
         let bases = Bases { pool: base, weights: function.weights_base };
-        let bound = self.bind(lane, function, call, bases, wide)?;
+        let bound = self.bind(lane, function, call, bases)?;
         for output in call.outputs.iter().filter(|output| output.bytes > 0) {
             let arena = call.arenas.range(output.arena, output.offset, output.bytes)?;
             let to = arena.range(output.offset, output.bytes).map_err(|_| broken())?;
@@ -160,10 +153,8 @@ impl<D: Driver> Gpu<D> {
         function: &mut Function<D>,
         call: &Call<'_>,
         bases: Bases,
-        wide: bool,
     ) -> Result<Rc<BoundPlan<D>>, Stop<D::Error>> {
-        let key =
-            Key { function: function.key, plan: std::sync::Arc::as_ptr(call.plan) as usize, lane, wide };
+        let key = Key { function: function.key, plan: std::sync::Arc::as_ptr(call.plan) as usize, lane };
         let known = self.plans.borrow_mut().get(&key);
         let stream = &self.lanes[lane.index()].stream;
         let bound = match known {
@@ -329,18 +320,28 @@ impl<D: Driver> Device for Gpu<D> {
         self.lanes.len()
     }
 
-    fn lane_bytes(&self) -> u64 {
-        self.lane_bytes
+    fn lane_bytes(&self, lane: LaneId) -> u64 {
+        self.memory[lane.index()].bytes()
     }
 
-    fn lease(&mut self, bytes: u64) -> Result<u64, Fault> {
+    fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault> {
+        // Clearing behind calls is over, too: nothing runs while memory is mapped that is not zeroed.
         self.settle()?;
-        self.plans.borrow_mut().forget_all();
-        self.lanes.iter_mut().for_each(Lane::forget_pool);
-        let resized = self.pool.resize(&self.driver, &self.stream, bytes);
-        self.lane_bytes = self.pool.lane_bytes();
-        resized.map_err(|fault| self.look(fault))?;
-        Ok(self.pool.bytes())
+        let grown = self.memory[lane.index()].grow(&self.driver, &self.stream, bytes);
+        grown.map_err(|fault| self.look(fault))
+    }
+
+    fn give_back(&mut self, lane: LaneId) -> Result<(), Fault> {
+        let memory = &mut self.memory[lane.index()];
+        let lane = &mut self.lanes[lane.index()];
+        // Behind the clearing of the lane's last call; other lanes go on.
+        let cleared = memory.clear(&lane.stream).and_then(|()| lane.until_idle());
+        if let Err(e) = cleared {
+            return Err(self.look(e.fault("clearing what is given back")));
+        }
+        memory.unmap();
+        lane.forget_memory();
+        Ok(())
     }
 
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function<D>, Fault> {
@@ -367,7 +368,8 @@ impl<D: Driver> Device for Gpu<D> {
         self.loader.forget();
         self.lanes.iter_mut().for_each(Lane::forget);
         self.bounce.as_mut().fill(0);
-        self.pool.clear(&self.stream).map_err(|e| e.fault("clearing the pool"))?;
+        let cleared = self.memory.iter().try_for_each(|memory| memory.clear(&self.stream));
+        cleared.map_err(|e| e.fault("clearing the lanes' memory"))?;
         self.settle()
     }
 

@@ -94,13 +94,12 @@ impl<D: Driver> BoundPlan<D> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct FunctionKey(u64);
 
-/// Function, plan, lane, and whether the call has the whole pool.
+/// Function, plan and lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) function: FunctionKey,
     pub(super) plan: usize,
     pub(super) lane: LaneId,
-    pub(super) wide: bool,
 }
 
 #[derive(Debug)]
@@ -197,7 +196,7 @@ impl<D: Driver> BoundPlans<D> {
         self.slots.values().for_each(|slot| slot.bound.forget_host(base, bytes));
     }
 
-    /// Addresses of the pool changed.
+    /// Another domain follows.
     pub(super) fn forget_all(&mut self) {
         self.slots.clear();
         self.bytes = 0;

@@ -24,7 +24,7 @@ const BYTES: u64 = 512;
 const USED: u64 = 2 * BYTES;
 const MODULE: &str = "kernel k 8 8";
 
-/// A device with a lease and one function `k(A, B)`, launched `repeats` times.
+/// A device with memory for its first lane and one function `k(A, B)`, launched `repeats` times.
 struct Fixture {
     gpu: Gpu<Fake>,
     function: Option<Function<Fake>>,
@@ -78,7 +78,7 @@ impl Fixture {
 
     fn over(driver: Fake, blueprint: Blueprint, lease: u64, module: &str) -> Self {
         let mut gpu = Gpu::new(driver, 2).unwrap();
-        gpu.lease(lease).unwrap();
+        gpu.grow(LANE, lease).unwrap();
         let function = Some(load(&mut gpu, &blueprint, module).unwrap());
         let plan = Arc::new(blueprint.plan(&Sizes { inputs: &[BYTES], weights: &[], words: &[] }).unwrap());
         let staging = Mapping::writable(&memfd::arena("staging", 4096).unwrap()).unwrap();
@@ -86,7 +86,7 @@ impl Fixture {
         let arena = Mapping::writable(&memfd::arena("arena", 16 << 10).unwrap()).unwrap();
         gpu.map_arena(ARENA, &arena).unwrap();
         arenas.insert(ARENA, arena);
-        let base = gpu.pool_base;
+        let base = gpu.memory[0].base();
         fake::log();
         Self { gpu, function, blueprint, plan, arenas, base }
     }
@@ -300,42 +300,99 @@ fn graphs_of_an_arena_go_before_it_does() {
     let [Did::DropGraph(_), Did::Unpin] = fake::log()[..] else { panic!("not in this order") };
 }
 
-#[test]
-fn a_lease_maps_what_is_missing_and_unmaps_what_is_too_much() {
-    let mut gpu = Gpu::new(Fake::new(), 2).unwrap();
-    let base = gpu.pool_base;
-    fake::log();
-    let maps = |at, bytes| Did::Map { at, bytes, access: Access::ReadWrite };
-    let zeroed = |to, bytes| Did::Fill { to, byte: 0, bytes };
-    assert_eq!(gpu.lease(5 * GRANULE + 1), Ok(5 * GRANULE), "whole pages");
-    let grown = [maps(base, 5 * GRANULE), zeroed(base, 5 * GRANULE), Did::Synchronize];
-    assert_eq!(fake::log()[1..], grown);
-    assert_eq!(gpu.lane_bytes(), 2 * GRANULE);
-    gpu.lease(8 * GRANULE).unwrap();
-    let end = base + 5 * GRANULE;
-    assert_eq!(fake::log()[1..], [maps(end, 3 * GRANULE), zeroed(end, 3 * GRANULE), Did::Synchronize]);
-    // Pieces go as they came: what is left of the older one is mapped anew.
-    gpu.lease(4 * GRANULE).unwrap();
-    let shrunk = fake::log();
-    let unmapped = [(end, 3 * GRANULE), (base, 5 * GRANULE)].map(|(at, bytes)| Did::Unmap { at, bytes });
-    assert_eq!(shrunk[1..3], unmapped);
-    assert_eq!(shrunk[3], maps(base, 4 * GRANULE));
-    assert_eq!(gpu.lane_bytes(), 2 * GRANULE);
-    // A lease beyond the reserved addresses is refused, and none of it stays mapped.
-    assert_eq!(gpu.lease(1 << 40).unwrap_err().code, FaultCode::OutOfMemory);
-    drop(gpu);
-    let [.., Did::Unmap { .. }, Did::Free { base: freed, .. }] = fake::log()[..] else { panic!("kept") };
-    assert_eq!(freed, base);
+/// Whether something is launched while memory is mapped that was never filled with zeros.
+fn shows_what_others_left(log: &[Did]) -> bool {
+    let mut strange: Vec<(u64, u64)> = Vec::new();
+    for did in log {
+        match *did {
+            Did::Map { at, bytes, access: Access::ReadWrite } => strange.push((at, bytes)),
+            Did::Fill { to, byte: 0, bytes } => strange.retain(|range| *range != (to, bytes)),
+            Did::Unmap { at, .. } => strange.retain(|(from, _)| *from != at),
+            Did::Launch(_) | Did::Graph(_) if !strange.is_empty() => return true,
+            _ => {}
+        }
+    }
+    false
 }
 
 #[test]
-fn a_call_that_needs_more_than_its_lane_has_the_pool_from_its_start() {
+fn a_lane_grows_by_what_is_missing_and_keeps_its_addresses() {
+    let mut gpu = Gpu::new(Fake::new(), 2).unwrap();
+    let [base, other] = [0, 1].map(|lane: usize| gpu.memory[lane].base());
+    fake::log();
+    let maps = |at, bytes| Did::Map { at, bytes, access: Access::ReadWrite };
+    let zeroed = |to, bytes| Did::Fill { to, byte: 0, bytes };
+    let grown = |at, bytes| [Did::Synchronize, maps(at, bytes), zeroed(at, bytes), Did::Synchronize];
+    gpu.grow(LANE, 5 * GRANULE - 1).unwrap();
+    assert_eq!(fake::log(), grown(base, 5 * GRANULE), "whole pages, while nothing runs");
+    gpu.grow(LANE, 8 * GRANULE).unwrap();
+    assert_eq!(fake::log(), grown(base + 5 * GRANULE, 3 * GRANULE));
+    gpu.grow(LaneId::new(1), GRANULE).unwrap();
+    assert_eq!(fake::log(), grown(other, GRANULE));
+    assert_eq!([0, 1].map(|lane| gpu.lane_bytes(LaneId::new(lane))), [8 * GRANULE, GRANULE]);
+    // All of one lane goes, cleared; the other one is not waited for.
+    gpu.give_back(LANE).unwrap();
+    let unmapped =
+        [(base + 5 * GRANULE, 3 * GRANULE), (base, 5 * GRANULE)].map(|(at, bytes)| Did::Unmap { at, bytes });
+    assert_eq!(fake::log(), [&[zeroed(base, 8 * GRANULE)], &unmapped[..]].concat());
+    assert_eq!([0, 1].map(|lane| gpu.lane_bytes(LaneId::new(lane))), [0, GRANULE]);
+    gpu.grow(LANE, GRANULE).unwrap();
+    assert_eq!(fake::log(), grown(base, GRANULE), "the same addresses");
+    // More than the addresses that are reserved is refused.
+    assert_eq!(gpu.grow(LANE, 1 << 40).unwrap_err().code, FaultCode::OutOfMemory);
+    assert_eq!(gpu.lane_bytes(LANE), GRANULE);
+}
+
+#[test]
+fn memory_that_cannot_be_zeroed_is_not_kept() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    let base = gpu.memory[0].base();
+    fake::log();
+    fake::fail(Did::Fill { to: base, byte: 0, bytes: GRANULE }, FakeError::Refused);
+    gpu.grow(LANE, GRANULE).unwrap_err();
+    assert_eq!(fake::log().last(), Some(&Did::Unmap { at: base, bytes: GRANULE }));
+    assert_eq!(gpu.lane_bytes(LANE), 0);
+}
+
+#[test]
+fn no_kernel_sees_memory_of_another_tenant_when_a_lane_grows() {
     let mut fixture = Fixture::new(2, MODULE);
-    fixture.gpu.lane_bytes = USED - 1;
-    fixture.call();
-    // Another lane may have written there since: all of it is cleared first.
-    let cleared = fixture.cleared();
-    assert_eq!(fixture.call(), [vec![cleared.clone()], fixture.work(2), vec![cleared]].concat());
+    let mut log = Vec::new();
+    for round in 1..4 {
+        fixture.gpu.give_back(LANE).unwrap();
+        for bytes in [GRANULE, round * 4 * GRANULE] {
+            fixture.gpu.grow(LANE, bytes).unwrap();
+            log.extend(fake::log());
+            log.extend(fixture.call());
+        }
+    }
+    assert!(log.contains(&Did::Launch("k")) && !shows_what_others_left(&log), "{log:?}");
+    // The control: the same work without any one of the fills behind new memory is noticed.
+    let fills = |at: &usize| {
+        matches!(log[*at], Did::Fill { bytes, .. } if bytes >= GRANULE) && {
+            matches!(log[*at - 1], Did::Map { .. })
+        }
+    };
+    let new: Vec<usize> = (1..log.len()).filter(fills).collect();
+    assert_eq!(new.len(), 6);
+    for at in new {
+        let mut without = log.clone();
+        without.remove(at);
+        assert!(shows_what_others_left(&without), "the control finds nothing");
+    }
+}
+
+#[test]
+fn graphs_stay_when_memory_goes_and_comes_again() {
+    let mut fixture = Fixture::new(2, MODULE);
+    (0..5).for_each(|_| drop(fixture.call()));
+    let before = fixture.call();
+    assert!(matches!(before[..], [Did::Graph(_), ..]));
+    fixture.gpu.give_back(LANE).unwrap();
+    fixture.gpu.grow(LANE, GRANULE).unwrap();
+    assert!(!fake::log().iter().any(|did| matches!(did, Did::DropGraph(_))));
+    // What the last call left clean is not known to be any more: it is cleared in front of the graph.
+    assert_eq!(fixture.call(), [vec![fixture.cleared()], before].concat());
 }
 
 #[test]

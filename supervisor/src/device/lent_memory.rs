@@ -1,0 +1,42 @@
+//! Where processes ask for device memory that calls may be lent: the scheduler says whether there is some, and has others
+//! give memory back where there is not.
+
+use std::sync::{Arc, Weak};
+
+use pappus_protocol::now_ns;
+
+use super::commands::CommandRunner;
+use super::decisions::{Actions, Decisions};
+use crate::processes::memory_ledger::MemorySource;
+use crate::schedule::events::{ContextWanted, MemoryCame};
+
+/// Where processes ask for device memory that calls may be lent.
+#[derive(Debug)]
+pub(super) struct LentMemory {
+    pub(super) decisions: Arc<Decisions>,
+    /// They keep the ledger that asks here.
+    pub(super) commands: Weak<CommandRunner>,
+}
+
+impl MemorySource for LentMemory {
+    fn take(&self, bytes: u64, urgent: bool, take: &dyn Fn()) -> bool {
+        let mut actions = Actions::new();
+        let there = self.decisions.decide(|scheduler| {
+            let there = scheduler.handle(now_ns(), ContextWanted { bytes, urgent }, &mut actions);
+            if there {
+                take();
+            }
+            there
+        });
+        if let Some(commands) = self.commands.upgrade() {
+            commands.carry_out(&mut actions, None);
+        }
+        there
+    }
+
+    fn came(&self) {
+        if let Some(commands) = self.commands.upgrade() {
+            commands.handle(MemoryCame {});
+        }
+    }
+}

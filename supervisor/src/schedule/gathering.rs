@@ -1,0 +1,227 @@
+//! What follows where calls need memory that is not free: it is gathered, and who waits for it is served in turn.
+
+use super::calls::Entry;
+use super::lending::{Need, Short};
+use super::residency::is_worth_less;
+use super::scheduler::Scheduler;
+use super::types::{Action, CallId, Command, WhyGone};
+use super::workers::{State, Worker};
+use crate::ids::{TenantId, WorkerId};
+
+impl<C: Clone> Scheduler<C> {
+    /// A call that does not wait yet starts in a worker that has room for it, or waits for memory.
+    pub(super) fn start_or_wait(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        let Some((domain, need)) = self.calls.get(id).map(|entry| (entry.domain, entry.need())) else {
+            return;
+        };
+        self.bind(now_ns, worker, domain, actions);
+        match self.lending.place(&self.workers, worker, domain, need) {
+            Ok(place) => self.start(now_ns, worker, place, id, actions),
+            Err(short) => {
+                self.enqueue(now_ns, domain, id);
+                self.wait_for_memory(now_ns, worker, id, short, actions);
+            }
+        }
+    }
+
+    /// The first call of a worker's domain has a lane there, and not the memory.
+    pub(super) fn wait_for_memory(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        id: CallId,
+        short: Short,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        let Some((domain, need)) = self.calls.get(id).map(|entry| (entry.domain, entry.need())) else {
+            return;
+        };
+        match short {
+            Short::Line => {
+                self.lending.stand(domain);
+                if self.lending.first() == Some(domain) && !self.exclusive.is_closed() {
+                    self.gather(now_ns, worker, need, actions);
+                }
+            }
+            Short::OwnLimit => {
+                let taken = &mut self.taken;
+                self.lending.take_back_own(now_ns, &self.workers, worker, domain.caller, need, taken);
+                self.tell_taken(actions);
+            }
+        }
+    }
+
+    /// Takes memory back for a call in a worker: from lanes without calls, then of weights, at last from residents whose
+    /// processes take it.
+    fn gather(&mut self, now_ns: u64, worker: WorkerId, need: Need, actions: &mut Vec<Action<C>>) {
+        let short = self.lending.take_back_for(now_ns, &self.workers, worker, need, &mut self.taken);
+        self.tell_taken(actions);
+        let others_may_give = self.ask_weights(short, actions) || self.lending.awaits();
+        if short > 0 && !others_may_give && self.calls.in_processes() == 0 {
+            self.dismiss_one(now_ns, Some(worker), actions);
+        }
+    }
+
+    /// Asks for memory of weights, unless they were asked already; whether they were not.
+    fn ask_weights(&mut self, short: u64, actions: &mut Vec<Action<C>>) -> bool {
+        let asks = short > 0 && self.lending.weights_asked().is_none();
+        if asks {
+            // Until they answer, as if they could.
+            self.lending.weights_answer(short);
+            actions.push(Action::GiveUpWeights { bytes: short });
+        }
+        asks
+    }
+
+    /// A process needs so much for itself; whether it may take it. Else it asks again, when others gave some back. A
+    /// worker's process is `urgent`; others wait until no call does.
+    pub(super) fn context_wanted(
+        &mut self,
+        now_ns: u64,
+        bytes: u64,
+        urgent: bool,
+        actions: &mut Vec<Action<C>>,
+    ) -> bool {
+        let waits = self.lending.first().is_some() || self.exclusive.prepared().is_some();
+        if bytes <= self.lending.free_bytes() && (urgent || !waits) {
+            if !waits {
+                self.lending.settle_asked();
+            }
+            return true;
+        }
+        if bytes > 0 && urgent && !waits {
+            let short = self.lending.take_back(now_ns, &self.workers, bytes, None, &mut self.taken);
+            self.tell_taken(actions);
+            let others_may_give = self.ask_weights(short, actions) || self.lending.awaits();
+            if short > 0 && !others_may_give {
+                self.dismiss_one(now_ns, None, actions);
+            }
+        }
+        false
+    }
+
+    /// Of the workers without processes on their way that may go, the one that is worth least.
+    pub(super) fn worth_least(
+        &self,
+        now_ns: u64,
+        may_go: impl Fn(WorkerId, &Worker) -> bool,
+    ) -> Option<WorkerId> {
+        let all = self.workers.iter().filter(|(id, worker)| may_go(*id, worker));
+        let least = all.reduce(|best, one| if is_worth_less(now_ns, one.1, best.1) { one } else { best });
+        least.map(|(worker, _)| worker)
+    }
+
+    /// The resident that is worth least leaves, so that what its process takes is free.
+    fn dismiss_one(&mut self, now_ns: u64, but: Option<WorkerId>, actions: &mut Vec<Action<C>>) {
+        if self.workers.iter().any(|(_, worker)| worker.dismissed) {
+            return;
+        }
+        let may_go = |id, worker: &Worker| {
+            Some(id) != but && worker.is_idle() && matches!(worker.state, State::Free | State::Bound(_))
+        };
+        if let Some(worker) = self.worth_least(now_ns, may_go) {
+            self.unbind(worker, WhyGone::MemoryWanted);
+            self.workers[worker].dismissed = true;
+            self.tell(worker, Command::Leave, actions);
+        }
+    }
+
+    /// Tells workers what they have to give back.
+    pub(super) fn tell_taken(&mut self, actions: &mut Vec<Action<C>>) {
+        for (worker, lanes) in self.taken.drain(..) {
+            let to = self.workers.address(worker);
+            actions.push(Action::Tell { to, command: Command::GiveBack { lanes } });
+        }
+    }
+
+    /// Memory may be free that calls wait for.
+    pub(super) fn memory_came(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        self.advance(now_ns, actions);
+        self.serve_line(now_ns, actions);
+    }
+
+    /// A call of a caller ended: its lane's memory may be what others wait for.
+    pub(super) fn serve_memory(&mut self, now_ns: u64, caller: TenantId, actions: &mut Vec<Action<C>>) {
+        if self.lending.first().is_some() {
+            self.lending.ask_weights_again();
+            self.serve_line(now_ns, actions);
+        }
+        self.feed_limited(now_ns, caller, actions);
+    }
+
+    /// What a caller with a limit of memory may start now, starts.
+    pub(super) fn feed_limited(&mut self, now_ns: u64, caller: TenantId, actions: &mut Vec<Action<C>>) {
+        if !self.lending.is_limited(caller) {
+            return;
+        }
+        for worker in WorkerId::first(self.workers.len()) {
+            if self.workers[worker].serves(caller) {
+                self.feed(now_ns, worker, actions);
+            }
+        }
+    }
+
+    /// Serves the line of domains that wait for memory, as far as there is some.
+    pub(super) fn serve_line(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        while let Some(domain) = self.lending.first().filter(|_| !self.exclusive.is_closed()) {
+            let serves = |worker: &WorkerId| self.workers[*worker].state == State::Bound(domain);
+            let mut workers = WorkerId::first(self.workers.len()).filter(serves);
+            let found = workers.find_map(|worker| Some((worker, self.next_of(now_ns, worker)?)));
+            let need = found.and_then(|(_, id)| self.calls.get(id).map(Entry::need));
+            let (Some((worker, id)), Some(need)) = (found, need) else {
+                self.lending.next();
+                continue;
+            };
+            match self.lending.place(&self.workers, worker, domain, need) {
+                Ok(place) => {
+                    self.lending.next();
+                    self.placing.started(domain, id);
+                    self.start(now_ns, worker, place, id, actions);
+                    // Its next call stands behind those of others.
+                    self.feed(now_ns, worker, actions);
+                }
+                Err(Short::OwnLimit) => {
+                    self.lending.next();
+                    self.wait_for_memory(now_ns, worker, id, Short::OwnLimit, actions);
+                }
+                Err(Short::Line) => {
+                    self.gather(now_ns, worker, need, actions);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Goes on with the call that the device is prepared for, if the memory that it waited for is there.
+    pub(super) fn advance(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        let Some((id, worker)) = self.exclusive.prepared() else { return };
+        let State::Bound(domain) = self.workers[worker].state else {
+            // It is killed, and its end is the end of this.
+            return;
+        };
+        let Some(need) = self.calls.get(id).map(Entry::need) else { return };
+        if self.holds(now_ns, domain.caller) {
+            // Its caller spent the budget meanwhile, elsewhere.
+            self.exclusive.put_aside(domain.caller);
+            self.exclusive.end();
+            return self.share(now_ns, actions);
+        }
+        if self.lending.is_beyond_limit(&self.workers, worker, domain.caller, need) {
+            return self.wait_for_memory(now_ns, worker, id, Short::OwnLimit, actions);
+        }
+        match self.lending.place_whole(&self.workers, worker, need) {
+            Some(place) => {
+                self.lending.settle_asked();
+                self.exclusive.run(domain.caller, id, worker);
+                self.start(now_ns, worker, place, id, actions);
+            }
+            None => self.gather(now_ns, worker, need, actions),
+        }
+    }
+}

@@ -1,0 +1,532 @@
+//! Who has what of a device's memory: bytes that lanes were lent for calls, what processes keep, and the line of domains
+//! whose calls wait for memory.
+//!
+//! ```text
+//!            a call needs it             idle, and others need it          the worker says so
+//!   free ─────────────────────► lent ──────────────────────────────► returning ─────────────► free
+//!                                 └──────────── its process is gone ────────────► dying ─reaped─┘
+//! ```
+//!
+//! A lane keeps what it was lent when its call is over: the next one need not wait. It is taken back only where other
+//! calls need it, from the lanes idle longest, and never from a lane that has a call. Memory counts as free only once
+//! the worker confirmed that it gave it back, or its process is reaped.
+//!
+//! Domains whose first call waits for memory stand in one line, in the order in which they came to wait. Only the first
+//! of them takes free memory. While what is idle suffices for it, calls that need no memory start beside; otherwise no
+//! call starts that is not of the first domain, until enough lanes are empty. So none waits longer than the calls that
+//! run, and those of the domains before it.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::types::{Domain, Shape};
+use super::workers::{Worker, Workers};
+use crate::ids::{Generation, TenantId, WorkerId};
+use crate::limits::SETTLE_NS;
+
+/// What a call needs of the device's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Need {
+    /// Bytes of its lane.
+    pub(super) lane_bytes: u64,
+    /// Bytes that its process keeps for the stacks of its kernels.
+    pub(super) stack_bytes: u64,
+    /// Bytes that must be free besides: its function's weights are to be loaded.
+    pub(super) beside_bytes: u64,
+}
+
+/// Why a call cannot start for want of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Short {
+    /// Others stand in line before it, or it would need more than is free.
+    Line,
+    /// Its caller has as much as it may.
+    OwnLimit,
+}
+
+/// A lane that a call may start in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Which.
+    pub(super) lane: u32,
+    /// What the lane has then.
+    pub(super) lane_bytes: u64,
+}
+
+/// Memory that is to be taken back: which lanes of which worker.
+pub(super) type TakeBack = Vec<(WorkerId, u64)>;
+
+/// What one worker has.
+#[derive(Debug, Default)]
+struct Lent {
+    /// The process that has it.
+    process: Option<Generation>,
+    /// By lane.
+    lanes: Vec<u64>,
+    /// What its process keeps for stacks.
+    stack_bytes: u64,
+    /// What it was told to give back and did not confirm, oldest first.
+    returning: VecDeque<Returning>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Returning {
+    bytes: u64,
+    /// What its lanes may have left.
+    left_bytes: u64,
+    /// When it is killed if it does not confirm.
+    until_ns: u64,
+}
+
+impl Lent {
+    fn lanes_bytes(&self) -> u64 {
+        self.lanes.iter().sum()
+    }
+
+    fn returning_bytes(&self) -> u64 {
+        self.returning.iter().map(|returning| returning.bytes).sum()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.lanes_bytes() + self.stack_bytes + self.returning_bytes()
+    }
+}
+
+/// The memory of one device.
+#[derive(Debug)]
+pub(super) struct Lending {
+    all_bytes: u64,
+    page_bytes: u64,
+    /// The most that a lane may have.
+    lane_bytes: u64,
+    /// Taken for other things than calls: contexts and weights.
+    taken_bytes: u64,
+    /// Of all workers, and of processes that are not reaped.
+    lent_bytes: u64,
+    workers: Vec<Lent>,
+    dying: Vec<(WorkerId, Generation, u64)>,
+    /// Promised to calls whose functions' weights are about to be loaded.
+    promised_bytes: u64,
+    line: VecDeque<Domain>,
+    /// How often workers were told to give memory back and did not confirm.
+    outstanding: usize,
+    /// What is idle does not suffice for the first in line.
+    closed: bool,
+    /// What is about to be given up of weights, since the first in line needs it; none if they were not asked.
+    weights: Option<u64>,
+    /// The most that callers may have, for those with a limit.
+    limits: HashMap<TenantId, u64>,
+}
+
+/// The size that a lane gets for a call: whole pages, and few different sizes, so that it rarely changes.
+fn rounded(bytes: u64, page_bytes: u64) -> u64 {
+    let pages = bytes.div_ceil(page_bytes);
+    let power = pages.checked_next_power_of_two().unwrap_or(pages);
+    let sizes = [power / 4 * 3, power];
+    let pages = sizes.into_iter().find(|size| *size >= pages).unwrap_or(pages);
+    pages.saturating_mul(page_bytes)
+}
+
+impl Lending {
+    /// Nothing is lent.
+    pub(super) fn new(shape: &Shape) -> Self {
+        let lent = || Lent { lanes: vec![0; shape.lanes as usize], ..Lent::default() };
+        Self {
+            all_bytes: shape.memory_bytes,
+            page_bytes: shape.page_bytes.max(1),
+            lane_bytes: shape.lane_bytes,
+            taken_bytes: 0,
+            lent_bytes: 0,
+            workers: (0..shape.workers).map(|_| lent()).collect(),
+            dying: Vec::new(),
+            promised_bytes: 0,
+            line: VecDeque::new(),
+            outstanding: 0,
+            closed: false,
+            weights: None,
+            limits: HashMap::new(),
+        }
+    }
+
+    /// So much is taken for other things than calls.
+    pub(super) fn set_taken(&mut self, bytes: u64) {
+        if let Some(coming) = &mut self.weights {
+            *coming = coming.saturating_sub(self.taken_bytes.saturating_sub(bytes));
+        }
+        self.taken_bytes = bytes;
+    }
+
+    /// What nothing has, and no call was promised.
+    pub(super) fn free_bytes(&self) -> u64 {
+        let had = self.taken_bytes.saturating_add(self.lent_bytes).saturating_add(self.promised_bytes);
+        self.all_bytes.saturating_sub(had)
+    }
+
+    /// A call that was promised memory for weights needs the promise no more.
+    pub(super) fn unpromise(&mut self, bytes: u64) {
+        self.promised_bytes = self.promised_bytes.saturating_sub(bytes);
+    }
+
+    /// What a worker has, without what it is about to give back.
+    pub(super) fn worker_bytes(&self, worker: WorkerId) -> u64 {
+        let lent = &self.workers[worker.get()];
+        lent.lanes_bytes() + lent.stack_bytes
+    }
+
+    /// What lanes and stacks have in all: lanes, what of them is on its way back or dying included; and stacks.
+    pub(super) fn sums(&self) -> (u64, u64) {
+        let stacks = self.workers.iter().map(|lent| lent.stack_bytes).sum();
+        (self.lent_bytes.saturating_sub(stacks), stacks)
+    }
+
+    /// What the workers that serve a caller have.
+    pub(super) fn bytes_of(&self, caller: TenantId, workers: &Workers) -> u64 {
+        let own = workers.iter().filter(|(_, worker)| worker.serves(caller));
+        own.map(|(worker, _)| self.worker_bytes(worker)).sum()
+    }
+
+    /// A caller may have so much from now on, or as much as there is.
+    pub(super) fn allow(&mut self, caller: TenantId, most_bytes: Option<u64>) {
+        match most_bytes {
+            Some(most) => drop(self.limits.insert(caller, most)),
+            None if self.limits.is_empty() => {}
+            None => drop(self.limits.remove(&caller)),
+        }
+    }
+
+    /// Callers with a limit.
+    pub(super) fn limited(&self) -> Vec<TenantId> {
+        self.limits.keys().copied().collect()
+    }
+
+    /// Whether a caller has a limit.
+    pub(super) fn is_limited(&self, caller: TenantId) -> bool {
+        !self.limits.is_empty() && self.limits.contains_key(&caller)
+    }
+
+    /// The empty lane of a worker that needs the least memory for a call, and what it has then: the smallest that has
+    /// enough, else the largest. `spare_bytes` may be used up to make it one of the usual sizes.
+    fn lane_for(&self, id: WorkerId, worker: &Worker, need: Need, spare_bytes: u64) -> Option<(Place, u64)> {
+        let lent = &self.workers[id.get()];
+        let has = |lane: u32| lent.lanes.get(lane as usize).copied().unwrap_or(0);
+        let empty = || (0..lent.lanes.len() as u32).filter(|lane| !worker.has_call_in(*lane));
+        let enough = empty().filter(|lane| has(*lane) >= need.lane_bytes).min_by_key(|lane| has(*lane));
+        let stack = need.stack_bytes.saturating_sub(lent.stack_bytes);
+        if let Some(lane) = enough {
+            return Some((Place { lane, lane_bytes: has(lane) }, stack));
+        }
+        // Of equal ones the first.
+        let lane = empty().rev().max_by_key(|lane| has(*lane))?;
+        let exact = need.lane_bytes.div_ceil(self.page_bytes).saturating_mul(self.page_bytes);
+        let usual = rounded(need.lane_bytes, self.page_bytes).min(self.lane_bytes).max(exact);
+        let missing = |size: u64| (size - has(lane)).saturating_add(stack);
+        let size =
+            if missing(usual).saturating_add(need.beside_bytes) <= spare_bytes { usual } else { exact };
+        Some((Place { lane, lane_bytes: size }, missing(size)))
+    }
+
+    /// Where a call of a domain can start in a worker at once, which has an empty lane.
+    pub(super) fn place(
+        &self,
+        workers: &Workers,
+        worker: WorkerId,
+        domain: Domain,
+        need: Need,
+    ) -> Result<Place, Short> {
+        let free = self.free_bytes();
+        let spare = free.min(self.left_bytes(workers, domain.caller));
+        let (place, missing) = self.lane_for(worker, &workers[worker], need, spare).ok_or(Short::Line)?;
+        let is_first = self.line.front().is_none_or(|first| *first == domain);
+        let room = match is_first {
+            true => missing.saturating_add(need.beside_bytes) <= free,
+            false => missing == 0 && need.beside_bytes == 0 && !self.closed,
+        };
+        if !room {
+            return Err(Short::Line);
+        }
+        match missing > 0 && missing > self.left_bytes(workers, domain.caller) {
+            true => Err(Short::OwnLimit),
+            false => Ok(place),
+        }
+    }
+
+    /// What a caller may have besides what it has.
+    fn left_bytes(&self, workers: &Workers, caller: TenantId) -> u64 {
+        match self.limits.get(&caller) {
+            Some(most) => most.saturating_sub(self.bytes_of(caller, workers)),
+            None => u64::MAX,
+        }
+    }
+
+    /// Whether a call that has the whole device needs more than its caller may have, beside what it has elsewhere.
+    pub(super) fn is_beyond_limit(
+        &self,
+        workers: &Workers,
+        worker: WorkerId,
+        caller: TenantId,
+        need: Need,
+    ) -> bool {
+        if !self.is_limited(caller) {
+            return false;
+        }
+        let lane = self.lane_for(worker, &workers[worker], need, 0);
+        lane.is_some_and(|(_, missing)| missing > 0 && missing > self.left_bytes(workers, caller))
+    }
+
+    /// Where a call can start in a worker at once that has the whole device.
+    pub(super) fn place_whole(&self, workers: &Workers, worker: WorkerId, need: Need) -> Option<Place> {
+        let free = self.free_bytes();
+        let caller = workers[worker].served().map(|domain| domain.caller);
+        let spare = caller.map_or(free, |caller| free.min(self.left_bytes(workers, caller)));
+        let (place, missing) = self.lane_for(worker, &workers[worker], need, spare)?;
+        (missing.saturating_add(need.beside_bytes) <= free).then_some(place)
+    }
+
+    /// Lends what [`Lending::place`] or [`Lending::place_whole`] said.
+    pub(super) fn lend(&mut self, worker: WorkerId, place: Place, need: Need) {
+        let lent = &mut self.workers[worker.get()];
+        let before = lent.bytes();
+        if let Some(lane) = lent.lanes.get_mut(place.lane as usize) {
+            *lane = (*lane).max(place.lane_bytes);
+        }
+        lent.stack_bytes = lent.stack_bytes.max(need.stack_bytes);
+        self.lent_bytes += lent.bytes() - before;
+        self.promised_bytes += need.beside_bytes;
+    }
+
+    /// A domain's first call waits for memory.
+    pub(super) fn stand(&mut self, domain: Domain) {
+        if !self.line.contains(&domain) {
+            self.line.push_back(domain);
+        }
+    }
+
+    /// Whether a domain's first call waits for memory.
+    pub(super) fn has_in_line(&self, domain: Domain) -> bool {
+        self.line.contains(&domain)
+    }
+
+    /// The first in line.
+    pub(super) fn first(&self) -> Option<Domain> {
+        self.line.front().copied()
+    }
+
+    /// The first in line is served, or does not wait any more.
+    pub(super) fn next(&mut self) {
+        self.line.pop_front();
+        self.settle_asked();
+    }
+
+    /// Another call needs memory: what was asked for the one before does not count.
+    pub(super) fn settle_asked(&mut self) {
+        (self.closed, self.weights) = (false, None);
+    }
+
+    /// Takes memory back for a call in a worker: the lanes to take from. What is missing even then, of weights that
+    /// should be given up, or of calls that have to end.
+    pub(super) fn take_back_for(
+        &mut self,
+        now_ns: u64,
+        workers: &Workers,
+        worker: WorkerId,
+        need: Need,
+        taken: &mut TakeBack,
+    ) -> u64 {
+        let Some((place, missing)) = self.lane_for(worker, &workers[worker], need, 0) else { return 0 };
+        let wanted = missing.saturating_add(need.beside_bytes);
+        let mut short = self.take_back(now_ns, workers, wanted, Some((worker, place.lane)), taken);
+        let has = self.workers[worker.get()].lanes.get(place.lane as usize).copied().unwrap_or(0);
+        if short > 0 && has > need.lane_bytes.next_multiple_of(self.page_bytes) {
+            // Its own lane has more than it needs: it gets another size.
+            let given = self.tell(now_ns, worker, 1 << place.lane, taken);
+            short = short.saturating_sub(given.saturating_sub(need.lane_bytes));
+        }
+        self.closed = short > 0;
+        short
+    }
+
+    /// Takes memory back until so much is free or on its way, but not from one lane. What is missing even then.
+    pub(super) fn take_back(
+        &mut self,
+        now_ns: u64,
+        workers: &Workers,
+        wanted: u64,
+        but: Option<(WorkerId, u32)>,
+        taken: &mut TakeBack,
+    ) -> u64 {
+        let coming: u64 = self.workers.iter().map(Lent::returning_bytes).sum();
+        let dying: u64 = self.dying.iter().map(|(.., bytes)| *bytes).sum();
+        let there = [coming, dying, self.weights.unwrap_or(0)]
+            .into_iter()
+            .fold(self.free_bytes(), u64::saturating_add);
+        let mut short = wanted.saturating_sub(there);
+        // Workers without calls first, the one idle longest first of all.
+        let is_last = |id, worker: &Worker| !worker.is_idle() || but.is_some_and(|(but, _)| but == id);
+        let mut order: Vec<(bool, u64, WorkerId)> =
+            workers.iter().map(|(id, worker)| (is_last(id, worker), worker.idle_since_ns, id)).collect();
+        order.sort_unstable();
+        for (.., id) in order {
+            if short == 0 {
+                break;
+            }
+            let keep = but.and_then(|(worker, lane)| (worker == id).then_some(lane));
+            let lanes = self.idle_lanes(id, &workers[id], keep);
+            short = short.saturating_sub(self.tell(now_ns, id, lanes, taken));
+        }
+        short
+    }
+
+    /// Takes memory back from a caller's own lanes without calls, so that its call fits into what it may have.
+    pub(super) fn take_back_own(
+        &mut self,
+        now_ns: u64,
+        workers: &Workers,
+        worker: WorkerId,
+        caller: TenantId,
+        need: Need,
+        taken: &mut TakeBack,
+    ) {
+        let keep = self.lane_for(worker, &workers[worker], need, 0).map(|(place, _)| place.lane);
+        for (id, own) in workers.iter().filter(|(_, own)| own.serves(caller)) {
+            let lanes = self.idle_lanes(id, own, keep.filter(|_| id == worker));
+            self.tell(now_ns, id, lanes, taken);
+        }
+    }
+
+    /// A worker came to a caller: what the one before it left there is taken back, where it is more than this one may
+    /// have.
+    pub(super) fn came_to(
+        &mut self,
+        now_ns: u64,
+        workers: &Workers,
+        worker: WorkerId,
+        caller: TenantId,
+        taken: &mut TakeBack,
+    ) {
+        let most = self.limits.get(&caller).copied();
+        if most.is_some_and(|most| self.bytes_of(caller, workers) > most) {
+            let lanes = self.idle_lanes(worker, &workers[worker], None);
+            self.tell(now_ns, worker, lanes, taken);
+        }
+    }
+
+    /// Takes all memory back from lanes of a worker: so much is on its way then.
+    fn tell(&mut self, now_ns: u64, worker: WorkerId, lanes: u64, taken: &mut TakeBack) -> u64 {
+        let lent = &mut self.workers[worker.get()];
+        if lanes == 0 {
+            return 0;
+        }
+        let told = lent.lanes.iter_mut().enumerate().filter(|(lane, _)| lanes >> lane & 1 == 1);
+        let bytes = told.map(|(_, has)| std::mem::take(has)).sum();
+        let until_ns = now_ns.saturating_add(SETTLE_NS);
+        self.outstanding += 1;
+        lent.returning.push_back(Returning { bytes, left_bytes: lent.lanes_bytes(), until_ns });
+        taken.push((worker, lanes));
+        bytes
+    }
+
+    /// Lanes of a worker without a call that have memory, but for one.
+    fn idle_lanes(&self, id: WorkerId, worker: &Worker, but: Option<u32>) -> u64 {
+        let lent = &self.workers[id.get()];
+        if lent.process.is_none() {
+            return 0;
+        }
+        let lanes = (0..)
+            .zip(&lent.lanes)
+            .filter(|(lane, has)| **has > 0 && !worker.has_call_in(*lane) && but != Some(*lane));
+        lanes.fold(0, |lanes, (lane, _)| lanes | 1 << lane)
+    }
+
+    /// Weights are about to give up so much for the first in line; none if they were not asked yet.
+    pub(super) fn weights_asked(&self) -> Option<u64> {
+        self.weights
+    }
+
+    /// Weights were asked, and are about to give up so much.
+    pub(super) fn weights_answer(&mut self, coming_bytes: u64) {
+        self.weights = Some(coming_bytes);
+    }
+
+    /// Calls ended: what their functions' weights take may be asked for again.
+    pub(super) fn ask_weights_again(&mut self) {
+        if self.weights == Some(0) {
+            self.weights = None;
+        }
+    }
+
+    /// Whether anything is on its way back.
+    pub(super) fn awaits(&self) -> bool {
+        !self.dying.is_empty() || self.outstanding > 0 || self.weights.is_some_and(|coming| coming > 0)
+    }
+
+    /// A fresh process is in a worker's slot.
+    pub(super) fn arrived(&mut self, worker: WorkerId, generation: Generation) {
+        self.workers[worker.get()].process = Some(generation);
+    }
+
+    /// It serves no more, and holds what it has until it is reaped.
+    pub(super) fn gone(&mut self, worker: WorkerId) {
+        let lent = &mut self.workers[worker.get()];
+        let bytes = lent.bytes();
+        lent.lanes.fill(0);
+        lent.stack_bytes = 0;
+        self.outstanding -= lent.returning.len();
+        lent.returning.clear();
+        match lent.process.take() {
+            Some(generation) => self.dying.push((worker, generation, bytes)),
+            None => self.lent_bytes -= bytes,
+        }
+    }
+
+    /// It is reaped.
+    pub(super) fn reaped(&mut self, worker: WorkerId, generation: Generation) {
+        let is_it = |(w, g, _): &(WorkerId, Generation, u64)| (*w, *g) == (worker, generation);
+        if let Some(at) = self.dying.iter().position(is_it) {
+            self.lent_bytes -= self.dying.swap_remove(at).2;
+        }
+    }
+
+    /// A worker gave back what it was told first, and its lanes have so much left; false if it was not told, or has more
+    /// than it may.
+    pub(super) fn gave_back(&mut self, worker: WorkerId, left_bytes: u64) -> bool {
+        let lent = &mut self.workers[worker.get()];
+        let Some(returning) = lent.returning.pop_front() else { return false };
+        self.lent_bytes -= returning.bytes;
+        self.outstanding -= 1;
+        left_bytes <= returning.left_bytes
+    }
+
+    /// When [`Lending::expire`] has something to say.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        if self.outstanding == 0 {
+            return None;
+        }
+        self.workers.iter().filter_map(|lent| Some(lent.returning.front()?.until_ns)).min()
+    }
+
+    /// Workers that did not give back what they were told in time; told again later.
+    pub(super) fn expire(&mut self, now_ns: u64) -> Vec<WorkerId> {
+        let mut late = Vec::new();
+        if self.outstanding == 0 {
+            return late;
+        }
+        for (at, lent) in self.workers.iter_mut().enumerate() {
+            if let Some(first) = lent.returning.front_mut().filter(|first| first.until_ns <= now_ns) {
+                first.until_ns = now_ns.saturating_add(SETTLE_NS);
+                late.push(WorkerId::new(at));
+            }
+        }
+        late
+    }
+
+    /// What there is in all, for invariants.
+    #[cfg(test)]
+    pub(super) fn account(&self) -> (u64, u64, u64) {
+        let there: u64 = self.workers.iter().map(Lent::bytes).sum();
+        let dying: u64 = self.dying.iter().map(|(.., bytes)| *bytes).sum();
+        (self.all_bytes, self.lent_bytes, there + dying)
+    }
+}
+
+#[cfg(test)]
+#[path = "lending_tests.rs"]
+mod tests;

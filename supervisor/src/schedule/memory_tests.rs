@@ -1,0 +1,238 @@
+//! Small cases of calls that share a device's memory.
+
+use super::*;
+
+const CAROL: Domain = Domain { owner: TenantId::new(3), caller: TenantId::new(3) };
+const W2: WorkerId = WorkerId::new(2);
+
+/// So many workers of two lanes, and 100 bytes.
+fn bench(workers: usize) -> Bench {
+    Bench::of(Shape { memory_bytes: 100, workers_per_domain: 1, ..Shape::new(workers, 2) })
+}
+
+/// What the last call that started was lent.
+fn lent(b: &Bench) -> u64 {
+    let mut starts = b.actions.iter().filter_map(|action| match action {
+        Action::Tell { command: Command::Start { memory_bytes, .. }, .. } => Some(*memory_bytes),
+        _ => None,
+    });
+    starts.next_back().unwrap()
+}
+
+#[test]
+fn a_lane_keeps_what_it_was_lent_and_the_best_one_is_chosen() {
+    let mut b = bench(1);
+    let first = b.submit_sized(1, ALICE, 13);
+    assert_eq!(lent(&b), 16, "one of few sizes");
+    let second = b.submit_sized(2, ALICE, 40);
+    assert_eq!(lent(&b), 48);
+    b.finish(W0, first);
+    b.finish(W0, second);
+    // The smallest that has enough, else the largest.
+    let third = b.submit_sized(3, ALICE, 20);
+    b.finish(W0, third);
+    let fourth = b.submit_sized(4, ALICE, 2);
+    b.finish(W0, fourth);
+    b.submit_sized(5, ALICE, 49);
+    assert_eq!(lent(&b), 64);
+    b.expect("1 on 0.0, 2 on 0.1, 3 on 0.1, 4 on 0.0, 5 on 0.1");
+    assert_eq!((b.scheduler.lent_to(ALICE.caller), b.scheduler.free_bytes()), (80, 20));
+}
+
+#[test]
+fn the_usual_size_is_not_waited_for() {
+    let mut b = bench(2);
+    b.submit_sized(1, ALICE, 48);
+    b.submit_sized(2, BOB, 50);
+    assert_eq!(lent(&b), 50);
+    b.expect("1 on 0.0, 2 on 1.0");
+}
+
+#[test]
+fn memory_comes_from_the_resident_idle_longest() {
+    let mut b = bench(4);
+    for (call, domain, worker) in [(1, ALICE, W0), (2, BOB, W1), (3, CAROL, W2)] {
+        let id = b.submit_sized(call, domain, 32);
+        b.now += MS;
+        b.finish(worker, id);
+    }
+    // The first one again: it is idle shortest now.
+    let again = b.submit_sized(4, ALICE, 32);
+    b.now += MS;
+    b.finish(W0, again);
+    b.expect("1 on 0.0, 2 on 1.0, 3 on 2.0, 4 on 0.0");
+    let dave = Domain { owner: TenantId::new(4), caller: TenantId::new(4) };
+    b.submit_sized(5, dave, 40);
+    b.expect("1 gives 1, 2 gives 1");
+    assert_eq!(b.scheduler.free_bytes(), 4, "nothing is free before it is said to be");
+    b.gave_back(W1, 0);
+    b.expect("");
+    b.gave_back(W2, 0);
+    b.expect("5 on 3.0");
+    // Of the first one nothing was taken.
+    b.submit_sized(6, ALICE, 32);
+    b.expect("6 on 0.0");
+}
+
+#[test]
+fn a_lane_with_a_call_keeps_its_memory_and_others_wait_in_turn() {
+    let mut b = bench(3);
+    let first = b.submit_sized(1, ALICE, 48);
+    let second = b.submit_sized(2, BOB, 48);
+    b.expect("1 on 0.0, 2 on 1.0");
+    b.submit_sized(3, CAROL, 40);
+    // It comes later, and needs little; but what it needs is what the one before it waits for.
+    b.submit_sized(4, ALICE, 8);
+    b.expect("");
+    b.finish(W1, second);
+    b.expect("1 gives 1");
+    b.gave_back(W1, 0);
+    b.expect("3 on 2.0");
+    b.finish(W0, first);
+    b.expect("4 on 0.0");
+}
+
+#[test]
+fn calls_that_need_nothing_more_go_on_while_memory_is_on_its_way() {
+    let mut b = bench(3);
+    let first = b.submit_sized(1, ALICE, 48);
+    let second = b.submit_sized(2, BOB, 48);
+    b.finish(W1, second);
+    b.submit_sized(3, CAROL, 40);
+    b.expect("1 on 0.0, 2 on 1.0, 1 gives 1");
+    b.finish(W0, first);
+    let again = b.submit_sized(4, ALICE, 48);
+    b.expect("4 on 0.0");
+    // But not if they are what the first in line needs.
+    b.submit_sized(5, BOB, 48);
+    b.gave_back(W1, 0);
+    b.expect("3 on 2.0");
+    b.submit_sized(6, ALICE, 4);
+    b.expect("");
+    b.finish(W0, again);
+    b.expect("0 gives 1");
+}
+
+#[test]
+fn one_that_waits_may_be_given_up_or_expire() {
+    let mut b = bench(3);
+    let first = b.submit_sized(1, ALICE, 48);
+    b.submit_sized(2, BOB, 48);
+    let waits = b.submit_sized(3, CAROL, 40);
+    b.now = 10 * MS;
+    b.submit_sized(4, ALICE, 8);
+    b.expect("1 on 0.0, 2 on 1.0");
+    assert_eq!(b.scheduler.handle(b.now, Cancel { id: waits }, &mut b.actions), Some(3));
+    b.finish(W0, first);
+    b.expect("4 on 0.0");
+    b.submit_sized(5, CAROL, 49);
+    b.now = 2000 * MS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    assert!(b.told(|_| true).contains("5 expired"));
+}
+
+#[test]
+fn what_a_process_had_is_free_once_it_is_reaped() {
+    let mut b = bench(2);
+    b.submit_sized(1, ALICE, 64);
+    b.submit_sized(2, BOB, 50);
+    b.expect("1 on 0.0");
+    let lost = b.scheduler.handle(b.now, Gone { worker: W0 }, &mut b.actions);
+    b.expect("");
+    let reaped = Reaped { worker: W0, generation: Generation::new(1), from_outside: false };
+    b.scheduler.handle(b.now, reaped, &mut b.actions);
+    b.expect("2 on 1.0");
+    assert_eq!(lost.len(), 1);
+}
+
+#[test]
+fn who_says_more_is_left_than_may_be_lies() {
+    for (left_bytes, well) in [(0, true), (1, false)] {
+        let mut b = bench(2);
+        b.scheduler.set_taken(10);
+        let first = b.submit_sized(1, ALICE, 48);
+        b.finish(W0, first);
+        b.submit_sized(2, BOB, 50);
+        b.expect("1 on 0.0, 0 gives 1");
+        let gave_back = GaveBack { worker: W0, left_bytes };
+        assert_eq!(b.scheduler.handle(b.now, gave_back, &mut b.actions), well);
+        b.expect("2 on 1.0");
+        assert!(!b.scheduler.handle(b.now, gave_back, &mut b.actions), "not asked");
+    }
+}
+
+#[test]
+fn weights_give_way_then_residents() {
+    let mut b = bench(2);
+    let first = b.submit(1, ALICE);
+    b.finish(W0, first);
+    b.scheduler.set_taken(80);
+    b.submit_sized(2, BOB, 50);
+    b.expect_all("1 on 0.0, weights give up 30");
+    b.scheduler.handle(b.now, WeightsGivenUp { coming_bytes: 10 }, &mut b.actions);
+    b.expect("");
+    b.scheduler.set_taken(70);
+    b.scheduler.handle(b.now, MemoryCame {}, &mut b.actions);
+    // What is left are contexts: the resident without calls goes.
+    b.expect("replace 0");
+    assert!(b.dies(W0).is_empty());
+    b.expect_all("");
+    b.scheduler.set_taken(50);
+    b.scheduler.handle(b.now, MemoryCame {}, &mut b.actions);
+    b.expect_all("2 on 1.0");
+    let gone = b.scheduler.resident(W0);
+    assert_eq!((gone.is_used, gone.last_gone), (false, Some(WhyGone::MemoryWanted)));
+}
+
+#[test]
+fn a_call_waits_again_for_weights_that_do_not_fit() {
+    let mut b = bench(2);
+    let first = b.submit_sized(1, BOB, 64);
+    b.finish(W0, first);
+    let second = b.submit_sized(2, ALICE, 8);
+    b.expect("1 on 0.0, 2 on 1.0");
+    let not_started = NotStarted { worker: W1, id: second, missing_bytes: 60 };
+    assert!(b.scheduler.handle(b.now, not_started, &mut b.actions));
+    b.expect("0 gives 1");
+    b.gave_back(W0, 0);
+    b.expect("2 on 1.0");
+    // Until they are there, nothing else gets it.
+    assert_eq!(b.scheduler.free_bytes(), 100 - 8 - 60);
+    b.scheduler.handle(b.now, WeightsSettled { id: second }, &mut b.actions);
+    b.scheduler.set_taken(60);
+    assert_eq!(b.scheduler.free_bytes(), 100 - 8 - 60);
+    assert!(!b.scheduler.handle(b.now, not_started, &mut b.actions) || b.scheduler.running() == 0);
+}
+
+#[test]
+fn contexts_take_what_is_free_and_what_idle_residents_give() {
+    let mut b = bench(2);
+    let first = b.submit_sized(1, ALICE, 64);
+    let wanted = |b: &mut Bench, bytes, urgent| {
+        b.scheduler.handle(b.now, ContextWanted { bytes, urgent }, &mut b.actions)
+    };
+    assert!(wanted(&mut b, 36, true));
+    assert!(!wanted(&mut b, 40, false));
+    b.expect("1 on 0.0");
+    b.finish(W0, first);
+    assert!(!wanted(&mut b, 40, true));
+    b.expect("0 gives 1");
+    b.gave_back(W0, 0);
+    assert!(wanted(&mut b, 40, true) && wanted(&mut b, 0, false));
+}
+
+#[test]
+fn stacks_stay_with_their_process() {
+    let mut b = bench(2);
+    let terms = Terms { stack_bytes: 30, memory_bytes: 8, ..TERMS };
+    let first = b.scheduler.handle(0, Submit { call: 1, terms, limits: LIMITS }, &mut b.actions).unwrap();
+    b.finish(W0, first);
+    assert_eq!(b.scheduler.lent(), (8, 30));
+    b.submit_sized(2, BOB, 50);
+    b.expect("1 on 0.0, 2 on 1.0");
+    let third = b.submit_sized(3, BOB, 12);
+    b.expect("3 on 1.1");
+    b.finish(W1, third);
+    b.dies(W0);
+    assert_eq!(b.scheduler.lent(), (62, 0));
+}

@@ -1,0 +1,136 @@
+//! What may be asked of a scheduler at any time.
+
+use super::budget::Budget;
+use super::calls::CallState;
+use super::quarantine::Quarantined;
+use super::scheduler::Scheduler;
+use super::turn_mode::TurnMode;
+use super::turns::Turns;
+use super::types::{CallId, Domain, Resident, TenantShare};
+use super::workers::State;
+use crate::ids::{Generation, TenantId, WorkerId};
+
+impl<C> Scheduler<C> {
+    /// Calls waiting.
+    pub fn queued(&self) -> u64 {
+        self.calls.queued()
+    }
+
+    /// Calls in workers, and those whose process just ended.
+    pub fn running(&self) -> u64 {
+        self.calls.running()
+    }
+
+    /// The call that `worker` says it answers; `None` means that it lies.
+    pub fn running_call(&self, worker: WorkerId, id: CallId) -> Option<(&C, u32)> {
+        let entry = self.calls.get(id)?;
+        match entry.state {
+            CallState::Running { worker: w, lane, .. } if w == worker => Some((&entry.call, lane)),
+            _ => None,
+        }
+    }
+
+    /// When [`Tick`](super::events::Tick) is due at the latest.
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        let turns = self.turns.as_ref().and_then(Turns::next_deadline_ns);
+        let scrubs = self.shape.scrubs.then(|| {
+            let until = self.workers.iter().filter_map(|(_, worker)| match worker.state {
+                State::Scrubbing { until_ns } => Some(until_ns),
+                _ => None,
+            });
+            until.min()
+        });
+        let policies = [self.placing.next_ns(), self.penalties.next_ns(), self.exclusive.next_ns()];
+        let contended = [self.next_overrun_check_ns(), self.next_look_ns, self.lending.next_ns()];
+        let all = [self.calls.next_deadline_ns(), turns, scrubs.flatten()].into_iter().chain(policies);
+        let all = all.chain(contended);
+        all.flatten().min()
+    }
+
+    /// The process that is ready in a worker's slot, if one is, and its lanes with a call.
+    pub fn busy_lanes(&self, worker: WorkerId) -> Option<(Generation, u32)> {
+        let worker = &self.workers[worker];
+        let is_there = !worker.is_coming() && worker.state != State::Empty;
+        is_there.then(|| (worker.generation, worker.busy_lanes()))
+    }
+
+    /// Whether a worker has calls.
+    pub fn has_calls(&self, worker: WorkerId) -> bool {
+        !self.workers[worker].is_idle()
+    }
+
+    /// Device time that the turns of a worker used.
+    pub fn device_ns(&self, worker: WorkerId) -> u64 {
+        self.turns.as_ref().map_or(0, |turns| turns.used_ns(worker))
+    }
+
+    /// Device time that tenants used, and what each is given of the device; of so many at most.
+    pub fn device_times(&self, most: usize) -> Vec<(TenantId, u64, TenantShare)> {
+        let times = self.device_time.iter().take(most);
+        times.map(|(tenant, ns)| (tenant, ns, self.placing.share_of(tenant))).collect()
+    }
+
+    /// Device time that one tenant used.
+    pub fn device_time_of(&self, tenant: TenantId) -> u64 {
+        self.device_time.of(tenant)
+    }
+
+    /// Whether the chip slices its time between workers now.
+    pub fn slices(&self) -> bool {
+        self.mode.as_ref().is_some_and(TurnMode::slices)
+    }
+
+    /// Functions that are refused, and to whom.
+    pub fn quarantined(&self, now_ns: u64) -> Vec<Quarantined> {
+        self.penalties.quarantined(now_ns)
+    }
+
+    /// Budgets that are not whole.
+    pub fn budgets(&self, now_ns: u64) -> Vec<Budget> {
+        self.penalties.budgets(now_ns)
+    }
+
+    /// Callers with a limit of memory.
+    pub fn limited(&self) -> Vec<TenantId> {
+        self.lending.limited()
+    }
+
+    /// Device memory that the workers of a caller have for its calls.
+    pub fn lent_to(&self, caller: TenantId) -> u64 {
+        self.lending.bytes_of(caller, &self.workers)
+    }
+
+    /// Device memory that is lent for calls, and that processes keep for stacks.
+    pub fn lent(&self) -> (u64, u64) {
+        self.lending.sums()
+    }
+
+    /// Device memory that nothing has and no call was promised.
+    pub fn free_bytes(&self) -> u64 {
+        self.lending.free_bytes()
+    }
+
+    /// So much device memory is taken for other things than calls. Whoever takes more looks at
+    /// [`Scheduler::free_bytes`] before, with no event in between.
+    pub fn set_taken(&mut self, bytes: u64) {
+        self.lending.set_taken(bytes);
+    }
+
+    /// The process in a worker's slot.
+    pub fn resident(&self, worker: WorkerId) -> Resident {
+        let slot = &self.workers[worker];
+        Resident {
+            is_used: slot.state != State::Empty,
+            domain: slot.served(),
+            lent_bytes: self.lending.worker_bytes(worker),
+            functions: slot.past.functions(),
+            last_gone: slot.last_gone,
+        }
+    }
+
+    /// The workers that serve a domain.
+    pub fn serving(&self, domain: Domain) -> Vec<WorkerId> {
+        let serves = self.workers.iter().filter(|(_, worker)| worker.served() == Some(domain));
+        serves.map(|(worker, _)| worker).collect()
+    }
+}

@@ -1,0 +1,124 @@
+//! Who keeps a process: beyond the ceiling of workers the resident that is worth least gives way, at a pace that costs
+//! the others little.
+//!
+//! A resident is worth the more, the dearer it would be to have it again and the shorter ago it had a call: of two, the
+//! one goes whose time without calls is the longer in terms of what it would have to do again.
+//!
+//! To make a process costs all who use the device. So a resident is replaced only while a standby is ready for its slot;
+//! where none comes for a while, or none is kept, one after the other. A process that is scrubbed costs its next domain
+//! only, and needs no pace.
+
+use super::types::Shape;
+use super::workers::Worker;
+
+/// How long one that waits for a slot waits for a standby before a process is made in its stead.
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// How residents give way on one device.
+#[derive(Debug)]
+pub(super) struct Residency {
+    /// How long a domain keeps a worker that another one waits for.
+    least_ns: u64,
+    scrubs: bool,
+    standbys: usize,
+    /// Standbys that are ready.
+    ready: usize,
+    /// When a resident was replaced last.
+    replaced_ns: Option<u64>,
+}
+
+impl Residency {
+    /// Of a device without processes.
+    pub(super) fn new(shape: &Shape) -> Self {
+        let (least_ns, scrubs, standbys) = (shape.residency_ns, shape.scrubs, shape.standbys);
+        Self { least_ns, scrubs, standbys, ready: 0, replaced_ns: None }
+    }
+
+    /// So many standbys are ready now.
+    pub(super) fn set_ready(&mut self, ready: usize) {
+        self.ready = ready;
+    }
+
+    /// A resident is about to be replaced.
+    pub(super) fn replaces(&mut self, now_ns: u64) {
+        self.replaced_ns = Some(now_ns);
+    }
+
+    /// How many residents may give way now, while so many processes are `coming` and so many are `missing`; else when
+    /// one may.
+    pub(super) fn may_go(&self, now_ns: u64, coming: usize, missing: usize) -> Result<usize, Option<u64>> {
+        let most = match (self.scrubs, self.standbys) {
+            (true, _) => missing,
+            (false, 0) => usize::from(coming == 0),
+            (false, _) if self.ready > coming => self.ready - coming,
+            (false, _) => {
+                let at_ns = self.replaced_ns.map_or(0, |at_ns| at_ns.saturating_add(PATIENCE_NS));
+                if coming == 0 && at_ns > now_ns {
+                    return Err(Some(at_ns));
+                }
+                usize::from(coming == 0)
+            }
+        };
+        if most == 0 { Err(None) } else { Ok(most.min(missing)) }
+    }
+
+    /// When a domain need not keep a worker any longer that others wait for. A domain that has workers gets another
+    /// only from one that was `idle` for as long.
+    pub(super) fn ends_ns(&self, worker: &Worker, idle: bool) -> u64 {
+        let since_ns = if idle { worker.bound_ns.max(worker.idle_since_ns) } else { worker.bound_ns };
+        since_ns.saturating_add(self.least_ns)
+    }
+
+    /// From now on domains keep their workers for so long.
+    #[cfg(test)]
+    pub(super) fn set_least(&mut self, least_ns: u64) {
+        self.least_ns = least_ns;
+    }
+}
+
+/// Whether of two residents without calls the first is worth less.
+pub(super) fn is_worth_less(now_ns: u64, one: &Worker, other: &Worker) -> bool {
+    let idle_ns = |worker: &Worker| u128::from(now_ns.saturating_sub(worker.idle_since_ns).saturating_add(1));
+    let cost_ns = |worker: &Worker| u128::from(worker.past.rebuild_ns());
+    idle_ns(one) * cost_ns(other) > idle_ns(other) * cost_ns(one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::workers::Workers;
+    use super::*;
+    use crate::ids::{FunctionId, WorkerId};
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn what_is_dear_to_have_again_goes_later() {
+        let mut workers = Workers::new(2);
+        let [cheap, dear] = [0, 1].map(WorkerId::new);
+        workers[dear].past.ran(0, FunctionId::new(1), 20 << 30);
+        (workers[cheap].idle_since_ns, workers[dear].idle_since_ns) = (9 * S, 8 * S);
+        assert!(is_worth_less(10 * S, &workers[cheap], &workers[dear]));
+        assert!(!is_worth_less(10 * S, &workers[dear], &workers[cheap]));
+        // But not for ever.
+        workers[dear].idle_since_ns = 0;
+        assert!(is_worth_less(10 * S, &workers[dear], &workers[cheap]));
+    }
+
+    #[test]
+    fn residents_go_as_standbys_come() {
+        let mut residency = Residency::new(&Shape { standbys: 2, ..Shape::new(4, 1) });
+        assert_eq!(residency.may_go(0, 0, 3), Ok(1), "the first need not wait for what may never come");
+        residency.replaces(0);
+        assert_eq!(residency.may_go(S / 2, 1, 3), Err(None));
+        assert_eq!(residency.may_go(S / 2, 0, 3), Err(Some(S)));
+        residency.set_ready(2);
+        assert_eq!(residency.may_go(S / 2, 0, 3), Ok(2));
+        assert_eq!(residency.may_go(S / 2, 1, 3), Ok(1));
+        residency.set_ready(0);
+        assert_eq!(residency.may_go(S, 0, 3), Ok(1), "it did not come for a while");
+        let scrubs = Residency::new(&Shape { standbys: 2, scrubs: true, ..Shape::new(4, 1) });
+        assert_eq!(scrubs.may_go(0, 3, 7), Ok(7));
+        let none = Residency::new(&Shape::new(4, 1));
+        assert_eq!((none.may_go(0, 0, 3), none.may_go(0, 1, 3)), (Ok(1), Err(None)));
+    }
+}

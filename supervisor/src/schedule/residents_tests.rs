@@ -1,0 +1,105 @@
+//! Small cases of who gets a process, and who loses it.
+
+use super::*;
+
+fn domain(n: u32) -> Domain {
+    Domain { owner: TenantId::new(n), caller: TenantId::new(n) }
+}
+
+/// A device whose slots are empty but for the first, which has a process.
+fn bench(shape: Shape) -> Bench {
+    let mut b = Bench { scheduler: Scheduler::new(shape), actions: Vec::new(), now: 0 };
+    let policy = Policy { quarantine_after: 0, fault_budget: 0, ..Policy::default() };
+    b.scheduler.handle(0, SetPolicy { policy }, &mut b.actions);
+    b.ready(W0);
+    b
+}
+
+#[test]
+fn processes_are_brought_for_domains_that_have_none_up_to_the_ceiling() {
+    let mut b = bench(Shape { workers_per_domain: 1, ..Shape::new(3, 1) });
+    b.submit(1, domain(1));
+    b.submit(2, domain(2));
+    b.submit(3, domain(3));
+    b.expect_all("1 on 0.0, bring 1, bring 2");
+    b.submit(4, domain(4));
+    b.expect_all("");
+    b.ready(W1);
+    b.expect_all("2 on 1.0");
+    // All stay where they are.
+    b.ready(WorkerId::new(2));
+    b.expect_all("3 on 2.0");
+    let resident = b.scheduler.resident(W1);
+    assert_eq!((resident.domain, resident.functions, resident.last_gone), (Some(domain(2)), 1, None));
+}
+
+#[test]
+fn a_busy_resident_goes_on_while_a_process_comes_for_another_domain() {
+    let mut b = bench(Shape { residency_ns: 0, ..Shape::new(2, 1) });
+    let first = b.submit(1, domain(1));
+    b.submit(2, domain(2));
+    b.expect_all("1 on 0.0, bring 1");
+    b.now = 1000 * MS;
+    b.finish(W0, first);
+    b.submit(3, domain(1));
+    b.expect_all("3 on 0.0");
+}
+
+#[test]
+fn the_resident_that_is_worth_least_gives_way_as_standbys_come() {
+    let shape = Shape { standbys: 1, workers_per_domain: 1, residency_ns: 0, ..Shape::new(2, 1) };
+    let mut b = bench(shape);
+    let first = b.submit(1, domain(1));
+    let heavy = Terms { domain: domain(2), weight_bytes: 50 << 30, ..TERMS };
+    let second =
+        b.scheduler.handle(0, Submit { call: 2, terms: heavy, limits: LIMITS }, &mut b.actions).unwrap();
+    b.ready(W1);
+    b.finish(W1, second);
+    b.now = MS;
+    b.finish(W0, first);
+    b.expect("1 on 0.0, 2 on 1.0");
+    b.now = 200 * MS;
+    b.scheduler.handle(b.now, StandbysReady { count: 1 }, &mut b.actions);
+    b.submit(3, domain(3));
+    b.submit(4, domain(4));
+    // The other one had a call longer ago, but its weights would have to be loaded again.
+    b.expect_all("replace 0");
+    b.scheduler.handle(b.now, StandbysReady { count: 0 }, &mut b.actions);
+    b.dies(W0);
+    b.expect_all("bring 0");
+    assert_eq!(b.scheduler.resident(W0).last_gone, Some(WhyGone::SlotWanted));
+    b.ready(W0);
+    b.expect_all("3 on 0.0");
+    // The next one waits for a standby, and not for ever.
+    assert_eq!(b.scheduler.next_deadline_ns(), Some(1200 * MS));
+    b.now = 300 * MS;
+    b.scheduler.handle(b.now, StandbysReady { count: 1 }, &mut b.actions);
+    b.expect_all("replace 1");
+}
+
+#[test]
+fn of_busy_residents_one_after_the_other_makes_room() {
+    let mut b = Bench::of(Shape { workers_per_domain: 1, ..Shape::new(2, 1) });
+    let ids = [b.submit(1, domain(1)), b.submit(2, domain(2))];
+    for (call, caller) in [(3, 1), (4, 2)] {
+        b.submit(call, domain(caller));
+    }
+    b.submit(5, domain(3));
+    b.now = 150 * MS;
+    b.expect("1 on 0.0, 2 on 1.0");
+    b.finish(W1, ids[1]);
+    // Both were bound at the same time: the other one is not to go before this one is replaced.
+    b.expect("replace 1");
+    b.finish(W0, ids[0]);
+    b.expect("3 on 0.0");
+}
+
+#[test]
+fn a_slot_whose_process_ended_gets_another_one() {
+    let mut b = bench(Shape::new(2, 1));
+    b.dies(W0);
+    b.expect_all("bring 0");
+    // The control: where there was none, none comes.
+    b.dies(W1);
+    b.expect_all("");
+}

@@ -1,0 +1,60 @@
+//! What must hold whenever a call starts.
+
+use super::{Known, World, is_whole};
+use crate::ids::WorkerId;
+use crate::schedule::CallId;
+
+impl World {
+    pub(super) fn started(&mut self, worker: WorkerId, lane: u32, alone: bool, id: CallId, call: u64) {
+        assert!(self.present.contains(&worker), "{call} started on an absent worker");
+        for (other, known) in self.calls.iter().filter(|(_, k)| k.running.is_some_and(|(w, _)| w == worker)) {
+            assert_ne!(known.running, Some((worker, lane)), "lane taken");
+            assert!(!known.suspect, "{call} beside {other}, which must be alone");
+            assert!(!alone, "{call}, which must be alone, beside {other}");
+        }
+        let memory = self.calls[&call].memory;
+        let others = self.calls.values().filter(|k| k.running.is_some());
+        assert!(
+            !others.clone().any(|k| is_whole(k.memory)) && (!is_whole(memory) || others.count() == 0),
+            "{call} beside others, and one of them needs the device"
+        );
+        if self.shape.shared_faults {
+            let others: Vec<_> = self.calls.values().filter(|k| k.running.is_some()).collect();
+            assert!(!alone || others.is_empty(), "{call}, a suspect, is not alone on the device");
+            assert!(!others.iter().any(|k| k.suspect), "{call} beside a suspect");
+        }
+        let caller = self.calls[&call].domain;
+        assert!(self.trouble.may_start(self.now, caller), "{call} started though its budget is spent");
+        // Those in a worker that is being killed do not count.
+        let beside =
+            |k: &&Known| k.domain == caller && k.running.is_some_and(|(w, _)| self.present.contains(&w));
+        let others = self.calls.values().filter(beside).count();
+        assert!(!self.trouble.is_careful(self.now, caller) || others == 0, "{call} is not the only one");
+        for (other, known) in self.calls.iter().filter(|(_, known)| known.running.is_none()) {
+            // A caller's calls for the whole device go in their order, others wait for their callers' turn
+            // (`exclusive_fairness_tests.rs`). A caller that spent its budget may be overtaken.
+            let in_order = known.domain == caller && is_whole(known.memory) && is_whole(memory);
+            if in_order && !known.lost && !self.trouble.ever_spent(caller) {
+                assert!(*other >= call, "{call} overtook {other}");
+            }
+        }
+        let known = self.calls.get_mut(&call).expect("started and not open");
+        assert_eq!(
+            *self.serves.entry(worker).or_insert(known.domain),
+            known.domain,
+            "a worker of two domains"
+        );
+        self.since.entry(worker).or_insert(self.now);
+        assert_eq!(alone, known.suspect);
+        assert!(known.id.is_none_or(|known| known == id));
+        assert!(!known.lost && known.running.replace((worker, lane)).is_none(), "{call} started twice");
+        known.runs += 1;
+        assert!(known.runs <= 3, "{call} ran too often");
+        if call % 7 == 3 && known.runs == 1 {
+            self.unstarted.push((call, worker));
+        }
+        let domain = known.domain;
+        let workers = self.serves.iter().filter(|(w, d)| **d == domain && self.present.contains(w)).count();
+        assert!(workers <= self.shape.workers_per_domain, "a domain has too many workers");
+    }
+}
