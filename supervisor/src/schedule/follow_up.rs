@@ -139,17 +139,18 @@ impl<C: Clone> Scheduler<C> {
         }
     }
 
-    /// The process in a slot is gone: another one is wanted there, unless the slot is to be empty.
-    pub(super) fn refill(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+    /// The process in a slot is gone: another one is wanted there, unless the slot is to be empty; whether it is now.
+    pub(super) fn refill(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) -> bool {
         let slot = &mut self.workers[worker];
         if slot.state == State::Empty {
-            return;
+            return false;
         }
-        if std::mem::take(&mut slot.dismissed) {
-            slot.state = State::Empty;
-        } else {
-            actions.push(Action::Bring { worker });
+        let emptied = std::mem::take(&mut slot.dismissed);
+        match emptied {
+            true => slot.state = State::Empty,
+            false => actions.push(Action::Bring { worker }),
         }
+        emptied
     }
 
     /// Gives a worker with free lanes what it should do next.

@@ -241,7 +241,7 @@ impl<C: Clone> Scheduler<C> {
         self.lending.gone(worker);
         let served = self.workers[worker].served();
         self.unbind(worker, WhyGone::Ended);
-        self.refill(worker, actions);
+        let emptied = self.refill(worker, actions);
         let mut lost = Vec::new();
         for id in self.workers[worker].take_all() {
             let Some(entry) = self.calls.get_mut(id) else { continue };
@@ -261,6 +261,11 @@ impl<C: Clone> Scheduler<C> {
         if let Some(domain) = served {
             self.review(now_ns, domain.caller, actions);
             self.feed_limited(now_ns, domain.caller, actions);
+        }
+        if emptied {
+            // While it left, its slot counted as one that gets a process.
+            self.make_room(now_ns, actions);
+            self.try_exclusive(now_ns, actions);
         }
         lost
     }
