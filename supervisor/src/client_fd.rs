@@ -8,6 +8,7 @@ use std::sync::Arc;
 use pappus_shmem::ValidatedMemfd;
 use pappus_shmem::memfd::{self, MemfdError, Rejected};
 use rustix::io::Errno;
+use rustix::net::Shutdown;
 
 use crate::client_io::ClientIo;
 use crate::client_memfd::ClientMemfd;
@@ -93,8 +94,12 @@ impl<P: Send + 'static> ClientSocket<P> {
 
 impl<P: Send + 'static> Drop for ClientSocket<P> {
     fn drop(&mut self) {
-        if let Some(fd) = self.fd.take() {
-            self.io.drop_there(self.tenant, fd);
+        let Some((fd, place)) = self.fd.take() else { return };
+        // Nothing more is sent to it from here on. What holds nothing that was not received is closed at once.
+        let _ = rustix::net::shutdown(&fd, Shutdown::Both);
+        match rustix::io::ioctl_fionread(&fd) {
+            Ok(0) => drop((fd, place)),
+            _ => self.io.drop_there(self.tenant, (fd, place)),
         }
     }
 }
