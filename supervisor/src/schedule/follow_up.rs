@@ -20,11 +20,14 @@ impl<C: Clone> Scheduler<C> {
         match entry.state {
             CallState::Queued => {
                 let caller = entry.domain.caller;
-                let Some(entry) = self.unqueue(now_ns, id, actions) else { return };
+                let Some((entry, held_up_all)) = self.unqueue(id) else { return };
                 self.judge(now_ns, &entry, Verdict::Neither, actions);
                 let held = self.holds(now_ns, caller);
                 let budget_ns = held.then(|| self.penalties.waits_ns(now_ns, caller));
                 actions.push(Action::Expired { call: entry.call, budget_ns });
+                if held_up_all {
+                    self.share(now_ns, actions);
+                }
             }
             // First the worker may answer by itself; the second time patience is over.
             CallState::Running { worker, lane, overdue: false } => {
@@ -66,20 +69,15 @@ impl<C: Clone> Scheduler<C> {
         self.note_contention(now_ns);
     }
 
-    /// A call that waits is taken back.
-    pub(super) fn unqueue(
-        &mut self,
-        now_ns: u64,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) -> Option<Entry<C>> {
+    /// A call that waits is taken back; whether the device was being prepared for it, and is to be shared again.
+    pub(super) fn unqueue(&mut self, id: CallId) -> Option<(Entry<C>, bool)> {
         let entry = self.calls.remove(id)?;
         if !entry.wants_device(self.shape.shared_faults) {
             self.placing.unqueue(entry.domain, id);
-        } else if self.exclusive.remove(entry.domain.caller, id) {
-            self.share(now_ns, actions);
+            return Some((entry, false));
         }
-        Some(entry)
+        let held_up_all = self.exclusive.remove(entry.domain.caller, id);
+        Some((entry, held_up_all))
     }
 
     /// Gives a waiting call to a worker that has room for it, in a lane that has the memory.

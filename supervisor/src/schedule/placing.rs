@@ -20,6 +20,8 @@ pub(super) struct Placing {
     lanes: u32,
     workers_per_domain: usize,
     domains: HashMap<Domain, DomainState>,
+    /// How many domains have several workers.
+    several: usize,
     /// The domains of each caller.
     of_caller: HashMap<TenantId, Vec<Domain>>,
     /// Domains with waiting calls and no worker.
@@ -76,6 +78,7 @@ impl Placing {
             lanes: shape.lanes,
             workers_per_domain: shape.workers_per_domain,
             domains: HashMap::new(),
+            several: 0,
             of_caller: HashMap::new(),
             unplaced: DomainLine::new(shape.residency_ns),
             waiting: VecDeque::new(),
@@ -138,10 +141,27 @@ impl Placing {
             return false;
         }
         let most = residency.may_go(now_ns, coming, missing).unwrap_or(0);
+        let place = |worker: &Worker| (!self.is_one_of_several(worker), worker.bound_ns);
         let before = |other: &Worker| {
-            other.served().is_some() && other.bound_ns < worker.bound_ns && !self.goes_on(other)
+            other.served().is_some() && place(other) < place(worker) && !self.goes_on(other)
         };
         view.workers.iter().filter(|(_, other)| !other.is_idle() && before(other)).count() < most
+    }
+
+    /// Whether the domain of a worker has others.
+    fn is_one_of_several(&self, worker: &Worker) -> bool {
+        self.several > 0
+            && worker.served().and_then(|domain| self.domains.get(&domain)).is_some_and(|d| d.workers > 1)
+    }
+
+    /// When an idle worker may give way to a domain that has none, or to one that has some and more calls than those can
+    /// take. What is used again and again is not taken from a domain for another's second worker, nor while another
+    /// domain has a second one.
+    fn gives_way_ns(&self, worker: &Worker, for_unplaced: bool, residency: &Residency) -> u64 {
+        let several = self.several > 0;
+        let stays = !for_unplaced || several && !self.is_one_of_several(worker);
+        let ends_ns = residency.ends_ns(worker, !for_unplaced);
+        if stays { ends_ns.max(residency.stays_ns(worker)) } else { ends_ns }
     }
 
     /// A domain, made if it has nothing yet; `held` says whether its caller is.
@@ -215,15 +235,18 @@ impl Placing {
     pub(super) fn bound(&mut self, domain: Domain, held: bool) {
         let d = self.domain_mut(domain, held);
         d.workers += 1;
+        let is_second = d.workers == 2;
         if std::mem::take(&mut d.is_unplaced) {
             self.unplaced.remove(domain);
         }
+        self.several += usize::from(is_second);
     }
 
     /// A worker serves it no more.
     pub(super) fn unbound(&mut self, domain: Domain) {
         if let Some(d) = self.domains.get_mut(&domain) {
             d.workers -= 1;
+            self.several -= usize::from(d.workers == 1);
             self.stand(domain);
             self.drop_if_empty(domain);
         }
@@ -406,7 +429,7 @@ impl Placing {
         search.may_go = Some(search.may_go?.checked_sub(1)?);
         let for_unplaced = *unplaced > 0;
         *(if for_unplaced { unplaced } else { others }) -= 1;
-        let ends_ns = |w: &Worker| residency.ends_ns(w, !for_unplaced);
+        let ends_ns = |w: &Worker| self.gives_way_ns(w, for_unplaced, residency);
         let may_go = |w: &Worker| w.served().is_some_and(|domain| !waits(domain));
         let found = worth_least(now_ns, ends_ns, || view.idle(may_go));
         if found.is_err() {

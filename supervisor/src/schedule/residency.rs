@@ -69,6 +69,14 @@ impl Residency {
         since_ns.saturating_add(self.least_ns)
     }
 
+    /// Until when an idle worker is likely to be used again before it would be worth its price to have it made again.
+    pub(super) fn stays_ns(&self, worker: &Worker) -> u64 {
+        match self.least_ns {
+            0 => 0,
+            _ => worker.idle_since_ns.saturating_add(worker.past.rebuild_ns()),
+        }
+    }
+
     /// From now on domains keep their workers for so long.
     #[cfg(test)]
     pub(super) fn set_least(&mut self, least_ns: u64) {

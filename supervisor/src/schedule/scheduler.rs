@@ -194,8 +194,11 @@ impl<C: Clone> Scheduler<C> {
             return None;
         }
         let held_up = self.exclusive.has_line();
-        let entry = self.unqueue(now_ns, id, actions)?;
+        let (entry, held_up_all) = self.unqueue(id)?;
         self.judge(now_ns, &entry, Verdict::Neither, actions);
+        if held_up_all {
+            self.share(now_ns, actions);
+        }
         if held_up {
             self.resume(now_ns, actions);
         }
