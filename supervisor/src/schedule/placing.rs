@@ -126,7 +126,7 @@ impl Placing {
 
     /// Whether a domain's caller may go on before the first domain that waits for a worker.
     fn goes_on(&self, worker: &Worker) -> bool {
-        worker.served().is_some_and(|domain| self.unplaced.goes_before_first(domain.caller))
+        worker.served().is_some_and(|domain| self.unplaced.goes_before_first(domain.caller, 0))
     }
 
     /// Whether a busy worker takes no more calls: others have none, its domain had it long enough, longest of those
@@ -142,9 +142,8 @@ impl Placing {
         }
         let most = residency.may_go(now_ns, coming, missing).unwrap_or(0);
         let place = |worker: &Worker| (!self.is_one_of_several(worker), worker.bound_ns);
-        let before = |other: &Worker| {
-            other.served().is_some() && place(other) < place(worker) && !self.goes_on(other)
-        };
+        let before =
+            |other: &Worker| other.served().is_some() && place(other) < place(worker) && !self.goes_on(other);
         view.workers.iter().filter(|(_, other)| !other.is_idle() && before(other)).count() < most
     }
 
@@ -156,10 +155,13 @@ impl Placing {
 
     /// When an idle worker may give way to a domain that has none, or to one that has some and more calls than those can
     /// take. What is used again and again is not taken from a domain for another's second worker, nor while another
-    /// domain has a second one.
+    /// domain has a second one, nor from a caller that had less than the one that waits, by more than a residency.
     fn gives_way_ns(&self, worker: &Worker, for_unplaced: bool, residency: &Residency) -> u64 {
         let several = self.several > 0;
-        let stays = !for_unplaced || several && !self.is_one_of_several(worker);
+        let had_less = |domain: Domain| self.unplaced.goes_before_first(domain.caller, residency.least_ns());
+        let stays = !for_unplaced
+            || several && !self.is_one_of_several(worker)
+            || worker.served().is_some_and(had_less);
         let ends_ns = residency.ends_ns(worker, !for_unplaced);
         if stays { ends_ns.max(residency.stays_ns(worker)) } else { ends_ns }
     }

@@ -69,6 +69,11 @@ impl Residency {
         since_ns.saturating_add(self.least_ns)
     }
 
+    /// How long a domain keeps a worker that another one waits for.
+    pub(super) fn least_ns(&self) -> u64 {
+        self.least_ns
+    }
+
     /// Until when an idle worker is likely to be used again before it would be worth its price to have it made again.
     pub(super) fn stays_ns(&self, worker: &Worker) -> u64 {
         match self.least_ns {

@@ -139,13 +139,13 @@ impl<K: Ord + Copy> ShareLine<K> {
         }
     }
 
-    /// Whether a tenant that is served may go on before what is first in line.
-    pub(super) fn goes_before_first(&self, tenant: TenantId) -> bool {
+    /// Whether a tenant that is served may go on before what is first in line: it had less, by more than so much.
+    pub(super) fn goes_before_first(&self, tenant: TenantId, by_ns: u64) -> bool {
         let Some(next) = self.next_class() else { return true };
         let class = self.share_of(tenant).class as usize;
         let first_ns = self.lines[next].first().map_or(u64::MAX, |first| first.tag_ns);
         match class == next {
-            true => self.lines[class].tag_ns(tenant) < first_ns,
+            true => self.lines[class].tag_ns(tenant).saturating_add(by_ns) < first_ns,
             false => class < next && self.owed_ns[next] < self.quantum_ns,
         }
     }

@@ -29,7 +29,7 @@ use crate::tenants::{Account, Taken};
 /// How often draining looks whether everything is answered.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
 /// How often memory is looked at that tenants gave back, and how much of it is given back to the system.
-const TRIM_PERIOD: Duration = Duration::from_secs(1);
+const TRIM_PERIOD: Duration = Duration::from_millis(200);
 const TRIM_BYTES: u64 = 4 << 20;
 /// How long clients have to read the last answers before the supervisor ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
