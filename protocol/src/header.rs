@@ -50,10 +50,7 @@ pub enum Tag {
     CloseArena = 5,
     /// Supervisor → worker: run a call.
     Invoke = 6,
-    /// Supervisor → worker: submit to the device for a quantum.
-    Grant = 7,
-    /// Supervisor → worker: stop submitting.
-    Revoke = 8,
+    // 7 and 8 granted and revoked turns.
     /// Supervisor → compiling worker: compile a module.
     Compile = 9,
     /// Supervisor → worker: a grant is about to come.
@@ -64,6 +61,8 @@ pub enum Tag {
     Describe = 12,
     /// Supervisor → worker: lanes without calls give their memory back.
     GiveBack = 16,
+    /// Supervisor → worker: look at the turn page.
+    Order = 17,
 
     /// Worker → supervisor: ready, first message.
     Hello = 64,
@@ -71,8 +70,7 @@ pub enum Tag {
     Done = 65,
     /// Worker → supervisor: a call failed.
     Failed = 66,
-    /// Worker → supervisor: the turn is over.
-    Yielded = 67,
+    // 67 and 74 gave turns back.
     /// Compiling worker → supervisor: machine code.
     Compiled = 68,
     /// Compiling worker → supervisor: the module is refused.
@@ -85,12 +83,12 @@ pub enum Tag {
     Exported = 72,
     /// Surveying worker → supervisor: the devices there are.
     Survey = 73,
-    /// Worker → supervisor: it submits nothing more in this turn.
-    Yielding = 74,
     /// Worker → supervisor: nothing is left of the domain served so far.
     Scrubbed = 75,
     /// Worker → supervisor: a function is forgotten.
     Uninstalled = 76,
+    /// Worker → supervisor: look at the turn page.
+    Yield = 77,
 }
 
 impl Tag {
@@ -104,24 +102,22 @@ impl Tag {
             OpenArena,
             CloseArena,
             Invoke,
-            Grant,
-            Revoke,
             Compile,
             Soon,
             Scrub,
             Describe,
             GiveBack,
+            Order,
             Hello,
             Done,
             Failed,
-            Yielded,
             Compiled,
             Refused,
             Leased,
             Broken,
             Exported,
             Survey,
-            Yielding,
+            Yield,
             Scrubbed,
             Uninstalled,
         ]

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ProtocolError;
 use crate::header::{Frame, Tag};
-use crate::ids::{ArenaId, FunctionId, LaneId, TurnId};
+use crate::ids::{ArenaId, FunctionId, LaneId};
 use crate::limits::{MAX_FDS, MAX_ITEMS, MAX_OUTPUTS, MAX_SCALARS};
 
 /// One message to a worker, borrowing from the frame it came in.
@@ -46,21 +46,8 @@ pub enum ToWorker<'a> {
         /// What to run on what.
         invoke: Invoke<'a>,
     },
-    /// The worker may submit to the device until it is revoked, and for `quantum_us` in any case.
-    Grant {
-        /// Names the turn.
-        turn: TurnId,
-        /// Microseconds.
-        quantum_us: u32,
-        /// What a change of turns costs, as measured lately: microseconds.
-        change_us: u32,
-    },
-    /// Other workers wait for the device: the worker stops submitting when its quantum is over or it has no call
-    /// left, lets its lanes run empty, and yields.
-    Revoke {
-        /// As granted.
-        turn: TurnId,
-    },
+    /// There is an order on the [turn page](crate::turn_page), and the worker said that it would sleep.
+    Order,
     /// A grant follows within milliseconds: the worker should poll until then.
     Soon,
     /// Lanes without calls give all their memory back, cleared. [`FromWorker::Leased`](crate::FromWorker::Leased)
@@ -94,6 +81,8 @@ pub struct Configure {
     pub poll_us: u32,
     /// The worker submits only while it holds a grant.
     pub turns: bool,
+    /// The next worker has its turn as soon as this one says that its own ends.
+    pub early_turns: bool,
     /// On-chip state is cleared between any two calls.
     pub scrub_calls: bool,
     /// The worker will be told to scrub itself for another domain.
@@ -275,8 +264,7 @@ impl<'a> ToWorker<'a> {
             Self::OpenArena { arena } => (Tag::OpenArena, arena.get()),
             Self::CloseArena { arena } => (Tag::CloseArena, arena.get()),
             Self::Invoke { call, .. } => (Tag::Invoke, call),
-            Self::Grant { turn, .. } => (Tag::Grant, turn.get()),
-            Self::Revoke { turn } => (Tag::Revoke, turn.get()),
+            Self::Order => (Tag::Order, 0),
             Self::Compile { job } => (Tag::Compile, job),
             Self::Describe { job } => (Tag::Describe, job),
             Self::Soon => (Tag::Soon, 0),
@@ -291,13 +279,10 @@ impl<'a> ToWorker<'a> {
             Self::Configure(configure) => crate::cold::append(out, configure),
             Self::Install { install, .. } => crate::cold::append(out, install),
             Self::Invoke { invoke, .. } => invoke.encode(out),
-            Self::Grant { quantum_us, change_us, .. } => {
-                out.extend_from_slice([U32::new(*quantum_us), U32::new(*change_us)].as_bytes());
-            }
             Self::Uninstall { .. }
             | Self::OpenArena { .. }
             | Self::CloseArena { .. }
-            | Self::Revoke { .. }
+            | Self::Order
             | Self::Soon
             | Self::Scrub { .. }
             | Self::GiveBack { .. }
@@ -319,14 +304,10 @@ impl<'a> ToWorker<'a> {
                 Self::Install { function: FunctionId::new(id), install }
             }
             Tag::Invoke => Self::Invoke { call: id, invoke: Invoke::decode(body).ok_or(bad("Invoke"))? },
-            Tag::Grant => {
-                let [quantum, change] = <[U32; 2]>::read_from_bytes(body).map_err(|_| bad("Grant"))?;
-                Self::Grant { turn: TurnId::new(id), quantum_us: quantum.get(), change_us: change.get() }
-            }
             Tag::Uninstall => Self::Uninstall { function: FunctionId::new(id) },
             Tag::OpenArena => Self::OpenArena { arena: ArenaId::new(id) },
             Tag::CloseArena => Self::CloseArena { arena: ArenaId::new(id) },
-            Tag::Revoke => Self::Revoke { turn: TurnId::new(id) },
+            Tag::Order => Self::Order,
             Tag::Compile => Self::Compile { job: id },
             Tag::Describe => Self::Describe { job: id },
             Tag::Soon => Self::Soon,
@@ -388,13 +369,6 @@ mod tests {
         round_trip(&ToWorker::Install { function: id, install: install.clone() }, |message| {
             let ToWorker::Install { function, install: got } = message else { panic!("{message:?}") };
             assert_eq!((function, got), (id, install));
-        });
-        let grant = ToWorker::Grant { turn: TurnId::new(1), quantum_us: 5000, change_us: 140 };
-        round_trip(&grant, |message| {
-            let ToWorker::Grant { turn, quantum_us: 5000, change_us: 140 } = message else {
-                panic!("{message:?}")
-            };
-            assert_eq!(turn, TurnId::new(1));
         });
         round_trip(&ToWorker::Scrub { handover: 3 }, |message| {
             assert!(matches!(message, ToWorker::Scrub { handover: 3 }));

@@ -82,7 +82,13 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
     let [config, code] = parts();
     match step {
         Step::Configure => {
-            let configure = Configure { poll_us: 1, turns: false, scrub_calls: false, scrub_switch: false };
+            let configure = Configure {
+                poll_us: 1,
+                turns: false,
+                early_turns: false,
+                scrub_calls: false,
+                scrub_switch: false,
+            };
             send(worker, 0, &[], &ToWorker::Configure(configure))
         }
         Step::GiveBack(lanes) => send(worker, 0, &[], &ToWorker::GiveBack { lanes: *lanes }),
@@ -131,11 +137,11 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
         }
         Step::Turn(turn, grants) => {
             let turn = TurnId::new(*turn);
-            let message = match grants {
-                true => ToWorker::Grant { turn, quantum_us: 1, change_us: 140 },
-                false => ToWorker::Revoke { turn },
+            match grants {
+                true => worker.grant(turn, 1),
+                false => worker.revoke(turn),
             };
-            send(worker, 0, &[], &message)
+            true
         }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use harness::{ARENA, Worker};
 use pappus_protocol::from_worker::{Done, Hello};
 use pappus_protocol::to_worker::Invoke;
+use pappus_protocol::turn_page::Yield;
 use pappus_protocol::{ArenaId, Fault, FromWorker, FunctionId, LaneId, ToWorker, TurnId};
 use pappus_shmem::Mapping;
 use pappus_worker::device::{self, Device, FunctionImage};
@@ -165,14 +166,78 @@ fn a_worker_serves_another_domain_only_after_it_is_scrubbed() {
 fn a_turn_is_given_back_before_a_worker_is_handed_on() {
     let (mut worker, _) = worker([&[3], &[]]);
     worker.configure(|settings| settings.turns = true);
-    worker.to.push_to_worker(&ToWorker::Grant { turn: TURN, quantum_us: 1_000_000, change_us: 140 });
+    worker.grant(TURN, 1_000_000);
     invoke(&mut worker, &[0]);
     worker.to.push_to_worker(&ToWorker::Scrub { handover: 9 });
     worker.to.flush_blocking().unwrap();
     assert_eq!(done(&mut worker), 1);
-    let yielded = worker.answer(|message| matches!(message, FromWorker::Yielded { turn: TURN, .. }));
     let scrubbed = worker.answer(|message| matches!(message, FromWorker::Scrubbed { handover: 9 }));
-    assert_eq!((yielded, scrubbed), (Some(true), Some(true)));
+    assert_eq!(scrubbed, Some(true));
+    assert!(matches!(worker.yields(), Yield::Over { turn: TURN, answered: 1, .. }));
+    worker.end().unwrap();
+}
+
+#[test]
+fn a_worker_that_polls_is_not_woken_for_its_turn() {
+    let (mut worker, _) = worker([&[0], &[]]);
+    worker.configure(|settings| (settings.turns, settings.poll_us) = (true, u32::MAX));
+    worker.until_leased();
+    invoke(&mut worker, &[0]);
+    worker.to.flush_blocking().unwrap();
+    assert!(!worker.grant(TURN, 1_000_000), "it looks at the page");
+    assert_eq!(done(&mut worker), 1);
+    assert!(!worker.revoke(TURN));
+    assert!(matches!(worker.yields(), Yield::Over { turn: TURN, answered: 1, .. }));
+    worker.end().unwrap();
+}
+
+#[test]
+fn a_worker_that_sleeps_is_woken_for_its_turn() {
+    let (mut worker, _) = worker([&[0], &[]]);
+    worker.configure(|settings| (settings.turns, settings.poll_us) = (true, 0));
+    worker.until_leased();
+    for turn in 1..20 {
+        invoke(&mut worker, &[0]);
+        worker.until_asleep();
+        assert!(worker.grant(TurnId::new(turn), 1_000_000));
+        assert_eq!(done(&mut worker), 1);
+        worker.until_asleep();
+        assert!(worker.revoke(TurnId::new(turn)));
+        assert!(matches!(worker.yields(), Yield::Over { answered, .. } if answered == turn));
+    }
+    worker.end().unwrap();
+}
+
+/// Others wait: the device is theirs before the last answer is written.
+#[test]
+fn a_turn_is_given_back_with_its_last_call() {
+    let (mut worker, script) = worker([&[0], &[]]);
+    worker.configure(|settings| settings.turns = true);
+    for turn in 1..20 {
+        invoke(&mut worker, &[0]);
+        worker.grant(TurnId::new(turn), 0);
+        worker.revoke(TurnId::new(turn));
+        assert_eq!(done(&mut worker), 1);
+        assert!(worker.has_yielded(), "the answer came first");
+        assert!(matches!(worker.yields(), Yield::Over { answered, .. } if answered == turn));
+    }
+    worker.end().unwrap();
+    let events = script.lock().unwrap().events.clone();
+    assert_eq!(events.iter().filter(|event| *event == "clear 0").count(), 19);
+}
+
+#[test]
+fn a_scrubbed_worker_counts_its_answers_anew() {
+    let (mut worker, _) = worker([&[0], &[]]);
+    worker.configure(|settings| settings.turns = true);
+    invoke(&mut worker, &[0]);
+    worker.grant(TURN, 1_000_000);
+    assert_eq!(done(&mut worker), 1);
+    worker.scrub();
+    assert!(matches!(worker.yields(), Yield::Over { turn: TURN, answered: 1, .. }));
+    worker.grant(TurnId::new(8), 1_000_000);
+    worker.revoke(TurnId::new(8));
+    assert!(matches!(worker.yields(), Yield::Over { used_ns: 0, answered: 0, .. }));
     worker.end().unwrap();
 }
 
@@ -199,21 +264,22 @@ fn a_busy_lane_is_finished_and_cleared_before_its_next_call() {
 #[test]
 fn nothing_a_running_lane_uses_is_taken_away() {
     for (message, event) in [
-        (ToWorker::Uninstall { function: FunctionId::new(1) }, "unload"),
-        (ToWorker::CloseArena { arena: ArenaId::new(ARENA) }, "unmap"),
-        (ToWorker::Revoke { turn: TURN }, ""),
+        (Some(ToWorker::Uninstall { function: FunctionId::new(1) }), "unload"),
+        (Some(ToWorker::CloseArena { arena: ArenaId::new(ARENA) }), "unmap"),
+        (None, ""),
     ] {
         let (mut worker, script) = worker([&[500], &[500]]);
-        worker.send(&ToWorker::Grant { turn: TURN, quantum_us: 10_000_000, change_us: 140 });
+        worker.grant(TURN, 10_000_000);
         invoke(&mut worker, &[0, 1]);
-        worker.send(&message);
+        match &message {
+            Some(message) => worker.send(message),
+            None => drop(worker.revoke(TURN)),
+        }
         let mut calls = [done(&mut worker), done(&mut worker)];
         calls.sort_unstable();
         assert_eq!(calls, [1, 2]);
         if event.is_empty() {
-            let yielded =
-                worker.answer(|message| matches!(message, FromWorker::Yielded { turn: TURN, used_ns: 1.. }));
-            assert_eq!(yielded, Some(true));
+            assert!(matches!(worker.yields(), Yield::Over { turn: TURN, used_ns: 1.., answered: 2 }));
         }
         worker.end().unwrap();
         let events = &script.lock().unwrap().events;

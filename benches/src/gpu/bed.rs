@@ -8,10 +8,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::Result;
-use crate::bare::ancestors;
 use crate::bare::loops::Rate;
 use crate::bare::program::{Chosen, Survey};
 use crate::bare::work::Work;
+use crate::bare::{ancestors, turns};
 use crate::harness::functions::{Form, Handed};
 use crate::harness::supervisor::{Home, Supervisor};
 
@@ -162,6 +162,15 @@ impl Bed {
     pub fn again(&self, args: &[&str], best: &Best) -> Result<Rate> {
         let rates = self.bare_with(args, &[1], &[best.rate.lanes], best.connections)?;
         Ok(rates.into_iter().next().ok_or("a bare program measured nothing")?)
+    }
+
+    /// Rates of so many processes that pass the device on from one to the next: one for each number of lanes.
+    pub fn by_turns(&self, args: &[&str], processes: usize, lanes: &[usize]) -> Result<Vec<f64>> {
+        let Some(chosen) = &self.chosen else { return Ok(vec![f64::NAN; lanes.len()]) };
+        let lanes = lanes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let mut args = self.with_time(args);
+        args.push(format!("--lanes={lanes}"));
+        turns::measure(chosen, processes, &args, CONNECTIONS)
     }
 
     /// A bare program that makes one call after the other.

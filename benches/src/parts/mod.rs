@@ -8,6 +8,7 @@ mod matmul;
 mod memory;
 pub mod sandbox;
 mod throughput;
+mod turns;
 mod wasm;
 
 use crate::Result;
@@ -33,12 +34,14 @@ pub enum Part {
     Sandbox,
     /// Calls a second, and what a scheduling decision costs.
     Throughput,
+    /// How long a turn takes from one worker to the next.
+    Turns,
     /// From a fault, a worker's exit or an endless kernel to the next good answer.
     Fault,
 }
 
 impl Part {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Latency,
         Self::Matmul,
         Self::Wasm,
@@ -46,6 +49,7 @@ impl Part {
         Self::Cold,
         Self::Sandbox,
         Self::Throughput,
+        Self::Turns,
         Self::Fault,
     ];
 
@@ -66,6 +70,7 @@ impl Part {
             Self::Cold => "cold",
             Self::Sandbox => "sandbox",
             Self::Throughput => "throughput",
+            Self::Turns => "turns",
             Self::Fault => "fault",
         }
     }
@@ -85,6 +90,7 @@ pub fn measure(part: Part, rounds: u32, report: &mut Report) -> Result<()> {
             throughput::measure(report)?;
             decisions::measure(rounds, report)
         }
+        Part::Turns => turns::measure(rounds, report),
         Part::Fault => fault::measure(report),
     }
     .map_err(|error| format!("{}: {error}", part.name()).into())

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use pappus_protocol::FromWorker;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::{Got, Inbox};
+use pappus_shmem::{SharedWords, ValidatedMemfd};
 
 use super::panics::contained;
 use super::runtime::Device;
@@ -14,7 +15,7 @@ use super::unusable::NotReady;
 use super::worker_channel::staging;
 use crate::function::CodeTarget;
 use crate::limits::WORKER_START_S;
-use crate::processes::launcher::{Launcher, Role};
+use crate::processes::launcher::{Launcher, Role, SharedMemory, Started};
 use crate::processes::memory_ledger::ProcessReservation;
 use crate::processes::target::Target;
 
@@ -34,10 +35,7 @@ pub(super) fn bring_up(device: &Device, launcher: &Launcher, urgent: bool) -> Re
     let mut reservation = device.ledger.reserve_process(urgent).ok_or(NotReady::Closing)?;
     let epoch = reservation.epoch();
     let _first = device.ledger.until_measured();
-    let started = staging(device.config.lanes).and_then(|staging| {
-        Ok((launcher.start(Role::Serve, &Target::of(&device.config), Some(&staging))?, staging))
-    });
-    let (mut started, staging) = started.map_err(NotReady::Start)?;
+    let (mut started, staging, turns) = start(device, launcher).map_err(NotReady::Start)?;
     if let Some(mps_terminator) = &device.mps {
         started.process.end_through(mps_terminator);
     }
@@ -58,7 +56,19 @@ pub(super) fn bring_up(device: &Device, launcher: &Launcher, urgent: bool) -> Re
     let reached = started.process.reached(hello.layers);
     launcher.confinement().check(&reached)?;
     reservation.measured(hello.context_bytes);
-    Ok(Ready { started, staging, target, reservation, epoch, reached })
+    Ok(Ready { started, staging, turns, target, reservation, epoch, reached })
+}
+
+/// Starts a process with memory of its own to share.
+fn start(
+    device: &Device,
+    launcher: &Launcher,
+) -> std::io::Result<(Started, ValidatedMemfd, Arc<SharedWords>)> {
+    let staging = staging(device.config.lanes)?;
+    let (turns, page) = SharedWords::create("pappus-turns")?;
+    let memory = SharedMemory { staging: &staging, turns: &page };
+    let started = launcher.start(Role::Serve, &Target::of(&device.config), Some(memory))?;
+    Ok((started, staging, Arc::new(turns)))
 }
 
 fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<Hello, NotReady> {

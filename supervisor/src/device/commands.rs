@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pappus_protocol::to_worker::Configure;
+use pappus_protocol::turn_page::Prices;
 use pappus_protocol::{Fault, now_ns};
 use tokio::sync::watch;
 
@@ -231,7 +232,9 @@ impl CommandRunner {
             }
             Command::Configure => channel.configure(self.worker_settings()),
             Command::GiveBack { lanes } => channel.give_back(lanes),
-            Command::Grant { turn, quantum_us, change_us } => channel.grant(turn, quantum_us, change_us),
+            Command::Grant { turn, quantum_us, change_us } => {
+                channel.grant(turn, Prices { quantum_us, change_us });
+            }
             Command::Revoke { turn } => channel.revoke(turn),
             Command::Soon => channel.soon(),
             Command::Leave => channel.hang_up(),
@@ -269,6 +272,7 @@ impl CommandRunner {
         Configure {
             poll_us: self.settings.borrow().poll_us,
             turns: self.config.takes_turns(),
+            early_turns: self.config.early_turns,
             scrub_calls: self.config.scrub_calls,
             scrub_switch: self.config.scrub_switch,
         }

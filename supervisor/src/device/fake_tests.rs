@@ -19,8 +19,9 @@ use pappus_proto::v1;
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{self, Inbox, Outbox};
 use pappus_protocol::to_worker::WeightsForm;
+use pappus_protocol::turn_page::{Order, Orders, WorkerEnd};
 use pappus_protocol::{FromWorker, Kind, ToWorker, control, now_ns};
-use pappus_shmem::memfd;
+use pappus_shmem::{SharedWords, memfd};
 use prost::Message;
 use tokio::sync::watch;
 
@@ -56,6 +57,7 @@ const MIB: u64 = 1 << 20;
 struct Worker {
     inbox: Inbox,
     control: OwnedFd,
+    page: WorkerEnd<SharedWords>,
     /// Not read.
     _answers: OwnedFd,
 }
@@ -204,7 +206,9 @@ impl Gpu {
 
     /// What a worker was told since the last time, in short words.
     fn expect(&mut self, worker: WorkerId, words: &[&str]) {
-        let Worker { inbox, control, .. } = &mut self.workers[worker.get()];
+        let Worker { inbox, control, page, .. } = &mut self.workers[worker.get()];
+        // As a worker does: what the page says follows the frames that are there when it is seen.
+        let order = page.look();
         inbox.fill().unwrap();
         let mut got = Vec::new();
         while let Some(frame) = inbox.frame().unwrap() {
@@ -227,10 +231,15 @@ impl Gpu {
                 ToWorker::Invoke { invoke, .. } => {
                     format!("invoke on {} flags {}", invoke.lane, invoke.flags)
                 }
-                ToWorker::Grant { turn, quantum_us, .. } => format!("grant {turn} for {quantum_us}"),
-                ToWorker::Revoke { turn } => format!("revoke {turn}"),
                 other => format!("{other:?}"),
             });
+        }
+        if let Some(Order { turn, granted, revoked, prices }) = order {
+            let orders = [
+                granted.then(|| format!("grant {turn} for {}", prices.quantum_us)),
+                revoked.then(|| format!("revoke {turn}")),
+            ];
+            got.extend(orders.into_iter().flatten());
         }
         assert_eq!(got, words);
     }
@@ -286,17 +295,20 @@ fn attach_process(
     let (answers, _) = pipe::pipe().unwrap();
     let (ours, theirs) = control::pair().unwrap();
     let target = CodeTarget { kind: Kind::Cuda, arch: "sm_90".into(), fingerprint: "test".into() };
+    let (turns, page) = SharedWords::create("turns").unwrap();
     let arrival = Arrival {
         generation,
         pid: 1,
         outbox: Outbox::new(commands_write),
         control: ours,
         staging: staging(4).unwrap(),
+        turns: Orders::new(Arc::new(turns)),
         killer: Killer::new(pidfd),
         target,
         epoch,
         reached: Reached::default(),
     };
     device.events.attach(worker, arrival)?;
-    Ok(Worker { inbox: Inbox::new(commands_read), control: theirs, _answers: answers })
+    let page = WorkerEnd::new(SharedWords::open(&page).unwrap());
+    Ok(Worker { inbox: Inbox::new(commands_read), control: theirs, page, _answers: answers })
 }

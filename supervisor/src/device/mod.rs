@@ -7,7 +7,8 @@
 //!   process has installed and mapped.
 //! - [`write_coalescing`]: calls that end; what is written together: frames to workers ([`held`]), answers to clients.
 //! - `worker_events`: workers come and go. `unusable`: why the process of one is not used.
-//! - [`thread`]: the OS thread of one worker: puts a process in its slot, reads its answers, replaces it.
+//! - [`thread`]: the OS thread of one worker: puts a process in its slot, reads its answers, replaces it. `turns_heard`:
+//!   what it hears of turns.
 //! - `standby`: processes that are ready to take a slot; `bring_up`: how one gets there.
 //! - `reaper`: processes that are about to be gone.
 //! - `panics`: what a panic in one of these threads ends.
@@ -34,6 +35,7 @@ mod shared_fault;
 mod standby;
 pub mod status;
 pub mod thread;
+mod turns_heard;
 mod unusable;
 mod weights;
 mod worker_channel;

@@ -1,10 +1,11 @@
 //! Processes that are ready to take a worker's slot. Each is kept by a thread of its own.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use pappus_shmem::ValidatedMemfd;
+use pappus_shmem::{SharedWords, ValidatedMemfd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::unusable::NotReady;
@@ -22,6 +23,8 @@ pub(super) struct Ready {
     pub(super) started: Started,
     /// The arena for inline bytes that it shares with the supervisor.
     pub(super) staging: ValidatedMemfd,
+    /// The page over which its turns change hands.
+    pub(super) turns: Arc<SharedWords>,
     /// What its machine code must be made for.
     pub(super) target: CodeTarget,
     /// Its room in the ledger.

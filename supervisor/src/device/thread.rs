@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pappus_protocol::pipe::{Got, Inbox};
+use pappus_protocol::turn_page::Orders;
 use pappus_protocol::{Fault, FromWorker};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -16,6 +17,7 @@ use super::panics::contained;
 use super::reaper::Dying;
 use super::runtime::Device;
 use super::standby::Ready;
+use super::turns_heard::TurnsHeard;
 use super::unusable::{NotReady, Unusable};
 use super::worker_channel::Arrival;
 use super::write_coalescing::{Answer, Batch};
@@ -155,13 +157,16 @@ pub(super) enum End {
 /// Lets one process serve to its end, and hands it to the reaper. Whether it did anything, or left
 /// because it was told to.
 fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: Ready) -> bool {
-    let Ready { started, staging, target, reservation, epoch, reached } = ready;
+    let Ready { started, staging, turns, target, reservation, epoch, reached } = ready;
     let Started { process, mut inbox, outbox, control } = started;
     let completed = || device.slots.slot(worker).completed.load(Ordering::Relaxed);
     let before = completed();
+    let mut heard = TurnsHeard::new(turns.clone());
     let attached = contained(|| {
         let (pid, killer) = (process.pid(), process.killer()?);
-        let arrival = Arrival { generation, pid, outbox, control, staging, killer, target, epoch, reached };
+        let turns = Orders::new(turns);
+        let arrival =
+            Arrival { generation, pid, outbox, control, staging, turns, killer, target, epoch, reached };
         device.events.attach(worker, arrival)
     });
     let end = match attached.map_err(Unusable::from).flatten() {
@@ -169,7 +174,7 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
         Ok(()) if device.is_closing() => End::Bad(Unusable::TooLate),
         Ok(()) => {
             tracing::debug!(worker = worker.get(), pid = process.pid(), "worker ready");
-            listen(device, worker, generation, epoch, &mut inbox)
+            listen(device, worker, (generation, epoch), &mut inbox, &mut heard)
         }
         Err(why) => End::Bad(why),
     };
@@ -207,11 +212,11 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
 pub(super) fn listen(
     device: &Arc<Device>,
     worker: WorkerId,
-    generation: Generation,
-    epoch: Epoch,
+    process: (Generation, Epoch),
     inbox: &mut Inbox,
+    turns: &mut TurnsHeard,
 ) -> End {
-    let end = contained(|| read_answers(device, worker, generation, epoch, inbox));
+    let end = contained(|| read_answers(device, worker, process, inbox, turns));
     end.map_err(Unusable::from).flatten().unwrap_or_else(End::Bad)
 }
 
@@ -219,9 +224,9 @@ pub(super) fn listen(
 fn read_answers(
     device: &Arc<Device>,
     worker: WorkerId,
-    generation: Generation,
-    epoch: Epoch,
+    (generation, epoch): (Generation, Epoch),
     inbox: &mut Inbox,
+    turns: &mut TurnsHeard,
 ) -> Result<End, Unusable> {
     let waker = device.slots.channel(worker).waker()?;
     // While something is queued that did not fit, look again soon.
@@ -230,7 +235,7 @@ fn read_answers(
     let mut batch = Batch::new(&device.completer);
     let mut alert = Duration::ZERO;
     loop {
-        let heard = hear(device, worker, inbox, &mut batch);
+        let heard = hear(device, worker, inbox, turns, &mut batch);
         // Calls before the worker's last answer are over.
         batch.settle();
         if let Some(end) = heard? {
@@ -242,7 +247,8 @@ fn read_answers(
             false if device.slots.channel(worker).is_watched() => WATCH,
             false => spin.max(std::mem::take(&mut alert)),
         };
-        let got = inbox.wait(spin, (!flushed).then_some(retry), Some(waker.as_fd()));
+        let timeout = (!flushed).then_some(retry);
+        let got = inbox.wait_beside(spin, timeout, Some(waker.as_fd()), turns.page());
         match got? {
             Got::Closed => {
                 return Ok(match device.slots.channel(worker).is_hung_up(generation) {
@@ -253,7 +259,7 @@ fn read_answers(
             Got::Nudged => {
                 waker.clear();
                 if epoch != device.epochs.current() {
-                    return last_words(device, worker, inbox);
+                    return last_words(device, worker, inbox, turns);
                 }
                 let mut channel = device.slots.channel(worker);
                 if channel.is_hung_up(generation) {
@@ -265,18 +271,25 @@ fn read_answers(
                     alert = SOON;
                 }
             }
-            Got::Bytes | Got::Nothing if !flushed => flushed = device.slots.channel(worker).flush(),
-            Got::Bytes | Got::Nothing => {}
+            Got::Bytes | Got::Nothing | Got::Beside if !flushed => {
+                flushed = device.slots.channel(worker).flush();
+            }
+            Got::Bytes | Got::Nothing | Got::Beside => {}
         }
     }
 }
 
 /// What a process still says whose epoch is over: whose call ran alone may name the kernel that ended it.
-fn last_words(device: &Arc<Device>, worker: WorkerId, inbox: &mut Inbox) -> Result<End, Unusable> {
+fn last_words(
+    device: &Arc<Device>,
+    worker: WorkerId,
+    inbox: &mut Inbox,
+    turns: &mut TurnsHeard,
+) -> Result<End, Unusable> {
     let until = Instant::now() + LAST_WORDS;
     let mut batch = Batch::new(&device.completer);
     loop {
-        let heard = hear(device, worker, inbox, &mut batch);
+        let heard = hear(device, worker, inbox, turns, &mut batch);
         batch.settle();
         if let Some(end) = heard? {
             return Ok(end);
@@ -294,21 +307,30 @@ fn hear(
     device: &Arc<Device>,
     worker: WorkerId,
     inbox: &mut Inbox,
+    turns: &mut TurnsHeard,
     batch: &mut Batch,
 ) -> Result<Option<End>, Unusable> {
+    // What a worker wrote on the page before a frame is seen before that frame.
+    turns.look(&device.events, worker)?;
     while let Some(frame) = inbox.frame()? {
+        turns.look(&device.events, worker)?;
         match FromWorker::decode(frame)? {
             FromWorker::Done { call, timings } => {
                 batch.finish(worker, CallId(call), Answer::Done(&timings))?;
+                turns.answered();
             }
             FromWorker::Failed { call, fault } => {
                 batch.finish(worker, CallId(call), Answer::Failed(&fault))?;
+                turns.answered();
             }
-            FromWorker::Yielding { turn } => device.events.yielding(worker, turn)?,
-            FromWorker::Yielded { turn, used_ns } => device.events.yielded(worker, turn, used_ns)?,
+            FromWorker::Yield => turns.woken()?,
             FromWorker::Leased { bytes } => device.events.leased(worker, bytes)?,
             FromWorker::Uninstalled { function } => device.events.uninstalled(worker, function)?,
-            FromWorker::Scrubbed { handover } => device.events.scrubbed(worker, handover)?,
+            FromWorker::Scrubbed { handover } => {
+                // Before the first turn of the next domain.
+                turns.forget();
+                device.events.scrubbed(worker, handover)?;
+            }
             FromWorker::Exported { function, bytes } => device.events.exported(worker, function, bytes)?,
             FromWorker::Broken { fault } => return Ok(Some(End::Broken(fault.to_fault()))),
             other => return Err(Unusable::Unexpected(format!("{other:?}"))),

@@ -76,6 +76,9 @@ pub(super) enum Unusable {
     /// The turn is over, or never was.
     #[error("it yielded a turn that it does not have")]
     NotItsTurn,
+    /// It said that there is something on its turn page, and there was not.
+    #[error("it has its turn page looked at for nothing")]
+    NothingToSee,
     /// It confirmed settings more often than it was sent some.
     #[error("it confirmed settings that it was not sent")]
     SettingsNotSent,

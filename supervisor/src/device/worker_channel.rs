@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 
 use pappus_protocol::pipe::{Flushed, Outbox};
 use pappus_protocol::to_worker::{Configure, Invoke, Item, STAGING_ARENA, Target};
+use pappus_protocol::turn_page::{Orders, Prices};
 use pappus_protocol::{ArenaId, LaneId, Layers, ProtocolError, ToWorker, control, now_ns};
-use pappus_shmem::{ValidatedMemfd, memfd};
+use pappus_shmem::{SharedWords, ValidatedMemfd, memfd};
 
 use super::command_order::{CommandOrder, Stalled};
 use super::weights::{Delivery, WeightStore, WeightsError};
@@ -37,6 +38,8 @@ pub(super) struct Arrival {
     pub(super) control: OwnedFd,
     /// The arena for inline bytes that it shares with the supervisor only.
     pub(super) staging: ValidatedMemfd,
+    /// Says that it has the device, and that others wait for it.
+    pub(super) turns: Orders<Arc<SharedWords>>,
     /// Ends it.
     pub(super) killer: Killer,
     /// What its machine code must be made for.
@@ -284,15 +287,27 @@ impl WorkerChannel {
     }
 
     /// Tells the process that it has the device, with a limit while others wait.
-    pub(super) fn grant(&mut self, turn: TurnId, quantum_us: u32, change_us: u32) {
+    pub(super) fn grant(&mut self, turn: TurnId, prices: Prices) {
         self.watch(false);
-        self.tell(&ToWorker::Grant { turn, quantum_us, change_us });
+        self.order(|turns| turns.grant(turn, prices));
     }
 
     /// Tells the process that others wait for the device.
     pub(super) fn revoke(&mut self, turn: TurnId) {
         self.watch(true);
-        self.tell(&ToWorker::Revoke { turn });
+        self.order(|turns| turns.revoke(turn));
+    }
+
+    /// Changes the turn page, behind what was decided before: calls that were handed over are in the pipe when the
+    /// process sees its grant.
+    fn order(&mut self, change: impl FnOnce(&mut Orders<Arc<SharedWords>>) -> bool) {
+        if let Some(process) = &mut self.process {
+            flush(process, &self.waker);
+            if change(&mut process.arrival.turns) {
+                process.arrival.outbox.push_to_worker(&ToWorker::Order);
+                flush(process, &self.waker);
+            }
+        }
     }
 
     /// Others wait for the process to give its turn back, or not any more.
@@ -313,13 +328,7 @@ impl WorkerChannel {
             // Its first answers must not wait for a thread that sleeps.
             process.soon = true;
             self.waker.wake();
-            self.tell(&ToWorker::Soon);
-        }
-    }
-
-    fn tell(&mut self, message: &ToWorker<'_>) {
-        if let Some(process) = &mut self.process {
-            process.arrival.outbox.push_to_worker(message);
+            process.arrival.outbox.push_to_worker(&ToWorker::Soon);
             flush(process, &self.waker);
         }
     }

@@ -61,14 +61,19 @@ impl WorkerEvents {
         if self.commands.handle(Yielding { worker, turn }) { Ok(()) } else { Err(Unusable::NotItsTurn) }
     }
 
-    /// A worker gives its turn back.
-    pub(super) fn yielded(&self, worker: WorkerId, turn: TurnId, used_ns: u64) -> Result<(), Unusable> {
+    /// A worker gives its turn back, having answered so many calls of which the scheduler does not know yet.
+    pub(super) fn yielded(
+        &self,
+        worker: WorkerId,
+        turn: TurnId,
+        used_ns: u64,
+        answered: u64,
+    ) -> Result<(), Unusable> {
         // Before the next turn, which may be this worker's again.
         self.slots.channel(worker).watch(false);
-        if self.commands.handle(Yielded { worker, turn, used_ns }) {
-            Ok(())
-        } else {
-            Err(Unusable::NotItsTurn)
+        match self.commands.handle(Yielded { worker, turn, used_ns, answered }) {
+            true => Ok(()),
+            false => Err(Unusable::NotItsTurn),
         }
     }
 

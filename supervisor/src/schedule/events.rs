@@ -290,10 +290,10 @@ event! {
         turn: TurnId,
         /// Device time that it used.
         used_ns: u64,
+        /// Calls that it answered and whose [`Finished`] follows.
+        answered: u64,
     } -> bool,
-    |event, scheduler, now_ns, actions| {
-        scheduler.yielded(now_ns, event.worker, event.turn, event.used_ns, actions)
-    }
+    |event, scheduler, now_ns, actions| scheduler.yielded(now_ns, event, actions)
 }
 
 event! {

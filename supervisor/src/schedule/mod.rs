@@ -10,7 +10,7 @@
 //! - `placing`: which call gets which worker.
 //! - [`turns`]: who may submit to the device; `turn_cost`: what a change costs; `share_line`: who is next, by classes and
 //!   weights (`fair_line`: start-time fair queueing).
-//! - `turn_mode`: whether slicing is better.
+//! - `turn_mode`: whether slicing is better; `mode_window`: what that is judged by.
 //! - `overruns`: calls that are in the way of others for too long.
 //! - `lending`: who has what of the device's memory, and whose calls wait for some.
 //! - `residency`: which resident gives way to another domain, and when.
@@ -34,6 +34,7 @@ mod fair_line;
 mod follow_up;
 mod gathering;
 mod lending;
+mod mode_window;
 mod overruns;
 mod penalties;
 mod placing;

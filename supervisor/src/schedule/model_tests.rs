@@ -341,7 +341,7 @@ impl World {
             self.holders.remove(&worker);
             assert!(self.scheduler.handle(
                 self.now,
-                Yielded { worker, turn: TurnId::new(turn), used_ns: used_ms * MS },
+                Yielded { worker, turn: TurnId::new(turn), used_ns: used_ms * MS, answered: 0 },
                 &mut self.actions
             ));
         }

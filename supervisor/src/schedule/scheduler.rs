@@ -19,7 +19,7 @@
 
 use super::calls::{CallState, Calls, MAX_CALLS};
 use super::device_time::DeviceTime;
-use super::events::Event;
+use super::events::{Event, Yielded};
 use super::exclusive::Exclusive;
 use super::lending::{Lending, TakeBack};
 use super::penalties::{Draw, Penalties};
@@ -359,12 +359,10 @@ impl<C: Clone> Scheduler<C> {
     pub(super) fn yielded(
         &mut self,
         now_ns: u64,
-        worker: WorkerId,
-        turn: TurnId,
-        used_ns: u64,
+        Yielded { worker, turn, used_ns, answered }: Yielded,
         actions: &mut Vec<Action<C>>,
     ) -> bool {
-        let has_calls = !self.workers[worker].is_idle();
+        let has_calls = self.workers[worker].calls().len() as u64 > answered;
         let charge = self
             .turn(actions, |turns, orders| turns.yielded(now_ns, worker, turn, used_ns, has_calls, orders));
         let charge = charge.flatten();

@@ -40,7 +40,7 @@ impl<C: Clone> Scheduler<C> {
             return;
         }
         let Some(entry) = self.calls.get(id) else { return };
-        let function = entry.function;
+        let (function, tenant) = (entry.function, entry.domain.caller);
         let device_ns = device_ns.min(now_ns.saturating_sub(entry.started_ns));
         let slices = self.slices();
         // Where the chip slices, calls take longer than the work that they are.
@@ -48,7 +48,7 @@ impl<C: Clone> Scheduler<C> {
             self.run_times.ended(function, device_ns);
         }
         if let Some(mode) = &mut self.mode {
-            mode.completed(self.run_times.shortest_ns(function).unwrap_or(device_ns));
+            mode.completed(tenant, self.run_times.shortest_ns(function).unwrap_or(device_ns));
         }
         let charge = self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns));
         self.charge(charge);

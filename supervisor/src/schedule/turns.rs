@@ -304,9 +304,13 @@ impl Turns {
             let joins: Vec<WorkerId> = joins.map(|(_, (_, worker))| worker).collect();
             joins.into_iter().for_each(|worker| self.grant(now_ns, worker, orders));
         } else {
-            if self.holders.iter().all(|holder| holder.ending && self.rules.early)
-                && let Some((tenant, (_, worker))) = self.line.first()
-            {
+            let is_free = match self.holders.as_slice() {
+                [] => true,
+                // Its lanes run empty. A third one would only be in the way of the second.
+                [last] => last.ending && self.rules.early,
+                _ => false,
+            };
+            if is_free && let Some((tenant, (_, worker))) = self.line.first() {
                 self.barred.retain(|barred| *barred != tenant);
                 self.line.serve(tenant);
                 self.grant(now_ns, worker, orders);
@@ -533,11 +537,14 @@ impl Turns {
         }
     }
 
-    /// Whether the worker could answer for its calls: it has the device, and had it for `patience_ns`. A
-    /// call that waits for a turn cannot even fail before.
+    /// Whether the worker could answer for its calls: it has the device, and had it for `patience_ns`. A call that waits
+    /// for a turn cannot even fail before. One that gave its turn back and said that it answered all its calls has no
+    /// excuse either.
     pub fn could_act(&self, now_ns: u64, worker: WorkerId, patience_ns: u64) -> bool {
-        self.position(worker)
-            .is_some_and(|at| now_ns >= self.holders[at].granted_ns.saturating_add(patience_ns))
+        match self.position(worker) {
+            Some(at) => now_ns >= self.holders[at].granted_ns.saturating_add(patience_ns),
+            None => self.places[worker.get()].is_none(),
+        }
     }
 
     /// Device time that a worker was charged.

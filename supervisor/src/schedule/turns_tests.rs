@@ -237,6 +237,31 @@ fn the_next_turn_may_begin_while_the_last_ones_lanes_run_empty() {
 }
 
 #[test]
+fn no_third_worker_has_the_device_early() {
+    let rules = TurnRules { early: true, ..TurnRules::default() };
+    let (mut turns, mut orders) = (Turns::new(3, QUANTUM_US, rules), Vec::new());
+    WorkerId::first(3).for_each(|worker| has_work(&mut turns, 0, worker, &mut orders));
+    orders.clear();
+    assert!(turns.yielding(5, W0, TurnId::new(1), &mut orders));
+    expect(&mut orders, &[grant(W1, 2), revoke(W1, 2)]);
+    assert!(turns.yielding(6, W1, TurnId::new(2), &mut orders));
+    expect(&mut orders, &[]);
+    turns.yielded(7, W0, TurnId::new(1), 7, false, &mut orders);
+    expect(&mut orders, &[grant(W2, 3)]);
+}
+
+#[test]
+fn who_says_that_it_answered_everything_has_no_excuse() {
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    has_work(&mut turns, 0, W1, &mut orders);
+    assert!(!turns.could_act(MS, W0, 2 * MS) && turns.could_act(2 * MS, W0, 2 * MS));
+    assert!(!turns.could_act(2 * MS, W1, 2 * MS), "it waits");
+    turns.yielded(3 * MS, W0, TurnId::new(1), 0, false, &mut orders);
+    assert!(turns.could_act(3 * MS, W0, 2 * MS));
+}
+
+#[test]
 fn where_turns_are_short_the_next_worker_is_woken_when_the_last_one_gets_the_device() {
     let (mut turns, mut orders) = (turns(2), Vec::new());
     turns.set_polls(true);

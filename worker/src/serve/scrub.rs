@@ -34,6 +34,7 @@ impl<D: Device> Server<D> {
             self.give_back(turn)?;
         }
         self.turn.forget();
+        self.page.forget();
         self.outbox.push_from_worker(&FromWorker::Scrubbed { handover });
         Ok(())
     }

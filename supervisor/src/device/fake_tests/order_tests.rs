@@ -21,7 +21,7 @@ fn commands_that_come_in_another_order_are_written_as_they_were_decided() {
     }
     let to = Address { worker: W0, generation, nth: 1 };
     gpu.device.commands.carry_out(&mut vec![Action::Tell { to, command: commands[2].clone() }], None);
-    gpu.expect(W0, &["grant 7 for 5000", "revoke 7", "Soon"]);
+    gpu.expect(W0, &["Soon", "grant 7 for 5000", "revoke 7"]);
     // What was decided about a process before is void.
     let to = Address { worker: W0, generation: Generation::new(0), nth: 4 };
     gpu.device.commands.carry_out(&mut vec![Action::Tell { to, command: Command::Soon }], None);
@@ -40,9 +40,9 @@ fn turns_go_around_and_calls_come_before_their_grant() {
     gpu.device.events.yielding(W0, TurnId::new(1)).unwrap();
     gpu.expect(W1, &["Soon"]);
     gpu.done(W0, first);
-    gpu.device.events.yielded(W0, TurnId::new(1), 1000).unwrap();
+    gpu.device.events.yielded(W0, TurnId::new(1), 1000, 0).unwrap();
     gpu.expect(W1, &["grant 2 for 5000"]);
-    assert!(gpu.device.events.yielded(W0, TurnId::new(1), 1000).is_err());
+    assert!(gpu.device.events.yielded(W0, TurnId::new(1), 1000, 0).is_err());
 }
 
 #[test]

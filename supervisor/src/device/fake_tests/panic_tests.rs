@@ -9,6 +9,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::*;
 use crate::call::{Completion, CompletionBatch, Outcome};
 use crate::device::thread::{End, listen};
+use crate::device::turns_heard::TurnsHeard;
 use crate::schedule::{Action, Address, Command};
 use crate::tenants::Account;
 
@@ -50,7 +51,9 @@ impl Gpu {
             outbox.push_from_worker(&FromWorker::Done { call: id.0, timings: Done::default() });
         }
         outbox.flush().unwrap();
-        listen(&self.device, W0, Generation::new(1), Epoch::new(0), &mut Inbox::new(answers))
+        let process = (Generation::new(1), Epoch::new(0));
+        let mut turns = TurnsHeard::new(Arc::new(SharedWords::create("turns").unwrap().0));
+        listen(&self.device, W0, process, &mut Inbox::new(answers), &mut turns)
     }
 }
 
