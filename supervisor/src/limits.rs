@@ -42,6 +42,10 @@ pub const DEFAULT_PINNED_BYTES: u64 = 64 << 30;
 pub const DEFAULT_BLOB_FILES: u64 = 200_000;
 /// Invocations of one tenant without an answer.
 pub const DEFAULT_CALLS: u64 = 8192;
+/// Invocations of one tenant that wait on one device: less than half of what may wait there in all.
+pub const DEFAULT_QUEUED_CALLS: u64 = 4096;
+/// Their inline bytes, likewise.
+pub const DEFAULT_QUEUED_BYTES: u64 = 96 << 20;
 /// Memory for one tenant's requests.
 pub const DEFAULT_REQUEST_BYTES: u64 = 256 << 20;
 /// Memory for one tenant's answers that are not read.

@@ -9,6 +9,7 @@ use pappus_protocol::pipe::{Got, Inbox};
 
 use super::panics::contained;
 use super::runtime::Device;
+use super::setup::MadeFor;
 use super::standby::Ready;
 use super::unusable::NotReady;
 use super::worker_channel::staging;
@@ -34,9 +35,10 @@ pub(super) fn bring_up(device: &Device, launcher: &Launcher, urgent: bool) -> Re
     let mut reservation = device.ledger.reserve_process(urgent).ok_or(NotReady::Closing)?;
     let epoch = reservation.epoch();
     let _first = device.ledger.until_measured();
-    let started = staging(device.config.lanes).and_then(|staging| {
-        Ok((launcher.start(Role::Serve, &Target::of(&device.config), Some(&staging))?, staging))
-    });
+    let MadeFor { edition, lanes, memory_bytes } = device.made_for();
+    let target = Target::with(&device.config, lanes, memory_bytes);
+    let started = staging(lanes)
+        .and_then(|staging| Ok((launcher.start(Role::Serve, &target, Some(&staging))?, staging)));
     let (mut started, staging) = started.map_err(NotReady::Start)?;
     if let Some(mps_terminator) = &device.mps {
         started.process.end_through(mps_terminator);
@@ -58,7 +60,7 @@ pub(super) fn bring_up(device: &Device, launcher: &Launcher, urgent: bool) -> Re
     let reached = started.process.reached(hello.layers);
     launcher.confinement().check(&reached)?;
     reservation.measured(hello.context_bytes);
-    Ok(Ready { started, staging, target, reservation, epoch, reached })
+    Ok(Ready { started, staging, target, reservation, epoch, edition, reached })
 }
 
 fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<Hello, NotReady> {
@@ -84,7 +86,7 @@ fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<He
     }
 }
 
-/// Keeps one standby ready until the device closes.
+/// Keeps one standby ready in a slot, as long as one is wanted there, until the device closes.
 pub(super) fn keep(device: &Arc<Device>, slot: usize, launcher: &Launcher) {
     let standbys = &device.standbys;
     let mut pause = Duration::ZERO;
@@ -92,6 +94,10 @@ pub(super) fn keep(device: &Arc<Device>, slot: usize, launcher: &Launcher) {
         // Workers come first, who may have calls already: processes that start together slow each other down.
         while device.slots.lacks_process() && !device.is_closing() {
             standbys.wait(slot, None, Some(LOOK_AGAIN));
+        }
+        if !standbys.wants(slot) {
+            standbys.wait(slot, None, None);
+            continue;
         }
         let begun = Instant::now();
         let brought_up = {
@@ -103,15 +109,21 @@ pub(super) fn keep(device: &Arc<Device>, slot: usize, launcher: &Launcher) {
         let watched = brought_up.and_then(|ready| standbys.offer(slot, ready, || device.epochs.current()));
         device.standbys_changed();
         let ended = match watched {
-            Ok(pidfd) => standbys.wait(slot, Some(&pidfd), None),
+            Ok(pidfd) => loop {
+                let ended = standbys.wait(slot, Some(&pidfd), None);
+                if ended || device.is_closing() || !standbys.stays(slot, device.made_for().edition) {
+                    break ended;
+                }
+            },
             Err(_) if device.is_closing() => break,
             Err(why) => {
                 tracing::warn!(device = device.config.name, "a standby did not get ready: {why}");
                 true
             }
         };
-        // One that ended without serving is dropped and reaped; the next would hardly do better at once.
-        drop(if ended { standbys.withdraw(slot) } else { None });
+        // One that ended without serving, or is not wanted any more, is dropped and reaped. The next after one that ended
+        // would hardly do better at once.
+        drop(standbys.withdraw(slot));
         device.standbys_changed();
         pause = match ended {
             true => (pause * 2).clamp(Duration::from_millis(10), device.epochs.longest_pause()),

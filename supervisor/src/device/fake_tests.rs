@@ -2,6 +2,7 @@
 
 mod batch_tests;
 mod clearing_tests;
+mod draining_tests;
 mod forgetting_tests;
 mod order_tests;
 mod panic_tests;
@@ -86,6 +87,7 @@ fn config(turns: bool) -> DeviceConfig {
         standbys: 0,
         workers_per_domain: 1,
         memory_bytes: 110 * MIB,
+        there_bytes: u64::MAX,
         weights_bytes: 10 * MIB,
         stack_bytes: 5 * MIB,
         turns,
@@ -295,6 +297,7 @@ fn attach_process(
         killer: Killer::new(pidfd),
         target,
         epoch,
+        edition: device.made_for().edition,
         reached: Reached::default(),
     };
     device.events.attach(worker, arrival)?;

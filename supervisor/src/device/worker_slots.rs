@@ -1,10 +1,12 @@
 //! The slots of a device's workers: the channel to the process in each, and what is counted of it.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::held::Held;
 use super::worker_channel::WorkerChannel;
 use crate::ids::WorkerId;
+use crate::limits::MAX_WORKERS;
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// One worker's slot.
@@ -37,7 +39,8 @@ impl WorkerSlot {
 /// The slots of one device.
 #[derive(Debug)]
 pub struct WorkerSlots {
-    slots: Vec<WorkerSlot>,
+    /// One after the other.
+    slots: [OnceLock<WorkerSlot>; MAX_WORKERS],
     /// Slots in which a process is wanted and not there yet.
     pending: AtomicUsize,
 }
@@ -45,28 +48,44 @@ pub struct WorkerSlots {
 impl WorkerSlots {
     /// So many, without processes.
     pub(super) fn new(count: usize) -> std::io::Result<Self> {
-        let slots = (0..count).map(|_| WorkerSlot::new()).collect::<Result<_, _>>()?;
-        Ok(Self { slots, pending: AtomicUsize::new(0) })
+        let slots = Self { slots: [const { OnceLock::new() }; MAX_WORKERS], pending: AtomicUsize::new(0) };
+        slots.grow(count)?;
+        Ok(slots)
+    }
+
+    /// There are so many at least from now on. One thread at a time.
+    pub(super) fn grow(&self, count: usize) -> std::io::Result<()> {
+        for slot in self.slots.iter().take(count).filter(|slot| slot.get().is_none()) {
+            let _ = slot.set(WorkerSlot::new()?);
+        }
+        Ok(())
+    }
+
+    fn all(&self) -> impl Iterator<Item = &WorkerSlot> {
+        self.slots.iter().map_while(OnceLock::get)
     }
 
     /// The workers whose slots these are.
     pub(super) fn workers(&self) -> impl Iterator<Item = WorkerId> + use<> {
-        WorkerId::first(self.slots.len())
+        WorkerId::first(self.all().count())
     }
 
     /// A worker's slot.
     pub(super) fn slot(&self, worker: WorkerId) -> &WorkerSlot {
-        &self.slots[worker.get()]
+        match self.slots[worker.get()].get() {
+            Some(slot) => slot,
+            None => unreachable!("a worker has its slot before it is known"),
+        }
     }
 
     /// The channel to the process in a worker's slot.
     pub(super) fn channel(&self, worker: WorkerId) -> OrderedGuard<'_, WorkerChannel, { rank::CHANNEL }> {
-        self.slots[worker.get()].channel.lock()
+        self.slot(worker).channel.lock()
     }
 
     /// One channel after the other.
     pub(super) fn each_channel(&self, mut tell: impl FnMut(&mut WorkerChannel)) {
-        self.slots.iter().for_each(|slot| tell(&mut slot.channel.lock()));
+        self.all().for_each(|slot| tell(&mut slot.channel.lock()));
     }
 
     /// A process is wanted in a slot: its thread is told.
@@ -93,12 +112,12 @@ impl WorkerSlots {
 
     /// Whether no slot has a process.
     pub(super) fn have_no_process(&self) -> bool {
-        self.slots.iter().all(|slot| slot.channel.lock().pid().is_none())
+        self.all().all(|slot| slot.channel.lock().pid().is_none())
     }
 
     /// Calls answered well, by all workers.
     pub(super) fn completed(&self) -> u64 {
-        self.slots.iter().map(|slot| slot.completed.load(Ordering::Relaxed)).sum()
+        self.all().map(|slot| slot.completed.load(Ordering::Relaxed)).sum()
     }
 
     /// Writes what workers wait for. After a panic, the next release writes to those that are left.
