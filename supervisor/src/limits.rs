@@ -97,6 +97,8 @@ pub const MIN_QUANTUM_US: u64 = 100;
 pub const MAX_QUANTUM_US: u64 = 1_000_000;
 /// Device memory of one cpu worker: wasm's 4 GiB of addresses less what the device keeps for itself.
 pub use pappus_protocol::kind::MAX_CPU_LEASE_BYTES;
+/// The most device memory that the CPU device may be given.
+pub const MAX_CPU_MEMORY_BYTES: u64 = 1 << 50;
 /// Functions installed in one worker at once; the one used longest ago goes first.
 pub const MAX_INSTALLED: usize = 256;
 /// Bytes of a lane's staging range: inline inputs and outputs of one call.

@@ -38,7 +38,7 @@ pub struct DeviceConfig {
     pub workers_per_domain: usize,
     /// Device memory for everything, in bytes.
     pub memory_bytes: u64,
-    /// All that the device has, in bytes.
+    /// All that the device has, in bytes; of the CPU, more than any machine has.
     pub there_bytes: u64,
     /// Of it, the most that weights may take.
     pub weights_bytes: u64,
@@ -138,7 +138,7 @@ impl DeviceConfig {
             standbys: request.standbys.unwrap_or(usize::from(workers > 1)),
             workers_per_domain: 1,
             memory_bytes: request.memory_bytes.unwrap_or(512 << 20),
-            there_bytes: u64::MAX,
+            there_bytes: limits::MAX_CPU_MEMORY_BYTES,
             weights_bytes: 0,
             stack_bytes: 0,
             turns: matches!(request.turns, Some(Turns::On | Turns::Auto)),
@@ -157,7 +157,10 @@ impl DeviceConfig {
     pub(super) fn check(self, request: &DeviceRequest) -> Result<Self, ConfigError> {
         if self.memory_bytes > self.there_bytes {
             let (asked, there, name) = (iec(self.memory_bytes), iec(self.there_bytes), &self.name);
-            return Err(request.bad(format!("memory is {asked}, but {name} has {there}: ask for less")));
+            return Err(request.bad(match self.kind {
+                Kind::Cpu => format!("memory is {asked}, expected at most {there}: ask for less"),
+                Kind::Cuda => format!("memory is {asked}, but {name} has {there}: ask for less"),
+            }));
         }
         if self.kind == Kind::Cpu && self.memory_bytes < WASM_PAGE_BYTES {
             let memory = iec(self.memory_bytes);

@@ -121,8 +121,10 @@ impl Device {
                 *self.made_for.lock() = next;
                 let remakes = next.edition != made_for.edition;
                 let to = size_of(&self.config.with(after), remakes);
+                let serving = scheduler.residents();
                 scheduler.handle(now_ns(), Resize { to }, &mut actions);
-                Ok::<_, ChangeError>(if remakes { scheduler.residents() } else { 0 })
+                self.slots.open(after.workers);
+                Ok::<_, ChangeError>(if remakes { serving } else { 0 })
             })?;
             self.lanes.store(after.lanes, Ordering::Relaxed);
             setup.settings = after;
@@ -154,9 +156,10 @@ impl Device {
                 "residents beyond it take no more calls, those worth least first, and end when idle".into()
             }
             "lanes" => replaced.clone(),
-            "memory" if after.memory_bytes > before.memory_bytes => {
-                format!("calls may be lent it at once; {replaced}")
-            }
+            "memory" if after.memory_bytes > before.memory_bytes => match outdated {
+                0 => "calls may be lent it at once".into(),
+                _ => format!("calls may be lent it at once; {replaced}"),
+            },
             "memory" => "taken back from lanes without calls first; what runs ends first".into(),
             "standbys" if after.standbys > before.standbys => "they are made one at a time".into(),
             "standbys" => "those too many end".into(),

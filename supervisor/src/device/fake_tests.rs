@@ -1,6 +1,7 @@
 //! A GPU whose workers are this test: what the supervisor tells them, and what follows from their answers.
 
 mod batch_tests;
+mod changing_tests;
 mod clearing_tests;
 mod draining_tests;
 mod forgetting_tests;
@@ -261,7 +262,7 @@ fn attach_of(
     generation: Generation,
     epoch: Epoch,
 ) -> Result<Worker, Unusable> {
-    attach_process(device, worker, generation, epoch, ended_process())
+    attach_process(device, worker, generation, epoch, ended_process(), device.made_for().edition)
 }
 
 /// A process that ended already: a device may kill it whenever it likes.
@@ -283,6 +284,7 @@ fn attach_process(
     generation: Generation,
     epoch: Epoch,
     pidfd: OwnedFd,
+    edition: u64,
 ) -> Result<Worker, Unusable> {
     let (commands_read, commands_write) = pipe::pipe().unwrap();
     let (answers, _) = pipe::pipe().unwrap();
@@ -297,7 +299,7 @@ fn attach_process(
         killer: Killer::new(pidfd),
         target,
         epoch,
-        edition: device.made_for().edition,
+        edition,
         reached: Reached::default(),
     };
     device.events.attach(worker, arrival)?;

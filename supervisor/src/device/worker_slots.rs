@@ -41,6 +41,8 @@ impl WorkerSlot {
 pub struct WorkerSlots {
     /// One after the other.
     slots: [OnceLock<WorkerSlot>; MAX_WORKERS],
+    /// How many the scheduler knows: there may be more already.
+    known: AtomicUsize,
     /// Slots in which a process is wanted and not there yet.
     pending: AtomicUsize,
 }
@@ -48,9 +50,19 @@ pub struct WorkerSlots {
 impl WorkerSlots {
     /// So many, without processes.
     pub(super) fn new(count: usize) -> std::io::Result<Self> {
-        let slots = Self { slots: [const { OnceLock::new() }; MAX_WORKERS], pending: AtomicUsize::new(0) };
+        let slots = Self {
+            slots: [const { OnceLock::new() }; MAX_WORKERS],
+            known: AtomicUsize::new(0),
+            pending: AtomicUsize::new(0),
+        };
         slots.grow(count)?;
+        slots.open(count);
         Ok(slots)
+    }
+
+    /// The scheduler knows so many at least from now on. They are there already.
+    pub(super) fn open(&self, count: usize) {
+        self.known.fetch_max(count, Ordering::Relaxed);
     }
 
     /// There are so many at least from now on. One thread at a time.
@@ -65,9 +77,9 @@ impl WorkerSlots {
         self.slots.iter().map_while(OnceLock::get)
     }
 
-    /// The workers whose slots these are.
+    /// The workers whose slots these are, as far as the scheduler knows them.
     pub(super) fn workers(&self) -> impl Iterator<Item = WorkerId> + use<> {
-        WorkerId::first(self.all().count())
+        WorkerId::first(self.known.load(Ordering::Relaxed))
     }
 
     /// A worker's slot.

@@ -124,8 +124,14 @@ impl<C: Clone> Scheduler<C> {
     /// Takes memory back that the device has no more.
     fn shed(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         if self.lending.deficit_bytes() == 0 {
+            if std::mem::take(&mut self.shedding) {
+                // Who waits for memory asks for what it needs itself.
+                self.lending.settle_asked();
+                self.memory_came(now_ns, actions);
+            }
             return;
         }
+        self.shedding = true;
         let short = self.lending.take_back(now_ns, &self.workers, 0, None, &mut self.taken);
         self.tell_taken(actions);
         let others_may_give = self.ask_weights(short, actions) || self.lending.awaits();

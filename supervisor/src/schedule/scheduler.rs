@@ -60,6 +60,8 @@ pub struct Scheduler<C> {
     pub(super) residency: Residency,
     /// A change of its setup is not done yet.
     pub(super) resizing: bool,
+    /// It has less memory than is had.
+    pub(super) shedding: bool,
     /// Draws for processes that are not reaped: it is not known yet what ended them.
     drawn: Vec<(WorkerId, Generation, Draw)>,
     /// Scratch, kept for its capacity.
@@ -87,6 +89,7 @@ impl<C: Clone> Scheduler<C> {
             lending: Lending::new(&shape),
             residency: Residency::new(&shape),
             resizing: false,
+            shedding: false,
             drawn: Vec::new(),
             orders: Vec::new(),
             taken: TakeBack::new(),

@@ -33,9 +33,9 @@ impl World {
         for (other, known) in self.calls.iter().filter(|(_, known)| known.running.is_none()) {
             // A caller's calls for the whole device go in their order, others wait for their callers' turn
             // (`exclusive_fairness_tests.rs`). A caller that spent its budget may be overtaken, and so may a call that ran
-            // before: the next one may have been prepared when it came back.
+            // before or came back from another device: the next one may have been prepared when it came back.
             let in_order = known.domain == caller && known.whole && is_whole;
-            let in_order = in_order && known.runs == 0;
+            let in_order = in_order && known.runs == 0 && !known.came_back;
             if in_order && !known.lost && !self.trouble.ever_spent(caller) {
                 assert!(*other >= call, "{call} overtook {other}");
             }
