@@ -18,7 +18,8 @@ const WORKERS: usize = 2;
 /// One call answered and another accepted, so many times a round.
 const STEPS: u32 = 100_000;
 const TARGET_NS: f64 = 500.0;
-const LIMITS: Limits = Limits { calls: QUEUED * 2, bytes: u64::MAX };
+const LIMITS: Limits =
+    Limits { calls: QUEUED * 2, bytes: u64::MAX, own_calls: u64::MAX, own_bytes: u64::MAX };
 
 pub(super) fn measure(rounds: u32, report: &mut Report) -> Result<()> {
     let mut steps = Vec::new();

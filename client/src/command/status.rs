@@ -75,7 +75,7 @@ fn devices(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             device.kind.clone(),
             rough_bytes(device.memory_bytes),
             rough_bytes(device.largest_call_bytes),
-            device.queued.to_string(),
+            format!("{} of {}", device.queued, device.queue_calls_at_most),
             device.running.to_string(),
             device.completed.to_string(),
             device.failed.to_string(),
@@ -91,7 +91,8 @@ fn what(device: &v1::DeviceStatus) -> String {
         "" => String::new(),
         version => format!("driver {version}"),
     };
-    let parts = [device.description.as_str(), &device.arch, &driver];
+    let lost = if device.lost { "LOST: no worker gets ready" } else { "" };
+    let parts = [device.description.as_str(), &device.arch, &driver, lost];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
@@ -99,6 +100,7 @@ fn settings(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     writeln!(out)?;
     let mut table = Table::new(&[
         ("DEVICE", Align::Left),
+        ("WORKERS", Align::Right),
         ("LANES", Align::Right),
         ("TURNS", Align::Left),
         ("STANDBYS", Align::Left),
@@ -107,6 +109,7 @@ fn settings(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     for device in &status.devices {
         table.row([
             device.name.clone(),
+            device.workers_at_most.to_string(),
             device.lanes.to_string(),
             match device.turns {
                 true if device.slices => "slices".to_owned(),

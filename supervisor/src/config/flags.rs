@@ -9,7 +9,7 @@ use super::ConfigError;
 use super::sandbox::Names;
 
 /// The command line.
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(
     name = "pappus-supervisor",
     version,
@@ -29,7 +29,7 @@ use super::sandbox::Names;
         also lanes, weights, stack, scrub. docs/operations.md has their defaults.\n\n\
         Tenants: the configuration file names them, their tokens and quotas (docs/operations.md).\n\n\
         Signals: SIGTERM and SIGINT finish what was accepted, then exit; a second one exits at once.\n\
-        SIGHUP reads the tenants of the configuration file again.\n\
+        SIGHUP reads the configuration file again: tenants, settings, settings of devices.\n\
         Environment: PAPPUS_LOG=error|warn|info|debug|trace [default: info].\n\
         Exit codes: 0 drained, 1 failed, 2 usage."
 )]

@@ -69,6 +69,8 @@ pub struct DeviceRequest {
     pub(super) scrub_calls: Option<bool>,
     pub(super) min_residency: Option<Duration>,
     pub(super) scrub_switch: Option<bool>,
+    /// Keys that were given.
+    seen: Vec<String>,
 }
 
 const CPU_SETTINGS: &str = "workers=N, memory=SIZE, standbys=N, turns=auto|on|off, \
@@ -85,14 +87,9 @@ impl FromStr for DeviceRequest {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let (selector, settings) = select(text)?;
         let mut request = Self::plain(selector, text);
-        let mut seen: Vec<&str> = Vec::new();
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
             let (key, value) = setting.split_once('=').ok_or_else(|| request.no_setting(setting))?;
-            if seen.contains(&key) {
-                return Err(bad("device", text, format!("{key} is given twice: keep one of them")));
-            }
-            seen.push(key);
-            request.set(key, value, setting)?;
+            request.give(key, value, setting)?;
         }
         Ok(request)
     }
@@ -116,6 +113,7 @@ impl DeviceRequest {
             scrub_calls: None,
             min_residency: None,
             scrub_switch: None,
+            seen: Vec::new(),
         }
     }
 
@@ -131,6 +129,16 @@ impl DeviceRequest {
     fn no_setting(&self, setting: &str) -> ConfigError {
         let there_are = if self.is_cpu() { CPU_SETTINGS } else { GPU_SETTINGS };
         bad("device", &self.text, format!("{setting:?} is no setting of it; there are {there_are}"))
+    }
+
+    /// One more setting is given, as `setting` says.
+    pub(super) fn give(&mut self, key: &str, value: &str, setting: &str) -> Result<(), ConfigError> {
+        if self.seen.iter().any(|seen| seen == key) {
+            return Err(self.bad(format!("{key} is given twice: keep one of them")));
+        }
+        self.set(key, value, setting)?;
+        self.seen.push(key.to_owned());
+        Ok(())
     }
 
     fn set(&mut self, key: &str, value: &str, setting: &str) -> Result<(), ConfigError> {

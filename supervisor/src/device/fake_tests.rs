@@ -1,7 +1,9 @@
 //! A GPU whose workers are this test: what the supervisor tells them, and what follows from their answers.
 
 mod batch_tests;
+mod changing_tests;
 mod clearing_tests;
+mod draining_tests;
 mod forgetting_tests;
 mod order_tests;
 mod panic_tests;
@@ -88,6 +90,7 @@ fn config(turns: bool) -> DeviceConfig {
         standbys: 0,
         workers_per_domain: 1,
         memory_bytes: 110 * MIB,
+        there_bytes: u64::MAX,
         weights_bytes: 10 * MIB,
         stack_bytes: 5 * MIB,
         turns,
@@ -268,7 +271,7 @@ fn attach_of(
     generation: Generation,
     epoch: Epoch,
 ) -> Result<Worker, Unusable> {
-    attach_process(device, worker, generation, epoch, ended_process())
+    attach_process(device, worker, generation, epoch, ended_process(), device.made_for().edition)
 }
 
 /// A process that ended already: a device may kill it whenever it likes.
@@ -290,6 +293,7 @@ fn attach_process(
     generation: Generation,
     epoch: Epoch,
     pidfd: OwnedFd,
+    edition: u64,
 ) -> Result<Worker, Unusable> {
     let (commands_read, commands_write) = pipe::pipe().unwrap();
     let (answers, _) = pipe::pipe().unwrap();
@@ -306,6 +310,7 @@ fn attach_process(
         killer: Killer::new(pidfd),
         target,
         epoch,
+        edition,
         reached: Reached::default(),
     };
     device.events.attach(worker, arrival)?;

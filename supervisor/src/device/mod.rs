@@ -1,6 +1,7 @@
 //! One device: its workers and what runs on them.
 //!
 //! - [`runtime`]: the device as the rest sees it: submit, cancel; puts together what follows here.
+//! - [`setup`]: its settings and threads; `changing`: how they change while it serves.
 //! - `decisions`: its scheduler behind a lock.
 //! - `commands`: decisions carried out; `command_order`: in the order in which they were decided.
 //! - [`worker_slots`]: the slots of its workers. `worker_channel`: the channel to the process in one slot; what that
@@ -18,6 +19,7 @@
 //!   shown of it.
 
 mod bring_up;
+mod changing;
 mod command_order;
 #[cfg(test)]
 mod command_order_tests;
@@ -31,6 +33,7 @@ mod panics;
 mod quota;
 mod reaper;
 pub mod runtime;
+pub mod setup;
 mod shared_fault;
 mod standby;
 pub mod status;

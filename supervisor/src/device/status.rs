@@ -15,6 +15,8 @@ pub struct DeviceStatus {
     pub largest_call_bytes: u64,
     /// Calls that wait.
     pub queued: u64,
+    /// Inline bytes of calls that wait.
+    pub queued_bytes: u64,
     /// Calls that run.
     pub running: u64,
     /// Calls that succeeded.
@@ -71,11 +73,11 @@ pub(super) struct StatusView<'a> {
 impl StatusView<'_> {
     /// Its calls and workers now.
     pub(super) fn status(&self) -> DeviceStatus {
-        let (queued, running, busy) = {
+        let (queued, queued_bytes, running, busy) = {
             let scheduler = self.decisions.ask();
             let of_worker = |w| (scheduler.busy_lanes(w), scheduler.device_ns(w), scheduler.resident(w));
             let busy: Vec<_> = self.slots.workers().map(of_worker).collect();
-            (scheduler.queued(), scheduler.running(), busy)
+            (scheduler.queued(), scheduler.queued_bytes(), scheduler.running(), busy)
         };
         let shown =
             |(_, (.., resident)): &(_, (_, _, Resident))| resident.is_used || resident.last_gone.is_some();
@@ -104,6 +106,7 @@ impl StatusView<'_> {
         DeviceStatus {
             largest_call_bytes: self.ledger.largest_call_bytes(),
             queued,
+            queued_bytes,
             running,
             completed: self.slots.completed(),
             failed: self.metrics.failed_so_far(),

@@ -37,28 +37,36 @@ const WATCH: Duration = Duration::from_millis(5);
 /// How long a worker that is about to leave by itself may take.
 const LEAVE: Duration = Duration::from_millis(200);
 
-/// Starts all threads of a device: one per worker, one per standby, one for those that end.
-pub fn spawn(device: &Arc<Device>, launcher: &Arc<Launcher>) -> std::io::Result<Vec<JoinHandle<()>>> {
-    let mut threads = Vec::new();
-    let mut spawn = |name: String, body: fn(&Arc<Device>, usize, &Launcher), nth: usize| {
-        let (device, launcher) = (device.clone(), launcher.clone());
-        let thread = std::thread::Builder::new().name(name).spawn(move || body(&device, nth, &launcher))?;
-        threads.push(thread);
-        std::io::Result::Ok(())
-    };
-    let name = &device.config.name;
-    spawn(format!("{name}/reaper"), |device, _, _| device.reaper.run(&**device), 0)?;
-    for worker in 0..device.config.workers {
-        spawn(
-            format!("{name}/{worker}"),
-            |device, nth, launcher| run(device, WorkerId::new(nth), launcher),
-            worker,
-        )?;
-    }
-    for slot in 0..device.config.standbys {
-        spawn(format!("{name}/standby{slot}"), bring_up::keep, slot)?;
-    }
-    Ok(threads)
+/// A thread of a device.
+type Spawned = std::io::Result<JoinHandle<()>>;
+
+/// Starts the thread of a worker.
+pub(super) fn spawn_worker(device: &Arc<Device>, launcher: &Arc<Launcher>, worker: usize) -> Spawned {
+    let body = |device: &Arc<Device>, launcher: &Launcher, nth| run(device, WorkerId::new(nth), launcher);
+    spawn(device, launcher, &worker.to_string(), worker, body)
+}
+
+/// Starts the thread of a standby.
+pub(super) fn spawn_standby(device: &Arc<Device>, launcher: &Arc<Launcher>, slot: usize) -> Spawned {
+    let body = |device: &Arc<Device>, launcher: &Launcher, nth| bring_up::keep(device, nth, launcher);
+    spawn(device, launcher, &format!("standby{slot}"), slot, body)
+}
+
+/// Starts the thread for processes that end.
+pub(super) fn spawn_reaper(device: &Arc<Device>, launcher: &Arc<Launcher>) -> Spawned {
+    spawn(device, launcher, "reaper", 0, |device, _, _| device.reaper.run(&**device))
+}
+
+fn spawn(
+    device: &Arc<Device>,
+    launcher: &Arc<Launcher>,
+    name: &str,
+    nth: usize,
+    body: fn(&Arc<Device>, &Launcher, usize),
+) -> Spawned {
+    let name = format!("{}/{name}", device.config.name);
+    let (device, launcher) = (device.clone(), launcher.clone());
+    std::thread::Builder::new().name(name).spawn(move || body(&device, &launcher, nth))
 }
 
 /// Puts a process in a worker's slot whenever one is wanted there, until the device closes.
@@ -157,7 +165,7 @@ pub(super) enum End {
 /// Lets one process serve to its end, and hands it to the reaper. Whether it did anything, or left
 /// because it was told to.
 fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: Ready) -> bool {
-    let Ready { started, staging, turns, target, reservation, epoch, reached } = ready;
+    let Ready { started, staging, turns, target, reservation, epoch, edition, reached } = ready;
     let Started { process, mut inbox, outbox, control } = started;
     let completed = || device.slots.slot(worker).completed.load(Ordering::Relaxed);
     let before = completed();
@@ -165,8 +173,19 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
     let attached = contained(|| {
         let (pid, killer) = (process.pid(), process.killer()?);
         let turns = Orders::new(turns);
-        let arrival =
-            Arrival { generation, pid, outbox, control, staging, turns, killer, target, epoch, reached };
+        let arrival = Arrival {
+            generation,
+            pid,
+            outbox,
+            control,
+            staging,
+            turns,
+            killer,
+            target,
+            epoch,
+            edition,
+            reached,
+        };
         device.events.attach(worker, arrival)
     });
     let end = match attached.map_err(Unusable::from).flatten() {

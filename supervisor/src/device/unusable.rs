@@ -61,6 +61,9 @@ pub(super) enum Unusable {
     /// A fault ended its epoch.
     #[error("another process failed, and all with it")]
     EpochOver,
+    /// The device was set up otherwise while it started.
+    #[error("it was made for settings of before")]
+    Outdated,
     /// The device was closed before it was ready.
     #[error("it came too late")]
     TooLate,

@@ -46,6 +46,8 @@ pub(super) struct Arrival {
     pub(super) target: CodeTarget,
     /// A fault ends all processes of an epoch.
     pub(super) epoch: Epoch,
+    /// Which settings of the device it was made for.
+    pub(super) edition: u64,
     /// Layers of its sandbox.
     pub(super) reached: Reached,
 }

@@ -10,6 +10,7 @@ use super::commands::{CommandRunner, ProcessEnd};
 use super::decisions::{Actions, Decisions};
 use super::panics::contained;
 use super::reaper::{Lost, Remains};
+use super::setup::MadeFor;
 use super::unusable::Unusable;
 use super::weights::WeightStore;
 use super::worker_channel::{Arrival, Asked, never_handed};
@@ -23,6 +24,7 @@ use crate::schedule::events::{
     Clearing, GaveBack, Gone, MemoryCame, Ready, Reaped, Scrubbed, Yielded, Yielding,
 };
 use crate::schedule::weights::ZombieId;
+use crate::sync::{OrderedMutex, rank};
 
 /// Takes in what workers say of themselves, and what is seen of their processes.
 #[derive(Debug)]
@@ -33,21 +35,26 @@ pub(super) struct WorkerEvents {
     pub(super) slots: Arc<WorkerSlots>,
     pub(super) decisions: Arc<Decisions>,
     pub(super) commands: Arc<CommandRunner>,
+    /// What processes are made for.
+    pub(super) made_for: Arc<OrderedMutex<MadeFor, { rank::MADE_FOR }>>,
     /// What machine code must be made for, as far as workers said so.
     pub(super) targets: watch::Sender<Vec<CodeTarget>>,
 }
 
 impl WorkerEvents {
-    /// A process is in a worker's slot and ready for calls, unless its epoch is over. No process of an epoch that is
-    /// over gets further than here: epochs end with the scheduler locked.
+    /// A process is in a worker's slot and ready for calls, unless its epoch is over, or it was made for
+    /// settings of before. No such process gets further than here: both change with the scheduler locked.
     pub(super) fn attach(&self, worker: WorkerId, arrival: Arrival) -> Result<(), Unusable> {
         self.targets.send_if_modified(|known| arrival.target.learn(known));
-        let (generation, epoch) = (arrival.generation, arrival.epoch);
+        let (generation, epoch, edition) = (arrival.generation, arrival.epoch, arrival.edition);
         self.slots.channel(worker).attach(arrival);
         let mut actions = Actions::new();
         self.decisions.decide(|scheduler| {
             if epoch != self.ledger.epoch() {
                 return Err(Unusable::EpochOver);
+            }
+            if edition != self.made_for.lock().edition {
+                return Err(Unusable::Outdated);
             }
             scheduler.handle(now_ns(), Ready { worker, generation }, &mut actions);
             Ok(())

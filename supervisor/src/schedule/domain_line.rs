@@ -22,6 +22,11 @@ impl DomainLine {
         Self { line: ShareLine::new(turn_ns), places: HashMap::new(), next_place: 0 }
     }
 
+    /// A domain has a worker for about so long from now on.
+    pub(super) fn set_turn(&mut self, turn_ns: u64) {
+        self.line.set_quantum(turn_ns);
+    }
+
     /// How many wait.
     pub(super) fn len(&self) -> usize {
         self.line.len()

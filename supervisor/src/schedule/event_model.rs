@@ -22,6 +22,8 @@ pub(super) enum Event {
     Context { urgent: bool },
     ContextGone,
     Standbys(usize),
+    Resize { workers: usize, lanes: u32, quantum_us: u32, residency_ms: u64, memory: u64, remakes: bool },
+    Withdraw { pick: usize, elsewhere: bool },
 }
 
 /// Any of them, in any order.
@@ -51,6 +53,12 @@ pub(super) fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => any::<bool>().prop_map(|urgent| Event::Context { urgent }),
         1 => Just(Event::ContextGone),
         1 => (0..3usize).prop_map(Event::Standbys),
+        1 => (1..5usize, 1..4u32, 100..9000u32, 0..200u64, 40..120u64, any::<bool>()).prop_map(
+            |(workers, lanes, quantum_us, residency_ms, memory, remakes)| {
+                Event::Resize { workers, lanes, quantum_us, residency_ms, memory, remakes }
+            }
+        ),
+        1 => (any::<usize>(), any::<bool>()).prop_map(|(pick, elsewhere)| Event::Withdraw { pick, elsewhere }),
     ];
     proptest::collection::vec(event, 0..200)
 }

@@ -9,7 +9,7 @@ use super::quarantine::{Refusal, Use};
 use super::scheduler::Scheduler;
 use super::turns::{Order, Turns};
 use super::types::{Action, CallId, Command, Domain, KillReason, Verdict, WhyGone};
-use super::workers::State;
+use super::workers::{State, Worker};
 use crate::ids::{TenantId, WorkerId};
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 
@@ -66,6 +66,7 @@ impl<C: Clone> Scheduler<C> {
         let Some(entry) = self.calls.get(id) else { return };
         let takes_ns = self.run_times.at_least_ns(entry.function).unwrap_or(0);
         self.placing.enqueue(domain, id, Due { deadline_ns: entry.deadline_ns, takes_ns }, held);
+        self.calls.count(id);
         self.note_contention(now_ns);
     }
 
@@ -128,6 +129,7 @@ impl<C: Clone> Scheduler<C> {
     /// Takes a worker from its domain; no process of the slot takes calls until one is ready again.
     pub(super) fn unbind(&mut self, worker: WorkerId, why: WhyGone) {
         let slot = &mut self.workers[worker];
+        slot.retires = false;
         if slot.state == State::Empty {
             return;
         }
@@ -143,9 +145,10 @@ impl<C: Clone> Scheduler<C> {
         if slot.state == State::Empty {
             return false;
         }
-        let emptied = std::mem::take(&mut slot.dismissed);
+        let dismissed = std::mem::take(&mut slot.dismissed);
+        let emptied = dismissed || self.workers.excess() > 0;
         match emptied {
-            true => slot.state = State::Empty,
+            true => self.workers[worker].state = State::Empty,
             false => actions.push(Action::Bring { worker }),
         }
         emptied
@@ -343,6 +346,7 @@ impl<C: Clone> Scheduler<C> {
         id: CallId,
         actions: &mut Vec<Action<C>>,
     ) {
+        self.calls.count(id);
         let held = self.holds(now_ns, caller);
         let others = || (self.calls.in_processes() != 0, self.placing.waiting_callers(|_| true));
         self.exclusive.push(now_ns, caller, id, held, others);
@@ -375,7 +379,8 @@ impl<C: Clone> Scheduler<C> {
             match self.workers.first_empty() {
                 Some(empty) => self.bring(empty, actions),
                 None => {
-                    let worker = self.worth_least(now_ns, |_, _| true);
+                    let is_there = |_, worker: &Worker| matches!(worker.state, State::Free | State::Bound(_));
+                    let worker = self.worth_least(now_ns, is_there);
                     worker.into_iter().for_each(|worker| self.hand_on(now_ns, worker, actions));
                 }
             }

@@ -129,14 +129,13 @@ fn rounded(bytes: u64, page_bytes: u64) -> u64 {
 impl Lending {
     /// Nothing is lent.
     pub(super) fn new(shape: &Shape) -> Self {
-        let lent = || Lent { lanes: vec![0; shape.lanes as usize], ..Lent::default() };
         Self {
             all_bytes: shape.memory_bytes,
             page_bytes: shape.page_bytes.max(1),
             lane_bytes: shape.lane_bytes,
             taken_bytes: 0,
             lent_bytes: 0,
-            workers: (0..shape.workers).map(|_| lent()).collect(),
+            workers: (0..shape.workers).map(|_| Lent::default()).collect(),
             dying: Vec::new(),
             promised_bytes: 0,
             line: VecDeque::new(),
@@ -145,6 +144,21 @@ impl Lending {
             weights: None,
             limits: HashMap::new(),
         }
+    }
+
+    /// There are so many workers and so much memory from now on.
+    pub(super) fn resize(&mut self, workers: usize, all_bytes: u64) {
+        self.workers.resize_with(workers, Lent::default);
+        self.all_bytes = all_bytes;
+    }
+
+    /// By how much more is had than there is, since the device had more memory before.
+    pub(super) fn deficit_bytes(&self) -> u64 {
+        self.had_bytes().saturating_sub(self.all_bytes)
+    }
+
+    fn had_bytes(&self) -> u64 {
+        self.taken_bytes.saturating_add(self.lent_bytes).saturating_add(self.promised_bytes)
     }
 
     /// So much is taken for other things than calls.
@@ -157,8 +171,7 @@ impl Lending {
 
     /// What nothing has, and no call was promised.
     pub(super) fn free_bytes(&self) -> u64 {
-        let had = self.taken_bytes.saturating_add(self.lent_bytes).saturating_add(self.promised_bytes);
-        self.all_bytes.saturating_sub(had)
+        self.all_bytes.saturating_sub(self.had_bytes())
     }
 
     /// A call that was promised memory for weights needs the promise no more.
@@ -358,7 +371,7 @@ impl Lending {
         let there = [coming, dying, self.weights.unwrap_or(0)]
             .into_iter()
             .fold(self.free_bytes(), u64::saturating_add);
-        let mut short = wanted.saturating_sub(there);
+        let mut short = wanted.saturating_add(self.deficit_bytes()).saturating_sub(there);
         // Workers without calls first, the one idle longest first of all.
         let is_last = |id, worker: &Worker| !worker.is_idle() || but.is_some_and(|(but, _)| but == id);
         let mut order: Vec<(bool, u64, WorkerId)> =
@@ -458,9 +471,11 @@ impl Lending {
         !self.dying.is_empty() || self.outstanding > 0 || self.weights.is_some_and(|coming| coming > 0)
     }
 
-    /// A fresh process is in a worker's slot.
-    pub(super) fn arrived(&mut self, worker: WorkerId, generation: Generation) {
-        self.workers[worker.get()].process = Some(generation);
+    /// A fresh process of so many lanes is in a worker's slot.
+    pub(super) fn arrived(&mut self, worker: WorkerId, generation: Generation, lanes: u32) {
+        let lent = &mut self.workers[worker.get()];
+        lent.process = Some(generation);
+        lent.lanes.resize(lanes as usize, 0);
     }
 
     /// It serves no more, and holds what it has until it is reaped.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{LIMITED, MEMORY, OTHERS, World};
+use super::{LIMITED, OTHERS, World};
 use crate::ids::{Generation, TenantId, WorkerId};
 use crate::schedule::events::{ContextWanted, GaveBack, MemoryCame, NotStarted, Reaped, WeightsSettled};
 
@@ -56,7 +56,7 @@ impl World {
     /// Each process gives back what it was told first, weights that were given up are gone, and processes that are gone
     /// are reaped.
     pub(super) fn moved(&mut self) {
-        for worker in WorkerId::first(self.shape.workers) {
+        for worker in WorkerId::first(self.slots) {
             let told = self.processes.get_mut(&worker).and_then(|(.., memory)| memory.returning.pop_front());
             if let Some((_, left_bytes)) = told {
                 assert!(self.scheduler.handle(self.now, GaveBack { worker, left_bytes }, &mut self.actions));
@@ -109,17 +109,17 @@ impl World {
         }
     }
 
-    /// Nothing is lent twice, and no caller has more than it may.
-    pub(super) fn check_memory(&self) {
+    /// Nothing is lent twice, nothing more where the device was given less memory than is had, and no caller has more than
+    /// it may.
+    pub(super) fn check_memory(&mut self) {
         let there = self.processes.values().map(|(.., memory)| memory);
         let all = there.chain(self.dying.iter().map(|dying| &dying.memory)).map(Memory::at_most).sum::<u64>();
-        assert!(
-            all + self.contexts + self.weights <= MEMORY,
-            "{all} lent beside {}",
-            self.contexts + self.weights
-        );
+        let had = all + self.contexts + self.weights;
+        assert!(had <= self.at_most, "{all} lent beside {}", self.contexts + self.weights);
+        let memory = self.shape.memory_bytes;
+        self.at_most = self.at_most.min(had).max(memory);
         let (total, lent, counted) = self.scheduler.lending.account();
-        assert_eq!((total, lent), (MEMORY, counted));
+        assert_eq!((total, lent), (memory, counted));
         let serves = |worker: &WorkerId| {
             self.scheduler.workers[*worker].served().is_some_and(|domain| domain.caller == LIMITED.0)
         };

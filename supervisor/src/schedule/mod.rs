@@ -3,7 +3,7 @@
 //! - [`types`]: what goes in and what comes out; [`events`]: what may happen.
 //! - [`scheduler`]: the state machine of one device: puts the policies together; `follow_up`: what their verdicts lead
 //!   to; `sharing`: what sharing a device takes from the events of calls; `gathering`: what follows where calls wait for
-//!   memory; `queries`: what may be asked at any time.
+//!   memory; [`resizing`]: what follows where the device is set up otherwise; `queries`: what may be asked at any time.
 //! - `calls`, `workers`: the state that policies look at.
 //!
 //! Policies, each with its own state:
@@ -41,6 +41,7 @@ mod placing;
 pub mod quarantine;
 mod queries;
 mod residency;
+pub mod resizing;
 mod retry;
 mod run_times;
 pub mod scheduler;
@@ -53,6 +54,8 @@ pub mod types;
 pub mod weights;
 mod workers;
 
+pub use resizing::Size;
+pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
     Action, Address, CallId, Class, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy,

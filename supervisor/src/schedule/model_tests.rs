@@ -10,12 +10,14 @@ use crate::schedule::events::{
     Allow, Buried, Cancel, Clearing, Finished, Gone, Ready, Scrubbed, SetPolicy, StandbysReady, Submit, Tick,
     WeightsGivenUp, Yielded, Yielding,
 };
-use crate::schedule::{Address, Domain};
+use crate::schedule::{Address, Domain, Size};
 
 #[path = "event_model.rs"]
 mod event;
 #[path = "memory_model.rs"]
 mod memory;
+#[path = "resizing_model.rs"]
+mod resizing;
 #[path = "shape_model.rs"]
 mod shape;
 #[path = "start_model.rs"]
@@ -27,7 +29,7 @@ use memory::{Dying, Memory};
 use shape::{Holder, policies, shapes};
 use trouble::{Admits, Trouble};
 
-const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
+const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20, own_calls: 1000, own_bytes: 1 << 20 };
 const MS: u64 = 1_000_000;
 /// All memory of the device. Calls that need more than half have it for themselves.
 const MEMORY: u64 = 100;
@@ -42,6 +44,8 @@ struct Known {
     domain: TenantId,
     function: FunctionId,
     memory: u64,
+    /// It needs the device for itself.
+    whole: bool,
     id: Option<CallId>,
     running: Option<(WorkerId, u32)>,
     lost: bool,
@@ -51,6 +55,8 @@ struct Known {
     suspect: bool,
     detached: bool,
     overran: bool,
+    /// It was on another device meanwhile.
+    came_back: bool,
     runs: u32,
 }
 
@@ -79,6 +85,12 @@ struct World {
     /// Calls whose function's weights are loaded when they start.
     unstarted: Vec<(u64, WorkerId)>,
     shape: Shape,
+    /// Slots that there are: as many as there could be processes at some time.
+    slots: usize,
+    /// The shortest quantum so far.
+    quantum_us: u32,
+    /// What may be had of the device's memory at most: more than there is after it became less.
+    at_most: u64,
     holders: BTreeMap<WorkerId, Holder>,
     /// The processes that are there: which, how many commands they were given, their memory.
     processes: HashMap<WorkerId, (u64, u64, Memory)>,
@@ -108,6 +120,9 @@ impl World {
             weights: 0,
             leaving: 0,
             unstarted: Vec::new(),
+            slots: shape.workers,
+            quantum_us: 5000,
+            at_most: shape.memory_bytes,
             shape,
             holders: BTreeMap::new(),
             processes: HashMap::new(),
@@ -138,6 +153,7 @@ impl World {
             domain,
             function,
             memory,
+            whole: memory > self.shape.memory_bytes / 2,
             id: None,
             running: None,
             lost: false,
@@ -146,10 +162,11 @@ impl World {
             suspect: is_probe,
             detached: false,
             overran: false,
+            came_back: false,
             runs: 0,
         };
         self.calls.insert(call, known);
-        self.whole_wanted |= is_whole(memory) || is_probe && self.shape.shared_faults;
+        self.whole_wanted |= memory > self.shape.memory_bytes / 2 || is_probe && self.shape.shared_faults;
         let terms = Terms {
             domain: Domain { owner: domain, caller: domain },
             function,
@@ -444,7 +461,7 @@ impl World {
                 self.scrubbing.insert(worker);
             }
             Command::Grant { turn, .. } => {
-                let long_ns = OVERRUN_QUANTA * 5 * MS;
+                let long_ns = OVERRUN_QUANTA * u64::from(self.quantum_us) * 1000;
                 let overran = |holder: &Holder| holder.revoked && self.now >= holder.granted_ns + long_ns;
                 let early = self.shape.turn_rules.early;
                 assert!(
@@ -486,10 +503,6 @@ impl World {
     }
 }
 
-fn is_whole(memory: u64) -> bool {
-    memory > MEMORY / 2
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -499,7 +512,6 @@ proptest! {
     fn every_call_ends_once_and_domains_stay_apart_under_random_events(
         shape in shapes(), policy in policies(), events in events()
     ) {
-        let workers = shape.workers;
         let mut w = World::new(shape, policy);
         let mut next = 0;
         for event in events {
@@ -507,6 +519,8 @@ proptest! {
                 Event::Submit { domain, function, deadline_ms, memory } => {
                     next += 1;
                     let memory = if domain == LIMITED.0 { memory.min(LIMITED.1) } else { memory };
+                    // Calls that need more go elsewhere.
+                    let memory = memory.min(w.shape.memory_bytes - OTHERS);
                     w.submit(next, domain, function, deadline_ms, memory);
                 }
                 Event::Finish { pick, verdict } => w.finish(pick, verdict),
@@ -515,7 +529,7 @@ proptest! {
                 }
                 Event::Clear { pick } => w.clear(pick),
                 Event::Bury { pick, loss } => w.bury(pick, loss),
-                Event::Ready(worker) if worker < workers => w.ready(WorkerId::new(worker)),
+                Event::Ready(worker) if worker < w.slots => w.ready(WorkerId::new(worker)),
                 Event::Scrubbed(worker) => w.scrubbed(WorkerId::new(worker)),
                 Event::Cancel(pick) => w.cancel(1 + pick as u64 % (next + 1)),
                 Event::Yield { used_ms } => w.yields(used_ms),
@@ -532,6 +546,14 @@ proptest! {
                 Event::Standbys(count) => {
                     w.scheduler.handle(w.now, StandbysReady { count }, &mut w.actions);
                 }
+                Event::Resize { workers, lanes, quantum_us, residency_ms, memory, remakes } => {
+                    let (workers_per_domain, residency_ns) = (w.shape.workers_per_domain, residency_ms * MS);
+                    let (standbys, memory_bytes) = (w.shape.standbys, memory);
+                    w.resize(Size {
+                        workers, lanes, workers_per_domain, quantum_us, residency_ns, standbys, memory_bytes, remakes,
+                    });
+                }
+                Event::Withdraw { pick, elsewhere } => w.withdraw(pick, elsewhere),
                 Event::Gone { .. } | Event::Ready(_) => {}
             }
             w.apply();
@@ -539,14 +561,14 @@ proptest! {
         // With every worker there, every lost call buried and every call answered, nothing is left behind. Nothing
         // expires from here on: no residency is waited for.
         w.scheduler.residency.set_least(0);
-        w.scheduler.residency.set_ready(workers);
+        w.scheduler.residency.set_ready(w.slots);
         w.shape.residency_ns = 0;
         w.contexts = 0;
         w.taken_changed();
         for _ in 0..20 * (next + 1) {
             w.scheduler.make_room(w.now, &mut w.actions);
             w.apply();
-            WorkerId::first(workers).for_each(|worker| {
+            WorkerId::first(w.slots).for_each(|worker| {
                 w.scrubbed(worker);
                 w.apply();
                 w.ready(worker);
@@ -569,5 +591,11 @@ proptest! {
         w.apply();
         prop_assert!(w.calls.is_empty(), "left waiting: {:?}", w.calls);
         prop_assert_eq!(w.scheduler.queued() + w.scheduler.running(), 0);
+        // What was changed has taken effect.
+        prop_assert!(!w.scheduler.resizing, "{:?}", w.scheduler.workers);
+        prop_assert!(w.processes.len() <= w.shape.workers);
+        for (_, _, memory) in w.processes.values() {
+            prop_assert_eq!(memory.lanes.len(), w.shape.lanes as usize);
+        }
     }
 }

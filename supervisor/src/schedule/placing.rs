@@ -86,6 +86,16 @@ impl Placing {
         }
     }
 
+    /// The device is set up otherwise.
+    pub(super) fn resize(&mut self, shape: &Shape) {
+        (self.lanes, self.workers_per_domain) = (shape.lanes, shape.workers_per_domain);
+        self.unplaced.set_turn(shape.residency_ns);
+        // Those that have workers may have more now.
+        let waiting: Vec<_> =
+            self.domains.iter().filter(|(_, d)| d.workers > 0).map(|(domain, _)| *domain).collect();
+        waiting.into_iter().for_each(|domain| self.stand(domain));
+    }
+
     /// Whether a domain has calls or workers, and so knows whether its caller is held.
     pub(super) fn knows(&self, domain: Domain) -> bool {
         self.domains.contains_key(&domain)
@@ -112,14 +122,12 @@ impl Placing {
             return None;
         }
         let own = view.workers.iter().filter(|(_, w)| {
-            w.state == State::Bound(domain)
-                && w.has_room(self.lanes, all)
-                && !self.must_leave(now_ns, w, view, residency)
+            w.state == State::Bound(domain) && w.has_room(all) && !self.must_leave(now_ns, w, view, residency)
         });
         let own = own.max_by_key(|(_, w)| w.busy_lanes()).map(|(id, _)| id);
         let may_have_more = state.is_none_or(|d| d.workers < self.workers_per_domain);
         own.or_else(|| match may_have_more {
-            true => view.workers.iter().find(|(_, w)| w.state == State::Free).map(|(id, _)| id),
+            true => view.workers.iter().find(|(_, w)| w.state == State::Free && !w.retires).map(|(id, _)| id),
             false => None,
         })
     }
@@ -361,12 +369,12 @@ impl Placing {
         view: View<'_>,
         residency: &Residency,
     ) -> Option<CallId> {
-        if !worker.has_room(self.lanes, false) || self.must_leave(now_ns, worker, view, residency) {
+        if !worker.has_room(false) || self.must_leave(now_ns, worker, view, residency) {
             return None;
         }
         let queue = &self.domains.get(&worker.served()?).filter(|d| !d.held)?.queue;
         let first = queue.first(view.barrier)?;
-        if wants_all(first) && !worker.has_room(self.lanes, true) {
+        if wants_all(first) && !worker.has_room(true) {
             return None;
         }
         Some(first)

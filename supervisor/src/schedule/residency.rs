@@ -34,6 +34,11 @@ impl Residency {
         Self { least_ns, scrubs, standbys, ready: 0, replaced_ns: None }
     }
 
+    /// The device is set up otherwise.
+    pub(super) fn resize(&mut self, shape: &Shape) {
+        (self.least_ns, self.standbys) = (shape.residency_ns, shape.standbys);
+    }
+
     /// So many standbys are ready now.
     pub(super) fn set_ready(&mut self, ready: usize) {
         self.ready = ready;
@@ -106,7 +111,7 @@ mod tests {
 
     #[test]
     fn what_is_dear_to_have_again_goes_later() {
-        let mut workers = Workers::new(2);
+        let mut workers = Workers::new(2, 8);
         let [cheap, dear] = [0, 1].map(WorkerId::new);
         workers[dear].past.ran(0, FunctionId::new(1), 20 << 30);
         (workers[cheap].idle_since_ns, workers[dear].idle_since_ns) = (9 * S, 8 * S);

@@ -26,7 +26,7 @@ use super::penalties::{Draw, Penalties};
 use super::placing::Placing;
 use super::quarantine::{Admission, Use};
 use super::residency::Residency;
-use super::retry::Attempts;
+use super::retry::{Attempts, Withdrawn};
 use super::run_times::RunTimes;
 use super::turn_mode::TurnMode;
 use super::turns::{Order, Turns};
@@ -58,6 +58,10 @@ pub struct Scheduler<C> {
     pub(super) penalties: Penalties,
     pub(super) lending: Lending,
     pub(super) residency: Residency,
+    /// A change of its setup is not done yet.
+    pub(super) resizing: bool,
+    /// It has less memory than is had.
+    pub(super) shedding: bool,
     /// Draws for processes that are not reaped: it is not known yet what ended them.
     drawn: Vec<(WorkerId, Generation, Draw)>,
     /// Scratch, kept for its capacity.
@@ -70,7 +74,7 @@ impl<C: Clone> Scheduler<C> {
     pub fn new(shape: Shape) -> Self {
         let shape = Shape { lanes: shape.lanes.min(64), ..shape };
         Self {
-            workers: Workers::new(shape.workers),
+            workers: Workers::new(shape.workers, shape.lanes),
             calls: Calls::default(),
             placing: Placing::new(&shape),
             turns: shape.quantum_us.map(|us| Turns::new(shape.workers, us, shape.turn_rules)),
@@ -84,6 +88,8 @@ impl<C: Clone> Scheduler<C> {
             penalties: Penalties::new(Policy::default()),
             lending: Lending::new(&shape),
             residency: Residency::new(&shape),
+            resizing: false,
+            shedding: false,
             drawn: Vec::new(),
             orders: Vec::new(),
             taken: TakeBack::new(),
@@ -93,15 +99,21 @@ impl<C: Clone> Scheduler<C> {
 
     /// Something happened: decides what follows from it. What is to be done is appended to `actions`.
     pub fn handle<E: Event<C>>(&mut self, now_ns: u64, event: E, actions: &mut Vec<Action<C>>) -> E::Reply {
-        event.apply(self, now_ns, actions)
+        let reply = event.apply(self, now_ns, actions);
+        if self.resizing {
+            self.go_on_resizing(now_ns, actions);
+        }
+        reply
     }
 
-    pub(super) fn submit(
+    /// A call is accepted, or why not. One without `limits` was accepted elsewhere.
+    pub(super) fn accept(
         &mut self,
         now_ns: u64,
         call: C,
         terms: Terms,
-        limits: Limits,
+        limits: Option<Limits>,
+        attempts: Attempts,
         actions: &mut Vec<Action<C>>,
     ) -> Result<CallId, NotNow> {
         let domain = terms.domain;
@@ -112,23 +124,21 @@ impl<C: Clone> Scheduler<C> {
             Admission::Refused(refusal) => return Err(NotNow::Quarantined(refusal)),
         };
         // As a suspect a probe runs alone, and is guilty if its process ends.
+        let attempts = if is_probe { Attempts::of_suspect() } else { attempts };
+        let alone = attempts.is_suspect();
         let is_whole = terms.memory_bytes > self.shape.memory_bytes / 2;
-        let wants_device = is_whole || is_probe && self.shape.shared_faults;
+        let wants_device = is_whole || alone && self.shape.shared_faults;
         let room = match wants_device {
             false => {
                 let held = || self.holds(now_ns, domain.caller);
-                self.placing.find_lane(now_ns, domain, is_probe, held, self.view(), &self.residency)
+                self.placing.find_lane(now_ns, domain, alone, held, self.view(), &self.residency)
             }
             true => None,
         };
-        if room.is_none() {
-            let (queued, bytes) = (self.calls.queued(), self.calls.queued_bytes());
-            if queued >= limits.calls.min(MAX_CALLS) {
-                return Err(NotNow::Calls(queued));
-            }
-            if bytes.saturating_add(terms.bytes) > limits.bytes {
-                return Err(NotNow::Bytes(bytes));
-            }
+        if room.is_none()
+            && let Some(limits) = limits
+        {
+            self.check_room(&terms, limits)?;
             if !is_probe
                 && !wants_device
                 && let Some(late) = self.too_late(now_ns, &terms)
@@ -136,7 +146,6 @@ impl<C: Clone> Scheduler<C> {
                 return Err(late);
             }
         }
-        let attempts = if is_probe { Attempts::of_suspect() } else { Attempts::default() };
         let id = self.calls.insert(call, terms, is_whole, attempts, is_probe);
         if is_probe {
             self.penalties.probe(used);
@@ -150,6 +159,25 @@ impl<C: Clone> Scheduler<C> {
             }
         }
         Ok(id)
+    }
+
+    /// Whether one more call may wait.
+    fn check_room(&self, terms: &Terms, limits: Limits) -> Result<(), NotNow> {
+        let (queued, bytes) = (self.calls.queued(), self.calls.queued_bytes());
+        if queued >= limits.calls.min(MAX_CALLS) {
+            return Err(NotNow::Calls(queued));
+        }
+        if bytes.saturating_add(terms.bytes) > limits.bytes {
+            return Err(NotNow::Bytes(bytes));
+        }
+        let (queued, bytes) = self.calls.waiting_of(terms.domain.caller);
+        if queued >= limits.own_calls {
+            return Err(NotNow::OwnCalls(queued));
+        }
+        if bytes.saturating_add(terms.bytes) > limits.own_bytes {
+            return Err(NotNow::OwnBytes(bytes));
+        }
+        Ok(())
     }
 
     pub(super) fn finished(
@@ -168,6 +196,9 @@ impl<C: Clone> Scheduler<C> {
         self.charge_call(now_ns, entry.domain.caller, entry.started_ns);
         self.lending.unpromise(entry.beside_bytes);
         self.judge(now_ns, &entry, verdict, actions);
+        if self.resizing {
+            self.lending.ask_weights_again();
+        }
         if self.penalties.may_hold() {
             self.review(now_ns, entry.domain.caller, actions);
         }
@@ -193,6 +224,16 @@ impl<C: Clone> Scheduler<C> {
             }
             return None;
         }
+        Some(self.withdraw(now_ns, id, actions)?.call)
+    }
+
+    pub(super) fn withdraw(
+        &mut self,
+        now_ns: u64,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) -> Option<Withdrawn<C>> {
+        self.calls.get(id).filter(|entry| entry.state == CallState::Queued)?;
         let held_up = self.exclusive.has_line();
         let (entry, held_up_all) = self.unqueue(id)?;
         self.judge(now_ns, &entry, Verdict::Neither, actions);
@@ -202,7 +243,7 @@ impl<C: Clone> Scheduler<C> {
         if held_up {
             self.resume(now_ns, actions);
         }
-        Some(entry.call)
+        Some(Withdrawn { call: entry.call, bytes: entry.bytes, attempts: entry.attempts })
     }
 
     pub(super) fn ready(
@@ -213,7 +254,7 @@ impl<C: Clone> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         self.workers.arrive(now_ns, worker, generation);
-        self.lending.arrived(worker, generation);
+        self.lending.arrived(worker, generation, self.shape.lanes);
         self.tell(worker, Command::Configure, actions);
         self.feed(now_ns, worker, actions);
         self.try_exclusive(now_ns, actions);

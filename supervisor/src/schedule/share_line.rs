@@ -34,16 +34,26 @@ pub(super) struct ShareLine<K> {
     len: usize,
 }
 
+/// What of a turn counts as a quantum.
+fn counted(turn_ns: u64) -> i64 {
+    i64::try_from(turn_ns).unwrap_or(i64::MAX).clamp(1, LONGEST_QUANTUM_NS)
+}
+
 impl<K: Ord + Copy> ShareLine<K> {
     /// An empty line whose turns last about so long.
     pub(super) fn new(quantum_ns: u64) -> Self {
         Self {
             lines: Default::default(),
             owed_ns: Default::default(),
-            quantum_ns: i64::try_from(quantum_ns).unwrap_or(i64::MAX).clamp(1, LONGEST_QUANTUM_NS),
+            quantum_ns: counted(quantum_ns),
             shares: HashMap::new(),
             len: 0,
         }
+    }
+
+    /// Turns last about so long from now on.
+    pub(super) fn set_quantum(&mut self, quantum_ns: u64) {
+        self.quantum_ns = counted(quantum_ns);
     }
 
     /// How much is in line.

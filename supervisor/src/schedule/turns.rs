@@ -150,6 +150,17 @@ impl Turns {
         }
     }
 
+    /// There are so many workers from now on, and turns that begin last so long.
+    pub fn resize(&mut self, workers: usize, quantum_us: u32) {
+        self.places.resize(workers, None);
+        self.used_ns.resize(workers, 0);
+        if self.quantum_us != quantum_us {
+            self.quantum_us = quantum_us;
+            self.turn_ns = self.quantum_ns();
+            self.line.set_quantum(self.quantum_ns());
+        }
+    }
+
     /// How long a worker may keep its turn while others wait.
     pub fn quantum_us(&self) -> u32 {
         self.quantum_us

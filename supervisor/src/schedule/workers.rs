@@ -33,6 +33,12 @@ pub(super) struct Worker {
     pub(super) past: Past,
     /// Its slot is to be empty once its process is gone.
     pub(super) dismissed: bool,
+    /// Lanes of its process.
+    lanes: u32,
+    /// Its process was made for a device that was set up otherwise.
+    pub(super) outdated: bool,
+    /// It takes no more calls, and leaves once it is idle.
+    pub(super) retires: bool,
     /// Why the slot's last domain lost its process.
     pub(super) last_gone: Option<WhyGone>,
 }
@@ -130,11 +136,12 @@ impl Worker {
     }
 
     /// Whether one more call fits, or one that wants all lanes.
-    pub(super) fn has_room(&self, lanes: u32, all: bool) -> bool {
-        match all {
-            true => self.is_idle(),
-            false => !self.closed && self.busy_lanes() < lanes,
-        }
+    pub(super) fn has_room(&self, all: bool) -> bool {
+        !self.retires
+            && match all {
+                true => self.is_idle(),
+                false => !self.closed && self.busy_lanes() < self.lanes,
+            }
     }
 
     /// The calls in it.
@@ -185,14 +192,30 @@ impl Worker {
 
 /// All workers of a device.
 #[derive(Debug)]
-pub(super) struct Workers(Vec<Worker>);
+pub(super) struct Workers {
+    slots: Vec<Worker>,
+    /// In so many slots there may be processes; there are more slots where there were more once.
+    ceiling: usize,
+    /// Lanes of processes that come.
+    lanes: u32,
+}
 
 impl Workers {
     /// Slots without processes; in the first one a process is wanted.
-    pub(super) fn new(count: usize) -> Self {
-        let slot = |at| Worker {
+    pub(super) fn new(count: usize, lanes: u32) -> Self {
+        let mut workers = Self { slots: Vec::new(), ceiling: 0, lanes };
+        workers.resize(count, lanes);
+        if let Some(first) = workers.slots.first_mut() {
+            first.state = State::Absent;
+        }
+        workers
+    }
+
+    /// From now on there may be so many processes, and those that come have so many lanes.
+    pub(super) fn resize(&mut self, count: usize, lanes: u32) {
+        let empty = || Worker {
             generation: Generation::new(0),
-            state: if at == 0 { State::Absent } else { State::Empty },
+            state: State::Empty,
             busy: 0,
             calls: Vec::new(),
             closed: false,
@@ -202,41 +225,61 @@ impl Workers {
             commands: 0,
             past: Past::default(),
             dismissed: false,
+            lanes,
+            outdated: false,
+            retires: false,
             last_gone: None,
         };
-        Self((0..count).map(slot).collect())
+        let slots = self.slots.len().max(count);
+        self.slots.resize_with(slots, empty);
+        (self.ceiling, self.lanes) = (count, lanes);
     }
 
-    /// How many there are.
+    /// In how many slots more than may there are processes that stay, or will be.
+    pub(super) fn excess(&self) -> usize {
+        let stays = |worker: &&Worker| worker.state != State::Empty && !worker.dismissed;
+        self.slots.iter().filter(stays).count().saturating_sub(self.ceiling)
+    }
+
+    /// How many slots there are.
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.slots.len()
     }
 
     /// The first slot without a process in which none is wanted.
     pub(super) fn first_empty(&self) -> Option<WorkerId> {
-        self.0.iter().position(|worker| worker.state == State::Empty).map(WorkerId::new)
+        let mut empty = self.slots.iter().enumerate().filter(|(_, worker)| worker.state == State::Empty);
+        let (first, _) = empty.next()?;
+        // Slots beyond the ceiling stay empty.
+        (empty.count() + 1 > self.slots.len().saturating_sub(self.ceiling)).then_some(WorkerId::new(first))
     }
 
     /// In how many slots a process will be soon.
     pub(super) fn coming(&self) -> usize {
-        self.0.iter().filter(|worker| worker.is_coming()).count()
+        self.slots.iter().filter(|worker| worker.is_coming()).count()
     }
 
     /// With their numbers.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (WorkerId, &Worker)> + ExactSizeIterator {
-        self.0.iter().enumerate().map(|(at, worker)| (WorkerId::new(at), worker))
+        self.slots.iter().enumerate().map(|(at, worker)| (WorkerId::new(at), worker))
+    }
+
+    /// To change them.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (WorkerId, &mut Worker)> {
+        self.slots.iter_mut().enumerate().map(|(at, worker)| (WorkerId::new(at), worker))
     }
 
     /// A fresh process is in a slot.
     pub(super) fn arrive(&mut self, now_ns: u64, worker: WorkerId, generation: Generation) {
-        let slot = &mut self.0[worker.get()];
+        let slot = &mut self.slots[worker.get()];
         (slot.generation, slot.commands, slot.dismissed) = (generation, 0, false);
+        (slot.lanes, slot.outdated, slot.retires) = (self.lanes, false, false);
         self.free(now_ns, worker);
     }
 
     /// The process in a slot is as good as a fresh one.
     pub(super) fn free(&mut self, now_ns: u64, worker: WorkerId) {
-        let slot = &mut self.0[worker.get()];
+        let slot = &mut self.slots[worker.get()];
         slot.take_all();
         (slot.state, slot.tainted) = (State::Free, false);
         slot.past = Past::default();
@@ -245,7 +288,7 @@ impl Workers {
 
     /// Whom the next command to a worker is for, and its number.
     pub(super) fn address(&mut self, worker: WorkerId) -> Address {
-        let slot = &mut self.0[worker.get()];
+        let slot = &mut self.slots[worker.get()];
         let nth = slot.commands;
         slot.commands += 1;
         Address { worker, generation: slot.generation, nth }
@@ -253,7 +296,7 @@ impl Workers {
 
     /// Whether a caller has a call in a worker.
     pub(super) fn runs(&self, caller: TenantId) -> bool {
-        self.0.iter().any(|worker| !worker.is_idle() && worker.serves(caller))
+        self.slots.iter().any(|worker| !worker.is_idle() && worker.serves(caller))
     }
 }
 
@@ -261,13 +304,13 @@ impl Index<WorkerId> for Workers {
     type Output = Worker;
 
     fn index(&self, worker: WorkerId) -> &Worker {
-        &self.0[worker.get()]
+        &self.slots[worker.get()]
     }
 }
 
 impl IndexMut<WorkerId> for Workers {
     fn index_mut(&mut self, worker: WorkerId) -> &mut Worker {
-        &mut self.0[worker.get()]
+        &mut self.slots[worker.get()]
     }
 }
 
@@ -280,7 +323,7 @@ mod tests {
 
     #[test]
     fn commands_to_one_process_are_numbered_from_zero() {
-        let mut workers = Workers::new(2);
+        let mut workers = Workers::new(2, 8);
         workers.arrive(0, W1, Generation::new(3));
         let nth = |workers: &mut Workers| workers.address(W1).nth;
         assert_eq!((nth(&mut workers), nth(&mut workers)), (0, 1));
@@ -293,12 +336,14 @@ mod tests {
 
     #[test]
     fn calls_come_out_of_their_lanes_oldest_first() {
-        let mut workers = Workers::new(1);
+        let mut workers = Workers::new(1, 3);
         let worker = &mut workers[W0];
         (0..).zip([7, 5, 9]).for_each(|(lane, id)| worker.put(CallId(id), lane, false));
         assert_eq!(worker.busy_lanes(), 3);
         worker.take(CallId(5), 1, 8);
-        assert!(worker.has_room(3, false) && !worker.has_room(2, false) && !worker.has_room(3, true));
+        assert!(worker.has_room(false) && !worker.has_room(true));
+        worker.retires = true;
+        assert!(!worker.has_room(false), "it takes no more calls");
         assert!(worker.has_call_in(0) && !worker.has_call_in(1) && worker.has_call_in(2));
         worker.put(CallId(6), 1, false);
         assert_eq!(worker.take_all(), [6, 7, 9].map(CallId));
