@@ -10,7 +10,7 @@ use crate::schedule::events::{
     Allow, Buried, Cancel, Clearing, Finished, Gone, Ready, Scrubbed, SetPolicy, StandbysReady, Submit, Tick,
     WeightsGivenUp, Yielded, Yielding,
 };
-use crate::schedule::{Address, Domain, Size};
+use crate::schedule::{Address, Domain};
 
 #[path = "event_model.rs"]
 mod event;
@@ -546,13 +546,7 @@ proptest! {
                 Event::Standbys(count) => {
                     w.scheduler.handle(w.now, StandbysReady { count }, &mut w.actions);
                 }
-                Event::Resize { workers, lanes, quantum_us, residency_ms, memory, remakes } => {
-                    let (workers_per_domain, residency_ns) = (w.shape.workers_per_domain, residency_ms * MS);
-                    let (standbys, memory_bytes) = (w.shape.standbys, memory);
-                    w.resize(Size {
-                        workers, lanes, workers_per_domain, quantum_us, residency_ns, standbys, memory_bytes, remakes,
-                    });
-                }
+                Event::Resize(to) => w.resize(to),
                 Event::Withdraw { pick, elsewhere } => w.withdraw(pick, elsewhere),
                 Event::Gone { .. } | Event::Ready(_) => {}
             }

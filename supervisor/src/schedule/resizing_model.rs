@@ -8,7 +8,9 @@ impl World {
     /// The device is set up otherwise. No call that is there needs more memory than is left for one.
     pub(super) fn resize(&mut self, to: Size) {
         let largest = self.calls.values().map(|known| known.memory).max().unwrap_or(0);
-        let to = Size { memory_bytes: to.memory_bytes.max(largest + OTHERS), ..to };
+        let memory_bytes = to.memory_bytes.max(largest + OTHERS);
+        let Shape { workers_per_domain, standbys, .. } = self.shape;
+        let to = Size { memory_bytes, workers_per_domain, standbys, ..to };
         self.shape = Shape {
             workers: to.workers,
             lanes: to.lanes,

@@ -455,8 +455,13 @@ impl<C: Clone> Scheduler<C> {
         entry.overran = false;
         let (domain, wants_device) = (entry.domain, entry.wants_device(shared_faults));
         let started_ns = entry.started_ns;
+        let overdue = matches!(entry.state, CallState::Running { overdue: true, .. });
         self.charge_call(now_ns, domain.caller, started_ns);
         self.calls.waits_again(id);
+        if overdue {
+            // What a running call is given beyond its deadline is not for one that waits.
+            self.calls.move_to(id, now_ns);
+        }
         if self.workers[worker].is_idle() {
             self.turn(actions, |turns, orders| turns.idle(now_ns, worker, orders));
         }
