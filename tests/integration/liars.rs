@@ -11,6 +11,7 @@ use pappus_client::{Client, Code, Error, Invocation};
 use rustix::process::Signal;
 
 use crate::fixture::{Supervisor, beside, signal, until};
+use crate::house;
 use crate::kit::{self, refused};
 
 const LIAR: &str = env!("CARGO_BIN_EXE_pappus-liar");
@@ -136,12 +137,14 @@ const BY_TURNS: &str = "cpu:workers=2,memory=16MiB,turns=on,quantum=1ms";
 #[test]
 fn what_a_liar_writes_on_its_turn_page_is_not_believed() {
     const NOT_ITS: &str = "it yielded a turn that it does not have";
-    // Its turn is the first one: later ones, earlier ones, none, one that it gave back.
-    for lies in ["yielded 2 5 0", "yielding 2", "yielding 0\nyielded 0 5 0", "yielded 1 5 0\nyielding 1"] {
+    // Its turn is the first one: later ones, none, and one that it gave back and that was followed by another. (The first
+    // word of its page says that it sleeps, so that it is told of the next turn.)
+    let again = "scribble 0 5\nyielded 1 5 0\nawait order\nyielding 1";
+    for lies in ["yielded 2 5 0", "yielding 2", "yielded 0 5 0", again] {
         is_caught_in_its_turn(lies, NOT_ITS);
     }
     is_caught_in_its_turn("scribble 16 max\nlook", NOT_ITS);
-    is_caught_in_its_turn("forever yielding it", NOT_ITS);
+    is_caught_in_its_turn("forever yielding 2", NOT_ITS);
     // Whatever it orders itself, and whatever the numbers are: nobody reads that.
     is_caught_in_its_turn("scribble 0 max\nscribble 1 max\nscribble 17 max\nlook", "for nothing");
     is_caught_in_its_turn("forever look", "for nothing");
@@ -179,10 +182,13 @@ fn a_liar_that_scribbles_delays_others_by_an_overrun_at_most() {
     let scribbles: Vec<String> =
         (0..512).filter(|at| *at != 16).map(|at| format!("scribble {at} max")).collect();
     let lies = format!("hello\nawait invoke\n{}\nscribble 16 0\nsilence", scribbles.join("\n"));
-    let supervisor = lying("serve", &lies, BY_TURNS);
-    let mut client = supervisor.client();
+    let (program, dir) = beside(Path::new(LIAR));
+    std::fs::write(dir.path().join("lies.serve"), script(&lies)).unwrap();
+    std::fs::write(dir.path().join("pappus.toml"), house::config(&[("a", ""), ("b", "")])).unwrap();
+    let flags = ["--config", "pappus.toml", "--device", BY_TURNS].map(str::to_owned);
+    let supervisor = Supervisor::new(program, flags.into(), dir);
+    let [mut client, mut stranger] = ["a", "b"].map(|tenant| house::enter(&supervisor, tenant));
     kit::add_copy(&mut client);
-    let Some(mut stranger) = kit::as_stranger(|| supervisor.client()) else { return };
     kit::add_copy(&mut stranger);
     let call = Invocation::new("copy").input("in", vec![1]).deadline(Duration::from_secs(60));
     let stuck = client.send_invocation(&call).unwrap();

@@ -355,5 +355,6 @@ fn hear(
             other => return Err(Unusable::Unexpected(format!("{other:?}"))),
         }
     }
+    turns.look(&device.events, worker)?;
     Ok(None)
 }

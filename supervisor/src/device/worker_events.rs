@@ -68,19 +68,33 @@ impl WorkerEvents {
         if self.commands.handle(Yielding { worker, turn }) { Ok(()) } else { Err(Unusable::NotItsTurn) }
     }
 
-    /// A worker gives its turn back, having answered so many calls of which the scheduler does not know yet.
+    /// A worker gives its turn back, having answered so many calls of which the scheduler does not know yet. Where others
+    /// wait for its lanes, they stand in line with their tenant only once the scheduler knows: false says that this is to
+    /// be said again then.
     pub(super) fn yielded(
         &self,
         worker: WorkerId,
         turn: TurnId,
         used_ns: u64,
         answered: u64,
-    ) -> Result<(), Unusable> {
+    ) -> Result<bool, Unusable> {
+        let mut actions = Actions::new();
         // Before the next turn, which may be this worker's again.
         self.slots.channel(worker).watch(false);
-        match self.commands.handle(Yielded { worker, turn, used_ns, answered }) {
-            true => Ok(()),
-            false => Err(Unusable::NotItsTurn),
+        let had_it = self.decisions.decide(|scheduler| {
+            if answered > 0 && scheduler.has_queued_for(worker) {
+                return None;
+            }
+            Some(scheduler.handle(now_ns(), Yielded { worker, turn, used_ns, answered }, &mut actions))
+        });
+        self.commands.carry_out(&mut actions, None);
+        match had_it {
+            Some(true) => Ok(true),
+            Some(false) => Err(Unusable::NotItsTurn),
+            None => {
+                self.slots.channel(worker).watch(true);
+                Ok(false)
+            }
         }
     }
 

@@ -188,6 +188,11 @@ impl Placing {
         self.stand(domain);
     }
 
+    /// Whether calls of a domain wait.
+    pub(super) fn has_queued(&self, domain: Domain) -> bool {
+        self.domains.get(&domain).is_some_and(|d| !d.queue.is_empty())
+    }
+
     /// How long the calls of a domain that wait before one with this deadline take at least, in all lanes that the
     /// domain could have; none if that is not known.
     pub(super) fn before_ns(&self, domain: Domain, deadline_ns: u64) -> Option<u64> {

@@ -79,6 +79,11 @@ impl<C> Scheduler<C> {
         !self.workers[worker].is_idle()
     }
 
+    /// Whether calls wait for a lane of a worker.
+    pub fn has_queued_for(&self, worker: WorkerId) -> bool {
+        self.workers[worker].served().is_some_and(|domain| self.placing.has_queued(domain))
+    }
+
     /// Device time that the turns of a worker used.
     pub fn device_ns(&self, worker: WorkerId) -> u64 {
         self.turns.as_ref().map_or(0, |turns| turns.used_ns(worker))

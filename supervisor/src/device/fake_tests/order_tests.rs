@@ -40,9 +40,24 @@ fn turns_go_around_and_calls_come_before_their_grant() {
     gpu.device.events.yielding(W0, TurnId::new(1)).unwrap();
     gpu.expect(W1, &["Soon"]);
     gpu.done(W0, first);
-    gpu.device.events.yielded(W0, TurnId::new(1), 1000, 0).unwrap();
+    assert!(gpu.device.events.yielded(W0, TurnId::new(1), 1000, 0).unwrap());
     gpu.expect(W1, &["grant 2 for 5000"]);
     assert!(gpu.device.events.yielded(W0, TurnId::new(1), 1000, 0).is_err());
+}
+
+#[test]
+fn a_turn_that_more_calls_wait_for_is_over_once_its_answers_are_heard() {
+    let mut gpu = Gpu::new(true);
+    let function = gpu.function("f", 0);
+    let calls: Vec<_> = (0..5).map(|_| gpu.submit(&function, TenantId::new(1), 0)).collect();
+    gpu.submit(&function, TenantId::new(2), 0);
+    let turn = TurnId::new(1);
+    assert!(!gpu.device.events.yielded(W0, turn, 1000, 4).unwrap(), "one call waits for a lane");
+    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    calls[..4].iter().for_each(|id| gpu.done(W0, *id));
+    assert!(gpu.device.events.yielded(W0, turn, 1000, 0).unwrap());
+    // The fifth is in its worker and wants a turn, too.
+    gpu.expect(W1, &["grant 2 for 5000", "revoke 2"]);
 }
 
 #[test]
