@@ -325,10 +325,10 @@ mod tests {
         };
         let tenant = show(0, vec![]);
         assert!(tenant.contains("modules registered by name: 0\n"), "{tenant}");
-        assert!(!tenant.contains("WORKER") && !tenant.contains("connections"), "{tenant}");
+        assert!(!tenant.contains("LAST GONE") && !tenant.contains("connections"), "{tenant}");
         let operator = show(2, vec![v1::WorkerStatus::default()]);
         assert!(
-            operator.contains("by name: 0, connections: 2\n") && operator.contains("WORKER"),
+            operator.contains("by name: 0, connections: 2\n") && operator.contains("LAST GONE"),
             "{operator}"
         );
     }
