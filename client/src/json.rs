@@ -152,6 +152,19 @@ fn device(device: &v1::DeviceStatus) -> Value {
             "free_bytes": memory.free_bytes,
         })
     });
+    let weights = device.weights.as_ref().map(|weights| {
+        json!({
+            "most_bytes": weights.most_bytes,
+            "bytes": weights.bytes,
+            "calls": weights.calls,
+            "hits": weights.hits,
+            "loads": weights.loads,
+            "loaded_bytes": weights.loaded_bytes,
+            "loads_ahead": weights.loads_ahead,
+            "loads_in_place": weights.loads_in_place,
+            "evictions": weights.evictions,
+        })
+    });
     json!({
         "name": device.name,
         "kind": device.kind,
@@ -167,6 +180,7 @@ fn device(device: &v1::DeviceStatus) -> Value {
         "lost": device.lost,
         "scrub_calls": device.scrub_calls,
         "memory": memory,
+        "weights": weights,
         "memory_bytes": device.memory_bytes,
         "largest_call_bytes": device.largest_call_bytes,
         "workers_at_most": device.workers_at_most,

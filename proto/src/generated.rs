@@ -627,6 +627,35 @@ pub struct DeviceStatus {
     /// No process of it gets ready: calls go to other devices, where there are some.
     #[prost(bool, tag = "38")]
     pub lost: bool,
+    /// The weights that are there; only for the operator.
+    #[prost(message, optional, tag = "40")]
+    pub weights: ::core::option::Option<DeviceWeights>,
+}
+/// Weights on a device: what is there, and what happened since the supervisor's start.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeviceWeights {
+    /// The most that they may take; none where nothing limits them.
+    #[prost(uint64, optional, tag = "1")]
+    pub most_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    /// Calls of functions with weights, and of these those whose weights were there or on their way.
+    #[prost(uint64, tag = "3")]
+    pub calls: u64,
+    #[prost(uint64, tag = "4")]
+    pub hits: u64,
+    /// Loads and their bytes; those that began before their call was in a worker; those into memory of others that left.
+    #[prost(uint64, tag = "5")]
+    pub loads: u64,
+    #[prost(uint64, tag = "6")]
+    pub loaded_bytes: u64,
+    #[prost(uint64, tag = "7")]
+    pub loads_ahead: u64,
+    #[prost(uint64, tag = "8")]
+    pub loads_in_place: u64,
+    /// Functions whose weights left for others, or for calls.
+    #[prost(uint64, tag = "9")]
+    pub evictions: u64,
 }
 /// What a tenant used of a device, and what it is given where others want it, too.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

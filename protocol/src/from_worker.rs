@@ -55,7 +55,25 @@ pub enum FromWorker<'a> {
         /// The driver's error.
         fault: FaultRef<'a>,
     },
-    /// A function's weights, as a descriptor of device memory on the control socket.
+    /// A function's weights are on the device; other workers are not to share them, or can by what they have of the
+    /// memory already.
+    Loaded {
+        /// As told.
+        function: FunctionId,
+        /// Bytes of device memory.
+        bytes: u64,
+    },
+    /// A function's weights do not load: calls of it fail until they are told to load again.
+    NotLoaded {
+        /// As told.
+        function: FunctionId,
+    },
+    /// A function's weights left the device, and their memory is free.
+    Unloaded {
+        /// As told.
+        function: FunctionId,
+    },
+    /// A function's weights are on the device: a descriptor of its memory is on the control socket.
     Exported {
         /// As installed.
         function: FunctionId,
@@ -344,6 +362,9 @@ impl<'a> FromWorker<'a> {
             Self::Leased { .. } => (Tag::Leased, 0),
             Self::Broken { .. } => (Tag::Broken, 0),
             Self::Exported { function, .. } => (Tag::Exported, function.get()),
+            Self::Loaded { function, .. } => (Tag::Loaded, function.get()),
+            Self::NotLoaded { function } => (Tag::NotLoaded, function.get()),
+            Self::Unloaded { function } => (Tag::Unloaded, function.get()),
             Self::Survey(_) => (Tag::Survey, 0),
             Self::Uninstalled { function } => (Tag::Uninstalled, function.get()),
             Self::Scrubbed { handover } => (Tag::Scrubbed, handover),
@@ -358,12 +379,16 @@ impl<'a> FromWorker<'a> {
             Self::Failed { fault, .. } | Self::Refused { fault, .. } | Self::Broken { fault } => {
                 fault.encode(out);
             }
-            Self::Leased { bytes: number } | Self::Exported { bytes: number, .. } => {
-                out.extend_from_slice(&number.to_le_bytes());
-            }
+            Self::Leased { bytes: number }
+            | Self::Loaded { bytes: number, .. }
+            | Self::Exported { bytes: number, .. } => out.extend_from_slice(&number.to_le_bytes()),
             Self::Compiled { module, .. } => crate::cold::append(out, module),
             Self::Survey(survey) => crate::cold::append(out, survey),
-            Self::Yield | Self::Uninstalled { .. } | Self::Scrubbed { .. } => {}
+            Self::Yield
+            | Self::Uninstalled { .. }
+            | Self::NotLoaded { .. }
+            | Self::Unloaded { .. }
+            | Self::Scrubbed { .. } => {}
         }
     }
 
@@ -381,6 +406,11 @@ impl<'a> FromWorker<'a> {
             Tag::Exported => {
                 Self::Exported { function: FunctionId::new(id), bytes: number(body).ok_or(bad("Exported"))? }
             }
+            Tag::Loaded => {
+                Self::Loaded { function: FunctionId::new(id), bytes: number(body).ok_or(bad("Loaded"))? }
+            }
+            Tag::NotLoaded => Self::NotLoaded { function: FunctionId::new(id) },
+            Tag::Unloaded => Self::Unloaded { function: FunctionId::new(id) },
             Tag::Broken => Self::Broken { fault: FaultRef::decode(body).ok_or(bad("Broken"))? },
             Tag::Survey => Self::Survey(postcard::from_bytes(body).map_err(|_| bad("Survey"))?),
             Tag::Uninstalled => Self::Uninstalled { function: FunctionId::new(id) },

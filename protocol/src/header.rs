@@ -63,6 +63,10 @@ pub enum Tag {
     GiveBack = 16,
     /// Supervisor → worker: look at the turn page.
     Order = 17,
+    /// Supervisor → worker: bring a function's weights to the device.
+    Load = 20,
+    /// Supervisor → worker: a function's weights leave the device, the function stays.
+    Unload = 21,
 
     /// Worker → supervisor: ready, first message.
     Hello = 64,
@@ -89,6 +93,12 @@ pub enum Tag {
     Uninstalled = 76,
     /// Worker → supervisor: look at the turn page.
     Yield = 77,
+    /// Worker → supervisor: a function's weights are on the device.
+    Loaded = 80,
+    /// Worker → supervisor: a function's weights do not load.
+    NotLoaded = 81,
+    /// Worker → supervisor: a function's weights left the device.
+    Unloaded = 82,
 }
 
 impl Tag {
@@ -108,6 +118,8 @@ impl Tag {
             Describe,
             GiveBack,
             Order,
+            Load,
+            Unload,
             Hello,
             Done,
             Failed,
@@ -120,6 +132,9 @@ impl Tag {
             Yield,
             Scrubbed,
             Uninstalled,
+            Loaded,
+            NotLoaded,
+            Unloaded,
         ]
         .into_iter()
         .find(|tag| *tag as u16 == number)

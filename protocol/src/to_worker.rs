@@ -17,14 +17,30 @@ use crate::limits::{MAX_FDS, MAX_ITEMS, MAX_OUTPUTS, MAX_SCALARS};
 pub enum ToWorker<'a> {
     /// Settings; the first message, and whenever they change. [`FromWorker::Leased`](crate::FromWorker::Leased) follows.
     Configure(Configure),
-    /// Install `function`; its descriptors are on the control socket.
+    /// Install `function`; its descriptors are on the control socket. Its weights come with [`ToWorker::Load`].
     Install {
         /// Names the function from now on.
         function: FunctionId,
         /// Its parts.
         install: Install,
     },
-    /// Forget `function`, and say so.
+    /// Bring the weights of `function`, which is installed, to the device: the descriptor on the control socket.
+    /// [`FromWorker::Loaded`](crate::FromWorker::Loaded), [`FromWorker::Exported`](crate::FromWorker::Exported) or
+    /// [`FromWorker::NotLoaded`](crate::FromWorker::NotLoaded) follows once they are there, or do not load; calls may
+    /// come before.
+    Load {
+        /// As installed.
+        function: FunctionId,
+        /// How they come.
+        load: Load,
+    },
+    /// The weights of `function` leave the device; the function stays installed.
+    /// [`FromWorker::Unloaded`](crate::FromWorker::Unloaded) follows.
+    Unload {
+        /// As installed.
+        function: FunctionId,
+    },
+    /// Forget `function` with its weights, and say so.
     Uninstall {
         /// As installed.
         function: FunctionId,
@@ -92,32 +108,39 @@ pub struct Configure {
 /// What the descriptor of a function's weights is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WeightsForm {
-    /// A sealed memfd with the packed weights.
+    /// A sealed memfd with the packed weights, which this worker alone loads.
     Host,
     /// The same, and other workers will want them: the device memory that they are copied to is sent
-    /// back as [`FromWorker::Exported`](crate::FromWorker::Exported).
+    /// back as [`FromWorker::Exported`](crate::FromWorker::Exported), where it is memory that has no descriptor yet.
     Export,
     /// Device memory of this many bytes that holds the packed weights already.
     Device(u64),
 }
 
+/// How a function's weights come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// What the descriptor is.
+    pub weights: WeightsForm,
+    /// The weights of this function go, and these take their memory if it suits them. No
+    /// [`FromWorker::Unloaded`](crate::FromWorker::Unloaded) follows for it.
+    pub instead_of: Option<u64>,
+}
+
 /// A function's parts. Descriptors on the control socket, in this order: the configuration (sealed
-/// memfd), the packed weights (only if `weight_bytes` is not empty), then one loadable module file for
-/// every module of the blueprint.
+/// memfd), then one loadable module file for every module of the blueprint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Install {
     /// Modules, in the blueprint's order; also how many descriptors there are for them.
     pub modules: u32,
     /// Bytes of every weights buffer, in the blueprint's order.
     pub weight_bytes: Vec<u64>,
-    /// How the weights come.
-    pub weights: WeightsForm,
 }
 
 impl Install {
     /// How many descriptors belong to this message.
     pub fn descriptors(&self) -> usize {
-        1 + usize::from(!self.weight_bytes.is_empty()) + self.modules as usize
+        1 + self.modules as usize
     }
 }
 
@@ -261,6 +284,8 @@ impl<'a> ToWorker<'a> {
             Self::Configure(_) => (Tag::Configure, 0),
             Self::Install { function, .. } => (Tag::Install, function.get()),
             Self::Uninstall { function } => (Tag::Uninstall, function.get()),
+            Self::Load { function, .. } => (Tag::Load, function.get()),
+            Self::Unload { function } => (Tag::Unload, function.get()),
             Self::OpenArena { arena } => (Tag::OpenArena, arena.get()),
             Self::CloseArena { arena } => (Tag::CloseArena, arena.get()),
             Self::Invoke { call, .. } => (Tag::Invoke, call),
@@ -278,8 +303,10 @@ impl<'a> ToWorker<'a> {
         match self {
             Self::Configure(configure) => crate::cold::append(out, configure),
             Self::Install { install, .. } => crate::cold::append(out, install),
+            Self::Load { load, .. } => crate::cold::append(out, load),
             Self::Invoke { invoke, .. } => invoke.encode(out),
             Self::Uninstall { .. }
+            | Self::Unload { .. }
             | Self::OpenArena { .. }
             | Self::CloseArena { .. }
             | Self::Order
@@ -305,6 +332,11 @@ impl<'a> ToWorker<'a> {
             }
             Tag::Invoke => Self::Invoke { call: id, invoke: Invoke::decode(body).ok_or(bad("Invoke"))? },
             Tag::Uninstall => Self::Uninstall { function: FunctionId::new(id) },
+            Tag::Load => {
+                let load = postcard::from_bytes(body).map_err(|_| bad("Load"))?;
+                Self::Load { function: FunctionId::new(id), load }
+            }
+            Tag::Unload => Self::Unload { function: FunctionId::new(id) },
             Tag::OpenArena => Self::OpenArena { arena: ArenaId::new(id) },
             Tag::CloseArena => Self::CloseArena { arena: ArenaId::new(id) },
             Tag::Order => Self::Order,
@@ -363,12 +395,17 @@ mod tests {
 
     #[test]
     fn cold_messages_survive_the_wire() {
-        let install = Install { modules: 2, weight_bytes: vec![4, 8], weights: WeightsForm::Device(512) };
-        assert_eq!(install.descriptors(), 4);
+        let install = Install { modules: 2, weight_bytes: vec![4, 8] };
+        assert_eq!(install.descriptors(), 3);
         let id = FunctionId::new(7);
         round_trip(&ToWorker::Install { function: id, install: install.clone() }, |message| {
             let ToWorker::Install { function, install: got } = message else { panic!("{message:?}") };
             assert_eq!((function, got), (id, install));
+        });
+        let load = Load { weights: WeightsForm::Device(512), instead_of: Some(3) };
+        round_trip(&ToWorker::Load { function: FunctionId::new(7), load }, |message| {
+            let ToWorker::Load { function, load: got } = message else { panic!("{message:?}") };
+            assert_eq!((function, got), (FunctionId::new(7), load));
         });
         round_trip(&ToWorker::Scrub { handover: 3 }, |message| {
             assert!(matches!(message, ToWorker::Scrub { handover: 3 }));
@@ -377,7 +414,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn random_bodies_never_panic(tag in 0u16..80, id: u64, body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn random_bodies_never_panic(tag in 0u16..96, id: u64, body in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Some(tag) = Tag::from_wire(tag) {
                 let _ = ToWorker::decode(Frame { tag, id, body: &body });
                 let _ = crate::FromWorker::decode(Frame { tag, id, body: &body });

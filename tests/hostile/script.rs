@@ -143,6 +143,8 @@ impl Liar {
             }
             "leased" => FromWorker::Leased { bytes: first? },
             "exported" => FromWorker::Exported { function: FunctionId::new(first?), bytes: second? },
+            "loaded" => FromWorker::Loaded { function: FunctionId::new(first?), bytes: second? },
+            "unloaded" => FromWorker::Unloaded { function: FunctionId::new(first?) },
             "broken" => {
                 fault = Fault::new(FaultCode::Device, tail(0));
                 FromWorker::Broken { fault: fault.as_ref() }

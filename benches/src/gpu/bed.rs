@@ -261,7 +261,7 @@ fn nothing(threads: usize, lanes: usize) -> Rate {
 /// What the CPU device understands of a GPU's settings, with little memory.
 fn for_the_cpu(settings: &str) -> String {
     let known = |setting: &&str| {
-        ["workers=", "turns=", "quantum=", "standbys=", "tenant-switch="]
+        ["workers=", "turns=", "quantum=", "standbys=", "tenant-switch=", "weights="]
             .iter()
             .any(|key| setting.starts_with(key))
     };

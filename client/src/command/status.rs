@@ -51,6 +51,7 @@ fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     devices(status, out)?;
     settings(status, out)?;
     memory(status, out)?;
+    weights(status, out)?;
     workers(status, out)?;
     quarantined(status, out)?;
     budgets(status, out)?;
@@ -149,6 +150,44 @@ fn memory(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             rough_bytes(memory.lease_bytes),
             rough_bytes(memory.weight_bytes),
             rough_bytes(memory.free_bytes),
+        ]);
+    }
+    if any {
+        writeln!(out)?;
+        table.print(out)?;
+    }
+    Ok(())
+}
+
+/// What happened to weights, where there were calls of functions that have some.
+fn weights(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
+    let mut table = Table::new(&[
+        ("WEIGHTS", Align::Left),
+        ("THERE", Align::Right),
+        ("AT MOST", Align::Right),
+        ("CALLS", Align::Right),
+        ("HITS", Align::Right),
+        ("LOADS", Align::Right),
+        ("LOADED", Align::Right),
+        ("AHEAD", Align::Right),
+        ("IN PLACE", Align::Right),
+        ("EVICTIONS", Align::Right),
+    ]);
+    let told = status.devices.iter().filter_map(|device| Some((device, device.weights.as_ref()?)));
+    let mut any = false;
+    for (device, weights) in told.filter(|(_, weights)| weights.calls > 0) {
+        any = true;
+        table.row([
+            device.name.clone(),
+            rough_bytes(weights.bytes),
+            weights.most_bytes.map_or("-".to_owned(), rough_bytes),
+            weights.calls.to_string(),
+            weights.hits.to_string(),
+            weights.loads.to_string(),
+            rough_bytes(weights.loaded_bytes),
+            weights.loads_ahead.to_string(),
+            weights.loads_in_place.to_string(),
+            weights.evictions.to_string(),
         ]);
     }
     if any {

@@ -139,7 +139,7 @@ impl DeviceConfig {
             workers_per_domain: 1,
             memory_bytes: request.memory_bytes.unwrap_or(512 << 20),
             there_bytes: limits::MAX_CPU_MEMORY_BYTES,
-            weights_bytes: 0,
+            weights_bytes: request.weights_bytes.unwrap_or(u64::MAX),
             stack_bytes: 0,
             turns: matches!(request.turns, Some(Turns::On | Turns::Auto)),
             may_slice: request.turns == Some(Turns::Auto),

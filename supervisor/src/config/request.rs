@@ -73,7 +73,7 @@ pub struct DeviceRequest {
     seen: Vec<String>,
 }
 
-const CPU_SETTINGS: &str = "workers=N, memory=SIZE, standbys=N, turns=auto|on|off, \
+const CPU_SETTINGS: &str = "workers=N, memory=SIZE, weights=SIZE, standbys=N, turns=auto|on|off, \
     early-turns=on|off, quantum=DURATION, min-residency=DURATION and tenant-switch=replace|scrub, e.g. cpu:workers=2,memory=256MiB";
 const GPU_SETTINGS: &str = "workers=N, lanes=N, memory=SIZE, standbys=N, quantum=DURATION, \
     turns=auto|on|off, early-turns=on|off, weights=SIZE, stack=SIZE, scrub=switch|call, min-residency=DURATION and \
@@ -191,7 +191,7 @@ impl DeviceRequest {
                 self.lanes = Some(self.number(key, value, 1, limits::MAX_LANES as usize)? as u32)
             }
             "lanes" => return Err(self.bad("a cpu worker has one lane: give it more workers instead")),
-            "weights" if gpu => self.weights_bytes = Some(self.bytes(key, value)?),
+            "weights" => self.weights_bytes = Some(self.bytes(key, value)?),
             "stack" if gpu => self.stack_bytes = Some(self.bytes(key, value)?),
             "scrub" if gpu => {
                 self.scrub_calls = Some(match value {

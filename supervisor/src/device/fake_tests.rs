@@ -219,16 +219,23 @@ impl Gpu {
                 ToWorker::Configure(_) => "settings".to_owned(),
                 ToWorker::GiveBack { lanes } => format!("give back {lanes:b}"),
                 ToWorker::Install { function, install } => {
-                    let parts = control::recv(&*control, function.get(), install.descriptors()).unwrap();
-                    let weights = rustix::fs::fstat(&parts[1]).unwrap().st_size;
-                    match install.weights {
-                        WeightsForm::Host => format!("install {function} from {weights}"),
-                        WeightsForm::Export => format!("install {function} from {weights}, export"),
+                    control::recv(&*control, function.get(), install.descriptors()).unwrap();
+                    format!("install {function}")
+                }
+                ToWorker::Load { function, load } => {
+                    let weights = control::recv(&*control, function.get(), 1).unwrap();
+                    let weights = rustix::fs::fstat(&weights[0]).unwrap().st_size;
+                    let instead_of = load.instead_of.map(|other| format!(" instead of {other}"));
+                    let instead_of = instead_of.unwrap_or_default();
+                    match load.weights {
+                        WeightsForm::Host => format!("load {function} from {weights}"),
+                        WeightsForm::Export => format!("load {function} from {weights}, export{instead_of}"),
                         WeightsForm::Device(bytes) => {
-                            format!("install {function}, {} of {weights}", bytes / MIB)
+                            format!("load {function}, {} of {weights}", bytes / MIB)
                         }
                     }
                 }
+                ToWorker::Unload { function } => format!("unload {function}"),
                 ToWorker::Uninstall { function } => format!("uninstall {function}"),
                 ToWorker::Scrub { handover } => format!("scrub {handover}"),
                 ToWorker::Invoke { invoke, .. } => {
@@ -252,7 +259,7 @@ impl Gpu {
         let fake = memfd::sealed("exported", b"exported").unwrap();
         control::send(self.workers[worker.get()].control.as_fd(), function.id.get(), &[fake.as_fd()])
             .unwrap();
-        self.device.events.exported(worker, function.id, bytes).unwrap();
+        self.device.events.loaded(worker, function.id, bytes, true).unwrap();
     }
 }
 

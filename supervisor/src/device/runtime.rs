@@ -113,9 +113,9 @@ impl Device {
         let metrics = Arc::new(DeviceMetrics::new(&config.name));
         let slots = Arc::new(WorkerSlots::new(config.workers)?);
         let decisions = Arc::new(Decisions::new(&config, settings.borrow().policy(), ledger.clone()));
-        let has_own_memory = config.kind.traits().has_own_memory;
-        let weights = has_own_memory
-            .then(|| Arc::new(WeightStore::new(config.weights_bytes, ledger.clone(), decisions.clone())));
+        let takes_memory = config.kind.traits().has_own_memory;
+        let weights = WeightStore::new(config.weights_bytes, takes_memory, ledger.clone(), decisions.clone());
+        let weights = Some(Arc::new(weights));
         let quota = Arc::new(MemoryQuota::new(decisions.clone(), weights.clone()));
         let commands = Arc::new(CommandRunner {
             config: config.clone(),
@@ -378,8 +378,8 @@ impl Device {
 
     /// Its calls and workers now.
     pub fn status(&self) -> DeviceStatus {
-        let Self { metrics, ledger, slots, decisions, .. } = self;
-        StatusView { metrics, ledger, slots, decisions }.status()
+        let Self { metrics, ledger, slots, decisions, weights, .. } = self;
+        StatusView { metrics, ledger, slots, decisions, weights: weights.as_deref() }.status()
     }
 
     /// What is taken of its memory.

@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use super::decisions::Decisions;
+use super::weights::WeightStore;
 use super::worker_slots::WorkerSlots;
-use crate::metrics::DeviceMetrics;
+use crate::metrics::{DeviceMetrics, WeightCounts};
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::schedule::Resident;
 
@@ -23,6 +24,10 @@ pub struct DeviceStatus {
     pub completed: u64,
     /// Calls that failed.
     pub failed: u64,
+    /// Bytes of weights that are there for calls.
+    pub weights_bytes: u64,
+    /// What happened to weights.
+    pub weights: WeightCounts,
     /// Its workers, by their slots; slots without a process are left out, unless one served a domain before.
     pub workers: Vec<WorkerStatus>,
 }
@@ -68,6 +73,7 @@ pub(super) struct StatusView<'a> {
     pub(super) ledger: &'a MemoryLedger,
     pub(super) slots: &'a WorkerSlots,
     pub(super) decisions: &'a Decisions,
+    pub(super) weights: Option<&'a WeightStore>,
 }
 
 impl StatusView<'_> {
@@ -103,7 +109,10 @@ impl StatusView<'_> {
                     resident,
                 }
             });
+        let (weights, weights_bytes) = self.weights.map(WeightStore::counts).unwrap_or_default();
         DeviceStatus {
+            weights_bytes,
+            weights,
             largest_call_bytes: self.ledger.largest_call_bytes(),
             queued,
             queued_bytes,

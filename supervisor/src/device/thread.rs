@@ -19,7 +19,7 @@ use super::runtime::Device;
 use super::standby::Ready;
 use super::turns_heard::TurnsHeard;
 use super::unusable::{NotReady, Unusable};
-use super::worker_channel::Arrival;
+use super::worker_channel::{Arrival, Forget};
 use super::write_coalescing::{Answer, Batch};
 use crate::ids::{Epoch, Generation, WorkerId};
 use crate::processes::launcher::{Launcher, Started};
@@ -344,13 +344,20 @@ fn hear(
             }
             FromWorker::Yield => turns.woken()?,
             FromWorker::Leased { bytes } => device.events.leased(worker, bytes)?,
-            FromWorker::Uninstalled { function } => device.events.uninstalled(worker, function)?,
+            FromWorker::Uninstalled { function } => {
+                device.events.forgot(worker, function, Forget::Function)?;
+            }
+            FromWorker::Unloaded { function } => device.events.forgot(worker, function, Forget::Weights)?,
+            FromWorker::Loaded { function, bytes } => device.events.loaded(worker, function, bytes, false)?,
+            FromWorker::NotLoaded { function } => device.events.not_loaded(worker, function)?,
             FromWorker::Scrubbed { handover } => {
                 // Before the first turn of the next domain.
                 turns.forget();
                 device.events.scrubbed(worker, handover)?;
             }
-            FromWorker::Exported { function, bytes } => device.events.exported(worker, function, bytes)?,
+            FromWorker::Exported { function, bytes } => {
+                device.events.loaded(worker, function, bytes, true)?;
+            }
             FromWorker::Broken { fault } => return Ok(Some(End::Broken(fault.to_fault()))),
             other => return Err(Unusable::Unexpected(format!("{other:?}"))),
         }

@@ -13,7 +13,7 @@ use super::reaper::{Lost, Remains};
 use super::setup::MadeFor;
 use super::unusable::Unusable;
 use super::weights::WeightStore;
-use super::worker_channel::{Arrival, Asked, never_handed};
+use super::worker_channel::{Arrival, Asked, Forget, never_handed};
 use super::worker_slots::WorkerSlots;
 use crate::function::CodeTarget;
 use crate::ids::{FunctionId, TurnId, WorkerId};
@@ -21,7 +21,7 @@ use crate::metrics::DeviceMetrics;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::schedule::Loss;
 use crate::schedule::events::{
-    Clearing, GaveBack, Gone, MemoryCame, Ready, Reaped, Scrubbed, Yielded, Yielding,
+    Clearing, Cooled, GaveBack, Gone, MemoryCame, Ready, Reaped, Scrubbed, Yielded, Yielding,
 };
 use crate::schedule::weights::ZombieId;
 use crate::sync::{OrderedMutex, rank};
@@ -111,16 +111,30 @@ impl WorkerEvents {
         }
     }
 
-    /// A worker sends what names a function's weights in device memory.
-    pub(super) fn exported(
+    /// A worker has a function's weights; it `exports` what names their memory.
+    pub(super) fn loaded(
         &self,
         worker: WorkerId,
         function: FunctionId,
         bytes: u64,
+        exports: bool,
     ) -> Result<(), Unusable> {
-        let fd = self.slots.channel(worker).receive(function.get())?;
+        let fd = exports.then(|| self.slots.channel(worker).receive(function.get())).transpose()?;
         let weights = self.weights.as_ref().ok_or(Unusable::WeightsNotAsked)?;
-        weights.exported(function, worker, fd, bytes)
+        weights.loaded(function, worker, fd, bytes)?;
+        // They could not give way while they were on their way.
+        self.commands.handle(MemoryCame {});
+        Ok(())
+    }
+
+    /// A function's weights do not load in a worker.
+    pub(super) fn not_loaded(&self, worker: WorkerId, function: FunctionId) -> Result<(), Unusable> {
+        let weights = self.weights.as_ref().ok_or(Unusable::WeightsNotAsked)?;
+        weights.not_loaded(function, worker);
+        self.slots.channel(worker).unload(function);
+        self.commands.handle(Cooled { function });
+        self.commands.handle(MemoryCame {});
+        Ok(())
     }
 
     /// A worker forgot the domain that it served.
@@ -140,9 +154,14 @@ impl WorkerEvents {
         Ok(())
     }
 
-    /// A worker forgot a function: its memory there is free.
-    pub(super) fn uninstalled(&self, worker: WorkerId, function: FunctionId) -> Result<(), Unusable> {
-        if !self.slots.channel(worker).uninstalled(function) {
+    /// A worker forgot a function, or its weights: their memory there is free.
+    pub(super) fn forgot(
+        &self,
+        worker: WorkerId,
+        function: FunctionId,
+        what: Forget,
+    ) -> Result<(), Unusable> {
+        if !self.slots.channel(worker).forgot(function, what) {
             return Err(Unusable::UninstallNotAsked);
         }
         if let Some(weights) = &self.weights {

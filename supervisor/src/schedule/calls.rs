@@ -29,6 +29,10 @@ pub(super) struct Entry<C> {
     pub(super) weight_bytes: u64,
     /// Bytes that must be free for its function's weights, which did not fit when it started last.
     pub(super) beside_bytes: u64,
+    /// There was no room for them beside those that other calls use, when it started last.
+    pub(super) wants_room: bool,
+    /// When there was none for the first time.
+    pub(super) crowded_ns: Option<u64>,
     /// It needs the device for itself.
     pub(super) is_whole: bool,
     pub(super) state: CallState,
@@ -66,8 +70,9 @@ impl<C> Entry<C> {
 
     /// What it needs of the device's memory.
     pub(super) fn need(&self) -> Need {
-        let Self { memory_bytes: lane_bytes, stack_bytes, beside_bytes, .. } = *self;
-        Need { lane_bytes, stack_bytes, beside_bytes }
+        let Self { memory_bytes: lane_bytes, stack_bytes, beside_bytes, weight_bytes, .. } = *self;
+        let (has_weights, wants_room) = (weight_bytes > 0, self.wants_room);
+        Need { lane_bytes, stack_bytes, beside_bytes, has_weights, wants_room }
     }
 }
 
@@ -203,6 +208,8 @@ impl<C> Calls<C> {
             stack_bytes,
             weight_bytes,
             beside_bytes: 0,
+            wants_room: false,
+            crowded_ns: None,
             is_whole,
             state,
             attempts,

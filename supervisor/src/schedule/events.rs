@@ -258,6 +258,31 @@ event! {
 }
 
 event! {
+    /// As [`NotStarted`], since there is no room for the weights beside those that calls use.
+    WeightsInUse {
+        /// The worker.
+        worker: WorkerId,
+        /// The call.
+        id: CallId,
+        /// What [`Scheduler::weights_moment`] was then.
+        moment: u64,
+    } -> bool,
+    |event, scheduler, now_ns, actions| {
+        scheduler.weights_in_use(now_ns, event.id, event.moment);
+        scheduler.not_started(now_ns, event.worker, event.id, 0, actions)
+    }
+}
+
+event! {
+    /// Weights of a function left all workers, or there was no room for them.
+    Cooled {
+        /// Which function.
+        function: FunctionId,
+    } -> (),
+    |event, scheduler, _now_ns, _actions| scheduler.cooled(event.function)
+}
+
+event! {
     /// A process needs device memory for itself before any call: whether it may take it now, with no event in between.
     /// If not, the process waits, and asks again.
     ContextWanted {

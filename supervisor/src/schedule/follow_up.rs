@@ -13,6 +13,9 @@ use super::workers::{State, Worker};
 use crate::ids::{TenantId, WorkerId};
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 
+/// Calls of a domain that wait whose weights are loaded before they start.
+const AHEAD: usize = 4;
+
 impl<C: Clone> Scheduler<C> {
     /// A call's deadline passed, or the moment that it was given after that.
     pub(super) fn due(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) {
@@ -96,6 +99,9 @@ impl<C: Clone> Scheduler<C> {
         let slot = &mut self.workers[worker];
         slot.put(id, place.lane, entry.wants_all_lanes());
         slot.past.ran(place.lane, entry.function, entry.weight_bytes);
+        if entry.weight_bytes > 0 {
+            self.warmth.warm(worker, entry.function);
+        }
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.contended_ns(now_ns));
         self.calls.started(id, worker, place.lane, now_ns, clock_ns);
         self.exclusive.started(now_ns);
@@ -134,6 +140,7 @@ impl<C: Clone> Scheduler<C> {
             return;
         }
         if let State::Bound(domain) = std::mem::replace(&mut slot.state, State::Absent) {
+            self.warmth.gone(worker);
             slot.last_gone = Some(why);
             self.placing.unbound(domain);
         }
@@ -179,10 +186,35 @@ impl<C: Clone> Scheduler<C> {
                 }
             }
         }
+        self.look_ahead(worker, domain, actions);
         // What is left may go to another worker that comes.
         self.placing.stand(domain);
         if self.workers[worker].is_idle() && self.placing.has_unplaced() {
             self.make_room(now_ns, actions);
+        }
+    }
+
+    /// Has a worker load the weights of calls that are about to start there, where they are not there.
+    fn look_ahead(&mut self, worker: WorkerId, domain: Domain, actions: &mut Vec<Action<C>>) {
+        if !self.warmth.is_of_use() {
+            return;
+        }
+        let (placing, calls) = (&self.placing, &self.calls);
+        let next = placing.next_few(domain, AHEAD).filter_map(|id| calls.get(id));
+        let functions =
+            next.filter(|entry| entry.weight_bytes > 0).map(|entry| (entry.function, &entry.call));
+        let calls = self.warmth.missing(worker, functions);
+        if !calls.is_empty() {
+            self.tell(worker, Command::LookAhead { calls }, actions);
+        }
+    }
+
+    /// The same, for all workers of a domain.
+    pub(super) fn look_ahead_for(&mut self, domain: Domain, actions: &mut Vec<Action<C>>) {
+        for worker in WorkerId::first(self.workers.len()) {
+            if self.workers[worker].state == State::Bound(domain) {
+                self.look_ahead(worker, domain, actions);
+            }
         }
     }
 

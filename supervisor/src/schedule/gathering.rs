@@ -142,6 +142,7 @@ impl<C: Clone> Scheduler<C> {
 
     /// Memory may be free that calls wait for.
     pub(super) fn memory_came(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        self.lending.weights_came();
         self.advance(now_ns, actions);
         self.serve_line(now_ns, actions);
     }

@@ -8,7 +8,7 @@ const W1: WorkerId = WorkerId::new(1);
 const ALICE: Domain = Domain { owner: TenantId::new(1), caller: TenantId::new(1) };
 
 fn need(lane_bytes: u64) -> Need {
-    Need { lane_bytes, stack_bytes: 0, beside_bytes: 0 }
+    Need { lane_bytes, stack_bytes: 0, beside_bytes: 0, has_weights: false, wants_room: false }
 }
 
 /// Two workers of two lanes with 64 pages of 10 bytes.

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 
 use super::{LIMITED, OTHERS, World};
 use crate::ids::{Generation, TenantId, WorkerId};
-use crate::schedule::events::{ContextWanted, GaveBack, MemoryCame, NotStarted, Reaped, WeightsSettled};
+use crate::schedule::events::{
+    ContextWanted, Cooled, GaveBack, MemoryCame, NotStarted, Reaped, WeightsInUse, WeightsSettled,
+};
 
 /// What a process has of the device's memory.
 #[derive(Debug, Default)]
@@ -13,6 +15,11 @@ pub(super) struct Memory {
     pub(super) lanes: Vec<u64>,
     /// What it was told to give back and did not confirm: how much, and what its lanes have left then.
     pub(super) returning: VecDeque<(u64, u64)>,
+}
+
+/// Whether the function of a call has weights.
+pub(super) fn has_weights(call: u64) -> bool {
+    call % 5 == 2
 }
 
 impl Memory {
@@ -106,6 +113,36 @@ impl World {
                 assert!(self.scheduler.handle(self.now, not_started, &mut self.actions));
             }
             self.apply();
+        }
+    }
+
+    /// A worker is to load weights for calls that wait.
+    pub(super) fn looks_ahead(&mut self, worker: WorkerId, calls: &[u64]) {
+        assert!(self.present.contains(&worker) && !calls.is_empty());
+        for call in calls {
+            let known = &self.calls[call];
+            assert!(has_weights(*call) && known.running.is_none(), "{call} needs nothing");
+            assert_eq!(self.serves.get(&worker), Some(&known.domain), "another domain's weights");
+            // For some there is no room.
+            if call % 2 == 0 {
+                let function = known.function;
+                self.scheduler.handle(self.now, Cooled { function }, &mut self.actions);
+            }
+        }
+    }
+
+    /// Calls that were just started use weights, for two of which there is room: the others wait again.
+    pub(super) fn crowd_out(&mut self) {
+        for (call, worker) in std::mem::take(&mut self.crowded) {
+            let uses = self.calls.iter().filter(|(call, k)| has_weights(**call) && k.running.is_some());
+            if uses.count() > 2 {
+                let known = self.calls.get_mut(&call).unwrap();
+                let (id, moment) = (known.id.unwrap(), self.scheduler.weights_moment());
+                (known.running, known.runs) = (None, known.runs - 1);
+                let in_use = WeightsInUse { worker, id, moment };
+                assert!(self.scheduler.handle(self.now, in_use, &mut self.actions));
+                self.apply();
+            }
         }
     }
 

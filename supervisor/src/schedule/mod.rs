@@ -20,7 +20,8 @@
 //! - `retry`: calls whose process ended are run again.
 //! - `penalties`: for callers whose calls fail: [`budget`] and [`quarantine`].
 //! - [`deadlines`]: calls by the moment at which something must happen to them.
-//! - [`weights`]: which functions' weights stay on a device.
+//! - [`weights`]: which functions' weights stay on a device (`weight_holders`: who has them); `warmth`: which are to be
+//!   loaded for calls that wait.
 
 pub mod budget;
 mod calls;
@@ -51,6 +52,8 @@ mod turn_cost;
 mod turn_mode;
 pub mod turns;
 pub mod types;
+mod warmth;
+mod weight_holders;
 pub mod weights;
 mod workers;
 

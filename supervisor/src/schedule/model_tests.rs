@@ -25,7 +25,7 @@ mod start;
 #[path = "trouble_model.rs"]
 mod trouble;
 use event::{Event, events};
-use memory::{Dying, Memory};
+use memory::{Dying, Memory, has_weights};
 use shape::{Holder, policies, shapes};
 use trouble::{Admits, Trouble};
 
@@ -84,6 +84,8 @@ struct World {
     leaving: u64,
     /// Calls whose function's weights are loaded when they start.
     unstarted: Vec<(u64, WorkerId)>,
+    /// Calls that just started and use weights, for which there may be no room.
+    crowded: Vec<(u64, WorkerId)>,
     shape: Shape,
     /// Slots that there are: as many as there could be processes at some time.
     slots: usize,
@@ -123,6 +125,7 @@ impl World {
             slots: shape.workers,
             quantum_us: 5000,
             at_most: shape.memory_bytes,
+            crowded: Vec::new(),
             shape,
             holders: BTreeMap::new(),
             processes: HashMap::new(),
@@ -174,7 +177,7 @@ impl World {
             deadline_ns: self.now + deadline_ms * MS,
             memory_bytes: memory,
             stack_bytes: 0,
-            weight_bytes: 0,
+            weight_bytes: if has_weights(call) { OTHERS } else { 0 },
         };
         match self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions) {
             Ok(id) => {
@@ -417,6 +420,7 @@ impl World {
         }
         self.check_memory();
         self.load_weights();
+        self.crowd_out();
         if !self.actions.is_empty() {
             return self.apply();
         }
@@ -445,6 +449,7 @@ impl World {
                 self.started(worker, lane, alone, id, call);
             }
             Command::Configure => {}
+            Command::LookAhead { calls } => self.looks_ahead(worker, &calls),
             Command::GiveBack { lanes } => {
                 let busy =
                     |k: &Known| k.running.is_some_and(|(w, lane)| w == worker && lanes >> lane & 1 == 1);

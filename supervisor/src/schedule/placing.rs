@@ -385,6 +385,11 @@ impl Placing {
         Some(first)
     }
 
+    /// The calls of a domain that are about to start, so many at most.
+    pub(super) fn next_few(&self, domain: Domain, most: usize) -> impl Iterator<Item = CallId> + Clone {
+        self.domains.get(&domain).into_iter().flat_map(move |d| d.queue.next_few(most))
+    }
+
     /// A call of a domain that waited is in a worker.
     pub(super) fn started(&mut self, domain: Domain, id: CallId) {
         if let Some(d) = self.domains.get_mut(&domain) {

@@ -50,6 +50,11 @@ impl<C> Scheduler<C> {
         }
     }
 
+    /// Counts the moments at which there may be room for weights that there was none for.
+    pub fn weights_moment(&self) -> u64 {
+        self.lending.weights_moment()
+    }
+
     /// When [`Tick`](super::events::Tick) is due at the latest.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let turns = self.turns.as_ref().and_then(Turns::next_deadline_ns);

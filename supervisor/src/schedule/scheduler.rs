@@ -33,6 +33,7 @@ use super::turns::{Order, Turns};
 use super::types::{
     Action, CallId, Command, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Terms, Verdict, WhyGone,
 };
+use super::warmth::Warmth;
 use super::workers::{State, Workers};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 use crate::limits::CLEAR_NS;
@@ -62,6 +63,7 @@ pub struct Scheduler<C> {
     pub(super) resizing: bool,
     /// It has less memory than is had.
     pub(super) shedding: bool,
+    pub(super) warmth: Warmth,
     /// Draws for processes that are not reaped: it is not known yet what ended them.
     drawn: Vec<(WorkerId, Generation, Draw)>,
     /// Scratch, kept for its capacity.
@@ -90,6 +92,7 @@ impl<C: Clone> Scheduler<C> {
             residency: Residency::new(&shape),
             resizing: false,
             shedding: false,
+            warmth: Warmth::default(),
             drawn: Vec::new(),
             orders: Vec::new(),
             taken: TakeBack::new(),
@@ -156,6 +159,9 @@ impl<C: Clone> Scheduler<C> {
             None => {
                 self.enqueue(now_ns, domain, id);
                 self.make_room(now_ns, actions);
+                if terms.weight_bytes > 0 {
+                    self.look_ahead_for(domain, actions);
+                }
             }
         }
         Ok(id)
@@ -201,6 +207,9 @@ impl<C: Clone> Scheduler<C> {
         }
         if self.penalties.may_hold() {
             self.review(now_ns, entry.domain.caller, actions);
+        }
+        if entry.weight_bytes > 0 {
+            self.lending.weights_came();
         }
         self.serve_memory(now_ns, entry.domain.caller, actions);
         self.feed(now_ns, worker, actions);
@@ -357,6 +366,7 @@ impl<C: Clone> Scheduler<C> {
             } else {
                 self.judge(now_ns, &entry, Verdict::Neither, actions);
             }
+            self.memory_came(now_ns, actions);
             self.try_exclusive(now_ns, actions);
             return Some((entry.call, ended));
         }
@@ -374,6 +384,8 @@ impl<C: Clone> Scheduler<C> {
             }
         }
         self.make_room(now_ns, actions);
+        // The weights that it used may go.
+        self.memory_came(now_ns, actions);
         self.try_exclusive(now_ns, actions);
         None
     }
@@ -382,7 +394,8 @@ impl<C: Clone> Scheduler<C> {
         let entry = self.calls.get(id).filter(|entry| matches!(entry.state, CallState::Lost { .. }))?;
         let until_ns = entry.deadline_ns.max(now_ns.saturating_add(CLEAR_NS));
         self.calls.clears(id, until_ns);
-        // No process has it any more.
+        // No process has it any more, nor its weights for its sake.
+        self.memory_came(now_ns, actions);
         self.try_exclusive(now_ns, actions);
         Some(until_ns)
     }
@@ -433,8 +446,21 @@ impl<C: Clone> Scheduler<C> {
 
     pub(super) fn weights_settled(&mut self, id: CallId) {
         if let Some(entry) = self.calls.get_mut(id) {
+            entry.wants_room = false;
             self.lending.unpromise(std::mem::take(&mut entry.beside_bytes));
         }
+    }
+
+    pub(super) fn weights_in_use(&mut self, now_ns: u64, id: CallId, moment: u64) {
+        if let Some(entry) = self.calls.get_mut(id) {
+            entry.wants_room = true;
+            let since_ns = *entry.crowded_ns.get_or_insert(now_ns);
+            self.lending.weights_in_use(moment, now_ns.saturating_sub(since_ns));
+        }
+    }
+
+    pub(super) fn cooled(&mut self, function: FunctionId) {
+        self.warmth.cooled(function);
     }
 
     pub(super) fn not_started(
@@ -453,6 +479,7 @@ impl<C: Clone> Scheduler<C> {
         entry.attempts.not_started();
         // If its worker is killed for it already, it was not in the way of others.
         entry.overran = false;
+        self.warmth.cooled(entry.function);
         let (domain, wants_device) = (entry.domain, entry.wants_device(shared_faults));
         let started_ns = entry.started_ns;
         let overdue = matches!(entry.state, CallState::Running { overdue: true, .. });
@@ -515,6 +542,7 @@ impl<C: Clone> Scheduler<C> {
     pub(super) fn function_gone(&mut self, function: FunctionId) {
         self.penalties.forget_function(function);
         self.run_times.forget(function);
+        self.warmth.cooled(function);
     }
 
     pub(super) fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {

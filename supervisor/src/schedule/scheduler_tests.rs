@@ -25,6 +25,8 @@ mod resizing_tests;
 mod sharing_tests;
 #[path = "turn_calls_tests.rs"]
 mod turn_calls_tests;
+#[path = "weights_room_tests.rs"]
+mod weights_room_tests;
 
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20, own_calls: 1000, own_bytes: 1 << 20 };
 const ALICE: Domain = Domain { owner: TenantId::new(1), caller: TenantId::new(1) };
@@ -148,6 +150,7 @@ fn short(action: Action<u64>) -> String {
             }
             Command::Leave => format!("replace {worker}"),
             Command::Scrub => format!("scrub {worker}"),
+            Command::LookAhead { calls } => format!("{worker} looks ahead to {calls:?}"),
             Command::Configure => format!("configure {worker}"),
             Command::GiveBack { lanes } => format!("{worker} gives {lanes:b}"),
             Command::Grant { turn, .. } => format!("grant {worker} turn {turn}"),

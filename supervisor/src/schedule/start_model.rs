@@ -1,5 +1,6 @@
 //! What must hold whenever a call starts.
 
+use super::memory::has_weights;
 use super::{Known, World};
 use crate::ids::WorkerId;
 use crate::schedule::CallId;
@@ -54,6 +55,8 @@ impl World {
         assert!(known.runs <= 3, "{call} ran too often");
         if call % 7 == 3 && known.runs == 1 {
             self.unstarted.push((call, worker));
+        } else if has_weights(call) {
+            self.crowded.push((call, worker));
         }
         let domain = known.domain;
         let workers = self.serves.iter().filter(|(w, d)| **d == domain && self.present.contains(w)).count();

@@ -227,6 +227,12 @@ pub enum Command<C> {
     },
     /// Its settings.
     Configure,
+    /// To load the weights of the functions of these calls, which wait for a lane there, the first one first and as far as
+    /// there is room. [`Cooled`](super::events::Cooled) follows for those for which there was none.
+    LookAhead {
+        /// Calls of different functions, in the order in which they are about to start.
+        calls: Vec<C>,
+    },
     /// Lanes without calls give all their memory back. [`GaveBack`](super::events::GaveBack) follows.
     GiveBack {
         /// One bit for each of them.

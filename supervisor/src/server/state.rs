@@ -275,6 +275,7 @@ impl Server {
                 device.metrics.workers.set(used.count() as f64);
                 device.metrics.residents.set(residents as f64);
                 device.metrics.lent_bytes.set(device.memory().lease_bytes as f64);
+                device.metrics.weights(status.weights_bytes, &status.weights);
                 let (quarantined, budgets) = device.refusals();
                 device.metrics.quarantined.set(quarantined.len() as f64);
                 let spent = budgets.iter().filter(|budget| budget.left == 0).count();

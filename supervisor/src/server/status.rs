@@ -93,6 +93,18 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
         free_bytes: memory.free_bytes,
     };
     let now = device.status();
+    let counts = now.weights;
+    let weights = v1::DeviceWeights {
+        most_bytes: Some(config.weights_bytes).filter(|most| *most != u64::MAX),
+        bytes: now.weights_bytes,
+        calls: counts.calls,
+        hits: counts.hits,
+        loads: counts.loads,
+        loaded_bytes: counts.loaded_bytes,
+        loads_ahead: counts.ahead,
+        loads_in_place: counts.reused,
+        evictions: counts.evictions,
+    };
     v1::DeviceStatus {
         name: config.name.clone(),
         kind: config.kind.name().to_owned(),
@@ -122,6 +134,7 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
         quarantined: quarantined.collect(),
         budgets: budgets.collect(),
         tenants: tenants.collect(),
+        weights: ctx.operator.then_some(weights),
         slices: device.slices(),
     }
 }

@@ -10,8 +10,9 @@ mod poll_order;
 mod scrub;
 mod turn;
 mod turn_wait;
+mod weights;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use pappus_protocol::from_worker::Done;
@@ -26,6 +27,7 @@ use self::installed::Functions;
 use self::lane::Lane;
 use self::poll_order::PollOrder;
 use self::turn::{Step, Turn};
+use self::weights::OnTheirWay;
 use crate::arenas::Arenas;
 use crate::device::{Call, Device};
 use crate::{Channels, Error};
@@ -52,6 +54,7 @@ pub fn run<D: Device>(channels: Channels, memory: Memory<'_>, mut device: D) -> 
         outbox,
         control,
         functions: Functions::default(),
+        on_their_way: OnTheirWay::default(),
         device,
         arenas: Arenas::new(staging),
         spin: Duration::ZERO,
@@ -81,10 +84,13 @@ pub fn run<D: Device>(channels: Channels, memory: Memory<'_>, mut device: D) -> 
             }
             continue;
         }
+        if !server.on_their_way.is_none() {
+            server.poll_weights()?;
+        }
         let busy = server.settle_turn()?;
         let until = server.expire_prepared();
         server.outbox.flush_blocking()?;
-        let got = match busy {
+        let got = match busy || !server.on_their_way.is_none() {
             true => inbox.fill()?,
             false => {
                 let lingers = server.turn.lingers();
@@ -111,6 +117,7 @@ struct Server<D: Device> {
     control: OwnedFd,
     lanes: Vec<Lane>,
     functions: Functions<D>,
+    on_their_way: OnTheirWay,
     device: D,
     arenas: Arenas,
     spin: Duration,
@@ -130,9 +137,11 @@ impl<D: Device> Server<D> {
             ToWorker::Invoke { call, invoke } => self.invoke(call, &invoke),
             ToWorker::Configure(configure) => self.configure(&configure),
             ToWorker::Install { function, install } => self.install(function, &install),
+            ToWorker::Load { function, load } => self.load_weights(function, load),
+            ToWorker::Unload { function } => self.unload_weights(function),
             ToWorker::Uninstall { function } => {
                 self.drain()?;
-                self.functions.remove(function);
+                self.forget_function(function)?;
                 self.outbox.push_from_worker(&FromWorker::Uninstalled { function });
                 Ok(())
             }
@@ -228,15 +237,16 @@ impl<D: Device> Server<D> {
         // An id in use is replaced: the old function must not be running.
         if self.functions.contains(function) {
             self.drain()?;
+            // First: two may not fit side by side.
+            self.forget_function(function)?;
         }
         self.functions.install(&mut self.device, function, install, parts);
-        let loaded = self.functions.get(function);
-        let exported = loaded.ok().and_then(|loaded| self.device.export_weights(&mut loaded.function));
-        if let Some((descriptor, bytes)) = exported {
-            control::send(self.control.as_fd(), function.get(), &[descriptor.as_fd()])?;
-            self.outbox.push_from_worker(&FromWorker::Exported { function, bytes });
-        }
         Ok(())
+    }
+
+    fn forget_function(&mut self, function: FunctionId) -> Result<(), Error> {
+        self.on_their_way.forget(function);
+        Ok(self.functions.remove(&mut self.device, function)?)
     }
 
     fn open_arena(&mut self, arena: ArenaId) -> Result<(), Error> {
@@ -324,9 +334,22 @@ impl<D: Device> Server<D> {
             lane.plan(invoke, installed)
         });
         match mapped.and(accepted) {
-            Ok(()) if self.turn.may_submit() => self.start(id),
-            Ok(()) => Ok(()),
+            Ok(()) => self.start_if_ready(id),
             Err(fault) => {
+                self.answer(id, Err(fault));
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts a prepared call, if the worker has the turn and the weights of its function are there.
+    fn start_if_ready(&mut self, id: LaneId) -> Result<(), Error> {
+        let lane = &mut self.lanes[id.index()];
+        match self.functions.is_ready(lane.function) {
+            Ok(true) if self.turn.may_submit() => self.start(id),
+            Ok(_) => Ok(()),
+            Err(fault) => {
+                lane.take_plan();
                 self.answer(id, Err(fault));
                 Ok(())
             }
@@ -378,13 +401,13 @@ impl<D: Device> Server<D> {
     fn start_prepared(&mut self) -> Result<(), Error> {
         for id in LaneId::first(self.lanes.len()) {
             if self.lanes[id.index()].is_prepared() {
-                self.start(id)?;
+                self.start_if_ready(id)?;
             }
         }
         Ok(())
     }
 
-    /// Answers calls whose deadline passed while they waited for the turn; says when to look again.
+    /// Answers calls whose deadline passed while they waited for the turn or for weights; says when to look again.
     fn expire_prepared(&mut self) -> Option<Duration> {
         let mut next: Option<u64> = None;
         for id in LaneId::first(self.lanes.len()) {
@@ -395,7 +418,10 @@ impl<D: Device> Server<D> {
             let left = lane.deadline_ns.saturating_sub(now_ns());
             if left == 0 {
                 lane.take_plan();
-                let message = "the deadline passed while the call waited for its turn on the device";
+                let message = match self.functions.is_ready(lane.function) {
+                    Ok(false) => "the deadline passed while the weights of the function were on their way",
+                    _ => "the deadline passed while the call waited for its turn on the device",
+                };
                 self.answer(id, Err(Fault::new(FaultCode::Deadline, message)));
             } else {
                 next = Some(next.map_or(left, |next| next.min(left)));
@@ -487,7 +513,11 @@ impl<D: Device> Server<D> {
 
     /// Gives the turn back when it is time.
     fn step(&mut self, busy: bool) -> Result<(), Error> {
-        let waiting = self.lanes.iter().any(Lane::is_prepared);
+        // One that waits for weights does not need the turn yet.
+        let functions = &self.functions;
+        let ready =
+            |lane: &Lane| lane.is_prepared() && !matches!(functions.is_ready(lane.function), Ok(false));
+        let waiting = self.lanes.iter().any(ready);
         match self.turn.step(busy, waiting) {
             Step::Stay => {}
             Step::Ending(turn) => {

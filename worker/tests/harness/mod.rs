@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use pappus_protocol::from_worker::{Done, Hello};
 use pappus_protocol::pipe::{self, Got, Inbox, Outbox};
-use pappus_protocol::to_worker::{Configure, Install, WeightsForm};
+use pappus_protocol::to_worker::{Configure, Install, Load, WeightsForm};
 use pappus_protocol::turn_page::{Orders, Prices, Yield, Yields};
 use pappus_protocol::{ArenaId, Fault, FaultCode, FromWorker, FunctionId, ToWorker, TurnId, control};
 use pappus_shmem::{Mapping, SharedWords, ValidatedMemfd, memfd};
@@ -52,6 +52,8 @@ pub struct Worker {
     pub hello: Hello,
     /// What its lanes have, as it said last.
     pub leased: Option<u64>,
+    /// How often it said that weights left.
+    unloaded: u32,
     /// What the lane of a call is lent, unless the call says otherwise.
     pub lane_bytes: u64,
     /// Its last message, if its device failed.
@@ -117,6 +119,7 @@ impl Worker {
             turns: ends.turns,
             hello: Hello::new("", ""),
             leased: None,
+            unloaded: 0,
             lane_bytes: LANE_BYTES,
             broken: None,
             settings: Configure {
@@ -257,15 +260,49 @@ impl Worker {
     ) {
         let json = memfd::sealed("json", json.as_bytes()).unwrap();
         let codes: Vec<_> = codes.iter().map(|code| memfd::sealed("code", code).unwrap()).collect();
+        let has_weights = weight_bytes.iter().any(|bytes| *bytes > 0);
         let mut fds = vec![json.as_fd()];
-        if !weight_bytes.is_empty() {
-            fds.push(packed);
-        }
         fds.extend(codes.iter().map(AsFd::as_fd));
         control::send(self.control.as_fd(), function, &fds).unwrap();
         let modules = codes.len() as u32;
-        let install = Install { modules, weight_bytes, weights };
+        let install = Install { modules, weight_bytes };
         self.send(&ToWorker::Install { function: FunctionId::new(function), install });
+        if has_weights {
+            self.load(function, Load { weights, instead_of: None }, packed);
+        }
+    }
+
+    /// Without its weights, which have so many bytes.
+    pub fn install_without_weights(
+        &mut self,
+        function: u64,
+        json: &str,
+        code: &[u8],
+        weight_bytes: Vec<u64>,
+    ) {
+        let [json, code] = [json.as_bytes(), code].map(|part| memfd::sealed("part", part).unwrap());
+        control::send(self.control.as_fd(), function, &[json.as_fd(), code.as_fd()]).unwrap();
+        let install = Install { modules: 1, weight_bytes };
+        self.send(&ToWorker::Install { function: FunctionId::new(function), install });
+    }
+
+    /// Waits until the worker says that weights left.
+    pub fn until_unloaded(&mut self) {
+        while self.unloaded == 0 {
+            assert!(self.receive(), "the worker ended");
+        }
+        self.unloaded -= 1;
+    }
+
+    /// Has a function's weights loaded, which come like this.
+    pub fn load(&mut self, function: u64, load: Load, weights: BorrowedFd<'_>) {
+        control::send(self.control.as_fd(), function, &[weights]).unwrap();
+        self.send(&ToWorker::Load { function: FunctionId::new(function), load });
+    }
+
+    /// Has a function's weights leave.
+    pub fn unload(&mut self, function: u64) {
+        self.send(&ToWorker::Unload { function: FunctionId::new(function) });
     }
 
     pub fn send(&mut self, message: &ToWorker<'_>) {
@@ -279,7 +316,11 @@ impl Worker {
             if let Some(frame) = self.from.frame().unwrap() {
                 match FromWorker::decode(frame).unwrap() {
                     FromWorker::Leased { bytes } => self.leased = Some(bytes),
-                    FromWorker::Uninstalled { .. } | FromWorker::Yield => {}
+                    FromWorker::Uninstalled { .. }
+                    | FromWorker::Yield
+                    | FromWorker::Loaded { .. }
+                    | FromWorker::NotLoaded { .. } => {}
+                    FromWorker::Unloaded { .. } => self.unloaded += 1,
                     other => return Some(read(other)),
                 }
             } else if self.from.wait(Duration::ZERO, None, None).unwrap() == Got::Closed {
@@ -294,7 +335,11 @@ impl Worker {
             if let Some(frame) = self.from.frame().unwrap() {
                 match FromWorker::decode(frame).unwrap() {
                     FromWorker::Leased { bytes } => self.leased = Some(bytes),
-                    FromWorker::Uninstalled { .. } | FromWorker::Yield => {}
+                    FromWorker::Uninstalled { .. }
+                    | FromWorker::Yield
+                    | FromWorker::Loaded { .. }
+                    | FromWorker::NotLoaded { .. } => {}
+                    FromWorker::Unloaded { .. } => self.unloaded += 1,
                     other => panic!("{other:?}"),
                 }
                 return true;

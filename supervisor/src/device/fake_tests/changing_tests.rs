@@ -27,7 +27,7 @@ fn processes_with_other_lanes_are_asked_to_leave_one_after_the_other() {
     gpu.done(W0, id);
     assert!(left(&gpu, W0), "once its call is over");
     let calls: Vec<_> = (0..3).map(|_| gpu.submit(&function, CALLER, 0)).collect();
-    gpu.expect(W1, &["settings", "install 1 from 0", "invoke on 0 flags 0", "invoke on 1 flags 0"]);
+    gpu.expect(W1, &["settings", "install 1", "invoke on 0 flags 0", "invoke on 1 flags 0"]);
     gpu.done(W1, calls[0]);
     gpu.expect(W1, &["invoke on 0 flags 0"]);
 }

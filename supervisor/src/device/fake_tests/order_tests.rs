@@ -33,9 +33,9 @@ fn turns_go_around_and_calls_come_before_their_grant() {
     let mut gpu = Gpu::new(true);
     let function = gpu.function("f", 0);
     let first = gpu.submit(&function, TenantId::new(1), 0);
-    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0", "grant 1 for 5000"]);
+    gpu.expect(W0, &["install 1", "invoke on 0 flags 0", "grant 1 for 5000"]);
     gpu.submit(&function, TenantId::new(2), 0);
-    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1", "invoke on 0 flags 0"]);
     gpu.expect(W0, &["revoke 1"]);
     gpu.device.events.yielding(W0, TurnId::new(1)).unwrap();
     gpu.expect(W1, &["Soon"]);
@@ -67,7 +67,7 @@ fn memory_moves_to_one_worker_and_back_without_ever_being_there_twice() {
     // Beside a worker, one that compiles may take its 10 MiB.
     assert_eq!(gpu.device.largest_call_bytes(), 90 * MIB);
     let small = gpu.submit(&function, TenantId::new(2), 30 * MIB);
-    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["install 1", "invoke on 0 flags 0"]);
     gpu.done(W0, small);
     assert_eq!(gpu.device.memory().lease_bytes, 32 * MIB, "it keeps what it was lent");
     let large = gpu.submit(&function, TenantId::new(1), 90 * MIB);
@@ -75,7 +75,7 @@ fn memory_moves_to_one_worker_and_back_without_ever_being_there_twice() {
     gpu.expect(W1, &[]);
     gpu.expect(W0, &["give back 1"]);
     gpu.device.events.leased(W0, 0).unwrap();
-    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1", "invoke on 0 flags 0"]);
     gpu.expect(W0, &[]);
     gpu.done(W1, large);
     gpu.expect(W1, &["give back 1"]);
@@ -93,7 +93,7 @@ fn a_worker_that_keeps_what_it_was_told_to_give_back_is_found_out() {
     let small = gpu.submit(&function, TenantId::new(2), 30 * MIB);
     gpu.done(W0, small);
     gpu.submit(&function, TenantId::new(1), 90 * MIB);
-    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0", "give back 1"]);
+    gpu.expect(W0, &["install 1", "invoke on 0 flags 0", "give back 1"]);
     assert!(matches!(gpu.device.events.leased(W0, 1), Err(Unusable::MemoryKept)));
 }
 
