@@ -53,7 +53,7 @@ fn a_turn_that_more_calls_wait_for_is_over_once_its_answers_are_heard() {
     gpu.submit(&function, TenantId::new(2), 0);
     let turn = TurnId::new(1);
     assert!(!gpu.device.events.yielded(W0, turn, 1000, 4).unwrap(), "one call waits for a lane");
-    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1", "invoke on 0 flags 0"]);
     calls[..4].iter().for_each(|id| gpu.done(W0, *id));
     assert!(gpu.device.events.yielded(W0, turn, 1000, 0).unwrap());
     // The fifth is in its worker and wants a turn, too.
