@@ -150,7 +150,7 @@ fn cache(bed: &Bed, report: &mut Report, pinned: f64) -> Result<()> {
         bed.start(&format!("workers=1,lanes=8,standbys=0,memory=24GiB,weights={}KiB", cache >> 10))?;
     let mut client = running.connect()?;
     let text = repeated(if bed.rehearses() { 1 } else { LAUNCHES })?;
-    let mut arena = client.open_arena(IN_FLIGHT as u64 * 16 << 10)?;
+    let mut arena = client.open_arena((IN_FLIGHT as u64 * 16) << 10)?;
     let input = arena.store(&[0; INPUT_BYTES as usize])?;
     let output = arena.alloc(INPUT_BYTES)?;
     let call = |name: &str| Invocation::new(name).input("A", input).output_to("C", output);
