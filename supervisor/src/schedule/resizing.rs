@@ -65,6 +65,8 @@ impl<C: Clone> Scheduler<C> {
             worker.outdated |= remakes && !matches!(worker.state, State::Empty | State::Absent);
         }
         self.resizing = true;
+        // What weights gave for a call may not suffice any more.
+        self.lending.settle_asked();
         self.memory_came(now_ns, actions);
         self.resume(now_ns, actions);
     }
@@ -87,7 +89,7 @@ impl<C: Clone> Scheduler<C> {
         self.shed(now_ns, actions);
         if left {
             // Its domain may have calls that wait.
-            self.make_room(now_ns, actions);
+            self.resume(now_ns, actions);
         }
         let goes = |worker: &Worker| !matches!(worker.state, State::Empty | State::Absent);
         let waits = |worker: &Worker| worker.retires || worker.outdated && goes(worker);

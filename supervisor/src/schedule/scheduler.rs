@@ -316,9 +316,8 @@ impl<C: Clone> Scheduler<C> {
             self.feed_limited(now_ns, domain.caller, actions);
         }
         if emptied {
-            // While it left, its slot counted as one that gets a process.
-            self.make_room(now_ns, actions);
-            self.try_exclusive(now_ns, actions);
+            // While it left, its slot counted as one that gets a process. Its domain may go to a worker that is free.
+            self.resume(now_ns, actions);
         }
         lost
     }
