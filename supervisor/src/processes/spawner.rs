@@ -2,6 +2,7 @@
 //! forked from another thread holds copies of all that are open, until it runs its program, which closes them. To
 //! close a descriptor of a client may take as long as the client likes, and the process would not start before.
 
+use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -32,6 +33,8 @@ pub(super) struct Program {
 
 #[derive(Debug)]
 struct Job {
+    /// The one that its descriptors were sent with.
+    number: u64,
     program: Program,
     /// Numbers in the process for the descriptors that were sent, in their order.
     numbers: Vec<RawFd>,
@@ -47,8 +50,10 @@ pub(super) struct Spawner {
 #[derive(Debug)]
 struct ToThread {
     jobs: Sender<Job>,
-    /// Descriptors of each job, sent before it.
+    /// Descriptors of each job, sent before it with its number.
     socket: OwnedFd,
+    /// Jobs so far.
+    number: u64,
 }
 
 impl Spawner {
@@ -58,7 +63,7 @@ impl Spawner {
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let (jobs, received) = channel();
         table::spawn_apart("spawner", out_of_the_way(theirs)?, move |theirs| run(&theirs, &received))?;
-        Ok(Self { to_thread: OrderedMutex::new(ToThread { jobs, socket }) })
+        Ok(Self { to_thread: OrderedMutex::new(ToThread { jobs, socket, number: 0 }) })
     }
 
     /// Starts a process that has these descriptors at these numbers.
@@ -71,17 +76,20 @@ impl Spawner {
         let (passed, numbers): (Vec<_>, Vec<_>) = descriptors.iter().copied().unzip();
         let (answer, answered) = sync_channel(1);
         {
-            let to_thread = self.to_thread.lock();
-            fds::send(to_thread.socket.as_fd(), &[0], &passed)?;
-            to_thread.jobs.send(Job { program, numbers, answer }).map_err(|_| ended())?;
+            let mut to_thread = self.to_thread.lock();
+            to_thread.number += 1;
+            let number = to_thread.number;
+            fds::send(to_thread.socket.as_fd(), &number.to_le_bytes(), &passed)?;
+            to_thread.jobs.send(Job { number, program, numbers, answer }).map_err(|_| ended())?;
         }
         answered.recv().map_err(|_| ended())?
     }
 }
 
 fn run(socket: &OwnedFd, jobs: &Receiver<Job>) {
-    for Job { program, numbers, answer } in jobs {
-        let started = receive(socket, numbers.len()).and_then(|passed| start(program, &numbers, passed));
+    for Job { number, program, numbers, answer } in jobs {
+        let passed = receive(socket, number, numbers.len());
+        let started = passed.and_then(|passed| start(program, &numbers, passed));
         if let Err(unheard) = answer.send(started)
             && let Ok(mut child) = unheard.0
         {
@@ -92,12 +100,19 @@ fn run(socket: &OwnedFd, jobs: &Receiver<Job>) {
     }
 }
 
-fn receive(socket: &OwnedFd, count: usize) -> std::io::Result<Vec<OwnedFd>> {
-    let mut passed = Vec::with_capacity(MAX_FDS);
-    let received = fds::recv(socket.as_fd(), &mut [0], &mut passed)?;
-    match !received.lost && passed.len() == count {
-        true => Ok(passed),
-        false => Err(rustix::io::Errno::MFILE.into()),
+/// The descriptors of a job. What an earlier one did not take, because it failed, is closed.
+fn receive(socket: &OwnedFd, number: u64, count: usize) -> std::io::Result<Vec<OwnedFd>> {
+    loop {
+        let (mut sent, mut passed) = ([0; size_of::<u64>()], Vec::with_capacity(MAX_FDS));
+        let received = fds::recv(socket.as_fd(), &mut sent, &mut passed)?;
+        if received.bytes != sent.len() {
+            return Err(std::io::Error::other("the socket of the thread that starts processes is closed"));
+        }
+        match u64::from_le_bytes(sent).cmp(&number) {
+            Ordering::Less => {}
+            Ordering::Equal if !received.lost && passed.len() == count => return Ok(passed),
+            Ordering::Equal | Ordering::Greater => return Err(rustix::io::Errno::MFILE.into()),
+        }
     }
 }
 
@@ -177,6 +192,23 @@ mod tests {
             Command::new("/bin/sh").args(["-c", &own]).stdout(write.try_clone().unwrap()).spawn().unwrap()
         };
         assert!(listed(&forked, read));
+    }
+
+    #[test]
+    fn descriptors_that_an_earlier_job_did_not_take_are_not_the_next_ones() {
+        let spawner = Spawner::start().unwrap();
+        let (stray, _other) = std::io::pipe().unwrap();
+        let (mut read, write) = std::io::pipe().unwrap();
+        {
+            let mut to_thread = spawner.to_thread.lock();
+            to_thread.number += 1;
+            fds::send(to_thread.socket.as_fd(), &to_thread.number.to_le_bytes(), &[stray.as_fd()]).unwrap();
+        }
+        let mut child = spawner.spawn(shell("echo >&9"), &[(write.as_fd(), 9)]).unwrap();
+        assert!(child.wait().unwrap().success());
+        subreaper::forget(child.id());
+        drop(write);
+        assert_eq!(read.read(&mut [0; 2]).unwrap(), 1);
     }
 
     #[test]
