@@ -487,25 +487,6 @@ impl World {
             Command::Soon => assert!(!self.holders.is_empty() && !self.holders.contains_key(&worker)),
         }
     }
-
-    fn killed(&mut self, worker: WorkerId, why: KillReason<u64>) {
-        self.scrubbing.remove(&worker);
-        // Two of its calls may be overdue.
-        if self.present.remove(&worker)
-            && let Some(domain) = self.serves.get(&worker)
-        {
-            self.trouble.draw(self.now, *domain);
-        }
-        let is_alone = self.running().iter().filter(|(_, w)| *w == worker).count() == 1;
-        if let KillReason::Overdue(call) | KillReason::Overran(call) = why
-            && let Some(known) = self.calls.get_mut(&call)
-            && is_alone
-            && !known.detached
-        {
-            known.overran = matches!(why, KillReason::Overran(_));
-            self.trouble.failed(self.now, (known.function, known.domain), call);
-        }
-    }
 }
 
 proptest! {

@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::ids::{FunctionId, TenantId};
-use crate::schedule::Policy;
+use super::World;
+use crate::ids::{FunctionId, TenantId, WorkerId};
+use crate::schedule::{KillReason, Policy};
 
 const MINUTE_NS: i128 = 60_000_000_000;
 
@@ -145,6 +146,28 @@ impl Trouble {
     pub(super) fn ended(&mut self, call: u64) {
         for case in self.cases.values_mut().filter(|case| case.probe == Some(call)) {
             case.probe = None;
+        }
+    }
+}
+
+impl World {
+    /// A process is killed for one of its calls, or for what it did not do.
+    pub(super) fn killed(&mut self, worker: WorkerId, why: KillReason<u64>) {
+        self.scrubbing.remove(&worker);
+        // Two of its calls may be overdue.
+        if self.present.remove(&worker)
+            && let Some(domain) = self.serves.get(&worker)
+        {
+            self.trouble.draw(self.now, *domain);
+        }
+        let is_alone = self.running().iter().filter(|(_, w)| *w == worker).count() == 1;
+        if let KillReason::Overdue(call) | KillReason::Overran(call) = why
+            && let Some(known) = self.calls.get_mut(&call)
+            && is_alone
+            && !known.detached
+        {
+            known.overran = matches!(why, KillReason::Overran(_));
+            self.trouble.failed(self.now, (known.function, known.domain), call);
         }
     }
 }
