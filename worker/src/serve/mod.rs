@@ -8,7 +8,7 @@ mod lane;
 mod poll_order;
 mod scrub;
 mod turn;
-mod turn_wait;
+pub mod turn_wait;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
