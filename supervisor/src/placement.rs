@@ -15,12 +15,11 @@
 //!
 //! What a call costs on a device is measured there, so that devices of different speeds are compared by time.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::ids::FunctionId;
+use crate::ids::{FunctionId, IdMap};
 use crate::schedule::Domain;
 use crate::sync::{OrderedMutex, rank};
 
@@ -61,10 +60,10 @@ pub struct Placement(OrderedMutex<State, { rank::PLACEMENT }>);
 
 #[derive(Debug)]
 struct State {
-    domains: HashMap<Domain, DomainState>,
+    domains: IdMap<Domain, DomainState>,
     devices: Vec<DeviceState>,
     /// How long calls of functions take, by device.
-    functions: HashMap<(FunctionId, usize), f64>,
+    functions: IdMap<(FunctionId, usize), f64>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -155,9 +154,9 @@ impl Placement {
     pub fn new(devices: usize) -> Arc<Self> {
         let devices = vec![DeviceState::default(); devices];
         Arc::new(Self(OrderedMutex::new(State {
-            domains: HashMap::new(),
+            domains: IdMap::default(),
             devices,
-            functions: HashMap::new(),
+            functions: IdMap::default(),
         })))
     }
 

@@ -31,14 +31,16 @@ pub enum Part {
     Cold,
     /// What the sandbox costs when a worker starts.
     Sandbox,
-    /// Calls a second, and what a scheduling decision costs.
+    /// Calls a second.
     Throughput,
+    /// What a scheduling decision costs while very many calls wait.
+    Decisions,
     /// From a fault, a worker's exit or an endless kernel to the next good answer.
     Fault,
 }
 
 impl Part {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Latency,
         Self::Matmul,
         Self::Wasm,
@@ -46,6 +48,7 @@ impl Part {
         Self::Cold,
         Self::Sandbox,
         Self::Throughput,
+        Self::Decisions,
         Self::Fault,
     ];
 
@@ -66,6 +69,7 @@ impl Part {
             Self::Cold => "cold",
             Self::Sandbox => "sandbox",
             Self::Throughput => "throughput",
+            Self::Decisions => "decisions",
             Self::Fault => "fault",
         }
     }
@@ -81,10 +85,8 @@ pub fn measure(part: Part, rounds: u32, report: &mut Report) -> Result<()> {
         Part::Memory => memory::measure(report),
         Part::Cold => cold::measure(report),
         Part::Sandbox => sandbox::measure(report),
-        Part::Throughput => {
-            throughput::measure(report)?;
-            decisions::measure(rounds, report)
-        }
+        Part::Throughput => throughput::measure(report),
+        Part::Decisions => decisions::measure(rounds, report),
         Part::Fault => fault::measure(report),
     }
     .map_err(|error| format!("{}: {error}", part.name()).into())

@@ -201,10 +201,8 @@ impl<T: Copy + PartialEq> Chip<T> {
     fn first_end_ns(&self) -> Option<u64> {
         let context = self.contexts.get(&self.on?)?;
         let least = context.calls.iter().map(|call| call.left_ns).min_by(f64::total_cmp)?;
-        if !least.is_finite() {
-            return None;
-        }
-        Some(self.at_ns + (least / self.rate(context)).ceil() as u64)
+        let left_ns = least / self.rate(context);
+        left_ns.is_finite().then(|| self.at_ns + left_ns.ceil() as u64)
     }
 
     fn advance(&mut self, now_ns: u64) {

@@ -47,8 +47,9 @@ pub struct Costs {
     pub exit_ns: u64,
     /// What neighbours keep of their rate meanwhile.
     pub exit_rate: f64,
-    /// A process forgets a domain: a scrub of stacks and shared memory, modules unloaded and settled. **Chosen**: with nine
-    /// tenants on eight workers, 48 296 matmuls a second.
+    /// A process forgets a domain, while the device stands still: modules are unloaded, stacks and shared memory cleared.
+    /// **Chosen**: nine tenants on eight workers that are scrubbed make 48 296 matmuls a second; a switch was seen to
+    /// cost 5 to 10 ms, with the graphs that are made again.
     pub scrub_ns: u64,
     /// Memory is mapped or given back, beside what each byte takes.
     pub map_ns: u64,
@@ -74,7 +75,7 @@ impl Costs {
         install_ns: 440 * US,
         exit_ns: 54 * MS,
         exit_rate: 0.97,
-        scrub_ns: MS,
+        scrub_ns: 4 * MS,
         map_ns: 76 * US,
         map_gib_ns: 365 * US,
     };

@@ -177,17 +177,18 @@ impl Device {
                 }
             }
             OnDevice::Frame { worker, generation, told } => {
-                let mut does = std::mem::take(&mut self.does);
-                let Some(process) = self.process(worker, generation) else { return };
-                let host_ns = process.worker.host_ns();
-                if host_ns > now_ns {
+                let host_ns = self.process(worker, generation).map(|process| process.worker.host_ns());
+                if let Some(host_ns) = host_ns.filter(|host_ns| *host_ns > now_ns) {
+                    // Its thread is busy.
                     return events.at(host_ns, self.event(what));
                 }
-                if let Told::Start { .. } = told {
-                    process.awake_ns = now_ns;
-                }
+                let mut does = std::mem::take(&mut self.does);
+                let Some(process) = self.process(worker, generation) else { return };
                 process.worker.hear(now_ns, told, &mut does);
                 self.does = does;
+                if let Told::Scrub = told {
+                    self.scrub_begins(now_ns, events);
+                }
                 self.act(now_ns, worker, events);
             }
             OnDevice::Look { worker, generation } => {
@@ -203,6 +204,7 @@ impl Device {
             OnDevice::Reserve { maker } => self.reserve(now_ns, maker, events),
             OnDevice::ContextBegins => self.context_begins(now_ns),
             OnDevice::ContextMade { maker } => self.context_made(now_ns, maker, events),
+            OnDevice::ScrubEnds => self.scrub_ends(now_ns),
             OnDevice::Attached { worker } => self.attached(now_ns, worker, events),
             OnDevice::Keeper { standby } => self.keep(now_ns, standby, events),
             OnDevice::Killed { worker, generation } => self.killed(now_ns, worker, generation, events),

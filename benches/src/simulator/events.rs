@@ -88,6 +88,8 @@ pub enum OnDevice {
         /// For whom it was made.
         maker: Maker,
     },
+    /// A process has forgotten its domain: the device goes on.
+    ScrubEnds,
     /// A process is ready in a slot.
     Attached {
         /// The slot.

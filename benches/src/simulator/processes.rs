@@ -47,6 +47,8 @@ pub(super) struct Processes {
     making: u32,
     /// Processes that end now.
     exiting: u32,
+    /// Processes that forget a domain now.
+    scrubbing: u32,
     dying: Vec<Dying>,
 }
 
@@ -63,6 +65,7 @@ impl Processes {
             made_ns: 0,
             making: 0,
             exiting: 0,
+            scrubbing: 0,
             dying: Vec::new(),
         }
     }
@@ -139,7 +142,19 @@ impl Device {
     fn change_speed(&mut self, now_ns: u64) {
         let makes = if self.processes.making > 0 { self.costs.context_rate } else { 1.0 };
         let exits = if self.processes.exiting > 0 { self.costs.exit_rate } else { 1.0 };
-        self.chip.set_speed(now_ns, makes * exits);
+        let stands = self.processes.scrubbing > 0;
+        self.chip.set_speed(now_ns, if stands { 0.0 } else { makes * exits });
+    }
+
+    pub(super) fn scrub_begins(&mut self, now_ns: u64, events: &mut Events) {
+        self.processes.scrubbing += 1;
+        self.change_speed(now_ns);
+        events.at(now_ns + self.costs.scrub_ns, self.event(OnDevice::ScrubEnds));
+    }
+
+    pub(super) fn scrub_ends(&mut self, now_ns: u64) {
+        self.processes.scrubbing -= 1;
+        self.change_speed(now_ns);
     }
 
     /// A process is ready in a slot.

@@ -184,10 +184,9 @@ fn none(_: &Runs, _: &mut Report) -> Result<()> {
 }
 
 fn sparse(options: &Options) -> Vec<Case> {
-    // Each by itself is too regular to be true: their moments drift apart.
-    let until_ns = ((4.0 + 60.0) * options.scale * S as f64) as u64;
+    let until_ns = ((10.0 + 60.0) * options.scale * S as f64) as u64;
     let trace = traces::regular(32, 500 * MS, until_ns, Work::MATMUL);
-    vec![Case::new("32 tenants", "", vec![Group::tracing("tenants", 32, trace)]).lasting(4, 60)]
+    vec![Case::new("32 tenants", "", vec![Group::tracing("tenants", 32, trace)]).lasting(10, 60)]
 }
 
 fn judge_sparse(runs: &Runs, report: &mut Report) -> Result<()> {
@@ -416,10 +415,10 @@ fn change(_: &Options) -> Vec<Case> {
 }
 
 fn poisson(options: &Options) -> Vec<Case> {
-    let until_ns = (10.0 * options.scale * S as f64) as u64;
+    let until_ns = (30.0 * options.scale * S as f64) as u64;
     let odds = Odds::new([1.0; 32]);
     let trace = traces::poisson(&Random::new(options.seed), &odds, 2000.0, until_ns, Work::MATMUL);
-    vec![Case::new("2000/s", "workers=32", vec![Group::tracing("tenants", 32, trace)]).lasting(0, 10)]
+    vec![Case::new("2000/s", "workers=32", vec![Group::tracing("tenants", 32, trace)]).lasting(10, 20)]
 }
 
 fn bursts(options: &Options) -> Vec<Case> {

@@ -96,10 +96,28 @@ pub enum Does {
 #[derive(Debug, Clone, Copy)]
 struct LaneCall {
     id: CallId,
+    function: FunctionId,
     work: Work,
-    /// From when on it can be handed to the chip.
-    ready_ns: u64,
-    started: bool,
+    memory_bytes: u64,
+    stage: Stage,
+}
+
+/// How far a call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It waits until its function is installed.
+    Prepared { ready_ns: u64 },
+    /// In its turn, its lane's memory and graph are made.
+    Making { ready_ns: u64 },
+    /// It is on the chip.
+    Started,
+}
+
+impl LaneCall {
+    /// Whether its turn is needed until it is over.
+    fn is_begun(&self) -> bool {
+        !matches!(self.stage, Stage::Prepared { .. })
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -190,19 +208,11 @@ impl Worker {
     pub fn hear(&mut self, now_ns: u64, told: Told, does: &mut Vec<Does>) {
         match told {
             Told::Start { lane, memory_bytes, id, function, work } => {
-                let lane_at = lane as usize;
-                let mut takes_ns = 0;
                 if self.installed.insert(function) {
-                    takes_ns += self.costs.install_ns;
+                    self.host_ns = self.host_ns.max(now_ns) + self.costs.install_ns;
                 }
-                if self.graphs.insert((function, lane)) {
-                    takes_ns += work.graph_ns;
-                }
-                takes_ns += self.costs.mapping_ns(memory_bytes.saturating_sub(self.lane_bytes[lane_at]));
-                self.lane_bytes[lane_at] = self.lane_bytes[lane_at].max(memory_bytes);
-                self.host_ns = self.host_ns.max(now_ns) + takes_ns;
-                let ready_ns = if takes_ns == 0 { now_ns } else { self.host_ns };
-                self.lanes[lane_at] = Some(LaneCall { id, work, ready_ns, started: false });
+                let stage = Stage::Prepared { ready_ns: self.host_ns };
+                self.lanes[lane as usize] = Some(LaneCall { id, function, work, memory_bytes, stage });
                 let in_turn = self.held.is_some_and(|held| !held.ending);
                 self.wait.arrived(now_ns, in_turn);
             }
@@ -253,15 +263,8 @@ impl Worker {
         while let Some((_, left_bytes)) = self.gives.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
             does.push(Does::GaveBack { left_bytes });
         }
-        if !self.takes_turns || self.held.is_some_and(|held| !held.ending) {
-            for call in self.lanes.iter_mut().flatten() {
-                if !call.started && call.ready_ns <= now_ns {
-                    call.started = true;
-                    does.push(Does::Submit { id: call.id, work: call.work });
-                }
-            }
-        }
-        let busy = self.lanes.iter().flatten().any(|call| call.started);
+        self.submit(now_ns, does);
+        let busy = self.lanes.iter().flatten().any(LaneCall::is_begun);
         match (busy, self.busy_since_ns) {
             (true, None) => self.busy_since_ns = Some(now_ns),
             (false, Some(since_ns)) => {
@@ -273,9 +276,37 @@ impl Worker {
         self.step(now_ns, busy, does);
     }
 
+    /// Hands calls to the chip, which it may in its turn: the first call of a lane once its memory and graph are made.
+    fn submit(&mut self, now_ns: u64, does: &mut Vec<Does>) {
+        let may_submit = self.may_submit();
+        for (lane, call) in (0..).zip(&mut self.lanes) {
+            let Some(call) = call else { continue };
+            if may_submit && matches!(call.stage, Stage::Prepared { ready_ns } if ready_ns <= now_ns) {
+                let has = &mut self.lane_bytes[lane as usize];
+                let mut takes_ns = self.costs.mapping_ns(call.memory_bytes.saturating_sub(*has));
+                *has = call.memory_bytes.max(*has);
+                if self.graphs.insert((call.function, lane)) {
+                    takes_ns += call.work.graph_ns;
+                }
+                if takes_ns > 0 {
+                    self.host_ns = self.host_ns.max(now_ns) + takes_ns;
+                }
+                call.stage = Stage::Making { ready_ns: self.host_ns };
+            }
+            if matches!(call.stage, Stage::Making { ready_ns } if ready_ns <= now_ns) {
+                call.stage = Stage::Started;
+                does.push(Does::Submit { id: call.id, work: call.work });
+            }
+        }
+    }
+
+    fn may_submit(&self) -> bool {
+        !self.takes_turns || self.held.is_some_and(|held| !held.ending)
+    }
+
     /// Gives the turn back when it is time.
     fn step(&mut self, now_ns: u64, busy: bool, does: &mut Vec<Does>) {
-        let waiting = self.lanes.iter().flatten().any(|call| !call.started);
+        let waiting = self.lanes.iter().flatten().any(|call| !call.is_begun());
         if !busy && !waiting {
             self.wait.idle(now_ns);
         }
@@ -311,9 +342,13 @@ impl Worker {
 
     /// When [`Worker::look`] has something to do.
     pub fn next_look_ns(&mut self, now_ns: u64) -> Option<u64> {
-        let may_submit = !self.takes_turns || self.held.is_some_and(|held| !held.ending);
-        let ready = self.lanes.iter().flatten().filter(|call| may_submit && !call.started);
-        let mut next = ready.map(|call| call.ready_ns).min();
+        let may_submit = self.may_submit();
+        let ready = self.lanes.iter().flatten().filter_map(|call| match call.stage {
+            Stage::Prepared { ready_ns } => may_submit.then_some(ready_ns),
+            Stage::Making { ready_ns } => Some(ready_ns),
+            Stage::Started => None,
+        });
+        let mut next = ready.min();
         next = next.into_iter().chain(self.scrubs_ns).chain(self.gives.front().map(|(at_ns, _)| *at_ns)).min();
         if let Some(held) = self.held.filter(|held| held.revoked && !held.ending) {
             let mut at_ns = held.over_ns(self.call_ns);
@@ -343,8 +378,11 @@ mod tests {
         worker.hear(0, Told::Grant { turn: 1, quantum_ns: 5_000 * US, change_ns: 140 * US }, &mut does);
         worker.hear(0, start(0, 1), &mut does);
         worker.hear(0, start(1, 2), &mut does);
-        let at = worker.host_ns();
-        worker.look(at, &mut does);
+        let mut at = 0;
+        while does.len() < 2 {
+            at = worker.next_look_ns(at).unwrap();
+            worker.look(at, &mut does);
+        }
         worker.ended(at, CallId(1), 35 * US, &mut does);
         worker.ended(at, CallId(2), 35 * US, &mut does);
         (worker, at)
@@ -355,8 +393,11 @@ mod tests {
         let (mut worker, mut does) = (Worker::new(Costs::H200, 1, false), Vec::new());
         worker.hear(0, start(0, 1), &mut does);
         assert!(does.is_empty());
-        let at = worker.next_look_ns(0).unwrap();
-        assert_eq!(at, Costs::H200.install_ns + Work::MATMUL.graph_ns);
+        let installed = worker.next_look_ns(0).unwrap();
+        worker.look(installed, &mut does);
+        assert_eq!((installed, does.len()), (Costs::H200.install_ns, 0));
+        let at = worker.next_look_ns(installed).unwrap();
+        assert_eq!(at, installed + Work::MATMUL.graph_ns);
         worker.look(at, &mut does);
         assert_eq!(does, [Does::Submit { id: CallId(1), work: Work::MATMUL }]);
         worker.ended(at + 50 * US, CallId(1), 35 * US, &mut does);

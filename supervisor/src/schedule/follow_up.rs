@@ -94,9 +94,8 @@ impl<C: Clone> Scheduler<C> {
         let Some(entry) = self.calls.get(id) else { return };
         let (alone, call, domain) = (entry.attempts.is_suspect(), entry.call.clone(), entry.domain);
         self.lending.lend(worker, place, entry.need());
-        let slot = &mut self.workers[worker];
-        slot.put(id, place.lane, entry.wants_all_lanes());
-        slot.past.ran(place.lane, entry.function, entry.weight_bytes);
+        self.workers.put(worker, id, place.lane, entry.wants_all_lanes());
+        self.workers[worker].past.ran(place.lane, entry.function, entry.weight_bytes);
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.contended_ns(now_ns));
         self.calls.started(id, worker, place.lane, now_ns, clock_ns);
         self.exclusive.started(now_ns);
@@ -119,9 +118,9 @@ impl<C: Clone> Scheduler<C> {
     ) {
         if self.workers[worker].state == State::Free {
             let held = !self.placing.knows(domain) && self.holds(now_ns, domain.caller);
-            let slot = &mut self.workers[worker];
-            (slot.state, slot.bound_ns) = (State::Bound(domain), now_ns);
-            self.placing.bound(domain, held);
+            self.workers.set_state(worker, State::Bound(domain));
+            self.workers[worker].bound_ns = now_ns;
+            self.placing.bound(worker, domain, held);
             self.lending.came_to(now_ns, &self.workers, worker, domain.caller, &mut self.taken);
             self.tell_taken(actions);
         }
@@ -129,13 +128,12 @@ impl<C: Clone> Scheduler<C> {
 
     /// Takes a worker from its domain; no process of the slot takes calls until one is ready again.
     pub(super) fn unbind(&mut self, worker: WorkerId, why: WhyGone) {
-        let slot = &mut self.workers[worker];
-        if slot.state == State::Empty {
+        if self.workers[worker].state == State::Empty {
             return;
         }
-        if let State::Bound(domain) = std::mem::replace(&mut slot.state, State::Absent) {
-            slot.last_gone = Some(why);
-            self.placing.unbound(domain);
+        if let State::Bound(domain) = self.workers.set_state(worker, State::Absent) {
+            self.workers[worker].last_gone = Some(why);
+            self.placing.unbound(worker, domain);
         }
     }
 
@@ -147,7 +145,9 @@ impl<C: Clone> Scheduler<C> {
         }
         let emptied = std::mem::take(&mut slot.dismissed);
         match emptied {
-            true => slot.state = State::Empty,
+            true => {
+                self.workers.set_state(worker, State::Empty);
+            }
             false => actions.push(Action::Bring { worker }),
         }
         emptied
@@ -212,7 +212,7 @@ impl<C: Clone> Scheduler<C> {
 
     /// A process is wanted in an empty slot.
     fn bring(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) {
-        self.workers[worker].state = State::Absent;
+        self.workers.set_state(worker, State::Absent);
         actions.push(Action::Bring { worker });
     }
 
@@ -222,7 +222,9 @@ impl<C: Clone> Scheduler<C> {
         self.unbind(worker, WhyGone::SlotWanted);
         let scrubs = self.shape.scrubs && !self.workers[worker].tainted;
         if scrubs {
-            self.workers[worker].state = State::Scrubbing { until_ns: now_ns.saturating_add(SETTLE_NS) };
+            let until_ns = now_ns.saturating_add(SETTLE_NS);
+            self.workers.set_state(worker, State::Scrubbing { until_ns });
+            self.residency.scrubs(now_ns, &self.workers[worker]);
         } else {
             self.residency.replaces(now_ns);
         }

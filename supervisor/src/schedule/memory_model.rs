@@ -118,6 +118,7 @@ impl World {
             "{all} lent beside {}",
             self.contexts + self.weights
         );
+        assert!(self.scheduler.workers.sets_are_right());
         let (total, lent, counted) = self.scheduler.lending.account();
         assert_eq!((total, lent), (MEMORY, counted));
         let serves = |worker: &WorkerId| {

@@ -5,23 +5,23 @@
 //! Calls of a domain start by their deadlines (`domain_queue`); domains without a worker are served by the shares of
 //! their callers (`domain_line`).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::domain_line::DomainLine;
 use super::domain_queue::{DomainQueue, Due};
 use super::residency::{Residency, is_worth_less};
 use super::types::{CallId, Domain, Shape, TenantShare};
-use super::workers::{State, Worker, Workers};
-use crate::ids::{TenantId, WorkerId};
+use super::workers::{Worker, WorkerSet, Workers};
+use crate::ids::{IdMap, TenantId, WorkerId};
 
 /// The domains of one device that have calls or workers.
 #[derive(Debug)]
 pub(super) struct Placing {
     lanes: u32,
     workers_per_domain: usize,
-    domains: HashMap<Domain, DomainState>,
+    domains: IdMap<Domain, DomainState>,
     /// The domains of each caller.
-    of_caller: HashMap<TenantId, Vec<Domain>>,
+    of_caller: IdMap<TenantId, Vec<Domain>>,
     /// Domains with waiting calls and no worker.
     unplaced: DomainLine,
     /// Domains that have workers and may have more calls than those can take.
@@ -33,7 +33,7 @@ pub(super) struct Placing {
 #[derive(Debug, Default)]
 struct DomainState {
     queue: DomainQueue,
-    workers: usize,
+    workers: WorkerSet,
     /// Whether it stands in [`Placing::unplaced`].
     is_unplaced: bool,
     /// Whether it stands in [`Placing::waiting`].
@@ -56,7 +56,7 @@ impl<'a> View<'a> {
     }
 
     fn idle(self, is_one: impl Fn(&Worker) -> bool) -> impl Iterator<Item = (WorkerId, &'a Worker)> {
-        self.workers.iter().filter(move |(_, worker)| worker.is_idle() && is_one(worker))
+        self.workers.idle().filter(move |(_, worker)| is_one(worker))
     }
 }
 
@@ -75,8 +75,8 @@ impl Placing {
         Self {
             lanes: shape.lanes,
             workers_per_domain: shape.workers_per_domain,
-            domains: HashMap::new(),
-            of_caller: HashMap::new(),
+            domains: IdMap::default(),
+            of_caller: IdMap::default(),
             unplaced: DomainLine::new(shape.residency_ns),
             waiting: VecDeque::new(),
             room_ns: None,
@@ -108,17 +108,13 @@ impl Placing {
         if blocked || view.barrier.is_some() {
             return None;
         }
-        let own = view.workers.iter().filter(|(_, w)| {
-            w.state == State::Bound(domain)
-                && w.has_room(self.lanes, all)
-                && !self.must_leave(now_ns, w, view, residency)
+        let bound = state.map_or(WorkerSet::default(), |d| d.workers);
+        let own = view.workers.of(bound).filter(|(_, w)| {
+            w.has_room(self.lanes, all) && !self.must_leave(now_ns, w, view, residency)
         });
         let own = own.max_by_key(|(_, w)| w.busy_lanes()).map(|(id, _)| id);
-        let may_have_more = state.is_none_or(|d| d.workers < self.workers_per_domain);
-        own.or_else(|| match may_have_more {
-            true => view.workers.iter().find(|(_, w)| w.state == State::Free).map(|(id, _)| id),
-            false => None,
-        })
+        let may_have_more = bound.len() < self.workers_per_domain;
+        own.or_else(|| view.workers.first_free().filter(|_| may_have_more))
     }
 
     /// Whether a domain's caller may go on before the first domain that waits for a worker.
@@ -141,7 +137,7 @@ impl Placing {
         let before = |other: &Worker| {
             other.served().is_some() && other.bound_ns < worker.bound_ns && !self.goes_on(other)
         };
-        view.workers.iter().filter(|(_, other)| !other.is_idle() && before(other)).count() < most
+        view.workers.busy().filter(|(_, other)| before(other)).take(most).count() < most
     }
 
     /// A domain, made if it has nothing yet; `held` says whether its caller is.
@@ -212,18 +208,18 @@ impl Placing {
     }
 
     /// A worker serves a domain from now on.
-    pub(super) fn bound(&mut self, domain: Domain, held: bool) {
+    pub(super) fn bound(&mut self, worker: WorkerId, domain: Domain, held: bool) {
         let d = self.domain_mut(domain, held);
-        d.workers += 1;
+        d.workers.set(worker, true);
         if std::mem::take(&mut d.is_unplaced) {
             self.unplaced.remove(domain);
         }
     }
 
     /// A worker serves it no more.
-    pub(super) fn unbound(&mut self, domain: Domain) {
+    pub(super) fn unbound(&mut self, worker: WorkerId, domain: Domain) {
         if let Some(d) = self.domains.get_mut(&domain) {
-            d.workers -= 1;
+            d.workers.set(worker, false);
             self.stand(domain);
             self.drop_if_empty(domain);
         }
@@ -234,18 +230,18 @@ impl Placing {
         let Some(d) = self.domains.get_mut(&domain).filter(|d| !d.held && !d.queue.is_empty()) else {
             return;
         };
-        if d.workers == 0 {
+        if d.workers.is_empty() {
             if !std::mem::replace(&mut d.is_unplaced, true) {
                 self.unplaced.push(domain);
             }
-        } else if d.workers < self.workers_per_domain && !std::mem::replace(&mut d.waits, true) {
+        } else if d.workers.len() < self.workers_per_domain && !std::mem::replace(&mut d.waits, true) {
             self.waiting.push_back(domain);
         }
     }
 
     /// Forgets a domain that has neither calls nor workers.
     fn drop_if_empty(&mut self, domain: Domain) {
-        if !self.domains.get(&domain).is_some_and(|d| d.workers == 0 && d.queue.is_empty()) {
+        if !self.domains.get(&domain).is_some_and(|d| d.workers.is_empty() && d.queue.is_empty()) {
             return;
         }
         let Some(d) = self.domains.remove(&domain) else { return };
@@ -315,7 +311,7 @@ impl Placing {
             let Some(d) = self.domains.get_mut(&domain) else {
                 continue;
             };
-            let may_have = d.workers < self.workers_per_domain;
+            let may_have = d.workers.len() < self.workers_per_domain;
             d.waits = may_have && !may_start && !d.queue.is_empty();
             if d.waits {
                 self.waiting.push_back(domain);
@@ -433,6 +429,12 @@ impl Placing {
             self.room_ns = self.room_ns.into_iter().chain(next_ns).min();
         }
         found.ok()
+    }
+
+    /// Whether a search for domains without workers just found that none may go before a later moment. What changes that
+    /// is followed by a search of its own.
+    pub(super) fn is_searched(&self, now_ns: u64) -> bool {
+        self.has_unplaced() && self.room_ns.is_some_and(|at_ns| at_ns > now_ns)
     }
 
     /// When a search may find a worker that it did not find before.

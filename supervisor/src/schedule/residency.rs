@@ -5,14 +5,20 @@
 //! one goes whose time without calls is the longer in terms of what it would have to do again.
 //!
 //! To make a process costs all who use the device. So a resident is replaced only while a standby is ready for its slot;
-//! where none comes for a while, or none is kept, one after the other. A process that is scrubbed costs its next domain
-//! only, and needs no pace.
+//! where none comes for a while, or none is kept, one after the other. To scrub a process costs the device some
+//! milliseconds (5 to 10 on an H200, with the graphs that are made again): a resident in use is scrubbed for another
+//! domain only so often that this takes less than a tenth of the time; one that had no call for as long goes at once.
 
 use super::types::Shape;
 use super::workers::Worker;
 
 /// How long one that waits for a slot waits for a standby before a process is made in its stead.
 const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// A resident that had no call for so long is not in use.
+const UNUSED_NS: u64 = 80_000_000;
+/// To scrub residents in use takes one over so much of the time.
+const SCRUB_SHARE: u64 = 10;
 
 /// How residents give way on one device.
 #[derive(Debug)]
@@ -25,13 +31,15 @@ pub(super) struct Residency {
     ready: usize,
     /// When a resident was replaced last.
     replaced_ns: Option<u64>,
+    /// When the next one in use may be scrubbed.
+    scrubs_again_ns: u64,
 }
 
 impl Residency {
     /// Of a device without processes.
     pub(super) fn new(shape: &Shape) -> Self {
         let (least_ns, scrubs, standbys) = (shape.residency_ns, shape.scrubs, shape.standbys);
-        Self { least_ns, scrubs, standbys, ready: 0, replaced_ns: None }
+        Self { least_ns, scrubs, standbys, ready: 0, replaced_ns: None, scrubs_again_ns: 0 }
     }
 
     /// So many standbys are ready now.
@@ -42,6 +50,11 @@ impl Residency {
     /// A resident is about to be replaced.
     pub(super) fn replaces(&mut self, now_ns: u64) {
         self.replaced_ns = Some(now_ns);
+    }
+
+    /// A resident is about to be scrubbed: the next domain is expected to have as much to do in it as the last one had.
+    pub(super) fn scrubs(&mut self, now_ns: u64, worker: &Worker) {
+        self.scrubs_again_ns = now_ns.saturating_add(SCRUB_SHARE * worker.past.scrub_ns());
     }
 
     /// How many residents may give way now, while so many processes are `coming` and so many are `missing`; else when
@@ -66,7 +79,15 @@ impl Residency {
     /// only from one that was `idle` for as long.
     pub(super) fn ends_ns(&self, worker: &Worker, idle: bool) -> u64 {
         let since_ns = if idle { worker.bound_ns.max(worker.idle_since_ns) } else { worker.bound_ns };
-        since_ns.saturating_add(self.least_ns)
+        let ends_ns = since_ns.saturating_add(self.least_ns);
+        if !self.scrubs {
+            return ends_ns;
+        }
+        let unused_ns = match worker.is_idle() {
+            true => worker.idle_since_ns.saturating_add(UNUSED_NS),
+            false => u64::MAX,
+        };
+        ends_ns.max(self.scrubs_again_ns.min(unused_ns))
     }
 
     /// From now on domains keep their workers for so long.

@@ -9,11 +9,9 @@
 //!
 //! A tenant is charged for time that others waited for; where it is alone, it may have all there is.
 
-use std::collections::HashMap;
-
 use super::fair_line::FairLine;
 use super::types::{Class, TenantShare};
-use crate::ids::TenantId;
+use crate::ids::{IdMap, TenantId};
 
 /// A waiting class is owed this part of what higher ones use: one over so much.
 const OWED_SHARE: i64 = 20;
@@ -30,7 +28,7 @@ pub(super) struct ShareLine<K> {
     /// So much makes a class next.
     quantum_ns: i64,
     /// Tenants that differ from others.
-    shares: HashMap<TenantId, TenantShare>,
+    shares: IdMap<TenantId, TenantShare>,
     len: usize,
 }
 
@@ -41,7 +39,7 @@ impl<K: Ord + Copy> ShareLine<K> {
             lines: Default::default(),
             owed_ns: Default::default(),
             quantum_ns: i64::try_from(quantum_ns).unwrap_or(i64::MAX).clamp(1, LONGEST_QUANTUM_NS),
-            shares: HashMap::new(),
+            shares: IdMap::default(),
             len: 0,
         }
     }
@@ -137,6 +135,12 @@ impl<K: Ord + Copy> ShareLine<K> {
                 self.owed_ns[lower] = owed_ns.min(2 * self.quantum_ns);
             }
         }
+    }
+
+    /// How much a tenant had, by the clock of its class.
+    #[cfg(test)]
+    pub(super) fn tag_of(&self, tenant: TenantId) -> u64 {
+        self.lines[self.share_of(tenant).class as usize].tag_ns(tenant)
     }
 
     /// Whether a tenant that is served may go on before what is first in line.

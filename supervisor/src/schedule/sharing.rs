@@ -47,10 +47,12 @@ impl<C: Clone> Scheduler<C> {
         if !slices || self.run_times.shortest_ns(function).is_none() {
             self.run_times.ended(function, device_ns);
         }
+        let work_ns = self.run_times.shortest_ns(function).unwrap_or(device_ns);
         if let Some(mode) = &mut self.mode {
-            mode.completed(self.run_times.shortest_ns(function).unwrap_or(device_ns));
+            mode.completed(worker, work_ns);
         }
-        let charge = self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns));
+        let charge =
+            self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns, work_ns));
         self.charge(charge);
     }
 
@@ -72,7 +74,8 @@ impl<C: Clone> Scheduler<C> {
             return;
         }
         let clock_ns = turns.contended_ns(now_ns);
-        let slicing = mode.look(clock_ns, turns.parties(), turns.are_equal());
+        let may_slice = turns.are_equal() && !turns.has_overrun();
+        let slicing = mode.look(clock_ns, turns.parties(), may_slice);
         self.next_look_ns = Some(now_ns.saturating_add(mode.next_look_ns(clock_ns).max(1_000_000)));
         self.turn(actions, |turns, orders| turns.set_slicing(now_ns, slicing, orders));
     }

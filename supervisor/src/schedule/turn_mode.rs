@@ -5,6 +5,9 @@
 //! calls and how many are in flight, so both are tried and the work that is completed is compared. The work of a call is
 //! the least that calls of its function took on the device, so that calls count the same in both modes.
 //!
+//! What is compared is not the sum, in which one tenant's gain hides what all others lose: the other mode is better if
+//! workers gain by it on average, each counted by the ratio of what it completes in both (the geometric mean).
+//!
 //! ```text
 //! watch the mode in force ──pause over──► probe the other: settle, then measure ──better──► that one is in force
 //!        ▲                                                               └──not better──┐
@@ -12,17 +15,28 @@
 //! ```
 //!
 //! - Time counts while at least two parties want the device; all lengths below are of such time.
-//! - A probe first lets turns settle, which is not counted, then measures as long as the last window of watching did.
+//! - A probe first lets turns settle, which is not counted, then measures for two rounds of turns.
 //! - The other mode must be better by a tenth: that is the hysteresis.
 //! - The pause between probes doubles while the answer stays the same, from half a second to a minute: a probe that
 //!   costs a quarter of the rate for 50 ms costs a fortieth at first and less than a thousandth in the end. It is short
 //!   again when the mode changes, when the number of parties changes, or when the rate of work halves or doubles.
-//! - Slicing gives each worker the same time. Where tenants have different weights or classes, there are turns only.
+//! - Slicing gives each worker the same time. Where tenants have different weights or classes, there are turns only; and
+//!   where calls overrun their turns, since only turns make a tenant stand behind what it used.
+
+use crate::ids::WorkerId;
+use crate::limits::MAX_WORKERS;
 
 /// How long a mode settles before its work counts.
 const SETTLE_NS: u64 = 10_000_000;
-/// How long its work is counted.
+/// How long its work is counted at least.
 const WINDOW_NS: u64 = 40_000_000;
+/// What is added to the rates that are compared, as a part of an equal share: a worker that happened to have no turn in a
+/// window, or no process, does not outweigh all others.
+const LITTLE: f64 = 0.5;
+/// The other mode is better from this mean ratio on: that of a tenth more for everyone, with what is added.
+const BETTER: f64 = (1.1 + LITTLE) / (1.0 + LITTLE);
+/// After a call that was in the way of others was ended, there are turns for so long.
+const OVERRUN_PAUSE_NS: u64 = 10_000_000_000;
 /// The shortest and the longest pause between probes.
 const SHORTEST_PAUSE_NS: u64 = 500_000_000;
 const LONGEST_PAUSE_NS: u64 = 60_000_000_000;
@@ -36,13 +50,19 @@ pub(super) struct TurnMode {
     pause_ns: u64,
     /// Until the next probe, on the contended clock.
     probe_at_ns: u64,
-    /// Work that was completed in the window, and when that began.
-    work_ns: u64,
+    quantum_ns: u64,
+    /// Work that each worker completed in the window, and when that began.
+    work_ns: Vec<u64>,
     since_ns: u64,
+    /// Work that each completed in the mode in force since the last probe, in so much time.
+    watched_ns: Vec<u64>,
+    watched_for_ns: u64,
     /// Thousandths of the device's time that work took, in the last window of watching.
     rate: Option<u64>,
     /// The same when the last probe began, and the parties then.
     probed: Option<(u64, u32)>,
+    /// Parties in the last window.
+    parties: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,17 +75,21 @@ enum Phase {
 }
 
 impl TurnMode {
-    /// Turns, until slicing was found to be better.
-    pub(super) fn new() -> Self {
+    /// Turns of so many microseconds, until slicing was found to be better.
+    pub(super) fn new(quantum_us: u32) -> Self {
         Self {
             slicing: false,
             phase: Phase::Watch,
             pause_ns: SHORTEST_PAUSE_NS,
             probe_at_ns: SHORTEST_PAUSE_NS,
-            work_ns: 0,
+            quantum_ns: u64::from(quantum_us) * 1000,
+            work_ns: vec![0; MAX_WORKERS],
             since_ns: 0,
+            watched_ns: vec![0; MAX_WORKERS],
+            watched_for_ns: 0,
             rate: None,
             probed: None,
+            parties: 0,
         }
     }
 
@@ -74,9 +98,11 @@ impl TurnMode {
         self.slicing != (self.phase != Phase::Watch)
     }
 
-    /// A call ended whose work is this.
-    pub(super) fn completed(&mut self, work_ns: u64) {
-        self.work_ns = self.work_ns.saturating_add(work_ns);
+    /// A call of a worker ended whose work is this.
+    pub(super) fn completed(&mut self, worker: WorkerId, work_ns: u64) {
+        if let Some(sum_ns) = self.work_ns.get_mut(worker.get()) {
+            *sum_ns = sum_ns.saturating_add(work_ns);
+        }
     }
 
     /// Looks at the contended clock; `equal` says that all parties have the same share, and `parties` how many there
@@ -90,7 +116,7 @@ impl TurnMode {
         match self.phase {
             Phase::Watch if passed_ns >= WINDOW_NS => self.watched(clock_ns, passed_ns, parties),
             Phase::Settle if passed_ns >= SETTLE_NS => self.enter(clock_ns, Phase::Measure),
-            Phase::Measure if passed_ns >= WINDOW_NS => self.measured(clock_ns, passed_ns),
+            Phase::Measure if passed_ns >= self.measure_ns() => self.measured(clock_ns, passed_ns),
             _ => {}
         }
         self.slices()
@@ -104,10 +130,16 @@ impl TurnMode {
             parties != parties_before || rate > before.saturating_mul(2) || before > rate.saturating_mul(2)
         });
         if changed {
+            self.forget_watched();
             self.pause_ns = SHORTEST_PAUSE_NS;
             self.probe_at_ns = self.probe_at_ns.min(clock_ns.saturating_add(SHORTEST_PAUSE_NS));
             self.probed = None;
         }
+        for (watched_ns, work_ns) in self.watched_ns.iter_mut().zip(&self.work_ns) {
+            *watched_ns = watched_ns.saturating_add(*work_ns);
+        }
+        self.watched_for_ns = self.watched_for_ns.saturating_add(passed_ns);
+        self.parties = parties;
         let probe = clock_ns >= self.probe_at_ns;
         if probe {
             self.probed = Some((rate, parties));
@@ -117,34 +149,68 @@ impl TurnMode {
 
     /// The probe is over.
     fn measured(&mut self, clock_ns: u64, passed_ns: u64) {
-        let other = self.rate_over(passed_ns);
-        let better = self.rate.is_some_and(|rate| other > rate + rate / 10);
-        if better {
+        if self.gain(passed_ns) > BETTER {
             return self.reset(clock_ns, !self.slicing);
         }
+        self.forget_watched();
         self.pause_ns = self.pause_ns.saturating_mul(2).min(LONGEST_PAUSE_NS);
         self.probe_at_ns = clock_ns.saturating_add(self.pause_ns);
         self.enter(clock_ns, Phase::Watch);
     }
 
+    /// A call is ended that was in the way of others.
+    pub(super) fn overran(&mut self, clock_ns: u64) {
+        self.reset(clock_ns, false);
+        self.probe_at_ns = clock_ns.saturating_add(OVERRUN_PAUSE_NS);
+    }
+
     fn reset(&mut self, clock_ns: u64, slicing: bool) {
         (self.slicing, self.rate, self.probed) = (slicing, None, None);
+        self.forget_watched();
         self.pause_ns = SHORTEST_PAUSE_NS;
         self.probe_at_ns = clock_ns.saturating_add(SHORTEST_PAUSE_NS);
         self.enter(clock_ns, Phase::Watch);
     }
 
     fn enter(&mut self, clock_ns: u64, phase: Phase) {
-        (self.phase, self.since_ns, self.work_ns) = (phase, clock_ns, 0);
+        (self.phase, self.since_ns) = (phase, clock_ns);
+        self.work_ns.fill(0);
+    }
+
+    fn forget_watched(&mut self) {
+        self.watched_ns.fill(0);
+        self.watched_for_ns = 0;
     }
 
     fn rate_over(&self, passed_ns: u64) -> u64 {
-        self.work_ns.saturating_mul(1000) / passed_ns.max(1)
+        let work_ns = self.work_ns.iter().fold(0, |sum: u64, work_ns| sum.saturating_add(*work_ns));
+        work_ns.saturating_mul(1000) / passed_ns.max(1)
+    }
+
+    /// How many times as much workers complete in the mode that is measured as in that in force, on average.
+    fn gain(&self, passed_ns: u64) -> f64 {
+        let little = LITTLE / f64::from(self.parties.max(1));
+        let rate = |work_ns: u64, for_ns: u64| work_ns as f64 / for_ns.max(1) as f64 + little;
+        let both = self.work_ns.iter().zip(&self.watched_ns).filter(|(one, other)| **one + **other > 0);
+        let ratios = both.map(|(measured_ns, watched_ns)| {
+            (rate(*measured_ns, passed_ns) / rate(*watched_ns, self.watched_for_ns)).log2()
+        });
+        let (sum, count) = ratios.fold((0.0, 0), |(sum, count), ratio| (sum + ratio, count + 1));
+        (sum / f64::from(count.max(1))).exp2()
+    }
+
+    /// How long the other mode is measured.
+    fn measure_ns(&self) -> u64 {
+        WINDOW_NS.max(self.quantum_ns.saturating_mul(2 * u64::from(self.parties)))
     }
 
     /// How much contended time may pass before the next look.
     pub(super) fn next_look_ns(&self, clock_ns: u64) -> u64 {
-        let length_ns = if self.phase == Phase::Settle { SETTLE_NS } else { WINDOW_NS };
+        let length_ns = match self.phase {
+            Phase::Watch => WINDOW_NS,
+            Phase::Settle => SETTLE_NS,
+            Phase::Measure => self.measure_ns(),
+        };
         self.since_ns.saturating_add(length_ns).saturating_sub(clock_ns)
     }
 }
@@ -154,6 +220,8 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
+    const W0: WorkerId = WorkerId::new(0);
+    const QUANTUM_US: u32 = 5_000;
 
     /// Lets time pass while each mode completes so many thousandths of the device's time. How much of the time the chip
     /// sliced, in thousandths.
@@ -163,7 +231,7 @@ mod tests {
             *clock_ns += MS;
             let slices = mode.slices();
             sliced += u64::from(slices) * MS;
-            mode.completed(MS * if slices { slicing } else { turns } / 1000);
+            mode.completed(W0, MS * if slices { slicing } else { turns } / 1000);
             mode.look(*clock_ns, 2, true);
         }
         sliced * 1000 / for_ns
@@ -172,7 +240,7 @@ mod tests {
     #[test]
     fn the_better_mode_is_in_force_and_the_other_is_tried_rarely() {
         for (turns, slicing, wanted) in [(900, 400, 0..10), (400, 900, 990..1001), (800, 840, 0..10)] {
-            let (mut mode, mut clock) = (TurnMode::new(), 0);
+            let (mut mode, mut clock) = (TurnMode::new(QUANTUM_US), 0);
             run(&mut mode, &mut clock, 2_000 * MS, turns, slicing);
             run(&mut mode, &mut clock, 60_000 * MS, turns, slicing);
             let sliced = run(&mut mode, &mut clock, 60_000 * MS, turns, slicing);
@@ -182,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_change_of_the_load_is_noticed_soon() {
-        let (mut mode, mut clock) = (TurnMode::new(), 0);
+        let (mut mode, mut clock) = (TurnMode::new(QUANTUM_US), 0);
         run(&mut mode, &mut clock, 300_000 * MS, 900, 400);
         assert_eq!(mode.pause_ns, LONGEST_PAUSE_NS);
         run(&mut mode, &mut clock, 1_000 * MS, 200, 700);
@@ -193,7 +261,7 @@ mod tests {
 
     #[test]
     fn different_shares_are_kept_by_turns() {
-        let (mut mode, mut clock) = (TurnMode::new(), 0);
+        let (mut mode, mut clock) = (TurnMode::new(QUANTUM_US), 0);
         run(&mut mode, &mut clock, 2_000 * MS, 400, 900);
         assert!(mode.slices());
         assert!(!mode.look(clock, 2, false));
@@ -204,8 +272,28 @@ mod tests {
     }
 
     #[test]
+    fn what_one_gains_does_not_hide_what_others_lose() {
+        // Under turns all have the same; where the chip slices, one has all that others lose, and more.
+        for (first, others, wanted) in [(900, 50, 0), (150, 150, 1000)] {
+            let (mut mode, mut clock, mut sliced) = (TurnMode::new(QUANTUM_US), 0, 0);
+            for ms in 0..10_000 {
+                clock += MS;
+                let slices = mode.slices();
+                sliced += u64::from(slices && ms >= 5_000);
+                for worker in 0..8 {
+                    let slicing = if worker == 0 { first } else { others };
+                    let rate = if slices { slicing } else { 125 };
+                    mode.completed(WorkerId::new(worker), MS * rate / 1000);
+                }
+                mode.look(clock, 8, true);
+            }
+            assert!((sliced / 5).abs_diff(wanted) < 50, "{sliced}");
+        }
+    }
+
+    #[test]
     fn without_work_nothing_is_better() {
-        let (mut mode, mut clock) = (TurnMode::new(), 0);
+        let (mut mode, mut clock) = (TurnMode::new(QUANTUM_US), 0);
         run(&mut mode, &mut clock, 10_000 * MS, 0, 0);
         assert!(!mode.slicing && mode.pause_ns > SHORTEST_PAUSE_NS);
     }

@@ -65,6 +65,10 @@ struct Holder {
     charged_from_ns: Option<u64>,
     /// What it was charged already, or is known to have used.
     charged_ns: u64,
+    /// The least that calls of it took that ended since it was charged last.
+    worked_ns: u64,
+    /// What it was charged and no [`Charge`] said yet.
+    unsaid_ns: u64,
     /// Until when.
     counted_ns: u64,
     /// Since when it has no calls, if it has none.
@@ -341,6 +345,8 @@ impl Turns {
             revoked_ns: None,
             charged_from_ns: None,
             charged_ns: 0,
+            worked_ns: 0,
+            unsaid_ns: 0,
             counted_ns: now_ns,
             idle_ns: None,
             announced: false,
@@ -413,24 +419,38 @@ impl Turns {
 
     /// Charges a holder's tenant for its part of the time that others waited for.
     fn settle(&mut self, now_ns: u64, at: usize) -> u64 {
-        let sharers = if self.is_shared() { u64::from(self.active.count_ones().max(1)) } else { 1 };
+        let shared = self.is_shared();
+        let sharers = if shared { u64::from(self.active.count_ones().max(1)) } else { 1 };
         let holder = &mut self.holders[at];
+        let unsaid_ns = std::mem::take(&mut holder.unsaid_ns);
         let Some(from_ns) = holder.charged_from_ns.replace(now_ns) else {
             holder.charged_from_ns = None;
-            return 0;
+            return unsaid_ns;
         };
         let waited_ns = now_ns.saturating_sub(from_ns);
-        // Who overran kept the chip busy all the time.
-        let contended_ns = if holder.overran { waited_ns } else { waited_ns / sharers };
+        let worked_ns = std::mem::take(&mut holder.worked_ns);
+        let contended_ns = match holder.overran {
+            // It kept the chip busy all the time.
+            true => waited_ns,
+            // Beside it, others have what is left.
+            false if shared && !self.slicing => (waited_ns / sharers).min(worked_ns),
+            false => waited_ns / sharers,
+        };
         holder.charged_ns += contended_ns;
         self.used_ns[holder.worker.get()] += contended_ns;
         self.line.charge(holder.tenant, contended_ns);
-        contended_ns
+        unsaid_ns + contended_ns
     }
 
     /// Takes a holder's grant, and charges its tenant: for what it says it used, and at least its part of the time that
     /// others waited for. None says that it cannot say any more how much it used.
     fn take(&mut self, now_ns: u64, at: usize, used_ns: Option<u64>) -> Charge {
+        if self.holders[at].overran {
+            // From now on others may have the chip for themselves.
+            for other in (0..self.holders.len()).filter(|other| *other != at) {
+                self.holders[other].unsaid_ns = self.settle(now_ns, other);
+            }
+        }
         let contended_ns = self.settle(now_ns, at);
         let holder = self.holders.remove(at);
         let had_ns = now_ns.saturating_sub(holder.granted_ns);
@@ -460,11 +480,18 @@ impl Turns {
         Some(charge)
     }
 
-    /// A call of a worker ended that was on the device for so long. Where the chip slices, and where none waits, turns do
-    /// not end: what was used meanwhile is returned.
-    pub fn finished(&mut self, now_ns: u64, worker: WorkerId, device_ns: u64) -> Option<Charge> {
+    /// A call of a worker ended that was on the device for so long, of which `work_ns` is what such calls take at least.
+    /// Where the chip slices, and where none waits, turns do not end: what was used meanwhile is returned.
+    pub fn finished(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        device_ns: u64,
+        work_ns: u64,
+    ) -> Option<Charge> {
         self.cost.finished(now_ns, worker, device_ns);
         let at = self.position(worker)?;
+        self.holders[at].worked_ns += work_ns.min(device_ns);
         if self.is_shared() {
             let contended_ns = self.settle(now_ns, at);
             return Some(Charge { tenant: self.holders[at].tenant, used_ns: contended_ns, contended_ns });
@@ -487,6 +514,17 @@ impl Turns {
             self.cost.disturbed();
             self.proceed(now_ns, orders);
         }
+    }
+
+    /// Whether a holder overran its turn.
+    pub fn has_overrun(&self) -> bool {
+        self.holders.iter().any(|holder| holder.overran)
+    }
+
+    /// A tenant is charged so much more than it is for its turns: its call is ended for being in the way of others. So
+    /// these have more than half of the device, also where that happens again and again.
+    pub fn fine(&mut self, tenant: TenantId, ns: u64) {
+        self.line.charge(tenant, ns);
     }
 
     /// When a holder with calls has overrun its turn, if others wait for it.

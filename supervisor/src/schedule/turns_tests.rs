@@ -174,6 +174,23 @@ fn a_turn_that_overruns_is_not_exclusive_any_more() {
 }
 
 #[test]
+fn beside_an_overrun_others_pay_for_what_they_did_and_it_pays_for_the_rest() {
+    let (mut turns, _, now) = overrun();
+    let mut orders = Vec::new();
+    assert_eq!(turns.finished(now + 10 * MS, W1, 10 * MS, MS), charge(W1, MS, MS));
+    // A worker says itself how long its calls take: no more than its part of the time counts.
+    assert_eq!(turns.finished(now + 14 * MS, W1, 60 * MS, 60 * MS), charge(W1, 2 * MS, 2 * MS));
+    has_work(&mut turns, now + 14 * MS, W2, &mut orders);
+    turns.gone(now + 100 * MS, W0, &mut orders);
+    turns.fine(tenant(W0), MS);
+    // W0's tenant comes back: it stands behind what it used and its fine.
+    has_work(&mut turns, now + 100 * MS, W0, &mut orders);
+    let tag_ns = |turns: &Turns, worker| turns.line.tag_of(tenant(worker));
+    let used_ns = now + 99 * MS;
+    assert_eq!(tag_ns(&turns, W0) - tag_ns(&turns, W2), used_ns + MS);
+}
+
+#[test]
 fn who_overran_is_not_granted_beside_another_that_overruns() {
     let (mut turns, mut orders, now) = overrun();
     turns.yielded(now, W0, TurnId::new(1), 0, true, &mut orders);
@@ -201,9 +218,9 @@ fn where_the_chip_slices_all_have_grants() {
     has_work(&mut turns, 0, W2, &mut orders);
     expect(&mut orders, &[grant(W2, 3)]);
     // Each is charged for its part, as its calls end.
-    assert_eq!(turns.finished(30, W2, 30), charge(W2, 10, 10));
+    assert_eq!(turns.finished(30, W2, 30, 30), charge(W2, 10, 10));
     turns.idle(60, W2, &mut orders);
-    assert_eq!(turns.finished(60, W1, 60), charge(W1, 30, 30));
+    assert_eq!(turns.finished(60, W1, 60, 60), charge(W1, 30, 30));
     turns.set_slicing(60, false, &mut orders);
     // The first was revoked before.
     expect(&mut orders, &[revoke(W1, 2), revoke(W2, 3)]);
@@ -256,12 +273,12 @@ fn where_turns_are_short_the_next_worker_is_woken_when_the_last_one_gets_the_dev
 fn what_a_tenant_used_is_known_while_it_keeps_the_device() {
     let (mut turns, mut orders) = (turns(2), Vec::new());
     has_work(&mut turns, 0, W0, &mut orders);
-    assert_eq!(turns.finished(10, W0, 7), charge(W0, 7, 0));
+    assert_eq!(turns.finished(10, W0, 7, 7), charge(W0, 7, 0));
     // Two calls in two lanes at the same time are not twice the time.
-    assert_eq!(turns.finished(12, W0, 9), charge(W0, 2, 0));
+    assert_eq!(turns.finished(12, W0, 9, 9), charge(W0, 2, 0));
     assert_eq!(turns.used_ns(W0), 9);
     has_work(&mut turns, 20, W1, &mut orders);
-    assert_eq!(turns.finished(25, W0, 9), None, "charged when it yields");
+    assert_eq!(turns.finished(25, W0, 9, 9), None, "charged when it yields");
     assert_eq!(turns.yielded(30, W0, TurnId::new(1), 25, false, &mut orders), charge(W0, 16, 10));
     assert_eq!(turns.used_ns(W0), 25);
 }
