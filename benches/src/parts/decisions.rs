@@ -1,6 +1,6 @@
 //! What a scheduling decision costs: one that accepts a call, and one that ends one, while few or very many calls of very many
 //! tenants wait. Four devices of the default shape with the router in front of them, as the supervisor puts them together,
-//! but for the processes.
+//! but for the processes, which come at once. Decisions by which a worker changes hands, too, are counted apart.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pappus_protocol::now_ns;
 use pappus_supervisor::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 use pappus_supervisor::placement::{Candidate, Placement, Routed};
-use pappus_supervisor::schedule::events::{Finished, Gone, Ready, Submit, Tick, Yielded};
+use pappus_supervisor::schedule::events::{Finished, Gone, Ready, StandbysReady, Submit, Tick, Yielded};
 use pappus_supervisor::schedule::{Action, CallId, Command, Domain, Limits, Scheduler, Terms, Verdict};
 
 use crate::Result;
@@ -19,32 +19,54 @@ use crate::simulator::rules;
 const DEVICES: usize = 4;
 const TENANTS: u32 = 1000;
 const DEPTHS: [u64; 4] = [10, 100, 1000, 10_000];
-/// One call answered and another accepted, so many times a round.
+/// So many calls are accepted in a round, and as many ended.
 const STEPS: u32 = 100_000;
-/// How long a call runs, and what lies between two steps.
-const STEP_NS: u64 = 2_000;
+/// What lies between two calls.
+const STEP_NS: u64 = 100_000;
 const TARGET_NS: f64 = 500.0;
 const LIMITS: Limits = Limits { calls: 1 << 20, bytes: u64::MAX };
 
 pub(super) fn measure(rounds: u32, report: &mut Report) -> Result<()> {
     let mut by_depth = Vec::new();
     for depth in DEPTHS {
-        let (mut accept, mut end) = (Vec::new(), Vec::new());
+        let mut means = [const { Vec::new() }; KINDS];
         for _ in 0..rounds {
-            let mut host = Host::new()?;
-            host.fill(depth)?;
-            let (accepting, ending) = host.steps()?;
-            accept.push(accepting);
-            end.push(ending);
+            let spent = Host::new()?.steps(depth)?;
+            means.iter_mut().zip(spent).for_each(|(means, mean)| means.extend(mean));
         }
+        let [accept, end, change] = means.each_ref().map(|means| median(means));
         let title = format!("{depth} calls of {TENANTS} tenants wait on {DEVICES} devices");
-        report.at_most(TARGET_NS, format!("{title}: to accept one"), median(&accept), Unit::Nanoseconds);
-        report.at_most(TARGET_NS, format!("{title}: to end one"), median(&end), Unit::Nanoseconds);
-        by_depth.push(median(&accept) + median(&end));
+        report.at_most(TARGET_NS, format!("{title}: to accept one"), accept, Unit::Nanoseconds);
+        report.at_most(TARGET_NS, format!("{title}: to end one"), end, Unit::Nanoseconds);
+        report.info(format!("{title}: either, and a worker changes hands"), change, Unit::Nanoseconds);
+        by_depth.push(accept + end);
     }
     let ratio = by_depth[DEPTHS.len() - 1] / by_depth[0];
-    report.info("both decisions, 10 000 calls wait / 10", ratio, Unit::Ratio);
+    report.info("to accept one and to end one, 10 000 calls wait / 10", ratio, Unit::Ratio);
     Ok(())
+}
+
+/// Kinds of decisions: a call is accepted, one is ended, either with a worker that changes hands.
+const KINDS: usize = 3;
+const ACCEPT: usize = 0;
+const END: usize = 1;
+const CHANGE: usize = 2;
+
+/// What decisions of one kind took, and how many there were.
+#[derive(Debug, Clone, Copy, Default)]
+struct Spent {
+    time: Duration,
+    count: u32,
+}
+
+/// What reading the clock takes, of which a decision's time has one.
+fn clock_ns() -> f64 {
+    let start = Instant::now();
+    let times = 10_000;
+    for _ in 0..times {
+        std::hint::black_box(Instant::now());
+    }
+    start.elapsed().as_nanos() as f64 / f64::from(times)
 }
 
 /// A call: where it was routed.
@@ -58,6 +80,7 @@ struct Host {
     random: u64,
     lanes: u32,
     next_device: usize,
+    spent: [Spent; KINDS],
 }
 
 /// A scheduler with the least of a world around it.
@@ -84,45 +107,52 @@ impl Host {
             leaving: Vec::new(),
             generation: 0,
         };
-        let devices = (0..DEVICES).map(|_| device()).collect();
+        let mut devices: Vec<Device> = (0..DEVICES).map(|_| device()).collect();
+        for device in &mut devices {
+            let ready = StandbysReady { count: shape.workers };
+            device.scheduler.handle(0, ready, &mut device.actions);
+        }
         let placement = Placement::new(DEVICES);
-        Ok(Self { placement, devices, now_ns: 1, random: 1, lanes: shape.lanes, next_device: 0 })
+        let (lanes, next_device, spent) = (shape.lanes, 0, [Spent::default(); KINDS]);
+        Ok(Self { placement, devices, now_ns: 1, random: 1, lanes, next_device, spent })
     }
 
     fn queued(&self) -> u64 {
         self.devices.iter().map(|device| device.scheduler.queued()).sum()
     }
 
-    /// Calls come until so many wait.
-    fn fill(&mut self, depth: u64) -> Result<()> {
-        while self.queued() < depth {
-            let device = self.accept()?;
-            self.devices[device].settle(self.now_ns);
-        }
-        Ok(())
+    /// The mean nanoseconds of decisions of each kind, where there were some, while about so many calls wait.
+    fn steps(&mut self, depth: u64) -> Result<[Option<f64>; KINDS]> {
+        self.hold(depth, STEPS / 2)?;
+        self.spent = [Spent::default(); KINDS];
+        self.hold(depth, STEPS)?;
+        let clock_ns = clock_ns();
+        let mean = |spent: Spent| spent.time.as_nanos() as f64 / f64::from(spent.count) - clock_ns;
+        Ok(self.spent.map(|spent| (spent.count > 0).then(|| mean(spent))))
     }
 
-    /// Nanoseconds to accept a call, and to end one, without what is done for processes that come and go.
-    fn steps(&mut self) -> Result<(f64, f64)> {
-        let (mut accepting, mut ending) = (Duration::ZERO, Duration::ZERO);
-        // A batch of each, so that reading the clock costs little.
-        const BATCH: u32 = 8;
-        for _ in 0..STEPS / BATCH {
+    /// Accepts so many calls, and ends as many as keep the number of those that wait about the same.
+    fn hold(&mut self, depth: u64, steps: u32) -> Result<()> {
+        let mut accepted = 0;
+        while accepted < steps {
+            let ends = self.queued() > depth && self.devices.iter().any(|device| !device.running.is_empty());
             let start = Instant::now();
-            for _ in 0..BATCH {
-                self.accept()?;
-            }
-            accepting += start.elapsed();
-            self.settle();
-            let start = Instant::now();
-            let mut ended = Vec::with_capacity(BATCH as usize);
-            for _ in 0..BATCH {
-                ended.extend(self.end()?);
-            }
-            ending += start.elapsed();
+            let at = match ends {
+                true => self.end()?,
+                false => self.accept()?,
+            };
+            let time = start.elapsed();
+            let kind = match (self.devices[at].leaving.is_empty(), ends) {
+                (false, _) => CHANGE,
+                (true, true) => END,
+                (true, false) => ACCEPT,
+            };
+            self.spent[kind].time += time;
+            self.spent[kind].count += 1;
+            accepted += u32::from(!ends);
             self.settle();
         }
-        Ok((accepting.as_nanos() as f64 / f64::from(STEPS), ending.as_nanos() as f64 / f64::from(STEPS)))
+        Ok(())
     }
 
     fn settle(&mut self) {
@@ -158,19 +188,20 @@ impl Host {
         Ok(at)
     }
 
-    /// A running call ends, on one device after the other; what of it is still to be dropped.
-    fn end(&mut self) -> Result<Option<Call>> {
+    /// A running call ends, on one device after the other; which one.
+    fn end(&mut self) -> Result<usize> {
         for _ in 0..DEVICES {
             self.next_device = (self.next_device + 1) % DEVICES;
             let device = &mut self.devices[self.next_device];
             let Some((worker, id)) = device.running.pop() else { continue };
             let finished = Finished { worker, id, verdict: Verdict::Well };
             let ended = device.scheduler.handle(self.now_ns, finished, &mut device.actions);
-            let call = ended.ok_or("the scheduler does not know a call it started")?;
+            // The router is told when it is dropped.
+            drop(ended.ok_or("the scheduler does not know a call it started")?);
             device.carry_out();
-            return Ok(Some(call));
+            break;
         }
-        Ok(None)
+        Ok(self.next_device)
     }
 }
 

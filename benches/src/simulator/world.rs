@@ -21,6 +21,8 @@ use crate::Result;
 
 /// A caller that was refused tries again after this, unless it is told when.
 const AGAIN_NS: u64 = 10_000_000;
+/// A host is busy for other tenants that had an answer no longer ago: some turns.
+const BUSY_NS: u64 = 100_000_000;
 /// How long the deadlines of calls are.
 const DEADLINE_NS: u64 = 30_000_000_000;
 
@@ -104,8 +106,6 @@ pub struct Setup {
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
     group: usize,
-    /// Calls on their way.
-    in_flight: u64,
     /// When it did something last.
     active_ns: Option<u64>,
 }
@@ -137,8 +137,9 @@ pub struct World {
     trace: Vec<(usize, Arrival)>,
     next_arrival: usize,
     calls: slab::Slab<InFlight>,
-    /// Tenants with calls on their way.
-    busy: usize,
+    /// The tenant that had the last answer, and when another one had one before.
+    answered: (usize, u64),
+    others_ns: Option<u64>,
     recorder: Recorder,
 }
 
@@ -159,7 +160,7 @@ impl World {
             };
             for _ in 0..group.tenants {
                 callers.extend(std::iter::repeat_n(tenants.len(), loops));
-                tenants.push(Tenant { group: at, in_flight: 0, active_ns: None });
+                tenants.push(Tenant { group: at, active_ns: None });
             }
         }
         trace.sort_by_key(|(_, arrival)| arrival.at_ns);
@@ -180,7 +181,7 @@ impl World {
         }
         let recorder = Recorder::new(&setup)?;
         let placement = (setup.devices > 1).then(|| Placement::new(setup.devices));
-        let (next_arrival, calls, busy) = (0, slab::Slab::new(), 0);
+        let (next_arrival, calls) = (0, slab::Slab::new());
         Ok(Self {
             setup,
             events,
@@ -192,7 +193,8 @@ impl World {
             trace,
             next_arrival,
             calls,
-            busy,
+            answered: (usize::MAX, 0),
+            others_ns: None,
             recorder,
         })
     }
@@ -251,8 +253,6 @@ impl World {
         // by the answer before.
         let awake = caller.is_some() || who.active_ns.is_some_and(|at_ns| at_ns + costs.poll_ns >= now_ns);
         let wake_ns = if awake { 0 } else { costs.wake_ns };
-        self.busy += usize::from(who.in_flight == 0);
-        who.in_flight += 1;
         who.active_ns = Some(now_ns);
         let call = InFlight { tenant, work, sent_ns: now_ns, device: 0, routed: None, caller };
         let call = self.calls.insert(call);
@@ -291,11 +291,15 @@ impl World {
     }
 
     fn answered(&mut self, now_ns: u64, call: CallIndex, ran_ns: Option<u64>) {
+        let Some(tenant) = self.calls.get(call).map(|call| call.tenant) else { return };
+        let (last, at_ns) = std::mem::replace(&mut self.answered, (tenant, now_ns));
+        if last != tenant && last != usize::MAX {
+            self.others_ns = Some(at_ns);
+        }
         // Others keep the host's threads busy, or nobody does.
-        let own_tenant = self.calls.get(call).map(|call| call.tenant);
-        let alone = own_tenant.is_some_and(|own| self.busy == usize::from(self.tenants[own].in_flight > 0));
+        let busy = self.others_ns.is_some_and(|at_ns| at_ns + BUSY_NS >= now_ns);
         let costs = &self.setup.costs;
-        let gap_ns = if alone { 0 } else { costs.busy_gap_ns.saturating_sub(2 * costs.hop_ns) };
+        let gap_ns = if busy { costs.busy_gap_ns.saturating_sub(2 * costs.hop_ns) } else { 0 };
         self.over(now_ns, call, ran_ns, gap_ns);
     }
 
@@ -306,8 +310,6 @@ impl World {
             routed.ran(Duration::from_nanos(ran_ns));
         }
         let tenant = &mut self.tenants[call.tenant];
-        tenant.in_flight -= 1;
-        self.busy -= usize::from(tenant.in_flight == 0);
         tenant.active_ns = Some(now_ns);
         self.recorder.call(now_ns, tenant.group, call.sent_ns, ran_ns.is_some());
         if let Some(caller) = call.caller {

@@ -74,7 +74,7 @@ impl<C: Clone> Scheduler<C> {
             calls: Calls::default(),
             placing: Placing::new(&shape),
             turns: shape.quantum_us.map(|us| Turns::new(shape.workers, us, shape.turn_rules)),
-            mode: shape.quantum_us.filter(|_| shape.turn_rules.may_slice).map(TurnMode::new),
+            mode: shape.quantum_us.filter(|_| shape.turn_rules.may_slice).map(|_| TurnMode::new()),
             run_times: RunTimes::default(),
             device_time: DeviceTime::default(),
             overrun_ns: Policy::default().overrun_ns,

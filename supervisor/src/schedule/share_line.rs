@@ -137,10 +137,10 @@ impl<K: Ord + Copy> ShareLine<K> {
         }
     }
 
-    /// How much a tenant had, by the clock of its class.
-    #[cfg(test)]
-    pub(super) fn tag_of(&self, tenant: TenantId) -> u64 {
-        self.lines[self.share_of(tenant).class as usize].tag_ns(tenant)
+    /// How much others of its class may have before a tenant is next.
+    pub(super) fn ahead_ns(&self, tenant: TenantId) -> u64 {
+        let line = &self.lines[self.share_of(tenant).class as usize];
+        line.tag_ns(tenant).saturating_sub(line.clock_ns())
     }
 
     /// Whether a tenant that is served may go on before what is first in line.

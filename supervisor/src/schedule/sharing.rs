@@ -2,6 +2,7 @@
 //! time, and whether the chip slices.
 
 use super::scheduler::Scheduler;
+use super::turn_mode::Seen;
 use super::turns::{Charge, Turns};
 use super::types::{Action, CallId, NotNow, TenantShare, Terms};
 use crate::ids::{TenantId, WorkerId};
@@ -68,14 +69,15 @@ impl<C: Clone> Scheduler<C> {
 
     /// Finds out whether the chip slices better than turns do, and makes it so.
     pub(super) fn choose_mode(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        let (Some(mode), Some(turns)) = (&mut self.mode, &self.turns) else { return };
+        let (Some(mode), Some(turns)) = (&mut self.mode, &mut self.turns) else { return };
         if !turns.is_contended() {
             self.next_look_ns = None;
             return;
         }
         let clock_ns = turns.contended_ns(now_ns);
-        let may_slice = turns.are_equal() && !turns.has_overrun();
-        let slicing = mode.look(clock_ns, turns.parties(), may_slice);
+        let (equal, may_probe) = (turns.are_equal(), turns.none_is_in_the_way());
+        let seen = Seen { parties: turns.parties(), round_ns: turns.round_ns(), equal, may_probe };
+        let slicing = mode.look(clock_ns, seen);
         self.next_look_ns = Some(now_ns.saturating_add(mode.next_look_ns(clock_ns).max(1_000_000)));
         self.turn(actions, |turns, orders| turns.set_slicing(now_ns, slicing, orders));
     }

@@ -15,13 +15,14 @@
 //! ```
 //!
 //! - Time counts while at least two parties want the device; all lengths below are of such time.
-//! - A probe first lets turns settle, which is not counted, then measures for two rounds of turns.
+//! - A probe first lets turns settle, which is not counted. Windows last two rounds of turns: shorter ones count tenants
+//!   that happened to have a turn.
 //! - The other mode must be better by a tenth: that is the hysteresis.
 //! - The pause between probes doubles while the answer stays the same, from half a second to a minute: a probe that
 //!   costs a quarter of the rate for 50 ms costs a fortieth at first and less than a thousandth in the end. It is short
 //!   again when the mode changes, when the number of parties changes, or when the rate of work halves or doubles.
-//! - Slicing gives each worker the same time. Where tenants have different weights or classes, there are turns only; and
-//!   where calls overrun their turns, since only turns make a tenant stand behind what it used.
+//! - Slicing gives each worker the same time. Where tenants have different weights or classes, there are turns only.
+//!   While a call overruns its turn, or its tenant stands behind what that used, slicing is not tried.
 
 use crate::ids::WorkerId;
 use crate::limits::MAX_WORKERS;
@@ -30,13 +31,13 @@ use crate::limits::MAX_WORKERS;
 const SETTLE_NS: u64 = 10_000_000;
 /// How long its work is counted at least.
 const WINDOW_NS: u64 = 40_000_000;
-/// What is added to the rates that are compared, as a part of an equal share: a worker that happened to have no turn in a
+/// No window is longer, however many parties there are.
+const LONGEST_WINDOW_NS: u64 = 1_000_000_000;
+/// What is added to the rates that are compared, as a part of their mean: a worker that happened to have no turn in a
 /// window, or no process, does not outweigh all others.
 const LITTLE: f64 = 0.5;
 /// The other mode is better from this mean ratio on: that of a tenth more for everyone, with what is added.
 const BETTER: f64 = (1.1 + LITTLE) / (1.0 + LITTLE);
-/// After a call that was in the way of others was ended, there are turns for so long.
-const OVERRUN_PAUSE_NS: u64 = 10_000_000_000;
 /// The shortest and the longest pause between probes.
 const SHORTEST_PAUSE_NS: u64 = 500_000_000;
 const LONGEST_PAUSE_NS: u64 = 60_000_000_000;
@@ -50,7 +51,8 @@ pub(super) struct TurnMode {
     pause_ns: u64,
     /// Until the next probe, on the contended clock.
     probe_at_ns: u64,
-    quantum_ns: u64,
+    /// How long a window is.
+    window_ns: u64,
     /// Work that each worker completed in the window, and when that began.
     work_ns: Vec<u64>,
     since_ns: u64,
@@ -61,8 +63,19 @@ pub(super) struct TurnMode {
     rate: Option<u64>,
     /// The same when the last probe began, and the parties then.
     probed: Option<(u64, u32)>,
-    /// Parties in the last window.
-    parties: u32,
+}
+
+/// Who wants the device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    /// How many parties.
+    pub(super) parties: u32,
+    /// How long it takes until all of them had a turn.
+    pub(super) round_ns: u64,
+    /// All of them have the same share.
+    pub(super) equal: bool,
+    /// None is in the way of others, or has to stand behind them.
+    pub(super) may_probe: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,21 +88,20 @@ enum Phase {
 }
 
 impl TurnMode {
-    /// Turns of so many microseconds, until slicing was found to be better.
-    pub(super) fn new(quantum_us: u32) -> Self {
+    /// Turns, until slicing was found to be better.
+    pub(super) fn new() -> Self {
         Self {
             slicing: false,
             phase: Phase::Watch,
             pause_ns: SHORTEST_PAUSE_NS,
             probe_at_ns: SHORTEST_PAUSE_NS,
-            quantum_ns: u64::from(quantum_us) * 1000,
+            window_ns: WINDOW_NS,
             work_ns: vec![0; MAX_WORKERS],
             since_ns: 0,
             watched_ns: vec![0; MAX_WORKERS],
             watched_for_ns: 0,
             rate: None,
             probed: None,
-            parties: 0,
         }
     }
 
@@ -105,25 +117,26 @@ impl TurnMode {
         }
     }
 
-    /// Looks at the contended clock; `equal` says that all parties have the same share, and `parties` how many there
-    /// are. Whether the chip slices from now on.
-    pub(super) fn look(&mut self, clock_ns: u64, parties: u32, equal: bool) -> bool {
-        if !equal {
+    /// Looks at the contended clock. Whether the chip slices from now on.
+    pub(super) fn look(&mut self, clock_ns: u64, seen: Seen) -> bool {
+        self.window_ns = seen.round_ns.saturating_mul(2).clamp(WINDOW_NS, LONGEST_WINDOW_NS);
+        if !seen.equal {
             self.reset(clock_ns, false);
             return false;
         }
         let passed_ns = clock_ns.saturating_sub(self.since_ns);
         match self.phase {
-            Phase::Watch if passed_ns >= WINDOW_NS => self.watched(clock_ns, passed_ns, parties),
+            Phase::Watch if passed_ns >= self.window_ns => self.watched(clock_ns, passed_ns, seen),
             Phase::Settle if passed_ns >= SETTLE_NS => self.enter(clock_ns, Phase::Measure),
-            Phase::Measure if passed_ns >= self.measure_ns() => self.measured(clock_ns, passed_ns),
+            Phase::Measure if passed_ns >= self.window_ns => self.measured(clock_ns, passed_ns),
             _ => {}
         }
         self.slices()
     }
 
     /// A window of watching is over.
-    fn watched(&mut self, clock_ns: u64, passed_ns: u64, parties: u32) {
+    fn watched(&mut self, clock_ns: u64, passed_ns: u64, seen: Seen) {
+        let parties = seen.parties;
         let rate = self.rate_over(passed_ns);
         self.rate = Some(rate);
         let changed = self.probed.is_some_and(|(before, parties_before)| {
@@ -139,8 +152,7 @@ impl TurnMode {
             *watched_ns = watched_ns.saturating_add(*work_ns);
         }
         self.watched_for_ns = self.watched_for_ns.saturating_add(passed_ns);
-        self.parties = parties;
-        let probe = clock_ns >= self.probe_at_ns;
+        let probe = clock_ns >= self.probe_at_ns && seen.may_probe;
         if probe {
             self.probed = Some((rate, parties));
         }
@@ -158,10 +170,11 @@ impl TurnMode {
         self.enter(clock_ns, Phase::Watch);
     }
 
-    /// A call is ended that was in the way of others.
+    /// A call is ended that was in the way of others: there are turns.
     pub(super) fn overran(&mut self, clock_ns: u64) {
-        self.reset(clock_ns, false);
-        self.probe_at_ns = clock_ns.saturating_add(OVERRUN_PAUSE_NS);
+        if self.slicing || self.phase != Phase::Watch {
+            self.reset(clock_ns, false);
+        }
     }
 
     fn reset(&mut self, clock_ns: u64, slicing: bool) {
@@ -189,27 +202,23 @@ impl TurnMode {
 
     /// How many times as much workers complete in the mode that is measured as in that in force, on average.
     fn gain(&self, passed_ns: u64) -> f64 {
-        let little = LITTLE / f64::from(self.parties.max(1));
-        let rate = |work_ns: u64, for_ns: u64| work_ns as f64 / for_ns.max(1) as f64 + little;
-        let both = self.work_ns.iter().zip(&self.watched_ns).filter(|(one, other)| **one + **other > 0);
-        let ratios = both.map(|(measured_ns, watched_ns)| {
-            (rate(*measured_ns, passed_ns) / rate(*watched_ns, self.watched_for_ns)).log2()
-        });
-        let (sum, count) = ratios.fold((0.0, 0), |(sum, count), ratio| (sum + ratio, count + 1));
-        (sum / f64::from(count.max(1))).exp2()
-    }
-
-    /// How long the other mode is measured.
-    fn measure_ns(&self) -> u64 {
-        WINDOW_NS.max(self.quantum_ns.saturating_mul(2 * u64::from(self.parties)))
+        let rate = |work_ns: u64, for_ns: u64| work_ns as f64 / for_ns.max(1) as f64;
+        let both = self.work_ns.iter().zip(&self.watched_ns).filter(|(one, other)| **one > 0 || **other > 0);
+        let rates = both.map(|(one, other)| (rate(*one, passed_ns), rate(*other, self.watched_for_ns)));
+        let (watched, count) = rates.clone().fold((0.0, 0.0), |(sum, count), (_, one)| (sum + one, count + 1.0));
+        if watched == 0.0 {
+            return 1.0;
+        }
+        let little = LITTLE * watched / count;
+        let ratios = rates.map(|(measured, watched)| ((measured + little) / (watched + little)).log2());
+        (ratios.sum::<f64>() / count).exp2()
     }
 
     /// How much contended time may pass before the next look.
     pub(super) fn next_look_ns(&self, clock_ns: u64) -> u64 {
         let length_ns = match self.phase {
-            Phase::Watch => WINDOW_NS,
             Phase::Settle => SETTLE_NS,
-            Phase::Measure => self.measure_ns(),
+            Phase::Watch | Phase::Measure => self.window_ns,
         };
         self.since_ns.saturating_add(length_ns).saturating_sub(clock_ns)
     }
@@ -221,7 +230,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
     const W0: WorkerId = WorkerId::new(0);
-    const QUANTUM_US: u32 = 5_000;
+    const TWO: Seen = Seen { parties: 2, round_ns: 10 * MS, equal: true, may_probe: true };
 
     /// Lets time pass while each mode completes so many thousandths of the device's time. How much of the time the chip
     /// sliced, in thousandths.
@@ -232,7 +241,7 @@ mod tests {
             let slices = mode.slices();
             sliced += u64::from(slices) * MS;
             mode.completed(W0, MS * if slices { slicing } else { turns } / 1000);
-            mode.look(*clock_ns, 2, true);
+            mode.look(*clock_ns, TWO);
         }
         sliced * 1000 / for_ns
     }
@@ -240,7 +249,7 @@ mod tests {
     #[test]
     fn the_better_mode_is_in_force_and_the_other_is_tried_rarely() {
         for (turns, slicing, wanted) in [(900, 400, 0..10), (400, 900, 990..1001), (800, 840, 0..10)] {
-            let (mut mode, mut clock) = (TurnMode::new(QUANTUM_US), 0);
+            let (mut mode, mut clock) = (TurnMode::new(), 0);
             run(&mut mode, &mut clock, 2_000 * MS, turns, slicing);
             run(&mut mode, &mut clock, 60_000 * MS, turns, slicing);
             let sliced = run(&mut mode, &mut clock, 60_000 * MS, turns, slicing);
@@ -250,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_change_of_the_load_is_noticed_soon() {
-        let (mut mode, mut clock) = (TurnMode::new(QUANTUM_US), 0);
+        let (mut mode, mut clock) = (TurnMode::new(), 0);
         run(&mut mode, &mut clock, 300_000 * MS, 900, 400);
         assert_eq!(mode.pause_ns, LONGEST_PAUSE_NS);
         run(&mut mode, &mut clock, 1_000 * MS, 200, 700);
@@ -261,13 +270,13 @@ mod tests {
 
     #[test]
     fn different_shares_are_kept_by_turns() {
-        let (mut mode, mut clock) = (TurnMode::new(QUANTUM_US), 0);
+        let (mut mode, mut clock) = (TurnMode::new(), 0);
         run(&mut mode, &mut clock, 2_000 * MS, 400, 900);
         assert!(mode.slices());
-        assert!(!mode.look(clock, 2, false));
+        assert!(!mode.look(clock, Seen { equal: false, ..TWO }));
         for _ in 0..5_000 {
             clock += MS;
-            assert!(!mode.look(clock, 2, false));
+            assert!(!mode.look(clock, Seen { equal: false, ..TWO }));
         }
     }
 
@@ -275,7 +284,7 @@ mod tests {
     fn what_one_gains_does_not_hide_what_others_lose() {
         // Under turns all have the same; where the chip slices, one has all that others lose, and more.
         for (first, others, wanted) in [(900, 50, 0), (150, 150, 1000)] {
-            let (mut mode, mut clock, mut sliced) = (TurnMode::new(QUANTUM_US), 0, 0);
+            let (mut mode, mut clock, mut sliced) = (TurnMode::new(), 0, 0);
             for ms in 0..10_000 {
                 clock += MS;
                 let slices = mode.slices();
@@ -285,15 +294,27 @@ mod tests {
                     let rate = if slices { slicing } else { 125 };
                     mode.completed(WorkerId::new(worker), MS * rate / 1000);
                 }
-                mode.look(clock, 8, true);
+                mode.look(clock, Seen { parties: 8, round_ns: 40 * MS, ..TWO });
             }
             assert!((sliced / 5).abs_diff(wanted) < 50, "{sliced}");
         }
     }
 
     #[test]
+    fn slicing_is_not_tried_while_some_are_in_the_way() {
+        let (mut mode, mut clock) = (TurnMode::new(), 0);
+        for _ in 0..5_000 {
+            clock += MS;
+            assert!(!mode.look(clock, Seen { may_probe: false, ..TWO }));
+        }
+        assert!(run(&mut mode, &mut clock, 1_000 * MS, 400, 900) > 900, "then it is tried at once");
+        mode.overran(clock);
+        assert!(!mode.slices());
+    }
+
+    #[test]
     fn without_work_nothing_is_better() {
-        let (mut mode, mut clock) = (TurnMode::new(QUANTUM_US), 0);
+        let (mut mode, mut clock) = (TurnMode::new(), 0);
         run(&mut mode, &mut clock, 10_000 * MS, 0, 0);
         assert!(!mode.slicing && mode.pause_ns > SHORTEST_PAUSE_NS);
     }

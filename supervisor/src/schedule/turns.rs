@@ -27,6 +27,9 @@ use crate::limits::{OVERRUN_QUANTA, YIELD_NS};
 /// it takes about as long.
 const SHORT_TURN_NS: u64 = 500_000;
 
+/// No turn is expected to last longer than so many quanta.
+const LONG_TURN_QUANTA: u64 = 4;
+
 /// What a worker is told about turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
@@ -128,6 +131,10 @@ pub struct Turns {
     polls: bool,
     /// Tenants that overran and did not have a turn of their own since then.
     barred: Vec<TenantId>,
+    /// Tenants that were fined, as long as they stand behind others.
+    fined: Vec<TenantId>,
+    /// When a worker of another tenant had no call any more.
+    idled_ns: u64,
 }
 
 impl Turns {
@@ -149,6 +156,8 @@ impl Turns {
             turn_ns: u64::from(quantum_us) * 1000,
             polls: false,
             barred: Vec::new(),
+            fined: Vec::new(),
+            idled_ns: 0,
             quantum_us,
             rules,
         }
@@ -294,6 +303,9 @@ impl Turns {
         };
         let holder = &mut self.holders[at];
         holder.idle_ns = Some(now_ns);
+        if !self.fined.contains(&holder.tenant) {
+            self.idled_ns = now_ns;
+        }
         if shared {
             holder.charged_from_ns = None;
         } else if self.polls && holder.revoked_ns.is_some() {
@@ -304,14 +316,19 @@ impl Turns {
     /// Grants and revokes what is due.
     fn proceed(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         if self.is_shared() {
-            let joins = self.line.iter().filter(|(tenant, _)| self.slicing || !self.barred.contains(tenant));
+            let stays = |tenant| self.fined.contains(tenant) || !self.slicing && self.barred.contains(tenant);
+            let joins = self.line.iter().filter(|(tenant, _)| !stays(tenant));
             let joins: Vec<WorkerId> = joins.map(|(_, (_, worker))| worker).collect();
             joins.into_iter().for_each(|worker| self.grant(now_ns, worker, orders));
         } else {
             if self.holders.iter().all(|holder| holder.ending && self.rules.early)
                 && let Some((tenant, (_, worker))) = self.line.first()
+                && self.waits_until_ns(tenant).is_none_or(|at_ns| at_ns <= now_ns)
             {
                 self.barred.retain(|barred| *barred != tenant);
+                if self.line.ahead_ns(tenant) == 0 {
+                    self.fined.retain(|fined| *fined != tenant);
+                }
                 self.line.serve(tenant);
                 self.grant(now_ns, worker, orders);
             }
@@ -516,15 +533,34 @@ impl Turns {
         }
     }
 
-    /// Whether a holder overran its turn.
-    pub fn has_overrun(&self) -> bool {
-        self.holders.iter().any(|holder| holder.overran)
+    /// How long it takes until all that want the device had a turn, about.
+    pub fn round_ns(&self) -> u64 {
+        let turn_ns = self.turn_ns.clamp(self.quantum_ns(), LONG_TURN_QUANTA * self.quantum_ns());
+        turn_ns.saturating_mul(u64::from(self.parties()))
+    }
+
+    /// Whether no turn is overrun, and no tenant has to stand behind others since it was fined.
+    pub fn none_is_in_the_way(&mut self) -> bool {
+        let line = &self.line;
+        self.fined.retain(|tenant| line.ahead_ns(*tenant) > 0);
+        self.fined.is_empty() && self.holders.iter().all(|holder| !holder.overran)
     }
 
     /// A tenant is charged so much more than it is for its turns: its call is ended for being in the way of others. So
-    /// these have more than half of the device, also where that happens again and again.
+    /// these have more than half of the device, also where that happens again and again. Until they had as much, it gets
+    /// its turn only where none of them had a call for a quantum: they need not have one at the very moment at which a
+    /// turn ends.
     pub fn fine(&mut self, tenant: TenantId, ns: u64) {
         self.line.charge(tenant, ns);
+        if !self.fined.contains(&tenant) {
+            self.fined.push(tenant);
+        }
+    }
+
+    /// Until when the first in line is not granted although no other waits, if it was fined.
+    fn waits_until_ns(&self, tenant: TenantId) -> Option<u64> {
+        let stands_behind = self.fined.contains(&tenant) && self.line.ahead_ns(tenant) > 0;
+        stands_behind.then(|| self.idled_ns.saturating_add(self.quantum_ns()))
     }
 
     /// When a holder with calls has overrun its turn, if others wait for it.
@@ -550,7 +586,11 @@ impl Turns {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let of =
             |holder| [self.patience_ends_ns(holder), self.overruns_ns(holder)].into_iter().flatten().min();
-        self.holders.iter().filter_map(of).min()
+        let fined = match self.line.first() {
+            Some((tenant, _)) if self.holders.is_empty() => self.waits_until_ns(tenant),
+            _ => None,
+        };
+        self.holders.iter().filter_map(of).chain(fined).min()
     }
 
     /// A holder that has no reason to keep its turn and does not yield it; told once.
@@ -567,6 +607,9 @@ impl Turns {
         if let Some(at) = self.holders.iter().position(is_late) {
             self.holders[at].overran = true;
             self.cost.disturbed();
+            self.proceed(now_ns, orders);
+        } else if self.holders.is_empty() && !self.fined.is_empty() {
+            // Nobody came before one that was fined.
             self.proceed(now_ns, orders);
         }
     }

@@ -185,9 +185,31 @@ fn beside_an_overrun_others_pay_for_what_they_did_and_it_pays_for_the_rest() {
     turns.fine(tenant(W0), MS);
     // W0's tenant comes back: it stands behind what it used and its fine.
     has_work(&mut turns, now + 100 * MS, W0, &mut orders);
-    let tag_ns = |turns: &Turns, worker| turns.line.tag_of(tenant(worker));
     let used_ns = now + 99 * MS;
-    assert_eq!(tag_ns(&turns, W0) - tag_ns(&turns, W2), used_ns + MS);
+    let ahead_ns = |worker| turns.line.ahead_ns(tenant(worker));
+    assert_eq!(ahead_ns(W0) - ahead_ns(W2), used_ns + MS);
+}
+
+#[test]
+fn who_was_fined_waits_until_others_want_nothing_for_a_while() {
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    turns.fine(tenant(W1), 50 * MS);
+    has_work(&mut turns, MS, W1, &mut orders);
+    expect(&mut orders, &[grant(W0, 1), revoke(W0, 1)]);
+    // W0 has no call at the moment at which its turn ends.
+    turns.idle(5 * MS, W0, &mut orders);
+    turns.yielded(5 * MS, W0, TurnId::new(1), 5 * MS, false, &mut orders);
+    expect(&mut orders, &[]);
+    assert_eq!(turns.next_deadline_ns(), Some(10 * MS));
+    has_work(&mut turns, 6 * MS, W0, &mut orders);
+    expect(&mut orders, &[grant(W0, 2), revoke(W0, 2)]);
+    turns.idle(9 * MS, W0, &mut orders);
+    turns.yielded(9 * MS, W0, TurnId::new(2), 3 * MS, false, &mut orders);
+    turns.overrun(14 * MS - 1, &mut orders);
+    expect(&mut orders, &[]);
+    turns.overrun(14 * MS, &mut orders);
+    expect(&mut orders, &[grant(W1, 3)]);
 }
 
 #[test]
