@@ -31,15 +31,16 @@ pub(super) struct Residency {
     ready: usize,
     /// When a resident was replaced last.
     replaced_ns: Option<u64>,
-    /// When the next one in use may be scrubbed.
+    /// When the next one in use may be scrubbed, and what decides that: see [`SCRUB_SHARE`].
     scrubs_again_ns: u64,
+    scrub_share: u64,
 }
 
 impl Residency {
     /// Of a device without processes.
     pub(super) fn new(shape: &Shape) -> Self {
         let (least_ns, scrubs, standbys) = (shape.residency_ns, shape.scrubs, shape.standbys);
-        Self { least_ns, scrubs, standbys, ready: 0, replaced_ns: None, scrubs_again_ns: 0 }
+        Self { least_ns, scrubs, standbys, ready: 0, replaced_ns: None, scrubs_again_ns: 0, scrub_share: SCRUB_SHARE }
     }
 
     /// So many standbys are ready now.
@@ -54,7 +55,7 @@ impl Residency {
 
     /// A resident is about to be scrubbed: the next domain is expected to have as much to do in it as the last one had.
     pub(super) fn scrubs(&mut self, now_ns: u64, worker: &Worker) {
-        self.scrubs_again_ns = now_ns.saturating_add(SCRUB_SHARE * worker.past.scrub_ns());
+        self.scrubs_again_ns = now_ns.saturating_add(self.scrub_share * worker.past.scrub_ns());
     }
 
     /// How many residents may give way now, while so many processes are `coming` and so many are `missing`; else when
@@ -90,10 +91,10 @@ impl Residency {
         ends_ns.max(self.scrubs_again_ns.min(unused_ns))
     }
 
-    /// From now on domains keep their workers for so long.
+    /// From now on domains keep their workers for so long, and are scrubbed at any pace.
     #[cfg(test)]
     pub(super) fn set_least(&mut self, least_ns: u64) {
-        self.least_ns = least_ns;
+        (self.least_ns, self.scrubs_again_ns, self.scrub_share) = (least_ns, 0, 0);
     }
 }
 
@@ -106,6 +107,7 @@ pub(super) fn is_worth_less(now_ns: u64, one: &Worker, other: &Worker) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::types::CallId;
     use super::super::workers::Workers;
     use super::*;
     use crate::ids::{FunctionId, WorkerId};
@@ -123,6 +125,23 @@ mod tests {
         // But not for ever.
         workers[dear].idle_since_ns = 0;
         assert!(is_worth_less(10 * S, &workers[dear], &workers[cheap]));
+    }
+
+    #[test]
+    fn residents_in_use_are_scrubbed_at_a_pace_and_others_at_once() {
+        let mut residency = Residency::new(&Shape { scrubs: true, residency_ns: 0, ..Shape::new(2, 1) });
+        let mut workers = Workers::new(2);
+        let [busy, idle] = [0, 1].map(WorkerId::new);
+        workers.put(busy, CallId(1), 0, false);
+        workers[busy].past.ran(0, FunctionId::new(1), 0);
+        assert_eq!(residency.ends_ns(&workers[busy], false), 0, "none was scrubbed yet");
+        residency.scrubs(S, &workers[busy]);
+        let next_ns = residency.ends_ns(&workers[busy], false);
+        assert_eq!(next_ns, S + SCRUB_SHARE * workers[busy].past.scrub_ns());
+        workers[idle].idle_since_ns = S - UNUSED_NS;
+        assert_eq!(residency.ends_ns(&workers[idle], false), S);
+        workers[idle].idle_since_ns = 2 * S;
+        assert_eq!(residency.ends_ns(&workers[idle], false), next_ns.min(2 * S + UNUSED_NS));
     }
 
     #[test]

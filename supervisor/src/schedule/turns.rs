@@ -316,7 +316,9 @@ impl Turns {
     /// Grants and revokes what is due.
     fn proceed(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         if self.is_shared() {
-            let stays = |tenant| self.fined.contains(tenant) || !self.slicing && self.barred.contains(tenant);
+            let stays = |tenant: &TenantId| {
+                self.fined.contains(tenant) || !self.slicing && self.barred.contains(tenant)
+            };
             let joins = self.line.iter().filter(|(tenant, _)| !stays(tenant));
             let joins: Vec<WorkerId> = joins.map(|(_, (_, worker))| worker).collect();
             joins.into_iter().for_each(|worker| self.grant(now_ns, worker, orders));
@@ -529,6 +531,10 @@ impl Turns {
     pub fn set_slicing(&mut self, now_ns: u64, slicing: bool, orders: &mut Vec<Order>) {
         if std::mem::replace(&mut self.slicing, slicing) != slicing {
             self.cost.disturbed();
+            if !slicing {
+                // What they had while the chip sliced was no turn that they could overrun.
+                self.holders.iter_mut().for_each(|holder| holder.granted_ns = now_ns);
+            }
             self.proceed(now_ns, orders);
         }
     }
@@ -557,9 +563,22 @@ impl Turns {
         }
     }
 
+    /// Whether nobody has the device since the first in line was fined.
+    #[cfg(test)]
+    pub(super) fn keeps_waiting(&self) -> bool {
+        self.line.first().is_some_and(|(tenant, _)| self.waits_until_ns(tenant).is_some())
+    }
+
+    /// What tenants were fined is forgotten.
+    #[cfg(test)]
+    pub(super) fn forgive(&mut self) {
+        self.fined.clear();
+    }
+
     /// Until when the first in line is not granted although no other waits, if it was fined.
     fn waits_until_ns(&self, tenant: TenantId) -> Option<u64> {
-        let stands_behind = self.fined.contains(&tenant) && self.line.ahead_ns(tenant) > 0;
+        let alone = || self.line.iter().all(|(other, _)| other == tenant);
+        let stands_behind = self.fined.contains(&tenant) && alone() && self.line.ahead_ns(tenant) > 0;
         stands_behind.then(|| self.idled_ns.saturating_add(self.quantum_ns()))
     }
 
@@ -568,7 +587,8 @@ impl Turns {
         if self.slicing || holder.overran || holder.idle_ns.is_some() || self.line.is_empty() {
             return None;
         }
-        let quantum_ns = self.quantum_ns();
+        // Where several have the chip, each has as much less of it.
+        let quantum_ns = self.quantum_ns().saturating_mul(self.holders.len() as u64);
         let by_turn_ns = holder.granted_ns.saturating_add(OVERRUN_QUANTA * quantum_ns);
         Some(by_turn_ns.max(holder.revoked_ns?.saturating_add(quantum_ns)))
     }
