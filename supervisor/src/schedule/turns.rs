@@ -531,9 +531,9 @@ impl Turns {
     pub fn set_slicing(&mut self, now_ns: u64, slicing: bool, orders: &mut Vec<Order>) {
         if std::mem::replace(&mut self.slicing, slicing) != slicing {
             self.cost.disturbed();
-            if !slicing {
-                // What they had while the chip sliced was no turn that they could overrun.
-                self.holders.iter_mut().for_each(|holder| holder.granted_ns = now_ns);
+            // What they have while the chip slices is no turn that they could overrun.
+            for holder in &mut self.holders {
+                (holder.granted_ns, holder.overran) = (now_ns, false);
             }
             self.proceed(now_ns, orders);
         }
