@@ -240,7 +240,9 @@ impl Device {
             match action {
                 Action::Tell { to, command: Command::Start { id, .. } } => self.running.push((to.worker, id)),
                 Action::Tell { to, command: Command::Leave } => self.leaving.push(to.worker),
-                Action::Tell { to, command: Command::Revoke { turn } } => self.revoked.push((to.worker, turn)),
+                Action::Tell { to, command: Command::Revoke { turn } } => {
+                    self.revoked.push((to.worker, turn))
+                }
                 Action::Bring { worker } => self.wanted.push(worker),
                 _ => {}
             }

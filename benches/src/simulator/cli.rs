@@ -135,7 +135,9 @@ fn plans(asked: &Asked, options: &Options) -> Result<Vec<Plan>> {
     }
     let find = |name: &String| {
         let found = ALL.into_iter().find(|scenario| scenario.name == name);
-        found.ok_or_else(|| format!("there is no scenario {name:?}: simulate --list says which there are").into())
+        found.ok_or_else(|| {
+            format!("there is no scenario {name:?}: simulate --list says which there are").into()
+        })
     };
     let scenarios: Vec<Scenario> = match &asked.scenarios[..] {
         [] => ALL.into(),
@@ -169,13 +171,7 @@ fn replayed(path: &Path, options: &Options) -> Result<Plan> {
     Ok(Plan { name, about, cases: vec![case], scenario: None })
 }
 
-fn simulate(
-    plan: &Plan,
-    rules: &str,
-    asked: &Asked,
-    options: &Options,
-    out: &mut dyn Write,
-) -> Result<Runs> {
+fn simulate(plan: &Plan, rules: &str, asked: &Asked, options: &Options, out: &mut dyn Write) -> Result<Runs> {
     let mut runs = Runs::default();
     for case in &plan.cases {
         let devices = asked.devices.map_or(case.devices, |devices| devices as usize);
@@ -194,7 +190,18 @@ fn heading(out: &mut dyn Write) -> Result<()> {
     writeln!(
         out,
         "{:<44} {:>9} {:>8} {:>8} {:>8} {:>9} {:>6} {:>6} {:>8} {:>6} {:>6} {:>6}",
-        "", "calls/s", "p50 ms", "p90", "p99", "longest", "failed", "Jain", "changes/s", "resid.", "gone", "killed"
+        "",
+        "calls/s",
+        "p50 ms",
+        "p90",
+        "p99",
+        "longest",
+        "failed",
+        "Jain",
+        "changes/s",
+        "resid.",
+        "gone",
+        "killed"
     )?;
     Ok(())
 }

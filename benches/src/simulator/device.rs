@@ -200,7 +200,9 @@ impl Device {
                     self.act(now_ns, worker, events);
                 }
             }
-            OnDevice::Said { worker, generation, says } => self.hear(now_ns, worker, generation, says, events),
+            OnDevice::Said { worker, generation, says } => {
+                self.hear(now_ns, worker, generation, says, events)
+            }
             OnDevice::Reserve { maker } => self.reserve(now_ns, maker, events),
             OnDevice::ContextBegins => self.context_begins(now_ns),
             OnDevice::ContextMade { maker } => self.context_made(now_ns, maker, events),
@@ -310,7 +312,13 @@ impl Device {
     }
 
     /// A process is in a slot.
-    pub(super) fn occupy(&mut self, now_ns: u64, worker: WorkerId, generation: Generation, context: ContextId) {
+    pub(super) fn occupy(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        generation: Generation,
+        context: ContextId,
+    ) {
         let takes_turns = self.shape.quantum_us.is_some();
         self.slots[worker.get()] = Some(Process {
             worker: Worker::new(self.costs, self.shape.lanes, takes_turns),
@@ -354,7 +362,14 @@ impl Device {
     }
 
     /// What a process says comes to the supervisor.
-    fn hear(&mut self, now_ns: u64, worker: WorkerId, generation: Generation, says: Says, events: &mut Events) {
+    fn hear(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        generation: Generation,
+        says: Says,
+        events: &mut Events,
+    ) {
         if self.process(worker, generation).is_none() {
             return;
         }

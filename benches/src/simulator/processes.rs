@@ -181,7 +181,13 @@ impl Device {
     }
 
     /// The process in a slot leaves.
-    pub(super) fn leave(&mut self, now_ns: u64, worker: WorkerId, generation: Generation, events: &mut Events) {
+    pub(super) fn leave(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        generation: Generation,
+        events: &mut Events,
+    ) {
         if self.vacate(now_ns, worker, generation) {
             self.processes.exiting += 1;
             self.change_speed(now_ns);
@@ -205,7 +211,13 @@ impl Device {
     }
 
     /// The process in a slot is killed.
-    pub(super) fn kill(&mut self, now_ns: u64, worker: WorkerId, generation: Generation, events: &mut Events) {
+    pub(super) fn kill(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        generation: Generation,
+        events: &mut Events,
+    ) {
         self.counts.kills += 1;
         self.processes.exiting += 1;
         self.change_speed(now_ns);

@@ -135,9 +135,24 @@ pub const ALL: [Scenario; 15] = [
         cases: shares,
         judge: judge_shares,
     },
-    Scenario { name: "idle", about: "one busy tenant among seven that are idle", cases: idle, judge: judge_idle },
-    Scenario { name: "change", about: "what the cost of a change is worth to turns", cases: change, judge: none },
-    Scenario { name: "poisson", about: "32 tenants, 2000 calls a second at random", cases: poisson, judge: none },
+    Scenario {
+        name: "idle",
+        about: "one busy tenant among seven that are idle",
+        cases: idle,
+        judge: judge_idle,
+    },
+    Scenario {
+        name: "change",
+        about: "what the cost of a change is worth to turns",
+        cases: change,
+        judge: none,
+    },
+    Scenario {
+        name: "poisson",
+        about: "32 tenants, 2000 calls a second at random",
+        cases: poisson,
+        judge: none,
+    },
     Scenario { name: "bursts", about: "32 tenants that send 200 calls at once", cases: bursts, judge: none },
     Scenario { name: "zipf1000", about: "1000 tenants by Zipf's law", cases: zipf_1000, judge: none },
     Scenario { name: "day", about: "1000 tenants, a day like Azure Functions'", cases: a_day, judge: none },
@@ -435,11 +450,7 @@ fn zipf_1000(options: &Options) -> Vec<Case> {
     let case = |name: &str, settings: &str| {
         Case::new(name, settings, vec![Group::tracing("tenants", 1000, trace.clone())]).lasting(30, 120)
     };
-    vec![
-        case("replace", ""),
-        case("replace, 4 standbys", "standbys=4"),
-        case("scrub", "tenant-switch=scrub"),
-    ]
+    vec![case("replace", ""), case("replace, 4 standbys", "standbys=4"), case("scrub", "tenant-switch=scrub")]
 }
 
 fn a_day(options: &Options) -> Vec<Case> {

@@ -80,8 +80,8 @@ fn the_better_mode_is_found() {
     for in_flight in [1, 16] {
         let rate = |turns: &str| {
             let settings = format!("workers=8,memory=64GiB,turns={turns}");
-            let work = Work::lasting("short", 200_000, 4.0);
-            simulate(&settings, 1, vec![Group::looping("t", 8, in_flight, work)], 4000, 500).per_second
+            let work = Work::lasting("short", 400_000, 4.0);
+            simulate(&settings, 1, vec![Group::looping("t", 8, in_flight, work)], 3000, 500).per_second
         };
         let [off, on, auto] = ["off", "on", "auto"].map(rate);
         assert!(auto >= 0.9 * off.max(on), "{in_flight} in flight: off {off}, on {on}, auto {auto}");
@@ -92,7 +92,7 @@ fn the_better_mode_is_found() {
 fn nine_busy_tenants_on_eight_workers_lose_little() {
     let rate = |settings: &str, tenants| {
         let settings = format!("workers=8,memory=64GiB,{settings}");
-        simulate(&settings, 1, busy(tenants, 16), 5000, 4000)
+        simulate(&settings, 1, busy(tenants, 16), 4000, 3000)
     };
     let eight = rate("", 8).per_second;
     for (switch, least) in [("replace", 0.6), ("scrub", 0.8)] {
@@ -108,7 +108,7 @@ fn weights_are_kept() {
         share: TenantShare { weight, ..TenantShare::default() },
         ..Group::looping(format!("{weight}"), 1, 32, KERNEL)
     };
-    let outcome = simulate("workers=8,memory=64GiB", 1, [1, 2, 4].map(group).into(), 2000, 7000);
+    let outcome = simulate("workers=8,memory=64GiB", 1, [1, 2, 4].map(group).into(), 2000, 3500);
     for (group, weight) in outcome.groups.iter().zip([1.0, 2.0, 4.0]) {
         assert!((group.device_share * 7.0 / weight - 1.0).abs() <= 0.05, "{group:?}");
     }
@@ -120,7 +120,7 @@ fn neighbours_of_an_endless_kernel_go_on() {
         Group::looping("neighbour", 1, 8, KERNEL),
         Group { deadline_ns: Some(10 * S), ..Group::looping("endless", 1, 1, Work::ENDLESS) },
     ];
-    let outcome = simulate("workers=8,memory=64GiB", 1, groups, 1000, 20_000);
+    let outcome = simulate("workers=8,memory=64GiB", 1, groups, 1000, 10_000);
     let neighbour = &outcome.groups[0];
     assert!(neighbour.p99_ms <= 50.0 && neighbour.per_second >= 0.4 * 4_000.0, "{neighbour:?}");
     assert!(outcome.kills > 0 && outcome.groups[1].failed > 0);
@@ -128,7 +128,7 @@ fn neighbours_of_an_endless_kernel_go_on() {
 
 #[test]
 fn two_devices_do_twice_as_much_and_one_tenant_stays_where_it_is() {
-    let rate = |devices| simulate("", devices, busy(4, 16), 4000, 1000).per_second;
+    let rate = |devices| simulate("", devices, busy(4, 16), 3000, 500).per_second;
     let (one, two) = (rate(1), rate(2));
     assert!(two >= 1.9 * one, "{two} and {one}");
     let alone = simulate("", 2, busy(1, 8), 1000, 1000);

@@ -349,7 +349,8 @@ impl Worker {
             Stage::Started => None,
         });
         let mut next = ready.min();
-        next = next.into_iter().chain(self.scrubs_ns).chain(self.gives.front().map(|(at_ns, _)| *at_ns)).min();
+        next =
+            next.into_iter().chain(self.scrubs_ns).chain(self.gives.front().map(|(at_ns, _)| *at_ns)).min();
         if let Some(held) = self.held.filter(|held| held.revoked && !held.ending) {
             let mut at_ns = held.over_ns(self.call_ns);
             if held.waits {

@@ -224,7 +224,8 @@ impl World {
             Event::Window => {
                 for device in &mut self.devices {
                     let had = device.take_had(now_ns);
-                    let had = had.into_iter().map(|(tenant, ns)| (self.tenants[index(tenant)].group, tenant, ns));
+                    let had =
+                        had.into_iter().map(|(tenant, ns)| (self.tenants[index(tenant)].group, tenant, ns));
                     self.recorder.device(now_ns, had, device.residents(), device.slices());
                 }
                 self.recorder.window_ends(now_ns, &self.devices);

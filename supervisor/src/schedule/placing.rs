@@ -109,9 +109,10 @@ impl Placing {
             return None;
         }
         let bound = state.map_or(WorkerSet::default(), |d| d.workers);
-        let own = view.workers.of(bound).filter(|(_, w)| {
-            w.has_room(self.lanes, all) && !self.must_leave(now_ns, w, view, residency)
-        });
+        let own = view
+            .workers
+            .of(bound)
+            .filter(|(_, w)| w.has_room(self.lanes, all) && !self.must_leave(now_ns, w, view, residency));
         let own = own.max_by_key(|(_, w)| w.busy_lanes()).map(|(id, _)| id);
         let may_have_more = bound.len() < self.workers_per_domain;
         own.or_else(|| view.workers.first_free().filter(|_| may_have_more))

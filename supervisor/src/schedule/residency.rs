@@ -40,7 +40,15 @@ impl Residency {
     /// Of a device without processes.
     pub(super) fn new(shape: &Shape) -> Self {
         let (least_ns, scrubs, standbys) = (shape.residency_ns, shape.scrubs, shape.standbys);
-        Self { least_ns, scrubs, standbys, ready: 0, replaced_ns: None, scrubs_again_ns: 0, scrub_share: SCRUB_SHARE }
+        Self {
+            least_ns,
+            scrubs,
+            standbys,
+            ready: 0,
+            replaced_ns: None,
+            scrubs_again_ns: 0,
+            scrub_share: SCRUB_SHARE,
+        }
     }
 
     /// So many standbys are ready now.

@@ -52,8 +52,7 @@ impl<C: Clone> Scheduler<C> {
         if let Some(mode) = &mut self.mode {
             mode.completed(worker, work_ns);
         }
-        let charge =
-            self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns, work_ns));
+        let charge = self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns, work_ns));
         self.charge(charge);
     }
 

@@ -5,8 +5,9 @@
 //! calls and how many are in flight, so both are tried and the work that is completed is compared. The work of a call is
 //! the least that calls of its function took on the device, so that calls count the same in both modes.
 //!
-//! What is compared is not the sum, in which one tenant's gain hides what all others lose: the other mode is better if
-//! workers gain by it on average, each counted by the ratio of what it completes in both (the geometric mean).
+//! A sum alone hides what most tenants lose behind what one gains. So workers must not lose by it on average, either, each
+//! counted by the ratio of what it completes in both modes (the geometric mean); how they share a short window is left to
+//! chance.
 //!
 //! ```text
 //! watch the mode in force ──pause over──► probe the other: settle, then measure ──better──► that one is in force
@@ -19,8 +20,9 @@
 //!   that happened to have a turn.
 //! - The other mode must be better by a tenth: that is the hysteresis.
 //! - The pause between probes doubles while the answer stays the same, from half a second to a minute: a probe that
-//!   costs a quarter of the rate for 50 ms costs a fortieth at first and less than a thousandth in the end. It is short
-//!   again when the mode changes, when the number of parties changes, or when the rate of work halves or doubles.
+//!   costs a quarter of the rate for 100 ms costs a twentieth at first and less than a thousandth in the end. It is short
+//!   again when the mode changes, when the number of parties changes by more than an eighth, or when the rate of work halves
+//!   or doubles.
 //! - Slicing gives each worker the same time. Where tenants have different weights or classes, there are turns only.
 //!   While a call overruns its turn, or its tenant stands behind what that used, slicing is not tried.
 
@@ -36,8 +38,8 @@ const LONGEST_WINDOW_NS: u64 = 1_000_000_000;
 /// What is added to the rates that are compared, as a part of their mean: a worker that happened to have no turn in a
 /// window, or no process, does not outweigh all others.
 const LITTLE: f64 = 0.5;
-/// The other mode is better from this mean ratio on: that of a tenth more for everyone, with what is added.
-const BETTER: f64 = (1.1 + LITTLE) / (1.0 + LITTLE);
+/// Below this mean ratio the other mode is not better, whatever the sum is.
+const LEAST_GAIN: f64 = 0.8;
 /// The shortest and the longest pause between probes.
 const SHORTEST_PAUSE_NS: u64 = 500_000_000;
 const LONGEST_PAUSE_NS: u64 = 60_000_000_000;
@@ -140,7 +142,9 @@ impl TurnMode {
         let rate = self.rate_over(passed_ns);
         self.rate = Some(rate);
         let changed = self.probed.is_some_and(|(before, parties_before)| {
-            parties != parties_before || rate > before.saturating_mul(2) || before > rate.saturating_mul(2)
+            parties.abs_diff(parties_before) > parties.max(parties_before) / 8
+                || rate > before.saturating_mul(2)
+                || before > rate.saturating_mul(2)
         });
         if changed {
             self.forget_watched();
@@ -161,7 +165,9 @@ impl TurnMode {
 
     /// The probe is over.
     fn measured(&mut self, clock_ns: u64, passed_ns: u64) {
-        if self.gain(passed_ns) > BETTER {
+        let other = self.rate_over(passed_ns);
+        let is_more = self.rate.is_some_and(|rate| other > rate + rate / 10);
+        if is_more && self.gain(passed_ns) >= LEAST_GAIN {
             return self.reset(clock_ns, !self.slicing);
         }
         self.forget_watched();
@@ -205,7 +211,8 @@ impl TurnMode {
         let rate = |work_ns: u64, for_ns: u64| work_ns as f64 / for_ns.max(1) as f64;
         let both = self.work_ns.iter().zip(&self.watched_ns).filter(|(one, other)| **one > 0 || **other > 0);
         let rates = both.map(|(one, other)| (rate(*one, passed_ns), rate(*other, self.watched_for_ns)));
-        let (watched, count) = rates.clone().fold((0.0, 0.0), |(sum, count), (_, one)| (sum + one, count + 1.0));
+        let (watched, count) =
+            rates.clone().fold((0.0, 0.0), |(sum, count), (_, one)| (sum + one, count + 1.0));
         if watched == 0.0 {
             return 1.0;
         }

@@ -33,9 +33,8 @@ const BASE: f64 = 0.5;
 pub fn day(random: &Random, tenants: usize, per_second: f64, until_ns: u64) -> Vec<Arrival> {
     let mut rates = rates(random, tenants);
     // Those that call most make up the rest, as they do in the trace.
-    let [rare, often] = [true, false].map(|is_rare| {
-        rates.iter().filter(|rate| (**rate <= MINUTE) == is_rare).sum::<f64>()
-    });
+    let [rare, often] =
+        [true, false].map(|is_rare| rates.iter().filter(|rate| (**rate <= MINUTE) == is_rare).sum::<f64>());
     let scale = (per_second - rare).max(0.0) / often;
     rates.iter_mut().filter(|rate| **rate > MINUTE).for_each(|rate| *rate *= scale);
     let mut arrivals = Vec::new();
