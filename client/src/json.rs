@@ -152,6 +152,19 @@ fn device(device: &v1::DeviceStatus) -> Value {
             "free_bytes": memory.free_bytes,
         })
     });
+    let weights = device.weights.as_ref().map(|weights| {
+        json!({
+            "most_bytes": weights.most_bytes,
+            "bytes": weights.bytes,
+            "calls": weights.calls,
+            "hits": weights.hits,
+            "loads": weights.loads,
+            "loaded_bytes": weights.loaded_bytes,
+            "loads_ahead": weights.loads_ahead,
+            "loads_in_place": weights.loads_in_place,
+            "evictions": weights.evictions,
+        })
+    });
     json!({
         "name": device.name,
         "kind": device.kind,
@@ -163,12 +176,18 @@ fn device(device: &v1::DeviceStatus) -> Value {
         "standbys_ready": device.standbys_ready,
         "turns": device.turns,
         "quantum_us": device.quantum_us,
+        "min_residency_us": device.min_residency_us,
+        "lost": device.lost,
         "scrub_calls": device.scrub_calls,
         "memory": memory,
+        "weights": weights,
         "memory_bytes": device.memory_bytes,
         "largest_call_bytes": device.largest_call_bytes,
         "workers_at_most": device.workers_at_most,
         "queued": device.queued,
+        "queued_bytes": device.queued_bytes,
+        "queue_calls_at_most": device.queue_calls_at_most,
+        "queue_bytes_at_most": device.queue_bytes_at_most,
         "running": device.running,
         "completed": device.completed,
         "failed": device.failed,

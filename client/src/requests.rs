@@ -127,9 +127,9 @@ impl Client {
         }
     }
 
-    /// Reads the tenants of the supervisor's configuration file again. Admin socket only.
-    pub fn reload(&mut self) -> Result<()> {
-        answer!(self.call(request::Body::Reload(v1::Empty {}), &[])?, Done).map(drop)
+    /// Has the supervisor read its configuration file again: what changed besides tenants. Admin socket only.
+    pub fn reload(&mut self) -> Result<v1::Reloaded> {
+        answer!(self.call(request::Body::Reload(v1::Empty {}), &[])?, Reloaded)
     }
 
     /// Creates an arena of `bytes` zeros and shares it with the supervisor.
@@ -160,6 +160,16 @@ impl Client {
     /// Lets running work finish, accepts no more, and ends the supervisor. Admin socket only.
     pub fn drain(&mut self) -> Result<()> {
         answer!(self.call(request::Body::Drain(v1::Empty {}), &[])?, Done).map(drop)
+    }
+
+    /// Changes settings of a device while it serves, then reads all of them. Admin socket only.
+    pub fn set_device(
+        &mut self,
+        device: &str,
+        change: HashMap<String, String>,
+    ) -> Result<v1::DeviceSettings> {
+        let body = request::Body::SetDevice(v1::SetDevice { device: device.into(), change });
+        answer!(self.call(body, &[])?, DeviceSettings)
     }
 
     /// Changes settings, then reads all of them. Admin socket only.

@@ -48,6 +48,7 @@ static OUTPUT: Shape = Shape(&[(2, &LEAF)]);
 static INVOKE: Shape = Shape(&[(2, &INPUT), (3, &OUTPUT)]);
 static ADD_FUNCTION: Shape = Shape(&[(3, &VARIANTS), (4, &LEAF)]);
 static SETTINGS: Shape = Shape(&[(1, &LEAF)]);
+static SET_DEVICE: Shape = Shape(&[(2, &LEAF)]);
 static REQUEST: Shape = Shape(&[
     (2, &LEAF),
     (3, &VARIANTS),
@@ -72,6 +73,7 @@ static REQUEST: Shape = Shape(&[
     (22, &LEAF),
     (23, &LEAF),
     (24, &LEAF),
+    (25, &SET_DEVICE),
 ]);
 
 /// What decoding this request takes, in one pass over its bytes.

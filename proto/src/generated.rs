@@ -6,7 +6,7 @@ pub struct Request {
     /// Chosen by the client; unique among its requests that are not answered yet.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    #[prost(oneof = "request::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24")]
+    #[prost(oneof = "request::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25")]
     pub body: ::core::option::Option<request::Body>,
 }
 /// Nested message and enum types in `Request`.
@@ -61,9 +61,12 @@ pub mod request {
         /// Admin socket only.
         #[prost(message, tag = "23")]
         ListTenants(super::Page),
-        /// Reads the tenants of the configuration file again.
+        /// Reads the configuration file again: tenants, settings, and settings of devices.
         #[prost(message, tag = "24")]
         Reload(super::Empty),
+        /// Changes settings of a device while it serves, all or none; then reads all of them.
+        #[prost(message, tag = "25")]
+        SetDevice(super::SetDevice),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -246,13 +249,22 @@ pub struct Settings {
     #[prost(map = "string, string", tag = "1")]
     pub change: ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
 }
+/// Settings as behind `--device`, such as "workers" or "memory".
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetDevice {
+    /// Its name, such as "cuda:0".
+    #[prost(string, tag = "1")]
+    pub device: ::prost::alloc::string::String,
+    #[prost(map = "string, string", tag = "2")]
+    pub change: ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
+}
 // ---------------------------------------------------------------- answers
 
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Response {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    #[prost(oneof = "response::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15")]
+    #[prost(oneof = "response::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17")]
     pub body: ::core::option::Option<response::Body>,
 }
 /// Nested message and enum types in `Response`.
@@ -287,6 +299,10 @@ pub mod response {
         Tenant(super::TenantInfo),
         #[prost(message, tag = "15")]
         Tenants(super::TenantList),
+        #[prost(message, tag = "16")]
+        DeviceSettings(super::DeviceSettings),
+        #[prost(message, tag = "17")]
+        Reloaded(super::Reloaded),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -598,6 +614,48 @@ pub struct DeviceStatus {
     /// Whether the chip slices its time between workers just now, where that was found to be better than turns.
     #[prost(bool, tag = "33")]
     pub slices: bool,
+    /// How long a domain keeps a worker that another one waits for.
+    #[prost(uint64, tag = "34")]
+    pub min_residency_us: u64,
+    /// Inline bytes of calls that wait, and how much may wait: queue-calls and queue-bytes.
+    #[prost(uint64, tag = "35")]
+    pub queued_bytes: u64,
+    #[prost(uint64, tag = "36")]
+    pub queue_calls_at_most: u64,
+    #[prost(uint64, tag = "37")]
+    pub queue_bytes_at_most: u64,
+    /// No process of it gets ready: calls go to other devices, where there are some.
+    #[prost(bool, tag = "38")]
+    pub lost: bool,
+    /// The weights that are there; only for the operator.
+    #[prost(message, optional, tag = "40")]
+    pub weights: ::core::option::Option<DeviceWeights>,
+}
+/// Weights on a device: what is there, and what happened since the supervisor's start.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeviceWeights {
+    /// The most that they may take; none where nothing limits them.
+    #[prost(uint64, optional, tag = "1")]
+    pub most_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    /// Calls of functions with weights, and of these those whose weights were there or on their way.
+    #[prost(uint64, tag = "3")]
+    pub calls: u64,
+    #[prost(uint64, tag = "4")]
+    pub hits: u64,
+    /// Loads and their bytes; those that began before their call was in a worker; those into memory of others that left.
+    #[prost(uint64, tag = "5")]
+    pub loads: u64,
+    #[prost(uint64, tag = "6")]
+    pub loaded_bytes: u64,
+    #[prost(uint64, tag = "7")]
+    pub loads_ahead: u64,
+    #[prost(uint64, tag = "8")]
+    pub loads_in_place: u64,
+    /// Functions whose weights left for others, or for calls.
+    #[prost(uint64, tag = "9")]
+    pub evictions: u64,
 }
 /// What a tenant used of a device, and what it is given where others want it, too.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -669,7 +727,8 @@ pub struct WorkerStatus {
     /// Functions that ran in its process for this domain, 64 at most.
     #[prost(uint32, tag = "12")]
     pub functions: u32,
-    /// Why the slot's last domain lost its process: "slot wanted", "memory wanted", "killed" or "ended".
+    /// Why the slot's last domain lost its process: "slot wanted", "memory wanted", "settings changed",
+    /// "killed" or "ended".
     #[prost(string, tag = "13")]
     pub last_gone: ::prost::alloc::string::String,
 }
@@ -677,6 +736,43 @@ pub struct WorkerStatus {
 pub struct SettingsValues {
     #[prost(map = "string, string", tag = "1")]
     pub values: ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
+}
+/// Settings of a device that can change while it serves.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeviceSettings {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub device: ::prost::alloc::string::String,
+    /// As they are in force.
+    #[prost(map = "string, string", tag = "2")]
+    pub values: ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
+    /// Those that had another value before this request.
+    #[prost(message, repeated, tag = "3")]
+    pub changes: ::prost::alloc::vec::Vec<SettingChange>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SettingChange {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub before: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub after: ::prost::alloc::string::String,
+    /// What takes effect when, in words. Empty: at once.
+    #[prost(string, tag = "4")]
+    pub effect: ::prost::alloc::string::String,
+}
+/// What reading the configuration again changed beside tenants.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Reloaded {
+    #[prost(message, repeated, tag = "1")]
+    pub settings: ::prost::alloc::vec::Vec<SettingChange>,
+    /// Of devices that the configuration names.
+    #[prost(message, repeated, tag = "2")]
+    pub devices: ::prost::alloc::vec::Vec<DeviceSettings>,
+    /// What the configuration has otherwise, and takes another start, in words.
+    #[prost(string, repeated, tag = "3")]
+    pub restart: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Who may call a function besides its owner.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

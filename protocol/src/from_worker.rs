@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ProtocolError;
 use crate::header::{Frame, Tag, VERSION};
-use crate::ids::{FunctionId, TurnId};
+use crate::ids::FunctionId;
 use crate::layers::Layers;
 use crate::limits::MAX_FAULT_BYTES;
 
@@ -29,13 +29,8 @@ pub enum FromWorker<'a> {
         /// Why.
         fault: FaultRef<'a>,
     },
-    /// The worker stopped submitting and its lanes are empty.
-    Yielded {
-        /// As granted.
-        turn: TurnId,
-        /// Device time used, in nanoseconds.
-        used_ns: u64,
-    },
+    /// There is something on the [turn page](crate::turn_page), and the supervisor said that it would sleep.
+    Yield,
     /// A module was compiled; the machine code is a sealed memfd on the control socket.
     Compiled {
         /// As asked.
@@ -60,7 +55,25 @@ pub enum FromWorker<'a> {
         /// The driver's error.
         fault: FaultRef<'a>,
     },
-    /// A function's weights, as a descriptor of device memory on the control socket.
+    /// A function's weights are on the device; other workers are not to share them, or can by what they have of the
+    /// memory already.
+    Loaded {
+        /// As told.
+        function: FunctionId,
+        /// Bytes of device memory.
+        bytes: u64,
+    },
+    /// A function's weights do not load: calls of it fail until they are told to load again.
+    NotLoaded {
+        /// As told.
+        function: FunctionId,
+    },
+    /// A function's weights left the device, and their memory is free.
+    Unloaded {
+        /// As told.
+        function: FunctionId,
+    },
+    /// A function's weights are on the device: a descriptor of its memory is on the control socket.
     Exported {
         /// As installed.
         function: FunctionId,
@@ -79,11 +92,6 @@ pub enum FromWorker<'a> {
     },
     /// The devices there are.
     Survey(Survey),
-    /// The quantum is over: the lanes run empty, and [`FromWorker::Yielded`] follows.
-    Yielding {
-        /// As granted.
-        turn: TurnId,
-    },
 }
 
 /// A worker's first message.
@@ -348,14 +356,16 @@ impl<'a> FromWorker<'a> {
             Self::Hello(_) => (Tag::Hello, 0),
             Self::Done { call, .. } => (Tag::Done, call),
             Self::Failed { call, .. } => (Tag::Failed, call),
-            Self::Yielded { turn, .. } => (Tag::Yielded, turn.get()),
+            Self::Yield => (Tag::Yield, 0),
             Self::Compiled { job, .. } => (Tag::Compiled, job),
             Self::Refused { job, .. } => (Tag::Refused, job),
             Self::Leased { .. } => (Tag::Leased, 0),
             Self::Broken { .. } => (Tag::Broken, 0),
             Self::Exported { function, .. } => (Tag::Exported, function.get()),
+            Self::Loaded { function, .. } => (Tag::Loaded, function.get()),
+            Self::NotLoaded { function } => (Tag::NotLoaded, function.get()),
+            Self::Unloaded { function } => (Tag::Unloaded, function.get()),
             Self::Survey(_) => (Tag::Survey, 0),
-            Self::Yielding { turn } => (Tag::Yielding, turn.get()),
             Self::Uninstalled { function } => (Tag::Uninstalled, function.get()),
             Self::Scrubbed { handover } => (Tag::Scrubbed, handover),
         }
@@ -369,12 +379,16 @@ impl<'a> FromWorker<'a> {
             Self::Failed { fault, .. } | Self::Refused { fault, .. } | Self::Broken { fault } => {
                 fault.encode(out);
             }
-            Self::Yielded { used_ns: number, .. }
-            | Self::Leased { bytes: number }
+            Self::Leased { bytes: number }
+            | Self::Loaded { bytes: number, .. }
             | Self::Exported { bytes: number, .. } => out.extend_from_slice(&number.to_le_bytes()),
             Self::Compiled { module, .. } => crate::cold::append(out, module),
             Self::Survey(survey) => crate::cold::append(out, survey),
-            Self::Yielding { .. } | Self::Uninstalled { .. } | Self::Scrubbed { .. } => {}
+            Self::Yield
+            | Self::Uninstalled { .. }
+            | Self::NotLoaded { .. }
+            | Self::Unloaded { .. }
+            | Self::Scrubbed { .. } => {}
         }
     }
 
@@ -387,16 +401,18 @@ impl<'a> FromWorker<'a> {
                 Self::Done { call: id, timings: Done::read_from_bytes(body).map_err(|_| bad("Done"))? }
             }
             Tag::Failed => Self::Failed { call: id, fault: FaultRef::decode(body).ok_or(bad("Failed"))? },
-            Tag::Yielded => {
-                Self::Yielded { turn: TurnId::new(id), used_ns: number(body).ok_or(bad("Yielded"))? }
-            }
+            Tag::Yield => Self::Yield,
             Tag::Leased => Self::Leased { bytes: number(body).ok_or(bad("Leased"))? },
             Tag::Exported => {
                 Self::Exported { function: FunctionId::new(id), bytes: number(body).ok_or(bad("Exported"))? }
             }
+            Tag::Loaded => {
+                Self::Loaded { function: FunctionId::new(id), bytes: number(body).ok_or(bad("Loaded"))? }
+            }
+            Tag::NotLoaded => Self::NotLoaded { function: FunctionId::new(id) },
+            Tag::Unloaded => Self::Unloaded { function: FunctionId::new(id) },
             Tag::Broken => Self::Broken { fault: FaultRef::decode(body).ok_or(bad("Broken"))? },
             Tag::Survey => Self::Survey(postcard::from_bytes(body).map_err(|_| bad("Survey"))?),
-            Tag::Yielding => Self::Yielding { turn: TurnId::new(id) },
             Tag::Uninstalled => Self::Uninstalled { function: FunctionId::new(id) },
             Tag::Scrubbed => Self::Scrubbed { handover: id },
             Tag::Compiled => {

@@ -50,10 +50,7 @@ pub enum Tag {
     CloseArena = 5,
     /// Supervisor → worker: run a call.
     Invoke = 6,
-    /// Supervisor → worker: submit to the device for a quantum.
-    Grant = 7,
-    /// Supervisor → worker: stop submitting.
-    Revoke = 8,
+    // 7 and 8 granted and revoked turns.
     /// Supervisor → compiling worker: compile a module.
     Compile = 9,
     /// Supervisor → worker: a grant is about to come.
@@ -64,6 +61,12 @@ pub enum Tag {
     Describe = 12,
     /// Supervisor → worker: lanes without calls give their memory back.
     GiveBack = 16,
+    /// Supervisor → worker: look at the turn page.
+    Order = 17,
+    /// Supervisor → worker: bring a function's weights to the device.
+    Load = 20,
+    /// Supervisor → worker: a function's weights leave the device, the function stays.
+    Unload = 21,
 
     /// Worker → supervisor: ready, first message.
     Hello = 64,
@@ -71,8 +74,7 @@ pub enum Tag {
     Done = 65,
     /// Worker → supervisor: a call failed.
     Failed = 66,
-    /// Worker → supervisor: the turn is over.
-    Yielded = 67,
+    // 67 and 74 gave turns back.
     /// Compiling worker → supervisor: machine code.
     Compiled = 68,
     /// Compiling worker → supervisor: the module is refused.
@@ -85,12 +87,18 @@ pub enum Tag {
     Exported = 72,
     /// Surveying worker → supervisor: the devices there are.
     Survey = 73,
-    /// Worker → supervisor: it submits nothing more in this turn.
-    Yielding = 74,
     /// Worker → supervisor: nothing is left of the domain served so far.
     Scrubbed = 75,
     /// Worker → supervisor: a function is forgotten.
     Uninstalled = 76,
+    /// Worker → supervisor: look at the turn page.
+    Yield = 77,
+    /// Worker → supervisor: a function's weights are on the device.
+    Loaded = 80,
+    /// Worker → supervisor: a function's weights do not load.
+    NotLoaded = 81,
+    /// Worker → supervisor: a function's weights left the device.
+    Unloaded = 82,
 }
 
 impl Tag {
@@ -104,26 +112,29 @@ impl Tag {
             OpenArena,
             CloseArena,
             Invoke,
-            Grant,
-            Revoke,
             Compile,
             Soon,
             Scrub,
             Describe,
             GiveBack,
+            Order,
+            Load,
+            Unload,
             Hello,
             Done,
             Failed,
-            Yielded,
             Compiled,
             Refused,
             Leased,
             Broken,
             Exported,
             Survey,
-            Yielding,
+            Yield,
             Scrubbed,
             Uninstalled,
+            Loaded,
+            NotLoaded,
+            Unloaded,
         ]
         .into_iter()
         .find(|tag| *tag as u16 == number)

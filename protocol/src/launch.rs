@@ -10,6 +10,8 @@ pub const ANSWERS_FD: i32 = 4;
 pub const CONTROL_FD: i32 = 5;
 /// The staging arena of a serving worker. Other roles have none.
 pub const STAGING_FD: i32 = 6;
+/// The [turn page](crate::turn_page) of a serving worker. Other roles have none.
+pub const TURNS_FD: i32 = 7;
 
 /// The exit code of a worker that cannot use the pid namespace that the host offers; it is started again without.
 pub const EXIT_PIDNS_UNUSABLE: u8 = 71;
@@ -43,7 +45,7 @@ impl Role {
     /// How many descriptors a process of this role is started with, from [`COMMANDS_FD`] on.
     pub fn descriptors(self) -> usize {
         match self {
-            Self::Serve => (STAGING_FD - COMMANDS_FD + 1) as usize,
+            Self::Serve => (TURNS_FD - COMMANDS_FD + 1) as usize,
             Self::Compile | Self::Survey => (CONTROL_FD - COMMANDS_FD + 1) as usize,
         }
     }
@@ -175,7 +177,7 @@ mod tests {
 
     #[test]
     fn each_role_has_its_descriptors_in_a_row() {
-        assert_eq!(Role::ALL.map(Role::descriptors), [4, 3, 3]);
-        assert_eq!([COMMANDS_FD, ANSWERS_FD, CONTROL_FD, STAGING_FD], [3, 4, 5, 6]);
+        assert_eq!(Role::ALL.map(Role::descriptors), [5, 3, 3]);
+        assert_eq!([COMMANDS_FD, ANSWERS_FD, CONTROL_FD, STAGING_FD, TURNS_FD], [3, 4, 5, 6, 7]);
     }
 }

@@ -10,6 +10,7 @@
 //! - [`to_worker`], [`from_worker`]: one closed enum per direction.
 //! - `cold`: how the rare ones are encoded.
 //! - [`pipe`]: reading and writing frames in batches.
+//! - [`turn_page`]: the page over which turns change hands.
 //! - [`control`]: descriptors that belong to a frame.
 //! - [`layers`]: the layers of a worker's sandbox.
 //! - [`cpu_affinity`]: where both sides' threads of a device run.
@@ -32,12 +33,32 @@ pub mod layers;
 pub mod limits;
 pub mod pipe;
 pub mod to_worker;
+pub mod turn_page;
+#[cfg(test)]
+mod turn_page_tests;
 
 pub use from_worker::{Fault, FaultCode, FromWorker};
 pub use ids::{ArenaId, FunctionId, LaneId, TurnId};
 pub use kind::{Kind, KindTraits};
 pub use layers::{Layer, Layers};
 pub use to_worker::ToWorker;
+
+/// The synchronisation that `turn_page` is built from. `tests/models` has the same names from loom.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+}
+
+impl turn_page::Words for pappus_shmem::SharedWords {
+    fn word(&self, at: usize) -> &sync::AtomicU64 {
+        &self.words()[at]
+    }
+}
+
+impl<W: turn_page::Words> turn_page::Words for std::sync::Arc<W> {
+    fn word(&self, at: usize) -> &sync::AtomicU64 {
+        (**self).word(at)
+    }
+}
 
 /// A peer broke the protocol; the worker it belongs to cannot go on.
 #[derive(Debug, thiserror::Error)]

@@ -15,6 +15,7 @@ use crate::from_worker::FromWorker;
 use crate::header::{Frame, HEADER_BYTES, Header, Tag};
 use crate::limits::{MAX_BODY_BYTES, PIPE_BYTES};
 use crate::to_worker::ToWorker;
+use crate::turn_page::{Words, WorkerEnd, Yields};
 
 /// A pipe with both ends non-blocking and as much buffer as the kernel grants.
 pub fn pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
@@ -36,6 +37,60 @@ pub enum Got {
     Closed,
     /// The nudge is readable; the waiting thread must read it.
     Nudged,
+    /// There is something [`Beside`] the pipe.
+    Beside,
+}
+
+/// What the other side changes without writing to the pipe, which a waiting thread looks at as well.
+pub trait Beside {
+    /// Whether there is something to look at.
+    fn came(&self) -> bool;
+    /// The thread is about to block: from here on, the other side writes to the pipe, too. False if there is something
+    /// to look at first.
+    fn may_sleep(&self) -> bool;
+    /// The thread does not block any more.
+    fn awake(&self);
+}
+
+/// Nothing.
+impl Beside for () {
+    fn came(&self) -> bool {
+        false
+    }
+
+    fn may_sleep(&self) -> bool {
+        true
+    }
+
+    fn awake(&self) {}
+}
+
+impl<W: Words> Beside for Yields<W> {
+    fn came(&self) -> bool {
+        self.came()
+    }
+
+    fn may_sleep(&self) -> bool {
+        self.may_sleep()
+    }
+
+    fn awake(&self) {
+        self.awake();
+    }
+}
+
+impl<W: Words> Beside for WorkerEnd<W> {
+    fn came(&self) -> bool {
+        self.came()
+    }
+
+    fn may_sleep(&self) -> bool {
+        self.may_sleep()
+    }
+
+    fn awake(&self) {
+        self.awake();
+    }
 }
 
 /// The reading end.
@@ -99,9 +154,23 @@ impl Inbox {
         timeout: Option<Duration>,
         nudge: Option<BorrowedFd<'_>>,
     ) -> std::io::Result<Got> {
+        self.wait_beside(spin, timeout, nudge, &())
+    }
+
+    /// As [`Inbox::wait`], and ends as soon as there is something beside the pipe.
+    pub fn wait_beside(
+        &mut self,
+        spin: Duration,
+        timeout: Option<Duration>,
+        nudge: Option<BorrowedFd<'_>>,
+        beside: &impl Beside,
+    ) -> std::io::Result<Got> {
         if !spin.is_zero() {
             let until = Instant::now() + spin;
             loop {
+                if beside.came() {
+                    return Ok(Got::Beside);
+                }
                 match self.fill()? {
                     Got::Nothing if Instant::now() < until => std::hint::spin_loop(),
                     Got::Nothing => break,
@@ -111,6 +180,9 @@ impl Inbox {
         }
         let timeout =
             timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        if !beside.may_sleep() {
+            return Ok(Got::Beside);
+        }
         // No read before: it would mostly find nothing, right where the next wake-up is being waited for.
         let (mut alone, mut both);
         let polled: &mut [PollFd<'_>] = match &nudge {
@@ -123,7 +195,9 @@ impl Inbox {
                 &mut both
             }
         };
-        match rustix::event::poll(polled, timeout.as_ref()) {
+        let ready = rustix::event::poll(polled, timeout.as_ref());
+        beside.awake();
+        match ready {
             Ok(0) | Err(Errno::INTR) => return Ok(Got::Nothing),
             Ok(_) if polled[0].revents().is_empty() => return Ok(Got::Nudged),
             Ok(_) => {}

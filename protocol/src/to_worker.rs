@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ProtocolError;
 use crate::header::{Frame, Tag};
-use crate::ids::{ArenaId, FunctionId, LaneId, TurnId};
+use crate::ids::{ArenaId, FunctionId, LaneId};
 use crate::limits::{MAX_FDS, MAX_ITEMS, MAX_OUTPUTS, MAX_SCALARS};
 
 /// One message to a worker, borrowing from the frame it came in.
@@ -17,14 +17,30 @@ use crate::limits::{MAX_FDS, MAX_ITEMS, MAX_OUTPUTS, MAX_SCALARS};
 pub enum ToWorker<'a> {
     /// Settings; the first message, and whenever they change. [`FromWorker::Leased`](crate::FromWorker::Leased) follows.
     Configure(Configure),
-    /// Install `function`; its descriptors are on the control socket.
+    /// Install `function`; its descriptors are on the control socket. Its weights come with [`ToWorker::Load`].
     Install {
         /// Names the function from now on.
         function: FunctionId,
         /// Its parts.
         install: Install,
     },
-    /// Forget `function`, and say so.
+    /// Bring the weights of `function`, which is installed, to the device: the descriptor on the control socket.
+    /// [`FromWorker::Loaded`](crate::FromWorker::Loaded), [`FromWorker::Exported`](crate::FromWorker::Exported) or
+    /// [`FromWorker::NotLoaded`](crate::FromWorker::NotLoaded) follows once they are there, or do not load; calls may
+    /// come before.
+    Load {
+        /// As installed.
+        function: FunctionId,
+        /// How they come.
+        load: Load,
+    },
+    /// The weights of `function` leave the device; the function stays installed.
+    /// [`FromWorker::Unloaded`](crate::FromWorker::Unloaded) follows.
+    Unload {
+        /// As installed.
+        function: FunctionId,
+    },
+    /// Forget `function` with its weights, and say so.
     Uninstall {
         /// As installed.
         function: FunctionId,
@@ -46,21 +62,8 @@ pub enum ToWorker<'a> {
         /// What to run on what.
         invoke: Invoke<'a>,
     },
-    /// The worker may submit to the device until it is revoked, and for `quantum_us` in any case.
-    Grant {
-        /// Names the turn.
-        turn: TurnId,
-        /// Microseconds.
-        quantum_us: u32,
-        /// What a change of turns costs, as measured lately: microseconds.
-        change_us: u32,
-    },
-    /// Other workers wait for the device: the worker stops submitting when its quantum is over or it has no call
-    /// left, lets its lanes run empty, and yields.
-    Revoke {
-        /// As granted.
-        turn: TurnId,
-    },
+    /// There is an order on the [turn page](crate::turn_page), and the worker said that it would sleep.
+    Order,
     /// A grant follows within milliseconds: the worker should poll until then.
     Soon,
     /// Lanes without calls give all their memory back, cleared. [`FromWorker::Leased`](crate::FromWorker::Leased)
@@ -94,6 +97,8 @@ pub struct Configure {
     pub poll_us: u32,
     /// The worker submits only while it holds a grant.
     pub turns: bool,
+    /// The next worker has its turn as soon as this one says that its own ends.
+    pub early_turns: bool,
     /// On-chip state is cleared between any two calls.
     pub scrub_calls: bool,
     /// The worker will be told to scrub itself for another domain.
@@ -103,32 +108,39 @@ pub struct Configure {
 /// What the descriptor of a function's weights is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WeightsForm {
-    /// A sealed memfd with the packed weights.
+    /// A sealed memfd with the packed weights, which this worker alone loads.
     Host,
     /// The same, and other workers will want them: the device memory that they are copied to is sent
-    /// back as [`FromWorker::Exported`](crate::FromWorker::Exported).
+    /// back as [`FromWorker::Exported`](crate::FromWorker::Exported), where it is memory that has no descriptor yet.
     Export,
     /// Device memory of this many bytes that holds the packed weights already.
     Device(u64),
 }
 
+/// How a function's weights come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// What the descriptor is.
+    pub weights: WeightsForm,
+    /// The weights of this function go, and these take their memory if it suits them. No
+    /// [`FromWorker::Unloaded`](crate::FromWorker::Unloaded) follows for it.
+    pub instead_of: Option<u64>,
+}
+
 /// A function's parts. Descriptors on the control socket, in this order: the configuration (sealed
-/// memfd), the packed weights (only if `weight_bytes` is not empty), then one loadable module file for
-/// every module of the blueprint.
+/// memfd), then one loadable module file for every module of the blueprint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Install {
     /// Modules, in the blueprint's order; also how many descriptors there are for them.
     pub modules: u32,
     /// Bytes of every weights buffer, in the blueprint's order.
     pub weight_bytes: Vec<u64>,
-    /// How the weights come.
-    pub weights: WeightsForm,
 }
 
 impl Install {
     /// How many descriptors belong to this message.
     pub fn descriptors(&self) -> usize {
-        1 + usize::from(!self.weight_bytes.is_empty()) + self.modules as usize
+        1 + self.modules as usize
     }
 }
 
@@ -272,11 +284,12 @@ impl<'a> ToWorker<'a> {
             Self::Configure(_) => (Tag::Configure, 0),
             Self::Install { function, .. } => (Tag::Install, function.get()),
             Self::Uninstall { function } => (Tag::Uninstall, function.get()),
+            Self::Load { function, .. } => (Tag::Load, function.get()),
+            Self::Unload { function } => (Tag::Unload, function.get()),
             Self::OpenArena { arena } => (Tag::OpenArena, arena.get()),
             Self::CloseArena { arena } => (Tag::CloseArena, arena.get()),
             Self::Invoke { call, .. } => (Tag::Invoke, call),
-            Self::Grant { turn, .. } => (Tag::Grant, turn.get()),
-            Self::Revoke { turn } => (Tag::Revoke, turn.get()),
+            Self::Order => (Tag::Order, 0),
             Self::Compile { job } => (Tag::Compile, job),
             Self::Describe { job } => (Tag::Describe, job),
             Self::Soon => (Tag::Soon, 0),
@@ -290,14 +303,13 @@ impl<'a> ToWorker<'a> {
         match self {
             Self::Configure(configure) => crate::cold::append(out, configure),
             Self::Install { install, .. } => crate::cold::append(out, install),
+            Self::Load { load, .. } => crate::cold::append(out, load),
             Self::Invoke { invoke, .. } => invoke.encode(out),
-            Self::Grant { quantum_us, change_us, .. } => {
-                out.extend_from_slice([U32::new(*quantum_us), U32::new(*change_us)].as_bytes());
-            }
             Self::Uninstall { .. }
+            | Self::Unload { .. }
             | Self::OpenArena { .. }
             | Self::CloseArena { .. }
-            | Self::Revoke { .. }
+            | Self::Order
             | Self::Soon
             | Self::Scrub { .. }
             | Self::GiveBack { .. }
@@ -319,14 +331,15 @@ impl<'a> ToWorker<'a> {
                 Self::Install { function: FunctionId::new(id), install }
             }
             Tag::Invoke => Self::Invoke { call: id, invoke: Invoke::decode(body).ok_or(bad("Invoke"))? },
-            Tag::Grant => {
-                let [quantum, change] = <[U32; 2]>::read_from_bytes(body).map_err(|_| bad("Grant"))?;
-                Self::Grant { turn: TurnId::new(id), quantum_us: quantum.get(), change_us: change.get() }
-            }
             Tag::Uninstall => Self::Uninstall { function: FunctionId::new(id) },
+            Tag::Load => {
+                let load = postcard::from_bytes(body).map_err(|_| bad("Load"))?;
+                Self::Load { function: FunctionId::new(id), load }
+            }
+            Tag::Unload => Self::Unload { function: FunctionId::new(id) },
             Tag::OpenArena => Self::OpenArena { arena: ArenaId::new(id) },
             Tag::CloseArena => Self::CloseArena { arena: ArenaId::new(id) },
-            Tag::Revoke => Self::Revoke { turn: TurnId::new(id) },
+            Tag::Order => Self::Order,
             Tag::Compile => Self::Compile { job: id },
             Tag::Describe => Self::Describe { job: id },
             Tag::Soon => Self::Soon,
@@ -382,19 +395,17 @@ mod tests {
 
     #[test]
     fn cold_messages_survive_the_wire() {
-        let install = Install { modules: 2, weight_bytes: vec![4, 8], weights: WeightsForm::Device(512) };
-        assert_eq!(install.descriptors(), 4);
+        let install = Install { modules: 2, weight_bytes: vec![4, 8] };
+        assert_eq!(install.descriptors(), 3);
         let id = FunctionId::new(7);
         round_trip(&ToWorker::Install { function: id, install: install.clone() }, |message| {
             let ToWorker::Install { function, install: got } = message else { panic!("{message:?}") };
             assert_eq!((function, got), (id, install));
         });
-        let grant = ToWorker::Grant { turn: TurnId::new(1), quantum_us: 5000, change_us: 140 };
-        round_trip(&grant, |message| {
-            let ToWorker::Grant { turn, quantum_us: 5000, change_us: 140 } = message else {
-                panic!("{message:?}")
-            };
-            assert_eq!(turn, TurnId::new(1));
+        let load = Load { weights: WeightsForm::Device(512), instead_of: Some(3) };
+        round_trip(&ToWorker::Load { function: FunctionId::new(7), load }, |message| {
+            let ToWorker::Load { function, load: got } = message else { panic!("{message:?}") };
+            assert_eq!((function, got), (FunctionId::new(7), load));
         });
         round_trip(&ToWorker::Scrub { handover: 3 }, |message| {
             assert!(matches!(message, ToWorker::Scrub { handover: 3 }));
@@ -403,7 +414,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn random_bodies_never_panic(tag in 0u16..80, id: u64, body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn random_bodies_never_panic(tag in 0u16..96, id: u64, body in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Some(tag) = Tag::from_wire(tag) {
                 let _ = ToWorker::decode(Frame { tag, id, body: &body });
                 let _ = crate::FromWorker::decode(Frame { tag, id, body: &body });

@@ -42,6 +42,10 @@ pub const DEFAULT_PINNED_BYTES: u64 = 64 << 30;
 pub const DEFAULT_BLOB_FILES: u64 = 200_000;
 /// Invocations of one tenant without an answer.
 pub const DEFAULT_CALLS: u64 = 8192;
+/// Invocations of one tenant that wait on one device: less than half of what may wait there in all.
+pub const DEFAULT_QUEUED_CALLS: u64 = 4096;
+/// Their inline bytes, likewise.
+pub const DEFAULT_QUEUED_BYTES: u64 = 96 << 20;
 /// Memory for one tenant's requests.
 pub const DEFAULT_REQUEST_BYTES: u64 = 256 << 20;
 /// Memory for one tenant's answers that are not read.
@@ -93,6 +97,8 @@ pub const MIN_QUANTUM_US: u64 = 100;
 pub const MAX_QUANTUM_US: u64 = 1_000_000;
 /// Device memory of one cpu worker: wasm's 4 GiB of addresses less what the device keeps for itself.
 pub use pappus_protocol::kind::MAX_CPU_LEASE_BYTES;
+/// The most device memory that the CPU device may be given.
+pub const MAX_CPU_MEMORY_BYTES: u64 = 1 << 50;
 /// Functions installed in one worker at once; the one used longest ago goes first.
 pub const MAX_INSTALLED: usize = 256;
 /// Bytes of a lane's staging range: inline inputs and outputs of one call.

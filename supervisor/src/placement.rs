@@ -119,15 +119,21 @@ pub struct Routed {
     placement: Arc<Placement>,
     domain: Domain,
     function: FunctionId,
+    place: OrderedMutex<Place, { rank::ROUTED }>,
+    clock: fn() -> u64,
+    /// How long it ran, once it ended well.
+    ran_ns: AtomicU64,
+}
+
+/// Where a call is, which changes if that device is lost.
+#[derive(Debug, Clone, Copy)]
+struct Place {
     device: usize,
-    /// When it was routed.
+    /// When it was routed there.
     at_ns: u64,
     /// The domain's calls there, with this one.
     in_flight: u32,
     is_cold: bool,
-    clock: fn() -> u64,
-    /// How long it ran, once it ended well.
-    ran_ns: AtomicU64,
 }
 
 impl Routed {
@@ -139,14 +145,26 @@ impl Routed {
 
     /// Where it went.
     pub fn device(&self) -> usize {
-        self.device
+        self.place().device
+    }
+
+    fn place(&self) -> Place {
+        *self.place.lock()
+    }
+
+    /// Each of two calls of one function counts where the other did.
+    pub fn swap(&self, other: &Self) {
+        let (own, others) = (self.place(), other.place());
+        *self.place.lock() = others;
+        *other.place.lock() = own;
     }
 }
 
 impl Drop for Routed {
     fn drop(&mut self) {
         let now_ns = (self.clock)();
-        self.placement.0.lock().ended(self, now_ns);
+        let place = self.place();
+        self.placement.0.lock().ended(self, place, now_ns);
     }
 }
 
@@ -173,7 +191,8 @@ impl Placement {
         let (device, in_flight, is_cold) = self.0.lock().route(at_ns, domain, function, able)?;
         let ran_ns = AtomicU64::new(0);
         let placement = self.clone();
-        Some(Routed { placement, domain, function, device, at_ns, in_flight, is_cold, clock, ran_ns })
+        let place = OrderedMutex::new(Place { device, at_ns, in_flight, is_cold });
+        Some(Routed { placement, domain, function, place, clock, ran_ns })
     }
 
     /// A function is gone.
@@ -309,9 +328,9 @@ impl State {
         }
     }
 
-    fn ended(&mut self, call: &Routed, now_ns: u64) {
-        let (device, ran_ns) = (call.device, call.ran_ns.load(Ordering::Relaxed) as f64);
-        let turnaround_ns = now_ns.saturating_sub(call.at_ns) as f64;
+    fn ended(&mut self, call: &Routed, place: Place, now_ns: u64) {
+        let (device, ran_ns) = (place.device, call.ran_ns.load(Ordering::Relaxed) as f64);
+        let turnaround_ns = now_ns.saturating_sub(place.at_ns) as f64;
         let Some(state) = self.domains.get_mut(&call.domain) else { return };
         let here = &mut state.there[device];
         here.in_flight -= 1;
@@ -321,35 +340,35 @@ impl State {
         if ran_ns == 0.0 {
             return;
         }
-        if call.is_cold {
+        if place.is_cold {
             // Others that came with it wait for the same.
             return self.devices[device].cold.add((turnaround_ns - ran_ns).max(0.0));
         }
-        here.per_call.add(turnaround_ns / f64::from(call.in_flight.max(1)));
+        here.per_call.add(turnaround_ns / f64::from(place.in_flight.max(1)));
         self.devices[device].turnaround.add(turnaround_ns);
         let known = self.functions.entry((call.function, device)).or_insert(ran_ns);
         *known += (ran_ns - *known) * WEIGHT;
         if state.home == device {
-            self.consider_moving(call, now_ns, busy, turnaround_ns);
+            self.consider_moving(call, place, now_ns, busy, turnaround_ns);
         }
     }
 
     /// Adds up what a domain lost by sharing its home with `busy` domains, itself among them, and moves it once that has
     /// paid for the move.
-    fn consider_moving(&mut self, call: &Routed, now_ns: u64, busy: u32, turnaround_ns: f64) {
-        let others = self.devices.iter().enumerate().filter(|(device, _)| *device != call.device);
+    fn consider_moving(&mut self, call: &Routed, place: Place, now_ns: u64, busy: u32, turnaround_ns: f64) {
+        let others = self.devices.iter().enumerate().filter(|(device, _)| *device != place.device);
         let Some((to, free)) = others.min_by_key(|(_, device)| (device.busy, device.homes)) else { return };
         // After the move there must be fewer there than here now.
-        if free.busy + 1 >= busy || free.homes + 1 >= self.devices[call.device].homes {
+        if free.busy + 1 >= busy || free.homes + 1 >= self.devices[place.device].homes {
             return;
         }
-        let slower = self.run_ns(call.function, to) / self.run_ns(call.function, call.device).max(1.0);
+        let slower = self.run_ns(call.function, to) / self.run_ns(call.function, place.device).max(1.0);
         let saved = 1.0 - f64::from(free.busy + 1) / f64::from(busy) * slower;
         let move_ns = free.cold.or(COLD_NS);
         let Some(state) = self.domains.get_mut(&call.domain) else { return };
         let age_ns = now_ns.saturating_sub(state.lost_at_ns) as f64;
         // Calls that run side by side lose the same time once.
-        let lost_ns = (turnaround_ns * saved / f64::from(call.in_flight.max(1))).max(0.0);
+        let lost_ns = (turnaround_ns * saved / f64::from(place.in_flight.max(1))).max(0.0);
         state.lost_ns = state.lost_ns * (-age_ns / HALF_LIFE_NS).exp2() + lost_ns;
         state.lost_at_ns = now_ns;
         if state.lost_ns > MOVES * move_ns && now_ns.saturating_sub(state.home_since_ns) >= STAY_NS {

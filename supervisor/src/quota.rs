@@ -27,6 +27,10 @@ pub enum Limit {
     Connections,
     /// Invocations without an answer.
     Calls,
+    /// Invocations that wait on one device.
+    QueuedCalls,
+    /// Their inline bytes.
+    QueuedBytes,
     /// Memory for requests: what was received of them, decoded, and of calls that wait or run.
     RequestBytes,
     /// Memory for answers that were not read.
@@ -47,7 +51,7 @@ pub enum Limit {
 
 impl Limit {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Functions,
         Self::ModuleBytes,
         Self::BlobBytes,
@@ -56,6 +60,8 @@ impl Limit {
         Self::PinnedBytes,
         Self::Connections,
         Self::Calls,
+        Self::QueuedCalls,
+        Self::QueuedBytes,
         Self::RequestBytes,
         Self::AnswerBytes,
         Self::PlanBytes,
@@ -82,6 +88,8 @@ impl Limit {
             Self::PinnedBytes => "pinned-bytes",
             Self::Connections => "connections",
             Self::Calls => "calls",
+            Self::QueuedCalls => "queued-calls",
+            Self::QueuedBytes => "queued-bytes",
             Self::RequestBytes => "request-bytes",
             Self::AnswerBytes => "answer-bytes",
             Self::PlanBytes => "plan-bytes",
@@ -101,6 +109,7 @@ impl Limit {
                 | Self::BlobFiles
                 | Self::Connections
                 | Self::Calls
+                | Self::QueuedCalls
                 | Self::Descriptors
                 | Self::LoadedFunctions
                 | Self::SlowRequests
@@ -148,6 +157,7 @@ impl QuotaError {
         match (self.scope, self.limit) {
             (Scope::AllTenants, _) => Some(1000),
             (_, Limit::Calls | Limit::RequestBytes | Limit::AnswerBytes | Limit::Descriptors) => Some(10),
+            (_, Limit::QueuedCalls | Limit::QueuedBytes) => Some(100),
             (_, Limit::PlanBytes | Limit::SlowRequests | Limit::Connections) => Some(100),
             _ => None,
         }
@@ -160,9 +170,8 @@ impl QuotaError {
             Limit::ModuleBytes | Limit::BlobBytes | Limit::BlobFiles => Some("remove functions and modules"),
             Limit::ArenaBytes | Limit::PinnedBytes => Some("close arenas"),
             Limit::Connections => Some("close connections"),
-            Limit::Calls | Limit::RequestBytes | Limit::PlanBytes | Limit::SlowRequests => {
-                Some("wait for answers")
-            }
+            Limit::Calls | Limit::QueuedCalls | Limit::QueuedBytes => Some("wait for answers"),
+            Limit::RequestBytes | Limit::PlanBytes | Limit::SlowRequests => Some("wait for answers"),
             Limit::AnswerBytes => Some("read answers"),
             Limit::WeightBytes | Limit::LoadedFunctions => Some("remove functions"),
             Limit::Descriptors => Some("close arenas or wait for answers"),
@@ -228,6 +237,8 @@ impl Default for Quota {
         quota.set(Limit::BlobFiles, limits::DEFAULT_BLOB_FILES);
         quota.set(Limit::Connections, limits::MAX_CONNECTIONS_PER_TENANT as u64);
         quota.set(Limit::Calls, limits::DEFAULT_CALLS);
+        quota.set(Limit::QueuedCalls, limits::DEFAULT_QUEUED_CALLS);
+        quota.set(Limit::QueuedBytes, limits::DEFAULT_QUEUED_BYTES);
         quota.set(Limit::RequestBytes, limits::DEFAULT_REQUEST_BYTES);
         quota.set(Limit::AnswerBytes, limits::DEFAULT_ANSWER_BYTES);
         quota.set(Limit::PlanBytes, limits::DEFAULT_PLAN_BYTES);
@@ -268,6 +279,7 @@ mod tests {
             assert!(why.contains(part), "{why}");
         }
         assert_eq!(error(Limit::Calls, 1, 1, 1).retry_after_ms(), Some(10));
+        assert_eq!(error(Limit::QueuedCalls, 1, 1, 1).retry_after_ms(), Some(100));
         assert_eq!(error(Limit::Functions, 1, 1, 1).retry_after_ms(), None);
     }
 

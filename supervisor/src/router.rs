@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use pappus_protocol::now_ns;
 
+use crate::call::Call;
 use crate::device::Device;
 use crate::function::Loaded;
 use crate::ids::FunctionId;
@@ -93,6 +94,34 @@ impl Router {
         Ok((&self.devices[routed.device()], Some(routed)))
     }
 
+    /// Whether another device than this one could run a call now.
+    pub fn has_other(&self, at: usize, call: &Call) -> bool {
+        (0..self.devices.len()).any(|other| self.can_take(at, other, call))
+    }
+
+    /// The device for a call that waits on one that is lost; none if no other one can run it. The call counts there from
+    /// now on.
+    pub fn elsewhere(&self, at: usize, call: &Call) -> Option<&Arc<Device>> {
+        let function = &call.function;
+        let able = |other: usize| {
+            let device = &self.devices[other];
+            self.can_take(at, other, call).then(|| candidate(other, device, function))
+        };
+        let routed = self.placement.route(now_ns, call.domain, function.id, &able)?;
+        let to = &self.devices[routed.device()];
+        // What is left of it counts where the call was.
+        call.routed.iter().for_each(|own| own.swap(&routed));
+        Some(to)
+    }
+
+    fn can_take(&self, at: usize, other: usize, call: &Call) -> bool {
+        let device = &self.devices[other];
+        other != at
+            && !device.is_lost()
+            && call.function.runs_on(device.config.kind, &device.config.arch)
+            && device.largest_call_bytes() >= call.plan.pool_bytes
+    }
+
     /// A function is gone.
     pub fn forget(&self, function: FunctionId) {
         self.placement.forget(function);
@@ -105,7 +134,7 @@ fn candidate(at: usize, device: &Device, function: &Loaded) -> Candidate {
         false => 0,
         true => function.weight_bytes.iter().sum::<u64>() / WEIGHTS_BYTES_PER_NS,
     };
-    Candidate { device: at, lanes: config.lanes, weights_ns }
+    Candidate { device: at, lanes: device.lanes(), weights_ns }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
 use crate::config::{Config, ConfigError, DeviceConfig, DeviceRequest};
-use crate::device::{Device, thread};
+use crate::device::Device;
 use crate::metrics;
 use crate::processes::confinement::Confinement;
 use crate::processes::launcher::{self, Launcher};
@@ -63,10 +63,10 @@ pub async fn run(
     }
     let (settings, watched) = watch::channel(config.settings);
     let (targets_in, targets) = watch::channel(Vec::new());
-    let found = find_devices(&launcher, config.devices).await?;
+    let found = find_devices(&launcher, config.devices.clone()).await?;
     try_sandbox(&launcher, &found).await?;
     let classes = DeviceClass::of(&found, &launcher);
-    let tenants = Arc::new(Tenants::new(config.tenants, state.names().clone()));
+    let tenants = Arc::new(Tenants::new(config.tenants.clone(), state.names().clone()));
     let registry = Arc::new(Registry::open(state.clone(), tenants, classes, targets)?);
     registry.tenants.keep_out(launcher.confinement().worker_uids());
 
@@ -74,17 +74,19 @@ pub async fn run(
     let clients = listen::bind(&config.socket, 0o666)?;
     let admins = listen::bind(&config.admin_socket, 0o600)?;
     let mut devices = Vec::new();
-    let mut threads = Vec::new();
     for device in found {
         let device = Arc::new(Device::new(device, watched.clone(), targets_in.clone(), state.clone())?);
         registry.charge(&device.config.name, &device.ledger);
-        threads.extend(thread::spawn(&device, &launcher)?);
+        device.start(&launcher)?;
         devices.push(device);
     }
     tokio::spawn(registry.clone().run_evictions());
-    let server = Server::new(registry, devices, settings, config.file);
-    tokio::spawn(server.clone().run_trims());
     tracing::info!(socket = %config.socket.display(), "listening");
+    let (socket, admin_socket, has_metrics) =
+        (config.socket.clone(), config.admin_socket.clone(), config.metrics.is_some());
+    let server = Server::new(registry, devices, settings, config);
+    tokio::spawn(server.clone().run_trims());
+    tokio::spawn(server.clone().run_moves());
 
     for device in &server.devices {
         let device = device.clone();
@@ -110,14 +112,15 @@ pub async fn run(
             tracing::warn!("ending at once: calls in flight get no answer");
             JOIN_ABORTED
         }
-        () = server.run_gauges(), if config.metrics.is_some() => JOIN_DRAINED,
+        () = server.run_gauges(), if has_metrics => JOIN_DRAINED,
     };
     accepting.iter().for_each(|task| task.abort());
     reloading.abort();
     // The last answers are on their way to the sockets already; no further client can connect.
-    let _ = std::fs::remove_file(&config.socket);
-    let _ = std::fs::remove_file(&config.admin_socket);
+    let _ = std::fs::remove_file(&socket);
+    let _ = std::fs::remove_file(&admin_socket);
     server.devices.iter().for_each(|device| device.close());
+    let threads = server.devices.iter().flat_map(|device| device.take_threads()).collect();
     if !join_within(threads, patience).await {
         tracing::warn!("not all worker processes are gone: the kernel ends them with this one");
     }
@@ -136,7 +139,7 @@ async fn join_within(threads: Vec<JoinHandle<()>>, patience: Duration) -> bool {
     joining.is_ok() && matches!(tokio::time::timeout(patience, all_joined).await, Ok(Ok(())))
 }
 
-/// SIGHUP reads the tenants again; what is wrong is logged.
+/// SIGHUP reads the configuration again; what is wrong is logged.
 async fn reload_on_hangup(server: Arc<Server>, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
         let server = server.clone();

@@ -62,22 +62,30 @@ pub mod rank {
     pub const COMPILATIONS: u8 = 27;
     /// Compilations that failed.
     pub const FAILURES: u8 = 28;
+    /// How one device is set up, and its threads. Held while threads are made.
+    pub const DEVICE_SETUP: u8 = 29;
     /// The standby in one slot.
     pub const STANDBY: u8 = 30;
     /// The one standby of a device that is being made. Held while a process starts.
     pub const MAKING_STANDBY: u8 = 31;
     /// The one process of a GPU that measures its context.
     pub const FIRST_PROCESS: u8 = 32;
+    /// The places of a device's standbys.
+    pub const STANDBYS: u8 = 33;
     /// Processes that are about to be gone.
     pub const DYING: u8 = 40;
     /// The channel to the process of one worker.
     pub const CHANNEL: u8 = 50;
+    /// Where one call is, of several devices.
+    pub const ROUTED: u8 = 58;
     /// Homes of domains. A call that ends says so here, also where a channel is held.
     pub const PLACEMENT: u8 = 59;
     /// Decisions of one device.
     pub const SCHEDULER: u8 = 60;
     /// When the last epoch of a device ended.
     pub const EPOCH: u8 = 62;
+    /// What processes of one device are made for.
+    pub const MADE_FOR: u8 = 64;
     /// Weights in the memory of one device.
     pub const WEIGHTS: u8 = 70;
     /// What is taken of the memory of one device.

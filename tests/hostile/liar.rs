@@ -6,8 +6,10 @@
 //! - `hello [VERSION DEVICE FINGERPRINT CONTEXT_BYTES]`: a greeting.
 //! - `await KIND`: takes in messages until one of this kind; settings are confirmed on the way, unless `mute` was
 //!   said before. What it is about is `it` from now on (`it+1`, `it-1`: its neighbours).
-//! - `done ID [NS]`, `failed ID CODE KERNEL WORDS`, `yielding TURN`, `yielded TURN NS`, `leased BYTES`,
-//!   `exported FUNCTION BYTES`, `broken WORDS`, `compiled JOB KERNELS…`, `refused JOB WORDS`, `survey`: answers.
+//! - `done ID [NS]`, `failed ID CODE KERNEL WORDS`, `leased BYTES`, `exported FUNCTION BYTES`, `broken WORDS`,
+//!   `compiled JOB KERNELS…`, `refused JOB WORDS`, `survey`: answers.
+//! - `yielding TURN`, `yielded TURN NS ANSWERED`: said on the turn page, and that there is something on it.
+//!   `scribble WORD VALUE`: any word of the page, and nothing said. `look`: that there is something on it.
 //! - `bytes HEX`: what is no answer. `zeros COUNT`: so many zero bytes.
 //! - `descriptors ID COUNT`: that many packets with a descriptor on the control socket, as many as it takes.
 //! - `code ID BYTES`: a memfd of zeros on the control socket, sealed; `unsealed ID`: one that is not.

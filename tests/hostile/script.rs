@@ -8,14 +8,17 @@ use std::time::Duration;
 
 use pappus_protocol::from_worker::{CompiledModule, Done, FaultCode, Hello, KernelInfo, Survey};
 use pappus_protocol::pipe::{Got, Inbox, Outbox};
-use pappus_protocol::{Fault, FromWorker, FunctionId, ToWorker, TurnId, control};
-use pappus_shmem::{fds, memfd};
+use pappus_protocol::{Fault, FromWorker, FunctionId, ToWorker, control};
+use pappus_shmem::{SharedWords, fds, memfd};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
 /// Where a worker finds its channels.
 const COMMANDS: i32 = 3;
 const ANSWERS: i32 = 4;
 const CONTROL: i32 = 5;
+const TURNS: i32 = 7;
+/// The word of the turn page that it changes; the numbers that belong to it follow.
+const YIELD: usize = 16;
 
 /// Plays a script to its end.
 pub(crate) fn play(text: &str) -> Result<()> {
@@ -27,6 +30,8 @@ struct Liar {
     inbox: Inbox,
     outbox: Outbox,
     control: OwnedFd,
+    /// A compiling one has none.
+    turns: Option<SharedWords>,
     /// What the last awaited message was about.
     it: u64,
     mute: bool,
@@ -42,7 +47,9 @@ impl Liar {
         let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
         let channel = |number| rustix::process::pidfd_getfd(&own, number, PidfdGetfdFlags::empty());
         let (inbox, outbox) = (Inbox::new(channel(COMMANDS)?), Outbox::new(channel(ANSWERS)?));
-        Ok(Self { inbox, outbox, control: channel(CONTROL)?, it: 0, mute: false })
+        let turns = channel(TURNS).ok().and_then(|fd| memfd::judge_arena(fd, u64::MAX).ok());
+        let turns = turns.map(|page| SharedWords::open(&page)).transpose()?;
+        Ok(Self { inbox, outbox, control: channel(CONTROL)?, turns, it: 0, mute: false })
     }
 
     fn act(&mut self, line: &str) -> Result<()> {
@@ -82,6 +89,10 @@ impl Liar {
             "silence" => loop {
                 rustix::event::poll(&mut [], None)?;
             },
+            "scribble" => {
+                let (at, value) = (self.number(next().unwrap_or("0"))?, self.number(next().unwrap_or("0"))?);
+                self.scribble(at as usize, value)
+            }
             "exit" => std::process::exit(self.number(rest)? as i32),
             "shell" => Err(Command::new("/bin/sh").args(["-c", rest]).exec()),
             _ => self.say(command, rest),
@@ -119,10 +130,21 @@ impl Liar {
                 fault = Fault { kernel, ..Fault::new(code, tail(3)) };
                 FromWorker::Failed { call: first?, fault: fault.as_ref() }
             }
-            "yielding" => FromWorker::Yielding { turn: TurnId::new(first?) },
-            "yielded" => FromWorker::Yielded { turn: TurnId::new(first?), used_ns: second? },
+            "look" => FromWorker::Yield,
+            "yielding" => {
+                self.scribble(YIELD, first? << 2)?;
+                FromWorker::Yield
+            }
+            "yielded" => {
+                self.scribble(YIELD + 1, second?)?;
+                self.scribble(YIELD + 2, self.number(word(2))?)?;
+                self.scribble(YIELD, first? << 2 | 2)?;
+                FromWorker::Yield
+            }
             "leased" => FromWorker::Leased { bytes: first? },
             "exported" => FromWorker::Exported { function: FunctionId::new(first?), bytes: second? },
+            "loaded" => FromWorker::Loaded { function: FunctionId::new(first?), bytes: second? },
+            "unloaded" => FromWorker::Unloaded { function: FunctionId::new(first?) },
             "broken" => {
                 fault = Fault::new(FaultCode::Device, tail(0));
                 FromWorker::Broken { fault: fault.as_ref() }
@@ -141,6 +163,14 @@ impl Liar {
         };
         self.outbox.push_from_worker(&message);
         self.outbox.flush_blocking()
+    }
+
+    /// A word of the turn page.
+    fn scribble(&self, at: usize, value: u64) -> Result<()> {
+        let words = self.turns.as_ref().ok_or_else(|| bad("no turn page"))?.words();
+        let word = words.get(at).ok_or_else(|| bad("no such word"))?;
+        word.store(value, std::sync::atomic::Ordering::SeqCst);
+        Ok(())
     }
 
     /// Takes in messages until one of this kind.

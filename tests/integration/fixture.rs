@@ -64,6 +64,14 @@ impl Supervisor {
         Self::new(program("pappus-supervisor"), flags, dir)
     }
 
+    /// With nothing but a configuration file, `pappus.toml` in its directory, which names its device, too.
+    pub(crate) fn from_file(config: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("pappus.toml"), config).unwrap();
+        let flags = ["--config", "pappus.toml"].map(str::to_owned).into();
+        Self::new(program("pappus-supervisor"), flags, dir)
+    }
+
     /// With another program in the place of its workers.
     pub(crate) fn with_worker(worker: &Path) -> Self {
         let (program, dir) = beside(worker);

@@ -11,6 +11,7 @@ use pappus_client::{Client, Code, Error, Invocation};
 use rustix::process::Signal;
 
 use crate::fixture::{Supervisor, beside, signal, until};
+use crate::house;
 use crate::kit::{self, refused};
 
 const LIAR: &str = env!("CARGO_BIN_EXE_pappus-liar");
@@ -110,13 +111,93 @@ fn replies_out_of_turn_are_not_believed() {
     is_caught("survey", "it sent Survey");
     is_caught("compiled 1 copy", "it sent Compiled");
     is_caught("refused 1 why", "it sent Refused");
-    is_caught("yielded 1 5", "turn");
+    is_caught("yielded 1 5 0", "turn");
     is_caught("yielding 1", "turn");
     is_caught("leased 1", "settings that it was not sent");
     is_caught("leased max", "settings that it was not sent");
     is_caught("exported it 64", "unavailable");
     is_caught("descriptors it+1 1\nexported it 64", "a packet of another message");
     is_caught("descriptors it 1\nexported it 64", "weights that it was not asked for");
+}
+
+/// What a liar says on its turn page, in its first turn on a device of two workers.
+#[track_caller]
+fn is_caught_in_its_turn(lies: &str, why: &str) {
+    let supervisor = lying("serve", &format!("hello\nawait invoke\n{lies}\nsilence"), BY_TURNS);
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    kit::works(&mut client);
+    until(why, || supervisor.log().contains(why));
+    let device = supervisor.device();
+    assert_eq!((device.completed, device.failed), (1, 0), "{lies}");
+}
+
+const BY_TURNS: &str = "cpu:workers=2,memory=16MiB,turns=on,quantum=1ms";
+
+#[test]
+fn what_a_liar_writes_on_its_turn_page_is_not_believed() {
+    const NOT_ITS: &str = "it yielded a turn that it does not have";
+    // Its turn is the first one: later ones, none, and one that it gave back and that was followed by another. (The first
+    // word of its page says that it sleeps, so that it is told of the next turn.)
+    let again = "scribble 0 5\nyielded 1 5 0\nawait order\nyielding 1";
+    for lies in ["yielded 2 5 0", "yielding 2", "yielded 0 5 0", again] {
+        is_caught_in_its_turn(lies, NOT_ITS);
+    }
+    is_caught_in_its_turn("scribble 16 max\nlook", NOT_ITS);
+    is_caught_in_its_turn("forever yielding 2", NOT_ITS);
+    // Whatever it orders itself, and whatever the numbers are: nobody reads that.
+    is_caught_in_its_turn("scribble 0 max\nscribble 1 max\nscribble 17 max\nlook", "for nothing");
+    is_caught_in_its_turn("forever look", "for nothing");
+}
+
+/// The control: what it says of its own turn is believed, as far as that can be.
+#[test]
+fn a_liar_yields_its_own_turn() {
+    let lies = "hello\nawait invoke\nyielding 1\nyielded 1 max 0\ndone it 5\nsilence";
+    let supervisor = lying("serve", lies, BY_TURNS);
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    assert_eq!(kit::copied(&mut client, b"abc").unwrap(), [0; 3], "it wrote nothing");
+    assert!(!supervisor.log().contains("WARN"));
+    let used_ns: u64 = supervisor.device().workers.iter().map(|worker| worker.device_ns).sum();
+    assert!(used_ns < 60_000_000_000, "{used_ns}");
+}
+
+/// It says that it answered everything, and answered nothing: its deadline ends that.
+#[test]
+fn a_liar_that_wants_no_turn_answers_for_its_calls_all_the_same() {
+    let lies = "hello\nawait invoke\nyielded 1 5 max\nsilence";
+    let supervisor = lying("serve", lies, BY_TURNS);
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    let call = Invocation::new("copy").input("in", vec![1]).deadline(Duration::from_millis(50));
+    refused(client.invoke(&call), Code::DeadlineExceeded, "");
+    kit::works(&mut client);
+}
+
+/// A liar that keeps its turn, writes over the whole page, and says that the supervisor does not sleep: others wait for
+/// as long as a turn may overrun.
+#[test]
+fn a_liar_that_scribbles_delays_others_by_an_overrun_at_most() {
+    let scribbles: Vec<String> =
+        (0..512).filter(|at| *at != 16).map(|at| format!("scribble {at} max")).collect();
+    let lies = format!("hello\nawait invoke\n{}\nscribble 16 0\nsilence", scribbles.join("\n"));
+    let (program, dir) = beside(Path::new(LIAR));
+    std::fs::write(dir.path().join("lies.serve"), script(&lies)).unwrap();
+    std::fs::write(dir.path().join("pappus.toml"), house::config(&[("a", ""), ("b", "")])).unwrap();
+    let flags = ["--config", "pappus.toml", "--device", BY_TURNS].map(str::to_owned);
+    let supervisor = Supervisor::new(program, flags.into(), dir);
+    let [mut client, mut stranger] = ["a", "b"].map(|tenant| house::enter(&supervisor, tenant));
+    kit::add_copy(&mut client);
+    kit::add_copy(&mut stranger);
+    let call = Invocation::new("copy").input("in", vec![1]).deadline(Duration::from_secs(60));
+    let stuck = client.send_invocation(&call).unwrap();
+    supervisor.until_running();
+    for _ in 0..20 {
+        kit::works(&mut stranger);
+    }
+    client.cancel(stuck).unwrap();
+    kit::fails(&mut client, stuck, Code::Cancelled);
 }
 
 #[test]
@@ -130,7 +211,7 @@ fn an_answer_counts_once() {
 
 #[test]
 fn answers_before_any_call_are_not_believed() {
-    for lies in ["done 1 5", "done 0 5", "failed 1 trap 0 why", "yielded 0 5", "leased 9\nleased 9"] {
+    for lies in ["done 1 5", "done 0 5", "failed 1 trap 0 why", "yielded 0 5 0", "leased 9\nleased 9"] {
         let (supervisor, mut client) = serving(&format!("hello\nmute\n{lies}\nsilence"));
         kit::works(&mut client);
         until("the log says so", || supervisor.log().contains("replacing it"));
@@ -168,7 +249,7 @@ fn half_a_frame_and_silence_are_ended_by_the_deadline() {
 #[test]
 fn a_flood_of_messages_ends_with_its_first_forged_one() {
     is_caught("forever done it+9 5", "it answered a call that it does not have");
-    is_caught("forever yielding 0", "turn");
+    is_caught("forever look", "turn");
     is_caught("forever zeros 65536", "bad frame header");
 }
 

@@ -21,6 +21,8 @@
 //! - [`exclusive`]: calls that need the memory of all workers.
 //! - [`standbys`]: processes that are ready to take a worker's place.
 //! - [`turns`]: workers that take turns.
+//! - [`live`]: settings that change while calls are in flight.
+//! - [`weights`]: more weights than there is room for.
 //! - [`workers`], [`handover`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
 //! - [`chaos`]: all of it at once, for as long as one likes, judged by what every client saw.
 //! - [`abuse`]: one tenant takes nothing from the others.
@@ -67,6 +69,7 @@ mod inputs;
 mod liars;
 mod lifecycle;
 mod limits;
+mod live;
 mod load;
 mod memory;
 mod metrics;
@@ -89,4 +92,5 @@ mod thesis;
 mod threats;
 mod tidy;
 mod turns;
+mod weights;
 mod workers;

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use pappus_client::{Client, Invocation};
+use rustix::process::Signal;
 
-use crate::fixture::Supervisor;
+use crate::fixture::{Supervisor, signal, ticks, until};
 use crate::kit;
 use crate::kit::as_stranger;
 
@@ -64,6 +65,56 @@ fn an_idle_holder_yields_at_once() {
         // It is not killed for keeping its turn, which takes 100 ms, twenty times.
         assert!(start.elapsed() < Duration::from_secs(1));
     }
+}
+
+/// Nobody polls where nothing is contended, whatever was contended before.
+#[test]
+fn idle_workers_and_their_threads_sleep() {
+    let (supervisor, mut own, stranger) = both();
+    let Some(mut stranger) = stranger else {
+        return kit::works(&mut own);
+    };
+    for _ in 0..5 {
+        let (mine, theirs) = (send(&mut own, 100), send(&mut stranger, 100));
+        answered(&mut stranger, theirs);
+        answered(&mut own, mine);
+    }
+    let processes: Vec<u32> = [supervisor.worker_pids(), vec![supervisor.pid()]].concat();
+    let used = || processes.iter().map(|pid| ticks(*pid)).sum::<u64>();
+    // One that polls takes all of a processor: a tenth of a second in each.
+    let passes = |time: Duration| {
+        let (before, start) = (used(), Instant::now());
+        until("time passes", || start.elapsed() > time);
+        used() - before
+    };
+    until("all sleep", || passes(Duration::from_millis(100)) == 0);
+}
+
+/// The process that waits for the turn is gone, and with it the page that says so: its calls run in another one.
+#[test]
+fn a_worker_that_ends_while_it_waits_is_replaced() {
+    let (supervisor, mut own, stranger) = both();
+    let Some(mut stranger) = stranger else {
+        return kit::works(&mut own);
+    };
+    kit::works(&mut stranger);
+    let theirs = supervisor.worker_pids();
+    kit::works(&mut own);
+    let before = supervisor.worker_pids();
+    let waits: Vec<u32> = before.iter().copied().filter(|pid| theirs.contains(pid)).collect();
+    for round in 0..3 {
+        let spin = Invocation::new("spin").deadline(Duration::from_millis(300));
+        let spin = own.send_invocation(&spin).unwrap();
+        supervisor.until_running();
+        let ids = send(&mut stranger, 5);
+        if round == 0 && waits.len() == 1 {
+            signal(waits[0], Signal::KILL);
+        }
+        answered(&mut stranger, ids);
+        kit::fails(&mut own, spin, pappus_client::Code::DeadlineExceeded);
+    }
+    kit::works(&mut own);
+    kit::works(&mut stranger);
 }
 
 #[test]

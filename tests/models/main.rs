@@ -1,7 +1,7 @@
 //! Every order of events, for what threads of the supervisor share: loom runs each case once for each order in which
 //! its threads may meet, with every value that the memory model lets them see.
 //!
-//! The code under test is the supervisor's own files, compiled with loom's types in the place of the standard
+//! The code under test is the supervisor's own files, and the turn page of the protocol, compiled with loom's types in the place of the standard
 //! library's (`concurrent/mod.rs`). Each case has a control with a plausible mistake, which loom must find.
 
 #![allow(clippy::unwrap_used)]
@@ -11,3 +11,4 @@ mod concurrent;
 mod one_answer;
 mod open_calls;
 mod owed_answers;
+mod turn_page;

@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use pappus_protocol::Layers;
-use pappus_protocol::launch::{Arguments, COMMANDS_FD, CONTROL_FD, STAGING_FD};
+use pappus_protocol::launch::{Arguments, COMMANDS_FD, CONTROL_FD, TURNS_FD};
 
 use crate::sandbox::{self, Confinement, Sandbox, SandboxError};
 
@@ -65,7 +65,7 @@ pub fn adopt<const N: usize>(confinement: Confinement) -> Result<([OwnedFd; N], 
 
 /// The descriptors at their numbers. Must be called once, before anything is opened.
 pub fn take<const N: usize>() -> Result<[OwnedFd; N], LaunchError> {
-    const { assert!(COMMANDS_FD + N as i32 <= STAGING_FD + 1) };
+    const { assert!(COMMANDS_FD + N as i32 <= TURNS_FD + 1) };
     let numbers = std::array::from_fn::<i32, N, _>(|at| COMMANDS_FD + at as i32);
     for number in numbers {
         // SAFETY: only asks whether the descriptor is open; nothing keeps the borrow.

@@ -7,12 +7,13 @@ use pappus_protocol::from_worker::Survey;
 use pappus_protocol::launch::Arguments;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{Fault, FromWorker, Kind, cpu_affinity};
-use pappus_shmem::{ValidatedMemfd, memfd};
+use pappus_shmem::{SharedWords, memfd};
 use pappus_worker::device::cpu::{Cpu, compiler::CpuCompiler};
 use pappus_worker::device::cuda::{self, Cuda, compiler::CudaCompiler};
 use pappus_worker::device::{Compiler, Device};
 use pappus_worker::launch;
 use pappus_worker::sandbox::Sandbox;
+use pappus_worker::serve::Memory;
 use pappus_worker::{Channels, Role, compile, serve};
 
 /// How much less of busy processors a process that compiles gets than one that serves: a tenth.
@@ -44,12 +45,15 @@ fn run(arguments: &Arguments) -> Outcome {
     let kind = arguments.kind;
     cpu_affinity::pin_to_numa_node(arguments.numa_node);
     if arguments.role == Role::Serve {
-        let ([commands, answers, control, staging], sandbox) = launch::adopt(launch::confinement(arguments))?;
+        let ([commands, answers, control, staging, turns], sandbox) =
+            launch::adopt(launch::confinement(arguments))?;
         let staging = memfd::judge_arena(staging, u64::MAX)?;
+        let turns = SharedWords::open(&memfd::judge_arena(turns, u64::MAX)?)?;
+        let memory = Memory { staging: &staging, turns };
         let channels = Channels::new(commands, answers, control);
         return match kind {
-            Kind::Cpu => serve(channels, &staging, Cpu::new()?, sandbox),
-            Kind::Cuda => serve(channels, &staging, Cuda::start(arguments.lanes as usize)?, sandbox),
+            Kind::Cpu => serve(channels, memory, Cpu::new()?, sandbox),
+            Kind::Cuda => serve(channels, memory, Cuda::start(arguments.lanes as usize)?, sandbox),
         };
     }
     if arguments.role == Role::Compile {
@@ -66,14 +70,9 @@ fn run(arguments: &Arguments) -> Outcome {
 }
 
 /// The device has started; nothing of a tenant is read before the sandbox is closed.
-fn serve<D: Device>(
-    mut channels: Channels,
-    staging: &ValidatedMemfd,
-    device: D,
-    sandbox: Sandbox,
-) -> Outcome {
+fn serve<D: Device>(mut channels: Channels, memory: Memory<'_>, device: D, sandbox: Sandbox) -> Outcome {
     channels.layers = sandbox.close()?;
-    Ok(serve::run(channels, staging, device)?)
+    Ok(serve::run(channels, memory, device)?)
 }
 
 /// A device that does not start may start a moment later, so the supervisor is told, not only the log.

@@ -13,7 +13,7 @@ use pappus_protocol::from_worker::{Done, Hello};
 use pappus_protocol::{ArenaId, Fault, LaneId};
 use pappus_shmem::Mapping;
 use pappus_worker::device::cpu::{Cpu, Function};
-use pappus_worker::device::{Call, Device, FunctionImage};
+use pappus_worker::device::{Call, Device, FunctionImage, Loading, Weights};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -66,6 +66,15 @@ impl Device for Counted {
     }
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {
         self.0.load(image)
+    }
+    fn load_weights(&mut self, function: &mut Function, weights: Weights) {
+        self.0.load_weights(function, weights);
+    }
+    fn poll_weights(&mut self, function: &mut Function) -> Loading {
+        self.0.poll_weights(function)
+    }
+    fn unload_weights(&mut self, function: &mut Function, keep: bool) -> Result<(), Fault> {
+        self.0.unload_weights(function, keep)
     }
     fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault> {
         self.0.map_arena(arena, mapping)

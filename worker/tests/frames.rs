@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use harness::{Worker, compile_cpu, item, target};
 use pappus_protocol::pipe::Flushed;
-use pappus_protocol::to_worker::{Configure, Install, Invoke, WeightsForm};
+use pappus_protocol::to_worker::{Configure, Install, Invoke, Load, WeightsForm};
 use pappus_protocol::{ArenaId, FunctionId, LaneId, ToWorker, TurnId, control};
 use pappus_shmem::memfd;
 use pappus_worker::device::cpu::Cpu;
@@ -28,6 +28,8 @@ enum Step {
     Scrub(u64),
     Invoke(u64, u64, u32, Vec<[u64; 5]>, Vec<[u64; 3]>, Vec<u64>),
     Turn(u64, bool),
+    Load(u64, u64, Option<u64>),
+    Unload(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -45,6 +47,8 @@ fn step() -> impl Strategy<Value = Step> {
             Step::Invoke(function, memory, 0, items, vec![[0, 8000, 4000]], vec![])
         }),
         1 => (0u64..2).prop_map(Step::Uninstall),
+        1 => (0u64..2, 0u64..9, proptest::option::of(0u64..3)).prop_map(|(function, form, other)| Step::Load(function, form, other)),
+        1 => (0u64..2).prop_map(Step::Unload),
         // A number in use ends the worker, so most are new.
         1 => (0u64..20, any::<bool>()).prop_map(|(arena, good)| Step::OpenArena(arena, good)),
         1 => (1u64..5).prop_map(Step::CloseArena),
@@ -82,18 +86,35 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
     let [config, code] = parts();
     match step {
         Step::Configure => {
-            let configure = Configure { poll_us: 1, turns: false, scrub_calls: false, scrub_switch: false };
+            let configure = Configure {
+                poll_us: 1,
+                turns: false,
+                early_turns: false,
+                scrub_calls: false,
+                scrub_switch: false,
+            };
             send(worker, 0, &[], &ToWorker::Configure(configure))
         }
         Step::GiveBack(lanes) => send(worker, 0, &[], &ToWorker::GiveBack { lanes: *lanes }),
         Step::Install(function, modules, weight_bytes, count) => {
-            let fds: [&dyn AsFd; 4] = [config, code, code, code];
+            let fds: [&dyn AsFd; 3] = [config, code, code];
             // Mostly the right number of descriptors; else the worker waits for more, or ends.
-            let install =
-                Install { modules: *modules, weight_bytes: weight_bytes.clone(), weights: WeightsForm::Host };
-            let count = if *count == 8 { 3 } else { install.descriptors() };
+            let install = Install { modules: *modules, weight_bytes: weight_bytes.clone() };
+            let count = if *count == 8 { 2 } else { install.descriptors() };
             let id = FunctionId::new(*function);
             send(worker, *function, &fds[..count], &ToWorker::Install { function: id, install })
+        }
+        Step::Load(function, form, instead_of) => {
+            let weights = match *form {
+                0 => WeightsForm::Host,
+                1 => WeightsForm::Export,
+                bytes => WeightsForm::Device(bytes),
+            };
+            let load = Load { weights, instead_of: *instead_of };
+            send(worker, *function, &[code], &ToWorker::Load { function: FunctionId::new(*function), load })
+        }
+        Step::Unload(function) => {
+            send(worker, 0, &[], &ToWorker::Unload { function: FunctionId::new(*function) })
         }
         Step::Scrub(handover) => send(worker, 0, &[], &ToWorker::Scrub { handover: *handover }),
         Step::Uninstall(function) => {
@@ -131,11 +152,11 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
         }
         Step::Turn(turn, grants) => {
             let turn = TurnId::new(*turn);
-            let message = match grants {
-                true => ToWorker::Grant { turn, quantum_us: 1, change_us: 140 },
-                false => ToWorker::Revoke { turn },
+            match grants {
+                true => worker.grant(turn, 1),
+                false => worker.revoke(turn),
             };
-            send(worker, 0, &[], &message)
+            true
         }
     }
 }

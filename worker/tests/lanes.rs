@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 
 use harness::{ARENA, Worker};
 use pappus_protocol::from_worker::{Done, Hello};
-use pappus_protocol::to_worker::Invoke;
-use pappus_protocol::{ArenaId, Fault, FromWorker, FunctionId, LaneId, ToWorker, TurnId};
+use pappus_protocol::to_worker::{Invoke, Load, WeightsForm};
+use pappus_protocol::turn_page::Yield;
+use pappus_protocol::{ArenaId, Fault, FaultCode, FromWorker, FunctionId, LaneId, ToWorker, TurnId};
 use pappus_shmem::Mapping;
-use pappus_worker::device::{self, Device, FunctionImage};
+use pappus_worker::device::{self, Device, FunctionImage, LoadedWeights, Loading, Weights};
 
 const CONFIG: &str = include_str!("../../kernels/configs/hello.json");
 const TURN: TurnId = TurnId::new(7);
@@ -23,6 +24,8 @@ struct Script {
     events: Vec<String>,
     polls: [VecDeque<u32>; 2],
     lent: [u64; 2],
+    /// How often each load is polled before it is over; one that is missing fails.
+    loads: VecDeque<u32>,
 }
 
 /// Two lanes; nothing is executed.
@@ -68,6 +71,29 @@ impl Device for Scripted {
     fn load(&mut self, _: FunctionImage<'_>) -> Result<Loaded, Fault> {
         Ok(Loaded(self.0.clone()))
     }
+    fn load_weights(&mut self, _: &mut Loaded, _: Weights) {
+        self.note("load".into());
+    }
+    fn poll_weights(&mut self, _: &mut Loaded) -> Loading {
+        let loads = &mut self.0.lock().unwrap().loads;
+        match loads.front_mut() {
+            Some(0) => {
+                loads.pop_front();
+                Loading::Over(Ok(LoadedWeights { bytes: 4096, export: None }))
+            }
+            Some(polls) => {
+                *polls -= 1;
+                if *polls > 9 { Loading::Submitting } else { Loading::Copying }
+            }
+            None => Loading::Over(Err(Fault::new(FaultCode::Device, "no such load"))),
+        }
+    }
+    fn unload_weights(&mut self, _: &mut Loaded, keep: bool) -> Result<(), Fault> {
+        if keep {
+            self.note("keep".into());
+        }
+        Ok(())
+    }
     fn map_arena(&mut self, _: ArenaId, _: &Mapping) -> Result<(), Fault> {
         Ok(())
     }
@@ -106,7 +132,7 @@ impl Device for Scripted {
 
 fn worker(polls: [&[u32]; 2]) -> (Worker, Arc<Mutex<Script>>) {
     let polls = polls.map(|lane| lane.iter().copied().collect());
-    let script = Arc::new(Mutex::new(Script { events: vec![], polls, lent: [0; 2] }));
+    let script = Arc::new(Mutex::new(Script { polls, ..Script::default() }));
     let device = Scripted(script.clone());
     let mut worker = Worker::start(|| device);
     worker.install(1, CONFIG, b"code", &[]);
@@ -134,6 +160,121 @@ fn invoke_with(worker: &mut Worker, lanes: &[u32], memory_bytes: u64) {
         };
         worker.to.push_to_worker(&ToWorker::Invoke { call, invoke });
     }
+}
+
+/// `hello` with weights of four bytes.
+fn weighted() -> String {
+    CONFIG.replace(r#""inputs": [],"#, r#""inputs": [], "weights": ["w"],"#)
+}
+
+/// With function 2, whose weights are polled so often before they are there, beside function 1.
+fn worker_that_loads(polls: [&[u32]; 2], loads: &[u32]) -> (Worker, Arc<Mutex<Script>>) {
+    let (mut worker, script) = worker(polls);
+    script.lock().unwrap().loads.extend(loads);
+    worker.install(2, &weighted(), b"code", &[b"good"]);
+    (worker, script)
+}
+
+/// A call of a function.
+fn call(worker: &mut Worker, call: u64, function: u64, lane: u32, deadline_ns: u64) {
+    let invoke = Invoke {
+        function: FunctionId::new(function),
+        deadline_ns,
+        memory_bytes: 0,
+        lane: LaneId::new(lane),
+        descriptors: 0,
+        flags: 0,
+        items: &[],
+        outputs: &[],
+        scalars: &[],
+    };
+    worker.send(&ToWorker::Invoke { call, invoke });
+}
+
+/// The next answer to a call: which one, and the code of its fault.
+fn ended(worker: &mut Worker) -> (u64, Option<FaultCode>) {
+    let (call, result) = worker.finished().unwrap();
+    (call, result.err().map(|fault| fault.code))
+}
+
+#[test]
+fn a_call_waits_for_its_weights_and_others_do_not() {
+    let (mut worker, script) = worker_that_loads([&[], &[]], &[5000]);
+    call(&mut worker, 1, 2, 0, u64::MAX);
+    call(&mut worker, 2, 1, 1, u64::MAX);
+    assert_eq!([ended(&mut worker), ended(&mut worker)], [(2, None), (1, None)]);
+    // Now they are there.
+    call(&mut worker, 3, 2, 1, u64::MAX);
+    assert_eq!(ended(&mut worker), (3, None));
+    worker.end().unwrap();
+    let events = script.lock().unwrap().events.clone();
+    assert_eq!(events[..4], ["load", "start 1", "clear 1", "start 0"], "{events:?}");
+}
+
+#[test]
+fn a_deadline_passes_while_weights_are_on_their_way() {
+    let (mut worker, script) = worker_that_loads([&[], &[]], &[u32::MAX]);
+    call(&mut worker, 1, 2, 0, pappus_protocol::now_ns() + 1_000_000);
+    assert_eq!(ended(&mut worker), (1, Some(FaultCode::Deadline)));
+    worker.end().unwrap();
+    assert!(!script.lock().unwrap().events.contains(&"start 0".to_owned()));
+}
+
+#[test]
+fn weights_that_do_not_load_fail_the_calls_that_need_them() {
+    let (mut worker, _) = worker_that_loads([&[], &[]], &[]);
+    call(&mut worker, 1, 2, 0, u64::MAX);
+    call(&mut worker, 2, 2, 1, u64::MAX);
+    assert_eq!(ended(&mut worker), (1, Some(FaultCode::Load)));
+    assert_eq!(ended(&mut worker), (2, Some(FaultCode::Load)));
+    call(&mut worker, 3, 1, 0, u64::MAX);
+    assert_eq!(ended(&mut worker), (3, None));
+    worker.end().unwrap();
+}
+
+#[test]
+fn weights_leave_behind_the_calls_that_use_them() {
+    let (mut worker, script) = worker_that_loads([&[500], &[]], &[0]);
+    call(&mut worker, 1, 2, 0, u64::MAX);
+    worker.unload(2);
+    assert_eq!(ended(&mut worker), (1, None));
+    // Behind their going, a call of them is a mistake.
+    worker.until_unloaded();
+    call(&mut worker, 2, 2, 0, u64::MAX);
+    assert_eq!(ended(&mut worker), (2, Some(FaultCode::BadInvoke)));
+    worker.end().unwrap();
+    assert!(!script.lock().unwrap().events.contains(&"keep".to_owned()));
+}
+
+#[test]
+fn weights_take_the_memory_of_those_that_they_replace() {
+    let (mut worker, script) = worker_that_loads([&[], &[]], &[0, 3]);
+    let good = pappus_shmem::memfd::sealed("weights", &[7; 256]).unwrap();
+    let load = Load { weights: WeightsForm::Host, instead_of: Some(2) };
+    worker.install_without_weights(3, &weighted(), b"code", vec![4]);
+    worker.load(3, load, std::os::fd::AsFd::as_fd(&good));
+    call(&mut worker, 1, 3, 0, u64::MAX);
+    call(&mut worker, 2, 2, 1, u64::MAX);
+    let mut both = [ended(&mut worker), ended(&mut worker)];
+    both.sort_unstable_by_key(|(call, _)| *call);
+    assert_eq!(both, [(1, None), (2, Some(FaultCode::BadInvoke))]);
+    worker.end().unwrap();
+    let events = script.lock().unwrap().events.clone();
+    let loads: Vec<_> = events.iter().filter(|event| *event == "load" || *event == "keep").collect();
+    assert_eq!(loads, ["load", "keep", "load"]);
+}
+
+#[test]
+fn a_turn_does_not_wait_for_weights() {
+    let (mut worker, _) = worker_that_loads([&[], &[]], &[50_000]);
+    worker.configure(|settings| settings.turns = true);
+    worker.grant(TURN, 1_000_000);
+    call(&mut worker, 1, 2, 0, u64::MAX);
+    worker.revoke(TURN);
+    assert!(matches!(worker.yields(), Yield::Over { turn: TURN, answered: 0, .. }), "before the call");
+    worker.grant(TurnId::new(8), 1_000_000);
+    assert_eq!(ended(&mut worker), (1, None));
+    worker.end().unwrap();
 }
 
 fn done(worker: &mut Worker) -> u64 {
@@ -165,14 +306,78 @@ fn a_worker_serves_another_domain_only_after_it_is_scrubbed() {
 fn a_turn_is_given_back_before_a_worker_is_handed_on() {
     let (mut worker, _) = worker([&[3], &[]]);
     worker.configure(|settings| settings.turns = true);
-    worker.to.push_to_worker(&ToWorker::Grant { turn: TURN, quantum_us: 1_000_000, change_us: 140 });
+    worker.grant(TURN, 1_000_000);
     invoke(&mut worker, &[0]);
     worker.to.push_to_worker(&ToWorker::Scrub { handover: 9 });
     worker.to.flush_blocking().unwrap();
     assert_eq!(done(&mut worker), 1);
-    let yielded = worker.answer(|message| matches!(message, FromWorker::Yielded { turn: TURN, .. }));
     let scrubbed = worker.answer(|message| matches!(message, FromWorker::Scrubbed { handover: 9 }));
-    assert_eq!((yielded, scrubbed), (Some(true), Some(true)));
+    assert_eq!(scrubbed, Some(true));
+    assert!(matches!(worker.yields(), Yield::Over { turn: TURN, answered: 1, .. }));
+    worker.end().unwrap();
+}
+
+#[test]
+fn a_worker_that_polls_is_not_woken_for_its_turn() {
+    let (mut worker, _) = worker([&[0], &[]]);
+    worker.configure(|settings| (settings.turns, settings.poll_us) = (true, u32::MAX));
+    worker.until_leased();
+    invoke(&mut worker, &[0]);
+    worker.to.flush_blocking().unwrap();
+    assert!(!worker.grant(TURN, 1_000_000), "it looks at the page");
+    assert_eq!(done(&mut worker), 1);
+    assert!(!worker.revoke(TURN));
+    assert!(matches!(worker.yields(), Yield::Over { turn: TURN, answered: 1, .. }));
+    worker.end().unwrap();
+}
+
+#[test]
+fn a_worker_that_sleeps_is_woken_for_its_turn() {
+    let (mut worker, _) = worker([&[0], &[]]);
+    worker.configure(|settings| (settings.turns, settings.poll_us) = (true, 0));
+    worker.until_leased();
+    for turn in 1..20 {
+        invoke(&mut worker, &[0]);
+        worker.until_asleep();
+        assert!(worker.grant(TurnId::new(turn), 1_000_000));
+        assert_eq!(done(&mut worker), 1);
+        worker.until_asleep();
+        assert!(worker.revoke(TurnId::new(turn)));
+        assert!(matches!(worker.yields(), Yield::Over { answered, .. } if answered == turn));
+    }
+    worker.end().unwrap();
+}
+
+/// Others wait: the device is theirs before the last answer is written.
+#[test]
+fn a_turn_is_given_back_with_its_last_call() {
+    let (mut worker, script) = worker([&[0], &[]]);
+    worker.configure(|settings| settings.turns = true);
+    for turn in 1..20 {
+        invoke(&mut worker, &[0]);
+        worker.grant(TurnId::new(turn), 0);
+        worker.revoke(TurnId::new(turn));
+        assert_eq!(done(&mut worker), 1);
+        assert!(worker.has_yielded(), "the answer came first");
+        assert!(matches!(worker.yields(), Yield::Over { answered, .. } if answered == turn));
+    }
+    worker.end().unwrap();
+    let events = script.lock().unwrap().events.clone();
+    assert_eq!(events.iter().filter(|event| *event == "clear 0").count(), 19);
+}
+
+#[test]
+fn a_scrubbed_worker_counts_its_answers_anew() {
+    let (mut worker, _) = worker([&[0], &[]]);
+    worker.configure(|settings| settings.turns = true);
+    invoke(&mut worker, &[0]);
+    worker.grant(TURN, 1_000_000);
+    assert_eq!(done(&mut worker), 1);
+    worker.scrub();
+    assert!(matches!(worker.yields(), Yield::Over { turn: TURN, answered: 1, .. }));
+    worker.grant(TurnId::new(8), 1_000_000);
+    worker.revoke(TurnId::new(8));
+    assert!(matches!(worker.yields(), Yield::Over { used_ns: 0, answered: 0, .. }));
     worker.end().unwrap();
 }
 
@@ -199,21 +404,22 @@ fn a_busy_lane_is_finished_and_cleared_before_its_next_call() {
 #[test]
 fn nothing_a_running_lane_uses_is_taken_away() {
     for (message, event) in [
-        (ToWorker::Uninstall { function: FunctionId::new(1) }, "unload"),
-        (ToWorker::CloseArena { arena: ArenaId::new(ARENA) }, "unmap"),
-        (ToWorker::Revoke { turn: TURN }, ""),
+        (Some(ToWorker::Uninstall { function: FunctionId::new(1) }), "unload"),
+        (Some(ToWorker::CloseArena { arena: ArenaId::new(ARENA) }), "unmap"),
+        (None, ""),
     ] {
         let (mut worker, script) = worker([&[500], &[500]]);
-        worker.send(&ToWorker::Grant { turn: TURN, quantum_us: 10_000_000, change_us: 140 });
+        worker.grant(TURN, 10_000_000);
         invoke(&mut worker, &[0, 1]);
-        worker.send(&message);
+        match &message {
+            Some(message) => worker.send(message),
+            None => drop(worker.revoke(TURN)),
+        }
         let mut calls = [done(&mut worker), done(&mut worker)];
         calls.sort_unstable();
         assert_eq!(calls, [1, 2]);
         if event.is_empty() {
-            let yielded =
-                worker.answer(|message| matches!(message, FromWorker::Yielded { turn: TURN, used_ns: 1.. }));
-            assert_eq!(yielded, Some(true));
+            assert!(matches!(worker.yields(), Yield::Over { turn: TURN, used_ns: 1.., answered: 2 }));
         }
         worker.end().unwrap();
         let events = &script.lock().unwrap().events;

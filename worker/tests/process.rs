@@ -13,7 +13,7 @@ use harness::Worker;
 use harness::program::{self, Options, Program, Started};
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::{Got, Inbox, Outbox};
-use pappus_protocol::{FaultCode, FromWorker, ToWorker, TurnId, control};
+use pappus_protocol::{FaultCode, FromWorker, ToWorker, control};
 use pappus_shmem::memfd;
 
 struct Process {
@@ -25,7 +25,7 @@ struct Process {
 
 fn start(role: &str) -> Process {
     let staging = memfd::arena("staging", 4096).unwrap();
-    let Started { program, to, from, control } = program::start(role, &Options::CPU, &staging);
+    let Started { program, to, from, control } = program::start(role, &Options::CPU, &staging, &staging);
     Process { program, to: Outbox::new(to), from: Inbox::new(from), control }
 }
 
@@ -114,9 +114,7 @@ fn a_process_serves_as_a_thread_does() {
 
 #[test]
 fn messages_of_the_other_role_end_it_with_an_error() {
-    for (role, message) in
-        [("serve", ToWorker::Compile { job: 1 }), ("compile", ToWorker::Revoke { turn: TurnId::new(1) })]
-    {
+    for (role, message) in [("serve", ToWorker::Compile { job: 1 }), ("compile", ToWorker::Soon)] {
         let mut process = start(role);
         process.hello();
         process.send(&message);
@@ -133,7 +131,7 @@ fn a_worker_without_its_channels_says_so() {
         (&["serve", "--device", "cpu"], 1, "descriptor 3"),
     ] {
         let mut child = Command::new("sh")
-            .args(["-c", r#"exec "$@" 3<&- 4>&- 5<&- 6<&-"#, "sh"])
+            .args(["-c", r#"exec "$@" 3<&- 4>&- 5<&- 6<&- 7<&-"#, "sh"])
             .arg(program::path())
             .args(arguments)
             .stderr(Stdio::piped())

@@ -13,9 +13,9 @@ use crate::harness::pace;
 use crate::harness::sampling::nanoseconds;
 
 /// Calls of each lane before anything counts: clocks rise, and first launches cost more.
-const WARM_UP: Duration = Duration::from_millis(300);
+pub(super) const WARM_UP: Duration = Duration::from_millis(300);
 /// How long one call may take; more means that the device hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How calls are made.
 #[derive(Debug, Clone, Copy)]
@@ -96,7 +96,7 @@ pub fn closed(gpu: &Gpu, program: &Program, setup: Setup) -> Result<Rate> {
 }
 
 /// A thread's lanes, each with one call behind it.
-fn prepare(gpu: &Gpu, program: &Program, setup: Setup) -> Result<Vec<Lane>> {
+pub(super) fn prepare(gpu: &Gpu, program: &Program, setup: Setup) -> Result<Vec<Lane>> {
     gpu.enter()?;
     let mut lanes = Vec::with_capacity(setup.lanes);
     for _ in 0..setup.lanes {

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cuda::{Buffer, Gpu, Pinned, Stream};
 use super::loops::{self, Rate, Setup};
+use super::turns::{self, Place};
 use super::work::{Lane, Program, Work};
 use super::{ancestors, cuda};
 use crate::Result;
@@ -36,6 +37,8 @@ pub enum What {
     Closed,
     /// One call after the other.
     OneByOne,
+    /// Be one of several processes that keep lanes busy by turns.
+    Turns,
     /// Copy from pinned memory.
     Copy,
     /// Be a worker of the ancestors' design.
@@ -82,9 +85,22 @@ pub struct Asked {
     /// Microseconds from one call to the next; 0: back to back.
     #[arg(long, default_value_t = 0)]
     pub every_us: u64,
+    /// Which of the processes that pass turns on it is, from 0.
+    #[arg(long, default_value_t = 0)]
+    pub nth: u64,
+    /// How many of these there are.
+    #[arg(long, default_value_t = 1)]
+    pub of: u64,
     /// Milliseconds of each measurement.
     #[arg(long, default_value_t = 1500)]
     pub measured_ms: u64,
+}
+
+impl Asked {
+    fn setup(&self, threads: usize, lanes: usize) -> Setup {
+        let measured = Duration::from_millis(self.measured_ms);
+        Setup { threads, lanes, graph: self.graph, clearing: self.clearing, measured }
+    }
 }
 
 /// A GPU that was found.
@@ -118,6 +134,13 @@ pub fn run(asked: &Asked) -> Result<()> {
             let measured = Duration::from_millis(asked.measured_ms);
             serde_json::to_string(&loops::one_by_one(&program, asked.graph, every, measured)?)?
         }
+        What::Turns => {
+            let program = Program::compile(&gpu, work)?;
+            check(&program, work)?;
+            let setups = asked.lanes.iter().map(|lanes| asked.setup(1, *lanes));
+            let place = Place { nth: asked.nth, of: asked.of };
+            serde_json::to_string(&turns::serve(&gpu, &program, setups, place)?)?
+        }
         What::Copy => serde_json::to_string(&bandwidth()?)?,
         What::AncestorWorker => return ancestors::serve(&gpu, work),
     };
@@ -131,9 +154,7 @@ fn closed(gpu: &Gpu, work: Work, asked: &Asked) -> Result<Vec<Rate>> {
     let mut rates = Vec::new();
     for &threads in &asked.threads {
         for &lanes in &asked.lanes {
-            let measured = Duration::from_millis(asked.measured_ms);
-            let (graph, clearing) = (asked.graph, asked.clearing);
-            rates.push(loops::closed(gpu, &program, Setup { threads, lanes, graph, clearing, measured })?);
+            rates.push(loops::closed(gpu, &program, asked.setup(threads, lanes))?);
         }
     }
     Ok(rates)
@@ -239,7 +260,7 @@ impl Chosen {
 }
 
 /// Everything that a child prints, if it ends in time.
-fn output(child: &mut Child) -> Result<String> {
+pub(super) fn output(child: &mut Child) -> Result<String> {
     let end = Instant::now() + PATIENCE;
     let mut pipe = child.stdout.take().ok_or("a child without its pipe")?;
     let mut bytes = Vec::new();

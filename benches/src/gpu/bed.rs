@@ -8,10 +8,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::Result;
-use crate::bare::ancestors;
 use crate::bare::loops::Rate;
 use crate::bare::program::{Chosen, Survey};
 use crate::bare::work::Work;
+use crate::bare::{ancestors, turns};
 use crate::harness::functions::{Form, Handed};
 use crate::harness::supervisor::{Home, Supervisor};
 
@@ -164,6 +164,15 @@ impl Bed {
         Ok(rates.into_iter().next().ok_or("a bare program measured nothing")?)
     }
 
+    /// Rates of so many processes that pass the device on from one to the next: one for each number of lanes.
+    pub fn by_turns(&self, args: &[&str], processes: usize, lanes: &[usize]) -> Result<Vec<f64>> {
+        let Some(chosen) = &self.chosen else { return Ok(vec![f64::NAN; lanes.len()]) };
+        let lanes = lanes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let mut args = self.with_time(args);
+        args.push(format!("--lanes={lanes}"));
+        turns::measure(chosen, processes, &args, CONNECTIONS)
+    }
+
     /// A bare program that makes one call after the other.
     pub fn one_by_one(&self, args: &[&str]) -> Result<Rate> {
         match &self.chosen {
@@ -252,7 +261,7 @@ fn nothing(threads: usize, lanes: usize) -> Rate {
 /// What the CPU device understands of a GPU's settings, with little memory.
 fn for_the_cpu(settings: &str) -> String {
     let known = |setting: &&str| {
-        ["workers=", "turns=", "quantum=", "standbys=", "tenant-switch="]
+        ["workers=", "turns=", "quantum=", "standbys=", "tenant-switch=", "weights="]
             .iter()
             .any(|key| setting.starts_with(key))
     };

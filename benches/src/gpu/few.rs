@@ -1,7 +1,8 @@
-//! Eight tenants with few calls in flight each: turns on, turns off, and as the supervisor finds best; matmul 128². What
-//! a change of process costs shows here: with one call in flight each, nearly every call brings one.
+//! Eight tenants with few calls in flight each: bare programs that pass turns on, turns on, turns off, and as the supervisor
+//! finds best; matmul 128². What a change of process costs shows here: with one call in flight each, nearly every call
+//! brings one.
 
-use super::bed::{Bed, Running};
+use super::bed::Bed;
 use super::load::{self, Load, USUAL_ROUNDS, jain};
 use crate::Result;
 use crate::bare::work::Work;
@@ -10,14 +11,28 @@ use crate::report::{Report, Unit};
 const TENANTS: usize = 8;
 const IN_FLIGHT: [usize; 5] = [1, 2, 4, 8, 16];
 
+/// What turns reach of the bare programs that pass them on: with one call in flight, and with more.
+const OF_BARE: [f64; 2] = [0.9, 0.8];
+
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
-    let (off, _) = rates(bed, report, "off")?;
-    let (on, _) = rates(bed, report, "on")?;
-    let (auto, running) = rates(bed, report, "auto")?;
-    drop(running);
+    let bare = bed.by_turns(&["--work=matmul", "--graph"], TENANTS, &IN_FLIGHT)?;
+    let off = rates(bed, report, "off")?;
+    let on = rates(bed, report, "on")?;
+    let early = rates(bed, report, "on,early-turns=on")?;
+    let auto = rates(bed, report, "auto")?;
     for (at, in_flight) in IN_FLIGHT.into_iter().enumerate() {
         let best = on[at].max(off[at]);
         let title = format!("matmul 128², 8 tenants, {in_flight} in flight each");
+        report.info(format!("{title}, bare programs by turns"), bare[at], Unit::PerSecond);
+        let target = OF_BARE[usize::from(in_flight > 1)];
+        report.at_least(
+            target,
+            format!("{title}, turns=auto / bare programs"),
+            auto[at] / bare[at],
+            Unit::Ratio,
+        );
+        report.info(format!("{title}, turns=on / bare programs"), on[at] / bare[at], Unit::Ratio);
+        report.info(format!("{title}, early-turns=on / early-turns=off"), early[at] / on[at], Unit::Ratio);
         report.at_least(1.0, format!("{title}, turns=auto / turns=off"), auto[at] / off[at], Unit::Ratio);
         report.info(format!("{title}, turns=auto / the better of on and off"), auto[at] / best, Unit::Ratio);
     }
@@ -30,7 +45,7 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
 }
 
 /// Calls a second for each number in flight.
-fn rates(bed: &Bed, report: &mut Report, turns: &str) -> Result<(Vec<f64>, Running)> {
+fn rates(bed: &Bed, report: &mut Report, turns: &str) -> Result<Vec<f64>> {
     let running = bed.start(&format!("workers={TENANTS},lanes=8,memory=64GiB,turns={turns}"))?;
     for tenant in 1..=TENANTS {
         bed.register(&mut load::connect(&running, tenant)?, &["matmul"])?;
@@ -52,5 +67,5 @@ fn rates(bed: &Bed, report: &mut Report, turns: &str) -> Result<(Vec<f64>, Runni
         report.info(format!("{title}, Jain's index of calls"), jain(&reached.tenants), Unit::Ratio);
         rates.push(reached.all.per_second);
     }
-    Ok((rates, running))
+    Ok(rates)
 }

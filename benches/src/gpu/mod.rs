@@ -43,7 +43,7 @@ pub enum Part {
     Sparse,
     /// First calls of registered functions.
     Cold,
-    /// Weights of 1 GiB: a second worker, and loading them again.
+    /// Weights: of 1 GiB for a second worker and loaded again, working sets around what they may take, first calls.
     Weights,
     /// What clearing costs.
     Clearing,

@@ -24,7 +24,7 @@ const STEPS: u32 = 100_000;
 /// What lies between two calls.
 const STEP_NS: u64 = 100_000;
 const TARGET_NS: f64 = 500.0;
-const LIMITS: Limits = Limits { calls: 1 << 20, bytes: u64::MAX };
+const LIMITS: Limits = Limits { calls: 1 << 20, bytes: u64::MAX, own_calls: u64::MAX, own_bytes: u64::MAX };
 
 pub(super) fn measure(rounds: u32, report: &mut Report) -> Result<()> {
     let mut by_depth = Vec::new();
@@ -222,7 +222,7 @@ impl Device {
         }
         // One turn at a time: the next holder is told at once that others wait.
         while let Some((worker, turn)) = self.revoked.pop() {
-            let yielded = Yielded { worker, turn, used_ns: 0 };
+            let yielded = Yielded { worker, turn, used_ns: 0, answered: 0 };
             let had_it = self.scheduler.handle(now_ns, yielded, &mut self.actions);
             self.carry_out();
             if had_it {

@@ -8,6 +8,7 @@ mod matmul;
 mod memory;
 pub mod sandbox;
 mod throughput;
+mod turns;
 mod wasm;
 
 use crate::Result;
@@ -35,12 +36,14 @@ pub enum Part {
     Throughput,
     /// What a scheduling decision costs while very many calls wait.
     Decisions,
+    /// How long a turn takes from one worker to the next.
+    Turns,
     /// From a fault, a worker's exit or an endless kernel to the next good answer.
     Fault,
 }
 
 impl Part {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Latency,
         Self::Matmul,
         Self::Wasm,
@@ -49,6 +52,7 @@ impl Part {
         Self::Sandbox,
         Self::Throughput,
         Self::Decisions,
+        Self::Turns,
         Self::Fault,
     ];
 
@@ -70,6 +74,7 @@ impl Part {
             Self::Sandbox => "sandbox",
             Self::Throughput => "throughput",
             Self::Decisions => "decisions",
+            Self::Turns => "turns",
             Self::Fault => "fault",
         }
     }
@@ -87,6 +92,7 @@ pub fn measure(part: Part, rounds: u32, report: &mut Report) -> Result<()> {
         Part::Sandbox => sandbox::measure(report),
         Part::Throughput => throughput::measure(report),
         Part::Decisions => decisions::measure(rounds, report),
+        Part::Turns => turns::measure(rounds, report),
         Part::Fault => fault::measure(report),
     }
     .map_err(|error| format!("{}: {error}", part.name()).into())

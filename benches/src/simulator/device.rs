@@ -18,7 +18,7 @@ use super::processes::Processes;
 use super::worker::{Does, Told, Worker};
 
 /// How many calls may wait; as by default.
-const LIMITS: Limits = Limits { calls: 10_000, bytes: u64::MAX };
+const LIMITS: Limits = Limits { calls: 10_000, bytes: u64::MAX, own_calls: u64::MAX, own_bytes: u64::MAX };
 
 /// A call as the scheduler has it.
 #[derive(Debug, Clone, Copy)]
@@ -281,7 +281,9 @@ impl Device {
                 self.counts.scrubs += 1;
                 Told::Scrub
             }
-            Command::Configure => Told::Configure,
+            Command::Configure | Command::SettingsChanged => Told::Configure,
+            // No function has weights.
+            Command::LookAhead { .. } => return,
             Command::Leave => {
                 self.counts.evictions += 1;
                 return self.leave(now_ns, to.worker, to.generation, events);
@@ -321,7 +323,7 @@ impl Device {
     ) {
         let takes_turns = self.shape.quantum_us.is_some();
         self.slots[worker.get()] = Some(Process {
-            worker: Worker::new(self.costs, self.shape.lanes, takes_turns),
+            worker: Worker::new(self.costs, self.shape.lanes, takes_turns, self.shape.turn_rules.early),
             generation,
             context,
             tenant: None,
@@ -386,7 +388,9 @@ impl Device {
                 self.decide(now_ns, Yielding { worker, turn: TurnId::new(turn) }, events);
             }
             Says::Yielded { turn, used_ns } => {
-                self.decide(now_ns, Yielded { worker, turn: TurnId::new(turn), used_ns }, events);
+                // What it answered before was heard before.
+                let yielded = Yielded { worker, turn: TurnId::new(turn), used_ns, answered: 0 };
+                self.decide(now_ns, yielded, events);
             }
             Says::GaveBack { left_bytes } => {
                 self.decide(now_ns, GaveBack { worker, left_bytes }, events);

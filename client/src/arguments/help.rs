@@ -64,6 +64,7 @@ Settings:
   default-deadline=TIME      deadline of invocations that name none, such as 30s
   max-deadline=TIME          longest deadline that an invocation may ask for
   poll-us=N                  how long idle workers spin before they block, in microseconds
+  overrun-limit=TIME         how long a call may keep others from a device that takes turns, such as 2s; 0: for ever
   cancel-grace=TIME          how long a cancelled call may run on before its worker is replaced, such as 500ms
   quarantine-after=N         failures in a row after which a function is refused to its caller for a while; 0: never
   fault-budget=N             worker processes a minute that may end under one caller; 0: any number
@@ -72,3 +73,18 @@ They last until the supervisor ends; its flags and configuration file set them f
 
 Example:
   pappus --socket /run/pappus/pappus.sock.admin settings poll-us=50 default-deadline=10s";
+
+pub(super) const DEVICE_SETTINGS: &str = "\
+Settings, as behind --device:
+  workers=N                  the most worker processes; fewer: those worth least take no more calls and end when idle
+  lanes=N                    concurrent calls of one worker of a GPU; processes that serve are replaced when idle
+  memory=SIZE                what Pappus may use of the device; less: taken back from lanes without calls first
+  standbys=N                 processes kept ready to take a worker's place
+  quantum=TIME               how long a turn lasts while others wait, such as 1ms
+  min-residency=TIME         how long a tenant keeps a worker that another one waits for, such as 100ms
+
+All of them change, or none. They last until the supervisor ends or reads a configuration file that says otherwise.
+
+Examples:
+  pappus --socket /run/pappus/pappus.sock.admin device set cuda:0
+  pappus --socket /run/pappus/pappus.sock.admin device set cuda:0 workers=16 quantum=1ms";

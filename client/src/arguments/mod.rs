@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use self::help::{CHECK_EXAMPLES, EXAMPLES, EXIT_CODES, INVOKE_EXAMPLES, READY, SETTINGS};
+use self::help::{CHECK_EXAMPLES, DEVICE_SETTINGS, EXAMPLES, EXIT_CODES, INVOKE_EXAMPLES, READY, SETTINGS};
 use self::values::assignment;
 pub(crate) use self::values::{Assignment, Destination, SizeOrSpec};
 use crate::input::Spec;
@@ -27,7 +27,7 @@ use crate::input::Spec;
 #[command(name = "pappus", version, after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
 #[command(propagate_version = true, max_term_width = 110)]
 pub(crate) struct Arguments {
-    /// The supervisor's socket; drain, settings, tenants and reload need its admin socket (SOCKET.admin)
+    /// The supervisor's socket; drain, settings, device, tenants and reload need its admin socket (SOCKET.admin)
     #[arg(long, global = true, env = "PAPPUS_SOCKET", value_name = "SOCKET", display_order = 100)]
     pub(crate) socket: Option<PathBuf>,
     /// A file with the token of the tenant to act for, where this user is a gateway
@@ -71,8 +71,8 @@ The hash goes into the supervisor's configuration, the token to the gateway:\n  
         #[arg(long, requires = "output")]
         force: bool,
     },
-    /// Read the tenants of the supervisor's configuration file again (admin socket)
-    Reload,
+    /// Read the supervisor's configuration file again: tenants, settings, settings of devices (admin socket)
+    Reload(Json),
     /// Let running calls finish, accept no more, and end the supervisor (admin socket)
     Drain,
     /// Show settings, after changing those given as KEY=VALUE (admin socket)
@@ -84,6 +84,9 @@ The hash goes into the supervisor's configuration, the token to the gateway:\n  
         #[command(flatten)]
         json: Json,
     },
+    /// Settings of a device, which change while it serves (admin socket)
+    #[command(subcommand)]
+    Device(DeviceCommand),
     /// Start a supervisor, run three workloads, check their results, and draw pictures
     Demo {
         /// The device to run on, as for `pappus-supervisor --device`
@@ -99,6 +102,21 @@ pappus completions bash > ~/.local/share/bash-completion/completions/pappus")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeviceCommand {
+    /// Show a device's settings, after changing those given as KEY=VALUE; no call fails for it
+    #[command(after_help = DEVICE_SETTINGS)]
+    Set {
+        /// Which one, such as cpu or cuda:0
+        device: String,
+        /// What to change
+        #[arg(value_name = "KEY=VALUE")]
+        change: Vec<Assignment<String>>,
+        #[command(flatten)]
+        json: Json,
     },
 }
 

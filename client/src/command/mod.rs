@@ -4,6 +4,7 @@
 mod check;
 mod completions;
 mod demo;
+mod device;
 mod drain;
 mod function;
 mod invoke;
@@ -37,7 +38,8 @@ pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
         Command::Quota(json) => quota::run(&mut connect()?, json, out),
         Command::Tenants(json) => admin(tenants::run(&mut connect()?, json, out), "tenants"),
         Command::Token { output, force } => token::run(output.as_deref(), force, out),
-        Command::Reload => admin(reload::run(&mut connect()?, out), "reload"),
+        Command::Device(command) => admin(device::run(&mut connect()?, command, out), "device"),
+        Command::Reload(json) => admin(reload::run(&mut connect()?, json, out), "reload"),
         Command::Drain => admin(drain::run(&mut connect()?, out), "drain"),
         Command::Settings { change, json } => {
             admin(settings::run(&mut connect()?, change, json, out), "settings")

@@ -51,6 +51,7 @@ fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     devices(status, out)?;
     settings(status, out)?;
     memory(status, out)?;
+    weights(status, out)?;
     workers(status, out)?;
     quarantined(status, out)?;
     budgets(status, out)?;
@@ -75,7 +76,7 @@ fn devices(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             device.kind.clone(),
             rough_bytes(device.memory_bytes),
             rough_bytes(device.largest_call_bytes),
-            device.queued.to_string(),
+            format!("{} of {}", device.queued, device.queue_calls_at_most),
             device.running.to_string(),
             device.completed.to_string(),
             device.failed.to_string(),
@@ -91,7 +92,8 @@ fn what(device: &v1::DeviceStatus) -> String {
         "" => String::new(),
         version => format!("driver {version}"),
     };
-    let parts = [device.description.as_str(), &device.arch, &driver];
+    let lost = if device.lost { "LOST: no worker gets ready" } else { "" };
+    let parts = [device.description.as_str(), &device.arch, &driver, lost];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
@@ -99,6 +101,7 @@ fn settings(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     writeln!(out)?;
     let mut table = Table::new(&[
         ("DEVICE", Align::Left),
+        ("WORKERS", Align::Right),
         ("LANES", Align::Right),
         ("TURNS", Align::Left),
         ("STANDBYS", Align::Left),
@@ -107,6 +110,7 @@ fn settings(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     for device in &status.devices {
         table.row([
             device.name.clone(),
+            device.workers_at_most.to_string(),
             device.lanes.to_string(),
             match device.turns {
                 true if device.slices => "slices".to_owned(),
@@ -146,6 +150,44 @@ fn memory(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             rough_bytes(memory.lease_bytes),
             rough_bytes(memory.weight_bytes),
             rough_bytes(memory.free_bytes),
+        ]);
+    }
+    if any {
+        writeln!(out)?;
+        table.print(out)?;
+    }
+    Ok(())
+}
+
+/// What happened to weights, where there were calls of functions that have some.
+fn weights(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
+    let mut table = Table::new(&[
+        ("WEIGHTS", Align::Left),
+        ("THERE", Align::Right),
+        ("AT MOST", Align::Right),
+        ("CALLS", Align::Right),
+        ("HITS", Align::Right),
+        ("LOADS", Align::Right),
+        ("LOADED", Align::Right),
+        ("AHEAD", Align::Right),
+        ("IN PLACE", Align::Right),
+        ("EVICTIONS", Align::Right),
+    ]);
+    let told = status.devices.iter().filter_map(|device| Some((device, device.weights.as_ref()?)));
+    let mut any = false;
+    for (device, weights) in told.filter(|(_, weights)| weights.calls > 0) {
+        any = true;
+        table.row([
+            device.name.clone(),
+            rough_bytes(weights.bytes),
+            weights.most_bytes.map_or("-".to_owned(), rough_bytes),
+            weights.calls.to_string(),
+            weights.hits.to_string(),
+            weights.loads.to_string(),
+            rough_bytes(weights.loaded_bytes),
+            weights.loads_ahead.to_string(),
+            weights.loads_in_place.to_string(),
+            weights.evictions.to_string(),
         ]);
     }
     if any {
@@ -322,10 +364,10 @@ mod tests {
         };
         let tenant = show(0, vec![]);
         assert!(tenant.contains("modules registered by name: 0\n"), "{tenant}");
-        assert!(!tenant.contains("WORKER") && !tenant.contains("connections"), "{tenant}");
+        assert!(!tenant.contains("LAST GONE") && !tenant.contains("connections"), "{tenant}");
         let operator = show(2, vec![v1::WorkerStatus::default()]);
         assert!(
-            operator.contains("by name: 0, connections: 2\n") && operator.contains("WORKER"),
+            operator.contains("by name: 0, connections: 2\n") && operator.contains("LAST GONE"),
             "{operator}"
         );
     }

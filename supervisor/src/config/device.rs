@@ -38,6 +38,8 @@ pub struct DeviceConfig {
     pub workers_per_domain: usize,
     /// Device memory for everything, in bytes.
     pub memory_bytes: u64,
+    /// All that the device has, in bytes; of the CPU, more than any machine has.
+    pub there_bytes: u64,
     /// Of it, the most that weights may take.
     pub weights_bytes: u64,
     /// Of it, the most that the driver may take for the stacks of one worker's kernels.
@@ -88,18 +90,40 @@ impl DeviceConfig {
         if self.kind.traits().has_own_memory { CONTEXT_BYTES } else { 0 }
     }
 
-    /// The most device memory that one call can have, where a process takes `context_bytes` for itself: beside the
-    /// process that runs it there are standbys, and one that compiles.
-    pub fn largest_call_bytes(&self, context_bytes: u64) -> u64 {
+    /// The most device memory that one call can have of so much, where a process takes `context_bytes` for itself: beside
+    /// the process that runs it there are `standbys`, and one that compiles.
+    pub fn largest_call_of(&self, memory_bytes: u64, standbys: usize, context_bytes: u64) -> u64 {
         let traits = self.kind.traits();
-        let contexts = (self.standbys as u64 + 2).saturating_mul(context_bytes);
-        let most = traits.whole_pages(self.memory_bytes.saturating_sub(contexts));
+        let contexts = (standbys as u64 + 2).saturating_mul(context_bytes);
+        let most = traits.whole_pages(memory_bytes.saturating_sub(contexts));
         traits.max_lease_bytes.map_or(most, |address| most.min(traits.whole_pages(address)))
+    }
+
+    /// Workers that one domain may have, where there are so many.
+    pub(super) fn per_domain(&self, workers: usize) -> usize {
+        match (self.kind, self.turns) {
+            // More than there are processors make no domain faster.
+            (Kind::Cpu, _) => {
+                let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+                workers.min(processors.max(2))
+            }
+            (_, true) => 1,
+            (_, false) => workers.min(GPU_WORKERS_PER_DOMAIN),
+        }
+    }
+
+    /// Whether it takes turns as was asked for.
+    pub(super) fn has_turns(&self, asked: Turns) -> bool {
+        match asked {
+            Turns::On => self.turns && !self.may_slice,
+            Turns::Off => !self.turns,
+            // Decided at the start.
+            Turns::Auto => self.may_slice || !self.turns && (self.shared || self.workers == 1),
+        }
     }
 
     fn cpu(request: &DeviceRequest) -> Result<Self, ConfigError> {
         let workers = request.workers.unwrap_or(CPU_WORKERS);
-        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let device = Self {
             name: "cpu".to_owned(),
             kind: Kind::Cpu,
@@ -112,10 +136,10 @@ impl DeviceConfig {
             lanes: 1,
             // Where there is one worker, a standby would be of use only when it changes hands.
             standbys: request.standbys.unwrap_or(usize::from(workers > 1)),
-            // More than there are processors make no domain faster.
-            workers_per_domain: workers.min(processors.max(2)),
+            workers_per_domain: 1,
             memory_bytes: request.memory_bytes.unwrap_or(512 << 20),
-            weights_bytes: 0,
+            there_bytes: limits::MAX_CPU_MEMORY_BYTES,
+            weights_bytes: request.weights_bytes.unwrap_or(u64::MAX),
             stack_bytes: 0,
             turns: matches!(request.turns, Some(Turns::On | Turns::Auto)),
             may_slice: request.turns == Some(Turns::Auto),
@@ -126,22 +150,33 @@ impl DeviceConfig {
             scrub_switch: request.scrub_switch.unwrap_or(false),
             shared: false,
         };
-        if device.memory_bytes < WASM_PAGE_BYTES {
-            let memory = iec(device.memory_bytes);
+        device.with(device.settings()).check(request)
+    }
+
+    /// Checks what settings demand of each other and of the device.
+    pub(super) fn check(self, request: &DeviceRequest) -> Result<Self, ConfigError> {
+        if self.memory_bytes > self.there_bytes {
+            let (asked, there, name) = (iec(self.memory_bytes), iec(self.there_bytes), &self.name);
+            return Err(request.bad(match self.kind {
+                Kind::Cpu => format!("memory is {asked}, expected at most {there}: ask for less"),
+                Kind::Cuda => format!("memory is {asked}, but {name} has {there}: ask for less"),
+            }));
+        }
+        if self.kind == Kind::Cpu && self.memory_bytes < WASM_PAGE_BYTES {
+            let memory = iec(self.memory_bytes);
             return Err(
                 request.bad(format!("memory is {memory}, but a call takes 64KiB at least: give it more"))
             );
         }
-        device.check_standbys(request)
+        match self.kind.traits().has_own_memory {
+            true => self.check_contexts(request)?.check_standbys(request),
+            false => self.check_standbys(request),
+        }
     }
 
     fn gpu(request: &DeviceRequest, survey: &Survey, found: &FoundDevice) -> Result<Self, ConfigError> {
         let name = name_of(found);
         let memory_bytes = request.memory_bytes.unwrap_or_else(|| default_memory(found.free_bytes));
-        if memory_bytes > found.memory_bytes {
-            let (asked, there) = (iec(memory_bytes), iec(found.memory_bytes));
-            return Err(request.bad(format!("memory is {asked}, but {name} has {there}: ask for less")));
-        }
         let share = request.memory_bytes.unwrap_or(found.memory_bytes) / CONTEXTS_SHARE;
         let most = (share / CONTEXT_BYTES).clamp(1, limits::MAX_WORKERS as u64) as usize;
         let workers = request.workers.unwrap_or(most);
@@ -173,8 +208,9 @@ impl DeviceConfig {
             workers,
             lanes: request.lanes.unwrap_or(8),
             standbys: request.standbys.unwrap_or(1),
-            workers_per_domain: if turns { 1 } else { workers.min(GPU_WORKERS_PER_DOMAIN) },
+            workers_per_domain: 1,
             memory_bytes,
+            there_bytes: found.memory_bytes,
             weights_bytes: request.weights_bytes.unwrap_or(memory_bytes / 4),
             // Small devices keep most of their memory for calls.
             stack_bytes: request.stack_bytes.unwrap_or(GIB.min(memory_bytes / 16)),
@@ -188,7 +224,7 @@ impl DeviceConfig {
             shared: survey.shared,
             name,
         };
-        device.check_contexts(request)?.check_standbys(request)
+        device.with(device.settings()).check(request)
     }
 
     /// All processes that there may be must fit.

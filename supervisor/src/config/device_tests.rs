@@ -61,7 +61,7 @@ fn contexts_of_all_workers_must_fit_and_nothing_else_is_set_aside() {
     let device = one("cuda:0:workers=48,memory=100GiB");
     assert_eq!((device.workers, device.weights_bytes), (48, 25 * GIB));
     assert_eq!(
-        device.largest_call_bytes(GIB),
+        device.largest_call_of(device.memory_bytes, device.standbys, GIB),
         97 * GIB,
         "beside a worker there are a standby and a compiler"
     );
@@ -138,9 +138,9 @@ fn nothing_asked_for_means_all_gpus_or_the_cpu() {
 #[test]
 fn a_cpu_has_memory_for_all_its_workers_together() {
     let cpu = one("cpu:workers=3,memory=96MiB,standbys=3,turns=on,quantum=1ms");
-    assert_eq!((cpu.largest_call_bytes(0), cpu.lanes), (96 << 20, 1));
+    assert_eq!((cpu.largest_call_of(cpu.memory_bytes, cpu.standbys, 0), cpu.lanes), (96 << 20, 1));
     assert!((2..=3).contains(&cpu.workers_per_domain));
-    assert!(one("cpu:memory=64GiB").largest_call_bytes(0) < 4 * GIB, "what a kernel addresses");
+    assert!(one("cpu:memory=64GiB").largest_call_of(64 * GIB, 1, 0) < 4 * GIB, "what a kernel addresses");
     assert!(cpu.turns && cpu.quantum == Duration::from_millis(1) && cpu.standbys == 3);
     assert!(!one("cpu").turns && !one("cpu").scrub_switch && one("cpu:tenant-switch=scrub").scrub_switch);
     for (text, words) in [

@@ -9,7 +9,7 @@ use super::ConfigError;
 use super::sandbox::Names;
 
 /// The command line.
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(
     name = "pappus-supervisor",
     version,
@@ -25,11 +25,11 @@ use super::sandbox::Names;
         pappus-supervisor --config /etc/pappus.toml\n  \
         pappus-supervisor --list-devices\n\n\
         Devices: cpu, cuda:N (a GPU by its position on the bus), cuda:GPU-UUID, cuda:MIG-UUID, cuda:all.\n\
-        Settings of a device: workers, memory, standbys, turns, quantum, min-residency, tenant-switch; of GPUs\n\
-        also lanes, weights, stack, scrub. docs/operations.md has their defaults.\n\n\
+        Settings of a device: workers, memory, weights, standbys, turns, quantum, min-residency, tenant-switch;\n\
+        of GPUs also lanes, stack, scrub. docs/operations.md has their defaults.\n\n\
         Tenants: the configuration file names them, their tokens and quotas (docs/operations.md).\n\n\
         Signals: SIGTERM and SIGINT finish what was accepted, then exit; a second one exits at once.\n\
-        SIGHUP reads the tenants of the configuration file again.\n\
+        SIGHUP reads the configuration file again: tenants, settings, settings of devices.\n\
         Environment: PAPPUS_LOG=error|warn|info|debug|trace [default: info].\n\
         Exit codes: 0 drained, 1 failed, 2 usage."
 )]

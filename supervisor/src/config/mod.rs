@@ -6,10 +6,12 @@
 //! - [`request`]: a `--device` as typed.
 //! - [`sandbox`]: what is asked of the sandbox.
 //! - [`device`]: a device ready to use: a request and what a survey found.
+//! - [`live`]: what may change of it while it serves.
 //! - [`tenants`]: who the tenants are and what each may have; can be read again while running.
 
 pub mod device;
 pub mod flags;
+pub mod live;
 pub mod request;
 pub mod sandbox;
 pub mod settings;
@@ -25,6 +27,7 @@ use pappus_protocol::from_worker::Survey;
 pub use device::DeviceConfig;
 use flags::File;
 pub use flags::Flags;
+pub use live::{DeviceSettings, Fixed};
 pub use request::DeviceRequest;
 pub use sandbox::SandboxSettings;
 pub use settings::Settings;
@@ -93,6 +96,10 @@ pub struct Config {
     pub sandbox: SandboxSettings,
     /// What may change while running.
     pub settings: Settings,
+    /// Of these, what flags and file say.
+    pub given: Vec<(&'static str, String)>,
+    /// What it was read by, to be read again.
+    pub flags: Flags,
     /// The file it was read from, to be read again.
     pub file: Option<PathBuf>,
     /// Who the tenants are.
@@ -120,6 +127,7 @@ fn given_twice(device: &str) -> ConfigError {
 impl Config {
     /// Flags over the file over defaults.
     pub fn resolve(flags: Flags) -> Result<Self, ConfigError> {
+        let as_given = flags.clone();
         let file = match &flags.config {
             None => File::default(),
             Some(path) => File::read(path)?,
@@ -158,16 +166,8 @@ impl Config {
             ("quarantine-after", flags.quarantine_after.or(file.quarantine_after).map(|n| n.to_string())),
             ("fault-budget", flags.fault_budget.or(file.fault_budget).map(|n| n.to_string())),
         ];
-        let default_given = values.iter().any(|(name, value)| *name == "default-deadline" && value.is_some());
-        for (name, value) in values {
-            if let Some(value) = value {
-                settings.set(name, &value)?;
-            }
-        }
-        if !default_given {
-            // A short maximum alone also shortens the default.
-            settings.default_deadline = settings.default_deadline.min(settings.max_deadline);
-        }
+        let given: Vec<_> = values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        settings.give(&given)?;
         settings.check()?;
         let devices =
             devices.iter().map(|text| text.parse()).collect::<Result<Vec<DeviceRequest>, ConfigError>>()?;
@@ -181,7 +181,20 @@ impl Config {
             }
         }
         let file = flags.config;
-        Ok(Self { socket, admin_socket, state_dir, devices, metrics, sandbox, settings, file, tenants })
+        let flags = as_given;
+        Ok(Self {
+            socket,
+            admin_socket,
+            state_dir,
+            devices,
+            metrics,
+            sandbox,
+            settings,
+            given,
+            flags,
+            file,
+            tenants,
+        })
     }
 }
 

@@ -69,9 +69,11 @@ pub struct DeviceRequest {
     pub(super) scrub_calls: Option<bool>,
     pub(super) min_residency: Option<Duration>,
     pub(super) scrub_switch: Option<bool>,
+    /// Keys that were given.
+    seen: Vec<String>,
 }
 
-const CPU_SETTINGS: &str = "workers=N, memory=SIZE, standbys=N, turns=auto|on|off, \
+const CPU_SETTINGS: &str = "workers=N, memory=SIZE, weights=SIZE, standbys=N, turns=auto|on|off, \
     early-turns=on|off, quantum=DURATION, min-residency=DURATION and tenant-switch=replace|scrub, e.g. cpu:workers=2,memory=256MiB";
 const GPU_SETTINGS: &str = "workers=N, lanes=N, memory=SIZE, standbys=N, quantum=DURATION, \
     turns=auto|on|off, early-turns=on|off, weights=SIZE, stack=SIZE, scrub=switch|call, min-residency=DURATION and \
@@ -85,14 +87,9 @@ impl FromStr for DeviceRequest {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let (selector, settings) = select(text)?;
         let mut request = Self::plain(selector, text);
-        let mut seen: Vec<&str> = Vec::new();
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
             let (key, value) = setting.split_once('=').ok_or_else(|| request.no_setting(setting))?;
-            if seen.contains(&key) {
-                return Err(bad("device", text, format!("{key} is given twice: keep one of them")));
-            }
-            seen.push(key);
-            request.set(key, value, setting)?;
+            request.give(key, value, setting)?;
         }
         Ok(request)
     }
@@ -116,6 +113,7 @@ impl DeviceRequest {
             scrub_calls: None,
             min_residency: None,
             scrub_switch: None,
+            seen: Vec::new(),
         }
     }
 
@@ -131,6 +129,16 @@ impl DeviceRequest {
     fn no_setting(&self, setting: &str) -> ConfigError {
         let there_are = if self.is_cpu() { CPU_SETTINGS } else { GPU_SETTINGS };
         bad("device", &self.text, format!("{setting:?} is no setting of it; there are {there_are}"))
+    }
+
+    /// One more setting is given, as `setting` says.
+    pub(super) fn give(&mut self, key: &str, value: &str, setting: &str) -> Result<(), ConfigError> {
+        if self.seen.iter().any(|seen| seen == key) {
+            return Err(self.bad(format!("{key} is given twice: keep one of them")));
+        }
+        self.set(key, value, setting)?;
+        self.seen.push(key.to_owned());
+        Ok(())
     }
 
     fn set(&mut self, key: &str, value: &str, setting: &str) -> Result<(), ConfigError> {
@@ -183,7 +191,7 @@ impl DeviceRequest {
                 self.lanes = Some(self.number(key, value, 1, limits::MAX_LANES as usize)? as u32)
             }
             "lanes" => return Err(self.bad("a cpu worker has one lane: give it more workers instead")),
-            "weights" if gpu => self.weights_bytes = Some(self.bytes(key, value)?),
+            "weights" => self.weights_bytes = Some(self.bytes(key, value)?),
             "stack" if gpu => self.stack_bytes = Some(self.bytes(key, value)?),
             "scrub" if gpu => {
                 self.scrub_calls = Some(match value {

@@ -73,6 +73,16 @@ impl Settings {
         Ok(())
     }
 
+    /// Sets what flags and file say.
+    pub fn give(&mut self, given: &[(&'static str, String)]) -> Result<(), ConfigError> {
+        given.iter().try_for_each(|(name, value)| self.set(name, value))?;
+        if !given.iter().any(|(name, _)| *name == "default-deadline") {
+            // A short maximum alone also shortens the default.
+            self.default_deadline = self.default_deadline.min(self.max_deadline);
+        }
+        Ok(())
+    }
+
     /// Checks what settings demand of each other, once all are set.
     pub fn check(&self) -> Result<(), ConfigError> {
         match self.default_deadline > self.max_deadline {

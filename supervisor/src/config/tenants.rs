@@ -17,7 +17,6 @@
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 
 use toml::{Table, Value};
 
@@ -74,11 +73,6 @@ impl Default for TenantRules {
 }
 
 impl TenantRules {
-    /// Reads them from the configuration file again, which must be sound as a whole.
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        Self::resolve(&File::read(path)?)
-    }
-
     pub(super) fn resolve(file: &File) -> Result<Self, ConfigError> {
         let accept_unknown = match file.unknown_tenants.as_deref() {
             None | Some("accept") => true,

@@ -6,15 +6,17 @@ use std::time::{Duration, Instant};
 use pappus_protocol::FromWorker;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::{Got, Inbox};
+use pappus_shmem::{SharedWords, ValidatedMemfd};
 
 use super::panics::contained;
 use super::runtime::Device;
+use super::setup::MadeFor;
 use super::standby::Ready;
 use super::unusable::NotReady;
 use super::worker_channel::staging;
 use crate::function::CodeTarget;
 use crate::limits::WORKER_START_S;
-use crate::processes::launcher::{Launcher, Role};
+use crate::processes::launcher::{Launcher, Role, SharedMemory, Started};
 use crate::processes::memory_ledger::ProcessReservation;
 use crate::processes::target::Target;
 
@@ -34,10 +36,9 @@ pub(super) fn bring_up(device: &Device, launcher: &Launcher, urgent: bool) -> Re
     let mut reservation = device.ledger.reserve_process(urgent).ok_or(NotReady::Closing)?;
     let epoch = reservation.epoch();
     let _first = device.ledger.until_measured();
-    let started = staging(device.config.lanes).and_then(|staging| {
-        Ok((launcher.start(Role::Serve, &Target::of(&device.config), Some(&staging))?, staging))
-    });
-    let (mut started, staging) = started.map_err(NotReady::Start)?;
+    let MadeFor { edition, lanes, memory_bytes } = device.made_for();
+    let target = Target::with(&device.config, lanes, memory_bytes);
+    let (mut started, staging, turns) = start(launcher, &target, lanes).map_err(NotReady::Start)?;
     if let Some(mps_terminator) = &device.mps {
         started.process.end_through(mps_terminator);
     }
@@ -58,7 +59,20 @@ pub(super) fn bring_up(device: &Device, launcher: &Launcher, urgent: bool) -> Re
     let reached = started.process.reached(hello.layers);
     launcher.confinement().check(&reached)?;
     reservation.measured(hello.context_bytes);
-    Ok(Ready { started, staging, target, reservation, epoch, reached })
+    Ok(Ready { started, staging, turns, target, reservation, epoch, edition, reached })
+}
+
+/// Starts a process for so many lanes, with memory of its own to share.
+fn start(
+    launcher: &Launcher,
+    target: &Target,
+    lanes: u32,
+) -> std::io::Result<(Started, ValidatedMemfd, Arc<SharedWords>)> {
+    let staging = staging(lanes)?;
+    let (turns, page) = SharedWords::create("pappus-turns")?;
+    let memory = SharedMemory { staging: &staging, turns: &page };
+    let started = launcher.start(Role::Serve, target, Some(memory))?;
+    Ok((started, staging, Arc::new(turns)))
 }
 
 fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<Hello, NotReady> {
@@ -84,7 +98,7 @@ fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<He
     }
 }
 
-/// Keeps one standby ready until the device closes.
+/// Keeps one standby ready in a slot, as long as one is wanted there, until the device closes.
 pub(super) fn keep(device: &Arc<Device>, slot: usize, launcher: &Launcher) {
     let standbys = &device.standbys;
     let mut pause = Duration::ZERO;
@@ -92,6 +106,10 @@ pub(super) fn keep(device: &Arc<Device>, slot: usize, launcher: &Launcher) {
         // Workers come first, who may have calls already: processes that start together slow each other down.
         while device.slots.lacks_process() && !device.is_closing() {
             standbys.wait(slot, None, Some(LOOK_AGAIN));
+        }
+        if !standbys.wants(slot) {
+            standbys.wait(slot, None, None);
+            continue;
         }
         let begun = Instant::now();
         let brought_up = {
@@ -103,15 +121,21 @@ pub(super) fn keep(device: &Arc<Device>, slot: usize, launcher: &Launcher) {
         let watched = brought_up.and_then(|ready| standbys.offer(slot, ready, || device.epochs.current()));
         device.standbys_changed();
         let ended = match watched {
-            Ok(pidfd) => standbys.wait(slot, Some(&pidfd), None),
+            Ok(pidfd) => loop {
+                let ended = standbys.wait(slot, Some(&pidfd), None);
+                if ended || device.is_closing() || !standbys.stays(slot, device.made_for().edition) {
+                    break ended;
+                }
+            },
             Err(_) if device.is_closing() => break,
             Err(why) => {
                 tracing::warn!(device = device.config.name, "a standby did not get ready: {why}");
                 true
             }
         };
-        // One that ended without serving is dropped and reaped; the next would hardly do better at once.
-        drop(if ended { standbys.withdraw(slot) } else { None });
+        // One that ended without serving, or is not wanted any more, is dropped and reaped. The next after one that ended
+        // would hardly do better at once.
+        drop(standbys.withdraw(slot));
         device.standbys_changed();
         pause = match ended {
             true => (pause * 2).clamp(Duration::from_millis(10), device.epochs.longest_pause()),

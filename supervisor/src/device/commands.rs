@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pappus_protocol::to_worker::Configure;
+use pappus_protocol::turn_page::Prices;
 use pappus_protocol::{Fault, now_ns};
 use tokio::sync::watch;
 
@@ -23,7 +24,9 @@ use crate::config::{DeviceConfig, Settings};
 use crate::ids::{FunctionId, Generation, WorkerId};
 use crate::metrics::DeviceMetrics;
 use crate::refusal::Refusal;
-use crate::schedule::events::{Buried, Event, Finished, NotStarted, StandbysReady, WeightsGivenUp};
+use crate::schedule::events::{
+    Buried, Cooled, Event, Finished, NotStarted, StandbysReady, WeightsGivenUp, WeightsInUse,
+};
 use crate::schedule::{Action, Address, CallId, Command, KillReason, Loss, Verdict};
 use crate::store::StateDir;
 
@@ -54,12 +57,16 @@ pub(super) struct ProcessEnd {
 /// What is left to do once a worker's channel is free again.
 #[derive(Debug, Default)]
 struct Leftover {
-    /// Functions that every worker must forget, since their weights gave way.
+    /// Functions whose weights must leave every worker.
     evicted: Vec<FunctionId>,
+    /// Functions whose weights were to be loaded for calls that wait, and there was no room.
+    left_out: Vec<FunctionId>,
     /// Calls that could not be handed over.
     refused: Vec<(CallId, Arc<Call>, Refusal)>,
     /// Calls that wait again, for so much memory.
     short: Vec<(CallId, u64)>,
+    /// Calls that wait again, for weights that others use: since which moment.
+    crowded: Vec<(CallId, u64)>,
     /// Frames waited for company long enough.
     write: bool,
 }
@@ -186,8 +193,21 @@ impl CommandRunner {
             let not_started = NotStarted { worker: to.worker, id, missing_bytes };
             self.decisions.decide(|scheduler| scheduler.handle(now_ns(), not_started, next));
         }
-        for function in leftover.evicted {
-            self.slots.each_channel(|channel| channel.uninstall(function));
+        for (id, moment) in leftover.crowded {
+            let in_use = WeightsInUse { worker: to.worker, id, moment };
+            self.decisions.decide(|scheduler| scheduler.handle(now_ns(), in_use, next));
+        }
+        self.evict(&leftover.evicted, next);
+        for function in leftover.left_out {
+            self.decisions.decide(|scheduler| scheduler.handle(now_ns(), Cooled { function }, next));
+        }
+    }
+
+    /// Weights leave every worker.
+    fn evict(&self, functions: &[FunctionId], next: &mut Actions) {
+        for &function in functions {
+            self.slots.each_channel(|channel| channel.unload(function));
+            self.decisions.decide(|scheduler| scheduler.handle(now_ns(), Cooled { function }, next));
         }
     }
 
@@ -195,9 +215,7 @@ impl CommandRunner {
     fn give_up_weights(&self, bytes: u64, next: &mut Actions) {
         let mut evicted = Vec::new();
         let coming_bytes = self.weights.as_ref().map_or(0, |weights| weights.give_up(bytes, &mut evicted));
-        for function in evicted {
-            self.slots.each_channel(|channel| channel.uninstall(function));
-        }
+        self.evict(&evicted, next);
         let given_up = WeightsGivenUp { coming_bytes };
         self.decisions.decide(|scheduler| scheduler.handle(now_ns(), given_up, next));
     }
@@ -229,9 +247,12 @@ impl CommandRunner {
                     None => channel.write(),
                 }
             }
+            Command::LookAhead { ref calls } => self.look_ahead(channel, worker, calls, leftover),
             Command::Configure => channel.configure(self.worker_settings()),
             Command::GiveBack { lanes } => channel.give_back(lanes),
-            Command::Grant { turn, quantum_us, change_us } => channel.grant(turn, quantum_us, change_us),
+            Command::Grant { turn, quantum_us, change_us } => {
+                channel.grant(turn, Prices { quantum_us, change_us });
+            }
             Command::Revoke { turn } => channel.revoke(turn),
             Command::Soon => channel.soon(),
             Command::Leave => channel.hang_up(),
@@ -244,7 +265,7 @@ impl CommandRunner {
         let weights = self.weights.as_deref();
         let reserved = self.quota.reserve_weights(start.worker, call);
         let started = reserved.map_err(|error| StartError::Refused(error.into())).and_then(|given_up| {
-            given_up.iter().for_each(|function| channel.uninstall(*function));
+            given_up.iter().for_each(|function| channel.unload(*function));
             leftover.evicted.extend(given_up);
             let started = channel.start(&self.store, weights, start, call);
             if let Some(weights) = weights {
@@ -255,6 +276,7 @@ impl CommandRunner {
         match started {
             Ok(evicted) => leftover.evicted.extend(evicted),
             Err(StartError::NoMemory(bytes)) => leftover.short.push((start.id, bytes)),
+            Err(StartError::WeightsInUse { moment }) => leftover.crowded.push((start.id, moment)),
             Err(StartError::Refused(error)) => leftover.refused.push((start.id, call.clone(), error)),
             Err(StartError::Broken(error)) => {
                 tracing::error!(worker = start.worker.get(), "a worker does not take a call: {error}");
@@ -264,11 +286,30 @@ impl CommandRunner {
         }
     }
 
+    /// Has weights loaded of functions whose calls wait. Those of an owner that may have so much only are loaded when they
+    /// are needed.
+    fn look_ahead(
+        &self,
+        channel: &mut WorkerChannel,
+        worker: WorkerId,
+        calls: &[Arc<Call>],
+        leftover: &mut Leftover,
+    ) {
+        let Some(weights) = &self.weights else { return };
+        if calls.iter().any(|call| MemoryQuota::limits_weights(call)) {
+            return;
+        }
+        let (left_out, evicted) = channel.look_ahead(&self.store, weights, worker, calls);
+        leftover.left_out.extend(left_out);
+        leftover.evicted.extend(evicted);
+    }
+
     /// The settings of workers.
     fn worker_settings(&self) -> Configure {
         Configure {
             poll_us: self.settings.borrow().poll_us,
             turns: self.config.takes_turns(),
+            early_turns: self.config.early_turns,
             scrub_calls: self.config.scrub_calls,
             scrub_switch: self.config.scrub_switch,
         }

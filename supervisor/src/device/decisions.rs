@@ -1,8 +1,8 @@
 //! The decisions of one device: its scheduler behind a lock, and what is known of it without the lock (how many calls
 //! there are, and when its clock looks next).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pappus_protocol::{Kind, now_ns};
@@ -13,11 +13,25 @@ use crate::config::DeviceConfig;
 use crate::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS};
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::schedule::events::SetPolicy;
-use crate::schedule::{Action, Policy, Scheduler, Shape, TurnRules};
+use crate::schedule::{Action, Policy, Scheduler, Shape, Size, TurnRules};
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// What is to be done, in the order in which it was decided.
 pub(super) type Actions = Vec<Action<Arc<Call>>>;
+
+/// What may change of a device with this configuration.
+pub(super) fn size_of(config: &DeviceConfig, remakes: bool) -> Size {
+    Size {
+        workers: config.workers,
+        lanes: config.lanes,
+        workers_per_domain: config.workers_per_domain,
+        quantum_us: config.quantum.as_micros().min(u32::MAX.into()) as u32,
+        residency_ns: config.min_residency.as_nanos().min(u64::MAX.into()) as u64,
+        standbys: config.standbys,
+        memory_bytes: config.memory_bytes,
+        remakes,
+    }
+}
 
 /// The scheduler of one device.
 #[derive(Debug)]
@@ -31,26 +45,31 @@ pub(super) struct Decisions {
     earlier: Notify,
     /// When the clock looks next, as far as it knows; changed with the scheduler locked.
     clock_ns: AtomicU64,
+    /// No process of the device gets ready.
+    lost: AtomicBool,
+    /// Calls wait on a device that is lost, or one is no longer lost.
+    stranded: OnceLock<Arc<Notify>>,
 }
 
 /// What the scheduler of a device of this configuration is told of it.
 pub fn shape(config: &DeviceConfig) -> Shape {
     let traits = config.kind.traits();
+    let size = size_of(config, false);
     Shape {
-        workers: config.workers,
-        lanes: config.lanes,
-        workers_per_domain: config.workers_per_domain,
-        quantum_us: config.takes_turns().then(|| config.quantum.as_micros().min(u32::MAX.into()) as u32),
+        workers: size.workers,
+        lanes: size.lanes,
+        workers_per_domain: size.workers_per_domain,
+        quantum_us: config.takes_turns().then_some(size.quantum_us),
         turn_rules: TurnRules {
             change_ns: if config.kind == Kind::Cpu { CPU_CHANGE_NS } else { GPU_CHANGE_NS },
             may_slice: config.may_slice,
             early: config.early_turns,
         },
-        residency_ns: config.min_residency.as_nanos().min(u64::MAX.into()) as u64,
+        residency_ns: size.residency_ns,
         scrubs: config.scrub_switch,
         shared_faults: config.shared,
-        standbys: config.standbys,
-        memory_bytes: config.memory_bytes,
+        standbys: size.standbys,
+        memory_bytes: size.memory_bytes,
         page_bytes: traits.page_bytes,
         lane_bytes: traits.max_lease_bytes.map_or(u64::MAX, |most| traits.whole_pages(most)),
     }
@@ -67,7 +86,32 @@ impl Decisions {
             load: AtomicU64::new(0),
             earlier: Notify::new(),
             clock_ns: AtomicU64::new(u64::MAX),
+            lost: AtomicBool::new(false),
+            stranded: OnceLock::new(),
         }
+    }
+
+    /// Who is told that calls wait on a device that is lost, or that one is no longer lost.
+    pub(super) fn tell_stranded(&self, notify: Arc<Notify>) {
+        let _ = self.stranded.set(notify);
+    }
+
+    /// Whether no process of the device gets ready.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// No process gets ready, or one did; whether that is new.
+    pub(super) fn set_lost(&self, lost: bool) -> bool {
+        let is_new = {
+            // A decision comes before, or sees it.
+            let _scheduler = self.scheduler.lock();
+            self.lost.swap(lost, Ordering::Relaxed) != lost
+        };
+        if is_new {
+            self.stranded.get().iter().for_each(|notify| notify.notify_one());
+        }
+        is_new
     }
 
     /// Calls waiting and running, as of the last decision; locks nothing.
@@ -89,6 +133,9 @@ impl Decisions {
         let next_ns = scheduler.next_deadline_ns();
         if next_ns.is_some_and(|next_ns| next_ns < self.clock_ns.load(Ordering::Relaxed)) {
             self.earlier.notify_one();
+        }
+        if self.is_lost() && scheduler.queued() > 0 {
+            self.stranded.get().iter().for_each(|notify| notify.notify_one());
         }
         outcome
     }

@@ -1,7 +1,9 @@
 //! A GPU whose workers are this test: what the supervisor tells them, and what follows from their answers.
 
 mod batch_tests;
+mod changing_tests;
 mod clearing_tests;
+mod draining_tests;
 mod forgetting_tests;
 mod order_tests;
 mod panic_tests;
@@ -19,8 +21,9 @@ use pappus_proto::v1;
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{self, Inbox, Outbox};
 use pappus_protocol::to_worker::WeightsForm;
+use pappus_protocol::turn_page::{Order, Orders, WorkerEnd};
 use pappus_protocol::{FromWorker, Kind, ToWorker, control, now_ns};
-use pappus_shmem::memfd;
+use pappus_shmem::{SharedWords, memfd};
 use prost::Message;
 use tokio::sync::watch;
 
@@ -56,6 +59,7 @@ const MIB: u64 = 1 << 20;
 struct Worker {
     inbox: Inbox,
     control: OwnedFd,
+    page: WorkerEnd<SharedWords>,
     /// Not read.
     _answers: OwnedFd,
 }
@@ -86,6 +90,7 @@ fn config(turns: bool) -> DeviceConfig {
         standbys: 0,
         workers_per_domain: 1,
         memory_bytes: 110 * MIB,
+        there_bytes: u64::MAX,
         weights_bytes: 10 * MIB,
         stack_bytes: 5 * MIB,
         turns,
@@ -204,7 +209,9 @@ impl Gpu {
 
     /// What a worker was told since the last time, in short words.
     fn expect(&mut self, worker: WorkerId, words: &[&str]) {
-        let Worker { inbox, control, .. } = &mut self.workers[worker.get()];
+        let Worker { inbox, control, page, .. } = &mut self.workers[worker.get()];
+        // As a worker does: what the page says follows the frames that are there when it is seen.
+        let order = page.look();
         inbox.fill().unwrap();
         let mut got = Vec::new();
         while let Some(frame) = inbox.frame().unwrap() {
@@ -212,25 +219,37 @@ impl Gpu {
                 ToWorker::Configure(_) => "settings".to_owned(),
                 ToWorker::GiveBack { lanes } => format!("give back {lanes:b}"),
                 ToWorker::Install { function, install } => {
-                    let parts = control::recv(&*control, function.get(), install.descriptors()).unwrap();
-                    let weights = rustix::fs::fstat(&parts[1]).unwrap().st_size;
-                    match install.weights {
-                        WeightsForm::Host => format!("install {function} from {weights}"),
-                        WeightsForm::Export => format!("install {function} from {weights}, export"),
+                    control::recv(&*control, function.get(), install.descriptors()).unwrap();
+                    format!("install {function}")
+                }
+                ToWorker::Load { function, load } => {
+                    let weights = control::recv(&*control, function.get(), 1).unwrap();
+                    let weights = rustix::fs::fstat(&weights[0]).unwrap().st_size;
+                    let instead_of = load.instead_of.map(|other| format!(" instead of {other}"));
+                    let instead_of = instead_of.unwrap_or_default();
+                    match load.weights {
+                        WeightsForm::Host => format!("load {function} from {weights}"),
+                        WeightsForm::Export => format!("load {function} from {weights}, export{instead_of}"),
                         WeightsForm::Device(bytes) => {
-                            format!("install {function}, {} of {weights}", bytes / MIB)
+                            format!("load {function}, {} of {weights}", bytes / MIB)
                         }
                     }
                 }
+                ToWorker::Unload { function } => format!("unload {function}"),
                 ToWorker::Uninstall { function } => format!("uninstall {function}"),
                 ToWorker::Scrub { handover } => format!("scrub {handover}"),
                 ToWorker::Invoke { invoke, .. } => {
                     format!("invoke on {} flags {}", invoke.lane, invoke.flags)
                 }
-                ToWorker::Grant { turn, quantum_us, .. } => format!("grant {turn} for {quantum_us}"),
-                ToWorker::Revoke { turn } => format!("revoke {turn}"),
                 other => format!("{other:?}"),
             });
+        }
+        if let Some(Order { turn, granted, revoked, prices }) = order {
+            let orders = [
+                granted.then(|| format!("grant {turn} for {}", prices.quantum_us)),
+                revoked.then(|| format!("revoke {turn}")),
+            ];
+            got.extend(orders.into_iter().flatten());
         }
         assert_eq!(got, words);
     }
@@ -240,7 +259,7 @@ impl Gpu {
         let fake = memfd::sealed("exported", b"exported").unwrap();
         control::send(self.workers[worker.get()].control.as_fd(), function.id.get(), &[fake.as_fd()])
             .unwrap();
-        self.device.events.exported(worker, function.id, bytes).unwrap();
+        self.device.events.loaded(worker, function.id, bytes, true).unwrap();
     }
 }
 
@@ -259,7 +278,7 @@ fn attach_of(
     generation: Generation,
     epoch: Epoch,
 ) -> Result<Worker, Unusable> {
-    attach_process(device, worker, generation, epoch, ended_process())
+    attach_process(device, worker, generation, epoch, ended_process(), device.made_for().edition)
 }
 
 /// A process that ended already: a device may kill it whenever it likes.
@@ -281,22 +300,27 @@ fn attach_process(
     generation: Generation,
     epoch: Epoch,
     pidfd: OwnedFd,
+    edition: u64,
 ) -> Result<Worker, Unusable> {
     let (commands_read, commands_write) = pipe::pipe().unwrap();
     let (answers, _) = pipe::pipe().unwrap();
     let (ours, theirs) = control::pair().unwrap();
     let target = CodeTarget { kind: Kind::Cuda, arch: "sm_90".into(), fingerprint: "test".into() };
+    let (turns, page) = SharedWords::create("turns").unwrap();
     let arrival = Arrival {
         generation,
         pid: 1,
         outbox: Outbox::new(commands_write),
         control: ours,
         staging: staging(4).unwrap(),
+        turns: Orders::new(Arc::new(turns)),
         killer: Killer::new(pidfd),
         target,
         epoch,
+        edition,
         reached: Reached::default(),
     };
     device.events.attach(worker, arrival)?;
-    Ok(Worker { inbox: Inbox::new(commands_read), control: theirs, _answers: answers })
+    let page = WorkerEnd::new(SharedWords::open(&page).unwrap());
+    Ok(Worker { inbox: Inbox::new(commands_read), control: theirs, page, _answers: answers })
 }

@@ -1,13 +1,15 @@
 //! One device: its workers and what runs on them.
 //!
 //! - [`runtime`]: the device as the rest sees it: submit, cancel; puts together what follows here.
+//! - [`setup`]: its settings and threads; `changing`: how they change while it serves.
 //! - `decisions`: its scheduler behind a lock.
 //! - `commands`: decisions carried out; `command_order`: in the order in which they were decided.
 //! - [`worker_slots`]: the slots of its workers. `worker_channel`: the channel to the process in one slot; what that
 //!   process has installed and mapped.
 //! - [`write_coalescing`]: calls that end; what is written together: frames to workers ([`held`]), answers to clients.
 //! - `worker_events`: workers come and go. `unusable`: why the process of one is not used.
-//! - [`thread`]: the OS thread of one worker: puts a process in its slot, reads its answers, replaces it.
+//! - [`thread`]: the OS thread of one worker: puts a process in its slot, reads its answers, replaces it. `turns_heard`:
+//!   what it hears of turns.
 //! - `standby`: processes that are ready to take a slot; `bring_up`: how one gets there.
 //! - `reaper`: processes that are about to be gone.
 //! - `panics`: what a panic in one of these threads ends.
@@ -17,6 +19,7 @@
 //!   shown of it.
 
 mod bring_up;
+mod changing;
 mod command_order;
 #[cfg(test)]
 mod command_order_tests;
@@ -30,10 +33,12 @@ mod panics;
 mod quota;
 mod reaper;
 pub mod runtime;
+pub mod setup;
 mod shared_fault;
 mod standby;
 pub mod status;
 pub mod thread;
+mod turns_heard;
 mod unusable;
 mod weights;
 mod worker_channel;

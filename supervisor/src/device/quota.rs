@@ -49,6 +49,11 @@ impl MemoryQuota {
         }
     }
 
+    /// Whether the owner of a call's function may have so much of a device only.
+    pub(super) fn limits_weights(call: &Call) -> bool {
+        call.function.account.most(Limit::DeviceMemory) != u64::MAX
+    }
+
     /// The owner of a call's function may have its weights here; other weights of the same owner may give way.
     /// [`WeightStore::settled`] follows.
     pub(super) fn reserve_weights(

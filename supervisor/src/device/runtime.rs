@@ -2,11 +2,11 @@
 //! the thread that caused a decision carries it out (`commands`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pappus_protocol::now_ns;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::commands::CommandRunner;
 use super::decisions::{Actions, Decisions};
@@ -14,6 +14,7 @@ use super::held::Held;
 use super::lent_memory::LentMemory;
 use super::quota::MemoryQuota;
 use super::reaper::{Dying, Home, Reaper, Remains};
+use super::setup::{MadeFor, Setup};
 use super::shared_fault::EpochGuard;
 use super::standby::{Ready, Standbys};
 use super::status::{DeviceStatus, StatusView};
@@ -31,12 +32,13 @@ use crate::processes::memory_ledger::{MemoryLedger, MemorySnapshot};
 use crate::processes::mps::{Control, MpsTerminator};
 use crate::schedule::budget::Budget;
 use crate::schedule::events::{
-    Allow, Cancel, FunctionGone, SetPolicy, SetShare, SettingsChanged, Submit, Tick,
+    Adopt, Allow, Cancel, FunctionGone, SetPolicy, SetShare, SettingsChanged, Submit, Tick, Withdraw,
 };
 use crate::schedule::quarantine::Quarantined;
-use crate::schedule::{CallId, Domain, Limits, NotNow, TenantShare, Terms};
+use crate::schedule::{CallId, Domain, Limits, NotNow, Scheduler, TenantShare, Terms, Withdrawn};
 use crate::store::StateDir;
-use crate::tenants::{QuotaError, Tenants};
+use crate::sync::{OrderedMutex, rank};
+use crate::tenants::{Limit, QuotaError, Tenants};
 
 /// One device with its workers.
 #[derive(Debug)]
@@ -64,8 +66,12 @@ pub struct Device {
     settings: watch::Receiver<Settings>,
     /// Ends processes of a device that they share through MPS.
     pub(super) mps: Option<Arc<MpsTerminator>>,
-    /// No process of it gets ready.
-    lost: AtomicBool,
+    /// How it is set up.
+    pub(super) setup: OrderedMutex<Setup, { rank::DEVICE_SETUP }>,
+    /// What its processes are made for.
+    pub(super) made_for: Arc<OrderedMutex<MadeFor, { rank::MADE_FOR }>>,
+    /// Lanes of a process that is made now.
+    pub(super) lanes: AtomicU32,
     /// Workers that end are not replaced any more.
     closing: AtomicBool,
 }
@@ -76,9 +82,22 @@ pub enum SubmitError {
     /// It needs more device memory than its caller may have.
     #[error(transparent)]
     Quota(#[from] QuotaError),
+    /// It needs more than the device has, which has less than it had a moment ago.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
     /// Its function is in quarantine, or the queue is full.
     #[error("{0}")]
     NotNow(NotNow),
+}
+
+/// A call needs more device memory than a device has for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the call needs {needs} bytes of device memory, and the device has at most {most} for one call now")]
+pub struct TooLarge {
+    /// Bytes that it needs.
+    pub needs: u64,
+    /// Bytes that there are.
+    pub most: u64,
 }
 
 impl Device {
@@ -94,9 +113,9 @@ impl Device {
         let metrics = Arc::new(DeviceMetrics::new(&config.name));
         let slots = Arc::new(WorkerSlots::new(config.workers)?);
         let decisions = Arc::new(Decisions::new(&config, settings.borrow().policy(), ledger.clone()));
-        let has_own_memory = config.kind.traits().has_own_memory;
-        let weights = has_own_memory
-            .then(|| Arc::new(WeightStore::new(config.weights_bytes, ledger.clone(), decisions.clone())));
+        let takes_memory = config.kind.traits().has_own_memory;
+        let weights = WeightStore::new(config.weights_bytes, takes_memory, ledger.clone(), decisions.clone());
+        let weights = Some(Arc::new(weights));
         let quota = Arc::new(MemoryQuota::new(decisions.clone(), weights.clone()));
         let commands = Arc::new(CommandRunner {
             config: config.clone(),
@@ -113,7 +132,9 @@ impl Device {
         ledger.ask(Box::new(source));
         // The first process: what its machine code must be made for is known once it is there.
         slots.want(WorkerId::new(0));
+        let made_for = Arc::new(OrderedMutex::new(MadeFor::new(&config)));
         let events = WorkerEvents {
+            made_for: made_for.clone(),
             metrics: metrics.clone(),
             ledger: ledger.clone(),
             weights: weights.clone(),
@@ -135,7 +156,9 @@ impl Device {
             standbys: Standbys::new(config.standbys)?,
             reaper: Reaper::new()?,
             mps: config.shared.then(|| MpsTerminator::start(Control::new()?)).transpose()?,
-            lost: AtomicBool::new(false),
+            setup: OrderedMutex::new(Setup::new(&config)),
+            lanes: config.lanes.into(),
+            made_for,
             closing: AtomicBool::new(false),
             config,
             metrics,
@@ -161,6 +184,11 @@ impl Device {
         Duration::from_micros(us.into())
     }
 
+    /// What processes are made for now.
+    pub(super) fn made_for(&self) -> MadeFor {
+        *self.made_for.lock()
+    }
+
     /// Calls waiting and running, as of the last decision; locks nothing.
     pub fn load(&self) -> u64 {
         self.decisions.load()
@@ -175,31 +203,67 @@ impl Device {
         held: Option<&mut Held>,
     ) -> Result<CallId, SubmitError> {
         let settings = *self.settings.borrow();
-        let limits = Limits { calls: settings.queue_calls, bytes: settings.queue_bytes };
-        let mut actions = Actions::new();
-        let memory_bytes = call.plan.pool_bytes;
-        let stack_bytes = call.function.stack_bytes(self.config.kind, &self.config.arch);
-        let weight_bytes = call.function.packed_weight_bytes();
-        let (domain, deadline_ns) = (call.domain, call.deadline_ns);
-        let function = call.function.id;
-        let share = call.reply.account().share();
-        let terms = Terms {
-            domain,
-            function,
-            bytes: inline_bytes,
-            deadline_ns,
-            memory_bytes,
-            stack_bytes,
-            weight_bytes,
+        let account = call.reply.account().clone();
+        let limits = Limits {
+            calls: settings.queue_calls,
+            bytes: settings.queue_bytes,
+            own_calls: account.most(Limit::QueuedCalls),
+            own_bytes: account.most(Limit::QueuedBytes),
         };
+        let accepted = self.take_in(call, inline_bytes, held, |now_ns, scheduler, call, terms, actions| {
+            scheduler.handle(now_ns, Submit { call, terms, limits }, actions)
+        });
+        accepted.map_err(|why| match why {
+            SubmitError::NotNow(NotNow::OwnCalls(used)) => {
+                account.exceeds(Limit::QueuedCalls, limits.own_calls, used, 1).into()
+            }
+            SubmitError::NotNow(NotNow::OwnBytes(used)) => {
+                account.exceeds(Limit::QueuedBytes, limits.own_bytes, used, inline_bytes).into()
+            }
+            why => why,
+        })
+    }
+
+    /// Accepts a call that waited on another device.
+    pub fn adopt(&self, withdrawn: Withdrawn<Arc<Call>>) -> Result<CallId, SubmitError> {
+        let Withdrawn { call, bytes, attempts } = withdrawn;
+        self.take_in(call, bytes, None, |now_ns, scheduler, call, terms, actions| {
+            scheduler.handle(now_ns, Adopt { call, terms, attempts }, actions)
+        })
+    }
+
+    fn take_in(
+        &self,
+        call: Arc<Call>,
+        bytes: u64,
+        held: Option<&mut Held>,
+        event: impl FnOnce(
+            u64,
+            &mut Scheduler<Arc<Call>>,
+            Arc<Call>,
+            Terms,
+            &mut Actions,
+        ) -> Result<CallId, NotNow>,
+    ) -> Result<CallId, SubmitError> {
+        let mut actions = Actions::new();
+        let (domain, deadline_ns, memory_bytes) = (call.domain, call.deadline_ns, call.plan.pool_bytes);
+        let (function, weight_bytes) = (call.function.id, call.function.packed_weight_bytes());
+        let stack_bytes = call.function.stack_bytes(self.config.kind, &self.config.arch);
+        let share = call.reply.account().share();
+        let terms = Terms { domain, function, bytes, deadline_ns, memory_bytes, stack_bytes, weight_bytes };
         let outcome = self.decisions.decide(|scheduler| {
             let (caller, now_ns) = (domain.caller, now_ns());
             let page_bytes = self.config.kind.traits().page_bytes;
             let needs = memory_bytes.next_multiple_of(page_bytes);
+            let most = self.ledger.largest_call_bytes();
+            if memory_bytes > most {
+                // It has less since the call was routed here.
+                return Err(SubmitError::TooLarge(TooLarge { needs: memory_bytes, most }));
+            }
             let most_bytes = self.quota.allowed(call.reply.account(), needs)?;
             scheduler.handle(now_ns, SetShare { tenant: caller, share }, &mut actions);
             scheduler.handle(now_ns, Allow { caller, most_bytes }, &mut actions);
-            Ok::<_, QuotaError>(scheduler.handle(now_ns, Submit { call, terms, limits }, &mut actions))
+            Ok(event(now_ns, scheduler, call, terms, &mut actions))
         });
         let id = outcome?.map_err(|why| {
             self.metrics.rejected.increment(1);
@@ -210,6 +274,27 @@ impl Device {
         })?;
         self.commands.carry_out(&mut actions, held);
         Ok(id)
+    }
+
+    /// Calls that wait, oldest first.
+    pub fn waiting(&self) -> Vec<(CallId, Arc<Call>)> {
+        let scheduler = self.decisions.ask();
+        scheduler.waiting().into_iter().map(|(id, call)| (id, call.clone())).collect()
+    }
+
+    /// Takes a call that waits, which is to wait elsewhere; none if it does not wait any more.
+    pub fn withdraw(&self, id: CallId) -> Option<Withdrawn<Arc<Call>>> {
+        self.commands.handle(Withdraw { id })
+    }
+
+    /// How many calls of a tenant wait, and their inline bytes.
+    pub fn waiting_of(&self, tenant: TenantId) -> (u64, u64) {
+        self.decisions.ask().waiting_of(tenant)
+    }
+
+    /// Who is told when calls wait here though the device is lost, and when it is no longer lost.
+    pub fn tell_stranded(&self, notify: Arc<Notify>) {
+        self.decisions.tell_stranded(notify);
     }
 
     /// The most device memory that a call can have: all but what processes take.
@@ -293,8 +378,8 @@ impl Device {
 
     /// Its calls and workers now.
     pub fn status(&self) -> DeviceStatus {
-        let Self { metrics, ledger, slots, decisions, .. } = self;
-        StatusView { metrics, ledger, slots, decisions }.status()
+        let Self { metrics, ledger, slots, decisions, weights, .. } = self;
+        StatusView { metrics, ledger, slots, decisions, weights: weights.as_deref() }.status()
     }
 
     /// What is taken of its memory.
@@ -305,9 +390,14 @@ impl Device {
 
     /// A standby, for good.
     pub(super) fn take_standby(&self) -> Option<Ready> {
-        let ready = self.standbys.take()?;
-        self.standbys_changed();
-        Some(ready)
+        loop {
+            let ready = self.standbys.take()?;
+            self.standbys_changed();
+            if ready.edition == self.made_for().edition {
+                return Some(ready);
+            }
+            self.reaper.take(self, Dying::unused(ready.started.process, ready.reservation, None));
+        }
     }
 
     /// Other standbys are ready than before.
@@ -344,11 +434,11 @@ impl Device {
 
     /// Whether it has no process and the last one that was started did not get ready.
     pub fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
+        self.decisions.is_lost()
     }
 
     pub(super) fn set_lost(&self, lost: bool) {
-        if self.lost.swap(lost, Ordering::Relaxed) != lost {
+        if self.is_lost() != lost && self.decisions.set_lost(lost) {
             match lost {
                 true => tracing::error!(
                     device = self.config.name,

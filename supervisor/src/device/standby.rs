@@ -1,10 +1,11 @@
 //! Processes that are ready to take a worker's slot. Each is kept by a thread of its own.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use pappus_shmem::ValidatedMemfd;
+use pappus_shmem::{SharedWords, ValidatedMemfd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::unusable::NotReady;
@@ -13,7 +14,7 @@ use crate::ids::Epoch;
 use crate::processes::confinement::Reached;
 use crate::processes::launcher::Started;
 use crate::processes::memory_ledger::ProcessReservation;
-use crate::sync::{OrderedGuard, OrderedMutex, Waker, rank};
+use crate::sync::{OrderedGuard, OrderedMutex, OrderedRwLock, Waker, rank};
 
 /// A process that said its greeting and serves no domain yet.
 #[derive(Debug)]
@@ -22,12 +23,16 @@ pub(super) struct Ready {
     pub(super) started: Started,
     /// The arena for inline bytes that it shares with the supervisor.
     pub(super) staging: ValidatedMemfd,
+    /// The page over which its turns change hands.
+    pub(super) turns: Arc<SharedWords>,
     /// What its machine code must be made for.
     pub(super) target: CodeTarget,
     /// Its room in the ledger.
     pub(super) reservation: ProcessReservation,
     /// The device's epoch when it was started.
     pub(super) epoch: Epoch,
+    /// Which settings of the device it was made for.
+    pub(super) edition: u64,
     /// Layers of its sandbox.
     pub(super) reached: Reached,
 }
@@ -35,7 +40,10 @@ pub(super) struct Ready {
 /// The standbys of a device.
 #[derive(Debug)]
 pub(super) struct Standbys {
-    slots: Vec<Slot>,
+    /// There are more than standbys are wanted, where more were once.
+    slots: OrderedRwLock<Vec<Arc<Slot>>, { rank::STANDBYS }>,
+    /// How many are wanted.
+    wanted: AtomicUsize,
     /// Held while one is made.
     making: OrderedMutex<(), { rank::MAKING_STANDBY }>,
     /// How many are ready.
@@ -52,18 +60,48 @@ struct Slot {
 impl Standbys {
     /// Room for `count`.
     pub(super) fn new(count: usize) -> std::io::Result<Self> {
-        let slot =
-            || -> std::io::Result<Slot> { Ok(Slot { ready: OrderedMutex::new(None), waker: Waker::new()? }) };
-        Ok(Self {
-            slots: (0..count).map(|_| slot()).collect::<Result<_, _>>()?,
+        let standbys = Self {
+            slots: OrderedRwLock::default(),
+            wanted: AtomicUsize::new(0),
             making: OrderedMutex::new(()),
             ready: AtomicUsize::new(0),
-        })
+        };
+        standbys.grow(count)?;
+        standbys.resize(count);
+        Ok(standbys)
+    }
+
+    /// Room for so many at least.
+    pub(super) fn grow(&self, count: usize) -> std::io::Result<()> {
+        let mut slots = self.slots.write();
+        while slots.len() < count {
+            slots.push(Arc::new(Slot { ready: OrderedMutex::new(None), waker: Waker::new()? }));
+        }
+        Ok(())
+    }
+
+    /// So many are wanted from now on: keepers look, also at those that were made for what is no more.
+    pub(super) fn resize(&self, count: usize) {
+        self.wanted.store(count, Ordering::Release);
+        self.close();
+    }
+
+    /// Whether one is wanted in a slot.
+    pub(super) fn wants(&self, slot: usize) -> bool {
+        slot < self.wanted.load(Ordering::Acquire)
+    }
+
+    fn all(&self) -> Vec<Arc<Slot>> {
+        self.slots.read().clone()
+    }
+
+    fn slot(&self, slot: usize) -> Arc<Slot> {
+        self.slots.read()[slot].clone()
     }
 
     /// One that is ready, for good.
     pub(super) fn take(&self) -> Option<Ready> {
-        self.slots.iter().find_map(|slot| {
+        self.all().iter().find_map(|slot| {
             let ready = slot.ready.lock().take()?;
             self.ready.fetch_sub(1, Ordering::Relaxed);
             slot.waker.wake();
@@ -81,9 +119,9 @@ impl Standbys {
         self.making.lock()
     }
 
-    /// Wakes the keepers of a device that closes.
+    /// Wakes the keepers: the device closes, or is set up otherwise.
     pub(super) fn close(&self) {
-        self.slots.iter().for_each(|slot| slot.waker.wake());
+        self.all().iter().for_each(|slot| slot.waker.wake());
     }
 
     /// A standby is ready in a slot, unless its epoch is over: the thread that ended the epoch may have looked before the
@@ -94,7 +132,7 @@ impl Standbys {
         ready: Ready,
         epoch: impl FnOnce() -> Epoch,
     ) -> Result<OwnedFd, NotReady> {
-        let slot = &self.slots[slot];
+        let slot = self.slot(slot);
         let pidfd = ready.started.process.pidfd()?;
         let own_epoch = ready.epoch;
         {
@@ -114,14 +152,20 @@ impl Standbys {
 
     /// Takes the standby out of a slot, if it is still there.
     pub(super) fn withdraw(&self, slot: usize) -> Option<Ready> {
-        let ready = self.slots[slot].ready.lock().take();
+        let ready = self.slot(slot).ready.lock().take();
         self.ready.fetch_sub(usize::from(ready.is_some()), Ordering::Relaxed);
         ready
     }
 
+    /// Whether a slot has a standby that is wanted there, made for this edition of the device's settings.
+    pub(super) fn stays(&self, slot: usize, edition: u64) -> bool {
+        self.wants(slot)
+            && self.slot(slot).ready.lock().as_ref().is_some_and(|ready| ready.edition == edition)
+    }
+
     /// Waits until a slot's keeper is woken, the process ends, or the time is over; whether the process ended.
     pub(super) fn wait(&self, slot: usize, pidfd: Option<&OwnedFd>, timeout: Option<Duration>) -> bool {
-        let slot = &self.slots[slot];
+        let slot = self.slot(slot);
         let timeout =
             timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         let mut polled = vec![PollFd::new(&slot.waker, PollFlags::IN)];

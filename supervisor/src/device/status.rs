@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use super::decisions::Decisions;
+use super::weights::WeightStore;
 use super::worker_slots::WorkerSlots;
-use crate::metrics::DeviceMetrics;
+use crate::metrics::{DeviceMetrics, WeightCounts};
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::schedule::Resident;
 
@@ -15,12 +16,18 @@ pub struct DeviceStatus {
     pub largest_call_bytes: u64,
     /// Calls that wait.
     pub queued: u64,
+    /// Inline bytes of calls that wait.
+    pub queued_bytes: u64,
     /// Calls that run.
     pub running: u64,
     /// Calls that succeeded.
     pub completed: u64,
     /// Calls that failed.
     pub failed: u64,
+    /// Bytes of weights that are there for calls.
+    pub weights_bytes: u64,
+    /// What happened to weights.
+    pub weights: WeightCounts,
     /// Its workers, by their slots; slots without a process are left out, unless one served a domain before.
     pub workers: Vec<WorkerStatus>,
 }
@@ -66,16 +73,17 @@ pub(super) struct StatusView<'a> {
     pub(super) ledger: &'a MemoryLedger,
     pub(super) slots: &'a WorkerSlots,
     pub(super) decisions: &'a Decisions,
+    pub(super) weights: Option<&'a WeightStore>,
 }
 
 impl StatusView<'_> {
     /// Its calls and workers now.
     pub(super) fn status(&self) -> DeviceStatus {
-        let (queued, running, busy) = {
+        let (queued, queued_bytes, running, busy) = {
             let scheduler = self.decisions.ask();
             let of_worker = |w| (scheduler.busy_lanes(w), scheduler.device_ns(w), scheduler.resident(w));
             let busy: Vec<_> = self.slots.workers().map(of_worker).collect();
-            (scheduler.queued(), scheduler.running(), busy)
+            (scheduler.queued(), scheduler.queued_bytes(), scheduler.running(), busy)
         };
         let shown =
             |(_, (.., resident)): &(_, (_, _, Resident))| resident.is_used || resident.last_gone.is_some();
@@ -101,9 +109,13 @@ impl StatusView<'_> {
                     resident,
                 }
             });
+        let (weights, weights_bytes) = self.weights.map(WeightStore::counts).unwrap_or_default();
         DeviceStatus {
+            weights_bytes,
+            weights,
             largest_call_bytes: self.ledger.largest_call_bytes(),
             queued,
+            queued_bytes,
             running,
             completed: self.slots.completed(),
             failed: self.metrics.failed_so_far(),

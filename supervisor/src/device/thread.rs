@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pappus_protocol::pipe::{Got, Inbox};
+use pappus_protocol::turn_page::Orders;
 use pappus_protocol::{Fault, FromWorker};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -16,8 +17,9 @@ use super::panics::contained;
 use super::reaper::Dying;
 use super::runtime::Device;
 use super::standby::Ready;
+use super::turns_heard::TurnsHeard;
 use super::unusable::{NotReady, Unusable};
-use super::worker_channel::Arrival;
+use super::worker_channel::{Arrival, Forget};
 use super::write_coalescing::{Answer, Batch};
 use crate::ids::{Epoch, Generation, WorkerId};
 use crate::processes::launcher::{Launcher, Started};
@@ -35,28 +37,36 @@ const WATCH: Duration = Duration::from_millis(5);
 /// How long a worker that is about to leave by itself may take.
 const LEAVE: Duration = Duration::from_millis(200);
 
-/// Starts all threads of a device: one per worker, one per standby, one for those that end.
-pub fn spawn(device: &Arc<Device>, launcher: &Arc<Launcher>) -> std::io::Result<Vec<JoinHandle<()>>> {
-    let mut threads = Vec::new();
-    let mut spawn = |name: String, body: fn(&Arc<Device>, usize, &Launcher), nth: usize| {
-        let (device, launcher) = (device.clone(), launcher.clone());
-        let thread = std::thread::Builder::new().name(name).spawn(move || body(&device, nth, &launcher))?;
-        threads.push(thread);
-        std::io::Result::Ok(())
-    };
-    let name = &device.config.name;
-    spawn(format!("{name}/reaper"), |device, _, _| device.reaper.run(&**device), 0)?;
-    for worker in 0..device.config.workers {
-        spawn(
-            format!("{name}/{worker}"),
-            |device, nth, launcher| run(device, WorkerId::new(nth), launcher),
-            worker,
-        )?;
-    }
-    for slot in 0..device.config.standbys {
-        spawn(format!("{name}/standby{slot}"), bring_up::keep, slot)?;
-    }
-    Ok(threads)
+/// A thread of a device.
+type Spawned = std::io::Result<JoinHandle<()>>;
+
+/// Starts the thread of a worker.
+pub(super) fn spawn_worker(device: &Arc<Device>, launcher: &Arc<Launcher>, worker: usize) -> Spawned {
+    let body = |device: &Arc<Device>, launcher: &Launcher, nth| run(device, WorkerId::new(nth), launcher);
+    spawn(device, launcher, &worker.to_string(), worker, body)
+}
+
+/// Starts the thread of a standby.
+pub(super) fn spawn_standby(device: &Arc<Device>, launcher: &Arc<Launcher>, slot: usize) -> Spawned {
+    let body = |device: &Arc<Device>, launcher: &Launcher, nth| bring_up::keep(device, nth, launcher);
+    spawn(device, launcher, &format!("standby{slot}"), slot, body)
+}
+
+/// Starts the thread for processes that end.
+pub(super) fn spawn_reaper(device: &Arc<Device>, launcher: &Arc<Launcher>) -> Spawned {
+    spawn(device, launcher, "reaper", 0, |device, _, _| device.reaper.run(&**device))
+}
+
+fn spawn(
+    device: &Arc<Device>,
+    launcher: &Arc<Launcher>,
+    name: &str,
+    nth: usize,
+    body: fn(&Arc<Device>, &Launcher, usize),
+) -> Spawned {
+    let name = format!("{}/{name}", device.config.name);
+    let (device, launcher) = (device.clone(), launcher.clone());
+    std::thread::Builder::new().name(name).spawn(move || body(&device, &launcher, nth))
 }
 
 /// Puts a process in a worker's slot whenever one is wanted there, until the device closes.
@@ -155,13 +165,27 @@ pub(super) enum End {
 /// Lets one process serve to its end, and hands it to the reaper. Whether it did anything, or left
 /// because it was told to.
 fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: Ready) -> bool {
-    let Ready { started, staging, target, reservation, epoch, reached } = ready;
+    let Ready { started, staging, turns, target, reservation, epoch, edition, reached } = ready;
     let Started { process, mut inbox, outbox, control } = started;
     let completed = || device.slots.slot(worker).completed.load(Ordering::Relaxed);
     let before = completed();
+    let mut heard = TurnsHeard::new(turns.clone());
     let attached = contained(|| {
         let (pid, killer) = (process.pid(), process.killer()?);
-        let arrival = Arrival { generation, pid, outbox, control, staging, killer, target, epoch, reached };
+        let turns = Orders::new(turns);
+        let arrival = Arrival {
+            generation,
+            pid,
+            outbox,
+            control,
+            staging,
+            turns,
+            killer,
+            target,
+            epoch,
+            edition,
+            reached,
+        };
         device.events.attach(worker, arrival)
     });
     let end = match attached.map_err(Unusable::from).flatten() {
@@ -169,7 +193,7 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
         Ok(()) if device.is_closing() => End::Bad(Unusable::TooLate),
         Ok(()) => {
             tracing::debug!(worker = worker.get(), pid = process.pid(), "worker ready");
-            listen(device, worker, generation, epoch, &mut inbox)
+            listen(device, worker, (generation, epoch), &mut inbox, &mut heard)
         }
         Err(why) => End::Bad(why),
     };
@@ -207,11 +231,11 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
 pub(super) fn listen(
     device: &Arc<Device>,
     worker: WorkerId,
-    generation: Generation,
-    epoch: Epoch,
+    process: (Generation, Epoch),
     inbox: &mut Inbox,
+    turns: &mut TurnsHeard,
 ) -> End {
-    let end = contained(|| read_answers(device, worker, generation, epoch, inbox));
+    let end = contained(|| read_answers(device, worker, process, inbox, turns));
     end.map_err(Unusable::from).flatten().unwrap_or_else(End::Bad)
 }
 
@@ -219,9 +243,9 @@ pub(super) fn listen(
 fn read_answers(
     device: &Arc<Device>,
     worker: WorkerId,
-    generation: Generation,
-    epoch: Epoch,
+    (generation, epoch): (Generation, Epoch),
     inbox: &mut Inbox,
+    turns: &mut TurnsHeard,
 ) -> Result<End, Unusable> {
     let waker = device.slots.channel(worker).waker()?;
     // While something is queued that did not fit, look again soon.
@@ -230,7 +254,7 @@ fn read_answers(
     let mut batch = Batch::new(&device.completer);
     let mut alert = Duration::ZERO;
     loop {
-        let heard = hear(device, worker, inbox, &mut batch);
+        let heard = hear(device, worker, inbox, turns, &mut batch);
         // Calls before the worker's last answer are over.
         batch.settle();
         if let Some(end) = heard? {
@@ -242,7 +266,8 @@ fn read_answers(
             false if device.slots.channel(worker).is_watched() => WATCH,
             false => spin.max(std::mem::take(&mut alert)),
         };
-        let got = inbox.wait(spin, (!flushed).then_some(retry), Some(waker.as_fd()));
+        let timeout = (!flushed).then_some(retry);
+        let got = inbox.wait_beside(spin, timeout, Some(waker.as_fd()), turns.page());
         match got? {
             Got::Closed => {
                 return Ok(match device.slots.channel(worker).is_hung_up(generation) {
@@ -253,7 +278,7 @@ fn read_answers(
             Got::Nudged => {
                 waker.clear();
                 if epoch != device.epochs.current() {
-                    return last_words(device, worker, inbox);
+                    return last_words(device, worker, inbox, turns);
                 }
                 let mut channel = device.slots.channel(worker);
                 if channel.is_hung_up(generation) {
@@ -265,18 +290,25 @@ fn read_answers(
                     alert = SOON;
                 }
             }
-            Got::Bytes | Got::Nothing if !flushed => flushed = device.slots.channel(worker).flush(),
-            Got::Bytes | Got::Nothing => {}
+            Got::Bytes | Got::Nothing | Got::Beside if !flushed => {
+                flushed = device.slots.channel(worker).flush();
+            }
+            Got::Bytes | Got::Nothing | Got::Beside => {}
         }
     }
 }
 
 /// What a process still says whose epoch is over: whose call ran alone may name the kernel that ended it.
-fn last_words(device: &Arc<Device>, worker: WorkerId, inbox: &mut Inbox) -> Result<End, Unusable> {
+fn last_words(
+    device: &Arc<Device>,
+    worker: WorkerId,
+    inbox: &mut Inbox,
+    turns: &mut TurnsHeard,
+) -> Result<End, Unusable> {
     let until = Instant::now() + LAST_WORDS;
     let mut batch = Batch::new(&device.completer);
     loop {
-        let heard = hear(device, worker, inbox, &mut batch);
+        let heard = hear(device, worker, inbox, turns, &mut batch);
         batch.settle();
         if let Some(end) = heard? {
             return Ok(end);
@@ -294,25 +326,42 @@ fn hear(
     device: &Arc<Device>,
     worker: WorkerId,
     inbox: &mut Inbox,
+    turns: &mut TurnsHeard,
     batch: &mut Batch,
 ) -> Result<Option<End>, Unusable> {
+    // What a worker wrote on the page before a frame is seen before that frame.
+    turns.look(&device.events, worker)?;
     while let Some(frame) = inbox.frame()? {
+        turns.look(&device.events, worker)?;
         match FromWorker::decode(frame)? {
             FromWorker::Done { call, timings } => {
                 batch.finish(worker, CallId(call), Answer::Done(&timings))?;
+                turns.answered();
             }
             FromWorker::Failed { call, fault } => {
                 batch.finish(worker, CallId(call), Answer::Failed(&fault))?;
+                turns.answered();
             }
-            FromWorker::Yielding { turn } => device.events.yielding(worker, turn)?,
-            FromWorker::Yielded { turn, used_ns } => device.events.yielded(worker, turn, used_ns)?,
+            FromWorker::Yield => turns.woken()?,
             FromWorker::Leased { bytes } => device.events.leased(worker, bytes)?,
-            FromWorker::Uninstalled { function } => device.events.uninstalled(worker, function)?,
-            FromWorker::Scrubbed { handover } => device.events.scrubbed(worker, handover)?,
-            FromWorker::Exported { function, bytes } => device.events.exported(worker, function, bytes)?,
+            FromWorker::Uninstalled { function } => {
+                device.events.forgot(worker, function, Forget::Function)?;
+            }
+            FromWorker::Unloaded { function } => device.events.forgot(worker, function, Forget::Weights)?,
+            FromWorker::Loaded { function, bytes } => device.events.loaded(worker, function, bytes, false)?,
+            FromWorker::NotLoaded { function } => device.events.not_loaded(worker, function)?,
+            FromWorker::Scrubbed { handover } => {
+                // Before the first turn of the next domain.
+                turns.forget();
+                device.events.scrubbed(worker, handover)?;
+            }
+            FromWorker::Exported { function, bytes } => {
+                device.events.loaded(worker, function, bytes, true)?;
+            }
             FromWorker::Broken { fault } => return Ok(Some(End::Broken(fault.to_fault()))),
             other => return Err(Unusable::Unexpected(format!("{other:?}"))),
         }
     }
+    turns.look(&device.events, worker)?;
     Ok(None)
 }

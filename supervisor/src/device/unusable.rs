@@ -61,6 +61,9 @@ pub(super) enum Unusable {
     /// A fault ended its epoch.
     #[error("another process failed, and all with it")]
     EpochOver,
+    /// The device was set up otherwise while it started.
+    #[error("it was made for settings of before")]
+    Outdated,
     /// The device was closed before it was ready.
     #[error("it came too late")]
     TooLate,
@@ -76,6 +79,9 @@ pub(super) enum Unusable {
     /// The turn is over, or never was.
     #[error("it yielded a turn that it does not have")]
     NotItsTurn,
+    /// It said that there is something on its turn page, and there was not.
+    #[error("it has its turn page looked at for nothing")]
+    NothingToSee,
     /// It confirmed settings more often than it was sent some.
     #[error("it confirmed settings that it was not sent")]
     SettingsNotSent,

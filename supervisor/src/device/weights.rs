@@ -1,54 +1,68 @@
-//! Weights on a device that has memory of its own: loaded by the first worker that needs them, shared with
-//! the others as descriptors that are kept here, evicted when memory is short.
+//! Weights on a device: loaded by the first worker that needs them, shared with the others as descriptors that are kept
+//! here, evicted when memory is short. Where a device has no memory of its own, workers map the host's copy.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 use pappus_protocol::now_ns;
-use pappus_protocol::to_worker::WeightsForm;
+use pappus_protocol::to_worker::{Load, WeightsForm};
 
 use super::decisions::{Actions, Decisions};
 use super::unusable::Unusable;
 use crate::function::Loaded;
 use crate::ids::{FunctionId, TenantId, WorkerId};
+use crate::metrics::WeightCounts;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::{Reason, Refusable};
 use crate::schedule::CallId;
 use crate::schedule::events::WeightsSettled;
-use crate::schedule::weights::{NoRoom, Source, Weights, ZombieId};
+use crate::schedule::weights::{NoRoom, Source, Weights, When, ZombieId};
 use crate::sync::{OrderedMutex, rank};
 
 /// What a worker may take more than it was asked to, for the driver's sake.
 const SLACK_BYTES: u64 = 64 << 20;
 
+/// What names the memory of weights; none on a device without memory of its own.
+type Memory = Option<Arc<OwnedFd>>;
+
 /// The weights of one device.
 #[derive(Debug)]
 pub(super) struct WeightStore {
-    weights: OrderedMutex<Weights<Arc<OwnedFd>>, { rank::WEIGHTS }>,
+    weights: OrderedMutex<Weights<Memory>, { rank::WEIGHTS }>,
     ledger: Arc<MemoryLedger>,
     /// Says what is free.
     decisions: Arc<Decisions>,
+    /// They take memory that calls could be lent.
+    takes_memory: bool,
 }
 
 /// How a function's weights come to a worker.
-#[derive(Debug, Default)]
-pub(super) struct Delivery(Option<(Arc<OwnedFd>, u64)>, bool);
+#[derive(Debug)]
+pub(super) struct Delivery {
+    load: Load,
+    device: Memory,
+}
 
 impl Delivery {
     /// What the worker is told.
-    pub(super) fn form(&self) -> WeightsForm {
-        match (&self.0, self.1) {
-            (Some((_, bytes)), _) => WeightsForm::Device(*bytes),
-            (None, true) => WeightsForm::Export,
-            (None, false) => WeightsForm::Host,
-        }
+    pub(super) fn load(&self) -> Load {
+        self.load
     }
 
     /// The descriptor that takes the place of the host's copy.
     pub(super) fn device(&self) -> Option<BorrowedFd<'_>> {
-        self.0.as_ref().map(|(fd, _)| fd.as_fd())
+        self.device.as_ref().map(|fd| fd.as_fd())
     }
+}
+
+/// What weights are delivered for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Need {
+    /// A call that starts.
+    Now(CallId),
+    /// A call that waits.
+    Soon,
 }
 
 /// Why a function's weights cannot be loaded.
@@ -67,7 +81,10 @@ pub(super) enum WeightsError {
     },
     /// Others cannot give way now.
     #[error("all device memory for weights is in use by calls that run; try again later")]
-    InUse,
+    InUse {
+        /// How often weights had come or gone then.
+        moment: u64,
+    },
     /// There is room for them, but calls were lent so much of it.
     #[error("{0} bytes of device memory for weights are lent for calls; try again later")]
     Short(u64),
@@ -77,65 +94,106 @@ impl Refusable for WeightsError {
     fn reason(&self) -> Reason {
         match self {
             Self::TooLarge { .. } => Reason::OutOfMemory,
-            Self::InUse | Self::Short(_) => Reason::ResourceExhausted,
+            Self::InUse { .. } | Self::Short(_) => Reason::ResourceExhausted,
         }
     }
 
     fn retry_after_ms(&self) -> Option<u64> {
-        matches!(self, Self::InUse | Self::Short(_)).then_some(100)
+        matches!(self, Self::InUse { .. } | Self::Short(_)).then_some(100)
     }
 }
 
 impl WeightStore {
-    /// Without weights; they may take `budget_bytes`, as far as calls leave them.
-    pub(super) fn new(budget_bytes: u64, ledger: Arc<MemoryLedger>, decisions: Arc<Decisions>) -> Self {
-        Self { weights: OrderedMutex::new(Weights::new(budget_bytes)), ledger, decisions }
+    /// Without weights; they may take `budget_bytes`, as far as calls leave them, where they take `takes_memory` of the
+    /// device at all.
+    pub(super) fn new(
+        budget_bytes: u64,
+        takes_memory: bool,
+        ledger: Arc<MemoryLedger>,
+        decisions: Arc<Decisions>,
+    ) -> Self {
+        let weights = OrderedMutex::new(Weights::new(budget_bytes));
+        Self { weights, ledger, decisions, takes_memory }
     }
 
     /// Changes what is there, and tells the ledger.
-    fn change<R>(&self, change: impl FnOnce(&mut Weights<Arc<OwnedFd>>) -> R) -> R {
+    fn change<R>(&self, change: impl FnOnce(&mut Weights<Memory>) -> R) -> R {
         let mut weights = self.weights.lock();
         let outcome = change(&mut weights);
-        self.ledger.set_weights(weights.held_bytes());
+        if self.takes_memory {
+            self.ledger.set_weights(weights.held_bytes());
+        }
         outcome
     }
 
-    /// A worker installs a function for a call; others that must go everywhere are added to `evicted`.
+    /// What happened so far, and how many bytes are there.
+    pub(super) fn counts(&self) -> (WeightCounts, u64) {
+        let weights = self.weights.lock();
+        (weights.counts(), weights.used_bytes())
+    }
+
+    /// A worker is to have the weights of a function that has some; those of others that must leave everywhere are
+    /// added to `evicted`. `has` says which functions' weights the worker has.
     pub(super) fn deliver(
         &self,
         function: &Loaded,
         worker: WorkerId,
-        call: CallId,
+        need: Need,
+        has: impl Fn(FunctionId) -> bool,
         evicted: &mut Vec<FunctionId>,
     ) -> Result<Delivery, WeightsError> {
-        let bytes = function.packed_weight_bytes();
-        if bytes == 0 {
-            return Ok(Delivery::default());
-        }
-        let taken = bytes.next_multiple_of(GPU_PAGE_BYTES);
+        let taken = self.taken_by(function);
         // With the scheduler locked: nothing else gets what is free meanwhile.
-        let claimed = self.decisions.decide(|scheduler| {
-            scheduler.handle(now_ns(), WeightsSettled { id: call }, &mut Actions::new());
-            let free_bytes = scheduler.free_bytes();
+        let (claimed, moment) = self.decisions.decide(|scheduler| {
+            let when = match need {
+                Need::Now(id) => {
+                    scheduler.handle(now_ns(), WeightsSettled { id }, &mut Actions::new());
+                    When::Now
+                }
+                Need::Soon => When::Soon,
+            };
+            let free_bytes = if self.takes_memory { scheduler.free_bytes() } else { u64::MAX };
             let claimed = self.change(|weights| {
                 weights.set_room(free_bytes);
-                let claimed = weights.claim(function.id, worker, taken, evicted);
+                let source = weights.claim(function.id, worker, taken, when, evicted)?;
                 weights.own(function.id, function.owner);
-                claimed
+                if when == When::Now {
+                    // Before anything else can take them away.
+                    weights.begin(function.id, false);
+                }
+                let instead_of = match source {
+                    Source::Export => weights.take_over(function.id, worker, evicted, has),
+                    Source::Host | Source::Device(..) => None,
+                };
+                Ok((source, instead_of.map(FunctionId::get)))
             });
             scheduler.set_taken(self.ledger.taken_bytes());
-            claimed
+            (claimed, scheduler.weights_moment())
         });
-        match claimed {
-            Ok(Source::Host) => Ok(Delivery::default()),
-            Ok(Source::Export) => Ok(Delivery(None, true)),
-            Ok(Source::Device(fd, bytes)) => Ok(Delivery(Some((fd, bytes)), false)),
-            Err(NoRoom { short: true, .. }) => Err(WeightsError::Short(taken)),
+        let (form, device, instead_of) = match claimed {
+            Ok((Source::Host, _)) => (WeightsForm::Host, None, None),
+            Ok((Source::Export, instead_of)) => (WeightsForm::Export, None, instead_of),
+            // Where it is not the device's memory, the host's copy is what is shared.
+            Ok((Source::Device(None, _), _)) => (WeightsForm::Host, None, None),
+            Ok((Source::Device(fd, bytes), _)) => (WeightsForm::Device(bytes), fd, None),
+            Err(NoRoom { short: true, .. }) => return Err(WeightsError::Short(taken)),
             Err(NoRoom { budget_bytes, .. }) if taken > budget_bytes => {
-                Err(WeightsError::TooLarge { taken, budget_bytes })
+                return Err(WeightsError::TooLarge { taken, budget_bytes });
             }
-            Err(NoRoom { .. }) => Err(WeightsError::InUse),
-        }
+            Err(NoRoom { .. }) => return Err(WeightsError::InUse { moment }),
+        };
+        Ok(Delivery { load: Load { weights: form, instead_of }, device })
+    }
+
+    /// What the weights of a function take.
+    fn taken_by(&self, function: &Loaded) -> u64 {
+        let page_bytes = if self.takes_memory { GPU_PAGE_BYTES } else { 1 };
+        function.packed_weight_bytes().next_multiple_of(page_bytes)
+    }
+
+    /// Calls of these functions are about to start in a worker, the first one first.
+    pub(super) fn expect(&self, worker: WorkerId, functions: Vec<FunctionId>) {
+        self.weights.lock().expect(worker, functions);
     }
 
     /// Device memory that weights of one tenant's functions take.
@@ -151,7 +209,7 @@ impl WeightStore {
         room: u64,
         evicted: &mut Vec<FunctionId>,
     ) -> Result<(), u64> {
-        let bytes = function.packed_weight_bytes().next_multiple_of(GPU_PAGE_BYTES);
+        let bytes = self.taken_by(function);
         self.change(|weights| weights.reserve(function.id, worker, (function.owner, bytes), room, evicted))
     }
 
@@ -166,31 +224,47 @@ impl WeightStore {
         self.change(|weights| weights.give_up(bytes, evicted))
     }
 
-    /// A worker sent what names a function's weights.
-    pub(super) fn exported(
+    /// A function's weights are in a worker, in memory that `fd` names, or that is known already.
+    pub(super) fn loaded(
         &self,
         function: FunctionId,
         worker: WorkerId,
-        fd: OwnedFd,
+        fd: Option<OwnedFd>,
         bytes: u64,
     ) -> Result<(), Unusable> {
-        if bytes > self.ledger.total_bytes().saturating_add(SLACK_BYTES) {
+        if !self.takes_memory && fd.is_some() {
+            return Err(Unusable::WeightsNotAsked);
+        }
+        if self.takes_memory && bytes > self.ledger.total_bytes().saturating_add(SLACK_BYTES) {
             return Err(Unusable::WeightsTooLarge);
         }
-        match self.change(|weights| weights.exported(function, worker, Arc::new(fd), bytes)) {
+        let there = self.change(|weights| {
+            let device = match fd {
+                Some(fd) => Some(Some(Arc::new(fd))),
+                // There is nothing to name.
+                None if !self.takes_memory && weights.is_loader(function, worker) => Some(None),
+                None => None,
+            };
+            weights.loaded(function, worker, device, bytes)
+        });
+        match there {
             true => Ok(()),
             false => Err(Unusable::WeightsOfAnother),
         }
     }
 
-    /// A call of the function is in a worker; only functions with weights count.
-    pub(super) fn begin(&self, function: &Loaded) {
-        if !function.weight_bytes.is_empty() {
-            self.weights.lock().begin(function.id);
-        }
+    /// What a worker was to load does not.
+    pub(super) fn not_loaded(&self, function: FunctionId, worker: WorkerId) {
+        self.change(|weights| weights.not_loaded(function, worker));
     }
 
-    /// It is not any more.
+    /// A call of the function is about to be in a worker that has its weights or loads them; false if they gave way
+    /// meanwhile. [`WeightStore::deliver`] says so by itself.
+    pub(super) fn begin(&self, function: &Loaded) -> bool {
+        self.weights.lock().begin(function.id, true)
+    }
+
+    /// It is not there, or not any more.
     pub(super) fn end(&self, function: &Loaded) {
         if !function.weight_bytes.is_empty() {
             self.weights.lock().end(function.id);
@@ -205,11 +279,6 @@ impl WeightStore {
     /// A worker forgot one function.
     pub(super) fn uninstalled(&self, function: FunctionId, worker: WorkerId) {
         self.change(|weights| weights.uninstalled(function, worker));
-    }
-
-    /// What was delivered for a worker was never sent to it.
-    pub(super) fn not_sent(&self, function: FunctionId, worker: WorkerId) {
-        self.change(|weights| weights.not_sent(function, worker));
     }
 
     /// A worker forgot all functions.

@@ -1,6 +1,8 @@
 //! The channel to the process in one worker's slot. The thread that caused a decision writes the frame, one thread at a
 //! time and in the order of decisions; nothing here ever blocks on the worker.
 
+mod installing;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -8,15 +10,18 @@ use std::sync::atomic::Ordering;
 
 use pappus_protocol::pipe::{Flushed, Outbox};
 use pappus_protocol::to_worker::{Configure, Invoke, Item, STAGING_ARENA, Target};
+use pappus_protocol::turn_page::{Orders, Prices};
 use pappus_protocol::{ArenaId, LaneId, Layers, ProtocolError, ToWorker, control, now_ns};
-use pappus_shmem::{ValidatedMemfd, memfd};
+use pappus_shmem::{SharedWords, ValidatedMemfd, memfd};
 
+pub(super) use self::installing::Forget;
+use self::installing::Installed;
 use super::command_order::{CommandOrder, Stalled};
-use super::weights::{Delivery, WeightStore, WeightsError};
+use super::weights::{Need, WeightStore, WeightsError};
 use crate::call::Call;
 use crate::function::CodeTarget;
 use crate::ids::{Epoch, FunctionId, Generation, TurnId, WorkerId};
-use crate::limits::{MAX_INSTALLED, STAGING_BYTES};
+use crate::limits::STAGING_BYTES;
 use crate::processes::confinement::Reached;
 use crate::processes::process::Killer;
 use crate::refusal::{Refusal, failed};
@@ -37,12 +42,16 @@ pub(super) struct Arrival {
     pub(super) control: OwnedFd,
     /// The arena for inline bytes that it shares with the supervisor only.
     pub(super) staging: ValidatedMemfd,
+    /// Says that it has the device, and that others wait for it.
+    pub(super) turns: Orders<Arc<SharedWords>>,
     /// Ends it.
     pub(super) killer: Killer,
     /// What its machine code must be made for.
     pub(super) target: CodeTarget,
     /// A fault ends all processes of an epoch.
     pub(super) epoch: Epoch,
+    /// Which settings of the device it was made for.
+    pub(super) edition: u64,
     /// Layers of its sandbox.
     pub(super) reached: Reached,
 }
@@ -51,14 +60,13 @@ pub(super) struct Arrival {
 #[derive(Debug)]
 struct Connected {
     arrival: Arrival,
-    /// Installed functions and when each was used last.
-    installed: HashMap<FunctionId, u64>,
+    installed: HashMap<FunctionId, Installed>,
     arenas: HashSet<u64>,
     clock: u64,
     /// What it was told of settings and memory and did not answer, oldest first.
     unanswered: VecDeque<Asked>,
-    /// Functions that it was told to forget and did not answer, oldest first.
-    forgetting: VecDeque<FunctionId>,
+    /// Functions that it was told to forget and did not answer, or their weights.
+    forgetting: Vec<(FunctionId, Forget)>,
     /// The hand-over to another domain that it did not confirm.
     handover: Option<u64>,
     /// What it was told early.
@@ -119,6 +127,21 @@ pub(super) enum StartError {
     Broken(ProtocolError),
     /// The weights of its function need so much more memory than is free.
     NoMemory(u64),
+    /// There is no room for the weights of its function while other calls use theirs.
+    WeightsInUse {
+        /// How often weights had come or gone then.
+        moment: u64,
+    },
+}
+
+impl From<WeightsError> for StartError {
+    fn from(error: WeightsError) -> Self {
+        match error {
+            WeightsError::Short(bytes) => Self::NoMemory(bytes),
+            WeightsError::InUse { moment } => Self::WeightsInUse { moment },
+            WeightsError::TooLarge { .. } => Self::Refused(error.into()),
+        }
+    }
 }
 
 impl WorkerChannel {
@@ -140,7 +163,7 @@ impl WorkerChannel {
             arenas: HashSet::new(),
             clock: 0,
             unanswered: VecDeque::new(),
-            forgetting: VecDeque::new(),
+            forgetting: Vec::new(),
             handover: None,
             commands: CommandOrder::new(),
             soon: false,
@@ -248,12 +271,10 @@ impl WorkerChannel {
         }
     }
 
-    /// The process says that it forgot a function; false if that is not the next one that it was told to.
-    pub(super) fn uninstalled(&mut self, function: FunctionId) -> bool {
-        match &mut self.process {
-            Some(process) => process.forgetting.pop_front() == Some(function),
-            None => true,
-        }
+    /// The process says that it forgot a function or its weights; false if it was not told to. Weights go once the calls
+    /// that use them are over, others before.
+    pub(super) fn forgot(&mut self, function: FunctionId, what: Forget) -> bool {
+        self.process.as_mut().is_none_or(|process| process.forgot(function, what))
     }
 
     /// New settings for the process.
@@ -284,15 +305,27 @@ impl WorkerChannel {
     }
 
     /// Tells the process that it has the device, with a limit while others wait.
-    pub(super) fn grant(&mut self, turn: TurnId, quantum_us: u32, change_us: u32) {
+    pub(super) fn grant(&mut self, turn: TurnId, prices: Prices) {
         self.watch(false);
-        self.tell(&ToWorker::Grant { turn, quantum_us, change_us });
+        self.order(|turns| turns.grant(turn, prices));
     }
 
     /// Tells the process that others wait for the device.
     pub(super) fn revoke(&mut self, turn: TurnId) {
         self.watch(true);
-        self.tell(&ToWorker::Revoke { turn });
+        self.order(|turns| turns.revoke(turn));
+    }
+
+    /// Changes the turn page, behind what was decided before: calls that were handed over are in the pipe when the
+    /// process sees its grant.
+    fn order(&mut self, change: impl FnOnce(&mut Orders<Arc<SharedWords>>) -> bool) {
+        if let Some(process) = &mut self.process {
+            flush(process, &self.waker);
+            if change(&mut process.arrival.turns) {
+                process.arrival.outbox.push_to_worker(&ToWorker::Order);
+                flush(process, &self.waker);
+            }
+        }
     }
 
     /// Others wait for the process to give its turn back, or not any more.
@@ -313,13 +346,7 @@ impl WorkerChannel {
             // Its first answers must not wait for a thread that sleeps.
             process.soon = true;
             self.waker.wake();
-            self.tell(&ToWorker::Soon);
-        }
-    }
-
-    fn tell(&mut self, message: &ToWorker<'_>) {
-        if let Some(process) = &mut self.process {
-            process.arrival.outbox.push_to_worker(message);
+            process.arrival.outbox.push_to_worker(&ToWorker::Soon);
             flush(process, &self.waker);
         }
     }
@@ -332,7 +359,7 @@ impl WorkerChannel {
     /// Hands a call over, behind the functions and arenas that the process lacks; [`WorkerChannel::write`] must follow.
     /// [`Call::started_ns`] tells afterwards whether it did.
     ///
-    /// Returns the functions that every worker must forget now, since their weights gave way.
+    /// Returns the functions whose weights must leave every worker now.
     pub(super) fn start(
         &mut self,
         state: &StateDir,
@@ -342,64 +369,29 @@ impl WorkerChannel {
     ) -> Result<Vec<FunctionId>, StartError> {
         let Start { worker, lane, alone, memory_bytes, id } = start;
         let Some(process) = &mut self.process else { return Ok(Vec::new()) };
-        let evicted = process.install(state, weights, worker, (id, call))?;
-        for arena in &call.arenas {
-            if process.arenas.insert(arena.id) {
-                process.pass(arena.id, &[arena.memfd.as_fd()])?;
-                process.arrival.outbox.push_to_worker(&ToWorker::OpenArena { arena: ArenaId::new(arena.id) });
+        let evicted = process.install(state, weights, worker, Need::Now(id), call)?;
+        if let Err(error) = process.send(lane, alone, memory_bytes, id, call) {
+            if let Some(weights) = weights {
+                weights.end(&call.function);
             }
+            return Err(error);
         }
-        let lane_offset = u64::from(lane) * STAGING_BYTES;
-        for inline in &call.inline {
-            memfd::write_all_at(process.arrival.staging.as_fd(), lane_offset + inline.offset, &inline.bytes)
-                .map_err(|e| StartError::Refused(failed("cannot stage inline inputs", &e).into()))?;
-        }
-        if !call.descriptors.is_empty() {
-            let fds: Vec<_> = call.descriptors.iter().map(|memfd| memfd.as_fd()).collect();
-            process.pass(id.0, &fds)?;
-        }
-        process.items.clear();
-        process.items.extend(call.items.iter().map(|item| {
-            let staged = item.kind.get() == Item::ARENA && item.source.get() == STAGING_ARENA.get();
-            let offset = item.offset.get() + if staged { lane_offset } else { 0 };
-            Item { offset: offset.into(), ..*item }
-        }));
-        process.outputs.clear();
-        process.outputs.extend(call.outputs.iter().map(|target| {
-            let staged = target.arena.get() == STAGING_ARENA.get();
-            let offset = target.offset.get() + if staged { lane_offset } else { 0 };
-            Target { offset: offset.into(), ..*target }
-        }));
-        let invoke = Invoke {
-            function: call.function.id,
-            deadline_ns: call.deadline_ns,
-            memory_bytes,
-            lane: LaneId::new(lane),
-            descriptors: call.descriptors.len() as u32,
-            flags: if alone { Invoke::ALONE } else { 0 },
-            items: &process.items,
-            outputs: &process.outputs,
-            scalars: &call.words,
-        };
-        process.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
-        call.sent_at.store(process.arrival.outbox.pushed(), Ordering::Relaxed);
-        // Closed while the call waited: the closer does not come back. Closed after this look, the closer
-        // finds it among the process's arenas.
-        for arena in call.arenas.iter().filter(|arena| arena.is_closed()) {
-            if process.arenas.remove(&arena.id) {
-                process
-                    .arrival
-                    .outbox
-                    .push_to_worker(&ToWorker::CloseArena { arena: ArenaId::new(arena.id) });
-            }
-        }
-        // Before the answer can come, and undone before the process counts as gone.
-        call.started_ns.store(now_ns(), Ordering::Relaxed);
-        if let Some(weights) = weights {
-            weights.begin(&call.function);
-        }
-        process.unwritten.push(call.clone());
         Ok(evicted)
+    }
+
+    /// Has the process load the weights of functions whose calls are about to start, the first one first, as far as there
+    /// is room. The functions for which there was none, and those whose weights must leave every worker now.
+    pub(super) fn look_ahead(
+        &mut self,
+        state: &StateDir,
+        weights: &WeightStore,
+        worker: WorkerId,
+        calls: &[Arc<Call>],
+    ) -> (Vec<FunctionId>, Vec<FunctionId>) {
+        let Some(process) = &mut self.process else { return (Vec::new(), Vec::new()) };
+        let done = process.look_ahead(state, weights, worker, calls);
+        flush(process, &self.waker);
+        done
     }
 
     /// Writes what waits, as far as it fits; the worker's thread writes the rest.
@@ -436,6 +428,14 @@ impl WorkerChannel {
         }
     }
 
+    /// Tells the process to let the weights of a function go, which no call of it uses.
+    pub(super) fn unload(&mut self, function: FunctionId) {
+        if let Some(process) = &mut self.process {
+            process.unload(function);
+            flush(process, &self.waker);
+        }
+    }
+
     /// The descriptor that the process sent with a message about `id`.
     pub(super) fn receive(&self, id: u64) -> Result<OwnedFd, ProtocolError> {
         let missing = ProtocolError::Descriptors("none came");
@@ -460,48 +460,67 @@ impl WorkerChannel {
 }
 
 impl Connected {
-    /// Installs the call's function, if it is not; returns functions that must go everywhere.
-    fn install(
+    /// Sends a call, behind the arenas that the process lacks.
+    fn send(
         &mut self,
-        state: &StateDir,
-        weights: Option<&WeightStore>,
-        worker: WorkerId,
-        (id, call): (CallId, &Call),
-    ) -> Result<Vec<FunctionId>, StartError> {
-        let function = call.function.id;
-        self.clock += 1;
-        if let Some(used) = self.installed.get_mut(&function) {
-            *used = self.clock;
-            return Ok(Vec::new());
-        }
-        if self.installed.len() >= MAX_INSTALLED
-            && let Some(oldest) = self.installed.iter().min_by_key(|(_, used)| **used).map(|(id, _)| *id)
-        {
-            self.uninstall(oldest);
-        }
-        let mut evicted = Vec::new();
-        let delivery = match weights {
-            Some(weights) => weights.deliver(&call.function, worker, id, &mut evicted),
-            None => Ok(Delivery::default()),
-        };
-        let delivery = delivery.map_err(|error| match error {
-            WeightsError::Short(bytes) => StartError::NoMemory(bytes),
-            error => StartError::Refused(error.into()),
-        })?;
-        // Before what takes their place.
-        evicted.iter().for_each(|function| self.uninstall(*function));
-        let installed =
-            call.function.install(state, &self.arrival.target, delivery.form(), delivery.device());
-        let (install, parts) = installed.map_err(|error| {
-            if let Some(weights) = weights {
-                weights.not_sent(function, worker);
+        lane: u32,
+        alone: bool,
+        memory_bytes: u64,
+        id: CallId,
+        call: &Arc<Call>,
+    ) -> Result<(), StartError> {
+        for arena in &call.arenas {
+            if self.arenas.insert(arena.id) {
+                self.pass(arena.id, &[arena.memfd.as_fd()])?;
+                self.arrival.outbox.push_to_worker(&ToWorker::OpenArena { arena: ArenaId::new(arena.id) });
             }
-            StartError::Refused(error.into())
-        })?;
-        self.pass(function.get(), &parts.descriptors())?;
-        self.arrival.outbox.push_to_worker(&ToWorker::Install { function, install });
-        self.installed.insert(function, self.clock);
-        Ok(evicted)
+        }
+        let lane_offset = u64::from(lane) * STAGING_BYTES;
+        for inline in &call.inline {
+            memfd::write_all_at(self.arrival.staging.as_fd(), lane_offset + inline.offset, &inline.bytes)
+                .map_err(|e| StartError::Refused(failed("cannot stage inline inputs", &e).into()))?;
+        }
+        if !call.descriptors.is_empty() {
+            let fds: Vec<_> = call.descriptors.iter().map(|memfd| memfd.as_fd()).collect();
+            self.pass(id.0, &fds)?;
+        }
+        self.items.clear();
+        self.items.extend(call.items.iter().map(|item| {
+            let staged = item.kind.get() == Item::ARENA && item.source.get() == STAGING_ARENA.get();
+            let offset = item.offset.get() + if staged { lane_offset } else { 0 };
+            Item { offset: offset.into(), ..*item }
+        }));
+        self.outputs.clear();
+        self.outputs.extend(call.outputs.iter().map(|target| {
+            let staged = target.arena.get() == STAGING_ARENA.get();
+            let offset = target.offset.get() + if staged { lane_offset } else { 0 };
+            Target { offset: offset.into(), ..*target }
+        }));
+        let invoke = Invoke {
+            function: call.function.id,
+            deadline_ns: call.deadline_ns,
+            memory_bytes,
+            lane: LaneId::new(lane),
+            descriptors: call.descriptors.len() as u32,
+            flags: if alone { Invoke::ALONE } else { 0 },
+            items: &self.items,
+            outputs: &self.outputs,
+            scalars: &call.words,
+        };
+        self.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
+        call.sent_at.store(self.arrival.outbox.pushed(), Ordering::Relaxed);
+        // Closed while the call waited: the closer does not come back. Closed after this look, the closer
+        // finds it among the process's arenas.
+        for arena in call.arenas.iter().filter(|arena| arena.is_closed()) {
+            if self.arenas.remove(&arena.id) {
+                let closed = ToWorker::CloseArena { arena: ArenaId::new(arena.id) };
+                self.arrival.outbox.push_to_worker(&closed);
+            }
+        }
+        // Before the answer can come, and undone before the process counts as gone.
+        call.started_ns.store(now_ns(), Ordering::Relaxed);
+        self.unwritten.push(call.clone());
+        Ok(())
     }
 
     /// Passes a frame's descriptors, to be written next. The socket holds few that were not taken, so
@@ -511,14 +530,6 @@ impl Connected {
             flushed(self);
         }
         control::send(self.arrival.control.as_fd(), id, descriptors).map_err(StartError::Broken)
-    }
-
-    /// Tells the process to forget a function, if it has it.
-    fn uninstall(&mut self, function: FunctionId) {
-        if self.installed.remove(&function).is_some() {
-            self.forgetting.push_back(function);
-            self.arrival.outbox.push_to_worker(&ToWorker::Uninstall { function });
-        }
     }
 }
 

@@ -10,9 +10,10 @@ use super::commands::{CommandRunner, ProcessEnd};
 use super::decisions::{Actions, Decisions};
 use super::panics::contained;
 use super::reaper::{Lost, Remains};
+use super::setup::MadeFor;
 use super::unusable::Unusable;
 use super::weights::WeightStore;
-use super::worker_channel::{Arrival, Asked, never_handed};
+use super::worker_channel::{Arrival, Asked, Forget, never_handed};
 use super::worker_slots::WorkerSlots;
 use crate::function::CodeTarget;
 use crate::ids::{FunctionId, TurnId, WorkerId};
@@ -20,9 +21,10 @@ use crate::metrics::DeviceMetrics;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::schedule::Loss;
 use crate::schedule::events::{
-    Clearing, GaveBack, Gone, MemoryCame, Ready, Reaped, Scrubbed, Yielded, Yielding,
+    Clearing, Cooled, GaveBack, Gone, MemoryCame, Ready, Reaped, Scrubbed, Yielded, Yielding,
 };
 use crate::schedule::weights::ZombieId;
+use crate::sync::{OrderedMutex, rank};
 
 /// Takes in what workers say of themselves, and what is seen of their processes.
 #[derive(Debug)]
@@ -33,21 +35,26 @@ pub(super) struct WorkerEvents {
     pub(super) slots: Arc<WorkerSlots>,
     pub(super) decisions: Arc<Decisions>,
     pub(super) commands: Arc<CommandRunner>,
+    /// What processes are made for.
+    pub(super) made_for: Arc<OrderedMutex<MadeFor, { rank::MADE_FOR }>>,
     /// What machine code must be made for, as far as workers said so.
     pub(super) targets: watch::Sender<Vec<CodeTarget>>,
 }
 
 impl WorkerEvents {
-    /// A process is in a worker's slot and ready for calls, unless its epoch is over. No process of an epoch that is
-    /// over gets further than here: epochs end with the scheduler locked.
+    /// A process is in a worker's slot and ready for calls, unless its epoch is over, or it was made for
+    /// settings of before. No such process gets further than here: both change with the scheduler locked.
     pub(super) fn attach(&self, worker: WorkerId, arrival: Arrival) -> Result<(), Unusable> {
         self.targets.send_if_modified(|known| arrival.target.learn(known));
-        let (generation, epoch) = (arrival.generation, arrival.epoch);
+        let (generation, epoch, edition) = (arrival.generation, arrival.epoch, arrival.edition);
         self.slots.channel(worker).attach(arrival);
         let mut actions = Actions::new();
         self.decisions.decide(|scheduler| {
             if epoch != self.ledger.epoch() {
                 return Err(Unusable::EpochOver);
+            }
+            if edition != self.made_for.lock().edition {
+                return Err(Unusable::Outdated);
             }
             scheduler.handle(now_ns(), Ready { worker, generation }, &mut actions);
             Ok(())
@@ -61,14 +68,33 @@ impl WorkerEvents {
         if self.commands.handle(Yielding { worker, turn }) { Ok(()) } else { Err(Unusable::NotItsTurn) }
     }
 
-    /// A worker gives its turn back.
-    pub(super) fn yielded(&self, worker: WorkerId, turn: TurnId, used_ns: u64) -> Result<(), Unusable> {
+    /// A worker gives its turn back, having answered so many calls of which the scheduler does not know yet. Where others
+    /// wait for its lanes, they stand in line with their tenant only once the scheduler knows: false says that this is to
+    /// be said again then.
+    pub(super) fn yielded(
+        &self,
+        worker: WorkerId,
+        turn: TurnId,
+        used_ns: u64,
+        answered: u64,
+    ) -> Result<bool, Unusable> {
+        let mut actions = Actions::new();
         // Before the next turn, which may be this worker's again.
         self.slots.channel(worker).watch(false);
-        if self.commands.handle(Yielded { worker, turn, used_ns }) {
-            Ok(())
-        } else {
-            Err(Unusable::NotItsTurn)
+        let had_it = self.decisions.decide(|scheduler| {
+            if answered > 0 && scheduler.has_queued_for(worker) {
+                return None;
+            }
+            Some(scheduler.handle(now_ns(), Yielded { worker, turn, used_ns, answered }, &mut actions))
+        });
+        self.commands.carry_out(&mut actions, None);
+        match had_it {
+            Some(true) => Ok(true),
+            Some(false) => Err(Unusable::NotItsTurn),
+            None => {
+                self.slots.channel(worker).watch(true);
+                Ok(false)
+            }
         }
     }
 
@@ -85,16 +111,30 @@ impl WorkerEvents {
         }
     }
 
-    /// A worker sends what names a function's weights in device memory.
-    pub(super) fn exported(
+    /// A worker has a function's weights; it `exports` what names their memory.
+    pub(super) fn loaded(
         &self,
         worker: WorkerId,
         function: FunctionId,
         bytes: u64,
+        exports: bool,
     ) -> Result<(), Unusable> {
-        let fd = self.slots.channel(worker).receive(function.get())?;
+        let fd = exports.then(|| self.slots.channel(worker).receive(function.get())).transpose()?;
         let weights = self.weights.as_ref().ok_or(Unusable::WeightsNotAsked)?;
-        weights.exported(function, worker, fd, bytes)
+        weights.loaded(function, worker, fd, bytes)?;
+        // They could not give way while they were on their way.
+        self.commands.handle(MemoryCame {});
+        Ok(())
+    }
+
+    /// A function's weights do not load in a worker.
+    pub(super) fn not_loaded(&self, worker: WorkerId, function: FunctionId) -> Result<(), Unusable> {
+        let weights = self.weights.as_ref().ok_or(Unusable::WeightsNotAsked)?;
+        weights.not_loaded(function, worker);
+        self.slots.channel(worker).unload(function);
+        self.commands.handle(Cooled { function });
+        self.commands.handle(MemoryCame {});
+        Ok(())
     }
 
     /// A worker forgot the domain that it served.
@@ -114,9 +154,14 @@ impl WorkerEvents {
         Ok(())
     }
 
-    /// A worker forgot a function: its memory there is free.
-    pub(super) fn uninstalled(&self, worker: WorkerId, function: FunctionId) -> Result<(), Unusable> {
-        if !self.slots.channel(worker).uninstalled(function) {
+    /// A worker forgot a function, or its weights: their memory there is free.
+    pub(super) fn forgot(
+        &self,
+        worker: WorkerId,
+        function: FunctionId,
+        what: Forget,
+    ) -> Result<(), Unusable> {
+        if !self.slots.channel(worker).forgot(function, what) {
             return Err(Unusable::UninstallNotAsked);
         }
         if let Some(weights) = &self.weights {

@@ -1,10 +1,12 @@
 //! The slots of a device's workers: the channel to the process in each, and what is counted of it.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::held::Held;
 use super::worker_channel::WorkerChannel;
 use crate::ids::WorkerId;
+use crate::limits::MAX_WORKERS;
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// One worker's slot.
@@ -37,7 +39,10 @@ impl WorkerSlot {
 /// The slots of one device.
 #[derive(Debug)]
 pub struct WorkerSlots {
-    slots: Vec<WorkerSlot>,
+    /// One after the other.
+    slots: [OnceLock<WorkerSlot>; MAX_WORKERS],
+    /// How many the scheduler knows: there may be more already.
+    known: AtomicUsize,
     /// Slots in which a process is wanted and not there yet.
     pending: AtomicUsize,
 }
@@ -45,28 +50,54 @@ pub struct WorkerSlots {
 impl WorkerSlots {
     /// So many, without processes.
     pub(super) fn new(count: usize) -> std::io::Result<Self> {
-        let slots = (0..count).map(|_| WorkerSlot::new()).collect::<Result<_, _>>()?;
-        Ok(Self { slots, pending: AtomicUsize::new(0) })
+        let slots = Self {
+            slots: [const { OnceLock::new() }; MAX_WORKERS],
+            known: AtomicUsize::new(0),
+            pending: AtomicUsize::new(0),
+        };
+        slots.grow(count)?;
+        slots.open(count);
+        Ok(slots)
     }
 
-    /// The workers whose slots these are.
+    /// The scheduler knows so many at least from now on. They are there already.
+    pub(super) fn open(&self, count: usize) {
+        self.known.fetch_max(count, Ordering::Relaxed);
+    }
+
+    /// There are so many at least from now on. One thread at a time.
+    pub(super) fn grow(&self, count: usize) -> std::io::Result<()> {
+        for slot in self.slots.iter().take(count).filter(|slot| slot.get().is_none()) {
+            let _ = slot.set(WorkerSlot::new()?);
+        }
+        Ok(())
+    }
+
+    fn all(&self) -> impl Iterator<Item = &WorkerSlot> {
+        self.slots.iter().map_while(OnceLock::get)
+    }
+
+    /// The workers whose slots these are, as far as the scheduler knows them.
     pub(super) fn workers(&self) -> impl Iterator<Item = WorkerId> + use<> {
-        WorkerId::first(self.slots.len())
+        WorkerId::first(self.known.load(Ordering::Relaxed))
     }
 
     /// A worker's slot.
     pub(super) fn slot(&self, worker: WorkerId) -> &WorkerSlot {
-        &self.slots[worker.get()]
+        match self.slots[worker.get()].get() {
+            Some(slot) => slot,
+            None => unreachable!("a worker has its slot before it is known"),
+        }
     }
 
     /// The channel to the process in a worker's slot.
     pub(super) fn channel(&self, worker: WorkerId) -> OrderedGuard<'_, WorkerChannel, { rank::CHANNEL }> {
-        self.slots[worker.get()].channel.lock()
+        self.slot(worker).channel.lock()
     }
 
     /// One channel after the other.
     pub(super) fn each_channel(&self, mut tell: impl FnMut(&mut WorkerChannel)) {
-        self.slots.iter().for_each(|slot| tell(&mut slot.channel.lock()));
+        self.all().for_each(|slot| tell(&mut slot.channel.lock()));
     }
 
     /// A process is wanted in a slot: its thread is told.
@@ -93,12 +124,12 @@ impl WorkerSlots {
 
     /// Whether no slot has a process.
     pub(super) fn have_no_process(&self) -> bool {
-        self.slots.iter().all(|slot| slot.channel.lock().pid().is_none())
+        self.all().all(|slot| slot.channel.lock().pid().is_none())
     }
 
     /// Calls answered well, by all workers.
     pub(super) fn completed(&self) -> u64 {
-        self.slots.iter().map(|slot| slot.completed.load(Ordering::Relaxed)).sum()
+        self.all().map(|slot| slot.completed.load(Ordering::Relaxed)).sum()
     }
 
     /// Writes what workers wait for. After a panic, the next release writes to those that are left.

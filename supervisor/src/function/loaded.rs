@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pappus_blueprint::Blueprint;
 use pappus_protocol::Kind;
-use pappus_protocol::to_worker::{Install, WeightsForm};
+use pappus_protocol::to_worker::Install;
 use pappus_shmem::{ValidatedMemfd, memfd};
 
 use super::code_target::CodeTarget;
@@ -53,20 +53,15 @@ pub(super) type Charges = [Taken; 2];
 
 /// Descriptors that travel with an [`Install`], in its order.
 #[derive(Debug)]
-pub struct Parts<'a> {
+pub struct Parts {
     config: ValidatedMemfd,
-    weights: Option<BorrowedFd<'a>>,
     modules: Vec<File>,
 }
 
-impl Parts<'_> {
+impl Parts {
     /// The descriptors in the order that [`Install`] fixes.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let weights = self.weights.iter().copied();
-        std::iter::once(self.config.as_fd())
-            .chain(weights)
-            .chain(self.modules.iter().map(AsFd::as_fd))
-            .collect()
+        std::iter::once(self.config.as_fd()).chain(self.modules.iter().map(AsFd::as_fd)).collect()
     }
 }
 
@@ -132,15 +127,13 @@ impl Loaded {
         self.weights.as_ref().map_or(0, |weights| weights.bytes())
     }
 
-    /// What a worker with this target must be told to install the function, whose weights come in this form: as a
-    /// descriptor of device memory, or as the host's copy.
-    pub fn install<'a>(
-        &'a self,
-        state: &StateDir,
-        target: &CodeTarget,
-        form: WeightsForm,
-        device_weights: Option<BorrowedFd<'a>>,
-    ) -> Result<(Install, Parts<'a>), Failure> {
+    /// The host's copy of its weights; none if it has none.
+    pub fn host_weights(&self) -> Option<BorrowedFd<'_>> {
+        self.weights.as_ref().and_then(|weights| weights.descriptor())
+    }
+
+    /// What a worker with this target must be told to install the function.
+    pub fn install(&self, state: &StateDir, target: &CodeTarget) -> Result<(Install, Parts), Failure> {
         let config = memfd::sealed("pappus-config", &self.config)
             .map_err(|e| failed("cannot pass the configuration", &e))?;
         let modules = self.record.modules.iter().map(|module| {
@@ -152,10 +145,8 @@ impl Loaded {
                 .map_err(|e| failed("the machine code is missing; add the function again", &e))
         });
         let modules = modules.collect::<Result<Vec<_>, _>>()?;
-        let install =
-            Install { modules: modules.len() as u32, weight_bytes: self.weight_bytes.clone(), weights: form };
-        let weights = device_weights.or(self.weights.as_ref().and_then(|weights| weights.descriptor()));
-        Ok((install, Parts { config, weights, modules }))
+        let install = Install { modules: modules.len() as u32, weight_bytes: self.weight_bytes.clone() };
+        Ok((install, Parts { config, modules }))
     }
 }
 

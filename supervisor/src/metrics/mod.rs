@@ -89,6 +89,25 @@ pub fn unplaced() -> Option<&'static Latencies> {
 
 static UNPLACED: OnceLock<Latencies> = OnceLock::new();
 
+/// What happened to weights on one device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WeightCounts {
+    /// Calls of functions with weights that were handed to workers.
+    pub calls: u64,
+    /// Of these, calls whose weights were in their worker or on their way to it.
+    pub hits: u64,
+    /// Loads from the host's copy.
+    pub loads: u64,
+    /// Their bytes.
+    pub loaded_bytes: u64,
+    /// Of the loads, those that began before a call was handed to a worker for them.
+    pub ahead: u64,
+    /// Of the loads, those that took the memory of what they replace.
+    pub reused: u64,
+    /// Weights that left the device for others, or for calls.
+    pub evictions: u64,
+}
+
 /// What happens on one device.
 #[derive(Debug)]
 pub struct DeviceMetrics {
@@ -122,6 +141,16 @@ pub struct DeviceMetrics {
     pub residents: Gauge,
     /// Device memory that lanes have for calls.
     pub lent_bytes: Gauge,
+    /// Bytes of weights that are there for calls.
+    pub weights_bytes: Gauge,
+    /// Calls of functions with weights, by whether those were there.
+    pub weights_hits: Counter,
+    /// The others of these calls.
+    pub weights_misses: Counter,
+    /// Bytes of weights that were loaded.
+    pub weights_loaded: Counter,
+    /// Weights that gave way.
+    pub weights_evictions: Counter,
 }
 
 impl DeviceMetrics {
@@ -130,6 +159,7 @@ impl DeviceMetrics {
         // Until a tenant used it.
         tenant_seconds(device, "").set(0.0);
         let outcome = |outcome: &'static str| counter!("pappus_invocations_total", "device" => device.to_owned(), "outcome" => outcome);
+        let weights = |weights: &'static str| counter!("pappus_weights_calls_total", "device" => device.to_owned(), "weights" => weights);
         Self {
             completed: outcome("completed"),
             failed: Count { exported: outcome("failed"), value: AtomicU64::new(0) },
@@ -146,7 +176,21 @@ impl DeviceMetrics {
             workers: gauge!("pappus_workers", "device" => device.to_owned()),
             residents: gauge!("pappus_residents", "device" => device.to_owned()),
             lent_bytes: gauge!("pappus_lent_bytes", "device" => device.to_owned()),
+            weights_bytes: gauge!("pappus_weights_bytes", "device" => device.to_owned()),
+            weights_hits: weights("there"),
+            weights_misses: weights("loaded"),
+            weights_loaded: counter!("pappus_weights_loaded_bytes_total", "device" => device.to_owned()),
+            weights_evictions: counter!("pappus_weights_evictions_total", "device" => device.to_owned()),
         }
+    }
+
+    /// What is there of weights, and what happened to them since the start.
+    pub fn weights(&self, bytes: u64, counts: &WeightCounts) {
+        self.weights_bytes.set(bytes as f64);
+        self.weights_hits.absolute(counts.hits);
+        self.weights_misses.absolute(counts.calls - counts.hits);
+        self.weights_loaded.absolute(counts.loaded_bytes);
+        self.weights_evictions.absolute(counts.evictions);
     }
 
     /// Failed invocations since the start.
@@ -230,6 +274,13 @@ fn describe() {
     describe_gauge!("pappus_workers", "Worker processes that are there or coming");
     describe_gauge!("pappus_residents", "Workers that serve a domain");
     describe_gauge!("pappus_lent_bytes", Unit::Bytes, "Device memory that lanes of workers have for calls");
+    describe_gauge!("pappus_weights_bytes", Unit::Bytes, "Weights that are on the device");
+    describe_counter!(
+        "pappus_weights_calls_total",
+        "Calls of functions with weights, by whether those were there or had to be loaded"
+    );
+    describe_counter!("pappus_weights_loaded_bytes_total", Unit::Bytes, "Weights that were loaded");
+    describe_counter!("pappus_weights_evictions_total", "Weights that gave way to others, or to calls");
     sandbox_violations().increment(0);
     // Set once: a process has one recorder.
     let _ = UNPLACED.set(Latencies::new("none"));

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use pappus_protocol::launch::Role;
-use pappus_protocol::launch::{ANSWERS_FD, COMMANDS_FD, CONTROL_FD, EXIT_PIDNS_UNUSABLE, STAGING_FD};
+use pappus_protocol::launch::{
+    ANSWERS_FD, COMMANDS_FD, CONTROL_FD, EXIT_PIDNS_UNUSABLE, STAGING_FD, TURNS_FD,
+};
 use pappus_protocol::pipe::{Inbox, Outbox};
 use pappus_protocol::{control, pipe};
 use pappus_shmem::ValidatedMemfd;
@@ -25,6 +27,15 @@ pub struct Launcher {
     program: PathBuf,
     confinement: Confinement,
     spawner: Spawner,
+}
+
+/// Memory that a serving worker shares with the supervisor and none else.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedMemory<'a> {
+    /// The arena for inline bytes.
+    pub staging: &'a ValidatedMemfd,
+    /// The turn page.
+    pub turns: &'a ValidatedMemfd,
 }
 
 /// The supervisor's ends of a fresh worker.
@@ -69,13 +80,13 @@ impl Launcher {
         &self,
         role: Role,
         target: &Target,
-        staging: Option<&ValidatedMemfd>,
+        memory: Option<SharedMemory<'_>>,
     ) -> std::io::Result<Started> {
-        if let Some(started) = self.launch(role, target, staging)? {
+        if let Some(started) = self.launch(role, target, memory)? {
             return Ok(started);
         }
         self.confinement.give_up_pidns();
-        let started = self.launch(role, target, staging)?;
+        let started = self.launch(role, target, memory)?;
         started
             .ok_or_else(|| std::io::Error::other("the worker says twice that pid namespaces are of no use"))
     }
@@ -85,7 +96,7 @@ impl Launcher {
         &self,
         role: Role,
         target: &Target,
-        staging: Option<&ValidatedMemfd>,
+        memory: Option<SharedMemory<'_>>,
     ) -> std::io::Result<Option<Started>> {
         let (commands_read, commands_write) = pipe::pipe()?;
         let (answers_read, answers_write) = pipe::pipe()?;
@@ -95,7 +106,9 @@ impl Launcher {
             (answers_write.as_fd(), ANSWERS_FD),
             (control_theirs.as_fd(), CONTROL_FD),
         ];
-        descriptors.extend(staging.map(|staging| (staging.as_fd(), STAGING_FD)));
+        if let Some(SharedMemory { staging, turns }) = memory {
+            descriptors.extend([(staging.as_fd(), STAGING_FD), (turns.as_fd(), TURNS_FD)]);
+        }
         let program = Program {
             path: self.program.clone(),
             arguments: self

@@ -7,11 +7,11 @@
 //! Processes of a device that they share through MPS are of one *epoch*: a fault ends it, and with it all of them. The
 //! daemon serves no process before the last one is gone, so none of the next epoch starts before.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
 use std::time::Duration;
 
-use crate::config::DeviceConfig;
+use crate::config::{DeviceConfig, DeviceSettings};
 use crate::ids::Epoch;
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
@@ -22,6 +22,11 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct MemoryLedger {
     config: DeviceConfig,
+    /// Everything that Pappus may use, and how many processes are kept ready: both may change.
+    memory_bytes: AtomicU64,
+    standbys: AtomicUsize,
+    /// Workers that there could be at some time: those beyond a ceiling that became lower may still be there.
+    workers: AtomicUsize,
     /// Where memory for processes is asked for; none: there is enough.
     source: OnceLock<Box<dyn MemorySource>>,
     /// What contexts and weights take; increases while the source says that they may.
@@ -90,6 +95,9 @@ impl MemoryLedger {
     /// Of a device that nothing uses yet.
     pub fn new(config: DeviceConfig) -> Arc<Self> {
         Arc::new(Self {
+            memory_bytes: config.memory_bytes.into(),
+            standbys: config.standbys.into(),
+            workers: config.workers.into(),
             config,
             source: OnceLock::new(),
             taken_bytes: AtomicU64::new(0),
@@ -109,6 +117,15 @@ impl MemoryLedger {
         }
         let first = self.first.lock();
         self.context_bytes.get().is_none().then_some(first)
+    }
+
+    /// The device is set up otherwise.
+    pub fn resize(&self, settings: &DeviceSettings) {
+        self.memory_bytes.store(settings.memory_bytes, Ordering::Relaxed);
+        self.standbys.store(settings.standbys, Ordering::Relaxed);
+        self.workers.fetch_max(settings.workers, Ordering::Relaxed);
+        // Who waits for room looks again.
+        self.change(|_| ());
     }
 
     /// From now on memory for processes is asked for there.
@@ -139,7 +156,7 @@ impl MemoryLedger {
 
     /// Everything that Pappus may use.
     pub fn total_bytes(&self) -> u64 {
-        self.config.memory_bytes
+        self.memory_bytes.load(Ordering::Relaxed)
     }
 
     /// What a process takes for itself, as far as that is known.
@@ -203,8 +220,8 @@ impl MemoryLedger {
     /// Room for one more process, which is `urgent` if a worker's slot waits for it; none once the device closes. Its
     /// context counts from here on, before it is there.
     pub fn reserve_process(self: &Arc<Self>, urgent: bool) -> Option<ProcessReservation> {
-        let most = self.config.workers + self.config.standbys;
-        let has_room = |state: &State| state.processes < most && state.leaving == 0;
+        let most = || self.workers.load(Ordering::Relaxed) + self.standbys.load(Ordering::Relaxed);
+        let has_room = |state: &State| state.processes < most() && state.leaving == 0;
         let epoch = self.wait(has_room, |state| state.processes += 1)?;
         let mut reservation =
             ProcessReservation { ledger: self.clone(), epoch, context_bytes: 0, compiles: false };
@@ -226,7 +243,12 @@ impl MemoryLedger {
 
     /// The most device memory that a call can have.
     pub fn largest_call_bytes(&self) -> u64 {
-        self.config.largest_call_bytes(self.context_bytes())
+        self.largest_call_of(self.total_bytes(), self.standbys.load(Ordering::Relaxed))
+    }
+
+    /// The same with other settings.
+    pub fn largest_call_of(&self, memory_bytes: u64, standbys: usize) -> u64 {
+        self.config.largest_call_of(memory_bytes, standbys, self.context_bytes())
     }
 
     /// What weights take now.
@@ -249,12 +271,12 @@ impl MemoryLedger {
         let state = self.state.lock();
         let taken = [state.contexts_bytes, stack_bytes, lease_bytes, state.weights_bytes];
         MemorySnapshot {
-            total_bytes: self.config.memory_bytes,
+            total_bytes: self.total_bytes(),
             context_bytes: state.contexts_bytes,
             stack_bytes,
             lease_bytes,
             weight_bytes: state.weights_bytes,
-            free_bytes: taken.into_iter().fold(self.config.memory_bytes, u64::saturating_sub),
+            free_bytes: taken.into_iter().fold(self.total_bytes(), u64::saturating_sub),
         }
     }
 }
@@ -325,6 +347,7 @@ mod tests {
             standbys,
             workers_per_domain: 1,
             memory_bytes: 100 * GIB,
+            there_bytes: u64::MAX,
             weights_bytes: 20 * GIB,
             stack_bytes: GIB,
             turns: true,

@@ -24,13 +24,18 @@ pub struct Target {
 impl Target {
     /// The device of a configuration.
     pub fn of(config: &DeviceConfig) -> Self {
+        Self::with(config, config.lanes, config.memory_bytes)
+    }
+
+    /// The same with so many lanes and so much memory.
+    pub fn with(config: &DeviceConfig, lanes: u32, memory_bytes: u64) -> Self {
         Self {
             kind: config.kind,
             uuid: config.uuid.clone(),
-            lanes: config.lanes,
+            lanes,
             numa_node: config.numa_node,
             // A call may have the memory of all workers.
-            memory_bytes: if config.kind.traits().has_own_memory { 0 } else { config.memory_bytes },
+            memory_bytes: if config.kind.traits().has_own_memory { 0 } else { memory_bytes },
         }
     }
 

@@ -1,5 +1,7 @@
 //! The calls of one device: by id, and by the moment at which something must happen to them.
 
+use std::collections::HashMap;
+
 use slab::Slab;
 
 use super::deadlines::Deadlines;
@@ -7,7 +9,7 @@ use super::lending::Need;
 use super::quarantine::Use;
 use super::retry::Attempts;
 use super::types::{CallId, Domain, Terms};
-use crate::ids::{FunctionId, WorkerId};
+use crate::ids::{FunctionId, TenantId, WorkerId};
 
 /// Bits of a call's id that hold its slab index.
 const INDEX_BITS: u32 = 24;
@@ -27,6 +29,10 @@ pub(super) struct Entry<C> {
     pub(super) weight_bytes: u64,
     /// Bytes that must be free for its function's weights, which did not fit when it started last.
     pub(super) beside_bytes: u64,
+    /// There was no room for them beside those that other calls use, when it started last.
+    pub(super) wants_room: bool,
+    /// When there was none for the first time.
+    pub(super) crowded_ns: Option<u64>,
     /// It needs the device for itself.
     pub(super) is_whole: bool,
     pub(super) state: CallState,
@@ -37,6 +43,8 @@ pub(super) struct Entry<C> {
     pub(super) detached: bool,
     /// It was in the way of others for too long: its process is ended.
     pub(super) overran: bool,
+    /// It is among those of its caller that wait.
+    counted: bool,
     /// When it was handed over.
     pub(super) started_ns: u64,
     /// What the clock of contended time showed then.
@@ -62,8 +70,9 @@ impl<C> Entry<C> {
 
     /// What it needs of the device's memory.
     pub(super) fn need(&self) -> Need {
-        let Self { memory_bytes: lane_bytes, stack_bytes, beside_bytes, .. } = *self;
-        Need { lane_bytes, stack_bytes, beside_bytes }
+        let Self { memory_bytes: lane_bytes, stack_bytes, beside_bytes, weight_bytes, .. } = *self;
+        let (has_weights, wants_room) = (weight_bytes > 0, self.wants_room);
+        Need { lane_bytes, stack_bytes, beside_bytes, has_weights, wants_room }
     }
 }
 
@@ -90,6 +99,11 @@ pub(super) enum CallState {
     },
 }
 
+/// The id of a call at a place of the slab.
+fn id_of(serial: u64, index: usize) -> CallId {
+    CallId((serial << INDEX_BITS) | index as u64)
+}
+
 /// All calls of a device.
 #[derive(Debug)]
 pub(super) struct Calls<C> {
@@ -99,12 +113,15 @@ pub(super) struct Calls<C> {
     queued: u64,
     queued_bytes: u64,
     clearing: u64,
+    /// How many of each caller wait, and their inline bytes.
+    waiting: HashMap<TenantId, (u64, u64)>,
 }
 
 impl<C> Default for Calls<C> {
     fn default() -> Self {
         let (entries, deadlines) = (Slab::new(), Deadlines::default());
-        Self { entries, next_serial: 1, deadlines, queued: 0, queued_bytes: 0, clearing: 0 }
+        let waiting = HashMap::new();
+        Self { entries, next_serial: 1, deadlines, queued: 0, queued_bytes: 0, clearing: 0, waiting }
     }
 }
 
@@ -117,6 +134,44 @@ impl<C> Calls<C> {
     /// Inline bytes of those that wait.
     pub(super) fn queued_bytes(&self) -> u64 {
         self.queued_bytes
+    }
+
+    /// How many of a caller wait, and their inline bytes.
+    pub(super) fn waiting_of(&self, caller: TenantId) -> (u64, u64) {
+        self.waiting.get(&caller).copied().unwrap_or_default()
+    }
+
+    /// All that wait, oldest first.
+    pub(super) fn waiting(&self) -> Vec<(CallId, &C)> {
+        let waits = self.entries.iter().filter(|(_, entry)| entry.state == CallState::Queued);
+        let mut waiting: Vec<_> = waits.map(|(at, entry)| (id_of(entry.serial, at), &entry.call)).collect();
+        waiting.sort_unstable_by_key(|(id, _)| *id);
+        waiting
+    }
+
+    /// The most device memory that a call needs.
+    pub(super) fn largest_bytes(&self) -> u64 {
+        self.entries.iter().map(|(_, entry)| entry.memory_bytes).max().unwrap_or(0)
+    }
+
+    /// A call does not start at once: it counts among those of its caller that wait.
+    pub(super) fn count(&mut self, id: CallId) {
+        let Some(entry) = self.get_mut(id).filter(|entry| !entry.counted) else { return };
+        entry.counted = true;
+        let (caller, bytes) = (entry.domain.caller, entry.bytes);
+        let (waiting, waiting_bytes) = self.waiting.entry(caller).or_default();
+        *waiting += 1;
+        *waiting_bytes += bytes;
+    }
+
+    /// A call waits no more, if it did.
+    fn uncount(&mut self, caller: TenantId, bytes: u64) {
+        let Some((waiting, waiting_bytes)) = self.waiting.get_mut(&caller) else { return };
+        *waiting -= 1;
+        *waiting_bytes -= bytes;
+        if *waiting == 0 {
+            self.waiting.remove(&caller);
+        }
     }
 
     /// How many are in workers, or were until their process ended.
@@ -153,16 +208,19 @@ impl<C> Calls<C> {
             stack_bytes,
             weight_bytes,
             beside_bytes: 0,
+            wants_room: false,
+            crowded_ns: None,
             is_whole,
             state,
             attempts,
             probe,
             detached,
             overran: false,
+            counted: false,
             started_ns: 0,
             started_clock_ns: 0,
         };
-        let id = CallId((serial << INDEX_BITS) | self.entries.insert(entry) as u64);
+        let id = id_of(serial, self.entries.insert(entry));
         self.deadlines.insert(deadline_ns, id);
         self.queued += 1;
         self.queued_bytes += bytes;
@@ -189,7 +247,10 @@ impl<C> Calls<C> {
         (entry.started_ns, entry.started_clock_ns) = (now_ns, clock_ns);
         entry.state = CallState::Running { worker, lane, overdue: false };
         entry.attempts.started();
-        let bytes = entry.bytes;
+        let (caller, bytes) = (entry.domain.caller, entry.bytes);
+        if std::mem::take(&mut entry.counted) {
+            self.uncount(caller, bytes);
+        }
         self.queued -= 1;
         self.queued_bytes -= bytes;
     }
@@ -221,6 +282,9 @@ impl<C> Calls<C> {
         self.get(id)?;
         let entry = self.entries.remove(Self::index(id));
         self.deadlines.remove(entry.deadline_ns, id);
+        if entry.counted {
+            self.uncount(entry.domain.caller, entry.bytes);
+        }
         match entry.state {
             CallState::Queued => {
                 self.queued -= 1;

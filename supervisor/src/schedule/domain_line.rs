@@ -22,6 +22,11 @@ impl DomainLine {
         Self { line: ShareLine::new(turn_ns), places: IdMap::default(), next_place: 0 }
     }
 
+    /// A domain has a worker for about so long from now on.
+    pub(super) fn set_turn(&mut self, turn_ns: u64) {
+        self.line.set_quantum(turn_ns);
+    }
+
     /// How many wait.
     pub(super) fn len(&self) -> usize {
         self.line.len()
@@ -67,9 +72,9 @@ impl DomainLine {
         }
     }
 
-    /// Whether a caller that has a worker may go on before the first that waits.
-    pub(super) fn goes_before_first(&self, caller: TenantId) -> bool {
-        self.line.goes_before_first(caller)
+    /// Whether a caller that has a worker may go on before the first that waits: it had less, by more than so much.
+    pub(super) fn goes_before_first(&self, caller: TenantId, by_ns: u64) -> bool {
+        self.line.goes_before_first(caller, by_ns)
     }
 
     /// What a caller is given.
@@ -101,7 +106,7 @@ mod tests {
         line.charge(TenantId::new(1), 3);
         assert_eq!(line.iter().collect::<Vec<_>>(), [domain(2, 2), domain(4, 1)]);
         line.remove(domain(2, 2));
-        assert!(line.goes_before_first(TenantId::new(2)) && !line.goes_before_first(TenantId::new(1)));
+        assert!(line.goes_before_first(TenantId::new(2), 0) && !line.goes_before_first(TenantId::new(1), 0));
         line.remove(domain(4, 1));
         line.charge(TenantId::new(1), 1000);
         assert_eq!((line.len(), line.is_empty()), (0, true));

@@ -43,6 +43,11 @@ impl DomainQueue {
         }
     }
 
+    /// The next ones, so many at most.
+    pub(super) fn next_few(&self, most: usize) -> impl Iterator<Item = CallId> + Clone {
+        self.by_deadline.iter().take(most).map(|(_, id)| *id)
+    }
+
     /// A call waits.
     pub(super) fn push(&mut self, id: CallId, due: Due) {
         self.remove(id);

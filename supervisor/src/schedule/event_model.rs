@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::ids::{FunctionId, TenantId};
-use crate::schedule::{Loss, Verdict};
+use crate::schedule::{Loss, Size, Verdict};
 
 /// One of them, in terms that the state at that moment gives a meaning.
 #[derive(Debug, Clone)]
@@ -22,6 +22,17 @@ pub(super) enum Event {
     Context { urgent: bool },
     ContextGone,
     Standbys(usize),
+    Resize(Size),
+    Withdraw { pick: usize, elsewhere: bool },
+}
+
+/// What the device may become; some of it is decided where it does.
+fn sizes() -> impl Strategy<Value = Size> {
+    let parts = (1..5usize, 1..4u32, 100..9000u32, 0..200u64, 40..120u64, any::<bool>());
+    parts.prop_map(|(workers, lanes, quantum_us, residency_ms, memory_bytes, remakes)| {
+        let (workers_per_domain, standbys, residency_ns) = (1, 1, residency_ms * 1_000_000);
+        Size { workers, lanes, workers_per_domain, quantum_us, residency_ns, standbys, memory_bytes, remakes }
+    })
 }
 
 /// Any of them, in any order.
@@ -51,6 +62,8 @@ pub(super) fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => any::<bool>().prop_map(|urgent| Event::Context { urgent }),
         1 => Just(Event::ContextGone),
         1 => (0..3usize).prop_map(Event::Standbys),
+        1 => sizes().prop_map(Event::Resize),
+        1 => (any::<usize>(), any::<bool>()).prop_map(|(pick, elsewhere)| Event::Withdraw { pick, elsewhere }),
     ];
     proptest::collection::vec(event, 0..200)
 }

@@ -3,6 +3,8 @@
 //! The set is closed: events can be made elsewhere, kinds of events cannot.
 
 use super::Scheduler;
+use super::resizing::Size;
+use super::retry::{Attempts, Withdrawn};
 use super::types::{Action, CallId, Ended, Limits, Loss, NotNow, Policy, TenantShare, Terms, Verdict};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 
@@ -61,8 +63,40 @@ impl<C: Clone> Event<C> for Submit<C> {
     type Reply = Result<CallId, NotNow>;
 
     fn apply(self, scheduler: &mut Scheduler<C>, now_ns: u64, actions: &mut Vec<Action<C>>) -> Self::Reply {
-        scheduler.submit(now_ns, self.call, self.terms, self.limits, actions)
+        let (limits, attempts) = (Some(self.limits), Attempts::default());
+        scheduler.accept(now_ns, self.call, self.terms, limits, attempts, actions)
     }
+}
+
+/// A call that waited on another device: its id, or why its function is refused here. How much may wait does not matter to
+/// a call that was accepted.
+#[derive(Debug, Clone, Copy)]
+pub struct Adopt<C> {
+    /// The call.
+    pub call: C,
+    /// What is to be known of it.
+    pub terms: Terms,
+    /// What is known of its attempts there.
+    pub attempts: Attempts,
+}
+
+impl<C> sealed::Sealed for Adopt<C> {}
+
+impl<C: Clone> Event<C> for Adopt<C> {
+    type Reply = Result<CallId, NotNow>;
+
+    fn apply(self, scheduler: &mut Scheduler<C>, now_ns: u64, actions: &mut Vec<Action<C>>) -> Self::Reply {
+        scheduler.accept(now_ns, self.call, self.terms, None, self.attempts, actions)
+    }
+}
+
+event! {
+    /// A call that waits is to wait on another device; none if it does not wait.
+    Withdraw {
+        /// The call.
+        id: CallId,
+    } -> Option<Withdrawn<C>>,
+    |event, scheduler, now_ns, actions| scheduler.withdraw(now_ns, event.id, actions)
 }
 
 event! {
@@ -224,6 +258,31 @@ event! {
 }
 
 event! {
+    /// As [`NotStarted`], since there is no room for the weights beside those that calls use.
+    WeightsInUse {
+        /// The worker.
+        worker: WorkerId,
+        /// The call.
+        id: CallId,
+        /// What [`Scheduler::weights_moment`] was then.
+        moment: u64,
+    } -> bool,
+    |event, scheduler, now_ns, actions| {
+        scheduler.weights_in_use(now_ns, event.id, event.moment);
+        scheduler.not_started(now_ns, event.worker, event.id, 0, actions)
+    }
+}
+
+event! {
+    /// Weights of a function left all workers, or there was no room for them.
+    Cooled {
+        /// Which function.
+        function: FunctionId,
+    } -> (),
+    |event, scheduler, _now_ns, _actions| scheduler.cooled(event.function)
+}
+
+event! {
     /// A process needs device memory for itself before any call: whether it may take it now, with no event in between.
     /// If not, the process waits, and asks again.
     ContextWanted {
@@ -290,10 +349,10 @@ event! {
         turn: TurnId,
         /// Device time that it used.
         used_ns: u64,
+        /// Calls that it answered and whose [`Finished`] follows.
+        answered: u64,
     } -> bool,
-    |event, scheduler, now_ns, actions| {
-        scheduler.yielded(now_ns, event.worker, event.turn, event.used_ns, actions)
-    }
+    |event, scheduler, now_ns, actions| scheduler.yielded(now_ns, event, actions)
 }
 
 event! {
@@ -309,6 +368,15 @@ event! {
         policy: Policy,
     } -> (),
     |event, scheduler, now_ns, actions| scheduler.set_policy(now_ns, event.policy, actions)
+}
+
+event! {
+    /// The device is set up otherwise from now on. Processes that are [`Ready`] afterwards are made for it.
+    Resize {
+        /// How.
+        to: Size,
+    } -> (),
+    |event, scheduler, now_ns, actions| scheduler.resize(now_ns, event.to, actions)
 }
 
 event! {

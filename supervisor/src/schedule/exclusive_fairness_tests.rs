@@ -79,7 +79,8 @@ impl Device {
             memory_bytes: if whole { WHOLE } else { 0 },
             ..TERMS
         };
-        let (call, limits) = (self.callers.len() as u64, Limits { calls: 1 << 20, bytes: 1 << 20 });
+        let limits = Limits { calls: 1 << 20, own_calls: 1 << 20, ..LIMITS };
+        let call = self.callers.len() as u64;
         self.callers.push(caller);
         self.scheduler.handle(self.now, Submit { call, terms, limits }, &mut self.actions).unwrap();
         self.carry_out();

@@ -9,9 +9,12 @@ use super::quarantine::{Refusal, Use};
 use super::scheduler::Scheduler;
 use super::turns::{Order, Turns};
 use super::types::{Action, CallId, Command, Domain, KillReason, Verdict, WhyGone};
-use super::workers::State;
+use super::workers::{State, Worker};
 use crate::ids::{TenantId, WorkerId};
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
+
+/// Calls of a domain that wait whose weights are loaded before they start.
+const AHEAD: usize = 4;
 
 impl<C: Clone> Scheduler<C> {
     /// A call's deadline passed, or the moment that it was given after that.
@@ -20,11 +23,14 @@ impl<C: Clone> Scheduler<C> {
         match entry.state {
             CallState::Queued => {
                 let caller = entry.domain.caller;
-                let Some(entry) = self.unqueue(now_ns, id, actions) else { return };
+                let Some((entry, held_up_all)) = self.unqueue(id) else { return };
                 self.judge(now_ns, &entry, Verdict::Neither, actions);
                 let held = self.holds(now_ns, caller);
                 let budget_ns = held.then(|| self.penalties.waits_ns(now_ns, caller));
                 actions.push(Action::Expired { call: entry.call, budget_ns });
+                if held_up_all {
+                    self.share(now_ns, actions);
+                }
             }
             // First the worker may answer by itself; the second time patience is over.
             CallState::Running { worker, lane, overdue: false } => {
@@ -63,23 +69,19 @@ impl<C: Clone> Scheduler<C> {
         let Some(entry) = self.calls.get(id) else { return };
         let takes_ns = self.run_times.at_least_ns(entry.function).unwrap_or(0);
         self.placing.enqueue(domain, id, Due { deadline_ns: entry.deadline_ns, takes_ns }, held);
+        self.calls.count(id);
         self.note_contention(now_ns);
     }
 
-    /// A call that waits is taken back.
-    pub(super) fn unqueue(
-        &mut self,
-        now_ns: u64,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) -> Option<Entry<C>> {
+    /// A call that waits is taken back; whether the device was being prepared for it, and is to be shared again.
+    pub(super) fn unqueue(&mut self, id: CallId) -> Option<(Entry<C>, bool)> {
         let entry = self.calls.remove(id)?;
         if !entry.wants_device(self.shape.shared_faults) {
             self.placing.unqueue(entry.domain, id);
-        } else if self.exclusive.remove(entry.domain.caller, id) {
-            self.share(now_ns, actions);
+            return Some((entry, false));
         }
-        Some(entry)
+        let held_up_all = self.exclusive.remove(entry.domain.caller, id);
+        Some((entry, held_up_all))
     }
 
     /// Gives a waiting call to a worker that has room for it, in a lane that has the memory.
@@ -96,6 +98,9 @@ impl<C: Clone> Scheduler<C> {
         self.lending.lend(worker, place, entry.need());
         self.workers.put(worker, id, place.lane, entry.wants_all_lanes());
         self.workers[worker].past.ran(place.lane, entry.function, entry.weight_bytes);
+        if entry.weight_bytes > 0 {
+            self.warmth.warm(worker, entry.function);
+        }
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.contended_ns(now_ns));
         self.calls.started(id, worker, place.lane, now_ns, clock_ns);
         self.exclusive.started(now_ns);
@@ -128,10 +133,12 @@ impl<C: Clone> Scheduler<C> {
 
     /// Takes a worker from its domain; no process of the slot takes calls until one is ready again.
     pub(super) fn unbind(&mut self, worker: WorkerId, why: WhyGone) {
+        self.workers[worker].retires = false;
         if self.workers[worker].state == State::Empty {
             return;
         }
         if let State::Bound(domain) = self.workers.set_state(worker, State::Absent) {
+            self.warmth.gone(worker);
             self.workers[worker].last_gone = Some(why);
             self.placing.unbound(worker, domain);
         }
@@ -143,7 +150,8 @@ impl<C: Clone> Scheduler<C> {
         if slot.state == State::Empty {
             return false;
         }
-        let emptied = std::mem::take(&mut slot.dismissed);
+        let dismissed = std::mem::take(&mut slot.dismissed);
+        let emptied = dismissed || self.workers.excess() > 0;
         match emptied {
             true => {
                 self.workers.set_state(worker, State::Empty);
@@ -178,10 +186,35 @@ impl<C: Clone> Scheduler<C> {
                 }
             }
         }
+        self.look_ahead(worker, domain, actions);
         // What is left may go to another worker that comes.
         self.placing.stand(domain);
         if self.workers[worker].is_idle() && self.placing.has_unplaced() {
             self.make_room(now_ns, actions);
+        }
+    }
+
+    /// Has a worker load the weights of calls that are about to start there, where they are not there.
+    fn look_ahead(&mut self, worker: WorkerId, domain: Domain, actions: &mut Vec<Action<C>>) {
+        if !self.warmth.is_of_use() {
+            return;
+        }
+        let (placing, calls) = (&self.placing, &self.calls);
+        let next = placing.next_few(domain, AHEAD).filter_map(|id| calls.get(id));
+        let functions =
+            next.filter(|entry| entry.weight_bytes > 0).map(|entry| (entry.function, &entry.call));
+        let calls = self.warmth.missing(worker, functions);
+        if !calls.is_empty() {
+            self.tell(worker, Command::LookAhead { calls }, actions);
+        }
+    }
+
+    /// The same, for all workers of a domain.
+    pub(super) fn look_ahead_for(&mut self, domain: Domain, actions: &mut Vec<Action<C>>) {
+        for worker in WorkerId::first(self.workers.len()) {
+            if self.workers[worker].state == State::Bound(domain) {
+                self.look_ahead(worker, domain, actions);
+            }
         }
     }
 
@@ -347,6 +380,7 @@ impl<C: Clone> Scheduler<C> {
         id: CallId,
         actions: &mut Vec<Action<C>>,
     ) {
+        self.calls.count(id);
         let held = self.holds(now_ns, caller);
         let others = || (self.calls.in_processes() != 0, self.placing.waiting_callers(|_| true));
         self.exclusive.push(now_ns, caller, id, held, others);
@@ -379,7 +413,8 @@ impl<C: Clone> Scheduler<C> {
             match self.workers.first_empty() {
                 Some(empty) => self.bring(empty, actions),
                 None => {
-                    let worker = self.worth_least(now_ns, |_, _| true);
+                    let is_there = |_, worker: &Worker| matches!(worker.state, State::Free | State::Bound(_));
+                    let worker = self.worth_least(now_ns, is_there);
                     worker.into_iter().for_each(|worker| self.hand_on(now_ns, worker, actions));
                 }
             }

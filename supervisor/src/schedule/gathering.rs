@@ -69,7 +69,7 @@ impl<C: Clone> Scheduler<C> {
     }
 
     /// Asks for memory of weights, unless they were asked already; whether they were not.
-    fn ask_weights(&mut self, short: u64, actions: &mut Vec<Action<C>>) -> bool {
+    pub(super) fn ask_weights(&mut self, short: u64, actions: &mut Vec<Action<C>>) -> bool {
         let asks = short > 0 && self.lending.weights_asked().is_none();
         if asks {
             // Until they answer, as if they could.
@@ -118,7 +118,7 @@ impl<C: Clone> Scheduler<C> {
     }
 
     /// The resident that is worth least leaves, so that what its process takes is free.
-    fn dismiss_one(&mut self, now_ns: u64, but: Option<WorkerId>, actions: &mut Vec<Action<C>>) {
+    pub(super) fn dismiss_one(&mut self, now_ns: u64, but: Option<WorkerId>, actions: &mut Vec<Action<C>>) {
         if self.workers.iter().any(|(_, worker)| worker.dismissed) {
             return;
         }
@@ -142,6 +142,7 @@ impl<C: Clone> Scheduler<C> {
 
     /// Memory may be free that calls wait for.
     pub(super) fn memory_came(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        self.lending.weights_came();
         self.advance(now_ns, actions);
         self.serve_line(now_ns, actions);
     }

@@ -32,6 +32,10 @@ pub(super) struct Need {
     pub(super) stack_bytes: u64,
     /// Bytes that must be free besides: its function's weights are to be loaded.
     pub(super) beside_bytes: u64,
+    /// Its function has weights.
+    pub(super) has_weights: bool,
+    /// There was no room for them beside those that other calls use.
+    pub(super) wants_room: bool,
 }
 
 /// Why a call cannot start for want of memory.
@@ -115,7 +119,22 @@ pub(super) struct Lending {
     weights: Option<u64>,
     /// The most that callers may have, for those with a limit.
     limits: HashMap<TenantId, u64>,
+    full: WeightsFull,
 }
+
+/// Weights that calls use leave no room for others.
+#[derive(Debug, Default)]
+struct WeightsFull {
+    /// How often weights came or went, or calls of functions with weights ended.
+    moment: u64,
+    /// The first in line waits for the next moment.
+    waits: bool,
+    /// It waited long enough: other domains' calls of functions with weights stand behind it.
+    closed: bool,
+}
+
+/// How long a call waits for room for its weights while other domains' calls go on using theirs.
+const WEIGHTS_PATIENCE_NS: u64 = 100_000_000;
 
 /// The size that a lane gets for a call: whole pages, and few different sizes, so that it rarely changes.
 fn rounded(bytes: u64, page_bytes: u64) -> u64 {
@@ -129,14 +148,13 @@ fn rounded(bytes: u64, page_bytes: u64) -> u64 {
 impl Lending {
     /// Nothing is lent.
     pub(super) fn new(shape: &Shape) -> Self {
-        let lent = || Lent { lanes: vec![0; shape.lanes as usize], ..Lent::default() };
         Self {
             all_bytes: shape.memory_bytes,
             page_bytes: shape.page_bytes.max(1),
             lane_bytes: shape.lane_bytes,
             taken_bytes: 0,
             lent_bytes: 0,
-            workers: (0..shape.workers).map(|_| lent()).collect(),
+            workers: (0..shape.workers).map(|_| Lent::default()).collect(),
             dying: Vec::new(),
             promised_bytes: 0,
             line: VecDeque::new(),
@@ -144,7 +162,41 @@ impl Lending {
             closed: false,
             weights: None,
             limits: HashMap::new(),
+            full: WeightsFull::default(),
         }
+    }
+
+    /// There are so many workers and so much memory from now on.
+    pub(super) fn resize(&mut self, workers: usize, all_bytes: u64) {
+        self.workers.resize_with(workers, Lent::default);
+        self.all_bytes = all_bytes;
+    }
+
+    /// By how much more is had than there is, since the device had more memory before.
+    pub(super) fn deficit_bytes(&self) -> u64 {
+        self.had_bytes().saturating_sub(self.all_bytes)
+    }
+
+    fn had_bytes(&self) -> u64 {
+        self.taken_bytes.saturating_add(self.lent_bytes).saturating_add(self.promised_bytes)
+    }
+
+    /// Counts the moments at which there may be room for weights.
+    pub(super) fn weights_moment(&self) -> u64 {
+        self.full.moment
+    }
+
+    /// There may be room for weights.
+    pub(super) fn weights_came(&mut self) {
+        self.full.moment += 1;
+        self.full.waits = false;
+    }
+
+    /// At that moment there was no room for the weights of a call, which waits for it for so long.
+    pub(super) fn weights_in_use(&mut self, moment: u64, waited_ns: u64) {
+        // Else it is worth another look.
+        self.full.waits = moment == self.full.moment;
+        self.full.closed = waited_ns > WEIGHTS_PATIENCE_NS;
     }
 
     /// So much is taken for other things than calls.
@@ -157,8 +209,7 @@ impl Lending {
 
     /// What nothing has, and no call was promised.
     pub(super) fn free_bytes(&self) -> u64 {
-        let had = self.taken_bytes.saturating_add(self.lent_bytes).saturating_add(self.promised_bytes);
-        self.all_bytes.saturating_sub(had)
+        self.all_bytes.saturating_sub(self.had_bytes())
     }
 
     /// A call that was promised memory for weights needs the promise no more.
@@ -236,9 +287,12 @@ impl Lending {
         let spare = free.min(self.left_bytes(workers, domain.caller));
         let (place, missing) = self.lane_for(worker, &workers[worker], need, spare).ok_or(Short::Line)?;
         let is_first = self.line.front().is_none_or(|first| *first == domain);
+        if self.full.waits && need.wants_room || self.full.closed && need.has_weights && !is_first {
+            return Err(Short::Line);
+        }
         let room = match is_first {
             true => missing.saturating_add(need.beside_bytes) <= free,
-            false => missing == 0 && need.beside_bytes == 0 && !self.closed,
+            false => missing == 0 && need.beside_bytes == 0 && !need.wants_room && !self.closed,
         };
         if !room {
             return Err(Short::Line);
@@ -278,7 +332,8 @@ impl Lending {
         let caller = workers[worker].served().map(|domain| domain.caller);
         let spare = caller.map_or(free, |caller| free.min(self.left_bytes(workers, caller)));
         let (place, missing) = self.lane_for(worker, &workers[worker], need, spare)?;
-        (missing.saturating_add(need.beside_bytes) <= free).then_some(place)
+        let waits = self.full.waits && need.wants_room;
+        (!waits && missing.saturating_add(need.beside_bytes) <= free).then_some(place)
     }
 
     /// Lends what [`Lending::place`] or [`Lending::place_whole`] said.
@@ -313,6 +368,7 @@ impl Lending {
     /// The first in line is served, or does not wait any more.
     pub(super) fn next(&mut self) {
         self.line.pop_front();
+        self.full.closed = false;
         self.settle_asked();
     }
 
@@ -358,7 +414,7 @@ impl Lending {
         let there = [coming, dying, self.weights.unwrap_or(0)]
             .into_iter()
             .fold(self.free_bytes(), u64::saturating_add);
-        let mut short = wanted.saturating_sub(there);
+        let mut short = wanted.saturating_add(self.deficit_bytes()).saturating_sub(there);
         // Workers without calls first, the one idle longest first of all.
         let is_last = |id, worker: &Worker| !worker.is_idle() || but.is_some_and(|(but, _)| but == id);
         let mut order: Vec<(bool, u64, WorkerId)> =
@@ -458,9 +514,11 @@ impl Lending {
         !self.dying.is_empty() || self.outstanding > 0 || self.weights.is_some_and(|coming| coming > 0)
     }
 
-    /// A fresh process is in a worker's slot.
-    pub(super) fn arrived(&mut self, worker: WorkerId, generation: Generation) {
-        self.workers[worker.get()].process = Some(generation);
+    /// A fresh process of so many lanes is in a worker's slot.
+    pub(super) fn arrived(&mut self, worker: WorkerId, generation: Generation, lanes: u32) {
+        let lent = &mut self.workers[worker.get()];
+        lent.process = Some(generation);
+        lent.lanes.resize(lanes as usize, 0);
     }
 
     /// It serves no more, and holds what it has until it is reaped.

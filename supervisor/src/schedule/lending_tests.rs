@@ -8,16 +8,16 @@ const W1: WorkerId = WorkerId::new(1);
 const ALICE: Domain = Domain { owner: TenantId::new(1), caller: TenantId::new(1) };
 
 fn need(lane_bytes: u64) -> Need {
-    Need { lane_bytes, stack_bytes: 0, beside_bytes: 0 }
+    Need { lane_bytes, stack_bytes: 0, beside_bytes: 0, has_weights: false, wants_room: false }
 }
 
 /// Two workers of two lanes with 64 pages of 10 bytes.
 fn lending() -> (Lending, Workers) {
     let shape = Shape { memory_bytes: 640, page_bytes: 10, lane_bytes: 300, ..Shape::new(2, 2) };
-    let (mut lending, mut workers) = (Lending::new(&shape), Workers::new(2));
+    let (mut lending, mut workers) = (Lending::new(&shape), Workers::new(2, 2));
     for worker in [W0, W1] {
         workers.arrive(0, worker, Generation::new(1));
-        lending.arrived(worker, Generation::new(1));
+        lending.arrived(worker, Generation::new(1), 2);
     }
     (lending, workers)
 }
@@ -79,7 +79,7 @@ fn a_process_that_is_gone_has_everything_until_it_is_reaped() {
     lend(&mut lending, &workers, W0, 80);
     lending.gone(W0);
     assert_eq!((lending.free_bytes(), lending.next_ns(), lending.awaits()), (440, None, true));
-    lending.arrived(W0, Generation::new(2));
+    lending.arrived(W0, Generation::new(2), 2);
     lending.reaped(W0, Generation::new(2));
     assert_eq!(lending.free_bytes(), 440, "another process was reaped");
     lending.reaped(W0, Generation::new(1));

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
-use super::{LIMITED, MEMORY, OTHERS, World};
+use super::{LIMITED, OTHERS, World};
 use crate::ids::{Generation, TenantId, WorkerId};
-use crate::schedule::events::{ContextWanted, GaveBack, MemoryCame, NotStarted, Reaped, WeightsSettled};
+use crate::schedule::events::{
+    ContextWanted, Cooled, GaveBack, MemoryCame, NotStarted, Reaped, WeightsInUse, WeightsSettled,
+};
 
 /// What a process has of the device's memory.
 #[derive(Debug, Default)]
@@ -13,6 +15,11 @@ pub(super) struct Memory {
     pub(super) lanes: Vec<u64>,
     /// What it was told to give back and did not confirm: how much, and what its lanes have left then.
     pub(super) returning: VecDeque<(u64, u64)>,
+}
+
+/// Whether the function of a call has weights.
+pub(super) fn has_weights(call: u64) -> bool {
+    call % 5 == 2
 }
 
 impl Memory {
@@ -56,7 +63,7 @@ impl World {
     /// Each process gives back what it was told first, weights that were given up are gone, and processes that are gone
     /// are reaped.
     pub(super) fn moved(&mut self) {
-        for worker in WorkerId::first(self.shape.workers) {
+        for worker in WorkerId::first(self.slots) {
             let told = self.processes.get_mut(&worker).and_then(|(.., memory)| memory.returning.pop_front());
             if let Some((_, left_bytes)) = told {
                 assert!(self.scheduler.handle(self.now, GaveBack { worker, left_bytes }, &mut self.actions));
@@ -109,18 +116,48 @@ impl World {
         }
     }
 
-    /// Nothing is lent twice, and no caller has more than it may.
-    pub(super) fn check_memory(&self) {
+    /// A worker is to load weights for calls that wait.
+    pub(super) fn looks_ahead(&mut self, worker: WorkerId, calls: &[u64]) {
+        assert!(self.present.contains(&worker) && !calls.is_empty());
+        for call in calls {
+            let known = &self.calls[call];
+            assert!(has_weights(*call) && known.running.is_none(), "{call} needs nothing");
+            assert_eq!(self.serves.get(&worker), Some(&known.domain), "another domain's weights");
+            // For some there is no room.
+            if call % 2 == 0 {
+                let function = known.function;
+                self.scheduler.handle(self.now, Cooled { function }, &mut self.actions);
+            }
+        }
+    }
+
+    /// Calls that were just started use weights, for two of which there is room: the others wait again.
+    pub(super) fn crowd_out(&mut self) {
+        for (call, worker) in std::mem::take(&mut self.crowded) {
+            let uses = self.calls.iter().filter(|(call, k)| has_weights(**call) && k.running.is_some());
+            if uses.count() > 2 {
+                let known = self.calls.get_mut(&call).unwrap();
+                let (id, moment) = (known.id.unwrap(), self.scheduler.weights_moment());
+                (known.running, known.runs) = (None, known.runs - 1);
+                let in_use = WeightsInUse { worker, id, moment };
+                assert!(self.scheduler.handle(self.now, in_use, &mut self.actions));
+                self.apply();
+            }
+        }
+    }
+
+    /// Nothing is lent twice, nothing more where the device was given less memory than is had, and no caller has more than
+    /// it may.
+    pub(super) fn check_memory(&mut self) {
         let there = self.processes.values().map(|(.., memory)| memory);
         let all = there.chain(self.dying.iter().map(|dying| &dying.memory)).map(Memory::at_most).sum::<u64>();
-        assert!(
-            all + self.contexts + self.weights <= MEMORY,
-            "{all} lent beside {}",
-            self.contexts + self.weights
-        );
+        let had = all + self.contexts + self.weights;
+        assert!(had <= self.at_most, "{all} lent beside {}", self.contexts + self.weights);
+        let memory = self.shape.memory_bytes;
+        self.at_most = self.at_most.min(had).max(memory);
         assert!(self.scheduler.workers.sets_are_right());
         let (total, lent, counted) = self.scheduler.lending.account();
-        assert_eq!((total, lent), (MEMORY, counted));
+        assert_eq!((total, lent), (memory, counted));
         let serves = |worker: &WorkerId| {
             self.scheduler.workers[*worker].served().is_some_and(|domain| domain.caller == LIMITED.0)
         };

@@ -3,14 +3,14 @@
 //! - [`types`]: what goes in and what comes out; [`events`]: what may happen.
 //! - [`scheduler`]: the state machine of one device: puts the policies together; `follow_up`: what their verdicts lead
 //!   to; `sharing`: what sharing a device takes from the events of calls; `gathering`: what follows where calls wait for
-//!   memory; `queries`: what may be asked at any time.
+//!   memory; [`resizing`]: what follows where the device is set up otherwise; `queries`: what may be asked at any time.
 //! - `calls`, `workers`: the state that policies look at.
 //!
 //! Policies, each with its own state:
 //! - `placing`: which call gets which worker.
-//! - [`turns`]: who may submit to the device; `turn_cost`: what a change costs; `share_line`: who is next, by classes and
-//!   weights (`fair_line`: start-time fair queueing).
-//! - `turn_mode`: whether slicing is better.
+//! - [`turns`]: who may submit to the device (`turn_holder`: who does); `turn_cost`: what a change costs; `turn_fines`: who
+//!   has to stand behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair queueing).
+//! - `turn_mode`: whether slicing is better; `mode_window`: what that is judged by.
 //! - `overruns`: calls that are in the way of others for too long.
 //! - `lending`: who has what of the device's memory, and whose calls wait for some.
 //! - `residency`: which resident gives way to another domain, and when.
@@ -20,7 +20,8 @@
 //! - `retry`: calls whose process ended are run again.
 //! - `penalties`: for callers whose calls fail: [`budget`] and [`quarantine`].
 //! - [`deadlines`]: calls by the moment at which something must happen to them.
-//! - [`weights`]: which functions' weights stay on a device.
+//! - [`weights`]: which functions' weights stay on a device (`weight_holders`: who has them); `warmth`: which are to be
+//!   loaded for calls that wait.
 
 pub mod budget;
 mod calls;
@@ -34,24 +35,32 @@ mod fair_line;
 mod follow_up;
 mod gathering;
 mod lending;
+mod mode_window;
 mod overruns;
 mod penalties;
 mod placing;
 pub mod quarantine;
 mod queries;
 mod residency;
+pub mod resizing;
 mod retry;
 mod run_times;
 pub mod scheduler;
 mod share_line;
 mod sharing;
 mod turn_cost;
+mod turn_fines;
+mod turn_holder;
 mod turn_mode;
 pub mod turns;
 pub mod types;
+mod warmth;
+mod weight_holders;
 pub mod weights;
 mod workers;
 
+pub use resizing::Size;
+pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
     Action, Address, CallId, Class, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy,

@@ -16,6 +16,8 @@ use crate::schedule::{Address, Domain};
 mod event;
 #[path = "memory_model.rs"]
 mod memory;
+#[path = "resizing_model.rs"]
+mod resizing;
 #[path = "shape_model.rs"]
 mod shape;
 #[path = "start_model.rs"]
@@ -23,11 +25,11 @@ mod start;
 #[path = "trouble_model.rs"]
 mod trouble;
 use event::{Event, events};
-use memory::{Dying, Memory};
+use memory::{Dying, Memory, has_weights};
 use shape::{Holder, policies, shapes};
 use trouble::{Admits, Trouble};
 
-const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
+const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20, own_calls: 1000, own_bytes: 1 << 20 };
 const MS: u64 = 1_000_000;
 /// All memory of the device. Calls that need more than half have it for themselves.
 const MEMORY: u64 = 100;
@@ -42,6 +44,8 @@ struct Known {
     domain: TenantId,
     function: FunctionId,
     memory: u64,
+    /// It needs the device for itself.
+    whole: bool,
     id: Option<CallId>,
     running: Option<(WorkerId, u32)>,
     lost: bool,
@@ -51,6 +55,8 @@ struct Known {
     suspect: bool,
     detached: bool,
     overran: bool,
+    /// It was on another device meanwhile.
+    came_back: bool,
     runs: u32,
 }
 
@@ -78,7 +84,15 @@ struct World {
     leaving: u64,
     /// Calls whose function's weights are loaded when they start.
     unstarted: Vec<(u64, WorkerId)>,
+    /// Calls that just started and use weights, for which there may be no room.
+    crowded: Vec<(u64, WorkerId)>,
     shape: Shape,
+    /// Slots that there are: as many as there could be processes at some time.
+    slots: usize,
+    /// The shortest quantum so far.
+    quantum_us: u32,
+    /// What may be had of the device's memory at most: more than there is after it became less.
+    at_most: u64,
     holders: BTreeMap<WorkerId, Holder>,
     /// The processes that are there: which, how many commands they were given, their memory.
     processes: HashMap<WorkerId, (u64, u64, Memory)>,
@@ -108,6 +122,10 @@ impl World {
             weights: 0,
             leaving: 0,
             unstarted: Vec::new(),
+            slots: shape.workers,
+            quantum_us: 5000,
+            at_most: shape.memory_bytes,
+            crowded: Vec::new(),
             shape,
             holders: BTreeMap::new(),
             processes: HashMap::new(),
@@ -138,6 +156,7 @@ impl World {
             domain,
             function,
             memory,
+            whole: memory > self.shape.memory_bytes / 2,
             id: None,
             running: None,
             lost: false,
@@ -146,10 +165,11 @@ impl World {
             suspect: is_probe,
             detached: false,
             overran: false,
+            came_back: false,
             runs: 0,
         };
         self.calls.insert(call, known);
-        self.whole_wanted |= is_whole(memory) || is_probe && self.shape.shared_faults;
+        self.whole_wanted |= memory > self.shape.memory_bytes / 2 || is_probe && self.shape.shared_faults;
         let terms = Terms {
             domain: Domain { owner: domain, caller: domain },
             function,
@@ -157,7 +177,7 @@ impl World {
             deadline_ns: self.now + deadline_ms * MS,
             memory_bytes: memory,
             stack_bytes: 0,
-            weight_bytes: 0,
+            weight_bytes: if has_weights(call) { OTHERS } else { 0 },
         };
         match self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions) {
             Ok(id) => {
@@ -341,7 +361,7 @@ impl World {
             self.holders.remove(&worker);
             assert!(self.scheduler.handle(
                 self.now,
-                Yielded { worker, turn: TurnId::new(turn), used_ns: used_ms * MS },
+                Yielded { worker, turn: TurnId::new(turn), used_ns: used_ms * MS, answered: 0 },
                 &mut self.actions
             ));
         }
@@ -400,21 +420,21 @@ impl World {
         }
         self.check_memory();
         self.load_weights();
+        self.crowd_out();
         if !self.actions.is_empty() {
             return self.apply();
         }
         let running = self.running();
         assert_eq!(self.scheduler.running() as usize, running.len() + self.lost().len());
         assert_eq!((self.scheduler.queued() + self.scheduler.running()) as usize, self.calls.len());
-        // No worker with calls waits for a grant that no other worker has, unless its tenant was fined.
-        let is_fined = self.scheduler.turns.as_ref().is_some_and(Turns::keeps_waiting);
-        if self.shape.quantum_us.is_some() && self.holders.is_empty() && !is_fined {
+        // No worker with calls waits for a grant that no other has, unless its tenant was fined.
+        let may_wait = self.scheduler.turns.as_ref().is_none_or(Turns::keeps_waiting);
+        if !may_wait && self.holders.is_empty() {
             assert_eq!(running, [], "the device stands still");
         }
         for (_, worker) in running {
             assert!(
-                self.shape.quantum_us.is_none()
-                    || is_fined
+                may_wait
                     || self.holders.values().any(|holder| holder.revoked)
                     || self.holders.contains_key(&worker),
                 "a worker waits and the holder does not know"
@@ -430,6 +450,7 @@ impl World {
                 self.started(worker, lane, alone, id, call);
             }
             Command::Configure => {}
+            Command::LookAhead { calls } => self.looks_ahead(worker, &calls),
             Command::GiveBack { lanes } => {
                 let busy =
                     |k: &Known| k.running.is_some_and(|(w, lane)| w == worker && lanes >> lane & 1 == 1);
@@ -446,7 +467,7 @@ impl World {
                 self.scrubbing.insert(worker);
             }
             Command::Grant { turn, .. } => {
-                let long_ns = OVERRUN_QUANTA * 5 * MS;
+                let long_ns = OVERRUN_QUANTA * u64::from(self.quantum_us) * 1000;
                 let overran = |holder: &Holder| holder.revoked && self.now >= holder.granted_ns + long_ns;
                 let early = self.shape.turn_rules.early;
                 assert!(
@@ -488,10 +509,6 @@ impl World {
     }
 }
 
-fn is_whole(memory: u64) -> bool {
-    memory > MEMORY / 2
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -501,7 +518,6 @@ proptest! {
     fn every_call_ends_once_and_domains_stay_apart_under_random_events(
         shape in shapes(), policy in policies(), events in events()
     ) {
-        let workers = shape.workers;
         let mut w = World::new(shape, policy);
         let mut next = 0;
         for event in events {
@@ -509,6 +525,8 @@ proptest! {
                 Event::Submit { domain, function, deadline_ms, memory } => {
                     next += 1;
                     let memory = if domain == LIMITED.0 { memory.min(LIMITED.1) } else { memory };
+                    // Calls that need more go elsewhere.
+                    let memory = memory.min(w.shape.memory_bytes - OTHERS);
                     w.submit(next, domain, function, deadline_ms, memory);
                 }
                 Event::Finish { pick, verdict } => w.finish(pick, verdict),
@@ -517,7 +535,7 @@ proptest! {
                 }
                 Event::Clear { pick } => w.clear(pick),
                 Event::Bury { pick, loss } => w.bury(pick, loss),
-                Event::Ready(worker) if worker < workers => w.ready(WorkerId::new(worker)),
+                Event::Ready(worker) if worker < w.slots => w.ready(WorkerId::new(worker)),
                 Event::Scrubbed(worker) => w.scrubbed(WorkerId::new(worker)),
                 Event::Cancel(pick) => w.cancel(1 + pick as u64 % (next + 1)),
                 Event::Yield { used_ms } => w.yields(used_ms),
@@ -534,6 +552,8 @@ proptest! {
                 Event::Standbys(count) => {
                     w.scheduler.handle(w.now, StandbysReady { count }, &mut w.actions);
                 }
+                Event::Resize(to) => w.resize(to),
+                Event::Withdraw { pick, elsewhere } => w.withdraw(pick, elsewhere),
                 Event::Gone { .. } | Event::Ready(_) => {}
             }
             w.apply();
@@ -541,7 +561,7 @@ proptest! {
         // With every worker there, every lost call buried and every call answered, nothing is left behind. Nothing
         // expires from here on: no residency is waited for.
         w.scheduler.residency.set_least(0);
-        w.scheduler.residency.set_ready(workers);
+        w.scheduler.residency.set_ready(w.slots);
         w.scheduler.turns.iter_mut().for_each(Turns::forgive);
         w.shape.residency_ns = 0;
         w.contexts = 0;
@@ -549,7 +569,7 @@ proptest! {
         for _ in 0..20 * (next + 1) {
             w.scheduler.make_room(w.now, &mut w.actions);
             w.apply();
-            WorkerId::first(workers).for_each(|worker| {
+            WorkerId::first(w.slots).for_each(|worker| {
                 w.scrubbed(worker);
                 w.apply();
                 w.ready(worker);
@@ -572,5 +592,11 @@ proptest! {
         w.apply();
         prop_assert!(w.calls.is_empty(), "left waiting: {:?}", w.calls);
         prop_assert_eq!(w.scheduler.queued() + w.scheduler.running(), 0);
+        // What was changed has taken effect.
+        prop_assert!(!w.scheduler.resizing, "{:?}", w.scheduler.workers);
+        prop_assert!(w.processes.len() <= w.shape.workers);
+        for (_, _, memory) in w.processes.values() {
+            prop_assert_eq!(memory.lanes.len(), w.shape.lanes as usize);
+        }
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Placing {
     lanes: u32,
     workers_per_domain: usize,
     domains: IdMap<Domain, DomainState>,
+    /// How many domains have several workers.
+    several: usize,
     /// The domains of each caller.
     of_caller: IdMap<TenantId, Vec<Domain>>,
     /// Domains with waiting calls and no worker.
@@ -76,11 +78,22 @@ impl Placing {
             lanes: shape.lanes,
             workers_per_domain: shape.workers_per_domain,
             domains: IdMap::default(),
+            several: 0,
             of_caller: IdMap::default(),
             unplaced: DomainLine::new(shape.residency_ns),
             waiting: VecDeque::new(),
             room_ns: None,
         }
+    }
+
+    /// The device is set up otherwise.
+    pub(super) fn resize(&mut self, shape: &Shape) {
+        (self.lanes, self.workers_per_domain) = (shape.lanes, shape.workers_per_domain);
+        self.unplaced.set_turn(shape.residency_ns);
+        // Those that have workers may have more now.
+        let waiting: Vec<_> =
+            self.domains.iter().filter(|(_, d)| !d.workers.is_empty()).map(|(domain, _)| *domain).collect();
+        waiting.into_iter().for_each(|domain| self.stand(domain));
     }
 
     /// Whether a domain has calls or workers, and so knows whether its caller is held.
@@ -109,10 +122,8 @@ impl Placing {
             return None;
         }
         let bound = state.map_or(WorkerSet::default(), |d| d.workers);
-        let own = view
-            .workers
-            .of(bound)
-            .filter(|(_, w)| w.has_room(self.lanes, all) && !self.must_leave(now_ns, w, view, residency));
+        let own = view.workers.of(bound);
+        let own = own.filter(|(_, w)| w.has_room(all) && !self.must_leave(now_ns, w, view, residency));
         let own = own.max_by_key(|(_, w)| w.busy_lanes()).map(|(id, _)| id);
         let may_have_more = bound.len() < self.workers_per_domain;
         own.or_else(|| view.workers.first_free().filter(|_| may_have_more))
@@ -120,7 +131,7 @@ impl Placing {
 
     /// Whether a domain's caller may go on before the first domain that waits for a worker.
     fn goes_on(&self, worker: &Worker) -> bool {
-        worker.served().is_some_and(|domain| self.unplaced.goes_before_first(domain.caller))
+        worker.served().is_some_and(|domain| self.unplaced.goes_before_first(domain.caller, 0))
     }
 
     /// Whether a busy worker takes no more calls: others have none, its domain had it long enough, longest of those
@@ -135,10 +146,32 @@ impl Placing {
             return false;
         }
         let most = residency.may_go(now_ns, coming, missing).unwrap_or(0);
-        let before = |other: &Worker| {
-            other.served().is_some() && other.bound_ns < worker.bound_ns && !self.goes_on(other)
-        };
+        let place = |worker: &Worker| (!self.is_one_of_several(worker), worker.bound_ns);
+        let before =
+            |other: &Worker| other.served().is_some() && place(other) < place(worker) && !self.goes_on(other);
         view.workers.busy().filter(|(_, other)| before(other)).take(most).count() < most
+    }
+
+    /// Whether the domain of a worker has others.
+    fn is_one_of_several(&self, worker: &Worker) -> bool {
+        self.several > 0
+            && worker
+                .served()
+                .and_then(|domain| self.domains.get(&domain))
+                .is_some_and(|d| d.workers.len() > 1)
+    }
+
+    /// When an idle worker may give way to a domain that has none, or to one that has some and more calls than those can
+    /// take. What is used again and again is not taken from a domain for another's second worker, nor while another
+    /// domain has a second one, nor from a caller that had less than the one that waits, by more than a residency.
+    fn gives_way_ns(&self, worker: &Worker, for_unplaced: bool, residency: &Residency) -> u64 {
+        let several = self.several > 0;
+        let had_less = |domain: Domain| self.unplaced.goes_before_first(domain.caller, residency.least_ns());
+        let stays = !for_unplaced
+            || several && !self.is_one_of_several(worker)
+            || worker.served().is_some_and(had_less);
+        let ends_ns = residency.ends_ns(worker, !for_unplaced);
+        if stays { ends_ns.max(residency.stays_ns(worker)) } else { ends_ns }
     }
 
     /// A domain, made if it has nothing yet; `held` says whether its caller is.
@@ -153,6 +186,11 @@ impl Placing {
     pub(super) fn enqueue(&mut self, domain: Domain, id: CallId, due: Due, held: bool) {
         self.domain_mut(domain, held).queue.push(id, due);
         self.stand(domain);
+    }
+
+    /// Whether calls of a domain wait.
+    pub(super) fn has_queued(&self, domain: Domain) -> bool {
+        self.domains.get(&domain).is_some_and(|d| !d.queue.is_empty())
     }
 
     /// How long the calls of a domain that wait before one with this deadline take at least, in all lanes that the
@@ -212,15 +250,18 @@ impl Placing {
     pub(super) fn bound(&mut self, worker: WorkerId, domain: Domain, held: bool) {
         let d = self.domain_mut(domain, held);
         d.workers.set(worker, true);
+        let is_second = d.workers.len() == 2;
         if std::mem::take(&mut d.is_unplaced) {
             self.unplaced.remove(domain);
         }
+        self.several += usize::from(is_second);
     }
 
     /// A worker serves it no more.
     pub(super) fn unbound(&mut self, worker: WorkerId, domain: Domain) {
         if let Some(d) = self.domains.get_mut(&domain) {
             d.workers.set(worker, false);
+            self.several -= usize::from(d.workers.len() == 1);
             self.stand(domain);
             self.drop_if_empty(domain);
         }
@@ -333,15 +374,20 @@ impl Placing {
         view: View<'_>,
         residency: &Residency,
     ) -> Option<CallId> {
-        if !worker.has_room(self.lanes, false) || self.must_leave(now_ns, worker, view, residency) {
+        if !worker.has_room(false) || self.must_leave(now_ns, worker, view, residency) {
             return None;
         }
         let queue = &self.domains.get(&worker.served()?).filter(|d| !d.held)?.queue;
         let first = queue.first(view.barrier)?;
-        if wants_all(first) && !worker.has_room(self.lanes, true) {
+        if wants_all(first) && !worker.has_room(true) {
             return None;
         }
         Some(first)
+    }
+
+    /// The calls of a domain that are about to start, so many at most.
+    pub(super) fn next_few(&self, domain: Domain, most: usize) -> impl Iterator<Item = CallId> + Clone {
+        self.domains.get(&domain).into_iter().flat_map(move |d| d.queue.next_few(most))
     }
 
     /// A call of a domain that waited is in a worker.
@@ -403,7 +449,7 @@ impl Placing {
         search.may_go = Some(search.may_go?.checked_sub(1)?);
         let for_unplaced = *unplaced > 0;
         *(if for_unplaced { unplaced } else { others }) -= 1;
-        let ends_ns = |w: &Worker| residency.ends_ns(w, !for_unplaced);
+        let ends_ns = |w: &Worker| self.gives_way_ns(w, for_unplaced, residency);
         let may_go = |w: &Worker| w.served().is_some_and(|domain| !waits(domain));
         let found = worth_least(now_ns, ends_ns, || view.idle(may_go));
         if found.is_err() {

@@ -11,7 +11,7 @@ const BOB: Domain = Domain { owner: TenantId::new(2), caller: TenantId::new(2) }
 
 /// Two free workers of one lane, whose domains keep them for 100 ns.
 fn two_workers() -> (Placing, Workers, Residency) {
-    let mut workers = Workers::new(2);
+    let mut workers = Workers::new(2, 1);
     (0..2).for_each(|worker| workers.arrive(0, WorkerId::new(worker), Generation::new(1)));
     let shape = Shape { residency_ns: 100, workers_per_domain: 1, ..Shape::new(2, 1) };
     (Placing::new(&shape), workers, Residency::new(&shape))

@@ -21,6 +21,26 @@ impl<C> Scheduler<C> {
         self.calls.running()
     }
 
+    /// Inline bytes of calls that wait.
+    pub fn queued_bytes(&self) -> u64 {
+        self.calls.queued_bytes()
+    }
+
+    /// How many calls of a caller wait, and their inline bytes.
+    pub fn waiting_of(&self, caller: TenantId) -> (u64, u64) {
+        self.calls.waiting_of(caller)
+    }
+
+    /// All calls that wait, oldest first.
+    pub fn waiting(&self) -> Vec<(CallId, &C)> {
+        self.calls.waiting()
+    }
+
+    /// The most device memory that a call needs that waits or runs.
+    pub fn largest_bytes(&self) -> u64 {
+        self.calls.largest_bytes()
+    }
+
     /// The call that `worker` says it answers; `None` means that it lies.
     pub fn running_call(&self, worker: WorkerId, id: CallId) -> Option<(&C, u32)> {
         let entry = self.calls.get(id)?;
@@ -28,6 +48,11 @@ impl<C> Scheduler<C> {
             CallState::Running { worker: w, lane, .. } if w == worker => Some((&entry.call, lane)),
             _ => None,
         }
+    }
+
+    /// Counts the moments at which there may be room for weights that there was none for.
+    pub fn weights_moment(&self) -> u64 {
+        self.lending.weights_moment()
     }
 
     /// When [`Tick`](super::events::Tick) is due at the latest.
@@ -57,6 +82,11 @@ impl<C> Scheduler<C> {
     /// Whether a worker has calls.
     pub fn has_calls(&self, worker: WorkerId) -> bool {
         !self.workers[worker].is_idle()
+    }
+
+    /// Whether calls wait for a lane of a worker.
+    pub fn has_queued_for(&self, worker: WorkerId) -> bool {
+        self.workers[worker].served().is_some_and(|domain| self.placing.has_queued(domain))
     }
 
     /// Device time that the turns of a worker used.
@@ -126,6 +156,12 @@ impl<C> Scheduler<C> {
             functions: slot.past.functions(),
             last_gone: slot.last_gone,
         }
+    }
+
+    /// Processes that are ready in slots.
+    pub fn residents(&self) -> usize {
+        let is_there = |state| matches!(state, State::Free | State::Bound(_) | State::Scrubbing { .. });
+        self.workers.iter().filter(|(_, worker)| is_there(worker.state)).count()
     }
 
     /// The workers that serve a domain.

@@ -51,6 +51,11 @@ impl Residency {
         }
     }
 
+    /// The device is set up otherwise.
+    pub(super) fn resize(&mut self, shape: &Shape) {
+        (self.least_ns, self.standbys) = (shape.residency_ns, shape.standbys);
+    }
+
     /// So many standbys are ready now.
     pub(super) fn set_ready(&mut self, ready: usize) {
         self.ready = ready;
@@ -99,6 +104,19 @@ impl Residency {
         ends_ns.max(self.scrubs_again_ns.min(unused_ns))
     }
 
+    /// How long a domain keeps a worker that another one waits for.
+    pub(super) fn least_ns(&self) -> u64 {
+        self.least_ns
+    }
+
+    /// Until when an idle worker is likely to be used again before it would be worth its price to have it made again.
+    pub(super) fn stays_ns(&self, worker: &Worker) -> u64 {
+        match self.least_ns {
+            0 => 0,
+            _ => worker.idle_since_ns.saturating_add(worker.past.rebuild_ns()),
+        }
+    }
+
     /// From now on domains keep their workers for so long, and are scrubbed at any pace.
     #[cfg(test)]
     pub(super) fn set_least(&mut self, least_ns: u64) {
@@ -124,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_is_dear_to_have_again_goes_later() {
-        let mut workers = Workers::new(2);
+        let mut workers = Workers::new(2, 8);
         let [cheap, dear] = [0, 1].map(WorkerId::new);
         workers[dear].past.ran(0, FunctionId::new(1), 20 << 30);
         (workers[cheap].idle_since_ns, workers[dear].idle_since_ns) = (9 * S, 8 * S);
@@ -138,7 +156,7 @@ mod tests {
     #[test]
     fn residents_in_use_are_scrubbed_at_a_pace_and_others_at_once() {
         let mut residency = Residency::new(&Shape { scrubs: true, residency_ns: 0, ..Shape::new(2, 1) });
-        let mut workers = Workers::new(2);
+        let mut workers = Workers::new(2, 8);
         let [busy, idle] = [0, 1].map(WorkerId::new);
         workers.put(busy, CallId(1), 0, false);
         workers[busy].past.ran(0, FunctionId::new(1), 0);

@@ -95,6 +95,77 @@ fn of_busy_residents_one_after_the_other_makes_room() {
 }
 
 #[test]
+fn a_domains_only_worker_is_not_taken_for_anothers_second_one_while_it_is_in_use() {
+    let mut b = Bench::of(Shape { workers_per_domain: 2, residency_ns: 10 * MS, ..Shape::new(2, 1) });
+    b.submit(1, domain(1));
+    let other = b.submit(2, domain(2));
+    b.submit(3, domain(1));
+    b.now = 50 * MS;
+    b.finish(W1, other);
+    b.expect("1 on 0.0, 2 on 1.0");
+    // For a domain that has none it is.
+    b.now = 100 * MS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    b.expect("");
+    let first = b.submit(4, domain(3));
+    b.expect("replace 1");
+    b.scheduler.handle(b.now, Cancel { id: first }, &mut b.actions).unwrap();
+    b.dies(W1);
+    b.ready(W1);
+    b.actions.clear();
+    // Nor is it kept for ever.
+    let mut b = Bench::of(Shape { workers_per_domain: 2, residency_ns: 10 * MS, ..Shape::new(2, 1) });
+    b.submit(1, domain(1));
+    let other = b.submit(2, domain(2));
+    b.submit(3, domain(1));
+    b.finish(W1, other);
+    b.expect("1 on 0.0, 2 on 1.0");
+    b.now = 300 * MS;
+    b.submit(4, domain(1));
+    b.expect("replace 1");
+}
+
+#[test]
+fn second_workers_go_before_only_ones() {
+    let mut b = Bench::of(Shape { workers_per_domain: 2, residency_ns: 10 * MS, ..Shape::new(3, 1) });
+    let small = b.submit(1, domain(1));
+    b.submit(2, domain(2));
+    let second = b.submit(3, domain(2));
+    b.now = 50 * MS;
+    b.finish(W0, small);
+    b.submit(4, domain(3));
+    b.expect("1 on 0.0, 2 on 1.0, 3 on 2.0");
+    b.finish(WorkerId::new(2), second);
+    b.expect("replace 2");
+}
+
+#[test]
+fn a_caller_that_had_less_keeps_a_worker_that_it_uses_again_and_again() {
+    let shape = Shape { workers_per_domain: 1, residency_ns: 10 * MS, ..Shape::new(2, 1) };
+    let mut b = Bench::of(shape);
+    let large = b.submit(1, domain(1));
+    b.submit(2, domain(3));
+    // Another one waits, so that what the first has is charged.
+    let waits = b.submit(3, domain(4));
+    b.now = 100 * MS;
+    b.expect("1 on 0.0, 2 on 1.0");
+    b.finish(W0, large);
+    b.expect("replace 0");
+    b.dies(W0);
+    b.ready(W0);
+    b.expect("3 on 0.0");
+    b.now = 101 * MS;
+    b.finish(W0, waits);
+    b.submit(4, domain(1));
+    b.now = 112 * MS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    b.expect("");
+    b.now = 400 * MS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    b.expect("replace 0");
+}
+
+#[test]
 fn a_slot_whose_process_ended_gets_another_one() {
     let mut b = bench(Shape::new(2, 1));
     b.dies(W0);

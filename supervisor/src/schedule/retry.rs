@@ -17,10 +17,21 @@ use crate::limits::MAX_RUNS;
 
 /// What is known of one call's attempts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Attempts {
+pub struct Attempts {
     /// How often it was started.
     runs: u8,
     suspect: bool,
+}
+
+/// A call that waited on a device and is to wait elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Withdrawn<C> {
+    /// The call.
+    pub call: C,
+    /// Inline bytes that it holds while it waits.
+    pub bytes: u64,
+    /// What is known of its attempts.
+    pub attempts: Attempts,
 }
 
 impl Attempts {

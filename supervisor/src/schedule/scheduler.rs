@@ -19,20 +19,21 @@
 
 use super::calls::{CallState, Calls, MAX_CALLS};
 use super::device_time::DeviceTime;
-use super::events::Event;
+use super::events::{Event, Yielded};
 use super::exclusive::Exclusive;
 use super::lending::{Lending, TakeBack};
 use super::penalties::{Draw, Penalties};
 use super::placing::Placing;
 use super::quarantine::{Admission, Use};
 use super::residency::Residency;
-use super::retry::Attempts;
+use super::retry::{Attempts, Withdrawn};
 use super::run_times::RunTimes;
 use super::turn_mode::TurnMode;
 use super::turns::{Order, Turns};
 use super::types::{
     Action, CallId, Command, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Terms, Verdict, WhyGone,
 };
+use super::warmth::Warmth;
 use super::workers::{State, Workers};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 use crate::limits::CLEAR_NS;
@@ -58,6 +59,11 @@ pub struct Scheduler<C> {
     pub(super) penalties: Penalties,
     pub(super) lending: Lending,
     pub(super) residency: Residency,
+    /// A change of its setup is not done yet.
+    pub(super) resizing: bool,
+    /// It has less memory than is had.
+    pub(super) shedding: bool,
+    pub(super) warmth: Warmth,
     /// Draws for processes that are not reaped: it is not known yet what ended them.
     drawn: Vec<(WorkerId, Generation, Draw)>,
     /// Scratch, kept for its capacity.
@@ -70,7 +76,7 @@ impl<C: Clone> Scheduler<C> {
     pub fn new(shape: Shape) -> Self {
         let shape = Shape { lanes: shape.lanes.min(64), ..shape };
         Self {
-            workers: Workers::new(shape.workers),
+            workers: Workers::new(shape.workers, shape.lanes),
             calls: Calls::default(),
             placing: Placing::new(&shape),
             turns: shape.quantum_us.map(|us| Turns::new(shape.workers, us, shape.turn_rules)),
@@ -84,6 +90,9 @@ impl<C: Clone> Scheduler<C> {
             penalties: Penalties::new(Policy::default()),
             lending: Lending::new(&shape),
             residency: Residency::new(&shape),
+            resizing: false,
+            shedding: false,
+            warmth: Warmth::default(),
             drawn: Vec::new(),
             orders: Vec::new(),
             taken: TakeBack::new(),
@@ -93,15 +102,21 @@ impl<C: Clone> Scheduler<C> {
 
     /// Something happened: decides what follows from it. What is to be done is appended to `actions`.
     pub fn handle<E: Event<C>>(&mut self, now_ns: u64, event: E, actions: &mut Vec<Action<C>>) -> E::Reply {
-        event.apply(self, now_ns, actions)
+        let reply = event.apply(self, now_ns, actions);
+        if self.resizing {
+            self.go_on_resizing(now_ns, actions);
+        }
+        reply
     }
 
-    pub(super) fn submit(
+    /// A call is accepted, or why not. One without `limits` was accepted elsewhere.
+    pub(super) fn accept(
         &mut self,
         now_ns: u64,
         call: C,
         terms: Terms,
-        limits: Limits,
+        limits: Option<Limits>,
+        attempts: Attempts,
         actions: &mut Vec<Action<C>>,
     ) -> Result<CallId, NotNow> {
         let domain = terms.domain;
@@ -112,23 +127,21 @@ impl<C: Clone> Scheduler<C> {
             Admission::Refused(refusal) => return Err(NotNow::Quarantined(refusal)),
         };
         // As a suspect a probe runs alone, and is guilty if its process ends.
+        let attempts = if is_probe { Attempts::of_suspect() } else { attempts };
+        let alone = attempts.is_suspect();
         let is_whole = terms.memory_bytes > self.shape.memory_bytes / 2;
-        let wants_device = is_whole || is_probe && self.shape.shared_faults;
+        let wants_device = is_whole || alone && self.shape.shared_faults;
         let room = match wants_device {
             false => {
                 let held = || self.holds(now_ns, domain.caller);
-                self.placing.find_lane(now_ns, domain, is_probe, held, self.view(), &self.residency)
+                self.placing.find_lane(now_ns, domain, alone, held, self.view(), &self.residency)
             }
             true => None,
         };
-        if room.is_none() {
-            let (queued, bytes) = (self.calls.queued(), self.calls.queued_bytes());
-            if queued >= limits.calls.min(MAX_CALLS) {
-                return Err(NotNow::Calls(queued));
-            }
-            if bytes.saturating_add(terms.bytes) > limits.bytes {
-                return Err(NotNow::Bytes(bytes));
-            }
+        if room.is_none()
+            && let Some(limits) = limits
+        {
+            self.check_room(&terms, limits)?;
             if !is_probe
                 && !wants_device
                 && let Some(late) = self.too_late(now_ns, &terms)
@@ -136,7 +149,6 @@ impl<C: Clone> Scheduler<C> {
                 return Err(late);
             }
         }
-        let attempts = if is_probe { Attempts::of_suspect() } else { Attempts::default() };
         let id = self.calls.insert(call, terms, is_whole, attempts, is_probe);
         if is_probe {
             self.penalties.probe(used);
@@ -150,9 +162,31 @@ impl<C: Clone> Scheduler<C> {
                 if !is_searched {
                     self.make_room(now_ns, actions);
                 }
+                if terms.weight_bytes > 0 {
+                    self.look_ahead_for(domain, actions);
+                }
             }
         }
         Ok(id)
+    }
+
+    /// Whether one more call may wait.
+    fn check_room(&self, terms: &Terms, limits: Limits) -> Result<(), NotNow> {
+        let (queued, bytes) = (self.calls.queued(), self.calls.queued_bytes());
+        if queued >= limits.calls.min(MAX_CALLS) {
+            return Err(NotNow::Calls(queued));
+        }
+        if bytes.saturating_add(terms.bytes) > limits.bytes {
+            return Err(NotNow::Bytes(bytes));
+        }
+        let (queued, bytes) = self.calls.waiting_of(terms.domain.caller);
+        if queued >= limits.own_calls {
+            return Err(NotNow::OwnCalls(queued));
+        }
+        if bytes.saturating_add(terms.bytes) > limits.own_bytes {
+            return Err(NotNow::OwnBytes(bytes));
+        }
+        Ok(())
     }
 
     pub(super) fn finished(
@@ -171,8 +205,14 @@ impl<C: Clone> Scheduler<C> {
         self.charge_call(now_ns, entry.domain.caller, entry.started_ns);
         self.lending.unpromise(entry.beside_bytes);
         self.judge(now_ns, &entry, verdict, actions);
+        if self.resizing {
+            self.lending.ask_weights_again();
+        }
         if self.penalties.may_hold() {
             self.review(now_ns, entry.domain.caller, actions);
+        }
+        if entry.weight_bytes > 0 {
+            self.lending.weights_came();
         }
         self.serve_memory(now_ns, entry.domain.caller, actions);
         self.feed(now_ns, worker, actions);
@@ -196,13 +236,26 @@ impl<C: Clone> Scheduler<C> {
             }
             return None;
         }
+        Some(self.withdraw(now_ns, id, actions)?.call)
+    }
+
+    pub(super) fn withdraw(
+        &mut self,
+        now_ns: u64,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) -> Option<Withdrawn<C>> {
+        self.calls.get(id).filter(|entry| entry.state == CallState::Queued)?;
         let held_up = self.exclusive.has_line();
-        let entry = self.unqueue(now_ns, id, actions)?;
+        let (entry, held_up_all) = self.unqueue(id)?;
         self.judge(now_ns, &entry, Verdict::Neither, actions);
+        if held_up_all {
+            self.share(now_ns, actions);
+        }
         if held_up {
             self.resume(now_ns, actions);
         }
-        Some(entry.call)
+        Some(Withdrawn { call: entry.call, bytes: entry.bytes, attempts: entry.attempts })
     }
 
     pub(super) fn ready(
@@ -213,7 +266,7 @@ impl<C: Clone> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         self.workers.arrive(now_ns, worker, generation);
-        self.lending.arrived(worker, generation);
+        self.lending.arrived(worker, generation, self.shape.lanes);
         self.tell(worker, Command::Configure, actions);
         self.feed(now_ns, worker, actions);
         self.try_exclusive(now_ns, actions);
@@ -316,6 +369,7 @@ impl<C: Clone> Scheduler<C> {
             } else {
                 self.judge(now_ns, &entry, Verdict::Neither, actions);
             }
+            self.memory_came(now_ns, actions);
             self.try_exclusive(now_ns, actions);
             return Some((entry.call, ended));
         }
@@ -333,6 +387,8 @@ impl<C: Clone> Scheduler<C> {
             }
         }
         self.make_room(now_ns, actions);
+        // The weights that it used may go.
+        self.memory_came(now_ns, actions);
         self.try_exclusive(now_ns, actions);
         None
     }
@@ -341,7 +397,8 @@ impl<C: Clone> Scheduler<C> {
         let entry = self.calls.get(id).filter(|entry| matches!(entry.state, CallState::Lost { .. }))?;
         let until_ns = entry.deadline_ns.max(now_ns.saturating_add(CLEAR_NS));
         self.calls.clears(id, until_ns);
-        // No process has it any more.
+        // No process has it any more, nor its weights for its sake.
+        self.memory_came(now_ns, actions);
         self.try_exclusive(now_ns, actions);
         Some(until_ns)
     }
@@ -359,12 +416,10 @@ impl<C: Clone> Scheduler<C> {
     pub(super) fn yielded(
         &mut self,
         now_ns: u64,
-        worker: WorkerId,
-        turn: TurnId,
-        used_ns: u64,
+        Yielded { worker, turn, used_ns, answered }: Yielded,
         actions: &mut Vec<Action<C>>,
     ) -> bool {
-        let has_calls = !self.workers[worker].is_idle();
+        let has_calls = self.workers[worker].calls().len() as u64 > answered;
         let charge = self
             .turn(actions, |turns, orders| turns.yielded(now_ns, worker, turn, used_ns, has_calls, orders));
         let charge = charge.flatten();
@@ -394,8 +449,21 @@ impl<C: Clone> Scheduler<C> {
 
     pub(super) fn weights_settled(&mut self, id: CallId) {
         if let Some(entry) = self.calls.get_mut(id) {
+            entry.wants_room = false;
             self.lending.unpromise(std::mem::take(&mut entry.beside_bytes));
         }
+    }
+
+    pub(super) fn weights_in_use(&mut self, now_ns: u64, id: CallId, moment: u64) {
+        if let Some(entry) = self.calls.get_mut(id) {
+            entry.wants_room = true;
+            let since_ns = *entry.crowded_ns.get_or_insert(now_ns);
+            self.lending.weights_in_use(moment, now_ns.saturating_sub(since_ns));
+        }
+    }
+
+    pub(super) fn cooled(&mut self, function: FunctionId) {
+        self.warmth.cooled(function);
     }
 
     pub(super) fn not_started(
@@ -414,10 +482,16 @@ impl<C: Clone> Scheduler<C> {
         entry.attempts.not_started();
         // If its worker is killed for it already, it was not in the way of others.
         entry.overran = false;
+        self.warmth.cooled(entry.function);
         let (domain, wants_device) = (entry.domain, entry.wants_device(shared_faults));
         let started_ns = entry.started_ns;
+        let overdue = matches!(entry.state, CallState::Running { overdue: true, .. });
         self.charge_call(now_ns, domain.caller, started_ns);
         self.calls.waits_again(id);
+        if overdue {
+            // What a running call is given beyond its deadline is not for one that waits.
+            self.calls.move_to(id, now_ns);
+        }
         if self.workers[worker].is_idle() {
             self.turn(actions, |turns, orders| turns.idle(now_ns, worker, orders));
         }
@@ -471,6 +545,7 @@ impl<C: Clone> Scheduler<C> {
     pub(super) fn function_gone(&mut self, function: FunctionId) {
         self.penalties.forget_function(function);
         self.run_times.forget(function);
+        self.warmth.cooled(function);
     }
 
     pub(super) fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {

@@ -19,12 +19,16 @@ mod penalties_tests;
 mod quota_tests;
 #[path = "residents_tests.rs"]
 mod residents_tests;
+#[path = "resizing_tests.rs"]
+mod resizing_tests;
 #[path = "sharing_tests.rs"]
 mod sharing_tests;
 #[path = "turn_calls_tests.rs"]
 mod turn_calls_tests;
+#[path = "weights_room_tests.rs"]
+mod weights_room_tests;
 
-const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20 };
+const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20, own_calls: 1000, own_bytes: 1 << 20 };
 const ALICE: Domain = Domain { owner: TenantId::new(1), caller: TenantId::new(1) };
 const BOB: Domain = Domain { owner: TenantId::new(2), caller: TenantId::new(2) };
 const FUNCTION: FunctionId = FunctionId::new(1);
@@ -146,6 +150,7 @@ fn short(action: Action<u64>) -> String {
             }
             Command::Leave => format!("replace {worker}"),
             Command::Scrub => format!("scrub {worker}"),
+            Command::LookAhead { calls } => format!("{worker} looks ahead to {calls:?}"),
             Command::Configure => format!("configure {worker}"),
             Command::GiveBack { lanes } => format!("{worker} gives {lanes:b}"),
             Command::Grant { turn, .. } => format!("grant {worker} turn {turn}"),
@@ -356,10 +361,10 @@ fn a_full_queue_says_so() {
         let terms = Terms { domain: ALICE, function: FUNCTION, bytes: 10, deadline_ns: 1, ..TERMS };
         b.scheduler.handle(0, Submit { call: 9, terms, limits }, &mut b.actions)
     };
-    assert_eq!(full(Limits { calls: 0, bytes: 100 }), Err(NotNow::Calls(0)));
-    assert_eq!(full(Limits { calls: 1, bytes: 9 }), Err(NotNow::Bytes(0)));
-    assert!(full(Limits { calls: 1, bytes: 10 }).is_ok());
-    assert_eq!(full(Limits { calls: 1, bytes: 100 }), Err(NotNow::Calls(1)));
+    assert_eq!(full(Limits { calls: 0, bytes: 100, ..LIMITS }), Err(NotNow::Calls(0)));
+    assert_eq!(full(Limits { calls: 1, bytes: 9, ..LIMITS }), Err(NotNow::Bytes(0)));
+    assert!(full(Limits { calls: 1, bytes: 10, ..LIMITS }).is_ok());
+    assert_eq!(full(Limits { calls: 1, bytes: 100, ..LIMITS }), Err(NotNow::Calls(1)));
 }
 
 #[test]
@@ -491,7 +496,7 @@ fn queue_limits_do_not_hit_calls_that_come_back() {
     let terms = Terms { domain: ALICE, function: FUNCTION, bytes: 1, deadline_ns: 1, ..TERMS };
     let full = b.scheduler.handle(
         0,
-        Submit { call: 2, terms, limits: Limits { calls: 1, bytes: 9 } },
+        Submit { call: 2, terms, limits: Limits { calls: 1, bytes: 9, ..LIMITS } },
         &mut b.actions,
     );
     assert_eq!(full, Err(NotNow::Calls(1)));

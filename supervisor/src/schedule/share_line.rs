@@ -32,16 +32,26 @@ pub(super) struct ShareLine<K> {
     len: usize,
 }
 
+/// What of a turn counts as a quantum.
+fn counted(turn_ns: u64) -> i64 {
+    i64::try_from(turn_ns).unwrap_or(i64::MAX).clamp(1, LONGEST_QUANTUM_NS)
+}
+
 impl<K: Ord + Copy> ShareLine<K> {
     /// An empty line whose turns last about so long.
     pub(super) fn new(quantum_ns: u64) -> Self {
         Self {
             lines: Default::default(),
             owed_ns: Default::default(),
-            quantum_ns: i64::try_from(quantum_ns).unwrap_or(i64::MAX).clamp(1, LONGEST_QUANTUM_NS),
+            quantum_ns: counted(quantum_ns),
             shares: IdMap::default(),
             len: 0,
         }
+    }
+
+    /// Turns last about so long from now on.
+    pub(super) fn set_quantum(&mut self, quantum_ns: u64) {
+        self.quantum_ns = counted(quantum_ns);
     }
 
     /// How much is in line.
@@ -143,13 +153,13 @@ impl<K: Ord + Copy> ShareLine<K> {
         line.tag_ns(tenant).saturating_sub(line.clock_ns())
     }
 
-    /// Whether a tenant that is served may go on before what is first in line.
-    pub(super) fn goes_before_first(&self, tenant: TenantId) -> bool {
+    /// Whether a tenant that is served may go on before what is first in line: it had less, by more than so much.
+    pub(super) fn goes_before_first(&self, tenant: TenantId, by_ns: u64) -> bool {
         let Some(next) = self.next_class() else { return true };
         let class = self.share_of(tenant).class as usize;
         let first_ns = self.lines[next].first().map_or(u64::MAX, |first| first.tag_ns);
         match class == next {
-            true => self.lines[class].tag_ns(tenant) < first_ns,
+            true => self.lines[class].tag_ns(tenant).saturating_add(by_ns) < first_ns,
             false => class < next && self.owed_ns[next] < self.quantum_ns,
         }
     }

@@ -2,7 +2,6 @@
 //! time, and whether the chip slices.
 
 use super::scheduler::Scheduler;
-use super::turn_mode::Seen;
 use super::turns::{Charge, Turns};
 use super::types::{Action, CallId, NotNow, TenantShare, Terms};
 use crate::ids::{TenantId, WorkerId};
@@ -41,7 +40,7 @@ impl<C: Clone> Scheduler<C> {
             return;
         }
         let Some(entry) = self.calls.get(id) else { return };
-        let function = entry.function;
+        let (function, tenant) = (entry.function, entry.domain.caller);
         let device_ns = device_ns.min(now_ns.saturating_sub(entry.started_ns));
         let slices = self.slices();
         // Where the chip slices, calls take longer than the work that they are.
@@ -50,7 +49,7 @@ impl<C: Clone> Scheduler<C> {
         }
         let work_ns = self.run_times.shortest_ns(function).unwrap_or(device_ns);
         if let Some(mode) = &mut self.mode {
-            mode.completed(worker, work_ns);
+            mode.completed(tenant, work_ns);
         }
         let charge = self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns, work_ns));
         self.charge(charge);
@@ -74,9 +73,10 @@ impl<C: Clone> Scheduler<C> {
             return;
         }
         let clock_ns = turns.contended_ns(now_ns);
-        let (equal, may_probe) = (turns.are_equal(), turns.none_is_in_the_way());
-        let seen = Seen { parties: turns.parties(), round_ns: turns.round_ns(), equal, may_probe };
-        let slicing = mode.look(clock_ns, seen);
+        if !turns.none_is_in_the_way() {
+            mode.postpone(clock_ns);
+        }
+        let slicing = mode.look(clock_ns, turns.parties(), turns.are_equal());
         self.next_look_ns = Some(now_ns.saturating_add(mode.next_look_ns(clock_ns).max(1_000_000)));
         self.turn(actions, |turns, orders| turns.set_slicing(now_ns, slicing, orders));
     }

@@ -189,7 +189,7 @@ fn a_worker_that_says_too_much_is_believed_as_far_as_that_can_be() {
 fn yield_revoked(b: &mut Bench) {
     for action in std::mem::take(&mut b.actions) {
         if let Action::Tell { to, command: Command::Revoke { turn } } = action {
-            let yielded = Yielded { worker: to.worker, turn, used_ns: 0 };
+            let yielded = Yielded { worker: to.worker, turn, used_ns: 0, answered: 0 };
             b.scheduler.handle(b.now, yielded, &mut b.actions);
         }
     }

@@ -1,6 +1,7 @@
 //! What must hold whenever a call starts.
 
-use super::{Known, World, is_whole};
+use super::memory::has_weights;
+use super::{Known, World};
 use crate::ids::WorkerId;
 use crate::schedule::CallId;
 
@@ -12,10 +13,10 @@ impl World {
             assert!(!known.suspect, "{call} beside {other}, which must be alone");
             assert!(!alone, "{call}, which must be alone, beside {other}");
         }
-        let memory = self.calls[&call].memory;
+        let is_whole = self.calls[&call].whole;
         let others = self.calls.values().filter(|k| k.running.is_some());
         assert!(
-            !others.clone().any(|k| is_whole(k.memory)) && (!is_whole(memory) || others.count() == 0),
+            !others.clone().any(|k| k.whole) && (!is_whole || others.count() == 0),
             "{call} beside others, and one of them needs the device"
         );
         if self.shape.shared_faults {
@@ -33,9 +34,9 @@ impl World {
         for (other, known) in self.calls.iter().filter(|(_, known)| known.running.is_none()) {
             // A caller's calls for the whole device go in their order, others wait for their callers' turn
             // (`exclusive_fairness_tests.rs`). A caller that spent its budget may be overtaken, and so may a call that ran
-            // before: the next one may have been prepared when it came back.
-            let in_order = known.domain == caller && is_whole(known.memory) && is_whole(memory);
-            let in_order = in_order && known.runs == 0;
+            // before or came back from another device: the next one may have been prepared when it came back.
+            let in_order = known.domain == caller && known.whole && is_whole;
+            let in_order = in_order && known.runs == 0 && !known.came_back;
             if in_order && !known.lost && !self.trouble.ever_spent(caller) {
                 assert!(*other >= call, "{call} overtook {other}");
             }
@@ -54,6 +55,8 @@ impl World {
         assert!(known.runs <= 3, "{call} ran too often");
         if call % 7 == 3 && known.runs == 1 {
             self.unstarted.push((call, worker));
+        } else if has_weights(call) {
+            self.crowded.push((call, worker));
         }
         let domain = known.domain;
         let workers = self.serves.iter().filter(|(w, d)| **d == domain && self.present.contains(w)).count();

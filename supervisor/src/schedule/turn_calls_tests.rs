@@ -15,7 +15,7 @@ fn workers_of_several_domains_take_turns() {
     b.expect("soon 1");
     assert!(b.scheduler.handle(
         b.now,
-        Yielded { worker: W0, turn: TurnId::new(1), used_ns: 6 * MS },
+        Yielded { worker: W0, turn: TurnId::new(1), used_ns: 6 * MS, answered: 0 },
         &mut b.actions
     ));
     b.expect("grant 1 turn 2");
@@ -25,13 +25,13 @@ fn workers_of_several_domains_take_turns() {
     b.now = 9 * MS;
     assert!(!b.scheduler.handle(
         b.now,
-        Yielded { worker: W0, turn: TurnId::new(2), used_ns: 1 },
+        Yielded { worker: W0, turn: TurnId::new(2), used_ns: 1, answered: 0 },
         &mut b.actions
     ));
     assert!(!b.scheduler.handle(b.now, Yielding { worker: W0, turn: TurnId::new(1) }, &mut b.actions));
     assert!(b.scheduler.handle(
         b.now,
-        Yielded { worker: W1, turn: TurnId::new(2), used_ns: u64::MAX },
+        Yielded { worker: W1, turn: TurnId::new(2), used_ns: u64::MAX, answered: 0 },
         &mut b.actions
     ));
     // It still has its call.
@@ -87,4 +87,32 @@ fn a_call_that_waits_for_a_turn_costs_no_worker_at_its_deadline() {
     later(&mut b, 2309, "");
     later(&mut b, 2319, "kill 1");
     assert_eq!(b.scheduler.handle(b.now, Cancel { id: stuck }, &mut b.actions), None);
+}
+
+#[test]
+fn a_turn_is_given_back_before_its_last_answers_are_heard() {
+    let gives_back = |b: &mut Bench, answered: u64| {
+        let yielded = Yielded { worker: W0, turn: TurnId::new(1), used_ns: MS, answered };
+        b.now = MS;
+        assert!(b.scheduler.handle(b.now, yielded, &mut b.actions));
+    };
+    let mut b = Bench::of(Shape { quantum_us: Some(5000), ..Shape::new(2, 2) });
+    let first = b.submit(1, ALICE);
+    b.submit(2, BOB);
+    b.expect("1 on 0.0, grant 0 turn 1, 2 on 1.0, revoke 0 turn 1");
+    gives_back(&mut b, 1);
+    b.expect("grant 1 turn 2");
+    b.finish(W0, first);
+    b.submit(3, ALICE);
+    b.expect("3 on 0.0, revoke 1 turn 2");
+    // It has a call that it did not know of, or did not answer: it waits for its next turn.
+    let mut b = Bench::of(Shape { quantum_us: Some(5000), ..Shape::new(2, 2) });
+    let first = b.submit(1, ALICE);
+    b.submit(2, BOB);
+    b.submit(3, ALICE);
+    b.expect("1 on 0.0, grant 0 turn 1, 2 on 1.0, revoke 0 turn 1, 3 on 0.1");
+    gives_back(&mut b, 1);
+    b.expect("grant 1 turn 2, revoke 1 turn 2");
+    b.finish(W0, first);
+    b.expect("");
 }

@@ -1,6 +1,7 @@
 //! What a change of turns costs, measured: from the moment at which one worker gave the device back until the first
 //! call of the next one ended, less the time that this call had on the device. It begins with what is known of the
-//! kind of device.
+//! kind of device. A worker gives the device back before it says how its last calls ended: what is heard of them afterwards
+//! counts up to that moment.
 //!
 //! A worker says itself how long its calls ran, so one sample moves the cost little: none counts for more than twice
 //! what is known, and the cost stays within bounds.
@@ -18,12 +19,14 @@ const SHARE: u64 = 16;
 pub(super) struct ChangeCost {
     cost_ns: u64,
     open: Option<(u64, WorkerId)>,
+    /// The one before, if its worker gave the device back before its first call was heard of: since when, who, until when.
+    late: Option<(u64, WorkerId, u64)>,
 }
 
 impl ChangeCost {
     /// Known to be about so much.
     pub(super) fn new(cost_ns: u64) -> Self {
-        Self { cost_ns: cost_ns.clamp(LEAST_NS, MOST_NS), open: None }
+        Self { cost_ns: cost_ns.clamp(LEAST_NS, MOST_NS), open: None, late: None }
     }
 
     /// The cost in nanoseconds.
@@ -33,18 +36,21 @@ impl ChangeCost {
 
     /// One worker gave the device back, and this one, which has calls, got it.
     pub(super) fn changed(&mut self, now_ns: u64, to: WorkerId) {
-        self.open = Some((now_ns, to));
+        self.late = self.open.replace((now_ns, to)).map(|(since_ns, worker)| (since_ns, worker, now_ns));
     }
 
     /// Something came in between: this change says nothing.
     pub(super) fn disturbed(&mut self) {
-        self.open = None;
+        (self.open, self.late) = (None, None);
     }
 
     /// A worker's call ended that was on the device for so long.
     pub(super) fn finished(&mut self, now_ns: u64, worker: WorkerId, device_ns: u64) {
-        let Some((since_ns, _)) = self.open.take_if(|(_, to)| *to == worker) else { return };
-        let sample_ns = now_ns.saturating_sub(since_ns).saturating_sub(device_ns).min(2 * self.cost_ns);
+        let late =
+            self.late.take_if(|(_, to, _)| *to == worker).map(|(since_ns, _, until_ns)| (since_ns, until_ns));
+        let open = || self.open.take_if(|(_, to)| *to == worker).map(|(since_ns, _)| (since_ns, now_ns));
+        let Some((since_ns, until_ns)) = late.or_else(open) else { return };
+        let sample_ns = until_ns.saturating_sub(since_ns).saturating_sub(device_ns).min(2 * self.cost_ns);
         let moved = match sample_ns >= self.cost_ns {
             true => self.cost_ns + (sample_ns - self.cost_ns).div_ceil(SHARE),
             false => self.cost_ns - (self.cost_ns - sample_ns).div_ceil(SHARE),
@@ -89,6 +95,21 @@ mod tests {
         cost.disturbed();
         cost.finished(0, W0, 0);
         assert_eq!(cost.ns(), moved);
+    }
+
+    #[test]
+    fn a_call_that_is_heard_of_late_counts_up_to_its_turns_end() {
+        let (mut cost, mut said) = (ChangeCost::new(140 * US), ChangeCost::new(140 * US));
+        let (mut now_ns, w1) = (0, WorkerId::new(1));
+        for turn in 0..400 {
+            let (last, next) = if turn % 2 == 0 { (w1, W0) } else { (W0, w1) };
+            cost.changed(now_ns, next);
+            // The last one's answer comes while the next one runs.
+            cost.finished(now_ns + 30 * US, last, 60 * US);
+            sample(&mut said, 100 * US, 60 * US);
+            now_ns += 100 * US;
+        }
+        assert!(cost.ns().abs_diff(said.ns()) < US, "{} and {}", cost.ns(), said.ns());
     }
 
     #[test]

@@ -14,11 +14,15 @@
 //!
 //! Where slicing is better altogether (`turn_mode`), all workers with calls have a grant.
 //!
+//! Who is ended for an overrun is fined (`turn_fines`).
+//!
 //! How long calls are in the way of others is counted by a clock that runs while at least two parties want the device
 //! ([`Turns::contended_ns`]).
 
 use super::share_line::ShareLine;
 use super::turn_cost::ChangeCost;
+use super::turn_fines::Fines;
+use super::turn_holder::Holder;
 use super::types::{TenantShare, TurnRules};
 use crate::ids::{TenantId, TurnId, WorkerId};
 use crate::limits::{OVERRUN_QUANTA, YIELD_NS};
@@ -26,9 +30,6 @@ use crate::limits::{OVERRUN_QUANTA, YIELD_NS};
 /// Where turns are shorter than this, the worker that is next is woken when the one before it gets the device: to wake
 /// it takes about as long.
 const SHORT_TURN_NS: u64 = 500_000;
-
-/// No turn is expected to last longer than so many quanta.
-const LONG_TURN_QUANTA: u64 = 4;
 
 /// What a worker is told about turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,38 +53,6 @@ pub enum Order {
         /// Who.
         worker: WorkerId,
     },
-}
-
-/// A worker with a grant.
-#[derive(Debug)]
-struct Holder {
-    worker: WorkerId,
-    tenant: TenantId,
-    turn: TurnId,
-    granted_ns: u64,
-    /// The contended clock at that time.
-    granted_clock_ns: u64,
-    revoked_ns: Option<u64>,
-    /// From when on it is still to be charged: since then others want the device, too.
-    charged_from_ns: Option<u64>,
-    /// What it was charged already, or is known to have used.
-    charged_ns: u64,
-    /// The least that calls of it took that ended since it was charged last.
-    worked_ns: u64,
-    /// What it was charged and no [`Charge`] said yet.
-    unsaid_ns: u64,
-    /// Until when.
-    counted_ns: u64,
-    /// Since when it has no calls, if it has none.
-    idle_ns: Option<u64>,
-    /// The next one was told that it is next.
-    announced: bool,
-    /// Its lanes run empty.
-    ending: bool,
-    /// It did not yield in time.
-    overran: bool,
-    /// It is killed for keeping its turn.
-    given_up: bool,
 }
 
 /// A place in the line, and the worker that has it.
@@ -131,10 +100,7 @@ pub struct Turns {
     polls: bool,
     /// Tenants that overran and did not have a turn of their own since then.
     barred: Vec<TenantId>,
-    /// Tenants that were fined, as long as they stand behind others.
-    fined: Vec<TenantId>,
-    /// When a worker of another tenant had no call any more.
-    idled_ns: u64,
+    fines: Fines,
 }
 
 impl Turns {
@@ -156,10 +122,20 @@ impl Turns {
             turn_ns: u64::from(quantum_us) * 1000,
             polls: false,
             barred: Vec::new(),
-            fined: Vec::new(),
-            idled_ns: 0,
+            fines: Fines::default(),
             quantum_us,
             rules,
+        }
+    }
+
+    /// There are so many workers from now on, and turns that begin last so long.
+    pub fn resize(&mut self, workers: usize, quantum_us: u32) {
+        self.places.resize(workers, None);
+        self.used_ns.resize(workers, 0);
+        if self.quantum_us != quantum_us {
+            self.quantum_us = quantum_us;
+            self.turn_ns = self.quantum_ns();
+            self.line.set_quantum(self.quantum_ns());
         }
     }
 
@@ -303,9 +279,7 @@ impl Turns {
         };
         let holder = &mut self.holders[at];
         holder.idle_ns = Some(now_ns);
-        if !self.fined.contains(&holder.tenant) {
-            self.idled_ns = now_ns;
-        }
+        self.fines.idled(now_ns, holder.tenant);
         if shared {
             holder.charged_from_ns = None;
         } else if self.polls && holder.revoked_ns.is_some() {
@@ -316,21 +290,23 @@ impl Turns {
     /// Grants and revokes what is due.
     fn proceed(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         if self.is_shared() {
-            let stays = |tenant: &TenantId| {
-                self.fined.contains(tenant) || !self.slicing && self.barred.contains(tenant)
-            };
+            let stays =
+                |tenant: &TenantId| self.fines.has(*tenant) || !self.slicing && self.barred.contains(tenant);
             let joins = self.line.iter().filter(|(tenant, _)| !stays(tenant));
             let joins: Vec<WorkerId> = joins.map(|(_, (_, worker))| worker).collect();
             joins.into_iter().for_each(|worker| self.grant(now_ns, worker, orders));
         } else {
-            if self.holders.iter().all(|holder| holder.ending && self.rules.early)
+            let is_free = match self.holders.as_slice() {
+                [] => true,
+                // Its lanes run empty. A third one would only be in the way of the second.
+                [last] => last.ending && self.rules.early,
+                _ => false,
+            };
+            if is_free
                 && let Some((tenant, (_, worker))) = self.line.first()
                 && self.waits_until_ns(tenant).is_none_or(|at_ns| at_ns <= now_ns)
             {
                 self.barred.retain(|barred| *barred != tenant);
-                if self.line.ahead_ns(tenant) == 0 {
-                    self.fined.retain(|fined| *fined != tenant);
-                }
                 self.line.serve(tenant);
                 self.grant(now_ns, worker, orders);
             }
@@ -355,24 +331,8 @@ impl Turns {
         let Some(tenant) = self.leave_line(worker) else { return };
         let turn = TurnId::new(self.next_turn);
         self.next_turn += 1;
-        self.holders.push(Holder {
-            worker,
-            tenant,
-            turn,
-            granted_ns: now_ns,
-            granted_clock_ns: self.contended_ns(now_ns),
-            revoked_ns: None,
-            charged_from_ns: None,
-            charged_ns: 0,
-            worked_ns: 0,
-            unsaid_ns: 0,
-            counted_ns: now_ns,
-            idle_ns: None,
-            announced: false,
-            ending: false,
-            overran: false,
-            given_up: false,
-        });
+        let clock_ns = self.contended_ns(now_ns);
+        self.holders.push(Holder::new(worker, tenant, turn, now_ns, clock_ns));
         orders.push(Order::Grant { worker, turn });
     }
 
@@ -539,47 +499,21 @@ impl Turns {
         }
     }
 
-    /// How long it takes until all that want the device had a turn, about.
-    pub fn round_ns(&self) -> u64 {
-        let turn_ns = self.turn_ns.clamp(self.quantum_ns(), LONG_TURN_QUANTA * self.quantum_ns());
-        turn_ns.saturating_mul(u64::from(self.parties()))
-    }
-
     /// Whether no turn is overrun, and no tenant has to stand behind others since it was fined.
     pub fn none_is_in_the_way(&mut self) -> bool {
-        let line = &self.line;
-        self.fined.retain(|tenant| line.ahead_ns(*tenant) > 0);
-        self.fined.is_empty() && self.holders.iter().all(|holder| !holder.overran)
+        self.fines.forget_paid(&self.line);
+        self.fines.is_empty() && self.holders.iter().all(|holder| !holder.overran)
     }
 
-    /// A tenant is charged so much more than it is for its turns: its call is ended for being in the way of others. So
-    /// these have more than half of the device, also where that happens again and again. Until they had as much, it gets
-    /// its turn only where none of them had a call for a quantum: they need not have one at the very moment at which a
-    /// turn ends.
+    /// A tenant's call is ended for being in the way of others: it is charged so much more than it is for its turns.
     pub fn fine(&mut self, tenant: TenantId, ns: u64) {
         self.line.charge(tenant, ns);
-        if !self.fined.contains(&tenant) {
-            self.fined.push(tenant);
-        }
+        self.fines.add(tenant);
     }
 
-    /// Whether nobody has the device since the first in line was fined.
-    #[cfg(test)]
-    pub(super) fn keeps_waiting(&self) -> bool {
-        self.line.first().is_some_and(|(tenant, _)| self.waits_until_ns(tenant).is_some())
-    }
-
-    /// What tenants were fined is forgotten.
-    #[cfg(test)]
-    pub(super) fn forgive(&mut self) {
-        self.fined.clear();
-    }
-
-    /// Until when the first in line is not granted although no other waits, if it was fined.
+    /// Until when the first in line is not granted, if it was fined.
     fn waits_until_ns(&self, tenant: TenantId) -> Option<u64> {
-        let alone = || self.line.iter().all(|(other, _)| other == tenant);
-        let stands_behind = self.fined.contains(&tenant) && alone() && self.line.ahead_ns(tenant) > 0;
-        stands_behind.then(|| self.idled_ns.saturating_add(self.quantum_ns()))
+        self.fines.waits_until_ns(tenant, &self.line, self.quantum_ns())
     }
 
     /// When a holder with calls has overrun its turn, if others wait for it.
@@ -628,17 +562,20 @@ impl Turns {
             self.holders[at].overran = true;
             self.cost.disturbed();
             self.proceed(now_ns, orders);
-        } else if self.holders.is_empty() && !self.fined.is_empty() {
+        } else if self.holders.is_empty() && !self.fines.is_empty() {
             // Nobody came before one that was fined.
             self.proceed(now_ns, orders);
         }
     }
 
-    /// Whether the worker could answer for its calls: it has the device, and had it for `patience_ns`. A
-    /// call that waits for a turn cannot even fail before.
+    /// Whether the worker could answer for its calls: it has the device, and had it for `patience_ns`. A call that waits
+    /// for a turn cannot even fail before. One that gave its turn back and said that it answered all its calls has no
+    /// excuse either.
     pub fn could_act(&self, now_ns: u64, worker: WorkerId, patience_ns: u64) -> bool {
-        self.position(worker)
-            .is_some_and(|at| now_ns >= self.holders[at].granted_ns.saturating_add(patience_ns))
+        match self.position(worker) {
+            Some(at) => now_ns >= self.holders[at].granted_ns.saturating_add(patience_ns),
+            None => self.places[worker.get()].is_none(),
+        }
     }
 
     /// Device time that a worker was charged.

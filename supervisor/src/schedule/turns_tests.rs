@@ -18,6 +18,18 @@ fn grant(worker: WorkerId, turn: u64) -> Order {
     Order::Grant { worker, turn: TurnId::new(turn) }
 }
 
+impl Turns {
+    /// Whether nobody has the device since the first in line was fined.
+    pub(in crate::schedule) fn keeps_waiting(&self) -> bool {
+        self.line.first().is_some_and(|(tenant, _)| self.waits_until_ns(tenant).is_some())
+    }
+
+    /// What tenants were fined is forgotten.
+    pub(in crate::schedule) fn forgive(&mut self) {
+        self.fines = Fines::default();
+    }
+}
+
 /// So many workers, each of a tenant of its own.
 fn turns(workers: usize) -> Turns {
     Turns::new(workers, QUANTUM_US, TurnRules::default())
@@ -273,6 +285,31 @@ fn the_next_turn_may_begin_while_the_last_ones_lanes_run_empty() {
     expect(&mut orders, &[grant(W1, 2)]);
     turns.yielded(6, W0, TurnId::new(1), 6, true, &mut orders);
     expect(&mut orders, &[revoke(W1, 2)]);
+}
+
+#[test]
+fn no_third_worker_has_the_device_early() {
+    let rules = TurnRules { early: true, ..TurnRules::default() };
+    let (mut turns, mut orders) = (Turns::new(3, QUANTUM_US, rules), Vec::new());
+    WorkerId::first(3).for_each(|worker| has_work(&mut turns, 0, worker, &mut orders));
+    orders.clear();
+    assert!(turns.yielding(5, W0, TurnId::new(1), &mut orders));
+    expect(&mut orders, &[grant(W1, 2), revoke(W1, 2)]);
+    assert!(turns.yielding(6, W1, TurnId::new(2), &mut orders));
+    expect(&mut orders, &[]);
+    turns.yielded(7, W0, TurnId::new(1), 7, false, &mut orders);
+    expect(&mut orders, &[grant(W2, 3)]);
+}
+
+#[test]
+fn who_says_that_it_answered_everything_has_no_excuse() {
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    has_work(&mut turns, 0, W1, &mut orders);
+    assert!(!turns.could_act(MS, W0, 2 * MS) && turns.could_act(2 * MS, W0, 2 * MS));
+    assert!(!turns.could_act(2 * MS, W1, 2 * MS), "it waits");
+    turns.yielded(3 * MS, W0, TurnId::new(1), 0, false, &mut orders);
+    assert!(turns.could_act(3 * MS, W0, 2 * MS));
 }
 
 #[test]

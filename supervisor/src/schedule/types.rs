@@ -227,6 +227,12 @@ pub enum Command<C> {
     },
     /// Its settings.
     Configure,
+    /// To load the weights of the functions of these calls, which wait for a lane there, the first one first and as far as
+    /// there is room. [`Cooled`](super::events::Cooled) follows for those for which there was none.
+    LookAhead {
+        /// Calls of different functions, in the order in which they are about to start.
+        calls: Vec<C>,
+    },
     /// Lanes without calls give all their memory back. [`GaveBack`](super::events::GaveBack) follows.
     GiveBack {
         /// One bit for each of them.
@@ -261,6 +267,8 @@ pub enum WhyGone {
     SlotWanted,
     /// A call needed the memory of its process.
     MemoryWanted,
+    /// The device was set up otherwise.
+    SettingsChanged,
     /// Its process was killed for a call, or since it did not do what it was told.
     Killed,
     /// Its process ended.
@@ -338,11 +346,17 @@ pub enum Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotNow {
     /// Too many calls wait.
-    #[error("as many invocations wait as may")]
+    #[error("{0} invocations wait, as many as queue-calls lets")]
     Calls(u64),
     /// Too many inline bytes wait.
-    #[error("as many inline bytes wait as may")]
+    #[error("{0} inline bytes wait, and no more fit into queue-bytes")]
     Bytes(u64),
+    /// Too many calls of its caller wait.
+    #[error("as many invocations of this tenant wait as may")]
+    OwnCalls(u64),
+    /// Too many inline bytes of its caller wait.
+    #[error("as many inline bytes of this tenant wait as may")]
+    OwnBytes(u64),
     /// Its deadline would pass before it could end.
     #[error(
         "the calls of this tenant that wait before it take {queue_ms} ms and the call itself {call_ms} ms at least, by what \
@@ -393,4 +407,8 @@ pub struct Limits {
     pub calls: u64,
     /// Inline bytes.
     pub bytes: u64,
+    /// Of these, calls of one caller.
+    pub own_calls: u64,
+    /// Their inline bytes.
+    pub own_bytes: u64,
 }

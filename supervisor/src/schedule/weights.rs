@@ -1,17 +1,31 @@
 //! Which functions' weights stay on a device: decisions only.
 //!
-//! GreedyDual-Size (Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997): a function's
-//! priority is the clock plus what a reload costs per byte; the lowest goes, and the clock moves up to
-//! its priority, so that functions that are not used sink.
+//! ```text
+//!            claim                        loaded                      lowest, and not in use
+//!   absent ────────► loading in one worker ────► shared with others ────────────────────────► leaving ──► absent
+//!                          ▲                                                                     │
+//!                          └───────────── their memory is taken by what replaces them ◄──────────┘
+//! ```
+//!
+//! GreedyDual-Size with frequency (Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997; Cherkasova, HP Labs
+//! 1998): a function's priority is the clock plus what a reload costs per byte, times how often it was used; the lowest
+//! goes, and the clock moves up to its priority, so that functions that are not used sink. What calls in workers use
+//! never goes, nor what is on its way; what calls use that are about to start goes last, and never for a call behind
+//! them.
 
 use std::collections::HashMap;
 
+pub use super::weight_holders::ZombieId;
+use super::weight_holders::{Holder, Leaving, Who, own_copies};
 use crate::ids::{FunctionId, TenantId, WorkerId};
+use crate::metrics::WeightCounts;
 
 /// What a reload costs however small the weights are, in nanoseconds.
 const LATENCY_NS: f64 = 200_000.0;
 /// What it costs for each byte: pinned copies run at about 50 GB/s.
 const BYTE_NS: f64 = 0.02;
+/// Uses that count; more make a function's weights no dearer.
+const USES: u32 = 64;
 
 /// The weights on one device; `T` names memory of the device.
 #[derive(Debug)]
@@ -24,50 +38,13 @@ pub struct Weights<T> {
     uses: u64,
     entries: HashMap<FunctionId, Entry<T>>,
     /// What no worker gets any more and some process still has.
-    leaving: Vec<Leaving>,
+    leaving: Vec<Leaving<T>>,
     zombies: u64,
     /// What workers are about to load, by function and worker: its owner and bytes.
     promised: HashMap<(FunctionId, WorkerId), (TenantId, u64)>,
-}
-
-/// Who has weights mapped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Who {
-    Worker(WorkerId),
-    /// A process that is not reaped.
-    Zombie(ZombieId),
-}
-
-/// Names a process that is gone and not reaped.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ZombieId(u64);
-
-/// One that has weights mapped.
-#[derive(Debug, Clone, Copy)]
-struct Holder {
-    who: Who,
-    /// It loaded them for itself, because they were not shared yet.
-    own: bool,
-}
-
-/// Weights that were given up, until all workers confirmed that they forgot them.
-#[derive(Debug)]
-struct Leaving {
-    function: FunctionId,
-    bytes: u64,
-    holders: Vec<Holder>,
-}
-
-impl Leaving {
-    fn taken_bytes(&self) -> u64 {
-        let own = own_copies(&self.holders);
-        let shared = u64::from(self.holders.len() as u64 > own);
-        self.bytes.saturating_mul(own + shared)
-    }
-}
-
-fn own_copies(holders: &[Holder]) -> u64 {
-    holders.iter().filter(|holder| holder.own).count() as u64
+    /// Functions of calls that are about to start in workers, as they were said last.
+    ahead: HashMap<WorkerId, Vec<FunctionId>>,
+    counts: WeightCounts,
 }
 
 #[derive(Debug)]
@@ -80,15 +57,30 @@ struct Entry<T> {
     holders: Vec<Holder>,
     /// Calls of the function that are in workers.
     calls: u32,
+    /// How often they were used since they came.
+    uses: u32,
+    /// A worker got their memory from another one: who was taken over meanwhile may still have it.
+    passed_on: bool,
     /// Of equal priority, who was used longest ago goes first.
     priority: (f64, u64),
 }
 
 #[derive(Debug)]
 enum State<T> {
-    /// A worker loads them, and sends back what names them.
-    Loading(WorkerId),
+    /// A worker loads them, into memory that is known by this or that it sends the name of.
+    Loading(WorkerId, Option<T>),
+    /// A worker has them for itself alone.
+    Private(WorkerId),
     Shared(T),
+}
+
+/// What weights are loaded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// A call that starts.
+    Now,
+    /// A call that waits.
+    Soon,
 }
 
 /// How a worker gets a function's weights.
@@ -102,6 +94,11 @@ pub enum Source<T> {
     Device(T, u64),
 }
 
+/// Whether memory of one size suits weights that need another: little of it is wasted.
+fn suits(has: u64, needed: u64) -> bool {
+    has >= needed && has - needed <= needed / 8
+}
+
 /// No room: all others are in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRoom {
@@ -112,6 +109,11 @@ pub struct NoRoom {
 }
 
 impl<T> Entry<T> {
+    /// Whether they may go: no call uses them, and they are not on their way.
+    fn is_idle(&self) -> bool {
+        self.calls == 0 && !matches!(self.state, State::Loading(..))
+    }
+
     fn taken_bytes(&self) -> u64 {
         self.bytes.saturating_mul(1 + own_copies(&self.holders))
     }
@@ -130,7 +132,14 @@ impl<T: Clone> Weights<T> {
             leaving: Vec::new(),
             zombies: 0,
             promised: HashMap::new(),
+            ahead: HashMap::new(),
+            counts: WeightCounts::default(),
         }
+    }
+
+    /// What happened so far.
+    pub fn counts(&self) -> WeightCounts {
+        self.counts
     }
 
     /// Device memory of the weights that are there.
@@ -143,19 +152,20 @@ impl<T: Clone> Weights<T> {
         self.used_bytes + self.leaving.iter().map(Leaving::taken_bytes).sum::<u64>()
     }
 
-    fn priority(&mut self, bytes: u64) -> (f64, u64) {
+    fn priority(&mut self, bytes: u64, uses: u32) -> (f64, u64) {
         self.uses += 1;
         let bytes = bytes.max(1) as f64;
-        (self.clock + (LATENCY_NS + bytes * BYTE_NS) / bytes, self.uses)
+        (self.clock + f64::from(uses.min(USES)) * (LATENCY_NS + bytes * BYTE_NS) / bytes, self.uses)
     }
 
-    /// A worker installs a function whose weights take `bytes`. Functions that are to be uninstalled
-    /// everywhere are added to `evicted`.
+    /// A worker is to have weights of `bytes`. Functions whose weights are to leave all workers are added to
+    /// `evicted`.
     pub fn claim(
         &mut self,
         function: FunctionId,
         worker: WorkerId,
         bytes: u64,
+        when: When,
         evicted: &mut Vec<FunctionId>,
     ) -> Result<Source<T>, NoRoom> {
         let source = match self.entries.get(&function).map(|entry| &entry.state) {
@@ -165,17 +175,19 @@ impl<T: Clone> Weights<T> {
                 Source::Device(device, self.entries.get(&function).map_or(bytes, |e| e.bytes))
             }
             // It was told to forget them before it could send them.
-            Some(State::Loading(loader)) if *loader == worker => Source::Export,
-            Some(State::Loading(_)) => {
-                self.make_room(bytes, function, evicted)?;
+            Some(State::Loading(loader, _)) if *loader == worker => Source::Export,
+            Some(State::Loading(..) | State::Private(_)) => {
+                self.make_room(bytes, function, when, evicted)?;
                 self.used_bytes += self.entries.get(&function).map_or(0, |entry| entry.bytes);
                 Source::Host
             }
             None => {
-                self.make_room(bytes, function, evicted)?;
-                let priority = self.priority(bytes);
-                let state = State::Loading(worker);
-                let entry = Entry { bytes, owner: None, state, holders: Vec::new(), calls: 0, priority };
+                self.make_room(bytes, function, when, evicted)?;
+                let priority = self.priority(bytes, 1);
+                let state = State::Loading(worker, None);
+                let holders = Vec::new();
+                let (owner, passed_on) = (None, false);
+                let entry = Entry { bytes, owner, state, holders, calls: 0, uses: 1, passed_on, priority };
                 self.entries.insert(function, entry);
                 self.used_bytes += bytes;
                 Source::Export
@@ -183,8 +195,53 @@ impl<T: Clone> Weights<T> {
         };
         if let Some(entry) = self.entries.get_mut(&function) {
             entry.holders.push(Holder { who: Who::Worker(worker), own: matches!(source, Source::Host) });
+            entry.passed_on |= matches!(source, Source::Device(..));
+        }
+        if !matches!(source, Source::Device(..)) {
+            self.counts.loads += 1;
+            self.counts.loaded_bytes += bytes;
+            self.counts.ahead += u64::from(when == When::Soon);
         }
         Ok(source)
+    }
+
+    /// The memory of weights that were just evicted is for what a worker loads in their place, where it suits, that worker
+    /// made it and `has` them, and no other ever had it: whose they are. They need not be told to leave.
+    pub fn take_over(
+        &mut self,
+        function: FunctionId,
+        worker: WorkerId,
+        evicted: &mut Vec<FunctionId>,
+        has: impl Fn(FunctionId) -> bool,
+    ) -> Option<FunctionId> {
+        let entry = self.entries.get_mut(&function)?;
+        let State::Loading(loader, known @ None) = &mut entry.state else { return None };
+        if *loader != worker {
+            return None;
+        }
+        let is_only = |holders: &[Holder]| matches!(holders, [Holder { who: Who::Worker(only), own: false }] if *only == worker);
+        let at = self.leaving.iter().position(|leaving| {
+            evicted.contains(&leaving.function)
+                && leaving.device.is_some()
+                && is_only(&leaving.holders)
+                && suits(leaving.bytes, entry.bytes)
+                && has(leaving.function)
+        })?;
+        let taken = self.leaving.swap_remove(at);
+        *known = taken.device;
+        self.used_bytes = self.used_bytes - entry.bytes + taken.bytes;
+        entry.bytes = taken.bytes;
+        evicted.retain(|other| *other != taken.function);
+        self.counts.reused += 1;
+        Some(taken.function)
+    }
+
+    /// Calls of these functions are about to start in a worker, the first one first.
+    pub fn expect(&mut self, worker: WorkerId, functions: Vec<FunctionId>) {
+        match functions.is_empty() {
+            true => drop(self.ahead.remove(&worker)),
+            false => drop(self.ahead.insert(worker, functions)),
+        }
     }
 
     /// Evicts until `bytes` fit beside the rest; nothing if they never would.
@@ -192,9 +249,16 @@ impl<T: Clone> Weights<T> {
         &mut self,
         bytes: u64,
         keep: FunctionId,
+        when: When,
         evicted: &mut Vec<FunctionId>,
     ) -> Result<(), NoRoom> {
-        let may_go = |(function, entry): &(&FunctionId, &Entry<T>)| **function != keep && entry.calls == 0;
+        let expected: Vec<FunctionId> = match when {
+            When::Now => Vec::new(),
+            When::Soon => self.ahead.values().flatten().copied().collect(),
+        };
+        let may_go = |(function, entry): &(&FunctionId, &Entry<T>)| {
+            **function != keep && entry.is_idle() && !expected.contains(function)
+        };
         let free: u64 = self.entries.iter().filter(may_go).map(|(_, entry)| entry.taken_bytes()).sum();
         let least = (self.used_bytes - free).saturating_add(bytes);
         let most = self.budget_bytes.min(self.used_bytes.saturating_add(self.room_bytes));
@@ -211,13 +275,16 @@ impl<T: Clone> Weights<T> {
         may_go: impl Fn(&(&FunctionId, &Entry<T>)) -> bool,
         evicted: &mut Vec<FunctionId>,
     ) -> bool {
+        let is_expected = |function| self.ahead.values().any(|ahead| ahead.contains(function));
         let candidates = self.entries.iter().filter(may_go);
-        let lowest = candidates.min_by(|(_, a), (_, b)| {
-            a.priority.0.total_cmp(&b.priority.0).then(a.priority.1.cmp(&b.priority.1))
+        let lowest = candidates.map(|(function, entry)| (is_expected(function), entry.priority, *function));
+        let lowest = lowest.min_by(|(a_expected, a, _), (b_expected, b, _)| {
+            a_expected.cmp(b_expected).then(a.0.total_cmp(&b.0)).then(a.1.cmp(&b.1))
         });
-        let Some((function, priority)) = lowest.map(|(f, entry)| (*f, entry.priority)) else { return false };
-        self.clock = priority.0;
+        let Some((_, priority, function)) = lowest else { return false };
+        self.clock = self.clock.max(priority.0);
         self.forget(function);
+        self.counts.evictions += 1;
         evicted.push(function);
         true
     }
@@ -232,7 +299,7 @@ impl<T: Clone> Weights<T> {
     pub fn give_up(&mut self, bytes: u64, evicted: &mut Vec<FunctionId>) -> u64 {
         let leaving = |weights: &Self| weights.held_bytes() - weights.used_bytes;
         let (least, before) = (self.used_bytes.saturating_sub(bytes), leaving(self));
-        while self.used_bytes > least && self.evict_lowest(|(_, entry)| entry.calls == 0, evicted) {}
+        while self.used_bytes > least && self.evict_lowest(|(_, entry)| entry.is_idle(), evicted) {}
         leaving(self) - before
     }
 
@@ -262,7 +329,7 @@ impl<T: Clone> Weights<T> {
     ) -> Result<(), u64> {
         let is_there = self.entries.get(&function).is_some_and(|entry| match entry.state {
             State::Shared(_) => true,
-            State::Loading(loader) => {
+            State::Loading(loader, _) | State::Private(loader) => {
                 loader == worker || entry.holders.iter().any(|holder| holder.who == Who::Worker(worker))
             }
         });
@@ -270,7 +337,7 @@ impl<T: Clone> Weights<T> {
             return Ok(());
         }
         let may_go = |(other, entry): &(&FunctionId, &Entry<T>)| {
-            **other != function && entry.owner == Some(owner) && entry.calls == 0
+            **other != function && entry.owner == Some(owner) && entry.is_idle()
         };
         let free: u64 = self.entries.iter().filter(may_go).map(|(_, entry)| entry.taken_bytes()).sum();
         if (self.used_by(owner) - free).saturating_add(bytes) > room {
@@ -280,6 +347,7 @@ impl<T: Clone> Weights<T> {
             let oldest = self.entries.iter().filter(may_go).min_by_key(|(_, entry)| entry.priority.1);
             let Some(function) = oldest.map(|(function, _)| *function) else { break };
             self.forget(function);
+            self.counts.evictions += 1;
             evicted.push(function);
         }
         self.promised.insert((function, worker), (owner, bytes));
@@ -292,35 +360,60 @@ impl<T: Clone> Weights<T> {
     }
 
     fn touch(&mut self, function: FunctionId) {
-        let Some(bytes) = self.entries.get(&function).map(|entry| entry.bytes) else { return };
-        let priority = self.priority(bytes);
+        let Some(entry) = self.entries.get_mut(&function) else { return };
+        entry.uses = entry.uses.saturating_add(1);
+        let (bytes, uses) = (entry.bytes, entry.uses);
+        let priority = self.priority(bytes, uses);
         if let Some(entry) = self.entries.get_mut(&function) {
             entry.priority = priority;
         }
     }
 
-    /// What a worker loaded can be shared now. False if that worker was not asked for it; if it was
-    /// evicted meanwhile, nothing happens.
-    pub fn exported(&mut self, function: FunctionId, worker: WorkerId, device: T, bytes: u64) -> bool {
+    /// Whether a worker was asked to load weights for all.
+    pub fn is_loader(&self, function: FunctionId, worker: WorkerId) -> bool {
+        let state = self.entries.get(&function).map(|entry| &entry.state);
+        matches!(state, Some(State::Loading(loader, _)) if *loader == worker)
+    }
+
+    /// What a worker loaded is there, in memory that `device` names, or that was known before. False if that worker was
+    /// not asked for it; if it was evicted meanwhile, nothing happens.
+    pub fn loaded(&mut self, function: FunctionId, worker: WorkerId, device: Option<T>, bytes: u64) -> bool {
         let Some(entry) = self.entries.get_mut(&function) else { return true };
-        match entry.state {
-            State::Loading(loader) if loader == worker => {
+        let State::Loading(loader, known) = &mut entry.state else { return true };
+        let is_it = |holder: &Holder| holder.own && holder.who == Who::Worker(worker);
+        match device.or(known.take()) {
+            Some(device) if *loader == worker => {
                 entry.state = State::Shared(device);
                 self.used_bytes = self.used_bytes - entry.bytes + bytes;
                 entry.bytes = bytes;
                 true
             }
-            State::Shared(_) => true,
-            State::Loading(_) => false,
+            // For itself, while the other one still loads.
+            None => *loader != worker && entry.holders.iter().any(is_it),
+            Some(_) => false,
         }
     }
 
-    /// A call of the function is in a worker.
-    pub fn begin(&mut self, function: FunctionId) {
+    /// What a worker was to load does not: the next one that needs it loads it afresh.
+    pub fn not_loaded(&mut self, function: FunctionId, worker: WorkerId) {
+        if self.is_loader(function, worker) {
+            self.forget(function);
+        }
+    }
+
+    /// A call of the function is about to be in a worker; whether its weights were there before, or on their way.
+    /// False if they are not known.
+    pub fn begin(&mut self, function: FunctionId, hit: bool) -> bool {
+        if !self.entries.contains_key(&function) {
+            return false;
+        }
+        self.counts.calls += 1;
+        self.counts.hits += u64::from(hit);
         self.touch(function);
         if let Some(entry) = self.entries.get_mut(&function) {
             entry.calls += 1;
         }
+        true
     }
 
     /// It is not any more.
@@ -334,13 +427,19 @@ impl<T: Clone> Weights<T> {
     pub fn forget(&mut self, function: FunctionId) {
         if let Some(entry) = self.entries.remove(&function) {
             self.used_bytes -= entry.taken_bytes();
-            self.leave(function, entry.bytes, entry.holders);
+            let device = match entry.state {
+                State::Loading(_, device) => device,
+                State::Private(_) => None,
+                State::Shared(device) => Some(device),
+            };
+            let device = device.filter(|_| !entry.passed_on);
+            self.leave(function, entry.bytes, entry.holders, device);
         }
     }
 
-    fn leave(&mut self, function: FunctionId, bytes: u64, holders: Vec<Holder>) {
+    fn leave(&mut self, function: FunctionId, bytes: u64, holders: Vec<Holder>, device: Option<T>) {
         if !holders.is_empty() {
-            self.leaving.push(Leaving { function, bytes, holders });
+            self.leaving.push(Leaving { function, bytes, holders, device });
         }
     }
 
@@ -358,11 +457,24 @@ impl<T: Clone> Weights<T> {
                 return;
             }
         }
-        if let Some(entry) = self.entries.get_mut(&function)
-            && let Some(holder) = entry.holders.iter().position(is_it)
+        let Some(entry) = self.entries.get_mut(&function) else { return };
+        if let Some(holder) = entry.holders.iter().position(is_it)
             && entry.holders.remove(holder).own
         {
             self.used_bytes -= entry.bytes;
+        } else {
+            self.may_be_gone(function, worker);
+        }
+    }
+
+    /// A worker does not have weights, or has them once less: if it was to load them for all, they will not come.
+    fn may_be_gone(&mut self, function: FunctionId, worker: WorkerId) {
+        let Some(entry) = self.entries.get(&function) else { return };
+        let is_it = |holder: &Holder| holder.who == Who::Worker(worker);
+        let loads =
+            matches!(entry.state, State::Loading(loader, _) | State::Private(loader) if loader == worker);
+        if loads && !entry.holders.iter().any(is_it) {
+            self.loader_gone(function);
         }
     }
 
@@ -374,16 +486,15 @@ impl<T: Clone> Weights<T> {
             && entry.holders.remove(holder).own
         {
             self.used_bytes -= entry.bytes;
-        } else if matches!(entry.state, State::Loading(loader) if loader == worker)
-            && !entry.holders.iter().any(is_it)
-        {
-            self.loader_gone(function);
+        } else {
+            self.may_be_gone(function, worker);
         }
     }
 
     /// A worker's process is gone, with what it did not send. What it had counts until it is reaped.
     pub fn worker_gone(&mut self, worker: WorkerId) -> ZombieId {
         self.zombies += 1;
+        self.ahead.remove(&worker);
         let zombie = ZombieId(self.zombies);
         let holders = self.leaving.iter_mut().flat_map(|leaving| &mut leaving.holders);
         for holder in holders.chain(self.entries.values_mut().flat_map(|entry| &mut entry.holders)) {
@@ -403,8 +514,9 @@ impl<T: Clone> Weights<T> {
             entry.holders = others;
             let bytes = entry.bytes;
             self.used_bytes -= bytes * own.len() as u64;
-            let loads = matches!(entry.state, State::Loading(loader) if loader == worker);
-            self.leave(function, bytes, own);
+            let loads =
+                matches!(entry.state, State::Loading(loader, _) | State::Private(loader) if loader == worker);
+            self.leave(function, bytes, own, None);
             if loads {
                 self.loader_gone(function);
             }
@@ -422,12 +534,12 @@ impl<T: Clone> Weights<T> {
         let Some((holder, other)) = other else { return self.forget(function) };
         // Another worker's own copy is the one that counts; it cannot be shared.
         holder.own = false;
-        entry.state = State::Loading(other);
+        entry.state = State::Private(other);
         let bytes = entry.bytes;
         let gone = entry.holders.extract_if(.., |holder| !holder.own && holder.who != Who::Worker(other));
         let gone = gone.collect();
         self.used_bytes -= bytes;
-        self.leave(function, bytes, gone);
+        self.leave(function, bytes, gone, None);
     }
 
     /// Nothing is left of a process.

@@ -34,6 +34,12 @@ pub(super) struct Worker {
     pub(super) past: Past,
     /// Its slot is to be empty once its process is gone.
     pub(super) dismissed: bool,
+    /// Lanes of its process.
+    lanes: u32,
+    /// Its process was made for a device that was set up otherwise.
+    pub(super) outdated: bool,
+    /// It takes no more calls, and leaves once it is idle.
+    pub(super) retires: bool,
     /// Why the slot's last domain lost its process.
     pub(super) last_gone: Option<WhyGone>,
 }
@@ -141,11 +147,12 @@ impl Worker {
     }
 
     /// Whether one more call fits, or one that wants all lanes.
-    pub(super) fn has_room(&self, lanes: u32, all: bool) -> bool {
-        match all {
-            true => self.is_idle(),
-            false => !self.closed && self.busy_lanes() < lanes,
-        }
+    pub(super) fn has_room(&self, all: bool) -> bool {
+        !self.retires
+            && match all {
+                true => self.is_idle(),
+                false => !self.closed && self.busy_lanes() < self.lanes,
+            }
     }
 
     /// The calls in it.
@@ -198,6 +205,10 @@ impl Worker {
 #[derive(Debug)]
 pub(super) struct Workers {
     slots: Vec<Worker>,
+    /// In so many slots there may be processes; there are more slots where there were more once.
+    ceiling: usize,
+    /// Lanes of processes that come.
+    lanes: u32,
     empty: WorkerSet,
     coming: WorkerSet,
     free: WorkerSet,
@@ -242,10 +253,28 @@ impl WorkerSet {
 
 impl Workers {
     /// Slots without processes; in the first one a process is wanted.
-    pub(super) fn new(count: usize) -> Self {
-        let slot = |at| Worker {
+    pub(super) fn new(count: usize, lanes: u32) -> Self {
+        let mut workers = Self {
+            slots: Vec::new(),
+            ceiling: 0,
+            lanes,
+            empty: WorkerSet::default(),
+            coming: WorkerSet::default(),
+            free: WorkerSet::default(),
+            busy: WorkerSet::default(),
+        };
+        workers.resize(count, lanes);
+        if count > 0 {
+            workers.set_state(WorkerId::new(0), State::Absent);
+        }
+        workers
+    }
+
+    /// From now on there may be so many processes, and those that come have so many lanes.
+    pub(super) fn resize(&mut self, count: usize, lanes: u32) {
+        let empty = || Worker {
             generation: Generation::new(0),
-            state: if at == 0 { State::Absent } else { State::Empty },
+            state: State::Empty,
             busy: 0,
             calls: Vec::new(),
             closed: false,
@@ -255,20 +284,24 @@ impl Workers {
             commands: 0,
             past: Past::default(),
             dismissed: false,
+            lanes,
+            outdated: false,
+            retires: false,
             last_gone: None,
         };
-        let mut workers = Self {
-            slots: (0..count).map(slot).collect(),
-            empty: WorkerSet::default(),
-            coming: WorkerSet::default(),
-            free: WorkerSet::default(),
-            busy: WorkerSet::default(),
-        };
-        WorkerId::first(count).for_each(|worker| workers.note_state(worker));
-        workers
+        let slots = self.slots.len().max(count);
+        self.slots.resize_with(slots, empty);
+        (self.ceiling, self.lanes) = (count, lanes);
+        WorkerId::first(slots).for_each(|worker| self.note_state(worker));
     }
 
-    /// How many there are.
+    /// In how many slots more than may there are processes that stay, or will be.
+    pub(super) fn excess(&self) -> usize {
+        let stays = |worker: &&Worker| worker.state != State::Empty && !worker.dismissed;
+        self.slots.iter().filter(stays).count().saturating_sub(self.ceiling)
+    }
+
+    /// How many slots there are.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -308,12 +341,14 @@ impl Workers {
 
     /// The first slot without a process in which none is wanted.
     pub(super) fn first_empty(&self) -> Option<WorkerId> {
-        self.empty.first()
+        // Slots beyond the ceiling stay empty.
+        let beyond = self.slots.len().saturating_sub(self.ceiling);
+        self.empty.first().filter(|_| self.empty.len() > beyond)
     }
 
-    /// The first that is ready and belongs to no domain.
+    /// The first that is ready, belongs to no domain and stays.
     pub(super) fn first_free(&self) -> Option<WorkerId> {
-        self.free.first()
+        self.free.iter().find(|worker| !self[*worker].retires)
     }
 
     /// In how many slots a process will be soon.
@@ -324,6 +359,11 @@ impl Workers {
     /// With their numbers.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (WorkerId, &Worker)> + ExactSizeIterator {
         self.slots.iter().enumerate().map(|(at, worker)| (WorkerId::new(at), worker))
+    }
+
+    /// To change them.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (WorkerId, &mut Worker)> {
+        self.slots.iter_mut().enumerate().map(|(at, worker)| (WorkerId::new(at), worker))
     }
 
     /// Those of a set.
@@ -357,6 +397,7 @@ impl Workers {
     pub(super) fn arrive(&mut self, now_ns: u64, worker: WorkerId, generation: Generation) {
         let slot = &mut self[worker];
         (slot.generation, slot.commands, slot.dismissed) = (generation, 0, false);
+        (slot.lanes, slot.outdated, slot.retires) = (self.lanes, false, false);
         self.free(now_ns, worker);
     }
 
@@ -407,7 +448,7 @@ mod tests {
 
     #[test]
     fn commands_to_one_process_are_numbered_from_zero() {
-        let mut workers = Workers::new(2);
+        let mut workers = Workers::new(2, 8);
         workers.arrive(0, W1, Generation::new(3));
         let nth = |workers: &mut Workers| workers.address(W1).nth;
         assert_eq!((nth(&mut workers), nth(&mut workers)), (0, 1));
@@ -420,14 +461,16 @@ mod tests {
 
     #[test]
     fn calls_come_out_of_their_lanes_oldest_first() {
-        let mut workers = Workers::new(1);
+        let mut workers = Workers::new(1, 3);
         assert_eq!(workers.busy().count(), 0);
         (0..).zip([7, 5, 9]).for_each(|(lane, id)| workers.put(W0, CallId(id), lane, false));
         assert!(workers.sets_are_right() && workers.idle().count() == 0);
         let worker = &mut workers[W0];
         assert_eq!(worker.busy_lanes(), 3);
         worker.take(CallId(5), 1, 8);
-        assert!(worker.has_room(3, false) && !worker.has_room(2, false) && !worker.has_room(3, true));
+        assert!(worker.has_room(false) && !worker.has_room(true));
+        worker.retires = true;
+        assert!(!worker.has_room(false), "it takes no more calls");
         assert!(worker.has_call_in(0) && !worker.has_call_in(1) && worker.has_call_in(2));
         worker.put(CallId(6), 1, false);
         assert_eq!(worker.take_all(), [6, 7, 9].map(CallId));

@@ -341,7 +341,7 @@ impl Connection {
 
     /// Brings a function into memory for a call, plans the call, and hands it on.
     async fn prepare(
-        &self,
+        self: &Arc<Self>,
         id: u64,
         handle: Arc<ReplyHandle>,
         mut arrived: Arrived,
@@ -366,11 +366,17 @@ impl Connection {
             // The deadline answered it meanwhile, or the client is gone.
             _ if handle.is_over() => {}
             Ok(function) => {
-                let burst = &mut Burst::default();
                 // A plan may take long.
-                let submit = || self.submit(id, &handle, &mut arrived, &function, Thread::Own, burst);
-                let _turn = self.ctx.server.plan_turns.begin(self.ctx.sharer()).await;
-                self.ctx.server.registry.threads.run_here(self.ctx.whose(), submit).await;
+                let (server, broken_off) = (&self.ctx.server, handle.clone());
+                let _turn = server.plan_turns.begin(self.ctx.sharer()).await;
+                let connection = self.clone();
+                let submit = move || {
+                    let burst = &mut Burst::default();
+                    connection.submit(id, &handle, &mut arrived, &function, Thread::Own, burst);
+                };
+                if let Err(why) = server.registry.threads.run(self.ctx.whose(), submit).await {
+                    broken_off.refuse(refusals::to_body(&why));
+                }
             }
             Err(error) => handle.refuse(refusals::to_body(&error)),
         }

@@ -187,9 +187,12 @@ impl Incoming {
     }
 
     /// Waits for more; false when the client closed its side. Nothing is received while too many of the tenant's
-    /// descriptors are still being closed.
+    /// descriptors are still being closed: of a client that is gone by then, nothing more.
     pub async fn receive(&mut self, reader: &mut Reader, patience: Duration) -> Result<bool, Violation> {
         while !self.has_room() {
+            if reader.is_gone() {
+                return Ok(false);
+            }
             tokio::time::sleep(CLOSING_PAUSE).await;
         }
         let Some((bytes, passed)) = reader.receive(&mut self.buffer, patience).await? else {

@@ -20,7 +20,9 @@
 //! - `refusals`: why a request is refused, as its client is told; [`request_error`]: by the server itself;
 //!   [`violation`]: what ends a connection.
 //! - [`status`]: what `status` answers.
-//! - [`tenants`]: what each tenant has; tenants read again.
+//! - [`tenants`]: what each tenant has.
+//! - [`reload`]: the configuration read again; settings of devices.
+//! - [`moving`]: calls of a device that is lost go to others.
 
 mod async_fd;
 pub mod connection;
@@ -33,9 +35,11 @@ pub mod intake;
 pub mod invoke;
 pub mod invoke_error;
 pub mod listen;
+pub mod moving;
 pub mod peer;
 pub mod reader;
 mod refusals;
+pub mod reload;
 pub mod replies;
 pub mod reply_handle;
 pub mod request_error;

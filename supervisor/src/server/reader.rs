@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pappus_shmem::fds;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -97,6 +98,14 @@ impl Reader {
         }
         self.found = 0;
         self.sleep(buffer).await
+    }
+
+    /// Whether the client is gone altogether, whatever it left unread.
+    pub fn is_gone(&self) -> bool {
+        let Ok(socket) = self.fd() else { return true };
+        let mut asked = [PollFd::new(&socket, PollFlags::empty())];
+        rustix::event::poll(&mut asked, Some(&Timespec::default())).is_ok()
+            && asked[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
     /// What the socket has within `patience`, if there is a place among those who ask.
@@ -245,6 +254,16 @@ mod tests {
         assert!(!asking.is_finished());
         drop(client);
         assert_eq!(asking.await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_client_is_gone_once_it_closed_both_sides_whatever_it_left() {
+        let (mut client, reader) = pair();
+        client.write_all(b"unread").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(!reader.is_gone());
+        drop(client);
+        assert!(reader.is_gone());
     }
 
     #[tokio::test]

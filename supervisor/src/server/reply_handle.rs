@@ -152,6 +152,17 @@ impl ReplyHandle {
         latencies.record(answer, now_ns().saturating_sub(self.arrived_ns));
     }
 
+    /// The handle of a call whose answer goes to a client's socket.
+    pub(super) fn of(call: &Call) -> Option<&Self> {
+        handle_of(call)
+    }
+
+    /// Another device has the call now. The place comes back if the call was answered or ended meanwhile: the caller
+    /// cancels it there.
+    pub(super) fn moved(&self, place: DevicePlace) -> Option<DevicePlace> {
+        self.of.placed(self.request, self, place)
+    }
+
     /// Makes sure that no answer comes any more; false if there was one already.
     pub fn give_up(&self) -> bool {
         self.one_answer.claim()

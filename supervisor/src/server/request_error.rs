@@ -3,6 +3,7 @@
 use pappus_shmem::MemfdError;
 
 use crate::config::ConfigError;
+use crate::device::setup::ChangeError;
 use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_CALLS_PER_CONNECTION};
 use crate::refusal::{Reason, Refusable};
 
@@ -54,8 +55,17 @@ pub enum RequestError {
     #[error("there is no configuration file: start the supervisor with --config FILE")]
     NoConfigFile,
     /// The configuration file is wrong.
-    #[error("{0}; tenants stay as they were")]
-    Tenants(ConfigError),
+    #[error("{0}; everything stays as it was")]
+    Reload(ConfigError),
+    /// A device cannot be set up as the configuration file says.
+    #[error("{0}; it stays as it was")]
+    ReloadDevice(ChangeError),
+    /// No such device.
+    #[error("there is no such device here; there are {0}")]
+    NoDevice(String),
+    /// A device cannot be set up so.
+    #[error(transparent)]
+    Device(ChangeError),
 }
 
 impl Refusable for RequestError {
@@ -69,8 +79,11 @@ impl Refusable for RequestError {
             | Self::IdInUse
             | Self::Settings(_)
             | Self::NoConfigFile
-            | Self::Tenants(_) => Reason::InvalidArgument,
-            Self::NoArena(_) => Reason::NotFound,
+            | Self::Reload(_)
+            | Self::ReloadDevice(ChangeError::Config(_))
+            | Self::Device(ChangeError::Config(_)) => Reason::InvalidArgument,
+            Self::ReloadDevice(_) | Self::Device(_) => Reason::ResourceExhausted,
+            Self::NoArena(_) | Self::NoDevice(_) => Reason::NotFound,
             Self::NoGateway | Self::AdminOnly => Reason::PermissionDenied,
             Self::TooManyArenas | Self::TooManyCalls => Reason::ResourceExhausted,
             Self::Draining => Reason::Unavailable,

@@ -37,6 +37,7 @@ fn change_of(request: &Request) -> Option<(&'static str, String)> {
         Request::RemoveFunction(named) => ("remove function", named.name.clone()),
         Request::Grant(grant) => ("grant", granted(grant)),
         Request::Revoke(grant) => ("revoke", granted(grant)),
+        Request::SetDevice(set) => ("set device", set.device.clone()),
         _ => return None,
     })
 }
@@ -134,7 +135,13 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
         Request::Reload(_) => {
             admin_only(ctx)?;
             let server = ctx.server.clone();
-            off_thread(ctx, move || server.reload()).await.map(|()| done())
+            off_thread(ctx, move || server.reload()).await.map(Response::Reloaded)
+        }
+        Request::SetDevice(set) => {
+            admin_only(ctx)?;
+            let server = ctx.server.clone();
+            let set = off_thread(ctx, move || server.set_device(&set.device, &set.change)).await?;
+            Ok(Response::DeviceSettings(set))
         }
         Request::ActFor(_) => Err(RequestError::NoGateway.into()),
         Request::Status(_) => {

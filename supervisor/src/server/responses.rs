@@ -33,6 +33,7 @@ pub fn to_body(call: &Call, device: &str, outcome: Outcome, now_ns: u64) -> Body
 pub fn not_accepted(function: &str, device: &str, why: SubmitError) -> Body {
     Body::Error(match why {
         SubmitError::Quota(error) => refusals::to_error(&error),
+        SubmitError::TooLarge(error) => v1::Error::new(Code::OutOfMemory, error.to_string()),
         SubmitError::NotNow(NotNow::Quarantined(refusal)) => quarantined(function, device, refusal),
         SubmitError::NotNow(late @ NotNow::TooLate { queue_ms, .. }) => {
             let message = format!(

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::num::NonZero;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use super::slow_work::SlowWork;
 use super::{intake, replies};
 use crate::blocking::Whose;
 use crate::client_io::ClientIo;
-use crate::config::{ConfigError, Settings};
+use crate::config::{Config, ConfigError, Settings};
 use crate::device::Device;
 use crate::ids::TenantId;
 use crate::limits::SOCKET_THREADS;
@@ -29,7 +28,7 @@ use crate::tenants::{Account, Taken};
 /// How often draining looks whether everything is answered.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
 /// How often memory is looked at that tenants gave back, and how much of it is given back to the system.
-const TRIM_PERIOD: Duration = Duration::from_secs(1);
+const TRIM_PERIOD: Duration = Duration::from_millis(200);
 const TRIM_BYTES: u64 = 4 << 20;
 /// How long clients have to read the last answers before the supervisor ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
@@ -51,8 +50,10 @@ pub struct Server {
     pub connection_slots: Arc<ConnectionSlots>,
     /// Connections that are read from without sleeping.
     pub polling: Arc<BusyPolling>,
-    /// Where the tenants are configured.
-    pub(super) config_file: Option<PathBuf>,
+    /// What it was started with.
+    pub(super) config: Config,
+    /// Calls may wait on a device that is lost.
+    pub(super) stranded: Arc<Notify>,
     /// Permits for slow work.
     pub slow_work: SlowWork,
     /// Turns of connections on socket threads.
@@ -113,8 +114,10 @@ impl Server {
         registry: Arc<Registry>,
         devices: Vec<Arc<Device>>,
         settings: watch::Sender<Settings>,
-        config_file: Option<PathBuf>,
+        config: Config,
     ) -> Arc<Self> {
+        let stranded = Arc::new(Notify::new());
+        devices.iter().for_each(|device| device.tell_stranded(stranded.clone()));
         let all = devices.clone();
         let router = Router::new(devices.clone());
         let routes = router.clone();
@@ -134,7 +137,8 @@ impl Server {
             fair_turns: FairTurns::new(turns_at_once()),
             plan_turns: FairTurns::new(turns_at_once()),
             client_io: ClientIo::default(),
-            config_file,
+            config,
+            stranded,
             metrics: SocketMetrics::new(),
             arenas: AtomicU64::new(1),
             draining: AtomicBool::new(false),
@@ -157,13 +161,35 @@ impl Server {
         &self,
         change: &HashMap<String, String>,
     ) -> Result<HashMap<String, String>, ConfigError> {
+        let mut pairs: Vec<_> = change.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        pairs.sort_unstable();
+        self.modify_settings(|settings| {
+            pairs.iter().try_for_each(|(name, value)| settings.set(name, value))
+        })?;
+        Ok(self.settings().values().into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+
+    /// Whether settings of the configuration could be put in force.
+    pub(super) fn check_settings(&self, given: &[(&'static str, String)]) -> Result<(), ConfigError> {
+        let mut wanted = self.settings();
+        wanted.give(given)?;
+        wanted.check()
+    }
+
+    /// Puts settings of the configuration in force.
+    pub(super) fn give_settings(&self, given: &[(&'static str, String)]) -> Result<(), ConfigError> {
+        self.modify_settings(|settings| settings.give(given))
+    }
+
+    /// Changes settings, all or none.
+    fn modify_settings(
+        &self,
+        change: impl FnOnce(&mut Settings) -> Result<(), ConfigError>,
+    ) -> Result<(), ConfigError> {
         let mut outcome = Ok(());
         let changed = self.settings.send_if_modified(|settings| {
             let mut wanted = *settings;
-            outcome = change
-                .iter()
-                .try_for_each(|(name, value)| wanted.set(name, value))
-                .and_then(|()| wanted.check());
+            outcome = change(&mut wanted).and_then(|()| wanted.check());
             let news = outcome.is_ok() && wanted != *settings;
             if news {
                 *settings = wanted;
@@ -172,10 +198,10 @@ impl Server {
         });
         outcome?;
         if changed {
-            tracing::info!(?change, "settings changed");
+            tracing::info!("settings are now {:?}", self.settings().values());
             self.devices.iter().for_each(|device| device.reconfigure());
         }
-        Ok(self.settings().values().into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+        Ok(())
     }
 
     /// A name for an arena, never used twice.
@@ -249,6 +275,7 @@ impl Server {
                 device.metrics.workers.set(used.count() as f64);
                 device.metrics.residents.set(residents as f64);
                 device.metrics.lent_bytes.set(device.memory().lease_bytes as f64);
+                device.metrics.weights(status.weights_bytes, &status.weights);
                 let (quarantined, budgets) = device.refusals();
                 device.metrics.quarantined.set(quarantined.len() as f64);
                 let spent = budgets.iter().filter(|budget| budget.left == 0).count();

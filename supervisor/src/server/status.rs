@@ -50,12 +50,13 @@ fn hide(device: &mut v1::DeviceStatus, tenant: &str) {
     device.workers.clear();
     device.memory = None;
     (device.queued, device.running, device.completed, device.failed) = (0, 0, 0, 0);
-    device.standbys_ready = 0;
+    (device.queued_bytes, device.standbys_ready) = (0, 0);
 }
 
 /// What the device does, and how it was set up.
 fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
-    let config = &device.config;
+    let (config, settings) = (&device.config, device.settings());
+    let queue = ctx.server.settings();
     let (quarantined, budgets) = device.refusals();
     let loaded = &ctx.server.registry.loaded;
     let name_of = |tenant| ctx.server.registry.tenants.names().name(tenant).to_string();
@@ -92,30 +93,48 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
         free_bytes: memory.free_bytes,
     };
     let now = device.status();
+    let counts = now.weights;
+    let weights = v1::DeviceWeights {
+        most_bytes: Some(config.weights_bytes).filter(|most| *most != u64::MAX),
+        bytes: now.weights_bytes,
+        calls: counts.calls,
+        hits: counts.hits,
+        loads: counts.loads,
+        loaded_bytes: counts.loaded_bytes,
+        loads_ahead: counts.ahead,
+        loads_in_place: counts.reused,
+        evictions: counts.evictions,
+    };
     v1::DeviceStatus {
         name: config.name.clone(),
         kind: config.kind.name().to_owned(),
-        memory_bytes: config.memory_bytes,
+        memory_bytes: settings.memory_bytes,
         largest_call_bytes: now.largest_call_bytes,
         queued: now.queued,
         running: now.running,
         completed: now.completed,
         failed: now.failed,
         workers: now.workers.into_iter().map(|one| worker(one, name_of)).collect(),
-        workers_at_most: config.workers as u32,
+        workers_at_most: settings.workers as u32,
         description: config.description.clone(),
         arch: config.arch.clone(),
         driver: config.driver.clone(),
-        lanes: config.lanes,
-        standbys: config.standbys as u32,
+        lanes: settings.lanes,
+        standbys: settings.standbys as u32,
         turns: config.turns,
-        quantum_us: config.quantum.as_micros() as u64,
+        quantum_us: settings.quantum.as_micros() as u64,
+        min_residency_us: settings.min_residency.as_micros() as u64,
+        queued_bytes: now.queued_bytes,
+        queue_calls_at_most: queue.queue_calls,
+        queue_bytes_at_most: queue.queue_bytes,
+        lost: device.is_lost(),
         scrub_calls: config.scrub_calls,
         standbys_ready: device.standbys_ready() as u32,
         memory: Some(memory),
         quarantined: quarantined.collect(),
         budgets: budgets.collect(),
         tenants: tenants.collect(),
+        weights: ctx.operator.then_some(weights),
         slices: device.slices(),
     }
 }
@@ -150,6 +169,7 @@ fn last_gone(why: WhyGone) -> &'static str {
     match why {
         WhyGone::SlotWanted => "slot wanted",
         WhyGone::MemoryWanted => "memory wanted",
+        WhyGone::SettingsChanged => "settings changed",
         WhyGone::Killed => "killed",
         WhyGone::Ended => "ended",
     }

@@ -1,4 +1,4 @@
-//! What each tenant has and may have, for itself and for the operator; and the configuration of tenants read again.
+//! What each tenant has and may have, for itself and for the operator; and rules about tenants that change.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -6,9 +6,9 @@ use std::ops::Bound;
 use pappus_proto::v1;
 
 use super::connection_slots::{ConnectionEntry, SlotOwner};
-use super::request_error::RequestError;
 use super::state::Server;
 use crate::config::TenantRules;
+use crate::device::Device;
 use crate::ids::FunctionId;
 use crate::limits::{LIST_PAGE, MAX_PEERS_SHOWN};
 use crate::registry::Revoked;
@@ -20,9 +20,9 @@ impl Server {
     pub fn quota_of(&self, account: &Account) -> v1::TenantInfo {
         let quotas = Limit::ALL.map(|limit| {
             let used = match limit {
-                Limit::DeviceMemory => {
-                    self.devices.iter().map(|device| device.held_bytes(account.tenant)).max().unwrap_or(0)
-                }
+                Limit::DeviceMemory => self.most_of(|device| device.held_bytes(account.tenant)),
+                Limit::QueuedCalls => self.most_of(|device| device.waiting_of(account.tenant).0),
+                Limit::QueuedBytes => self.most_of(|device| device.waiting_of(account.tenant).1),
                 _ => account.used(limit),
             };
             let most = account.most(limit);
@@ -37,6 +37,11 @@ impl Server {
             class: share.class.name().to_owned(),
             ..Default::default()
         }
+    }
+
+    /// Of something that each device has, the most.
+    fn most_of(&self, has: impl Fn(&Device) -> u64) -> u64 {
+        self.devices.iter().map(|device| has(device)).max().unwrap_or(0)
     }
 
     /// A page of all tenants, as the operator sees them: those that are configured, have something, or are here.
@@ -93,14 +98,9 @@ impl Server {
         }
     }
 
-    /// Reads the tenants of the configuration file again. Connections that would be refused now, or be another
-    /// tenant's, end. A file that is wrong anywhere changes nothing.
-    pub fn reload(&self) -> Result<(), RequestError> {
-        let path = self.config_file.as_ref().ok_or(RequestError::NoConfigFile)?;
-        let rules = TenantRules::read(path).map_err(|e| {
-            tracing::error!("tenants stay as they were: {e}");
-            RequestError::Tenants(e)
-        })?;
+    /// Other rules about tenants are in force from now on. Connections that would be refused now, or be another tenant's,
+    /// end.
+    pub(super) fn reload_tenants(&self, rules: TenantRules) {
         self.registry.tenants.reload(rules);
         let mut closed = 0;
         for entry in self.connection_slots.all() {
@@ -114,7 +114,6 @@ impl Server {
         self.devices.iter().for_each(|device| device.quotas_changed(&self.registry.tenants));
         let tenants = self.registry.tenants.configured().len();
         tracing::info!(tenants, closed, "tenants read again");
-        Ok(())
     }
 
     /// Whether a connection is whose it should be.

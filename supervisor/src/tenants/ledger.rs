@@ -60,6 +60,8 @@ impl Machine {
             | Limit::ArenaBytes
             | Limit::PinnedBytes
             | Limit::Calls
+            | Limit::QueuedCalls
+            | Limit::QueuedBytes
             | Limit::SlowRequests
             | Limit::DeviceMemory => u64::MAX,
         }

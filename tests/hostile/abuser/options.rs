@@ -100,7 +100,9 @@ pub(crate) fn parse(arguments: &[String]) -> Result<Mode> {
         let seconds = number(take("--seconds"), 300)?;
         let round = number(take("--round"), (seconds / 3).clamp(1, 60))?;
         Mode::Run(Options {
-            supervisor: take("--supervisor").ok_or("--supervisor is missing")?.into(),
+            // It is started in a folder of its own.
+            supervisor: PathBuf::from(take("--supervisor").ok_or("--supervisor is missing")?)
+                .canonicalize()?,
             seconds,
             round: Duration::from_secs(round.max(1)),
             seed,

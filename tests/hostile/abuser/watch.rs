@@ -47,8 +47,15 @@ pub(crate) struct Reading {
     pub(crate) shared: u64,
     pub(crate) descriptors: u64,
     pub(crate) threads: u64,
-    /// Shown shortly before or after; whichever was more.
+    /// Shown at that time or at the look before; whichever was more.
     pub(crate) held: Held,
+}
+
+/// What the kernel says of a process.
+struct Process {
+    resident: u64,
+    descriptors: u64,
+    threads: u64,
 }
 
 /// Who looks.
@@ -82,8 +89,9 @@ impl Watch {
         Ok(())
     }
 
-    /// One look.
+    /// One look: at the process, at what is shown, at the process again. What it has both times is not on its way.
     pub(crate) fn look(&mut self) -> Result<Reading> {
+        let before = self.process()?;
         let began = Instant::now();
         let held = match self.ask() {
             Ok(held) => held,
@@ -94,8 +102,7 @@ impl Watch {
             }
         };
         let operator = began.elapsed();
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid))?;
-        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid))?.count() as u64;
+        let after = self.process()?;
         if self.looks.is_multiple_of(EVERY_DESCRIPTOR) {
             self.shared = shared(self.pid)?;
         }
@@ -105,11 +112,21 @@ impl Watch {
         Ok(Reading {
             operator,
             late: Duration::ZERO,
-            resident: 1024 * number(&status, "VmRSS:")?,
+            resident: before.resident.min(after.resident),
             shared: self.shared,
-            descriptors,
-            threads: number(&status, "Threads:")?,
+            descriptors: before.descriptors.min(after.descriptors),
+            threads: before.threads.min(after.threads),
             held: more,
+        })
+    }
+
+    /// What the kernel says of the process now.
+    fn process(&self) -> Result<Process> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid))?;
+        Ok(Process {
+            resident: 1024 * number(&status, "VmRSS:")?,
+            descriptors: std::fs::read_dir(format!("/proc/{}/fd", self.pid))?.count() as u64,
+            threads: number(&status, "Threads:")?,
         })
     }
 

@@ -49,7 +49,7 @@ fn the_judge_finds_each_bound_and_nothing_in_a_good_run() {
         (beyond(Amounts { shared: 65 * MIB, ..amounts() }), Judgement::SharedMemory),
         (beyond(Amounts { descriptors: 65, ..amounts() }), Judgement::Descriptors),
         (beyond(Amounts { threads: 129, ..amounts() }), Judgement::Threads),
-        (Round { log_lines: 101, ..fine() }, Judgement::Log),
+        (Round { log_lines: 151, ..fine() }, Judgement::Log),
     ] {
         assert_eq!(judge::round(&round, undisturbed), [judgement], "{round:?}");
     }

@@ -17,8 +17,8 @@ struct Held {
     descriptors: usize,
     /// Its children, collected or not.
     processes: usize,
-    /// Device memory that is not given out.
-    free_bytes: u64,
+    /// Device memory that is given out, and neither kept as weights nor by a worker that would give it back.
+    missing_bytes: u64,
 }
 
 /// What is compared.
@@ -36,12 +36,16 @@ fn held(supervisor: &Supervisor) -> Option<Held> {
         let ready = device.workers.iter().all(|worker| worker.state == "idle" && worker.pid != 0);
         ready && device.queued + device.running == 0 && device.standbys_ready == device.standbys
     });
-    let memory = status.devices.iter().filter_map(|device| device.memory);
+    let missing = status.devices.iter().filter_map(|device| {
+        let memory = device.memory?;
+        let lent: u64 = device.workers.iter().map(|worker| worker.lent_bytes).sum();
+        Some(memory.total_bytes - memory.free_bytes - memory.weight_bytes - lent)
+    });
     // No other client is connected, and the connection of the previous look is closed.
     (idle && status.connections == 1).then(|| Held {
         descriptors: entries(supervisor.pid(), "fd"),
         processes: supervisor.all_children().len(),
-        free_bytes: memory.map(|memory| memory.free_bytes).sum(),
+        missing_bytes: missing.sum(),
     })
 }
 

@@ -1,4 +1,4 @@
-//! The supervisor's `concurrent` folder over loom.
+//! The supervisor's `concurrent` folder over loom, and the protocol's turn page.
 
 // What no case uses is used by the supervisor.
 #![allow(dead_code, unreachable_pub)]
@@ -10,3 +10,7 @@ pub mod open_calls;
 #[path = "../../../supervisor/src/concurrent/owed_answers.rs"]
 pub mod owed_answers;
 pub mod sync;
+#[path = "../../../protocol/src/turn_page.rs"]
+pub mod turn_page;
+
+pub use pappus_protocol::ids;

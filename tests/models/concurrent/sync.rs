@@ -2,7 +2,7 @@
 
 pub use loom::sync::Arc;
 use loom::sync::MutexGuard;
-pub use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+pub use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// A lock.
 #[derive(Debug)]

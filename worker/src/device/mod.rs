@@ -29,7 +29,7 @@ pub use pappus_protocol::limits::MAX_MODULE_BYTES;
 
 /// One device, or the part of it that a worker may use.
 pub trait Device {
-    /// A loaded function: its kernels ready to launch, its weights mapped. Dropping it unloads it.
+    /// A loaded function: its kernels ready to launch, its weights mapped once they are there. Dropping it unloads it.
     type Function;
 
     /// The greeting: the device's name and the fingerprint that machine code must have.
@@ -49,13 +49,20 @@ pub trait Device {
     /// be busy. An error ends the worker.
     fn give_back(&mut self, lane: LaneId) -> Result<(), Fault>;
 
-    /// Loads a function.
+    /// Loads a function, without its weights.
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Self::Function, Fault>;
 
-    /// The weights that a function was loaded with, as device memory for other workers and its size; once.
-    fn export_weights(&mut self, _function: &mut Self::Function) -> Option<(OwnedFd, u64)> {
-        None
-    }
+    /// Begins to bring a function's weights to the device, where they are not; [`Device::poll_weights`] goes on with it.
+    /// No call of the function starts before they are there; calls of others do.
+    fn load_weights(&mut self, function: &mut Self::Function, weights: Weights);
+
+    /// Goes on with what [`Device::load_weights`] began, without waiting. Functions are asked in the order in which
+    /// their loads began, none behind one that is [`Loading::Submitting`].
+    fn poll_weights(&mut self, function: &mut Self::Function) -> Loading;
+
+    /// A function's weights leave the device, if they are there or on their way; no call of it runs. With `keep`, their
+    /// memory is for the load that begins next, if it suits that, and goes otherwise.
+    fn unload_weights(&mut self, function: &mut Self::Function, keep: bool) -> Result<(), Fault>;
 
     /// An arena was mapped: a device that copies by itself pins it here.
     fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault>;
@@ -110,8 +117,8 @@ pub struct FunctionImage<'a> {
     pub blueprint: &'a Blueprint,
     /// One loadable file for each of the blueprint's modules.
     pub modules: Vec<File>,
-    /// The packed weights; none if they have no bytes.
-    pub weights: Option<Weights>,
+    /// Bytes of its weights as they are packed.
+    pub weight_bytes: u64,
 }
 
 impl FunctionImage<'_> {
@@ -142,6 +149,26 @@ pub enum Weights {
         /// Bytes of the memory; the weights may be shorter.
         bytes: u64,
     },
+}
+
+/// How far weights are on their way to the device.
+#[derive(Debug)]
+pub enum Loading {
+    /// Not all copies are submitted.
+    Submitting,
+    /// They are, and are not over.
+    Copying,
+    /// They are there, or do not load.
+    Over(Result<LoadedWeights, Fault>),
+}
+
+/// Weights that are on the device.
+#[derive(Debug)]
+pub struct LoadedWeights {
+    /// Bytes of device memory that they take.
+    pub bytes: u64,
+    /// Their memory for other workers, where that was asked for and they do not have it yet.
+    pub export: Option<OwnedFd>,
 }
 
 /// One call, every range of it checked: arenas, pool offsets and lengths are inside what they name.

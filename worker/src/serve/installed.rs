@@ -5,12 +5,11 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use pappus_blueprint::{Blueprint, CacheBounds, PlanCache, limits};
-use pappus_protocol::to_worker::{Install, WeightsForm};
+use pappus_protocol::to_worker::Install;
 use pappus_protocol::{Fault, FaultCode, FunctionId};
-use pappus_shmem::memfd;
 
 use crate::channels::read_whole;
-use crate::device::{Device, FunctionImage, Weights};
+use crate::device::{Device, FunctionImage};
 
 /// Plans kept for each function.
 const PLANS: CacheBounds = CacheBounds { plans: 64, bytes: 16 << 20 };
@@ -21,6 +20,22 @@ pub(super) struct Installed<F> {
     pub(super) blueprint: Blueprint,
     pub(super) weight_bytes: Vec<u64>,
     pub(super) plans: PlanCache,
+    /// Bytes of its weights as they are packed.
+    pub(super) packed_bytes: u64,
+    pub(super) weights: WeightsState,
+}
+
+/// Where a function's weights are.
+#[derive(Debug)]
+pub(super) enum WeightsState {
+    /// On the device, or it has none.
+    There,
+    /// On their way.
+    Loading,
+    /// Not on the device.
+    Absent,
+    /// They did not load.
+    Failed(Fault),
 }
 
 /// All of them, by the ids that the supervisor gave them.
@@ -37,8 +52,6 @@ impl<D: Device> Default for Functions<D> {
 impl<D: Device> Functions<D> {
     /// Loads a function from its parts and keeps it, or the reason why not.
     pub(super) fn install(&mut self, device: &mut D, id: FunctionId, install: &Install, parts: Vec<OwnedFd>) {
-        // The replaced function is unloaded first: two may not fit side by side.
-        self.remove(id);
         let loaded = load(device, install, parts);
         self.by_id.insert(id, loaded);
     }
@@ -48,9 +61,12 @@ impl<D: Device> Functions<D> {
         self.by_id.contains_key(&id)
     }
 
-    /// Forgets a function.
-    pub(super) fn remove(&mut self, id: FunctionId) {
-        self.by_id.remove(&id);
+    /// Forgets a function, whose weights are gone first: they may be on their way.
+    pub(super) fn remove(&mut self, device: &mut D, id: FunctionId) -> Result<(), Fault> {
+        match self.by_id.remove(&id) {
+            Some(Ok(mut installed)) => device.unload_weights(&mut installed.function, false),
+            Some(Err(_)) | None => Ok(()),
+        }
     }
 
     /// Takes all of them out.
@@ -65,6 +81,20 @@ impl<D: Device> Functions<D> {
             Some(Ok(installed)) => Ok(installed),
             Some(Err(fault)) => Err(fault.clone()),
             None => Err(Fault::new(FaultCode::BadInvoke, format!("function {id} is not installed here"))),
+        }
+    }
+
+    /// Whether a call of a function may start, as far as its weights go; why none ever will.
+    pub(super) fn is_ready(&self, id: FunctionId) -> Result<bool, Fault> {
+        match self.by_id.get(&id) {
+            Some(Ok(Installed { weights: WeightsState::There, .. })) => Ok(true),
+            Some(Ok(Installed { weights: WeightsState::Loading, .. })) => Ok(false),
+            Some(Ok(Installed { weights: WeightsState::Failed(fault), .. })) => Err(fault.clone()),
+            Some(Ok(Installed { weights: WeightsState::Absent, .. })) => {
+                Err(Fault::new(FaultCode::BadInvoke, format!("the weights of function {id} are not here")))
+            }
+            // Why there is none is said when it is asked for.
+            Some(Err(_)) | None => Ok(true),
         }
     }
 }
@@ -83,30 +113,11 @@ fn load<D: Device>(
     let blueprint = pappus_blueprint::parse(&json).map_err(|e| refused(e.to_string()))?;
     let layout = blueprint.weight_layout(&install.weight_bytes);
     let layout = layout.map_err(|e| refused(e.to_string()))?;
-    let weights = match install.weight_bytes.is_empty() {
-        true => None,
-        false => Some(next()?),
+    let image = FunctionImage {
+        blueprint: &blueprint,
+        modules: parts.map(Into::into).collect(),
+        weight_bytes: layout.total,
     };
-    let weights = match weights.filter(|_| layout.total > 0) {
-        Some(fd) => {
-            let (weights, bytes) = match install.weights {
-                WeightsForm::Device(bytes) => (Weights::Device { descriptor: fd, bytes }, bytes),
-                form => {
-                    let memfd = memfd::judge_sealed(fd, u64::MAX);
-                    let memfd =
-                        memfd.map_err(|e| Fault::new(FaultCode::Exhausted, format!("weights: {e}")))?;
-                    let bytes = memfd.bytes();
-                    (Weights::Host { memfd, export: form == WeightsForm::Export }, bytes)
-                }
-            };
-            if bytes < layout.total {
-                return Err(refused(format!("weights of {bytes} bytes, {} are needed", layout.total)));
-            }
-            Some(weights)
-        }
-        None => None,
-    };
-    let image = FunctionImage { blueprint: &blueprint, modules: parts.map(Into::into).collect(), weights };
     let function = device.load(image).map_err(|fault| match fault.code {
         FaultCode::Exhausted => fault,
         // For the caller, any other fault of a device is a function that does not load.
@@ -117,5 +128,7 @@ fn load<D: Device>(
         blueprint,
         weight_bytes: install.weight_bytes.clone(),
         plans: PlanCache::new(PLANS),
+        packed_bytes: layout.total,
+        weights: if layout.total == 0 { WeightsState::There } else { WeightsState::Absent },
     })
 }

@@ -1,7 +1,8 @@
 //! The serving role: one loop over the pipes, generic over the device.
 //!
 //! Frames are handled as they lie in the inbox, in batches. A call that ended is answered at once, and its lane is
-//! cleared after the answer; every call leaves its lane through [`Server::settle`], so no path skips the clearing.
+//! cleared after the answer; every call leaves its lane through [`Server::settle`] or [`Server::settle_turn`], so no path
+//! skips the clearing. Where others wait for the turn that ends with the call, it is cleared and the turn given back first.
 
 mod installed;
 mod lane;
@@ -9,27 +10,40 @@ mod poll_order;
 mod scrub;
 mod turn;
 pub mod turn_wait;
+mod weights;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{Got, Outbox};
 use pappus_protocol::to_worker::{Configure, Install, Invoke, Item, STAGING_ARENA};
+use pappus_protocol::turn_page::{Order, WorkerEnd};
 use pappus_protocol::{ArenaId, Fault, FaultCode, FromWorker, FunctionId, LaneId, ToWorker, TurnId};
 use pappus_protocol::{control, now_ns};
-use pappus_shmem::{Mapping, MemfdError, ValidatedMemfd, memfd};
+use pappus_shmem::{Mapping, MemfdError, SharedWords, ValidatedMemfd, memfd};
 
 use self::installed::Functions;
 use self::lane::Lane;
 use self::poll_order::PollOrder;
 use self::turn::{Step, Turn};
+use self::weights::OnTheirWay;
 use crate::arenas::Arenas;
 use crate::device::{Call, Device};
 use crate::{Channels, Error};
 
+/// Memory that the worker shares with the supervisor and none else.
+#[derive(Debug)]
+pub struct Memory<'a> {
+    /// The arena for inline bytes.
+    pub staging: &'a ValidatedMemfd,
+    /// The turn page.
+    pub turns: SharedWords,
+}
+
 /// Serves until the supervisor closes its pipe.
-pub fn run<D: Device>(channels: Channels, staging: &ValidatedMemfd, mut device: D) -> Result<(), Error> {
+pub fn run<D: Device>(channels: Channels, memory: Memory<'_>, mut device: D) -> Result<(), Error> {
+    let Memory { staging, turns } = memory;
     let staging = Mapping::writable(staging).map_err(|e| Error::Staging(e.to_string()))?;
     // Inline bytes go through staging, so a device may want to pin it like any other arena.
     device.map_arena(STAGING_ARENA, &staging)?;
@@ -40,10 +54,12 @@ pub fn run<D: Device>(channels: Channels, staging: &ValidatedMemfd, mut device: 
         outbox,
         control,
         functions: Functions::default(),
+        on_their_way: OnTheirWay::default(),
         device,
         arenas: Arenas::new(staging),
         spin: Duration::ZERO,
         turn: Turn::default(),
+        page: WorkerEnd::new(turns),
         scrub_calls: false,
         dirty: false,
         scrubs: false,
@@ -52,18 +68,29 @@ pub fn run<D: Device>(channels: Channels, staging: &ValidatedMemfd, mut device: 
     server.outbox.push_from_worker(&greeting);
     server.outbox.flush_blocking()?;
     loop {
+        let mut granted = false;
         while let Some(frame) = inbox.frame()? {
+            granted |= server.look()?;
             server.handle(ToWorker::decode(frame)?)?;
             // With a lost device, the failure of a call is not answered: the loss may be its cause.
             if server.device.lost().is_some() {
                 return Err(server.broken());
             }
         }
-        let busy = server.settle()?;
-        server.step(busy)?;
+        if granted | server.look()? {
+            // Calls that were handed over before the grant are in the pipe, and part of the turn.
+            if inbox.fill()? == Got::Closed {
+                return Ok(());
+            }
+            continue;
+        }
+        if !server.on_their_way.is_none() {
+            server.poll_weights()?;
+        }
+        let busy = server.settle_turn()?;
         let until = server.expire_prepared();
         server.outbox.flush_blocking()?;
-        let got = match busy {
+        let got = match busy || !server.on_their_way.is_none() {
             true => inbox.fill()?,
             false => {
                 let lingers = server.turn.lingers();
@@ -73,7 +100,8 @@ pub fn run<D: Device>(channels: Channels, staging: &ValidatedMemfd, mut device: 
                     true => Duration::ZERO,
                     false => server.spin.max(server.turn.alert()).max(lingers.unwrap_or_default()),
                 };
-                inbox.wait(until.map_or(spin, |until| spin.min(until)), until, None)?
+                let spin = until.map_or(spin, |until| spin.min(until));
+                inbox.wait_beside(spin, until, None, &server.page)?
             }
         };
         if got == Got::Closed {
@@ -89,10 +117,12 @@ struct Server<D: Device> {
     control: OwnedFd,
     lanes: Vec<Lane>,
     functions: Functions<D>,
+    on_their_way: OnTheirWay,
     device: D,
     arenas: Arenas,
     spin: Duration,
     turn: Turn,
+    page: WorkerEnd<SharedWords>,
     /// On-chip state is cleared before a call if it is `dirty`: a call ran since it was cleared.
     scrub_calls: bool,
     dirty: bool,
@@ -107,9 +137,11 @@ impl<D: Device> Server<D> {
             ToWorker::Invoke { call, invoke } => self.invoke(call, &invoke),
             ToWorker::Configure(configure) => self.configure(&configure),
             ToWorker::Install { function, install } => self.install(function, &install),
+            ToWorker::Load { function, load } => self.load_weights(function, load),
+            ToWorker::Unload { function } => self.unload_weights(function),
             ToWorker::Uninstall { function } => {
                 self.drain()?;
-                self.functions.remove(function);
+                self.forget_function(function)?;
                 self.outbox.push_from_worker(&FromWorker::Uninstalled { function });
                 Ok(())
             }
@@ -117,15 +149,8 @@ impl<D: Device> Server<D> {
             ToWorker::Scrub { handover } => self.scrub(handover),
             ToWorker::OpenArena { arena } => self.open_arena(arena),
             ToWorker::CloseArena { arena } => self.close_arena(arena),
-            ToWorker::Grant { turn, quantum_us, change_us } => {
-                let [quantum, change] = [quantum_us, change_us].map(|us| Duration::from_micros(us.into()));
-                self.turn.grant(turn, quantum, change);
-                self.start_prepared()
-            }
-            ToWorker::Revoke { turn } => match self.turn.revoke(turn) {
-                true => Ok(()),
-                false => Err(Error::Unexpected("a turn was revoked that is not held")),
-            },
+            // The page was looked at before.
+            ToWorker::Order => Ok(()),
             ToWorker::Soon => {
                 self.turn.soon();
                 Ok(())
@@ -136,10 +161,27 @@ impl<D: Device> Server<D> {
         }
     }
 
+    /// Takes in what the turn page says; whether a turn begins.
+    fn look(&mut self) -> Result<bool, Error> {
+        let Some(Order { turn, granted, revoked, prices }) = self.page.look() else { return Ok(false) };
+        if granted {
+            let us = |us: u32| Duration::from_micros(us.into());
+            self.turn.grant(turn, us(prices.quantum_us), us(prices.change_us));
+        }
+        if revoked {
+            // Not about the turn held now where that was given back meanwhile.
+            self.turn.revoke(turn);
+        }
+        if granted {
+            self.start_prepared()?;
+        }
+        Ok(granted)
+    }
+
     /// Applies settings.
     fn configure(&mut self, configure: &Configure) -> Result<(), Error> {
         self.spin = Duration::from_micros(configure.poll_us.into());
-        self.turn.require(configure.turns);
+        self.turn.require(configure.turns, configure.early_turns);
         let scrubs = configure.scrub_calls || configure.scrub_switch;
         if scrubs && !self.scrubs {
             // Scrubbing kernels are loaded now, not when the first call waits for them.
@@ -195,15 +237,16 @@ impl<D: Device> Server<D> {
         // An id in use is replaced: the old function must not be running.
         if self.functions.contains(function) {
             self.drain()?;
+            // First: two may not fit side by side.
+            self.forget_function(function)?;
         }
         self.functions.install(&mut self.device, function, install, parts);
-        let loaded = self.functions.get(function);
-        let exported = loaded.ok().and_then(|loaded| self.device.export_weights(&mut loaded.function));
-        if let Some((descriptor, bytes)) = exported {
-            control::send(self.control.as_fd(), function.get(), &[descriptor.as_fd()])?;
-            self.outbox.push_from_worker(&FromWorker::Exported { function, bytes });
-        }
         Ok(())
+    }
+
+    fn forget_function(&mut self, function: FunctionId) -> Result<(), Error> {
+        self.on_their_way.forget(function);
+        Ok(self.functions.remove(&mut self.device, function)?)
     }
 
     fn open_arena(&mut self, arena: ArenaId) -> Result<(), Error> {
@@ -291,9 +334,22 @@ impl<D: Device> Server<D> {
             lane.plan(invoke, installed)
         });
         match mapped.and(accepted) {
-            Ok(()) if self.turn.may_submit() => self.start(id),
-            Ok(()) => Ok(()),
+            Ok(()) => self.start_if_ready(id),
             Err(fault) => {
+                self.answer(id, Err(fault));
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts a prepared call, if the worker has the turn and the weights of its function are there.
+    fn start_if_ready(&mut self, id: LaneId) -> Result<(), Error> {
+        let lane = &mut self.lanes[id.index()];
+        match self.functions.is_ready(lane.function) {
+            Ok(true) if self.turn.may_submit() => self.start(id),
+            Ok(_) => Ok(()),
+            Err(fault) => {
+                lane.take_plan();
                 self.answer(id, Err(fault));
                 Ok(())
             }
@@ -345,13 +401,13 @@ impl<D: Device> Server<D> {
     fn start_prepared(&mut self) -> Result<(), Error> {
         for id in LaneId::first(self.lanes.len()) {
             if self.lanes[id.index()].is_prepared() {
-                self.start(id)?;
+                self.start_if_ready(id)?;
             }
         }
         Ok(())
     }
 
-    /// Answers calls whose deadline passed while they waited for the turn; says when to look again.
+    /// Answers calls whose deadline passed while they waited for the turn or for weights; says when to look again.
     fn expire_prepared(&mut self) -> Option<Duration> {
         let mut next: Option<u64> = None;
         for id in LaneId::first(self.lanes.len()) {
@@ -362,7 +418,10 @@ impl<D: Device> Server<D> {
             let left = lane.deadline_ns.saturating_sub(now_ns());
             if left == 0 {
                 lane.take_plan();
-                let message = "the deadline passed while the call waited for its turn on the device";
+                let message = match self.functions.is_ready(lane.function) {
+                    Ok(false) => "the deadline passed while the weights of the function were on their way",
+                    _ => "the deadline passed while the call waited for its turn on the device",
+                };
                 self.answer(id, Err(Fault::new(FaultCode::Deadline, message)));
             } else {
                 next = Some(next.map_or(left, |next| next.min(left)));
@@ -373,6 +432,26 @@ impl<D: Device> Server<D> {
 
     /// Answers and clears every lane whose call is over; says whether one is still running.
     fn settle(&mut self) -> Result<bool, Error> {
+        let (busy, over) = self.collect()?;
+        if over {
+            self.answer_and_clear()?;
+        }
+        Ok(busy)
+    }
+
+    /// As [`Server::settle`], and gives the turn back when it is time: before anything is written, since the next worker
+    /// waits for it.
+    fn settle_turn(&mut self) -> Result<bool, Error> {
+        let (busy, over) = self.collect()?;
+        self.step(busy)?;
+        if over {
+            self.answer_and_clear()?;
+        }
+        Ok(busy)
+    }
+
+    /// Ends the calls that are over; whether one is still running, and whether one ended.
+    fn collect(&mut self) -> Result<(bool, bool), Error> {
         let mut over = false;
         let mut round = self.poll_order.round();
         while let Some(id) = round.next(&self.poll_order) {
@@ -393,21 +472,28 @@ impl<D: Device> Server<D> {
             self.answer(id, result);
         }
         let busy = !self.poll_order.is_empty();
-        if over {
-            // Answers go out before anything is cleared.
-            self.outbox.flush_blocking()?;
-            for id in LaneId::first(self.lanes.len()) {
-                let lane = &mut self.lanes[id.index()];
-                if std::mem::take(&mut lane.uncleared) {
-                    let installed = self.functions.get(lane.function)?;
-                    self.device.clear(id, &mut installed.function)?;
-                }
-            }
-        }
         if !busy {
             self.turn.note(false);
         }
-        Ok(busy)
+        Ok((busy, over))
+    }
+
+    /// Answers go out before anything is cleared.
+    fn answer_and_clear(&mut self) -> Result<(), Error> {
+        self.outbox.flush_blocking()?;
+        self.clear()
+    }
+
+    /// Clears behind calls that ended.
+    fn clear(&mut self) -> Result<(), Error> {
+        for id in LaneId::first(self.lanes.len()) {
+            let lane = &mut self.lanes[id.index()];
+            if std::mem::take(&mut lane.uncleared) {
+                let installed = self.functions.get(lane.function)?;
+                self.device.clear(id, &mut installed.function)?;
+            }
+        }
+        Ok(())
     }
 
     /// Reports that the device is lost, with every call that was not answered. Where one call ran alone, the fault
@@ -427,21 +513,42 @@ impl<D: Device> Server<D> {
 
     /// Gives the turn back when it is time.
     fn step(&mut self, busy: bool) -> Result<(), Error> {
-        let waiting = self.lanes.iter().any(Lane::is_prepared);
+        // One that waits for weights does not need the turn yet.
+        let functions = &self.functions;
+        let ready =
+            |lane: &Lane| lane.is_prepared() && !matches!(functions.is_ready(lane.function), Ok(false));
+        let waiting = self.lanes.iter().any(ready);
         match self.turn.step(busy, waiting) {
             Step::Stay => {}
-            Step::Ending(turn) => self.outbox.push_from_worker(&FromWorker::Yielding { turn }),
+            Step::Ending(turn) => {
+                let sleeps = self.page.ending(turn);
+                self.wake(sleeps);
+            }
             Step::Over(turn) => self.give_back(turn)?,
         }
         Ok(())
     }
 
+    /// The turn is over.
     fn give_back(&mut self, turn: TurnId) -> Result<(), Error> {
         // Clearing belongs to the turn: the next worker must find the device idle.
-        self.device.settle()?;
+        let cleared = self.clear().and_then(|()| Ok(self.device.settle()?));
+        if cleared.is_err() {
+            // Calls that ended are answered all the same.
+            self.outbox.flush_blocking()?;
+        }
+        cleared?;
         let used_ns = self.turn.give_back().as_nanos() as u64;
-        self.outbox.push_from_worker(&FromWorker::Yielded { turn, used_ns });
+        let sleeps = self.page.give_back(turn, used_ns);
+        self.wake(sleeps);
         Ok(())
+    }
+
+    /// Has the supervisor look at the turn page, if it sleeps: with what is written next.
+    fn wake(&mut self, sleeps: bool) {
+        if sleeps {
+            self.outbox.push_from_worker(&FromWorker::Yield);
+        }
     }
 
     /// Waits until no lane is running.
@@ -459,6 +566,7 @@ impl<D: Device> Server<D> {
         let Some(call) = lane.end(&self.arenas, result.is_ok()) else {
             return;
         };
+        self.page.answered();
         match result {
             Ok(timings) => self.outbox.push_from_worker(&FromWorker::Done { call, timings }),
             Err(fault) => self.outbox.push_from_worker(&FromWorker::Failed { call, fault: fault.as_ref() }),

@@ -5,6 +5,7 @@ use pappus_protocol::to_worker::STAGING_ARENA;
 
 use super::Server;
 use super::lane::Lane;
+use super::weights::OnTheirWay;
 use crate::Error;
 use crate::device::Device;
 
@@ -17,6 +18,7 @@ impl<D: Device> Server<D> {
         if self.lanes.iter().any(Lane::is_prepared) {
             return Err(Error::Unexpected("a scrub while calls wait"));
         }
+        self.on_their_way = OnTheirWay::default();
         for function in self.functions.drain() {
             self.device.unload(function)?;
         }
@@ -34,6 +36,7 @@ impl<D: Device> Server<D> {
             self.give_back(turn)?;
         }
         self.turn.forget();
+        self.page.forget();
         self.outbox.push_from_worker(&FromWorker::Scrubbed { handover });
         Ok(())
     }

@@ -10,20 +10,24 @@ pub mod calls;
 pub mod program;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pappus_protocol::from_worker::{Done, Hello};
 use pappus_protocol::pipe::{self, Got, Inbox, Outbox};
-use pappus_protocol::to_worker::{Configure, Install, WeightsForm};
-use pappus_protocol::{ArenaId, Fault, FaultCode, FromWorker, FunctionId, ToWorker, control};
-use pappus_shmem::{Mapping, ValidatedMemfd, memfd};
+use pappus_protocol::to_worker::{Configure, Install, Load, WeightsForm};
+use pappus_protocol::turn_page::{Orders, Prices, Yield, Yields};
+use pappus_protocol::{ArenaId, Fault, FaultCode, FromWorker, FunctionId, ToWorker, TurnId, control};
+use pappus_shmem::{Mapping, SharedWords, ValidatedMemfd, memfd};
 use pappus_worker::device::Device;
 use pappus_worker::device::cpu::compiler::CpuCompiler;
+use pappus_worker::serve::Memory;
 use pappus_worker::{Channels, Error, serve};
 
 pub use calls::{Call, item, staged, target};
-use program::Program;
+use program::{Program, Started};
 
 pub const ARENA_BYTES: u64 = 1 << 20;
 /// What a lane is lent, unless a test says otherwise.
@@ -42,9 +46,14 @@ pub struct Worker {
     pub control: OwnedFd,
     pub staging: Mapping,
     pub arena: Mapping,
+    turns: Arc<SharedWords>,
+    orders: Orders<Arc<SharedWords>>,
+    yields: Yields<Arc<SharedWords>>,
     pub hello: Hello,
     /// What its lanes have, as it said last.
     pub leased: Option<u64>,
+    /// How often it said that weights left.
+    unloaded: u32,
     /// What the lane of a call is lent, unless the call says otherwise.
     pub lane_bytes: u64,
     /// Its last message, if its device failed.
@@ -66,6 +75,7 @@ struct Ends {
     from: OwnedFd,
     control: OwnedFd,
     staging: Mapping,
+    turns: Arc<SharedWords>,
 }
 
 impl Worker {
@@ -76,19 +86,22 @@ impl Worker {
         let (control, theirs) = control::pair().unwrap();
         let staging = memfd::arena("staging", ARENA_BYTES).unwrap();
         let view = Mapping::writable(&staging).unwrap();
+        let (turns, page) = turn_page();
         let thread = std::thread::spawn(move || {
-            serve::run(Channels::new(commands, answers, theirs), &staging, make())
+            let memory = Memory { staging: &staging, turns: SharedWords::open(&page).unwrap() };
+            serve::run(Channels::new(commands, answers, theirs), memory, make())
         });
-        Self::over(Ends { to, from, control, staging: view }, Runs::Thread(thread))
+        Self::over(Ends { to, from, control, staging: view, turns }, Runs::Thread(thread))
     }
 
     /// As a process.
     pub fn process(options: &program::Options) -> Self {
         let staging = memfd::arena("staging", ARENA_BYTES).unwrap();
         let view = Mapping::writable(&staging).unwrap();
-        let started = program::start("serve", options, &staging);
-        let ends = Ends { to: started.to, from: started.from, control: started.control, staging: view };
-        Self::over(ends, Runs::Process(started.program))
+        let (turns, page) = turn_page();
+        let Started { program, to, from, control } = program::start("serve", options, &staging, &page);
+        let ends = Ends { to, from, control, staging: view, turns };
+        Self::over(ends, Runs::Process(program))
     }
 
     fn over(ends: Ends, runs: Runs) -> Self {
@@ -101,11 +114,21 @@ impl Worker {
             control: ends.control,
             staging: ends.staging,
             arena,
+            orders: Orders::new(ends.turns.clone()),
+            yields: Yields::new(ends.turns.clone()),
+            turns: ends.turns,
             hello: Hello::new("", ""),
             leased: None,
+            unloaded: 0,
             lane_bytes: LANE_BYTES,
             broken: None,
-            settings: Configure { poll_us: 50, turns: false, scrub_calls: false, scrub_switch: false },
+            settings: Configure {
+                poll_us: 50,
+                turns: false,
+                early_turns: false,
+                scrub_calls: false,
+                scrub_switch: false,
+            },
             runs,
             calls: 0,
         };
@@ -116,6 +139,58 @@ impl Worker {
         worker.hello = hello.expect("the worker ended before it greeted");
         worker.open_arena(ARENA, &memfd);
         worker
+    }
+
+    /// It has this turn; a change costs 140 µs. Calls that were pushed before are written before. Whether it slept.
+    pub fn grant(&mut self, turn: TurnId, quantum_us: u32) -> bool {
+        self.write();
+        let sleeps = self.orders.grant(turn, Prices { quantum_us, change_us: 140 });
+        self.wake(sleeps)
+    }
+
+    /// Others wait. Calls that were pushed before are written before. Whether it slept.
+    pub fn revoke(&mut self, turn: TurnId) -> bool {
+        self.write();
+        let sleeps = self.orders.revoke(turn);
+        self.wake(sleeps)
+    }
+
+    fn wake(&mut self, sleeps: bool) -> bool {
+        if sleeps {
+            self.to.push_to_worker(&ToWorker::Order);
+            self.write();
+        }
+        sleeps
+    }
+
+    fn write(&mut self) {
+        // A worker that ended takes nothing.
+        let _ = self.to.flush_blocking();
+    }
+
+    /// Waits until it sleeps, having read all that was pushed.
+    pub fn until_asleep(&mut self) {
+        self.to.flush_blocking().unwrap();
+        let sleeps = || self.turns.words()[0].load(Ordering::Acquire) & 1 == 1;
+        while rustix::io::ioctl_fionread(self.to.as_fd()).unwrap() > 0 || !sleeps() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether there is something that it says of its turn.
+    pub fn has_yielded(&self) -> bool {
+        self.yields.came()
+    }
+
+    /// What it says of its turn next.
+    pub fn yields(&mut self) -> Yield {
+        loop {
+            if let Some(said) = self.yields.look() {
+                return said;
+            }
+            let got = self.from.wait_beside(Duration::ZERO, None, None, &self.yields).unwrap();
+            assert_ne!(got, Got::Closed, "the worker ended");
+        }
     }
 
     /// Has lanes give their memory back; what all have then.
@@ -185,15 +260,49 @@ impl Worker {
     ) {
         let json = memfd::sealed("json", json.as_bytes()).unwrap();
         let codes: Vec<_> = codes.iter().map(|code| memfd::sealed("code", code).unwrap()).collect();
+        let has_weights = weight_bytes.iter().any(|bytes| *bytes > 0);
         let mut fds = vec![json.as_fd()];
-        if !weight_bytes.is_empty() {
-            fds.push(packed);
-        }
         fds.extend(codes.iter().map(AsFd::as_fd));
         control::send(self.control.as_fd(), function, &fds).unwrap();
         let modules = codes.len() as u32;
-        let install = Install { modules, weight_bytes, weights };
+        let install = Install { modules, weight_bytes };
         self.send(&ToWorker::Install { function: FunctionId::new(function), install });
+        if has_weights {
+            self.load(function, Load { weights, instead_of: None }, packed);
+        }
+    }
+
+    /// Without its weights, which have so many bytes.
+    pub fn install_without_weights(
+        &mut self,
+        function: u64,
+        json: &str,
+        code: &[u8],
+        weight_bytes: Vec<u64>,
+    ) {
+        let [json, code] = [json.as_bytes(), code].map(|part| memfd::sealed("part", part).unwrap());
+        control::send(self.control.as_fd(), function, &[json.as_fd(), code.as_fd()]).unwrap();
+        let install = Install { modules: 1, weight_bytes };
+        self.send(&ToWorker::Install { function: FunctionId::new(function), install });
+    }
+
+    /// Waits until the worker says that weights left.
+    pub fn until_unloaded(&mut self) {
+        while self.unloaded == 0 {
+            assert!(self.receive(), "the worker ended");
+        }
+        self.unloaded -= 1;
+    }
+
+    /// Has a function's weights loaded, which come like this.
+    pub fn load(&mut self, function: u64, load: Load, weights: BorrowedFd<'_>) {
+        control::send(self.control.as_fd(), function, &[weights]).unwrap();
+        self.send(&ToWorker::Load { function: FunctionId::new(function), load });
+    }
+
+    /// Has a function's weights leave.
+    pub fn unload(&mut self, function: u64) {
+        self.send(&ToWorker::Unload { function: FunctionId::new(function) });
     }
 
     pub fn send(&mut self, message: &ToWorker<'_>) {
@@ -207,7 +316,11 @@ impl Worker {
             if let Some(frame) = self.from.frame().unwrap() {
                 match FromWorker::decode(frame).unwrap() {
                     FromWorker::Leased { bytes } => self.leased = Some(bytes),
-                    FromWorker::Uninstalled { .. } => {}
+                    FromWorker::Uninstalled { .. }
+                    | FromWorker::Yield
+                    | FromWorker::Loaded { .. }
+                    | FromWorker::NotLoaded { .. } => {}
+                    FromWorker::Unloaded { .. } => self.unloaded += 1,
                     other => return Some(read(other)),
                 }
             } else if self.from.wait(Duration::ZERO, None, None).unwrap() == Got::Closed {
@@ -222,7 +335,11 @@ impl Worker {
             if let Some(frame) = self.from.frame().unwrap() {
                 match FromWorker::decode(frame).unwrap() {
                     FromWorker::Leased { bytes } => self.leased = Some(bytes),
-                    FromWorker::Uninstalled { .. } => {}
+                    FromWorker::Uninstalled { .. }
+                    | FromWorker::Yield
+                    | FromWorker::Loaded { .. }
+                    | FromWorker::NotLoaded { .. } => {}
+                    FromWorker::Unloaded { .. } => self.unloaded += 1,
                     other => panic!("{other:?}"),
                 }
                 return true;
@@ -356,6 +473,12 @@ impl Worker {
             Runs::Thread(_) => panic!("a thread of this process"),
         }
     }
+}
+
+/// The supervisor's side of a turn page, and what the worker opens it by.
+fn turn_page() -> (Arc<SharedWords>, ValidatedMemfd) {
+    let (turns, page) = SharedWords::create("turns").unwrap();
+    (Arc::new(turns), page)
 }
 
 /// Compiles a module for the CPU.

@@ -39,8 +39,8 @@ pub struct Program {
     pub child: Child,
     stdout: OwnedFd,
     stderr: OwnedFd,
-    /// Open until the shell has opened it by its path.
-    _staging: OwnedFd,
+    /// Open until the shell has opened them by their paths.
+    _shared: [OwnedFd; 2],
 }
 
 /// Where the program is: where the operator says, beside this test, or where cargo built it.
@@ -52,20 +52,20 @@ pub fn path() -> PathBuf {
 }
 
 /// Starts a role; a shell puts the channels where the worker expects them.
-pub fn start(role: &str, options: &Options, staging: &ValidatedMemfd) -> Started {
-    const SCRIPT: &str =
-        r#"exec "$0" "$1" --device "$2" --lanes "$3" 3<&0 4>&1 5<&2 6<>"$4" </dev/null >>"$5" 2>>"$6""#;
+pub fn start(role: &str, options: &Options, staging: &ValidatedMemfd, turns: &ValidatedMemfd) -> Started {
+    const SCRIPT: &str = r#"exec "$0" "$1" --device "$2" --lanes "$3" 3<&0 4>&1 5<&2 6<>"$4" 7<>"$5" </dev/null >>"$6" 2>>"$7""#;
     let (commands, to) = pipe::pipe().unwrap();
     let (from, answers) = pipe::pipe().unwrap();
     let (ours, theirs) = control::pair().unwrap();
-    let staging = staging.as_fd().try_clone_to_owned().unwrap();
+    let shared = [staging, turns].map(|memfd| memfd.as_fd().try_clone_to_owned().unwrap());
     let own = |fd: i32| format!("/proc/{}/fd/{fd}", std::process::id());
     let log = || rustix::fs::memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
     let (stdout, stderr) = (log(), log());
     let child = Command::new("/bin/sh")
         .args(["-c", SCRIPT])
         .arg(path())
-        .args([role, options.device, &options.lanes.to_string(), &own(staging.as_raw_fd())])
+        .args([role, options.device, &options.lanes.to_string()])
+        .args(shared.each_ref().map(|fd| own(fd.as_raw_fd())))
         .args([own(stdout.as_raw_fd()), own(stderr.as_raw_fd())])
         .env_clear()
         .envs(environment(options))
@@ -74,7 +74,7 @@ pub fn start(role: &str, options: &Options, staging: &ValidatedMemfd) -> Started
         .stderr(theirs)
         .spawn()
         .unwrap();
-    Started { program: Program { child, stdout, stderr, _staging: staging }, to, from, control: ours }
+    Started { program: Program { child, stdout, stderr, _shared: shared }, to, from, control: ours }
 }
 
 /// As the supervisor sets it.
@@ -131,8 +131,9 @@ impl Drop for Program {
 
 /// Has a module judged and compiled by a process of its own.
 pub fn compile(options: &Options, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
-    // Compiling needs no staging arena: any descriptor does.
-    let started = start("compile", options, &memfd::arena("none", 4096).unwrap());
+    // Compiling needs no shared memory: any descriptor does.
+    let none = memfd::arena("none", 4096).unwrap();
+    let started = start("compile", options, &none, &none);
     let (mut to, mut from) = (Outbox::new(started.to), Inbox::new(started.from));
     let memfd = memfd::sealed("module", module).unwrap();
     control::send(started.control.as_fd(), 1, &[memfd.as_fd()]).unwrap();

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use pappus_protocol::turn_page::Yield;
 use pappus_protocol::{ArenaId, FaultCode, FromWorker, FunctionId, ToWorker, TurnId, control};
 use pappus_shmem::memfd;
 
@@ -232,19 +233,15 @@ fn a_lane_grows_and_gives_back_beside_running_calls() {
     worker.end().unwrap();
 }
 
-/// What a worker says about turns and calls.
+/// What a worker says about calls.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
     Done(u64),
-    Yielding(TurnId),
-    Yielded(TurnId),
 }
 
 fn said(worker: &mut Worker) -> Said {
     let said = worker.answer(|message| match message {
         FromWorker::Done { call, .. } => Said::Done(call),
-        FromWorker::Yielding { turn } => Said::Yielding(turn),
-        FromWorker::Yielded { turn, .. } => Said::Yielded(turn),
         other => panic!("{other:?}"),
     });
     said.expect("the worker ended")
@@ -272,11 +269,11 @@ fn work_is_submitted_in_turns_only() {
         nothing_is_said(&mut worker);
         assert_eq!(worker.outputs(&calls[0]), [[UNTOUCHED; BYTES as usize]]);
         worker.send(&ToWorker::Soon);
-        worker.send(&ToWorker::Grant { turn, quantum_us: 5000, change_us: 140 });
+        worker.grant(turn, 5000);
         all_done(&mut worker, sent.to_vec());
         assert_eq!(worker.outputs(&calls[1]), [[nth; BYTES as usize]]);
-        worker.send(&ToWorker::Revoke { turn });
-        assert_eq!(said(&mut worker), Said::Yielded(turn));
+        worker.revoke(turn);
+        assert!(matches!(worker.yields(), Yield::Over { turn: over, .. } if over == turn));
     }
     worker.end().unwrap();
 }
@@ -291,17 +288,17 @@ fn a_turn_ends_with_its_quantum_and_its_running_calls() {
     worker.configure(|settings| settings.turns = true);
     worker.until_leased();
     let first = TurnId::new(1);
-    worker.send(&ToWorker::Grant { turn: first, quantum_us: 1000, change_us: 140 });
+    worker.grant(first, 1000);
     let running = worker.begin(&call);
-    worker.send(&ToWorker::Revoke { turn: first });
-    assert_eq!(said(&mut worker), Said::Yielding(first));
+    worker.revoke(first);
+    assert_eq!(worker.yields(), Yield::Ending(first));
     // Too late for this turn.
     let late = call_of(&worker, 1, 1, 2);
     let late = worker.begin(&late);
     assert_eq!(said(&mut worker), Said::Done(running));
-    assert_eq!(said(&mut worker), Said::Yielded(first));
+    assert!(matches!(worker.yields(), Yield::Over { turn, .. } if turn == first));
     nothing_is_said(&mut worker);
-    worker.send(&ToWorker::Grant { turn: TurnId::new(2), quantum_us: 1000, change_us: 140 });
+    worker.grant(TurnId::new(2), 1000);
     assert_eq!(said(&mut worker), Said::Done(late));
     worker.end().unwrap();
 }

@@ -25,12 +25,10 @@ pub mod handover;
 pub mod leaks;
 pub mod regions;
 
-use std::os::fd::OwnedFd;
-
 use pappus_protocol::from_worker::{Done, Hello};
 use pappus_protocol::{ArenaId, Fault, LaneId};
 use pappus_shmem::Mapping;
-use pappus_worker::device::{Call, Device, FunctionImage};
+use pappus_worker::device::{Call, Device, FunctionImage, Loading, Weights};
 
 use crate::harness::Worker;
 
@@ -89,8 +87,14 @@ impl<D: Device> Device for Uncleared<D> {
     fn load(&mut self, image: FunctionImage<'_>) -> Result<D::Function, Fault> {
         self.0.load(image)
     }
-    fn export_weights(&mut self, function: &mut D::Function) -> Option<(OwnedFd, u64)> {
-        self.0.export_weights(function)
+    fn load_weights(&mut self, function: &mut D::Function, weights: Weights) {
+        self.0.load_weights(function, weights);
+    }
+    fn poll_weights(&mut self, function: &mut D::Function) -> Loading {
+        self.0.poll_weights(function)
+    }
+    fn unload_weights(&mut self, function: &mut D::Function, keep: bool) -> Result<(), Fault> {
+        self.0.unload_weights(function, keep)
     }
     fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault> {
         self.0.map_arena(arena, mapping)
@@ -143,7 +147,8 @@ macro_rules! conformance {
                     unknown_functions_and_wrong_counts_are_refused, a_lane_can_be_lent_more_and_less;
                 leaks: the_pool, the_pool_beyond_the_plan, module_globals;
                 elastic: memory_is_empty_when_it_comes_again, lanes_grow_and_give_back,
-                    calls_that_come_again_survive_the_loss_of_their_memory;
+                    calls_that_come_again_survive_the_loss_of_their_memory,
+                    weights_come_and_go_and_leave_nothing;
                 handover: memory_is_empty_for_the_next_domain, nothing_is_installed_for_the_next_domain,
                     staging_is_empty_for_the_next_domain, a_scrubbed_worker_serves_on
                 $(; $module: $($test),+)*

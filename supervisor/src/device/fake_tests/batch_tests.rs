@@ -8,7 +8,7 @@ fn answers_of_one_read_are_followed_by_one_write_each() {
     let function = gpu.function("f", 1000);
     let calls: Vec<CallId> = (0..6).map(|_| gpu.submit(&function, TenantId::new(1), 0)).collect();
     let started: Vec<String> = (0..4).map(|lane| format!("invoke on {lane} flags 0")).collect();
-    let mut expected = vec!["install 1 from 1000, export"];
+    let mut expected = vec!["install 1", "load 1 from 1000, export"];
     expected.extend(started.iter().map(String::as_str));
     gpu.expect(W0, &expected);
     gpu.client.set_nonblocking(true).unwrap();

@@ -21,7 +21,7 @@ fn a_caller_whose_memory_cannot_be_written_keeps_only_its_own_calls_waiting() {
     changed.outputs = vec![Target { arena: 7.into(), offset: 100.into(), bytes: 3000.into() }];
     gpu.device.submit(call, 0, None).unwrap();
     let other = gpu.submit(&function, TenantId::new(1 + CALLER.get()), 0);
-    gpu.expect(W0, &["install 1 from 0", "OpenArena { arena: ArenaId(7) }", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["install 1", "OpenArena { arena: ArenaId(7) }", "invoke on 0 flags 0"]);
 
     let kept = Kept::all_threads(&io, CALLER);
     gpu.device.slots.channel(W0).detach(None);

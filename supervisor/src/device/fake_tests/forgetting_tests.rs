@@ -9,8 +9,8 @@ fn a_worker_that_is_scrubbed_has_nothing_of_its_domain() {
     let function = gpu.function("f", 1000);
     let first = gpu.submit(&function, TenantId::new(1), 0);
     let second = gpu.submit(&function, TenantId::new(2), 0);
-    gpu.expect(W0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
-    gpu.expect(W1, &["install 1 from 1000", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["install 1", "load 1 from 1000, export", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1", "load 1 from 1000", "invoke on 0 flags 0"]);
     assert_eq!(gpu.device.memory().weight_bytes, 4 * MIB);
     gpu.exports(W0, &function, 2 * MIB);
     gpu.done(W0, first);
@@ -31,15 +31,15 @@ fn a_confirmed_scrub_is_followed_by_the_next_domains_call() {
     let function = gpu.function("f", 1000);
     let first = gpu.submit(&function, TenantId::new(1), 0);
     gpu.submit(&function, TenantId::new(2), 0);
-    gpu.expect(W0, &["install 1 from 1000, export", "invoke on 0 flags 0"]);
-    gpu.expect(W1, &["install 1 from 1000", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["install 1", "load 1 from 1000, export", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1", "load 1 from 1000", "invoke on 0 flags 0"]);
     gpu.exports(W0, &function, 2 * MIB);
     gpu.done(W0, first);
     gpu.submit(&function, TenantId::new(3), 0);
     gpu.expect(W0, &["scrub 1"]);
     gpu.device.events.scrubbed(W0, 1).unwrap();
     // It is installed again, although it was before.
-    gpu.expect(W0, &["install 1, 2 of 8", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["install 1", "load 1, 2 of 8", "invoke on 0 flags 0"]);
     assert!(gpu.device.events.scrubbed(W0, 1).is_err(), "it was not asked");
 }
 
@@ -49,8 +49,8 @@ fn a_revoked_function_leaves_the_workers_of_that_pair_only() {
     let function = gpu.function("f", 0);
     let (own, granted) =
         (gpu.submit(&function, TenantId::new(1), 0), gpu.submit(&function, TenantId::new(2), 0));
-    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0"]);
-    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["install 1", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1", "invoke on 0 flags 0"]);
     gpu.device.uninstall_for(function.id, Domain { owner: TenantId::new(1), caller: TenantId::new(2) });
     gpu.expect(W0, &[]);
     gpu.expect(W1, &["uninstall 1"]);

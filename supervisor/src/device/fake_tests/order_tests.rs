@@ -21,7 +21,7 @@ fn commands_that_come_in_another_order_are_written_as_they_were_decided() {
     }
     let to = Address { worker: W0, generation, nth: 1 };
     gpu.device.commands.carry_out(&mut vec![Action::Tell { to, command: commands[2].clone() }], None);
-    gpu.expect(W0, &["grant 7 for 5000", "revoke 7", "Soon"]);
+    gpu.expect(W0, &["Soon", "grant 7 for 5000", "revoke 7"]);
     // What was decided about a process before is void.
     let to = Address { worker: W0, generation: Generation::new(0), nth: 4 };
     gpu.device.commands.carry_out(&mut vec![Action::Tell { to, command: Command::Soon }], None);
@@ -33,16 +33,31 @@ fn turns_go_around_and_calls_come_before_their_grant() {
     let mut gpu = Gpu::new(true);
     let function = gpu.function("f", 0);
     let first = gpu.submit(&function, TenantId::new(1), 0);
-    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0", "grant 1 for 5000"]);
+    gpu.expect(W0, &["install 1", "invoke on 0 flags 0", "grant 1 for 5000"]);
     gpu.submit(&function, TenantId::new(2), 0);
-    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1", "invoke on 0 flags 0"]);
     gpu.expect(W0, &["revoke 1"]);
     gpu.device.events.yielding(W0, TurnId::new(1)).unwrap();
     gpu.expect(W1, &["Soon"]);
     gpu.done(W0, first);
-    gpu.device.events.yielded(W0, TurnId::new(1), 1000).unwrap();
+    assert!(gpu.device.events.yielded(W0, TurnId::new(1), 1000, 0).unwrap());
     gpu.expect(W1, &["grant 2 for 5000"]);
-    assert!(gpu.device.events.yielded(W0, TurnId::new(1), 1000).is_err());
+    assert!(gpu.device.events.yielded(W0, TurnId::new(1), 1000, 0).is_err());
+}
+
+#[test]
+fn a_turn_that_more_calls_wait_for_is_over_once_its_answers_are_heard() {
+    let mut gpu = Gpu::new(true);
+    let function = gpu.function("f", 0);
+    let calls: Vec<_> = (0..5).map(|_| gpu.submit(&function, TenantId::new(1), 0)).collect();
+    gpu.submit(&function, TenantId::new(2), 0);
+    let turn = TurnId::new(1);
+    assert!(!gpu.device.events.yielded(W0, turn, 1000, 4).unwrap(), "one call waits for a lane");
+    gpu.expect(W1, &["install 1", "invoke on 0 flags 0"]);
+    calls[..4].iter().for_each(|id| gpu.done(W0, *id));
+    assert!(gpu.device.events.yielded(W0, turn, 1000, 0).unwrap());
+    // The fifth is in its worker and wants a turn, too.
+    gpu.expect(W1, &["grant 2 for 5000", "revoke 2"]);
 }
 
 #[test]
@@ -52,7 +67,7 @@ fn memory_moves_to_one_worker_and_back_without_ever_being_there_twice() {
     // Beside a worker, one that compiles may take its 10 MiB.
     assert_eq!(gpu.device.largest_call_bytes(), 90 * MIB);
     let small = gpu.submit(&function, TenantId::new(2), 30 * MIB);
-    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["install 1", "invoke on 0 flags 0"]);
     gpu.done(W0, small);
     assert_eq!(gpu.device.memory().lease_bytes, 32 * MIB, "it keeps what it was lent");
     let large = gpu.submit(&function, TenantId::new(1), 90 * MIB);
@@ -60,7 +75,7 @@ fn memory_moves_to_one_worker_and_back_without_ever_being_there_twice() {
     gpu.expect(W1, &[]);
     gpu.expect(W0, &["give back 1"]);
     gpu.device.events.leased(W0, 0).unwrap();
-    gpu.expect(W1, &["install 1 from 0", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1", "invoke on 0 flags 0"]);
     gpu.expect(W0, &[]);
     gpu.done(W1, large);
     gpu.expect(W1, &["give back 1"]);
@@ -78,7 +93,7 @@ fn a_worker_that_keeps_what_it_was_told_to_give_back_is_found_out() {
     let small = gpu.submit(&function, TenantId::new(2), 30 * MIB);
     gpu.done(W0, small);
     gpu.submit(&function, TenantId::new(1), 90 * MIB);
-    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0", "give back 1"]);
+    gpu.expect(W0, &["install 1", "invoke on 0 flags 0", "give back 1"]);
     assert!(matches!(gpu.device.events.leased(W0, 1), Err(Unusable::MemoryKept)));
 }
 

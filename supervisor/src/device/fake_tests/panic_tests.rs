@@ -9,6 +9,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::*;
 use crate::call::{Completion, CompletionBatch, Outcome};
 use crate::device::thread::{End, listen};
+use crate::device::turns_heard::TurnsHeard;
 use crate::schedule::{Action, Address, Command};
 use crate::tenants::Account;
 
@@ -50,7 +51,9 @@ impl Gpu {
             outbox.push_from_worker(&FromWorker::Done { call: id.0, timings: Done::default() });
         }
         outbox.flush().unwrap();
-        listen(&self.device, W0, Generation::new(1), Epoch::new(0), &mut Inbox::new(answers))
+        let process = (Generation::new(1), Epoch::new(0));
+        let mut turns = TurnsHeard::new(Arc::new(SharedWords::create("turns").unwrap().0));
+        listen(&self.device, W0, process, &mut Inbox::new(answers), &mut turns)
     }
 }
 
@@ -78,7 +81,7 @@ fn a_panic_in_a_workers_thread_ends_its_process_and_no_call_of_others() {
     let function = gpu.function("f", 0);
     let id = gpu.device.submit(gpu.panicking_call(&function), 0, None).unwrap();
     let innocent = gpu.submit(&function, TenantId::new(1), 0);
-    gpu.expect(W0, &["install 1 from 0", "invoke on 0 flags 0", "invoke on 1 flags 0"]);
+    gpu.expect(W0, &["install 1", "invoke on 0 flags 0", "invoke on 1 flags 0"]);
     let end = gpu.listens(&[id]);
     assert!(matches!(&end, End::Bad(why) if why.to_string().contains("the test's own panic")), "{end:?}");
     // What its thread does next: the process is gone, its calls run again, and a fresh process gets the slot.
@@ -113,7 +116,7 @@ fn a_batch_that_is_not_settled_does_what_it_has_to_when_it_is_dropped() {
     let function = gpu.function("f", 0);
     let calls: Vec<CallId> = (0..5).map(|_| gpu.submit(&function, CALLER, 0)).collect();
     let lanes: Vec<String> = (0..4).map(|lane| format!("invoke on {lane} flags 0")).collect();
-    let mut expected = vec!["install 1 from 0"];
+    let mut expected = vec!["install 1"];
     expected.extend(lanes.iter().map(String::as_str));
     gpu.expect(W0, &expected);
     let mut batch = Batch::new(&gpu.device.completer);
@@ -185,7 +188,7 @@ fn a_process_that_is_not_told_a_call_for_a_panic_is_killed_and_the_call_counts_a
     gpu.device.slots.channel(W0).detach(None);
     gpu.device.events.worker_gone(W0);
     drop(gpu.workers.remove(0));
-    let worker = attach_process(&gpu.device, W0, generation, Epoch::new(0), pidfd).unwrap();
+    let worker = attach_process(&gpu.device, W0, generation, Epoch::new(0), pidfd, 0).unwrap();
     gpu.workers.insert(0, worker);
     gpu.expect(W0, &["settings"]);
     let mut call = gpu.call(&function, CALLER, 0);
@@ -201,7 +204,7 @@ fn a_process_that_is_not_told_a_call_for_a_panic_is_killed_and_the_call_counts_a
     let tell = |nth, command| Action::Tell { to: Address { worker: W0, generation, nth }, command };
     // The second command came early.
     gpu.device.commands.carry_out(&mut vec![tell(2, Command::Soon), tell(1, start)], None);
-    gpu.expect(W0, &["install 1 from 0", "Soon"]);
+    gpu.expect(W0, &["install 1", "Soon"]);
     assert_ne!(call.started_ns.load(Ordering::Relaxed), 0);
     assert_eq!(process.wait().unwrap().signal(), Some(9));
 }

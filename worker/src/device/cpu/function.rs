@@ -3,20 +3,25 @@
 use std::sync::Arc;
 
 use pappus_protocol::{Fault, FaultCode};
-use pappus_shmem::{Mapping, ValidatedMemfd};
+use pappus_shmem::Mapping;
 use wasmtime::{Engine, Store, Val};
 
 use super::layout::{POOL_AT, WEIGHTS_END};
 use super::memory::{Handover, Pool, weights_at};
 use super::module::{KernelFn, LoadedModule, mapping};
-use crate::device::{self, FunctionImage};
+use crate::device::{self, FunctionImage, LoadedWeights};
 
 /// A function ready to run on the CPU.
 pub struct Function {
     pub(super) store: Store<()>,
     pub(super) modules: Vec<LoadedModule>,
     pub(super) kernels: Vec<Kernel>,
+    /// Its weights, while they are there.
     pub(super) weights: Option<Weights>,
+    /// Where they lie, if it has any.
+    weights_at: u64,
+    /// What the last load of weights came to, until that is asked for.
+    pub(super) loaded: Option<Result<LoadedWeights, Fault>>,
     /// The pool its memories are mapped on; none before its first call.
     pool: Option<Arc<Pool>>,
 }
@@ -46,24 +51,25 @@ impl Function {
         let load = |message| Fault::new(FaultCode::Load, message);
         let blueprint = image.blueprint;
         image.check()?;
-        let memfd = match &image.weights {
-            None => None,
-            Some(device::Weights::Host { memfd, .. }) => Some(memfd),
-            Some(device::Weights::Device { .. }) => {
-                return Err(load("this device has no memory of its own".into()));
-            }
-        };
-        let weights = memfd.map(Weights::map).transpose()?;
+        if image.weight_bytes > WEIGHTS_END - POOL_AT {
+            return Err(load(format!(
+                "{} bytes of weights, a kernel on this device can address at most {}",
+                image.weight_bytes,
+                WEIGHTS_END - POOL_AT
+            )));
+        }
         let mut function = Self {
             store: Store::new(engine, ()),
             modules: Vec::with_capacity(image.modules.len()),
             kernels: Vec::with_capacity(blueprint.kernels().len()),
-            weights,
+            weights: None,
+            weights_at: weights_at(image.weight_bytes),
+            loaded: None,
             pool: None,
         };
         for (file, module) in image.modules.into_iter().zip(blueprint.modules()) {
             let store = &mut function.store;
-            let loaded = LoadedModule::load(engine, store, handover, file, memfd);
+            let loaded = LoadedModule::load(engine, store, handover, file);
             let loaded = loaded.map_err(|fault| Fault {
                 message: format!("module `{}`: {}", module.name, fault.message),
                 ..fault
@@ -82,7 +88,7 @@ impl Function {
     /// Maps the pool, unless it is the one that is mapped, as far as it fits below the weights. A call needs
     /// `needed_bytes` of it.
     pub(super) fn adopt(&mut self, pool: &Arc<Pool>, needed_bytes: u64) -> Result<(), Fault> {
-        let weights_at = self.weights.as_ref().map_or(WEIGHTS_END, |weights| weights.at);
+        let weights_at = self.weights_at;
         let room = weights_at.saturating_sub(POOL_AT);
         if needed_bytes > room {
             return Err(Fault::new(
@@ -105,6 +111,29 @@ impl Function {
         Ok(())
     }
 
+    /// Maps weights into all modules.
+    pub(super) fn map_weights(&mut self, weights: device::Weights) -> Result<LoadedWeights, Fault> {
+        let load = |message: &str| Err(Fault::new(FaultCode::Load, message));
+        let device::Weights::Host { memfd, .. } = weights else {
+            return load("this device has no memory of its own");
+        };
+        if weights_at(memfd.bytes()) != self.weights_at {
+            return load("weights of another size than the function's");
+        }
+        for module in &mut self.modules {
+            module.memory.map_weights(Some(&memfd)).map_err(mapping)?;
+        }
+        let view = Mapping::read_only(&memfd).map_err(mapping)?;
+        self.weights = Some(Weights { mapping: view, at: self.weights_at });
+        Ok(LoadedWeights { bytes: memfd.bytes(), export: None })
+    }
+
+    /// Unmaps them.
+    pub(super) fn unmap_weights(&mut self) -> Result<(), Fault> {
+        (self.weights, self.loaded) = (None, None);
+        self.modules.iter_mut().try_for_each(|module| module.memory.map_weights(None).map_err(mapping))
+    }
+
     /// Restores memory and globals of every module in which something ran.
     pub(super) fn restore(&mut self) -> Result<(), Fault> {
         for module in self.modules.iter_mut().filter(|module| module.used) {
@@ -117,21 +146,5 @@ impl Function {
             module.used = false;
         }
         Ok(())
-    }
-}
-
-impl Weights {
-    fn map(memfd: &ValidatedMemfd) -> Result<Self, Fault> {
-        if memfd.bytes() > WEIGHTS_END - POOL_AT {
-            return Err(Fault::new(
-                FaultCode::Load,
-                format!(
-                    "{} bytes of weights, a kernel on this device can address at most {}",
-                    memfd.bytes(),
-                    WEIGHTS_END - POOL_AT
-                ),
-            ));
-        }
-        Ok(Self { mapping: Mapping::read_only(memfd).map_err(mapping)?, at: weights_at(memfd.bytes()) })
     }
 }

@@ -112,21 +112,19 @@ pub(super) struct LinearMemory {
     /// Mapped and reachable bytes of the pool.
     pool_mapped: usize,
     pool_reachable: usize,
+    /// Mapped bytes of weights, at the end of what kernels can address.
+    weights_mapped: usize,
 }
 
 impl LinearMemory {
-    /// A memory with its low part, the call's page and the weights.
-    pub(super) fn new(low: &LowPart, weights: Option<&ValidatedMemfd>) -> std::io::Result<Self> {
+    /// A memory with its low part and the call's page.
+    pub(super) fn new(low: &LowPart) -> std::io::Result<Self> {
         let range = Reservation::new((MEMORY_BYTES + GUARD_BYTES) as usize)?;
         let low_bytes = low.bytes.min(MAX_LOW_BYTES) as usize;
         if low_bytes > 0 {
             range.map_private(0, low_bytes)?;
         }
         range.map_private(LAUNCH_AT as usize, CALL_BYTES as usize)?;
-        if let Some(weights) = weights {
-            let (at, bytes) = (weights_at(weights.bytes()) as usize, weights.bytes() as usize);
-            range.map_shared(at, bytes, weights.as_fd(), Protection::ReadOnly)?;
-        }
         Ok(Self {
             range: Arc::new(range),
             low_bytes,
@@ -135,7 +133,22 @@ impl LinearMemory {
             scratch_bytes: 0,
             pool_mapped: 0,
             pool_reachable: 0,
+            weights_mapped: 0,
         })
+    }
+
+    /// Maps weights without write permission, in place of those before; none: what was there is unmapped.
+    pub(super) fn map_weights(&mut self, weights: Option<&ValidatedMemfd>) -> std::io::Result<()> {
+        let before = std::mem::take(&mut self.weights_mapped);
+        if before > 0 {
+            self.range.unmap(weights_at(before as u64) as usize, before)?;
+        }
+        if let Some(weights) = weights {
+            let (at, bytes) = (weights_at(weights.bytes()) as usize, weights.bytes() as usize);
+            self.range.map_shared(at, bytes, weights.as_fd(), Protection::ReadOnly)?;
+            self.weights_mapped = bytes;
+        }
+        Ok(())
     }
 
     /// Makes it the memory of the next instance.

@@ -27,7 +27,7 @@ use pappus_shmem::{Mapping, memfd};
 use wasmtime::Engine;
 
 use self::memory::{Handover, Pool};
-use super::{Call, CopyIn, Device, FunctionImage, Source, broken};
+use super::{Call, CopyIn, Device, FunctionImage, Loading, Source, Weights, broken};
 pub use engine::settings;
 pub use function::Function;
 
@@ -166,6 +166,19 @@ impl Device for Cpu {
 
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {
         Function::load(&self.engine, &self.handover, image)
+    }
+
+    /// Weights are mapped where they lie in the host's memory, which takes no time.
+    fn load_weights(&mut self, function: &mut Function, weights: Weights) {
+        function.loaded = Some(function.map_weights(weights));
+    }
+
+    fn poll_weights(&mut self, function: &mut Function) -> Loading {
+        Loading::Over(function.loaded.take().unwrap_or_else(|| Err(broken())))
+    }
+
+    fn unload_weights(&mut self, function: &mut Function, _keep: bool) -> Result<(), Fault> {
+        function.unmap_weights()
     }
 
     /// The CPU copies through the arena's own mapping.

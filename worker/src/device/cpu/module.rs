@@ -3,7 +3,6 @@
 use std::fs::File;
 
 use pappus_protocol::{Fault, FaultCode};
-use pappus_shmem::ValidatedMemfd;
 use rustix::io::Errno;
 use wasmtime::{Engine, ExternType, Global, Instance, Module, Store, TypedFunc};
 
@@ -30,7 +29,6 @@ impl LoadedModule {
         store: &mut Store<()>,
         handover: &Handover,
         file: File,
-        weights: Option<&ValidatedMemfd>,
     ) -> Result<Self, Fault> {
         // SAFETY: the descriptor comes from the supervisor and holds what this build's compiling role
         // made of a checked module; the file is sealed or private to the supervisor, so its bytes do not change.
@@ -44,7 +42,7 @@ impl LoadedModule {
                 _ => None,
             })
             .ok_or_else(|| Fault::new(FaultCode::Load, "machine code: it says nothing about its memory"))?;
-        let mut memory = LinearMemory::new(&low, weights).map_err(mapping)?;
+        let mut memory = LinearMemory::new(&low).map_err(mapping)?;
         memory.offer(handover);
         let instance = Instance::new(&mut *store, &module, &[]).map_err(|e| refused(&e))?;
         memory.remember(&low);

@@ -154,6 +154,9 @@ pub trait Stream: Debug {
     /// As [`Stream::record`], and a captured stream marks the event whenever its graph runs.
     fn record_in_graph(&self, event: &Self::Event) -> Result<(), Self::Error>;
 
+    /// Waits until everything submitted to it is over.
+    fn synchronize(&self) -> Result<(), Self::Error>;
+
     /// Whether everything submitted so far has run; a fatal error says that the context is lost.
     fn has_ended(&self) -> Result<bool, Self::Error>;
 

@@ -81,6 +81,10 @@ struct State {
     next: u64,
     /// Fails the next call that looks like this, with this error.
     fails: Option<(Did, FakeError)>,
+    /// How often there is no memory.
+    full: u32,
+    /// The next copy to the device fails.
+    copy_fails: bool,
     /// What events answer instead of `Ok(true)`.
     events: Option<Result<bool, FakeError>>,
     /// Multiprocessors that a scrub reaches.
@@ -128,6 +132,16 @@ pub(super) fn log() -> Vec<Did> {
 /// The next call like `did` fails.
 pub(super) fn fail(did: Did, error: FakeError) {
     with(|state| state.fails = Some((did, error)));
+}
+
+/// For so many calls there is no memory.
+pub(super) fn out_of_memory(calls: u32) {
+    with(|state| state.full = calls);
+}
+
+/// The next copy to the device fails.
+pub(super) fn fail_next_copy() {
+    with(|state| state.copy_fails = true);
 }
 
 /// Sets what events answer from here on; `None`: they have passed.
@@ -267,6 +281,10 @@ impl Driver for Fake {
     }
 
     fn create_memory(&self, bytes: u64, _: bool) -> Result<Memory, FakeError> {
+        if let Some(left) = with(|state| state.full.checked_sub(1)) {
+            with(|state| state.full = left);
+            return Err(FakeError::OutOfMemory);
+        }
         Ok(Memory { bytes })
     }
 
@@ -314,6 +332,9 @@ impl driver::Stream for Stream {
     type Kernel = &'static str;
 
     unsafe fn copy_in(&self, to: u64, _: *const u8, bytes: u64) -> Result<(), FakeError> {
+        if with(|state| std::mem::take(&mut state.copy_fails)) {
+            return Err(FakeError::Refused);
+        }
         tell(Did::CopyIn { to, bytes })
     }
 
@@ -347,6 +368,10 @@ impl driver::Stream for Stream {
 
     fn record_in_graph(&self, event: &Event) -> Result<(), FakeError> {
         tell(Did::Record(event.0))
+    }
+
+    fn synchronize(&self) -> Result<(), FakeError> {
+        tell(Did::Synchronize)
     }
 
     fn has_ended(&self) -> Result<bool, FakeError> {

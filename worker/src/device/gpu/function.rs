@@ -2,15 +2,14 @@
 
 use std::cell::RefCell;
 use std::io::Read;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use pappus_protocol::{Fault, FaultCode, LaneId};
 
 use super::driver::{Driver, LoadedKernel};
-use super::memory::{MappedWeights, WeightsLoader};
 use super::module::LoadedModule;
 use super::plan_cache::{BoundPlans, FunctionKey};
+use super::weights::FunctionWeights;
 use crate::device::{FunctionImage, MAX_MODULE_BYTES, broken};
 
 /// Machine code is larger than the text it comes from, within reason.
@@ -24,9 +23,7 @@ pub struct Function<D: Driver> {
     kernels: Vec<KernelPlace>,
     names: Rc<[String]>,
     modules: Vec<LoadedModule<D>>,
-    weights: Option<MappedWeights<D>>,
-    /// Address of its weights; zero without any.
-    pub(super) weights_base: u64,
+    pub(super) weights: FunctionWeights<D>,
     /// Its kernels can write variables, which are reset behind every call.
     pub(super) has_variables: bool,
     plans: Rc<RefCell<BoundPlans<D>>>,
@@ -44,7 +41,6 @@ impl<D: Driver> Function<D> {
     pub(super) fn load(
         driver: &D,
         stream: &D::Stream,
-        loader: &mut WeightsLoader<D>,
         plans: &Rc<RefCell<BoundPlans<D>>>,
         image: FunctionImage<'_>,
         lanes: usize,
@@ -72,13 +68,12 @@ impl<D: Driver> Function<D> {
                 .map_err(|e| load(format!("reading machine code: {e}")))?;
             modules.push(LoadedModule::load(driver, stream, code, symbols, lanes).map_err(in_module)?);
         }
-        let weights = image.weights.map(|weights| loader.load(driver, stream, weights)).transpose()?;
+        let weights = FunctionWeights::absent(image.weight_bytes);
         let key = plans.borrow_mut().next_function();
         let names = blueprint.kernels().iter().map(|kernel| kernel.name.clone()).collect();
-        let weights_base = weights.as_ref().map_or(0, MappedWeights::base);
         let has_variables = modules.iter().any(LoadedModule::has_variables);
         let plans = plans.clone();
-        Ok(Self { key, kernels, names, modules, weights, weights_base, has_variables, plans })
+        Ok(Self { key, kernels, names, modules, weights, has_variables, plans })
     }
 
     /// A lane's instance of a kernel.
@@ -92,11 +87,6 @@ impl<D: Driver> Function<D> {
         let place = self.kernels.get(kernel as usize).ok_or_else(broken)?;
         let module = self.modules.get_mut(place.module).ok_or_else(broken)?;
         module.kernel(driver, stream, lane, place.position)
-    }
-
-    /// The descriptor of its weights in device memory, and their bytes; once.
-    pub(super) fn take_weights_export(&mut self) -> Option<(OwnedFd, u64)> {
-        self.weights.as_mut()?.take_export()
     }
 
     /// Names of the blueprint's kernels.

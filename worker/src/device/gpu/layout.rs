@@ -26,8 +26,15 @@ pub(super) const BOUND_PLANS_BYTES: u64 = 512 << 20;
 /// Pinned memory through which one-off inputs reach the device, in two halves.
 pub(super) const BOUNCE_BYTES: usize = 4 << 20;
 
-/// Host copies of weights that stay pinned, so that they can be loaded again at full speed.
-pub(super) const PINNED_WEIGHTS_BYTES: u64 = 8 << 30;
+/// Host copies of weights that stay pinned, so that they can be loaded again at full speed. They are in memory in any
+/// case; pinned, they stay there.
+pub(super) const PINNED_WEIGHTS_BYTES: u64 = 64 << 30;
+
+/// How much of a host copy is pinned at a time, which takes about a millisecond and blocks the other lanes.
+pub(super) const PIN_BYTES: u64 = 16 << 20;
+
+/// How much is copied at a time from memory that cannot be pinned: the driver takes it to memory of its own meanwhile.
+pub(super) const UNPINNED_BYTES: u64 = 2 << 20;
 
 /// One call in this many is timed step by step; the time of the others is split like that of the last timed one.
 pub(super) const TIMED_EVERY: u64 = 256;

@@ -3,7 +3,7 @@
 //!
 //! Bottom to top, as files import each other:
 //! - [`driver`]: the traits that a backend implements. `layout`: sizes that the parts agree on.
-//! - `ranges`, `memory`: device addresses and what is mapped there; the pool and weights.
+//! - `ranges`, `memory`, `weights`: device addresses and what is mapped there; lanes' memory, and weights.
 //! - `module`, `function`, `command_list`, `plan_cache`: from machine code and a plan to commands and graphs.
 //! - [`copy_kernels`]: copies and clearing of small calls as kernels; `scrub`: clearing on-chip memory.
 //! - `lane`: a call from its first copy to its clearing. This file: the device.
@@ -27,6 +27,9 @@ mod ranges;
 mod scrub;
 #[cfg(test)]
 mod tests;
+mod weights;
+#[cfg(test)]
+mod weights_tests;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -44,10 +47,11 @@ use self::driver::{DriverError, Event, HostBuffer, Stream};
 pub use self::function::Function;
 use self::lane::{Lane, Start};
 use self::layout::{BOUNCE_BYTES, GRAPH_STEPS, RUNS_BEFORE_GRAPH, Transfer};
-use self::memory::{LaneMemory, WeightsLoader};
+use self::memory::LaneMemory;
 use self::plan_cache::{BoundPlan, BoundPlans, Key};
 use self::scrub::Scrubber;
-use super::{Call, CopyIn, Device, FunctionImage, Source, broken};
+use self::weights::Loader;
+use super::{Call, CopyIn, Device, FunctionImage, Loading, Source, Weights, broken};
 
 /// One GPU, or a slice of one.
 #[derive(Debug)]
@@ -57,7 +61,7 @@ pub struct Gpu<D: Driver> {
     plans: Rc<RefCell<BoundPlans<D>>>,
     /// Of each lane.
     memory: Vec<LaneMemory<D>>,
-    loader: WeightsLoader<D>,
+    loader: Loader<D>,
     /// Arenas that are pinned.
     arenas: HashMap<ArenaId, PinnedArena<D>>,
     bounce: D::HostBuffer,
@@ -91,7 +95,7 @@ impl<D: Driver> Gpu<D> {
             lanes: all.map_err(failed)?,
             plans: Rc::default(),
             memory: (0..lanes.max(1)).map(|_| LaneMemory::reserve(&driver)).collect::<Result<_, _>>()?,
-            loader: WeightsLoader::default(),
+            loader: Loader::create(&driver).map_err(failed)?,
             arenas: HashMap::new(),
             bounce: driver.allocate_host(BOUNCE_BYTES).map_err(failed)?,
             bounce_events: [event()?, event()?],
@@ -129,7 +133,7 @@ impl<D: Driver> Gpu<D> {
         for input in call.inputs.iter().filter(|input| input.bytes > 0) {
             self.copy_in(lane, base, input, call)?;
         }
-        let bases = Bases { pool: base, weights: function.weights_base };
+        let bases = Bases { pool: base, weights: function.weights.base() };
         let bound = self.bind(lane, function, call, bases)?;
         for output in call.outputs.iter().filter(|output| output.bytes > 0) {
             let arena = call.arenas.range(output.arena, output.offset, output.bytes)?;
@@ -325,7 +329,8 @@ impl<D: Driver> Device for Gpu<D> {
     }
 
     fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault> {
-        // Clearing behind calls is over, too: nothing runs while memory is mapped that is not zeroed.
+        // Clearing behind calls is over, too: nothing runs while memory is mapped that is not zeroed. Weights that are
+        // on their way are no one's concern.
         self.settle()?;
         let grown = self.memory[lane.index()].grow(&self.driver, &self.stream, bytes);
         grown.map_err(|fault| self.look(fault))
@@ -346,7 +351,7 @@ impl<D: Driver> Device for Gpu<D> {
 
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function<D>, Fault> {
         let lanes = self.lanes.len();
-        let loaded = Function::load(&self.driver, &self.stream, &mut self.loader, &self.plans, image, lanes);
+        let loaded = Function::load(&self.driver, &self.stream, &self.plans, image, lanes);
         let loaded = loaded.map_err(|fault| self.look(fault))?;
         self.stack_bytes = self.stack_bytes.max(loaded.stack_bytes());
         if let Some(scrubber) = &mut self.scrubber {
@@ -357,7 +362,8 @@ impl<D: Driver> Device for Gpu<D> {
     }
 
     /// Clears variables and their pristine copies, too: both hold data of the owner.
-    fn unload(&mut self, function: Function<D>) -> Result<(), Fault> {
+    fn unload(&mut self, mut function: Function<D>) -> Result<(), Fault> {
+        self.unload_weights(&mut function, false)?;
         function.wipe(&self.stream).map_err(|e| e.fault("clearing variables"))?;
         self.settle()
     }
@@ -373,8 +379,20 @@ impl<D: Driver> Device for Gpu<D> {
         self.settle()
     }
 
-    fn export_weights(&mut self, function: &mut Function<D>) -> Option<(OwnedFd, u64)> {
-        function.take_weights_export()
+    fn load_weights(&mut self, function: &mut Function<D>, weights: Weights) {
+        function.weights.load(&self.driver, &mut self.loader, weights);
+    }
+
+    fn poll_weights(&mut self, function: &mut Function<D>) -> Loading {
+        match function.weights.poll(&self.driver, &self.loader) {
+            Loading::Over(Err(fault)) => Loading::Over(Err(self.look(fault))),
+            loading => loading,
+        }
+    }
+
+    fn unload_weights(&mut self, function: &mut Function<D>, keep: bool) -> Result<(), Fault> {
+        let unloaded = function.weights.unload(&mut self.loader, keep);
+        unloaded.map_err(|e| self.look(e.fault("giving weights up")))
     }
 
     fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault> {
@@ -422,8 +440,16 @@ impl<D: Driver> Device for Gpu<D> {
         cleared.map_err(|e| self.look(e.fault("clearing")))
     }
 
+    /// Weights that are on their way are not waited for: their copies need none of what kernels need.
     fn settle(&mut self) -> Result<(), Fault> {
-        self.driver.synchronize().map_err(|e| {
+        let settled = self.loader.is_idle().and_then(|is_idle| match is_idle {
+            true => self.driver.synchronize(),
+            false => {
+                let mut lanes = self.lanes.iter().map(|lane| &lane.stream).chain([&self.stream]);
+                lanes.try_for_each(Stream::synchronize)
+            }
+        });
+        settled.map_err(|e| {
             let fault = e.fault("waiting for the device");
             self.lost.get_or_insert_with(|| fault.clone());
             fault

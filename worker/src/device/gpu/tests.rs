@@ -15,7 +15,7 @@ use super::driver::Access;
 use super::fake::{self, Did, Fake, FakeError, GRANULE, MULTIPROCESSORS, VARIABLE_BYTES, VARIABLES_AT};
 use super::*;
 use crate::arenas::Arenas;
-use crate::device::{Call, CopyIn, CopyOut, Device, FunctionImage, Source, Weights};
+use crate::device::{Call, CopyIn, CopyOut, Device, FunctionImage, Source};
 
 const ARENA: ArenaId = ArenaId::new(1);
 const LANE: LaneId = LaneId::new(0);
@@ -62,7 +62,7 @@ fn file(content: &str) -> File {
 }
 
 fn load(gpu: &mut Gpu<Fake>, blueprint: &Blueprint, module: &str) -> Result<Function<Fake>, Fault> {
-    gpu.load(FunctionImage { blueprint, modules: vec![file(module)], weights: None })
+    gpu.load(FunctionImage { blueprint, modules: vec![file(module)], weight_bytes: 0 })
 }
 
 impl Fixture {
@@ -463,38 +463,6 @@ fn nothing_of_a_domain_is_left_when_another_follows() {
     fake::log();
     let cleared = fixture.cleared();
     assert_eq!(fixture.call(), [vec![cleared.clone()], fixture.work(2), vec![cleared]].concat());
-}
-
-#[test]
-fn weights_are_read_only_but_for_the_window_that_fills_them() {
-    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
-    fake::log();
-    let json = r#"{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {
-        "inputs": ["A"], "weights": ["W"], "buffers": {"B": {"Sizeof": "A"}}, "outputs": ["B"], "control_flow": []}}"#;
-    let blueprint = pappus_blueprint::parse(json.as_bytes()).unwrap();
-    let weights = Weights::Host { memfd: memfd::sealed("weights", &[7; 100]).unwrap(), export: true };
-    let image = FunctionImage { blueprint: &blueprint, modules: vec![file(MODULE)], weights: Some(weights) };
-    let mut function = gpu.load(image).unwrap();
-    assert!(gpu.export_weights(&mut function).is_some());
-    let maps = |log: &[Did]| {
-        let of = |did: &Did| match *did {
-            Did::Map { at, access, .. } => Some((at, Some(access))),
-            Did::Unmap { at, .. } => Some((at, None)),
-            _ => None,
-        };
-        log.iter().filter_map(of).collect::<Vec<_>>()
-    };
-    let log = fake::log();
-    let window = maps(&log)[0].0;
-    let at = function.weights_base;
-    let expected = [(window, Some(Access::ReadWrite)), (at, Some(Access::Read)), (window, None)];
-    assert_eq!(maps(&log), expected);
-    // The copy, and zeros behind it, are over before the window closes.
-    let copied = log.iter().position(|did| *did == Did::CopyIn { to: window, bytes: 100 }).unwrap();
-    assert_eq!(log[copied + 1], Did::Fill { to: window + 100, byte: 0, bytes: GRANULE - 100 });
-    let over = log.iter().rposition(|did| *did == Did::Synchronize).unwrap();
-    let closed = log.iter().position(|did| matches!(did, Did::Unmap { .. })).unwrap();
-    assert!(copied < over && over < closed);
 }
 
 #[test]

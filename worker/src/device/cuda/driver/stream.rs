@@ -89,6 +89,11 @@ impl driver::Stream for Stream {
         check(unsafe { sys::cuEventRecordWithFlags(event.raw, self.raw, flags) })
     }
 
+    fn synchronize(&self) -> Result<(), CudaError> {
+        // SAFETY: the handle is alive.
+        check(unsafe { sys::cuStreamSynchronize(self.raw) })
+    }
+
     fn has_ended(&self) -> Result<bool, CudaError> {
         // SAFETY: the handle is alive.
         match check(unsafe { sys::cuStreamQuery(self.raw) }) {

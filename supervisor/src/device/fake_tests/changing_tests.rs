@@ -1,0 +1,48 @@
+//! A device that is set up otherwise while it serves, as its processes see it.
+
+use super::*;
+use crate::device::setup::ChangeError;
+
+/// With room for what contexts may take.
+fn large() -> Gpu {
+    Gpu::of(DeviceConfig { memory_bytes: 100 << 30, ..config(false) })
+}
+
+#[test]
+fn processes_with_other_lanes_are_asked_to_leave_one_after_the_other() {
+    let mut gpu = large();
+    let function = gpu.function("f", 0);
+    let id = gpu.submit(&function, CALLER, 0);
+    let changes = gpu.device.change_pairs([("lanes", "2")]).unwrap();
+    assert!(changes[0].effect.contains("2 that serve are replaced"), "{changes:?}");
+    assert_eq!((gpu.device.lanes(), gpu.device.settings().lanes), (2, 2));
+    let left = |gpu: &Gpu, worker| gpu.device.slots.channel(worker).is_hung_up(Generation::new(1));
+    assert!(left(&gpu, W1) && !left(&gpu, W0), "the idle one first");
+    // A process that was started before, and comes only now, is not used.
+    gpu.device.events.worker_gone(W1);
+    let (next, edition) = (Generation::new(2), gpu.device.made_for().edition);
+    let late = attach_process(&gpu.device, W1, next, Epoch::new(0), ended_process(), edition - 1);
+    assert!(matches!(late, Err(Unusable::Outdated)));
+    gpu.workers[1] = attach_process(&gpu.device, W1, next, Epoch::new(0), ended_process(), edition).unwrap();
+    gpu.done(W0, id);
+    assert!(left(&gpu, W0), "once its call is over");
+    let calls: Vec<_> = (0..3).map(|_| gpu.submit(&function, CALLER, 0)).collect();
+    gpu.expect(W1, &["settings", "install 1", "invoke on 0 flags 0", "invoke on 1 flags 0"]);
+    gpu.done(W1, calls[0]);
+    gpu.expect(W1, &["invoke on 0 flags 0"]);
+}
+
+#[test]
+fn a_change_that_cannot_be_leaves_everything_as_it_was() {
+    let gpu = large();
+    let function = gpu.function("f", 0);
+    let before = gpu.device.settings();
+    gpu.submit(&function, CALLER, 60 * MIB);
+    let why = gpu.device.change_pairs([("workers", "9"), ("standbys", "10")]).unwrap_err();
+    assert!(matches!(why, ChangeError::Config(_)), "{why}");
+    gpu.submit(&function, CALLER, 90 << 30);
+    let why = gpu.device.change_pairs([("workers", "9"), ("lanes", "2"), ("memory", "80GiB")]).unwrap_err();
+    assert!(matches!(why, ChangeError::CallNeeds { needs, .. } if needs == 90 << 30), "{why}");
+    assert_eq!((gpu.device.settings(), gpu.device.status().workers.len()), (before, 2));
+    assert_eq!(gpu.device.made_for().edition, 0);
+}

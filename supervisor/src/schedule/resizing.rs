@@ -1,0 +1,142 @@
+//! A device that is set up otherwise while it serves: workers, lanes, memory, turns, residency.
+//!
+//! ```text
+//! fewer workers  ──► residents beyond the ceiling, the one worth least first ─┐  take no more calls, and leave
+//! other lanes    ──► processes of before, one after the other ────────────────┘  once they are idle
+//! less memory    ──► taken back from lanes without calls, then of weights; what runs ends first
+//! all else       ──► from now on
+//! ```
+//!
+//! Nothing that runs is ended, and no call that waits is given up: a domain whose worker leaves waits for another one
+//! like any that has none.
+
+use super::scheduler::Scheduler;
+use super::types::{Action, Command, WhyGone};
+use super::workers::{State, Worker};
+use crate::ids::WorkerId;
+
+/// What can change of a device's [`Shape`](super::types::Shape) while it serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// How many processes there may be at most.
+    pub workers: usize,
+    /// Lanes of each that comes from now on: at most 64.
+    pub lanes: u32,
+    /// Workers that one domain may have.
+    pub workers_per_domain: usize,
+    /// How long a turn lasts, where turns are taken.
+    pub quantum_us: u32,
+    /// How long a domain keeps a worker that another one waits for.
+    pub residency_ns: u64,
+    /// Processes that are kept ready to take a slot.
+    pub standbys: usize,
+    /// Device memory for everything.
+    pub memory_bytes: u64,
+    /// Processes that are there have to make way for others, whatever their lanes.
+    pub remakes: bool,
+}
+
+impl<C: Clone> Scheduler<C> {
+    /// The device is set up otherwise. Every process that is ready from now on has as many lanes as this says. No call
+    /// that is there may need more than the memory that is left for one.
+    pub(super) fn resize(&mut self, now_ns: u64, to: Size, actions: &mut Vec<Action<C>>) {
+        let lanes = to.lanes.clamp(1, 64);
+        let remakes = to.remakes || lanes != self.shape.lanes;
+        let Size { workers, workers_per_domain, residency_ns, standbys, memory_bytes, .. } = to;
+        self.shape = super::Shape {
+            workers,
+            lanes,
+            workers_per_domain,
+            residency_ns,
+            standbys,
+            memory_bytes,
+            quantum_us: self.shape.quantum_us.map(|_| to.quantum_us),
+            ..self.shape
+        };
+        self.workers.resize(workers, lanes);
+        self.lending.resize(self.workers.len(), memory_bytes);
+        self.placing.resize(&self.shape);
+        self.residency.resize(&self.shape);
+        if let Some(turns) = &mut self.turns {
+            turns.resize(self.workers.len(), to.quantum_us);
+        }
+        for (_, worker) in self.workers.iter_mut() {
+            worker.retires = false;
+            worker.outdated |= remakes && !matches!(worker.state, State::Empty | State::Absent);
+        }
+        self.resizing = true;
+        self.memory_came(now_ns, actions);
+        self.resume(now_ns, actions);
+    }
+
+    /// Goes on with what a change began. Called after every event until it is done.
+    pub(super) fn go_on_resizing(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        self.choose_retiring(now_ns);
+        let mut left = false;
+        for id in WorkerId::first(self.workers.len()) {
+            let worker = &self.workers[id];
+            let may_leave = worker.retires && worker.is_idle() && !self.exclusive.is_for(id);
+            if may_leave && matches!(worker.state, State::Free | State::Bound(_)) {
+                self.unbind(id, WhyGone::SettingsChanged);
+                let is_beyond = self.workers.excess() > 0;
+                self.workers[id].dismissed = is_beyond;
+                self.tell(id, Command::Leave, actions);
+                left = true;
+            }
+        }
+        self.shed(now_ns, actions);
+        if left {
+            // Its domain may have calls that wait.
+            self.make_room(now_ns, actions);
+        }
+        let goes = |worker: &Worker| !matches!(worker.state, State::Empty | State::Absent);
+        let waits = |worker: &Worker| worker.retires || worker.outdated && goes(worker);
+        let is_done = self.workers.excess() == 0
+            && self.lending.deficit_bytes() == 0
+            && !self.workers.iter().any(|(_, worker)| waits(worker));
+        self.resizing = !is_done;
+    }
+
+    /// Says which residents take no more calls: those beyond the ceiling, and one of before. Where processes are on
+    /// their way, as many of them go first.
+    fn choose_retiring(&mut self, now_ns: u64) {
+        let coming =
+            self.workers.iter().filter(|(_, worker)| worker.is_coming() && !worker.dismissed).count();
+        let retiring = |of: &Self| of.workers.iter().filter(|(_, worker)| worker.retires).count();
+        let is_there =
+            |worker: &Worker| matches!(worker.state, State::Free | State::Bound(_)) && !worker.retires;
+        let missing = self.workers.excess().saturating_sub(coming + retiring(self));
+        for _ in 0..missing {
+            let idle = self.worth_least(now_ns, |_, worker| is_there(worker) && worker.is_idle());
+            let Some(worker) = idle.or_else(|| self.worth_least(now_ns, |_, worker| is_there(worker))) else {
+                break;
+            };
+            self.workers[worker].retires = true;
+        }
+        if coming == 0 && retiring(self) == 0 {
+            let is_one = |worker: &Worker| is_there(worker) && worker.outdated;
+            let idle = self.worth_least(now_ns, |_, worker| is_one(worker) && worker.is_idle());
+            let worker = idle.or_else(|| self.worth_least(now_ns, |_, worker| is_one(worker)));
+            worker.into_iter().for_each(|worker| self.workers[worker].retires = true);
+        }
+    }
+
+    /// Takes memory back that the device has no more.
+    fn shed(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        if self.lending.deficit_bytes() == 0 {
+            if std::mem::take(&mut self.shedding) {
+                // Who waits for memory asks for what it needs itself.
+                self.lending.settle_asked();
+                self.memory_came(now_ns, actions);
+            }
+            return;
+        }
+        self.shedding = true;
+        let short = self.lending.take_back(now_ns, &self.workers, 0, None, &mut self.taken);
+        self.tell_taken(actions);
+        let others_may_give = self.ask_weights(short, actions) || self.lending.awaits();
+        if short > 0 && !others_may_give && self.calls.in_processes() == 0 {
+            self.dismiss_one(now_ns, None, actions);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Who has weights mapped: workers, and what is left of processes that are gone. Weights that were given up take memory
+//! until none has them.
+
+use crate::ids::{FunctionId, WorkerId};
+
+/// Who has weights mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    Worker(WorkerId),
+    /// A process that is not reaped.
+    Zombie(ZombieId),
+}
+
+/// Names a process that is gone and not reaped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ZombieId(pub(super) u64);
+
+/// One that has weights mapped.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Holder {
+    pub(super) who: Who,
+    /// It loaded them for itself, because they were not shared yet.
+    pub(super) own: bool,
+}
+
+/// Weights that were given up, until all workers confirmed that they forgot them.
+#[derive(Debug)]
+pub(super) struct Leaving<T> {
+    pub(super) function: FunctionId,
+    pub(super) bytes: u64,
+    pub(super) holders: Vec<Holder>,
+    /// What names their memory, if it was shared, and no process but the one that made it ever had it.
+    pub(super) device: Option<T>,
+}
+
+impl<T> Leaving<T> {
+    /// Device memory that they take.
+    pub(super) fn taken_bytes(&self) -> u64 {
+        let own = own_copies(&self.holders);
+        let shared = u64::from(self.holders.len() as u64 > own);
+        self.bytes.saturating_mul(own + shared)
+    }
+}
+
+/// How many loaded them for themselves.
+pub(super) fn own_copies(holders: &[Holder]) -> u64 {
+    holders.iter().filter(|holder| holder.own).count() as u64
+}

@@ -1,0 +1,85 @@
+//! Calls that wait on a device that is lost go to other devices, as if they were new: the router says where. Each keeps its
+//! deadline, its order and its account, and what is known of its attempts. Those that no other device can run go on
+//! waiting.
+
+use std::sync::Arc;
+
+use super::reply_handle::{DevicePlace, ReplyHandle};
+use super::responses;
+use super::state::Server;
+use crate::call::{Call, Outcome};
+use crate::device::Device;
+use crate::refusal::internal;
+use crate::router::Router;
+use crate::schedule::CallId;
+
+/// A call that is on its way from one device to another: whatever happens there, it is answered.
+struct OnTheWay {
+    call: Arc<Call>,
+    device: Arc<Device>,
+    arrived: bool,
+}
+
+impl Drop for OnTheWay {
+    fn drop(&mut self) {
+        if !self.arrived {
+            let why = internal("cannot move the call to another device", "a panic");
+            self.call.reply.complete(&self.call, &self.device.config.name, Outcome::Refused(why.into()));
+        }
+    }
+}
+
+impl Server {
+    /// Moves calls for as long as the supervisor runs, whenever there may be some.
+    pub async fn run_moves(self: Arc<Self>) {
+        loop {
+            self.stranded.notified().await;
+            let server = self.clone();
+            let moving = move || move_stranded(&server.router, &server.devices);
+            if let Err(why) = tokio::task::spawn_blocking(moving).await {
+                tracing::error!("not all calls are moved from a device that is lost: {why}");
+            }
+        }
+    }
+}
+
+/// Moves what waits on devices that are lost.
+pub(crate) fn move_stranded(router: &Router, devices: &[Arc<Device>]) {
+    for (at, device) in devices.iter().enumerate().filter(|(_, device)| device.is_lost()) {
+        let waiting = device.waiting();
+        let moved = waiting.iter().filter(|(id, call)| move_call(router, (at, device), *id, call)).count();
+        if moved > 0 {
+            let left = waiting.len() - moved;
+            tracing::warn!(device = device.config.name, moved, left, "calls that waited go to other devices");
+        }
+    }
+}
+
+/// Moves a call that waits on a device; whether it went.
+fn move_call(router: &Router, (at, device): (usize, &Arc<Device>), id: CallId, call: &Arc<Call>) -> bool {
+    if !router.has_other(at, call) {
+        return false;
+    }
+    // It may have started, ended, or been cancelled meanwhile.
+    let Some(withdrawn) = device.withdraw(id) else { return false };
+    let mut way = OnTheWay { call: call.clone(), device: device.clone(), arrived: false };
+    // Where the last one that could is lost as well by now, it goes on waiting.
+    let to = router.elsewhere(at, call).unwrap_or(device).clone();
+    let adopted = to.adopt(withdrawn);
+    way.arrived = true;
+    let Some(handle) = ReplyHandle::of(call) else { return true };
+    match adopted {
+        Ok(id) => {
+            let place: DevicePlace = (to, id);
+            if let Some((device, id)) = handle.moved(place) {
+                // Cancelled, or its client gone, while it was on its way.
+                device.cancel(id);
+            }
+        }
+        Err(why) => {
+            let (function, device) = (&call.function.record.name, &to.config.name);
+            handle.answer(responses::not_accepted(function, device, why));
+        }
+    }
+    true
+}

@@ -1,0 +1,379 @@
+//! Weights of functions: on their way to the device, there, and gone again.
+//!
+//! ```text
+//!            load                    all is submitted            the event passed
+//!  absent ─────────► submitting ────────────────────► copying ──────────────────► there
+//!     ▲              │  ▲ one part of the host copy is pinned at a time             │
+//!     │              └──┘                                                           │
+//!     └──────────── unload: memory goes back, or is kept for the next load ─────────┘
+//! ```
+//!
+//! All loads share one stream of their own and run in the order in which they began, so that copies follow each other
+//! without a gap while lanes compute. Nothing here waits for a copy but the end of a load that is given up.
+//!
+//! A function keeps its addresses while its weights are gone: plans and graphs that name them stay good. Its weights are
+//! mapped read-only there; they are written through a window that is open while they are copied.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::rc::{Rc, Weak};
+use std::time::Instant;
+
+use pappus_protocol::{Fault, FaultCode};
+use pappus_shmem::{Mapping, ValidatedMemfd};
+
+use super::driver::{Access, Driver, DriverError, Event, Memory, Stream};
+use super::layout::{PIN_BYTES, PINNED_WEIGHTS_BYTES, UNPINNED_BYTES};
+use super::memory::PATIENCE;
+use super::ranges::{AddressRange, Window};
+use crate::device::{LoadedWeights, Loading, Weights, broken};
+
+/// What loads of all functions share.
+#[derive(Debug)]
+pub(super) struct Loader<D: Driver> {
+    stream: D::Stream,
+    /// Memory of weights that went, for the load that begins next.
+    kept: Option<D::Memory>,
+    /// Host copies that functions have, by the numbers of their files: functions with the same weights share one.
+    copies: Vec<(u64, Weak<RefCell<HostCopy<D>>>)>,
+    pinned_bytes: Rc<Cell<u64>>,
+}
+
+/// The weights of one function.
+#[derive(Debug)]
+pub(super) struct FunctionWeights<D: Driver> {
+    /// As they are packed.
+    bytes: u64,
+    /// Where kernels see them, from their first load on; nothing is mapped there while they are absent.
+    range: Option<AddressRange<D>>,
+    load: Option<Load<D>>,
+    /// Kept for the next time.
+    host: Option<Rc<RefCell<HostCopy<D>>>>,
+}
+
+/// Where a load is.
+#[derive(Debug)]
+enum Load<D: Driver> {
+    /// It waits for memory of the device.
+    Waiting {
+        export: bool,
+        until: Instant,
+    },
+    Submitting(Copy<D>),
+    Copying {
+        _window: Window<D>,
+        done: D::Event,
+        loaded: LoadedWeights,
+    },
+    Over(Result<LoadedWeights, Fault>),
+}
+
+/// A copy of which so many bytes are submitted.
+#[derive(Debug)]
+struct Copy<D: Driver> {
+    export: bool,
+    submitted: u64,
+    done: D::Event,
+    // Before the memory that it shows.
+    window: Window<D>,
+    memory: D::Memory,
+}
+
+/// A host copy that the device can copy from by itself, as far as it is pinned.
+#[derive(Debug)]
+struct HostCopy<D: Driver> {
+    // Before the mapping that they refer to.
+    pins: Vec<D::Pinned>,
+    pinned_bytes: u64,
+    /// No more of it can be pinned.
+    settled: bool,
+    budget: Rc<Cell<u64>>,
+    mapping: Mapping,
+}
+
+impl<D: Driver> Drop for HostCopy<D> {
+    fn drop(&mut self) {
+        self.budget.set(self.budget.get().saturating_sub(self.pinned_bytes));
+    }
+}
+
+impl<D: Driver> HostCopy<D> {
+    fn map(memfd: &ValidatedMemfd, budget: &Rc<Cell<u64>>, pins: bool) -> std::io::Result<Self> {
+        let mapping = Mapping::read_only(memfd)?;
+        Ok(Self { pins: Vec::new(), pinned_bytes: 0, settled: !pins, budget: budget.clone(), mapping })
+    }
+
+    /// Pins the next part, unless that is not possible.
+    fn pin_more(&mut self, driver: &D) {
+        let bytes = PIN_BYTES.min(self.mapping.bytes() - self.pinned_bytes);
+        self.settled |= bytes == 0 || self.budget.get() + bytes > PINNED_WEIGHTS_BYTES;
+        if self.settled {
+            return;
+        }
+        // SAFETY: the part lies inside the mapping, which is dropped after its pins.
+        let pinned = unsafe {
+            let base = self.mapping.base().add(self.pinned_bytes as usize);
+            driver.pin(base, bytes, true)
+        };
+        match pinned {
+            Ok(pinned) => {
+                self.pins.push(pinned);
+                self.pinned_bytes += bytes;
+                self.budget.set(self.budget.get() + bytes);
+            }
+            // What cannot be pinned is copied at the speed of ordinary memory.
+            Err(_) => self.settled = true,
+        }
+    }
+
+    /// Submits the part that begins `at` of a copy of so many bytes; how many it has.
+    fn submit(&self, stream: &D::Stream, to: u64, at: u64, length: u64) -> Result<u64, D::Error> {
+        let left = length.min(self.mapping.bytes()) - at;
+        let bytes = match at < self.pinned_bytes {
+            // As it was pinned: a copy does not cross from one part to another.
+            true => (PIN_BYTES - at % PIN_BYTES).min(left),
+            false => UNPINNED_BYTES.min(left),
+        };
+        // SAFETY: the part lies inside the mapping, which a load that is not over keeps.
+        unsafe { stream.copy_in(to + at, self.mapping.base().add(at as usize), bytes) }?;
+        Ok(bytes)
+    }
+}
+
+/// Whether memory of one size suits weights that need another: little of it is wasted.
+fn suits(has: u64, needed: u64) -> bool {
+    has >= needed && has - needed <= needed / 8
+}
+
+fn granularity<D: Driver>(driver: &D) -> Result<u64, Fault> {
+    driver.granularity().map_err(|e| e.fault("asking for the granularity"))
+}
+
+impl<D: Driver> Loader<D> {
+    /// Without functions.
+    pub(super) fn create(driver: &D) -> Result<Self, D::Error> {
+        let (copies, pinned_bytes) = (Vec::new(), Rc::default());
+        Ok(Self { stream: driver.create_stream()?, kept: None, copies, pinned_bytes })
+    }
+
+    /// Whether nothing is being copied.
+    pub(super) fn is_idle(&self) -> Result<bool, D::Error> {
+        self.stream.has_ended()
+    }
+
+    /// Gives memory back that was kept, and forgets host copies. No function has any.
+    pub(super) fn forget(&mut self) {
+        self.kept = None;
+        self.copies.clear();
+    }
+
+    /// The mapping of a memfd, one for all who have it.
+    fn host_copy(&mut self, driver: &D, memfd: &ValidatedMemfd) -> Result<Rc<RefCell<HostCopy<D>>>, Fault> {
+        let failed = |e: std::io::Error| Fault::new(FaultCode::Exhausted, format!("mapping weights: {e}"));
+        let file = std::fs::File::from(memfd.as_fd().try_clone_to_owned().map_err(failed)?);
+        let inode = file.metadata().map_err(failed)?.ino();
+        self.copies.retain(|(_, copy)| copy.strong_count() > 0);
+        let known = self.copies.iter().find(|(other, _)| *other == inode);
+        if let Some(copy) = known.and_then(|(_, copy)| copy.upgrade()) {
+            return Ok(copy);
+        }
+        let pins = driver.properties().pins_read_only;
+        let copy = HostCopy::map(memfd, &self.pinned_bytes, pins).map_err(failed)?;
+        let copy = Rc::new(RefCell::new(copy));
+        self.copies.push((inode, Rc::downgrade(&copy)));
+        Ok(copy)
+    }
+}
+
+impl<D: Driver> FunctionWeights<D> {
+    /// So many bytes that were never loaded.
+    pub(super) fn absent(bytes: u64) -> Self {
+        Self { bytes, range: None, load: None, host: None }
+    }
+
+    /// Their address, once they were there; else zero.
+    pub(super) fn base(&self) -> u64 {
+        self.range.as_ref().map_or(0, AddressRange::base)
+    }
+
+    /// Begins to load them; [`FunctionWeights::poll`] says what comes of it.
+    pub(super) fn load(&mut self, driver: &D, loader: &mut Loader<D>, weights: Weights) {
+        let kept = loader.kept.take();
+        let begun = match weights {
+            Weights::Device { descriptor, bytes } => {
+                // The descriptor stays open until the memory is mapped.
+                let memory = driver.import_memory(descriptor.as_fd(), bytes);
+                let mapped = memory.map_err(|e| e.fault("importing weights"));
+                let mapped = mapped.and_then(|memory| self.map(driver, memory));
+                mapped.map(|()| Load::Over(Ok(LoadedWeights { bytes, export: None })))
+            }
+            Weights::Host { memfd, export } => self.begin(driver, loader, &memfd, kept, export),
+        };
+        self.load = Some(begun.unwrap_or_else(|fault| Load::Over(Err(fault))));
+    }
+
+    fn begin(
+        &mut self,
+        driver: &D,
+        loader: &mut Loader<D>,
+        memfd: &ValidatedMemfd,
+        kept: Option<D::Memory>,
+        export: bool,
+    ) -> Result<Load<D>, Fault> {
+        self.host = Some(loader.host_copy(driver, memfd)?);
+        let needed = self.needed_bytes(driver)?;
+        match kept.filter(|memory| suits(memory.bytes(), needed)) {
+            // Who shares it has its descriptor.
+            Some(memory) => Copy::begin(driver, memory, false).map(Load::Submitting),
+            None => Ok(Load::Waiting { export, until: Instant::now() + PATIENCE }),
+        }
+    }
+
+    /// Device memory that they need.
+    fn needed_bytes(&self, driver: &D) -> Result<u64, Fault> {
+        Ok(self.bytes.next_multiple_of(granularity(driver)?))
+    }
+
+    /// Maps memory where kernels see it.
+    fn map(&mut self, driver: &D, memory: D::Memory) -> Result<(), Fault> {
+        let failed = |e: D::Error| e.fault("mapping weights");
+        if self.range.is_none() {
+            // Addresses for any memory that suits: they are the same whatever it is next time.
+            let needed = self.needed_bytes(driver)?;
+            let most = (needed + needed / 8).next_multiple_of(granularity(driver)?);
+            self.range = Some(AddressRange::reserve(driver, most).map_err(failed)?);
+        }
+        let range = self.range.as_mut().ok_or_else(broken)?;
+        range.push(driver, memory, Access::Read).map(drop).map_err(failed)
+    }
+
+    /// Goes on with the load, without waiting.
+    pub(super) fn poll(&mut self, driver: &D, loader: &Loader<D>) -> Loading {
+        loop {
+            let step = match self.load.take() {
+                Some(Load::Waiting { export, until }) => self.create(driver, export, until),
+                Some(Load::Submitting(copy)) => self.submit(driver, &loader.stream, copy),
+                Some(Load::Copying { _window, done, loaded }) => match done.has_passed() {
+                    Ok(true) => Ok(Step::On(Load::Over(Ok(loaded)))),
+                    Ok(false) => Ok(Step::Stay(Load::Copying { _window, done, loaded })),
+                    Err(e) => Err(e.fault("copying weights")),
+                },
+                Some(Load::Over(outcome)) => return Loading::Over(outcome),
+                None => Err(broken()),
+            };
+            match step {
+                Ok(Step::On(load)) => self.load = Some(load),
+                Ok(Step::Stay(load)) => {
+                    let copying = matches!(load, Load::Copying { .. });
+                    self.load = Some(load);
+                    return if copying { Loading::Copying } else { Loading::Submitting };
+                }
+                Err(fault) => {
+                    self.range.as_mut().map(AddressRange::pop);
+                    return Loading::Over(Err(fault));
+                }
+            }
+        }
+    }
+
+    /// Takes memory of the device for them.
+    fn create(&mut self, driver: &D, export: bool, until: Instant) -> Result<Step<D>, Fault> {
+        let bytes = self.needed_bytes(driver)?;
+        match driver.create_memory(bytes, export) {
+            Ok(memory) => Ok(Step::On(Load::Submitting(Copy::begin(driver, memory, export)?))),
+            // The driver may still be taking it back from another process.
+            Err(e) if e.is_out_of_memory() && Instant::now() < until => {
+                Ok(Step::Stay(Load::Waiting { export, until }))
+            }
+            Err(e) => Err(e.fault(&format!("{bytes} bytes of device memory for weights"))),
+        }
+    }
+
+    /// Submits what can be submitted now; behind the last part, zeros for the rest of the memory, and the event.
+    fn submit(&mut self, driver: &D, stream: &D::Stream, mut copy: Copy<D>) -> Result<Step<D>, Fault> {
+        let host = self.host.clone().ok_or_else(broken)?;
+        let submitted = copy.submit(driver, stream, &mut host.borrow_mut(), self.bytes);
+        match submitted {
+            Ok(true) => {}
+            Ok(false) => return Ok(Step::Stay(Load::Submitting(copy))),
+            Err(e) => {
+                // The window is not in use any more when it is dropped.
+                let _ = stream.synchronize();
+                return Err(e.fault("copying weights"));
+            }
+        }
+        // The final mapping and the export are made while the copy runs.
+        let Copy { export, done, window, memory, .. } = copy;
+        let bytes = memory.bytes();
+        let exported = export.then(|| memory.export()).transpose();
+        let exported = exported.map_err(|e| e.fault("exporting weights"));
+        let mapped = exported.and_then(|export| self.map(driver, memory).map(|()| export));
+        match mapped {
+            Ok(export) => {
+                let loaded = LoadedWeights { bytes, export };
+                Ok(Step::On(Load::Copying { _window: window, done, loaded }))
+            }
+            Err(fault) => {
+                let _ = stream.synchronize();
+                Err(fault)
+            }
+        }
+    }
+
+    /// Takes them from the device, or gives up loading them. With `keep`, the next load may have their memory.
+    pub(super) fn unload(&mut self, loader: &mut Loader<D>, keep: bool) -> Result<(), D::Error> {
+        if let Some(Load::Submitting(_) | Load::Copying { .. }) = self.load {
+            // What is submitted writes to the memory.
+            loader.stream.synchronize()?;
+        }
+        self.load = None;
+        let memory = self.range.as_mut().and_then(AddressRange::pop);
+        loader.kept = memory.filter(|_| keep);
+        Ok(())
+    }
+}
+
+/// What a load has come to.
+enum Step<D: Driver> {
+    /// It goes on at once.
+    On(Load<D>),
+    /// It goes on later.
+    Stay(Load<D>),
+}
+
+impl<D: Driver> Copy<D> {
+    fn begin(driver: &D, memory: D::Memory, export: bool) -> Result<Self, Fault> {
+        let failed = |e: D::Error| e.fault("preparing to copy weights");
+        let window = Window::open(driver, &memory).map_err(failed)?;
+        let done = driver.create_event(false).map_err(failed)?;
+        Ok(Self { export, submitted: 0, done, window, memory })
+    }
+
+    /// Submits as much as can be submitted without keeping the other lanes waiting; whether that is all.
+    fn submit(
+        &mut self,
+        driver: &D,
+        stream: &D::Stream,
+        host: &mut HostCopy<D>,
+        length: u64,
+    ) -> Result<bool, D::Error> {
+        while self.submitted < length {
+            let is_pinned = self.submitted < host.pinned_bytes;
+            if !is_pinned {
+                host.pin_more(driver);
+            }
+            self.submitted += host.submit(stream, self.window.base(), self.submitted, length)?;
+            if !is_pinned && self.submitted < length {
+                return Ok(false);
+            }
+        }
+        let rest = self.memory.bytes() - length;
+        if rest > 0 {
+            // Of weights that were there before, perhaps of a function that not every caller of this one may call.
+            stream.fill(self.window.base() + length, 0, rest)?;
+        }
+        stream.record(&self.done)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,282 @@
+//! Weights on their way, there and gone, as a driver that only records saw it.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+use pappus_blueprint::Blueprint;
+use pappus_shmem::memfd;
+
+use super::driver::Access;
+use super::fake::{self, Did, Fake, GRANULE};
+use super::layout::{PIN_BYTES, UNPINNED_BYTES};
+use super::*;
+use crate::device::{Device, FunctionImage, LoadedWeights, Loading, Weights};
+
+const MODULE: &str = "kernel k 8 8";
+
+fn blueprint() -> Blueprint {
+    let json = r#"{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {
+        "inputs": ["A"], "weights": ["W"], "buffers": {"B": {"Sizeof": "A"}}, "outputs": ["B"], "control_flow": []}}"#;
+    pappus_blueprint::parse(json.as_bytes()).unwrap()
+}
+
+/// A function with so many bytes of weights.
+fn function(gpu: &mut Gpu<Fake>, weight_bytes: u64) -> Function<Fake> {
+    let module = memfd::sealed("module", MODULE.as_bytes()).unwrap();
+    let mut module = File::from(module.as_fd().try_clone_to_owned().unwrap());
+    std::io::Seek::rewind(&mut module).unwrap();
+    gpu.load(FunctionImage { blueprint: &blueprint(), modules: vec![module], weight_bytes }).unwrap()
+}
+
+/// A host copy of so many bytes.
+fn host(bytes: u64, export: bool) -> Weights {
+    Weights::Host { memfd: memfd::sealed("weights", &vec![7; bytes as usize]).unwrap(), export }
+}
+
+fn loaded(gpu: &mut Gpu<Fake>, function: &mut Function<Fake>) -> Result<LoadedWeights, Fault> {
+    loop {
+        if let Loading::Over(outcome) = gpu.poll_weights(function) {
+            return outcome;
+        }
+    }
+}
+
+/// Mappings and their ends, in order; a mapping with what may be done there.
+fn maps(log: &[Did]) -> Vec<(u64, Option<Access>)> {
+    let of = |did: &Did| match *did {
+        Did::Map { at, access, .. } => Some((at, Some(access))),
+        Did::Unmap { at, .. } => Some((at, None)),
+        _ => None,
+    };
+    log.iter().filter_map(of).collect()
+}
+
+/// Bytes of device memory that were shown to kernels before something was written to each of them, or that are left from
+/// weights before: what a kernel could read beyond its own weights. The memory is told apart by its window.
+fn shows_what_others_left(log: &[Did]) -> bool {
+    let mut unwritten: Vec<(u64, u64)> = Vec::new();
+    for did in log {
+        match *did {
+            Did::Map { at, bytes, access: Access::ReadWrite } => unwritten.push((at, bytes)),
+            // Parts come in their order.
+            Did::CopyIn { to, bytes } | Did::Fill { to, bytes, .. } => {
+                if let Some(part) = unwritten.iter_mut().find(|(at, _)| *at == to) {
+                    *part = (to + bytes, part.1 - bytes);
+                }
+            }
+            Did::Map { access: Access::Read, .. } if unwritten.iter().any(|(_, left)| *left > 0) => {
+                return true;
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
+#[test]
+fn weights_are_read_only_but_for_the_window_that_fills_them() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    let mut function = function(&mut gpu, 100);
+    fake::log();
+    gpu.load_weights(&mut function, host(100, true));
+    fake::events(Some(Ok(false)));
+    assert!(matches!(gpu.poll_weights(&mut function), Loading::Copying));
+    let log = fake::log();
+    let (window, at) = (maps(&log)[0].0, function.weights.base());
+    assert_eq!(maps(&log), [(window, Some(Access::ReadWrite)), (at, Some(Access::Read))]);
+    let copied = log.iter().position(|did| *did == Did::CopyIn { to: window, bytes: 100 }).unwrap();
+    assert_eq!(log[copied + 1], Did::Fill { to: window + 100, byte: 0, bytes: GRANULE - 100 });
+    assert!(matches!(log[copied + 2], Did::Record(_)));
+    assert!(!log.contains(&Did::Synchronize), "nothing is waited for");
+    // The copy is over before the window closes.
+    assert!(matches!(gpu.poll_weights(&mut function), Loading::Copying));
+    assert_eq!(fake::log(), []);
+    fake::events(None);
+    let weights = loaded(&mut gpu, &mut function).unwrap();
+    assert!(weights.export.is_some() && weights.bytes == GRANULE);
+    assert_eq!(maps(&fake::log()), [(window, None)]);
+}
+
+#[test]
+fn a_load_stops_no_lane() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    let bytes = 3 * PIN_BYTES + 5;
+    let mut function = function(&mut gpu, bytes);
+    fake::log();
+    fake::events(Some(Ok(false)));
+    gpu.load_weights(&mut function, host(bytes, false));
+    // A part of the host's copy is pinned at a time, and copied before the next one is.
+    for part in [PIN_BYTES, PIN_BYTES, PIN_BYTES] {
+        assert!(matches!(gpu.poll_weights(&mut function), Loading::Submitting));
+        let log = fake::log();
+        let pinned = log.iter().position(|did| *did == Did::Pin { bytes: part, read_only: true }).unwrap();
+        assert!(matches!(log[pinned + 1], Did::CopyIn { bytes, .. } if bytes == part));
+        assert_eq!(log.iter().filter(|did| matches!(did, Did::CopyIn { .. })).count(), 1);
+    }
+    assert!(matches!(gpu.poll_weights(&mut function), Loading::Copying));
+    // A lane that grows meanwhile waits for lanes only.
+    fake::log();
+    gpu.settle().unwrap();
+    assert_eq!(fake::log(), [Did::Synchronize, Did::Synchronize], "its stream, and the device's own");
+    fake::events(None);
+    loaded(&mut gpu, &mut function).unwrap();
+}
+
+#[test]
+fn a_host_copy_stays_pinned_and_is_shared() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    let bytes = 2 * PIN_BYTES;
+    let mut functions = [function(&mut gpu, bytes), function(&mut gpu, bytes)];
+    let file = memfd::sealed("weights", &vec![7; bytes as usize]).unwrap();
+    let host = || {
+        let again: OwnedFd = file.as_fd().try_clone_to_owned().unwrap();
+        Weights::Host { memfd: memfd::judge_sealed(again, u64::MAX).unwrap(), export: false }
+    };
+    fake::log();
+    let pins = |log: &[Did]| log.iter().filter(|did| matches!(did, Did::Pin { .. })).count();
+    gpu.load_weights(&mut functions[0], host());
+    loaded(&mut gpu, &mut functions[0]).unwrap();
+    assert_eq!(pins(&fake::log()), 2);
+    gpu.unload_weights(&mut functions[0], false).unwrap();
+    for function in &mut functions {
+        gpu.load_weights(function, host());
+        fake::events(Some(Ok(false)));
+        assert!(matches!(gpu.poll_weights(function), Loading::Copying), "all of it at once");
+        fake::events(None);
+        loaded(&mut gpu, function).unwrap();
+        assert_eq!(pins(&fake::log()), 0);
+    }
+    // It goes with the last function that has it.
+    let [first, second] = functions;
+    gpu.unload(first).unwrap();
+    assert!(!fake::log().contains(&Did::Unpin));
+    gpu.unload(second).unwrap();
+    assert_eq!(fake::log().into_iter().filter(|did| *did == Did::Unpin).count(), 2);
+}
+
+#[test]
+fn what_cannot_be_pinned_is_copied_in_small_parts() {
+    let mut driver = Fake::new();
+    driver.properties.pins_read_only = false;
+    let mut gpu = Gpu::new(driver, 1).unwrap();
+    let mut function = function(&mut gpu, 2 * UNPINNED_BYTES);
+    gpu.load_weights(&mut function, host(2 * UNPINNED_BYTES, false));
+    fake::log();
+    assert!(matches!(gpu.poll_weights(&mut function), Loading::Submitting));
+    let log = fake::log();
+    assert!(matches!(log.last(), Some(Did::CopyIn { bytes: UNPINNED_BYTES, .. })), "{log:?}");
+    loaded(&mut gpu, &mut function).unwrap();
+}
+
+#[test]
+fn addresses_stay_when_weights_go_and_come_again() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    let mut function = function(&mut gpu, 100);
+    gpu.load_weights(&mut function, host(100, false));
+    loaded(&mut gpu, &mut function).unwrap();
+    let at = function.weights.base();
+    assert_ne!(at, 0);
+    fake::log();
+    gpu.unload_weights(&mut function, false).unwrap();
+    assert_eq!(fake::log(), [Did::Unmap { at, bytes: GRANULE }]);
+    let descriptor = memfd::sealed("memory", b"memory").unwrap().as_fd().try_clone_to_owned().unwrap();
+    gpu.load_weights(&mut function, Weights::Device { descriptor, bytes: GRANULE });
+    assert_eq!(loaded(&mut gpu, &mut function).unwrap().bytes, GRANULE);
+    assert_eq!(function.weights.base(), at);
+    assert_eq!(maps(&fake::log()), [(at, Some(Access::Read))], "memory that others filled has no window");
+}
+
+/// What the driver is told when weights of `bytes` take the memory of others of `before` bytes.
+fn replaced(before: u64, bytes: u64) -> Vec<Did> {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    let mut first = function(&mut gpu, before);
+    let mut second = function(&mut gpu, bytes);
+    gpu.load_weights(&mut first, host(before, true));
+    loaded(&mut gpu, &mut first).unwrap();
+    fake::log();
+    gpu.unload_weights(&mut first, true).unwrap();
+    gpu.load_weights(&mut second, host(bytes, true));
+    let weights = loaded(&mut gpu, &mut second).unwrap();
+    let has = before.next_multiple_of(GRANULE);
+    let needs = bytes.next_multiple_of(GRANULE);
+    // Where it suits, it is the same memory, whose descriptor others have.
+    let suits = has >= needs && has - needs <= needs / 8;
+    assert_eq!((weights.bytes, weights.export.is_none()), (if suits { has } else { needs }, suits));
+    fake::log()
+}
+
+#[test]
+fn weights_take_the_memory_of_those_that_they_replace_and_nothing_of_those_is_left() {
+    let log = replaced(16 * GRANULE, 15 * GRANULE - 100);
+    assert!(!shows_what_others_left(&log), "{log:?}");
+    // The control: without the zeros behind the copy, the rest of those before would be there.
+    let rest =
+        log.iter().position(|did| matches!(did, Did::Fill { bytes, .. } if *bytes == GRANULE + 100)).unwrap();
+    let mut without = log.clone();
+    without.remove(rest);
+    assert!(shows_what_others_left(&without), "the control finds nothing");
+    // Memory that is too small or much too large is not used.
+    replaced(GRANULE, 2 * GRANULE);
+    replaced(16 * GRANULE, 8 * GRANULE);
+}
+
+#[test]
+fn memory_that_is_kept_is_for_the_next_load_only() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    let mut functions = [100, 5 * GRANULE, 100].map(|bytes| function(&mut gpu, bytes));
+    gpu.load_weights(&mut functions[0], host(100, true));
+    loaded(&mut gpu, &mut functions[0]).unwrap();
+    gpu.unload_weights(&mut functions[0], true).unwrap();
+    for (function, bytes) in functions[1..].iter_mut().zip([5 * GRANULE, 100]) {
+        gpu.load_weights(function, host(bytes, true));
+        assert!(loaded(&mut gpu, function).unwrap().export.is_some(), "it is new");
+    }
+}
+
+#[test]
+fn a_load_waits_for_memory_that_others_are_about_to_give_back() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    let mut function = function(&mut gpu, 100);
+    fake::out_of_memory(2);
+    gpu.load_weights(&mut function, host(100, false));
+    assert!(matches!(gpu.poll_weights(&mut function), Loading::Submitting));
+    assert!(matches!(gpu.poll_weights(&mut function), Loading::Submitting));
+    loaded(&mut gpu, &mut function).unwrap();
+}
+
+#[test]
+fn a_load_that_fails_leaves_nothing_mapped() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    let mut function = function(&mut gpu, 100);
+    fake::log();
+    gpu.load_weights(&mut function, host(100, false));
+    fake::fail_next_copy();
+    loaded(&mut gpu, &mut function).unwrap_err();
+    let log = fake::log();
+    let mapped = log.iter().filter(|did| matches!(did, Did::Map { .. })).count();
+    let unmapped = log.iter().filter(|did| matches!(did, Did::Unmap { .. })).count();
+    assert_eq!((mapped, unmapped), (1, 1), "{log:?}");
+    // What was submitted is over before.
+    let over = log.iter().rposition(|did| *did == Did::Synchronize).unwrap();
+    assert!(over < log.iter().position(|did| matches!(did, Did::Unmap { .. })).unwrap());
+    // The next load is a fresh one.
+    gpu.load_weights(&mut function, host(100, false));
+    loaded(&mut gpu, &mut function).unwrap();
+}
+
+#[test]
+fn a_load_that_is_given_up_is_over_first() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    let mut function = function(&mut gpu, 100);
+    gpu.load_weights(&mut function, host(100, false));
+    fake::events(Some(Ok(false)));
+    assert!(matches!(gpu.poll_weights(&mut function), Loading::Copying));
+    fake::log();
+    gpu.unload_weights(&mut function, false).unwrap();
+    let log = fake::log();
+    assert_eq!(log[0], Did::Synchronize);
+    assert_eq!(maps(&log).len(), 2, "neither the window nor the mapping is left");
+    fake::events(None);
+}
