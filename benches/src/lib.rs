@@ -10,6 +10,7 @@
 //! - [`harness`]: rounds and percentiles; a supervisor of one's own; functions registered in it.
 //! - [`kernels`]: kernels called without Pappus, as wasm and as native code.
 //! - [`parts`]: what is measured, a file each.
+//! - [`simulator`]: the scheduler against virtual devices in virtual time.
 //! - [`bare`]: programs on a GPU without Pappus.
 //! - [`gpu`]: what is measured on a GPU, a file each.
 
@@ -22,6 +23,7 @@ pub mod kernels;
 pub mod machine;
 pub mod parts;
 pub mod report;
+pub mod simulator;
 
 /// The result of measuring: whatever goes wrong ends the run and is printed.
 pub type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;

@@ -11,6 +11,7 @@ use pappus_benches::harness::pipes;
 use pappus_benches::machine::Machine;
 use pappus_benches::parts::{self, Part, sandbox};
 use pappus_benches::report::Report;
+use pappus_benches::simulator::cli as simulator;
 
 /// Measures what Pappus promises, each as a ratio to a bare floor of the same run.
 #[derive(Debug, Parser)]
@@ -22,6 +23,7 @@ use pappus_benches::report::Report;
         scripts/bench                            everything, after building it\n  \
         pappus-bench latency cold                two parts\n  \
         pappus-bench wasm --json wasm.json       figures for a program\n  \
+        pappus-bench simulate nine               the scheduler on virtual GPUs, in virtual time\n  \
         pappus-bench gpu inference --json g.json on an NVIDIA GPU; scripts/gpu-check does all of it\n\n\
         It starts supervisors of its own in temporary directories; pappus-supervisor and pappus-worker\n\
         must lie beside it (cargo build --release --bins). Close other programs first: a second busy\n\
@@ -68,6 +70,9 @@ enum Command {
         #[arg(long, value_name = "MS", default_value_t = 1500, value_parser = clap::value_parser!(u64).range(50..=60_000))]
         measured_ms: u64,
     },
+    /// Simulates tenants on virtual GPUs: the real scheduler and router, in virtual time.
+    #[command(after_help = simulator::EXAMPLES)]
+    Simulate(simulator::Asked),
     /// Join a test suite's verdict to a file of figures; for scripts/gpu-check.
     #[command(hide = true)]
     Record {
@@ -112,6 +117,9 @@ fn measure(flags: &Flags) -> pappus_benches::Result<Ended> {
     match &flags.command {
         None => run(flags).map(|()| Ended::Measured),
         Some(Command::Bare(asked)) => program::run(asked).map(|()| Ended::Measured),
+        Some(Command::Simulate(asked)) => {
+            simulator::run(asked, &mut std::io::stdout().lock()).map(|()| Ended::Measured)
+        }
         Some(Command::Record { suite, device, json, passed, failed }) => {
             gpu::record(*suite, device, *passed, failed, json).map(|()| Ended::Measured)
         }

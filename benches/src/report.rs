@@ -121,6 +121,11 @@ impl Report {
         self.not_measured.push(format!("{}: {}", self.part, why.into()));
     }
 
+    /// All of them.
+    pub fn figures(&self) -> &[Figure] {
+        &self.figures
+    }
+
     /// Figures so far.
     pub fn len(&self) -> usize {
         self.figures.len()

@@ -3,6 +3,8 @@
 //! Each is a plain integer in messages and on disk; only `get` and `new` cross that border. Those that workers are told
 //! are the protocol's.
 
+use std::collections::HashMap;
+
 use pappus_protocol::id;
 pub use pappus_protocol::{FunctionId, TurnId};
 
@@ -22,6 +24,9 @@ id!(
     /// An epoch of a device whose processes share faults (MPS): one fault ends all processes of it.
     Epoch(u64)
 );
+
+/// A map by ids that the supervisor gives out itself: nobody can choose them so that they collide.
+pub type IdMap<K, V> = HashMap<K, V, rustc_hash::FxBuildHasher>;
 
 impl WorkerId {
     /// The workers of a device that has so many.

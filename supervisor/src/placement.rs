@@ -4,7 +4,8 @@
 //! two exceptions, both weighed in time:
 //!
 //! ```text
-//! own queue at home costs more than a call elsewhere, the move included ──► this call goes elsewhere   (spread)
+//! own queue at home costs more than a call elsewhere, the move included,
+//! and fewer other domains have calls there than at home                 ──► this call goes elsewhere   (spread)
 //! waiting for others at home has cost more than a few moves, and another
 //! device has fewer domains with calls                                   ──► the home moves             (move)
 //! ```
@@ -15,12 +16,11 @@
 //!
 //! What a call costs on a device is measured there, so that devices of different speeds are compared by time.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::ids::FunctionId;
+use crate::ids::{FunctionId, IdMap};
 use crate::schedule::Domain;
 use crate::sync::{OrderedMutex, rank};
 
@@ -61,10 +61,10 @@ pub struct Placement(OrderedMutex<State, { rank::PLACEMENT }>);
 
 #[derive(Debug)]
 struct State {
-    domains: HashMap<Domain, DomainState>,
+    domains: IdMap<Domain, DomainState>,
     devices: Vec<DeviceState>,
     /// How long calls of functions take, by device.
-    functions: HashMap<(FunctionId, usize), f64>,
+    functions: IdMap<(FunctionId, usize), f64>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -173,9 +173,9 @@ impl Placement {
     pub fn new(devices: usize) -> Arc<Self> {
         let devices = vec![DeviceState::default(); devices];
         Arc::new(Self(OrderedMutex::new(State {
-            domains: HashMap::new(),
+            domains: IdMap::default(),
             devices,
-            functions: HashMap::new(),
+            functions: IdMap::default(),
         })))
     }
 
@@ -314,7 +314,13 @@ impl State {
             return home.device;
         }
         let queue_ns = here.per_call.or(0.0) * f64::from(here.in_flight);
-        let others = (0..self.devices.len()).filter(|device| *device != home.device).filter_map(able);
+        // Where as many others have calls, they would lose by it what this one gains.
+        let has_less = |device: &usize| {
+            let others = self.devices[*device].busy - u32::from(state.there[*device].in_flight > 0);
+            others < self.devices[home.device].busy
+        };
+        let others = (0..self.devices.len()).filter(|device| *device != home.device).filter(has_less);
+        let others = others.filter_map(able);
         let costs = others.map(|one| (self.elsewhere_ns(now_ns, state, function, &one), one.device));
         match costs.min_by(|a, b| a.0.total_cmp(&b.0)) {
             Some((cost_ns, device)) if cost_ns < queue_ns => device,

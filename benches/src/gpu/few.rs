@@ -17,8 +17,8 @@ const OF_BARE: [f64; 2] = [0.9, 0.8];
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     let bare = bed.by_turns(&["--work=matmul", "--graph"], TENANTS, &IN_FLIGHT)?;
     let off = rates(bed, report, "off")?;
-    let on = rates(bed, report, "on,early-turns=off")?;
-    let early = rates(bed, report, "on")?;
+    let on = rates(bed, report, "on")?;
+    let early = rates(bed, report, "on,early-turns=on")?;
     let auto = rates(bed, report, "auto")?;
     for (at, in_flight) in IN_FLIGHT.into_iter().enumerate() {
         let best = early[at].max(off[at]);

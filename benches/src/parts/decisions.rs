@@ -1,135 +1,238 @@
-//! What a scheduling decision costs while very many calls of very many tenants wait.
+//! What a scheduling decision costs: one that accepts a call, and one that ends one, while few or very many calls of very many
+//! tenants wait. Four devices of the default shape with the router in front of them, as the supervisor puts them together,
+//! but for the processes, which come at once. Decisions by which a worker changes hands, too, are counted apart.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pappus_supervisor::ids::{FunctionId, Generation, TenantId, WorkerId};
-use pappus_supervisor::schedule::events::{Finished, Gone, Ready, Submit};
-use pappus_supervisor::schedule::{
-    Action, CallId, Command, Domain, Limits, Scheduler, Shape, Terms, Verdict,
-};
+use pappus_protocol::now_ns;
+use pappus_supervisor::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
+use pappus_supervisor::placement::{Candidate, Placement, Routed};
+use pappus_supervisor::schedule::events::{Finished, Gone, Ready, StandbysReady, Submit, Tick, Yielded};
+use pappus_supervisor::schedule::{Action, CallId, Command, Domain, Limits, Scheduler, Terms, Verdict};
 
 use crate::Result;
 use crate::harness::sampling::median;
 use crate::report::{Report, Unit};
+use crate::simulator::rules;
 
-const DOMAINS: u32 = 1000;
-const QUEUED: u64 = 10_000;
-const WORKERS: usize = 2;
-/// One call answered and another accepted, so many times a round.
+const DEVICES: usize = 4;
+const TENANTS: u32 = 1000;
+const DEPTHS: [u64; 4] = [10, 100, 1000, 10_000];
+/// So many calls are accepted in a round, and as many ended.
 const STEPS: u32 = 100_000;
+/// What lies between two calls.
+const STEP_NS: u64 = 100_000;
 const TARGET_NS: f64 = 500.0;
-const LIMITS: Limits =
-    Limits { calls: QUEUED * 2, bytes: u64::MAX, own_calls: u64::MAX, own_bytes: u64::MAX };
+const LIMITS: Limits = Limits { calls: 1 << 20, bytes: u64::MAX, own_calls: u64::MAX, own_bytes: u64::MAX };
 
 pub(super) fn measure(rounds: u32, report: &mut Report) -> Result<()> {
-    let mut steps = Vec::new();
-    let mut replacements = Vec::new();
-    for _ in 0..rounds {
-        let mut device = Device::new();
-        while device.scheduler.queued() < QUEUED {
-            device.submit()?;
+    let mut by_depth = Vec::new();
+    for depth in DEPTHS {
+        let mut means = [const { Vec::new() }; KINDS];
+        for _ in 0..rounds {
+            let spent = Host::new()?.steps(depth)?;
+            means.iter_mut().zip(spent).for_each(|(means, mean)| means.extend(mean));
         }
-        let start = Instant::now();
-        let mut replacing = Duration::ZERO;
-        let mut replaced = 0;
-        for _ in 0..STEPS {
-            device.submit()?;
-            device.finish()?;
-            let (time, count) = device.replace();
-            replacing += time;
-            replaced += count;
-        }
-        steps.push((start.elapsed() - replacing).as_nanos() as f64 / f64::from(STEPS));
-        replacements.push(replacing.as_nanos() as f64 / f64::from(replaced.max(1)));
+        let [accept, end, change] = means.each_ref().map(|means| median(means));
+        let title = format!("{depth} calls of {TENANTS} tenants wait on {DEVICES} devices");
+        report.at_most(TARGET_NS, format!("{title}: to accept one"), accept, Unit::Nanoseconds);
+        report.at_most(TARGET_NS, format!("{title}: to end one"), end, Unit::Nanoseconds);
+        report.info(format!("{title}: either, and a worker changes hands"), change, Unit::Nanoseconds);
+        by_depth.push(accept + end);
     }
-    let what = "decisions to accept a call and to end one, 10 000 calls of 1000 tenants wait";
-    report.at_most(TARGET_NS, what, median(&steps), Unit::Nanoseconds);
-    let what = "decisions around a worker that is replaced, of which there are far fewer";
-    report.info(what, median(&replacements), Unit::Nanoseconds);
+    let ratio = by_depth[DEPTHS.len() - 1] / by_depth[0];
+    report.info("to accept one and to end one, 10 000 calls wait / 10", ratio, Unit::Ratio);
     Ok(())
+}
+
+/// Kinds of decisions: a call is accepted, one is ended, either with a worker that changes hands.
+const KINDS: usize = 3;
+const ACCEPT: usize = 0;
+const END: usize = 1;
+const CHANGE: usize = 2;
+
+/// What decisions of one kind took, and how many there were.
+#[derive(Debug, Clone, Copy, Default)]
+struct Spent {
+    time: Duration,
+    count: u32,
+}
+
+/// What reading the clock takes, of which a decision's time has one.
+fn clock_ns() -> f64 {
+    let start = Instant::now();
+    let times = 10_000;
+    for _ in 0..times {
+        std::hint::black_box(Instant::now());
+    }
+    start.elapsed().as_nanos() as f64 / f64::from(times)
+}
+
+/// A call: where it was routed.
+type Call = Arc<Routed>;
+
+/// Devices and the router.
+struct Host {
+    placement: Arc<Placement>,
+    devices: Vec<Device>,
+    now_ns: u64,
+    random: u64,
+    lanes: u32,
+    next_device: usize,
+    spent: [Spent; KINDS],
 }
 
 /// A scheduler with the least of a world around it.
 struct Device {
-    scheduler: Scheduler<u64>,
-    actions: Vec<Action<u64>>,
+    scheduler: Scheduler<Call>,
+    actions: Vec<Action<Call>>,
     running: Vec<(WorkerId, CallId)>,
+    /// Turns that are to be given back.
+    revoked: Vec<(WorkerId, TurnId)>,
+    wanted: Vec<WorkerId>,
     leaving: Vec<WorkerId>,
-    now_ns: u64,
-    random: u64,
     generation: u64,
 }
 
-impl Device {
-    fn new() -> Self {
-        let mut device = Self {
-            // Workers change hands at once: how long a domain keeps one is not what is measured.
-            scheduler: Scheduler::new(Shape { residency_ns: 0, ..Shape::new(WORKERS, 1) }),
+impl Host {
+    fn new() -> Result<Self> {
+        let shape = rules::shape("")?;
+        let device = || Device {
+            scheduler: Scheduler::new(shape),
             actions: Vec::new(),
             running: Vec::new(),
+            revoked: Vec::new(),
+            wanted: vec![WorkerId::new(0)],
             leaving: Vec::new(),
-            now_ns: 1,
-            random: 1,
             generation: 0,
         };
-        WorkerId::first(WORKERS).for_each(|worker| device.ready(worker));
-        device
+        let mut devices: Vec<Device> = (0..DEVICES).map(|_| device()).collect();
+        for device in &mut devices {
+            let ready = StandbysReady { count: shape.workers };
+            device.scheduler.handle(0, ready, &mut device.actions);
+        }
+        let placement = Placement::new(DEVICES);
+        let (lanes, next_device, spent) = (shape.lanes, 0, [Spent::default(); KINDS]);
+        Ok(Self { placement, devices, now_ns: 1, random: 1, lanes, next_device, spent })
     }
 
-    /// A call of any of the tenants.
-    fn submit(&mut self) -> Result<()> {
-        self.now_ns += 1000;
+    fn queued(&self) -> u64 {
+        self.devices.iter().map(|device| device.scheduler.queued()).sum()
+    }
+
+    /// The mean nanoseconds of decisions of each kind, where there were some, while about so many calls wait.
+    fn steps(&mut self, depth: u64) -> Result<[Option<f64>; KINDS]> {
+        self.hold(depth, STEPS / 2)?;
+        self.spent = [Spent::default(); KINDS];
+        self.hold(depth, STEPS)?;
+        let clock_ns = clock_ns();
+        let mean = |spent: Spent| spent.time.as_nanos() as f64 / f64::from(spent.count) - clock_ns;
+        Ok(self.spent.map(|spent| (spent.count > 0).then(|| mean(spent))))
+    }
+
+    /// Accepts so many calls, and ends as many as keep the number of those that wait about the same.
+    fn hold(&mut self, depth: u64, steps: u32) -> Result<()> {
+        let mut accepted = 0;
+        while accepted < steps {
+            let ends = self.queued() > depth && self.devices.iter().any(|device| !device.running.is_empty());
+            let start = Instant::now();
+            let at = match ends {
+                true => self.end()?,
+                false => self.accept()?,
+            };
+            let time = start.elapsed();
+            let kind = match (self.devices[at].leaving.is_empty(), ends) {
+                (false, _) => CHANGE,
+                (true, true) => END,
+                (true, false) => ACCEPT,
+            };
+            self.spent[kind].time += time;
+            self.spent[kind].count += 1;
+            accepted += u32::from(!ends);
+            self.settle();
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        let now_ns = self.now_ns;
+        self.devices.iter_mut().for_each(|device| device.settle(now_ns));
+    }
+
+    /// A call of any of the tenants; which device it went to.
+    fn accept(&mut self) -> Result<usize> {
+        self.now_ns += STEP_NS;
         // Knuth's MMIX generator; its high bits are the random ones.
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let owner = TenantId::new((self.random >> 33) as u32 % DOMAINS);
+        let owner = TenantId::new((self.random >> 33) as u32 % TENANTS);
+        let (domain, function) = (Domain { owner, caller: owner }, FunctionId::new(1));
+        let lanes = self.lanes;
+        let able = |device| Some(Candidate { device, lanes, weights_ns: 0 });
+        let routed = self.placement.route(now_ns, domain, function, &able).ok_or("no device for a call")?;
+        let at = routed.device();
         let terms = Terms {
-            domain: Domain { owner, caller: owner },
-            function: FunctionId::new(1),
+            domain,
+            function,
             bytes: 1,
             deadline_ns: self.now_ns + 30_000_000_000,
             memory_bytes: 1 << 20,
             stack_bytes: 0,
             weight_bytes: 0,
         };
-        let submit = Submit { call: self.now_ns, terms, limits: LIMITS };
-        self.scheduler.handle(self.now_ns, submit, &mut self.actions)?;
-        self.carry_out();
-        Ok(())
+        let device = &mut self.devices[at];
+        let submit = Submit { call: Arc::new(routed), terms, limits: LIMITS };
+        device.scheduler.handle(self.now_ns, submit, &mut device.actions)?;
+        device.carry_out();
+        Ok(at)
     }
 
-    /// A running call ends.
-    fn finish(&mut self) -> Result<()> {
-        let Some((worker, id)) = self.running.pop() else {
-            return Ok(());
-        };
-        let finished = Finished { worker, id, verdict: Verdict::Well };
-        let ended = self.scheduler.handle(self.now_ns, finished, &mut self.actions);
-        ended.ok_or("the scheduler does not know a call it started")?;
-        self.carry_out();
-        Ok(())
-    }
-
-    /// Workers that were to leave are gone, and fresh ones are there; how long deciding that took.
-    fn replace(&mut self) -> (Duration, u32) {
-        if self.leaving.is_empty() {
-            return (Duration::ZERO, 0);
+    /// A running call ends, on one device after the other; which one.
+    fn end(&mut self) -> Result<usize> {
+        for _ in 0..DEVICES {
+            self.next_device = (self.next_device + 1) % DEVICES;
+            let device = &mut self.devices[self.next_device];
+            let Some((worker, id)) = device.running.pop() else { continue };
+            let finished = Finished { worker, id, verdict: Verdict::Well };
+            let ended = device.scheduler.handle(self.now_ns, finished, &mut device.actions);
+            // The router is told when it is dropped.
+            drop(ended.ok_or("the scheduler does not know a call it started")?);
+            device.carry_out();
+            break;
         }
-        let start = Instant::now();
-        let mut count = 0;
-        while let Some(worker) = self.leaving.pop() {
-            self.scheduler.handle(self.now_ns, Gone { worker }, &mut self.actions);
-            self.ready(worker);
-            count += 1;
-        }
-        (start.elapsed(), count)
+        Ok(self.next_device)
     }
+}
 
-    fn ready(&mut self, worker: WorkerId) {
-        self.generation += 1;
-        let ready = Ready { worker, generation: Generation::new(self.generation) };
-        self.scheduler.handle(self.now_ns, ready, &mut self.actions);
-        self.carry_out();
+impl Device {
+    /// Processes come where they are wanted, turns are given back, the clock ticks.
+    fn settle(&mut self, now_ns: u64) {
+        while !(self.leaving.is_empty() && self.wanted.is_empty()) {
+            while let Some(worker) = self.leaving.pop() {
+                self.scheduler.handle(now_ns, Gone { worker }, &mut self.actions);
+            }
+            self.carry_out();
+            while let Some(worker) = self.wanted.pop() {
+                self.generation += 1;
+                let ready = Ready { worker, generation: Generation::new(self.generation) };
+                self.scheduler.handle(now_ns, ready, &mut self.actions);
+            }
+            self.carry_out();
+        }
+        // One turn at a time: the next holder is told at once that others wait.
+        while let Some((worker, turn)) = self.revoked.pop() {
+            let yielded = Yielded { worker, turn, used_ns: 0, answered: 0 };
+            let had_it = self.scheduler.handle(now_ns, yielded, &mut self.actions);
+            self.carry_out();
+            if had_it {
+                break;
+            }
+        }
+        if self.scheduler.next_deadline_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+            self.scheduler.handle(now_ns, Tick {}, &mut self.actions);
+            self.carry_out();
+        }
     }
 
     fn carry_out(&mut self) {
@@ -137,6 +240,10 @@ impl Device {
             match action {
                 Action::Tell { to, command: Command::Start { id, .. } } => self.running.push((to.worker, id)),
                 Action::Tell { to, command: Command::Leave } => self.leaving.push(to.worker),
+                Action::Tell { to, command: Command::Revoke { turn } } => {
+                    self.revoked.push((to.worker, turn))
+                }
+                Action::Bring { worker } => self.wanted.push(worker),
                 _ => {}
             }
         }

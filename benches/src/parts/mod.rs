@@ -32,8 +32,10 @@ pub enum Part {
     Cold,
     /// What the sandbox costs when a worker starts.
     Sandbox,
-    /// Calls a second, and what a scheduling decision costs.
+    /// Calls a second.
     Throughput,
+    /// What a scheduling decision costs while very many calls wait.
+    Decisions,
     /// How long a turn takes from one worker to the next.
     Turns,
     /// From a fault, a worker's exit or an endless kernel to the next good answer.
@@ -41,7 +43,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Latency,
         Self::Matmul,
         Self::Wasm,
@@ -49,6 +51,7 @@ impl Part {
         Self::Cold,
         Self::Sandbox,
         Self::Throughput,
+        Self::Decisions,
         Self::Turns,
         Self::Fault,
     ];
@@ -70,6 +73,7 @@ impl Part {
             Self::Cold => "cold",
             Self::Sandbox => "sandbox",
             Self::Throughput => "throughput",
+            Self::Decisions => "decisions",
             Self::Turns => "turns",
             Self::Fault => "fault",
         }
@@ -86,10 +90,8 @@ pub fn measure(part: Part, rounds: u32, report: &mut Report) -> Result<()> {
         Part::Memory => memory::measure(report),
         Part::Cold => cold::measure(report),
         Part::Sandbox => sandbox::measure(report),
-        Part::Throughput => {
-            throughput::measure(report)?;
-            decisions::measure(rounds, report)
-        }
+        Part::Throughput => throughput::measure(report),
+        Part::Decisions => decisions::measure(rounds, report),
         Part::Turns => turns::measure(rounds, report),
         Part::Fault => fault::measure(report),
     }

@@ -216,7 +216,7 @@ impl DeviceConfig {
             stack_bytes: request.stack_bytes.unwrap_or(GIB.min(memory_bytes / 16)),
             turns,
             may_slice: turns && request.turns.unwrap_or(Turns::Auto) == Turns::Auto,
-            early_turns: request.early_turns.unwrap_or(true),
+            early_turns: request.early_turns.unwrap_or(false),
             quantum: request.quantum.unwrap_or(DEFAULT_QUANTUM),
             scrub_calls,
             min_residency: request.min_residency(),

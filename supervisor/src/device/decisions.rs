@@ -51,30 +51,34 @@ pub(super) struct Decisions {
     stranded: OnceLock<Arc<Notify>>,
 }
 
+/// What the scheduler of a device of this configuration is told of it.
+pub fn shape(config: &DeviceConfig) -> Shape {
+    let traits = config.kind.traits();
+    let size = size_of(config, false);
+    Shape {
+        workers: size.workers,
+        lanes: size.lanes,
+        workers_per_domain: size.workers_per_domain,
+        quantum_us: config.takes_turns().then_some(size.quantum_us),
+        turn_rules: TurnRules {
+            change_ns: if config.kind == Kind::Cpu { CPU_CHANGE_NS } else { GPU_CHANGE_NS },
+            may_slice: config.may_slice,
+            early: config.early_turns,
+        },
+        residency_ns: size.residency_ns,
+        scrubs: config.scrub_switch,
+        shared_faults: config.shared,
+        standbys: size.standbys,
+        memory_bytes: size.memory_bytes,
+        page_bytes: traits.page_bytes,
+        lane_bytes: traits.max_lease_bytes.map_or(u64::MAX, |most| traits.whole_pages(most)),
+    }
+}
+
 impl Decisions {
     /// About a device of this configuration, without calls.
     pub(super) fn new(config: &DeviceConfig, policy: Policy, ledger: Arc<MemoryLedger>) -> Self {
-        let traits = config.kind.traits();
-        let size = size_of(config, false);
-        let shape = Shape {
-            workers: size.workers,
-            lanes: size.lanes,
-            workers_per_domain: size.workers_per_domain,
-            quantum_us: config.takes_turns().then_some(size.quantum_us),
-            turn_rules: TurnRules {
-                change_ns: if config.kind == Kind::Cpu { CPU_CHANGE_NS } else { GPU_CHANGE_NS },
-                may_slice: config.may_slice,
-                early: config.early_turns,
-            },
-            residency_ns: size.residency_ns,
-            scrubs: config.scrub_switch,
-            shared_faults: config.shared,
-            standbys: config.standbys,
-            memory_bytes: config.memory_bytes,
-            page_bytes: traits.page_bytes,
-            lane_bytes: traits.max_lease_bytes.map_or(u64::MAX, |most| traits.whole_pages(most)),
-        };
-        let mut scheduler = Scheduler::new(shape);
+        let mut scheduler = Scheduler::new(shape(config));
         scheduler.handle(now_ns(), SetPolicy { policy }, &mut Actions::new());
         Self {
             scheduler: OrderedMutex::new(scheduler),

@@ -46,4 +46,5 @@ mod worker_events;
 pub mod worker_slots;
 pub mod write_coalescing;
 
+pub use decisions::shape;
 pub use runtime::Device;

@@ -13,7 +13,7 @@ fn a_call_runs_again_only_once_it_is_cleared_and_nothing_else_waits_for_that() {
     let lost = b.scheduler.handle(b.now, Gone { worker: W0 }, &mut b.actions);
     let reaped = Reaped { worker: W0, generation: Generation::new(1), from_outside: false };
     b.scheduler.handle(b.now, reaped, &mut b.actions);
-    let second = b.scheduler.workers[W1].take_all()[0];
+    let second = b.scheduler.workers.take_all(W1)[0];
     b.finish(W1, second);
     b.expect("");
     // The call for the whole device does not wait for the clearing of another's outputs.
@@ -21,7 +21,7 @@ fn a_call_runs_again_only_once_it_is_cleared_and_nothing_else_waits_for_that() {
     assert_eq!(until, Some(CLEAR_NS));
     b.expect("3 on 1.0");
     b.ready(W0);
-    let whole = b.scheduler.workers[W1].take_all()[0];
+    let whole = b.scheduler.workers.take_all(W1)[0];
     b.finish(W1, whole);
     b.actions.clear();
     let buried = Buried { id: lost[0].0, loss: Loss::InIt };

@@ -1,25 +1,25 @@
 //! The line of domains that wait for a worker: by the shares of their callers, and each caller's domains in the order in
 //! which they came.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use super::share_line::ShareLine;
 use super::types::{Domain, TenantShare};
-use crate::ids::TenantId;
+use crate::ids::{IdMap, TenantId};
 
 /// Domains that wait for a worker.
 #[derive(Debug)]
 pub(super) struct DomainLine {
     /// The place and the owner of each caller's domains.
     line: ShareLine<(u64, TenantId)>,
-    places: HashMap<Domain, u64>,
+    places: IdMap<Domain, u64>,
     next_place: u64,
 }
 
 impl DomainLine {
     /// An empty line. A domain has a worker for about so long.
     pub(super) fn new(turn_ns: u64) -> Self {
-        Self { line: ShareLine::new(turn_ns), places: HashMap::new(), next_place: 0 }
+        Self { line: ShareLine::new(turn_ns), places: IdMap::default(), next_place: 0 }
     }
 
     /// A domain has a worker for about so long from now on.
@@ -45,7 +45,7 @@ impl DomainLine {
     /// A domain waits, behind others of its caller.
     pub(super) fn push(&mut self, domain: Domain) {
         let place = self.next_place;
-        if let std::collections::hash_map::Entry::Vacant(entry) = self.places.entry(domain) {
+        if let Entry::Vacant(entry) = self.places.entry(domain) {
             entry.insert(place);
             self.next_place += 1;
             self.line.push(domain.caller, (place, domain.owner));

@@ -7,15 +7,15 @@
 //! comes, or comes back, begins where the clock is: it owes nothing and is owed nothing for the time in which it
 //! wanted nothing.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
-use crate::ids::TenantId;
+use crate::ids::{IdMap, TenantId};
 
 /// What callers have in line: items of `K`, of which the smallest is first. What an operation costs grows with the
 /// logarithm of callers and items.
 #[derive(Debug)]
 pub(super) struct FairLine<K> {
-    callers: HashMap<TenantId, Caller<K>>,
+    callers: IdMap<TenantId, Caller<K>>,
     /// First items of callers that are not held, the next one first.
     ready: BTreeSet<Place<K>>,
     /// Callers without items, until the clock has passed their tags.
@@ -43,7 +43,7 @@ impl<K: Ord + Copy> Caller<K> {
 
 impl<K> Default for FairLine<K> {
     fn default() -> Self {
-        Self { callers: HashMap::new(), ready: BTreeSet::new(), idle: BTreeSet::new(), clock_ns: 0 }
+        Self { callers: IdMap::default(), ready: BTreeSet::new(), idle: BTreeSet::new(), clock_ns: 0 }
     }
 }
 

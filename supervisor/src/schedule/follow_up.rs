@@ -96,9 +96,8 @@ impl<C: Clone> Scheduler<C> {
         let Some(entry) = self.calls.get(id) else { return };
         let (alone, call, domain) = (entry.attempts.is_suspect(), entry.call.clone(), entry.domain);
         self.lending.lend(worker, place, entry.need());
-        let slot = &mut self.workers[worker];
-        slot.put(id, place.lane, entry.wants_all_lanes());
-        slot.past.ran(place.lane, entry.function, entry.weight_bytes);
+        self.workers.put(worker, id, place.lane, entry.wants_all_lanes());
+        self.workers[worker].past.ran(place.lane, entry.function, entry.weight_bytes);
         if entry.weight_bytes > 0 {
             self.warmth.warm(worker, entry.function);
         }
@@ -124,9 +123,9 @@ impl<C: Clone> Scheduler<C> {
     ) {
         if self.workers[worker].state == State::Free {
             let held = !self.placing.knows(domain) && self.holds(now_ns, domain.caller);
-            let slot = &mut self.workers[worker];
-            (slot.state, slot.bound_ns) = (State::Bound(domain), now_ns);
-            self.placing.bound(domain, held);
+            self.workers.set_state(worker, State::Bound(domain));
+            self.workers[worker].bound_ns = now_ns;
+            self.placing.bound(worker, domain, held);
             self.lending.came_to(now_ns, &self.workers, worker, domain.caller, &mut self.taken);
             self.tell_taken(actions);
         }
@@ -134,15 +133,14 @@ impl<C: Clone> Scheduler<C> {
 
     /// Takes a worker from its domain; no process of the slot takes calls until one is ready again.
     pub(super) fn unbind(&mut self, worker: WorkerId, why: WhyGone) {
-        let slot = &mut self.workers[worker];
-        slot.retires = false;
-        if slot.state == State::Empty {
+        self.workers[worker].retires = false;
+        if self.workers[worker].state == State::Empty {
             return;
         }
-        if let State::Bound(domain) = std::mem::replace(&mut slot.state, State::Absent) {
+        if let State::Bound(domain) = self.workers.set_state(worker, State::Absent) {
             self.warmth.gone(worker);
-            slot.last_gone = Some(why);
-            self.placing.unbound(domain);
+            self.workers[worker].last_gone = Some(why);
+            self.placing.unbound(worker, domain);
         }
     }
 
@@ -155,7 +153,9 @@ impl<C: Clone> Scheduler<C> {
         let dismissed = std::mem::take(&mut slot.dismissed);
         let emptied = dismissed || self.workers.excess() > 0;
         match emptied {
-            true => self.workers[worker].state = State::Empty,
+            true => {
+                self.workers.set_state(worker, State::Empty);
+            }
             false => actions.push(Action::Bring { worker }),
         }
         emptied
@@ -190,7 +190,12 @@ impl<C: Clone> Scheduler<C> {
         // What is left may go to another worker that comes.
         self.placing.stand(domain);
         if self.workers[worker].is_idle() && self.placing.has_unplaced() {
-            self.make_room(now_ns, actions);
+            let slot = &self.workers[worker];
+            let is_searched = self.workers.first_empty().is_none()
+                && self.placing.is_searched_but_for(now_ns, slot, &self.residency);
+            if !is_searched {
+                self.make_room(now_ns, actions);
+            }
         }
     }
 
@@ -245,7 +250,7 @@ impl<C: Clone> Scheduler<C> {
 
     /// A process is wanted in an empty slot.
     fn bring(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) {
-        self.workers[worker].state = State::Absent;
+        self.workers.set_state(worker, State::Absent);
         actions.push(Action::Bring { worker });
     }
 
@@ -255,7 +260,9 @@ impl<C: Clone> Scheduler<C> {
         self.unbind(worker, WhyGone::SlotWanted);
         let scrubs = self.shape.scrubs && !self.workers[worker].tainted;
         if scrubs {
-            self.workers[worker].state = State::Scrubbing { until_ns: now_ns.saturating_add(SETTLE_NS) };
+            let until_ns = now_ns.saturating_add(SETTLE_NS);
+            self.workers.set_state(worker, State::Scrubbing { until_ns });
+            self.residency.scrubs(now_ns, &self.workers[worker]);
         } else {
             self.residency.replaces(now_ns);
         }

@@ -92,10 +92,10 @@ fn lanes_with_calls_and_the_one_it_is_for_give_nothing() {
     let (mut lending, mut workers) = lending();
     for (worker, id) in [(W0, 1), (W0, 2), (W1, 3)] {
         let place = lend(&mut lending, &workers, worker, 120);
-        workers[worker].put(CallId(id), place.lane, false);
+        workers.put(worker, CallId(id), place.lane, false);
     }
-    workers[W0].take(CallId(1), 0, 5);
-    workers[W1].take(CallId(3), 0, 9);
+    workers.take(W0, CallId(1), 0, 5);
+    workers.take(W1, CallId(3), 0, 9);
     let mut taken = TakeBack::new();
     // The worker without any call first, although the lane of the other one is empty for longer.
     assert_eq!(lending.take_back(10, &workers, 320, Some((W0, 0)), &mut taken), 0);

@@ -122,8 +122,9 @@ impl World {
         for call in calls {
             let known = &self.calls[call];
             assert!(has_weights(*call) && known.running.is_none(), "{call} needs nothing");
-            let serves = self.serves.get(&worker);
-            assert!(serves.is_none_or(|domain| *domain == known.domain), "another domain's weights");
+            // None of its calls may have started there yet.
+            let served = self.serves.get(&worker);
+            assert!(served.is_none_or(|served| *served == known.domain), "another domain's weights");
             // For some there is no room.
             if call % 2 == 0 {
                 let function = known.function;
@@ -156,6 +157,7 @@ impl World {
         assert!(had <= self.at_most, "{all} lent beside {}", self.contexts + self.weights);
         let memory = self.shape.memory_bytes;
         self.at_most = self.at_most.min(had).max(memory);
+        assert!(self.scheduler.workers.sets_are_right());
         let (total, lent, counted) = self.scheduler.lending.account();
         assert_eq!((total, lent), (memory, counted));
         let serves = |worker: &WorkerId| {

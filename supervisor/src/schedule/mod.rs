@@ -8,8 +8,8 @@
 //!
 //! Policies, each with its own state:
 //! - `placing`: which call gets which worker.
-//! - [`turns`]: who may submit to the device; `turn_cost`: what a change costs; `share_line`: who is next, by classes and
-//!   weights (`fair_line`: start-time fair queueing).
+//! - [`turns`]: who may submit to the device (`turn_holder`: who does); `turn_cost`: what a change costs; `turn_fines`: who
+//!   has to stand behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair queueing).
 //! - `turn_mode`: whether slicing is better; `mode_window`: what that is judged by.
 //! - `overruns`: calls that are in the way of others for too long.
 //! - `lending`: who has what of the device's memory, and whose calls wait for some.
@@ -49,6 +49,8 @@ pub mod scheduler;
 mod share_line;
 mod sharing;
 mod turn_cost;
+mod turn_fines;
+mod turn_holder;
 mod turn_mode;
 pub mod turns;
 pub mod types;

@@ -4,6 +4,8 @@
 //! What counts is the time in which the call could run and others wanted the device. The clock of [`Turns`] counts
 //! such time; the call's began when it was handed over, or when its worker got its grant, whichever came later.
 //!
+//! Its tenant is fined as much as that, beside what it is charged for its turns: its next call stands behind both.
+//!
 //! If the call was alone in its process, it is guilty, as one is that is overdue: it ends with an error of its own, and
 //! counts as a failure of its function. If it was not, any of the calls there may have been in the way: all of them run
 //! again, one by one.
@@ -35,14 +37,19 @@ impl<C: Clone> Scheduler<C> {
         let clock_ns = turns.contended_ns(now_ns);
         let granted: Vec<(WorkerId, u64)> = turns.granted().collect();
         for (worker, granted_clock_ns) in granted {
-            if let Some(id) = self.overrunning(worker, granted_clock_ns, clock_ns) {
+            if let Some((ran_ns, id)) = self.overrunning(worker, granted_clock_ns, clock_ns) {
+                let tenant = self.workers[worker].served().map(|domain| domain.caller);
+                if let (Some(turns), Some(tenant)) = (&mut self.turns, tenant) {
+                    turns.fine(tenant, ran_ns);
+                }
+                self.mode.iter_mut().for_each(|mode| mode.overran(clock_ns));
                 self.kill_overrun(now_ns, worker, id, actions);
             }
         }
     }
 
-    /// The call of a worker that is in the way for too long, if one is.
-    fn overrunning(&self, worker: WorkerId, granted_clock_ns: u64, clock_ns: u64) -> Option<CallId> {
+    /// The call of a worker that is in the way for too long, and for how long it is, if one is.
+    fn overrunning(&self, worker: WorkerId, granted_clock_ns: u64, clock_ns: u64) -> Option<(u64, CallId)> {
         let tenant = self.workers[worker].served()?.caller;
         let limit_ns = self.placing.share_of(tenant).overrun_ns.unwrap_or(self.overrun_ns);
         if limit_ns == 0 {
@@ -53,7 +60,7 @@ impl<C: Clone> Scheduler<C> {
             Some((clock_ns.saturating_sub(entry.started_clock_ns.max(granted_clock_ns)), id))
         };
         let longest = self.workers[worker].calls().iter().filter_map(|id| ran_ns(*id)).max()?;
-        (longest.0 >= limit_ns).then_some(longest.1)
+        (longest.0 >= limit_ns).then_some(longest)
     }
 
     fn kill_overrun(&mut self, now_ns: u64, worker: WorkerId, id: CallId, actions: &mut Vec<Action<C>>) {

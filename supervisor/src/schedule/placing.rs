@@ -5,25 +5,25 @@
 //! Calls of a domain start by their deadlines (`domain_queue`); domains without a worker are served by the shares of
 //! their callers (`domain_line`).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::domain_line::DomainLine;
 use super::domain_queue::{DomainQueue, Due};
 use super::residency::{Residency, is_worth_less};
 use super::types::{CallId, Domain, Shape, TenantShare};
-use super::workers::{State, Worker, Workers};
-use crate::ids::{TenantId, WorkerId};
+use super::workers::{Worker, WorkerSet, Workers};
+use crate::ids::{IdMap, TenantId, WorkerId};
 
 /// The domains of one device that have calls or workers.
 #[derive(Debug)]
 pub(super) struct Placing {
     lanes: u32,
     workers_per_domain: usize,
-    domains: HashMap<Domain, DomainState>,
+    domains: IdMap<Domain, DomainState>,
     /// How many domains have several workers.
     several: usize,
     /// The domains of each caller.
-    of_caller: HashMap<TenantId, Vec<Domain>>,
+    of_caller: IdMap<TenantId, Vec<Domain>>,
     /// Domains with waiting calls and no worker.
     unplaced: DomainLine,
     /// Domains that have workers and may have more calls than those can take.
@@ -35,7 +35,7 @@ pub(super) struct Placing {
 #[derive(Debug, Default)]
 struct DomainState {
     queue: DomainQueue,
-    workers: usize,
+    workers: WorkerSet,
     /// Whether it stands in [`Placing::unplaced`].
     is_unplaced: bool,
     /// Whether it stands in [`Placing::waiting`].
@@ -58,7 +58,7 @@ impl<'a> View<'a> {
     }
 
     fn idle(self, is_one: impl Fn(&Worker) -> bool) -> impl Iterator<Item = (WorkerId, &'a Worker)> {
-        self.workers.iter().filter(move |(_, worker)| worker.is_idle() && is_one(worker))
+        self.workers.idle().filter(move |(_, worker)| is_one(worker))
     }
 }
 
@@ -77,9 +77,9 @@ impl Placing {
         Self {
             lanes: shape.lanes,
             workers_per_domain: shape.workers_per_domain,
-            domains: HashMap::new(),
+            domains: IdMap::default(),
             several: 0,
-            of_caller: HashMap::new(),
+            of_caller: IdMap::default(),
             unplaced: DomainLine::new(shape.residency_ns),
             waiting: VecDeque::new(),
             room_ns: None,
@@ -92,7 +92,7 @@ impl Placing {
         self.unplaced.set_turn(shape.residency_ns);
         // Those that have workers may have more now.
         let waiting: Vec<_> =
-            self.domains.iter().filter(|(_, d)| d.workers > 0).map(|(domain, _)| *domain).collect();
+            self.domains.iter().filter(|(_, d)| !d.workers.is_empty()).map(|(domain, _)| *domain).collect();
         waiting.into_iter().for_each(|domain| self.stand(domain));
     }
 
@@ -121,15 +121,12 @@ impl Placing {
         if blocked || view.barrier.is_some() {
             return None;
         }
-        let own = view.workers.iter().filter(|(_, w)| {
-            w.state == State::Bound(domain) && w.has_room(all) && !self.must_leave(now_ns, w, view, residency)
-        });
+        let bound = state.map_or(WorkerSet::default(), |d| d.workers);
+        let own = view.workers.of(bound);
+        let own = own.filter(|(_, w)| w.has_room(all) && !self.must_leave(now_ns, w, view, residency));
         let own = own.max_by_key(|(_, w)| w.busy_lanes()).map(|(id, _)| id);
-        let may_have_more = state.is_none_or(|d| d.workers < self.workers_per_domain);
-        own.or_else(|| match may_have_more {
-            true => view.workers.iter().find(|(_, w)| w.state == State::Free && !w.retires).map(|(id, _)| id),
-            false => None,
-        })
+        let may_have_more = bound.len() < self.workers_per_domain;
+        own.or_else(|| view.workers.first_free().filter(|_| may_have_more))
     }
 
     /// Whether a domain's caller may go on before the first domain that waits for a worker.
@@ -152,13 +149,16 @@ impl Placing {
         let place = |worker: &Worker| (!self.is_one_of_several(worker), worker.bound_ns);
         let before =
             |other: &Worker| other.served().is_some() && place(other) < place(worker) && !self.goes_on(other);
-        view.workers.iter().filter(|(_, other)| !other.is_idle() && before(other)).count() < most
+        view.workers.busy().filter(|(_, other)| before(other)).take(most).count() < most
     }
 
     /// Whether the domain of a worker has others.
     fn is_one_of_several(&self, worker: &Worker) -> bool {
         self.several > 0
-            && worker.served().and_then(|domain| self.domains.get(&domain)).is_some_and(|d| d.workers > 1)
+            && worker
+                .served()
+                .and_then(|domain| self.domains.get(&domain))
+                .is_some_and(|d| d.workers.len() > 1)
     }
 
     /// When an idle worker may give way to a domain that has none, or to one that has some and more calls than those can
@@ -247,10 +247,10 @@ impl Placing {
     }
 
     /// A worker serves a domain from now on.
-    pub(super) fn bound(&mut self, domain: Domain, held: bool) {
+    pub(super) fn bound(&mut self, worker: WorkerId, domain: Domain, held: bool) {
         let d = self.domain_mut(domain, held);
-        d.workers += 1;
-        let is_second = d.workers == 2;
+        d.workers.set(worker, true);
+        let is_second = d.workers.len() == 2;
         if std::mem::take(&mut d.is_unplaced) {
             self.unplaced.remove(domain);
         }
@@ -258,10 +258,10 @@ impl Placing {
     }
 
     /// A worker serves it no more.
-    pub(super) fn unbound(&mut self, domain: Domain) {
+    pub(super) fn unbound(&mut self, worker: WorkerId, domain: Domain) {
         if let Some(d) = self.domains.get_mut(&domain) {
-            d.workers -= 1;
-            self.several -= usize::from(d.workers == 1);
+            d.workers.set(worker, false);
+            self.several -= usize::from(d.workers.len() == 1);
             self.stand(domain);
             self.drop_if_empty(domain);
         }
@@ -272,18 +272,18 @@ impl Placing {
         let Some(d) = self.domains.get_mut(&domain).filter(|d| !d.held && !d.queue.is_empty()) else {
             return;
         };
-        if d.workers == 0 {
+        if d.workers.is_empty() {
             if !std::mem::replace(&mut d.is_unplaced, true) {
                 self.unplaced.push(domain);
             }
-        } else if d.workers < self.workers_per_domain && !std::mem::replace(&mut d.waits, true) {
+        } else if d.workers.len() < self.workers_per_domain && !std::mem::replace(&mut d.waits, true) {
             self.waiting.push_back(domain);
         }
     }
 
     /// Forgets a domain that has neither calls nor workers.
     fn drop_if_empty(&mut self, domain: Domain) {
-        if !self.domains.get(&domain).is_some_and(|d| d.workers == 0 && d.queue.is_empty()) {
+        if !self.domains.get(&domain).is_some_and(|d| d.workers.is_empty() && d.queue.is_empty()) {
             return;
         }
         let Some(d) = self.domains.remove(&domain) else { return };
@@ -353,7 +353,7 @@ impl Placing {
             let Some(d) = self.domains.get_mut(&domain) else {
                 continue;
             };
-            let may_have = d.workers < self.workers_per_domain;
+            let may_have = d.workers.len() < self.workers_per_domain;
             d.waits = may_have && !may_start && !d.queue.is_empty();
             if d.waits {
                 self.waiting.push_back(domain);
@@ -451,7 +451,7 @@ impl Placing {
         *(if for_unplaced { unplaced } else { others }) -= 1;
         let ends_ns = |w: &Worker| self.gives_way_ns(w, for_unplaced, residency);
         let may_go = |w: &Worker| w.served().is_some_and(|domain| !waits(domain));
-        let found = worth_least(now_ns, ends_ns, || view.idle(may_go));
+        let found = worth_least(now_ns, ends_ns, view.idle(may_go));
         if found.is_err() {
             search.open = Some((0, 0));
         }
@@ -478,6 +478,27 @@ impl Placing {
         found.ok()
     }
 
+    /// Whether a search for domains without workers just found that none may go before a later moment. What changes that
+    /// is followed by a search of its own.
+    pub(super) fn is_searched(&self, now_ns: u64) -> bool {
+        self.has_unplaced() && self.room_ns.is_some_and(|at_ns| at_ns > now_ns)
+    }
+
+    /// The same, but for a worker that just has no call any more, which does not give way yet, either.
+    pub(super) fn is_searched_but_for(
+        &mut self,
+        now_ns: u64,
+        worker: &Worker,
+        residency: &Residency,
+    ) -> bool {
+        if !self.is_searched(now_ns) {
+            return false;
+        }
+        let ends_ns = self.gives_way_ns(worker, true, residency);
+        self.room_ns = self.room_ns.into_iter().chain([ends_ns]).min();
+        ends_ns > now_ns
+    }
+
     /// When a search may find a worker that it did not find before.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.room_ns
@@ -485,14 +506,21 @@ impl Placing {
 }
 
 /// Of these idle workers the one that is worth least and may go now; else when the first one may.
-fn worth_least<'a, I: Iterator<Item = (WorkerId, &'a Worker)>>(
+fn worth_least<'a>(
     now_ns: u64,
     ends_ns: impl Fn(&Worker) -> u64,
-    idle: impl Fn() -> I,
+    idle: impl Iterator<Item = (WorkerId, &'a Worker)>,
 ) -> Result<WorkerId, Option<u64>> {
-    let ripe = idle().filter(|(_, worker)| ends_ns(worker) <= now_ns);
-    let least = ripe.reduce(|best, one| if is_worth_less(now_ns, one.1, best.1) { one } else { best });
-    least.map(|(id, _)| id).ok_or_else(|| idle().map(|(_, worker)| ends_ns(worker)).min())
+    let (mut least, mut next_ns): (Option<(WorkerId, &Worker)>, Option<u64>) = (None, None);
+    for one in idle {
+        let ends_ns = ends_ns(one.1);
+        if ends_ns > now_ns {
+            next_ns = next_ns.into_iter().chain([ends_ns]).min();
+        } else if least.is_none_or(|least| is_worth_less(now_ns, one.1, least.1)) {
+            least = Some(one);
+        }
+    }
+    least.map(|(id, _)| id).ok_or(next_ns)
 }
 
 #[cfg(test)]

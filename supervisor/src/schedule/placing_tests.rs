@@ -1,5 +1,6 @@
 //! Small cases of placing, without a scheduler around it.
 
+use super::super::workers::State;
 use super::*;
 use crate::ids::{Generation, TenantId, WorkerId};
 
@@ -17,8 +18,8 @@ fn two_workers() -> (Placing, Workers, Residency) {
 }
 
 fn bind(placing: &mut Placing, workers: &mut Workers, worker: WorkerId, domain: Domain) {
-    workers[worker].state = State::Bound(domain);
-    placing.bound(domain, false);
+    workers.set_state(worker, State::Bound(domain));
+    placing.bound(worker, domain, false);
 }
 
 #[test]
@@ -31,7 +32,7 @@ fn a_domain_gets_its_own_worker_then_a_free_one() {
     assert_eq!(find(&placing, &workers, ALICE, None), Some(W1));
     assert_eq!(find(&placing, &workers, BOB, None), Some(W0));
     assert_eq!(find(&placing, &workers, BOB, Some(CallId(9))), None, "something waits for the whole device");
-    workers[W1].put(CallId(1), 0, false);
+    workers.put(W1, CallId(1), 0, false);
     assert_eq!(find(&placing, &workers, ALICE, None), None, "it may have one worker only");
 }
 
@@ -42,9 +43,9 @@ fn the_domain_that_waited_longest_is_next_for_a_free_worker() {
     placing.enqueue(ALICE, CallId(2), Due::default(), false);
     placing.enqueue(BOB, CallId(3), Due::default(), false);
     let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, None));
-    for (domain, id) in [(BOB, 1), (ALICE, 2)] {
+    for (worker, domain, id) in [(W0, BOB, 1), (W1, ALICE, 2)] {
         assert_eq!(next(&mut placing), Some(domain));
-        placing.bound(domain, false);
+        placing.bound(worker, domain, false);
         placing.started(domain, CallId(id));
     }
     assert_eq!(next(&mut placing), None, "its worker takes the rest");

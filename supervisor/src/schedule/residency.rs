@@ -5,14 +5,20 @@
 //! one goes whose time without calls is the longer in terms of what it would have to do again.
 //!
 //! To make a process costs all who use the device. So a resident is replaced only while a standby is ready for its slot;
-//! where none comes for a while, or none is kept, one after the other. A process that is scrubbed costs its next domain
-//! only, and needs no pace.
+//! where none comes for a while, or none is kept, one after the other. To scrub a process costs the device some
+//! milliseconds (5 to 10 on an H200, with the graphs that are made again): a resident in use is scrubbed for another
+//! domain only so often that this takes less than a tenth of the time; one that had no call for as long goes at once.
 
 use super::types::Shape;
 use super::workers::Worker;
 
 /// How long one that waits for a slot waits for a standby before a process is made in its stead.
 const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// A resident that had no call for so long is not in use.
+const UNUSED_NS: u64 = 80_000_000;
+/// To scrub residents in use takes one over so much of the time.
+const SCRUB_SHARE: u64 = 10;
 
 /// How residents give way on one device.
 #[derive(Debug)]
@@ -25,13 +31,24 @@ pub(super) struct Residency {
     ready: usize,
     /// When a resident was replaced last.
     replaced_ns: Option<u64>,
+    /// When the next one in use may be scrubbed, and what decides that: see [`SCRUB_SHARE`].
+    scrubs_again_ns: u64,
+    scrub_share: u64,
 }
 
 impl Residency {
     /// Of a device without processes.
     pub(super) fn new(shape: &Shape) -> Self {
         let (least_ns, scrubs, standbys) = (shape.residency_ns, shape.scrubs, shape.standbys);
-        Self { least_ns, scrubs, standbys, ready: 0, replaced_ns: None }
+        Self {
+            least_ns,
+            scrubs,
+            standbys,
+            ready: 0,
+            replaced_ns: None,
+            scrubs_again_ns: 0,
+            scrub_share: SCRUB_SHARE,
+        }
     }
 
     /// The device is set up otherwise.
@@ -47,6 +64,11 @@ impl Residency {
     /// A resident is about to be replaced.
     pub(super) fn replaces(&mut self, now_ns: u64) {
         self.replaced_ns = Some(now_ns);
+    }
+
+    /// A resident is about to be scrubbed: the next domain is expected to have as much to do in it as the last one had.
+    pub(super) fn scrubs(&mut self, now_ns: u64, worker: &Worker) {
+        self.scrubs_again_ns = now_ns.saturating_add(self.scrub_share * worker.past.scrub_ns());
     }
 
     /// How many residents may give way now, while so many processes are `coming` and so many are `missing`; else when
@@ -71,7 +93,15 @@ impl Residency {
     /// only from one that was `idle` for as long.
     pub(super) fn ends_ns(&self, worker: &Worker, idle: bool) -> u64 {
         let since_ns = if idle { worker.bound_ns.max(worker.idle_since_ns) } else { worker.bound_ns };
-        since_ns.saturating_add(self.least_ns)
+        let ends_ns = since_ns.saturating_add(self.least_ns);
+        if !self.scrubs {
+            return ends_ns;
+        }
+        let unused_ns = match worker.is_idle() {
+            true => worker.idle_since_ns.saturating_add(UNUSED_NS),
+            false => u64::MAX,
+        };
+        ends_ns.max(self.scrubs_again_ns.min(unused_ns))
     }
 
     /// How long a domain keeps a worker that another one waits for.
@@ -87,10 +117,10 @@ impl Residency {
         }
     }
 
-    /// From now on domains keep their workers for so long.
+    /// From now on domains keep their workers for so long, and are scrubbed at any pace.
     #[cfg(test)]
     pub(super) fn set_least(&mut self, least_ns: u64) {
-        self.least_ns = least_ns;
+        (self.least_ns, self.scrubs_again_ns, self.scrub_share) = (least_ns, 0, 0);
     }
 }
 
@@ -103,6 +133,7 @@ pub(super) fn is_worth_less(now_ns: u64, one: &Worker, other: &Worker) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::types::CallId;
     use super::super::workers::Workers;
     use super::*;
     use crate::ids::{FunctionId, WorkerId};
@@ -120,6 +151,23 @@ mod tests {
         // But not for ever.
         workers[dear].idle_since_ns = 0;
         assert!(is_worth_less(10 * S, &workers[dear], &workers[cheap]));
+    }
+
+    #[test]
+    fn residents_in_use_are_scrubbed_at_a_pace_and_others_at_once() {
+        let mut residency = Residency::new(&Shape { scrubs: true, residency_ns: 0, ..Shape::new(2, 1) });
+        let mut workers = Workers::new(2, 8);
+        let [busy, idle] = [0, 1].map(WorkerId::new);
+        workers.put(busy, CallId(1), 0, false);
+        workers[busy].past.ran(0, FunctionId::new(1), 0);
+        assert_eq!(residency.ends_ns(&workers[busy], false), 0, "none was scrubbed yet");
+        residency.scrubs(S, &workers[busy]);
+        let next_ns = residency.ends_ns(&workers[busy], false);
+        assert_eq!(next_ns, S + SCRUB_SHARE * workers[busy].past.scrub_ns());
+        workers[idle].idle_since_ns = S - UNUSED_NS;
+        assert_eq!(residency.ends_ns(&workers[idle], false), S);
+        workers[idle].idle_since_ns = 2 * S;
+        assert_eq!(residency.ends_ns(&workers[idle], false), next_ns.min(2 * S + UNUSED_NS));
     }
 
     #[test]

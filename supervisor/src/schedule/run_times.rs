@@ -4,9 +4,7 @@
 //! that cannot end before its deadline, behind those that wait before it, is refused at once; a call that could end in
 //! time is never refused for being expected to be slow.
 
-use std::collections::HashMap;
-
-use crate::ids::FunctionId;
+use crate::ids::{FunctionId, IdMap};
 
 /// So many calls must have ended before anything is expected of the next one.
 const ENOUGH: u32 = 16;
@@ -24,7 +22,7 @@ struct Seen {
 
 /// What was seen of all functions that calls ended of.
 #[derive(Debug, Default)]
-pub(super) struct RunTimes(HashMap<FunctionId, Seen>);
+pub(super) struct RunTimes(IdMap<FunctionId, Seen>);
 
 impl RunTimes {
     /// A call was on the device for so long.

@@ -157,8 +157,11 @@ impl<C: Clone> Scheduler<C> {
             Some(worker) => self.start_or_wait(now_ns, worker, id, actions),
             None if wants_device => self.line_up(now_ns, domain.caller, id, actions),
             None => {
+                let is_searched = self.placing.is_searched(now_ns) && self.workers.first_empty().is_none();
                 self.enqueue(now_ns, domain, id);
-                self.make_room(now_ns, actions);
+                if !is_searched {
+                    self.make_room(now_ns, actions);
+                }
                 if terms.weight_bytes > 0 {
                     self.look_ahead_for(domain, actions);
                 }
@@ -198,7 +201,7 @@ impl<C: Clone> Scheduler<C> {
         let entry = self.calls.remove(id)?;
         // Before anything else gets the device.
         let had_device = self.exclusive.is_for(worker);
-        self.workers[worker].take(id, lane, now_ns);
+        self.workers.take(worker, id, lane, now_ns);
         self.charge_call(now_ns, entry.domain.caller, entry.started_ns);
         self.lending.unpromise(entry.beside_bytes);
         self.judge(now_ns, &entry, verdict, actions);
@@ -296,7 +299,7 @@ impl<C: Clone> Scheduler<C> {
         self.unbind(worker, WhyGone::Ended);
         let emptied = self.refill(worker, actions);
         let mut lost = Vec::new();
-        for id in self.workers[worker].take_all() {
+        for id in self.workers.take_all(worker) {
             let Some(entry) = self.calls.get_mut(id) else { continue };
             self.lending.unpromise(std::mem::take(&mut entry.beside_bytes));
             let overdue = matches!(entry.state, CallState::Running { overdue: true, .. });
@@ -472,7 +475,7 @@ impl<C: Clone> Scheduler<C> {
     ) -> bool {
         let Some((_, lane)) = self.running_call(worker, id) else { return false };
         let shared_faults = self.shape.shared_faults;
-        self.workers[worker].take(id, lane, now_ns);
+        self.workers.take(worker, id, lane, now_ns);
         let Some(entry) = self.calls.get_mut(id) else { return false };
         self.lending.unpromise(std::mem::replace(&mut entry.beside_bytes, missing_bytes));
         entry.attempts.not_started();

@@ -9,11 +9,9 @@
 //!
 //! A tenant is charged for time that others waited for; where it is alone, it may have all there is.
 
-use std::collections::HashMap;
-
 use super::fair_line::FairLine;
 use super::types::{Class, TenantShare};
-use crate::ids::TenantId;
+use crate::ids::{IdMap, TenantId};
 
 /// A waiting class is owed this part of what higher ones use: one over so much.
 const OWED_SHARE: i64 = 20;
@@ -30,7 +28,7 @@ pub(super) struct ShareLine<K> {
     /// So much makes a class next.
     quantum_ns: i64,
     /// Tenants that differ from others.
-    shares: HashMap<TenantId, TenantShare>,
+    shares: IdMap<TenantId, TenantShare>,
     len: usize,
 }
 
@@ -46,7 +44,7 @@ impl<K: Ord + Copy> ShareLine<K> {
             lines: Default::default(),
             owed_ns: Default::default(),
             quantum_ns: counted(quantum_ns),
-            shares: HashMap::new(),
+            shares: IdMap::default(),
             len: 0,
         }
     }
@@ -147,6 +145,12 @@ impl<K: Ord + Copy> ShareLine<K> {
                 self.owed_ns[lower] = owed_ns.min(2 * self.quantum_ns);
             }
         }
+    }
+
+    /// How much others of its class may have before a tenant is next.
+    pub(super) fn ahead_ns(&self, tenant: TenantId) -> u64 {
+        let line = &self.lines[self.share_of(tenant).class as usize];
+        line.tag_ns(tenant).saturating_sub(line.clock_ns())
     }
 
     /// Whether a tenant that is served may go on before what is first in line: it had less, by more than so much.

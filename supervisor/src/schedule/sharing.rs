@@ -47,10 +47,11 @@ impl<C: Clone> Scheduler<C> {
         if !slices || self.run_times.shortest_ns(function).is_none() {
             self.run_times.ended(function, device_ns);
         }
+        let work_ns = self.run_times.shortest_ns(function).unwrap_or(device_ns);
         if let Some(mode) = &mut self.mode {
-            mode.completed(tenant, self.run_times.shortest_ns(function).unwrap_or(device_ns));
+            mode.completed(tenant, work_ns);
         }
-        let charge = self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns));
+        let charge = self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns, work_ns));
         self.charge(charge);
     }
 
@@ -66,12 +67,15 @@ impl<C: Clone> Scheduler<C> {
 
     /// Finds out whether the chip slices better than turns do, and makes it so.
     pub(super) fn choose_mode(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        let (Some(mode), Some(turns)) = (&mut self.mode, &self.turns) else { return };
+        let (Some(mode), Some(turns)) = (&mut self.mode, &mut self.turns) else { return };
         if !turns.is_contended() {
             self.next_look_ns = None;
             return;
         }
         let clock_ns = turns.contended_ns(now_ns);
+        if !turns.none_is_in_the_way() {
+            mode.postpone(clock_ns);
+        }
         let slicing = mode.look(clock_ns, turns.parties(), turns.are_equal());
         self.next_look_ns = Some(now_ns.saturating_add(mode.next_look_ns(clock_ns).max(1_000_000)));
         self.turn(actions, |turns, orders| turns.set_slicing(now_ns, slicing, orders));

@@ -185,6 +185,16 @@ fn a_worker_that_says_too_much_is_believed_as_far_as_that_can_be() {
     assert_eq!(b.scheduler.run_times.at_least_ns(FUNCTION), Some(MS));
 }
 
+/// Workers yield that were told to.
+fn yield_revoked(b: &mut Bench) {
+    for action in std::mem::take(&mut b.actions) {
+        if let Action::Tell { to, command: Command::Revoke { turn } } = action {
+            let yielded = Yielded { worker: to.worker, turn, used_ns: 0, answered: 0 };
+            b.scheduler.handle(b.now, yielded, &mut b.actions);
+        }
+    }
+}
+
 #[test]
 fn a_probe_lets_the_chip_slice_and_ends() {
     let turn_rules = TurnRules { may_slice: true, ..TurnRules::default() };
@@ -196,6 +206,7 @@ fn a_probe_lets_the_chip_slice_and_ends() {
     for _ in 0..2000 {
         let until_ns = b.now + MS;
         wait_until(&mut b, until_ns);
+        yield_revoked(&mut b);
         let slices = b.scheduler.slices();
         turns += u32::from(sliced && !slices);
         sliced = slices;
@@ -206,6 +217,7 @@ fn a_probe_lets_the_chip_slice_and_ends() {
     for _ in 0..2000 {
         let until_ns = b.now + MS;
         wait_until(&mut b, until_ns);
+        yield_revoked(&mut b);
         assert!(!b.scheduler.slices(), "tenants of different classes take turns");
     }
 }

@@ -20,6 +20,7 @@
 //!   so probing costs a fiftieth at most. Besides, the pause between probes doubles while the answer stays the same, from half a
 //!   second to a minute; it is short again when the mode changes, and when the load does.
 //! - Slicing gives each worker the same time. Where tenants have different weights or classes, there are turns only.
+//!   While a call overruns its turn, or its tenant stands behind what that used, slicing is not tried.
 
 use super::mode_window::Window;
 use crate::ids::TenantId;
@@ -95,6 +96,19 @@ impl TurnMode {
     /// A tenant's call ended whose work is this.
     pub(super) fn completed(&mut self, tenant: TenantId, work_ns: u64) {
         self.work.add(tenant, work_ns);
+    }
+
+    /// A call overruns its turn, or its tenant stands behind what such a call used: slicing would let it in. It is not
+    /// tried now.
+    pub(super) fn postpone(&mut self, clock_ns: u64) {
+        self.paid_ns = self.paid_ns.max(clock_ns.saturating_add(1));
+    }
+
+    /// A call is ended that was in the way of others: there are turns.
+    pub(super) fn overran(&mut self, clock_ns: u64) {
+        if self.slicing || self.phase != Phase::Watch {
+            self.reset(clock_ns, false);
+        }
     }
 
     /// Looks at the contended clock; `equal` says that all parties have the same share, and `parties` how many there

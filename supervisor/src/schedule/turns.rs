@@ -14,11 +14,15 @@
 //!
 //! Where slicing is better altogether (`turn_mode`), all workers with calls have a grant.
 //!
+//! Who is ended for an overrun is fined (`turn_fines`).
+//!
 //! How long calls are in the way of others is counted by a clock that runs while at least two parties want the device
 //! ([`Turns::contended_ns`]).
 
 use super::share_line::ShareLine;
 use super::turn_cost::ChangeCost;
+use super::turn_fines::Fines;
+use super::turn_holder::Holder;
 use super::types::{TenantShare, TurnRules};
 use crate::ids::{TenantId, TurnId, WorkerId};
 use crate::limits::{OVERRUN_QUANTA, YIELD_NS};
@@ -49,34 +53,6 @@ pub enum Order {
         /// Who.
         worker: WorkerId,
     },
-}
-
-/// A worker with a grant.
-#[derive(Debug)]
-struct Holder {
-    worker: WorkerId,
-    tenant: TenantId,
-    turn: TurnId,
-    granted_ns: u64,
-    /// The contended clock at that time.
-    granted_clock_ns: u64,
-    revoked_ns: Option<u64>,
-    /// From when on it is still to be charged: since then others want the device, too.
-    charged_from_ns: Option<u64>,
-    /// What it was charged already, or is known to have used.
-    charged_ns: u64,
-    /// Until when.
-    counted_ns: u64,
-    /// Since when it has no calls, if it has none.
-    idle_ns: Option<u64>,
-    /// The next one was told that it is next.
-    announced: bool,
-    /// Its lanes run empty.
-    ending: bool,
-    /// It did not yield in time.
-    overran: bool,
-    /// It is killed for keeping its turn.
-    given_up: bool,
 }
 
 /// A place in the line, and the worker that has it.
@@ -124,6 +100,7 @@ pub struct Turns {
     polls: bool,
     /// Tenants that overran and did not have a turn of their own since then.
     barred: Vec<TenantId>,
+    fines: Fines,
 }
 
 impl Turns {
@@ -145,6 +122,7 @@ impl Turns {
             turn_ns: u64::from(quantum_us) * 1000,
             polls: false,
             barred: Vec::new(),
+            fines: Fines::default(),
             quantum_us,
             rules,
         }
@@ -301,6 +279,7 @@ impl Turns {
         };
         let holder = &mut self.holders[at];
         holder.idle_ns = Some(now_ns);
+        self.fines.idled(now_ns, holder.tenant);
         if shared {
             holder.charged_from_ns = None;
         } else if self.polls && holder.revoked_ns.is_some() {
@@ -311,7 +290,9 @@ impl Turns {
     /// Grants and revokes what is due.
     fn proceed(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         if self.is_shared() {
-            let joins = self.line.iter().filter(|(tenant, _)| self.slicing || !self.barred.contains(tenant));
+            let stays =
+                |tenant: &TenantId| self.fines.has(*tenant) || !self.slicing && self.barred.contains(tenant);
+            let joins = self.line.iter().filter(|(tenant, _)| !stays(tenant));
             let joins: Vec<WorkerId> = joins.map(|(_, (_, worker))| worker).collect();
             joins.into_iter().for_each(|worker| self.grant(now_ns, worker, orders));
         } else {
@@ -321,7 +302,10 @@ impl Turns {
                 [last] => last.ending && self.rules.early,
                 _ => false,
             };
-            if is_free && let Some((tenant, (_, worker))) = self.line.first() {
+            if is_free
+                && let Some((tenant, (_, worker))) = self.line.first()
+                && self.waits_until_ns(tenant).is_none_or(|at_ns| at_ns <= now_ns)
+            {
                 self.barred.retain(|barred| *barred != tenant);
                 self.line.serve(tenant);
                 self.grant(now_ns, worker, orders);
@@ -347,22 +331,8 @@ impl Turns {
         let Some(tenant) = self.leave_line(worker) else { return };
         let turn = TurnId::new(self.next_turn);
         self.next_turn += 1;
-        self.holders.push(Holder {
-            worker,
-            tenant,
-            turn,
-            granted_ns: now_ns,
-            granted_clock_ns: self.contended_ns(now_ns),
-            revoked_ns: None,
-            charged_from_ns: None,
-            charged_ns: 0,
-            counted_ns: now_ns,
-            idle_ns: None,
-            announced: false,
-            ending: false,
-            overran: false,
-            given_up: false,
-        });
+        let clock_ns = self.contended_ns(now_ns);
+        self.holders.push(Holder::new(worker, tenant, turn, now_ns, clock_ns));
         orders.push(Order::Grant { worker, turn });
     }
 
@@ -428,24 +398,38 @@ impl Turns {
 
     /// Charges a holder's tenant for its part of the time that others waited for.
     fn settle(&mut self, now_ns: u64, at: usize) -> u64 {
-        let sharers = if self.is_shared() { u64::from(self.active.count_ones().max(1)) } else { 1 };
+        let shared = self.is_shared();
+        let sharers = if shared { u64::from(self.active.count_ones().max(1)) } else { 1 };
         let holder = &mut self.holders[at];
+        let unsaid_ns = std::mem::take(&mut holder.unsaid_ns);
         let Some(from_ns) = holder.charged_from_ns.replace(now_ns) else {
             holder.charged_from_ns = None;
-            return 0;
+            return unsaid_ns;
         };
         let waited_ns = now_ns.saturating_sub(from_ns);
-        // Who overran kept the chip busy all the time.
-        let contended_ns = if holder.overran { waited_ns } else { waited_ns / sharers };
+        let worked_ns = std::mem::take(&mut holder.worked_ns);
+        let contended_ns = match holder.overran {
+            // It kept the chip busy all the time.
+            true => waited_ns,
+            // Beside it, others have what is left.
+            false if shared && !self.slicing => (waited_ns / sharers).min(worked_ns),
+            false => waited_ns / sharers,
+        };
         holder.charged_ns += contended_ns;
         self.used_ns[holder.worker.get()] += contended_ns;
         self.line.charge(holder.tenant, contended_ns);
-        contended_ns
+        unsaid_ns + contended_ns
     }
 
     /// Takes a holder's grant, and charges its tenant: for what it says it used, and at least its part of the time that
     /// others waited for. None says that it cannot say any more how much it used.
     fn take(&mut self, now_ns: u64, at: usize, used_ns: Option<u64>) -> Charge {
+        if self.holders[at].overran {
+            // From now on others may have the chip for themselves.
+            for other in (0..self.holders.len()).filter(|other| *other != at) {
+                self.holders[other].unsaid_ns = self.settle(now_ns, other);
+            }
+        }
         let contended_ns = self.settle(now_ns, at);
         let holder = self.holders.remove(at);
         let had_ns = now_ns.saturating_sub(holder.granted_ns);
@@ -475,11 +459,18 @@ impl Turns {
         Some(charge)
     }
 
-    /// A call of a worker ended that was on the device for so long. Where the chip slices, and where none waits, turns do
-    /// not end: what was used meanwhile is returned.
-    pub fn finished(&mut self, now_ns: u64, worker: WorkerId, device_ns: u64) -> Option<Charge> {
+    /// A call of a worker ended that was on the device for so long, of which `work_ns` is what such calls take at least.
+    /// Where the chip slices, and where none waits, turns do not end: what was used meanwhile is returned.
+    pub fn finished(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        device_ns: u64,
+        work_ns: u64,
+    ) -> Option<Charge> {
         self.cost.finished(now_ns, worker, device_ns);
         let at = self.position(worker)?;
+        self.holders[at].worked_ns += work_ns.min(device_ns);
         if self.is_shared() {
             let contended_ns = self.settle(now_ns, at);
             return Some(Charge { tenant: self.holders[at].tenant, used_ns: contended_ns, contended_ns });
@@ -500,8 +491,29 @@ impl Turns {
     pub fn set_slicing(&mut self, now_ns: u64, slicing: bool, orders: &mut Vec<Order>) {
         if std::mem::replace(&mut self.slicing, slicing) != slicing {
             self.cost.disturbed();
+            // What they have while the chip slices is no turn that they could overrun.
+            for holder in &mut self.holders {
+                (holder.granted_ns, holder.overran) = (now_ns, false);
+            }
             self.proceed(now_ns, orders);
         }
+    }
+
+    /// Whether no turn is overrun, and no tenant has to stand behind others since it was fined.
+    pub fn none_is_in_the_way(&mut self) -> bool {
+        self.fines.forget_paid(&self.line);
+        self.fines.is_empty() && self.holders.iter().all(|holder| !holder.overran)
+    }
+
+    /// A tenant's call is ended for being in the way of others: it is charged so much more than it is for its turns.
+    pub fn fine(&mut self, tenant: TenantId, ns: u64) {
+        self.line.charge(tenant, ns);
+        self.fines.add(tenant);
+    }
+
+    /// Until when the first in line is not granted, if it was fined.
+    fn waits_until_ns(&self, tenant: TenantId) -> Option<u64> {
+        self.fines.waits_until_ns(tenant, &self.line, self.quantum_ns())
     }
 
     /// When a holder with calls has overrun its turn, if others wait for it.
@@ -509,7 +521,8 @@ impl Turns {
         if self.slicing || holder.overran || holder.idle_ns.is_some() || self.line.is_empty() {
             return None;
         }
-        let quantum_ns = self.quantum_ns();
+        // Where several have the chip, each has as much less of it.
+        let quantum_ns = self.quantum_ns().saturating_mul(self.holders.len() as u64);
         let by_turn_ns = holder.granted_ns.saturating_add(OVERRUN_QUANTA * quantum_ns);
         Some(by_turn_ns.max(holder.revoked_ns?.saturating_add(quantum_ns)))
     }
@@ -527,7 +540,11 @@ impl Turns {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let of =
             |holder| [self.patience_ends_ns(holder), self.overruns_ns(holder)].into_iter().flatten().min();
-        self.holders.iter().filter_map(of).min()
+        let fined = match self.line.first() {
+            Some((tenant, _)) if self.holders.is_empty() => self.waits_until_ns(tenant),
+            _ => None,
+        };
+        self.holders.iter().filter_map(of).chain(fined).min()
     }
 
     /// A holder that has no reason to keep its turn and does not yield it; told once.
@@ -544,6 +561,9 @@ impl Turns {
         if let Some(at) = self.holders.iter().position(is_late) {
             self.holders[at].overran = true;
             self.cost.disturbed();
+            self.proceed(now_ns, orders);
+        } else if self.holders.is_empty() && !self.fines.is_empty() {
+            // Nobody came before one that was fined.
             self.proceed(now_ns, orders);
         }
     }

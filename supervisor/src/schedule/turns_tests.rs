@@ -18,6 +18,18 @@ fn grant(worker: WorkerId, turn: u64) -> Order {
     Order::Grant { worker, turn: TurnId::new(turn) }
 }
 
+impl Turns {
+    /// Whether nobody has the device since the first in line was fined.
+    pub(in crate::schedule) fn keeps_waiting(&self) -> bool {
+        self.line.first().is_some_and(|(tenant, _)| self.waits_until_ns(tenant).is_some())
+    }
+
+    /// What tenants were fined is forgotten.
+    pub(in crate::schedule) fn forgive(&mut self) {
+        self.fines = Fines::default();
+    }
+}
+
 /// So many workers, each of a tenant of its own.
 fn turns(workers: usize) -> Turns {
     Turns::new(workers, QUANTUM_US, TurnRules::default())
@@ -174,6 +186,45 @@ fn a_turn_that_overruns_is_not_exclusive_any_more() {
 }
 
 #[test]
+fn beside_an_overrun_others_pay_for_what_they_did_and_it_pays_for_the_rest() {
+    let (mut turns, _, now) = overrun();
+    let mut orders = Vec::new();
+    assert_eq!(turns.finished(now + 10 * MS, W1, 10 * MS, MS), charge(W1, MS, MS));
+    // A worker says itself how long its calls take: no more than its part of the time counts.
+    assert_eq!(turns.finished(now + 14 * MS, W1, 60 * MS, 60 * MS), charge(W1, 2 * MS, 2 * MS));
+    has_work(&mut turns, now + 14 * MS, W2, &mut orders);
+    turns.gone(now + 100 * MS, W0, &mut orders);
+    turns.fine(tenant(W0), MS);
+    // W0's tenant comes back: it stands behind what it used and its fine.
+    has_work(&mut turns, now + 100 * MS, W0, &mut orders);
+    let used_ns = now + 99 * MS;
+    let ahead_ns = |worker| turns.line.ahead_ns(tenant(worker));
+    assert_eq!(ahead_ns(W0) - ahead_ns(W2), used_ns + MS);
+}
+
+#[test]
+fn who_was_fined_waits_until_others_want_nothing_for_a_while() {
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    turns.fine(tenant(W1), 50 * MS);
+    has_work(&mut turns, MS, W1, &mut orders);
+    expect(&mut orders, &[grant(W0, 1), revoke(W0, 1)]);
+    // W0 has no call at the moment at which its turn ends.
+    turns.idle(5 * MS, W0, &mut orders);
+    turns.yielded(5 * MS, W0, TurnId::new(1), 5 * MS, false, &mut orders);
+    expect(&mut orders, &[]);
+    assert_eq!(turns.next_deadline_ns(), Some(10 * MS));
+    has_work(&mut turns, 6 * MS, W0, &mut orders);
+    expect(&mut orders, &[grant(W0, 2), revoke(W0, 2)]);
+    turns.idle(9 * MS, W0, &mut orders);
+    turns.yielded(9 * MS, W0, TurnId::new(2), 3 * MS, false, &mut orders);
+    turns.overrun(14 * MS - 1, &mut orders);
+    expect(&mut orders, &[]);
+    turns.overrun(14 * MS, &mut orders);
+    expect(&mut orders, &[grant(W1, 3)]);
+}
+
+#[test]
 fn who_overran_is_not_granted_beside_another_that_overruns() {
     let (mut turns, mut orders, now) = overrun();
     turns.yielded(now, W0, TurnId::new(1), 0, true, &mut orders);
@@ -201,9 +252,9 @@ fn where_the_chip_slices_all_have_grants() {
     has_work(&mut turns, 0, W2, &mut orders);
     expect(&mut orders, &[grant(W2, 3)]);
     // Each is charged for its part, as its calls end.
-    assert_eq!(turns.finished(30, W2, 30), charge(W2, 10, 10));
+    assert_eq!(turns.finished(30, W2, 30, 30), charge(W2, 10, 10));
     turns.idle(60, W2, &mut orders);
-    assert_eq!(turns.finished(60, W1, 60), charge(W1, 30, 30));
+    assert_eq!(turns.finished(60, W1, 60, 60), charge(W1, 30, 30));
     turns.set_slicing(60, false, &mut orders);
     // The first was revoked before.
     expect(&mut orders, &[revoke(W1, 2), revoke(W2, 3)]);
@@ -281,12 +332,12 @@ fn where_turns_are_short_the_next_worker_is_woken_when_the_last_one_gets_the_dev
 fn what_a_tenant_used_is_known_while_it_keeps_the_device() {
     let (mut turns, mut orders) = (turns(2), Vec::new());
     has_work(&mut turns, 0, W0, &mut orders);
-    assert_eq!(turns.finished(10, W0, 7), charge(W0, 7, 0));
+    assert_eq!(turns.finished(10, W0, 7, 7), charge(W0, 7, 0));
     // Two calls in two lanes at the same time are not twice the time.
-    assert_eq!(turns.finished(12, W0, 9), charge(W0, 2, 0));
+    assert_eq!(turns.finished(12, W0, 9, 9), charge(W0, 2, 0));
     assert_eq!(turns.used_ns(W0), 9);
     has_work(&mut turns, 20, W1, &mut orders);
-    assert_eq!(turns.finished(25, W0, 9), None, "charged when it yields");
+    assert_eq!(turns.finished(25, W0, 9, 9), None, "charged when it yields");
     assert_eq!(turns.yielded(30, W0, TurnId::new(1), 25, false, &mut orders), charge(W0, 16, 10));
     assert_eq!(turns.used_ns(W0), 25);
 }

@@ -16,6 +16,7 @@ use crate::ids::{FunctionId, Generation, TenantId, WorkerId};
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) generation: Generation,
+    /// Changed by [`Workers::set_state`] only.
     pub(super) state: State,
     /// One bit per lane with a call.
     busy: u64,
@@ -57,6 +58,8 @@ pub(super) struct Past {
 const FUNCTIONS: usize = 64;
 /// What making a process takes, of the order of a context on a GPU.
 const PROCESS_NS: u64 = 150_000_000;
+/// What scrubbing one takes.
+const SCRUB_NS: u64 = 5_000_000;
 /// What installing a function takes.
 const FUNCTION_NS: u64 = 10_000_000;
 /// What making its graphs for one lane takes.
@@ -92,10 +95,18 @@ impl Past {
 
     /// What it would take to have it again.
     pub(super) fn rebuild_ns(&self) -> u64 {
-        let functions = self.functions.len() as u64;
-        let lanes = u64::from(self.lanes.count_ones());
         let weights_ns = self.weight_bytes / WEIGHTS_PER_US * 1000;
-        PROCESS_NS + functions * (FUNCTION_NS + lanes * GRAPHS_NS) + weights_ns
+        PROCESS_NS + self.install_ns() + weights_ns
+    }
+
+    /// What it would take to have it again in a process that is scrubbed.
+    pub(super) fn scrub_ns(&self) -> u64 {
+        SCRUB_NS + self.install_ns()
+    }
+
+    fn install_ns(&self) -> u64 {
+        let functions = self.functions.len() as u64;
+        functions * (FUNCTION_NS + u64::from(self.lanes.count_ones()) * GRAPHS_NS)
     }
 }
 
@@ -163,14 +174,14 @@ impl Worker {
     }
 
     /// Puts a call into an empty lane.
-    pub(super) fn put(&mut self, id: CallId, lane: u32, wants_all_lanes: bool) {
+    fn put(&mut self, id: CallId, lane: u32, wants_all_lanes: bool) {
         self.busy |= 1 << lane;
         self.closed = wants_all_lanes;
         self.calls.push(id);
     }
 
     /// A call is out of its lane.
-    pub(super) fn take(&mut self, id: CallId, lane: u32, now_ns: u64) {
+    fn take(&mut self, id: CallId, lane: u32, now_ns: u64) {
         self.busy &= !(1 << lane);
         self.closed = false;
         if let Some(at) = self.calls.iter().position(|call| *call == id) {
@@ -182,7 +193,7 @@ impl Worker {
     }
 
     /// Takes all its calls, oldest first.
-    pub(super) fn take_all(&mut self) -> Vec<CallId> {
+    fn take_all(&mut self) -> Vec<CallId> {
         (self.busy, self.closed) = (0, false);
         let mut calls = std::mem::take(&mut self.calls);
         calls.sort_unstable();
@@ -190,7 +201,7 @@ impl Worker {
     }
 }
 
-/// All workers of a device.
+/// All workers of a device. Which are in which state is kept as sets, so that none is searched for.
 #[derive(Debug)]
 pub(super) struct Workers {
     slots: Vec<Worker>,
@@ -198,15 +209,63 @@ pub(super) struct Workers {
     ceiling: usize,
     /// Lanes of processes that come.
     lanes: u32,
+    empty: WorkerSet,
+    coming: WorkerSet,
+    free: WorkerSet,
+    busy: WorkerSet,
+}
+
+/// A set of workers: one bit for each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct WorkerSet(u64);
+
+impl WorkerSet {
+    /// Puts one in, or takes it out.
+    pub(super) fn set(&mut self, worker: WorkerId, is_in: bool) {
+        let bit = 1 << worker.get();
+        self.0 = if is_in { self.0 | bit } else { self.0 & !bit };
+    }
+
+    /// How many are in it.
+    pub(super) fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether none is.
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The one with the lowest number.
+    pub(super) fn first(self) -> Option<WorkerId> {
+        (self.0 != 0).then(|| WorkerId::new(self.0.trailing_zeros() as usize))
+    }
+
+    /// By their numbers.
+    pub(super) fn iter(mut self) -> impl Iterator<Item = WorkerId> {
+        std::iter::from_fn(move || {
+            let first = self.first()?;
+            self.0 &= self.0 - 1;
+            Some(first)
+        })
+    }
 }
 
 impl Workers {
     /// Slots without processes; in the first one a process is wanted.
     pub(super) fn new(count: usize, lanes: u32) -> Self {
-        let mut workers = Self { slots: Vec::new(), ceiling: 0, lanes };
+        let mut workers = Self {
+            slots: Vec::new(),
+            ceiling: 0,
+            lanes,
+            empty: WorkerSet::default(),
+            coming: WorkerSet::default(),
+            free: WorkerSet::default(),
+            busy: WorkerSet::default(),
+        };
         workers.resize(count, lanes);
-        if let Some(first) = workers.slots.first_mut() {
-            first.state = State::Absent;
+        if count > 0 {
+            workers.set_state(WorkerId::new(0), State::Absent);
         }
         workers
     }
@@ -233,6 +292,7 @@ impl Workers {
         let slots = self.slots.len().max(count);
         self.slots.resize_with(slots, empty);
         (self.ceiling, self.lanes) = (count, lanes);
+        WorkerId::first(slots).for_each(|worker| self.note_state(worker));
     }
 
     /// In how many slots more than may there are processes that stay, or will be.
@@ -246,17 +306,54 @@ impl Workers {
         self.slots.len()
     }
 
+    /// A worker's state changes; what it was.
+    pub(super) fn set_state(&mut self, worker: WorkerId, state: State) -> State {
+        let before = std::mem::replace(&mut self[worker].state, state);
+        self.note_state(worker);
+        before
+    }
+
+    fn note_state(&mut self, worker: WorkerId) {
+        let state = self[worker].state;
+        self.empty.set(worker, state == State::Empty);
+        self.coming.set(worker, self[worker].is_coming());
+        self.free.set(worker, state == State::Free);
+    }
+
+    /// Puts a call into an empty lane.
+    pub(super) fn put(&mut self, worker: WorkerId, id: CallId, lane: u32, wants_all_lanes: bool) {
+        self[worker].put(id, lane, wants_all_lanes);
+        self.busy.set(worker, true);
+    }
+
+    /// A call is out of its lane.
+    pub(super) fn take(&mut self, worker: WorkerId, id: CallId, lane: u32, now_ns: u64) {
+        self[worker].take(id, lane, now_ns);
+        let is_busy = !self[worker].is_idle();
+        self.busy.set(worker, is_busy);
+    }
+
+    /// Takes all calls of a worker, oldest first.
+    pub(super) fn take_all(&mut self, worker: WorkerId) -> Vec<CallId> {
+        self.busy.set(worker, false);
+        self[worker].take_all()
+    }
+
     /// The first slot without a process in which none is wanted.
     pub(super) fn first_empty(&self) -> Option<WorkerId> {
-        let mut empty = self.slots.iter().enumerate().filter(|(_, worker)| worker.state == State::Empty);
-        let (first, _) = empty.next()?;
         // Slots beyond the ceiling stay empty.
-        (empty.count() + 1 > self.slots.len().saturating_sub(self.ceiling)).then_some(WorkerId::new(first))
+        let beyond = self.slots.len().saturating_sub(self.ceiling);
+        self.empty.first().filter(|_| self.empty.len() > beyond)
+    }
+
+    /// The first that is ready, belongs to no domain and stays.
+    pub(super) fn first_free(&self) -> Option<WorkerId> {
+        self.free.iter().find(|worker| !self[*worker].retires)
     }
 
     /// In how many slots a process will be soon.
     pub(super) fn coming(&self) -> usize {
-        self.slots.iter().filter(|worker| worker.is_coming()).count()
+        self.coming.len()
     }
 
     /// With their numbers.
@@ -269,6 +366,33 @@ impl Workers {
         self.slots.iter_mut().enumerate().map(|(at, worker)| (WorkerId::new(at), worker))
     }
 
+    /// Those of a set.
+    pub(super) fn of(&self, set: WorkerSet) -> impl Iterator<Item = (WorkerId, &Worker)> {
+        set.iter().map(|worker| (worker, &self[worker]))
+    }
+
+    /// Those with calls.
+    pub(super) fn busy(&self) -> impl Iterator<Item = (WorkerId, &Worker)> {
+        self.of(self.busy)
+    }
+
+    /// Those without calls.
+    pub(super) fn idle(&self) -> impl Iterator<Item = (WorkerId, &Worker)> {
+        let all = if self.len() < 64 { (1 << self.len()) - 1 } else { u64::MAX };
+        self.of(WorkerSet(all & !self.busy.0))
+    }
+
+    /// Whether the sets are what the states are; for invariants.
+    #[cfg(test)]
+    pub(super) fn sets_are_right(&self) -> bool {
+        self.iter().all(|(id, worker)| {
+            let is_in = |set: WorkerSet| set.0 >> id.get() & 1 == 1;
+            let are = (is_in(self.empty), is_in(self.coming), is_in(self.free), is_in(self.busy));
+            let free = worker.state == State::Free;
+            are == (worker.state == State::Empty, worker.is_coming(), free, !worker.is_idle())
+        })
+    }
+
     /// A fresh process is in a slot.
     pub(super) fn arrive(&mut self, now_ns: u64, worker: WorkerId, generation: Generation) {
         let slot = &mut self.slots[worker.get()];
@@ -279,16 +403,17 @@ impl Workers {
 
     /// The process in a slot is as good as a fresh one.
     pub(super) fn free(&mut self, now_ns: u64, worker: WorkerId) {
-        let slot = &mut self.slots[worker.get()];
-        slot.take_all();
-        (slot.state, slot.tainted) = (State::Free, false);
+        self.take_all(worker);
+        self.set_state(worker, State::Free);
+        let slot = &mut self[worker];
+        slot.tainted = false;
         slot.past = Past::default();
         (slot.bound_ns, slot.idle_since_ns) = (now_ns, now_ns);
     }
 
     /// Whom the next command to a worker is for, and its number.
     pub(super) fn address(&mut self, worker: WorkerId) -> Address {
-        let slot = &mut self.slots[worker.get()];
+        let slot = &mut self[worker];
         let nth = slot.commands;
         slot.commands += 1;
         Address { worker, generation: slot.generation, nth }
@@ -296,7 +421,7 @@ impl Workers {
 
     /// Whether a caller has a call in a worker.
     pub(super) fn runs(&self, caller: TenantId) -> bool {
-        self.slots.iter().any(|worker| !worker.is_idle() && worker.serves(caller))
+        self.busy().any(|(_, worker)| worker.serves(caller))
     }
 }
 
@@ -337,8 +462,10 @@ mod tests {
     #[test]
     fn calls_come_out_of_their_lanes_oldest_first() {
         let mut workers = Workers::new(1, 3);
+        assert_eq!(workers.busy().count(), 0);
+        (0..).zip([7, 5, 9]).for_each(|(lane, id)| workers.put(W0, CallId(id), lane, false));
+        assert!(workers.sets_are_right() && workers.idle().count() == 0);
         let worker = &mut workers[W0];
-        (0..).zip([7, 5, 9]).for_each(|(lane, id)| worker.put(CallId(id), lane, false));
         assert_eq!(worker.busy_lanes(), 3);
         worker.take(CallId(5), 1, 8);
         assert!(worker.has_room(false) && !worker.has_room(true));

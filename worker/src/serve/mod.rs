@@ -9,7 +9,7 @@ mod lane;
 mod poll_order;
 mod scrub;
 mod turn;
-mod turn_wait;
+pub mod turn_wait;
 mod weights;
 
 use std::os::fd::OwnedFd;

@@ -29,7 +29,7 @@ const LONGEST_IDLE_NS: u64 = 1_000_000_000;
 
 /// What is known of the times without calls.
 #[derive(Debug, Default)]
-pub(super) struct TurnWait {
+pub struct TurnWait {
     /// Expected length of the first time without a call in a turn, and of later ones.
     first_ns: Option<u64>,
     later_ns: Option<u64>,
@@ -53,13 +53,13 @@ struct Idle {
 
 /// What a turn costs and lasts.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Prices {
+pub struct Prices {
     /// What a change of turns costs.
-    pub(super) change_ns: u64,
+    pub change_ns: u64,
     /// How long the turn may last while others wait.
-    pub(super) quantum_ns: u64,
+    pub quantum_ns: u64,
     /// How long a call takes lately.
-    pub(super) call_ns: u64,
+    pub call_ns: u64,
 }
 
 /// A moving average: the last few values count.
@@ -72,18 +72,18 @@ fn follow(known: Option<u64>, value: u64) -> u64 {
 
 impl TurnWait {
     /// A turn begins.
-    pub(super) fn begin(&mut self) {
+    pub fn begin(&mut self) {
         (self.ended, self.waited) = (0, false);
     }
 
     /// The worker has no call.
-    pub(super) fn idle(&mut self, now_ns: u64) {
+    pub fn idle(&mut self, now_ns: u64) {
         let first = self.ended == 0;
         self.idle.get_or_insert(Idle { since_ns: now_ns, first });
     }
 
     /// A call came; `in_turn` says that the worker has the device.
-    pub(super) fn arrived(&mut self, now_ns: u64, in_turn: bool) {
+    pub fn arrived(&mut self, now_ns: u64, in_turn: bool) {
         let Some(Idle { since_ns, first }) = self.idle.take() else { return };
         let length_ns = now_ns.saturating_sub(since_ns).min(LONGEST_IDLE_NS);
         let known = if first { &mut self.first_ns } else { &mut self.later_ns };
@@ -92,7 +92,7 @@ impl TurnWait {
     }
 
     /// The turn is given back.
-    pub(super) fn over(&mut self) {
+    pub fn over(&mut self) {
         if self.waited {
             let known = self.gained.unwrap_or(HOPED * 16);
             self.gained = Some(follow(Some(known), u64::from(self.ended) * 16));
@@ -104,12 +104,12 @@ impl TurnWait {
     }
 
     /// Whether the worker would wait if it had no call from now on.
-    pub(super) fn would_wait(&self, prices: Prices) -> bool {
+    pub fn would_wait(&self, prices: Prices) -> bool {
         self.budget_ns(self.ended == 0, prices) > 0
     }
 
     /// How much longer to wait now, if at all. A time without a call has begun.
-    pub(super) fn left_ns(&mut self, now_ns: u64, prices: Prices) -> u64 {
+    pub fn left_ns(&mut self, now_ns: u64, prices: Prices) -> u64 {
         let Some(Idle { since_ns, first }) = self.idle else { return 0 };
         let budget_ns = self.budget_ns(first, prices).min(prices.quantum_ns / QUANTUM_SHARE);
         self.waited |= budget_ns > 0;

@@ -1,0 +1,59 @@
+//! A worker that has a grant, and what is known of its turn: plain state that `turns` decides with.
+
+use crate::ids::{TenantId, TurnId, WorkerId};
+
+/// A worker with a grant.
+#[derive(Debug)]
+pub(super) struct Holder {
+    pub(super) worker: WorkerId,
+    pub(super) tenant: TenantId,
+    pub(super) turn: TurnId,
+    pub(super) granted_ns: u64,
+    /// The contended clock at that time.
+    pub(super) granted_clock_ns: u64,
+    pub(super) revoked_ns: Option<u64>,
+    /// From when on it is still to be charged: since then others want the device, too.
+    pub(super) charged_from_ns: Option<u64>,
+    /// What it was charged already, or is known to have used.
+    pub(super) charged_ns: u64,
+    /// The least that calls of it took that ended since it was charged last.
+    pub(super) worked_ns: u64,
+    /// What it was charged and no [`Charge`](super::turns::Charge) said yet.
+    pub(super) unsaid_ns: u64,
+    /// Until when.
+    pub(super) counted_ns: u64,
+    /// Since when it has no calls, if it has none.
+    pub(super) idle_ns: Option<u64>,
+    /// The next one was told that it is next.
+    pub(super) announced: bool,
+    /// Its lanes run empty.
+    pub(super) ending: bool,
+    /// It did not yield in time.
+    pub(super) overran: bool,
+    /// It is killed for keeping its turn.
+    pub(super) given_up: bool,
+}
+
+impl Holder {
+    /// A worker gets its grant. The contended clock shows `clock_ns`.
+    pub(super) fn new(worker: WorkerId, tenant: TenantId, turn: TurnId, now_ns: u64, clock_ns: u64) -> Self {
+        Self {
+            worker,
+            tenant,
+            turn,
+            granted_ns: now_ns,
+            granted_clock_ns: clock_ns,
+            revoked_ns: None,
+            charged_from_ns: None,
+            charged_ns: 0,
+            worked_ns: 0,
+            unsaid_ns: 0,
+            counted_ns: now_ns,
+            idle_ns: None,
+            announced: false,
+            ending: false,
+            overran: false,
+            given_up: false,
+        }
+    }
+}
