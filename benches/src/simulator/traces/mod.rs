@@ -3,7 +3,7 @@
 //!
 //! - here: regular calls, Poisson arrivals of tenants that are equally or unequally popular (Zipf), bursts.
 //! - [`day`]: a day shaped like published traces of a serverless platform.
-//! - [`file`]: read from a file.
+//! - [mod@file]: read from a file.
 
 pub mod day;
 pub mod file;
