@@ -23,8 +23,7 @@ struct Running<T> {
     token: T,
     work: Work,
     left_ns: f64,
-    /// When it first had the chip.
-    began_ns: Option<u64>,
+    submitted_ns: u64,
 }
 
 /// A call that left the chip.
@@ -34,8 +33,8 @@ pub struct Left<T> {
     pub context: ContextId,
     /// The call.
     pub token: T,
-    /// When it first had the chip.
-    pub began_ns: u64,
+    /// When it was handed over: from then on its worker measures how long it is on the device.
+    pub submitted_ns: u64,
 }
 
 #[derive(Debug)]
@@ -100,7 +99,7 @@ impl<T: Copy + PartialEq> Chip<T> {
         self.advance(now_ns);
         let left_ns = work.alone_ns.map_or(f64::INFINITY, |ns| ns as f64);
         let entry = self.contexts.entry(context).or_insert(Context { calls: Vec::new(), had_ns: 0 });
-        entry.calls.push(Running { token, work, left_ns, began_ns: None });
+        entry.calls.push(Running { token, work, left_ns, submitted_ns: now_ns });
         if self.state == State::Idle {
             self.change_to(now_ns, context, self.costs.change_ns);
         } else if self.on != Some(context) && !self.waiting.contains(&context) {
@@ -158,8 +157,7 @@ impl<T: Copy + PartialEq> Chip<T> {
                 context.calls.retain(|call| {
                     let over = call.left_ns < 1.0;
                     if over {
-                        let began_ns = call.began_ns.unwrap_or(now_ns);
-                        ended.push(Left { context: on, token: call.token, began_ns });
+                        ended.push(Left { context: on, token: call.token, submitted_ns: call.submitted_ns });
                     }
                     !over
                 });
@@ -214,7 +212,6 @@ impl<T: Copy + PartialEq> Chip<T> {
         context.had_ns += passed_ns;
         for call in &mut context.calls {
             call.left_ns -= passed_ns as f64 * rate;
-            call.began_ns.get_or_insert(now_ns - passed_ns);
         }
     }
 }

@@ -408,7 +408,7 @@ impl Device {
             let (worker, generation, id) = left.token;
             let mut does = std::mem::take(&mut self.does);
             let Some(process) = self.process(worker, generation) else { continue };
-            process.worker.ended(now_ns, id, now_ns.saturating_sub(left.began_ns), &mut does);
+            process.worker.ended(now_ns, id, now_ns.saturating_sub(left.submitted_ns), &mut does);
             self.does = does;
             self.act(now_ns, worker, events);
         }

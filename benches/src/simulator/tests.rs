@@ -76,6 +76,19 @@ fn eight_tenants_by_turns_lose_little() {
 }
 
 #[test]
+fn tenants_with_one_call_in_flight_are_waited_for_where_a_change_is_dear() {
+    let rate = |turns: &str| {
+        let settings = format!("workers=8,memory=64GiB,turns={turns}");
+        simulate(&settings, 1, vec![Group::looping("t", 8, 1, Work::MATMUL)], 2000, 500).per_second
+    };
+    let off = rate("off");
+    for turns in ["on", "on,early-turns=off"] {
+        let on = rate(turns);
+        assert!(on >= 1.5 * off, "turns={turns}: {on}, off {off}");
+    }
+}
+
+#[test]
 fn the_better_mode_is_found() {
     for in_flight in [1, 16] {
         let rate = |turns: &str| {
@@ -110,9 +123,15 @@ fn weights_are_kept() {
         share: TenantShare { weight, ..TenantShare::default() },
         ..Group::looping(format!("{weight}"), 1, 32, KERNEL)
     };
-    let outcome = simulate("workers=8,memory=64GiB", 1, [1, 2, 4].map(group).into(), 2000, 3500);
-    for (group, weight) in outcome.groups.iter().zip([1.0, 2.0, 4.0]) {
-        assert!((group.device_share * 7.0 / weight - 1.0).abs() <= 0.05, "{group:?}");
+    for early in ["on", "off"] {
+        let settings = format!("workers=8,memory=64GiB,early-turns={early}");
+        let outcome = simulate(&settings, 1, [1, 2, 4].map(group).into(), 2000, 3500);
+        for (group, weight) in outcome.groups.iter().zip([1.0, 2.0, 4.0]) {
+            assert!(
+                (group.device_share * 7.0 / weight - 1.0).abs() <= 0.05,
+                "early turns {early}: {group:?}"
+            );
+        }
     }
 }
 

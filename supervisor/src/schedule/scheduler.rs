@@ -409,7 +409,9 @@ impl<C: Clone> Scheduler<C> {
         turn: TurnId,
         actions: &mut Vec<Action<C>>,
     ) -> bool {
-        self.turn(actions, |turns, orders| turns.yielding(now_ns, worker, turn, orders)).unwrap_or(false)
+        let more = self.workers[worker].served().is_some_and(|domain| self.placing.has_calls(domain));
+        self.turn(actions, |turns, orders| turns.yielding(now_ns, worker, turn, more, orders))
+            .unwrap_or(false)
     }
 
     pub(super) fn yielded(

@@ -51,7 +51,9 @@ impl<C: Clone> Scheduler<C> {
         if let Some(mode) = &mut self.mode {
             mode.completed(tenant, work_ns);
         }
-        let charge = self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns, work_ns));
+        let alone = self.workers[worker].calls().len() == 1;
+        let charge =
+            self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns, work_ns, alone));
         self.charge(charge);
     }
 

@@ -22,12 +22,14 @@ pub(super) struct Holder {
     pub(super) unsaid_ns: u64,
     /// Until when.
     pub(super) counted_ns: u64,
+    /// A call of this turn ended.
+    pub(super) answered: bool,
     /// Since when it has no calls, if it has none.
     pub(super) idle_ns: Option<u64>,
     /// The next one was told that it is next.
     pub(super) announced: bool,
-    /// Its lanes run empty.
-    pub(super) ending: bool,
+    /// Its lanes run empty, and the next one may begin meanwhile.
+    pub(super) hands_over: bool,
     /// It did not yield in time.
     pub(super) overran: bool,
     /// It is killed for keeping its turn.
@@ -49,9 +51,10 @@ impl Holder {
             worked_ns: 0,
             unsaid_ns: 0,
             counted_ns: now_ns,
+            answered: false,
             idle_ns: None,
             announced: false,
-            ending: false,
+            hands_over: false,
             overran: false,
             given_up: false,
         }

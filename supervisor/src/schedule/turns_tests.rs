@@ -90,9 +90,9 @@ fn the_next_one_is_woken_in_time_and_once() {
     has_work(&mut turns, 0, W0, &mut orders);
     has_work(&mut turns, 0, W1, &mut orders);
     orders.clear();
-    assert!(turns.yielding(0, W0, TurnId::new(1), &mut orders));
+    assert!(turns.yielding(0, W0, TurnId::new(1), false, &mut orders));
     expect(&mut orders, &[Order::Soon { worker: W1 }]);
-    assert!(turns.yielding(0, W0, TurnId::new(1), &mut orders));
+    assert!(turns.yielding(0, W0, TurnId::new(1), false, &mut orders));
     has_work(&mut turns, 0, W2, &mut orders);
     expect(&mut orders, &[]);
 }
@@ -117,7 +117,7 @@ fn a_turn_that_no_worker_has_is_not_yielded() {
     has_work(&mut turns, 0, W0, &mut orders);
     orders.clear();
     for (worker, turn) in [(0, 0), (0, 2), (1, 1)] {
-        assert!(!turns.yielding(0, WorkerId::new(worker), TurnId::new(turn), &mut orders));
+        assert!(!turns.yielding(0, WorkerId::new(worker), TurnId::new(turn), false, &mut orders));
         assert_eq!(turns.yielded(1, WorkerId::new(worker), TurnId::new(turn), 1, true, &mut orders), None);
     }
     expect(&mut orders, &[]);
@@ -189,9 +189,9 @@ fn a_turn_that_overruns_is_not_exclusive_any_more() {
 fn beside_an_overrun_others_pay_for_what_they_did_and_it_pays_for_the_rest() {
     let (mut turns, _, now) = overrun();
     let mut orders = Vec::new();
-    assert_eq!(turns.finished(now + 10 * MS, W1, 10 * MS, MS), charge(W1, MS, MS));
+    assert_eq!(turns.finished(now + 10 * MS, W1, 10 * MS, MS, true), charge(W1, MS, MS));
     // A worker says itself how long its calls take: no more than its part of the time counts.
-    assert_eq!(turns.finished(now + 14 * MS, W1, 60 * MS, 60 * MS), charge(W1, 2 * MS, 2 * MS));
+    assert_eq!(turns.finished(now + 14 * MS, W1, 60 * MS, 60 * MS, true), charge(W1, 2 * MS, 2 * MS));
     has_work(&mut turns, now + 14 * MS, W2, &mut orders);
     turns.gone(now + 100 * MS, W0, &mut orders);
     turns.fine(tenant(W0), MS);
@@ -252,9 +252,9 @@ fn where_the_chip_slices_all_have_grants() {
     has_work(&mut turns, 0, W2, &mut orders);
     expect(&mut orders, &[grant(W2, 3)]);
     // Each is charged for its part, as its calls end.
-    assert_eq!(turns.finished(30, W2, 30, 30), charge(W2, 10, 10));
+    assert_eq!(turns.finished(30, W2, 30, 30, true), charge(W2, 10, 10));
     turns.idle(60, W2, &mut orders);
-    assert_eq!(turns.finished(60, W1, 60, 60), charge(W1, 30, 30));
+    assert_eq!(turns.finished(60, W1, 60, 60, true), charge(W1, 30, 30));
     turns.set_slicing(60, false, &mut orders);
     // The first was revoked before.
     expect(&mut orders, &[revoke(W1, 2), revoke(W2, 3)]);
@@ -281,10 +281,37 @@ fn the_next_turn_may_begin_while_the_last_ones_lanes_run_empty() {
     has_work(&mut turns, 0, W0, &mut orders);
     has_work(&mut turns, 0, W1, &mut orders);
     orders.clear();
-    assert!(turns.yielding(5, W0, TurnId::new(1), &mut orders));
+    assert!(turns.yielding(5, W0, TurnId::new(1), false, &mut orders));
     expect(&mut orders, &[grant(W1, 2)]);
     turns.yielded(6, W0, TurnId::new(1), 6, true, &mut orders);
     expect(&mut orders, &[revoke(W1, 2)]);
+}
+
+#[test]
+fn no_turn_begins_early_where_the_tenant_before_is_next_again() {
+    const QUANTUM: u64 = QUANTUM_US as u64 * 1000;
+    for (weight, more, had_ns, again) in [
+        (4, true, QUANTUM / 4, true),
+        (4, false, QUANTUM / 4, false),
+        (4, false, QUANTUM / 2, true),
+        (1, true, QUANTUM / 4, false),
+    ] {
+        let rules = TurnRules { early: true, ..TurnRules::default() };
+        let (mut turns, mut orders) = (Turns::new(2, QUANTUM_US, rules), Vec::new());
+        turns.set_share(tenant(W0), TenantShare { weight, ..TenantShare::default() });
+        has_work(&mut turns, 0, W0, &mut orders);
+        has_work(&mut turns, 0, W1, &mut orders);
+        turns.yielded(QUANTUM, W0, TurnId::new(1), QUANTUM, true, &mut orders);
+        turns.yielded(3 * QUANTUM, W1, TurnId::new(2), 2 * QUANTUM, true, &mut orders);
+        orders.clear();
+        let now_ns = 3 * QUANTUM + had_ns;
+        assert!(turns.yielding(now_ns, W0, TurnId::new(3), more, &mut orders));
+        let case = format!("weight {weight}, more {more}, {had_ns} ns");
+        assert_eq!(orders.contains(&grant(W1, 4)), !again, "{case}");
+        orders.clear();
+        turns.yielded(now_ns, W0, TurnId::new(3), had_ns, true, &mut orders);
+        assert_eq!(orders.contains(&grant(W0, 4)), again, "{case}");
+    }
 }
 
 #[test]
@@ -293,9 +320,9 @@ fn no_third_worker_has_the_device_early() {
     let (mut turns, mut orders) = (Turns::new(3, QUANTUM_US, rules), Vec::new());
     WorkerId::first(3).for_each(|worker| has_work(&mut turns, 0, worker, &mut orders));
     orders.clear();
-    assert!(turns.yielding(5, W0, TurnId::new(1), &mut orders));
+    assert!(turns.yielding(5, W0, TurnId::new(1), false, &mut orders));
     expect(&mut orders, &[grant(W1, 2), revoke(W1, 2)]);
-    assert!(turns.yielding(6, W1, TurnId::new(2), &mut orders));
+    assert!(turns.yielding(6, W1, TurnId::new(2), false, &mut orders));
     expect(&mut orders, &[]);
     turns.yielded(7, W0, TurnId::new(1), 7, false, &mut orders);
     expect(&mut orders, &[grant(W2, 3)]);
@@ -332,12 +359,12 @@ fn where_turns_are_short_the_next_worker_is_woken_when_the_last_one_gets_the_dev
 fn what_a_tenant_used_is_known_while_it_keeps_the_device() {
     let (mut turns, mut orders) = (turns(2), Vec::new());
     has_work(&mut turns, 0, W0, &mut orders);
-    assert_eq!(turns.finished(10, W0, 7, 7), charge(W0, 7, 0));
+    assert_eq!(turns.finished(10, W0, 7, 7, true), charge(W0, 7, 0));
     // Two calls in two lanes at the same time are not twice the time.
-    assert_eq!(turns.finished(12, W0, 9, 9), charge(W0, 2, 0));
+    assert_eq!(turns.finished(12, W0, 9, 9, true), charge(W0, 2, 0));
     assert_eq!(turns.used_ns(W0), 9);
     has_work(&mut turns, 20, W1, &mut orders);
-    assert_eq!(turns.finished(25, W0, 9, 9), None, "charged when it yields");
+    assert_eq!(turns.finished(25, W0, 9, 9, true), None, "charged when it yields");
     assert_eq!(turns.yielded(30, W0, TurnId::new(1), 25, false, &mut orders), charge(W0, 16, 10));
     assert_eq!(turns.used_ns(W0), 25);
 }

@@ -14,7 +14,8 @@
 //!   waits brought in a turn lately, it is worth `n` changes less the `n - 1` waits between them. It waits if a call is
 //!   expected sooner than that, twice as long as expected (and no less than a change), and never longer than an eighth
 //!   of the quantum.
-//! - A turn that does not wait learns nothing of `n`: each 32nd waits all the same.
+//! - A turn that does not wait learns nothing of `n`, nor of later times: each 32nd waits all the same, every time. A later
+//!   time in which the worker did not wait counts for nothing: its client may have slept because the turn was over.
 //!
 //! All times are nanoseconds of one clock, which the caller reads.
 
@@ -43,12 +44,16 @@ pub struct TurnWait {
     waited: bool,
     /// Turns since one waited.
     unexplored: u32,
+    /// This turn waits all the same.
+    explores: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Idle {
     since_ns: u64,
     first: bool,
+    /// The turn was kept for it, if only for a while.
+    waited: bool,
 }
 
 /// What a turn costs and lasts.
@@ -74,20 +79,24 @@ impl TurnWait {
     /// A turn begins.
     pub fn begin(&mut self) {
         (self.ended, self.waited) = (0, false);
+        self.explores = self.unexplored + 1 >= EXPLORE;
     }
 
     /// The worker has no call.
     pub fn idle(&mut self, now_ns: u64) {
         let first = self.ended == 0;
-        self.idle.get_or_insert(Idle { since_ns: now_ns, first });
+        self.idle.get_or_insert(Idle { since_ns: now_ns, first, waited: false });
     }
 
     /// A call came; `in_turn` says that the worker has the device.
     pub fn arrived(&mut self, now_ns: u64, in_turn: bool) {
-        let Some(Idle { since_ns, first }) = self.idle.take() else { return };
+        let Some(Idle { since_ns, first, waited }) = self.idle.take() else { return };
         let length_ns = now_ns.saturating_sub(since_ns).min(LONGEST_IDLE_NS);
-        let known = if first { &mut self.first_ns } else { &mut self.later_ns };
-        *known = Some(follow(*known, length_ns));
+        if first {
+            self.first_ns = Some(follow(self.first_ns, length_ns));
+        } else if waited || in_turn {
+            self.later_ns = Some(follow(self.later_ns, length_ns));
+        }
         self.ended += u32::from(in_turn);
     }
 
@@ -110,16 +119,18 @@ impl TurnWait {
 
     /// How much longer to wait now, if at all. A time without a call has begun.
     pub fn left_ns(&mut self, now_ns: u64, prices: Prices) -> u64 {
-        let Some(Idle { since_ns, first }) = self.idle else { return 0 };
+        let Some(Idle { since_ns, first, .. }) = self.idle else { return 0 };
         let budget_ns = self.budget_ns(first, prices).min(prices.quantum_ns / QUANTUM_SHARE);
-        self.waited |= budget_ns > 0;
+        if let Some(idle) = self.idle.as_mut().filter(|_| budget_ns > 0) {
+            (idle.waited, self.waited) = (true, true);
+        }
         budget_ns.saturating_sub(now_ns.saturating_sub(since_ns))
     }
 
     fn budget_ns(&self, first: bool, Prices { change_ns, quantum_ns, call_ns }: Prices) -> u64 {
         let later_ns = self.later_ns.unwrap_or(0);
         if !first {
-            return if later_ns <= change_ns { change_ns } else { 0 };
+            return if later_ns <= change_ns || self.explores { change_ns } else { 0 };
         }
         let expected_ns = self.first_ns.unwrap_or(0);
         let longest_ns = change_ns.max(expected_ns.saturating_mul(2));
@@ -131,7 +142,7 @@ impl TurnWait {
         let worth_ns = saved_ns.saturating_sub(between_ns);
         if expected_ns <= worth_ns {
             longest_ns.min(worth_ns)
-        } else if self.unexplored + 1 >= EXPLORE {
+        } else if self.explores {
             longest_ns
         } else {
             0
@@ -206,6 +217,36 @@ mod tests {
         }
         let came: usize = (0..200).map(|_| turn(&mut wait, &mut now, &[30 * US; 20]).0).sum();
         assert!(came > 100 * 20, "{came}");
+    }
+
+    #[test]
+    fn a_tenant_that_sleeps_between_its_turns_is_found_to_be_worth_the_wait() {
+        // While its turn is not kept for it, each call comes late, since its client sleeps; once it is awake, soon.
+        let (mut wait, mut now) = (TurnWait::default(), 0);
+        for _ in 0..100 {
+            turn(&mut wait, &mut now, &[500 * US]);
+        }
+        let mut gaps = vec![500 * US];
+        gaps.extend([30 * US; 30]);
+        let came: usize = (0..200).map(|_| turn(&mut wait, &mut now, &gaps).0).sum();
+        assert!(came > 100 * gaps.len(), "{came}");
+    }
+
+    #[test]
+    fn a_later_time_in_which_none_was_waited_for_counts_for_nothing() {
+        let (mut wait, mut now) = (TurnWait::default(), 0);
+        for gap in [30 * US, 300 * US] {
+            wait.begin();
+            wait.arrived(now, true);
+            wait.ended = 1;
+            wait.later_ns = Some(gap);
+            wait.idle(now);
+            let waits = wait.left_ns(now, PRICES) > 0;
+            wait.over();
+            now += 5_000 * US;
+            wait.arrived(now, false);
+            assert_eq!((waits, wait.later_ns == Some(gap)), (gap == 30 * US, gap == 300 * US));
+        }
     }
 
     #[test]
