@@ -160,6 +160,10 @@ impl Connection {
                             burst.release();
                             // Others go on while this connection waits for a place of its own.
                             drop(turn);
+                            if reader.is_gone() {
+                                // None hears what becomes of this request, nor of those that it sent behind it.
+                                return Ok(());
+                            }
                             self.clone().start_slow(slow).await;
                             turn = server.fair_turns.begin(self.ctx.sharer()).await;
                         }

@@ -239,7 +239,11 @@ fn still_there(abusers: &mut Abusers) -> Result<()> {
 fn progress(lap: &Lap) {
     let Lap { at, round, against, .. } = lap;
     let p99 = round.p99.as_secs_f64() * 1e3;
-    eprintln!("{at} s: {} honest calls, p99 {p99:.1} ms, against it: {against:?}", round.calls);
+    let beyond = round.beyond.resident >> 20;
+    eprintln!(
+        "{at} s: {} honest calls, p99 {p99:.1} ms, {beyond} MiB beyond what is shown, against it: {against:?}",
+        round.calls
+    );
 }
 
 fn end_of(log: &str) -> String {

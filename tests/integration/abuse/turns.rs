@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use pappus_client::Invocation;
 use pappus_client::v1::{self, request};
 
-use super::{add_steps, raw_of};
-use crate::fixture::Supervisor;
+use super::{add_steps, raw_of, used};
+use crate::fixture::{Supervisor, until};
 use crate::hostile::slow_module;
 use crate::house::{config, enter, house};
 use crate::kit::{self, Function, absolute, constant, launch, ptr};
@@ -119,4 +119,30 @@ fn calls_whose_plan_fails_leave_their_threads_to_others() {
     let between = answered(&mut flood);
     assert!(before + between < CONNECTIONS as u64 * CALLS, "the flood was over before the honest calls");
     assert!(disturbed <= SLOWER * undisturbed + BESIDES, "{disturbed:?}, before {undisturbed:?}");
+}
+
+/// What a client left behind that is gone is not worked on: it would keep the tenant's places from its other clients.
+#[test]
+fn no_request_of_a_client_that_is_gone_is_begun() {
+    const SENT: u64 = 200;
+    let supervisor = house(&[("alice", "")]);
+    let mut alice = enter(&supervisor, "alice");
+    kit::add_copy(&mut alice);
+    let mut raw = raw_of(&supervisor, "alice");
+    for nth in 0..SENT {
+        let grant = v1::Grant { function: "copy".into(), tenant: format!("t{nth}") };
+        raw.request(2 + nth, request::Body::Grant(grant), &[]);
+    }
+    drop(raw);
+    until("its connection is closed", || used(&mut alice, "connections") == 1);
+    let granted = alice.list_grants("copy").unwrap().len() as u64;
+    assert!(granted < SENT / 2, "{granted} of {SENT} requests were worked on");
+    // The control: of a client that stays all are.
+    let mut raw = raw_of(&supervisor, "alice");
+    for nth in 0..SENT {
+        let grant = v1::Grant { function: "copy".into(), tenant: format!("t{nth}") };
+        raw.request(2 + nth, request::Body::Grant(grant), &[]);
+    }
+    until("all are worked on", || alice.list_grants("copy").unwrap().len() as u64 == SENT);
+    drop(raw);
 }
