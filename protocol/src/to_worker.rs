@@ -97,8 +97,6 @@ pub struct Configure {
     pub poll_us: u32,
     /// The worker submits only while it holds a grant.
     pub turns: bool,
-    /// The next worker has its turn as soon as this one says that its own ends.
-    pub early_turns: bool,
     /// On-chip state is cleared between any two calls.
     pub scrub_calls: bool,
     /// The worker will be told to scrub itself for another domain.

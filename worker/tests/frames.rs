@@ -86,13 +86,7 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
     let [config, code] = parts();
     match step {
         Step::Configure => {
-            let configure = Configure {
-                poll_us: 1,
-                turns: false,
-                early_turns: false,
-                scrub_calls: false,
-                scrub_switch: false,
-            };
+            let configure = Configure { poll_us: 1, turns: false, scrub_calls: false, scrub_switch: false };
             send(worker, 0, &[], &ToWorker::Configure(configure))
         }
         Step::GiveBack(lanes) => send(worker, 0, &[], &ToWorker::GiveBack { lanes: *lanes }),

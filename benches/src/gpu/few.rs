@@ -18,10 +18,9 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     let bare = bed.by_turns(&["--work=matmul", "--graph"], TENANTS, &IN_FLIGHT)?;
     let off = rates(bed, report, "off")?;
     let on = rates(bed, report, "on")?;
-    let early = rates(bed, report, "on,early-turns=on")?;
     let auto = rates(bed, report, "auto")?;
     for (at, in_flight) in IN_FLIGHT.into_iter().enumerate() {
-        let best = early[at].max(off[at]);
+        let best = on[at].max(off[at]);
         let title = format!("matmul 128², 8 tenants, {in_flight} in flight each");
         report.info(format!("{title}, bare programs by turns"), bare[at], Unit::PerSecond);
         let target = OF_BARE[usize::from(in_flight > 1)];
@@ -31,8 +30,7 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
             auto[at] / bare[at],
             Unit::Ratio,
         );
-        report.info(format!("{title}, turns=on / bare programs"), early[at] / bare[at], Unit::Ratio);
-        report.info(format!("{title}, early-turns=on / early-turns=off"), early[at] / on[at], Unit::Ratio);
+        report.info(format!("{title}, turns=on / bare programs"), on[at] / bare[at], Unit::Ratio);
         report.at_least(1.0, format!("{title}, turns=auto / turns=off"), auto[at] / off[at], Unit::Ratio);
         report.info(format!("{title}, turns=auto / the better of on and off"), auto[at] / best, Unit::Ratio);
     }

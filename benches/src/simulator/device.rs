@@ -323,7 +323,7 @@ impl Device {
     ) {
         let takes_turns = self.shape.quantum_us.is_some();
         self.slots[worker.get()] = Some(Process {
-            worker: Worker::new(self.costs, self.shape.lanes, takes_turns, self.shape.turn_rules.early),
+            worker: Worker::new(self.costs, self.shape.lanes, takes_turns),
             generation,
             context,
             tenant: None,

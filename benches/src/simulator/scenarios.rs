@@ -426,7 +426,7 @@ fn change(_: &Options) -> Vec<Case> {
     let groups = || vec![Group::looping("tenants", 8, 16, Work::MATMUL)];
     let settings = |on_top: &str| rules::merged(&rules::merged(EIGHT, "turns=on"), on_top);
     let case = |on_top: &str| Case::new(format!("8 × 16, {on_top}"), &settings(on_top), groups());
-    ["quantum=1ms", "quantum=2ms", "quantum=5ms", "quantum=10ms", "early-turns=on"].map(case).into()
+    ["quantum=1ms", "quantum=2ms", "quantum=5ms", "quantum=10ms"].map(case).into()
 }
 
 fn poisson(options: &Options) -> Vec<Case> {

@@ -152,7 +152,6 @@ pub struct Worker {
     costs: Costs,
     takes_turns: bool,
     /// The next turn begins while the last calls of this one run.
-    early: bool,
     lanes: Vec<Option<LaneCall>>,
     lane_bytes: Vec<u64>,
     installed: HashSet<FunctionId>,
@@ -172,11 +171,10 @@ pub struct Worker {
 
 impl Worker {
     /// A fresh process.
-    pub fn new(costs: Costs, lanes: u32, takes_turns: bool, early: bool) -> Self {
+    pub fn new(costs: Costs, lanes: u32, takes_turns: bool) -> Self {
         Self {
             costs,
             takes_turns,
-            early,
             lanes: vec![None; lanes as usize],
             lane_bytes: vec![0; lanes as usize],
             installed: HashSet::new(),
@@ -328,9 +326,7 @@ impl Worker {
             }
             return;
         }
-        // Nothing follows what runs: the next worker can begin meanwhile.
-        let runs_last = self.early && busy && !waiting && !self.wait.would_wait(held.prices(call_ns));
-        if !held.ending && (runs_last || is_over) {
+        if !held.ending && is_over {
             held.ending = true;
             match busy {
                 true => does.push(Does::Yielding { turn }),
@@ -382,7 +378,7 @@ mod tests {
 
     /// A process whose function is installed, with graphs in two lanes.
     fn warm() -> (Worker, u64) {
-        let (mut worker, mut does) = (Worker::new(Costs::H200, 2, true, false), Vec::new());
+        let (mut worker, mut does) = (Worker::new(Costs::H200, 2, true), Vec::new());
         worker.hear(0, Told::Grant { turn: 1, quantum_ns: 5_000 * US, change_ns: 140 * US }, &mut does);
         worker.hear(0, start(0, 1), &mut does);
         worker.hear(0, start(1, 2), &mut does);
@@ -398,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_first_call_waits_until_its_function_is_there() {
-        let (mut worker, mut does) = (Worker::new(Costs::H200, 1, false, false), Vec::new());
+        let (mut worker, mut does) = (Worker::new(Costs::H200, 1, false), Vec::new());
         worker.hear(0, start(0, 1), &mut does);
         assert!(does.is_empty());
         let installed = worker.next_look_ns(0).unwrap();

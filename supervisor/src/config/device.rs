@@ -48,8 +48,6 @@ pub struct DeviceConfig {
     pub turns: bool,
     /// Whether it is found out if slicing is better than turns.
     pub may_slice: bool,
-    /// The next worker has its turn as soon as the lanes of the last one run empty.
-    pub early_turns: bool,
     /// How long a turn lasts while others wait.
     pub quantum: Duration,
     /// On-chip state is cleared between any two calls.
@@ -143,7 +141,6 @@ impl DeviceConfig {
             stack_bytes: 0,
             turns: matches!(request.turns, Some(Turns::On | Turns::Auto)),
             may_slice: request.turns == Some(Turns::Auto),
-            early_turns: request.early_turns.unwrap_or(false),
             quantum: request.quantum.unwrap_or(DEFAULT_QUANTUM),
             scrub_calls: false,
             min_residency: request.min_residency(),
@@ -216,7 +213,6 @@ impl DeviceConfig {
             stack_bytes: request.stack_bytes.unwrap_or(GIB.min(memory_bytes / 16)),
             turns,
             may_slice: turns && request.turns.unwrap_or(Turns::Auto) == Turns::Auto,
-            early_turns: request.early_turns.unwrap_or(false),
             quantum: request.quantum.unwrap_or(DEFAULT_QUANTUM),
             scrub_calls,
             min_residency: request.min_residency(),

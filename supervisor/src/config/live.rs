@@ -136,7 +136,6 @@ impl DeviceConfig {
         let differs = [
             ("weights", request.weights_bytes.is_some_and(|bytes| bytes != self.weights_bytes)),
             ("stack", request.stack_bytes.is_some_and(|bytes| bytes != self.stack_bytes)),
-            ("early-turns", request.early_turns.is_some_and(|early| early != self.early_turns)),
             ("scrub", request.scrub_calls.is_some_and(|call| call != self.scrub_calls)),
             ("tenant-switch", request.scrub_switch.is_some_and(|scrub| scrub != self.scrub_switch)),
             ("turns", request.turns.is_some_and(|turns| !self.has_turns(turns))),

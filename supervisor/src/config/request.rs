@@ -62,7 +62,6 @@ pub struct DeviceRequest {
     pub(super) memory_bytes: Option<u64>,
     pub(super) standbys: Option<usize>,
     pub(super) turns: Option<Turns>,
-    pub(super) early_turns: Option<bool>,
     pub(super) quantum: Option<Duration>,
     pub(super) weights_bytes: Option<u64>,
     pub(super) stack_bytes: Option<u64>,
@@ -74,9 +73,9 @@ pub struct DeviceRequest {
 }
 
 const CPU_SETTINGS: &str = "workers=N, memory=SIZE, weights=SIZE, standbys=N, turns=auto|on|off, \
-    early-turns=on|off, quantum=DURATION, min-residency=DURATION and tenant-switch=replace|scrub, e.g. cpu:workers=2,memory=256MiB";
+    quantum=DURATION, min-residency=DURATION and tenant-switch=replace|scrub, e.g. cpu:workers=2,memory=256MiB";
 const GPU_SETTINGS: &str = "workers=N, lanes=N, memory=SIZE, standbys=N, quantum=DURATION, \
-    turns=auto|on|off, early-turns=on|off, weights=SIZE, stack=SIZE, scrub=switch|call, min-residency=DURATION and \
+    turns=auto|on|off, weights=SIZE, stack=SIZE, scrub=switch|call, min-residency=DURATION and \
     tenant-switch=replace|scrub, e.g. cuda:0:workers=4,lanes=8";
 /// The longest UUID that is read.
 const MAX_UUID: usize = 96;
@@ -106,7 +105,6 @@ impl DeviceRequest {
             memory_bytes: None,
             standbys: None,
             turns: None,
-            early_turns: None,
             quantum: None,
             weights_bytes: None,
             stack_bytes: None,
@@ -178,13 +176,6 @@ impl DeviceRequest {
                     "off" => Turns::Off,
                     "auto" => Turns::Auto,
                     _ => return Err(self.bad("turns must be auto, on or off, e.g. turns=auto")),
-                });
-            }
-            "early-turns" => {
-                self.early_turns = Some(match value {
-                    "on" => true,
-                    "off" => false,
-                    _ => return Err(self.bad("early-turns must be on or off, e.g. early-turns=off")),
                 });
             }
             "lanes" if gpu => {

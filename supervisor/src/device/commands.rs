@@ -309,7 +309,6 @@ impl CommandRunner {
         Configure {
             poll_us: self.settings.borrow().poll_us,
             turns: self.config.takes_turns(),
-            early_turns: self.config.early_turns,
             scrub_calls: self.config.scrub_calls,
             scrub_switch: self.config.scrub_switch,
         }

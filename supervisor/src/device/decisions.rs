@@ -63,7 +63,6 @@ pub fn shape(config: &DeviceConfig) -> Shape {
         turn_rules: TurnRules {
             change_ns: if config.kind == Kind::Cpu { CPU_CHANGE_NS } else { GPU_CHANGE_NS },
             may_slice: config.may_slice,
-            early: config.early_turns,
         },
         residency_ns: size.residency_ns,
         scrubs: config.scrub_switch,

@@ -95,7 +95,6 @@ fn config(turns: bool) -> DeviceConfig {
         stack_bytes: 5 * MIB,
         turns,
         may_slice: false,
-        early_turns: false,
         quantum: Duration::from_millis(5),
         scrub_calls: false,
         min_residency: std::time::Duration::from_millis(100),

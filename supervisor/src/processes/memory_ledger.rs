@@ -352,7 +352,6 @@ mod tests {
             stack_bytes: GIB,
             turns: true,
             may_slice: false,
-            early_turns: false,
             quantum: std::time::Duration::from_millis(5),
             scrub_calls: false,
             min_residency: std::time::Duration::from_millis(100),

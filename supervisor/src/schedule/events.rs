@@ -337,7 +337,7 @@ event! {
         /// Its turn.
         turn: TurnId,
     } -> bool,
-    |event, scheduler, now_ns, actions| scheduler.yielding(now_ns, event.worker, event.turn, actions)
+    |event, scheduler, _now_ns, actions| scheduler.yielding(event.worker, event.turn, actions)
 }
 
 event! {

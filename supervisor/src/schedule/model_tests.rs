@@ -351,7 +351,6 @@ impl World {
         let revoked: Vec<_> = self.holders.iter().filter(|(_, holder)| holder.revoked).collect();
         let pick = used_ms as usize % revoked.len().max(1);
         if let Some((worker, turn)) = revoked.get(pick).map(|(worker, holder)| (**worker, holder.turn)) {
-            self.holders.get_mut(&worker).unwrap().ending = true;
             assert!(self.scheduler.handle(
                 self.now,
                 Yielding { worker, turn: TurnId::new(turn) },
@@ -469,15 +468,12 @@ impl World {
             Command::Grant { turn, .. } => {
                 let long_ns = OVERRUN_QUANTA * u64::from(self.quantum_us) * 1000;
                 let overran = |holder: &Holder| holder.revoked && self.now >= holder.granted_ns + long_ns;
-                let early = self.shape.turn_rules.early;
                 assert!(
-                    self.holders.values().all(|holder| early && holder.ending)
-                        || self.holders.values().any(overran)
-                        || self.scheduler.slices(),
+                    self.holders.is_empty() || self.holders.values().any(overran) || self.scheduler.slices(),
                     "two have the device: {:?}",
                     self.holders
                 );
-                let holder = Holder { turn: turn.get(), granted_ns: self.now, revoked: false, ending: false };
+                let holder = Holder { turn: turn.get(), granted_ns: self.now, revoked: false };
                 assert!(self.holders.insert(worker, holder).is_none(), "granted twice");
             }
             Command::Revoke { turn } => {

@@ -101,11 +101,6 @@ impl Placing {
         self.domains.contains_key(&domain)
     }
 
-    /// Whether calls of a domain wait for a lane.
-    pub(super) fn has_calls(&self, domain: Domain) -> bool {
-        self.domains.get(&domain).is_some_and(|state| !state.queue.is_empty())
-    }
-
     /// A worker that can take a call of `domain` at once: its own with a free lane (the fullest first,
     /// so that others stay idle), else one that is free. Calls that wait go first; so do all others if the domain's
     /// caller is `held`, which is asked for a new domain.

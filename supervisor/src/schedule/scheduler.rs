@@ -402,16 +402,8 @@ impl<C: Clone> Scheduler<C> {
         Some(until_ns)
     }
 
-    pub(super) fn yielding(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        turn: TurnId,
-        actions: &mut Vec<Action<C>>,
-    ) -> bool {
-        let more = self.workers[worker].served().is_some_and(|domain| self.placing.has_calls(domain));
-        self.turn(actions, |turns, orders| turns.yielding(now_ns, worker, turn, more, orders))
-            .unwrap_or(false)
+    pub(super) fn yielding(&mut self, worker: WorkerId, turn: TurnId, actions: &mut Vec<Action<C>>) -> bool {
+        self.turn(actions, |turns, orders| turns.yielding(worker, turn, orders)).unwrap_or(false)
     }
 
     pub(super) fn yielded(

@@ -13,19 +13,17 @@ pub(super) struct Holder {
     pub(super) turn: u64,
     pub(super) granted_ns: u64,
     pub(super) revoked: bool,
-    pub(super) ending: bool,
 }
 
 /// Small devices of every kind.
 pub(super) fn shapes() -> impl Strategy<Value = Shape> {
     let residency_ms = prop_oneof![Just(0), 1..200u64];
     let parts = (1..4usize, 1..4u32, 1..4usize, any::<bool>(), prop::bool::weighted(0.2), any::<bool>());
-    let rules = (any::<bool>(), any::<bool>());
-    (parts, residency_ms, rules).prop_map(|(parts, residency_ms, rules)| {
+    (parts, residency_ms, any::<bool>()).prop_map(|(parts, residency_ms, may_slice)| {
         let (workers, lanes, workers_per_domain, turns, shared_faults, scrubs) = parts;
         let residency_ns = residency_ms * MS;
         let quantum_us = turns.then_some(5000);
-        let turn_rules = TurnRules { may_slice: rules.0, early: rules.1, ..TurnRules::default() };
+        let turn_rules = TurnRules { may_slice, ..TurnRules::default() };
         Shape {
             workers_per_domain,
             quantum_us,

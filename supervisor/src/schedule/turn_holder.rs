@@ -22,14 +22,10 @@ pub(super) struct Holder {
     pub(super) unsaid_ns: u64,
     /// Until when.
     pub(super) counted_ns: u64,
-    /// A call of this turn ended.
-    pub(super) answered: bool,
     /// Since when it has no calls, if it has none.
     pub(super) idle_ns: Option<u64>,
     /// The next one was told that it is next.
     pub(super) announced: bool,
-    /// Its lanes run empty, and the next one may begin meanwhile.
-    pub(super) hands_over: bool,
     /// It did not yield in time.
     pub(super) overran: bool,
     /// It is killed for keeping its turn.
@@ -51,10 +47,8 @@ impl Holder {
             worked_ns: 0,
             unsaid_ns: 0,
             counted_ns: now_ns,
-            answered: false,
             idle_ns: None,
             announced: false,
-            hands_over: false,
             overran: false,
             given_up: false,
         }

@@ -73,7 +73,6 @@ pub struct Charge {
 #[derive(Debug)]
 pub struct Turns {
     quantum_us: u32,
-    rules: TurnRules,
     cost: ChangeCost,
     /// One, unless the chip slices.
     holders: Vec<Holder>,
@@ -124,7 +123,6 @@ impl Turns {
             barred: Vec::new(),
             fines: Fines::default(),
             quantum_us,
-            rules,
         }
     }
 
@@ -296,13 +294,7 @@ impl Turns {
             let joins: Vec<WorkerId> = joins.map(|(_, (_, worker))| worker).collect();
             joins.into_iter().for_each(|worker| self.grant(now_ns, worker, orders));
         } else {
-            let is_free = match self.holders.as_slice() {
-                [] => true,
-                // Its lanes run empty. A third one would only be in the way of the second.
-                [last] => last.hands_over,
-                _ => false,
-            };
-            if is_free
+            if self.holders.is_empty()
                 && let Some((tenant, (_, worker))) = self.line.first()
                 && self.waits_until_ns(tenant).is_none_or(|at_ns| at_ns <= now_ns)
             {
@@ -310,8 +302,7 @@ impl Turns {
                 self.line.serve(tenant);
                 self.grant(now_ns, worker, orders);
             }
-            let staying = self.holders.iter().filter(|holder| !holder.hands_over).count();
-            if !self.line.is_empty() || staying > 1 {
+            if !self.line.is_empty() || self.holders.len() > 1 {
                 self.revoke(now_ns, orders);
             }
             if self.polls && self.turn_ns < SHORT_TURN_NS && self.holders.len() == 1 {
@@ -358,38 +349,15 @@ impl Turns {
         }
     }
 
-    /// The holder's lanes run empty; false if it is not the holder. `more` says that calls wait for its lanes.
-    pub fn yielding(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        turn: TurnId,
-        more: bool,
-        orders: &mut Vec<Order>,
-    ) -> bool {
-        let Some(at) = self.position_of(worker, turn) else { return false };
-        if self.rules.early && !self.is_next_again(now_ns, at, more) {
-            self.holders[at].hands_over = true;
-            self.proceed(now_ns, orders);
+    /// The holder's lanes run empty; false if it is not the holder.
+    pub fn yielding(&mut self, worker: WorkerId, turn: TurnId, orders: &mut Vec<Order>) -> bool {
+        if self.position_of(worker, turn).is_none() {
+            return false;
         }
         if self.holders.len() == 1 {
             self.announce(orders);
         }
         true
-    }
-
-    /// Whether the tenant whose turn ends is next all the same, since its weight or its class says so: with what it used
-    /// so far, and what its last calls will take if this turn is as long as others lately.
-    /// One without further calls is not, unless its turn was long: then its clients have only not heard of their answers.
-    fn is_next_again(&mut self, now_ns: u64, at: usize, more: bool) -> bool {
-        let had_ns = now_ns.saturating_sub(self.holders[at].granted_ns);
-        if !more && had_ns < self.quantum_ns() / 2 {
-            return false;
-        }
-        self.holders[at].unsaid_ns = self.settle(now_ns, at);
-        let tenant = self.holders[at].tenant;
-        let weight = u64::from(self.line.share_of(tenant).weight.max(1));
-        self.line.goes_before_first(tenant, self.turn_ns.saturating_sub(had_ns) / weight)
     }
 
     /// The holder's lanes are empty, and the next one has the device. Returns what it is charged; `None` if it is not
@@ -408,10 +376,10 @@ impl Turns {
         if has_calls {
             self.line_up(worker, charge.tenant);
         }
+        let alone = self.holders.is_empty();
         self.proceed(now_ns, orders);
         match self.holders.as_slice() {
-            // It may have its grant already, if its work waits for the chip.
-            [next] if next.worker != worker && !next.answered => self.cost.changed(now_ns, next.worker),
+            [next] if alone && next.worker != worker => self.cost.changed(now_ns, next.worker),
             _ => self.cost.disturbed(),
         }
         Some(charge)
@@ -494,7 +462,6 @@ impl Turns {
         // A call that waits for the chip to change is on the device meanwhile: what it takes at least is its own time.
         self.cost.finished(now_ns, worker, alone.then(|| work_ns.min(device_ns)));
         let at = self.position(worker)?;
-        self.holders[at].answered = true;
         self.holders[at].worked_ns += work_ns.min(device_ns);
         if self.is_shared() {
             let contended_ns = self.settle(now_ns, at);

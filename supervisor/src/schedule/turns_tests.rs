@@ -90,9 +90,9 @@ fn the_next_one_is_woken_in_time_and_once() {
     has_work(&mut turns, 0, W0, &mut orders);
     has_work(&mut turns, 0, W1, &mut orders);
     orders.clear();
-    assert!(turns.yielding(0, W0, TurnId::new(1), false, &mut orders));
+    assert!(turns.yielding(W0, TurnId::new(1), &mut orders));
     expect(&mut orders, &[Order::Soon { worker: W1 }]);
-    assert!(turns.yielding(0, W0, TurnId::new(1), false, &mut orders));
+    assert!(turns.yielding(W0, TurnId::new(1), &mut orders));
     has_work(&mut turns, 0, W2, &mut orders);
     expect(&mut orders, &[]);
 }
@@ -117,7 +117,7 @@ fn a_turn_that_no_worker_has_is_not_yielded() {
     has_work(&mut turns, 0, W0, &mut orders);
     orders.clear();
     for (worker, turn) in [(0, 0), (0, 2), (1, 1)] {
-        assert!(!turns.yielding(0, WorkerId::new(worker), TurnId::new(turn), false, &mut orders));
+        assert!(!turns.yielding(WorkerId::new(worker), TurnId::new(turn), &mut orders));
         assert_eq!(turns.yielded(1, WorkerId::new(worker), TurnId::new(turn), 1, true, &mut orders), None);
     }
     expect(&mut orders, &[]);
@@ -272,60 +272,6 @@ fn time_is_contended_while_two_parties_want_the_device() {
     turns.set_outside(100, true);
     assert_eq!((turns.contended_ns(101), turns.parties()), (11, 2));
     assert_eq!(turns.granted().collect::<Vec<_>>(), [(W0, 0)]);
-}
-
-#[test]
-fn the_next_turn_may_begin_while_the_last_ones_lanes_run_empty() {
-    let rules = TurnRules { early: true, ..TurnRules::default() };
-    let (mut turns, mut orders) = (Turns::new(2, QUANTUM_US, rules), Vec::new());
-    has_work(&mut turns, 0, W0, &mut orders);
-    has_work(&mut turns, 0, W1, &mut orders);
-    orders.clear();
-    assert!(turns.yielding(5, W0, TurnId::new(1), false, &mut orders));
-    expect(&mut orders, &[grant(W1, 2)]);
-    turns.yielded(6, W0, TurnId::new(1), 6, true, &mut orders);
-    expect(&mut orders, &[revoke(W1, 2)]);
-}
-
-#[test]
-fn no_turn_begins_early_where_the_tenant_before_is_next_again() {
-    const QUANTUM: u64 = QUANTUM_US as u64 * 1000;
-    for (weight, more, had_ns, again) in [
-        (4, true, QUANTUM / 4, true),
-        (4, false, QUANTUM / 4, false),
-        (4, false, QUANTUM / 2, true),
-        (1, true, QUANTUM / 4, false),
-    ] {
-        let rules = TurnRules { early: true, ..TurnRules::default() };
-        let (mut turns, mut orders) = (Turns::new(2, QUANTUM_US, rules), Vec::new());
-        turns.set_share(tenant(W0), TenantShare { weight, ..TenantShare::default() });
-        has_work(&mut turns, 0, W0, &mut orders);
-        has_work(&mut turns, 0, W1, &mut orders);
-        turns.yielded(QUANTUM, W0, TurnId::new(1), QUANTUM, true, &mut orders);
-        turns.yielded(3 * QUANTUM, W1, TurnId::new(2), 2 * QUANTUM, true, &mut orders);
-        orders.clear();
-        let now_ns = 3 * QUANTUM + had_ns;
-        assert!(turns.yielding(now_ns, W0, TurnId::new(3), more, &mut orders));
-        let case = format!("weight {weight}, more {more}, {had_ns} ns");
-        assert_eq!(orders.contains(&grant(W1, 4)), !again, "{case}");
-        orders.clear();
-        turns.yielded(now_ns, W0, TurnId::new(3), had_ns, true, &mut orders);
-        assert_eq!(orders.contains(&grant(W0, 4)), again, "{case}");
-    }
-}
-
-#[test]
-fn no_third_worker_has_the_device_early() {
-    let rules = TurnRules { early: true, ..TurnRules::default() };
-    let (mut turns, mut orders) = (Turns::new(3, QUANTUM_US, rules), Vec::new());
-    WorkerId::first(3).for_each(|worker| has_work(&mut turns, 0, worker, &mut orders));
-    orders.clear();
-    assert!(turns.yielding(5, W0, TurnId::new(1), false, &mut orders));
-    expect(&mut orders, &[grant(W1, 2), revoke(W1, 2)]);
-    assert!(turns.yielding(6, W1, TurnId::new(2), false, &mut orders));
-    expect(&mut orders, &[]);
-    turns.yielded(7, W0, TurnId::new(1), 7, false, &mut orders);
-    expect(&mut orders, &[grant(W2, 3)]);
 }
 
 #[test]

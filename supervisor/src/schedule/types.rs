@@ -54,13 +54,11 @@ pub struct TurnRules {
     pub change_ns: u64,
     /// Whether it is found out if the device slices its time between workers better than turns do.
     pub may_slice: bool,
-    /// The next worker is granted as soon as the lanes of the last one run empty.
-    pub early: bool,
 }
 
 impl Default for TurnRules {
     fn default() -> Self {
-        Self { change_ns: CPU_CHANGE_NS, may_slice: false, early: false }
+        Self { change_ns: CPU_CHANGE_NS, may_slice: false }
     }
 }
 

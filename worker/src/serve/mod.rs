@@ -181,7 +181,7 @@ impl<D: Device> Server<D> {
     /// Applies settings.
     fn configure(&mut self, configure: &Configure) -> Result<(), Error> {
         self.spin = Duration::from_micros(configure.poll_us.into());
-        self.turn.require(configure.turns, configure.early_turns);
+        self.turn.require(configure.turns);
         let scrubs = configure.scrub_calls || configure.scrub_switch;
         if scrubs && !self.scrubs {
             // Scrubbing kernels are loaded now, not when the first call waits for them.

@@ -26,8 +26,6 @@ const SOON: Duration = Duration::from_millis(20);
 pub(super) struct Turn {
     /// Without this the worker may always submit.
     needed: bool,
-    /// The next worker has its turn as soon as this one says that its own ends.
-    early: bool,
     held: Option<Held>,
     /// Since when something has been running.
     busy_since: Option<Instant>,
@@ -76,9 +74,9 @@ pub(super) enum Step {
 }
 
 impl Turn {
-    /// Whether turns are in use at all, and whether the next one begins while the last calls of this one run.
-    pub(super) fn require(&mut self, needed: bool, early: bool) {
-        (self.needed, self.early) = (needed, early);
+    /// Whether turns are in use at all.
+    pub(super) fn require(&mut self, needed: bool) {
+        self.needed = needed;
     }
 
     /// Whether calls may be submitted now.
@@ -172,9 +170,7 @@ impl Turn {
                 !held.ending && !held.is_over(call) && self.wait.left_ns(now_ns(), prices(held, call)) > 0;
             return if held.waits { Step::Stay } else { Step::Over(held.turn) };
         }
-        // Nothing follows what runs: the next worker can begin meanwhile.
-        let runs_last = self.early && busy && !waiting && !self.wait.would_wait(prices(held, call));
-        if !held.ending && (runs_last || held.is_over(call)) {
+        if !held.ending && held.is_over(call) {
             held.ending = true;
             return if busy { Step::Ending(held.turn) } else { Step::Over(held.turn) };
         }
@@ -209,7 +205,7 @@ mod tests {
     fn a_turn_ends_early_when_there_is_nothing_to_run() {
         let mut turn = Turn::default();
         assert!(turn.may_submit(), "turns are not in use");
-        turn.require(true, false);
+        turn.require(true);
         assert!(!turn.may_submit());
         turn.grant(TURN, Duration::from_secs(3600), Duration::ZERO);
         assert!(turn.may_submit());
@@ -225,7 +221,7 @@ mod tests {
     #[test]
     fn a_turn_waits_for_more_as_long_as_a_change_costs() {
         let mut turn = Turn::default();
-        turn.require(true, false);
+        turn.require(true);
         turn.grant(TURN, Duration::from_secs(3600), Duration::from_millis(1));
         turn.revoke(TURN);
         assert_eq!(turn.step(true, false), Step::Stay);
@@ -237,22 +233,6 @@ mod tests {
         assert_eq!(turn.lingers(), None, "it runs again");
         while turn.step(false, false) == Step::Stay {}
         assert_eq!(turn.step(false, false), Step::Over(TURN));
-    }
-
-    #[test]
-    fn a_turn_ends_early_with_its_last_call_if_none_is_waited_for() {
-        for (early, change) in [(true, Duration::ZERO), (true, DEAR), (false, Duration::ZERO)] {
-            let mut turn = Turn::default();
-            turn.require(true, early);
-            turn.grant(TURN, Duration::from_secs(3600), change);
-            turn.feed();
-            assert_eq!(turn.step(true, false), Step::Stay, "none waits for it");
-            turn.revoke(TURN);
-            assert_eq!(turn.step(true, true), Step::Stay, "a prepared call comes first");
-            let ends = early && change.is_zero();
-            assert_eq!(turn.step(true, false), if ends { Step::Ending(TURN) } else { Step::Stay });
-            assert_eq!(turn.may_submit(), !ends);
-        }
     }
 
     #[test]
@@ -290,7 +270,7 @@ mod tests {
     #[test]
     fn a_turn_ends_with_its_quantum_once_the_lanes_are_empty() {
         let mut turn = Turn::default();
-        turn.require(true, false);
+        turn.require(true);
         turn.grant(TURN, Duration::ZERO, DEAR);
         assert!(turn.revoke(TURN));
         assert_eq!(turn.step(true, true), Step::Ending(TURN));

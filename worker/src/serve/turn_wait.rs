@@ -112,11 +112,6 @@ impl TurnWait {
         self.begin();
     }
 
-    /// Whether the worker would wait if it had no call from now on.
-    pub fn would_wait(&self, prices: Prices) -> bool {
-        self.budget_ns(self.ended == 0, prices) > 0
-    }
-
     /// How much longer to wait now, if at all. A time without a call has begun.
     pub fn left_ns(&mut self, now_ns: u64, prices: Prices) -> u64 {
         let Some(Idle { since_ns, first, .. }) = self.idle else { return 0 };

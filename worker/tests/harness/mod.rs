@@ -122,13 +122,7 @@ impl Worker {
             unloaded: 0,
             lane_bytes: LANE_BYTES,
             broken: None,
-            settings: Configure {
-                poll_us: 50,
-                turns: false,
-                early_turns: false,
-                scrub_calls: false,
-                scrub_switch: false,
-            },
+            settings: Configure { poll_us: 50, turns: false, scrub_calls: false, scrub_switch: false },
             runs,
             calls: 0,
         };
