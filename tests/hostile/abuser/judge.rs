@@ -69,6 +69,17 @@ impl Amounts {
         }
     }
 
+    /// Of each the smaller.
+    fn and(self, other: Self) -> Self {
+        Self {
+            resident: self.resident.min(other.resident),
+            shared: self.shared.min(other.shared),
+            descriptors: self.descriptors.min(other.descriptors),
+            threads: self.threads.min(other.threads),
+            connections: self.connections.min(other.connections),
+        }
+    }
+
     /// How much of each is beyond another amount.
     pub(crate) fn beyond(self, other: Self) -> Self {
         Self {
@@ -95,6 +106,12 @@ pub(crate) struct Round {
     pub(crate) beyond: Amounts,
     /// Lines of the log, for each second.
     pub(crate) log_lines: u64,
+}
+
+/// The most of each that lasts from one look to the next, a tenth of a second later: what is measured and what is shown
+/// are not of the same moment, and a request of a hundred megabytes may live for less.
+pub(crate) fn lasting(looks: &[Amounts]) -> Amounts {
+    looks.windows(2).map(|pair| pair[0].and(pair[1])).fold(Amounts::default(), Amounts::or)
 }
 
 /// What is wrong with a while under abuse, compared with the undisturbed latency; without one, the machine is busy with

@@ -177,12 +177,14 @@ impl Measured {
             round.operator = lasts;
         }
         let mut most = Amounts::default();
+        let mut beyond = Vec::new();
         for reading in readings {
             let (takes, shown) = (amounts(&reading), shown(&reading));
             most = most.or(takes);
-            round.beyond = round.beyond.or(takes.beyond(idle).beyond(shown));
+            beyond.push(takes.beyond(idle).beyond(shown));
             round.operator = round.operator.max(reading.operator.saturating_sub(reading.late));
         }
+        round.beyond = judge::lasting(&beyond);
         Ok(Lap { p50: judge::percentile(&times, 50), most, round, ..Lap::default() })
     }
 

@@ -81,6 +81,14 @@ fn a_supervisor_is_back_when_little_is_left() {
 }
 
 #[test]
+fn what_lasts_from_one_look_to_the_next_counts() {
+    let look = |resident, descriptors| Amounts { resident, descriptors, ..Amounts::default() };
+    let looks = [look(9, 0), look(2, 5), look(3, 7), look(0, 6)];
+    assert_eq!(judge::lasting(&looks), look(2, 6));
+    assert_eq!(judge::lasting(&looks[..1]), look(0, 0));
+}
+
+#[test]
 fn a_run_is_bad_for_what_is_against_any_of_its_rounds_and_its_end() {
     use Judgement::{Alive, Answers, Memory, Recovery};
     assert_eq!(judge::whole(&[vec![], vec![]], true, true), []);
