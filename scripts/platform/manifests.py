@@ -4,6 +4,7 @@
 manifests.py FILE...          every object, by every version that is supported
 manifests.py --pod FILE DIR   writes the container's command, its probes' paths and its preStop command into DIR, a word a
                               line, with the paths of the machine replaced by paths below DIR, and its configuration
+manifests.py --gateway FILE DIR   likewise the command of a gateway's pod, and its tokens
 """
 
 import socket
@@ -19,7 +20,13 @@ OTHERS = {
     ("monitoring.coreos.com/v1", "ServiceMonitor"): {"selector", "endpoints"},
     ("monitoring.coreos.com/v1", "PrometheusRule"): {"groups"},
 }
-PATHS = {"/run/pappus-admin": "pappus-admin", "/run/pappus": "pappus", "/var/lib/pappus": "state", "/etc/pappus": "."}
+PATHS = {
+    "/run/pappus-admin": "pappus-admin",
+    "/run/pappus": "pappus",
+    "/var/lib/pappus": "state",
+    "/etc/pappus/tokens": "tokens",
+    "/etc/pappus": ".",
+}
 
 
 def objects(path):
@@ -112,8 +119,20 @@ def write_pod(path, folder):
     (folder / "prestop").write_text("\n".join(replaced(word, folder) for word in stop) + "\n")
 
 
+def write_gateway(path, folder):
+    secret, pod = objects(path)
+    tokens = Path(folder) / "tokens"
+    tokens.mkdir(exist_ok=True)
+    for name, token in secret["stringData"].items():
+        (tokens / name).write_text(token)
+    words = [replaced(word, folder) for word in pod["spec"]["containers"][0]["command"]]
+    (Path(folder) / "command").write_text("\n".join(words) + "\n")
+
+
 if __name__ == "__main__":
     match sys.argv[1:]:
+        case ["--gateway", path, folder]:
+            write_gateway(path, folder)
         case ["--pod", path, folder]:
             write_pod(path, folder)
         case [_, *_] as paths:

@@ -193,3 +193,17 @@ fn readiness(reasons: &[NotReady]) -> (StatusCode, String) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_line() {
+        assert_eq!(readiness(&[]), (StatusCode::OK, "ready\n".to_owned()));
+        let (status, text) = readiness(&[NotReady::Starting, NotReady::State("it is full".to_owned())]);
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].starts_with("starting: ") && lines[1].ends_with("it is full"), "{text}");
+    }
+}
