@@ -3,6 +3,7 @@
 //! In reading order:
 //! - [`arguments`]: everything that can be written on the command line.
 //! - [`command`]: one file per command.
+//! - [`capacity`]: what tenants take of a GPU's memory.
 //! - [`failure`]: what can go wrong, and the exit code it means.
 //! - [`input`]: input files, and what a blueprint wants to know about them.
 //! - [`stages`], [`table`], [`units`], [`json`], [`progress`]: how results are shown.
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod capacity;
 mod command;
 mod failure;
 mod input;

@@ -22,6 +22,7 @@
 //! - [`device`]: workers of a device, their threads, effects of decisions. [`registry`]: modules and functions.
 //! - [`router`]: which device a call goes to.
 //! - [`server`]: sockets, connections, requests, answers.
+//! - [`endpoint`]: metrics and health over HTTP.
 //! - [`list_devices`]: what `--device` could name here.
 //! - [`run`]: all of it put together.
 
@@ -36,6 +37,7 @@ pub mod concurrent;
 pub mod config;
 pub mod defences;
 pub mod device;
+pub mod endpoint;
 pub mod function;
 pub mod ids;
 pub mod limits;

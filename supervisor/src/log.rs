@@ -11,12 +11,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use pappus_protocol::now_ns;
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Subscriber};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::defences::Defence;
+use crate::metrics;
 use crate::sync::{OrderedMutex, rank};
 
 /// The target of lines about what tenants change.
@@ -104,6 +105,11 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
+        match *event.metadata().level() {
+            Level::ERROR => metrics::log_line("error"),
+            Level::WARN => metrics::log_line("warn"),
+            _ => {}
+        }
         match self.allow(event) {
             None => Ok(()),
             Some(0) => self.format.format_event(context, writer, event),

@@ -10,7 +10,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::config::{Config, ConfigError, DeviceConfig, DeviceRequest};
 use crate::device::Device;
-use crate::metrics;
+use crate::endpoint::{self, EndpointError};
 use crate::processes::confinement::Confinement;
 use crate::processes::launcher::{self, Launcher};
 use crate::processes::subreaper;
@@ -37,9 +37,9 @@ pub enum RunError {
     /// A device that was asked for cannot be had.
     #[error(transparent)]
     Device(#[from] ConfigError),
-    /// The metrics endpoint.
+    /// The endpoint of operators.
     #[error(transparent)]
-    Metrics(#[from] metrics::endpoint::MetricsError),
+    Endpoint(#[from] EndpointError),
     /// The host does not permit what the configuration demands, or a survey of its devices failed.
     #[error(transparent)]
     Sandbox(#[from] SurveyError),
@@ -58,9 +58,7 @@ pub async fn run(
     let program = launcher::worker_program()?;
     let launcher = Arc::new(Launcher::new(program, Confinement::decide(config.sandbox))?);
     tokio::spawn(subreaper::reap_strays());
-    if let Some(address) = config.metrics {
-        metrics::endpoint::serve(address)?;
-    }
+    let endpoint = config.metrics.map(endpoint::serve).transpose()?;
     let (settings, watched) = watch::channel(config.settings);
     let (targets_in, targets) = watch::channel(Vec::new());
     let found = find_devices(&launcher, config.devices.clone()).await?;
@@ -82,9 +80,11 @@ pub async fn run(
     }
     tokio::spawn(registry.clone().run_evictions());
     tracing::info!(socket = %config.socket.display(), "listening");
-    let (socket, admin_socket, has_metrics) =
-        (config.socket.clone(), config.admin_socket.clone(), config.metrics.is_some());
-    let server = Server::new(registry, devices, settings, config);
+    let (socket, admin_socket) = (config.socket.clone(), config.admin_socket.clone());
+    let server = Server::new(registry, devices, state, settings, config);
+    if let Some(endpoint) = &endpoint {
+        endpoint.tells_about(&server);
+    }
     tokio::spawn(server.clone().run_trims());
     tokio::spawn(server.clone().run_moves());
 
@@ -112,7 +112,7 @@ pub async fn run(
             tracing::warn!("ending at once: calls in flight get no answer");
             JOIN_ABORTED
         }
-        () = server.run_gauges(), if has_metrics => JOIN_DRAINED,
+        () = server.run_gauges(), if endpoint.is_some() => JOIN_DRAINED,
     };
     accepting.iter().for_each(|task| task.abort());
     reloading.abort();

@@ -32,6 +32,7 @@ const ORDER: [(&str, &[Level]); 4] = [
             &["device", "registry"],
             &["router"],
             &["server"],
+            &["endpoint"],
             &["list_devices", "run"],
         ],
     ),
@@ -40,7 +41,7 @@ const ORDER: [(&str, &[Level]); 4] = [
         "client",
         &[
             &["error", "failure", "progress", "table", "units"],
-            &["arena", "client", "input", "npy", "stages", "variants"],
+            &["arena", "capacity", "client", "input", "npy", "stages", "variants"],
             &["arguments", "json", "kernels", "requests"],
             &["blobs", "invocation"],
             &["upload"],

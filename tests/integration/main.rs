@@ -33,6 +33,7 @@
 //! - [`replacing`]: a function takes the place of another.
 //! - [`surveys`]: which devices a supervisor takes.
 //! - [`cli`], [`inputs`], [`metrics`]: the command and the endpoint that operators use.
+//! - [`health`]: what an orchestrator is told. [`monitoring`]: dashboard, alerts and run book name what there is.
 //! - [`arrows`]: imports point one way.
 //! - [`tidy`], [`threats`], [`pages`]: what must hold for the sources, and for what documentation says of them.
 #![forbid(unsafe_code)]
@@ -64,6 +65,7 @@ mod frames;
 mod gateways;
 mod grants;
 mod handover;
+mod health;
 mod hostile;
 mod inputs;
 mod liars;
@@ -73,6 +75,7 @@ mod live;
 mod load;
 mod memory;
 mod metrics;
+mod monitoring;
 mod pages;
 mod prisoner;
 mod quarantine;

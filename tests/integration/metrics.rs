@@ -1,4 +1,4 @@
-//! The Prometheus endpoint: off unless asked for.
+//! The endpoint of operators: off unless asked for; its metrics.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -57,18 +57,18 @@ fn metrics_are_served_where_asked_for_and_nowhere_else() {
 }
 
 /// An address of the loopback network that is this process's own: no other case can hold its ports.
-fn address(port: u16) -> String {
+pub(crate) fn address(port: u16) -> String {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     format!("127.{}.{b}.{}:{port}", 64 + a % 64, c.max(1))
 }
 
-fn scrape(address: &str) -> String {
+pub(crate) fn scrape(address: &str) -> String {
     let text = request(address, "GET /metrics HTTP/1.1");
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
     text
 }
 
-fn request(address: &str, line: &str) -> String {
+pub(crate) fn request(address: &str, line: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let request = format!("{line}\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
@@ -78,7 +78,7 @@ fn request(address: &str, line: &str) -> String {
 }
 
 /// The value of a series, written as in the text; 0 where there is none.
-fn value(text: &str, series: &str) -> f64 {
+pub(crate) fn value(text: &str, series: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.map_or(0.0, |value| value.parse().unwrap())
 }
@@ -159,12 +159,17 @@ fn calls_that_are_cancelled_and_fail_are_counted_apart() {
 }
 
 #[test]
-fn only_the_metrics_have_a_path() {
+fn only_metrics_and_health_have_a_path() {
     let address = address(9468);
     let _supervisor = Supervisor::with(&["--metrics", &address]);
     for (line, status) in [
         ("GET /metrics HTTP/1.1", "HTTP/1.1 200"),
         ("GET /metrics?x=1 HTTP/1.1", "HTTP/1.1 200"),
+        ("GET /healthz HTTP/1.1", "HTTP/1.1 200"),
+        ("HEAD /healthz HTTP/1.1", "HTTP/1.1 200"),
+        ("POST /healthz HTTP/1.1", "HTTP/1.1 405"),
+        ("POST /readyz HTTP/1.1", "HTTP/1.1 405"),
+        ("GET /readyz/ HTTP/1.1", "HTTP/1.1 404"),
         ("GET / HTTP/1.1", "HTTP/1.1 404"),
         ("GET /health HTTP/1.1", "HTTP/1.1 404"),
         ("GET /metrics/../etc HTTP/1.1", "HTTP/1.1 404"),

@@ -45,3 +45,21 @@ fn the_glossary_is_in_order_and_explains_words_in_use() {
     assert!(stale.is_empty(), "not in the sources any more: {stale:?}");
     assert!(!used.contains(concat!("zeu", "gma")), "the control");
 }
+
+#[test]
+fn the_calculator_reckons_with_the_supervisors_numbers() {
+    let source = |path: &str| std::fs::read_to_string(workspace().join(path)).unwrap();
+    let constants = |text: &str| -> BTreeSet<String> {
+        let lines =
+            text.lines().filter_map(|line| line.trim_start_matches("pub(crate) ").strip_prefix("const "));
+        lines.map(str::to_owned).collect()
+    };
+    let calculator = constants(&source("client/src/capacity.rs"));
+    let device = constants(&source("supervisor/src/config/device.rs"));
+    for name in ["CONTEXT_BYTES", "MIN_GPU_CALLS_BYTES", "CONTEXTS_SHARE"] {
+        let both: Vec<_> = calculator.intersection(&device).filter(|line| line.starts_with(name)).collect();
+        assert_eq!(both.len(), 1, "{name}: {calculator:?} {device:?}");
+    }
+    assert!(calculator.contains("MAX_WORKERS: usize = 64;"));
+    assert!(source("supervisor/src/limits.rs").contains("pub const MAX_WORKERS: usize = 64;"));
+}

@@ -48,6 +48,16 @@ With FILE, the words that sizes are computed from are read; with SIZE only the n
 stand there: pappus invoke --help. Module files that lie beside the configuration are opened: they must hold the
 kernels, which must take what the blueprint passes, as far as the file tells.";
 
+pub(super) const PLAN_EXAMPLES: &str = "\
+Examples:
+  pappus plan --gpu H200 --tenants 64                         # how many stay resident
+  pappus plan --gpu H200 --tenants 64 --call 256MiB --in-flight 8 --busy 16 --weights 1GiB
+  pappus plan --gpu H100 --gpus 4 --tenants 300 --json
+  pappus plan --gpu-memory 24GiB --tenants 8 --context 400MiB
+
+Exit code 0 also where something is short: the lines that begin with `short:` say what, and what helps.
+docs/runbook.md says which figures stand behind it.";
+
 pub(super) const READY: &str = "\
 With --ready, nothing is shown; the exit code says whether calls can be made:
   0  ready: not draining, and a worker or a standby is up

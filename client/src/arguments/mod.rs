@@ -15,12 +15,19 @@ mod values;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
 
-use self::help::{CHECK_EXAMPLES, DEVICE_SETTINGS, EXAMPLES, EXIT_CODES, INVOKE_EXAMPLES, READY, SETTINGS};
+use self::help::{
+    CHECK_EXAMPLES, DEVICE_SETTINGS, EXAMPLES, EXIT_CODES, INVOKE_EXAMPLES, PLAN_EXAMPLES, READY, SETTINGS,
+};
 use self::values::assignment;
 pub(crate) use self::values::{Assignment, Destination, SizeOrSpec};
 use crate::input::Spec;
+
+/// GPUs of a plan, and tenants of one.
+const MAX_GPUS: u64 = 1024;
+const MAX_TENANTS: u64 = 1_000_000;
 
 /// Runs functions made of nothing but GPU kernels, through a Pappus supervisor.
 #[derive(Debug, Parser)]
@@ -87,6 +94,9 @@ The hash goes into the supervisor's configuration, the token to the gateway:\n  
     /// Settings of a device, which change while it serves (admin socket)
     #[command(subcommand)]
     Device(DeviceCommand),
+    /// Compute how many GPUs tenants need, and what takes their memory; asks no supervisor
+    #[command(after_help = PLAN_EXAMPLES)]
+    Plan(PlanArguments),
     /// Start a supervisor, run three workloads, check their results, and draw pictures
     Demo {
         /// The device to run on, as for `pappus-supervisor --device`
@@ -248,6 +258,60 @@ pub(crate) struct StatusArguments {
     /// Only tell by the exit code whether calls can be made
     #[arg(long, conflicts_with = "json")]
     pub(crate) ready: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PlanArguments {
+    /// The kind of GPU, such as H200
+    #[arg(long, value_name = "KIND", required_unless_present = "gpu_memory")]
+    pub(crate) gpu: Option<String>,
+    /// The memory of a GPU of another kind, such as 24GiB
+    #[arg(long, value_name = "SIZE", conflicts_with = "gpu")]
+    pub(crate) gpu_memory: Option<ByteSize>,
+    /// How many GPUs [default: the fewest that are enough]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_GPUS))]
+    pub(crate) gpus: Option<u64>,
+    /// Tenants that call functions; for each, every other owner whose functions it calls counts as one more
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_TENANTS))]
+    pub(crate) tenants: u64,
+    /// Of these, tenants that call at the same time [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_TENANTS))]
+    pub(crate) busy: Option<u64>,
+    /// Calls that such a tenant has in flight
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=MAX_TENANTS))]
+    pub(crate) in_flight: u64,
+    /// Device memory that a call needs: `pappus function check` shows it
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    pub(crate) call: ByteSize,
+    /// Weights of each tenant's functions
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    pub(crate) weights: ByteSize,
+    /// Weights of functions that all tenants call
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    pub(crate) shared_weights: ByteSize,
+    /// Stacks that kernels of one worker make the driver take: STACKS in `pappus status`
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    pub(crate) stack: ByteSize,
+    /// What a process takes for itself: CONTEXTS in `pappus status` [default: 540MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) context: Option<ByteSize>,
+    /// The device's setting `memory` [default: nine tenths of the GPU's]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<ByteSize>,
+    /// The device's setting `workers` [default: what a quarter of the memory holds contexts for, 64 at most]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub(crate) workers: Option<u64>,
+    /// The device's setting `lanes`
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=32))]
+    pub(crate) lanes: u64,
+    /// The device's setting `standbys`
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=64))]
+    pub(crate) standbys: u64,
+    /// The device's setting `weights` [default: a quarter of `memory`]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) weights_cache: Option<ByteSize>,
     #[command(flatten)]
     pub(crate) json: Json,
 }

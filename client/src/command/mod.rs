@@ -9,6 +9,7 @@ mod drain;
 mod function;
 mod invoke;
 mod module;
+mod plan;
 mod quota;
 mod reload;
 mod settings;
@@ -37,6 +38,7 @@ pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
         Command::Status(arguments) => status::run(&mut connect()?, &arguments, out),
         Command::Quota(json) => quota::run(&mut connect()?, json, out),
         Command::Tenants(json) => admin(tenants::run(&mut connect()?, json, out), "tenants"),
+        Command::Plan(arguments) => plan::run(&arguments, out),
         Command::Token { output, force } => token::run(output.as_deref(), force, out),
         Command::Device(command) => admin(device::run(&mut connect()?, command, out), "device"),
         Command::Reload(json) => admin(reload::run(&mut connect()?, json, out), "reload"),

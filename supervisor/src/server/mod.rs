@@ -19,6 +19,8 @@
 //! - [`requests`]: everything else; `from_proto`, `to_proto`: what the registry is asked and answers, as messages.
 //! - `refusals`: why a request is refused, as its client is told; [`request_error`]: by the server itself;
 //!   [`violation`]: what ends a connection.
+//! - [`health`]: what is watched to tell how the supervisor is; [`readiness`]: what it tells.
+//! - [`gauges`]: what is exported once a second.
 //! - [`status`]: what `status` answers.
 //! - [`tenants`]: what each tenant has.
 //! - [`reload`]: the configuration read again; settings of devices.
@@ -29,8 +31,10 @@ pub mod connection;
 pub mod connection_slots;
 pub mod fair_turns;
 mod from_proto;
+pub mod gauges;
 mod half_close;
 pub mod handshake;
+pub mod health;
 pub mod intake;
 pub mod invoke;
 pub mod invoke_error;
@@ -38,6 +42,7 @@ pub mod listen;
 pub mod moving;
 pub mod peer;
 pub mod reader;
+pub mod readiness;
 mod refusals;
 pub mod reload;
 pub mod replies;

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, watch};
 
 use super::connection_slots::ConnectionSlots;
 use super::fair_turns::FairTurns;
+use super::health::{Heartbeat, StateCheck};
 use super::reader::BusyPolling;
 use super::slow_work::SlowWork;
 use super::{intake, replies};
@@ -23,6 +24,7 @@ use crate::metrics::SocketMetrics;
 use crate::quota::{Limit, QuotaError};
 use crate::registry::{Handed, Registry};
 use crate::router::Router;
+use crate::store::StateDir;
 use crate::tenants::{Account, Taken};
 
 /// How often draining looks whether everything is answered.
@@ -66,6 +68,10 @@ pub struct Server {
     arenas: AtomicU64,
     draining: AtomicBool,
     drained: Notify,
+    /// Whether the state directory can be written.
+    pub(super) state_check: Arc<StateCheck>,
+    /// When every device last said how it is, as far as anybody asks.
+    pub(super) heartbeat: Heartbeat,
 }
 
 /// One connection as its requests see it: for whom it acts, and what it may do.
@@ -113,6 +119,7 @@ impl Server {
     pub fn new(
         registry: Arc<Registry>,
         devices: Vec<Arc<Device>>,
+        state: Arc<StateDir>,
         settings: watch::Sender<Settings>,
         config: Config,
     ) -> Arc<Self> {
@@ -143,6 +150,8 @@ impl Server {
             arenas: AtomicU64::new(1),
             draining: AtomicBool::new(false),
             drained: Notify::new(),
+            state_check: StateCheck::of(state),
+            heartbeat: Heartbeat::default(),
         })
     }
 
@@ -260,33 +269,6 @@ impl Server {
                 let _ = tokio::task::spawn_blocking(pappus_shmem::heap::trim).await;
                 most = held();
             }
-        }
-    }
-
-    /// Exports what changes without an event of its own.
-    pub async fn run_gauges(&self) {
-        loop {
-            for device in &self.devices {
-                let status = device.status();
-                device.metrics.queued.set(status.queued as f64);
-                device.metrics.running.set(status.running as f64);
-                let used = status.workers.iter().filter(|worker| worker.resident.is_used);
-                let residents = used.clone().filter(|worker| worker.resident.domain.is_some()).count();
-                device.metrics.workers.set(used.count() as f64);
-                device.metrics.residents.set(residents as f64);
-                device.metrics.lent_bytes.set(device.memory().lease_bytes as f64);
-                device.metrics.weights(status.weights_bytes, &status.weights);
-                let (quarantined, budgets) = device.refusals();
-                device.metrics.quarantined.set(quarantined.len() as f64);
-                let spent = budgets.iter().filter(|budget| budget.left == 0).count();
-                device.metrics.spent_budgets.set(spent as f64);
-                device.metrics.slices.set(f64::from(u8::from(device.slices())));
-                for (tenant, ns, _) in device.device_times() {
-                    let name = self.registry.tenants.names().name(tenant);
-                    crate::metrics::tenant_seconds(&device.config.name, &name).set(ns as f64 * 1e-9);
-                }
-            }
-            tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 }

@@ -20,11 +20,6 @@ pub fn status(ctx: &RequestCtx) -> v1::Status {
     let server = &ctx.server;
     let (functions, modules) = server.registry.counts();
     let mut devices: Vec<_> = server.devices.iter().map(|device| of_device(ctx, device)).collect();
-    let up = |device: &v1::DeviceStatus| {
-        device.standbys_ready > 0
-            || device.workers.iter().any(|worker| ![STARTING, UNUSED].contains(&&*worker.state))
-    };
-    let ready = !server.is_draining() && devices.iter().any(up);
     // Who else runs what, and since when, is for the operator.
     let operator = ctx.operator;
     if !operator {
@@ -35,7 +30,7 @@ pub fn status(ctx: &RequestCtx) -> v1::Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         uptime_ms: if operator { server.started.elapsed().as_millis() as u64 } else { 0 },
         draining: server.is_draining(),
-        ready,
+        ready: server.is_ready(),
         devices,
         functions: if operator { functions } else { own.0 },
         modules: if operator { modules } else { own.1 },

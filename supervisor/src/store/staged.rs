@@ -11,7 +11,7 @@ use super::error::{StateError, failed};
 
 const COPY_BYTES: usize = 128 << 10;
 /// What file systems give space in.
-const BLOCK_BYTES: u64 = 4096;
+pub(super) const BLOCK_BYTES: u64 = 4096;
 
 /// What a file of so many bytes takes on disk at least: small files take a block.
 pub fn disk_bytes(bytes: u64) -> u64 {

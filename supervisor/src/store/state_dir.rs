@@ -16,7 +16,7 @@
 //! start removes. Every tenant has its own blobs, so that knowing a hash gives no tenant another one's bytes.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use sha2::{Digest, Sha256};
 
 use super::error::{StateError, VERSION, failed};
 use super::records::{CodeInfo, FunctionRecord, GrantRecord, Hash, ModuleRecord};
-use super::staged::{Staged, disk_bytes_of};
+use super::staged::{BLOCK_BYTES, Staged, disk_bytes_of};
 use super::state_root;
 use crate::ids::TenantId;
 use crate::tenants::Names;
@@ -97,6 +97,21 @@ impl StateDir {
     /// What its tenants are called.
     pub fn names(&self) -> &Arc<Names> {
         &self.names
+    }
+
+    /// Writes a block and removes it; how much room is left for this user. A crash in between leaves a file that the next
+    /// start removes.
+    pub fn try_out(&self) -> Result<u64, StateError> {
+        let path = self.root.join("try-out.tmp");
+        let written = File::create(&path).and_then(|mut file| {
+            file.write_all(&[0; BLOCK_BYTES as usize])?;
+            file.sync_all()
+        });
+        let removed = fs::remove_file(&path);
+        written.map_err(failed("write", &path))?;
+        removed.map_err(failed("remove", &path))?;
+        let disk = rustix::fs::statvfs(&self.root).map_err(|e| failed("look at", &self.root)(e.into()))?;
+        Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
     fn tenant(&self, tenant: TenantId) -> PathBuf {

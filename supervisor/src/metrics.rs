@@ -1,9 +1,5 @@
-//! Counters, gauges and histograms, and their optional Prometheus endpoint. Handles are made once; the hot path only
-//! adds. Every metric has a description, and stands in the first answer of the endpoint with the value 0.
-//!
-//! - [`endpoint`]: the HTTP server in front of them.
-
-pub mod endpoint;
+//! Counters, gauges and histograms. Handles are made once; the hot path only adds. Every metric has a description, and
+//! stands in the first answer of the [endpoint](crate::endpoint) with the value 0.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +11,7 @@ use metrics::{
 
 /// Upper bounds of the buckets that latencies are counted in, in seconds: from a hot call's microseconds to the
 /// longest deadline that the defaults allow.
-const BUCKETS: [f64; 23] = [
+pub(crate) const BUCKETS: [f64; 23] = [
     25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
 ];
@@ -139,6 +135,16 @@ pub struct DeviceMetrics {
     pub workers: Gauge,
     /// Of these, those that serve a domain.
     pub residents: Gauge,
+    /// The most worker processes that there may be.
+    pub workers_at_most: Gauge,
+    /// Standbys that are ready.
+    pub standbys_ready: Gauge,
+    /// Standbys that there should be.
+    pub standbys_wanted: Gauge,
+    /// Whether no worker gets ready.
+    pub lost: Gauge,
+    /// What its memory is used for.
+    pub memory: MemoryGauges,
     /// Device memory that lanes have for calls.
     pub lent_bytes: Gauge,
     /// Bytes of weights that are there for calls.
@@ -175,6 +181,11 @@ impl DeviceMetrics {
             running: gauge!("pappus_running", "device" => device.to_owned()),
             workers: gauge!("pappus_workers", "device" => device.to_owned()),
             residents: gauge!("pappus_residents", "device" => device.to_owned()),
+            workers_at_most: gauge!("pappus_workers_at_most", "device" => device.to_owned()),
+            standbys_ready: gauge!("pappus_standbys_ready", "device" => device.to_owned()),
+            standbys_wanted: gauge!("pappus_standbys_wanted", "device" => device.to_owned()),
+            lost: gauge!("pappus_device_lost", "device" => device.to_owned()),
+            memory: MemoryGauges::new(device),
             lent_bytes: gauge!("pappus_lent_bytes", "device" => device.to_owned()),
             weights_bytes: gauge!("pappus_weights_bytes", "device" => device.to_owned()),
             weights_hits: weights("there"),
@@ -199,9 +210,40 @@ impl DeviceMetrics {
     }
 }
 
+/// What the memory of one device is used for: the account that `status` shows. Together they are the setting `memory`.
+#[derive(Debug)]
+pub struct MemoryGauges {
+    /// What processes take for themselves.
+    pub contexts: Gauge,
+    /// Stacks of kernels that ran.
+    pub stacks: Gauge,
+    /// What lanes were lent, of processes that are not reaped too.
+    pub leases: Gauge,
+    /// Weights, those included that a worker is still to forget.
+    pub weights: Gauge,
+    /// The rest.
+    pub free: Gauge,
+}
+
+impl MemoryGauges {
+    fn new(device: &str) -> Self {
+        let part =
+            |part: &'static str| gauge!("pappus_memory_bytes", "device" => device.to_owned(), "part" => part);
+        Self {
+            contexts: part("contexts"),
+            stacks: part("stacks"),
+            leases: part("leases"),
+            weights: part("weights"),
+            free: part("free"),
+        }
+    }
+}
+
 /// Counters of the socket.
 #[derive(Debug)]
 pub struct SocketMetrics {
+    /// Connections that are open.
+    pub open: Gauge,
     /// Connections accepted.
     pub connections: Counter,
     /// Connections ended because the client broke the protocol.
@@ -212,6 +254,7 @@ impl SocketMetrics {
     /// The handles.
     pub fn new() -> Self {
         Self {
+            open: gauge!("pappus_open_connections"),
             connections: counter!("pappus_connections_total"),
             violations: counter!("pappus_protocol_violations_total"),
         }
@@ -229,6 +272,36 @@ pub fn tenant_seconds(device: &str, tenant: &str) -> Gauge {
     gauge!("pappus_tenant_device_seconds", "device" => device.to_owned(), "tenant" => tenant.to_owned())
 }
 
+/// What is registered, by all tenants.
+pub fn registered(functions: u64, modules: u64) {
+    gauge!("pappus_functions").set(functions as f64);
+    gauge!("pappus_modules").set(modules as f64);
+}
+
+/// Room on the disk of the state directory for this user.
+pub fn state_free(bytes: u64) {
+    gauge!("pappus_state_free_bytes").set(bytes as f64);
+}
+
+/// Whether calls can be made and functions be registered, and for each reason against it whether it holds.
+pub fn ready(reasons: impl Iterator<Item = (&'static str, bool)>) {
+    let mut ready = true;
+    for (reason, holds) in reasons {
+        ready &= !holds;
+        gauge!("pappus_not_ready", "reason" => reason).set(f64::from(u8::from(holds)));
+    }
+    gauge!("pappus_ready").set(f64::from(u8::from(ready)));
+}
+
+/// A line of the log that somebody should see, also where so many of its kind come that it is left out.
+pub fn log_line(level: &'static str) {
+    log_lines(level).increment(1);
+}
+
+fn log_lines(level: &'static str) -> Counter {
+    counter!("pappus_log_lines_total", "level" => level)
+}
+
 /// A worker process made a system call that its sandbox does not have.
 pub fn sandbox_violation() {
     sandbox_violations().increment(1);
@@ -239,7 +312,27 @@ fn sandbox_violations() -> Counter {
 }
 
 /// Says what every metric means, and makes those that no device and no socket has, so that they start at 0.
-fn describe() {
+pub(crate) fn describe() {
+    describe_gauge!("pappus_build_info", "Always 1; which build this is");
+    describe_gauge!("pappus_ready", "Whether calls can be made and functions be registered");
+    describe_gauge!("pappus_not_ready", "Whether this is a reason why the supervisor is not ready");
+    describe_counter!(
+        "pappus_log_lines_total",
+        "Lines of the log of level warn and error, left out ones too"
+    );
+    describe_gauge!("pappus_functions", "Registered functions");
+    describe_gauge!("pappus_modules", "Registered modules");
+    describe_gauge!("pappus_open_connections", "Connections that are open");
+    describe_gauge!("pappus_state_free_bytes", Unit::Bytes, "Room on the disk of the state directory");
+    describe_gauge!("pappus_device_lost", "Whether no worker of the device gets ready");
+    describe_gauge!("pappus_workers_at_most", "The most worker processes that there may be");
+    describe_gauge!("pappus_standbys_ready", "Processes that are ready to take a worker's place");
+    describe_gauge!("pappus_standbys_wanted", "Processes that should be ready to take a worker's place");
+    describe_gauge!("pappus_memory_bytes", Unit::Bytes, "What the memory of the device is used for");
+    gauge!("pappus_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    state_free(0);
+    log_lines("warn").increment(0);
+    log_lines("error").increment(0);
     describe_counter!("pappus_invocations_total", "Invocations by device and outcome");
     describe_histogram!(
         "pappus_invocation_seconds",
