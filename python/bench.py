@@ -55,9 +55,7 @@ def rust(socket: str, folder: Path) -> Measure:
 
     def measure(calls: int) -> tuple[float, float]:
         command = [PROGRAMS / "pappus", "--socket", socket, "invoke", "vec_add", *given, "--json", "--output"]
-        ran = subprocess.run(
-            [*command, f"C={folder}/C.bin", "--repeat", str(calls)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True
-        )
+        ran = subprocess.run([*command, f"C={folder}/C.bin", "--repeat", str(calls)], capture_output=True, check=True)
         latency = json.loads(ran.stdout)["latency"]["round_trip_ns"]
         return latency["p50"] / 1e3, latency["p99"] / 1e3
 

@@ -12,7 +12,7 @@ import pytest
 
 import pappus
 import pappus.aio
-from conftest import KERNELS, VEC_ADD, Supervisor, pretender
+from fixture import KERNELS, VEC_ADD, Supervisor, pretender
 from test_wire import greet, raw
 
 A = np.arange(6, dtype=np.float32)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import pappus
-from conftest import KERNELS, Supervisor
+from fixture import KERNELS, Supervisor
 
 Echo = Callable[..., pappus.Function]
 A = np.arange(6, dtype=np.float32)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import pappus
-from conftest import KERNELS, VEC_ADD, Supervisor
+from fixture import KERNELS, VEC_ADD, Supervisor
 
 A = np.float32([1, 2, 3])
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import pappus
-from conftest import REPOSITORY, Supervisor
+from fixture import REPOSITORY, Supervisor
 
 MODULES = sorted(
     module.name

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pappus
-from conftest import Supervisor, pretender
+from fixture import Supervisor, pretender
 from pappus import _wire, v1
 from pappus.errors import from_answer
 

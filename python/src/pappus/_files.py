@@ -24,11 +24,15 @@ _CONFIG_BYTES = 4 << 20
 _PIECE = 1 << 20
 
 
+Source = Path | np.ndarray[Any, Any]
+"""Bytes on disk (of a ``.npy`` file those of its array), or an array's in memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModuleFile:
-    """A file with one compiled form of a module."""
+    """One compiled form of a module."""
 
-    path: Path
+    source: Source
     format: str
     arch: str
 
@@ -48,7 +52,7 @@ class Package:
 
     config: bytes
     modules: tuple[Module, ...]
-    weights: Mapping[str, Path | np.ndarray[Any, Any]]
+    weights: Mapping[str, Source]
 
 
 def read(path: str | os.PathLike[str], weights: Mapping[str, Any]) -> Package:
@@ -79,7 +83,7 @@ def module_files(paths: list[str | os.PathLike[str]]) -> tuple[ModuleFile, ...]:
 
 
 @contextmanager
-def pieces(source: Path | np.ndarray[Any, Any]) -> Iterator[tuple[int, Iterator[memoryview]]]:
+def pieces(source: Source) -> Iterator[tuple[int, Iterator[memoryview]]]:
     """The bytes of a file or array, and how many there are; of a ``.npy`` file those of its array."""
     if isinstance(source, np.ndarray):
         flat = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
@@ -178,7 +182,7 @@ def _module_file(path: Path) -> ModuleFile:
     return ModuleFile(path, match["format"], arch)
 
 
-def _weight(name: str, given: Any, config: Path) -> Path | np.ndarray[Any, Any]:
+def _weight(name: str, given: Any, config: Path) -> Source:
     if isinstance(given, str | os.PathLike):
         path = Path(given)
         if path.is_file():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -135,7 +134,11 @@ def add_function(
     name: str, path: str | os.PathLike[str], weights: Mapping[str, Any], replace: bool
 ) -> Operation[v1.FunctionInfo]:
     """Registers a function that lies on disk."""
-    package = _files.read(path, weights)
+    return (yield from add_package(name, _files.read(path, weights), replace))
+
+
+def add_package(name: str, package: _files.Package, replace: bool) -> Operation[v1.FunctionInfo]:
+    """Registers a function that was read."""
     # What can be missing is found out before anything large travels.
     for module in package.modules:
         if not module.files:
@@ -149,11 +152,11 @@ def add_function(
     for buffer, source in package.weights.items():
         sha256 = yield from put_blob(source)
         request.weights.append(v1.Weight(name=buffer, sha256=sha256))
-    found: v1.FunctionInfo = yield from ask("function", v1.Request(add_function=request))
-    return found
+    added: v1.FunctionInfo = yield from ask("function", v1.Request(add_function=request))
+    return added
 
 
-def put_blob(source: Path | np.ndarray[Any, Any]) -> Operation[bytes]:
+def put_blob(source: _files.Source) -> Operation[bytes]:
     """Hands bytes over for a registration; returns their hash."""
     with _files.pieces(source) as (size, pieces):
         if size <= MAX_INLINE_BYTES:
@@ -244,7 +247,7 @@ def _next_page(entries: Any, after: str, more: bool) -> str:
 def _variants(files: tuple[_files.ModuleFile, ...]) -> Operation[list[v1.Variant]]:
     variants = []
     for file in files:
-        sha256 = yield from put_blob(file.path)
+        sha256 = yield from put_blob(file.source)
         variants.append(v1.Variant(format=file.format, arch=file.arch, sha256=sha256))
     return variants
 
