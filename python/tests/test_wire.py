@@ -136,6 +136,8 @@ CONFIG = '{"blueprint": {"buffers": {"B": {"Sizeof": "A"}}, "types": {"B": {"dty
         (v1.OutputValue(name="B", bytes=1 << 63, dtype="f32", shape=[1 << 61]), "bytes instead of 8"),
         (v1.OutputValue(name="B", bytes=8, dtype="f32", shape=[3]), r"no f32 of \[3\]"),
         (v1.OutputValue(name="B", bytes=8, dtype="f32", shape=[1] * 100), "no f32 of"),
+        (v1.OutputValue(name="B", bytes=8, dtype="f32", shape=[]), "no f32 of"),
+        (v1.OutputValue(name="B", bytes=8, dtype="f33", shape=[2]), "'f33', a type that is not known"),
         (v1.OutputValue(name="C", bytes=8, dtype="f32", shape=[2]), "lacks the output B"),
     ],
 )

@@ -22,6 +22,7 @@ _KEPT_LAYOUTS = 64
 _KEPT_REQUESTS = 64
 # Dimensions of an array; NumPy has no more.
 _MAX_RANK = 32
+_MAX_DIMENSION = 1 << 40
 
 Result = Any
 """An array, or a dictionary of arrays by output where a function has several."""
@@ -41,7 +42,7 @@ class Options:
             return 0
         if not self.deadline > 0:
             raise InvalidArgument(f"a deadline of {self.deadline} s, expected more than 0")
-        return min(max(1, int(self.deadline * 1e9)), (1 << 64) - 1)
+        return max(1, int(min(self.deadline * 1e9, 1 << 63)))
 
 
 # An arena, and where in it.
@@ -261,22 +262,18 @@ def _fill(arena: Mapped, offset: int, array: Array) -> None:
 def _type_of(port: Port, value: v1.OutputValue) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Element type and shape of an output, as the supervisor and the caller say."""
     size, shape = value.bytes, tuple(value.shape)
-    if value.dtype and port.dtype is None:
-        dtype = _told_dtype(port.name, value.dtype)
-    elif port.dtype is not None:
-        dtype = port.dtype
-    else:
+    told = _told_dtype(port.name, value.dtype) if value.dtype else None
+    dtype = told if port.dtype is None else port.dtype
+    if dtype is None:
         return _arrays.BYTES, (size,)
+    if told is not None and dtype == told:
+        if len(shape) > _MAX_RANK or max(shape, default=0) > _MAX_DIMENSION or math.prod(shape) * dtype.itemsize != size:
+            raise ProtocolError(f"output {port.name} has {size} bytes, which are no {value.dtype} of {list(shape)}")
+        return dtype, shape
     if size % dtype.itemsize:
-        if value.dtype:
-            raise ProtocolError(f"output {port.name} has {size} bytes, which are no elements of {value.dtype}")
         raise InvalidArgument(f"the output has {size} bytes, no whole elements of {_arrays.name_of(dtype)}", place=port.name)
-    if not value.dtype or value.dtype != _arrays.name_of(dtype):
-        # The caller's type, or bytes: as many elements as there are.
-        return dtype, (size // dtype.itemsize,)
-    if len(shape) > _MAX_RANK or math.prod(shape) * dtype.itemsize != size:
-        raise ProtocolError(f"output {port.name} has {size} bytes, which are no {value.dtype} of {list(shape)}")
-    return dtype, shape
+    # The caller's type: as many elements as there are.
+    return dtype, (size // dtype.itemsize,)
 
 
 def _told_dtype(name: str, dtype: str) -> np.dtype[Any]:

@@ -22,6 +22,8 @@ _FORMATS = {"wasm": None, "ptx": "sm_", "cubin": "sm_", "fatbin": "sm_", "hsaco"
 _NAME = re.compile(r"(?P<stem>.+?)(\.(?P<arch>(sm_|gfx)[0-9A-Za-z]+))?\.(?P<format>wasm|ptx|cubin|fatbin|hsaco)")
 _CONFIG_BYTES = 4 << 20
 _PIECE = 1 << 20
+# Without types in older releases of NumPy.
+_NPY: Any = np.lib.format
 
 
 Source = Path | np.ndarray[Any, Any]
@@ -114,11 +116,11 @@ def _slices(view: memoryview) -> Iterator[memoryview]:
 def _npy_data(file: Any, path: Path) -> int:
     """Where the data of a ``.npy`` file begins, if it is a plain array in the order that devices know."""
     try:
-        version = np.lib.format.read_magic(file)
+        version = _NPY.read_magic(file)
         if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+            shape, fortran, dtype = _NPY.read_array_header_1_0(file)
         else:
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+            shape, fortran, dtype = _NPY.read_array_header_2_0(file)
     except (ValueError, OSError) as why:
         raise _wrong(path, f"no .npy file that can be read: {why}") from None
     if fortran and len(shape) > 1:

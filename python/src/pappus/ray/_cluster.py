@@ -202,7 +202,9 @@ class Cluster:
         full = lost = 0
         avoid: set[str] = set()
         while lost < _NODES_LOST_UNDER_A_CALL:
-            node = self._router.choose(name, avoid) or await self._some_node(name)
+            while (node := self._router.choose(name, avoid)) is None:
+                avoid.clear()
+                await self._some_node()
             place = self._places[node]
             ref = None
             try:
@@ -242,18 +244,16 @@ class Cluster:
                 raise outcome
         raise Unavailable(f"{lost} nodes were lost under this call, one after the other", retryable=True)
 
-    async def _some_node(self, name: str) -> str:
+    async def _some_node(self) -> None:
         """Waits for a node that takes calls."""
 
-        async def wait() -> str:
+        async def wait() -> None:
             async with self._changed:
-                while (node := self._router.choose(name)) is None:
-                    await self._changed.wait()
-                return node
+                await self._changed.wait_for(lambda: any(node.up for node in self._router.nodes.values()))
 
         try:
             await self._look()
-            return await asyncio.wait_for(wait(), self._patience)
+            await asyncio.wait_for(wait(), self._patience)
         except asyncio.TimeoutError:
             raise Unavailable(
                 f"no node takes calls: start Ray with --resources='{{\"{RESOURCE}\": 1}}' on nodes that run a supervisor, "
@@ -292,7 +292,9 @@ class Cluster:
 
     async def _look(self) -> list[asyncio.Task[None]]:
         """Looks which nodes there are, and begins to ask each how it is."""
-        alive = {node["NodeID"] for node in await self._loop.run_in_executor(None, ray.nodes) if self._wanted(node)}
+        # Asking a Ray that was shut down would start another one.
+        nodes = await self._loop.run_in_executor(None, ray.nodes) if ray.is_initialized() else []
+        alive = {node["NodeID"] for node in nodes if self._wanted(node)}
         for gone in self._router.nodes.keys() - alive:
             self._router.left(gone)
             self._places.pop(gone, None)
@@ -337,7 +339,7 @@ class Cluster:
         for task in asyncio.all_tasks():
             if task is not this:
                 task.cancel()
-        for place in self._places.values():
+        for place in self._places.values() if ray.is_initialized() else ():
             ray.kill(place.actor)
         self._places.clear()
 

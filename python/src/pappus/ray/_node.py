@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,10 +106,6 @@ class NodeActor:
                 self._functions.clear()
                 self._client = await pappus.aio.connect(token=self._token)
             return self._client
-
-    def process(self) -> int:
-        """The id of its process."""
-        return os.getpid()
 
 
 def is_gone(outcome: object) -> bool:
