@@ -273,8 +273,9 @@ class Connection:
         except (BrokenPipeError, ConnectionResetError):
             self._last_words()
         except BaseException as why:
-            # Part of a frame may be on its way.
-            self._fail(why)
+            # Part of the frame may be on its way, and no more of it will follow.
+            if sent < len(frame):
+                self._fail(why)
             raise
 
     def _make_room(self) -> None:
