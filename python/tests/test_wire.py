@@ -138,7 +138,7 @@ CONFIG = '{"blueprint": {"buffers": {"B": {"Sizeof": "A"}}, "types": {"B": {"dty
         (v1.OutputValue(name="B", bytes=8, dtype="f32", shape=[1] * 100), "no f32 of"),
         (v1.OutputValue(name="B", bytes=8, dtype="f32", shape=[]), "no f32 of"),
         (v1.OutputValue(name="B", bytes=8, dtype="f33", shape=[2]), "'f33', a type that is not known"),
-        (v1.OutputValue(name="C", bytes=8, dtype="f32", shape=[2]), "lacks the output B"),
+        (v1.OutputValue(name="C", bytes=8, dtype="f32", shape=[2]), "output 'C' in the place of 'B'"),
     ],
 )
 def test_outputs_must_be_what_was_asked_for(output: v1.OutputValue, words: str) -> None:

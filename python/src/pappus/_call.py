@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pappus import _arrays
 from pappus._arrays import Array
-from pappus._pool import Block, Lease, Mapped, Pool, aligned
+from pappus._pool import Block, Lease, Mapped, Pool, aligned, block_size
 from pappus._proto import pappus_pb2 as v1
 from pappus._signature import Layout, Port, Signature
 from pappus.errors import InvalidArgument, ProtocolError
@@ -81,19 +81,22 @@ class Prepared:
         """The results of the call, from its answer."""
         if answer.WhichOneof("body") != "invoked":
             raise ProtocolError(f"the supervisor answered a call with {answer.WhichOneof('body')}")
-        values = {value.name: value for value in answer.invoked.outputs}
+        values = answer.invoked.outputs
         ports = self._bound.signature.outputs
+        # The supervisor tells outputs in their order; another one is one that it did not keep to.
+        if len(values) != len(ports):
+            raise ProtocolError(f"the supervisor's answer has {len(values)} outputs, the function {len(ports)}")
         if len(ports) == 1:
-            return self._result(0, ports[0], values)
-        return {port.name: self._result(at, port, values) for at, port in enumerate(ports)}
+            return self._result(0, ports[0], values[0])
+        return {port.name: self._result(at, port, values[at]) for at, port in enumerate(ports)}
 
-    def _result(self, at: int, port: Port, values: Mapping[str, v1.OutputValue]) -> Array:
-        value = values.get(port.name)
-        if value is None:
-            raise ProtocolError(f"the supervisor's answer lacks the output {port.name}")
+    def _result(self, at: int, port: Port, value: v1.OutputValue) -> Array:
+        size = value.bytes
         _, room = self._layout.outputs[at]
-        if value.bytes > room or (self._layout.exact and value.bytes != room):
-            raise ProtocolError(f"the supervisor says that output {port.name} has {value.bytes} bytes instead of {room}")
+        if value.name != port.name:
+            raise ProtocolError(f"the supervisor's answer has output {value.name!r} in the place of {port.name!r}")
+        if size > room or (self._layout.exact and size != room):
+            raise ProtocolError(f"the supervisor says that output {port.name} has {size} bytes instead of {room}")
         dtype, shape = _type_of(port, value)
         options = self._bound.options
         out = options.out.get(port.name) if options.out else None
@@ -108,7 +111,7 @@ class Prepared:
         if options.copy or self.block is None:
             copied: Array = place[0].view(place[1], dtype, shape).copy()
             return copied
-        lease: Any = Lease(self.block, place[1], value.bytes)
+        lease: Any = Lease(self.block, place[1], size)
         lent: Array = np.asarray(lease).view(dtype)
         return lent.reshape(shape)
 
@@ -152,8 +155,8 @@ class Bound:
             return None
         return self._pool.find(array, callers_only=written)
 
-    def prepare(self, given: Sequence[object], named: Mapping[str, object]) -> Generator[int, None, Prepared]:
-        """Yields the size of a block for which there must be room before it can go on."""
+    def prepare(self, given: Sequence[object], named: Mapping[str, object]) -> Prepared | int:
+        """A call with its inputs in shared memory, or the size of a block for which there must be room first."""
         signature = self.signature
         arrays = signature.arrays(given, named)
         words = signature.words(arrays)
@@ -164,29 +167,31 @@ class Bound:
             if len(self._layouts) >= _KEPT_LAYOUTS:
                 self._layouts.clear()
             self._layouts[key] = layout
-        inputs = [self.direct(array) for array in arrays]
-        outputs = [self.direct(out, written=True) for out in self._outs]
-        if any(inputs) or any(outputs):
-            return (yield from self._prepare_in_place(layout, arrays, inputs, outputs))
+        if self.options.out or [1 for array in arrays if array.base is not None]:
+            inputs = [self.direct(array) for array in arrays]
+            outputs = [self.direct(out, written=True) for out in self._outs]
+            if any(inputs) or any(outputs):
+                return self._prepare_in_place(layout, arrays, inputs, outputs)
         if not layout.size:
-            nothing = [None] * len(arrays), [None] * len(outputs)
-            return Prepared(self, layout, None, nothing[1], self._encode(layout, *nothing), None)
-        block = yield from self._block(layout.size)
+            nothing = [None] * len(self._outs)
+            return Prepared(self, layout, None, nothing, self._encode(layout, [None] * len(arrays), nothing), None)
+        block = self._pool.take(layout.block)
+        if block is None:
+            return layout.block
         arena, start = block.arena, block.offset
         for array, (offset, size) in zip(arrays, layout.inputs, strict=True):
             if size:
-                _fill(arena, start + offset, array)
-        outputs = [(arena, start + offset) for offset, _ in layout.outputs]
+                arena.fill(start + offset, array)
+        places: list[Place | None] = [(arena, start + offset) for offset, _ in layout.outputs]
         request = layout.requests.get((arena.id, start))
         if request is None:
-            inputs = [(arena, start + offset) for offset, _ in layout.inputs]
-            request = self._encode(layout, inputs, outputs)
+            request = self._encode(layout, [(arena, start + offset) for offset, _ in layout.inputs], places)
             self._keep_request(layout, (arena.id, start), request)
-        return Prepared(self, layout, block, outputs, request, None)
+        return Prepared(self, layout, block, places, request, None)
 
     def _prepare_in_place(
         self, layout: Layout, arrays: Sequence[Array], inputs: list[Place | None], outputs: list[Place | None]
-    ) -> Generator[int, None, Prepared]:
+    ) -> Prepared | int:
         """For a call of which some arrays lie in shared memory already."""
         rooms = [size for _, size in layout.outputs]
         for at, (port, out) in enumerate(zip(self.signature.outputs, self._outs, strict=True)):
@@ -198,14 +203,15 @@ class Bound:
         elsewhere = [size for place, (_, size) in zip(inputs, layout.inputs, strict=True) if place is None]
         elsewhere += [size for place, size in zip(outputs, rooms, strict=True) if place is None]
         size = sum(map(aligned, elsewhere))
-        block = None
-        if size:
-            block = yield from self._block(size)
+        block = self._pool.take(block_size(size)) if size else None
+        if size and block is None:
+            return block_size(size)
+        if block is not None:
             end = block.offset
             for at, array in enumerate(arrays):
                 if inputs[at] is None and array.nbytes:
                     inputs[at] = block.arena, end
-                    _fill(block.arena, end, array)
+                    block.arena.fill(end, array)
                     end += aligned(array.nbytes)
             for at, room in enumerate(rooms):
                 if outputs[at] is None and room:
@@ -223,11 +229,6 @@ class Bound:
         if len(layout.requests) >= _KEPT_REQUESTS:
             layout.requests.clear()
         layout.requests[key] = request
-
-    def _block(self, size: int) -> Generator[int, None, Block]:
-        while (block := self._pool.take(size)) is None:
-            yield size
-        return block
 
     def _encode(
         self,
@@ -249,14 +250,6 @@ class Bound:
 
 def _region(place: Place, size: int) -> v1.Region:
     return v1.Region(arena=place[0].id, offset=place[1], bytes=size)
-
-
-def _fill(arena: Mapped, offset: int, array: Array) -> None:
-    """Copies an array, whatever its strides and order of bytes."""
-    dtype = array.dtype
-    if dtype.byteorder == ">":
-        dtype = dtype.newbyteorder("<")
-    np.copyto(arena.view(offset, dtype, array.shape), array)
 
 
 def _type_of(port: Port, value: v1.OutputValue) -> tuple[np.dtype[Any], tuple[int, ...]]:

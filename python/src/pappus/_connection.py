@@ -16,6 +16,7 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,8 @@ from pappus._pending import Memory, Waiting
 from pappus._proto import pappus_pb2 as v1
 from pappus.errors import ConnectionLost, Error, InvalidArgument, Unreachable, fresh
 
-_RECEIVE_BYTES = 64 << 10
+# For one receive.
+_RECEIVE_BYTES = (64 << 10,)
 # Bytes that the kernel takes as a socket's path, without the zero at its end.
 _SOCKET_PATH_BYTES = 107
 # How long `connect` waits between attempts.
@@ -98,6 +100,8 @@ class Connection:
         self._socket = peer
         self._pid = os.getpid()
         self._decoder = _wire.Decoder()
+        # What was received and not looked at yet.
+        self._received: deque[bytes] = deque()
         self._readable = select.poll()
         self._readable.register(peer, select.POLLIN)
         # One writer at a time.
@@ -211,20 +215,21 @@ class Connection:
 
     def _receive(self, end: float | None) -> None:
         """Waits for bytes until ``end``, and gives out the answers in them. By the one thread that reads."""
-        left = None if end is None else max(0.0, end - time.monotonic()) * 1000
-        if not self._readable.poll(left):
-            raise TimeoutError("no answer yet")
-        # An interruption up to here loses nothing. From here on it may lose bytes, and with them the connection.
-        try:
+        received = self._received
+        if not received:
+            if end is not None and not self._readable.poll(max(0.0, end - time.monotonic()) * 1000):
+                raise TimeoutError("no answer yet")
             try:
-                received = self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
+                # One step of the interpreter: an interruption comes before bytes are taken, or finds them kept.
+                received.extend(map(self._socket.recv, _RECEIVE_BYTES))
             except OSError:
-                received = b""
-            if not received:
+                received.append(b"")
+        # From here on it would lose them, and with them the connection.
+        try:
+            data = received.popleft()
+            if not data:
                 raise lost()
-            for message in self._decoder.feed(received):
+            for message in self._decoder.feed(data):
                 self._give(_pending.decode(message))
         except BaseException as why:
             self._fail(why)

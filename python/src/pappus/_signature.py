@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pappus import _arrays
 from pappus._arrays import Array
-from pappus._pool import aligned
+from pappus._pool import aligned, block_size
 from pappus._proto import pappus_pb2 as v1
 from pappus._sizes import Blueprint, Sizes
 from pappus.errors import InvalidArgument
@@ -39,7 +39,9 @@ class Layout:
     outputs: list[tuple[int, int]]
     # Whether the outputs have exactly these bytes, or at most.
     exact: bool
+    # Of all, and of the block that they take.
     size: int
+    block: int
     # Requests that were sent, by where they are in memory: the same is used again and again, and its request with it.
     requests: dict[object, bytes] = field(default_factory=dict)
 
@@ -81,16 +83,20 @@ class Signature:
         """The inputs in their order, as arrays."""
         if len(given) + len(named) != len(self.inputs):
             self._refuse_inputs(given, named)
-        arrays = [_input(port, value) for port, value in zip(self.inputs, given, strict=False)]
-        try:
-            arrays += [_input(port, named[port.name]) for port in self.inputs[len(given) :]]
-        except KeyError:
-            self._refuse_inputs(given, named)
-        return arrays
+        if named:
+            try:
+                given = [*given, *(named[port.name] for port in self.inputs[len(given) :])]
+            except KeyError:
+                self._refuse_inputs(given, named)
+        return [
+            # What is almost always given needs no more than a look.
+            value if type(value) is np.ndarray and value.dtype is port.dtype else _input(port, value)
+            for port, value in zip(self.inputs, given, strict=True)
+        ]
 
     def words(self, arrays: Sequence[Array]) -> tuple[int, ...]:
         """The words of the inputs that sizes are computed from."""
-        return tuple(_word(arrays[input], at) for input, at in self._words)
+        return tuple(_word(arrays[input], at) for input, at in self._words) if self._words else ()
 
     def layout(self, arrays: Sequence[Array], words: Sequence[int]) -> Layout:
         """Lays out a call with such inputs; refuses shapes that are not those of the function."""
@@ -116,7 +122,7 @@ class Signature:
             size = UNKNOWN_OUTPUT_BYTES if size is None else size
             outputs.append((end, size))
             end += aligned(size)
-        return Layout(inputs, outputs, exact, end)
+        return Layout(inputs, outputs, exact, end, block_size(end))
 
     def _bind(self, name: str, array: Array, free: dict[str, int]) -> None:
         dims = self._blueprint.free(name)

@@ -214,15 +214,10 @@ class AsyncClient:
         await self._run(_requests.drain())
 
     async def _prepare(self, bound: Bound, arrays: Sequence[object], named: Mapping[str, object]) -> Prepared:
-        preparing = bound.prepare(arrays, named)
-        try:
-            while True:
-                block = next(preparing)
-                async with self._growing:
-                    await self._run(_requests.grow(self._pool, block))
-        except StopIteration as end:
-            prepared: Prepared = end.value
-            return prepared
+        while isinstance(prepared := bound.prepare(arrays, named), int):
+            async with self._growing:
+                await self._run(_requests.grow(self._pool, prepared))
+        return prepared
 
     async def _run(self, operation: Operation[T]) -> T:
         """Runs an operation: sends what it yields, and gives it the answers."""

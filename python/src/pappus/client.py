@@ -302,15 +302,10 @@ class Client:
         self._run(_requests.drain())
 
     def _prepare(self, bound: Bound, arrays: Sequence[object], named: Mapping[str, object]) -> Prepared:
-        preparing = bound.prepare(arrays, named)
-        try:
-            while True:
-                block = next(preparing)
-                with self._growing:
-                    self._run(_requests.grow(self._pool, block))
-        except StopIteration as end:
-            prepared: Prepared = end.value
-            return prepared
+        while isinstance(prepared := bound.prepare(arrays, named), int):
+            with self._growing:
+                self._run(_requests.grow(self._pool, prepared))
+        return prepared
 
     def _run(self, operation: Operation[T]) -> T:
         """Runs an operation: sends what it yields, and gives it the answers."""
