@@ -44,6 +44,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Starts it, or starts it again."""
+        self._expected_to_run = True
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self._arguments, stdout=log, stderr=log)
         try:
@@ -61,10 +62,14 @@ class Supervisor:
 
     def kill(self) -> None:
         """Ends it, and its workers with it, as a crash would."""
+        self._expected_to_run = False
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> None:
+        """Ends it, and removes its directory; shows its log, should it have ended before anybody asked it to."""
+        if self._expected_to_run and self.process.poll() not in (None, 0):
+            print(f"the supervisor ended with {self.process.returncode}:\n{self.log.read_text()}")
         self.kill()
         self._dir.cleanup()
 

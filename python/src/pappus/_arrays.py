@@ -55,10 +55,11 @@ def as_dtype(given: npt.DTypeLike | str) -> np.dtype[Any]:
     """A type as a caller gives it: Pappus's name of it, or anything that NumPy takes."""
     if isinstance(given, str) and (given in _NUMPY or given == "bf16"):
         return dtype_of(given)
-    dtype = np.dtype(given)
+    dtype: np.dtype[Any] = np.dtype(given)
     if dtype.hasobject or dtype.fields is not None or dtype.kind not in "biufcV":
         raise InvalidArgument(f"an element type {dtype}, expected one of numbers")
-    return dtype.newbyteorder("<")
+    little: np.dtype[Any] = dtype.newbyteorder("<")
+    return little
 
 
 def as_array(value: object, dtype: np.dtype[Any] | None) -> Array:
