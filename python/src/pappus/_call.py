@@ -1,0 +1,285 @@
+"""One call: inputs into shared memory, the request, and arrays from the answer. What clients of either kind share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pappus import _arrays
+from pappus._arrays import Array
+from pappus._pool import Block, Lease, Mapped, Pool, aligned, block_size
+from pappus._proto import pappus_pb2 as v1
+from pappus._signature import Layout, Port, Signature
+from pappus.errors import InvalidArgument, ProtocolError
+
+# Layouts that a function keeps, and requests that a layout keeps. Beyond them it starts anew.
+_KEPT_LAYOUTS = 64
+_KEPT_REQUESTS = 64
+# Dimensions of an array; NumPy has no more.
+_MAX_RANK = 32
+_MAX_DIMENSION = 1 << 40
+
+Result = Any
+"""An array, or a dictionary of arrays by output where a function has several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a function is called."""
+
+    deadline: float | None = None
+    copy: bool = True
+    out: Mapping[str, Array] | None = None
+
+    def deadline_ns(self) -> int:
+        """As in a request, where 0 means the supervisor's default."""
+        if self.deadline is None:
+            return 0
+        if not self.deadline > 0:
+            raise InvalidArgument(f"a deadline of {self.deadline} s, expected more than 0")
+        return max(1, int(min(self.deadline * 1e9, 1 << 63)))
+
+
+# An arena, and where in it.
+Place = tuple[Mapped, int]
+
+
+class Prepared:
+    """A call that is ready to be sent, with what must stay alive until it is answered."""
+
+    __slots__ = ("_bound", "_keep", "_layout", "_places", "block", "request")
+
+    def __init__(
+        self,
+        bound: Bound,
+        layout: Layout,
+        block: Block | None,
+        places: Sequence[Place | None],
+        request: bytes,
+        keep: object,
+    ) -> None:
+        self._bound = bound
+        self._layout = layout
+        # Of the outputs, but for those that are written to where the caller wants them.
+        self._places = places
+        # Arrays in shared memory that the call reads.
+        self._keep = keep
+        self.block = block
+        self.request = request
+
+    def taint(self) -> None:
+        """The call was given up and may go on for a while: what it writes to is not used again."""
+        if self.block is not None:
+            self.block.tainted = True
+
+    def finish(self, answer: v1.Response) -> Result:
+        """The results of the call, from its answer."""
+        if answer.WhichOneof("body") != "invoked":
+            raise ProtocolError(f"the supervisor answered a call with {answer.WhichOneof('body')}")
+        values = answer.invoked.outputs
+        ports = self._bound.signature.outputs
+        # The supervisor tells outputs in their order; another one is one that it did not keep to.
+        if len(values) != len(ports):
+            raise ProtocolError(f"the supervisor's answer has {len(values)} outputs, the function {len(ports)}")
+        if len(ports) == 1:
+            return self._result(0, ports[0], values[0])
+        return {port.name: self._result(at, port, values[at]) for at, port in enumerate(ports)}
+
+    def _result(self, at: int, port: Port, value: v1.OutputValue) -> Array:
+        size = value.bytes
+        _, room = self._layout.outputs[at]
+        if value.name != port.name:
+            raise ProtocolError(f"the supervisor's answer has output {value.name!r} in the place of {port.name!r}")
+        if size > room or (self._layout.exact and size != room):
+            raise ProtocolError(f"the supervisor says that output {port.name} has {size} bytes instead of {room}")
+        dtype, shape = _type_of(port, value)
+        options = self._bound.options
+        out = options.out.get(port.name) if options.out else None
+        place = self._places[at]
+        if out is not None:
+            _check_out(port.name, out, dtype, shape)
+            if place is not None:
+                np.copyto(out, place[0].view(place[1], dtype, out.shape))
+            return out
+        if place is None:
+            return np.empty(shape, dtype)
+        if options.copy or self.block is None:
+            copied: Array = place[0].view(place[1], dtype, shape).copy()
+            return copied
+        lease: Any = Lease(self.block, place[1], size)
+        lent: Array = np.asarray(lease).view(dtype)
+        return lent.reshape(shape)
+
+
+class Bound:
+    """A function with the options that it is called with."""
+
+    def __init__(self, name: str, signature: Signature, pool: Pool, options: Options) -> None:
+        self.name = name
+        self.signature = signature
+        self.options = options
+        self._pool = pool
+        self._layouts: dict[Any, Layout] = {}
+        self._deadline_ns = options.deadline_ns()
+        out = options.out or {}
+        unknown = out.keys() - {port.name for port in signature.outputs}
+        if unknown:
+            raise InvalidArgument(f"{name} has no output {sorted(unknown)[0]!r}: {signature}")
+        self._outs = [out.get(port.name) for port in signature.outputs]
+
+    def but_with(self, dtypes: Mapping[str, npt.DTypeLike | str] | None, options: Mapping[str, Any]) -> Bound:
+        """The same function, called otherwise."""
+        signature = self.signature.with_dtypes(dtypes) if dtypes else self.signature
+        out = options.get("out")
+        if out is not None and not isinstance(out, Mapping):
+            if len(signature.outputs) != 1:
+                raise InvalidArgument(f"{self.name} has several outputs: give `out` by name: {signature}")
+            out = {signature.outputs[0].name: out}
+            options = {**options, "out": out}
+        for name, array in (out or {}).items():
+            if not isinstance(array, np.ndarray) or not array.flags.writeable:
+                raise InvalidArgument("an output needs a NumPy array that can be written", place=name)
+        return Bound(self.name, signature, self._pool, replace(self.options, **options))
+
+    def direct(self, array: Array | None, *, written: bool = False) -> Place | None:
+        """Where in shared memory an array lies, if it does: such arrays are views.
+
+        What is to be written must lie in an arena of the caller's: a call that was given up may write to it later.
+        """
+        if array is None or array.base is None:
+            return None
+        return self._pool.find(array, callers_only=written)
+
+    def prepare(self, given: Sequence[object], named: Mapping[str, object]) -> Prepared | int:
+        """A call with its inputs in shared memory, or the size of a block for which there must be room first."""
+        signature = self.signature
+        arrays = signature.arrays(given, named)
+        words = signature.words(arrays)
+        key = (words, *[(array.shape, array.dtype) for array in arrays])
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = signature.layout(arrays, words)
+            if len(self._layouts) >= _KEPT_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[key] = layout
+        if self.options.out or [1 for array in arrays if array.base is not None]:
+            inputs = [self.direct(array) for array in arrays]
+            outputs = [self.direct(out, written=True) for out in self._outs]
+            if any(inputs) or any(outputs):
+                return self._prepare_in_place(layout, arrays, inputs, outputs)
+        if not layout.size:
+            nothing = [None] * len(self._outs)
+            return Prepared(self, layout, None, nothing, self._encode(layout, [None] * len(arrays), nothing), None)
+        block = self._pool.take(layout.block)
+        if block is None:
+            return layout.block
+        arena, start = block.arena, block.offset
+        for array, (offset, size) in zip(arrays, layout.inputs, strict=True):
+            if size:
+                arena.fill(start + offset, array)
+        places: list[Place | None] = [(arena, start + offset) for offset, _ in layout.outputs]
+        request = layout.requests.get((arena.id, start))
+        if request is None:
+            request = self._encode(layout, [(arena, start + offset) for offset, _ in layout.inputs], places)
+            self._keep_request(layout, (arena.id, start), request)
+        return Prepared(self, layout, block, places, request, None)
+
+    def _prepare_in_place(
+        self, layout: Layout, arrays: Sequence[Array], inputs: list[Place | None], outputs: list[Place | None]
+    ) -> Prepared | int:
+        """For a call of which some arrays lie in shared memory already."""
+        rooms = [size for _, size in layout.outputs]
+        for at, (port, out) in enumerate(zip(self.signature.outputs, self._outs, strict=True)):
+            if out is not None and outputs[at] is not None:
+                if layout.exact and out.nbytes != rooms[at]:
+                    raise InvalidArgument(f"the output has {rooms[at]} bytes, its place {out.nbytes}", place=port.name)
+                rooms[at] = out.nbytes
+        in_place = [place is not None for place in outputs]
+        elsewhere = [size for place, (_, size) in zip(inputs, layout.inputs, strict=True) if place is None]
+        elsewhere += [size for place, size in zip(outputs, rooms, strict=True) if place is None]
+        size = sum(map(aligned, elsewhere))
+        block = self._pool.take(block_size(size)) if size else None
+        if size and block is None:
+            return block_size(size)
+        if block is not None:
+            end = block.offset
+            for at, array in enumerate(arrays):
+                if inputs[at] is None and array.nbytes:
+                    inputs[at] = block.arena, end
+                    block.arena.fill(end, array)
+                    end += aligned(array.nbytes)
+            for at, room in enumerate(rooms):
+                if outputs[at] is None and room:
+                    outputs[at] = block.arena, end
+                    end += aligned(room)
+        key = tuple(place and (place[0].id, place[1]) for place in (*inputs, *outputs))
+        request = layout.requests.get(key)
+        if request is None:
+            request = self._encode(layout, inputs, outputs, rooms)
+            self._keep_request(layout, key, request)
+        copied = [None if there else place for there, place in zip(in_place, outputs, strict=True)]
+        return Prepared(self, layout, block, copied, request, (arrays, self._outs))
+
+    def _keep_request(self, layout: Layout, key: object, request: bytes) -> None:
+        if len(layout.requests) >= _KEPT_REQUESTS:
+            layout.requests.clear()
+        layout.requests[key] = request
+
+    def _encode(
+        self,
+        layout: Layout,
+        inputs: Sequence[Place | None],
+        outputs: Sequence[Place | None],
+        rooms: Sequence[int] | None = None,
+    ) -> bytes:
+        """The request, but for its number. What has no bytes has no place: it travels in the messages."""
+        call = v1.Invoke(function=self.name, deadline_ns=self._deadline_ns)
+        for port, place, (_, size) in zip(self.signature.inputs, inputs, layout.inputs, strict=True):
+            item = v1.Item(region=_region(place, size)) if place and size else v1.Item(inline=b"")
+            call.inputs.append(v1.Input(name=port.name, items=[item]))
+        rooms = [size for _, size in layout.outputs] if rooms is None else rooms
+        for port, place, size in zip(self.signature.outputs, outputs, rooms, strict=True):
+            call.outputs.append(v1.Output(name=port.name, region=_region(place, size) if place and size else None))
+        return v1.Request(invoke=call).SerializeToString()
+
+
+def _region(place: Place, size: int) -> v1.Region:
+    return v1.Region(arena=place[0].id, offset=place[1], bytes=size)
+
+
+def _type_of(port: Port, value: v1.OutputValue) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Element type and shape of an output, as the supervisor and the caller say."""
+    size, shape = value.bytes, tuple(value.shape)
+    told = _told_dtype(port.name, value.dtype) if value.dtype else None
+    dtype = told if port.dtype is None else port.dtype
+    if dtype is None:
+        return _arrays.BYTES, (size,)
+    if told is not None and dtype == told:
+        if len(shape) > _MAX_RANK or max(shape, default=0) > _MAX_DIMENSION or math.prod(shape) * dtype.itemsize != size:
+            raise ProtocolError(f"output {port.name} has {size} bytes, which are no {value.dtype} of {list(shape)}")
+        return dtype, shape
+    if size % dtype.itemsize:
+        raise InvalidArgument(f"the output has {size} bytes, no whole elements of {_arrays.name_of(dtype)}", place=port.name)
+    # The caller's type: as many elements as there are.
+    return dtype, (size // dtype.itemsize,)
+
+
+def _told_dtype(name: str, dtype: str) -> np.dtype[Any]:
+    try:
+        return _arrays.dtype_of(dtype)
+    except InvalidArgument:
+        raise ProtocolError(f"output {name} has elements of {dtype!r}, a type that is not known here") from None
+
+
+def _check_out(name: str, out: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    if out.dtype != dtype or out.size != math.prod(shape):
+        raise InvalidArgument(
+            f"the output is {_arrays.name_of(dtype)} of {list(shape)}, its place is {_arrays.name_of(out.dtype)} of "
+            f"{list(out.shape)}",
+            place=name,
+        )

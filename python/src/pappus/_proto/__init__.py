@@ -1,0 +1,1 @@
+"""Messages of the protocol, generated from ``proto/pappus.proto`` by ``python/generate``."""

@@ -1,0 +1,262 @@
+"""Every request but the calls, as a generator: it yields what is to be sent, is given the answer, and returns a result.
+
+A blocking client and an asynchronous one run the same generators, each in its own way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from pappus import _files, _memory
+from pappus._pool import Mapped, Pool
+from pappus._proto import pappus_pb2 as v1
+from pappus._wire import MAX_ARENA_BYTES, MAX_INLINE_BYTES
+from pappus.errors import InvalidArgument, NotFound, ProtocolError, ResourceExhausted
+
+T = TypeVar("T")
+
+
+class Outgoing(NamedTuple):
+    """A request with its descriptors, which stay open until it is sent."""
+
+    request: v1.Request
+    descriptors: tuple[int, ...] = ()
+
+
+Operation = Generator[Outgoing, v1.Response, T]
+
+
+def ask(kind: str, request: v1.Request, *descriptors: int) -> Operation[Any]:
+    """Sends one request, and takes the kind of answer that belongs to it."""
+    answer = yield Outgoing(request, descriptors)
+    if answer.WhichOneof("body") != kind:
+        raise ProtocolError(f"the supervisor answered with {answer.WhichOneof('body')} where {kind} is expected")
+    return getattr(answer, kind)
+
+
+def act_for(token: str | bytes) -> Operation[None]:
+    """Says which tenant all further requests are from."""
+    token = token.encode() if isinstance(token, str) else token
+    yield from ask("done", v1.Request(act_for=v1.ActFor(token=token.strip())))
+
+
+def status() -> Operation[v1.Status]:
+    """What the supervisor and its devices are doing."""
+    found: v1.Status = yield from ask("status", v1.Request(status=v1.Empty()))
+    return found
+
+
+def quota() -> Operation[v1.TenantInfo]:
+    """What this tenant has, and what it may have."""
+    found: v1.TenantInfo = yield from ask("tenant", v1.Request(quota=v1.Empty()))
+    return found
+
+
+def grant(function: str, tenant: str) -> Operation[None]:
+    """Lets another tenant call a function."""
+    yield from ask("done", v1.Request(grant=v1.Grant(function=function, tenant=tenant)))
+
+
+def revoke(function: str, tenant: str) -> Operation[None]:
+    """Lets another tenant call a function no longer."""
+    yield from ask("done", v1.Request(revoke=v1.Grant(function=function, tenant=tenant)))
+
+
+def grants(function: str) -> Operation[list[str]]:
+    """Who may call a function besides its owner."""
+    granted: v1.Grants = yield from ask("grants", v1.Request(list_grants=v1.Name(name=function)))
+    return list(granted.tenants)
+
+
+def show_function(name: str) -> Operation[v1.FunctionInfo]:
+    """One function; of one that another tenant granted, what a grantee may see."""
+    if "/" not in name:
+        shown: v1.FunctionInfo = yield from ask("function", v1.Request(show_function=v1.Name(name=name)))
+        return shown
+    # Only lists show those of others. Pages are in the order of names: this one begins just before it.
+    after = name[:-1]
+    while True:
+        page: v1.FunctionList = yield from ask("functions", v1.Request(list_functions=v1.Page(after=after)))
+        for info in page.functions:
+            if info.name == name:
+                return info
+        after = _next_page(page.functions, after, page.more)
+        if not after or after > name:
+            raise NotFound(f"no function {name!r} is granted to this tenant")
+
+
+def list_functions() -> Operation[list[v1.FunctionInfo]]:
+    """This tenant's functions, and then those that others granted."""
+    found: list[v1.FunctionInfo] = []
+    after = ""
+    while True:
+        page: v1.FunctionList = yield from ask("functions", v1.Request(list_functions=v1.Page(after=after)))
+        found.extend(page.functions)
+        after = _next_page(page.functions, after, page.more)
+        if not after:
+            return found
+
+
+def remove_function(name: str) -> Operation[None]:
+    """Removes a function."""
+    yield from ask("done", v1.Request(remove_function=v1.Name(name=name)))
+
+
+def list_modules() -> Operation[list[v1.ModuleInfo]]:
+    """This tenant's registered modules."""
+    found: list[v1.ModuleInfo] = []
+    after = ""
+    while True:
+        page: v1.ModuleList = yield from ask("modules", v1.Request(list_modules=v1.Page(after=after)))
+        found.extend(page.modules)
+        after = _next_page(page.modules, after, page.more)
+        if not after:
+            return found
+
+
+def add_module(name: str, files: list[str | os.PathLike[str]]) -> Operation[v1.ModuleInfo]:
+    """Registers files, each a variant, as a module."""
+    variants = yield from _variants(_files.module_files(files))
+    found: v1.ModuleInfo = yield from ask("module", v1.Request(add_module=v1.AddModule(name=name, variants=variants)))
+    return found
+
+
+def remove_module(name: str) -> Operation[None]:
+    """Removes a module."""
+    yield from ask("done", v1.Request(remove_module=v1.Name(name=name)))
+
+
+def add_function(
+    name: str, path: str | os.PathLike[str], weights: Mapping[str, Any], replace: bool
+) -> Operation[v1.FunctionInfo]:
+    """Registers a function that lies on disk."""
+    return (yield from add_package(name, _files.read(path, weights), replace))
+
+
+def add_package(name: str, package: _files.Package, replace: bool) -> Operation[v1.FunctionInfo]:
+    """Registers a function that was read."""
+    # What can be missing is found out before anything large travels.
+    for module in package.modules:
+        if not module.files:
+            yield from _registered(module)
+    request = v1.AddFunction(name=name, replace=replace)
+    request.config_sha256 = yield from put_blob(np.frombuffer(package.config, np.uint8))
+    for module in package.modules:
+        variants = yield from _variants(module.files)
+        registered = "" if variants else module.stem
+        request.modules.append(v1.FunctionModule(name=module.name, variants=variants, registered=registered))
+    for buffer, source in package.weights.items():
+        sha256 = yield from put_blob(source)
+        request.weights.append(v1.Weight(name=buffer, sha256=sha256))
+    added: v1.FunctionInfo = yield from ask("function", v1.Request(add_function=request))
+    return added
+
+
+def put_blob(source: _files.Source) -> Operation[bytes]:
+    """Hands bytes over for a registration; returns their hash."""
+    with _files.pieces(source) as (size, pieces):
+        if size <= MAX_INLINE_BYTES:
+            blob = v1.PutBlob(inline=b"".join(bytes(piece) for piece in pieces))
+            stored: v1.BlobStored = yield from ask("blob", v1.Request(put_blob=blob))
+        else:
+            with _memory.sealed_memfd(pieces) as descriptor:
+                stored = yield from ask("blob", v1.Request(put_blob=v1.PutBlob()), descriptor)
+    return stored.sha256
+
+
+def open_arena(size: int) -> Operation[Mapped]:
+    """Opens an arena for a caller."""
+    with _memory.arena_memfd(_arena_size(size)) as descriptor:
+        opened: v1.ArenaOpened = yield from ask("arena", v1.Request(open_arena=v1.OpenArena()), descriptor)
+        return Mapped(opened.arena, descriptor, size)
+
+
+def close_arena(id: int) -> Operation[None]:
+    """Stops sharing an arena. Calls that use it go on."""
+    yield from ask("done", v1.Request(close_arena=v1.CloseArena(arena=id)))
+
+
+def grow(pool: Pool, block: int) -> Operation[None]:
+    """Makes room for a block in a pool: opens another arena, in the place of those that are of no use to it.
+
+    One at a time: several that run side by side would each open one.
+    """
+    size = pool.lacks(block)
+    if size is None:
+        return
+    for id in pool.unused(for_arena_of=size):
+        yield from close_arena(id)
+    with _memory.arena_memfd(_arena_size(size)) as descriptor:
+        request = v1.Request(open_arena=v1.OpenArena())
+        try:
+            opened: v1.ArenaOpened = yield from ask("arena", request, descriptor)
+        except ResourceExhausted:
+            idle = pool.unused(for_arena_of=size, all_of_them=True)
+            if not idle:
+                raise
+            for id in idle:
+                yield from close_arena(id)
+            opened = yield from ask("arena", request, descriptor)
+        pool.add(opened.arena, descriptor, size)
+
+
+def list_tenants() -> Operation[list[v1.TenantInfo]]:
+    """All tenants with their usage and quotas."""
+    found: list[v1.TenantInfo] = []
+    after = ""
+    while True:
+        page: v1.TenantList = yield from ask("tenants", v1.Request(list_tenants=v1.Page(after=after)))
+        found.extend(page.tenants)
+        after = _next_page(page.tenants, after, page.more)
+        if not after:
+            return found
+
+
+def drain() -> Operation[None]:
+    """Lets running work finish, accepts no more, and ends the supervisor."""
+    yield from ask("done", v1.Request(drain=v1.Empty()))
+
+
+def settings(change: Mapping[str, str]) -> Operation[dict[str, str]]:
+    """Changes settings, then reads all of them."""
+    values: v1.SettingsValues = yield from ask("settings", v1.Request(settings=v1.Settings(change=change)))
+    return dict(values.values)
+
+
+def _arena_size(size: int) -> int:
+    if not 0 < size <= MAX_ARENA_BYTES:
+        raise InvalidArgument(f"an arena of {size} bytes, expected 1 to {MAX_ARENA_BYTES}")
+    return size
+
+
+def _next_page(entries: Any, after: str, more: bool) -> str:
+    """Behind which name the next page begins; empty where there is none."""
+    if not more:
+        return ""
+    last: str = entries[-1].name if entries else ""
+    # What others granted, as OWNER/NAME, follows a tenant's own.
+    if ("/" in last, last) <= ("/" in after, after):
+        raise ProtocolError("the supervisor's lists do not go on")
+    return last
+
+
+def _variants(files: tuple[_files.ModuleFile, ...]) -> Operation[list[v1.Variant]]:
+    variants = []
+    for file in files:
+        sha256 = yield from put_blob(file.source)
+        variants.append(v1.Variant(format=file.format, arch=file.arch, sha256=sha256))
+    return variants
+
+
+def _registered(module: _files.Module) -> Operation[None]:
+    try:
+        yield from ask("module", v1.Request(show_module=v1.Name(name=module.stem)))
+    except NotFound:
+        raise InvalidArgument(
+            f"module {module.name!r} is missing: put a file {module.stem}.{{wasm,ptx,cubin,fatbin,hsaco}} beside what the "
+            f"configuration names, or register one as {module.stem!r}"
+        ) from None

@@ -1,0 +1,170 @@
+"""What a function takes and gives, and how the inputs and outputs of a call of certain sizes lie in a block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pappus import _arrays
+from pappus._arrays import Array
+from pappus._pool import aligned, block_size
+from pappus._proto import pappus_pb2 as v1
+from pappus._sizes import Blueprint, Sizes
+from pappus.errors import InvalidArgument
+
+# What is set aside for an output of a size that cannot be computed here; memory is taken as it is written to.
+UNKNOWN_OUTPUT_BYTES = 64 << 20
+_WORD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a function."""
+
+    name: str
+    dtype: np.dtype[Any] | None
+    """Its element type; ``None`` where neither the function nor the caller declares one."""
+
+
+@dataclass(slots=True)
+class Layout:
+    """Where the inputs and outputs of calls of certain sizes lie in a block."""
+
+    # (offset, bytes) in the order of the signature.
+    inputs: list[tuple[int, int]]
+    outputs: list[tuple[int, int]]
+    # Whether the outputs have exactly these bytes, or at most.
+    exact: bool
+    # Of all, and of the block that they take.
+    size: int
+    block: int
+    # Requests that were sent, by where they are in memory: the same is used again and again, and its request with it.
+    requests: dict[object, bytes] = field(default_factory=dict)
+
+
+class Signature:
+    """A function's inputs and outputs, from what the supervisor tells of it and what the caller adds."""
+
+    def __init__(self, info: v1.FunctionInfo, dtypes: Mapping[str, npt.DTypeLike | str] | None = None) -> None:
+        self.name = info.name
+        self._info = info
+        self._blueprint = Blueprint(info.config)
+        self._given = dict(dtypes or {})
+        declared = {output.name: output.dtype for output in info.outputs}
+        # What is told of functions with many names lacks them; their configuration has them.
+        inputs = info.inputs or self._blueprint.inputs
+        outputs = declared or self._blueprint.outputs
+        self.inputs = tuple(Port(name, self._dtype(name, None)) for name in inputs)
+        self.outputs = tuple(Port(name, self._dtype(name, declared)) for name in outputs)
+        unknown = self._given.keys() - {port.name for port in (*self.inputs, *self.outputs)}
+        if unknown:
+            raise InvalidArgument(f"{self.name} has no input or output {sorted(unknown)[0]!r}: {self}")
+        names = [port.name for port in self.inputs]
+        self._words = [(names.index(name), at) for name, at in self._blueprint.words if name in names]
+
+    def __str__(self) -> str:
+        """As in ``A: f32, B: f32 → C: f32``."""
+
+        def side(ports: Sequence[Port]) -> str:
+            shown = (port.name if port.dtype is None else f"{port.name}: {_arrays.name_of(port.dtype)}" for port in ports)
+            return ", ".join(shown) or "()"
+
+        return f"{side(self.inputs)} → {side(self.outputs)}"
+
+    def with_dtypes(self, dtypes: Mapping[str, npt.DTypeLike | str]) -> Signature:
+        """The same, with types of the caller's."""
+        return Signature(self._info, {**self._given, **dtypes})
+
+    def arrays(self, given: Sequence[object], named: Mapping[str, object]) -> list[Array]:
+        """The inputs in their order, as arrays."""
+        if len(given) + len(named) != len(self.inputs):
+            self._refuse_inputs(given, named)
+        if named:
+            try:
+                given = [*given, *(named[port.name] for port in self.inputs[len(given) :])]
+            except KeyError:
+                self._refuse_inputs(given, named)
+        return [
+            # What is almost always given needs no more than a look.
+            value if type(value) is np.ndarray and value.dtype is port.dtype else _input(port, value)
+            for port, value in zip(self.inputs, given, strict=True)
+        ]
+
+    def words(self, arrays: Sequence[Array]) -> tuple[int, ...]:
+        """The words of the inputs that sizes are computed from."""
+        return tuple(_word(arrays[input], at) for input, at in self._words) if self._words else ()
+
+    def layout(self, arrays: Sequence[Array], words: Sequence[int]) -> Layout:
+        """Lays out a call with such inputs; refuses shapes that are not those of the function."""
+        names = [port.name for port in self.inputs]
+        free: dict[str, int] = {}
+        for name, array in zip(names, arrays, strict=True):
+            self._bind(name, array, free)
+        numbers = {(names[input], at): word for (input, at), word in zip(self._words, words, strict=True)}
+        sizes = Sizes(self._blueprint, dict(zip(names, (a.nbytes for a in arrays), strict=True)), numbers, free)
+        for name, array in zip(names, arrays, strict=True):
+            shape = sizes.shape_of(name)
+            # A shape of one dimension says how many elements there are.
+            if shape is not None and len(shape) > 1 and array.ndim > 1 and array.shape != shape:
+                raise InvalidArgument(f"an array of {list(array.shape)} came, {list(shape)} is expected", place=name)
+        end, exact = 0, True
+        inputs, outputs = [], []
+        for array in arrays:
+            inputs.append((end, array.nbytes))
+            end += aligned(array.nbytes)
+        for port in self.outputs:
+            size = sizes.bytes_of(port.name)
+            exact &= size is not None
+            size = UNKNOWN_OUTPUT_BYTES if size is None else size
+            outputs.append((end, size))
+            end += aligned(size)
+        return Layout(inputs, outputs, exact, end, block_size(end))
+
+    def _bind(self, name: str, array: Array, free: dict[str, int]) -> None:
+        dims = self._blueprint.free(name)
+        if not any(dims):
+            return
+        if len(dims) != array.ndim:
+            raise InvalidArgument(f"an array of {list(array.shape)} came, {len(dims)} dimensions are expected", place=name)
+        for dim, size in zip(dims, array.shape, strict=True):
+            if dim is not None and free.setdefault(dim, size) != size:
+                raise InvalidArgument(f"dimension {dim!r} is {size} here and {free[dim]} before it", place=name)
+
+    def _dtype(self, name: str, declared: Mapping[str, str] | None) -> np.dtype[Any] | None:
+        given = self._given.get(name)
+        if given is not None:
+            return _arrays.as_dtype(given)
+        dtype = (declared or {}).get(name) or self._blueprint.dtype(name)
+        return _arrays.dtype_of(dtype) if dtype else None
+
+    def _refuse_inputs(self, given: Sequence[object], named: Mapping[str, object]) -> None:
+        names = [port.name for port in self.inputs]
+        if len(given) > len(names):
+            raise InvalidArgument(f"{len(given)} inputs are given, {self.name} has {len(names)}: {self}")
+        twice = [name for name in names[: len(given)] if name in named]
+        if twice:
+            raise InvalidArgument(f"input {twice[0]!r} is given twice")
+        unknown = [name for name in named if name not in names]
+        if unknown:
+            raise InvalidArgument(f"{self.name} has no input {unknown[0]!r}: {self}")
+        missing = [name for name in names[len(given) :] if name not in named]
+        raise InvalidArgument(f"input {missing[0]!r} is missing: {self}")
+
+
+def _input(port: Port, value: object) -> Array:
+    array = _arrays.as_array(value, port.dtype)
+    if port.dtype is not None and array.dtype != port.dtype:
+        _arrays.check_dtype(port.name, array, port.dtype)
+    return array
+
+
+def _word(array: Array, at: int) -> int:
+    """A 64-bit word of an array's bytes; 0 where it ends before, which the supervisor refuses."""
+    if not array.flags.c_contiguous or not array.dtype.isnative:
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    data = array.reshape(-1).view(np.uint8)[at * _WORD : at * _WORD + _WORD]
+    return int.from_bytes(data.tobytes(), "little") if len(data) == _WORD else 0

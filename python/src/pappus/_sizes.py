@@ -1,0 +1,164 @@
+"""Sizes as blueprints write them, from the inputs of a call: how large its outputs will be, and which shapes its inputs have.
+
+The supervisor computes and checks all of it again. What cannot be computed here (a newer kind of size, a grantee that
+does not see the blueprint) is `None`, and the answer says how large an output was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+# Of sizes inside sizes, buffers that name each other included. The format has fewer levels, and longer chains of buffers:
+# those are not computed here.
+_MAX_DEPTH = 200
+
+
+_FOLDS: dict[str, Callable[[list[int]], int]] = {"Sum": sum, "Product": math.prod, "Min": min, "Max": max}
+
+
+class Unknown(Exception):
+    """A size that cannot be computed here."""
+
+
+class Blueprint:
+    """The parts of a function's configuration that say how large its buffers are."""
+
+    def __init__(self, config: str) -> None:
+        self.inputs: Sequence[str] = ()
+        self.outputs: Sequence[str] = ()
+        self.buffers: Mapping[str, Any] = {}
+        self.types: Mapping[str, Any] = {}
+        # (input, number of the word) for all that any buffer's size or shape is computed from.
+        self.words: Sequence[tuple[str, int]] = ()
+        try:
+            blueprint = json.loads(config)["blueprint"] if config else {}
+            buffers, types = blueprint.get("buffers", {}), blueprint.get("types", {})
+            inputs, outputs = _names(blueprint.get("inputs", [])), _names(blueprint.get("outputs", []))
+            words: dict[tuple[str, int], None] = {}
+            _find_words([buffers, types], words, 0)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, Unknown):
+            return
+        if isinstance(buffers, dict) and isinstance(types, dict):
+            self.inputs, self.outputs = inputs, outputs
+            self.buffers, self.types, self.words = buffers, types, tuple(words)
+
+    def dtype(self, name: str) -> str | None:
+        """The declared element type of a buffer."""
+        declared = self.types.get(name)
+        dtype = declared.get("dtype") if isinstance(declared, dict) else None
+        return dtype if isinstance(dtype, str) else None
+
+    def rank(self, name: str) -> int | None:
+        """The number of dimensions of a buffer, where its shape is declared."""
+        dims = self._dims(name)
+        return None if dims is None else len(dims)
+
+    def _dims(self, name: str) -> list[Any] | None:
+        declared = self.types.get(name)
+        dims = declared.get("shape") if isinstance(declared, dict) else None
+        return dims if isinstance(dims, list) else None
+
+    def free(self, name: str) -> list[str | None]:
+        """The names of those dimensions of a buffer that a call brings."""
+        dims = self._dims(name) or []
+        return [dim["Free"] if isinstance(dim, dict) and isinstance(dim.get("Free"), str) else None for dim in dims]
+
+
+class Sizes:
+    """The sizes of one call."""
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        inputs: Mapping[str, int],
+        words: Mapping[tuple[str, int], int],
+        free: Mapping[str, int],
+    ) -> None:
+        self._blueprint = blueprint
+        self._known: dict[str, int] = dict(inputs)
+        self._words = words
+        self._free = free
+
+    def bytes_of(self, name: str) -> int | None:
+        """The bytes of a buffer."""
+        try:
+            return self._sizeof(name, 0)
+        except Unknown:
+            return None
+
+    def shape_of(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a buffer, where one is declared."""
+        dims = self._blueprint._dims(name)
+        try:
+            return None if dims is None else tuple(self._size(dim, 0) for dim in dims)
+        except Unknown:
+            return None
+
+    def _sizeof(self, name: Any, depth: int) -> int:
+        if not isinstance(name, str):
+            raise Unknown
+        if name not in self._known:
+            self._known[name] = self._size(self._blueprint.buffers.get(name), depth + 1)
+        return self._known[name]
+
+    def _size(self, size: Any, depth: int) -> int:
+        if not isinstance(size, dict) or len(size) != 1 or depth > _MAX_DEPTH:
+            raise Unknown
+        ((kind, of),) = size.items()
+        match kind:
+            case "Absolute" if isinstance(of, int):
+                return _known(of)
+            case "Sizeof":
+                return self._sizeof(of, depth)
+            case "FromInput" if isinstance(of, dict):
+                return _known(self._words.get((of.get("bufname"), of.get("idx"))))  # type: ignore[arg-type]
+            case "Free":
+                return _known(self._free.get(of) if isinstance(of, str) else None)
+            case "Sum" | "Product" | "Min" | "Max" if isinstance(of, list) and of:
+                parts = [self._size(part, depth + 1) for part in of]
+                return _known(_FOLDS[kind](parts))
+            case "CeilDiv" | "FloorDiv" | "Mod" | "Sub" if isinstance(of, list) and len(of) == 2:
+                return _binary(kind, self._size(of[0], depth + 1), self._size(of[1], depth + 1))
+        raise Unknown
+
+
+def _binary(kind: str, left: int, right: int) -> int:
+    if kind == "Sub":
+        return _known(left - right)
+    if right == 0:
+        raise Unknown
+    if kind == "CeilDiv":
+        return -(-left // right)
+    return left // right if kind == "FloorDiv" else left % right
+
+
+def _known(size: int | None) -> int:
+    """A result, if it is one: sizes have 64 bits."""
+    if size is None or not 0 <= size < 1 << 64:
+        raise Unknown
+    return size
+
+
+def _names(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise Unknown
+    return value
+
+
+def _find_words(value: Any, found: dict[tuple[str, int], None], depth: int) -> None:
+    if depth > _MAX_DEPTH:
+        raise Unknown
+    if isinstance(value, dict):
+        word = value.get("FromInput")
+        if isinstance(word, dict) and isinstance(word.get("bufname"), str) and isinstance(word.get("idx"), int):
+            found[word["bufname"], word["idx"]] = None
+        parts: Any = value.values()
+    elif isinstance(value, list):
+        parts = value
+    else:
+        return
+    for part in parts:
+        _find_words(part, found, depth + 1)

@@ -1,0 +1,238 @@
+"""The client for asyncio: what :mod:`pappus.client` has, to be awaited.
+
+>>> import asyncio, pappus.aio
+>>> async def main():
+...     async with await pappus.aio.connect(socket) as client:
+...         vec_add = await client.function("vec_add")
+...         calls = [vec_add(np.float32([n]), np.float32([1])) for n in range(3)]
+...         return [float(result[0]) for result in await asyncio.gather(*calls)]
+>>> asyncio.run(main())
+[1.0, 2.0, 3.0]
+
+A call whose task is cancelled is cancelled at the supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy.typing as npt
+
+from pappus import _pending, _requests
+from pappus._aio_connection import AsyncConnection
+from pappus._call import Bound, Options, Prepared, Result
+from pappus._connection import open_socket
+from pappus._pool import Pool
+from pappus._proto import pappus_pb2 as v1
+from pappus._requests import Operation
+from pappus._signature import Port, Signature
+from pappus.arena import Arena
+from pappus.client import _KEEP, default_path
+from pappus.errors import Error
+
+T = TypeVar("T")
+
+
+async def connect(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    token: str | bytes | None = None,
+    patience: float | None = None,
+) -> AsyncClient:
+    """As :func:`pappus.connect`; the client belongs to the event loop that runs now."""
+    loop = asyncio.get_running_loop()
+    name = default_path() if path is None else os.fspath(path)
+    peer = await loop.run_in_executor(None, open_socket, name, patience)
+    client = AsyncClient(AsyncConnection(peer, loop))
+    if token is not None:
+        try:
+            await client._run(_requests.act_for(token))
+        except BaseException:
+            await client.close()
+            raise
+    return client
+
+
+class AsyncFunction:
+    """A function of the supervisor; what it is called with is as for :class:`pappus.Function`."""
+
+    __slots__ = ("_bound", "_client")
+
+    def __init__(self, client: AsyncClient, bound: Bound) -> None:
+        self._client = client
+        self._bound = bound
+
+    def __repr__(self) -> str:
+        return f"<AsyncFunction {self.name}: {self._bound.signature}>"
+
+    @property
+    def name(self) -> str:
+        """As it is called: ``NAME``, or ``OWNER/NAME``."""
+        return self._bound.name
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """Its inputs in their order."""
+        return self._bound.signature.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """Its outputs in their order."""
+        return self._bound.signature.outputs
+
+    async def __call__(self, /, *arrays: object, **named: object) -> Result:
+        """Calls it and waits for its end."""
+        client = self._client
+        prepared = await client._prepare(self._bound, arrays, named)
+        return prepared.finish(await client._connection.call(prepared.request, (), prepared))
+
+    def options(
+        self,
+        *,
+        deadline: float | None = _KEEP,
+        copy: bool = _KEEP,
+        out: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = _KEEP,
+        dtypes: Mapping[str, npt.DTypeLike | str] | None = None,
+    ) -> AsyncFunction:
+        """As :meth:`pappus.Function.options`."""
+        given = {"deadline": deadline, "copy": copy, "out": out}
+        given = {name: value for name, value in given.items() if value is not _KEEP}
+        return AsyncFunction(self._client, self._bound.but_with(dtypes, given))
+
+
+class AsyncClient:
+    """A connection to a supervisor, for one event loop. Its methods are those of :class:`pappus.Client`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+        self._pool = Pool()
+        self._growing = asyncio.Lock()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the connection. Arenas end with it, and calls in flight are cancelled."""
+        self._connection.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended, here or at the supervisor."""
+        return self._connection.broken is not None
+
+    async def function(self, name: str) -> AsyncFunction:
+        """A function as it is registered now, ``NAME`` or another tenant's ``OWNER/NAME``."""
+        signature = Signature(await self._run(_requests.show_function(name)))
+        return AsyncFunction(self, Bound(name, signature, self._pool, Options()))
+
+    async def add_function(
+        self,
+        name: str,
+        path: str | os.PathLike[str],
+        *,
+        weights: Mapping[str, object] | None = None,
+        replace: bool = False,
+    ) -> AsyncFunction:
+        """As :meth:`pappus.Client.add_function`. Files are read in the event loop's thread."""
+        info = await self._run(_requests.add_function(name, path, weights or {}, replace))
+        return await self.function(info.name)
+
+    async def remove_function(self, name: str) -> None:
+        """Removes a function. Calls that were accepted are answered."""
+        await self._run(_requests.remove_function(name))
+
+    async def functions(self) -> list[v1.FunctionInfo]:
+        """This tenant's functions, and then those that others granted."""
+        return await self._run(_requests.list_functions())
+
+    async def show_function(self, name: str) -> v1.FunctionInfo:
+        """All that is known of a function."""
+        return await self._run(_requests.show_function(name))
+
+    async def add_module(self, name: str, files: Sequence[str | os.PathLike[str]]) -> v1.ModuleInfo:
+        """Registers files, each a variant, as a module that functions can name."""
+        return await self._run(_requests.add_module(name, list(files)))
+
+    async def remove_module(self, name: str) -> None:
+        """Removes a registered module."""
+        await self._run(_requests.remove_module(name))
+
+    async def modules(self) -> list[v1.ModuleInfo]:
+        """This tenant's registered modules."""
+        return await self._run(_requests.list_modules())
+
+    async def grant(self, function: str, tenant: str) -> None:
+        """Lets another tenant call a function; it names it ``OWNER/NAME``."""
+        await self._run(_requests.grant(function, tenant))
+
+    async def revoke(self, function: str, tenant: str) -> None:
+        """Lets another tenant call a function no longer."""
+        await self._run(_requests.revoke(function, tenant))
+
+    async def grants(self, function: str) -> list[str]:
+        """Who may call a function besides its owner."""
+        return await self._run(_requests.grants(function))
+
+    async def arena(self, size: int) -> Arena:
+        """Shared memory of ``size`` bytes for inputs and outputs that are not copied."""
+        mapped = await self._run(_requests.open_arena(size))
+        self._pool.add_callers(mapped)
+        return Arena(mapped)
+
+    async def close_arena(self, arena: Arena) -> None:
+        """Stops sharing an arena. Arrays over it stay valid memory."""
+        self._pool.remove_callers(arena._mapped)
+        await self._run(_requests.close_arena(arena._mapped.id))
+
+    async def status(self) -> v1.Status:
+        """What the supervisor and its devices are doing."""
+        return await self._run(_requests.status())
+
+    async def quota(self) -> v1.TenantInfo:
+        """What this tenant has, and what it may have."""
+        return await self._run(_requests.quota())
+
+    async def tenants(self) -> list[v1.TenantInfo]:
+        """All tenants with their usage and quotas. Admin socket only."""
+        return await self._run(_requests.list_tenants())
+
+    async def settings(self, change: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Changes settings, then reads all of them. Admin socket only."""
+        return await self._run(_requests.settings(change or {}))
+
+    async def drain(self) -> None:
+        """Lets running work finish, accepts no more, and ends the supervisor. Admin socket only."""
+        await self._run(_requests.drain())
+
+    async def _prepare(self, bound: Bound, arrays: Sequence[object], named: Mapping[str, object]) -> Prepared:
+        while isinstance(prepared := bound.prepare(arrays, named), int):
+            async with self._growing:
+                await self._run(_requests.grow(self._pool, prepared))
+        return prepared
+
+    async def _run(self, operation: Operation[T]) -> T:
+        """Runs an operation: sends what it yields, and gives it the answers."""
+        try:
+            request, descriptors = next(operation)
+            while True:
+                try:
+                    body = _pending.encode(request, len(descriptors))
+                    answer = await self._connection.call(body, descriptors)
+                except Error as why:
+                    request, descriptors = operation.throw(why)
+                else:
+                    request, descriptors = operation.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            operation.close()

@@ -1,0 +1,326 @@
+"""The blocking client: functions as callables, calls in flight, and everything else that a supervisor is asked for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy.typing as npt
+
+from pappus import _requests
+from pappus._call import Bound, Options, Prepared, Result
+from pappus._connection import Connection, open_socket
+from pappus._pending import Waiting
+from pappus._pool import Pool
+from pappus._proto import pappus_pb2 as v1
+from pappus._requests import Operation
+from pappus._signature import Port, Signature
+from pappus.arena import Arena
+from pappus.errors import Error
+
+T = TypeVar("T")
+
+DEFAULT_SOCKET = "/run/pappus/pappus.sock"
+_KEEP: Any = object()
+
+
+def default_path() -> str:
+    """The socket of the environment variable ``PAPPUS_SOCKET``, or the usual one."""
+    return os.environ.get("PAPPUS_SOCKET") or DEFAULT_SOCKET
+
+
+def connect(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    token: str | bytes | None = None,
+    patience: float | None = None,
+) -> Client:
+    """Connects to a supervisor.
+
+    ``path`` is its socket, by default that of ``PAPPUS_SOCKET`` or ``/run/pappus/pappus.sock``. A gateway says by ``token``
+    which tenant the connection is for. While nobody listens, ``patience`` seconds are spent on trying again.
+    """
+    peer = open_socket(default_path() if path is None else os.fspath(path), patience)
+    client = Client(Connection(peer))
+    if token is not None:
+        try:
+            client._run(_requests.act_for(token))
+        except BaseException:
+            client.close()
+            raise
+    return client
+
+
+class Call:
+    """A call in flight. It goes on whether or not anybody waits for it."""
+
+    __slots__ = ("_client", "_prepared", "_result", "_waiting")
+
+    def __init__(self, client: Client, prepared: Prepared, waiting: Waiting) -> None:
+        self._client = client
+        self._prepared: Prepared | None = prepared
+        self._waiting = waiting
+        self._result: Result = None
+
+    def done(self) -> bool:
+        """Whether its answer is there."""
+        return self._client._connection.poll(self._waiting)
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Waits for its end and returns its outputs: an array, or a dictionary of arrays where there are several.
+
+        Raises an :class:`pappus.Error` if it failed, :class:`TimeoutError` if it takes longer than ``timeout`` seconds; it
+        goes on then.
+        """
+        answer = self._client._connection.wait(self._waiting, timeout)
+        # Two threads that ask at once make two arrays of one answer; the one that is kept is right, too.
+        prepared = self._prepared
+        if prepared is not None:
+            self._result = prepared.finish(answer)
+            self._prepared = None
+        return self._result
+
+    def cancel(self) -> None:
+        """Gives it up: :meth:`result` raises :class:`pappus.Cancelled` at once, unless it has ended already."""
+        if not self._waiting.done():
+            self._client._run(_requests.ask("done", v1.Request(cancel=v1.Cancel(request=self._waiting.id))))
+
+    def timings(self) -> v1.Timings:
+        """Where its time went, as the supervisor saw it. Waits for its end."""
+        return self._client._connection.wait(self._waiting).invoked.timings
+
+    def device(self) -> str:
+        """Which device ran it. Waits for its end."""
+        return self._client._connection.wait(self._waiting).invoked.device
+
+
+class Function:
+    """A function of the supervisor, called like one of Python.
+
+    Inputs are given by name, or in their order. An output comes back as an array of the type and shape that the function
+    declares; several come in a dictionary.
+
+    >>> vec_add = client.function("vec_add")
+    >>> vec_add
+    <Function vec_add: A: f32, B: f32 → C: f32>
+    >>> vec_add(A=np.float32([1, 2, 3]), B=np.float32([10, 20, 30]))
+    array([11., 22., 33.], dtype=float32)
+    """
+
+    __slots__ = ("_bound", "_client")
+
+    def __init__(self, client: Client, bound: Bound) -> None:
+        self._client = client
+        self._bound = bound
+
+    def __repr__(self) -> str:
+        return f"<Function {self.name}: {self._bound.signature}>"
+
+    @property
+    def name(self) -> str:
+        """As it is called: ``NAME``, or ``OWNER/NAME``."""
+        return self._bound.name
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """Its inputs in their order."""
+        return self._bound.signature.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """Its outputs in their order."""
+        return self._bound.signature.outputs
+
+    def __call__(self, /, *arrays: object, **named: object) -> Result:
+        """Calls it and waits for its end."""
+        client = self._client
+        prepared = client._prepare(self._bound, arrays, named)
+        waiting = client._connection.send_encoded(prepared.request, (), prepared)
+        return prepared.finish(client._connection.wait(waiting))
+
+    def submit(self, /, *arrays: object, **named: object) -> Call:
+        """Starts a call and returns at once. Inputs were copied by then, unless they lie in an arena.
+
+        >>> calls = [client.function("vec_add").submit(np.float32([n]), np.float32([1])) for n in range(3)]
+        >>> [float(call.result()[0]) for call in calls]
+        [1.0, 2.0, 3.0]
+        """
+        prepared = self._client._prepare(self._bound, arrays, named)
+        return Call(
+            self._client,
+            prepared,
+            self._client._connection.send_encoded(prepared.request, (), prepared),
+        )
+
+    def options(
+        self,
+        *,
+        deadline: float | None = _KEEP,
+        copy: bool = _KEEP,
+        out: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = _KEEP,
+        dtypes: Mapping[str, npt.DTypeLike | str] | None = None,
+    ) -> Function:
+        """The same function, called otherwise; what is not given stays as it is.
+
+        ``deadline``: seconds for the whole call, from its arrival at the supervisor; ``None``: the supervisor's default.
+        ``copy``: with ``False``, results are views of shared memory, which they keep from being used again.
+        ``out``: where outputs go, by name (or one array, where there is one output). Arrays of an arena are written to
+        directly.
+        ``dtypes``: element types of inputs and outputs for which the function declares none, as ``"f32"`` or NumPy's.
+        """
+        given = {"deadline": deadline, "copy": copy, "out": out}
+        given = {name: value for name, value in given.items() if value is not _KEEP}
+        return Function(self._client, self._bound.but_with(dtypes, given))
+
+
+class Client:
+    """A connection to a supervisor. Any number of threads may use it at once.
+
+    Its methods raise :class:`pappus.Error`. What they return besides arrays are messages of ``proto/pappus.proto``, which
+    has the meaning of every field.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._pool = Pool()
+        self._growing = threading.Lock()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection. Arenas end with it, and calls in flight are cancelled."""
+        self._connection.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended, here or at the supervisor."""
+        return self._connection.broken is not None
+
+    def function(self, name: str) -> Function:
+        """A function as it is registered now, ``NAME`` or another tenant's ``OWNER/NAME``."""
+        signature = Signature(self._run(_requests.show_function(name)))
+        return Function(self, Bound(name, signature, self._pool, Options()))
+
+    def add_function(
+        self,
+        name: str,
+        path: str | os.PathLike[str],
+        *,
+        weights: Mapping[str, object] | None = None,
+        replace: bool = False,
+    ) -> Function:
+        """Registers a function: a configuration file, or a folder with ``function.json`` or a single ``.json`` file.
+
+        Modules are found beside the files that the configuration names, all variants of them. ``weights`` are arrays or
+        files by buffer, which take precedence over the configuration's. With ``replace`` it takes the place of another
+        function of that name.
+        """
+        info = self._run(_requests.add_function(name, path, weights or {}, replace))
+        # What an answer to registering leaves out, such as the configuration, is asked for.
+        return self.function(info.name)
+
+    def remove_function(self, name: str) -> None:
+        """Removes a function. Calls that were accepted are answered."""
+        self._run(_requests.remove_function(name))
+
+    def functions(self) -> list[v1.FunctionInfo]:
+        """This tenant's functions, and then those that others granted.
+
+        >>> [info.name for info in client.functions()]
+        ['vec_add']
+        """
+        return self._run(_requests.list_functions())
+
+    def show_function(self, name: str) -> v1.FunctionInfo:
+        """All that is known of a function."""
+        return self._run(_requests.show_function(name))
+
+    def add_module(self, name: str, files: Sequence[str | os.PathLike[str]]) -> v1.ModuleInfo:
+        """Registers files, each a variant, as a module that functions can name."""
+        return self._run(_requests.add_module(name, list(files)))
+
+    def remove_module(self, name: str) -> None:
+        """Removes a registered module."""
+        self._run(_requests.remove_module(name))
+
+    def modules(self) -> list[v1.ModuleInfo]:
+        """This tenant's registered modules."""
+        return self._run(_requests.list_modules())
+
+    def grant(self, function: str, tenant: str) -> None:
+        """Lets another tenant, given by its name or uid, call a function; it names it ``OWNER/NAME``."""
+        self._run(_requests.grant(function, tenant))
+
+    def revoke(self, function: str, tenant: str) -> None:
+        """Lets another tenant call a function no longer."""
+        self._run(_requests.revoke(function, tenant))
+
+    def grants(self, function: str) -> list[str]:
+        """Who may call a function besides its owner."""
+        return self._run(_requests.grants(function))
+
+    def arena(self, size: int) -> Arena:
+        """Shared memory of ``size`` bytes for inputs and outputs that are not copied."""
+        mapped = self._run(_requests.open_arena(size))
+        self._pool.add_callers(mapped)
+        return Arena(mapped)
+
+    def close_arena(self, arena: Arena) -> None:
+        """Stops sharing an arena. Arrays over it stay valid memory."""
+        self._pool.remove_callers(arena._mapped)
+        self._run(_requests.close_arena(arena._mapped.id))
+
+    def status(self) -> v1.Status:
+        """What the supervisor and its devices are doing.
+
+        >>> [device.kind for device in client.status().devices]
+        ['cpu']
+        """
+        return self._run(_requests.status())
+
+    def quota(self) -> v1.TenantInfo:
+        """What this tenant has, and what it may have."""
+        return self._run(_requests.quota())
+
+    def tenants(self) -> list[v1.TenantInfo]:
+        """All tenants with their usage and quotas. Admin socket only."""
+        return self._run(_requests.list_tenants())
+
+    def settings(self, change: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Changes settings, then reads all of them. Admin socket only."""
+        return self._run(_requests.settings(change or {}))
+
+    def drain(self) -> None:
+        """Lets running work finish, accepts no more, and ends the supervisor. Admin socket only."""
+        self._run(_requests.drain())
+
+    def _prepare(self, bound: Bound, arrays: Sequence[object], named: Mapping[str, object]) -> Prepared:
+        while isinstance(prepared := bound.prepare(arrays, named), int):
+            with self._growing:
+                self._run(_requests.grow(self._pool, prepared))
+        return prepared
+
+    def _run(self, operation: Operation[T]) -> T:
+        """Runs an operation: sends what it yields, and gives it the answers."""
+        try:
+            outgoing = next(operation)
+            while True:
+                try:
+                    waiting = self._connection.send(*outgoing)
+                    answer = self._connection.wait(waiting)
+                except Error as why:
+                    outgoing = operation.throw(why)
+                else:
+                    outgoing = operation.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            operation.close()

@@ -1,0 +1,61 @@
+"""The package itself: generated code is fresh, examples run, types are complete."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import pkgutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pappus
+from fixture import REPOSITORY, Supervisor
+
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(pappus.__path__, "pappus.")
+    if not module.name.startswith(("pappus._proto", "pappus.ray", "pappus.package"))
+)
+
+
+def test_generated_messages_are_those_of_the_protocol(tmp_path: Path) -> None:
+    # The plugin of the compiler is installed beside the interpreter.
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PYTHON": sys.executable, "PATH": path}
+    subprocess.run([REPOSITORY / "python/generate", "--check", tmp_path], env=environment, check=True)
+    for name in ("pappus_pb2.py", "pappus_pb2.pyi"):
+        committed = Path(pappus.__path__[0]) / "_proto" / name
+        assert (tmp_path / name).read_text() == committed.read_text(), "run python/generate"
+
+
+def examples(supervisor: Supervisor, client: pappus.Client) -> dict[str, object]:
+    for info in client.functions():
+        if info.name != "vec_add":
+            client.remove_function(info.name)
+    os.environ["PAPPUS_SOCKET"] = supervisor.path
+    return {"client": client, "np": np, "pappus": pappus, "socket": supervisor.path}
+
+
+@pytest.mark.parametrize("name", ["pappus", *MODULES])
+def test_examples_in_docstrings_run(name: str, supervisor: Supervisor, client: pappus.Client, vec_add: object) -> None:
+    failed, _ = doctest.testmod(import_module(name), extraglobs=examples(supervisor, client))
+    assert not failed
+
+
+def test_examples_in_the_manual_run(
+    supervisor: Supervisor, client: pappus.Client, vec_add: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    page = REPOSITORY / "docs/python.md"
+    failed, ran = doctest.testfile(str(page), module_relative=False, globs=examples(supervisor, client))
+    assert ran > 10
+    assert not failed
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (Path(pappus.__path__[0]) / "py.typed").is_file()
