@@ -13,6 +13,7 @@
 pub mod cpu;
 pub mod cuda;
 pub mod gpu;
+pub mod hip;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
