@@ -92,6 +92,17 @@ pub struct hipDeviceProp_tR0600 {
     pub rest: [u8; 4096 - 1160 - 256],
 }
 
+impl hipDeviceProp_tR0600 {
+    /// All zeros.
+    pub const EMPTY: Self = Self {
+        name: [0; 256],
+        uuid: hipUUID { bytes: [0; 16] },
+        between: [0; 1160 - 256 - 16],
+        gcnArchName: [0; 256],
+        rest: [0; 4096 - 1160 - 256],
+    };
+}
+
 pub type hipDeviceAttribute_t = c_uint;
 pub const hipDeviceAttributeCanUseHostPointerForRegisteredMem: hipDeviceAttribute_t = 4;
 pub const hipDeviceAttributeMaxThreadsPerMultiProcessor: hipDeviceAttribute_t = 57;
