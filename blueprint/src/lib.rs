@@ -20,6 +20,7 @@
 //! - `cache`: plans by what they depend on, bounded
 //! - `expression`: symbolic sums of products, for people
 //! - [`ptx`]: what PTX declares of its kernels, to compare it with a blueprint
+//! - [`hsaco`]: the same for machine code of AMD's, which is judged to the end
 //! - `describe`: `pappus function check`: buffers, memory, launches, as far as they are known
 
 #![forbid(unsafe_code)]
@@ -30,6 +31,7 @@ mod describe;
 mod error;
 mod expression;
 mod format;
+pub mod hsaco;
 mod launch;
 mod launches;
 mod layout;

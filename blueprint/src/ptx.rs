@@ -11,6 +11,8 @@ pub struct Entry {
     pub name: String,
     /// Its parameters, in order; nothing if one of them is not understood.
     pub params: Option<Vec<Param>>,
+    /// The most threads of a block, where it is declared (`.maxntid`, `.reqntid`).
+    pub max_threads: Option<u32>,
 }
 
 /// A parameter that PTX declares.
@@ -64,6 +66,7 @@ pub fn entries(text: &str) -> Result<Vec<Entry>, Malformed> {
         let end = declared.find(['(', '{', ';']).ok_or(Malformed::Entry("an end"))?;
         let name = declared[..end].split_ascii_whitespace().next();
         let name = name.ok_or(Malformed::Entry("a name"))?;
+        let mut behind = &declared[end..];
         let params = match declared[end..].strip_prefix('(') {
             None => Some(Vec::new()),
             Some(list) => {
@@ -71,8 +74,9 @@ pub fn entries(text: &str) -> Result<Vec<Entry>, Malformed> {
                 while !list.is_char_boundary(end) {
                     end -= 1;
                 }
-                let close = list[..end].find(')');
-                params(&list[..close.ok_or(Malformed::Entry("an end of its parameters"))?])
+                let close = list[..end].find(')').ok_or(Malformed::Entry("an end of its parameters"))?;
+                behind = &list[close..];
+                params(&list[..close])
             }
         };
         let at = *known.entry(name).or_insert(kernels.len());
@@ -80,10 +84,27 @@ pub fn entries(text: &str) -> Result<Vec<Entry>, Malformed> {
             return Err(Malformed::Many);
         }
         if at == kernels.len() {
-            kernels.push(Entry { name: name.to_owned(), params });
+            kernels.push(Entry { name: name.to_owned(), params, max_threads: max_threads(behind) });
         }
     }
     Ok(kernels)
+}
+
+/// The module's `.target`, such as `sm_90`, where it has one.
+pub fn target(text: &str) -> Option<&str> {
+    let declared = text.lines().find_map(|line| line.trim_start().strip_prefix(".target"))?;
+    declared.split([',', ' ', '\t', ';']).find(|word| !word.is_empty())
+}
+
+/// What stands between a kernel's parameters and its body, such as `.maxntid 256, 1, 1`: the product.
+fn max_threads(behind: &str) -> Option<u32> {
+    let directives = &behind[..behind.find(['{', ';'])?];
+    let sides = [".maxntid", ".reqntid"].into_iter().find_map(|name| directives.split_once(name))?.1;
+    let mut product = 1u32;
+    for side in sides.split('.').next()?.split(',') {
+        product = product.checked_mul(side.trim().parse().ok()?)?;
+    }
+    (product > 0).then_some(product)
 }
 
 /// A parameter list; nothing if one of its parameters is not understood.
@@ -220,6 +241,19 @@ mod tests {
             named("odd", None),
         ];
         assert_eq!(declared(text), expected);
+        let entries = entries(text).unwrap();
+        let limits: Vec<_> = entries.iter().map(|entry| entry.max_threads).collect();
+        assert_eq!(limits, [Some(256), None, None, None]);
+        assert_eq!((target(".version 7.0\n .target sm_90a, debug\n"), target("x")), (Some("sm_90a"), None));
+        for (directives, most) in [
+            (".reqntid 8, 4", Some(32)),
+            (".maxntid 64 .minnctapersm 2", Some(64)),
+            (".maxntid", None),
+            (".maxntid 0", None),
+            (".maxntid 99999999, 99999", None),
+        ] {
+            assert_eq!(max_threads(&format!(") {directives} {{")), most, "{directives}");
+        }
         // A prototype is no second kernel.
         assert_eq!(declared(".extern .entry k(.param .u32 a); .entry k(.param .u32 a) { }").len(), 1);
     }

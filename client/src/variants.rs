@@ -33,7 +33,7 @@ fn split(name: &str) -> Option<(&str, &'static str, &str)> {
 
 fn is_arch(text: &str, prefix: &str) -> bool {
     let rest = text.strip_prefix(prefix).filter(|_| !prefix.is_empty());
-    rest.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_alphanumeric()))
+    rest.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'))
 }
 
 /// The variant that a file holds, by its name.

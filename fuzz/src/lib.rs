@@ -6,7 +6,7 @@
 //! - [`client`]: greetings, frames and requests of clients; answers to them.
 //! - [`requests`]: an invocation, checked against its function.
 //! - [`worker`]: frames between supervisor and workers, in both directions, and descriptors beside them.
-//! - [`modules`]: wasm, cubin, fatbin and PTX before a compiler sees them.
+//! - [`modules`]: wasm, cubin, fatbin, PTX and hsaco before a compiler or a driver sees them.
 //! - [`files`]: what the client reads.
 #![forbid(unsafe_code)]
 
@@ -37,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "control", read: worker::read_control },
     Target { name: "wasm", read: modules::read_wasm },
     Target { name: "cuda", read: modules::read_cuda },
+    Target { name: "hsaco", read: modules::read_hsaco },
     Target { name: "npy", read: files::read_npy },
 ];
 

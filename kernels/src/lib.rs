@@ -6,6 +6,7 @@
 //! - [`photo`]: a picture to run the `picture` function on
 //! - [`mod@cfg`]: the `cfg` inputs of those functions
 //! - [`mod@reference`]: the same in plain Rust, to compare with
+//! - [`synthetic`]: code objects of AMD's with whatever kernels a test wants
 //! - [`bytes`]: from numbers to the bytes of a buffer and back
 //!
 //! The sources are in `c/`; `scripts/kernels` compiles them.
@@ -17,6 +18,7 @@ pub mod cfg;
 pub mod configs;
 pub mod photo;
 pub mod reference;
+pub mod synthetic;
 
 pub use artefacts::{ARTEFACTS, artefact};
 pub use configs::{CONFIGS, config};

@@ -380,7 +380,8 @@ pub struct KernelParam {
     pub offset: u32,
     #[prost(uint32, tag = "2")]
     pub bytes: u32,
-    /// "integer" (or an address), "float", "struct", or empty where that is not known.
+    /// "integer" (or an address), "float", "struct", "pointer", "value" (a number or a struct), or empty where that is not
+    /// known.
     #[prost(string, tag = "3")]
     pub r#type: ::prost::alloc::string::String,
 }

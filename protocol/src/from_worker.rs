@@ -130,6 +130,9 @@ impl Hello {
 pub struct CompiledModule {
     /// Kernels it offers.
     pub kernels: Vec<KernelInfo>,
+    /// What a module that was only described is made for, where it says so itself, such as `gfx90a:xnack-`; empty for
+    /// PTX.
+    pub targets: Vec<String>,
 }
 
 /// A kernel of a module.
@@ -176,6 +179,10 @@ pub enum ParamClass {
     Float,
     /// Bytes: a struct by value.
     Bytes,
+    /// An address, and nothing else.
+    Pointer,
+    /// A number or a struct, and no address.
+    Value,
 }
 
 /// The devices of one kind on this machine.

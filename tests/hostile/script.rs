@@ -152,7 +152,10 @@ impl Liar {
             "compiled" => {
                 let named = |name: &&str| KernelInfo { name: unescaped(name), ..KernelInfo::default() };
                 let kernels = words.iter().skip(1).map(named).collect();
-                FromWorker::Compiled { job: first?, module: CompiledModule { kernels } }
+                FromWorker::Compiled {
+                    job: first?,
+                    module: CompiledModule { kernels, ..CompiledModule::default() },
+                }
             }
             "refused" => {
                 fault = Fault::new(FaultCode::BadModule, tail(1));

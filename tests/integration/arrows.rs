@@ -52,7 +52,7 @@ const ORDER: [(&str, &[Level]); 4] = [
     (
         "blueprint",
         &[
-            &["limits", "ptx", "types"],
+            &["hsaco", "limits", "ptx", "types"],
             &["error", "expression", "format", "launch", "plan"],
             &["size"],
             &["blueprint"],

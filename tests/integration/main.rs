@@ -57,6 +57,7 @@ mod arrows;
 mod calls;
 mod chaos;
 mod cli;
+mod code_objects;
 mod deadlines;
 mod descriptors;
 mod draining;

@@ -36,7 +36,7 @@ const KERNEL_LIBRARIES: [&str; 8] = [
 ];
 
 /// Where `unsafe` may be.
-const UNSAFE: [&str; 11] = [
+const UNSAFE: [&str; 12] = [
     "shmem/src",
     "supervisor/src/server/async_fd.rs",
     "worker/src/launch.rs",
@@ -44,6 +44,7 @@ const UNSAFE: [&str; 11] = [
     "worker/src/device/cpu",
     "worker/src/device/cuda",
     "worker/src/device/gpu",
+    "worker/src/device/hip",
     // Nothing of these ships.
     "tests/hostile/prisoner",
     "worker/tests",

@@ -10,7 +10,7 @@ use pappus_protocol::{Fault, FaultCode, FromWorker, ToWorker, control};
 use pappus_shmem::memfd;
 
 use crate::channels::read_whole;
-use crate::device::{Compiler, MAX_MODULE_BYTES, cuda};
+use crate::device::{Compiler, MAX_MODULE_BYTES, cuda, hsaco};
 use crate::{Channels, Error};
 
 /// Answers jobs until the supervisor closes its pipe.
@@ -33,7 +33,10 @@ pub fn run(mut channels: Channels, compiler: &impl Compiler) -> Result<(), Error
 
 /// What a module for a device that is not here declares, with the module itself in place of machine code.
 fn describe(module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
-    let declared = cuda::declared(module);
+    let declared = match pappus_blueprint::hsaco::recognises(module) {
+        true => hsaco::declared(module),
+        false => cuda::declared(module),
+    };
     let declared = declared.map_err(|why| Fault::new(FaultCode::BadModule, why.to_string()))?;
     Ok((module.to_vec(), declared))
 }

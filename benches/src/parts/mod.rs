@@ -6,6 +6,7 @@ mod fault;
 mod latency;
 mod matmul;
 mod memory;
+mod modules;
 pub mod sandbox;
 mod throughput;
 mod turns;
@@ -36,6 +37,8 @@ pub enum Part {
     Throughput,
     /// What a scheduling decision costs while very many calls wait.
     Decisions,
+    /// Judging machine code without its device.
+    Modules,
     /// How long a turn takes from one worker to the next.
     Turns,
     /// From a fault, a worker's exit or an endless kernel to the next good answer.
@@ -43,7 +46,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Latency,
         Self::Matmul,
         Self::Wasm,
@@ -52,6 +55,7 @@ impl Part {
         Self::Sandbox,
         Self::Throughput,
         Self::Decisions,
+        Self::Modules,
         Self::Turns,
         Self::Fault,
     ];
@@ -74,6 +78,7 @@ impl Part {
             Self::Sandbox => "sandbox",
             Self::Throughput => "throughput",
             Self::Decisions => "decisions",
+            Self::Modules => "modules",
             Self::Turns => "turns",
             Self::Fault => "fault",
         }
@@ -92,6 +97,7 @@ pub fn measure(part: Part, rounds: u32, report: &mut Report) -> Result<()> {
         Part::Sandbox => sandbox::measure(report),
         Part::Throughput => throughput::measure(report),
         Part::Decisions => decisions::measure(rounds, report),
+        Part::Modules => modules::measure(rounds, report),
         Part::Turns => turns::measure(rounds, report),
         Part::Fault => fault::measure(report),
     }

@@ -147,7 +147,11 @@ pub(crate) enum ModuleCommand {
     },
     /// List registered modules
     List(Json),
-    /// Show a module's variants and kernels
+    /// Show a module's variants and kernels; of a FILE, which needs no supervisor, what is in it
+    #[command(
+        after_help = "Examples:\n  pappus module show mlops\n  pappus module show ./mlops.gfx942.hsaco\n\nA name with a \
+                      slash, or of a file that is there and called .wasm, .ptx, .cubin, .fatbin or .hsaco, is a FILE."
+    )]
     Show(Named),
     /// Remove a module; functions that use it keep it
     Remove {

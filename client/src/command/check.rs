@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use pappus_blueprint::{Amount, Blueprint, BufferDescription, Description, Known, Role, describe};
 use pappus_client::Error;
 use pappus_client::functions::Package;
-use pappus_client::kernels::{self as module_kernels, Found};
+use pappus_client::kernels as module_kernels;
 use pappus_client::variants;
 use serde_json::{Value, json};
 
@@ -138,14 +138,13 @@ fn open_modules(package: &Package) -> Result<Vec<Opened>> {
     let mut opened = Vec::new();
     for (at, module) in package.modules().iter().enumerate() {
         for file in &module.files {
-            let tells = match module_kernels::of_file(file)? {
-                Found::Unreadable => Tells::Nothing,
-                Found::Kernels(kernels) => {
-                    module_kernels::check(package.blueprint(), at, &file.path, &kernels)?;
-                    let told = kernels.iter().any(|kernel| kernel.params.is_some());
-                    if told { Tells::Parameters } else { Tells::Names }
-                }
-            };
+            let mut tells = Tells::Nothing;
+            for part in module_kernels::of_file(file)? {
+                let Some(kernels) = part.kernels else { continue };
+                module_kernels::check(package.blueprint(), at, &file.path, &kernels)?;
+                let told = kernels.iter().any(|kernel| kernel.params.is_some());
+                tells = if told { Tells::Parameters } else { Tells::Names };
+            }
             opened.push(Opened { module: module.name.clone(), path: file.path.clone(), tells });
         }
     }

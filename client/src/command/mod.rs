@@ -9,6 +9,7 @@ mod drain;
 mod function;
 mod invoke;
 mod module;
+mod module_file;
 mod plan;
 mod quota;
 mod reload;
@@ -32,7 +33,7 @@ pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
     let connect = || connect(socket.as_deref(), token_file.as_deref());
     let admin = |result, command| hint_at_admin(result, socket.as_deref(), command);
     match arguments.command {
-        Command::Module(command) => module::run(&mut connect()?, command, out),
+        Command::Module(command) => module::run(connect, command, out),
         Command::Function(command) => function::run(connect, command, out),
         Command::Invoke(arguments) => invoke::run(connect, &arguments, out),
         Command::Status(arguments) => status::run(&mut connect()?, &arguments, out),

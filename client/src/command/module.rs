@@ -1,12 +1,14 @@
 //! `pappus module`: compiled kernels under a name.
 
 use std::io::Write;
+use std::path::Path;
 
 use pappus_client::functions::add_module;
 use pappus_client::variants;
 use pappus_client::{Client, v1};
 use serde_json::{Value, json};
 
+use super::module_file;
 use crate::arguments::ModuleCommand;
 use crate::failure::Result;
 use crate::json;
@@ -14,8 +16,18 @@ use crate::progress::Progress;
 use crate::table::{Align, Table};
 use crate::units;
 
-/// Adds, lists, shows or removes.
-pub(crate) fn run(client: &mut Client, command: ModuleCommand, out: &mut dyn Write) -> Result<()> {
+/// Adds, lists, shows or removes; showing a file needs no connection.
+pub(crate) fn run(
+    connect: impl FnOnce() -> Result<Client>,
+    command: ModuleCommand,
+    out: &mut dyn Write,
+) -> Result<()> {
+    if let ModuleCommand::Show(named) = &command
+        && module_file::is_meant(&named.name)
+    {
+        return module_file::show(Path::new(&named.name), named.json.json, out);
+    }
+    let client = &mut connect()?;
     match command {
         ModuleCommand::Add { name, files, json } => {
             let files = files

@@ -119,6 +119,16 @@ pub enum CodeError {
         /// What is wrong.
         why: Box<LayoutError>,
     },
+    /// A variant is not what it is called.
+    #[error("module {module} ({variant}): {}", made_for(targets))]
+    Mislabelled {
+        /// The module.
+        module: String,
+        /// Format and architecture, as it is called.
+        variant: String,
+        /// What it is made for.
+        targets: Vec<String>,
+    },
     /// The blueprint does something else than its machine code.
     #[error(transparent)]
     Layout(Box<LayoutError>),
@@ -140,6 +150,7 @@ impl Refusable for CodeError {
     fn reason(&self) -> Reason {
         match self {
             Self::NoVariant { .. } => Reason::Unsupported,
+            Self::Mislabelled { .. } => Reason::InvalidArgument,
             Self::Compile { why, .. } => why.reason(),
             Self::Declared { why, .. } | Self::Layout(why) => why.reason(),
             Self::Vanished => Reason::NotFound,
@@ -243,8 +254,8 @@ impl Registry {
         all_made(codes).map(|()| runs_on)
     }
 
-    /// Checks a blueprint against what the PTX of its modules declares, where no device here runs that PTX: what is
-    /// wrong shows at registration, and not on the first host with a GPU.
+    /// Checks a blueprint against what the PTX and the code objects of its modules tell, where no device here runs them:
+    /// what is wrong shows at registration, and not on the first host with a GPU.
     pub(super) fn check_declared(
         &self,
         tenant: TenantId,
@@ -253,13 +264,18 @@ impl Registry {
         codes: &mut Codes,
     ) -> Result<(), CodeError> {
         for (at, module) in modules.iter().enumerate() {
-            for variant in module.variants.iter().filter(|variant| &*variant.format == "ptx") {
+            for variant in
+                module.variants.iter().filter(|variant| matches!(&*variant.format, "ptx" | "hsaco"))
+            {
                 if self.classes.iter().any(|class| class.choose(&module.variants) == Some(variant)) {
                     continue;
                 }
                 let declared = self.code(tenant, &module.name, variant, None, codes)?;
-                if declared.is_none() {
-                    continue;
+                let Some(CodeInfo { targets, .. }) = &declared else { continue };
+                if !is_called_right(variant, targets) {
+                    let (module, variant, targets) =
+                        (module.name.to_string(), variant.label(), targets.clone());
+                    return Err(CodeError::Mislabelled { module, variant, targets });
                 }
                 let mut found = vec![None; modules.len()];
                 found[at] = declared;
@@ -353,7 +369,7 @@ impl Registry {
                 return reader.describe(&bytes).map_err(NotMade::Compile);
             }
             // Nothing runs anywhere, and nothing starts processes.
-            (None, None) => return Ok(CodeInfo { kernels: Vec::new() }),
+            (None, None) => return Ok(CodeInfo { kernels: Vec::new(), targets: Vec::new() }),
         };
         let compiled = class.compiler.compile(&bytes);
         self.failures.note(*job, Instant::now(), &compiled);
@@ -377,6 +393,24 @@ impl Registry {
         self.state.publish_code(tenant, hash, fingerprint, staged).map_err(|e| failed(what, &e))?;
         change.blobs.replace_code(hash, fingerprint, disk_bytes);
         Ok(compiled.info)
+    }
+}
+
+/// Whether a variant is of the format that it is called, and runs on the architecture, if it is called after one.
+fn is_called_right(variant: &Variant, targets: &[String]) -> bool {
+    let processor = |target: &String| target.split(':').next() == Some(&*variant.arch);
+    match &*variant.format {
+        "hsaco" if variant.arch.is_empty() => !targets.is_empty(),
+        "hsaco" => targets.iter().any(processor),
+        _ => targets.is_empty(),
+    }
+}
+
+/// `it is made for gfx90a`.
+fn made_for(targets: &[String]) -> String {
+    match targets {
+        [] => "it is PTX".to_owned(),
+        targets => format!("it is made for {}", targets.join(", ")),
     }
 }
 
@@ -426,6 +460,27 @@ mod tests {
             Variant { format: format.into(), arch: arch.into(), sha256: Hash([0; 32]), bytes: 1 }
         };
         FunctionModule { name: name.into(), variants: variants.iter().map(variant).collect() }
+    }
+
+    #[test]
+    fn a_variant_is_what_it_is_called() {
+        for (name, targets, right) in [
+            ("ptx sm_90", &[][..], true),
+            ("ptx", &["gfx90a"], false),
+            ("hsaco", &["gfx90a:xnack-"], true),
+            ("hsaco", &[], false),
+            ("hsaco gfx90a", &["gfx90a:xnack-"], true),
+            ("hsaco gfx90a", &["gfx942", "gfx90a"], true),
+            ("hsaco gfx90a", &["gfx942"], false),
+        ] {
+            let module = module("m", &[name]);
+            let targets: Vec<String> = targets.iter().map(|target| (*target).to_owned()).collect();
+            assert_eq!(is_called_right(&module.variants[0], &targets), right, "{name} {targets:?}");
+        }
+        let (module, variant) = ("m".to_owned(), "hsaco gfx90a".to_owned());
+        let why = CodeError::Mislabelled { module, variant, targets: vec!["gfx942".to_owned()] };
+        assert_eq!(why.to_string(), "module m (hsaco gfx90a): it is made for gfx942");
+        assert_eq!(why.reason(), Reason::InvalidArgument);
     }
 
     #[test]

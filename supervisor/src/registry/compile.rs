@@ -315,7 +315,7 @@ fn converse(
                     let fd = control::recv(&worker.control, JOB, 1).map_err(missed)?.remove(0);
                     let code = memfd::judge_sealed(fd, MAX_CODE_BYTES)?;
                     let fingerprint = fingerprint.ok_or(WorkerFault::NoHello)?;
-                    let info = CodeInfo { kernels: module.kernels };
+                    let info = CodeInfo { kernels: module.kernels, targets: module.targets };
                     return Ok(Ok(Compiled { code, fingerprint, info }));
                 }
                 other => return Err(WorkerFault::Unexpected(format!("{other:?}")).into()),

@@ -224,7 +224,14 @@ fn check_launch(name: &str, kernel: &KernelInfo, launch: &Launch<'_>) -> Result<
 fn check_param(param: ParamInfo, passed: PassedParam, end: u64) -> Result<(), ArgumentError> {
     let float = matches!(passed.kind, ParamKind::F32 | ParamKind::F64);
     let whole = !matches!(passed.kind, ParamKind::Struct) && !float;
-    let wrong_type = param.class == ParamClass::Integer && float || param.class == ParamClass::Float && whole;
+    let pointer = passed.kind == ParamKind::Pointer;
+    let wrong_type = match param.class {
+        ParamClass::Integer => float,
+        ParamClass::Float => whole,
+        ParamClass::Pointer => !pointer,
+        ParamClass::Value => pointer,
+        ParamClass::Unknown | ParamClass::Bytes => false,
+    };
     if param.bytes != passed.bytes || wrong_type {
         return Err(ArgumentError::Type { param, passed });
     }
@@ -246,6 +253,8 @@ fn taken(class: ParamClass) -> &'static str {
         ParamClass::Integer => " (integer or address)",
         ParamClass::Float => " (float)",
         ParamClass::Bytes => " (struct)",
+        ParamClass::Pointer => " (pointer)",
+        ParamClass::Value => " by value",
     }
 }
 
@@ -287,7 +296,7 @@ mod tests {
     }
 
     fn judge(blueprint: &Blueprint, kernel: KernelInfo) -> Result<(), (String, String)> {
-        check(blueprint, &[Some(CodeInfo { kernels: vec![kernel] })], ANYWHERE)
+        check(blueprint, &[Some(CodeInfo { kernels: vec![kernel], targets: vec![] })], ANYWHERE)
             .map_err(|e| (e.to_string(), e.place().into_owned()))
     }
 
@@ -311,13 +320,26 @@ mod tests {
         let one = function(r#"{"Struct": {"size": 4, "align": 4, "fields": []}}"#, 1);
         assert_eq!(judge(&one, kernel(&[(0, 4, Float)])), Ok(()));
         assert_eq!(judge(&function(r#"{"F64": 1}"#, 1), kernel(&[(0, 8, Bytes)])), Ok(()));
+        // AMD's code tells pointers from everything else.
+        use ParamClass::{Pointer, Value};
+        let layout = [
+            (0, 8, Pointer),
+            (8, 4, Value),
+            (12, 4, Value),
+            (16, 8, Value),
+            (24, 4, Value),
+            (32, 8, Value),
+            (40, 12, Value),
+            (56, 8, Value),
+        ];
+        assert_eq!(judge(&function(all, 1), kernel(&layout)), Ok(()));
         // Kinds that do not tell.
         assert_eq!(judge(&function(all, 1), KernelInfo { params: None, ..kernel(&[]) }), Ok(()));
     }
 
     #[test]
     fn each_disagreement_names_kernel_and_argument() {
-        use ParamClass::{Bytes, Float, Integer, Unknown};
+        use ParamClass::{Bytes, Float, Integer, Pointer, Unknown, Value};
         let place = "blueprint.control_flow[0].Repeat[1][0].ExecKernel";
         let two = r#"{"I32": 1}, {"Ptr": "A"}"#;
         let padded = r#"{"I32": 1}, {"Struct": {"size": 16, "align": 4, "fields": []}}"#;
@@ -348,6 +370,18 @@ mod tests {
                 "takes 4 bytes, the blueprint passes an f64 of 8",
             ),
             (
+                r#"{"I64": 1}"#,
+                &[(0, 8, Pointer)],
+                "[1][0]",
+                "argument 1: the kernel takes 8 bytes (pointer), the blueprint passes an i64 of 8 bytes",
+            ),
+            (
+                r#"{"Ptr": "A"}"#,
+                &[(0, 8, Value)],
+                "[1][0]",
+                "argument 1: the kernel takes 8 bytes by value, the blueprint passes a pointer of 8 bytes",
+            ),
+            (
                 padded,
                 &[(0, 4, Integer), (16, 16, Bytes)],
                 "[1][1]",
@@ -373,7 +407,10 @@ mod tests {
             assert!(why.contains(words), "{why}");
         }
         let host = DeviceLimits { stack_bytes: None, ..ANYWHERE };
-        assert!(check(&function("", 1), &[Some(CodeInfo { kernels: vec![hungry] })], host).is_ok());
+        assert!(
+            check(&function("", 1), &[Some(CodeInfo { kernels: vec![hungry], targets: vec![] })], host)
+                .is_ok()
+        );
         let (why, at) =
             judge(&function("", 1), KernelInfo { name: "other".into(), ..kernel(&[]) }).unwrap_err();
         assert!(why.contains("has no kernel `k`; it has other") && at == "module m", "{why} {at}");

@@ -99,7 +99,7 @@ fn variant(variant: &Variant) -> v1::Variant {
 
 fn variant_info(one: &Variant, code: Option<CodeInfo>) -> v1::VariantInfo {
     let mut info = v1::VariantInfo { variant: Some(variant(one)), bytes: one.bytes, ..Default::default() };
-    let Some(CodeInfo { kernels }) = code else { return info };
+    let Some(CodeInfo { kernels, .. }) = code else { return info };
     info.kernels = kernels.iter().map(|kernel| kernel.name.clone()).collect();
     // An answer is one message; of a module with more than this, it has the names.
     let params = kernels.iter().map(|kernel| 1 + kernel.params.as_ref().map_or(0, Vec::len));
@@ -116,6 +116,8 @@ fn kernel(kernel: KernelInfo) -> v1::Kernel {
             ParamClass::Integer => "integer",
             ParamClass::Float => "float",
             ParamClass::Bytes => "struct",
+            ParamClass::Pointer => "pointer",
+            ParamClass::Value => "value",
         };
         v1::KernelParam { offset: param.offset, bytes: param.bytes, r#type: class.to_owned() }
     };

@@ -135,6 +135,9 @@ pub struct GrantRecord {
 pub struct CodeInfo {
     /// Kernels it offers. Records of older builds have names only: they do not read, and are made anew.
     pub kernels: Vec<KernelInfo>,
+    /// What a module is made for that no device here runs, where it says so itself. Never kept.
+    #[serde(skip)]
+    pub targets: Vec<String>,
 }
 
 #[cfg(test)]
@@ -202,7 +205,7 @@ mod tests {
             max_threads: 4,
         };
         let unknown = KernelInfo { name: "u".into(), ..KernelInfo::default() };
-        reads_and_writes(CodeInfo { kernels: vec![kernel, unknown] }, KERNELS);
+        reads_and_writes(CodeInfo { kernels: vec![kernel, unknown], targets: Vec::new() }, KERNELS);
     }
 
     const KERNELS: &str = concat!(

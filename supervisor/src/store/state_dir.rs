@@ -417,7 +417,9 @@ mod tests {
         let state = StateDir::open(dir.path()).unwrap();
         let keep = put(&state, b"keep");
         let lose = put(&state, b"lose");
-        let code = state.stage_code(TENANT, lose, "f", &b"code"[..], &CodeInfo { kernels: vec![] }).unwrap();
+        let code = state
+            .stage_code(TENANT, lose, "f", &b"code"[..], &CodeInfo { kernels: vec![], targets: vec![] })
+            .unwrap();
         state.publish_code(TENANT, lose, "f", code).unwrap();
         state.put_module(TENANT, &module("good")).unwrap();
         let folder = dir.path().join("tenants/1/modules");

@@ -13,6 +13,8 @@
 pub mod cpu;
 pub mod cuda;
 pub mod gpu;
+pub mod hip;
+pub mod hsaco;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

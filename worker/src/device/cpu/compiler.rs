@@ -37,6 +37,6 @@ impl Compiler for CpuCompiler {
         let code = self.engine.precompile_module(&rewritten);
         let code = code.map_err(|e| refused(CodeError(format!("the compiler refuses it: {e:#}"))))?;
         let kernels = kernels.into_iter().map(|name| KernelInfo { name, ..Default::default() });
-        Ok((code, CompiledModule { kernels: kernels.collect() }))
+        Ok((code, CompiledModule { kernels: kernels.collect(), ..CompiledModule::default() }))
     }
 }

@@ -106,7 +106,7 @@ impl CudaCompiler {
             })
             .collect();
         check_size(&kernels).map_err(refused)?;
-        Ok((code, CompiledModule { kernels }))
+        Ok((code, CompiledModule { kernels, ..CompiledModule::default() }))
     }
 }
 
@@ -123,7 +123,8 @@ pub(super) fn declared(entry: ptx::Entry) -> KernelInfo {
         },
     };
     let params = entry.params.map(|params| params.into_iter().map(info).collect());
-    KernelInfo { name: entry.name, params, ..KernelInfo::default() }
+    let max_threads = entry.max_threads.unwrap_or(0);
+    KernelInfo { name: entry.name, params, max_threads, ..KernelInfo::default() }
 }
 
 /// The classes of every kernel's parameters, as far as the text tells them.

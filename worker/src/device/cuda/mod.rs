@@ -50,11 +50,11 @@ pub fn judge(module: &[u8]) -> Result<(), CodeError> {
 /// The kernels that a PTX text declares, with their parameters: what can be known of it without a GPU.
 pub fn declared(module: &[u8]) -> Result<CompiledModule, CodeError> {
     if check::format(module)? != check::Format::Ptx {
-        return Err("only a PTX text tells its kernels without a GPU".into());
+        return Err("only a PTX text and a code object of AMD's tell their kernels without a GPU".into());
     }
     let text = std::str::from_utf8(module).map_err(|e| CodeError(e.to_string()))?;
     let entries = ptx::entries(text).map_err(|e| CodeError(e.to_string()))?;
     let kernels: Vec<_> = entries.into_iter().map(compiler::declared).collect();
     compiler::check_size(&kernels)?;
-    Ok(CompiledModule { kernels })
+    Ok(CompiledModule { kernels, ..CompiledModule::default() })
 }

@@ -1,0 +1,175 @@
+//! AMD's machine code, judged without a GPU and without its driver: a code object (`.hsaco`), or a bundle of several.
+//!
+//! A driver of AMD's is not told how long an object is, and older ones end with the process on a malformed one. So
+//! nothing reaches it that this did not read to the end: every range that a header names lies inside the file, and what
+//! the headers, the note, the symbols and the kernel descriptors say about the same thing is the same. The bytes are
+//! untrusted; time and memory are bounded by their number. Instructions are not looked at.
+//! "User Guide for AMDGPU Backend", LLVM: "ELF Code Object", "Code Object Metadata", "Kernel Descriptor".
+//!
+//! In reading order:
+//! - [`bundle`]: the code objects in a file, by what they are made for.
+//! - [`target`]: processors and their settings; which code runs where.
+//! - [`elf`]: headers, segments, sections and symbols of one object.
+//! - [`msgpack`], [`metadata`]: the note that tells kernels and arguments.
+//! - [`kernel`]: kernels as they are known then; what none may need.
+
+mod bundle;
+mod elf;
+mod kernel;
+mod metadata;
+mod msgpack;
+mod target;
+
+// Code objects that come with Pappus, and whatever no compiler would write. As files: the crate of the kernels needs
+// wasmtime for its tests, which nothing below the supervisor may.
+#[cfg(test)]
+#[path = "../../../kernels/src/artefacts.rs"]
+#[allow(unreachable_pub, reason = "a file of another crate")]
+mod artefacts;
+#[cfg(test)]
+#[path = "../../../kernels/src/synthetic.rs"]
+#[allow(unreachable_pub, reason = "a file of another crate")]
+mod synthetic;
+#[cfg(test)]
+mod tests;
+
+pub use kernel::{Argument, Kernel};
+pub use target::Target;
+
+use elf::Elf;
+
+/// Kernels of an object, and arguments of all of them that a launch passes.
+pub const MAX_KERNELS: usize = 1024;
+/// See [`MAX_KERNELS`].
+pub const MAX_ARGUMENTS: usize = 8192;
+/// Bytes of all kernels' names.
+pub const MAX_NAME_BYTES: usize = 64 << 10;
+
+/// Why bytes are no code object that can run here, in words for its author.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub(crate) String);
+
+impl From<&str> for Refused {
+    fn from(why: &str) -> Self {
+        Self(why.to_owned())
+    }
+}
+
+/// One code object, judged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CodeObject<'a> {
+    /// The object by itself, without the bundle that it came in.
+    pub bytes: &'a [u8],
+    /// What it is made for.
+    pub target: Target,
+    /// The version of its format: 4, 5 or 6.
+    pub version: u8,
+    /// Its kernels, in the order in which it lists them.
+    pub kernels: Vec<Kernel>,
+    /// Its memory that kernels can write, which outlives a call.
+    pub writable: Vec<Section>,
+}
+
+/// A part of an object's memory that kernels can write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Section {
+    /// Its name, such as `.bss`.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Variables in it that a driver finds by their names, by their offsets.
+    pub variables: Vec<Variable>,
+}
+
+/// A variable of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    /// Its symbol.
+    pub name: String,
+    /// Its first byte in its section.
+    pub offset: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// Whether bytes claim to be AMD's: a code object or a bundle of such, compressed or not.
+pub fn recognises(bytes: &[u8]) -> bool {
+    bundle::is_bundle(bytes) || elf::machine(bytes) == Some(elf::MACHINE)
+}
+
+/// Every code object in a file, each judged.
+pub fn read(file: &[u8]) -> Result<Vec<CodeObject<'_>>, Refused> {
+    bundle::entries(file)?.into_iter().map(|entry| judge(&entry)).collect()
+}
+
+/// The code object that suits a device best, judged.
+pub fn pick<'a>(file: &'a [u8], device: &Target) -> Result<CodeObject<'a>, Refused> {
+    let entries = bundle::entries(file)?;
+    if let [bundle::Entry { target: None, .. }] = &entries[..] {
+        let object = judge(&entries[0])?;
+        return match object.target.suits(device) {
+            Some(_) => Ok(object),
+            None => Err(Refused(format!("it is made for {}, the device is {device}", object.target))),
+        };
+    }
+    let suiting = entries.iter().filter_map(|entry| Some((entry.target?.suits(device)?, entry)));
+    match suiting.max_by_key(|(how_well, _)| *how_well) {
+        Some((_, entry)) => judge(entry),
+        None => {
+            let there: Vec<_> =
+                entries.iter().filter_map(|entry| entry.target).map(|t| t.to_string()).collect();
+            Err(Refused(format!("the bundle has code for {}, the device is {device}", there.join(", "))))
+        }
+    }
+}
+
+/// Kernels that all of these objects have: what a function may rely on before it is known which of them will run. They
+/// take the same everywhere.
+pub fn common_kernels(objects: &[CodeObject<'_>]) -> Result<Vec<Kernel>, Refused> {
+    let Some((first, others)) = objects.split_first() else { return Ok(Vec::new()) };
+    let mut common = Vec::new();
+    for kernel in &first.kernels {
+        let twins =
+            others.iter().map(|object| (object, object.kernels.iter().find(|k| k.name == kernel.name)));
+        let mut everywhere = true;
+        for (object, twin) in twins {
+            match twin {
+                Some(twin) if twin.arguments != kernel.arguments => {
+                    return Err(Refused(format!(
+                        "kernel `{}` takes other arguments for {} than for {}",
+                        kernel.name, object.target, first.target
+                    )));
+                }
+                twin => everywhere &= twin.is_some(),
+            }
+        }
+        if everywhere {
+            common.push(kernel.clone());
+        }
+    }
+    match common.is_empty() {
+        false => Ok(common),
+        true => Err("there is no kernel that all code objects of the bundle have".into()),
+    }
+}
+
+fn judge<'a>(entry: &bundle::Entry<'a>) -> Result<CodeObject<'a>, Refused> {
+    let elf = Elf::read(entry.bytes)?;
+    let target = Target::of_flags(elf.flags, elf.version)?;
+    if let Some(named) = entry.target.filter(|named| *named != target) {
+        return Err(Refused(format!("the bundle says that it is made for {named}, the object for {target}")));
+    }
+    let told = metadata::read(elf.note()?)?;
+    if told.version != elf.version.min(5) {
+        return Err("malformed: its header and its note have different versions".into());
+    }
+    if Target::of_text(told.target.strip_prefix("amdgcn-amd-amdhsa--").unwrap_or_default()) != Some(target) {
+        return Err(Refused(format!(
+            "malformed: its header says that it is made for {target}, its note for {:?}",
+            told.target
+        )));
+    }
+    let kernels = kernel::check(told.kernels, &elf, target)?;
+    Ok(CodeObject { bytes: entry.bytes, target, version: elf.version, kernels, writable: elf.writable() })
+}
