@@ -343,10 +343,15 @@ def test_an_interruption_does_not_cost_the_connection(start: Callable[..., Super
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)
-        thread.start()
-        with pytest.raises(KeyboardInterrupt):
-            function(**inputs)
-        thread.join()
+        # A shell's background jobs are started with interruptions ignored.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            thread.start()
+            with pytest.raises(KeyboardInterrupt):
+                function(**inputs)
+            thread.join()
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert client.status().devices[0].running == 1
         # The call goes on, and with it what it uses.
         (waiting,) = client._connection._waiting.values()

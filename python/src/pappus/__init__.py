@@ -13,7 +13,7 @@ In reading order:
 - :mod:`pappus.errors`: what can go wrong.
 - ``_call``, ``_signature``, ``_sizes``, ``_arrays``: from arrays to a request, and from an answer to arrays.
 - ``_pool``, ``_memory``: the shared memory that calls use behind the scenes.
-- ``_requests``, ``_files``: every other request; functions on disk.
+- ``_requests``, ``_files``, ``_archive``: every other request; functions on disk.
 - ``_connection``, ``_pending``, ``_wire``: the socket.
 - ``_proto``: messages of the protocol, generated.
 """

@@ -57,14 +57,19 @@ class Package:
     weights: Mapping[str, Source]
 
 
-def read(path: str | os.PathLike[str], weights: Mapping[str, Any]) -> Package:
-    """Reads a configuration file, or a folder with one, and finds what it names, relative to it."""
+def read(path: str | os.PathLike[str], weights: Mapping[str, Any], *, confined: bool) -> Package:
+    """Reads a configuration file, or a folder with one, and finds what it names, relative to it.
+
+    A stranger's configuration is confined: it can name no file outside its folder.
+    """
     config = _config_of(Path(path))
     text = config.read_bytes() if config.stat().st_size <= _CONFIG_BYTES else b""
     if not text:
         raise _wrong(config, f"it has {config.stat().st_size} bytes, a configuration has 1 to {_CONFIG_BYTES}")
     try:
         document = json.loads(text)
+        if confined:
+            _check_inside(config, document)
         modules = _modules(config, document)
         names = [_text(name) for name in document["blueprint"].get("weights", [])]
         declared = {_text(name): config.parent / _text(file) for name, file in document.get("weight_files", {}).items()}
@@ -147,6 +152,14 @@ def _config_of(path: Path) -> Path:
     if len(found) != 1:
         raise _wrong(path, f"a folder with {len(found)} .json files: name one function.json, or the file")
     return found[0]
+
+
+def _check_inside(config: Path, document: Any) -> None:
+    folder = config.parent.resolve()
+    named = [module["path"] for module in document.get("modules", [])] + list(document.get("weight_files", {}).values())
+    for file in [*named, document.get("module_path", "m")]:
+        if not (folder / _text(file)).resolve().is_relative_to(folder):
+            raise _wrong(config, f"it names {file!r}, which lies outside its folder")
 
 
 def _modules(config: Path, document: Any) -> tuple[Module, ...]:

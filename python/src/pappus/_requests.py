@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from pappus import _files, _memory
+from pappus import _archive, _files, _memory
 from pappus._pool import Mapped, Pool
 from pappus._proto import pappus_pb2 as v1
 from pappus._wire import MAX_ARENA_BYTES, MAX_INLINE_BYTES
@@ -134,7 +135,8 @@ def add_function(
     name: str, path: str | os.PathLike[str], weights: Mapping[str, Any], replace: bool
 ) -> Operation[v1.FunctionInfo]:
     """Registers a function that lies on disk."""
-    return (yield from add_package(name, _files.read(path, weights), replace))
+    with _archive.unpacked(Path(path)) as (found, confined):
+        return (yield from add_package(name, _files.read(found, weights, confined=confined), replace))
 
 
 def add_package(name: str, package: _files.Package, replace: bool) -> Operation[v1.FunctionInfo]:

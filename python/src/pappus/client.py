@@ -216,11 +216,12 @@ class Client:
         weights: Mapping[str, object] | None = None,
         replace: bool = False,
     ) -> Function:
-        """Registers a function: a configuration file, or a folder with ``function.json`` or a single ``.json`` file.
+        """Registers a function that lies on disk.
 
-        Modules are found beside the files that the configuration names, all variants of them. ``weights`` are arrays or
-        files by buffer, which take precedence over the configuration's. With ``replace`` it takes the place of another
-        function of that name.
+        ``path`` is a configuration file, a folder with ``function.json`` or a single ``.json`` file, or a ``.pappus`` file,
+        which is such a folder as an archive (``zip -0``), and may be a stranger's. Modules are found beside the files that
+        the configuration names, all variants of them. ``weights`` are arrays or files by buffer, which take precedence
+        over the configuration's. With ``replace`` it takes the place of another function of that name.
         """
         info = self._run(_requests.add_function(name, path, weights or {}, replace))
         # What an answer to registering leaves out, such as the configuration, is asked for.

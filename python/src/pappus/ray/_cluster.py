@@ -10,6 +10,7 @@ import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from pappus import _arrays, _files
+from pappus import _archive, _arrays, _files
 from pappus.errors import Error, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from pappus.ray._node import Health, NodeActor, Parts, is_gone
 from pappus.ray._routing import Router
@@ -155,12 +156,13 @@ class Cluster:
 
         Its modules and weights go into Ray's object store, and from there to a node when it is first called there.
         """
-        package = _files.read(path, weights or {})
-        without = [module.name for module in package.modules if not module.files]
-        if without:
-            raise InvalidArgument(f"module {without[0]!r} is missing: there is no file of it")
-        sources = [file.source for module in package.modules for file in module.files]
-        arrays = [_loaded(source) for source in (*sources, *package.weights.values())]
+        with _archive.unpacked(Path(path)) as (found, confined):
+            package = _files.read(found, weights or {}, confined=confined)
+            without = [module.name for module in package.modules if not module.files]
+            if without:
+                raise InvalidArgument(f"module {without[0]!r} is missing: there is no file of it")
+            sources = [file.source for module in package.modules for file in module.files]
+            arrays = [_loaded(source) for source in (*sources, *package.weights.values())]
         shape = tuple((m.name, m.stem, tuple((f.format, f.arch) for f in m.files)) for m in package.modules)
         parts = Parts(package.config, shape, tuple(package.weights))
         digest = hashlib.sha256(repr(parts).encode())
