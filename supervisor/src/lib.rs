@@ -2,6 +2,7 @@
 //!
 //! In reading order; each module uses only those before it (`tests/integration/arrows.rs` holds that):
 //! - [`limits`], [`ids`], [`sha256`], [`tenant_name`], [`metrics`].
+//! - [`service_manager`]: what a service manager tells this process, and is told by it.
 //! - [`concurrent`]: what threads share while a call is answered.
 //! - [`sync`]: the order of locks; waking threads.
 //! - [`log`]: no tenant fills it.
@@ -53,6 +54,7 @@ pub mod router;
 pub mod run;
 pub mod schedule;
 pub mod server;
+pub mod service_manager;
 pub mod sha256;
 pub mod store;
 pub mod sync;

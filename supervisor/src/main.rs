@@ -1,16 +1,19 @@
 //! `pappus-supervisor`: parses, builds, runs, maps errors to exit codes.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::Shell;
+use clap_mangen::Man;
 use pappus_supervisor::config::{Config, Flags};
 use pappus_supervisor::limits::{MAX_BLOCKING_THREADS, SOCKET_THREADS};
 use pappus_supervisor::list_devices;
 use pappus_supervisor::log::Limited;
 use pappus_supervisor::run::run;
+use pappus_supervisor::service_manager::ServiceManager;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -23,6 +26,9 @@ const LAST_MOMENT: Duration = Duration::from_millis(700);
 fn main() -> ExitCode {
     pappus_shmem::heap::keep_little();
     let flags = Flags::parse();
+    if flags.man || flags.completions.is_some() {
+        return describe(flags.completions);
+    }
     let wanted = std::env::var("PAPPUS_LOG").unwrap_or_else(|_| "info".to_owned());
     let Ok(level) = wanted.parse::<tracing::Level>() else {
         eprintln!("error: PAPPUS_LOG = {wanted:?}: expected error, warn, info, debug or trace");
@@ -38,6 +44,13 @@ fn main() -> ExitCode {
     if flags.list_devices {
         return list_devices(flags.json);
     }
+    let manager = match ServiceManager::from_environment() {
+        Ok(manager) => manager,
+        Err(e) => {
+            eprintln!("error: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
     let config = match Config::resolve(flags) {
         Ok(config) => config,
         Err(e) => {
@@ -45,12 +58,31 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match start(config) {
+    match start(config, manager) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints a completion script, or the manual page.
+fn describe(shell: Option<Shell>) -> ExitCode {
+    let mut command = Flags::command();
+    // The generators panic where they cannot write; a pipe may close at any time.
+    let mut text = Vec::new();
+    match shell {
+        Some(shell) => clap_complete::generate(shell, &mut command, "pappus-supervisor", &mut text),
+        None => {
+            let page = Man::new(command).section("8").manual("Pappus");
+            // Memory takes everything.
+            let _ = page.render(&mut text);
+        }
+    }
+    match std::io::stdout().write_all(&text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
     }
 }
 
@@ -69,16 +101,19 @@ fn list_devices(as_json: bool) -> ExitCode {
     }
 }
 
-fn start(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+fn start(config: Config, manager: ServiceManager) -> Result<(), Box<dyn std::error::Error>> {
     raise_descriptor_limit();
-    let (first, second) = hear_signals(vec![config.socket.clone(), config.admin_socket.clone()])?;
+    let mut own_sockets = vec![config.admin_socket.clone()];
+    // What a service manager listens on outlives this process.
+    own_sockets.extend((!manager.has_clients()).then(|| config.socket.clone()));
+    let (first, second) = hear_signals(own_sockets)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(SOCKET_THREADS)
         .thread_keep_alive(IDLE_THREADS)
         .max_blocking_threads(MAX_BLOCKING_THREADS)
         .enable_all()
         .build()?;
-    let ended = runtime.block_on(run(config, heard(first), heard(second)));
+    let ended = runtime.block_on(run(config, manager, heard(first), heard(second)));
     // What is still busy with a module, a blob or a client's descriptor ends with the process.
     runtime.shutdown_background();
     Ok(ended?)

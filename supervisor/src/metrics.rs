@@ -329,7 +329,7 @@ pub(crate) fn describe() {
     describe_gauge!("pappus_standbys_ready", "Processes that are ready to take a worker's place");
     describe_gauge!("pappus_standbys_wanted", "Processes that should be ready to take a worker's place");
     describe_gauge!("pappus_memory_bytes", Unit::Bytes, "What the memory of the device is used for");
-    gauge!("pappus_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    gauge!("pappus_build_info", "version" => pappus_version::VERSION).set(1.0);
     state_free(0);
     log_lines("warn").increment(0);
     log_lines("error").increment(0);

@@ -16,7 +16,9 @@ use crate::processes::launcher::{self, Launcher};
 use crate::processes::subreaper;
 use crate::processes::survey::{self, SurveyError};
 use crate::registry::{DeviceClass, Registry};
+use crate::server::listen::Listener;
 use crate::server::{Server, listen};
+use crate::service_manager::ServiceManager;
 use crate::store::StateDir;
 use crate::tenants::Tenants;
 
@@ -24,6 +26,9 @@ use crate::tenants::Tenants;
 const JOIN_DRAINED: Duration = Duration::from_secs(5);
 /// The same after a second signal.
 const JOIN_ABORTED: Duration = Duration::from_millis(300);
+
+/// How soon it is looked again whether calls can be made, at first and at most.
+const READY_POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 
 /// Why the supervisor could not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +53,7 @@ pub enum RunError {
 /// Runs until drained. `shutdown` asks for that; an `abort` after it ends at once.
 pub async fn run(
     config: Config,
+    mut manager: ServiceManager,
     shutdown: impl Future<Output = ()>,
     abort: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
@@ -69,8 +75,12 @@ pub async fn run(
     registry.tenants.keep_out(launcher.confinement().worker_uids());
 
     // Before any worker starts: a path that cannot be had ends the start at once.
-    let clients = listen::bind(&config.socket, 0o666)?;
-    let admins = listen::bind(&config.admin_socket, 0o600)?;
+    let clients = match manager.take_clients(&config.socket)? {
+        Some(given) => Listener::kept(given)?,
+        None => Listener::own(listen::bind(&config.socket, 0o666)?),
+    };
+    let is_own = clients.is_own;
+    let admins = Listener::own(listen::bind(&config.admin_socket, 0o600)?);
     let mut devices = Vec::new();
     for device in found {
         let device = Arc::new(Device::new(device, watched.clone(), targets_in.clone(), state.clone())?);
@@ -81,7 +91,7 @@ pub async fn run(
     tokio::spawn(registry.clone().run_evictions());
     tracing::info!(socket = %config.socket.display(), "listening");
     let (socket, admin_socket) = (config.socket.clone(), config.admin_socket.clone());
-    let server = Server::new(registry, devices, state, settings, config);
+    let server = Server::new(registry, devices, state, settings, manager, config);
     if let Some(endpoint) = &endpoint {
         endpoint.tells_about(&server);
     }
@@ -96,6 +106,7 @@ pub async fn run(
         tokio::spawn(listen::accept(server.clone(), clients, false)),
         tokio::spawn(listen::accept(server.clone(), admins, true)),
     ];
+    tokio::spawn(keep_told(server.clone()));
     let reloading = tokio::spawn(reload_on_hangup(server.clone(), hangup));
     let drain = async {
         tokio::select! {
@@ -117,7 +128,9 @@ pub async fn run(
     accepting.iter().for_each(|task| task.abort());
     reloading.abort();
     // The last answers are on their way to the sockets already; no further client can connect.
-    let _ = std::fs::remove_file(&socket);
+    if is_own {
+        let _ = std::fs::remove_file(&socket);
+    }
     let _ = std::fs::remove_file(&admin_socket);
     server.devices.iter().for_each(|device| device.close());
     let threads = server.devices.iter().flat_map(|device| device.take_threads()).collect();
@@ -137,6 +150,28 @@ async fn join_within(threads: Vec<JoinHandle<()>>, patience: Duration) -> bool {
         let _ = joined.send(());
     });
     joining.is_ok() && matches!(tokio::time::timeout(patience, all_joined).await, Ok(Ok(())))
+}
+
+/// Tells the service manager that calls can be made, and then, as often as it asked for, that the supervisor works: socket
+/// threads run, and the schedulers' locks can be had.
+async fn keep_told(server: Arc<Server>) {
+    if !server.service_manager.listens() {
+        return;
+    }
+    let [mut pause, longest] = READY_POLL;
+    while !server.is_ready() && !server.is_draining() {
+        tokio::time::sleep(pause).await;
+        pause = longest.min(pause * 2);
+    }
+    if !server.is_draining() {
+        server.service_manager.ready();
+    }
+    let Some(period) = server.service_manager.wants_to_hear_every() else { return };
+    loop {
+        server.devices.iter().for_each(|device| drop(device.status()));
+        server.service_manager.alive();
+        tokio::time::sleep(period).await;
+    }
 }
 
 /// SIGHUP reads the configuration again; what is wrong is logged.

@@ -17,7 +17,7 @@ const ORDER: [(&str, &[Level]); 4] = [
     (
         "supervisor",
         &[
-            &["concurrent", "ids", "limits", "metrics", "sha256", "sync", "tenant_name"],
+            &["concurrent", "ids", "limits", "metrics", "service_manager", "sha256", "sync", "tenant_name"],
             &["quota"],
             &["defences"],
             &["client_io", "log", "schedule"],

@@ -31,6 +31,7 @@
 //! - [`prisoner`]: what can be done from inside the sandbox.
 //! - [`gateways`], [`grants`], [`quotas`]: tenants by configuration: who they are, what they share, what they may have.
 //! - [`replacing`]: a function takes the place of another.
+//! - [`service_manager`]: what systemd hands over and is told; restarts that refuse nobody.
 //! - [`surveys`]: which devices a supervisor takes.
 //! - [`cli`], [`inputs`], [`metrics`]: the command and the endpoint that operators use.
 //! - [`health`]: what an orchestrator is told. [`monitoring`]: dashboard, alerts and run book name what there is.
@@ -85,6 +86,7 @@ mod replacing;
 mod residents;
 #[cfg(target_arch = "x86_64")]
 mod scarcity;
+mod service_manager;
 mod shares;
 mod standbys;
 mod state;

@@ -13,8 +13,8 @@ const BINARIES: [(&str, &str); 3] = [
     ("pappus-client", "pappus"),
 ];
 /// Folders they are built from.
-const SOURCES: [&str; 8] =
-    ["blueprint", "client", "kernels", "proto", "protocol", "shmem", "supervisor", "worker"];
+const SOURCES: [&str; 9] =
+    ["blueprint", "client", "kernels", "proto", "protocol", "shmem", "supervisor", "version", "worker"];
 
 /// The root of the workspace.
 pub(crate) fn workspace() -> &'static Path {

@@ -6,15 +6,16 @@ use std::path::PathBuf;
 use crate::programs::{self, files_below, workspace};
 
 /// The crates, and those of each other that each may use outside its tests.
-const DEPENDENCIES: [(&str, &[&str]); 11] = [
+const DEPENDENCIES: [(&str, &[&str]); 12] = [
+    ("version", &[]),
     ("shmem", &[]),
     ("blueprint", &[]),
     ("kernels", &[]),
     ("proto", &[]),
     ("protocol", &["shmem"]),
-    ("worker", &["blueprint", "protocol", "shmem"]),
-    ("supervisor", &["blueprint", "proto", "protocol", "shmem"]),
-    ("client", &["blueprint", "kernels", "proto", "shmem"]),
+    ("worker", &["blueprint", "protocol", "shmem", "version"]),
+    ("supervisor", &["blueprint", "proto", "protocol", "shmem", "version"]),
+    ("client", &["blueprint", "kernels", "proto", "shmem", "version"]),
     // Reads what all of them read.
     ("fuzz", &["blueprint", "client", "proto", "protocol", "shmem", "supervisor", "worker"]),
     // Of its hostile programs.

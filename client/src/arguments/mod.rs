@@ -31,10 +31,11 @@ const MAX_TENANTS: u64 = 1_000_000;
 
 /// Runs functions made of nothing but GPU kernels, through a Pappus supervisor.
 #[derive(Debug, Parser)]
-#[command(name = "pappus", version, after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
+#[command(name = "pappus", version = pappus_version::VERSION, after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
 #[command(propagate_version = true, max_term_width = 110)]
 pub(crate) struct Arguments {
-    /// The supervisor's socket; drain, settings, device, tenants and reload need its admin socket (SOCKET.admin)
+    /// The supervisor's socket [default: /run/pappus/pappus.sock]; drain, settings, device, tenants and reload need its
+    /// admin socket (SOCKET.admin)
     #[arg(long, global = true, env = "PAPPUS_SOCKET", value_name = "SOCKET", display_order = 100)]
     pub(crate) socket: Option<PathBuf>,
     /// A file with the token of the tenant to act for, where this user is a gateway
@@ -112,6 +113,11 @@ pappus completions bash > ~/.local/share/bash-completion/completions/pappus")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a folder, one for each command
+    Man {
+        /// Where to put them
+        folder: PathBuf,
     },
 }
 

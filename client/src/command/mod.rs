@@ -8,6 +8,7 @@ mod device;
 mod drain;
 mod function;
 mod invoke;
+mod man;
 mod module;
 mod module_file;
 mod plan;
@@ -19,16 +20,20 @@ mod tenants;
 mod token;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pappus_client::{Client, Code, Error};
 
 use crate::arguments::{Arguments, Command};
 use crate::failure::{Failure, Result};
 
+/// Where the supervisor of a system package listens.
+const SYSTEM_SOCKET: &str = "/run/pappus/pappus.sock";
+
 /// Runs one command.
 pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
-    let socket = arguments.socket;
+    let system = || Some(PathBuf::from(SYSTEM_SOCKET)).filter(|path| path.exists());
+    let socket = arguments.socket.or_else(system);
     let token_file = arguments.token_file;
     let connect = || connect(socket.as_deref(), token_file.as_deref());
     let admin = |result, command| hint_at_admin(result, socket.as_deref(), command);
@@ -49,13 +54,17 @@ pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
         }
         Command::Demo { device, out: folder } => demo::run(&device, &folder, out),
         Command::Completions { shell } => completions::run(shell, out),
+        Command::Man { folder } => man::run(&folder),
     }
 }
 
 fn connect(socket: Option<&Path>, token_file: Option<&Path>) -> Result<Client> {
     let Some(socket) = socket else {
-        let message = "no socket: name the supervisor's with --socket SOCKET or PAPPUS_SOCKET=SOCKET";
-        return Err(Failure::Usage(message.into()));
+        let message = format!(
+            "no socket: name the supervisor's with --socket SOCKET or PAPPUS_SOCKET=SOCKET; there is none at \
+             {SYSTEM_SOCKET}"
+        );
+        return Err(Failure::Usage(message));
     };
     let mut client = Client::connect(socket)?;
     if let Some(path) = token_file {

@@ -12,7 +12,7 @@ use super::sandbox::Names;
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(
     name = "pappus-supervisor",
-    version,
+    version = pappus_version::VERSION,
     about = "Runs functions made of nothing but GPU kernels, for untrusted tenants.",
     long_about = "Runs functions made of nothing but GPU kernels, for untrusted tenants.\n\n\
         One supervisor per machine: clients talk to its Unix socket, it feeds isolated worker\n\
@@ -47,6 +47,12 @@ pub struct Flags {
     /// cuda:0:workers=4,lanes=8 [default: every GPU there is, else cpu].
     #[arg(long, value_name = "DEVICE[:KEY=VALUE,...]")]
     pub device: Vec<String>,
+    /// Print a completion script for a shell, and exit.
+    #[arg(long, value_name = "SHELL", hide = true)]
+    pub completions: Option<clap_complete::Shell>,
+    /// Print the manual page, and exit.
+    #[arg(long, hide = true)]
+    pub man: bool,
     /// Print the devices that Pappus finds here, and exit.
     #[arg(long)]
     pub list_devices: bool,

@@ -12,6 +12,8 @@
 pub mod device;
 pub mod flags;
 pub mod live;
+#[cfg(test)]
+mod packaged_tests;
 pub mod request;
 pub mod sandbox;
 pub mod settings;

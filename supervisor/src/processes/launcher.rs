@@ -1,7 +1,7 @@
 //! Starts worker processes, each with exactly its descriptors and confined as was decided, and waits until it is clear
 //! which process the worker is.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use pappus_protocol::pipe::{Inbox, Outbox};
 use pappus_protocol::{control, pipe};
 use pappus_shmem::ValidatedMemfd;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
 
 use super::confinement::Confinement;
 use super::process::Process;
@@ -25,6 +26,9 @@ use crate::limits::WORKER_START_S;
 #[derive(Debug)]
 pub struct Launcher {
     program: PathBuf,
+    /// The file that `program` was when this was made. An update puts another one there, for the next supervisor: this one
+    /// goes on with the workers that it came with.
+    file: Option<OwnedFd>,
     confinement: Confinement,
     spawner: Spawner,
 }
@@ -66,12 +70,23 @@ pub fn worker_program() -> std::io::Result<PathBuf> {
 impl Launcher {
     /// Of processes of this program, confined like this. To be made before there are clients; processes may end with it.
     pub fn new(program: impl AsRef<Path>, confinement: Confinement) -> std::io::Result<Self> {
-        Ok(Self { program: program.as_ref().to_owned(), confinement, spawner: Spawner::start()? })
+        let program = program.as_ref().to_owned();
+        let file = rustix::fs::open(&program, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
+        Ok(Self { program, file, confinement, spawner: Spawner::start()? })
     }
 
     /// How the processes are confined.
     pub fn confinement(&self) -> &Confinement {
         &self.confinement
+    }
+
+    /// The file to run where another one, or none, lies at its path by now.
+    fn replaced(&self) -> Option<BorrowedFd<'_>> {
+        let file = self.file.as_ref()?;
+        let own = rustix::fs::fstat(file).ok()?;
+        let there = rustix::fs::stat(&self.program);
+        let is_same = there.is_ok_and(|there| (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino));
+        (!is_same).then(|| file.as_fd())
     }
 
     /// Starts a worker and waits until it is in its sandbox. Where workers have no pid namespace, the kernel ends them
@@ -123,7 +138,10 @@ impl Launcher {
             ),
             is_heard: true,
         };
-        let child = self.spawner.spawn(program, &descriptors)?;
+        let child = match self.replaced() {
+            None => self.spawner.spawn(program, &descriptors)?,
+            Some(file) => self.spawner.spawn_file(file, program, &descriptors)?,
+        };
         // The other ends are closed in this process: an end of a pipe that the worker closes is noticed here.
         drop((commands_read, answers_write, control_theirs));
         let process = settle_in(Process::of(child)?, &control_ours, &answers_read)?;

@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -36,6 +37,8 @@ struct Job {
     /// The one that its descriptors were sent with.
     number: u64,
     program: Program,
+    /// Its file was sent behind the other descriptors.
+    is_open: bool,
     /// Numbers in the process for the descriptors that were sent, in their order.
     numbers: Vec<RawFd>,
     answer: SyncSender<std::io::Result<Child>>,
@@ -72,23 +75,46 @@ impl Spawner {
         program: Program,
         descriptors: &[(BorrowedFd<'_>, RawFd)],
     ) -> std::io::Result<Child> {
+        self.give(None, program, descriptors)
+    }
+
+    /// The same with a program that is open already, whatever lies at its path now.
+    pub(super) fn spawn_file(
+        &self,
+        file: BorrowedFd<'_>,
+        program: Program,
+        descriptors: &[(BorrowedFd<'_>, RawFd)],
+    ) -> std::io::Result<Child> {
+        self.give(Some(file), program, descriptors)
+    }
+
+    fn give(
+        &self,
+        file: Option<BorrowedFd<'_>>,
+        program: Program,
+        descriptors: &[(BorrowedFd<'_>, RawFd)],
+    ) -> std::io::Result<Child> {
         let ended = || std::io::Error::other("the thread that starts processes ended");
-        let (passed, numbers): (Vec<_>, Vec<_>) = descriptors.iter().copied().unzip();
+        let (mut passed, numbers): (Vec<_>, Vec<_>) = descriptors.iter().copied().unzip();
+        passed.extend(file);
         let (answer, answered) = sync_channel(1);
         {
             let mut to_thread = self.to_thread.lock();
             to_thread.number += 1;
             let number = to_thread.number;
             fds::send(to_thread.socket.as_fd(), &number.to_le_bytes(), &passed)?;
-            to_thread.jobs.send(Job { number, program, numbers, answer }).map_err(|_| ended())?;
+            to_thread
+                .jobs
+                .send(Job { number, program, is_open: file.is_some(), numbers, answer })
+                .map_err(|_| ended())?;
         }
         answered.recv().map_err(|_| ended())?
     }
 }
 
 fn run(socket: &OwnedFd, jobs: &Receiver<Job>) {
-    for Job { number, program, numbers, answer } in jobs {
-        let passed = receive(socket, number, numbers.len());
+    for Job { number, program, is_open, numbers, answer } in jobs {
+        let passed = receive(socket, number, numbers.len() + usize::from(is_open));
         let started = passed.and_then(|passed| start(program, &numbers, passed));
         if let Err(unheard) = answer.send(started)
             && let Ok(mut child) = unheard.0
@@ -125,7 +151,12 @@ fn out_of_the_way(fd: OwnedFd) -> std::io::Result<OwnedFd> {
 /// fork and program, so that the process needs no copy of the supervisor's memory (`posix_spawn`), which takes the
 /// longer the more tenants have in it.
 fn start(program: Program, numbers: &[RawFd], passed: Vec<OwnedFd>) -> std::io::Result<Child> {
-    let mut command = Command::new(&program.path);
+    let mut passed = passed.into_iter().map(out_of_the_way).collect::<Result<Vec<_>, _>>()?;
+    // Opened by its number in the process, which has it until the program runs.
+    let file = if passed.len() > numbers.len() { passed.pop() } else { None };
+    let path = file.as_ref().map(|file| format!("/proc/self/fd/{}", file.as_raw_fd()).into());
+    let mut command = Command::new(path.as_ref().unwrap_or(&program.path));
+    command.arg0(&program.path);
     command.args(program.arguments).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
     if let Some(environment) = program.environment {
         command.env_clear().envs(environment);
@@ -133,7 +164,6 @@ fn start(program: Program, numbers: &[RawFd], passed: Vec<OwnedFd>) -> std::io::
     if !program.is_heard {
         command.stderr(Stdio::null());
     }
-    let passed = passed.into_iter().map(out_of_the_way).collect::<Result<Vec<_>, _>>()?;
     let mut placed = Vec::with_capacity(passed.len());
     for (fd, number) in passed.into_iter().zip(numbers) {
         match *number {
@@ -209,6 +239,29 @@ mod tests {
         subreaper::forget(child.id());
         drop(write);
         assert_eq!(read.read(&mut [0; 2]).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_program_that_is_open_runs_also_when_another_one_lies_at_its_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        std::os::unix::fs::symlink("/bin/sh", &path).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "another one").unwrap();
+        let (mut read, write) = std::io::pipe().unwrap();
+        let program = |words| Program { path: path.clone(), ..shell(words) };
+        let spawner = Spawner::start().unwrap();
+        let mut child =
+            spawner.spawn_file(file.as_fd(), program("echo $0 >&9"), &[(write.as_fd(), 9)]).unwrap();
+        assert!(child.wait().unwrap().success());
+        subreaper::forget(child.id());
+        drop(write);
+        let mut said = String::new();
+        read.read_to_string(&mut said).unwrap();
+        assert_eq!(said.trim(), path.to_str().unwrap());
+        // The control.
+        assert!(spawner.spawn(program("exit 0"), &[]).is_err());
     }
 
     #[test]

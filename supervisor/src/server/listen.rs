@@ -53,6 +53,26 @@ pub fn bind(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
+/// A socket that connections are accepted from.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+    /// Bound by this process, and gone with it. Otherwise the service manager keeps it for the next supervisor.
+    pub is_own: bool,
+}
+
+impl Listener {
+    /// Bound by this process.
+    pub fn own(socket: UnixListener) -> Self {
+        Self { socket, is_own: true }
+    }
+
+    /// Kept by the service manager.
+    pub fn kept(socket: std::os::unix::net::UnixListener) -> std::io::Result<Self> {
+        Ok(Self { socket: UnixListener::from_std(socket)?, is_own: false })
+    }
+}
+
 /// Why a socket cannot be bound, and what to do about it.
 fn why_not(error: Errno) -> String {
     match error {
@@ -79,10 +99,23 @@ fn listen_on(path: &Path, mode: u32) -> rustix::io::Result<std::os::unix::net::U
     Ok(socket.into())
 }
 
-/// Accepts connections until dropped.
-pub async fn accept(server: Arc<Server>, listener: UnixListener, admin: bool) {
+/// Accepts connections until dropped. Where another supervisor will accept from the same socket, only until this one
+/// drains: who connects later waits for the other one.
+pub async fn accept(server: Arc<Server>, listener: Listener, admin: bool) {
+    let leave = async {
+        match listener.is_own {
+            true => std::future::pending().await,
+            false => server.wait_draining().await,
+        }
+    };
+    let mut leave = std::pin::pin!(leave);
     loop {
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut leave => return,
+            accepted = listener.socket.accept() => accepted,
+        };
+        match accepted {
             Ok((stream, _)) => {
                 admit(server.clone(), stream, admin);
                 // Those who are here already go first: many of a flood leave at once, and with them

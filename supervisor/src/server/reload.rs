@@ -75,7 +75,10 @@ impl Server {
         if self.config.file.is_none() {
             return Err(RequestError::NoConfigFile);
         }
-        self.read_again().inspect_err(|why| tracing::error!("the configuration is not read again: {why}"))
+        let read_again = || self.read_again();
+        self.service_manager
+            .reloading(read_again)
+            .inspect_err(|why| tracing::error!("the configuration is not read again: {why}"))
     }
 
     fn read_again(&self) -> Result<v1::Reloaded, RequestError> {

@@ -24,6 +24,7 @@ use crate::metrics::SocketMetrics;
 use crate::quota::{Limit, QuotaError};
 use crate::registry::{Handed, Registry};
 use crate::router::Router;
+use crate::service_manager::ServiceManager;
 use crate::store::StateDir;
 use crate::tenants::{Account, Taken};
 
@@ -66,7 +67,10 @@ pub struct Server {
     pub client_io: ClientIo,
     settings: watch::Sender<Settings>,
     arenas: AtomicU64,
+    /// Who started the supervisor, and keeps its socket.
+    pub service_manager: ServiceManager,
     draining: AtomicBool,
+    drain_began: Notify,
     drained: Notify,
     /// Whether the state directory can be written.
     pub(super) state_check: Arc<StateCheck>,
@@ -121,6 +125,7 @@ impl Server {
         devices: Vec<Arc<Device>>,
         state: Arc<StateDir>,
         settings: watch::Sender<Settings>,
+        service_manager: ServiceManager,
         config: Config,
     ) -> Arc<Self> {
         let stranded = Arc::new(Notify::new());
@@ -148,7 +153,9 @@ impl Server {
             stranded,
             metrics: SocketMetrics::new(),
             arenas: AtomicU64::new(1),
+            service_manager,
             draining: AtomicBool::new(false),
+            drain_began: Notify::new(),
             drained: Notify::new(),
             state_check: StateCheck::of(state),
             heartbeat: Heartbeat::default(),
@@ -223,11 +230,22 @@ impl Server {
         self.draining.load(Ordering::Acquire)
     }
 
+    /// Returns once invocations are refused.
+    pub async fn wait_draining(&self) {
+        // Made before the look: a drain that begins in between is noticed.
+        let began = self.drain_began.notified();
+        if !self.is_draining() {
+            began.await;
+        }
+    }
+
     /// Refuses new invocations and returns when all accepted ones are answered.
     pub async fn drain(&self) {
         if !self.draining.swap(true, Ordering::AcqRel) {
             let calls = self.registry.tenants.ledger().accepted();
             tracing::info!("draining: {calls} calls are waited for; a second signal ends at once");
+            self.service_manager.stopping();
+            self.drain_began.notify_waiters();
         }
         let busy =
             || self.registry.tenants.ledger().accepted() > 0 || self.devices.iter().any(|d| d.load() > 0);

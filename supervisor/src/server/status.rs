@@ -27,7 +27,7 @@ pub fn status(ctx: &RequestCtx) -> v1::Status {
     }
     let own = server.registry.counts_of(ctx.account.tenant);
     v1::Status {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: pappus_version::VERSION.to_owned(),
         uptime_ms: if operator { server.started.elapsed().as_millis() as u64 } else { 0 },
         draining: server.is_draining(),
         ready: server.is_ready(),

@@ -1,0 +1,32 @@
+//! Finds out which commit is built: what `PAPPUS_COMMIT` says, as `scripts/release` sets it; otherwise git, where this is a
+//! release build. Debug builds do not ask: each commit would link every program anew.
+
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-env-changed=PAPPUS_COMMIT");
+    println!("cargo::rerun-if-changed=build.rs");
+    let profile = std::env::var("PROFILE").unwrap_or_default();
+    let given = std::env::var("PAPPUS_COMMIT").ok().filter(|commit| !commit.is_empty());
+    let commit = given.or_else(|| if profile == "release" { head() } else { None });
+    let commit = commit.unwrap_or_else(|| "no commit".to_owned());
+    println!("cargo::rustc-env=PAPPUS_BUILD={commit}, {profile}");
+}
+
+/// The commit that is checked out and its day; none without git, or where this is no checkout.
+fn head() -> Option<String> {
+    let commit = git(&["show", "--no-patch", "--abbrev=12", "--format=%h %cs", "HEAD"])?;
+    // Written at every commit and checkout. A path that is not there would run this script each time.
+    let log = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"])?;
+    if Path::new(&log).exists() {
+        println!("cargo::rerun-if-changed={log}");
+    }
+    Some(commit)
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let ran = Command::new("git").args(arguments).output().ok()?;
+    let said = String::from_utf8(ran.stdout).ok()?;
+    ran.status.success().then(|| said.trim().to_owned())
+}
