@@ -1065,7 +1065,9 @@ class KernelParam(_message.Message):
     offset: _builtins.int
     bytes: _builtins.int
     type: _builtins.str
-    """"integer" (or an address), "float", "struct", or empty where that is not known."""
+    """"integer" (or an address), "float", "struct", "pointer", "value" (a number or a struct), or empty where that is not
+    known.
+    """
     def __init__(
         self,
         *,
