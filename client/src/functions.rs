@@ -1,5 +1,6 @@
 //! Packaging: a configuration on disk, the module files beside the ones it names, and its weights → a registered
-//! function. Reading a [`Package`] needs no supervisor and reports what is missing without failing; adding it does.
+//! function; all of it may also lie in one folder or one `.pappus` file. Reading a [`Package`] needs no supervisor and reports
+//! what is missing without failing; adding it does.
 
 use std::path::{Path, PathBuf};
 
@@ -8,6 +9,7 @@ use pappus_proto::Code;
 use pappus_proto::limits::is_valid_name;
 use pappus_proto::v1;
 
+use crate::archive::{self, Unpacked};
 use crate::blobs::Blob;
 use crate::client::Client;
 use crate::error::{Error, Result};
@@ -25,6 +27,7 @@ pub struct Package {
     blueprint: Blueprint,
     modules: Vec<PackagedModule>,
     weights: Vec<PackagedWeight>,
+    _unpacked: Option<Unpacked>,
 }
 
 /// A module that the configuration names.
@@ -50,9 +53,21 @@ pub struct PackagedWeight {
 }
 
 impl Package {
-    /// Reads a configuration and looks for its files, relative to it. `weights` are files by buffer, which take
-    /// precedence over what the configuration names.
-    pub fn read(config: &Path, weights: &[(String, PathBuf)]) -> Result<Self> {
+    /// Reads a configuration and looks for its files, relative to it. `path` is the configuration, a folder with a
+    /// `function.json`, or a `.pappus` file. `weights` are files by buffer, which take precedence over what the
+    /// configuration names.
+    pub fn read(path: &Path, weights: &[(String, PathBuf)]) -> Result<Self> {
+        let unpacked =
+            if archive::is_package(path) && path.is_file() { Some(archive::unpack(path)?) } else { None };
+        let config = match &unpacked {
+            Some(unpacked) => unpacked.config(),
+            None if path.is_dir() => path.join(archive::CONFIG),
+            None => path.to_owned(),
+        };
+        Ok(Self { _unpacked: unpacked, ..Self::of_config(&config, weights)? })
+    }
+
+    fn of_config(config: &Path, weights: &[(String, PathBuf)]) -> Result<Self> {
         let text = std::fs::read(config).map_err(Error::file(config))?;
         let blueprint = parse(&text).map_err(|source| unreadable(config, &text, source))?;
         let modules = blueprint.modules().iter().map(|module| {
@@ -65,6 +80,7 @@ impl Package {
             path: config.to_owned(),
             config: text,
             blueprint,
+            _unpacked: None,
         })
     }
 
@@ -247,6 +263,31 @@ mod tests {
         let text = why("README.md");
         assert!(text.contains("README.md: it is no JSON: ") && text.contains("vec_add.json"), "{text}");
         assert!(!why("wrong.json").contains("no JSON"), "{}", why("wrong.json"));
+    }
+
+    #[test]
+    fn a_folder_and_a_file_of_one_package_are_read_alike() {
+        let w0 = [npy::header("<f4", &[2]), vec![0; 8]].concat();
+        let files: [(&str, &[u8]); 3] =
+            [("function.json", CONFIG.as_bytes()), ("lib/m.sm_90.cubin", b"c"), ("w0.npy", &w0)];
+        let (dir, _) = folder(&files);
+        let single = dir.path().join("f.pappus");
+        let mut archive = rawzip::ZipArchiveWriter::new(std::fs::File::create(&single).unwrap());
+        for (name, content) in files {
+            let (mut entry, config) = archive.new_file(name).start().unwrap();
+            let mut writer = config.wrap(&mut entry);
+            std::io::copy(&mut &content[..], &mut writer).unwrap();
+            let (_, descriptor) = writer.finish().unwrap();
+            entry.finish(descriptor).unwrap();
+        }
+        archive.finish().unwrap();
+        for path in [dir.path(), &single] {
+            let package = Package::read(path, &[]).unwrap();
+            assert_eq!(package.modules()[0].files[0].arch, "sm_90", "{}", path.display());
+            assert_eq!(package.weights()[0].data.unwrap().bytes, 8, "{}", path.display());
+        }
+        let absent = Package::read(&dir.path().join("g.pappus"), &[]).unwrap_err().to_string();
+        assert!(absent.contains("No such file"), "{absent}");
     }
 
     #[test]

@@ -21,6 +21,7 @@
 //! - [`arena`]: shared memory for inputs and outputs.
 //! - [`invocation`]: one call, built step by step.
 //! - [`functions`]: a configuration on disk, its module files and its weights → a registered function.
+//! - [`archive`]: all of that in one file, unpacked.
 //! - `upload`: its files on their way, with word of how far they are.
 //! - [`variants`]: which file holds which compiled form of a module.
 //! - [`kernels`]: which kernels a module file holds.
@@ -29,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod archive;
 pub mod arena;
 mod blobs;
 pub mod client;

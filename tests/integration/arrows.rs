@@ -41,7 +41,7 @@ const ORDER: [(&str, &[Level]); 4] = [
         "client",
         &[
             &["error", "failure", "progress", "table", "units"],
-            &["arena", "capacity", "client", "input", "npy", "stages", "variants"],
+            &["archive", "arena", "capacity", "client", "input", "npy", "stages", "variants"],
             &["arguments", "json", "kernels", "requests"],
             &["blobs", "invocation"],
             &["upload"],

@@ -42,6 +42,7 @@ Examples:
   pappus function check inference.json
   pappus function check inference.json --input cfg=cfg.bin --input A=196KiB
   pappus function check matmul.json --input cfg=u64:4 --input 'A=i64[16385]:a.npy'
+  pappus function check resnet18.pappus
   pappus function check kernels/configs
 
 With FILE, the words that sizes are computed from are read; with SIZE only the number of bytes is known. What else may

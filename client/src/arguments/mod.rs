@@ -168,17 +168,16 @@ pub(crate) enum ModuleCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum FunctionCommand {
-    /// Register a function with the modules and weights its configuration names
-    #[command(
-        after_help = "Module files are looked for beside the ones that CONFIG.json names: STEM.wasm, STEM.ptx, \
+    /// Register a function: a configuration with the modules and weights it names, or a package of all of it
+    #[command(after_help = "A package is a .pappus file, or a folder with function.json in it.\n\
+Module files are looked for beside the ones that CONFIG.json names: STEM.wasm, STEM.ptx, \
 STEM.sm_90.ptx, …\nWhere there is none, a registered module called STEM is used.\n\n\
-Example:\n  pappus function add mnist mnist.json --weight W0=conv.npy"
-    )]
+Examples:\n  pappus function add mnist mnist.json --weight W0=conv.npy\n  pappus function add resnet18 resnet18.pappus")]
     Add {
         /// What to call it
         name: String,
-        /// Its configuration
-        #[arg(value_name = "CONFIG.json")]
+        /// Its configuration, or a package
+        #[arg(value_name = "CONFIG.json|PACKAGE")]
         config: PathBuf,
         /// The file of a weights buffer, if not the one that the configuration names
         #[arg(long = "weight", value_name = "W=FILE", value_parser = assignment::<PathBuf>("NAME=FILE", "--weight W="))]
@@ -222,8 +221,8 @@ Example:\n  pappus function add mnist mnist.json --weight W0=conv.npy"
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArguments {
-    /// The configuration, or a folder of which every .json file is checked
-    #[arg(value_name = "CONFIG.json|DIR")]
+    /// The configuration, a package, or a folder of which every .json file is checked
+    #[arg(value_name = "CONFIG.json|PACKAGE|DIR")]
     pub(crate) config: PathBuf,
     /// An input's size, or files or numbers to take its size and words from
     #[arg(

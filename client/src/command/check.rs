@@ -6,10 +6,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use pappus_blueprint::{Amount, Blueprint, BufferDescription, Description, Known, Role, describe};
-use pappus_client::Error;
 use pappus_client::functions::Package;
 use pappus_client::kernels as module_kernels;
 use pappus_client::variants;
+use pappus_client::{Error, archive};
 use serde_json::{Value, json};
 
 use crate::arguments::{Assignment, CheckArguments, SizeOrSpec};
@@ -21,7 +21,8 @@ use crate::units;
 /// Checks and describes one configuration, or checks all in a folder.
 pub(crate) fn run(arguments: CheckArguments, out: &mut dyn Write) -> Result<()> {
     arguments.check().map_err(|why| Failure::Usage(why.to_string()))?;
-    if arguments.config.is_dir() {
+    // A folder that is a package is one function.
+    if arguments.config.is_dir() && !arguments.config.join(archive::CONFIG).is_file() {
         return check_folder(&arguments, out);
     }
     let weights = arguments.weights.into_iter().map(|weight| (weight.name, weight.value));

@@ -1,0 +1,136 @@
+"""From PyTorch models and Triton kernels to functions, without a GPU.
+
+>>> from pappus import package                                                # doctest: +SKIP
+>>> built = package.torch(model.eval(), (example,), targets=["sm_90"])        # doctest: +SKIP
+>>> built.save("model.pappus")                                                # doctest: +SKIP
+
+``pappus function add model model.pappus`` registers it. docs/packaging.md has the rest.
+
+In reading order: :mod:`.lowering` and :mod:`.jit` make a :class:`~.plan.Plan` of a model and of kernels, :mod:`.build`
+compiles it, :mod:`.files` writes it, :mod:`.interpret` runs it on the processor.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from .errors import PackageError, Unsupported
+from .files import Package
+
+if TYPE_CHECKING:
+    from .jit import Array, Weight
+
+__all__ = ["Builder", "Package", "PackageError", "Unsupported", "array", "torch", "triton", "weight"]
+
+_NEEDS = "packaging needs PyTorch and Triton: pip install 'pappus[torch]'"
+
+
+def torch(
+    model: Any,
+    example_inputs: Sequence[Any],
+    *,
+    dynamic_shapes: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    targets: str | Sequence[str] = ("sm_90",),
+    candidates: int = 0,
+    tuning: str | os.PathLike[str] | None = None,
+    tuned_for: str | None = None,
+) -> Package:
+    """Packages a PyTorch model.
+
+    The model is exported with ``torch.export`` for inputs like the examples (``dynamic_shapes`` as there), and every
+    operator becomes a Triton kernel. One that has no such form raises :class:`Unsupported` with its name and the line
+    of the model that it came from, before anything is written. Inputs are called what ``forward`` calls them, outputs
+    ``output``, or ``output0`` …, or the keys of the dictionary that it returns.
+
+    With ``candidates``, so many tile configurations of each matrix product and convolution go with the package, for
+    ``python -m pappus.package tune`` to time; ``tuning`` is a package that was tuned so, whose fastest ones are taken.
+    """
+    try:
+        from . import candidates as candidates_
+        from . import lowering
+    except ModuleNotFoundError as error:
+        raise PackageError(f"{_NEEDS} ({error})") from error
+    from . import build
+    from . import targets as archs
+
+    chosen = archs.parse(targets)
+    plan, choices = lowering.lower(
+        model,
+        example_inputs,
+        dynamic_shapes=dynamic_shapes,
+        kwargs=kwargs,
+        targets=chosen,
+        table=candidates_.read_table(tuning, tuned_for),
+        candidates=candidates,
+    )
+    return replace(build.build(plan, chosen), extra=choices.files(chosen))
+
+
+def triton(
+    kernel: Any,
+    grid: Sequence[Any] | Callable[[Mapping[str, Any]], Sequence[Any]],
+    *args: Any,
+    outputs: Sequence[Array],
+    inputs: Sequence[Array] | None = None,
+    targets: str | Sequence[str] = ("sm_90",),
+    config: int = 0,
+    **kwargs: Any,
+) -> Package:
+    """Packages one launch of a ``@triton.jit`` kernel, written as ``kernel[grid](*args, **kwargs)`` would be.
+
+    Arrays among the arguments are described by :func:`array` and :func:`weight`. Several launches: :class:`Builder`.
+    """
+    builder = Builder()
+    builder.launch(kernel, grid, *args, config=config, **kwargs)
+    return builder.build(outputs=outputs, inputs=inputs, targets=targets)
+
+
+def array(name: str, dtype: Any, shape: Sequence[Any]) -> Array:
+    """Describes an input, a buffer or an output; dimensions are numbers, or names that every call decides."""
+    described: Array = _jit().array(name, dtype, shape)
+    return described
+
+
+def weight(name: str, data: Any) -> Weight:
+    """An array of constants that belongs to the function."""
+    described: Weight = _jit().weight(name, data)
+    return described
+
+
+class Builder:
+    """Several launches, one after the other, with buffers between them."""
+
+    def __init__(self) -> None:
+        self._builder = _jit().Builder()
+
+    def launch(self, kernel: Any, grid: Any, *args: Any, config: int = 0, **kwargs: Any) -> None:
+        """Adds ``kernel[grid](*args, **kwargs)``; of an autotuned kernel configuration number ``config``."""
+        self._builder.launch(kernel, grid, *args, config=config, **kwargs)
+
+    def build(
+        self,
+        *,
+        outputs: Sequence[Array],
+        inputs: Sequence[Array] | None = None,
+        targets: str | Sequence[str] = ("sm_90",),
+    ) -> Package:
+        """Compiles what was added.
+
+        Arrays that are neither weights, inputs nor outputs are buffers. Without ``inputs``, all but the outputs are.
+        """
+        from . import build
+        from . import targets as archs
+
+        return build.build(self._builder.plan(outputs, inputs), archs.parse(targets))
+
+
+def _jit() -> Any:
+    try:
+        from . import jit
+    except ModuleNotFoundError as error:
+        raise PackageError(f"{_NEEDS} ({error})") from error
+    return jit

@@ -1,0 +1,177 @@
+"""A plan → a package: its kernels compiled for every target, and the blueprint that launches them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from . import compiling, sizes
+from .compiling import Compiled
+from .errors import PackageError
+from .files import Package, Weight
+from .plan import ARGUMENTS, Copy, Fill, KernelSource, Launch, Plan, Pointer, pointers, unused_name
+from .sizes import Size
+from .targets import Target
+
+# Limits of the format (docs/blueprint.md) that a model can reach.
+MAX_KERNELS = 1024
+MAX_BUFFERS = 4096
+
+
+def build(plan: Plan, targets: Sequence[Target]) -> Package:
+    """Compiles a plan's kernels and writes it down; nothing is on disk yet."""
+    plan = plan.arranged()
+    plan.check()
+    used = {step.kernel for step in plan.steps if isinstance(step, Launch)}
+    sources = {name: source for name, source in plan.kernels.items() if name in used}
+    if not sources:
+        raise PackageError("nothing is computed: no step launches a kernel")
+    if len(sources) > MAX_KERNELS or len(plan.names()) > MAX_BUFFERS:
+        raise PackageError(
+            f"{len(sources)} kernels and {len(plan.names())} buffers, a function has at most {MAX_KERNELS} and {MAX_BUFFERS}"
+        )
+    sources = {name: _fitting(source, targets) for name, source in sources.items()}
+    compiled = {target: compiling.compile_kernels(sources, target) for target in targets}
+    shapes = {name: _LaunchShape.of(name, [each[name] for each in compiled.values()], targets) for name in sources}
+
+    modules: dict[str, bytes] = {}
+    stems: dict[str, list[str]] = {}
+    for target in targets:
+        for at, module in enumerate(compiling.assemble(compiled[target], sources, target)):
+            stem = "kernels" if at == 0 else f"kernels{at + 1}"
+            modules[f"modules/{stem}{target.file_suffix}"] = module.code
+            stems[stem] = list(module.kernels)
+    weights = _weights(plan)
+    document = {
+        # The file named need not exist: variants of it lie beside.
+        "modules": [{"module_name": stem, "path": f"modules/{stem}.cubin"} for stem in stems],
+        "kernels": [{"module_name": stem, "kernel_name": name} for stem, names in stems.items() for name in names],
+        "weight_files": {name: weight.path for name, weight in weights.items()},
+        "blueprint": _blueprint(plan, sources, shapes),
+    }
+    return Package(document=document, modules=modules, weights=weights, plan=plan, targets=tuple(targets))
+
+
+def _fitting(source: KernelSource, targets: Sequence[Target]) -> KernelSource:
+    """A kernel with blocks that every target can have: one warp of 64 threads is two of 32."""
+    least = max(target.warp_size for target in targets) // 32
+    if source.options.get("num_warps", 4) >= least:
+        return source
+    return replace(source, options={**source.options, "num_warps": least})
+
+
+class _LaunchShape:
+    """What a launch needs besides its grid: the same numbers for every target."""
+
+    def __init__(self, threads: int, clusters: int, shared_bytes: int, scratch_bytes: int, hidden: int) -> None:
+        self.threads = threads
+        self.clusters = clusters
+        self.shared_bytes = shared_bytes
+        self.scratch_bytes = scratch_bytes
+        self.hidden = hidden
+
+    @classmethod
+    def of(cls, name: str, forms: Sequence[Compiled], targets: Sequence[Target]) -> _LaunchShape:
+        """What serves all compiled forms of a kernel."""
+        for what in ("threads", "clusters", "hidden"):
+            found = {getattr(form, what) for form in forms}
+            if len(found) > 1:
+                raise PackageError(f"kernel {name}: {what} differ between targets ({sorted(found)}): make a package for each")
+        shared = max(form.shared_bytes for form in forms)
+        for target in targets:
+            if shared > target.shared_bytes:
+                raise PackageError(
+                    f"kernel {name} takes {shared} bytes of shared memory on one target, {target} has "
+                    f"{target.shared_bytes}: make a package for each"
+                )
+        first = forms[0]
+        if first.hidden not in (0, 1, 2):
+            raise PackageError(f"kernel {name} takes {first.hidden} parameters that its source does not have")
+        if max(form.scratch_align for form in forms) > 256:
+            raise PackageError(f"kernel {name}: its scratch memory is aligned to more than 256 bytes")
+        scratch = max(form.scratch_bytes for form in forms)
+        return cls(first.threads, first.clusters, shared, scratch, first.hidden)
+
+
+def _blueprint(plan: Plan, sources: Mapping[str, KernelSource], shapes: Mapping[str, _LaunchShape]) -> dict[str, Any]:
+    buffers = dict(plan.buffers)
+    flow: list[dict[str, Any]] = []
+    for step in plan.steps:
+        if isinstance(step, Launch):
+            flow.append(_launch(step, sources[step.kernel], shapes[step.kernel], buffers, plan))
+        elif isinstance(step, Copy):
+            flow.append({"Copy": _range("from", step.source) | _range("to", step.to) | {"bytes": step.bytes}})
+        else:
+            flow.append({"Fill": _fill(step)})
+    used = {pointer.buffer for step in plan.steps for pointer in pointers(step)} | {*plan.outputs}
+    kept = {name: size for name, size in buffers.items() if name in used or name not in plan.buffers}
+    types = {name: kind.to_json() for name, kind in plan.types.items() if name in plan.names()}
+    return {
+        "inputs": plan.inputs,
+        "weights": list(plan.weights),
+        "buffers": kept,
+        "outputs": plan.outputs,
+        "types": {name: kind for name, kind in types.items() if name in kept or name not in plan.buffers},
+        "control_flow": flow,
+    }
+
+
+def _launch(step: Launch, source: KernelSource, shape: _LaunchShape, buffers: dict[str, Size], plan: Plan) -> dict[str, Any]:
+    arguments = [_argument(step, name, kind) for name, kind in source.parameters]
+    blocks = list(step.grid)
+    if shape.clusters > 1:
+        # Triton counts clusters, launches count blocks.
+        blocks[0] = sizes.product([blocks[0], sizes.absolute(shape.clusters)])
+    hidden: list[dict[str, Any]] = [{"U64": 0}] * shape.hidden
+    if shape.scratch_bytes:
+        scratch = unused_name(f"scratch_{step.kernel}", {*plan.names(), *buffers})
+        buffers[scratch] = sizes.product([*blocks, sizes.absolute(shape.scratch_bytes)])
+        hidden = [{"Ptr": scratch}, *hidden[1:]]
+    launch = {f"grid_dim_{axis}": count for axis, count in zip("xyz", blocks, strict=True)}
+    launch |= {"block_dim_x": sizes.absolute(shape.threads), "block_dim_y": sizes.absolute(1)}
+    launch |= {"block_dim_z": sizes.absolute(1), "shared_mem_bytes": sizes.absolute(shape.shared_bytes)}
+    if shape.clusters > 1:
+        launch["cluster_dim_x"] = sizes.absolute(shape.clusters)
+    return {"ExecKernel": [step.kernel, [*arguments, *hidden], launch]}
+
+
+def _argument(step: Launch, name: str, kind: str) -> dict[str, Any]:
+    value = step.arguments.get(name)
+    if isinstance(value, Pointer):
+        if not kind.startswith("*"):
+            raise PackageError(f"kernel {step.kernel}: {name} is no pointer but {kind}, it was given {value.buffer!r}")
+        if sizes.known(value.offset) == 0:
+            return {"Ptr": value.buffer}
+        return {"Ptr": {"buffer": value.buffer, "offset": value.offset}}
+    form = ARGUMENTS.get(kind)
+    if form is None or value is None:
+        raise PackageError(f"kernel {step.kernel}: parameter {name} of type {kind} has no form in a blueprint")
+    if isinstance(value, dict):
+        number = sizes.known(value)
+        return {form: value if number is None else number}
+    if form == "Bool":
+        return {form: bool(value)}
+    return {form: float(value) if form in ("F16", "BF16", "F32", "F64") else int(value)}
+
+
+def _range(key: str, pointer: Pointer) -> dict[str, Any]:
+    return {key: pointer.buffer, f"{key}_offset": pointer.offset}
+
+
+def _fill(step: Fill) -> dict[str, Any]:
+    return {"buffer": step.to.buffer, "offset": step.to.offset, "bytes": step.bytes, "byte": 0}
+
+
+def _weights(plan: Plan) -> dict[str, Weight]:
+    taken: set[str] = set()
+    weights = {}
+    for name, array in plan.weights.items():
+        kind = plan.types.get(name)
+        # numpy has no bfloat16: its bytes as they are.
+        extension = "bin" if kind is not None and kind.dtype == "bf16" else "npy"
+        stem = "".join(c if c.isalnum() or c in "._-" else "_" for c in name).lstrip(".")[:200] or "weight"
+        path = unused_name(f"weights/{stem}.{extension}", taken)
+        taken.add(path)
+        weights[name] = Weight(path, array)
+    return weights

@@ -1,0 +1,177 @@
+"""Kernels in source form → machine code for one target, by Triton's own stages. No GPU is needed.
+
+All kernels of a plan become one module, or one for each way in which the assembler must be called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import assembly
+from .errors import PackageError, Unsupported
+from .plan import KernelSource
+from .targets import Target
+
+# Options of a kernel that its module is assembled with.
+_ASSEMBLER_OPTIONS = ("enable_fp_fusion", "ptx_options")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel for one target, still as text."""
+
+    name: str
+    text: str
+    entry: str
+    threads: int
+    clusters: int
+    shared_bytes: int
+    scratch_bytes: int
+    scratch_align: int
+    # Pointers that the kernel takes behind its own parameters.
+    hidden: int
+
+
+@dataclass(frozen=True)
+class Module:
+    """Machine code of some kernels."""
+
+    kernels: tuple[str, ...]
+    code: bytes
+
+
+def compile_kernels(sources: Mapping[str, KernelSource], target: Target) -> dict[str, Compiled]:
+    """Compiles each kernel as far as its assembly."""
+    return {name: _compile(name, source, target) for name, source in sources.items()}
+
+
+def assemble(compiled: Mapping[str, Compiled], sources: Mapping[str, KernelSource], target: Target) -> list[Module]:
+    """Makes machine code of them: as few modules as the assembler's options permit."""
+
+    def how(name: str) -> tuple[tuple[str, Any], ...]:
+        options = sources[name].options
+        return tuple((key, options[key]) for key in _ASSEMBLER_OPTIONS if options.get(key) is not None)
+
+    modules = []
+    for options, names in itertools.groupby(sorted(compiled, key=lambda n: (repr(how(n)), n)), key=how):
+        group = [compiled[name] for name in names]
+        texts = [(kernel.name, kernel.entry, kernel.text) for kernel in group]
+        merged = assembly.merge_ptx(texts) if target.kind == "cuda" else assembly.merge_amdgcn(texts)
+        code = _assembled(merged, target, dict(options))
+        modules.append(Module(tuple(kernel.name for kernel in group), code))
+    return modules
+
+
+def _assembled(text: str, target: Target, options: Mapping[str, Any]) -> bytes:
+    stage = "cubin" if target.kind == "cuda" else "hsaco"
+    with _knobs(target):
+        return bytes(_stages(target, options)[stage](text, {}))
+
+
+def _gpu_target(target: Target) -> Any:
+    from triton.backends.compiler import GPUTarget
+
+    if target.kind == "cuda":
+        return GPUTarget("cuda", target.capability, target.warp_size)
+    return GPUTarget("hip", target.arch, target.warp_size)
+
+
+def _stages(target: Target, options: Mapping[str, Any]) -> dict[str, Any]:
+    from triton.backends.compiler import Language
+    from triton.compiler.compiler import make_backend
+
+    backend = make_backend(_gpu_target(target))
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, backend.parse_options(dict(options)), Language.TRITON)
+    return stages
+
+
+def _compile(name: str, source: KernelSource, target: Target) -> Compiled:
+    import triton
+    from triton.compiler import ASTSource
+
+    options = dict(source.options)
+    warps = int(options.get("num_warps", 4))
+    if target.kind == "hip":
+        # One launch serves all targets, so a block has as many threads on each.
+        if warps * 32 % target.warp_size:
+            raise Unsupported(f"kernel {name}", f"{target} has warps of {target.warp_size} threads: use num_warps=2 or more")
+        options = {"num_warps": warps * 32 // target.warp_size, "num_stages": min(2, options.get("num_stages", 2))}
+    text = "ptx" if target.kind == "cuda" else "amdgcn"
+    ast = ASTSource(source.function, dict(source.signature), dict(source.constants), dict(source.attributes))
+    with _knobs(target), _until(text):
+        try:
+            kernel = triton.compile(ast, target=_gpu_target(target), options=options)
+        except Exception as error:
+            raise PackageError(f"kernel {name} does not compile for {target}: {error}") from error
+    meta = kernel.metadata
+    for feature in ("launch_cooperative_grid", "launch_pdl"):
+        if getattr(meta, feature, False):
+            raise Unsupported(f"kernel {name}", f"{feature} has no form in a blueprint")
+    if getattr(meta, "profile_scratch_size", 0):
+        raise Unsupported(f"kernel {name}", "it is instrumented for profiling")
+    shared = int(meta.shared)
+    if shared > target.shared_bytes:
+        raise Unsupported(
+            f"kernel {name}",
+            f"it needs {shared} bytes of shared memory, a block of {target} has at most {target.shared_bytes}",
+        )
+    clusters = int(getattr(meta, "num_ctas", 1) or 1)
+    return Compiled(
+        name=name,
+        text=kernel.asm[text],
+        entry=meta.name,
+        threads=int(meta.num_warps) * target.warp_size,
+        clusters=clusters,
+        shared_bytes=shared,
+        scratch_bytes=int(getattr(meta, "global_scratch_size", 0) or 0),
+        scratch_align=int(getattr(meta, "global_scratch_align", 1) or 1),
+        hidden=_parameters(kernel.asm[text], meta.name, text) - len(source.parameters),
+    )
+
+
+def _parameters(text: str, entry: str, form: str) -> int:
+    """How many parameters the kernel takes, hidden ones included: Triton's versions differ in that."""
+    if form == "ptx":
+        return len(re.findall(rf"^\s*\.param [^\n]*(?<![\w$]){re.escape(entry)}_param_\d+(?:\[\d+\])?,?\s*$", text, re.M))
+    metadata = text[text.index(".amdgpu_metadata") :]
+    kinds = re.findall(r"\.value_kind:\s*(\w+)", metadata)
+    return sum(not kind.startswith("hidden") for kind in kinds)
+
+
+@contextlib.contextmanager
+def _knobs(target: Target) -> Iterator[None]:
+    """How Triton compiles here.
+
+    No line numbers in machine code: it is the same wherever its source lies. Up to compute capability 9.0 the older one of
+    Triton's two assemblers, so that drivers for CUDA 12 load the code; the newer one's needs a driver for CUDA 13.
+    """
+    from triton import knobs
+
+    with knobs.compilation.scope(), knobs.nvidia.scope():
+        knobs.compilation.disable_line_info = True
+        if target.kind == "cuda" and target.capability <= 90:
+            knobs.nvidia.ptxas_blackwell = knobs.nvidia.ptxas.path
+        yield
+
+
+@contextlib.contextmanager
+def _until(text: str) -> Iterator[None]:
+    """Has Triton leave machine code away: it is made once for all kernels."""
+    from triton import knobs
+
+    def hook(*given: Any) -> Any:
+        if not given:
+            return "pappus-text-only", "pappus-text-only"
+        _backend, stages, *_ = given
+        stages["cubin" if text == "ptx" else "hsaco"] = lambda _src, _metadata: b""
+        return None
+
+    with knobs.runtime.scope():
+        knobs.runtime.add_stages_inspection_hook = hook
+        yield

@@ -1,0 +1,280 @@
+"""Kernels in the Triton language, launched one after the other → a plan.
+
+Arrays are descriptions, not data. Their dimensions may be numbers or names; a name is a dimension that every call decides.
+What the kernels are given is specialised as Triton's own compiler does it at a launch: a 1 is a constant, multiples of 16
+are known to be such, all pointers are aligned. Numbers that depend on the call are not specialised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+
+from . import expressions, sizes
+from .errors import PackageError, Unsupported
+from .plan import DTYPE_BYTES, DTYPES, ArrayType, KernelSource, Launch, Plan, Pointer, dense_bytes, unused_name
+from .sizes import Size
+
+_POINTEES = {dtype: name for name, dtype in DTYPES.items() if name not in ("u1",)}
+# Settings of a launch that are no parameters.
+_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    """An input, a buffer or an output: a name, an element type, dimensions."""
+
+    name: str
+    dtype: str
+    shape: tuple[sympy.Expr, ...]
+
+    @property
+    def elements(self) -> sympy.Expr:
+        """How many there are."""
+        return sympy.prod(self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Weight(Array):
+    """An array with contents, which belongs to the function."""
+
+    data: Any = None
+
+
+def array(name: str, dtype: Any, shape: Sequence[int | str | sympy.Expr]) -> Array:
+    """Describes an array; a dimension may be a number, a name, or an expression of other arrays' dimensions.
+
+    >>> x = array("x", "f32", ("n", 64))
+    >>> x.shape[0] * 2, x.elements
+    (2*n, 64*n)
+    """
+    return Array(name, _dtype(dtype), tuple(_dimension(size) for size in shape))
+
+
+def weight(name: str, data: Any) -> Weight:
+    """An array of constants, from a numpy array or a tensor."""
+    import numpy
+
+    if hasattr(data, "detach"):
+        data = data.detach().cpu().contiguous().numpy()
+    data = numpy.ascontiguousarray(data)
+    return Weight(name, _dtype(data.dtype), tuple(map(sympy.Integer, data.shape)), data)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A launch as it was written: arrays, numbers and expressions."""
+
+    kernel: str
+    values: Mapping[str, Any]
+    grid: Sequence[Any]
+
+
+@dataclass
+class Builder:
+    """Launches in the order in which they are added."""
+
+    _kernels: dict[str, KernelSource] = field(default_factory=dict)
+    _launches: list[_Given] = field(default_factory=list)
+    _arrays: dict[str, Array] = field(default_factory=dict)
+
+    def launch(
+        self,
+        kernel: Any,
+        grid: Sequence[Any] | Callable[[Mapping[str, Any]], Sequence[Any]],
+        *args: Any,
+        config: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        """Adds a launch, written as ``kernel[grid](*args, **kwargs)`` would be.
+
+        Of a kernel with ``@triton.autotune`` the configuration number ``config`` is taken.
+        """
+        function, chosen = _unwrap(kernel, config)
+        given = _bind(function, args, kwargs, chosen)
+        options = {name: given.pop(name) for name in _OPTIONS if name in given}
+        for name, compute in _heuristics(kernel).items():
+            given[name] = compute(given)
+        source, values = _specialize(function, given, options)
+        for value in given.values():
+            if isinstance(value, Array):
+                known = self._arrays.setdefault(value.name, value)
+                if known is not value:
+                    raise PackageError(f"two arrays are called {value.name!r}")
+        blocks = grid(given) if callable(grid) else grid
+        blocks = [*blocks, *[1] * (3 - len(blocks))]
+        # One kernel for each way in which it was specialised.
+        known_as = next((n for n, other in self._kernels.items() if _same(other, source)), None)
+        if known_as is None:
+            known_as = unused_name(function.__name__, self._kernels)
+            self._kernels[known_as] = source
+        self._launches.append(_Given(known_as, values, blocks))
+
+    def plan(self, outputs: Sequence[Array], inputs: Sequence[Array] | None = None) -> Plan:
+        """The plan of what was added.
+
+        Without ``inputs``, these are all arrays that are neither weights nor outputs, in the order of their first use.
+        """
+        arrays = self._arrays
+        if inputs is None:
+            inputs = [a for a in arrays.values() if not isinstance(a, Weight) and a not in outputs]
+        for one in [*inputs, *outputs]:
+            if arrays.setdefault(one.name, one) is not one:
+                raise PackageError(f"two arrays are called {one.name!r}")
+        symbols = _dimensions(inputs)
+        plan = Plan(inputs=[a.name for a in inputs], outputs=[a.name for a in outputs], kernels=self._kernels)
+        for one in arrays.values():
+            shape = tuple(expressions.to_size(size, symbols) for size in one.shape)
+            if isinstance(one, Weight):
+                plan.weights[one.name] = one.data
+            elif one not in inputs:
+                plan.buffers[one.name] = dense_bytes(one.dtype, shape)
+            plan.types[one.name] = ArrayType(one.dtype, shape)
+        for launch in self._launches:
+            arguments = {name: _resolve(value, symbols) for name, value in launch.values.items()}
+            x, y, z = (expressions.to_size(blocks, symbols) for blocks in launch.grid)
+            plan.steps.append(Launch(launch.kernel, arguments, (x, y, z)))
+        return plan
+
+
+def _resolve(value: Any, symbols: Mapping[sympy.Symbol, Size]) -> Pointer | Size | int | float:
+    if isinstance(value, Array):
+        return Pointer(value.name)
+    if isinstance(value, sympy.Expr) and not value.is_number:
+        return expressions.to_size(value, symbols)
+    return float(value) if isinstance(value, float) else int(value)
+
+
+def _dimensions(inputs: Sequence[Array]) -> dict[sympy.Symbol, Size]:
+    """Sizes of the named dimensions: told by an input's bytes where they can, otherwise by its shape."""
+    found: dict[sympy.Symbol, Size] = {}
+    progress = True
+    while progress:
+        progress = False
+        for one in inputs:
+            free = [size for size in one.shape if size.free_symbols - found.keys()]
+            if len(free) != 1 or not free[0].is_Symbol:
+                continue
+            others = [expressions.to_size(size, found) for size in one.shape if size is not free[0]]
+            item = sizes.absolute(DTYPE_BYTES[one.dtype])
+            found[free[0]] = sizes.ceil_div(sizes.sizeof(one.name), sizes.product([*others, item]))
+            progress = True
+    wanted = {symbol for one in inputs for size in one.shape for symbol in size.free_symbols}
+    return found | {symbol: sizes.free(str(symbol)) for symbol in wanted - found.keys()}
+
+
+def _unwrap(kernel: Any, config: int) -> tuple[Any, Mapping[str, Any]]:
+    """The function under ``@triton.autotune`` and ``@triton.heuristics``, and the configuration's values."""
+    chosen: dict[str, Any] = {}
+    while not hasattr(kernel, "params"):
+        configs = getattr(kernel, "configs", None)
+        if configs is not None:
+            if not 0 <= config < len(configs):
+                raise PackageError(f"there are {len(configs)} configurations, {config} is none of them")
+            chosen |= configs[config].all_kwargs()
+        if not hasattr(kernel, "fn"):
+            raise PackageError(f"{kernel!r} is no @triton.jit function")
+        kernel = kernel.fn
+    return kernel, {name: value for name, value in chosen.items() if value is not None}
+
+
+def _heuristics(kernel: Any) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
+    found: dict[str, Any] = {}
+    while not hasattr(kernel, "params"):
+        found |= getattr(kernel, "values", {})
+        kernel = kernel.fn
+    return found
+
+
+def _bind(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    names = [parameter.name for parameter in function.params]
+    if len(args) > len(names):
+        raise PackageError(f"kernel {function.__name__} takes {len(names)} parameters, it is given {len(args)}")
+    given = dict(zip(names, args, strict=False))
+    for name, value in {**chosen, **kwargs}.items():
+        if name in given or (name not in names and name not in _OPTIONS):
+            raise PackageError(f"kernel {function.__name__} takes no further {name!r}")
+        given[name] = value
+    return given
+
+
+def _specialize(function: Any, given: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[KernelSource, dict[str, Any]]:
+    signature: dict[str, str] = {}
+    constants: dict[tuple[int, ...], Any] = {}
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
+    values: dict[str, Any] = {}
+    aligned = [["tt.divisibility", 16]]
+    for at, parameter in enumerate(function.params):
+        name = parameter.name
+        if name not in given:
+            if not parameter.has_default:
+                raise PackageError(f"kernel {function.__name__}: parameter {name!r} is missing")
+            value = parameter.default
+        else:
+            value = given[name]
+        if isinstance(value, sympy.Integer):
+            value = int(value)
+        special = not parameter.do_not_specialize
+        constant = parameter.is_constexpr or value is None
+        constant = constant or (special and isinstance(value, int) and not isinstance(value, bool) and value == 1)
+        if constant:
+            if isinstance(value, Array) or (isinstance(value, sympy.Expr) and not value.is_number):
+                raise PackageError(f"kernel {function.__name__}: {name} is a constant, it is given {value}")
+            signature[name], constants[(at,)] = "constexpr", value
+            continue
+        signature[name] = _kind(function, name, value, getattr(parameter, "annotation_type", "") or "")
+        multiple = isinstance(value, int) and not isinstance(value, bool) and value % 16 == 0
+        align = not getattr(parameter, "do_not_specialize_on_alignment", False)
+        if isinstance(value, Array) or (special and align and multiple):
+            attributes[(at,)] = aligned
+        values[name] = value
+    return KernelSource(function, signature, constants, attributes, dict(options)), values
+
+
+def _kind(function: Any, name: str, value: Any, annotated: str) -> str:
+    """Triton's type of a parameter that is passed."""
+    if isinstance(value, Array):
+        return f"*{_POINTEES[value.dtype]}"
+    if annotated:
+        return annotated
+    if isinstance(value, bool):
+        return "u1"
+    if isinstance(value, float):
+        return "fp32"
+    if isinstance(value, int):
+        if -(2**31) <= value < 2**31:
+            return "i32"
+        return "i64" if value < 2**63 else "u64"
+    if isinstance(value, sympy.Expr):
+        return "i32"
+    raise Unsupported(f"kernel {function.__name__}, parameter {name}", f"a {type(value).__name__} cannot be passed")
+
+
+def _same(a: KernelSource, b: KernelSource) -> bool:
+    return a.function is b.function and (a.signature, a.constants, a.attributes, a.options) == (
+        b.signature,
+        b.constants,
+        b.attributes,
+        b.options,
+    )
+
+
+def _dimension(size: int | str | sympy.Expr) -> sympy.Expr:
+    if isinstance(size, str):
+        return sympy.Symbol(size, integer=True, positive=True)
+    return sympy.sympify(size)
+
+
+def _dtype(dtype: Any) -> str:
+    """Blueprint's name of an element type that numpy, PyTorch or blueprints name."""
+    name = str(dtype).removeprefix("torch.")
+    if name in DTYPE_BYTES:
+        return name
+    short = {"float": "f", "bfloat": "bf", "uint": "u", "int": "i"}
+    for long in ("bfloat", "float", "uint", "int"):
+        if name.startswith(long) and name.removeprefix(long) in ("8", "16", "32", "64"):
+            return short[long] + name.removeprefix(long)
+    raise PackageError(f"{dtype!r} is no element type of arrays, expected one of {', '.join(DTYPE_BYTES)}")

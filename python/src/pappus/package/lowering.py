@@ -1,0 +1,212 @@
+"""A PyTorch model → a plan: ``torch.export``, then Inductor with Triton templates only, whose wrapper lines become steps.
+
+Nothing here needs a GPU: the model runs nowhere, Inductor is told about one (:mod:`.pretend`), and stops where it would
+make a program (:mod:`.wrapper`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from . import pretend, wrapper
+from .candidates import Choices
+from .errors import PackageError, Unsupported
+from .plan import Plan
+from .targets import Target
+
+# Releases of PyTorch that this was tried with (scripts/ecosystem): it uses private parts of Inductor.
+SUPPORTED = ("2.14", "2.15")
+
+_OPTIONS: dict[str, Any] = {
+    "fx_wrapper": True,
+    "compile_threads": 1,
+    # Every matrix product and convolution is a Triton kernel.
+    "max_autotune": True,
+    "max_autotune_gemm_backends": "TRITON",
+    "max_autotune_conv_backends": "TRITON",
+    # Buffers get their places later.
+    "allow_buffer_reuse": False,
+    # The supervisor checks sizes; buffers are aligned.
+    "size_asserts": False,
+    "alignment_asserts": False,
+    "scalar_asserts": False,
+    # Weights have no values here.
+    "joint_graph_constant_folding": False,
+    "always_keep_tensor_constants": True,
+    "triton.autotune_at_compile_time": False,
+    # Kernels of one launch each: grids that depend on the call stay simple.
+    "combo_kernels": False,
+}
+
+
+@dataclass
+class Exported:
+    """A model as a graph on a GPU that is not there."""
+
+    program: Any
+    fake_mode: Any
+    inputs: list[str]
+    outputs: list[str]
+    weights: dict[str, torch.Tensor]
+
+
+def lower(
+    model: torch.nn.Module,
+    example_inputs: Sequence[Any],
+    *,
+    dynamic_shapes: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    targets: Sequence[Target] = (pretend.MODEL_ARCH,),
+    table: Mapping[str, str] | None = None,
+    candidates: int = 0,
+) -> tuple[Plan, Choices]:
+    """The plan of a model, and what was chosen from.
+
+    Raises :class:`Unsupported` with the operator's name and the line of the model.
+    """
+    if not torch.__version__.startswith(tuple(f"{release}." for release in SUPPORTED)):
+        warnings.warn(f"packaging was tried with PyTorch {' and '.join(SUPPORTED)}, this is {torch.__version__}", stacklevel=3)
+    exported = _export(model, tuple(example_inputs), dynamic_shapes, dict(kwargs or {}))
+    arch = max((t for t in targets if t.kind == "cuda"), key=lambda t: t.capability, default=pretend.MODEL_ARCH)
+    choices = Choices(arch, min(target.shared_bytes for target in targets), table or {}, candidates)
+    with pretend.gpu(arch):
+        _move(exported)
+        return _run_inductor(exported, choices), choices
+
+
+def _export(model: Any, args: tuple[Any, ...], dynamic_shapes: Any, kwargs: dict[str, Any]) -> Exported:
+    if not isinstance(model, torch.nn.Module):
+        raise PackageError(f"{type(model).__name__} is no torch.nn.Module")
+    if model.training:
+        raise PackageError("the model is in training mode: call model.eval() first")
+    contiguous = lambda x: x.detach().contiguous() if isinstance(x, torch.Tensor) else x  # noqa: E731
+    args, kwargs = torch.utils._pytree.tree_map(contiguous, (args, kwargs))
+    try:
+        with torch.no_grad():
+            program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
+            # Decomposes nothing, but tells what is changed in place.
+            functional = program.run_decompositions({})
+    except Exception as error:
+        raise PackageError(f"torch.export cannot make a graph of the model: {error}") from error
+    _refuse_state(functional)
+    inputs, outputs = _signature(program)
+    _own_outputs(program)
+    values = [node.meta.get("val") for node in program.graph.nodes]
+    fake_mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
+    if fake_mode is None:
+        raise PackageError("the model has no tensor inputs")
+    weights = {name: value.detach() for name, value in program.state_dict.items()}
+    weights |= {name: value.detach() for name, value in program.constants.items() if isinstance(value, torch.Tensor)}
+    return Exported(program, fake_mode, inputs, outputs, weights)
+
+
+def _refuse_state(program: Any) -> None:
+    from torch.export.graph_signature import OutputKind
+
+    for spec in program.graph_signature.output_specs:
+        if spec.kind != OutputKind.USER_OUTPUT:
+            kind = spec.kind.name.replace("_", " ").lower()
+            raise Unsupported(f"{kind} of {spec.target!r}", "a function changes nothing but its outputs")
+
+
+def _signature(program: Any) -> tuple[list[str], list[str]]:
+    """Names of inputs and outputs; refuses what a function cannot have."""
+    from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgument
+
+    inputs: list[str] = []
+    outputs: list[str] = []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, ConstantArgument):
+            if not isinstance(spec.arg, TensorArgument):
+                raise Unsupported(f"input {spec.arg.name!r}", "inputs of functions are tensors")
+            inputs.append(spec.arg.name)
+    for spec in program.graph_signature.output_specs:
+        if not isinstance(spec.arg, TensorArgument):
+            raise Unsupported("an output that is no tensor", "outputs of functions are tensors")
+        outputs.append(spec.arg.name)
+    return inputs, _output_names(program, len(outputs))
+
+
+def _output_names(program: Any, count: int) -> list[str]:
+    """``output``, or ``output0`` …, or the keys of a dictionary."""
+    spec = program.call_spec.out_spec
+    if spec is not None and spec.type is dict and spec.num_leaves == len(spec.context) == count:
+        return [str(key) for key in spec.context]
+    return ["output"] if count == 1 else [f"output{at}" for at in range(count)]
+
+
+def _own_outputs(program: Any) -> None:
+    """Gives every output memory of its own, without gaps."""
+    graph = program.graph_module.graph
+    (last,) = graph.find_nodes(op="output")
+    (values,) = last.args
+    with graph.inserting_before(last):
+        cloned = []
+        for value in values:
+            clone = graph.call_function(torch.ops.aten.clone.default, (value,), {"memory_format": torch.contiguous_format})
+            clone.meta = dict(value.meta)
+            fake = value.meta["val"]
+            with fake.fake_mode:
+                clone.meta["val"] = torch.clone(fake, memory_format=torch.contiguous_format)
+            cloned.append(clone)
+    last.args = (tuple(cloned),)
+    for spec, clone in zip(program.graph_signature.output_specs, cloned, strict=True):
+        spec.arg.name = clone.name
+    program.graph_module.recompile()
+
+
+def _move(exported: Exported) -> None:
+    """Puts the graph on the GPU; weights become shapes without values."""
+    from torch.export.passes import move_to_device_pass
+
+    program, mode = exported.program, exported.fake_mode
+    made: dict[int, Any] = {}
+
+    def fake(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        # What is one tensor stays one.
+        if id(value) not in made:
+            made[id(value)] = mode.from_tensor(value.detach(), static_shapes=True)
+        return made[id(value)]
+
+    def parameter(value: Any) -> Any:
+        is_parameter = isinstance(value, torch.nn.Parameter)
+        return torch.nn.Parameter(fake(value), requires_grad=False) if is_parameter else fake(value)
+
+    program._state_dict = {name: parameter(value) for name, value in program._state_dict.items()}
+    program._constants = {name: fake(value) for name, value in program._constants.items()}
+    program._example_inputs = None
+    with mode:
+        exported.program = move_to_device_pass(program, "cuda:0")
+
+
+def _run_inductor(exported: Exported, choices: Choices) -> Plan:
+    from torch._inductor import select_algorithm
+    from torch.export.graph_signature import InputKind
+
+    program = exported.program
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    specs = zip(placeholders, program.graph_signature.input_specs, strict=True)
+    user = [node.meta["val"] for node, spec in specs if spec.kind == InputKind.USER_INPUT]
+
+    capture = wrapper.Capture(exported.inputs, exported.outputs, exported.weights)
+    with torch.no_grad(), exported.fake_mode, wrapper.capturing(capture):
+        select_algorithm.add_preprocessing_fn(choices.pick)
+        try:
+            module = program.module(check_guards=False)
+            args, named = torch.utils._pytree.tree_unflatten(user, program.call_spec.in_spec)
+            torch._inductor.aot_compile(module, args, named, options=_OPTIONS)
+        except wrapper.Captured:
+            pass
+        except Exception as error:
+            raise PackageError(f"PyTorch cannot lower the model to kernels: {error}") from error
+        finally:
+            select_algorithm.clear_preprocessing_fns()
+    return capture.result()

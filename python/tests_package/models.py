@@ -1,0 +1,104 @@
+"""Small models with the structures that matter: dense, convolutional, attention, residual."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class MLP(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.norm = nn.Linear(32, 48), nn.Linear(48, 16), nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.second(F.gelu(self.first(x)))).softmax(-1)
+
+
+class CNN(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.second, self.head = nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.Linear(32, 10)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.relu(self.norm(self.first(pixels))), 2)
+        return self.head(F.relu(self.second(x)).mean((2, 3)))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, tokens, width = x.shape
+        parts = self.qkv(self.norm1(x)).view(batch, tokens, 3, self.heads, width // self.heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, tokens, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    def __init__(self, words: int = 64, width: int = 32, heads: int = 2, layers: int = 2, tokens: int = 16) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(tokens, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Residual(nn.Module):
+    def __init__(self, come: int, go: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(come, go, 3, stride, 1, bias=False), nn.BatchNorm2d(go)
+        self.conv2, self.bn2 = nn.Conv2d(go, go, 3, 1, 1, bias=False), nn.BatchNorm2d(go)
+        self.around: nn.Module = nn.Identity()
+        if stride != 1 or come != go:
+            self.around = nn.Sequential(nn.Conv2d(come, go, 1, stride, bias=False), nn.BatchNorm2d(go))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + self.around(x))
+
+
+class ResNet18(nn.Module):
+    """He et al. 2015; with ``width`` 64 and 1000 classes it is torchvision's, layer by layer."""
+
+    def __init__(self, width: int = 64, classes: int = 1000) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
+        stages: list[nn.Module] = []
+        for stage, factor in enumerate((1, 2, 4, 8)):
+            come = width if stage == 0 else width * factor // 2
+            stages += [Residual(come, width * factor, 1 if stage == 0 else 2), Residual(width * factor, width * factor, 1)]
+        self.stages, self.fc = nn.Sequential(*stages), nn.Linear(width * 8, classes)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(pixels))), 3, 2, 1)
+        return self.fc(torch.flatten(F.adaptive_avg_pool2d(self.stages(x), 1), 1))
+
+
+def randomized(model: nn.Module) -> Any:
+    """Statistics and scales of the norms that are not all zero and one, so that mistakes with them show."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                assert module.running_mean is not None
+                assert module.running_var is not None
+                module.running_mean.normal_(0, 0.2, generator=generator)
+                module.running_var.uniform_(0.5, 1.5, generator=generator)
+                module.weight.uniform_(0.5, 1.5, generator=generator)
+    return model.eval()

@@ -1,0 +1,142 @@
+"""Triton kernels as packages: one launch, several, autotuned, with dimensions that a call decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import triton
+
+import kernels
+from pappus import package
+from pappus.package import PackageError
+
+Check = Callable[[Path], str]
+RANDOM = np.random.default_rng(0)
+
+
+def numbers(*shape: int) -> Any:
+    return RANDOM.standard_normal(shape, dtype=np.float32)
+
+
+def launches(built: package.Package) -> list[Any]:
+    return [step["ExecKernel"] for step in built.blueprint["control_flow"]]
+
+
+def added(n: Any, **more: Any) -> package.Package:
+    x, y, out = (package.array(name, "f32", (n,)) for name in ("x", "y", "out"))
+    grid = lambda given: (triton.cdiv(x.shape[0], given["BLOCK"]),)  # noqa: E731
+    return package.triton(kernels.add, grid, x, y, out, x.shape[0], BLOCK=256, outputs=[out], **more)
+
+
+def test_one_launch_of_fixed_size(tmp_path: Path, check: Check) -> None:
+    built = added(1000, targets=["sm_80", "sm_90", "gfx942"])
+    x, y = numbers(1000), numbers(1000)
+    np.testing.assert_array_equal(built.interpret(x=x, y=y)["out"], x + y)
+    ((name, arguments, launch),) = launches(built)
+    assert name == "add"
+    # Behind its own parameters a kernel of Triton's takes two pointers that are zero.
+    assert arguments == [{"Ptr": "x"}, {"Ptr": "y"}, {"Ptr": "out"}, {"I32": 1000}, {"U64": 0}, {"U64": 0}]
+    assert launch["grid_dim_x"] == {"Absolute": 4}
+    assert built.blueprint["types"]["x"] == {"dtype": "f32", "shape": [{"Absolute": 1000}]}
+    said = check(built.save(tmp_path / "add.pappus"))
+    assert said.count("kernels fit") == 3
+
+
+def test_a_dimension_that_the_call_decides(tmp_path: Path, check: Check) -> None:
+    built = added("n")
+    for n in (1, 255, 256, 1000):
+        x, y = numbers(n), numbers(n)
+        np.testing.assert_array_equal(built.interpret(x=x, y=y)["out"], x + y)
+    assert launches(built)[0][2]["grid_dim_x"]["CeilDiv"][1] == {"Absolute": 256}
+    check(built.save(tmp_path / "add"))
+
+
+def test_numbers_are_specialised_as_triton_does() -> None:
+    kernel = next(iter(added(1).plan.kernels.values()))
+    assert kernel.signature["n"] == "constexpr"
+    kernel = next(iter(added(1024).plan.kernels.values()))
+    assert kernel.attributes[(3,)] == [["tt.divisibility", 16]]
+    kernel = next(iter(added(1000).plan.kernels.values()))
+    assert (3,) not in kernel.attributes
+    assert kernel.attributes[(0,)] == [["tt.divisibility", 16]]
+
+
+def test_launches_in_sequence_with_weights_and_a_buffer(tmp_path: Path, check: Check) -> None:
+    weights = numbers(24, 40)
+    x, w = package.array("x", "f32", ("rows", 24)), package.weight("w", weights)
+    scores, out = package.array("scores", "f32", (x.shape[0], 40)), package.array("out", "f32", (x.shape[0], 40))
+    rows = x.shape[0]
+    builder = package.Builder()
+    builder.launch(kernels.matmul, (triton.cdiv(rows, 16), 3), x, w, scores, rows, 40, 24, BM=16, BN=16, BK=16)
+    builder.launch(kernels.softmax, (rows,), scores, out, 40, 0.5)
+    built = builder.build(inputs=[x], outputs=[out])
+    given = numbers(7, 24)
+    wanted = np.exp(given @ weights * 0.5)
+    wanted /= wanted.sum(1, keepdims=True)
+    np.testing.assert_allclose(built.interpret(x=given)["out"], wanted, rtol=1e-5, atol=1e-6)
+    assert built.blueprint["weights"] == ["w"]
+    assert set(built.blueprint["buffers"]) == {"scores", "out"}
+    check(built.save(tmp_path / "attention.pappus"))
+
+
+@pytest.mark.parametrize("config", [0, 1])
+def test_configurations_of_an_autotuned_kernel(config: int) -> None:
+    x, out = package.array("x", "f32", (3, 100)), package.array("out", "f32", (3, 100))
+    built = package.triton(kernels.softmax, (3,), x, out, 100, 1.0, outputs=[out], config=config)
+    kernel = next(iter(built.plan.kernels.values()))
+    assert 128 * 4**config in kernel.constants.values()
+    given = numbers(3, 100)
+    wanted = np.exp(given)
+    np.testing.assert_allclose(built.interpret(x=given)["out"], wanted / wanted.sum(1, keepdims=True), rtol=1e-5)
+
+
+def test_a_kernel_specialised_twice_is_two_kernels() -> None:
+    x, y, z = (package.array(name, "f32", (64,)) for name in "xyz")
+    builder = package.Builder()
+    builder.launch(kernels.add, (1,), x, x, y, 64, BLOCK=64)
+    builder.launch(kernels.add, (1,), x, y, z, 64, BLOCK=64)
+    builder.launch(kernels.add, (1,), z, y, z, 64, BLOCK=128)
+    built = builder.build(inputs=[x], outputs=[z])
+    assert [name for name, _, _ in launches(built)] == ["add", "add", "add_2"]
+    given = numbers(64)
+    np.testing.assert_allclose(built.interpret(x=given)["z"], given * 5, rtol=1e-6)
+
+
+def test_scratch_memory_is_a_buffer() -> None:
+    x, out = package.array("x", "f16", (128, 64)), package.array("out", "f16", (128, 64))
+    built = package.triton(kernels.copy_rows, (2, 1), x, out, 128, 64, BM=64, BN=64, outputs=[out])
+    ((_, arguments, launch),) = launches(built)
+    assert arguments[-2] == {"Ptr": "scratch_copy_rows"}
+    assert built.blueprint["buffers"]["scratch_copy_rows"]["Absolute"] % 512 == 0
+    assert launch["grid_dim_x"] == {"Absolute": 2}
+
+
+def test_clusters_are_told() -> None:
+    a, b, c = (package.array(name, "f16", (128, 128)) for name in "abc")
+    built = package.triton(kernels.matmul, (2, 2), a, b, c, 128, 128, 128, BM=64, BN=64, BK=32, num_ctas=2, outputs=[c])
+    ((_, _, launch),) = launches(built)
+    assert launch["cluster_dim_x"] == {"Absolute": 2}
+    assert launch["grid_dim_x"] == {"Absolute": 4}
+
+
+def test_mistakes_are_named() -> None:
+    x, out = package.array("x", "f32", (64,)), package.array("out", "f32", (64,))
+    cases: list[tuple[str, Any]] = [
+        ("parameter 'out_ptr' is missing", lambda: package.triton(kernels.add, (1,), x, x, n=64, BLOCK=64, outputs=[out])),
+        ("takes no further 'm'", lambda: package.triton(kernels.add, (1,), x, x, out, 64, m=1, BLOCK=64, outputs=[out])),
+        ("takes 5 parameters, it is given 6", lambda: package.triton(kernels.add, (1,), x, x, out, 1, 2, 3, outputs=[out])),
+        ("is no @triton.jit function", lambda: package.triton(print, (1,), x, outputs=[out])),
+        ("2 configurations", lambda: package.triton(kernels.softmax, (1,), x, out, 64, 1.0, outputs=[out], config=2)),
+        (
+            "two arrays are called 'x'",
+            lambda: package.triton(kernels.add, (1,), x, package.array("x", "f32", (1,)), out, 64, BLOCK=64, outputs=[out]),
+        ),
+        ("'complex64' is no element type", lambda: package.array("x", "complex64", (1,))),
+    ]
+    for words, call in cases:
+        with pytest.raises(PackageError, match=words.replace("(", r"\(")):
+            call()

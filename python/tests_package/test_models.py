@@ -1,0 +1,137 @@
+"""Models of PyTorch as packages: what the blueprint computes is what eager PyTorch computes, without a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import models
+from pappus import package
+from pappus.package import Package
+
+Check = Callable[[Path], str]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def same(built: Package, model: nn.Module, *inputs: torch.Tensor, tolerance: float = 1e-5) -> None:
+    """Compares with eager PyTorch, relative to the largest value."""
+    with torch.no_grad():
+        wanted = model(*inputs)
+    names = built.blueprint["inputs"]
+    found = torch.as_tensor(built.interpret(**dict(zip(names, inputs, strict=True)))["output"])
+    assert found.shape == wanted.shape
+    assert found.dtype == wanted.dtype
+    assert float((found - wanted).abs().max()) <= tolerance * max(1.0, float(wanted.abs().max()))
+
+
+def launches(built: Package) -> list[Any]:
+    return [step["ExecKernel"] for step in built.blueprint["control_flow"] if "ExecKernel" in step]
+
+
+def test_a_dense_network(tmp_path: Path, check: Check) -> None:
+    model, x = models.MLP().eval(), torch.randn(8, 32)
+    built = package.torch(model, (x,), targets=["sm_80", "sm_90"])
+    same(built, model, x)
+    assert built.blueprint["inputs"] == ["x"]
+    assert built.blueprint["outputs"] == ["output"]
+    assert set(built.document["weight_files"]) == set(model.state_dict())
+    assert sorted(built.modules) == ["modules/kernels.sm_80.cubin", "modules/kernels.sm_90a.cubin"]
+    for name in ("mlp.pappus", "mlp"):
+        said = check(built.save(tmp_path / name))
+        assert "a valid function" in said
+        assert said.count("kernels fit") == 2
+
+
+def test_a_dense_network_of_any_batch() -> None:
+    model = models.MLP().eval()
+    batch = torch.export.Dim("batch", min=2, max=4096)
+    built = package.torch(model, (torch.randn(8, 32),), dynamic_shapes={"x": {0: batch}})
+    for rows in (2, 5, 33):
+        same(built, model, torch.randn(rows, 32))
+
+
+def test_a_convolutional_network(tmp_path: Path, check: Check) -> None:
+    model, pixels = models.randomized(models.CNN()), torch.randn(2, 3, 12, 12)
+    built = package.torch(model, (pixels,))
+    same(built, model, pixels)
+    check(built.save(tmp_path / "cnn.pappus"))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "any batch"])
+def test_a_transformer(dynamic: bool) -> None:
+    model, tokens = models.GPT().eval(), torch.randint(0, 64, (2, 16))
+    shapes = {"tokens": {0: torch.export.Dim("batch", min=2, max=64)}} if dynamic else None
+    built = package.torch(model, (tokens,), dynamic_shapes=shapes)
+    same(built, model, tokens)
+    if dynamic:
+        same(built, model, torch.randint(0, 64, (3, 16)))
+
+
+def test_the_structure_of_resnet18(tmp_path: Path, check: Check) -> None:
+    model, pixels = models.randomized(models.ResNet18(width=8, classes=10)), torch.randn(1, 3, 32, 32)
+    built = package.torch(model, (pixels,))
+    same(built, model, pixels, tolerance=1e-4)
+    assert "a valid function" in check(built.save(tmp_path / "resnet18.pappus"))
+    # One module, and less memory than all buffers take.
+    assert list(built.modules) == ["modules/kernels.sm_90a.cubin"]
+    assert set(built.blueprint["buffers"]) == {"arena", "output"}
+
+
+class Several(nn.Module):
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"scaled": (x * scale).t(), "same": x, "row": x[1]}
+
+
+def test_outputs_are_named_and_have_memory_of_their_own() -> None:
+    x, scale = torch.randn(4, 6), torch.randn(6)
+    built = package.torch(Several().eval(), (x, scale))
+    assert built.blueprint["inputs"] == ["x", "scale"]
+    assert built.blueprint["outputs"] == ["scaled", "same", "row"]
+    found = built.interpret(x=x.numpy(), scale=scale.numpy())
+    np.testing.assert_allclose(found["scaled"], (x * scale).t().numpy(), rtol=1e-6)
+    np.testing.assert_array_equal(found["same"], x.numpy())
+    np.testing.assert_array_equal(found["row"], x[1].numpy())
+
+
+def test_code_for_amd_comes_from_the_same_source() -> None:
+    model, x = models.MLP().eval(), torch.randn(8, 32)
+    built = package.torch(model, (x,), targets=["sm_90", "gfx942"])
+    assert sorted(built.modules) == ["modules/kernels.gfx942.hsaco", "modules/kernels.sm_90a.cubin"]
+    assert built.modules["modules/kernels.gfx942.hsaco"].startswith(b"\x7fELF")
+    assert all(launch["block_dim_x"]["Absolute"] % 64 == 0 for _, _, launch in launches(built))
+    same(built, model, x)
+
+
+def test_two_packages_of_one_model_are_equal(tmp_path: Path) -> None:
+    model, x = models.MLP().eval(), torch.randn(8, 32)
+    files = [package.torch(model, (x,)).save(tmp_path / f"{at}.pappus").read_bytes() for at in range(2)]
+    assert files[0] == files[1]
+
+
+def test_candidates_are_functions_and_a_table_chooses_among_them(tmp_path: Path, check: Check) -> None:
+    model, x = models.MLP().eval(), torch.randn(64, 32)
+    folder = package.torch(model, (x,), candidates=3).save(tmp_path / "mlp")
+    points = json.loads((folder / "tuning/points.json").read_text())
+    assert len(points) == 2
+    for at, point in enumerate(points):
+        assert len(set(point["candidates"])) == 3
+        for number in range(3):
+            check(folder / "tuning" / str(at) / str(number))
+    chosen = {point["operation"]: {"choice": point["candidates"][2]} for point in points}
+    (folder / "tuning/table.json").write_text(json.dumps({"A GPU": chosen}))
+    tuned = package.torch(model, (x,), tuning=folder)
+    same(tuned, model, x)
+    assert tuned.modules != package.torch(model, (x,)).modules
+    with pytest.raises(package.PackageError, match="measurements of"):
+        package.torch(model, (x,), tuning=folder, tuned_for="another")
