@@ -13,6 +13,8 @@ pub enum Kind {
     Cpu,
     /// NVIDIA GPUs through their driver, found at run time.
     Cuda,
+    /// AMD GPUs through HIP's library, found at run time.
+    Hip,
 }
 
 /// What a kind of device is like.
@@ -30,12 +32,32 @@ pub struct KindTraits {
     pub has_driver: bool,
     /// Several calls run in one worker at the same time, each in a lane of its own.
     pub has_lanes: bool,
+    /// Processes use it at the same time without any daemon, so that what one leaves inside a processor may be found by
+    /// another: they take turns unless the operator says otherwise.
+    pub has_concurrent_processes: bool,
     /// What lanes are lent in multiples of: the page that its memory is mapped in.
     pub page_bytes: u64,
     /// The most that one lane can have, where kernels cannot address all of a device's memory.
     pub max_lease_bytes: Option<u64>,
     /// The machine code that it runs.
     pub code: CodeFamily,
+    /// What its driver is told and found by; none where there is no driver.
+    pub environment: Option<DriverEnvironment>,
+}
+
+/// Environment variables of processes that use a driver.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DriverEnvironment {
+    /// Those of the supervisor that are passed on.
+    pub passed: &'static [&'static str],
+    /// Those that are the same for all.
+    pub fixed: &'static [(&'static str, &'static str)],
+    /// The one that says how many hardware queues there are.
+    pub queues: &'static str,
+    /// The one that says which devices a process sees, by their UUIDs; passed on where all are meant.
+    pub visible: &'static str,
+    /// The same by positions, among what `visible` leaves, for devices without a UUID of their own.
+    pub positions: &'static str,
 }
 
 /// Families of machine code: the variants that a module can have, and those that a device takes.
@@ -45,6 +67,8 @@ pub enum CodeFamily {
     Wasm,
     /// `cubin`, `fatbin` and `ptx`, for architectures such as `sm_90`.
     Nvidia,
+    /// `hsaco`, for architectures such as `gfx90a`.
+    Amd,
 }
 
 /// Memory of a GPU is mapped in pages of this size; weights and what lanes are lent are whole pages.
@@ -62,31 +86,68 @@ const CPU: KindTraits = KindTraits {
     has_own_memory: false,
     has_driver: false,
     has_lanes: false,
+    has_concurrent_processes: false,
     page_bytes: WASM_PAGE_BYTES,
     max_lease_bytes: Some(MAX_CPU_LEASE_BYTES),
     code: CodeFamily::Wasm,
+    environment: None,
 };
 
 const CUDA: KindTraits = KindTraits {
     name: "cuda",
-    devices: "GPUs",
+    devices: "NVIDIA GPUs",
     has_own_memory: true,
     has_driver: true,
     has_lanes: true,
+    has_concurrent_processes: false,
     page_bytes: GPU_PAGE_BYTES,
     max_lease_bytes: None,
     code: CodeFamily::Nvidia,
+    environment: Some(DriverEnvironment {
+        passed: &["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY"],
+        // Positions follow the bus; machine code comes from the registry alone and is loaded whole.
+        fixed: &[
+            ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+            ("CUDA_MODULE_LOADING", "EAGER"),
+            ("CUDA_CACHE_DISABLE", "1"),
+        ],
+        queues: "CUDA_DEVICE_MAX_CONNECTIONS",
+        visible: "CUDA_VISIBLE_DEVICES",
+        positions: "CUDA_VISIBLE_DEVICES",
+    }),
+};
+
+const HIP: KindTraits = KindTraits {
+    name: "hip",
+    devices: "AMD GPUs",
+    has_own_memory: true,
+    has_driver: true,
+    has_lanes: true,
+    has_concurrent_processes: true,
+    page_bytes: GPU_PAGE_BYTES,
+    max_lease_bytes: None,
+    code: CodeFamily::Amd,
+    environment: Some(DriverEnvironment {
+        // Nothing that loads tools or pretends to another GPU (HSA_TOOLS_LIB, HSA_OVERRIDE_GFX_VERSION).
+        passed: &["LD_LIBRARY_PATH"],
+        // A fault is an answer: the process reports it and is replaced.
+        fixed: &[("HIP_SKIP_ABORT_ON_GPU_ERROR", "1"), ("HSA_ENABLE_VM_FAULT_MESSAGE", "0")],
+        queues: "GPU_MAX_HW_QUEUES",
+        visible: "ROCR_VISIBLE_DEVICES",
+        positions: "HIP_VISIBLE_DEVICES",
+    }),
 };
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 2] = [Kind::Cpu, Kind::Cuda];
+    pub const ALL: [Kind; 3] = [Kind::Cpu, Kind::Cuda, Kind::Hip];
 
     /// What it is like.
     pub const fn traits(self) -> &'static KindTraits {
         match self {
             Self::Cpu => &CPU,
             Self::Cuda => &CUDA,
+            Self::Hip => &HIP,
         }
     }
 
@@ -132,6 +193,6 @@ mod tests {
             assert_eq!(kind.name().parse(), Ok(kind));
         }
         let refused = "toaster".parse::<Kind>().map_err(|e| e.to_string());
-        assert_eq!(refused, Err("unknown device `toaster`, this build has: cpu, cuda".to_owned()));
+        assert_eq!(refused, Err("unknown device `toaster`, this build has: cpu, cuda, hip".to_owned()));
     }
 }

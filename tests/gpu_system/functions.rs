@@ -44,7 +44,7 @@ impl Function<'_> {
                 "outputs": self.outputs, "control_flow": self.steps,
             }
         });
-        register(client, name, &config.to_string(), "probes", PROBES, &[]);
+        register(client, name, &config.to_string(), "probes", &[("ptx", "", PROBES)], &[]);
     }
 }
 
@@ -63,16 +63,20 @@ fn register(
     name: &str,
     config: &str,
     module: &str,
-    ptx: &[u8],
+    forms: &[(&str, &str, &[u8])],
     weights: &[(&str, &[u8])],
 ) {
     let mut put = |bytes: &[u8]| client.put_blob(Blob::Bytes(bytes)).unwrap().sha256;
     let config_sha256 = put(config.as_bytes());
-    let variant = v1::Variant { format: "ptx".into(), arch: String::new(), sha256: put(ptx) };
+    let variants = forms.iter().map(|(format, arch, bytes)| v1::Variant {
+        format: (*format).into(),
+        arch: (*arch).into(),
+        sha256: put(bytes),
+    });
+    let variants = variants.collect();
     let weights = weights.iter().map(|(name, bytes)| v1::Weight { name: (*name).into(), sha256: put(bytes) });
     let weights = weights.collect();
-    let modules =
-        vec![v1::FunctionModule { name: module.into(), variants: vec![variant], registered: String::new() }];
+    let modules = vec![v1::FunctionModule { name: module.into(), variants, registered: String::new() }];
     client
         .add_function(v1::AddFunction { name: name.into(), config_sha256, modules, weights, replace: false })
         .unwrap();
@@ -86,8 +90,15 @@ pub(crate) fn add_library(client: &mut Client, name: &str, weights: &[(&str, &[u
     let module = &parsed["modules"][0];
     let path = parsed["module_path"].as_str().or(module["path"].as_str()).unwrap();
     let file = path.rsplit('/').next().unwrap();
-    let ptx = pappus_kernels::artefact(&file.replace(".wasm", ".ptx")).unwrap();
-    register(client, name, config, module["module_name"].as_str().unwrap_or(file), ptx, weights);
+    let form = |format, arch, ending| {
+        (format, arch, pappus_kernels::artefact(&file.replace(".wasm", ending)).unwrap())
+    };
+    let forms = [
+        form("ptx", "", ".ptx"),
+        form("hsaco", "gfx90a", ".hsaco"),
+        form("hsaco", "gfx942", ".gfx942.hsaco"),
+    ];
+    register(client, name, config, module["module_name"].as_str().unwrap_or(file), &forms, weights);
 }
 
 /// A launch of blocks with some threads and bytes of shared memory.
@@ -137,7 +148,7 @@ pub(crate) fn add_heavy(client: &mut Client, name: &str, bytes: u64) {
             "outputs": ["out"], "control_flow": [step],
         }
     });
-    register(client, name, &config.to_string(), "probes", PROBES, &[("w", &weights)]);
+    register(client, name, &config.to_string(), "probes", &[("ptx", "", PROBES)], &[("w", &weights)]);
 }
 
 /// A call of such a copy, with 64 times `byte`.

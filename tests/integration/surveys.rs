@@ -63,6 +63,20 @@ impl Machine {
         Self::with(found(vec![gpu(0, "GPU-aa"), gpu(1, "GPU-bb")]))
     }
 
+    fn with_one_of_each() -> Self {
+        let machine = Self::with(found(vec![gpu(0, "GPU-aa")]));
+        let amd = FoundDevice {
+            name: "AMD Instinct MI210".into(),
+            arch: "gfx90a:sramecc+:xnack-".into(),
+            memory_bytes: 64 * GIB,
+            free_bytes: 63 * GIB,
+            ..gpu(0, "GPU-cc")
+        };
+        let survey = Survey { driver: "HIP 7.1.0".into(), devices: vec![amd], ..Survey::default() };
+        machine.says("gpus.hip", FromWorker::Survey(survey));
+        machine
+    }
+
     fn without() -> Self {
         let fault = Fault::new(FaultCode::Device, "libcuda.so.1 was not found: install the NVIDIA driver");
         Self::with(FromWorker::Refused { job: 0, fault: fault.as_ref() })
@@ -102,6 +116,7 @@ impl Machine {
 fn gpus_are_taken_by_position_by_uuid_and_all_of_them() {
     assert_eq!(Machine::with_two().takes(&["cuda:1:workers=1"]), ["cuda:1"]);
     assert_eq!(Machine::with_two().takes(&["cuda:GPU-bb", "cuda:GPU-aa:lanes=1"]), ["cuda:1", "cuda:0"]);
+    assert_eq!(Machine::with_one_of_each().takes(&["hip:GPU-cc:workers=1"]), ["hip:0"]);
     assert_eq!(Machine::with_two().takes(&["cuda:all:workers=1", "cpu"]), ["cuda:0", "cuda:1", "cpu"]);
 }
 
@@ -130,6 +145,7 @@ fn status_shows_what_a_device_is_and_how_it_is_set_up() {
 #[test]
 fn without_a_device_setting_all_gpus_are_taken_or_the_cpu() {
     assert_eq!(Machine::with_two().takes(&[]), ["cuda:0", "cuda:1"]);
+    assert_eq!(Machine::with_one_of_each().takes(&[]), ["cuda:0", "hip:0"]);
     assert_eq!(Machine::without().takes(&[]), ["cpu"]);
     assert_eq!(Machine::broken().takes(&[]), ["cpu"]);
 }
@@ -149,12 +165,16 @@ fn a_device_that_is_missing_is_named_with_the_reason() {
     assert!(why.contains(expect), "{why}");
     assert_eq!(why.matches("--device cpu").count(), 1, "{why}");
     let why = Machine::broken().refuses("cuda:all");
-    assert!(why.contains("device cuda:all: the process that looks for GPUs exited with code 1"), "{why}");
+    assert!(
+        why.contains("device cuda:all: the process that looks for NVIDIA GPUs exited with code 1"),
+        "{why}"
+    );
     let two = Machine::with_two();
     for (device, words) in [
         ("cuda:3", "device cuda:3: there are 2 GPUs: cuda:0 NVIDIA H200 GPU-aa, cuda:1 NVIDIA H200 GPU-bb"),
         ("cuda:GPU-cc", "device cuda:GPU-cc: there are 2 GPUs"),
-        ("cuda:MIG-9", "device cuda:MIG-9: the process that looks for GPUs"),
+        ("hip:0", "device hip:0: the process that looks for AMD GPUs exited with code 1"),
+        ("cuda:MIG-9", "device cuda:MIG-9: the process that looks for NVIDIA GPUs"),
         ("cuda:0:memory=500GiB", "cuda:0 has 141.0 GiB"),
     ] {
         let why = two.refuses(device);
@@ -204,10 +224,18 @@ fn arguments_are_checked_against_the_ptx_where_no_gpu_is() {
 fn a_machine_lists_what_it_has() {
     let text = Machine::with_two().lists(&[]);
     assert!(text.contains("cuda:1  NVIDIA H200, sm_90, 140.0 GiB of 141.0 GiB free, GPU-bb"), "{text}");
-    assert!(text.contains("driver 570.1"), "{text}");
-    assert!(Machine::without().lists(&[]).contains("no GPU: libcuda.so.1 was not found"));
+    assert!(text.contains("driver of NVIDIA GPUs: 570.1"), "{text}");
+    assert!(text.contains("no AMD GPUs: the process that looks for AMD GPUs exited with code 1"), "{text}");
+    let text = Machine::with_one_of_each().lists(&[]);
+    assert!(
+        text.contains("hip:0  AMD Instinct MI210, gfx90a:sramecc+:xnack-, 63.0 GiB of 64.0 GiB free, GPU-cc")
+    );
+    assert!(text.contains("driver of AMD GPUs: HIP 7.1.0"), "{text}");
+    assert!(Machine::without().lists(&[]).contains("no NVIDIA GPUs: libcuda.so.1 was not found"));
     let json: Value = serde_json::from_str(&Machine::with_two().lists(&["--json"])).unwrap();
     assert_eq!((&json["devices"][0]["name"], &json["devices"][2]["uuid"]), (&"cpu".into(), &"GPU-bb".into()));
+    assert_eq!((&json["drivers"]["cuda"], &json["mps"]), (&"570.1".into(), &false.into()));
+    assert!(json["missing"]["hip"].as_str().unwrap().contains("exited with code 1"));
 }
 
 /// A library below the directory that the new root is put together in is seen there, as an MPS daemon's folder has to
@@ -222,8 +250,14 @@ fn what_a_driver_needs_is_seen_wherever_it_lies() {
         listed.stdout
     };
     assert!(!found().contains("too short"), "{}", found());
-    File::create(dir.path().join("libcuda.so.1")).unwrap();
-    assert!(found().contains("could not be loaded") && found().contains("too short"), "{}", found());
+    for (library, devices) in [("libcuda.so.1", "NVIDIA GPUs"), ("libamdhip64.so.7", "AMD GPUs")] {
+        File::create(dir.path().join(library)).unwrap();
+        let listed = found();
+        let line = listed
+            .lines()
+            .find(|line| line.starts_with(&format!("no {devices}: {library} could not be loaded")));
+        assert!(line.is_some_and(|line| line.contains("too short")), "{listed}");
+    }
 }
 
 /// As under MPS, where a fault of one process costs all of them their device for a while.

@@ -242,8 +242,10 @@ fn nothing_is_put_off_or_guessed() {
     }
     // Only what needs hardware is left out, and says how to run it.
     let ignored = concat!("#[ig", "nore");
-    let with_reason = format!("{ignored} = \"needs an NVIDIA GPU: scripts/gpu-check ");
-    no_source(ignored, |_, text| text.matches(ignored).count() != text.matches(&with_reason).count());
+    let with_reason =
+        ["an NVIDIA", "an AMD"].map(|a| format!("{ignored} = \"needs {a} GPU: scripts/gpu-check "));
+    let reasons = |text: &str| with_reason.iter().map(|reason| text.matches(reason).count()).sum::<usize>();
+    no_source(ignored, |_, text| text.matches(ignored).count() != reasons(text));
     let sleep = concat!("thread::sl", "eep");
     no_source(sleep, |name, text| {
         text.contains(sleep) && !MAY_SLEEP.iter().any(|place| name.ends_with(place))

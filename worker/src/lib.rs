@@ -5,7 +5,7 @@
 //! - [`channels`]: the pipes and the control socket that connect it to the supervisor.
 //! - [`sandbox`]: what the process gives up before a tenant's first byte reaches it.
 //! - [`device`]: what a device must do. Below it `cpu`, the built-in device; `gpu`, what GPUs have in common; and on
-//!   top of that `cuda`, the driver of NVIDIA GPUs and what makes their machine code.
+//!   top of that `cuda` and `hip`, the drivers of NVIDIA's and of AMD's and what makes their machine code.
 //! - [`launch`]: what the supervisor starts it with.
 //! - [`compile`]: the role that turns modules into machine code, once, at registration.
 //! - [`serve`]: the role that runs calls; one loop over the pipes, generic over the device. `main` chooses the role.
@@ -30,7 +30,7 @@
 //! | `gpu/mod.rs` | gives the call its range | `cpu/mod.rs` | copies in and out, clears |
 //! | `gpu/plan_cache.rs` | finds its commands and graphs | `cpu/launch.rs` | runs the plan's steps |
 //! | `gpu/lane.rs` | submits, asks, clears | `cpu/function.rs` | maps the pool, restores the modules |
-//! | `cuda/driver/stream.rs` | calls the driver | `cpu/memory.rs` | linear memory |
+//! | `cuda/` or `hip/driver/stream.rs` | calls the driver | `cpu/memory.rs` | linear memory |
 //!
 //! (`gpu/command_list.rs` as well, for the first calls of a plan, which are no graph yet.) Frames are read and written
 //! by the protocol crate.

@@ -11,6 +11,7 @@ use pappus_protocol::{Fault, FromWorker, Kind, cpu_affinity};
 use pappus_shmem::{SharedWords, memfd};
 use pappus_worker::device::cpu::{Cpu, compiler::CpuCompiler};
 use pappus_worker::device::cuda::{self, Cuda, compiler::CudaCompiler};
+use pappus_worker::device::hip::{self, Hip, compiler::HipCompiler};
 use pappus_worker::device::{Compiler, Device};
 use pappus_worker::launch;
 use pappus_worker::sandbox::Sandbox;
@@ -78,6 +79,7 @@ fn run(arguments: &Arguments) -> Outcome {
         return match kind {
             Kind::Cpu => serve(channels, memory, Cpu::new()?, sandbox),
             Kind::Cuda => serve(channels, memory, Cuda::start(arguments.lanes as usize)?, sandbox),
+            Kind::Hip => serve(channels, memory, Hip::start(arguments.lanes as usize)?, sandbox),
         };
     }
     if arguments.role == Role::Compile {
@@ -90,6 +92,7 @@ fn run(arguments: &Arguments) -> Outcome {
         (Role::Survey, kind) => survey(channels, kind, sandbox),
         (_, Kind::Cpu) => compile(channels, CpuCompiler::new(), sandbox),
         (_, Kind::Cuda) => compile(channels, CudaCompiler::new(), sandbox),
+        (_, Kind::Hip) => compile(channels, HipCompiler::new(), sandbox),
     }
 }
 
@@ -115,6 +118,7 @@ fn survey(mut channels: Channels, kind: Kind, sandbox: Sandbox) -> Outcome {
     let found = match kind {
         Kind::Cpu => Ok(Survey::default()),
         Kind::Cuda => cuda::survey::survey(),
+        Kind::Hip => hip::survey::survey(),
     };
     let layers = sandbox.close()?;
     match found {

@@ -13,7 +13,9 @@ mod suite;
 
 use suite::cpu::OnCpu;
 use suite::cuda::OnCuda;
+use suite::hip::OnHip;
 
 suite::conformance!(cpu, OnCpu, [],
     leaks: local_memory, the_stack_pointer, shared_memory, parameters, after_faults);
 suite::conformance!(cuda, OnCuda, [#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]],);
+suite::conformance!(hip, OnHip, [#[ignore = "needs an AMD GPU: scripts/gpu-check --device hip:0 conformance"]],);

@@ -26,6 +26,8 @@ struct Script {
     lent: [u64; 2],
     /// How often each load is polled before it is over; one that is missing fails.
     loads: VecDeque<u32>,
+    /// Other processes leave something on its chip.
+    finds_others: bool,
 }
 
 /// Two lanes; nothing is executed.
@@ -123,6 +125,9 @@ impl Device for Scripted {
     fn scrub(&mut self) -> Result<(), Fault> {
         self.note("scrub".into());
         Ok(())
+    }
+    fn finds_others(&self) -> bool {
+        self.0.lock().unwrap().finds_others
     }
     fn clear(&mut self, lane: LaneId, _: &mut Loaded) -> Result<(), Fault> {
         self.note(format!("clear {lane}"));
@@ -315,6 +320,33 @@ fn a_turn_is_given_back_before_a_worker_is_handed_on() {
     assert_eq!(scrubbed, Some(true));
     assert!(matches!(worker.yields(), Yield::Over { turn: TURN, answered: 1, .. }));
     worker.end().unwrap();
+}
+
+/// What another worker's kernels left on the chip is gone before this one's first; within a turn nobody else ran.
+#[test]
+fn a_turn_begins_with_a_scrub_where_others_may_have_left_something() {
+    for finds_others in [true, false] {
+        let (mut worker, script) = worker([&[0; 4], &[0; 4]]);
+        script.lock().unwrap().finds_others = finds_others;
+        worker.configure(|settings| settings.turns = true);
+        for turn in [TURN, TurnId::new(8)] {
+            worker.grant(turn, 1_000_000);
+            for lanes in [&[0, 1][..], &[0]] {
+                invoke(&mut worker, lanes);
+                worker.to.flush_blocking().unwrap();
+                lanes.iter().for_each(|_| drop(done(&mut worker)));
+            }
+            worker.revoke(turn);
+            assert!(matches!(worker.yields(), Yield::Over { turn: over, .. } if over == turn));
+        }
+        worker.end().unwrap();
+        let events = script.lock().unwrap().events.clone();
+        let began: Vec<_> =
+            events.iter().filter(|event| *event == "scrub" || event.starts_with("start")).collect();
+        let turn = ["scrub", "start 0", "start 1", "start 0"];
+        let turn = if finds_others { &turn[..] } else { &turn[1..] };
+        assert_eq!(began, [turn, turn].concat());
+    }
 }
 
 #[test]

@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::ops::Deref;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::Result;
@@ -30,9 +32,11 @@ const LOG_LINES: usize = 12;
 #[derive(Debug)]
 pub struct Bed {
     device: String,
-    /// None in a rehearsal.
+    /// What bare programs run on; none in a rehearsal, and none on AMD GPUs, for which there are no bare programs yet.
     chosen: Option<Chosen>,
-    survey: Survey,
+    /// The compiled form that functions are registered with.
+    form: Form,
+    described: String,
     /// How long a rate is measured.
     pub measured: Duration,
     logs: TempDir,
@@ -74,31 +78,35 @@ impl Deref for Running {
 impl Bed {
     /// Looks for the device; an error where it is not there.
     pub fn new(device: &str, measured: Duration) -> Result<Self> {
-        let (chosen, survey) = match device {
-            REHEARSAL => {
-                (None, Survey { name: "rehearsal without a GPU".into(), arch: String::new(), driver: 0 })
+        let (chosen, form, described) = match device {
+            REHEARSAL => (None, Form::Wasm, "rehearsal without a GPU".to_owned()),
+            _ if device.starts_with("hip:") => {
+                let (described, arch) = listed(device)?;
+                (None, Form::Hsaco(arch), format!("{described}; without bare programs to compare with"))
             }
             _ => {
                 let chosen = Chosen::parse(device)?;
-                let survey = chosen
+                let survey: Survey = chosen
                     .ask("survey", &[], CONNECTIONS)
                     .map_err(|e| format!("{device} cannot be used: {e}"))?;
-                (Some(chosen), survey)
+                let Survey { name, arch, driver } = survey;
+                let cuda = format!("{}.{}", driver / 1000, driver % 1000 / 10);
+                let described = format!("{name} ({arch}), driver for CUDA {cuda}");
+                (Some(chosen), Form::Ptx(arch), described)
             }
         };
         let logs = tempfile::Builder::new().prefix("pappus-bench-logs-").tempdir()?;
-        Ok(Self { device: device.to_owned(), chosen, survey, measured, logs, started: Cell::new(0) })
+        Ok(Self { device: device.to_owned(), chosen, form, described, measured, logs, started: Cell::new(0) })
     }
 
     /// The GPU in words.
     pub fn describe(&self) -> String {
-        let Survey { name, arch, driver } = &self.survey;
-        format!("{name} ({arch}), driver for CUDA {}.{}", driver / 1000, driver % 1000 / 10)
+        self.described.clone()
     }
 
     /// Whether there is no GPU, and nothing to compare with.
     pub fn rehearses(&self) -> bool {
-        self.chosen.is_none()
+        self.form == Form::Wasm
     }
 
     /// The evaluation's `inference`; in a rehearsal a shorter one, since there it takes a fifth of a second.
@@ -108,10 +116,7 @@ impl Bed {
 
     /// The compiled form that functions are registered with.
     pub fn form(&self) -> Form {
-        match self.chosen {
-            Some(_) => Form::Ptx(self.survey.arch.clone()),
-            None => Form::Wasm,
-        }
+        self.form.clone()
     }
 
     /// Registers functions of the library under their own names.
@@ -219,11 +224,10 @@ impl Bed {
     }
 
     fn with_settings(&self, settings: &str) -> String {
-        match self.chosen {
-            Some(_) if settings.is_empty() => self.device.clone(),
-            None if settings.is_empty() => "cpu".to_owned(),
-            Some(_) => format!("{}:{settings}", self.device),
-            None => format!("cpu:{}", for_the_cpu(settings)),
+        match self.rehearses() {
+            _ if settings.is_empty() => self.device.clone(),
+            false => format!("{}:{settings}", self.device),
+            true => format!("cpu:{}", for_the_cpu(settings)),
         }
     }
 
@@ -251,6 +255,28 @@ impl Bed {
         let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
         last.iter().fold(String::new(), |text, line| format!("{text}\n    | {line}"))
     }
+}
+
+/// A GPU in words, and its processor, as the supervisor lists it.
+fn listed(device: &str) -> Result<(String, String)> {
+    let listed = Command::new(std::env::current_exe()?.with_file_name("pappus-supervisor"))
+        .args(["--list-devices", "--json"])
+        .output()?;
+    let all: Value = serde_json::from_slice(&listed.stdout)?;
+    let text = |one: &Value, key: &str| one[key].as_str().unwrap_or_default().to_owned();
+    let is_it = |one: &&Value| text(one, "name") == device || format!("hip:{}", text(one, "uuid")) == device;
+    let found = all["devices"].as_array().into_iter().flatten().find(is_it);
+    let Some(found) = found else {
+        let why = text(&all["missing"], "hip");
+        return Err(format!(
+            "{device} cannot be used: {}",
+            if why.is_empty() { "it is not there" } else { &why }
+        )
+        .into());
+    };
+    let arch = text(found, "arch");
+    let driver = text(&all["drivers"], "hip");
+    Ok((format!("{} ({arch}), {driver}", text(found, "description")), arch))
 }
 
 /// What a rehearsal has in the place of a bare program's rate: nothing can be compared with it.

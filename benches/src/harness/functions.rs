@@ -23,6 +23,8 @@ pub enum Form {
     Wasm,
     /// For NVIDIA GPUs of an architecture such as `sm_90`: made for it, or for all.
     Ptx(String),
+    /// For AMD GPUs with a name such as `gfx90a:sramecc+:xnack-`.
+    Hsaco(String),
 }
 
 impl Form {
@@ -36,6 +38,11 @@ impl Form {
             Self::Wasm => named("wasm", "", format!("{stem}.wasm")),
             Self::Ptx(arch) => named("ptx", arch, format!("{stem}.{arch}.ptx"))
                 .or_else(|| named("ptx", "", format!("{stem}.ptx"))),
+            // The library's files for the first processor do not say so in their names.
+            Self::Hsaco(device) => match device.split(':').next().unwrap_or_default() {
+                "gfx90a" => named("hsaco", "gfx90a", format!("{stem}.hsaco")),
+                processor => named("hsaco", processor, format!("{stem}.{processor}.hsaco")),
+            },
         };
         Ok(found.ok_or_else(|| format!("the library has no module {stem} as {self:?}"))?)
     }
@@ -76,7 +83,7 @@ impl Handed {
         for module in pappus_blueprint::parse(text.as_bytes())?.modules() {
             let stem = Path::new(&module.path).file_stem().and_then(|name| name.to_str());
             let (mut variant, bytes) = form.variant(stem.unwrap_or_default())?;
-            let tail = if *form == Form::Wasm { "" } else { tail };
+            let tail = if matches!(form, Form::Ptx(_)) { tail } else { "" };
             variant.sha256 = client.put_blob(Blob::Bytes(&[bytes, tail.as_bytes()].concat()))?.sha256;
             add.modules.push(FunctionModule {
                 name: module.name.clone(),

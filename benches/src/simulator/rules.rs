@@ -1,6 +1,7 @@
 //! Rules: settings of a device as `--device cuda:0:SETTINGS` takes them, read by the supervisor's own code and completed with
 //! its defaults for an H200.
 
+use pappus_protocol::Kind;
 use pappus_protocol::from_worker::{FoundDevice, Survey};
 use pappus_supervisor::config::DeviceRequest;
 use pappus_supervisor::config::device::resolve;
@@ -23,7 +24,7 @@ pub fn shape(settings: &str) -> Result<Shape> {
         ..FoundDevice::default()
     };
     let survey = Survey { devices: vec![found], ..Survey::default() };
-    let devices = resolve(&[request], &survey)?;
+    let devices = resolve(&[request], &[(Kind::Cuda, survey)].into())?;
     let device = devices.first().ok_or("the virtual GPU was not found")?;
     Ok(pappus_supervisor::device::shape(device))
 }

@@ -1,5 +1,6 @@
 //! A device ready to use: a request, completed by what a survey found.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -14,7 +15,7 @@ use crate::limits;
 /// One device: its name and what Pappus may use of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceConfig {
-    /// Such as `cpu` or `cuda:0`.
+    /// Such as `cpu`, `cuda:0` or `hip:0`.
     pub name: String,
     /// What runs it.
     pub kind: Kind,
@@ -156,7 +157,7 @@ impl DeviceConfig {
             let (asked, there, name) = (iec(self.memory_bytes), iec(self.there_bytes), &self.name);
             return Err(request.bad(match self.kind {
                 Kind::Cpu => format!("memory is {asked}, expected at most {there}: ask for less"),
-                Kind::Cuda => format!("memory is {asked}, but {name} has {there}: ask for less"),
+                _ => format!("memory is {asked}, but {name} has {there}: ask for less"),
             }));
         }
         if self.kind == Kind::Cpu && self.memory_bytes < WASM_PAGE_BYTES {
@@ -171,13 +172,22 @@ impl DeviceConfig {
         }
     }
 
-    fn gpu(request: &DeviceRequest, survey: &Survey, found: &FoundDevice) -> Result<Self, ConfigError> {
-        let name = name_of(found);
+    fn gpu(
+        request: &DeviceRequest,
+        kind: Kind,
+        survey: &Survey,
+        found: &FoundDevice,
+    ) -> Result<Self, ConfigError> {
+        let name = name_of(kind, found);
         let memory_bytes = request.memory_bytes.unwrap_or_else(|| default_memory(found.free_bytes));
         let share = request.memory_bytes.unwrap_or(found.memory_bytes) / CONTEXTS_SHARE;
         let most = (share / CONTEXT_BYTES).clamp(1, limits::MAX_WORKERS as u64) as usize;
         let workers = request.workers.unwrap_or(most);
-        let turns = match request.turns.unwrap_or(Turns::Auto) {
+        // Overlapping is not tried out where it would let one tenant's kernels find what another's left in a processor.
+        let concurrent = kind.traits().has_concurrent_processes;
+        let unasked = if concurrent && workers > 1 { Turns::On } else { Turns::Auto };
+        let asked_turns = request.turns.unwrap_or(unasked);
+        let turns = match asked_turns {
             Turns::Auto => workers > 1 && !survey.shared,
             Turns::On => true,
             Turns::Off => false,
@@ -194,9 +204,15 @@ impl DeviceConfig {
                      meanwhile: stop the MPS daemon or use {instead}"
                 )));
             }
+            if asked && concurrent && workers > 1 && asked_turns != Turns::On {
+                return Err(request.bad(format!(
+                    "{setting} works with turns=on only, since other processes may keep compute units of {name} busy \
+                     meanwhile: leave turns out or use {instead}"
+                )));
+            }
         }
         let device = Self {
-            kind: Kind::Cuda,
+            kind,
             uuid: found.uuid.clone(),
             arch: found.arch.clone(),
             driver: survey.driver.clone(),
@@ -212,7 +228,7 @@ impl DeviceConfig {
             // Small devices keep most of their memory for calls.
             stack_bytes: request.stack_bytes.unwrap_or(GIB.min(memory_bytes / 16)),
             turns,
-            may_slice: turns && request.turns.unwrap_or(Turns::Auto) == Turns::Auto,
+            may_slice: turns && asked_turns == Turns::Auto,
             quantum: request.quantum.unwrap_or(DEFAULT_QUANTUM),
             scrub_calls,
             min_residency: request.min_residency(),
@@ -265,27 +281,30 @@ fn default_memory(free_bytes: u64) -> u64 {
 }
 
 /// A slice keeps its UUID as its name, since positions count whole GPUs.
-pub(crate) fn name_of(found: &FoundDevice) -> String {
+pub(crate) fn name_of(kind: Kind, found: &FoundDevice) -> String {
     match found.uuid.starts_with("MIG-") {
-        true => format!("cuda:{}", found.uuid),
-        false => format!("cuda:{}", found.index),
+        true => format!("{kind}:{}", found.uuid),
+        false => format!("{kind}:{}", found.index),
     }
 }
 
 /// What a survey found, for people: `cuda:0 NVIDIA H200 GPU-…`.
-fn listed(survey: &Survey) -> String {
+fn listed(kind: Kind, survey: &Survey) -> String {
     let mut there: Vec<_> =
-        survey.devices.iter().map(|d| format!("{} {} {}", name_of(d), d.name, d.uuid)).collect();
+        survey.devices.iter().map(|d| format!("{} {} {}", name_of(kind, d), d.name, d.uuid)).collect();
     there.dedup();
     let (is, s) = if there.len() == 1 { ("is", "") } else { ("are", "s") };
     format!("there {is} {} GPU{s}: {}", there.len(), there.join(", "))
 }
 
-/// The devices that were asked for, with what a survey of the GPUs found where one is among them.
-pub fn resolve(requests: &[DeviceRequest], survey: &Survey) -> Result<Vec<DeviceConfig>, ConfigError> {
+/// What surveys found, of each kind of GPU that was looked for.
+pub type Surveys = BTreeMap<Kind, Survey>;
+
+/// The devices that were asked for, with what surveys of the GPUs found where some are among them.
+pub fn resolve(requests: &[DeviceRequest], surveys: &Surveys) -> Result<Vec<DeviceConfig>, ConfigError> {
     let mut devices: Vec<DeviceConfig> = Vec::new();
     for request in requests {
-        for device in resolve_one(request, survey, requests)? {
+        for device in resolve_one(request, surveys, requests)? {
             if devices.iter().any(|other| other.name == device.name) {
                 return Err(given_twice(&device.name));
             }
@@ -297,17 +316,22 @@ pub fn resolve(requests: &[DeviceRequest], survey: &Survey) -> Result<Vec<Device
 
 fn resolve_one(
     request: &DeviceRequest,
-    survey: &Survey,
+    surveys: &Surveys,
     all: &[DeviceRequest],
 ) -> Result<Vec<DeviceConfig>, ConfigError> {
+    let kind = request.selector.kind();
+    let none = Survey::default();
+    let survey = surveys.get(&kind).unwrap_or(&none);
     let is_named =
         |found: &FoundDevice| all.iter().any(|r| r.selector == Selector::MigUuid(found.uuid.clone()));
     let found: Vec<&FoundDevice> = match &request.selector {
         Selector::Cpu => return Ok(vec![DeviceConfig::cpu(request)?]),
         // A container may see nothing but a slice; slices that were named have settings of their own.
-        Selector::AllGpus => survey.devices.iter().filter(|d| !is_named(d)).collect(),
-        Selector::Gpu(index) => survey.devices.iter().filter(|d| !is_named(d) && d.index == *index).collect(),
-        Selector::GpuUuid(uuid) => {
+        Selector::AllGpus(_) => survey.devices.iter().filter(|d| !is_named(d)).collect(),
+        Selector::Gpu(_, index) => {
+            survey.devices.iter().filter(|d| !is_named(d) && d.index == *index).collect()
+        }
+        Selector::GpuUuid(_, uuid) => {
             let begins = |d: &&FoundDevice| d.uuid.to_lowercase().starts_with(&uuid.to_lowercase());
             survey.devices.iter().filter(begins).collect()
         }
@@ -316,25 +340,27 @@ fn resolve_one(
     match (&request.selector, found.len()) {
         (_, 0) => Err(ConfigError::Device {
             name: request.selector.to_string(),
-            why: if survey.devices.is_empty() { "there is no GPU".to_owned() } else { listed(survey) },
+            why: if survey.devices.is_empty() { "there is no GPU".to_owned() } else { listed(kind, survey) },
         }),
-        (Selector::GpuUuid(_), 2..) => Err(ConfigError::Device {
+        (Selector::GpuUuid(..), 2..) => Err(ConfigError::Device {
             name: request.selector.to_string(),
-            why: format!("several UUIDs begin so; {}", listed(survey)),
+            why: format!("several UUIDs begin so; {}", listed(kind, survey)),
         }),
-        _ => found.into_iter().map(|found| DeviceConfig::gpu(request, survey, found)).collect(),
+        _ => found.into_iter().map(|found| DeviceConfig::gpu(request, kind, survey, found)).collect(),
     }
 }
 
 /// What is taken where nothing is asked for: every GPU that is large enough, else the CPU. Also says, for
 /// the log, which GPUs were left out and why.
-pub fn default_devices(survey: &Survey) -> Result<(Vec<DeviceConfig>, Vec<ConfigError>), ConfigError> {
-    let request = DeviceRequest::plain(Selector::AllGpus, "cuda:all");
+pub fn default_devices(surveys: &Surveys) -> Result<(Vec<DeviceConfig>, Vec<ConfigError>), ConfigError> {
     let (mut devices, mut left_out) = (Vec::new(), Vec::new());
-    for found in &survey.devices {
-        match DeviceConfig::gpu(&request, survey, found) {
-            Ok(device) => devices.push(device),
-            Err(why) => left_out.push(why),
+    for (&kind, survey) in surveys {
+        let request = DeviceRequest::plain(Selector::AllGpus(kind), &format!("{kind}:all"));
+        for found in &survey.devices {
+            match DeviceConfig::gpu(&request, kind, survey, found) {
+                Ok(device) => devices.push(device),
+                Err(why) => left_out.push(why),
+            }
         }
     }
     if devices.is_empty() {

@@ -20,7 +20,7 @@ fn two() -> Survey {
 
 fn take(requests: &[&str], survey: &Survey) -> Result<Vec<DeviceConfig>, String> {
     let requests: Vec<DeviceRequest> = requests.iter().map(|text| text.parse().unwrap()).collect();
-    resolve(&requests, survey).map_err(|e| e.to_string())
+    resolve(&requests, &Surveys::from([(Kind::Cuda, survey.clone())])).map_err(|e| e.to_string())
 }
 
 fn one(request: &str) -> DeviceConfig {
@@ -125,7 +125,7 @@ fn a_slice_keeps_its_uuid_as_its_name() {
 #[test]
 fn nothing_asked_for_means_all_gpus_or_the_cpu() {
     let names = |survey: &Survey| -> (Vec<String>, usize) {
-        let (devices, left_out) = default_devices(survey).unwrap();
+        let (devices, left_out) = default_devices(&Surveys::from([(Kind::Cuda, survey.clone())])).unwrap();
         (devices.into_iter().map(|d| d.name).collect(), left_out.len())
     };
     assert_eq!(names(&two()), (vec!["cuda:0".into(), "cuda:1".into()], 0));
@@ -133,6 +133,55 @@ fn nothing_asked_for_means_all_gpus_or_the_cpu() {
     let small = FoundDevice { memory_bytes: 2 * GIB, free_bytes: GIB, ..gpu(1) };
     assert_eq!(names(&Survey { devices: vec![gpu(0), small.clone()], ..two() }), (vec!["cuda:0".into()], 1));
     assert_eq!(names(&Survey { devices: vec![small], ..two() }), (vec!["cpu".into()], 1));
+}
+
+#[test]
+fn gpus_of_several_makers_are_told_apart() {
+    let amd =
+        FoundDevice { name: "AMD Instinct MI210".into(), arch: "gfx90a:sramecc+:xnack-".into(), ..gpu(0) };
+    let hip = Survey { driver: "HIP 7.1.0".into(), devices: vec![amd], ..Survey::default() };
+    let surveys = Surveys::from([(Kind::Cuda, two()), (Kind::Hip, hip)]);
+    let (all, _) = default_devices(&surveys).unwrap();
+    assert_eq!(all.iter().map(|d| d.name.as_str()).collect::<Vec<_>>(), ["cuda:0", "cuda:1", "hip:0"]);
+    let take = |text: &str| resolve(&[text.parse().unwrap()], &surveys).map_err(|e| e.to_string());
+    let hip = take("hip:GPU-000:workers=2").unwrap().remove(0);
+    assert_eq!((hip.kind, hip.name.as_str(), hip.driver.as_str()), (Kind::Hip, "hip:0", "HIP 7.1.0"));
+    assert!(take("hip:1").unwrap_err().contains("there is 1 GPU: hip:0 AMD Instinct MI210"));
+    assert!(take("cuda:2").unwrap_err().contains("there are 2 GPUs"));
+    for (meant, selector) in [(true, "hip:0"), (true, "hip:all"), (false, "cuda:0"), (false, "cuda:all")] {
+        let request: DeviceRequest = selector.parse().unwrap();
+        assert_eq!(hip.is_meant(&request.selector), meant, "{selector}");
+    }
+}
+
+/// There, processes would find in a processor what others left.
+#[test]
+fn processes_that_would_overlap_by_themselves_take_turns_unless_told_otherwise() {
+    let survey = Survey { devices: vec![gpu(0)], ..Survey::default() };
+    let surveys = Surveys::from([(Kind::Hip, survey.clone()), (Kind::Cuda, survey)]);
+    let take = |text: &str| {
+        let devices = resolve(&[text.parse().unwrap()], &surveys).map_err(|e| e.to_string());
+        devices.map(|mut devices| devices.remove(0))
+    };
+    for (text, turns, may_slice) in [
+        ("cuda:0", true, true),
+        ("hip:0", true, false),
+        ("hip:0:turns=auto", true, true),
+        ("hip:0:turns=off", false, false),
+        ("hip:0:workers=1", false, false),
+    ] {
+        let device = take(text).unwrap();
+        assert_eq!((device.turns, device.may_slice), (turns, may_slice), "{text}");
+    }
+    for setting in ["scrub=call", "tenant-switch=scrub"] {
+        assert!(take(&format!("hip:0:{setting}")).is_ok());
+        assert!(take(&format!("hip:0:workers=1,{setting}")).is_ok());
+        assert!(take(&format!("cuda:0:turns=auto,{setting}")).is_ok());
+        for turns in ["off", "auto"] {
+            let why = take(&format!("hip:0:turns={turns},{setting}")).unwrap_err();
+            assert!(why.contains("works with turns=on only"), "{why}");
+        }
+    }
 }
 
 #[test]

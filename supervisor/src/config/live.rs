@@ -149,10 +149,10 @@ impl DeviceConfig {
         let is_slice = self.uuid.starts_with("MIG-");
         match selector {
             Selector::Cpu => self.uuid.is_empty(),
-            Selector::AllGpus => !self.uuid.is_empty(),
-            Selector::Gpu(index) => self.name == format!("cuda:{index}"),
-            Selector::GpuUuid(uuid) => {
-                !is_slice && self.uuid.to_lowercase().starts_with(&uuid.to_lowercase())
+            Selector::AllGpus(kind) => self.kind == *kind,
+            Selector::Gpu(kind, index) => self.name == format!("{kind}:{index}"),
+            Selector::GpuUuid(kind, uuid) => {
+                self.kind == *kind && !is_slice && self.uuid.to_lowercase().starts_with(&uuid.to_lowercase())
             }
             Selector::MigUuid(uuid) => self.uuid == *uuid,
         }
@@ -162,17 +162,18 @@ impl DeviceConfig {
     fn selector(&self) -> Selector {
         match self.uuid.is_empty() {
             true => Selector::Cpu,
-            false => Selector::GpuUuid(self.uuid.clone()),
+            false => Selector::GpuUuid(self.kind, self.uuid.clone()),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use pappus_protocol::Kind;
     use pappus_protocol::from_worker::{FoundDevice, Survey};
 
     use super::*;
-    use crate::config::device::resolve;
+    use crate::config::device::{Surveys, resolve};
 
     const GIB: u64 = 1 << 30;
 
@@ -187,7 +188,8 @@ mod tests {
             numa_node: None,
         };
         let survey = Survey { driver: "580".into(), devices: vec![found], ..Survey::default() };
-        resolve(&[request.parse().unwrap()], &survey).unwrap().remove(0)
+        let surveys = Surveys::from([(Kind::Cuda, survey)]);
+        resolve(&[request.parse().unwrap()], &surveys).unwrap().remove(0)
     }
 
     fn change(device: &DeviceConfig, pairs: &[(&str, &str)]) -> Result<DeviceSettings, String> {

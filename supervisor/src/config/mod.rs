@@ -24,7 +24,6 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use pappus_protocol::from_worker::Survey;
 
 pub use device::DeviceConfig;
 use flags::File;
@@ -179,7 +178,7 @@ impl Config {
             }
             if device.selector == request::Selector::Cpu {
                 // Known without a look at the machine: a mistake is one of the command line.
-                device::resolve(std::slice::from_ref(device), &Survey::default())?;
+                device::resolve(std::slice::from_ref(device), &device::Surveys::new())?;
             }
         }
         let file = flags.config;

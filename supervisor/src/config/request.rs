@@ -1,13 +1,15 @@
 //! A `--device` as typed: which device, and the settings that were given.
 //!
 //! ```text
-//! cpu[:KEY=VALUE,…]    cuda:0[:KEY=VALUE,…]    cuda:GPU-…[:…]    cuda:MIG-…[:…]    cuda:all[:…]
+//! cpu[:KEY=VALUE,…]    cuda:0[:KEY=VALUE,…]    cuda:GPU-…[:…]    cuda:MIG-…[:…]    cuda:all[:…]    hip:0[:…]  hip:GPU-…  hip:all
 //! ```
 
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
+
+use pappus_protocol::Kind;
 
 use super::{ConfigError, bad, size};
 use crate::limits;
@@ -17,23 +19,34 @@ use crate::limits;
 pub enum Selector {
     /// The built-in device.
     Cpu,
-    /// Every NVIDIA GPU there is.
-    AllGpus,
+    /// Every GPU of a kind that there is.
+    AllGpus(Kind),
     /// A GPU by its position on the bus.
-    Gpu(u32),
+    Gpu(Kind, u32),
     /// A GPU by its UUID, `GPU-…`, or the beginning of it.
-    GpuUuid(String),
-    /// A slice of a GPU by its UUID, `MIG-…`.
+    GpuUuid(Kind, String),
+    /// A slice of an NVIDIA GPU by its UUID, `MIG-…`.
     MigUuid(String),
+}
+
+impl Selector {
+    /// What kind of device it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Cpu => Kind::Cpu,
+            Self::AllGpus(kind) | Self::Gpu(kind, _) | Self::GpuUuid(kind, _) => *kind,
+            Self::MigUuid(_) => Kind::Cuda,
+        }
+    }
 }
 
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cpu => f.write_str("cpu"),
-            Self::AllGpus => f.write_str("cuda:all"),
-            Self::Gpu(index) => write!(f, "cuda:{index}"),
-            Self::GpuUuid(uuid) | Self::MigUuid(uuid) => write!(f, "cuda:{uuid}"),
+            Self::AllGpus(kind) => write!(f, "{kind}:all"),
+            Self::Gpu(kind, index) => write!(f, "{kind}:{index}"),
+            Self::GpuUuid(_, uuid) | Self::MigUuid(uuid) => write!(f, "{}:{uuid}", self.kind()),
         }
     }
 }
@@ -231,34 +244,38 @@ fn select(text: &str) -> Result<(Selector, &str), ConfigError> {
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
     match kind {
         "cpu" => Ok((Selector::Cpu, rest)),
-        "cuda" => {
+        "cuda" | "hip" => {
+            let kind = if kind == "hip" { Kind::Hip } else { Kind::Cuda };
             let (which, settings) = rest.split_once(':').unwrap_or((rest, ""));
             let uuid = || which.len() <= MAX_UUID && which.bytes().all(is_uuid_byte);
             let selector = match which {
-                "all" => Selector::AllGpus,
-                _ if which.starts_with("GPU-") && uuid() => Selector::GpuUuid(which.to_owned()),
-                _ if which.starts_with("MIG-") && uuid() => Selector::MigUuid(which.to_owned()),
+                "all" => Selector::AllGpus(kind),
+                _ if which.starts_with("GPU-") && uuid() => Selector::GpuUuid(kind, which.to_owned()),
+                _ if which.starts_with("MIG-") && kind == Kind::Cuda && uuid() => {
+                    Selector::MigUuid(which.to_owned())
+                }
                 _ => {
                     let index = which.parse().map_err(|_| {
-                        wrong(
-                            "which GPU is missing: expected cuda:0 (its position), cuda:GPU-UUID, cuda:MIG-UUID \
-                             or cuda:all, then its settings, e.g. cuda:0:workers=4,lanes=8",
-                        )
+                        let slice = if kind == Kind::Cuda { ", cuda:MIG-UUID" } else { "" };
+                        wrong(&format!(
+                            "which GPU is missing: expected {kind}:0 (its position), {kind}:GPU-UUID{slice} or \
+                             {kind}:all, then its settings, e.g. {kind}:0:workers=4,lanes=8",
+                        ))
                     })?;
-                    Selector::Gpu(index)
+                    Selector::Gpu(kind, index)
                 }
             };
             Ok((selector, settings))
         }
         _ => Err(wrong(
-            "this build knows the devices cpu, e.g. cpu:workers=2,memory=256MiB, and NVIDIA GPUs, \
-             e.g. cuda:0:workers=4,lanes=8",
+            "this build knows the devices cpu, e.g. cpu:workers=2,memory=256MiB, NVIDIA GPUs, e.g. \
+             cuda:0:workers=4,lanes=8, and AMD GPUs, e.g. hip:0:workers=4,lanes=8",
         )),
     }
 }
 
 fn is_uuid_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/')
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/' | b'#')
 }
 
 #[cfg(test)]
@@ -274,10 +291,13 @@ mod tests {
         for (text, selector) in [
             ("cpu", Selector::Cpu),
             ("cpu:", Selector::Cpu),
-            ("cuda:0", Selector::Gpu(0)),
-            ("cuda:12:workers=4", Selector::Gpu(12)),
-            ("cuda:all:workers=4", Selector::AllGpus),
-            ("cuda:GPU-8f01:lanes=2", Selector::GpuUuid("GPU-8f01".into())),
+            ("cuda:0", Selector::Gpu(Kind::Cuda, 0)),
+            ("hip:1:lanes=2", Selector::Gpu(Kind::Hip, 1)),
+            ("hip:all", Selector::AllGpus(Kind::Hip)),
+            ("hip:GPU-XX#1", Selector::GpuUuid(Kind::Hip, "GPU-XX#1".into())),
+            ("cuda:12:workers=4", Selector::Gpu(Kind::Cuda, 12)),
+            ("cuda:all:workers=4", Selector::AllGpus(Kind::Cuda)),
+            ("cuda:GPU-8f01:lanes=2", Selector::GpuUuid(Kind::Cuda, "GPU-8f01".into())),
             ("cuda:MIG-GPU-8f01/1/0", Selector::MigUuid("MIG-GPU-8f01/1/0".into())),
         ] {
             assert_eq!(request(text).selector, selector, "{text}");
@@ -303,6 +323,8 @@ mod tests {
         for (text, words) in [
             ("gpu", "knows the devices cpu"),
             ("cuda", "expected cuda:0"),
+            ("hip", "expected hip:0 (its position), hip:GPU-UUID or hip:all"),
+            ("hip:MIG-1", "expected hip:0"),
             ("cuda:workers=4", "expected cuda:0"),
             ("cuda:-1", "expected cuda:0"),
             ("cuda:GPU-§", "expected cuda:0"),

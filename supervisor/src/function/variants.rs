@@ -4,8 +4,11 @@
 //! cpu    wasm
 //! cuda   cubin of the same architecture, else of the same generation and older,
 //!        else fatbin, else the newest ptx that is not newer, else a cubin that does not say
+//! hip    hsaco for exactly this processor and its settings, else for the processor, else for its family,
+//!        else one that does not say (it may be a bundle)
 //! ```
 
+use pappus_blueprint::hsaco;
 use pappus_protocol::Kind;
 use pappus_protocol::kind::CodeFamily;
 
@@ -35,7 +38,22 @@ pub fn choose<'v>(variants: &'v [Variant], kind: Kind, arch: &str) -> Option<&'v
             .filter_map(|v| Some((rank(v, arch)?, v)))
             .max_by_key(|(rank, _)| *rank)
             .map(|(_, v)| v),
+        CodeFamily::Amd => variants
+            .iter()
+            .filter(|v| &*v.format == "hsaco")
+            .filter_map(|v| Some((suits(&v.arch, arch)?, v)))
+            .max_by_key(|(how_well, _)| *how_well)
+            .map(|(_, v)| v),
     }
+}
+
+/// How well machine code for `made_for` suits an AMD GPU; none if it does not run there.
+fn suits(made_for: &str, device: &str) -> Option<u32> {
+    if made_for.is_empty() {
+        return Some(0);
+    }
+    let suits = hsaco::Target::of_text(made_for)?.suits(&hsaco::Target::of_text(device)?)?;
+    Some(suits + 1)
 }
 
 /// How good a variant is for a GPU; none if it does not run there.
@@ -114,5 +132,25 @@ mod tests {
         assert_eq!(chosen(&["ptx sm_90a", "cubin sm_90"], Kind::Cuda, "sm_103"), None);
         assert_eq!(chosen(&all, Kind::Cpu, "").unwrap(), "wasm");
         assert_eq!(chosen(&["ptx"], Kind::Cpu, ""), None);
+    }
+
+    #[test]
+    fn an_amd_gpu_takes_code_for_its_processor_and_settings_before_code_for_more() {
+        let mi210 = "gfx90a:sramecc+:xnack-";
+        let all =
+            ["wasm", "hsaco", "hsaco gfx90a", "hsaco gfx90a:xnack-", "hsaco gfx90a:xnack+", "hsaco gfx942"];
+        for (left, best) in [(6, "hsaco gfx90a:xnack-"), (3, "hsaco gfx90a"), (2, "hsaco")]
+            .map(|(left, best)| (&all[..left], best))
+        {
+            assert_eq!(chosen(left, Kind::Hip, mi210).unwrap(), best);
+        }
+        assert_eq!(
+            chosen(&all[4..], Kind::Hip, mi210),
+            None,
+            "neither another setting nor another processor"
+        );
+        assert_eq!(chosen(&all[2..], Kind::Hip, "gfx942:sramecc+:xnack-").unwrap(), "hsaco gfx942");
+        assert_eq!(chosen(&["wasm", "ptx", "cubin sm_90"], Kind::Hip, mi210), None);
+        assert_eq!(chosen(&["hsaco gfx90a"], Kind::Cuda, "sm_90"), None);
     }
 }

@@ -1,5 +1,6 @@
 //! Which GPUs there are. A worker process looks: no GPU library is ever loaded into this process.
 
+use std::collections::btree_map::Entry;
 use std::time::{Duration, Instant};
 
 use pappus_protocol::from_worker::Survey;
@@ -10,6 +11,7 @@ use super::confinement::LayerMissing;
 use super::launcher::{Launcher, Role};
 use super::process;
 use super::target::Target;
+use crate::config::device::Surveys;
 use crate::config::request::Selector;
 use crate::config::{ConfigError, DeviceConfig, DeviceRequest, device};
 use crate::limits::SURVEY_S;
@@ -63,9 +65,9 @@ pub enum NoSurvey {
     Closed,
 }
 
-/// Asks a fresh process which GPUs it sees: all of them, or the slice with the UUID `only`.
-pub fn gpus(launcher: &Launcher, only: &str) -> Result<Survey, SurveyError> {
-    look(launcher, Kind::Cuda, only)
+/// Kinds of devices that a process must look for.
+pub fn gpu_kinds() -> impl Iterator<Item = Kind> {
+    Kind::ALL.into_iter().filter(|kind| kind.traits().has_driver)
 }
 
 /// Fails where processes for these kinds of devices would lack a layer that the configuration requires: one of each is
@@ -77,8 +79,8 @@ pub fn try_sandbox(launcher: &Launcher, kinds: &[Kind]) -> Result<(), SurveyErro
     kinds.iter().try_for_each(|kind| look(launcher, *kind, "").map(drop))
 }
 
-/// As [`gpus`], of any kind of devices.
-fn look(launcher: &Launcher, kind: Kind, only: &str) -> Result<Survey, SurveyError> {
+/// Asks a fresh process which devices of a kind it sees: all of them, or the slice with the UUID `only`.
+pub fn look(launcher: &Launcher, kind: Kind, only: &str) -> Result<Survey, SurveyError> {
     let what = kind.traits().devices;
     let target = Target { kind, uuid: only.to_owned(), lanes: 1, numa_node: None, memory_bytes: 0 };
     let started = launcher.start(Role::Survey, &target, None);
@@ -126,13 +128,13 @@ fn answer(inbox: &mut Inbox) -> Result<Result<Survey, SurveyError>, NoSurvey> {
 pub fn devices(launcher: &Launcher, requests: &[DeviceRequest]) -> Result<Vec<DeviceConfig>, ConfigError> {
     match requests {
         [] => all_devices(launcher),
-        requests => device::resolve(requests, &survey_for(launcher, requests)?),
+        requests => device::resolve(requests, &surveys_for(launcher, requests)?),
     }
 }
 
 /// What the requests need to know: nothing about GPUs where none is asked for.
-fn survey_for(launcher: &Launcher, requests: &[DeviceRequest]) -> Result<Survey, ConfigError> {
-    let mut survey = Survey::default();
+fn surveys_for(launcher: &Launcher, requests: &[DeviceRequest]) -> Result<Surveys, ConfigError> {
+    let mut surveys = Surveys::new();
     let missing = |selector: &Selector, why: SurveyError| {
         let (name, why) = (selector.to_string(), why.to_string());
         let advised = why.contains("--device cpu");
@@ -140,13 +142,17 @@ fn survey_for(launcher: &Launcher, requests: &[DeviceRequest]) -> Result<Survey,
         ConfigError::Device { name, why }
     };
     let whole = |selector: &Selector| !matches!(selector, Selector::Cpu | Selector::MigUuid(_));
-    if let Some(first) = requests.iter().map(|r| &r.selector).find(|selector| whole(selector)) {
-        survey = gpus(launcher, "").map_err(|why| missing(first, why))?;
+    for selector in requests.iter().map(|request| &request.selector).filter(|selector| whole(selector)) {
+        if let Entry::Vacant(unknown) = surveys.entry(selector.kind()) {
+            unknown.insert(look(launcher, selector.kind(), "").map_err(|why| missing(selector, why))?);
+        }
     }
     for request in requests {
         // The driver shows a slice only to processes that name it.
         if let Selector::MigUuid(uuid) = &request.selector {
-            let seen = gpus(launcher, uuid).map_err(|why| missing(&request.selector, why))?;
+            let kind = request.selector.kind();
+            let seen = look(launcher, kind, uuid).map_err(|why| missing(&request.selector, why))?;
+            let survey = surveys.entry(kind).or_default();
             survey.driver = seen.driver;
             survey.shared |= seen.shared;
             survey.devices.retain(|device| device.uuid != *uuid);
@@ -156,15 +162,18 @@ fn survey_for(launcher: &Launcher, requests: &[DeviceRequest]) -> Result<Survey,
             }));
         }
     }
-    Ok(survey)
+    Ok(surveys)
 }
 
 fn all_devices(launcher: &Launcher) -> Result<Vec<DeviceConfig>, ConfigError> {
-    let survey = gpus(launcher, "").unwrap_or_else(|why| {
-        tracing::info!("no GPU: {why}");
-        Survey::default()
-    });
-    let (devices, left_out) = device::default_devices(&survey)?;
+    let mut surveys = Surveys::new();
+    for kind in gpu_kinds() {
+        match look(launcher, kind, "") {
+            Ok(survey) => drop(surveys.insert(kind, survey)),
+            Err(why) => tracing::info!("no {}: {why}", kind.traits().devices),
+        }
+    }
+    let (devices, left_out) = device::default_devices(&surveys)?;
     for why in left_out {
         tracing::warn!("a GPU is left out: {why}");
     }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use pappus_protocol::Kind;
+use pappus_protocol::kind::DriverEnvironment;
 
 use crate::config::DeviceConfig;
 
@@ -43,27 +44,43 @@ impl Target {
     pub(super) fn environment(&self) -> Vec<(&'static str, OsString)> {
         let present = |name: &&'static str| Some((*name, std::env::var_os(name)?));
         let mut environment: Vec<_> = TEST_HOOKS.iter().filter_map(present).collect();
-        if !self.kind.traits().has_driver {
-            return environment;
-        }
-        environment.extend(["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY"].iter().filter_map(present));
-        // Positions follow the bus; machine code comes from the registry alone and is loaded whole.
+        let Some(driver) = &self.kind.traits().environment else { return environment };
+        environment.extend(driver.passed.iter().filter_map(present));
         // Lanes that share a hardware queue wait for each other; queues cost time when the process ends.
         let queues = self.lanes.clamp(8, 32).to_string();
-        environment.push(("CUDA_DEVICE_MAX_CONNECTIONS", queues.into()));
-        let fixed = [
-            ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
-            ("CUDA_MODULE_LOADING", "EAGER"),
-            ("CUDA_CACHE_DISABLE", "1"),
-        ];
-        environment.extend(fixed.map(|(name, value)| (name, value.into())));
-        if !self.uuid.is_empty() {
-            // The process sees this device and no other.
-            environment.push(("CUDA_VISIBLE_DEVICES", self.uuid.clone().into()));
-        } else if let Some(visible) = std::env::var_os("CUDA_VISIBLE_DEVICES") {
-            environment.push(("CUDA_VISIBLE_DEVICES", visible));
-        }
+        environment.push((driver.queues, queues.into()));
+        environment.extend(driver.fixed.iter().map(|(name, value)| (*name, value.into())));
+        let given = |name: &str| std::env::var(name).ok();
+        let visible = visible(driver, &self.uuid, given);
+        environment.extend(visible.into_iter().map(|(name, value)| (name, value.into())));
         environment
+    }
+}
+
+/// What says that a process sees one device and no other, or all that this process sees.
+fn visible(
+    driver: &DriverEnvironment,
+    uuid: &str,
+    given: impl Fn(&str) -> Option<String>,
+) -> Vec<(&'static str, String)> {
+    let mut names = vec![driver.visible];
+    if driver.positions != driver.visible {
+        names.push(driver.positions);
+    }
+    let passed = names.iter().filter_map(|name| Some((*name, given(name)?)));
+    match uuid.split_once('#') {
+        _ if uuid.is_empty() => passed.collect(),
+        None => vec![(driver.visible, uuid.to_owned())],
+        // A position among the devices that the survey saw, with what is passed.
+        Some((_, position)) => {
+            let mut visible: Vec<_> = passed.collect();
+            let listed = given(driver.positions);
+            let nth = position.parse().ok().and_then(|nth| listed.as_ref()?.split(',').nth(nth));
+            let position = nth.unwrap_or(position).to_owned();
+            visible.retain(|(name, _)| *name != driver.positions);
+            visible.push((driver.positions, position));
+            visible
+        }
     }
 }
 
@@ -72,3 +89,45 @@ impl Target {
 const TEST_HOOKS: &[&str] = &["PAPPUS_TEST_UNCLEARED", "PAPPUS_TEST_WITHOUT"];
 #[cfg(not(feature = "test-hooks"))]
 const TEST_HOOKS: &[&str] = &[];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_sees_its_device_and_a_survey_all_that_the_operator_shows() {
+        let cases = [
+            (
+                Kind::Cuda,
+                "GPU-1",
+                &[("CUDA_VISIBLE_DEVICES", "3")][..],
+                &[("CUDA_VISIBLE_DEVICES", "GPU-1")][..],
+            ),
+            (Kind::Cuda, "", &[("CUDA_VISIBLE_DEVICES", "3")], &[("CUDA_VISIBLE_DEVICES", "3")]),
+            (Kind::Cuda, "", &[], &[]),
+            (
+                Kind::Hip,
+                "",
+                &[("ROCR_VISIBLE_DEVICES", "1,2"), ("HIP_VISIBLE_DEVICES", "1")],
+                &[("ROCR_VISIBLE_DEVICES", "1,2"), ("HIP_VISIBLE_DEVICES", "1")],
+            ),
+            (Kind::Hip, "GPU-1", &[("HIP_VISIBLE_DEVICES", "1")], &[("ROCR_VISIBLE_DEVICES", "GPU-1")]),
+            (Kind::Hip, "GPU-XX#1", &[], &[("HIP_VISIBLE_DEVICES", "1")]),
+            (
+                Kind::Hip,
+                "GPU-XX#1",
+                &[("ROCR_VISIBLE_DEVICES", "0,2"), ("HIP_VISIBLE_DEVICES", "4,3")],
+                &[("ROCR_VISIBLE_DEVICES", "0,2"), ("HIP_VISIBLE_DEVICES", "3")],
+            ),
+        ];
+        for (kind, uuid, given, expected) in cases {
+            let driver = kind.traits().environment.as_ref().unwrap();
+            let given = |name: &str| {
+                given.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
+            };
+            let expected: Vec<_> =
+                expected.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+            assert_eq!(visible(driver, uuid, given), expected, "{kind} {uuid}");
+        }
+    }
+}

@@ -424,6 +424,7 @@ fn all_made(codes: &Codes) -> Result<(), CodeError> {
 
 #[cfg(test)]
 mod tests {
+    use pappus_protocol::Kind;
     use pappus_protocol::from_worker::{FoundDevice, Survey};
 
     use super::*;
@@ -449,7 +450,8 @@ mod tests {
         let requests: Vec<_> = devices.iter().map(|device| device.parse().unwrap()).collect();
         let launcher =
             Launcher::new("/nonexistent", Confinement::new(SandboxSettings::default(), None)).unwrap();
-        let classes = DeviceClass::of(&resolve(&requests, &survey).unwrap(), &launcher.into());
+        let classes =
+            DeviceClass::of(&resolve(&requests, &[(Kind::Cuda, survey)].into()).unwrap(), &launcher.into());
         let targets = tokio::sync::watch::channel(vec![]).1;
         Registry::open(StateDir::open(dir).unwrap().into(), Default::default(), classes, targets).unwrap()
     }

@@ -81,6 +81,10 @@ impl DeviceClass {
                 let need = if self.devices.len() == 1 { "needs" } else { "need" };
                 format!("{names} {need} a .cubin for {arch}, a .fatbin, or a .ptx for {arch} or older")
             }
+            CodeFamily::Amd => {
+                let need = if self.devices.len() == 1 { "needs" } else { "need" };
+                format!("{} {need} a .hsaco for {}", self.names(), self.arch)
+            }
         }
     }
 }

@@ -3,14 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use pappus_protocol::from_worker::Survey;
-
 use super::code::{Codes, Wish};
 use super::requests::{NewFunction, NewModule, NewVariant, NewWeight};
 use super::*;
 use crate::blocking::{BlockingThreads, Whose};
 use crate::config::SandboxSettings;
-use crate::config::device::resolve;
+use crate::config::device::{Surveys, resolve};
 use crate::function::Loaded;
 use crate::ids::TenantId;
 use crate::processes::confinement::Confinement;
@@ -23,7 +21,7 @@ const BLOCK: u64 = 4096;
 
 fn open(dir: &Path) -> Arc<Registry> {
     let launcher = Launcher::new("/nonexistent", Confinement::new(SandboxSettings::default(), None)).unwrap();
-    let devices = resolve(&["cpu".parse().unwrap()], &Survey::default()).unwrap();
+    let devices = resolve(&["cpu".parse().unwrap()], &Surveys::new()).unwrap();
     let classes = DeviceClass::of(&devices, &launcher.into());
     let state = Arc::new(StateDir::open(dir).unwrap());
     let tenants = Arc::new(Tenants::new(Default::default(), state.names().clone()));

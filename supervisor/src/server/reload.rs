@@ -46,7 +46,8 @@ fn differing(before: &Settings, after: &Settings) -> Vec<v1::SettingChange> {
 /// Of these requests the one that means a device: one that names it before one that means all.
 fn meant<'a>(requests: &'a [DeviceRequest], device: &Device) -> Option<&'a DeviceRequest> {
     let is_meant = |request: &&DeviceRequest| device.config.is_meant(&request.selector);
-    let named = requests.iter().filter(|request| request.selector != Selector::AllGpus).find(is_meant);
+    let named =
+        requests.iter().filter(|request| !matches!(request.selector, Selector::AllGpus(_))).find(is_meant);
     named.or_else(|| requests.iter().find(is_meant))
 }
 

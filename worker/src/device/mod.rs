@@ -106,6 +106,11 @@ pub trait Device {
         Ok(())
     }
 
+    /// Whether kernels may find on the chip what those of other processes left there.
+    fn finds_others(&self) -> bool {
+        false
+    }
+
     /// Why no call can run in this process any more; none while calls can.
     fn lost(&self) -> Option<&Fault> {
         None

@@ -27,7 +27,7 @@ impl Limits {
             (Role::Compile, Kind::Cpu) => {
                 Self { descriptors: 64, cpu_seconds: Some(120), memory_bytes: Some(4 << 30) }
             }
-            (Role::Compile, Kind::Cuda) => {
+            (Role::Compile, Kind::Cuda | Kind::Hip) => {
                 Self { descriptors: 256, cpu_seconds: Some(120), memory_bytes: None }
             }
             // A few questions to a driver.

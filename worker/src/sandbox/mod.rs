@@ -129,7 +129,7 @@ impl Sandbox {
         let Confinement { role, kind, without, .. } = self.confinement;
         identity::show_own_files(false).map_err(at("hiding from others"))?;
         if !without.has(Layer::Seccomp) {
-            filter::close(&policy::rules(role, kind), policy::absent(role, kind)).map_err(at("seccomp"))?;
+            filter::close(&policy::rules(role, kind), policy::absent(kind)).map_err(at("seccomp"))?;
             self.layers.add(Layer::Seccomp);
         }
         Ok(self.layers)

@@ -62,6 +62,7 @@ pub fn run<D: Device>(channels: Channels, memory: Memory<'_>, mut device: D) -> 
         page: WorkerEnd::new(turns),
         scrub_calls: false,
         dirty: false,
+        foreign: false,
         scrubs: false,
         poll_order: PollOrder::default(),
     };
@@ -126,6 +127,8 @@ struct Server<D: Device> {
     /// On-chip state is cleared before a call if it is `dirty`: a call ran since it was cleared.
     scrub_calls: bool,
     dirty: bool,
+    /// It is cleared before a call, too, if the call's is the first of a turn and could find what others left.
+    foreign: bool,
     /// The device's scrubbing kernels are loaded.
     scrubs: bool,
     poll_order: PollOrder,
@@ -167,6 +170,7 @@ impl<D: Device> Server<D> {
         if granted {
             let us = |us: u32| Duration::from_micros(us.into());
             self.turn.grant(turn, us(prices.quantum_us), us(prices.change_us));
+            self.foreign = self.device.finds_others();
         }
         if revoked {
             // Not about the turn held now where that was given back meanwhile.
@@ -368,11 +372,13 @@ impl<D: Device> Server<D> {
                 return Ok(());
             }
         }
-        if self.lanes[index].alone || self.scrub_calls {
+        let foreign = std::mem::take(&mut self.foreign);
+        if self.lanes[index].alone || self.scrub_calls || foreign {
             self.drain()?;
         }
-        if self.scrub_calls && std::mem::take(&mut self.dirty) {
+        if foreign || self.scrub_calls && self.dirty {
             self.device.scrub()?;
+            self.dirty = false;
         }
         let lane = &mut self.lanes[index];
         match self.functions.get(lane.function) {

@@ -24,6 +24,7 @@ pub struct Options {
 impl Options {
     pub const CPU: Self = Self { device: "cpu", lanes: 1, uncleared: false };
     pub const CUDA: Self = Self { device: "cuda", lanes: 1, uncleared: false };
+    pub const HIP: Self = Self { device: "hip", lanes: 1, uncleared: false };
 }
 
 /// A process and the test's ends of its channels.
@@ -88,6 +89,16 @@ fn environment(options: &Options) -> Vec<(&'static str, OsString)> {
             ("CUDA_MODULE_LOADING", "EAGER"),
             ("CUDA_CACHE_DISABLE", "1"),
             ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
+        ];
+        environment.extend(fixed.map(|(name, value)| (name, value.into())));
+    }
+    if options.device == "hip" {
+        let inherited = ["LD_LIBRARY_PATH", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
+        environment.extend(inherited.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        let fixed = [
+            ("HIP_SKIP_ABORT_ON_GPU_ERROR", "1"),
+            ("HSA_ENABLE_VM_FAULT_MESSAGE", "0"),
+            ("GPU_MAX_HW_QUEUES", "32"),
         ];
         environment.extend(fixed.map(|(name, value)| (name, value.into())));
     }

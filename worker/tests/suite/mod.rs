@@ -1,6 +1,6 @@
 //! The conformance suite: the same cases for every device.
 //!
-//! - `cpu`, `cuda`: the devices.
+//! - `cpu`, `cuda`, `hip`: the devices.
 //! - `blueprints`: blueprints over the probe kernels, which every device brings as a module.
 //! - `regions`: bytes in, bytes out, and nothing beside them.
 //! - `elastic`: memory of lanes comes and goes.
@@ -22,6 +22,7 @@ pub mod cuda;
 pub mod elastic;
 pub mod faults;
 pub mod handover;
+pub mod hip;
 pub mod leaks;
 pub mod regions;
 
@@ -122,6 +123,9 @@ impl<D: Device> Device for Uncleared<D> {
     }
     fn scrub(&mut self) -> Result<(), Fault> {
         self.0.scrub()
+    }
+    fn finds_others(&self) -> bool {
+        self.0.finds_others()
     }
     fn lost(&self) -> Option<&Fault> {
         self.0.lost()

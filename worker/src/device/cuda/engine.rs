@@ -41,6 +41,9 @@ impl Engine {
             multiprocessors: context.info.multiprocessors,
             pins_read_only: context.info.pins_read_only,
             host_addresses: context.info.host_addresses,
+            // Measured: a process finds nothing of others.
+            finds_others: false,
+            stacks_per_stream: false,
         };
         Ok(Self { context, properties, library, context_bytes })
     }

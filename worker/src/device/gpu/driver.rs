@@ -269,6 +269,10 @@ pub struct Properties {
     pub pins_read_only: bool,
     /// Kernels reach pinned host memory at the host's own addresses.
     pub host_addresses: bool,
+    /// Kernels may find on the chip what those of other processes left there, and can have it cleared.
+    pub finds_others: bool,
+    /// Kernels of different streams have their stacks in different memory.
+    pub stacks_per_stream: bool,
 }
 
 /// What kernels may do with mapped memory.

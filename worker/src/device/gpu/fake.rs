@@ -207,6 +207,8 @@ impl Fake {
             multiprocessors: MULTIPROCESSORS,
             pins_read_only: true,
             host_addresses: false,
+            finds_others: false,
+            stacks_per_stream: false,
         };
         Self { properties }
     }

@@ -462,7 +462,12 @@ impl<D: Driver> Device for Gpu<D> {
             Some(scrubber) => scrubber,
             None => Scrubber::load(&self.driver, self.stack_bytes)?,
         };
-        self.scrubber.insert(scrubber).run(&self.driver, &self.stream)
+        let streams = [&self.stream].into_iter().chain(self.lanes.iter().map(|lane| &lane.stream));
+        self.scrubber.insert(scrubber).run(&self.driver, streams)
+    }
+
+    fn finds_others(&self) -> bool {
+        self.driver.properties().finds_others
     }
 
     fn lost(&self) -> Option<&Fault> {

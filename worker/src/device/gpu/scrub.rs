@@ -45,11 +45,27 @@ impl<D: Driver> Scrubber<D> {
         Ok(())
     }
 
-    /// Clears everything; nothing else runs in this context.
-    pub(super) fn run(&mut self, driver: &D, stream: &D::Stream) -> Result<(), Fault> {
+    /// Clears everything; nothing else runs in this context. `streams` are all that kernels ran on.
+    pub(super) fn run<'s>(
+        &mut self,
+        driver: &D,
+        streams: impl IntoIterator<Item = &'s D::Stream>,
+    ) -> Result<(), Fault>
+    where
+        D::Stream: 's,
+    {
+        let mut streams = streams.into_iter();
+        let Some(first) = streams.next() else { return Ok(()) };
         for kernel in self.chip.iter().chain([&self.stack]) {
             for run in &kernel.runs {
-                self.counters.reach_all(driver, stream, kernel, *run)?;
+                self.counters.reach_all(driver, first, kernel, *run)?;
+            }
+        }
+        if driver.properties().stacks_per_stream {
+            for stream in streams {
+                for run in &self.stack.runs {
+                    self.counters.reach_all(driver, stream, &self.stack, *run)?;
+                }
             }
         }
         Ok(())

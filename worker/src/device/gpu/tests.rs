@@ -467,13 +467,7 @@ fn nothing_of_a_domain_is_left_when_another_follows() {
 
 #[test]
 fn a_scrub_is_over_when_it_reached_all_of_the_chip() {
-    let launched = || {
-        let launched = fake::log().into_iter().filter_map(|did| match did {
-            Did::Launch(name) => Some(name),
-            _ => None,
-        });
-        launched.collect::<Vec<_>>()
-    };
+    let launched = || launches(&fake::log());
     let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
     gpu.scrub().unwrap();
     assert_eq!(launched(), ["chip", "chip", "stack of 1024"]);
@@ -486,4 +480,22 @@ fn a_scrub_is_over_when_it_reached_all_of_the_chip() {
     assert!(fault.code == FaultCode::Device && fault.message.contains("does not reach all 4"), "{fault}");
     assert_eq!(launched().len(), 8, "not without trying again");
     drop(function);
+}
+
+#[test]
+fn stacks_are_cleared_on_every_stream_where_each_has_its_own() {
+    let mut driver = Fake::new();
+    driver.properties.stacks_per_stream = true;
+    let mut gpu = Gpu::new(driver, 2).unwrap();
+    fake::log();
+    gpu.scrub().unwrap();
+    assert_eq!(launches(&fake::log()), ["chip", "chip", "stack of 1024", "stack of 1024", "stack of 1024"]);
+}
+
+fn launches(log: &[Did]) -> Vec<&'static str> {
+    let launched = log.iter().filter_map(|did| match did {
+        Did::Launch(name) => Some(*name),
+        _ => None,
+    });
+    launched.collect()
 }

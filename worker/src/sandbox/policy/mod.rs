@@ -3,6 +3,8 @@
 
 mod cpu;
 mod cuda;
+mod gpu;
+mod hip;
 
 use pappus_protocol::Kind;
 use seccompiler::SeccompCmpOp;
@@ -16,6 +18,7 @@ pub(super) fn files(kind: Kind) -> Files {
     match kind {
         Kind::Cpu => Files::default(),
         Kind::Cuda => cuda::files(),
+        Kind::Hip => hip::files(),
     }
 }
 
@@ -25,15 +28,16 @@ pub fn rules(role: Role, kind: Kind) -> Vec<Rule> {
     match kind {
         Kind::Cpu => rules.extend(cpu::rules(role)),
         Kind::Cuda => rules.extend(cuda::rules(role)),
+        Kind::Hip => rules.extend(hip::rules()),
     }
     rules
 }
 
-/// System calls that a role's libraries must believe this kernel does not have.
-pub(super) fn absent(role: Role, kind: Kind) -> &'static [i64] {
+/// System calls that a device's libraries must believe this kernel does not have.
+pub(super) fn absent(kind: Kind) -> &'static [i64] {
     match kind {
         Kind::Cpu => &[],
-        Kind::Cuda => cuda::absent(role),
+        Kind::Cuda | Kind::Hip => gpu::absent(),
     }
 }
 

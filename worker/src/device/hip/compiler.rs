@@ -1,0 +1,60 @@
+//! The compiling role's part: judge a module, take the code object that suits this device, and tell what is in it.
+
+use pappus_blueprint::hsaco;
+use pappus_protocol::from_worker::{CompiledModule, Hello};
+use pappus_protocol::{Fault, FaultCode};
+
+use super::driver::module::Module;
+use super::engine::Engine;
+use crate::device::gpu::driver::{Driver, DriverError};
+use crate::device::hsaco::described;
+use crate::device::{Compiler, MAX_MODULE_BYTES};
+
+/// Judges code objects and bundles of them for the first GPU that the process sees.
+#[derive(Debug)]
+pub struct HipCompiler {
+    engine: Engine,
+}
+
+impl HipCompiler {
+    /// A compiler with a device of its own.
+    pub fn new() -> Result<Self, Fault> {
+        Ok(Self { engine: Engine::start()? })
+    }
+
+    fn judge(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+        fn refused(why: impl std::fmt::Display) -> Fault {
+            Fault::new(FaultCode::BadModule, why.to_string())
+        }
+        if module.len() > MAX_MODULE_BYTES {
+            let why = format!("the module has {} bytes, allowed are {MAX_MODULE_BYTES}", module.len());
+            return Err(refused(why));
+        }
+        let object = hsaco::pick(module, &self.engine.target).map_err(refused)?;
+        let threads = u64::from(self.engine.info.threads) * u64::from(self.engine.info.multiprocessors);
+        let kernels = object.kernels.iter().map(|kernel| described(kernel, threads)).collect();
+        let compiled = CompiledModule { kernels, targets: Vec::new() };
+        let loaded = Module::load(object.bytes);
+        let loaded = loaded
+            .map_err(|e| refused(format!("the driver refuses it for {}: {e}", self.engine.info.arch)))?;
+        for kernel in &object.kernels {
+            let found = loaded.find(&kernel.name);
+            found.map_err(|e| refused(format!("the driver finds no kernel `{}`: {e}", kernel.name)))?;
+        }
+        Ok((object.bytes.to_vec(), compiled))
+    }
+}
+
+impl Compiler for HipCompiler {
+    fn hello(&self) -> Hello {
+        self.engine.hello()
+    }
+
+    fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+        // No kernel runs here, so a lost device is not the module's fault.
+        self.judge(module).map_err(|refused| match self.engine.synchronize() {
+            Ok(()) => refused,
+            Err(e) => e.fault("the device failed meanwhile"),
+        })
+    }
+}
