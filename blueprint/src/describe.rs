@@ -130,9 +130,13 @@ impl Describer<'_> {
         let (a, b) = (&self.values[a.index()], &self.values[b.index()]);
         match op {
             Op::Add => self.atoms.add([a.clone(), b.clone()]),
+            Op::Sub => self.atoms.sub(a, b),
             Op::Mul => self.atoms.mul(a, b),
             Op::CeilDiv => self.atoms.ceil_div(a, b),
+            Op::FloorDiv => self.atoms.floor_div(a, b),
+            Op::Mod => self.atoms.modulo(a, b),
             Op::Min => self.atoms.min(a, b),
+            Op::Max => self.atoms.max(a, b),
         }
     }
 

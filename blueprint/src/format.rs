@@ -117,10 +117,18 @@ pub(crate) enum Sizing {
     Sum(Vec<Sizing>),
     /// Multiplied.
     Product(Vec<Sizing>),
+    /// The first without the second, which is at most as large.
+    Sub(Box<(Sizing, Sizing)>),
     /// The first divided by the second, rounded up.
     CeilDiv(Box<(Sizing, Sizing)>),
+    /// The first divided by the second, rounded down.
+    FloorDiv(Box<(Sizing, Sizing)>),
+    /// What is left of the first when it is divided by the second.
+    Mod(Box<(Sizing, Sizing)>),
     /// The smallest.
     Min(Vec<Sizing>),
+    /// The largest.
+    Max(Vec<Sizing>),
 }
 
 /// An unsigned 64-bit little-endian word of an input.

@@ -32,9 +32,13 @@ pub(crate) enum Node {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
     Add,
+    Sub,
     Mul,
     CeilDiv,
+    FloorDiv,
+    Mod,
     Min,
+    Max,
 }
 
 impl Op {
@@ -42,18 +46,32 @@ impl Op {
     pub(crate) fn apply(self, a: u64, b: u64) -> Option<u64> {
         match self {
             Op::Add => a.checked_add(b),
+            Op::Sub => a.checked_sub(b),
             Op::Mul => a.checked_mul(b),
             Op::CeilDiv => (b != 0).then(|| a.div_ceil(b)),
+            Op::FloorDiv => a.checked_div(b),
+            Op::Mod => a.checked_rem(b),
             Op::Min => Some(a.min(b)),
+            Op::Max => Some(a.max(b)),
         }
+    }
+
+    /// Whether the second operand may not be zero.
+    fn divides(self) -> bool {
+        matches!(self, Op::CeilDiv | Op::FloorDiv | Op::Mod)
     }
 
     /// Why [`Op::apply`] had no result.
     pub(crate) fn complaint(self, a: u64, b: u64) -> String {
         match self {
-            Op::CeilDiv => format!("{a} is divided by zero, expected a divisor of at least 1"),
             Op::Add => format!("{a} + {b} is too large, expected at most {}", u64::MAX),
-            Op::Mul | Op::Min => format!("{a} × {b} is too large, expected at most {}", u64::MAX),
+            Op::Sub => format!("{a} − {b} is negative, expected at least 0"),
+            Op::Mul => format!("{a} × {b} is too large, expected at most {}", u64::MAX),
+            Op::CeilDiv | Op::FloorDiv | Op::Mod => {
+                format!("{a} is divided by zero, expected a divisor of at least 1")
+            }
+            // They have a result whatever they are given.
+            Op::Min | Op::Max => format!("{a} and {b} have no result"),
         }
     }
 }
@@ -175,7 +193,7 @@ impl SizeBuilder {
                 None => Err(path.error(op.complaint(a, b))),
             };
         }
-        if op == Op::CeilDiv && self.table.constant(b) == Some(0) {
+        if op.divides() && self.table.constant(b) == Some(0) {
             return Err(path.error("the divisor is 0, expected at least 1"));
         }
         let before = self.table.nodes.len();

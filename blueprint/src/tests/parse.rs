@@ -199,6 +199,15 @@ fn a_malformed_size_is_refused_with_its_place() {
         ".CeilDiv",
         "the divisor is 0, expected at least 1",
     );
+    for division in ["FloorDiv", "Mod"] {
+        let by_zero = |dividend: &str| format!(r#"{{"{division}": [{dividend}, {{"Absolute": 0}}]}}"#);
+        b(&by_zero(r#"{"Absolute": 1}"#), &format!(".{division}"), "1 is divided by zero");
+        b(&by_zero(r#"{"Sizeof": "A"}"#), &format!(".{division}"), "the divisor is 0");
+    }
+    b(r#"{"Sub": [{"Absolute": 3}, {"Absolute": 5}]}"#, ".Sub", "3 − 5 is negative, expected at least 0");
+    b(r#"{"Sub": [{"Absolute": 3}]}"#, ".Sub", "length 1");
+    b(r#"{"Mod": [{"Absolute": 3}, {"Sizeof": "X"}]}"#, ".Mod[1].Sizeof", "unknown buffer");
+    b(r#"{"Max": []}"#, ".Max", "at least one");
     b(
         r#"{"Sum": [{"Absolute": 1}, {"Product": [{"Absolute": 4294967296}, {"Absolute": 4294967296}]}]}"#,
         ".Sum[1].Product",
@@ -211,6 +220,8 @@ fn a_malformed_size_is_refused_with_its_place() {
     };
     accept(&with(&format!("\"B\": {}", nested(limits::SIZING_DEPTH - 1)), ""));
     b(&nested(limits::SIZING_DEPTH), &".Sum[0]".repeat(limits::SIZING_DEPTH), "expected at most 16");
+    let cycle = r#""B": {"Sub": [{"Absolute": 9}, {"Sizeof": "C"}]}, "C": {"Max": [{"Sizeof": "B"}]}"#;
+    check(&with(cycle, ""), "blueprint.buffers.B", "(B → C → B)");
     let cycle =
         r#""B": {"Sizeof": "C"}, "C": {"Sum": [{"Sizeof": "A"}, {"Sizeof": "D"}]}, "D": {"Sizeof": "C"}"#;
     check(&with(cycle, ""), "blueprint.buffers.C", "(C → D → C)");

@@ -95,6 +95,41 @@ fn sizes_are_computed_without_overflow() {
 }
 
 #[test]
+fn differences_quotients_and_remainders_are_checked() {
+    let of = |op: &str, a: &str, b: &str| format!(r#"{{"{op}": [{a}, {b}]}}"#);
+    let a = r#"{"Sizeof": "A"}"#;
+    let buffers = [
+        format!(r#""B": {}"#, of("Sub", a, WORD)),
+        format!(r#""C": {}"#, of("FloorDiv", a, WORD)),
+        format!(r#""D": {}"#, of("Mod", a, WORD)),
+        format!(r#""E": {}"#, of("Max", WORD, r#"{"Sizeof": "W"}"#)),
+    ];
+    let bytes = |word: u64| -> Vec<u64> {
+        let plan = plan(&with(&buffers.join(","), ""), &[word]).unwrap();
+        plan.buffers[3..].iter().map(|at| at.bytes).collect()
+    };
+    assert_eq!(bytes(7), [93, 14, 2, 10]);
+    assert_eq!(bytes(100), [0, 1, 0, 100]);
+    let place = |buffer: &str, op: &str| format!("blueprint.buffers.{buffer}.{op}");
+    check_word(&with(&buffers[0], ""), 101, &place("B", "Sub"), "100 − 101 is negative, expected at least 0");
+    let json = |at: usize| with(&format!(r#"{}, "B": {{"Absolute": 1}}"#, buffers[at]), "");
+    check_word(&json(1), 0, &place("C", "FloorDiv"), "100 is divided by zero");
+    check_word(&json(2), 0, &place("D", "Mod"), "100 is divided by zero");
+    // The innermost size is named, and one that is repeated zero times is not used.
+    let nested = of("Product", &of("Sub", WORD, a), a);
+    check_word(
+        &with(&format!(r#""B": {nested}"#), ""),
+        9,
+        "blueprint.buffers.B.Product[0].Sub",
+        "9 − 100 is negative",
+    );
+    let grid = of("Sub", WORD, r#"{"Absolute": 1}"#);
+    let unused = with_steps(&repeat(WORD, &launch_as("", &grid)));
+    assert_eq!(plan(&unused, &[0]).unwrap().launches, 0);
+    assert_eq!(plan(&unused, &[2]).unwrap().launches, 2);
+}
+
+#[test]
 fn launch_dimensions_are_checked() {
     let place = "blueprint.control_flow[1].Repeat[1][1].Repeat[1][0].ExecKernel[2]";
     let one = r#"{"Absolute": 1}"#;

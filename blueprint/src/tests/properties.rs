@@ -38,8 +38,10 @@ fn sizing(before: usize) -> impl Strategy<Value = Value> {
         prop_oneof![
             list.clone().prop_map(|list| json!({"Sum": list})),
             list.clone().prop_map(|list| json!({"Product": list})),
-            list.prop_map(|list| json!({"Min": list})),
-            (inner.clone(), inner).prop_map(|(a, b)| json!({"CeilDiv": [a, b]})),
+            list.clone().prop_map(|list| json!({"Min": list})),
+            list.prop_map(|list| json!({"Max": list})),
+            (inner.clone(), inner, name(&["CeilDiv", "FloorDiv", "Mod", "Sub"]))
+                .prop_map(|(a, b, op)| json!({op: [a, b]})),
         ]
     })
 }
@@ -124,7 +126,11 @@ fn naive_size(size: &Value, function: &Value, leaf: &impl Fn(&str, Option<u64>) 
         "Sum" => of.as_array().unwrap().iter().map(inner).sum(),
         "Product" => of.as_array().unwrap().iter().map(inner).product(),
         "Min" => of.as_array().unwrap().iter().map(inner).min().unwrap(),
+        "Max" => of.as_array().unwrap().iter().map(inner).max().unwrap(),
         "CeilDiv" => inner(&of[0]).div_ceil(inner(&of[1])),
+        "FloorDiv" => inner(&of[0]) / inner(&of[1]),
+        "Mod" => inner(&of[0]) % inner(&of[1]),
+        "Sub" => inner(&of[0]) - inner(&of[1]),
         other => panic!("{other}"),
     }
 }
