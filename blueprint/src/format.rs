@@ -229,6 +229,14 @@ pub(crate) enum Argument {
     Sizeof(String),
     /// A constant i64.
     Constant(i64),
+    /// A signed 8-bit integer.
+    I8(Integer),
+    /// An unsigned 8-bit integer.
+    U8(Integer),
+    /// A signed 16-bit integer.
+    I16(Integer),
+    /// An unsigned 16-bit integer.
+    U16(Integer),
     /// A signed 32-bit integer.
     I32(Integer),
     /// An unsigned 32-bit integer.
@@ -237,10 +245,16 @@ pub(crate) enum Argument {
     I64(Integer),
     /// An unsigned 64-bit integer.
     U64(Integer),
+    /// A 16-bit float of IEEE 754, rounded to the nearest.
+    F16(f64),
+    /// A bfloat16, rounded to the nearest.
+    BF16(f64),
     /// A 32-bit float.
     F32(f64),
     /// A 64-bit float.
     F64(f64),
+    /// A byte that is 0 or 1.
+    Bool(bool),
     /// A struct passed by value.
     Struct(Box<Object<Struct>>),
 }

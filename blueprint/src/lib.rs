@@ -9,6 +9,7 @@
 //! - `error`: what is wrong, and at which place of the JSON
 //! - `format`: the JSON as written, typed by serde
 //! - `types`: types that the format, the planner and plans share
+//! - `half`: the nearest float of 16 bits, for arguments
 //! - `size`: sizes that compute: one table of shared expressions, arithmetic that never wraps
 //! - `blueprint`: the blueprint, resolved: indices instead of names
 //! - `launches`: launches as far as they are known without sizes
@@ -31,6 +32,7 @@ mod describe;
 mod error;
 mod expression;
 mod format;
+mod half;
 pub mod hsaco;
 mod launch;
 mod launches;

@@ -59,26 +59,51 @@ impl DType {
 #[allow(missing_docs, reason = "the names say it all")]
 pub enum ParamKind {
     Pointer,
+    I8,
+    U8,
+    I16,
+    U16,
     I32,
     U32,
     I64,
     U64,
+    F16,
+    Bf16,
     F32,
     F64,
+    Bool,
     Struct,
 }
 
 impl ParamKind {
+    /// Whether it is an integer or an address, which code that declares a float for it would misread.
+    pub fn is_whole(self) -> bool {
+        !matches!(self, Self::Struct | Self::F16 | Self::Bf16) && !self.is_float()
+    }
+
+    /// Whether code that declares an integer for it would misread it. Floats of two bytes are none of these: compilers
+    /// declare them as integers, as bits and as structs.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F64)
+    }
+
     /// Its name, for people.
     pub fn name(self) -> &'static str {
         match self {
             ParamKind::Pointer => "pointer",
+            ParamKind::I8 => "i8",
+            ParamKind::U8 => "u8",
+            ParamKind::I16 => "i16",
+            ParamKind::U16 => "u16",
             ParamKind::I32 => "i32",
             ParamKind::U32 => "u32",
             ParamKind::I64 => "i64",
             ParamKind::U64 => "u64",
+            ParamKind::F16 => "f16",
+            ParamKind::Bf16 => "bf16",
             ParamKind::F32 => "f32",
             ParamKind::F64 => "f64",
+            ParamKind::Bool => "bool",
             ParamKind::Struct => "struct",
         }
     }

@@ -5,6 +5,7 @@ use super::{Resolver, check_len};
 use crate::blueprint::{FieldValue, Item, Step};
 use crate::error::{Error, Path};
 use crate::format::{Action, Argument, Copy, Fill, Integer, Launch, NameOr, Sizing, Struct};
+use crate::half::Half;
 use crate::launch;
 use crate::limits;
 use crate::size::SizeId;
@@ -265,22 +266,16 @@ impl<'a> Resolver<'a> {
                 (ParamKind::U64, FieldValue::Size { size, max: u64::MAX, name: "Sizeof" })
             }
             Argument::Constant(value) => (ParamKind::I64, FieldValue::Bits(*value as u64)),
-            Argument::I32(value) => {
-                let range = (i32::MIN.into(), i32::MAX.into());
-                (ParamKind::I32, self.integer(value, "I32", range, place)?)
-            }
-            Argument::U32(value) => {
-                let range = (0, u32::MAX.into());
-                (ParamKind::U32, self.integer(value, "U32", range, place)?)
-            }
-            Argument::I64(value) => {
-                let range = (i64::MIN.into(), i64::MAX.into());
-                (ParamKind::I64, self.integer(value, "I64", range, place)?)
-            }
-            Argument::U64(value) => {
-                let range = (0, u64::MAX.into());
-                (ParamKind::U64, self.integer(value, "U64", range, place)?)
-            }
+            Argument::I8(value) => (ParamKind::I8, self.signed(value, "I8", i8::MAX.into(), place)?),
+            Argument::U8(value) => (ParamKind::U8, self.unsigned(value, "U8", u8::MAX.into(), place)?),
+            Argument::I16(value) => (ParamKind::I16, self.signed(value, "I16", i16::MAX.into(), place)?),
+            Argument::U16(value) => (ParamKind::U16, self.unsigned(value, "U16", u16::MAX.into(), place)?),
+            Argument::I32(value) => (ParamKind::I32, self.signed(value, "I32", i32::MAX.into(), place)?),
+            Argument::U32(value) => (ParamKind::U32, self.unsigned(value, "U32", u32::MAX.into(), place)?),
+            Argument::I64(value) => (ParamKind::I64, self.signed(value, "I64", i64::MAX.into(), place)?),
+            Argument::U64(value) => (ParamKind::U64, self.unsigned(value, "U64", u64::MAX.into(), place)?),
+            Argument::F16(value) => (ParamKind::F16, half(*value, Half::F16, &place.key("F16"))?),
+            Argument::BF16(value) => (ParamKind::Bf16, half(*value, Half::BF16, &place.key("BF16"))?),
             Argument::F32(value) => {
                 let narrow = *value as f32;
                 if !narrow.is_finite() {
@@ -291,10 +286,31 @@ impl<'a> Resolver<'a> {
                 (ParamKind::F32, FieldValue::Bits(narrow.to_bits().into()))
             }
             Argument::F64(value) => (ParamKind::F64, FieldValue::Bits(value.to_bits())),
+            Argument::Bool(value) => (ParamKind::Bool, FieldValue::Bits((*value).into())),
             Argument::Struct(_) => {
                 return Err(place.error("a struct within a struct, expected its fields in the outer one"));
             }
         })
+    }
+
+    fn signed(
+        &mut self,
+        value: &Integer,
+        name: &'static str,
+        max: i128,
+        place: &Path<'_>,
+    ) -> Result<FieldValue, Error> {
+        self.integer(value, name, (-max - 1, max), place)
+    }
+
+    fn unsigned(
+        &mut self,
+        value: &Integer,
+        name: &'static str,
+        max: i128,
+        place: &Path<'_>,
+    ) -> Result<FieldValue, Error> {
+        self.integer(value, name, (0, max), place)
     }
 
     fn integer(
@@ -321,14 +337,22 @@ impl<'a> Resolver<'a> {
         if literal < min || literal > max {
             return Err(place.error(format_args!("the value is {literal}, expected {min} to {max}")));
         }
-        // Two's complement, cut to the width of the parameter.
-        let width = if max > u32::MAX.into() { u64::MAX } else { u32::MAX.into() };
-        Ok(FieldValue::Bits(literal as u64 & width))
+        // Two's complement, cut to the width of the parameter, which has as many values as there are from `min` to `max`.
+        Ok(FieldValue::Bits((literal & (max - min)) as u64))
     }
+}
+
+fn half(value: f64, format: Half, place: &Path<'_>) -> Result<FieldValue, Error> {
+    let bits = format.nearest(value).ok_or_else(|| {
+        place.error(format_args!("{value:e} is too large, expected at most {:e}", format.max()))
+    })?;
+    Ok(FieldValue::Bits(bits.into()))
 }
 
 fn scalar_bytes(kind: ParamKind) -> u64 {
     match kind {
+        ParamKind::I8 | ParamKind::U8 | ParamKind::Bool => 1,
+        ParamKind::I16 | ParamKind::U16 | ParamKind::F16 | ParamKind::Bf16 => 2,
         ParamKind::I32 | ParamKind::U32 | ParamKind::F32 => 4,
         ParamKind::Pointer | ParamKind::I64 | ParamKind::U64 | ParamKind::F64 | ParamKind::Struct => 8,
     }

@@ -357,6 +357,20 @@ fn scalar_arguments_fit_their_type() {
     check_argument(r#"{"U32": {"Absolute": 4294967296}}"#, "[0].U32", "expected 0 to 4294967295");
     check_argument(r#"{"I64": 9223372036854775808}"#, "[0].I64", "expected -9223372036854775808 to");
     check_argument(r#"{"U64": -1}"#, "[0].U64", "expected 0 to 18446744073709551615");
+    accept(&with_steps(&launch(
+        r#"{"I8": -128}, {"I8": 127}, {"U8": 255}, {"I16": -32768}, {"I16": 32767}, {"U16": 65535}, {"Bool": true},
+           {"F16": -65504}, {"F16": 1e-30}, {"BF16": 3e38}, {"U8": {"Sizeof": "A"}}"#,
+    )));
+    check_argument(r#"{"I8": 128}"#, "[0].I8", "the value is 128, expected -128 to 127");
+    check_argument(r#"{"I8": -129}"#, "[0].I8", "expected -128 to 127");
+    check_argument(r#"{"U8": 256}"#, "[0].U8", "expected 0 to 255");
+    check_argument(r#"{"U8": {"Absolute": 256}}"#, "[0].U8", "expected 0 to 255");
+    check_argument(r#"{"I16": 32768}"#, "[0].I16", "expected -32768 to 32767");
+    check_argument(r#"{"U16": -1}"#, "[0].U16", "expected 0 to 65535");
+    check_argument(r#"{"F16": 65520}"#, "[0].F16", "6.552e4 is too large, expected at most 6.5504e4");
+    check_argument(r#"{"BF16": 3.4e38}"#, "[0].BF16", "too large");
+    check_argument(r#"{"F16": "1"}"#, "[0].F16", "expected f64");
+    check_argument(r#"{"Bool": 1}"#, "[0].Bool", "expected a boolean");
     check_argument(r#"{"I32": 1.0}"#, "[0].I32", "expected an integer or a size");
     check_argument(r#"{"I32": {"Sizeof": "X"}}"#, "[0].I32.Sizeof", "unknown buffer");
     check_argument(r#"{"Constant": 9223372036854775808}"#, "[0].Constant", "expected i64");
@@ -393,6 +407,11 @@ fn fields_of_a_struct_lie_inside_it() {
         check_argument(&by_value(size, rest), &format!("[0].Struct{path}"), words)
     };
     accept(&with_steps(&launch(&by_value(328, &fields(&[(0, int), (8, pointer), (4, int)])))));
+    let small = [(0, r#"{"U8": 1}"#), (1, r#"{"Bool": true}"#), (2, r#"{"F16": 1}"#), (4, r#"{"I16": 1}"#)];
+    accept(&with_steps(&launch(&by_value(6, &fields(&small)))));
+    check(6, &fields(&[(1, r#"{"BF16": 1}"#)]), ".fields[0].offset", "expected a multiple of 2");
+    check(2, &fields(&[(1, r#"{"U8": 1}"#), (0, r#"{"U16": 1}"#)]), ".fields[1]", "overlaps field 0");
+    check(3, &fields(&small[..3]), ".fields[2].offset", "2 bytes at 2, expected inside the 3");
     accept(&with_steps(&launch(&by_value(16, &format!(r#""align": 16, {}"#, fields(&[]))))));
     check(0, &fields(&[]), ".size", "expected 1 to 4096");
     check(4097, &fields(&[]), ".size", "expected 1 to 4096");

@@ -189,6 +189,38 @@ fn parameters_are_laid_out() {
 }
 
 #[test]
+fn small_parameters_take_the_first_bytes_of_a_slot() {
+    let by_value = format!(
+        r#"{{"Struct": {{"size": 8, "fields": [{{"offset": 0, "value": {{"I8": -2}}}},
+            {{"offset": 1, "value": {{"Bool": true}}}}, {{"offset": 2, "value": {{"BF16": 1}}}},
+            {{"offset": 6, "value": {{"U16": {WORD}}}}}]}}}}"#
+    );
+    let arguments = format!(
+        r#"{{"I8": -1}}, {{"U8": {WORD}}}, {{"I16": -32768}}, {{"U16": 65535}}, {{"F16": -1.5}}, {{"BF16": 1.5}},
+           {{"Bool": false}}, {{"Bool": true}}, {by_value}"#
+    );
+    let json = with_steps(&launch(&arguments));
+    let plan = plan(&json, &[200]).unwrap();
+    let params: Vec<_> = plan.params.params.iter().map(|p| (p.bytes, p.align, p.kind)).collect();
+    let expected = [
+        (1, 1, ParamKind::I8),
+        (1, 1, ParamKind::U8),
+        (2, 2, ParamKind::I16),
+        (2, 2, ParamKind::U16),
+        (2, 2, ParamKind::F16),
+        (2, 2, ParamKind::Bf16),
+        (1, 1, ParamKind::Bool),
+        (1, 1, ParamKind::Bool),
+        (8, 2, ParamKind::Struct),
+    ];
+    assert_eq!(params, expected);
+    let by_value = 200 << 48 | 0x3f80 << 16 | 1 << 8 | 0xfe;
+    assert_eq!(plan.params.slots, [0xff, 200, 0x8000, 0xffff, 0xbe00, 0x3fc0, 0, 1, by_value]);
+    let place = "blueprint.control_flow[0].ExecKernel[1]";
+    check_word(&json, 256, &format!("{place}[1].U8"), "the value is 256, expected at most 255");
+}
+
+#[test]
 fn parameters_are_checked() {
     let place = "blueprint.control_flow[0].ExecKernel[1]";
     let argument = |argument: &str| with_steps(&launch(&format!(r#"{{"Ptr": "A"}}, {argument}"#)));

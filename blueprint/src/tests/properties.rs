@@ -55,6 +55,10 @@ fn argument() -> impl Strategy<Value = Value> {
         1 => any::<i64>().prop_map(|n| json!({"Constant": n})),
         1 => any::<i32>().prop_map(|n| json!({"I32": n})),
         1 => sizing(BUFFERS.len()).prop_map(|size| json!({"U64": size})),
+        1 => any::<i8>().prop_map(|n| json!({"I8": n})),
+        1 => sizing(BUFFERS.len()).prop_map(|size| json!({"U16": size})),
+        1 => any::<bool>().prop_map(|value| json!({"Bool": value})),
+        1 => (-60000f64..60000.0).prop_map(|n| json!({"F16": n})),
         1 => any::<f32>().prop_filter("JSON has no others", |n| n.is_finite()).prop_map(|n| json!({"F32": n})),
     ];
     let fields = prop::collection::vec(scalar.clone(), 0..4).prop_map(|fields| {

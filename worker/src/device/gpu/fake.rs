@@ -89,6 +89,8 @@ struct State {
     events: Option<Result<bool, FakeError>>,
     /// Multiprocessors that a scrub reaches.
     reached: u32,
+    /// Shapes and parameters of launches, captured ones too.
+    launched: Vec<(Shape, Vec<u8>)>,
 }
 
 thread_local! {
@@ -127,6 +129,11 @@ fn note(did: Did) {
 /// What was recorded since the last time.
 pub(super) fn log() -> Vec<Did> {
     with(|state| std::mem::take(&mut state.log))
+}
+
+/// Shapes and parameters of what was launched or captured since the last time.
+pub(super) fn launched() -> Vec<(Shape, Vec<u8>)> {
+    with(|state| std::mem::take(&mut state.launched))
 }
 
 /// The next call like `did` fails.
@@ -358,7 +365,8 @@ impl driver::Stream for Stream {
         tell(Did::Fill { to, byte, bytes })
     }
 
-    fn launch(&self, kernel: &'static str, _: &Shape, _: &[u8]) -> Result<(), FakeError> {
+    fn launch(&self, kernel: &'static str, shape: &Shape, params: &[u8]) -> Result<(), FakeError> {
+        with(|state| state.launched.push((*shape, params.to_vec())));
         tell(Did::Launch(kernel))
     }
 
@@ -451,6 +459,9 @@ impl Module {
     }
 }
 
+/// The largest alignment of a parameter; each has that of its size.
+const PARAM_ALIGN: u32 = 64;
+
 /// Bytes of each variable, and where variables lie.
 pub(super) const VARIABLE_BYTES: u64 = 64;
 pub(super) const VARIABLES_AT: u64 = 1 << 50;
@@ -463,7 +474,13 @@ impl driver::Module for Module {
         let Some((name, sizes)) = self.kernels.iter().find(|(other, _)| other == name) else {
             return Ok(None);
         };
-        let params = (0..).zip(sizes).map(|(at, &bytes)| ParamPlace { offset: 8 * at, bytes }).collect();
+        let mut end = 0u32;
+        let params = sizes.iter().map(|&bytes| {
+            let offset = end.next_multiple_of(bytes.clamp(1, PARAM_ALIGN));
+            end = offset + bytes;
+            ParamPlace { offset, bytes }
+        });
+        let params = params.collect();
         let kernel: &'static str = name.clone().leak();
         Ok(Some(LoadedKernel { kernel, params, local_bytes: self.stack }))
     }

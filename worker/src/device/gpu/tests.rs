@@ -152,6 +152,36 @@ fn a_call_is_copied_run_copied_back_and_cleared_in_this_order() {
     assert_eq!(fixture.call(), [fixture.work(3), vec![cleared]].concat());
 }
 
+/// A function of `A` and `B` with one launch of `k`, which passes these arguments.
+fn passing(arguments: &str) -> Blueprint {
+    let one = r#"{"Absolute": 1}"#;
+    let launch = launch("A", "B", one).replace(r#"{"Ptr": "A"}, {"Ptr": "B"}"#, arguments);
+    let json = format!(
+        r#"{{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {{
+            "inputs": ["A"], "buffers": {{"B": {{"Sizeof": "A"}}}}, "outputs": ["B"],
+            "control_flow": [{launch}]}}}}"#
+    );
+    pappus_blueprint::parse(json.as_bytes()).unwrap()
+}
+
+#[test]
+fn small_arguments_lie_where_the_kernel_expects_them() {
+    let arguments = r#"{"I8": -2}, {"F16": 1.5}, {"Bool": true}, {"U16": 513}, {"Ptr": "B"}, {"BF16": -1}"#;
+    let module = "kernel k 1 2 1 2 8 2";
+    let mut fixture = Fixture::over(Fake::new(), passing(arguments), 4 * GRANULE, module);
+    fixture.call();
+    let [(shape, params)] = &fake::launched()[..] else { panic!("one launch") };
+    assert_eq!((shape.grid, shape.block), ([1, 1, 1], [1, 1, 1]));
+    let to = (fixture.base + fixture.plan.buffers[1].offset).to_le_bytes();
+    let expected = [&[0xfe, 0, 0x00, 0x3e, 1, 0, 1, 2][..], &to, &[0x80, 0xbf]].concat();
+    assert_eq!(params, &expected);
+    // A kernel that takes another size is not launched.
+    let mut fixture = Fixture::over(Fake::new(), passing(arguments), 4 * GRANULE, "kernel k 1 2 4 2 8 2");
+    fixture.start(0, u64::MAX, false);
+    let fault = fixture.end().unwrap_err();
+    assert!(fault.message.contains("argument 3 takes 4 bytes, the blueprint passes 1"), "{}", fault.message);
+}
+
 #[test]
 fn memory_is_cleared_between_the_launches_that_hand_it_on() {
     // Through three buffers of which the first and the last have the same memory.
