@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+use crate::arrays::{Declared, Dimension};
 use crate::error::{Error, Path};
 use crate::limits;
 use crate::size::{SizeId, SizeTable};
@@ -112,6 +113,10 @@ pub struct Blueprint {
     pub(crate) words: Vec<WordRef>,
     /// Where each word was written first.
     pub(crate) word_places: Vec<Box<str>>,
+    /// Names of the free dimensions.
+    pub(crate) free: Vec<Box<str>>,
+    /// What is declared of each input.
+    pub(crate) input_types: Vec<Option<Declared>>,
     pub(crate) sizes: SizeTable,
     pub(crate) steps: Vec<Step>,
     /// Every distinct parameter list, one after the other.
@@ -159,6 +164,28 @@ impl Blueprint {
     /// The distinct words that a plan depends on.
     pub fn words(&self) -> &[WordRef] {
         &self.words
+    }
+
+    /// Names of the free dimensions, in the order of their values in [`Sizes`](crate::Sizes).
+    pub fn free_dimensions(&self) -> &[Box<str>] {
+        &self.free
+    }
+
+    /// What is declared of a buffer.
+    pub fn declared(&self, id: BufferId) -> Option<Declared> {
+        let buffer = &self.buffers[id.index()];
+        let dimension = |dim| match (self.sizes.constant(dim), self.sizes.free(dim)) {
+            (Some(value), _) => Dimension::Fixed(value),
+            (None, Some(free)) => Dimension::Free(free),
+            (None, None) => Dimension::Computed,
+        };
+        let shape = buffer.shape.as_ref().map(|dims| dims.iter().map(|&dim| dimension(dim)).collect());
+        Some(Declared { dtype: buffer.dtype?, shape })
+    }
+
+    /// What is declared of each input, in the order of [`Blueprint::inputs`].
+    pub fn input_types(&self) -> &[Option<Declared>] {
+        &self.input_types
     }
 
     /// The words that are read at this place of the JSON, or inside it, and nowhere before.
@@ -218,7 +245,8 @@ impl Blueprint {
         let kernels = self.kernels.iter().map(|kernel| kernel.name.capacity() + kernel.symbol.capacity());
         let modules = self.modules.iter().map(|module| module.name.capacity() + module.path.capacity());
         let files = self.weight_files.iter().map(|file| file.path.capacity());
-        let places = self.word_places.iter().map(|place| place.len());
+        let types = self.input_types.iter().flatten().flat_map(|declared| &declared.shape);
+        let places = self.word_places.iter().chain(&self.free).map(|text| text.len());
         size_of::<Self>()
             + heap_bytes(&self.modules)
             + heap_bytes(&self.kernels)
@@ -226,6 +254,9 @@ impl Blueprint {
             + heap_bytes(&self.buffers)
             + heap_bytes(&self.words)
             + heap_bytes(&self.word_places)
+            + heap_bytes(&self.free)
+            + heap_bytes(&self.input_types)
+            + types.map(heap_bytes).sum::<usize>()
             + heap_bytes(&self.steps)
             + heap_bytes(&self.items)
             + heap_bytes(&self.lists)

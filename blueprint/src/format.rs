@@ -97,7 +97,7 @@ pub(crate) struct Type {
     /// The type of an element.
     pub(crate) dtype: DType,
     /// Elements along each dimension, outermost first; one dimension as long as the buffer by
-    /// default.
+    /// default. In the shape of an input, `Free` leaves a dimension to the call.
     #[cfg_attr(test, schemars(with = "Vec<Sizing>", skip_serializing_if = "Option::is_none"))]
     #[serde(default, deserialize_with = "present")]
     pub(crate) shape: Option<Vec<Sizing>>,
@@ -109,6 +109,8 @@ pub(crate) struct Type {
 pub(crate) enum Sizing {
     /// The bytes of a buffer.
     Sizeof(String),
+    /// A free dimension, by its name: what the call's arrays have where an input's shape names it.
+    Free(String),
     /// A constant.
     Absolute(u64),
     /// A word of an input, read when the call starts.

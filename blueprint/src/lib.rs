@@ -10,6 +10,7 @@
 //! - `format`: the JSON as written, typed by serde
 //! - `types`: types that the format, the planner and plans share
 //! - `half`: the nearest float of 16 bits, for arguments
+//! - `arrays`: arrays of a call, and what is declared of inputs: whether one fits the other
 //! - `size`: sizes that compute: one table of shared expressions, arithmetic that never wraps
 //! - `blueprint`: the blueprint, resolved: indices instead of names
 //! - `launches`: launches as far as they are known without sizes
@@ -18,6 +19,7 @@
 //! - `plan`: what a worker executes: offsets, steps, parameter bytes
 //! - `layout`: buffers of large plans that share memory, and what is cleared in between
 //! - `planner`: blueprint + sizes → plan, with every check that needs them
+//! - `binding`: the arrays of a call against the inputs: the free dimensions
 //! - `cache`: plans by what they depend on, bounded
 //! - `expression`: symbolic sums of products, for people
 //! - [`ptx`]: what PTX declares of its kernels, to compare it with a blueprint
@@ -26,6 +28,8 @@
 
 #![forbid(unsafe_code)]
 
+mod arrays;
+mod binding;
 mod blueprint;
 mod cache;
 mod describe;
@@ -48,6 +52,7 @@ mod types;
 #[cfg(test)]
 mod tests;
 
+pub use arrays::{Array, Declared, Dimension, Misfit};
 pub use blueprint::{Blueprint, Buffer, BufferId, Kernel, Module, Role, WeightFile, WeightLayout, WordRef};
 pub use cache::{CacheBounds, PlanCache};
 pub use describe::{BufferDescription, Description, Known, describe};

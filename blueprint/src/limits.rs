@@ -12,7 +12,7 @@ pub const INPUTS: usize = 1024;
 /// Outputs.
 pub const OUTPUTS: usize = 1024;
 /// Modules.
-pub const MODULES: usize = 64;
+pub const MODULES: usize = 512;
 /// Kernels.
 pub const KERNELS: usize = 1024;
 /// Bytes of the name of a buffer, kernel or module.
@@ -21,6 +21,8 @@ pub const NAME_BYTES: usize = 255;
 pub const PATH_BYTES: usize = 4096;
 /// Distinct words that `FromInput` reads.
 pub const WORDS: usize = 1024;
+/// Names of free dimensions.
+pub const FREE_DIMENSIONS: usize = 256;
 /// Distinct sizes that compute and depend on the call.
 pub const COMPUTED_SIZES: usize = 65_536;
 /// Levels of sizes within a size.

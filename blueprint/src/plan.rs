@@ -15,6 +15,8 @@ pub struct Plan {
     /// plan, other buffers may lie where an earlier one did that no later step uses. The steps then have fills that
     /// clear what is handed on.
     pub buffers: Vec<Placement>,
+    /// The shapes of typed inputs, in the order of [`Blueprint::inputs`](crate::Blueprint::inputs).
+    pub input_shapes: Vec<Option<Shape>>,
     /// The shapes of typed outputs, in the order of
     /// [`Blueprint::outputs`](crate::Blueprint::outputs).
     pub output_shapes: Vec<Option<Shape>>,
@@ -37,9 +39,10 @@ impl Plan {
 
     /// Roughly what this plan occupies in memory.
     pub fn approx_bytes(&self) -> usize {
-        let shapes = self.output_shapes.iter().flatten();
+        let shapes = self.input_shapes.iter().chain(&self.output_shapes).flatten();
         size_of::<Self>()
             + heap_bytes(&self.buffers)
+            + heap_bytes(&self.input_shapes)
             + heap_bytes(&self.output_shapes)
             + shapes.map(|shape| heap_bytes(&shape.dims)).sum::<usize>()
             + heap_bytes(&self.steps)

@@ -22,14 +22,21 @@ pub struct Sizes<'a> {
     pub weights: &'a [u64],
     /// The words of the inputs that sizes read, in the order of [`Blueprint::words`].
     pub words: &'a [u64],
+    /// The values of the free dimensions, in the order of [`Blueprint::free_dimensions`].
+    pub free: &'a [u64],
 }
 
-impl Sizes<'_> {
+impl<'a> Sizes<'a> {
+    pub(crate) fn leaves(&self) -> Leaves<'a> {
+        Leaves { inputs: self.inputs, weights: self.weights, words: self.words, free: self.free }
+    }
+
     /// Checks that there are as many as the blueprint needs.
     pub(crate) fn check(&self, blueprint: &Blueprint) -> Result<(), Error> {
         check_count("blueprint.inputs", self.inputs, blueprint.inputs.len())?;
         check_count("blueprint.weights", self.weights, blueprint.weights.len())?;
-        check_count("the words of `FromInput`", self.words, blueprint.words.len())
+        check_count("the words of `FromInput`", self.words, blueprint.words.len())?;
+        check_count("the free dimensions", self.free, blueprint.free.len())
     }
 }
 
@@ -52,8 +59,7 @@ impl Blueprint {
         for word in &self.words {
             self.word_offset(word, sizes.inputs[word.input as usize])?;
         }
-        let leaves = Leaves { inputs: sizes.inputs, weights: sizes.weights, words: sizes.words };
-        let values = self.sizes.evaluate(&leaves);
+        let values = self.sizes.evaluate(&sizes.leaves());
         let (mut buffers, mut pool_bytes) = place_buffers(self, &values)?;
         let mut clearings = Vec::new();
         if let Some(shared) = share(pool_bytes, &values) {
@@ -73,12 +79,15 @@ impl Blueprint {
             params: ParamTable::default(),
             lists: vec![None; self.lists.len()],
         };
-        let output_shapes = planner.shapes()?;
+        planner.check_shapes()?;
+        let input_shapes = planner.shapes(&self.inputs)?;
+        let output_shapes = planner.shapes(&self.outputs)?;
         let counts = planner.steps(0..self.steps.len())?;
         planner.clear_before(self.steps.len());
         Ok(Plan {
             pool_bytes,
             buffers: planner.buffers,
+            input_shapes,
             output_shapes,
             steps: planner.steps,
             params: planner.params,
@@ -127,14 +136,17 @@ struct Planner<'a> {
 
 impl Planner<'_> {
     /// Checks typed buffers against their shapes.
-    fn shapes(&self) -> Result<Vec<Option<Shape>>, Error> {
-        let mut shapes = Vec::with_capacity(self.blueprint.outputs.len());
-        for (buffer, placement) in self.blueprint.buffers.iter().zip(&self.buffers) {
-            self.check_shape(buffer, placement.bytes)?;
-        }
-        for output in &self.blueprint.outputs {
-            let buffer = &self.blueprint.buffers[output.index()];
-            let bytes = self.buffers[output.index()].bytes;
+    fn check_shapes(&self) -> Result<(), Error> {
+        let mut all = self.blueprint.buffers.iter().zip(&self.buffers);
+        all.try_for_each(|(buffer, placement)| self.check_shape(buffer, placement.bytes))
+    }
+
+    /// The shapes of these buffers, where they are typed.
+    fn shapes(&self, ids: &[BufferId]) -> Result<Vec<Option<Shape>>, Error> {
+        let mut shapes = Vec::with_capacity(ids.len());
+        for id in ids {
+            let buffer = &self.blueprint.buffers[id.index()];
+            let bytes = self.buffers[id.index()].bytes;
             shapes.push(match (buffer.dtype, &buffer.shape) {
                 (None, _) => None,
                 (Some(dtype), None) => Some(Shape { dtype, dims: vec![bytes / dtype.bytes()] }),

@@ -18,13 +18,14 @@ impl SizeId {
     }
 }
 
-/// One expression. `Input`, `Weight` and `Word` are positions in the caller's [`Leaves`].
+/// One expression. `Input`, `Weight`, `Word` and `Free` are positions in the caller's [`Leaves`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Node {
     Const(u64),
     Input(u32),
     Weight(u32),
     Word(u32),
+    Free(u32),
     Binary(Op, SizeId, SizeId),
 }
 
@@ -81,6 +82,7 @@ pub(crate) struct Leaves<'a> {
     pub(crate) inputs: &'a [u64],
     pub(crate) weights: &'a [u64],
     pub(crate) words: &'a [u64],
+    pub(crate) free: &'a [u64],
 }
 
 /// The distinct sizes of a blueprint.
@@ -94,6 +96,14 @@ pub(crate) struct SizeTable {
 impl SizeTable {
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// The free dimension that a size is, if it is one.
+    pub(crate) fn free(&self, id: SizeId) -> Option<u32> {
+        match self.nodes[id.index()] {
+            Node::Free(free) => Some(free),
+            _ => None,
+        }
     }
 
     /// The value of a size that depends on nothing.
@@ -114,6 +124,7 @@ impl SizeTable {
                 Node::Input(i) => Some(leaves.inputs[i as usize]),
                 Node::Weight(i) => Some(leaves.weights[i as usize]),
                 Node::Word(i) => Some(leaves.words[i as usize]),
+                Node::Free(i) => Some(leaves.free[i as usize]),
                 Node::Binary(op, a, b) => match (values[a.index()], values[b.index()]) {
                     (Some(a), Some(b)) => op.apply(a, b),
                     _ => None,

@@ -24,6 +24,23 @@ pub enum DType {
 }
 
 impl DType {
+    /// Every type.
+    pub const ALL: [Self; 13] = [
+        Self::U8,
+        Self::I8,
+        Self::U16,
+        Self::I16,
+        Self::U32,
+        Self::I32,
+        Self::U64,
+        Self::I64,
+        Self::F16,
+        Self::Bf16,
+        Self::F32,
+        Self::F64,
+        Self::Bool,
+    ];
+
     /// Bytes of one element.
     pub fn bytes(self) -> u64 {
         match self {
@@ -32,6 +49,11 @@ impl DType {
             DType::U32 | DType::I32 | DType::F32 => 4,
             DType::U64 | DType::I64 | DType::F64 => 8,
         }
+    }
+
+    /// The type of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dtype| dtype.name() == name)
     }
 
     /// Its name in the blueprint.

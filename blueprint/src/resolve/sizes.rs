@@ -79,7 +79,7 @@ impl<'a> Resolver<'a> {
                 let used = self.buffer_ids.get(name.as_str());
                 uses.extend(used.and_then(|id| id.index().checked_sub(first)));
             }
-            Sizing::Absolute(_) | Sizing::FromInput(_) => {}
+            Sizing::Absolute(_) | Sizing::FromInput(_) | Sizing::Free(_) => {}
             Sizing::Sub(pair) | Sizing::CeilDiv(pair) | Sizing::FloorDiv(pair) | Sizing::Mod(pair) => {
                 self.sizeof_uses(&pair.0, first, uses);
                 self.sizeof_uses(&pair.1, first, uses);
@@ -119,6 +119,13 @@ impl<'a> Resolver<'a> {
         }
         match sizing {
             Sizing::Sizeof(name) => Ok(self.sizeof(self.buffer(name, &place.key("Sizeof"))?)),
+            Sizing::Free(name) => match self.free_ids.get(name.as_str()) {
+                Some(&free) => Ok(self.sizes.leaf(Node::Free(free))),
+                None => Err(place.key("Free").error(format_args!(
+                    "unknown free dimension {name:?}, expected one that is a dimension of an input in \
+                     `blueprint.types`"
+                ))),
+            },
             Sizing::Absolute(value) => Ok(self.sizes.leaf(Node::Const(*value))),
             Sizing::FromInput(word) => self.word(word, &place.key("FromInput")),
             Sizing::Sub(pair) => self.pair(Op::Sub, pair, &place.key("Sub"), depth),

@@ -10,6 +10,7 @@ fn known(inputs: &[(&str, u64)], words: &[(&str, u64, u64)]) -> Known {
         inputs: inputs.iter().map(|&(name, bytes)| (name.to_owned(), bytes)).collect(),
         weights: [].into(),
         words: words.iter().map(|&(name, index, value)| ((name.to_owned(), index), value)).collect(),
+        free: [].into(),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::blueprint::{self, FieldValue, Item};
 use crate::limits::BUFFER_ALIGN;
-use crate::size::{Leaves, SizeId, Values};
+use crate::size::{SizeId, Values};
 use crate::{Blueprint, BufferId, Plan, Role, Sizes, Space, Step};
 
 /// A step that is executed, by the names of the blueprint.
@@ -43,9 +43,8 @@ pub(super) struct Interpreter<'a> {
 impl<'a> Interpreter<'a> {
     /// For sizes of which there is a plan.
     pub(super) fn new(blueprint: &'a Blueprint, sizes: Sizes<'a>) -> Self {
-        let leaves = Leaves { inputs: sizes.inputs, weights: sizes.weights, words: sizes.words };
         let mut unfolder =
-            Unfolder { blueprint, values: blueprint.sizes.evaluate(&leaves), events: Vec::new() };
+            Unfolder { blueprint, values: blueprint.sizes.evaluate(&sizes.leaves()), events: Vec::new() };
         unfolder.steps(0, blueprint.steps.len());
         Self { blueprint, sizes, events: unfolder.events }
     }

@@ -124,7 +124,7 @@ fn modules_and_kernels_are_named_and_found() {
     check(
         &json.replace(module, &format!(r#""modules": [{}]"#, many.join(","))),
         "modules",
-        "expected at most 64",
+        "expected at most 512",
     );
 }
 

@@ -44,8 +44,9 @@ fn buffers_are_placed_in_order() {
 #[test]
 fn sizes_must_match_the_blueprint() {
     let blueprint = parse(with(&format!(r#""B": {WORD}"#), "").as_bytes()).unwrap();
-    let plan =
-        |inputs: &[u64], weights: &[u64], words: &[u64]| blueprint.plan(&Sizes { inputs, weights, words });
+    let plan = |inputs: &[u64], weights: &[u64], words: &[u64]| {
+        blueprint.plan(&Sizes { inputs, weights, words, free: &[] })
+    };
     plan(&[16, 0], &[0], &[0]).unwrap();
     check(plan(&[16], &[0], &[0]), "blueprint.inputs", "expected 2");
     check(plan(&[16, 0], &[], &[0]), "blueprint.weights", "expected 1");
@@ -371,7 +372,11 @@ fn cache_returns_what_it_planned() {
     let blueprint = parse(with(&format!(r#""B": {WORD}"#), "").as_bytes()).unwrap();
     let mut cache = PlanCache::new(CacheBounds { plans: 2, bytes: 1 << 20 });
     let mut get = |function, word| {
-        cache.get_or_plan(function, &blueprint, &Sizes { inputs: &[16, 0], weights: &[0], words: &[word] })
+        cache.get_or_plan(
+            function,
+            &blueprint,
+            &Sizes { inputs: &[16, 0], weights: &[0], words: &[word], free: &[] },
+        )
     };
     let first = get(0, 1).unwrap();
     assert!(Arc::ptr_eq(&first, &get(0, 1).unwrap()));
@@ -391,7 +396,7 @@ fn cache_returns_what_it_planned() {
 fn cache_remembers_that_there_is_no_plan() {
     let blueprint = parse(with(&format!(r#""B": {WORD}"#), "").as_bytes()).unwrap();
     let mut cache = PlanCache::new(CacheBounds { plans: 2, bytes: 1 << 20 });
-    let sizes = |word| Sizes { inputs: &[16, 0], weights: &[0], words: word };
+    let sizes = |word| Sizes { inputs: &[16, 0], weights: &[0], words: word, free: &[] };
     let why = cache.get_or_plan(0, &blueprint, &sizes(&[u64::MAX])).unwrap_err();
     assert_eq!(cache.find(0, &blueprint, &sizes(&[u64::MAX])), Err(why));
     assert_eq!(cache.find(0, &blueprint, &sizes(&[1])), Ok(None), "the control");
@@ -414,13 +419,13 @@ fn cache_is_bounded_by_memory() {
     let blueprint = parse(with(&format!(r#""B": {WORD}"#), "").as_bytes()).unwrap();
     let mut cache = PlanCache::new(CacheBounds { plans: 1000, bytes: 2000 });
     for word in 0..100 {
-        let sizes = Sizes { inputs: &[16, 0], weights: &[0], words: &[word] };
+        let sizes = Sizes { inputs: &[16, 0], weights: &[0], words: &[word], free: &[] };
         let plan = cache.get_or_plan(0, &blueprint, &sizes).unwrap();
         assert_eq!(plan.buffers[3].bytes, word);
         assert!(cache.bytes() <= 2000 && !cache.is_empty());
     }
     let mut none = PlanCache::new(CacheBounds { plans: 1000, bytes: 10 });
-    let sizes = Sizes { inputs: &[16, 0], weights: &[0], words: &[3] };
+    let sizes = Sizes { inputs: &[16, 0], weights: &[0], words: &[3], free: &[] };
     none.get_or_plan(0, &blueprint, &sizes).unwrap();
     assert!(none.is_empty());
 }

@@ -30,6 +30,7 @@ fn sizing(before: usize) -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         prop::sample::select(names).prop_map(|name| json!({"Sizeof": name})),
         number().prop_map(|n| json!({"Absolute": n})),
+        Just(json!({"Free": "n"})),
         (name(&INPUTS), 0..5u64)
             .prop_map(|(bufname, idx)| json!({"FromInput": {"bufname": bufname, "idx": idx}})),
     ];
@@ -98,7 +99,8 @@ fn function() -> impl Strategy<Value = Value> {
     (sizing(0), sizing(1), sizing(2), prop::collection::vec(action(), 0..5)).prop_map(|(b, c, d, steps)| {
         // In the document a size may come before what it uses.
         json!({"module_path": "m", "kernels": ["k"], "blueprint": {"inputs": INPUTS, "weights": ["W"],
-            "buffers": {"D": d, "C": c, "B": b}, "outputs": ["A", "D"], "control_flow": steps}})
+            "buffers": {"D": d, "C": c, "B": b}, "outputs": ["A", "D"], "control_flow": steps,
+            "types": {"A": {"dtype": "u8", "shape": [{"Free": "n"}]}}}})
     })
 }
 
@@ -126,6 +128,7 @@ fn naive_size(size: &Value, function: &Value, leaf: &impl Fn(&str, Option<u64>) 
             Value::Null => leaf(of.as_str().unwrap(), None),
             size => inner(size),
         },
+        "Free" => leaf("A", None),
         "FromInput" => leaf(of["bufname"].as_str().unwrap(), of["idx"].as_u64()),
         "Sum" => of.as_array().unwrap().iter().map(inner).sum(),
         "Product" => of.as_array().unwrap().iter().map(inner).product(),
@@ -257,7 +260,9 @@ proptest! {
             Ok(blueprint) => {
                 let inputs = vec![64; blueprint.inputs().len()];
                 let weights = vec![9; blueprint.weights().len()];
-                let sizes = Sizes { inputs: &inputs, weights: &weights, words: &words[..blueprint.words().len().min(10)] };
+                let free = vec![64; blueprint.free_dimensions().len()];
+                let words = &words[..blueprint.words().len().min(10)];
+                let sizes = Sizes { inputs: &inputs, weights: &weights, words, free: &free };
                 if let Ok(plan) = blueprint.plan(&sizes) {
                     check_plan(&blueprint, &sizes, &plan);
                 }
@@ -276,7 +281,9 @@ proptest! {
         let json = serde_json::to_vec(&function).unwrap();
         let Ok(blueprint) = parse(&json) else { return Ok(()) };
         let weights = [weight];
-        let sizes = Sizes { inputs: &inputs, weights: &weights, words: &words[..blueprint.words().len()] };
+        let free = [inputs[1]];
+        let sizes =
+            Sizes { inputs: &inputs, weights: &weights, words: &words[..blueprint.words().len()], free: &free };
         let Ok(plan) = blueprint.plan(&sizes) else { return Ok(()) };
         check_plan(&blueprint, &sizes, &plan);
         prop_assert_eq!(&blueprint.plan(&sizes).unwrap(), &plan);
@@ -306,6 +313,7 @@ proptest! {
             words: blueprint.words().iter().zip(&words).map(|(word, &value)| {
                 ((INPUTS[word.input as usize].to_owned(), word.index), value)
             }).collect::<HashMap<_, _>>(),
+            free: [("n".to_owned(), inputs[1])].into(),
         };
         let description = describe(&blueprint, &known).unwrap();
         prop_assert_eq!(description.pool_bytes.value(), Some(plan.pool_bytes));

@@ -80,7 +80,9 @@ impl Fixture {
         let mut gpu = Gpu::new(driver, 2).unwrap();
         gpu.grow(LANE, lease).unwrap();
         let function = Some(load(&mut gpu, &blueprint, module).unwrap());
-        let plan = Arc::new(blueprint.plan(&Sizes { inputs: &[BYTES], weights: &[], words: &[] }).unwrap());
+        let plan = Arc::new(
+            blueprint.plan(&Sizes { inputs: &[BYTES], weights: &[], words: &[], free: &[] }).unwrap(),
+        );
         let staging = Mapping::writable(&memfd::arena("staging", 4096).unwrap()).unwrap();
         let mut arenas = Arenas::new(staging);
         let arena = Mapping::writable(&memfd::arena("arena", 16 << 10).unwrap()).unwrap();
