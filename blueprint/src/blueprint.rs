@@ -9,7 +9,7 @@ use crate::arrays::{Declared, Dimension};
 use crate::error::{Error, Path};
 use crate::limits;
 use crate::size::{SizeId, SizeTable};
-use crate::types::{DType, ParamKind, heap_bytes};
+use crate::types::{BoxFill, DType, ParamKind, Swizzle, heap_bytes};
 
 /// An index into [`Blueprint::buffers`]. Inputs come first, in their order, then weights, then
 /// buffers in the order of the document.
@@ -123,6 +123,8 @@ pub struct Blueprint {
     pub(crate) items: Vec<Item>,
     /// Where each list is in `items`.
     pub(crate) lists: Vec<Range<u32>>,
+    /// Every distinct tensor map.
+    pub(crate) tensor_maps: Vec<TensorMap>,
 }
 
 impl Blueprint {
@@ -260,6 +262,8 @@ impl Blueprint {
             + heap_bytes(&self.steps)
             + heap_bytes(&self.items)
             + heap_bytes(&self.lists)
+            + heap_bytes(&self.tensor_maps)
+            + self.tensor_maps.iter().map(TensorMap::heap_bytes).sum::<usize>()
             + buffers.chain(kernels).chain(modules).chain(files).chain(places).sum::<usize>()
             + self.sizes.approx_bytes()
     }
@@ -281,8 +285,8 @@ impl Blueprint {
 pub(crate) enum Step {
     Launch {
         kernel: u32,
-        /// Grid x, y, z; block x, y, z; bytes of dynamic shared memory.
-        dims: [SizeId; 7],
+        /// Grid x, y, z; block x, y, z; bytes of dynamic shared memory; cluster x, y, z.
+        dims: [SizeId; 10],
         /// An index into [`Blueprint::lists`].
         list: u32,
     },
@@ -321,6 +325,27 @@ pub(crate) enum FieldValue {
     Size { size: SizeId, max: u64, name: &'static str },
     /// An address.
     Pointer { buffer: BufferId, offset: SizeId },
+    /// One of [`Blueprint::tensor_maps`].
+    TensorMap(u32),
+}
+
+/// An array in a buffer and the box of it that a kernel copies at once; its dimensions are outermost first.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct TensorMap {
+    pub(crate) buffer: BufferId,
+    pub(crate) offset: SizeId,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Box<[SizeId]>,
+    pub(crate) strides: Box<[SizeId]>,
+    pub(crate) box_shape: Box<[u32]>,
+    pub(crate) swizzle: Swizzle,
+    pub(crate) fill: BoxFill,
+}
+
+impl TensorMap {
+    fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.shape) + size_of_val(&*self.strides) + size_of_val(&*self.box_shape)
+    }
 }
 
 /// A range that does not fit behind those that were placed.

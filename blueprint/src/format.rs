@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use crate::types::DType;
+use crate::types::{BoxFill, DType, Swizzle};
 
 /// A function: modules, kernels and the blueprint that runs them. Has either `module_path` or
 /// `modules`.
@@ -177,6 +177,18 @@ pub(crate) struct Launch {
     pub(crate) block_dim_z: Sizing,
     /// Bytes of dynamic shared memory.
     pub(crate) shared_mem_bytes: Sizing,
+    /// Blocks of a cluster along x; 1 by default.
+    #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) cluster_dim_x: Option<Sizing>,
+    /// Blocks of a cluster along y; 1 by default.
+    #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) cluster_dim_y: Option<Sizing>,
+    /// Blocks of a cluster along z; 1 by default.
+    #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) cluster_dim_z: Option<Sizing>,
 }
 
 /// Copies bytes from one place to another; the two may not overlap.
@@ -259,6 +271,35 @@ pub(crate) enum Argument {
     Bool(bool),
     /// A struct passed by value.
     Struct(Box<Object<Struct>>),
+    /// A tensor map passed by value, by which a kernel copies boxes of an array.
+    TensorMap(Box<Object<TensorMap>>),
+}
+
+/// An array in a buffer, and the box of it that a kernel copies at once.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TensorMap {
+    /// The buffer.
+    pub(crate) buffer: String,
+    /// Where in it the array starts; 0 by default, a multiple of 16.
+    #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) offset: Option<Sizing>,
+    /// The type of an element.
+    pub(crate) dtype: DType,
+    /// Elements along each of 1 to 5 dimensions, outermost first.
+    pub(crate) shape: Vec<Sizing>,
+    /// Bytes from one element to the next along each dimension but the last; multiples of 16.
+    pub(crate) strides: Vec<Sizing>,
+    /// Elements of the box along each dimension.
+    pub(crate) r#box: Vec<u32>,
+    /// How the box is arranged in shared memory; `none` by default.
+    #[serde(default)]
+    pub(crate) swizzle: Swizzle,
+    /// What is read where the box lies beyond the array; `zero` by default.
+    #[serde(default)]
+    pub(crate) fill: BoxFill,
 }
 
 /// A byte of a buffer.

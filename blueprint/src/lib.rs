@@ -59,7 +59,9 @@ pub use describe::{BufferDescription, Description, Known, describe};
 pub use error::Error;
 pub use expression::Amount;
 pub use launches::{Launch, PassedParam};
-pub use plan::{Expanded, Location, Param, ParamTable, Placement, Plan, Relocation, Shape, Space, Step};
+pub use plan::{
+    Expanded, Location, Param, ParamTable, Placement, Plan, Relocation, Shape, Space, Step, TensorMap,
+};
 pub use planner::Sizes;
 pub use resolve::parse;
-pub use types::{DType, ParamKind};
+pub use types::{BoxFill, DType, ParamKind, Swizzle};

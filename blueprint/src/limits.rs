@@ -41,12 +41,26 @@ pub const PARAM_BYTES: u64 = 4096;
 pub const PARAM_TABLE_BYTES: u64 = 16 << 20;
 /// Alignment of a struct passed by value.
 pub const STRUCT_ALIGN: u64 = 16;
+/// Dimensions of a tensor map.
+pub const MAP_RANK: usize = 5;
+/// Elements of a tensor map along one dimension.
+pub const MAP_ELEMENTS: u64 = 1 << 32;
+/// Alignment of a tensor map's address, strides and innermost box, in bytes.
+pub const MAP_ALIGN: u64 = 16;
+/// Elements of a tensor map's box along one dimension.
+pub const MAP_BOX: u32 = 256;
+/// Bytes of a tensor map as a parameter, and their alignment.
+pub const MAP_BYTES: u64 = 128;
+/// See [`MAP_BYTES`].
+pub const MAP_PARAM_ALIGN: u64 = 64;
 /// Blocks of a grid along x, y and z.
 pub const GRID: [u64; 3] = [i32::MAX as u64, 65_535, 65_535];
 /// Threads of a block along x, y and z.
 pub const BLOCK: [u64; 3] = [1024, 1024, 64];
 /// Threads of a block.
 pub const BLOCK_THREADS: u64 = 1024;
+/// Blocks of a cluster.
+pub const CLUSTER_BLOCKS: u64 = 8;
 /// Bytes of dynamic shared memory.
 pub const SHARED_BYTES: u64 = 227 << 10;
 /// Bytes of one buffer, of the pool, and of all weights together.

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::types::{DType, ParamKind, heap_bytes};
+use crate::types::{BoxFill, DType, ParamKind, Swizzle, heap_bytes};
 
 /// A blueprint resolved for given sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +49,8 @@ impl Plan {
             + heap_bytes(&self.params.slots)
             + heap_bytes(&self.params.params)
             + heap_bytes(&self.params.relocations)
+            + heap_bytes(&self.params.tensor_maps)
+            + self.params.tensor_maps.iter().map(TensorMap::heap_bytes).sum::<usize>()
     }
 }
 
@@ -103,6 +105,8 @@ pub enum Step {
         grid: [u32; 3],
         /// Threads of a block along x, y and z.
         block: [u32; 3],
+        /// Blocks of a cluster along x, y and z; all of them 1 where blocks are on their own.
+        cluster: [u32; 3],
         /// Bytes of dynamic shared memory.
         shared_bytes: u32,
         /// Its parameters, a range of [`ParamTable::params`]; equal lists are shared.
@@ -148,6 +152,35 @@ pub struct ParamTable {
     pub params: Vec<Param>,
     /// Where addresses go.
     pub relocations: Vec<Relocation>,
+    /// Where tensor maps go, which the device makes of their addresses; in the order of their slots.
+    pub tensor_maps: Vec<TensorMap>,
+}
+
+/// Slots that hold a tensor map: an array and the box of it that a kernel copies at once. Dimensions are outermost first.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TensorMap {
+    /// The first of its slots.
+    pub slot: u32,
+    /// Where the array starts.
+    pub at: Location,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// Elements along each of 1 to 5 dimensions.
+    pub shape: Box<[u64]>,
+    /// Bytes from one element to the next along each dimension but the last, where elements lie side by side.
+    pub strides: Box<[u64]>,
+    /// Elements of the box along each dimension.
+    pub box_shape: Box<[u32]>,
+    /// How the box is arranged.
+    pub swizzle: Swizzle,
+    /// What is read beyond the array.
+    pub fill: BoxFill,
+}
+
+impl TensorMap {
+    fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.shape) + size_of_val(&*self.strides) + size_of_val(&*self.box_shape)
+    }
 }
 
 /// One parameter.

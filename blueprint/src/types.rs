@@ -41,6 +41,11 @@ impl DType {
         Self::Bool,
     ];
 
+    /// Whether it has values that are no numbers.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F16 | Self::Bf16 | Self::F32 | Self::F64)
+    }
+
     /// Bytes of one element.
     pub fn bytes(self) -> u64 {
         match self {
@@ -76,6 +81,49 @@ impl DType {
     }
 }
 
+/// How a box of a tensor map is arranged in shared memory, so that accesses meet no bank twice.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum Swizzle {
+    /// As it lies in memory.
+    #[default]
+    #[serde(rename = "none")]
+    None,
+    /// Within 32 bytes.
+    #[serde(rename = "32B")]
+    Bytes32,
+    /// Within 64 bytes.
+    #[serde(rename = "64B")]
+    Bytes64,
+    /// Within 128 bytes.
+    #[serde(rename = "128B")]
+    Bytes128,
+}
+
+impl Swizzle {
+    /// The most bytes that the box's innermost dimension may have, where that is limited.
+    pub(crate) fn span(self) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Bytes32 => Some(32),
+            Self::Bytes64 => Some(64),
+            Self::Bytes128 => Some(128),
+        }
+    }
+}
+
+/// What is read where a box lies beyond its array.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum BoxFill {
+    /// Zeroes.
+    #[default]
+    Zero,
+    /// Floats that are no numbers.
+    Nan,
+}
+
 /// What a parameter is. Device code for 32-bit addresses narrows pointers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names say it all")]
@@ -95,12 +143,13 @@ pub enum ParamKind {
     F64,
     Bool,
     Struct,
+    TensorMap,
 }
 
 impl ParamKind {
     /// Whether it is an integer or an address, which code that declares a float for it would misread.
     pub fn is_whole(self) -> bool {
-        !matches!(self, Self::Struct | Self::F16 | Self::Bf16) && !self.is_float()
+        !matches!(self, Self::Struct | Self::TensorMap | Self::F16 | Self::Bf16) && !self.is_float()
     }
 
     /// Whether code that declares an integer for it would misread it. Floats of two bytes are none of these: compilers
@@ -127,6 +176,7 @@ impl ParamKind {
             ParamKind::F64 => "f64",
             ParamKind::Bool => "bool",
             ParamKind::Struct => "struct",
+            ParamKind::TensorMap => "tensor map",
         }
     }
 }

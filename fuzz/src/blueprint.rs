@@ -1,6 +1,8 @@
 //! A function's JSON, and the sizes of a call of it: what is accepted keeps what the planner promises.
 
-use pappus_blueprint::limits::{BLOCK_THREADS, BUFFER_ALIGN, EXPANDED_STEPS, MEMORY_BYTES, SHARING_BUFFERS};
+use pappus_blueprint::limits::{
+    BLOCK_THREADS, BUFFER_ALIGN, CLUSTER_BLOCKS, EXPANDED_STEPS, MEMORY_BYTES, SHARING_BUFFERS,
+};
 use pappus_blueprint::{Array, Blueprint, Known, Placement, Plan, Sizes, Space, Step, describe, parse};
 
 /// Steps that are looked at one by one; a plan of more is only counted.
@@ -119,6 +121,11 @@ fn check(blueprint: &Blueprint, sizes: &Sizes<'_>, plan: &Plan) {
         assert!((relocation.slot as usize) < plan.params.slots.len());
         assert!(relocation.addend <= end_of(relocation.space));
     }
+    for map in &plan.params.tensor_maps {
+        assert!(map.slot as usize + 16 <= plan.params.slots.len() && !map.shape.is_empty());
+        assert!(map.strides.len() + 1 == map.shape.len() && map.box_shape.len() == map.shape.len());
+        assert!(map.at.offset < end_of(map.at.space));
+    }
     if plan.expanded_steps > LOOKED_AT {
         return;
     }
@@ -126,10 +133,12 @@ fn check(blueprint: &Blueprint, sizes: &Sizes<'_>, plan: &Plan) {
     for step in plan.expanded() {
         steps += 1;
         match step {
-            Step::Launch { grid, block, params, .. } => {
+            Step::Launch { grid, block, cluster, params, .. } => {
                 launches += 1;
                 let threads: u64 = block.iter().map(|side| u64::from(*side)).product();
                 assert!(!grid.contains(&0) && (1..=BLOCK_THREADS).contains(&threads));
+                let whole = grid.iter().zip(cluster).all(|(grid, side)| *side > 0 && grid % side == 0);
+                assert!(whole && cluster.iter().product::<u32>() <= CLUSTER_BLOCKS as u32);
                 let params = &plan.params.params[params.start as usize..params.end as usize];
                 let end = |param: &pappus_blueprint::Param| param.slot + param.bytes.div_ceil(8);
                 assert!(params.iter().all(|param| end(param) as usize <= plan.params.slots.len()));

@@ -1,14 +1,17 @@
 //! JSON → [`Blueprint`]: names become indices, sizes become one table, and everything that can be
 //! checked without the sizes of a call is. Declarations are resolved here, sizes and steps in the
-//! two files beside.
+//! files beside.
 
 mod sizes;
 mod steps;
+mod tensor_maps;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use crate::blueprint::{Blueprint, Buffer, BufferId, Item, Kernel, Module, Role, Step, WeightFile, WordRef};
+use crate::blueprint::{
+    Blueprint, Buffer, BufferId, Item, Kernel, Module, Role, Step, TensorMap, WeightFile, WordRef,
+};
 use crate::error::{Error, Path, serde_place};
 use crate::format::{self, NameOr, Object};
 use crate::limits;
@@ -72,6 +75,8 @@ struct Resolver<'a> {
     items: Vec<Item>,
     lists: Vec<Range<u32>>,
     list_ids: HashMap<Box<[Item]>, u32>,
+    tensor_maps: Vec<TensorMap>,
+    tensor_map_ids: HashMap<TensorMap, u32>,
     /// Bytes of the slots of all lists.
     list_bytes: u64,
     /// The list being resolved, kept to reuse its memory.
@@ -304,6 +309,7 @@ impl<'a> Resolver<'a> {
             steps: self.steps,
             items: self.items,
             lists: self.lists,
+            tensor_maps: self.tensor_maps,
         };
         let types = blueprint.inputs.iter().map(|&id| blueprint.declared(id));
         blueprint.input_types = types.collect();
@@ -329,6 +335,10 @@ impl<'a> Resolver<'a> {
 
     fn zero(&mut self) -> SizeId {
         self.sizes.leaf(Node::Const(0))
+    }
+
+    fn one(&mut self) -> SizeId {
+        self.sizes.leaf(Node::Const(1))
     }
 }
 

@@ -91,27 +91,39 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
-    fn dims(&mut self, launch: &Launch, place: &Path<'_>) -> Result<[SizeId; 7], Error> {
+    fn dims(&mut self, launch: &Launch, place: &Path<'_>) -> Result<[SizeId; 10], Error> {
         let sizings = [
-            &launch.grid_dim_x,
-            &launch.grid_dim_y,
-            &launch.grid_dim_z,
-            &launch.block_dim_x,
-            &launch.block_dim_y,
-            &launch.block_dim_z,
-            &launch.shared_mem_bytes,
+            Some(&launch.grid_dim_x),
+            Some(&launch.grid_dim_y),
+            Some(&launch.grid_dim_z),
+            Some(&launch.block_dim_x),
+            Some(&launch.block_dim_y),
+            Some(&launch.block_dim_z),
+            Some(&launch.shared_mem_bytes),
+            launch.cluster_dim_x.as_ref(),
+            launch.cluster_dim_y.as_ref(),
+            launch.cluster_dim_z.as_ref(),
         ];
-        let mut dims = [self.zero(); 7];
-        let mut known = [None; 7];
+        // What is left out is a cluster's.
+        let mut dims = [self.one(); 10];
+        let mut known = [None; 10];
         for (at, sizing) in sizings.into_iter().enumerate() {
             let place = &place.key(launch::KEYS[at]);
-            dims[at] = self.size(sizing, place)?;
+            if let Some(sizing) = sizing {
+                dims[at] = self.size(sizing, place)?;
+            }
             if let Some(value) = self.sizes.table().constant(dims[at]) {
                 known[at] = Some(launch::check(at, value).map_err(|message| place.error(message))?);
             }
         }
-        if let [_, _, _, Some(x), Some(y), Some(z), _] = known {
+        let [gx, gy, gz, bx, by, bz, _, cx, cy, cz] = known;
+        if let (Some(x), Some(y), Some(z)) = (bx, by, bz) {
             launch::check_block([x, y, z]).map_err(|message| place.error(message))?;
+        }
+        if let (Some(x), Some(y), Some(z)) = (cx, cy, cz) {
+            // A dimension of the grid that is not known yet may be a multiple.
+            let grid = [gx.unwrap_or(0), gy.unwrap_or(0), gz.unwrap_or(0)];
+            launch::check_cluster(grid, [x, y, z]).map_err(|message| place.error(message))?;
         }
         Ok(dims)
     }
@@ -179,6 +191,13 @@ impl<'a> Resolver<'a> {
     fn argument(&mut self, argument: &Argument, place: &Path<'_>) -> Result<u64, Error> {
         if let Argument::Struct(by_value) = argument {
             return self.structure(by_value, &place.key("Struct"));
+        }
+        if let Argument::TensorMap(map) = argument {
+            let value = self.tensor_map(map, &place.key("TensorMap"))?;
+            let (bytes, align) = (limits::MAP_BYTES as u32, limits::MAP_PARAM_ALIGN as u32);
+            self.scratch.push(Item::Param { kind: ParamKind::TensorMap, bytes, align });
+            self.scratch.push(Item::Field { offset: 0, value });
+            return Ok(limits::MAP_BYTES);
         }
         let (kind, value) = self.scalar(argument, place)?;
         let bytes = scalar_bytes(kind);
@@ -290,6 +309,11 @@ impl<'a> Resolver<'a> {
             Argument::Struct(_) => {
                 return Err(place.error("a struct within a struct, expected its fields in the outer one"));
             }
+            Argument::TensorMap(_) => {
+                return Err(
+                    place.error("a tensor map within a struct, expected it as an argument of its own")
+                );
+            }
         })
     }
 
@@ -354,7 +378,9 @@ fn scalar_bytes(kind: ParamKind) -> u64 {
         ParamKind::I8 | ParamKind::U8 | ParamKind::Bool => 1,
         ParamKind::I16 | ParamKind::U16 | ParamKind::F16 | ParamKind::Bf16 => 2,
         ParamKind::I32 | ParamKind::U32 | ParamKind::F32 => 4,
-        ParamKind::Pointer | ParamKind::I64 | ParamKind::U64 | ParamKind::F64 | ParamKind::Struct => 8,
+        ParamKind::Pointer | ParamKind::I64 | ParamKind::U64 | ParamKind::F64 => 8,
+        // They are no scalars.
+        ParamKind::Struct | ParamKind::TensorMap => 8,
     }
 }
 

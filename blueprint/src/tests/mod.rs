@@ -12,6 +12,7 @@ mod scale;
 mod schema;
 mod seeds;
 mod sharing;
+mod tensor_maps;
 
 use crate::{Blueprint, Error, Plan, Sizes, parse};
 

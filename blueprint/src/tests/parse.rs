@@ -274,6 +274,31 @@ fn a_malformed_step_is_refused_with_its_place() {
     dim("block_dim_y", 1025, "expected 1 to 1024");
     dim("block_dim_z", 65, "expected 1 to 64");
     dim("shared_mem_bytes", (227 << 10) + 1, "expected 0 to 232448");
+    let cluster = |clusters: &str| {
+        launch("").replace(r#""shared_mem_bytes""#, &format!(r#"{clusters}, "shared_mem_bytes""#))
+    };
+    let place = format!("{flow}.ExecKernel[2]");
+    let grid = cluster(r#""cluster_dim_x": {"Absolute": 4}, "cluster_dim_y": {"Absolute": 2}"#)
+        .replace(r#""grid_dim_x": {"Absolute": 1}"#, r#""grid_dim_x": {"Absolute": 12}"#);
+    accept(&with_steps(
+        &grid.replace(r#""grid_dim_y": {"Absolute": 1}"#, r#""grid_dim_y": {"Absolute": 2}"#),
+    ));
+    check(&with_steps(&grid), &place, "a grid of 1 blocks in clusters of 2, expected a multiple");
+    check(
+        &with_steps(&cluster(r#""cluster_dim_z": {"Absolute": 9}"#)),
+        &format!("{place}.cluster_dim_z"),
+        "expected 1 to 8",
+    );
+    check(
+        &with_steps(&cluster(r#""cluster_dim_x": {"Absolute": 0}"#)),
+        &format!("{place}.cluster_dim_x"),
+        "expected 1 to 8",
+    );
+    check(
+        &with_steps(&cluster(r#""cluster_dim_x": {"Absolute": 4}, "cluster_dim_y": {"Absolute": 4}"#)),
+        &place,
+        "a cluster of 16 blocks, expected at most 8",
+    );
     let block =
         launch("").replace(r#""block_dim_x": {"Absolute": 1}"#, r#""block_dim_x": {"Absolute": 1024}"#);
     accept(&with_steps(&block));

@@ -149,6 +149,18 @@ fn launch_dimensions_are_checked() {
 }
 
 #[test]
+fn whole_clusters_make_up_a_grid() {
+    let step = launch_as("", WORD)
+        .replace(r#""shared_mem_bytes""#, r#""cluster_dim_x": {"Sizeof": "W"}, "shared_mem_bytes""#);
+    let place = "blueprint.control_flow[0].ExecKernel[2]";
+    check_word(&with_steps(&step), 4, &format!("{place}.cluster_dim_x"), "the value is 10, expected 1 to 8");
+    let step = step.replace(r#"{"Sizeof": "W"}"#, r#"{"Absolute": 4}"#);
+    check_word(&with_steps(&step), 6, place, "a grid of 6 blocks in clusters of 4, expected a multiple");
+    let made = plan(&with_steps(&step), &[8]).unwrap();
+    assert!(matches!(made.steps[..], [Step::Launch { grid: [8, 1, 1], cluster: [4, 1, 1], .. }]));
+}
+
+#[test]
 fn parameters_are_laid_out() {
     let by_value = format!(
         r#"{{"Struct": {{"size": 24, "align": 16, "fields": [

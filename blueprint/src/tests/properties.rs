@@ -70,7 +70,16 @@ fn argument() -> impl Strategy<Value = Value> {
             .collect();
         json!({"Struct": {"size": 8 * fields.len().max(1), "fields": fields}})
     });
-    prop_oneof![6 => scalar, 1 => fields]
+    let map = (any_name(), 0..40u64, prop::option::of(0..4u64)).prop_map(|(name, last, outer)| {
+        let (mut shape, mut sides) = (vec![json!({"Absolute": last})], vec![16]);
+        if let Some(outer) = outer {
+            shape.insert(0, json!({"Absolute": outer}));
+            sides.insert(0, 2);
+        }
+        let strides = vec![json!({"Absolute": 32}); shape.len() - 1];
+        json!({"TensorMap": {"buffer": name, "dtype": "u8", "shape": shape, "strides": strides, "box": sides}})
+    });
+    prop_oneof![6 => scalar, 1 => fields, 1 => map]
 }
 
 fn action() -> impl Strategy<Value = Value> {
@@ -165,12 +174,19 @@ fn check_plan(blueprint: &Blueprint, sizes: &Sizes<'_>, plan: &Plan) {
         let end = if relocation.space == Space::Pool { plan.pool_bytes } else { weights.total };
         assert!(relocation.addend <= end && (relocation.slot as usize) < plan.params.slots.len());
     }
+    for map in &plan.params.tensor_maps {
+        let end = if map.at.space == Space::Pool { plan.pool_bytes } else { weights.total };
+        let reached: u64 = map.shape.iter().zip(&map.strides).map(|(dim, stride)| (dim - 1) * stride).sum();
+        let row = map.shape.last().unwrap() * map.dtype.bytes();
+        assert!(map.at.offset + reached + row <= end && map.slot as usize + 16 <= plan.params.slots.len());
+    }
     let (mut launches, mut steps) = (0, 0);
     for step in plan.expanded() {
         steps += 1;
         match step {
-            Step::Launch { grid, block, params, .. } => {
+            Step::Launch { grid, block, cluster, params, .. } => {
                 launches += 1;
+                assert!(grid.iter().zip(cluster).all(|(grid, side)| grid.is_multiple_of(*side)));
                 assert!(!grid.contains(&0) && block.iter().product::<u32>() <= 1024);
                 let params = &plan.params.params[params.start as usize..params.end as usize];
                 let end = |param: &crate::Param| param.slot + param.bytes.div_ceil(8);

@@ -34,8 +34,16 @@ fn old_spelling_plans() {
 
     let plan = blueprint.plan(&Sizes { inputs: &[8, 1000], weights: &[], words: &[4], free: &[] }).unwrap();
     assert_eq!(plan.pool_bytes, 256 + 1024 + 1024);
-    let [Step::Launch { kernel: 0, grid: [4, 4, 1], block: [32, 32, 1], shared_bytes: 0, params }] =
-        plan.steps.as_slice()
+    let [
+        Step::Launch {
+            kernel: 0,
+            grid: [4, 4, 1],
+            block: [32, 32, 1],
+            cluster: [1, 1, 1],
+            shared_bytes: 0,
+            params,
+        },
+    ] = plan.steps.as_slice()
     else {
         panic!("{:?}", plan.steps)
     };

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::admission::{check_blob, check_module_bytes, check_modules, check_weights};
+use super::admission::{able, check_blob, check_module_bytes, check_modules, check_weights};
 use super::code::Codes;
 use super::error::{RegistryError, Thing};
 use super::requests::NewFunction;
@@ -39,7 +39,7 @@ impl Registry {
             let modules = check_modules(&change, &blueprint, &new.modules)?;
             (modules, check_weights(&change.blobs, &blueprint, &new.weights)?)
         };
-        let classes = self.with_room(&weights, self.runnable(&modules)?)?;
+        let classes = self.with_room(&weights, able(&blueprint, self.runnable(&modules)?)?)?;
         self.check_code(tenant, &blueprint, &modules, &classes, codes)?;
         self.check_declared(tenant, &blueprint, &modules, codes)?;
         let Signature { inputs, outputs, input_types } = signature(&blueprint);

@@ -6,13 +6,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use pappus_blueprint::TensorMap;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::{Fault, FaultCode};
 use pappus_shmem::memfd;
 
 use super::driver::{
     self, Access, COUNTERS_BYTES, Driver, DriverError, LoadedKernel, ParamPlace, Properties, ScrubKernel,
-    ScrubRun, Section, Shape, Variable,
+    ScrubRun, Section, Shape, TENSOR_MAP_SLOTS, Variable,
 };
 use crate::device::CodeError;
 
@@ -85,6 +86,8 @@ struct State {
     full: u32,
     /// The next copy to the device fails.
     copy_fails: bool,
+    /// The next tensor map is refused.
+    map_fails: bool,
     /// What events answer instead of `Ok(true)`.
     events: Option<Result<bool, FakeError>>,
     /// Multiprocessors that a scrub reaches.
@@ -151,6 +154,11 @@ pub(super) fn fail_next_copy() {
     with(|state| state.copy_fails = true);
 }
 
+/// The next tensor map is refused.
+pub(super) fn fail_next_map() {
+    with(|state| state.map_fails = true);
+}
+
 /// Sets what events answer from here on; `None`: they have passed.
 pub(super) fn events(say: Option<Result<bool, FakeError>>) {
     with(|state| state.events = say);
@@ -214,6 +222,7 @@ impl Fake {
             multiprocessors: MULTIPROCESSORS,
             pins_read_only: true,
             host_addresses: false,
+            has_clusters: true,
         };
         Self { properties }
     }
@@ -262,6 +271,15 @@ impl Driver for Fake {
     fn load_module(&self, image: &[u8]) -> Result<Module, FakeError> {
         note(Did::Load);
         Module::parse(image).ok_or(FakeError::Refused)
+    }
+
+    fn encode_tensor_map(&self, map: &TensorMap, address: u64) -> Result<[u64; TENSOR_MAP_SLOTS], Fault> {
+        if with(|state| std::mem::take(&mut state.map_fails)) {
+            return Err(Fault::new(FaultCode::BadInvoke, "no such map"));
+        }
+        let mut slots = [0; TENSOR_MAP_SLOTS];
+        (slots[0], slots[1], slots[TENSOR_MAP_SLOTS - 1]) = (address, map.shape[0], map.box_shape[0].into());
+        Ok(slots)
     }
 
     fn copy_kernel(&self) -> Result<(Module, &'static str), Fault> {

@@ -185,6 +185,56 @@ fn small_arguments_lie_where_the_kernel_expects_them() {
 }
 
 #[test]
+fn tensor_maps_are_encoded_where_the_kernel_expects_them() {
+    let map = r#"{"U8": 7}, {"TensorMap": {"buffer": "B", "offset": {"Absolute": 32}, "dtype": "f16",
+        "shape": [{"Absolute": 5}, {"Absolute": 16}], "strides": [{"Absolute": 32}], "box": [4, 8]}}, {"Ptr": "A"}"#;
+    let mut fixture = Fixture::over(Fake::new(), passing(map), 4 * GRANULE, "kernel k 1 128 8");
+    fixture.call();
+    let [(_, params)] = &fake::launched()[..] else { panic!("one launch") };
+    let [from, to] = [0, 1].map(|buffer| fixture.base + fixture.plan.buffers[buffer].offset);
+    let mut expected = vec![0; 64 + 128 + 8];
+    expected[0] = 7;
+    expected[64..72].copy_from_slice(&(to + 32).to_le_bytes());
+    expected[72] = 5;
+    expected[64 + 120] = 4;
+    expected[192..].copy_from_slice(&from.to_le_bytes());
+    assert_eq!(params, &expected);
+    // What the driver refuses is a fault of the call, which names kernel and argument.
+    let mut fixture = Fixture::over(Fake::new(), passing(map), 4 * GRANULE, "kernel k 1 128 8");
+    fake::fail_next_map();
+    fixture.start(0, u64::MAX, false);
+    let fault = fixture.end().unwrap_err();
+    assert_eq!((fault.code, &*fault.message), (FaultCode::BadInvoke, "kernel `k`: argument 2: no such map"));
+    fixture.call();
+}
+
+#[test]
+fn clusters_are_launched_as_such_and_refused_where_there_are_none() {
+    let eight = r#"{"Absolute": 8}"#;
+    let launch = launch("A", "B", eight)
+        .replace(r#""shared_mem_bytes""#, r#""cluster_dim_x": {"Absolute": 4}, "shared_mem_bytes""#);
+    let json = format!(
+        r#"{{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {{
+            "inputs": ["A"], "buffers": {{"B": {{"Sizeof": "A"}}}}, "outputs": ["B"],
+            "control_flow": [{launch}]}}}}"#
+    );
+    let blueprint = || pappus_blueprint::parse(json.as_bytes()).unwrap();
+    let mut fixture = Fixture::over(Fake::new(), blueprint(), 4 * GRANULE, MODULE);
+    fixture.call();
+    let [(shape, _)] = &fake::launched()[..] else { panic!("one launch") };
+    assert_eq!((shape.grid, shape.cluster), ([8, 8, 8], [4, 1, 1]));
+    let mut driver = Fake::new();
+    driver.properties.has_clusters = false;
+    let mut gpu = Gpu::new(driver, 1).unwrap();
+    let fault = load(&mut gpu, &blueprint(), MODULE).unwrap_err();
+    assert_eq!(fault.code, FaultCode::Load);
+    assert_eq!(
+        fault.message,
+        "kernel `k` is launched with clusters of blocks, which this device does not have"
+    );
+}
+
+#[test]
 fn memory_is_cleared_between_the_launches_that_hand_it_on() {
     // Through three buffers of which the first and the last have the same memory.
     const HALF: u64 = 2 * GRANULE;
