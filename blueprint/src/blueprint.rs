@@ -5,10 +5,11 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+use crate::arrays::{Declared, Dimension};
 use crate::error::{Error, Path};
 use crate::limits;
 use crate::size::{SizeId, SizeTable};
-use crate::types::{DType, ParamKind, heap_bytes};
+use crate::types::{BoxFill, DType, ParamKind, Swizzle, heap_bytes};
 
 /// An index into [`Blueprint::buffers`]. Inputs come first, in their order, then weights, then
 /// buffers in the order of the document.
@@ -112,12 +113,18 @@ pub struct Blueprint {
     pub(crate) words: Vec<WordRef>,
     /// Where each word was written first.
     pub(crate) word_places: Vec<Box<str>>,
+    /// Names of the free dimensions.
+    pub(crate) free: Vec<Box<str>>,
+    /// What is declared of each input.
+    pub(crate) input_types: Vec<Option<Declared>>,
     pub(crate) sizes: SizeTable,
     pub(crate) steps: Vec<Step>,
     /// Every distinct parameter list, one after the other.
     pub(crate) items: Vec<Item>,
     /// Where each list is in `items`.
     pub(crate) lists: Vec<Range<u32>>,
+    /// Every distinct tensor map.
+    pub(crate) tensor_maps: Vec<TensorMap>,
 }
 
 impl Blueprint {
@@ -159,6 +166,28 @@ impl Blueprint {
     /// The distinct words that a plan depends on.
     pub fn words(&self) -> &[WordRef] {
         &self.words
+    }
+
+    /// Names of the free dimensions, in the order of their values in [`Sizes`](crate::Sizes).
+    pub fn free_dimensions(&self) -> &[Box<str>] {
+        &self.free
+    }
+
+    /// What is declared of a buffer.
+    pub fn declared(&self, id: BufferId) -> Option<Declared> {
+        let buffer = &self.buffers[id.index()];
+        let dimension = |dim| match (self.sizes.constant(dim), self.sizes.free(dim)) {
+            (Some(value), _) => Dimension::Fixed(value),
+            (None, Some(free)) => Dimension::Free(free),
+            (None, None) => Dimension::Computed,
+        };
+        let shape = buffer.shape.as_ref().map(|dims| dims.iter().map(|&dim| dimension(dim)).collect());
+        Some(Declared { dtype: buffer.dtype?, shape })
+    }
+
+    /// What is declared of each input, in the order of [`Blueprint::inputs`].
+    pub fn input_types(&self) -> &[Option<Declared>] {
+        &self.input_types
     }
 
     /// The words that are read at this place of the JSON, or inside it, and nowhere before.
@@ -218,7 +247,8 @@ impl Blueprint {
         let kernels = self.kernels.iter().map(|kernel| kernel.name.capacity() + kernel.symbol.capacity());
         let modules = self.modules.iter().map(|module| module.name.capacity() + module.path.capacity());
         let files = self.weight_files.iter().map(|file| file.path.capacity());
-        let places = self.word_places.iter().map(|place| place.len());
+        let types = self.input_types.iter().flatten().flat_map(|declared| &declared.shape);
+        let places = self.word_places.iter().chain(&self.free).map(|text| text.len());
         size_of::<Self>()
             + heap_bytes(&self.modules)
             + heap_bytes(&self.kernels)
@@ -226,9 +256,14 @@ impl Blueprint {
             + heap_bytes(&self.buffers)
             + heap_bytes(&self.words)
             + heap_bytes(&self.word_places)
+            + heap_bytes(&self.free)
+            + heap_bytes(&self.input_types)
+            + types.map(heap_bytes).sum::<usize>()
             + heap_bytes(&self.steps)
             + heap_bytes(&self.items)
             + heap_bytes(&self.lists)
+            + heap_bytes(&self.tensor_maps)
+            + self.tensor_maps.iter().map(TensorMap::heap_bytes).sum::<usize>()
             + buffers.chain(kernels).chain(modules).chain(files).chain(places).sum::<usize>()
             + self.sizes.approx_bytes()
     }
@@ -250,8 +285,8 @@ impl Blueprint {
 pub(crate) enum Step {
     Launch {
         kernel: u32,
-        /// Grid x, y, z; block x, y, z; bytes of dynamic shared memory.
-        dims: [SizeId; 7],
+        /// Grid x, y, z; block x, y, z; bytes of dynamic shared memory; cluster x, y, z.
+        dims: [SizeId; 10],
         /// An index into [`Blueprint::lists`].
         list: u32,
     },
@@ -290,6 +325,27 @@ pub(crate) enum FieldValue {
     Size { size: SizeId, max: u64, name: &'static str },
     /// An address.
     Pointer { buffer: BufferId, offset: SizeId },
+    /// One of [`Blueprint::tensor_maps`].
+    TensorMap(u32),
+}
+
+/// An array in a buffer and the box of it that a kernel copies at once; its dimensions are outermost first.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct TensorMap {
+    pub(crate) buffer: BufferId,
+    pub(crate) offset: SizeId,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Box<[SizeId]>,
+    pub(crate) strides: Box<[SizeId]>,
+    pub(crate) box_shape: Box<[u32]>,
+    pub(crate) swizzle: Swizzle,
+    pub(crate) fill: BoxFill,
+}
+
+impl TensorMap {
+    fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.shape) + size_of_val(&*self.strides) + size_of_val(&*self.box_shape)
+    }
 }
 
 /// A range that does not fit behind those that were placed.

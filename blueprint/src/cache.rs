@@ -1,4 +1,4 @@
-//! Plans by what they depend on: a function, the sizes and the words of a call. That there is none for some sizes is
+//! Plans by what they depend on: a function, the sizes, words and free dimensions of a call. That there is none for some sizes is
 //! remembered, too: finding it out takes as long as a plan. Bounded by number and by memory; what was used longest ago goes
 //! first.
 
@@ -138,7 +138,7 @@ impl<P> PlanCache<P> {
     fn set_key(&mut self, function: u64, sizes: &Sizes<'_>) {
         self.key.clear();
         self.key.push(function);
-        for part in [sizes.inputs, sizes.weights, sizes.words] {
+        for part in [sizes.inputs, sizes.weights, sizes.words, sizes.free] {
             self.key.extend_from_slice(part);
         }
     }

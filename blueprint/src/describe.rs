@@ -22,6 +22,8 @@ pub struct Known {
     pub weights: HashMap<String, u64>,
     /// Words of inputs, by the input's name and the word's index.
     pub words: HashMap<(String, u64), u64>,
+    /// Free dimensions, by name.
+    pub free: HashMap<String, u64>,
 }
 
 /// A function in figures.
@@ -114,6 +116,7 @@ impl Describer<'_> {
                 Node::Input(i) => self.sizeof(blueprint.inputs[i as usize], &self.known.inputs),
                 Node::Weight(i) => self.sizeof(blueprint.weights[i as usize], &self.known.weights),
                 Node::Word(i) => self.word(i as usize),
+                Node::Free(i) => self.free(i as usize),
                 Node::Binary(op, a, b) => match self.binary(op, a, b) {
                     Some(value) => value,
                     None => match names.get(&at) {
@@ -130,9 +133,13 @@ impl Describer<'_> {
         let (a, b) = (&self.values[a.index()], &self.values[b.index()]);
         match op {
             Op::Add => self.atoms.add([a.clone(), b.clone()]),
+            Op::Sub => self.atoms.sub(a, b),
             Op::Mul => self.atoms.mul(a, b),
             Op::CeilDiv => self.atoms.ceil_div(a, b),
+            Op::FloorDiv => self.atoms.floor_div(a, b),
+            Op::Mod => self.atoms.modulo(a, b),
             Op::Min => self.atoms.min(a, b),
+            Op::Max => self.atoms.max(a, b),
         }
     }
 
@@ -150,6 +157,14 @@ impl Describer<'_> {
         match self.known.words.get(&(name.clone(), word.index)) {
             Some(&value) => Sum::constant(value),
             None => self.atoms.named(format!("{name}[{}]", word.index)),
+        }
+    }
+
+    fn free(&mut self, at: usize) -> Sum {
+        let name = &*self.blueprint.free[at];
+        match self.known.free.get(name) {
+            Some(&value) => Sum::constant(value),
+            None => self.atoms.named(name.to_owned()),
         }
     }
 
@@ -215,6 +230,12 @@ fn check_names(blueprint: &Blueprint, known: &Known) -> Result<(), Error> {
                 "blueprint.weights",
                 format_args!("a size for {name:?}, expected a weight"),
             ));
+        }
+    }
+    for name in known.free.keys() {
+        if !blueprint.free.iter().any(|free| **free == **name) {
+            let message = format!("a value for {name:?}, expected a free dimension");
+            return Err(Error::new("blueprint.types", message));
         }
     }
     for (name, index) in known.words.keys() {

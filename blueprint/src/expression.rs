@@ -123,6 +123,18 @@ impl Sum {
         Some(Sum { constant: 0, terms })
     }
 
+    /// The difference, where it is a sum of products as well, whatever the values of the atoms.
+    fn without(&self, other: &Sum) -> Option<Sum> {
+        let constant = self.constant.checked_sub(other.constant)?;
+        let mut terms = self.terms.clone();
+        for (atoms, coefficient) in &other.terms {
+            let at = terms.iter().position(|(own, _)| own == atoms)?;
+            terms[at].1 = terms[at].1.checked_sub(*coefficient)?;
+        }
+        terms.retain(|(_, coefficient)| *coefficient > 0);
+        Some(Sum { constant, terms })
+    }
+
     /// The quotient, where the division leaves no remainder for any values of the atoms.
     fn divided(&self, by: u64) -> Option<Sum> {
         let even = |value: &u64| value.is_multiple_of(by);
@@ -182,12 +194,59 @@ impl Atoms {
     }
 
     /// `None` as for [`Atoms::add`].
-    pub(crate) fn min(&mut self, a: &Sum, b: &Sum) -> Option<Sum> {
+    pub(crate) fn sub(&mut self, a: &Sum, b: &Sum) -> Option<Sum> {
         match (a.value(), b.value()) {
-            (Some(a), Some(b)) => Some(Sum::constant(a.min(b))),
+            (Some(a), Some(b)) => a.checked_sub(b).map(Sum::constant),
+            _ => a.without(b).or_else(|| {
+                // In parentheses: it may become part of a product.
+                let text = format!("({} − {})", self.text(a), self.operand(b, true));
+                self.readable(text)
+            }),
+        }
+    }
+
+    /// `None` as for [`Atoms::add`].
+    pub(crate) fn floor_div(&mut self, a: &Sum, b: &Sum) -> Option<Sum> {
+        match (a.value(), b.value()) {
+            (_, Some(0)) => None,
+            (Some(a), Some(b)) => Some(Sum::constant(a / b)),
+            (None, Some(b)) if let Some(divided) = a.divided(b) => Some(divided),
+            _ => {
+                let text = format!("floor({} / {})", self.operand(a, true), self.operand(b, false));
+                self.readable(text)
+            }
+        }
+    }
+
+    /// `None` as for [`Atoms::add`].
+    pub(crate) fn modulo(&mut self, a: &Sum, b: &Sum) -> Option<Sum> {
+        match (a.value(), b.value()) {
+            (_, Some(0)) => None,
+            (Some(a), Some(b)) => Some(Sum::constant(a % b)),
+            (None, Some(b)) if a.divided(b).is_some() => Some(Sum::constant(0)),
+            _ => {
+                let text = format!("({} mod {})", self.operand(a, false), self.operand(b, false));
+                self.readable(text)
+            }
+        }
+    }
+
+    /// `None` as for [`Atoms::add`].
+    pub(crate) fn min(&mut self, a: &Sum, b: &Sum) -> Option<Sum> {
+        self.either("min", u64::min, a, b)
+    }
+
+    /// `None` as for [`Atoms::add`].
+    pub(crate) fn max(&mut self, a: &Sum, b: &Sum) -> Option<Sum> {
+        self.either("max", u64::max, a, b)
+    }
+
+    fn either(&mut self, name: &str, of: impl Fn(u64, u64) -> u64, a: &Sum, b: &Sum) -> Option<Sum> {
+        match (a.value(), b.value()) {
+            (Some(a), Some(b)) => Some(Sum::constant(of(a, b))),
             _ if a == b => Some(a.clone()),
             _ => {
-                let text = format!("min({}, {})", self.text(a), self.text(b));
+                let text = format!("{name}({}, {})", self.text(a), self.text(b));
                 self.readable(text)
             }
         }

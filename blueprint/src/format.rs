@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use crate::types::DType;
+use crate::types::{BoxFill, DType, Swizzle};
 
 /// A function: modules, kernels and the blueprint that runs them. Has either `module_path` or
 /// `modules`.
@@ -97,7 +97,7 @@ pub(crate) struct Type {
     /// The type of an element.
     pub(crate) dtype: DType,
     /// Elements along each dimension, outermost first; one dimension as long as the buffer by
-    /// default.
+    /// default. In the shape of an input, `Free` leaves a dimension to the call.
     #[cfg_attr(test, schemars(with = "Vec<Sizing>", skip_serializing_if = "Option::is_none"))]
     #[serde(default, deserialize_with = "present")]
     pub(crate) shape: Option<Vec<Sizing>>,
@@ -109,6 +109,8 @@ pub(crate) struct Type {
 pub(crate) enum Sizing {
     /// The bytes of a buffer.
     Sizeof(String),
+    /// A free dimension, by its name: what the call's arrays have where an input's shape names it.
+    Free(String),
     /// A constant.
     Absolute(u64),
     /// A word of an input, read when the call starts.
@@ -117,10 +119,18 @@ pub(crate) enum Sizing {
     Sum(Vec<Sizing>),
     /// Multiplied.
     Product(Vec<Sizing>),
+    /// The first without the second, which is at most as large.
+    Sub(Box<(Sizing, Sizing)>),
     /// The first divided by the second, rounded up.
     CeilDiv(Box<(Sizing, Sizing)>),
+    /// The first divided by the second, rounded down.
+    FloorDiv(Box<(Sizing, Sizing)>),
+    /// What is left of the first when it is divided by the second.
+    Mod(Box<(Sizing, Sizing)>),
     /// The smallest.
     Min(Vec<Sizing>),
+    /// The largest.
+    Max(Vec<Sizing>),
 }
 
 /// An unsigned 64-bit little-endian word of an input.
@@ -167,6 +177,18 @@ pub(crate) struct Launch {
     pub(crate) block_dim_z: Sizing,
     /// Bytes of dynamic shared memory.
     pub(crate) shared_mem_bytes: Sizing,
+    /// Blocks of a cluster along x; 1 by default.
+    #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) cluster_dim_x: Option<Sizing>,
+    /// Blocks of a cluster along y; 1 by default.
+    #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) cluster_dim_y: Option<Sizing>,
+    /// Blocks of a cluster along z; 1 by default.
+    #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) cluster_dim_z: Option<Sizing>,
 }
 
 /// Copies bytes from one place to another; the two may not overlap.
@@ -221,6 +243,14 @@ pub(crate) enum Argument {
     Sizeof(String),
     /// A constant i64.
     Constant(i64),
+    /// A signed 8-bit integer.
+    I8(Integer),
+    /// An unsigned 8-bit integer.
+    U8(Integer),
+    /// A signed 16-bit integer.
+    I16(Integer),
+    /// An unsigned 16-bit integer.
+    U16(Integer),
     /// A signed 32-bit integer.
     I32(Integer),
     /// An unsigned 32-bit integer.
@@ -229,12 +259,47 @@ pub(crate) enum Argument {
     I64(Integer),
     /// An unsigned 64-bit integer.
     U64(Integer),
+    /// A 16-bit float of IEEE 754, rounded to the nearest.
+    F16(f64),
+    /// A bfloat16, rounded to the nearest.
+    BF16(f64),
     /// A 32-bit float.
     F32(f64),
     /// A 64-bit float.
     F64(f64),
+    /// A byte that is 0 or 1.
+    Bool(bool),
     /// A struct passed by value.
     Struct(Box<Object<Struct>>),
+    /// A tensor map passed by value, by which a kernel copies boxes of an array.
+    TensorMap(Box<Object<TensorMap>>),
+}
+
+/// An array in a buffer, and the box of it that a kernel copies at once.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TensorMap {
+    /// The buffer.
+    pub(crate) buffer: String,
+    /// Where in it the array starts; 0 by default, a multiple of 16.
+    #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) offset: Option<Sizing>,
+    /// The type of an element.
+    pub(crate) dtype: DType,
+    /// Elements along each of 1 to 5 dimensions, outermost first.
+    pub(crate) shape: Vec<Sizing>,
+    /// Bytes from one element to the next along each dimension but the last; multiples of 16.
+    pub(crate) strides: Vec<Sizing>,
+    /// Elements of the box along each dimension.
+    pub(crate) r#box: Vec<u32>,
+    /// How the box is arranged in shared memory; `none` by default.
+    #[serde(default)]
+    pub(crate) swizzle: Swizzle,
+    /// What is read where the box lies beyond the array; `zero` by default.
+    #[serde(default)]
+    pub(crate) fill: BoxFill,
 }
 
 /// A byte of a buffer.

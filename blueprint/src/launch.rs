@@ -4,7 +4,7 @@
 use crate::limits;
 
 /// The keys of a launch configuration, in the order of its values.
-pub(crate) const KEYS: [&str; 7] = [
+pub(crate) const KEYS: [&str; 10] = [
     "grid_dim_x",
     "grid_dim_y",
     "grid_dim_z",
@@ -12,6 +12,9 @@ pub(crate) const KEYS: [&str; 7] = [
     "block_dim_y",
     "block_dim_z",
     "shared_mem_bytes",
+    "cluster_dim_x",
+    "cluster_dim_y",
+    "cluster_dim_z",
 ];
 
 /// Why a launch configuration cannot be.
@@ -21,6 +24,10 @@ pub(crate) enum LaunchError {
     Value { value: u64, min: u64, max: u64 },
     #[error("a block of {0} threads, expected at most {max}", max = limits::BLOCK_THREADS)]
     Block(u64),
+    #[error("a cluster of {0} blocks, expected at most {max}", max = limits::CLUSTER_BLOCKS)]
+    Cluster(u64),
+    #[error("a grid of {grid} blocks in clusters of {cluster}, expected a multiple")]
+    Grid { grid: u32, cluster: u32 },
 }
 
 /// Checks the value of `KEYS[key]`.
@@ -28,7 +35,8 @@ pub(crate) fn check(key: usize, value: u64) -> Result<u32, LaunchError> {
     let (min, max) = match key {
         0..3 => (1, limits::GRID[key]),
         3..6 => (1, limits::BLOCK[key - 3]),
-        _ => (0, limits::SHARED_BYTES),
+        6 => (0, limits::SHARED_BYTES),
+        _ => (1, limits::CLUSTER_BLOCKS),
     };
     if value < min || value > max {
         return Err(LaunchError::Value { value, min, max });
@@ -44,4 +52,17 @@ pub(crate) fn check_block(block: [u32; 3]) -> Result<(), LaunchError> {
         return Err(LaunchError::Block(threads));
     }
     Ok(())
+}
+
+/// Checks a cluster whose dimensions have been checked: its blocks, and that whole ones make up the grid.
+pub(crate) fn check_cluster(grid: [u32; 3], cluster: [u32; 3]) -> Result<(), LaunchError> {
+    let blocks: u64 = cluster.iter().copied().map(u64::from).product();
+    if blocks > limits::CLUSTER_BLOCKS {
+        return Err(LaunchError::Cluster(blocks));
+    }
+    let uneven = grid.into_iter().zip(cluster).find(|(grid, cluster)| !grid.is_multiple_of(*cluster));
+    match uneven {
+        Some((grid, cluster)) => Err(LaunchError::Grid { grid, cluster }),
+        None => Ok(()),
+    }
 }

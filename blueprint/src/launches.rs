@@ -1,6 +1,7 @@
 //! Launches as far as a blueprint tells them without sizes: what a module's kernels are checked against.
 
 use crate::blueprint::{Blueprint, Item, Step, place_of_step};
+use crate::size::SizeId;
 use crate::types::ParamKind;
 
 /// A launch, before any size is known.
@@ -12,6 +13,7 @@ pub struct Launch<'a> {
     pub block_threads: Option<u64>,
     blueprint: &'a Blueprint,
     step: usize,
+    dims: [SizeId; 10],
     items: &'a [Item],
 }
 
@@ -36,6 +38,16 @@ impl std::fmt::Display for PassedParam {
 }
 
 impl Launch<'_> {
+    /// What it takes that only some devices have, in words.
+    pub fn special(&self) -> Option<&'static str> {
+        let maps = self.params().any(|param| param.kind == ParamKind::TensorMap);
+        if maps {
+            return Some("a tensor map");
+        }
+        let clusters = self.dims[7..].iter().any(|&dim| self.blueprint.sizes.constant(dim) != Some(1));
+        clusters.then_some("clusters of blocks")
+    }
+
     /// Its parameters, in order.
     pub fn params(&self) -> impl Iterator<Item = PassedParam> + '_ {
         self.items.iter().filter_map(|item| match *item {
@@ -63,6 +75,7 @@ impl Blueprint {
                 block_threads: block.product(),
                 blueprint: self,
                 step,
+                dims,
                 items: &self.items[range.start as usize..range.end as usize],
             })
         })

@@ -9,6 +9,8 @@
 //! - `error`: what is wrong, and at which place of the JSON
 //! - `format`: the JSON as written, typed by serde
 //! - `types`: types that the format, the planner and plans share
+//! - `half`: the nearest float of 16 bits, for arguments
+//! - `arrays`: arrays of a call, and what is declared of inputs: whether one fits the other
 //! - `size`: sizes that compute: one table of shared expressions, arithmetic that never wraps
 //! - `blueprint`: the blueprint, resolved: indices instead of names
 //! - `launches`: launches as far as they are known without sizes
@@ -17,6 +19,7 @@
 //! - `plan`: what a worker executes: offsets, steps, parameter bytes
 //! - `layout`: buffers of large plans that share memory, and what is cleared in between
 //! - `planner`: blueprint + sizes → plan, with every check that needs them
+//! - `binding`: the arrays of a call against the inputs: the free dimensions
 //! - `cache`: plans by what they depend on, bounded
 //! - `expression`: symbolic sums of products, for people
 //! - [`ptx`]: what PTX declares of its kernels, to compare it with a blueprint
@@ -25,12 +28,15 @@
 
 #![forbid(unsafe_code)]
 
+mod arrays;
+mod binding;
 mod blueprint;
 mod cache;
 mod describe;
 mod error;
 mod expression;
 mod format;
+mod half;
 pub mod hsaco;
 mod launch;
 mod launches;
@@ -46,13 +52,16 @@ mod types;
 #[cfg(test)]
 mod tests;
 
+pub use arrays::{Array, Declared, Dimension, Misfit};
 pub use blueprint::{Blueprint, Buffer, BufferId, Kernel, Module, Role, WeightFile, WeightLayout, WordRef};
 pub use cache::{CacheBounds, PlanCache};
 pub use describe::{BufferDescription, Description, Known, describe};
 pub use error::Error;
 pub use expression::Amount;
 pub use launches::{Launch, PassedParam};
-pub use plan::{Expanded, Location, Param, ParamTable, Placement, Plan, Relocation, Shape, Space, Step};
+pub use plan::{
+    Expanded, Location, Param, ParamTable, Placement, Plan, Relocation, Shape, Space, Step, TensorMap,
+};
 pub use planner::Sizes;
 pub use resolve::parse;
-pub use types::{DType, ParamKind};
+pub use types::{BoxFill, DType, ParamKind, Swizzle};

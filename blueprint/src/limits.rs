@@ -12,7 +12,7 @@ pub const INPUTS: usize = 1024;
 /// Outputs.
 pub const OUTPUTS: usize = 1024;
 /// Modules.
-pub const MODULES: usize = 64;
+pub const MODULES: usize = 512;
 /// Kernels.
 pub const KERNELS: usize = 1024;
 /// Bytes of the name of a buffer, kernel or module.
@@ -21,6 +21,8 @@ pub const NAME_BYTES: usize = 255;
 pub const PATH_BYTES: usize = 4096;
 /// Distinct words that `FromInput` reads.
 pub const WORDS: usize = 1024;
+/// Names of free dimensions.
+pub const FREE_DIMENSIONS: usize = 256;
 /// Distinct sizes that compute and depend on the call.
 pub const COMPUTED_SIZES: usize = 65_536;
 /// Levels of sizes within a size.
@@ -39,12 +41,26 @@ pub const PARAM_BYTES: u64 = 4096;
 pub const PARAM_TABLE_BYTES: u64 = 16 << 20;
 /// Alignment of a struct passed by value.
 pub const STRUCT_ALIGN: u64 = 16;
+/// Dimensions of a tensor map.
+pub const MAP_RANK: usize = 5;
+/// Elements of a tensor map along one dimension.
+pub const MAP_ELEMENTS: u64 = 1 << 32;
+/// Alignment of a tensor map's address, strides and innermost box, in bytes.
+pub const MAP_ALIGN: u64 = 16;
+/// Elements of a tensor map's box along one dimension.
+pub const MAP_BOX: u32 = 256;
+/// Bytes of a tensor map as a parameter, and their alignment.
+pub const MAP_BYTES: u64 = 128;
+/// See [`MAP_BYTES`].
+pub const MAP_PARAM_ALIGN: u64 = 64;
 /// Blocks of a grid along x, y and z.
 pub const GRID: [u64; 3] = [i32::MAX as u64, 65_535, 65_535];
 /// Threads of a block along x, y and z.
 pub const BLOCK: [u64; 3] = [1024, 1024, 64];
 /// Threads of a block.
 pub const BLOCK_THREADS: u64 = 1024;
+/// Blocks of a cluster.
+pub const CLUSTER_BLOCKS: u64 = 8;
 /// Bytes of dynamic shared memory.
 pub const SHARED_BYTES: u64 = 227 << 10;
 /// Bytes of one buffer, of the pool, and of all weights together.

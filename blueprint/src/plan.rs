@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::types::{DType, ParamKind, heap_bytes};
+use crate::types::{BoxFill, DType, ParamKind, Swizzle, heap_bytes};
 
 /// A blueprint resolved for given sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct Plan {
     /// plan, other buffers may lie where an earlier one did that no later step uses. The steps then have fills that
     /// clear what is handed on.
     pub buffers: Vec<Placement>,
+    /// The shapes of typed inputs, in the order of [`Blueprint::inputs`](crate::Blueprint::inputs).
+    pub input_shapes: Vec<Option<Shape>>,
     /// The shapes of typed outputs, in the order of
     /// [`Blueprint::outputs`](crate::Blueprint::outputs).
     pub output_shapes: Vec<Option<Shape>>,
@@ -37,15 +39,18 @@ impl Plan {
 
     /// Roughly what this plan occupies in memory.
     pub fn approx_bytes(&self) -> usize {
-        let shapes = self.output_shapes.iter().flatten();
+        let shapes = self.input_shapes.iter().chain(&self.output_shapes).flatten();
         size_of::<Self>()
             + heap_bytes(&self.buffers)
+            + heap_bytes(&self.input_shapes)
             + heap_bytes(&self.output_shapes)
             + shapes.map(|shape| heap_bytes(&shape.dims)).sum::<usize>()
             + heap_bytes(&self.steps)
             + heap_bytes(&self.params.slots)
             + heap_bytes(&self.params.params)
             + heap_bytes(&self.params.relocations)
+            + heap_bytes(&self.params.tensor_maps)
+            + self.params.tensor_maps.iter().map(TensorMap::heap_bytes).sum::<usize>()
     }
 }
 
@@ -100,6 +105,8 @@ pub enum Step {
         grid: [u32; 3],
         /// Threads of a block along x, y and z.
         block: [u32; 3],
+        /// Blocks of a cluster along x, y and z; all of them 1 where blocks are on their own.
+        cluster: [u32; 3],
         /// Bytes of dynamic shared memory.
         shared_bytes: u32,
         /// Its parameters, a range of [`ParamTable::params`]; equal lists are shared.
@@ -145,6 +152,35 @@ pub struct ParamTable {
     pub params: Vec<Param>,
     /// Where addresses go.
     pub relocations: Vec<Relocation>,
+    /// Where tensor maps go, which the device makes of their addresses; in the order of their slots.
+    pub tensor_maps: Vec<TensorMap>,
+}
+
+/// Slots that hold a tensor map: an array and the box of it that a kernel copies at once. Dimensions are outermost first.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TensorMap {
+    /// The first of its slots.
+    pub slot: u32,
+    /// Where the array starts.
+    pub at: Location,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// Elements along each of 1 to 5 dimensions.
+    pub shape: Box<[u64]>,
+    /// Bytes from one element to the next along each dimension but the last, where elements lie side by side.
+    pub strides: Box<[u64]>,
+    /// Elements of the box along each dimension.
+    pub box_shape: Box<[u32]>,
+    /// How the box is arranged.
+    pub swizzle: Swizzle,
+    /// What is read beyond the array.
+    pub fill: BoxFill,
+}
+
+impl TensorMap {
+    fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.shape) + size_of_val(&*self.strides) + size_of_val(&*self.box_shape)
+    }
 }
 
 /// One parameter.

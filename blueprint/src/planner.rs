@@ -9,7 +9,7 @@ use crate::error::{Error, Path};
 use crate::launch;
 use crate::layout::{self, Clearing, SharedPool};
 use crate::limits;
-use crate::plan::{Location, Param, ParamTable, Placement, Plan, Relocation, Shape, Space, Step};
+use crate::plan::{Location, Param, ParamTable, Placement, Plan, Relocation, Shape, Space, Step, TensorMap};
 use crate::size::{Leaves, SizeId, Values};
 use crate::types::ParamKind;
 
@@ -22,14 +22,21 @@ pub struct Sizes<'a> {
     pub weights: &'a [u64],
     /// The words of the inputs that sizes read, in the order of [`Blueprint::words`].
     pub words: &'a [u64],
+    /// The values of the free dimensions, in the order of [`Blueprint::free_dimensions`].
+    pub free: &'a [u64],
 }
 
-impl Sizes<'_> {
+impl<'a> Sizes<'a> {
+    pub(crate) fn leaves(&self) -> Leaves<'a> {
+        Leaves { inputs: self.inputs, weights: self.weights, words: self.words, free: self.free }
+    }
+
     /// Checks that there are as many as the blueprint needs.
     pub(crate) fn check(&self, blueprint: &Blueprint) -> Result<(), Error> {
         check_count("blueprint.inputs", self.inputs, blueprint.inputs.len())?;
         check_count("blueprint.weights", self.weights, blueprint.weights.len())?;
-        check_count("the words of `FromInput`", self.words, blueprint.words.len())
+        check_count("the words of `FromInput`", self.words, blueprint.words.len())?;
+        check_count("the free dimensions", self.free, blueprint.free.len())
     }
 }
 
@@ -52,8 +59,7 @@ impl Blueprint {
         for word in &self.words {
             self.word_offset(word, sizes.inputs[word.input as usize])?;
         }
-        let leaves = Leaves { inputs: sizes.inputs, weights: sizes.weights, words: sizes.words };
-        let values = self.sizes.evaluate(&leaves);
+        let values = self.sizes.evaluate(&sizes.leaves());
         let (mut buffers, mut pool_bytes) = place_buffers(self, &values)?;
         let mut clearings = Vec::new();
         if let Some(shared) = share(pool_bytes, &values) {
@@ -73,12 +79,15 @@ impl Blueprint {
             params: ParamTable::default(),
             lists: vec![None; self.lists.len()],
         };
-        let output_shapes = planner.shapes()?;
+        planner.check_shapes()?;
+        let input_shapes = planner.shapes(&self.inputs)?;
+        let output_shapes = planner.shapes(&self.outputs)?;
         let counts = planner.steps(0..self.steps.len())?;
         planner.clear_before(self.steps.len());
         Ok(Plan {
             pool_bytes,
             buffers: planner.buffers,
+            input_shapes,
             output_shapes,
             steps: planner.steps,
             params: planner.params,
@@ -127,14 +136,17 @@ struct Planner<'a> {
 
 impl Planner<'_> {
     /// Checks typed buffers against their shapes.
-    fn shapes(&self) -> Result<Vec<Option<Shape>>, Error> {
-        let mut shapes = Vec::with_capacity(self.blueprint.outputs.len());
-        for (buffer, placement) in self.blueprint.buffers.iter().zip(&self.buffers) {
-            self.check_shape(buffer, placement.bytes)?;
-        }
-        for output in &self.blueprint.outputs {
-            let buffer = &self.blueprint.buffers[output.index()];
-            let bytes = self.buffers[output.index()].bytes;
+    fn check_shapes(&self) -> Result<(), Error> {
+        let mut all = self.blueprint.buffers.iter().zip(&self.buffers);
+        all.try_for_each(|(buffer, placement)| self.check_shape(buffer, placement.bytes))
+    }
+
+    /// The shapes of these buffers, where they are typed.
+    fn shapes(&self, ids: &[BufferId]) -> Result<Vec<Option<Shape>>, Error> {
+        let mut shapes = Vec::with_capacity(ids.len());
+        for id in ids {
+            let buffer = &self.blueprint.buffers[id.index()];
+            let bytes = self.buffers[id.index()].bytes;
             shapes.push(match (buffer.dtype, &buffer.shape) {
                 (None, _) => None,
                 (Some(dtype), None) => Some(Shape { dtype, dims: vec![bytes / dtype.bytes()] }),
@@ -257,19 +269,21 @@ impl Planner<'_> {
         Ok(Counts { launches: once.launches.saturating_mul(count), steps: once.steps.saturating_mul(count) })
     }
 
-    fn launch(&mut self, at: usize, kernel: u32, dims: [SizeId; 7], list: u32) -> Result<(), Error> {
-        let mut checked = [0; 7];
+    fn launch(&mut self, at: usize, kernel: u32, dims: [SizeId; 10], list: u32) -> Result<(), Error> {
+        let mut checked = [0; 10];
         for (key, &dim) in dims.iter().enumerate() {
             let value = self.values.get(dim)?;
             checked[key] = launch::check(key, value).map_err(|message| {
                 self.error(at, &format!("ExecKernel[2].{}", launch::KEYS[key]), message)
             })?;
         }
-        let [gx, gy, gz, bx, by, bz, shared_bytes] = checked;
-        let (grid, block) = ([gx, gy, gz], [bx, by, bz]);
-        launch::check_block(block).map_err(|message| self.error(at, "ExecKernel[2]", message))?;
+        let [gx, gy, gz, bx, by, bz, shared_bytes, cx, cy, cz] = checked;
+        let (grid, block, cluster) = ([gx, gy, gz], [bx, by, bz], [cx, cy, cz]);
+        launch::check_block(block)
+            .and_then(|()| launch::check_cluster(grid, cluster))
+            .map_err(|message| self.error(at, "ExecKernel[2]", message))?;
         let params = self.params(at, list)?;
-        self.steps.push(Step::Launch { kernel, grid, block, shared_bytes, params });
+        self.steps.push(Step::Launch { kernel, grid, block, cluster, shared_bytes, params });
         Ok(())
     }
 
@@ -316,6 +330,17 @@ impl Planner<'_> {
                                 addend: placement.offset + offset,
                             });
                         }
+                        FieldValue::TensorMap(map) => {
+                            let map = &self.blueprint.tensor_maps[map as usize];
+                            let placed = self.tensor_map(map, slot as u32).map_err(|why| match why {
+                                MapError::Size(error) => error,
+                                MapError::Unfit { key, message } => {
+                                    let key = format!("TensorMap.{key}");
+                                    self.error(at, &field_place(&items[..=position], &key), message)
+                                }
+                            })?;
+                            self.params.tensor_maps.push(placed);
+                        }
                     }
                 }
             }
@@ -323,6 +348,55 @@ impl Planner<'_> {
         let range = first as u32..self.params.params.len() as u32;
         self.lists[list as usize] = Some(range.clone());
         Ok(range)
+    }
+
+    /// Places a tensor map: all that its shape and strides reach lies inside its buffer.
+    fn tensor_map(&self, map: &blueprint::TensorMap, slot: u32) -> Result<TensorMap, MapError> {
+        let values = |ids: &[SizeId]| -> Result<Box<[u64]>, Error> {
+            ids.iter().map(|&id| self.values.get(id)).collect()
+        };
+        let unfit = |key: &'static str, message: String| Err(MapError::Unfit { key, message });
+        let placement = self.buffers[map.buffer.index()];
+        let offset = self.values.get(map.offset)?;
+        let (shape, strides) = (values(&map.shape)?, values(&map.strides)?);
+        let align = limits::MAP_ALIGN;
+        if !offset.is_multiple_of(align) {
+            return unfit("offset", format!("byte {offset}, expected a multiple of {align}"));
+        }
+        let max = limits::MAP_ELEMENTS;
+        if let Some(dim) = shape.iter().find(|dim| !(1..=max).contains(*dim)) {
+            return unfit("shape", format!("a dimension of {dim} elements, expected 1 to {max}"));
+        }
+        let max = limits::MEMORY_BYTES - align;
+        if let Some(stride) = strides.iter().find(|stride| **stride > max || !stride.is_multiple_of(align)) {
+            return unfit(
+                "strides",
+                format!("a stride of {stride}, expected a multiple of {align} up to {max}"),
+            );
+        }
+        // The last element's end. The factors are too small for a product, or their sum, to wrap.
+        let (last, outer) = shape.split_last().map_or((0, &[][..]), |(last, outer)| (*last, outer));
+        let row = u128::from(last) * u128::from(map.dtype.bytes());
+        let reached =
+            outer.iter().zip(&strides).map(|(dim, stride)| u128::from(dim - 1) * u128::from(*stride));
+        let end = u128::from(offset) + row + reached.sum::<u128>();
+        if end > u128::from(placement.bytes) {
+            let bytes = placement.bytes;
+            return unfit(
+                "shape",
+                format!("it ends at byte {end}, expected at most the {bytes} of the buffer"),
+            );
+        }
+        Ok(TensorMap {
+            slot,
+            at: Location { space: placement.space, offset: placement.offset + offset },
+            dtype: map.dtype,
+            shape,
+            strides,
+            box_shape: map.box_shape.clone(),
+            swizzle: map.swizzle,
+            fill: map.fill,
+        })
     }
 
     /// Bytes of a buffer: where in it they start and how many they are, all that follow by default.
@@ -356,6 +430,20 @@ impl Planner<'_> {
     fn error(&self, step: usize, within: &str, message: impl std::fmt::Display) -> Error {
         let place = blueprint::place_of_step(&self.blueprint.steps, step);
         Error::new(format_args!("{place}.{within}"), message)
+    }
+}
+
+/// Why there is no tensor map.
+enum MapError {
+    /// One of its sizes has no value.
+    Size(Error),
+    /// What its key says does not do.
+    Unfit { key: &'static str, message: String },
+}
+
+impl From<Error> for MapError {
+    fn from(error: Error) -> Self {
+        Self::Size(error)
     }
 }
 

@@ -18,13 +18,14 @@ impl SizeId {
     }
 }
 
-/// One expression. `Input`, `Weight` and `Word` are positions in the caller's [`Leaves`].
+/// One expression. `Input`, `Weight`, `Word` and `Free` are positions in the caller's [`Leaves`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Node {
     Const(u64),
     Input(u32),
     Weight(u32),
     Word(u32),
+    Free(u32),
     Binary(Op, SizeId, SizeId),
 }
 
@@ -32,9 +33,13 @@ pub(crate) enum Node {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
     Add,
+    Sub,
     Mul,
     CeilDiv,
+    FloorDiv,
+    Mod,
     Min,
+    Max,
 }
 
 impl Op {
@@ -42,18 +47,32 @@ impl Op {
     pub(crate) fn apply(self, a: u64, b: u64) -> Option<u64> {
         match self {
             Op::Add => a.checked_add(b),
+            Op::Sub => a.checked_sub(b),
             Op::Mul => a.checked_mul(b),
             Op::CeilDiv => (b != 0).then(|| a.div_ceil(b)),
+            Op::FloorDiv => a.checked_div(b),
+            Op::Mod => a.checked_rem(b),
             Op::Min => Some(a.min(b)),
+            Op::Max => Some(a.max(b)),
         }
+    }
+
+    /// Whether the second operand may not be zero.
+    fn divides(self) -> bool {
+        matches!(self, Op::CeilDiv | Op::FloorDiv | Op::Mod)
     }
 
     /// Why [`Op::apply`] had no result.
     pub(crate) fn complaint(self, a: u64, b: u64) -> String {
         match self {
-            Op::CeilDiv => format!("{a} is divided by zero, expected a divisor of at least 1"),
             Op::Add => format!("{a} + {b} is too large, expected at most {}", u64::MAX),
-            Op::Mul | Op::Min => format!("{a} × {b} is too large, expected at most {}", u64::MAX),
+            Op::Sub => format!("{a} − {b} is negative, expected at least 0"),
+            Op::Mul => format!("{a} × {b} is too large, expected at most {}", u64::MAX),
+            Op::CeilDiv | Op::FloorDiv | Op::Mod => {
+                format!("{a} is divided by zero, expected a divisor of at least 1")
+            }
+            // They have a result whatever they are given.
+            Op::Min | Op::Max => format!("{a} and {b} have no result"),
         }
     }
 }
@@ -63,6 +82,7 @@ pub(crate) struct Leaves<'a> {
     pub(crate) inputs: &'a [u64],
     pub(crate) weights: &'a [u64],
     pub(crate) words: &'a [u64],
+    pub(crate) free: &'a [u64],
 }
 
 /// The distinct sizes of a blueprint.
@@ -76,6 +96,14 @@ pub(crate) struct SizeTable {
 impl SizeTable {
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// The free dimension that a size is, if it is one.
+    pub(crate) fn free(&self, id: SizeId) -> Option<u32> {
+        match self.nodes[id.index()] {
+            Node::Free(free) => Some(free),
+            _ => None,
+        }
     }
 
     /// The value of a size that depends on nothing.
@@ -96,6 +124,7 @@ impl SizeTable {
                 Node::Input(i) => Some(leaves.inputs[i as usize]),
                 Node::Weight(i) => Some(leaves.weights[i as usize]),
                 Node::Word(i) => Some(leaves.words[i as usize]),
+                Node::Free(i) => Some(leaves.free[i as usize]),
                 Node::Binary(op, a, b) => match (values[a.index()], values[b.index()]) {
                     (Some(a), Some(b)) => op.apply(a, b),
                     _ => None,
@@ -175,7 +204,7 @@ impl SizeBuilder {
                 None => Err(path.error(op.complaint(a, b))),
             };
         }
-        if op == Op::CeilDiv && self.table.constant(b) == Some(0) {
+        if op.divides() && self.table.constant(b) == Some(0) {
             return Err(path.error("the divisor is 0, expected at least 1"));
         }
         let before = self.table.nodes.len();

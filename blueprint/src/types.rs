@@ -24,6 +24,28 @@ pub enum DType {
 }
 
 impl DType {
+    /// Every type.
+    pub const ALL: [Self; 13] = [
+        Self::U8,
+        Self::I8,
+        Self::U16,
+        Self::I16,
+        Self::U32,
+        Self::I32,
+        Self::U64,
+        Self::I64,
+        Self::F16,
+        Self::Bf16,
+        Self::F32,
+        Self::F64,
+        Self::Bool,
+    ];
+
+    /// Whether it has values that are no numbers.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F16 | Self::Bf16 | Self::F32 | Self::F64)
+    }
+
     /// Bytes of one element.
     pub fn bytes(self) -> u64 {
         match self {
@@ -32,6 +54,11 @@ impl DType {
             DType::U32 | DType::I32 | DType::F32 => 4,
             DType::U64 | DType::I64 | DType::F64 => 8,
         }
+    }
+
+    /// The type of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dtype| dtype.name() == name)
     }
 
     /// Its name in the blueprint.
@@ -54,32 +81,102 @@ impl DType {
     }
 }
 
+/// How a box of a tensor map is arranged in shared memory, so that accesses meet no bank twice.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum Swizzle {
+    /// As it lies in memory.
+    #[default]
+    #[serde(rename = "none")]
+    None,
+    /// Within 32 bytes.
+    #[serde(rename = "32B")]
+    Bytes32,
+    /// Within 64 bytes.
+    #[serde(rename = "64B")]
+    Bytes64,
+    /// Within 128 bytes.
+    #[serde(rename = "128B")]
+    Bytes128,
+}
+
+impl Swizzle {
+    /// The most bytes that the box's innermost dimension may have, where that is limited.
+    pub(crate) fn span(self) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Bytes32 => Some(32),
+            Self::Bytes64 => Some(64),
+            Self::Bytes128 => Some(128),
+        }
+    }
+}
+
+/// What is read where a box lies beyond its array.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum BoxFill {
+    /// Zeroes.
+    #[default]
+    Zero,
+    /// Floats that are no numbers.
+    Nan,
+}
+
 /// What a parameter is. Device code for 32-bit addresses narrows pointers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names say it all")]
 pub enum ParamKind {
     Pointer,
+    I8,
+    U8,
+    I16,
+    U16,
     I32,
     U32,
     I64,
     U64,
+    F16,
+    Bf16,
     F32,
     F64,
+    Bool,
     Struct,
+    TensorMap,
 }
 
 impl ParamKind {
+    /// Whether it is an integer or an address, which code that declares a float for it would misread.
+    pub fn is_whole(self) -> bool {
+        !matches!(self, Self::Struct | Self::TensorMap | Self::F16 | Self::Bf16) && !self.is_float()
+    }
+
+    /// Whether code that declares an integer for it would misread it. Floats of two bytes are none of these: compilers
+    /// declare them as integers, as bits and as structs.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F64)
+    }
+
     /// Its name, for people.
     pub fn name(self) -> &'static str {
         match self {
             ParamKind::Pointer => "pointer",
+            ParamKind::I8 => "i8",
+            ParamKind::U8 => "u8",
+            ParamKind::I16 => "i16",
+            ParamKind::U16 => "u16",
             ParamKind::I32 => "i32",
             ParamKind::U32 => "u32",
             ParamKind::I64 => "i64",
             ParamKind::U64 => "u64",
+            ParamKind::F16 => "f16",
+            ParamKind::Bf16 => "bf16",
             ParamKind::F32 => "f32",
             ParamKind::F64 => "f64",
+            ParamKind::Bool => "bool",
             ParamKind::Struct => "struct",
+            ParamKind::TensorMap => "tensor map",
         }
     }
 }

@@ -84,7 +84,18 @@ impl Invocation {
         let item = v1::Item { source: Some(source) };
         match self.message.inputs.iter_mut().find(|input| input.name == name) {
             Some(input) => input.items.push(item),
-            None => self.message.inputs.push(v1::Input { name: name.into(), items: vec![item] }),
+            None => self.message.inputs.push(v1::Input { items: vec![item], ..input_named(name) }),
+        }
+        self
+    }
+
+    /// Says what an input holds: checked against what the function declares, and needed where it has free dimensions.
+    /// `dtype` is a name such as `f32`; `shape` lists elements along each dimension, outermost first.
+    pub fn typed(mut self, name: &str, dtype: &str, shape: &[u64]) -> Self {
+        let r#type = Some(v1::ArrayType { dtype: dtype.into(), shape: shape.into() });
+        match self.message.inputs.iter_mut().find(|input| input.name == name) {
+            Some(input) => input.r#type = r#type,
+            None => self.message.inputs.push(v1::Input { r#type, ..input_named(name) }),
         }
         self
     }
@@ -110,6 +121,10 @@ impl Invocation {
         self.message.outputs.push(v1::Output { name: name.into(), region });
         self
     }
+}
+
+fn input_named(name: &str) -> v1::Input {
+    v1::Input { name: name.into(), ..v1::Input::default() }
 }
 
 impl Client {
@@ -143,6 +158,7 @@ mod tests {
             .input("A", vec![1])
             .input("B", region)
             .input("A", memfd.clone())
+            .typed("A", "u8", &[2, 2])
             .output("C")
             .deadline(Duration::ZERO);
         let sources = |at: usize| -> Vec<Source> {
@@ -152,6 +168,9 @@ mod tests {
         let descriptor = v1::Descriptor { index: 0, offset: 0, bytes: 3 };
         assert_eq!(sources(0), [Source::Inline(vec![1].into()), Source::Descriptor(descriptor)]);
         assert_eq!(sources(1), [Source::Region(region)]);
+        let types =
+            call.message.inputs.iter().map(|input| input.r#type.as_ref().map(|t| (&*t.dtype, &*t.shape)));
+        assert_eq!(types.collect::<Vec<_>>(), [Some(("u8", &[2, 2][..])), None]);
         assert_eq!((call.memfds.len(), call.message.deadline_ns), (1, 1));
     }
 }

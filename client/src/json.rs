@@ -41,14 +41,24 @@ pub(crate) fn function(function: &v1::FunctionInfo) -> Value {
         json!({"name": module.name, "registered": module.registered, "variants": variants})
     });
     let weights = function.weights.iter().map(|weight| json!({"name": weight.name, "bytes": weight.bytes}));
-    let outputs = function.outputs.iter().map(|output| json!({"name": output.name, "dtype": output.dtype}));
+    let outputs = function
+        .outputs
+        .iter()
+        .map(|output| json!({"name": output.name, "dtype": output.dtype, "shape": shape(&output.shape)}));
+    let outputs: Vec<Value> = outputs.collect();
+    let types = function
+        .input_types
+        .iter()
+        .map(|declared| json!({"dtype": declared.dtype, "shape": shape(&declared.shape)}));
+    let types: Vec<Value> = types.collect();
     let mut value = json!({
         "name": function.name,
         "config_sha256": hex(&function.config_sha256),
         "modules": modules.collect::<Vec<_>>(),
         "weights": weights.collect::<Vec<_>>(),
         "inputs": function.inputs,
-        "outputs": outputs.collect::<Vec<_>>(),
+        "input_types": types,
+        "outputs": outputs,
     });
     // Of another tenant's, nothing else is known.
     if function.granted {
@@ -56,7 +66,8 @@ pub(crate) fn function(function: &v1::FunctionInfo) -> Value {
             "name": function.name,
             "granted": true,
             "inputs": function.inputs,
-            "outputs": function.outputs.iter().map(|output| json!({"name": output.name})).collect::<Vec<_>>(),
+            "input_types": types,
+            "outputs": outputs,
         });
     }
     if !function.quarantine.is_empty() {
@@ -71,6 +82,20 @@ pub(crate) fn function(function: &v1::FunctionInfo) -> Value {
         value["found"] = function.found.iter().map(module).collect();
     }
     value
+}
+
+/// A declared shape: a number for a fixed dimension, a name for a free one, and how another is computed; null where none is
+/// declared.
+fn shape(declared: &Option<v1::DeclaredShape>) -> Value {
+    use v1::dimension::Elements;
+    let Some(shape) = declared else { return Value::Null };
+    let dimensions = shape.dimensions.iter().map(|dimension| match &dimension.elements {
+        Some(Elements::Fixed(value)) => json!(value),
+        Some(Elements::Free(name)) => json!(name),
+        Some(Elements::Computed(formula)) => json!({"computed": formula}),
+        None => Value::Null,
+    });
+    dimensions.collect()
 }
 
 /// A tenant; limits that there are not are null.

@@ -92,11 +92,10 @@ impl Class {
     }
 
     fn takes(self, passed: ParamKind) -> bool {
-        let float = matches!(passed, ParamKind::F32 | ParamKind::F64);
         let pointer = passed == ParamKind::Pointer;
         match self {
-            Self::Integer => !float,
-            Self::Float => float || passed == ParamKind::Struct,
+            Self::Integer => !passed.is_float(),
+            Self::Float => !passed.is_whole(),
             Self::Pointer => pointer,
             Self::Value => !pointer,
             Self::Bits | Self::Struct => true,

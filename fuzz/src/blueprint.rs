@@ -1,12 +1,15 @@
 //! A function's JSON, and the sizes of a call of it: what is accepted keeps what the planner promises.
 
-use pappus_blueprint::limits::{BLOCK_THREADS, BUFFER_ALIGN, EXPANDED_STEPS, MEMORY_BYTES, SHARING_BUFFERS};
-use pappus_blueprint::{Blueprint, Known, Placement, Plan, Sizes, Space, Step, describe, parse};
+use pappus_blueprint::limits::{
+    BLOCK_THREADS, BUFFER_ALIGN, CLUSTER_BLOCKS, EXPANDED_STEPS, MEMORY_BYTES, SHARING_BUFFERS,
+};
+use pappus_blueprint::{Array, Blueprint, Known, Placement, Plan, Sizes, Space, Step, describe, parse};
 
 /// Steps that are looked at one by one; a plan of more is only counted.
 const LOOKED_AT: u64 = 4096;
 
-/// JSON up to the first zero byte; behind it sizes of inputs, then of weights, then words, a byte or nine each.
+/// JSON up to the first zero byte; behind it sizes of inputs, then of weights, then words and shapes of
+/// inputs, a byte or nine each.
 pub fn read(bytes: &[u8]) {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let (json, rest) = bytes.split_at(end);
@@ -18,10 +21,34 @@ pub fn read(bytes: &[u8]) {
     let inputs: Vec<_> = blueprint.inputs().iter().map(|_| numbers.next(64)).collect();
     let weights: Vec<_> = blueprint.weights().iter().map(|_| numbers.next(8)).collect();
     let words: Vec<_> = blueprint.words().iter().map(|_| numbers.next(4)).collect();
-    let sizes = Sizes { inputs: &inputs, weights: &weights, words: &words };
+    let types = blueprint.input_types();
+    let shapes: Vec<Vec<u64>> = types
+        .iter()
+        .map(|declared| {
+            declared.iter().flat_map(|d| d.shape.iter().flatten()).map(|_| numbers.next(4)).collect()
+        })
+        .collect();
+    let array = |at: usize| {
+        let declared = types[at].as_ref().filter(|declared| declared.shape.is_some());
+        declared.map(|declared| Array { dtype: declared.dtype, shape: &shapes[at] })
+    };
+    let free = match blueprint.bind(&inputs, array) {
+        Ok(free) => free,
+        Err((at, why)) => {
+            assert!(at < inputs.len() && !why.to_string().is_empty());
+            blueprint.free_dimensions().iter().map(|_| numbers.next(4)).collect()
+        }
+    };
+    assert_eq!(free.len(), blueprint.free_dimensions().len());
+    let sizes = Sizes { inputs: &inputs, weights: &weights, words: &words, free: &free };
     let planned = blueprint.plan(&sizes);
     match &planned {
-        Ok(plan) => check(&blueprint, &sizes, plan),
+        Ok(plan) => {
+            check(&blueprint, &sizes, plan);
+            for (at, array) in (0..inputs.len()).filter_map(|at| Some((at, array(at)?))) {
+                let _ = blueprint.check_planned(plan, at, &array);
+            }
+        }
         Err(error) => assert!(!error.message.is_empty()),
     }
     let names = |ids: &[pappus_blueprint::BufferId], bytes: &[u64]| {
@@ -32,6 +59,12 @@ pub fn read(bytes: &[u8]) {
         inputs: names(blueprint.inputs(), &inputs),
         weights: names(blueprint.weights(), &weights),
         words: Default::default(),
+        free: blueprint
+            .free_dimensions()
+            .iter()
+            .map(|name| name.to_string())
+            .zip(free.iter().copied())
+            .collect(),
     };
     let described = describe(&blueprint, &known).expect("it names only what there is");
     if let (Ok(plan), true) = (planned, words.is_empty()) {
@@ -88,6 +121,11 @@ fn check(blueprint: &Blueprint, sizes: &Sizes<'_>, plan: &Plan) {
         assert!((relocation.slot as usize) < plan.params.slots.len());
         assert!(relocation.addend <= end_of(relocation.space));
     }
+    for map in &plan.params.tensor_maps {
+        assert!(map.slot as usize + 16 <= plan.params.slots.len() && !map.shape.is_empty());
+        assert!(map.strides.len() + 1 == map.shape.len() && map.box_shape.len() == map.shape.len());
+        assert!(map.at.offset < end_of(map.at.space));
+    }
     if plan.expanded_steps > LOOKED_AT {
         return;
     }
@@ -95,10 +133,12 @@ fn check(blueprint: &Blueprint, sizes: &Sizes<'_>, plan: &Plan) {
     for step in plan.expanded() {
         steps += 1;
         match step {
-            Step::Launch { grid, block, params, .. } => {
+            Step::Launch { grid, block, cluster, params, .. } => {
                 launches += 1;
                 let threads: u64 = block.iter().map(|side| u64::from(*side)).product();
                 assert!(!grid.contains(&0) && (1..=BLOCK_THREADS).contains(&threads));
+                let whole = grid.iter().zip(cluster).all(|(grid, side)| *side > 0 && grid % side == 0);
+                assert!(whole && cluster.iter().product::<u32>() <= CLUSTER_BLOCKS as u32);
                 let params = &plan.params.params[params.start as usize..params.end as usize];
                 let end = |param: &pappus_blueprint::Param| param.slot + param.bytes.div_ceil(8);
                 assert!(params.iter().all(|param| end(param) as usize <= plan.params.slots.len()));

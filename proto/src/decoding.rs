@@ -6,9 +6,11 @@
 
 use crate::limits::MAX_REQUEST_PARTS;
 
-/// Bytes in memory that each message inside a request is counted with: the largest is 80 bytes, its list doubles
+/// Bytes in memory that each message inside a request is counted with: the largest is 96 bytes, its list doubles
 /// while it grows, and the old and the new list exist together for a moment.
-const PART_BYTES: usize = 256;
+const PART_BYTES: usize = 320;
+/// Numbers of a list that count as one message: of 8 bytes each, in a list that grows likewise.
+const PART_NUMBERS: usize = 8;
 /// Bytes in memory for each byte on the wire: the frame itself, and copies of its strings.
 const BYTES_PER_BYTE: usize = 2;
 
@@ -37,19 +39,27 @@ pub enum DecodingError {
     },
 }
 
-/// A message: its fields that hold messages.
-struct Shape(&'static [(u32, &'static Shape)]);
+/// A message: its fields that hold messages, and the one that is a list of numbers.
+struct Shape {
+    messages: &'static [(u32, &'static Shape)],
+    numbers: Option<u32>,
+}
 
-static LEAF: Shape = Shape(&[]);
-static VARIANTS: Shape = Shape(&[(2, &LEAF)]);
-static ITEM: Shape = Shape(&[(2, &LEAF), (3, &LEAF)]);
-static INPUT: Shape = Shape(&[(2, &ITEM)]);
-static OUTPUT: Shape = Shape(&[(2, &LEAF)]);
-static INVOKE: Shape = Shape(&[(2, &INPUT), (3, &OUTPUT)]);
-static ADD_FUNCTION: Shape = Shape(&[(3, &VARIANTS), (4, &LEAF)]);
-static SETTINGS: Shape = Shape(&[(1, &LEAF)]);
-static SET_DEVICE: Shape = Shape(&[(2, &LEAF)]);
-static REQUEST: Shape = Shape(&[
+const fn holding(messages: &'static [(u32, &'static Shape)]) -> Shape {
+    Shape { messages, numbers: None }
+}
+
+static LEAF: Shape = holding(&[]);
+static VARIANTS: Shape = holding(&[(2, &LEAF)]);
+static ITEM: Shape = holding(&[(2, &LEAF), (3, &LEAF)]);
+static ARRAY_TYPE: Shape = Shape { messages: &[], numbers: Some(2) };
+static INPUT: Shape = holding(&[(2, &ITEM), (3, &ARRAY_TYPE)]);
+static OUTPUT: Shape = holding(&[(2, &LEAF)]);
+static INVOKE: Shape = holding(&[(2, &INPUT), (3, &OUTPUT)]);
+static ADD_FUNCTION: Shape = holding(&[(3, &VARIANTS), (4, &LEAF)]);
+static SETTINGS: Shape = holding(&[(1, &LEAF)]);
+static SET_DEVICE: Shape = holding(&[(2, &LEAF)]);
+static REQUEST: Shape = holding(&[
     (2, &LEAF),
     (3, &VARIANTS),
     (4, &LEAF),
@@ -78,9 +88,9 @@ static REQUEST: Shape = Shape(&[
 
 /// What decoding this request takes, in one pass over its bytes.
 pub fn cost(message: &[u8]) -> Result<DecodingCost, DecodingError> {
-    let mut scan = Scan { id: 0, parts: 0 };
+    let mut scan = Scan { id: 0, parts: 0, numbers: 0 };
     scan.message(message, &REQUEST, true)?;
-    Ok(DecodingCost { id: scan.id, bytes: message.len() * BYTES_PER_BYTE + scan.parts * PART_BYTES })
+    Ok(DecodingCost { id: scan.id, bytes: message.len() * BYTES_PER_BYTE + scan.parts() * PART_BYTES })
 }
 
 /// The id of a request of which only the beginning is there; 0 if that does not begin with it.
@@ -93,10 +103,25 @@ pub fn id_of(mut beginning: &[u8]) -> u64 {
 
 struct Scan {
     id: u64,
+    /// Messages.
     parts: usize,
+    /// Numbers in lists.
+    numbers: usize,
 }
 
 impl Scan {
+    /// Messages, and numbers as messages.
+    fn parts(&self) -> usize {
+        self.parts + self.numbers.div_ceil(PART_NUMBERS)
+    }
+
+    fn check(&self) -> Result<(), DecodingError> {
+        match self.parts() > MAX_REQUEST_PARTS {
+            true => Err(DecodingError::TooManyParts { id: self.id }),
+            false => Ok(()),
+        }
+    }
+
     /// Reads one message; no deeper than the table.
     fn message(&mut self, mut rest: &[u8], shape: &Shape, is_request: bool) -> Result<(), DecodingError> {
         while !rest.is_empty() {
@@ -108,16 +133,23 @@ impl Scan {
                     if is_request && field == 1 {
                         self.id = value;
                     }
+                    if shape.numbers == Some(field) {
+                        self.numbers += 1;
+                        self.check()?;
+                    }
                 }
                 1 => drop(take(&mut rest, 8)?),
                 2 => {
                     let length = varint(&mut rest)?;
                     let inner = take(&mut rest, usize::try_from(length).unwrap_or(usize::MAX))?;
-                    if let Some((_, shape)) = shape.0.iter().find(|(number, _)| *number == field) {
+                    if shape.numbers == Some(field) {
+                        // Packed: each number ends in a byte without its highest bit.
+                        self.numbers += inner.iter().filter(|byte| **byte & 0x80 == 0).count();
+                        self.check()?;
+                    }
+                    if let Some((_, shape)) = shape.messages.iter().find(|(number, _)| *number == field) {
                         self.parts += 1;
-                        if self.parts > MAX_REQUEST_PARTS {
-                            return Err(DecodingError::TooManyParts { id: self.id });
-                        }
+                        self.check()?;
                         self.message(inner, shape, false)?;
                     }
                 }
@@ -158,6 +190,9 @@ mod tests {
     use super::*;
     use crate::v1;
 
+    /// Of each input.
+    const DIMENSIONS: usize = 8;
+
     fn request(body: v1::request::Body) -> Vec<u8> {
         v1::Request { id: 77, body: Some(body) }.encode_to_vec()
     }
@@ -165,7 +200,8 @@ mod tests {
     fn invoke(inputs: usize, items: usize, outputs: usize) -> Vec<u8> {
         let region = v1::Region { arena: 1, offset: 2, bytes: 3 };
         let item = v1::Item { source: Some(v1::item::Source::Region(region)) };
-        let input = v1::Input { name: "in".into(), items: vec![item; items] };
+        let r#type = Some(v1::ArrayType { dtype: "f32".into(), shape: vec![1; DIMENSIONS] });
+        let input = v1::Input { name: "in".into(), items: vec![item; items], r#type };
         let output = v1::Output { name: "out".into(), region: Some(region) };
         request(v1::request::Body::Invoke(v1::Invoke {
             function: "f".into(),
@@ -182,9 +218,9 @@ mod tests {
         assert_eq!(cost(&message).map(|cost| cost.id), Ok(77));
         assert_eq!((id_of(&message[..16]), id_of(&[]), id_of(&[0x10, 3])), (77, 0, 0));
         let variant = v1::Variant { format: "wasm".into(), arch: String::new(), sha256: Bytes::new() };
-        let module = v1::FunctionModule { variants: vec![variant; 32], ..v1::FunctionModule::default() };
+        let module = v1::FunctionModule { variants: vec![variant; 6], ..v1::FunctionModule::default() };
         let message = request(v1::request::Body::AddFunction(v1::AddFunction {
-            modules: vec![module; 64],
+            modules: vec![module; 512],
             weights: vec![v1::Weight::default(); 4096],
             ..v1::AddFunction::default()
         }));
@@ -207,9 +243,35 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_of_dimensions_is_refused_before_it_is_decoded() {
+        // A million dimensions, packed and with a key each.
+        for (unit, key) in [(&[0x01][..], true), (&[0x10, 0x01], false)] {
+            let numbers = unit.repeat(1 << 20);
+            let shape = if key { field(2, &numbers) } else { numbers };
+            let invoke = field(2, &field(3, &shape));
+            let message = [&[0x08, 77][..], &field(13, &invoke)].concat();
+            assert_eq!(cost(&message), Err(DecodingError::TooManyParts { id: 77 }));
+            // The control: they decode to eight bytes each.
+            let decoded = v1::Request::decode(&message[..]).unwrap();
+            let Some(v1::request::Body::Invoke(invoke)) = decoded.body else { panic!("no invoke") };
+            assert_eq!(invoke.inputs[0].r#type.as_ref().unwrap().shape.len(), 1 << 20);
+        }
+    }
+
+    fn field(number: u32, content: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        prost::encoding::encode_key(number, prost::encoding::WireType::LengthDelimited, &mut out);
+        prost::encoding::encode_varint(content.len() as u64, &mut out);
+        out.extend_from_slice(content);
+        out
+    }
+
+    #[test]
     fn a_part_is_counted_with_more_than_it_takes() {
         let largest = [
             size_of::<v1::Input>(),
+            size_of::<v1::ArrayType>(),
+            size_of::<[u64; PART_NUMBERS]>(),
             size_of::<v1::Item>(),
             size_of::<v1::Output>(),
             size_of::<v1::Variant>(),
@@ -218,6 +280,9 @@ mod tests {
         ];
         assert!(largest.into_iter().all(|bytes| bytes * 3 <= PART_BYTES), "{largest:?}");
     }
+
+    const TEXT: prost_types::field_descriptor_proto::Type = prost_types::field_descriptor_proto::Type::String;
+    const BYTES: prost_types::field_descriptor_proto::Type = prost_types::field_descriptor_proto::Type::Bytes;
 
     /// The table names every message that a request can hold.
     #[test]
@@ -231,14 +296,20 @@ mod tests {
     fn compare(messages: &[prost_types::DescriptorProto], name: &str, shape: &Shape) {
         let message = messages.iter().find(|message| message.name() == name);
         // The entries of a map are a message of their own, inside the one that has it: text to text.
-        let Some(message) = message else { return assert!(shape.0.is_empty(), "{name}") };
+        let Some(message) = message else { return assert!(shape.messages.is_empty(), "{name}") };
+        let numbers = message.field.iter().find(|field| {
+            let is_list = field.label() == prost_types::field_descriptor_proto::Label::Repeated;
+            let types = [prost_types::field_descriptor_proto::Type::Message, TEXT, BYTES];
+            is_list && !types.contains(&field.r#type())
+        });
+        assert_eq!(numbers.map(|field| field.number() as u32), shape.numbers, "{name}");
         let holds = |field: &&prost_types::FieldDescriptorProto| {
             field.r#type() == prost_types::field_descriptor_proto::Type::Message
         };
         let fields: Vec<_> = message.field.iter().filter(holds).collect();
         let numbers: Vec<_> = fields.iter().map(|field| field.number() as u32).collect();
-        assert_eq!(numbers, shape.0.iter().map(|(number, _)| *number).collect::<Vec<_>>(), "{name}");
-        for (field, (_, inner)) in fields.iter().zip(shape.0) {
+        assert_eq!(numbers, shape.messages.iter().map(|(number, _)| *number).collect::<Vec<_>>(), "{name}");
+        for (field, (_, inner)) in fields.iter().zip(shape.messages) {
             compare(messages, field.type_name().rsplit('.').next().unwrap(), inner);
         }
     }
@@ -254,7 +325,7 @@ mod tests {
         #[test]
         fn real_requests_cost_what_was_said(inputs in 0usize..20, items in 0usize..20, outputs in 0usize..20) {
             let message = invoke(inputs, items, outputs);
-            let parts = 1 + inputs * (1 + 2 * items) + 2 * outputs;
+            let parts = 1 + inputs * (2 + 2 * items + DIMENSIONS / PART_NUMBERS) + 2 * outputs;
             let cost = cost(&message).unwrap();
             prop_assert_eq!(cost.bytes, message.len() * BYTES_PER_BYTE + parts * PART_BYTES);
         }

@@ -192,6 +192,20 @@ pub struct Input {
     /// Concatenated in order.
     #[prost(message, repeated, tag = "2")]
     pub items: ::prost::alloc::vec::Vec<Item>,
+    /// What its bytes hold: checked against what the function declares of the input, and needed where that has free
+    /// dimensions, which take their values from here.
+    #[prost(message, optional, tag = "3")]
+    pub r#type: ::core::option::Option<ArrayType>,
+}
+/// What an array holds.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ArrayType {
+    /// "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "bf16", "f32", "f64" or "bool".
+    #[prost(string, tag = "1")]
+    pub dtype: ::prost::alloc::string::String,
+    /// Elements along each dimension, outermost first; at most 32 of at most 2^40. None is a single element.
+    #[prost(uint64, repeated, tag = "2")]
+    pub shape: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Item {
@@ -407,9 +421,13 @@ pub struct FunctionInfo {
     /// What was found in its modules; present in answers to show_function only.
     #[prost(message, repeated, tag = "8")]
     pub found: ::prost::alloc::vec::Vec<ModuleInfo>,
-    /// It is another tenant's: `name` is OWNER/NAME, and besides it only inputs and names of outputs are given.
+    /// It is another tenant's: `name` is OWNER/NAME, and besides it only inputs and outputs are given.
     #[prost(bool, tag = "9")]
     pub granted: bool,
+    /// What its inputs hold, in the order of `inputs`. Absent where there are more types than a list has room for, and where
+    /// an older build registered the function.
+    #[prost(message, repeated, tag = "10")]
+    pub input_types: ::prost::alloc::vec::Vec<DeclaredType>,
     /// The devices that refuse it to this caller, since it failed too often in a row.
     #[prost(message, repeated, tag = "30")]
     pub quarantine: ::prost::alloc::vec::Vec<Quarantine>,
@@ -456,13 +474,52 @@ pub struct WeightInfo {
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OutputInfo {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// Element type such as "f32", if the blueprint gives one.
     #[prost(string, tag = "2")]
     pub dtype: ::prost::alloc::string::String,
+    /// Its dimensions, if the blueprint gives them.
+    #[prost(message, optional, tag = "3")]
+    pub shape: ::core::option::Option<DeclaredShape>,
+}
+/// What a function declares of an input.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeclaredType {
+    /// Element type such as "f32"; empty for bytes of no declared type.
+    #[prost(string, tag = "1")]
+    pub dtype: ::prost::alloc::string::String,
+    /// Absent where any number of elements of any shape is taken.
+    #[prost(message, optional, tag = "2")]
+    pub shape: ::core::option::Option<DeclaredShape>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeclaredShape {
+    /// Outermost first.
+    #[prost(message, repeated, tag = "1")]
+    pub dimensions: ::prost::alloc::vec::Vec<Dimension>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Dimension {
+    #[prost(oneof = "dimension::Elements", tags = "1, 2, 3")]
+    pub elements: ::core::option::Option<dimension::Elements>,
+}
+/// Nested message and enum types in `Dimension`.
+pub mod dimension {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Elements {
+        /// Always so many.
+        #[prost(uint64, tag = "1")]
+        Fixed(u64),
+        /// As many as the call's array has; one name is one number in all inputs and outputs.
+        #[prost(string, tag = "2")]
+        Free(::prost::alloc::string::String),
+        /// Computed from what the call brings. The formula is for people; callers of another tenant's function are not told.
+        #[prost(string, tag = "3")]
+        Computed(::prost::alloc::string::String),
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ModuleList {

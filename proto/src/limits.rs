@@ -8,7 +8,8 @@ pub const MAX_MESSAGE_FDS: usize = 8;
 pub const MAX_INLINE_BYTES: u64 = 1 << 20;
 /// Items of all inputs of one invocation.
 pub const MAX_ITEMS: usize = 1024;
-/// Messages inside one request, of every depth: inputs, items and their places, outputs; modules, variants, weights.
+/// Messages inside one request, of every depth: inputs, items and their places, types, outputs; modules, variants,
+/// weights. Eight dimensions of an array count as one.
 pub const MAX_REQUEST_PARTS: usize = 8192;
 /// Bytes of a module's, function's or buffer's name.
 pub const MAX_NAME_BYTES: usize = 128;

@@ -117,6 +117,15 @@ mod tests {
     }
 
     #[test]
+    fn as_many_as_a_message_may_have_fit_into_the_socket() {
+        let (ours, theirs) = pair().unwrap();
+        let memfd = pappus_shmem::memfd::sealed("t", b"x").unwrap();
+        // Nobody receives meanwhile, and the sender never waits.
+        send(ours.as_fd(), 7, &[memfd.as_fd(); MAX_FDS]).unwrap();
+        assert_eq!(recv(&theirs, 7, MAX_FDS).unwrap().len(), MAX_FDS);
+    }
+
+    #[test]
     fn descriptors_of_another_frame_or_none_are_refused() {
         let (ours, theirs) = pair().unwrap();
         let memfd = pappus_shmem::memfd::sealed("t", b"x").unwrap();

@@ -8,10 +8,10 @@ pub const MAX_MODULE_BYTES: usize = 16 << 20;
 pub const MAX_ITEMS: usize = 1024;
 /// Outputs of one invocation.
 pub const MAX_OUTPUTS: usize = 1024;
-/// Scalars (numbers in inputs that sizes depend on) of one invocation.
-pub const MAX_SCALARS: usize = 1024;
-/// Descriptors that belong to one message.
-pub const MAX_FDS: usize = 256;
+/// Scalars (numbers in inputs that sizes depend on, and free dimensions) of one invocation.
+pub const MAX_SCALARS: usize = 1280;
+/// Descriptors that belong to one message: a function's configuration and modules.
+pub const MAX_FDS: usize = 520;
 /// Bytes of a fault's message; longer ones are cut.
 pub const MAX_FAULT_BYTES: usize = 2048;
 /// Bytes of pipe buffer asked for; the kernel may grant less.

@@ -218,7 +218,7 @@ pub struct Invoke<'a> {
     pub items: &'a [Item],
     /// One per output, in the blueprint's order.
     pub outputs: &'a [Target],
-    /// The scalars: numbers in inputs that `FromInput` reads, in the blueprint's order.
+    /// The scalars: numbers in inputs that `FromInput` reads, in the blueprint's order, then its free dimensions.
     pub scalars: &'a [U64],
 }
 

@@ -83,8 +83,8 @@ pub struct Call {
     pub items: Vec<Item>,
     /// Output targets, likewise.
     pub outputs: Vec<Target>,
-    /// The words that the plan depends on.
-    pub words: Vec<U64>,
+    /// The words that the plan depends on, then the free dimensions.
+    pub scalars: Vec<U64>,
     /// Inline inputs.
     pub inline: Vec<Inline>,
     /// One-off inputs.

@@ -28,6 +28,17 @@ pub const LIST_PAGE: usize = 1_000;
 /// Bytes of names that a record keeps of a function's inputs and outputs, and bytes of names of its modules that a list
 /// shows; those of larger ones are shown by `show` only.
 pub const MAX_SIGNATURE_BYTES: usize = 1024;
+/// Bytes of the types that a record keeps of a function's inputs and outputs, as [`DECLARED_BYTES`] and
+/// [`DIMENSION_BYTES`] count them; of larger ones it keeps none.
+pub const MAX_TYPES_BYTES: usize = 16 << 10;
+/// Bytes that a type and a dimension count besides their text.
+pub const DECLARED_BYTES: usize = 16;
+/// See [`DECLARED_BYTES`].
+pub const DIMENSION_BYTES: usize = 16;
+/// Bytes of a dimension's formula; of a longer one it is only told that there is one.
+pub const MAX_FORMULA_BYTES: usize = 128;
+/// Bytes of one answer to a list of functions: there is another page behind it.
+pub const LIST_BYTES: usize = 1 << 20;
 /// Functions of one tenant, unless the configuration says otherwise; so are those that follow.
 pub const DEFAULT_FUNCTIONS: u64 = 50_000;
 /// Bytes of one tenant's modules.
@@ -162,4 +173,8 @@ const _: () = assert!(STAGING_BYTES >= MAX_INLINE_BYTES + 8);
 // What a client may send, a worker may be sent.
 const _: () = assert!(pappus_proto::limits::MAX_ITEMS <= pappus_protocol::limits::MAX_ITEMS);
 const _: () = assert!(pappus_blueprint::limits::OUTPUTS <= pappus_protocol::limits::MAX_OUTPUTS);
-const _: () = assert!(pappus_blueprint::limits::WORDS <= pappus_protocol::limits::MAX_SCALARS);
+const _: () = assert!(pappus_blueprint::limits::MODULES < pappus_protocol::limits::MAX_FDS);
+const _: () = assert!(
+    pappus_blueprint::limits::WORDS + pappus_blueprint::limits::FREE_DIMENSIONS
+        <= pappus_protocol::limits::MAX_SCALARS
+);

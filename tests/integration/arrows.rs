@@ -52,13 +52,13 @@ const ORDER: [(&str, &[Level]); 4] = [
     (
         "blueprint",
         &[
-            &["hsaco", "limits", "ptx", "types"],
-            &["error", "expression", "format", "launch", "plan"],
+            &["half", "hsaco", "limits", "ptx", "types"],
+            &["arrays", "error", "expression", "format", "launch", "plan"],
             &["size"],
             &["blueprint"],
             &["layout"],
             &["describe", "launches", "planner", "resolve"],
-            &["cache"],
+            &["binding", "cache"],
         ],
     ),
 ];

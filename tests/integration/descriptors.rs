@@ -98,7 +98,7 @@ fn one_off_inputs_must_be_sealed_against_every_change() {
         };
         request::Body::Invoke(v1::Invoke {
             function: "copy".into(),
-            inputs: vec![v1::Input { name: "in".into(), items: vec![item] }],
+            inputs: vec![v1::Input { name: "in".into(), items: vec![item], r#type: None }],
             outputs: vec![crate::raw::output(None)],
             deadline_ns: 0,
         })

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use pappus_client::v1::{self, request};
 use pappus_client::{Client, Code, Invocation};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
+use serde_json::json;
 
 use crate::fixture::{Supervisor, until};
 use crate::kit::{self, Function, absolute, refused};
@@ -175,7 +176,7 @@ fn a_waiting_call_keeps_its_bytes_and_not_its_frame() {
     supervisor.until_running();
     let mut raw = Raw::greeted(&supervisor.socket());
     let item = v1::Item { source: Some(v1::item::Source::Inline(vec![1].into())) };
-    let input = v1::Input { name: "in".into(), items: vec![item] };
+    let input = v1::Input { name: "in".into(), items: vec![item], r#type: None };
     let call = v1::Invoke { function: "copy".into(), inputs: vec![input], ..Default::default() };
     for id in 1..=40 {
         let mut frame = crate::raw::request(id, request::Body::Invoke(call.clone()), 0);
@@ -190,4 +191,27 @@ fn a_waiting_call_keeps_its_bytes_and_not_its_frame() {
     let takes = supervisor.resident_bytes();
     assert!(takes < 60 * MIB, "{} MiB", takes / MIB);
     client.cancel(spin).unwrap();
+}
+
+#[test]
+fn a_function_may_have_as_many_modules_as_compilers_emit() {
+    const MODULES: usize = 512;
+    let supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    let name = |at: usize| format!("m{at}");
+    let modules: Vec<_> = (0..MODULES)
+        .map(|at| json!({"module_name": name(at), "path": format!("{}.wasm", name(at))}))
+        .collect();
+    let last = json!({"module_name": name(MODULES - 1), "kernel_name": "store"});
+    let config = json!({
+        "modules": modules, "kernels": [last],
+        "blueprint": {"inputs": [], "buffers": {"out": kit::absolute(8)}, "outputs": ["out"],
+            "control_flow": [kit::launch("store", &[kit::ptr("out"), kit::constant(7)])]},
+    });
+    let variant = kit::wasm(&mut client, kit::probes());
+    let module = |at| kit::module_of(&name(at), vec![variant.clone()]);
+    let one = kit::parts(&mut client, "many", &config.to_string(), module(0)).unwrap();
+    client.add_function(v1::AddFunction { modules: (0..MODULES).map(module).collect(), ..one }).unwrap();
+    let answer = client.invoke(&Invocation::new("many").output("out")).unwrap();
+    assert_eq!(answer.outputs[0].inline[..], 7u64.to_le_bytes());
 }

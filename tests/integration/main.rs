@@ -13,6 +13,7 @@
 //! The cases:
 //! - [`thesis`], [`ancestors`]: what earlier systems computed, and what they did wrong.
 //! - [`frames`], [`calls`], [`descriptors`]: hostile bytes, requests and descriptors on the socket.
+//! - [`shapes`]: arrays of calls, and free dimensions.
 //! - [`hostile`]: kernels, modules and blueprints that attack.
 //! - [`memory`]: shared memory that changes under a call.
 //! - [`again`]: calls that run again because their worker ended under them.
@@ -87,6 +88,7 @@ mod residents;
 #[cfg(target_arch = "x86_64")]
 mod scarcity;
 mod service_manager;
+mod shapes;
 mod shares;
 mod standbys;
 mod state;

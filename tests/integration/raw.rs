@@ -166,7 +166,11 @@ pub(crate) fn status() -> request::Body {
 /// A call of `function` with one inline input and one inline output, if any.
 pub(crate) fn invoke(function: &str, input: Option<&[u8]>) -> request::Body {
     let item = |bytes: &[u8]| v1::Item { source: Some(v1::item::Source::Inline(bytes.to_vec().into())) };
-    let given = input.into_iter().map(|bytes| v1::Input { name: "in".into(), items: vec![item(bytes)] });
+    let given = input.into_iter().map(|bytes| v1::Input {
+        name: "in".into(),
+        items: vec![item(bytes)],
+        r#type: None,
+    });
     request::Body::Invoke(v1::Invoke {
         function: function.into(),
         inputs: given.collect(),

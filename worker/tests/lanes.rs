@@ -334,7 +334,9 @@ fn a_turn_begins_with_a_scrub_where_others_may_have_left_something() {
             for lanes in [&[0, 1][..], &[0]] {
                 invoke(&mut worker, lanes);
                 worker.to.flush_blocking().unwrap();
-                lanes.iter().for_each(|_| drop(done(&mut worker)));
+                for _ in lanes {
+                    done(&mut worker);
+                }
             }
             worker.revoke(turn);
             assert!(matches!(worker.yields(), Yield::Over { turn: over, .. } if over == turn));

@@ -129,9 +129,14 @@ pub(super) fn find(
             continue;
         }
         for item in &blueprint.items[list.start as usize..list.end as usize] {
-            if let Item::Field { value: FieldValue::Pointer { buffer, .. }, .. } = item {
-                buffers[buffer.index()].add(*touched);
-            }
+            let buffer = match item {
+                Item::Field { value: FieldValue::Pointer { buffer, .. }, .. } => *buffer,
+                Item::Field { value: FieldValue::TensorMap(at), .. } => {
+                    blueprint.tensor_maps[*at as usize].buffer
+                }
+                _ => continue,
+            };
+            buffers[buffer.index()].add(*touched);
         }
     }
     let end = Lifetime::at(moment(blueprint.steps.len()));

@@ -1,14 +1,17 @@
 //! JSON → [`Blueprint`]: names become indices, sizes become one table, and everything that can be
 //! checked without the sizes of a call is. Declarations are resolved here, sizes and steps in the
-//! two files beside.
+//! files beside.
 
 mod sizes;
 mod steps;
+mod tensor_maps;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use crate::blueprint::{Blueprint, Buffer, BufferId, Item, Kernel, Module, Role, Step, WeightFile, WordRef};
+use crate::blueprint::{
+    Blueprint, Buffer, BufferId, Item, Kernel, Module, Role, Step, TensorMap, WeightFile, WordRef,
+};
 use crate::error::{Error, Path, serde_place};
 use crate::format::{self, NameOr, Object};
 use crate::limits;
@@ -41,6 +44,7 @@ fn resolve(config: &format::Config) -> Result<Blueprint, Error> {
     resolver.modules(config, root)?;
     resolver.kernels(&config.kernels, &root.key("kernels"))?;
     resolver.declare(&config.blueprint, blueprint)?;
+    resolver.free_dimensions(&config.blueprint.types, &blueprint.key("types"))?;
     resolver.buffer_sizes(&config.blueprint.buffers, &blueprint.key("buffers"))?;
     resolver.outputs(&config.blueprint.outputs, &blueprint.key("outputs"))?;
     resolver.types(&config.blueprint.types, &blueprint.key("types"))?;
@@ -65,10 +69,14 @@ struct Resolver<'a> {
     words: Vec<WordRef>,
     word_places: Vec<Box<str>>,
     word_ids: HashMap<WordRef, u32>,
+    free: Vec<Box<str>>,
+    free_ids: HashMap<&'a str, u32>,
     steps: Vec<Step>,
     items: Vec<Item>,
     lists: Vec<Range<u32>>,
     list_ids: HashMap<Box<[Item]>, u32>,
+    tensor_maps: Vec<TensorMap>,
+    tensor_map_ids: HashMap<TensorMap, u32>,
     /// Bytes of the slots of all lists.
     list_bytes: u64,
     /// The list being resolved, kept to reuse its memory.
@@ -173,6 +181,38 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
+    /// Names every free dimension: a dimension of an input that is `Free` and nothing else. Sizes anywhere may use it.
+    fn free_dimensions(
+        &mut self,
+        types: &'a format::Map<Object<format::Type>>,
+        map: &Path<'_>,
+    ) -> Result<(), Error> {
+        let is_input =
+            |name: &str| self.buffer_ids.get(name).is_some_and(|id| id.index() < self.inputs.len());
+        for (name, declared) in types.0.iter().filter(|(name, _)| is_input(name)) {
+            let place = &map.key(name);
+            let place = &place.key("shape");
+            for (at, dim) in declared.shape.iter().flatten().enumerate() {
+                let format::Sizing::Free(free) = dim else { continue };
+                if self.free_ids.contains_key(free.as_str()) {
+                    continue;
+                }
+                let place = &place.index(at);
+                let place = &place.key("Free");
+                check_free_name(free, place)?;
+                if self.free.len() == limits::FREE_DIMENSIONS {
+                    let max = limits::FREE_DIMENSIONS;
+                    return Err(
+                        place.error(format_args!("one more free dimension, expected at most {max} names"))
+                    );
+                }
+                self.free_ids.insert(free, self.free.len() as u32);
+                self.free.push(free.as_str().into());
+            }
+        }
+        Ok(())
+    }
+
     fn declare_one(
         &mut self,
         name: &'a str,
@@ -253,7 +293,7 @@ impl<'a> Resolver<'a> {
         self.steps.shrink_to_fit();
         self.items.shrink_to_fit();
         self.lists.shrink_to_fit();
-        Blueprint {
+        let mut blueprint = Blueprint {
             modules: self.modules,
             kernels: self.kernels,
             weight_files: self.weight_files,
@@ -263,11 +303,17 @@ impl<'a> Resolver<'a> {
             outputs: self.outputs,
             words: self.words,
             word_places: self.word_places,
+            free: self.free,
+            input_types: Vec::new(),
             sizes: self.sizes.finish(),
             steps: self.steps,
             items: self.items,
             lists: self.lists,
-        }
+            tensor_maps: self.tensor_maps,
+        };
+        let types = blueprint.inputs.iter().map(|&id| blueprint.declared(id));
+        blueprint.input_types = types.collect();
+        blueprint
     }
 
     fn buffer(&self, name: &str, place: &Path<'_>) -> Result<BufferId, Error> {
@@ -290,6 +336,10 @@ impl<'a> Resolver<'a> {
     fn zero(&mut self) -> SizeId {
         self.sizes.leaf(Node::Const(0))
     }
+
+    fn one(&mut self) -> SizeId {
+        self.sizes.leaf(Node::Const(1))
+    }
 }
 
 fn twice(name: &str, place: &Path<'_>) -> Error {
@@ -298,6 +348,18 @@ fn twice(name: &str, place: &Path<'_>) -> Error {
 
 fn check_name(name: &str, place: &Path<'_>) -> Result<(), Error> {
     check_text(name, limits::NAME_BYTES, place)
+}
+
+/// Names of free dimensions stand in formulas.
+fn check_free_name(name: &str, place: &Path<'_>) -> Result<(), Error> {
+    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if !plain || name.is_empty() || name.len() > limits::NAME_BYTES || name.as_bytes()[0].is_ascii_digit() {
+        let max = limits::NAME_BYTES;
+        return Err(place.error(format_args!(
+            "{name:?}, expected 1 to {max} letters, digits and `_`, no digit at the start"
+        )));
+    }
+    Ok(())
 }
 
 fn check_path(path: &str, place: &Path<'_>) -> Result<(), Error> {

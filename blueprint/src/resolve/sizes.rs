@@ -79,12 +79,15 @@ impl<'a> Resolver<'a> {
                 let used = self.buffer_ids.get(name.as_str());
                 uses.extend(used.and_then(|id| id.index().checked_sub(first)));
             }
-            Sizing::Absolute(_) | Sizing::FromInput(_) => {}
-            Sizing::CeilDiv(operands) => {
-                self.sizeof_uses(&operands.0, first, uses);
-                self.sizeof_uses(&operands.1, first, uses);
+            Sizing::Absolute(_) | Sizing::FromInput(_) | Sizing::Free(_) => {}
+            Sizing::Sub(pair) | Sizing::CeilDiv(pair) | Sizing::FloorDiv(pair) | Sizing::Mod(pair) => {
+                self.sizeof_uses(&pair.0, first, uses);
+                self.sizeof_uses(&pair.1, first, uses);
             }
-            Sizing::Sum(operands) | Sizing::Product(operands) | Sizing::Min(operands) => {
+            Sizing::Sum(operands)
+            | Sizing::Product(operands)
+            | Sizing::Min(operands)
+            | Sizing::Max(operands) => {
                 for operand in operands {
                     self.sizeof_uses(operand, first, uses);
                 }
@@ -116,18 +119,36 @@ impl<'a> Resolver<'a> {
         }
         match sizing {
             Sizing::Sizeof(name) => Ok(self.sizeof(self.buffer(name, &place.key("Sizeof"))?)),
+            Sizing::Free(name) => match self.free_ids.get(name.as_str()) {
+                Some(&free) => Ok(self.sizes.leaf(Node::Free(free))),
+                None => Err(place.key("Free").error(format_args!(
+                    "unknown free dimension {name:?}, expected one that is a dimension of an input in \
+                     `blueprint.types`"
+                ))),
+            },
             Sizing::Absolute(value) => Ok(self.sizes.leaf(Node::Const(*value))),
             Sizing::FromInput(word) => self.word(word, &place.key("FromInput")),
-            Sizing::CeilDiv(operands) => {
-                let place = &place.key("CeilDiv");
-                let dividend = self.size_within(&operands.0, &place.index(0), depth + 1)?;
-                let divisor = self.size_within(&operands.1, &place.index(1), depth + 1)?;
-                self.sizes.binary(Op::CeilDiv, dividend, divisor, place)
-            }
+            Sizing::Sub(pair) => self.pair(Op::Sub, pair, &place.key("Sub"), depth),
+            Sizing::CeilDiv(pair) => self.pair(Op::CeilDiv, pair, &place.key("CeilDiv"), depth),
+            Sizing::FloorDiv(pair) => self.pair(Op::FloorDiv, pair, &place.key("FloorDiv"), depth),
+            Sizing::Mod(pair) => self.pair(Op::Mod, pair, &place.key("Mod"), depth),
             Sizing::Sum(operands) => self.fold(Op::Add, operands, &place.key("Sum"), depth),
             Sizing::Product(operands) => self.fold(Op::Mul, operands, &place.key("Product"), depth),
             Sizing::Min(operands) => self.fold(Op::Min, operands, &place.key("Min"), depth),
+            Sizing::Max(operands) => self.fold(Op::Max, operands, &place.key("Max"), depth),
         }
+    }
+
+    fn pair(
+        &mut self,
+        op: Op,
+        (a, b): &(Sizing, Sizing),
+        place: &Path<'_>,
+        depth: usize,
+    ) -> Result<SizeId, Error> {
+        let a = self.size_within(a, &place.index(0), depth + 1)?;
+        let b = self.size_within(b, &place.index(1), depth + 1)?;
+        self.sizes.binary(op, a, b, place)
     }
 
     fn fold(&mut self, op: Op, operands: &[Sizing], place: &Path<'_>, depth: usize) -> Result<SizeId, Error> {

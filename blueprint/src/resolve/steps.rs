@@ -5,6 +5,7 @@ use super::{Resolver, check_len};
 use crate::blueprint::{FieldValue, Item, Step};
 use crate::error::{Error, Path};
 use crate::format::{Action, Argument, Copy, Fill, Integer, Launch, NameOr, Sizing, Struct};
+use crate::half::Half;
 use crate::launch;
 use crate::limits;
 use crate::size::SizeId;
@@ -90,27 +91,39 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
-    fn dims(&mut self, launch: &Launch, place: &Path<'_>) -> Result<[SizeId; 7], Error> {
+    fn dims(&mut self, launch: &Launch, place: &Path<'_>) -> Result<[SizeId; 10], Error> {
         let sizings = [
-            &launch.grid_dim_x,
-            &launch.grid_dim_y,
-            &launch.grid_dim_z,
-            &launch.block_dim_x,
-            &launch.block_dim_y,
-            &launch.block_dim_z,
-            &launch.shared_mem_bytes,
+            Some(&launch.grid_dim_x),
+            Some(&launch.grid_dim_y),
+            Some(&launch.grid_dim_z),
+            Some(&launch.block_dim_x),
+            Some(&launch.block_dim_y),
+            Some(&launch.block_dim_z),
+            Some(&launch.shared_mem_bytes),
+            launch.cluster_dim_x.as_ref(),
+            launch.cluster_dim_y.as_ref(),
+            launch.cluster_dim_z.as_ref(),
         ];
-        let mut dims = [self.zero(); 7];
-        let mut known = [None; 7];
+        // What is left out is a cluster's.
+        let mut dims = [self.one(); 10];
+        let mut known = [None; 10];
         for (at, sizing) in sizings.into_iter().enumerate() {
             let place = &place.key(launch::KEYS[at]);
-            dims[at] = self.size(sizing, place)?;
+            if let Some(sizing) = sizing {
+                dims[at] = self.size(sizing, place)?;
+            }
             if let Some(value) = self.sizes.table().constant(dims[at]) {
                 known[at] = Some(launch::check(at, value).map_err(|message| place.error(message))?);
             }
         }
-        if let [_, _, _, Some(x), Some(y), Some(z), _] = known {
+        let [gx, gy, gz, bx, by, bz, _, cx, cy, cz] = known;
+        if let (Some(x), Some(y), Some(z)) = (bx, by, bz) {
             launch::check_block([x, y, z]).map_err(|message| place.error(message))?;
+        }
+        if let (Some(x), Some(y), Some(z)) = (cx, cy, cz) {
+            // A dimension of the grid that is not known yet may be a multiple.
+            let grid = [gx.unwrap_or(0), gy.unwrap_or(0), gz.unwrap_or(0)];
+            launch::check_cluster(grid, [x, y, z]).map_err(|message| place.error(message))?;
         }
         Ok(dims)
     }
@@ -178,6 +191,13 @@ impl<'a> Resolver<'a> {
     fn argument(&mut self, argument: &Argument, place: &Path<'_>) -> Result<u64, Error> {
         if let Argument::Struct(by_value) = argument {
             return self.structure(by_value, &place.key("Struct"));
+        }
+        if let Argument::TensorMap(map) = argument {
+            let value = self.tensor_map(map, &place.key("TensorMap"))?;
+            let (bytes, align) = (limits::MAP_BYTES as u32, limits::MAP_PARAM_ALIGN as u32);
+            self.scratch.push(Item::Param { kind: ParamKind::TensorMap, bytes, align });
+            self.scratch.push(Item::Field { offset: 0, value });
+            return Ok(limits::MAP_BYTES);
         }
         let (kind, value) = self.scalar(argument, place)?;
         let bytes = scalar_bytes(kind);
@@ -265,22 +285,16 @@ impl<'a> Resolver<'a> {
                 (ParamKind::U64, FieldValue::Size { size, max: u64::MAX, name: "Sizeof" })
             }
             Argument::Constant(value) => (ParamKind::I64, FieldValue::Bits(*value as u64)),
-            Argument::I32(value) => {
-                let range = (i32::MIN.into(), i32::MAX.into());
-                (ParamKind::I32, self.integer(value, "I32", range, place)?)
-            }
-            Argument::U32(value) => {
-                let range = (0, u32::MAX.into());
-                (ParamKind::U32, self.integer(value, "U32", range, place)?)
-            }
-            Argument::I64(value) => {
-                let range = (i64::MIN.into(), i64::MAX.into());
-                (ParamKind::I64, self.integer(value, "I64", range, place)?)
-            }
-            Argument::U64(value) => {
-                let range = (0, u64::MAX.into());
-                (ParamKind::U64, self.integer(value, "U64", range, place)?)
-            }
+            Argument::I8(value) => (ParamKind::I8, self.signed(value, "I8", i8::MAX.into(), place)?),
+            Argument::U8(value) => (ParamKind::U8, self.unsigned(value, "U8", u8::MAX.into(), place)?),
+            Argument::I16(value) => (ParamKind::I16, self.signed(value, "I16", i16::MAX.into(), place)?),
+            Argument::U16(value) => (ParamKind::U16, self.unsigned(value, "U16", u16::MAX.into(), place)?),
+            Argument::I32(value) => (ParamKind::I32, self.signed(value, "I32", i32::MAX.into(), place)?),
+            Argument::U32(value) => (ParamKind::U32, self.unsigned(value, "U32", u32::MAX.into(), place)?),
+            Argument::I64(value) => (ParamKind::I64, self.signed(value, "I64", i64::MAX.into(), place)?),
+            Argument::U64(value) => (ParamKind::U64, self.unsigned(value, "U64", u64::MAX.into(), place)?),
+            Argument::F16(value) => (ParamKind::F16, half(*value, Half::F16, &place.key("F16"))?),
+            Argument::BF16(value) => (ParamKind::Bf16, half(*value, Half::BF16, &place.key("BF16"))?),
             Argument::F32(value) => {
                 let narrow = *value as f32;
                 if !narrow.is_finite() {
@@ -291,10 +305,36 @@ impl<'a> Resolver<'a> {
                 (ParamKind::F32, FieldValue::Bits(narrow.to_bits().into()))
             }
             Argument::F64(value) => (ParamKind::F64, FieldValue::Bits(value.to_bits())),
+            Argument::Bool(value) => (ParamKind::Bool, FieldValue::Bits((*value).into())),
             Argument::Struct(_) => {
                 return Err(place.error("a struct within a struct, expected its fields in the outer one"));
             }
+            Argument::TensorMap(_) => {
+                return Err(
+                    place.error("a tensor map within a struct, expected it as an argument of its own")
+                );
+            }
         })
+    }
+
+    fn signed(
+        &mut self,
+        value: &Integer,
+        name: &'static str,
+        max: i128,
+        place: &Path<'_>,
+    ) -> Result<FieldValue, Error> {
+        self.integer(value, name, (-max - 1, max), place)
+    }
+
+    fn unsigned(
+        &mut self,
+        value: &Integer,
+        name: &'static str,
+        max: i128,
+        place: &Path<'_>,
+    ) -> Result<FieldValue, Error> {
+        self.integer(value, name, (0, max), place)
     }
 
     fn integer(
@@ -321,16 +361,26 @@ impl<'a> Resolver<'a> {
         if literal < min || literal > max {
             return Err(place.error(format_args!("the value is {literal}, expected {min} to {max}")));
         }
-        // Two's complement, cut to the width of the parameter.
-        let width = if max > u32::MAX.into() { u64::MAX } else { u32::MAX.into() };
-        Ok(FieldValue::Bits(literal as u64 & width))
+        // Two's complement, cut to the width of the parameter, which has as many values as there are from `min` to `max`.
+        Ok(FieldValue::Bits((literal & (max - min)) as u64))
     }
+}
+
+fn half(value: f64, format: Half, place: &Path<'_>) -> Result<FieldValue, Error> {
+    let bits = format.nearest(value).ok_or_else(|| {
+        place.error(format_args!("{value:e} is too large, expected at most {:e}", format.max()))
+    })?;
+    Ok(FieldValue::Bits(bits.into()))
 }
 
 fn scalar_bytes(kind: ParamKind) -> u64 {
     match kind {
+        ParamKind::I8 | ParamKind::U8 | ParamKind::Bool => 1,
+        ParamKind::I16 | ParamKind::U16 | ParamKind::F16 | ParamKind::Bf16 => 2,
         ParamKind::I32 | ParamKind::U32 | ParamKind::F32 => 4,
-        ParamKind::Pointer | ParamKind::I64 | ParamKind::U64 | ParamKind::F64 | ParamKind::Struct => 8,
+        ParamKind::Pointer | ParamKind::I64 | ParamKind::U64 | ParamKind::F64 => 8,
+        // They are no scalars.
+        ParamKind::Struct | ParamKind::TensorMap => 8,
     }
 }
 

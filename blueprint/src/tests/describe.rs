@@ -10,6 +10,7 @@ fn known(inputs: &[(&str, u64)], words: &[(&str, u64, u64)]) -> Known {
         inputs: inputs.iter().map(|&(name, bytes)| (name.to_owned(), bytes)).collect(),
         weights: [].into(),
         words: words.iter().map(|&(name, index, value)| ((name.to_owned(), index), value)).collect(),
+        free: [].into(),
     }
 }
 
@@ -50,11 +51,32 @@ fn expressions_read_as_formulas() {
     );
     check(&op("Min", a, WORD), none, "min(sizeof(A), cfg[3])");
     check(&op("Min", a, a), none, "sizeof(A)");
+    check(&op("Max", a, WORD), none, "max(sizeof(A), cfg[3])");
+    check(&op("Sub", a, WORD), none, "(sizeof(A) − cfg[3])");
+    check(
+        &op("Product", &op("Sub", a, &op("Sum", WORD, &n(1))), &n(2)),
+        none,
+        "2 × (sizeof(A) − (cfg[3] + 1))",
+    );
+    check(
+        &op("Sub", &op("Sum", &op("Product", a, &n(3)), &n(5)), &op("Sum", a, &n(5))),
+        none,
+        "2 × sizeof(A)",
+    );
+    check(&op("Sub", &op("Sum", a, &n(1)), &n(3)), none, "(sizeof(A) + 1 − 3)");
+    check(&op("FloorDiv", &op("Sum", a, &n(31)), &n(32)), none, "floor((sizeof(A) + 31) / 32)");
+    check(&op("FloorDiv", &op("Product", a, &n(64)), &n(32)), none, "2 × sizeof(A)");
+    check(&op("Mod", &op("Product", a, &n(64)), &n(32)), none, "0");
+    check(&op("Mod", &op("Product", a, &n(2)), &n(32)), none, "((2 × sizeof(A)) mod 32)");
     let partly = &known(&[("A", 100)], &[]);
     check(&op("Sum", a, &op("CeilDiv", a, &n(32))), partly, "104");
     check(&op("Product", a, WORD), partly, "100 × cfg[3]");
     check(&op("Product", a, WORD), &known(&[("A", 100)], &[("cfg", 3, 7)]), "700");
-    check(&op("CeilDiv", a, WORD), &known(&[("A", 100)], &[("cfg", 3, 0)]), "sizeof(B)");
+    for division in ["CeilDiv", "FloorDiv", "Mod"] {
+        check(&op(division, a, WORD), &known(&[("A", 100)], &[("cfg", 3, 0)]), "sizeof(B)");
+    }
+    check(&op("Sub", a, WORD), &known(&[("A", 100)], &[("cfg", 3, 101)]), "sizeof(B)");
+    check(&op("Mod", a, WORD), &known(&[("A", 100)], &[("cfg", 3, 7)]), "2");
 }
 
 #[test]

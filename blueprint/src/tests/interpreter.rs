@@ -3,7 +3,7 @@
 
 use crate::blueprint::{self, FieldValue, Item};
 use crate::limits::BUFFER_ALIGN;
-use crate::size::{Leaves, SizeId, Values};
+use crate::size::{SizeId, Values};
 use crate::{Blueprint, BufferId, Plan, Role, Sizes, Space, Step};
 
 /// A step that is executed, by the names of the blueprint.
@@ -43,9 +43,8 @@ pub(super) struct Interpreter<'a> {
 impl<'a> Interpreter<'a> {
     /// For sizes of which there is a plan.
     pub(super) fn new(blueprint: &'a Blueprint, sizes: Sizes<'a>) -> Self {
-        let leaves = Leaves { inputs: sizes.inputs, weights: sizes.weights, words: sizes.words };
         let mut unfolder =
-            Unfolder { blueprint, values: blueprint.sizes.evaluate(&leaves), events: Vec::new() };
+            Unfolder { blueprint, values: blueprint.sizes.evaluate(&sizes.leaves()), events: Vec::new() };
         unfolder.steps(0, blueprint.steps.len());
         Self { blueprint, sizes, events: unfolder.events }
     }
@@ -140,11 +139,15 @@ impl<'a> Interpreter<'a> {
             (Some(first), Some(last)) => first.slot..last.slot + last.bytes.div_ceil(8),
             _ => 0..0,
         };
-        let pointers = plan.params.relocations.iter().filter(|pointer| slots.contains(&pointer.slot));
-        let pointers: Vec<_> = pointers.collect();
-        let fits = |(pointer, id): (&&crate::Relocation, &BufferId)| {
+        let relocations =
+            plan.params.relocations.iter().map(|pointer| (pointer.slot, pointer.space, pointer.addend));
+        let maps = plan.params.tensor_maps.iter().map(|map| (map.slot, map.at.space, map.at.offset));
+        let mut pointers: Vec<_> =
+            relocations.chain(maps).filter(|(slot, ..)| slots.contains(slot)).collect();
+        pointers.sort_by_key(|(slot, ..)| *slot);
+        let fits = |(&(_, space, offset), id): (&(u32, Space, u64), &BufferId)| {
             let at = plan.buffers[id.index()];
-            pointer.space == at.space && (at.offset..=at.offset + at.bytes).contains(&pointer.addend)
+            space == at.space && (at.offset..=at.offset + at.bytes).contains(&offset)
         };
         match pointers.len() == named.len() && pointers.iter().zip(named).all(fits) {
             true => Ok(()),
@@ -233,6 +236,9 @@ impl Unfolder<'_> {
                     let items = &self.blueprint.items[list.start as usize..list.end as usize];
                     let pointers = items.iter().filter_map(|item| match item {
                         Item::Field { value: FieldValue::Pointer { buffer, .. }, .. } => Some(*buffer),
+                        Item::Field { value: FieldValue::TensorMap(at), .. } => {
+                            Some(self.blueprint.tensor_maps[*at as usize].buffer)
+                        }
                         _ => None,
                     });
                     self.events.push(Event::Launch(pointers.collect()));

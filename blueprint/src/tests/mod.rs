@@ -2,6 +2,7 @@
 
 mod describe;
 mod docs;
+mod free;
 mod interpreter;
 mod launches;
 mod parse;
@@ -11,6 +12,7 @@ mod scale;
 mod schema;
 mod seeds;
 mod sharing;
+mod tensor_maps;
 
 use crate::{Blueprint, Error, Plan, Sizes, parse};
 
@@ -48,5 +50,5 @@ fn launch_as(arguments: &str, grid_x: &str) -> String {
 /// `FromInput` reads.
 fn plan(json: &str, words: &[u64]) -> Result<Plan, Error> {
     let blueprint: Blueprint = parse(json.as_bytes()).unwrap();
-    blueprint.plan(&Sizes { inputs: &[32, 100], weights: &[10], words })
+    blueprint.plan(&Sizes { inputs: &[32, 100], weights: &[10], words, free: &[] })
 }

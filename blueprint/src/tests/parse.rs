@@ -124,7 +124,7 @@ fn modules_and_kernels_are_named_and_found() {
     check(
         &json.replace(module, &format!(r#""modules": [{}]"#, many.join(","))),
         "modules",
-        "expected at most 64",
+        "expected at most 512",
     );
 }
 
@@ -199,6 +199,15 @@ fn a_malformed_size_is_refused_with_its_place() {
         ".CeilDiv",
         "the divisor is 0, expected at least 1",
     );
+    for division in ["FloorDiv", "Mod"] {
+        let by_zero = |dividend: &str| format!(r#"{{"{division}": [{dividend}, {{"Absolute": 0}}]}}"#);
+        b(&by_zero(r#"{"Absolute": 1}"#), &format!(".{division}"), "1 is divided by zero");
+        b(&by_zero(r#"{"Sizeof": "A"}"#), &format!(".{division}"), "the divisor is 0");
+    }
+    b(r#"{"Sub": [{"Absolute": 3}, {"Absolute": 5}]}"#, ".Sub", "3 − 5 is negative, expected at least 0");
+    b(r#"{"Sub": [{"Absolute": 3}]}"#, ".Sub", "length 1");
+    b(r#"{"Mod": [{"Absolute": 3}, {"Sizeof": "X"}]}"#, ".Mod[1].Sizeof", "unknown buffer");
+    b(r#"{"Max": []}"#, ".Max", "at least one");
     b(
         r#"{"Sum": [{"Absolute": 1}, {"Product": [{"Absolute": 4294967296}, {"Absolute": 4294967296}]}]}"#,
         ".Sum[1].Product",
@@ -211,6 +220,8 @@ fn a_malformed_size_is_refused_with_its_place() {
     };
     accept(&with(&format!("\"B\": {}", nested(limits::SIZING_DEPTH - 1)), ""));
     b(&nested(limits::SIZING_DEPTH), &".Sum[0]".repeat(limits::SIZING_DEPTH), "expected at most 16");
+    let cycle = r#""B": {"Sub": [{"Absolute": 9}, {"Sizeof": "C"}]}, "C": {"Max": [{"Sizeof": "B"}]}"#;
+    check(&with(cycle, ""), "blueprint.buffers.B", "(B → C → B)");
     let cycle =
         r#""B": {"Sizeof": "C"}, "C": {"Sum": [{"Sizeof": "A"}, {"Sizeof": "D"}]}, "D": {"Sizeof": "C"}"#;
     check(&with(cycle, ""), "blueprint.buffers.C", "(C → D → C)");
@@ -263,6 +274,31 @@ fn a_malformed_step_is_refused_with_its_place() {
     dim("block_dim_y", 1025, "expected 1 to 1024");
     dim("block_dim_z", 65, "expected 1 to 64");
     dim("shared_mem_bytes", (227 << 10) + 1, "expected 0 to 232448");
+    let cluster = |clusters: &str| {
+        launch("").replace(r#""shared_mem_bytes""#, &format!(r#"{clusters}, "shared_mem_bytes""#))
+    };
+    let place = format!("{flow}.ExecKernel[2]");
+    let grid = cluster(r#""cluster_dim_x": {"Absolute": 4}, "cluster_dim_y": {"Absolute": 2}"#)
+        .replace(r#""grid_dim_x": {"Absolute": 1}"#, r#""grid_dim_x": {"Absolute": 12}"#);
+    accept(&with_steps(
+        &grid.replace(r#""grid_dim_y": {"Absolute": 1}"#, r#""grid_dim_y": {"Absolute": 2}"#),
+    ));
+    check(&with_steps(&grid), &place, "a grid of 1 blocks in clusters of 2, expected a multiple");
+    check(
+        &with_steps(&cluster(r#""cluster_dim_z": {"Absolute": 9}"#)),
+        &format!("{place}.cluster_dim_z"),
+        "expected 1 to 8",
+    );
+    check(
+        &with_steps(&cluster(r#""cluster_dim_x": {"Absolute": 0}"#)),
+        &format!("{place}.cluster_dim_x"),
+        "expected 1 to 8",
+    );
+    check(
+        &with_steps(&cluster(r#""cluster_dim_x": {"Absolute": 4}, "cluster_dim_y": {"Absolute": 4}"#)),
+        &place,
+        "a cluster of 16 blocks, expected at most 8",
+    );
     let block =
         launch("").replace(r#""block_dim_x": {"Absolute": 1}"#, r#""block_dim_x": {"Absolute": 1024}"#);
     accept(&with_steps(&block));
@@ -346,6 +382,20 @@ fn scalar_arguments_fit_their_type() {
     check_argument(r#"{"U32": {"Absolute": 4294967296}}"#, "[0].U32", "expected 0 to 4294967295");
     check_argument(r#"{"I64": 9223372036854775808}"#, "[0].I64", "expected -9223372036854775808 to");
     check_argument(r#"{"U64": -1}"#, "[0].U64", "expected 0 to 18446744073709551615");
+    accept(&with_steps(&launch(
+        r#"{"I8": -128}, {"I8": 127}, {"U8": 255}, {"I16": -32768}, {"I16": 32767}, {"U16": 65535}, {"Bool": true},
+           {"F16": -65504}, {"F16": 1e-30}, {"BF16": 3e38}, {"U8": {"Sizeof": "A"}}"#,
+    )));
+    check_argument(r#"{"I8": 128}"#, "[0].I8", "the value is 128, expected -128 to 127");
+    check_argument(r#"{"I8": -129}"#, "[0].I8", "expected -128 to 127");
+    check_argument(r#"{"U8": 256}"#, "[0].U8", "expected 0 to 255");
+    check_argument(r#"{"U8": {"Absolute": 256}}"#, "[0].U8", "expected 0 to 255");
+    check_argument(r#"{"I16": 32768}"#, "[0].I16", "expected -32768 to 32767");
+    check_argument(r#"{"U16": -1}"#, "[0].U16", "expected 0 to 65535");
+    check_argument(r#"{"F16": 65520}"#, "[0].F16", "6.552e4 is too large, expected at most 6.5504e4");
+    check_argument(r#"{"BF16": 3.4e38}"#, "[0].BF16", "too large");
+    check_argument(r#"{"F16": "1"}"#, "[0].F16", "expected f64");
+    check_argument(r#"{"Bool": 1}"#, "[0].Bool", "expected a boolean");
     check_argument(r#"{"I32": 1.0}"#, "[0].I32", "expected an integer or a size");
     check_argument(r#"{"I32": {"Sizeof": "X"}}"#, "[0].I32.Sizeof", "unknown buffer");
     check_argument(r#"{"Constant": 9223372036854775808}"#, "[0].Constant", "expected i64");
@@ -382,6 +432,11 @@ fn fields_of_a_struct_lie_inside_it() {
         check_argument(&by_value(size, rest), &format!("[0].Struct{path}"), words)
     };
     accept(&with_steps(&launch(&by_value(328, &fields(&[(0, int), (8, pointer), (4, int)])))));
+    let small = [(0, r#"{"U8": 1}"#), (1, r#"{"Bool": true}"#), (2, r#"{"F16": 1}"#), (4, r#"{"I16": 1}"#)];
+    accept(&with_steps(&launch(&by_value(6, &fields(&small)))));
+    check(6, &fields(&[(1, r#"{"BF16": 1}"#)]), ".fields[0].offset", "expected a multiple of 2");
+    check(2, &fields(&[(1, r#"{"U8": 1}"#), (0, r#"{"U16": 1}"#)]), ".fields[1]", "overlaps field 0");
+    check(3, &fields(&small[..3]), ".fields[2].offset", "2 bytes at 2, expected inside the 3");
     accept(&with_steps(&launch(&by_value(16, &format!(r#""align": 16, {}"#, fields(&[]))))));
     check(0, &fields(&[]), ".size", "expected 1 to 4096");
     check(4097, &fields(&[]), ".size", "expected 1 to 4096");

@@ -44,8 +44,9 @@ fn buffers_are_placed_in_order() {
 #[test]
 fn sizes_must_match_the_blueprint() {
     let blueprint = parse(with(&format!(r#""B": {WORD}"#), "").as_bytes()).unwrap();
-    let plan =
-        |inputs: &[u64], weights: &[u64], words: &[u64]| blueprint.plan(&Sizes { inputs, weights, words });
+    let plan = |inputs: &[u64], weights: &[u64], words: &[u64]| {
+        blueprint.plan(&Sizes { inputs, weights, words, free: &[] })
+    };
     plan(&[16, 0], &[0], &[0]).unwrap();
     check(plan(&[16], &[0], &[0]), "blueprint.inputs", "expected 2");
     check(plan(&[16, 0], &[], &[0]), "blueprint.weights", "expected 1");
@@ -95,6 +96,41 @@ fn sizes_are_computed_without_overflow() {
 }
 
 #[test]
+fn differences_quotients_and_remainders_are_checked() {
+    let of = |op: &str, a: &str, b: &str| format!(r#"{{"{op}": [{a}, {b}]}}"#);
+    let a = r#"{"Sizeof": "A"}"#;
+    let buffers = [
+        format!(r#""B": {}"#, of("Sub", a, WORD)),
+        format!(r#""C": {}"#, of("FloorDiv", a, WORD)),
+        format!(r#""D": {}"#, of("Mod", a, WORD)),
+        format!(r#""E": {}"#, of("Max", WORD, r#"{"Sizeof": "W"}"#)),
+    ];
+    let bytes = |word: u64| -> Vec<u64> {
+        let plan = plan(&with(&buffers.join(","), ""), &[word]).unwrap();
+        plan.buffers[3..].iter().map(|at| at.bytes).collect()
+    };
+    assert_eq!(bytes(7), [93, 14, 2, 10]);
+    assert_eq!(bytes(100), [0, 1, 0, 100]);
+    let place = |buffer: &str, op: &str| format!("blueprint.buffers.{buffer}.{op}");
+    check_word(&with(&buffers[0], ""), 101, &place("B", "Sub"), "100 − 101 is negative, expected at least 0");
+    let json = |at: usize| with(&format!(r#"{}, "B": {{"Absolute": 1}}"#, buffers[at]), "");
+    check_word(&json(1), 0, &place("C", "FloorDiv"), "100 is divided by zero");
+    check_word(&json(2), 0, &place("D", "Mod"), "100 is divided by zero");
+    // The innermost size is named, and one that is repeated zero times is not used.
+    let nested = of("Product", &of("Sub", WORD, a), a);
+    check_word(
+        &with(&format!(r#""B": {nested}"#), ""),
+        9,
+        "blueprint.buffers.B.Product[0].Sub",
+        "9 − 100 is negative",
+    );
+    let grid = of("Sub", WORD, r#"{"Absolute": 1}"#);
+    let unused = with_steps(&repeat(WORD, &launch_as("", &grid)));
+    assert_eq!(plan(&unused, &[0]).unwrap().launches, 0);
+    assert_eq!(plan(&unused, &[2]).unwrap().launches, 2);
+}
+
+#[test]
 fn launch_dimensions_are_checked() {
     let place = "blueprint.control_flow[1].Repeat[1][1].Repeat[1][0].ExecKernel[2]";
     let one = r#"{"Absolute": 1}"#;
@@ -110,6 +146,18 @@ fn launch_dimensions_are_checked() {
     let block = launch("").replace(r#""block_dim_y": {"Absolute": 1}"#, &format!(r#""block_dim_y": {WORD}"#));
     let block = block.replace(r#""block_dim_z": {"Absolute": 1}"#, r#""block_dim_z": {"Absolute": 2}"#);
     check_word(&with_steps(&block), 513, "blueprint.control_flow[0].ExecKernel[2]", "1026 threads");
+}
+
+#[test]
+fn whole_clusters_make_up_a_grid() {
+    let step = launch_as("", WORD)
+        .replace(r#""shared_mem_bytes""#, r#""cluster_dim_x": {"Sizeof": "W"}, "shared_mem_bytes""#);
+    let place = "blueprint.control_flow[0].ExecKernel[2]";
+    check_word(&with_steps(&step), 4, &format!("{place}.cluster_dim_x"), "the value is 10, expected 1 to 8");
+    let step = step.replace(r#"{"Sizeof": "W"}"#, r#"{"Absolute": 4}"#);
+    check_word(&with_steps(&step), 6, place, "a grid of 6 blocks in clusters of 4, expected a multiple");
+    let made = plan(&with_steps(&step), &[8]).unwrap();
+    assert!(matches!(made.steps[..], [Step::Launch { grid: [8, 1, 1], cluster: [4, 1, 1], .. }]));
 }
 
 #[test]
@@ -151,6 +199,38 @@ fn parameters_are_laid_out() {
         Relocation { slot: 8, space: Space::Weights, addend: 0 },
     ];
     assert_eq!(plan.params.relocations, relocations);
+}
+
+#[test]
+fn small_parameters_take_the_first_bytes_of_a_slot() {
+    let by_value = format!(
+        r#"{{"Struct": {{"size": 8, "fields": [{{"offset": 0, "value": {{"I8": -2}}}},
+            {{"offset": 1, "value": {{"Bool": true}}}}, {{"offset": 2, "value": {{"BF16": 1}}}},
+            {{"offset": 6, "value": {{"U16": {WORD}}}}}]}}}}"#
+    );
+    let arguments = format!(
+        r#"{{"I8": -1}}, {{"U8": {WORD}}}, {{"I16": -32768}}, {{"U16": 65535}}, {{"F16": -1.5}}, {{"BF16": 1.5}},
+           {{"Bool": false}}, {{"Bool": true}}, {by_value}"#
+    );
+    let json = with_steps(&launch(&arguments));
+    let plan = plan(&json, &[200]).unwrap();
+    let params: Vec<_> = plan.params.params.iter().map(|p| (p.bytes, p.align, p.kind)).collect();
+    let expected = [
+        (1, 1, ParamKind::I8),
+        (1, 1, ParamKind::U8),
+        (2, 2, ParamKind::I16),
+        (2, 2, ParamKind::U16),
+        (2, 2, ParamKind::F16),
+        (2, 2, ParamKind::Bf16),
+        (1, 1, ParamKind::Bool),
+        (1, 1, ParamKind::Bool),
+        (8, 2, ParamKind::Struct),
+    ];
+    assert_eq!(params, expected);
+    let by_value = 200 << 48 | 0x3f80 << 16 | 1 << 8 | 0xfe;
+    assert_eq!(plan.params.slots, [0xff, 200, 0x8000, 0xffff, 0xbe00, 0x3fc0, 0, 1, by_value]);
+    let place = "blueprint.control_flow[0].ExecKernel[1]";
+    check_word(&json, 256, &format!("{place}[1].U8"), "the value is 256, expected at most 255");
 }
 
 #[test]
@@ -304,7 +384,11 @@ fn cache_returns_what_it_planned() {
     let blueprint = parse(with(&format!(r#""B": {WORD}"#), "").as_bytes()).unwrap();
     let mut cache = PlanCache::new(CacheBounds { plans: 2, bytes: 1 << 20 });
     let mut get = |function, word| {
-        cache.get_or_plan(function, &blueprint, &Sizes { inputs: &[16, 0], weights: &[0], words: &[word] })
+        cache.get_or_plan(
+            function,
+            &blueprint,
+            &Sizes { inputs: &[16, 0], weights: &[0], words: &[word], free: &[] },
+        )
     };
     let first = get(0, 1).unwrap();
     assert!(Arc::ptr_eq(&first, &get(0, 1).unwrap()));
@@ -324,7 +408,7 @@ fn cache_returns_what_it_planned() {
 fn cache_remembers_that_there_is_no_plan() {
     let blueprint = parse(with(&format!(r#""B": {WORD}"#), "").as_bytes()).unwrap();
     let mut cache = PlanCache::new(CacheBounds { plans: 2, bytes: 1 << 20 });
-    let sizes = |word| Sizes { inputs: &[16, 0], weights: &[0], words: word };
+    let sizes = |word| Sizes { inputs: &[16, 0], weights: &[0], words: word, free: &[] };
     let why = cache.get_or_plan(0, &blueprint, &sizes(&[u64::MAX])).unwrap_err();
     assert_eq!(cache.find(0, &blueprint, &sizes(&[u64::MAX])), Err(why));
     assert_eq!(cache.find(0, &blueprint, &sizes(&[1])), Ok(None), "the control");
@@ -347,13 +431,13 @@ fn cache_is_bounded_by_memory() {
     let blueprint = parse(with(&format!(r#""B": {WORD}"#), "").as_bytes()).unwrap();
     let mut cache = PlanCache::new(CacheBounds { plans: 1000, bytes: 2000 });
     for word in 0..100 {
-        let sizes = Sizes { inputs: &[16, 0], weights: &[0], words: &[word] };
+        let sizes = Sizes { inputs: &[16, 0], weights: &[0], words: &[word], free: &[] };
         let plan = cache.get_or_plan(0, &blueprint, &sizes).unwrap();
         assert_eq!(plan.buffers[3].bytes, word);
         assert!(cache.bytes() <= 2000 && !cache.is_empty());
     }
     let mut none = PlanCache::new(CacheBounds { plans: 1000, bytes: 10 });
-    let sizes = Sizes { inputs: &[16, 0], weights: &[0], words: &[3] };
+    let sizes = Sizes { inputs: &[16, 0], weights: &[0], words: &[3], free: &[] };
     none.get_or_plan(0, &blueprint, &sizes).unwrap();
     assert!(none.is_empty());
 }

@@ -30,6 +30,7 @@ fn sizing(before: usize) -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         prop::sample::select(names).prop_map(|name| json!({"Sizeof": name})),
         number().prop_map(|n| json!({"Absolute": n})),
+        Just(json!({"Free": "n"})),
         (name(&INPUTS), 0..5u64)
             .prop_map(|(bufname, idx)| json!({"FromInput": {"bufname": bufname, "idx": idx}})),
     ];
@@ -38,8 +39,10 @@ fn sizing(before: usize) -> impl Strategy<Value = Value> {
         prop_oneof![
             list.clone().prop_map(|list| json!({"Sum": list})),
             list.clone().prop_map(|list| json!({"Product": list})),
-            list.prop_map(|list| json!({"Min": list})),
-            (inner.clone(), inner).prop_map(|(a, b)| json!({"CeilDiv": [a, b]})),
+            list.clone().prop_map(|list| json!({"Min": list})),
+            list.prop_map(|list| json!({"Max": list})),
+            (inner.clone(), inner, name(&["CeilDiv", "FloorDiv", "Mod", "Sub"]))
+                .prop_map(|(a, b, op)| json!({op: [a, b]})),
         ]
     })
 }
@@ -53,6 +56,10 @@ fn argument() -> impl Strategy<Value = Value> {
         1 => any::<i64>().prop_map(|n| json!({"Constant": n})),
         1 => any::<i32>().prop_map(|n| json!({"I32": n})),
         1 => sizing(BUFFERS.len()).prop_map(|size| json!({"U64": size})),
+        1 => any::<i8>().prop_map(|n| json!({"I8": n})),
+        1 => sizing(BUFFERS.len()).prop_map(|size| json!({"U16": size})),
+        1 => any::<bool>().prop_map(|value| json!({"Bool": value})),
+        1 => (-60000f64..60000.0).prop_map(|n| json!({"F16": n})),
         1 => any::<f32>().prop_filter("JSON has no others", |n| n.is_finite()).prop_map(|n| json!({"F32": n})),
     ];
     let fields = prop::collection::vec(scalar.clone(), 0..4).prop_map(|fields| {
@@ -63,7 +70,16 @@ fn argument() -> impl Strategy<Value = Value> {
             .collect();
         json!({"Struct": {"size": 8 * fields.len().max(1), "fields": fields}})
     });
-    prop_oneof![6 => scalar, 1 => fields]
+    let map = (any_name(), 0..40u64, prop::option::of(0..4u64)).prop_map(|(name, last, outer)| {
+        let (mut shape, mut sides) = (vec![json!({"Absolute": last})], vec![16]);
+        if let Some(outer) = outer {
+            shape.insert(0, json!({"Absolute": outer}));
+            sides.insert(0, 2);
+        }
+        let strides = vec![json!({"Absolute": 32}); shape.len() - 1];
+        json!({"TensorMap": {"buffer": name, "dtype": "u8", "shape": shape, "strides": strides, "box": sides}})
+    });
+    prop_oneof![6 => scalar, 1 => fields, 1 => map]
 }
 
 fn action() -> impl Strategy<Value = Value> {
@@ -92,7 +108,8 @@ fn function() -> impl Strategy<Value = Value> {
     (sizing(0), sizing(1), sizing(2), prop::collection::vec(action(), 0..5)).prop_map(|(b, c, d, steps)| {
         // In the document a size may come before what it uses.
         json!({"module_path": "m", "kernels": ["k"], "blueprint": {"inputs": INPUTS, "weights": ["W"],
-            "buffers": {"D": d, "C": c, "B": b}, "outputs": ["A", "D"], "control_flow": steps}})
+            "buffers": {"D": d, "C": c, "B": b}, "outputs": ["A", "D"], "control_flow": steps,
+            "types": {"A": {"dtype": "u8", "shape": [{"Free": "n"}]}}}})
     })
 }
 
@@ -120,11 +137,16 @@ fn naive_size(size: &Value, function: &Value, leaf: &impl Fn(&str, Option<u64>) 
             Value::Null => leaf(of.as_str().unwrap(), None),
             size => inner(size),
         },
+        "Free" => leaf("A", None),
         "FromInput" => leaf(of["bufname"].as_str().unwrap(), of["idx"].as_u64()),
         "Sum" => of.as_array().unwrap().iter().map(inner).sum(),
         "Product" => of.as_array().unwrap().iter().map(inner).product(),
         "Min" => of.as_array().unwrap().iter().map(inner).min().unwrap(),
+        "Max" => of.as_array().unwrap().iter().map(inner).max().unwrap(),
         "CeilDiv" => inner(&of[0]).div_ceil(inner(&of[1])),
+        "FloorDiv" => inner(&of[0]) / inner(&of[1]),
+        "Mod" => inner(&of[0]) % inner(&of[1]),
+        "Sub" => inner(&of[0]) - inner(&of[1]),
         other => panic!("{other}"),
     }
 }
@@ -152,12 +174,19 @@ fn check_plan(blueprint: &Blueprint, sizes: &Sizes<'_>, plan: &Plan) {
         let end = if relocation.space == Space::Pool { plan.pool_bytes } else { weights.total };
         assert!(relocation.addend <= end && (relocation.slot as usize) < plan.params.slots.len());
     }
+    for map in &plan.params.tensor_maps {
+        let end = if map.at.space == Space::Pool { plan.pool_bytes } else { weights.total };
+        let reached: u64 = map.shape.iter().zip(&map.strides).map(|(dim, stride)| (dim - 1) * stride).sum();
+        let row = map.shape.last().unwrap() * map.dtype.bytes();
+        assert!(map.at.offset + reached + row <= end && map.slot as usize + 16 <= plan.params.slots.len());
+    }
     let (mut launches, mut steps) = (0, 0);
     for step in plan.expanded() {
         steps += 1;
         match step {
-            Step::Launch { grid, block, params, .. } => {
+            Step::Launch { grid, block, cluster, params, .. } => {
                 launches += 1;
+                assert!(grid.iter().zip(cluster).all(|(grid, side)| grid.is_multiple_of(*side)));
                 assert!(!grid.contains(&0) && block.iter().product::<u32>() <= 1024);
                 let params = &plan.params.params[params.start as usize..params.end as usize];
                 let end = |param: &crate::Param| param.slot + param.bytes.div_ceil(8);
@@ -247,7 +276,9 @@ proptest! {
             Ok(blueprint) => {
                 let inputs = vec![64; blueprint.inputs().len()];
                 let weights = vec![9; blueprint.weights().len()];
-                let sizes = Sizes { inputs: &inputs, weights: &weights, words: &words[..blueprint.words().len().min(10)] };
+                let free = vec![64; blueprint.free_dimensions().len()];
+                let words = &words[..blueprint.words().len().min(10)];
+                let sizes = Sizes { inputs: &inputs, weights: &weights, words, free: &free };
                 if let Ok(plan) = blueprint.plan(&sizes) {
                     check_plan(&blueprint, &sizes, &plan);
                 }
@@ -266,7 +297,9 @@ proptest! {
         let json = serde_json::to_vec(&function).unwrap();
         let Ok(blueprint) = parse(&json) else { return Ok(()) };
         let weights = [weight];
-        let sizes = Sizes { inputs: &inputs, weights: &weights, words: &words[..blueprint.words().len()] };
+        let free = [inputs[1]];
+        let sizes =
+            Sizes { inputs: &inputs, weights: &weights, words: &words[..blueprint.words().len()], free: &free };
         let Ok(plan) = blueprint.plan(&sizes) else { return Ok(()) };
         check_plan(&blueprint, &sizes, &plan);
         prop_assert_eq!(&blueprint.plan(&sizes).unwrap(), &plan);
@@ -296,6 +329,7 @@ proptest! {
             words: blueprint.words().iter().zip(&words).map(|(word, &value)| {
                 ((INPUTS[word.input as usize].to_owned(), word.index), value)
             }).collect::<HashMap<_, _>>(),
+            free: [("n".to_owned(), inputs[1])].into(),
         };
         let description = describe(&blueprint, &known).unwrap();
         prop_assert_eq!(description.pool_bytes.value(), Some(plan.pool_bytes));

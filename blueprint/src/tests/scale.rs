@@ -22,7 +22,7 @@ fn a_large_blueprint_is_accepted() {
     assert!(json.len() > 1 << 20, "{} bytes", json.len());
     let blueprint = parse(json.as_bytes()).unwrap();
     assert!(blueprint.buffers().len() >= 1024);
-    let plan = blueprint.plan(&Sizes { inputs: &[8, 64], weights: &[0], words: &[] }).unwrap();
+    let plan = blueprint.plan(&Sizes { inputs: &[8, 64], weights: &[0], words: &[], free: &[] }).unwrap();
     assert_eq!(plan.launches, 131_072);
     assert_eq!(plan.steps.len(), 4097);
     assert_eq!(plan.expanded().count(), 131_072);
@@ -54,14 +54,14 @@ fn checking_is_fast() {
     let parsed = start.elapsed();
     describe(&blueprint, &Known::default()).unwrap();
     let described = start.elapsed() - parsed;
-    let plan = blueprint.plan(&Sizes { inputs: &[8, 64], weights: &[0], words: &[] }).unwrap();
+    let plan = blueprint.plan(&Sizes { inputs: &[8, 64], weights: &[0], words: &[], free: &[] }).unwrap();
     let planned = start.elapsed() - parsed - described;
     println!("{} bytes: parse {parsed:?}, describe {described:?}, plan {planned:?}", json.len());
     println!("{} bytes of blueprint, {} of plan", blueprint.approx_bytes(), plan.approx_bytes());
 
     let small =
         parse(with_steps(&vec![launch(r#"{"Ptr": "A"}, {"Ptr": "B"}"#); 10].join(",")).as_bytes()).unwrap();
-    let sizes = Sizes { inputs: &[8, 64], weights: &[0], words: &[] };
+    let sizes = Sizes { inputs: &[8, 64], weights: &[0], words: &[], free: &[] };
     let again = Instant::now();
     for _ in 0..1000 {
         std::hint::black_box(small.plan(&sizes).unwrap());

@@ -32,10 +32,18 @@ fn old_spelling_plans() {
     assert_eq!(blueprint.modules()[0].name, "mlops.hsaco");
     assert_eq!(blueprint.words().len(), 1);
 
-    let plan = blueprint.plan(&Sizes { inputs: &[8, 1000], weights: &[], words: &[4] }).unwrap();
+    let plan = blueprint.plan(&Sizes { inputs: &[8, 1000], weights: &[], words: &[4], free: &[] }).unwrap();
     assert_eq!(plan.pool_bytes, 256 + 1024 + 1024);
-    let [Step::Launch { kernel: 0, grid: [4, 4, 1], block: [32, 32, 1], shared_bytes: 0, params }] =
-        plan.steps.as_slice()
+    let [
+        Step::Launch {
+            kernel: 0,
+            grid: [4, 4, 1],
+            block: [32, 32, 1],
+            cluster: [1, 1, 1],
+            shared_bytes: 0,
+            params,
+        },
+    ] = plan.steps.as_slice()
     else {
         panic!("{:?}", plan.steps)
     };
@@ -56,8 +64,8 @@ fn new_spelling_plans_the_same() {
     assert_eq!(new.weights().len(), 2);
     assert_eq!(new.buffers()[2].role, Role::Weight);
 
-    let old = old.plan(&Sizes { inputs: &[8, 1000], weights: &[], words: &[4] }).unwrap();
-    let new = new.plan(&Sizes { inputs: &[8, 1000], weights: &[3, 5], words: &[4] }).unwrap();
+    let old = old.plan(&Sizes { inputs: &[8, 1000], weights: &[], words: &[4], free: &[] }).unwrap();
+    let new = new.plan(&Sizes { inputs: &[8, 1000], weights: &[3, 5], words: &[4], free: &[] }).unwrap();
     assert_eq!((old.pool_bytes, &old.steps, &old.params), (new.pool_bytes, &new.steps, &new.params));
     let weights = new.buffers[2..4].iter().map(|at| Location { space: at.space, offset: at.offset });
     let expected = [0, 256].map(|offset| Location { space: Space::Weights, offset });

@@ -36,7 +36,7 @@ fn repeat(count: u64, body: &[String]) -> String {
     format!(r#"{{"Repeat": [{{"Absolute": {count}}}, [{}]]}}"#, body.join(","))
 }
 
-const SIZES: Sizes<'static> = Sizes { inputs: &[32, 100], weights: &[10], words: &[] };
+const SIZES: Sizes<'static> = Sizes { inputs: &[32, 100], weights: &[10], words: &[], free: &[] };
 
 /// A plan by a rule, and by `edit` of what it shares.
 fn plan_by(
@@ -90,7 +90,7 @@ fn a_chain_shares_two_places_and_clears_what_it_hands_on() {
 
 #[test]
 fn inputs_live_from_the_start_and_outputs_to_the_end() {
-    let sizes = Sizes { inputs: &[MIB, MIB], weights: &[10], words: &[] };
+    let sizes = Sizes { inputs: &[MIB, MIB], weights: &[10], words: &[], free: &[] };
     let flow = [uses(&["A", "b"]), uses(&["b", "B"]), uses(&["cfg"])];
     let blueprint = blueprint(&mib(&["b", "B"]), &flow);
     let plan = plan_by(&blueprint, &sizes, &EAGER, |_| ()).unwrap();
@@ -237,7 +237,7 @@ proptest! {
         min_buffer_bytes in prop::sample::select(vec![1u64, 400]),
     ) {
         let blueprint = parse(&serde_json::to_vec(&function).unwrap()).unwrap();
-        let sizes = Sizes { inputs: &[300, a], weights: &[40], words: words(&blueprint, &counts) };
+        let sizes = Sizes { inputs: &[300, a], weights: &[40], words: words(&blueprint, &counts), free: &[] };
         let rule = Rule { min_buffer_bytes, ..EAGER };
         let Some(own) = unshared(&blueprint, &sizes) else {
             prop_assert_eq!(plan_by(&blueprint, &sizes, &rule, |_| ()), None);
@@ -265,7 +265,8 @@ fn plans_that_do_not_clear_or_overlap_are_caught() {
     for _ in 0..300 {
         let function = functions.new_tree(&mut runner).unwrap().current();
         let blueprint = parse(&serde_json::to_vec(&function).unwrap()).unwrap();
-        let sizes = Sizes { inputs: &[300, 512], weights: &[40], words: words(&blueprint, &[1, 2]) };
+        let sizes =
+            Sizes { inputs: &[300, 512], weights: &[40], words: words(&blueprint, &[1, 2]), free: &[] };
         let Some(plan) = plan_by(&blueprint, &sizes, &EAGER, |_| ()) else { continue };
         let interpreter = Interpreter::new(&blueprint, sizes);
         assert_eq!((interpreter.run(&plan), interpreter.overlap(&plan)), (Ok(()), None));
@@ -320,7 +321,7 @@ fn resnet18() -> Blueprint {
 fn a_network_takes_what_is_live_at_its_widest_place() {
     let blueprint = resnet18();
     let input = 8 * 3 * 224 * 224 * 4;
-    let sizes = Sizes { inputs: &[32, input], weights: &[10], words: &[] };
+    let sizes = Sizes { inputs: &[32, input], weights: &[10], words: &[], free: &[] };
     let (own, plan) = (unshared(&blueprint, &sizes).unwrap(), blueprint.plan(&sizes).unwrap());
     assert_eq!(Interpreter::new(&blueprint, sizes).overlap(&plan), None);
     let fills = plan.expanded_steps - own.expanded_steps;

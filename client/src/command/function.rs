@@ -125,14 +125,32 @@ fn show(function: &v1::FunctionInfo, out: &mut dyn Write) -> Result<()> {
     Ok(writeln!(out, "\n{}", function.config.trim_end())?)
 }
 
-/// `cfg, A → B: f32`.
+/// `cfg, A: f32[n, 3] → B: f32[n]`.
 fn signature(function: &v1::FunctionInfo) -> String {
-    let outputs = function.outputs.iter().map(|output| match output.dtype.as_str() {
-        "" => output.name.clone(),
-        dtype => format!("{}: {dtype}", output.name),
+    let typed = |name: &str, dtype: &str, shape: &Option<v1::DeclaredShape>| match dtype {
+        "" => name.to_owned(),
+        dtype => format!("{name}: {dtype}{}", dimensions(shape)),
+    };
+    let inputs = function.inputs.iter().enumerate().map(|(at, name)| match function.input_types.get(at) {
+        Some(declared) => typed(name, &declared.dtype, &declared.shape),
+        None => name.clone(),
     });
-    let side = |names: &[String]| {
+    let outputs = function.outputs.iter().map(|output| typed(&output.name, &output.dtype, &output.shape));
+    let side = |names: Vec<String>| {
         if names.is_empty() { "()".to_owned() } else { names.join(", ") }
     };
-    format!("{} → {}", side(&function.inputs), side(&outputs.collect::<Vec<_>>()))
+    format!("{} → {}", side(inputs.collect()), side(outputs.collect()))
+}
+
+/// `[n, 3]`; nothing where no shape is declared.
+fn dimensions(declared: &Option<v1::DeclaredShape>) -> String {
+    use v1::dimension::Elements;
+    let Some(shape) = declared else { return String::new() };
+    let dimensions = shape.dimensions.iter().map(|dimension| match &dimension.elements {
+        Some(Elements::Fixed(value)) => value.to_string(),
+        Some(Elements::Free(name)) => name.clone(),
+        Some(Elements::Computed(formula)) if !formula.is_empty() => formula.clone(),
+        Some(Elements::Computed(_)) | None => "…".to_owned(),
+    });
+    format!("[{}]", dimensions.collect::<Vec<_>>().join(", "))
 }

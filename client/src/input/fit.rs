@@ -60,11 +60,11 @@ pub(super) fn as_declared(blueprint: &Blueprint, known: &Known, inputs: &[Input]
 }
 
 /// NumPy has no bf16: such numbers come as others of two bytes.
-fn is_of(array: &Array, dtype: DType) -> bool {
+pub(super) fn is_of(array: &Array, dtype: DType) -> bool {
     array.dtype == Some(dtype) || dtype == DType::Bf16 && array.dtype == Some(DType::U16)
 }
 
-fn mismatch(input: &Input, source: &str, array: &Array, expected: &str) -> Failure {
+pub(super) fn mismatch(input: &Input, source: &str, array: &Array, expected: &str) -> Failure {
     Failure::Refused(format!("input {:?}: {source} holds {array}, expected {expected}", input.name))
 }
 

@@ -5,8 +5,10 @@
 //! - [`literal`]: numbers on the command line.
 //! - [`item`]: a file, a stream or numbers, and the array in it.
 //! - [`fit`]: whether arrays are what was announced and what the blueprint declares.
+//! - [`declared`]: what a function declares of its inputs, and the shapes that go with a call.
 //! - [`sizes`]: what is wrong where there is no plan for the inputs' sizes and words.
 
+pub(crate) mod declared;
 mod fit;
 mod item;
 mod literal;
@@ -17,6 +19,7 @@ use pappus_blueprint::{Blueprint, Known, Plan, Sizes};
 use pappus_client::Error;
 use serde_json::{Value, json};
 
+pub(crate) use declared::Typed;
 pub(crate) use item::Item;
 pub(crate) use spec::{Source, Spec, SpecError};
 
@@ -27,13 +30,15 @@ use crate::failure::{Failure, Result};
 pub(crate) struct Input {
     pub(crate) name: String,
     pub(crate) items: Vec<Item>,
+    /// What it was said to hold.
+    expected: Option<spec::Expected>,
 }
 
 impl Input {
     /// Opens everything it is made of. What does not hold what it was said to hold is refused.
     pub(crate) fn open(name: &str, spec: &Spec) -> Result<Self> {
         let items = item::open(spec).map_err(|why| Failure::Refused(cannot_open(name, why)))?;
-        let input = Self { name: name.to_owned(), items };
+        let input = Self { name: name.to_owned(), items, expected: spec.expected.clone() };
         if let Some(expected) = &spec.expected {
             fit::as_announced(&input, expected)?;
         }
@@ -94,10 +99,14 @@ fn cannot_open(name: &str, why: Failure) -> String {
     }
 }
 
-/// What the blueprint wants to know about these inputs. Arrays that are not of the type that it declares are refused.
-pub(crate) fn learn(known: &mut Known, blueprint: &Blueprint, inputs: &[Input]) -> Result<()> {
+/// What the blueprint wants to know about these inputs; returns the shapes that go with a call. Arrays that are not of
+/// the type that it declares are refused.
+pub(crate) fn learn(known: &mut Known, blueprint: &Blueprint, inputs: &[Input]) -> Result<Vec<Typed>> {
     inputs.iter().try_for_each(|input| learn_one(known, blueprint, input))?;
-    fit::as_declared(blueprint, known, inputs)
+    fit::as_declared(blueprint, known, inputs)?;
+    let bound = declared::Signature::of(blueprint).bind(inputs)?;
+    known.free.extend(bound.free);
+    Ok(bound.arrays)
 }
 
 /// Adds an input's size, and those of its words that sizes are computed from.
@@ -123,11 +132,17 @@ pub(crate) fn plan(blueprint: &Blueprint, known: &Known) -> Result<Option<Plan>>
         let input = name(&blueprint.inputs()[word.input as usize]);
         known.words.get(&(input.clone(), word.index)).copied()
     });
-    let all = (inputs.collect::<Option<Vec<_>>>(), weights.collect::<Option<Vec<_>>>(), words.collect());
-    let (Some(inputs), Some(weights), Some(words)): (_, _, Option<Vec<u64>>) = all else {
+    let free = blueprint.free_dimensions().iter().map(|name| known.free.get(&**name).copied());
+    let all = (
+        inputs.collect::<Option<Vec<_>>>(),
+        weights.collect::<Option<Vec<_>>>(),
+        words.collect::<Option<Vec<_>>>(),
+        free.collect::<Option<Vec<_>>>(),
+    );
+    let (Some(inputs), Some(weights), Some(words), Some(free)) = all else {
         return Ok(None);
     };
-    let plan = blueprint.plan(&Sizes { inputs: &inputs, weights: &weights, words: &words });
+    let plan = blueprint.plan(&Sizes { inputs: &inputs, weights: &weights, words: &words, free: &free });
     plan.map(Some).map_err(|error| sizes::explain(blueprint, known, error))
 }
 

@@ -147,6 +147,7 @@ impl Gpu {
             weights: Box::new([weight]),
             inputs: Box::default(),
             outputs: Box::default(),
+            input_types: Box::default(),
         };
         let account = self.tenants.account(TenantId::new(1));
         let taken = account.charge(Limit::WeightBytes, weight_bytes);
@@ -168,7 +169,7 @@ impl Gpu {
 
     fn call(&self, function: &Arc<Loaded>, caller: TenantId, pool_bytes: u64) -> Arc<Call> {
         let _runtime = self.runtime.enter();
-        let sizes = Sizes { inputs: &[], weights: &function.weight_bytes, words: &[] };
+        let sizes = Sizes { inputs: &[], weights: &function.weight_bytes, words: &[], free: &[] };
         let mut plan = function.blueprint.plan(&sizes).unwrap();
         plan.pool_bytes = pool_bytes;
         let account = self.tenants.account(caller);
@@ -182,7 +183,7 @@ impl Gpu {
             plan: Arc::new(CountedPlan::new(plan, plan_bytes)),
             items: vec![],
             outputs: vec![],
-            words: vec![],
+            scalars: vec![],
             inline: vec![],
             descriptors: vec![],
             memory: None,

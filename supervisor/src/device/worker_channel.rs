@@ -505,7 +505,7 @@ impl Connected {
             flags: if alone { Invoke::ALONE } else { 0 },
             items: &self.items,
             outputs: &self.outputs,
-            scalars: &call.words,
+            scalars: &call.scalars,
         };
         self.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
         call.sent_at.store(self.arrival.outbox.pushed(), Ordering::Relaxed);

@@ -235,6 +235,7 @@ mod tests {
             weights: Box::default(),
             inputs: Box::default(),
             outputs: Box::default(),
+            input_types: Box::default(),
         };
         let parsed = Parsed {
             blueprint: pappus_blueprint::parse(config.as_bytes()).unwrap(),

@@ -1,5 +1,5 @@
 //! Which function a tenant means, and whether it may. A tenant that was granted a function may call it, and see its
-//! name, its inputs and the names of its outputs; nothing else of it. It names it OWNER/NAME.
+//! name, its inputs and outputs; nothing else of it. It names it OWNER/NAME.
 
 use super::error::RegistryError;
 use super::state::Registry;

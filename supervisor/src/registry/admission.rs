@@ -118,6 +118,23 @@ pub enum AdmissionError {
         /// The most that a device takes.
         most: u64,
     },
+    /// Launches take what no device here has.
+    #[error(
+        "kernel `{kernel}` is launched with {what}, which NVIDIA GPUs have from sm_90 on, and {without} {}",
+        if *several { "do not" } else { "does not" }
+    )]
+    Special {
+        /// The kernel.
+        kernel: String,
+        /// What its launch takes.
+        what: &'static str,
+        /// The devices that could run it otherwise.
+        without: String,
+        /// Whether they are several.
+        several: bool,
+        /// Where in the blueprint.
+        place: String,
+    },
     /// The supervisor failed.
     #[error(transparent)]
     Failure(#[from] Failure),
@@ -128,6 +145,7 @@ impl Refusable for AdmissionError {
         match self {
             Self::NoBlob { .. } | Self::NotRegistered { .. } => Reason::NotFound,
             Self::WeightsSize { .. } => Reason::OutOfMemory,
+            Self::Special { .. } => Reason::Unsupported,
             Self::Failure(failure) => failure.reason(),
             Self::BadHash { .. }
             | Self::Variants { .. }
@@ -143,7 +161,9 @@ impl Refusable for AdmissionError {
 
     fn place(&self) -> Cow<'_, str> {
         match self {
-            Self::BadHash { place, .. } | Self::NoBlob { place, .. } => place.into(),
+            Self::BadHash { place, .. } | Self::NoBlob { place, .. } | Self::Special { place, .. } => {
+                place.into()
+            }
             Self::NoModule { module } | Self::NotRegistered { module, .. } => {
                 format!("module {module}").into()
             }
@@ -235,6 +255,28 @@ pub(super) fn check_modules(
         Ok(FunctionModule { name: name.into(), variants: variants.into() })
     });
     checked.collect()
+}
+
+/// Those of the classes whose devices have what the blueprint's launches take, at least one.
+pub(super) fn able<'c>(
+    blueprint: &Blueprint,
+    mut classes: Vec<&'c DeviceClass>,
+) -> Result<Vec<&'c DeviceClass>, AdmissionError> {
+    let special = blueprint.launches().find_map(|launch| Some((launch.special()?, launch)));
+    let Some((what, launch)) = special else { return Ok(classes) };
+    let devices: usize = classes.iter().map(|class| class.devices.len()).sum();
+    let without: Vec<String> = classes.iter().map(|class| class.names()).collect();
+    classes.retain(|class| class.has_clusters());
+    match classes.is_empty() {
+        false => Ok(classes),
+        true => Err(AdmissionError::Special {
+            kernel: blueprint.kernels()[launch.kernel].name.clone(),
+            what,
+            without: without.join(", "),
+            several: devices > 1,
+            place: launch.place(),
+        }),
+    }
 }
 
 /// The weights of a function in the blueprint's order.

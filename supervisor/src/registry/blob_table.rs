@@ -222,6 +222,7 @@ mod tests {
             weights: Box::new([Weight { name: "w".into(), sha256: hash(8), bytes: 100 }]),
             inputs: Box::default(),
             outputs: Box::default(),
+            input_types: Box::default(),
         }
     }
 

@@ -59,6 +59,12 @@ impl DeviceClass {
         classes
     }
 
+    /// Whether blocks can be launched in clusters, and kernels can read tensor maps: on NVIDIA GPUs since `sm_90`.
+    pub fn has_clusters(&self) -> bool {
+        let capability = self.arch.strip_prefix("sm_").and_then(|number| number.parse::<u32>().ok());
+        self.kind.traits().code == CodeFamily::Nvidia && capability.is_some_and(|capability| capability >= 90)
+    }
+
     /// The variant that these devices run, if there is one.
     pub fn choose<'v>(&self, variants: &'v [Variant]) -> Option<&'v Variant> {
         choose(variants, self.kind, &self.arch)

@@ -4,25 +4,20 @@
 
 use std::sync::Arc;
 
-use pappus_blueprint::Blueprint;
-
-use super::admission::{check_blob, check_module_bytes, check_modules, check_weights};
+use super::admission::{able, check_blob, check_module_bytes, check_modules, check_weights};
 use super::code::Codes;
 use super::error::{RegistryError, Thing};
 use super::requests::NewFunction;
+use super::signature::{Signature, signature};
 use super::snapshot::FunctionEntry;
 use super::state::Registry;
 use super::views::Registered;
 use crate::ids::FunctionId;
-use crate::limits::MAX_SIGNATURE_BYTES;
 use crate::refusal::failed;
-use crate::store::records::{FunctionRecord, Output};
+use crate::store::records::FunctionRecord;
 use crate::store::staged::disk_bytes;
 use crate::store::state_dir::Kind;
 use crate::tenants::{Account, Limit};
-
-/// Names of inputs, and outputs.
-type Signature = (Box<[Box<str>]>, Box<[Output]>);
 
 impl Registry {
     /// Registers a function whose machine code is there.
@@ -44,20 +39,26 @@ impl Registry {
             let modules = check_modules(&change, &blueprint, &new.modules)?;
             (modules, check_weights(&change.blobs, &blueprint, &new.weights)?)
         };
-        let classes = self.with_room(&weights, self.runnable(&modules)?)?;
+        let classes = self.with_room(&weights, able(&blueprint, self.runnable(&modules)?)?)?;
         self.check_code(tenant, &blueprint, &modules, &classes, codes)?;
         self.check_declared(tenant, &blueprint, &modules, codes)?;
-        let (inputs, outputs) = signature(&blueprint);
-        let record =
-            FunctionRecord { name: new.name.clone(), config: config_hash, modules, weights, inputs, outputs };
-        let record = Arc::new(record);
+        let Signature { inputs, outputs, input_types } = signature(&blueprint);
+        let record = Arc::new(FunctionRecord {
+            name: new.name.clone(),
+            config: config_hash,
+            modules,
+            weights,
+            inputs,
+            outputs,
+            input_types,
+        });
         let mut change = mine.change(account.clone());
         change.sweep();
         let functions = change.published().functions;
         let before = functions.get(&record.name);
         match before {
             Some(existing) if existing.record == record => return Ok(Registered { record, replaced: None }),
-            Some(_) if !new.replace => {
+            Some(existing) if !new.replace && !existing.record.is_made_as(&record) => {
                 return Err(RegistryError::Exists { thing: Thing::Function, name: record.name.clone() });
             }
             _ if !record.blobs().all(|hash| change.blobs.has(hash)) => return Err(RegistryError::Vanished),
@@ -113,21 +114,5 @@ impl Registry {
         change.function_written(Some(entry), None);
         change.publish(|next| next.remove_function(name));
         Ok(self.retire(&mut change, &entry.record))
-    }
-}
-
-/// What a record keeps of a function's inputs and outputs.
-fn signature(blueprint: &Blueprint) -> Signature {
-    let buffers = blueprint.buffers();
-    let inputs = blueprint.inputs().iter().map(|id| buffers[id.index()].name.as_str().into());
-    let outputs = blueprint.outputs().iter().map(|id| &buffers[id.index()]).map(|buffer| Output {
-        name: buffer.name.as_str().into(),
-        dtype: buffer.dtype.map_or("", |d| d.name()).into(),
-    });
-    let (inputs, outputs): Signature = (inputs.collect(), outputs.collect());
-    let names = inputs.iter().chain(outputs.iter().map(|output| &output.name));
-    match names.map(|name| name.len()).sum::<usize>() > MAX_SIGNATURE_BYTES {
-        true => Signature::default(),
-        false => (inputs, outputs),
     }
 }

@@ -222,12 +222,10 @@ fn check_launch(name: &str, kernel: &KernelInfo, launch: &Launch<'_>) -> Result<
 
 /// `end` is where the parameter before ends.
 fn check_param(param: ParamInfo, passed: PassedParam, end: u64) -> Result<(), ArgumentError> {
-    let float = matches!(passed.kind, ParamKind::F32 | ParamKind::F64);
-    let whole = !matches!(passed.kind, ParamKind::Struct) && !float;
     let pointer = passed.kind == ParamKind::Pointer;
     let wrong_type = match param.class {
-        ParamClass::Integer => float,
-        ParamClass::Float => whole,
+        ParamClass::Integer => passed.kind.is_float(),
+        ParamClass::Float => passed.kind.is_whole(),
         ParamClass::Pointer => !pointer,
         ParamClass::Value => pointer,
         ParamClass::Unknown | ParamClass::Bytes => false,
@@ -261,7 +259,13 @@ fn taken(class: ParamClass) -> &'static str {
 /// `an i32`, `a pointer`.
 fn word(kind: ParamKind) -> String {
     let article = match kind {
-        ParamKind::I32 | ParamKind::I64 | ParamKind::F32 | ParamKind::F64 => "an",
+        ParamKind::I8
+        | ParamKind::I16
+        | ParamKind::I32
+        | ParamKind::I64
+        | ParamKind::F16
+        | ParamKind::F32
+        | ParamKind::F64 => "an",
         _ => "a",
     };
     format!("{article} {}", kind.name())
@@ -316,6 +320,19 @@ mod tests {
             (56, 8, Integer),
         ];
         assert_eq!(judge(&function(all, 1), kernel(&layout)), Ok(()));
+        // Small numbers have their own size and alignment; what declares a float of two bytes is up to the compiler.
+        let small =
+            r#"{"U8": 1}, {"F16": 1}, {"I8": 1}, {"Bool": true}, {"BF16": 1}, {"I16": 1}, {"F16": 1}"#;
+        let layout = [
+            (0, 1, Integer),
+            (2, 2, Float),
+            (4, 1, Integer),
+            (5, 1, Unknown),
+            (6, 2, Integer),
+            (8, 2, Integer),
+            (10, 2, Bytes),
+        ];
+        assert_eq!(judge(&function(small, 1), kernel(&layout)), Ok(()));
         // A struct of one number is the number; numbers may be what the kernel calls a struct.
         let one = function(r#"{"Struct": {"size": 4, "align": 4, "fields": []}}"#, 1);
         assert_eq!(judge(&one, kernel(&[(0, 4, Float)])), Ok(()));
@@ -380,6 +397,18 @@ mod tests {
                 &[(0, 8, Value)],
                 "[1][0]",
                 "argument 1: the kernel takes 8 bytes by value, the blueprint passes a pointer of 8 bytes",
+            ),
+            (
+                r#"{"I16": 1}"#,
+                &[(0, 4, Integer)],
+                "[1][0]",
+                "takes 4 bytes (integer or address), the blueprint passes an i16 of 2",
+            ),
+            (
+                r#"{"U16": 1}"#,
+                &[(0, 2, Float)],
+                "[1][0]",
+                "takes 2 bytes (float), the blueprint passes a u16 of 2",
             ),
             (
                 padded,

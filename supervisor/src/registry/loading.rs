@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pappus_blueprint::Blueprint;
 use pappus_shmem::memfd;
 
+use super::admission::able;
 use super::code::Codes;
 use super::error::RegistryError;
 use super::state::Registry;
@@ -83,7 +84,7 @@ impl Registry {
         let config = self.read_config(tenant, record.config)?;
         let blueprint = pappus_blueprint::parse(&config)?;
         // A new build of Pappus needs new machine code, and the devices may be others than before.
-        let classes = self.with_room(&record.weights, self.runnable(&record.modules)?)?;
+        let classes = self.with_room(&record.weights, able(&blueprint, self.runnable(&record.modules)?)?)?;
         let runs_on = self.check_code(tenant, &blueprint, &record.modules, &classes, codes)?;
         let account = self.tenants.account(tenant);
         let weights = self.packed_weights(&account, record, &blueprint)?;

@@ -12,7 +12,7 @@
 //! - [`code`]: machine code for the devices here; [`admission`]: what a registration must fulfil.
 //! - Lookups: `access`: which function a tenant means; `lookups`: what is shown; `loading`: functions ready to invoke.
 //! - `tries`: requests that may need machine code, tried until it is there.
-//! - Changes: `blobs`, `modules`, `functions`, `grants`; `release`: what nothing needs any more.
+//! - Changes: `blobs`, `modules`, `functions` (`signature`: what is kept of inputs and outputs), `grants`; `release`: what nothing needs any more.
 
 mod access;
 pub mod admission;
@@ -33,6 +33,7 @@ mod lookups;
 mod modules;
 mod release;
 pub mod requests;
+mod signature;
 mod snapshot;
 pub mod state;
 mod tenant;

@@ -119,6 +119,7 @@ mod tests {
             weights: Box::default(),
             inputs: Box::default(),
             outputs: Box::default(),
+            input_types: Box::default(),
         };
         FunctionEntry {
             record: record.into(),

@@ -37,7 +37,7 @@ pub enum ListedFunction {
     Granted {
         /// OWNER/NAME.
         reference: Box<str>,
-        /// As stored; a caller may see its inputs and the names of its outputs.
+        /// As stored; a caller may see its inputs and outputs.
         record: Arc<FunctionRecord>,
     },
 }

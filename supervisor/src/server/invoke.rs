@@ -1,4 +1,4 @@
-//! An `Invoke` becomes a call: names to positions, regions to checked ranges, sizes and words to a plan.
+//! An `Invoke` becomes a call: names to positions, regions to checked ranges, sizes, words and shapes to a plan.
 //! Nothing of the client's memory is mapped; the few words that sizes depend on are read once.
 
 use std::borrow::Borrow;
@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pappus_blueprint::{Blueprint, BufferId, Plan, Sizes};
+use pappus_blueprint::{Array, Blueprint, BufferId, DType, Misfit, Plan, Sizes};
 use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_INLINE_BYTES, MAX_ITEMS};
 use pappus_proto::v1;
 use pappus_proto::v1::item::Source;
@@ -127,7 +127,7 @@ pub fn prepare(
         }
     };
     let of = CallContext { blueprint: &function.blueprint, weight_bytes: &function.weight_bytes, granted };
-    let (gathered, plan, words) = gather(request, descriptors, arenas, of, plans)?;
+    let (gathered, plan, scalars) = gather(request, descriptors, arenas, of, plans)?;
     gathered.arenas.iter().try_for_each(|arena| arena.pin(&ctx.account))?;
 
     let deadline = deadline(request, &ctx.server.settings());
@@ -142,7 +142,7 @@ pub fn prepare(
         plan,
         items,
         outputs,
-        words: words.into_iter().map(U64::new).collect(),
+        scalars: scalars.into_iter().map(U64::new).collect(),
         inline,
         descriptors: std::mem::take(descriptors),
         memory: Some(memory),
@@ -195,15 +195,58 @@ fn gather<'a, P: Borrow<Plan>>(
         let bytes = gathered.input(position, input);
         input_bytes.push(bytes.map_err(|why| InvokeError::Input { name: name.to_owned(), why })?);
     }
-    let words = gathered.read_words(blueprint, &input_bytes, granted)?;
-    let plan = plan(&Sizes { inputs: &input_bytes, weights: weight_bytes, words: &words })?;
+    let arrays = Arrays::of(&given)?;
+    let misfit = |(at, why): (usize, Misfit)| {
+        let name = name_of(&blueprint.inputs()[at]).to_owned();
+        InvokeError::Misfit { name, why }
+    };
+    let free = blueprint.bind(&input_bytes, |at| arrays.get(at)).map_err(misfit)?;
+    let mut scalars = gathered.read_words(blueprint, &input_bytes, granted)?;
+    let sizes = Sizes { inputs: &input_bytes, weights: weight_bytes, words: &scalars, free: &free };
+    let plan = match plan(&sizes) {
+        // Of another shape, an input has other bytes than it needs: the shape is the better reason.
+        Err(why @ (InvokeError::Plan(_) | InvokeError::GrantedPlan)) => {
+            arrays.check(|at, array| blueprint.check_computed(&sizes, at, array)).map_err(misfit)?;
+            return Err(why);
+        }
+        other => other?,
+    };
+    arrays.check(|at, array| blueprint.check_planned((*plan).borrow(), at, array)).map_err(misfit)?;
+    scalars.extend_from_slice(&free);
     let buffers = &(*plan).borrow().buffers;
     for (output, id) in wanted.into_iter().zip(blueprint.outputs()) {
         let target = gathered.output(output, buffers[id.index()].bytes);
         target.map_err(|why| InvokeError::Output { name: name_of(id).to_owned(), why })?;
     }
     gathered.check_overlaps()?;
-    Ok((gathered, plan, words))
+    Ok((gathered, plan, scalars))
+}
+
+/// The arrays that inputs are said to hold; of most calls none.
+struct Arrays<'a>(Vec<(usize, Array<'a>)>);
+
+impl<'a> Arrays<'a> {
+    fn of(given: &[Option<&'a v1::Input>]) -> Result<Self, InvokeError> {
+        let typed = given.iter().enumerate().filter_map(|(at, input)| {
+            let input = (*input)?;
+            Some((at, &input.name, input.r#type.as_ref()?))
+        });
+        let arrays = typed.map(|(at, name, said)| match DType::named(&said.dtype) {
+            Some(dtype) => Ok((at, Array { dtype, shape: &said.shape })),
+            None => Err(InvokeError::Input { name: name.clone(), why: ValueError::ElementType }),
+        });
+        arrays.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The array of the input at this position.
+    fn get(&self, at: usize) -> Option<Array<'a>> {
+        let found = self.0.binary_search_by_key(&at, |(at, _)| *at).ok()?;
+        Some(self.0[found].1)
+    }
+
+    fn check(&self, check: impl Fn(usize, &Array<'a>) -> Result<(), Misfit>) -> Result<(), (usize, Misfit)> {
+        self.0.iter().try_for_each(|(at, array)| check(*at, array).map_err(|why| (*at, why)))
+    }
 }
 
 /// The same for a request alone, whose connection has these arenas: what there is to be checked of it before a

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use pappus_blueprint::Misfit;
 use pappus_proto::limits::{MAX_INLINE_BYTES, MAX_ITEMS};
 use pappus_shmem::MemfdError;
 
@@ -46,6 +47,14 @@ pub enum InvokeError {
         name: String,
         /// Why.
         why: ValueError,
+    },
+    /// An input whose array is not what the function declares.
+    #[error("{why}")]
+    Misfit {
+        /// Its name.
+        name: String,
+        /// Why.
+        why: Misfit,
     },
     /// An output that has no place.
     #[error("{why}")]
@@ -92,7 +101,7 @@ impl Refusable for InvokeError {
 
     fn place(&self) -> Cow<'_, str> {
         match self {
-            Self::Input { name, .. } => format!("input {name}").into(),
+            Self::Input { name, .. } | Self::Misfit { name, .. } => format!("input {name}").into(),
             Self::Output { name, .. } => format!("output {name}").into(),
             Self::Plan(error) => Cow::Borrowed(&error.path),
             _ => "".into(),
@@ -110,6 +119,11 @@ impl Refusable for InvokeError {
 /// What is wrong with the value of an input, or with the region of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
+    /// A name of no element type.
+    #[error(
+        "its element type has an unknown name, expected u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64 or bool"
+    )]
+    ElementType,
     /// In too many pieces.
     #[error("more than {MAX_ITEMS} items in one call: join some")]
     Items,

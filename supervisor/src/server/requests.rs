@@ -101,8 +101,9 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
         Request::ListFunctions(v1::Page { after }) => {
             let page = off_thread(ctx, move || infallible(registry.list_functions(&account, &after))).await?;
             let mut functions: Vec<_> = page.items.iter().map(to_proto::listed_function).collect();
+            let more = to_proto::fitting(&mut functions) || page.more;
             add_quarantine(ctx, &mut functions);
-            Ok(Response::Functions(v1::FunctionList { functions, more: page.more }))
+            Ok(Response::Functions(v1::FunctionList { functions, more }))
         }
         Request::ShowFunction(v1::Name { name }) => {
             let shown = registry.show_function(ctx.whose(), account, name).await?;

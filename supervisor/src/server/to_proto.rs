@@ -3,9 +3,9 @@
 use pappus_proto::v1;
 use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
 
-use crate::limits::{MAX_DETAILS, MAX_SIGNATURE_BYTES};
+use crate::limits::{LIST_BYTES, MAX_DETAILS, MAX_SIGNATURE_BYTES};
 use crate::registry::views::{FunctionView, ListedFunction, ModuleView};
-use crate::store::records::{CodeInfo, FunctionRecord, ModuleRecord, Variant};
+use crate::store::records::{CodeInfo, Declared, Dimension, FunctionRecord, ModuleRecord, Output, Variant};
 
 /// A module with its kernels.
 pub(super) fn module(view: ModuleView) -> v1::ModuleInfo {
@@ -47,11 +47,8 @@ pub(super) fn listed_function(listed: &ListedFunction) -> v1::FunctionInfo {
         ListedFunction::Granted { reference, record } => v1::FunctionInfo {
             name: reference.to_string(),
             inputs: inputs(record),
-            outputs: record
-                .outputs
-                .iter()
-                .map(|output| v1::OutputInfo { name: output.name.to_string(), dtype: String::new() })
-                .collect(),
+            outputs: outputs(record, Audience::Grantees),
+            input_types: input_types(record, Audience::Grantees),
             granted: true,
             ..Default::default()
         },
@@ -65,22 +62,73 @@ fn own_in_list(record: &FunctionRecord) -> v1::FunctionInfo {
     let modules = listed
         .iter()
         .map(|module| v1::FunctionModule { name: module.name.to_string(), ..Default::default() });
-    let outputs = record
-        .outputs
-        .iter()
-        .map(|output| v1::OutputInfo { name: output.name.to_string(), dtype: output.dtype.to_string() });
     v1::FunctionInfo {
         name: record.name.clone(),
         config_sha256: record.config.0.to_vec().into(),
         modules: modules.collect(),
         inputs: inputs(record),
-        outputs: outputs.collect(),
+        outputs: outputs(record, Audience::Owner),
+        input_types: input_types(record, Audience::Owner),
         ..Default::default()
     }
 }
 
 fn inputs(record: &FunctionRecord) -> Vec<String> {
     record.inputs.iter().map(|name| name.to_string()).collect()
+}
+
+/// Who is told of a function. Formulas of dimensions may name buffers and weights, which are its owner's to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Audience {
+    Owner,
+    Grantees,
+}
+
+fn outputs(record: &FunctionRecord, audience: Audience) -> Vec<v1::OutputInfo> {
+    let output = |output: &Output| v1::OutputInfo {
+        name: output.name.to_string(),
+        dtype: output.dtype.to_string(),
+        shape: declared_shape(&output.shape, audience),
+    };
+    record.outputs.iter().map(output).collect()
+}
+
+fn input_types(record: &FunctionRecord, audience: Audience) -> Vec<v1::DeclaredType> {
+    let declared = |declared: &Declared| v1::DeclaredType {
+        dtype: declared.dtype.to_string(),
+        shape: declared_shape(&declared.shape, audience),
+    };
+    record.input_types.iter().map(declared).collect()
+}
+
+fn declared_shape(shape: &Option<Box<[Dimension]>>, audience: Audience) -> Option<v1::DeclaredShape> {
+    use v1::dimension::Elements;
+    let dimensions = shape.as_ref()?.iter().map(|dim| {
+        let elements = match dim {
+            Dimension::Fixed(value) => Elements::Fixed(*value),
+            Dimension::Free(name) => Elements::Free(name.to_string()),
+            Dimension::Computed(formula) if audience == Audience::Owner => {
+                Elements::Computed(formula.to_string())
+            }
+            Dimension::Computed(_) => Elements::Computed(String::new()),
+        };
+        v1::Dimension { elements: Some(elements) }
+    });
+    Some(v1::DeclaredShape { dimensions: dimensions.collect() })
+}
+
+/// As many of a page's functions as one answer has room for, at least one; says whether some are left out.
+pub(super) fn fitting(functions: &mut Vec<v1::FunctionInfo>) -> bool {
+    let mut bytes = 0;
+    let beyond = functions.iter().skip(1).position(|function| {
+        bytes += prost::Message::encoded_len(function);
+        bytes > LIST_BYTES
+    });
+    match beyond {
+        Some(at) => functions.truncate(at + 1),
+        None => return false,
+    }
+    true
 }
 
 /// A module and what is in its variants.
@@ -139,6 +187,33 @@ mod tests {
     use crate::store::records::FunctionModule;
 
     #[test]
+    fn a_page_ends_where_its_answer_is_full() {
+        let large = |n: usize| v1::FunctionInfo {
+            name: format!("{n}"),
+            inputs: vec!["x".repeat(1000)],
+            ..Default::default()
+        };
+        let mut few: Vec<_> = (0..10).map(large).collect();
+        assert!(!fitting(&mut few) && few.len() == 10);
+        let mut many: Vec<_> = (0..1500).map(large).collect();
+        assert!(fitting(&mut many));
+        let bytes: usize = many.iter().map(prost::Message::encoded_len).sum();
+        assert!((1000..1100).contains(&many.len()) && bytes <= LIST_BYTES + 2000, "{} {bytes}", many.len());
+    }
+
+    #[test]
+    fn callers_of_anothers_function_see_no_formulas() {
+        let shape =
+            Some(vec![Dimension::Free("n".into()), Dimension::Computed("sizeof(secret)".into())].into());
+        let told = |audience| format!("{:?}", declared_shape(&shape, audience));
+        assert!(told(Audience::Owner).contains("secret"));
+        let grantee = told(Audience::Grantees);
+        assert!(
+            !grantee.contains("secret") && grantee.contains("Computed") && grantee.contains("Free(\"n\")")
+        );
+    }
+
+    #[test]
     fn a_list_has_names_of_modules_without_their_variants() {
         let listed = |name_bytes: usize| {
             let arch = Variant { format: "wasm".into(), arch: "".into(), sha256: Hash([1; 32]), bytes: 8 };
@@ -150,6 +225,7 @@ mod tests {
                 weights: Box::default(),
                 inputs: Box::default(),
                 outputs: Box::default(),
+                input_types: Box::default(),
             };
             listed_function(&ListedFunction::Own(std::sync::Arc::new(record))).modules
         };

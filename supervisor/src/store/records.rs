@@ -73,6 +73,48 @@ pub struct FunctionRecord {
     pub inputs: Box<[Box<str>]>,
     /// Its outputs.
     pub outputs: Box<[Output]>,
+    /// What its inputs hold, in their order; empty where none is typed, where there is too much of it, and in records of
+    /// older builds.
+    #[serde(default, skip_serializing_if = "<[Declared]>::is_empty")]
+    pub input_types: Box<[Declared]>,
+}
+
+/// What a function declares of an input.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Declared {
+    /// Element type; empty where there is none.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub dtype: Box<str>,
+    /// Its dimensions, outermost first, if they are declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Box<[Dimension]>>,
+}
+
+/// A dimension of an input or an output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dimension {
+    /// Always so many elements.
+    Fixed(u64),
+    /// As many as the call's array has, by name.
+    Free(Box<str>),
+    /// Computed, and how, for people.
+    Computed(Box<str>),
+}
+
+impl Dimension {
+    /// Bytes of its text.
+    pub fn text_bytes(&self) -> usize {
+        match self {
+            Self::Fixed(_) => 0,
+            Self::Free(text) | Self::Computed(text) => text.len(),
+        }
+    }
+}
+
+/// Roughly what a shape occupies in memory.
+fn shape_bytes(shape: &Option<Box<[Dimension]>>) -> usize {
+    shape.iter().flatten().map(|dim| size_of::<Dimension>() + dim.text_bytes()).sum()
 }
 
 /// An output of a function.
@@ -83,6 +125,9 @@ pub struct Output {
     /// Element type, if the blueprint gives one.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub dtype: Box<str>,
+    /// Its dimensions, outermost first, if they are declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Box<[Dimension]>>,
 }
 
 /// Roughly what variants occupy in memory.
@@ -104,9 +149,23 @@ impl FunctionRecord {
             self.modules.iter().map(|m| size_of::<FunctionModule>() + m.name.len() + heap_bytes(&m.variants));
         let weights = self.weights.iter().map(|w| size_of::<Weight>() + w.name.len());
         let inputs = self.inputs.iter().map(|name| size_of_val(name) + name.len());
-        let outputs = self.outputs.iter().map(|o| size_of::<Output>() + o.name.len() + o.dtype.len());
-        let parts = modules.chain(weights).chain(inputs).chain(outputs);
+        let outputs = self
+            .outputs
+            .iter()
+            .map(|o| size_of::<Output>() + o.name.len() + o.dtype.len() + shape_bytes(&o.shape));
+        let types =
+            self.input_types.iter().map(|t| size_of::<Declared>() + t.dtype.len() + shape_bytes(&t.shape));
+        let parts = modules.chain(weights).chain(inputs).chain(outputs).chain(types);
         size_of::<Self>() + self.name.len() + parts.sum::<usize>()
+    }
+
+    /// Whether it is made of the same: what is told of inputs and outputs follows from the configuration, and older builds
+    /// told less.
+    pub fn is_made_as(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.config == other.config
+            && self.weights == other.weights
+            && self.modules == other.modules
     }
 
     /// Every variant of its modules.
@@ -180,15 +239,29 @@ mod tests {
             weights: Box::new([Weight { name: "W".into(), sha256: Hash([0x22; 32]), bytes: 8 }]),
             inputs: Box::new(["A".into(), "B".into()]),
             outputs: Box::new([
-                Output { name: "C".into(), dtype: "f32".into() },
-                Output { name: "D".into(), dtype: "".into() },
+                Output { name: "C".into(), dtype: "f32".into(), shape: None },
+                Output { name: "D".into(), dtype: "".into(), shape: None },
             ]),
+            input_types: Box::default(),
         };
         let on_disk =
             format!(r#"{{"name":"f","config":"{threes}","modules":[{{"name":"m","variants":[{wasm}]}}],"#)
                 + &format!(r#""weights":[{{"name":"W","sha256":"{twos}","bytes":8}}],"inputs":["A","B"],"#)
                 + r#""outputs":[{"name":"C","dtype":"f32"},{"name":"D"}]}"#;
-        reads_and_writes(function, &on_disk);
+        reads_and_writes(function.clone(), &on_disk);
+        let free = || Dimension::Free("n".into());
+        let mut typed = function.clone();
+        typed.outputs[1].shape =
+            Some(Box::new([free(), Dimension::Fixed(3), Dimension::Computed("2 × n".into())]));
+        typed.input_types = Box::new([
+            Declared { dtype: "f32".into(), shape: Some(Box::new([free()])) },
+            Declared::default(),
+        ]);
+        let shape = r#"{"name":"D","shape":[{"free":"n"},{"fixed":3},{"computed":"2 × n"}]}"#;
+        let types = r#"],"input_types":[{"dtype":"f32","shape":[{"free":"n"}]},{}]}"#;
+        let on_disk = on_disk.replace(r#"{"name":"D"}"#, shape).strip_suffix("]}").unwrap().to_owned();
+        assert!(typed.is_made_as(&function) && typed != function);
+        reads_and_writes(typed, &(on_disk + types));
         let grants = GrantRecord { name: "f".into(), callers: vec!["1000".into(), "acme".into()] };
         reads_and_writes(grants, r#"{"name":"f","callers":["1000","acme"]}"#);
     }

@@ -136,10 +136,10 @@ mod tests {
         let (tenants, blueprint) = (Tenants::default(), blueprint());
         let account = tenants.account(TenantId::new(1));
         let make = |bytes: u64| {
-            account.make_plan(F, &blueprint, &Sizes { inputs: &[bytes], weights: &[], words: &[] })
+            account.make_plan(F, &blueprint, &Sizes { inputs: &[bytes], weights: &[], words: &[], free: &[] })
         };
         let find = |bytes: u64| {
-            account.find_plan(F, &blueprint, &Sizes { inputs: &[bytes], weights: &[], words: &[] })
+            account.find_plan(F, &blueprint, &Sizes { inputs: &[bytes], weights: &[], words: &[], free: &[] })
         };
         let first = make(0).unwrap();
         let one = account.used(Limit::PlanBytes);
@@ -168,7 +168,7 @@ mod tests {
     fn sizes_without_a_plan_are_found_again_without_planning() {
         let (tenants, blueprint) = (Tenants::default(), blueprint());
         let account = tenants.account(TenantId::new(1));
-        let sizes = Sizes { inputs: &[u64::MAX], weights: &[], words: &[] };
+        let sizes = Sizes { inputs: &[u64::MAX], weights: &[], words: &[], free: &[] };
         assert!(account.find_plan(F, &blueprint, &sizes).unwrap().is_none());
         let why = account.make_plan(F, &blueprint, &sizes).unwrap_err();
         assert_eq!(PlanError::Sizes(account.find_plan(F, &blueprint, &sizes).unwrap_err()), why);

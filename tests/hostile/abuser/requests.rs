@@ -137,7 +137,7 @@ fn invoke(call: &Call, last: Last) -> v1::Invoke {
         function: call.function.clone(),
         inputs: match call.input {
             Input::None => vec![],
-            _ => vec![v1::Input { name: "in".into(), items }],
+            _ => vec![v1::Input { name: "in".into(), items, r#type: None }],
         },
         outputs,
         deadline_ns: nanoseconds(call.deadline),

@@ -28,7 +28,7 @@ const HONEST: Duration = Duration::from_secs(4);
 fn with_eight() -> (request::Body, Vec<pappus_shmem::ValidatedMemfd>) {
     let memfds: Vec<_> = (0..8).map(|_| memfd::sealed("t", b"x").unwrap()).collect();
     let source = item::Source::Descriptor(v1::Descriptor { index: 0, offset: 0, bytes: 1 });
-    let input = v1::Input { name: "in".into(), items: vec![v1::Item { source: Some(source) }] };
+    let input = v1::Input { name: "in".into(), items: vec![v1::Item { source: Some(source) }], r#type: None };
     let invoke = v1::Invoke { function: "copy".into(), inputs: vec![input], ..Default::default() };
     (request::Body::Invoke(invoke), memfds)
 }

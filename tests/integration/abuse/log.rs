@@ -47,7 +47,7 @@ fn calls_that_cannot_be_handed_to_a_worker_fill_no_log() {
     let item = v1::Item { source: Some(v1::item::Source::Inline(vec![1].into())) };
     let call = v1::Invoke {
         function: "copy".into(),
-        inputs: vec![v1::Input { name: "in".into(), items: vec![item] }],
+        inputs: vec![v1::Input { name: "in".into(), items: vec![item], r#type: None }],
         outputs: vec![output(Some(region))],
         deadline_ns: 0,
     };

@@ -62,7 +62,7 @@ fn a_request_of_empty_messages_is_refused_before_it_is_decoded() {
     assert!(grew < 64 * MIB, "{} MiB", grew / MIB);
     // The control: as many parts as a call may have.
     let item = v1::Item { source: Some(v1::item::Source::Inline(vec![1].into())) };
-    let input = v1::Input { name: "in".into(), items: vec![item; 1024] };
+    let input = v1::Input { name: "in".into(), items: vec![item; 1024], r#type: None };
     let call = v1::Invoke { function: "copy".into(), inputs: vec![input], ..Default::default() };
     raw.request(20, request::Body::Invoke(call), &[]);
     assert!(matches!(raw.body(), (20, response::Body::Invoked(_))));

@@ -162,7 +162,7 @@ impl<'r> Caller<'r> {
         let items = vec![v1::Item { source: Some(source) }];
         let invoke = v1::Invoke {
             function: wish.kind.name().into(),
-            inputs: takes.then(|| v1::Input { name: "in".into(), items }).into_iter().collect(),
+            inputs: takes.then(|| v1::Input { name: "in".into(), items, r#type: None }).into_iter().collect(),
             outputs: takes.then(|| v1::Output { name: "out".into(), region: target }).into_iter().collect(),
             deadline_ns: wish.deadline.as_nanos() as u64,
         };

@@ -137,6 +137,15 @@ impl FunctionImage<'_> {
         }
         Err(Fault::new(FaultCode::Load, format!("the blueprint names {named} modules, {given} were given")))
     }
+
+    /// Refuses launches that take what this device lacks: the supervisor gives it no such function.
+    fn check_plain(&self) -> Result<(), Fault> {
+        let special = self.blueprint.launches().find_map(|launch| Some((launch.kernel, launch.special()?)));
+        let Some((kernel, what)) = special else { return Ok(()) };
+        let kernel = &self.blueprint.kernels()[kernel].name;
+        let message = format!("kernel `{kernel}` is launched with {what}, which this device does not have");
+        Err(Fault::new(FaultCode::Load, message))
+    }
 }
 
 /// A function's packed weights.

@@ -21,7 +21,7 @@ impl Limits {
     pub(super) fn of(role: Role, kind: Kind) -> Self {
         match (role, kind) {
             // Arenas, descriptors of calls in flight, module files while they load.
-            (Role::Serve, _) => Self { descriptors: 1024, cpu_seconds: None, memory_bytes: None },
+            (Role::Serve, _) => Self { descriptors: 2048, cpu_seconds: None, memory_bytes: None },
             // A module at a time; one that keeps the compiler busy for longer is a bomb. A GPU's driver reserves
             // more addresses than any limit on them could allow, and needs more descriptors.
             (Role::Compile, Kind::Cpu) => {

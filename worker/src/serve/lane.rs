@@ -130,8 +130,11 @@ impl Lane {
         }
         self.scalars.clear();
         self.scalars.extend(invoke.scalars.iter().map(|scalar| scalar.get()));
-        let sizes =
-            Sizes { inputs: &self.input_bytes, weights: &installed.weight_bytes, words: &self.scalars };
+        let (words, free) = self
+            .scalars
+            .split_at_checked(blueprint.words().len())
+            .ok_or_else(|| bad("fewer scalars than its sizes depend on".into()))?;
+        let sizes = Sizes { inputs: &self.input_bytes, weights: &installed.weight_bytes, words, free };
         // The cache is per function, so the function's key is a constant.
         let plan = installed.plans.get_or_plan(0, blueprint, &sizes);
         let plan = plan.map_err(|e| bad(e.to_string()))?;

@@ -1,22 +1,23 @@
 //! The inputs and outputs of one call, all in one arena. The plan gives the outputs' sizes: it is made here from
-//! the registered configuration, just as the supervisor will make it. Of another tenant's function nothing but names
-//! can be known, so its outputs get room to spare.
+//! the registered configuration, just as the supervisor will make it. Of another tenant's function names and types are
+//! known; an output whose size does not follow from them gets room to spare.
 
 use std::fmt;
 use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
-use pappus_blueprint::{Blueprint, Known, Plan, Shape, parse};
+use pappus_blueprint::{Blueprint, DType, Known, Plan, Shape, parse};
 use pappus_client::arena::{Arena, aligned};
 use pappus_client::{Client, Code, Error, Invocation, npy, v1};
 use serde_json::{Value, json};
 
 use crate::arguments::{Assignment, Destination, InvokeArguments};
 use crate::failure::{Failure, Result};
-use crate::input::{self, Input};
+use crate::input::declared::{self, Signature};
+use crate::input::{self, Input, Typed};
 
-/// Room for each output of another tenant's function. Only what is written takes memory.
+/// Room for an output of unknown size of another tenant's function. Only what is written takes memory.
 const UNKNOWN_BYTES: u64 = 64 << 20;
 /// Bytes copied at once between files and the arena.
 const COPY_BYTES: usize = 1 << 20;
@@ -28,6 +29,8 @@ pub(super) struct Data {
     pub(super) outputs: Vec<Output>,
     /// Items by the name of their input, in order.
     items: Vec<(String, v1::Region)>,
+    /// What inputs hold, where they say so.
+    types: Vec<Typed>,
 }
 
 /// An output of the function.
@@ -36,7 +39,6 @@ pub(super) struct Output {
     pub(super) region: v1::Region,
     /// Where to write it, if anywhere.
     pub(super) to: Option<Destination>,
-    shape: Option<Shape>,
 }
 
 impl Data {
@@ -51,7 +53,7 @@ impl Data {
         let blueprint = parse(function.config.as_bytes())?;
         let names = blueprint.inputs().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
         let inputs = open_inputs(&names.collect::<Vec<_>>(), arguments)?;
-        let known = known(&blueprint, &inputs, &function)?;
+        let (known, types) = known(&blueprint, &inputs, &function)?;
         let plan = input::plan(&blueprint, &known)?.ok_or_else(|| {
             Failure::Refused(format!(
                 "the supervisor does not say how large the weights of {} are",
@@ -69,6 +71,7 @@ impl Data {
             items: load(&mut arena, &inputs)?,
             outputs: place_outputs(&mut arena, &blueprint, plan, arguments)?,
             inputs,
+            types,
             arena,
         })
     }
@@ -79,30 +82,37 @@ impl Data {
         let granted = all.find(|function| function.granted && function.name == arguments.name);
         let granted =
             granted.ok_or_else(|| Failure::Refused(format!("{} is not granted any more", arguments.name)))?;
-        let inputs = open_inputs(&granted.inputs.iter().map(String::as_str).collect::<Vec<_>>(), arguments)?;
+        let signature = Signature::told(&granted);
+        let inputs = open_inputs(&signature.names(), arguments)?;
+        let bound = signature.bind(&inputs)?;
         let names: Vec<&str> = granted.outputs.iter().map(|output| output.name.as_str()).collect();
         for Assignment { name, value: to } in &arguments.outputs {
-            position(&names, name, arguments)?;
+            let at = position(&names, name, arguments)?;
             if let Some(path) = npy_path(to) {
-                return Err(Failure::Refused(format!(
-                    "{}: only the owner of {} knows what {name:?} holds: write raw bytes to a file that does not end \
-                     in .npy",
-                    path.display(),
-                    arguments.name
-                )));
+                let dtype = DType::named(&granted.outputs[at].dtype).ok_or_else(|| {
+                    Failure::Refused(format!(
+                        "{}: only the owner of {} knows what {name:?} holds: write raw bytes to a file that does not end \
+                         in .npy",
+                        path.display(),
+                        arguments.name
+                    ))
+                })?;
+                npy_type(name, path, Some(dtype))?;
             }
         }
+        let room =
+            |output: &v1::OutputInfo| declared::output_bytes(output, &bound.free).unwrap_or(UNKNOWN_BYTES);
         let sizes = inputs.iter().flat_map(|input| input.items.iter().map(input::Item::bytes));
-        let room = names.len() as u64 * UNKNOWN_BYTES;
-        let bytes = sizes.fold(room, |sum: u64, bytes| sum.saturating_add(aligned(bytes)));
+        let sizes = sizes.chain(granted.outputs.iter().map(room));
+        let bytes = sizes.fold(0, |sum: u64, bytes| sum.saturating_add(aligned(bytes)));
         let mut arena = client.open_arena(bytes.max(aligned(1)))?;
         let items = load(&mut arena, &inputs)?;
-        let outputs = names.into_iter().map(|name| {
-            let region = arena.alloc(UNKNOWN_BYTES)?;
-            Ok(Output { name: name.to_owned(), region, to: destination_of(arguments, name), shape: None })
+        let outputs = granted.outputs.iter().map(|output| {
+            let region = arena.alloc(room(output))?;
+            Ok(Output { name: output.name.clone(), region, to: destination_of(arguments, &output.name) })
         });
         let outputs = outputs.collect::<Result<_>>()?;
-        Ok(Self { items, inputs, outputs, arena })
+        Ok(Self { items, inputs, outputs, types: bound.arrays, arena })
     }
 
     /// The call.
@@ -110,6 +120,9 @@ impl Data {
         let mut call = Invocation::new(function);
         for (name, region) in &self.items {
             call = call.input(name, *region);
+        }
+        for typed in &self.types {
+            call = call.typed(&typed.input, typed.dtype.name(), &typed.shape);
         }
         for output in &self.outputs {
             call = call.output_to(&output.name, output.region);
@@ -144,7 +157,7 @@ impl Output {
             }
             Some(Destination::File(path)) => {
                 let mut file = File::create(path).map_err(Error::file(path))?;
-                file.write_all(&self.npy_header(path)?).map_err(written(path))?;
+                file.write_all(&self.npy_header(path, answer)?).map_err(written(path))?;
                 self.write(arena, answer, &mut file, path)
             }
         }
@@ -168,18 +181,26 @@ impl Output {
         json!({
             "name": self.name,
             "bytes": self.bytes(answer),
-            "dtype": self.shape.as_ref().map(|shape| shape.dtype),
-            "shape": self.shape.as_ref().map(|shape| &shape.dims),
+            "dtype": self.shape(answer).map(|shape| shape.dtype),
+            "shape": self.shape(answer).map(|shape| shape.dims),
             "file": self.to.as_ref().map(Destination::to_string),
         })
     }
 
+    /// Its type and dimensions, if the function declares them.
+    fn shape(&self, answer: &v1::Invoked) -> Option<Shape> {
+        let value = answer.outputs.iter().find(|value| value.name == self.name)?;
+        Some(Shape { dtype: DType::named(&value.dtype)?, dims: value.shape.clone() })
+    }
+
     /// What stands in front of the data: nothing in a raw file.
-    fn npy_header(&self, path: &Path) -> Result<Vec<u8>> {
-        match (npy::is_npy(path), &self.shape) {
-            (false, _) => Ok(Vec::new()),
-            (true, shape) => npy_header(&self.name, path, shape.as_ref()),
+    fn npy_header(&self, path: &Path, answer: &v1::Invoked) -> Result<Vec<u8>> {
+        if !npy::is_npy(path) {
+            return Ok(Vec::new());
         }
+        let shape = self.shape(answer);
+        let descr = npy_type(&self.name, path, shape.as_ref().map(|shape| shape.dtype))?;
+        Ok(npy::header(descr, shape.as_ref().map_or(&[], |shape| &shape.dims)))
     }
 }
 
@@ -222,11 +243,15 @@ fn open_inputs(names: &[&str], arguments: &InvokeArguments) -> Result<Vec<Input>
     inputs.collect()
 }
 
-fn known(blueprint: &Blueprint, inputs: &[Input], function: &v1::FunctionInfo) -> Result<Known> {
+fn known(
+    blueprint: &Blueprint,
+    inputs: &[Input],
+    function: &v1::FunctionInfo,
+) -> Result<(Known, Vec<Typed>)> {
     let mut known = Known::default();
-    input::learn(&mut known, blueprint, inputs)?;
+    let types = input::learn(&mut known, blueprint, inputs)?;
     known.weights.extend(function.weights.iter().map(|weight| (weight.name.clone(), weight.bytes)));
-    Ok(known)
+    Ok((known, types))
 }
 
 /// Everything about output files that can be wrong is found before the function runs.
@@ -240,7 +265,7 @@ fn check_outputs(blueprint: &Blueprint, plan: &Plan, arguments: &InvokeArguments
             return Err(Failure::Refused(message));
         }
         if let Some(path) = npy_path(to) {
-            npy_header(name, path, plan.output_shapes[at].as_ref())?;
+            npy_type(name, path, plan.output_shapes[at].as_ref().map(|shape| shape.dtype))?;
         }
     }
     Ok(())
@@ -266,21 +291,21 @@ fn destination_of(arguments: &InvokeArguments, name: &str) -> Option<Destination
     arguments.outputs.iter().find(|output| output.name == name).map(|output| output.value.clone())
 }
 
-fn npy_header(name: &str, path: &Path, shape: Option<&Shape>) -> Result<Vec<u8>> {
+/// NumPy's name of an output's element type.
+fn npy_type(name: &str, path: &Path, dtype: Option<DType>) -> Result<&'static str> {
     let path = path.display();
-    let Some(shape) = shape else {
+    let Some(dtype) = dtype else {
         return Err(Failure::Refused(format!(
             "{path}: the blueprint does not say what {name:?} holds: add \"types\": {{\"{name}\": {{\"dtype\": …}}}} \
              to it, or write raw bytes to a file that does not end in .npy"
         )));
     };
-    let Some(descr) = npy::descr(shape.dtype) else {
-        return Err(Failure::Refused(format!(
+    npy::descr(dtype).ok_or_else(|| {
+        Failure::Refused(format!(
             "{path}: NumPy has no type for {} elements: write raw bytes to a file that does not end in .npy",
-            shape.dtype.name()
-        )));
-    };
-    Ok(npy::header(descr, &shape.dims))
+            dtype.name()
+        ))
+    })
 }
 
 /// Copies every item into a region of its own.
@@ -309,13 +334,12 @@ fn place_outputs(
     plan: Plan,
     arguments: &InvokeArguments,
 ) -> Result<Vec<Output>> {
-    let outputs = blueprint.outputs().iter().zip(plan.output_shapes).map(|(id, shape)| {
+    let outputs = blueprint.outputs().iter().map(|id| {
         let name = &blueprint.buffers()[id.index()].name;
         Ok(Output {
             name: name.clone(),
             region: arena.alloc(plan.buffers[id.index()].bytes)?,
             to: destination_of(arguments, name),
-            shape,
         })
     });
     outputs.collect()

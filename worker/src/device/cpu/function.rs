@@ -51,6 +51,7 @@ impl Function {
         let load = |message| Fault::new(FaultCode::Load, message);
         let blueprint = image.blueprint;
         image.check()?;
+        image.check_plain()?;
         if image.weight_bytes > WEIGHTS_END - POOL_AT {
             return Err(load(format!(
                 "{} bytes of weights, a kernel on this device can address at most {}",

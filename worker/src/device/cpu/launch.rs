@@ -65,7 +65,7 @@ impl Execution<'_> {
     }
 
     fn launch(&mut self, step: &Step) -> Result<(), Fault> {
-        let &Step::Launch { kernel, grid, block, shared_bytes, ref params } = step else {
+        let &Step::Launch { kernel, grid, block, shared_bytes, ref params, .. } = step else {
             return Err(broken());
         };
         let mut slots = [0; MAX_SLOTS];

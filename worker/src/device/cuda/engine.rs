@@ -2,15 +2,19 @@
 
 use std::os::fd::BorrowedFd;
 
+use pappus_blueprint::TensorMap;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::{Fault, FaultCode};
 
 use super::driver::memory::{self, DeviceBuffer, HostBuffer, Physical, Pinned};
 use super::driver::module::{Kernel, Module};
+use super::driver::tensor_map;
 use super::driver::{Context, CudaError, DeviceInfo, Event, GraphExec, Library, Stream};
 use super::{copy_kernel, elf, nvml, scrub_kernels};
 use crate::device::CodeError;
-use crate::device::gpu::driver::{Access, Driver, DriverError, Properties, ScrubKernel, Section};
+use crate::device::gpu::driver::{
+    Access, Driver, DriverError, Properties, ScrubKernel, Section, TENSOR_MAP_SLOTS,
+};
 
 /// The driver and the process's context on its device.
 #[derive(Debug)]
@@ -44,6 +48,7 @@ impl Engine {
             // Measured: a process finds nothing of others.
             finds_others: false,
             stacks_per_stream: false,
+            has_clusters: context.info.has_clusters,
         };
         Ok(Self { context, properties, library, context_bytes })
     }
@@ -94,6 +99,11 @@ impl Driver for Engine {
 
     fn load_module(&self, image: &[u8]) -> Result<Module, CudaError> {
         Module::load_for_calls(image, self.context.info.shared_bytes)
+    }
+
+    fn encode_tensor_map(&self, map: &TensorMap, address: u64) -> Result<[u64; TENSOR_MAP_SLOTS], Fault> {
+        let refused = |e| Fault::new(FaultCode::BadInvoke, format!("the driver refuses its tensor map: {e}"));
+        tensor_map::encode(map, address).map_err(refused)
     }
 
     fn copy_kernel(&self) -> Result<(Module, Kernel), Fault> {

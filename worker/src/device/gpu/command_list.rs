@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::rc::Rc;
 
-use pappus_blueprint::{Location, Plan, Space, Step};
+use pappus_blueprint::{Location, ParamKind, Plan, Space, Step, TensorMap};
 use pappus_protocol::{Fault, FaultCode};
 
-use super::driver::{Driver, LoadedKernel, ParamPlace, Shape, Stream};
+use super::driver::{Driver, LoadedKernel, ParamPlace, Shape, Stream, TENSOR_MAP_SLOTS};
 
 /// One thing to submit.
 #[derive(Debug)]
@@ -85,6 +85,7 @@ impl<D: Driver> CommandList<D> {
         names: Rc<[String]>,
         bases: Bases,
         mut load: impl FnMut(u32) -> Result<LoadedKernel<D::Kernel>, Fault>,
+        encode: impl Fn(&TensorMap, u64) -> Result<[u64; TENSOR_MAP_SLOTS], Fault>,
     ) -> Result<Self, Fault> {
         let mut list = Self { commands: Vec::with_capacity(plan.steps.len()), params: Vec::new(), names };
         let mut written = HashMap::new();
@@ -96,7 +97,7 @@ impl<D: Driver> CommandList<D> {
                     Command::Copy { to: bases.pool + to, from: bases.address(from), bytes }
                 }
                 Step::Fill { offset, bytes, byte } => Command::Fill { to: bases.pool + offset, bytes, byte },
-                Step::Launch { kernel: index, grid, block, shared_bytes, ref params } => {
+                Step::Launch { kernel: index, grid, block, cluster, shared_bytes, ref params } => {
                     let entry = match kernels.entry(index) {
                         Entry::Occupied(known) => known.into_mut(),
                         Entry::Vacant(unknown) => unknown.insert(load(index)?),
@@ -105,7 +106,7 @@ impl<D: Driver> CommandList<D> {
                     let range = match written.get(&key) {
                         Some(range) => std::ops::Range::clone(range),
                         None => {
-                            let range = list.write_params(plan, params.clone(), entry, bases);
+                            let range = list.write_params(plan, params.clone(), entry, bases, &encode);
                             let range = range.map_err(|why| Fault {
                                 code: FaultCode::BadInvoke,
                                 kernel: Some(index),
@@ -118,7 +119,7 @@ impl<D: Driver> CommandList<D> {
                     Command::Launch {
                         index,
                         kernel: entry.kernel,
-                        shape: Shape { grid, block, shared_bytes },
+                        shape: Shape { grid, block, cluster, shared_bytes },
                         params: range,
                     }
                 }
@@ -135,6 +136,7 @@ impl<D: Driver> CommandList<D> {
         params: std::ops::Range<u32>,
         kernel: &LoadedKernel<D::Kernel>,
         bases: Bases,
+        encode: &impl Fn(&TensorMap, u64) -> Result<[u64; TENSOR_MAP_SLOTS], Fault>,
     ) -> Result<std::ops::Range<u32>, ArgumentError> {
         let table = &plan.params;
         let list =
@@ -159,6 +161,18 @@ impl<D: Driver> CommandList<D> {
             // Relocations lie in the order of their slots.
             let mut relocation = table.relocations.partition_point(|r| (r.slot as usize) < first);
             let target = start + offset as usize;
+            let map;
+            let slots = match param.kind {
+                ParamKind::TensorMap => {
+                    let found = table.tensor_maps.binary_search_by_key(&param.slot, |map| map.slot);
+                    let found = &table.tensor_maps[found.map_err(|_| ArgumentError::Broken)?];
+                    map = encode(found, bases.address(found.at)).map_err(|fault| {
+                        ArgumentError::TensorMap { position: position + 1, why: fault.message }
+                    })?;
+                    &map[..]
+                }
+                _ => slots,
+            };
             for (nth, slot) in slots.iter().enumerate() {
                 let mut value = *slot;
                 if let Some(r) = table.relocations.get(relocation).filter(|r| r.slot as usize == first + nth)
@@ -232,12 +246,14 @@ impl<D: Driver> CommandList<D> {
 }
 
 /// Why a launch's arguments are not what its kernel takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum ArgumentError {
     #[error("it takes {takes} arguments, the blueprint passes {passed}")]
     Count { takes: usize, passed: usize },
     #[error("argument {position} takes {takes} bytes, the blueprint passes {passed}")]
     Size { position: usize, takes: u32, passed: u32 },
+    #[error("argument {position}: {why}")]
+    TensorMap { position: usize, why: String },
     #[error("its parameters are not in the plan")]
     Broken,
 }

@@ -14,7 +14,7 @@
 
 use pappus_protocol::Fault;
 
-use super::driver::{Driver, Shape, Stream};
+use super::driver::{ALONE, Driver, Shape, Stream};
 use super::layout::Transfer;
 
 /// The most bytes that a kernel copies in, or out: copy engines are faster for more.
@@ -166,7 +166,7 @@ impl<D: Driver> CopyKernel<D> {
             return Ok(());
         }
         let blocks = longest.div_ceil(VECTOR * u64::from(THREADS)).min(MOST_BLOCKS) as u32;
-        let shape = Shape { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 };
+        let shape = Shape { grid: [blocks, 1, 1], block: [THREADS, 1, 1], cluster: ALONE, shared_bytes: 0 };
         stream.launch(self.kernel, &shape, &segments.encode())
     }
 }

@@ -19,10 +19,15 @@
 use std::fmt::{Debug, Display};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use pappus_blueprint::TensorMap;
+use pappus_blueprint::limits::MAP_BYTES;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::{Fault, FaultCode};
 
 use crate::device::CodeError;
+
+/// Slots of a tensor map.
+pub const TENSOR_MAP_SLOTS: usize = MAP_BYTES as usize / 8;
 
 /// A driver with its context on one device.
 pub trait Driver: Debug + Sized {
@@ -68,6 +73,13 @@ pub trait Driver: Debug + Sized {
 
     /// Loads machine code that [`Driver::writable_sections`] accepted, all of it and at once.
     fn load_module(&self, image: &[u8]) -> Result<Self::Module, Self::Error>;
+
+    /// A tensor map over memory at `address`, as kernels take it; an error of the call where the driver refuses it. Asked
+    /// only of devices that have [clusters](Properties::has_clusters).
+    fn encode_tensor_map(&self, map: &TensorMap, address: u64) -> Result<[u64; TENSOR_MAP_SLOTS], Fault> {
+        let _ = (map, address);
+        Err(Fault::new(FaultCode::BadInvoke, "this device has no tensor maps"))
+    }
 
     /// The kernel that `copy_kernels` launches, with its module.
     fn copy_kernel(&self) -> Result<(Self::Module, Self::Kernel), Fault>;
@@ -273,6 +285,8 @@ pub struct Properties {
     pub finds_others: bool,
     /// Kernels of different streams have their stacks in different memory.
     pub stacks_per_stream: bool,
+    /// Blocks can be launched in clusters, and kernels can read tensor maps.
+    pub has_clusters: bool,
 }
 
 /// What kernels may do with mapped memory.
@@ -284,6 +298,9 @@ pub enum Access {
     ReadWrite,
 }
 
+/// The cluster of blocks that are on their own.
+pub const ALONE: [u32; 3] = [1, 1, 1];
+
 /// The shape of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
@@ -291,6 +308,8 @@ pub struct Shape {
     pub grid: [u32; 3],
     /// Threads of a block along x, y, z.
     pub block: [u32; 3],
+    /// Blocks of a cluster along x, y, z; [`ALONE`] on devices without.
+    pub cluster: [u32; 3],
     /// Bytes of dynamic shared memory of each block.
     pub shared_bytes: u32,
 }

@@ -6,13 +6,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use pappus_blueprint::TensorMap;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::{Fault, FaultCode};
 use pappus_shmem::memfd;
 
 use super::driver::{
     self, Access, COUNTERS_BYTES, Driver, DriverError, LoadedKernel, ParamPlace, Properties, ScrubKernel,
-    ScrubRun, Section, Shape, Variable,
+    ScrubRun, Section, Shape, TENSOR_MAP_SLOTS, Variable,
 };
 use crate::device::CodeError;
 
@@ -85,10 +86,14 @@ struct State {
     full: u32,
     /// The next copy to the device fails.
     copy_fails: bool,
+    /// The next tensor map is refused.
+    map_fails: bool,
     /// What events answer instead of `Ok(true)`.
     events: Option<Result<bool, FakeError>>,
     /// Multiprocessors that a scrub reaches.
     reached: u32,
+    /// Shapes and parameters of launches, captured ones too.
+    launched: Vec<(Shape, Vec<u8>)>,
 }
 
 thread_local! {
@@ -129,6 +134,11 @@ pub(super) fn log() -> Vec<Did> {
     with(|state| std::mem::take(&mut state.log))
 }
 
+/// Shapes and parameters of what was launched or captured since the last time.
+pub(super) fn launched() -> Vec<(Shape, Vec<u8>)> {
+    with(|state| std::mem::take(&mut state.launched))
+}
+
 /// The next call like `did` fails.
 pub(super) fn fail(did: Did, error: FakeError) {
     with(|state| state.fails = Some((did, error)));
@@ -142,6 +152,11 @@ pub(super) fn out_of_memory(calls: u32) {
 /// The next copy to the device fails.
 pub(super) fn fail_next_copy() {
     with(|state| state.copy_fails = true);
+}
+
+/// The next tensor map is refused.
+pub(super) fn fail_next_map() {
+    with(|state| state.map_fails = true);
 }
 
 /// Sets what events answer from here on; `None`: they have passed.
@@ -209,6 +224,7 @@ impl Fake {
             host_addresses: false,
             finds_others: false,
             stacks_per_stream: false,
+            has_clusters: true,
         };
         Self { properties }
     }
@@ -257,6 +273,15 @@ impl Driver for Fake {
     fn load_module(&self, image: &[u8]) -> Result<Module, FakeError> {
         note(Did::Load);
         Module::parse(image).ok_or(FakeError::Refused)
+    }
+
+    fn encode_tensor_map(&self, map: &TensorMap, address: u64) -> Result<[u64; TENSOR_MAP_SLOTS], Fault> {
+        if with(|state| std::mem::take(&mut state.map_fails)) {
+            return Err(Fault::new(FaultCode::BadInvoke, "no such map"));
+        }
+        let mut slots = [0; TENSOR_MAP_SLOTS];
+        (slots[0], slots[1], slots[TENSOR_MAP_SLOTS - 1]) = (address, map.shape[0], map.box_shape[0].into());
+        Ok(slots)
     }
 
     fn copy_kernel(&self) -> Result<(Module, &'static str), Fault> {
@@ -360,7 +385,8 @@ impl driver::Stream for Stream {
         tell(Did::Fill { to, byte, bytes })
     }
 
-    fn launch(&self, kernel: &'static str, _: &Shape, _: &[u8]) -> Result<(), FakeError> {
+    fn launch(&self, kernel: &'static str, shape: &Shape, params: &[u8]) -> Result<(), FakeError> {
+        with(|state| state.launched.push((*shape, params.to_vec())));
         tell(Did::Launch(kernel))
     }
 
@@ -453,6 +479,9 @@ impl Module {
     }
 }
 
+/// The largest alignment of a parameter; each has that of its size.
+const PARAM_ALIGN: u32 = 64;
+
 /// Bytes of each variable, and where variables lie.
 pub(super) const VARIABLE_BYTES: u64 = 64;
 pub(super) const VARIABLES_AT: u64 = 1 << 50;
@@ -465,7 +494,13 @@ impl driver::Module for Module {
         let Some((name, sizes)) = self.kernels.iter().find(|(other, _)| other == name) else {
             return Ok(None);
         };
-        let params = (0..).zip(sizes).map(|(at, &bytes)| ParamPlace { offset: 8 * at, bytes }).collect();
+        let mut end = 0u32;
+        let params = sizes.iter().map(|&bytes| {
+            let offset = end.next_multiple_of(bytes.clamp(1, PARAM_ALIGN));
+            end = offset + bytes;
+            ParamPlace { offset, bytes }
+        });
+        let params = params.collect();
         let kernel: &'static str = name.clone().leak();
         Ok(Some(LoadedKernel { kernel, params, local_bytes: self.stack }))
     }

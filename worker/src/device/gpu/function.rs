@@ -48,6 +48,9 @@ impl<D: Driver> Function<D> {
         let load = |message| Fault::new(FaultCode::Load, message);
         let blueprint = image.blueprint;
         image.check()?;
+        if !driver.properties().has_clusters {
+            image.check_plain()?;
+        }
         let mut symbols = vec![Vec::new(); blueprint.modules().len()];
         let mut kernels = Vec::with_capacity(blueprint.kernels().len());
         for kernel in blueprint.kernels() {

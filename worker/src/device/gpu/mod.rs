@@ -36,6 +36,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
+use pappus_blueprint::TensorMap;
 use pappus_protocol::from_worker::{Done, Hello};
 use pappus_protocol::{ArenaId, Fault, FaultCode, LaneId, now_ns};
 use pappus_shmem::{Mapping, memfd};
@@ -166,7 +167,8 @@ impl<D: Driver> Gpu<D> {
             None => {
                 let names = function.names();
                 let load = |kernel| function.kernel(&self.driver, stream, lane, kernel);
-                let commands = CommandList::write(call.plan, names, bases, load)?;
+                let encode = |map: &TensorMap, address| self.driver.encode_tensor_map(map, address);
+                let commands = CommandList::write(call.plan, names, bases, load, encode)?;
                 let bound = Rc::new(BoundPlan::new(commands, call.plan.clone()));
                 self.plans.borrow_mut().insert(key, &bound);
                 bound

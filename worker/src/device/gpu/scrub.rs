@@ -7,7 +7,8 @@
 use pappus_protocol::{Fault, FaultCode};
 
 use super::driver::{
-    COUNTERS_BYTES, DeviceBuffer, Driver, DriverError, HostBuffer, ScrubKernelOf, ScrubRun, Shape, Stream,
+    ALONE, COUNTERS_BYTES, DeviceBuffer, Driver, DriverError, HostBuffer, ScrubKernelOf, ScrubRun, Shape,
+    Stream,
 };
 
 /// Runs after which a scrub that has not reached every multiprocessor fails.
@@ -122,7 +123,7 @@ impl<D: Driver> Counters<D> {
     ) -> Result<u32, D::Error> {
         let blocks = driver.properties().multiprocessors * run.blocks_each;
         let block = [kernel.threads, 1, 1];
-        let shape = Shape { grid: [blocks, 1, 1], block, shared_bytes: run.shared_bytes };
+        let shape = Shape { grid: [blocks, 1, 1], block, cluster: ALONE, shared_bytes: run.shared_bytes };
         let mut params = self.device.address().to_le_bytes().to_vec();
         params.extend(blocks.to_le_bytes());
         params.extend(run.shared_bytes.to_le_bytes());

@@ -80,7 +80,9 @@ impl Fixture {
         let mut gpu = Gpu::new(driver, 2).unwrap();
         gpu.grow(LANE, lease).unwrap();
         let function = Some(load(&mut gpu, &blueprint, module).unwrap());
-        let plan = Arc::new(blueprint.plan(&Sizes { inputs: &[BYTES], weights: &[], words: &[] }).unwrap());
+        let plan = Arc::new(
+            blueprint.plan(&Sizes { inputs: &[BYTES], weights: &[], words: &[], free: &[] }).unwrap(),
+        );
         let staging = Mapping::writable(&memfd::arena("staging", 4096).unwrap()).unwrap();
         let mut arenas = Arenas::new(staging);
         let arena = Mapping::writable(&memfd::arena("arena", 16 << 10).unwrap()).unwrap();
@@ -150,6 +152,86 @@ fn a_call_is_copied_run_copied_back_and_cleared_in_this_order() {
     assert_eq!(fixture.call(), expected);
     // The range is clean now.
     assert_eq!(fixture.call(), [fixture.work(3), vec![cleared]].concat());
+}
+
+/// A function of `A` and `B` with one launch of `k`, which passes these arguments.
+fn passing(arguments: &str) -> Blueprint {
+    let one = r#"{"Absolute": 1}"#;
+    let launch = launch("A", "B", one).replace(r#"{"Ptr": "A"}, {"Ptr": "B"}"#, arguments);
+    let json = format!(
+        r#"{{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {{
+            "inputs": ["A"], "buffers": {{"B": {{"Sizeof": "A"}}}}, "outputs": ["B"],
+            "control_flow": [{launch}]}}}}"#
+    );
+    pappus_blueprint::parse(json.as_bytes()).unwrap()
+}
+
+#[test]
+fn small_arguments_lie_where_the_kernel_expects_them() {
+    let arguments = r#"{"I8": -2}, {"F16": 1.5}, {"Bool": true}, {"U16": 513}, {"Ptr": "B"}, {"BF16": -1}"#;
+    let module = "kernel k 1 2 1 2 8 2";
+    let mut fixture = Fixture::over(Fake::new(), passing(arguments), 4 * GRANULE, module);
+    fixture.call();
+    let [(shape, params)] = &fake::launched()[..] else { panic!("one launch") };
+    assert_eq!((shape.grid, shape.block), ([1, 1, 1], [1, 1, 1]));
+    let to = (fixture.base + fixture.plan.buffers[1].offset).to_le_bytes();
+    let expected = [&[0xfe, 0, 0x00, 0x3e, 1, 0, 1, 2][..], &to, &[0x80, 0xbf]].concat();
+    assert_eq!(params, &expected);
+    // A kernel that takes another size is not launched.
+    let mut fixture = Fixture::over(Fake::new(), passing(arguments), 4 * GRANULE, "kernel k 1 2 4 2 8 2");
+    fixture.start(0, u64::MAX, false);
+    let fault = fixture.end().unwrap_err();
+    assert!(fault.message.contains("argument 3 takes 4 bytes, the blueprint passes 1"), "{}", fault.message);
+}
+
+#[test]
+fn tensor_maps_are_encoded_where_the_kernel_expects_them() {
+    let map = r#"{"U8": 7}, {"TensorMap": {"buffer": "B", "offset": {"Absolute": 32}, "dtype": "f16",
+        "shape": [{"Absolute": 5}, {"Absolute": 16}], "strides": [{"Absolute": 32}], "box": [4, 8]}}, {"Ptr": "A"}"#;
+    let mut fixture = Fixture::over(Fake::new(), passing(map), 4 * GRANULE, "kernel k 1 128 8");
+    fixture.call();
+    let [(_, params)] = &fake::launched()[..] else { panic!("one launch") };
+    let [from, to] = [0, 1].map(|buffer| fixture.base + fixture.plan.buffers[buffer].offset);
+    let mut expected = vec![0; 64 + 128 + 8];
+    expected[0] = 7;
+    expected[64..72].copy_from_slice(&(to + 32).to_le_bytes());
+    expected[72] = 5;
+    expected[64 + 120] = 4;
+    expected[192..].copy_from_slice(&from.to_le_bytes());
+    assert_eq!(params, &expected);
+    // What the driver refuses is a fault of the call, which names kernel and argument.
+    let mut fixture = Fixture::over(Fake::new(), passing(map), 4 * GRANULE, "kernel k 1 128 8");
+    fake::fail_next_map();
+    fixture.start(0, u64::MAX, false);
+    let fault = fixture.end().unwrap_err();
+    assert_eq!((fault.code, &*fault.message), (FaultCode::BadInvoke, "kernel `k`: argument 2: no such map"));
+    fixture.call();
+}
+
+#[test]
+fn clusters_are_launched_as_such_and_refused_where_there_are_none() {
+    let eight = r#"{"Absolute": 8}"#;
+    let launch = launch("A", "B", eight)
+        .replace(r#""shared_mem_bytes""#, r#""cluster_dim_x": {"Absolute": 4}, "shared_mem_bytes""#);
+    let json = format!(
+        r#"{{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {{
+            "inputs": ["A"], "buffers": {{"B": {{"Sizeof": "A"}}}}, "outputs": ["B"],
+            "control_flow": [{launch}]}}}}"#
+    );
+    let blueprint = || pappus_blueprint::parse(json.as_bytes()).unwrap();
+    let mut fixture = Fixture::over(Fake::new(), blueprint(), 4 * GRANULE, MODULE);
+    fixture.call();
+    let [(shape, _)] = &fake::launched()[..] else { panic!("one launch") };
+    assert_eq!((shape.grid, shape.cluster), ([8, 8, 8], [4, 1, 1]));
+    let mut driver = Fake::new();
+    driver.properties.has_clusters = false;
+    let mut gpu = Gpu::new(driver, 1).unwrap();
+    let fault = load(&mut gpu, &blueprint(), MODULE).unwrap_err();
+    assert_eq!(fault.code, FaultCode::Load);
+    assert_eq!(
+        fault.message,
+        "kernel `k` is launched with clusters of blocks, which this device does not have"
+    );
 }
 
 #[test]

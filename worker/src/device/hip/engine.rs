@@ -61,6 +61,8 @@ impl Engine {
                 && !info.is_cleaned_between_processes(),
             // Each hardware queue has memory of its own for stacks.
             stacks_per_stream: true,
+            // Neither exists on AMD GPUs in this form.
+            has_clusters: false,
         };
         Ok(Self { info, target, properties, library, context_bytes })
     }

@@ -31,6 +31,8 @@ pub(crate) struct DeviceInfo {
     pub(crate) pins_read_only: bool,
     /// Kernels reach pinned host memory at its own addresses.
     pub(crate) host_addresses: bool,
+    /// Blocks can be launched in clusters, and kernels can read tensor maps: since `sm_90`.
+    pub(crate) has_clusters: bool,
 }
 
 impl DeviceInfo {
@@ -75,6 +77,7 @@ impl DeviceInfo {
             host_addresses: attribute(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM)
                 .unwrap_or(0)
                 != 0,
+            has_clusters: attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH).unwrap_or(0) != 0,
         })
     }
 

@@ -6,12 +6,14 @@
 //! - [`stream`]: work in the order of submission; events; graphs.
 //! - [`memory`]: physical memory, address ranges, pinned host memory.
 //! - [`module`]: machine code, kernels, globals; the linker.
+//! - [`tensor_map`]: arrays as kernels copy them by boxes.
 
 pub(super) mod context;
 pub(super) mod error;
 pub(super) mod memory;
 pub(super) mod module;
 pub(super) mod stream;
+pub(super) mod tensor_map;
 
 use std::error::Error;
 

@@ -7,7 +7,7 @@ use cudarc::driver::sys::{self, CUevent_flags_enum, CUstream_flags_enum};
 
 use super::error::{CudaError, check};
 use super::module::Kernel;
-use crate::device::gpu::driver::{self, Shape};
+use crate::device::gpu::driver::{self, ALONE, Shape};
 
 /// A queue of work that runs in order, beside other queues.
 #[derive(Debug)]
@@ -59,6 +59,37 @@ impl driver::Stream for Stream {
         let buffer = params.as_ptr().cast_mut().cast();
         let mut extra = [BUFFER, buffer, SIZE, (&raw mut bytes).cast(), END];
         let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
+        if shape.cluster != ALONE {
+            let [x, y, z] = shape.cluster;
+            let mut cluster = sys::CUlaunchAttribute_st {
+                id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                pad: [0; 4],
+                value: sys::CUlaunchAttributeValue {
+                    clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z },
+                },
+            };
+            let config = sys::CUlaunchConfig {
+                gridDimX: gx,
+                gridDimY: gy,
+                gridDimZ: gz,
+                blockDimX: bx,
+                blockDimY: by,
+                blockDimZ: bz,
+                sharedMemBytes: shape.shared_bytes,
+                hStream: self.raw,
+                attrs: &raw mut cluster,
+                numAttrs: 1,
+            };
+            // SAFETY: as below; the driver reads the one attribute, which outlives the call.
+            return check(unsafe {
+                sys::cuLaunchKernelEx(
+                    &raw const config,
+                    kernel.raw(),
+                    std::ptr::null_mut(),
+                    extra.as_mut_ptr(),
+                )
+            });
+        }
         // SAFETY: the kernel's module is loaded for as long as its function (`Kernel`); the parameters are
         // copied by the call, exactly as many bytes as there are.
         check(unsafe {

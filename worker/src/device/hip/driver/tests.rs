@@ -6,7 +6,7 @@ use super::memory::{self, Physical, Pinned};
 use super::module::Kernel;
 use super::stream::{Event, Stream};
 use super::{fake, sys};
-use crate::device::gpu::driver::{Access, DriverError, Memory, Shape, Stream as _};
+use crate::device::gpu::driver::{ALONE, Access, DriverError, Memory, Shape, Stream as _};
 
 const PAGE: u64 = 2 << 20;
 
@@ -85,7 +85,7 @@ fn a_launch_passes_its_bytes_and_never_fewer_than_the_kernel_takes() {
     fake::install();
     let stream = Stream::create().unwrap();
     assert_eq!(fake::log(), ["with flags 0x1"]);
-    let shape = Shape { grid: [3, 2, 1], block: [64, 1, 1], shared_bytes: 16 };
+    let shape = Shape { grid: [3, 2, 1], block: [64, 1, 1], cluster: ALONE, shared_bytes: 16 };
     stream.launch(Kernel::of(4), &shape, &[1, 2, 3, 4]).unwrap();
     assert_eq!(fake::log(), ["launch 3 3 2 1 / 64 1 1 / 16 true [1, 2, 3] [1, 2, 3, 4]"]);
     assert!(stream.launch(Kernel::of(8), &shape, &[1, 2, 3, 4]).is_err());
