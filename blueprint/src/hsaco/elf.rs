@@ -293,7 +293,7 @@ impl<'a> Elf<'a> {
             let names = names.ok_or("malformed: symbols without names")?;
             let names = slice(self.file, names.offset, names.bytes).unwrap_or_default();
             let table = slice(self.file, section.offset, section.bytes).unwrap_or_default();
-            if section.entry_bytes != SYMBOL_BYTES as u64 || table.len() % SYMBOL_BYTES != 0 {
+            if section.entry_bytes != SYMBOL_BYTES as u64 || !table.len().is_multiple_of(SYMBOL_BYTES) {
                 return Err("malformed: a table of symbols with another length".into());
             }
             if tables > 2 || table.len() / SYMBOL_BYTES > MAX_SYMBOLS {
@@ -384,13 +384,12 @@ impl<'a> Elf<'a> {
         for segment in self.segments.iter().filter(|segment| segment.kind == PT_NOTE) {
             let mut rest = slice(self.file, segment.offset, segment.file_bytes).unwrap_or_default();
             while !rest.is_empty() {
-                let (owner, content, kind, behind) =
-                    note(rest).ok_or("malformed: a note ends behind its segment")?;
-                rest = behind;
-                if owner != OWNER || kind != METADATA {
+                let note = Note::read(rest).ok_or("malformed: a note ends behind its segment")?;
+                rest = note.behind;
+                if note.owner != OWNER || note.kind != METADATA {
                     continue;
                 }
-                if found.replace(content).is_some() {
+                if found.replace(note.content).is_some() {
                     return Err("malformed: two notes with metadata".into());
                 }
             }
@@ -510,13 +509,22 @@ fn name(table: &[u8], at: u32) -> Result<&str, Refused> {
     name.ok_or_else(|| Refused(format!("a name does not end within {MAX_NAME_BYTES} bytes, or is no text")))
 }
 
-/// One note: its owner, content and kind, and what is behind it.
-fn note(bytes: &[u8]) -> Option<(&[u8], &[u8], u32, &[u8])> {
-    let [owner_bytes, content_bytes, kind] = [u32_at(bytes, 0)?, u32_at(bytes, 4)?, u32_at(bytes, 8)?];
-    let rest = bytes.get(12..)?;
-    let owner = rest.get(..owner_bytes as usize)?;
-    let rest = rest.get((owner_bytes as usize).next_multiple_of(4)..)?;
-    let content = rest.get(..content_bytes as usize)?;
-    let behind = (content_bytes as usize).next_multiple_of(4).min(rest.len());
-    Some((owner, content, kind, &rest[behind..]))
+/// One note, and what is behind it.
+struct Note<'a> {
+    owner: &'a [u8],
+    content: &'a [u8],
+    kind: u32,
+    behind: &'a [u8],
+}
+
+impl<'a> Note<'a> {
+    fn read(bytes: &'a [u8]) -> Option<Self> {
+        let [owner_bytes, content_bytes, kind] = [u32_at(bytes, 0)?, u32_at(bytes, 4)?, u32_at(bytes, 8)?];
+        let rest = bytes.get(12..)?;
+        let owner = rest.get(..owner_bytes as usize)?;
+        let rest = rest.get((owner_bytes as usize).next_multiple_of(4)..)?;
+        let content = rest.get(..content_bytes as usize)?;
+        let behind = (content_bytes as usize).next_multiple_of(4).min(rest.len());
+        Some(Self { owner, content, kind, behind: &rest[behind..] })
+    }
 }
