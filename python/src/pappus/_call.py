@@ -239,9 +239,10 @@ class Bound:
     ) -> bytes:
         """The request, but for its number. What has no bytes has no place: it travels in the messages."""
         call = v1.Invoke(function=self.name, deadline_ns=self._deadline_ns)
-        for port, place, (_, size) in zip(self.signature.inputs, inputs, layout.inputs, strict=True):
+        given = zip(self.signature.inputs, inputs, layout.inputs, layout.types, strict=True)
+        for port, place, (_, size), type in given:
             item = v1.Item(region=_region(place, size)) if place and size else v1.Item(inline=b"")
-            call.inputs.append(v1.Input(name=port.name, items=[item]))
+            call.inputs.append(v1.Input(name=port.name, items=[item], type=type))
         rooms = [size for _, size in layout.outputs] if rooms is None else rooms
         for port, place, size in zip(self.signature.outputs, outputs, rooms, strict=True):
             call.outputs.append(v1.Output(name=port.name, region=_region(place, size) if place and size else None))

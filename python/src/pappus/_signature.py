@@ -37,6 +37,8 @@ class Layout:
     # (offset, bytes) in the order of the signature.
     inputs: list[tuple[int, int]]
     outputs: list[tuple[int, int]]
+    # Element types and shapes of inputs with free dimensions, which must come with the call.
+    types: list[v1.ArrayType | None]
     # Whether the outputs have exactly these bytes, or at most.
     exact: bool
     # Of all, and of the block that they take.
@@ -57,6 +59,11 @@ class Signature:
         declared = {output.name: output.dtype for output in info.outputs}
         # What is told of functions with many names lacks them; their configuration has them.
         inputs = info.inputs or self._blueprint.inputs
+        if not info.config:
+            for name, told in zip(info.inputs, info.input_types, strict=False):
+                self._blueprint.declare(name, told.dtype, _dims(told))
+            for output in info.outputs:
+                self._blueprint.declare(output.name, output.dtype, _dims(output))
         outputs = declared or self._blueprint.outputs
         self.inputs = tuple(Port(name, self._dtype(name, None)) for name in inputs)
         self.outputs = tuple(Port(name, self._dtype(name, declared)) for name in outputs)
@@ -122,7 +129,11 @@ class Signature:
             size = UNKNOWN_OUTPUT_BYTES if size is None else size
             outputs.append((end, size))
             end += aligned(size)
-        return Layout(inputs, outputs, exact, end, block_size(end))
+        types = [
+            v1.ArrayType(dtype=_arrays.name_of(array.dtype), shape=array.shape) if any(self._blueprint.free(name)) else None
+            for name, array in zip(names, arrays, strict=True)
+        ]
+        return Layout(inputs, outputs, types, exact, end, block_size(end))
 
     def _bind(self, name: str, array: Array, free: dict[str, int]) -> None:
         dims = self._blueprint.free(name)
@@ -153,6 +164,22 @@ class Signature:
             raise InvalidArgument(f"{self.name} has no input {unknown[0]!r}: {self}")
         missing = [name for name in names[len(given) :] if name not in named]
         raise InvalidArgument(f"input {missing[0]!r} is missing: {self}")
+
+
+def _dims(told: v1.DeclaredType | v1.OutputInfo) -> list[Any] | None:
+    """A declared shape as blueprints write it; a formula that is not told is no size."""
+    if not told.HasField("shape"):
+        return None
+    dims: list[Any] = []
+    for dim in told.shape.dimensions:
+        match dim.WhichOneof("elements"):
+            case "fixed":
+                dims.append({"Absolute": dim.fixed})
+            case "free":
+                dims.append({"Free": dim.free})
+            case _:
+                dims.append(None)
+    return dims
 
 
 def _input(port: Port, value: object) -> Array:

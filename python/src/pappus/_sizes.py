@@ -16,6 +16,16 @@ from typing import Any
 _MAX_DEPTH = 200
 
 
+_ELEMENT_BYTES = {
+    name: size
+    for size, names in {
+        1: "u8 i8 bool",
+        2: "u16 i16 f16 bf16",
+        4: "u32 i32 f32",
+        8: "u64 i64 f64",
+    }.items()
+    for name in names.split()
+}
 _FOLDS: dict[str, Callable[[list[int]], int]] = {"Sum": sum, "Product": math.prod, "Min": min, "Max": max}
 
 
@@ -44,6 +54,11 @@ class Blueprint:
         if isinstance(buffers, dict) and isinstance(types, dict):
             self.inputs, self.outputs = inputs, outputs
             self.buffers, self.types, self.words = buffers, types, tuple(words)
+
+    def declare(self, name: str, dtype: str, shape: Sequence[Any] | None) -> None:
+        """What the supervisor tells of a buffer whose blueprint is another tenant's."""
+        declared: dict[str, Any] = {"dtype": dtype} if shape is None else {"dtype": dtype, "shape": list(shape)}
+        self.types = {**self.types, name: declared}
 
     def dtype(self, name: str) -> str | None:
         """The declared element type of a buffer."""
@@ -101,8 +116,16 @@ class Sizes:
         if not isinstance(name, str):
             raise Unknown
         if name not in self._known:
-            self._known[name] = self._size(self._blueprint.buffers.get(name), depth + 1)
+            size = self._blueprint.buffers.get(name)
+            self._known[name] = self._typed(name) if size is None else self._size(size, depth + 1)
         return self._known[name]
+
+    def _typed(self, name: str) -> int:
+        """The bytes of a buffer of which only its type is known."""
+        dtype, shape = self._blueprint.dtype(name), self.shape_of(name)
+        if dtype not in _ELEMENT_BYTES or shape is None:
+            raise Unknown
+        return _known(_ELEMENT_BYTES[dtype] * math.prod(shape))
 
     def _size(self, size: Any, depth: int) -> int:
         if not isinstance(size, dict) or len(size) != 1 or depth > _MAX_DEPTH:
