@@ -62,7 +62,7 @@ fn a_launch_with_a_map_says_so() {
 fn what_needs_no_sizes_is_refused_when_it_is_read() {
     refused(r#""A""#, r#""X""#, "buffer", "unknown buffer");
     refused(r#"[{"Absolute": 2}, {"Absolute": 16}]"#, "[]", "shape", "0 dimensions, expected 1 to 5");
-    let six = vec![r#"{"Absolute": 2}"#; 6].join(",");
+    let six = [r#"{"Absolute": 2}"#; 6].join(",");
     refused(r#"[{"Absolute": 2}, {"Absolute": 16}]"#, &format!("[{six}]"), "shape", "6 dimensions");
     refused(r#"[{"Absolute": 48}]"#, "[]", "strides", "0 entries, expected 1");
     refused("[2, 8]", "[8]", "box", "1 entries, expected 2");

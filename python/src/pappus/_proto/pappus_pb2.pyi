@@ -561,24 +561,60 @@ class Input(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___Item]:
         """Concatenated in order."""
+
+    @_builtins.property
+    def type(self) -> Global___ArrayType:
+        """What its bytes hold: checked against what the function declares of the input, and needed where that has free
+        dimensions, which take their values from here.
+        """
 
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         items: _abc.Iterable[Global___Item] | None = ...,
+        type: Global___ArrayType | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["type", b"type"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "name", b"name", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Input: _TypeAlias = Input  # noqa: Y015
+
+@_typing.final
+class ArrayType(_message.Message):
+    """What an array holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DTYPE_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
+    dtype: _builtins.str
+    """"u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "bf16", "f32", "f64" or "bool"."""
+    @_builtins.property
+    def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Elements along each dimension, outermost first; at most 32 of at most 2^40. None is a single element."""
+
+    def __init__(
+        self,
+        *,
+        dtype: _builtins.str = ...,
+        shape: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "shape", b"shape"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ArrayType: _TypeAlias = ArrayType  # noqa: Y015
 
 @_typing.final
 class Item(_message.Message):
@@ -1096,13 +1132,14 @@ class FunctionInfo(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     FOUND_FIELD_NUMBER: _builtins.int
     GRANTED_FIELD_NUMBER: _builtins.int
+    INPUT_TYPES_FIELD_NUMBER: _builtins.int
     QUARANTINE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     config_sha256: _builtins.bytes
     config: _builtins.str
     """Present in answers to show_function only."""
     granted: _builtins.bool
-    """It is another tenant's: `name` is OWNER/NAME, and besides it only inputs and names of outputs are given."""
+    """It is another tenant's: `name` is OWNER/NAME, and besides it only inputs and outputs are given."""
     @_builtins.property
     def modules(self) -> _containers.RepeatedCompositeFieldContainer[Global___FunctionModule]:
         """In answers to list_functions without their variants."""
@@ -1120,6 +1157,12 @@ class FunctionInfo(_message.Message):
         """What was found in its modules; present in answers to show_function only."""
 
     @_builtins.property
+    def input_types(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeclaredType]:
+        """What its inputs hold, in the order of `inputs`. Absent where there are more types than a list has room for, and where
+        an older build registered the function.
+        """
+
+    @_builtins.property
     def quarantine(self) -> _containers.RepeatedCompositeFieldContainer[Global___Quarantine]:
         """The devices that refuse it to this caller, since it failed too often in a row."""
 
@@ -1135,11 +1178,12 @@ class FunctionInfo(_message.Message):
         config: _builtins.str = ...,
         found: _abc.Iterable[Global___ModuleInfo] | None = ...,
         granted: _builtins.bool = ...,
+        input_types: _abc.Iterable[Global___DeclaredType] | None = ...,
         quarantine: _abc.Iterable[Global___Quarantine] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_sha256", b"config_sha256", "found", b"found", "granted", b"granted", "inputs", b"inputs", "modules", b"modules", "name", b"name", "outputs", b"outputs", "quarantine", b"quarantine", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_sha256", b"config_sha256", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "modules", b"modules", "name", b"name", "outputs", b"outputs", "quarantine", b"quarantine", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1246,22 +1290,108 @@ class OutputInfo(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     DTYPE_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     dtype: _builtins.str
     """Element type such as "f32", if the blueprint gives one."""
+    @_builtins.property
+    def shape(self) -> Global___DeclaredShape:
+        """Its dimensions, if the blueprint gives them."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         dtype: _builtins.str = ...,
+        shape: Global___DeclaredShape | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shape", b"shape"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "name", b"name", "shape", b"shape"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OutputInfo: _TypeAlias = OutputInfo  # noqa: Y015
+
+@_typing.final
+class DeclaredType(_message.Message):
+    """What a function declares of an input."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DTYPE_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
+    dtype: _builtins.str
+    """Element type such as "f32"; empty for bytes of no declared type."""
+    @_builtins.property
+    def shape(self) -> Global___DeclaredShape:
+        """Absent where any number of elements of any shape is taken."""
+
+    def __init__(
+        self,
+        *,
+        dtype: _builtins.str = ...,
+        shape: Global___DeclaredShape | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shape", b"shape"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "shape", b"shape"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeclaredType: _TypeAlias = DeclaredType  # noqa: Y015
+
+@_typing.final
+class DeclaredShape(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIMENSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def dimensions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Dimension]:
+        """Outermost first."""
+
+    def __init__(
+        self,
+        *,
+        dimensions: _abc.Iterable[Global___Dimension] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dimensions", b"dimensions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeclaredShape: _TypeAlias = DeclaredShape  # noqa: Y015
+
+@_typing.final
+class Dimension(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIXED_FIELD_NUMBER: _builtins.int
+    FREE_FIELD_NUMBER: _builtins.int
+    COMPUTED_FIELD_NUMBER: _builtins.int
+    fixed: _builtins.int
+    """Always so many."""
+    free: _builtins.str
+    """As many as the call's array has; one name is one number in all inputs and outputs."""
+    computed: _builtins.str
+    """Computed from what the call brings. The formula is for people; callers of another tenant's function are not told."""
+    def __init__(
+        self,
+        *,
+        fixed: _builtins.int = ...,
+        free: _builtins.str = ...,
+        computed: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["computed", b"computed", "elements", b"elements", "fixed", b"fixed", "free", b"free"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed", b"computed", "elements", b"elements", "fixed", b"fixed", "free", b"free"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_elements: _TypeAlias = _typing.Literal["fixed", "free", "computed"]  # noqa: Y015
+    _WhichOneofArgType_elements: _TypeAlias = _typing.Literal["elements", b"elements"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_elements) -> _WhichOneofReturnType_elements | None: ...
+
+Global___Dimension: _TypeAlias = Dimension  # noqa: Y015
 
 @_typing.final
 class ModuleList(_message.Message):
