@@ -154,6 +154,16 @@ pub fn common_kernels(objects: &[CodeObject<'_>]) -> Result<Vec<Kernel>, Refused
     }
 }
 
+/// What a note's target says beside the architecture, the system and its environment: `amdgcn-amd-amdhsa--gfx90a`, or, as
+/// compilers of 2026 write it, `amdgpu9.42-amd-amdhsa-unknown-gfx942`.
+fn processor(target: &str) -> Option<&str> {
+    let (architecture, rest) = target.split_once("-amd-amdhsa-")?;
+    if architecture != "amdgcn" && !architecture.starts_with("amdgpu") {
+        return None;
+    }
+    rest.strip_prefix("unknown").unwrap_or(rest).strip_prefix('-')
+}
+
 fn judge<'a>(entry: &bundle::Entry<'a>) -> Result<CodeObject<'a>, Refused> {
     let elf = Elf::read(entry.bytes)?;
     let target = Target::of_flags(elf.flags, elf.version)?;
@@ -164,7 +174,7 @@ fn judge<'a>(entry: &bundle::Entry<'a>) -> Result<CodeObject<'a>, Refused> {
     if told.version != elf.version.min(5) {
         return Err("malformed: its header and its note have different versions".into());
     }
-    if Target::of_text(told.target.strip_prefix("amdgcn-amd-amdhsa--").unwrap_or_default()) != Some(target) {
+    if Target::of_text(processor(told.target).unwrap_or_default()) != Some(target) {
         return Err(Refused(format!(
             "malformed: its header says that it is made for {target}, its note for {:?}",
             told.target

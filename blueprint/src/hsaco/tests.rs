@@ -411,3 +411,18 @@ proptest! {
         judge_quietly(&Made::new(vec![scale()]).bytes_with(&note));
     }
 }
+
+#[test]
+fn notes_of_older_and_newer_compilers_name_their_targets() {
+    for (told, named) in [
+        ("amdgcn-amd-amdhsa--gfx90a", Some("gfx90a")),
+        ("amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-", Some("gfx90a:sramecc+:xnack-")),
+        ("amdgpu9.42-amd-amdhsa-unknown-gfx942", Some("gfx942")),
+        ("nvptx64-amd-amdhsa--gfx90a", None),
+        ("amdgcn-amd-amdpal--gfx90a", None),
+        ("amdgcn-amd-amdhsa-gfx90a", None),
+        ("gfx90a", None),
+    ] {
+        assert_eq!(processor(told), named, "{told}");
+    }
+}
