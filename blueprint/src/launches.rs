@@ -1,6 +1,6 @@
 //! Launches as far as a blueprint tells them without sizes: what a module's kernels are checked against.
 
-use crate::blueprint::{Blueprint, Item, Step, place_of_step};
+use crate::blueprint::{Blueprint, FieldValue, Item, Step, place_of_step};
 use crate::size::SizeId;
 use crate::types::ParamKind;
 
@@ -26,6 +26,8 @@ pub struct PassedParam {
     pub bytes: u32,
     /// Its alignment.
     pub align: u32,
+    /// It is the number zero, which is an address, too: nothing lies there.
+    pub is_zero: bool,
 }
 
 impl std::fmt::Display for PassedParam {
@@ -50,8 +52,13 @@ impl Launch<'_> {
 
     /// Its parameters, in order.
     pub fn params(&self) -> impl Iterator<Item = PassedParam> + '_ {
-        self.items.iter().filter_map(|item| match *item {
-            Item::Param { kind, bytes, align } => Some(PassedParam { kind, bytes, align }),
+        self.items.iter().enumerate().filter_map(|(at, item)| match *item {
+            Item::Param { kind, bytes, align } => {
+                // What it holds follows it.
+                let is_zero = kind != ParamKind::Struct
+                    && matches!(self.items.get(at + 1), Some(Item::Field { value: FieldValue::Bits(0), .. }));
+                Some(PassedParam { kind, bytes, align, is_zero })
+            }
             Item::Field { .. } => None,
         })
     }

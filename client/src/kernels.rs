@@ -243,7 +243,9 @@ pub fn check(blueprint: &Blueprint, module: usize, path: &Path, kernels: &[Kerne
 }
 
 fn agree(param: Param, passed: PassedParam) -> bool {
-    param.bytes == passed.bytes && param.class.takes(passed.kind)
+    // A zero is an address of nothing.
+    let is_nothing = param.class == Class::Pointer && passed.is_zero && passed.kind.is_whole();
+    param.bytes == passed.bytes && (is_nothing || param.class.takes(passed.kind))
 }
 
 /// The exported functions, and the memory that the module asks for; `None` where the bytes are no module.

@@ -226,7 +226,7 @@ fn check_param(param: ParamInfo, passed: PassedParam, end: u64) -> Result<(), Ar
     let wrong_type = match param.class {
         ParamClass::Integer => passed.kind.is_float(),
         ParamClass::Float => passed.kind.is_whole(),
-        ParamClass::Pointer => !pointer,
+        ParamClass::Pointer => !pointer && !(passed.is_zero && passed.kind.is_whole()),
         ParamClass::Value => pointer,
         ParamClass::Unknown | ParamClass::Bytes => false,
     };
@@ -350,6 +350,8 @@ mod tests {
             (56, 8, Value),
         ];
         assert_eq!(judge(&function(all, 1), kernel(&layout)), Ok(()));
+        // A zero is an address of nothing: Triton's kernels take two such.
+        assert_eq!(judge(&function(r#"{"U64": 0}"#, 1), kernel(&[(0, 8, Pointer)])), Ok(()));
         // Kinds that do not tell.
         assert_eq!(judge(&function(all, 1), KernelInfo { params: None, ..kernel(&[]) }), Ok(()));
     }

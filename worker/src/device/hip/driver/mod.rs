@@ -1,9 +1,9 @@
-//! HIP's driver library, found at run time, in three layers: the declarations of [`sys`](super::sys), results as
+//! HIP's driver library, found at run time, in three layers: the declarations of `sys`, results as
 //! [`HipError`], and owning types whose destructors give back what they own.
 //!
 //! - [`fault`]: what the GPU says about kernels that did something illegal.
 //! - [`error`]: results of the driver as text.
-//! - [`device`]: the device and what it says about itself.
+//! - [`mod@device`]: the device and what it says about itself.
 //! - [`stream`]: work in the order of submission; events; graphs.
 //! - [`memory`]: physical memory, address ranges, pinned host memory.
 //! - [`module`]: machine code, kernels, variables.
