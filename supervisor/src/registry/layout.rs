@@ -223,10 +223,11 @@ fn check_launch(name: &str, kernel: &KernelInfo, launch: &Launch<'_>) -> Result<
 /// `end` is where the parameter before ends.
 fn check_param(param: ParamInfo, passed: PassedParam, end: u64) -> Result<(), ArgumentError> {
     let pointer = passed.kind == ParamKind::Pointer;
+    let nothing = passed.is_zero && passed.kind.is_whole();
     let wrong_type = match param.class {
         ParamClass::Integer => passed.kind.is_float(),
         ParamClass::Float => passed.kind.is_whole(),
-        ParamClass::Pointer => !pointer && !(passed.is_zero && passed.kind.is_whole()),
+        ParamClass::Pointer => !pointer && !nothing,
         ParamClass::Value => pointer,
         ParamClass::Unknown | ParamClass::Bytes => false,
     };
