@@ -120,7 +120,10 @@ fn ear(name: &OsStr) -> Result<(UnixDatagram, SocketAddr)> {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(name),
     };
-    Ok((UnixDatagram::unbound()?, named?))
+    let socket = UnixDatagram::unbound()?;
+    // Who does not read must not stop this process.
+    socket.set_nonblocking(true)?;
+    Ok((socket, named?))
 }
 
 fn clients() -> Result<Option<UnixListener>> {
@@ -168,6 +171,15 @@ mod tests {
         assert_eq!([next(&hears), next(&hears)], ["WATCHDOG=1", "READY=1"]);
         manager.stopping();
         assert!(next(&hears).starts_with("STOPPING=1\nSTATUS="));
+    }
+
+    #[test]
+    fn a_service_manager_that_does_not_read_stops_nothing() {
+        let (manager, hears) = heard();
+        (0..10_000).for_each(|_| manager.alive());
+        hears.set_nonblocking(true).unwrap();
+        let heard = std::iter::from_fn(|| hears.recv(&mut [0; 256]).ok()).count();
+        assert!((1..10_000).contains(&heard), "{heard}");
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub(super) fn enter(files: &Files, first: bool) -> Root {
     if mounted.is_err() {
         return root;
     }
+    // The worker's user goes through the folders that are made here, whatever the supervisor's service says of its own files.
+    rustix::process::umask(Mode::from_raw_mode(0o022));
     for path in &shown {
         let _ = path.show(place);
     }
