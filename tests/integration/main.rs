@@ -34,6 +34,7 @@
 //! - [`replacing`]: a function takes the place of another.
 //! - [`service_manager`]: what systemd hands over and is told; restarts that refuse nobody.
 //! - [`surveys`]: which devices a supervisor takes.
+//! - [`amd`]: the HIP device on a library that looks like HIP's.
 //! - [`cli`], [`inputs`], [`metrics`]: the command and the endpoint that operators use.
 //! - [`health`]: what an orchestrator is told. [`monitoring`]: dashboard, alerts and run book name what there is.
 //! - [`arrows`]: imports point one way.
@@ -54,6 +55,7 @@ mod tracer;
 
 mod abuse;
 mod again;
+mod amd;
 mod ancestors;
 mod arrows;
 mod calls;

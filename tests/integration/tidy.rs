@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::programs::{self, files_below, workspace};
 
 /// The crates, and those of each other that each may use outside its tests.
-const DEPENDENCIES: [(&str, &[&str]); 12] = [
+const DEPENDENCIES: [(&str, &[&str]); 14] = [
     ("version", &[]),
     ("shmem", &[]),
     ("blueprint", &[]),
@@ -20,6 +20,9 @@ const DEPENDENCIES: [(&str, &[&str]); 12] = [
     ("fuzz", &["blueprint", "client", "proto", "protocol", "shmem", "supervisor", "worker"]),
     // Of its hostile programs.
     ("tests", &["client", "proto", "protocol", "shmem", "worker"]),
+    // What looks like an AMD GPU to tests.
+    ("tests/amd/isa", &[]),
+    ("tests/amd/hip", &["gfx9"]),
     // Measures all of them.
     ("benches", &["blueprint", "client", "kernels", "proto", "protocol", "shmem", "supervisor", "worker"]),
 ];
@@ -37,7 +40,7 @@ const KERNEL_LIBRARIES: [&str; 8] = [
 ];
 
 /// Where `unsafe` may be.
-const UNSAFE: [&str; 12] = [
+const UNSAFE: [&str; 13] = [
     "shmem/src",
     "supervisor/src/server/async_fd.rs",
     "worker/src/launch.rs",
@@ -47,6 +50,7 @@ const UNSAFE: [&str; 12] = [
     "worker/src/device/gpu",
     "worker/src/device/hip",
     // Nothing of these ships.
+    "tests/amd/hip",
     "tests/hostile/prisoner",
     "worker/tests",
     "benches/src/kernels",
@@ -69,7 +73,9 @@ const MAY_SLEEP: [&str; 4] = [
 
 /// Every Rust file of ours that people write, relative to the workspace.
 pub(crate) fn sources() -> Vec<(String, String)> {
-    let folders = DEPENDENCIES.iter().flat_map(|(name, _)| {
+    // A crate inside the folder of another is found with that one.
+    let inside = |name: &str| DEPENDENCIES.iter().any(|(other, _)| name.starts_with(&format!("{other}/")));
+    let folders = DEPENDENCIES.iter().filter(|(name, _)| !inside(name)).flat_map(|(name, _)| {
         let folder = workspace().join(name);
         files_below(&folder)
     });
@@ -154,6 +160,18 @@ fn neither_supervisor_nor_client_runs_kernels() {
     }
     // The control: the worker does.
     assert!(tree("pappus-worker").contains("wasmtime"));
+}
+
+#[test]
+fn nothing_that_is_delivered_looks_like_a_gpu() {
+    let lookalikes = ["pappus-gfx9", "pappus-amdhip64"];
+    for package in ["pappus-supervisor", "pappus-client", "pappus-worker"] {
+        let tree = tree(package);
+        let found: Vec<_> = lookalikes.iter().filter(|name| tree.contains(**name)).collect();
+        assert!(found.is_empty(), "{package} depends on {found:?}");
+    }
+    // The control.
+    assert!(tree("pappus-amdhip64").contains("pappus-gfx9"));
 }
 
 /// Blocks and implementations that are `unsafe`, beyond the notes that can be checked where they stand.

@@ -36,16 +36,17 @@ pub enum GreetingError {
 impl CodeTarget {
     /// As a worker's greeting says. It may say anything, and fingerprint and architecture become parts of file names.
     pub fn greeted(hello: &Hello) -> Result<Self, GreetingError> {
-        let plain = |text: &str| {
-            text.len() <= 64 && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+        let plain = |text: &str, besides: &[u8]| {
+            text.len() <= 64 && text.bytes().all(|b| b.is_ascii_alphanumeric() || besides.contains(&b))
         };
         if hello.version != pappus_protocol::header::VERSION {
             return Err(GreetingError::OtherBuild(hello.version));
         }
-        if hello.fingerprint.is_empty() || !plain(&hello.fingerprint) {
+        if hello.fingerprint.is_empty() || !plain(&hello.fingerprint, b"-_") {
             return Err(GreetingError::Fingerprint);
         }
-        if !plain(&hello.arch) {
+        // AMD's have settings behind them: `gfx90a:sramecc+:xnack-`.
+        if !plain(&hello.arch, b"-_:+") {
             return Err(GreetingError::Arch);
         }
         let kind = hello.device.parse()?;
@@ -80,11 +81,14 @@ mod tests {
             (target.kind, target.arch.as_str(), target.fingerprint.as_str()),
             (Kind::Cuda, "sm_90", "f-1")
         );
+        let amd = Hello { arch: "gfx90a:sramecc+:xnack-".into(), ..Hello::new("hip", "f-1") };
+        assert_eq!(CodeTarget::greeted(&amd).unwrap().arch, amd.arch);
         for bad in [
             Hello { version: 0, ..hello.clone() },
             Hello { fingerprint: "../x".into(), ..hello.clone() },
             Hello { fingerprint: String::new(), ..hello.clone() },
             Hello { arch: "a/b".into(), ..hello.clone() },
+            Hello { arch: "..".into(), ..hello.clone() },
             Hello { device: "toaster".into(), ..hello },
         ] {
             assert!(CodeTarget::greeted(&bad).is_err(), "{bad:?}");
