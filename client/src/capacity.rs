@@ -139,6 +139,8 @@ pub(crate) struct Plan {
 pub(crate) enum Shortage {
     /// The supervisor does not start so.
     Contexts { wanted_bytes: u64, memory_bytes: u64 },
+    /// Workers wait for memory before they have any for calls.
+    Stacks { wanted_bytes: u64, memory_bytes: u64 },
     /// Domains take workers from each other.
     Workers { domains: u64, workers: u64 },
     /// A call is refused.
@@ -158,6 +160,7 @@ impl Shortage {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Contexts { .. } => "contexts",
+            Self::Stacks { .. } => "stacks",
             Self::Workers { .. } => "workers",
             Self::Call { .. } => "call",
             Self::Exclusive { .. } => "exclusive",
@@ -169,7 +172,10 @@ impl Shortage {
 
     /// Whether more GPUs help.
     fn shrinks(&self) -> bool {
-        matches!(self, Self::Workers { .. } | Self::Weights { .. } | Self::Leases { .. })
+        matches!(
+            self,
+            Self::Stacks { .. } | Self::Workers { .. } | Self::Weights { .. } | Self::Leases { .. }
+        )
     }
 }
 
@@ -179,6 +185,12 @@ impl fmt::Display for Shortage {
             Self::Contexts { wanted_bytes, memory_bytes } => write!(
                 f,
                 "contexts may take {} of memory={}: the supervisor does not start; fewer workers or standbys, or more memory",
+                rough_bytes(wanted_bytes),
+                rough_bytes(memory_bytes)
+            ),
+            Self::Stacks { wanted_bytes, memory_bytes } => write!(
+                f,
+                "contexts and stacks of the residents take {} of memory={}: smaller stack=, fewer workers, or more GPUs",
                 rough_bytes(wanted_bytes),
                 rough_bytes(memory_bytes)
             ),
@@ -252,8 +264,11 @@ pub(crate) fn plan(load: &Load, setup: Setup, gpus: u64) -> Plan {
 
     let mut short = Vec::new();
     let all_contexts = processes(setup.workers);
+    let residents_bytes = contexts_bytes.saturating_add(stacks_bytes);
     if memory.saturating_sub(all_contexts) < MIN_GPU_CALLS_BYTES {
         short.push(Shortage::Contexts { wanted_bytes: all_contexts, memory_bytes: memory });
+    } else if residents_bytes > memory {
+        short.push(Shortage::Stacks { wanted_bytes: residents_bytes, memory_bytes: memory });
     }
     if domains > setup.workers {
         short.push(Shortage::Workers { domains, workers: setup.workers });
@@ -296,21 +311,18 @@ pub(crate) fn plan(load: &Load, setup: Setup, gpus: u64) -> Plan {
 
 /// The plan with the fewest GPUs that more GPUs would not make better.
 pub(crate) fn fewest(load: &Load, setup: Setup) -> Plan {
-    // More GPUs never make anything shorter, so the first that is enough is found by halving.
-    let enough = |gpus: u64| !plan(load, setup, gpus).short.iter().any(Shortage::shrinks);
+    // More GPUs never make anything shorter, so the first that lacks as little as the most do is found by halving.
+    let lacks = |gpus: u64| plan(load, setup, gpus).short.iter().filter(|short| short.shrinks()).count();
+    let least = lacks(MAX_GPUS);
     let (mut low, mut high) = (1, MAX_GPUS);
     while low < high {
         let middle = (low + high) / 2;
-        match enough(middle) {
+        match lacks(middle) == least {
             true => high = middle,
             false => low = middle + 1,
         }
     }
-    match enough(low) {
-        true => plan(load, setup, low),
-        // No number helps: what one lacks is said.
-        false => plan(load, setup, 1),
-    }
+    plan(load, setup, low)
 }
 
 #[cfg(test)]
@@ -440,5 +452,17 @@ mod tests {
             prop_assert!(plan.short.iter().all(|short| !short.to_string().is_empty()));
             fewest(&load, setup);
         }
+    }
+
+    #[test]
+    fn stacks_that_do_not_fit_are_short_and_what_more_gpus_cure_is_cured_beside_what_they_do_not() {
+        let setup = Setup::of(H200, None, CONTEXT_BYTES);
+        let stacks = Load { domains: 4, stack_bytes: 40 * GIB, ..load() };
+        assert_eq!(names(&plan(&stacks, setup, 1)), ["stacks"]);
+        assert_eq!(fewest(&stacks, setup).gpus, 2);
+        // Shared weights are on every GPU once: no number of GPUs makes them fit.
+        let both = Load { domains: 640, shared_weight_bytes: 200 * GIB, ..load() };
+        let found = fewest(&both, setup);
+        assert_eq!((found.gpus, names(&found)), (10, vec!["weights"]));
     }
 }

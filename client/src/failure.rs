@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use pappus_client::{Code, Error};
 
-/// The supervisor answers, and takes no calls now.
+/// The supervisor answers, and takes no calls yet.
 pub(crate) const NOT_READY: u8 = 1;
 /// The command line makes no sense.
 pub(crate) const USAGE: u8 = 2;
@@ -14,6 +14,8 @@ pub(crate) const REFUSED: u8 = 3;
 pub(crate) const FAILED: u8 = 4;
 /// There is no supervisor to talk to.
 pub(crate) const UNREACHABLE: u8 = 5;
+/// The supervisor answers, and takes no calls any more.
+pub(crate) const DRAINING: u8 = 6;
 
 /// A command's result.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
@@ -36,9 +38,12 @@ pub(crate) enum Failure {
     /// Input that is wrong for another reason.
     #[error("{0}")]
     Refused(String),
-    /// Calls cannot be made now.
-    #[error("not ready: {0}")]
-    NotReady(&'static str),
+    /// Calls cannot be made yet.
+    #[error("not ready: no worker and no standby is up yet")]
+    NotReady,
+    /// Calls cannot be made any more.
+    #[error("not ready: the supervisor is draining and takes no more calls")]
+    Draining,
     /// The demo found something wrong.
     #[error("{0}")]
     Failed(String),
@@ -58,7 +63,8 @@ impl Failure {
     fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
-            Self::NotReady(_) => NOT_READY,
+            Self::NotReady => NOT_READY,
+            Self::Draining => DRAINING,
             Self::Blueprint(_) | Self::Refused(_) => REFUSED,
             Self::Print(_) | Self::Failed(_) => FAILED,
             Self::Library(error) => of_library(error),
@@ -107,7 +113,8 @@ mod tests {
         let unreachable =
             Error::Unreachable { path: "s".into(), source: std::io::ErrorKind::NotFound.into() };
         let cases = [
-            (Failure::NotReady(""), 1),
+            (Failure::NotReady, 1),
+            (Failure::Draining, 6),
             (Failure::Usage(String::new()), 2),
             (answer(Code::InvalidArgument), 3),
             (answer(Code::NotFound), 3),

@@ -43,7 +43,8 @@ def test_one_launch_of_fixed_size(tmp_path: Path, check: Check) -> None:
     assert launch["grid_dim_x"] == {"Absolute": 4}
     assert built.blueprint["types"]["x"] == {"dtype": "f32", "shape": [{"Absolute": 1000}]}
     said = check(built.save(tmp_path / "add.pappus"))
-    assert said.count("kernels fit") == 2 and "gfx942.hsaco: kernels and parameters fit" in said
+    assert said.count("kernels fit") == 2
+    assert "gfx942.hsaco: kernels and parameters fit" in said
 
 
 def test_a_dimension_that_the_call_decides(tmp_path: Path, check: Check) -> None:

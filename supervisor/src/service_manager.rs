@@ -27,6 +27,7 @@ pub struct ServiceManager {
     /// The clients' socket, if it listens on it.
     clients: Option<UnixListener>,
     told_ready: AtomicBool,
+    told_stopping: AtomicBool,
 }
 
 impl ServiceManager {
@@ -38,7 +39,13 @@ impl ServiceManager {
             .is_none_or(|pid| pid.to_str().and_then(|pid| pid.parse().ok()) == Some(std::process::id()));
         let period = variable("WATCHDOG_USEC").and_then(|period| period.to_str()?.parse().ok());
         let watchdog = period.filter(|period| watched && *period > 0).map(Duration::from_micros);
-        Ok(Self { ear, watchdog, clients: clients()?, told_ready: AtomicBool::new(false) })
+        Ok(Self {
+            ear,
+            watchdog,
+            clients: clients()?,
+            told_ready: AtomicBool::new(false),
+            told_stopping: AtomicBool::new(false),
+        })
     }
 
     /// Whether it listens on the clients' socket.
@@ -63,6 +70,10 @@ impl ServiceManager {
                 return Err(Error::new(ErrorKind::InvalidInput, why));
             }
         }
+        if !rustix::net::sockopt::socket_acceptconn(&listener)? {
+            let why = "the socket that the service manager hands over is not listened on";
+            return Err(Error::new(ErrorKind::InvalidInput, why));
+        }
         listener.set_nonblocking(true)?;
         Ok(Some(listener))
     }
@@ -80,8 +91,10 @@ impl ServiceManager {
 
     /// Calls can be made.
     pub fn ready(&self) {
-        self.told_ready.store(true, Ordering::Release);
-        self.tell("READY=1");
+        if !self.told_stopping.load(Ordering::Acquire) {
+            self.told_ready.store(true, Ordering::Release);
+            self.tell("READY=1");
+        }
     }
 
     /// Does what reads the configuration again, and says so before and after.
@@ -92,7 +105,7 @@ impl ServiceManager {
         let now = clock_gettime(ClockId::Monotonic);
         self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={}{:06}", now.tv_sec, now.tv_nsec / 1000));
         let reloaded = reload();
-        self.tell("READY=1");
+        self.ready();
         reloaded
     }
 
@@ -103,6 +116,9 @@ impl ServiceManager {
 
     /// The process accepts no call any more.
     pub fn stopping(&self) {
+        // From now on neither a reload nor a worker is news.
+        self.told_stopping.store(true, Ordering::Release);
+        self.told_ready.store(false, Ordering::Release);
         self.tell("STOPPING=1\nSTATUS=draining: accepted calls are answered, new ones are refused");
     }
 

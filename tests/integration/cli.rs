@@ -210,7 +210,7 @@ fn readiness_is_an_exit_code() {
     supervisor.terminate();
     crate::fixture::until("it drains", || supervisor.status().draining);
     let ran = supervisor.pappus(&["status", "--ready"]);
-    assert_eq!((ran.code, ran.stderr.contains("draining")), (1, true), "{}", ran.stderr);
+    assert_eq!((ran.code, ran.stderr.contains("draining")), (6, true), "{}", ran.stderr);
     assert!(supervisor.ok(&["status"]).contains("\nDRAINING: "));
 }
 

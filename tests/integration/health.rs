@@ -1,9 +1,12 @@
 //! What an orchestrator is told: `/healthz`, whether to start the supervisor again, and `/readyz`, whether to send it
 //! calls, with the reason in words.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
 use pappus_client::Invocation;
+use rustix::net::{AddressFamily, SocketType};
 
 use crate::fixture::{Supervisor, beside, until};
 use crate::kit;
@@ -90,6 +93,45 @@ fn a_state_directory_that_cannot_be_written_is_named() {
     until_ready(&address);
     // Nothing is left behind.
     assert!(!state.join("try-out.tmp").exists());
+}
+
+/// A connection from this address of the loopback network.
+fn from(peer: &str, address: &str) -> TcpStream {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &format!("{peer}:0").parse::<SocketAddr>().unwrap()).unwrap();
+    rustix::net::connect(&socket, &address.parse::<SocketAddr>().unwrap()).unwrap();
+    socket.into()
+}
+
+/// What such a connection is answered; nothing where it is closed instead.
+fn asked(peer: &str, address: &str) -> String {
+    let mut text = String::new();
+    let mut stream = from(peer, address);
+    let _ = stream.write_all(format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes());
+    let _ = stream.read_to_string(&mut text);
+    text
+}
+
+#[test]
+fn connections_of_one_peer_that_ask_nothing_keep_nobody_else_from_an_answer() {
+    let address = address(9475);
+    let _supervisor = Supervisor::with(&["--metrics", &address]);
+    until_ready(&address);
+    // They are served for a second only: on a busy machine it may be over.
+    until("a peer has its share, and another is answered", || {
+        let held: Vec<_> = (0..16).map(|_| from("127.0.0.2", &address)).collect();
+        let more = asked("127.0.0.2", &address);
+        assert!(asked("127.0.0.3", &address).starts_with("HTTP/1.1 200"));
+        drop(held);
+        more.is_empty()
+    });
+    let mut idle = from("127.0.0.4", &address);
+    let began = std::time::Instant::now();
+    assert!(
+        !idle.read_to_string(&mut String::new()).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
+    );
+    assert!(began.elapsed() < std::time::Duration::from_secs(8), "a request is waited for for a second");
+    until("all places are free again", || asked("127.0.0.2", &address).starts_with("HTTP/1.1 200"));
 }
 
 #[test]

@@ -307,3 +307,17 @@ fn a_greeting_from_a_process_that_ended_is_not_believed() {
     let supervisor = Supervisor::new(machine.program, flags.to_vec(), machine.dir);
     until("it is found out", || supervisor.log().contains("it ended when it greeted"));
 }
+
+/// The folders of a worker's root are the supervisor's to make: its user must be able to go through them, so that libraries
+/// are found whatever the service's umask is.
+#[test]
+fn a_tight_umask_hides_no_library() {
+    let output = std::process::Command::new("sh")
+        .args(["-c", "umask 077; exec \"$0\" --list-devices"])
+        .arg(program("pappus-supervisor"))
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+    assert!(output.status.success() && said[0].contains("cpu"), "{said:?}");
+    assert!(!said[0].contains("Permission denied"), "{said:?}");
+}

@@ -62,8 +62,9 @@ docs/runbook.md says which figures stand behind it.";
 pub(super) const READY: &str = "\
 With --ready, nothing is shown; the exit code says whether calls can be made:
   0  ready: not draining, and a worker or a standby is up
-  1  not ready, with the reason on stderr
+  1  not ready yet, with the reason on stderr
   5  no supervisor answers
+  6  draining: accepted calls are answered, no more are taken
 
 Example:
   pappus status --ready";

@@ -13,7 +13,7 @@ use crate::units::rough_bytes;
 /// Computes and prints.
 pub(crate) fn run(arguments: &PlanArguments, out: &mut dyn Write) -> Result<()> {
     let gpu = gpu(arguments)?;
-    let plan = planned(arguments, gpu);
+    let plan = planned(arguments, gpu)?;
     match arguments.json.json {
         true => Ok(writeln!(out, "{}", as_json(arguments, gpu, &plan))?),
         false => print(arguments, gpu, &plan, out),
@@ -35,7 +35,7 @@ fn gpu(arguments: &PlanArguments) -> Result<Gpu> {
     })
 }
 
-fn planned(arguments: &PlanArguments, gpu: Gpu) -> Plan {
+fn planned(arguments: &PlanArguments, gpu: Gpu) -> Result<Plan> {
     let load = Load {
         domains: arguments.tenants,
         busy: arguments.busy.unwrap_or(arguments.tenants),
@@ -47,16 +47,21 @@ fn planned(arguments: &PlanArguments, gpu: Gpu) -> Plan {
     };
     let context = arguments.context.map_or(CONTEXT_BYTES, |context| context.as_u64());
     let memory = arguments.memory.map(|memory| memory.as_u64());
-    let mut setup = Setup::of(gpu.memory_mib << 20, memory, context);
+    let has = gpu.memory_mib << 20;
+    if let Some(memory) = memory.filter(|memory| *memory > has) {
+        let (memory, has) = (rough_bytes(memory), rough_bytes(has));
+        return Err(Failure::Usage(format!("--memory {memory} is more than the GPU has: {has}")));
+    }
+    let mut setup = Setup::of(has, memory, context);
     setup.workers = arguments.workers.unwrap_or(setup.workers);
     setup.lanes = arguments.lanes;
     setup.standbys = arguments.standbys.min(setup.workers);
     setup.weights_bytes =
         arguments.weights_cache.map_or(setup.weights_bytes, |most| most.as_u64().min(setup.memory_bytes));
-    match arguments.gpus {
+    Ok(match arguments.gpus {
         Some(gpus) => capacity::plan(&load, setup, gpus),
         None => capacity::fewest(&load, setup),
-    }
+    })
 }
 
 /// The device as `pappus-supervisor` is told of it. Everything has a number, so that nothing depends on what happens to be free.

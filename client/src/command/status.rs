@@ -27,8 +27,8 @@ pub(crate) fn run(client: &mut Client, arguments: &StatusArguments, out: &mut dy
 fn readiness(status: &v1::Status) -> Result<()> {
     match (status.ready, status.draining) {
         (true, _) => Ok(()),
-        (false, true) => Err(Failure::NotReady("the supervisor is draining and takes no more calls")),
-        (false, false) => Err(Failure::NotReady("no worker and no standby is up yet")),
+        (false, true) => Err(Failure::Draining),
+        (false, false) => Err(Failure::NotReady),
     }
 }
 

@@ -1,13 +1,13 @@
 //! The HTTP endpoint of operators: `GET /metrics` for Prometheus, `/healthz` and `/readyz` for an orchestrator, and nothing
-//! else. One request per connection, few connections, small headers, little time: idle connections block the endpoint for
-//! seconds at most. It answers from before devices are looked for.
+//! else. One request per connection, few connections of each peer, small headers, little time: who holds connections open
+//! has them closed, and keeps no other peer from an answer. It answers from before devices are looked for.
 //!
 //! - [`process`]: what the process itself takes.
 
 mod process;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -16,18 +16,20 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use crate::metrics;
 use crate::server::Server;
 use crate::server::health::NotReady;
 
-/// Connections that are served at the same time; more wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 16;
-/// From a connection's beginning to its end, also where the peer sends or reads slowly.
+/// Connections that are served at the same time, of all peers and of one address; more are closed.
+const MAX_CONNECTIONS: usize = 128;
+const MAX_OF_ONE: usize = 16;
+/// From a connection's beginning to the end of its request; to its own end, also where the peer reads slowly.
+const MAX_REQUEST_TIME: Duration = Duration::from_secs(1);
 const MAX_TIME: Duration = Duration::from_secs(10);
 /// Bytes of a request that are kept, the least that hyper allows.
 const MAX_REQUEST_BYTES: usize = 8192;
@@ -93,18 +95,33 @@ async fn keep_up(handle: PrometheusHandle) {
 }
 
 async fn accept(listener: TcpListener, endpoint: Endpoint) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    // Each ends with its peer's address.
+    let mut served = JoinSet::new();
+    let mut peers: Vec<IpAddr> = Vec::new();
     loop {
-        // Never closed.
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let endpoint = endpoint.clone();
-                tokio::spawn(async move {
-                    // One that takes too long is cut off; a client that breaks HTTP is its own problem.
-                    let _ = tokio::time::timeout(MAX_TIME, connection(stream, endpoint)).await;
-                    drop(place);
-                });
+        let accepted = tokio::select! {
+            Some(ended) = served.join_next() => {
+                // None panics.
+                if let Some(at) = ended.ok().and_then(|ended| peers.iter().position(|peer| *peer == ended)) {
+                    peers.swap_remove(at);
+                }
+                continue;
+            }
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let peer = peer.ip();
+                let of_one = peers.iter().filter(|there| **there == peer).count();
+                if peers.len() < MAX_CONNECTIONS && of_one < MAX_OF_ONE {
+                    let endpoint = endpoint.clone();
+                    peers.push(peer);
+                    served.spawn(async move {
+                        // One that takes too long is cut off; a client that breaks HTTP is its own problem.
+                        let _ = tokio::time::timeout(MAX_TIME, connection(stream, endpoint)).await;
+                        peer
+                    });
+                }
             }
             Err(e) => {
                 tracing::warn!("cannot accept a connection for metrics: {e}");
@@ -121,6 +138,8 @@ async fn connection(stream: TcpStream, endpoint: Endpoint) -> hyper::Result<()> 
     });
     http1::Builder::new()
         .keep_alive(false)
+        .timer(TokioTimer::new())
+        .header_read_timeout(MAX_REQUEST_TIME)
         .max_buf_size(MAX_REQUEST_BYTES)
         .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), service)

@@ -64,7 +64,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "pappus.check" -}}
 {{- $gpus := 0 -}}
 {{- range .Values.devices -}}
-{{- if hasPrefix "cuda:" .name -}}
+{{- if ne .name "cpu" -}}
 {{- $gpus = add $gpus 1 -}}
 {{- if and (has $.Values.gpu.mode (list "runtimeClass" "cdi")) (not .memory) -}}
 {{- fail (printf "devices: %s needs memory=: with gpu.mode=%s the scheduler does not know that Pappus has this GPU, so others may use it, too" .name $.Values.gpu.mode) -}}
@@ -82,6 +82,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- if and (not .Values.metrics.enabled) (or .Values.metrics.serviceMonitor.enabled .Values.metrics.prometheusRule.enabled) -}}
 {{- fail "metrics.serviceMonitor and metrics.prometheusRule need metrics.enabled" -}}
+{{- end -}}
+{{- if and .Values.metrics.serviceMonitor.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.from) -}}
+{{- fail "metrics.serviceMonitor: name the pods of Prometheus in networkPolicy.from, otherwise nobody reaches the metrics" -}}
 {{- end -}}
 {{- end -}}
 
