@@ -27,4 +27,4 @@ def test_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_there_are_pages() -> None:
-    assert {page.stem for page in pages} >= {"triton", "resnet18", "gpt"}
+    assert {page.stem for page in pages} >= {"triton", "resnet18", "gpt", "image"}

@@ -540,6 +540,8 @@ proptest! {
         w.scheduler.residency.set_least(0);
         w.scheduler.residency.set_ready(w.slots);
         w.scheduler.turns.iter_mut().for_each(Turns::forgive);
+        // Who waited for the end of a fine is next.
+        w.scheduler.handle(w.now, Tick {}, &mut w.actions);
         w.shape.residency_ns = 0;
         w.contexts = 0;
         w.taken_changed();

@@ -532,8 +532,9 @@ impl Turns {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let of =
             |holder| [self.patience_ends_ns(holder), self.overruns_ns(holder)].into_iter().flatten().min();
+        // A tenant whose share changed may have to stand behind nobody any more: it is next at once.
         let fined = match self.line.first() {
-            Some((tenant, _)) if self.holders.is_empty() => self.waits_until_ns(tenant),
+            Some((tenant, _)) if self.holders.is_empty() => Some(self.waits_until_ns(tenant).unwrap_or(0)),
             _ => None,
         };
         self.holders.iter().filter_map(of).chain(fined).min()
@@ -554,7 +555,7 @@ impl Turns {
             self.holders[at].overran = true;
             self.cost.disturbed();
             self.proceed(now_ns, orders);
-        } else if self.holders.is_empty() && !self.fines.is_empty() {
+        } else if self.holders.is_empty() && !self.line.is_empty() {
             // Nobody came before one that was fined.
             self.proceed(now_ns, orders);
         }

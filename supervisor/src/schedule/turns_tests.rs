@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ids::WorkerId;
+use crate::schedule::Class;
 
 const W0: WorkerId = WorkerId::new(0);
 const W1: WorkerId = WorkerId::new(1);
@@ -222,6 +223,20 @@ fn who_was_fined_waits_until_others_want_nothing_for_a_while() {
     expect(&mut orders, &[]);
     turns.overrun(14 * MS, &mut orders);
     expect(&mut orders, &[grant(W1, 3)]);
+}
+
+#[test]
+fn who_waits_for_the_end_of_a_fine_is_next_once_it_stands_behind_nobody() {
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    turns.fine(tenant(W1), 50 * MS);
+    has_work(&mut turns, 0, W1, &mut orders);
+    expect(&mut orders, &[]);
+    // The operator moves it into another class, where it was fined nothing.
+    turns.set_share(tenant(W1), TenantShare { class: Class::Latency, ..TenantShare::default() });
+    let due = turns.next_deadline_ns().unwrap();
+    assert!(due <= MS, "{due}");
+    turns.overrun(MS, &mut orders);
+    expect(&mut orders, &[grant(W1, 1)]);
 }
 
 #[test]
