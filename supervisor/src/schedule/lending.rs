@@ -351,6 +351,10 @@ impl Lending {
     /// A domain's first call waits for memory.
     pub(super) fn stand(&mut self, domain: Domain) {
         if !self.line.contains(&domain) {
+            if self.line.is_empty() {
+                // What was asked before was for a process.
+                self.settle_asked();
+            }
             self.line.push_back(domain);
         }
     }

@@ -222,6 +222,23 @@ fn contexts_take_what_is_free_and_what_idle_residents_give() {
 }
 
 #[test]
+fn what_weights_gave_for_a_process_does_not_count_for_a_call_that_comes_later() {
+    let mut b = bench(1);
+    b.scheduler.set_taken(70);
+    let wanted = ContextWanted { bytes: 40, urgent: true };
+    assert!(!b.scheduler.handle(b.now, wanted, &mut b.actions));
+    b.scheduler.handle(b.now, WeightsGivenUp { coming_bytes: 10 }, &mut b.actions);
+    b.scheduler.set_taken(60);
+    b.expect_all("weights give up 10");
+    b.submit_sized(1, ALICE, 48);
+    b.expect_all("weights give up 8");
+    b.scheduler.handle(b.now, WeightsGivenUp { coming_bytes: 8 }, &mut b.actions);
+    b.scheduler.set_taken(52);
+    b.scheduler.handle(b.now, MemoryCame {}, &mut b.actions);
+    b.expect("1 on 0.0");
+}
+
+#[test]
 fn stacks_stay_with_their_process() {
     let mut b = bench(2);
     let terms = Terms { stack_bytes: 30, memory_bytes: 8, ..TERMS };
