@@ -13,7 +13,7 @@ use crate::config::DeviceConfig;
 use crate::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS};
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::schedule::events::SetPolicy;
-use crate::schedule::{Action, Policy, Scheduler, Shape, Size, TurnRules};
+use crate::schedule::{Action, Policy, Scheduler, ScrubPrice, Shape, Size, TurnRules};
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// What is to be done, in the order in which it was decided.
@@ -55,17 +55,19 @@ pub(super) struct Decisions {
 pub fn shape(config: &DeviceConfig) -> Shape {
     let traits = config.kind.traits();
     let size = size_of(config, false);
+    let (change_ns, scrub_price) = match config.kind {
+        Kind::Cpu => (CPU_CHANGE_NS, ScrubPrice::CPU),
+        Kind::Cuda | Kind::Hip => (GPU_CHANGE_NS, ScrubPrice::GPU),
+    };
     Shape {
         workers: size.workers,
         lanes: size.lanes,
         workers_per_domain: size.workers_per_domain,
         quantum_us: config.takes_turns().then_some(size.quantum_us),
-        turn_rules: TurnRules {
-            change_ns: if config.kind == Kind::Cpu { CPU_CHANGE_NS } else { GPU_CHANGE_NS },
-            may_slice: config.may_slice,
-        },
+        turn_rules: TurnRules { change_ns, may_slice: config.may_slice },
         residency_ns: size.residency_ns,
         scrubs: config.scrub_switch,
+        scrub_price,
         shared_faults: config.shared,
         standbys: size.standbys,
         memory_bytes: size.memory_bytes,

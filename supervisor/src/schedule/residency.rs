@@ -9,7 +9,7 @@
 //! milliseconds (5 to 10 on an H200, with the graphs that are made again): a resident in use is scrubbed for another
 //! domain only so often that this takes less than a tenth of the time; one that had no call for as long goes at once.
 
-use super::types::Shape;
+use super::types::{ScrubPrice, Shape};
 use super::workers::Worker;
 
 /// How long one that waits for a slot waits for a standby before a process is made in its stead.
@@ -26,6 +26,7 @@ pub(super) struct Residency {
     /// How long a domain keeps a worker that another one waits for.
     least_ns: u64,
     scrubs: bool,
+    price: ScrubPrice,
     standbys: usize,
     /// Standbys that are ready.
     ready: usize,
@@ -43,6 +44,7 @@ impl Residency {
         Self {
             least_ns,
             scrubs,
+            price: shape.scrub_price,
             standbys,
             ready: 0,
             replaced_ns: None,
@@ -68,7 +70,7 @@ impl Residency {
 
     /// A resident is about to be scrubbed: the next domain is expected to have as much to do in it as the last one had.
     pub(super) fn scrubs(&mut self, now_ns: u64, worker: &Worker) {
-        self.scrubs_again_ns = now_ns.saturating_add(self.scrub_share * worker.past.scrub_ns());
+        self.scrubs_again_ns = now_ns.saturating_add(self.scrub_share * worker.past.scrub_ns(self.price));
     }
 
     /// How many residents may give way now, while so many processes are `coming` and so many are `missing`; else when
@@ -163,11 +165,22 @@ mod tests {
         assert_eq!(residency.ends_ns(&workers[busy], false), 0, "none was scrubbed yet");
         residency.scrubs(S, &workers[busy]);
         let next_ns = residency.ends_ns(&workers[busy], false);
-        assert_eq!(next_ns, S + SCRUB_SHARE * workers[busy].past.scrub_ns());
+        assert_eq!(next_ns, S + SCRUB_SHARE * workers[busy].past.scrub_ns(ScrubPrice::GPU));
         workers[idle].idle_since_ns = S - UNUSED_NS;
         assert_eq!(residency.ends_ns(&workers[idle], false), S);
         workers[idle].idle_since_ns = 2 * S;
         assert_eq!(residency.ends_ns(&workers[idle], false), next_ns.min(2 * S + UNUSED_NS));
+    }
+
+    #[test]
+    fn on_the_cpu_they_are_scrubbed_every_few_milliseconds() {
+        let shape = Shape { scrubs: true, residency_ns: 0, scrub_price: ScrubPrice::CPU, ..Shape::new(1, 1) };
+        let (mut residency, mut workers) = (Residency::new(&shape), Workers::new(1, 1));
+        let only = WorkerId::new(0);
+        workers.put(only, CallId(1), 0, false);
+        workers[only].past.ran(0, FunctionId::new(1), 0);
+        residency.scrubs(S, &workers[only]);
+        assert!(residency.ends_ns(&workers[only], false) < S + 5_000_000);
     }
 
     #[test]

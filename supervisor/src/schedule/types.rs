@@ -37,6 +37,8 @@ pub struct Shape {
     pub shared_faults: bool,
     /// An idle worker is scrubbed for another domain; without this, a fresh process takes its place.
     pub scrubs: bool,
+    /// What that takes.
+    pub scrub_price: ScrubPrice,
     /// Processes that are kept ready to take a slot, once they are there.
     pub standbys: usize,
     /// Device memory for everything.
@@ -45,6 +47,24 @@ pub struct Shape {
     pub page_bytes: u64,
     /// The most that one lane may have.
     pub lane_bytes: u64,
+}
+
+/// What it takes until a process that is scrubbed serves another domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScrubPrice {
+    /// To scrub it.
+    pub process_ns: u64,
+    /// To install a function again.
+    pub function_ns: u64,
+    /// To make a function's graphs for one lane again.
+    pub graphs_ns: u64,
+}
+
+impl ScrubPrice {
+    /// On a GPU, as seen on an H200.
+    pub const GPU: Self = Self { process_ns: 5_000_000, function_ns: 10_000_000, graphs_ns: 2_000_000 };
+    /// On the CPU, which has no graphs.
+    pub const CPU: Self = Self { process_ns: 100_000, function_ns: 200_000, graphs_ns: 0 };
 }
 
 /// How workers take turns.
@@ -116,6 +136,7 @@ impl Shape {
             turn_rules: TurnRules::default(),
             residency_ns: RESIDENCY_NS,
             scrubs: false,
+            scrub_price: ScrubPrice::GPU,
             shared_faults: false,
             standbys: 0,
             memory_bytes: 1 << 60,

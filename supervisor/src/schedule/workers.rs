@@ -9,7 +9,7 @@
 
 use std::ops::{Index, IndexMut};
 
-use super::types::{Address, CallId, Domain, WhyGone};
+use super::types::{Address, CallId, Domain, ScrubPrice, WhyGone};
 use crate::ids::{FunctionId, Generation, TenantId, WorkerId};
 
 /// One worker's slot.
@@ -58,12 +58,6 @@ pub(super) struct Past {
 const FUNCTIONS: usize = 64;
 /// What making a process takes, of the order of a context on a GPU.
 const PROCESS_NS: u64 = 150_000_000;
-/// What scrubbing one takes.
-const SCRUB_NS: u64 = 5_000_000;
-/// What installing a function takes.
-const FUNCTION_NS: u64 = 10_000_000;
-/// What making its graphs for one lane takes.
-const GRAPHS_NS: u64 = 2_000_000;
 /// Bytes of weights that are copied in a microsecond.
 const WEIGHTS_PER_US: u64 = 50_000;
 
@@ -93,20 +87,20 @@ impl Past {
         self.functions.len()
     }
 
-    /// What it would take to have it again.
+    /// What it would take to have it again, on a GPU; elsewhere it says who is worth more.
     pub(super) fn rebuild_ns(&self) -> u64 {
         let weights_ns = self.weight_bytes / WEIGHTS_PER_US * 1000;
-        PROCESS_NS + self.install_ns() + weights_ns
+        PROCESS_NS + self.install_ns(ScrubPrice::GPU) + weights_ns
     }
 
     /// What it would take to have it again in a process that is scrubbed.
-    pub(super) fn scrub_ns(&self) -> u64 {
-        SCRUB_NS + self.install_ns()
+    pub(super) fn scrub_ns(&self, price: ScrubPrice) -> u64 {
+        price.process_ns + self.install_ns(price)
     }
 
-    fn install_ns(&self) -> u64 {
+    fn install_ns(&self, price: ScrubPrice) -> u64 {
         let functions = self.functions.len() as u64;
-        functions * (FUNCTION_NS + u64::from(self.lanes.count_ones()) * GRAPHS_NS)
+        functions * (price.function_ns + u64::from(self.lanes.count_ones()) * price.graphs_ns)
     }
 }
 

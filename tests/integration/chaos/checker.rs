@@ -146,6 +146,7 @@ impl<'a> Checker<'a> {
         let explained = match code {
             Code::KernelFault => ask.end == End::Fault,
             Code::Cancelled => cancelled,
+            Code::Overrun => ask.end == End::Never,
             Code::DeadlineExceeded => {
                 took >= ask.deadline && (ask.end == End::Never || ask.deadline < FORGOTTEN)
             }

@@ -135,6 +135,12 @@ fn only_cancelled_calls_may_be_answered_as_cancelled() {
 }
 
 #[test]
+fn only_what_never_ends_is_ended_for_being_in_the_way() {
+    good(&history([joined(), sent(End::Never), refused(Code::Overrun)]));
+    bad(&history([joined(), sent(WELL), refused(Code::Overrun)]), "Overrun");
+}
+
+#[test]
 fn a_deadline_is_over_when_it_passed() {
     let at = |event: &mut Event, at: Duration| event.at = at;
     let mut events = history([joined(), sent(End::Never), refused(Code::DeadlineExceeded)]);

@@ -8,7 +8,7 @@ use pappus_client::{Client, Error, Invocation};
 use rustix::process::Uid;
 
 use super::caller::{Caller, Gone, REGION_BYTES, Run, SLOTS, Way, Wish};
-use super::functions::{Kind, bytes_of};
+use super::functions::{BEYOND_LIMIT, Kind, bytes_of};
 use super::history::{Answer, Ask, End, What, digest};
 use crate::fixture::PATIENCE;
 use crate::kit::{self, probes};
@@ -118,6 +118,7 @@ fn burst(role: Role, run: &Run, caller: &mut Caller<'_>, rng: &mut Rng) -> Resul
             for _ in 0..rng.usize(1..=2) {
                 let kind = [Kind::Trap, Kind::Trap, Kind::Stray, Kind::Spin, Kind::Copy][rng.usize(..5)];
                 let deadline = match kind {
+                    Kind::Spin if rng.u8(..4) == 0 => BEYOND_LIMIT,
                     Kind::Spin => Duration::from_millis(rng.u64(1..10)),
                     _ => PATIENT,
                 };

@@ -33,7 +33,9 @@ pub(crate) struct Baseline {
 fn held(supervisor: &Supervisor) -> Option<Held> {
     let status = supervisor.status();
     let idle = status.devices.iter().all(|device| {
-        let ready = device.workers.iter().all(|worker| worker.state == "idle" && worker.pid != 0);
+        // A slot may be empty: processes are made when they are needed.
+        let mut workers = device.workers.iter().filter(|worker| worker.state != "unused");
+        let ready = workers.all(|worker| worker.state == "idle" && worker.pid != 0);
         ready && device.queued + device.running == 0 && device.standbys_ready == device.standbys
     });
     let missing = status.devices.iter().filter_map(|device| {

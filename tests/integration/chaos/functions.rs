@@ -1,6 +1,8 @@
 //! The functions that clients call: good ones whose output is their input, so that a wrong answer is seen, and ones
 //! that fault, hang or do not load.
 
+use std::time::Duration;
+
 use pappus_client::Client;
 use serde_json::json;
 
@@ -10,6 +12,9 @@ use crate::kit::{self, Function, absolute, constant, launch, ptr};
 /// Memory of the device and its workers; a `big` call needs more than one lease of two workers or more.
 pub(crate) const MEMORY: u64 = 16 << 20;
 const BIG_BYTES: u64 = 12 << 20;
+/// How long a call may keep others waiting; and a deadline beyond that, of calls that never end.
+pub(crate) const OVERRUN_LIMIT: &str = "500ms";
+pub(crate) const BEYOND_LIMIT: Duration = Duration::from_secs(2);
 /// A fraction of a millisecond of work.
 const SLOW_ROUNDS: i64 = 20_000;
 

@@ -91,6 +91,8 @@ pub(crate) enum Fault {
     DiskFull,
     /// A worker gets no further memory for a while.
     NoMemory,
+    /// All workers are killed, and none comes up for a while: the device is lost.
+    DeviceLost,
 }
 
 /// The digest of outputs.

@@ -1,19 +1,21 @@
 //! Disturbs the system by seeded random numbers, which choose the disturbance, the process and the duration. The
 //! injector reads the system's state only to find processes.
 
+use std::collections::HashSet;
+use std::path::Path;
 use std::time::Duration;
 
 use fastrand::Rng;
-use pappus_client::Client;
+use pappus_client::{Client, v1};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use super::caller::Run;
 use super::history::{Fault, What};
 use crate::disk::TinyDisk;
-use crate::fixture::{Supervisor, is_alive};
+use crate::fixture::{Supervisor, is_alive, until};
 
 /// Each as often as it stands here.
-const CHOICES: [(Fault, u32); 9] = [
+const CHOICES: [(Fault, u32); 10] = [
     (Fault::WorkerKilled, 50),
     (Fault::OtherKilled, 10),
     (Fault::WorkerStopped, 16),
@@ -23,6 +25,7 @@ const CHOICES: [(Fault, u32); 9] = [
     (Fault::NoDescriptors, 6),
     (Fault::DiskFull, 4),
     (Fault::NoMemory, 6),
+    (Fault::DeviceLost, 2),
 ];
 
 /// The one who does it.
@@ -30,6 +33,8 @@ pub(crate) struct Injector<'r> {
     pub(crate) run: &'r Run,
     pub(crate) supervisor: &'r mut Supervisor,
     pub(crate) disk: Option<&'r TinyDisk>,
+    /// As long as this file is there, no worker comes up.
+    pub(crate) absent: &'r Path,
     pub(crate) rng: Rng,
 }
 
@@ -106,7 +111,27 @@ impl Injector<'_> {
                 disk.free();
                 self.over(fault);
             }
+            Fault::DeviceLost => self.lose_device(fault, lasts),
         }
+    }
+
+    fn lose_device(&self, fault: Fault, lasts: Duration) {
+        self.begin(fault);
+        std::fs::write(self.absent, "").unwrap();
+        let mut killed = HashSet::new();
+        until("the device is lost", || {
+            let status = Client::connect(self.supervisor.admin_socket()).and_then(|mut admin| admin.status());
+            let Ok(v1::Status { devices, .. }) = status else { return false };
+            // Standbys take the places of those that are killed.
+            let workers = devices.iter().flat_map(|device| &device.workers).map(|worker| worker.pid);
+            for pid in workers.filter(|pid| *pid != 0 && killed.insert(*pid)) {
+                self.kill(Fault::WorkerKilled, Some(pid));
+            }
+            devices.iter().all(|device| device.lost)
+        });
+        std::thread::park_timeout(lasts);
+        std::fs::remove_file(self.absent).unwrap();
+        self.over(fault);
     }
 
     fn begin(&self, fault: Fault) {

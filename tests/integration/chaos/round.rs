@@ -1,7 +1,7 @@
 //! One run: a supervisor, clients that call it, an injector that disturbs it; then the judgement.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use fastrand::Rng;
@@ -11,12 +11,11 @@ use super::caller::Run;
 use super::checker::check;
 use super::clients::{ACTORS, become_tenant, live};
 use super::drift;
-use super::functions::{Kind, MEMORY};
+use super::functions::{Kind, MEMORY, OVERRUN_LIMIT};
 use super::history::{Answer, End, Event, What, listed};
 use super::injector::Injector;
 use crate::disk::TinyDisk;
-use crate::fixture::Supervisor;
-use crate::programs::program;
+use crate::fixture::{Supervisor, beside, until};
 
 /// How a run is to be.
 #[derive(Debug, Clone, Copy)]
@@ -64,17 +63,25 @@ pub(crate) fn run(wanted: Wanted) -> Outcome {
     let mut rng = Rng::with_seed(wanted.seed);
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let supervisor_program = program("pappus-supervisor");
+    // Workers that do not come up when they should not; of another folder, since tenants must get at the socket.
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/liars/absent");
+    let (supervisor_program, programs) = beside(&script);
+    let absent = programs.path().join("absent");
     let disk = TinyDisk::at(dir.path(), &supervisor_program);
     let start = if disk.is_some() { dir.path().join("start") } else { supervisor_program };
     let (workers, standbys) = (rng.usize(2..=4), rng.usize(0..=2));
-    let device = format!("cpu:workers={workers},memory={}MiB,standbys={standbys}", MEMORY >> 20);
+    let turns = if rng.bool() { "on,quantum=1ms" } else { "off" };
+    let memory = MEMORY >> 20;
+    let device = format!("cpu:workers={workers},memory={memory}MiB,standbys={standbys},turns={turns}");
     // So many kills spend every budget.
-    let flags = ["--fault-budget", "0", "--quarantine-after", "0", "--device", &device].map(str::to_owned);
-    let mut supervisor = Supervisor::new(start, flags.to_vec(), dir);
+    let flags = ["--fault-budget", "0", "--quarantine-after", "0", "--overrun-limit", OVERRUN_LIMIT];
+    let flags = flags.into_iter().chain(["--device", &device]).map(str::to_owned).collect();
+    let mut supervisor = Supervisor::new(start, flags, dir);
     let socket = supervisor.socket();
     prepare(&socket);
+    narrow(&supervisor);
     let before = drift::baseline(&supervisor);
+    set_processes(&supervisor, workers, standbys);
 
     let run = Run::new(socket);
     let actors: Vec<_> = ACTORS.into_iter().map(|actor| (actor, rng.fork())).collect();
@@ -85,8 +92,13 @@ pub(crate) fn run(wanted: Wanted) -> Outcome {
             let run = &run;
             scope.spawn(move || live(actor, run, rng));
         }
-        let mut injector =
-            Injector { run: &run, supervisor: &mut supervisor, disk: disk.as_ref(), rng: rng.fork() };
+        let mut injector = Injector {
+            run: &run,
+            supervisor: &mut supervisor,
+            disk: disk.as_ref(),
+            absent: &absent,
+            rng: rng.fork(),
+        };
         for _ in 0..wanted.faults {
             injector.step();
         }
@@ -104,8 +116,22 @@ pub(crate) fn run(wanted: Wanted) -> Outcome {
             wrong.len()
         );
     }
+    narrow(&supervisor);
     drift::none_since(&before, &supervisor);
     outcome(&events)
+}
+
+/// How many processes there may be.
+fn set_processes(supervisor: &Supervisor, workers: usize, standbys: usize) {
+    let admin = supervisor.admin_socket();
+    let [workers, standbys] = [format!("workers={workers}"), format!("standbys={standbys}")];
+    supervisor.ok(&["--socket", admin.to_str().unwrap(), "device", "set", "cpu", &workers, &standbys]);
+}
+
+/// Waits until one process is left: what is held is compared with that, since who called last decides how many stay.
+fn narrow(supervisor: &Supervisor) {
+    set_processes(supervisor, 1, 0);
+    until("one process is left", || supervisor.all_children().len() <= 1);
 }
 
 /// Ends the run when dropped.
@@ -162,6 +188,7 @@ fn outcome(events: &[Event]) -> Outcome {
                     Answer::Refused { code: Code::DeadlineExceeded, .. } if ask.end == End::Never => {
                         outcome.count("EndlessKernel");
                     }
+                    Answer::Refused { code: Code::Overrun, .. } => outcome.count("Overrun"),
                     Answer::Refused { .. } => outcome.refused += u64::from(!ask.hostile),
                     Answer::Done { .. } => outcome.right += u64::from(!ask.hostile),
                 }
