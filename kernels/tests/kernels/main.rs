@@ -1,9 +1,8 @@
-//! The committed kernels: fresh, complete, of the right shape, and right.
+//! The committed kernels: complete, of the right shape, and right.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod abi;
 mod device;
-mod fresh;
 mod inventory;
 mod linalg;
 mod mlops;

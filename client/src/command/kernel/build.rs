@@ -1,0 +1,209 @@
+//! `pappus kernel build`: each source of kernels becomes a module file for each target. Nothing is written before all of
+//! them were made. The same source gives the same bytes, wherever it lies and whoever builds it with the same compiler.
+
+use std::collections::HashSet;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use pappus_blueprint::signatures;
+use pappus_client::{Error, variants};
+use pappus_kernels::authoring::HEADERS;
+use serde_json::{Value, json};
+
+use super::signature;
+use super::toolchain::{CLANG, OBJCOPY, Toolchain, WASM_LD};
+use crate::arguments::KernelBuildArguments;
+use crate::failure::{Failure, Result};
+use crate::progress::Progress;
+use crate::target::{Code, Target, WASM_LINK};
+use crate::units;
+
+/// Builds all sources for all targets, and tells what was written.
+pub(super) fn run(arguments: &KernelBuildArguments, out: &mut dyn Write) -> Result<()> {
+    let mut wanted = Vec::new();
+    for source in &arguments.sources {
+        let stem = stem(source)?;
+        std::fs::metadata(source).map_err(Error::file(source))?;
+        let folder = arguments.output.clone().unwrap_or_else(|| folder(source).to_owned());
+        for target in &arguments.targets {
+            let path = folder.join(target.file_name(&stem));
+            if wanted.iter().any(|(_, _, other): &(_, _, PathBuf)| *other == path) {
+                return Err(Failure::Usage(format!("{} would be written twice", path.display())));
+            }
+            wanted.push((source, target, path));
+        }
+    }
+    let toolchain = Toolchain::find(&arguments.targets)?;
+    let scratch = tempfile::Builder::new().prefix("pappus-kernel").tempdir();
+    let scratch = scratch.map_err(|error| Failure::Failed(format!("no temporary folder: {error}")))?;
+    let mut builder = Builder {
+        toolchain,
+        scratch: scratch.path(),
+        strict: arguments.strict,
+        coloured: std::io::stderr().is_terminal(),
+        shown: HashSet::new(),
+    };
+    builder.write_headers()?;
+    let progress = Progress::spinner("compiling");
+    let mut made = Vec::with_capacity(wanted.len());
+    for (source, target, path) in wanted {
+        progress.says(&format!("compiling {} for {}", source.display(), target.name));
+        made.push((source, target, path, builder.build(source, target)?));
+    }
+    drop(progress);
+    for (.., path, content) in &made {
+        let folder = folder(path);
+        std::fs::create_dir_all(folder).map_err(Error::file(folder))?;
+        std::fs::write(path, content).map_err(Error::file(path))?;
+    }
+    if arguments.json.json {
+        let file = |(source, target, path, content): &(&PathBuf, &Target, PathBuf, Vec<u8>)| json!({"source": source, "target": target.name, "path": path, "bytes": content.len()});
+        let files: Vec<Value> = made.iter().map(file).collect();
+        return Ok(writeln!(out, "{}", json!({"files": files, "compiler": builder.toolchain.name()?}))?);
+    }
+    for (source, target, path, content) in &made {
+        let (source, path) = (source.display(), path.display());
+        writeln!(out, "{source} for {}: {path}, {}", target.name, units::size(content.len() as u64))?;
+    }
+    Ok(())
+}
+
+/// What the modules of a source are called.
+fn stem(source: &Path) -> Result<String> {
+    let name = source.file_name().and_then(|name| name.to_str());
+    let stem = name.and_then(|name| name.strip_suffix(".c")).filter(|stem| !stem.is_empty());
+    // A stem with an architecture at its end would be another module's.
+    match stem.filter(|stem| {
+        ["ptx", "hsaco"].iter().all(|end| variants::stem(format!("{stem}.{end}").as_ref()) == *stem)
+    }) {
+        Some(stem) => Ok(stem.to_owned()),
+        None => Err(Failure::Usage(format!(
+            "{}: expected a source of kernels, NAME.c, whose name does not end in an architecture",
+            source.display()
+        ))),
+    }
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// One run of the command.
+struct Builder<'a> {
+    toolchain: Toolchain,
+    scratch: &'a Path,
+    strict: bool,
+    coloured: bool,
+    /// What the tools said so far: of five targets, each finds the same to say.
+    shown: HashSet<String>,
+}
+
+impl Builder<'_> {
+    fn headers(&self) -> PathBuf {
+        self.scratch.join("include")
+    }
+
+    fn write_headers(&self) -> Result<()> {
+        let folder = self.headers();
+        std::fs::create_dir(&folder).map_err(Error::file(&folder))?;
+        for (name, text) in HEADERS {
+            let path = folder.join(name);
+            std::fs::write(&path, text).map_err(Error::file(&path))?;
+        }
+        Ok(())
+    }
+
+    /// A module's bytes.
+    fn build(&mut self, source: &Path, target: &Target) -> Result<Vec<u8>> {
+        // A name of its own, so that nothing of a path is in what comes out.
+        let (first, second) = (self.scratch.join("first"), self.scratch.join("second"));
+        let mut options = target.options();
+        if self.strict {
+            options.push("-Werror".into());
+        }
+        if self.coloured {
+            options.push("-fcolor-diagnostics".into());
+        }
+        options.push(format!("-ffile-prefix-map={}=.", folder(source).display()));
+        options.push(format!("-I{}", self.headers().display()));
+        let files = [source.as_os_str(), "-o".as_ref(), first.as_os_str()];
+        let arguments: Vec<_> = options.iter().map(AsRef::as_ref).chain(files).collect();
+        let compiled = self.toolchain.run(CLANG, &arguments)?;
+        self.judge(CLANG, source, target, &compiled)?;
+        match target.code {
+            Code::Ptx(_) => read(&first),
+            Code::Hsaco => {
+                let section = "--remove-section=.comment".as_ref();
+                let stripped =
+                    self.toolchain.run(OBJCOPY, &[section, first.as_os_str(), second.as_os_str()])?;
+                self.judge(OBJCOPY, source, target, &stripped)?;
+                read(&second)
+            }
+            Code::Wasm => {
+                let files = [first.as_os_str(), "-o".as_ref(), second.as_os_str()];
+                let arguments: Vec<_> = WASM_LINK.iter().map(AsRef::as_ref).chain(files).collect();
+                let linked = self.toolchain.run(WASM_LD, &arguments)?;
+                self.judge(WASM_LD, source, target, &linked)?;
+                with_signatures(source, &read(&first)?, &read(&second)?)
+            }
+        }
+    }
+
+    /// Shows what a tool said, once, and whether it did its work.
+    fn judge(&mut self, tool: &str, source: &Path, target: &Target, output: &Output) -> Result<()> {
+        // Its object has no name that means anything to its author.
+        let text = String::from_utf8_lossy(&output.stderr);
+        let text = text.replace(&format!("{}/first", self.scratch.display()), &source.display().to_string());
+        if !text.is_empty() && self.shown.insert(text.clone()) {
+            // A closed stderr hears nothing.
+            let _ = write!(anstream::stderr(), "{text}");
+        }
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(Failure::Refused(format!(
+                "{} for {}: {} refuses it, as it says above",
+                source.display(),
+                target.name,
+                self.toolchain.tool(tool)
+            ))),
+        }
+    }
+}
+
+/// A linked module with the signatures of its kernels, which the object has.
+fn with_signatures(source: &Path, object: &[u8], module: &[u8]) -> Result<Vec<u8>> {
+    let signatures =
+        signature::all(object).map_err(|why| Failure::Refused(format!("{}: {why}", source.display())))?;
+    if signatures.is_empty() {
+        return Err(Failure::Refused(format!(
+            "{}: no kernel in it: one begins with KERNEL(name, …), of pappus.h",
+            source.display()
+        )));
+    }
+    signatures::put(module, &signatures)
+        .ok_or_else(|| Failure::Failed(format!("{}: the linker made no WebAssembly", source.display())))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    Ok(std::fs::read(path).map_err(Error::file(path))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_known_by_its_name() {
+        assert_eq!(stem("a/reverse.c".as_ref()).unwrap(), "reverse");
+        assert_eq!(stem("my.kernels.c".as_ref()).unwrap(), "my.kernels");
+        for name in ["reverse", "reverse.cu", ".c", "reverse.sm_90.c", "reverse.gfx942.c", ""] {
+            assert!(stem(name.as_ref()).unwrap_err().to_string().contains("NAME.c"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_path_lies_in_a_folder() {
+        assert_eq!((folder("a/b.c".as_ref()), folder("b.c".as_ref())), ("a".as_ref(), ".".as_ref()));
+    }
+}
