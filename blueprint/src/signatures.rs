@@ -61,6 +61,9 @@ impl Class {
     const ALL: [Self; 5] = [Self::Bits, Self::Integer, Self::Float, Self::Struct, Self::Pointer];
 }
 
+/// A parameter without its place: class, bytes, alignment.
+pub type Unplaced = (Class, u32, u32);
+
 /// Why a section is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
@@ -145,7 +148,7 @@ pub fn put(module: &[u8], all: &[Signature]) -> Option<Vec<u8>> {
 }
 
 /// Parameters one behind the other, as a GPU has them; nothing where their bytes are too many.
-pub fn laid_out(params: impl IntoIterator<Item = (Class, u32, u32)>) -> Option<Vec<Param>> {
+pub fn laid_out(params: impl IntoIterator<Item = Unplaced>) -> Option<Vec<Param>> {
     let mut end = 0u32;
     let mut slots = 0u64;
     let mut all = Vec::new();
@@ -179,7 +182,7 @@ impl Reader<'_> {
         Ok(Signature { kernel: name.to_owned(), params: laid_out(params).ok_or(wrong)? })
     }
 
-    fn param(&mut self) -> Result<(Class, u32, u32), Malformed> {
+    fn param(&mut self) -> Result<Unplaced, Malformed> {
         let short = Malformed::Content("it ends within a parameter");
         let (&class, behind) = self.rest.split_first().ok_or(short)?;
         let class =
@@ -219,7 +222,7 @@ mod tests {
     use super::*;
 
     fn example() -> Vec<Signature> {
-        let of = |kernel: &str, params: &[(Class, u32, u32)]| Signature {
+        let of = |kernel: &str, params: &[Unplaced]| Signature {
             kernel: kernel.to_owned(),
             params: laid_out(params.iter().copied()).unwrap(),
         };

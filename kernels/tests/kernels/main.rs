@@ -5,9 +5,13 @@ mod abi;
 mod device;
 mod inventory;
 mod linalg;
+mod math;
 mod mlops;
 mod module;
 mod vision;
+
+/// Arguments of each function of module `math`.
+const SAMPLES: usize = 200_000;
 
 /// Numbers that look random and are the same in every run (xorshift64*).
 fn noise(seed: u64) -> impl Iterator<Item = u64> {

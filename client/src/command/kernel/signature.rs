@@ -2,14 +2,14 @@
 //! for each, which is found by its mark.
 
 use pappus_blueprint::limits::PARAM_BYTES;
-use pappus_blueprint::signatures::{Class, Signature, laid_out};
+use pappus_blueprint::signatures::{Class, Signature, Unplaced, laid_out};
 
 /// What a record begins with.
 const MARK: &[u8; 16] = b"pappus-kernel-1\0";
 /// Bytes of a parameter's entry: its bytes, its alignment, its class as the compiler numbers them.
 const ENTRY: usize = 12;
 /// What a pointer is wherever it is a parameter.
-const POINTER: (Class, u32, u32) = (Class::Pointer, 8, 8);
+const POINTER: Unplaced = (Class::Pointer, 8, 8);
 
 /// The signatures of all kernels of an object, in their order. An error names what is wrong.
 pub(super) fn all(object: &[u8]) -> Result<Vec<Signature>, String> {
@@ -32,7 +32,7 @@ pub(super) fn all(object: &[u8]) -> Result<Vec<Signature>, String> {
 }
 
 /// The record behind a mark.
-fn record(bytes: &[u8]) -> Option<(String, Vec<(Class, u32, u32)>)> {
+fn record(bytes: &[u8]) -> Option<(String, Vec<Unplaced>)> {
     let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?));
     let (count, name_bytes) = (word(0)? as usize, word(4)? as usize);
     let entries = bytes.get(8..)?.get(..count.checked_mul(ENTRY)?)?;
