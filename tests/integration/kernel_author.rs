@@ -264,6 +264,28 @@ fn what_a_launch_does_not_satisfy_is_in_the_error() {
     assert_eq!(to_elements::<f32>(&supervisor.read("b.bin")), [7.0, 11.0]);
 }
 
+#[test]
+fn the_manual_s_kernel_builds_and_fails_as_it_says() {
+    let manual = std::fs::read_to_string(workspace().join("kernels/README.md")).unwrap();
+    let (source, behind) = manual.split_once("```c\n").unwrap().1.split_once("```").unwrap();
+    let words = behind.split("``").find(|words| words.contains("requires BLOCK_WIDTH")).unwrap();
+    let supervisor = Supervisor::start();
+    supervisor.write("reverse.c", source);
+    supervisor.ok(&["kernel", "build", "--strict", "--target", "cpu", "reverse.c"]);
+    for (name, threads) in [("right", 256), ("wrong", 512)] {
+        let config =
+            configuration(r#"{"Ptr": "A"}, {"I64": 3}"#, threads).replace("mine.wasm", "reverse.wasm");
+        supervisor
+            .write("reverse.json", config.replace("mixed", "reverse_blocks").replace(r#"["B"]"#, r#"["A"]"#));
+        supervisor.ok(&["function", "add", name, "reverse.json"]);
+    }
+    let call = |name| supervisor.pappus(&["invoke", name, "--input", "A=f32:1,2,3", "--output", "A=a.bin"]);
+    assert_eq!(call("right").code, 0);
+    assert_eq!(to_elements::<f32>(&supervisor.read("a.bin")), [3.0, 2.0, 1.0]);
+    let wrong = call("wrong");
+    assert!(wrong.code == 4 && wrong.stderr.contains(words), "{}: {words}", wrong.stderr);
+}
+
 /// Calls a function of one kernel, of a module of this text.
 fn called(text: &str) -> String {
     let supervisor = Supervisor::start();

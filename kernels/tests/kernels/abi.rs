@@ -73,6 +73,20 @@ fn leb128(bytes: &[u8]) -> (usize, &[u8]) {
 }
 
 #[test]
+fn ptx_rounds_as_the_others_do() {
+    for (file, bytes) in ARTEFACTS.iter().filter(|(file, _)| file.ends_with(".ptx")) {
+        let text = std::str::from_utf8(bytes).unwrap();
+        for other in ["fma.", ".approx", ".ftz", ".full"] {
+            assert!(!text.contains(other), "{file} has {other}");
+        }
+    }
+    let math = pappus_kernels::artefact("math.ptx").map(|bytes| std::str::from_utf8(bytes).unwrap()).unwrap();
+    for exact in ["sqrt.rn.f32", "rcp.rn.f32", "div.rn.f64", "mul.rn.f64", "add.rn.f64"] {
+        assert!(math.contains(exact), "{exact}");
+    }
+}
+
+#[test]
 fn every_ptx_kernel_can_be_launched_with_1024_threads() {
     for (file, bytes) in ARTEFACTS.iter().filter(|(file, _)| file.ends_with(".ptx")) {
         let text = std::str::from_utf8(bytes).unwrap();
