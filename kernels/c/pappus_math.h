@@ -8,8 +8,8 @@
  *
  * Special values are those of C's functions; f32_min and f32_max give the other argument where one is a NaN. The functions of
  * the last line work in f64 inside, with polynomials that interpolate the function in the Chebyshev nodes of the interval, made
- * with 60 digits and rounded once; how far each is from its function stands beside it, relative to the function. f64 is half as
- * fast as f32 on the CPU device and on data centre GPUs, and a 64th on GPUs for games.
+ * with 60 digits and rounded once; how far each is from its function stands beside it, relative to the function. f64 is about
+ * half as fast as f32 on the CPU device and on data centre GPUs, and a 64th on GPUs for games.
  */
 
 INLINE f64 pappus_as_f64(u64 bits)

@@ -36,6 +36,10 @@ const ARGUMENTS: &str = r#"{"Ptr": "A"}, {"Ptr": "B"}, {"I64": {"CeilDiv": [{"Si
     {"Struct": {"size": 16, "align": 8, "fields": [{"offset": 0, "value": {"F32": 2}}, {"offset": 4, "value": {"I32": 1}}]}},
     {"F32": 0.5}, {"U8": 1}"#;
 
+/// One in whose code the name of its file is.
+const NAMED: &str =
+    "KERNEL(named, (i64 *, out)) { FOR_EACH_X(i, 1) { out[i] = sizeof __FILE__ * 256 + __FILE__[0]; } }";
+
 fn configuration(arguments: &str, threads: u32) -> String {
     format!(
         r#"{{"module_path": "mine.wasm", "kernels": ["mixed"], "blueprint": {{
@@ -131,8 +135,15 @@ fn what_is_built_depends_on_the_source_alone() {
     let build = |at: &str, command_from: &str, source: &str| {
         let home = folder.path().join(at);
         std::fs::create_dir_all(&home).unwrap();
-        std::fs::write(home.join("mine.c"), format!("{SOURCE}\nconst char *const origin = __FILE__;\n"))
-            .unwrap();
+        std::fs::write(
+            home.join("mine.c"),
+            format!(
+                "{SOURCE}
+{NAMED}
+"
+            ),
+        )
+        .unwrap();
         let ran = in_folder(&folder.path().join(command_from), &["kernel", "build", "--json", source]);
         assert_eq!(ran.code, 0, "{}", ran.stderr);
         let told: Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -286,35 +297,58 @@ fn the_manual_s_kernel_builds_and_fails_as_it_says() {
     assert!(wrong.code == 4 && wrong.stderr.contains(words), "{}: {words}", wrong.stderr);
 }
 
-/// Calls a function of one kernel, of a module of this text.
-fn called(text: &str) -> String {
+/// A supervisor with the function `mine` of one kernel, which does this.
+fn with_kernel(text: &str, arguments: &str) -> Supervisor {
     let supervisor = Supervisor::start();
     let memory = r#"(import "env" "memory" (memory 1))"#;
     let module =
         format!("(module {memory} (func (export \"mixed\") (param i32 i32 i64 i64) {text} unreachable))");
     supervisor.write("mine.wasm", wat::parse_str(module).unwrap());
-    supervisor.write("mine.json", configuration("", 1));
+    supervisor.write("mine.json", configuration(arguments, 1));
     supervisor.ok(&["function", "add", "mine", "mine.json"]);
-    let ran = supervisor.pappus(&["invoke", "mine", "--input", "A=f32:1"]);
+    supervisor
+}
+
+/// The error of a call.
+fn failed(supervisor: &Supervisor, input: &str) -> String {
+    let ran = supervisor.pappus(&["invoke", "mine", "--input", input]);
     assert_eq!(ran.code, 4, "{}", ran.stderr);
     ran.stderr
 }
 
+/// The mark of a reason, as a kernel leaves it.
+const MARK: &str = "(i64.store (i32.const 8) (i64.const 0x3a45524955514552))";
+
 #[test]
 fn whatever_a_kernel_leaves_as_a_reason_is_cut_and_printable() {
-    let mark = "(i64.store (i32.const 8) (i64.const 0x3a45524955514552))";
+    let told = |text: &str| failed(&with_kernel(text, ""), "A=u64:0");
     let filled =
-        |byte: u8| format!("{mark} (memory.fill (i32.const 16) (i32.const {byte}) (i32.const 60000))");
+        |byte: u8| format!("{MARK} (memory.fill (i32.const 16) (i32.const {byte}) (i32.const 60000))");
     // No end: as long as a reason may be.
-    let endless = called(&filled(b'x'));
+    let endless = told(&filled(b'x'));
     assert_eq!(endless.matches('x').count(), 192 + endless.matches("mixed").count(), "{endless}");
     // Nothing to read: the trap's own words.
     for silent in [filled(0x1b), filled(0xff), filled(0), String::new()] {
-        let told = called(&silent);
+        let told = told(&silent);
         assert!(told.contains("kernel `mixed` trapped: ") && told.contains("unreachable"), "{told}");
     }
     let odd = "(i64.store (i32.const 16) (i64.const 0x0041_0a1b_5b42_ff43))";
-    assert!(called(&format!("{mark} {odd}")).contains("kernel `mixed` at C B[  A"));
+    assert!(told(&format!("{MARK} {odd}")).contains("kernel `mixed` at C B[  A"));
+}
+
+#[test]
+fn a_reason_is_of_the_call_that_ends_by_it() {
+    // The text is `secret`.
+    let leaves = format!("{MARK} (i64.store (i32.const 16) (i64.const 0x0000_7465_7263_6573))");
+    let input = "(i64.load (i32.wrap_i64 (i64.load (local.get 0))))";
+    // One that leaves it and ends well, and one that ends without a word.
+    let either = format!("(if (i64.ne {input} (i64.const 0)) (then {leaves} (return)))");
+    let supervisor = with_kernel(&either, r#"{"Ptr": "A"}"#);
+    supervisor.ok(&["invoke", "mine", "--input", "A=u64:1"]);
+    let told = failed(&supervisor, "A=u64:0");
+    assert!(!told.contains("secret") && told.contains("unreachable"), "{told}");
+    // The control.
+    assert!(failed(&with_kernel(&leaves, ""), "A=u64:0").contains("kernel `mixed` at secret"));
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! `pappus kernel build`: each source of kernels becomes a module file for each target. Nothing is written before all of
 //! them were made. The same source gives the same bytes, wherever it lies and whoever builds it with the same compiler.
 
-use std::collections::HashSet;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -19,21 +18,17 @@ use crate::progress::Progress;
 use crate::target::{Code, Target, WASM_LINK};
 use crate::units;
 
+/// A module file.
+struct Module<'a> {
+    source: &'a Path,
+    target: &'a Target,
+    path: PathBuf,
+    content: Vec<u8>,
+}
+
 /// Builds all sources for all targets, and tells what was written.
 pub(super) fn run(arguments: &KernelBuildArguments, out: &mut dyn Write) -> Result<()> {
-    let mut wanted = Vec::new();
-    for source in &arguments.sources {
-        let stem = stem(source)?;
-        std::fs::metadata(source).map_err(Error::file(source))?;
-        let folder = arguments.output.clone().unwrap_or_else(|| folder(source).to_owned());
-        for target in &arguments.targets {
-            let path = folder.join(target.file_name(&stem));
-            if wanted.iter().any(|(_, _, other): &(_, _, PathBuf)| *other == path) {
-                return Err(Failure::Usage(format!("{} would be written twice", path.display())));
-            }
-            wanted.push((source, target, path));
-        }
-    }
+    let mut modules = wanted(arguments)?;
     let toolchain = Toolchain::find(&arguments.targets)?;
     let scratch = tempfile::Builder::new().prefix("pappus-kernel").tempdir();
     let scratch = scratch.map_err(|error| Failure::Failed(format!("no temporary folder: {error}")))?;
@@ -42,47 +37,67 @@ pub(super) fn run(arguments: &KernelBuildArguments, out: &mut dyn Write) -> Resu
         scratch: scratch.path(),
         strict: arguments.strict,
         coloured: std::io::stderr().is_terminal(),
-        shown: HashSet::new(),
+        said: String::new(),
     };
-    builder.write_headers()?;
-    let progress = Progress::spinner("compiling");
-    let mut made = Vec::with_capacity(wanted.len());
-    for (source, target, path) in wanted {
-        progress.says(&format!("compiling {} for {}", source.display(), target.name));
-        made.push((source, target, path, builder.build(source, target)?));
-    }
-    drop(progress);
-    for (.., path, content) in &made {
+    let built = builder.build_all(&mut modules);
+    // A closed stderr hears nothing.
+    let _ = write!(anstream::stderr(), "{}", builder.said);
+    built?;
+    for Module { path, content, .. } in &modules {
         let folder = folder(path);
         std::fs::create_dir_all(folder).map_err(Error::file(folder))?;
         std::fs::write(path, content).map_err(Error::file(path))?;
     }
     if arguments.json.json {
-        let file = |(source, target, path, content): &(&PathBuf, &Target, PathBuf, Vec<u8>)| json!({"source": source, "target": target.name, "path": path, "bytes": content.len()});
-        let files: Vec<Value> = made.iter().map(file).collect();
+        let files: Vec<Value> = modules.iter().map(Module::to_json).collect();
         return Ok(writeln!(out, "{}", json!({"files": files, "compiler": builder.toolchain.name()?}))?);
     }
-    for (source, target, path, content) in &made {
+    for Module { source, target, path, content } in &modules {
         let (source, path) = (source.display(), path.display());
         writeln!(out, "{source} for {}: {path}, {}", target.name, units::size(content.len() as u64))?;
     }
     Ok(())
 }
 
+impl Module<'_> {
+    fn to_json(&self) -> Value {
+        let Self { source, target, path, content } = self;
+        json!({"source": source, "target": target.name, "path": path, "bytes": content.len()})
+    }
+}
+
+/// The modules that are asked for, without their content yet.
+fn wanted(arguments: &KernelBuildArguments) -> Result<Vec<Module<'_>>> {
+    let mut modules: Vec<Module<'_>> = Vec::new();
+    for source in &arguments.sources {
+        let stem = stem(source)?;
+        std::fs::metadata(source).map_err(Error::file(source))?;
+        let folder = arguments.output.as_deref().unwrap_or_else(|| folder(source));
+        for target in &arguments.targets {
+            let path = folder.join(target.file_name(&stem));
+            if modules.iter().any(|other| other.path == path) {
+                return Err(Failure::Usage(format!("{} would be written twice", path.display())));
+            }
+            modules.push(Module { source, target, path, content: Vec::new() });
+        }
+    }
+    Ok(modules)
+}
+
 /// What the modules of a source are called.
 fn stem(source: &Path) -> Result<String> {
     let name = source.file_name().and_then(|name| name.to_str());
     let stem = name.and_then(|name| name.strip_suffix(".c")).filter(|stem| !stem.is_empty());
-    // A stem with an architecture at its end would be another module's.
-    match stem.filter(|stem| {
-        ["ptx", "hsaco"].iter().all(|end| variants::stem(format!("{stem}.{end}").as_ref()) == *stem)
-    }) {
-        Some(stem) => Ok(stem.to_owned()),
-        None => Err(Failure::Usage(format!(
+    // With an architecture at its end it would be another module's.
+    let is_whole = |stem: &&str| {
+        ["ptx", "hsaco"].iter().all(|end| variants::stem(format!("{stem}.{end}").as_ref()) == **stem)
+    };
+    stem.filter(is_whole).map(str::to_owned).ok_or_else(|| {
+        Failure::Usage(format!(
             "{}: expected a source of kernels, NAME.c, whose name does not end in an architecture",
             source.display()
-        ))),
-    }
+        ))
+    })
 }
 
 fn folder(path: &Path) -> &Path {
@@ -95,11 +110,23 @@ struct Builder<'a> {
     scratch: &'a Path,
     strict: bool,
     coloured: bool,
-    /// What the tools said so far: of five targets, each finds the same to say.
-    shown: HashSet<String>,
+    /// What the tools said so far, once: of five targets, each finds the same to say.
+    said: String,
 }
 
 impl Builder<'_> {
+    /// Fills all modules, one after the other; ends at the first that is refused.
+    fn build_all(&mut self, modules: &mut [Module<'_>]) -> Result<()> {
+        self.write_headers()?;
+        let progress = Progress::spinner("compiling");
+        for module in modules {
+            let (source, target) = (module.source, module.target);
+            progress.says(&format!("compiling {} for {}", source.display(), target.name));
+            module.content = self.build(source, target)?;
+        }
+        Ok(())
+    }
+
     fn headers(&self) -> PathBuf {
         self.scratch.join("include")
     }
@@ -125,9 +152,10 @@ impl Builder<'_> {
         if self.coloured {
             options.push("-fcolor-diagnostics".into());
         }
-        options.push(format!("-ffile-prefix-map={}=.", folder(source).display()));
+        // In `__FILE__` stands the name alone.
+        options.push(format!("-ffile-prefix-map={}/=", folder(source).display()));
         options.push(format!("-I{}", self.headers().display()));
-        let files = [source.as_os_str(), "-o".as_ref(), first.as_os_str()];
+        let files = ["-o".as_ref(), first.as_os_str(), "--".as_ref(), source.as_os_str()];
         let arguments: Vec<_> = options.iter().map(AsRef::as_ref).chain(files).collect();
         let compiled = self.toolchain.run(CLANG, &arguments)?;
         self.judge(CLANG, source, target, &compiled)?;
@@ -150,15 +178,14 @@ impl Builder<'_> {
         }
     }
 
-    /// Shows what a tool said, once, and whether it did its work.
+    /// Keeps what a tool said; whether it did its work.
     fn judge(&mut self, tool: &str, source: &Path, target: &Target, output: &Output) -> Result<()> {
         // Its object has no name that means anything to its author.
         let text = String::from_utf8_lossy(&output.stderr);
         let text: String = text.split_inclusive('\n').filter(|line| !is_count(line)).collect();
         let text = text.replace(&format!("{}/first", self.scratch.display()), &source.display().to_string());
-        if !text.is_empty() && self.shown.insert(text.clone()) {
-            // A closed stderr hears nothing.
-            let _ = write!(anstream::stderr(), "{text}");
+        if !self.said.contains(&text) {
+            self.said += &text;
         }
         match output.status.success() {
             true => Ok(()),
