@@ -72,9 +72,12 @@ fn wanted(arguments: &KernelBuildArguments) -> Result<Vec<Module<'_>>> {
     for source in &arguments.sources {
         let stem = stem(source)?;
         std::fs::metadata(source).map_err(Error::file(source))?;
-        let folder = arguments.output.as_deref().unwrap_or_else(|| folder(source));
         for target in &arguments.targets {
-            let path = folder.join(target.file_name(&stem));
+            let name = target.file_name(&stem);
+            let path = match &arguments.output {
+                Some(folder) => folder.join(name),
+                None => source.with_file_name(name),
+            };
             if modules.iter().any(|other| other.path == path) {
                 return Err(Failure::Usage(format!("{} would be written twice", path.display())));
             }
