@@ -24,6 +24,7 @@
 //! - `expression`: symbolic sums of products, for people
 //! - [`ptx`]: what PTX declares of its kernels, to compare it with a blueprint
 //! - [`hsaco`]: the same for machine code of AMD's, which is judged to the end
+//! - [`signatures`]: the same for wasm, in a section of its own
 //! - `describe`: `pappus function check`: buffers, memory, launches, as far as they are known
 
 #![forbid(unsafe_code)]
@@ -46,6 +47,7 @@ mod plan;
 mod planner;
 pub mod ptx;
 mod resolve;
+pub mod signatures;
 mod size;
 mod types;
 

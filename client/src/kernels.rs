@@ -1,11 +1,12 @@
 //! Which kernels a module file holds, and what they take and need as far as the file tells, without a device: the export
 //! list of wasm, the declarations of PTX, the symbols of cubins, all of AMD's code objects, which are judged on the way.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use object::read::elf::{ElfFile64, FileHeader};
 use object::{LittleEndian, Object, ObjectSymbol};
-use pappus_blueprint::{Blueprint, ParamKind, PassedParam, hsaco, ptx};
+use pappus_blueprint::{Blueprint, ParamKind, PassedParam, hsaco, ptx, signatures};
 
 use crate::error::{Error, Result};
 use crate::variants::VariantFile;
@@ -115,6 +116,19 @@ impl From<ptx::Param> for Param {
     }
 }
 
+impl From<signatures::Param> for Param {
+    fn from(param: signatures::Param) -> Self {
+        let class = match param.class {
+            signatures::Class::Bits => Class::Bits,
+            signatures::Class::Integer => Class::Integer,
+            signatures::Class::Float => Class::Float,
+            signatures::Class::Struct => Class::Struct,
+            signatures::Class::Pointer => Class::Pointer,
+        };
+        Self { offset: param.offset, bytes: param.bytes, class }
+    }
+}
+
 impl From<hsaco::Argument> for Param {
     fn from(argument: hsaco::Argument) -> Self {
         let class = if argument.is_pointer { Class::Pointer } else { Class::Value };
@@ -138,7 +152,9 @@ fn of_bytes(path: &Path, format: &str, content: &[u8]) -> Result<Vec<Part>> {
     Ok(match format {
         "wasm" => {
             let found = of_wasm(content);
-            vec![found.ok_or_else(|| Error::content(path, "no WebAssembly, or cut off: compile it again"))?]
+            let found =
+                found.ok_or_else(|| Error::content(path, "no WebAssembly, or cut off: compile it again"))?;
+            vec![found.map_err(|why| Error::content(path, why.to_string()))?]
         }
         "ptx" => {
             let text =
@@ -248,9 +264,11 @@ fn agree(param: Param, passed: PassedParam) -> bool {
     param.bytes == passed.bytes && (is_nothing || param.class.takes(passed.kind))
 }
 
-/// The exported functions, and the memory that the module asks for; `None` where the bytes are no module.
-fn of_wasm(content: &[u8]) -> Option<Part> {
+/// The exported functions, what they take if the module tells, and the memory that it asks for; `None` where the bytes are
+/// no module.
+fn of_wasm(content: &[u8]) -> Option<std::result::Result<Part, signatures::Malformed>> {
     const PAGE: u64 = 64 << 10;
+    const CUSTOM: u8 = 0;
     const IMPORTS: u8 = 2;
     const EXPORTS: u8 = 7;
     const FUNCTION: u8 = 0;
@@ -258,11 +276,21 @@ fn of_wasm(content: &[u8]) -> Option<Part> {
     let mut rest = content.strip_prefix(b"\0asm\x01\0\0\0")?;
     let mut names = Vec::new();
     let mut figures = Vec::new();
+    let mut told = Vec::new();
     while let Some((&id, behind)) = rest.split_first() {
         let (bytes, behind) = leb(behind)?;
         let (mut section, behind) = behind.split_at_checked(bytes as usize)?;
         rest = behind;
         match id {
+            CUSTOM => {
+                let (name, content) = text(section)?;
+                if name == signatures::SECTION.as_bytes() {
+                    match signatures::read(content) {
+                        Ok(found) => told = found,
+                        Err(why) => return Some(Err(why)),
+                    }
+                }
+            }
             IMPORTS => {
                 let (count, behind) = leb(section)?;
                 // A module that may run imports nothing but its memory: where there is more, it is not understood.
@@ -288,8 +316,15 @@ fn of_wasm(content: &[u8]) -> Option<Part> {
             _ => {}
         }
     }
-    let kernels = names.into_iter().map(named).collect();
-    Some(Part { target: String::new(), kernels: Some(kernels), figures })
+    let told: HashMap<&str, &signatures::Signature> =
+        told.iter().map(|signature| (signature.kernel.as_str(), signature)).collect();
+    let kernel = |name: String| {
+        let params = told.get(name.as_str()).map(|signature| &signature.params);
+        let params = params.map(|params| params.iter().copied().map(Param::from).collect());
+        Kernel { name, params, figures: Vec::new() }
+    };
+    let kernels = names.into_iter().map(kernel).collect();
+    Some(Ok(Part { target: String::new(), kernels: Some(kernels), figures }))
 }
 
 /// A text with its length before it, and what is behind.

@@ -6,6 +6,7 @@
 //! - [`capacity`]: what tenants take of a GPU's memory.
 //! - [`failure`]: what can go wrong, and the exit code it means.
 //! - [`input`]: input files, and what a blueprint wants to know about them.
+//! - [`target`]: what kernels are compiled for.
 //! - [`stages`], [`table`], [`units`], [`json`], [`progress`]: how results are shown.
 
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ mod json;
 mod progress;
 mod stages;
 mod table;
+mod target;
 mod units;
 
 use std::io::Write;

@@ -20,6 +20,11 @@ impl Progress {
         Self(bar)
     }
 
+    /// What it is doing now.
+    pub(crate) fn says(&self, message: &str) {
+        self.0.set_message(message.to_owned());
+    }
+
     /// A number of calls.
     pub(crate) fn calls(count: u64) -> Self {
         Self(styled(ProgressBar::new(count), "{bar:40} {pos}/{len} calls, {eta} left"))

@@ -24,7 +24,7 @@ pub fn read_wasm(bytes: &[u8]) {
             _ => {}
         }
     }
-    assert!(kernels.iter().all(|kernel| exported.contains(kernel)));
+    assert!(kernels.iter().all(|kernel| exported.contains(&kernel.name)));
 }
 
 /// hsaco: what passes keeps its promises, and reads the same again.

@@ -37,6 +37,8 @@
  *   UNROLL                               before a `for` whose count is a constant
  *   BLOCK_X, BLOCK_Y, BLOCK_Z            the block's place in the grid
  *   BLOCK_WIDTH, _HEIGHT, _DEPTH         its size; BLOCK_THREADS is their product
+ *
+ * pappus_math.h has f32_exp, f32_sin and others, which are the same to the bit on every device.
  */
 #ifndef PAPPUS_H
 #define PAPPUS_H
@@ -51,6 +53,7 @@ typedef unsigned int u32;
 typedef signed long long i64;
 typedef unsigned long long u64;
 typedef float f32;
+typedef double f64;
 
 /* A dimension or a coordinate, below 2^31. A GPU has no 64-bit integer units, and a CPU would have to
  * widen every index: so it has 32 bits on the one and 64 on the other. Products of two belong in an i64. */
@@ -97,16 +100,19 @@ _Static_assert(sizeof(u8) == 1 && sizeof(u32) == 4 && sizeof(u64) == 8 && sizeof
 
 #define UNROLL _Pragma("unroll")
 
-/* What a launch must satisfy; a launch that does not ends in a fault, not in a wrong result. */
+/* What a launch must satisfy; a launch that does not ends in a fault, not in a wrong result. On the CPU device the
+ * fault's message has the condition, and where it stands. */
 #define REQUIRE(condition)                                                                         \
     do {                                                                                           \
         if (!(condition))                                                                          \
-            __builtin_trap();                                                                      \
+            PAPPUS_FAIL(#condition);                                                               \
     } while (0)
 
 /* A pointer inside a struct passed by value: 8 bytes everywhere, narrowed where it is used. */
 typedef u64 address;
 #define AT(type, a) ((type *)(__UINTPTR_TYPE__)(a))
+
+#include "pappus_math.h"
 
 INLINE i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
 INLINE i64 larger(i64 a, i64 b) { return a > b ? a : b; }

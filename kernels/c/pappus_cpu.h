@@ -53,7 +53,32 @@ INLINE void pappus_next_block(const pappus_launch *launch, pappus_block *block)
     type name = *(type const *)pappus_slot;                                                        \
     pappus_slot += (sizeof(type) + 7) / 8;
 
+/* What a kernel takes, for `pappus kernel build`, which finds it in the object by its first bytes and makes a section of
+ * the module of it. Nothing refers to it, so the linker leaves it out. Behind the last parameter stands an empty one. */
+#ifdef __wasm__
+#define PAPPUS_TAKES(type, name)                                                                   \
+    {sizeof(type), _Alignof(type), __builtin_classify_type(*(type const *)0)},
+#define PAPPUS_SIGNATURE(name, ...)                                                                \
+    __attribute__((visibility("hidden"))) const struct {                                           \
+        char mark[16];                                                                             \
+        u32 parameters, name_bytes;                                                                \
+        struct {                                                                                   \
+            u32 bytes, align, type_class;                                                          \
+        } takes[PAPPUS_COUNT(__VA_ARGS__) + 1];                                                    \
+        char kernel[sizeof #name];                                                                 \
+    } name##_signature = {                                                                         \
+        "pappus-kernel-1",                                                                         \
+        PAPPUS_COUNT(__VA_ARGS__),                                                                 \
+        sizeof #name - 1,                                                                          \
+        {PAPPUS_MAP(PAPPUS_TAKES, __VA_ARGS__) {0, 0, 0}},                                         \
+        #name,                                                                                     \
+    };
+#else
+#define PAPPUS_SIGNATURE(name, ...)
+#endif
+
 #define KERNEL(name, ...)                                                                          \
+    PAPPUS_SIGNATURE(name, __VA_ARGS__)                                                            \
     PART(name##_block, __VA_ARGS__);                                                               \
     PAPPUS_EXPORT(name)                                                                            \
     void name(const u64 *pappus_slot, const pappus_launch *launch, i64 first, i64 count)           \
@@ -106,3 +131,28 @@ INLINE void pappus_next_block(const pappus_launch *launch, pappus_block *block)
 #define SHARED_DYNAMIC(type, name) type *name = (type *)pappus_at->shared
 #define PER_THREAD(type, name, threads) type name[threads]
 #define MINE(name, t) (name)[t]
+
+/* A failed REQUIRE in wasm leaves its text at the far end of the stack, which nobody uses any more: a mark at address 8,
+ * the text from 16 on, up to a zero. The words are immediate operands, so that a module without constants stays without. */
+#ifdef __wasm__
+#define PAPPUS_FAILED_AT ((volatile u64 *)8)
+#define PAPPUS_FAILED_MARK 0x3a45524955514552u /* "REQUIRE:" */
+#define PAPPUS_FAILED_WORDS 24
+#define PAPPUS_LINE_(line) #line
+#define PAPPUS_LINE(line) PAPPUS_LINE_(line)
+#define PAPPUS_FAIL(condition)                                                                     \
+    do {                                                                                           \
+        static const union {                                                                       \
+            char text[sizeof __FILE_NAME__ ":" PAPPUS_LINE(__LINE__) ": requires " condition];     \
+            u64 words[PAPPUS_FAILED_WORDS + 1];                                                    \
+        } pappus_text = {__FILE_NAME__ ":" PAPPUS_LINE(__LINE__) ": requires " condition};         \
+        PAPPUS_FAILED_AT[0] = PAPPUS_FAILED_MARK;                                                  \
+        _Pragma("clang loop unroll(full)") for (int i = 0; i < PAPPUS_FAILED_WORDS; ++i)           \
+            if ((u64)i < (sizeof pappus_text.text + 7) / 8)                                        \
+                PAPPUS_FAILED_AT[1 + i] = pappus_text.words[i];                                    \
+        PAPPUS_FAILED_AT[1 + PAPPUS_FAILED_WORDS] = 0;                                             \
+        __builtin_trap();                                                                          \
+    } while (0)
+#else
+#define PAPPUS_FAIL(condition) __builtin_trap()
+#endif

@@ -107,3 +107,6 @@ INLINE f32 load_or_zero(const f32 *from, bool inside)
 #else
 INLINE f32 load_or_zero(const f32 *from, bool inside) { return inside ? *from : 0; }
 #endif
+
+/* Of a failed REQUIRE, a GPU tells that the kernel faulted. */
+#define PAPPUS_FAIL(condition) __builtin_trap()

@@ -2,6 +2,7 @@
 //! they must compute.
 //!
 //! - [`artefacts`]: the compiled modules (`built/`), as bytes
+//! - [`authoring`]: headers and templates for kernels of others
 //! - [`configs`]: the functions made of them (`configs/`), as JSON
 //! - [`photo`]: a picture to run the `picture` function on
 //! - [`mod@cfg`]: the `cfg` inputs of those functions
@@ -13,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod artefacts;
+pub mod authoring;
 pub mod bytes;
 pub mod cfg;
 pub mod configs;

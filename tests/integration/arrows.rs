@@ -40,7 +40,7 @@ const ORDER: [(&str, &[Level]); 4] = [
     (
         "client",
         &[
-            &["error", "failure", "progress", "table", "units"],
+            &["error", "failure", "progress", "table", "target", "units"],
             &["archive", "arena", "capacity", "client", "input", "npy", "stages", "variants"],
             &["arguments", "json", "kernels", "requests"],
             &["blobs", "invocation"],
@@ -53,7 +53,7 @@ const ORDER: [(&str, &[Level]); 4] = [
         "blueprint",
         &[
             &["half", "hsaco", "limits", "ptx", "types"],
-            &["arrays", "error", "expression", "format", "launch", "plan"],
+            &["arrays", "error", "expression", "format", "launch", "plan", "signatures"],
             &["size"],
             &["blueprint"],
             &["layout"],

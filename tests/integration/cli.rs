@@ -75,8 +75,10 @@ fn json_has_the_shapes_of_the_protocol() {
     let module = json(&supervisor.ok(&["module", "add", "m", "built/mlops.wasm", "--json"]));
     assert_eq!(module["variants"][0]["format"], "wasm");
     assert!(module["variants"][0]["kernels"].as_array().unwrap().contains(&"matmul_para".into()));
-    // Wasm does not tell parameters in the blueprint's terms.
-    assert_eq!(module["variants"][0]["details"][0]["params"], Value::Null);
+    // Wasm itself does not tell parameters: `pappus kernel build` wrote down what they are.
+    let details = module["variants"][0]["details"].as_array().unwrap();
+    let relu = details.iter().find(|kernel| kernel["name"] == "relu_2d_f").unwrap();
+    assert_eq!(relu["params"], serde_json::json!([{"offset": 0, "bytes": 8, "type": "pointer"}]));
     assert_eq!(show["found"][0]["variants"][0]["details"][0]["name"], module["variants"][0]["kernels"][0]);
     let modules = json(&supervisor.ok(&["module", "list", "--json"]));
     assert_eq!(modules["modules"][0]["name"], "m");
@@ -182,7 +184,7 @@ fn checking_opens_module_files_that_are_there() {
     assert_eq!(found["modules"][0]["checked"], "kernels and parameters");
     assert_eq!(
         (&found["modules"][1]["checked"], &found["missing_modules"]),
-        (&"kernels".into(), &Value::Array(vec![]))
+        (&"kernels and parameters".into(), &Value::Array(vec![]))
     );
 }
 

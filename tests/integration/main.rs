@@ -35,6 +35,7 @@
 //! - [`service_manager`]: what systemd hands over and is told; restarts that refuse nobody.
 //! - [`surveys`]: which devices a supervisor takes.
 //! - [`amd`]: the HIP device on a library that looks like HIP's.
+//! - [`kernel_author`]: kernels of others, from `pappus kernel new` to a failed requirement.
 //! - [`cli`], [`inputs`], [`metrics`]: the command and the endpoint that operators use.
 //! - [`health`]: what an orchestrator is told. [`monitoring`]: dashboard, alerts and run book name what there is.
 //! - [`arrows`]: imports point one way.
@@ -73,6 +74,7 @@ mod handover;
 mod health;
 mod hostile;
 mod inputs;
+mod kernel_author;
 mod liars;
 mod lifecycle;
 mod limits;

@@ -173,6 +173,26 @@ fn limits_are_checked_before_the_compiler_works() {
 }
 
 #[test]
+fn what_a_module_tells_of_its_kernels_is_judged_and_told() {
+    use pappus_blueprint::signatures::{Class, Signature, laid_out, put};
+    let of = |kernel: &str, params: usize| Signature {
+        kernel: kernel.to_owned(),
+        params: laid_out(vec![(Class::Pointer, 8, 8); params]).unwrap(),
+    };
+    let bare = wat::parse_str(format!(r#"(module (import "env" "memory" (memory 1)) {KERNEL})"#)).unwrap();
+    let judge = |all: &[Signature]| CpuCompiler::new().unwrap().compile(&put(&bare, all).unwrap());
+    let told = |all: &[Signature]| judge(all).unwrap().1.kernels[0].params.as_ref().map(Vec::len);
+    assert_eq!((told(&[of("kernel", 3)]), told(&[])), (Some(3), None));
+    let why = |all: &[Signature]| judge(all).unwrap_err().message;
+    assert!(why(&[of("other", 0)]).contains("tells of a kernel `other`, which the module does not export"));
+    assert!(why(&[of("kernel", 0), of("kernel", 1)]).contains("has kernel \"kernel\" twice"));
+    let with = put(&bare, &[of("kernel", 1)]).unwrap();
+    let section = &with[8..8 + with.len() - bare.len()];
+    let twice = [&bare[..8], section, &with[8..]].concat();
+    refused(compile_bytes(&twice), "two sections `pappus.kernels`");
+}
+
+#[test]
 fn broken_modules_of_every_kind_are_refused_or_compile() {
     let module: &[u8] = include_bytes!("../../kernels/built/module.wasm");
     for end in 0..module.len() {

@@ -2,12 +2,14 @@
 //!
 //! In reading order:
 //! - here: commands and their options.
+//! - `kernel`: those of `pappus kernel`.
 //! - `help`: examples and exit codes behind the options.
 //! - `values`: types for options with a form of their own, such as `NAME=FILE`.
 //! - `conflicts`: options that contradict each other.
 
 mod conflicts;
 mod help;
+mod kernel;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -21,6 +23,7 @@ use clap::{Args, Parser, Subcommand};
 use self::help::{
     CHECK_EXAMPLES, DEVICE_SETTINGS, EXAMPLES, EXIT_CODES, INVOKE_EXAMPLES, PLAN_EXAMPLES, READY, SETTINGS,
 };
+pub(crate) use self::kernel::{KernelBuildArguments, KernelCommand, KernelNewArguments};
 use self::values::assignment;
 pub(crate) use self::values::{Assignment, Destination, SizeOrSpec};
 use crate::input::Spec;
@@ -98,6 +101,9 @@ The hash goes into the supervisor's configuration, the token to the gateway:\n  
     /// Compute how many GPUs tenants need, and what takes their memory; asks no supervisor
     #[command(after_help = PLAN_EXAMPLES)]
     Plan(PlanArguments),
+    /// Write kernels in C and build them for every device, without a supervisor
+    #[command(subcommand)]
+    Kernel(KernelCommand),
     /// Start a supervisor, run three workloads, check their results, and draw pictures
     Demo {
         /// The device to run on, as for `pappus-supervisor --device`

@@ -361,7 +361,7 @@ mod tests {
             run(arguments, &mut out).map(|()| String::from_utf8(out.into_inner()).unwrap())
         };
         let text = check().unwrap();
-        assert!(text.contains("mlops.wasm: kernels fit"), "{text}");
+        assert!(text.contains("mlops.wasm: kernels and parameters fit"), "{text}");
         assert!(text.contains("mlops.ptx: kernels and parameters fit"), "{text}");
         assert!(!text.contains("missing"), "{text}");
         // Another module under the name, and a kernel that takes something else.

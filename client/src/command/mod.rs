@@ -8,6 +8,7 @@ mod device;
 mod drain;
 mod function;
 mod invoke;
+mod kernel;
 mod man;
 mod module;
 mod module_file;
@@ -44,6 +45,7 @@ pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
         Command::Status(arguments) => status::run(&mut connect()?, &arguments, out),
         Command::Quota(json) => quota::run(&mut connect()?, json, out),
         Command::Tenants(json) => admin(tenants::run(&mut connect()?, json, out), "tenants"),
+        Command::Kernel(command) => kernel::run(command, out),
         Command::Plan(arguments) => plan::run(&arguments, out),
         Command::Token { output, force } => token::run(output.as_deref(), force, out),
         Command::Device(command) => admin(device::run(&mut connect()?, command, out), "device"),

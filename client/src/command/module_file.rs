@@ -125,7 +125,14 @@ mod tests {
                 "linalg.sm_90.ptx",
                 &["ptx for sm_90\n", "  vec_add_f(8 integer, 8 integer, 8 integer, 8 integer)"],
             ),
-            ("linalg.wasm", &["wasm, stack and data ", "  vec_add_f(not told)\n"]),
+            (
+                "linalg.wasm",
+                &[
+                    "wasm, stack and data ",
+                    "  vec_add_f(8 pointer, 8 pointer, 8 pointer, 8 integer)\n",
+                    "  axpy_f(32 struct)\n",
+                ],
+            ),
         ] {
             let text = shown(name, pappus_kernels::artefact(name).unwrap(), false).unwrap();
             for words in expected {

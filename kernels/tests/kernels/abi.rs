@@ -48,10 +48,10 @@ fn exports_are_kernels_and_the_stack_pointer() {
 
 #[test]
 fn sections_are_those_of_plain_code() {
-    // Type, import, function, table (the linker's, empty), global, export, code, data. Not among
+    // Custom (what the kernels take), type, import, function, table (the linker's, empty), global, export, code, data. Not among
     // them: start (8), element (9), and data count (12), without which no instruction can use or
     // drop a data segment.
-    const ALLOWED: [u8; 8] = [1, 2, 3, 4, 6, 7, 10, 11];
+    const ALLOWED: [u8; 9] = [0, 1, 2, 3, 4, 6, 7, 10, 11];
     for (file, bytes) in wasm() {
         let mut rest = &bytes[8..];
         while let [id, after @ ..] = rest {
@@ -70,6 +70,20 @@ fn leb128(bytes: &[u8]) -> (usize, &[u8]) {
     let end = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap();
     let number = bytes[..=end].iter().rev().fold(0, |number, byte| number << 7 | usize::from(byte & 0x7F));
     (number, &bytes[end + 1..])
+}
+
+#[test]
+fn ptx_rounds_as_the_others_do() {
+    for (file, bytes) in ARTEFACTS.iter().filter(|(file, _)| file.ends_with(".ptx")) {
+        let text = std::str::from_utf8(bytes).unwrap();
+        for other in ["fma.", ".approx", ".ftz", ".full"] {
+            assert!(!text.contains(other), "{file} has {other}");
+        }
+    }
+    let math = pappus_kernels::artefact("math.ptx").map(|bytes| std::str::from_utf8(bytes).unwrap()).unwrap();
+    for exact in ["sqrt.rn.f32", "rcp.rn.f32", "div.rn.f64", "mul.rn.f64", "add.rn.f64"] {
+        assert!(math.contains(exact), "{exact}");
+    }
 }
 
 #[test]

@@ -1,14 +1,17 @@
-//! The committed kernels: fresh, complete, of the right shape, and right.
+//! The committed kernels: complete, of the right shape, and right.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod abi;
 mod device;
-mod fresh;
 mod inventory;
 mod linalg;
+mod math;
 mod mlops;
 mod module;
 mod vision;
+
+/// Arguments of each function of module `math`.
+const SAMPLES: usize = 200_000;
 
 /// Numbers that look random and are the same in every run (xorshift64*).
 fn noise(seed: u64) -> impl Iterator<Item = u64> {

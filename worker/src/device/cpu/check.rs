@@ -1,6 +1,9 @@
 //! The rules for modules, each with its own message: a module must be nothing but kernels over one
 //! memory, with no state that outlives a call and cannot be restored.
 
+use std::collections::HashSet;
+
+use pappus_blueprint::signatures::{self, Signature};
 use wasmparser::{
     Data, DataKind, Element, ElementItems, ElementKind, Export, ExternalKind, FunctionBody, Global, Import,
     MemoryType, Operator, Parser, Payload, TypeRef, ValType, Validator, WasmFeatures,
@@ -21,6 +24,8 @@ const MAX_EXPORTS: u32 = 1024;
 const MAX_NAME_BYTES: usize = 255;
 /// Bytes of all kernels' names: what one answer can tell.
 const MAX_NAMES_BYTES: usize = 64 << 10;
+/// Parameters of all kernels, as far as the module tells them: what one answer can tell.
+const MAX_PARAMS: usize = 8192;
 /// Elements of all tables, and those that segments put there.
 const MAX_TABLE_ELEMENTS: u64 = 65_536;
 /// Locals of all functions: a few bytes declare thousands, and each costs the compiler time.
@@ -31,6 +36,8 @@ const MAX_LOCALS: u64 = 1 << 20;
 pub(super) struct ValidatedMemfd {
     /// Names of its kernels.
     pub(super) kernels: Vec<String>,
+    /// What kernels of it take, where it tells.
+    pub(super) signatures: Vec<Signature>,
     /// Its stack and data.
     pub(super) low: LowPart,
     /// How many functions it defines.
@@ -89,6 +96,7 @@ struct Checker {
     mutable_global: Option<u32>,
     stack_pointer: Option<u32>,
     kernels: Vec<String>,
+    signatures: Option<Vec<Signature>>,
     table_elements: u64,
     segment_elements: u64,
     locals: u64,
@@ -151,6 +159,13 @@ impl Checker {
                 .try_for_each(|(index, element)| self.element(index, &element.map_err(malformed)?)),
             Payload::DataSection(segments) => {
                 (0..).zip(segments).try_for_each(|(index, data)| self.data(index, &data.map_err(malformed)?))
+            }
+            Payload::CustomSection(section) if section.name() == signatures::SECTION => {
+                let found = signatures::read(section.data()).map_err(|why| CodeError(why.to_string()))?;
+                match self.signatures.replace(found) {
+                    None => Ok(()),
+                    Some(_) => Err(CodeError(format!("two sections `{}`", signatures::SECTION))),
+                }
             }
             Payload::CodeSectionEntry(body) => {
                 self.bodies += 1;
@@ -311,7 +326,22 @@ impl Checker {
                 "its kernels' names have {names} bytes, allowed are {MAX_NAMES_BYTES}: split the module"
             )));
         }
-        Ok(ValidatedMemfd { kernels: self.kernels, low, functions: self.functions })
+        let signatures = self.signatures.unwrap_or_default();
+        let exported: HashSet<&String> = self.kernels.iter().collect();
+        if let Some(absent) = signatures.iter().find(|signature| !exported.contains(&signature.kernel)) {
+            return Err(CodeError(format!(
+                "section `{}` tells of a kernel `{}`, which the module does not export",
+                signatures::SECTION,
+                absent.kernel
+            )));
+        }
+        let params: usize = signatures.iter().map(|signature| signature.params.len()).sum();
+        if params > MAX_PARAMS {
+            return Err(CodeError(format!(
+                "its kernels have {params} parameters, allowed are {MAX_PARAMS}: split the module"
+            )));
+        }
+        Ok(ValidatedMemfd { kernels: self.kernels, signatures, low, functions: self.functions })
     }
 }
 

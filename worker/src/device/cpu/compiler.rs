@@ -1,6 +1,9 @@
 //! The compiling role's part of the CPU device: judge, rewrite, compile.
 
-use pappus_protocol::from_worker::{CompiledModule, Hello, KernelInfo};
+use std::collections::HashMap;
+
+use pappus_blueprint::signatures::{Class, Param, Signature};
+use pappus_protocol::from_worker::{CompiledModule, Hello, KernelInfo, ParamClass, ParamInfo};
 use pappus_protocol::{Fault, FaultCode};
 use wasmtime::Engine;
 
@@ -19,11 +22,29 @@ impl CpuCompiler {
     }
 }
 
-/// Judges a module and rewrites it into what the compiler takes; its kernels' names.
-pub fn judge(module: &[u8]) -> Result<(Vec<u8>, Vec<String>), CodeError> {
+/// Judges a module and rewrites it into what the compiler takes; its kernels, with what they take where it tells.
+pub fn judge(module: &[u8]) -> Result<(Vec<u8>, Vec<KernelInfo>), CodeError> {
     let judged = check::check(module)?;
     let rewritten = rewrite::rewrite(module, &judged).map_err(|e| CodeError(format!("malformed: {e}")))?;
-    Ok((rewritten, judged.kernels))
+    let told: HashMap<&str, &Signature> =
+        judged.signatures.iter().map(|signature| (signature.kernel.as_str(), signature)).collect();
+    let kernels = judged.kernels.iter().map(|name| KernelInfo {
+        name: name.clone(),
+        params: told.get(name.as_str()).map(|signature| signature.params.iter().map(info).collect()),
+        ..KernelInfo::default()
+    });
+    Ok((rewritten, kernels.collect()))
+}
+
+fn info(param: &Param) -> ParamInfo {
+    let class = match param.class {
+        Class::Bits => ParamClass::Unknown,
+        Class::Integer => ParamClass::Integer,
+        Class::Float => ParamClass::Float,
+        Class::Struct => ParamClass::Bytes,
+        Class::Pointer => ParamClass::Pointer,
+    };
+    ParamInfo { offset: param.offset, bytes: param.bytes, class }
 }
 
 impl Compiler for CpuCompiler {
@@ -36,7 +57,6 @@ impl Compiler for CpuCompiler {
         let (rewritten, kernels) = judge(module).map_err(refused)?;
         let code = self.engine.precompile_module(&rewritten);
         let code = code.map_err(|e| refused(CodeError(format!("the compiler refuses it: {e:#}"))))?;
-        let kernels = kernels.into_iter().map(|name| KernelInfo { name, ..Default::default() });
-        Ok((code, CompiledModule { kernels: kernels.collect(), ..CompiledModule::default() }))
+        Ok((code, CompiledModule { kernels, ..CompiledModule::default() }))
     }
 }

@@ -11,8 +11,8 @@ use wasmtime::{Config, Engine};
 use super::layout::{GUARD_BYTES, MEMORY_BYTES};
 use super::memory::Handover;
 
-/// Raised whenever the ABI or the rewriting of modules changes: machine code made before is stale.
-const ABI_VERSION: u32 = 1;
+/// Raised whenever the ABI, the rewriting of modules or what is told of them changes: machine code made before is stale.
+const ABI_VERSION: u32 = 2;
 
 /// Native stack of a kernel; deeper recursion traps.
 const STACK_BYTES: usize = 512 << 10;

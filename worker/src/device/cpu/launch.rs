@@ -88,7 +88,10 @@ impl Execution<'_> {
             let function = &mut *self.function;
             let entry = &function.kernels[kernel as usize];
             let ran = entry.code.call(&mut function.store, (ARGS_AT, LAUNCH_AT, first, count));
-            ran.map_err(|error| trap(kernel, &entry.name, &error))?;
+            if let Err(error) = ran {
+                let memory = &function.modules[entry.module].memory;
+                return Err(trap(kernel, &entry.name, &error, || memory.reason()));
+            }
             first += count;
             let now = self.check_deadline(Some(kernel))?;
             count = next_range(count, now - before);
@@ -145,19 +148,22 @@ fn next_range(count: u64, took_ns: u64) -> u64 {
     u64::try_from(fitting).unwrap_or(u64::MAX).clamp(1, count.saturating_mul(8))
 }
 
-/// The text of a kernel's trap. Only the trap's own text: wasmtime adds host addresses to some.
+/// The text of a kernel's trap: the reason that it left itself, or the trap's own text (wasmtime adds host addresses to
+/// some).
 #[cold]
-fn trap(kernel: u32, name: &str, error: &wasmtime::Error) -> Fault {
-    let cause = match error.downcast_ref::<wasmtime::Trap>() {
-        Some(trap) => trap.to_string(),
-        None => "it cannot be called".to_owned(),
+fn trap(kernel: u32, name: &str, error: &wasmtime::Error, reason: impl Fn() -> Option<String>) -> Fault {
+    let trap = error.downcast_ref::<wasmtime::Trap>();
+    let left = trap.filter(|trap| **trap == wasmtime::Trap::UnreachableCodeReached).and_then(|_| reason());
+    let message = match (left, trap) {
+        (Some(reason), _) => format!("kernel `{name}` at {reason}"),
+        (None, Some(trap)) => {
+            let cause = trap.to_string();
+            let cause = cause.strip_prefix("wasm trap: ").unwrap_or(&cause);
+            format!("kernel `{name}` trapped: {cause}")
+        }
+        (None, None) => format!("kernel `{name}` trapped: it cannot be called"),
     };
-    let cause = cause.strip_prefix("wasm trap: ").unwrap_or(&cause);
-    Fault {
-        code: FaultCode::KernelTrap,
-        kernel: Some(kernel),
-        message: format!("kernel `{name}` trapped: {cause}"),
-    }
+    Fault { code: FaultCode::KernelTrap, kernel: Some(kernel), message }
 }
 
 #[cfg(test)]

@@ -48,6 +48,14 @@ pub struct LowPart {
     pub data: std::ops::Range<u64>,
 }
 
+/// Where a kernel leaves why it traps, in its stack's far end: this mark, and behind it a text up to a zero
+/// (`REQUIRE` of `kernels/c/pappus.h`).
+pub const REASON_AT: usize = 8;
+/// What stands there.
+pub const REASON_MARK: &[u8; 8] = b"REQUIRE:";
+/// The longest text.
+pub const REASON_BYTES: usize = 192;
+
 /// What a kernel finds at `launch`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]

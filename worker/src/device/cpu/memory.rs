@@ -229,6 +229,22 @@ impl LinearMemory {
         }
     }
 
+    /// The reason that a kernel left before it trapped, if it did: what can be printed of it. The low part is this module's
+    /// alone and was restored before the call, so nothing of another call's is in it.
+    pub(super) fn reason(&self) -> Option<String> {
+        let mut left = [0; REASON_MARK.len() + REASON_BYTES];
+        if self.low_bytes < REASON_AT + left.len() {
+            return None;
+        }
+        // SAFETY: `low_bytes` are mapped at the base, and as many as `left` has lie below that behind REASON_AT.
+        unsafe { ptr::copy_nonoverlapping(self.range.base().add(REASON_AT), left.as_mut_ptr(), left.len()) };
+        let text = left.strip_prefix(REASON_MARK)?;
+        let text = text.iter().take_while(|byte| **byte != 0);
+        let printable = |byte: &u8| if byte.is_ascii_graphic() { char::from(*byte) } else { ' ' };
+        let text: String = text.map(printable).collect();
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    }
+
     /// Restores everything that is private to the module to what it was before its first call.
     pub(super) fn restore(&mut self) -> std::io::Result<()> {
         if self.low_bytes > ZEROED_IN_PLACE {

@@ -11,12 +11,17 @@ mod random;
 
 #[path = "../../../../../kernels/tests/kernels/linalg.rs"]
 mod linalg;
+#[path = "../../../../../kernels/tests/kernels/math.rs"]
+mod math;
 #[path = "../../../../../kernels/tests/kernels/mlops.rs"]
 mod mlops;
 #[path = "../../../../../kernels/tests/kernels/module.rs"]
 mod module;
 #[path = "../../../../../kernels/tests/kernels/vision.rs"]
 mod vision;
+
+/// Arguments of each function of module `math`.
+const SAMPLES: usize = 4_000;
 
 /// Numbers that look random and are the same in every run (xorshift64*).
 fn noise(seed: u64) -> impl Iterator<Item = u64> {

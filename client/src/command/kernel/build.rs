@@ -1,0 +1,245 @@
+//! `pappus kernel build`: each source of kernels becomes a module file for each target. Nothing is written before all of
+//! them were made. The same source gives the same bytes, wherever it lies and whoever builds it with the same compiler.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use pappus_blueprint::signatures;
+use pappus_client::{Error, variants};
+use pappus_kernels::authoring::HEADERS;
+use serde_json::{Value, json};
+
+use super::signature;
+use super::toolchain::{CLANG, OBJCOPY, Toolchain, WASM_LD};
+use crate::arguments::KernelBuildArguments;
+use crate::failure::{Failure, Result};
+use crate::progress::Progress;
+use crate::target::{Code, Target, WASM_LINK};
+use crate::units;
+
+/// A module file.
+struct Module<'a> {
+    source: &'a Path,
+    target: &'a Target,
+    path: PathBuf,
+    content: Vec<u8>,
+}
+
+/// Builds all sources for all targets, and tells what was written.
+pub(super) fn run(arguments: &KernelBuildArguments, out: &mut dyn Write) -> Result<()> {
+    let mut modules = wanted(arguments)?;
+    let toolchain = Toolchain::find(&arguments.targets)?;
+    let scratch = tempfile::Builder::new().prefix("pappus-kernel").tempdir();
+    let scratch = scratch.map_err(|error| Failure::Failed(format!("no temporary folder: {error}")))?;
+    let mut builder = Builder {
+        toolchain,
+        scratch: scratch.path(),
+        strict: arguments.strict,
+        coloured: std::io::stderr().is_terminal(),
+        said: String::new(),
+    };
+    let built = builder.build_all(&mut modules);
+    // A closed stderr hears nothing.
+    let _ = write!(anstream::stderr(), "{}", builder.said);
+    built?;
+    for Module { path, content, .. } in &modules {
+        let folder = folder(path);
+        std::fs::create_dir_all(folder).map_err(Error::file(folder))?;
+        std::fs::write(path, content).map_err(Error::file(path))?;
+    }
+    if arguments.json.json {
+        let files: Vec<Value> = modules.iter().map(Module::to_json).collect();
+        return Ok(writeln!(out, "{}", json!({"files": files, "compiler": builder.toolchain.name()?}))?);
+    }
+    for Module { source, target, path, content } in &modules {
+        let (source, path) = (source.display(), path.display());
+        writeln!(out, "{source} for {}: {path}, {}", target.name, units::size(content.len() as u64))?;
+    }
+    Ok(())
+}
+
+impl Module<'_> {
+    fn to_json(&self) -> Value {
+        let Self { source, target, path, content } = self;
+        json!({"source": source, "target": target.name, "path": path, "bytes": content.len()})
+    }
+}
+
+/// The modules that are asked for, without their content yet.
+fn wanted(arguments: &KernelBuildArguments) -> Result<Vec<Module<'_>>> {
+    let mut modules: Vec<Module<'_>> = Vec::new();
+    for source in &arguments.sources {
+        let stem = stem(source)?;
+        std::fs::metadata(source).map_err(Error::file(source))?;
+        for target in &arguments.targets {
+            let name = target.file_name(&stem);
+            let path = match &arguments.output {
+                Some(folder) => folder.join(name),
+                None => source.with_file_name(name),
+            };
+            if modules.iter().any(|other| other.path == path) {
+                return Err(Failure::Usage(format!("{} would be written twice", path.display())));
+            }
+            modules.push(Module { source, target, path, content: Vec::new() });
+        }
+    }
+    Ok(modules)
+}
+
+/// What the modules of a source are called.
+fn stem(source: &Path) -> Result<String> {
+    let name = source.file_name().and_then(|name| name.to_str());
+    let stem = name.and_then(|name| name.strip_suffix(".c")).filter(|stem| !stem.is_empty());
+    // With an architecture at its end it would be another module's.
+    let is_whole = |stem: &&str| {
+        ["ptx", "hsaco"].iter().all(|end| variants::stem(format!("{stem}.{end}").as_ref()) == **stem)
+    };
+    stem.filter(is_whole).map(str::to_owned).ok_or_else(|| {
+        Failure::Usage(format!(
+            "{}: expected a source of kernels, NAME.c, whose name does not end in an architecture",
+            source.display()
+        ))
+    })
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// One run of the command.
+struct Builder<'a> {
+    toolchain: Toolchain,
+    scratch: &'a Path,
+    strict: bool,
+    coloured: bool,
+    /// What the tools said so far, once: of five targets, each finds the same to say.
+    said: String,
+}
+
+impl Builder<'_> {
+    /// Fills all modules, one after the other; ends at the first that is refused.
+    fn build_all(&mut self, modules: &mut [Module<'_>]) -> Result<()> {
+        self.write_headers()?;
+        let progress = Progress::spinner("compiling");
+        for module in modules {
+            let (source, target) = (module.source, module.target);
+            progress.says(&format!("compiling {} for {}", source.display(), target.name));
+            module.content = self.build(source, target)?;
+        }
+        Ok(())
+    }
+
+    fn headers(&self) -> PathBuf {
+        self.scratch.join("include")
+    }
+
+    fn write_headers(&self) -> Result<()> {
+        let folder = self.headers();
+        std::fs::create_dir(&folder).map_err(Error::file(&folder))?;
+        for (name, text) in HEADERS {
+            let path = folder.join(name);
+            std::fs::write(&path, text).map_err(Error::file(&path))?;
+        }
+        Ok(())
+    }
+
+    /// A module's bytes.
+    fn build(&mut self, source: &Path, target: &Target) -> Result<Vec<u8>> {
+        // A name of its own, so that nothing of a path is in what comes out.
+        let (first, second) = (self.scratch.join("first"), self.scratch.join("second"));
+        let mut options = target.options();
+        if self.strict {
+            options.push("-Werror".into());
+        }
+        if self.coloured {
+            options.push("-fcolor-diagnostics".into());
+        }
+        // In `__FILE__` stands the name alone.
+        options.push(format!("-ffile-prefix-map={}/=", folder(source).display()));
+        options.push(format!("-I{}", self.headers().display()));
+        let files = ["-o".as_ref(), first.as_os_str(), "--".as_ref(), source.as_os_str()];
+        let arguments: Vec<_> = options.iter().map(AsRef::as_ref).chain(files).collect();
+        let compiled = self.toolchain.run(CLANG, &arguments)?;
+        self.judge(CLANG, source, target, &compiled)?;
+        match target.code {
+            Code::Ptx(_) => read(&first),
+            Code::Hsaco => {
+                let section = "--remove-section=.comment".as_ref();
+                let stripped =
+                    self.toolchain.run(OBJCOPY, &[section, first.as_os_str(), second.as_os_str()])?;
+                self.judge(OBJCOPY, source, target, &stripped)?;
+                read(&second)
+            }
+            Code::Wasm => {
+                let files = [first.as_os_str(), "-o".as_ref(), second.as_os_str()];
+                let arguments: Vec<_> = WASM_LINK.iter().map(AsRef::as_ref).chain(files).collect();
+                let linked = self.toolchain.run(WASM_LD, &arguments)?;
+                self.judge(WASM_LD, source, target, &linked)?;
+                with_signatures(source, &read(&first)?, &read(&second)?)
+            }
+        }
+    }
+
+    /// Keeps what a tool said; whether it did its work.
+    fn judge(&mut self, tool: &str, source: &Path, target: &Target, output: &Output) -> Result<()> {
+        // Its object has no name that means anything to its author.
+        let text = String::from_utf8_lossy(&output.stderr);
+        let text: String = text.split_inclusive('\n').filter(|line| !is_count(line)).collect();
+        let text = text.replace(&format!("{}/first", self.scratch.display()), &source.display().to_string());
+        if !self.said.contains(&text) {
+            self.said += &text;
+        }
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(Failure::Refused(format!(
+                "{} for {}: {} refuses it, as it says above",
+                source.display(),
+                target.name,
+                self.toolchain.tool(tool)
+            ))),
+        }
+    }
+}
+
+/// `1 warning generated when compiling for sm_70.`: the only thing that differs from target to target.
+fn is_count(line: &str) -> bool {
+    line.starts_with(|first: char| first.is_ascii_digit()) && line.contains(" generated")
+}
+
+/// A linked module with the signatures of its kernels, which the object has.
+fn with_signatures(source: &Path, object: &[u8], module: &[u8]) -> Result<Vec<u8>> {
+    let signatures =
+        signature::all(object).map_err(|why| Failure::Refused(format!("{}: {why}", source.display())))?;
+    if signatures.is_empty() {
+        return Err(Failure::Refused(format!(
+            "{}: no kernel in it: one begins with KERNEL(name, …), of pappus.h",
+            source.display()
+        )));
+    }
+    signatures::put(module, &signatures)
+        .ok_or_else(|| Failure::Failed(format!("{}: the linker made no WebAssembly", source.display())))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    Ok(std::fs::read(path).map_err(Error::file(path))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_known_by_its_name() {
+        assert_eq!(stem("a/reverse.c".as_ref()).unwrap(), "reverse");
+        assert_eq!(stem("my.kernels.c".as_ref()).unwrap(), "my.kernels");
+        for name in ["reverse", "reverse.cu", ".c", "reverse.sm_90.c", "reverse.gfx942.c", ""] {
+            assert!(stem(name.as_ref()).unwrap_err().to_string().contains("NAME.c"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_path_lies_in_a_folder() {
+        assert_eq!((folder("a/b.c".as_ref()), folder("b.c".as_ref())), ("a".as_ref(), ".".as_ref()));
+    }
+}

@@ -1,0 +1,99 @@
+//! What kernels take, from the object that the compiler makes for the CPU device: `KERNEL` of `pappus_cpu.h` leaves a record
+//! for each, which is found by its mark.
+
+use pappus_blueprint::limits::PARAM_BYTES;
+use pappus_blueprint::signatures::{Class, Signature, Unplaced, laid_out};
+
+/// What a record begins with.
+const MARK: &[u8; 16] = b"pappus-kernel-1\0";
+/// Bytes of a parameter's entry: its bytes, its alignment, its class as the compiler numbers them.
+const ENTRY: usize = 12;
+/// What a pointer is wherever it is a parameter.
+const POINTER: Unplaced = (Class::Pointer, 8, 8);
+
+/// The signatures of all kernels of an object, in their order. An error names what is wrong.
+pub(super) fn all(object: &[u8]) -> Result<Vec<Signature>, String> {
+    let mut all = Vec::new();
+    let mut rest = object;
+    while let Some(at) = rest.windows(MARK.len()).position(|window| window == MARK) {
+        rest = &rest[at + MARK.len()..];
+        let Some((kernel, params)) = record(rest) else {
+            return Err("its record of a kernel is cut off: is pappus.h the one of this program?".into());
+        };
+        let Some(params) = laid_out(params) else {
+            return Err(format!(
+                "kernel `{kernel}`: its parameters have more than {PARAM_BYTES} bytes, or are too many"
+            ));
+        };
+        all.push(Signature { kernel, params });
+    }
+    all.sort_by(|a, b| a.kernel.cmp(&b.kernel));
+    Ok(all)
+}
+
+/// The record behind a mark.
+fn record(bytes: &[u8]) -> Option<(String, Vec<Unplaced>)> {
+    let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?));
+    let (count, name_bytes) = (word(0)? as usize, word(4)? as usize);
+    let entries = bytes.get(8..)?.get(..count.checked_mul(ENTRY)?)?;
+    // An empty entry stands behind the last.
+    let name = bytes.get(8 + entries.len() + ENTRY..)?.get(..name_bytes)?;
+    let entry = |entry: &[u8]| {
+        let word = |at: usize| Some(u32::from_le_bytes(entry.get(at..at + 4)?.try_into().ok()?));
+        Some(match class(word(8)?) {
+            Class::Pointer => POINTER,
+            other => (other, word(0)?, word(4)?),
+        })
+    };
+    let params: Option<_> = entries.chunks(ENTRY).map(entry).collect();
+    Some((String::from_utf8(name.to_vec()).ok()?, params?))
+}
+
+/// The numbers of `__builtin_classify_type`, the same in clang and gcc.
+fn class(number: u32) -> Class {
+    match number {
+        // Integers, characters, enumerations, truth values.
+        1..=4 => Class::Integer,
+        5 => Class::Pointer,
+        8 => Class::Float,
+        12 | 13 => Class::Struct,
+        _ => Class::Bits,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(name: &str, params: &[[u32; 3]]) -> Vec<u8> {
+        let mut bytes = b"\0asm...".to_vec();
+        bytes.extend(MARK);
+        let words = [params.len() as u32, name.len() as u32];
+        let words = words.into_iter().chain(params.concat()).chain([0; 3]);
+        bytes.extend(words.flat_map(u32::to_le_bytes));
+        bytes.extend(name.as_bytes());
+        bytes.push(0);
+        bytes
+    }
+
+    #[test]
+    fn records_become_signatures() {
+        let params = [[4, 4, 5], [4, 4, 8], [8, 8, 1], [32, 8, 12], [1, 1, 4]];
+        let two = [object("k", &params), object("a", &[])].concat();
+        let found = all(&two).unwrap();
+        assert_eq!((found[0].kernel.as_str(), found[0].params.len()), ("a", 0));
+        let told: Vec<_> = found[1].params.iter().map(|one| (one.class, one.offset, one.bytes)).collect();
+        use Class::{Float, Integer, Pointer, Struct};
+        let expected = [(Pointer, 0, 8), (Float, 8, 4), (Integer, 16, 8), (Struct, 24, 32), (Integer, 56, 1)];
+        assert_eq!(told, expected);
+        assert_eq!(all(b"nothing").unwrap(), []);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        let whole = object("k", &[[4, 4, 5]]);
+        assert!(all(&whole[..whole.len() - 2]).unwrap_err().contains("cut off"));
+        let why = all(&object("k", &[[8192, 8, 12]])).unwrap_err();
+        assert!(why.contains("kernel `k`: its parameters have more than 4096 bytes"), "{why}");
+    }
+}
