@@ -1,26 +1,18 @@
 //! The HIP device, in its sandbox, on a library that looks like HIP's and runs kernels on the processor (`tests/amd`).
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
+use crate::folder::look_like_a_gpu;
 use crate::programs::program;
 
-/// A folder that looks like a GPU of this architecture to who has it in `LD_LIBRARY_PATH`.
+/// A folder that looks like a GPU of this architecture.
 fn gpu(arch: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    // Cargo builds it beside the tests, which name it among what they need.
-    let library = std::env::current_exe().unwrap().with_file_name("libamdhip64.so");
-    fs::copy(library, folder.path().join("libamdhip64.so.7")).unwrap();
-    symlink("libamdhip64.so.7", folder.path().join("libhsa-runtime64.so.1")).unwrap();
-    fs::write(folder.path().join("lookalike"), format!("arch={arch}\n")).unwrap();
-    fs::write(folder.path().join("lookalike.memory"), "").unwrap();
-    // Workers have users of their own.
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-    fs::set_permissions(folder.path().join("lookalike.memory"), Permissions::from_mode(0o666)).unwrap();
+    look_like_a_gpu(folder.path(), &format!("arch={arch}"));
     folder
 }
 
