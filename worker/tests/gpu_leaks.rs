@@ -19,4 +19,12 @@ use suite::hip::{Gfx90a, Gfx942, Machine, OnHip};
 suite::gpu_leaks!(cuda, OnCuda, [#[ignore = "needs an NVIDIA GPU: scripts/gpu-check leaks"]]);
 suite::gpu_leaks!(hip, OnHip<Machine>, [#[ignore = "needs an AMD GPU: scripts/gpu-check --device hip:0 leaks"]]);
 suite::gpu_leaks!(gfx90a, OnHip<Gfx90a>, []);
-suite::gpu_leaks!(gfx942, OnHip<Gfx942>, []);
+/// What has code objects of its own there; ends of workers are the same.
+mod gfx942 {
+    use super::*;
+    suite::conformance!(@tests [] OnHip<Gfx942>,
+        leaks_between_calls: the_pool_with_its_tails, module_variables, the_constant_bank;
+        leaks_on_chip: nothing_is_left_between_calls_that_are_scrubbed,
+            nothing_is_left_for_the_next_domain_of_a_scrubbed_worker, nothing_is_left_by_a_worker_that_ended
+    );
+}

@@ -212,9 +212,22 @@ KERNEL trap()
     __builtin_trap();
 }
 
-KERNEL illegal(volatile u64 *address)
+/* Addresses as numbers, which blueprints may pass that name no buffer. */
+KERNEL illegal(u64 address)
 {
-    *address = 1;
+    *(volatile u64 *)address = 1;
+}
+
+KERNEL read_at(u64 from, volatile unsigned char *to, u64 bytes)
+{
+    for (u64 i = 0; i < bytes; i++)
+        to[i] = ((const volatile unsigned char *)from)[i];
+}
+
+KERNEL write_at(u64 to, u64 byte, u64 bytes)
+{
+    for (u64 i = 0; i < bytes; i++)
+        ((volatile unsigned char *)to)[i] = (unsigned char)byte;
 }
 
 KERNEL endless(const volatile u64 *flag)
