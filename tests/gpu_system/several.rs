@@ -29,6 +29,6 @@ pub(crate) fn calls_spread_over_all_gpus(gpu: &Gpu) {
     for device in &devices {
         println!("{}: {} of {all} calls", device.name, device.completed);
         let fair = all / found.len() as u64;
-        assert!(device.completed >= fair / 2 && device.failed == 0, "{device:?}");
+        assert!(device.completed >= gpu.or(fair / 2, 1) && device.failed == 0, "{device:?}");
     }
 }
