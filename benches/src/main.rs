@@ -24,7 +24,7 @@ use pappus_benches::simulator::cli as simulator;
         pappus-bench latency cold                two parts\n  \
         pappus-bench wasm --json wasm.json       figures for a program\n  \
         pappus-bench simulate nine               the scheduler on virtual GPUs, in virtual time\n  \
-        pappus-bench gpu inference --json g.json on an NVIDIA GPU; scripts/gpu-check does all of it\n\n\
+        pappus-bench gpu inference --json g.json on a GPU; scripts/gpu-check does all of it\n\n\
         It starts supervisors of its own in temporary directories; pappus-supervisor and pappus-worker\n\
         must lie beside it (cargo build --release --bins). Close other programs first: a second busy\n\
         process is measured along.\n\
@@ -49,7 +49,7 @@ struct Flags {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Measures on an NVIDIA GPU, beside bare programs of the same run.
+    /// Measures on a GPU, beside bare programs of the same run.
     #[command(after_help = "Examples:\n  \
         pappus-bench gpu                                   everything on cuda:0\n  \
         pappus-bench gpu matmul latency --json out.json    two parts, joined to what the file has\n  \
@@ -60,7 +60,7 @@ enum Command {
         /// What to measure [default: everything].
         #[arg(value_name = "PART")]
         parts: Vec<gpu::Part>,
-        /// The GPU, without settings: cuda:0, cuda:GPU-UUID or cuda:MIG-UUID.
+        /// The GPU, without settings: cuda:0, cuda:GPU-UUID, cuda:MIG-UUID, hip:0 or hip:GPU-UUID.
         #[arg(long, value_name = "DEVICE", default_value = "cuda:0")]
         device: String,
         /// Also join the figures to this file.

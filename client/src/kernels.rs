@@ -203,7 +203,8 @@ fn of_object(object: &hsaco::CodeObject<'_>) -> Part {
         let params = kernel.arguments.iter().copied().map(Param::from).collect();
         Kernel { name: kernel.name.clone(), params: Some(params), figures }
     };
-    let variables = object.writable.iter().map(|section| section.bytes).sum();
+    let variables = object.writable.iter().filter(|section| !section.is_compilers_mark());
+    let variables = variables.map(|section| section.bytes).sum();
     Part {
         target: object.target.to_string(),
         kernels: Some(object.kernels.iter().map(kernel).collect()),
@@ -394,7 +395,7 @@ mod tests {
         let object = part(of_bytes(Path::new("m"), "hsaco", content));
         assert_eq!(
             (object.target.as_str(), &object.figures[..]),
-            ("gfx942", &[("code_object_version", 5), ("variable_bytes", 1)][..])
+            ("gfx942", &[("code_object_version", 5), ("variable_bytes", 0)][..])
         );
         let kernels = object.kernels.unwrap();
         let kernel = kernels.iter().find(|kernel| kernel.name == "matmul_tiled_i64").unwrap();

@@ -1,29 +1,19 @@
 //! What `status` says of a GPU's memory agrees with what the driver says.
 
-use std::process::Command;
-
 use pappus_client::{Client, Invocation};
-use serde_json::Value;
 
-use crate::fixture::{Supervisor, run, until};
+use crate::fixture::{Supervisor, until};
 use crate::functions::{add_heavy, on_gpu};
-use crate::programs::program;
+use crate::gpu::Gpu;
 
 const MIB: u64 = 1 << 20;
 /// What the driver takes for itself as it pleases: for each process, and for the device.
 const SLACK: u64 = 96 * MIB;
 const WEIGHTS: u64 = 512 * MIB;
 
-/// Bytes of the GPU under test in use by any process, as the driver's management library says.
-fn used() -> u64 {
-    let tested = std::env::var("PAPPUS_TEST_DEVICE").unwrap_or_else(|_| "cuda:0".to_owned());
-    let ran = run(Command::new(program("pappus-supervisor")).args(["--list-devices", "--json"]));
-    let listed: Value = serde_json::from_str(&ran.stdout).unwrap();
-    let is_it = |device: &&Value| {
-        device["name"] == tested.as_str()
-            || device["uuid"].as_str().is_some_and(|uuid| tested.ends_with(uuid))
-    };
-    let device = listed["devices"].as_array().unwrap().iter().find(is_it).unwrap();
+/// Bytes of the GPU under test in use by any process, as the driver says.
+fn used(gpu: &Gpu) -> u64 {
+    let device = gpu.listed();
     device["memory_bytes"].as_u64().unwrap() - device["free_bytes"].as_u64().unwrap()
 }
 
@@ -38,11 +28,11 @@ fn settled(supervisor: &Supervisor) {
 }
 
 /// The account and the driver agree, where no other program uses the device; stacks count as the setting allows them.
-fn agrees(supervisor: &Supervisor, others: u64, when: &str) {
+fn agrees(gpu: &Gpu, supervisor: &Supervisor, others: u64, when: &str) {
     settled(supervisor);
     let memory = supervisor.device().memory.unwrap();
     let taken = memory.context_bytes + memory.lease_bytes + memory.weight_bytes;
-    let used = used().saturating_sub(others);
+    let used = used(gpu).saturating_sub(others);
     let slack = SLACK * (supervisor.children().len() as u64 + 1);
     println!(
         "{when}: driver {} MiB; contexts {}, leases {}, weights {}, stacks at most {} MiB",
@@ -64,24 +54,22 @@ fn calls(client: &mut Client) {
     assert_eq!(&answer.outputs[0].inline[..], [7; 64]);
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn the_account_agrees_with_the_driver() {
+pub(crate) fn the_account_agrees_with_the_driver(gpu: &Gpu) {
     // Whatever others use of the GPU.
-    let before = used();
-    let supervisor = on_gpu("workers=2,lanes=4,standbys=1,memory=24GiB,weights=2GiB");
-    agrees(&supervisor, before, "at the start");
+    let before = used(gpu);
+    let supervisor = on_gpu(gpu, "workers=2,lanes=4,standbys=1,memory=24GiB,weights=2GiB");
+    agrees(gpu, &supervisor, before, "at the start");
     let mut client = supervisor.client();
     add_heavy(&mut client, "heavy", WEIGHTS);
-    agrees(&supervisor, before, "after a compilation");
+    agrees(gpu, &supervisor, before, "after a compilation");
     calls(&mut client);
     assert_eq!(supervisor.device().memory.unwrap().weight_bytes / MIB, WEIGHTS / MIB);
-    agrees(&supervisor, before, "with weights");
-    let with = used();
+    agrees(gpu, &supervisor, before, "with weights");
+    let with = used(gpu);
     client.remove_function("heavy").unwrap();
     // They count until the worker said that it forgot them: then they really are free.
     until("they are forgotten", || supervisor.device().memory.unwrap().weight_bytes == 0);
-    let without = used();
+    let without = used(gpu);
     assert!(with - without >= WEIGHTS - SLACK, "{} MiB came back", (with - without) / MIB);
-    agrees(&supervisor, before, "without them");
+    agrees(gpu, &supervisor, before, "without them");
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::fixture::{Supervisor, signal, until};
 use crate::functions::{Function, launch, long, on_gpu, once};
+use crate::gpu::Gpu;
 use crate::kit::{absolute, as_stranger, fails, ptr};
 
 const PATTERN: u64 = 0x5e5e_5e5e_5e5e_5e5e;
@@ -37,8 +38,8 @@ fn sees_nothing(client: &mut Client) {
     client.close_arena(arena).unwrap();
 }
 
-fn both(settings: &str) -> (Supervisor, Client, Option<Client>) {
-    let supervisor = on_gpu(settings);
+fn both(gpu: &Gpu, settings: &str) -> (Supervisor, Client, Option<Client>) {
+    let supervisor = on_gpu(gpu, settings);
     let mut own = supervisor.client();
     let mut stranger = as_stranger(|| supervisor.client());
     for client in [Some(&mut own), stranger.as_mut()].into_iter().flatten() {
@@ -47,10 +48,8 @@ fn both(settings: &str) -> (Supervisor, Client, Option<Client>) {
     (supervisor, own, stranger)
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn a_kernel_that_writes_past_its_deadline_reaches_no_other_call() {
-    let (_supervisor, mut own, mut stranger) = both(ONE);
+pub(crate) fn a_kernel_that_writes_past_its_deadline_reaches_no_other_call(gpu: &Gpu) {
+    let (_supervisor, mut own, mut stranger) = both(gpu, ONE);
     let words = (4 << 20) / 8;
     let function = Function {
         buffers: &[("words", absolute(4 << 20))],
@@ -97,10 +96,8 @@ fn code(client: &mut Client) -> Result<(u64, u64)> {
 
 /// Memory that holds code can be written by kernels of the same process. What is changed there is the owner's own, and
 /// ends with the process.
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn rewritten_code_stays_private_to_its_worker() {
-    let (supervisor, mut own, mut stranger) = both("workers=2,lanes=4,memory=16GiB");
+pub(crate) fn rewritten_code_stays_private_to_its_worker(gpu: &Gpu) {
+    let (supervisor, mut own, mut stranger) = both(gpu, "workers=2,lanes=4,memory=16GiB");
     let second = serde_json::json!({"Ptr": {"buffer": "given", "offset": absolute(8)}});
     let steps = [once("code_address", &[ptr("given")]), once("code_works", &[second])];
     for client in [Some(&mut own), stranger.as_mut()].into_iter().flatten() {
@@ -108,10 +105,10 @@ fn rewritten_code_stays_private_to_its_worker() {
         assert_eq!(code(client).unwrap().1, 42);
     }
     let (address, _) = code(&mut own).unwrap();
-    let read = [once("copy", &[long(address), ptr("given"), long(64)])];
+    let read = [once("read_at", &[long(address), ptr("given"), long(64)])];
     add_giving(&mut own, "reads", 64, &read);
     let before = given(&mut own, "reads");
-    let overwrite = [once("fill", &[long(address), long(0), long(64)])];
+    let overwrite = [once("write_at", &[long(address), long(0), long(64)])];
     add_giving(&mut own, "overwrites", 8, &overwrite);
     let outcome = given(&mut own, "overwrites");
     println!(
@@ -134,10 +131,8 @@ fn rewritten_code_stays_private_to_its_worker() {
     sees_nothing(&mut own);
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn a_grid_that_is_never_resident_together_is_ended_by_its_deadline() {
-    let (_supervisor, mut own, mut stranger) = both(ONE);
+pub(crate) fn a_grid_that_is_never_resident_together_is_ended_by_its_deadline(gpu: &Gpu) {
+    let (_supervisor, mut own, mut stranger) = both(gpu, ONE);
     for (name, blocks) in [("few", 8), ("many", 1 << 20)] {
         let function = Function {
             buffers: &[("arrived", absolute(8))],
@@ -157,10 +152,8 @@ fn a_grid_that_is_never_resident_together_is_ended_by_its_deadline() {
 
 /// The answer is sent before clearing is over: several gigabytes take a millisecond and more, and the worker is
 /// killed in it. The next holder of the memory finds zeros.
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn a_worker_killed_in_the_middle_of_clearing_leaves_nothing() {
-    let (supervisor, mut own, mut stranger) = both(ONE);
+pub(crate) fn a_worker_killed_in_the_middle_of_clearing_leaves_nothing(gpu: &Gpu) {
+    let (supervisor, mut own, mut stranger) = both(gpu, ONE);
     let bytes = supervisor.device().largest_call_bytes / 8;
     let fill = serde_json::json!({"Fill": {"buffer": "all", "byte": 0x5e}});
     let function = Function { buffers: &[("all", absolute(bytes))], steps: &[fill], ..Function::default() };
@@ -174,10 +167,8 @@ fn a_worker_killed_in_the_middle_of_clearing_leaves_nothing() {
     }
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn a_stopped_worker_is_replaced_at_the_deadline_of_its_call() {
-    let (supervisor, mut own, mut stranger) = both(ONE);
+pub(crate) fn a_stopped_worker_is_replaced_at_the_deadline_of_its_call(gpu: &Gpu) {
+    let (supervisor, mut own, mut stranger) = both(gpu, ONE);
     sees_nothing(&mut own);
     let pid = supervisor.worker_pids()[0];
     signal(pid, Signal::STOP);

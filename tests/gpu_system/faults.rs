@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::fixture::Supervisor;
 use crate::functions::{Function, add_copy, copied, copy_of, long, on_gpu, once};
+use crate::gpu::Gpu;
 use crate::kit::as_stranger;
 use crate::kit::{self, absolute, ptr};
 
@@ -63,10 +64,8 @@ impl Neighbours {
     }
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn the_guilty_kernel_is_named_and_neighbours_get_their_results() {
-    let supervisor = on_gpu(SETTINGS);
+pub(crate) fn the_guilty_kernel_is_named_and_neighbours_get_their_results(gpu: &Gpu) {
+    let supervisor = on_gpu(gpu, SETTINGS);
     let mut neighbours = Neighbours::of(&supervisor);
     let mut client = supervisor.client();
     let cases: [(&str, &[Value]); 5] = [
@@ -76,7 +75,9 @@ fn the_guilty_kernel_is_named_and_neighbours_get_their_results() {
         ("assertion", &[long(0)]),
         ("wild_jump", &[long(16)]),
     ];
-    for (kernel, args) in cases {
+    // The others cannot be on AMD's: `worker/tests/probes/probes_hip.cu` says why.
+    let cases = &cases[..if gpu.is_nvidia() { cases.len() } else { 2 }];
+    for &(kernel, args) in cases {
         let name = format!("does-{kernel}");
         add_guilty(&mut client, &name, kernel, args);
         neighbours.send();
@@ -88,19 +89,21 @@ fn the_guilty_kernel_is_named_and_neighbours_get_their_results() {
     }
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn what_never_ends_is_ended_by_its_deadline() {
-    let supervisor = on_gpu(SETTINGS);
+pub(crate) fn what_never_ends_is_ended_by_its_deadline(gpu: &Gpu) {
+    let supervisor = on_gpu(gpu, SETTINGS);
     let mut neighbours = Neighbours::of(&supervisor);
     let mut client = supervisor.client();
     add_guilty(&mut client, "endless", "endless", &[ptr("flag")]);
-    add_guilty(&mut client, "barrier", "barrier_never", &[]);
+    let mut names = vec!["endless"];
+    if gpu.is_nvidia() {
+        add_guilty(&mut client, "barrier", "barrier_never", &[]);
+        names.push("barrier");
+    }
     // Everything is loaded, and standbys are ready.
     neighbours.send();
     neighbours.are_right();
     supervisor.worker_pids();
-    for name in ["endless", "barrier"] {
+    for name in names {
         let deadline = Duration::from_millis(500);
         let start = Instant::now();
         let call = Invocation::new(name).deadline(deadline);
@@ -108,15 +111,13 @@ fn what_never_ends_is_ended_by_its_deadline() {
         neighbours.send();
         kit::fails(&mut client, guilty, Code::DeadlineExceeded);
         let took = start.elapsed();
-        assert!(took >= deadline && took <= deadline + LATE, "{name}: {took:?}");
+        assert!(took >= deadline && took <= deadline + gpu.or(LATE, 20 * LATE), "{name}: {took:?}");
         neighbours.are_right();
     }
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn a_killed_worker_loses_no_call() {
-    let supervisor = on_gpu(SETTINGS);
+pub(crate) fn a_killed_worker_loses_no_call(gpu: &Gpu) {
+    let supervisor = on_gpu(gpu, SETTINGS);
     let mut neighbours = Neighbours::of(&supervisor);
     neighbours.send();
     neighbours.are_right();
@@ -130,20 +131,16 @@ fn a_killed_worker_loses_no_call() {
     }
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn floods_of_printing_give_nothing() {
-    let supervisor = on_gpu(SETTINGS);
+pub(crate) fn floods_of_printing_give_nothing(gpu: &Gpu) {
+    let supervisor = on_gpu(gpu, SETTINGS);
     let mut client = supervisor.client();
     add_guilty(&mut client, "flood", "printf_flood", &[long(10_000)]);
     client.invoke(&Invocation::new("flood")).unwrap();
     assert!(!supervisor.log().contains("a line that a kernel prints"));
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn an_arena_closed_under_a_call_changes_no_other_call() {
-    let supervisor = on_gpu(SETTINGS);
+pub(crate) fn an_arena_closed_under_a_call_changes_no_other_call(gpu: &Gpu) {
+    let supervisor = on_gpu(gpu, SETTINGS);
     let mut neighbours = Neighbours::of(&supervisor);
     let mut client = supervisor.client();
     add_copy(&mut client, "slow", 50_000_000);
@@ -165,10 +162,8 @@ fn an_arena_closed_under_a_call_changes_no_other_call() {
     }
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn a_function_beyond_half_the_memory_has_the_device_to_itself() {
-    let supervisor = on_gpu("workers=2,lanes=8,memory=24GiB");
+pub(crate) fn a_function_beyond_half_the_memory_has_the_device_to_itself(gpu: &Gpu) {
+    let supervisor = on_gpu(gpu, "workers=2,lanes=8,memory=24GiB");
     let mut neighbours = Neighbours::of(&supervisor);
     let mut client = supervisor.client();
     neighbours.send();

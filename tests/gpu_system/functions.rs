@@ -6,17 +6,21 @@ use pappus_client::{Blob, Client, Invocation, v1};
 use serde_json::{Value, json};
 
 use crate::fixture::Supervisor;
+use crate::gpu::Gpu;
 use crate::kit::{absolute, ptr};
 
-const PROBES: &[u8] = include_bytes!("../../worker/tests/probes/probes.ptx");
+/// The probes for each kind of device: format, architecture, file.
+const PROBES: [(&str, &str, &[u8]); 3] = [
+    ("ptx", "", include_bytes!("../../worker/tests/probes/probes.ptx")),
+    ("hsaco", "gfx90a", include_bytes!("../../worker/tests/probes/probes.gfx90a.hsaco")),
+    ("hsaco", "gfx942", include_bytes!("../../worker/tests/probes/probes.gfx942.hsaco")),
+];
 
-/// A supervisor with the GPU that `PAPPUS_TEST_DEVICE` names, or the first one, with these settings, and with
-/// stacks for the probes of local memory.
-pub(crate) fn on_gpu(settings: &str) -> Supervisor {
-    let device = std::env::var("PAPPUS_TEST_DEVICE").unwrap_or_else(|_| "cuda:0".to_owned());
+/// A supervisor with the GPU under test and these settings, and with stacks for the probes of local memory.
+pub(crate) fn on_gpu(gpu: &Gpu, settings: &str) -> Supervisor {
     // One caller faults more often than it may elsewhere.
-    let device = format!("{device}:{settings},stack=2GiB");
-    Supervisor::with(&["--device", &device, "--fault-budget", "0", "--quarantine-after", "0"])
+    let flags = ["--fault-budget", "0", "--quarantine-after", "0"];
+    gpu.supervisor(gpu.name(), &format!("{settings},stack=2GiB"), &flags)
 }
 
 /// A blueprint over the probes.
@@ -44,7 +48,12 @@ impl Function<'_> {
                 "outputs": self.outputs, "control_flow": self.steps,
             }
         });
-        register(client, name, &config.to_string(), "probes", &[("ptx", "", PROBES)], &[]);
+        // A function must have its kernels in every form; some are for one kind of device only.
+        let has = |code: &[u8], kernel: &str| code.windows(kernel.len()).any(|w| w == kernel.as_bytes());
+        let names: Vec<_> = kernels.iter().filter_map(|kernel| kernel["kernel_name"].as_str()).collect();
+        let forms = PROBES.into_iter().filter(|(_, _, code)| names.iter().all(|kernel| has(code, kernel)));
+        let forms: Vec<_> = forms.collect();
+        register(client, name, &config.to_string(), "probes", &forms, &[]);
     }
 }
 
@@ -148,7 +157,7 @@ pub(crate) fn add_heavy(client: &mut Client, name: &str, bytes: u64) {
             "outputs": ["out"], "control_flow": [step],
         }
     });
-    register(client, name, &config.to_string(), "probes", &[("ptx", "", PROBES)], &[("w", &weights)]);
+    register(client, name, &config.to_string(), "probes", &PROBES, &[("w", &weights)]);
 }
 
 /// A call of such a copy, with 64 times `byte`.

@@ -5,6 +5,7 @@ use pappus_client::{Client, Code, Invocation};
 use serde_json::Value;
 
 use crate::functions::{Function, launch, long, on_gpu, once, word};
+use crate::gpu::Gpu;
 use crate::kit::as_stranger;
 use crate::kit::{self, absolute, ptr};
 
@@ -23,7 +24,8 @@ struct Place {
     surely: bool,
 }
 
-fn places() -> [Place; 3] {
+fn places(gpu: &Gpu) -> [Place; 3] {
+    let (blocks, fewer) = (gpu.or(BLOCKS, 64), gpu.or(1024, 32));
     let (pattern, words) = (word(PATTERN), word((SHARED_BYTES / 4) as u32));
     [
         Place {
@@ -31,14 +33,14 @@ fn places() -> [Place; 3] {
             fill: launch(
                 "shared_fill",
                 &[pattern.clone(), words.clone(), ptr("marks")],
-                BLOCKS,
+                blocks,
                 1024,
                 SHARED_BYTES,
             ),
             scan: launch(
                 "shared_scan",
                 &[pattern.clone(), words, ptr("hits"), ptr("marks")],
-                BLOCKS,
+                blocks,
                 1024,
                 SHARED_BYTES,
             ),
@@ -46,8 +48,8 @@ fn places() -> [Place; 3] {
         },
         Place {
             name: "local",
-            fill: launch("local_fill", &[pattern.clone(), word(7)], 1024, 1024, 0),
-            scan: launch("local_scan", &[pattern, word(7), ptr("hits")], 1024, 1024, 0),
+            fill: launch("local_fill", &[pattern.clone(), word(7)], fewer, 1024, 0),
+            scan: launch("local_scan", &[pattern, word(7), ptr("hits")], fewer, 1024, 0),
             surely: true,
         },
         Place {
@@ -60,8 +62,8 @@ fn places() -> [Place; 3] {
 }
 
 /// Registers what leaves and what finds, for every place.
-fn add(client: &mut Client) {
-    for place in places() {
+fn add(gpu: &Gpu, client: &mut Client) {
+    for place in places(gpu) {
         for (kind, step) in [("fill", place.fill), ("scan", place.scan)] {
             let function = Function {
                 buffers: &[("hits", absolute(8)), ("marks", absolute(4096)), ("pool", absolute(POOL_BYTES))],
@@ -98,15 +100,15 @@ enum Workers {
 
 /// The user's own things are found where calls share a worker; a stranger finds nothing, and neither do they
 /// after the stranger.
-fn check(settings: &str, workers: Workers, between: impl Fn(&mut Client)) {
-    let supervisor = on_gpu(settings);
+fn check(gpu: &Gpu, settings: &str, workers: Workers, between: impl Fn(&mut Client)) {
+    let supervisor = on_gpu(gpu, settings);
     let mut own = supervisor.client();
-    add(&mut own);
+    add(gpu, &mut own);
     let mut stranger = as_stranger(|| supervisor.client());
     if let Some(stranger) = &mut stranger {
-        add(stranger);
+        add(gpu, stranger);
     }
-    for place in places() {
+    for place in places(gpu) {
         leave(&mut own, &place);
         let (hits, clean) = find(&mut own, &place);
         println!("{}: {hits} words in one worker", place.name);
@@ -123,47 +125,39 @@ fn check(settings: &str, workers: Workers, between: impl Fn(&mut Client)) {
     }
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn users_who_take_turns_in_one_worker_slot_find_nothing() {
-    check("workers=1,lanes=4,memory=12GiB,min-residency=0s", Workers::InTurns, |_| ());
+pub(crate) fn users_who_take_turns_in_one_worker_slot_find_nothing(gpu: &Gpu) {
+    check(gpu, "workers=1,lanes=4,memory=12GiB,min-residency=0s", Workers::InTurns, |_| ());
 }
 
 /// The process stays, and is scrubbed when the user changes.
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn users_of_one_scrubbed_process_find_nothing() {
+pub(crate) fn users_of_one_scrubbed_process_find_nothing(gpu: &Gpu) {
     let settings = "workers=1,lanes=4,memory=12GiB,tenant-switch=scrub,min-residency=0s";
-    check(settings, Workers::InTurns, |_| ());
+    check(gpu, settings, Workers::InTurns, |_| ());
     // It is the same process all the time.
-    let supervisor = on_gpu(settings);
+    let supervisor = on_gpu(gpu, settings);
     let mut own = supervisor.client();
-    add(&mut own);
+    add(gpu, &mut own);
     let pids = supervisor.worker_pids();
     let Some(mut stranger) = as_stranger(|| supervisor.client()) else { return };
-    add(&mut stranger);
-    for place in places() {
+    add(gpu, &mut stranger);
+    for place in places(gpu) {
         leave(&mut own, &place);
         assert_eq!(find(&mut stranger, &place), (0, true), "{}", place.name);
     }
     assert_eq!(supervisor.worker_pids(), pids);
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn users_with_workers_of_their_own_find_nothing() {
-    check("workers=2,lanes=4,memory=16GiB", Workers::Own, |_| ());
+pub(crate) fn users_with_workers_of_their_own_find_nothing(gpu: &Gpu) {
+    check(gpu, "workers=2,lanes=4,memory=16GiB", Workers::Own, |_| ());
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn users_find_nothing_after_a_fault_and_after_a_deadline() {
-    check("workers=1,lanes=4,memory=12GiB", Workers::InTurns, |client| {
+pub(crate) fn users_find_nothing_after_a_fault_and_after_a_deadline(gpu: &Gpu) {
+    check(gpu, "workers=1,lanes=4,memory=12GiB", Workers::InTurns, |client| {
         add_once(client, "trap", &[]);
         let call = Invocation::new("trap");
         kit::refused(client.invoke(&call), Code::KernelFault, "");
     });
-    check("workers=1,lanes=4,memory=12GiB", Workers::InTurns, |client| {
+    check(gpu, "workers=1,lanes=4,memory=12GiB", Workers::InTurns, |client| {
         add_once(client, "endless", &[ptr("flag")]);
         let call = Invocation::new("endless").deadline(std::time::Duration::from_millis(200));
         kit::refused(client.invoke(&call), Code::DeadlineExceeded, "");
@@ -179,13 +173,11 @@ fn add_once(client: &mut Client, kernel: &str, args: &[Value]) {
     }
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn calls_of_one_user_find_nothing_where_calls_are_scrubbed() {
-    let supervisor = on_gpu("workers=1,lanes=4,memory=12GiB,scrub=call");
+pub(crate) fn calls_of_one_user_find_nothing_where_calls_are_scrubbed(gpu: &Gpu) {
+    let supervisor = on_gpu(gpu, "workers=1,lanes=4,memory=12GiB,scrub=call");
     let mut client = supervisor.client();
-    add(&mut client);
-    for place in places() {
+    add(gpu, &mut client);
+    for place in places(gpu) {
         for round in 0..3 {
             leave(&mut client, &place);
             assert_eq!(find(&mut client, &place), (0, true), "{}, round {round}", place.name);

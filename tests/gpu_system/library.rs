@@ -7,6 +7,7 @@ use pappus_kernels::{cfg, configs};
 
 use crate::fixture::Supervisor;
 use crate::functions::{add_library, on_gpu};
+use crate::gpu::Gpu;
 
 /// Calls before a graph is made, while it is, and after.
 const CALLS: usize = 6;
@@ -46,8 +47,8 @@ fn gives(client: &mut Client, name: &str, inputs: &[(&str, Vec<u8>)], outputs: &
     }
 }
 
-fn with_library() -> (Supervisor, Client) {
-    let supervisor = on_gpu("workers=1,lanes=4,memory=8GiB");
+fn with_library(gpu: &Gpu) -> (Supervisor, Client) {
+    let supervisor = on_gpu(gpu, "workers=1,lanes=4,memory=8GiB");
     let mut client = supervisor.client();
     for (name, _) in configs::CONFIGS {
         let ones = from_elements(&[1.0f32; 1000]);
@@ -57,10 +58,8 @@ fn with_library() -> (Supervisor, Client) {
     (supervisor, client)
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn kernels_of_linalg_match_their_references() {
-    let (_supervisor, mut client) = with_library();
+pub(crate) fn kernels_of_linalg_match_their_references(gpu: &Gpu) {
+    let (_supervisor, mut client) = with_library(gpu);
     let shape @ (m, n, k) = (96, 64, 50);
     let words = from_elements(&cfg::product(m as u64, n as u64, k as u64));
     let (a, b) = (floats(1, m * k), floats(2, k * n));
@@ -99,11 +98,9 @@ fn kernels_of_linalg_match_their_references() {
     }
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn kernels_of_mlops_match_their_references() {
-    let (_supervisor, mut client) = with_library();
-    for n in [2u64, 15, 33, 128] {
+pub(crate) fn kernels_of_mlops_match_their_references(gpu: &Gpu) {
+    let (_supervisor, mut client) = with_library(gpu);
+    for n in [2u64, 15, 33, gpu.or(128, 40)] {
         let a: Vec<i64> = [n as i64].into_iter().chain(0..(n * n) as i64).collect();
         let product = from_elements(&mlops::matmul(&a));
         let inputs = [("cfg", from_elements(&cfg::matmul(n))), ("A", from_elements(&a))];
@@ -112,7 +109,7 @@ fn kernels_of_mlops_match_their_references() {
     }
     let (a, filter) = (matrix(1, 100, 100), matrix(2, 5, 5));
     let result = from_elements(&mlops::inference(&a, &filter));
-    for repetitions in [1, 2, 500] {
+    for repetitions in [1, 2, gpu.or(500, 5)] {
         let words = cfg::inference(100, 100, repetitions, 1);
         let inputs =
             [("cfg", from_elements(&words[..4])), ("A", from_elements(&a)), ("B", from_elements(&filter))];
@@ -128,10 +125,8 @@ fn kernels_of_mlops_match_their_references() {
     gives(&mut client, "inference_batched", &inputs, &[("D", result)]);
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]
-fn kernels_of_vision_and_module_match_their_references() {
-    let (_supervisor, mut client) = with_library();
+pub(crate) fn kernels_of_vision_and_module_match_their_references(gpu: &Gpu) {
+    let (_supervisor, mut client) = with_library(gpu);
     let (width, height) = (100, 70);
     let photo: Vec<u8> = floats(1, width * height * 3).iter().map(|v| (v * 127.0 + 128.0) as u8).collect();
     let picture = vision::picture(&photo, width);

@@ -1,26 +1,24 @@
-//! The HIP device, in its sandbox, on a library that looks like HIP's and runs kernels on the processor (`tests/amd`).
+//! The HIP device, in its sandbox, on a library that looks like HIP's and runs kernels on the processor (`tests/amd`), and its
+//! start on Debian's own library, which is too old.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
+use crate::folder::look_like_a_gpu;
 use crate::programs::program;
 
-/// A folder that looks like a GPU of this architecture to who has it in `LD_LIBRARY_PATH`.
+/// A folder that looks like a GPU of this architecture.
 fn gpu(arch: &str) -> TempDir {
+    looking_like(&format!("arch={arch}"))
+}
+
+fn looking_like(settings: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    // Cargo builds it beside the tests, which name it among what they need.
-    let library = std::env::current_exe().unwrap().with_file_name("libamdhip64.so");
-    fs::copy(library, folder.path().join("libamdhip64.so.7")).unwrap();
-    symlink("libamdhip64.so.7", folder.path().join("libhsa-runtime64.so.1")).unwrap();
-    fs::write(folder.path().join("lookalike"), format!("arch={arch}\n")).unwrap();
-    fs::write(folder.path().join("lookalike.memory"), "").unwrap();
-    // Workers have users of their own.
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-    fs::set_permissions(folder.path().join("lookalike.memory"), Permissions::from_mode(0o666)).unwrap();
+    look_like_a_gpu(folder.path(), settings);
     folder
 }
 
@@ -59,4 +57,66 @@ fn the_devices_are_listed_with_their_architecture_and_memory() {
         "{out}"
     );
     assert!(out.contains("driver of AMD GPUs: HIP 7.1.52802"), "{out}");
+}
+
+/// Why there are no AMD GPUs with the libraries of this folder: as they are listed, and as a supervisor is refused that is to
+/// take one.
+fn none_because(folder: &TempDir) -> String {
+    let text = |output: &Output| {
+        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat()
+    };
+    let listed = text(&run("pappus-supervisor", folder, &["--list-devices"]));
+    let why = listed.lines().find_map(|line| line.strip_prefix("no AMD GPUs: "));
+    let why = why.unwrap_or_else(|| panic!("{listed}")).to_owned();
+    let place = tempfile::tempdir().unwrap();
+    let [socket, state] =
+        ["socket", "state"].map(|name| place.path().join(name).to_str().unwrap().to_owned());
+    let flags = ["--socket", &socket, "--state-dir", &state, "--device", "hip:0"];
+    let refused = run("pappus-supervisor", folder, &flags);
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
+    assert!(text(&refused).contains(&format!("device hip:0: {why}")), "{}", text(&refused));
+    why
+}
+
+#[test]
+fn what_does_not_start_says_why() {
+    let why = none_because(&looking_like("devices=0"));
+    assert!(why.contains("HIP does not start: ") && why.contains("no ROCm-capable device"), "{why}");
+    assert!(why.contains("/dev/kfd") && why.contains("/dev/dri/renderD*"), "{why}");
+    let why = none_because(&looking_like("version=70053211"));
+    assert!(why.contains("libamdhip64.so.7 is of HIP 7.0.53211, Pappus needs 7.1"), "{why}");
+}
+
+/// Debian's own library, by the name of its file; none where its package is not installed.
+fn debians() -> Option<(PathBuf, &'static str)> {
+    let folder = PathBuf::from(format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH));
+    let names = ["libamdhip64.so.5", "libamdhip64.so.6"];
+    names.into_iter().map(|name| (folder.join(name), name)).find(|(path, _)| path.is_file())
+}
+
+/// Whether the loader finds a HIP that Pappus takes.
+fn new_enough(folder: &TempDir) -> bool {
+    let listed = run("pappus-supervisor", folder, &["--list-devices"]).stdout;
+    String::from_utf8_lossy(&listed).contains("driver of AMD GPUs")
+}
+
+/// The real library, by a survey in its sandbox: opened, asked, refused. Under the name of the one that is wanted as well, as
+/// it would be found by a link that somebody made.
+#[test]
+fn debians_own_library_is_too_old_in_words() {
+    let Some((library, name)) = debians() else {
+        return eprintln!("SKIPPED: Debian's libamdhip64 is not installed (libamdhip64-dev brings it)");
+    };
+    for (named, words) in [("libamdhip64.so.7", "libamdhip64.so.7 "), (name, &format!("{name} is of HIP "))] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        if named == name && new_enough(&folder) {
+            return eprintln!(
+                "SKIPPED: this machine has a library that is new enough, which goes before {name}"
+            );
+        }
+        symlink(&library, folder.path().join(named)).unwrap();
+        let why = none_because(&folder);
+        assert!(why.starts_with(words) && why.contains("7.1"), "{named}: {why}");
+    }
 }

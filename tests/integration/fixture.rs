@@ -12,6 +12,8 @@ use tempfile::TempDir;
 
 use crate::programs::program;
 
+/// A folder in a supervisor's directory that is where it and its workers find libraries of drivers first.
+pub(crate) const LIBRARIES: &str = "libraries";
 /// Far more than anything here takes; a case that waits longer has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks at a condition.
@@ -314,6 +316,9 @@ pub(crate) fn beside(worker: &Path) -> (PathBuf, TempDir) {
 pub(crate) fn command(program: &Path, dir: &Path, socket: &str, flags: &[String]) -> Command {
     let mut command = Command::new(program);
     command.current_dir(dir).args(["--socket", socket, "--state-dir", "state"]).args(flags);
+    if dir.join(LIBRARIES).is_dir() {
+        command.env("LD_LIBRARY_PATH", dir.join(LIBRARIES));
+    }
     command
 }
 

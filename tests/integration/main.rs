@@ -5,6 +5,7 @@
 //! - [`programs`]: the binaries under test.
 //! - [`fixture`]: a running supervisor.
 //! - [`kit`]: small functions to run on it.
+//! - [`folder`]: what looks like an AMD GPU.
 //! - [`disk`]: a disk that can be filled.
 //! - [`raw`]: a client that breaks rules.
 //! - [`tracer`]: a process stopped at its system calls.
@@ -46,6 +47,8 @@
 
 mod disk;
 mod fixture;
+#[path = "../amd/folder.rs"]
+mod folder;
 mod house;
 mod kit;
 mod programs;

@@ -1,5 +1,4 @@
-//! The driver, as much of it as the bare programs need. Nothing here is ever shared between programs: a
-//! process measures one thing and ends, which gives everything back, the context included.
+//! NVIDIA's driver, as much of it as the bare programs need.
 
 #![allow(unsafe_code)]
 
@@ -9,6 +8,7 @@ use std::ptr;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 
+use super::driver::{self, Stream as _, file_for, pointers};
 use crate::Result;
 
 /// A device with its context.
@@ -23,9 +23,14 @@ unsafe impl Send for Gpu {}
 // SAFETY: a shared reference only makes the context current, which the driver allows on several threads.
 unsafe impl Sync for Gpu {}
 
-impl Gpu {
-    /// Opens the device at a position and makes its context this thread's. An error says what is missing.
-    pub fn open(ordinal: u32) -> Result<Self> {
+impl driver::Gpu for Gpu {
+    type Kernel = Kernel;
+    type Module = Module;
+    type Buffer = Buffer;
+    type Pinned = Pinned;
+    type Stream = Stream;
+
+    fn open(ordinal: u32) -> Result<Self> {
         // SAFETY: it opens the library and closes it; what a library runs when it is opened is the driver's.
         if !unsafe { sys::is_culib_present() } {
             return Err("no GPU here: libcuda is missing; install the NVIDIA driver, R550 or newer".into());
@@ -40,19 +45,16 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Makes its context this thread's.
-    pub fn enter(&self) -> Result<()> {
+    fn enter(&self) -> Result<()> {
         // SAFETY: the context lives as long as the process.
         Ok(unsafe { result::ctx::set_current(self.context) }?)
     }
 
-    /// Its product name.
-    pub fn name(&self) -> Result<String> {
+    fn name(&self) -> Result<String> {
         Ok(result::device::get_name(self.device)?)
     }
 
-    /// Its architecture as compilers name it, such as `sm_90`.
-    pub fn arch(&self) -> Result<String> {
+    fn arch(&self) -> Result<String> {
         let attribute = |which| {
             // SAFETY: the device is one that the driver named.
             unsafe { result::device::get_attribute(self.device, which) }
@@ -62,32 +64,34 @@ impl Gpu {
         Ok(format!("sm_{major}{minor}"))
     }
 
-    /// The newest CUDA that the driver knows, such as 13000.
-    pub fn driver(&self) -> Result<i32> {
+    fn driver(&self) -> Result<String> {
         let mut version = 0;
         // SAFETY: it writes one integer.
         unsafe { sys::cuDriverGetVersion(&mut version) }.result()?;
-        Ok(version)
+        Ok(format!("driver for CUDA {}.{}", version / 1000, version % 1000 / 10))
     }
 
-    /// Machine code for this device, as Pappus has it made at registration.
-    pub fn link(&self, ptx: &[u8]) -> Result<Vec<u8>> {
-        // The driver wants text that ends in a zero.
-        let mut text = ptx.to_vec();
-        text.push(0);
-        let mut state = ptr::null_mut();
-        // SAFETY: no options; `state` is written before it is used.
-        unsafe { sys::cuLinkCreate_v2(0, ptr::null_mut(), ptr::null_mut(), &mut state) }.result()?;
-        let linked = link_into(state, &mut text);
-        // SAFETY: the state was created above, and its code has been copied.
-        unsafe { sys::cuLinkDestroy(state) }.result()?;
-        Ok(linked?)
+    fn code(&self, stem: &str) -> Result<Vec<u8>> {
+        link(file_for(stem, &self.arch()?, "ptx")?)
     }
 
-    /// Waits until the device does nothing for this process.
-    pub fn synchronize(&self) -> Result<()> {
+    fn synchronize(&self) -> Result<()> {
         Ok(result::ctx::synchronize()?)
     }
+}
+
+/// Machine code for the device of this thread.
+fn link(ptx: &[u8]) -> Result<Vec<u8>> {
+    // The driver wants text that ends in a zero.
+    let mut text = ptx.to_vec();
+    text.push(0);
+    let mut state = ptr::null_mut();
+    // SAFETY: no options; `state` is written before it is used.
+    unsafe { sys::cuLinkCreate_v2(0, ptr::null_mut(), ptr::null_mut(), &mut state) }.result()?;
+    let linked = link_into(state, &mut text);
+    // SAFETY: the state was created above, and its code has been copied.
+    unsafe { sys::cuLinkDestroy(state) }.result()?;
+    Ok(linked?)
 }
 
 /// The machine code of `text` in this linker.
@@ -131,15 +135,15 @@ unsafe impl Send for Kernel {}
 // SAFETY: the handle is a copy of the driver's, and nothing is changed through it.
 unsafe impl Sync for Kernel {}
 
-impl Module {
-    /// Loads machine code.
-    pub fn load(code: &[u8]) -> Result<Self> {
+impl driver::Module for Module {
+    type Kernel = Kernel;
+
+    fn load(code: &[u8]) -> Result<Self> {
         // SAFETY: the driver reads an image whose header says how long it is; it made this one itself.
         Ok(Self(unsafe { result::module::load_data(code.as_ptr().cast()) }?))
     }
 
-    /// A kernel by its name. It must not be launched after the module was dropped.
-    pub fn kernel(&self, name: &str) -> Result<Kernel> {
+    fn kernel(&self, name: &str) -> Result<Kernel> {
         let name = CString::new(name)?;
         // SAFETY: the module is loaded.
         Ok(Kernel(unsafe { result::module::get_function(self.0, name) }?))
@@ -157,15 +161,12 @@ impl Drop for Module {
 /// Memory of the device.
 #[derive(Debug)]
 pub struct Buffer {
-    /// Where it is.
-    pub address: u64,
-    /// How much.
-    pub bytes: usize,
+    address: u64,
+    bytes: usize,
 }
 
-impl Buffer {
-    /// So many zeros.
-    pub fn new(bytes: usize) -> Result<Self> {
+impl driver::Buffer for Buffer {
+    fn new(bytes: usize) -> Result<Self> {
         // SAFETY: freed on drop.
         let address = unsafe { result::malloc_sync(bytes) }?;
         let buffer = Self { address, bytes };
@@ -174,9 +175,24 @@ impl Buffer {
         Ok(buffer)
     }
 
-    fn check(&self, address: u64, bytes: usize) -> Result<()> {
-        let inside = address.checked_sub(self.address).is_some_and(|at| at as usize + bytes <= self.bytes);
-        if inside { Ok(()) } else { Err("a copy outside a buffer".into()) }
+    fn address(&self) -> u64 {
+        self.address
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn copy_in(&self, from: &[u8], to: u64) -> Result<()> {
+        self.check(to, from.len())?;
+        // SAFETY: inside the buffer, as just checked.
+        Ok(unsafe { result::memcpy_htod_sync(to, from) }?)
+    }
+
+    fn copy_out(&self, from: u64, to: &mut [u8]) -> Result<()> {
+        self.check(from, to.len())?;
+        // SAFETY: inside the buffer, as just checked.
+        Ok(unsafe { result::memcpy_dtoh_sync(to, from) }?)
     }
 }
 
@@ -185,28 +201,6 @@ impl Drop for Buffer {
         // SAFETY: allocated once, freed once; the driver waits for what uses it.
         let _ = unsafe { result::free_sync(self.address) };
     }
-}
-
-/// Copies all pinned memory into a buffer of the same size and waits until that is done.
-pub fn copy_whole(stream: &Stream, from: &Pinned, to: &Buffer) -> Result<()> {
-    to.check(to.address, from.bytes)?;
-    // SAFETY: inside the buffer, as just checked; waited for below.
-    unsafe { stream.copy_in(from, 0, to.address, from.bytes) }?;
-    stream.wait()
-}
-
-/// Copies ordinary memory into a buffer and waits until that is done.
-pub fn copy_in(from: &[u8], to: u64, into: &Buffer) -> Result<()> {
-    into.check(to, from.len())?;
-    // SAFETY: inside the buffer, as just checked.
-    Ok(unsafe { result::memcpy_htod_sync(to, from) }?)
-}
-
-/// Copies a part of a buffer into ordinary memory and waits until that is done.
-pub fn copy_out(from: u64, of: &Buffer, to: &mut [u8]) -> Result<()> {
-    of.check(from, to.len())?;
-    // SAFETY: inside the buffer, as just checked.
-    Ok(unsafe { result::memcpy_dtoh_sync(to, from) }?)
 }
 
 /// Memory of the host that the device copies from and to by itself.
@@ -219,9 +213,8 @@ pub struct Pinned {
 // SAFETY: it is memory like any other, and owned.
 unsafe impl Send for Pinned {}
 
-impl Pinned {
-    /// So many zeros.
-    pub fn new(bytes: usize) -> Result<Self> {
+impl driver::Pinned for Pinned {
+    fn new(bytes: usize) -> Result<Self> {
         // SAFETY: freed on drop.
         let start = unsafe { result::malloc_host(bytes, 0) }?;
         // SAFETY: all of it was just allocated.
@@ -229,8 +222,11 @@ impl Pinned {
         Ok(Self { start, bytes })
     }
 
-    /// Writes at an offset. Nothing may be copying from there.
-    pub fn write(&mut self, at: usize, bytes: &[u8]) {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.bytes, "a write behind the end of pinned memory");
         // SAFETY: inside, as just checked; the source is not pinned memory.
         unsafe {
@@ -238,13 +234,14 @@ impl Pinned {
         }
     }
 
-    /// The bytes at an offset.
-    pub fn read(&self, at: usize, bytes: usize) -> Vec<u8> {
+    fn read(&self, at: usize, bytes: usize) -> Vec<u8> {
         assert!(at + bytes <= self.bytes, "a read behind the end of pinned memory");
         // SAFETY: inside, as just checked; initialised when it was allocated.
         unsafe { std::slice::from_raw_parts(self.start.cast::<u8>().add(at), bytes) }.to_vec()
     }
+}
 
+impl Pinned {
     fn at(&self, at: usize, bytes: usize) -> *mut c_void {
         assert!(at + bytes <= self.bytes, "a copy behind the end of pinned memory");
         // SAFETY: inside, as just checked.
@@ -269,64 +266,40 @@ pub struct Stream {
 // SAFETY: the driver lets any thread of the context submit; one at a time does, since it is owned.
 unsafe impl Send for Stream {}
 
-impl Stream {
-    /// An idle one.
-    pub fn new() -> Result<Self> {
+impl driver::Stream for Stream {
+    type Kernel = Kernel;
+    type Pinned = Pinned;
+    type Graph = Graph;
+
+    fn new() -> Result<Self> {
         let raw = result::stream::create(result::stream::StreamKind::NonBlocking)?;
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
         Ok(Self { raw, event })
     }
 
-    /// Copies pinned memory to the device.
-    ///
-    /// # Safety
-    /// Both memories stay until the copy is over, and so many bytes are at `to`.
-    pub unsafe fn copy_in(&self, from: &Pinned, at: usize, to: u64, bytes: usize) -> Result<()> {
+    unsafe fn copy_in(&self, from: &Pinned, at: usize, to: u64, bytes: usize) -> Result<()> {
         // SAFETY: the caller's promise; the source is checked.
         Ok(unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.at(at, bytes), bytes, self.raw) }.result()?)
     }
 
-    /// Copies the device's memory to pinned memory.
-    ///
-    /// # Safety
-    /// Both memories stay until the copy is over, and so many bytes are at `from`.
-    pub unsafe fn copy_out(&self, from: u64, to: &Pinned, at: usize, bytes: usize) -> Result<()> {
+    unsafe fn copy_out(&self, from: u64, to: &Pinned, at: usize, bytes: usize) -> Result<()> {
         // SAFETY: the caller's promise; the destination is checked.
         Ok(unsafe { sys::cuMemcpyDtoHAsync_v2(to.at(at, bytes), from, bytes, self.raw) }.result()?)
     }
 
-    /// Fills with zeros.
-    ///
-    /// # Safety
-    /// So many bytes are at `start` until the fill is over.
-    pub unsafe fn clear(&self, start: u64, bytes: usize) -> Result<()> {
+    unsafe fn clear(&self, start: u64, bytes: usize) -> Result<()> {
         // SAFETY: the caller's promise.
         Ok(unsafe { result::memset_d8_async(start, 0, bytes, self.raw) }?)
     }
 
-    /// Launches a kernel whose parameters are all 8 bytes long.
-    ///
-    /// # Safety
-    /// The module is loaded, the kernel takes these parameters, and what they point to stays until it is over.
-    pub unsafe fn launch(
-        &self,
-        kernel: Kernel,
-        grid: [u32; 2],
-        block: [u32; 2],
-        params: &[u64],
-    ) -> Result<()> {
-        const MOST: usize = 8;
-        let mut pointers = [ptr::null_mut(); MOST];
-        for (pointer, param) in pointers[..params.len()].iter_mut().zip(params) {
-            *pointer = ptr::from_ref(param).cast_mut().cast();
-        }
+    unsafe fn launch(&self, kernel: Kernel, grid: [u32; 2], block: [u32; 2], params: &[u64]) -> Result<()> {
+        let mut pointers = pointers(params);
         let (grid, block) = ((grid[0], grid[1], 1), (block[0], block[1], 1));
         // SAFETY: the caller's promise; the driver reads the parameters during the call.
         Ok(unsafe { result::launch_kernel(kernel.0, grid, block, 0, self.raw, &mut pointers) }?)
     }
 
-    /// Keeps what `submit` submits as a graph, instead of running it.
-    pub fn capture(&self, submit: impl FnOnce() -> Result<()>) -> Result<Graph> {
+    fn capture(&self, submit: impl FnOnce() -> Result<()>) -> Result<Graph> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is ours; no other stream takes part.
         unsafe { result::stream::begin_capture(self.raw, mode) }?;
@@ -343,23 +316,17 @@ impl Stream {
         Ok(Graph(exec))
     }
 
-    /// Runs a graph.
-    ///
-    /// # Safety
-    /// What it was captured with is still there, and stays until it is over.
-    pub unsafe fn launch_graph(&self, graph: &Graph) -> Result<()> {
+    unsafe fn launch_graph(&self, graph: &Graph) -> Result<()> {
         // SAFETY: the caller's promise.
         Ok(unsafe { result::graph::launch(graph.0, self.raw) }?)
     }
 
-    /// From here on [`Stream::passed`] asks for what was submitted so far.
-    pub fn mark(&self) -> Result<()> {
+    fn mark(&self) -> Result<()> {
         // SAFETY: both are ours.
         Ok(unsafe { result::event::record(self.event, self.raw) }?)
     }
 
-    /// Whether everything before the mark is over.
-    pub fn passed(&self) -> Result<bool> {
+    fn passed(&self) -> Result<bool> {
         // SAFETY: the event is ours.
         match unsafe { sys::cuEventQuery(self.event) } {
             CUresult::CUDA_SUCCESS => Ok(true),
@@ -368,8 +335,7 @@ impl Stream {
         }
     }
 
-    /// Waits until everything is over.
-    pub fn wait(&self) -> Result<()> {
+    fn wait(&self) -> Result<()> {
         // SAFETY: the stream is ours.
         Ok(unsafe { result::stream::synchronize(self.raw) }?)
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use hdrhistogram::Histogram;
 use pappus_shmem::{SharedWords, memfd};
 
-use super::cuda::Gpu;
+use super::driver::Gpu;
 use super::loops::{PATIENCE, Rate, Setup, WARM_UP, prepare};
 use super::program::{Chosen, output};
 use super::work::{Lane, Program};
@@ -79,9 +79,9 @@ fn until(is_so: impl Fn() -> bool) -> Result<()> {
 }
 
 /// Is one of the processes: the page is its standard input. One measurement for each number of lanes.
-pub fn serve(
-    gpu: &Gpu,
-    program: &Program,
+pub fn serve<G: Gpu>(
+    gpu: &G,
+    program: &Program<G>,
     setups: impl Iterator<Item = Setup>,
     place: Place,
 ) -> Result<Vec<Rate>> {
@@ -96,7 +96,7 @@ pub fn serve(
 }
 
 /// In each turn, one call on every lane; then the turn goes on.
-fn by_turns(page: &Page, measurement: u64, lanes: &[Lane], setup: Setup) -> Result<Rate> {
+fn by_turns<G: Gpu>(page: &Page, measurement: u64, lanes: &[Lane<G>], setup: Setup) -> Result<Rate> {
     let mut latencies = Histogram::new(3)?;
     let mut calls = 0;
     let start = Instant::now() + WARM_UP;

@@ -3,11 +3,10 @@
 
 #![allow(unsafe_code)]
 
-use pappus_kernels::artefact;
 use pappus_kernels::bytes::from_elements;
 use pappus_kernels::cfg;
 
-use super::cuda::{self, Buffer, Gpu, Graph, Kernel, Module, Pinned, Stream};
+use super::driver::{Buffer, Gpu, Module, Pinned, Stream};
 use crate::Result;
 use crate::harness::functions::{SIDE, picture, square};
 
@@ -29,8 +28,8 @@ const ALIGN: usize = 256;
 
 /// One launch: a step of a function.
 #[derive(Debug)]
-struct Launch {
-    kernel: Kernel,
+struct Launch<K> {
+    kernel: K,
     grid: u32,
     block: u32,
     params: Vec<u64>,
@@ -46,9 +45,9 @@ struct Place {
 
 /// A loaded module and the work that its kernels do.
 #[derive(Debug)]
-pub struct Program {
+pub struct Program<G: Gpu> {
     work: Work,
-    module: Module,
+    module: G::Module,
 }
 
 /// What a function needs: its inputs' bytes, the sizes of its inner buffers, and of its output.
@@ -63,14 +62,12 @@ pub struct Needs {
 }
 
 impl Work {
-    /// The file of its module's PTX for an architecture: the one made for it, where there is one.
-    pub fn ptx(self, arch: &str) -> Result<&'static [u8]> {
-        let stem = match self {
+    /// The library's module that has its kernels.
+    pub fn module(self) -> &'static str {
+        match self {
             Self::Inference(_) | Self::Matmul => "mlops",
             Self::Empty => "module",
-        };
-        let found = artefact(&format!("{stem}.{arch}.ptx")).or_else(|| artefact(&format!("{stem}.ptx")));
-        Ok(found.ok_or_else(|| format!("the library has no {stem}.ptx"))?)
+        }
     }
 
     /// What it works on.
@@ -90,20 +87,20 @@ impl Work {
     }
 }
 
-impl Program {
+impl<G: Gpu> Program<G> {
     /// Loads machine code for it.
     pub fn load(work: Work, code: &[u8]) -> Result<Self> {
-        Ok(Self { work, module: Module::load(code)? })
+        Ok(Self { work, module: G::Module::load(code)? })
     }
 
     /// Compiles and loads it.
-    pub fn compile(gpu: &Gpu, work: Work) -> Result<Self> {
-        Self::load(work, &gpu.link(work.ptx(&gpu.arch()?)?)?)
+    pub fn compile(gpu: &G, work: Work) -> Result<Self> {
+        Self::load(work, &gpu.code(work.module())?)
     }
 
     /// Its launches for buffers at these addresses (inputs, inner ones, output), and how often.
-    fn launches(&self, at: &[u64]) -> Result<(Vec<Launch>, u32)> {
-        let launch = |name: &str, grid: u64, block: u32, params: &[u64]| -> Result<Launch> {
+    fn launches(&self, at: &[u64]) -> Result<(Vec<Launch<G::Kernel>>, u32)> {
+        let launch = |name: &str, grid: u64, block: u32, params: &[u64]| -> Result<Launch<G::Kernel>> {
             let kernel = self.module.kernel(name)?;
             Ok(Launch { kernel, grid: u32::try_from(grid)?, block, params: params.to_vec() })
         };
@@ -130,21 +127,21 @@ impl Program {
 
 /// One call at a time: a stream and everything the call uses. The module must outlive it.
 #[derive(Debug)]
-pub struct Lane {
+pub struct Lane<G: Gpu> {
     // First, since dropping it waits for what uses the rest.
-    stream: Stream,
-    graph: Option<Graph>,
-    memory: Buffer,
-    host: Pinned,
+    stream: G::Stream,
+    graph: Option<<G::Stream as Stream>::Graph>,
+    memory: G::Buffer,
+    host: G::Pinned,
     inputs: Vec<Place>,
     output: Option<Place>,
-    launches: Vec<Launch>,
+    launches: Vec<Launch<G::Kernel>>,
     times: u32,
 }
 
-impl Lane {
+impl<G: Gpu> Lane<G> {
     /// A lane with its inputs in pinned memory.
-    pub fn new(program: &Program) -> Result<Self> {
+    pub fn new(program: &Program<G>) -> Result<Self> {
         let Needs { inputs, inner, output } = program.work.needs();
         let sizes: Vec<usize> = inputs.iter().map(Vec::len).chain(inner).chain(output).collect();
         let mut end = 0;
@@ -156,16 +153,16 @@ impl Lane {
                 offset
             })
             .collect();
-        let memory = Buffer::new(end.max(ALIGN))?;
-        let mut host = Pinned::new(end.max(ALIGN))?;
+        let memory = G::Buffer::new(end.max(ALIGN))?;
+        let mut host = G::Pinned::new(end.max(ALIGN))?;
         let place = |nth: usize| Place { device: offsets[nth], host: offsets[nth], bytes: sizes[nth] };
         for (nth, bytes) in inputs.iter().enumerate() {
             host.write(offsets[nth], bytes);
         }
-        let addresses: Vec<u64> = offsets.iter().map(|offset| memory.address + *offset as u64).collect();
+        let addresses: Vec<u64> = offsets.iter().map(|offset| memory.address() + *offset as u64).collect();
         let (launches, times) = program.launches(&addresses)?;
         Ok(Self {
-            stream: Stream::new()?,
+            stream: G::Stream::new()?,
             graph: None,
             inputs: (0..inputs.len()).map(place).collect(),
             output: output.map(|_| place(sizes.len() - 1)),
@@ -193,7 +190,7 @@ impl Lane {
         self.stream.mark()?;
         if clearing {
             // SAFETY: all of the lane's own memory, which stays until its stream has ended.
-            unsafe { self.stream.clear(self.memory.address, self.memory.bytes) }?;
+            unsafe { self.stream.clear(self.memory.address(), self.memory.bytes()) }?;
         }
         Ok(())
     }
@@ -210,7 +207,7 @@ impl Lane {
 
     fn submit_direct(&self) -> Result<()> {
         for place in &self.inputs {
-            let to = self.memory.address + place.device as u64;
+            let to = self.memory.address() + place.device as u64;
             // SAFETY: the place is inside both memories of this lane, which stay until its stream has ended.
             unsafe { self.stream.copy_in(&self.host, place.host, to, place.bytes) }?;
         }
@@ -222,7 +219,7 @@ impl Lane {
             }
         }
         if let Some(place) = self.output {
-            let from = self.memory.address + place.device as u64;
+            let from = self.memory.address() + place.device as u64;
             // SAFETY: the place is inside both memories of this lane, which stay until its stream has ended.
             unsafe { self.stream.copy_out(from, &self.host, place.host, place.bytes) }?;
         }
@@ -247,22 +244,22 @@ impl Request {
     }
 
     /// Serves it in the pool's memory and clears what it used.
-    pub fn run(&mut self, gpu: &Gpu, code: &[u8], pool: &Buffer) -> Result<()> {
-        let program = Program::load(self.work, code)?;
+    pub fn run<G: Gpu>(&mut self, gpu: &G, code: &[u8], pool: &G::Buffer) -> Result<()> {
+        let program = Program::<G>::load(self.work, code)?;
         let Needs { inputs, inner, output } = &self.needs;
         let mut used = 0;
         let mut at = Vec::new();
         for bytes in inputs.iter().map(Vec::len).chain(inner.iter().copied()).chain(*output) {
-            at.push(pool.address + used as u64);
+            at.push(pool.address() + used as u64);
             used = (used + bytes).next_multiple_of(ALIGN);
         }
-        if used > pool.bytes {
+        if used > pool.bytes() {
             return Err("the pool is smaller than what the function needs".into());
         }
         for (bytes, to) in inputs.iter().zip(&at) {
-            cuda::copy_in(bytes, *to, pool)?;
+            pool.copy_in(bytes, *to)?;
         }
-        let stream = Stream::new()?;
+        let stream = G::Stream::new()?;
         let (launches, times) = program.launches(&at)?;
         for _ in 0..times {
             for launch in &launches {
@@ -273,10 +270,10 @@ impl Request {
         }
         stream.wait()?;
         if let (Some(_), Some(from)) = (output, at.last()) {
-            cuda::copy_out(*from, pool, &mut self.output)?;
+            pool.copy_out(*from, &mut self.output)?;
         }
         // SAFETY: inside the pool, which the caller keeps; waited for below.
-        unsafe { stream.clear(pool.address, used) }?;
+        unsafe { stream.clear(pool.address(), used) }?;
         gpu.synchronize()
     }
 }

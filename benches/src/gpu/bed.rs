@@ -3,15 +3,13 @@
 use std::cell::Cell;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::Result;
 use crate::bare::loops::Rate;
-use crate::bare::program::{Chosen, Survey};
+use crate::bare::program::{Chosen, Kind, Survey};
 use crate::bare::work::Work;
 use crate::bare::{ancestors, turns};
 use crate::harness::functions::{Form, Handed};
@@ -32,7 +30,7 @@ const LOG_LINES: usize = 12;
 #[derive(Debug)]
 pub struct Bed {
     device: String,
-    /// What bare programs run on; none in a rehearsal, and none on AMD GPUs, for which there are no bare programs yet.
+    /// What bare programs run on; none in a rehearsal.
     chosen: Option<Chosen>,
     /// The compiled form that functions are registered with.
     form: Form,
@@ -80,19 +78,18 @@ impl Bed {
     pub fn new(device: &str, measured: Duration) -> Result<Self> {
         let (chosen, form, described) = match device {
             REHEARSAL => (None, Form::Wasm, "rehearsal without a GPU".to_owned()),
-            _ if device.starts_with("hip:") => {
-                let (described, arch) = listed(device)?;
-                (None, Form::Hsaco(arch), format!("{described}; without bare programs to compare with"))
-            }
             _ => {
                 let chosen = Chosen::parse(device)?;
                 let survey: Survey = chosen
                     .ask("survey", &[], CONNECTIONS)
                     .map_err(|e| format!("{device} cannot be used: {e}"))?;
                 let Survey { name, arch, driver } = survey;
-                let cuda = format!("{}.{}", driver / 1000, driver % 1000 / 10);
-                let described = format!("{name} ({arch}), driver for CUDA {cuda}");
-                (Some(chosen), Form::Ptx(arch), described)
+                let described = format!("{name} ({arch}), {driver}");
+                let form = match chosen.kind() {
+                    Kind::Cuda => Form::Ptx(arch),
+                    Kind::Hip => Form::Hsaco(arch),
+                };
+                (Some(chosen), form, described)
             }
         };
         let logs = tempfile::Builder::new().prefix("pappus-bench-logs-").tempdir()?;
@@ -255,28 +252,6 @@ impl Bed {
         let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
         last.iter().fold(String::new(), |text, line| format!("{text}\n    | {line}"))
     }
-}
-
-/// A GPU in words, and its processor, as the supervisor lists it.
-fn listed(device: &str) -> Result<(String, String)> {
-    let listed = Command::new(std::env::current_exe()?.with_file_name("pappus-supervisor"))
-        .args(["--list-devices", "--json"])
-        .output()?;
-    let all: Value = serde_json::from_slice(&listed.stdout)?;
-    let text = |one: &Value, key: &str| one[key].as_str().unwrap_or_default().to_owned();
-    let is_it = |one: &&Value| text(one, "name") == device || format!("hip:{}", text(one, "uuid")) == device;
-    let found = all["devices"].as_array().into_iter().flatten().find(is_it);
-    let Some(found) = found else {
-        let why = text(&all["missing"], "hip");
-        return Err(format!(
-            "{device} cannot be used: {}",
-            if why.is_empty() { "it is not there" } else { &why }
-        )
-        .into());
-    };
-    let arch = text(found, "arch");
-    let driver = text(&all["drivers"], "hip");
-    Ok((format!("{} ({arch}), {driver}", text(found, "description")), arch))
 }
 
 /// What a rehearsal has in the place of a bare program's rate: nothing can be compared with it.

@@ -164,7 +164,7 @@ pub fn run(device: &str, parts: &[Part], measured: Duration, json: Option<&Path>
     let bed = match Bed::new(device, measured) {
         Ok(bed) => bed,
         Err(error) => {
-            eprintln!("pappus-bench gpu: {error}\nNothing was measured: these parts need an NVIDIA GPU.");
+            eprintln!("pappus-bench gpu: {error}\nNothing was measured: these parts need a GPU.");
             return Ok(Ended::NoGpu);
         }
     };

@@ -82,6 +82,16 @@ pub struct Section {
     pub variables: Vec<Variable>,
 }
 
+impl Section {
+    /// What clang gives every module it compiles as HIP unless told `-fuse-cuid=none`, by which the host's part of a program
+    /// would know it: one byte, named `__hip_cuid_` and digits, that no kernel uses.
+    pub fn is_compilers_mark(&self) -> bool {
+        let [Variable { name, offset: 0, bytes: 1 }] = &self.variables[..] else { return false };
+        let digits = name.strip_prefix("__hip_cuid_");
+        self.bytes == 1 && digits.is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+    }
+}
+
 /// A variable of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {

@@ -86,9 +86,30 @@ fn a_kernel_is_read_with_arguments_and_needs() {
         accumulation_registers: Some(0),
     };
     assert_eq!(*check, expected);
-    // The compiler's mark, which is a variable like any other.
     let variables = vec![Variable { name: "__hip_cuid_".into(), offset: 0, bytes: 1 }];
     assert_eq!(objects[0].writable, [Section { name: ".bss".into(), bytes: 1, variables }]);
+    assert!(objects[0].writable[0].is_compilers_mark());
+}
+
+#[test]
+fn only_the_compilers_mark_alone_in_its_section_is_no_variable() {
+    let section = |bytes, variables: &[(&str, u64, u64)]| {
+        let variable =
+            |&(name, offset, bytes): &(&str, u64, u64)| Variable { name: name.into(), offset, bytes };
+        Section { name: ".bss".into(), bytes, variables: variables.iter().map(variable).collect() }
+    };
+    assert!(section(1, &[("__hip_cuid_1a3c23a02dc3dd01", 0, 1)]).is_compilers_mark());
+    for (bytes, variables) in [
+        (1, &[][..]),
+        (1, &[("counter", 0, 1)]),
+        (1, &[("__hip_cuid_counter", 0, 1)]),
+        (8, &[("__hip_cuid_1a", 0, 8)]),
+        (8, &[("__hip_cuid_1a", 0, 1)]),
+        (2, &[("__hip_cuid_1a", 1, 1)]),
+        (2, &[("__hip_cuid_1a", 0, 1), ("__hip_cuid_1b", 1, 1)]),
+    ] {
+        assert!(!section(bytes, variables).is_compilers_mark(), "{variables:?}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
@@ -19,12 +19,14 @@ pub struct Options {
     pub lanes: u32,
     /// Clears nothing: the control of every test for leaks. Programs built with `test-hooks` listen to it.
     pub uncleared: bool,
+    /// Where the driver's library is, if not where the machine has it.
+    pub library: Option<&'static Path>,
 }
 
 impl Options {
-    pub const CPU: Self = Self { device: "cpu", lanes: 1, uncleared: false };
-    pub const CUDA: Self = Self { device: "cuda", lanes: 1, uncleared: false };
-    pub const HIP: Self = Self { device: "hip", lanes: 1, uncleared: false };
+    pub const CPU: Self = Self { device: "cpu", lanes: 1, uncleared: false, library: None };
+    pub const CUDA: Self = Self { device: "cuda", lanes: 1, uncleared: false, library: None };
+    pub const HIP: Self = Self { device: "hip", lanes: 1, uncleared: false, library: None };
 }
 
 /// A process and the test's ends of its channels.
@@ -101,6 +103,10 @@ fn environment(options: &Options) -> Vec<(&'static str, OsString)> {
             ("GPU_MAX_HW_QUEUES", "32"),
         ];
         environment.extend(fixed.map(|(name, value)| (name, value.into())));
+    }
+    if let Some(library) = options.library {
+        environment.retain(|(name, _)| *name != "LD_LIBRARY_PATH");
+        environment.push(("LD_LIBRARY_PATH", library.into()));
     }
     if options.uncleared {
         environment.push(("PAPPUS_TEST_UNCLEARED", "1".into()));

@@ -231,6 +231,19 @@ KERNEL illegal(volatile u64 *address)
     *address = 1;
 }
 
+/* With addresses as numbers, which blueprints may pass that name no buffer. */
+KERNEL read_at(u64 from, volatile unsigned char *to, u64 bytes)
+{
+    for (u64 i = 0; i < bytes; i++)
+        to[i] = ((const volatile unsigned char *)from)[i];
+}
+
+KERNEL write_at(u64 to, u64 byte, u64 bytes)
+{
+    for (u64 i = 0; i < bytes; i++)
+        ((volatile unsigned char *)to)[i] = (unsigned char)byte;
+}
+
 /* `place` is aligned, the store is not. */
 KERNEL misaligned(u64 place)
 {

@@ -3,8 +3,9 @@
 
 use std::sync::OnceLock;
 
-use super::UnderTest;
-use super::blueprints::{i64, launch, ptr};
+use super::blueprints::{i64, launch, ptr, u32};
+use super::leaks_on_chip::{ChipUnderTest, Place, step};
+use super::{GpuUnderTest, UnderTest};
 use crate::harness::Worker;
 use crate::harness::program::{self, Options};
 
@@ -19,11 +20,99 @@ pub fn compile(ptx: &[u8]) -> Vec<u8> {
     program::compile(&Options::CUDA, ptx).unwrap().0
 }
 
-/// A worker with some lanes, each with [`OnCuda::LANE_BYTES`](UnderTest::LANE_BYTES).
-pub fn worker_with(options: &Options) -> Worker {
+fn worker_with(options: &Options) -> Worker {
     let mut worker = Worker::process(options);
     worker.lane_bytes = OnCuda::LANE_BYTES;
     worker
+}
+
+impl GpuUnderTest for OnCuda {
+    fn worker_with(lanes: u32) -> Worker {
+        worker_with(&Options { lanes, ..Options::CUDA })
+    }
+}
+
+/// What is left on the chip.
+const WORD: u32 = u32::from_le_bytes([OnCuda::PATTERN; 4]);
+/// Shared memory of blocks of which several fit on a processor.
+const SMALL: u64 = 48 << 10;
+
+fn cluster() -> &'static [u8] {
+    static CODE: OnceLock<Vec<u8>> = OnceLock::new();
+    CODE.get_or_init(|| compile(CLUSTER_PROBES))
+}
+
+/// The shared memory that one block can have.
+fn shared_bytes(arch: &str) -> u64 {
+    match arch {
+        "sm_70" => 96 << 10,
+        "sm_75" => 64 << 10,
+        "sm_80" | "sm_87" => 163 << 10,
+        "sm_86" | "sm_89" | "sm_120" => 99 << 10,
+        _ => 227 << 10,
+    }
+}
+
+impl ChipUnderTest for OnCuda {
+    const COVERING: u64 = 4096;
+    const PATTERN: u8 = 0x5e;
+    const CLEARED_BETWEEN_PROCESSES: bool = true;
+    const SURELY_NOT_CLEARED: bool = false;
+
+    fn places(arch: &str, count: u64) -> Vec<Place> {
+        let shared = shared_bytes(arch);
+        let (pattern, words) = (u32(WORD), u32((shared / 4) as u32));
+        let small_words = u32((SMALL / 4) as u32);
+        let (hits, marks) = (ptr("hits"), ptr("marks"));
+        let probes = Self::probes();
+        let mut places = vec![
+            Place {
+                name: "shared memory",
+                fill: step("shared_fill", &[&pattern, &words, &marks], 8 * count, 1024, shared),
+                scan: step("shared_scan", &[&pattern, &words, &hits, &marks], 8 * count, 1024, shared),
+                code: probes,
+                surely: true,
+                marks: true,
+            },
+            Place {
+                name: "shared memory of small blocks",
+                fill: step("shared_fill", &[&pattern, &small_words, &marks], 32 * count, 1024, SMALL),
+                scan: step("shared_scan", &[&pattern, &small_words, &hits, &marks], 32 * count, 1024, SMALL),
+                code: probes,
+                surely: true,
+                marks: true,
+            },
+            Place {
+                name: "local memory",
+                fill: step("local_fill", &[&pattern, &u32(7)], 4 * count, 1024, 0),
+                scan: step("local_scan", &[&pattern, &u32(7), &hits], 4 * count, 1024, 0),
+                code: probes,
+                surely: true,
+                marks: false,
+            },
+            Place {
+                name: "registers",
+                fill: step("register_fill", &[&ptr("words"), &ptr("words")], 8 * count, 256, 0),
+                // One block a processor: a second one could find what the first had in its registers.
+                scan: step("register_scan", &[&pattern, &hits, &u32(0)], count, 256, 0),
+                code: probes,
+                surely: false,
+                marks: false,
+            },
+        ];
+        if matches!(arch, "sm_90" | "sm_100" | "sm_103" | "sm_120") {
+            let blocks = 8 * (count / 2 * 2);
+            places.push(Place {
+                name: "distributed shared memory",
+                fill: step("dsmem_fill", &[&pattern, &words], blocks, 1024, shared),
+                scan: step("dsmem_scan", &[&pattern, &words, &hits], blocks, 1024, shared),
+                code: cluster(),
+                surely: false,
+                marks: false,
+            });
+        }
+        places
+    }
 }
 
 impl UnderTest for OnCuda {

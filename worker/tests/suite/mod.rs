@@ -7,6 +7,8 @@
 //! - `faults`: every failure has its name, and the next call runs.
 //! - `handover`: a worker that is scrubbed for another domain is like a fresh one.
 //! - `leaks`: no call finds anything of an earlier one; with clearing off, the same probes do.
+//! - `leaks_between_calls`, `leaks_on_chip`: the same on GPUs, place by place.
+//! - `gpu_lanes`: several calls in flight, on devices where a worker is a process with lanes.
 
 #![allow(
     dead_code,
@@ -21,9 +23,12 @@ pub mod cpu;
 pub mod cuda;
 pub mod elastic;
 pub mod faults;
+pub mod gpu_lanes;
 pub mod handover;
 pub mod hip;
 pub mod leaks;
+pub mod leaks_between_calls;
+pub mod leaks_on_chip;
 pub mod regions;
 
 use pappus_protocol::from_worker::{Done, Hello};
@@ -62,6 +67,12 @@ pub trait UnderTest: 'static {
     fn traps() -> Vec<(&'static str, String, &'static str)>;
     /// Launches that touch memory beside the call's, and their kernels.
     fn strays() -> Vec<(&'static str, String)>;
+}
+
+/// A GPU under test, where a worker is a process that has several calls in flight.
+pub trait GpuUnderTest: UnderTest {
+    /// A worker with so many lanes.
+    fn worker_with(lanes: u32) -> Worker;
 }
 
 /// A device whose `clear` does nothing.
@@ -173,3 +184,39 @@ macro_rules! conformance {
     };
 }
 pub(crate) use conformance;
+
+/// The same for a GPU, with what is asked of those only.
+macro_rules! gpu_conformance {
+    ($name:ident, $device:ty, $attributes:tt) => {
+        suite::conformance!($name, $device, $attributes,
+            gpu_lanes: calls_on_all_lanes_at_once_get_their_own_results,
+                answers_come_as_calls_end,
+                each_lane_has_its_own_module_globals,
+                a_call_repeated_gives_the_same_with_and_without_a_graph,
+                a_call_may_need_far_more_than_those_beside_it,
+                a_lane_grows_and_gives_back_beside_running_calls,
+                work_is_submitted_in_turns_only,
+                a_turn_ends_with_its_quantum_and_its_running_calls,
+                a_fault_beside_other_calls_blames_none_of_them,
+                weights_travel_as_device_memory);
+    };
+}
+pub(crate) use gpu_conformance;
+
+/// The tests of one GPU for leaks.
+macro_rules! gpu_leaks {
+    ($name:ident, $device:ty, $attributes:tt) => {
+        mod $name {
+            use super::*;
+            suite::conformance!(@tests $attributes $device,
+                leaks_between_calls: the_pool_with_its_tails, the_pool_beyond_a_calls_plan, module_variables,
+                    the_constant_bank, staging_and_output_tails, weights_of_one_function_are_not_found_by_another;
+                leaks_on_chip: nothing_is_left_between_calls_that_are_scrubbed,
+                    nothing_is_left_for_the_next_domain_of_a_scrubbed_worker, nothing_is_left_by_a_worker_that_ended,
+                    nothing_is_left_after_a_fault, nothing_is_left_after_a_call_that_never_ends,
+                    nothing_is_left_after_a_kill_in_the_middle_of_a_call
+            );
+        }
+    };
+}
+pub(crate) use gpu_leaks;

@@ -260,6 +260,14 @@ pub(crate) fn unmap_allocation(base: u64, bytes: u64) -> Result<(), Code> {
     Ok(())
 }
 
+/// Whether these addresses are a part of one mapping, and not all of it.
+pub(crate) fn is_part(base: u64, bytes: u64) -> bool {
+    let mapped = locked(&MAPPED);
+    mapped.range(..=base).next_back().is_some_and(|(from, allocation)| {
+        base < from + allocation.bytes && (base > *from || bytes < allocation.bytes)
+    })
+}
+
 /// Lets kernels use a mapping: not at all (0), read it (1), or read and write it (3). Of a whole mapping only, which is
 /// stricter than what is documented.
 pub(crate) fn set_access(base: u64, bytes: u64, flags: u32) -> Result<(), Code> {

@@ -39,8 +39,9 @@ pub(crate) struct Launch {
 
 pub(crate) static MODULES: Registry<Module> = Registry::new();
 pub(crate) static FUNCTIONS: Registry<Function> = Registry::new();
-/// The compute units. One kernel runs at a time.
-static CHIP: Mutex<Option<Chip>> = Mutex::new(None);
+/// Compute units that run nothing, those that ran last at the end. Kernels of several streams run beside each other, each as
+/// if it had all compute units; kernels that follow one another find what was left in them.
+static CHIPS: Mutex<Vec<Chip>> = Mutex::new(Vec::new());
 
 const PAGE: u64 = 4096;
 /// The longest image.
@@ -209,8 +210,11 @@ impl Launch {
             lds_bytes: self.lds_bytes,
             arguments: &self.arguments,
         };
-        let mut chip = locked(&CHIP);
-        chip.get_or_insert_with(|| Chip::new(SETTINGS.units)).run(&dispatch, &View::new())
+        let idle = locked(&CHIPS).pop();
+        let mut chip = idle.unwrap_or_else(|| Chip::new(SETTINGS.units));
+        let ended = chip.run(&dispatch, &View::new());
+        locked(&CHIPS).push(chip);
+        ended
     }
 }
 
@@ -246,6 +250,13 @@ pub(crate) unsafe fn from_parameters(function: &Function, parameters: *mut *mut 
         arguments[offset..offset + bytes].copy_from_slice(own);
     }
     arguments
+}
+
+/// Whether an address lies in a loaded code object.
+pub(crate) fn has(address: u64) -> bool {
+    let is_in =
+        |module: &Module| address.checked_sub(module.base).is_some_and(|at| at < module.object.span());
+    MODULES.all().iter().any(|module| is_in(module))
 }
 
 /// The architecture of this GPU, with its settings.

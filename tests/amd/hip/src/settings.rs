@@ -18,6 +18,9 @@ pub(crate) struct Settings {
     pub(crate) units: usize,
     /// The version of HIP that it says it is.
     pub(crate) version: i32,
+    /// Calls' traces are cleared. A GPU on which they are not is the control of tests for leaks: fills of a part of a mapping
+    /// with zeros and copies onto variables of modules do nothing there.
+    pub(crate) clears: bool,
 }
 
 pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(read);
@@ -40,6 +43,7 @@ fn read() -> Settings {
         memory_bytes: number("memory", 8 << 30),
         units: number("units", 4).clamp(1, 16) as usize,
         version: number("version", 70_152_802) as i32,
+        clears: value("clears") != Some("no"),
     }
 }
 

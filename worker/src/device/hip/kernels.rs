@@ -156,7 +156,7 @@ mod tests {
             assert!(scalars.vector_registers <= Some(64));
             for bytes in (10..=16).map(|log| 1 << log) {
                 let stack = kernel(&format!("stack_{bytes}"));
-                assert!(stack.private_bytes >= bytes && stack.private_bytes < bytes + 64);
+                assert_eq!(stack.private_bytes, bytes + 16, "ROOM in scrub.c");
                 assert!(stack.vector_registers <= Some(64));
             }
             for kernel in &kernels {

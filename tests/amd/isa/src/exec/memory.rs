@@ -1,6 +1,9 @@
 //! SMEM, FLAT, GLOBAL, SCRATCH, MUBUF: sections "Scalar Memory Operations", "Vector Memory Operations", "Flat Memory
 //! Instructions". Buffers are known as compilers use them for stacks: swizzled by lane.
 
+use std::sync::LazyLock;
+use std::time::Instant;
+
 use super::{Core, unsupported};
 use crate::decode::{Inst, Segment};
 use crate::memory::{Access, Fault, load, store};
@@ -80,6 +83,12 @@ fn each(mut exec: u64) -> impl Iterator<Item = usize> {
     })
 }
 
+/// The clock that runs at 100 MHz whatever the chip does, from some time on.
+fn real_time() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    (START.elapsed().as_nanos() / 10) as u64
+}
+
 impl Core<'_> {
     pub(super) fn scalar_memory(&mut self, op: Op, inst: &Inst) -> Result<(), Fault> {
         let count = match op {
@@ -88,6 +97,10 @@ impl Core<'_> {
             S_LOAD_DWORDX4 => 4,
             S_LOAD_DWORDX8 => 8,
             S_LOAD_DWORDX16 => 16,
+            S_MEMREALTIME => {
+                self.set64(inst.dst, real_time());
+                return Ok(());
+            }
             _ => {
                 self.set64(inst.dst, self.launch.clock.get());
                 return Ok(());

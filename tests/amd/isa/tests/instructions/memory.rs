@@ -482,11 +482,19 @@ fn scalar_loads() {
         let got: Vec<_> = (0..count).map(|n| *bench.s(8 + n)).collect();
         assert_eq!(got, wanted, "{asm}");
     }
-    for asm in ["s_memtime s[8:9]", "s_memrealtime s[8:9]"] {
+    let mut clock = |asm| {
         bench.wave = gfx9::wave::Wave::new(0, 0, PLACE);
         bench.step(asm);
-        assert_eq!([*bench.s(8), *bench.s(9)], [0, 0], "{asm}: the clock of a bench stands still");
-    }
+        u64::from(*bench.s(8)) | u64::from(*bench.s(9)) << 32
+    };
+    assert_eq!(clock("s_memtime s[8:9]"), 0, "the clock of a bench stands still");
+    let (before, first, after) = {
+        let before = std::time::Instant::now();
+        (before, clock("s_memrealtime s[8:9]"), std::time::Instant::now())
+    };
+    while after.elapsed().as_micros() < 10 {}
+    let ticks = u128::from(clock("s_memrealtime s[8:9]") - first);
+    assert!(ticks >= 1000 && ticks <= before.elapsed().as_nanos() / 10 + 1, "100 MHz, not {ticks}");
 }
 
 #[test]

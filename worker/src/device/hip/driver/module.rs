@@ -35,7 +35,7 @@ pub(crate) fn judge(image: &[u8]) -> Result<CodeObject<'_>, CodeError> {
     }
 }
 
-/// What kernels of a code object can write. Variables that have no names for the driver are told by one without a name,
+/// What kernels of a code object can write, but for the compiler's mark, which none does. Variables that have no names for the driver are told by one without a name,
 /// which is never found: then the module is loaded again behind each call.
 pub(crate) fn writable(object: &CodeObject<'_>) -> Vec<Section> {
     let section = |section: &hsaco::Section| {
@@ -52,7 +52,7 @@ pub(crate) fn writable(object: &CodeObject<'_>) -> Vec<Section> {
         }
         Section { variables }
     };
-    object.writable.iter().map(section).collect()
+    object.writable.iter().filter(|section| !section.is_compilers_mark()).map(section).collect()
 }
 
 impl Module {

@@ -3,12 +3,20 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::memory::{self, Physical, Pinned};
-use super::module::Kernel;
+use super::module::{self, Kernel};
 use super::stream::{Event, Stream};
 use super::{fake, sys};
 use crate::device::gpu::driver::{ALONE, Access, DriverError, Memory, Shape, Stream as _};
 
 const PAGE: u64 = 2 << 20;
+
+#[test]
+fn a_module_with_nothing_but_the_compilers_mark_has_no_variables() {
+    let of = |image| module::writable(&module::judge(image).unwrap()).len();
+    assert_eq!(of(include_bytes!("../../../../../kernels/built/module.hsaco")), 0);
+    // The control has the mark behind variables of its own.
+    assert_eq!(of(include_bytes!("../../../../tests/probes/probes.gfx90a.hsaco")), 2);
+}
 
 #[test]
 fn memory_is_mapped_as_a_whole_with_the_access_that_was_asked_for() {

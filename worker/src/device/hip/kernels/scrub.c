@@ -101,16 +101,19 @@ KERNEL(THREADS, amdgpu_num_sgpr(96)) scalars(u32 *counters, u32 blocks, u32 shar
     __builtin_unreachable();
 }
 
-/* The frame is written at its whole length, whatever the compiler thinks of that. */
+/* Behind a frame the compiler leaves so many bytes to a thread, which belong to its stack like the frame. */
+#define ROOM 16
+
+/* The stack is written from its first byte to its last, whatever the compiler thinks of that. */
 #define STACK(bytes)                                                                               \
     KERNEL(THREADS) stack_##bytes(u32 *counters, u32 blocks, u32 shared_bytes)                      \
     {                                                                                              \
         u32x4 frame[bytes / 16];                                                                   \
-        PRIVATE *vectors = (PRIVATE *)frame;                                                       \
+        u32 end = (u32)(PRIVATE *)frame + bytes + ROOM;                                            \
         clear_lds(shared_bytes);                                                                   \
-        _Pragma("clang loop unroll(disable)") for (u32 at = 0; at < bytes / 16; at++)               \
+        _Pragma("clang loop unroll(disable)") for (u32 at = 0; at < end; at += 16)                  \
         {                                                                                          \
-            vectors[at] = 0;                                                                       \
+            *(PRIVATE *)at = 0;                                                                    \
         }                                                                                          \
         meet(counters, blocks);                                                                    \
     }

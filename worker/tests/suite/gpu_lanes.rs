@@ -6,19 +6,17 @@ use pappus_protocol::turn_page::Yield;
 use pappus_protocol::{ArenaId, FaultCode, FromWorker, FunctionId, ToWorker, TurnId, control};
 use pappus_shmem::memfd;
 
-use crate::harness::program::Options;
+use super::GpuUnderTest;
+use super::blueprints::{Blueprint, filling, i64, launch, launch_on, offset, ptr};
 use crate::harness::{ARENA, ARENA_BYTES, Call, OUTPUTS_AT, UNTOUCHED, Worker};
-use crate::suite::UnderTest;
-use crate::suite::blueprints::{Blueprint, filling, i64, launch, launch_on, offset, ptr};
-use crate::suite::cuda::{OnCuda, worker_with};
 
 const LANES: u32 = 8;
 /// Between the regions of two lanes.
 const APART: u64 = 4096;
 const BYTES: u64 = 64;
 
-fn worker() -> Worker {
-    worker_with(&Options { lanes: LANES, ..Options::CUDA })
+fn worker<T: GpuUnderTest>() -> Worker {
+    T::worker_with(LANES)
 }
 
 /// `in` → `out`, taking `ns` in between.
@@ -57,11 +55,9 @@ fn all_done(worker: &mut Worker, mut calls: Vec<u64>) {
     assert_eq!(answered, calls);
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
-fn calls_on_all_lanes_at_once_get_their_own_results() {
-    let mut worker = worker();
-    worker.install(1, &copying(100_000), OnCuda::probes(), &[]);
+pub fn calls_on_all_lanes_at_once_get_their_own_results<T: GpuUnderTest>() {
+    let mut worker = worker::<T>();
+    worker.install(1, &copying(100_000), T::probes(), &[]);
     for round in 0..20 {
         let calls: Vec<_> =
             (0..LANES).map(|lane| call_of(&worker, 1, lane, round * 8 + lane as u8)).collect();
@@ -74,12 +70,10 @@ fn calls_on_all_lanes_at_once_get_their_own_results() {
     worker.end().unwrap();
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
-fn answers_come_as_calls_end() {
-    let mut worker = worker();
-    worker.install(1, &copying(300_000_000), OnCuda::probes(), &[]);
-    worker.install(2, &copying(1000), OnCuda::probes(), &[]);
+pub fn answers_come_as_calls_end<T: GpuUnderTest>() {
+    let mut worker = worker::<T>();
+    worker.install(1, &copying(300_000_000), T::probes(), &[]);
+    worker.install(2, &copying(1000), T::probes(), &[]);
     // What a first call prepares is not part of this.
     for function in [1, 2] {
         let call = call_of(&worker, function, function as u32, 1);
@@ -92,10 +86,8 @@ fn answers_come_as_calls_end() {
     worker.end().unwrap();
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
-fn each_lane_has_its_own_module_globals() {
-    let mut worker = worker();
+pub fn each_lane_has_its_own_module_globals<T: GpuUnderTest>() {
+    let mut worker = worker::<T>();
     let json = Blueprint {
         inputs: &[],
         weights: &[],
@@ -107,7 +99,7 @@ fn each_lane_has_its_own_module_globals() {
             launch("module_global", &ptr("then")),
         ],
     };
-    worker.install(1, &json.json(), OnCuda::probes(), &[]);
+    worker.install(1, &json.json(), T::probes(), &[]);
     for _ in 0..5 {
         let calls: Vec<_> = (0..LANES)
             .map(|lane| Call::on(1, 0, &[], OUTPUTS_AT + u64::from(lane) * APART, &[8, 8]).lane(lane))
@@ -121,9 +113,7 @@ fn each_lane_has_its_own_module_globals() {
     worker.end().unwrap();
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
-fn a_call_repeated_gives_the_same_with_and_without_a_graph() {
+pub fn a_call_repeated_gives_the_same_with_and_without_a_graph<T: GpuUnderTest>() {
     let count = launch_on("count_blocks", &ptr("n"), [3, 1, 1], 0);
     let json = Blueprint {
         inputs: &["in"],
@@ -135,8 +125,8 @@ fn a_call_repeated_gives_the_same_with_and_without_a_graph() {
             launch("copy", &[ptr("in"), ptr("out"), i64(BYTES)].join(",")),
         ],
     };
-    let mut worker = worker();
-    worker.install(1, &json.json(), OnCuda::probes(), &[]);
+    let mut worker = worker::<T>();
+    worker.install(1, &json.json(), T::probes(), &[]);
     let check = |worker: &mut Worker, at: u64, byte: u8| {
         worker.arena.fill(at, BYTES, byte).unwrap();
         let call = Call::on(1, at, &[BYTES], OUTPUTS_AT + at, &[8, BYTES]).lane(1);
@@ -181,17 +171,15 @@ fn reaching(bytes: u64) -> String {
     .json()
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
-fn a_call_may_need_far_more_than_those_beside_it() {
-    let mut worker = worker();
-    worker.install(1, &copying(1_000_000), OnCuda::probes(), &[]);
-    worker.install(2, &reaching(3 * OnCuda::LANE_BYTES), OnCuda::probes(), &[]);
+pub fn a_call_may_need_far_more_than_those_beside_it<T: GpuUnderTest>() {
+    let mut worker = worker::<T>();
+    worker.install(1, &copying(1_000_000), T::probes(), &[]);
+    worker.install(2, &reaching(3 * T::LANE_BYTES), T::probes(), &[]);
     for round in 0..5u8 {
         let narrow: Vec<_> =
             (0..LANES).filter(|lane| *lane != 3).map(|lane| call_of(&worker, 1, lane, round + 1)).collect();
         let mut wide = Call::on(2, 0, &[], OUTPUTS_AT + 3 * APART, &[8]).lane(3);
-        wide.memory_bytes = Some(4 * OnCuda::LANE_BYTES);
+        wide.memory_bytes = Some(4 * T::LANE_BYTES);
         let mut sent: Vec<_> = narrow[..4].iter().map(|call| worker.begin(call)).collect();
         sent.push(worker.begin(&wide));
         sent.extend(narrow[4..].iter().map(|call| worker.begin(call)));
@@ -204,13 +192,11 @@ fn a_call_may_need_far_more_than_those_beside_it() {
     worker.end().unwrap();
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
-fn a_lane_grows_and_gives_back_beside_running_calls() {
-    let mut worker = worker();
-    let (small, large) = (OnCuda::LANE_BYTES, OnCuda::LANE_BYTES * 64);
-    worker.install(1, &copying(1_000_000), OnCuda::probes(), &[]);
-    worker.install(2, &reaching(large - (2 << 20)), OnCuda::probes(), &[]);
+pub fn a_lane_grows_and_gives_back_beside_running_calls<T: GpuUnderTest>() {
+    let mut worker = worker::<T>();
+    let (small, large) = (T::LANE_BYTES, T::LANE_BYTES * 64);
+    worker.install(1, &copying(1_000_000), T::probes(), &[]);
+    worker.install(2, &reaching(large - (2 << 20)), T::probes(), &[]);
     for round in 1..4 {
         let call = call_of(&worker, 1, 0, round);
         worker.invoke(&call).unwrap();
@@ -255,11 +241,9 @@ fn nothing_is_said(worker: &mut Worker) {
     }
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
-fn work_is_submitted_in_turns_only() {
-    let mut worker = worker();
-    worker.install(1, &copying(1000), OnCuda::probes(), &[]);
+pub fn work_is_submitted_in_turns_only<T: GpuUnderTest>() {
+    let mut worker = worker::<T>();
+    worker.install(1, &copying(1000), T::probes(), &[]);
     worker.configure(|settings| settings.turns = true);
     worker.until_leased();
     for nth in 1..5 {
@@ -278,11 +262,9 @@ fn work_is_submitted_in_turns_only() {
     worker.end().unwrap();
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
-fn a_turn_ends_with_its_quantum_and_its_running_calls() {
-    let mut worker = worker();
-    worker.install(1, &copying(200_000_000), OnCuda::probes(), &[]);
+pub fn a_turn_ends_with_its_quantum_and_its_running_calls<T: GpuUnderTest>() {
+    let mut worker = worker::<T>();
+    worker.install(1, &copying(200_000_000), T::probes(), &[]);
     let call = call_of(&worker, 1, 0, 1);
     worker.invoke(&call).unwrap();
     worker.configure(|settings| settings.turns = true);
@@ -303,12 +285,10 @@ fn a_turn_ends_with_its_quantum_and_its_running_calls() {
     worker.end().unwrap();
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
-fn a_fault_beside_other_calls_blames_none_of_them() {
-    let mut worker = worker();
-    worker.install(1, &copying(1_000_000), OnCuda::probes(), &[]);
-    worker.install(2, &filling(8, &[launch("illegal", &i64(64))]), OnCuda::probes(), &[]);
+pub fn a_fault_beside_other_calls_blames_none_of_them<T: GpuUnderTest>() {
+    let mut worker = worker::<T>();
+    worker.install(1, &copying(1_000_000), T::probes(), &[]);
+    worker.install(2, &filling(8, &[launch("illegal", &i64(64))]), T::probes(), &[]);
     let calls: Vec<_> = (1..LANES).map(|lane| call_of(&worker, 1, lane, 5)).collect();
     for call in &calls {
         worker.begin(call);
@@ -322,9 +302,7 @@ fn a_fault_beside_other_calls_blames_none_of_them() {
     assert_eq!(fault.kernel, None, "{fault}");
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
-fn weights_travel_as_device_memory() {
+pub fn weights_travel_as_device_memory<T: GpuUnderTest>() {
     let weights = [9u8; 300];
     let json = |step: String| {
         Blueprint {
@@ -342,8 +320,8 @@ fn weights_travel_as_device_memory() {
     packed.resize(512, 0);
     let packed = memfd::sealed("weights", &packed).unwrap();
     let form = pappus_protocol::to_worker::WeightsForm::Export;
-    let mut first = OnCuda::worker();
-    first.install_with(1, &read, &[OnCuda::probes()], vec![300], form, packed.as_fd());
+    let mut first = T::worker();
+    first.install_with(1, &read, &[T::probes()], vec![300], form, packed.as_fd());
     let exported = first.answer(|message| match message {
         FromWorker::Exported { function, bytes } if function == FunctionId::new(1) => bytes,
         other => panic!("{other:?}"),
@@ -354,8 +332,8 @@ fn weights_travel_as_device_memory() {
 
     let form = pappus_protocol::to_worker::WeightsForm::Device(bytes);
     let with = |json: &str| {
-        let mut worker = OnCuda::worker();
-        worker.install_with(1, json, &[OnCuda::probes()], vec![300], form, memory.as_fd());
+        let mut worker = T::worker();
+        worker.install_with(1, json, &[T::probes()], vec![300], form, memory.as_fd());
         worker
     };
     let mut second = with(&read);
