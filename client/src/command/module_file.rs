@@ -116,7 +116,7 @@ mod tests {
             (
                 "linalg.gfx942.hsaco",
                 &[
-                    "hsaco for gfx942, code object version 5, variables 1 bytes\n",
+                    "hsaco for gfx942, code object version 5\n",
                     "  vec_add_f(8 pointer, 8 pointer, 8 pointer, 8 value), at most 1024 threads per block, waves of 64",
                     " vector registers, ",
                 ][..],
