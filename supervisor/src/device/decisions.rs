@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use pappus_protocol::{Kind, now_ns};
+use pappus_protocol::now_ns;
 use tokio::sync::Notify;
 
 use crate::call::Call;
@@ -55,9 +55,9 @@ pub(super) struct Decisions {
 pub fn shape(config: &DeviceConfig) -> Shape {
     let traits = config.kind.traits();
     let size = size_of(config, false);
-    let (change_ns, scrub_price) = match config.kind {
-        Kind::Cpu => (CPU_CHANGE_NS, ScrubPrice::CPU),
-        Kind::Cuda | Kind::Hip => (GPU_CHANGE_NS, ScrubPrice::GPU),
+    let (change_ns, scrub_price) = match traits.has_own_memory {
+        true => (GPU_CHANGE_NS, ScrubPrice::GPU),
+        false => (CPU_CHANGE_NS, ScrubPrice::CPU),
     };
     Shape {
         workers: size.workers,
