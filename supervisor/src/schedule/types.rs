@@ -63,7 +63,7 @@ pub struct ScrubPrice {
 impl ScrubPrice {
     /// On a GPU, as seen on an H200.
     pub const GPU: Self = Self { process_ns: 5_000_000, function_ns: 10_000_000, graphs_ns: 2_000_000 };
-    /// On the CPU, which has no graphs.
+    /// On the CPU, which has no graphs: of the order of a call's round trip, not measured by itself.
     pub const CPU: Self = Self { process_ns: 100_000, function_ns: 200_000, graphs_ns: 0 };
 }
 
