@@ -189,11 +189,12 @@ impl<C: Clone> Scheduler<C> {
         self.look_ahead(worker, domain, actions);
         // What is left may go to another worker that comes.
         self.placing.stand(domain);
-        if self.workers[worker].is_idle() && self.placing.has_unplaced() {
+        let has_slots = self.workers.first_empty().is_some();
+        if has_slots && self.placing.has_waiting() {
+            self.make_room(now_ns, actions);
+        } else if self.workers[worker].is_idle() && self.placing.has_unplaced() {
             let slot = &self.workers[worker];
-            let is_searched = self.workers.first_empty().is_none()
-                && self.placing.is_searched_but_for(now_ns, slot, &self.residency);
-            if !is_searched {
+            if has_slots || !self.placing.is_searched_but_for(now_ns, slot, &self.residency) {
                 self.make_room(now_ns, actions);
             }
         }

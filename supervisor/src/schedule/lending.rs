@@ -115,7 +115,8 @@ pub(super) struct Lending {
     outstanding: usize,
     /// What is idle does not suffice for the first in line.
     closed: bool,
-    /// What is about to be given up of weights, since the first in line needs it; none if they were not asked.
+    /// What is about to be given up of weights, since the first in line needs it: nothing if they have nothing to give;
+    /// none if they may be asked.
     weights: Option<u64>,
     /// The most that callers may have, for those with a limit.
     limits: HashMap<TenantId, u64>,
@@ -201,8 +202,10 @@ impl Lending {
 
     /// So much is taken for other things than calls.
     pub(super) fn set_taken(&mut self, bytes: u64) {
-        if let Some(coming) = &mut self.weights {
-            *coming = coming.saturating_sub(self.taken_bytes.saturating_sub(bytes));
+        if let Some(coming) = self.weights.filter(|coming| *coming > 0) {
+            let left = coming.saturating_sub(self.taken_bytes.saturating_sub(bytes));
+            // What they gave may not suffice: then they are asked for more.
+            self.weights = (left > 0).then_some(left);
         }
         self.taken_bytes = bytes;
     }

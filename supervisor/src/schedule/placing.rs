@@ -402,6 +402,11 @@ impl Placing {
         !self.unplaced.is_empty()
     }
 
+    /// Whether calls wait whose domains have workers, and may have more.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Whether an idle worker was its domain's long enough and others may want it.
     pub(super) fn may_go(&self, now_ns: u64, worker: &Worker, residency: &Residency) -> bool {
         worker.is_idle() && self.has_unplaced() && residency.ends_ns(worker, false) <= now_ns

@@ -46,6 +46,20 @@ fn a_busy_resident_goes_on_while_a_process_comes_for_another_domain() {
 }
 
 #[test]
+fn a_call_that_comes_while_its_domains_process_is_replaced_gets_another_slot() {
+    let mut b = bench(Shape { residency_ns: 0, ..Shape::new(2, 1) });
+    let first = b.submit(1, domain(1));
+    b.expect_all("1 on 0.0");
+    b.scheduler.handle(0, Gone { worker: W0 }, &mut b.actions);
+    // One process is coming, and one call waits for it.
+    b.submit(2, domain(1));
+    b.scheduler.handle(0, Buried { id: first, loss: Loss::InIt }, &mut b.actions);
+    b.expect_all("bring 0");
+    b.ready(W0);
+    b.expect_all("1 on 0.0 alone, bring 1");
+}
+
+#[test]
 fn the_resident_that_is_worth_least_gives_way_as_standbys_come() {
     let shape = Shape { standbys: 1, workers_per_domain: 1, residency_ns: 0, ..Shape::new(2, 1) };
     let mut b = bench(shape);

@@ -437,7 +437,9 @@ impl<C: Clone> Scheduler<C> {
 
     pub(super) fn weights_given_up(&mut self, now_ns: u64, coming_bytes: u64, actions: &mut Vec<Action<C>>) {
         self.lending.weights_answer(coming_bytes);
-        self.memory_came(now_ns, actions);
+        // Nothing came yet: who waits for room for weights does not look again.
+        self.advance(now_ns, actions);
+        self.serve_line(now_ns, actions);
     }
 
     pub(super) fn weights_settled(&mut self, id: CallId) {
