@@ -12,12 +12,12 @@ import pytest
 
 if importlib.util.find_spec("torch") is None:
     collect_ignore = [
+        "test_bench_models.py",
         "test_models.py",
         "test_kernels.py",
         "test_refusals.py",
         "test_expressions.py",
         "test_examples.py",
-        "models.py",
         "kernels.py",
     ]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-import models
+from bench_models import networks as models
 from pappus import package
 from pappus.package import Package
 

@@ -67,6 +67,17 @@ def test_tables_of_several_devices_stay(tmp_path: Path, command: list[str]) -> N
     assert set(json.loads((made / TABLE).read_text())) == {"A GPU", "Another GPU"}
 
 
+def test_a_candidate_that_does_not_run_is_left_out(tmp_path: Path, command: list[str]) -> None:
+    said: list[str] = []
+    found = tune(package(tmp_path / "p", {"mm": [0, 9]}), "cuda:0", command=command, say=said.append)
+    assert found["mm"] == {"choice": "tile 0", "execute_ns": 1000.0, "candidates": 1}
+    assert "left out: tile 9" in said[0]
+    assert "KERNEL_FAULT" in said[0]
+    log = (tmp_path / "log").read_text()
+    assert "function remove tune-0-0" in log
+    assert "function remove tune-0-9" in log
+
+
 def test_what_goes_wrong_is_told(tmp_path: Path, command: list[str]) -> None:
     made = package(tmp_path / "p", {"mm": [0, 1]})
     with pytest.raises(PackageError, match="no device hip:0, it has cpu, cuda:0"):
@@ -74,8 +85,8 @@ def test_what_goes_wrong_is_told(tmp_path: Path, command: list[str]) -> None:
     with pytest.raises(PackageError, match="ran on cuda:0, not on cpu"):
         tune(made, "cpu", command=command)
     with pytest.raises(PackageError, match="KERNEL_FAULT"):
-        tune(package(tmp_path / "q", {"mm": [0, 9]}), "cuda:0", command=command)
-    assert "function remove tune-0-9" in (tmp_path / "log").read_text()
+        tune(package(tmp_path / "q", {"mm": [9]}), "cuda:0", command=command)
+    assert (tmp_path / "log").read_text().count("function remove tune-0-9") == 1
     with pytest.raises(PackageError, match="nothing to tune"):
         tune(tmp_path / "absent", "cuda:0", command=command)
 

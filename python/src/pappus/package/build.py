@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import compiling, sizes
@@ -21,36 +21,77 @@ MAX_BUFFERS = 4096
 
 def build(plan: Plan, targets: Sequence[Target]) -> Package:
     """Compiles a plan's kernels and writes it down; nothing is on disk yet."""
-    plan = plan.arranged()
-    plan.check()
-    used = {step.kernel for step in plan.steps if isinstance(step, Launch)}
-    sources = {name: source for name, source in plan.kernels.items() if name in used}
-    if not sources:
-        raise PackageError("nothing is computed: no step launches a kernel")
-    if len(sources) > MAX_KERNELS or len(plan.names()) > MAX_BUFFERS:
-        raise PackageError(
-            f"{len(sources)} kernels and {len(plan.names())} buffers, a function has at most {MAX_KERNELS} and {MAX_BUFFERS}"
-        )
-    sources = {name: _fitting(source, targets) for name, source in sources.items()}
-    compiled = {target: compiling.compile_kernels(sources, target) for target in targets}
-    shapes = {name: _LaunchShape.of(name, [each[name] for each in compiled.values()], targets) for name in sources}
+    checked = _Checked.of(plan, targets)
+    modules, stems = _assembled([checked], targets)
+    return checked.package(modules, stems)
 
+
+def build_together(plans: Sequence[Plan], targets: Sequence[Target]) -> list[Package | None]:
+    """Plans whose kernels have different names, as packages with the same modules; none for those that cannot be built."""
+    found: list[_Checked | None] = []
+    for plan in plans:
+        try:
+            found.append(_Checked.of(plan, targets))
+        except PackageError:
+            # Too much shared memory for one of the targets, for example.
+            found.append(None)
+    modules, stems = _assembled([checked for checked in found if checked], targets)
+    return [checked.package(modules, stems) if checked else None for checked in found]
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A plan that can be built, with its kernels compiled as far as their assembly."""
+
+    plan: Plan
+    targets: tuple[Target, ...]
+    sources: Mapping[str, KernelSource]
+    compiled: Mapping[Target, Mapping[str, Compiled]]
+    shapes: Mapping[str, _LaunchShape]
+
+    @classmethod
+    def of(cls, plan: Plan, targets: Sequence[Target]) -> _Checked:
+        plan = plan.arranged()
+        plan.check()
+        used = {step.kernel for step in plan.steps if isinstance(step, Launch)}
+        sources = {name: source for name, source in plan.kernels.items() if name in used}
+        if not sources:
+            raise PackageError("nothing is computed: no step launches a kernel")
+        if len(sources) > MAX_KERNELS or len(plan.names()) > MAX_BUFFERS:
+            found = f"{len(sources)} kernels and {len(plan.names())} buffers"
+            raise PackageError(f"{found}, a function has at most {MAX_KERNELS} and {MAX_BUFFERS}")
+        sources = {name: _fitting(source, targets) for name, source in sources.items()}
+        compiled = {target: compiling.compile_kernels(sources, target) for target in targets}
+        shapes = {name: _LaunchShape.of(name, [each[name] for each in compiled.values()], targets) for name in sources}
+        return cls(plan, tuple(targets), sources, compiled, shapes)
+
+    def package(self, modules: Mapping[str, bytes], stems: Mapping[str, Sequence[str]]) -> Package:
+        """With code that has its kernels, perhaps beside others; ``stems`` says which module has which."""
+        weights = _weights(self.plan)
+        own = {stem: [name for name in names if name in self.sources] for stem, names in stems.items()}
+        own = {stem: names for stem, names in own.items() if names}
+        document = {
+            # The file named need not exist: variants of it lie beside.
+            "modules": [{"module_name": stem, "path": f"modules/{stem}.cubin"} for stem in own],
+            "kernels": [{"module_name": stem, "kernel_name": name} for stem, names in own.items() for name in names],
+            "weight_files": {name: weight.path for name, weight in weights.items()},
+            "blueprint": _blueprint(self.plan, self.sources, self.shapes),
+        }
+        return Package(document=document, modules=modules, weights=weights, plan=self.plan, targets=self.targets)
+
+
+def _assembled(plans: Sequence[_Checked], targets: Sequence[Target]) -> tuple[dict[str, bytes], dict[str, list[str]]]:
+    """Files of machine code by path, and the kernels of each module by its stem."""
     modules: dict[str, bytes] = {}
     stems: dict[str, list[str]] = {}
+    sources = {name: source for plan in plans for name, source in plan.sources.items()}
     for target in targets:
-        for at, module in enumerate(compiling.assemble(compiled[target], sources, target)):
+        compiled = {name: kernel for plan in plans for name, kernel in plan.compiled[target].items()}
+        for at, module in enumerate(compiling.assemble(compiled, sources, target)):
             stem = "kernels" if at == 0 else f"kernels{at + 1}"
             modules[f"modules/{stem}{target.file_suffix}"] = module.code
             stems[stem] = list(module.kernels)
-    weights = _weights(plan)
-    document = {
-        # The file named need not exist: variants of it lie beside.
-        "modules": [{"module_name": stem, "path": f"modules/{stem}.cubin"} for stem in stems],
-        "kernels": [{"module_name": stem, "kernel_name": name} for stem, names in stems.items() for name in names],
-        "weight_files": {name: weight.path for name, weight in weights.items()},
-        "blueprint": _blueprint(plan, sources, shapes),
-    }
-    return Package(document=document, modules=modules, weights=weights, plan=plan, targets=tuple(targets))
+    return modules, stems
 
 
 def _fitting(source: KernelSource, targets: Sequence[Target]) -> KernelSource:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from . import build, choose, sizes
 from .errors import PackageError
+from .files import CONFIG
 from .plan import KernelSource, Launch, Plan, Pointer
 from .targets import Target
 from .tune import FOLDER, POINTS, TABLE
@@ -56,16 +57,26 @@ class Choices:
         files: dict[str, bytes] = {}
         for at, (key, plans) in enumerate(self.kept.items()):
             points.append({"operation": key, "candidates": list(plans)})
-            for number, plan in enumerate(plans.values()):
-                try:
-                    built = build.build(plan, targets)
-                except PackageError:
-                    # Too much shared memory for one of the targets, for example: it is no candidate.
+            # One module for all of them: making it ready on the device takes longer than timing one.
+            numbered = [_renamed(plan, number) for number, plan in enumerate(plans.values())]
+            for number, built in enumerate(build.build_together(numbered, targets)):
+                if built is None:
                     continue
                 flow = built.document["blueprint"]["control_flow"]
                 built.document["blueprint"]["control_flow"] = [{"Repeat": [sizes.absolute(REPEAT), flow]}]
-                files |= {f"{FOLDER}/{at}/{number}/{path}": content for path, content in built.files()}
+                for module in built.document["modules"]:
+                    module["path"] = f"../{module['path']}"
+                files |= {f"{FOLDER}/{at}/{path}": code for path, code in built.modules.items()}
+                files[f"{FOLDER}/{at}/{number}/{CONFIG}"] = json.dumps(built.document, indent=1).encode()
         return {POINTS: json.dumps(points, indent=1).encode()} | files if points else {}
+
+
+def _renamed(plan: Plan, number: int) -> Plan:
+    """A candidate's plan with a name for its kernel that no other candidate of the operation has."""
+    ((old, kernel),) = plan.kernels.items()
+    name = f"{old}_{number}"
+    steps = [replace(step, kernel=name) if isinstance(step, Launch) else step for step in plan.steps]
+    return replace(plan, kernels={name: kernel}, steps=steps)
 
 
 def read_table(path: str | os.PathLike[str] | None, device: str | None = None) -> dict[str, str]:

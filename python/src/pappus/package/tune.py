@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,14 @@ FOLDER = "tuning"
 POINTS = f"{FOLDER}/points.json"
 TABLE = f"{FOLDER}/table.json"
 
+# Exit codes of the command where the supervisor refused, and where a call failed.
+_FAILED = (3, 4)
+
 Say = Callable[[str], None]
+
+
+class _Failed(PackageError):
+    """What is wrong is the candidate."""
 
 
 def tune(
@@ -32,6 +39,8 @@ def tune(
 ) -> dict[str, Any]:
     """Times every candidate and writes the table; returns the part of it that is about this device.
 
+    A candidate that the device cannot run is left out; an operation of which none runs is an error.
+
     ``device`` is what the supervisor calls it, such as ``cuda:0``: a candidate that ran elsewhere is an error. Tables are
     kept by the device's model, so that one package can be tuned for several.
     """
@@ -39,11 +48,9 @@ def tune(
     model = _model(device, command)
     found: dict[str, Any] = {}
     for at, point in enumerate(points):
-        times: dict[str, float] = {}
-        for number, choice in enumerate(point["candidates"]):
-            folder = package / FOLDER / str(at) / str(number)
-            if (folder / "function.json").is_file():
-                times[choice] = _time(folder, f"tune-{at}-{number}", device, command, repeat)
+        folders = [(choice, package / FOLDER / str(at) / str(number)) for number, choice in enumerate(point["candidates"])]
+        present = {choice: folder for choice, folder in folders if (folder / "function.json").is_file()}
+        times = _times(present, f"tune-{at}", device, command, repeat, say)
         if times:
             best = min(times, key=lambda choice: times[choice])
             found[point["operation"]] = {"choice": best, "execute_ns": times[best], "candidates": len(times)}
@@ -58,16 +65,36 @@ def tune(
     return found
 
 
-def _time(folder: Path, name: str, device: str, command: Sequence[str], repeat: int) -> float:
-    """The median of the time on the device."""
-    _run(command, "function", "add", name, str(folder), "--replace")
+def _times(
+    folders: Mapping[str, Path], name: str, device: str, command: Sequence[str], repeat: int, say: Say
+) -> dict[str, float]:
+    """The medians of the time on the device; of those that run on it at all."""
+    times: dict[str, float] = {}
+    added: list[str] = []
+    why: PackageError | None = None
     try:
-        answer = _run(command, "invoke", name, "--repeat", str(repeat), "--json")
+        for choice, folder in folders.items():
+            function = f"{name}-{folder.name}"
+            try:
+                _run(command, "function", "add", function, str(folder), "--replace")
+                # They have one module, which is kept as long as a function has it.
+                added.append(function)
+                answer = _run(command, "invoke", function, "--repeat", str(repeat), "--json")
+            except _Failed as error:
+                why = error
+                say(f"left out: {choice}: {error}")
+                continue
+            if answer["device"] != device:
+                raise PackageError(
+                    f"{function} ran on {answer['device']}, not on {device}: start a supervisor with this device only"
+                )
+            times[choice] = float(answer["latency"]["execute_ns"]["p50"])
     finally:
-        _run(command, "function", "remove", name)
-    if answer["device"] != device:
-        raise PackageError(f"{name} ran on {answer['device']}, not on {device}: start a supervisor with this device only")
-    return float(answer["latency"]["execute_ns"]["p50"])
+        for function in added:
+            _run(command, "function", "remove", function)
+    if why and not times:
+        raise why
+    return times
 
 
 def _model(device: str, command: Sequence[str]) -> str:
@@ -82,7 +109,8 @@ def _model(device: str, command: Sequence[str]) -> str:
 def _run(command: Sequence[str], *arguments: str) -> Any:
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise PackageError(f"pappus {' '.join(arguments[:2])}: {done.stderr.strip()}")
+        kind = _Failed if done.returncode in _FAILED else PackageError
+        raise kind(f"pappus {' '.join(arguments[:2])}: {done.stderr.strip()}")
     return json.loads(done.stdout) if "--json" in arguments else None
 
 

@@ -1,4 +1,8 @@
-"""Small models with the structures that matter: dense, convolutional, attention, residual."""
+"""Networks with the structures that matter: dense, convolutional, attention, residual.
+
+The tests of packaging take them small (python/tests_package), scripts/gpu-check in the sizes that are used (:mod:`.cases`).
+They are written for every release of PyTorch that either has: packages are made with one, the GPU's machine has another.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,9 @@ from torch import nn
 
 
 class MLP(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, come: int = 32, between: int = 48, go: int = 16) -> None:
         super().__init__()
-        self.first, self.second, self.norm = nn.Linear(32, 48), nn.Linear(48, 16), nn.LayerNorm(16)
+        self.first, self.second, self.norm = nn.Linear(come, between), nn.Linear(between, go), nn.LayerNorm(go)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.norm(self.second(F.gelu(self.first(x)))).softmax(-1)

@@ -1,0 +1,71 @@
+"""The models that are measured: networks, element types and inputs, the same wherever they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import networks
+
+PICTURE = (3, 224, 224)
+# The words that the transformers know, and how many they read.
+WORDS, TOKENS = 8192, 128
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network with its element type and the shape of its input."""
+
+    name: str
+    network: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    # Of the input, where it is not that of the weights.
+    words: int = 0
+    # Whether its latency is compared; all of them are tenants beside each other.
+    compared: bool = True
+
+    def model(self) -> Any:
+        """The network with its weights, which are random and always the same with one release of PyTorch."""
+        torch.manual_seed(0)
+        model = networks.randomized(self.network())
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d):
+                # With PyTorch's own, values fade from layer to layer until only the biases are left.
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        return model.to(self.dtype)
+
+    def example(self) -> torch.Tensor:
+        """Its input."""
+        generator = torch.Generator().manual_seed(1)
+        if self.words:
+            return torch.randint(0, self.words, self.shape, generator=generator)
+        return torch.randn(self.shape, generator=generator).to(self.dtype)
+
+
+def _gpt() -> nn.Module:
+    return networks.GPT(words=WORDS, width=512, heads=8, layers=6, tokens=TOKENS)
+
+
+CASES = (
+    Case("resnet18-1-fp32", networks.ResNet18, (1, *PICTURE)),
+    Case("resnet18-8-fp32", networks.ResNet18, (8, *PICTURE)),
+    Case("resnet18-8-fp16", networks.ResNet18, (8, *PICTURE), torch.float16),
+    Case("gpt-fp32", _gpt, (1, TOKENS), words=WORDS),
+    Case("gpt-bf16", _gpt, (1, TOKENS), torch.bfloat16, words=WORDS),
+    Case("dense-fp32", lambda: networks.MLP(1024, 4096, 1024), (64, 1024), compared=False),
+    Case("convolutional-fp32", networks.CNN, (16, 3, 64, 64), compared=False),
+    Case("attention-fp16", lambda: networks.Block(256, 4), (4, TOKENS, 256), torch.float16, compared=False),
+)
+
+
+def named(name: str) -> Case:
+    """The case of this name; a ValueError where there is none."""
+    found = next((case for case in CASES if case.name == name), None)
+    if found is None:
+        raise ValueError(f"there is no model {name!r}, but {', '.join(case.name for case in CASES)}")
+    return found
