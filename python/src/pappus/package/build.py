@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from . import compiling, sizes
 from .compiling import Compiled
 from .errors import PackageError
 from .files import Package, Weight
-from .plan import ARGUMENTS, Copy, Fill, KernelSource, Launch, Plan, Pointer, pointers, unused_name
+from .plan import ARGUMENTS, Copy, Fill, KernelSource, Launch, Plan, Pointer, Repeat, Step, pointers, unused_name
 from .sizes import Size
 from .targets import Target
 
@@ -42,13 +42,33 @@ def build(plan: Plan, targets: Sequence[Target]) -> Package:
             stem = "kernels" if at == 0 else f"kernels{at + 1}"
             modules[f"modules/{stem}{target.file_suffix}"] = module.code
             stems[stem] = list(module.kernels)
+    buffers = dict(plan.buffers)
+
+    def launch(step: Launch) -> dict[str, Any]:
+        return _launch(step, sources[step.kernel], shapes[step.kernel], buffers, plan)
+
+    kernels = [{"module_name": stem, "kernel_name": name} for stem, names in stems.items() for name in names]
+    flow = control_flow(plan.steps, launch)
+    return package(plan, buffers, flow, modules, list(stems), kernels, targets)
+
+
+def package(
+    plan: Plan,
+    buffers: Mapping[str, Size],
+    flow: Sequence[Mapping[str, Any]],
+    modules: Mapping[str, bytes],
+    stems: Sequence[str],
+    kernels: Sequence[Mapping[str, str]],
+    targets: Sequence[Target],
+) -> Package:
+    """Writes down a plan whose kernels are compiled: ``flow`` are its steps, ``modules`` files, ``stems`` their names."""
     weights = _weights(plan)
     document = {
         # The file named need not exist: variants of it lie beside.
         "modules": [{"module_name": stem, "path": f"modules/{stem}.cubin"} for stem in stems],
-        "kernels": [{"module_name": stem, "kernel_name": name} for stem, names in stems.items() for name in names],
+        "kernels": list(kernels),
         "weight_files": {name: weight.path for name, weight in weights.items()},
-        "blueprint": _blueprint(plan, sources, shapes),
+        "blueprint": _blueprint(plan, buffers, flow),
     }
     return Package(document=document, modules=modules, weights=weights, plan=plan, targets=tuple(targets))
 
@@ -94,16 +114,22 @@ class _LaunchShape:
         return cls(first.threads, first.clusters, shared, scratch, first.hidden)
 
 
-def _blueprint(plan: Plan, sources: Mapping[str, KernelSource], shapes: Mapping[str, _LaunchShape]) -> dict[str, Any]:
-    buffers = dict(plan.buffers)
+def control_flow(steps: Sequence[Step], launch: Callable[[Launch], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Steps as blueprints have them."""
     flow: list[dict[str, Any]] = []
-    for step in plan.steps:
+    for step in steps:
         if isinstance(step, Launch):
-            flow.append(_launch(step, sources[step.kernel], shapes[step.kernel], buffers, plan))
+            flow.append(launch(step))
         elif isinstance(step, Copy):
             flow.append({"Copy": _range("from", step.source) | _range("to", step.to) | {"bytes": step.bytes}})
+        elif isinstance(step, Repeat):
+            flow.append({"Repeat": [step.times, control_flow(step.steps, launch)]})
         else:
             flow.append({"Fill": _fill(step)})
+    return flow
+
+
+def _blueprint(plan: Plan, buffers: Mapping[str, Size], flow: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     used = {pointer.buffer for step in plan.steps for pointer in pointers(step)} | {*plan.outputs}
     kept = {name: size for name, size in buffers.items() if name in used or name not in plan.buffers}
     types = {name: kind.to_json() for name, kind in plan.types.items() if name in plan.names()}
@@ -113,7 +139,7 @@ def _blueprint(plan: Plan, sources: Mapping[str, KernelSource], shapes: Mapping[
         "buffers": kept,
         "outputs": plan.outputs,
         "types": {name: kind for name, kind in types.items() if name in kept or name not in plan.buffers},
-        "control_flow": flow,
+        "control_flow": list(flow),
     }
 
 
@@ -141,9 +167,7 @@ def _argument(step: Launch, name: str, kind: str) -> dict[str, Any]:
     if isinstance(value, Pointer):
         if not kind.startswith("*"):
             raise PackageError(f"kernel {step.kernel}: {name} is no pointer but {kind}, it was given {value.buffer!r}")
-        if sizes.known(value.offset) == 0:
-            return {"Ptr": value.buffer}
-        return {"Ptr": {"buffer": value.buffer, "offset": value.offset}}
+        return pointer_argument(value)
     form = ARGUMENTS.get(kind)
     if form is None or value is None:
         raise PackageError(f"kernel {step.kernel}: parameter {name} of type {kind} has no form in a blueprint")
@@ -155,12 +179,19 @@ def _argument(step: Launch, name: str, kind: str) -> dict[str, Any]:
     return {form: float(value) if form in ("F16", "BF16", "F32", "F64") else int(value)}
 
 
+def pointer_argument(pointer: Pointer) -> dict[str, Any]:
+    """An address, as an argument."""
+    if sizes.known(pointer.offset) == 0:
+        return {"Ptr": pointer.buffer}
+    return {"Ptr": {"buffer": pointer.buffer, "offset": pointer.offset}}
+
+
 def _range(key: str, pointer: Pointer) -> dict[str, Any]:
     return {key: pointer.buffer, f"{key}_offset": pointer.offset}
 
 
 def _fill(step: Fill) -> dict[str, Any]:
-    return {"buffer": step.to.buffer, "offset": step.to.offset, "bytes": step.bytes, "byte": 0}
+    return {"buffer": step.to.buffer, "offset": step.to.offset, "bytes": step.bytes, "byte": step.byte}
 
 
 def _weights(plan: Plan) -> dict[str, Weight]:
