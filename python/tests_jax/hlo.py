@@ -1,8 +1,7 @@
-"""Runs a package of JAX's on the processor: the blueprint's steps on its buffers, each kernel by the instruction of XLA's that it was
-made of, evaluated with numpy.
+"""Runs a package of JAX's on the processor: each kernel by the instruction of XLA's that it was made of, with numpy.
 
-What machine code does is not seen here, and neither are grids. Everything else of a package is: which bytes of which buffer each launch
-takes, in which order, copies, loops, weights.
+What machine code does is not seen here, and neither are grids. Everything else of a package is: which bytes of which buffer
+each launch takes, in which order, copies, loops, weights.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ UNARY = {
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sine": np.sin,
-    "cosine": np.cosine if hasattr(np, "cosine") else np.cos,
+    "cosine": np.cos,
     "not": np.logical_not,
     "logistic": lambda x: 1 / (1 + np.exp(-x)),
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
@@ -142,10 +141,10 @@ class Module:
             kept = dict(zip(of.dimensions, operands[0].shape, strict=True))
             return np.broadcast_to(operands[0].reshape([kept.get(at, 1) for at in range(len(dims))]), dims)
         if code == "reduce":
-            root = self.computations[of.called_computation_ids[0]]
-            (how,) = [each.opcode for each in root.instructions if each.opcode in BINARY]
-            reduced = BINARY[how].reduce(operands[0].astype(np.float64 if operands[0].dtype.kind not in "iub" else operands[0].dtype), axis=tuple(of.dimensions))
-            return np.asarray(BINARY[how](reduced, operands[1]))
+            reducer = self.computations[of.called_computation_ids[0]]
+            (how,) = [each.opcode for each in reducer.instructions if each.opcode in BINARY]
+            values = operands[0] if operands[0].dtype.kind in "iub" else operands[0].astype(np.float64)
+            return np.asarray(BINARY[how](BINARY[how].reduce(values, axis=tuple(of.dimensions)), operands[1]))
         if code == "dot":
             return self.dot(of.dot_dimension_numbers, *operands)
         if code == "slice":
@@ -159,8 +158,6 @@ class Module:
             return out
         if code == "concatenate":
             return np.concatenate(operands, of.dimensions[0])
-        if code == "gather":
-            raise NotImplementedError("gather")
         raise NotImplementedError(f"{code} has no value here: add it")
 
     @staticmethod
@@ -179,8 +176,9 @@ class Module:
             b[y] = a[x]
         batch = [a[x] for x in how.lhs_batch_dimensions]
         summed = {a[x] for x in how.lhs_contracting_dimensions}
-        out = batch + [x for x in a if x not in batch and x not in summed] + [y for y in b if y not in batch and y not in summed]
-        return np.einsum(f"{''.join(a)},{''.join(b)}->{''.join(out)}", left.astype(np.float64), right.astype(np.float64), optimize=True)
+        out = "".join([*batch, *(x for x in [*a, *b] if x not in batch and x not in summed)])
+        wide = [left.astype(np.float64), right.astype(np.float64)]
+        return np.einsum(f"{''.join(a)},{''.join(b)}->{out}", *wide, optimize=True)
 
 
 class Run:
@@ -191,7 +189,7 @@ class Run:
         self.kernels = kernels
         self.module = Module(executable.hlo_module_with_config.hlo_module)
         self.made_of = dict(_launched(executable.thunks))
-        self.weights = {name: weight.content() if weight.path.endswith(".bin") else weight.array.tobytes() for name, weight in built.weights.items()}
+        self.weights = {name: weight.array.tobytes() for name, weight in built.weights.items()}
 
     def __call__(self, **inputs: Any) -> dict[str, np.ndarray]:
         # What nothing wrote is no number.
@@ -225,7 +223,7 @@ class Run:
     def launch(self, name: str, arguments: Sequence[Any]) -> None:
         instruction = self.module.named[self.made_of[name]]
         places = [self.place(argument) for argument in arguments]
-        shapes = [shape for shape in (instruction.shape.tuple_shapes or [instruction.shape])]
+        shapes = list(instruction.shape.tuple_shapes or [instruction.shape])
         operands = [self.module.by_id[at] for at in instruction.operand_ids]
         # A buffer that is taken twice is one parameter.
         unique = list(dict.fromkeys(self.source(at) for at in instruction.operand_ids))
@@ -234,7 +232,8 @@ class Run:
         else:
             held = dict(zip(unique, places, strict=False))
             given = {at: held[self.source(at)] for at in instruction.operand_ids}
-        written = places[-len(shapes) :] if len(places) >= len(unique) + len(shapes) else self.changed(name, places, len(shapes))
+        apart = len(places) >= len(unique) + len(shapes)
+        written = places[-len(shapes) :] if apart else self.changed(name, places, len(shapes))
         values = [from_bytes(self.read(*given[operand.id], self.bytes(operand.shape)), operand.shape) for operand in operands]
         results = self.module.run(instruction, values)
         for place, shape, result in zip(written, shapes, results, strict=True):

@@ -152,6 +152,14 @@ def test_a_loop_whose_turns_are_the_same_is_repeated(tmp_path: Path, check: Chec
     check(built.save(tmp_path / "repeated"))
 
 
+def test_places_that_data_decide_are_a_kernels_affair() -> None:
+    def turn(_: Any, x: Any) -> Any:
+        return jax.lax.dynamic_update_slice(x, x[:1] + 1, (x[0, 0].astype(int), 0))
+
+    built = same(lambda x: jax.lax.fori_loop(0, 3, turn, x), (np.zeros((8, 4), np.float32),))
+    assert len(actions(built.blueprint["control_flow"], "Repeat")) == 1
+
+
 def test_sorting_is_a_kernel(tmp_path: Path, check: Check) -> None:
     built = package.jax(lambda x: (jnp.sort(x), *jax.lax.top_k(x, 3)), (normal(8, 64),))
     assert any("sort" in name for name in built.modules)

@@ -36,13 +36,6 @@ def waits(x: Any) -> Any:
     return jax.lax.while_loop(lambda x: x.sum() < 100, lambda x: x * 2, x)
 
 
-def takes(x: Any) -> Any:
-    def turn(_: Any, x: Any) -> Any:
-        return jax.lax.dynamic_update_slice(x, x[:1] + 1, (jnp.argmax(x[0]), 0))
-
-    return jax.lax.fori_loop(0, 3, turn, x)
-
-
 def line_of(function: Any, text: str) -> int:
     lines, first = inspect.getsourcelines(function)
     return first + next(at for at, line in enumerate(lines) if text in line)
@@ -65,15 +58,6 @@ def test_an_operation_without_a_form(function: Any, operation: str, text: str, w
     assert refused.value.where is not None
     assert f"test_refusals.py:{line_of(function, text)}: " in refused.value.where
     assert text in refused.value.where
-
-
-def test_a_place_that_data_decide_is_a_kernels_affair_or_refused() -> None:
-    try:
-        built = package.jax(takes, (X,))
-    except Unsupported as refused:
-        assert "data" in refused.why
-    else:
-        assert "Repeat" in str(built.blueprint["control_flow"])
 
 
 def test_types_that_blueprints_do_not_have() -> None:

@@ -90,7 +90,6 @@ def jax(
     """
     try:
         from . import xla_build
-        from . import xla_lowering as _  # JAX itself
     except ModuleNotFoundError as error:
         raise PackageError(f"packaging functions of JAX needs it: pip install 'pappus[jax]' ({error})") from error
     from . import targets as archs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import build, sizes, xla_messages, xla_plan
+from . import build, sizes, xla_lowering, xla_messages, xla_plan
 from .errors import PackageError
 from .files import Package
 from .plan import Launch, Plan, Pointer
@@ -16,12 +16,8 @@ from .xla_plan import MachineKernel, TensorMap
 MAX_MODULES = 512
 
 
-def package(
-    function: Callable[..., Any], example_inputs: Sequence[Any], weights: Any, targets: Sequence[Target]
-) -> Package:
+def package(function: Callable[..., Any], example_inputs: Sequence[Any], weights: Any, targets: Sequence[Target]) -> Package:
     """Compiles a function for every target; nothing is on disk yet."""
-    from . import xla_lowering
-
     for target in targets:
         if target.kind != "cuda":
             raise PackageError(f"{target}: functions of JAX are packaged for NVIDIA's GPUs only")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,15 @@ from jax.experimental import topologies
 
 from . import sizes, xla_messages
 from .errors import PackageError, Unsupported
-from .plan import ArrayType, unused_name
+from .plan import DTYPE_BYTES, ArrayType, unused_name
 from .targets import Target
-from .xla_plan import DTYPES, Parameter
+from .xla_plan import Parameter
 
 # Releases of JAX that this was tried with (scripts/ecosystem): it reads XLA's own messages.
 SUPPORTED = ("0.12",)
+
+# Of names of element types.
+_SHORT = {"bool": "bool", "bfloat": "bf", "float": "f", "uint": "u", "int": "i"}
 
 _OPTIONS: dict[str, Any] = {
     # Nothing can be measured here: tiles are chosen by XLA's model of costs.
@@ -88,13 +92,12 @@ def trace(function: Callable[..., Any], example_inputs: Sequence[Any], weights: 
     given = tuple(example_inputs) if weights is None else (weights, *example_inputs)
     try:
         names = _argument_names(function, given)
-        paths, tree = jax.tree_util.tree_flatten_with_path(given)
+        paths, _ = jax.tree_util.tree_flatten_with_path(given)
         closed, result = jax.make_jaxpr(function, return_shape=True)(*given)
     except PackageError:
         raise
     except Exception as error:
         raise PackageError(f"JAX cannot trace the function: {error}") from error
-    del tree
     taken: list[str] = []
     parameters: list[Parameter] = []
     for number, constant in enumerate(closed.consts):
@@ -107,8 +110,8 @@ def trace(function: Callable[..., Any], example_inputs: Sequence[Any], weights: 
         taken.append(parameters[-1].name)
     avals = [jax.typeof(constant) for constant in closed.consts] + list(closed.in_avals)
     outputs = _output_names(result, taken)
-    named = [*zip((parameter.name for parameter in parameters), avals, strict=True), *zip(outputs, closed.out_avals, strict=True)]
-    types = {name: _type(name, aval) for name, aval in named}
+    names = [*(parameter.name for parameter in parameters), *outputs]
+    types = {name: _type(name, aval) for name, aval in zip(names, [*avals, *closed.out_avals], strict=True)}
     count = len(closed.consts)
 
     def flat(*values: Any) -> Any:
@@ -125,9 +128,7 @@ def compile_for(traced: Traced, target: Target, planned_for: Target, messages: x
             raise PackageError(f"{each} is not described to XLA here; targets of JAX functions are {', '.join(GPUS)}")
     gpu = GPUS[planned_for.arch]
     try:
-        topology = topologies.get_topology_desc(
-            "pappus", "cuda", target_config=_described(gpu, target), topology="1x1x1"
-        )
+        topology = topologies.get_topology_desc("pappus", "cuda", target_config=_described(gpu, target), topology="1x1x1")
         place = jax.sharding.SingleDeviceSharding(topology.devices[0])
         arguments = [jax.ShapeDtypeStruct(shape, dtype, sharding=place) for shape, dtype in traced.shapes]
         lowered = jax.jit(traced.function, keep_unused=True, out_shardings=place).lower(*arguments)
@@ -176,7 +177,7 @@ def _output_names(result: Any, taken: Sequence[str]) -> list[str]:
     count = len(jax.tree_util.tree_leaves(result))
     if count == 0:
         raise PackageError("the function has no result")
-    if isinstance(result, dict) and len(result) == count and not any(isinstance(v, dict | list | tuple) for v in result.values()):
+    if isinstance(result, dict) and len(result) == count and all(jax.tree_util.all_leaves([v]) for v in result.values()):
         names = [str(key) for key in sorted(result)]
     else:
         names = ["output"] if count == 1 else [f"output{at}" for at in range(count)]
@@ -195,12 +196,8 @@ def _array(value: Any) -> Any:
 
 
 def _type(name: str, aval: Any) -> ArrayType:
-    kinds: Mapping[str, str] = {
-        "bool": "PRED",
-        "bfloat16": "BF16",
-        **{f"{long}{bits}": f"{short}{bits}" for long, short in (("int", "S"), ("uint", "U"), ("float", "F")) for bits in (8, 16, 32, 64)},
-    }
-    kind = DTYPES.get(kinds.get(str(aval.dtype), ""))
+    short = re.sub("^(bool|bfloat|float|uint|int)", lambda kind: _SHORT[kind[0]], str(aval.dtype))
+    kind = short if short in DTYPE_BYTES else None
     if kind is None:
         raise Unsupported(f"{name!r} of type {aval.dtype}", "blueprints do not have it")
     return ArrayType(kind, tuple(sizes.absolute(size) for size in aval.shape))

@@ -86,7 +86,7 @@ class Messages:
             raise PackageError(f"{library} describes {name} in a way that is not known here: {error}") from error
         for imported in described.dependency:
             self._add(imported, content, library)
-        self._pool.Add(described)  # type: ignore[no-untyped-call]
+        self._pool.Add(described)
 
 
 def find_library() -> Path:

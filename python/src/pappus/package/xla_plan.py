@@ -1,7 +1,7 @@
 """An executable of XLA → a plan whose kernels are machine code.
 
 XLA has planned the memory already: allocations, of which kernels' arguments are slices. Its thunks become steps: launches,
-copies and fills as they are; what runs at the same time as other things runs where it starts; a loop with a known number of turns is
+copies and fills as they are; what runs beside other things runs where it starts; a loop with a known number of turns is
 repeated, or written out where its turns use different places. Anything else is refused with the line it came from.
 """
 
@@ -217,7 +217,7 @@ class _Reader:
         """What thunks do; ``turns`` are the turns of the loops around them, the innermost last."""
         for thunk in thunks:
             kind = thunk.WhichOneof("impl")
-            body = getattr(thunk, kind) if kind else None
+            body: Any = getattr(thunk, kind) if kind else None
             if kind == "sequential_thunk":
                 yield from self._steps(body.thunks, memory, turns)
             elif kind == "async_start_thunk":
@@ -270,9 +270,7 @@ class _Reader:
         for turn in range(body.trip_count):
             yield from self._steps(inner, memory, (*turns, turn))
 
-    def _parts(
-        self, body: Any, thunk: Any, memory: Mapping[int, _Slice], turns: tuple[int, ...]
-    ) -> dict[int, _Slice]:
+    def _parts(self, body: Any, thunk: Any, memory: Mapping[int, _Slice], turns: tuple[int, ...]) -> dict[int, _Slice]:
         """The memory of a fusion that works on a part of its operands in each turn of a loop: parameters, then results."""
         whole = [
             *((body.parameter_buffers[each.parameter_number], each, "slice") for each in body.parameters),
