@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +39,15 @@ def test_every_target_that_is_described(arch: str) -> None:
         assert cubin.parameter_sizes(code, name) == passed
         # The architecture stands in the file's flags: lowest, or above that in files of a newer version.
         assert code[0x31 if code[7] == 0x41 else 0x30] == target.capability
+
+
+def test_without_a_gpu_jax_must_be_told_not_to_look_for_one() -> None:
+    program = "from pappus import package; package.jax(lambda x: x + 1, (1.0,))"
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "PackageError: JAX did not load its plugin for CUDA" in done.stderr
+    assert "JAX_PLATFORMS=cpu" in done.stderr
 
 
 def test_the_release_that_is_installed_is_one_that_is_tested() -> None:

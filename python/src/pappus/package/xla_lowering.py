@@ -134,6 +134,13 @@ def compile_for(traced: Traced, target: Target, planned_for: Target, messages: x
         lowered = jax.jit(traced.function, keep_unused=True, out_shardings=place).lower(*arguments)
         compiled = lowered.compile(compiler_options={**_OPTIONS, **_toolkit()})
         serialized = compiled.runtime_executable().serialize()
+    except NotImplementedError as error:
+        if "topology" not in str(error):
+            raise PackageError(f"XLA cannot compile the function for {target}: {error}") from error
+        raise PackageError(
+            "JAX did not load its plugin for CUDA, because it looked for a GPU and CUDA's libraries: on a machine without "
+            "them, start with JAX_PLATFORMS=cpu in the environment"
+        ) from error
     except Exception as error:
         raise PackageError(f"XLA cannot compile the function for {target}: {error}") from error
     executable = messages.executable(serialized)
