@@ -14,7 +14,15 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 if importlib.util.find_spec("jax") is None:
-    collect_ignore = ["test_functions.py", "test_refusals.py", "test_targets.py", "networks.py", "hlo.py"]
+    collect_ignore = [
+        "test_functions.py",
+        "test_refusals.py",
+        "test_targets.py",
+        "test_thunks.py",
+        "networks.py",
+        "hlo.py",
+        "gpu.py",
+    ]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(os.environ.get("PAPPUS_BIN_DIR", REPOSITORY / "target/debug"))
