@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from pappus.package import Package, sizes, targets, xla_lowering, xla_messages, xla_plan
+from pappus.package import Package, sizes, targets, xla_hlo, xla_lowering, xla_messages, xla_plan
 
 NUMPY: dict[str, Any] = {
     "PRED": np.bool_,
@@ -133,7 +133,7 @@ class Module:
         if code == "transpose":
             return operands[0].transpose(list(of.dimensions))
         if code == "constant":
-            return from_bytes(xla_plan._literal(of.literal), of.shape)
+            return from_bytes(xla_hlo.literal_bytes(of.literal), of.shape)
         if code == "iota":
             at = of.dimensions[0]
             return np.broadcast_to(np.arange(dims[at]).reshape([-1 if d == at else 1 for d in range(len(dims))]), dims)

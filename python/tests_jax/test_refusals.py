@@ -36,6 +36,15 @@ def waits(x: Any) -> Any:
     return jax.lax.while_loop(lambda x: x.sum() < 100, lambda x: x * 2, x)
 
 
+def prints(x: Any) -> Any:
+    jax.jit(lambda x: jax.debug.print("{}", x))(x)
+    return x + 1
+
+
+def calls(x: Any) -> Any:
+    return jax.lax.fori_loop(0, 3, lambda _, x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x), x)
+
+
 def line_of(function: Any, text: str) -> int:
     lines, first = inspect.getsourcelines(function)
     return first + next(at for at, line in enumerate(lines) if text in line)
@@ -49,6 +58,8 @@ def line_of(function: Any, text: str) -> int:
         (decomposes, "cholesky", "cholesky", "has no kernel"),
         (branches, "cond", "lax.cond", "do not depend on data"),
         (waits, "while", "while_loop", "do not depend on data"),
+        (prints, "debug_", "debug.print", "nothing on the host"),
+        (calls, "pure_callback", "pure_callback", "nothing on the host"),
     ],
 )
 def test_an_operation_without_a_form(function: Any, operation: str, text: str, why: str) -> None:

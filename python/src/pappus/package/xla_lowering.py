@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy
 from jax.experimental import topologies
 
-from . import sizes, xla_messages
+from . import sizes, xla_hlo, xla_messages
 from .errors import PackageError, Unsupported
 from .plan import DTYPE_BYTES, ArrayType, unused_name
 from .targets import Target
@@ -29,6 +29,9 @@ from .xla_plan import Parameter
 
 # Releases of JAX that this was tried with (scripts/ecosystem): it reads XLA's own messages.
 SUPPORTED = ("0.12",)
+
+# Where JAX's own files lie.
+_JAX = str(Path(str(jax.__file__)).parent)
 
 # Of names of element types.
 _SHORT = {"bool": "bool", "bfloat": "bf", "float": "f", "uint": "u", "int": "i"}
@@ -98,6 +101,7 @@ def trace(function: Callable[..., Any], example_inputs: Sequence[Any], weights: 
         raise
     except Exception as error:
         raise PackageError(f"JAX cannot trace the function: {error}") from error
+    _refuse_callbacks(closed.jaxpr)
     taken: list[str] = []
     parameters: list[Parameter] = []
     for number, constant in enumerate(closed.consts):
@@ -192,6 +196,22 @@ def _output_names(result: Any, taken: Sequence[str]) -> list[str]:
     for name in names:
         found.append(unused_name(name, [*taken, *found]))
     return found
+
+
+def _refuse_callbacks(jaxpr: Any) -> None:
+    """Finds what calls Python, inner functions included; XLA would only say that it has no GPU to do it with."""
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if "callback" in name or name == "debug_print":
+            frames = equation.source_info.traceback.frames if equation.source_info.traceback else []
+            own = [frame for frame in frames if not frame.file_name.startswith(_JAX)]
+            where = xla_hlo.shown(own[0].file_name, own[0].line_num) if own else None
+            raise Unsupported(name, "a function does nothing on the host", where)
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else [value]:
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    _refuse_callbacks(inner)
 
 
 def _array(value: Any) -> Any:

@@ -7,34 +7,15 @@ repeated, or written out where its turns use different places. Anything else is 
 
 from __future__ import annotations
 
-import linecache
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy
 
-from . import cubin, sizes
+from . import cubin, sizes, xla_hlo
 from .errors import PackageError, Unsupported
 from .plan import DTYPE_BYTES, ArrayType, Copy, Fill, Launch, Plan, Pointer, Repeat, Step, pointers, unused_name
-
-# XLA's names of element types, and blueprints'.
-DTYPES = {
-    "PRED": "bool",
-    "S8": "i8",
-    "U8": "u8",
-    "S16": "i16",
-    "U16": "u16",
-    "S32": "i32",
-    "U32": "u32",
-    "S64": "i64",
-    "U64": "u64",
-    "F16": "f16",
-    "BF16": "bf16",
-    "F32": "f32",
-    "F64": "f64",
-}
 
 # What a launch may say. A field that is not listed may change what it does, so it is refused.
 _KERNEL_FIELDS = {"args", "args_shape", "written", "custom_kernel", "tma_metadata", "zeroed_output_buffer_indices", "use_pdl"}
@@ -110,7 +91,7 @@ class _Reader:
         self, executable: Any, parameters: Sequence[Parameter], types: Mapping[str, ArrayType], outputs: Sequence[str]
     ) -> None:
         self.executable = executable
-        self.module = executable.hlo_module_with_config.hlo_module
+        self.module = xla_hlo.Module(executable.hlo_module_with_config.hlo_module)
         self.plan = Plan(
             inputs=[parameter.name for parameter in parameters if parameter.weight is None],
             outputs=list(outputs),
@@ -199,16 +180,7 @@ class _Reader:
         """A constant's bytes: beside its name, or in the instruction that it is called after."""
         data = info.content.data
         if not data:
-            wanted = info.symbol_name.removeprefix("buffer_for_")
-            found = [
-                instruction
-                for computation in self.module.computations
-                for instruction in computation.instructions
-                if instruction.opcode == "constant" and re.sub(r"[^\w]", "_", instruction.name) == wanted
-            ]
-            if len(found) != 1:
-                raise PackageError(f"XLA wrote constant {info.symbol_name} without its value")
-            data = _literal(found[0].literal)
+            data = self.module.constant(info.symbol_name.removeprefix("buffer_for_"))
         if len(data) != size:
             raise PackageError(f"XLA wrote {len(data)} bytes of constant {info.symbol_name}, which has {size}")
         return numpy.frombuffer(data, numpy.uint8)
@@ -339,15 +311,13 @@ class _Reader:
             if len(argument.relocations) != 1 or any(argument.data):
                 raise self._refused(thunk, "a parameter of its kernel is no address")
             (relocation,) = argument.relocations
-            if relocation.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number[relocation.kind].name != (
-                "KIND_BITS64_ABSOLUTE"
-            ):
+            if xla_hlo.enum_name(relocation, "kind") != "KIND_BITS64_ABSOLUTE":
                 raise self._refused(thunk, "a parameter of its kernel is no address")
             order.append(relocation.argument_index)
         return order
 
     def _map(self, info: Any, thunk: Any) -> TensorMap:
-        names = {name: _enum_name(info, name) for name in ("interleave", "swizzle", "float_oob_fill")}
+        names = {name: xla_hlo.enum_name(info, name) for name in ("interleave", "swizzle", "float_oob_fill")}
         swizzle = {"SWIZZLE_NONE": "none", "SWIZZLE_BYTES32": "32B", "SWIZZLE_BYTES64": "64B", "SWIZZLE_BYTES128": "128B"}
         fill = {"FLOAT_OOB_FILL_NONE": "zero", "FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA": "nan"}
         if (
@@ -386,39 +356,12 @@ class _Reader:
         return name
 
     def _refused(self, thunk: Any, why: str) -> Unsupported:
-        instruction = self._instruction(thunk.thunk_info.profile_annotation)
         kind = (thunk.WhichOneof("impl") or "thunk").removesuffix("_thunk")
-        what = kind if instruction is None else _operation(instruction)
+        operation, where = self.module.origin(thunk.thunk_info.profile_annotation)
+        what = operation or kind
         if kind == "custom_call":
             what = f"{what} ({thunk.custom_call_thunk.target_name})"
-        return Unsupported(what, why, self._where(instruction))
-
-    def _instruction(self, name: str) -> Any | None:
-        for computation in self.module.computations:
-            for instruction in computation.instructions:
-                if instruction.name == name:
-                    return instruction
-        return None
-
-    def _where(self, instruction: Any | None) -> str | None:
-        """``file:line: code`` of the innermost line of the user's that an instruction came from."""
-        if instruction is None:
-            return None
-        metadata, index = instruction.metadata, self.module.stack_frame_index
-        file, line = metadata.source_file, metadata.source_line
-        # Numbers of frames, places and files count from 1.
-        if 0 < metadata.stack_frame_id <= len(index.stack_frames):
-            place = index.file_locations[index.stack_frames[metadata.stack_frame_id - 1].file_location_id - 1]
-            file, line = index.file_names[place.file_name_id - 1], place.line
-        if not file:
-            return None
-        return f"{file}:{line}: {linecache.getline(file, line).strip()}"
-
-
-def _operation(instruction: Any) -> str:
-    """What the user called: the last part of ``jit(f)/sort``, or XLA's own name of it."""
-    name = str(instruction.metadata.op_name).rsplit("/", 1)[-1]
-    return name or str(instruction.opcode)
+        return Unsupported(what, why, where)
 
 
 def _picks_parts(thunks: Sequence[Any]) -> bool:
@@ -458,20 +401,3 @@ def _dimensions(message: Any) -> tuple[int, int, int]:
     """Counts along x, y and z; 1 where nothing is said."""
     at = message.coordinates
     return (at.x or 1, at.y or 1, at.z or 1)
-
-
-def _enum_name(message: Any, name: str) -> str:
-    return str(message.DESCRIPTOR.fields_by_name[name].enum_type.values_by_number[getattr(message, name)].name)
-
-
-def _literal(literal: Any) -> bytes:
-    """A constant's bytes as they lie in memory."""
-    kind = literal.shape.DESCRIPTOR.fields_by_name["element_type"].enum_type.values_by_number[literal.shape.element_type].name
-    dtype = DTYPES.get(kind)
-    if dtype is None:
-        raise Unsupported(f"a constant of type {kind}", "blueprints do not have it")
-    values = getattr(literal, f"{kind.lower()}s")
-    if isinstance(values, bytes):
-        return values
-    formats = {"bool": "?", "i32": "<i4", "u32": "<u4", "i64": "<i8", "u64": "<u8", "f32": "<f4", "f64": "<f8"}
-    return numpy.array(values, formats[dtype]).tobytes()
