@@ -1,4 +1,4 @@
-"""From PyTorch models and Triton kernels to functions, without a GPU.
+"""From PyTorch models, functions of JAX and Triton kernels to functions, without a GPU.
 
 >>> from pappus import package                                                # doctest: +SKIP
 >>> built = package.torch(model.eval(), (example,), targets=["sm_90"])        # doctest: +SKIP
@@ -7,7 +7,8 @@
 ``pappus function add model model.pappus`` registers it. docs/packaging.md has the rest.
 
 In reading order: :mod:`.lowering` and :mod:`.jit` make a :class:`~.plan.Plan` of a model and of kernels, :mod:`.build`
-compiles it, :mod:`.files` writes it, :mod:`.interpret` runs it on the processor.
+compiles it, :mod:`.files` writes it, :mod:`.interpret` runs it on the processor. For JAX, :mod:`.xla_lowering` has XLA compile,
+:mod:`.xla_messages` reads what it wrote, :mod:`.xla_plan` makes a plan of it, :mod:`.xla_build` the package.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .files import Package
 if TYPE_CHECKING:
     from .jit import Array, Weight
 
-__all__ = ["Builder", "Package", "PackageError", "Unsupported", "array", "torch", "triton", "weight"]
+__all__ = ["Builder", "Package", "PackageError", "Unsupported", "array", "jax", "torch", "triton", "weight"]
 
 _NEEDS = "packaging needs PyTorch and Triton: pip install 'pappus[torch]'"
 
@@ -68,6 +69,32 @@ def torch(
         candidates=candidates,
     )
     return replace(build.build(plan, chosen), extra=choices.files(chosen))
+
+
+def jax(
+    function: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    *,
+    weights: Any = None,
+    targets: str | Sequence[str] = ("sm_90",),
+) -> Package:
+    """Packages a function of JAX.
+
+    The function is traced for arguments like the examples (arrays, or ``jax.ShapeDtypeStruct``), and XLA compiles it to
+    kernels. What it leaves to a library, or decides by data, raises :class:`Unsupported` with its name and the line that it
+    came from, before anything is written. Inputs are called what the function calls them (``batch.mask`` for what lies in a
+    tree), outputs ``output``, or ``output0`` …, or the keys of the dictionary that it returns.
+
+    ``weights`` is a tree of arrays that the function takes as its first argument; they belong to the package, called by their
+    way into the tree. So do arrays that the function holds itself (``constant0`` …).
+    """
+    try:
+        from . import xla_build
+    except ModuleNotFoundError as error:
+        raise PackageError(f"packaging functions of JAX needs it: pip install 'pappus[jax]' ({error})") from error
+    from . import targets as archs
+
+    return xla_build.package(function, example_inputs, weights, archs.parse(targets))
 
 
 def triton(

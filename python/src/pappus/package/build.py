@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from . import compiling, sizes
 from .compiling import Compiled
 from .errors import PackageError
 from .files import Package, Weight
-from .plan import ARGUMENTS, Copy, Fill, KernelSource, Launch, Plan, Pointer, pointers, unused_name
+from .plan import ARGUMENTS, Copy, Fill, KernelSource, Launch, Plan, Pointer, Repeat, Step, pointers, unused_name
 from .sizes import Size
 from .targets import Target
 
@@ -67,17 +67,16 @@ class _Checked:
 
     def package(self, modules: Mapping[str, bytes], stems: Mapping[str, Sequence[str]]) -> Package:
         """With code that has its kernels, perhaps beside others; ``stems`` says which module has which."""
-        weights = _weights(self.plan)
         own = {stem: [name for name in names if name in self.sources] for stem, names in stems.items()}
         own = {stem: names for stem, names in own.items() if names}
-        document = {
-            # The file named need not exist: variants of it lie beside.
-            "modules": [{"module_name": stem, "path": f"modules/{stem}.cubin"} for stem in own],
-            "kernels": [{"module_name": stem, "kernel_name": name} for stem, names in own.items() for name in names],
-            "weight_files": {name: weight.path for name, weight in weights.items()},
-            "blueprint": _blueprint(self.plan, self.sources, self.shapes),
-        }
-        return Package(document=document, modules=modules, weights=weights, plan=self.plan, targets=self.targets)
+        buffers = dict(self.plan.buffers)
+
+        def launch(step: Launch) -> dict[str, Any]:
+            return _launch(step, self.sources[step.kernel], self.shapes[step.kernel], buffers, self.plan)
+
+        kernels = [{"module_name": stem, "kernel_name": name} for stem, names in own.items() for name in names]
+        flow = control_flow(self.plan.steps, launch)
+        return package(self.plan, buffers, flow, modules, list(own), kernels, self.targets)
 
 
 def _assembled(plans: Sequence[_Checked], targets: Sequence[Target]) -> tuple[dict[str, bytes], dict[str, list[str]]]:
@@ -92,6 +91,27 @@ def _assembled(plans: Sequence[_Checked], targets: Sequence[Target]) -> tuple[di
             modules[f"modules/{stem}{target.file_suffix}"] = module.code
             stems[stem] = list(module.kernels)
     return modules, stems
+
+
+def package(
+    plan: Plan,
+    buffers: Mapping[str, Size],
+    flow: Sequence[Mapping[str, Any]],
+    modules: Mapping[str, bytes],
+    stems: Sequence[str],
+    kernels: Sequence[Mapping[str, str]],
+    targets: Sequence[Target],
+) -> Package:
+    """Writes down a plan whose kernels are compiled: ``flow`` are its steps, ``modules`` files, ``stems`` their names."""
+    weights = _weights(plan)
+    document = {
+        # The file named need not exist: variants of it lie beside.
+        "modules": [{"module_name": stem, "path": f"modules/{stem}.cubin"} for stem in stems],
+        "kernels": list(kernels),
+        "weight_files": {name: weight.path for name, weight in weights.items()},
+        "blueprint": _blueprint(plan, buffers, flow),
+    }
+    return Package(document=document, modules=modules, weights=weights, plan=plan, targets=tuple(targets))
 
 
 def _fitting(source: KernelSource, targets: Sequence[Target]) -> KernelSource:
@@ -135,16 +155,22 @@ class _LaunchShape:
         return cls(first.threads, first.clusters, shared, scratch, first.hidden)
 
 
-def _blueprint(plan: Plan, sources: Mapping[str, KernelSource], shapes: Mapping[str, _LaunchShape]) -> dict[str, Any]:
-    buffers = dict(plan.buffers)
+def control_flow(steps: Sequence[Step], launch: Callable[[Launch], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Steps as blueprints have them."""
     flow: list[dict[str, Any]] = []
-    for step in plan.steps:
+    for step in steps:
         if isinstance(step, Launch):
-            flow.append(_launch(step, sources[step.kernel], shapes[step.kernel], buffers, plan))
+            flow.append(launch(step))
         elif isinstance(step, Copy):
             flow.append({"Copy": _range("from", step.source) | _range("to", step.to) | {"bytes": step.bytes}})
+        elif isinstance(step, Repeat):
+            flow.append({"Repeat": [step.times, control_flow(step.steps, launch)]})
         else:
             flow.append({"Fill": _fill(step)})
+    return flow
+
+
+def _blueprint(plan: Plan, buffers: Mapping[str, Size], flow: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     used = {pointer.buffer for step in plan.steps for pointer in pointers(step)} | {*plan.outputs}
     kept = {name: size for name, size in buffers.items() if name in used or name not in plan.buffers}
     types = {name: kind.to_json() for name, kind in plan.types.items() if name in plan.names()}
@@ -154,7 +180,7 @@ def _blueprint(plan: Plan, sources: Mapping[str, KernelSource], shapes: Mapping[
         "buffers": kept,
         "outputs": plan.outputs,
         "types": {name: kind for name, kind in types.items() if name in kept or name not in plan.buffers},
-        "control_flow": flow,
+        "control_flow": list(flow),
     }
 
 
@@ -182,9 +208,7 @@ def _argument(step: Launch, name: str, kind: str) -> dict[str, Any]:
     if isinstance(value, Pointer):
         if not kind.startswith("*"):
             raise PackageError(f"kernel {step.kernel}: {name} is no pointer but {kind}, it was given {value.buffer!r}")
-        if sizes.known(value.offset) == 0:
-            return {"Ptr": value.buffer}
-        return {"Ptr": {"buffer": value.buffer, "offset": value.offset}}
+        return pointer_argument(value)
     form = ARGUMENTS.get(kind)
     if form is None or value is None:
         raise PackageError(f"kernel {step.kernel}: parameter {name} of type {kind} has no form in a blueprint")
@@ -196,12 +220,19 @@ def _argument(step: Launch, name: str, kind: str) -> dict[str, Any]:
     return {form: float(value) if form in ("F16", "BF16", "F32", "F64") else int(value)}
 
 
+def pointer_argument(pointer: Pointer) -> dict[str, Any]:
+    """An address, as an argument."""
+    if sizes.known(pointer.offset) == 0:
+        return {"Ptr": pointer.buffer}
+    return {"Ptr": {"buffer": pointer.buffer, "offset": pointer.offset}}
+
+
 def _range(key: str, pointer: Pointer) -> dict[str, Any]:
     return {key: pointer.buffer, f"{key}_offset": pointer.offset}
 
 
 def _fill(step: Fill) -> dict[str, Any]:
-    return {"buffer": step.to.buffer, "offset": step.to.offset, "bytes": step.bytes, "byte": 0}
+    return {"buffer": step.to.buffer, "offset": step.to.offset, "bytes": step.bytes, "byte": step.byte}
 
 
 def _weights(plan: Plan) -> dict[str, Weight]:

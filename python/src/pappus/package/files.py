@@ -86,6 +86,8 @@ class Package:
 
         This checks the blueprint and the kernels' sources, not their machine code; it is slow.
         """
+        if not self.plan.kernels:
+            raise PackageError("only machine code of these kernels is there, which the processor does not run")
         from .interpret import interpret
 
         return interpret(self, inputs)

@@ -1,7 +1,7 @@
 """What a function does, before it is code: kernels in source form, buffers, and the steps of a call.
 
 Front ends (:mod:`.jit`, :mod:`.lowering`) make a :class:`Plan`; :mod:`.build` compiles its kernels and writes it as a
-blueprint, :mod:`.interpret` runs it.
+blueprint, :mod:`.interpret` runs it. :mod:`.xla_plan` makes one of what is machine code already.
 """
 
 from __future__ import annotations
@@ -115,13 +115,22 @@ class Copy:
 
 @dataclass(frozen=True)
 class Fill:
-    """All bytes of a range to zero."""
+    """All bytes of a range to one value."""
 
     to: Pointer
     bytes: Size
+    byte: int = 0
 
 
-Step = Launch | Copy | Fill
+@dataclass(frozen=True)
+class Repeat:
+    """Steps that are done a number of times."""
+
+    times: Size
+    steps: tuple[Step, ...]
+
+
+Step = Launch | Copy | Fill | Repeat
 
 
 @dataclass(frozen=True)
@@ -220,6 +229,8 @@ def pointers(step: Step) -> Iterable[Pointer]:
         return [value for value in step.arguments.values() if isinstance(value, Pointer)]
     if isinstance(step, Copy):
         return [step.source, step.to]
+    if isinstance(step, Repeat):
+        return [pointer for each in step.steps for pointer in pointers(each)]
     return [step.to]
 
 
@@ -247,4 +258,6 @@ def map_pointers(step: Step, moved: Callable[[Pointer], Pointer]) -> Step:
         return Launch(step.kernel, arguments, step.grid)
     if isinstance(step, Copy):
         return Copy(moved(step.source), moved(step.to), step.bytes)
-    return Fill(moved(step.to), step.bytes)
+    if isinstance(step, Repeat):
+        return Repeat(step.times, tuple(map_pointers(each, moved) for each in step.steps))
+    return Fill(moved(step.to), step.bytes, step.byte)
