@@ -13,8 +13,10 @@
 //! ```
 //!
 //! - Time counts while at least two parties want the device; all lengths below are of such time.
-//! - A probe first lets turns settle, which is not counted. What it measures is compared with the mode in force before it
-//!   and after it: a load that changes meanwhile does not look like a better mode.
+//! - A probe first lets turns settle, which is not counted: where the chip sliced, all that had a grant yield first, and
+//!   what that takes is no fault of turns. What it measures is compared with the mode in force before it and after it: a load
+//!   that changes meanwhile does not look like a better mode.
+//! - Work is counted for as long as a round of turns takes at least, so that everybody's is in it.
 //! - The other mode must be better by a tenth: that is the hysteresis.
 //! - A probe that found nothing better is paid for: the next one does not begin before fifty times what it cost has passed,
 //!   so probing costs a fiftieth at most. Besides, the pause between probes doubles while the answer stays the same, from half a
@@ -25,9 +27,11 @@
 use super::mode_window::Window;
 use crate::ids::TenantId;
 
-/// How long a mode settles before its work counts.
+/// How long a mode settles before its work counts, once all that had a grant while the chip sliced yielded it; and how
+/// long that is waited for.
 const SETTLE_NS: u64 = 10_000_000;
-/// How long its work is counted.
+const YIELDED_NS: u64 = 200_000_000;
+/// How long its work is counted at least.
 const WINDOW_NS: u64 = 40_000_000;
 /// After so much of it, a probe ends that is much worse.
 const GLANCE_NS: u64 = 10_000_000;
@@ -50,12 +54,29 @@ pub(super) struct TurnMode {
     /// Work that is completed in this phase, and when that began.
     work: Window,
     since_ns: u64,
+    /// When a phase ends at the latest that waits until all yielded.
+    yielded_ns: u64,
+    /// How long work is counted.
+    window_ns: u64,
     /// The last window of watching.
     before: Window,
     /// What the probe completed.
     probed: Window,
     /// Work and parties when the last probe began: thousandths of the device's time, tenants.
     known: Option<(u64, u32)>,
+}
+
+/// What is seen of those who want the device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sight {
+    /// How many there are.
+    pub(super) parties: u32,
+    /// All have the same share.
+    pub(super) equal: bool,
+    /// As many have a grant as should: nobody's is left from when the chip sliced.
+    pub(super) settled: bool,
+    /// How long it takes until each had a turn.
+    pub(super) round_ns: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +103,8 @@ impl TurnMode {
             paid_ns: 0,
             work: Window::default(),
             since_ns: 0,
+            yielded_ns: 0,
+            window_ns: WINDOW_NS,
             before: Window::default(),
             probed: Window::default(),
             known: None,
@@ -111,24 +134,31 @@ impl TurnMode {
         }
     }
 
-    /// Looks at the contended clock; `equal` says that all parties have the same share, and `parties` how many there
-    /// are. Whether the chip slices from now on.
-    pub(super) fn look(&mut self, clock_ns: u64, parties: u32, equal: bool) -> bool {
-        if !equal {
+    /// Looks at the contended clock. Whether the chip slices from now on.
+    pub(super) fn look(&mut self, clock_ns: u64, sight: Sight) -> bool {
+        if !sight.equal {
             self.reset(clock_ns, false);
             return false;
+        }
+        let counts = matches!(self.phase, Phase::Measure | Phase::Compare);
+        if !counts && !sight.settled && clock_ns < self.yielded_ns {
+            self.since_ns = clock_ns;
+            self.work.clear();
+        }
+        if self.phase == Phase::Watch {
+            self.window_ns = WINDOW_NS.max(sight.round_ns);
         }
         let passed_ns = clock_ns.saturating_sub(self.since_ns);
         self.work.lasts(passed_ns);
         match self.phase {
-            Phase::Watch if passed_ns >= WINDOW_NS => self.watched(clock_ns, parties),
+            Phase::Watch if passed_ns >= self.window_ns => self.watched(clock_ns, sight.parties),
             Phase::Settle if passed_ns >= SETTLE_NS => self.enter(clock_ns, Phase::Measure),
-            Phase::Measure if passed_ns >= WINDOW_NS => self.measured(clock_ns),
+            Phase::Measure if passed_ns >= self.window_ns => self.measured(clock_ns),
             Phase::Measure if passed_ns >= GLANCE_NS && self.work.is_much_less_than(&self.before) => {
                 self.give_up(clock_ns, passed_ns);
             }
             Phase::Return if passed_ns >= SETTLE_NS => self.enter(clock_ns, Phase::Compare),
-            Phase::Compare if passed_ns >= WINDOW_NS => self.compared(clock_ns),
+            Phase::Compare if passed_ns >= self.window_ns => self.compared(clock_ns),
             _ => {}
         }
         self.slices()
@@ -163,7 +193,7 @@ impl TurnMode {
             self.probed.take(&mut self.work);
             self.enter(clock_ns, Phase::Return);
         } else {
-            self.give_up(clock_ns, WINDOW_NS);
+            self.give_up(clock_ns, self.window_ns);
         }
     }
 
@@ -210,6 +240,7 @@ impl TurnMode {
 
     fn enter(&mut self, clock_ns: u64, phase: Phase) {
         (self.phase, self.since_ns) = (phase, clock_ns);
+        self.yielded_ns = clock_ns.saturating_add(YIELDED_NS);
         self.work.clear();
     }
 
@@ -219,7 +250,7 @@ impl TurnMode {
         let length_ns = match self.phase {
             Phase::Settle | Phase::Return => SETTLE_NS,
             Phase::Measure if passed_ns < GLANCE_NS => GLANCE_NS,
-            Phase::Watch | Phase::Measure | Phase::Compare => WINDOW_NS,
+            Phase::Watch | Phase::Measure | Phase::Compare => self.window_ns,
         };
         length_ns.saturating_sub(passed_ns)
     }

@@ -5,6 +5,8 @@ use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
 
+const SIGHT: Sight = Sight { parties: 2, equal: true, settled: true, round_ns: 10 * MS };
+
 /// A mode, and two tenants that complete so many thousandths of the device's time by turns and where the chip slices.
 struct Load {
     mode: TurnMode,
@@ -13,12 +15,16 @@ struct Load {
     slicing: [u64; 2],
     /// Completed work.
     work_ns: u64,
+    /// How long workers take to yield when the chip slices no more, in which nothing is completed; and how long it lasts.
+    yields_ns: u64,
+    yielding_ns: u64,
 }
 
 impl Load {
     fn new(turns: u64, slicing: u64) -> Self {
         let mode = TurnMode::new();
-        Self { mode, clock_ns: 0, turns: [turns / 2; 2], slicing: [slicing / 2; 2], work_ns: 0 }
+        let (turns, slicing) = ([turns / 2; 2], [slicing / 2; 2]);
+        Self { mode, clock_ns: 0, turns, slicing, work_ns: 0, yields_ns: 0, yielding_ns: 0 }
     }
 
     fn is(&mut self, turns: u64, slicing: u64) {
@@ -32,11 +38,14 @@ impl Load {
             self.clock_ns += MS;
             let slices = self.mode.slices();
             sliced += u64::from(slices) * MS;
-            for (tenant, rate) in (0..).zip(if slices { self.slicing } else { self.turns }) {
+            self.yielding_ns = if slices { self.yields_ns } else { self.yielding_ns.saturating_sub(MS) };
+            let settled = slices || self.yielding_ns == 0;
+            let rates = if slices { self.slicing } else { self.turns };
+            for (tenant, rate) in (0..).zip(rates.map(|rate| if settled { rate } else { 0 })) {
                 self.mode.completed(TenantId::new(tenant), MS * rate / 1000);
                 self.work_ns += MS * rate / 1000;
             }
-            self.mode.look(self.clock_ns, 2, true);
+            self.mode.look(self.clock_ns, Sight { settled, ..SIGHT });
         }
         sliced * 1000 / for_ns
     }
@@ -93,14 +102,42 @@ fn a_load_that_rises_during_a_probe_is_no_better_mode() {
 }
 
 #[test]
+fn what_workers_take_to_yield_says_nothing_about_turns() {
+    // By turns twice as much is done, once all yielded.
+    let mut load = Load::new(900, 450);
+    load.yields_ns = 30 * MS;
+    load.run(60_000 * MS);
+    assert!(!load.mode.slicing && load.run(60_000 * MS) < 20, "they are kept");
+    load.mode.reset(load.clock_ns, true);
+    load.run(2_000 * MS);
+    assert!(load.run(10_000 * MS) < 50, "they are found again");
+    // Workers that do not yield are waited for only so long.
+    load.yields_ns = 10_000 * MS;
+    load.mode.reset(load.clock_ns, true);
+    load.run(20_000 * MS);
+    assert!(load.mode.slicing, "a probe came to its end, and nothing was completed by it");
+    assert_eq!(load.mode.phase, Phase::Watch);
+}
+
+#[test]
+fn work_is_counted_for_a_round_of_turns() {
+    let mut mode = TurnMode::new();
+    let sight = Sight { round_ns: 320 * MS, ..SIGHT };
+    mode.look(MS, sight);
+    assert_eq!(mode.next_look_ns(MS), 319 * MS);
+    mode.look(300 * MS, SIGHT);
+    assert_eq!(mode.next_look_ns(300 * MS), WINDOW_NS, "a shorter one ended that window");
+}
+
+#[test]
 fn different_shares_are_kept_by_turns() {
     let mut load = Load::new(400, 900);
     load.run(2_000 * MS);
     assert!(load.mode.slices());
-    assert!(!load.mode.look(load.clock_ns, 2, false));
+    assert!(!load.mode.look(load.clock_ns, Sight { equal: false, ..SIGHT }));
     for _ in 0..5_000 {
         load.clock_ns += MS;
-        assert!(!load.mode.look(load.clock_ns, 2, false));
+        assert!(!load.mode.look(load.clock_ns, Sight { equal: false, ..SIGHT }));
     }
 }
 

@@ -23,6 +23,7 @@ use super::share_line::ShareLine;
 use super::turn_cost::ChangeCost;
 use super::turn_fines::Fines;
 use super::turn_holder::Holder;
+use super::turn_mode::Sight;
 use super::types::{TenantShare, TurnRules};
 use crate::ids::{TenantId, TurnId, WorkerId};
 use crate::limits::{OVERRUN_QUANTA, YIELD_NS};
@@ -223,8 +224,19 @@ impl Turns {
         self.holders.iter().map(|holder| (holder.worker, holder.granted_clock_ns))
     }
 
+    /// What `turn_mode` looks at.
+    pub(super) fn sight(&self) -> Sight {
+        let parties = self.parties();
+        Sight {
+            parties,
+            equal: self.are_equal(),
+            settled: self.slicing || self.holders.len() <= 1,
+            round_ns: u64::from(parties).saturating_mul(self.quantum_ns()),
+        }
+    }
+
     /// Whether weights and classes of all that want the device now are the same.
-    pub fn are_equal(&self) -> bool {
+    fn are_equal(&self) -> bool {
         let tenants = self.holders.iter().map(|holder| holder.tenant);
         let mut shares = tenants.chain(self.line.iter().map(|(tenant, _)| tenant)).map(|tenant| {
             let share = self.line.share_of(tenant);
