@@ -213,6 +213,34 @@ impl Bed {
         Ok(Running { supervisor, home, device })
     }
 
+    /// As [`Bed::start`], with a configuration file.
+    pub fn start_configured(&self, settings: &str, toml: &str) -> Result<Running> {
+        let (home, device) = (Home::new()?, self.with_settings(settings));
+        home.configure(toml)?;
+        let supervisor = home.start_with(&device, &self.next_log())?;
+        Ok(Running { supervisor, home, device })
+    }
+
+    /// As [`Bed::start`], with this device and the one of the next number.
+    pub fn start_two(&self, settings: &str) -> Result<Running> {
+        let second = self.second().ok_or("the device has no number")?;
+        let home = Home::new()?;
+        let device = format!("{} {second}:{settings}", self.with_settings(settings));
+        let supervisor = home.start_with(&device, &self.next_log())?;
+        Ok(Running { supervisor, home, device })
+    }
+
+    /// The device of the next number: `cuda:1` for `cuda:0`.
+    fn second(&self) -> Option<String> {
+        let (kind, number) = self.device.split_once(':')?;
+        Some(format!("{kind}:{}", number.parse::<u32>().ok()? + 1))
+    }
+
+    /// Whether there is a device of the next number.
+    pub fn has_second(&self) -> bool {
+        self.second().is_some_and(|device| Self::new(&device, self.measured).is_ok())
+    }
+
     /// As [`Bed::start`], with workers that clear nothing.
     pub fn start_uncleared(&self, settings: &str) -> Result<Running> {
         let (home, device) = (Home::new()?, self.with_settings(settings));
@@ -274,6 +302,13 @@ fn for_the_cpu(settings: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_second_device_is_the_one_of_the_next_number() {
+        let bed = Bed::new(REHEARSAL, Duration::ZERO).unwrap();
+        assert!(bed.second().is_none() && !bed.has_second());
+        assert_eq!(Bed { device: "cuda:0".to_owned(), ..bed }.second().as_deref(), Some("cuda:1"));
+    }
 
     #[test]
     fn a_rehearsal_leaves_out_what_only_gpus_have() {

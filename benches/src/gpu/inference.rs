@@ -11,6 +11,8 @@ use crate::report::{Report, Unit};
 
 /// Lanes that are tried.
 pub(super) const LANES: [usize; 3] = [8, 16, 32];
+/// Of the short one.
+const SHORT_REPETITIONS: u32 = 10;
 const BARE_LANES: [usize; 5] = [1, 8, 16, 24, 32];
 const BARE_THREADS: [usize; 5] = [1, 2, 4, 8, 14];
 const ANCESTORS: [usize; 4] = [1, 2, 4, 8];
@@ -67,6 +69,33 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     );
     report.at_least(3.0, "Pappus / best bare, kernel by kernel", to(&direct), Unit::Ratio);
     report.at_least(6.0, "Pappus / best of the ancestors' design", to(&ancestors), Unit::Ratio);
+    Ok(())
+}
+
+/// `inference` with ten repetitions, where launches take most of the time: against the best bare program that launches
+/// kernel by kernel.
+pub(super) fn short(bed: &Bed, report: &mut Report) -> Result<()> {
+    let work = Work::Inference(if bed.rehearses() { 1 } else { SHORT_REPETITIONS });
+    let args = ["--work=inference", "--repetitions=10"];
+    let direct = bed.bare(&args, &BARE_THREADS, &[1])?;
+    let graphs = bed.best_bare(&["--work=inference", "--repetitions=10", "--graph"], &[8, 16])?;
+    let graphs: Vec<Rate> = graphs.into_iter().map(|best| best.rate).collect();
+    let mut ours = Vec::new();
+    for lanes in [8, 16] {
+        let running = bed.start(&format!("workers=1,lanes={lanes},memory=16GiB"))?;
+        bed.register(&mut running.connect()?, &["inference"])?;
+        ours.push((lanes, load::run(&running, saturating(bed, work, lanes), 0)?.all));
+    }
+    let (lanes, rate) = best_of(&ours)?;
+    let title = format!("inference ×10, Pappus ({lanes} lanes, cleared)");
+    report.info(&title, rate.per_second, Unit::PerSecond);
+    let mut of = |target: f64, others: &[Rate], what: &str| {
+        let other = best(others).map_or(f64::NAN, |other| other.per_second);
+        report.info(format!("inference ×10, best bare, {what}"), other, Unit::PerSecond);
+        report.at_least(target, format!("{title} / best bare, {what}"), rate.per_second / other, Unit::Ratio);
+    };
+    of(3.0, &direct, "kernel by kernel");
+    of(0.95, &graphs, "graphs");
     Ok(())
 }
 

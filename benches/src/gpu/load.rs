@@ -1,7 +1,7 @@
 //! Calls through the client library: tenants with connections, each with calls in flight, all inputs and
 //! outputs in one arena for each connection.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -27,8 +27,8 @@ const WARM_UP: Duration = Duration::from_millis(700);
 const LONGEST_WARM_UP: Duration = Duration::from_secs(60);
 /// Calls in each place before anything counts, so that every lane has its graph.
 pub const USUAL_ROUNDS: usize = 8;
-/// The first of the tenants' uids; they need not exist.
-const FIRST_UID: u32 = 20_000;
+/// Before the first of the tenants' uids; they need not exist.
+pub const FIRST_UID: u32 = 20_000;
 
 /// Who calls, what, and how much at once.
 #[derive(Debug, Clone, Copy)]
@@ -274,6 +274,33 @@ fn keep_in_flight(client: &mut Client, calls: &Calls, load: &Load, start: &Start
     }
     calls.check()?;
     Ok(latencies)
+}
+
+/// Keeps each call on its way until it is `over`; hears of each good answer, and how long it took in nanoseconds.
+pub fn keep_until(
+    client: &mut Client,
+    calls: &Calls,
+    over: &AtomicBool,
+    mut answered: impl FnMut(Instant, u64) -> Result<()>,
+) -> Result<()> {
+    let send = |client: &mut Client, call| -> Result<(u64, Instant)> {
+        let sent = Instant::now();
+        Ok((client.send_invocation(call)?, sent))
+    };
+    let mut sent = calls.calls.iter().map(|call| send(client, call)).collect::<Result<Vec<_>>>()?;
+    while client.in_flight() > 0 {
+        let answer = client.recv_within(PATIENCE)?.ok_or("no call was answered for 30 s")?;
+        let Some(response::Body::Invoked(_)) = answer.body else {
+            return Err(format!("a call ended with {:?}", answer.body).into());
+        };
+        let slot = sent.iter().position(|(id, _)| *id == answer.id);
+        let slot = slot.ok_or("an answer to a call that was not sent")?;
+        answered(Instant::now(), nanoseconds(sent[slot].1))?;
+        if !over.load(Ordering::Relaxed) {
+            sent[slot] = send(client, &calls.calls[slot])?;
+        }
+    }
+    calls.check()
 }
 
 /// How evenly something is shared: 1 where all have the same, 1/n where one has all (Jain's index).

@@ -6,6 +6,7 @@
 pub mod bed;
 mod clearing;
 mod cold;
+mod fair;
 mod fault;
 mod few;
 mod inference;
@@ -14,6 +15,7 @@ pub mod load;
 mod matmul;
 mod mps;
 mod sparse;
+mod spread;
 mod tenants;
 mod weights;
 
@@ -39,8 +41,14 @@ pub enum Part {
     Tenants,
     /// Eight tenants with few calls in flight each: turns on, off, and as the supervisor finds best.
     Few,
-    /// 32 tenants that call now and then, with default settings.
+    /// 32 tenants that call now and then, and 256 by Zipf's law, with default settings.
     Sparse,
+    /// How tenants share: device time, weights, idle neighbours, kernels that never end.
+    Fair,
+    /// The same tenants on two GPUs and on one.
+    Spread,
+    /// `inference` of ten repetitions, against bare programs.
+    Short,
     /// First calls of registered functions.
     Cold,
     /// Weights: of 1 GiB for a second worker and loaded again, working sets around what they may take, first calls.
@@ -54,13 +62,16 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 14] = [
         Self::Inference,
         Self::Matmul,
         Self::Latency,
         Self::Tenants,
         Self::Few,
         Self::Sparse,
+        Self::Fair,
+        Self::Spread,
+        Self::Short,
         Self::Cold,
         Self::Weights,
         Self::Clearing,
@@ -76,6 +87,9 @@ impl Part {
             Self::Tenants => "gpu-tenants",
             Self::Few => "gpu-few",
             Self::Sparse => "gpu-sparse",
+            Self::Fair => "gpu-fair",
+            Self::Spread => "gpu-spread",
+            Self::Short => "gpu-short",
             Self::Cold => "gpu-cold",
             Self::Weights => "gpu-weights",
             Self::Clearing => "gpu-clearing",
@@ -92,6 +106,9 @@ impl Part {
             Self::Tenants => tenants::measure(bed, report),
             Self::Few => few::measure(bed, report),
             Self::Sparse => sparse::measure(bed, report),
+            Self::Fair => fair::measure(bed, report),
+            Self::Spread => spread::measure(bed, report),
+            Self::Short => inference::short(bed, report),
             Self::Cold => cold::measure(bed, report),
             Self::Weights => weights::measure(bed, report),
             Self::Clearing => clearing::measure(bed, report),

@@ -16,7 +16,7 @@ use crate::report::{Report, Unit};
 
 const TARGET_NS: f64 = 250e6;
 /// A kernel that never ends.
-const ENDLESS_PTX: &str = "
+pub(super) const ENDLESS_PTX: &str = "
 .version 6.3
 .target sm_70
 .address_size 64
@@ -34,7 +34,7 @@ again:
     ret;
 }
 ";
-const ENDLESS_CONFIG: &str = r#"{
+pub(super) const ENDLESS_CONFIG: &str = r#"{
   "module_path": "endless.ptx", "kernels": ["endless"],
   "blueprint": {"inputs": [], "buffers": {"flag": {"Absolute": 8}}, "outputs": [], "control_flow": [
     {"ExecKernel": ["endless", [{"Ptr": "flag"}], {

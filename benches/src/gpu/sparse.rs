@@ -1,4 +1,5 @@
-//! Many tenants that call now and then: 32 tenants, a matmul 128² every half second each, with default settings.
+//! Many tenants that call now and then, with default settings: 32 tenants, a matmul 128² every half second each; and 256
+//! tenants as often in all, by Zipf's law, at random moments.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -10,7 +11,9 @@ use super::load::{self, Calls};
 use crate::Result;
 use crate::bare::work::Work;
 use crate::harness::pace;
+use crate::harness::sampling::nanoseconds;
 use crate::report::{Report, Unit};
+use crate::simulator::random::{Odds, Random};
 
 const TENANTS: usize = 32;
 const PERIOD: Duration = Duration::from_millis(500);
@@ -20,7 +23,22 @@ const WARM_UP: u32 = 4;
 const P50_NS: f64 = 1e6;
 const P99_NS: f64 = 5e6;
 
+/// By Zipf's law: tenants, calls a second in all, how long before anything counts and how long it counts.
+const MANY: usize = 256;
+const PER_SECOND: f64 = 64.0;
+const MANY_WARM_UP: Duration = Duration::from_secs(12);
+const MANY_COUNTED: Duration = Duration::from_secs(16);
+const MANY_P50_NS: f64 = 1e6;
+const MANY_P90_NS: f64 = 50e6;
+const MANY_MAX_NS: f64 = 1e9;
+const SEED: u64 = 20_261_122;
+
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
+    few(bed, report)?;
+    many(bed, report)
+}
+
+fn few(bed: &Bed, report: &mut Report) -> Result<()> {
     let running = bed.start("")?;
     for tenant in 1..=TENANTS {
         bed.register(&mut load::connect(&running, tenant)?, &["matmul"])?;
@@ -52,6 +70,67 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
         Unit::Nanoseconds,
     );
     report.info(format!("{title}, longest"), latencies.max() as f64, Unit::Nanoseconds);
+    Ok(())
+}
+
+/// The moments of each tenant's calls, since the beginning.
+fn moments() -> Vec<Vec<Duration>> {
+    let (mut random, odds) = (Random::new(SEED), Odds::zipf(MANY, 1.0));
+    let (mut at_ns, mut all) = (0, vec![Vec::new(); MANY]);
+    let end_ns = (MANY_WARM_UP + MANY_COUNTED).as_nanos() as u64;
+    loop {
+        at_ns += random.interval_ns(PER_SECOND);
+        if at_ns >= end_ns {
+            return all;
+        }
+        all[odds.pick(&mut random)].push(Duration::from_nanos(at_ns));
+    }
+}
+
+/// Four times as many tenants as there may be workers.
+fn many(bed: &Bed, report: &mut Report) -> Result<()> {
+    let running = bed.start("")?;
+    let moments = moments();
+    for (nth, _) in moments.iter().enumerate().filter(|(_, calls)| !calls.is_empty()) {
+        bed.register(&mut load::connect(&running, nth + 1)?, &["matmul"])?;
+    }
+    let begin = Instant::now() + Duration::from_millis(200);
+    let one = |tenant: usize, at: &[Duration]| -> Result<Histogram<u64>, String> {
+        let run = || -> Result<Histogram<u64>> {
+            let mut client = load::connect(&running, tenant)?;
+            let calls = Calls::new(&mut client, Work::Matmul.function(), Work::Matmul, 1)?;
+            let mut latencies = Histogram::new(3)?;
+            for at in at {
+                pace::until(begin + *at);
+                load::call(&mut client, &calls.calls[0])?;
+                if *at >= MANY_WARM_UP {
+                    // From the moment on that it was due: a call that waits for the one before it counts, too.
+                    latencies.record(nanoseconds(begin + *at))?;
+                }
+            }
+            calls.check()?;
+            Ok(latencies)
+        };
+        run().map_err(|e| format!("tenant {tenant}: {e}"))
+    };
+    let mut latencies = Histogram::<u64>::new(3)?;
+    std::thread::scope(|scope| -> Result<()> {
+        let one = &one;
+        let callers = moments.iter().enumerate().filter(|(_, at)| !at.is_empty());
+        let threads: Vec<_> = callers.map(|(nth, at)| scope.spawn(move || one(nth + 1, at))).collect();
+        for thread in threads {
+            latencies.add(thread.join().map_err(|_| "a client's thread panicked")??)?;
+        }
+        Ok(())
+    })?;
+    let title = "matmul 128², 256 tenants by Zipf's law, 64 calls a second in all, default settings";
+    for (target, name, quantile) in [(MANY_P50_NS, "p50", 0.5), (MANY_P90_NS, "p90", 0.9)] {
+        let value = latencies.value_at_quantile(quantile) as f64;
+        report.at_most(target, format!("{title}, {name}"), value, Unit::Nanoseconds);
+    }
+    let p99 = latencies.value_at_quantile(0.99) as f64;
+    report.info(format!("{title}, p99"), p99, Unit::Nanoseconds);
+    report.at_most(MANY_MAX_NS, format!("{title}, longest"), latencies.max() as f64, Unit::Nanoseconds);
     Ok(())
 }
 

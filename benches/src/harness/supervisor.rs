@@ -69,7 +69,16 @@ impl Home {
         Ok(Self(folder))
     }
 
-    /// Starts a supervisor and waits until all its workers are ready.
+    /// Supervisors that are started from now on have this configuration.
+    pub fn configure(&self, toml: &str) -> Result<()> {
+        Ok(fs::write(self.configuration(), toml)?)
+    }
+
+    fn configuration(&self) -> PathBuf {
+        self.0.path().join("pappus.toml")
+    }
+
+    /// Starts a supervisor and waits until all its workers are ready. Several devices are separated by spaces.
     pub fn start(&self, device: &str) -> Result<Supervisor> {
         self.start_with(device, &self.0.path().join("log"))
     }
@@ -88,13 +97,16 @@ impl Home {
     fn start_program(&self, command: &mut Command, device: &str, log: &Path) -> Result<Supervisor> {
         let folder = self.0.path();
         let socket = folder.join("pappus.sock");
+        if self.configuration().exists() {
+            command.arg("--config").arg(self.configuration());
+        }
         let begin = Instant::now();
         let child = command
             .arg("--socket")
             .arg(&socket)
             .arg("--state-dir")
             .arg(folder.join("state"))
-            .args(["--device", device])
+            .args(device.split_whitespace().flat_map(|device| ["--device", device]))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(log)?)
