@@ -12,6 +12,7 @@ mod inference;
 mod latency;
 pub mod load;
 mod matmul;
+mod models;
 mod mps;
 mod sparse;
 mod tenants;
@@ -51,9 +52,12 @@ pub enum Part {
     Fault,
     /// The same under MPS, with a neighbour; needs an MPS daemon.
     Mps,
+    /// Packaged models beside PyTorch, on lanes and as tenants; by name only: `scripts/gpu-check models` prepares them.
+    Models,
 }
 
 impl Part {
+    /// Those that run where none is named.
     const ALL: [Self; 11] = [
         Self::Inference,
         Self::Matmul,
@@ -81,6 +85,7 @@ impl Part {
             Self::Clearing => "gpu-clearing",
             Self::Fault => "gpu-fault",
             Self::Mps => "gpu-mps",
+            Self::Models => "gpu-models",
         }
     }
 
@@ -97,6 +102,7 @@ impl Part {
             Self::Clearing => clearing::measure(bed, report),
             Self::Fault => fault::measure(bed, report),
             Self::Mps => mps::measure(bed, report),
+            Self::Models => models::measure(bed, report),
         }
     }
 }
