@@ -23,6 +23,8 @@ pub enum Unit {
     BytesPerSecond,
     /// Things.
     Count,
+    /// A difference, relative to what it is a difference of.
+    Relative,
 }
 
 /// On which side of its target a value must lie.
@@ -219,6 +221,7 @@ fn shown(value: f64, unit: Unit) -> String {
         Unit::PerSecond => format!("{value:.0} /s"),
         Unit::BytesPerSecond => format!("{:.1} GB/s", value / 1e9),
         Unit::Count => format!("{value:.0}"),
+        Unit::Relative => format!("{value:.1e}"),
     }
 }
 
@@ -239,6 +242,7 @@ mod tests {
             (1234.5, Unit::PerSecond, "1234 /s"),
             (54.25e9, Unit::BytesPerSecond, "54.2 GB/s"),
             (3.0, Unit::Count, "3"),
+            (0.000_123, Unit::Relative, "1.2e-4"),
         ] {
             assert_eq!(shown(value, unit), expected);
         }

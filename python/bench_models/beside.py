@@ -1,8 +1,8 @@
 """A model in PyTorch, in a process of its own: ``python3 -m bench_models.beside CASE DIR [--compile]``.
 
-Prints one JSON object: the median latency of eager PyTorch and of ``torch.compile`` with CUDA graphs and Triton's kernels,
-with input and output in pinned memory of the host, as Pappus' arenas are; and how far their results, and those that Pappus
-left beside the package, are from what is right.
+Prints one JSON object: the median latency of eager PyTorch, or of ``torch.compile`` with CUDA graphs and Triton's kernels,
+with input and output in pinned memory of the host, as Pappus' arenas are; and how far its results, and those that Pappus left
+beside the package, are from what is right.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Running:
 
 
 def measure(case: Case, output: Path, with_compile: bool) -> dict[str, float]:
-    """Everything about one model; the GPU is free otherwise."""
+    """Eager PyTorch and Pappus' result, or torch.compile; the GPU is free otherwise."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     model, example = case.model().cuda(), case.example()
@@ -87,21 +87,22 @@ def measure(case: Case, output: Path, with_compile: bool) -> dict[str, float]:
     error = largest if plain else mean
     eager = Running(model, example)
     with torch.inference_mode():
-        found = {"eager_ns": timed(eager)}
-        with _cudnn_benchmark():
-            found["eager_benchmark_ns"] = timed(eager)
-    by_eager = eager().clone()
-    # What is right: eager PyTorch; of shorter types, eager PyTorch in fp32 with the same weights.
-    wanted = by_eager
-    if not plain:
-        exact = case.model().float().cuda()
-        wanted = Running(exact, example if case.words else example.float())().clone()
-        found["eager_error"] = error(by_eager, wanted)
-        del exact
+        by_eager = eager().clone()
+        # What is right: eager PyTorch; of shorter types, eager PyTorch in fp32 with the same weights.
+        wanted = by_eager
+        if not plain:
+            exact = case.model().float().cuda()
+            wanted = Running(exact, example if case.words else example.float())().clone()
+            del exact
+    if with_compile:
+        return _compiled(model, example, wanted, error)
+    found = {} if plain else {"eager_error": error(by_eager, wanted)}
     if output.is_file():
         found["pappus_error"] = error(left(output, by_eager), wanted)
-    if with_compile:
-        found |= _compiled(model, example, wanted, error)
+    with torch.inference_mode():
+        found["eager_ns"] = timed(eager)
+        with _cudnn_benchmark():
+            found["eager_benchmark_ns"] = timed(eager)
     return found
 
 
@@ -134,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python3 -m bench_models.beside", description=__doc__)
     parser.add_argument("case", type=named)
     parser.add_argument("folder", type=Path, metavar="DIR", help="where the packages are")
-    parser.add_argument("--compile", action="store_true", help="torch.compile, too: a minute")
+    parser.add_argument("--compile", action="store_true", help="torch.compile in the place of eager: minutes")
     given = parser.parse_args(arguments)
     with torch.no_grad():
         found = measure(given.case, given.folder / given.case.name / OUTPUT, given.compile)

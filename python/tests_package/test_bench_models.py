@@ -5,6 +5,7 @@ Packages without weights and with them again, the comparison of results, tables 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +67,36 @@ def test_differences_are_relative_to_what_is_right(tmp_path: Path) -> None:
 
 def test_a_process_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(make.__file__).parents[1]))
-    assert "invalid named value" in compare.beside("no-such-model", tmp_path, False, 60)["failed"]
+    assert "invalid named value" in compare.beside("no-such-model", tmp_path, limit=60)["failed"]
+
+
+def test_a_run_that_is_ended_early_has_what_matters_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["attention-fp16", "gpt-fp32", "resnet18-8-fp32", "resnet18-1-fp32"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / prepare.INPUT).touch()
+    steps: list[str] = []
+    out = tmp_path / "out.json"
+
+    def called(_: object, made: Path, __: int) -> dict[str, float]:
+        steps.append(made.name)
+        return {"pappus_ns": 1}
+
+    def measured(case: str, _: Path, *flags: str, limit: float) -> dict[str, object]:
+        steps.append(" ".join([case, *flags]))
+        # Everything before is in the file already.
+        assert all("pappus_ns" in row for row in json.loads(out.read_text()).values())
+        return {"failed": f"longer than {limit:.0f} s"} if flags else {"eager_ns": 2}
+
+    monkeypatch.setattr(compare, "called", called)
+    monkeypatch.setattr(compare, "beside", measured)
+    monkeypatch.setattr(compare.serving, "supervisor", lambda *_: contextlib.nullcontext())
+    arguments = ["--out", str(out), "--compile", "gpt-fp32", "--compile", "resnet18-1-fp32", "--compile-limit", "7"]
+    assert compare.main([str(tmp_path), *arguments]) == 0
+    ordered = ["resnet18-1-fp32", "resnet18-8-fp32", "gpt-fp32", "attention-fp16"]
+    assert steps == ordered * 2 + ["resnet18-1-fp32 --compile", "gpt-fp32 --compile"]
+    found = json.loads(out.read_text())
+    assert found["gpt-fp32"] == {"pappus_ns": 1, "eager_ns": 2, "compile_failed": "longer than 7 s"}
 
 
 def test_tables_of_several_packages_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

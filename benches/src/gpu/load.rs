@@ -102,10 +102,47 @@ impl Work {
     }
 }
 
+/// What a function is given and gives back, by name.
+#[derive(Debug, Clone)]
+pub struct Data {
+    /// Its inputs.
+    pub inputs: Vec<(String, Vec<u8>)>,
+    /// Its output and how many bytes that has.
+    pub output: Option<(String, usize)>,
+    /// What the output must be.
+    pub wanted: Wanted,
+}
+
+/// What an output must be.
+#[derive(Debug, Clone)]
+pub enum Wanted {
+    /// What the library computes.
+    Of(Work),
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// Anything.
+    Any,
+}
+
+impl Data {
+    fn of(work: Work) -> Self {
+        let needs = work.needs();
+        let (words, names, output) = work.call();
+        let mut inputs = Vec::new();
+        if !names.is_empty() {
+            inputs.push(("cfg".to_owned(), from_elements(&words)));
+        }
+        inputs.extend(names.iter().map(|name| (*name).to_owned()).zip(needs.inputs));
+        let output = needs.output.map(|bytes| (output.to_owned(), bytes));
+        Self { inputs, output, wanted: Wanted::Of(work) }
+    }
+}
+
 /// A connection's calls, each with regions of its own in one arena.
 #[derive(Debug)]
 pub struct Calls {
-    work: Work,
+    function: String,
+    wanted: Wanted,
     /// The calls.
     pub calls: Vec<Invocation>,
     arena: Arena,
@@ -114,7 +151,7 @@ pub struct Calls {
 }
 
 /// The inputs and the output of a call, by name.
-type Regions = (Vec<(&'static str, Region)>, Option<(&'static str, Region)>);
+type Regions = (Vec<(String, Region)>, Option<(String, Region)>);
 
 fn call_of(function: &str, (inputs, output): &Regions) -> Invocation {
     let call =
@@ -126,32 +163,34 @@ fn call_of(function: &str, (inputs, output): &Regions) -> Invocation {
 }
 
 impl Calls {
-    /// So many calls of a registered function.
+    /// So many calls of a registered function of the library.
     pub fn new(client: &mut Client, function: &str, work: Work, count: usize) -> Result<Self> {
-        let needs = work.needs();
-        let (words, names, output) = work.call();
-        let words = from_elements(&words);
+        Self::with(client, function, Data::of(work), count)
+    }
+
+    /// So many calls of any registered function.
+    pub fn with(client: &mut Client, function: &str, data: Data, count: usize) -> Result<Self> {
+        let Data { inputs, output, wanted } = data;
         let aligned = |bytes: usize| pappus_client::arena::aligned(bytes as u64);
-        let each = aligned(words.len())
-            + needs.inputs.iter().map(|input| aligned(input.len())).sum::<u64>()
-            + aligned(needs.output.unwrap_or(0));
+        let each = inputs.iter().map(|(_, bytes)| aligned(bytes.len())).sum::<u64>()
+            + output.as_ref().map_or(0, |(_, bytes)| aligned(*bytes));
         let mut arena = client.open_arena((each * count as u64).next_multiple_of(4096).max(4096))?;
         let (mut regions, mut outputs) = (Vec::new(), Vec::new());
         for _ in 0..count {
-            let mut inputs = Vec::new();
-            if !names.is_empty() {
-                inputs.push(("cfg", arena.store(&words)?));
+            let mut stored = Vec::new();
+            for (name, bytes) in &inputs {
+                stored.push((name.clone(), arena.store(bytes)?));
             }
-            for (name, bytes) in names.iter().zip(&needs.inputs) {
-                inputs.push((name, arena.store(bytes)?));
+            let mut written = None;
+            if let Some((name, bytes)) = &output {
+                let region = arena.alloc(*bytes as u64)?;
+                outputs.push(region);
+                written = Some((name.clone(), region));
             }
-            if let Some(bytes) = needs.output {
-                outputs.push(arena.alloc(bytes as u64)?);
-            }
-            regions.push((inputs, outputs.last().map(|region| (output, *region))));
+            regions.push((stored, written));
         }
         let calls = regions.iter().map(|regions| call_of(function, regions)).collect();
-        Ok(Self { work, calls, arena, regions, outputs })
+        Ok(Self { function: function.to_owned(), wanted, calls, arena, regions, outputs })
     }
 
     /// The first of the calls, of another function, in the same regions.
@@ -161,15 +200,23 @@ impl Calls {
 
     /// Whether every output is what the function must compute.
     pub fn check(&self) -> Result<()> {
-        let expected = expected(self.work);
+        let wanted = match &self.wanted {
+            Wanted::Of(work) => expected(*work),
+            Wanted::Bytes(bytes) => bytes.clone(),
+            Wanted::Any => return Ok(()),
+        };
         for output in &self.outputs {
-            if self.arena.load(*output)? != expected {
-                return Err(
-                    format!("{} computed something else than the reference", self.work.function()).into()
-                );
+            if self.arena.load(*output)? != wanted {
+                return Err(format!("{} computed something else than it must", self.function).into());
             }
         }
         Ok(())
+    }
+
+    /// What the first of the calls gave back.
+    pub fn first_output(&self) -> Result<Vec<u8>> {
+        let output = self.outputs.first().ok_or("a function without an output")?;
+        Ok(self.arena.load(*output)?)
     }
 }
 
@@ -200,43 +247,57 @@ pub fn call(client: &mut Client, call: &Invocation) -> Result<u64> {
 
 /// Keeps all calls of a load in flight; the functions are registered. Tenants count from `first`.
 pub fn run(running: &Running, load: Load, first: usize) -> Result<Reached> {
-    let barrier = Barrier::new(load.tenants * load.connections);
-    let start = Start::new(load.tenants * load.connections);
-    let one = |tenant: usize| -> Result<(usize, Histogram<u64>), String> {
-        let ready = (|| -> Result<(Client, Calls)> {
-            let mut client = connect(running, first + tenant)?;
-            let calls = Calls::new(&mut client, load.work.function(), load.work, load.in_flight)?;
-            Ok((client, calls))
-        })();
-        // A thread that failed must not keep the others waiting.
-        barrier.wait();
-        let (mut client, calls) = ready.inspect_err(|_| start.give_up()).map_err(|e| e.to_string())?;
-        let counted = keep_in_flight(&mut client, &calls, &load, &start);
-        let histogram = counted.inspect_err(|_| start.give_up()).map_err(|e| e.to_string())?;
-        Ok((tenant, histogram))
-    };
-    let counted = std::thread::scope(|scope| {
-        let one = &one;
-        let threads: Vec<_> = (0..load.tenants * load.connections)
-            .map(|nth| scope.spawn(move || one(nth / load.connections)))
-            .collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        let flat = joined.map(|result| result.unwrap_or_else(|_| Err("a client's thread panicked".into())));
-        flat.collect::<Result<Vec<_>, String>>()
+    let threads = load.tenants * load.connections;
+    let counted = at_once(threads, load.rounds, load.measured, |nth| {
+        let mut client = connect(running, first + nth / load.connections)?;
+        let calls = Calls::new(&mut client, load.work.function(), load.work, load.in_flight)?;
+        Ok((client, calls))
     })?;
     let mut latencies = Histogram::new(3)?;
     let mut tenants = vec![0.0; load.tenants];
-    for (tenant, histogram) in &counted {
+    for (nth, histogram) in counted.iter().enumerate() {
         latencies.add(histogram)?;
-        tenants[*tenant] += histogram.len() as f64 / load.measured.as_secs_f64();
+        tenants[nth / load.connections] += histogram.len() as f64 / load.measured.as_secs_f64();
     }
-    let threads = load.tenants * load.connections;
     let all = Rate::new(threads, threads * load.in_flight, latencies.len(), load.measured, &latencies);
     Ok(Reached { all, tenants })
 }
 
+/// So many threads at once, each of which keeps the calls that `ready` gives it in flight; the latencies of each.
+pub fn at_once(
+    threads: usize,
+    rounds: usize,
+    measured: Duration,
+    ready: impl Fn(usize) -> Result<(Client, Calls)> + Sync,
+) -> Result<Vec<Histogram<u64>>> {
+    let barrier = Barrier::new(threads);
+    let start = Start::new(threads);
+    let one = |nth: usize| -> Result<Histogram<u64>, String> {
+        let ready = ready(nth);
+        // A thread that failed must not keep the others waiting.
+        barrier.wait();
+        let (mut client, calls) = ready.inspect_err(|_| start.give_up()).map_err(|e| e.to_string())?;
+        let counted = keep_in_flight(&mut client, &calls, rounds, measured, &start);
+        counted.inspect_err(|_| start.give_up()).map_err(|e| e.to_string())
+    };
+    let counted = std::thread::scope(|scope| {
+        let one = &one;
+        let threads: Vec<_> = (0..threads).map(|nth| scope.spawn(move || one(nth))).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        let flat = joined.map(|result| result.unwrap_or_else(|_| Err("a client's thread panicked".into())));
+        flat.collect::<Result<Vec<_>, String>>()
+    })?;
+    Ok(counted)
+}
+
 /// Keeps each call on its way: an answer is followed by the same call again.
-fn keep_in_flight(client: &mut Client, calls: &Calls, load: &Load, start: &Start) -> Result<Histogram<u64>> {
+fn keep_in_flight(
+    client: &mut Client,
+    calls: &Calls,
+    rounds: usize,
+    measured: Duration,
+    start: &Start,
+) -> Result<Histogram<u64>> {
     let mut latencies = Histogram::new(3)?;
     let mut sent: Vec<(u64, Instant)> = Vec::with_capacity(calls.calls.len());
     let begin = Instant::now();
@@ -245,7 +306,7 @@ fn keep_in_flight(client: &mut Client, calls: &Calls, load: &Load, start: &Start
     }
     let mut answers = vec![0; calls.calls.len()];
     // Calls that are not warm.
-    let mut cold = if load.rounds == 0 { 0 } else { answers.len() };
+    let mut cold = if rounds == 0 { 0 } else { answers.len() };
     let mut said = false;
     while client.in_flight() > 0 {
         let answer = client.recv_within(PATIENCE)?.ok_or("no call was answered for 30 s")?;
@@ -256,14 +317,14 @@ fn keep_in_flight(client: &mut Client, calls: &Calls, load: &Load, start: &Start
         let slot = slot.ok_or("an answer to a call that was not sent")?;
         let now = Instant::now();
         answers[slot] += 1;
-        cold -= usize::from(answers[slot] == load.rounds);
+        cold -= usize::from(answers[slot] == rounds);
         let warm = cold == 0 && now >= begin + WARM_UP || now >= begin + LONGEST_WARM_UP;
         if warm && !said {
             said = true;
             start.warm();
         }
         if let Some(&start) = start.at.get() {
-            if now >= start + load.measured {
+            if now >= start + measured {
                 continue;
             }
             if now >= start {

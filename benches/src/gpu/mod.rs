@@ -13,6 +13,7 @@ mod inference;
 mod latency;
 pub mod load;
 mod matmul;
+mod models;
 mod mps;
 mod sparse;
 mod spread;
@@ -59,9 +60,12 @@ pub enum Part {
     Fault,
     /// The same under MPS, with a neighbour; needs an MPS daemon.
     Mps,
+    /// Packaged models beside PyTorch, on lanes and as tenants; by name only: `scripts/gpu-check models` prepares them.
+    Models,
 }
 
 impl Part {
+    /// Those that run where none is named.
     const ALL: [Self; 14] = [
         Self::Inference,
         Self::Matmul,
@@ -95,6 +99,7 @@ impl Part {
             Self::Clearing => "gpu-clearing",
             Self::Fault => "gpu-fault",
             Self::Mps => "gpu-mps",
+            Self::Models => "gpu-models",
         }
     }
 
@@ -114,6 +119,7 @@ impl Part {
             Self::Clearing => clearing::measure(bed, report),
             Self::Fault => fault::measure(bed, report),
             Self::Mps => mps::measure(bed, report),
+            Self::Models => models::measure(bed, report),
         }
     }
 }
