@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--calls", type=int, default=1000, metavar="N", help="calls of each model (1000)")
     parser.add_argument("--compile", action="append", default=[], metavar="CASE", help="torch.compile of this one, or all")
     parser.add_argument("--limit", type=float, default=90, metavar="SECONDS", help="for each model in eager PyTorch (90)")
-    parser.add_argument("--compile-limit", type=float, default=240, metavar="SECONDS", help="for each one's torch.compile (240)")
+    parser.add_argument("--compile-limit", type=float, default=240, metavar="SECONDS", help="for each torch.compile (240)")
     parser.add_argument("--out", type=Path, default=Path("target/gpu-models.json"), help="what was found")
     parser.add_argument("--log", type=Path, default=Path("target/gpu-models.log"), help="the supervisor's log")
     given = parser.parse_args(arguments)
