@@ -1,11 +1,11 @@
 //! Which kernels a module file holds, and what they take and need as far as the file tells, without a device: the export
-//! list of wasm, the declarations of PTX, the symbols of cubins, all of AMD's code objects, which are judged on the way.
+//! list of wasm, the declarations of PTX, symbols and parameters of cubins, all of AMD's code objects, which are judged on the way.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use object::read::elf::{ElfFile64, FileHeader};
-use object::{LittleEndian, Object, ObjectSymbol};
+use object::{LittleEndian, Object, ObjectSection, ObjectSymbol};
 use pappus_blueprint::{Blueprint, ParamKind, PassedParam, hsaco, ptx, signatures};
 
 use crate::error::{Error, Result};
@@ -240,7 +240,10 @@ pub fn check(blueprint: &Blueprint, module: usize, path: &Path, kernels: &[Kerne
             );
             return Err(Error::content(path, message));
         }
+        let mut end = 0;
         for (at, (param, passed)) in params.iter().zip(passed).enumerate() {
+            let expected = u64::next_multiple_of(end, passed.align.max(1).into());
+            end = u64::from(param.offset) + u64::from(param.bytes);
             if !agree(*param, passed) {
                 let message = format!(
                     "kernel {:?}, argument {}: the kernel takes {} bytes{}, the blueprint passes {passed} ({} bytes) \
@@ -250,6 +253,18 @@ pub fn check(blueprint: &Blueprint, module: usize, path: &Path, kernels: &[Kerne
                     param.bytes,
                     param.class.described(),
                     passed.bytes,
+                    launch.place()
+                );
+                return Err(Error::content(path, message));
+            }
+            if u64::from(param.offset) != expected {
+                let message = format!(
+                    "kernel {:?}, argument {}: the kernel has it at byte {} of its parameters, the blueprint's alignment \
+                     of {} puts it at byte {expected} at {}[1][{at}]",
+                    kernel.name,
+                    at + 1,
+                    param.offset,
+                    passed.align,
                     launch.place()
                 );
                 return Err(Error::content(path, message));
@@ -346,7 +361,7 @@ fn leb(bytes: &[u8]) -> Option<(u32, &[u8])> {
     None
 }
 
-/// Names of functions in NVIDIA's machine code, and the architecture in its header.
+/// Functions in NVIDIA's machine code with their parameters, and the architecture in its header.
 fn of_cubin(content: &[u8]) -> Option<Part> {
     /// From this version of its header on, the architecture lies one byte further up.
     const LATER: u8 = 8;
@@ -359,8 +374,39 @@ fn of_cubin(content: &[u8]) -> Option<Part> {
     let header = file.elf_header();
     let flags = header.e_flags(LittleEndian);
     let sm = if header.e_ident().abi_version >= LATER { flags >> 8 } else { flags } & 0xff;
-    let kernels = Some(names.into_iter().map(named).collect());
+    let kernel = |name: String| {
+        let info = file.section_by_name(&format!(".nv.info.{name}")).and_then(|section| section.data().ok());
+        Kernel { params: info.and_then(params_of_cubin), ..named(name) }
+    };
+    let kernels = Some(names.into_iter().map(kernel).collect());
     Some(Part { target: format!("sm_{sm}"), kernels, figures: Vec::new() })
+}
+
+/// What a cubin tells of a kernel: records of one attribute each, of which those of parameters are read. `None` where there
+/// are none, or any is of an unknown form.
+fn params_of_cubin(mut info: &[u8]) -> Option<Vec<Param>> {
+    const SIZED: u8 = 4;
+    const PARAMETER: u8 = 0x17;
+    let mut params = BTreeMap::new();
+    while let Some((&[form, attribute, low, high], behind)) = info.split_first_chunk() {
+        info = behind;
+        match form {
+            1..SIZED => continue,
+            SIZED => {}
+            _ => return None,
+        }
+        let (value, behind) = info.split_at_checked(u16::from_le_bytes([low, high]).into())?;
+        info = behind;
+        if attribute == PARAMETER {
+            // An index, which parameter, its offset, and flags below its bytes.
+            let &[_, _, _, _, n0, n1, o0, o1, f0, f1, f2, f3] = value.first_chunk()?;
+            let bytes = u32::from_le_bytes([f0, f1, f2, f3]) >> 18;
+            let offset = u16::from_le_bytes([o0, o1]).into();
+            params.insert(u16::from_le_bytes([n0, n1]), Param { offset, bytes, class: Class::Bits });
+        }
+    }
+    let whole = !params.is_empty() && params.keys().copied().eq(0..u16::try_from(params.len()).ok()?);
+    whole.then(|| params.into_values().collect())
 }
 
 #[cfg(test)]
@@ -482,6 +528,75 @@ mod tests {
         ] {
             let why = judge(kernel, arguments).unwrap_err();
             assert!(why.contains(words), "{why}");
+        }
+    }
+
+    /// A parameter's record in a cubin.
+    fn record(ordinal: u16, offset: u16, bytes: u32) -> Vec<u8> {
+        let head =
+            [4, 0x17, 12, 0, 0, 0, 0, 0].into_iter().chain(ordinal.to_le_bytes()).chain(offset.to_le_bytes());
+        head.chain((bytes << 18 | 0x1_f000).to_le_bytes()).collect()
+    }
+
+    /// A cubin of one kernel `k`, for sm_90.
+    fn cubin(info: &[u8]) -> Vec<u8> {
+        let names = b"\0.nv.info.k\0.symtab\0";
+        let symbols: Vec<u8> = [[0; 24], {
+            let mut symbol = [0; 24];
+            // Called by the end of the section's name, global, a function, in the first section.
+            (symbol[0], symbol[4], symbol[6]) = (10, 0x12, 1);
+            symbol
+        }]
+        .concat();
+        let mut file = b"\x7fELF\x02\x01\x01\x33\x07".to_vec();
+        file.resize(64, 0);
+        let mut sections = vec![0; 64];
+        for (name, kind, content, entry) in
+            [(1u32, 1u32, info, 0u64), (13, 2, &symbols, 24), (0, 3, names, 0)]
+        {
+            for word in [name, kind] {
+                sections.extend(word.to_le_bytes());
+            }
+            for word in [0, 0, file.len() as u64, content.len() as u64, 3 | 1 << 32, 1, entry] {
+                sections.extend(word.to_le_bytes());
+            }
+            file.extend(content);
+        }
+        let table = (file.len() as u64).to_le_bytes();
+        file[0x28..0x30].copy_from_slice(&table);
+        for (at, half) in
+            [(0x10, 2u16), (0x12, 190), (0x14, 1), (0x30, 90), (0x34, 64), (0x3a, 64), (0x3c, 4), (0x3e, 3)]
+        {
+            file[at..at + 2].copy_from_slice(&half.to_le_bytes());
+        }
+        file.extend(sections);
+        file
+    }
+
+    #[test]
+    fn a_cubin_tells_where_its_parameters_lie() {
+        let path = Path::new("m.cubin");
+        let of = |info: &[u8]| {
+            let part = part(of_bytes(path, "cubin", &cubin(info)));
+            assert_eq!((part.target.as_str(), part.kernels.as_ref().unwrap().len()), ("sm_90", 1));
+            part.kernels.unwrap()
+        };
+        let arguments = r#"{"Ptr": "A"}, {"TensorMap": {"buffer": "A", "dtype": "u16", "shape": [{"Absolute": 64}],
+            "strides": [], "box": [64]}}"#;
+        let judge = |kernels: &[Kernel]| {
+            check(&blueprint("k", arguments), 0, path, kernels).map_err(|why| why.to_string())
+        };
+        // In any order, among other attributes.
+        let kernels = of(&[record(1, 64, 128), vec![3, 0x1b, 255, 0], record(0, 0, 8)].concat());
+        assert_eq!(kernels[0].params.iter().flatten().map(|param| param.bytes).collect::<Vec<_>>(), [8, 128]);
+        judge(&kernels).unwrap();
+        let why = judge(&of(&[record(0, 0, 8), record(1, 112, 128)].concat())).unwrap_err();
+        let words = "kernel \"k\", argument 2: the kernel has it at byte 112 of its parameters, the blueprint's alignment of 64 \
+                     puts it at byte 64 at blueprint.control_flow[0]";
+        assert!(why.contains(words), "{why}");
+        // What is not understood tells nothing.
+        for info in [&[][..], &record(1, 8, 8), &record(0, 0, 8)[..12], &[5, 0x17, 0, 0]] {
+            assert_eq!(of(info)[0].params, None, "{info:?}");
         }
     }
 

@@ -28,22 +28,36 @@ import json, os, subprocess, sys
 import numpy as np
 
 here, pappus, failed = os.path.dirname(os.path.abspath(__file__)), (sys.argv + ["pappus"])[1], 0
+
+
+def run(name, *command):
+    """Whether the command succeeded; otherwise its message is the case's."""
+    done = subprocess.run([pappus, *command], capture_output=True, text=True)
+    if done.returncode:
+        print(f"WRONG {name}: {command[0]} ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
+    return done.returncode == 0
+
+
 for name, case in json.load(open(f"{here}/cases.json")).items():
     function = f"jax-{name}"
     subprocess.run([pappus, "function", "remove", function], capture_output=True)
-    subprocess.run([pappus, "function", "add", function, f"{here}/{name}.pappus"], check=True, stdout=subprocess.DEVNULL)
+    if not run(name, "function", "add", function, f"{here}/{name}.pappus"):
+        failed += 1
+        continue
     arguments = []
     for given in case["inputs"]:
         arguments += ["--input", f"{given}={here}/{name}.{given}.npy"]
     for output in case["outputs"]:
         arguments += ["--output", f"{output}={here}/{name}.{output}.found.npy"]
     for call in range(3):
-        subprocess.run([pappus, "invoke", function, *arguments], check=True, stdout=subprocess.DEVNULL)
+        if not run(name, "invoke", function, *arguments):
+            failed += 1
+            break
         for output in case["outputs"]:
             wanted, found = (np.load(f"{here}/{name}.{output}.{what}npy").astype("f8") for what in ("", "found."))
-            off = np.abs(wanted - found).max() / max(1.0, np.abs(wanted).max())
-            limit = case["tolerance"]
-            good = wanted.shape == found.shape and off <= limit
+            same, limit = wanted.shape == found.shape, case["tolerance"]
+            off = np.abs(wanted - found).max() / max(1.0, np.abs(wanted).max()) if same else np.inf
+            good = off <= limit
             failed += not good
             print(f"{'ok  ' if good else 'WRONG'} {name} {output}: off by {off:.2e}, {limit:.0e} is allowed, call {call + 1}")
 sys.exit(1 if failed else 0)

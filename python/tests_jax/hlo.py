@@ -257,8 +257,6 @@ class Run:
 
     @staticmethod
     def place(argument: Mapping[str, Any]) -> tuple[str, Any]:
-        if "TensorMap" in argument:
-            return argument["TensorMap"]["buffer"], argument["TensorMap"].get("offset", sizes.absolute(0))
         pointer = argument["Ptr"]
         return (pointer, sizes.absolute(0)) if isinstance(pointer, str) else (pointer["buffer"], pointer["offset"])
 

@@ -94,21 +94,21 @@ def elf(name: str, content: bytes) -> bytes:
     return bytes(header) + content + names + sections
 
 
-def parameter(ordinal: int, size: int) -> bytes:
-    return struct.pack("<BBHIHHI", 4, 0x17, 12, 0, ordinal, 8 * ordinal, size << 18 | 0x1F000)
+def parameter(ordinal: int, offset: int, size: int) -> bytes:
+    return struct.pack("<BBHIHHI", 4, 0x17, 12, 0, ordinal, offset, size << 18 | 0x1F000)
 
 
 def test_parameters_of_machine_code() -> None:
-    info = parameter(1, 128) + struct.pack("<BBH", 3, 0x1B, 255) + parameter(0, 8)
+    info = parameter(1, 112, 128) + struct.pack("<BBH", 3, 0x1B, 255) + parameter(0, 0, 8)
     code = elf(".nv.info.add", info)
-    assert cubin.parameter_sizes(code, "add") == [8, 128]
+    assert cubin.parameters(code, "add") == [(0, 8), (112, 128)]
     with pytest.raises(PackageError, match=r"without a section \.nv\.info\.mul"):
-        cubin.parameter_sizes(code, "mul")
+        cubin.parameters(code, "mul")
     with pytest.raises(PackageError, match=r"describes parameters \[1\]"):
-        cubin.parameter_sizes(elf(".nv.info.add", parameter(1, 8)), "add")
+        cubin.parameters(elf(".nv.info.add", parameter(1, 8, 8)), "add")
     with pytest.raises(PackageError, match="in a way that is not known here"):
-        cubin.parameter_sizes(elf(".nv.info.add", bytes(4)), "add")
+        cubin.parameters(elf(".nv.info.add", bytes(4)), "add")
     with pytest.raises(PackageError, match="no 64-bit ELF"):
-        cubin.parameter_sizes(b"MZ", "add")
+        cubin.parameters(b"MZ", "add")
     with pytest.raises(PackageError, match="ends too early"):
-        cubin.parameter_sizes(code[:70], "add")
+        cubin.parameters(code[:70], "add")

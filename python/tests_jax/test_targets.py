@@ -35,8 +35,7 @@ def test_every_target_that_is_described(arch: str) -> None:
     (target,) = targets.parse(arch)
     for name, arguments, _ in [step["ExecKernel"] for step in built.blueprint["control_flow"]]:
         code = built.modules[f"modules/{name}{target.file_suffix}"]
-        passed = [128 if "TensorMap" in argument else 8 for argument in arguments]
-        assert cubin.parameter_sizes(code, name) == passed
+        assert cubin.parameters(code, name) == [(8 * at, 8) for at in range(len(arguments))]
         # The architecture stands in the file's flags: lowest, or above that in files of a newer version.
         assert code[0x31 if code[7] == 0x41 else 0x30] == target.capability
 

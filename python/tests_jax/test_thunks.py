@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import text_format
 
 from pappus import package
-from pappus.package import PackageError, Unsupported, sizes, targets, xla_lowering, xla_messages, xla_plan
+from pappus.package import PackageError, Unsupported, cubin, sizes, targets, xla_lowering, xla_messages, xla_plan
 from pappus.package.plan import ArrayType, Copy, Fill, Plan, Pointer, Repeat
 
 MESSAGES = xla_messages.Messages(xla_messages.find_library())
@@ -158,5 +158,22 @@ def test_a_kernel_takes_what_xla_passes(monkeypatch: pytest.MonkeyPatch) -> None
     executable = xla_lowering.compile_for(traced, target, target, MESSAGES)
     (thunk,) = executable.thunks
     del thunk.custom_kernel_thunk.custom_kernel.kernel_spec.kernel_args_packing_spec.kernel_arguments[1]
-    with pytest.raises(Unsupported, match=r"takes parameters of \[8, 8\] bytes, XLA passes \[8\]"):
+    with pytest.raises(Unsupported, match=r"takes parameters of \[8, 8\] bytes, XLA passes 1 addresses"):
         xla_plan.read(executable, traced.parameters, traced.types, traced.outputs)
+
+
+def test_a_kernel_takes_its_parameters_where_pappus_passes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the assembler places parameters that must be aligned further than addresses."""
+    monkeypatch.setattr(cubin, "parameters", lambda code, kernel: [(48, 8), (56, 8)])
+    with pytest.raises(Unsupported, match="has parameter 0 at byte 48, Pappus passes it at byte 0") as refused:
+        package.jax(lambda x: x + 1, (np.zeros(4, np.float32),))
+    assert refused.value.what == "add"
+
+
+def test_tensor_maps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "config { block_m: 64 block_n: 32 block_k: 32 num_stages: 1 num_warps: 4 num_ctas: 1 is_tma_allowed: true }"
+    monkeypatch.setattr(xla_lowering, "_tiles", lambda: own)
+    x = np.zeros((512, 512), np.float16)
+    with pytest.raises(Unsupported, match="its kernel takes tensor maps") as refused:
+        package.jax(lambda x: x @ x.T, (x,))
+    assert refused.value.what == "dot_general"

@@ -13,7 +13,7 @@ use super::load::{self, Calls, FIRST_UID, Load, USUAL_ROUNDS, jain};
 use super::mps::{ENDLESS_CONFIG, ENDLESS_PTX};
 use crate::Result;
 use crate::bare::work::Work;
-use crate::harness::functions::Handed;
+use crate::harness::functions::{Form, Handed};
 use crate::harness::pace;
 use crate::report::{Report, Unit};
 
@@ -164,8 +164,8 @@ fn idle(bed: &Bed, report: &mut Report) -> Result<()> {
 
 /// A neighbour of kernels that never end.
 fn endless(bed: &Bed, report: &mut Report) -> Result<()> {
-    if !matches!(bed.form(), crate::harness::functions::Form::Ptx(_)) {
-        report.skip("the endless kernel is for NVIDIA GPUs");
+    if matches!(bed.form(), Form::Hsaco(_)) {
+        report.skip("there is no endless kernel for AMD GPUs here");
         return Ok(());
     }
     let running = bed.start(SETTINGS)?;
@@ -174,10 +174,13 @@ fn endless(bed: &Bed, report: &mut Report) -> Result<()> {
     let calls = Calls::new(&mut client, "matmul", Work::Matmul, NEIGHBOURS)?;
     let alone = answers(&mut client, &calls, Duration::from_secs(2), || Ok(()))?;
     let alone_per_second = alone.bins[10..].iter().sum::<u64>() as f64;
-    let mut ended = 0_u32;
+    let (mut ended, form) = (0_u32, bed.form());
     let beside = answers(&mut client, &calls, ENDLESS, || {
         let mut client = load::connect(&running, 2)?;
-        let handed = Handed::put_own(&mut client, ENDLESS_CONFIG, "ptx", ENDLESS_PTX.as_bytes())?;
+        let handed = match form {
+            Form::Ptx(_) => Handed::put_own(&mut client, ENDLESS_CONFIG, "ptx", ENDLESS_PTX.as_bytes())?,
+            form => Handed::put_as(&mut client, "spin", &form, "")?,
+        };
         client.add_function(handed.named("endless"))?;
         let begin = Instant::now();
         while begin.elapsed() < ENDLESS {

@@ -12,8 +12,8 @@ _PARAMETER_INFO = 0x17
 _SIZED, _SHORT = 4, (1, 2, 3)
 
 
-def parameter_sizes(code: bytes, kernel: str) -> list[int]:
-    """The bytes of each parameter, in their order."""
+def parameters(code: bytes, kernel: str) -> list[tuple[int, int]]:
+    """Where each parameter begins and its bytes, in their order."""
     try:
         info = _section(code, f".nv.info.{kernel}")
         found, at = {}, 0
@@ -22,8 +22,8 @@ def parameter_sizes(code: bytes, kernel: str) -> list[int]:
             at += 4
             if form == _SIZED:
                 if attribute == _PARAMETER_INFO:
-                    _, ordinal, _, flags = _PARAMETER.unpack_from(info, at)
-                    found[ordinal] = flags >> 18
+                    _, ordinal, offset, flags = _PARAMETER.unpack_from(info, at)
+                    found[ordinal] = offset, flags >> 18
                 at += value
             elif form not in _SHORT:
                 raise PackageError(f"kernel {kernel}: its machine code describes parameters in a way that is not known here")

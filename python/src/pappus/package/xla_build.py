@@ -10,7 +10,7 @@ from .errors import PackageError
 from .files import Package
 from .plan import Launch, Plan, Pointer
 from .targets import Target
-from .xla_plan import MachineKernel, TensorMap
+from .xla_plan import MachineKernel
 
 # Modules that a function may have (docs/blueprint.md); every kernel of XLA's is one.
 MAX_MODULES = 512
@@ -65,7 +65,7 @@ def _same(
         differ = sorted(set(kernels) ^ set(others))
         raise PackageError(f"{first} and {target} have different kernels ({', '.join(differ)}): make a package for each")
     for name, kernel in kernels.items():
-        for what in ("entry", "threads", "clusters", "maps", "written"):
+        for what in ("entry", "threads", "clusters", "written"):
             if getattr(kernel, what) != getattr(others[name], what):
                 raise PackageError(f"kernel {name}: {what} differ between {first} and {target}: make a package for each")
     if (plan.steps, plan.buffers, set(plan.weights)) != (other.steps, other.buffers, set(other.weights)):
@@ -74,9 +74,9 @@ def _same(
 
 def _launch(step: Launch, kernel: MachineKernel, shared_bytes: int) -> dict[str, Any]:
     arguments = []
-    for at, pointer in enumerate(step.arguments.values()):
+    for pointer in step.arguments.values():
         assert isinstance(pointer, Pointer)
-        arguments.append(_map(pointer, kernel.maps[at]) if at in kernel.maps else build.pointer_argument(pointer))
+        arguments.append(build.pointer_argument(pointer))
     launch = {f"grid_dim_{axis}": count for axis, count in zip("xyz", step.grid, strict=True)}
     launch |= {f"block_dim_{axis}": sizes.absolute(count) for axis, count in zip("xyz", kernel.threads, strict=True)}
     launch["shared_mem_bytes"] = sizes.absolute(shared_bytes)
@@ -84,18 +84,3 @@ def _launch(step: Launch, kernel: MachineKernel, shared_bytes: int) -> dict[str,
         if count > 1:
             launch[f"cluster_dim_{axis}"] = sizes.absolute(count)
     return {"ExecKernel": [step.kernel, arguments, launch]}
-
-
-def _map(pointer: Pointer, tensor_map: TensorMap) -> dict[str, Any]:
-    described: dict[str, Any] = {
-        "buffer": pointer.buffer,
-        "dtype": tensor_map.dtype,
-        "shape": [sizes.absolute(size) for size in tensor_map.shape],
-        "strides": [sizes.absolute(size) for size in tensor_map.strides],
-        "box": list(tensor_map.box),
-        "swizzle": tensor_map.swizzle,
-        "fill": tensor_map.fill,
-    }
-    if sizes.known(pointer.offset) != 0:
-        described["offset"] = pointer.offset
-    return {"TensorMap": described}

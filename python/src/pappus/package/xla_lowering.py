@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import re
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,26 @@ _OPTIONS: dict[str, Any] = {
     # Launches wait for the one before them.
     "xla_gpu_enable_pdl": False,
 }
+
+
+# Tiles of matrix products that XLA's model of costs chooses among: rows, columns, summed elements, stages, warps. Those that
+# do not suit a product's type or GPU are left out by XLA. Of a list of its own it often chooses one with tensor maps, which
+# lie elsewhere among a kernel's parameters than Pappus passes them; no option of XLA's keeps it from those alone.
+TILES = (
+    (16, 16, 32, 4, 2),
+    (16, 64, 64, 4, 4),
+    (64, 16, 64, 4, 4),
+    (32, 64, 64, 4, 4),
+    (64, 32, 64, 4, 4),
+    (64, 64, 32, 4, 4),
+    (64, 64, 64, 3, 4),
+    (64, 128, 64, 3, 4),
+    (128, 64, 64, 3, 4),
+    (128, 128, 32, 4, 8),
+    (128, 128, 64, 3, 8),
+    (128, 256, 64, 3, 8),
+    (256, 128, 64, 3, 8),
+)
 
 
 @dataclass(frozen=True)
@@ -136,7 +157,11 @@ def compile_for(traced: Traced, target: Target, planned_for: Target, messages: x
         place = jax.sharding.SingleDeviceSharding(topology.devices[0])
         arguments = [jax.ShapeDtypeStruct(shape, dtype, sharding=place) for shape, dtype in traced.shapes]
         lowered = jax.jit(traced.function, keep_unused=True, out_shardings=place).lower(*arguments)
-        compiled = lowered.compile(compiler_options={**_OPTIONS, **_toolkit()})
+        with tempfile.NamedTemporaryFile("w", prefix="pappus-", suffix=".textproto") as tiles:
+            tiles.write(_tiles())
+            tiles.flush()
+            given = {"xla_gpu_gemm_autotuner_override_file": tiles.name}
+            compiled = lowered.compile(compiler_options={**_OPTIONS, **_toolkit(), **given})
         serialized = compiled.runtime_executable().serialize()
     except NotImplementedError as error:
         if "topology" not in str(error):
@@ -268,6 +293,13 @@ gpu_device_info {{
 platform_name: "CUDA"
 device_description_str: "{gpu.name}"
 """
+
+
+def _tiles() -> str:
+    """What XLA reads of tiles, as text."""
+    names = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
+    lines = (" ".join(f"{name}: {size}" for name, size in zip(names, tile, strict=True)) for tile in TILES)
+    return "".join(f"config {{ {line} num_ctas: 1 }}\n" for line in lines)
 
 
 def _toolkit() -> dict[str, str]:

@@ -8,7 +8,7 @@ repeated, or written out where its turns use different places. Anything else is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -36,18 +36,6 @@ _WHY = {
 
 
 @dataclass(frozen=True)
-class TensorMap:
-    """What a kernel takes in place of an array's address, as blueprints have it; innermost dimensions last."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    swizzle: str
-    fill: str
-
-
-@dataclass(frozen=True)
 class MachineKernel:
     """One kernel in a module of its own, and what each of its launches needs besides arguments and grid."""
 
@@ -56,8 +44,6 @@ class MachineKernel:
     threads: tuple[int, int, int]
     clusters: tuple[int, int, int]
     shared_bytes: int
-    # By number of the argument.
-    maps: Mapping[int, TensorMap] = field(default_factory=dict)
     # Which arguments it writes.
     written: frozenset[int] = frozenset()
 
@@ -274,6 +260,8 @@ class _Reader:
         if strange:
             raise self._refused(thunk, f"its launch says {sorted(strange)}, which is not known here")
         slices = [part.slice for part in body.args] if kind == "custom_kernel_thunk" else list(body.args)
+        if body.tma_metadata.arg_index_to_tma_info:
+            raise self._refused(thunk, "its kernel takes tensor maps, which XLA was told not to use (xla_lowering.TILES)")
         places = [_pointer(memory, part, part.size) for part in slices]
         for at in body.zeroed_output_buffer_indices:
             yield from self._fill(slices[at], 0, memory)
@@ -287,14 +275,12 @@ class _Reader:
             blocks, threads = body.launch_dimensions.block_counts, body.launch_dimensions.thread_counts_per_block
             clusters, shared, order = body.cluster_dim, body.shmem_bytes, None
         order = list(range(len(places))) if order is None else order
-        maps = body.tma_metadata.arg_index_to_tma_info
         kernel = MachineKernel(
             entry=entry,
             code=code,
             threads=_dimensions(threads),
             clusters=_dimensions(clusters),
             shared_bytes=shared,
-            maps={at: self._map(maps[of], thunk) for at, of in enumerate(order) if of in maps},
             written=frozenset(at for at, of in enumerate(order) if of < len(body.written) and body.written[of]),
         )
         self._check(kernel, len(order), thunk)
@@ -316,35 +302,17 @@ class _Reader:
             order.append(relocation.argument_index)
         return order
 
-    def _map(self, info: Any, thunk: Any) -> TensorMap:
-        names = {name: xla_hlo.enum_name(info, name) for name in ("interleave", "swizzle", "float_oob_fill")}
-        swizzle = {"SWIZZLE_NONE": "none", "SWIZZLE_BYTES32": "32B", "SWIZZLE_BYTES64": "64B", "SWIZZLE_BYTES128": "128B"}
-        fill = {"FLOAT_OOB_FILL_NONE": "zero", "FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA": "nan"}
-        if (
-            names["interleave"] != "INTERLEAVE_NONE"
-            or names["swizzle"] not in swizzle
-            or names["float_oob_fill"] not in fill
-            or info.element_size not in (1, 2, 4, 8)
-            or any(stride != 1 for stride in info.element_strides)
-        ):
-            raise self._refused(thunk, "a tensor map that blueprints have no form for")
-        kinds = {"zero": {1: "u8", 2: "u16", 4: "u32", 8: "u64"}, "nan": {2: "f16", 4: "f32", 8: "f64"}}
-        filled = fill[names["float_oob_fill"]]
-        return TensorMap(
-            dtype=kinds[filled][info.element_size],
-            shape=tuple(reversed(info.global_dims)),
-            strides=tuple(reversed(info.global_strides)),
-            box=tuple(reversed(info.box_dims)),
-            swizzle=swizzle[names["swizzle"]],
-            fill=filled,
-        )
-
     def _check(self, kernel: MachineKernel, arguments: int, thunk: Any) -> None:
-        """The machine code takes what XLA says that it passes."""
-        taken = cubin.parameter_sizes(kernel.code, kernel.entry)
-        passed = [128 if at in kernel.maps else 8 for at in range(arguments)]
-        if taken != passed:
-            raise self._refused(thunk, f"kernel {kernel.entry} takes parameters of {taken} bytes, XLA passes {passed}")
+        """The machine code takes addresses, one behind the other from byte 0 on: so Pappus passes them."""
+        taken = cubin.parameters(kernel.code, kernel.entry)
+        numbers = [number for _, number in taken]
+        if numbers != [8] * arguments:
+            why = f"kernel {kernel.entry} takes parameters of {numbers} bytes, XLA passes {arguments} addresses"
+            raise self._refused(thunk, why)
+        for at, (offset, _) in enumerate(taken):
+            if offset != 8 * at:
+                why = f"kernel {kernel.entry} has parameter {at} at byte {offset}, Pappus passes it at byte {8 * at}"
+                raise self._refused(thunk, why)
 
     def _named(self, kernel: MachineKernel) -> str:
         """The kernel's name in the blueprint: its own, unless another one has it."""
