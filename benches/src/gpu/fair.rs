@@ -113,11 +113,21 @@ fn contested(bed: &Bed, report: &mut Report) -> Result<()> {
     let worst = windows.iter().map(|times| jain(times)).fold(f64::INFINITY, f64::min);
     let title = "8 tenants, 20 and 2 calls in flight, matmul 128² and inference ×500, windows of 1 s";
     report.at_least(0.99, format!("{title}, Jain's index of device time"), worst, Unit::Ratio);
+    for (nth, wants) in all.iter().enumerate() {
+        let used = windows.iter().map(|times| times[nth]).sum::<f64>() / 1e9 / f64::from(WINDOWS);
+        let (what, in_flight) = (wants.work.function(), wants.in_flight);
+        let title = format!("device time of tenant {}, {what}, {in_flight} in flight, of a second", nth + 1);
+        report.info(title, used, Unit::Ratio);
+    }
     Ok(())
 }
 
 /// Tenants with weights get device time by them.
 fn weighted(bed: &Bed, report: &mut Report) -> Result<()> {
+    if bed.rehearses() {
+        report.skip("weights are for devices that tenants take turns on");
+        return Ok(());
+    }
     let tenants = (1..).zip(WEIGHTS).map(|(nth, weight): (u32, u32)| {
         format!("[tenants.t{nth}]\nuid = {}\nweight = {weight}\n", FIRST_UID + nth)
     });
@@ -164,8 +174,8 @@ fn idle(bed: &Bed, report: &mut Report) -> Result<()> {
 
 /// A neighbour of kernels that never end.
 fn endless(bed: &Bed, report: &mut Report) -> Result<()> {
-    if matches!(bed.form(), Form::Hsaco(_)) {
-        report.skip("there is no endless kernel for AMD GPUs here");
+    if !matches!(bed.form(), Form::Ptx(_)) {
+        report.skip("the endless kernel is for NVIDIA GPUs");
         return Ok(());
     }
     let running = bed.start(SETTINGS)?;
@@ -174,13 +184,10 @@ fn endless(bed: &Bed, report: &mut Report) -> Result<()> {
     let calls = Calls::new(&mut client, "matmul", Work::Matmul, NEIGHBOURS)?;
     let alone = answers(&mut client, &calls, Duration::from_secs(2), || Ok(()))?;
     let alone_per_second = alone.bins[10..].iter().sum::<u64>() as f64;
-    let (mut ended, form) = (0_u32, bed.form());
+    let mut ended = 0_u32;
     let beside = answers(&mut client, &calls, ENDLESS, || {
         let mut client = load::connect(&running, 2)?;
-        let handed = match form {
-            Form::Ptx(_) => Handed::put_own(&mut client, ENDLESS_CONFIG, "ptx", ENDLESS_PTX.as_bytes())?,
-            form => Handed::put_as(&mut client, "spin", &form, "")?,
-        };
+        let handed = Handed::put_own(&mut client, ENDLESS_CONFIG, "ptx", ENDLESS_PTX.as_bytes())?;
         client.add_function(handed.named("endless"))?;
         let begin = Instant::now();
         while begin.elapsed() < ENDLESS {

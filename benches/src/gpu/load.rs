@@ -349,7 +349,8 @@ pub fn keep_until(
         Ok((client.send_invocation(call)?, sent))
     };
     let mut sent = calls.calls.iter().map(|call| send(client, call)).collect::<Result<Vec<_>>>()?;
-    while client.in_flight() > 0 {
+    let mut left = sent.len();
+    while left > 0 {
         let answer = client.recv_within(PATIENCE)?.ok_or("no call was answered for 30 s")?;
         let Some(response::Body::Invoked(_)) = answer.body else {
             return Err(format!("a call ended with {:?}", answer.body).into());
@@ -357,8 +358,9 @@ pub fn keep_until(
         let slot = sent.iter().position(|(id, _)| *id == answer.id);
         let slot = slot.ok_or("an answer to a call that was not sent")?;
         answered(Instant::now(), nanoseconds(sent[slot].1))?;
-        if !over.load(Ordering::Relaxed) {
-            sent[slot] = send(client, &calls.calls[slot])?;
+        match over.load(Ordering::Relaxed) {
+            true => left -= 1,
+            false => sent[slot] = send(client, &calls.calls[slot])?,
         }
     }
     calls.check()
