@@ -92,7 +92,7 @@ CASES: dict[str, Any] = {
     "transformer-exact": (exact(networks.transformer), networks.block_weights(), {"x": normal(2, 16, 32)}, 1e-4),
     "softmax": (jax.nn.softmax, None, {"x": normal(33, 1000)}, 1e-6),
     "loop-over-layers": (exact(deep), normal(3, 16, 16) / 4, {"x": normal(8, 16)}, 1e-5),
-    "loop": (exact(lambda x: jax.lax.fori_loop(0, 9, lambda _, c: jnp.sin(c) @ c, x)), None, {"x": normal(16, 16) / 4}, 1e-5),
+    "loop": (exact(lambda x: jax.lax.fori_loop(0, 9, lambda _, c: jnp.sin(c @ x), x)), None, {"x": normal(16, 16) / 4}, 1e-5),
     "sort": (lambda x: (jnp.sort(x), *jax.lax.top_k(x, 3)), None, {"x": normal(8, 64)}, 0.0),
     "product": (lambda x: x @ x.T, None, {"x": normal(256, 512).astype(np.float16)}, 5e-3),
 }

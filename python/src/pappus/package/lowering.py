@@ -21,7 +21,7 @@ from .plan import Plan
 from .targets import Target
 
 # Releases of PyTorch that this was tried with (scripts/ecosystem): it uses private parts of Inductor.
-SUPPORTED = ("2.15",)
+SUPPORTED = ("2.15", "2.14")
 
 _OPTIONS: dict[str, Any] = {
     "fx_wrapper": True,

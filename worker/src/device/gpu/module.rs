@@ -145,8 +145,8 @@ impl<D: Driver> Instance<D> {
             None => (None, None),
             Some(ranges) => {
                 let copied = keep_pristine(driver, stream, &ranges);
-                let (resets, buffer) = copied.map_err(|e| e.fault("keeping a module's variables"))?;
-                (Some(resets), buffer)
+                let copied = copied.map_err(|e| e.fault("keeping a module's variables"))?;
+                copied.map_or((None, None), |(resets, buffer)| (Some(resets), buffer))
             }
         };
         Ok(Self { kernels, reset, _pristine: pristine, _module: module })
@@ -186,23 +186,29 @@ fn locate<D: Driver>(module: &D::Module, writable: &[Section]) -> Option<Vec<(u6
     Some(ranges)
 }
 
+/// Copies of them; none if the driver refuses to copy one: variables that lie as in the file, but in allocations of their
+/// own, have no gap that could be copied.
 fn keep_pristine<D: Driver>(
     driver: &D,
     stream: &D::Stream,
     ranges: &[(u64, u64)],
-) -> Result<Pristine<D>, D::Error> {
+) -> Result<Option<Pristine<D>>, D::Error> {
     let total: u64 = ranges.iter().map(|(_, bytes)| bytes.next_multiple_of(256)).sum();
     if total == 0 {
-        return Ok((Vec::new(), None));
+        return Ok(Some((Vec::new(), None)));
     }
     let buffer = driver.allocate_device(total)?;
     let mut pristine = buffer.address();
     let mut resets = Vec::with_capacity(ranges.len());
     for &(address, bytes) in ranges {
-        stream.copy(pristine, address, bytes)?;
+        if stream.copy(pristine, address, bytes).is_err() {
+            // What was queued has to be over before the buffer goes.
+            driver.synchronize()?;
+            return Ok(None);
+        }
         resets.push(Reset { address, pristine, bytes });
         pristine += bytes.next_multiple_of(256);
     }
     driver.synchronize()?;
-    Ok((resets, Some(buffer)))
+    Ok(Some((resets, Some(buffer))))
 }
