@@ -35,6 +35,11 @@ def same(built: Package, model: nn.Module, *inputs: torch.Tensor, tolerance: flo
     assert float((found - wanted).abs().max()) <= tolerance * max(1.0, float(wanted.abs().max()))
 
 
+def suffixes(built: Package) -> set[str]:
+    """Of modules: for which targets there are some."""
+    return {name.removeprefix("modules/").partition(".")[2] for name in built.modules}
+
+
 def launches(built: Package) -> list[Any]:
     return [step["ExecKernel"] for step in built.blueprint["control_flow"] if "ExecKernel" in step]
 
@@ -46,11 +51,11 @@ def test_a_dense_network(tmp_path: Path, check: Check) -> None:
     assert built.blueprint["inputs"] == ["x"]
     assert built.blueprint["outputs"] == ["output"]
     assert set(built.document["weight_files"]) == set(model.state_dict())
-    assert sorted(built.modules) == ["modules/kernels.sm_80.cubin", "modules/kernels.sm_90a.cubin"]
+    assert suffixes(built) == {"sm_80.cubin", "sm_90a.cubin"}
     for name in ("mlp.pappus", "mlp"):
         said = check(built.save(tmp_path / name))
         assert "a valid function" in said
-        assert said.count("kernels fit") == 2
+        assert said.count("kernels and parameters fit") == len(built.modules)
 
 
 def test_a_dense_network_of_any_batch() -> None:
@@ -83,8 +88,8 @@ def test_the_structure_of_resnet18(tmp_path: Path, check: Check) -> None:
     built = package.torch(model, (pixels,))
     same(built, model, pixels, tolerance=1e-4)
     assert "a valid function" in check(built.save(tmp_path / "resnet18.pappus"))
-    # One module, and less memory than all buffers take.
-    assert list(built.modules) == ["modules/kernels.sm_90a.cubin"]
+    # One module (two where some kernels are assembled otherwise), and less memory than all buffers take.
+    assert suffixes(built) == {"sm_90a.cubin"} and len(built.modules) <= 2
     assert set(built.blueprint["buffers"]) == {"arena", "output"}
 
 
@@ -107,7 +112,7 @@ def test_outputs_are_named_and_have_memory_of_their_own() -> None:
 def test_code_for_amd_comes_from_the_same_source() -> None:
     model, x = models.MLP().eval(), torch.randn(8, 32)
     built = package.torch(model, (x,), targets=["sm_90", "gfx942"])
-    assert sorted(built.modules) == ["modules/kernels.gfx942.hsaco", "modules/kernels.sm_90a.cubin"]
+    assert suffixes(built) == {"gfx942.hsaco", "sm_90a.cubin"}
     assert built.modules["modules/kernels.gfx942.hsaco"].startswith(b"\x7fELF")
     assert all(launch["block_dim_x"]["Absolute"] % 64 == 0 for _, _, launch in launches(built))
     same(built, model, x)

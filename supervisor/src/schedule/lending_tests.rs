@@ -116,3 +116,20 @@ fn who_does_not_give_back_is_named_again_and_again() {
     assert!(lending.expire(SETTLE_NS).is_empty());
     assert_eq!(lending.expire(2 * SETTLE_NS), [W1]);
 }
+
+#[test]
+fn weights_are_asked_again_where_what_they_gave_does_not_suffice() {
+    let (mut lending, _) = lending();
+    lending.set_taken(300);
+    lending.weights_answer(200);
+    lending.set_taken(250);
+    assert_eq!(lending.weights_asked(), Some(150));
+    lending.set_taken(100);
+    assert_eq!((lending.weights_asked(), lending.awaits()), (None, false), "all came, and they may have more");
+    // Who had nothing to give is not asked again before a call ended.
+    lending.weights_answer(0);
+    lending.set_taken(90);
+    assert_eq!(lending.weights_asked(), Some(0));
+    lending.ask_weights_again();
+    assert_eq!(lending.weights_asked(), None);
+}

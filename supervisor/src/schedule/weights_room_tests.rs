@@ -126,3 +126,18 @@ fn weights_of_calls_that_wait_are_asked_for_once() {
     b.scheduler.handle(b.now, Cancel { id: last }, &mut b.actions);
     b.expect("");
 }
+
+#[test]
+fn what_weights_are_about_to_give_up_is_no_room_yet() {
+    let mut b = Bench::new(2, 2);
+    b.submit_weighted(1, ALICE, 1);
+    let second = b.submit_weighted(2, BOB, 2);
+    b.in_use(W1, second);
+    b.actions.clear();
+    let moment = b.scheduler.weights_moment();
+    b.scheduler.handle(0, WeightsGivenUp { coming_bytes: 0 }, &mut b.actions);
+    assert_eq!(b.scheduler.weights_moment(), moment);
+    b.expect("");
+    b.scheduler.handle(0, MemoryCame {}, &mut b.actions);
+    b.expect("2 on 1.0");
+}

@@ -68,6 +68,10 @@ def assemble(compiled: Mapping[str, Compiled], sources: Mapping[str, KernelSourc
 
 
 def _assembled(text: str, target: Target, options: Mapping[str, Any]) -> bytes:
+    from triton._C.libtriton import llvm
+
+    # Where every kernel came out of Triton's cache, nothing else has told LLVM of its targets.
+    llvm.init_targets()
     stage = "cubin" if target.kind == "cuda" else "hsaco"
     with _knobs(target):
         return bytes(_stages(target, options)[stage](text, {}))
