@@ -125,7 +125,11 @@ fn weights_are_asked_again_where_what_they_gave_does_not_suffice() {
     lending.set_taken(250);
     assert_eq!(lending.weights_asked(), Some(150));
     lending.set_taken(100);
-    assert_eq!((lending.weights_asked(), lending.awaits()), (None, false), "all came, and they may have more");
+    assert_eq!(
+        (lending.weights_asked(), lending.awaits()),
+        (None, false),
+        "all came, and they may have more"
+    );
     // Who had nothing to give is not asked again before a call ended.
     lending.weights_answer(0);
     lending.set_taken(90);
