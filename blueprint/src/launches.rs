@@ -30,6 +30,13 @@ pub struct PassedParam {
     pub is_zero: bool,
 }
 
+impl PassedParam {
+    /// Where it lies, behind a parameter that ends there.
+    pub fn offset_behind(&self, end: u64) -> u64 {
+        end.next_multiple_of(u64::from(self.align.max(1)))
+    }
+}
+
 impl std::fmt::Display for PassedParam {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.kind {

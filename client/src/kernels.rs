@@ -242,7 +242,7 @@ pub fn check(blueprint: &Blueprint, module: usize, path: &Path, kernels: &[Kerne
         }
         let mut end = 0;
         for (at, (param, passed)) in params.iter().zip(passed).enumerate() {
-            let expected = u64::next_multiple_of(end, passed.align.max(1).into());
+            let expected = passed.offset_behind(end);
             end = u64::from(param.offset) + u64::from(param.bytes);
             if !agree(*param, passed) {
                 let message = format!(

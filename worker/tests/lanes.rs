@@ -28,6 +28,8 @@ struct Script {
     loads: VecDeque<u32>,
     /// Other processes leave something on its chip.
     finds_others: bool,
+    /// Calls go on.
+    goes_on: bool,
 }
 
 /// Two lanes; nothing is executed.
@@ -106,7 +108,11 @@ impl Device for Scripted {
         self.note(format!("start {lane}"));
     }
     fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>> {
-        let left = &mut self.0.lock().unwrap().polls[lane.index()];
+        let script = &mut self.0.lock().unwrap();
+        if script.goes_on {
+            return None;
+        }
+        let left = &mut script.polls[lane.index()];
         match left.front_mut() {
             Some(0) | None => {
                 left.pop_front();
@@ -387,13 +393,17 @@ fn a_worker_that_sleeps_is_woken_for_its_turn() {
 fn a_turn_is_given_back_with_its_last_call() {
     let (mut worker, script) = worker([&[0], &[]]);
     worker.configure(|settings| settings.turns = true);
-    for turn in 1..20 {
+    for id in 1..20 {
+        let turn = TurnId::new(id);
+        script.lock().unwrap().goes_on = true;
         invoke(&mut worker, &[0]);
-        worker.grant(TurnId::new(turn), 0);
-        worker.revoke(TurnId::new(turn));
+        worker.grant(turn, 0);
+        worker.revoke(turn);
+        assert_eq!(worker.yields(), Yield::Ending(turn));
+        script.lock().unwrap().goes_on = false;
         assert_eq!(done(&mut worker), 1);
         assert!(worker.has_yielded(), "the answer came first");
-        assert!(matches!(worker.yields(), Yield::Over { answered, .. } if answered == turn));
+        assert!(matches!(worker.yields(), Yield::Over { answered, .. } if answered == id));
     }
     worker.end().unwrap();
     let events = script.lock().unwrap().events.clone();

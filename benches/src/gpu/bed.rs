@@ -208,26 +208,25 @@ impl Bed {
 
     /// Starts a supervisor that has the device with these settings, such as `workers=1,lanes=8`, or with the default ones.
     pub fn start(&self, settings: &str) -> Result<Running> {
-        let (home, device) = (Home::new()?, self.with_settings(settings));
+        self.start_in(Home::new()?, self.with_settings(settings))
+    }
+
+    fn start_in(&self, home: Home, device: String) -> Result<Running> {
         let supervisor = home.start_with(&device, &self.next_log())?;
         Ok(Running { supervisor, home, device })
     }
 
     /// As [`Bed::start`], with a configuration file.
     pub fn start_configured(&self, settings: &str, toml: &str) -> Result<Running> {
-        let (home, device) = (Home::new()?, self.with_settings(settings));
+        let home = Home::new()?;
         home.configure(toml)?;
-        let supervisor = home.start_with(&device, &self.next_log())?;
-        Ok(Running { supervisor, home, device })
+        self.start_in(home, self.with_settings(settings))
     }
 
     /// As [`Bed::start`], with this device and the one of the next number.
     pub fn start_two(&self, settings: &str) -> Result<Running> {
         let second = self.second().ok_or("the device has no number")?;
-        let home = Home::new()?;
-        let device = format!("{} {second}:{settings}", self.with_settings(settings));
-        let supervisor = home.start_with(&device, &self.next_log())?;
-        Ok(Running { supervisor, home, device })
+        self.start_in(Home::new()?, format!("{} {second}:{settings}", self.with_settings(settings)))
     }
 
     /// The device of the next number: `cuda:1` for `cuda:0`.
@@ -260,8 +259,7 @@ impl Bed {
     pub fn restart(&self, running: Running) -> Result<Running> {
         let Running { supervisor, home, device } = running;
         supervisor.stop()?;
-        let supervisor = home.start_with(&device, &self.next_log())?;
-        Ok(Running { supervisor, home, device })
+        self.start_in(home, device)
     }
 
     fn next_log(&self) -> PathBuf {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use pappus_client::Invocation;
-use pappus_client::v1::response;
+use pappus_client::v1::{Code, response};
 
 use super::bed::{Bed, Running};
 use super::load::{self, Calls, FIRST_UID, Load, USUAL_ROUNDS, jain};
@@ -25,7 +25,7 @@ const WARM_UP: Duration = Duration::from_millis(1500);
 const WINDOW: Duration = Duration::from_secs(1);
 const WINDOWS: u32 = 4;
 const WEIGHTS: [u32; 3] = [1, 2, 4];
-/// The overrun limit and the deadline of endless calls, which end at the earlier of both; how long that goes on.
+/// Of endless calls, which `overrun-limit` ends before; how long they are made, and over how long a rate must hold.
 const DEADLINE: Duration = Duration::from_secs(10);
 const ENDLESS: Duration = Duration::from_secs(22);
 const LONG: Duration = Duration::from_secs(10);
@@ -94,6 +94,7 @@ fn watch(running: &Running, tenants: usize) -> Result<Vec<Vec<f64>>> {
 fn device_times(running: &Running, tenants: usize) -> Result<Vec<f64>> {
     let status = running.admin()?.status()?;
     let of = |tenant: u32| {
+        // Their uids, or the names that a configuration gave them.
         let names = [(FIRST_UID + tenant).to_string(), format!("t{tenant}")];
         let all = status.devices.iter().flat_map(|device| &device.tenants);
         all.filter(|one| names.contains(&one.tenant)).map(|one| one.device_ns as f64).sum()
@@ -184,7 +185,7 @@ fn endless(bed: &Bed, report: &mut Report) -> Result<()> {
     let calls = Calls::new(&mut client, "matmul", Work::Matmul, NEIGHBOURS)?;
     let alone = answers(&mut client, &calls, Duration::from_secs(2), || Ok(()))?;
     let alone_per_second = alone.bins[10..].iter().sum::<u64>() as f64;
-    let mut ended = 0_u32;
+    let (mut ended, mut refused) = (0_u32, 0_u32);
     let beside = answers(&mut client, &calls, ENDLESS, || {
         let mut client = load::connect(&running, 2)?;
         let handed = Handed::put_own(&mut client, ENDLESS_CONFIG, "ptx", ENDLESS_PTX.as_bytes())?;
@@ -195,7 +196,11 @@ fn endless(bed: &Bed, report: &mut Report) -> Result<()> {
             let answer =
                 client.recv_within(Duration::from_secs(30))?.ok_or("an endless call was not ended")?;
             match answer.body {
-                Some(response::Body::Error(_)) if answer.id == id => ended += 1,
+                Some(response::Body::Error(error)) if answer.id == id => match error.code() {
+                    Code::Overrun | Code::DeadlineExceeded => ended += 1,
+                    // Quarantined after some: it is asked for again at once.
+                    _ => refused += 1,
+                },
                 other => return Err(format!("an endless call ended with {other:?}").into()),
             }
         }
@@ -206,6 +211,7 @@ fn endless(bed: &Bed, report: &mut Report) -> Result<()> {
     let title =
         "neighbour of endless kernels (deadline 10 s, again and again), 8 calls in flight, matmul 128²";
     report.info(format!("{title}, endless calls ended"), f64::from(ended), Unit::Count);
+    report.info(format!("{title}, endless calls refused"), f64::from(refused), Unit::Count);
     report.info(format!("{title}, p50"), beside.latencies.value_at_quantile(0.5) as f64, Unit::Nanoseconds);
     report.at_most(
         50e6,

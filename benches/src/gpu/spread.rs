@@ -1,5 +1,7 @@
 //! Tenants spread over two GPUs against the same tenants on one, with 16 calls in flight each.
 
+use std::collections::{HashMap, HashSet};
+
 use super::bed::{Bed, Running};
 use super::load::{self, Load, USUAL_ROUNDS};
 use crate::Result;
@@ -54,7 +56,7 @@ fn rates(bed: &Bed, running: &Running, tenants: usize) -> Result<Vec<(&'static s
 /// How many tenants have workers on both.
 fn on_both(running: &Running) -> Result<usize> {
     let status = running.admin()?.status()?;
-    let mut found = std::collections::HashMap::<String, std::collections::HashSet<String>>::new();
+    let mut found = HashMap::<String, HashSet<String>>::new();
     for device in &status.devices {
         for worker in device.workers.iter().filter(|worker| !worker.caller.is_empty()) {
             found.entry(worker.caller.clone()).or_default().insert(device.name.clone());

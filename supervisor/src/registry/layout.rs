@@ -234,7 +234,7 @@ fn check_param(param: ParamInfo, passed: PassedParam, end: u64) -> Result<(), Ar
     if param.bytes != passed.bytes || wrong_type {
         return Err(ArgumentError::Type { param, passed });
     }
-    let expected = end.next_multiple_of(u64::from(passed.align.max(1)));
+    let expected = passed.offset_behind(end);
     match u64::from(param.offset) == expected {
         true => Ok(()),
         false => Err(ArgumentError::Offset { param, passed, expected }),

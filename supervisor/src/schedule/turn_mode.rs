@@ -27,9 +27,9 @@
 use super::mode_window::Window;
 use crate::ids::TenantId;
 
-/// How long a mode settles before its work counts, once all that had a grant while the chip sliced yielded it; and how
-/// long that is waited for.
+/// How long a mode settles before its work counts.
 const SETTLE_NS: u64 = 10_000_000;
+/// How long it is waited before that, where the chip sliced, until all but one have yielded their grants.
 const YIELDED_NS: u64 = 50_000_000;
 /// How long its work is counted at least.
 const WINDOW_NS: u64 = 40_000_000;
@@ -54,7 +54,7 @@ pub(super) struct TurnMode {
     /// Work that is completed in this phase, and when that began.
     work: Window,
     since_ns: u64,
-    /// When a phase ends at the latest that waits until all yielded.
+    /// Until when this phase may wait for all to yield.
     yielded_ns: u64,
     /// How long work is counted.
     window_ns: u64,
@@ -73,7 +73,7 @@ pub(super) struct Sight {
     pub(super) parties: u32,
     /// All have the same share.
     pub(super) equal: bool,
-    /// As many have a grant as should: nobody's is left from when the chip sliced.
+    /// The chip slices, or no grant is left from when it did.
     pub(super) settled: bool,
     /// How long it takes until each had a turn.
     pub(super) round_ns: u64,

@@ -86,6 +86,8 @@ struct State {
     full: u32,
     /// The next copy to the device fails.
     copy_fails: bool,
+    /// Copies of several variables at once fail with this.
+    apart: Option<FakeError>,
     /// The next tensor map is refused.
     map_fails: bool,
     /// What events answer instead of `Ok(true)`.
@@ -152,6 +154,11 @@ pub(super) fn out_of_memory(calls: u32) {
 /// The next copy to the device fails.
 pub(super) fn fail_next_copy() {
     with(|state| state.copy_fails = true);
+}
+
+/// Copies of several variables at once fail with this.
+pub(super) fn keep_variables_apart(error: FakeError) {
+    with(|state| state.apart = Some(error));
 }
 
 /// The next tensor map is refused.
@@ -378,6 +385,9 @@ impl driver::Stream for Stream {
     }
 
     fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), FakeError> {
+        if from == VARIABLES_AT && bytes > VARIABLE_BYTES {
+            with(|state| state.apart.map_or(Ok(()), Err))?;
+        }
         tell(Did::Copy { to, from, bytes })
     }
 

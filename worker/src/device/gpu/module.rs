@@ -201,10 +201,14 @@ fn keep_pristine<D: Driver>(
     let mut pristine = buffer.address();
     let mut resets = Vec::with_capacity(ranges.len());
     for &(address, bytes) in ranges {
-        if stream.copy(pristine, address, bytes).is_err() {
-            // What was queued has to be over before the buffer goes.
-            driver.synchronize()?;
-            return Ok(None);
+        match stream.copy(pristine, address, bytes) {
+            Ok(()) => {}
+            Err(error) if error.is_fatal() => return Err(error),
+            Err(_) => {
+                // What was queued has to be over before the buffer goes.
+                driver.synchronize()?;
+                return Ok(None);
+            }
         }
         resets.push(Reset { address, pristine, bytes });
         pristine += bytes.next_multiple_of(256);

@@ -491,6 +491,22 @@ fn variables_are_reset_behind_every_call() {
 }
 
 #[test]
+fn variables_that_are_not_copied_as_one_range_get_a_fresh_module_for_every_call() {
+    let module = "kernel k 8 8\nvariable seen\nvariable kept";
+    let driver = Fake::new();
+    fake::keep_variables_apart(FakeError::Refused);
+    let mut fixture = Fixture::with(driver, 2, module);
+    assert_eq!(fixture.call().last(), Some(&Did::Unload));
+    for _ in 0..4 {
+        let log = fixture.call();
+        assert_eq!((log.first(), log.last()), (Some(&Did::Load), Some(&Did::Unload)));
+    }
+    // Nothing goes on with a lost device.
+    fake::keep_variables_apart(FakeError::Kernel);
+    assert!(load(&mut fixture.gpu, &blueprint(2), module).is_err());
+}
+
+#[test]
 fn code_with_variables_that_the_driver_does_not_locate_is_loaded_anew_for_every_call() {
     let mut fixture = Fixture::new(2, "kernel k 8 8\nhidden seen");
     assert_eq!(fixture.call().last(), Some(&Did::Unload));
