@@ -157,7 +157,8 @@ impl Client {
         }
     }
 
-    /// Requests whose answers have not arrived yet.
+    /// Requests whose answers have not arrived yet. Answers that arrived and were not taken yet count no more: whoever waits
+    /// for all of them counts those that it takes.
     pub fn in_flight(&self) -> usize {
         self.unanswered.len()
     }

@@ -242,7 +242,7 @@ pub fn check(blueprint: &Blueprint, module: usize, path: &Path, kernels: &[Kerne
         }
         let mut end = 0;
         for (at, (param, passed)) in params.iter().zip(passed).enumerate() {
-            let expected = passed.offset_behind(end);
+            let lies = passed.lies_at(param.offset.into(), end);
             end = u64::from(param.offset) + u64::from(param.bytes);
             if !agree(*param, passed) {
                 let message = format!(
@@ -257,7 +257,7 @@ pub fn check(blueprint: &Blueprint, module: usize, path: &Path, kernels: &[Kerne
                 );
                 return Err(Error::content(path, message));
             }
-            if u64::from(param.offset) != expected {
+            if let Err(expected) = lies {
                 let message = format!(
                     "kernel {:?}, argument {}: the kernel has it at byte {} of its parameters, the blueprint's alignment \
                      of {} puts it at byte {expected} at {}[1][{at}]",

@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import pappus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 KERNELS = REPOSITORY / "kernels"
+PROGRAMS = Path(os.environ.get("PAPPUS_BIN_DIR", REPOSITORY / "target/debug"))
 VEC_ADD = KERNELS / "configs/vec_add.json"
 # Far more than anything here takes.
 PATIENCE = 60.0
@@ -24,7 +27,19 @@ PATIENCE = 60.0
 
 def program(name: str) -> str:
     """A program under test."""
-    return str(Path(os.environ.get("PAPPUS_BIN_DIR", REPOSITORY / "target/debug")) / name)
+    return str(PROGRAMS / name)
+
+
+@pytest.fixture(scope="session")
+def check() -> Callable[[Path], str]:
+    """``pappus function check``: what it says of a package, which must be valid."""
+
+    def run(path: Path) -> str:
+        done = subprocess.run([program("pappus"), "function", "check", path], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
 class Supervisor:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
-import pytest
+from fixture import check as check
 
 # There is no GPU, and nothing needs one: without this, JAX looks for it.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -23,18 +20,3 @@ if importlib.util.find_spec("jax") is None:
         "hlo.py",
         "gpu.py",
     ]
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-PROGRAMS = Path(os.environ.get("PAPPUS_BIN_DIR", REPOSITORY / "target/debug"))
-
-
-@pytest.fixture(scope="session")
-def check() -> Callable[[Path], str]:
-    """``pappus function check``: what it says of a package, which must be valid."""
-
-    def run(path: Path) -> str:
-        done = subprocess.run([PROGRAMS / "pappus", "function", "check", path], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run

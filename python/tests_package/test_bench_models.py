@@ -15,7 +15,7 @@ import torch
 
 from bench_models import beside, compare, make, networks, prepare, serving, tune
 from bench_models.cases import CASES, Case
-from conftest import PROGRAMS
+from fixture import PROGRAMS
 from pappus import package
 
 

@@ -11,25 +11,18 @@ import numpy as np
 import pytest
 
 import pappus
-from conftest import PROGRAMS, REPOSITORY
+from fixture import PROGRAMS, REPOSITORY, Supervisor
 from pappus.package import Package
 from pappus.package.files import Weight
 from pappus.package.plan import Plan
 
 
 @pytest.fixture
-def socket(tmp_path: Path) -> Iterator[str]:
+def socket() -> Iterator[str]:
     """A supervisor that has nothing registered."""
-    path = str(tmp_path / "socket")
-    arguments = ["--socket", path, "--state-dir", str(tmp_path / "state"), "--device", "cpu:workers=1,memory=64MiB"]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen([PROGRAMS / "pappus-supervisor", *arguments], stdout=log, stderr=log)
-    try:
-        pappus.connect(path, patience=60).close()
-        yield path
-    finally:
-        process.terminate()
-        process.wait()
+    supervisor = Supervisor(device="cpu:workers=1,memory=64MiB")
+    yield supervisor.path
+    supervisor.stop()
 
 
 def vec_add() -> Package:

@@ -6,6 +6,8 @@ use pappus_proto::limits::MAX_INLINE_BYTES;
 pub const MAX_CONNECTIONS: usize = 1024;
 /// Of these, connections of one tenant.
 pub const MAX_CONNECTIONS_PER_TENANT: usize = 512;
+/// Refused connections that wait to be closed at once.
+pub const MAX_REFUSED: usize = 256;
 /// Connections on the admin socket at once.
 pub const MAX_ADMIN_CONNECTIONS: usize = 64;
 /// Threads for sockets: decoding and handing on, nothing that takes long.

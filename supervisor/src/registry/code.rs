@@ -361,7 +361,14 @@ impl Registry {
             return Err(why);
         }
         let Job { tenant, module: hash, class } = *job;
-        let bytes = self.state.read_blob(tenant, hash).map_err(|e| failed("cannot read the module", &e))?;
+        let bytes = match self.state.read_blob(tenant, hash) {
+            Ok(bytes) => bytes,
+            // The client may have gone while this one waited, and the module with it.
+            Err(_) if !self.registry_of(tenant).change(self.tenants.account(tenant)).blobs.has(hash) => {
+                return Err(NotMade::Vanished);
+            }
+            Err(why) => return Err(failed("cannot read the module", &why).into()),
+        };
         let class = match (class.map(|class| &self.classes[class]), self.classes.first()) {
             (Some(class), _) => class,
             (None, Some(any)) => {
@@ -517,5 +524,18 @@ mod tests {
         assert_eq!((room(1 << 20).unwrap(), room(3 << 29).unwrap(), room(3 << 30).unwrap()), (3, 2, 1));
         let why = room(5 << 30).unwrap_err();
         assert_eq!((why.reason(), &*why.place()), (Reason::OutOfMemory, "blueprint.weights"));
+    }
+
+    #[test]
+    fn bytes_that_were_removed_meanwhile_are_no_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = registry(dir.path(), &["cpu"]);
+        let tenant = TenantId::new(7);
+        let job = Job { tenant, module: Hash([1; 32]), class: None };
+        assert!(matches!(registry.make_now(&job, Wish::Afresh), Err(NotMade::Vanished)));
+        // What a record needs must be there.
+        let mine = registry.registry_of(tenant);
+        mine.change(registry.tenants.account(tenant)).blobs.need(job.module);
+        assert!(matches!(registry.make_now(&job, Wish::Afresh), Err(NotMade::Failure(_))));
     }
 }

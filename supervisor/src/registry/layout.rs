@@ -234,11 +234,11 @@ fn check_param(param: ParamInfo, passed: PassedParam, end: u64) -> Result<(), Ar
     if param.bytes != passed.bytes || wrong_type {
         return Err(ArgumentError::Type { param, passed });
     }
-    let expected = passed.offset_behind(end);
-    match u64::from(param.offset) == expected {
-        true => Ok(()),
-        false => Err(ArgumentError::Offset { param, passed, expected }),
-    }
+    passed.lies_at(param.offset.into(), end).map_err(|expected| ArgumentError::Offset {
+        param,
+        passed,
+        expected,
+    })
 }
 
 fn size(bytes: u64) -> impl std::fmt::Display {
@@ -355,6 +355,22 @@ mod tests {
         assert_eq!(judge(&function(r#"{"U64": 0}"#, 1), kernel(&[(0, 8, Pointer)])), Ok(()));
         // Kinds that do not tell.
         assert_eq!(judge(&function(all, 1), KernelInfo { params: None, ..kernel(&[]) }), Ok(()));
+    }
+
+    #[test]
+    fn a_tensor_map_lies_where_the_assembler_aligned_it() {
+        use ParamClass::{Bytes, Integer};
+        let map = r#"{"Ptr": "A"}, {"TensorMap": {"buffer": "A", "dtype": "u8", "shape": [{"Sizeof": "A"}],
+            "strides": [], "box": [16]}},
+            {"I32": 1}"#;
+        for (at, accepted) in [(64, true), (48, true), (8, true), (4, false), (72, false)] {
+            let layout = [(0, 8, Integer), (at, 128, Bytes), (at + 128, 4, Integer)];
+            assert_eq!(judge(&function(map, 1), kernel(&layout)).is_ok(), accepted, "{at}");
+        }
+        // What follows it has its own place.
+        let gap = [(0, 8, Integer), (48, 128, Bytes), (180, 4, Integer)];
+        let (why, _) = judge(&function(map, 1), kernel(&gap)).unwrap_err();
+        assert!(why.contains("argument 3") && why.contains("at byte 176"), "{why}");
     }
 
     #[test]

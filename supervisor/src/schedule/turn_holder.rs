@@ -14,8 +14,8 @@ pub(super) struct Holder {
     pub(super) revoked_ns: Option<u64>,
     /// From when on it is still to be charged: since then others want the device, too.
     pub(super) charged_from_ns: Option<u64>,
-    /// What it was charged already, or is known to have used.
-    pub(super) charged_ns: u64,
+    /// How much of its time is accounted for: others waited meanwhile, or it is known to have used it.
+    pub(super) accounted_ns: u64,
     /// The least that calls of it took that ended since it was charged last.
     pub(super) worked_ns: u64,
     /// What it was charged and no [`Charge`](super::turns::Charge) said yet.
@@ -43,7 +43,7 @@ impl Holder {
             granted_clock_ns: clock_ns,
             revoked_ns: None,
             charged_from_ns: None,
-            charged_ns: 0,
+            accounted_ns: 0,
             worked_ns: 0,
             unsaid_ns: 0,
             counted_ns: now_ns,

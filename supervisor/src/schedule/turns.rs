@@ -19,6 +19,7 @@
 //! How long calls are in the way of others is counted by a clock that runs while at least two parties want the device
 //! ([`Turns::contended_ns`]).
 
+pub use self::charges::Charge;
 use super::share_line::ShareLine;
 use super::turn_cost::ChangeCost;
 use super::turn_fines::Fines;
@@ -58,17 +59,6 @@ pub enum Order {
 
 /// A place in the line, and the worker that has it.
 type Place = (u64, WorkerId);
-
-/// What a worker's tenant is charged for a turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Charge {
-    /// Whom the worker served.
-    pub tenant: TenantId,
-    /// Device time that it used.
-    pub used_ns: u64,
-    /// Of its turn, what others waited for.
-    pub contended_ns: u64,
-}
 
 /// The turns of one device.
 #[derive(Debug)]
@@ -397,57 +387,6 @@ impl Turns {
         Some(charge)
     }
 
-    /// Charges a holder's tenant for its part of the time that others waited for.
-    fn settle(&mut self, now_ns: u64, at: usize) -> u64 {
-        let shared = self.is_shared();
-        let sharers = if shared { u64::from(self.active.count_ones().max(1)) } else { 1 };
-        let holder = &mut self.holders[at];
-        let unsaid_ns = std::mem::take(&mut holder.unsaid_ns);
-        let Some(from_ns) = holder.charged_from_ns.replace(now_ns) else {
-            holder.charged_from_ns = None;
-            return unsaid_ns;
-        };
-        let waited_ns = now_ns.saturating_sub(from_ns);
-        let worked_ns = std::mem::take(&mut holder.worked_ns);
-        let contended_ns = match holder.overran {
-            // It kept the chip busy all the time.
-            true => waited_ns,
-            // Beside it, others have what is left.
-            false if shared && !self.slicing => (waited_ns / sharers).min(worked_ns),
-            false => waited_ns / sharers,
-        };
-        holder.charged_ns += contended_ns;
-        self.used_ns[holder.worker.get()] += contended_ns;
-        self.line.charge(holder.tenant, contended_ns);
-        unsaid_ns + contended_ns
-    }
-
-    /// Takes a holder's grant, and charges its tenant: for what it says it used, and at least its part of the time that
-    /// others waited for. None says that it cannot say any more how much it used.
-    fn take(&mut self, now_ns: u64, at: usize, used_ns: Option<u64>) -> Charge {
-        if self.holders[at].overran {
-            // From now on others may have the chip for themselves.
-            for other in (0..self.holders.len()).filter(|other| *other != at) {
-                self.holders[other].unsaid_ns = self.settle(now_ns, other);
-            }
-        }
-        let contended_ns = self.settle(now_ns, at);
-        let holder = self.holders.remove(at);
-        let had_ns = now_ns.saturating_sub(holder.granted_ns);
-        self.turn_ns = (self.turn_ns.saturating_mul(7)).saturating_add(had_ns) / 8;
-        // Besides, it may have had the device while none waited.
-        let alone_ns = used_ns.unwrap_or(had_ns).min(had_ns).saturating_sub(holder.charged_ns);
-        self.used_ns[holder.worker.get()] += alone_ns;
-        if holder.overran && !self.barred.contains(&holder.tenant) {
-            self.barred.push(holder.tenant);
-        }
-        if self.holders.is_empty() && self.line.is_empty() {
-            // Whoever comes now has a turn of its own.
-            self.barred.clear();
-        }
-        Charge { tenant: holder.tenant, used_ns: contended_ns + alone_ns, contended_ns }
-    }
-
     /// The worker's process is gone, and its turn with it. Returns what it is charged: all the time that
     /// it had, since it cannot say any more how much it used.
     pub fn gone(&mut self, now_ns: u64, worker: WorkerId, orders: &mut Vec<Order>) -> Option<Charge> {
@@ -460,40 +399,11 @@ impl Turns {
         Some(charge)
     }
 
-    /// A call of a worker ended that was on the device for so long, of which `work_ns` is what such calls take at least;
-    /// `alone` says that the worker has no other call.
-    /// Where the chip slices, and where none waits, turns do not end: what was used meanwhile is returned.
-    pub fn finished(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        device_ns: u64,
-        work_ns: u64,
-        alone: bool,
-    ) -> Option<Charge> {
-        // A call that waits for the chip to change is on the device meanwhile: what it takes at least is its own time.
-        self.cost.finished(now_ns, worker, alone.then(|| work_ns.min(device_ns)));
-        let at = self.position(worker)?;
-        self.holders[at].worked_ns += work_ns.min(device_ns);
-        if self.is_shared() {
-            let contended_ns = self.settle(now_ns, at);
-            return Some(Charge { tenant: self.holders[at].tenant, used_ns: contended_ns, contended_ns });
-        }
-        let holder = &mut self.holders[at];
-        if holder.charged_from_ns.is_some() {
-            return None;
-        }
-        // Calls in several lanes overlap.
-        let passed_ns = now_ns.saturating_sub(std::mem::replace(&mut holder.counted_ns, now_ns));
-        let used_ns = device_ns.min(passed_ns);
-        holder.charged_ns += used_ns;
-        self.used_ns[worker.get()] += used_ns;
-        Some(Charge { tenant: holder.tenant, used_ns, contended_ns: 0 })
-    }
-
     /// The chip slices between all that have calls, or does so no more.
     pub fn set_slicing(&mut self, now_ns: u64, slicing: bool, orders: &mut Vec<Order>) {
-        if std::mem::replace(&mut self.slicing, slicing) != slicing {
+        if self.slicing != slicing {
+            self.settle_all(now_ns);
+            self.slicing = slicing;
             self.cost.disturbed();
             // What they have while the chip slices is no turn that they could overrun.
             for holder in &mut self.holders {
@@ -592,6 +502,8 @@ impl Turns {
     }
 }
 
+#[path = "turn_charges.rs"]
+mod charges;
 #[cfg(test)]
 #[path = "turns_tests.rs"]
 mod tests;

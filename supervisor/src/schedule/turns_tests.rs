@@ -273,6 +273,11 @@ fn where_the_chip_slices_all_have_grants() {
     turns.set_slicing(60, false, &mut orders);
     // The first was revoked before.
     expect(&mut orders, &[revoke(W1, 2), revoke(W2, 3)]);
+    // Until they have yielded, each has its part still, and what it says beyond that was others' time.
+    assert_eq!(turns.yielded(90, W1, TurnId::new(2), 90, true, &mut orders), charge(W1, 10, 10));
+    assert_eq!(turns.yielded(100, W0, TurnId::new(1), 100, true, &mut orders), charge(W0, 45, 45));
+    assert_eq!(turns.yielded(104, W2, TurnId::new(3), 30, false, &mut orders), charge(W2, 19, 19));
+    expect(&mut orders, &[grant(W1, 4), revoke(W1, 4)]);
 }
 
 #[test]

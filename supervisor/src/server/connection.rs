@@ -83,11 +83,12 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
     let (slot, io) = (arrival.slot.clone(), server.client_io.clone());
     let replies = Replies::new(socket.try_clone()?, slot, holder.clone(), io);
     arrival.slot.answers(&replies);
+    // It goes before `replies`, which closes the socket last.
+    let mut reader = Reader::new(socket, server.polling.clone())?;
     // From here on a reload finds it; one that came just before did not.
     if !arrival.is_welcome(&server) {
         return Ok(());
     }
-    let mut reader = Reader::new(socket, server.polling.clone())?;
     let broke = |why: Violation| {
         server.metrics.violations.increment(1);
         tracing::debug!(uid = arrival.uid, "closing a connection: {why}");

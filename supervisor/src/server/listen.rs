@@ -24,8 +24,6 @@ const SOCKET_PATH_BYTES: usize = 107;
 const BACKLOG: i32 = 1024;
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Refused connections of one uid that may wait to be closed.
-const MAX_REFUSED: usize = 64;
 
 fn refused(uid: u32, pid: Option<i32>, admin: bool, why: &str) {
     tracing::warn!(uid, pid, admin, "refusing a connection: {why}");
@@ -117,7 +115,7 @@ pub async fn accept(server: Arc<Server>, listener: Listener, admin: bool) {
         };
         match accepted {
             Ok((stream, _)) => {
-                admit(server.clone(), stream, admin);
+                admit(&server, stream, admin).await;
                 // Those who are here already go first: many of a flood leave at once, and with them
                 // their places.
                 tokio::task::yield_now().await;
@@ -130,7 +128,7 @@ pub async fn accept(server: Arc<Server>, listener: Listener, admin: bool) {
     }
 }
 
-fn admit(server: Arc<Server>, stream: UnixStream, admin: bool) {
+async fn admit(server: &Arc<Server>, stream: UnixStream, admin: bool) {
     let Ok(peer) = stream.peer_cred() else { return };
     let uid = peer.uid();
     let standing = match server.registry.tenants.judge(uid, admin) {
@@ -138,7 +136,7 @@ fn admit(server: Arc<Server>, stream: UnixStream, admin: bool) {
         Err(why) => {
             refused(uid, peer.pid(), admin, &why.to_string());
             handshake::turn_away(&stream, &why);
-            return close(&server, uid, stream);
+            return close(server, uid, stream).await;
         }
     };
     let owner = match &standing.tenant {
@@ -154,11 +152,12 @@ fn admit(server: Arc<Server>, stream: UnixStream, admin: bool) {
         Ok(slot) => Arc::new(slot),
         Err(why) => {
             refused(uid, peer.pid(), admin, &why.to_string());
-            return close(&server, uid, stream);
+            return close(server, uid, stream).await;
         }
     };
     let Ok(socket) = stream.into_std() else { return };
     server.metrics.connections.increment(1);
+    let server = server.clone();
     tokio::spawn(async move {
         let arrival = Arrival { uid, standing, account, admin, slot };
         if let Err(e) = connection::serve(server, socket.into(), arrival).await {
@@ -167,16 +166,18 @@ fn admit(server: Arc<Server>, stream: UnixStream, admin: bool) {
     });
 }
 
-/// Closes the socket of a connection that is not served. If descriptors were sent to it, that is done on the threads of
-/// its peer's uid, for so many sockets as may wait there: no quota counts them.
-fn close(server: &Server, uid: u32, stream: UnixStream) {
-    let (Ok(socket), peer) = (stream.into_std(), TenantId::new(uid)) else { return };
+/// Closes the socket of a connection that is not served. What was sent to it, descriptors among it, is closed with it on
+/// the threads of its peer's uid. No quota counts such sockets: where as many as may wait for that do, the next connection
+/// is accepted once one of them is closed.
+async fn close(server: &Server, uid: u32, stream: UnixStream) {
+    let Ok(socket) = stream.into_std() else { return };
     // Nothing more is sent to it from here on.
     let _ = rustix::net::shutdown(&socket, Shutdown::Both);
-    let is_empty = rustix::io::ioctl_fionread(&socket).is_ok_and(|bytes| bytes == 0);
-    if !is_empty && server.client_io.backlog(peer) < MAX_REFUSED {
-        drop(ClientSocket::new(socket.into(), (), peer, server.client_io.clone()));
+    if rustix::io::ioctl_fionread(&socket).is_ok_and(|bytes| bytes == 0) {
+        return;
     }
+    let place = server.refused.clone().acquire_owned().await;
+    drop(ClientSocket::new(socket.into(), place, TenantId::new(uid), server.client_io.clone()));
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use super::connection_slots::ConnectionSlots;
 use super::fair_turns::FairTurns;
@@ -19,7 +19,7 @@ use crate::client_io::ClientIo;
 use crate::config::{Config, ConfigError, Settings};
 use crate::device::Device;
 use crate::ids::TenantId;
-use crate::limits::SOCKET_THREADS;
+use crate::limits::{MAX_REFUSED, SOCKET_THREADS};
 use crate::metrics::SocketMetrics;
 use crate::quota::{Limit, QuotaError};
 use crate::registry::{Handed, Registry};
@@ -65,6 +65,8 @@ pub struct Server {
     pub plan_turns: Arc<FairTurns>,
     /// Threads for clients' descriptors.
     pub client_io: ClientIo,
+    /// Places for refused connections that wait to be closed.
+    pub(super) refused: Arc<Semaphore>,
     settings: watch::Sender<Settings>,
     arenas: AtomicU64,
     /// Who started the supervisor, and keeps its socket.
@@ -149,6 +151,7 @@ impl Server {
             fair_turns: FairTurns::new(turns_at_once()),
             plan_turns: FairTurns::new(turns_at_once()),
             client_io: ClientIo::default(),
+            refused: Arc::new(Semaphore::new(MAX_REFUSED)),
             config,
             stranded,
             metrics: SocketMetrics::new(),

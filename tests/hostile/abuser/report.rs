@@ -56,6 +56,12 @@ pub(crate) fn print(outcome: &Outcome) {
         );
     };
     line("idle".to_owned(), &outcome.undisturbed);
+    if let Some(lap) = &outcome.beside_guests {
+        line("guests".to_owned(), lap);
+    }
+    if let Some(bound) = outcome.bound {
+        println!("from here on p99 may be {} ms", ms(bound));
+    }
     for lap in &outcome.laps {
         line(lap.at.to_string(), lap);
         lap.round.wrong.iter().for_each(|why| println!("       {why}"));
@@ -99,7 +105,8 @@ pub(crate) fn json(outcome: &Outcome) -> Value {
     json!({
         "seed": options.seed, "seconds": options.seconds, "workers": options.workers, "switch": options.switch,
         "quotas": if options.tight { "tight" } else { "default" }, "without": options.without,
-        "undisturbed": lap(&outcome.undisturbed), "idle": amounts(outcome.idle), "rounds": laps,
+        "undisturbed": lap(&outcome.undisturbed), "beside_guests": outcome.beside_guests.as_ref().map(lap),
+        "bound_ms": outcome.bound.map(ms), "idle": amounts(outcome.idle), "rounds": laps,
         "back_ms": outcome.recovery.took.map(ms), "left_over": amounts(outcome.recovery.beyond),
         "played": played(outcome), "against": names(&outcome.against),
     })

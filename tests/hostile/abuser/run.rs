@@ -1,7 +1,7 @@
 //! One run.
 //!
 //! ```text
-//! start ──► undisturbed ──► abused, judged round by round ──► the abusers leave ──► back within five seconds
+//! start ──► undisturbed ──► beside guests ──► abused, judged round by round ──► the abusers leave ──► back within five seconds
 //! ```
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use super::Result;
 use super::honest::{self, Sample};
 use super::judge::{self, Amounts, Judgement, Round};
 use super::options::Options;
-use super::supervisor::{Abusers, HONEST, Supervisor};
+use super::supervisor::{self, Abusers, HONEST, Supervisor};
 use super::watch::{Reading, Watch};
 
 /// How long honest tenants are measured undisturbed: of a run this part, within these bounds.
@@ -54,6 +54,10 @@ pub(crate) struct Recovery {
 pub(crate) struct Outcome {
     pub(crate) options: Options,
     pub(crate) undisturbed: Lap,
+    /// Beside as many tenants that behave as will abuse; none where latencies are not judged.
+    pub(crate) beside_guests: Option<Lap>,
+    /// The most that the honest p99 may be.
+    pub(crate) bound: Option<Duration>,
     /// What an idle supervisor takes, its honest clients connected.
     pub(crate) idle: Amounts,
     pub(crate) laps: Vec<Lap>,
@@ -130,7 +134,13 @@ impl Measured {
             return Err(format!("honest tenants fail undisturbed: {why}").into());
         }
         let idle = undisturbed.most;
-        let known = options.latency.then_some(undisturbed.round.p99);
+        let beside_guests = match options.latency {
+            true => Some(self.beside_guests(options, supervisor, measured)?),
+            false => None,
+        };
+        let bound = beside_guests
+            .as_ref()
+            .map(|guests| judge::latency_bound(undisturbed.round.p99, guests.round.p99));
 
         let mut laps = Vec::new();
         let mut abusers = supervisor.abuse(options)?;
@@ -141,7 +151,7 @@ impl Measured {
             let lasts = if left < options.round * 3 / 2 { left } else { options.round };
             let mut lap = self.lap(supervisor, lasts, idle)?;
             lap.at = began.elapsed().as_secs();
-            lap.against = judge::round(&lap.round, known);
+            lap.against = judge::round(&lap.round, bound);
             progress(&lap);
             laps.push(lap);
             still_there(&mut abusers)?;
@@ -152,7 +162,25 @@ impl Measured {
         let against = judge::whole(&judged, recovery.took.is_some(), supervisor.is_alive());
         let log = if against.is_empty() { String::new() } else { end_of(&supervisor.whole_log()?) };
         let played = supervisor.played()?;
-        Ok(Outcome { options: options.clone(), undisturbed, idle, laps, recovery, played, against, log })
+        let options = options.clone();
+        Ok(Outcome { options, undisturbed, beside_guests, bound, idle, laps, recovery, played, against, log })
+    }
+
+    /// Measures for a while beside as many tenants that behave as will abuse.
+    fn beside_guests(&self, options: &Options, supervisor: &mut Supervisor, lasts: Duration) -> Result<Lap> {
+        let (over, socket) = (AtomicBool::new(false), supervisor.socket());
+        // Theirs do not count.
+        let (sent, _kept) = channel();
+        std::thread::scope(|scope| {
+            let _ends = Over(&over);
+            for (nth, guest) in supervisor::guests().enumerate() {
+                let (socket, over, sent) = (&socket, &over, sent.clone());
+                let seed = options.seed.wrapping_sub(nth as u64);
+                scope.spawn(move || honest::live(socket, guest, seed, over, &sent));
+            }
+            self.lap(supervisor, lasts / 4, Amounts::default())?;
+            self.lap(supervisor, lasts, Amounts::default())
+        })
     }
 
     /// Measures for a while.

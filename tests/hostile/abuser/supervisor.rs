@@ -17,6 +17,8 @@ use super::options::Options;
 
 /// Tenants that behave.
 pub(crate) const HONEST: [&str; 3] = ["ann", "bob", "cai"];
+/// Tenants that behave, as many as there can be of those that do not.
+const GUESTS: [&str; HOSTILE.len() + HOSTILE_UIDS.len()] = ["dan", "eve", "fay", "gus"];
 /// Tenants that do not, and have tokens.
 const HOSTILE: [&str; 2] = ["mallory", "trudy"];
 /// Uids that do not, where this process may become another user: they are tenants by themselves.
@@ -42,6 +44,15 @@ const START: Duration = Duration::from_secs(60);
 /// A tenant's token.
 pub(crate) fn token(tenant: &str) -> String {
     format!("the token of {tenant}")
+}
+
+/// Tenants that behave, as many as will abuse.
+pub(crate) fn guests() -> impl Iterator<Item = &'static str> {
+    GUESTS.into_iter().take(HOSTILE.len() + hostile_uids().count())
+}
+
+fn hostile_uids() -> impl Iterator<Item = u32> {
+    HOSTILE_UIDS.into_iter().filter(|_| rustix::process::geteuid().is_root())
 }
 
 /// A running supervisor; it ends with this.
@@ -135,9 +146,8 @@ impl Supervisor {
     pub(crate) fn abuse(&self, options: &Options) -> Result<Abusers> {
         let own = std::env::current_exe()?;
         let parts: Vec<_> = options.parts.iter().map(|part| part.name()).collect();
-        let uids = HOSTILE_UIDS.into_iter().filter(|_| rustix::process::geteuid().is_root());
         let named = HOSTILE.into_iter().map(|tenant| ("--tenant", tenant.to_owned()));
-        let all = named.chain(uids.map(|uid| ("--uid", uid.to_string())));
+        let all = named.chain(hostile_uids().map(|uid| ("--uid", uid.to_string())));
         let mut children = Abusers(Vec::new());
         for (nth, (who, name)) in all.enumerate() {
             let seed = options.seed.wrapping_mul(1000).wrapping_add(nth as u64);
@@ -170,7 +180,7 @@ impl Supervisor {
 
 /// Everyone's tokens, and what they may have.
 fn config(tight: bool) -> String {
-    let sections = HONEST.iter().chain(&HOSTILE).map(|tenant| {
+    let sections = HONEST.iter().chain(&GUESTS).chain(&HOSTILE).map(|tenant| {
         let hash: String = Sha256::digest(token(tenant)).iter().map(|byte| format!("{byte:02x}")).collect();
         format!("[tenants.{tenant}]\ntoken-sha256 = \"{hash}\"\n")
     });

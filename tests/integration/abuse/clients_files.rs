@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use pappus_client::v1::{self, item, request, response};
 use pappus_client::{Client, Code, Invocation, memfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
-use rustix::process::Signal;
+use rustix::net::sockopt;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 use super::ending::ends_soon;
 use super::{keep_busy, raw_of, used};
 use crate::fixture::{Supervisor, signal, until};
-use crate::house::{enter, house};
+use crate::house::{enter, house, own_uid};
 use crate::kit::{self, Function, absolute, launch};
 use crate::programs::program;
 use crate::raw::{Raw, status};
@@ -140,17 +141,28 @@ impl Drop for Over<'_> {
 /// with it, and must outlive it.
 fn slow_to_close(linger: Duration) -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // The other end has room for less than this one keeps.
+    sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
     let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (reader, _) = listener.accept().unwrap();
     socket.set_nonblocking(true).unwrap();
+    sockopt::set_socket_send_buffer_size(&socket, 64 << 10).unwrap();
     let error = loop {
         if let Err(error) = socket.write(&[0; 64 << 10]) {
             break error;
         }
     };
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    rustix::net::sockopt::set_socket_linger(&socket, Some(linger)).unwrap();
+    sockopt::set_socket_linger(&socket, Some(linger)).unwrap();
     (socket.into(), reader)
+}
+
+/// Stops it, and waits until all of its threads are stopped.
+fn stop(supervisor: &Supervisor) {
+    let pid = supervisor.pid();
+    signal(pid, Signal::STOP);
+    let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(Pid::from_raw(pid.try_into().unwrap()).unwrap()), stopped).unwrap();
 }
 
 #[test]
@@ -164,7 +176,7 @@ fn a_descriptor_that_is_slow_to_close_delays_its_owner_only() {
     let (slow, readers): (Vec<_>, Vec<_>) = (0..6).map(|_| slow_to_close(LINGER)).unzip();
     let mut connections: Vec<_> = (0..6).map(|_| raw_of(&supervisor, "alice")).collect();
     // It receives them once they are closed here: the last close is the supervisor's.
-    signal(supervisor.pid(), Signal::STOP);
+    stop(&supervisor);
     // More than there are threads for sockets, with a request that takes none, one that is refused, and one that is not
     // even a frame.
     for (nth, (raw, slow)) in connections.iter_mut().zip(slow).enumerate() {
@@ -181,6 +193,35 @@ fn a_descriptor_that_is_slow_to_close_delays_its_owner_only() {
         kit::works(&mut bob);
         admin.status().unwrap();
         supervisor.client().status().unwrap();
+    }
+    assert!(began.elapsed() < HONEST, "{:?}", began.elapsed());
+    drop(readers);
+}
+
+#[test]
+fn refused_connections_that_are_slow_to_close_delay_nobody() {
+    const LINGER: Duration = Duration::from_secs(30);
+    let text = format!("unknown-tenants = 'refuse'\n[tenants.acme]\nuid = {}", own_uid() + 1);
+    let supervisor = Supervisor::configured(&text, &[]);
+    let turned_away = || {
+        let mut raw = Raw::connect(&supervisor.socket());
+        assert!(raw.greeting().is_some());
+        assert_eq!(raw.error().0, 0);
+    };
+    turned_away();
+    let mut admin = supervisor.admin();
+    let (slow, readers): (Vec<_>, Vec<_>) = (0..100).map(|_| slow_to_close(LINGER)).unzip();
+    // It accepts them once the descriptors are closed here: the last close is the supervisor's.
+    stop(&supervisor);
+    for slow in slow {
+        Raw::connect(&supervisor.socket()).send_fds(&[0xff; 16], &[slow.as_fd()]);
+    }
+    signal(supervisor.pid(), Signal::CONT);
+    let began = Instant::now();
+    for _ in 0..3 {
+        turned_away();
+        admin.status().unwrap();
+        supervisor.admin().status().unwrap();
     }
     assert!(began.elapsed() < HONEST, "{:?}", began.elapsed());
     drop(readers);

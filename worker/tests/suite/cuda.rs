@@ -11,9 +11,10 @@ use crate::harness::program::{self, Options};
 
 pub struct OnCuda;
 
-/// The probes (see `probes.cu`), and those for GPUs with clusters of blocks.
+/// The probes (see `probes.cu`), those for GPUs with clusters of blocks, and one that takes a tensor map.
 pub const PROBES: &[u8] = include_bytes!("../probes/probes.ptx");
 pub const CLUSTER_PROBES: &[u8] = include_bytes!("../probes/cluster.ptx");
+pub const TENSOR_MAP_PROBES: &[u8] = include_bytes!("../probes/tensor_map.ptx");
 
 /// Machine code for the GPU of this machine.
 pub fn compile(ptx: &[u8]) -> Vec<u8> {

@@ -5,8 +5,8 @@ use pappus_protocol::from_worker::{KernelInfo, ParamClass};
 
 use crate::harness::program::{self, Options};
 use crate::suite::UnderTest;
-use crate::suite::blueprints::{filling, i64, launch, ptr};
-use crate::suite::cuda::{CLUSTER_PROBES, OnCuda, PROBES};
+use crate::suite::blueprints::{Blueprint, filling, i64, launch, ptr, u32};
+use crate::suite::cuda::{CLUSTER_PROBES, OnCuda, PROBES, TENSOR_MAP_PROBES, compile};
 
 fn refused(module: &[u8], words: &str) {
     let fault = program::compile(&Options::CUDA, module).unwrap_err();
@@ -75,4 +75,41 @@ fn arguments_that_do_not_fit_are_told() {
         assert!(fault.message.contains("`fill`") && fault.message.contains(words), "{fault}");
         worker.end().unwrap();
     }
+}
+
+/// Where the machine code has the map, and so where the worker has to pass it, is up to the assembler.
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]
+fn a_kernel_copies_boxes_by_a_tensor_map() {
+    let mut worker = OnCuda::worker();
+    // GPUs before sm_90 have none.
+    if ["sm_7", "sm_8"].iter().any(|older| worker.hello.arch.starts_with(older)) {
+        return worker.end().unwrap();
+    }
+    const ROWS: usize = 8;
+    const COLUMNS: usize = 64;
+    let input: Vec<u8> = (0..ROWS * COLUMNS).map(|at| (at % 251) as u8 + 1).collect();
+    let map = format!(
+        r#"{{"TensorMap": {{"buffer": "in", "dtype": "u8", "shape": [{{"Absolute": {ROWS}}}, {{"Absolute": {COLUMNS}}}],
+            "strides": [{{"Absolute": {COLUMNS}}}], "box": [4, 16]}}}}"#
+    );
+    // One in the middle, and one that reaches beyond the last row and the last column.
+    for (function, row, column) in [(1, 3, 16), (2, 6, 56)] {
+        let arguments = [ptr("out"), map.clone(), u32(column as u32), u32(row as u32)].join(",");
+        let steps = [launch("box_copy", &arguments)];
+        let blueprint = Blueprint {
+            inputs: &["in"],
+            weights: &[],
+            buffers: &[("out", 64)],
+            outputs: &["out"],
+            steps: &steps,
+        };
+        worker.install(function, &blueprint.json(), &compile(TENSOR_MAP_PROBES), &[]);
+        let expected: Vec<u8> = (0..64)
+            .map(|at| [row + at / 16, column + at % 16])
+            .map(|[y, x]| if y < ROWS && x < COLUMNS { input[y * COLUMNS + x] } else { 0 })
+            .collect();
+        assert_eq!(worker.call(function, &[&input], &[64]).unwrap(), [expected]);
+    }
+    worker.end().unwrap();
 }

@@ -52,7 +52,7 @@ _OPTIONS: dict[str, Any] = {
 
 # Tiles of matrix products that XLA's model of costs chooses among: rows, columns, summed elements, stages, warps. Those that
 # do not suit a product's type or GPU are left out by XLA. Of a list of its own it often chooses one with tensor maps, which
-# lie elsewhere among a kernel's parameters than Pappus passes them; no option of XLA's keeps it from those alone.
+# are not packaged; no option of XLA's keeps it from those alone.
 TILES = (
     (16, 16, 32, 4, 2),
     (16, 64, 64, 4, 4),

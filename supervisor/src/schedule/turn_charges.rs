@@ -1,0 +1,108 @@
+//! What a turn costs the tenant that has it: its part of the time for which others waited, and what it used beside that.
+
+use super::Turns;
+use crate::ids::{TenantId, WorkerId};
+
+/// What a worker's tenant is charged for a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Charge {
+    /// Whom the worker served.
+    pub tenant: TenantId,
+    /// Device time that it used.
+    pub used_ns: u64,
+    /// Of its turn, what others waited for.
+    pub contended_ns: u64,
+}
+
+impl Turns {
+    /// Charges a holder's tenant for its part of the time that others waited for.
+    fn settle(&mut self, now_ns: u64, at: usize) -> u64 {
+        let shared = self.is_shared();
+        let sharers = match shared {
+            true => u64::from(self.active.count_ones().max(1)),
+            // Where the chip sliced before, several still have grants.
+            false => self.holders.len() as u64,
+        };
+        let holder = &mut self.holders[at];
+        let unsaid_ns = std::mem::take(&mut holder.unsaid_ns);
+        let Some(from_ns) = holder.charged_from_ns.replace(now_ns) else {
+            holder.charged_from_ns = None;
+            return unsaid_ns;
+        };
+        let waited_ns = now_ns.saturating_sub(from_ns);
+        let worked_ns = std::mem::take(&mut holder.worked_ns);
+        let contended_ns = match holder.overran {
+            // It kept the chip busy all the time.
+            true => waited_ns,
+            // Beside it, others have what is left.
+            false if shared && !self.slicing => (waited_ns / sharers).min(worked_ns),
+            false => waited_ns / sharers,
+        };
+        holder.accounted_ns += waited_ns;
+        self.used_ns[holder.worker.get()] += contended_ns;
+        self.line.charge(holder.tenant, contended_ns);
+        unsaid_ns + contended_ns
+    }
+
+    /// Charges all holders' tenants: from now on their parts are others.
+    pub(super) fn settle_all(&mut self, now_ns: u64) {
+        for at in 0..self.holders.len() {
+            self.holders[at].unsaid_ns = self.settle(now_ns, at);
+        }
+    }
+
+    /// Takes a holder's grant, and charges its tenant: for what it says it used, and at least its part of the time that
+    /// others waited for. None says that it cannot say any more how much it used.
+    pub(super) fn take(&mut self, now_ns: u64, at: usize, used_ns: Option<u64>) -> Charge {
+        if self.holders.len() > 1 && (self.holders[at].overran || !self.is_shared()) {
+            // From now on others have more of the chip.
+            self.settle_all(now_ns);
+        }
+        let contended_ns = self.settle(now_ns, at);
+        let holder = self.holders.remove(at);
+        let had_ns = now_ns.saturating_sub(holder.granted_ns);
+        self.turn_ns = (self.turn_ns.saturating_mul(7)).saturating_add(had_ns) / 8;
+        // Besides, it may have had the device while none waited.
+        let alone_ns = used_ns.unwrap_or(had_ns).min(had_ns).saturating_sub(holder.accounted_ns);
+        self.used_ns[holder.worker.get()] += alone_ns;
+        if holder.overran && !self.barred.contains(&holder.tenant) {
+            self.barred.push(holder.tenant);
+        }
+        if self.holders.is_empty() && self.line.is_empty() {
+            // Whoever comes now has a turn of its own.
+            self.barred.clear();
+        }
+        Charge { tenant: holder.tenant, used_ns: contended_ns + alone_ns, contended_ns }
+    }
+
+    /// A call of a worker ended that was on the device for so long, of which `work_ns` is what such calls take at least;
+    /// `alone` says that the worker has no other call.
+    /// Where the chip slices, and where none waits, turns do not end: what was used meanwhile is returned.
+    pub fn finished(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        device_ns: u64,
+        work_ns: u64,
+        alone: bool,
+    ) -> Option<Charge> {
+        // A call that waits for the chip to change is on the device meanwhile: what it takes at least is its own time.
+        self.cost.finished(now_ns, worker, alone.then(|| work_ns.min(device_ns)));
+        let at = self.position(worker)?;
+        self.holders[at].worked_ns += work_ns.min(device_ns);
+        if self.is_shared() {
+            let contended_ns = self.settle(now_ns, at);
+            return Some(Charge { tenant: self.holders[at].tenant, used_ns: contended_ns, contended_ns });
+        }
+        let holder = &mut self.holders[at];
+        if holder.charged_from_ns.is_some() {
+            return None;
+        }
+        // Calls in several lanes overlap.
+        let passed_ns = now_ns.saturating_sub(std::mem::replace(&mut holder.counted_ns, now_ns));
+        let used_ns = device_ns.min(passed_ns);
+        holder.accounted_ns += used_ns;
+        self.used_ns[worker.get()] += used_ns;
+        Some(Charge { tenant: holder.tenant, used_ns, contended_ns: 0 })
+    }
+}
