@@ -241,6 +241,10 @@ impl Worker {
                 (self.wait, self.call_ns) = (TurnWait::default(), 0);
                 self.host_ns = self.host_ns.max(now_ns) + self.costs.scrub_ns;
                 self.scrubs_ns = Some(self.host_ns);
+                // The old domain is charged for it.
+                if let Some(held) = self.held {
+                    self.give_back(now_ns, held.turn, does);
+                }
             }
         }
         self.look(now_ns, does);

@@ -30,7 +30,7 @@ use crate::ids::TenantId;
 /// How long a mode settles before its work counts.
 const SETTLE_NS: u64 = 10_000_000;
 /// How long it is waited before that, where the chip sliced, until all but one have yielded their grants.
-const YIELDED_NS: u64 = 50_000_000;
+const YIELDED_NS: u64 = 200_000_000;
 /// How long its work is counted at least.
 const WINDOW_NS: u64 = 40_000_000;
 /// After so much of it, a probe ends that is much worse.
