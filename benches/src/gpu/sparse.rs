@@ -5,8 +5,8 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use pappus_client::Error;
 use pappus_client::v1::Code;
+use pappus_client::{Client, Error};
 
 use super::bed::{Bed, Running};
 use super::load::{self, Calls, FIRST_UID};
@@ -19,7 +19,7 @@ use crate::simulator::random::{Odds, Random};
 
 const TENANTS: usize = 32;
 const PERIOD: Duration = Duration::from_millis(500);
-/// Calls of each tenant that count; the first ones load its function and start its process.
+/// Calls of each tenant that count, and its first ones: they start its process, load its function and make its graph.
 const CALLS: u32 = 16;
 const WARM_UP: u32 = 4;
 const P50_NS: f64 = 1e6;
@@ -148,25 +148,31 @@ fn many(bed: &Bed, report: &mut Report, settings: &str, title: &str) -> Result<(
     Ok(())
 }
 
-/// One tenant's calls, each at its own moment of the period.
+/// One tenant's calls, each at its own moment of the period. They count once all tenants have made their first ones: while a
+/// process is made, others wait for the driver now and then, which `cold` measures.
 fn calls_of(running: &Running, tenant: usize, barrier: &Barrier) -> Result<Histogram<u64>> {
-    let ready = load::connect(running, tenant).and_then(|mut client| {
-        let calls = Calls::new(&mut client, Work::Matmul.function(), Work::Matmul, 1)?;
-        Ok((client, calls))
-    });
+    let ready = warmed_up(running, tenant);
     // A thread that failed must not keep the others waiting.
     barrier.wait();
     let (mut client, calls) = ready?;
     let mut latencies = Histogram::new(3)?;
-    let mut next = Instant::now() + PERIOD * u32::try_from(tenant)? / u32::try_from(TENANTS)?;
-    for nth in 0..WARM_UP + CALLS {
-        pace::until(next);
-        next += PERIOD;
-        let took = load::call(&mut client, &calls.calls[0])?;
-        if nth >= WARM_UP {
-            latencies.record(took)?;
-        }
+    let begin = Instant::now() + PERIOD * u32::try_from(tenant)? / u32::try_from(TENANTS)?;
+    for nth in 0..CALLS {
+        pace::until(begin + PERIOD * nth);
+        latencies.record(load::call(&mut client, &calls.calls[0])?)?;
     }
     calls.check()?;
     Ok(latencies)
+}
+
+/// A tenant whose process is there, and has served some calls.
+fn warmed_up(running: &Running, tenant: usize) -> Result<(Client, Calls)> {
+    let mut client = load::connect(running, tenant)?;
+    let calls = Calls::new(&mut client, Work::Matmul.function(), Work::Matmul, 1)?;
+    let begin = Instant::now();
+    for nth in 0..WARM_UP {
+        pace::until(begin + PERIOD * nth);
+        load::call(&mut client, &calls.calls[0])?;
+    }
+    Ok((client, calls))
 }

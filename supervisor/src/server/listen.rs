@@ -17,6 +17,8 @@ use super::handshake::{self, Arrival};
 use super::state::Server;
 use crate::client_fd::ClientSocket;
 use crate::ids::TenantId;
+use crate::quota::Limit;
+use crate::tenants::Account;
 
 /// Bytes that the kernel takes as a socket's path, without the zero at its end.
 const SOCKET_PATH_BYTES: usize = 107;
@@ -136,7 +138,7 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, admin: bool) {
         Err(why) => {
             refused(uid, peer.pid(), admin, &why.to_string());
             handshake::turn_away(&stream, &why);
-            return close(server, uid, stream).await;
+            return close(server, uid, None, stream).await;
         }
     };
     let owner = match &standing.tenant {
@@ -152,7 +154,7 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, admin: bool) {
         Ok(slot) => Arc::new(slot),
         Err(why) => {
             refused(uid, peer.pid(), admin, &why.to_string());
-            return close(server, uid, stream).await;
+            return close(server, uid, Some(&account), stream).await;
         }
     };
     let Ok(socket) = stream.into_std() else { return };
@@ -167,16 +169,17 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, admin: bool) {
 }
 
 /// Closes the socket of a connection that is not served. What was sent to it, descriptors among it, is closed with it on
-/// the threads of its peer's uid. No quota counts such sockets: where as many as may wait for that do, the next connection
-/// is accepted once one of them is closed.
-async fn close(server: &Server, uid: u32, stream: UnixStream) {
+/// the threads of its peer's uid. Until then it counts as a descriptor of its tenant's, whatever that may have; where as many
+/// wait as may, the next connection is accepted once one of them is closed.
+async fn close(server: &Server, uid: u32, account: Option<&Arc<Account>>, stream: UnixStream) {
     let Ok(socket) = stream.into_std() else { return };
     // Nothing more is sent to it from here on.
     let _ = rustix::net::shutdown(&socket, Shutdown::Both);
     if rustix::io::ioctl_fionread(&socket).is_ok_and(|bytes| bytes == 0) {
         return;
     }
-    let place = server.refused.clone().acquire_owned().await;
+    let counted = account.map(|account| account.charge(Limit::Descriptors, 1));
+    let place = (server.refused.clone().acquire_owned().await, counted);
     drop(ClientSocket::new(socket.into(), place, TenantId::new(uid), server.client_io.clone()));
 }
 
