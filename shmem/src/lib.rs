@@ -14,6 +14,7 @@
 
 pub mod fds;
 pub mod heap;
+pub mod last_close;
 pub mod mapping;
 pub mod memfd;
 pub mod reservation;

@@ -10,8 +10,7 @@ use std::sync::mpsc;
 const FIRST_OWN: RawFd = 3;
 
 /// Starts a thread whose table has the three standard descriptors and this one, and returns when that is so. It takes no
-/// signals. The thread
-/// must not use descriptors of other threads: their numbers mean nothing to it, or something else.
+/// signals. The thread must not use descriptors of other threads: their numbers mean nothing to it, or something else.
 pub fn spawn_apart(name: &str, kept: OwnedFd, body: impl FnOnce(OwnedFd) + Send + 'static) -> io::Result<()> {
     let (say, said) = mpsc::sync_channel(1);
     let number = kept.as_raw_fd();
@@ -46,6 +45,11 @@ fn block_signals() -> io::Result<()> {
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut())
     };
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
+/// Gives the calling thread a copy of its table.
+pub(crate) fn copy() -> io::Result<()> {
+    close_range(RawFd::MAX, RawFd::MAX, libc::CLOSE_RANGE_UNSHARE)
 }
 
 fn close_range(first: RawFd, last: RawFd, flags: libc::c_uint) -> io::Result<()> {

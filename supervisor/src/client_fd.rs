@@ -3,9 +3,10 @@
 //! a socket may hold such files that were never received.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use pappus_shmem::ValidatedMemfd;
+use pappus_shmem::last_close::LastClose;
 use pappus_shmem::memfd::{self, MemfdError, Rejected};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
@@ -70,6 +71,24 @@ impl Drop for ClientFd {
     }
 }
 
+/// Closes sockets whose queues may hold what lingers.
+static LAST_CLOSE: LazyLock<Option<LastClose>> = LazyLock::new(|| {
+    LastClose::start()
+        .inspect_err(|error| tracing::warn!("cannot start the thread that closes sockets: {error}"))
+        .ok()
+});
+
+/// Starts what closes sockets; to be called before there are clients.
+pub fn prepare() {
+    LazyLock::force(&LAST_CLOSE);
+}
+
+fn close(socket: OwnedFd) {
+    if let Some(Err(error)) = LAST_CLOSE.as_ref().map(|last| last.close(socket)) {
+        tracing::warn!("cannot close a socket by a thread that ends: {error}");
+    }
+}
+
 /// A connection's socket, and its place among connections: both are there until it is closed.
 #[derive(Debug)]
 pub struct ClientSocket<P: Send + 'static> {
@@ -99,7 +118,11 @@ impl<P: Send + 'static> Drop for ClientSocket<P> {
         let _ = rustix::net::shutdown(&fd, Shutdown::Both);
         match rustix::io::ioctl_fionread(&fd) {
             Ok(0) => drop((fd, place)),
-            _ => self.io.drop_there(self.tenant, (fd, place)),
+            // What lies in its queue may linger; a thread that ends is not kept by that.
+            _ => self.io.run(self.tenant, move || {
+                close(fd);
+                drop(place);
+            }),
         }
     }
 }

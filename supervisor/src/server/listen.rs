@@ -169,7 +169,7 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, admin: bool) {
 }
 
 /// Closes the socket of a connection that is not served. What was sent to it, descriptors among it, is closed with it on
-/// the threads of its peer's uid. Until then it counts as a descriptor of its tenant's, whatever that may have; where as many
+/// threads of its peer's uid. Until then it counts as a descriptor of its tenant's, whatever that may have; where as many
 /// wait as may, the next connection is accepted once one of them is closed.
 async fn close(server: &Server, uid: u32, account: Option<&Arc<Account>>, stream: UnixStream) {
     let Ok(socket) = stream.into_std() else { return };

@@ -15,6 +15,7 @@ use super::reader::BusyPolling;
 use super::slow_work::SlowWork;
 use super::{intake, replies};
 use crate::blocking::Whose;
+use crate::client_fd;
 use crate::client_io::ClientIo;
 use crate::config::{Config, ConfigError, Settings};
 use crate::device::Device;
@@ -139,6 +140,7 @@ impl Server {
             routes.forget(function);
             all.iter().for_each(|device| device.uninstall(function));
         });
+        client_fd::prepare();
         Arc::new(Self {
             registry,
             router,

@@ -15,6 +15,8 @@ use super::supervisor::token;
 
 /// From the beginning of one call to that of the next.
 const EVERY: Duration = Duration::from_millis(20);
+/// From one arrival to the next.
+const ARRIVES: Duration = Duration::from_millis(250);
 /// A call that is not answered by then is not answered.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of the tenant's arena.
@@ -57,6 +59,24 @@ pub(crate) fn live(
             return;
         }
         super::rest(EVERY.saturating_sub(took));
+    }
+}
+
+/// Connects again and again, each time until its first answer.
+pub(crate) fn arrive(socket: &Path, tenant: &str, over: &AtomicBool, waits: &Sender<Duration>) {
+    while !over.load(Ordering::Acquire) {
+        let began = Instant::now();
+        let connected = || -> Result<()> {
+            let mut client = Client::connect_within(socket, PATIENCE)?;
+            client.act_for(token(tenant).as_bytes())?;
+            Ok(client.status().map(drop)?)
+        };
+        // Who is refused has not arrived.
+        let wait = connected().map_or(PATIENCE, |()| began.elapsed());
+        if waits.send(wait).is_err() {
+            return;
+        }
+        super::rest(ARRIVES);
     }
 }
 

@@ -15,7 +15,7 @@ const KEPT_THREADS: u64 = 32;
 const TIMES: u32 = 10;
 const SLACK_LATENCY: Duration = Duration::from_millis(20);
 const GUEST_TIMES: u32 = 2;
-/// How long the operator may wait; and on a machine that is busy with other things.
+/// How long the operator, and who connects, may wait; and on a machine that is busy with other things.
 const OPERATOR: Duration = Duration::from_secs(1);
 const OPERATOR_BUSY: Duration = Duration::from_secs(5);
 /// How much more of memory, descriptors and log lines such a machine may show.
@@ -32,6 +32,8 @@ pub(crate) enum Judgement {
     Latency,
     /// The operator waits.
     Operator,
+    /// A tenant that connects waits.
+    Newcomer,
     /// More memory than is shown.
     Memory,
     /// More shared memory than is shown.
@@ -103,6 +105,8 @@ pub(crate) struct Round {
     pub(crate) p99: Duration,
     /// The operator's longest wait, less what this machine was late itself.
     pub(crate) operator: Duration,
+    /// The longest wait of a tenant that connects, until its first answer.
+    pub(crate) newcomer: Duration,
     /// The most beyond an idle supervisor's and what the quotas showed at that time.
     pub(crate) beyond: Amounts,
     /// Lines of the log, for each second.
@@ -133,6 +137,7 @@ pub(crate) fn round(round: &Round, bound: Option<Duration>) -> Vec<Judgement> {
         (Judgement::Answers, !round.wrong.is_empty() || round.calls == 0),
         (Judgement::Latency, bound.is_some_and(|bound| round.p99 > bound)),
         (Judgement::Operator, round.operator > operator),
+        (Judgement::Newcomer, round.newcomer > operator),
         (Judgement::Memory, round.beyond.resident > times * SLACK_BYTES),
         (Judgement::SharedMemory, round.beyond.shared > times * SLACK_BYTES),
         (Judgement::Descriptors, round.beyond.descriptors > times * SLACK_DESCRIPTORS),

@@ -37,18 +37,19 @@ pub(crate) fn print(outcome: &Outcome) {
         if options.tight { "tight" } else { "default" }
     );
     println!(
-        "{:>6} {:>8} {:>6} {:>9} {:>9} {:>9} {:>7} {:>8} {:>7} {:>7}  against it",
-        "s", "honest", "wrong", "p50 ms", "p99 ms", "operator", "MiB", "beyond", "fds", "lines/s"
+        "{:>6} {:>8} {:>6} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8} {:>7} {:>7}  against it",
+        "s", "honest", "wrong", "p50 ms", "p99 ms", "operator", "newcomer", "MiB", "beyond", "fds", "lines/s"
     );
     let line = |name: String, lap: &Lap| {
         let Lap { p50, most, round, against, .. } = lap;
         println!(
-            "{name:>6} {:>8} {:>6} {:>9} {:>9} {:>9} {:>7} {:>8} {:>7} {:>7}  {against:?}",
+            "{name:>6} {:>8} {:>6} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8} {:>7} {:>7}  {against:?}",
             round.calls,
             round.wrong.len(),
             ms(*p50),
             ms(round.p99),
             ms(round.operator),
+            ms(round.newcomer),
             mib(most.resident),
             mib(round.beyond.resident),
             most.descriptors,
@@ -89,7 +90,7 @@ fn lap(lap: &Lap) -> Value {
     let round = &lap.round;
     json!({
         "at_s": lap.at, "calls": round.calls, "wrong": round.wrong, "p50_ms": ms(lap.p50), "p99_ms": ms(round.p99),
-        "operator_ms": ms(round.operator), "most": amounts(lap.most), "beyond": amounts(round.beyond),
+        "operator_ms": ms(round.operator), "newcomer_ms": ms(round.newcomer), "most": amounts(lap.most), "beyond": amounts(round.beyond),
         "log_lines_per_second": round.log_lines, "against": names(&lap.against),
     })
 }

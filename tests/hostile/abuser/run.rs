@@ -79,6 +79,8 @@ impl Outcome {
 /// What is measured, as it comes.
 struct Measured {
     samples: Receiver<Sample>,
+    /// How long one that connects waits, each time.
+    arrivals: Receiver<Duration>,
     readings: Receiver<Reading>,
 }
 
@@ -87,7 +89,8 @@ pub(crate) fn run(options: &Options) -> Result<Outcome> {
     let mut supervisor = Supervisor::start(options)?;
     let (sent_samples, samples) = channel();
     let (sent_readings, readings) = channel();
-    let measured = Measured { samples, readings };
+    let (sent_arrivals, arrivals) = channel();
+    let measured = Measured { samples, arrivals, readings };
     let over = AtomicBool::new(false);
     let socket = supervisor.socket();
     let watch = Watch::new(supervisor.pid(), supervisor.admin_socket());
@@ -99,7 +102,8 @@ pub(crate) fn run(options: &Options) -> Result<Outcome> {
             let seed = options.seed.wrapping_add(nth as u64);
             scope.spawn(move || honest::live(socket, tenant, seed, over, &samples));
         }
-        let over = &over;
+        let (socket, over) = (&socket, &over);
+        scope.spawn(move || honest::arrive(socket, HONEST[0], over, &sent_arrivals));
         scope.spawn(move || {
             if let Err(why) = watch.live(over, &sent_readings) {
                 eprintln!("the operator sees nothing any more: {why}");
@@ -200,6 +204,8 @@ impl Measured {
             log_lines: supervisor.new_log()?.lines().count() as u64 / lasts.as_secs().max(1),
             ..Round::default()
         };
+        // One that waits still has waited for as long.
+        round.newcomer = self.arrivals.try_iter().max().unwrap_or(lasts);
         let readings: Vec<Reading> = self.readings.try_iter().collect();
         if readings.is_empty() {
             round.operator = lasts;

@@ -46,6 +46,7 @@ fn the_judge_finds_each_bound_and_nothing_in_a_good_run() {
         (Round { calls: 0, ..fine() }, Judgement::Answers),
         (Round { p99: Duration::from_millis(31), ..fine() }, Judgement::Latency),
         (Round { operator: Duration::from_millis(1001), ..fine() }, Judgement::Operator),
+        (Round { newcomer: Duration::from_millis(1001), ..fine() }, Judgement::Newcomer),
         (beyond(Amounts { resident: 65 * MIB, ..amounts() }), Judgement::Memory),
         (beyond(Amounts { shared: 65 * MIB, ..amounts() }), Judgement::SharedMemory),
         (beyond(Amounts { descriptors: 65, ..amounts() }), Judgement::Descriptors),
