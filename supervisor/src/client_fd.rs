@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 use pappus_shmem::ValidatedMemfd;
 use pappus_shmem::last_close::LastClose;
 use pappus_shmem::memfd::{self, MemfdError, Rejected};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
@@ -65,13 +66,20 @@ impl ClientFd {
 impl Drop for ClientFd {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
-            // Counted until it is closed.
-            self.io.drop_there(self.account.tenant, (fd, self.taken.take()));
+            let taken = self.taken.take();
+            self.io.run(self.account.tenant, move || {
+                match is_socket(&fd) {
+                    true => close(fd),
+                    false => drop(fd),
+                }
+                // Counted until it is closed.
+                drop(taken);
+            });
         }
     }
 }
 
-/// Closes sockets whose queues may hold what lingers.
+/// Closes sockets that may linger, or whose queues may hold such ones.
 static LAST_CLOSE: LazyLock<Option<LastClose>> = LazyLock::new(|| {
     LastClose::start()
         .inspect_err(|error| tracing::warn!("cannot start the thread that closes sockets: {error}"))
@@ -81,6 +89,10 @@ static LAST_CLOSE: LazyLock<Option<LastClose>> = LazyLock::new(|| {
 /// Starts what closes sockets; to be called before there are clients.
 pub fn prepare() {
     LazyLock::force(&LAST_CLOSE);
+}
+
+fn is_socket(fd: &OwnedFd) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket)
 }
 
 fn close(socket: OwnedFd) {

@@ -103,7 +103,7 @@ pub(crate) fn run(options: &Options) -> Result<Outcome> {
             scope.spawn(move || honest::live(socket, tenant, seed, over, &samples));
         }
         let (socket, over) = (&socket, &over);
-        scope.spawn(move || honest::arrive(socket, HONEST[0], over, &sent_arrivals));
+        scope.spawn(move || honest::arrive(socket, over, &sent_arrivals));
         scope.spawn(move || {
             if let Err(why) = watch.live(over, &sent_readings) {
                 eprintln!("the operator sees nothing any more: {why}");
