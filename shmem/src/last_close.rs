@@ -74,11 +74,12 @@ fn run(socket: &OwnedFd, jobs: &Receiver<Job>) {
         let ends = received.and_then(|_| thread_that_ends());
         // In the other thread's table it is still open.
         drop(passed);
+        let thread = ends.map(|(thread, end)| {
+            drop(end);
+            thread
+        });
         // Who asked may not wait any more.
-        let _ = job.send(ends.and_then(|(thread, ends)| {
-            drop(ends);
-            Ok(thread)
-        }));
+        let _ = job.send(thread);
     }
 }
 
