@@ -34,11 +34,13 @@ impl PassedParam {
     /// Whether a kernel may have it at that byte of its parameters, behind one that ends at `end`; else where it should be.
     ///
     /// An assembler may align a tensor map by where a launch's parameters begin (at byte 0x210 of a bank of constants for
-    /// sm_90, by CUDA 12.9's): it lies up to 64 bytes on then. Whoever launches fills parameters in where the kernel has them.
+    /// sm_90, by CUDA 12.9's): it lies up to 64 bytes on then, at a multiple of 16, as where parameters begin. Whoever launches
+    /// fills parameters in where the kernel has them.
     pub fn lies_at(&self, offset: u64, end: u64) -> Result<(), u64> {
         let expected = end.next_multiple_of(u64::from(self.align.max(1)));
-        let aligned_elsewhere =
-            self.kind == ParamKind::TensorMap && offset >= end && offset - end < u64::from(self.align);
+        let aligned_elsewhere = self.kind == ParamKind::TensorMap
+            && (end..end + u64::from(self.align)).contains(&offset)
+            && offset.is_multiple_of(16);
         if offset == expected || aligned_elsewhere { Ok(()) } else { Err(expected) }
     }
 }

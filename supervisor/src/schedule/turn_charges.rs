@@ -44,7 +44,7 @@ impl Turns {
         unsaid_ns + contended_ns
     }
 
-    /// Charges all holders' tenants: from now on their parts are others.
+    /// Charges all holders' tenants up to now: how many share the device is about to change.
     pub(super) fn settle_all(&mut self, now_ns: u64) {
         for at in 0..self.holders.len() {
             self.holders[at].unsaid_ns = self.settle(now_ns, at);

@@ -281,6 +281,17 @@ fn where_the_chip_slices_all_have_grants() {
 }
 
 #[test]
+fn what_others_used_while_the_chip_sliced_is_not_counted_as_its_own() {
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    has_work(&mut turns, 0, W1, &mut orders);
+    turns.set_slicing(0, true, &mut orders);
+    assert_eq!(turns.finished(60, W1, 60, 60, true), charge(W1, 30, 30));
+    // It is scrubbed, say. All the time it had something on the chip.
+    assert_eq!(turns.yielded(60, W1, TurnId::new(2), 60, false, &mut orders), charge(W1, 0, 0));
+}
+
+#[test]
 fn time_is_contended_while_two_parties_want_the_device() {
     let (mut turns, mut orders) = (turns(2), Vec::new());
     has_work(&mut turns, 0, W0, &mut orders);
