@@ -2,7 +2,6 @@
 //! supervisors are started in. It goes with that process.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -18,7 +17,7 @@ pub(crate) struct TinyDisk {
 }
 
 impl TinyDisk {
-    /// Mounts one at `DIR/state` for the program that `DIR/start` starts; none where this user may not mount.
+    /// Mounts one at `DIR/state` for the program that `DIR/start.sh` starts; none where this user may not mount.
     pub(crate) fn at(dir: &Path, program: &Path) -> Option<Self> {
         let state = dir.join("state");
         std::fs::create_dir_all(&state).unwrap();
@@ -41,13 +40,12 @@ impl TinyDisk {
             return None;
         }
         let script = format!(
-            "#!/bin/sh\nexec nsenter --target {pid} --mount sh -c 'cd \"$0\" && exec \"$@\"' '{}' '{}' \"$@\"\n",
+            "exec nsenter --target {pid} --mount sh -c 'cd \"$0\" && exec \"$@\"' '{}' '{}' \"$@\"\n",
             dir.display(),
             program.display()
         );
-        let start = dir.join("start");
+        let start = dir.join("start.sh");
         std::fs::write(&start, script).unwrap();
-        std::fs::set_permissions(&start, PermissionsExt::from_mode(0o755)).unwrap();
         Some(disk)
     }
 

@@ -313,8 +313,16 @@ pub(crate) fn beside(worker: &Path) -> (PathBuf, TempDir) {
     (linked, dir)
 }
 
+/// A supervisor that is to start in `dir`. A script that starts one, `*.sh`, is read by the shell: a file that was just
+/// written cannot always be executed.
 pub(crate) fn command(program: &Path, dir: &Path, socket: &str, flags: &[String]) -> Command {
-    let mut command = Command::new(program);
+    let mut command = if program.extension().is_some_and(|extension| extension == "sh") {
+        let mut shell = Command::new("/bin/sh");
+        shell.arg(program);
+        shell
+    } else {
+        Command::new(program)
+    };
     command.current_dir(dir).args(["--socket", socket, "--state-dir", "state"]).args(flags);
     if dir.join(LIBRARIES).is_dir() {
         command.env("LD_LIBRARY_PATH", dir.join(LIBRARIES));

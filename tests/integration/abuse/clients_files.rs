@@ -66,11 +66,9 @@ fn a_tenant_with_all_descriptors_leaves_room_for_others_and_the_operator() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     // Fewer than the calls below bring.
-    let start = dir.path().join("start");
-    let text =
-        format!("#!/bin/sh\nulimit -n 800\nexec '{}' \"$@\"\n", program("pappus-supervisor").display());
+    let start = dir.path().join("start.sh");
+    let text = format!("ulimit -n 800\nexec '{}' \"$@\"\n", program("pappus-supervisor").display());
     std::fs::write(&start, text).unwrap();
-    std::fs::set_permissions(&start, PermissionsExt::from_mode(0o755)).unwrap();
     let flags = ["--device", "cpu:workers=1,memory=16MiB"].map(str::to_owned);
     let supervisor = Supervisor::new(start, flags.to_vec(), dir);
     let mut own = supervisor.client();
