@@ -147,7 +147,7 @@ pub const MAX_WEIGHT: u32 = 1000;
 pub const SETTLE_NS: u64 = 2_000_000_000;
 /// How long calls have the device at least, if there are any, while calls for the whole device wait and it is not the
 /// turn of those.
-pub const SHARED_PHASE_NS: u64 = 100_000_000;
+pub const SHARED_PHASE_NS: u64 = 20_000_000;
 /// How long a worker may take to get ready, in seconds.
 pub const WORKER_START_S: u64 = 20;
 /// How long a look for GPUs may take, in seconds.

@@ -13,7 +13,7 @@ use crate::config::DeviceConfig;
 use crate::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS};
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::schedule::events::SetPolicy;
-use crate::schedule::{Action, Policy, Scheduler, ScrubPrice, Shape, Size, TurnRules};
+use crate::schedule::{Action, Policy, ResidentPrice, Scheduler, Shape, Size, TurnRules};
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// What is to be done, in the order in which it was decided.
@@ -55,9 +55,9 @@ pub(super) struct Decisions {
 pub fn shape(config: &DeviceConfig) -> Shape {
     let traits = config.kind.traits();
     let size = size_of(config, false);
-    let (change_ns, scrub_price) = match traits.has_own_memory {
-        true => (GPU_CHANGE_NS, ScrubPrice::GPU),
-        false => (CPU_CHANGE_NS, ScrubPrice::CPU),
+    let (change_ns, resident_price) = match traits.has_own_memory {
+        true => (GPU_CHANGE_NS, ResidentPrice::GPU),
+        false => (CPU_CHANGE_NS, ResidentPrice::CPU),
     };
     Shape {
         workers: size.workers,
@@ -67,7 +67,7 @@ pub fn shape(config: &DeviceConfig) -> Shape {
         turn_rules: TurnRules { change_ns, may_slice: config.may_slice },
         residency_ns: size.residency_ns,
         scrubs: config.scrub_switch,
-        scrub_price,
+        resident_price,
         shared_faults: config.shared,
         standbys: size.standbys,
         memory_bytes: size.memory_bytes,

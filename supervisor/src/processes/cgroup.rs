@@ -28,6 +28,8 @@ pub struct Limits {
     pub processes: u32,
     /// Processors at the same time.
     pub processors: u32,
+    /// Its part of busy processors beside that of others, as version 2 counts: usually 100.
+    pub cpu_weight: u32,
 }
 
 /// The controllers that limit something.
@@ -181,7 +183,7 @@ impl Groups {
         let (leaving, joining_in) = (Arc::default(), OrderedMutex::new(sender));
         let groups = Self { parents, made, kept, leaving, joining: joining_in };
         // A trial: directories may be read-only or belong to others.
-        groups.make(Limits { memory_bytes: 1 << 30, processes: 16, processors: 1 })?;
+        groups.make(Limits { memory_bytes: 1 << 30, processes: 16, processors: 1, cpu_weight: 100 })?;
         let groups = Arc::new(groups);
         let join = groups.clone();
         let thread = std::thread::Builder::new().name("cgroups".to_owned());
@@ -342,13 +344,18 @@ impl Drop for Group {
 
 fn limit(dir: &Path, controller: &str, limits: Limits) -> std::io::Result<()> {
     let write = |file: &str, value: String| std::fs::write(dir.join(file), value);
-    let Limits { memory_bytes, processes, processors } = limits;
+    let Limits { memory_bytes, processes, processors, cpu_weight } = limits;
     let quota_us = u64::from(processors) * PERIOD_US;
     match controller {
         "memory" => limit_memory(dir, memory_bytes),
         "pids" => write("pids.max", processes.to_string()),
-        _ if dir.join("cpu.max").exists() => write("cpu.max", format!("{quota_us} {PERIOD_US}")),
+        _ if dir.join("cpu.max").exists() => {
+            write("cpu.weight", cpu_weight.to_string())?;
+            write("cpu.max", format!("{quota_us} {PERIOD_US}"))
+        }
         _ => {
+            // Usually 1024.
+            write("cpu.shares", (u64::from(cpu_weight) * 1024 / 100).to_string())?;
             write("cpu.cfs_period_us", PERIOD_US.to_string())?;
             write("cpu.cfs_quota_us", quota_us.to_string())
         }
@@ -497,7 +504,7 @@ mod tests {
 
     #[test]
     fn limits_are_written_in_the_words_of_either_version() {
-        let limits = Limits { memory_bytes: 1 << 30, processes: 7, processors: 2 };
+        let limits = Limits { memory_bytes: 1 << 30, processes: 7, processors: 2, cpu_weight: 10 };
         let new = tempfile::tempdir().unwrap();
         std::fs::write(new.path().join("memory.max"), "max").unwrap();
         std::fs::write(new.path().join("cpu.max"), "max 100000").unwrap();
@@ -511,6 +518,7 @@ mod tests {
             (read(&new, "memory.max"), read(&new, "cpu.max")),
             ("1073741824".into(), "200000 100000".into())
         );
+        assert_eq!((read(&new, "cpu.weight"), read(&old, "cpu.shares")), ("10".into(), "102".into()));
         assert_eq!(read(&new, "pids.max"), "7");
         assert_eq!(read(&old, "memory.limit_in_bytes"), "1073741824");
         assert_eq!(read(&old, "cpu.cfs_quota_us"), "200000");
@@ -531,7 +539,7 @@ mod tests {
     fn what_a_process_left_charged_is_not_taken_from_the_next_one() {
         let parent = tempfile::tempdir().unwrap();
         let groups = pretended(parent.path());
-        let limits = Limits { memory_bytes: 1 << 30, processes: 7, processors: 2 };
+        let limits = Limits { memory_bytes: 1 << 30, processes: 7, processors: 2, cpu_weight: 10 };
         let group = groups.group(limits).unwrap();
         let dir = group.dirs[0].clone();
         let limit = || std::fs::read_to_string(dir.join("memory.limit_in_bytes")).unwrap();

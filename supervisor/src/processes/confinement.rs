@@ -15,6 +15,10 @@ use crate::config::SandboxSettings;
 const PROCESSES: [u32; 2] = [16, 256];
 /// Processors: a worker of the CPU device has one thread that computes.
 const PROCESSORS: [u32; 2] = [2, 8];
+/// Parts of busy processors, as control groups count. A process that compiles gets a tenth of what one that serves calls
+/// gets; its own low priority counts only where there are no control groups.
+const WEIGHT: u32 = 100;
+const COMPILER_WEIGHT: u32 = 10;
 
 /// The decision.
 #[derive(Debug)]
@@ -111,7 +115,9 @@ impl Confinement {
             Role::Serve => self.settings.worker_memory.saturating_add(target.memory_bytes),
             Role::Compile | Role::Survey => self.settings.worker_memory,
         };
-        let limits = Limits { memory_bytes, processes: PROCESSES[gpu], processors: PROCESSORS[gpu] };
+        let cpu_weight = if role == Role::Compile { COMPILER_WEIGHT } else { WEIGHT };
+        let (processes, processors) = (PROCESSES[gpu], PROCESSORS[gpu]);
+        let limits = Limits { memory_bytes, processes, processors, cpu_weight };
         Some(self.groups.as_ref()?.admit(pid, limits))
     }
 

@@ -19,8 +19,8 @@
 //!
 //! What comes before a turn is charged to those who want it, but not the time until a process is there for other calls.
 //!
-//! Where the first of them comes to an empty line, calls that came before it may start for a while, those behind it
-//! not: without contention, calls run in the order in which they came.
+//! Where the first of them comes to an empty line, other calls may start for a while; of a caller that stands in line, only
+//! those that came before: a caller's calls run in the order in which they came.
 
 use super::fair_line::{FairLine, First};
 use super::types::CallId;
@@ -57,8 +57,8 @@ enum Stage {
 /// What calls may do that do not need the whole device, while others stand in line for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// They start: those that came before this one, or all. So many callers are charged for it, and one `began` or none
-    /// has a process yet.
+    /// They start; of callers in line those that came `before` this one, if it is there. So many callers are charged for
+    /// it, and one `began` or none has a process yet.
     Open { before: Option<CallId>, callers: u64, began: bool },
     /// None starts any more; those in lanes go on.
     Ending { callers: u64 },
@@ -79,13 +79,19 @@ impl Exclusive {
         }
     }
 
-    /// Queued calls that came later than this one may not start; none says that all may.
-    pub(super) fn barrier(&self) -> Option<CallId> {
+    /// Queued calls of a caller that came later than this one may not start; none says that all may.
+    pub(super) fn barrier(&self, caller: TenantId) -> Option<CallId> {
         match (self.stage, self.phase) {
             (Stage::Shared, _) if !self.has_line() => None,
-            (Stage::Shared, Phase::Open { before, .. }) => before,
+            (Stage::Shared, Phase::Open { before, .. }) => before.filter(|_| self.line.has(caller)),
             _ => Some(CallId(0)),
         }
+    }
+
+    /// Whether there is a barrier for any caller.
+    pub(super) fn has_barrier(&self) -> bool {
+        let is_open = matches!(self.phase, Phase::Open { before: None, .. });
+        self.stage != Stage::Shared || self.has_line() && !is_open
     }
 
     /// The call to begin with, if the device is shared.
@@ -132,7 +138,7 @@ impl Exclusive {
         self.join(now_ns, others, |line| line.set_held(caller, false))
     }
 
-    /// Puts calls into the line. If they are the first there, the calls before them go on for a while.
+    /// Puts calls into the line. If they are the first there, others go on for a while.
     fn join<T>(
         &mut self,
         now_ns: u64,

@@ -14,22 +14,25 @@ fn the_device_is_prepared_for_a_call_that_waits_and_no_other() {
     assert!(!exclusive.is_shared(0, false, |_| false));
     exclusive.begin(CALLER, CALL, WORKER);
     assert!(exclusive.is_closed() && exclusive.is_for(WORKER));
-    assert_eq!((exclusive.prepared(), exclusive.barrier()), (Some((CALL, WORKER)), Some(CallId(0))));
+    assert_eq!((exclusive.prepared(), exclusive.barrier(CALLER)), (Some((CALL, WORKER)), Some(CallId(0))));
     assert!(!exclusive.remove(CALLER, CallId(8)) && exclusive.remove(CALLER, CALL), "in vain");
     assert!(!exclusive.is_closed() && !exclusive.has_line());
 }
 
 #[test]
-fn the_first_in_line_lets_calls_before_it_start_for_a_while() {
+fn the_first_in_line_lets_others_start_for_a_while_and_its_callers_calls_before_it() {
     let mut exclusive = Exclusive::new();
-    assert_eq!(exclusive.barrier(), None);
+    assert_eq!(exclusive.barrier(CALLER), None);
     exclusive.push(5, CALLER, CALL, false, || (true, 1));
-    assert_eq!((exclusive.barrier(), exclusive.next_ns()), (Some(CALL), Some(5 + SHARED_PHASE_NS)));
+    assert_eq!((exclusive.barrier(CALLER), exclusive.next_ns()), (Some(CALL), Some(5 + SHARED_PHASE_NS)));
+    let other = TenantId::new(2);
+    assert!(exclusive.barrier(other).is_none() && exclusive.has_barrier());
     // Such a call waits.
     assert!(exclusive.is_shared(5 + SHARED_PHASE_NS - 1, false, |before| before == Some(CALL)));
     // It takes too long: the lanes run empty.
     assert!(exclusive.is_shared(5 + SHARED_PHASE_NS, true, |_| true));
-    assert_eq!((exclusive.barrier(), exclusive.next_ns()), (Some(CallId(0)), None));
+    assert_eq!((exclusive.barrier(CALLER), exclusive.next_ns()), (Some(CallId(0)), None));
+    assert_eq!(exclusive.barrier(other), Some(CallId(0)));
     assert!(!exclusive.is_shared(6 + SHARED_PHASE_NS, false, |_| true));
     assert_eq!(exclusive.shared_tag_ns, 6 + SHARED_PHASE_NS);
 }
@@ -42,13 +45,13 @@ fn after_a_call_for_the_whole_device_others_have_it_as_long_for_each_caller_that
     assert!(!exclusive.is_shared(0, false, |_| false));
     exclusive.begin(CALLER, CALL, WORKER);
     exclusive.run(CALLER, CALL, WORKER);
-    assert_eq!((exclusive.barrier(), exclusive.prepared()), (Some(CallId(0)), None));
+    assert_eq!((exclusive.barrier(CALLER), exclusive.prepared()), (Some(CallId(0)), None));
     exclusive.end();
     exclusive.share(SHARED_PHASE_NS, 3);
     // Until a process is there for them, their turn did not begin.
     assert_eq!(exclusive.next_ns(), Some(SHARED_PHASE_NS + WORKER_START_S * 1_000_000_000));
     exclusive.started(SHARED_PHASE_NS);
-    assert_eq!((exclusive.barrier(), exclusive.next_ns()), (None, Some(4 * SHARED_PHASE_NS)));
+    assert_eq!((exclusive.barrier(CALLER), exclusive.next_ns()), (None, Some(4 * SHARED_PHASE_NS)));
     // Another caller had nothing: it need not wait so long.
     exclusive.push(SHARED_PHASE_NS, TenantId::new(2), CallId(9), false, || unreachable!("there is a line"));
     assert_eq!((exclusive.next(), exclusive.next_ns()), (Some(CallId(9)), Some(2 * SHARED_PHASE_NS)));

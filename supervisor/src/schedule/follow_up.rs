@@ -55,7 +55,7 @@ impl<C: Clone> Scheduler<C> {
 
     /// What placing looks at.
     pub(super) fn view(&self) -> View<'_> {
-        View::new(&self.workers, self.exclusive.barrier())
+        View::new(&self.workers, &self.exclusive)
     }
 
     /// Whether nothing of a caller may start now.
@@ -164,7 +164,7 @@ impl<C: Clone> Scheduler<C> {
     /// Gives a worker with free lanes what it should do next.
     pub(super) fn feed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
         if self.workers[worker].state == State::Free {
-            let view = View::new(&self.workers, self.exclusive.barrier());
+            let view = View::new(&self.workers, &self.exclusive);
             let Some(domain) = self.placing.next_for_free(view) else { return };
             self.bind(now_ns, worker, domain, actions);
         } else if self.placing.may_go(now_ns, &self.workers[worker], &self.residency) {
@@ -234,14 +234,14 @@ impl<C: Clone> Scheduler<C> {
     pub(super) fn make_room(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         let mut search = self.placing.search();
         while let Some(worker) = self.workers.first_empty() {
-            let view = View::new(&self.workers, self.exclusive.barrier());
+            let view = View::new(&self.workers, &self.exclusive);
             if !self.placing.next_to_bring(&mut search, view) {
                 return;
             }
             self.bring(worker, actions);
         }
         loop {
-            let view = View::new(&self.workers, self.exclusive.barrier());
+            let view = View::new(&self.workers, &self.exclusive);
             let waits = |domain| self.lending.has_in_line(domain);
             let found = self.placing.next_to_go(now_ns, &mut search, view, &self.residency, waits);
             let Some(worker) = found else { return };

@@ -64,5 +64,5 @@ pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
     Action, Address, CallId, Class, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy,
-    Resident, ScrubPrice, Shape, TenantShare, Terms, TurnRules, Verdict, WhyGone,
+    Resident, ResidentPrice, Shape, TenantShare, Terms, TurnRules, Verdict, WhyGone,
 };

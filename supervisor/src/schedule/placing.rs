@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use super::domain_line::DomainLine;
 use super::domain_queue::{DomainQueue, Due};
+use super::exclusive::Exclusive;
 use super::residency::{Residency, is_worth_less};
 use super::types::{CallId, Domain, Shape, TenantShare};
 use super::workers::{Worker, WorkerSet, Workers};
@@ -48,13 +49,13 @@ struct DomainState {
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     workers: &'a Workers,
-    barrier: Option<CallId>,
+    exclusive: &'a Exclusive,
 }
 
 impl<'a> View<'a> {
-    /// Of these; queued calls that came later than `barrier` may not start.
-    pub(super) fn new(workers: &'a Workers, barrier: Option<CallId>) -> Self {
-        Self { workers, barrier }
+    /// Of these, beside calls for the whole device.
+    pub(super) fn new(workers: &'a Workers, exclusive: &'a Exclusive) -> Self {
+        Self { workers, exclusive }
     }
 
     fn idle(self, is_one: impl Fn(&Worker) -> bool) -> impl Iterator<Item = (WorkerId, &'a Worker)> {
@@ -118,7 +119,7 @@ impl Placing {
             Some(d) => d.held || !d.queue.is_empty(),
             None => held(),
         };
-        if blocked || view.barrier.is_some() {
+        if blocked || view.exclusive.barrier(domain.caller).is_some() {
             return None;
         }
         let bound = state.map_or(WorkerSet::default(), |d| d.workers);
@@ -335,7 +336,9 @@ impl Placing {
 
     /// Whether a domain's first call waits for a worker only.
     fn may_start(&self, domain: Domain, view: View<'_>) -> bool {
-        self.domains.get(&domain).is_some_and(|d| d.queue.first(view.barrier).is_some())
+        self.domains
+            .get(&domain)
+            .is_some_and(|d| d.queue.first(view.exclusive.barrier(domain.caller)).is_some())
     }
 
     /// The domain that a free worker should serve: one without workers, else one that has more calls than its workers
@@ -377,8 +380,9 @@ impl Placing {
         if !worker.has_room(false) || self.must_leave(now_ns, worker, view, residency) {
             return None;
         }
-        let queue = &self.domains.get(&worker.served()?).filter(|d| !d.held)?.queue;
-        let first = queue.first(view.barrier)?;
+        let domain = worker.served()?;
+        let queue = &self.domains.get(&domain).filter(|d| !d.held)?.queue;
+        let first = queue.first(view.exclusive.barrier(domain.caller))?;
         if wants_all(first) && !worker.has_room(true) {
             return None;
         }
@@ -465,10 +469,10 @@ impl Placing {
 
     /// How many workers are missing: for domains without any, and for others.
     fn missing(&self, view: View<'_>) -> (usize, usize) {
-        let (unplaced, others) = match view.barrier {
-            None => (self.unplaced.len(), usize::from(!self.waiting.is_empty())),
+        let (unplaced, others) = match view.exclusive.has_barrier() {
+            false => (self.unplaced.len(), usize::from(!self.waiting.is_empty())),
             // Only for those that may start before the device is one call's.
-            Some(_) => (self.unplaced.iter().filter(|d| self.may_start(*d, view)).count(), 0),
+            true => (self.unplaced.iter().filter(|d| self.may_start(*d, view)).count(), 0),
         };
         let coming = view.workers.coming();
         let left = unplaced.saturating_sub(coming);

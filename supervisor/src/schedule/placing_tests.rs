@@ -26,14 +26,17 @@ fn bind(placing: &mut Placing, workers: &mut Workers, worker: WorkerId, domain: 
 fn a_domain_gets_its_own_worker_then_a_free_one() {
     let (mut placing, mut workers, residency) = two_workers();
     bind(&mut placing, &mut workers, W1, ALICE);
-    let find = |placing: &Placing, workers: &Workers, domain, barrier| {
-        placing.find_lane(0, domain, false, || false, View::new(workers, barrier), &residency)
+    let mut exclusive = Exclusive::new();
+    let find = |placing: &Placing, workers: &Workers, domain, exclusive: &Exclusive| {
+        placing.find_lane(0, domain, false, || false, View::new(workers, exclusive), &residency)
     };
-    assert_eq!(find(&placing, &workers, ALICE, None), Some(W1));
-    assert_eq!(find(&placing, &workers, BOB, None), Some(W0));
-    assert_eq!(find(&placing, &workers, BOB, Some(CallId(9))), None, "something waits for the whole device");
+    assert_eq!(find(&placing, &workers, ALICE, &exclusive), Some(W1));
+    assert_eq!(find(&placing, &workers, BOB, &exclusive), Some(W0));
+    exclusive.push(0, BOB.caller, CallId(9), false, || (true, 1));
+    assert_eq!(find(&placing, &workers, BOB, &exclusive), None, "a call of his waits for the whole device");
+    assert_eq!(find(&placing, &workers, ALICE, &exclusive), Some(W1), "for a while others go on");
     workers.put(W1, CallId(1), 0, false);
-    assert_eq!(find(&placing, &workers, ALICE, None), None, "it may have one worker only");
+    assert_eq!(find(&placing, &workers, ALICE, &exclusive), None, "it may have one worker only");
 }
 
 #[test]
@@ -42,7 +45,7 @@ fn the_domain_that_waited_longest_is_next_for_a_free_worker() {
     placing.enqueue(BOB, CallId(1), Due::default(), false);
     placing.enqueue(ALICE, CallId(2), Due::default(), false);
     placing.enqueue(BOB, CallId(3), Due::default(), false);
-    let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, None));
+    let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, &Exclusive::new()));
     for (worker, domain, id) in [(W0, BOB, 1), (W1, ALICE, 2)] {
         assert_eq!(next(&mut placing), Some(domain));
         placing.bound(worker, domain, false);
@@ -58,7 +61,8 @@ fn a_call_that_comes_back_does_not_overtake_older_ones() {
     placing.unqueue(ALICE, CallId(4));
     bind(&mut placing, &mut workers, W0, ALICE);
     let mut order = Vec::new();
-    let view = View::new(&workers, None);
+    let none_wait = Exclusive::new();
+    let view = View::new(&workers, &none_wait);
     while let Some(id) = placing.next_of(0, &workers[W0], |_| false, view, &residency) {
         placing.started(ALICE, id);
         order.push(id.0);
@@ -75,7 +79,7 @@ fn the_worker_idle_longest_makes_room_after_its_residency() {
     placing.enqueue(BOB, CallId(1), Due::default(), false);
     let go = |placing: &mut Placing, now_ns| {
         let mut search = placing.search();
-        placing.next_to_go(now_ns, &mut search, View::new(&workers, None), &residency, |_| false)
+        placing.next_to_go(now_ns, &mut search, View::new(&workers, &Exclusive::new()), &residency, |_| false)
     };
     assert_eq!((go(&mut placing, 99), placing.next_ns()), (None, Some(100)));
     assert_eq!(go(&mut placing, 100), Some(W1));
@@ -87,7 +91,7 @@ fn a_held_caller_stands_in_no_line() {
     placing.enqueue(ALICE, CallId(1), Due::default(), false);
     placing.hold(TenantId::new(1));
     placing.enqueue(ALICE, CallId(2), Due::default(), false);
-    let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, None));
+    let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, &Exclusive::new()));
     assert_eq!((next(&mut placing), placing.has_older(Some(CallId(3)))), (None, false));
     assert!(placing.release(TenantId::new(1)) && !placing.release(TenantId::new(1)));
     assert_eq!(next(&mut placing), Some(ALICE));
@@ -100,5 +104,5 @@ fn what_is_taken_of_a_domain_leaves_nothing_behind() {
     assert_eq!(placing.take(ALICE, |id| id != CallId(2)), [CallId(1), CallId(3)]);
     assert_eq!(placing.take(ALICE, |_| true), [CallId(2)]);
     assert!(!placing.knows(ALICE) && placing.of_caller.is_empty() && placing.unplaced.is_empty());
-    assert_eq!(placing.next_for_free(View::new(&workers, None)), None);
+    assert_eq!(placing.next_for_free(View::new(&workers, &Exclusive::new())), None);
 }

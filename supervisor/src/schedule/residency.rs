@@ -9,13 +9,14 @@
 //! milliseconds (5 to 10 on an H200, with the graphs that are made again): a resident in use is scrubbed for another
 //! domain only so often that this takes less than a tenth of the time; one that had no call for as long goes at once.
 
-use super::types::{ScrubPrice, Shape};
+use super::types::{ResidentPrice, Shape};
 use super::workers::Worker;
 
 /// How long one that waits for a slot waits for a standby before a process is made in its stead.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// A resident that had no call for so long is not in use.
+/// A resident that had no call for so long is not in use; where scrubs are cheap, one that had none for as long as the next scrub
+/// of one in use has to wait.
 const UNUSED_NS: u64 = 80_000_000;
 /// To scrub residents in use takes one over so much of the time.
 const SCRUB_SHARE: u64 = 10;
@@ -26,7 +27,7 @@ pub(super) struct Residency {
     /// How long a domain keeps a worker that another one waits for.
     least_ns: u64,
     scrubs: bool,
-    price: ScrubPrice,
+    price: ResidentPrice,
     standbys: usize,
     /// Standbys that are ready.
     ready: usize,
@@ -44,7 +45,7 @@ impl Residency {
         Self {
             least_ns,
             scrubs,
-            price: shape.scrub_price,
+            price: shape.resident_price,
             standbys,
             ready: 0,
             replaced_ns: None,
@@ -99,8 +100,9 @@ impl Residency {
         if !self.scrubs {
             return ends_ns;
         }
+        let rest_ns = UNUSED_NS.min(self.scrub_share * worker.past.scrub_ns(self.price));
         let unused_ns = match worker.is_idle() {
-            true => worker.idle_since_ns.saturating_add(UNUSED_NS),
+            true => worker.idle_since_ns.saturating_add(rest_ns),
             false => u64::MAX,
         };
         ends_ns.max(self.scrubs_again_ns.min(unused_ns))
@@ -115,7 +117,8 @@ impl Residency {
     pub(super) fn stays_ns(&self, worker: &Worker) -> u64 {
         match self.least_ns {
             0 => 0,
-            _ => worker.idle_since_ns.saturating_add(worker.past.rebuild_ns()),
+            _ if self.scrubs => worker.idle_since_ns.saturating_add(worker.past.scrub_ns(self.price)),
+            _ => worker.idle_since_ns.saturating_add(worker.past.rebuild_ns(self.price)),
         }
     }
 
@@ -129,7 +132,7 @@ impl Residency {
 /// Whether of two residents without calls the first is worth less.
 pub(super) fn is_worth_less(now_ns: u64, one: &Worker, other: &Worker) -> bool {
     let idle_ns = |worker: &Worker| u128::from(now_ns.saturating_sub(worker.idle_since_ns).saturating_add(1));
-    let cost_ns = |worker: &Worker| u128::from(worker.past.rebuild_ns());
+    let cost_ns = |worker: &Worker| u128::from(worker.past.rebuild_ns(ResidentPrice::GPU));
     idle_ns(one) * cost_ns(other) > idle_ns(other) * cost_ns(one)
 }
 
@@ -165,7 +168,9 @@ mod tests {
         assert_eq!(residency.ends_ns(&workers[busy], false), 0, "none was scrubbed yet");
         residency.scrubs(S, &workers[busy]);
         let next_ns = residency.ends_ns(&workers[busy], false);
-        assert_eq!(next_ns, S + SCRUB_SHARE * workers[busy].past.scrub_ns(ScrubPrice::GPU));
+        assert_eq!(next_ns, S + SCRUB_SHARE * workers[busy].past.scrub_ns(ResidentPrice::GPU));
+        // Long unused; what ran in it makes it no dearer than that.
+        workers[idle].past.ran(0, FunctionId::new(1), 0);
         workers[idle].idle_since_ns = S - UNUSED_NS;
         assert_eq!(residency.ends_ns(&workers[idle], false), S);
         workers[idle].idle_since_ns = 2 * S;
@@ -174,13 +179,19 @@ mod tests {
 
     #[test]
     fn on_the_cpu_they_are_scrubbed_every_few_milliseconds() {
-        let shape = Shape { scrubs: true, residency_ns: 0, scrub_price: ScrubPrice::CPU, ..Shape::new(1, 1) };
+        let shape =
+            Shape { scrubs: true, residency_ns: 0, resident_price: ResidentPrice::CPU, ..Shape::new(1, 1) };
         let (mut residency, mut workers) = (Residency::new(&shape), Workers::new(1, 1));
         let only = WorkerId::new(0);
         workers.put(only, CallId(1), 0, false);
         workers[only].past.ran(0, FunctionId::new(1), 0);
         residency.scrubs(S, &workers[only]);
         assert!(residency.ends_ns(&workers[only], false) < S + 5_000_000);
+        // Idle, it is not kept for the sake of what a fresh process would cost, which nobody makes.
+        residency.set_least(1);
+        assert!(residency.stays_ns(&workers[only]) < 1_000_000, "{}", residency.stays_ns(&workers[only]));
+        let replaces = Residency::new(&Shape { scrubs: false, residency_ns: 1, ..shape });
+        assert!(replaces.stays_ns(&workers[only]) > 10_000_000);
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub struct Shape {
     /// An idle worker is scrubbed for another domain; without this, a fresh process takes its place.
     pub scrubs: bool,
     /// What that takes.
-    pub scrub_price: ScrubPrice,
+    pub resident_price: ResidentPrice,
     /// Processes that are kept ready to take a slot, once they are there.
     pub standbys: usize,
     /// Device memory for everything.
@@ -49,9 +49,11 @@ pub struct Shape {
     pub lane_bytes: u64,
 }
 
-/// What it takes until a process that is scrubbed serves another domain.
+/// What it takes until a domain that lost its process has all of it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ScrubPrice {
+pub struct ResidentPrice {
+    /// To make a process.
+    pub made_ns: u64,
     /// To scrub it.
     pub process_ns: u64,
     /// To install a function again.
@@ -60,11 +62,14 @@ pub struct ScrubPrice {
     pub graphs_ns: u64,
 }
 
-impl ScrubPrice {
+impl ResidentPrice {
     /// On a GPU, as seen on an H200.
-    pub const GPU: Self = Self { process_ns: 5_000_000, function_ns: 10_000_000, graphs_ns: 2_000_000 };
-    /// On the CPU, which has no graphs: of the order of a call's round trip, not measured by itself.
-    pub const CPU: Self = Self { process_ns: 100_000, function_ns: 200_000, graphs_ns: 0 };
+    pub const GPU: Self =
+        Self { made_ns: 150_000_000, process_ns: 5_000_000, function_ns: 10_000_000, graphs_ns: 2_000_000 };
+    /// On the CPU, which has no graphs. Two cores make about fifty processes in a second; what a scrub takes is of the order
+    /// of a call's round trip, not measured by itself.
+    pub const CPU: Self =
+        Self { made_ns: 20_000_000, process_ns: 100_000, function_ns: 200_000, graphs_ns: 0 };
 }
 
 /// How workers take turns.
@@ -136,7 +141,7 @@ impl Shape {
             turn_rules: TurnRules::default(),
             residency_ns: RESIDENCY_NS,
             scrubs: false,
-            scrub_price: ScrubPrice::GPU,
+            resident_price: ResidentPrice::GPU,
             shared_faults: false,
             standbys: 0,
             memory_bytes: 1 << 60,

@@ -9,7 +9,7 @@
 
 use std::ops::{Index, IndexMut};
 
-use super::types::{Address, CallId, Domain, ScrubPrice, WhyGone};
+use super::types::{Address, CallId, Domain, ResidentPrice, WhyGone};
 use crate::ids::{FunctionId, Generation, TenantId, WorkerId};
 
 /// One worker's slot.
@@ -56,8 +56,6 @@ pub(super) struct Past {
 
 /// Functions that are told apart; more make a process no dearer.
 const FUNCTIONS: usize = 64;
-/// What making a process takes, of the order of a context on a GPU.
-const PROCESS_NS: u64 = 150_000_000;
 /// Bytes of weights that are copied in a microsecond.
 const WEIGHTS_PER_US: u64 = 50_000;
 
@@ -87,18 +85,18 @@ impl Past {
         self.functions.len()
     }
 
-    /// What it would take to have it again, on a GPU; elsewhere it says who is worth more.
-    pub(super) fn rebuild_ns(&self) -> u64 {
+    /// What it would take to have it again in a fresh process.
+    pub(super) fn rebuild_ns(&self, price: ResidentPrice) -> u64 {
         let weights_ns = self.weight_bytes / WEIGHTS_PER_US * 1000;
-        PROCESS_NS + self.install_ns(ScrubPrice::GPU) + weights_ns
+        price.made_ns + self.install_ns(price) + weights_ns
     }
 
     /// What it would take to have it again in a process that is scrubbed.
-    pub(super) fn scrub_ns(&self, price: ScrubPrice) -> u64 {
+    pub(super) fn scrub_ns(&self, price: ResidentPrice) -> u64 {
         price.process_ns + self.install_ns(price)
     }
 
-    fn install_ns(&self, price: ScrubPrice) -> u64 {
+    fn install_ns(&self, price: ResidentPrice) -> u64 {
         let functions = self.functions.len() as u64;
         functions * (price.function_ns + u64::from(self.lanes.count_ones()) * price.graphs_ns)
     }
@@ -474,8 +472,9 @@ mod tests {
     #[test]
     fn a_process_is_the_dearer_the_more_it_would_have_to_do_again() {
         let mut past = Past::default();
-        let mut before = past.rebuild_ns();
-        let mut dearer = |past: &Past| std::mem::replace(&mut before, past.rebuild_ns()) < past.rebuild_ns();
+        let rebuild_ns = |past: &Past| past.rebuild_ns(ResidentPrice::GPU);
+        let mut before = rebuild_ns(&past);
+        let mut dearer = |past: &Past| std::mem::replace(&mut before, rebuild_ns(past)) < rebuild_ns(past);
         past.ran(0, FunctionId::new(1), 0);
         assert!(dearer(&past), "a function");
         past.ran(0, FunctionId::new(1), 0);

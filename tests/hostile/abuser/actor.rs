@@ -2,7 +2,9 @@
 //! processor time comes last: it is the supervisor that is tried, not the kernel's scheduler.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -21,6 +23,8 @@ use super::supervisor::token;
 
 /// How long it tries to reach the supervisor.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The lowest priority, as `nice` says it.
+const LOWEST: i32 = 19;
 
 struct Actor<'a> {
     options: &'a Options,
@@ -40,12 +44,12 @@ const KEEPERS: usize = 32;
 
 /// Abuses until it is killed; each part that it plays is a line of its output.
 pub(crate) fn live(options: &Options) -> Result<()> {
+    come_last()?;
     if let Some(uid) = options.uid {
         rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(uid))?;
     }
     // No abuser outlives the process that judges; a change of the user forgets this.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    rustix::process::nice(19)?;
     let mut actor = Actor::new(options)?;
     let mut rng = Rng::with_seed(options.seed);
     loop {
@@ -60,6 +64,23 @@ pub(crate) fn live(options: &Options) -> Result<()> {
             actor.connections.clear();
         }
     }
+}
+
+/// Takes processor time that nobody else wants. Where the kernel divides it among sessions first (autogroups), that takes
+/// a session of its own, whose priority is low as well: within one session with the supervisor, abusers would compete with
+/// workers, which are in control groups, as much as the supervisor does.
+fn come_last() -> Result<()> {
+    rustix::process::setsid()?;
+    rustix::process::nice(LOWEST)?;
+    let autogroup = Path::new("/proc/self/autogroup");
+    while autogroup.exists() {
+        match std::fs::write(autogroup, LOWEST.to_string()) {
+            // Ten times a second at the most, all users together.
+            Err(again) if again.kind() == ErrorKind::WouldBlock => super::rest(Duration::from_millis(100)),
+            done => return Ok(done?),
+        }
+    }
+    Ok(())
 }
 
 impl<'a> Actor<'a> {

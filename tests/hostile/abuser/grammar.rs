@@ -247,6 +247,10 @@ pub(crate) enum Step {
     Close,
 }
 
+/// How long a call that stands still may hold its worker. Where there is one worker all others wait meanwhile, which is a fair
+/// use of the device's time: it is charged for it.
+const HOLDS_MS: u64 = 20;
+
 /// A call with a deadline that lets it wait, not run on for long.
 fn call(function: &str, input: Input, output: Output, deadline_ms: u64) -> Ask {
     let deadline = Duration::from_millis(deadline_ms);
@@ -347,7 +351,7 @@ pub(crate) fn compose(part: Part, rng: &mut Rng) -> Vec<Step> {
                 for _ in 0..4 {
                     // Given up by its worker's end: the supervisor zeroes what it may have written.
                     steps.push(Step::Send(call("spin-out", Input::None, Output::Arena, 5)));
-                    steps.push(Step::Send(call("copy", Input::Arena(4096), Output::Arena, 100)));
+                    steps.push(Step::Send(call("copy", Input::Arena(4096), Output::Arena, HOLDS_MS)));
                 }
                 steps.extend([rest(100), Step::Read, Step::Send(Ask::CloseArena)]);
             }
