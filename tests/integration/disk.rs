@@ -14,10 +14,12 @@ pub(crate) struct TinyDisk {
     keeper: Child,
     /// As seen from here.
     filler: PathBuf,
+    /// A script that starts a program with the disk in its place.
+    start: PathBuf,
 }
 
 impl TinyDisk {
-    /// Mounts one at `DIR/state` for the program that `DIR/start.sh` starts; none where this user may not mount.
+    /// Mounts one at `DIR/state` for a program; none where this user may not mount.
     pub(crate) fn at(dir: &Path, program: &Path) -> Option<Self> {
         let state = dir.join("state");
         std::fs::create_dir_all(&state).unwrap();
@@ -35,7 +37,8 @@ impl TinyDisk {
         let heard = BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut said);
         let pid = keeper.id();
         let filler = format!("/proc/{pid}/root{}/filler", state.display()).into();
-        let disk = Self { keeper, filler };
+        let start = dir.join("start.sh");
+        let disk = Self { keeper, filler, start };
         if heard.is_err() || said != "ready\n" {
             return None;
         }
@@ -44,9 +47,13 @@ impl TinyDisk {
             dir.display(),
             program.display()
         );
-        let start = dir.join("start.sh");
-        std::fs::write(&start, script).unwrap();
+        std::fs::write(&disk.start, script).unwrap();
         Some(disk)
+    }
+
+    /// What starts the program there.
+    pub(crate) fn start(&self) -> PathBuf {
+        self.start.clone()
     }
 
     /// Takes all room.

@@ -18,7 +18,7 @@ fn a_full_disk_is_said_and_disturbs_no_call() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = TinyDisk::at(dir.path(), &program("pappus-supervisor")) else { return };
     let flags = ["--device", "cpu:workers=1,memory=16MiB"].map(str::to_owned);
-    let mut supervisor = Supervisor::new(dir.path().join("start.sh"), flags.to_vec(), dir);
+    let mut supervisor = Supervisor::new(disk.start(), flags.to_vec(), dir);
     let mut client = supervisor.client();
     kit::add_copy(&mut client);
     let content = vec![7; 1 << 20];

@@ -68,7 +68,7 @@ pub(crate) fn run(wanted: Wanted) -> Outcome {
     let (supervisor_program, programs) = beside(&script);
     let absent = programs.path().join("absent");
     let disk = TinyDisk::at(dir.path(), &supervisor_program);
-    let start = if disk.is_some() { dir.path().join("start") } else { supervisor_program };
+    let start = disk.as_ref().map_or(supervisor_program, TinyDisk::start);
     let (workers, standbys) = (rng.usize(2..=4), rng.usize(0..=2));
     let turns = if rng.bool() { "on,quantum=1ms" } else { "off" };
     let memory = MEMORY >> 20;
