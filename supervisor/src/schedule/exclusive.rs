@@ -59,7 +59,7 @@ enum Stage {
 enum Phase {
     /// They start; of callers in line those that came `before` this one, if it is there. So many callers are charged for
     /// it, and one `began` or none has a process yet.
-    Open { before: Option<CallId>, callers: u64, began: bool },
+    Open { before: Option<CallId>, callers: u64, began: bool, least_ns: u64 },
     /// None starts any more; those in lanes go on.
     Ending { callers: u64 },
     /// They are charged for what they had.
@@ -157,7 +157,7 @@ impl Exclusive {
         let joined = join(&mut self.line);
         let before =
             self.line.first().filter(|first| first.tag_ns <= self.shared_tag_ns).map(|first| first.id);
-        self.phase = Phase::Open { before, callers, began };
+        self.phase = Phase::Open { before, callers, began, least_ns: SHARED_PHASE_NS };
         joined
     }
 
@@ -186,27 +186,32 @@ impl Exclusive {
     }
 
     /// The device is shared again. Of other calls, those of so many callers wait: if they had less of the device than the
-    /// first caller in line, they have it now.
-    pub(super) fn share(&mut self, now_ns: u64, waiting: u64) {
+    /// first caller in line, they have it now. If they had a little more, they have it `between` two calls of the line, too,
+    /// each time their part of what the call took: otherwise a call of each caller in line would go before them.
+    pub(super) fn share(&mut self, now_ns: u64, waiting: u64, between: bool) {
+        let took_ns = self.served.filter(|_| between).map(|_| now_ns.saturating_sub(self.charged_ns));
         self.charge(now_ns);
         self.shared_tag_ns = self.shared_tag_ns.max(self.line.clock_ns());
-        let shared_tag_ns = self.shared_tag_ns;
-        let is_theirs = |first: First<CallId>| waiting > 0 && shared_tag_ns < first.tag_ns;
-        self.phase = match self.line.first().is_some_and(is_theirs) {
-            true => {
-                self.line.set_clock(shared_tag_ns);
-                Phase::Open { before: None, callers: waiting, began: false }
+        let ahead_ns = |first: First<CallId>| self.shared_tag_ns.checked_sub(first.tag_ns);
+        let least_ns = match (self.line.first().filter(|_| waiting > 0).map(ahead_ns), took_ns) {
+            (Some(None), _) => {
+                self.line.set_clock(self.shared_tag_ns);
+                SHARED_PHASE_NS
             }
-            false => Phase::Over,
+            (Some(Some(..SHARED_PHASE_NS)), Some(took_ns)) => {
+                SHARED_PHASE_NS.min(took_ns.saturating_mul(waiting) / self.line.callers().max(1))
+            }
+            _ => return self.phase = Phase::Over,
         };
+        self.phase = Phase::Open { before: None, callers: waiting, began: false, least_ns };
     }
 
     /// When other calls had as much of the device as the first caller in line, but not before they had it for a while.
     fn phase_ends_ns(&self) -> Option<u64> {
-        let Phase::Open { callers, began, .. } = self.phase else { return None };
+        let Phase::Open { callers, began, least_ns, .. } = self.phase else { return None };
         let first = self.line.first().filter(|_| self.stage == Stage::Shared)?;
         let owed_ns = first.tag_ns.saturating_sub(self.shared_tag_ns).saturating_mul(callers);
-        let least_ns = if began { SHARED_PHASE_NS } else { WORKER_START_S * 1_000_000_000 };
+        let least_ns = if began { least_ns } else { WORKER_START_S * 1_000_000_000 };
         Some(self.charged_ns.saturating_add(owed_ns.max(least_ns)))
     }
 

@@ -47,7 +47,7 @@ fn after_a_call_for_the_whole_device_others_have_it_as_long_for_each_caller_that
     exclusive.run(CALLER, CALL, WORKER);
     assert_eq!((exclusive.barrier(CALLER), exclusive.prepared()), (Some(CallId(0)), None));
     exclusive.end();
-    exclusive.share(SHARED_PHASE_NS, 3);
+    exclusive.share(SHARED_PHASE_NS, 3, true);
     // Until a process is there for them, their turn did not begin.
     assert_eq!(exclusive.next_ns(), Some(SHARED_PHASE_NS + WORKER_START_S * 1_000_000_000));
     exclusive.started(SHARED_PHASE_NS);
@@ -57,4 +57,35 @@ fn after_a_call_for_the_whole_device_others_have_it_as_long_for_each_caller_that
     assert_eq!((exclusive.next(), exclusive.next_ns()), (Some(CallId(9)), Some(2 * SHARED_PHASE_NS)));
     // Nothing else is left to run.
     assert!(!exclusive.is_shared(SHARED_PHASE_NS + 1, false, |_| false));
+}
+
+/// Four callers that each have calls of 8 ms, and others of one caller.
+#[test]
+fn others_have_the_device_between_the_calls_of_several_callers() {
+    let (mut exclusive, mut now_ns) = (Exclusive::new(), 0);
+    for caller in 0..4 {
+        let (caller, id) = (TenantId::new(caller), CallId(u64::from(caller)));
+        exclusive.push(now_ns, caller, id, false, || (false, 0));
+        exclusive.push(now_ns, caller, CallId(10 + id.0), false, || (false, 0));
+    }
+    assert!(!exclusive.is_shared(now_ns, false, |_| false));
+    let mut serve = |exclusive: &mut Exclusive, between| {
+        let First { id, caller, .. } = exclusive.line.first().unwrap();
+        exclusive.begin(caller, id, WORKER);
+        exclusive.run(caller, id, WORKER);
+        now_ns += 8_000_000;
+        exclusive.end();
+        exclusive.share(now_ns, 1, between);
+        exclusive.started(now_ns);
+        now_ns
+    };
+    let first_ns = serve(&mut exclusive, true);
+    // Nobody had less than they: it is a quarter of what the call took.
+    assert_eq!(exclusive.next_ns(), Some(first_ns + 2_000_000));
+    assert!(exclusive.is_shared(first_ns + 1_999_999, false, |_| true));
+    assert!(!exclusive.is_shared(first_ns + 2_000_000, false, |_| true));
+    assert_eq!(exclusive.shared_tag_ns, 2_000_000);
+    // Not where that is not wanted.
+    serve(&mut exclusive, false);
+    assert_eq!((exclusive.next_ns(), exclusive.next().is_some()), (None, true));
 }

@@ -70,6 +70,11 @@ impl<K: Ord + Copy> FairLine<K> {
         self.ready.iter().flat_map(move |(_, _, caller)| of(*caller).map(|id| (*caller, *id)))
     }
 
+    /// How many callers stand in line.
+    pub(super) fn callers(&self) -> u64 {
+        self.ready.len() as u64
+    }
+
     /// Whether a caller has something here.
     pub(super) fn has(&self, caller: TenantId) -> bool {
         self.callers.get(&caller).is_some_and(|state| !state.items.is_empty())

@@ -447,7 +447,10 @@ impl<C: Clone> Scheduler<C> {
             0 => u64::from(self.placing.has_older(None)),
             others => others,
         };
-        self.exclusive.share(now_ns, waiting);
+        // Suspects are judged first.
+        let next = exclusive.next().and_then(|id| self.calls.get(id));
+        let between = !next.is_some_and(|entry| entry.attempts.is_suspect());
+        self.exclusive.share(now_ns, waiting, between);
         self.serve_line(now_ns, actions);
         self.resume(now_ns, actions);
     }

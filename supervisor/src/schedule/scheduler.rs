@@ -496,6 +496,8 @@ impl<C: Clone> Scheduler<C> {
         } else {
             self.enqueue(now_ns, domain, id);
             self.feed(now_ns, worker, actions);
+            // The device may have waited for it to end.
+            self.try_exclusive(now_ns, actions);
         }
         true
     }
