@@ -18,6 +18,7 @@
 //! ```
 //!
 //! What comes before a turn is charged to those who want it, but not the time until a process is there for other calls.
+//! Where several callers stand in line, others need not wait for a call of each: they have their part between any two.
 //!
 //! Where the first of them comes to an empty line, other calls may start for a while; of a caller that stands in line, only
 //! those that came before: a caller's calls run in the order in which they came.
@@ -57,8 +58,8 @@ enum Stage {
 /// What calls may do that do not need the whole device, while others stand in line for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// They start; of callers in line those that came `before` this one, if it is there. So many callers are charged for
-    /// it, and one `began` or none has a process yet.
+    /// They start, for `least_ns` at least; of callers in line those that came `before` this one, if it is there. So many
+    /// callers are charged for it, and one `began` or none has a process yet.
     Open { before: Option<CallId>, callers: u64, began: bool, least_ns: u64 },
     /// None starts any more; those in lanes go on.
     Ending { callers: u64 },
