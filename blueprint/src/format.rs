@@ -9,8 +9,9 @@ use std::ops::Deref;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use crate::limits::{BUFFERS, INPUTS, KERNELS, OUTPUTS, PARAMS};
 use crate::types::{BoxFill, DType, Swizzle};
 
 /// A function: modules, kernels and the blueprint that runs them. Has either `module_path` or
@@ -34,6 +35,7 @@ pub(crate) struct Config {
     #[serde(default, deserialize_with = "present")]
     pub(crate) modules: Option<Vec<Object<Module>>>,
     /// The kernels that the blueprint may launch.
+    #[serde(deserialize_with = "at_most::<KERNELS, _, _>")]
     pub(crate) kernels: Vec<NameOr<Kernel>>,
     /// Files of the weights, by name.
     #[serde(default)]
@@ -74,13 +76,15 @@ pub(crate) struct Kernel {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Blueprint {
     /// Buffers whose contents come with the call.
+    #[serde(deserialize_with = "at_most::<INPUTS, _, _>")]
     pub(crate) inputs: Vec<String>,
     /// Constant buffers that belong to the function; kernels may only read them.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "at_most::<BUFFERS, _, _>")]
     pub(crate) weights: Vec<String>,
     /// Further buffers, zeroed when a call starts, and their size in bytes.
     pub(crate) buffers: Map<Sizing>,
     /// Buffers (or inputs) whose contents are the result.
+    #[serde(deserialize_with = "at_most::<OUTPUTS, _, _>")]
     pub(crate) outputs: Vec<String>,
     /// What to execute, in order.
     pub(crate) control_flow: Vec<Action>,
@@ -149,7 +153,11 @@ pub(crate) struct Word {
 #[cfg_attr(test, derive(JsonSchema))]
 pub(crate) enum Action {
     /// Launch a kernel: its name, its arguments, its launch configuration.
-    ExecKernel(String, Vec<Argument>, Box<Object<Launch>>),
+    ExecKernel(
+        String,
+        #[serde(deserialize_with = "at_most::<PARAMS, _, _>")] Vec<Argument>,
+        Box<Object<Launch>>,
+    ),
     /// Execute actions a number of times.
     Repeat(Sizing, Vec<Action>),
     /// Copy bytes between buffers.
@@ -372,7 +380,7 @@ impl<T> Deref for Object<T> {
 }
 
 /// A JSON object in the order of the document, duplicates included: the resolver refuses those,
-/// where serde's own maps would silently keep the last.
+/// where serde's own maps would silently keep the last. It speaks of buffers, so it has at most as many keys.
 pub(crate) struct Map<V>(pub(crate) Vec<(String, V)>);
 
 impl<V> Default for Map<V> {
@@ -465,6 +473,9 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Map<V> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Map<V>, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(entry) = map.next_entry()? {
+                    if entries.len() == BUFFERS {
+                        return Err(one_more(BUFFERS));
+                    }
                     entries.push(entry);
                 }
                 Ok(Map(entries))
@@ -472,6 +483,36 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Map<V> {
         }
         deserializer.deserialize_map(MapVisitor(PhantomData))
     }
+}
+
+/// A list with a limit, kept while it is read: an entry takes many times the memory of its JSON.
+fn at_most<'de, const MOST: usize, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    struct ListVisitor<const MOST: usize, T>(PhantomData<T>);
+    impl<'de, const MOST: usize, T: Deserialize<'de>> Visitor<'de> for ListVisitor<MOST, T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a sequence")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut entries = Vec::new();
+            while let Some(entry) = list.next_element()? {
+                if entries.len() == MOST {
+                    return Err(one_more(MOST));
+                }
+                entries.push(entry);
+            }
+            Ok(entries)
+        }
+    }
+    deserializer.deserialize_seq(ListVisitor::<MOST, T>(PhantomData))
+}
+
+fn one_more<E: de::Error>(most: usize) -> E {
+    de::Error::custom(format_args!("one more entry, expected at most {most}"))
 }
 
 /// A key that may be left out, but is not `null` where it is there.

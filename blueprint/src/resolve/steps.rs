@@ -1,7 +1,7 @@
 //! The control flow of a blueprint, resolved: a flat list of steps, and every distinct list of
 //! parameters once.
 
-use super::{Resolver, check_len};
+use super::Resolver;
 use crate::blueprint::{FieldValue, Item, Step};
 use crate::error::{Error, Path};
 use crate::format::{Action, Argument, Copy, Fill, Integer, Launch, NameOr, Sizing, Struct};
@@ -157,7 +157,6 @@ impl<'a> Resolver<'a> {
 
     /// Resolves a list of arguments; equal lists become one.
     fn arguments(&mut self, arguments: &[Argument], list: &Path<'_>) -> Result<u32, Error> {
-        check_len(arguments.len(), limits::PARAMS, list)?;
         self.scratch.clear();
         let mut bytes = 0;
         for (at, argument) in arguments.iter().enumerate() {

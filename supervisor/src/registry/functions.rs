@@ -32,8 +32,7 @@ impl Registry {
         let mine = self.registry_of(tenant);
         let config_hash =
             check_blob(&mine.change(account.clone()).blobs, "config_sha256", &new.config_sha256)?.0;
-        let config = self.read_config(tenant, config_hash)?;
-        let blueprint = pappus_blueprint::parse(&config)?;
+        let (_, blueprint) = self.parse_config(account, config_hash)?;
         let (modules, weights) = {
             let change = mine.change(account.clone());
             let modules = check_modules(&change, &blueprint, &new.modules)?;

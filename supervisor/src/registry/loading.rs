@@ -81,12 +81,11 @@ impl Registry {
         record: &Arc<FunctionRecord>,
         codes: &mut Codes,
     ) -> Result<Option<Arc<Loaded>>, RegistryError> {
-        let config = self.read_config(tenant, record.config)?;
-        let blueprint = pappus_blueprint::parse(&config)?;
+        let account = self.tenants.account(tenant);
+        let (config, blueprint) = self.parse_config(&account, record.config)?;
         // A new build of Pappus needs new machine code, and the devices may be others than before.
         let classes = self.with_room(&record.weights, able(&blueprint, self.runnable(&record.modules)?)?)?;
         let runs_on = self.check_code(tenant, &blueprint, &record.modules, &classes, codes)?;
-        let account = self.tenants.account(tenant);
         let weights = self.packed_weights(&account, record, &blueprint)?;
         let parsed = Parsed { blueprint, config, weights, runs_on };
         let current = || self.look(tenant, |mine| mine.callers_of(record))?;

@@ -129,7 +129,8 @@ impl Residency {
     }
 }
 
-/// Whether of two residents without calls the first is worth less.
+/// Whether of two residents without calls the first is worth less. Only the ratio of their prices counts, which is much the same on
+/// any device.
 pub(super) fn is_worth_less(now_ns: u64, one: &Worker, other: &Worker) -> bool {
     let idle_ns = |worker: &Worker| u128::from(now_ns.saturating_sub(worker.idle_since_ns).saturating_add(1));
     let cost_ns = |worker: &Worker| u128::from(worker.past.rebuild_ns(ResidentPrice::GPU));

@@ -7,11 +7,12 @@ use std::time::Duration;
 use pappus_client::v1::{self, request, response};
 use pappus_client::{Client, Code, Invocation};
 use pappus_proto::limits::MAX_MESSAGE_BYTES;
+use serde_json::json;
 
 use super::{MIB, add_steps, keep_busy, kernel_says, raw_of, used};
 use crate::fixture::{Supervisor, until};
 use crate::house::{enter, house};
-use crate::kit::{self, Function, refused};
+use crate::kit::{self, Function, absolute, refused};
 use crate::raw::{Raw, request as framed, status};
 
 /// Messages inside one request.
@@ -86,6 +87,20 @@ fn plans_of_waiting_calls_count() {
     kit::add_copy(&mut bob);
     bob.cancel(spin).unwrap();
     kit::works(&mut bob);
+}
+
+/// A configuration becomes many times its bytes while it is read.
+#[test]
+fn configurations_count_while_they_are_read() {
+    let supervisor = house(&[("alice", "plan-bytes = '4MiB'"), ("bob", "")]);
+    let mut alice = enter(&supervisor, "alice");
+    // The control: one that fits.
+    add_steps(&mut alice, "fits", 5_000, false);
+    let fills = vec![json!({"Fill": {"buffer": "b", "byte": 0}}); 20_000];
+    let large = Function { buffers: &[("b", absolute(8))], steps: &fills, ..Function::default() }
+        .try_add(&mut alice, "large");
+    refused(large, Code::ResourceExhausted, "plan-bytes");
+    add_steps(&mut enter(&supervisor, "bob"), "large", 20_000, false);
 }
 
 /// Bytes of the supervisor's copies of weights, each once.

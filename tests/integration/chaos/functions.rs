@@ -13,8 +13,8 @@ use crate::kit::{self, Function, absolute, constant, launch, ptr};
 pub(crate) const MEMORY: u64 = 16 << 20;
 const BIG_BYTES: u64 = 12 << 20;
 /// How long a call may keep others waiting; and a deadline beyond that, of calls that never end.
-pub(crate) const OVERRUN_LIMIT: &str = "500ms";
-pub(crate) const BEYOND_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const OVERRUN_LIMIT: &str = "1s";
+pub(crate) const BEYOND_LIMIT: Duration = Duration::from_secs(3);
 /// A fraction of a millisecond of work.
 const SLOW_ROUNDS: i64 = 20_000;
 
