@@ -1,5 +1,8 @@
 //! The JSON as written: one type per form, read by serde, nothing checked that serde cannot see.
 //! The doc comments here are the descriptions in `docs/blueprint.schema.json`.
+//!
+//! Steps lie in one block of memory with their names, as long as those are short: of many small blocks that are freed at once,
+//! the allocator would keep most.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,6 +13,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use smol_str::SmolStr;
 
 use crate::limits::{BUFFERS, INPUTS, KERNELS, OUTPUTS, PARAMS};
 use crate::types::{BoxFill, DType, Swizzle};
@@ -112,9 +116,9 @@ pub(crate) struct Type {
 #[cfg_attr(test, derive(JsonSchema))]
 pub(crate) enum Sizing {
     /// The bytes of a buffer.
-    Sizeof(String),
+    Sizeof(SmolStr),
     /// A free dimension, by its name: what the call's arrays have where an input's shape names it.
-    Free(String),
+    Free(SmolStr),
     /// A constant.
     Absolute(u64),
     /// A word of an input, read when the call starts.
@@ -143,7 +147,7 @@ pub(crate) enum Sizing {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Word {
     /// The input.
-    pub(crate) bufname: String,
+    pub(crate) bufname: SmolStr,
     /// Which word, from 0.
     pub(crate) idx: u64,
 }
@@ -154,16 +158,16 @@ pub(crate) struct Word {
 pub(crate) enum Action {
     /// Launch a kernel: its name, its arguments, its launch configuration.
     ExecKernel(
-        String,
+        SmolStr,
         #[serde(deserialize_with = "at_most::<PARAMS, _, _>")] Vec<Argument>,
         Box<Object<Launch>>,
     ),
     /// Execute actions a number of times.
     Repeat(Sizing, Vec<Action>),
     /// Copy bytes between buffers.
-    Copy(Box<Object<Copy>>),
+    Copy(Object<Copy>),
     /// Set bytes of a buffer.
-    Fill(Box<Object<Fill>>),
+    Fill(Object<Fill>),
 }
 
 /// Grid, block and dynamic shared memory of a launch.
@@ -205,13 +209,13 @@ pub(crate) struct Launch {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Copy {
     /// The buffer, input or weight to read.
-    pub(crate) from: String,
+    pub(crate) from: SmolStr,
     /// Where to start reading; 0 by default.
     #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
     #[serde(default, deserialize_with = "present")]
     pub(crate) from_offset: Option<Sizing>,
     /// The buffer or input to write.
-    pub(crate) to: String,
+    pub(crate) to: SmolStr,
     /// Where to start writing; 0 by default.
     #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
     #[serde(default, deserialize_with = "present")]
@@ -228,7 +232,7 @@ pub(crate) struct Copy {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fill {
     /// The buffer or input to write.
-    pub(crate) buffer: String,
+    pub(crate) buffer: SmolStr,
     /// Where to start; 0 by default.
     #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
     #[serde(default, deserialize_with = "present")]
@@ -248,7 +252,7 @@ pub(crate) enum Argument {
     /// The address of a buffer, or of a byte in it.
     Ptr(NameOr<PointerAt>),
     /// The bytes of a buffer, as u64.
-    Sizeof(String),
+    Sizeof(SmolStr),
     /// A constant i64.
     Constant(i64),
     /// A signed 8-bit integer.
@@ -289,7 +293,7 @@ pub(crate) enum Argument {
 #[serde(deny_unknown_fields)]
 pub(crate) struct TensorMap {
     /// The buffer.
-    pub(crate) buffer: String,
+    pub(crate) buffer: SmolStr,
     /// Where in it the array starts; 0 by default, a multiple of 16.
     #[cfg_attr(test, schemars(with = "Sizing", skip_serializing_if = "Option::is_none"))]
     #[serde(default, deserialize_with = "present")]
@@ -316,7 +320,7 @@ pub(crate) struct TensorMap {
 #[serde(deny_unknown_fields)]
 pub(crate) struct PointerAt {
     /// The buffer.
-    pub(crate) buffer: String,
+    pub(crate) buffer: SmolStr,
     /// Bytes from its start.
     pub(crate) offset: Sizing,
 }
@@ -362,7 +366,7 @@ pub(crate) enum Integer {
 #[cfg_attr(test, schemars(untagged, rename = "{T}OrName"))]
 pub(crate) enum NameOr<T> {
     /// Just the name.
-    Name(String),
+    Name(SmolStr),
     /// The long form.
     Object(T),
 }
@@ -431,7 +435,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for NameOr<T> {
             }
 
             fn visit_str<E>(self, name: &str) -> Result<NameOr<T>, E> {
-                Ok(NameOr::Name(name.to_owned()))
+                Ok(NameOr::Name(name.into()))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<NameOr<T>, A::Error> {

@@ -4,7 +4,7 @@
 /// Bytes of JSON.
 pub const JSON_BYTES: usize = 4 << 20;
 /// Memory that reading it takes at the most, in times of its bytes.
-pub const PARSE_MEMORY: u64 = 12;
+pub const PARSE_MEMORY: u64 = 8;
 /// Buffers, inputs and weights included.
 pub const BUFFERS: usize = 4096;
 /// Buffers of a plan that share memory with others: the largest. Each may add one fill to the plan's steps.

@@ -133,7 +133,7 @@ impl<'a> Resolver<'a> {
                              there are several modules",
                         ));
                     }
-                    (symbol, 0, symbol)
+                    (symbol.as_str(), 0, symbol.as_str())
                 }
                 NameOr::Object(kernel) => {
                     let found = self.modules.iter().position(|module| module.name == kernel.module_name);
@@ -144,7 +144,8 @@ impl<'a> Resolver<'a> {
                         )));
                     };
                     check_name(&kernel.kernel_name, &place.key("kernel_name"))?;
-                    (kernel.alias.as_ref().unwrap_or(&kernel.kernel_name), module, &kernel.kernel_name)
+                    let symbol = kernel.kernel_name.as_str();
+                    (kernel.alias.as_deref().unwrap_or(symbol), module, symbol)
                 }
             };
             check_name(name, place)?;
@@ -153,7 +154,7 @@ impl<'a> Resolver<'a> {
                     "a second kernel called {name:?}, expected distinct names (an `alias` gives one)"
                 )));
             }
-            self.kernels.push(Kernel { name: name.clone(), module, symbol: symbol.clone() });
+            self.kernels.push(Kernel { name: name.to_owned(), module, symbol: symbol.to_owned() });
         }
         Ok(())
     }

@@ -109,7 +109,8 @@ fn a_kernel_copies_boxes_by_a_tensor_map() {
             .map(|at| [row + at / 16, column + at % 16])
             .map(|[y, x]| if y < ROWS && x < COLUMNS { input[y * COLUMNS + x] } else { 0 })
             .collect();
-        assert_eq!(worker.call(function, &[&input], &[64]).unwrap(), [expected]);
+        let copied = worker.call(function, &[&input], &[64]);
+        assert_eq!(copied.map_err(|e| format!("row {row}, column {column}: {e}")).unwrap(), [expected]);
     }
     worker.end().unwrap();
 }
