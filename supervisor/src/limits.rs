@@ -1,5 +1,8 @@
 //! Limits of the supervisor, each checked before anything is allocated.
 
+use std::num::NonZero;
+use std::sync::OnceLock;
+
 use pappus_proto::limits::MAX_INLINE_BYTES;
 
 /// Clients' connections at once.
@@ -10,8 +13,17 @@ pub const MAX_CONNECTIONS_PER_TENANT: usize = 512;
 pub const MAX_REFUSED: usize = 256;
 /// Connections on the admin socket at once.
 pub const MAX_ADMIN_CONNECTIONS: usize = 64;
-/// Threads for sockets: decoding and handing on, nothing that takes long.
-pub const SOCKET_THREADS: usize = 2;
+/// Threads for sockets: decoding and handing on, nothing that takes long. Two are busy with 180 000 of the shortest calls in a
+/// second, more than one GPU runs; machines with several GPUs have more processors.
+pub fn socket_threads() -> usize {
+    (processors() / 8).clamp(2, 8)
+}
+
+/// Processors that this process may use, as it began.
+pub fn processors() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get))
+}
 /// Cold requests of one connection that are worked on at once; the next one waits unread.
 pub const MAX_COLD_REQUESTS: usize = 16;
 /// Cold requests of one tenant that are worked on at once, on all its connections.

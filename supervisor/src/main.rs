@@ -9,7 +9,7 @@ use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use pappus_supervisor::config::{Config, Flags};
-use pappus_supervisor::limits::{MAX_BLOCKING_THREADS, SOCKET_THREADS};
+use pappus_supervisor::limits::{MAX_BLOCKING_THREADS, socket_threads};
 use pappus_supervisor::list_devices;
 use pappus_supervisor::log::Limited;
 use pappus_supervisor::run::run;
@@ -108,7 +108,7 @@ fn start(config: Config, manager: ServiceManager) -> Result<(), Box<dyn std::err
     own_sockets.extend((!manager.has_clients()).then(|| config.socket.clone()));
     let (first, second) = hear_signals(own_sockets)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(SOCKET_THREADS)
+        .worker_threads(socket_threads())
         .thread_keep_alive(IDLE_THREADS)
         .max_blocking_threads(MAX_BLOCKING_THREADS)
         .enable_all()

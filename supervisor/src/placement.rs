@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! own queue at home costs more than a call elsewhere, the move included,
-//! and fewer other domains have calls there than at home                 ──► this call goes elsewhere   (spread)
+//! and fewer other domains have had calls there lately than at home       ──► this call goes elsewhere   (spread)
 //! waiting for others at home has cost more than a few moves, and another
 //! device has fewer domains with calls                                   ──► the home moves             (move)
 //! ```
@@ -32,6 +32,11 @@ const CALL_NS: f64 = 1e6;
 const WARM_NS: u64 = 10_000_000_000;
 /// How much of an average one more value is.
 const WEIGHT: f64 = 0.125;
+/// A domain that had calls on a device so long ago counts there by a third: one that is busy is without a call for a moment, when
+/// all that it had in flight are answered, and others that came then would stay for a round of turns.
+const LATELY_NS: f64 = 50e6;
+/// So many fewer have to be elsewhere, of numbers that are averages.
+const FEWER: f64 = 0.5;
 /// What was lost by staying counts half after so long.
 const HALF_LIFE_NS: f64 = 10e9;
 /// A home moves when staying has cost so many moves.
@@ -70,7 +75,7 @@ struct State {
 #[derive(Debug, Clone, Default)]
 struct DeviceState {
     /// Domains with calls there.
-    busy: u32,
+    busy: Busy,
     /// Domains whose home it is.
     homes: u32,
     /// How long any call takes from its arrival to its end.
@@ -97,6 +102,47 @@ struct Presence {
     used_ns: Option<u64>,
     /// How long its calls take there for each that is in flight: what one more call in its queue costs.
     per_call: Average,
+}
+
+impl Presence {
+    /// How much of the domains that had calls there lately is this one.
+    fn lately(&self, now_ns: u64) -> f64 {
+        match (self.in_flight, self.used_ns) {
+            (0, None) => 0.0,
+            (0, Some(used_ns)) => fades(used_ns, now_ns),
+            _ => 1.0,
+        }
+    }
+}
+
+/// How many domains have calls on a device, and had lately.
+#[derive(Debug, Clone, Copy, Default)]
+struct Busy {
+    now: u32,
+    /// As it was when the number changed last.
+    lately: f64,
+    at_ns: u64,
+}
+
+impl Busy {
+    fn set(&mut self, now_ns: u64, now: u32) {
+        *self = Self { now, lately: self.lately(now_ns), at_ns: now_ns };
+    }
+
+    fn lately(&self, now_ns: u64) -> f64 {
+        let now = f64::from(self.now);
+        now + (self.lately - now) * fades(self.at_ns, now_ns)
+    }
+
+    /// Now or lately, whichever is more.
+    fn most(&self, now_ns: u64) -> f64 {
+        self.lately(now_ns).max(self.now.into())
+    }
+}
+
+/// How much of what was still counts.
+fn fades(was_ns: u64, now_ns: u64) -> f64 {
+    (-(now_ns.saturating_sub(was_ns) as f64) / LATELY_NS).exp()
 }
 
 /// A running average of what was measured.
@@ -228,7 +274,10 @@ impl State {
         let here = &mut state.there[device];
         let is_cold = is_cold(here, now_ns);
         here.in_flight += 1;
-        self.devices[device].busy += u32::from(here.in_flight == 1);
+        if here.in_flight == 1 {
+            let busy = &mut self.devices[device].busy;
+            busy.set(now_ns, busy.now + 1);
+        }
         Some((device, here.in_flight, is_cold))
     }
 
@@ -277,7 +326,7 @@ impl State {
     fn freest(&self, function: FunctionId, able: Able<'_>) -> Option<usize> {
         let ends_ns = |one: &Candidate| {
             let device = &self.devices[one.device];
-            self.run_ns(function, one.device) * f64::from(1 + device.busy)
+            self.run_ns(function, one.device) * f64::from(1 + device.busy.now)
         };
         let order = |a: &Candidate, b: &Candidate| {
             let homes = |one: &Candidate| self.devices[one.device].homes;
@@ -294,7 +343,7 @@ impl State {
             false => 0.0,
         };
         let run_ns = self.run_ns(function, to.device);
-        let others_ns = if device.busy > 0 { device.turnaround.or(run_ns) } else { run_ns };
+        let others_ns = if device.busy.now > 0 { device.turnaround.or(run_ns) } else { run_ns };
         let queue_ns = there.per_call.or(run_ns) * f64::from(there.in_flight);
         moves_ns + others_ns.max(queue_ns)
     }
@@ -315,9 +364,10 @@ impl State {
         }
         let queue_ns = here.per_call.or(0.0) * f64::from(here.in_flight);
         // Where as many others have calls, they would lose by it what this one gains.
+        let at_home = self.devices[home.device].busy.most(now_ns);
         let has_less = |device: &usize| {
-            let others = self.devices[*device].busy - u32::from(state.there[*device].in_flight > 0);
-            others < self.devices[home.device].busy
+            let others = self.devices[*device].busy.most(now_ns) - state.there[*device].lately(now_ns);
+            others.max(0.0) + FEWER < at_home
         };
         let others = (0..self.devices.len()).filter(|device| *device != home.device).filter(has_less);
         let others = others.filter_map(able);
@@ -335,8 +385,10 @@ impl State {
         let here = &mut state.there[device];
         here.in_flight -= 1;
         here.used_ns = Some(now_ns);
-        let busy = self.devices[device].busy;
-        self.devices[device].busy -= u32::from(here.in_flight == 0);
+        let busy = self.devices[device].busy.now;
+        if here.in_flight == 0 {
+            self.devices[device].busy.set(now_ns, busy - 1);
+        }
         if ran_ns == 0.0 {
             return;
         }
@@ -357,13 +409,15 @@ impl State {
     /// paid for the move.
     fn consider_moving(&mut self, call: &Routed, place: Place, now_ns: u64, busy: u32, turnaround_ns: f64) {
         let others = self.devices.iter().enumerate().filter(|(device, _)| *device != place.device);
-        let Some((to, free)) = others.min_by_key(|(_, device)| (device.busy, device.homes)) else { return };
+        let Some((to, free)) = others.min_by_key(|(_, device)| (device.busy.now, device.homes)) else {
+            return;
+        };
         // After the move there must be fewer there than here now.
-        if free.busy + 1 >= busy || free.homes + 1 >= self.devices[place.device].homes {
+        if free.busy.now + 1 >= busy || free.homes + 1 >= self.devices[place.device].homes {
             return;
         }
         let slower = self.run_ns(call.function, to) / self.run_ns(call.function, place.device).max(1.0);
-        let saved = 1.0 - f64::from(free.busy + 1) / f64::from(busy) * slower;
+        let saved = 1.0 - f64::from(free.busy.now + 1) / f64::from(busy) * slower;
         let move_ns = free.cold.or(COLD_NS);
         let Some(state) = self.domains.get_mut(&call.domain) else { return };
         let age_ns = now_ns.saturating_sub(state.lost_at_ns) as f64;

@@ -101,6 +101,28 @@ fn a_queue_that_costs_more_than_a_move_spreads_and_comes_back() {
 }
 
 #[test]
+fn a_busy_neighbour_without_a_call_for_a_moment_makes_no_room() {
+    let (placement, able) = (Placement::new(2), candidates(2));
+    // Two tenants on each device.
+    let there = || (0..4).map(|tenant| route(&placement, tenant, &able)).collect::<Vec<_>>();
+    for _ in 0..100 {
+        let calls = there();
+        pass(5 * MS);
+        calls.iter().for_each(|call| call.ran(Duration::from_nanos(5 * MS)));
+    }
+    let mut calls = there();
+    let many = || (0..200).map(|_| route(&placement, 0, &able)).collect::<Vec<_>>();
+    let away = |calls: &[Routed]| calls.iter().filter(|call| call.device() == 1).count();
+    // One of the second device is answered and has not called again yet.
+    calls.truncate(3);
+    pass(MS / 10);
+    assert_eq!(away(&many()), 0);
+    // The control: it does not call again.
+    pass(500 * MS);
+    assert!(away(&many()) > 0);
+}
+
+#[test]
 fn a_domain_moves_away_from_others_once_that_has_paid_and_then_stays() {
     let (placement, able) = (Placement::new(2), candidates(2));
     // Four tenants on two devices; those of the second one leave.
@@ -163,7 +185,7 @@ fn what_is_counted_is_given_back() {
     assert!(state.domains.len() <= MAX_IDLE);
     let homes: u32 = state.devices.iter().map(|device| device.homes).sum();
     assert_eq!(
-        (homes as usize, state.devices.iter().map(|device| device.busy).sum::<u32>()),
+        (homes as usize, state.devices.iter().map(|device| device.busy.now).sum::<u32>()),
         (state.domains.len(), 0)
     );
 }

@@ -102,10 +102,7 @@ impl DeviceConfig {
     pub(super) fn per_domain(&self, workers: usize) -> usize {
         match (self.kind, self.turns) {
             // More than there are processors make no domain faster.
-            (Kind::Cpu, _) => {
-                let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
-                workers.min(processors.max(2))
-            }
+            (Kind::Cpu, _) => workers.min(limits::processors().max(2)),
             (_, true) => 1,
             (_, false) => workers.min(GPU_WORKERS_PER_DOMAIN),
         }

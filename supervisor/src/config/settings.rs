@@ -125,8 +125,7 @@ impl Settings {
 /// Whether there are processors enough for three threads that poll (the worker that has the device, the one that is next,
 /// the supervisor's) and one that works.
 fn has_processors_to_poll() -> bool {
-    static PROCESSORS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get())) >= 4
+    limits::processors() >= 4
 }
 
 /// How long a call may keep others from a device; zero means for ever.

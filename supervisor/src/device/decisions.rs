@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::call::Call;
 use crate::config::DeviceConfig;
 use crate::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS};
-use crate::processes::memory_ledger::MemoryLedger;
+use crate::processes::memory_ledger::{MemoryLedger, most_starting};
 use crate::schedule::events::SetPolicy;
 use crate::schedule::{Action, Policy, ResidentPrice, Scheduler, Shape, Size, TurnRules};
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
@@ -70,6 +70,7 @@ pub fn shape(config: &DeviceConfig) -> Shape {
         resident_price,
         shared_faults: config.shared,
         standbys: size.standbys,
+        starting: most_starting(config.kind),
         memory_bytes: size.memory_bytes,
         page_bytes: traits.page_bytes,
         lane_bytes: traits.max_lease_bytes.map_or(u64::MAX, |most| traits.whole_pages(most)),

@@ -26,7 +26,7 @@ use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::function::CodeTarget;
 use crate::ids::{Epoch, FunctionId, TenantId, WorkerId};
-use crate::limits::MAX_TENANTS_SHOWN;
+use crate::limits::{MAX_TENANTS_SHOWN, processors};
 use crate::metrics::DeviceMetrics;
 use crate::processes::memory_ledger::{MemoryLedger, MemorySnapshot};
 use crate::processes::mps::{Control, MpsTerminator};
@@ -178,9 +178,7 @@ impl Device {
     /// How long a worker's thread spins before it blocks. On two cores or fewer the spinning would
     /// take the processor from the very process it waits for.
     pub(super) fn spin(&self) -> Duration {
-        static CORES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-        let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-        let us = if cores > 2 { self.settings.borrow().poll_us } else { 0 };
+        let us = if processors() > 2 { self.settings.borrow().poll_us } else { 0 };
         Duration::from_micros(us.into())
     }
 

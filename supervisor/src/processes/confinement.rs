@@ -110,6 +110,11 @@ impl Confinement {
 
     /// Lets a process join control groups, where there can be any.
     pub(super) fn admit(&self, pid: u32, role: Role, target: &Target) -> Option<Arc<Membership>> {
+        Some(self.groups.as_ref()?.admit(pid, self.limits(role, target)))
+    }
+
+    /// What a process may take.
+    fn limits(&self, role: Role, target: &Target) -> Limits {
         let gpu = usize::from(target.kind.traits().has_driver);
         let memory_bytes = match role {
             Role::Serve => self.settings.worker_memory.saturating_add(target.memory_bytes),
@@ -117,8 +122,7 @@ impl Confinement {
         };
         let cpu_weight = if role == Role::Compile { COMPILER_WEIGHT } else { WEIGHT };
         let (processes, processors) = (PROCESSES[gpu], PROCESSORS[gpu]);
-        let limits = Limits { memory_bytes, processes, processors, cpu_weight };
-        Some(self.groups.as_ref()?.admit(pid, limits))
+        Limits { memory_bytes, processes, processors, cpu_weight }
     }
 
     /// Nothing is started any more.
@@ -190,5 +194,22 @@ fn what_to_do(layer: Layer) -> &'static str {
         Layer::NetNs | Layer::MountNs | Layer::IpcNs | Layer::UtsNs | Layer::CgroupNs => {
             "run the supervisor with CAP_SYS_ADMIN, or allow user namespaces"
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pappus_protocol::Kind;
+
+    use super::*;
+
+    #[test]
+    fn who_compiles_gets_a_tenth_of_busy_processors_and_no_devices_memory() {
+        let confinement = Confinement::new(SandboxSettings::default(), None);
+        let target =
+            Target { kind: Kind::Cpu, uuid: String::new(), lanes: 1, numa_node: None, memory_bytes: 1 << 30 };
+        let [serves, compiles] = [Role::Serve, Role::Compile].map(|role| confinement.limits(role, &target));
+        assert_eq!((serves.cpu_weight, compiles.cpu_weight), (100, 10));
+        assert_eq!(serves.memory_bytes - compiles.memory_bytes, 1 << 30);
     }
 }

@@ -7,22 +7,32 @@
 //! Processes of a device that they share through MPS are of one *epoch*: a fault ends it, and with it all of them. The
 //! daemon serves no process before the last one is gone, so none of the next epoch starts before.
 
-use std::num::NonZero;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
 use std::time::Duration;
 
+use pappus_protocol::Kind;
+
 use crate::config::{DeviceConfig, DeviceSettings};
 use crate::ids::Epoch;
+use crate::limits::processors;
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// How often a thread that waits for a process looks whether the epoch of the process is over.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Processes that start at the same time. The driver of a GPU makes contexts one after the other, and the more of them wait
+/// Processes of a GPU that start at the same time. Its driver makes contexts one after the other, and the more of them wait
 /// the longer each takes: of sixty on an H200 none was there after twenty seconds, when they are given up. One at a time makes
-/// 3.6 in a second there, two 4.8, four 5.7, eight 5.8. On the CPU as many start as there are processors, if those are more.
+/// 3.6 in a second there, two 4.8, four 5.7, eight 5.8.
 const STARTING: usize = 4;
+
+/// Workers and standbys of a device that may start at the same time; on the CPU as many as there are processors, if those are more.
+pub fn most_starting(kind: Kind) -> usize {
+    match kind.traits().has_driver {
+        true => STARTING,
+        false => STARTING.max(processors()),
+    }
+}
 
 /// The ledger of one device.
 #[derive(Debug)]
@@ -33,7 +43,6 @@ pub struct MemoryLedger {
     standbys: AtomicUsize,
     /// Workers that there could be at some time: those beyond a ceiling that became lower may still be there.
     workers: AtomicUsize,
-    /// Workers and standbys that may start at the same time.
     most_starting: usize,
     /// Where memory for processes is asked for; none: there is enough.
     source: OnceLock<Box<dyn MemorySource>>,
@@ -106,13 +115,8 @@ pub struct ProcessReservation {
 impl MemoryLedger {
     /// Of a device that nothing uses yet.
     pub fn new(config: DeviceConfig) -> Arc<Self> {
-        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let most_starting = match config.kind.traits().has_driver {
-            true => STARTING,
-            false => STARTING.max(processors),
-        };
         Arc::new(Self {
-            most_starting,
+            most_starting: most_starting(config.kind),
             memory_bytes: config.memory_bytes.into(),
             standbys: config.standbys.into(),
             workers: config.workers.into(),
@@ -364,8 +368,6 @@ impl Drop for ProcessReservation {
 
 #[cfg(test)]
 mod tests {
-    use pappus_protocol::Kind;
-
     use super::*;
 
     const GIB: u64 = 1 << 30;

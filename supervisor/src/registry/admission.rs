@@ -4,15 +4,12 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
-use std::sync::Arc;
 
 use pappus_blueprint::Blueprint;
-use pappus_blueprint::limits::PARSE_MEMORY;
 use pappus_proto::limits::is_valid_name;
 
 use super::blob_table::BlobTable;
 use super::device_class::DeviceClass;
-use super::error::RegistryError;
 use super::requests::{NewFunctionModule, NewVariant, NewWeight};
 use super::state::Registry;
 use super::tenant::Change;
@@ -21,7 +18,7 @@ use crate::limits::{MAX_MODULE_BYTES, MAX_VARIANTS};
 use crate::refusal::{Failure, Reason, Refusable, failed};
 use crate::sha256::NoHash;
 use crate::store::records::{FunctionModule, Hash, Variant, Weight};
-use crate::tenants::{Account, Limit, QuotaError};
+use crate::tenants::{Limit, QuotaError};
 
 /// Formats a variant can have.
 const FORMATS: [&str; 5] = ["wasm", "ptx", "cubin", "fatbin", "hsaco"];
@@ -317,18 +314,6 @@ impl Registry {
         let limit = pappus_blueprint::limits::JSON_BYTES as u64 + 1;
         blob.take(limit).read_to_end(&mut config).map_err(|e| failed(&e))?;
         Ok(config)
-    }
-
-    /// A configuration and what it says. The tenant is charged for the memory that reading it takes.
-    pub(super) fn parse_config(
-        &self,
-        account: &Arc<Account>,
-        hash: Hash,
-    ) -> Result<(Vec<u8>, Blueprint), RegistryError> {
-        let config = self.read_config(account.tenant, hash)?;
-        let _taken = self.loaded.make_room(account, Limit::PlanBytes, PARSE_MEMORY * config.len() as u64)?;
-        let blueprint = pappus_blueprint::parse(&config)?;
-        Ok((config, blueprint))
     }
 
     /// Those of the classes on which the weights have room, at least one.

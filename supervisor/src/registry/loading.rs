@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pappus_blueprint::Blueprint;
+use pappus_blueprint::limits::PARSE_MEMORY;
 use pappus_shmem::memfd;
 
 use super::admission::able;
@@ -13,7 +14,7 @@ use crate::function::PackedWeights;
 use crate::function::loaded::{Loaded, Parsed};
 use crate::ids::TenantId;
 use crate::refusal::{Reason, Refusable, failed};
-use crate::store::records::FunctionRecord;
+use crate::store::records::{FunctionRecord, Hash};
 use crate::tenants::{Account, Limit};
 
 impl Registry {
@@ -127,5 +128,17 @@ impl Registry {
         });
         let packed = packed.map_err(|e| failed(&e))?;
         Ok(PackedWeights::new(packed, taken, tenant, self.io.clone()))
+    }
+
+    /// A configuration and what it says. The tenant is charged for the memory that reading it takes.
+    pub(super) fn parse_config(
+        &self,
+        account: &Arc<Account>,
+        hash: Hash,
+    ) -> Result<(Vec<u8>, Blueprint), RegistryError> {
+        let config = self.read_config(account.tenant, hash)?;
+        let _taken = self.loaded.make_room(account, Limit::PlanBytes, PARSE_MEMORY * config.len() as u64)?;
+        let blueprint = pappus_blueprint::parse(&config)?;
+        Ok((config, blueprint))
     }
 }

@@ -230,10 +230,13 @@ impl<C: Clone> Scheduler<C> {
         self.placing.next_of(now_ns, &self.workers[worker], wants_all, self.view(), &self.residency)
     }
 
-    /// Brings workers for domains that wait, into slots that are empty; then takes idle ones from other domains.
+    /// Brings workers for domains that wait, into slots that are empty, few at the same time; then takes idle ones from
+    /// other domains.
     pub(super) fn make_room(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         let mut search = self.placing.search();
-        while let Some(worker) = self.workers.first_empty() {
+        while self.residency.may_start(self.workers.coming())
+            && let Some(worker) = self.workers.first_empty()
+        {
             let view = View::new(&self.workers, &self.exclusive);
             if !self.placing.next_to_bring(&mut search, view) {
                 return;
@@ -246,6 +249,13 @@ impl<C: Clone> Scheduler<C> {
             let found = self.placing.next_to_go(now_ns, &mut search, view, &self.residency, waits);
             let Some(worker) = found else { return };
             self.hand_on(now_ns, worker, actions);
+        }
+    }
+
+    /// Another process may start, or be taken from a domain, since one is there.
+    pub(super) fn bring_next(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        if self.workers.first_empty().is_some() && self.placing.has_unplaced() {
+            self.make_room(now_ns, actions);
         }
     }
 

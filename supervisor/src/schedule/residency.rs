@@ -31,6 +31,8 @@ pub(super) struct Residency {
     standbys: usize,
     /// Standbys that are ready.
     ready: usize,
+    /// Processes that may be made at the same time.
+    starting: usize,
     /// When a resident was replaced last.
     replaced_ns: Option<u64>,
     /// When the next one in use may be scrubbed, and what decides that: see [`SCRUB_SHARE`].
@@ -48,6 +50,7 @@ impl Residency {
             price: shape.resident_price,
             standbys,
             ready: 0,
+            starting: shape.starting,
             replaced_ns: None,
             scrubs_again_ns: 0,
             scrub_share: SCRUB_SHARE,
@@ -72,6 +75,11 @@ impl Residency {
     /// A resident is about to be scrubbed: the next domain is expected to have as much to do in it as the last one had.
     pub(super) fn scrubs(&mut self, now_ns: u64, worker: &Worker) {
         self.scrubs_again_ns = now_ns.saturating_add(self.scrub_share * worker.past.scrub_ns(self.price));
+    }
+
+    /// Whether another process may come into an empty slot, while so many are `coming`: those that take a standby need not be made.
+    pub(super) fn may_start(&self, coming: usize) -> bool {
+        coming < self.starting + self.ready
     }
 
     /// How many residents may give way now, while so many processes are `coming` and so many are `missing`; else when

@@ -34,6 +34,40 @@ fn processes_are_brought_for_domains_that_have_none_up_to_the_ceiling() {
 }
 
 #[test]
+fn few_processes_come_at_the_same_time() {
+    let mut b = bench(Shape { workers_per_domain: 1, starting: 2, ..Shape::new(8, 1) });
+    for call in 1..=5 {
+        b.submit(call, domain(call as u32));
+    }
+    b.expect_all("1 on 0.0, bring 1, bring 2");
+    // The next one comes once one is there, though none ended a call.
+    b.ready(W1);
+    b.expect_all("2 on 1.0, bring 3");
+    // One that takes a standby need not be made.
+    b.scheduler.handle(b.now, StandbysReady { count: 1 }, &mut b.actions);
+    b.expect_all("bring 4");
+}
+
+#[test]
+fn an_idle_resident_is_scrubbed_rather_than_many_processes_made() {
+    let shape =
+        Shape { workers_per_domain: 1, starting: 1, scrubs: true, residency_ns: 0, ..Shape::new(8, 1) };
+    let mut b = bench(shape);
+    let first = b.submit(1, domain(1));
+    b.submit(2, domain(2));
+    b.expect_all("1 on 0.0, bring 1");
+    b.finish(W0, first);
+    b.expect_all("");
+    b.now = 1000 * MS;
+    b.submit(3, domain(3));
+    b.expect_all("scrub 0");
+    b.scheduler.handle(b.now, Scrubbed { worker: W0 }, &mut b.actions);
+    b.expect_all("2 on 0.0");
+    b.ready(W1);
+    b.expect_all("3 on 1.0");
+}
+
+#[test]
 fn a_busy_resident_goes_on_while_a_process_comes_for_another_domain() {
     let mut b = bench(Shape { residency_ns: 0, ..Shape::new(2, 1) });
     let first = b.submit(1, domain(1));

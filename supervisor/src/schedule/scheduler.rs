@@ -269,6 +269,7 @@ impl<C: Clone> Scheduler<C> {
         self.lending.arrived(worker, generation, self.shape.lanes);
         self.tell(worker, Command::Configure, actions);
         self.feed(now_ns, worker, actions);
+        self.bring_next(now_ns, actions);
         self.try_exclusive(now_ns, actions);
     }
 
@@ -277,6 +278,7 @@ impl<C: Clone> Scheduler<C> {
         if asked {
             self.workers.free(now_ns, worker);
             self.feed(now_ns, worker, actions);
+            self.bring_next(now_ns, actions);
             self.try_exclusive(now_ns, actions);
         }
         asked

@@ -41,6 +41,8 @@ pub struct Shape {
     pub resident_price: ResidentPrice,
     /// Processes that are kept ready to take a slot, once they are there.
     pub standbys: usize,
+    /// Processes that may be made for slots at the same time.
+    pub starting: usize,
     /// Device memory for everything.
     pub memory_bytes: u64,
     /// What device memory is lent in: lanes get multiples of it.
@@ -144,6 +146,7 @@ impl Shape {
             resident_price: ResidentPrice::GPU,
             shared_faults: false,
             standbys: 0,
+            starting: 64,
             memory_bytes: 1 << 60,
             page_bytes: 1,
             lane_bytes: u64::MAX,

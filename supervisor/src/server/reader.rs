@@ -20,6 +20,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::async_fd::watch;
+use crate::limits::processors;
 
 /// Connections that may be asked again and again at the same time; each keeps a socket thread from sleeping.
 const MAX_POLLING: usize = 2;
@@ -66,9 +67,7 @@ enum Look {
 /// How long a connection is polled where the settings say `poll_us`. With few cores, polling would take one from the
 /// worker that is to answer.
 pub fn patience(poll_us: u32) -> Duration {
-    static CORES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-    let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-    Duration::from_micros(if cores >= MIN_CORES { poll_us.into() } else { 0 })
+    Duration::from_micros(if processors() >= MIN_CORES { poll_us.into() } else { 0 })
 }
 
 impl Reader {

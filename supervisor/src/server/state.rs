@@ -1,7 +1,6 @@
 //! What all connections share, and what the requests of one connection are asked with.
 
 use std::collections::HashMap;
-use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ use crate::client_io::ClientIo;
 use crate::config::{Config, ConfigError, Settings};
 use crate::device::Device;
 use crate::ids::TenantId;
-use crate::limits::{MAX_REFUSED, SOCKET_THREADS};
+use crate::limits::{MAX_REFUSED, processors, socket_threads};
 use crate::metrics::SocketMetrics;
 use crate::quota::{Limit, QuotaError};
 use crate::registry::{Handed, Registry};
@@ -100,8 +99,7 @@ pub struct RequestCtx {
 
 /// Turns of one kind at a time: where there are few processors, workers and clients need some of them.
 fn turns_at_once() -> usize {
-    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    (processors / 2).clamp(1, SOCKET_THREADS)
+    (processors() / 2).clamp(1, socket_threads())
 }
 
 impl RequestCtx {
