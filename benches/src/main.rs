@@ -135,11 +135,10 @@ fn run(flags: &Flags) -> pappus_benches::Result<()> {
     }
     let machine = Machine::describe();
     println!("{machine}\n");
-    let mut report = Report::new(machine);
+    let mut report = Report::live(machine);
     for part in Part::chosen(&flags.parts) {
-        let before = report.len();
         parts::measure(part, flags.rounds, &mut report)?;
-        report.print_from(before, &mut std::io::stdout().lock())?;
+        report.end(&mut std::io::stdout().lock())?;
     }
     if let Some(path) = &flags.json {
         std::fs::write(path, report.to_json()?).map_err(|e| format!("{}: {e}", path.display()))?;

@@ -69,6 +69,8 @@ pub struct Report {
     #[serde(skip)]
     part: &'static str,
     #[serde(skip)]
+    live: bool,
+    #[serde(skip)]
     printed_notes: usize,
     #[serde(skip)]
     printed_failures: usize,
@@ -83,14 +85,23 @@ impl Report {
             not_measured: Vec::new(),
             failed: Vec::new(),
             part: "",
+            live: false,
             printed_notes: 0,
             printed_failures: 0,
         }
     }
 
+    /// Nothing measured yet; every figure is printed once it is known, as parts take minutes and may be cut off.
+    pub fn live(machine: Machine) -> Self {
+        Self { live: true, ..Self::new(machine) }
+    }
+
     /// What follows belongs to `part`.
     pub fn begin(&mut self, part: &'static str) {
         self.part = part;
+        if self.live {
+            println!("{}", self.heading());
+        }
     }
 
     /// Adds a value for information.
@@ -139,7 +150,7 @@ impl Report {
     }
 
     fn add(&mut self, what: String, value: f64, unit: Unit, target: Option<(Bound, f64)>) {
-        self.figures.push(Figure {
+        let figure = Figure {
             part: self.part,
             what,
             value,
@@ -150,28 +161,28 @@ impl Report {
                 Bound::AtMost => value <= target,
                 Bound::AtLeast => value >= target,
             }),
-        });
+        };
+        if self.live {
+            println!("{}", figure.line());
+        }
+        self.figures.push(figure);
+    }
+
+    fn heading(&self) -> String {
+        format!("{:<82} {:>12} {:>10}", self.part, "measured", "target")
     }
 
     /// Prints the figures from the `first` on, and what could not be measured since the last time.
     pub fn print_from(&mut self, first: usize, out: &mut dyn Write) -> std::io::Result<()> {
-        writeln!(out, "{:<82} {:>12} {:>10}", self.part, "measured", "target")?;
+        writeln!(out, "{}", self.heading())?;
         for figure in &self.figures[first..] {
-            let sign = if figure.bound == Some(Bound::AtLeast) { "≥" } else { "≤" };
-            let target = figure.target.map(|target| format!("{sign} {}", shown(target, figure.unit)));
-            let verdict = match figure.ok {
-                Some(true) => "ok",
-                Some(false) => "missed",
-                None => "",
-            };
-            let line = format!(
-                "  {:<80} {:>12} {:>10} {verdict}",
-                figure.what,
-                shown(figure.value, figure.unit),
-                target.unwrap_or_default()
-            );
-            writeln!(out, "{}", line.trim_end())?;
+            writeln!(out, "{}", figure.line())?;
         }
+        self.end(out)
+    }
+
+    /// Ends a part: prints what could not be measured since the last time.
+    pub fn end(&mut self, out: &mut dyn Write) -> std::io::Result<()> {
         for note in &self.not_measured[self.printed_notes..] {
             writeln!(out, "  not measured: {note}")?;
         }
@@ -206,6 +217,21 @@ impl Report {
         }
         all["machine"] = mine["machine"].clone();
         serde_json::to_string_pretty(&all)
+    }
+}
+
+impl Figure {
+    /// A line of the table.
+    fn line(&self) -> String {
+        let sign = if self.bound == Some(Bound::AtLeast) { "≥" } else { "≤" };
+        let target = self.target.map(|target| format!("{sign} {}", shown(target, self.unit)));
+        let verdict = match self.ok {
+            Some(true) => "ok",
+            Some(false) => "missed",
+            None => "",
+        };
+        let (value, target) = (shown(self.value, self.unit), target.unwrap_or_default());
+        format!("  {:<80} {value:>12} {target:>10} {verdict}", self.what).trim_end().to_owned()
     }
 }
 

@@ -14,6 +14,7 @@ use rustix::net::Shutdown;
 
 use crate::client_io::ClientIo;
 use crate::client_memfd::ClientMemfd;
+use crate::defences::Defence;
 use crate::ids::TenantId;
 use crate::tenants::{Account, Taken};
 
@@ -96,6 +97,9 @@ fn is_socket(fd: &OwnedFd) -> bool {
 }
 
 fn close(socket: OwnedFd) {
+    if Defence::ClientIo.is_off() {
+        return drop(socket);
+    }
     if let Some(Err(error)) = LAST_CLOSE.as_ref().map(|last| last.close(socket)) {
         tracing::warn!("cannot close a socket by a thread that ends: {error}");
     }

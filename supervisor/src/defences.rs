@@ -13,7 +13,7 @@ pub enum Defence {
     Decoding,
     /// Socket threads are shared among tenants.
     FairTurns,
-    /// System calls on clients' descriptors have threads of their own.
+    /// System calls on clients' descriptors have threads of their own, and closing a socket does not wait for what it sends.
     ClientIo,
     /// A tenant fills a share of the log only.
     Logs,

@@ -20,7 +20,6 @@ mod spread;
 mod tenants;
 mod weights;
 
-use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -196,7 +195,7 @@ pub fn run(device: &str, parts: &[Part], measured: Duration, json: Option<&Path>
     let mut failed = false;
     for part in if parts.is_empty() { &Part::ALL } else { parts } {
         // A report for each part, so that what was measured is kept whatever happens to the next.
-        let mut report = Report::new(machine.clone());
+        let mut report = Report::live(machine.clone());
         report.begin(part.name());
         if let Err(error) = part.measure(&bed, &mut report) {
             let error = error.to_string();
@@ -205,8 +204,7 @@ pub fn run(device: &str, parts: &[Part], measured: Duration, json: Option<&Path>
             report.fail(format!("{error}{log}"));
         }
         failed |= report.has_failed();
-        report.print_from(0, &mut std::io::stdout().lock())?;
-        std::io::stdout().flush()?;
+        report.end(&mut std::io::stdout().lock())?;
         if let Some(path) = json {
             save(&report, path)?;
         }

@@ -171,7 +171,7 @@ impl Connection {
                     }
                 }
                 // However many requests one read brought, other connections get their turn.
-                if turn.age() > TURN {
+                if turn.exceeds(TURN) {
                     burst.release();
                     drop(turn);
                     tokio::task::yield_now().await;

@@ -180,9 +180,9 @@ impl Ring {
 }
 
 impl Turn<'_> {
-    /// How long it lasts already.
-    pub fn age(&self) -> Duration {
-        self.since.elapsed()
+    /// Whether it lasts longer than that; never where this defence is off.
+    pub fn exceeds(&self, most: Duration) -> bool {
+        self.turns.is_some() && self.since.elapsed() > most
     }
 }
 

@@ -109,6 +109,16 @@ impl<'a> Actor<'a> {
                 Ok(())
             }
             Step::Send(ask) => self.send(&ask, &[]),
+            Step::Burst(ask, count) => {
+                let (connection, known) = self.both()?;
+                let mut frames = Vec::new();
+                for _ in 0..count {
+                    let id = connection.next_id();
+                    frames.extend(requests::frame(&ask, id, 0, connection.last, known));
+                }
+                connection.send(&frames, &[]);
+                Ok(())
+            }
             Step::SendWith(ask, kinds) => self.send(&ask, &kinds),
             Step::Arena(kind) => self.open_arena(kind),
             Step::Seal => {
@@ -173,11 +183,17 @@ impl<'a> Actor<'a> {
         // A cancellation is about the request before it.
         let last = connection.last;
         let id = connection.next_id();
-        connection.send(&requests::frame(ask, id, descriptors.len(), last, known), &descriptors);
+        let frame = requests::frame(ask, id, descriptors.len(), last, known);
+        // The supervisor has a request's descriptors with its first byte and keeps them until its last one: the last close of those
+        // that are slow to close is its own.
+        let first = if kinds.iter().any(|kind| kind.is_slow_to_close()) { 1 } else { frame.len() };
+        connection.send(&frame[..first], &descriptors);
         let (fds, keepers): (Vec<_>, Vec<_>) = made.into_iter().unzip();
-        if kinds.iter().any(|kind| matches!(kind, Kind::Lingering(_))) {
-            super::descriptors::close_aside(fds);
+        match connection.stuck {
+            true => super::descriptors::close_aside(fds),
+            false => drop(fds),
         }
+        connection.send(&frame[first..], &[]);
         self.keepers.extend(keepers.into_iter().flatten());
         let beyond = self.keepers.len().saturating_sub(KEEPERS);
         self.keepers.drain(..beyond);

@@ -7,7 +7,7 @@ use super::judge::Judgement;
 use super::options::Options;
 use super::{report, run};
 
-/// A defence, by its name in `PAPPUS_TEST_UNDEFENDED`; what finds out that it is off; what is said then, any of these.
+/// A defence, or several that only together let something through, by the names in `PAPPUS_TEST_UNDEFENDED`; what finds out that it is off; what is said then, any of these.
 struct Control {
     defence: &'static str,
     parts: &'static [Part],
@@ -19,7 +19,11 @@ const CONTROLS: [Control; 11] = [
     Control { defence: "request-bytes", parts: &[Part::Halves], notices: &[Judgement::Memory] },
     Control { defence: "descriptors", parts: &[Part::Descriptors], notices: &[Judgement::Descriptors] },
     Control { defence: "plan-bytes", parts: &[Part::Plans], notices: &[Judgement::Memory] },
-    Control { defence: "weight-sharing", parts: &[Part::Weights], notices: &[Judgement::SharedMemory] },
+    Control {
+        defence: "weight-sharing,weight-bytes",
+        parts: &[Part::Weights],
+        notices: &[Judgement::SharedMemory],
+    },
     Control {
         defence: "fair-turns",
         parts: &[Part::Failures, Part::Floods],

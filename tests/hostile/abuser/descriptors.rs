@@ -40,8 +40,8 @@ impl Drop for Keeper {
     }
 }
 
-/// Closes descriptors on a thread of their own: where the supervisor closed its copies first, this is the close that
-/// waits. The actor does not stand still for it; beyond so many threads its own copies stay open.
+/// Closes descriptors that were not sent on a thread of their own: this is the close that waits. The actor does not stand still for
+/// it; beyond so many threads its own copies stay open.
 pub(crate) fn close_aside(fds: Vec<OwnedFd>) {
     static CLOSING: AtomicUsize = AtomicUsize::new(0);
     if CLOSING.fetch_add(1, Ordering::AcqRel) >= MAX_CLOSING {

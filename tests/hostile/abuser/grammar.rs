@@ -232,6 +232,8 @@ pub(crate) enum Step {
     /// Goes on with another connection.
     Switch(usize),
     Send(Ask),
+    /// The same request so often, all at once.
+    Burst(Ask, usize),
     SendWith(Ask, Vec<Kind>),
     /// Opens an arena, and waits until it is there.
     Arena(Kind),
@@ -255,6 +257,13 @@ const HOLDS_MS: u64 = 20;
 fn call(function: &str, input: Input, output: Output, deadline_ms: u64) -> Ask {
     let deadline = Duration::from_millis(deadline_ms);
     Ask::Call(Call { function: function.to_owned(), input, output, deadline })
+}
+
+impl Kind {
+    /// Whether its last close takes a while.
+    pub(crate) fn is_slow_to_close(self) -> bool {
+        matches!(self, Self::Filled(_) | Self::Lingering(_) | Self::Laden(_) | Self::Nested(_))
+    }
 }
 
 fn rest(ms: u64) -> Step {
@@ -317,9 +326,10 @@ pub(crate) fn compose(part: Part, rng: &mut Rng) -> Vec<Step> {
         Part::Hollow => hollow(rng, &mut steps),
         Part::Halves => {
             for _ in 0..rng.usize(8..MAX_CONNECTIONS) {
-                let bytes = [1 << 16, 1 << 20, MAX_MESSAGE_BYTES - 64][rng.usize(..3)];
-                steps.push(Step::Open([Door::Tenant, Door::Tenant, Door::Greeted][rng.usize(..3)]));
-                steps.push(Step::Begin(Ask::Put(bytes, rng.u64(..)), rng.usize(1..1000)));
+                let bytes = [1 << 16, MAX_MESSAGE_BYTES - 64][rng.usize(..5).min(1)];
+                let thousandths = rng.usize(1..2000).min(999);
+                steps.push(Step::Open([Door::Greeted, Door::Tenant][rng.usize(..3).min(1)]));
+                steps.push(Step::Begin(Ask::Put(bytes, rng.u64(..)), thousandths));
             }
             steps.extend([Step::Open(Door::Silent), rest(500)]);
         }
@@ -383,10 +393,8 @@ pub(crate) fn compose(part: Part, rng: &mut Rng) -> Vec<Step> {
         Part::Failures => {
             let calls = rng.usize(50..500);
             for _ in 0..rng.usize(1..16) {
-                steps.push(Step::Open(Door::Tenant));
-                steps.extend(
-                    (0..calls).map(|_| Step::Send(call("failing", Input::Inline(1), Output::None, 1000))),
-                );
+                let ask = call("failing", Input::Inline(1), Output::None, 1000);
+                steps.extend([Step::Open(Door::Tenant), Step::Burst(ask, calls)]);
             }
             steps.extend([rest(50), Step::Read]);
         }
@@ -440,17 +448,15 @@ pub(crate) fn compose(part: Part, rng: &mut Rng) -> Vec<Step> {
             }
         }
         Part::Floods => {
-            let connections = rng.usize(1..16);
+            let connections = rng.usize(1..MAX_CONNECTIONS);
             steps.extend((0..connections).map(|_| Step::Open(Door::Tenant)));
             let ask =
                 [Ask::Nothing, Ask::Status, Ask::Quota, Ask::Unknown, Ask::Cancel][rng.usize(..5)].clone();
-            let reads = rng.bool();
-            for nth in 0..rng.usize(1000..5000) {
-                steps.push(Step::Send(ask.clone()));
-                if nth % 100 == 0 {
-                    steps.push(Step::Switch(rng.usize(..MAX_CONNECTIONS)));
-                    steps.extend(reads.then_some(Step::Read));
-                }
+            let (reads, together) = (rng.bool(), 1 << rng.u32(..12));
+            for _ in 0..rng.usize(10..200) {
+                steps.push(Step::Burst(ask.clone(), together));
+                steps.push(Step::Switch(rng.usize(..MAX_CONNECTIONS)));
+                steps.extend(reads.then_some(Step::Read));
             }
         }
         Part::Sizes => sizes(rng, &mut steps),

@@ -10,11 +10,11 @@ pub(crate) const USAGE: &str = "\
 usage: pappus-abuser --supervisor PROGRAM [OPTION VALUE]...
 
   --supervisor PROGRAM   the supervisor to abuse; its worker lies beside it
-  --seconds N            how long it is abused [300]
+  --seconds N            how long it is abused [300; 20 with --controls, each time]
   --round N              how long until it is judged, each time [60, or a third of --seconds]
   --seed N               decides everything that is decided here [1]
   --workers N            1 to 3 [2]
-  --switch HOW           replace or scrub [replace]
+  --switch HOW           replace or scrub [replace; scrub with --controls]
   --quotas WHICH         tight or default [tight]
   --parts NAME[,NAME]    parts of the grammar [all]
   --judge HOW            all, or steady: without the honest tenants' latency, and with more patience, where the machine is busy [all]
@@ -97,7 +97,10 @@ pub(crate) fn parse(arguments: &[String]) -> Result<Mode> {
             parts,
         })
     } else {
-        let seconds = number(take("--seconds"), 300)?;
+        let controls = take("--controls").map(str::to_owned);
+        // Where no processes are started for honest tenants, their latency is bounded closest.
+        let switches = if controls.is_some() { ["scrub", "replace"] } else { ["replace", "scrub"] };
+        let seconds = number(take("--seconds"), if controls.is_some() { 20 } else { 300 })?;
         let round = number(take("--round"), (seconds / 3).clamp(1, 60))?;
         Mode::Run(Options {
             // It is started in a folder of its own.
@@ -107,12 +110,12 @@ pub(crate) fn parse(arguments: &[String]) -> Result<Mode> {
             round: Duration::from_secs(round.max(1)),
             seed,
             workers,
-            switch: one_of(take("--switch"), ["replace", "scrub"])?,
+            switch: one_of(take("--switch"), switches)?,
             tight: one_of(take("--quotas"), ["tight", "default"])? == "tight",
             parts,
             latency: one_of(take("--judge"), ["all", "steady"])? == "all",
             without: take("--without").map(str::to_owned),
-            controls: take("--controls").map(str::to_owned),
+            controls,
             json: take("--json").map(Into::into),
         })
     };
