@@ -19,6 +19,8 @@ pub enum Defence {
     Logs,
     /// Calls for the whole device take turns by caller.
     WholeDevice,
+    /// A tenant that has too many functions in memory takes the room from its own.
+    OwnFunctions,
     /// Weights are in memory once for each content.
     WeightSharing,
 }
@@ -33,6 +35,7 @@ impl Defence {
             Self::ClientIo => "client-io",
             Self::Logs => "logs",
             Self::WholeDevice => "whole-device",
+            Self::OwnFunctions => "own-functions",
             Self::WeightSharing => "weight-sharing",
         })
     }

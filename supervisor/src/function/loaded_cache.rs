@@ -14,11 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::loaded::{Callers, Loaded, Parsed};
+use crate::defences::Defence;
 use crate::ids::{FunctionId, TenantId};
 use crate::quota::Scope;
 use crate::store::records::FunctionRecord;
 use crate::sync::{OrderedRwLock, rank};
 use crate::tenants::{Account, Limit, QuotaError, Taken};
+
+/// Functions of all tenants together that are kept where a test has [`Defence::OwnFunctions`] off.
+const SHARED: usize = 64;
 
 /// Of one owner, by name.
 type Slots = HashMap<String, Slot>;
@@ -92,6 +96,9 @@ impl LoadedCache {
         {
             return Ok(Some(there));
         }
+        if Defence::OwnFunctions.is_off() {
+            self.evict_beyond(SHARED);
+        }
         let place = self.make_room(&account, Limit::LoadedFunctions, 1)?;
         let bytes = self.make_room(&account, Limit::PlanBytes, parsed.bytes())?;
         let mut all = self.slots.write();
@@ -163,6 +170,22 @@ impl LoadedCache {
             let oldest = slots.values().filter(helps).min_by_key(|slot| slot.used.load(Ordering::Relaxed));
             oldest.map(|slot| slot.function.record.name.clone())
         })
+    }
+
+    /// Evicts those used longest ago, whosever they are, until there are so many at the most: what a cache does that knows no tenants.
+    fn evict_beyond(&self, most: usize) {
+        loop {
+            let oldest = {
+                let slots = self.slots.read();
+                let free = slots.values().flat_map(HashMap::values).filter(|slot| slot.is_free());
+                let oldest = free.min_by_key(|slot| slot.used.load(Ordering::Relaxed));
+                let all: usize = slots.values().map(HashMap::len).sum();
+                oldest.filter(|_| all > most).map(|slot| slot.function.owner)
+            };
+            if !oldest.is_some_and(|owner| self.evict_of(owner, Limit::LoadedFunctions)) {
+                return;
+            }
+        }
     }
 
     /// Evicts functions that no call used since this was called last, unless a tenant that may is connected. Blocking:

@@ -109,14 +109,14 @@ impl<'a> Actor<'a> {
                 Ok(())
             }
             Step::Send(ask) => self.send(&ask, &[]),
-            Step::Burst(ask, count) => {
-                let (connection, known) = self.both()?;
-                let mut frames = Vec::new();
-                for _ in 0..count {
-                    let id = connection.next_id();
-                    frames.extend(requests::frame(&ask, id, 0, connection.last, known));
-                }
-                connection.send(&frames, &[]);
+            Step::Burst(asks) => {
+                let frames = self.frames(&asks)?;
+                self.connection()?.send(&frames, &[]);
+                Ok(())
+            }
+            Step::Volley(ask, count) => {
+                let frames = self.frames(&vec![ask; count])?;
+                self.connections.iter_mut().for_each(|connection| connection.send(&frames, &[]));
                 Ok(())
             }
             Step::SendWith(ask, kinds) => self.send(&ask, &kinds),
@@ -174,6 +174,17 @@ impl<'a> Actor<'a> {
         self.connections.push_back(connection);
         self.at = self.connections.len() - 1;
         Ok(())
+    }
+
+    /// Requests, one behind the other.
+    fn frames(&mut self, asks: &[Ask]) -> Result<Vec<u8>> {
+        let (connection, known) = self.both()?;
+        let mut frames = Vec::new();
+        for ask in asks {
+            let id = connection.next_id();
+            frames.extend(requests::frame(ask, id, 0, connection.last, known));
+        }
+        Ok(frames)
     }
 
     fn send(&mut self, ask: &Ask, kinds: &[Kind]) -> Result<()> {

@@ -12,36 +12,34 @@ struct Control {
     defence: &'static str,
     parts: &'static [Part],
     notices: &'static [Judgement],
+    workers: Option<u64>,
+}
+
+/// One with as many workers as the options say.
+const fn control(defence: &'static str, parts: &'static [Part], notices: &'static [Judgement]) -> Control {
+    Control { defence, parts, notices, workers: None }
 }
 
 const CONTROLS: [Control; 11] = [
-    Control { defence: "decoding", parts: &[Part::Hollow], notices: &[Judgement::Memory] },
-    Control { defence: "request-bytes", parts: &[Part::Halves], notices: &[Judgement::Memory] },
-    Control { defence: "descriptors", parts: &[Part::Descriptors], notices: &[Judgement::Descriptors] },
-    Control { defence: "plan-bytes", parts: &[Part::Plans], notices: &[Judgement::Memory] },
+    control("decoding", &[Part::Hollow], &[Judgement::Memory]),
+    control("request-bytes", &[Part::Halves], &[Judgement::Memory]),
+    control("descriptors", &[Part::Descriptors], &[Judgement::Descriptors]),
+    control("plan-bytes", &[Part::Plans], &[Judgement::Memory]),
+    control("weight-sharing,weight-bytes", &[Part::Weights], &[Judgement::SharedMemory]),
     Control {
-        defence: "weight-sharing,weight-bytes",
-        parts: &[Part::Weights],
-        notices: &[Judgement::SharedMemory],
+        // Three wait for each other least undisturbed, which bounds p99 closest.
+        workers: Some(3),
+        ..control("fair-turns,slow-requests", &[Part::Failures], &[Judgement::Latency])
     },
-    Control {
-        defence: "fair-turns",
-        parts: &[Part::Failures, Part::Floods],
-        notices: &[Judgement::Latency, Judgement::Operator],
-    },
-    Control {
-        defence: "client-io",
-        parts: &[Part::BusyInodes, Part::SlowCloses],
-        notices: &[Judgement::Answers, Judgement::Latency, Judgement::Operator],
-    },
-    Control { defence: "logs", parts: &[Part::Tokens, Part::LateSeals], notices: &[Judgement::Log] },
-    Control { defence: "answer-bytes", parts: &[Part::Deaf], notices: &[Judgement::Memory] },
-    Control { defence: "loaded-functions", parts: &[Part::Cycle], notices: &[Judgement::Latency] },
-    Control {
-        defence: "whole-device",
-        parts: &[Part::WholeDevice],
-        notices: &[Judgement::Latency, Judgement::Answers],
-    },
+    control(
+        "client-io",
+        &[Part::BusyInodes, Part::SlowCloses],
+        &[Judgement::Answers, Judgement::Latency, Judgement::Operator],
+    ),
+    control("logs", &[Part::Tokens, Part::LateSeals], &[Judgement::Log]),
+    control("answer-bytes", &[Part::Deaf], &[Judgement::Memory]),
+    control("own-functions", &[Part::Cycle], &[Judgement::Evicted]),
+    control("whole-device", &[Part::WholeDevice], &[Judgement::Latency, Judgement::Answers]),
 ];
 
 /// Runs one control, or all of them; whether each said what it must.
@@ -54,7 +52,8 @@ pub(crate) fn run(options: &Options, wanted: &str) -> Result<bool> {
     }
     let mut rows = Vec::new();
     for control in chosen {
-        let with = Options { parts: control.parts.to_vec(), without: None, ..options.clone() };
+        let (parts, workers) = (control.parts.to_vec(), control.workers.unwrap_or(options.workers));
+        let with = Options { parts, workers, without: None, ..options.clone() };
         let without = Options { without: Some(control.defence.to_owned()), ..with.clone() };
         let (with, without) = (run::run(&with)?, run::run(&without)?);
         let noticed = without.against.iter().any(|judgement| control.notices.contains(judgement));
@@ -63,11 +62,11 @@ pub(crate) fn run(options: &Options, wanted: &str) -> Result<bool> {
         }
         rows.push((control, with.against, without.against, noticed));
     }
-    println!("{:<16} {:<28} {:<40} verdict", "defence", "with it", "without it");
+    println!("{:<28} {:<20} {:<44} verdict", "defence", "with it", "without it");
     for (control, with, without, noticed) in &rows {
         let verdict = if *noticed && with.is_empty() { "good" } else { "BAD" };
         let (with, without) = (format!("{with:?}"), format!("{without:?}"));
-        println!("{:<16} {with:<28} {without:<40} {verdict}", control.defence);
+        println!("{:<28} {with:<20} {without:<44} {verdict}", control.defence);
     }
     Ok(rows.iter().all(|(_, with, _, noticed)| *noticed && with.is_empty()))
 }

@@ -232,8 +232,10 @@ pub(crate) enum Step {
     /// Goes on with another connection.
     Switch(usize),
     Send(Ask),
-    /// The same request so often, all at once.
-    Burst(Ask, usize),
+    /// Several at once.
+    Burst(Vec<Ask>),
+    /// The same request so often on every connection, as shortly after each other as can be.
+    Volley(Ask, usize),
     SendWith(Ask, Vec<Kind>),
     /// Opens an arena, and waits until it is there.
     Arena(Kind),
@@ -392,9 +394,11 @@ pub(crate) fn compose(part: Part, rng: &mut Rng) -> Vec<Step> {
         }
         Part::Failures => {
             let calls = rng.usize(50..500);
-            for _ in 0..rng.usize(1..16) {
-                let ask = call("failing", Input::Inline(1), Output::None, 1000);
-                steps.extend([Step::Open(Door::Tenant), Step::Burst(ask, calls)]);
+            for _ in 0..rng.usize(1..MAX_CONNECTIONS) {
+                // Of many sizes: that there is no plan for one is remembered.
+                let mut any = |_| call("failing", Input::Inline(rng.usize(1..2000)), Output::None, 1000);
+                let asks = (0..calls).map(&mut any).collect();
+                steps.extend([Step::Open(Door::Tenant), Step::Burst(asks)]);
             }
             steps.extend([rest(50), Step::Read]);
         }
@@ -450,14 +454,17 @@ pub(crate) fn compose(part: Part, rng: &mut Rng) -> Vec<Step> {
         Part::Floods => {
             let connections = rng.usize(1..MAX_CONNECTIONS);
             steps.extend((0..connections).map(|_| Step::Open(Door::Tenant)));
-            let ask =
-                [Ask::Nothing, Ask::Status, Ask::Quota, Ask::Unknown, Ask::Cancel][rng.usize(..5)].clone();
-            let (reads, together) = (rng.bool(), 1 << rng.u32(..12));
-            for _ in 0..rng.usize(10..200) {
-                steps.push(Step::Burst(ask.clone(), together));
-                steps.push(Step::Switch(rng.usize(..MAX_CONNECTIONS)));
-                steps.extend(reads.then_some(Step::Read));
+            let asks = [Ask::Nothing, Ask::Status, Ask::Quota, Ask::List, Ask::Unknown, Ask::Cancel];
+            let ask = asks[rng.usize(..asks.len())].clone();
+            let (reads, together) = (rng.bool(), 1 << rng.u32(6..13));
+            let read_all = |_| (0..MAX_CONNECTIONS).flat_map(|nth| [Step::Switch(nth), Step::Read]);
+            for _ in 0..rng.usize(1..20) {
+                steps.push(Step::Volley(ask.clone(), together));
+                steps.extend(Some(()).filter(|()| reads).into_iter().flat_map(read_all));
             }
+            // What waits in all sockets for room in those for answers comes at the same time.
+            steps.push(rest(200));
+            steps.extend(read_all(()));
         }
         Part::Sizes => sizes(rng, &mut steps),
         Part::Grants => {

@@ -42,6 +42,8 @@ pub(crate) enum Judgement {
     Descriptors,
     /// Threads.
     Threads,
+    /// A function that an honest tenant calls all the time is not in memory.
+    Evicted,
     /// A flood of lines.
     Log,
     /// Not everything is back.
@@ -111,6 +113,8 @@ pub(crate) struct Round {
     pub(crate) beyond: Amounts,
     /// Lines of the log, for each second.
     pub(crate) log_lines: u64,
+    /// Whether an honest tenant's function was not in memory.
+    pub(crate) evicted: bool,
 }
 
 /// The most of each that lasts from one look to the next, a tenth of a second later: what is measured and what is shown
@@ -142,6 +146,7 @@ pub(crate) fn round(round: &Round, bound: Option<Duration>) -> Vec<Judgement> {
         (Judgement::SharedMemory, round.beyond.shared > times * SLACK_BYTES),
         (Judgement::Descriptors, round.beyond.descriptors > times * SLACK_DESCRIPTORS),
         (Judgement::Threads, round.beyond.threads > SLACK_THREADS),
+        (Judgement::Evicted, round.evicted),
         (Judgement::Log, round.log_lines > times * LOG_LINES),
     ];
     wrong.into_iter().filter_map(|(judgement, fires)| fires.then_some(judgement)).collect()

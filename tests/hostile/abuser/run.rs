@@ -19,6 +19,8 @@ use super::watch::{Reading, Watch};
 const UNDISTURBED: u32 = 5;
 const SHORTEST: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(10);
+/// How long lines of the log are counted together by the supervisor, which has a budget for so long.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
 /// Of what is wrong, so much is told.
 const TOLD: usize = 5;
 /// How long after the abusers left everything is back; and on a machine that is busy with other things.
@@ -201,7 +203,8 @@ impl Measured {
             calls: samples.len(),
             wrong: wrong.chain(silent).take(TOLD).collect(),
             p99: judge::percentile(&times, 99),
-            log_lines: supervisor.new_log()?.lines().count() as u64 / lasts.as_secs().max(1),
+            // A while has part of one more period.
+            log_lines: supervisor.new_log()?.lines().count() as u64 / (lasts + LOG_PERIOD).as_secs(),
             ..Round::default()
         };
         // One that waits still has waited for as long.
@@ -216,6 +219,7 @@ impl Measured {
             let (takes, shown) = (amounts(&reading), shown(&reading));
             most = most.or(takes);
             beyond.push(takes.beyond(idle).beyond(shown));
+            round.evicted |= reading.held.evicted > 0;
             round.operator = round.operator.max(reading.operator.saturating_sub(reading.late));
         }
         round.beyond = judge::lasting(&beyond);

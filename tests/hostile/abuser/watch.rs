@@ -12,6 +12,7 @@ use pappus_client::Client;
 use pappus_client::v1;
 
 use super::Result;
+use super::supervisor::HONEST;
 
 /// From one look to the next.
 const EVERY: Duration = Duration::from_millis(100);
@@ -32,6 +33,8 @@ pub(crate) struct Held {
     /// Descriptors, those of connections and of functions in memory included.
     pub(crate) descriptors: u64,
     pub(crate) connections: u64,
+    /// Honest tenants without a function in memory.
+    pub(crate) evicted: u64,
 }
 
 /// One look.
@@ -162,7 +165,14 @@ fn held(tenants: &[v1::TenantInfo], connections: u64) -> Held {
         weights: sum(&["weight-bytes"]),
         descriptors: sum(&["descriptors", "loaded-functions"]) + PER_CONNECTION * connections,
         connections,
+        evicted: tenants.iter().filter(|tenant| HONEST.contains(&&*tenant.name) && has_none(tenant)).count()
+            as u64,
     }
+}
+
+/// Whether none of a tenant's functions is in memory.
+fn has_none(tenant: &v1::TenantInfo) -> bool {
+    tenant.quotas.iter().any(|quota| quota.name == "loaded-functions" && quota.used == 0)
 }
 
 impl Held {
@@ -174,6 +184,7 @@ impl Held {
             weights: self.weights.max(other.weights),
             descriptors: self.descriptors.max(other.descriptors),
             connections: self.connections.max(other.connections),
+            evicted: self.evicted.max(other.evicted),
         }
     }
 }
