@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from torch import nn
 
 from bench_models import networks as models
 from pappus import package
-from pappus.package import Package, compiling, lowering
-from pappus.package import targets as targets_
+from pappus.package import Package
 
 Check = Callable[[Path], str]
 
@@ -94,24 +92,6 @@ def test_the_structure_of_resnet18(tmp_path: Path, check: Check) -> None:
     assert suffixes(built) == {"sm_90a.cubin"}
     assert len(built.modules) <= 2
     assert set(built.blueprint["buffers"]) == {"arena", "output"}
-
-
-@pytest.mark.parametrize("float32", ["ieee", "tf32x3"])
-def test_products_of_float32_in_three_steps(float32: str) -> None:
-    *targets, old = targets_.parse(["gfx942", "sm_90", "sm_80", "sm_75"])
-    plan, _ = lowering.lower(models.MLP().eval(), (torch.randn(64, 32),), targets=targets, float32=float32)
-    for target in [*targets, old]:
-        texts = [kernel.text for kernel in compiling.compile_kernels(plan.kernels, target).values()]
-        products = [len(re.findall(r"mma\S*\.tf32", text)) for text in texts]
-        # Tensor cores are used by those kernels that make products, in each step as often.
-        able = target.kind == "cuda" and target is not old
-        assert any(products) == (float32 == "tf32x3" and able), target
-        assert all(count % 3 == 0 for count in products), (target, products)
-
-
-def test_float32_is_one_of_two() -> None:
-    with pytest.raises(package.PackageError, match="float32 is ieee or tf32x3, not 'tf32'"):
-        package.torch(models.MLP().eval(), (torch.randn(8, 32),), float32="tf32")
 
 
 class Several(nn.Module):

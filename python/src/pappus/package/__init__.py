@@ -39,7 +39,6 @@ def torch(
     candidates: int = 0,
     tuning: str | os.PathLike[str] | None = None,
     tuned_for: str | None = None,
-    float32: str = "ieee",
 ) -> Package:
     """Packages a PyTorch model.
 
@@ -50,21 +49,16 @@ def torch(
 
     With ``candidates``, so many tile configurations of each matrix product and convolution go with the package, for
     ``python -m pappus.package tune`` to time; ``tuning`` is a package that was tuned so, whose fastest ones are taken.
-
-    ``float32`` is how products of float32 are made on NVIDIA GPUs from sm_80 on: ``"ieee"``, or ``"tf32x3"``: on the tensor cores, in
-    three steps of TF32 that add up to nearly the precision of float32.
     """
     try:
         from . import candidates as candidates_
-        from . import lowering, precision
+        from . import lowering
     except ModuleNotFoundError as error:
         raise PackageError(f"{_NEEDS} ({error})") from error
     from . import build
     from . import targets as archs
 
     chosen = archs.parse(targets)
-    if float32 not in precision.FLOAT32:
-        raise PackageError(f"float32 is {' or '.join(precision.FLOAT32)}, not {float32!r}")
     plan, choices = lowering.lower(
         model,
         example_inputs,
@@ -73,7 +67,6 @@ def torch(
         targets=chosen,
         table=candidates_.read_table(tuning, tuned_for),
         candidates=candidates,
-        float32=float32,
     )
     return replace(build.build(plan, chosen), extra=choices.files(chosen))
 

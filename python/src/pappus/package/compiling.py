@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import assembly, precision
+from . import assembly
 from .errors import PackageError, Unsupported
 from .plan import KernelSource
 from .targets import Target
@@ -107,10 +107,7 @@ def _compile(name: str, source: KernelSource, target: Target) -> Compiled:
             raise Unsupported(f"kernel {name}", f"{target} has warps of {target.warp_size} threads: use num_warps=2 or more")
         options = {"num_warps": warps * 32 // target.warp_size, "num_stages": min(2, options.get("num_stages", 2))}
     text = "ptx" if target.kind == "cuda" else "amdgcn"
-    function = source.function
-    if source.float32 == precision.THREE_STEPS:
-        function = precision.in_three_steps(function, source.signature, target)
-    ast = ASTSource(function, dict(source.signature), dict(source.constants), dict(source.attributes))
+    ast = ASTSource(source.function, dict(source.signature), dict(source.constants), dict(source.attributes))
     with _knobs(target), _until(text):
         try:
             kernel = triton.compile(ast, target=_gpu_target(target), options=options)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from . import precision, pretend, wrapper
+from . import pretend, wrapper
 from .candidates import Choices
 from .errors import PackageError, Unsupported
 from .plan import Plan
@@ -65,9 +65,8 @@ def lower(
     targets: Sequence[Target] = (pretend.MODEL_ARCH,),
     table: Mapping[str, str] | None = None,
     candidates: int = 0,
-    float32: str = precision.IEEE,
 ) -> tuple[Plan, Choices]:
-    """The plan of a model, and what was chosen from. ``float32`` is how products are made, see :mod:`.precision`.
+    """The plan of a model, and what was chosen from.
 
     Raises :class:`Unsupported` with the operator's name and the line of the model.
     """
@@ -78,10 +77,7 @@ def lower(
     choices = Choices(arch, min(target.shared_bytes for target in targets), table or {}, candidates)
     with pretend.gpu(arch):
         _move(exported)
-        plan = _run_inductor(exported, choices)
-    for one in [plan, *(kept for plans in choices.kept.values() for kept in plans.values())]:
-        one.kernels = {name: replace(kernel, float32=float32) for name, kernel in one.kernels.items()}
-    return plan, choices
+        return _run_inductor(exported, choices), choices
 
 
 def _export(model: Any, args: tuple[Any, ...], dynamic_shapes: Any, kwargs: dict[str, Any]) -> Exported:

@@ -72,8 +72,7 @@ class KernelSource:
     """A Triton kernel, specialised: everything that its machine code depends on but the target.
 
     ``signature`` has Triton's type of every parameter of the Python function, in its order; those that are
-    ``constexpr`` have their values in ``constants``. ``attributes`` are what Triton may rely on, by position. ``float32`` is how
-    a kernel of Inductor's makes products of float32, see :mod:`.precision`.
+    ``constexpr`` have their values in ``constants``. ``attributes`` are what Triton may rely on, by position.
     """
 
     function: Any
@@ -81,7 +80,6 @@ class KernelSource:
     constants: Mapping[tuple[int, ...], Any]
     attributes: Mapping[tuple[int, ...], list[list[Any]]]
     options: Mapping[str, Any]
-    float32: str = "ieee"
 
     @property
     def parameters(self) -> list[tuple[str, str]]:
