@@ -126,7 +126,7 @@ impl Residency {
         match self.least_ns {
             0 => 0,
             _ if self.scrubs => worker.idle_since_ns.saturating_add(worker.past.scrub_ns(self.price)),
-            _ => worker.idle_since_ns.saturating_add(worker.past.rebuild_ns(self.price)),
+            _ => worker.idle_since_ns.saturating_add(worker.past.replace_ns(self.price)),
         }
     }
 

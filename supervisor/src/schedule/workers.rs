@@ -91,8 +91,13 @@ impl Past {
         price.made_ns + self.install_ns(price, usize::MAX) + weights_ns
     }
 
-    /// What it would take to have a process that is scrubbed ready for such a call as it had. Further functions do not count: a
-    /// domain that calls many would keep its process from others for the sake of what only itself has to do again.
+    /// What it would take to have a fresh process ready for such a call as it had. Further functions and weights do not count: a
+    /// domain that has many would keep its process from others for the sake of what only itself has to do again.
+    pub(super) fn replace_ns(&self, price: ResidentPrice) -> u64 {
+        price.made_ns + self.install_ns(price, 1)
+    }
+
+    /// The same of a process that is scrubbed.
     pub(super) fn scrub_ns(&self, price: ResidentPrice) -> u64 {
         price.process_ns + self.install_ns(price, 1)
     }
@@ -485,10 +490,12 @@ mod tests {
         assert!(dearer(&past), "graphs of another lane");
         past.ran(3, FunctionId::new(2), 1 << 30);
         assert!(dearer(&past), "weights");
-        let scrub_ns = past.scrub_ns(ResidentPrice::GPU);
+        let prices_ns =
+            |past: &Past| [past.scrub_ns(ResidentPrice::GPU), past.replace_ns(ResidentPrice::GPU)];
+        let before_ns = prices_ns(&past);
         (0..1000).for_each(|id| past.ran(0, FunctionId::new(id), 0));
         assert_eq!(past.functions(), FUNCTIONS);
         // A domain does not keep its process from others by calling many functions.
-        assert_eq!(past.scrub_ns(ResidentPrice::GPU), scrub_ns);
+        assert_eq!(prices_ns(&past), before_ns);
     }
 }
