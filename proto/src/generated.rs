@@ -820,7 +820,7 @@ pub struct SettingChange {
     #[prost(string, tag = "4")]
     pub effect: ::prost::alloc::string::String,
 }
-/// What reading the configuration again changed beside tenants.
+/// What reading the configuration again changed.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Reloaded {
     #[prost(message, repeated, tag = "1")]
@@ -831,6 +831,21 @@ pub struct Reloaded {
     /// What the configuration has otherwise, and takes another start, in words.
     #[prost(string, repeated, tag = "3")]
     pub restart: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Tenants whose quotas, share, uids or tokens are others now, a thousand at most.
+    #[prost(message, repeated, tag = "4")]
+    pub tenants: ::prost::alloc::vec::Vec<TenantChanges>,
+    /// Whether there are more of them.
+    #[prost(bool, tag = "5")]
+    pub more_tenants: bool,
+}
+/// What changed for one tenant.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TenantChanges {
+    /// Its name. Empty: of the defaults of all tenants.
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub changes: ::prost::alloc::vec::Vec<SettingChange>,
 }
 /// Who may call a function besides its owner.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -9,6 +9,8 @@ use metrics::{
     histogram,
 };
 
+use crate::quota::Limit;
+
 /// Upper bounds of the buckets that latencies are counted in, in seconds: from a hot call's microseconds to the
 /// longest deadline that the defaults allow.
 pub(crate) const BUCKETS: [f64; 23] = [
@@ -302,6 +304,15 @@ fn log_lines(level: &'static str) -> Counter {
     counter!("pappus_log_lines_total", "level" => level)
 }
 
+/// A request was refused, or a connection closed, because a quota is reached: a tenant's, or what all have together.
+pub fn quota_refusal(limit: Limit) {
+    if let Some(refusals) = QUOTA_REFUSALS.get() {
+        refusals[limit as usize].increment(1);
+    }
+}
+
+static QUOTA_REFUSALS: OnceLock<[Counter; Limit::ALL.len()]> = OnceLock::new();
+
 /// A worker process made a system call that its sandbox does not have.
 pub fn sandbox_violation() {
     sandbox_violations().increment(1);
@@ -375,6 +386,12 @@ pub(crate) fn describe() {
     describe_counter!("pappus_weights_loaded_bytes_total", Unit::Bytes, "Weights that were loaded");
     describe_counter!("pappus_weights_evictions_total", "Weights that gave way to others, or to calls");
     sandbox_violations().increment(0);
+    describe_counter!(
+        "pappus_quota_refusals_total",
+        "Requests refused, and connections closed, because a tenant has as much of something as it may"
+    );
     // Set once: a process has one recorder.
+    let _ = QUOTA_REFUSALS
+        .set(Limit::ALL.map(|limit| counter!("pappus_quota_refusals_total", "quota" => limit.name())));
     let _ = UNPLACED.set(Latencies::new("none"));
 }

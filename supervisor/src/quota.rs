@@ -152,9 +152,15 @@ pub struct QuotaError {
 }
 
 impl QuotaError {
+    /// Whether it would not fit if nothing else were there.
+    fn is_alone(&self) -> bool {
+        self.more > self.most
+    }
+
     /// When there may be room again, where that is soon.
     pub fn retry_after_ms(&self) -> Option<u64> {
         match (self.scope, self.limit) {
+            _ if self.is_alone() => None,
             (Scope::AllTenants, _) => Some(1000),
             (_, Limit::Calls | Limit::RequestBytes | Limit::AnswerBytes | Limit::Descriptors) => Some(10),
             (_, Limit::QueuedCalls | Limit::QueuedBytes) => Some(100),
@@ -166,6 +172,10 @@ impl QuotaError {
     /// What the tenant itself can do, if anything helps.
     fn advice(&self) -> Option<&'static str> {
         match self.limit {
+            // One of something cannot be less.
+            _ if self.is_alone() => {
+                (self.more > 1).then_some("it is more than all of the quota: ask for less")
+            }
             Limit::Functions => Some("remove functions"),
             Limit::ModuleBytes | Limit::BlobBytes | Limit::BlobFiles => Some("remove functions and modules"),
             Limit::ArenaBytes | Limit::PinnedBytes => Some("close arenas"),
@@ -175,9 +185,7 @@ impl QuotaError {
             Limit::AnswerBytes => Some("read answers"),
             Limit::WeightBytes | Limit::LoadedFunctions => Some("remove functions"),
             Limit::Descriptors => Some("close arenas or wait for answers"),
-            // Only less weights, or a call that needs less than a whole device, make room for a lease.
-            Limit::DeviceMemory if self.used > 0 => Some("remove functions with weights"),
-            Limit::DeviceMemory => None,
+            Limit::DeviceMemory => Some("remove functions with weights"),
         }
     }
 }
@@ -189,11 +197,15 @@ impl fmt::Display for QuotaError {
         let Self { limit, tenant, .. } = self;
         let [most, used, needs] = [self.most, self.used, self.more].map(|amount| limit.show(amount));
         if self.scope == Scope::AllTenants {
-            return write!(
+            write!(
                 f,
                 "all tenants together have {used} of the {most} {limit} that this supervisor has for them, {needs} more \
-                 needed by tenant {tenant}; try again later"
-            );
+                 needed by tenant {tenant}; "
+            )?;
+            return f.write_str(match self.is_alone() {
+                true => "it is more than all of that: ask for less",
+                false => "try again later",
+            });
         }
         write!(f, "the quota {limit} of tenant {tenant} is {most}: {used} in use, {needs} more needed; ")?;
         match self.advice() {
@@ -272,10 +284,10 @@ mod tests {
 
     #[test]
     fn an_error_names_the_limit_its_value_and_what_to_do() {
-        let why = error(Limit::ArenaBytes, 4096, 1000, 8192).to_string();
-        for part in
-            ["arena-bytes", "acme", "4096 (4.0 KiB)", "1000 in use", "8192", "close arenas", "operator"]
-        {
+        let why = error(Limit::ArenaBytes, 4096, 1000, 3500).to_string();
+        let parts =
+            ["arena-bytes", "acme", "4096 (4.0 KiB)", "1000 in use", "3500 (", "close arenas", "operator"];
+        for part in parts {
             assert!(why.contains(part), "{why}");
         }
         assert_eq!(error(Limit::Calls, 1, 1, 1).retry_after_ms(), Some(10));
@@ -284,15 +296,22 @@ mod tests {
     }
 
     #[test]
-    fn advice_for_device_memory_is_something_that_helps() {
-        // The lease of a worker has one size, independent of the call.
-        let lease = error(Limit::DeviceMemory, 4096, 0, 8192).to_string();
-        assert!(
-            lease.ends_with("8192 (8.0 KiB) more needed; ask the operator for a larger quota"),
-            "{lease}"
-        );
-        let weights = error(Limit::DeviceMemory, 8192, 4096, 8192).to_string();
-        assert!(weights.contains("remove functions with weights"), "{weights}");
+    fn nobody_is_told_to_wait_for_what_never_fits() {
+        for limit in [Limit::ArenaBytes, Limit::RequestBytes, Limit::PlanBytes, Limit::DeviceMemory] {
+            let error = error(limit, 4096, 1000, 8192);
+            let why = error.to_string();
+            assert!(
+                why.contains("; it is more than all of the quota: ask for less, or ask the operator"),
+                "{why}"
+            );
+            assert_eq!(error.retry_after_ms(), None);
+        }
+        let none = error(Limit::Calls, 0, 0, 1);
+        assert!(none.to_string().ends_with("1 more needed; ask the operator for a larger quota"), "{none}");
+        assert_eq!(none.retry_after_ms(), None);
+        let all = QuotaError { scope: Scope::AllTenants, ..error(Limit::PlanBytes, 10, 0, 11) };
+        assert!(all.to_string().ends_with("it is more than all of that: ask for less"), "{all}");
+        assert_eq!(all.retry_after_ms(), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::fmt;
 
 use rustix::io::Errno;
 
-use crate::quota::QuotaError;
+use crate::quota::{Limit, QuotaError};
 
 /// The reason, by what the sender of the request can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +48,11 @@ pub trait Refusable: Error + Send + Sync + 'static {
     fn retry_after_ms(&self) -> Option<u64> {
         None
     }
+
+    /// The quota that is reached, if that is why.
+    fn quota(&self) -> Option<Limit> {
+        None
+    }
 }
 
 /// The error of a module that the one which passes it on does not know.
@@ -66,6 +71,10 @@ impl Refusable for QuotaError {
 
     fn retry_after_ms(&self) -> Option<u64> {
         QuotaError::retry_after_ms(self)
+    }
+
+    fn quota(&self) -> Option<Limit> {
+        Some(self.limit)
     }
 }
 

@@ -17,9 +17,9 @@ const ORDER: [(&str, &[Level]); 4] = [
     (
         "supervisor",
         &[
-            &["concurrent", "ids", "limits", "metrics", "service_manager", "sha256", "sync", "tenant_name"],
+            &["concurrent", "ids", "limits", "service_manager", "sha256", "sync", "tenant_name"],
             &["quota"],
-            &["defences"],
+            &["defences", "metrics"],
             &["client_io", "log", "schedule"],
             &["config", "placement", "refusal"],
             &["blocking", "tenants"],

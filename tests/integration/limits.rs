@@ -106,17 +106,23 @@ fn a_flood_of_connections_leaves_the_operator_in() {
     let raised = Rlimit { current: limit.maximum, ..limit };
     setrlimit(Resource::Nofile, raised).unwrap();
     let supervisor = Supervisor::start();
+    let served =
+        || Client::connect(supervisor.socket()).and_then(|mut client| client.quota().map(|_| client));
     let mut connections = Vec::new();
-    while let Ok(client) = Client::connect(supervisor.socket()) {
-        connections.push(client);
+    let refused_with = loop {
+        match served() {
+            Ok(client) => connections.push(client),
+            refused_with => break refused_with,
+        }
         assert!(connections.len() < 5000, "no limit");
-    }
+    };
+    refused(refused_with, Code::ResourceExhausted, "the quota connections of tenant");
     assert!(connections.len() > 100);
     // Who can only be reached through a socket must not be shut out by it.
     let status = Client::connect(supervisor.admin_socket()).and_then(|mut admin| admin.status());
     assert!(status.is_ok(), "{status:?}");
     drop(connections);
-    until("there is room again", || Client::connect(supervisor.socket()).is_ok());
+    until("there is room again", || served().is_ok());
 }
 
 /// Answers that were read take no memory, however many there are and however late they are read.

@@ -4,8 +4,9 @@ use pappus_client::{Blob, Client, Code, Invocation, v1};
 use serde_json::{Value, json};
 
 use crate::fixture::{Supervisor, until};
-use crate::house::{config, enter, house, own_uid};
+use crate::house::{config, enter, house, own_uid, token};
 use crate::kit::{self, Function, absolute, launch, refused};
+use crate::metrics::{address, scrape, value};
 
 /// A refusal that says all there is to say.
 fn over<T: std::fmt::Debug>(answer: pappus_client::Result<T>, quota: &str, most: &str) -> v1::Error {
@@ -144,6 +145,103 @@ fn a_quota_limits_calls_in_flight() {
     until("it counts no more", || quota(&mut alice, "calls").0 == 0);
     kit::add_copy(&mut alice);
     kit::works(&mut other);
+}
+
+/// The next call finds the place of the last one free as soon as that is answered; the case before is the control.
+#[test]
+fn who_calls_one_after_the_other_needs_one_call() {
+    let supervisor = house(&[("alice", "calls = 1")]);
+    let mut alice = enter(&supervisor, "alice");
+    kit::add_copy(&mut alice);
+    for _ in 0..2000 {
+        kit::works(&mut alice);
+    }
+}
+
+#[test]
+fn a_quota_limits_connections_and_says_so() {
+    let text = format!(
+        "{}\n[tenants.own]\nuid = {}\nconnections = 1",
+        config(&[("alice", "connections = 2")]),
+        own_uid()
+    );
+    let supervisor = Supervisor::configured(&text, &[]);
+    // Of a gateway's tenant, as the answer to the token.
+    let _alice = [(); 2].map(|()| enter(&supervisor, "alice"));
+    let error = over(supervisor.client().act_for(token("alice").as_bytes()), "connections", "2");
+    assert!(error.retryable && error.retry_after_ms > 0, "{error}");
+    // Of a uid, in place of the first answer.
+    let text = format!("[tenants.own]\nuid = {}\nconnections = 1", own_uid());
+    let supervisor = Supervisor::configured(&text, &[]);
+    let mut own = supervisor.client();
+    own.status().unwrap();
+    let error = over(supervisor.client().status(), "connections", "1");
+    assert!(
+        error.retryable && error.message.contains("tenant own") && error.message.contains("1 in use"),
+        "{error}"
+    );
+    let told = supervisor.pappus(&["status"]);
+    assert!(told.code != 0 && told.stderr.contains("the quota connections of tenant own is 1"), "{told:?}");
+    own.status().unwrap();
+    drop(own);
+    until("its place is free", || supervisor.client().status().is_ok());
+}
+
+#[test]
+fn a_quota_limits_memory_for_connections_and_says_so() {
+    let own = format!("[tenants.own]\nuid = {}\nrequest-bytes = '100KiB'", own_uid());
+    let supervisor = Supervisor::configured(&own, &[]);
+    let error = over(supervisor.client().status(), "request-bytes", "102400 (100.0 KiB)");
+    assert!(!error.retryable && error.message.contains("more than all of the quota"), "{error}");
+    let supervisor = house(&[("alice", "request-bytes = '100KiB'")]);
+    over(supervisor.client().act_for(token("alice").as_bytes()), "request-bytes", "102400 (100.0 KiB)");
+}
+
+/// Refusals are counted by quota, and the operator sees which quota is nearly used up.
+#[test]
+fn the_operator_sees_which_quotas_are_reached() {
+    let address = address(9477);
+    let supervisor = Supervisor::configured(&config(&[("alice", "functions = 1")]), &["--metrics", &address]);
+    let reached =
+        |quota: &str| value(&scrape(&address), &format!("pappus_quota_refusals_total{{quota=\"{quota}\"}}"));
+    assert_eq!((reached("functions"), reached("calls")), (0.0, 0.0));
+    let mut alice = enter(&supervisor, "alice");
+    kit::add_copy(&mut alice);
+    over(Function::default().try_add(&mut alice, "second"), "functions", "1");
+    until("it is counted", || reached("functions") == 1.0);
+    assert_eq!(reached("calls"), 0.0);
+    let admin = supervisor.admin_socket();
+    let admin = ["--socket", admin.to_str().unwrap(), "tenants"];
+    let table = supervisor.ok(&admin);
+    assert!(table.contains("functions 100 %"), "{table}");
+    let one = supervisor.ok(&[&admin[..], &["alice"]].concat());
+    assert!(one.starts_with("tenant alice") && one.contains("slow-requests"), "{one}");
+    let none = supervisor.pappus(&[&admin[..], &["carol"]].concat());
+    assert!(none.code != 0 && none.stderr.contains("there is no tenant carol"), "{none:?}");
+}
+
+#[test]
+fn a_reload_says_which_quotas_it_changed_and_who_has_more() {
+    let supervisor = house(&[("alice", ""), ("bob", "arena-bytes = 8192")]);
+    let (mut alice, mut bob) = (enter(&supervisor, "alice"), enter(&supervisor, "bob"));
+    let (_first, _second) = (alice.open_arena(4096).unwrap(), bob.open_arena(8192).unwrap());
+    let again = config(&[("alice", "weight = 2"), ("bob", "arena-bytes = 4096")]);
+    supervisor.write("pappus.toml", format!("{again}\n[tenant-defaults]\ncalls = 7\narena-bytes = 4095"));
+    let admin = supervisor.admin_socket();
+    let told = supervisor.ok(&["--socket", admin.to_str().unwrap(), "reload"]);
+    for line in [
+        "arena-bytes of tenant-defaults: 274877906944 (256.0 GiB) -> 4095 (4.0 KiB): alice has 4096 (4.0 KiB): it stays",
+        "calls of tenant-defaults: 8192 -> 7\n",
+        "weight of alice: 1 -> 2\n",
+        "arena-bytes of bob: 8192 (8.0 KiB) -> 4096 (4.0 KiB): bob has 8192 (8.0 KiB): it stays, and no more comes",
+    ] {
+        assert!(told.contains(line), "{line}\nin\n{told}");
+    }
+    let log = supervisor.log();
+    assert!(log.contains("calls: 8192 -> 7") && log.contains("tenant-defaults"), "{log}");
+    // Nothing is news the second time.
+    let told = supervisor.ok(&["--socket", admin.to_str().unwrap(), "reload", "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&told).unwrap()["tenants"], json!([]));
 }
 
 #[test]

@@ -87,8 +87,9 @@ fn a_quota_counts_what_is_there_afterwards() {
 
 #[test]
 fn the_audit_log_says_who_changed_what() {
-    let supervisor = house(&[("alice", ""), ("bob", "")]);
+    let supervisor = house(&[("alice", ""), ("bob", "functions = 0")]);
     let mut alice = enter(&supervisor, "alice");
+    refused(add(&mut enter(&supervisor, "bob"), 1, false), Code::ResourceExhausted, "functions");
     add(&mut alice, 1, false).unwrap();
     add(&mut alice, 2, true).unwrap();
     alice.grant("says", "bob").unwrap();
@@ -97,16 +98,17 @@ fn the_audit_log_says_who_changed_what() {
     refused(alice.remove_function("says"), Code::NotFound, "");
     let log = supervisor.log();
     let uid = crate::house::own_uid();
-    for (action, name, result) in [
-        ("add function", "says", "done"),
-        ("replace function", "says", "done"),
-        ("grant", "says bob", "done"),
-        ("revoke", "says bob", "done"),
-        ("remove function", "says", "done"),
-        ("remove function", "says", "refused: NotFound"),
+    for (tenant, action, name, result) in [
+        ("bob", "add function", "says", "refused: ResourceExhausted, quota functions"),
+        ("alice", "add function", "says", "done"),
+        ("alice", "replace function", "says", "done"),
+        ("alice", "grant", "says bob", "done"),
+        ("alice", "revoke", "says bob", "done"),
+        ("alice", "remove function", "says", "done"),
+        ("alice", "remove function", "says", "refused: NotFound"),
     ] {
         let line = format!(
-            "audit: tenant=\"alice\" uid={uid} action=\"{action}\" name=\"{name}\" result=\"{result}\""
+            "audit: tenant=\"{tenant}\" uid={uid} action=\"{action}\" name=\"{name}\" result=\"{result}\""
         );
         assert!(log.contains(&line), "{line}\nin\n{log}");
     }

@@ -48,6 +48,14 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct TenantsArguments {
+    /// Show all quotas of this one
+    pub(crate) tenant: Option<String>,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Compiled kernels under a name, shared by functions
@@ -67,7 +75,7 @@ pub(crate) enum Command {
     /// Show your usage and your quotas
     Quota(Json),
     /// Show all tenants with their usage and quotas (admin socket)
-    Tenants(Json),
+    Tenants(TenantsArguments),
     /// Print a new token for a tenant, and its hash for the supervisor's configuration
     #[command(
         after_help = "Example:\n  pappus token --output acme.token   # a file that only you can read; shows the hash\n  \

@@ -1,4 +1,4 @@
-//! `pappus quota`: one tenant's usage and quotas.
+//! `pappus quota`: one tenant's usage and quotas, as `pappus tenants NAME` shows them, too.
 
 use std::io::Write;
 
@@ -19,6 +19,11 @@ pub(crate) fn run(client: &mut Client, json: Json, out: &mut dyn Write) -> Resul
         let shown = keys.map(|key| (key.to_owned(), whole[key].clone()));
         return Ok(writeln!(out, "{}", json!(serde_json::Map::from_iter(shown)))?);
     }
+    print(&tenant, out)
+}
+
+/// A tenant with all its quotas.
+pub(super) fn print(tenant: &v1::TenantInfo, out: &mut dyn Write) -> Result<()> {
     writeln!(
         out,
         "tenant {}\ndevice time {}, weight {}, class {}\n",

@@ -1,13 +1,13 @@
-//! `pappus tenants`: every tenant with its usage and its quotas.
+//! `pappus tenants`: every tenant with its usage and its quotas; or one with all of them.
 
 use std::io::Write;
 
-use pappus_client::Client;
+use pappus_client::{Client, v1};
 use serde_json::json;
 
-use super::quota::{limit, used};
-use crate::arguments::Json;
-use crate::failure::Result;
+use super::quota::{self, limit, used};
+use crate::arguments::TenantsArguments;
+use crate::failure::{Failure, Result};
 use crate::table::{Align, Table};
 
 /// The limits in their columns.
@@ -22,14 +22,25 @@ const COLUMNS: [(&str, &str); 7] = [
 ];
 
 /// Asks once and prints.
-pub(crate) fn run(client: &mut Client, json: Json, out: &mut dyn Write) -> Result<()> {
-    let tenants = client.list_tenants()?;
+pub(crate) fn run(client: &mut Client, arguments: TenantsArguments, out: &mut dyn Write) -> Result<()> {
+    let TenantsArguments { tenant: name, json } = arguments;
+    let mut tenants = client.list_tenants()?;
+    if let Some(name) = name {
+        tenants.retain(|tenant| tenant.name == name);
+        let Some(tenant) = tenants.first() else {
+            return Err(Failure::Refused(format!("there is no tenant {name}: `pappus tenants` shows all")));
+        };
+        if !json.json {
+            return quota::print(tenant, out);
+        }
+    }
     if json.json {
         let tenants: Vec<_> = tenants.iter().map(crate::json::tenant).collect();
         return Ok(writeln!(out, "{}", json!({"tenants": tenants}))?);
     }
     let mut columns = vec![("TENANT", Align::Left), ("UIDS", Align::Left), ("CONNECTIONS", Align::Right)];
     columns.extend(COLUMNS.map(|(_, heading)| (heading, Align::Right)));
+    columns.push(("FULLEST", Align::Left));
     let mut table = Table::new(&columns);
     for tenant in &tenants {
         let uids: Vec<String> = tenant.uids.iter().map(u32::to_string).collect();
@@ -48,7 +59,41 @@ pub(crate) fn run(client: &mut Client, json: Json, out: &mut dyn Write) -> Resul
             cell(4),
             cell(5),
             cell(6),
+            fullest(&tenant.quotas),
         ]);
     }
     Ok(table.print(out)?)
+}
+
+/// The quota of which most is used; empty where nothing is.
+fn fullest(quotas: &[v1::Quota]) -> String {
+    let percent = |quota: &v1::Quota| match quota.limit {
+        // More than nothing, where nothing is allowed: it was lowered.
+        Some(0) if quota.used > 0 => u128::MAX,
+        Some(limit) => u128::from(quota.used) * 100 / u128::from(limit.max(1)),
+        None => 0,
+    };
+    let fullest = quotas.iter().map(|quota| (percent(quota), quota)).max_by_key(|(percent, _)| *percent);
+    match fullest {
+        None | Some((0, _)) => String::new(),
+        Some((u128::MAX, quota)) => format!("{} {} of 0", quota.name, used(quota)),
+        Some((percent, quota)) => format!("{} {percent} %", quota.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quota_that_is_reached_first_is_named() {
+        let quota = |name: &str, used, limit| v1::Quota { name: name.into(), used, limit };
+        let mut quotas = vec![quota("calls", 1, Some(200)), quota("device-memory", 1 << 40, None)];
+        assert_eq!(fullest(&quotas), "");
+        quotas.push(quota("plan-bytes", 97, Some(100)));
+        quotas.push(quota("functions", u64::MAX / 2, Some(u64::MAX)));
+        assert_eq!(fullest(&quotas), "plan-bytes 97 %");
+        quotas.push(quota("arena-bytes", 2048, Some(0)));
+        assert_eq!(fullest(&quotas), "arena-bytes 2.0 KiB of 0");
+    }
 }

@@ -7,7 +7,8 @@
 //! - [`sandbox`]: what is asked of the sandbox.
 //! - [`device`]: a device ready to use: a request and what a survey found.
 //! - [`live`]: what may change of it while it serves.
-//! - [`tenants`]: who the tenants are and what each may have; can be read again while running.
+//! - [`tenants`]: who the tenants are and what each may have; can be read again while running;
+//!   [`tenant_changes`]: what that changes.
 
 pub mod device;
 pub mod flags;
@@ -17,6 +18,7 @@ mod packaged_tests;
 pub mod request;
 pub mod sandbox;
 pub mod settings;
+pub mod tenant_changes;
 pub mod tenants;
 
 use std::path::PathBuf;
@@ -110,7 +112,7 @@ pub struct Config {
 fn size(name: &str, value: &str) -> Result<u64, ConfigError> {
     ByteSize::from_str(value)
         .map(|size| size.as_u64())
-        .map_err(|e| bad(name, value, format!("{e}; expected a size such as 256MiB")))
+        .map_err(|_| bad(name, value, "expected a size such as 256MiB, or a number of bytes"))
 }
 
 fn duration(name: &str, value: &str) -> Result<Duration, ConfigError> {

@@ -26,7 +26,7 @@ use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::{Failure, Reason, Refusable, failed};
 use crate::store::records::{CodeInfo, FunctionModule, Variant};
 use crate::store::state_dir::StagedCode;
-use crate::tenants::QuotaError;
+use crate::tenants::{Limit, QuotaError};
 
 /// Whether a compilation that failed before is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,6 +173,13 @@ impl Refusable for CodeError {
             Self::Compile { why, .. } => why.retry_after_ms(),
             Self::Quota(error) => Refusable::retry_after_ms(error),
             Self::Failure(failure) => failure.retry_after_ms(),
+            _ => None,
+        }
+    }
+
+    fn quota(&self) -> Option<Limit> {
+        match self {
+            Self::Quota(error) => Some(error.limit),
             _ => None,
         }
     }

@@ -10,7 +10,7 @@ use super::code::CodeError;
 use crate::blocking::BrokenOff;
 use crate::limits::{MAX_GRANTS, MAX_MODULES};
 use crate::refusal::{Failure, Reason, Refusable};
-use crate::tenants::QuotaError;
+use crate::tenants::{Limit, QuotaError};
 
 /// What has a name here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,12 +182,15 @@ impl Refusable for RegistryError {
     fn retry_after_ms(&self) -> Option<u64> {
         self.cause().and_then(Refusable::retry_after_ms)
     }
+
+    fn quota(&self) -> Option<Limit> {
+        self.cause().and_then(Refusable::quota)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenants::Limit;
 
     #[test]
     fn a_name_that_is_taken_says_what_can_be_done() {

@@ -96,6 +96,7 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
     let mut incoming = match Incoming::new(holder, server.client_io.clone()) {
         Ok(incoming) => incoming,
         Err(why) => {
+            replies.turn_away(&why);
             broke(why.into());
             return Ok(());
         }

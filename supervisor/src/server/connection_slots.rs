@@ -7,6 +7,7 @@ use super::replies::Replies;
 use crate::ids::TenantId;
 use crate::limits::{MAX_ADMIN_CONNECTIONS, MAX_CONNECTIONS};
 use crate::quota::{Limit, QuotaError};
+use crate::refusal::{Reason, Refusable};
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 use crate::tenants::{Account, Grounds, Taken};
 
@@ -50,11 +51,33 @@ pub enum NoSlot {
     #[error(transparent)]
     Quota(#[from] QuotaError),
     /// All tenants have as many as there may be.
-    #[error("there are {MAX_CONNECTIONS} connections, the most that is allowed")]
+    #[error("there are {MAX_CONNECTIONS} connections, the most that this supervisor takes: try again later")]
     All,
     /// The operator has.
-    #[error("there are {MAX_ADMIN_CONNECTIONS} connections on the admin socket, the most that is allowed")]
+    #[error(
+        "there are {MAX_ADMIN_CONNECTIONS} connections on the admin socket, the most that it takes: close some"
+    )]
     Admin,
+}
+
+impl Refusable for NoSlot {
+    fn reason(&self) -> Reason {
+        Reason::ResourceExhausted
+    }
+
+    fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            Self::Quota(error) => error.retry_after_ms(),
+            Self::All | Self::Admin => Some(1000),
+        }
+    }
+
+    fn quota(&self) -> Option<Limit> {
+        match self {
+            Self::Quota(error) => Some(error.limit),
+            Self::All | Self::Admin => None,
+        }
+    }
 }
 
 /// A connection's place, free again when dropped.
@@ -118,18 +141,16 @@ impl ConnectionSlot {
         self.slots.table().entries.get(&self.id).cloned()
     }
 
-    /// The connection acts for a tenant from now on; false if that has no place left.
-    pub fn act_for(&self, account: &Arc<Account>, grounds: Grounds) -> bool {
+    /// The connection acts for a tenant from now on, if that has a place left.
+    pub fn act_for(&self, account: &Arc<Account>, grounds: Grounds) -> Result<(), QuotaError> {
         let owner = Some(SlotOwner::Tenant(account.tenant));
-        let Some(before) = self.entry().map(|entry| entry.owner) else { return false };
-        if before != owner {
-            let Ok(taken) = account.take(Limit::Connections, 1) else { return false };
-            *self.taken.lock() = Some(taken);
+        if self.entry().is_none_or(|entry| entry.owner != owner) {
+            *self.taken.lock() = Some(account.take(Limit::Connections, 1)?);
         }
         if let Some(entry) = self.slots.table().entries.get_mut(&self.id) {
             (entry.owner, entry.grounds) = (owner, grounds);
         }
-        true
+        Ok(())
     }
 }
 
@@ -180,9 +201,11 @@ mod tests {
         let slots: Vec<_> = (0..MAX_CONNECTIONS_PER_TENANT).map(|_| gateway().unwrap()).collect();
         assert!(matches!(gateway(), Err(NoSlot::Quota(_))));
         let (seven, eight) = (tenants.account(TenantId::new(7)), tenants.account(TenantId::new(8)));
-        assert!(slots.iter().all(|place| place.act_for(&seven, grounds)));
+        assert!(slots.iter().all(|place| place.act_for(&seven, grounds).is_ok()));
         let one_more = gateway().unwrap();
-        assert!(!one_more.act_for(&seven, grounds) && one_more.act_for(&eight, grounds));
+        let why = one_more.act_for(&seven, grounds).unwrap_err();
+        assert_eq!((why.limit, why.used), (Limit::Connections, MAX_CONNECTIONS_PER_TENANT as u64));
+        assert!(one_more.act_for(&eight, grounds).is_ok());
         assert_eq!(
             connection_slots.all().iter().filter(|entry| entry.grounds == grounds).count(),
             slots.len() + 1

@@ -24,7 +24,8 @@ use super::replies::{self, Replies};
 use super::state::Server;
 use super::violation::{GatewayError, Violation};
 use crate::limits::HANDSHAKE_MS;
-use crate::tenants::{Account, NoTenant, Standing};
+use crate::refusal::Refusable;
+use crate::tenants::{Account, Standing};
 
 /// A peer that connected.
 #[derive(Debug)]
@@ -49,10 +50,9 @@ impl Arrival {
 }
 
 /// Tells a peer why it is not served; nothing is read from it, and nothing kept of it.
-pub(super) fn turn_away(socket: impl AsFd, why: &NoTenant) {
-    let mut frames = Greeting::OURS.encode().to_vec();
-    replies::append(&mut frames, 0, refusals::to_body(why));
+pub(super) fn turn_away(socket: impl AsFd, why: &dyn Refusable) {
     // A fresh socket takes that much; if it does not, its peer finds it closed.
+    let frames = replies::turned_away(why);
     let _ = rustix::net::send(socket, &frames, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
@@ -101,17 +101,16 @@ pub(super) async fn enter(
         tracing::warn!(uid, ?peer, "refusing a gateway whose token is no tenant's");
         return refuse(request.id, GatewayError::UnknownToken);
     };
-    if !arrival.slot.act_for(&account, grounds) {
-        return refuse(request.id, GatewayError::TooManyConnections);
-    }
-    if incoming.charge(Holder { account: account.clone(), operator: arrival.admin }).is_err() {
-        return refuse(request.id, GatewayError::NoMemory);
+    let holder = Holder { account: account.clone(), operator: arrival.admin };
+    let charged = arrival.slot.act_for(&account, grounds).and_then(|()| incoming.charge(holder.clone()));
+    if let Err(why) = charged {
+        return refuse(request.id, why.into());
     }
     // The tenants may have been read again between the look at the token and the entry in the book.
     if !arrival.is_welcome(server) {
         return Ok(None);
     }
-    replies.charge(Holder { account: account.clone(), operator: arrival.admin });
+    replies.charge(holder);
     replies.send(request.id, Response::Done(v1::Done {}));
     Ok(Some(Entered { account, first: None }))
 }

@@ -113,6 +113,13 @@ impl Refusable for IntakeError {
             Self::Quota(error) => error.retry_after_ms(),
         }
     }
+
+    fn quota(&self) -> Option<Limit> {
+        match self {
+            Self::Parts(_) => None,
+            Self::Quota(error) => Some(error.limit),
+        }
+    }
 }
 
 /// The receiving side of a connection.

@@ -8,7 +8,7 @@ use pappus_shmem::MemfdError;
 
 use crate::refusal::{Reason, Refusable};
 use crate::router::RouteError;
-use crate::tenants::QuotaError;
+use crate::tenants::{Limit, QuotaError};
 
 /// Why an invocation cannot become a call.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +111,13 @@ impl Refusable for InvokeError {
     fn retry_after_ms(&self) -> Option<u64> {
         match self {
             Self::Quota(error) => error.retry_after_ms(),
+            _ => None,
+        }
+    }
+
+    fn quota(&self) -> Option<Limit> {
+        match self {
+            Self::Quota(error) => Some(error.limit),
             _ => None,
         }
     }

@@ -154,6 +154,7 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, admin: bool) {
         Ok(slot) => Arc::new(slot),
         Err(why) => {
             refused(uid, peer.pid(), admin, &why.to_string());
+            handshake::turn_away(&stream, &why);
             return close(server, uid, Some(&account), stream).await;
         }
     };

@@ -23,7 +23,7 @@
 //! - [`gauges`]: what is exported once a second.
 //! - [`status`]: what `status` answers.
 //! - [`tenants`]: what each tenant has.
-//! - [`reload`]: the configuration read again; settings of devices.
+//! - [`reload`]: the configuration read again; settings of devices; `reload_tenants`: rules about tenants.
 //! - [`moving`]: calls of a device that is lost go to others.
 
 mod async_fd;
@@ -45,6 +45,7 @@ pub mod reader;
 pub mod readiness;
 mod refusals;
 pub mod reload;
+mod reload_tenants;
 pub mod replies;
 pub mod reply_handle;
 pub mod request_error;

@@ -3,9 +3,10 @@
 use pappus_proto::v1::response::Body;
 use pappus_proto::{Code, v1};
 
+use crate::metrics;
 use crate::refusal::{Reason, Refusable};
 
-/// A refusal as a message.
+/// A refusal as a message, which is sent next: it is counted.
 pub(super) fn to_error(refusal: &dyn Refusable) -> v1::Error {
     let code = match refusal.reason() {
         Reason::InvalidArgument => Code::InvalidArgument,
@@ -18,6 +19,9 @@ pub(super) fn to_error(refusal: &dyn Refusable) -> v1::Error {
         Reason::Unavailable => Code::Unavailable,
         Reason::Internal => Code::Internal,
     };
+    if let Some(limit) = refusal.quota() {
+        metrics::quota_refusal(limit);
+    }
     let error = v1::Error::new(code, refusal.to_string()).at(refusal.place());
     match refusal.retry_after_ms() {
         Some(after_ms) => error.retry(after_ms),

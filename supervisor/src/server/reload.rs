@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use pappus_proto::v1;
 
+use super::reload_tenants::TenantsReloaded;
 use super::request_error::RequestError;
 use super::state::Server;
 use crate::config::request::Selector;
@@ -94,8 +95,9 @@ impl Server {
         // All of it is fine.
         let before = self.settings();
         self.give_settings(&again.given).map_err(RequestError::Reload)?;
-        let settings = differing(&before, &self.settings());
-        self.reload_tenants(again.tenants);
+        let mut settings = differing(&before, &self.settings());
+        let TenantsReloaded { access, tenants, more } = self.reload_tenants(again.tenants);
+        settings.extend(access);
         // A call that came meanwhile may need what a device would not have any more: then this device stays as it is.
         let change = |(device, request): (&Arc<Device>, &DeviceRequest)| {
             Ok::<_, ChangeError>(settings_of(device, device.change(request)?))
@@ -105,7 +107,7 @@ impl Server {
         for one in &restart {
             tracing::warn!("the configuration was changed where it takes another start: {one}");
         }
-        Ok(v1::Reloaded { settings, devices, restart })
+        Ok(v1::Reloaded { settings, devices, restart, tenants, more_tenants: more })
     }
 
     /// What of a configuration is not in force and takes another start.

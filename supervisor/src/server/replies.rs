@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use pappus_proto::handshake::Greeting;
 use pappus_proto::limits::MAX_MESSAGE_BYTES;
 use pappus_proto::v1::response::Body;
 use pappus_proto::{Code, frame, v1};
@@ -18,11 +19,14 @@ use tokio::runtime::Handle;
 use super::async_fd::watch;
 use super::intake::Holder;
 use super::peer::{self, Process};
+use super::refusals;
 use crate::client_fd::ClientSocket;
 use crate::client_io::ClientIo;
 use crate::concurrent::OwedAnswers;
 use crate::limits::MAX_UNREAD_BYTES;
+use crate::metrics;
 use crate::quota::{Limit, QuotaError};
+use crate::refusal::Refusable;
 use crate::sync::{OrderedMutex, rank};
 use crate::tenants::Taken;
 
@@ -91,6 +95,13 @@ pub fn append(frames: &mut Vec<u8>, id: u64, body: Body) {
     frame::append(frames, &response, 0);
 }
 
+/// What a peer that is not served is told: a greeting, and an answer to no request.
+pub fn turned_away(why: &dyn Refusable) -> Vec<u8> {
+    let mut frames = Greeting::OURS.encode().to_vec();
+    append(&mut frames, 0, refusals::to_body(why));
+    frames
+}
+
 /// Connections that have answers which their clients did not take yet.
 static SLOW: AtomicUsize = AtomicUsize::new(0);
 
@@ -130,6 +141,11 @@ impl Replies {
         self.unread.lock().holder = holder;
     }
 
+    /// Tells the peer why it is not served, before anything was read from it.
+    pub fn turn_away(self: &Arc<Self>, why: &dyn Refusable) {
+        self.send_frames(&turned_away(why));
+    }
+
     /// Sends one answer.
     pub fn send(self: &Arc<Self>, id: u64, body: Body) {
         let mut frames = Vec::new();
@@ -148,8 +164,7 @@ impl Replies {
         }
         if !unread.bytes.is_empty() {
             if unread.keep(frames).is_err() || unread.bytes.len() - unread.sent > MAX_UNREAD_BYTES {
-                tracing::debug!("a client does not read its answers: closing its connection");
-                self.close_locked(&mut unread);
+                self.cut_off(&mut unread);
             }
             return;
         }
@@ -157,8 +172,7 @@ impl Replies {
             Ok(sent) if sent == frames.len() => {}
             Ok(sent) => {
                 if unread.keep(&frames[sent..]).is_err() {
-                    tracing::debug!("a client does not read its answers: closing its connection");
-                    return self.close_locked(&mut unread);
+                    return self.cut_off(&mut unread);
                 }
                 self.runtime.spawn(self.clone().write_rest(Slow::count()));
             }
@@ -211,6 +225,13 @@ impl Replies {
     /// The process at the other end, while it lives.
     pub fn peer(&self) -> Option<Process> {
         peer::process(self.socket.fd().ok()?)
+    }
+
+    /// Ends the connection of a client that does not read its answers.
+    fn cut_off(&self, unread: &mut Unread) {
+        tracing::debug!("a client does not read its answers: closing its connection");
+        metrics::quota_refusal(Limit::AnswerBytes);
+        self.close_locked(unread);
     }
 
     fn close_locked(&self, unread: &mut Unread) {

@@ -82,7 +82,7 @@ pub struct ReplyHandle {
     /// Where the time to the answer is recorded, once a device is chosen.
     latencies: OnceLock<Arc<Latencies>>,
     one_answer: OneAnswer,
-    /// Counts the invocation as accepted until this is dropped.
+    /// Counts the invocation among its tenant's until it is over, and as accepted until this is dropped.
     accepted: Accepted,
 }
 
@@ -106,7 +106,7 @@ impl ReplyHandle {
         let _ = self.latencies.set(latencies.clone());
     }
 
-    /// Gives the answer, unless one was given.
+    /// Gives the answer, unless one was given. What was begun for the call may go on for a while.
     pub fn answer(&self, body: Body) {
         if self.give_up() {
             self.record(&body);
@@ -118,14 +118,16 @@ impl ReplyHandle {
     /// Gives the answer to an invocation that is not accepted, unless one was given. It has no latency.
     pub fn refuse(&self, body: Body) {
         if self.give_up() {
+            self.accepted.end();
             self.forget();
             self.of.replies.send(self.request, body);
         }
     }
 
-    /// Appends the answer's frame to `frames`, which are sent next; unless one was given.
+    /// Appends the answer's frame to `frames`, which are sent next; unless one was given. The call is over.
     fn append(&self, body: Body, frames: &mut Vec<u8>) {
         if self.give_up() {
+            self.accepted.end();
             self.record(&body);
             self.forget();
             replies::append(frames, self.request, body);
@@ -171,6 +173,7 @@ impl ReplyHandle {
 
 impl Completion for ReplyHandle {
     fn complete(&self, call: &Call, device: &str, outcome: Outcome) {
+        self.accepted.end();
         self.answer(responses::to_body(call, device, outcome, now_ns()));
     }
 

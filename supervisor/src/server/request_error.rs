@@ -45,6 +45,12 @@ pub enum RequestError {
         "only a gateway's first request can say whom it acts for: ask the operator to list your uid in gateways"
     )]
     NoGateway,
+    /// A token where it means nothing.
+    #[error(
+        "the admin socket is the operator's and acts for no tenant: leave the token out (of `pappus`: --token-file or \
+         PAPPUS_TOKEN_FILE), or use the other socket"
+    )]
+    AdminActsForNone,
     /// For the operator.
     #[error("this is for the admin socket (by default the socket's path + \".admin\")")]
     AdminOnly,
@@ -84,7 +90,7 @@ impl Refusable for RequestError {
             | Self::Device(ChangeError::Config(_)) => Reason::InvalidArgument,
             Self::ReloadDevice(_) | Self::Device(_) => Reason::ResourceExhausted,
             Self::NoArena(_) | Self::NoDevice(_) => Reason::NotFound,
-            Self::NoGateway | Self::AdminOnly => Reason::PermissionDenied,
+            Self::NoGateway | Self::AdminActsForNone | Self::AdminOnly => Reason::PermissionDenied,
             Self::TooManyArenas | Self::TooManyCalls => Reason::ResourceExhausted,
             Self::Draining => Reason::Unavailable,
         }

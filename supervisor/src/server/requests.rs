@@ -53,7 +53,10 @@ pub async fn handle(
     if let Some((action, name)) = change {
         let result = match &outcome {
             Ok(_) => "done".to_owned(),
-            Err(refusal) => format!("refused: {:?}", refusal.reason()),
+            Err(refusal) => match refusal.quota() {
+                Some(quota) => format!("refused: {:?}, quota {quota}", refusal.reason()),
+                None => format!("refused: {:?}", refusal.reason()),
+            },
         };
         let (tenant, uid) = (&*ctx.account.name, ctx.uid);
         tracing::info!(target: AUDIT, tenant, uid, action, name, result);
@@ -144,6 +147,7 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
             let set = off_thread(ctx, move || server.set_device(&set.device, &set.change)).await?;
             Ok(Response::DeviceSettings(set))
         }
+        Request::ActFor(_) if ctx.admin => Err(RequestError::AdminActsForNone.into()),
         Request::ActFor(_) => Err(RequestError::NoGateway.into()),
         Request::Status(_) => {
             let _turn = ctx.server.fair_turns.begin(ctx.sharer()).await;

@@ -1,4 +1,4 @@
-//! What each tenant has and may have, for itself and for the operator; and rules about tenants that change.
+//! What each tenant has and may have, for itself and for the operator.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -7,7 +7,6 @@ use pappus_proto::v1;
 
 use super::connection_slots::{ConnectionEntry, SlotOwner};
 use super::state::Server;
-use crate::config::TenantRules;
 use crate::device::Device;
 use crate::ids::FunctionId;
 use crate::limits::{LIST_PAGE, MAX_PEERS_SHOWN};
@@ -19,12 +18,7 @@ impl Server {
     /// A tenant as it may see itself.
     pub fn quota_of(&self, account: &Account) -> v1::TenantInfo {
         let quotas = Limit::ALL.map(|limit| {
-            let used = match limit {
-                Limit::DeviceMemory => self.most_of(|device| device.held_bytes(account.tenant)),
-                Limit::QueuedCalls => self.most_of(|device| device.waiting_of(account.tenant).0),
-                Limit::QueuedBytes => self.most_of(|device| device.waiting_of(account.tenant).1),
-                _ => account.used(limit),
-            };
+            let used = self.used(account, limit);
             let most = account.most(limit);
             v1::Quota { name: limit.name().to_owned(), used, limit: (most != u64::MAX).then_some(most) }
         });
@@ -36,6 +30,16 @@ impl Server {
             weight: share.weight,
             class: share.class.name().to_owned(),
             ..Default::default()
+        }
+    }
+
+    /// How much of something a tenant has.
+    pub(super) fn used(&self, account: &Account, limit: Limit) -> u64 {
+        match limit {
+            Limit::DeviceMemory => self.most_of(|device| device.held_bytes(account.tenant)),
+            Limit::QueuedCalls => self.most_of(|device| device.waiting_of(account.tenant).0),
+            Limit::QueuedBytes => self.most_of(|device| device.waiting_of(account.tenant).1),
+            _ => account.used(limit),
         }
     }
 
@@ -96,24 +100,6 @@ impl Server {
         if let Some(account) = self.registry.tenants.live().into_iter().find(|a| a.tenant == caller) {
             account.plans.forget(function);
         }
-    }
-
-    /// Other rules about tenants are in force from now on. Connections that would be refused now, or be another tenant's,
-    /// end.
-    pub(super) fn reload_tenants(&self, rules: TenantRules) {
-        self.registry.tenants.reload(rules);
-        let mut closed = 0;
-        for entry in self.connection_slots.all() {
-            if !self.is_welcome(&entry)
-                && let Some(replies) = entry.replies.upgrade()
-            {
-                replies.close();
-                closed += 1;
-            }
-        }
-        self.devices.iter().for_each(|device| device.quotas_changed(&self.registry.tenants));
-        let tenants = self.registry.tenants.configured().len();
-        tracing::info!(tenants, closed, "tenants read again");
     }
 
     /// Whether a connection is whose it should be.

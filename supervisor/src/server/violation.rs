@@ -1,8 +1,8 @@
-//! What ends a connection: its client broke a rule of the protocol, or may not act for the tenant it names.
+//! What ends a connection: its client broke a rule of the protocol, or its tenant has as much as it may.
 
 use pappus_proto::frame::FrameError;
 
-use crate::quota::QuotaError;
+use crate::quota::{Limit, QuotaError};
 use crate::refusal::{Reason, Refusable};
 
 /// Why a connection is closed.
@@ -55,24 +55,40 @@ pub enum Violation {
 }
 
 /// Why a gateway may not act for a tenant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
     /// It must name one, and did not.
-    #[error("this uid is a gateway and no tenant: say first whom it acts for, with a tenant's token")]
+    #[error(
+        "this uid is a gateway and no tenant: say first whom it acts for, with a tenant's token (of `pappus`: --token-file)"
+    )]
     NoTenant,
     /// No tenant has this token.
     #[error("this token is no tenant's: `pappus token` makes one, the operator enters its hash")]
     UnknownToken,
-    /// The tenant has no place left.
-    #[error("this tenant has too many connections: close some")]
-    TooManyConnections,
-    /// The tenant has no memory left for requests.
-    #[error("this tenant has as much memory for requests as it may: wait for answers, or close connections")]
-    NoMemory,
+    /// The tenant has as many connections, or as much memory for them, as it may.
+    #[error(transparent)]
+    Quota(#[from] QuotaError),
 }
 
 impl Refusable for GatewayError {
     fn reason(&self) -> Reason {
-        Reason::PermissionDenied
+        match self {
+            Self::NoTenant | Self::UnknownToken => Reason::PermissionDenied,
+            Self::Quota(error) => error.reason(),
+        }
+    }
+
+    fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            Self::NoTenant | Self::UnknownToken => None,
+            Self::Quota(error) => error.retry_after_ms(),
+        }
+    }
+
+    fn quota(&self) -> Option<Limit> {
+        match self {
+            Self::NoTenant | Self::UnknownToken => None,
+            Self::Quota(error) => Some(error.limit),
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! here.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::ledger::{self, Ledger};
 use super::plans::Plans;
@@ -143,7 +143,7 @@ impl Account {
     pub fn accept(self: &Arc<Self>) -> Result<Accepted, QuotaError> {
         self.add(Limit::Calls, 1)?;
         self.ledger.accept();
-        Ok(Accepted(self.clone()))
+        Ok(Accepted { account: self.clone(), counts: AtomicBool::new(true) })
     }
 }
 
@@ -170,7 +170,12 @@ impl Taken {
     /// Takes more, or gives some back, until it is so much.
     pub fn resize(&mut self, amount: u64) -> Result<(), QuotaError> {
         match amount.checked_sub(self.amount) {
-            Some(more) => self.account.add(self.limit, more)?,
+            // Of what it has already, nobody asks for it again: an error speaks of all that it would be.
+            Some(more) => self.account.add(self.limit, more).map_err(|error| QuotaError {
+                used: error.used.saturating_sub(self.amount),
+                more: amount,
+                ..error
+            })?,
             None => self.account.give_back(self.limit, self.amount - amount),
         }
         self.amount = amount;
@@ -184,22 +189,33 @@ impl Drop for Taken {
     }
 }
 
-/// One accepted invocation, counted while it exists: as its tenant's, and as one of all. Draining waits for the
-/// latter to reach zero.
+/// One accepted invocation: as its tenant's until it is over, and as one of all while this exists. Draining waits for
+/// the latter to reach zero.
 #[derive(Debug)]
-pub struct Accepted(Arc<Account>);
+pub struct Accepted {
+    account: Arc<Account>,
+    /// Whether it counts as its tenant's.
+    counts: AtomicBool,
+}
 
 impl Accepted {
     /// Whose invocation it is.
     pub fn account(&self) -> &Arc<Account> {
-        &self.0
+        &self.account
+    }
+
+    /// It is over, and is answered next: its tenant may have another one in its place once it reads that.
+    pub fn end(&self) {
+        if self.counts.swap(false, Ordering::AcqRel) {
+            self.account.give_back(Limit::Calls, 1);
+        }
     }
 }
 
 impl Drop for Accepted {
     fn drop(&mut self) {
-        self.0.give_back(Limit::Calls, 1);
-        self.0.ledger.answered();
+        self.end();
+        self.account.ledger.answered();
     }
 }
 
@@ -239,7 +255,12 @@ mod tests {
         let call = account.accept().unwrap();
         assert!(account.accept().is_err());
         assert_eq!(ledger.accepted(), 1);
+        // Once it is over, another one may come, though draining waits for both.
+        call.end();
+        let next = account.accept().unwrap();
         drop(call);
+        assert_eq!((account.used(Limit::Calls), ledger.accepted()), (1, 1));
+        drop(next);
         assert_eq!((account.used(Limit::Calls), ledger.accepted()), (0, 0));
     }
 
@@ -269,7 +290,8 @@ mod tests {
         let account = account(quota, &ledger());
         let mut taken = account.take(Limit::PlanBytes, 4).unwrap();
         taken.resize(10).unwrap();
-        assert!(taken.resize(11).is_err());
+        let why = taken.resize(11).unwrap_err();
+        assert_eq!((why.used, why.more), (0, 11));
         assert_eq!((taken.amount(), account.used(Limit::PlanBytes)), (10, 10));
         taken.resize(1).unwrap();
         assert_eq!(account.used(Limit::PlanBytes), 1);

@@ -270,12 +270,12 @@ impl Tenants {
         }
     }
 
-    /// Other rules are in force from now on.
-    pub fn reload(&self, rules: TenantRules) {
+    /// Other rules are in force from now on; those before come back.
+    pub fn reload(&self, rules: TenantRules) -> TenantRules {
         self.name_all(&rules);
         let quotas: Vec<_> =
             self.live().into_iter().map(|account| (rules.quota(&account.name), account)).collect();
-        *self.rules.write() = rules;
+        let before = std::mem::replace(&mut *self.rules.write(), rules);
         quotas.into_iter().for_each(|(quota, account)| account.allow(quota));
         // Those that came meanwhile may have been given what held before.
         for account in self.live() {
@@ -283,6 +283,7 @@ impl Tenants {
             account.allow(rules.quota(&account.name));
             account.give(rules.share(&account.name));
         }
+        before
     }
 }
 

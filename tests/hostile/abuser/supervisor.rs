@@ -24,20 +24,7 @@ const HOSTILE: [&str; 2] = ["mallory", "trudy"];
 /// Uids that do not, where this process may become another user: they are tenants by themselves.
 const HOSTILE_UIDS: [u32; 2] = [60_001, 60_002];
 /// What each tenant may have in a run with small quotas: some of each, and less than the abusers ask for.
-const TIGHT: &str = "[tenant-defaults]
-functions = 2000
-blob-bytes = '512MiB'
-blob-files = 5000
-arena-bytes = '256MiB'
-connections = 64
-calls = 1024
-request-bytes = '32MiB'
-answer-bytes = '16MiB'
-plan-bytes = '64MiB'
-weight-bytes = '64MiB'
-descriptors = 512
-loaded-functions = 64
-";
+const TIGHT: &str = include_str!("../../../docs/examples/strangers.toml");
 /// How long it may take to start.
 const START: Duration = Duration::from_secs(60);
 

@@ -2056,13 +2056,17 @@ Global___SettingChange: _TypeAlias = SettingChange  # noqa: Y015
 
 @_typing.final
 class Reloaded(_message.Message):
-    """What reading the configuration again changed beside tenants."""
+    """What reading the configuration again changed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SETTINGS_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     RESTART_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
+    MORE_TENANTS_FIELD_NUMBER: _builtins.int
+    more_tenants: _builtins.bool
+    """Whether there are more of them."""
     @_builtins.property
     def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___SettingChange]: ...
     @_builtins.property
@@ -2073,20 +2077,52 @@ class Reloaded(_message.Message):
     def restart(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What the configuration has otherwise, and takes another start, in words."""
 
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantChanges]:
+        """Tenants whose quotas, share, uids or tokens are others now, a thousand at most."""
+
     def __init__(
         self,
         *,
         settings: _abc.Iterable[Global___SettingChange] | None = ...,
         devices: _abc.Iterable[Global___DeviceSettings] | None = ...,
         restart: _abc.Iterable[_builtins.str] | None = ...,
+        tenants: _abc.Iterable[Global___TenantChanges] | None = ...,
+        more_tenants: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "restart", b"restart", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "more_tenants", b"more_tenants", "restart", b"restart", "settings", b"settings", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Reloaded: _TypeAlias = Reloaded  # noqa: Y015
+
+@_typing.final
+class TenantChanges(_message.Message):
+    """What changed for one tenant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Its name. Empty: of the defaults of all tenants."""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___SettingChange]: ...
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        changes: _abc.Iterable[Global___SettingChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantChanges: _TypeAlias = TenantChanges  # noqa: Y015
 
 @_typing.final
 class Grants(_message.Message):

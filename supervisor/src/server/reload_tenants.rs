@@ -1,0 +1,109 @@
+//! Rules about tenants that are read again: what changes, whom it concerns, and whose connections end.
+
+use std::sync::Arc;
+
+use pappus_proto::v1;
+
+use super::state::Server;
+use crate::config::TenantRules;
+use crate::config::tenant_changes::{self, SettingChange, TenantChanges, amount};
+use crate::limits::LIST_PAGE;
+use crate::tenants::{Account, Limit};
+
+/// Tenants named in one line.
+const NAMED: usize = 5;
+
+/// What other rules about tenants changed.
+#[derive(Debug, Default)]
+pub(super) struct TenantsReloaded {
+    /// Who may be a tenant at all.
+    pub access: Vec<v1::SettingChange>,
+    /// What tenants have; of the first so many.
+    pub tenants: Vec<v1::TenantChanges>,
+    /// Whether there are more of them.
+    pub more: bool,
+}
+
+impl Server {
+    /// Other rules about tenants are in force from now on. Connections that would be refused now, or be another tenant's,
+    /// end.
+    pub(super) fn reload_tenants(&self, rules: TenantRules) -> TenantsReloaded {
+        let before = self.registry.tenants.reload(rules.clone());
+        let mut closed = 0;
+        for entry in self.connection_slots.all() {
+            if !self.is_welcome(&entry)
+                && let Some(replies) = entry.replies.upgrade()
+            {
+                replies.close();
+                closed += 1;
+            }
+        }
+        self.devices.iter().for_each(|device| device.quotas_changed(&self.registry.tenants));
+        let reloaded = self.tell(&before, &rules);
+        tracing::info!(tenants = rules.tenants.len(), closed, "tenants read again");
+        for change in &reloaded.access {
+            tracing::info!("{}: {} -> {}", change.name, change.before, change.after);
+        }
+        for v1::TenantChanges { tenant, changes } in &reloaded.tenants {
+            let tenant = if tenant.is_empty() { "tenant-defaults" } else { tenant };
+            for v1::SettingChange { name, before, after, effect } in changes {
+                tracing::info!(tenant, effect, "{name}: {before} -> {after}");
+            }
+        }
+        reloaded
+    }
+
+    fn tell(&self, before: &TenantRules, after: &TenantRules) -> TenantsReloaded {
+        let live = self.registry.tenants.live();
+        let access = tenant_changes::access(before, after);
+        let mut changed = tenant_changes::tenants(before, after);
+        let tell = |TenantChanges { tenant, changes }: TenantChanges| {
+            let concerned: Vec<&Arc<Account>> = match &tenant {
+                Some(name) => live.iter().filter(|account| *account.name == **name).collect(),
+                None => live.iter().collect(),
+            };
+            let change = |change: SettingChange| {
+                let effect = change.name.parse().map_or(String::new(), |limit| {
+                    // Of the defaults, to those that have them.
+                    let most = match tenant {
+                        Some(_) => None,
+                        None => Some(after.defaults.get(limit)),
+                    };
+                    let concerned =
+                        concerned.iter().filter(|a| most.is_none_or(|most| a.most(limit) == most));
+                    self.too_many(limit, concerned.copied())
+                });
+                message(change, effect)
+            };
+            v1::TenantChanges {
+                changes: changes.into_iter().map(change).collect(),
+                tenant: tenant.clone().unwrap_or_default(),
+            }
+        };
+        let tenants = changed.by_ref().take(LIST_PAGE).map(tell).collect();
+        let access = access.into_iter().map(|change| message(change, String::new())).collect();
+        TenantsReloaded { access, tenants, more: changed.next().is_some() }
+    }
+
+    /// Which of these have more of something than they may now.
+    fn too_many<'a>(&self, limit: Limit, tenants: impl Iterator<Item = &'a Arc<Account>>) -> String {
+        let having = tenants.map(|account| (account, self.used(account, limit)));
+        let over: Vec<_> = having.filter(|(account, used)| *used > account.most(limit)).collect();
+        if over.is_empty() {
+            return String::new();
+        }
+        let mut words: Vec<String> = over
+            .iter()
+            .take(NAMED)
+            .map(|(account, used)| format!("{} has {}", account.name, amount(limit, *used)))
+            .collect();
+        if over.len() > NAMED {
+            words.push(format!("{} others have more, too", over.len() - NAMED));
+        }
+        format!("{}: it stays, and no more comes until it is less", words.join(", "))
+    }
+}
+
+fn message(SettingChange { name, before, after }: SettingChange, effect: String) -> v1::SettingChange {
+    v1::SettingChange { name: name.to_owned(), before, after, effect }
+}
