@@ -20,7 +20,16 @@ from pappus import package
 from .cases import CASES, Case
 
 
-def make(case: Case, target: Path, arch: str, candidates: int, tuning: Path | None, tuned_for: str | None) -> None:
+def make(
+    case: Case,
+    target: Path,
+    *,
+    arch: str = "sm_90",
+    candidates: int = 0,
+    tuning: Path | None = None,
+    tuned_for: str | None = None,
+    float32: str | None = None,
+) -> None:
     """Writes a model's package into a folder, without its weights."""
     model = case.model()
     built = package.torch(
@@ -30,6 +39,7 @@ def make(case: Case, target: Path, arch: str, candidates: int, tuning: Path | No
         candidates=candidates if case.compared else 0,
         tuning=tuning,
         tuned_for=tuned_for,
+        float32=float32,
     )
     # What is no parameter of the model, such as a constant that the export found, cannot be written again from it.
     kept = {name: weight for name, weight in built.weights.items() if name not in model.state_dict()}
@@ -44,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--candidates", type=int, default=0, metavar="N", help="how many of each operation go with them (0)")
     parser.add_argument("--tuning", type=Path, metavar="FILE", help="a table of measurements whose fastest ones are taken")
     parser.add_argument("--tuned-for", metavar="GPU", help="the GPU measured on, where the table has several")
+    parser.add_argument("--float32", metavar="HOW", help="how float32 is multiplied: ieee, tf32, tf32x3 (ieee)")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this model; may be repeated")
     given = parser.parse_args(arguments)
     # Results are compared with those of plain fp32.
@@ -53,7 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.only and case.name not in given.only:
             continue
         start = time.monotonic()
-        make(case, given.folder, given.arch, given.candidates, given.tuning, given.tuned_for)
+        make(
+            case,
+            given.folder,
+            arch=given.arch,
+            candidates=given.candidates,
+            tuning=given.tuning,
+            tuned_for=given.tuned_for,
+            float32=given.float32,
+        )
         print(f"{case.name}: {time.monotonic() - start:.0f} s", flush=True)
     return 0
 

@@ -22,7 +22,7 @@ from pappus import package
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_weights_that_stayed_behind_are_written_again(dtype: torch.dtype, tmp_path: Path, check: Callable[[Path], str]) -> None:
     case = Case("dense", networks.MLP, (8, 32), dtype)
-    make.make(case, tmp_path, "sm_90", 0, None, None)
+    make.make(case, tmp_path)
     made = tmp_path / "dense"
     assert not (made / "weights").exists()
     assert prepare.prepare(case, made) == "x"

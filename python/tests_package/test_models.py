@@ -14,7 +14,7 @@ from torch import nn
 
 from bench_models import networks as models
 from pappus import package
-from pappus.package import Package
+from pappus.package import Package, PackageError, compiling
 
 Check = Callable[[Path], str]
 
@@ -123,6 +123,35 @@ def test_two_packages_of_one_model_are_equal(tmp_path: Path) -> None:
     model, x = models.MLP().eval(), torch.randn(8, 32)
     files = [package.torch(model, (x,)).save(tmp_path / f"{at}.pappus").read_bytes() for at in range(2)]
     assert files[0] == files[1]
+
+
+def test_how_float32_is_multiplied_can_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = models.MLP().eval(), torch.randn(64, 32)
+    compiled = compiling._compile
+    texts: list[str] = []
+
+    def noted(*given: Any) -> compiling.Compiled:
+        found = compiled(*given)
+        texts.append(found.text)
+        return found
+
+    monkeypatch.setattr(compiling, "_compile", noted)
+
+    def products(float32: str | None, target: str = "sm_90") -> int:
+        """How often its kernels speak of TF32."""
+        texts.clear()
+        built = package.torch(model, (x,), targets=[target], float32=float32)
+        same(built, model, x)
+        return "".join(texts).count("tf32")
+
+    # PyTorch is told no TF32, by default.
+    assert products(None) == products("ieee") == 0
+    # Three products, and what splits their factors.
+    assert products("tf32x3") >= 3 * products("tf32") > 0
+    # A target that has none of them multiplies in full.
+    assert products("tf32x3", "gfx942") == 0
+    with pytest.raises(PackageError, match="expected one of ieee, tf32, tf32x3"):
+        package.torch(model, (x,), float32="fast")
 
 
 def test_candidates_are_functions_and_a_table_chooses_among_them(tmp_path: Path, check: Check) -> None:

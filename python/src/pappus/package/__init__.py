@@ -39,6 +39,7 @@ def torch(
     candidates: int = 0,
     tuning: str | os.PathLike[str] | None = None,
     tuned_for: str | None = None,
+    float32: str | None = None,
 ) -> Package:
     """Packages a PyTorch model.
 
@@ -49,13 +50,18 @@ def torch(
 
     With ``candidates``, so many tile configurations of each matrix product and convolution go with the package, for
     ``python -m pappus.package tune`` to time; ``tuning`` is a package that was tuned so, whose fastest ones are taken.
+
+    ``float32`` is how matrix products and convolutions multiply float32: ``"ieee"`` in full, ``"tf32"`` on tensor cores with
+    10 bits of each factor, ``"tf32x3"`` in three such products, about as exact as in full. Without it, as PyTorch is told
+    (``torch.backends.cuda.matmul.allow_tf32``, ``torch.backends.cudnn.allow_tf32``). GPUs that lack what is asked for multiply
+    in full.
     """
     try:
         from . import candidates as candidates_
         from . import lowering
     except ModuleNotFoundError as error:
         raise PackageError(f"{_NEEDS} ({error})") from error
-    from . import build
+    from . import build, precision
     from . import targets as archs
 
     chosen = archs.parse(targets)
@@ -67,6 +73,7 @@ def torch(
         targets=chosen,
         table=candidates_.read_table(tuning, tuned_for),
         candidates=candidates,
+        float32=precision.check(float32),
     )
     return replace(build.build(plan, chosen), extra=choices.files(chosen))
 

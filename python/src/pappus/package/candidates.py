@@ -32,6 +32,8 @@ class Choices:
     table: Mapping[str, str] = field(default_factory=dict)
     # How many candidates are kept of each operation.
     keep: int = 0
+    # How float32 is multiplied.
+    float32: str | None = None
     kept: dict[str, dict[str, Plan]] = field(default_factory=dict)
 
     def pick(self, choices: list[Any]) -> list[Any]:
@@ -39,7 +41,7 @@ class Choices:
         templates = [choice for choice in choices if getattr(choice, "bmreq", None) is not None]
         if not templates:
             return choices
-        key = key_of(templates[0])
+        key = key_of(templates[0], self.float32)
 
         def time(choice: Any) -> float:
             return choose.estimate(choice, self.target, self.shared_bytes)
@@ -47,7 +49,7 @@ class Choices:
         best = sorted(templates, key=time)
         if self.keep and key not in self.kept:
             simple = [choice for choice in best if not getattr(choice.bmreq, "workspace_size", None)]
-            self.kept[key] = {choice.description: _alone(choice) for choice in simple[: self.keep]}
+            self.kept[key] = {choice.description: _alone(choice, self.float32) for choice in simple[: self.keep]}
         measured = next((choice for choice in templates if choice.description == self.table.get(key)), None)
         return [measured or best[0]]
 
@@ -100,16 +102,17 @@ def read_table(path: str | os.PathLike[str] | None, device: str | None = None) -
     return found[device]
 
 
-def key_of(choice: Any) -> str:
-    """An operation: its name, element types and shapes."""
+def key_of(choice: Any, float32: str | None = None) -> str:
+    """An operation: its name, element types and shapes; and how it multiplies float32 where that was said."""
     metas = choice.bmreq.input_tensor_meta
     metas = metas if isinstance(metas, list | tuple) else [metas]
     arrays = [*metas, choice.bmreq.output_tensor_meta]
     shown = [f"{str(a.dtype).removeprefix('torch.')}{list(map(int, a.sizes))}{list(map(int, a.strides))}" for a in arrays]
-    return f"{choice.name.rsplit('_', 1)[0]} {' '.join(shown)}"
+    how = f" {float32}" if float32 and "float32" in shown[0] else ""
+    return f"{choice.name.rsplit('_', 1)[0]} {' '.join(shown)}{how}"
 
 
-def _alone(choice: Any) -> Plan:
+def _alone(choice: Any, float32: str | None) -> Plan:
     """One launch of a choice on zeros."""
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.runtime.triton_heuristics import GridExpr
@@ -123,7 +126,7 @@ def _alone(choice: Any) -> Plan:
     compiled = tuner.compile_results[0]
     source = compiled.kernel
     kernel = KernelSource(
-        source.src.fn, dict(source.src.signature), dict(source.src.constants), dict(source.src.attrs), source.options
+        source.src.fn, dict(source.src.signature), dict(source.src.constants), dict(source.src.attrs), source.options, float32
     )
     metas = request.input_tensor_meta
     metas = list(metas) if isinstance(metas, list | tuple) else [metas]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import assembly
+from . import assembly, precision
 from .errors import PackageError, Unsupported
 from .plan import KernelSource
 from .targets import Target
@@ -108,7 +108,7 @@ def _compile(name: str, source: KernelSource, target: Target) -> Compiled:
         options = {"num_warps": warps * 32 // target.warp_size, "num_stages": min(2, options.get("num_stages", 2))}
     text = "ptx" if target.kind == "cuda" else "amdgcn"
     ast = ASTSource(source.function, dict(source.signature), dict(source.constants), dict(source.attributes))
-    with _knobs(target), _until(text):
+    with _knobs(target), _until(text, source.float32), precision.products(source.float32):
         try:
             kernel = triton.compile(ast, target=_gpu_target(target), options=options)
         except Exception as error:
@@ -165,13 +165,16 @@ def _knobs(target: Target) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _until(text: str) -> Iterator[None]:
+def _until(text: str, float32: str | None) -> Iterator[None]:
     """Has Triton leave machine code away: it is made once for all kernels."""
     from triton import knobs
 
+    # Triton keeps what it compiled by this name, too.
+    name = "pappus-text-only" if float32 is None else f"pappus-text-only-{float32}"
+
     def hook(*given: Any) -> Any:
         if not given:
-            return "pappus-text-only", "pappus-text-only"
+            return name, name
         _backend, stages, *_ = given
         stages["cubin" if text == "ptx" else "hsaco"] = lambda _src, _metadata: b""
         return None

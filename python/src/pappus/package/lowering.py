@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -65,8 +65,9 @@ def lower(
     targets: Sequence[Target] = (pretend.MODEL_ARCH,),
     table: Mapping[str, str] | None = None,
     candidates: int = 0,
+    float32: str | None = None,
 ) -> tuple[Plan, Choices]:
-    """The plan of a model, and what was chosen from.
+    """The plan of a model, and what was chosen from; ``float32`` is how its kernels multiply (:mod:`.precision`).
 
     Raises :class:`Unsupported` with the operator's name and the line of the model.
     """
@@ -74,7 +75,7 @@ def lower(
         warnings.warn(f"packaging was tried with PyTorch {' and '.join(SUPPORTED)}, this is {torch.__version__}", stacklevel=3)
     exported = _export(model, tuple(example_inputs), dynamic_shapes, dict(kwargs or {}))
     arch = max((t for t in targets if t.kind == "cuda"), key=lambda t: t.capability, default=pretend.MODEL_ARCH)
-    choices = Choices(arch, min(target.shared_bytes for target in targets), table or {}, candidates)
+    choices = Choices(arch, min(target.shared_bytes for target in targets), table or {}, candidates, float32)
     with pretend.gpu(arch):
         _move(exported)
         return _run_inductor(exported, choices), choices
@@ -209,4 +210,11 @@ def _run_inductor(exported: Exported, choices: Choices) -> Plan:
             raise PackageError(f"PyTorch cannot lower the model to kernels: {error}") from error
         finally:
             select_algorithm.clear_preprocessing_fns()
-    return capture.result()
+    plan = capture.result()
+    # Kernels that users wrote say themselves how they multiply.
+    ours = {name: replace(kernel, float32=choices.float32) for name, kernel in plan.kernels.items() if _is_inductors(name)}
+    return replace(plan, kernels=plan.kernels | ours)
+
+
+def _is_inductors(kernel: str) -> bool:
+    return kernel.startswith("triton_")

@@ -73,6 +73,7 @@ class KernelSource:
 
     ``signature`` has Triton's type of every parameter of the Python function, in its order; those that are
     ``constexpr`` have their values in ``constants``. ``attributes`` are what Triton may rely on, by position.
+    ``float32`` is how it multiplies float32 in place of what its source says (:mod:`.precision`).
     """
 
     function: Any
@@ -80,6 +81,7 @@ class KernelSource:
     constants: Mapping[tuple[int, ...], Any]
     attributes: Mapping[tuple[int, ...], list[list[Any]]]
     options: Mapping[str, Any]
+    float32: str | None = None
 
     @property
     def parameters(self) -> list[tuple[str, str]]:
