@@ -184,13 +184,12 @@ impl Incoming {
         Ok(Some(Intake::Request(Received { request, passed, memory })))
     }
 
-    /// Whether more may be received: not while the tenant has more descriptors here than it may because those that were
-    /// refused are slow to close. Where its quota was lowered below what it has, it can still ask to close some.
+    /// Whether more may be received: not while the tenant, or all together, have more descriptors here than they may because
+    /// those of this tenant that were refused are slow to close. Where its quota was lowered below what it has, it can still
+    /// ask to close some.
     fn has_room(&self) -> bool {
         let account = &self.holder.account;
-        self.holder.operator
-            || account.used(Limit::Descriptors) <= account.most(Limit::Descriptors)
-            || self.io.backlog(account.tenant) == 0
+        self.holder.operator || !account.is_over(Limit::Descriptors) || self.io.backlog(account.tenant) == 0
     }
 
     /// Waits for more; false when the client closed its side. Nothing is received while too many of the tenant's

@@ -82,6 +82,11 @@ impl Account {
         self.used[limit as usize].load(Ordering::Relaxed)
     }
 
+    /// Whether more of one thing is here than may be, of this tenant or of all.
+    pub fn is_over(&self, limit: Limit) -> bool {
+        self.used(limit) > self.most(limit) || self.ledger.used(limit) > self.ledger.most(limit)
+    }
+
     /// Takes so much of one thing, or says that it is too much.
     pub fn take(self: &Arc<Self>, limit: Limit, amount: u64) -> Result<Taken, QuotaError> {
         self.add(limit, amount)?;
@@ -277,8 +282,10 @@ mod tests {
         );
         // What did not fit is not counted for the tenant either.
         assert_eq!(two.used(Limit::RequestBytes), 0);
+        assert!(!one.is_over(Limit::RequestBytes));
         let operator = two.charge(Limit::RequestBytes, 100);
         assert_eq!(ledger.used(Limit::RequestBytes), most + 99);
+        assert!(one.is_over(Limit::RequestBytes) && !one.is_over(Limit::PlanBytes));
         drop((held, operator));
         assert_eq!(ledger.used(Limit::RequestBytes), 0);
     }
