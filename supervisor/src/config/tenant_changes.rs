@@ -46,20 +46,23 @@ pub fn tenants<'r>(
     before: &'r TenantRules,
     after: &'r TenantRules,
 ) -> impl Iterator<Item = TenantChanges> + 'r {
+    // What a tenant has that is given nothing else.
+    let (default, later) = (values(before, None), values(after, None));
+    let all = TenantChanges { tenant: None, changes: differing(default.clone(), later.clone()) };
     let names: BTreeSet<&String> = before.tenants.keys().chain(after.tenants.keys()).collect();
-    let named = names.into_iter().map(|name| {
+    let changed = names.into_iter().filter(|name| before.find(name) != after.find(name));
+    let named = changed.map(move |name| {
         let (was, is) = (before.find(name), after.find(name));
         let mut changes = differing(access_of(was), access_of(is));
         let both = values(before, was).into_iter().zip(values(after, is));
-        let own = both.zip(defaults(before).into_iter().zip(defaults(after)));
+        let own = both.zip(default.iter().zip(&later));
         // What it has from the defaults, before as after, is theirs.
-        let other = own.filter(|((was, is), (default, later))| was != is && (was != default || is != later));
+        let other =
+            own.filter(|((was, is), (default, later))| was != is && (was != *default || is != *later));
         changes.extend(other.map(|(((name, before), (_, after)), _)| SettingChange { name, before, after }));
         TenantChanges { tenant: Some(name.clone()), changes }
     });
-    std::iter::once(TenantChanges { tenant: None, changes: differing(defaults(before), defaults(after)) })
-        .chain(named)
-        .filter(|tenant| !tenant.changes.is_empty())
+    std::iter::once(all).chain(named).filter(|tenant| !tenant.changes.is_empty())
 }
 
 /// An amount as the configuration has it.
@@ -68,11 +71,6 @@ pub fn amount(limit: Limit, amount: u64) -> String {
         u64::MAX => "unlimited".to_owned(),
         amount => limit.show(amount),
     }
-}
-
-/// What a tenant has that is given nothing else.
-fn defaults(rules: &TenantRules) -> Values {
-    values(rules, None)
 }
 
 /// How a tenant is known.
