@@ -197,15 +197,18 @@ impl fmt::Display for QuotaError {
         let Self { limit, tenant, .. } = self;
         let [most, used, needs] = [self.most, self.used, self.more].map(|amount| limit.show(amount));
         if self.scope == Scope::AllTenants {
-            write!(
-                f,
-                "all tenants together have {used} of the {most} {limit} that this supervisor has for them, {needs} more \
-                 needed by tenant {tenant}; "
-            )?;
-            return f.write_str(match self.is_alone() {
-                true => "it is more than all of that: ask for less",
-                false => "try again later",
-            });
+            // How much others have is not said.
+            return match self.is_alone() {
+                true => write!(
+                    f,
+                    "this supervisor has {most} {limit} for all tenants together, tenant {tenant} needs {needs}: ask for less"
+                ),
+                false => write!(
+                    f,
+                    "all tenants together have nearly all of the {most} {limit} that this supervisor has for them, {needs} \
+                     more needed by tenant {tenant}; try again later"
+                ),
+            };
         }
         write!(f, "the quota {limit} of tenant {tenant} is {most}: {used} in use, {needs} more needed; ")?;
         match self.advice() {
@@ -310,8 +313,12 @@ mod tests {
         assert!(none.to_string().ends_with("1 more needed; ask the operator for a larger quota"), "{none}");
         assert_eq!(none.retry_after_ms(), None);
         let all = QuotaError { scope: Scope::AllTenants, ..error(Limit::PlanBytes, 10, 0, 11) };
-        assert!(all.to_string().ends_with("it is more than all of that: ask for less"), "{all}");
+        assert!(all.to_string().ends_with("tenant acme needs 11: ask for less"), "{all}");
         assert_eq!(all.retry_after_ms(), None);
+        // What others have is theirs to know.
+        let all =
+            QuotaError { scope: Scope::AllTenants, ..error(Limit::Descriptors, 1000, 997, 5) }.to_string();
+        assert!(all.contains("all of the 1000 descriptors") && !all.contains("997"), "{all}");
     }
 
     #[test]

@@ -77,11 +77,20 @@ impl Raw {
 
     /// Sends bytes with any number of descriptors.
     pub(crate) fn send_fds(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        self.send_message(bytes, fds, SendFlags::empty());
+    }
+
+    /// Sends one urgent byte with descriptors.
+    pub(crate) fn send_urgent(&mut self, byte: u8, fds: &[BorrowedFd<'_>]) {
+        self.send_message(&[byte], fds, SendFlags::OOB);
+    }
+
+    fn send_message(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) {
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_MAX_FDS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
         let message = [IoSlice::new(bytes)];
-        let sent = rustix::net::sendmsg(&self.stream, &message, &mut ancillary, SendFlags::NOSIGNAL);
+        let sent = rustix::net::sendmsg(&self.stream, &message, &mut ancillary, flags | SendFlags::NOSIGNAL);
         assert_eq!(sent, Ok(bytes.len()));
     }
 

@@ -16,6 +16,7 @@ use super::connection_slots::SlotOwner;
 use super::handshake::{self, Arrival};
 use super::state::Server;
 use crate::client_fd::ClientSocket;
+use crate::defences::Defence;
 use crate::ids::TenantId;
 use crate::quota::Limit;
 use crate::tenants::Account;
@@ -158,6 +159,9 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, admin: bool) {
             return close(server, uid, Some(&account), stream).await;
         }
     };
+    if let Err(error) = keep_urgent_bytes(&stream) {
+        return refused(uid, peer.pid(), admin, &format!("its urgent bytes cannot be kept: {error}"));
+    }
     let Ok(socket) = stream.into_std() else { return };
     server.metrics.connections.increment(1);
     let server = server.clone();
@@ -167,6 +171,15 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, admin: bool) {
             tracing::warn!(uid, "cannot serve a connection: {e}");
         }
     });
+}
+
+/// Has urgent bytes (`MSG_OOB`) read in their place, before anything is. The kernel drops one that is passed over together with
+/// the descriptors that came with it: it closes them on the thread that reads, for as long as that takes, and nobody counts them.
+fn keep_urgent_bytes(stream: &UnixStream) -> rustix::io::Result<()> {
+    match Defence::UrgentBytes.is_off() {
+        true => Ok(()),
+        false => rustix::net::sockopt::set_socket_oobinline(stream, true),
+    }
 }
 
 /// Closes the socket of a connection that is not served. What was sent to it, descriptors among it, is closed with it on

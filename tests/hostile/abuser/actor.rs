@@ -120,6 +120,7 @@ impl<'a> Actor<'a> {
                 Ok(())
             }
             Step::SendWith(ask, kinds) => self.send(&ask, &kinds),
+            Step::SendUrgent(ask, kind) => self.send_urgent(&ask, kind),
             Step::Arena(kind) => self.open_arena(kind),
             Step::Seal => {
                 let arena = self.connection()?.arena.as_ref().ok_or("no arena")?;
@@ -208,6 +209,22 @@ impl<'a> Actor<'a> {
         self.keepers.extend(keepers.into_iter().flatten());
         let beyond = self.keepers.len().saturating_sub(KEEPERS);
         self.keepers.drain(..beyond);
+        Ok(())
+    }
+
+    /// The last close is the supervisor's.
+    fn send_urgent(&mut self, ask: &Ask, kind: Kind) -> Result<()> {
+        let (fd, keeper) = super::descriptors::make(kind)?;
+        let (connection, known) = self.both()?;
+        let id = connection.next_id();
+        let frame = requests::frame(ask, id, 1, connection.last, known);
+        connection.send_urgent(&frame[..1], fd.as_fd());
+        match connection.stuck {
+            true => super::descriptors::close_aside(vec![fd]),
+            false => drop(fd),
+        }
+        connection.send(&frame[1..], &[]);
+        self.keepers.extend(keeper);
         Ok(())
     }
 

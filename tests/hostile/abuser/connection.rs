@@ -63,7 +63,16 @@ impl Connection {
 
     /// Sends bytes, descriptors with the first of them; what does not fit within a moment is not sent, nor is anything
     /// after it.
-    pub(crate) fn send(&mut self, mut bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
+    pub(crate) fn send(&mut self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
+        self.send_message(bytes, descriptors, SendFlags::empty());
+    }
+
+    /// Sends an urgent byte with a descriptor.
+    pub(crate) fn send_urgent(&mut self, byte: &[u8], descriptor: BorrowedFd<'_>) {
+        self.send_message(byte, &[descriptor], SendFlags::OOB);
+    }
+
+    fn send_message(&mut self, mut bytes: &[u8], descriptors: &[BorrowedFd<'_>], flags: SendFlags) {
         let mut descriptors = &descriptors[..descriptors.len().min(KERNEL_MAX_FDS)];
         while !self.stuck && !bytes.is_empty() {
             let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_MAX_FDS))];
@@ -72,7 +81,7 @@ impl Connection {
                 ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
             }
             let message = [IoSlice::new(bytes)];
-            match rustix::net::sendmsg(&self.stream, &message, &mut ancillary, SendFlags::NOSIGNAL) {
+            match rustix::net::sendmsg(&self.stream, &message, &mut ancillary, flags | SendFlags::NOSIGNAL) {
                 Ok(sent) => {
                     bytes = &bytes[sent..];
                     descriptors = &[];

@@ -20,7 +20,7 @@ const fn control(defence: &'static str, parts: &'static [Part], notices: &'stati
     Control { defence, parts, notices, workers: None }
 }
 
-const CONTROLS: [Control; 11] = [
+const CONTROLS: [Control; 12] = [
     control("decoding", &[Part::Hollow], &[Judgement::Memory]),
     control("request-bytes", &[Part::Halves], &[Judgement::Memory]),
     control("descriptors", &[Part::Descriptors], &[Judgement::Descriptors]),
@@ -36,6 +36,7 @@ const CONTROLS: [Control; 11] = [
         &[Part::BusyInodes, Part::SlowCloses],
         &[Judgement::Answers, Judgement::Latency, Judgement::Operator],
     ),
+    control("urgent-bytes", &[Part::Urgent], &[Judgement::Answers, Judgement::Latency, Judgement::Operator]),
     control("logs", &[Part::Tokens, Part::LateSeals], &[Judgement::Log]),
     control("answer-bytes", &[Part::Deaf], &[Judgement::Memory]),
     control("own-functions", &[Part::Cycle], &[Judgement::Evicted]),

@@ -24,6 +24,8 @@ pub(crate) enum Part {
     BusyInodes,
     /// Descriptors that take long to close.
     SlowCloses,
+    /// Such descriptors with urgent bytes, which a reader may pass over.
+    Urgent,
     /// Calls that wait, each with a large plan of its own.
     Plans,
     /// Calls whose plan fails at its end.
@@ -53,13 +55,14 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::Hollow,
         Self::Halves,
         Self::Deaf,
         Self::Descriptors,
         Self::BusyInodes,
         Self::SlowCloses,
+        Self::Urgent,
         Self::Plans,
         Self::Failures,
         Self::Weights,
@@ -83,6 +86,7 @@ impl Part {
             Self::Descriptors => "descriptors",
             Self::BusyInodes => "busy-inodes",
             Self::SlowCloses => "slow-closes",
+            Self::Urgent => "urgent",
             Self::Plans => "plans",
             Self::Failures => "failures",
             Self::Weights => "weights",
@@ -237,6 +241,8 @@ pub(crate) enum Step {
     /// The same request so often on every connection, as shortly after each other as can be.
     Volley(Ask, usize),
     SendWith(Ask, Vec<Kind>),
+    /// The same with one descriptor, and an urgent first byte.
+    SendUrgent(Ask, Kind),
     /// Opens an arena, and waits until it is there.
     Arena(Kind),
     /// Seals the arena opened last against writing.
@@ -381,6 +387,16 @@ pub(crate) fn compose(part: Part, rng: &mut Rng) -> Vec<Step> {
                 steps.push(Step::SendWith(ask, vec![kind]));
             }
             steps.push(Step::Close);
+        }
+        Part::Urgent => {
+            for _ in 0..rng.usize(1..20) {
+                let kind = match rng.u8(..3) {
+                    0 => any_kind(rng),
+                    _ => Kind::Lingering(Duration::from_secs(rng.u64(1..10))),
+                };
+                steps.push(Step::SendUrgent([Ask::OpenArena, Ask::Status][rng.usize(..2)].clone(), kind));
+            }
+            steps.extend([Step::Read, Step::Close]);
         }
         Part::Plans => {
             for _ in 0..rng.usize(1..4) {

@@ -196,6 +196,53 @@ fn a_descriptor_that_is_slow_to_close_delays_its_owner_only() {
     drop(readers);
 }
 
+/// The kernel drops an urgent byte that a reader passes over, and closes its descriptors there.
+#[test]
+fn a_descriptor_with_an_urgent_byte_delays_its_owner_only() {
+    const LINGER: Duration = Duration::from_secs(8);
+    let supervisor = house(&[("alice", ""), ("bob", "")]);
+    let mut bob = enter(&supervisor, "bob");
+    kit::add_copy(&mut bob);
+    kit::works(&mut bob);
+    let mut admin = supervisor.admin();
+    let (slow, readers): (Vec<_>, Vec<_>) = (0..6).map(|_| slow_to_close(LINGER)).unzip();
+    let mut connections: Vec<_> = (0..6).map(|_| raw_of(&supervisor, "alice")).collect();
+    // One that waits to be accepted, with its urgent byte before anything else.
+    stop(&supervisor);
+    connections.push(Raw::connect(&supervisor.socket()));
+    for (raw, slow) in connections.iter_mut().rev().zip(slow) {
+        raw.send_urgent(0xff, &[slow.as_fd()]);
+    }
+    signal(supervisor.pid(), Signal::CONT);
+    let began = Instant::now();
+    for _ in 0..3 {
+        kit::works(&mut bob);
+        admin.status().unwrap();
+        supervisor.client().status().unwrap();
+    }
+    // They are read like any, and counted until they are closed.
+    let mut alice = enter(&supervisor, "alice");
+    until("they are counted", || used(&mut alice, "descriptors") >= 5);
+    drop(connections);
+    for _ in 0..3 {
+        kit::works(&mut bob);
+        admin.status().unwrap();
+    }
+    assert!(began.elapsed() < HONEST, "{:?}", began.elapsed());
+    drop(readers);
+}
+
+/// A request whose first byte is urgent is one like any other.
+#[test]
+fn an_urgent_byte_is_read_in_its_place() {
+    let supervisor = house(&[("alice", "")]);
+    let mut raw = raw_of(&supervisor, "alice");
+    let frame = crate::raw::request(2, status(), 0);
+    raw.send_urgent(frame[0], &[]);
+    raw.send(&frame[1..]);
+    assert_eq!(raw.body().0, 2);
+}
+
 #[test]
 fn refused_connections_that_are_slow_to_close_delay_nobody() {
     const LINGER: Duration = Duration::from_secs(30);
