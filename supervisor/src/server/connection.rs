@@ -30,7 +30,7 @@ use super::state::{RequestCtx, Server};
 use super::violation::Violation;
 use super::{half_close, invoke, refusals, requests, responses};
 use crate::call::{Arena, Completion};
-use crate::client_fd::ClientFd;
+use crate::client_fd::{ClientFd, ClientSocket};
 use crate::device::write_coalescing::Burst;
 use crate::function::Loaded;
 use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
@@ -81,7 +81,15 @@ pub struct Connection {
 pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> std::io::Result<()> {
     let holder = Holder { account: arrival.account.clone(), operator: arrival.admin };
     let (slot, io) = (arrival.slot.clone(), server.client_io.clone());
-    let replies = Replies::new(socket.try_clone()?, slot, holder.clone(), io);
+    let for_replies = match socket.try_clone() {
+        Ok(once_more) => once_more,
+        Err(error) => {
+            // What was sent to it is closed with it: not here.
+            drop(ClientSocket::new(socket, slot, holder.account.tenant, io));
+            return Err(error);
+        }
+    };
+    let replies = Replies::new(for_replies, slot, holder.clone(), io);
     arrival.slot.answers(&replies);
     // It goes before `replies`, which closes the socket last.
     let mut reader = Reader::new(socket, server.polling.clone())?;

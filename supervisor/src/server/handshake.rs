@@ -74,7 +74,8 @@ pub(super) async fn enter(
     incoming: &mut Incoming,
 ) -> Result<Option<Entered>, Violation> {
     let in_time = Duration::from_millis(HANDSHAKE_MS);
-    if !tokio::time::timeout(in_time, greet(reader)).await.map_err(|_| Violation::NoGreeting)?? {
+    let greeted = tokio::time::timeout(in_time, greet(reader, incoming)).await;
+    if !greeted.map_err(|_| Violation::NoGreeting)?? {
         return Ok(None);
     }
     let own = arrival.standing.tenant.clone();
@@ -116,7 +117,7 @@ pub(super) async fn enter(
 }
 
 /// Exchanges greetings; false when the client left before it said anything.
-async fn greet(reader: &mut Reader) -> Result<bool, Violation> {
+async fn greet(reader: &mut Reader, incoming: &Incoming) -> Result<bool, Violation> {
     let mut greeting = [0; GREETING_BYTES];
     let mut got = 0;
     while got < GREETING_BYTES {
@@ -125,7 +126,10 @@ async fn greet(reader: &mut Reader) -> Result<bool, Violation> {
             None if got == 0 => return Ok(false),
             None => return Err(Violation::HalfGreeting),
             Some((bytes, passed)) if passed.is_empty() => got += bytes,
-            Some(_) => return Err(Violation::GreetingDescriptors),
+            Some((_, passed)) => {
+                incoming.refuse(passed);
+                return Err(Violation::GreetingDescriptors);
+            }
         }
     }
     let theirs = Greeting::decode(&greeting).ok_or(Violation::NotPappus)?;

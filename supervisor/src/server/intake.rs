@@ -210,6 +210,11 @@ impl Incoming {
         Ok(true)
     }
 
+    /// Descriptors that nothing is done with, closed as any that a client passes: never here, where it may take long.
+    pub fn refuse(&self, passed: Vec<OwnedFd>) {
+        passed.into_iter().for_each(|fd| drop(self.count(fd)));
+    }
+
     fn count(&self, fd: OwnedFd) -> Passed {
         let account = &self.holder.account;
         match self.holder.take(Limit::Descriptors, 1) {

@@ -160,7 +160,8 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, admin: bool) {
         }
     };
     if let Err(error) = keep_urgent_bytes(&stream) {
-        return refused(uid, peer.pid(), admin, &format!("its urgent bytes cannot be kept: {error}"));
+        refused(uid, peer.pid(), admin, &format!("its urgent bytes cannot be kept: {error}"));
+        return close(server, uid, Some(&account), stream).await;
     }
     let Ok(socket) = stream.into_std() else { return };
     server.metrics.connections.increment(1);

@@ -171,6 +171,11 @@ impl<'a> Actor<'a> {
             Door::Greeted => connection.send(&requests::greeting(None), &[]),
             Door::Tenant => connection.send(&requests::greeting(own.as_deref().map(str::as_bytes)), &[]),
             Door::WrongToken => connection.send(&requests::greeting(Some(b"no token at all")), &[]),
+            Door::Laden => {
+                let (fd, keeper) = super::descriptors::make(Kind::Lingering(Duration::from_secs(5)))?;
+                connection.send(&requests::greeting(None), &[fd.as_fd()]);
+                connection.keepers.extend(keeper);
+            }
         }
         self.connections.push_back(connection);
         self.at = self.connections.len() - 1;

@@ -119,6 +119,8 @@ pub(crate) enum Door {
     Greeted,
     /// A token that is no tenant's.
     WrongToken,
+    /// A greeting with a descriptor that is slow to close.
+    Laden,
 }
 
 /// What a request is about; names are those of `functions`.
@@ -387,6 +389,7 @@ pub(crate) fn compose(part: Part, rng: &mut Rng) -> Vec<Step> {
                 steps.push(Step::SendWith(ask, vec![kind]));
             }
             steps.push(Step::Close);
+            steps.extend((0..rng.usize(..8)).map(|_| Step::Open(Door::Laden)));
         }
         Part::Urgent => {
             for _ in 0..rng.usize(1..20) {

@@ -243,6 +243,31 @@ fn an_urgent_byte_is_read_in_its_place() {
     assert_eq!(raw.body().0, 2);
 }
 
+/// Descriptors with a greeting are not taken, and closed like any.
+#[test]
+fn a_greeting_with_descriptors_that_are_slow_to_close_delays_nobody() {
+    const LINGER: Duration = Duration::from_secs(8);
+    let supervisor = house(&[("bob", "")]);
+    let mut bob = enter(&supervisor, "bob");
+    kit::add_copy(&mut bob);
+    kit::works(&mut bob);
+    let mut admin = supervisor.admin();
+    let (slow, readers): (Vec<_>, Vec<_>) = (0..6).map(|_| slow_to_close(LINGER)).unzip();
+    stop(&supervisor);
+    for slow in slow {
+        Raw::connect(&supervisor.socket()).send_fds(b"PAPPUS", &[slow.as_fd()]);
+    }
+    signal(supervisor.pid(), Signal::CONT);
+    let began = Instant::now();
+    for _ in 0..3 {
+        kit::works(&mut bob);
+        admin.status().unwrap();
+        supervisor.client().status().unwrap();
+    }
+    assert!(began.elapsed() < HONEST, "{:?}", began.elapsed());
+    drop(readers);
+}
+
 #[test]
 fn refused_connections_that_are_slow_to_close_delay_nobody() {
     const LINGER: Duration = Duration::from_secs(30);
