@@ -160,12 +160,7 @@ fn who_calls_one_after_the_other_needs_one_call() {
 
 #[test]
 fn a_quota_limits_connections_and_says_so() {
-    let text = format!(
-        "{}\n[tenants.own]\nuid = {}\nconnections = 1",
-        config(&[("alice", "connections = 2")]),
-        own_uid()
-    );
-    let supervisor = Supervisor::configured(&text, &[]);
+    let supervisor = house(&[("alice", "connections = 2")]);
     // Of a gateway's tenant, as the answer to the token.
     let _alice = [(); 2].map(|()| enter(&supervisor, "alice"));
     let error = over(supervisor.client().act_for(token("alice").as_bytes()), "connections", "2");
