@@ -168,8 +168,15 @@ fn a_quota_limits_connections_and_says_so() {
     // Of a uid, in place of the first answer.
     let text = format!("[tenants.own]\nuid = {}\nconnections = 1", own_uid());
     let supervisor = Supervisor::configured(&text, &[]);
+    // The connection that saw it start may not be gone yet.
     let mut own = supervisor.client();
-    own.status().unwrap();
+    until("it has the place", || {
+        let has = own.status().is_ok();
+        if !has {
+            own = supervisor.client();
+        }
+        has
+    });
     let error = over(supervisor.client().status(), "connections", "1");
     assert!(
         error.retryable && error.message.contains("tenant own") && error.message.contains("1 in use"),
