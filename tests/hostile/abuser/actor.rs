@@ -41,6 +41,8 @@ struct Actor<'a> {
 
 /// Of these, so many are kept.
 const KEEPERS: usize = 32;
+/// Requests before an urgent byte.
+const BEFORE_URGENT: usize = 100;
 
 /// Abuses until it is killed; each part that it plays is a line of its output.
 pub(crate) fn live(options: &Options) -> Result<()> {
@@ -217,10 +219,12 @@ impl<'a> Actor<'a> {
         Ok(())
     }
 
-    /// The last close is the supervisor's.
+    /// Behind so many others that it is closed here before it is received: the last close is the supervisor's.
     fn send_urgent(&mut self, ask: &Ask, kind: Kind) -> Result<()> {
         let (fd, keeper) = super::descriptors::make(kind)?;
+        let before = self.frames(&vec![Ask::Status; BEFORE_URGENT])?;
         let (connection, known) = self.both()?;
+        connection.send(&before, &[]);
         let id = connection.next_id();
         let frame = requests::frame(ask, id, 1, connection.last, known);
         connection.send_urgent(&frame[..1], fd.as_fd());
