@@ -39,7 +39,7 @@ struct Actor<'a> {
     keepers: VecDeque<Keeper>,
 }
 
-/// Of these, so many are kept.
+/// Keepers that stay, the newest.
 const KEEPERS: usize = 32;
 /// Requests before an urgent byte.
 const BEFORE_URGENT: usize = 100;
