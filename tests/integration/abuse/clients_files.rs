@@ -286,8 +286,12 @@ fn refused_connections_that_are_slow_to_close_delay_nobody() {
     let (slow, readers): (Vec<_>, Vec<_>) = (0..100).map(|_| slow_to_close(LINGER)).unzip();
     // It accepts them once the descriptors are closed here: the last close is the supervisor's.
     stop(&supervisor);
-    for slow in slow {
-        Raw::connect(&supervisor.socket()).send_fds(&[0xff; 16], &[slow.as_fd()]);
+    for (nth, slow) in slow.into_iter().enumerate() {
+        let mut raw = Raw::connect(&supervisor.socket());
+        match nth % 2 {
+            0 => raw.send_fds(&[0xff; 16], &[slow.as_fd()]),
+            _ => raw.send_urgent(0xff, &[slow.as_fd()]),
+        }
     }
     signal(supervisor.pid(), Signal::CONT);
     let began = Instant::now();
