@@ -65,16 +65,33 @@ impl ValidatedMemfd {
         self.bytes
     }
 
-    /// Reads it from the start, without mapping.
-    pub fn reader(&self) -> std::io::Result<impl std::io::Read> {
-        let mut file = File::from(self.fd.try_clone()?);
-        file.rewind()?;
-        Ok(std::io::Read::take(file, self.bytes))
+    /// Reads it from the start, without mapping. Its position, which who passed it shares, is neither used nor changed: that
+    /// one could keep it locked, by a `read` that does not end.
+    pub fn reader(&self) -> MemfdReader<'_> {
+        MemfdReader { fd: self.fd.as_fd(), offset: 0, end: self.bytes }
     }
 
     /// Reads at `offset` without mapping, so that no fault can reach this process.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
         read_exact_at(self.fd.as_fd(), offset, out)
+    }
+}
+
+/// Reads a memfd from its start to its end.
+#[derive(Debug)]
+pub struct MemfdReader<'a> {
+    fd: BorrowedFd<'a>,
+    offset: u64,
+    end: u64,
+}
+
+impl std::io::Read for MemfdReader<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let left = usize::try_from(self.end - self.offset).unwrap_or(usize::MAX);
+        let most = out.len().min(left);
+        let read = rustix::io::pread(self.fd, &mut out[..most], self.offset)?;
+        self.offset += read as u64;
+        Ok(read)
     }
 }
 
@@ -277,6 +294,16 @@ mod tests {
         let fd = rustix::fs::memfd_create("t", flags | MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&fd, bytes).unwrap();
         fd
+    }
+
+    #[test]
+    fn a_reader_leaves_the_position_alone() {
+        let sealed = sealed("s", b"0123456789").unwrap();
+        rustix::fs::seek(&sealed, rustix::fs::SeekFrom::Start(3)).unwrap();
+        let mut whole = Vec::new();
+        std::io::Read::read_to_end(&mut sealed.reader(), &mut whole).unwrap();
+        assert_eq!(whole, b"0123456789");
+        assert_eq!(rustix::fs::tell(&sealed).unwrap(), 3);
     }
 
     #[test]

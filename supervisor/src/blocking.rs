@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limits::MAX_TENANTS_THREADS;
 use crate::refusal::{Failure, Reason, Refusable, internal};
@@ -19,7 +19,11 @@ pub enum Whose {
 
 /// The threads that tenants may keep.
 #[derive(Debug, Clone)]
-pub struct BlockingThreads(Arc<Semaphore>);
+pub struct BlockingThreads {
+    tenants: Arc<Semaphore>,
+    /// Of these, those that copy what tenants hand over.
+    copying: Arc<Semaphore>,
+}
 
 /// Work did not come to its end.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +54,17 @@ impl Default for BlockingThreads {
 impl BlockingThreads {
     /// Tenants may keep so many.
     pub fn new(tenants: usize) -> Self {
-        Self(Arc::new(Semaphore::new(tenants)))
+        Self { tenants: Arc::new(Semaphore::new(tenants)), copying: Arc::new(Semaphore::new(tenants / 2)) }
+    }
+
+    /// A place to copy what a tenant hands over, once there is one: half of the tenants' threads, so that the other half is left
+    /// to work that ends sooner.
+    pub async fn place_to_copy(&self, whose: Whose) -> Option<OwnedSemaphorePermit> {
+        match whose {
+            // Closed never.
+            Whose::Tenant => self.copying.clone().acquire_owned().await.ok(),
+            Whose::Operator => None,
+        }
     }
 
     /// Does this on another thread, once there is one.
@@ -61,7 +75,7 @@ impl BlockingThreads {
     ) -> Result<T, BrokenOff> {
         let permit = match whose {
             // Closed never.
-            Whose::Tenant => self.0.clone().acquire_owned().await.ok(),
+            Whose::Tenant => self.tenants.clone().acquire_owned().await.ok(),
             Whose::Operator => None,
         };
         let done = tokio::task::spawn_blocking(move || {
@@ -79,7 +93,7 @@ impl BlockingThreads {
     /// woken for it, nor for what comes next.
     pub async fn run_here<T>(&self, whose: Whose, work: impl FnOnce() -> T) -> T {
         let _permit = match whose {
-            Whose::Tenant => self.0.acquire().await.ok(),
+            Whose::Tenant => self.tenants.acquire().await.ok(),
             Whose::Operator => None,
         };
         tokio::task::block_in_place(work)
@@ -109,6 +123,19 @@ mod tests {
         for one in kept {
             assert!(one.await.unwrap().unwrap());
         }
+    }
+
+    #[tokio::test]
+    async fn copies_leave_threads_to_other_work() {
+        let threads = BlockingThreads::new(4);
+        let copies = [threads.place_to_copy(Whose::Tenant).await, threads.place_to_copy(Whose::Tenant).await];
+        let third = threads.place_to_copy(Whose::Tenant);
+        let moment = std::time::Duration::from_millis(10);
+        assert!(tokio::time::timeout(moment, third).await.is_err());
+        assert!(threads.place_to_copy(Whose::Operator).await.is_none());
+        assert_eq!(threads.run(Whose::Tenant, || 7).await.unwrap(), 7);
+        drop(copies);
+        assert!(threads.place_to_copy(Whose::Tenant).await.is_some());
     }
 
     #[tokio::test]

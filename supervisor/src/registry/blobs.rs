@@ -30,6 +30,25 @@ impl Handed {
     pub(super) fn end(&self) -> Vec<Hash> {
         self.0.lock().take().into_iter().flatten().collect()
     }
+
+    fn is_over(&self) -> bool {
+        self.0.lock().is_none()
+    }
+}
+
+/// Content that somebody still waits for: it ends with an error once the connection that hands it over did.
+struct Awaited<'a, R> {
+    content: R,
+    handed: &'a Handed,
+}
+
+impl<R: Read> Read for Awaited<'_, R> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        match self.handed.is_over() {
+            true => Err(std::io::ErrorKind::ConnectionAborted.into()),
+            false => self.content.read(out),
+        }
+    }
 }
 
 impl Registry {
@@ -46,7 +65,11 @@ impl Registry {
         let mut taken = account.take(Limit::BlobBytes, disk_bytes(bytes))?;
         // Complete before the tenant's next change: that waits for no content.
         let failed = |e: &(dyn std::error::Error + 'static)| failed("cannot store the bytes", e);
-        let (hash, staged) = self.state.stage_blob(tenant, content).map_err(|e| failed(&e))?;
+        let staged = self.state.stage_blob(tenant, Awaited { content, handed });
+        let (hash, staged) = staged.map_err(|e| match handed.is_over() {
+            true => RegistryError::Vanished,
+            false => failed(&e).into(),
+        })?;
         taken.resize(staged.disk_bytes)?;
         let (bytes, disk_bytes) = (staged.bytes, staged.disk_bytes);
         let mine = self.registry_of(tenant);

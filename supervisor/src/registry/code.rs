@@ -389,7 +389,7 @@ impl Registry {
         self.failures.note(*job, Instant::now(), &compiled);
         let compiled = compiled.map_err(NotMade::Compile)?;
         let what = "cannot store the machine code";
-        let code = compiled.code.reader().map_err(|e| failed(what, &e))?;
+        let code = compiled.code.reader();
         let fingerprint = &compiled.fingerprint;
         let staged = self.state.stage_code(tenant, hash, fingerprint, code, &compiled.info);
         let staged = staged.map_err(|e| failed(what, &e))?;

@@ -12,7 +12,7 @@ use super::status::{add_quarantine, status};
 use super::{from_proto, to_proto};
 use crate::client_fd::ClientFd;
 use crate::log::AUDIT;
-use crate::refusal::{Refusal, failed, internal};
+use crate::refusal::{Refusal, internal};
 
 /// Runs blocking work where it disturbs no socket.
 async fn off_thread<T, E>(
@@ -70,6 +70,8 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
     match request {
         Request::PutBlob(blob) => {
             let this = ctx.clone();
+            // A large one keeps its thread for long: those of all tenants together leave some to everything else.
+            let _place = registry.threads.place_to_copy(ctx.whose()).await;
             off_thread(ctx, move || put_blob(&this, blob.inline, passed)).await
         }
         Request::AddModule(module) => {
@@ -195,8 +197,7 @@ fn put_blob(ctx: &RequestCtx, inline: Bytes, mut passed: Vec<ClientFd>) -> Resul
         }
         Some(fd) => {
             let held = fd.sealed(MAX_BLOB_BYTES).map_err(RequestError::Memfd)?;
-            let reader = held.reader().map_err(|e| failed("cannot read the memfd", &e))?;
-            registry.put_blob(account, handed, held.bytes(), reader)?
+            registry.put_blob(account, handed, held.bytes(), held.reader())?
         }
     };
     Ok(Response::Blob(v1::BlobStored { sha256: hash.0.to_vec().into(), bytes }))

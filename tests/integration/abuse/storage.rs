@@ -13,6 +13,26 @@ use crate::kit::{self, Function, refused};
 /// The operator waits no longer, whatever tenants do.
 const OPERATOR: Duration = Duration::from_secs(1);
 
+/// Who hands over and leaves keeps no thread, however much it is.
+#[test]
+fn a_blob_is_not_copied_for_a_client_that_left() {
+    const BYTES: u64 = 16 << 30;
+    let supervisor = house(&[("alice", "")]);
+    let mut alice = enter(&supervisor, "alice");
+    let fd = rustix::fs::memfd_create("sparse", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&fd, BYTES).unwrap();
+    let seals = rustix::fs::SealFlags::SHRINK | rustix::fs::SealFlags::GROW | rustix::fs::SealFlags::WRITE;
+    rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
+    let mut leaves = enter(&supervisor, "alice");
+    let put = request::Body::PutBlob(v1::PutBlob::default());
+    leaves.send(put, &[std::os::fd::AsFd::as_fd(&fd)]).unwrap();
+    until("it is copied", || used(&mut alice, "blob-bytes") > 0);
+    drop(leaves);
+    let began = Instant::now();
+    until("it is given up", || used(&mut alice, "blob-bytes") == 0);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
 #[test]
 fn blobs_count_as_files_and_as_their_blocks() {
     let supervisor = house(&[("alice", "blob-files = 20")]);
