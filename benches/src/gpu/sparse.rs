@@ -1,11 +1,13 @@
 //! Many tenants that call now and then, with default settings: 32 tenants, a matmul 128² every half second each; and 256
 //! tenants as often in all, by Zipf's law, at random moments.
 
+use std::collections::BTreeMap;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use pappus_client::v1::Code;
+use pappus_client::v1::{Code, DeviceStatus};
 use pappus_client::{Client, Error};
 
 use super::bed::{Bed, Running};
@@ -25,11 +27,14 @@ const WARM_UP: u32 = 4;
 const P50_NS: f64 = 1e6;
 const P99_NS: f64 = 5e6;
 
-/// By Zipf's law: tenants, calls a second in all, how long before anything counts and how long it counts.
+/// By Zipf's law: tenants, calls a second in all, how long before anything counts, most of which it takes until there are as
+/// many processes as may be, and how long it counts.
 const MANY: usize = 256;
 const PER_SECOND: f64 = 64.0;
-const MANY_WARM_UP: Duration = Duration::from_secs(12);
+const MANY_WARM_UP: Duration = Duration::from_secs(36);
 const MANY_COUNTED: Duration = Duration::from_secs(16);
+/// How often it is said what the processes do.
+const LOOK: Duration = Duration::from_secs(4);
 /// Longer than any call may take.
 const MANY_DEADLINE: Duration = Duration::from_secs(2);
 const MANY_P50_NS: f64 = 1e6;
@@ -38,7 +43,9 @@ const MANY_MAX_NS: f64 = 1e9;
 const SEED: u64 = 20_261_122;
 
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
-    few(bed, report)?;
+    if std::env::var_os("FEW").is_some() {
+        few(bed, report)?;
+    }
     let title = "matmul 128², 256 tenants by Zipf's law, 64 calls a second in all";
     many(bed, report, "", &format!("{title}, default settings"))?;
     many(bed, report, "tenant-switch=scrub", &format!("{title}, scrub"))
@@ -105,6 +112,7 @@ fn many(bed: &Bed, report: &mut Report, settings: &str, title: &str) -> Result<(
     }
     let granted = format!("{}/matmul", FIRST_UID + 1);
     let begin = Instant::now() + Duration::from_millis(200);
+    let calling = AtomicBool::new(true);
     let one = |tenant: usize, at: &[Duration]| -> Result<Histogram<u64>, String> {
         let run = || -> Result<Histogram<u64>> {
             let mut client = load::connect(&running, tenant)?;
@@ -133,10 +141,14 @@ fn many(bed: &Bed, report: &mut Report, settings: &str, title: &str) -> Result<(
         let one = &one;
         let callers = moments.iter().enumerate().filter(|(_, at)| !at.is_empty());
         let threads: Vec<_> = callers.map(|(nth, at)| scope.spawn(move || one(nth + 1, at))).collect();
-        for thread in threads {
-            latencies.add(thread.join().map_err(|_| "a client's thread panicked")??)?;
-        }
-        Ok(())
+        let watch = scope.spawn(|| watch(&running, begin, &calling));
+        let mut joined = threads.into_iter().map(|thread| thread.join());
+        let done = joined.try_for_each(|counted| -> Result<()> {
+            Ok(latencies.add(counted.map_err(|_| "a client's thread panicked")??)?)
+        });
+        calling.store(false, Ordering::Relaxed);
+        watch.join().map_err(|_| "the watching thread panicked")?;
+        done
     })?;
     for (target, name, quantile) in [(MANY_P50_NS, "p50", 0.5), (MANY_P90_NS, "p90", 0.9)] {
         let value = latencies.value_at_quantile(quantile) as f64;
@@ -146,6 +158,40 @@ fn many(bed: &Bed, report: &mut Report, settings: &str, title: &str) -> Result<(
     report.info(format!("{title}, p99"), p99, Unit::Nanoseconds);
     report.at_most(MANY_MAX_NS, format!("{title}, longest"), latencies.max() as f64, Unit::Nanoseconds);
     Ok(())
+}
+
+/// Says every few seconds what the device's processes do.
+fn watch(running: &Running, begin: Instant, calling: &AtomicBool) {
+    for nth in 0.. {
+        pace::until(begin + LOOK * nth);
+        if !calling.load(Ordering::Relaxed) {
+            return;
+        }
+        match running.admin().and_then(|mut admin| Ok(admin.status()?)) {
+            Ok(status) => status.devices.iter().for_each(|device| say(begin.elapsed(), device)),
+            Err(error) => eprintln!("{error}"),
+        }
+    }
+}
+
+fn say(after: Duration, device: &DeviceStatus) {
+    let mut states = BTreeMap::<&str, usize>::new();
+    for worker in &device.workers {
+        *states.entry(&worker.state).or_default() += 1;
+    }
+    let states: Vec<_> = states.iter().map(|(state, workers)| format!("{workers} {state}")).collect();
+    let (restarts, scrubs) = device
+        .workers
+        .iter()
+        .fold((0, 0), |(restarts, scrubs), worker| (restarts + worker.restarts, scrubs + worker.scrubs));
+    eprintln!(
+        "  {:3} s: workers: {}; calls: {} wait, {} done, {} failed; {restarts} restarts, {scrubs} scrubs",
+        after.as_secs(),
+        states.join(", "),
+        device.queued,
+        device.completed,
+        device.failed,
+    );
 }
 
 /// One tenant's calls, each at its own moment of the period. They count once all tenants have made their first ones: while a

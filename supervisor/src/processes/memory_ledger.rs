@@ -21,10 +21,10 @@ use crate::sync::{OrderedGuard, OrderedMutex, rank};
 /// How often a thread that waits for a process looks whether the epoch of the process is over.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Processes of a GPU that start at the same time. Its driver makes contexts one after the other, and the more of them wait
-/// the longer each takes: of sixty on an H200 none was there after twenty seconds, when they are given up. One at a time makes
-/// 3.6 in a second there, two 4.8, four 5.7, eight 5.8.
-const STARTING: usize = 4;
+/// Processes of a GPU that start at the same time. Its driver makes contexts one after the other, and whatever else asks it
+/// for something waits meanwhile: of four at a time beside 64 calls a second an H200 makes no more than of one (31 in 15 s), and
+/// first calls of fresh processes take so long that their deadlines pass.
+const STARTING: usize = 1;
 
 /// Workers and standbys of a device that may start at the same time; on the CPU as many as there are processors, if those are more.
 pub fn most_starting(kind: Kind) -> usize {
@@ -402,11 +402,9 @@ mod tests {
     #[test]
     fn no_process_starts_before_all_of_the_earlier_epoch_are_gone() {
         let ledger = gpu(2, 0);
-        let (first, second, compiling) = (
-            ledger.reserve_process(true).unwrap(),
-            ledger.reserve_process(true).unwrap(),
-            ledger.reserve_compiler().unwrap(),
-        );
+        let mut first = ledger.reserve_process(true).unwrap();
+        first.measured(GIB);
+        let (second, compiling) = (ledger.reserve_process(true).unwrap(), ledger.reserve_compiler().unwrap());
         assert!(ledger.end_epoch(Epoch::new(0)) && !ledger.end_epoch(Epoch::new(0)), "once");
         assert!(first.is_over() && compiling.is_over());
         let (sender, reservations) = std::sync::mpsc::channel();
@@ -459,23 +457,23 @@ mod tests {
     }
 
     #[test]
-    fn few_processes_start_at_the_same_time() {
+    fn one_process_starts_at_a_time() {
         let ledger = gpu(8, 0);
         let reserve = || ledger.reserve_process(true).unwrap();
-        let (mut first, second, others) = (reserve(), reserve(), [reserve(), reserve()]);
+        let mut first = reserve();
         std::thread::scope(|scope| {
             let next = scope.spawn(reserve);
             assert!(!next.is_finished());
             first.measured(GIB);
-            let third = next.join().unwrap();
+            let second = next.join().unwrap();
             let next = scope.spawn(reserve);
             assert!(!next.is_finished());
             // One that never greeted starts no more.
             drop(second);
-            let _fourth = next.join().unwrap();
+            let third = next.join().unwrap();
             assert_eq!((ledger.state.lock().starting, third.starts), (STARTING, true));
         });
-        drop((first, others));
+        drop(first);
         assert_eq!(ledger.state.lock().starting, 0);
     }
 

@@ -8,13 +8,17 @@ use super::deadlines::Deadlines;
 use super::lending::Need;
 use super::quarantine::Use;
 use super::retry::Attempts;
-use super::types::{CallId, Domain, Terms};
+use super::types::{CallId, Domain, ResidentPrice, Terms};
 use crate::ids::{FunctionId, TenantId, WorkerId};
+use crate::limits::DEADLINE_GRACE_NS;
 
 /// Bits of a call's id that hold its slab index.
 const INDEX_BITS: u32 = 24;
 /// Calls that there can be at once.
 pub(super) const MAX_CALLS: u64 = 1 << (INDEX_BITS - 1);
+
+/// A function may take so many times as long to be installed as usual: others use the driver, too.
+const INSTALLATION: u64 = 20;
 
 /// A call as the scheduler sees it.
 #[derive(Debug)]
@@ -43,6 +47,8 @@ pub(super) struct Entry<C> {
     pub(super) detached: bool,
     /// It was in the way of others for too long: its process is ended.
     pub(super) overran: bool,
+    /// Its process did not have its function when it started.
+    pub(super) installs: bool,
     /// It is among those of its caller that wait.
     counted: bool,
     /// When it was handed over.
@@ -56,6 +62,16 @@ impl<C> Entry<C> {
     /// Whose use of which function it is.
     pub(super) fn used(&self) -> Use {
         Use { function: self.function, caller: self.domain.caller }
+    }
+
+    /// How long after its deadline it may still answer by itself. A process that installs a function cannot, and would be
+    /// lost for the time that others took from it.
+    pub(super) fn patience_ns(&self, now_ns: u64, price: ResidentPrice) -> u64 {
+        let installed_ns = match self.installs {
+            true => self.started_ns.saturating_add(INSTALLATION * price.function_ns),
+            false => 0,
+        };
+        installed_ns.saturating_sub(now_ns).max(DEADLINE_GRACE_NS)
     }
 
     /// Whether no other call may be on the device.
@@ -216,6 +232,7 @@ impl<C> Calls<C> {
             probe,
             detached,
             overran: false,
+            installs: false,
             counted: false,
             started_ns: 0,
             started_clock_ns: 0,

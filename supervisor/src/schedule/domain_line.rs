@@ -77,6 +77,11 @@ impl DomainLine {
         self.line.goes_before_first(caller, by_ns)
     }
 
+    /// How much others may have before a caller is next.
+    pub(super) fn ahead_ns(&self, caller: TenantId) -> u64 {
+        self.line.ahead_ns(caller)
+    }
+
     /// What a caller is given.
     pub(super) fn share_of(&self, caller: TenantId) -> TenantShare {
         self.line.share_of(caller)

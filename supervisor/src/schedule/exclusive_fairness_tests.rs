@@ -247,3 +247,20 @@ fn a_thousand_calls_of_one_caller_delay_another_by_one() {
     assert!(order[..2].contains(&1), "{:?}", &order[..4]);
     assert!(order[..4].contains(&2), "{:?}", &order[..8]);
 }
+
+#[test]
+fn who_is_never_idle_at_the_right_moment_gives_way_all_the_same() {
+    let load = |waiting, ms| Load { waiting, call_ns: ms * MS, whole: false };
+    let loads = [load(2, 33), load(1, 155), load(1, 104), load(1, 239)];
+    let mut device = Device::new(2, 582 * MS, &loads);
+    for (caller, load) in loads.iter().enumerate() {
+        (0..load.waiting).for_each(|_| device.submit(caller));
+    }
+    device.run_until(60_000 * MS);
+    for caller in 0..loads.len() {
+        let starts = device.started.iter().filter(|(had, _)| *had == caller).map(|(_, at_ns)| *at_ns);
+        let starts: Vec<_> = starts.chain([device.now]).collect();
+        let longest_ns = starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        assert!(longest_ns < 10_000 * MS, "{caller} waited for {} ms", longest_ns / MS);
+    }
+}

@@ -35,7 +35,8 @@ impl<C: Clone> Scheduler<C> {
             // First the worker may answer by itself; the second time patience is over.
             CallState::Running { worker, lane, overdue: false } => {
                 entry.state = CallState::Running { worker, lane, overdue: true };
-                self.calls.postpone(id, DEADLINE_GRACE_NS);
+                let patience_ns = entry.patience_ns(now_ns, self.shape.resident_price);
+                self.calls.postpone(id, patience_ns);
             }
             CallState::Running { worker, overdue: true, .. } => {
                 let could_act = |turns: &Turns| turns.could_act(now_ns, worker, DEADLINE_GRACE_NS);
@@ -97,12 +98,13 @@ impl<C: Clone> Scheduler<C> {
         let (alone, call, domain) = (entry.attempts.is_suspect(), entry.call.clone(), entry.domain);
         self.lending.lend(worker, place, entry.need());
         self.workers.put(worker, id, place.lane, entry.wants_all_lanes());
-        self.workers[worker].past.ran(place.lane, entry.function, entry.weight_bytes);
+        let installs = self.workers[worker].past.ran(place.lane, entry.function, entry.weight_bytes);
         if entry.weight_bytes > 0 {
             self.warmth.warm(worker, entry.function);
         }
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.contended_ns(now_ns));
         self.calls.started(id, worker, place.lane, now_ns, clock_ns);
+        self.calls.get_mut(id).into_iter().for_each(|entry| entry.installs = installs);
         self.exclusive.started(now_ns);
         let Place { lane, lane_bytes: memory_bytes } = place;
         self.tell(worker, Command::Start { lane, alone, memory_bytes, id, call }, actions);
@@ -168,7 +170,12 @@ impl<C: Clone> Scheduler<C> {
             let Some(domain) = self.placing.next_for_free(view) else { return };
             self.bind(now_ns, worker, domain, actions);
         } else if self.placing.may_go(now_ns, &self.workers[worker], &self.residency) {
-            self.make_room(now_ns, actions);
+            let slot = &self.workers[worker];
+            let waits = slot.served().is_some_and(|domain| self.lending.has_in_line(domain));
+            match !waits && self.placing.overstays(slot, self.view(), &self.residency) {
+                true => self.hand_on(now_ns, worker, actions),
+                false => self.make_room(now_ns, actions),
+            }
         }
         let State::Bound(domain) = self.workers[worker].state else {
             return;
@@ -231,7 +238,7 @@ impl<C: Clone> Scheduler<C> {
     }
 
     /// Brings workers for domains that wait, into slots that are empty, few at the same time; then takes idle ones from
-    /// other domains.
+    /// other domains, for those for which none comes soon.
     pub(super) fn make_room(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         let mut search = self.placing.search();
         while self.residency.may_start(self.workers.coming())
@@ -239,7 +246,7 @@ impl<C: Clone> Scheduler<C> {
         {
             let view = View::new(&self.workers, &self.exclusive);
             if !self.placing.next_to_bring(&mut search, view) {
-                return;
+                break;
             }
             self.bring(worker, actions);
         }

@@ -15,6 +15,9 @@ use super::types::{CallId, Domain, Shape, TenantShare};
 use super::workers::{Worker, WorkerSet, Workers};
 use crate::ids::{IdMap, TenantId, WorkerId};
 
+/// Device time that a caller may be ahead of others while it keeps a worker that they wait for.
+const OVERSTAY_NS: u64 = 1_000_000_000;
+
 /// The domains of one device that have calls or workers.
 #[derive(Debug)]
 pub(super) struct Placing {
@@ -66,8 +69,10 @@ impl<'a> View<'a> {
 /// A search for workers for domains that wait, see [`Placing::next_to_bring`] and [`Placing::next_to_go`].
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// How many workers are still to be found for domains without any, and for others.
-    open: Option<(usize, usize)>,
+    /// How many processes are still to be brought for domains without workers, and for others.
+    to_bring: Option<(usize, usize)>,
+    /// For how many of these residents are still to give way.
+    to_go: Option<(usize, usize)>,
     /// How many residents may still give way.
     may_go: Option<usize>,
 }
@@ -141,7 +146,7 @@ impl Placing {
         if self.unplaced.is_empty() || worker.is_idle() || residency.ends_ns(worker, false) > now_ns {
             return false;
         }
-        let coming = view.workers.coming();
+        let coming = residency.come_soon(view.workers);
         let missing = self.unplaced.len().saturating_sub(coming);
         if missing == 0 || view.workers.first_empty().is_some() || self.goes_on(worker) {
             return false;
@@ -416,6 +421,13 @@ impl Placing {
         worker.is_idle() && self.has_unplaced() && residency.ends_ns(worker, false) <= now_ns
     }
 
+    /// Whether an idle worker that [may go](Self::may_go) goes at any pace: its caller had far more than those that wait. At the pace of
+    /// residents that give way one after the other, those that happen to be idle then would go in its place for ever.
+    pub(super) fn overstays(&self, worker: &Worker, view: View<'_>, residency: &Residency) -> bool {
+        let is_ahead = |domain: Domain| self.unplaced.ahead_ns(domain.caller) > OVERSTAY_NS;
+        worker.served().is_some_and(is_ahead) && self.missing(view, residency.come_soon(view.workers)).0 > 0
+    }
+
     /// Begins a search for idle workers that make room for domains that wait.
     pub(super) fn search(&mut self) -> Search {
         self.room_ns = None;
@@ -424,7 +436,8 @@ impl Placing {
 
     /// Whether another worker is needed that is not coming already.
     pub(super) fn next_to_bring(&self, search: &mut Search, view: View<'_>) -> bool {
-        let (unplaced, others) = search.open.get_or_insert_with(|| self.missing(view));
+        let (unplaced, others) =
+            search.to_bring.get_or_insert_with(|| self.missing(view, view.workers.coming()));
         let open = if *unplaced > 0 { unplaced } else { others };
         let found = *open > 0;
         *open -= usize::from(found);
@@ -443,13 +456,14 @@ impl Placing {
         residency: &Residency,
         waits: impl Fn(Domain) -> bool,
     ) -> Option<WorkerId> {
-        let (unplaced, others) = search.open.get_or_insert_with(|| self.missing(view));
+        let come_soon = residency.come_soon(view.workers);
+        let (unplaced, others) = search.to_go.get_or_insert_with(|| self.missing(view, come_soon));
         let missing = *unplaced + *others;
         if missing == 0 {
             return None;
         }
         if search.may_go.is_none() {
-            let may_go = residency.may_go(now_ns, view.workers.coming(), missing);
+            let may_go = residency.may_go(now_ns, come_soon, missing);
             if let Err(next_ns) = may_go {
                 self.room_ns = self.room_ns.into_iter().chain(next_ns).min();
             }
@@ -462,21 +476,21 @@ impl Placing {
         let may_go = |w: &Worker| w.served().is_some_and(|domain| !waits(domain));
         let found = worth_least(now_ns, ends_ns, view.idle(may_go));
         if found.is_err() {
-            search.open = Some((0, 0));
+            search.to_go = Some((0, 0));
         }
         self.found(found)
     }
 
-    /// How many workers are missing: for domains without any, and for others.
-    fn missing(&self, view: View<'_>) -> (usize, usize) {
+    /// How many workers are missing: for domains without any, for which so many `come_soon`, and for others.
+    fn missing(&self, view: View<'_>, come_soon: usize) -> (usize, usize) {
         let (unplaced, others) = match view.exclusive.has_barrier() {
             false => (self.unplaced.len(), usize::from(!self.waiting.is_empty())),
             // Only for those that may start before the device is one call's.
             true => (self.unplaced.iter().filter(|d| self.may_start(*d, view)).count(), 0),
         };
         let coming = view.workers.coming();
-        let left = unplaced.saturating_sub(coming);
-        (left, (unplaced + others).saturating_sub(coming) - left)
+        let for_others = (unplaced + others).saturating_sub(coming) - unplaced.saturating_sub(coming);
+        (unplaced.saturating_sub(come_soon), for_others)
     }
 
     /// Notes when a worker may go, if none may now.

@@ -8,9 +8,10 @@
 //! where none comes for a while, or none is kept, one after the other. To scrub a process costs the device some
 //! milliseconds (5 to 10 on an H200, with the graphs that are made again): a resident in use is scrubbed for another
 //! domain only so often that this takes less than a tenth of the time; one that had no call for as long goes at once.
+//! A process takes a hundred times as long to be made as to be scrubbed: a domain that waits does not wait for one that starts.
 
 use super::types::{ResidentPrice, Shape};
-use super::workers::Worker;
+use super::workers::{Worker, Workers};
 
 /// How long one that waits for a slot waits for a standby before a process is made in its stead.
 const PATIENCE_NS: u64 = 1_000_000_000;
@@ -80,6 +81,14 @@ impl Residency {
     /// Whether another process may come into an empty slot, while so many are `coming`: those that take a standby need not be made.
     pub(super) fn may_start(&self, coming: usize) -> bool {
         coming < self.starting + self.ready
+    }
+
+    /// How many of the processes that come are there about as soon as a resident that gives way now.
+    pub(super) fn come_soon(&self, workers: &Workers) -> usize {
+        match self.scrubs {
+            true => workers.scrubbing() + workers.absent().min(self.ready),
+            false => workers.coming(),
+        }
     }
 
     /// How many residents may give way now, while so many processes are `coming` and so many are `missing`; else when

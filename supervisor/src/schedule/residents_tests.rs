@@ -49,7 +49,7 @@ fn few_processes_come_at_the_same_time() {
 }
 
 #[test]
-fn an_idle_resident_is_scrubbed_rather_than_many_processes_made() {
+fn an_idle_resident_is_scrubbed_rather_than_a_process_waited_for() {
     let shape =
         Shape { workers_per_domain: 1, starting: 1, scrubs: true, residency_ns: 0, ..Shape::new(8, 1) };
     let mut b = bench(shape);
@@ -57,14 +57,48 @@ fn an_idle_resident_is_scrubbed_rather_than_many_processes_made() {
     b.submit(2, domain(2));
     b.expect_all("1 on 0.0, bring 1");
     b.finish(W0, first);
-    b.expect_all("");
-    b.now = 1000 * MS;
-    b.submit(3, domain(3));
     b.expect_all("scrub 0");
     b.scheduler.handle(b.now, Scrubbed { worker: W0 }, &mut b.actions);
     b.expect_all("2 on 0.0");
+    // The process that starts all the same is for the next domain, and few start at a time.
+    let third = b.submit(3, domain(3));
+    b.submit(4, domain(4));
+    b.expect_all("");
     b.ready(W1);
-    b.expect_all("3 on 1.0");
+    b.expect_all("3 on 1.0, bring 2");
+    // One that takes a standby is there as soon as a scrubbed one.
+    b.scheduler.handle(b.now, StandbysReady { count: 1 }, &mut b.actions);
+    b.now = 1000 * MS;
+    b.finish(W1, third);
+    b.expect_all("");
+}
+
+#[test]
+fn a_process_is_not_lost_for_a_function_that_it_installs() {
+    let mut b = bench(Shape::new(2, 1));
+    let first = b.submit(1, domain(1));
+    b.submit(2, domain(2));
+    b.finish(W0, first);
+    b.now = 990 * MS;
+    b.ready(W1);
+    b.expect("1 on 0.0, 2 on 1.0");
+    b.now = 1000 * MS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    // It may answer by itself once the function is there.
+    assert_eq!(b.scheduler.next_deadline_ns(), Some(1190 * MS));
+    b.now = 1190 * MS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    b.expect("kill 1");
+    // The control: the function is there.
+    let mut b = bench(Shape::new(2, 1));
+    let first = b.submit(1, domain(1));
+    b.finish(W0, first);
+    b.now = 990 * MS;
+    let late = Terms { domain: domain(1), deadline_ns: 1000 * MS, ..TERMS };
+    b.scheduler.handle(b.now, Submit { call: 2, terms: late, limits: LIMITS }, &mut b.actions).unwrap();
+    b.now = 1000 * MS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    assert_eq!(b.scheduler.next_deadline_ns(), Some(1000 * MS + DEADLINE_GRACE_NS));
 }
 
 #[test]

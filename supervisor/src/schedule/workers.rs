@@ -60,13 +60,14 @@ const FUNCTIONS: usize = 64;
 const WEIGHTS_PER_US: u64 = 50_000;
 
 impl Past {
-    /// A call runs in a lane.
-    pub(super) fn ran(&mut self, lane: u32, function: FunctionId, weight_bytes: u64) {
+    /// A call runs in a lane; whether its function did not run before.
+    pub(super) fn ran(&mut self, lane: u32, function: FunctionId, weight_bytes: u64) -> bool {
         self.lanes |= 1 << lane;
         if self.functions.last() == Some(&function) {
-            return;
+            return false;
         }
-        match self.functions.iter().position(|one| *one == function) {
+        let known = self.functions.iter().position(|one| *one == function);
+        match known {
             Some(at) => {
                 self.functions.remove(at);
             }
@@ -78,6 +79,7 @@ impl Past {
             }
         }
         self.functions.push(function);
+        known.is_none()
     }
 
     /// How many functions ran.
@@ -209,7 +211,9 @@ pub(super) struct Workers {
     /// Lanes of processes that come.
     lanes: u32,
     empty: WorkerSet,
-    coming: WorkerSet,
+    /// Of slots where a process will be soon those that have none.
+    absent: WorkerSet,
+    scrubbing: WorkerSet,
     free: WorkerSet,
     busy: WorkerSet,
 }
@@ -258,7 +262,8 @@ impl Workers {
             ceiling: 0,
             lanes,
             empty: WorkerSet::default(),
-            coming: WorkerSet::default(),
+            absent: WorkerSet::default(),
+            scrubbing: WorkerSet::default(),
             free: WorkerSet::default(),
             busy: WorkerSet::default(),
         };
@@ -315,7 +320,8 @@ impl Workers {
     fn note_state(&mut self, worker: WorkerId) {
         let state = self[worker].state;
         self.empty.set(worker, state == State::Empty);
-        self.coming.set(worker, self[worker].is_coming());
+        self.absent.set(worker, state == State::Absent);
+        self.scrubbing.set(worker, matches!(state, State::Scrubbing { .. }));
         self.free.set(worker, state == State::Free);
     }
 
@@ -352,7 +358,17 @@ impl Workers {
 
     /// In how many slots a process will be soon.
     pub(super) fn coming(&self) -> usize {
-        self.coming.len()
+        self.absent() + self.scrubbing()
+    }
+
+    /// In how many of them there is none.
+    pub(super) fn absent(&self) -> usize {
+        self.absent.len()
+    }
+
+    /// In how many of them it forgets the domain that it served.
+    pub(super) fn scrubbing(&self) -> usize {
+        self.scrubbing.len()
     }
 
     /// With their numbers.
@@ -386,7 +402,8 @@ impl Workers {
     pub(super) fn sets_are_right(&self) -> bool {
         self.iter().all(|(id, worker)| {
             let is_in = |set: WorkerSet| set.0 >> id.get() & 1 == 1;
-            let are = (is_in(self.empty), is_in(self.coming), is_in(self.free), is_in(self.busy));
+            let coming = is_in(self.absent) != is_in(self.scrubbing);
+            let are = (is_in(self.empty), coming, is_in(self.free), is_in(self.busy));
             let free = worker.state == State::Free;
             are == (worker.state == State::Empty, worker.is_coming(), free, !worker.is_idle())
         })
@@ -482,9 +499,9 @@ mod tests {
         let rebuild_ns = |past: &Past| past.rebuild_ns(ResidentPrice::GPU);
         let mut before = rebuild_ns(&past);
         let mut dearer = |past: &Past| std::mem::replace(&mut before, rebuild_ns(past)) < rebuild_ns(past);
-        past.ran(0, FunctionId::new(1), 0);
+        assert!(past.ran(0, FunctionId::new(1), 0));
         assert!(dearer(&past), "a function");
-        past.ran(0, FunctionId::new(1), 0);
+        assert!(!past.ran(0, FunctionId::new(1), 0));
         assert!(!dearer(&past));
         past.ran(3, FunctionId::new(1), 0);
         assert!(dearer(&past), "graphs of another lane");
@@ -493,7 +510,9 @@ mod tests {
         let prices_ns =
             |past: &Past| [past.scrub_ns(ResidentPrice::GPU), past.replace_ns(ResidentPrice::GPU)];
         let before_ns = prices_ns(&past);
-        (0..1000).for_each(|id| past.ran(0, FunctionId::new(id), 0));
+        for id in 0..1000 {
+            past.ran(0, FunctionId::new(id), 0);
+        }
         assert_eq!(past.functions(), FUNCTIONS);
         // A domain does not keep its process from others by calling many functions.
         assert_eq!(prices_ns(&past), before_ns);
