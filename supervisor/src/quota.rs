@@ -149,12 +149,30 @@ pub struct QuotaError {
     pub used: u64,
     /// What it would need besides.
     pub more: u64,
+    /// Calls and slow requests of the tenant that are worked on.
+    pub in_work: u64,
 }
 
 impl QuotaError {
-    /// Whether it would not fit if nothing else were there.
+    /// Of what is used, so much belongs to the same request or to its connection, and stays while it waits: the error
+    /// speaks of all that it would be.
+    pub fn beside(self, own: u64) -> Self {
+        let own = own.min(self.used);
+        Self { used: self.used - own, more: self.more + own, ..self }
+    }
+
+    /// Whether it would not fit if nothing else were there. A call does not wait in a queue on a device that is free.
     fn is_alone(&self) -> bool {
-        self.more > self.most
+        self.more > self.most && !matches!(self.limit, Limit::QueuedCalls | Limit::QueuedBytes)
+    }
+
+    /// Whether calls of the tenant are in work besides the one that is refused: what they hold becomes free.
+    fn waits_for_calls(&self) -> bool {
+        match self.limit {
+            // Refused before its request is one.
+            Limit::Descriptors => self.in_work > 0,
+            _ => self.in_work > 1,
+        }
     }
 
     /// When there may be room again, where that is soon.
@@ -162,7 +180,11 @@ impl QuotaError {
         match (self.scope, self.limit) {
             _ if self.is_alone() => None,
             (Scope::AllTenants, _) => Some(1000),
-            (_, Limit::Calls | Limit::RequestBytes | Limit::AnswerBytes | Limit::Descriptors) => Some(10),
+            (_, Limit::Calls | Limit::RequestBytes | Limit::AnswerBytes) => Some(10),
+            (_, Limit::Descriptors) => self.waits_for_calls().then_some(10),
+            (_, Limit::LoadedFunctions | Limit::WeightBytes | Limit::DeviceMemory) => {
+                self.waits_for_calls().then_some(100)
+            }
             (_, Limit::QueuedCalls | Limit::QueuedBytes) => Some(100),
             (_, Limit::PlanBytes | Limit::SlowRequests | Limit::Connections) => Some(100),
             _ => None,
@@ -183,8 +205,13 @@ impl QuotaError {
             Limit::Calls | Limit::QueuedCalls | Limit::QueuedBytes => Some("wait for answers"),
             Limit::RequestBytes | Limit::PlanBytes | Limit::SlowRequests => Some("wait for answers"),
             Limit::AnswerBytes => Some("read answers"),
+            Limit::WeightBytes | Limit::LoadedFunctions if self.waits_for_calls() => {
+                Some("wait for answers of calls of other functions")
+            }
             Limit::WeightBytes | Limit::LoadedFunctions => Some("remove functions"),
-            Limit::Descriptors => Some("close arenas or wait for answers"),
+            Limit::Descriptors if self.waits_for_calls() => Some("close arenas or wait for answers"),
+            Limit::Descriptors => Some("close arenas"),
+            Limit::DeviceMemory if self.waits_for_calls() => Some("wait for answers"),
             Limit::DeviceMemory => Some("remove functions with weights"),
         }
     }
@@ -282,7 +309,7 @@ mod tests {
     use super::*;
 
     fn error(limit: Limit, most: u64, used: u64, more: u64) -> QuotaError {
-        QuotaError { limit, tenant: "acme".into(), scope: Scope::Tenant, most, used, more }
+        QuotaError { limit, tenant: "acme".into(), scope: Scope::Tenant, most, used, more, in_work: 0 }
     }
 
     #[test]
@@ -319,6 +346,33 @@ mod tests {
         let all =
             QuotaError { scope: Scope::AllTenants, ..error(Limit::Descriptors, 1000, 997, 5) }.to_string();
         assert!(all.contains("all of the 1000 descriptors") && !all.contains("997"), "{all}");
+    }
+
+    #[test]
+    fn nobody_is_told_to_wait_for_what_is_its_own() {
+        // A frame of 200 of 256 that a request is decoded from is there until it is answered.
+        let decoded = error(Limit::RequestBytes, 256, 200, 200);
+        assert_eq!(decoded.retry_after_ms(), Some(10));
+        let decoded = decoded.beside(200);
+        assert_eq!((decoded.used, decoded.more, decoded.retry_after_ms()), (0, 400, None));
+        assert!(decoded.to_string().contains("more than all of the quota"), "{decoded}");
+        assert_eq!(error(Limit::RequestBytes, 256, 200, 57).beside(100).retry_after_ms(), Some(10));
+        // Arenas are open until they are closed; calls end, and so do those of other functions.
+        for (limit, others) in
+            [(Limit::Descriptors, 1), (Limit::LoadedFunctions, 2), (Limit::DeviceMemory, 2)]
+        {
+            let alone = error(limit, 4, 4, 1);
+            assert!(!alone.to_string().contains("wait"), "{alone}");
+            assert_eq!(alone.retry_after_ms(), None, "{alone}");
+            let beside = QuotaError { in_work: others, ..alone };
+            assert!(beside.to_string().contains("wait for answers"), "{beside}");
+            assert!(beside.retry_after_ms().is_some(), "{beside}");
+        }
+        // Where no call may wait, one still runs on a device that is free.
+        for error in [error(Limit::QueuedCalls, 0, 0, 1), error(Limit::QueuedBytes, 10, 0, 11)] {
+            assert!(error.to_string().contains("wait for answers"), "{error}");
+            assert_eq!(error.retry_after_ms(), Some(100));
+        }
     }
 
     #[test]

@@ -199,9 +199,9 @@ fn none(_: &Runs, _: &mut Report) -> Result<()> {
 }
 
 fn sparse(options: &Options) -> Vec<Case> {
-    let until_ns = ((10.0 + 60.0) * options.scale * S as f64) as u64;
+    let until_ns = ((15.0 + 60.0) * options.scale * S as f64) as u64;
     let trace = traces::regular(32, 500 * MS, until_ns, Work::MATMUL);
-    vec![Case::new("32 tenants", "", vec![Group::tracing("tenants", 32, trace)]).lasting(10, 60)]
+    vec![Case::new("32 tenants", "", vec![Group::tracing("tenants", 32, trace)]).lasting(15, 60)]
 }
 
 fn judge_sparse(runs: &Runs, report: &mut Report) -> Result<()> {
@@ -297,8 +297,8 @@ fn nine(_: &Options) -> Vec<Case> {
     let case = |work: Work| {
         NINE.map(|(name, settings, tenants)| {
             let groups = vec![Group::looping("tenants", tenants, 16, work)];
-            // 32 contexts take 12 s to make.
-            let warm_s = if tenants == 32 { 16 } else { 5 };
+            // 32 processes take 12 s to start.
+            let warm_s = if tenants == 32 { 20 } else { 5 };
             Case::new(format!("{}, {name}", work.name), settings, groups).lasting(warm_s, 6)
         })
     };

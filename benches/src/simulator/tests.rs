@@ -60,8 +60,8 @@ fn one_tenant_gets_what_the_device_gives() {
 
 #[test]
 fn tenants_that_call_now_and_then_stay_resident() {
-    let trace = traces::regular(32, 500 * MS, 20 * S, Work::MATMUL);
-    let outcome = simulate("", 1, vec![Group::tracing("sparse", 32, trace)], 10_000, 10_000);
+    let trace = traces::regular(32, 500 * MS, 25 * S, Work::MATMUL);
+    let outcome = simulate("", 1, vec![Group::tracing("sparse", 32, trace)], 15_000, 10_000);
     let all = &outcome.groups[0];
     assert!(all.p50_ms <= 1.0 && all.p99_ms <= 5.0, "{all:?}");
     assert_eq!((outcome.most_residents, outcome.evictions), (32, 0));

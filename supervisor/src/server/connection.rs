@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::handshake::{Arrival, Entered, enter};
-use super::intake::{Holder, Incoming, Intake, Passed, Received};
+use super::intake::{CONNECTION_BYTES, Holder, Incoming, Intake, Passed, Received};
 use super::invoke::{Arrived, Prepared, Thread};
 use super::invoke_error::InvokeError;
 use super::reader::{Reader, patience};
@@ -258,7 +258,7 @@ impl Connection {
     fn charge_slow(&self, memory: Option<Taken>, bytes: u64) -> Result<Taken, QuotaError> {
         match memory {
             Some(memory) => Ok(memory),
-            None => self.ctx.take(Limit::RequestBytes, bytes),
+            None => self.ctx.take(Limit::RequestBytes, bytes).map_err(|why| why.beside(CONNECTION_BYTES)),
         }
     }
 
@@ -328,7 +328,8 @@ impl Connection {
         }
         // Found now: what the client closes next must not be missing once the function is loaded.
         let arenas = self.arenas_named(&message);
-        let mut arrived = match Arrived::new(message, passed, arenas, at_ns) {
+        let own_bytes = CONNECTION_BYTES + memory.as_ref().map_or(0, Taken::amount);
+        let mut arrived = match Arrived::new(message, passed, arenas, at_ns, own_bytes) {
             Ok(arrived) => arrived,
             Err(error) => {
                 handle.refuse(refusals::to_body(&InvokeError::from(error)));

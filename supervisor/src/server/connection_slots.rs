@@ -75,7 +75,9 @@ impl Refusable for NoSlot {
     fn quota(&self) -> Option<Limit> {
         match self {
             Self::Quota(error) => Some(error.limit),
-            Self::All | Self::Admin => None,
+            // Of all tenants together.
+            Self::All => Some(Limit::Connections),
+            Self::Admin => None,
         }
     }
 }

@@ -30,6 +30,8 @@ use crate::tenants::{Account, Taken};
 
 /// Bytes taken from the socket at a time.
 const READ_BYTES: usize = 64 << 10;
+/// What each connection takes of its tenant's memory for requests, as long as it is open.
+pub const CONNECTION_BYTES: u64 = (READ_BYTES + frame::KEPT_BYTES) as u64;
 /// Between two looks whether descriptors are closed.
 const CLOSING_PAUSE: Duration = Duration::from_millis(10);
 /// What a request may take in memory without being charged, while it is decoded and handled on a socket thread.
@@ -177,7 +179,10 @@ impl Incoming {
             bytes if bytes <= AT_ONCE_BYTES => None,
             bytes => match self.holder.take(Limit::RequestBytes, bytes) {
                 Ok(taken) => Some(taken),
-                Err(why) => return Ok(Some(Intake::Refused(cost.id, why.into()))),
+                Err(why) => {
+                    let why = why.beside(self.memory.amount());
+                    return Ok(Some(Intake::Refused(cost.id, why.into())));
+                }
             },
         };
         let request = v1::Request::decode(message).map_err(|_| Violation::NotRequest)?;
@@ -204,7 +209,7 @@ impl Incoming {
         let Some((bytes, passed)) = reader.receive(&mut self.buffer, patience).await? else {
             return Ok(false);
         };
-        let passed = passed.into_iter().map(|fd| self.count(fd)).collect();
+        let passed = (0..).zip(passed).map(|(nth, fd)| self.count(fd, nth)).collect();
         self.decoder.feed(&self.buffer[..bytes], passed)?;
         self.settle();
         Ok(true)
@@ -212,10 +217,11 @@ impl Incoming {
 
     /// Descriptors that nothing is done with, closed as any that a client passes: never here, where it may take long.
     pub fn refuse(&self, passed: Vec<OwnedFd>) {
-        passed.into_iter().for_each(|fd| drop(self.count(fd)));
+        passed.into_iter().for_each(|fd| drop(self.count(fd, 0)));
     }
 
-    fn count(&self, fd: OwnedFd) -> Passed {
+    /// Takes a descriptor that came with so many others before it.
+    fn count(&self, fd: OwnedFd, nth: u64) -> Passed {
         let account = &self.holder.account;
         match self.holder.take(Limit::Descriptors, 1) {
             Ok(taken) => Passed::Fd(ClientFd::new(fd, account.clone(), self.io.clone(), taken)),
@@ -223,7 +229,7 @@ impl Incoming {
                 // Counted, too, until it is closed: see `has_room`.
                 let taken = account.charge(Limit::Descriptors, 1);
                 drop(ClientFd::new(fd, account.clone(), self.io.clone(), taken));
-                Passed::Refused(why)
+                Passed::Refused(why.beside(nth))
             }
         }
     }

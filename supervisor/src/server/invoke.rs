@@ -76,6 +76,8 @@ pub struct Arrived {
     pub arenas: Vec<Arc<Arena>>,
     /// When, in `CLOCK_MONOTONIC` nanoseconds.
     pub at_ns: u64,
+    /// What it takes of its tenant's memory for requests as it is, its connection included.
+    pub own_bytes: u64,
 }
 
 impl Arrived {
@@ -85,10 +87,11 @@ impl Arrived {
         passed: Vec<ClientFd>,
         arenas: Vec<Arc<Arena>>,
         at_ns: u64,
+        own_bytes: u64,
     ) -> Result<Self, MemfdError> {
         let descriptors =
             passed.into_iter().map(|fd| fd.sealed(MAX_ARENA_BYTES)).collect::<Result<_, _>>()?;
-        Ok(Self { message, descriptors, arenas, at_ns })
+        Ok(Self { message, descriptors, arenas, at_ns, own_bytes })
     }
 }
 
@@ -110,8 +113,8 @@ pub fn prepare(
     function: &Arc<Loaded>,
     thread: Thread,
 ) -> Result<Prepared, InvokeError> {
-    let Arrived { message: request, descriptors, arenas, at_ns: arrived_ns } = arrived;
-    let arrived_ns = *arrived_ns;
+    let Arrived { message: request, descriptors, arenas, at_ns: arrived_ns, own_bytes } = arrived;
+    let (arrived_ns, own_bytes) = (*arrived_ns, *own_bytes);
     let granted = function.owner != ctx.account.tenant;
     let plans = |sizes: &Sizes<'_>| {
         let (id, blueprint) = (function.id, &function.blueprint);
@@ -135,7 +138,8 @@ pub fn prepare(
     let (device, routed) = ctx.server.router.route(domain, function, plan.pool_bytes)?;
     let device = device.clone();
     let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
-    let memory = ctx.take(Limit::RequestBytes, gathered.held_bytes() + inline_bytes)?;
+    let memory = ctx.take(Limit::RequestBytes, gathered.held_bytes() + inline_bytes);
+    let memory = memory.map_err(|why| why.beside(own_bytes))?;
     let Gathered { items, outputs, inline, .. } = gathered;
     let call = Call {
         domain,

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use pappus_protocol::to_worker::{DISCARD, STAGING_ARENA};
 use tokio::sync::{Notify, Semaphore, watch};
 
 use super::connection_slots::ConnectionSlots;
@@ -18,7 +19,7 @@ use crate::client_fd;
 use crate::client_io::ClientIo;
 use crate::config::{Config, ConfigError, Settings};
 use crate::device::Device;
-use crate::ids::TenantId;
+use crate::ids::{Serials, TenantId};
 use crate::limits::{MAX_REFUSED, processors, socket_threads};
 use crate::metrics::SocketMetrics;
 use crate::quota::{Limit, QuotaError};
@@ -68,7 +69,7 @@ pub struct Server {
     /// Places for refused connections that wait to be closed.
     pub(super) refused: Arc<Semaphore>,
     settings: watch::Sender<Settings>,
-    arenas: AtomicU64,
+    arenas: Serials,
     /// Who started the supervisor, and keeps its socket.
     pub service_manager: ServiceManager,
     draining: AtomicBool,
@@ -155,7 +156,7 @@ impl Server {
             config,
             stranded,
             metrics: SocketMetrics::new(),
-            arenas: AtomicU64::new(1),
+            arenas: Serials::default(),
             service_manager,
             draining: AtomicBool::new(false),
             drain_began: Notify::new(),
@@ -223,9 +224,14 @@ impl Server {
         Ok(())
     }
 
-    /// A name for an arena, never used twice.
+    /// A name for an arena, never used twice. Its client reads it, and learns nothing of others from it.
     pub fn next_arena(&self) -> u64 {
-        self.arenas.fetch_add(1, Ordering::Relaxed)
+        loop {
+            let id = self.arenas.next();
+            if ![STAGING_ARENA.get(), DISCARD.get()].contains(&id) {
+                return id;
+            }
+        }
     }
 
     /// Whether invocations are refused because the supervisor is about to end.

@@ -117,7 +117,8 @@ impl Account {
 
     /// The error of something that does not fit.
     pub fn exceeds(&self, limit: Limit, most: u64, used: u64, more: u64) -> QuotaError {
-        QuotaError { limit, tenant: self.name.clone(), scope: Scope::Tenant, most, used, more }
+        let in_work = self.used(Limit::Calls) + self.used(Limit::SlowRequests);
+        QuotaError { limit, tenant: self.name.clone(), scope: Scope::Tenant, most, used, more, in_work }
     }
 
     fn add(&self, limit: Limit, amount: u64) -> Result<(), QuotaError> {
@@ -176,11 +177,9 @@ impl Taken {
     pub fn resize(&mut self, amount: u64) -> Result<(), QuotaError> {
         match amount.checked_sub(self.amount) {
             // Of what it has already, nobody asks for it again: an error speaks of all that it would be.
-            Some(more) => self.account.add(self.limit, more).map_err(|error| QuotaError {
-                used: error.used.saturating_sub(self.amount),
-                more: amount,
-                ..error
-            })?,
+            Some(more) => {
+                self.account.add(self.limit, more).map_err(|error| error.beside(self.amount))?;
+            }
             None => self.account.give_back(self.limit, self.amount - amount),
         }
         self.amount = amount;

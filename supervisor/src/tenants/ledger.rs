@@ -134,6 +134,7 @@ impl Ledger {
             most,
             used,
             more: amount,
+            in_work: 0,
         })
     }
 
