@@ -53,7 +53,7 @@ fn a_wrong_token_ends_the_connection() {
     enter(&supervisor, "alice");
     let log = supervisor.log();
     assert!(
-        log.contains("whose token is no tenant's") && !log.contains("wrong") && !log.contains(hash),
+        log.contains("its token is no tenant's") && !log.contains("wrong") && !log.contains(hash),
         "{log}"
     );
 }

@@ -7,7 +7,8 @@ Exit codes:
   2  the command line is wrong
   3  refused: bad input, nothing ran
   4  failed while running: kernel fault, deadline, worker lost, cancelled, internal error
-  5  the supervisor cannot be reached";
+  5  the supervisor cannot be reached
+  6  status --ready: it is draining";
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

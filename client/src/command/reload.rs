@@ -25,7 +25,12 @@ pub(crate) fn run(client: &mut Client, json: Json, out: &mut dyn Write) -> Resul
         });
         return Ok(writeln!(out, "{whole}")?);
     }
-    writeln!(out, "configuration read again")?;
+    let changed = reloaded.settings.len()
+        + reloaded.devices.iter().map(|device| device.changes.len()).sum::<usize>()
+        + reloaded.tenants.len()
+        + reloaded.restart.len();
+    let none = if changed == 0 { ": nothing changed" } else { "" };
+    writeln!(out, "configuration read again{none}")?;
     device::changes(reloaded.settings.iter().map(|change| ("", change)), out)?;
     for settings in &reloaded.devices {
         device::changes(settings.changes.iter().map(|change| (settings.device.as_str(), change)), out)?;

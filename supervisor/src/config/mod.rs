@@ -110,9 +110,11 @@ pub struct Config {
 }
 
 fn size(name: &str, value: &str) -> Result<u64, ConfigError> {
-    ByteSize::from_str(value)
-        .map(|size| size.as_u64())
-        .map_err(|_| bad(name, value, "expected a size such as 256MiB, or a number of bytes"))
+    match ByteSize::from_str(value).map(|size| size.as_u64()) {
+        Ok(u64::MAX) => Err(bad(name, value, "there is no machine with so much")),
+        Ok(bytes) => Ok(bytes),
+        Err(_) => Err(bad(name, value, "expected a size such as 256MiB, or a number of bytes")),
+    }
 }
 
 fn duration(name: &str, value: &str) -> Result<Duration, ConfigError> {

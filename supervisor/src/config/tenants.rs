@@ -189,6 +189,7 @@ fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Integer(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
         other => other.type_str().to_owned(),
     }
 }

@@ -98,13 +98,13 @@ pub(super) async fn enter(
         Intake::Refused(..) => return Ok(own.map(|account| Entered { account, first: Some(first) })),
     };
     let Some((account, grounds)) = server.registry.tenants.of_token(arrival.uid, &act.token) else {
-        let (uid, peer) = (arrival.uid, replies.peer());
-        tracing::warn!(uid, ?peer, "refusing a gateway whose token is no tenant's");
+        refused(arrival, replies, "its token is no tenant's");
         return refuse(request.id, GatewayError::UnknownToken);
     };
     let holder = Holder { account: account.clone(), operator: arrival.admin };
     let charged = arrival.slot.act_for(&account, grounds).and_then(|()| incoming.charge(holder.clone()));
     if let Err(why) = charged {
+        refused(arrival, replies, &why.to_string());
         return refuse(request.id, why.into());
     }
     // The tenants may have been read again between the look at the token and the entry in the book.
@@ -114,6 +114,12 @@ pub(super) async fn enter(
     replies.charge(holder);
     replies.send(request.id, Response::Done(v1::Done {}));
     Ok(Some(Entered { account, first: None }))
+}
+
+/// Says in the log which gateway acts for nobody, and why.
+fn refused(arrival: &Arrival, replies: &Replies, why: &str) {
+    let peer = replies.peer().map(|process| process.to_string());
+    tracing::warn!(uid = arrival.uid, peer, "refusing a gateway: {why}");
 }
 
 /// Exchanges greetings; false when the client left before it said anything.

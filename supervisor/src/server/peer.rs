@@ -1,5 +1,6 @@
 //! The process at the other end of a socket, by name: certainly the one that connected.
 
+use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::sys::socket::{getsockopt, sockopt};
@@ -11,6 +12,12 @@ pub struct Process {
     pub pid: u32,
     /// What the system calls it, which it chose itself: for people, not for decisions.
     pub name: String,
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.pid, self.name)
+    }
 }
 
 /// The process that connected this socket, if it lives and the kernel can say so without mistaking another one

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pappus_proto::v1;
 
+use super::intake::CONNECTION_BYTES;
 use super::state::Server;
 use crate::config::TenantRules;
 use crate::config::tenant_changes::{self, SettingChange, TenantChanges, amount};
@@ -47,7 +48,8 @@ impl Server {
         for v1::TenantChanges { tenant, changes } in &reloaded.tenants {
             let tenant = if tenant.is_empty() { "tenant-defaults" } else { tenant };
             for v1::SettingChange { name, before, after, effect } in changes {
-                tracing::info!(tenant, effect, "{name}: {before} -> {after}");
+                let effect = if effect.is_empty() { String::new() } else { format!(": {effect}") };
+                tracing::info!(tenant, "{name}: {before} -> {after}{effect}");
             }
         }
         reloaded
@@ -71,7 +73,17 @@ impl Server {
                     };
                     let concerned =
                         concerned.iter().filter(|a| most.is_none_or(|most| a.most(limit) == most));
-                    self.too_many(limit, concerned.copied())
+                    let too_little = match tenant {
+                        Some(ref name) => after.quota(name).get(limit),
+                        None => after.defaults.get(limit),
+                    } < CONNECTION_BYTES;
+                    match limit == Limit::RequestBytes && too_little {
+                        true => format!(
+                            "too little for a connection, which takes {}",
+                            limit.show(CONNECTION_BYTES)
+                        ),
+                        false => self.too_many(limit, concerned.copied()),
+                    }
                 });
                 message(change, effect)
             };
@@ -87,6 +99,10 @@ impl Server {
 
     /// Which of these have more of something than they may now.
     fn too_many<'a>(&self, limit: Limit, tenants: impl Iterator<Item = &'a Arc<Account>>) -> String {
+        let later = match limit {
+            Limit::LoadedFunctions => "those that no call uses go when another one comes",
+            _ => "it stays, and no more comes until it is less",
+        };
         let having = tenants.map(|account| (account, self.used(account, limit)));
         let over: Vec<_> = having.filter(|(account, used)| *used > account.most(limit)).collect();
         if over.is_empty() {
@@ -100,7 +116,7 @@ impl Server {
         if over.len() > NAMED {
             words.push(format!("{} others have more, too", over.len() - NAMED));
         }
-        format!("{}: it stays, and no more comes until it is less", words.join(", "))
+        format!("{}: {later}", words.join(", "))
     }
 }
 

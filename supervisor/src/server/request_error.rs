@@ -42,7 +42,8 @@ pub enum RequestError {
     Draining,
     /// Too late, or from a client that is no gateway.
     #[error(
-        "only a gateway's first request can say whom it acts for: ask the operator to list your uid in gateways"
+        "only the first request of a gateway's connection can say whom it acts for: open another connection, or, if your uid is none \
+         of the gateways, ask the operator to list it"
     )]
     NoGateway,
     /// A token where it means nothing.

@@ -150,7 +150,10 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
             Ok(Response::DeviceSettings(set))
         }
         Request::ActFor(_) if ctx.admin => Err(RequestError::AdminActsForNone.into()),
-        Request::ActFor(_) => Err(RequestError::NoGateway.into()),
+        Request::ActFor(_) => {
+            tracing::warn!(uid = ctx.uid, "a token from a uid that is no gateway, or behind another request");
+            Err(RequestError::NoGateway.into())
+        }
         Request::Status(_) => {
             let _turn = ctx.server.fair_turns.begin(ctx.sharer()).await;
             Ok(Response::Status(status(ctx)))
