@@ -43,9 +43,7 @@ const MANY_MAX_NS: f64 = 1e9;
 const SEED: u64 = 20_261_122;
 
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
-    if std::env::var_os("FEW").is_some() {
-        few(bed, report)?;
-    }
+    few(bed, report)?;
     let title = "matmul 128², 256 tenants by Zipf's law, 64 calls a second in all";
     many(bed, report, "", &format!("{title}, default settings"))?;
     many(bed, report, "tenant-switch=scrub", &format!("{title}, scrub"))

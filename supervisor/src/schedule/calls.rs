@@ -258,10 +258,18 @@ impl<C> Calls<C> {
         self.entries.get_mut(Self::index(id)).filter(|entry| entry.serial == id.0 >> INDEX_BITS)
     }
 
-    /// A call that waited is in a worker. The clock of contended time shows `clock_ns`.
-    pub(super) fn started(&mut self, id: CallId, worker: WorkerId, lane: u32, now_ns: u64, clock_ns: u64) {
+    /// A call that waited is in a worker, where its function is installed first or was there. The moment, and what the clock of
+    /// contended time shows.
+    pub(super) fn started(
+        &mut self,
+        id: CallId,
+        worker: WorkerId,
+        lane: u32,
+        installs: bool,
+        [now_ns, clock_ns]: [u64; 2],
+    ) {
         let Some(entry) = self.get_mut(id) else { return };
-        (entry.started_ns, entry.started_clock_ns) = (now_ns, clock_ns);
+        (entry.started_ns, entry.started_clock_ns, entry.installs) = (now_ns, clock_ns, installs);
         entry.state = CallState::Running { worker, lane, overdue: false };
         entry.attempts.started();
         let (caller, bytes) = (entry.domain.caller, entry.bytes);

@@ -103,8 +103,7 @@ impl<C: Clone> Scheduler<C> {
             self.warmth.warm(worker, entry.function);
         }
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.contended_ns(now_ns));
-        self.calls.started(id, worker, place.lane, now_ns, clock_ns);
-        self.calls.get_mut(id).into_iter().for_each(|entry| entry.installs = installs);
+        self.calls.started(id, worker, place.lane, installs, [now_ns, clock_ns]);
         self.exclusive.started(now_ns);
         let Place { lane, lane_bytes: memory_bytes } = place;
         self.tell(worker, Command::Start { lane, alone, memory_bytes, id, call }, actions);
