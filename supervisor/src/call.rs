@@ -30,6 +30,7 @@ pub struct Arena {
     /// Its memory.
     pub memfd: ClientMemfd,
     closed: AtomicBool,
+    account: Arc<Account>,
     /// Its bytes among those of its tenant's arenas that workers map, once a call names it.
     pinned: OnceLock<Taken>,
 }
@@ -38,7 +39,9 @@ impl Arena {
     /// An open arena.
     pub fn new(id: u64, mut memfd: ClientMemfd, account: &Arc<Account>) -> Result<Self, QuotaError> {
         memfd.charge(account.take(Limit::ArenaBytes, memfd.bytes())?);
-        Ok(Self { id, memfd, closed: AtomicBool::new(false), pinned: OnceLock::new() })
+        account.arena_opened();
+        let (closed, account) = (AtomicBool::new(false), account.clone());
+        Ok(Self { id, memfd, closed, account, pinned: OnceLock::new() })
     }
 
     /// Workers are about to map it, as long as it is open.
@@ -52,12 +55,20 @@ impl Arena {
 
     /// No further call may name it. To be called before workers are told to forget it.
     pub fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            self.account.arena_closed();
+        }
     }
 
     /// Whether a worker that maps it for a call that waited must forget it again after that call.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

@@ -30,6 +30,8 @@ const PERIOD_NS: u64 = 10_000_000_000;
 const LINES: u64 = 20;
 /// The same for the audit log, whose lines an operator may need one by one.
 const AUDIT_LINES: u64 = 200;
+/// Bytes of a line.
+const LINE_BYTES: usize = 8 << 10;
 /// Budgets that are remembered.
 const MAX_BUDGETS: usize = 4096;
 
@@ -110,15 +112,42 @@ where
             Level::WARN => metrics::log_line("warn"),
             _ => {}
         }
-        match self.allow(event) {
-            None => Ok(()),
-            Some(0) => self.format.format_event(context, writer, event),
-            Some(left_out) => {
-                let mut line = String::new();
-                self.format.format_event(context, Writer::new(&mut line), event)?;
-                writeln!(writer, "{} left_out={left_out}", line.trim_end())
-            }
+        let Some(left_out) = self.allow(event) else { return Ok(()) };
+        // Colours are for a terminal, which keeps nothing.
+        if left_out == 0 && writer.has_ansi_escapes() {
+            return self.format.format_event(context, writer, event);
         }
+        let mut cut = Cut::default();
+        self.format.format_event(context, Writer::new(&mut cut), event)?;
+        let Cut { line, over_bytes } = cut;
+        match (left_out, over_bytes) {
+            (0, 0) => writer.write_str(&line),
+            (_, 0) => writeln!(writer, "{} left_out={left_out}", line.trim_end()),
+            (0, _) => writeln!(writer, "{}… cut_bytes={over_bytes}", line.trim_end()),
+            _ => writeln!(writer, "{}… cut_bytes={over_bytes} left_out={left_out}", line.trim_end()),
+        }
+    }
+}
+
+/// A line, as far as it may go: what tenants name may be as long as a request.
+#[derive(Debug, Default)]
+struct Cut {
+    line: String,
+    /// What did not fit.
+    over_bytes: usize,
+}
+
+impl fmt::Write for Cut {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = match self.over_bytes {
+            0 if Defence::Logs.is_off() => text.len(),
+            0 => LINE_BYTES - self.line.len(),
+            _ => 0,
+        };
+        let fits = text.floor_char_boundary(room.min(text.len()));
+        self.line.push_str(&text[..fits]);
+        self.over_bytes += text.len() - fits;
+        Ok(())
     }
 }
 
@@ -206,6 +235,16 @@ mod tests {
         assert_eq!(of("quiet"), 1);
         // The control: few lines are all written.
         assert_eq!(written(&["a"], 3).lines().count(), 4);
+    }
+
+    #[test]
+    fn a_line_that_a_tenant_makes_long_is_cut() {
+        let log = written(&["\u{1b}é".repeat(100_000).as_str()], 1);
+        let line = log.lines().next().unwrap();
+        assert!(line.len() < LINE_BYTES + 100 && line.contains("… cut_bytes="), "{}", line.len());
+        assert_eq!(log.lines().count(), 2, "the next one is whole");
+        // The control: one of a usual length is.
+        assert!(!written(&["a"], 1).contains("cut_bytes"));
     }
 
     #[test]

@@ -149,7 +149,7 @@ pub struct QuotaError {
     pub used: u64,
     /// What it would need besides.
     pub more: u64,
-    /// Calls and slow requests of the tenant that are worked on.
+    /// Of what is used, so much becomes free by itself soon; of device memory, how many calls of the tenant are in work.
     pub in_work: u64,
 }
 
@@ -158,7 +158,10 @@ impl QuotaError {
     /// speaks of all that it would be.
     pub fn beside(self, own: u64) -> Self {
         let own = own.min(self.used);
-        Self { used: self.used - own, more: self.more + own, ..self }
+        // Of memory for requests, what a connection takes as such is none of it.
+        let lasting = if self.limit == Limit::RequestBytes { limits::CONNECTION_BYTES } else { 0 };
+        let in_work = self.in_work.saturating_sub(own.saturating_sub(lasting));
+        Self { used: self.used - own, more: self.more + own, in_work, ..self }
     }
 
     /// Whether it would not fit if nothing else were there. A call does not wait in a queue on a device that is free.
@@ -166,12 +169,14 @@ impl QuotaError {
         self.more > self.most && !matches!(self.limit, Limit::QueuedCalls | Limit::QueuedBytes)
     }
 
-    /// Whether calls of the tenant are in work besides the one that is refused: what they hold becomes free.
-    fn waits_for_calls(&self) -> bool {
+    /// Whether something becomes free by itself.
+    fn frees_itself(&self) -> bool {
         match self.limit {
-            // Refused before its request is one.
-            Limit::Descriptors => self.in_work > 0,
-            _ => self.in_work > 1,
+            // The call itself is one of them.
+            Limit::DeviceMemory => self.in_work > 1,
+            Limit::Descriptors | Limit::RequestBytes => self.in_work > 0,
+            // Functions that no call uses went before.
+            _ => true,
         }
     }
 
@@ -180,11 +185,10 @@ impl QuotaError {
         match (self.scope, self.limit) {
             _ if self.is_alone() => None,
             (Scope::AllTenants, _) => Some(1000),
-            (_, Limit::Calls | Limit::RequestBytes | Limit::AnswerBytes) => Some(10),
-            (_, Limit::Descriptors) => self.waits_for_calls().then_some(10),
-            (_, Limit::LoadedFunctions | Limit::WeightBytes | Limit::DeviceMemory) => {
-                self.waits_for_calls().then_some(100)
-            }
+            (_, Limit::Calls | Limit::AnswerBytes) => Some(10),
+            (_, Limit::RequestBytes | Limit::Descriptors) => self.frees_itself().then_some(10),
+            (_, Limit::DeviceMemory) => self.frees_itself().then_some(100),
+            (_, Limit::LoadedFunctions | Limit::WeightBytes) => Some(100),
             (_, Limit::QueuedCalls | Limit::QueuedBytes) => Some(100),
             (_, Limit::PlanBytes | Limit::SlowRequests | Limit::Connections) => Some(100),
             _ => None,
@@ -203,15 +207,15 @@ impl QuotaError {
             Limit::ArenaBytes | Limit::PinnedBytes => Some("close arenas"),
             Limit::Connections => Some("close connections"),
             Limit::Calls | Limit::QueuedCalls | Limit::QueuedBytes => Some("wait for answers"),
+            Limit::RequestBytes if !self.frees_itself() => Some("close connections"),
             Limit::RequestBytes | Limit::PlanBytes | Limit::SlowRequests => Some("wait for answers"),
             Limit::AnswerBytes => Some("read answers"),
-            Limit::WeightBytes | Limit::LoadedFunctions if self.waits_for_calls() => {
-                Some("wait for answers of calls of other functions")
+            Limit::WeightBytes | Limit::LoadedFunctions => {
+                Some("calls use all that are in memory, yours or of tenants with grants: wait for answers")
             }
-            Limit::WeightBytes | Limit::LoadedFunctions => Some("remove functions"),
-            Limit::Descriptors if self.waits_for_calls() => Some("close arenas or wait for answers"),
+            Limit::Descriptors if self.frees_itself() => Some("close arenas or wait for answers"),
             Limit::Descriptors => Some("close arenas"),
-            Limit::DeviceMemory if self.waits_for_calls() => Some("wait for answers"),
+            Limit::DeviceMemory if self.frees_itself() => Some("wait for answers"),
             Limit::DeviceMemory => Some("remove functions with weights"),
         }
     }
@@ -351,16 +355,22 @@ mod tests {
     #[test]
     fn nobody_is_told_to_wait_for_what_is_its_own() {
         // A frame of 200 of 256 that a request is decoded from is there until it is answered.
-        let decoded = error(Limit::RequestBytes, 256, 200, 200);
+        let decoded = QuotaError { in_work: 200, ..error(Limit::RequestBytes, 256, 200, 200) };
         assert_eq!(decoded.retry_after_ms(), Some(10));
         let decoded = decoded.beside(200);
         assert_eq!((decoded.used, decoded.more, decoded.retry_after_ms()), (0, 400, None));
         assert!(decoded.to_string().contains("more than all of the quota"), "{decoded}");
-        assert_eq!(error(Limit::RequestBytes, 256, 200, 57).beside(100).retry_after_ms(), Some(10));
-        // Arenas are open until they are closed; calls end, and so do those of other functions.
-        for (limit, others) in
-            [(Limit::Descriptors, 1), (Limit::LoadedFunctions, 2), (Limit::DeviceMemory, 2)]
-        {
+        let beside = QuotaError { in_work: 150, ..error(Limit::RequestBytes, 256, 200, 57) };
+        assert_eq!(beside.clone().beside(50).retry_after_ms(), Some(10));
+        // Idle connections of its own take the rest.
+        let connections = QuotaError { in_work: 0, ..beside };
+        assert_eq!(connections.retry_after_ms(), None);
+        assert!(connections.to_string().contains("close connections"), "{connections}");
+        // Functions that no call uses give way by themselves.
+        assert_eq!(error(Limit::LoadedFunctions, 1, 1, 1).retry_after_ms(), Some(100));
+        assert_eq!(error(Limit::WeightBytes, 10, 5, 11).retry_after_ms(), None);
+        // Arenas are open until they are closed; calls end.
+        for (limit, others) in [(Limit::Descriptors, 1), (Limit::DeviceMemory, 2)] {
             let alone = error(limit, 4, 4, 1);
             assert!(!alone.to_string().contains("wait"), "{alone}");
             assert_eq!(alone.retry_after_ms(), None, "{alone}");

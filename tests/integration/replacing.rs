@@ -113,3 +113,17 @@ fn the_audit_log_says_who_changed_what() {
         assert!(log.contains(&line), "{line}\nin\n{log}");
     }
 }
+
+#[test]
+fn a_name_as_long_as_a_request_is_cut_in_the_audit_log() {
+    let supervisor = house(&[("alice", "")]);
+    let mut alice = enter(&supervisor, "alice");
+    let long = "\u{1b}".repeat(3 << 20);
+    for _ in 0..3 {
+        alice.remove_function(&long).unwrap_err();
+        alice.grant("says", &long).unwrap_err();
+    }
+    let log = supervisor.log();
+    assert_eq!(log.matches("action=\"remove function\"").count(), 3);
+    assert!(log.len() < 64 << 10, "{} bytes", log.len());
+}

@@ -103,6 +103,8 @@ pub enum RegistryError {
         reference: String,
         /// Why, as far as a caller may know.
         reason: Reason,
+        /// When it may load, if it does not just now.
+        retry_after_ms: Option<u64>,
     },
     /// No tenant can be called so.
     #[error("{0:?} is no tenant: expected a name such as acme, or a uid such as 1000")]
@@ -180,7 +182,10 @@ impl Refusable for RegistryError {
     }
 
     fn retry_after_ms(&self) -> Option<u64> {
-        self.cause().and_then(Refusable::retry_after_ms)
+        match self {
+            Self::GrantedDoesNotLoad { retry_after_ms, .. } => *retry_after_ms,
+            _ => self.cause().and_then(Refusable::retry_after_ms),
+        }
     }
 
     fn quota(&self) -> Option<Limit> {

@@ -47,7 +47,8 @@ impl Registry {
                     function = reference,
                     "a granted function does not load: {error}"
                 );
-                RegistryError::GrantedDoesNotLoad { reference: reference.to_owned(), reason }
+                let (reference, retry_after_ms) = (reference.to_owned(), error.retry_after_ms());
+                RegistryError::GrantedDoesNotLoad { reference, reason, retry_after_ms }
             }
         })?;
         // It may have been revoked while it was loaded.

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::handshake::{Arrival, Entered, enter};
-use super::intake::{CONNECTION_BYTES, Holder, Incoming, Intake, Passed, Received};
+use super::intake::{Holder, Incoming, Intake, Passed, Received};
 use super::invoke::{Arrived, Prepared, Thread};
 use super::invoke_error::InvokeError;
 use super::reader::{Reader, patience};
@@ -33,7 +33,7 @@ use crate::call::{Arena, Completion};
 use crate::client_fd::{ClientFd, ClientSocket};
 use crate::device::write_coalescing::Burst;
 use crate::function::Loaded;
-use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
+use crate::limits::{CONNECTION_BYTES, MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
 use crate::quota::{Limit, QuotaError};
 use crate::refusal::{Refusable, Refusal};
 use crate::registry::Handed;

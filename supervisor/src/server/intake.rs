@@ -24,14 +24,14 @@ use super::violation::Violation;
 use crate::client_fd::ClientFd;
 use crate::client_io::ClientIo;
 use crate::defences::Defence;
+use crate::limits::CONNECTION_BYTES;
 use crate::quota::{Limit, QuotaError};
 use crate::refusal::{Reason, Refusable};
 use crate::tenants::{Account, Taken};
 
 /// Bytes taken from the socket at a time.
 const READ_BYTES: usize = 64 << 10;
-/// What each connection takes of its tenant's memory for requests, as long as it is open.
-pub const CONNECTION_BYTES: u64 = (READ_BYTES + frame::KEPT_BYTES) as u64;
+const _: () = assert!(CONNECTION_BYTES == (READ_BYTES + frame::KEPT_BYTES) as u64);
 /// Between two looks whether descriptors are closed.
 const CLOSING_PAUSE: Duration = Duration::from_millis(10);
 /// What a request may take in memory without being charged, while it is decoded and handled on a socket thread.

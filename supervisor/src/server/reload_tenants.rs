@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use pappus_proto::v1;
 
-use super::intake::CONNECTION_BYTES;
 use super::state::Server;
 use crate::config::TenantRules;
 use crate::config::tenant_changes::{self, SettingChange, TenantChanges, amount};
-use crate::limits::LIST_PAGE;
+use crate::limits::{CONNECTION_BYTES, LIST_PAGE};
 use crate::tenants::{Account, Limit};
 
 /// Tenants named in one line.

@@ -26,18 +26,22 @@ where
     ctx.server.registry.threads.run(ctx.whose(), work).await?.map_err(Into::into)
 }
 
+/// Characters of a name in the audit log: any name that something can have is shorter.
+const AUDITED: usize = 300;
+
 /// What a request changes, for the audit log: the action, and what it is about.
 fn change_of(request: &Request) -> Option<(&'static str, String)> {
-    let granted = |grant: &v1::Grant| format!("{} {}", grant.function, grant.tenant);
+    let cut = |name: &str| name.chars().take(AUDITED).collect::<String>();
+    let granted = |grant: &v1::Grant| format!("{} {}", cut(&grant.function), cut(&grant.tenant));
     Some(match request {
-        Request::AddModule(module) => ("add module", module.name.clone()),
-        Request::RemoveModule(named) => ("remove module", named.name.clone()),
-        Request::AddFunction(function) if function.replace => ("replace function", function.name.clone()),
-        Request::AddFunction(function) => ("add function", function.name.clone()),
-        Request::RemoveFunction(named) => ("remove function", named.name.clone()),
+        Request::AddModule(module) => ("add module", cut(&module.name)),
+        Request::RemoveModule(named) => ("remove module", cut(&named.name)),
+        Request::AddFunction(function) if function.replace => ("replace function", cut(&function.name)),
+        Request::AddFunction(function) => ("add function", cut(&function.name)),
+        Request::RemoveFunction(named) => ("remove function", cut(&named.name)),
         Request::Grant(grant) => ("grant", granted(grant)),
         Request::Revoke(grant) => ("revoke", granted(grant)),
-        Request::SetDevice(set) => ("set device", set.device.clone()),
+        Request::SetDevice(set) => ("set device", cut(&set.device)),
         _ => return None,
     })
 }

@@ -9,6 +9,7 @@ use super::ledger::{self, Ledger};
 use super::plans::Plans;
 use crate::defences;
 use crate::ids::TenantId;
+use crate::limits::CONNECTION_BYTES;
 use crate::quota::{Limit, Quota, QuotaError, Scope};
 use crate::schedule::{Class, TenantShare};
 
@@ -27,6 +28,8 @@ pub struct Account {
     weight: AtomicU32,
     class: AtomicU32,
     overrun_ns: AtomicU64,
+    /// Its arenas that are open, with a descriptor each.
+    open_arenas: AtomicU64,
     /// What all tenants have.
     ledger: Arc<Ledger>,
 }
@@ -43,8 +46,19 @@ impl Account {
             weight: AtomicU32::new(1),
             class: AtomicU32::new(Class::default() as u32),
             overrun_ns: AtomicU64::new(u64::MAX),
+            open_arenas: AtomicU64::new(0),
             ledger,
         })
+    }
+
+    /// An arena of its is open from now on.
+    pub fn arena_opened(&self) {
+        self.open_arenas.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One is open no more: its descriptor is closed once no call needs it.
+    pub fn arena_closed(&self) {
+        self.open_arenas.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// It is given this of devices from now on.
@@ -117,7 +131,11 @@ impl Account {
 
     /// The error of something that does not fit.
     pub fn exceeds(&self, limit: Limit, most: u64, used: u64, more: u64) -> QuotaError {
-        let in_work = self.used(Limit::Calls) + self.used(Limit::SlowRequests);
+        let in_work = match limit {
+            Limit::Descriptors => used.saturating_sub(self.open_arenas.load(Ordering::Relaxed)),
+            Limit::RequestBytes => used.saturating_sub(self.used(Limit::Connections) * CONNECTION_BYTES),
+            _ => self.used(Limit::Calls),
+        };
         QuotaError { limit, tenant: self.name.clone(), scope: Scope::Tenant, most, used, more, in_work }
     }
 
@@ -287,6 +305,34 @@ mod tests {
         assert!(one.is_over(Limit::RequestBytes) && !one.is_over(Limit::PlanBytes));
         drop((held, operator));
         assert_eq!(ledger.used(Limit::RequestBytes), 0);
+    }
+
+    #[test]
+    fn what_is_refused_may_be_tried_again_unless_it_is_the_tenants_to_end() {
+        let mut quota = Quota::default();
+        quota.set(Limit::Descriptors, 2);
+        quota.set(Limit::RequestBytes, 2 * CONNECTION_BYTES);
+        let account = account(quota, &ledger());
+        let retry_ms = |limit, amount| account.take(limit, amount).unwrap_err().retry_after_ms();
+        let held =
+            [account.take(Limit::Descriptors, 1).unwrap(), account.take(Limit::Descriptors, 1).unwrap()];
+        account.arena_opened();
+        assert_eq!(
+            retry_ms(Limit::Descriptors, 1),
+            Some(10),
+            "the other one is a call's, or is being closed"
+        );
+        account.arena_opened();
+        assert_eq!(retry_ms(Limit::Descriptors, 1), None);
+        account.arena_closed();
+        assert_eq!(retry_ms(Limit::Descriptors, 1), Some(10));
+        drop(held);
+
+        let _connections = account.take(Limit::Connections, 2).unwrap();
+        let _base = account.charge(Limit::RequestBytes, 2 * CONNECTION_BYTES);
+        assert_eq!(retry_ms(Limit::RequestBytes, 1), None, "connections stay");
+        let _call = account.charge(Limit::RequestBytes, 1);
+        assert_eq!(retry_ms(Limit::RequestBytes, 1), Some(10));
     }
 
     #[test]
