@@ -7,7 +7,7 @@
 //! - `calls`, `workers`: the state that policies look at.
 //!
 //! Policies, each with its own state:
-//! - `placing`: which call gets which worker.
+//! - `placing`: which call gets which worker (`view`: what it looks at).
 //! - [`turns`]: who may submit to the device (`turn_holder`: who does); `turn_cost`: what a change costs; `turn_fines`: who
 //!   has to stand behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair queueing).
 //! - `turn_mode`: whether slicing is better; `mode_window`: what that is judged by.
@@ -54,6 +54,7 @@ mod turn_holder;
 mod turn_mode;
 pub mod turns;
 pub mod types;
+mod view;
 mod warmth;
 mod weight_holders;
 pub mod weights;

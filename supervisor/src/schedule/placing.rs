@@ -9,14 +9,19 @@ use std::collections::VecDeque;
 
 use super::domain_line::DomainLine;
 use super::domain_queue::{DomainQueue, Due};
-use super::exclusive::Exclusive;
-use super::residency::{Residency, is_worth_less};
+use super::residency::{Residency, worth_least};
 use super::types::{CallId, Domain, Shape, TenantShare};
-use super::workers::{Worker, WorkerSet, Workers};
+use super::view::View;
+use super::workers::{Worker, WorkerSet};
 use crate::ids::{IdMap, TenantId, WorkerId};
 
 /// Device time that a caller may be ahead of others while it keeps a worker that they wait for.
 const OVERSTAY_NS: u64 = 1_000_000_000;
+
+/// A resident that is its caller's only one is kept from further domains of others until it had no call for so long.
+const IN_USE_NS: u64 = 1_000_000_000;
+/// Domains in line of which it is known whether their callers have workers.
+const LOOKED_AT: usize = 64;
 
 /// The domains of one device that have calls or workers.
 #[derive(Debug)]
@@ -28,12 +33,16 @@ pub(super) struct Placing {
     several: usize,
     /// The domains of each caller.
     of_caller: IdMap<TenantId, Vec<Domain>>,
+    /// How many callers have several.
+    with_several: usize,
     /// Domains with waiting calls and no worker.
     unplaced: DomainLine,
     /// Domains that have workers and may have more calls than those can take.
     waiting: VecDeque<Domain>,
     /// When a worker may be taken that a domain waits for.
     room_ns: Option<u64>,
+    /// Since then a domain came whose caller has no worker, while others have several domains.
+    is_needed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -48,24 +57,6 @@ struct DomainState {
     held: bool,
 }
 
-/// What placing looks at and does not change.
-#[derive(Clone, Copy)]
-pub(super) struct View<'a> {
-    workers: &'a Workers,
-    exclusive: &'a Exclusive,
-}
-
-impl<'a> View<'a> {
-    /// Of these, beside calls for the whole device.
-    pub(super) fn new(workers: &'a Workers, exclusive: &'a Exclusive) -> Self {
-        Self { workers, exclusive }
-    }
-
-    fn idle(self, is_one: impl Fn(&Worker) -> bool) -> impl Iterator<Item = (WorkerId, &'a Worker)> {
-        self.workers.idle().filter(move |(_, worker)| is_one(worker))
-    }
-}
-
 /// A search for workers for domains that wait, see [`Placing::next_to_bring`] and [`Placing::next_to_go`].
 #[derive(Debug, Default)]
 pub(super) struct Search {
@@ -75,6 +66,8 @@ pub(super) struct Search {
     to_go: Option<(usize, usize)>,
     /// How many residents may still give way.
     may_go: Option<usize>,
+    /// For how many callers without a worker: see [`Placing::needy`].
+    needy: Option<Option<usize>>,
 }
 
 impl Placing {
@@ -86,9 +79,11 @@ impl Placing {
             domains: IdMap::default(),
             several: 0,
             of_caller: IdMap::default(),
+            with_several: 0,
             unplaced: DomainLine::new(shape.residency_ns),
             waiting: VecDeque::new(),
             room_ns: None,
+            is_needed: false,
         }
     }
 
@@ -156,6 +151,38 @@ impl Placing {
         let before =
             |other: &Worker| other.served().is_some() && place(other) < place(worker) && !self.goes_on(other);
         view.workers.busy().filter(|(_, other)| before(other)).take(most).count() < most
+            && !(self.needy() == Some(0) && self.is_kept(worker))
+    }
+
+    /// How many workers serve a caller.
+    fn workers_of(&self, caller: TenantId) -> usize {
+        let domains = self.of_caller.get(&caller).into_iter().flatten();
+        domains.filter_map(|domain| self.domains.get(domain)).map(|d| d.workers.len()).sum()
+    }
+
+    /// How many callers without a worker have domains that wait; none where no caller has several domains, so that all are such.
+    fn needy(&self) -> Option<usize> {
+        (self.with_several > 0).then(|| {
+            let mut callers: Vec<TenantId> = Vec::new();
+            for domain in self.unplaced.iter().take(LOOKED_AT) {
+                if !callers.contains(&domain.caller) && self.workers_of(domain.caller) == 0 {
+                    callers.push(domain.caller);
+                }
+            }
+            callers.len()
+        })
+    }
+
+    /// Whether a worker is kept from further domains of callers that have one: it is its caller's only one, which asks for no
+    /// other, and those in line are of no higher class. Otherwise who has many domains, with a small call in each, would have all workers go
+    /// round among them.
+    fn is_kept(&self, worker: &Worker) -> bool {
+        let Some(caller) = worker.served().map(|domain| domain.caller) else { return false };
+        let Some(first) = self.unplaced.iter().next() else { return false };
+        let asks = |domain: &Domain| self.domains.get(domain).is_some_and(|d| d.is_unplaced);
+        self.workers_of(caller) == 1
+            && !self.of_caller.get(&caller).into_iter().flatten().any(asks)
+            && self.share_of(caller).class <= self.share_of(first.caller).class
     }
 
     /// Whether the domain of a worker has others.
@@ -183,7 +210,9 @@ impl Placing {
     /// A domain, made if it has nothing yet; `held` says whether its caller is.
     fn domain_mut(&mut self, domain: Domain, held: bool) -> &mut DomainState {
         self.domains.entry(domain).or_insert_with(|| {
-            self.of_caller.entry(domain.caller).or_default().push(domain);
+            let of_caller = self.of_caller.entry(domain.caller).or_default();
+            of_caller.push(domain);
+            self.with_several += usize::from(of_caller.len() == 2);
             DomainState { held, ..DomainState::default() }
         })
     }
@@ -281,6 +310,7 @@ impl Placing {
         if d.workers.is_empty() {
             if !std::mem::replace(&mut d.is_unplaced, true) {
                 self.unplaced.push(domain);
+                self.is_needed |= self.with_several > 0 && self.workers_of(domain.caller) == 0;
             }
         } else if d.workers.len() < self.workers_per_domain && !std::mem::replace(&mut d.waits, true) {
             self.waiting.push_back(domain);
@@ -301,6 +331,7 @@ impl Placing {
         }
         if let Some(all) = self.of_caller.get_mut(&domain.caller) {
             all.retain(|one| *one != domain);
+            self.with_several -= usize::from(all.len() == 1);
             if all.is_empty() {
                 self.of_caller.remove(&domain.caller);
             }
@@ -346,10 +377,24 @@ impl Placing {
             .is_some_and(|d| d.queue.first(view.exclusive.barrier(domain.caller)).is_some())
     }
 
+    /// A domain of the same class that waits behind the first one, whose caller has workers while that of this one has none.
+    fn needier_than(&self, first: Domain, view: View<'_>) -> Option<Domain> {
+        if self.with_several == 0 || self.workers_of(first.caller) == 0 {
+            return None;
+        }
+        let class = self.share_of(first.caller).class;
+        self.unplaced.iter().take(LOOKED_AT).find(|d| {
+            self.workers_of(d.caller) == 0
+                && self.share_of(d.caller).class == class
+                && self.may_start(*d, view)
+        })
+    }
+
     /// The domain that a free worker should serve: one without workers, else one that has more calls than its workers
     /// can take. It is bound to it then.
     pub(super) fn next_for_free(&mut self, view: View<'_>) -> Option<Domain> {
         let next = self.unplaced.iter().find(|d| self.may_start(*d, view));
+        let next = next.map(|first| self.needier_than(first, view).unwrap_or(first));
         if let Some(domain) = next {
             self.unplaced.serve(domain);
             self.domains.get_mut(&domain)?.is_unplaced = false;
@@ -430,7 +475,7 @@ impl Placing {
 
     /// Begins a search for idle workers that make room for domains that wait.
     pub(super) fn search(&mut self) -> Search {
-        self.room_ns = None;
+        (self.room_ns, self.is_needed) = (None, false);
         Search::default()
     }
 
@@ -472,7 +517,15 @@ impl Placing {
         search.may_go = Some(search.may_go?.checked_sub(1)?);
         let for_unplaced = *unplaced > 0;
         *(if for_unplaced { unplaced } else { others }) -= 1;
-        let ends_ns = |w: &Worker| self.gives_way_ns(w, for_unplaced, residency);
+        let needy = search.needy.get_or_insert_with(|| self.needy());
+        let for_further = for_unplaced && *needy == Some(0);
+        *needy = needy.map(|needy| needy.saturating_sub(1));
+        let ends_ns = |w: &Worker| match self.gives_way_ns(w, for_unplaced, residency) {
+            ends_ns if for_further && self.is_kept(w) => {
+                ends_ns.max(w.idle_since_ns.saturating_add(IN_USE_NS))
+            }
+            ends_ns => ends_ns,
+        };
         let may_go = |w: &Worker| w.served().is_some_and(|domain| !waits(domain));
         let found = worth_least(now_ns, ends_ns, view.idle(may_go));
         if found.is_err() {
@@ -504,7 +557,7 @@ impl Placing {
     /// Whether a search for domains without workers just found that none may go before a later moment. What changes that
     /// is followed by a search of its own.
     pub(super) fn is_searched(&self, now_ns: u64) -> bool {
-        self.has_unplaced() && self.room_ns.is_some_and(|at_ns| at_ns > now_ns)
+        self.has_unplaced() && !self.is_needed && self.room_ns.is_some_and(|at_ns| at_ns > now_ns)
     }
 
     /// The same, but for a worker that just has no call any more, which does not give way yet, either.
@@ -526,24 +579,6 @@ impl Placing {
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.room_ns
     }
-}
-
-/// Of these idle workers the one that is worth least and may go now; else when the first one may.
-fn worth_least<'a>(
-    now_ns: u64,
-    ends_ns: impl Fn(&Worker) -> u64,
-    idle: impl Iterator<Item = (WorkerId, &'a Worker)>,
-) -> Result<WorkerId, Option<u64>> {
-    let (mut least, mut next_ns): (Option<(WorkerId, &Worker)>, Option<u64>) = (None, None);
-    for one in idle {
-        let ends_ns = ends_ns(one.1);
-        if ends_ns > now_ns {
-            next_ns = next_ns.into_iter().chain([ends_ns]).min();
-        } else if least.is_none_or(|least| is_worth_less(now_ns, one.1, least.1)) {
-            least = Some(one);
-        }
-    }
-    least.map(|(id, _)| id).ok_or(next_ns)
 }
 
 #[cfg(test)]

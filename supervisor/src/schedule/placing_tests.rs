@@ -1,6 +1,7 @@
 //! Small cases of placing, without a scheduler around it.
 
-use super::super::workers::State;
+use super::super::exclusive::Exclusive;
+use super::super::workers::{State, Workers};
 use super::*;
 use crate::ids::{Generation, TenantId, WorkerId};
 

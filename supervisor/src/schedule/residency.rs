@@ -12,6 +12,7 @@
 
 use super::types::{ResidentPrice, Shape};
 use super::workers::{Worker, Workers};
+use crate::ids::WorkerId;
 
 /// How long one that waits for a slot waits for a standby before a process is made in its stead.
 const PATIENCE_NS: u64 = 1_000_000_000;
@@ -152,6 +153,24 @@ pub(super) fn is_worth_less(now_ns: u64, one: &Worker, other: &Worker) -> bool {
     let idle_ns = |worker: &Worker| u128::from(now_ns.saturating_sub(worker.idle_since_ns).saturating_add(1));
     let cost_ns = |worker: &Worker| u128::from(worker.past.rebuild_ns(ResidentPrice::GPU));
     idle_ns(one) * cost_ns(other) > idle_ns(other) * cost_ns(one)
+}
+
+/// Of these idle workers the one that is worth least and may go now; else when the first one may.
+pub(super) fn worth_least<'a>(
+    now_ns: u64,
+    ends_ns: impl Fn(&Worker) -> u64,
+    idle: impl Iterator<Item = (WorkerId, &'a Worker)>,
+) -> Result<WorkerId, Option<u64>> {
+    let (mut least, mut next_ns): (Option<(WorkerId, &Worker)>, Option<u64>) = (None, None);
+    for one in idle {
+        let ends_ns = ends_ns(one.1);
+        if ends_ns > now_ns {
+            next_ns = next_ns.into_iter().chain([ends_ns]).min();
+        } else if least.is_none_or(|least| is_worth_less(now_ns, one.1, least.1)) {
+            least = Some(one);
+        }
+    }
+    least.map(|(id, _)| id).ok_or(next_ns)
 }
 
 #[cfg(test)]

@@ -102,6 +102,42 @@ fn a_process_is_not_lost_for_a_function_that_it_installs() {
 }
 
 #[test]
+fn a_caller_with_many_domains_does_not_take_the_only_workers_of_others() {
+    let granted = |owner: u32| Domain { owner: TenantId::new(owner), caller: TenantId::new(9) };
+    let mut b = bench(Shape { workers_per_domain: 1, residency_ns: 10 * MS, ..Shape::new(3, 1) });
+    b.ready(W1);
+    b.ready(WorkerId::new(2));
+    let ids = [b.submit(1, domain(1)), b.submit(2, domain(2)), b.submit(3, granted(3))];
+    b.expect("1 on 0.0, 2 on 1.0, 3 on 2.0");
+    b.finish(W0, ids[0]);
+    b.finish(W1, ids[1]);
+    b.now = 50 * MS;
+    b.finish(WorkerId::new(2), ids[2]);
+    // Its own goes, though the others have had no call for longer.
+    b.now = 400 * MS;
+    let fourth = b.submit(4, granted(4));
+    b.expect("replace 2");
+    b.dies(WorkerId::new(2));
+    b.ready(WorkerId::new(2));
+    b.expect("4 on 2.0");
+    // While its own is busy it waits until the others' have had no call for a second.
+    b.submit(5, granted(5));
+    assert_eq!(b.scheduler.next_deadline_ns(), Some(1000 * MS));
+    b.expect("");
+    // For a caller that has none, one of them goes.
+    let sixth = b.submit(6, domain(6));
+    b.expect("replace 0");
+    b.dies(W0);
+    b.ready(W0);
+    b.expect("6 on 0.0");
+    b.finish(W0, sixth);
+    b.finish(WorkerId::new(2), fourth);
+    b.now = 600 * MS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    b.expect("replace 2");
+}
+
+#[test]
 fn a_busy_resident_goes_on_while_a_process_comes_for_another_domain() {
     let mut b = bench(Shape { residency_ns: 0, ..Shape::new(2, 1) });
     let first = b.submit(1, domain(1));

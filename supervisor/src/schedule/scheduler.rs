@@ -159,7 +159,8 @@ impl<C: Clone> Scheduler<C> {
             None => {
                 let is_searched = self.placing.is_searched(now_ns) && self.workers.first_empty().is_none();
                 self.enqueue(now_ns, domain, id);
-                if !is_searched {
+                // Its domain may have what those that waited then had not.
+                if !is_searched || !self.placing.is_searched(now_ns) {
                     self.make_room(now_ns, actions);
                 }
                 if terms.weight_bytes > 0 {

@@ -77,7 +77,8 @@ fn plans_of_waiting_calls_count() {
     let mut alice = enter(&supervisor, "alice");
     // Each plan has a MiB, and no other call has the same sizes.
     add_steps(&mut alice, "hungry", 20_000, false);
-    let call = |bytes| Invocation::new("hungry").input("in", vec![1; bytes]).deadline(Duration::from_secs(2));
+    let call =
+        |bytes| Invocation::new("hungry").input("in", vec![1; bytes]).deadline(Duration::from_secs(50));
     let ids: Vec<_> = (1..=40).map(|bytes| alice.send_invocation(&call(bytes)).unwrap()).collect();
     let error = refused(alice.wait_invoked(*ids.last().unwrap()), Code::ResourceExhausted, "plan-bytes");
     assert!(error.retryable, "{error}");
