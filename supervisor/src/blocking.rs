@@ -57,8 +57,8 @@ impl BlockingThreads {
         Self { tenants: Arc::new(Semaphore::new(tenants)), copying: Arc::new(Semaphore::new(tenants / 2)) }
     }
 
-    /// A place to copy what a tenant hands over, once there is one: half of the tenants' threads, so that the other half is left
-    /// to work that ends sooner.
+    /// A place to copy a file that a tenant hands over, once there is one: half of the tenants' threads, so that the other half
+    /// is left to work that ends sooner.
     pub async fn place_to_copy(&self, whose: Whose) -> Option<OwnedSemaphorePermit> {
         match whose {
             // Closed never.

@@ -30,6 +30,9 @@ pub const MAX_COLD_REQUESTS: usize = 16;
 pub const MAX_SLOW_REQUESTS_PER_TENANT: usize = 4;
 /// Invocations of one connection without an answer.
 pub const MAX_CALLS_PER_CONNECTION: usize = 4096;
+/// What each connection takes of its tenant's memory for requests, as long as it is open: 64 KiB for what is read, and as much
+/// for a frame that is not whole.
+pub const CONNECTION_BYTES: u64 = 128 << 10;
 /// Arenas of one connection.
 pub const MAX_ARENAS_PER_CONNECTION: usize = 64;
 /// Bytes of answers that a client has not read before it is dropped.
@@ -133,9 +136,6 @@ pub const MAX_POLL_US: u64 = 1_000_000;
 
 /// Most failures that a setting may count.
 pub const MAX_FAILURES: u32 = 1_000_000;
-/// What each connection takes of its tenant's memory for requests, as long as it is open: 64 KiB for what is read, and as much
-/// for a frame that is not whole.
-pub const CONNECTION_BYTES: u64 = 128 << 10;
 /// How long after its deadline a call may still answer by itself before its worker is killed.
 pub const DEADLINE_GRACE_NS: u64 = 10_000_000;
 /// How long the outputs of a call whose process is gone may take to be cleared, also after its deadline.

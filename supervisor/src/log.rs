@@ -113,19 +113,21 @@ where
             _ => {}
         }
         let Some(left_out) = self.allow(event) else { return Ok(()) };
-        // Colours are for a terminal, which keeps nothing.
+        // With colours it is for a terminal, which keeps nothing, and is written as it is.
         if left_out == 0 && writer.has_ansi_escapes() {
             return self.format.format_event(context, writer, event);
         }
         let mut cut = Cut::default();
         self.format.format_event(context, Writer::new(&mut cut), event)?;
         let Cut { line, over_bytes } = cut;
-        match (left_out, over_bytes) {
-            (0, 0) => writer.write_str(&line),
-            (_, 0) => writeln!(writer, "{} left_out={left_out}", line.trim_end()),
-            (0, _) => writeln!(writer, "{}… cut_bytes={over_bytes}", line.trim_end()),
-            _ => writeln!(writer, "{}… cut_bytes={over_bytes} left_out={left_out}", line.trim_end()),
+        writer.write_str(line.trim_end())?;
+        if over_bytes > 0 {
+            write!(writer, "… cut_bytes={over_bytes}")?;
         }
+        if left_out > 0 {
+            write!(writer, " left_out={left_out}")?;
+        }
+        writeln!(writer)
     }
 }
 

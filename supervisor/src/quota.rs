@@ -116,6 +116,14 @@ impl Limit {
         )
     }
 
+    /// What so many connections take of it as long as they are open.
+    pub fn lasting(self, connections: u64) -> u64 {
+        match self {
+            Self::RequestBytes => connections.saturating_mul(limits::CONNECTION_BYTES),
+            _ => 0,
+        }
+    }
+
     /// An amount of it as people read it.
     pub fn show(self, amount: u64) -> String {
         match self.is_bytes() {
@@ -149,35 +157,22 @@ pub struct QuotaError {
     pub used: u64,
     /// What it would need besides.
     pub more: u64,
-    /// Of what is used, so much becomes free by itself soon; of device memory, how many calls of the tenant are in work.
-    pub in_work: u64,
+    /// Of what is used, so much becomes free without the tenant's doing: once calls end, answers are read, content is stored.
+    pub freeing: u64,
 }
 
 impl QuotaError {
     /// Of what is used, so much belongs to the same request or to its connection, and stays while it waits: the error
     /// speaks of all that it would be.
-    pub fn beside(self, own: u64) -> Self {
+    pub fn with_own(self, own: u64) -> Self {
         let own = own.min(self.used);
-        // Of memory for requests, what a connection takes as such is none of it.
-        let lasting = if self.limit == Limit::RequestBytes { limits::CONNECTION_BYTES } else { 0 };
-        let in_work = self.in_work.saturating_sub(own.saturating_sub(lasting));
-        Self { used: self.used - own, more: self.more + own, in_work, ..self }
+        let freeing = self.freeing.saturating_sub(own.saturating_sub(self.limit.lasting(1)));
+        Self { used: self.used - own, more: self.more + own, freeing, ..self }
     }
 
     /// Whether it would not fit if nothing else were there. A call does not wait in a queue on a device that is free.
     fn is_alone(&self) -> bool {
         self.more > self.most && !matches!(self.limit, Limit::QueuedCalls | Limit::QueuedBytes)
-    }
-
-    /// Whether something becomes free by itself.
-    fn frees_itself(&self) -> bool {
-        match self.limit {
-            // The call itself is one of them.
-            Limit::DeviceMemory => self.in_work > 1,
-            Limit::Descriptors | Limit::RequestBytes => self.in_work > 0,
-            // Functions that no call uses went before.
-            _ => true,
-        }
     }
 
     /// When there may be room again, where that is soon.
@@ -186,8 +181,8 @@ impl QuotaError {
             _ if self.is_alone() => None,
             (Scope::AllTenants, _) => Some(1000),
             (_, Limit::Calls | Limit::AnswerBytes) => Some(10),
-            (_, Limit::RequestBytes | Limit::Descriptors) => self.frees_itself().then_some(10),
-            (_, Limit::DeviceMemory) => self.frees_itself().then_some(100),
+            (_, Limit::RequestBytes | Limit::Descriptors) => (self.freeing > 0).then_some(10),
+            (_, Limit::DeviceMemory) => (self.freeing > 0).then_some(100),
             (_, Limit::LoadedFunctions | Limit::WeightBytes) => Some(100),
             (_, Limit::QueuedCalls | Limit::QueuedBytes) => Some(100),
             (_, Limit::PlanBytes | Limit::SlowRequests | Limit::Connections) => Some(100),
@@ -207,15 +202,15 @@ impl QuotaError {
             Limit::ArenaBytes | Limit::PinnedBytes => Some("close arenas"),
             Limit::Connections => Some("close connections"),
             Limit::Calls | Limit::QueuedCalls | Limit::QueuedBytes => Some("wait for answers"),
-            Limit::RequestBytes if !self.frees_itself() => Some("close connections"),
+            Limit::RequestBytes if self.freeing == 0 => Some("close connections"),
             Limit::RequestBytes | Limit::PlanBytes | Limit::SlowRequests => Some("wait for answers"),
             Limit::AnswerBytes => Some("read answers"),
             Limit::WeightBytes | Limit::LoadedFunctions => {
                 Some("calls use all that are in memory, yours or of tenants with grants: wait for answers")
             }
-            Limit::Descriptors if self.frees_itself() => Some("close arenas or wait for answers"),
+            Limit::Descriptors if self.freeing > 0 => Some("close arenas or wait for answers"),
             Limit::Descriptors => Some("close arenas"),
-            Limit::DeviceMemory if self.frees_itself() => Some("wait for answers"),
+            Limit::DeviceMemory if self.freeing > 0 => Some("wait for answers"),
             Limit::DeviceMemory => Some("remove functions with weights"),
         }
     }
@@ -313,7 +308,7 @@ mod tests {
     use super::*;
 
     fn error(limit: Limit, most: u64, used: u64, more: u64) -> QuotaError {
-        QuotaError { limit, tenant: "acme".into(), scope: Scope::Tenant, most, used, more, in_work: 0 }
+        QuotaError { limit, tenant: "acme".into(), scope: Scope::Tenant, most, used, more, freeing: 0 }
     }
 
     #[test]
@@ -355,15 +350,15 @@ mod tests {
     #[test]
     fn nobody_is_told_to_wait_for_what_is_its_own() {
         // A frame of 200 of 256 that a request is decoded from is there until it is answered.
-        let decoded = QuotaError { in_work: 200, ..error(Limit::RequestBytes, 256, 200, 200) };
+        let decoded = QuotaError { freeing: 200, ..error(Limit::RequestBytes, 256, 200, 200) };
         assert_eq!(decoded.retry_after_ms(), Some(10));
-        let decoded = decoded.beside(200);
+        let decoded = decoded.with_own(200);
         assert_eq!((decoded.used, decoded.more, decoded.retry_after_ms()), (0, 400, None));
         assert!(decoded.to_string().contains("more than all of the quota"), "{decoded}");
-        let beside = QuotaError { in_work: 150, ..error(Limit::RequestBytes, 256, 200, 57) };
-        assert_eq!(beside.clone().beside(50).retry_after_ms(), Some(10));
+        let beside = QuotaError { freeing: 150, ..error(Limit::RequestBytes, 256, 200, 57) };
+        assert_eq!(beside.clone().with_own(50).retry_after_ms(), Some(10));
         // Idle connections of its own take the rest.
-        let connections = QuotaError { in_work: 0, ..beside };
+        let connections = QuotaError { freeing: 0, ..beside };
         assert_eq!(connections.retry_after_ms(), None);
         assert!(connections.to_string().contains("close connections"), "{connections}");
         // Functions that no call uses give way by themselves.
@@ -374,7 +369,7 @@ mod tests {
             let alone = error(limit, 4, 4, 1);
             assert!(!alone.to_string().contains("wait"), "{alone}");
             assert_eq!(alone.retry_after_ms(), None, "{alone}");
-            let beside = QuotaError { in_work: others, ..alone };
+            let beside = QuotaError { freeing: others, ..alone };
             assert!(beside.to_string().contains("wait for answers"), "{beside}");
             assert!(beside.retry_after_ms().is_some(), "{beside}");
         }

@@ -242,8 +242,28 @@ fn a_reload_says_which_quotas_it_changed_and_who_has_more() {
     let log = supervisor.log();
     assert!(log.contains("calls: 8192 -> 7") && log.contains("tenant-defaults"), "{log}");
     // Nothing is news the second time.
+    let told = supervisor.ok(&["--socket", admin.to_str().unwrap(), "reload"]);
+    assert!(told.contains(": nothing changed"), "{told}");
     let told = supervisor.ok(&["--socket", admin.to_str().unwrap(), "reload", "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&told).unwrap()["tenants"], json!([]));
+}
+
+#[test]
+fn a_reload_says_what_a_smaller_quota_means() {
+    let supervisor = house(&[("alice", ""), ("bob", "")]);
+    let mut alice = enter(&supervisor, "alice");
+    kit::add_copy(&mut alice);
+    kit::works(&mut alice);
+    let again = config(&[("alice", "loaded-functions = 0"), ("bob", "request-bytes = 4096")]);
+    supervisor.write("pappus.toml", again);
+    let admin = supervisor.admin_socket();
+    let told = supervisor.ok(&["--socket", admin.to_str().unwrap(), "reload"]);
+    for line in [
+        "loaded-functions of alice: 512 -> 0: alice has 1: those that no call uses go when another one comes",
+        "4096 (4.0 KiB): too little for a connection, which takes 131072 (128.0 KiB)",
+    ] {
+        assert!(told.contains(line), "{line}\nin\n{told}");
+    }
 }
 
 #[test]

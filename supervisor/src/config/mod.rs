@@ -111,7 +111,11 @@ pub struct Config {
 
 fn size(name: &str, value: &str) -> Result<u64, ConfigError> {
     match ByteSize::from_str(value).map(|size| size.as_u64()) {
-        Ok(u64::MAX) => Err(bad(name, value, "there is no machine with so much")),
+        Ok(u64::MAX) => Err(bad(
+            name,
+            value,
+            "more than any machine has: expected a size such as 256MiB, or for a quota \"unlimited\"",
+        )),
         Ok(bytes) => Ok(bytes),
         Err(_) => Err(bad(name, value, "expected a size such as 256MiB, or a number of bytes")),
     }

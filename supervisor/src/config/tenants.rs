@@ -312,7 +312,8 @@ mod tests {
             ("[tenants.a]\nuid = 1\ncalls = '7'", "expected a number such as 100"),
             ("[tenants.a]\nuid = 1\ncalls = -7", "expected a number such as 100"),
             ("[tenant-defaults]\narena-bytes = 'lots'", "such as 256MiB"),
-            ("[tenant-defaults]\narena-bytes = 1.5", "expected a size such as"),
+            ("[tenant-defaults]\narena-bytes = 1.5", "arena-bytes = \"1.5\": expected a size such as"),
+            ("[tenant-defaults]\narena-bytes = '99999EiB'", "or for a quota \"unlimited\""),
         ] {
             let why = rules(text).expect_err(text);
             assert!(why.contains(words), "{text}: {why}");

@@ -216,7 +216,7 @@ mod tests {
             most: 1,
             used: 1,
             more: 1,
-            in_work: 0,
+            freeing: 0,
         };
         assert_eq!(of(quota.into()), (Reason::ResourceExhausted, String::new(), Some(10)));
         let blueprint = pappus_blueprint::parse(b"{").unwrap_err();

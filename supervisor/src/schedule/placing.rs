@@ -20,8 +20,8 @@ const OVERSTAY_NS: u64 = 1_000_000_000;
 
 /// A resident that is its caller's only one is kept from further domains of others until it had no call for so long.
 const IN_USE_NS: u64 = 1_000_000_000;
-/// Domains in line of which it is known whether their callers have workers.
-const LOOKED_AT: usize = 64;
+/// So many domains in line are looked at, from the first, for callers without a worker.
+const NEEDY_LOOKED_AT: usize = 64;
 
 /// The domains of one device that have calls or workers.
 #[derive(Debug)]
@@ -29,20 +29,20 @@ pub(super) struct Placing {
     lanes: u32,
     workers_per_domain: usize,
     domains: IdMap<Domain, DomainState>,
-    /// How many domains have several workers.
-    several: usize,
+    /// Domains that have several workers.
+    several_workers: usize,
     /// The domains of each caller.
     of_caller: IdMap<TenantId, Vec<Domain>>,
-    /// How many callers have several.
-    with_several: usize,
+    /// Callers that have several domains.
+    several_domains: usize,
     /// Domains with waiting calls and no worker.
     unplaced: DomainLine,
     /// Domains that have workers and may have more calls than those can take.
     waiting: VecDeque<Domain>,
     /// When a worker may be taken that a domain waits for.
     room_ns: Option<u64>,
-    /// Since then a domain came whose caller has no worker, while others have several domains.
-    is_needed: bool,
+    /// Since the last search a domain came whose caller has no worker, while others have several domains.
+    needy_came: bool,
 }
 
 #[derive(Debug, Default)]
@@ -66,8 +66,8 @@ pub(super) struct Search {
     to_go: Option<(usize, usize)>,
     /// How many residents may still give way.
     may_go: Option<usize>,
-    /// For how many callers without a worker: see [`Placing::needy`].
-    needy: Option<Option<usize>>,
+    /// For how many callers without a worker one is still to give way: see [`Placing::needy`].
+    needy: Option<usize>,
 }
 
 impl Placing {
@@ -77,13 +77,13 @@ impl Placing {
             lanes: shape.lanes,
             workers_per_domain: shape.workers_per_domain,
             domains: IdMap::default(),
-            several: 0,
+            several_workers: 0,
             of_caller: IdMap::default(),
-            with_several: 0,
+            several_domains: 0,
             unplaced: DomainLine::new(shape.residency_ns),
             waiting: VecDeque::new(),
             room_ns: None,
-            is_needed: false,
+            needy_came: false,
         }
     }
 
@@ -151,7 +151,7 @@ impl Placing {
         let before =
             |other: &Worker| other.served().is_some() && place(other) < place(worker) && !self.goes_on(other);
         view.workers.busy().filter(|(_, other)| before(other)).take(most).count() < most
-            && !(self.needy() == Some(0) && self.is_kept(worker))
+            && !(self.is_kept(worker) && self.needy() == 0)
     }
 
     /// How many workers serve a caller.
@@ -160,17 +160,19 @@ impl Placing {
         domains.filter_map(|domain| self.domains.get(domain)).map(|d| d.workers.len()).sum()
     }
 
-    /// How many callers without a worker have domains that wait; none where no caller has several domains, so that all are such.
-    fn needy(&self) -> Option<usize> {
-        (self.with_several > 0).then(|| {
-            let mut callers: Vec<TenantId> = Vec::new();
-            for domain in self.unplaced.iter().take(LOOKED_AT) {
-                if !callers.contains(&domain.caller) && self.workers_of(domain.caller) == 0 {
-                    callers.push(domain.caller);
-                }
+    /// How many callers without a worker have domains that wait.
+    fn needy(&self) -> usize {
+        if self.several_domains == 0 {
+            // All of them.
+            return self.unplaced.len();
+        }
+        let mut callers: Vec<TenantId> = Vec::new();
+        for domain in self.unplaced.iter().take(NEEDY_LOOKED_AT) {
+            if !callers.contains(&domain.caller) && self.workers_of(domain.caller) == 0 {
+                callers.push(domain.caller);
             }
-            callers.len()
-        })
+        }
+        callers.len()
     }
 
     /// Whether a worker is kept from further domains of callers that have one: it is its caller's only one, which asks for no
@@ -187,7 +189,7 @@ impl Placing {
 
     /// Whether the domain of a worker has others.
     fn is_one_of_several(&self, worker: &Worker) -> bool {
-        self.several > 0
+        self.several_workers > 0
             && worker
                 .served()
                 .and_then(|domain| self.domains.get(&domain))
@@ -198,7 +200,7 @@ impl Placing {
     /// take. What is used again and again is not taken from a domain for another's second worker, nor while another
     /// domain has a second one, nor from a caller that had less than the one that waits, by more than a residency.
     fn gives_way_ns(&self, worker: &Worker, for_unplaced: bool, residency: &Residency) -> u64 {
-        let several = self.several > 0;
+        let several = self.several_workers > 0;
         let had_less = |domain: Domain| self.unplaced.goes_before_first(domain.caller, residency.least_ns());
         let stays = !for_unplaced
             || several && !self.is_one_of_several(worker)
@@ -212,7 +214,7 @@ impl Placing {
         self.domains.entry(domain).or_insert_with(|| {
             let of_caller = self.of_caller.entry(domain.caller).or_default();
             of_caller.push(domain);
-            self.with_several += usize::from(of_caller.len() == 2);
+            self.several_domains += usize::from(of_caller.len() == 2);
             DomainState { held, ..DomainState::default() }
         })
     }
@@ -289,14 +291,14 @@ impl Placing {
         if std::mem::take(&mut d.is_unplaced) {
             self.unplaced.remove(domain);
         }
-        self.several += usize::from(is_second);
+        self.several_workers += usize::from(is_second);
     }
 
     /// A worker serves it no more.
     pub(super) fn unbound(&mut self, worker: WorkerId, domain: Domain) {
         if let Some(d) = self.domains.get_mut(&domain) {
             d.workers.set(worker, false);
-            self.several -= usize::from(d.workers.len() == 1);
+            self.several_workers -= usize::from(d.workers.len() == 1);
             self.stand(domain);
             self.drop_if_empty(domain);
         }
@@ -310,7 +312,7 @@ impl Placing {
         if d.workers.is_empty() {
             if !std::mem::replace(&mut d.is_unplaced, true) {
                 self.unplaced.push(domain);
-                self.is_needed |= self.with_several > 0 && self.workers_of(domain.caller) == 0;
+                self.needy_came |= self.several_domains > 0 && self.workers_of(domain.caller) == 0;
             }
         } else if d.workers.len() < self.workers_per_domain && !std::mem::replace(&mut d.waits, true) {
             self.waiting.push_back(domain);
@@ -331,7 +333,7 @@ impl Placing {
         }
         if let Some(all) = self.of_caller.get_mut(&domain.caller) {
             all.retain(|one| *one != domain);
-            self.with_several -= usize::from(all.len() == 1);
+            self.several_domains -= usize::from(all.len() == 1);
             if all.is_empty() {
                 self.of_caller.remove(&domain.caller);
             }
@@ -379,11 +381,11 @@ impl Placing {
 
     /// A domain of the same class that waits behind the first one, whose caller has workers while that of this one has none.
     fn needier_than(&self, first: Domain, view: View<'_>) -> Option<Domain> {
-        if self.with_several == 0 || self.workers_of(first.caller) == 0 {
+        if self.several_domains == 0 || self.workers_of(first.caller) == 0 {
             return None;
         }
         let class = self.share_of(first.caller).class;
-        self.unplaced.iter().take(LOOKED_AT).find(|d| {
+        self.unplaced.iter().take(NEEDY_LOOKED_AT).find(|d| {
             self.workers_of(d.caller) == 0
                 && self.share_of(d.caller).class == class
                 && self.may_start(*d, view)
@@ -475,7 +477,7 @@ impl Placing {
 
     /// Begins a search for idle workers that make room for domains that wait.
     pub(super) fn search(&mut self) -> Search {
-        (self.room_ns, self.is_needed) = (None, false);
+        (self.room_ns, self.needy_came) = (None, false);
         Search::default()
     }
 
@@ -518,8 +520,8 @@ impl Placing {
         let for_unplaced = *unplaced > 0;
         *(if for_unplaced { unplaced } else { others }) -= 1;
         let needy = search.needy.get_or_insert_with(|| self.needy());
-        let for_further = for_unplaced && *needy == Some(0);
-        *needy = needy.map(|needy| needy.saturating_sub(1));
+        let for_further = for_unplaced && *needy == 0;
+        *needy = needy.saturating_sub(1);
         let ends_ns = |w: &Worker| match self.gives_way_ns(w, for_unplaced, residency) {
             ends_ns if for_further && self.is_kept(w) => {
                 ends_ns.max(w.idle_since_ns.saturating_add(IN_USE_NS))
@@ -557,7 +559,7 @@ impl Placing {
     /// Whether a search for domains without workers just found that none may go before a later moment. What changes that
     /// is followed by a search of its own.
     pub(super) fn is_searched(&self, now_ns: u64) -> bool {
-        self.has_unplaced() && !self.is_needed && self.room_ns.is_some_and(|at_ns| at_ns > now_ns)
+        self.has_unplaced() && !self.needy_came && self.room_ns.is_some_and(|at_ns| at_ns > now_ns)
     }
 
     /// The same, but for a worker that just has no call any more, which does not give way yet, either.

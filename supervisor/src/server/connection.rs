@@ -258,7 +258,7 @@ impl Connection {
     fn charge_slow(&self, memory: Option<Taken>, bytes: u64) -> Result<Taken, QuotaError> {
         match memory {
             Some(memory) => Ok(memory),
-            None => self.ctx.take(Limit::RequestBytes, bytes).map_err(|why| why.beside(CONNECTION_BYTES)),
+            None => self.ctx.take(Limit::RequestBytes, bytes).map_err(|why| why.with_own(CONNECTION_BYTES)),
         }
     }
 

@@ -187,6 +187,10 @@ mod tests {
             assert_eq!(got, MAX_CONNECTIONS_PER_TENANT.min(MAX_CONNECTIONS - before));
         }
         assert_eq!(connection_slots.count(), MAX_CONNECTIONS);
+        let next = tenants.account(TenantId::new(u32::MAX - 1));
+        let refused = connection_slots.admit(0, Some(SlotOwner::Tenant(next.tenant)), &next);
+        assert!(matches!(refused, Err(NoSlot::All)), "all together have as many as may be");
+        assert_eq!(next.used(Limit::Connections), 0);
         let account = tenants.account(TenantId::new(0));
         let operator = connection_slots.admit(0, None, &account);
         assert!(operator.is_ok());

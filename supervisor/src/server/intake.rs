@@ -180,7 +180,7 @@ impl Incoming {
             bytes => match self.holder.take(Limit::RequestBytes, bytes) {
                 Ok(taken) => Some(taken),
                 Err(why) => {
-                    let why = why.beside(self.memory.amount());
+                    let why = why.with_own(self.memory.amount());
                     return Ok(Some(Intake::Refused(cost.id, why.into())));
                 }
             },
@@ -229,7 +229,7 @@ impl Incoming {
                 // Counted, too, until it is closed: see `has_room`.
                 let taken = account.charge(Limit::Descriptors, 1);
                 drop(ClientFd::new(fd, account.clone(), self.io.clone(), taken));
-                Passed::Refused(why.beside(nth))
+                Passed::Refused(why.with_own(nth))
             }
         }
     }

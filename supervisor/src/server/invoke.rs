@@ -139,7 +139,7 @@ pub fn prepare(
     let device = device.clone();
     let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
     let memory = ctx.take(Limit::RequestBytes, gathered.held_bytes() + inline_bytes);
-    let memory = memory.map_err(|why| why.beside(own_bytes))?;
+    let memory = memory.map_err(|why| why.with_own(own_bytes))?;
     let Gathered { items, outputs, inline, .. } = gathered;
     let call = Call {
         domain,

@@ -7,7 +7,8 @@ use pappus_proto::v1;
 use super::state::Server;
 use crate::config::TenantRules;
 use crate::config::tenant_changes::{self, SettingChange, TenantChanges, amount};
-use crate::limits::{CONNECTION_BYTES, LIST_PAGE};
+use crate::limits::LIST_PAGE;
+use crate::quota::UnknownLimit;
 use crate::tenants::{Account, Limit};
 
 /// Tenants named in one line.
@@ -59,41 +60,38 @@ impl Server {
         let access = tenant_changes::access(before, after);
         let mut changed = tenant_changes::tenants(before, after);
         let tell = |TenantChanges { tenant, changes }: TenantChanges| {
-            let concerned: Vec<&Arc<Account>> = match &tenant {
-                Some(name) => live.iter().filter(|account| *account.name == **name).collect(),
-                None => live.iter().collect(),
-            };
             let change = |change: SettingChange| {
-                let effect = change.name.parse().map_or(String::new(), |limit| {
-                    // Of the defaults, to those that have them.
-                    let most = match tenant {
-                        Some(_) => None,
-                        None => Some(after.defaults.get(limit)),
-                    };
-                    let concerned =
-                        concerned.iter().filter(|a| most.is_none_or(|most| a.most(limit) == most));
-                    let too_little = match tenant {
-                        Some(ref name) => after.quota(name).get(limit),
-                        None => after.defaults.get(limit),
-                    } < CONNECTION_BYTES;
-                    match limit == Limit::RequestBytes && too_little {
-                        true => format!(
-                            "too little for a connection, which takes {}",
-                            limit.show(CONNECTION_BYTES)
-                        ),
-                        false => self.too_many(limit, concerned.copied()),
-                    }
-                });
+                let effect = match change.name.parse() {
+                    Ok(limit) => self.effect(limit, tenant.as_deref(), after, &live),
+                    Err(UnknownLimit) => String::new(),
+                };
                 message(change, effect)
             };
-            v1::TenantChanges {
-                changes: changes.into_iter().map(change).collect(),
-                tenant: tenant.clone().unwrap_or_default(),
-            }
+            let changes = changes.into_iter().map(change).collect();
+            v1::TenantChanges { changes, tenant: tenant.unwrap_or_default() }
         };
         let tenants = changed.by_ref().take(LIST_PAGE).map(tell).collect();
         let access = access.into_iter().map(|change| message(change, String::new())).collect();
         TenantsReloaded { access, tenants, more: changed.next().is_some() }
+    }
+
+    /// What another limit of this tenant, or of all that have the defaults, means to those that are here.
+    fn effect(
+        &self,
+        limit: Limit,
+        tenant: Option<&str>,
+        rules: &TenantRules,
+        live: &[Arc<Account>],
+    ) -> String {
+        let most = tenant.map_or(rules.defaults, |name| rules.quota(name)).get(limit);
+        if most < limit.lasting(1) {
+            return format!("too little for a connection, which takes {}", limit.show(limit.lasting(1)));
+        }
+        let concerned = live.iter().filter(|account| match tenant {
+            Some(name) => *account.name == *name,
+            None => account.most(limit) == most,
+        });
+        self.too_many(limit, concerned)
     }
 
     /// Which of these have more of something than they may now.

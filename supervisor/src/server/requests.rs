@@ -74,8 +74,11 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
     match request {
         Request::PutBlob(blob) => {
             let this = ctx.clone();
-            // A large one keeps its thread for long: those of all tenants together leave some to everything else.
-            let _place = registry.threads.place_to_copy(ctx.whose()).await;
+            // A file may keep its thread for long: those of all tenants together leave some to everything else.
+            let _place = match passed.is_empty() {
+                true => None,
+                false => registry.threads.place_to_copy(ctx.whose()).await,
+            };
             off_thread(ctx, move || put_blob(&this, blob.inline, passed)).await
         }
         Request::AddModule(module) => {

@@ -9,7 +9,6 @@ use super::ledger::{self, Ledger};
 use super::plans::Plans;
 use crate::defences;
 use crate::ids::TenantId;
-use crate::limits::CONNECTION_BYTES;
 use crate::quota::{Limit, Quota, QuotaError, Scope};
 use crate::schedule::{Class, TenantShare};
 
@@ -131,12 +130,14 @@ impl Account {
 
     /// The error of something that does not fit.
     pub fn exceeds(&self, limit: Limit, most: u64, used: u64, more: u64) -> QuotaError {
-        let in_work = match limit {
-            Limit::Descriptors => used.saturating_sub(self.open_arenas.load(Ordering::Relaxed)),
-            Limit::RequestBytes => used.saturating_sub(self.used(Limit::Connections) * CONNECTION_BYTES),
-            _ => self.used(Limit::Calls),
+        let lasting = match limit {
+            Limit::Descriptors => self.open_arenas.load(Ordering::Relaxed),
+            // The call that needs it waits for others only.
+            Limit::DeviceMemory if self.used(Limit::Calls) <= 1 => used,
+            _ => limit.lasting(self.used(Limit::Connections)),
         };
-        QuotaError { limit, tenant: self.name.clone(), scope: Scope::Tenant, most, used, more, in_work }
+        let freeing = used.saturating_sub(lasting);
+        QuotaError { limit, tenant: self.name.clone(), scope: Scope::Tenant, most, used, more, freeing }
     }
 
     fn add(&self, limit: Limit, amount: u64) -> Result<(), QuotaError> {
@@ -196,7 +197,7 @@ impl Taken {
         match amount.checked_sub(self.amount) {
             // Of what it has already, nobody asks for it again: an error speaks of all that it would be.
             Some(more) => {
-                self.account.add(self.limit, more).map_err(|error| error.beside(self.amount))?;
+                self.account.add(self.limit, more).map_err(|error| error.with_own(self.amount))?;
             }
             None => self.account.give_back(self.limit, self.amount - amount),
         }
@@ -245,6 +246,7 @@ impl Drop for Accepted {
 mod tests {
     use super::super::ledger::Machine;
     use super::*;
+    use crate::limits::CONNECTION_BYTES;
 
     fn ledger() -> Arc<Ledger> {
         Arc::new(Ledger::new(Machine { memory_bytes: 8000, descriptors: 1000 }))

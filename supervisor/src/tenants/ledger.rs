@@ -134,7 +134,7 @@ impl Ledger {
             most,
             used,
             more: amount,
-            in_work: 0,
+            freeing: 0,
         })
     }
 
