@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--candidates", type=int, default=0, metavar="N", help="how many of each operation go with them (0)")
     parser.add_argument("--tuning", type=Path, metavar="FILE", help="a table of measurements whose fastest ones are taken")
     parser.add_argument("--tuned-for", metavar="GPU", help="the GPU measured on, where the table has several")
-    parser.add_argument("--float32", metavar="HOW", help="how float32 is multiplied: ieee, tf32, tf32x3 (ieee)")
+    parser.add_argument("--float32", metavar="HOW", help="how float32 is multiplied: ieee, tf32, tf32x3 (tf32x3)")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this model; may be repeated")
     given = parser.parse_args(arguments)
     # Results are compared with those of plain fp32.

@@ -14,7 +14,7 @@ from torch import nn
 
 from bench_models import networks as models
 from pappus import package
-from pappus.package import Package, PackageError, compiling
+from pappus.package import Package, PackageError, compiling, precision
 
 Check = Callable[[Path], str]
 
@@ -144,10 +144,13 @@ def test_how_float32_is_multiplied_can_be_said(monkeypatch: pytest.MonkeyPatch) 
         same(built, model, x)
         return "".join(texts).count("tf32")
 
-    # PyTorch is told no TF32, by default.
-    assert products(None) == products("ieee") == 0
+    assert products("ieee") == 0
     # Three products, and what splits their factors.
     assert products("tf32x3") >= 3 * products("tf32") > 0
+    # PyTorch is told no TF32 in matrix products, by default: it is as exact.
+    assert products(None) == products("tf32x3")
+    assert [precision.told(precision.check(None), tf32=tf32) for tf32 in (True, False)] == ["tf32", "tf32x3"]
+    assert [precision.told("ieee", tf32=tf32) for tf32 in (True, False)] == ["ieee", "ieee"]
     # A target that has none of them multiplies in full.
     assert products("tf32x3", "gfx942") == 0
     with pytest.raises(PackageError, match="expected one of ieee, tf32, tf32x3"):

@@ -52,9 +52,9 @@ def torch(
     ``python -m pappus.package tune`` to time; ``tuning`` is a package that was tuned so, whose fastest ones are taken.
 
     ``float32`` is how matrix products and convolutions multiply float32: ``"ieee"`` in full, ``"tf32"`` on tensor cores with
-    10 bits of each factor, ``"tf32x3"`` in three such products, about as exact as in full. Without it, as PyTorch is told
-    (``torch.backends.cuda.matmul.allow_tf32``, ``torch.backends.cudnn.allow_tf32``). GPUs that lack what is asked for multiply
-    in full.
+    10 bits of each factor, ``"tf32x3"`` in three such products, about as exact as in full. Without it, ``"tf32"`` where PyTorch
+    may use that (``torch.backends.cuda.matmul.allow_tf32``, ``torch.backends.cudnn.allow_tf32``), else ``"tf32x3"``. GPUs that
+    lack what is asked for multiply in full.
     """
     try:
         from . import candidates as candidates_

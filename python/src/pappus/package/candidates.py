@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import build, choose, sizes
+from . import build, choose, precision, sizes
 from .errors import PackageError
 from .files import CONFIG
 from .plan import KernelSource, Launch, Plan, Pointer
@@ -33,7 +33,7 @@ class Choices:
     # How many candidates are kept of each operation.
     keep: int = 0
     # How float32 is multiplied.
-    float32: str | None = None
+    float32: str = precision.AS_TOLD
     kept: dict[str, dict[str, Plan]] = field(default_factory=dict)
 
     def pick(self, choices: list[Any]) -> list[Any]:
@@ -102,17 +102,17 @@ def read_table(path: str | os.PathLike[str] | None, device: str | None = None) -
     return found[device]
 
 
-def key_of(choice: Any, float32: str | None = None) -> str:
-    """An operation: its name, element types and shapes; and how it multiplies float32 where that was said."""
+def key_of(choice: Any, float32: str) -> str:
+    """An operation: its name, element types and shapes; and how it multiplies, where these are float32."""
     metas = choice.bmreq.input_tensor_meta
     metas = metas if isinstance(metas, list | tuple) else [metas]
     arrays = [*metas, choice.bmreq.output_tensor_meta]
     shown = [f"{str(a.dtype).removeprefix('torch.')}{list(map(int, a.sizes))}{list(map(int, a.strides))}" for a in arrays]
-    how = f" {float32}" if float32 and "float32" in shown[0] else ""
-    return f"{choice.name.rsplit('_', 1)[0]} {' '.join(shown)}{how}"
+    how = precision.told(float32, tf32="ALLOW_TF32=False" not in choice.description)
+    return " ".join([choice.name.rsplit("_", 1)[0], *shown, *([how] if "float32" in shown[0] else [])])
 
 
-def _alone(choice: Any, float32: str | None) -> Plan:
+def _alone(choice: Any, float32: str) -> Plan:
     """One launch of a choice on zeros."""
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.runtime.triton_heuristics import GridExpr

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from . import pretend, wrapper
+from . import precision, pretend, wrapper
 from .candidates import Choices
 from .errors import PackageError, Unsupported
 from .plan import Plan
@@ -65,7 +65,7 @@ def lower(
     targets: Sequence[Target] = (pretend.MODEL_ARCH,),
     table: Mapping[str, str] | None = None,
     candidates: int = 0,
-    float32: str | None = None,
+    float32: str = precision.AS_TOLD,
 ) -> tuple[Plan, Choices]:
     """The plan of a model, and what was chosen from; ``float32`` is how its kernels multiply (:mod:`.precision`).
 
