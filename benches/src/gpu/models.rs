@@ -37,6 +37,8 @@ const OF_ONE_STREAM: f64 = 2.0;
 /// Calls in flight of each tenant.
 const OF_TENANT: usize = 8;
 const TOGETHER: f64 = 0.9;
+/// Turns that the sum is measured with, too.
+const LONG_QUANTUM: &str = "10ms";
 /// There are many rates.
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -211,8 +213,11 @@ fn tenants(bed: &Bed, report: &mut Report, models: &[Model]) -> Result<()> {
     for tenant in tenants.chunks(1) {
         alone.extend(rates(bed, &running, tenant, OF_TENANT)?);
     }
-    let together = rates(bed, &running, &tenants, OF_TENANT)?;
-    let shares: Vec<f64> = together.iter().zip(&alone).map(|(together, alone)| together / alone).collect();
+    let together = |running: &Running| -> Result<Vec<f64>> {
+        let rates = rates(bed, running, &tenants, OF_TENANT)?;
+        Ok(rates.iter().zip(&alone).map(|(together, alone)| together / alone).collect())
+    };
+    let shares = together(&running)?;
     for ((model, alone), share) in models.iter().zip(&alone).zip(&shares) {
         let name = &model.name;
         report.info(format!("{name}, a tenant alone, {OF_TENANT} in flight"), *alone, Unit::PerSecond);
@@ -221,6 +226,12 @@ fn tenants(bed: &Bed, report: &mut Report, models: &[Model]) -> Result<()> {
     let what = format!("{} tenants, a model each, sum of rates / alone", models.len());
     report.at_least(TOGETHER, what, shares.iter().sum(), Unit::Ratio);
     report.info("… Jain's index of these shares", jain(&shares), Unit::Ratio);
+    let change = [("quantum".to_owned(), LONG_QUANTUM.to_owned())].into();
+    let mut admin = running.admin()?;
+    let device = admin.status()?.devices.first().map(|device| device.name.clone()).unwrap_or_default();
+    admin.set_device(&device, change)?;
+    let what = format!("… with turns of {LONG_QUANTUM}");
+    report.info(what, together(&running)?.iter().sum::<f64>(), Unit::Ratio);
     Ok(())
 }
 

@@ -138,7 +138,7 @@ impl Placing {
     /// Whether a busy worker takes no more calls: others have none, its domain had it long enough, longest of those
     /// whose callers had their share, and one may give way.
     fn must_leave(&self, now_ns: u64, worker: &Worker, view: View<'_>, residency: &Residency) -> bool {
-        if self.unplaced.is_empty() || worker.is_idle() || residency.ends_ns(worker, false) > now_ns {
+        if self.unplaced.is_empty() || worker.is_idle() || self.ends_ns(worker, residency) > now_ns {
             return false;
         }
         let coming = residency.come_soon(view.workers);
@@ -148,10 +148,11 @@ impl Placing {
         }
         let most = residency.may_go(now_ns, coming, missing).unwrap_or(0);
         let place = |worker: &Worker| (!self.is_one_of_several(worker), worker.bound_ns);
-        let before =
-            |other: &Worker| other.served().is_some() && place(other) < place(worker) && !self.goes_on(other);
-        view.workers.busy().filter(|(_, other)| before(other)).take(most).count() < most
-            && !(self.is_kept(worker) && self.needy() == 0)
+        let stays = |worker: &Worker| self.is_kept(worker) && self.needy() == 0;
+        let before = |other: &Worker| {
+            other.served().is_some() && place(other) < place(worker) && !self.goes_on(other) && !stays(other)
+        };
+        !stays(worker) && view.workers.busy().filter(|(_, other)| before(other)).take(most).count() < most
     }
 
     /// How many workers serve a caller.
@@ -465,14 +466,27 @@ impl Placing {
 
     /// Whether an idle worker was its domain's long enough and others may want it.
     pub(super) fn may_go(&self, now_ns: u64, worker: &Worker, residency: &Residency) -> bool {
-        worker.is_idle() && self.has_unplaced() && residency.ends_ns(worker, false) <= now_ns
+        worker.is_idle() && self.has_unplaced() && self.ends_ns(worker, residency) <= now_ns
     }
 
     /// Whether an idle worker that [may go](Self::may_go) goes at any pace: its caller had far more than those that wait. At the pace of
     /// residents that give way one after the other, those that happen to be idle then would go in its place for ever.
     pub(super) fn overstays(&self, worker: &Worker, view: View<'_>, residency: &Residency) -> bool {
-        let is_ahead = |domain: Domain| self.unplaced.ahead_ns(domain.caller) > OVERSTAY_NS;
-        worker.served().is_some_and(is_ahead) && self.missing(view, residency.come_soon(view.workers)).0 > 0
+        self.is_far_ahead(worker) && self.missing(view, residency.come_soon(view.workers)).0 > 0
+    }
+
+    /// Whether a worker's caller had far more than those that wait.
+    fn is_far_ahead(&self, worker: &Worker) -> bool {
+        worker.served().is_some_and(|domain| self.unplaced.ahead_ns(domain.caller) > OVERSTAY_NS)
+    }
+
+    /// When a domain need not keep its worker any longer, for one that has none: where its caller is far ahead, whatever the pace. Those
+    /// that happen to be idle would have used up the pace before a worker that is busy comes to its end.
+    fn ends_ns(&self, worker: &Worker, residency: &Residency) -> u64 {
+        match self.is_far_ahead(worker) {
+            true => worker.bound_ns.saturating_add(residency.least_ns()),
+            false => residency.ends_ns(worker, false),
+        }
     }
 
     /// Begins a search for idle workers that make room for domains that wait.

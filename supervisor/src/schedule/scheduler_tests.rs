@@ -23,6 +23,8 @@ mod residents_tests;
 mod resizing_tests;
 #[path = "sharing_tests.rs"]
 mod sharing_tests;
+#[path = "starvation_tests.rs"]
+mod starvation_tests;
 #[path = "turn_calls_tests.rs"]
 mod turn_calls_tests;
 #[path = "weights_room_tests.rs"]
