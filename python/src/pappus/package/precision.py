@@ -37,9 +37,7 @@ def told(float32: str, *, tf32: bool) -> str:
 
 @contextlib.contextmanager
 def products(float32: str | None) -> Iterator[None]:
-    """Has Triton multiply float32 so in what it compiles meanwhile, by default as kernels say; where a target cannot, as
-    ``ieee`` says.
-    """
+    """Has Triton multiply float32 so in what it compiles meanwhile; where a target cannot, as ``ieee`` says."""
     if float32 is None:
         yield
         return
