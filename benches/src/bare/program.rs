@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::driver::{Buffer as _, Gpu, Pinned as _, Stream as _};
 use super::loops::{self, Rate, Setup};
-use super::turns::{self, Place};
+use super::turns::{self, Passing, Place};
 use super::work::{Lane, Program, Work};
 use super::{ancestors, cuda, hip};
 use crate::Result;
@@ -105,6 +105,12 @@ pub struct Asked {
     /// How many of these there are.
     #[arg(long, default_value_t = 1)]
     pub of: u64,
+    /// Microseconds of a turn; 0: one call on every lane.
+    #[arg(long, default_value_t = 0)]
+    pub quantum_us: u64,
+    /// A turn is passed on before its last calls are over.
+    #[arg(long)]
+    pub early: bool,
     /// Milliseconds of each measurement.
     #[arg(long, default_value_t = 1500)]
     pub measured_ms: u64,
@@ -161,7 +167,8 @@ fn run_on<G: Gpu>(asked: &Asked) -> Result<()> {
             check(&program, work)?;
             let setups = asked.lanes.iter().map(|lanes| asked.setup(1, *lanes));
             let place = Place { nth: asked.nth, of: asked.of };
-            serde_json::to_string(&turns::serve(&gpu, &program, setups, place)?)?
+            let passing = Passing { quantum: Duration::from_micros(asked.quantum_us), early: asked.early };
+            serde_json::to_string(&turns::serve(&gpu, &program, setups, place, passing)?)?
         }
         What::Copy => serde_json::to_string(&bandwidth::<G>()?)?,
         What::AncestorWorker => return ancestors::serve(&gpu, work),

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use pappus_shmem::{SharedWords, memfd};
@@ -78,54 +78,87 @@ fn until(is_so: impl Fn() -> bool) -> Result<()> {
     Ok(())
 }
 
+/// When a turn goes on to the next process.
+#[derive(Debug, Clone, Copy)]
+pub struct Passing {
+    /// Calls follow each other on every lane for so long.
+    pub quantum: Duration,
+    /// The next process submits once nothing more is submitted, while the last calls still run.
+    pub early: bool,
+}
+
 /// Is one of the processes: the page is its standard input. One measurement for each number of lanes.
 pub fn serve<G: Gpu>(
     gpu: &G,
     program: &Program<G>,
     setups: impl Iterator<Item = Setup>,
     place: Place,
+    passing: Passing,
 ) -> Result<Vec<Rate>> {
     let page = memfd::judge_arena(std::io::stdin().as_fd().try_clone_to_owned()?, u64::MAX)?;
     let page = Page { words: SharedWords::open(&page)?, place };
     let measure = |(measurement, setup)| {
         let lanes = prepare(gpu, program, setup)?;
         page.together(measurement)?;
-        by_turns(&page, measurement, &lanes, setup)
+        by_turns(&page, measurement, &lanes, setup, passing)
     };
     (0..).zip(setups).map(measure).collect()
 }
 
-/// In each turn, one call on every lane; then the turn goes on.
-fn by_turns<G: Gpu>(page: &Page, measurement: u64, lanes: &[Lane<G>], setup: Setup) -> Result<Rate> {
+/// In each turn at least one call on every lane, then as many as begin within the quantum; then the turn goes on.
+fn by_turns<G: Gpu>(
+    page: &Page,
+    measurement: u64,
+    lanes: &[Lane<G>],
+    setup: Setup,
+    passing: Passing,
+) -> Result<Rate> {
     let mut latencies = Histogram::new(3)?;
     let mut calls = 0;
     let start = Instant::now() + WARM_UP;
     let end = start + setup.measured;
-    let mut waits_since = Instant::now();
+    let mut since = vec![Instant::now(); lanes.len()];
+    let mut running = vec![false; lanes.len()];
     while page.has_turn(measurement)? {
-        for lane in lanes {
+        for (lane, running) in lanes.iter().zip(&mut running) {
             lane.submit(setup.clearing)?;
+            *running = true;
         }
-        for lane in lanes {
-            let since = Instant::now();
-            while !lane.passed()? {
-                if since.elapsed() > PATIENCE {
-                    return Err("a call has not ended for 20 s: the device hangs".into());
+        let turn_ends = Instant::now() + passing.quantum;
+        let (mut left, mut passed_on, mut last_seen) = (lanes.len(), false, Instant::now());
+        while left > 0 {
+            for (nth, lane) in lanes.iter().enumerate().filter(|(nth, _)| running[*nth]).collect::<Vec<_>>() {
+                if !lane.passed()? {
+                    continue;
+                }
+                let now = Instant::now();
+                if now >= start && now < end {
+                    calls += 1;
+                    latencies.record(nanoseconds(since[nth]))?;
+                }
+                (since[nth], last_seen) = (now, now);
+                if now < turn_ends && now < end {
+                    lane.submit(setup.clearing)?;
+                } else {
+                    (running[nth], left) = (false, left - 1);
+                    if passing.early && !passed_on && now < end {
+                        page.pass_on();
+                        passed_on = true;
+                    }
                 }
             }
+            if last_seen.elapsed() > PATIENCE {
+                return Err("a call has not ended for 20 s: the device hangs".into());
+            }
         }
-        let now = Instant::now();
-        if now >= end {
+        if Instant::now() >= end {
             // The turn stays here: the next measurement begins with it.
             page.word(OVER).store(measurement + 1, Ordering::Release);
             break;
         }
-        page.pass_on();
-        if now >= start {
-            calls += lanes.len() as u64;
-            latencies.record_n(nanoseconds(waits_since), lanes.len() as u64)?;
+        if !passed_on {
+            page.pass_on();
         }
-        waits_since = now;
     }
     Ok(Rate::new(1, lanes.len(), calls, setup.measured, &latencies))
 }

@@ -50,7 +50,25 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
         report.info(format!("{title}, / one tenant"), reached.all.per_second / alone, Unit::Ratio);
     }
     drop(running);
+    bare(bed, report)?;
     nine(bed, &by_turns, report)
+}
+
+/// What bare programs lose by the same turns: passed on behind the last call, and while the last calls still run.
+fn bare(bed: &Bed, report: &mut Report) -> Result<()> {
+    let quantum = format!("--quantum-us={}", DEFAULT_QUANTUM_MS * 1000);
+    for ((_, name), work) in works(bed).iter().zip(["--work=inference", "--work=matmul"]) {
+        let args = [work, "--graph", "--clearing", &quantum];
+        let alone: f64 = bed.by_turns(&args, 1, &[8])?.iter().sum();
+        for (how, early) in [("behind its last call", None), ("while its last calls run", Some("--early"))] {
+            let args = [&args[..], early.as_slice()].concat();
+            let all: f64 = bed.by_turns(&args, WORKERS, &[8])?.iter().sum();
+            let title = format!("{name}, 8 bare programs by turns, passed on {how}");
+            report.info(&title, all, Unit::PerSecond);
+            report.info(format!("{title}, / one"), all / alone, Unit::Ratio);
+        }
+    }
+    Ok(())
 }
 
 /// One tenant more than there are workers: a tenant has to give its worker away again and again, and the next one gets

@@ -72,6 +72,17 @@ pub trait Device {
     /// The arena is about to be unmapped.
     fn unmap_arena(&mut self, arena: ArenaId);
 
+    /// Makes ready what [`Device::start`] will need for a call that waits for its turn, so that it starts at once then; nothing
+    /// of it runs. Its lane may have `memory_bytes` of memory. All lanes are idle.
+    fn prepare(
+        &mut self,
+        _lane: LaneId,
+        _function: &mut Self::Function,
+        _call: &Call<'_>,
+        _memory_bytes: u64,
+    ) {
+    }
+
     /// Submits a call on an idle, cleared lane. [`Device::poll`] returns its failures.
     fn start(&mut self, lane: LaneId, function: &mut Self::Function, call: &Call<'_>);
 

@@ -10,13 +10,13 @@ use pappus_protocol::{ArenaId, Fault, FaultCode, FunctionId};
 
 use super::installed::Installed;
 use crate::arenas::Arenas;
-use crate::device::{CopyIn, CopyOut, Source};
+use crate::device::{Call, CopyIn, CopyOut, Source};
 
 /// A lane and the call in it.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     /// The call that waits for its answer.
-    call: Option<u64>,
+    id: Option<u64>,
     /// The function it is a call of.
     pub(super) function: FunctionId,
     /// The plan of a call that waits for its turn.
@@ -47,12 +47,30 @@ impl Lane {
 
     /// Whether it has a call that was not answered.
     pub(super) fn has_call(&self) -> bool {
-        self.call.is_some()
+        self.id.is_some()
     }
 
     /// Whether a call waits in it for its turn.
     pub(super) fn is_prepared(&self) -> bool {
         self.plan.is_some()
+    }
+
+    /// The call that waits for its turn, as the device takes it.
+    pub(super) fn prepared<'a>(&'a self, arenas: &'a Arenas) -> Option<Call<'a>> {
+        self.plan.as_ref().map(|plan| self.call(plan, arenas))
+    }
+
+    /// The call with its plan, as the device takes it.
+    pub(super) fn call<'a>(&'a self, plan: &'a Arc<Plan>, arenas: &'a Arenas) -> Call<'a> {
+        Call {
+            plan,
+            inputs: &self.inputs,
+            outputs: &self.outputs,
+            arenas,
+            descriptors: &self.descriptors,
+            deadline_ns: self.deadline_ns,
+            alone: self.alone,
+        }
     }
 
     /// The plan of the call that is about to start.
@@ -62,7 +80,7 @@ impl Lane {
 
     /// A call moves in.
     pub(super) fn begin(&mut self, call: u64, invoke: &Invoke<'_>, descriptors: Vec<OwnedFd>) {
-        self.call = Some(call);
+        self.id = Some(call);
         self.function = invoke.function;
         (self.deadline_ns, self.memory_bytes) = (invoke.deadline_ns, invoke.memory_bytes);
         self.alone = invoke.flags & Invoke::ALONE != 0;
@@ -193,7 +211,7 @@ impl Lane {
             }
         }
         self.descriptors.clear();
-        self.call.take()
+        self.id.take()
     }
 }
 

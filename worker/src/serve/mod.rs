@@ -29,7 +29,7 @@ use self::poll_order::PollOrder;
 use self::turn::{Step, Turn};
 use self::weights::OnTheirWay;
 use crate::arenas::Arenas;
-use crate::device::{Call, Device};
+use crate::device::Device;
 use crate::{Channels, Error};
 
 /// Memory that the worker shares with the supervisor and none else.
@@ -351,12 +351,28 @@ impl<D: Device> Server<D> {
         let lane = &mut self.lanes[id.index()];
         match self.functions.is_ready(lane.function) {
             Ok(true) if self.turn.may_submit() => self.start(id),
-            Ok(_) => Ok(()),
+            Ok(true) => {
+                self.prepare(id);
+                Ok(())
+            }
+            Ok(false) => Ok(()),
             Err(fault) => {
                 lane.take_plan();
                 self.answer(id, Err(fault));
                 Ok(())
             }
+        }
+    }
+
+    /// Has the device make ready what a call needs that waits for its turn, while the device does nothing for this worker.
+    fn prepare(&mut self, id: LaneId) {
+        let lane = &self.lanes[id.index()];
+        let Some(call) = lane.prepared(&self.arenas).filter(|call| !call.alone && self.poll_order.is_empty())
+        else {
+            return;
+        };
+        if let Ok(installed) = self.functions.get(lane.function) {
+            self.device.prepare(id, &mut installed.function, &call, lane.memory_bytes);
         }
     }
 
@@ -383,18 +399,9 @@ impl<D: Device> Server<D> {
         let lane = &mut self.lanes[index];
         match self.functions.get(lane.function) {
             Ok(installed) => {
-                let call = Call {
-                    plan: &plan,
-                    inputs: &lane.inputs,
-                    outputs: &lane.outputs,
-                    arenas: &self.arenas,
-                    descriptors: &lane.descriptors,
-                    deadline_ns: lane.deadline_ns,
-                    alone: lane.alone,
-                };
                 self.dirty = true;
                 self.turn.note(true);
-                self.device.start(id, &mut installed.function, &call);
+                self.device.start(id, &mut installed.function, &lane.call(&plan, &self.arenas));
                 lane.started = true;
                 self.poll_order.push(id);
             }

@@ -282,7 +282,7 @@ impl<D: Driver> Lane<D> {
             running.bound = Some(bound);
             return self.finish();
         }
-        bound.runs.set(bound.runs.get().saturating_add(1));
+        bound.ran();
         running.bound = Some(bound);
         running.unfinished = true;
         self.cursor.rewind();

@@ -12,9 +12,9 @@ use super::ranges::AddressRange;
 pub(super) const PATIENCE: Duration = Duration::from_millis(1000);
 
 /// Creates memory that the supervisor lent to this worker; the driver may still be taking it back from another
-/// process.
-fn create<D: Driver>(driver: &D, bytes: u64) -> Result<D::Memory, Fault> {
-    let until = Instant::now() + PATIENCE;
+/// process, for which it waits so long.
+fn create<D: Driver>(driver: &D, bytes: u64, patience: Duration) -> Result<D::Memory, Fault> {
+    let until = Instant::now() + patience;
     loop {
         match driver.create_memory(bytes, false) {
             Ok(memory) => return Ok(memory),
@@ -31,6 +31,8 @@ fn create<D: Driver>(driver: &D, bytes: u64) -> Result<D::Memory, Fault> {
 pub(super) struct LaneMemory<D: Driver> {
     range: AddressRange<D>,
     granularity: u64,
+    /// How much of it was zeroed since it was mapped, from its start on: no kernel may run while that is less than all.
+    zeroed_bytes: u64,
 }
 
 impl<D: Driver> LaneMemory<D> {
@@ -40,7 +42,7 @@ impl<D: Driver> LaneMemory<D> {
         let granularity = driver.granularity().map_err(failed)?;
         let bytes = driver.properties().memory_bytes.next_multiple_of(granularity.max(GPU_PAGE_BYTES));
         let range = AddressRange::reserve(driver, bytes).map_err(failed)?;
-        Ok(Self { range, granularity })
+        Ok(Self { range, granularity, zeroed_bytes: 0 })
     }
 
     /// How much there is.
@@ -64,23 +66,45 @@ impl<D: Driver> LaneMemory<D> {
     /// Makes it at least `bytes` long, rounded up to the granularity. New memory is zeroed; until that is done, no
     /// kernel may run, on any lane.
     pub(super) fn grow(&mut self, driver: &D, stream: &D::Stream, bytes: u64) -> Result<(), Fault> {
+        let before = self.bytes();
+        self.map(driver, bytes, PATIENCE)?;
+        let zeroed = self.zero(stream).and_then(|()| stream.synchronize());
+        zeroed.map_err(|e| {
+            // Another tenant's bytes may be in it.
+            while self.bytes() > before && self.range.pop().is_some() {}
+            e.fault("mapping what the lane was lent")
+        })?;
+        self.is_zeroed();
+        Ok(())
+    }
+
+    /// Makes it as long and zeroes nothing yet: [`LaneMemory::zero`] comes before any kernel of any lane.
+    pub(super) fn map(&mut self, driver: &D, bytes: u64, patience: Duration) -> Result<(), Fault> {
         let missing = bytes.next_multiple_of(self.granularity).saturating_sub(self.bytes());
         if missing == 0 {
             return Ok(());
         }
-        let failed = |e: D::Error| e.fault("mapping what the lane was lent");
-        let memory = create(driver, missing)?;
-        let at = self.range.push(driver, memory, Access::ReadWrite).map_err(failed)?;
-        let zeroed = stream.fill(at, 0, missing).and_then(|()| stream.synchronize());
-        zeroed.map_err(|e| {
-            // Another tenant's bytes may be in it.
-            self.range.pop();
-            failed(e)
-        })
+        let memory = create(driver, missing, patience)?;
+        let pushed = self.range.push(driver, memory, Access::ReadWrite);
+        pushed.map(drop).map_err(|e| e.fault("mapping what the lane was lent"))
+    }
+
+    /// Begins to zero what was mapped since [`LaneMemory::is_zeroed`].
+    pub(super) fn zero(&self, stream: &D::Stream) -> Result<(), D::Error> {
+        match self.bytes() - self.zeroed_bytes {
+            0 => Ok(()),
+            new => stream.fill(self.range.base() + self.zeroed_bytes, 0, new),
+        }
+    }
+
+    /// Everything that is mapped was zeroed.
+    pub(super) fn is_zeroed(&mut self) {
+        self.zeroed_bytes = self.bytes();
     }
 
     /// Unmaps all of it; nothing that runs uses it.
     pub(super) fn unmap(&mut self) {
         while self.range.pop().is_some() {}
+        self.zeroed_bytes = 0;
     }
 }

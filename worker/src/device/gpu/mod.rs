@@ -21,6 +21,8 @@ mod function;
 mod lane;
 mod layout;
 mod memory;
+#[cfg(test)]
+mod memory_tests;
 mod module;
 mod plan_cache;
 mod ranges;
@@ -35,6 +37,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 use pappus_blueprint::TensorMap;
 use pappus_protocol::from_worker::{Done, Hello};
@@ -47,7 +50,7 @@ pub use self::driver::Driver;
 use self::driver::{DriverError, Event, HostBuffer, Stream};
 pub use self::function::Function;
 use self::lane::{Lane, Start};
-use self::layout::{BOUNCE_BYTES, GRAPH_STEPS, RUNS_BEFORE_GRAPH, Transfer};
+use self::layout::{BOUNCE_BYTES, Transfer};
 use self::memory::LaneMemory;
 use self::plan_cache::{BoundPlan, BoundPlans, Key};
 use self::scrub::Scrubber;
@@ -62,6 +65,8 @@ pub struct Gpu<D: Driver> {
     plans: Rc<RefCell<BoundPlans<D>>>,
     /// Of each lane.
     memory: Vec<LaneMemory<D>>,
+    /// Some of it was mapped while a call waited for its turn, and is not zeroed yet: nothing ran since, and nothing runs before.
+    is_unzeroed: bool,
     loader: Loader<D>,
     /// Arenas that are pinned.
     arenas: HashMap<ArenaId, PinnedArena<D>>,
@@ -96,6 +101,7 @@ impl<D: Driver> Gpu<D> {
             lanes: all.map_err(failed)?,
             plans: Rc::default(),
             memory: (0..lanes.max(1)).map(|_| LaneMemory::reserve(&driver)).collect::<Result<_, _>>()?,
+            is_unzeroed: false,
             loader: Loader::create(&driver).map_err(failed)?,
             arenas: HashMap::new(),
             bounce: driver.allocate_host(BOUNCE_BYTES).map_err(failed)?,
@@ -125,6 +131,9 @@ impl<D: Driver> Gpu<D> {
                 alone: call.alone,
             })
             .map_err(Stop::Driver)?;
+        if self.is_unzeroed {
+            self.zero().map_err(Stop::Driver)?;
+        }
         if now_ns() > call.deadline_ns {
             return Err(Stop::Call(Fault::new(
                 FaultCode::Deadline,
@@ -134,8 +143,7 @@ impl<D: Driver> Gpu<D> {
         for input in call.inputs.iter().filter(|input| input.bytes > 0) {
             self.copy_in(lane, base, input, call)?;
         }
-        let bases = Bases { pool: base, weights: function.weights.base() };
-        let bound = self.bind(lane, function, call, bases)?;
+        let bound = self.bind(lane, function, call, false)?;
         for output in call.outputs.iter().filter(|output| output.bytes > 0) {
             let arena = call.arenas.range(output.arena, output.offset, output.bytes)?;
             let to = arena.range(output.offset, output.bytes).map_err(|_| broken())?;
@@ -151,14 +159,24 @@ impl<D: Driver> Gpu<D> {
         Ok(())
     }
 
-    /// The plan with addresses for this lane, as a graph once it ran often enough.
+    /// Zeroes memory that [`Device::prepare`] mapped.
+    fn zero(&mut self) -> Result<(), D::Error> {
+        self.memory.iter().try_for_each(|memory| memory.zero(&self.stream))?;
+        self.stream.synchronize()?;
+        self.memory.iter_mut().for_each(LaneMemory::is_zeroed);
+        self.is_unzeroed = false;
+        Ok(())
+    }
+
+    /// The plan with addresses for this lane, as a graph once it ran often enough, or while the call `waits` for its turn.
     fn bind(
         &mut self,
         lane: LaneId,
         function: &mut Function<D>,
         call: &Call<'_>,
-        bases: Bases,
+        waits: bool,
     ) -> Result<Rc<BoundPlan<D>>, Stop<D::Error>> {
+        let bases = Bases { pool: self.memory[lane.index()].base(), weights: function.weights.base() };
         let key = Key { function: function.key, plan: std::sync::Arc::as_ptr(call.plan) as usize, lane };
         let known = self.plans.borrow_mut().get(&key);
         let stream = &self.lanes[lane.index()].stream;
@@ -169,13 +187,13 @@ impl<D: Driver> Gpu<D> {
                 let load = |kernel| function.kernel(&self.driver, stream, lane, kernel);
                 let encode = |map: &TensorMap, address| self.driver.encode_tensor_map(map, address);
                 let commands = CommandList::write(call.plan, names, bases, load, encode)?;
-                let bound = Rc::new(BoundPlan::new(commands, call.plan.clone()));
+                let runs = self.plans.borrow().runs(&key, self.lanes.len());
+                let bound = Rc::new(BoundPlan::new(commands, call.plan.clone(), runs));
                 self.plans.borrow_mut().insert(key, &bound);
                 bound
             }
         };
-        let pays = bound.runs.get() >= RUNS_BEFORE_GRAPH && GRAPH_STEPS.contains(&call.plan.expanded_steps);
-        if pays && bound.graph.get().is_none() && !bound.direct_only.get() && !call.alone {
+        if bound.wants_graph(waits) && !call.alone {
             let graph = stream.capture(|stream| {
                 bound.commands.submit(stream, &mut Cursor::default(), u32::MAX, &mut None).map(drop)
             });
@@ -409,6 +427,23 @@ impl<D: Driver> Device for Gpu<D> {
     fn unmap_arena(&mut self, arena: ArenaId) {
         if let Some(pinned) = self.arenas.remove(&arena) {
             self.plans.borrow_mut().forget_host(pinned.base, pinned.bytes);
+        }
+    }
+
+    /// Memory, machine code, command list and graph; errors are met again when the call starts.
+    fn prepare(&mut self, lane: LaneId, function: &mut Function<D>, call: &Call<'_>, memory_bytes: u64) {
+        let memory = &mut self.memory[lane.index()];
+        if memory.bytes() < memory_bytes {
+            let mapped = memory.map(&self.driver, memory_bytes, Duration::ZERO);
+            self.is_unzeroed = true;
+            if mapped.is_err() {
+                return;
+            }
+        }
+        if let Err(Stop::Driver(error)) = self.bind(lane, function, call, true)
+            && error.is_fatal()
+        {
+            self.lost.get_or_insert_with(|| error.fault("the GPU or its driver failed"));
         }
     }
 

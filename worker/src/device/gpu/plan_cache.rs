@@ -11,7 +11,10 @@ use pappus_protocol::LaneId;
 
 use super::command_list::CommandList;
 use super::driver::{Driver, DriverError, Stream};
-use super::layout::{BOUND_PLANS_BYTES, GRAPH_NODE_BYTES, Transfer, WHOLE_GRAPHS, WHOLE_STEPS};
+use super::layout::{
+    BOUND_PLANS_BYTES, EARLY_GRAPH_STEPS, GRAPH_NODE_BYTES, GRAPH_STEPS, RUNS_BEFORE_GRAPH, Transfer,
+    WHOLE_GRAPHS, WHOLE_STEPS,
+};
 
 /// Graphs of whole calls by what they copy; none where it was seen once.
 type WholeGraphs<D> = HashMap<Box<[Transfer]>, Option<<D as Driver>::Graph>>;
@@ -21,8 +24,8 @@ type WholeGraphs<D> = HashMap<Box<[Transfer]>, Option<<D as Driver>::Graph>>;
 pub(super) struct BoundPlan<D: Driver> {
     pub(super) commands: CommandList<D>,
     pub(super) graph: OnceCell<D::Graph>,
-    /// Times that it ran step by step.
-    pub(super) runs: Cell<u32>,
+    /// Times that the plan ran step by step, on any lane.
+    runs: Rc<Cell<u32>>,
     /// No graph of it can be made.
     pub(super) direct_only: Cell<bool>,
     /// Graphs of whole calls by what they copy; none where it was seen once.
@@ -32,15 +35,32 @@ pub(super) struct BoundPlan<D: Driver> {
 }
 
 impl<D: Driver> BoundPlan<D> {
-    pub(super) fn new(commands: CommandList<D>, plan: Arc<Plan>) -> Self {
+    /// Without graphs; `runs` is what [`BoundPlans::runs`] gives.
+    pub(super) fn new(commands: CommandList<D>, plan: Arc<Plan>, runs: Rc<Cell<u32>>) -> Self {
         Self {
             commands,
             graph: Default::default(),
-            runs: Default::default(),
+            runs,
             direct_only: Default::default(),
             whole: Default::default(),
             plan,
         }
+    }
+
+    /// It runs step by step once more.
+    pub(super) fn ran(&self) {
+        self.runs.set(self.runs.get().saturating_add(1));
+    }
+
+    /// Whether its steps should be a graph and are not yet. While a call `waits` for its turn, the time that making one takes
+    /// is nobody's, so the first call gets one.
+    pub(super) fn wants_graph(&self, waits: bool) -> bool {
+        let steps = self.plan.expanded_steps;
+        let pays = match waits {
+            true => EARLY_GRAPH_STEPS.contains(&steps),
+            false => GRAPH_STEPS.contains(&steps) && self.runs.get() >= RUNS_BEFORE_GRAPH,
+        };
+        pays && self.graph.get().is_none() && !self.direct_only.get()
     }
 
     /// Whether calls of it may become graphs as a whole.
@@ -129,6 +149,12 @@ impl<D: Driver> BoundPlans<D> {
     pub(super) fn next_function(&mut self) -> FunctionKey {
         self.functions += 1;
         FunctionKey(self.functions)
+    }
+
+    /// How often the plan ran step by step, which all `lanes` count together: what pays on one of them pays on the others.
+    pub(super) fn runs(&self, key: &Key, lanes: usize) -> Rc<Cell<u32>> {
+        let others = LaneId::first(lanes).filter_map(|lane| self.slots.get(&Key { lane, ..*key }));
+        others.map(|slot| slot.bound.runs.clone()).next().unwrap_or_default()
     }
 
     /// A bound plan, if it is still here.

@@ -11,23 +11,22 @@ use pappus_blueprint::{Blueprint, Plan, Sizes};
 use pappus_protocol::{ArenaId, FaultCode, LaneId};
 use pappus_shmem::{Mapping, memfd};
 
-use super::driver::Access;
 use super::fake::{self, Did, Fake, FakeError, GRANULE, MULTIPROCESSORS, VARIABLE_BYTES, VARIABLES_AT};
 use super::*;
 use crate::arenas::Arenas;
 use crate::device::{Call, CopyIn, CopyOut, Device, FunctionImage, Source};
 
 const ARENA: ArenaId = ArenaId::new(1);
-const LANE: LaneId = LaneId::new(0);
+pub(super) const LANE: LaneId = LaneId::new(0);
 const BYTES: u64 = 512;
 /// The plan's buffers are an input and an output of so many bytes.
 const USED: u64 = 2 * BYTES;
-const MODULE: &str = "kernel k 8 8";
+pub(super) const MODULE: &str = "kernel k 8 8";
 
 /// A device with memory for its first lane and one function `k(A, B)`, launched `repeats` times.
-struct Fixture {
-    gpu: Gpu<Fake>,
-    function: Option<Function<Fake>>,
+pub(super) struct Fixture {
+    pub(super) gpu: Gpu<Fake>,
+    pub(super) function: Option<Function<Fake>>,
     blueprint: Blueprint,
     plan: Arc<Plan>,
     arenas: Arenas,
@@ -66,7 +65,7 @@ fn load(gpu: &mut Gpu<Fake>, blueprint: &Blueprint, module: &str) -> Result<Func
 }
 
 impl Fixture {
-    fn new(repeats: u64, module: &str) -> Self {
+    pub(super) fn new(repeats: u64, module: &str) -> Self {
         Self::with(Fake::new(), repeats, module)
     }
 
@@ -93,8 +92,14 @@ impl Fixture {
         Self { gpu, function, blueprint, plan, arenas, base }
     }
 
-    /// Starts a call on lane 0 whose input begins at `offset` of the arena.
-    fn start(&mut self, offset: u64, deadline_ns: u64, alone: bool) {
+    /// Hands a call to the device whose input begins at `offset` of the arena.
+    pub(super) fn hand<T>(
+        &mut self,
+        offset: u64,
+        deadline_ns: u64,
+        alone: bool,
+        hand: impl FnOnce(&mut Gpu<Fake>, &mut Function<Fake>, &Call<'_>) -> T,
+    ) -> T {
         let [from, to] = [0, 1].map(|buffer| self.plan.buffers[buffer].offset);
         let call = Call {
             plan: &self.plan,
@@ -105,27 +110,36 @@ impl Fixture {
             deadline_ns,
             alone,
         };
-        self.gpu.start(LANE, self.function.as_mut().unwrap(), &call);
+        hand(&mut self.gpu, self.function.as_mut().unwrap(), &call)
+    }
+
+    /// Starts one on lane 0.
+    fn start(&mut self, offset: u64, deadline_ns: u64, alone: bool) {
+        self.hand(offset, deadline_ns, alone, |gpu, function, call| gpu.start(LANE, function, call));
     }
 
     fn end(&mut self) -> Result<Done, Fault> {
+        self.end_of(LANE)
+    }
+
+    pub(super) fn end_of(&mut self, lane: LaneId) -> Result<Done, Fault> {
         let result = loop {
-            if let Some(result) = self.gpu.poll(LANE) {
+            if let Some(result) = self.gpu.poll(lane) {
                 break result;
             }
         };
-        self.gpu.clear(LANE, self.function.as_mut().unwrap()).unwrap();
+        self.gpu.clear(lane, self.function.as_mut().unwrap()).unwrap();
         result
     }
 
     /// One call from start to clearing, and what the driver was told.
-    fn call(&mut self) -> Vec<Did> {
+    pub(super) fn call(&mut self) -> Vec<Did> {
         self.start(0, u64::MAX, false);
         self.end().unwrap();
         without_records(fake::log())
     }
 
-    fn cleared(&self) -> Did {
+    pub(super) fn cleared(&self) -> Did {
         Did::Fill { to: self.base, byte: 0, bytes: USED }
     }
 
@@ -139,7 +153,7 @@ impl Fixture {
     }
 }
 
-fn without_records(log: Vec<Did>) -> Vec<Did> {
+pub(super) fn without_records(log: Vec<Did>) -> Vec<Did> {
     log.into_iter().filter(|did| !matches!(did, Did::Record(_))).collect()
 }
 
@@ -380,101 +394,6 @@ fn graphs_of_an_arena_go_before_it_does() {
     (0..5).for_each(|_| drop(fixture.call()));
     fixture.gpu.unmap_arena(ARENA);
     let [Did::DropGraph(_), Did::Unpin] = fake::log()[..] else { panic!("not in this order") };
-}
-
-/// Whether something is launched while memory is mapped that was never filled with zeros.
-fn shows_what_others_left(log: &[Did]) -> bool {
-    let mut strange: Vec<(u64, u64)> = Vec::new();
-    for did in log {
-        match *did {
-            Did::Map { at, bytes, access: Access::ReadWrite } => strange.push((at, bytes)),
-            Did::Fill { to, byte: 0, bytes } => strange.retain(|range| *range != (to, bytes)),
-            Did::Unmap { at, .. } => strange.retain(|(from, _)| *from != at),
-            Did::Launch(_) | Did::Graph(_) if !strange.is_empty() => return true,
-            _ => {}
-        }
-    }
-    false
-}
-
-#[test]
-fn a_lane_grows_by_what_is_missing_and_keeps_its_addresses() {
-    let mut gpu = Gpu::new(Fake::new(), 2).unwrap();
-    let [base, other] = [0, 1].map(|lane: usize| gpu.memory[lane].base());
-    fake::log();
-    let maps = |at, bytes| Did::Map { at, bytes, access: Access::ReadWrite };
-    let zeroed = |to, bytes| Did::Fill { to, byte: 0, bytes };
-    let grown = |at, bytes| [Did::Synchronize, maps(at, bytes), zeroed(at, bytes), Did::Synchronize];
-    gpu.grow(LANE, 5 * GRANULE - 1).unwrap();
-    assert_eq!(fake::log(), grown(base, 5 * GRANULE), "whole pages, while nothing runs");
-    gpu.grow(LANE, 8 * GRANULE).unwrap();
-    assert_eq!(fake::log(), grown(base + 5 * GRANULE, 3 * GRANULE));
-    gpu.grow(LaneId::new(1), GRANULE).unwrap();
-    assert_eq!(fake::log(), grown(other, GRANULE));
-    assert_eq!([0, 1].map(|lane| gpu.lane_bytes(LaneId::new(lane))), [8 * GRANULE, GRANULE]);
-    // All of one lane goes, cleared; the other one is not waited for.
-    gpu.give_back(LANE).unwrap();
-    let unmapped =
-        [(base + 5 * GRANULE, 3 * GRANULE), (base, 5 * GRANULE)].map(|(at, bytes)| Did::Unmap { at, bytes });
-    assert_eq!(fake::log(), [&[zeroed(base, 8 * GRANULE)], &unmapped[..]].concat());
-    assert_eq!([0, 1].map(|lane| gpu.lane_bytes(LaneId::new(lane))), [0, GRANULE]);
-    gpu.grow(LANE, GRANULE).unwrap();
-    assert_eq!(fake::log(), grown(base, GRANULE), "the same addresses");
-    // More than the addresses that are reserved is refused.
-    assert_eq!(gpu.grow(LANE, 1 << 40).unwrap_err().code, FaultCode::OutOfMemory);
-    assert_eq!(gpu.lane_bytes(LANE), GRANULE);
-}
-
-#[test]
-fn memory_that_cannot_be_zeroed_is_not_kept() {
-    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
-    let base = gpu.memory[0].base();
-    fake::log();
-    fake::fail(Did::Fill { to: base, byte: 0, bytes: GRANULE }, FakeError::Refused);
-    gpu.grow(LANE, GRANULE).unwrap_err();
-    assert_eq!(fake::log().last(), Some(&Did::Unmap { at: base, bytes: GRANULE }));
-    assert_eq!(gpu.lane_bytes(LANE), 0);
-}
-
-#[test]
-fn no_kernel_sees_memory_of_another_tenant_when_a_lane_grows() {
-    let mut fixture = Fixture::new(2, MODULE);
-    let mut log = Vec::new();
-    for round in 1..4 {
-        fixture.gpu.give_back(LANE).unwrap();
-        for bytes in [GRANULE, round * 4 * GRANULE] {
-            fixture.gpu.grow(LANE, bytes).unwrap();
-            log.extend(fake::log());
-            log.extend(fixture.call());
-        }
-    }
-    assert!(log.contains(&Did::Launch("k")) && !shows_what_others_left(&log), "{log:?}");
-    // The control: the same work without any one of the fills behind new memory is noticed.
-    let fills = |at: &usize| {
-        matches!(log[*at], Did::Fill { bytes, .. } if bytes >= GRANULE) && {
-            matches!(log[*at - 1], Did::Map { .. })
-        }
-    };
-    let new: Vec<usize> = (1..log.len()).filter(fills).collect();
-    assert_eq!(new.len(), 6);
-    for at in new {
-        let mut without = log.clone();
-        without.remove(at);
-        assert!(shows_what_others_left(&without), "the control finds nothing");
-    }
-}
-
-#[test]
-fn graphs_stay_when_memory_goes_and_comes_again() {
-    let mut fixture = Fixture::new(2, MODULE);
-    (0..5).for_each(|_| drop(fixture.call()));
-    let before = fixture.call();
-    assert!(matches!(before[..], [Did::Graph(_), ..]));
-    fixture.gpu.give_back(LANE).unwrap();
-    fixture.gpu.grow(LANE, GRANULE).unwrap();
-    assert!(!fake::log().iter().any(|did| matches!(did, Did::DropGraph(_))));
-    // What the last call left clean is not known to be any more: it is cleared in front of the graph.
-    assert_eq!(fixture.call(), [vec![fixture.cleared()], before].concat());
 }
 
 #[test]
