@@ -206,6 +206,9 @@ fn endless(bed: &Bed, report: &mut Report) -> Result<()> {
         }
         Ok(())
     })?;
+    let seconds = beside.bins.chunks(usize::try_from(1000 / BIN.as_millis())?);
+    let shares = seconds.map(|bins| format!("{:.2}", bins.iter().sum::<u64>() as f64 / alone_per_second));
+    eprintln!("  beside endless kernels, each second / alone: {}", shares.collect::<Vec<_>>().join(" "));
     let bins = LONG.as_millis() / BIN.as_millis();
     let least = beside.bins.windows(usize::try_from(bins)?).map(|bins| bins.iter().sum::<u64>()).min();
     let title =

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use pappus_client::v1::{Code, DeviceStatus};
+use pappus_client::v1::{Code, DeviceStatus, Timings};
 use pappus_client::{Client, Error};
 
 use super::bed::{Bed, Running};
@@ -111,30 +111,32 @@ fn many(bed: &Bed, report: &mut Report, settings: &str, title: &str) -> Result<(
     let granted = format!("{}/matmul", FIRST_UID + 1);
     let begin = Instant::now() + Duration::from_millis(200);
     let calling = AtomicBool::new(true);
-    let one = |tenant: usize, at: &[Duration]| -> Result<Histogram<u64>, String> {
-        let run = || -> Result<Histogram<u64>> {
+    let one = |tenant: usize, at: &[Duration]| -> Result<Times, String> {
+        let run = || -> Result<Times> {
             let mut client = load::connect(&running, tenant)?;
             let calls = Calls::new(&mut client, &granted, Work::Matmul, 1)?;
             let call = calls.of(&granted).deadline(MANY_DEADLINE);
-            let mut latencies = Histogram::new(3)?;
+            let mut times = Times::new()?;
             for at in at {
                 pace::until(begin + *at);
+                let counts = *at >= MANY_WARM_UP;
                 match client.invoke(&call) {
+                    Ok(answer) if counts => times.divide(answer.timings.unwrap_or_default())?,
                     Ok(_) => {}
                     // It counts as long as it waited; where a device is not fast enough, the part must end all the same.
                     Err(Error::Refused(error)) if error.code() == Code::DeadlineExceeded => {}
                     Err(error) => return Err(error.into()),
                 }
-                if *at >= MANY_WARM_UP {
+                if counts {
                     // From the moment on that it was due: a call that waits for the one before it counts, too.
-                    latencies.record(nanoseconds(begin + *at))?;
+                    times.latencies.record(nanoseconds(begin + *at))?;
                 }
             }
-            Ok(latencies)
+            Ok(times)
         };
         run().map_err(|e| format!("tenant {tenant}: {e}"))
     };
-    let mut latencies = Histogram::<u64>::new(3)?;
+    let mut times = Times::new()?;
     std::thread::scope(|scope| -> Result<()> {
         let one = &one;
         let callers = moments.iter().enumerate().filter(|(_, at)| !at.is_empty());
@@ -142,12 +144,14 @@ fn many(bed: &Bed, report: &mut Report, settings: &str, title: &str) -> Result<(
         let watch = scope.spawn(|| watch(&running, begin, &calling));
         let mut joined = threads.into_iter().map(|thread| thread.join());
         let done = joined.try_for_each(|counted| -> Result<()> {
-            Ok(latencies.add(counted.map_err(|_| "a client's thread panicked")??)?)
+            times.add(&counted.map_err(|_| "a client's thread panicked")??)
         });
         calling.store(false, Ordering::Relaxed);
         watch.join().map_err(|_| "the watching thread panicked")?;
         done
     })?;
+    times.say();
+    let latencies = times.latencies;
     for (target, name, quantile) in [(MANY_P50_NS, "p50", 0.5), (MANY_P90_NS, "p90", 0.9)] {
         let value = latencies.value_at_quantile(quantile) as f64;
         report.at_most(target, format!("{title}, {name}"), value, Unit::Nanoseconds);
@@ -156,6 +160,49 @@ fn many(bed: &Bed, report: &mut Report, settings: &str, title: &str) -> Result<(
     report.info(format!("{title}, p99"), p99, Unit::Nanoseconds);
     report.at_most(MANY_MAX_NS, format!("{title}, longest"), latencies.max() as f64, Unit::Nanoseconds);
     Ok(())
+}
+
+/// What calls took, and what of it they waited for a worker, ran, and spent on their way.
+struct Times {
+    latencies: Histogram<u64>,
+    queued: Histogram<u64>,
+    ran: Histogram<u64>,
+    besides: Histogram<u64>,
+}
+
+impl Times {
+    fn new() -> Result<Self> {
+        let histogram = || Histogram::new(3);
+        Ok(Self { latencies: histogram()?, queued: histogram()?, ran: histogram()?, besides: histogram()? })
+    }
+
+    /// Enters what the supervisor says of a call.
+    fn divide(&mut self, timings: Timings) -> Result<()> {
+        let ran_ns = timings.copy_in_ns + timings.execute_ns + timings.copy_out_ns;
+        self.queued.record(timings.queued_ns)?;
+        self.ran.record(ran_ns)?;
+        Ok(self.besides.record(timings.total_ns.saturating_sub(timings.queued_ns + ran_ns))?)
+    }
+
+    fn add(&mut self, other: &Self) -> Result<()> {
+        self.latencies.add(&other.latencies)?;
+        self.queued.add(&other.queued)?;
+        self.ran.add(&other.ran)?;
+        Ok(self.besides.add(&other.besides)?)
+    }
+
+    /// What kept calls that were answered, in milliseconds.
+    fn say(&self) {
+        for (what, times) in [
+            ("queued", &self.queued),
+            ("copied and executed", &self.ran),
+            ("handed over, prepared and waited for the turn", &self.besides),
+        ] {
+            let at = |quantile| times.value_at_quantile(quantile) as f64 / 1e6;
+            let [p50, p90, p99] = [0.5, 0.9, 0.99].map(at);
+            eprintln!("  {what}: p50 {p50:.2} ms, p90 {p90:.2} ms, p99 {p99:.2} ms");
+        }
+    }
 }
 
 /// Says every few seconds what the device's processes do.

@@ -32,8 +32,11 @@ pub struct Costs {
     pub busy_gap_ns: u64,
     /// A process starts, up to its context: `cuInit`.
     pub start_ns: u64,
-    /// It makes its context, one process after the other: 131–188 ms.
+    /// It makes its context, one process after the other, alone on the device: 131–188 ms.
     pub context_ns: u64,
+    /// … and for each context that there is already: bare programs that do nothing else took 0.18 s beside none, 0.36, 0.56 and 0.79
+    /// beside 10, 20 and 30 on an H100 (docs/benchmarks/2026-11-24-gpu.md).
+    pub beside_context_ns: u64,
     /// What neighbours keep of their rate meanwhile.
     pub context_rate: f64,
     /// Device memory of a context.
@@ -69,6 +72,7 @@ impl Costs {
         busy_gap_ns: 20 * US,
         start_ns: 204 * MS,
         context_ns: 150 * MS,
+        beside_context_ns: 19 * MS,
         context_rate: 0.9,
         context_bytes: 524 << 20,
         attach_ns: MS,

@@ -108,9 +108,10 @@ impl Device {
         self.counts.makes += 1;
         let processes = &mut self.processes;
         processes.context_bytes = bytes;
+        let takes_ns = self.costs.context_ns + self.costs.beside_context_ns * processes.contexts;
         processes.contexts += 1;
         let begins_ns = processes.made_ns.max(now_ns + self.costs.start_ns);
-        processes.made_ns = begins_ns + self.costs.context_ns;
+        processes.made_ns = begins_ns + takes_ns;
         let made_ns = processes.made_ns;
         events.at(begins_ns, self.event(OnDevice::ContextBegins));
         events.at(made_ns, self.event(OnDevice::ContextMade { maker }));

@@ -1,6 +1,6 @@
 //! A virtual worker process: calls in lanes, its turn, and what it says. It follows the rules of `worker/src/serve`: when a
-//! turn ends is said there (`turn.rs`, over the wall clock; here over the virtual one), how long one waits for the next call
-//! is decided by the very same [`TurnWait`].
+//! turn ends is said there (`turn.rs`, over the wall clock; here over the virtual one), how long it lasts and how long one waits
+//! for the next call is decided by the very same [`TurnWait`] and [`Prices`].
 //!
 //! It is one thread: what it does for one call (installing, a graph, mapping) keeps everything else waiting.
 
@@ -134,11 +134,7 @@ struct Held {
 impl Held {
     /// When the turn has no time for another call that takes so long.
     fn over_ns(&self, call_ns: u64) -> u64 {
-        let rounds_ns = match call_ns > self.quantum_ns + self.quantum_ns / 4 {
-            true => self.quantum_ns,
-            false => self.quantum_ns.max(2 * call_ns),
-        };
-        self.since_ns + rounds_ns.saturating_sub(call_ns / 2).max(self.quantum_ns / 2)
+        self.since_ns + self.prices(call_ns).last_start_ns()
     }
 
     fn prices(&self, call_ns: u64) -> Prices {

@@ -13,6 +13,8 @@ pub(super) struct Due {
     pub(super) deadline_ns: u64,
     /// How long it takes at least, as far as that is known.
     pub(super) takes_ns: u64,
+    /// From when on it is not likely to be over in time in a worker that its domain gets first.
+    pub(super) late_ns: u64,
 }
 
 /// Waiting calls. What an operation costs grows with the logarithm of their number.
@@ -41,6 +43,12 @@ impl DomainQueue {
             None => self.by_deadline.first().map(|(_, id)| *id),
             Some(barrier) => self.oldest().filter(|oldest| *oldest <= barrier),
         }
+    }
+
+    /// Whether one that waits may still be over in time in a worker that its domain gets now: the one with the latest deadline.
+    pub(super) fn is_in_time(&self, now_ns: u64) -> bool {
+        let last = self.by_deadline.last().and_then(|(_, id)| self.calls.get(id));
+        last.is_some_and(|due| now_ns < due.late_ns)
     }
 
     /// The next ones, so many at most.
@@ -86,7 +94,7 @@ mod tests {
     fn queue(calls: &[(u64, u64)]) -> DomainQueue {
         let mut queue = DomainQueue::default();
         for (id, deadline_ns) in calls {
-            queue.push(CallId(*id), Due { deadline_ns: *deadline_ns, takes_ns: 10 });
+            queue.push(CallId(*id), Due { deadline_ns: *deadline_ns, takes_ns: 10, late_ns: *deadline_ns });
         }
         queue
     }

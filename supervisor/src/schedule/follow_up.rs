@@ -69,7 +69,8 @@ impl<C: Clone> Scheduler<C> {
         let held = !self.placing.knows(domain) && self.holds(now_ns, domain.caller);
         let Some(entry) = self.calls.get(id) else { return };
         let takes_ns = self.run_times.at_least_ns(entry.function).unwrap_or(0);
-        self.placing.enqueue(domain, id, Due { deadline_ns: entry.deadline_ns, takes_ns }, held);
+        let (deadline_ns, late_ns) = (entry.deadline_ns, self.residency.late_ns(now_ns, entry.deadline_ns));
+        self.placing.enqueue(domain, id, Due { deadline_ns, takes_ns, late_ns }, held);
         self.calls.count(id);
         self.note_contention(now_ns);
     }
@@ -166,7 +167,7 @@ impl<C: Clone> Scheduler<C> {
     pub(super) fn feed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
         if self.workers[worker].state == State::Free {
             let view = View::new(&self.workers, &self.exclusive);
-            let Some(domain) = self.placing.next_for_free(view) else { return };
+            let Some(domain) = self.placing.next_for_free(now_ns, view) else { return };
             self.bind(now_ns, worker, domain, actions);
         } else if self.placing.may_go(now_ns, &self.workers[worker], &self.residency) {
             let slot = &self.workers[worker];

@@ -283,10 +283,8 @@ impl Placing {
 
     /// The domain that a free worker should serve: one without workers, else one that has more calls than its workers
     /// can take. It is bound to it then.
-    pub(super) fn next_for_free(&mut self, view: View<'_>) -> Option<Domain> {
-        let next = self.unplaced.iter().find(|d| self.may_start(*d, view));
-        let next = next.map(|first| self.needier_than(first, view).unwrap_or(first));
-        if let Some(domain) = next {
+    pub(super) fn next_for_free(&mut self, now_ns: u64, view: View<'_>) -> Option<Domain> {
+        if let Some(domain) = self.next_unplaced(now_ns, view) {
             self.unplaced.serve(domain);
             self.domains.get_mut(&domain)?.is_unplaced = false;
             return Some(domain);

@@ -46,13 +46,40 @@ fn the_domain_that_waited_longest_is_next_for_a_free_worker() {
     placing.enqueue(BOB, CallId(1), Due::default(), false);
     placing.enqueue(ALICE, CallId(2), Due::default(), false);
     placing.enqueue(BOB, CallId(3), Due::default(), false);
-    let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, &Exclusive::new()));
+    let next = |placing: &mut Placing| placing.next_for_free(0, View::new(&workers, &Exclusive::new()));
     for (worker, domain, id) in [(W0, BOB, 1), (W1, ALICE, 2)] {
         assert_eq!(next(&mut placing), Some(domain));
         placing.bound(worker, domain, false);
         placing.started(domain, CallId(id));
     }
     assert_eq!(next(&mut placing), None, "its worker takes the rest");
+}
+
+#[test]
+fn a_worker_goes_to_the_first_domain_that_has_a_call_in_time() {
+    let (mut placing, workers, _) = two_workers();
+    let carol = Domain { owner: TenantId::new(3), caller: TenantId::new(3) };
+    let mut wait = |domain, id, late_ns| {
+        let due = Due { deadline_ns: late_ns + 10, late_ns, ..Due::default() };
+        placing.enqueue(domain, CallId(id), due, false);
+    };
+    wait(BOB, 1, 50);
+    wait(ALICE, 2, 60);
+    wait(carol, 3, 100);
+    let next =
+        |placing: &Placing, now_ns| placing.next_unplaced(now_ns, View::new(&workers, &Exclusive::new()));
+    assert_eq!(next(&placing, 49), Some(BOB));
+    assert_eq!(next(&placing, 50), Some(ALICE), "his call would not be answered");
+    assert_eq!(next(&placing, 60), Some(carol));
+    assert_eq!(next(&placing, 100), Some(BOB), "where all are late, who came first");
+    // A later call of his may be in time.
+    placing.enqueue(BOB, CallId(4), Due { deadline_ns: 300, late_ns: 290, ..Due::default() }, false);
+    assert_eq!(next(&placing, 100), Some(BOB));
+    // But none of a lower class goes before him.
+    placing.unqueue(BOB, CallId(4));
+    let batch = TenantShare { class: crate::schedule::Class::Batch, ..TenantShare::default() };
+    [ALICE, carol].into_iter().for_each(|domain| placing.set_share(domain.caller, batch));
+    assert_eq!(next(&placing, 50), Some(BOB));
 }
 
 #[test]
@@ -92,7 +119,7 @@ fn a_held_caller_stands_in_no_line() {
     placing.enqueue(ALICE, CallId(1), Due::default(), false);
     placing.hold(TenantId::new(1));
     placing.enqueue(ALICE, CallId(2), Due::default(), false);
-    let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, &Exclusive::new()));
+    let next = |placing: &mut Placing| placing.next_for_free(0, View::new(&workers, &Exclusive::new()));
     assert_eq!((next(&mut placing), placing.has_older(Some(CallId(3)))), (None, false));
     assert!(placing.release(TenantId::new(1)) && !placing.release(TenantId::new(1)));
     assert_eq!(next(&mut placing), Some(ALICE));
@@ -105,5 +132,5 @@ fn what_is_taken_of_a_domain_leaves_nothing_behind() {
     assert_eq!(placing.take(ALICE, |id| id != CallId(2)), [CallId(1), CallId(3)]);
     assert_eq!(placing.take(ALICE, |_| true), [CallId(2)]);
     assert!(!placing.knows(ALICE) && placing.of_caller.is_empty() && placing.unplaced.is_empty());
-    assert_eq!(placing.next_for_free(View::new(&workers, &Exclusive::new())), None);
+    assert_eq!(placing.next_for_free(0, View::new(&workers, &Exclusive::new())), None);
 }

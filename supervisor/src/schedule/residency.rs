@@ -5,7 +5,7 @@
 //! one goes whose time without calls is the longer in terms of what it would have to do again.
 //!
 //! To make a process costs all who use the device. So a resident is replaced only while a standby is ready for its slot;
-//! where none comes for a while, or none is kept, one after the other. To scrub a process costs the device some
+//! where none comes for much longer than the last one took, or none is kept, one after the other. To scrub a process costs the device some
 //! milliseconds (5 to 10 on an H200, with the graphs that are made again): a resident in use is scrubbed for another
 //! domain only so often that this takes less than a tenth of the time; one that had no call for as long goes at once.
 //! A process takes a hundred times as long to be made as to be scrubbed: a domain that waits does not wait for one that starts.
@@ -14,14 +14,23 @@ use super::types::{ResidentPrice, Shape};
 use super::workers::{Worker, Workers};
 use crate::ids::WorkerId;
 
-/// How long one that waits for a slot waits for a standby before a process is made in its stead.
+/// How long one that waits for a slot waits for a standby before a process is made in its stead: so long, or so many times as long as
+/// the last standby took to come behind the one before, whichever is longer. Beside sixty others that is five seconds on a GPU; a
+/// slot whose process is made only then would be empty for half of that, and the driver never free for first calls.
 const PATIENCE_NS: u64 = 1_000_000_000;
+const PATIENCE: u64 = 2;
+/// No more than that is learned from one standby.
+const LONGEST_PERIOD_NS: u64 = 30_000_000_000;
 
 /// A resident that had no call for so long is not in use; where scrubs are cheap, one that had none for as long as the next scrub
 /// of one in use has to wait.
 const UNUSED_NS: u64 = 80_000_000;
 /// To scrub residents in use takes one over so much of the time.
 const SCRUB_SHARE: u64 = 10;
+/// Installing a function is never counted as more than so many times the usual: it is told by calls, which may be slow by themselves.
+const MOST_USUAL: u64 = 20;
+/// A call that has less than one over so much of its time left when its domain gets a worker gets no worker where it needs more.
+const LAST_PART: u64 = 4;
 
 /// How residents give way on one device.
 #[derive(Debug)]
@@ -33,6 +42,9 @@ pub(super) struct Residency {
     standbys: usize,
     /// Standbys that are ready.
     ready: usize,
+    /// When the last one was taken, until the next one is there; and how long that took.
+    taken_ns: Option<u64>,
+    period_ns: u64,
     /// Processes that may be made at the same time.
     starting: usize,
     /// When a resident was replaced last.
@@ -40,6 +52,8 @@ pub(super) struct Residency {
     /// When the next one in use may be scrubbed, and what decides that: see [`SCRUB_SHARE`].
     scrubs_again_ns: u64,
     scrub_share: u64,
+    /// How long calls take lately whose function was not in their process.
+    installs_ns: u64,
 }
 
 impl Residency {
@@ -52,10 +66,13 @@ impl Residency {
             price: shape.resident_price,
             standbys,
             ready: 0,
+            taken_ns: None,
+            period_ns: 0,
             starting: shape.starting,
             replaced_ns: None,
             scrubs_again_ns: 0,
             scrub_share: SCRUB_SHARE,
+            installs_ns: shape.resident_price.function_ns,
         }
     }
 
@@ -65,8 +82,20 @@ impl Residency {
     }
 
     /// So many standbys are ready now.
-    pub(super) fn set_ready(&mut self, ready: usize) {
+    pub(super) fn set_ready(&mut self, now_ns: u64, ready: usize) {
+        if ready < self.ready {
+            self.taken_ns = Some(now_ns);
+        } else if ready > self.ready
+            && let Some(taken_ns) = self.taken_ns.take()
+        {
+            self.period_ns = now_ns.saturating_sub(taken_ns).min(LONGEST_PERIOD_NS);
+        }
         self.ready = ready;
+    }
+
+    /// How long a standby is waited for.
+    fn patience_ns(&self) -> u64 {
+        PATIENCE_NS.max(PATIENCE * self.period_ns)
     }
 
     /// A resident is about to be replaced.
@@ -77,6 +106,19 @@ impl Residency {
     /// A resident is about to be scrubbed: the next domain is expected to have as much to do in it as the last one had.
     pub(super) fn scrubs(&mut self, now_ns: u64, worker: &Worker) {
         self.scrubs_again_ns = now_ns.saturating_add(self.scrub_share * worker.past.scrub_ns(self.price));
+    }
+
+    /// A call took so long whose function was not in its process.
+    pub(super) fn installed(&mut self, took_ns: u64) {
+        let took_ns = took_ns.min(MOST_USUAL * self.price.function_ns);
+        self.installs_ns = (3 * self.installs_ns + took_ns) / 4;
+    }
+
+    /// From when on a call that waits since now is not likely to be over by its deadline in a worker that its domain gets first. One
+    /// with a short deadline has most of its time to be given one all the same: its next calls may be in time.
+    pub(super) fn late_ns(&self, now_ns: u64, deadline_ns: u64) -> u64 {
+        let has_ns = deadline_ns.saturating_sub(now_ns);
+        deadline_ns.saturating_sub(self.installs_ns.min(has_ns / LAST_PART))
     }
 
     /// Whether another process may come into an empty slot, while so many are `coming`: those that take a standby need not be made.
@@ -100,7 +142,7 @@ impl Residency {
             (false, 0) => usize::from(coming == 0),
             (false, _) if self.ready > coming => self.ready - coming,
             (false, _) => {
-                let at_ns = self.replaced_ns.map_or(0, |at_ns| at_ns.saturating_add(PATIENCE_NS));
+                let at_ns = self.replaced_ns.map_or(0, |at_ns| at_ns.saturating_add(self.patience_ns()));
                 if coming == 0 && at_ns > now_ns {
                     return Err(Some(at_ns));
                 }
@@ -196,6 +238,19 @@ mod tests {
     }
 
     #[test]
+    fn a_call_is_late_where_less_is_left_than_first_calls_take_and_most_of_its_time_is_over() {
+        let mut residency = Residency::new(&Shape::new(2, 1));
+        let usual_ns = ResidentPrice::GPU.function_ns;
+        assert_eq!(residency.late_ns(S, 3 * S), 3 * S - usual_ns);
+        (0..50).for_each(|_| residency.installed(5 * usual_ns));
+        let left_ns = 3 * S - residency.late_ns(S, 3 * S);
+        assert!((4 * usual_ns..=5 * usual_ns).contains(&left_ns), "{left_ns}");
+        assert_eq!(residency.late_ns(S, S + usual_ns), S + usual_ns * 3 / 4, "a short deadline");
+        (0..50).for_each(|_| residency.installed(u64::MAX));
+        assert!(9 * S - residency.late_ns(S, 9 * S) <= MOST_USUAL * usual_ns, "slow by itself");
+    }
+
+    #[test]
     fn residents_in_use_are_scrubbed_at_a_pace_and_others_at_once() {
         let mut residency = Residency::new(&Shape { scrubs: true, residency_ns: 0, ..Shape::new(2, 1) });
         let mut workers = Workers::new(2, 8);
@@ -238,11 +293,17 @@ mod tests {
         residency.replaces(0);
         assert_eq!(residency.may_go(S / 2, 1, 3), Err(None));
         assert_eq!(residency.may_go(S / 2, 0, 3), Err(Some(S)));
-        residency.set_ready(2);
+        residency.set_ready(S / 2, 2);
         assert_eq!(residency.may_go(S / 2, 0, 3), Ok(2));
         assert_eq!(residency.may_go(S / 2, 1, 3), Ok(1));
-        residency.set_ready(0);
+        residency.set_ready(S / 2, 0);
         assert_eq!(residency.may_go(S, 0, 3), Ok(1), "it did not come for a while");
+        // Where standbys come slowly they are waited for.
+        residency.set_ready(5 * S / 2, 1);
+        residency.replaces(5 * S / 2);
+        residency.set_ready(5 * S / 2, 0);
+        assert_eq!(residency.may_go(4 * S, 0, 3), Err(Some(13 * S / 2)));
+        assert_eq!(residency.may_go(13 * S / 2, 0, 3), Ok(1), "but not for ever");
         let scrubs = Residency::new(&Shape { standbys: 2, scrubs: true, ..Shape::new(4, 1) });
         assert_eq!(scrubs.may_go(0, 3, 7), Ok(7));
         let none = Residency::new(&Shape::new(4, 1));

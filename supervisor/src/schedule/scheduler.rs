@@ -204,6 +204,9 @@ impl<C: Clone> Scheduler<C> {
         let had_device = self.exclusive.is_for(worker);
         self.workers.take(worker, id, lane, now_ns);
         self.charge_call(now_ns, entry.domain.caller, entry.started_ns);
+        if entry.installs {
+            self.residency.installed(now_ns.saturating_sub(entry.started_ns));
+        }
         self.lending.unpromise(entry.beside_bytes);
         self.judge(now_ns, &entry, verdict, actions);
         if self.resizing {
@@ -514,7 +517,7 @@ impl<C: Clone> Scheduler<C> {
     }
 
     pub(super) fn standbys_ready(&mut self, now_ns: u64, ready: usize, actions: &mut Vec<Action<C>>) {
-        self.residency.set_ready(ready);
+        self.residency.set_ready(now_ns, ready);
         if self.placing.has_unplaced() {
             self.make_room(now_ns, actions);
         }

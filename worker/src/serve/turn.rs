@@ -7,10 +7,7 @@
 //! A worker without calls waits a moment for the next one before it yields, where that costs less than a change of turns
 //! (`turn_wait`).
 //!
-//! Running calls are never interrupted, so a turn is rounds of calls on all lanes. It ends where its quantum
-//! comes nearest to the end of a round: a call that would mostly run beyond it, while other lanes are empty
-//! already, waits for the next turn. Calls that take about a quantum get two rounds: a turn's first round also
-//! pays for the change (5.5 ms instead of 4.7 for eight inferences at once on an H200).
+//! Running calls are never interrupted, so a turn is rounds of calls on all lanes: `turn_wait` says how many.
 
 use std::time::{Duration, Instant};
 
@@ -53,12 +50,7 @@ struct Held {
 impl Held {
     /// Whether the turn has no time for another call, where calls take as long as `call`.
     fn is_over(&self, call: Duration) -> bool {
-        let quantum = self.quantum;
-        let rounds = match call > quantum + quantum / 4 {
-            true => quantum,
-            false => quantum.max(2 * call),
-        };
-        self.since.elapsed() >= rounds.saturating_sub(call / 2).max(quantum / 2)
+        self.since.elapsed() >= Duration::from_nanos(prices(self, call).last_start_ns())
     }
 }
 

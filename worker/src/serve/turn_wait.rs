@@ -1,4 +1,8 @@
-//! How long a turn waits for its tenant's next call once the worker has none.
+//! How long a turn lasts, and how long it waits for its tenant's next call once the worker has none.
+//!
+//! A turn ends where its quantum comes nearest to the end of a round of calls: a call that would mostly run beyond it, while
+//! other lanes are empty already, waits for the next turn. Calls that take about a quantum get two rounds: a turn's first round
+//! also pays for the change (5.5 ms instead of 4.7 for eight inferences at once on an H200).
 //!
 //! To wait costs the device's time; to yield costs one change of turns more, when the next call comes. That is the
 //! problem of renting skis: whoever waits as long as the change costs and yields then pays at most twice what is best in
@@ -65,6 +69,17 @@ pub struct Prices {
     pub quantum_ns: u64,
     /// How long a call takes lately.
     pub call_ns: u64,
+}
+
+impl Prices {
+    /// How long after its beginning a turn has no time for another call.
+    pub fn last_start_ns(&self) -> u64 {
+        let rounds_ns = match self.call_ns > self.quantum_ns + self.quantum_ns / 4 {
+            true => self.quantum_ns,
+            false => self.quantum_ns.max(2 * self.call_ns),
+        };
+        rounds_ns.saturating_sub(self.call_ns / 2).max(self.quantum_ns / 2)
+    }
 }
 
 /// A moving average: the last few values count.

@@ -13,8 +13,8 @@ const OVERSTAY_NS: u64 = 1_000_000_000;
 
 /// A resident that is its caller's only one is kept from further domains of others until it had no call for so long.
 const IN_USE_NS: u64 = 1_000_000_000;
-/// So many domains in line are looked at, from the first, for callers without a worker.
-const NEEDY_LOOKED_AT: usize = 64;
+/// So many domains in line are looked at, from the first, for callers without a worker and for calls that may be in time.
+const LOOKED_AT: usize = 64;
 
 /// A search for workers for domains that wait, see [`Placing::next_to_bring`] and [`Placing::next_to_go`].
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ impl Placing {
             return self.unplaced.len();
         }
         let mut callers: Vec<TenantId> = Vec::new();
-        for domain in self.unplaced.iter().take(NEEDY_LOOKED_AT) {
+        for domain in self.unplaced.iter().take(LOOKED_AT) {
             if !callers.contains(&domain.caller) && self.workers_of(domain.caller) == 0 {
                 callers.push(domain.caller);
             }
@@ -116,17 +116,22 @@ impl Placing {
         if stays { ends_ns.max(residency.stays_ns(worker)) } else { ends_ns }
     }
 
-    /// A domain of the same class that waits behind the first one, whose caller has workers while that of this one has none.
-    pub(super) fn needier_than(&self, first: Domain, view: View<'_>) -> Option<Domain> {
-        if self.several_domains == 0 || self.workers_of(first.caller) == 0 {
-            return None;
+    /// The next one of the domains without workers: of the first one's class, the first whose caller has no worker, and of those
+    /// the first that has a call that may still be in time. Where more domains wait than there can be workers, the first one has
+    /// waited longest, and its call for so long that it cannot be answered any more.
+    pub(super) fn next_unplaced(&self, now_ns: u64, view: View<'_>) -> Option<Domain> {
+        let first = self.unplaced.iter().find(|d| self.may_start(*d, view))?;
+        let is_in_time = |d: &Domain| self.domains.get(d).is_some_and(|d| d.queue.is_in_time(now_ns));
+        let is_needy = |d: &Domain| self.several_domains == 0 || self.workers_of(d.caller) == 0;
+        if is_needy(&first) && is_in_time(&first) {
+            return Some(first);
         }
         let class = self.share_of(first.caller).class;
-        self.unplaced.iter().take(NEEDY_LOOKED_AT).find(|d| {
-            self.workers_of(d.caller) == 0
-                && self.share_of(d.caller).class == class
-                && self.may_start(*d, view)
-        })
+        let may_be = |d: &Domain| self.share_of(d.caller).class == class && self.may_start(*d, view);
+        let looked_at: Vec<Domain> = self.unplaced.iter().take(LOOKED_AT).filter(may_be).collect();
+        let needy = || looked_at.iter().filter(|d| is_needy(d));
+        let best = needy().find(|d| is_in_time(d)).or_else(|| needy().next());
+        Some(*best.or_else(|| looked_at.iter().find(|d| is_in_time(d))).unwrap_or(&first))
     }
 
     /// Whether an idle worker was its domain's long enough and others may want it.
