@@ -6,12 +6,14 @@
 pub mod bed;
 mod clearing;
 mod cold;
+mod endless;
 mod fair;
 mod fault;
 mod few;
 mod inference;
 mod latency;
 pub mod load;
+mod many;
 mod matmul;
 mod models;
 mod mps;
@@ -37,14 +39,20 @@ pub enum Part {
     Matmul,
     /// What a hot call costs beyond the device's work.
     Latency,
-    /// Eight tenants by turns; turns off; nine tenants on eight workers.
+    /// Eight tenants by turns; turns off; bare programs by turns.
     Tenants,
+    /// Nine tenants on eight workers, against eight.
+    Nine,
     /// Eight tenants with few calls in flight each: turns on, off, and as the supervisor finds best.
     Few,
-    /// 32 tenants that call now and then, and 256 by Zipf's law, with default settings.
+    /// 32 tenants that call now and then, with default settings.
     Sparse,
-    /// How tenants share: device time, weights, idle neighbours, kernels that never end.
+    /// 256 tenants by Zipf's law, with default settings and with `tenant-switch=scrub`.
+    Many,
+    /// How tenants share: device time, weights, idle neighbours.
     Fair,
+    /// A neighbour of kernels that never end.
+    Endless,
     /// The same tenants on two GPUs and on one.
     Spread,
     /// `inference` of ten repetitions, against bare programs.
@@ -65,14 +73,17 @@ pub enum Part {
 
 impl Part {
     /// Those that run where none is named.
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 17] = [
         Self::Inference,
         Self::Matmul,
         Self::Latency,
         Self::Tenants,
+        Self::Nine,
         Self::Few,
         Self::Sparse,
+        Self::Many,
         Self::Fair,
+        Self::Endless,
         Self::Spread,
         Self::Short,
         Self::Cold,
@@ -88,9 +99,12 @@ impl Part {
             Self::Matmul => "gpu-matmul",
             Self::Latency => "gpu-latency",
             Self::Tenants => "gpu-tenants",
+            Self::Nine => "gpu-nine",
             Self::Few => "gpu-few",
             Self::Sparse => "gpu-sparse",
+            Self::Many => "gpu-many",
             Self::Fair => "gpu-fair",
+            Self::Endless => "gpu-endless",
             Self::Spread => "gpu-spread",
             Self::Short => "gpu-short",
             Self::Cold => "gpu-cold",
@@ -108,9 +122,12 @@ impl Part {
             Self::Matmul => matmul::measure(bed, report),
             Self::Latency => latency::measure(bed, report),
             Self::Tenants => tenants::measure(bed, report),
+            Self::Nine => tenants::nine(bed, report),
             Self::Few => few::measure(bed, report),
             Self::Sparse => sparse::measure(bed, report),
+            Self::Many => many::measure(bed, report),
             Self::Fair => fair::measure(bed, report),
+            Self::Endless => endless::measure(bed, report),
             Self::Spread => spread::measure(bed, report),
             Self::Short => inference::short(bed, report),
             Self::Cold => cold::measure(bed, report),

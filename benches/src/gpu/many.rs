@@ -1,0 +1,194 @@
+//! Four times as many tenants as there may be workers: 256 by Zipf's law, a matmul 128² at random moments, 64 a second in all.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use pappus_client::Error;
+use pappus_client::v1::{Code, DeviceStatus, Timings};
+
+use super::bed::{Bed, Running};
+use super::load::{self, Calls, FIRST_UID};
+use crate::Result;
+use crate::bare::work::Work;
+use crate::harness::pace;
+use crate::harness::sampling::nanoseconds;
+use crate::report::{Report, Unit};
+use crate::simulator::random::{Odds, Random};
+
+/// Tenants, calls a second in all, how long before anything counts, most of which it takes until there are as
+/// many processes as may be, and how long it counts.
+const MANY: usize = 256;
+const PER_SECOND: f64 = 64.0;
+const MANY_WARM_UP: Duration = Duration::from_secs(36);
+const MANY_COUNTED: Duration = Duration::from_secs(16);
+/// How often it is said what the processes do.
+const LOOK: Duration = Duration::from_secs(4);
+/// Longer than any call may take.
+const MANY_DEADLINE: Duration = Duration::from_secs(2);
+const MANY_P50_NS: f64 = 1e6;
+const MANY_P90_NS: f64 = 50e6;
+const MANY_MAX_NS: f64 = 1e9;
+const SEED: u64 = 20_261_122;
+
+pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
+    let title = "matmul 128², 256 tenants by Zipf's law, 64 calls a second in all";
+    many(bed, report, "tenant-switch=scrub", &format!("{title}, scrub"))?;
+    many(bed, report, "", &format!("{title}, default settings"))
+}
+
+/// The moments of each tenant's calls, since the beginning.
+fn moments() -> Vec<Vec<Duration>> {
+    let (mut random, odds) = (Random::new(SEED), Odds::zipf(MANY, 1.0));
+    let (mut at_ns, mut all) = (0, vec![Vec::new(); MANY]);
+    let end_ns = (MANY_WARM_UP + MANY_COUNTED).as_nanos() as u64;
+    loop {
+        at_ns += random.interval_ns(PER_SECOND);
+        if at_ns >= end_ns {
+            return all;
+        }
+        all[odds.pick(&mut random)].push(Duration::from_nanos(at_ns));
+    }
+}
+
+/// Four times as many tenants as there may be workers.
+fn many(bed: &Bed, report: &mut Report, settings: &str, title: &str) -> Result<()> {
+    let running = bed.start(settings)?;
+    let moments = moments();
+    // One of them owns the function: its code is judged once, and every caller is a domain of its own.
+    let mut owner = load::connect(&running, 1)?;
+    bed.register(&mut owner, &["matmul"])?;
+    for tenant in 2..=u32::try_from(MANY)? {
+        owner.grant("matmul", &(FIRST_UID + tenant).to_string())?;
+    }
+    let granted = format!("{}/matmul", FIRST_UID + 1);
+    let begin = Instant::now() + Duration::from_millis(200);
+    let calling = AtomicBool::new(true);
+    let one = |tenant: usize, at: &[Duration]| -> Result<Times, String> {
+        let run = || -> Result<Times> {
+            let mut client = load::connect(&running, tenant)?;
+            let calls = Calls::new(&mut client, &granted, Work::Matmul, 1)?;
+            let call = calls.of(&granted).deadline(MANY_DEADLINE);
+            let mut times = Times::new()?;
+            for at in at {
+                pace::until(begin + *at);
+                let counts = *at >= MANY_WARM_UP;
+                match client.invoke(&call) {
+                    Ok(answer) if counts => times.divide(answer.timings.unwrap_or_default())?,
+                    Ok(_) => {}
+                    // It counts as long as it waited; where a device is not fast enough, the part must end all the same.
+                    Err(Error::Refused(error)) if error.code() == Code::DeadlineExceeded => {}
+                    Err(error) => return Err(error.into()),
+                }
+                if counts {
+                    // From the moment on that it was due: a call that waits for the one before it counts, too.
+                    times.latencies.record(nanoseconds(begin + *at))?;
+                }
+            }
+            Ok(times)
+        };
+        run().map_err(|e| format!("tenant {tenant}: {e}"))
+    };
+    let mut times = Times::new()?;
+    std::thread::scope(|scope| -> Result<()> {
+        let one = &one;
+        let callers = moments.iter().enumerate().filter(|(_, at)| !at.is_empty());
+        let threads: Vec<_> = callers.map(|(nth, at)| scope.spawn(move || one(nth + 1, at))).collect();
+        let watch = scope.spawn(|| watch(&running, begin, &calling));
+        let mut joined = threads.into_iter().map(|thread| thread.join());
+        let done = joined.try_for_each(|counted| -> Result<()> {
+            times.add(&counted.map_err(|_| "a client's thread panicked")??)
+        });
+        calling.store(false, Ordering::Relaxed);
+        watch.join().map_err(|_| "the watching thread panicked")?;
+        done
+    })?;
+    times.say();
+    let latencies = times.latencies;
+    for (target, name, quantile) in [(MANY_P50_NS, "p50", 0.5), (MANY_P90_NS, "p90", 0.9)] {
+        let value = latencies.value_at_quantile(quantile) as f64;
+        report.at_most(target, format!("{title}, {name}"), value, Unit::Nanoseconds);
+    }
+    let p99 = latencies.value_at_quantile(0.99) as f64;
+    report.info(format!("{title}, p99"), p99, Unit::Nanoseconds);
+    report.at_most(MANY_MAX_NS, format!("{title}, longest"), latencies.max() as f64, Unit::Nanoseconds);
+    Ok(())
+}
+
+/// What calls took, and what of it they waited for a worker, ran, and spent on their way.
+struct Times {
+    latencies: Histogram<u64>,
+    queued: Histogram<u64>,
+    ran: Histogram<u64>,
+    besides: Histogram<u64>,
+}
+
+impl Times {
+    fn new() -> Result<Self> {
+        let histogram = || Histogram::new(3);
+        Ok(Self { latencies: histogram()?, queued: histogram()?, ran: histogram()?, besides: histogram()? })
+    }
+
+    /// Enters what the supervisor says of a call.
+    fn divide(&mut self, timings: Timings) -> Result<()> {
+        let ran_ns = timings.copy_in_ns + timings.execute_ns + timings.copy_out_ns;
+        self.queued.record(timings.queued_ns)?;
+        self.ran.record(ran_ns)?;
+        Ok(self.besides.record(timings.total_ns.saturating_sub(timings.queued_ns + ran_ns))?)
+    }
+
+    fn add(&mut self, other: &Self) -> Result<()> {
+        self.latencies.add(&other.latencies)?;
+        self.queued.add(&other.queued)?;
+        self.ran.add(&other.ran)?;
+        Ok(self.besides.add(&other.besides)?)
+    }
+
+    /// What kept calls that were answered, in milliseconds.
+    fn say(&self) {
+        for (what, times) in [
+            ("queued", &self.queued),
+            ("copied and executed", &self.ran),
+            ("handed over, prepared and waited for the turn", &self.besides),
+        ] {
+            let at = |quantile| times.value_at_quantile(quantile) as f64 / 1e6;
+            let [p50, p90, p99] = [0.5, 0.9, 0.99].map(at);
+            eprintln!("  {what}: p50 {p50:.2} ms, p90 {p90:.2} ms, p99 {p99:.2} ms");
+        }
+    }
+}
+
+/// Says every few seconds what the device's processes do.
+fn watch(running: &Running, begin: Instant, calling: &AtomicBool) {
+    for nth in 0.. {
+        pace::until(begin + LOOK * nth);
+        if !calling.load(Ordering::Relaxed) {
+            return;
+        }
+        match running.admin().and_then(|mut admin| Ok(admin.status()?)) {
+            Ok(status) => status.devices.iter().for_each(|device| say(begin.elapsed(), device)),
+            Err(error) => eprintln!("{error}"),
+        }
+    }
+}
+
+fn say(after: Duration, device: &DeviceStatus) {
+    let mut states = BTreeMap::<&str, usize>::new();
+    for worker in &device.workers {
+        *states.entry(&worker.state).or_default() += 1;
+    }
+    let states: Vec<_> = states.iter().map(|(state, workers)| format!("{workers} {state}")).collect();
+    let (restarts, scrubs) = device
+        .workers
+        .iter()
+        .fold((0, 0), |(restarts, scrubs), worker| (restarts + worker.restarts, scrubs + worker.scrubs));
+    eprintln!(
+        "  {:3} s: workers: {}; calls: {} wait, {} done, {} failed; {restarts} restarts, {scrubs} scrubs",
+        after.as_secs(),
+        states.join(", "),
+        device.queued,
+        device.completed,
+        device.failed,
+    );
+}
