@@ -161,7 +161,7 @@ pub const ALL: [Scenario; 15] = [
 impl Case {
     fn new(name: impl Into<String>, settings: &str, groups: Vec<Group>) -> Self {
         let (name, settings) = (name.into(), settings.to_owned());
-        Self { name, settings, devices: 1, groups, warm_ns: 2 * S, measured_ns: 2 * S }
+        Self { name, settings, devices: 1, groups, warm_ns: 4 * S, measured_ns: 2 * S }
     }
 
     fn on(self, devices: usize) -> Self {
@@ -199,9 +199,9 @@ fn none(_: &Runs, _: &mut Report) -> Result<()> {
 }
 
 fn sparse(options: &Options) -> Vec<Case> {
-    let until_ns = ((15.0 + 60.0) * options.scale * S as f64) as u64;
+    let until_ns = ((30.0 + 60.0) * options.scale * S as f64) as u64;
     let trace = traces::regular(32, 500 * MS, until_ns, Work::MATMUL);
-    vec![Case::new("32 tenants", "", vec![Group::tracing("tenants", 32, trace)]).lasting(15, 60)]
+    vec![Case::new("32 tenants", "", vec![Group::tracing("tenants", 32, trace)]).lasting(30, 60)]
 }
 
 fn judge_sparse(runs: &Runs, report: &mut Report) -> Result<()> {
@@ -241,7 +241,7 @@ fn few(_: &Options) -> Vec<Case> {
         IN_FLIGHT.map(|in_flight| {
             let groups = vec![Group::looping("tenants", 8, in_flight, Work::MATMUL)];
             let settings = rules::merged(EIGHT, &format!("turns={turns}"));
-            Case::new(format!("{in_flight} in flight, turns={turns}"), &settings, groups).lasting(3, 3)
+            Case::new(format!("{in_flight} in flight, turns={turns}"), &settings, groups).lasting(5, 3)
         })
     };
     ["off", "on", "auto"].into_iter().flat_map(case).collect()
@@ -305,8 +305,8 @@ fn nine(_: &Options) -> Vec<Case> {
     let case = |work: Work| {
         NINE.map(|(name, settings, tenants)| {
             let groups = vec![Group::looping("tenants", tenants, 16, work)];
-            // 32 processes take 12 s to start.
-            let warm_s = if tenants == 32 { 20 } else { 5 };
+            // 32 processes take 21 s to start.
+            let warm_s = if tenants == 32 { 28 } else { 6 };
             Case::new(format!("{}, {name}", work.name), settings, groups).lasting(warm_s, 6)
         })
     };
@@ -336,7 +336,7 @@ fn devices(_: &Options) -> Vec<Case> {
             for devices in DEVICES.into_iter().filter(|devices| *devices <= tenants) {
                 let groups = vec![Group::looping("tenants", tenants, 16, work)];
                 let name = format!("{}, {tenants} tenants, {devices} devices", work.name);
-                cases.push(Case::new(name, "", groups).on(devices).lasting(6, 2));
+                cases.push(Case::new(name, "", groups).on(devices).lasting(10, 2));
             }
         }
     }
@@ -366,7 +366,7 @@ fn endless(_: &Options) -> Vec<Case> {
     let endless = Group { deadline_ns: Some(10 * S), ..Group::looping("endless", 1, 1, Work::ENDLESS) };
     vec![
         Case::new("alone", EIGHT, vec![neighbour()]),
-        Case::new("beside endless kernels", EIGHT, vec![neighbour(), endless]).lasting(2, 60),
+        Case::new("beside endless kernels", EIGHT, vec![neighbour(), endless]).lasting(4, 60),
     ]
 }
 
@@ -387,7 +387,7 @@ fn fairness(_: &Options) -> Vec<Case> {
         group("long, light", 64, long),
         group("long, heavy", 640, long),
     ];
-    vec![Case::new("8 tenants", EIGHT, groups).lasting(3, 10)]
+    vec![Case::new("8 tenants", EIGHT, groups).lasting(5, 10)]
 }
 
 fn judge_fairness(runs: &Runs, report: &mut Report) -> Result<()> {
@@ -402,7 +402,7 @@ fn shares(_: &Options) -> Vec<Case> {
         share: TenantShare { weight, ..TenantShare::default() },
         ..Group::looping(format!("weight {weight}"), 1, 32, Work::MATMUL)
     };
-    vec![Case::new("1:2:4", EIGHT, [1, 2, 4].map(group).into()).lasting(3, 10)]
+    vec![Case::new("1:2:4", EIGHT, [1, 2, 4].map(group).into()).lasting(5, 10)]
 }
 
 fn judge_shares(runs: &Runs, report: &mut Report) -> Result<()> {
@@ -438,25 +438,25 @@ fn change(_: &Options) -> Vec<Case> {
 }
 
 fn poisson(options: &Options) -> Vec<Case> {
-    let until_ns = (30.0 * options.scale * S as f64) as u64;
+    let until_ns = (45.0 * options.scale * S as f64) as u64;
     let odds = Odds::new([1.0; 32]);
     let trace = traces::poisson(&Random::new(options.seed), &odds, 2000.0, until_ns, Work::MATMUL);
-    vec![Case::new("2000/s", "workers=32", vec![Group::tracing("tenants", 32, trace)]).lasting(10, 20)]
+    vec![Case::new("2000/s", "workers=32", vec![Group::tracing("tenants", 32, trace)]).lasting(25, 20)]
 }
 
 fn bursts(options: &Options) -> Vec<Case> {
-    let until_ns = (30.0 * options.scale * S as f64) as u64;
+    let until_ns = (45.0 * options.scale * S as f64) as u64;
     let random = Random::new(options.seed);
     let trace = traces::bursts(&random, 32, 0.1, 200.0, 20_000.0, until_ns, Work::MATMUL);
-    vec![Case::new("bursts", "", vec![Group::tracing("tenants", 32, trace)]).lasting(10, 20)]
+    vec![Case::new("bursts", "", vec![Group::tracing("tenants", 32, trace)]).lasting(25, 20)]
 }
 
 fn zipf_1000(options: &Options) -> Vec<Case> {
-    let until_ns = (150.0 * options.scale * S as f64) as u64;
+    let until_ns = (210.0 * options.scale * S as f64) as u64;
     let odds = Odds::zipf(1000, 1.0);
     let trace = traces::poisson(&Random::new(options.seed), &odds, 200.0, until_ns, Work::MATMUL);
     let case = |name: &str, settings: &str| {
-        Case::new(name, settings, vec![Group::tracing("tenants", 1000, trace.clone())]).lasting(30, 120)
+        Case::new(name, settings, vec![Group::tracing("tenants", 1000, trace.clone())]).lasting(90, 120)
     };
     vec![case("replace", ""), case("replace, 4 standbys", "standbys=4"), case("scrub", "tenant-switch=scrub")]
 }

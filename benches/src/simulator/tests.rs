@@ -60,8 +60,8 @@ fn one_tenant_gets_what_the_device_gives() {
 
 #[test]
 fn tenants_that_call_now_and_then_stay_resident() {
-    let trace = traces::regular(32, 500 * MS, 25 * S, Work::MATMUL);
-    let outcome = simulate("", 1, vec![Group::tracing("sparse", 32, trace)], 15_000, 10_000);
+    let trace = traces::regular(32, 500 * MS, 35 * S, Work::MATMUL);
+    let outcome = simulate("", 1, vec![Group::tracing("sparse", 32, trace)], 25_000, 10_000);
     let all = &outcome.groups[0];
     assert!(all.p50_ms <= 1.0 && all.p99_ms <= 5.0, "{all:?}");
     assert_eq!((outcome.most_residents, outcome.evictions), (32, 0));
@@ -70,7 +70,7 @@ fn tenants_that_call_now_and_then_stay_resident() {
 #[test]
 fn eight_tenants_by_turns_lose_little() {
     let one = simulate("workers=8,memory=64GiB,turns=on", 1, busy(1, 16), 1000, 1000);
-    let eight = simulate("workers=8,memory=64GiB,turns=on", 1, busy(8, 16), 3000, 1000);
+    let eight = simulate("workers=8,memory=64GiB,turns=on", 1, busy(8, 16), 5000, 1000);
     assert!(eight.per_second >= 0.9 * one.per_second, "{} of {}", eight.per_second, one.per_second);
     assert!(eight.jain.is_some_and(|jain| jain.whole > 0.99), "{:?}", eight.jain);
 }
@@ -91,7 +91,7 @@ fn the_better_mode_is_found() {
         let rate = |turns: &str| {
             let settings = format!("workers=8,memory=64GiB,turns={turns}");
             let work = Work::lasting("short", 400_000, 4.0);
-            simulate(&settings, 1, vec![Group::looping("t", 8, in_flight, work)], 3000, 500).per_second
+            simulate(&settings, 1, vec![Group::looping("t", 8, in_flight, work)], 5000, 500).per_second
         };
         let [off, on, auto] = ["off", "on", "auto"].map(rate);
         assert!(auto >= 0.9 * off.max(on), "{in_flight} in flight: off {off}, on {on}, auto {auto}");
