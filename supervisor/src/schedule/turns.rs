@@ -375,8 +375,10 @@ impl Turns {
     ) -> Option<Charge> {
         let at = self.position_of(worker, turn)?;
         let charge = self.take(now_ns, at, Some(used_ns));
-        if has_calls {
-            self.line_up(worker, charge.tenant);
+        match has_calls {
+            true => self.line_up(worker, charge.tenant),
+            // Its answers are on their way, and its next calls not here yet.
+            false => self.fines.idled(now_ns, charge.tenant),
         }
         let alone = self.holders.is_empty();
         self.proceed(now_ns, orders);

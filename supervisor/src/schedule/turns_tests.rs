@@ -226,6 +226,21 @@ fn who_was_fined_waits_until_others_want_nothing_for_a_while() {
 }
 
 #[test]
+fn who_was_fined_is_not_next_while_answers_of_others_are_on_their_way() {
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    turns.fine(tenant(W1), 500 * MS);
+    has_work(&mut turns, MS, W1, &mut orders);
+    expect(&mut orders, &[grant(W0, 1), revoke(W0, 1)]);
+    // W0 gives its turn back before its answers are read: it was never heard to be idle.
+    turns.yielded(105 * MS, W0, TurnId::new(1), 105 * MS, false, &mut orders);
+    turns.idle(105 * MS, W0, &mut orders);
+    expect(&mut orders, &[]);
+    has_work(&mut turns, 106 * MS, W0, &mut orders);
+    expect(&mut orders, &[grant(W0, 2), revoke(W0, 2)]);
+}
+
+#[test]
 fn who_waits_for_the_end_of_a_fine_is_next_once_it_stands_behind_nobody() {
     let (mut turns, mut orders) = (turns(2), Vec::new());
     turns.fine(tenant(W1), 50 * MS);
