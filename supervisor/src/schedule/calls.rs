@@ -18,7 +18,7 @@ const INDEX_BITS: u32 = 24;
 pub(super) const MAX_CALLS: u64 = 1 << (INDEX_BITS - 1);
 
 /// A function may take so many times as long to be installed as usual: others use the driver, too.
-const INSTALLATION: u64 = 20;
+pub(super) const INSTALLATION: u64 = 20;
 
 /// A call as the scheduler sees it.
 #[derive(Debug)]

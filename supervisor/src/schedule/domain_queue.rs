@@ -13,7 +13,7 @@ pub(super) struct Due {
     pub(super) deadline_ns: u64,
     /// How long it takes at least, as far as that is known.
     pub(super) takes_ns: u64,
-    /// From when on it is not likely to be over in time in a worker that its domain gets first.
+    /// From when on it would miss its deadline if its domain got its first worker then.
     pub(super) late_ns: u64,
 }
 
@@ -45,7 +45,7 @@ impl DomainQueue {
         }
     }
 
-    /// Whether one that waits may still be over in time in a worker that its domain gets now: the one with the latest deadline.
+    /// Whether the call with the latest deadline could meet it if the domain got its first worker now.
     pub(super) fn is_in_time(&self, now_ns: u64) -> bool {
         let last = self.by_deadline.last().and_then(|(_, id)| self.calls.get(id));
         last.is_some_and(|due| now_ns < due.late_ns)

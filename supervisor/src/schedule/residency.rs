@@ -10,6 +10,7 @@
 //! domain only so often that this takes less than a tenth of the time; one that had no call for as long goes at once.
 //! A process takes a hundred times as long to be made as to be scrubbed: a domain that waits does not wait for one that starts.
 
+use super::calls::INSTALLATION;
 use super::types::{ResidentPrice, Shape};
 use super::workers::{Worker, Workers};
 use crate::ids::WorkerId;
@@ -27,9 +28,7 @@ const LONGEST_PERIOD_NS: u64 = 30_000_000_000;
 const UNUSED_NS: u64 = 80_000_000;
 /// To scrub residents in use takes one over so much of the time.
 const SCRUB_SHARE: u64 = 10;
-/// Installing a function is never counted as more than so many times the usual: it is told by calls, which may be slow by themselves.
-const MOST_USUAL: u64 = 20;
-/// A call that has less than one over so much of its time left when its domain gets a worker gets no worker where it needs more.
+/// No call counts as late before the last one over so much of the time from its arrival to its deadline.
 const LAST_PART: u64 = 4;
 
 /// How residents give way on one device.
@@ -108,14 +107,14 @@ impl Residency {
         self.scrubs_again_ns = now_ns.saturating_add(self.scrub_share * worker.past.scrub_ns(self.price));
     }
 
-    /// A call took so long whose function was not in its process.
+    /// A call took so long whose function was not in its process. It may be slow by itself, so there is a limit to what counts.
     pub(super) fn installed(&mut self, took_ns: u64) {
-        let took_ns = took_ns.min(MOST_USUAL * self.price.function_ns);
+        let took_ns = took_ns.min(INSTALLATION * self.price.function_ns);
         self.installs_ns = (3 * self.installs_ns + took_ns) / 4;
     }
 
-    /// From when on a call that waits since now is not likely to be over by its deadline in a worker that its domain gets first. One
-    /// with a short deadline has most of its time to be given one all the same: its next calls may be in time.
+    /// From when on a call that arrives now would miss its deadline if its domain got its first worker then, judged by what first
+    /// calls took lately. A call with a short deadline does not count as late at once: the domain's next calls may be in time.
     pub(super) fn late_ns(&self, now_ns: u64, deadline_ns: u64) -> u64 {
         let has_ns = deadline_ns.saturating_sub(now_ns);
         deadline_ns.saturating_sub(self.installs_ns.min(has_ns / LAST_PART))
@@ -247,7 +246,7 @@ mod tests {
         assert!((4 * usual_ns..=5 * usual_ns).contains(&left_ns), "{left_ns}");
         assert_eq!(residency.late_ns(S, S + usual_ns), S + usual_ns * 3 / 4, "a short deadline");
         (0..50).for_each(|_| residency.installed(u64::MAX));
-        assert!(9 * S - residency.late_ns(S, 9 * S) <= MOST_USUAL * usual_ns, "slow by itself");
+        assert!(9 * S - residency.late_ns(S, 9 * S) <= INSTALLATION * usual_ns, "slow by itself");
     }
 
     #[test]

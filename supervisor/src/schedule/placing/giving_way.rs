@@ -1,5 +1,5 @@
-//! Which worker gives way to a domain that waits for one: a busy one that takes no more calls, an idle one, and what
-//! of both a search found; for how long a domain keeps its worker is decided in `residency`.
+//! Which domain without workers is next, and which worker gives way to it: a busy one takes no more calls, or an idle one is
+//! taken from its domain. For how long a domain keeps its worker is decided in `residency`.
 
 use super::super::residency::{Residency, worth_least};
 use super::super::types::Domain;
@@ -116,9 +116,9 @@ impl Placing {
         if stays { ends_ns.max(residency.stays_ns(worker)) } else { ends_ns }
     }
 
-    /// The next one of the domains without workers: of the first one's class, the first whose caller has no worker, and of those
-    /// the first that has a call that may still be in time. Where more domains wait than there can be workers, the first one has
-    /// waited longest, and its call for so long that it cannot be answered any more.
+    /// The next one of the domains without workers, of the class of the first: callers that have no worker come first, and among
+    /// equals the first domain that has a call which can meet its deadline. Where hundreds wait for few workers, the call of the
+    /// one that has waited longest is about to expire.
     pub(super) fn next_unplaced(&self, now_ns: u64, view: View<'_>) -> Option<Domain> {
         let first = self.unplaced.iter().find(|d| self.may_start(*d, view))?;
         let is_in_time = |d: &Domain| self.domains.get(d).is_some_and(|d| d.queue.is_in_time(now_ns));

@@ -11,8 +11,8 @@ use super::ranges::AddressRange;
 /// How long to wait for memory that another worker is about to give back.
 pub(super) const PATIENCE: Duration = Duration::from_millis(1000);
 
-/// Creates memory that the supervisor lent to this worker; the driver may still be taking it back from another
-/// process, for which it waits so long.
+/// Creates memory that the supervisor lent to this worker. The driver may still be taking it back from another process, which
+/// is waited for as long as `patience`.
 fn create<D: Driver>(driver: &D, bytes: u64, patience: Duration) -> Result<D::Memory, Fault> {
     let until = Instant::now() + patience;
     loop {
@@ -74,11 +74,12 @@ impl<D: Driver> LaneMemory<D> {
             while self.bytes() > before && self.range.pop().is_some() {}
             e.fault("mapping what the lane was lent")
         })?;
-        self.is_zeroed();
+        self.mark_zeroed();
         Ok(())
     }
 
-    /// Makes it as long and zeroes nothing yet: [`LaneMemory::zero`] comes before any kernel of any lane.
+    /// As [`LaneMemory::grow`], but zeroes nothing: [`LaneMemory::zero`] must come before any kernel of any lane. Memory that is
+    /// not free yet is waited for as long as `patience`.
     pub(super) fn map(&mut self, driver: &D, bytes: u64, patience: Duration) -> Result<(), Fault> {
         let missing = bytes.next_multiple_of(self.granularity).saturating_sub(self.bytes());
         if missing == 0 {
@@ -89,7 +90,7 @@ impl<D: Driver> LaneMemory<D> {
         pushed.map(drop).map_err(|e| e.fault("mapping what the lane was lent"))
     }
 
-    /// Begins to zero what was mapped since [`LaneMemory::is_zeroed`].
+    /// Begins to zero what was mapped since [`LaneMemory::mark_zeroed`].
     pub(super) fn zero(&self, stream: &D::Stream) -> Result<(), D::Error> {
         match self.bytes() - self.zeroed_bytes {
             0 => Ok(()),
@@ -97,8 +98,8 @@ impl<D: Driver> LaneMemory<D> {
         }
     }
 
-    /// Everything that is mapped was zeroed.
-    pub(super) fn is_zeroed(&mut self) {
+    /// Notes that everything that is mapped is zeroed.
+    pub(super) fn mark_zeroed(&mut self) {
         self.zeroed_bytes = self.bytes();
     }
 

@@ -65,8 +65,8 @@ pub struct Gpu<D: Driver> {
     plans: Rc<RefCell<BoundPlans<D>>>,
     /// Of each lane.
     memory: Vec<LaneMemory<D>>,
-    /// Some of it was mapped while a call waited for its turn, and is not zeroed yet: nothing ran since, and nothing runs before.
-    is_unzeroed: bool,
+    /// Memory was mapped while a call waited for its turn, and is not zeroed yet. No kernel ran since; the next start zeroes it first.
+    has_unzeroed: bool,
     loader: Loader<D>,
     /// Arenas that are pinned.
     arenas: HashMap<ArenaId, PinnedArena<D>>,
@@ -101,7 +101,7 @@ impl<D: Driver> Gpu<D> {
             lanes: all.map_err(failed)?,
             plans: Rc::default(),
             memory: (0..lanes.max(1)).map(|_| LaneMemory::reserve(&driver)).collect::<Result<_, _>>()?,
-            is_unzeroed: false,
+            has_unzeroed: false,
             loader: Loader::create(&driver).map_err(failed)?,
             arenas: HashMap::new(),
             bounce: driver.allocate_host(BOUNCE_BYTES).map_err(failed)?,
@@ -131,7 +131,7 @@ impl<D: Driver> Gpu<D> {
                 alone: call.alone,
             })
             .map_err(Stop::Driver)?;
-        if self.is_unzeroed {
+        if self.has_unzeroed {
             self.zero().map_err(Stop::Driver)?;
         }
         if now_ns() > call.deadline_ns {
@@ -163,8 +163,8 @@ impl<D: Driver> Gpu<D> {
     fn zero(&mut self) -> Result<(), D::Error> {
         self.memory.iter().try_for_each(|memory| memory.zero(&self.stream))?;
         self.stream.synchronize()?;
-        self.memory.iter_mut().for_each(LaneMemory::is_zeroed);
-        self.is_unzeroed = false;
+        self.memory.iter_mut().for_each(LaneMemory::mark_zeroed);
+        self.has_unzeroed = false;
         Ok(())
     }
 
@@ -435,7 +435,7 @@ impl<D: Driver> Device for Gpu<D> {
         let memory = &mut self.memory[lane.index()];
         if memory.bytes() < memory_bytes {
             let mapped = memory.map(&self.driver, memory_bytes, Duration::ZERO);
-            self.is_unzeroed = true;
+            self.has_unzeroed = true;
             if mapped.is_err() {
                 return;
             }
