@@ -73,6 +73,9 @@ pub(crate) fn function(function: &v1::FunctionInfo) -> Value {
     if !function.quarantine.is_empty() {
         value["quarantine"] = function.quarantine.iter().map(refusal).collect();
     }
+    if !function.warm_on.is_empty() {
+        value["warm_on"] = function.warm_on.clone().into();
+    }
     // It was registered as JSON; were it not, its text would still be worth showing.
     if !function.config.is_empty() {
         value["config"] =

@@ -431,6 +431,10 @@ pub struct FunctionInfo {
     /// The devices that refuse it to this caller, since it failed too often in a row.
     #[prost(message, repeated, tag = "30")]
     pub quarantine: ::prost::alloc::vec::Vec<Quarantine>,
+    /// The devices on which a worker that serves this caller has it, with its weights, or was told to load them: a call
+    /// there waits for neither code nor weights. In answers to show_function and list_functions only.
+    #[prost(string, repeated, tag = "31")]
+    pub warm_on: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A function that is refused to a caller on one device.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

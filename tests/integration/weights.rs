@@ -181,3 +181,37 @@ fn weights_come_again_when_their_worker_was_killed() {
     let weights = weights(&supervisor);
     assert!(weights.bytes <= BYTES as u64 && weights.evictions > 0, "{weights:?}");
 }
+
+/// The functions that a tenant is told calls find ready.
+fn warm(client: &mut Client) -> Vec<String> {
+    let functions = client.list_functions().unwrap();
+    let told: Vec<_> =
+        functions.iter().filter(|one| one.warm_on == ["cpu"]).map(|one| one.name.clone()).collect();
+    for function in functions.iter().filter(|one| !one.granted) {
+        let shown = client.show_function(&function.name).unwrap();
+        assert_eq!(shown.warm_on, function.warm_on);
+    }
+    told
+}
+
+#[test]
+fn callers_are_told_which_functions_are_ready_for_them() {
+    let (_supervisor, [mut ann, mut bob]) = two(BYTES);
+    kit::add_copy(&mut ann);
+    for function in 0..2 {
+        add(&mut ann, &format!("f{function}"), &content(0, function));
+    }
+    ann.grant("f0", "bob").unwrap();
+    assert_eq!(warm(&mut ann), [""; 0]);
+    kit::works(&mut ann);
+    answer(&mut ann, "f0");
+    assert_eq!(warm(&mut ann), ["copy", "f0"]);
+    // What others have is theirs to know.
+    assert_eq!(warm(&mut bob), [""; 0]);
+    // The room is for one function's: code alone is not enough for a call of one with weights.
+    answer(&mut ann, "f1");
+    assert_eq!(warm(&mut ann), ["copy", "f1"]);
+    answer(&mut bob, "ann/f0");
+    assert_eq!(warm(&mut bob), ["ann/f0"]);
+    assert_eq!(warm(&mut ann), ["copy"]);
+}

@@ -1,6 +1,7 @@
 //! A device as the rest of the supervisor sees it, put together from its components. Decisions come from its scheduler;
 //! the thread that caused a decision carries it out (`commands`).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -325,6 +326,24 @@ impl Device {
         for worker in serving {
             self.slots.channel(worker).uninstall(function);
         }
+    }
+
+    /// The functions that workers have which serve a caller, or were told to load, and whether one has the weights, too.
+    pub fn warm_for(&self, caller: TenantId) -> HashMap<FunctionId, bool> {
+        let serving: Vec<_> = {
+            let scheduler = self.decisions.ask();
+            let serves = |worker: &WorkerId| {
+                scheduler.resident(*worker).domain.is_some_and(|domain| domain.caller == caller)
+            };
+            self.slots.workers().filter(serves).collect()
+        };
+        let mut warm = HashMap::new();
+        for worker in serving {
+            for (function, weights) in self.slots.channel(worker).installed() {
+                *warm.entry(function).or_default() |= weights;
+            }
+        }
+        warm
     }
 
     /// Settings changed: workers are told.

@@ -394,6 +394,11 @@ impl WorkerChannel {
         done
     }
 
+    /// The functions that the process has or is about to have, and whether their weights are among that.
+    pub(super) fn installed(&self) -> impl Iterator<Item = (FunctionId, bool)> {
+        self.process.iter().flat_map(Connected::installed)
+    }
+
     /// Writes what waits, as far as it fits; the worker's thread writes the rest.
     pub(super) fn write(&mut self) {
         if let Some(process) = &mut self.process {

@@ -74,6 +74,11 @@ impl LoadedCache {
         Some(slot.function.clone())
     }
 
+    /// The function, if it is in memory; to ask does not count as a use.
+    pub fn peek(&self, owner: TenantId, name: &str) -> Option<Arc<Loaded>> {
+        self.slots.read().get(&owner)?.get(name).map(|slot| slot.function.clone())
+    }
+
     /// Whose function has this name towards workers, and what it is called; none if it is not in memory.
     pub fn owner_of(&self, id: FunctionId) -> Option<(TenantId, String)> {
         let slots = self.slots.read();

@@ -24,6 +24,12 @@ impl Registry {
         self.loaded.get(owner, name).filter(|function| function.may_call(caller))
     }
 
+    /// As [`Registry::find`]; to ask does not count as a use.
+    pub fn peek(&self, caller: &Account, reference: &str) -> Option<Arc<Loaded>> {
+        let (owner, name) = self.resolve(caller, reference)?;
+        self.loaded.peek(owner, name).filter(|function| function.may_call(caller))
+    }
+
     /// Loads a function whose machine code is there.
     pub(super) fn try_load(
         &self,

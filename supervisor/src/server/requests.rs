@@ -8,7 +8,7 @@ use pappus_proto::v1::{self, request::Body as Request, response::Body as Respons
 
 use super::request_error::RequestError;
 use super::state::RequestCtx;
-use super::status::{add_quarantine, status};
+use super::status::{add_quarantine, add_warmth, status};
 use super::{from_proto, to_proto};
 use crate::client_fd::ClientFd;
 use crate::log::AUDIT;
@@ -115,12 +115,14 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
             let mut functions: Vec<_> = page.items.iter().map(to_proto::listed_function).collect();
             let more = to_proto::fitting(&mut functions) || page.more;
             add_quarantine(ctx, &mut functions);
+            add_warmth(ctx, &mut functions);
             Ok(Response::Functions(v1::FunctionList { functions, more }))
         }
         Request::ShowFunction(v1::Name { name }) => {
             let shown = registry.show_function(ctx.whose(), account, name).await?;
             let mut function = to_proto::shown_function(shown);
             add_quarantine(ctx, std::slice::from_mut(&mut function));
+            add_warmth(ctx, std::slice::from_mut(&mut function));
             Ok(Response::Function(function))
         }
         Request::Grant(v1::Grant { function, tenant }) => {

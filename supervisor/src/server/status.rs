@@ -187,6 +187,26 @@ pub fn add_quarantine(ctx: &RequestCtx, functions: &mut [v1::FunctionInfo]) {
     }
 }
 
+/// Adds the devices where calls of the tenant that asks find a function ready.
+pub fn add_warmth(ctx: &RequestCtx, functions: &mut [v1::FunctionInfo]) {
+    for device in &ctx.server.devices {
+        let warm = device.warm_for(ctx.account.tenant);
+        if warm.is_empty() {
+            continue;
+        }
+        for function in functions.iter_mut() {
+            let loaded = ctx.server.registry.peek(&ctx.account, &function.name);
+            let is_warm = loaded.is_some_and(|loaded| {
+                let needs_weights = loaded.packed_weight_bytes() > 0;
+                warm.get(&loaded.id).is_some_and(|has_weights| *has_weights || !needs_weights)
+            });
+            if is_warm {
+                function.warm_on.push(device.config.name.clone());
+            }
+        }
+    }
+}
+
 fn quarantine(ctx: &RequestCtx, device: &Device, one: &Quarantined) -> v1::Quarantine {
     v1::Quarantine {
         device: device.config.name.clone(),

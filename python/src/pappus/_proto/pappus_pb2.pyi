@@ -1134,6 +1134,7 @@ class FunctionInfo(_message.Message):
     GRANTED_FIELD_NUMBER: _builtins.int
     INPUT_TYPES_FIELD_NUMBER: _builtins.int
     QUARANTINE_FIELD_NUMBER: _builtins.int
+    WARM_ON_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     config_sha256: _builtins.bytes
     config: _builtins.str
@@ -1166,6 +1167,12 @@ class FunctionInfo(_message.Message):
     def quarantine(self) -> _containers.RepeatedCompositeFieldContainer[Global___Quarantine]:
         """The devices that refuse it to this caller, since it failed too often in a row."""
 
+    @_builtins.property
+    def warm_on(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The devices on which a worker that serves this caller has it, with its weights, or was told to load them: a call
+        there waits for neither code nor weights. In answers to show_function and list_functions only.
+        """
+
     def __init__(
         self,
         *,
@@ -1180,10 +1187,11 @@ class FunctionInfo(_message.Message):
         granted: _builtins.bool = ...,
         input_types: _abc.Iterable[Global___DeclaredType] | None = ...,
         quarantine: _abc.Iterable[Global___Quarantine] | None = ...,
+        warm_on: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_sha256", b"config_sha256", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "modules", b"modules", "name", b"name", "outputs", b"outputs", "quarantine", b"quarantine", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_sha256", b"config_sha256", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "modules", b"modules", "name", b"name", "outputs", b"outputs", "quarantine", b"quarantine", "warm_on", b"warm_on", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -96,6 +96,11 @@ impl Connected {
         Ok(())
     }
 
+    /// The functions that the process has or is about to have, and whether their weights are among that.
+    pub(super) fn installed(&self) -> impl Iterator<Item = (FunctionId, bool)> {
+        self.installed.iter().map(|(function, installed)| (*function, installed.weights))
+    }
+
     /// Has weights loaded for calls that wait, see [`WorkerChannel::look_ahead`](super::WorkerChannel::look_ahead).
     pub(super) fn look_ahead(
         &mut self,
