@@ -171,5 +171,11 @@ def test_candidates_are_functions_and_a_table_chooses_among_them(tmp_path: Path,
     tuned = package.torch(model, (x,), tuning=folder)
     same(tuned, model, x)
     assert tuned.modules != package.torch(model, (x,)).modules
+    # The measurements travel on, and are enough to make it again.
+    final = tuned.save(tmp_path / "tuned.pappus")
+    assert set(tuned.extra) == {"tuning/table.json"}
+    check(final)
+    again = package.torch(model, (x,), tuning=final)
+    assert again.save(tmp_path / "again.pappus").read_bytes() == final.read_bytes()
     with pytest.raises(package.PackageError, match="measurements of"):
         package.torch(model, (x,), tuning=folder, tuned_for="another")

@@ -33,7 +33,9 @@ def vec_add() -> Package:
     document["weight_files"] = {"W": "weights/W.npy"}
     code = (REPOSITORY / "kernels/built/linalg.wasm").read_bytes()
     weights = {"W": Weight("weights/W.npy", np.zeros(3, np.float32))}
-    return Package(document, {"modules/linalg.wasm": code}, weights, Plan(), ())
+    # What the command does not know must not disturb it.
+    further = {"tuning/table.json": b"{}", "tuning/0/1/function.json": b"no JSON", "notes.txt": b"dear"}
+    return Package(document, {"modules/linalg.wasm": code}, weights, Plan(), (), further)
 
 
 @pytest.mark.parametrize("name", ["vec_add.pappus", "vec_add"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from pappus.package import PackageError
+from pappus.package import PackageError, points, saved
 from pappus.package.__main__ import main
 from pappus.package.tune import TABLE, tune
 
@@ -58,6 +59,71 @@ def test_the_fastest_candidates_stand_in_the_table(tmp_path: Path, command: list
     log = (tmp_path / "log").read_text().splitlines()
     assert len([line for line in log if line.startswith("function add")]) == 4
     assert len([line for line in log if line.startswith("function remove")]) == 4
+
+
+def packed(folder: Path, file: Path) -> Path:
+    """The same package as one file."""
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(saved.info("function.json"), b"{}")
+        archive.writestr(saved.info("weights/w.npy"), b"w" * 5000)
+        for member in sorted(path for path in folder.rglob("*") if path.is_file()):
+            archive.writestr(saved.info(str(member.relative_to(folder))), member.read_bytes())
+    return file
+
+
+def test_a_file_gets_its_table_as_a_folder_does(tmp_path: Path, command: list[str]) -> None:
+    made = packed(package(tmp_path / "p", {"mm": [0, 1, 3]}), tmp_path / "p.pappus")
+    made.chmod(0o640)
+    for _ in range(2):
+        found = tune(made, "cuda:0", command=command)
+        assert found["mm"]["choice"] == "tile 3"
+        with zipfile.ZipFile(made) as archive:
+            names = archive.namelist()
+            assert len(names) == len(set(names)) == 7
+            assert names[0] == "function.json"
+            assert names[-1] == TABLE
+            assert json.loads(archive.read(TABLE)) == {"A GPU": found}
+            assert archive.read("weights/w.npy") == b"w" * 5000
+            assert {one.compress_type for one in archive.infolist()} == {zipfile.ZIP_STORED}
+    assert made.stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_file_that_is_no_archive_is_told_and_stays(tmp_path: Path, command: list[str]) -> None:
+    wrong = tmp_path / "p.pappus"
+    wrong.write_bytes(b"no archive")
+    with pytest.raises(PackageError, match="is no package"):
+        tune(wrong, "cuda:0", command=command)
+    with pytest.raises(PackageError, match="is no package"):
+        saved.replace(wrong, TABLE, b"{}")
+    assert wrong.read_bytes() == b"no archive"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["command.py", "p.pappus"]
+
+
+def test_tables_are_read_from_wherever_they_lie(tmp_path: Path, command: list[str]) -> None:
+    folder = package(tmp_path / "p", {"mm": [0, 3], "conv": [1]})
+    file = packed(folder, tmp_path / "p.pappus")
+    with pytest.raises(PackageError, match="was not tuned"):
+        points.read_table(file)
+    for made in (folder, file):
+        tune(made, "cuda:0", command=command)
+    for path in (folder, file, folder / TABLE):
+        table = points.read_table(path)
+        assert [table.choice(name) for name in ("mm", "conv", "other")] == ["tile 3", "tile 1", None]
+    assert points.read_table(None).choice("mm") is None
+
+
+def test_a_package_takes_along_what_is_about_its_operations(tmp_path: Path) -> None:
+    row = {"choice": "tile 1", "execute_ns": 5.0, "candidates": 2}
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps({"A": {"mm": row, "conv": row}, "B": {"conv": row}}))
+    with pytest.raises(PackageError, match="tuned_for"):
+        points.read_table(file)
+    table = points.read_table(file, "A")
+    assert json.loads(table.files(["mm", "new"])[TABLE]) == {"A": {"mm": row}}
+    assert json.loads(table.files(["conv"])[TABLE]) == {"A": {"conv": row}, "B": {"conv": row}}
+    assert table.files(["new"]) == {}
+    assert points.read_table(file, "B").choice("mm") is None
 
 
 def test_tables_of_several_devices_stay(tmp_path: Path, command: list[str]) -> None:

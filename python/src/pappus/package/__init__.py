@@ -49,7 +49,9 @@ def torch(
     ``output``, or ``output0`` …, or the keys of the dictionary that it returns.
 
     With ``candidates``, so many tile configurations of each matrix product and convolution go with the package, for
-    ``python -m pappus.package tune`` to time; ``tuning`` is a package that was tuned so, whose fastest ones are taken.
+    ``pappus package tune`` to time. ``tuning`` is a package that was tuned so (a folder or a ``.pappus`` file, or its table
+    alone): its fastest ones are taken, and its measurements of this model's operations go with the package, so that the
+    next one can be made with this one. ``tuned_for`` names the GPU, where the table has several.
 
     ``float32`` is how matrix products and convolutions multiply float32: ``"ieee"`` in full, ``"tf32"`` on tensor cores with
     10 bits of each factor, ``"tf32x3"`` in three such products, about as exact as in full. Without it, ``"tf32"`` where PyTorch
@@ -57,11 +59,10 @@ def torch(
     lack what is asked for multiply in full.
     """
     try:
-        from . import candidates as candidates_
         from . import lowering
     except ModuleNotFoundError as error:
         raise PackageError(f"{_NEEDS} ({error})") from error
-    from . import build, precision
+    from . import build, points, precision
     from . import targets as archs
 
     chosen = archs.parse(targets)
@@ -71,7 +72,7 @@ def torch(
         dynamic_shapes=dynamic_shapes,
         kwargs=kwargs,
         targets=chosen,
-        table=candidates_.read_table(tuning, tuned_for),
+        table=points.read_table(tuning, tuned_for),
         candidates=candidates,
         float32=precision.check(float32),
     )

@@ -1,4 +1,4 @@
-"""``python -m pappus.package tune DIR``: what is done to packages where the GPU is."""
+"""``python -m pappus.package tune PACKAGE``: what is done to packages where the GPU is. ``pappus package`` runs it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pappus.package", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     tuning = commands.add_parser("tune", help="time a package's candidates on a device and write a table into it")
-    tuning.add_argument("package", type=Path, metavar="DIR", help="a package saved as a folder, made with candidates=N")
+    tuning.add_argument("package", type=Path, metavar="PACKAGE", help="a folder or a .pappus file, made with candidates=N")
     tuning.add_argument("--device", default="cuda:0", help="the supervisor's device to measure on (cuda:0)")
     tuning.add_argument("--socket", help="the supervisor's socket (PAPPUS_SOCKET)")
     tuning.add_argument("--pappus", default="pappus", help="the pappus command")
@@ -27,9 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (PackageError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
-    print(
-        f"{len(found)} operations measured: {given.package / TABLE}; make the package again with tuning={str(given.package)!r}"
-    )
+    where = f"{TABLE} in {given.package}"
+    print(f"{len(found)} operations measured: {where}; make the package again with tuning={str(given.package)!r}")
     return 0
 
 

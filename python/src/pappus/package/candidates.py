@@ -1,26 +1,18 @@
-"""The tile configurations that a matrix product or convolution could have, each as a function of its own, to be timed.
+"""The tile configurations that a model's matrix product or convolution could have, each a function of its own, to be timed.
 
-:mod:`.tune` times them through a supervisor and writes a table; a package made with that table has the fastest ones.
+Inductor asks here which of them it goes on with; :mod:`.points` has what a package carries of them.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from . import build, choose, precision, sizes
-from .errors import PackageError
-from .files import CONFIG
+from . import choose, points, precision, sizes
 from .plan import KernelSource, Launch, Plan, Pointer
+from .points import Table
 from .targets import Target
-from .tune import FOLDER, POINTS, TABLE
-
-# Launches of a candidate in one call: what a call costs by itself hardly counts.
-REPEAT = 20
 
 
 @dataclass
@@ -29,12 +21,14 @@ class Choices:
 
     target: Target
     shared_bytes: int
-    table: Mapping[str, str] = field(default_factory=dict)
+    table: Table = field(default_factory=Table)
     # How many candidates are kept of each operation.
     keep: int = 0
     # How float32 is multiplied.
     float32: str = precision.AS_TOLD
     kept: dict[str, dict[str, Plan]] = field(default_factory=dict)
+    # Operations that were asked about.
+    seen: set[str] = field(default_factory=set)
 
     def pick(self, choices: list[Any]) -> list[Any]:
         """Inductor's hook: of all choices for one operation those to go on with, here one."""
@@ -42,6 +36,7 @@ class Choices:
         if not templates:
             return choices
         key = key_of(templates[0], self.float32)
+        self.seen.add(key)
 
         def time(choice: Any) -> float:
             return choose.estimate(choice, self.target, self.shared_bytes)
@@ -50,56 +45,13 @@ class Choices:
         if self.keep and key not in self.kept:
             simple = [choice for choice in best if not getattr(choice.bmreq, "workspace_size", None)]
             self.kept[key] = {choice.description: _alone(choice, self.float32) for choice in simple[: self.keep]}
-        measured = next((choice for choice in templates if choice.description == self.table.get(key)), None)
+        fastest = self.table.choice(key)
+        measured = next((choice for choice in templates if choice.description == fastest), None)
         return [measured or best[0]]
 
     def files(self, targets: Sequence[Target]) -> dict[str, bytes]:
-        """What a package carries so that it can be tuned."""
-        points = []
-        files: dict[str, bytes] = {}
-        for at, (key, plans) in enumerate(self.kept.items()):
-            points.append({"operation": key, "candidates": list(plans)})
-            # One module for all of them: making it ready on the device takes longer than timing one.
-            numbered = [_renamed(plan, number) for number, plan in enumerate(plans.values())]
-            for number, built in enumerate(build.build_together(numbered, targets)):
-                if built is None:
-                    continue
-                flow = built.document["blueprint"]["control_flow"]
-                built.document["blueprint"]["control_flow"] = [{"Repeat": [sizes.absolute(REPEAT), flow]}]
-                for module in built.document["modules"]:
-                    module["path"] = f"../{module['path']}"
-                files |= {f"{FOLDER}/{at}/{path}": code for path, code in built.modules.items()}
-                files[f"{FOLDER}/{at}/{number}/{CONFIG}"] = json.dumps(built.document, indent=1).encode()
-        return {POINTS: json.dumps(points, indent=1).encode()} | files if points else {}
-
-
-def _renamed(plan: Plan, number: int) -> Plan:
-    """A candidate's plan with a name for its kernel that no other candidate of the operation has."""
-    ((old, kernel),) = plan.kernels.items()
-    name = f"{old}_{number}"
-    steps = [replace(step, kernel=name) if isinstance(step, Launch) else step for step in plan.steps]
-    return replace(plan, kernels={name: kernel}, steps=steps)
-
-
-def read_table(path: str | os.PathLike[str] | None, device: str | None = None) -> dict[str, str]:
-    """The fastest configuration of every operation that was measured; ``path`` is a package's folder or a table.
-
-    ``device`` names the one measured on, where the table has several.
-    """
-    if path is None:
-        return {}
-    path = Path(path)
-    file = path / TABLE if path.is_dir() else path
-    try:
-        tables = json.loads(file.read_text())
-        found = {name: {key: row["choice"] for key, row in table.items()} for name, table in tables.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PackageError(f"{file} is no table of measurements: {error}") from error
-    if device is None and len(found) == 1:
-        return next(iter(found.values()))
-    if device not in found:
-        raise PackageError(f"{file} has measurements of {sorted(found)}: say which with tuned_for=")
-    return found[device]
+        """What a package carries: its candidates, and of the table what is about its operations."""
+        return points.files(self.kept, targets) | self.table.files(self.seen)
 
 
 def key_of(choice: Any, float32: str) -> str:

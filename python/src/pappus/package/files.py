@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import saved
 from .errors import PackageError
 from .plan import Plan
 from .targets import Target
 
 CONFIG = "function.json"
 MAX_CONFIG_BYTES = 4 << 20
-# The first moment that zip archives know.
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,10 @@ class Package:
         path = Path(path)
         if path.exists() and not overwrite:
             raise PackageError(f"{path} exists: remove it, or say overwrite=True")
-        if path.is_dir() and path.suffix == ".pappus":
+        if path.is_dir() and path.suffix == saved.EXTENSION:
             raise PackageError(f"{path} is a folder")
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".pappus":
+        if path.suffix == saved.EXTENSION:
             self._save_file(path)
         else:
             self._save_folder(path)
@@ -106,14 +105,12 @@ class Package:
         yield from self.extra.items()
 
     def _save_file(self, path: Path) -> None:
-        handle, name = tempfile.mkstemp(prefix=".", suffix=".pappus", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=".", suffix=saved.EXTENSION, dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
                 for member, content in self.files():
-                    info = zipfile.ZipInfo(member, _EPOCH)
-                    info.external_attr = 0o644 << 16
-                    archive.writestr(info, content)
-            os.chmod(name, 0o666 & ~_umask())
+                    archive.writestr(saved.info(member), content)
+            os.chmod(name, 0o666 & ~saved.umask())
             os.replace(name, path)
         except BaseException:
             os.unlink(name)
@@ -128,16 +125,10 @@ class Package:
                 target = made / member
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
-            os.chmod(made, 0o777 & ~_umask())
+            os.chmod(made, 0o777 & ~saved.umask())
             if path.exists():
                 shutil.rmtree(path)
             os.replace(made, path)
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -18,6 +18,7 @@ from . import precision, pretend, wrapper
 from .candidates import Choices
 from .errors import PackageError, Unsupported
 from .plan import Plan
+from .points import Table
 from .targets import Target
 
 # Releases of PyTorch that this was tried with (scripts/ecosystem): it uses private parts of Inductor.
@@ -63,7 +64,7 @@ def lower(
     dynamic_shapes: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     targets: Sequence[Target] = (pretend.MODEL_ARCH,),
-    table: Mapping[str, str] | None = None,
+    table: Table | None = None,
     candidates: int = 0,
     float32: str = precision.AS_TOLD,
 ) -> tuple[Plan, Choices]:
@@ -75,7 +76,7 @@ def lower(
         warnings.warn(f"packaging was tried with PyTorch {' and '.join(SUPPORTED)}, this is {torch.__version__}", stacklevel=3)
     exported = _export(model, tuple(example_inputs), dynamic_shapes, dict(kwargs or {}))
     arch = max((t for t in targets if t.kind == "cuda"), key=lambda t: t.capability, default=pretend.MODEL_ARCH)
-    choices = Choices(arch, min(target.shared_bytes for target in targets), table or {}, candidates, float32)
+    choices = Choices(arch, min(target.shared_bytes for target in targets), table or Table(), candidates, float32)
     with pretend.gpu(arch):
         _move(exported)
         return _run_inductor(exported, choices), choices

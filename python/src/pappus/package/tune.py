@@ -1,4 +1,4 @@
-"""Times a package's candidates through a supervisor, and writes what was found beside them.
+"""Times a package's candidates through a supervisor, and writes what was found into the package.
 
 A program of its own beside ``pappus``, and in Python: it comes with what makes packages, needs nothing of the supervisor
 but what every client may do (register, call, remove), and runs where the GPU is, which need not have PyTorch. It calls
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import saved
 from .errors import PackageError
 
 FOLDER = "tuning"
@@ -37,32 +38,39 @@ def tune(
     repeat: int = 30,
     say: Say = lambda _: None,
 ) -> dict[str, Any]:
-    """Times every candidate and writes the table; returns the part of it that is about this device.
+    """Times every candidate and writes the table into the package; returns the part of it that is about this device.
 
-    A candidate that the device cannot run is left out; an operation of which none runs is an error.
+    ``package`` is a folder or a ``.pappus`` file, made with candidates. Of each candidate the median of ``repeat`` calls
+    counts. One that the device cannot run is left out; an operation of which none runs is an error.
 
     ``device`` is what the supervisor calls it, such as ``cuda:0``: a candidate that ran elsewhere is an error. Tables are
     kept by the device's model, so that one package can be tuned for several.
     """
-    points = _read(package / POINTS, f"{package} has nothing to tune: make it with candidates=8, as a folder")
+    points = _read(package, POINTS)
+    if points is None:
+        raise PackageError(f"{package} has nothing to tune: make it with candidates=8")
     model = _model(device, command)
     found: dict[str, Any] = {}
-    for at, point in enumerate(points):
-        folders = [(choice, package / FOLDER / str(at) / str(number)) for number, choice in enumerate(point["candidates"])]
-        present = {choice: folder for choice, folder in folders if (folder / "function.json").is_file()}
-        times = _times(present, f"tune-{at}", device, command, repeat, say)
-        if times:
-            best = min(times, key=lambda choice: times[choice])
-            found[point["operation"]] = {"choice": best, "execute_ns": times[best], "candidates": len(times)}
-            slowest = max(times.values())
-            say(f"{at + 1}/{len(points)} {point['operation']}: {times[best] / 1000:.1f} us, slowest {slowest / 1000:.1f}")
-    table = package / TABLE
-    known = _read(table, "") if table.exists() else {}
+    with saved.unpacked(package, FOLDER) as folder:
+        for at, point in enumerate(points):
+            own = folder / FOLDER / str(at)
+            folders = {choice: own / str(number) for number, choice in enumerate(point["candidates"])}
+            present = {choice: made for choice, made in folders.items() if (made / "function.json").is_file()}
+            times = _times(present, f"tune-{at}", device, command, repeat, say)
+            if times:
+                best = min(times, key=lambda choice: times[choice])
+                found[point["operation"]] = {"choice": best, "execute_ns": times[best], "candidates": len(times)}
+                slowest = max(times.values())
+                say(f"{at + 1}/{len(points)} {point['operation']}: {times[best] / 1000:.1f} us, slowest {slowest / 1000:.1f}")
+    known = _read(package, TABLE) or {}
     known[model] = found
-    written = table.with_suffix(".new")
-    written.write_text(json.dumps(known, indent=1, sort_keys=True))
-    written.replace(table)
+    saved.replace(package, TABLE, written(known))
     return found
+
+
+def written(table: Mapping[str, Any]) -> bytes:
+    """A table as packages have it."""
+    return json.dumps(table, indent=1, sort_keys=True).encode()
 
 
 def _times(
@@ -114,10 +122,11 @@ def _run(command: Sequence[str], *arguments: str) -> Any:
     return json.loads(done.stdout) if "--json" in arguments else None
 
 
-def _read(path: Path, otherwise: str) -> Any:
+def _read(package: Path, member: str) -> Any:
+    content = saved.read(package, member)
+    if content is None:
+        return None
     try:
-        return json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise PackageError(otherwise) from error
+        return json.loads(content)
     except ValueError as error:
-        raise PackageError(f"{path}: {error}") from error
+        raise PackageError(f"{package}: {member}: {error}") from error
