@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,75 @@ def test_configurations_of_an_autotuned_kernel(config: int) -> None:
     given = numbers(3, 100)
     wanted = np.exp(given)
     np.testing.assert_allclose(built.interpret(x=given)["out"], wanted / wanted.sum(1, keepdims=True), rtol=1e-5)
+
+
+def blocks(built: package.Package) -> list[int]:
+    """The block sizes of its kernels."""
+    return [kernel.constants[(4,)] for kernel in built.plan.kernels.values()]
+
+
+def test_candidates_of_an_autotuned_kernel_and_the_table_that_chooses(tmp_path: Path, check: Check) -> None:
+    def softmax(**more: Any) -> package.Package:
+        x, out = package.array("x", "f32", ("rows", 100)), package.array("out", "f32", ("rows", 100))
+        return package.triton(kernels.softmax, (x.shape[0],), x, out, 100, 0.5, outputs=[out], **more)
+
+    with pytest.raises(PackageError, match=r"dimensions \['rows'\] are free"):
+        softmax(candidates=2)
+    built = softmax(candidates=8, extents={"rows": 3}, targets=["sm_80", "sm_90"])
+    assert blocks(built) == [128]
+    folder = built.save(tmp_path / "softmax")
+    (point,) = json.loads((folder / "tuning/points.json").read_text())
+    assert point["operation"] == "softmax columns=100 out_ptr=f32[rows,100] scale=0.5 x_ptr=f32[rows,100]"
+    assert [name.split()[0] for name in point["candidates"]] == ["BLOCK=128", "BLOCK=512"]
+    for number in range(2):
+        assert "a valid function" in check(folder / "tuning/0" / str(number))
+        candidate = json.loads((folder / "tuning/0" / str(number) / "function.json").read_text())["blueprint"]
+        assert candidate["buffers"]["x"] == {"Absolute": 1200}
+        ((times, (step,)),) = [action["Repeat"] for action in candidate["control_flow"]]
+        assert (times, step["ExecKernel"][2]["grid_dim_x"]) == ({"Absolute": 20}, {"Absolute": 3})
+    assert len(json.loads(softmax(candidates=1, extents={"rows": 3}).extra["tuning/points.json"])[0]["candidates"]) == 1
+
+    row = {"choice": point["candidates"][1], "execute_ns": 1.0, "candidates": 2}
+    (folder / "tuning/table.json").write_text(json.dumps({"A GPU": {point["operation"]: row, "another": row}}))
+    tuned = softmax(tuning=folder)
+    assert blocks(tuned) == [512]
+    assert json.loads(tuned.extra["tuning/table.json"]) == {"A GPU": {point["operation"]: row}}
+    given = numbers(4, 100)
+    wanted = np.exp(given * 0.5)
+    np.testing.assert_allclose(tuned.interpret(x=given)["out"], wanted / wanted.sum(1, keepdims=True), rtol=1e-5)
+    # The one that is said stays, and the final package is enough to make it again.
+    assert blocks(softmax(tuning=folder, config=0)) == [128]
+    assert blocks(softmax(tuning=tuned.save(tmp_path / "tuned.pappus"))) == [512]
+
+
+def test_configurations_that_are_given() -> None:
+    configs = [triton.Config({"BLOCK": size}, num_warps=warps) for size, warps in ((64, 2), (256, 4), (1024, 8))]
+    x, y, out = (package.array(name, "f32", (1000,)) for name in ("x", "y", "out"))
+    grid = lambda given: (triton.cdiv(1000, given["BLOCK"]),)  # noqa: E731
+    builder = package.Builder()
+    builder.launch(kernels.add, grid, x, y, out, 1000, configs=configs)
+    builder.launch(kernels.add, grid, out, y, out, 1000, configs=configs, config=2)
+    builder.launch(kernels.add, grid, out, y, out, 1000, BLOCK=128)
+    built = builder.build(inputs=[x, y], outputs=[out], candidates=5)
+    assert blocks(built) == [64, 1024, 128]
+    assert [launch["grid_dim_x"]["Absolute"] for _, _, launch in launches(built)] == [16, 1, 8]
+    assert [launch["block_dim_x"]["Absolute"] for _, _, launch in launches(built)] == [64, 256, 128]
+    # Only what leaves a choice is timed.
+    (point,) = json.loads(built.extra["tuning/points.json"])
+    assert len(point["candidates"]) == 3
+    a, b = numbers(1000), numbers(1000)
+    np.testing.assert_allclose(built.interpret(x=a, y=b)["out"], a + 3 * b, rtol=1e-5, atol=1e-5)
+
+    hooked = triton.Config({"BLOCK": 64}, pre_hook=print)
+    for words, more in (
+        ("pre_hook", {"configs": [hooked]}),
+        ("no configuration", {"configs": []}),
+        ("no triton.Config", {"configs": [7]}),
+    ):
+        with pytest.raises(PackageError, match=words):
+            package.triton(kernels.add, grid, x, y, out, 1000, outputs=[out], **more)
+    with pytest.raises(PackageError, match="has no configurations, 3"):
+        package.triton(kernels.add, grid, x, y, out, 1000, BLOCK=64, config=3, outputs=[out])
 
 
 def test_a_kernel_specialised_twice_is_two_kernels() -> None:

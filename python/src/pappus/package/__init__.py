@@ -112,16 +112,30 @@ def triton(
     outputs: Sequence[Array],
     inputs: Sequence[Array] | None = None,
     targets: str | Sequence[str] = ("sm_90",),
-    config: int = 0,
+    config: int | None = None,
+    configs: Sequence[Any] | None = None,
+    candidates: int = 0,
+    extents: Mapping[str, int] | None = None,
+    tuning: str | os.PathLike[str] | None = None,
+    tuned_for: str | None = None,
     **kwargs: Any,
 ) -> Package:
     """Packages one launch of a ``@triton.jit`` kernel, written as ``kernel[grid](*args, **kwargs)`` would be.
 
-    Arrays among the arguments are described by :func:`array` and :func:`weight`. Several launches: :class:`Builder`.
+    Arrays among the arguments are described by :func:`array` and :func:`weight`. What ``config`` and ``configs`` are says
+    :meth:`Builder.launch`, the rest :meth:`Builder.build`. Several launches: :class:`Builder`.
     """
     builder = Builder()
-    builder.launch(kernel, grid, *args, config=config, **kwargs)
-    return builder.build(outputs=outputs, inputs=inputs, targets=targets)
+    builder.launch(kernel, grid, *args, config=config, configs=configs, **kwargs)
+    return builder.build(
+        outputs=outputs,
+        inputs=inputs,
+        targets=targets,
+        candidates=candidates,
+        extents=extents,
+        tuning=tuning,
+        tuned_for=tuned_for,
+    )
 
 
 def array(name: str, dtype: Any, shape: Sequence[Any]) -> Array:
@@ -142,9 +156,17 @@ class Builder:
     def __init__(self) -> None:
         self._builder = _jit().Builder()
 
-    def launch(self, kernel: Any, grid: Any, *args: Any, config: int = 0, **kwargs: Any) -> None:
-        """Adds ``kernel[grid](*args, **kwargs)``; of an autotuned kernel configuration number ``config``."""
-        self._builder.launch(kernel, grid, *args, config=config, **kwargs)
+    def launch(
+        self, kernel: Any, grid: Any, *args: Any, config: int | None = None, configs: Sequence[Any] | None = None, **kwargs: Any
+    ) -> None:
+        """Adds ``kernel[grid](*args, **kwargs)``.
+
+        Its configurations are those of ``@triton.autotune``, or ``configs``: a list of ``triton.Config`` in their place. Of
+        several, the fastest one of the table that :meth:`build` is given is taken, else the first; ``config`` takes the one
+        of this number, whatever was measured. :class:`PackageError` where there is none of this number, and
+        :class:`Unsupported` for one with a ``pre_hook``.
+        """
+        self._builder.launch(kernel, grid, *args, config=config, configs=configs, **kwargs)
 
     def build(
         self,
@@ -152,15 +174,27 @@ class Builder:
         outputs: Sequence[Array],
         inputs: Sequence[Array] | None = None,
         targets: str | Sequence[str] = ("sm_90",),
+        candidates: int = 0,
+        extents: Mapping[str, int] | None = None,
+        tuning: str | os.PathLike[str] | None = None,
+        tuned_for: str | None = None,
     ) -> Package:
         """Compiles what was added.
 
         Arrays that are neither weights, inputs nor outputs are buffers. Without ``inputs``, all but the outputs are.
+
+        With ``candidates``, the first so many configurations of each launch that has several go with the package, for ``pappus
+        package tune`` to time, on arrays of zeros; ``extents`` are the numbers for which dimensions with a name are timed.
+        ``tuning`` is a package that was tuned so, or its table, and ``tuned_for`` the GPU where it has several: the fastest
+        ones are taken, and the measurements go with the package.
         """
-        from . import build
+        from . import build, points
         from . import targets as archs
 
-        return build.build(self._builder.plan(outputs, inputs), archs.parse(targets))
+        chosen, table = archs.parse(targets), points.read_table(tuning, tuned_for)
+        built = build.build(self._builder.plan(outputs, inputs, table), chosen)
+        files = points.files(self._builder.candidates(candidates, extents or {}), chosen) if candidates else {}
+        return replace(built, extra=files | table.files(self._builder.operations()))
 
 
 def _jit() -> Any:

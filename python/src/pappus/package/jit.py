@@ -1,8 +1,9 @@
 """Kernels in the Triton language, launched one after the other → a plan.
 
 Arrays are descriptions, not data. Their dimensions may be numbers or names; a name is a dimension that every call decides.
-What the kernels are given is specialised as Triton's own compiler does it at a launch: a 1 is a constant, multiples of 16
-are known to be such, all pointers are aligned. Numbers that depend on the call are not specialised.
+A launch may have several configurations, of which one is taken and others may go along to be timed. What the kernels are given
+is specialised as Triton's own compiler does it at a launch: a 1 is a constant, multiples of 16 are known to be such, all
+pointers are aligned. Numbers that depend on the call are not specialised.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sympy
 from . import expressions, sizes
 from .errors import PackageError, Unsupported
 from .plan import DTYPE_BYTES, DTYPES, ArrayType, KernelSource, Launch, Plan, Pointer, dense_bytes, unused_name
+from .points import Table
 from .sizes import Size
 
 _POINTEES = {dtype: name for name, dtype in DTYPES.items() if name not in ("u1",)}
@@ -65,19 +67,26 @@ def weight(name: str, data: Any) -> Weight:
 
 
 @dataclass(frozen=True)
-class _Given:
-    """A launch as it was written: arrays, numbers and expressions."""
+class _Form:
+    """A launch in one configuration: arrays, numbers and expressions."""
 
-    kernel: str
+    source: KernelSource
     values: Mapping[str, Any]
     grid: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A launch as it was written, in each of its configurations, by their names; the first is taken where none was measured."""
+
+    operation: str
+    forms: Mapping[str, _Form]
 
 
 @dataclass
 class Builder:
     """Launches in the order in which they are added."""
 
-    _kernels: dict[str, KernelSource] = field(default_factory=dict)
     _launches: list[_Given] = field(default_factory=list)
     _arrays: dict[str, Array] = field(default_factory=dict)
 
@@ -86,35 +95,54 @@ class Builder:
         kernel: Any,
         grid: Sequence[Any] | Callable[[Mapping[str, Any]], Sequence[Any]],
         *args: Any,
-        config: int = 0,
+        config: int | None = None,
+        configs: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> None:
         """Adds a launch, written as ``kernel[grid](*args, **kwargs)`` would be.
 
-        Of a kernel with ``@triton.autotune`` the configuration number ``config`` is taken.
+        Configurations are those of ``@triton.autotune``, or ``configs`` (``triton.Config``); with ``config`` only the one of
+        this number.
         """
-        function, chosen = _unwrap(kernel, config)
-        given = _bind(function, args, kwargs, chosen)
-        options = {name: given.pop(name) for name in _OPTIONS if name in given}
-        for name, compute in _heuristics(kernel).items():
-            given[name] = compute(given)
-        source, values = _specialize(function, given, options)
-        for value in given.values():
-            if isinstance(value, Array):
-                known = self._arrays.setdefault(value.name, value)
-                if known is not value:
-                    raise PackageError(f"two arrays are called {value.name!r}")
-        blocks = grid(given) if callable(grid) else grid
-        blocks = [*blocks, *[1] * (3 - len(blocks))]
-        # One kernel for each way in which it was specialised.
-        known_as = next((n for n, other in self._kernels.items() if _same(other, source)), None)
-        if known_as is None:
-            known_as = unused_name(function.__name__, self._kernels)
-            self._kernels[known_as] = source
-        self._launches.append(_Given(known_as, values, blocks))
+        function, choices = _unwrap(kernel, config, configs)
+        forms: dict[str, _Form] = {}
+        for chosen in choices:
+            given = _bind(function, args, kwargs, chosen)
+            options = {name: given.pop(name) for name in _OPTIONS if name in given}
+            for name, compute in _heuristics(kernel).items():
+                given[name] = compute(given)
+            source, values = _specialize(function, given, options)
+            blocks = grid(given) if callable(grid) else grid
+            # Some heuristics make one of two configurations.
+            forms.setdefault(_named(chosen), _Form(source, values, [*blocks, *[1] * (3 - len(blocks))]))
+            for value in given.values():
+                if isinstance(value, Array):
+                    known = self._arrays.setdefault(value.name, value)
+                    if known is not value:
+                        raise PackageError(f"two arrays are called {value.name!r}")
+        varied = {name for chosen in choices for name in chosen}
+        operation = _operation(function, _bind(function, args, kwargs, {}), varied)
+        self._launches.append(_Given(operation, forms))
 
-    def plan(self, outputs: Sequence[Array], inputs: Sequence[Array] | None = None) -> Plan:
-        """The plan of what was added.
+    def candidates(self, count: int, extents: Mapping[str, int]) -> dict[str, dict[str, Plan]]:
+        """Of each operation that has several configurations the first ``count``, each as one launch on zeros.
+
+        ``extents`` are numbers for named dimensions, for which they are timed.
+        """
+        symbols = {_dimension(name): sizes.absolute(extent) for name, extent in extents.items()}
+        found: dict[str, dict[str, Plan]] = {}
+        for launch in self._launches:
+            if len(launch.forms) > 1:
+                chosen = list(launch.forms.items())[:count]
+                found[launch.operation] = {name: _alone(form, symbols) for name, form in chosen}
+        return found
+
+    def operations(self) -> set[str]:
+        """What tables of measurements call the launches."""
+        return {launch.operation for launch in self._launches}
+
+    def plan(self, outputs: Sequence[Array], inputs: Sequence[Array] | None = None, table: Table | None = None) -> Plan:
+        """The plan of what was added, in the fastest configurations of the table.
 
         Without ``inputs``, these are all arrays that are neither weights nor outputs, in the order of their first use.
         """
@@ -125,7 +153,7 @@ class Builder:
             if arrays.setdefault(one.name, one) is not one:
                 raise PackageError(f"two arrays are called {one.name!r}")
         symbols = _dimensions(inputs)
-        plan = Plan(inputs=[a.name for a in inputs], outputs=[a.name for a in outputs], kernels=self._kernels)
+        plan = Plan(inputs=[a.name for a in inputs], outputs=[a.name for a in outputs])
         for one in arrays.values():
             shape = tuple(expressions.to_size(size, symbols) for size in one.shape)
             if isinstance(one, Weight):
@@ -134,10 +162,56 @@ class Builder:
                 plan.buffers[one.name] = dense_bytes(one.dtype, shape)
             plan.types[one.name] = ArrayType(one.dtype, shape)
         for launch in self._launches:
-            arguments = {name: _resolve(value, symbols) for name, value in launch.values.items()}
-            x, y, z = (expressions.to_size(blocks, symbols) for blocks in launch.grid)
-            plan.steps.append(Launch(launch.kernel, arguments, (x, y, z)))
+            fastest = table.choice(launch.operation) if table is not None else None
+            form = launch.forms.get(fastest or "") or next(iter(launch.forms.values()))
+            # One kernel for each way in which it was specialised.
+            name = next((n for n, other in plan.kernels.items() if _same(other, form.source)), None)
+            if name is None:
+                name = unused_name(form.source.function.__name__, plan.kernels)
+                plan.kernels[name] = form.source
+            plan.steps.append(_step(name, form, symbols))
         return plan
+
+
+def _step(name: str, form: _Form, symbols: Mapping[sympy.Symbol, Size]) -> Launch:
+    arguments = {parameter: _resolve(value, symbols) for parameter, value in form.values.items()}
+    x, y, z = (expressions.to_size(blocks, symbols) for blocks in form.grid)
+    return Launch(name, arguments, (x, y, z))
+
+
+def _alone(form: _Form, symbols: Mapping[sympy.Symbol, Size]) -> Plan:
+    """One launch on zeros; its smallest array is what the call answers, since a function has an output."""
+    arrays = [value for value in form.values.values() if isinstance(value, Array)]
+    named = {symbol for one in arrays for size in one.shape for symbol in size.free_symbols}
+    named |= {s for value in [*form.values.values(), *form.grid] if isinstance(value, sympy.Expr) for s in value.free_symbols}
+    missing = sorted(str(symbol) for symbol in named - symbols.keys())
+    if missing:
+        raise PackageError(f"dimensions {missing} are free: say for which numbers candidates are timed, with extents={{…}}")
+    kernel = form.source.function.__name__
+    if not arrays:
+        raise PackageError(f"kernel {kernel} takes no array: there is nothing that it computes")
+    plan = Plan(kernels={kernel: form.source}, steps=[_step(kernel, form, symbols)])
+    for one in arrays:
+        plan.buffers[one.name] = dense_bytes(one.dtype, [expressions.to_size(size, symbols) for size in one.shape])
+    plan.outputs = [min(plan.buffers, key=lambda name: (sizes.known(plan.buffers[name]) or 0, name))]
+    return plan
+
+
+def _operation(function: Any, given: Mapping[str, Any], varied: set[str]) -> str:
+    """A launch without its configuration: kernel, arrays and numbers, such as ``softmax x_ptr=f32[n,64] scale=0.5``."""
+    shown = []
+    for name, value in sorted(given.items()):
+        if name in varied:
+            continue
+        if isinstance(value, Array):
+            value = f"{value.dtype}[{','.join(str(size) for size in value.shape)}]"
+        shown.append(f"{name}={value}")
+    return " ".join([function.__name__, *shown])
+
+
+def _named(chosen: Mapping[str, Any]) -> str:
+    """A configuration, such as ``BLOCK=128 num_warps=4``."""
+    return " ".join(f"{name}={value}" for name, value in sorted(chosen.items()))
 
 
 def _resolve(value: Any, symbols: Mapping[sympy.Symbol, Size]) -> Pointer | Size | int | float:
@@ -166,19 +240,29 @@ def _dimensions(inputs: Sequence[Array]) -> dict[sympy.Symbol, Size]:
     return found | {symbol: sizes.free(str(symbol)) for symbol in wanted - found.keys()}
 
 
-def _unwrap(kernel: Any, config: int) -> tuple[Any, Mapping[str, Any]]:
-    """The function under ``@triton.autotune`` and ``@triton.heuristics``, and the configuration's values."""
-    chosen: dict[str, Any] = {}
+def _unwrap(kernel: Any, config: int | None, configs: Sequence[Any] | None) -> tuple[Any, list[Mapping[str, Any]]]:
+    """The function under ``@triton.autotune`` and ``@triton.heuristics``, and its configurations' values."""
     while not hasattr(kernel, "params"):
-        configs = getattr(kernel, "configs", None)
-        if configs is not None:
-            if not 0 <= config < len(configs):
-                raise PackageError(f"there are {len(configs)} configurations, {config} is none of them")
-            chosen |= configs[config].all_kwargs()
+        own = getattr(kernel, "configs", None)
+        configs = own if configs is None else configs
         if not hasattr(kernel, "fn"):
             raise PackageError(f"{kernel!r} is no @triton.jit function")
         kernel = kernel.fn
-    return kernel, {name: value for name, value in chosen.items() if value is not None}
+    if configs is None:
+        if config:
+            raise PackageError(f"kernel {kernel.__name__} has no configurations, {config} is none of them")
+        return kernel, [{}]
+    if config is not None and not 0 <= config < len(configs):
+        raise PackageError(f"there are {len(configs)} configurations, {config} is none of them")
+    taken = list(configs) if config is None else [configs[config]]
+    if not taken:
+        raise PackageError(f"kernel {kernel.__name__} is given no configuration to choose from")
+    for one in taken:
+        if not hasattr(one, "all_kwargs"):
+            raise PackageError(f"{one!r} is no triton.Config")
+        if getattr(one, "pre_hook", None) is not None:
+            raise Unsupported(f"kernel {kernel.__name__}: the pre_hook of {one}", "no code runs on the host before a launch")
+    return kernel, [{name: value for name, value in one.all_kwargs().items() if value is not None} for one in taken]
 
 
 def _heuristics(kernel: Any) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
