@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 
 from pappus import package
 from pappus.package import PackageError, Unsupported
@@ -55,23 +58,76 @@ def test_an_operator_without_a_kernel(model: type[nn.Module], operator: str, lin
     assert f"test_refusals.py:{line_of(model, line)}: " in refused.value.where
 
 
-def test_state_is_refused() -> None:
-    with pytest.raises(Unsupported, match="changes nothing but its outputs"):
-        package.torch(Counts().eval(), (torch.randn(4),))
+class Adds(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * 2
 
 
-def test_branches_are_refused() -> None:
-    with pytest.raises(Unsupported, match=r"torch\.cond"):
-        package.torch(Branches().eval(), (torch.randn(4),))
+class Loops(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = torch.zeros((), dtype=torch.int64)
+        found = while_loop(lambda count, x: x.sum() < 9, lambda count, x: (count + 1, x + 1), (count, x))
+        return found[1]
+
+
+class Scans(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return scan(lambda carry, row: (carry + row, carry * 1.0), x[0], x)[1]
+
+
+class Asks(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        while x.sum() > 0:
+            x = x - 1
+        return x
+
+
+class Finds(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nonzero(x > 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "what", "line", "why"),
+    [
+        (Counts, "aten.add_.Tensor, which changes buffer 'calls'", "calls.add_", "changes nothing but its outputs"),
+        (Adds, "aten.add_.Tensor, which changes input 'x'", "x.add_", "changes nothing but its outputs"),
+        (Branches, "torch.cond", "torch.cond", "do not depend on data"),
+        (Loops, "while_loop", "found = while_loop", "do not depend on data"),
+        (Scans, "scan", "return scan", "do not depend on data"),
+        (Asks, "a branch or loop on what was computed", "while x.sum()", "do not depend on data"),
+        (Finds, "nonzero", "torch.nonzero", ""),
+    ],
+)
+def test_state_and_control_flow_are_refused_by_name_and_line(
+    model: type[nn.Module], what: str, line: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Unsupported) as refused:
+        package.torch(model().eval(), (torch.randn(4, 4),)).save("model.pappus")
+    assert what in refused.value.what
+    assert why in refused.value.why
+    assert refused.value.where is not None
+    assert f"test_refusals.py:{line_of(model, line)}: " in refused.value.where
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_knows_it_has_no_gpu_can_package() -> None:
+    from torch.utils._triton import has_triton
+
+    before = has_triton()
+    package.torch(nn.Linear(16, 16).eval(), (torch.randn(16, 16),))
+    assert has_triton() == before == torch.cuda.is_available()
 
 
 def test_what_cannot_be_exported_is_told() -> None:
-    class Reads(nn.Module):
+    class Fails(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x if x.sum().item() > 0 else -x
+            return x.view(3, 3)
 
-    with pytest.raises(PackageError, match=r"torch\.export cannot"):
-        package.torch(Reads().eval(), (torch.randn(4),))
+    with pytest.raises(PackageError, match=r"torch\.export cannot .* \(at .*test_refusals\.py:\d+: return x\.view"):
+        package.torch(Fails().eval(), (torch.randn(4),))
     with pytest.raises(PackageError, match="training mode"):
         package.torch(nn.Linear(2, 2), (torch.randn(4, 2),))
     with pytest.raises(PackageError, match=r"is no torch\.nn\.Module"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -20,13 +21,23 @@ def main(arguments: list[str] | None = None) -> int:
     tuning.add_argument("--socket", help="the supervisor's socket (PAPPUS_SOCKET)")
     tuning.add_argument("--pappus", default="pappus", help="the pappus command")
     tuning.add_argument("--repeat", type=int, default=30, metavar="N", help="calls of each candidate (30)")
+    tuning.add_argument(
+        "--json", action="store_true", help="print what was found as one JSON object; what is being done on stderr"
+    )
     given = parser.parse_args(arguments)
     command = [given.pappus, *(["--socket", given.socket] if given.socket else [])]
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr if given.json else sys.stdout, flush=True)
+
     try:
-        found = tune(given.package, given.device, command=command, repeat=given.repeat, say=print)
+        found = tune(given.package, given.device, command=command, repeat=given.repeat, say=say)
     except (PackageError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
+    if given.json:
+        print(json.dumps({"device": given.device, "operations": found}))
+        return 0
     where = f"{TABLE} in {given.package}"
     print(f"{len(found)} operations measured: {where}; make the package again with tuning={str(given.package)!r}")
     return 0

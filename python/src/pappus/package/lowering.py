@@ -6,13 +6,17 @@ make a program (:mod:`.wrapper`).
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from . import precision, pretend, wrapper
 from .candidates import Choices
@@ -23,6 +27,18 @@ from .targets import Target
 
 # Releases of PyTorch that this was tried with (scripts/ecosystem): it uses private parts of Inductor.
 SUPPORTED = ("2.15", "2.14")
+
+_HERE = Path(__file__).parent
+_NO_DATA = "the steps of a function do not depend on data"
+# Operators that take parts of the model as arguments, and decide by data which of them run or how often.
+_CONTROL_FLOW = {
+    "cond": "torch.cond",
+    "switch": "torch.switch",
+    "while_loop": "while_loop",
+    "scan": "scan",
+    "associative_scan": "associative_scan",
+    "map_impl": "map",
+}
 
 _OPTIONS: dict[str, Any] = {
     "fx_wrapper": True,
@@ -95,8 +111,13 @@ def _export(model: Any, args: tuple[Any, ...], dynamic_shapes: Any, kwargs: dict
             # Decomposes nothing, but tells what is changed in place.
             functional = program.run_decompositions({})
     except Exception as error:
-        raise PackageError(f"torch.export cannot make a graph of the model: {error}") from error
-    _refuse_state(functional)
+        where = _raised_at(error)
+        if isinstance(error, GuardOnDataDependentSymNode):
+            raise Unsupported("a branch or loop on what was computed", _NO_DATA, where) from error
+        place = f" (at {where})" if where else ""
+        raise PackageError(f"torch.export cannot make a graph of the model{place}: {error}") from error
+    _refuse_control_flow(program)
+    _refuse_state(program, functional)
     inputs, outputs = _signature(program)
     _own_outputs(program)
     values = [node.meta.get("val") for node in program.graph.nodes]
@@ -108,13 +129,45 @@ def _export(model: Any, args: tuple[Any, ...], dynamic_shapes: Any, kwargs: dict
     return Exported(program, fake_mode, inputs, outputs, weights)
 
 
-def _refuse_state(program: Any) -> None:
+def _raised_at(error: BaseException) -> str | None:
+    """The innermost line of the model that an exception passed through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if wrapper.is_the_users(frame.filename) and Path(frame.filename).parent != _HERE]
+    return f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else None
+
+
+def _refuse_control_flow(program: Any) -> None:
+    for node in program.graph.nodes:
+        name = getattr(node.target, "name", None)
+        if node.op == "call_function" and isinstance(node.target, HigherOrderOperator) and callable(name):
+            called = _CONTROL_FLOW.get(name())
+            if called is not None:
+                raise Unsupported(called, _NO_DATA, wrapper.innermost(node.meta.get("stack_trace") or ""))
+
+
+def _refuse_state(program: Any, functional: Any) -> None:
+    """Refuses what is changed and outlives the call: buffers, parameters, inputs."""
     from torch.export.graph_signature import OutputKind
 
-    for spec in program.graph_signature.output_specs:
+    changed_by = {node.name: node for node in functional.graph.nodes}
+    for spec in functional.graph_signature.output_specs:
         if spec.kind != OutputKind.USER_OUTPUT:
-            kind = spec.kind.name.replace("_", " ").lower()
-            raise Unsupported(f"{kind} of {spec.target!r}", "a function changes nothing but its outputs")
+            kind = spec.kind.name.removesuffix("_MUTATION").removeprefix("USER_").replace("_", " ").lower()
+            node = changed_by.get(spec.arg.name)
+            where = wrapper.innermost(node.meta.get("stack_trace") or "") if node is not None else None
+            operator = _changing(program, where) or (str(node.target) if node is not None else "an operator")
+            raise Unsupported(
+                f"{operator}, which changes {kind} {spec.target!r}", "a function changes nothing but its outputs", where
+            )
+
+
+def _changing(program: Any, where: str | None) -> str | None:
+    """The operator that works in place at a line of the model."""
+    for node in program.graph.nodes:
+        changes = node.op == "call_function" and getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+        if changes and wrapper.innermost(node.meta.get("stack_trace") or "") == where:
+            return str(node.target)
+    return None
 
 
 def _signature(program: Any) -> tuple[list[str], list[str]]:

@@ -74,6 +74,8 @@ def gpu(target: Target) -> Iterator[None]:
     answers = {name: _answer(value) for name, value in fixed.items()}
     undo = contextlib.ExitStack()
     with undo:
+        # Last of all that is undone.
+        undo.callback(_forget)
 
         def replace(owner: Any, name: str, value: Any) -> None:
             undo.enter_context(mock.patch.object(owner, name, value, create=True))
@@ -103,7 +105,17 @@ def gpu(target: Target) -> Iterator[None]:
         replace(heuristics.CachingAutotuner, "_dynamic_scale_rblock", _answer(None))
         replace(heuristics.StaticTritonCompileResult, "can_statically_launch", staticmethod(_answer(None)))
         undo.enter_context(_driver(target, properties))
+        _forget()
         yield
+
+
+def _forget() -> None:
+    """PyTorch asks once whether Triton has a GPU, and keeps the answer."""
+    import torch.utils._triton as asked
+
+    for function in vars(asked).values():
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
 
 
 def _answer(value: Any) -> Any:

@@ -416,8 +416,13 @@ def _where(node: Any) -> str | None:
 def innermost(trace: str) -> str | None:
     """``file:line: code`` of the last frame of a stack trace that is not PyTorch's own."""
     frames = re.findall(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)', trace)
-    own = [frame for frame in frames if "/torch/" not in frame[0]]
+    own = [frame for frame in frames if is_the_users(frame[0])]
     if not own:
         return None
     file, line, code = own[-1]
     return f"{file}:{line}: {code.strip()}"
+
+
+def is_the_users(file: str) -> bool:
+    """Whether a file of a stack trace is neither PyTorch's own nor a program that PyTorch made."""
+    return "/torch/" not in file and not file.startswith("<eval_with_key>")
