@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
@@ -9,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 import pappus.ray
 from fixture import KERNELS, VEC_ADD
+from pappus.ray import _catalogue
 
 Until = Callable[[Callable[[], bool]], None]
 A = np.arange(6, dtype=np.float32)
@@ -154,3 +158,108 @@ def test_a_node_killed_under_load_loses_no_call_and_doubles_none(machines: Any, 
             np.testing.assert_array_equal(future.result(), np.full(SIDE, number, np.float32))
         assert answered == dict.fromkeys(range(200), 1)
         assert doomed not in cluster.nodes()
+
+
+def installed(cluster: pappus.ray.Cluster, name: str) -> set[str]:
+    return {id for id, node in cluster.nodes().items() if name in node["installed"]}
+
+
+def test_calls_go_where_supervisors_have_the_function_ready(
+    cluster: pappus.ray.Cluster, machines: Any, nodes: list[Any], until: Until
+) -> None:
+    # Somebody else, not through Ray, registered it everywhere, and called it on one node.
+    for node in nodes:
+        with machines.supervisor(node).connect() as client:
+            function = client.add_function("told", VEC_ADD)
+            if node is nodes[1]:
+                function(A, A)
+    ready = {nodes[1].node_id}
+    until(lambda: {id for id, node in cluster.nodes().items() if "told" in node["functions"]} == ready)
+    until(lambda: len(installed(cluster, "told")) == 3)
+    for _ in range(5):
+        np.testing.assert_array_equal(cluster.function("told")(A, A), 2 * A)
+    assert [bool(client_sees(machines, node, "told")) for node in nodes] == [False, True, False]
+    # It moves: calls follow what supervisors say, although this client called it where it was.
+    with machines.supervisor(nodes[1]).connect() as client:
+        client.remove_function("told")
+    with machines.supervisor(nodes[2]).connect() as client:
+        client.function("told")(A, A)
+    np.testing.assert_array_equal(cluster.function("told")(A, A), 2 * A)
+    assert not client_sees(machines, nodes[1], "told")
+
+
+def client_sees(machines: Any, node: Any, name: str) -> list[str]:
+    """Devices of a node on which its supervisor says that a function is ready."""
+    with machines.supervisor(node).connect() as client:
+        return [device for one in client.functions() if one.name == name for device in one.warm_on]
+
+
+def test_clients_find_what_others_added(cluster: pappus.ray.Cluster, machines: Any, nodes: list[Any]) -> None:
+    with pappus.ray.connect(refresh=0.2) as other:
+        ours = cluster.add_function("shared", VEC_ADD)
+        # Never called by who added it: the other client installs it.
+        np.testing.assert_array_equal(other.function("shared")(A, A), 2 * A)
+        theirs = [id for id, node in other.nodes().items() if "shared" in node["functions"]]
+        assert len(theirs) == 1
+        # Where it is, calls of the first one go, too, as soon as that has heard of it.
+        while not installed(cluster, "shared"):
+            pass
+        np.testing.assert_array_equal(ours(A, A), 2 * A)
+        assert installed(cluster, "shared") == set(theirs)
+        assert sum(bool(client_sees(machines, node, "shared")) for node in nodes) == 1
+
+
+def test_a_function_outlives_the_client_that_added_it(cluster: pappus.ray.Cluster) -> None:
+    script = (
+        "import pappus.ray, ray, sys; ray.init(address=sys.argv[1], log_to_driver=False);"
+        "pappus.ray.connect().add_function('bequest', sys.argv[2])"
+    )
+    address = ray.get_runtime_context().gcs_address
+    path = str(KERNELS / "configs/jacobi.json")
+    subprocess.run([sys.executable, "-c", script, address, path], check=True, capture_output=True)
+    # No node has it, and who added it is gone.
+    assert not installed(cluster, "bequest")
+    bequest = cluster.function("bequest")
+    one = np.ones(SIDE, np.float32)
+    inputs = (np.uint64([3000]), np.eye(SIDE, dtype=np.float32))
+    futures = [bequest.submit(*inputs, n * one, one) for n in range(24)]
+    for n, future in enumerate(futures):
+        np.testing.assert_array_equal(future.result(), n * one)
+    # Nor is it bound to the node that was first.
+    assert all("bequest" in node["functions"] for node in cluster.nodes().values())
+
+
+def test_a_catalogue_that_is_lost_is_told_again(cluster: pappus.ray.Cluster, until: Until) -> None:
+    cluster.add_function("retold", VEC_ADD)
+    with pappus.ray.connect(refresh=0.2) as other:
+        name = _catalogue.name(None)
+        before, _ = ray.get(_catalogue.find(name).since.remote(0))
+        ray.kill(_catalogue.find(name), no_restart=False)
+
+        def told_again() -> bool:
+            try:
+                life, entries = ray.get(_catalogue.find(name).since.remote(0))
+            except ray.exceptions.RayError:
+                return False
+            return life != before and any(entry.name == "retold" for entry in entries)
+
+        until(told_again)
+        np.testing.assert_array_equal(other.function("retold")(A, A), 2 * A)
+
+
+def test_of_one_name_what_was_added_last_is_called_by_all(cluster: pappus.ray.Cluster, until: Until) -> None:
+    with pappus.ray.connect(refresh=0.2) as other:
+        first = cluster.add_function("newest", VEC_ADD)
+        np.testing.assert_array_equal(first(A, A), 2 * A)
+        other.add_function("newest", KERNELS / "configs/jacobi.json")
+        # It takes other inputs now.
+        one = np.ones(SIDE, np.float32)
+
+        def replaced() -> bool:
+            try:
+                result = first(np.uint64([1]), np.eye(SIDE, dtype=np.float32), one, one)
+            except pappus.Error:
+                return False
+            return bool((result == one).all())
+
+        until(replaced)

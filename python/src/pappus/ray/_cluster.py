@@ -9,18 +9,20 @@ import os
 import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pappus import _archive, _arrays, _files
 from pappus.errors import Error, InvalidArgument, NotFound, ResourceExhausted, Unavailable
+from pappus.ray import _catalogue
+from pappus.ray._catalogue import Entry
 from pappus.ray._node import Health, NodeActor, Parts, is_gone
 from pappus.ray._routing import Router
 
@@ -36,18 +38,12 @@ _ATTEMPTS_WHILE_FULL = 20
 _FULL_PAUSE = 0.1
 # A call under which so many nodes were lost may be the reason.
 _NODES_LOST_UNDER_A_CALL = 10
+# What a node said is gone by for so many times `refresh`.
+_ROUNDS_KEPT = 4
+# Seconds for all nodes to say what they have, where a call's function is on none that is known.
+_LOOK_AGAIN = 5.0
 # Beyond them, calls wait in Ray's queue of the actor.
 _CALLS_OF_AN_ACTOR = 4096
-
-
-@dataclass(frozen=True)
-class _Registered:
-    """A function as it was registered here."""
-
-    name: str
-    version: str
-    parts: Parts
-    contents: tuple[Any, ...]
 
 
 @dataclass
@@ -55,6 +51,8 @@ class _Place:
     """A node's actor, and what was installed through it."""
 
     actor: Any
+    # When it last said how it is.
+    told: float = 0.0
     installing: dict[str, tuple[str, asyncio.Task[Error | None]]] = field(default_factory=dict)
 
 
@@ -123,8 +121,16 @@ class Cluster:
         self._labels = labels
         self._token = token
         self._patience = patience
-        self._functions: dict[str, _Registered] = {}
+        self._refresh = refresh
         # What follows belongs to the loop's thread.
+        self._functions: dict[str, Entry] = {}
+        # Names of those that were added here.
+        self._own: set[str] = set()
+        self._catalogue_name = _catalogue.name(token)
+        self._catalogue: Any = None
+        self._life = ""
+        self._reading: asyncio.Task[None] | None = None
+        self._seen = 0
         self._router = Router()
         self._places: dict[str, _Place] = {}
         self._changed = asyncio.Condition()
@@ -132,7 +138,7 @@ class Cluster:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pappus.ray", daemon=True)
         self._thread.start()
-        self._looking = self._start(self._keep_looking(refresh))
+        self._looking = self._start(self._keep_looking())
 
     def __enter__(self) -> Cluster:
         return self
@@ -169,20 +175,29 @@ class Cluster:
         for array in arrays:
             digest.update(hashlib.sha256(array.data).digest())
         contents = tuple(ray.put(array) for array in arrays)
-        self._functions[name] = _Registered(name, digest.hexdigest(), parts, contents)
+        self._wait(self._add(Entry(name, digest.hexdigest(), parts, contents)))
         return self.function(name)
 
     def function(self, name: str) -> ClusterFunction:
-        """A function that was added here, or that all nodes' supervisors have."""
+        """A function that a client of this cluster added, or that supervisors of nodes have."""
         return ClusterFunction(self, name, {})
 
     def nodes(self) -> dict[str, dict[str, Any]]:
-        """The nodes that take calls, by Ray's id: how many calls they run at once, and how many of this client's they have."""
+        """The nodes that take calls, by Ray's id.
+
+        Of each: how many calls it runs at once and how many of this client's it has; the functions that calls find ready
+        there, and those that its supervisor has, as it last said.
+        """
 
         async def look() -> dict[str, dict[str, Any]]:
             nodes = [node for node in self._router.nodes.values() if node.up]
             return {
-                node.id: {"capacity": node.capacity, "in_flight": node.in_flight, "functions": sorted(node.warm)}
+                node.id: {
+                    "capacity": node.capacity,
+                    "in_flight": node.in_flight,
+                    "functions": sorted(node.ready()),
+                    "installed": sorted(node.installed),
+                }
                 for node in nodes
             }
 
@@ -203,8 +218,12 @@ class Cluster:
         """Makes a call until it has an outcome of its own."""
         full = lost = 0
         avoid: set[str] = set()
+        looked = False
         while lost < _NODES_LOST_UNDER_A_CALL:
-            while (node := self._router.choose(name, avoid)) is None:
+            if name not in self._functions and not self._router.holds(name) and not looked:
+                looked = True
+                await self._look_again()
+            while (node := self._router.choose(name, avoid, installed=name not in self._functions)) is None:
                 avoid.clear()
                 await self._some_node()
             place = self._places[node]
@@ -226,7 +245,7 @@ class Cluster:
                     ray.cancel(ref, force=False)
                 raise
             finally:
-                self._router.ended(node)
+                self._router.ended(node, name)
             if not isinstance(outcome, Error):
                 return outcome
             if is_gone(outcome):
@@ -235,11 +254,17 @@ class Cluster:
             elif isinstance(outcome, NotFound) and name in place.installing:
                 # The supervisor forgot it, or somebody removed it there.
                 del place.installing[name]
+                self._router.lacks(node, name)
                 lost += 1
+            elif isinstance(outcome, NotFound) and not looked:
+                # This node does not have it any more: others may.
+                self._router.lacks(node, name)
+                looked = True
+                await self._look_again()
             elif isinstance(outcome, ResourceExhausted) and full < _ATTEMPTS_WHILE_FULL:
                 full += 1
                 avoid.add(node)
-                if all(id in avoid for id, other in self._router.nodes.items() if other.up):
+                if not self._router.candidates(name, avoid, installed=name not in self._functions):
                     avoid.clear()
                     await asyncio.sleep(outcome.retry_after or _FULL_PAUSE)
             else:
@@ -272,8 +297,17 @@ class Cluster:
         if task is None or version != function.version:
             task = asyncio.ensure_future(_installed(place.actor, function))
             place.installing[name] = function.version, task
-        # One of them that is cancelled does not cancel it for the others.
-        outcome = await asyncio.shield(task)
+        try:
+            # One of them that is cancelled does not cancel it for the others.
+            outcome = await asyncio.shield(task)
+        except ObjectLostError:
+            # Its bytes went with who kept them. Nodes that have it go on, and the catalogue may have it again.
+            place.installing.pop(name, None)
+            if self._functions.get(name) is function:
+                del self._functions[name]
+                self._own.discard(name)
+                self._seen = 0
+            return None
         if outcome is not None:
             place.installing.pop(name, None)
         return outcome
@@ -286,16 +320,86 @@ class Cluster:
             if with_actor:
                 del self._places[node]
 
-    async def _keep_looking(self, refresh: float) -> None:
+    async def _add(self, entry: Entry) -> None:
+        """Adds a function here, and to what other clients find."""
+        self._functions[entry.name] = entry
+        self._own.add(entry.name)
+        # What cannot be told now is told as soon as there is a catalogue.
+        await asyncio.wait([asyncio.ensure_future(self._tell_first(entry))], timeout=self._patience)
+
+    async def _tell_first(self, entry: Entry) -> None:
+        try:
+            if self._catalogue is None:
+                self._catalogue = await self._loop.run_in_executor(None, _catalogue.make, self._catalogue_name)
+            await self._tell(entry)
+        except RayError:
+            self._forget_catalogue()
+
+    async def _tell(self, entry: Entry) -> None:
+        """Tells the catalogue of a function, and when it was added."""
+        added = await self._catalogue.add.remote(replace(entry, contents=()), *entry.contents)
+        if self._functions.get(entry.name) is entry:
+            self._functions[entry.name] = replace(entry, added=added)
+
+    async def _read_catalogue(self) -> None:
+        """Learns what other clients added, and tells a catalogue that forgot them of the functions that were added here."""
+        try:
+            if self._catalogue is None:
+                how = _catalogue.make if self._own else _catalogue.find
+                self._catalogue = await self._loop.run_in_executor(None, how, self._catalogue_name)
+            if self._catalogue is None:
+                return
+            life, entries = await self._catalogue.since.remote(self._seen)
+            if life != self._life and self._seen:
+                # Another process, whose copies are others.
+                self._seen = 0
+                life, entries = await self._catalogue.since.remote(0)
+            for entry in entries:
+                self._seen = max(self._seen, entry.added)
+                self._learn(entry)
+            if life != self._life:
+                for own in [entry for name, entry in self._functions.items() if name in self._own]:
+                    await self._tell(own)
+                self._life = life
+        except RayError:
+            self._forget_catalogue()
+        finally:
+            self._reading = None
+
+    def _learn(self, entry: Entry) -> None:
+        """Takes what the catalogue has of a function, unless this client has the same itself, or something newer."""
+        known = self._functions.get(entry.name)
+        if known is not None and entry.name in self._own:
+            # One whose moment is not known yet was added just now, and is on its way there.
+            is_newer = known.version != entry.version and 0 < known.added < entry.added
+        else:
+            is_newer = known is None or known.added <= entry.added
+        if is_newer:
+            self._functions[entry.name] = entry
+            self._own.discard(entry.name)
+
+    def _forget_catalogue(self) -> None:
+        """Another process has taken its place, or will."""
+        self._catalogue, self._life, self._seen = None, "", 0
+
+    async def _look_again(self) -> None:
+        """Asks all nodes, and the catalogue, what they have now."""
+        # What was asked before may have been answered before it changed.
+        for _ in range(2):
+            if asking := await self._look():
+                await asyncio.wait(asking, timeout=_LOOK_AGAIN)
+
+    async def _keep_looking(self) -> None:
         while True:
             with contextlib.suppress(RayError):
                 await self._look()
-            await asyncio.sleep(refresh)
+            await asyncio.sleep(self._refresh)
 
     async def _look(self) -> list[asyncio.Task[None]]:
         """Looks which nodes there are, and begins to ask each how it is."""
         # Asking a Ray that was shut down would start another one.
-        nodes = await self._loop.run_in_executor(None, ray.nodes) if ray.is_initialized() else []
+        there = ray.is_initialized()
+        nodes = await self._loop.run_in_executor(None, ray.nodes) if there else []
         alive = {node["NodeID"] for node in nodes if self._wanted(node)}
         for gone in self._router.nodes.keys() - alive:
             self._router.left(gone)
@@ -303,7 +407,13 @@ class Cluster:
         for node in alive:
             if node not in self._asking:
                 self._asking[node] = asyncio.ensure_future(self._ask(node))
-        return list(self._asking.values())
+        oldest = self._loop.time() - _ROUNDS_KEPT * self._refresh
+        for node, place in self._places.items():
+            if place.told < oldest:
+                self._router.stale(node)
+        if there and self._reading is None:
+            self._reading = asyncio.ensure_future(self._read_catalogue())
+        return [*self._asking.values(), *filter(None, [self._reading])]
 
     def _wanted(self, node: Mapping[str, Any]) -> bool:
         labels = node.get("Labels", {})
@@ -315,6 +425,7 @@ class Cluster:
         place = self._places.get(node)
         if place is None:
             place = self._places[node] = _Place(self._actor(node))
+        self._router.asked(node)
         try:
             health = await place.actor.health.remote()
         except RayError:
@@ -322,7 +433,9 @@ class Cluster:
         else:
             if isinstance(health, Health) and self._places.get(node) is place:
                 self._router.joined(node, health.capacity)
-                self._router.counted(node, health.calls - self._router.nodes[node].in_flight)
+                others = health.calls - self._router.nodes[node].in_flight
+                self._router.told(node, others, health.installed, health.warm)
+                place.told = self._loop.time()
                 async with self._changed:
                     self._changed.notify_all()
             else:
@@ -346,7 +459,7 @@ class Cluster:
         self._places.clear()
 
 
-async def _installed(actor: Any, function: _Registered) -> Error | None:
+async def _installed(actor: Any, function: Entry) -> Error | None:
     outcome: Error | None = await actor.install.remote(function.name, function.parts, *function.contents)
     return outcome
 

@@ -41,8 +41,11 @@ class Health:
     """What a node can take, and has."""
 
     capacity: int
-    # Calls that wait or run, those of the one who asks included.
+    # Calls that wait or run, those of the one who asks included, as far as the supervisor tells.
     calls: int
+    # Functions that the supervisor has for this tenant, and those whose code and weights its workers have.
+    installed: frozenset[str]
+    warm: frozenset[str]
 
 
 class NodeActor:
@@ -58,9 +61,10 @@ class NodeActor:
         self._functions: dict[Any, pappus.aio.AsyncFunction] = {}
 
     async def health(self) -> Health | Error:
-        """Whether the supervisor answers, and what it has to do."""
+        """Whether the supervisor answers, what it has to do, and what it has."""
         try:
-            status = await (await self._connected()).status()
+            client = await self._connected()
+            status, quota, functions = await asyncio.gather(client.status(), client.quota(), client.functions())
         except Error as why:
             return why
         capacity = calls = 0
@@ -69,7 +73,14 @@ class NodeActor:
                 # Beyond lanes, calls wait in the supervisor, which costs them nothing but time.
                 capacity += max(1, device.workers_at_most) * max(1, device.lanes)
                 calls += device.queued + device.running
-        return Health(capacity, calls) if not status.draining else Unavailable("the supervisor drains", retryable=True)
+        if status.draining:
+            return Unavailable("the supervisor drains", retryable=True)
+        # What all tenants have to do is told to the operator only. A tenant learns how many calls of its own wait: where some
+        # do, about as many run as can.
+        waiting = next((one.used for one in quota.quotas if one.name == "queued-calls"), 0)
+        calls = max(calls, waiting + capacity if waiting else 0)
+        installed = frozenset(function.name for function in functions)
+        return Health(capacity, calls, installed, frozenset(function.name for function in functions if function.warm_on))
 
     async def install(self, name: str, parts: Parts, *contents: Array) -> Error | None:
         """Registers a function."""
