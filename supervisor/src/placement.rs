@@ -32,6 +32,10 @@ const CALL_NS: f64 = 1e6;
 const WARM_NS: u64 = 10_000_000_000;
 /// How much of an average one more value is.
 const WEIGHT: f64 = 0.125;
+/// So much of itself the least that a call takes rises with each call that takes longer.
+const RISE: f64 = 1.0 / 4096.0;
+/// Devices are of one speed unless one takes so many times as long as the other.
+const SLOWER: f64 = 1.25;
 /// A domain that had calls on a device so long ago counts there by a third: one that is busy is without a call for a moment, when
 /// all that it had in flight are answered, and others that came then would stay for a round of turns.
 const LATELY_NS: f64 = 50e6;
@@ -53,6 +57,8 @@ pub struct Candidate {
     pub device: usize,
     /// How many calls of one domain it runs at the same time.
     pub lanes: u32,
+    /// How many domains can have a process there at the same time.
+    pub workers: usize,
     /// What it takes to bring the function's weights there, in nanoseconds.
     pub weights_ns: u64,
 }
@@ -69,7 +75,26 @@ struct State {
     domains: IdMap<Domain, DomainState>,
     devices: Vec<DeviceState>,
     /// How long calls of functions take, by device.
-    functions: IdMap<(FunctionId, usize), f64>,
+    functions: IdMap<(FunctionId, usize), RunTime>,
+}
+
+/// How long calls of a function take on a device, in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+struct RunTime {
+    mean: f64,
+    /// The least, which rises slowly while none is as short: others that use the device at the same time are not in it.
+    least: f64,
+}
+
+impl RunTime {
+    fn new(ns: f64) -> Self {
+        Self { mean: ns, least: ns }
+    }
+
+    fn add(&mut self, ns: f64) {
+        self.mean += (ns - self.mean) * WEIGHT;
+        self.least = (self.least * (1.0 + RISE)).min(ns);
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -180,6 +205,8 @@ struct Place {
     /// The domain's calls there, with this one.
     in_flight: u32,
     is_cold: bool,
+    /// What it takes to bring its function's weights to a device.
+    weights_ns: u64,
 }
 
 impl Routed {
@@ -235,9 +262,10 @@ impl Placement {
     ) -> Option<Routed> {
         let at_ns = clock();
         let (device, in_flight, is_cold) = self.0.lock().route(at_ns, domain, function, able)?;
+        let weights_ns = able(device)?.weights_ns;
         let ran_ns = AtomicU64::new(0);
         let placement = self.clone();
-        let place = OrderedMutex::new(Place { device, at_ns, in_flight, is_cold });
+        let place = OrderedMutex::new(Place { device, at_ns, in_flight, is_cold, weights_ns });
         Some(Routed { placement, domain, function, place, clock, ran_ns })
     }
 
@@ -317,20 +345,35 @@ impl State {
 
     /// How long a call of a function takes on a device; where that was not measured, as long as elsewhere.
     fn run_ns(&self, function: FunctionId, device: usize) -> f64 {
-        let known = |device| self.functions.get(&(function, device)).copied();
+        let known = |device| self.functions.get(&(function, device)).map(|time| time.mean);
         let elsewhere = || (0..self.devices.len()).filter_map(known).reduce(f64::min);
         known(device).or_else(elsewhere).unwrap_or(CALL_NS)
     }
 
-    /// Where a call of a new domain ends first, if those that are there go on. Of equals the one with the fewest homes.
+    /// How many times as long a function's calls take on one device as on another, where each has a device for itself; once if
+    /// that was not measured, or is little.
+    fn slower(&self, function: FunctionId, on: usize, than: usize) -> f64 {
+        let least = |device| self.functions.get(&(function, device)).map(|time| time.least);
+        let times = least(on).zip(least(than)).map_or(1.0, |(on, than)| on / than.max(1.0));
+        if (1.0 / SLOWER..=SLOWER).contains(&times) { 1.0 } else { times }
+    }
+
+    /// Where a call of a new domain ends first, if those that are there go on and its weights have to be brought. A domain for which there is
+    /// no process left has to wait for one. Of equals the device of whose processes the fewest have a domain.
     fn freest(&self, function: FunctionId, able: Able<'_>) -> Option<usize> {
         let ends_ns = |one: &Candidate| {
             let device = &self.devices[one.device];
-            self.run_ns(function, one.device) * f64::from(1 + device.busy.now)
+            let waits_ns = if (device.homes as usize) < one.workers { 0.0 } else { device.cold.or(COLD_NS) };
+            let run_ns = self.run_ns(function, one.device);
+            waits_ns + one.weights_ns as f64 + run_ns * f64::from(1 + device.busy.now)
         };
         let order = |a: &Candidate, b: &Candidate| {
-            let homes = |one: &Candidate| self.devices[one.device].homes;
-            ends_ns(a).total_cmp(&ends_ns(b)).then(homes(a).cmp(&homes(b))).then(a.device.cmp(&b.device))
+            let taken =
+                |one: &Candidate| f64::from(self.devices[one.device].homes) / one.workers.max(1) as f64;
+            ends_ns(a)
+                .total_cmp(&ends_ns(b))
+                .then(taken(a).total_cmp(&taken(b)))
+                .then(a.device.cmp(&b.device))
         };
         (0..self.devices.len()).filter_map(able).min_by(order).map(|one| one.device)
     }
@@ -398,27 +441,30 @@ impl State {
         }
         here.per_call.add(turnaround_ns / f64::from(place.in_flight.max(1)));
         self.devices[device].turnaround.add(turnaround_ns);
-        let known = self.functions.entry((call.function, device)).or_insert(ran_ns);
-        *known += (ran_ns - *known) * WEIGHT;
+        self.functions.entry((call.function, device)).or_insert(RunTime::new(ran_ns)).add(ran_ns);
         if state.home == device {
             self.consider_moving(call, place, now_ns, busy, turnaround_ns);
         }
     }
 
-    /// Adds up what a domain lost by sharing its home with `busy` domains, itself among them, and moves it once that has
-    /// paid for the move.
+    /// Adds up what a domain lost by its home, which it shares with `busy` domains, itself among them, and which may be slower than
+    /// others; moves it once that has paid for the move, with its weights.
     fn consider_moving(&mut self, call: &Routed, place: Place, now_ns: u64, busy: u32, turnaround_ns: f64) {
-        let others = self.devices.iter().enumerate().filter(|(device, _)| *device != place.device);
-        let Some((to, free)) = others.min_by_key(|(_, device)| (device.busy.now, device.homes)) else {
-            return;
+        let slower = |to: usize| self.slower(call.function, to, place.device);
+        // In calls of its home that it has for itself.
+        let there = |to: usize| f64::from(self.devices[to].busy.now + 1) * slower(to);
+        let homes = |to: usize| f64::from(self.devices[to].homes + 1) * slower(to);
+        let others = (0..self.devices.len()).filter(|device| *device != place.device);
+        let order = |a: &usize, b: &usize| {
+            there(*a).total_cmp(&there(*b)).then(homes(*a).total_cmp(&homes(*b))).then(a.cmp(b))
         };
-        // After the move there must be fewer there than here now.
-        if free.busy.now + 1 >= busy || free.homes + 1 >= self.devices[place.device].homes {
+        let Some(to) = others.min_by(order) else { return };
+        // After the move it must be better off there than it is here now.
+        if there(to) >= f64::from(busy) || homes(to) >= f64::from(self.devices[place.device].homes) {
             return;
         }
-        let slower = self.run_ns(call.function, to) / self.run_ns(call.function, place.device).max(1.0);
-        let saved = 1.0 - f64::from(free.busy.now + 1) / f64::from(busy) * slower;
-        let move_ns = free.cold.or(COLD_NS);
+        let saved = 1.0 - there(to) / f64::from(busy);
+        let move_ns = self.devices[to].cold.or(COLD_NS) + place.weights_ns as f64;
         let Some(state) = self.domains.get_mut(&call.domain) else { return };
         let age_ns = now_ns.saturating_sub(state.lost_at_ns) as f64;
         // Calls that run side by side lose the same time once.

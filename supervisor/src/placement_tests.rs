@@ -25,7 +25,7 @@ fn domain(tenant: u32) -> Domain {
 }
 
 fn candidates(devices: usize) -> Vec<Candidate> {
-    (0..devices).map(|device| Candidate { device, lanes: 8, weights_ns: 0 }).collect()
+    (0..devices).map(|device| Candidate { device, lanes: 8, workers: 64, weights_ns: 0 }).collect()
 }
 
 fn route(placement: &Arc<Placement>, tenant: u32, able: &[Candidate]) -> Routed {
@@ -159,6 +159,49 @@ fn devices_of_different_speed_are_compared_by_time() {
     let busy: Vec<_> = (10..20).map(|tenant| route(&placement, tenant, &able)).collect();
     let slow = busy.iter().filter(|call| call.device() == 1).count();
     assert_eq!(slow, 0, "ten that share the fast one are done before one on the slow one");
+}
+
+#[test]
+fn a_domain_moves_to_a_faster_device_once_that_has_paid_with_its_weights() {
+    let turns_out = |weights_ns: u64, calls: usize| {
+        let able: Vec<_> = candidates(2).into_iter().map(|one| Candidate { weights_ns, ..one }).collect();
+        let placement = Placement::new(2);
+        // The second device is known to be twice as fast; on the first one the tenant is alone.
+        for (function, ms) in [((MATMUL, 0), 2), ((MATMUL, 1), 1)] {
+            placement.0.lock().functions.insert(function, RunTime::new((ms * MS) as f64));
+        }
+        (0..calls).for_each(|_| drop(rounds(&placement, &[0], &able[..1], 1, 2)));
+        // Both can run its calls from now on.
+        pass(2 * STAY_NS);
+        let mut last = Vec::new();
+        for _ in 0..calls {
+            let call = route(&placement, 0, &able);
+            last = vec![call.device()];
+            let ms = if call.device() == 0 { 2 } else { 1 };
+            pass(ms * MS);
+            call.ran(Duration::from_nanos(ms * MS));
+        }
+        last
+    };
+    assert_eq!(turns_out(0, 10), [0], "a few calls do not pay for a move");
+    assert_eq!(turns_out(0, 500), [1]);
+    assert_eq!(turns_out(10_000 * MS, 500), [0], "its weights cost more than it gains");
+}
+
+#[test]
+fn a_new_domain_goes_where_a_process_and_its_weights_cost_least() {
+    let to = |able: &[Candidate]| route(&Placement::new(2), 1, able).device();
+    let [small, large] = [0, 1].map(|device| candidates(2)[device]);
+    assert_eq!(to(&[Candidate { weights_ns: 5 * MS, ..small }, large]), 1);
+    assert_eq!(to(&[Candidate { workers: 0, ..small }, large]), 1);
+    // Three of four have a home on the larger one, which has three times as many processes.
+    let (placement, able) =
+        (Placement::new(2), [Candidate { workers: 20, ..small }, Candidate { workers: 60, ..large }]);
+    let mut homes = [0; 2];
+    for tenant in 0..40 {
+        homes[route(&placement, tenant, &able).device()] += 1;
+    }
+    assert_eq!(homes, [10, 30]);
 }
 
 #[test]

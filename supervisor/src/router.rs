@@ -134,7 +134,7 @@ fn candidate(at: usize, device: &Device, function: &Loaded) -> Candidate {
         false => 0,
         true => function.weight_bytes.iter().sum::<u64>() / WEIGHTS_BYTES_PER_NS,
     };
-    Candidate { device: at, lanes: device.lanes(), weights_ns }
+    Candidate { device: at, lanes: device.lanes(), workers: device.workers(), weights_ns }
 }
 
 #[cfg(test)]

@@ -63,6 +63,11 @@ impl Device {
         self.lanes.load(Ordering::Relaxed)
     }
 
+    /// How many domains can have a worker at the same time.
+    pub fn workers(&self) -> usize {
+        self.workers.load(Ordering::Relaxed)
+    }
+
     /// Whether these settings could be set by [`Device::change`] now.
     pub fn check(&self, request: &DeviceRequest) -> Result<(), ChangeError> {
         let wanted = self.config.changed(self.settings(), request)?;
@@ -127,6 +132,7 @@ impl Device {
                 Ok::<_, ChangeError>(if remakes { serving } else { 0 })
             })?;
             self.lanes.store(after.lanes, Ordering::Relaxed);
+            self.workers.store(after.workers, Ordering::Relaxed);
             setup.settings = after;
             (before, after, outdated)
         };

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pappus_protocol::now_ns;
@@ -73,6 +73,8 @@ pub struct Device {
     pub(super) made_for: Arc<OrderedMutex<MadeFor, { rank::MADE_FOR }>>,
     /// Lanes of a process that is made now.
     pub(super) lanes: AtomicU32,
+    /// How many workers there can be at the same time.
+    pub(super) workers: AtomicUsize,
     /// Workers that end are not replaced any more.
     closing: AtomicBool,
 }
@@ -159,6 +161,7 @@ impl Device {
             mps: config.shared.then(|| MpsTerminator::start(Control::new()?)).transpose()?,
             setup: OrderedMutex::new(Setup::new(&config)),
             lanes: config.lanes.into(),
+            workers: config.workers.into(),
             made_for,
             closing: AtomicBool::new(false),
             config,

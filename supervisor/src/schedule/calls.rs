@@ -53,7 +53,7 @@ pub(super) struct Entry<C> {
     counted: bool,
     /// When it was handed over.
     pub(super) started_ns: u64,
-    /// What the clock of contended time showed then.
+    /// What the clock showed then by which calls are in the way of others.
     pub(super) started_clock_ns: u64,
     serial: u64,
 }
@@ -258,8 +258,8 @@ impl<C> Calls<C> {
         self.entries.get_mut(Self::index(id)).filter(|entry| entry.serial == id.0 >> INDEX_BITS)
     }
 
-    /// A call that waited is in a worker, where its function is installed first or was there. The moment, and what the clock of
-    /// contended time shows.
+    /// A call that waited is in a worker, where its function is installed first or was there. The moment, and what the clock shows
+    /// by which calls are in the way of others.
     pub(super) fn started(
         &mut self,
         id: CallId,

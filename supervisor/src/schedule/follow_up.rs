@@ -68,7 +68,7 @@ impl<C: Clone> Scheduler<C> {
     pub(super) fn enqueue(&mut self, now_ns: u64, domain: Domain, id: CallId) {
         let held = !self.placing.knows(domain) && self.holds(now_ns, domain.caller);
         let Some(entry) = self.calls.get(id) else { return };
-        let takes_ns = self.run_times.at_least_ns(entry.function).unwrap_or(0);
+        let takes_ns = self.run_times.at_least_ns(entry.function, entry.memory_bytes).unwrap_or(0);
         let (deadline_ns, late_ns) = (entry.deadline_ns, self.residency.late_ns(now_ns, entry.deadline_ns));
         self.placing.enqueue(domain, id, Due { deadline_ns, takes_ns, late_ns }, held);
         self.calls.count(id);
@@ -103,7 +103,7 @@ impl<C: Clone> Scheduler<C> {
         if entry.weight_bytes > 0 {
             self.warmth.warm(worker, entry.function);
         }
-        let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.contended_ns(now_ns));
+        let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.in_the_way_ns(now_ns));
         self.calls.started(id, worker, place.lane, installs, [now_ns, clock_ns]);
         self.exclusive.started(now_ns);
         let Place { lane, lane_bytes: memory_bytes } = place;

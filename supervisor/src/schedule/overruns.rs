@@ -1,8 +1,10 @@
 //! Calls that are in the way of others for too long. A device that takes turns cannot interrupt what runs; while others
 //! want it, one call may have it for as long as its tenant's `overrun-limit`, and its process is ended then.
 //!
-//! What counts is the time in which the call could run and others wanted the device. The clock of [`Turns`] counts
-//! such time; the call's began when it was handed over, or when its worker got its grant, whichever came later.
+//! What counts is the time in which the call could run and others wanted the device, divided among the long calls that
+//! shared the chip meanwhile: of 32 tenants whose calls take 100 ms each, none is in the way for longer than that,
+//! although each call takes three seconds. A clock of [`Turns`] counts such time; the call's began when it was handed
+//! over, or when its worker got its grant, whichever came later.
 //!
 //! Its tenant is fined as much as that, beside what it is charged for its turns: its next call stands behind both.
 //!
@@ -15,6 +17,9 @@ use super::turns::Turns;
 use super::types::{Action, CallId, KillReason, Verdict};
 use crate::ids::WorkerId;
 use crate::limits::OVERRUN_CHECK_NS;
+
+/// A call that has been in the way of others for so long shares the chip with others that have.
+const LONG_NS: u64 = OVERRUN_CHECK_NS / 2;
 
 impl<C> Scheduler<C> {
     /// When calls are looked at next: now and then, while others wait.
@@ -34,33 +39,30 @@ impl<C: Clone> Scheduler<C> {
             return;
         }
         self.overrun_check_ns = now_ns.saturating_add(OVERRUN_CHECK_NS);
-        let clock_ns = turns.contended_ns(now_ns);
+        let (clock_ns, contended_ns) = (turns.in_the_way_ns(now_ns), turns.contended_ns(now_ns));
         let granted: Vec<(WorkerId, u64)> = turns.granted().collect();
+        let mut long_calls = 0;
         for (worker, granted_clock_ns) in granted {
-            if let Some((ran_ns, id)) = self.overrunning(worker, granted_clock_ns, clock_ns) {
-                let tenant = self.workers[worker].served().map(|domain| domain.caller);
-                if let (Some(turns), Some(tenant)) = (&mut self.turns, tenant) {
-                    turns.fine(tenant, ran_ns);
-                }
-                self.mode.iter_mut().for_each(|mode| mode.overran(clock_ns));
+            let Some((ran_ns, id)) = self.longest(worker, granted_clock_ns, clock_ns) else { continue };
+            long_calls += usize::from(ran_ns >= LONG_NS);
+            let Some(tenant) = self.workers[worker].served().map(|domain| domain.caller) else { continue };
+            let limit_ns = self.placing.share_of(tenant).overrun_ns.unwrap_or(self.overrun_ns);
+            if limit_ns != 0 && ran_ns >= limit_ns {
+                self.turns.iter_mut().for_each(|turns| turns.fine(tenant, ran_ns));
+                self.mode.iter_mut().for_each(|mode| mode.overran(contended_ns));
                 self.kill_overrun(now_ns, worker, id, actions);
             }
         }
+        self.turns.iter_mut().for_each(|turns| turns.set_long_calls(now_ns, long_calls));
     }
 
-    /// The call of a worker that is in the way for too long, and for how long it is, if one is.
-    fn overrunning(&self, worker: WorkerId, granted_clock_ns: u64, clock_ns: u64) -> Option<(u64, CallId)> {
-        let tenant = self.workers[worker].served()?.caller;
-        let limit_ns = self.placing.share_of(tenant).overrun_ns.unwrap_or(self.overrun_ns);
-        if limit_ns == 0 {
-            return None;
-        }
+    /// The call of a worker that is in the way of others for longest, and for how long it is.
+    fn longest(&self, worker: WorkerId, granted_clock_ns: u64, clock_ns: u64) -> Option<(u64, CallId)> {
         let ran_ns = |id: CallId| {
             let entry = self.calls.get(id)?;
             Some((clock_ns.saturating_sub(entry.started_clock_ns.max(granted_clock_ns)), id))
         };
-        let longest = self.workers[worker].calls().iter().filter_map(|id| ran_ns(*id)).max()?;
-        (longest.0 >= limit_ns).then_some(longest)
+        self.workers[worker].calls().iter().filter_map(|id| ran_ns(*id)).max()
     }
 
     fn kill_overrun(&mut self, now_ns: u64, worker: WorkerId, id: CallId, actions: &mut Vec<Action<C>>) {

@@ -45,6 +45,8 @@ struct DomainState {
     workers: WorkerSet,
     /// Whether it stands in [`Placing::unplaced`].
     is_unplaced: bool,
+    /// How often others came before it while it was the first there.
+    passed_over: u32,
     /// Whether it stands in [`Placing::waiting`].
     waits: bool,
     /// Its caller spent its budget: none of its calls start, and it stands in neither line.
@@ -284,9 +286,11 @@ impl Placing {
     /// The domain that a free worker should serve: one without workers, else one that has more calls than its workers
     /// can take. It is bound to it then.
     pub(super) fn next_for_free(&mut self, now_ns: u64, view: View<'_>) -> Option<Domain> {
-        if let Some(domain) = self.next_unplaced(now_ns, view) {
+        if let Some((first, domain)) = self.next_unplaced(now_ns, view) {
             self.unplaced.serve(domain);
-            self.domains.get_mut(&domain)?.is_unplaced = false;
+            self.domains.get_mut(&first)?.passed_over += 1;
+            let state = self.domains.get_mut(&domain)?;
+            (state.is_unplaced, state.passed_over) = (false, 0);
             return Some(domain);
         }
         for _ in 0..self.waiting.len() {

@@ -66,8 +66,9 @@ fn a_worker_goes_to_the_first_domain_that_has_a_call_in_time() {
     wait(BOB, 1, 50);
     wait(ALICE, 2, 60);
     wait(carol, 3, 100);
-    let next =
-        |placing: &Placing, now_ns| placing.next_unplaced(now_ns, View::new(&workers, &Exclusive::new()));
+    let next = |placing: &Placing, now_ns| {
+        placing.next_unplaced(now_ns, View::new(&workers, &Exclusive::new())).map(|(_, next)| next)
+    };
     assert_eq!(next(&placing, 49), Some(BOB));
     assert_eq!(next(&placing, 50), Some(ALICE), "his call would not be answered");
     assert_eq!(next(&placing, 60), Some(carol));
@@ -80,6 +81,30 @@ fn a_worker_goes_to_the_first_domain_that_has_a_call_in_time() {
     let batch = TenantShare { class: crate::schedule::Class::Batch, ..TenantShare::default() };
     [ALICE, carol].into_iter().for_each(|domain| placing.set_share(domain.caller, batch));
     assert_eq!(next(&placing, 50), Some(BOB));
+}
+
+#[test]
+fn none_is_passed_over_for_ever() {
+    let (mut placing, mut workers, _) = two_workers();
+    let of = |owner, caller| Domain { owner: TenantId::new(owner), caller: TenantId::new(caller) };
+    // Alice has a worker, and waits for another one for what she was granted.
+    bind(&mut placing, &mut workers, W0, ALICE);
+    let further = of(2, 1);
+    placing.enqueue(further, CallId(0), Due { late_ns: 9, ..Due::default() }, false);
+    let none_wait = Exclusive::new();
+    let mut passed = Vec::new();
+    while passed.last() != Some(&further) {
+        let id = 1 + passed.len() as u64;
+        let other = of(id as u32 + 10, id as u32 + 10);
+        placing.enqueue(other, CallId(id), Due { late_ns: 9, ..Due::default() }, false);
+        let next = placing.next_for_free(0, View::new(&workers, &none_wait)).unwrap();
+        passed.push(next);
+        assert!(passed.len() <= 17, "{passed:?}");
+        if next == other {
+            placing.unqueue(other, CallId(id));
+        }
+    }
+    assert_eq!(passed.len(), 17, "callers without a worker go first");
 }
 
 #[test]

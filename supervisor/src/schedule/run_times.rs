@@ -3,8 +3,12 @@
 //! It is the least that was seen, which rises slowly while none is as short. Where it is known from enough calls, a call
 //! that cannot end before its deadline, behind those that wait before it, is refused at once; a call that could end in
 //! time is never refused for being expected to be slow.
+//!
+//! Calls of one function with more memory take longer: what needs about twice the memory is counted apart.
 
-use crate::ids::{FunctionId, IdMap};
+use std::collections::BTreeMap;
+
+use crate::ids::FunctionId;
 
 /// So many calls must have ended before anything is expected of the next one.
 const ENOUGH: u32 = 16;
@@ -20,34 +24,48 @@ struct Seen {
     shortest_ns: u64,
 }
 
+/// Which calls take about as long: of which function, and how many bits the number of bytes has that they need.
+type Kind = (FunctionId, u32);
+
+/// The kind of calls of a function that need so many bytes of device memory.
+fn kind(function: FunctionId, memory_bytes: u64) -> Kind {
+    (function, u64::BITS - memory_bytes.leading_zeros())
+}
+
 /// What was seen of all functions that calls ended of.
 #[derive(Debug, Default)]
-pub(super) struct RunTimes(IdMap<FunctionId, Seen>);
+pub(super) struct RunTimes(BTreeMap<Kind, Seen>);
 
 impl RunTimes {
-    /// A call was on the device for so long.
-    pub(super) fn ended(&mut self, function: FunctionId, device_ns: u64) {
-        if let Some(seen) = self.0.get_mut(&function) {
+    /// A call that needs so much memory was on the device for so long.
+    pub(super) fn ended(&mut self, function: FunctionId, memory_bytes: u64, device_ns: u64) {
+        let kind = kind(function, memory_bytes);
+        if let Some(seen) = self.0.get_mut(&kind) {
             seen.calls = seen.calls.saturating_add(1);
             seen.shortest_ns = (seen.shortest_ns + seen.shortest_ns / RISE).min(device_ns);
         } else if self.0.len() < MOST {
-            self.0.insert(function, Seen { calls: 1, shortest_ns: device_ns });
+            self.0.insert(kind, Seen { calls: 1, shortest_ns: device_ns });
         }
     }
 
     /// How long a call takes at least; none if too few ended.
-    pub(super) fn at_least_ns(&self, function: FunctionId) -> Option<u64> {
-        self.0.get(&function).filter(|seen| seen.calls >= ENOUGH).map(|seen| seen.shortest_ns)
+    pub(super) fn at_least_ns(&self, function: FunctionId, memory_bytes: u64) -> Option<u64> {
+        self.0
+            .get(&kind(function, memory_bytes))
+            .filter(|seen| seen.calls >= ENOUGH)
+            .map(|seen| seen.shortest_ns)
     }
 
     /// The shortest of the calls that ended, of few ones, too.
-    pub(super) fn shortest_ns(&self, function: FunctionId) -> Option<u64> {
-        self.0.get(&function).map(|seen| seen.shortest_ns)
+    pub(super) fn shortest_ns(&self, function: FunctionId, memory_bytes: u64) -> Option<u64> {
+        self.0.get(&kind(function, memory_bytes)).map(|seen| seen.shortest_ns)
     }
 
     /// A function is gone for good.
     pub(super) fn forget(&mut self, function: FunctionId) {
-        self.0.remove(&function);
+        let own: Vec<Kind> =
+            self.0.range((function, 0)..=(function, u64::BITS)).map(|(kind, _)| *kind).collect();
+        own.iter().for_each(|kind| drop(self.0.remove(kind)));
     }
 }
 
@@ -56,27 +74,44 @@ mod tests {
     use super::*;
 
     const F: FunctionId = FunctionId::new(1);
+    const B: u64 = 4096;
 
     #[test]
     fn little_is_known_of_few_calls() {
         let mut times = RunTimes::default();
-        (1..ENOUGH).for_each(|_| times.ended(F, 70));
-        assert_eq!((times.at_least_ns(F), times.shortest_ns(F)), (None, Some(70)));
-        times.ended(F, 90);
-        assert!(times.at_least_ns(F).is_some_and(|ns| (70..=72).contains(&ns)));
+        (1..ENOUGH).for_each(|_| times.ended(F, B, 70));
+        assert_eq!((times.at_least_ns(F, B), times.shortest_ns(F, B)), (None, Some(70)));
+        times.ended(F, B, 90);
+        assert!(times.at_least_ns(F, B).is_some_and(|ns| (70..=72).contains(&ns)));
         times.forget(F);
-        assert_eq!(times.shortest_ns(F), None);
+        assert_eq!(times.shortest_ns(F, B), None);
     }
 
     #[test]
     fn the_least_follows_short_calls_at_once_and_long_ones_slowly() {
         let mut times = RunTimes::default();
-        (0..100).for_each(|_| times.ended(F, 1_000_000));
-        times.ended(F, 1_000);
-        assert_eq!(times.at_least_ns(F), Some(1_000));
-        (0..10).for_each(|_| times.ended(F, 1_000_000));
-        assert!(times.at_least_ns(F).is_some_and(|ns| ns < 1_200));
-        (0..1000).for_each(|_| times.ended(F, 1_000_000));
-        assert_eq!(times.at_least_ns(F), Some(1_000_000));
+        (0..100).for_each(|_| times.ended(F, B, 1_000_000));
+        times.ended(F, B, 1_000);
+        assert_eq!(times.at_least_ns(F, B), Some(1_000));
+        (0..10).for_each(|_| times.ended(F, B, 1_000_000));
+        assert!(times.at_least_ns(F, B).is_some_and(|ns| ns < 1_200));
+        (0..1000).for_each(|_| times.ended(F, B, 1_000_000));
+        assert_eq!(times.at_least_ns(F, B), Some(1_000_000));
+    }
+
+    #[test]
+    fn small_calls_say_nothing_of_large_ones() {
+        let mut times = RunTimes::default();
+        let large = FunctionId::new(2);
+        for (function, bytes, ns) in [(F, B, 10), (F, 8 * B, 80), (large, B, 5)] {
+            (0..ENOUGH).for_each(|_| times.ended(function, bytes, ns));
+        }
+        let known = |bytes| times.at_least_ns(F, bytes);
+        assert_eq!([B, B + 1, 8 * B, 64 * B].map(known), [Some(10), Some(10), Some(80), None]);
+        times.forget(F);
+        assert_eq!(
+            [(F, B), (F, 8 * B), (large, B)].map(|(f, b)| times.shortest_ns(f, b)),
+            [None, None, Some(5)]
+        );
     }
 }

@@ -40,14 +40,14 @@ impl<C: Clone> Scheduler<C> {
             return;
         }
         let Some(entry) = self.calls.get(id) else { return };
-        let (function, tenant) = (entry.function, entry.domain.caller);
+        let (function, bytes, tenant) = (entry.function, entry.memory_bytes, entry.domain.caller);
         let device_ns = device_ns.min(now_ns.saturating_sub(entry.started_ns));
         let slices = self.slices();
         // Where the chip slices, calls take longer than the work that they are.
-        if !slices || self.run_times.shortest_ns(function).is_none() {
-            self.run_times.ended(function, device_ns);
+        if !slices || self.run_times.shortest_ns(function, bytes).is_none() {
+            self.run_times.ended(function, bytes, device_ns);
         }
-        let work_ns = self.run_times.shortest_ns(function).unwrap_or(device_ns);
+        let work_ns = self.run_times.shortest_ns(function, bytes).unwrap_or(device_ns);
         if let Some(mode) = &mut self.mode {
             mode.completed(tenant, work_ns);
         }
@@ -60,7 +60,7 @@ impl<C: Clone> Scheduler<C> {
     /// Why a call that would have to wait cannot end before its deadline, if that is sure: by the least that the calls
     /// before it take, and it itself.
     pub(super) fn too_late(&self, now_ns: u64, terms: &Terms) -> Option<NotNow> {
-        let call_ns = self.run_times.at_least_ns(terms.function)?;
+        let call_ns = self.run_times.at_least_ns(terms.function, terms.memory_bytes)?;
         let queue_ns = self.placing.before_ns(terms.domain, terms.deadline_ns).filter(|ns| *ns > 0)?;
         let ends_ns = now_ns.saturating_add(queue_ns).saturating_add(call_ns);
         let [queue_ms, call_ms] = [queue_ns, call_ns].map(|ns| ns.div_ceil(1_000_000));

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use proptest::prelude::*;
 
 use super::*;
+use crate::schedule::{Class, TenantShare};
 
 /// What one domain asks for: so many calls at a time, each about as long as this.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +17,7 @@ struct Load {
 /// How long a process takes to be made, and to be scrubbed.
 const START_NS: u64 = 20 * MS;
 const SCRUB_NS: u64 = 5 * MS;
-/// How long all of it goes on, and how long a domain may wait for its next call to start.
+/// How long it goes on for callers of one class, and how long a domain may wait for its next call to start.
 const RUN_NS: u64 = 60_000 * MS;
 const LONGEST_NS: u64 = 30_000 * MS;
 
@@ -38,6 +39,8 @@ struct Device {
     started_ns: Vec<u64>,
     waited_ns: Vec<u64>,
     random: u64,
+    /// How long all of it goes on.
+    run_ns: u64,
 }
 
 impl Device {
@@ -49,7 +52,13 @@ impl Device {
             .collect();
         let (started_ns, waited_ns) = (vec![0; domains.len()], vec![0; domains.len()]);
         let (bench, coming) = (Bench::of(shape), BTreeMap::new());
-        Self { bench, domains, calls: 0, coming, started_ns, waited_ns, random: 1 }
+        Self { bench, domains, calls: 0, coming, started_ns, waited_ns, random: 1, run_ns: RUN_NS }
+    }
+
+    fn set_class(&mut self, caller: u32, class: Class) {
+        let share = TenantShare { class, ..TenantShare::default() };
+        let set_share = SetShare { tenant: TenantId::new(caller), share };
+        self.bench.scheduler.handle(self.bench.now, set_share, &mut self.bench.actions);
     }
 
     fn domain_of(&self, call: u64) -> usize {
@@ -107,7 +116,7 @@ impl Device {
         let b = &mut self.bench;
         let next_ns = self.coming.first_key_value().map_or(u64::MAX, |((at_ns, _), _)| *at_ns);
         let tick_ns = b.scheduler.next_deadline_ns().map_or(u64::MAX, |at_ns| at_ns.max(b.now));
-        if next_ns.min(tick_ns) > RUN_NS {
+        if next_ns.min(tick_ns) > self.run_ns {
             return false;
         }
         b.now = next_ns.min(tick_ns);
@@ -138,7 +147,7 @@ impl Device {
         self.obey();
         while self.step() {}
         let waits = self.waited_ns.iter().zip(&self.started_ns);
-        let longest = waits.map(|(waited_ns, started_ns)| (*waited_ns).max(RUN_NS - started_ns));
+        let longest = waits.map(|(waited_ns, started_ns)| (*waited_ns).max(self.run_ns - started_ns));
         self.domains.iter().map(|(domain, _)| *domain).zip(longest).collect()
     }
 }
@@ -154,11 +163,30 @@ proptest! {
         workers in 1_usize..4,
         lanes in 1_u32..3,
         scrubs in any::<bool>(),
-        callers in prop::collection::vec(prop::collection::vec(load(), 1..4), 2..5),
+        callers in prop::collection::vec(prop::collection::vec(load(), 1..4), 2..9),
     ) {
         let shape = Shape { workers_per_domain: 1, residency_ns: 10 * MS, scrubs, ..Shape::new(workers, lanes) };
         let waits = Device::new(shape, &callers).run();
         prop_assert!(waits.values().all(|ns| *ns <= LONGEST_NS), "{waits:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4, failure_persistence: None, ..ProptestConfig::default() })]
+    /// Lower classes have a twentieth of the device at least, and each domain its part of that.
+    #[test]
+    fn a_lower_class_is_served_again_and_again(
+        workers in 1_usize..4,
+        scrubs in any::<bool>(),
+        callers in prop::collection::vec(prop::collection::vec(load(), 1..3), 2..5),
+        classes in prop::collection::vec(prop::sample::select(Class::ALL.to_vec()), 5),
+    ) {
+        let shape = Shape { workers_per_domain: 1, residency_ns: 10 * MS, scrubs, ..Shape::new(workers, 1) };
+        let mut device = Device::new(shape, &callers);
+        device.run_ns = 6 * RUN_NS;
+        (1..).zip(classes).for_each(|(caller, class)| device.set_class(caller, class));
+        let waits = device.run();
+        prop_assert!(waits.values().all(|ns| *ns <= 5 * LONGEST_NS), "{waits:?}");
     }
 }
 

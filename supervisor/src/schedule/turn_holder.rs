@@ -9,7 +9,7 @@ pub(super) struct Holder {
     pub(super) tenant: TenantId,
     pub(super) turn: TurnId,
     pub(super) granted_ns: u64,
-    /// The contended clock at that time.
+    /// The clock by which calls are in the way of others at that time.
     pub(super) granted_clock_ns: u64,
     pub(super) revoked_ns: Option<u64>,
     /// From when on it is still to be charged: since then others want the device, too.
@@ -33,7 +33,7 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// A worker gets its grant. The contended clock shows `clock_ns`.
+    /// A worker gets its grant. The clock by which calls are in the way of others shows `clock_ns`.
     pub(super) fn new(worker: WorkerId, tenant: TenantId, turn: TurnId, now_ns: u64, clock_ns: u64) -> Self {
         Self {
             worker,

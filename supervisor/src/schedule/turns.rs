@@ -16,8 +16,9 @@
 //!
 //! Who is ended for an overrun is fined (`turn_fines`).
 //!
-//! How long calls are in the way of others is counted by a clock that runs while at least two parties want the device
-//! ([`Turns::contended_ns`]).
+//! Two clocks run while at least two parties want the device: that of contended time ([`Turns::contended_ns`]), and one that
+//! is as much slower as there are long calls that share the chip, by which calls are in the way of others
+//! ([`Turns::in_the_way_ns`]).
 
 pub use self::charges::Charge;
 use super::share_line::ShareLine;
@@ -84,6 +85,10 @@ pub struct Turns {
     /// The contended clock, and since when it runs.
     contended_ns: u64,
     contended_since_ns: Option<u64>,
+    /// The clock by which calls are in the way of others: what it showed when the contended clock showed the second number.
+    in_the_way_ns: (u64, u64),
+    /// How much slower it is.
+    long_calls: u64,
     /// How long turns last lately.
     turn_ns: u64,
     /// Workers and the supervisor's threads poll.
@@ -109,6 +114,8 @@ impl Turns {
             outside: false,
             contended_ns: 0,
             contended_since_ns: None,
+            in_the_way_ns: (0, 0),
+            long_calls: 1,
             turn_ns: u64::from(quantum_us) * 1000,
             polls: false,
             barred: Vec::new(),
@@ -199,6 +206,19 @@ impl Turns {
         self.contended_ns + self.contended_since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns))
     }
 
+    /// The clock by which calls are in the way of others: contended time, divided among the long calls that shared the chip
+    /// then. Each of them had no more than its part of it.
+    pub fn in_the_way_ns(&self, now_ns: u64) -> u64 {
+        let (shown_ns, at_ns) = self.in_the_way_ns;
+        shown_ns + self.contended_ns(now_ns).saturating_sub(at_ns) / self.long_calls
+    }
+
+    /// So many workers with a grant have calls from now on that take long.
+    pub fn set_long_calls(&mut self, now_ns: u64, workers: usize) {
+        self.in_the_way_ns = (self.in_the_way_ns(now_ns), self.contended_ns(now_ns));
+        self.long_calls = (workers as u64).max(1);
+    }
+
     /// Whether at least two parties want the device.
     pub fn is_contended(&self) -> bool {
         self.contended_since_ns.is_some()
@@ -209,7 +229,7 @@ impl Turns {
         self.active.count_ones() + u32::from(self.outside)
     }
 
-    /// Workers with a grant, and what the contended clock showed when they got it.
+    /// Workers with a grant, and what the clock by which they are in the way of others showed when they got it.
     pub fn granted(&self) -> impl Iterator<Item = (WorkerId, u64)> {
         self.holders.iter().map(|holder| (holder.worker, holder.granted_clock_ns))
     }
@@ -324,7 +344,7 @@ impl Turns {
         let Some(tenant) = self.leave_line(worker) else { return };
         let turn = TurnId::new(self.next_turn);
         self.next_turn += 1;
-        let clock_ns = self.contended_ns(now_ns);
+        let clock_ns = self.in_the_way_ns(now_ns);
         self.holders.push(Holder::new(worker, tenant, turn, now_ns, clock_ns));
         orders.push(Order::Grant { worker, turn });
     }

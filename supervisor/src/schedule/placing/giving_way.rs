@@ -15,6 +15,8 @@ const OVERSTAY_NS: u64 = 1_000_000_000;
 const IN_USE_NS: u64 = 1_000_000_000;
 /// So many domains in line are looked at, from the first, for callers without a worker and for calls that may be in time.
 const LOOKED_AT: usize = 64;
+/// So often others may come before the first domain in line.
+const PASSES: u32 = 16;
 
 /// A search for workers for domains that wait, see [`Placing::next_to_bring`] and [`Placing::next_to_go`].
 #[derive(Debug, Default)]
@@ -116,22 +118,23 @@ impl Placing {
         if stays { ends_ns.max(residency.stays_ns(worker)) } else { ends_ns }
     }
 
-    /// The next one of the domains without workers, of the class of the first: callers that have no worker come first, and among
-    /// equals the first domain that has a call which can meet its deadline. Where hundreds wait for few workers, the call of the
-    /// one that has waited longest is about to expire.
-    pub(super) fn next_unplaced(&self, now_ns: u64, view: View<'_>) -> Option<Domain> {
+    /// The first of the domains without workers, and the next one. That is the first, or another of its class: callers that have no
+    /// worker come first, and among equals the first domain that has a call which can meet its deadline. Where hundreds wait for
+    /// few workers, the call of the one that has waited longest is about to expire. None is passed over again and again.
+    pub(super) fn next_unplaced(&self, now_ns: u64, view: View<'_>) -> Option<(Domain, Domain)> {
         let first = self.unplaced.iter().find(|d| self.may_start(*d, view))?;
         let is_in_time = |d: &Domain| self.domains.get(d).is_some_and(|d| d.queue.is_in_time(now_ns));
         let is_needy = |d: &Domain| self.several_domains == 0 || self.workers_of(d.caller) == 0;
-        if is_needy(&first) && is_in_time(&first) {
-            return Some(first);
+        let was_passed_over = |d: &Domain| self.domains.get(d).is_some_and(|d| d.passed_over >= PASSES);
+        if was_passed_over(&first) || is_needy(&first) && is_in_time(&first) {
+            return Some((first, first));
         }
         let class = self.share_of(first.caller).class;
         let may_be = |d: &Domain| self.share_of(d.caller).class == class && self.may_start(*d, view);
         let looked_at: Vec<Domain> = self.unplaced.iter().take(LOOKED_AT).filter(may_be).collect();
         let needy = || looked_at.iter().filter(|d| is_needy(d));
         let best = needy().find(|d| is_in_time(d)).or_else(|| needy().next());
-        Some(*best.or_else(|| looked_at.iter().find(|d| is_in_time(d))).unwrap_or(&first))
+        Some((first, *best.or_else(|| looked_at.iter().find(|d| is_in_time(d))).unwrap_or(&first)))
     }
 
     /// Whether an idle worker was its domain's long enough and others may want it.
