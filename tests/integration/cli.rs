@@ -282,6 +282,7 @@ fn help_has_examples_and_shells_have_completions() {
         &["module", "add", "--help"],
         &["completions", "--help"],
         &["settings", "--help"],
+        &["package", "tune", "--help"],
     ] {
         let help = supervisor.ok(command);
         assert!(help.contains("Example") && help.contains("\n  pappus "), "{help}");
@@ -290,7 +291,51 @@ fn help_has_examples_and_shells_have_completions() {
     for (shell, words) in
         [("bash", "complete -F"), ("zsh", "#compdef pappus"), ("fish", "complete -c pappus")]
     {
-        assert!(supervisor.ok(&["completions", shell]).contains(words), "{shell}");
+        let script = supervisor.ok(&["completions", shell]);
+        assert!(script.contains(words) && script.contains("tune"), "{shell}");
+    }
+}
+
+/// A Python that has `pappus.package` as far as `import` goes, and writes down how it was called.
+const PYTHON: &str = r#"#!/bin/sh
+[ "$1" = -c ] && exit 0
+printf '%s\n' "token=$PAPPUS_TOKEN_FILE" "$@"
+exit 3
+"#;
+
+#[test]
+fn packages_are_tuned_by_a_python_that_can() {
+    let supervisor = Supervisor::start();
+    supervisor.write("python", PYTHON);
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(supervisor.path("python"), executable).unwrap();
+    supervisor.write("without", "#!/bin/sh\necho 'No module named pappus' >&2\nexit 1\n");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(supervisor.path("without"), executable).unwrap();
+    let run = |python: &str, args: &[&str]| {
+        let path = supervisor.path(python);
+        supervisor.pappus_with(&[("PAPPUS_PYTHON", path.to_str().unwrap())], args)
+    };
+
+    let ran =
+        run("python", &["package", "tune", "--device", "cuda:1", "--json", "--token-file", "t", "m.pappus"]);
+    // Its exit code is the command's.
+    assert_eq!(ran.code, 3, "{}", ran.stderr);
+    let said: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(
+        said[..7],
+        ["token=t", "-m", "pappus.package", "tune", "--device=cuda:1", "--repeat=30", "--json"]
+    );
+    assert_eq!((said[7], said[9]), ("--pappus", "--socket"));
+    assert_eq!(std::path::Path::new(said[8]).file_name().unwrap(), "pappus");
+    assert_eq!((said[10], &said[11..]), (supervisor.socket().to_str().unwrap(), &["--", "m.pappus"][..]));
+
+    for (python, why) in
+        [("without", "does not have it (No module named pappus)"), ("absent", "cannot be run")]
+    {
+        let ran = run(python, &["package", "tune", "m.pappus"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (3, ""), "{}", ran.stderr);
+        assert!(ran.stderr.contains(why) && ran.stderr.contains("-m pip install ./python"), "{}", ran.stderr);
     }
 }
 

@@ -137,9 +137,15 @@ impl Supervisor {
 
     /// Runs the `pappus` command in its directory, on its socket.
     pub(crate) fn pappus(&self, args: &[&str]) -> Ran {
+        self.pappus_with(&[], args)
+    }
+
+    /// The same with these variables in its environment.
+    pub(crate) fn pappus_with(&self, variables: &[(&str, &str)], args: &[&str]) -> Ran {
         run(Command::new(program("pappus"))
             .current_dir(self.dir.path())
             .env("PAPPUS_SOCKET", self.socket())
+            .envs(variables.iter().copied())
             .args(args))
     }
 

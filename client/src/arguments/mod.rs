@@ -3,6 +3,7 @@
 //! In reading order:
 //! - here: commands and their options.
 //! - `kernel`: those of `pappus kernel`.
+//! - `package`: those of `pappus package`.
 //! - `help`: examples and exit codes behind the options.
 //! - `values`: types for options with a form of their own, such as `NAME=FILE`.
 //! - `conflicts`: options that contradict each other.
@@ -10,6 +11,7 @@
 mod conflicts;
 mod help;
 mod kernel;
+mod package;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -24,6 +26,7 @@ use self::help::{
     CHECK_EXAMPLES, DEVICE_SETTINGS, EXAMPLES, EXIT_CODES, INVOKE_EXAMPLES, PLAN_EXAMPLES, READY, SETTINGS,
 };
 pub(crate) use self::kernel::{KernelBuildArguments, KernelCommand, KernelNewArguments};
+pub(crate) use self::package::{PackageCommand, PackageTuneArguments};
 use self::values::assignment;
 pub(crate) use self::values::{Assignment, Destination, SizeOrSpec};
 use crate::input::Spec;
@@ -112,6 +115,9 @@ The hash goes into the supervisor's configuration, the token to the gateway:\n  
     /// Write kernels in C and build them for every device, without a supervisor
     #[command(subcommand)]
     Kernel(KernelCommand),
+    /// Packages of models: find out which of their kernels are fastest on a device
+    #[command(subcommand)]
+    Package(PackageCommand),
     /// Start a supervisor, run three workloads, check their results, and draw pictures
     Demo {
         /// The device to run on, as for `pappus-supervisor --device`

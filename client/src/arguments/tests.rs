@@ -35,6 +35,21 @@ fn inputs_outputs_and_times_are_read() {
 }
 
 #[test]
+fn tuning_has_a_device_and_a_number_of_calls() {
+    let read = |line: &str| match parse(line).unwrap().command {
+        Command::Package(PackageCommand::Tune(tune)) => tune,
+        other => panic!("{other:?}"),
+    };
+    let tune = read("pappus package tune m.pappus");
+    assert_eq!((&*tune.device, tune.repeat, tune.package), ("cuda:0", 30, "m.pappus".into()));
+    let tune = read("pappus package tune m --device hip:1 --repeat 5 --json");
+    assert_eq!((&*tune.device, tune.repeat, tune.json.json), ("hip:1", 5, true));
+    for wrong in ["pappus package", "pappus package tune", "pappus package tune m --repeat 0"] {
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn names_that_come_twice_are_usage_errors() {
     let check = |line: &str| match parse(line).unwrap().command {
         Command::Invoke(invoke) => invoke.check(),

@@ -12,6 +12,7 @@ mod kernel;
 mod man;
 mod module;
 mod module_file;
+mod package;
 mod plan;
 mod quota;
 mod reload;
@@ -46,6 +47,7 @@ pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
         Command::Quota(json) => quota::run(&mut connect()?, json, out),
         Command::Tenants(json) => admin(tenants::run(&mut connect()?, json, out), "tenants"),
         Command::Kernel(command) => kernel::run(command, out),
+        Command::Package(command) => package::run(command, socket.as_deref(), token_file.as_deref()),
         Command::Plan(arguments) => plan::run(&arguments, out),
         Command::Token { output, force } => token::run(output.as_deref(), force, out),
         Command::Device(command) => admin(device::run(&mut connect()?, command, out), "device"),
