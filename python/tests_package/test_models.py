@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import torch
 from torch import nn
 
 from bench_models import networks as models
+from fixture import program
 from pappus import package
-from pappus.package import Package, PackageError, compiling, precision
+from pappus.package import Package, PackageError, Unsupported, compiling, precision
 
 Check = Callable[[Path], str]
 
@@ -81,6 +83,95 @@ def test_a_transformer(dynamic: bool) -> None:
     same(built, model, tokens)
     if dynamic:
         same(built, model, torch.randint(0, 64, (3, 16)))
+
+
+class Scores(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x @ y.transpose(1, 2), -1)
+
+
+class Pairs(nn.Module):
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        return y.view(-1, 2, y.shape[1]).sum(1)
+
+
+class Halves(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x.relu(), -x]) + y
+
+
+def refused(folder: Path, **inputs: tuple[int, ...]) -> str:
+    """What ``pappus function check`` says of a call with arrays of f32 of these shapes; nothing where it is one."""
+    given = []
+    for name, shape in inputs.items():
+        file = folder / f"{name}.npy"
+        np.save(file, np.zeros(shape, np.float32))
+        given += ["--input", f"{name}={file}"]
+    command = [program("pappus"), "function", "check", str(folder / "model.pappus"), *given]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode in (0, 3), done.stderr
+    return done.stderr
+
+
+def test_batch_and_length_are_free(tmp_path: Path) -> None:
+    batch, tokens, others = (torch.export.Dim(n, min=2, max=m) for n, m in (("batch", 64), ("tokens", 40), ("others", 50)))
+    model, x, y = Scores().eval(), torch.randn(4, 6, 32), torch.randn(4, 9, 32)
+    shapes = {"y": {0: batch, 1: others}, "x": {0: batch, 1: tokens}}
+    built = package.torch(model, (x, y), dynamic_shapes=shapes)
+    declared = built.blueprint["types"]
+    free = [{"Free": name} for name in ("batch", "tokens", "others")]
+    assert declared["x"]["shape"] == [free[0], free[1], {"Absolute": 32}]
+    assert declared["output"]["shape"] == free
+    for a, b, c in ((4, 6, 9), (2, 17, 2), (5, 3, 33)):
+        same(built, model, torch.randn(a, b, 32), torch.randn(a, c, 32))
+    built.save(tmp_path / "model.pappus")
+    assert refused(tmp_path, x=(64, 40, 32), y=(64, 50, 32)) == ""
+    assert "batch_is_at_most_64" in refused(tmp_path, x=(65, 40, 32), y=(65, 50, 32))
+    assert "others_is_at_most_50" in refused(tmp_path, x=(3, 2, 32), y=(3, 51, 32))
+    assert "65" in refused(tmp_path, x=(64, 40, 32), y=(65, 50, 32))
+    with pytest.raises(PackageError, match="tokens_is_at_most_40: a call with this many is refused"):
+        built.interpret(x=torch.randn(2, 41, 32), y=torch.randn(2, 5, 32))
+
+
+def test_a_transformer_of_any_batch_and_length() -> None:
+    model, tokens = models.GPT().eval(), torch.randint(0, 64, (2, 8))
+    free = {0: torch.export.Dim("batch", min=2, max=64), 1: torch.export.Dim("length", min=2, max=16)}
+    built = package.torch(model, (tokens,), dynamic_shapes=(free,))
+    for shape in ((2, 8), (3, 5), (2, 16)):
+        same(built, model, torch.randint(0, 64, shape))
+
+
+def test_a_dimension_that_is_a_multiple_of_a_free_one(tmp_path: Path) -> None:
+    batch, width = torch.export.Dim("batch", min=2, max=32), torch.export.Dim("width", min=2, max=9)
+    model, y = Pairs().eval(), torch.randn(8, 6)
+    built = package.torch(model, (y,), dynamic_shapes={"y": {0: 2 * batch}})
+    for rows in (8, 4, 14):
+        same(built, model, torch.randn(rows, 6))
+    built.save(tmp_path / "model.pappus")
+    assert refused(tmp_path, y=(64, 6)) == ""
+    assert "batch_is_at_most_32" in refused(tmp_path, y=(66, 6))
+    assert "batch_is_at_least_2" in refused(tmp_path, y=(2, 6))
+    assert "y" in refused(tmp_path, y=(7, 6))
+
+    built = package.torch(model, (y,), dynamic_shapes={"y": {0: 2 * batch, 1: width}})
+    for shape in ((8, 6), (10, 3)):
+        same(built, model, torch.randn(shape))
+    built.save(tmp_path / "model.pappus", overwrite=True)
+    assert refused(tmp_path, y=(64, 9)) == ""
+    assert "width_is_at_most_9" in refused(tmp_path, y=(64, 10))
+    assert "y" in refused(tmp_path, y=(7, 6))
+
+    # Neither number is told: no input has one of them as a dimension.
+    with pytest.raises(Unsupported, match=r"dimension 0 of input 'y', 2\*batch: no input has batch itself as a dimension"):
+        package.torch(model, (y,), dynamic_shapes={"y": {0: 2 * batch, 1: 3 * width}})
+
+
+def test_a_dimension_that_is_twice_another_inputs() -> None:
+    batch = torch.export.Dim("batch", min=2, max=32)
+    model, x, y = Halves().eval(), torch.randn(4, 8), torch.randn(8, 8)
+    built = package.torch(model, (x, y), dynamic_shapes={"x": {0: batch}, "y": {0: 2 * batch}})
+    for rows in (4, 3):
+        same(built, model, torch.randn(rows, 8), torch.randn(2 * rows, 8))
 
 
 def test_the_structure_of_resnet18(tmp_path: Path, check: Check) -> None:

@@ -173,6 +173,7 @@ def control_flow(steps: Sequence[Step], launch: Callable[[Launch], dict[str, Any
 def _blueprint(plan: Plan, buffers: Mapping[str, Size], flow: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     used = {pointer.buffer for step in plan.steps for pointer in pointers(step)} | {*plan.outputs}
     kept = {name: size for name, size in buffers.items() if name in used or name not in plan.buffers}
+    kept |= {unused_name(name, plan.names()): size for name, size in plan.guards.items()}
     types = {name: kind.to_json() for name, kind in plan.types.items() if name in plan.names()}
     return {
         "inputs": plan.inputs,

@@ -71,7 +71,16 @@ class _Run:
             if not ready:
                 raise PackageError(f"buffers {sorted(pending)} name each other's sizes in a circle")
             for name in ready:
+                if name in package.plan.guards:
+                    self.guarded(name, pending.pop(name))
+                    continue
                 self.bytes[name] = torch.zeros(self.size(pending.pop(name)), dtype=torch.uint8)
+
+    def guarded(self, name: str, size: Any) -> None:
+        try:
+            self.size(size)
+        except ValueError as error:
+            raise PackageError(f"{name}: a call with this many is refused ({error})") from error
 
     def size(self, size: Any) -> int:
         if not isinstance(size, dict):

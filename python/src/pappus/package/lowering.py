@@ -18,7 +18,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from . import precision, pretend, wrapper
+from . import dimensions, precision, pretend, wrapper
 from .candidates import Choices
 from .errors import PackageError, Unsupported
 from .plan import Plan
@@ -71,6 +71,7 @@ class Exported:
     inputs: list[str]
     outputs: list[str]
     weights: dict[str, torch.Tensor]
+    free: dimensions.Dimensions
 
 
 def lower(
@@ -126,7 +127,7 @@ def _export(model: Any, args: tuple[Any, ...], dynamic_shapes: Any, kwargs: dict
         raise PackageError("the model has no tensor inputs")
     weights = {name: value.detach() for name, value in program.state_dict.items()}
     weights |= {name: value.detach() for name, value in program.constants.items() if isinstance(value, torch.Tensor)}
-    return Exported(program, fake_mode, inputs, outputs, weights)
+    return Exported(program, fake_mode, inputs, outputs, weights, dimensions.read(program, dynamic_shapes))
 
 
 def _raised_at(error: BaseException) -> str | None:
@@ -251,7 +252,7 @@ def _run_inductor(exported: Exported, choices: Choices) -> Plan:
     specs = zip(placeholders, program.graph_signature.input_specs, strict=True)
     user = [node.meta["val"] for node, spec in specs if spec.kind == InputKind.USER_INPUT]
 
-    capture = wrapper.Capture(exported.inputs, exported.outputs, exported.weights)
+    capture = wrapper.Capture(exported.inputs, exported.outputs, exported.weights, exported.free)
     with torch.no_grad(), exported.fake_mode, wrapper.capturing(capture):
         select_algorithm.add_preprocessing_fn(choices.pick)
         try:

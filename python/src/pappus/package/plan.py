@@ -152,7 +152,10 @@ class ArrayType:
 
 @dataclass
 class Plan:
-    """A function. Weights are contiguous numpy arrays; ``types`` may say more about them."""
+    """A function. Weights are contiguous numpy arrays; ``types`` may say more about them.
+
+    ``guards`` are buffers of 0 bytes whose size has no value for a call that the function is not made for.
+    """
 
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
@@ -161,6 +164,7 @@ class Plan:
     types: dict[str, ArrayType] = field(default_factory=dict)
     kernels: dict[str, KernelSource] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
+    guards: dict[str, Size] = field(default_factory=dict)
 
     def arranged(self) -> Plan:
         """The same with buffers of known size placed in one ``arena`` buffer, if that saves memory.
@@ -189,6 +193,7 @@ class Plan:
             types={n: t for n, t in self.types.items() if n not in layout.offsets},
             kernels=self.kernels,
             steps=[map_pointers(step, moved) for step in self.steps],
+            guards=self.guards,
         )
 
     def names(self) -> set[str]:

@@ -22,7 +22,8 @@ from torch._inductor.codegen.wrapper_fxir import WrapperFxCodegen
 from torch._inductor.utils import LineContext
 from torch._inductor.virtualized import V
 
-from . import expressions, sizes
+from . import dimensions, expressions, sizes
+from .dimensions import Dimensions
 from .errors import PackageError, Unsupported
 from .plan import ArrayType, Copy, Fill, KernelSource, Launch, Plan, Pointer, dense_bytes, map_pointers
 from .sizes import Size
@@ -78,6 +79,7 @@ class Capture:
     inputs: list[str]
     outputs: list[str]
     weights: Mapping[str, torch.Tensor]
+    free: Dimensions = field(default_factory=Dimensions)
     plan: Plan | None = None
     error: Exception | None = None
 
@@ -169,7 +171,9 @@ class _Lines:
         self.result.inputs = names
         for name, node in pairs:
             self.arrays[node.get_name()] = _Array(Pointer(name), node.get_dtype())
-        self.symbols |= dimensions({name: (list(node.get_size()), node.get_dtype().itemsize) for name, node in pairs})
+        arrays = {name: (list(node.get_size()), node.get_dtype().itemsize) for name, node in pairs}
+        self.symbols |= dimensions.told(arrays, self.capture.free)
+        self.result.guards |= dimensions.guards(self.symbols, self.capture.free)
         for name, node in pairs:
             # Where bytes tell a dimension, a call whose bytes are no whole number of rows is refused.
             shape = tuple(self.size(size) for size in node.get_size())
@@ -365,26 +369,6 @@ class _Lines:
                 "a size that is computed from data", "sizes of a function come from its inputs' sizes", _where(node)
             )
         raise Unsupported(str(name or type(line).__name__), why, _where(node))
-
-
-def dimensions(arrays: Mapping[str, tuple[list[Any], int]]) -> dict[sympy.Symbol, Size]:
-    """What the free dimensions of inputs are, by symbol: an input's bytes by its other dimensions, wherever they are known.
-
-    A dimension that no input's bytes tell becomes a named one, which a call brings with its arrays' shapes.
-    """
-    found: dict[sympy.Symbol, Size] = {}
-    wanted = {s for shape, _ in arrays.values() for size in shape for s in sympy.sympify(size).free_symbols}
-    progress = True
-    while progress:
-        progress = False
-        for name, (shape, item) in arrays.items():
-            free = [size for size in map(sympy.sympify, shape) if size.free_symbols - found.keys()]
-            if len(free) != 1 or not free[0].is_Symbol:
-                continue
-            others = [expressions.to_size(size, found) for size in shape if size != free[0]]
-            found[free[0]] = sizes.ceil_div(sizes.sizeof(name), sizes.product([*others, sizes.absolute(item)]))
-            progress = True
-    return found | {symbol: sizes.free(str(symbol)) for symbol in wanted - found.keys()}
 
 
 def _stored(weight: torch.Tensor) -> tuple[Any, ArrayType]:
