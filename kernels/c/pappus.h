@@ -100,8 +100,8 @@ _Static_assert(sizeof(u8) == 1 && sizeof(u32) == 4 && sizeof(u64) == 8 && sizeof
 
 #define UNROLL _Pragma("unroll")
 
-/* What a launch must satisfy; a launch that does not ends in a fault, not in a wrong result. On the CPU device the
- * fault's message has the condition, and where it stands. */
+/* What a launch must satisfy; a launch that does not ends in a fault, not in a wrong result. On the CPU device
+ * and on NVIDIA GPUs the fault's message has the condition, and where it stands. */
 #define REQUIRE(condition)                                                                         \
     do {                                                                                           \
         if (!(condition))                                                                          \

@@ -6,6 +6,7 @@
 //! - `ranges`, `memory`, `weights`: device addresses and what is mapped there; lanes' memory, and weights.
 //! - `module`, `function`, `command_list`, `plan_cache`: from machine code and a plan to commands and graphs.
 //! - [`copy_kernels`]: copies and clearing of small calls as kernels; `scrub`: clearing on-chip memory.
+//! - `reason`: what a kernel that traps says.
 //! - `lane`: a call from its first copy to its clearing. This file: the device.
 //!
 //! A hot call passes this file, `lane` and `plan_cache`, and the backend's stream.
@@ -26,6 +27,7 @@ mod memory_tests;
 mod module;
 mod plan_cache;
 mod ranges;
+mod reason;
 mod scrub;
 #[cfg(test)]
 mod tests;
@@ -53,6 +55,7 @@ use self::lane::{Lane, Start};
 use self::layout::{BOUNCE_BYTES, Transfer};
 use self::memory::LaneMemory;
 use self::plan_cache::{BoundPlan, BoundPlans, Key};
+use self::reason::Reason;
 use self::scrub::Scrubber;
 use self::weights::Loader;
 use super::{Call, CopyIn, Device, FunctionImage, Loading, Source, Weights, broken};
@@ -80,6 +83,8 @@ pub struct Gpu<D: Driver> {
     /// The largest stack that a thread of any kernel loaded so far can have had.
     stack_bytes: u32,
     lost: Option<Fault>,
+    /// Where a kernel that traps says why.
+    reason: Option<Reason<D>>,
     driver: D,
 }
 
@@ -111,6 +116,7 @@ impl<D: Driver> Gpu<D> {
             scrubber: None,
             stack_bytes: 0,
             lost: None,
+            reason: Reason::prepare(&driver),
             driver,
         })
     }
@@ -308,12 +314,15 @@ impl<D: Driver> Gpu<D> {
         let guilty = self.lanes[lane.index()].last_kernel().filter(|_| self.lanes[lane.index()].is_alone());
         let fault = match error.kernel_cause() {
             Some(cause) => {
-                let who = match &guilty {
-                    Some((_, name)) => format!("kernel `{name}` failed"),
-                    None => "a kernel failed".to_owned(),
+                // Of calls beside each other, nobody knows whose it is; they run again.
+                let reason = self.reason.as_ref().filter(|_| guilty.is_some()).and_then(Reason::text);
+                let message = match (&guilty, reason) {
+                    (Some((_, name)), Some(reason)) => format!("kernel `{name}` at {reason}"),
+                    (Some((_, name)), None) => format!("kernel `{name}` failed: {cause} ({error})"),
+                    (None, _) => format!("a kernel failed: {cause} ({error})"),
                 };
                 let kernel = guilty.map(|(index, _)| index);
-                Fault { code: FaultCode::KernelTrap, kernel, message: format!("{who}: {cause} ({error})") }
+                Fault { code: FaultCode::KernelTrap, kernel, message }
             }
             None => Fault::new(FaultCode::Device, format!("the GPU or its driver failed: {error}")),
         };
@@ -473,6 +482,9 @@ impl<D: Driver> Device for Gpu<D> {
     }
 
     fn clear(&mut self, lane: LaneId, function: &mut Function<D>) -> Result<(), Fault> {
+        if let Some(reason) = &self.reason {
+            reason.clear();
+        }
         let cleared = self.lanes[lane.index()].clear(function, lane);
         cleared.map_err(|e| self.look(e.fault("clearing")))
     }

@@ -436,6 +436,28 @@ fn code_with_variables_that_the_driver_does_not_locate_is_loaded_anew_for_every_
 }
 
 #[test]
+fn a_kernel_that_traps_says_why_for_its_own_call_only() {
+    let said = |alone: bool, between: bool| {
+        let mut fixture = Fixture::new(2, MODULE);
+        fixture.gpu.reason = Some(reason::tests::apart());
+        let left = |fixture: &Fixture| {
+            reason::tests::leave(fixture.gpu.reason.as_ref().unwrap(), b"REQUIRE:k.c:7: requires n > 0\0")
+        };
+        left(&fixture);
+        if between {
+            fixture.call();
+        }
+        fixture.start(0, u64::MAX, alone);
+        fake::events(Some(Err(FakeError::Kernel)));
+        fixture.gpu.poll(LANE).unwrap().unwrap_err().message
+    };
+    assert_eq!(said(true, false), "kernel `k` at k.c:7: requires n > 0");
+    // What an earlier call left is not this one's, and of several at once nobody knows whose it is.
+    assert!(said(true, true).starts_with("kernel `k` failed: "));
+    assert!(said(false, false).starts_with("a kernel failed: "));
+}
+
+#[test]
 fn a_lost_device_blames_a_kernel_only_if_its_call_ran_alone() {
     for alone in [false, true] {
         let mut fixture = Fixture::new(2, MODULE);
