@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import doctest
+import importlib.metadata
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -19,6 +21,7 @@ from fixture import REPOSITORY, Supervisor
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(pappus.__path__, "pappus.")
+    # Those of packaging and Ray run where PyTorch and Ray are (tests_package, tests_ray).
     if not module.name.startswith(("pappus._proto", "pappus.ray", "pappus.package"))
 )
 
@@ -59,3 +62,20 @@ def test_examples_in_the_manual_run(
 
 def test_the_package_says_that_it_is_typed() -> None:
     assert (Path(pappus.__path__[0]) / "py.typed").is_file()
+
+
+def test_the_package_carries_its_license() -> None:
+    installed = importlib.metadata.distribution("pappus")
+    files = [file for file in installed.files or () if file.name == "LICENSE"]
+    assert [Path(str(file.locate())).read_text() for file in files] == [(REPOSITORY / "LICENSE").read_text()]
+    assert installed.metadata["License-Expression"] == "Apache-2.0"
+
+
+def test_the_pythons_it_names_are_those_that_are_tested() -> None:
+    project = (REPOSITORY / "python/pyproject.toml").read_text()
+    named = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)
+    script = (REPOSITORY / "scripts/ecosystem/pythons").read_text()
+    tested = re.search(r"^versions=\((.*)\)$", script, re.M)
+    assert tested is not None
+    assert tested.group(1).split() == [named[0], named[-1]]
+    assert f'requires-python = ">={named[0]}"' in project

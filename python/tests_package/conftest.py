@@ -14,5 +14,6 @@ if importlib.util.find_spec("torch") is None:
         "test_refusals.py",
         "test_expressions.py",
         "test_examples.py",
+        "test_examples_in_docstrings.py",
         "kernels.py",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,3 +48,32 @@ def test_a_package_is_registered_as_it_is(name: str, socket: str, tmp_path: Path
     with pappus.connect(socket) as client:
         found = client.function("vec_add")(A=np.float32([1, 2, 3]), B=np.float32([10, 20, 30]))
     np.testing.assert_array_equal(found, [11, 22, 33])
+
+
+def seconds_of_processor(pid: int) -> float:
+    """What a process has had of the processor, its threads and the children that it waited for included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_adding_a_package_as_large_as_resnet18_takes_two_seconds_at_most(tmp_path: Path) -> None:
+    base, random = vec_add(), np.random.default_rng(0)
+    # Its weights: 102 arrays, 47 MB in all.
+    weights = {f"W{at}": Weight(f"weights/W{at}.npy", random.random(115_000, np.float32)) for at in range(102)}
+    document = json.loads(json.dumps(base.document))
+    document["blueprint"]["weights"] = list(weights)
+    document["weight_files"] = {name: weight.path for name, weight in weights.items()}
+    path = Package(document, base.modules, weights, Plan(), ()).save(tmp_path / "large.pappus")
+    assert path.stat().st_size > 46_000_000
+    supervisor = Supervisor(device="cpu:workers=1,memory=64MiB")
+    try:
+        # Of the processor, not of the clock: others may use this machine meanwhile.
+        before = seconds_of_processor(supervisor.process.pid) + seconds_of_processor(os.getpid())
+        added = [PROGRAMS / "pappus", "--socket", supervisor.path, "function", "add", "large", path]
+        subprocess.run(added, check=True, capture_output=True)
+        taken = seconds_of_processor(supervisor.process.pid) + seconds_of_processor(os.getpid()) - before
+        with supervisor.connect() as client:
+            assert "large" in {info.name for info in client.functions()}
+    finally:
+        supervisor.stop()
+    assert 0 < taken <= 2.0

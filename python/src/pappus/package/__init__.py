@@ -1,8 +1,13 @@
 """From PyTorch models, functions of JAX and Triton kernels to functions, without a GPU.
 
->>> from pappus import package                                                # doctest: +SKIP
->>> built = package.torch(model.eval(), (example,), targets=["sm_90"])        # doctest: +SKIP
->>> built.save("model.pappus")                                                # doctest: +SKIP
+>>> import torch
+>>> from pappus import package
+>>> model, example = torch.nn.Linear(32, 16).eval(), torch.randn(8, 32)
+>>> built = package.torch(model, (example,), targets=["sm_90"])
+>>> built.blueprint["inputs"], built.blueprint["outputs"], built.blueprint["weights"]
+(['input'], ['output'], ['weight', 'bias'])
+>>> built.save("model.pappus").name
+'model.pappus'
 
 ``pappus function add model model.pappus`` registers it. docs/packaging.md has the rest.
 

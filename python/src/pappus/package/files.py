@@ -40,8 +40,10 @@ class Weight:
         if not self.path.endswith(".npy"):
             return array.tobytes()
         out = io.BytesIO()
+        # Older releases of NumPy do not say what it takes.
+        write: Any = numpy.lib.format.write_array
         # One dimension too many: ascontiguousarray makes a vector of a scalar.
-        numpy.lib.format.write_array(out, array.reshape(self.array.shape), allow_pickle=False)
+        write(out, array.reshape(self.array.shape), allow_pickle=False)
         return out.getvalue()
 
 

@@ -3,6 +3,12 @@
 A size is the JSON that stands in the blueprint, made by the functions here, which compute what is known already. Forms that
 the format knows since free dimensions came are made by the functions of the second half, and only where the first half
 has none.
+
+>>> rows = ceil_div(sizeof("x"), absolute(128))
+>>> rows
+{'CeilDiv': [{'Sizeof': 'x'}, {'Absolute': 128}]}
+>>> evaluate(product([rows, absolute(4)]), {"x": 1280}.__getitem__)
+40
 """
 
 from __future__ import annotations

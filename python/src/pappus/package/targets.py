@@ -68,7 +68,11 @@ class Target:
 
 
 def parse(names: str | Sequence[str]) -> tuple[Target, ...]:
-    """Reads ``sm_90``, ``cuda:sm_90``, ``gfx942``, ``hip:gfx942``; each once, sorted."""
+    """Reads ``sm_90``, ``cuda:sm_90``, ``gfx942``, ``hip:gfx942``; each once, sorted.
+
+    >>> [target.file_suffix for target in parse(["gfx942", "cuda:sm_90", "sm_90"])]
+    ['.sm_90a.cubin', '.gfx942.hsaco']
+    """
     found = set()
     for name in [names] if isinstance(names, str) else names:
         arch = name.removeprefix("cuda:").removeprefix("hip:")
