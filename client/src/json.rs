@@ -166,6 +166,8 @@ fn device(device: &v1::DeviceStatus) -> Value {
             "owner": worker.owner,
             "caller": worker.caller,
             "lent_bytes": worker.lent_bytes,
+            "weight_bytes": worker.weight_bytes,
+            "context_bytes": worker.context_bytes,
             "functions": worker.functions,
             "last_gone": worker.last_gone,
         })

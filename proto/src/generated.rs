@@ -793,6 +793,12 @@ pub struct WorkerStatus {
     /// "killed" or "ended".
     #[prost(string, tag = "13")]
     pub last_gone: ::prost::alloc::string::String,
+    /// Device memory of weights that its process has; weights that several processes have count for each of them.
+    #[prost(uint64, tag = "14")]
+    pub weight_bytes: u64,
+    /// Device memory that its process takes before it does anything.
+    #[prost(uint64, tag = "15")]
+    pub context_bytes: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SettingsValues {

@@ -87,6 +87,10 @@ fn a_working_set_of_four_times_what_there_is_room_for_works() {
             let weights = weights(&supervisor);
             assert!(weights.bytes <= room as u64, "{} bytes of {room}", weights.bytes);
             assert_eq!(weights.most_bytes, Some(room as u64));
+            let held: Vec<u64> =
+                supervisor.device().workers.iter().map(|worker| worker.weight_bytes).collect();
+            let own = (functions * BYTES) as u64;
+            assert!(held.iter().all(|bytes| *bytes <= own), "{held:?} of {own} each");
         }
         let (weights, device) = (weights(&supervisor), supervisor.device());
         assert_eq!((weights.calls, device.failed), (6 * 4 * functions as u64 * 2 + 2, 0));

@@ -311,7 +311,9 @@ fn workers(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         ("DEVICE TIME", Align::Right),
         ("FOR", Align::Left),
         ("FUNCTIONS", Align::Right),
+        ("CONTEXT", Align::Right),
         ("LENT", Align::Right),
+        ("WEIGHTS", Align::Right),
         ("LAST GONE", Align::Left),
         ("SANDBOX", Align::Left),
     ]);
@@ -328,7 +330,9 @@ fn workers(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
                 if device.turns { nanoseconds(worker.device_ns) } else { "-".to_owned() },
                 domain(worker),
                 worker.functions.to_string(),
+                rough_bytes(worker.context_bytes),
                 rough_bytes(worker.lent_bytes),
+                rough_bytes(worker.weight_bytes),
                 if worker.last_gone.is_empty() { "-".to_owned() } else { worker.last_gone.clone() },
                 worker.sandbox.join(","),
             ]);

@@ -51,6 +51,10 @@ pub struct WorkerStatus {
     pub sandbox: Vec<&'static str>,
     /// What it has of the device, and for whom.
     pub resident: Resident,
+    /// What the weights take that its process has.
+    pub weight_bytes: u64,
+    /// What its process takes before it does anything.
+    pub context_bytes: u64,
 }
 
 /// Whether a worker takes calls.
@@ -106,6 +110,8 @@ impl StatusView<'_> {
                     scrubs: slot.scrubs.load(Ordering::Relaxed),
                     device_ns,
                     sandbox: link.layers().iter().map(|layer| layer.name()).collect(),
+                    weight_bytes: link.weight_bytes(),
+                    context_bytes: if link.pid().is_some() { self.ledger.context_bytes() } else { 0 },
                     resident,
                 }
             });

@@ -394,6 +394,11 @@ impl WorkerChannel {
         done
     }
 
+    /// What the weights take that the process has or is about to have.
+    pub(super) fn weight_bytes(&self) -> u64 {
+        self.process.iter().map(Connected::weight_bytes).sum()
+    }
+
     /// The functions that the process has or is about to have, and whether their weights are among that.
     pub(super) fn installed(&self) -> impl Iterator<Item = (FunctionId, bool)> {
         self.process.iter().flat_map(Connected::installed)

@@ -181,8 +181,8 @@ impl MemoryLedger {
         self.memory_bytes.load(Ordering::Relaxed)
     }
 
-    /// What a process takes for itself, as far as that is known.
-    fn context_bytes(&self) -> u64 {
+    /// What a process takes before it does anything: as the first one did, or an estimate.
+    pub fn context_bytes(&self) -> u64 {
         self.context_bytes.get().copied().unwrap_or_else(|| self.config.context_estimate())
     }
 

@@ -65,7 +65,9 @@ impl RunTimes {
     pub(super) fn forget(&mut self, function: FunctionId) {
         let own: Vec<Kind> =
             self.0.range((function, 0)..=(function, u64::BITS)).map(|(kind, _)| *kind).collect();
-        own.iter().for_each(|kind| drop(self.0.remove(kind)));
+        for kind in own {
+            self.0.remove(&kind);
+        }
     }
 }
 

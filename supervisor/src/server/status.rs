@@ -154,6 +154,8 @@ fn worker(worker: WorkerStatus, name_of: impl Fn(TenantId) -> String) -> v1::Wor
         owner: resident.domain.map(|domain| name_of(domain.owner)).unwrap_or_default(),
         caller: resident.domain.map(|domain| name_of(domain.caller)).unwrap_or_default(),
         lent_bytes: resident.lent_bytes,
+        weight_bytes: worker.weight_bytes,
+        context_bytes: worker.context_bytes,
         functions: resident.functions as u32,
         last_gone: resident.last_gone.map_or("", last_gone).to_owned(),
     }

@@ -1888,6 +1888,8 @@ class WorkerStatus(_message.Message):
     LENT_BYTES_FIELD_NUMBER: _builtins.int
     FUNCTIONS_FIELD_NUMBER: _builtins.int
     LAST_GONE_FIELD_NUMBER: _builtins.int
+    WEIGHT_BYTES_FIELD_NUMBER: _builtins.int
+    CONTEXT_BYTES_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     state: _builtins.str
     """"starting", "idle", "busy", or "unused" where no process is wanted."""
@@ -1910,6 +1912,10 @@ class WorkerStatus(_message.Message):
     """Why the slot's last domain lost its process: "slot wanted", "memory wanted", "settings changed",
     "killed" or "ended".
     """
+    weight_bytes: _builtins.int
+    """Device memory of weights that its process has; weights that several processes have count for each of them."""
+    context_bytes: _builtins.int
+    """Device memory that its process takes before it does anything."""
     @_builtins.property
     def sandbox(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Layers of its sandbox that are in force, such as "seccomp"."""
@@ -1930,10 +1936,12 @@ class WorkerStatus(_message.Message):
         lent_bytes: _builtins.int = ...,
         functions: _builtins.int = ...,
         last_gone: _builtins.str = ...,
+        weight_bytes: _builtins.int = ...,
+        context_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_lanes", b"busy_lanes", "caller", b"caller", "completed", b"completed", "device_ns", b"device_ns", "functions", b"functions", "last_gone", b"last_gone", "lent_bytes", b"lent_bytes", "owner", b"owner", "pid", b"pid", "restarts", b"restarts", "sandbox", b"sandbox", "scrubs", b"scrubs", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_lanes", b"busy_lanes", "caller", b"caller", "completed", b"completed", "context_bytes", b"context_bytes", "device_ns", b"device_ns", "functions", b"functions", "last_gone", b"last_gone", "lent_bytes", b"lent_bytes", "owner", b"owner", "pid", b"pid", "restarts", b"restarts", "sandbox", b"sandbox", "scrubs", b"scrubs", "state", b"state", "weight_bytes", b"weight_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -18,6 +18,8 @@ pub(super) struct Installed {
     used: u64,
     /// Its weights are there, or on their way.
     weights: bool,
+    /// What they take.
+    weight_bytes: u64,
 }
 
 /// What a process is to forget of a function.
@@ -74,7 +76,8 @@ impl Connected {
         if let Some(fd) = delivery.device().or_else(|| call.function.host_weights()) {
             self.pass(function.get(), &[fd])?;
             self.arrival.outbox.push_to_worker(&ToWorker::Load { function, load });
-            self.installed.insert(function, Installed { used: self.clock, weights: true });
+            let weight_bytes = call.function.packed_weight_bytes();
+            self.installed.insert(function, Installed { used: self.clock, weights: true, weight_bytes });
         }
         Ok(evicted)
     }
@@ -92,13 +95,19 @@ impl Connected {
         let (install, parts) = installed.map_err(|error| StartError::Refused(error.into()))?;
         self.pass(function.get(), &parts.descriptors())?;
         self.arrival.outbox.push_to_worker(&ToWorker::Install { function, install });
-        self.installed.insert(function, Installed { used: self.clock, weights: false });
+        self.installed.insert(function, Installed { used: self.clock, weights: false, weight_bytes: 0 });
         Ok(())
     }
 
     /// The functions that the process has or is about to have, and whether their weights are among that.
     pub(super) fn installed(&self) -> impl Iterator<Item = (FunctionId, bool)> {
         self.installed.iter().map(|(function, installed)| (*function, installed.weights))
+    }
+
+    /// What the weights take that the process has or is about to have.
+    pub(super) fn weight_bytes(&self) -> u64 {
+        let there = self.installed.values().filter(|installed| installed.weights);
+        there.map(|installed| installed.weight_bytes).sum()
     }
 
     /// Has weights loaded for calls that wait, see [`WorkerChannel::look_ahead`](super::WorkerChannel::look_ahead).
