@@ -100,6 +100,21 @@ _Static_assert(sizeof(u8) == 1 && sizeof(u32) == 4 && sizeof(u64) == 8 && sizeof
 
 #define UNROLL _Pragma("unroll")
 
+/* Writes where a failed REQUIRE stands and what it says behind the word at PAPPUS_FAILED_AT, where a device has that. The words
+ * are immediate operands, so that a module without constants stays without. */
+#define PAPPUS_FAILED_MARK 0x3a45524955514552u /* "REQUIRE:" */
+#define PAPPUS_FAILED_WORDS 24
+#define PAPPUS_LINE_(line) #line
+#define PAPPUS_LINE(line) PAPPUS_LINE_(line)
+#define PAPPUS_LEAVE_TEXT(condition)                                                               \
+    static const union {                                                                           \
+        char text[sizeof __FILE_NAME__ ":" PAPPUS_LINE(__LINE__) ": requires " condition];         \
+        u64 words[PAPPUS_FAILED_WORDS + 1];                                                        \
+    } pappus_text = {__FILE_NAME__ ":" PAPPUS_LINE(__LINE__) ": requires " condition};             \
+    _Pragma("clang loop unroll(full)") for (int i = 0; i < PAPPUS_FAILED_WORDS; ++i)               \
+        if ((u64)i < (sizeof pappus_text.text + 7) / 8)                                            \
+            PAPPUS_FAILED_AT[1 + i] = pappus_text.words[i]
+
 /* What a launch must satisfy; a launch that does not ends in a fault, not in a wrong result. On the CPU device
  * and on NVIDIA GPUs the fault's message has the condition, and where it stands. */
 #define REQUIRE(condition)                                                                         \

@@ -133,23 +133,13 @@ INLINE void pappus_next_block(const pappus_launch *launch, pappus_block *block)
 #define MINE(name, t) (name)[t]
 
 /* A failed REQUIRE in wasm leaves its text at the far end of the stack, which nobody uses any more: a mark at address 8,
- * the text from 16 on, up to a zero. The words are immediate operands, so that a module without constants stays without. */
+ * the text from 16 on, up to a zero. */
 #ifdef __wasm__
 #define PAPPUS_FAILED_AT ((volatile u64 *)8)
-#define PAPPUS_FAILED_MARK 0x3a45524955514552u /* "REQUIRE:" */
-#define PAPPUS_FAILED_WORDS 24
-#define PAPPUS_LINE_(line) #line
-#define PAPPUS_LINE(line) PAPPUS_LINE_(line)
 #define PAPPUS_FAIL(condition)                                                                     \
     do {                                                                                           \
-        static const union {                                                                       \
-            char text[sizeof __FILE_NAME__ ":" PAPPUS_LINE(__LINE__) ": requires " condition];     \
-            u64 words[PAPPUS_FAILED_WORDS + 1];                                                    \
-        } pappus_text = {__FILE_NAME__ ":" PAPPUS_LINE(__LINE__) ": requires " condition};         \
         PAPPUS_FAILED_AT[0] = PAPPUS_FAILED_MARK;                                                  \
-        _Pragma("clang loop unroll(full)") for (int i = 0; i < PAPPUS_FAILED_WORDS; ++i)           \
-            if ((u64)i < (sizeof pappus_text.text + 7) / 8)                                        \
-                PAPPUS_FAILED_AT[1 + i] = pappus_text.words[i];                                    \
+        PAPPUS_LEAVE_TEXT(condition);                                                              \
         PAPPUS_FAILED_AT[1 + PAPPUS_FAILED_WORDS] = 0;                                             \
         __builtin_trap();                                                                          \
     } while (0)

@@ -110,23 +110,12 @@ INLINE f32 load_or_zero(const f32 *from, bool inside) { return inside ? *from : 
 
 /* A failed REQUIRE on an NVIDIA GPU leaves its text in a page of the host's memory that a worker has at this address, for the device,
  * too: a mark, and behind it the text up to a zero. The trap loses the context, not the page. All threads that fail at the same
- * place write the same. The words are immediate operands: a constant would be one more thing to load. Of an AMD GPU, the error
- * tells that the kernel faulted. */
+ * place write the same. Of an AMD GPU, the error tells that the kernel faulted. */
 #ifdef __CUDA__
 #define PAPPUS_FAILED_AT ((volatile __attribute__((address_space(1))) u64 *)0x300000000000u)
-#define PAPPUS_FAILED_MARK 0x3a45524955514552u /* "REQUIRE:" */
-#define PAPPUS_FAILED_WORDS 24
-#define PAPPUS_LINE_(line) #line
-#define PAPPUS_LINE(line) PAPPUS_LINE_(line)
 #define PAPPUS_FAIL(condition)                                                                     \
     do {                                                                                           \
-        static const union {                                                                       \
-            char text[sizeof __FILE_NAME__ ":" PAPPUS_LINE(__LINE__) ": requires " condition];     \
-            u64 words[PAPPUS_FAILED_WORDS + 1];                                                    \
-        } pappus_text = {__FILE_NAME__ ":" PAPPUS_LINE(__LINE__) ": requires " condition};         \
-        _Pragma("clang loop unroll(full)") for (int i = 0; i < PAPPUS_FAILED_WORDS; ++i)           \
-            if ((u64)i < (sizeof pappus_text.text + 7) / 8)                                        \
-                PAPPUS_FAILED_AT[1 + i] = pappus_text.words[i];                                    \
+        PAPPUS_LEAVE_TEXT(condition);                                                              \
         PAPPUS_FAILED_AT[0] = PAPPUS_FAILED_MARK;                                                  \
         __nvvm_membar_sys();                                                                       \
         __builtin_trap();                                                                          \

@@ -261,8 +261,8 @@ impl Placement {
         able: Able<'_>,
     ) -> Option<Routed> {
         let at_ns = clock();
-        let (device, in_flight, is_cold) = self.0.lock().route(at_ns, domain, function, able)?;
-        let weights_ns = able(device)?.weights_ns;
+        let (to, in_flight, is_cold) = self.0.lock().route(at_ns, domain, function, able)?;
+        let Candidate { device, weights_ns, .. } = to;
         let ran_ns = AtomicU64::new(0);
         let placement = self.clone();
         let place = OrderedMutex::new(Place { device, at_ns, in_flight, is_cold, weights_ns });
@@ -288,25 +288,25 @@ impl State {
         domain: Domain,
         function: FunctionId,
         able: Able<'_>,
-    ) -> Option<(usize, u32, bool)> {
+    ) -> Option<(Candidate, u32, bool)> {
         let home = self.domains.get(&domain).map(|state| state.home);
-        let device = match home.and_then(able) {
+        let to = match home.and_then(able) {
             Some(at_home) => self.stay_or_spread(now_ns, domain, function, at_home, able),
             None => {
-                let device = self.freest(function, able)?;
-                self.settle(now_ns, domain, device);
-                device
+                let to = self.freest(function, able)?;
+                self.settle(now_ns, domain, to.device);
+                to
             }
         };
         let state = self.domains.get_mut(&domain)?;
-        let here = &mut state.there[device];
+        let here = &mut state.there[to.device];
         let is_cold = is_cold(here, now_ns);
         here.in_flight += 1;
         if here.in_flight == 1 {
-            let busy = &mut self.devices[device].busy;
+            let busy = &mut self.devices[to.device].busy;
             busy.set(now_ns, busy.now + 1);
         }
-        Some((device, here.in_flight, is_cold))
+        Some((to, here.in_flight, is_cold))
     }
 
     /// A domain without a home, or whose home cannot run this call, gets one. One that has a home keeps it, unless it
@@ -358,9 +358,9 @@ impl State {
         if (1.0 / SLOWER..=SLOWER).contains(&times) { 1.0 } else { times }
     }
 
-    /// Where a call of a new domain ends first, if those that are there go on and its weights have to be brought. A domain for which there is
-    /// no process left has to wait for one. Of equals the device of whose processes the fewest have a domain.
-    fn freest(&self, function: FunctionId, able: Able<'_>) -> Option<usize> {
+    /// Where a call of a new domain ends first, if the calls that are there go on and its weights have to be brought. Where as many
+    /// domains live as can have a process, it waits for one. Of equals, the device that has the fewest homes for each process.
+    fn freest(&self, function: FunctionId, able: Able<'_>) -> Option<Candidate> {
         let ends_ns = |one: &Candidate| {
             let device = &self.devices[one.device];
             let waits_ns = if (device.homes as usize) < one.workers { 0.0 } else { device.cold.or(COLD_NS) };
@@ -375,7 +375,7 @@ impl State {
                 .then(taken(a).total_cmp(&taken(b)))
                 .then(a.device.cmp(&b.device))
         };
-        (0..self.devices.len()).filter_map(able).min_by(order).map(|one| one.device)
+        (0..self.devices.len()).filter_map(able).min_by(order)
     }
 
     /// What a domain's next call costs on another device than its home: to bring it there, and what calls take there.
@@ -398,12 +398,12 @@ impl State {
         function: FunctionId,
         home: Candidate,
         able: Able<'_>,
-    ) -> usize {
-        let Some(state) = self.domains.get(&domain) else { return home.device };
+    ) -> Candidate {
+        let Some(state) = self.domains.get(&domain) else { return home };
         let here = &state.there[home.device];
         // Calls that fit its lanes do not wait for each other.
         if here.in_flight < home.lanes {
-            return home.device;
+            return home;
         }
         let queue_ns = here.per_call.or(0.0) * f64::from(here.in_flight);
         // Where as many others have calls, they would lose by it what this one gains.
@@ -414,10 +414,10 @@ impl State {
         };
         let others = (0..self.devices.len()).filter(|device| *device != home.device).filter(has_less);
         let others = others.filter_map(able);
-        let costs = others.map(|one| (self.elsewhere_ns(now_ns, state, function, &one), one.device));
+        let costs = others.map(|one| (self.elsewhere_ns(now_ns, state, function, &one), one));
         match costs.min_by(|a, b| a.0.total_cmp(&b.0)) {
-            Some((cost_ns, device)) if cost_ns < queue_ns => device,
-            _ => home.device,
+            Some((cost_ns, other)) if cost_ns < queue_ns => other,
+            _ => home,
         }
     }
 
@@ -447,11 +447,11 @@ impl State {
         }
     }
 
-    /// Adds up what a domain lost by its home, which it shares with `busy` domains, itself among them, and which may be slower than
-    /// others; moves it once that has paid for the move, with its weights.
+    /// Adds up what a domain lost at its home, which may be slower than others and has calls of `busy` domains, itself among them.
+    /// Moves it once that has paid for the move, with its weights.
     fn consider_moving(&mut self, call: &Routed, place: Place, now_ns: u64, busy: u32, turnaround_ns: f64) {
         let slower = |to: usize| self.slower(call.function, to, place.device);
-        // In calls of its home that it has for itself.
+        // How busy another device would be with it, as its home would be by calls that take as long there.
         let there = |to: usize| f64::from(self.devices[to].busy.now + 1) * slower(to);
         let homes = |to: usize| f64::from(self.devices[to].homes + 1) * slower(to);
         let others = (0..self.devices.len()).filter(|device| *device != place.device);

@@ -52,6 +52,15 @@ fn calls_all_the_time(mut client: Client, over: &AtomicBool, answered: &AtomicU6
     }
 }
 
+/// Ends the calls of all tenants when it is dropped, also where the test fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn every_setting_goes_up_and_down_under_load_and_no_call_fails() {
     let names = ["a", "b", "c", "d"];
@@ -60,6 +69,7 @@ fn every_setting_goes_up_and_down_under_load_and_no_call_fails() {
     let supervisor = Supervisor::configured(&config(&rules), &["--device", device]);
     let (over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
+        let _ends = Ends(&over);
         for name in names {
             let client = enter(&supervisor, name);
             scope.spawn(|| calls_all_the_time(client, &over, &answered));
@@ -97,7 +107,6 @@ fn every_setting_goes_up_and_down_under_load_and_no_call_fails() {
                     && device.standbys_ready <= device.standbys
             });
         }
-        over.store(true, Ordering::Relaxed);
     });
     let device = supervisor.device();
     assert_eq!((device.failed, device.queued, device.running), (0, 0, 0));

@@ -90,6 +90,8 @@ fn a_working_set_of_four_times_what_there_is_room_for_works() {
             let held: Vec<u64> =
                 supervisor.device().workers.iter().map(|worker| worker.weight_bytes).collect();
             let own = (functions * BYTES) as u64;
+            // What is in room for all is in some process.
+            assert!(held.iter().sum::<u64>() >= BYTES as u64, "{held:?}");
             assert!(held.iter().all(|bytes| *bytes <= own), "{held:?} of {own} each");
         }
         let (weights, device) = (weights(&supervisor), supervisor.device());

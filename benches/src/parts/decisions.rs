@@ -79,6 +79,7 @@ struct Host {
     now_ns: u64,
     random: u64,
     lanes: u32,
+    workers: usize,
     next_device: usize,
     spent: [Spent; KINDS],
 }
@@ -113,8 +114,9 @@ impl Host {
             device.scheduler.handle(0, ready, &mut device.actions);
         }
         let placement = Placement::new(DEVICES);
-        let (lanes, next_device, spent) = (shape.lanes, 0, [Spent::default(); KINDS]);
-        Ok(Self { placement, devices, now_ns: 1, random: 1, lanes, next_device, spent })
+        let (next_device, spent) = (0, [Spent::default(); KINDS]);
+        let (lanes, workers) = (shape.lanes, shape.workers);
+        Ok(Self { placement, devices, now_ns: 1, random: 1, lanes, workers, next_device, spent })
     }
 
     fn queued(&self) -> u64 {
@@ -168,8 +170,8 @@ impl Host {
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let owner = TenantId::new((self.random >> 33) as u32 % TENANTS);
         let (domain, function) = (Domain { owner, caller: owner }, FunctionId::new(1));
-        let lanes = self.lanes;
-        let able = |device| Some(Candidate { device, lanes, weights_ns: 0 });
+        let (lanes, workers) = (self.lanes, self.workers);
+        let able = |device| Some(Candidate { device, lanes, workers, weights_ns: 0 });
         let routed = self.placement.route(now_ns, domain, function, &able).ok_or("no device for a call")?;
         let at = routed.device();
         let terms = Terms {

@@ -265,8 +265,8 @@ impl World {
         let tenant = id(call.tenant);
         let function = FunctionId::new(call.tenant as u64 + 1);
         let domain = Domain { owner: tenant, caller: tenant };
-        let lanes = self.setup.shape.lanes;
-        let able = |device| Some(Candidate { device, lanes, weights_ns: 0 });
+        let (lanes, workers) = (self.setup.shape.lanes, self.setup.shape.workers);
+        let able = |device| Some(Candidate { device, lanes, workers, weights_ns: 0 });
         let route = |placement: &Arc<Placement>| placement.route(virtual_now_ns, domain, function, &able);
         call.routed = self.placement.as_ref().and_then(route);
         call.device = call.routed.as_ref().map_or(0, Routed::device);

@@ -369,7 +369,10 @@ mod tests {
         let tenant = show(0, vec![]);
         assert!(tenant.contains("modules registered by name: 0\n"), "{tenant}");
         assert!(!tenant.contains("LAST GONE") && !tenant.contains("connections"), "{tenant}");
-        let operator = show(2, vec![v1::WorkerStatus::default()]);
+        let resident =
+            v1::WorkerStatus { context_bytes: 3 << 20, weight_bytes: 7 << 20, ..Default::default() };
+        let operator = show(2, vec![resident]);
+        assert!(operator.contains("3.0 MiB") && operator.contains("7.0 MiB"), "{operator}");
         assert!(
             operator.contains("by name: 0, connections: 2\n") && operator.contains("LAST GONE"),
             "{operator}"

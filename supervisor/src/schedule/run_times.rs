@@ -6,15 +6,13 @@
 //!
 //! Calls of one function with more memory take longer: what needs about twice the memory is counted apart.
 
-use std::collections::BTreeMap;
-
-use crate::ids::FunctionId;
+use crate::ids::{FunctionId, IdMap};
 
 /// So many calls must have ended before anything is expected of the next one.
 const ENOUGH: u32 = 16;
 /// While no call is as short as the shortest, that rises by one part in so many.
 const RISE: u64 = 64;
-/// Functions that are remembered.
+/// Kinds of calls that are remembered.
 const MOST: usize = 65_536;
 
 /// What was seen of one function.
@@ -34,7 +32,7 @@ fn kind(function: FunctionId, memory_bytes: u64) -> Kind {
 
 /// What was seen of all functions that calls ended of.
 #[derive(Debug, Default)]
-pub(super) struct RunTimes(BTreeMap<Kind, Seen>);
+pub(super) struct RunTimes(IdMap<Kind, Seen>);
 
 impl RunTimes {
     /// A call that needs so much memory was on the device for so long.
@@ -63,10 +61,8 @@ impl RunTimes {
 
     /// A function is gone for good.
     pub(super) fn forget(&mut self, function: FunctionId) {
-        let own: Vec<Kind> =
-            self.0.range((function, 0)..=(function, u64::BITS)).map(|(kind, _)| *kind).collect();
-        for kind in own {
-            self.0.remove(&kind);
+        for bits in 0..=u64::BITS {
+            self.0.remove(&(function, bits));
         }
     }
 }

@@ -191,18 +191,16 @@ pub fn add_quarantine(ctx: &RequestCtx, functions: &mut [v1::FunctionInfo]) {
 
 /// Adds the devices where calls of the tenant that asks find a function ready.
 pub fn add_warmth(ctx: &RequestCtx, functions: &mut [v1::FunctionInfo]) {
-    for device in &ctx.server.devices {
-        let warm = device.warm_for(ctx.account.tenant);
-        if warm.is_empty() {
-            continue;
-        }
-        for function in functions.iter_mut() {
-            let loaded = ctx.server.registry.peek(&ctx.account, &function.name);
-            let is_warm = loaded.is_some_and(|loaded| {
-                let needs_weights = loaded.packed_weight_bytes() > 0;
-                warm.get(&loaded.id).is_some_and(|has_weights| *has_weights || !needs_weights)
-            });
-            if is_warm {
+    let devices = ctx.server.devices.iter().map(|device| (device, device.warm_for(ctx.account.tenant)));
+    let warm: Vec<_> = devices.filter(|(_, warm)| !warm.is_empty()).collect();
+    if warm.is_empty() {
+        return;
+    }
+    for function in functions {
+        let Some(loaded) = ctx.server.registry.peek(&ctx.account, &function.name) else { continue };
+        let needs_weights = loaded.packed_weight_bytes() > 0;
+        for (device, warm) in &warm {
+            if warm.get(&loaded.id).is_some_and(|has_weights| *has_weights || !needs_weights) {
                 function.warm_on.push(device.config.name.clone());
             }
         }

@@ -18,7 +18,7 @@ pub(super) struct Installed {
     used: u64,
     /// Its weights are there, or on their way.
     weights: bool,
-    /// What they take.
+    /// What the weights take, if they are.
     weight_bytes: u64,
 }
 
