@@ -115,6 +115,8 @@ pub const MAX_PLANS: usize = 512;
 /// Bytes of plans kept per tenant.
 pub const MAX_PLAN_BYTES: usize = 8 << 20;
 
+/// Built-in devices.
+pub const MAX_CPU_DEVICES: u32 = 16;
 /// Workers of one device.
 pub const MAX_WORKERS: usize = 64;
 /// Lanes of one worker.

@@ -68,6 +68,7 @@ mod cli;
 mod code_objects;
 mod deadlines;
 mod descriptors;
+mod devices;
 mod draining;
 mod exclusive;
 mod frames;

@@ -16,8 +16,11 @@ const TENANTS: usize = 8;
 /// Calls in flight of tenants that ask for much, and for little.
 const IN_FLIGHT: [usize; 2] = [20, 2];
 const WARM_UP: Duration = Duration::from_millis(1500);
+/// Until all have a process: the driver makes one after the other.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(20);
 const WINDOW: Duration = Duration::from_secs(1);
-const WINDOWS: u32 = 4;
+const WINDOWS: u32 = 8;
 const WEIGHTS: [u32; 3] = [1, 2, 4];
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     contested(bed, report)?;
@@ -60,6 +63,11 @@ fn windows(bed: &Bed, running: &Running, all: &[Wants]) -> Result<Vec<Vec<f64>>>
 }
 
 fn watch(running: &Running, tenants: usize) -> Result<Vec<Vec<f64>>> {
+    // One that has no process has no share.
+    let give_up = Instant::now() + PATIENCE;
+    while device_times(running, tenants)?.contains(&0.0) && Instant::now() < give_up {
+        pace::until(Instant::now() + LOOK);
+    }
     pace::until(Instant::now() + WARM_UP);
     let mut next = Instant::now();
     let mut before = device_times(running, tenants)?;
@@ -98,6 +106,12 @@ fn contested(bed: &Bed, report: &mut Report) -> Result<()> {
     let worst = windows.iter().map(|times| jain(times)).fold(f64::INFINITY, f64::min);
     let title = "8 tenants, 20 and 2 calls in flight, matmul 128² and inference ×500, windows of 1 s";
     report.at_least(0.99, format!("{title}, Jain's index of device time"), worst, Unit::Ratio);
+    for (second, times) in (1..).zip(&windows) {
+        for (which, extreme) in [("least", extreme(times, f64::min)), ("most", extreme(times, f64::max))] {
+            let (nth, ns) = extreme;
+            report.info(format!("second {second}, {which}: tenant {}", nth + 1), ns / 1e9, Unit::Ratio);
+        }
+    }
     for (nth, wants) in all.iter().enumerate() {
         let used = windows.iter().map(|times| times[nth]).sum::<f64>() / 1e9 / f64::from(WINDOWS);
         let (what, in_flight) = (wants.work.function(), wants.in_flight);
@@ -105,6 +119,12 @@ fn contested(bed: &Bed, report: &mut Report) -> Result<()> {
         report.info(title, used, Unit::Ratio);
     }
     Ok(())
+}
+
+/// Which tenant has the least or the most device time, and how much.
+fn extreme(times: &[f64], of: fn(f64, f64) -> f64) -> (usize, f64) {
+    let found = times.iter().copied().reduce(of).unwrap_or(0.0);
+    (times.iter().position(|ns| *ns == found).unwrap_or(0), found)
 }
 
 /// Tenants with weights get device time by them.

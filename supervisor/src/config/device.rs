@@ -15,7 +15,7 @@ use crate::limits;
 /// One device: its name and what Pappus may use of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceConfig {
-    /// Such as `cpu`, `cuda:0` or `hip:0`.
+    /// Such as `cpu`, `cpu:1`, `cuda:0` or `hip:0`.
     pub name: String,
     /// What runs it.
     pub kind: Kind,
@@ -121,7 +121,7 @@ impl DeviceConfig {
     fn cpu(request: &DeviceRequest) -> Result<Self, ConfigError> {
         let workers = request.workers.unwrap_or(CPU_WORKERS);
         let device = Self {
-            name: "cpu".to_owned(),
+            name: request.selector.to_string(),
             kind: Kind::Cpu,
             uuid: String::new(),
             arch: String::new(),
@@ -322,7 +322,7 @@ fn resolve_one(
     let is_named =
         |found: &FoundDevice| all.iter().any(|r| r.selector == Selector::MigUuid(found.uuid.clone()));
     let found: Vec<&FoundDevice> = match &request.selector {
-        Selector::Cpu => return Ok(vec![DeviceConfig::cpu(request)?]),
+        Selector::Cpu(_) => return Ok(vec![DeviceConfig::cpu(request)?]),
         // A container may see nothing but a slice; slices that were named have settings of their own.
         Selector::AllGpus(_) => survey.devices.iter().filter(|d| !is_named(d)).collect(),
         Selector::Gpu(_, index) => {
@@ -361,7 +361,7 @@ pub fn default_devices(surveys: &Surveys) -> Result<(Vec<DeviceConfig>, Vec<Conf
         }
     }
     if devices.is_empty() {
-        devices.push(DeviceConfig::cpu(&DeviceRequest::plain(Selector::Cpu, "cpu"))?);
+        devices.push(DeviceConfig::cpu(&DeviceRequest::plain(Selector::Cpu(0), "cpu"))?);
     }
     Ok((devices, left_out))
 }

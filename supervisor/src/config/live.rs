@@ -148,7 +148,7 @@ impl DeviceConfig {
     pub fn is_meant(&self, selector: &Selector) -> bool {
         let is_slice = self.uuid.starts_with("MIG-");
         match selector {
-            Selector::Cpu => self.uuid.is_empty(),
+            Selector::Cpu(_) => self.name == selector.to_string(),
             Selector::AllGpus(kind) => self.kind == *kind,
             Selector::Gpu(kind, index) => self.name == format!("{kind}:{index}"),
             Selector::GpuUuid(kind, uuid) => {
@@ -161,7 +161,10 @@ impl DeviceConfig {
     /// What names it.
     fn selector(&self) -> Selector {
         match self.uuid.is_empty() {
-            true => Selector::Cpu,
+            true => {
+                let index = self.name.strip_prefix("cpu:").and_then(|index| index.parse().ok());
+                Selector::Cpu(index.unwrap_or(0))
+            }
             false => Selector::GpuUuid(self.kind, self.uuid.clone()),
         }
     }
@@ -229,6 +232,7 @@ mod tests {
             assert!(why.contains(words), "{why}");
         }
         let cpu = device("cpu:workers=2");
+        assert!(device("cpu:3:workers=2").is_meant(&Selector::Cpu(3)) && !cpu.is_meant(&Selector::Cpu(3)));
         assert!(change(&cpu, &[("lanes", "2")]).unwrap_err().contains("one lane"));
         assert!(change(&cpu, &[("memory", "1KiB")]).unwrap_err().contains("64KiB"));
         assert_eq!(

@@ -184,7 +184,7 @@ impl Config {
             if devices[..nth].iter().any(|other| other.selector == device.selector) {
                 return Err(given_twice(&device.selector.to_string()));
             }
-            if device.selector == request::Selector::Cpu {
+            if matches!(device.selector, request::Selector::Cpu(_)) {
                 // Known without a look at the machine: a mistake is one of the command line.
                 device::resolve(std::slice::from_ref(device), &device::Surveys::new())?;
             }

@@ -1,7 +1,8 @@
 //! A `--device` as typed: which device, and the settings that were given.
 //!
 //! ```text
-//! cpu[:KEY=VALUE,…]    cuda:0[:KEY=VALUE,…]    cuda:GPU-…[:…]    cuda:MIG-…[:…]    cuda:all[:…]    hip:0[:…]  hip:GPU-…  hip:all
+//! cpu[:KEY=VALUE,…]    cpu:1[:KEY=VALUE,…]    cuda:0[:KEY=VALUE,…]    cuda:GPU-…[:…]    cuda:MIG-…[:…]    cuda:all[:…]
+//! hip:0[:…]  hip:GPU-…[:…]  hip:all[:…]
 //! ```
 
 use std::fmt;
@@ -17,8 +18,8 @@ use crate::limits;
 /// Which device is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
-    /// The built-in device.
-    Cpu,
+    /// A built-in device: `cpu` is the first one, `cpu:1` the second.
+    Cpu(u32),
     /// Every GPU of a kind that there is.
     AllGpus(Kind),
     /// A GPU by its position on the bus.
@@ -33,7 +34,7 @@ impl Selector {
     /// What kind of device it is.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Cpu => Kind::Cpu,
+            Self::Cpu(_) => Kind::Cpu,
             Self::AllGpus(kind) | Self::Gpu(kind, _) | Self::GpuUuid(kind, _) => *kind,
             Self::MigUuid(_) => Kind::Cuda,
         }
@@ -43,7 +44,8 @@ impl Selector {
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cpu => f.write_str("cpu"),
+            Self::Cpu(0) => f.write_str("cpu"),
+            Self::Cpu(index) => write!(f, "cpu:{index}"),
             Self::AllGpus(kind) => write!(f, "{kind}:all"),
             Self::Gpu(kind, index) => write!(f, "{kind}:{index}"),
             Self::GpuUuid(_, uuid) | Self::MigUuid(uuid) => write!(f, "{}:{uuid}", self.kind()),
@@ -134,7 +136,7 @@ impl DeviceRequest {
     }
 
     fn is_cpu(&self) -> bool {
-        self.selector == Selector::Cpu
+        self.selector.kind() == Kind::Cpu
     }
 
     fn no_setting(&self, setting: &str) -> ConfigError {
@@ -243,7 +245,18 @@ fn select(text: &str) -> Result<(Selector, &str), ConfigError> {
     let wrong = |why: &str| bad("device", text, why);
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
     match kind {
-        "cpu" => Ok((Selector::Cpu, rest)),
+        "cpu" => {
+            let (which, settings) = rest.split_once(':').unwrap_or((rest, ""));
+            if which.is_empty() || which.contains('=') {
+                return Ok((Selector::Cpu(0), rest));
+            }
+            let index = which.parse().ok().filter(|index| *index < limits::MAX_CPU_DEVICES);
+            let most = limits::MAX_CPU_DEVICES - 1;
+            let index = index.ok_or_else(|| {
+                wrong(&format!("expected cpu, cpu:1 to cpu:{most}, then settings, e.g. cpu:1:workers=2"))
+            })?;
+            Ok((Selector::Cpu(index), settings))
+        }
         "cuda" | "hip" => {
             let kind = if kind == "hip" { Kind::Hip } else { Kind::Cuda };
             let (which, settings) = rest.split_once(':').unwrap_or((rest, ""));
@@ -289,8 +302,12 @@ mod tests {
     #[test]
     fn the_device_ends_where_its_settings_begin() {
         for (text, selector) in [
-            ("cpu", Selector::Cpu),
-            ("cpu:", Selector::Cpu),
+            ("cpu", Selector::Cpu(0)),
+            ("cpu:", Selector::Cpu(0)),
+            ("cpu:workers=2", Selector::Cpu(0)),
+            ("cpu:0", Selector::Cpu(0)),
+            ("cpu:1", Selector::Cpu(1)),
+            ("cpu:15:workers=2", Selector::Cpu(15)),
             ("cuda:0", Selector::Gpu(Kind::Cuda, 0)),
             ("hip:1:lanes=2", Selector::Gpu(Kind::Hip, 1)),
             ("hip:all", Selector::AllGpus(Kind::Hip)),
@@ -322,6 +339,8 @@ mod tests {
     fn each_mistake_is_named_with_its_range_and_an_example() {
         for (text, words) in [
             ("gpu", "knows the devices cpu"),
+            ("cpu:16", "cpu:1 to cpu:15"),
+            ("cpu:-1", "cpu:1 to cpu:15"),
             ("cuda", "expected cuda:0"),
             ("hip", "expected hip:0 (its position), hip:GPU-UUID or hip:all"),
             ("hip:MIG-1", "expected hip:0"),

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use pappus_shmem::fds::{self, MAX_FDS};
 use pappus_shmem::table;
-use rustix::io::FdFlags;
+use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::subreaper;
@@ -144,7 +144,11 @@ fn receive(socket: &OwnedFd, number: u64, count: usize) -> std::io::Result<Vec<O
 
 /// A descriptor above those that processes are given.
 fn out_of_the_way(fd: OwnedFd) -> std::io::Result<OwnedFd> {
-    Ok(rustix::io::fcntl_dupfd_cloexec(fd, ABOVE)?)
+    rustix::io::fcntl_dupfd_cloexec(fd, ABOVE).map_err(|why| match why {
+        // The number is above the limit, which was lowered: the same shortage as when all below it are in use.
+        Errno::INVAL => Errno::MFILE.into(),
+        why => why.into(),
+    })
 }
 
 /// Starts a process. Its descriptors get their numbers in this thread's own table before: nothing is to be done between

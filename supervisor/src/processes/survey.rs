@@ -141,7 +141,7 @@ fn surveys_for(launcher: &Launcher, requests: &[DeviceRequest]) -> Result<Survey
         let why = if advised { why } else { format!("{why}; or run with --device cpu") };
         ConfigError::Device { name, why }
     };
-    let whole = |selector: &Selector| !matches!(selector, Selector::Cpu | Selector::MigUuid(_));
+    let whole = |selector: &Selector| !matches!(selector, Selector::Cpu(_) | Selector::MigUuid(_));
     for selector in requests.iter().map(|request| &request.selector).filter(|selector| whole(selector)) {
         if let Entry::Vacant(unknown) = surveys.entry(selector.kind()) {
             unknown.insert(look(launcher, selector.kind(), "").map_err(|why| missing(selector, why))?);

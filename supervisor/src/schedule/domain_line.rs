@@ -19,12 +19,12 @@ pub(super) struct DomainLine {
 impl DomainLine {
     /// An empty line. A domain has a worker for about so long.
     pub(super) fn new(turn_ns: u64) -> Self {
-        Self { line: ShareLine::new(turn_ns), places: IdMap::default(), next_place: 0 }
+        Self { line: ShareLine::new(turn_ns, 0), places: IdMap::default(), next_place: 0 }
     }
 
     /// A domain has a worker for about so long from now on.
     pub(super) fn set_turn(&mut self, turn_ns: u64) {
-        self.line.set_quantum(turn_ns);
+        self.line.set_quantum(turn_ns, 0);
     }
 
     /// How many wait.
@@ -80,6 +80,11 @@ impl DomainLine {
     /// How much others may have before a caller is next.
     pub(super) fn ahead_ns(&self, caller: TenantId) -> u64 {
         self.line.ahead_ns(caller)
+    }
+
+    /// Whether all callers are given the same.
+    pub(super) fn is_even(&self) -> bool {
+        self.line.is_even()
     }
 
     /// What a caller is given.

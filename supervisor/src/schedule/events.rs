@@ -145,7 +145,7 @@ event! {
         /// What.
         share: TenantShare,
     } -> (),
-    |event, scheduler, _now_ns, _actions| scheduler.set_share(event.tenant, event.share)
+    |event, scheduler, now_ns, actions| scheduler.set_share(now_ns, event.tenant, event.share, actions)
 }
 
 event! {

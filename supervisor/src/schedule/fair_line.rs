@@ -4,8 +4,8 @@
 //!
 //! A clock counts device time that every caller had. Each caller has a tag on it: how far it would be with the next
 //! beginning. The smallest tag is next and sets the clock; what a caller used is added to its tag. A caller that
-//! comes, or comes back, begins where the clock is: it owes nothing and is owed nothing for the time in which it
-//! wanted nothing.
+//! comes, or comes back, begins where it was before, but not further behind the clock than the credit: for the time in
+//! which it wanted nothing it owes nothing, and is owed that much at most.
 
 use std::collections::BTreeSet;
 
@@ -18,9 +18,11 @@ pub(super) struct FairLine<K> {
     callers: IdMap<TenantId, Caller<K>>,
     /// First items of callers that are not held, the next one first.
     ready: BTreeSet<Place<K>>,
-    /// Callers without items, until the clock has passed their tags.
+    /// Callers without items, until the clock has passed their tags by the credit.
     idle: BTreeSet<(u64, TenantId)>,
     clock_ns: u64,
+    /// So far behind the clock may a caller begin.
+    credit_ns: u64,
 }
 
 /// A caller's tag, its first item, and its name. Of equal tags the smaller item is first.
@@ -43,7 +45,7 @@ impl<K: Ord + Copy> Caller<K> {
 
 impl<K> Default for FairLine<K> {
     fn default() -> Self {
-        Self { callers: IdMap::default(), ready: BTreeSet::new(), idle: BTreeSet::new(), clock_ns: 0 }
+        Self::new(0)
     }
 }
 
@@ -56,6 +58,24 @@ pub(super) struct First<K> {
     pub(super) caller: TenantId,
     /// Its caller's tag.
     pub(super) tag_ns: u64,
+}
+
+impl<K> FairLine<K> {
+    /// An empty line, in which a caller may begin so far behind the clock.
+    pub(super) fn new(credit_ns: u64) -> Self {
+        let (callers, ready, idle) = (IdMap::default(), BTreeSet::new(), BTreeSet::new());
+        Self { callers, ready, idle, clock_ns: 0, credit_ns }
+    }
+
+    /// A caller may begin so far behind the clock from now on.
+    pub(super) fn set_credit(&mut self, credit_ns: u64) {
+        self.credit_ns = credit_ns;
+    }
+
+    /// Where a caller begins at the least.
+    fn least_tag_ns(&self) -> u64 {
+        self.clock_ns.saturating_sub(self.credit_ns)
+    }
 }
 
 impl<K: Ord + Copy> FairLine<K> {
@@ -82,8 +102,9 @@ impl<K: Ord + Copy> FairLine<K> {
 
     /// A caller's tag: where it would begin now.
     pub(super) fn tag_ns(&self, caller: TenantId) -> u64 {
-        self.callers.get(&caller).map_or(self.clock_ns, |state| match state.items.is_empty() {
-            true => state.tag_ns.max(self.clock_ns),
+        let least_ns = self.least_tag_ns();
+        self.callers.get(&caller).map_or(least_ns, |state| match state.items.is_empty() {
+            true => state.tag_ns.max(least_ns),
             false => state.tag_ns,
         })
     }
@@ -141,8 +162,9 @@ impl<K: Ord + Copy> FairLine<K> {
     /// Sets the clock, which never goes back.
     pub(super) fn set_clock(&mut self, clock_ns: u64) {
         self.clock_ns = self.clock_ns.max(clock_ns);
+        let least_ns = self.least_tag_ns();
         while let Some((tag_ns, caller)) =
-            self.idle.first().copied().filter(|(tag_ns, _)| *tag_ns <= clock_ns)
+            self.idle.first().copied().filter(|(tag_ns, _)| *tag_ns <= least_ns)
         {
             self.idle.remove(&(tag_ns, caller));
             self.callers.remove(&caller);
@@ -151,20 +173,20 @@ impl<K: Ord + Copy> FairLine<K> {
 
     /// Changes what is known of a caller, and its place with it.
     fn change<T>(&mut self, caller: TenantId, change: impl FnOnce(&mut Caller<K>) -> T) -> T {
-        let clock_ns = self.clock_ns;
-        let fresh = || Caller { items: BTreeSet::new(), tag_ns: clock_ns, held: false };
+        let least_ns = self.least_tag_ns();
+        let fresh = || Caller { items: BTreeSet::new(), tag_ns: least_ns, held: false };
         let state = self.callers.entry(caller).or_insert_with(fresh);
         if let Some(place) = state.place(caller) {
             self.ready.remove(&place);
         }
         if state.items.is_empty() {
             self.idle.remove(&(state.tag_ns, caller));
-            state.tag_ns = state.tag_ns.max(clock_ns);
+            state.tag_ns = state.tag_ns.max(least_ns);
         }
         let changed = change(state);
         if let Some(place) = state.place(caller) {
             self.ready.insert(place);
-        } else if state.items.is_empty() && state.tag_ns > clock_ns {
+        } else if state.items.is_empty() && state.tag_ns > least_ns {
             self.idle.insert((state.tag_ns, caller));
         } else if state.items.is_empty() {
             self.callers.remove(&caller);
@@ -216,6 +238,20 @@ mod tests {
         line.push(BOB, CallId(100), false);
         line.push(BOB, CallId(101), false);
         assert_eq!(serve(&mut line, 4, |_| 10), [BOB, ALICE, BOB, ALICE]);
+    }
+
+    #[test]
+    fn a_caller_that_comes_back_is_owed_the_credit_at_most() {
+        // How often Bob goes first who had less by 30 when he left, and wanted nothing for a while.
+        let firsts = |credit_ns| {
+            let mut line = FairLine::new(credit_ns);
+            (0..200).for_each(|id| line.push(ALICE, CallId(id), false));
+            line.push(BOB, CallId(1000), false);
+            serve(&mut line, 52, |caller| if caller == BOB { 5 } else { 10 });
+            (1001..1100).for_each(|id| line.push(BOB, CallId(id), false));
+            serve(&mut line, 20, |_| 10).iter().take_while(|caller| **caller == BOB).count()
+        };
+        assert_eq!([0, 25, 60].map(firsts), [1, 4, 7], "one of which is his turn");
     }
 
     #[test]

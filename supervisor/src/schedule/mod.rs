@@ -10,6 +10,7 @@
 //! - `placing`: which call gets which worker (`view`: what it looks at).
 //! - [`turns`]: who may submit to the device (`turn_holder`: who does); `turn_cost`: what a change costs; `turn_fines`: who
 //!   has to stand behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair queueing).
+//! - `lane_shares`: how many lanes a tenant may use where several have the device at once.
 //! - `turn_mode`: whether slicing is better; `mode_window`: what that is judged by.
 //! - `overruns`: calls that are in the way of others for too long.
 //! - `lending`: who has what of the device's memory, and whose calls wait for some.
@@ -34,6 +35,7 @@ mod exclusive;
 mod fair_line;
 mod follow_up;
 mod gathering;
+mod lane_shares;
 mod lending;
 mod mode_window;
 mod overruns;

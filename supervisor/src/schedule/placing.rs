@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 
 use super::domain_line::DomainLine;
 use super::domain_queue::{DomainQueue, Due};
+use super::lane_shares;
 use super::residency::Residency;
 use super::types::{CallId, Domain, Shape, TenantShare};
 use super::view::View;
@@ -22,6 +23,8 @@ use crate::ids::{IdMap, TenantId, WorkerId};
 pub(super) struct Placing {
     lanes: u32,
     workers_per_domain: usize,
+    /// Several have the device at the same time: shares are kept by how many lanes each may use.
+    shares_lanes: bool,
     domains: IdMap<Domain, DomainState>,
     /// Domains that have several workers.
     several_workers: usize,
@@ -59,6 +62,7 @@ impl Placing {
         Self {
             lanes: shape.lanes,
             workers_per_domain: shape.workers_per_domain,
+            shares_lanes: shape.quantum_us.is_none(),
             domains: IdMap::default(),
             several_workers: 0,
             of_caller: IdMap::default(),
@@ -102,7 +106,7 @@ impl Placing {
             Some(d) => d.held || !d.queue.is_empty(),
             None => held(),
         };
-        if blocked || view.exclusive.barrier(domain.caller).is_some() {
+        if blocked || view.exclusive.barrier(domain.caller).is_some() || !self.may_use_lane(domain, view) {
             return None;
         }
         let bound = state.map_or(WorkerSet::default(), |d| d.workers);
@@ -281,6 +285,27 @@ impl Placing {
         self.domains
             .get(&domain)
             .is_some_and(|d| d.queue.first(view.exclusive.barrier(domain.caller)).is_some())
+            && self.may_use_lane(domain, view)
+    }
+
+    /// Whether what callers are given decides how many lanes each may use.
+    pub(super) fn limits_lanes(&self) -> bool {
+        self.shares_lanes && !self.unplaced.is_even()
+    }
+
+    /// Whether one more lane may be a domain's. Its first one always may, since the domains of a caller do not wait for each
+    /// other.
+    fn may_use_lane(&self, domain: Domain, view: View<'_>) -> bool {
+        let busy = || view.workers.busy().map(|(_, worker)| worker);
+        if !self.limits_lanes() || !busy().any(|worker| worker.served() == Some(domain)) {
+            return true;
+        }
+        let caller = domain.caller;
+        let used: u32 = busy().filter(|worker| worker.serves(caller)).map(Worker::busy_lanes).sum();
+        let callers = busy().filter_map(Worker::served).map(|domain| domain.caller);
+        let others = callers.filter(|other| *other != caller).map(|other| self.share_of(other));
+        let lanes = self.lanes.saturating_mul(u32::try_from(self.workers_per_domain).unwrap_or(u32::MAX));
+        used < lane_shares::most(lanes, self.share_of(caller), others)
     }
 
     /// The domain that a free worker should serve: one without workers, else one that has more calls than its workers
@@ -324,6 +349,9 @@ impl Placing {
             return None;
         }
         let domain = worker.served()?;
+        if !self.may_use_lane(domain, view) {
+            return None;
+        }
         let queue = &self.domains.get(&domain).filter(|d| !d.held)?.queue;
         let first = queue.first(view.exclusive.barrier(domain.caller))?;
         if wants_all(first) && !worker.has_room(true) {

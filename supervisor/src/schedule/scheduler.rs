@@ -222,6 +222,7 @@ impl<C: Clone> Scheduler<C> {
         self.feed(now_ns, worker, actions);
         if self.workers[worker].is_idle() {
             self.turn(actions, |turns, orders| turns.idle(now_ns, worker, orders));
+            self.lanes_are_free(now_ns, actions);
         }
         if had_device {
             self.leave_device(now_ns, worker, actions);
@@ -323,6 +324,7 @@ impl<C: Clone> Scheduler<C> {
         if let Some(domain) = served {
             self.review(now_ns, domain.caller, actions);
             self.feed_limited(now_ns, domain.caller, actions);
+            self.lanes_are_free(now_ns, actions);
         }
         if emptied {
             // While it left, its slot counted as one that gets a process. Its domain may go to a worker that is free.

@@ -4,8 +4,8 @@
 //!   owed a twentieth of the device time that higher ones are charged, and once that makes a quantum, it is next. No
 //!   more than two quanta are owed, and what it had beyond that is deducted.
 //! - **Within a class** tenants are served by start-time fair queueing ([`FairLine`]): what a tenant used, divided by its
-//!   weight, is added to its tag, and the smallest tag is next. A tenant that wanted nothing for a while begins where
-//!   the others are: it is owed nothing for that time.
+//!   weight, is added to its tag, and the smallest tag is next. A tenant that wanted nothing for a while is owed no more
+//!   for that time than a credit.
 //!
 //! A tenant is charged for time that others waited for; where it is alone, it may have all there is.
 
@@ -38,10 +38,10 @@ fn counted(turn_ns: u64) -> i64 {
 }
 
 impl<K: Ord + Copy> ShareLine<K> {
-    /// An empty line whose turns last about so long.
-    pub(super) fn new(quantum_ns: u64) -> Self {
+    /// An empty line whose turns last about so long; so much is a tenant owed at most, by a weight of one.
+    pub(super) fn new(quantum_ns: u64, credit_ns: u64) -> Self {
         Self {
-            lines: Default::default(),
+            lines: Class::ALL.map(|_| FairLine::new(credit_ns)),
             owed_ns: Default::default(),
             quantum_ns: counted(quantum_ns),
             shares: IdMap::default(),
@@ -49,9 +49,10 @@ impl<K: Ord + Copy> ShareLine<K> {
         }
     }
 
-    /// Turns last about so long from now on.
-    pub(super) fn set_quantum(&mut self, quantum_ns: u64) {
+    /// Turns last about so long from now on, and so much is a tenant owed at most.
+    pub(super) fn set_quantum(&mut self, quantum_ns: u64, credit_ns: u64) {
         self.quantum_ns = counted(quantum_ns);
+        self.lines.iter_mut().for_each(|line| line.set_credit(credit_ns));
     }
 
     /// How much is in line.
@@ -62,6 +63,11 @@ impl<K: Ord + Copy> ShareLine<K> {
     /// Whether nothing is in line.
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Whether all tenants are given the same.
+    pub(super) fn is_even(&self) -> bool {
+        self.shares.is_empty()
     }
 
     /// What a tenant is given.

@@ -37,7 +37,7 @@ fn serve(
 
 #[test]
 fn weights_divide_device_time_and_not_turns() {
-    let mut line = ShareLine::new(5 * MS);
+    let mut line = ShareLine::new(5 * MS, 0);
     for (nth, weight) in [1, 2, 4].into_iter().enumerate() {
         let tenant = TenantId::new(nth as u32);
         line.set_share(tenant, share(weight, Class::Normal));
@@ -53,7 +53,7 @@ fn weights_divide_device_time_and_not_turns() {
 
 #[test]
 fn a_changed_weight_counts_from_then_on() {
-    let mut line = ShareLine::new(5 * MS);
+    let mut line = ShareLine::new(5 * MS, 0);
     line.push(ALICE, 1);
     line.push(BOB, 2);
     let before = serve(&mut line, 1_000 * MS, |_| MS);
@@ -65,7 +65,7 @@ fn a_changed_weight_counts_from_then_on() {
 
 #[test]
 fn a_higher_class_goes_first_and_the_lower_one_gets_a_twentieth() {
-    let mut line = ShareLine::new(5 * MS);
+    let mut line = ShareLine::new(5 * MS, 0);
     line.set_share(ALICE, share(1, Class::Latency));
     line.set_share(BOB, share(1000, Class::Batch));
     line.push(BOB, 1);
@@ -78,7 +78,7 @@ fn a_higher_class_goes_first_and_the_lower_one_gets_a_twentieth() {
 
 #[test]
 fn who_moves_to_another_class_is_there_once() {
-    let mut line = ShareLine::new(MS);
+    let mut line = ShareLine::new(MS, 0);
     line.push(ALICE, 1);
     line.push(ALICE, 2);
     line.set_share(ALICE, share(1, Class::Latency));
@@ -92,7 +92,7 @@ fn who_moves_to_another_class_is_there_once() {
 
 #[test]
 fn a_tenant_goes_on_until_it_had_as_much_as_the_first_in_line() {
-    let mut line = ShareLine::new(MS);
+    let mut line = ShareLine::new(MS, 0);
     assert!(line.goes_before_first(ALICE, 0), "none waits");
     line.push(BOB, 1);
     line.serve(BOB);
@@ -118,7 +118,7 @@ proptest! {
     fn none_starves_and_equals_get_equal_shares(
         tenants in proptest::collection::vec((1..20u32, classes(), 1..20u64), 2..8)
     ) {
-        let mut line = ShareLine::new(5 * MS);
+        let mut line = ShareLine::new(5 * MS, 0);
         for (nth, (weight, class, _)) in tenants.iter().enumerate() {
             line.set_share(TenantId::new(nth as u32), share(*weight, *class));
             line.push(TenantId::new(nth as u32), nth as u64);

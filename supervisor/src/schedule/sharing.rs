@@ -8,13 +8,29 @@ use crate::ids::{TenantId, WorkerId};
 
 impl<C: Clone> Scheduler<C> {
     /// A tenant is given this of the device from now on.
-    pub(super) fn set_share(&mut self, tenant: TenantId, share: TenantShare) {
+    pub(super) fn set_share(
+        &mut self,
+        now_ns: u64,
+        tenant: TenantId,
+        share: TenantShare,
+        actions: &mut Vec<Action<C>>,
+    ) {
         if self.placing.share_of(tenant) == share {
             return;
         }
+        let limited = self.placing.limits_lanes();
         self.placing.set_share(tenant, share);
-        if let Some(turns) = &mut self.turns {
-            turns.set_share(tenant, share);
+        match &mut self.turns {
+            Some(turns) => turns.set_share(tenant, share),
+            None if limited => self.resume(now_ns, actions),
+            None => {}
+        }
+    }
+
+    /// A worker has no calls any more: where lanes are shared by weights, others may use more of them.
+    pub(super) fn lanes_are_free(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        if self.placing.limits_lanes() {
+            self.resume(now_ns, actions);
         }
     }
 

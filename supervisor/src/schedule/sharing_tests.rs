@@ -252,3 +252,35 @@ fn a_probe_lets_the_chip_slice_and_ends() {
         assert!(!b.scheduler.slices(), "tenants of different classes take turns");
     }
 }
+
+#[test]
+fn where_several_have_the_device_at_once_shares_decide_how_many_lanes_each_uses() {
+    let mut b = Bench::of(Shape { workers_per_domain: 1, ..Shape::new(2, 8) });
+    let share = |weight| TenantShare { weight, ..TenantShare::default() };
+    let give = |b: &mut Bench, domain: Domain, weight| {
+        b.scheduler.handle(b.now, SetShare { tenant: domain.caller, share: share(weight) }, &mut b.actions);
+    };
+    give(&mut b, ALICE, 4);
+    give(&mut b, BOB, 2);
+    let mut alices: Vec<_> = (0..8).map(|call| submit_due(&mut b, call, ALICE, u64::MAX).unwrap()).collect();
+    let bobs: Vec<_> = (10..20).map(|call| submit_due(&mut b, call, BOB, u64::MAX).unwrap()).collect();
+    let running = |b: &Bench, worker: WorkerId, calls: &[CallId]| {
+        calls.iter().filter(|call| b.scheduler.running_call(worker, **call).is_some()).count()
+    };
+    assert_eq!((running(&b, W0, &alices), running(&b, W1, &bobs)), (8, 4));
+    b.finish(W1, bobs[0]);
+    assert_eq!(running(&b, W1, &bobs), 4, "another one takes its lane, and no more");
+    // More of them once he is given as much, and once she has no calls.
+    give(&mut b, BOB, 3);
+    assert_eq!(running(&b, W1, &bobs), 6);
+    let last = alices.pop().unwrap();
+    alices.into_iter().for_each(|call| b.finish(W0, call));
+    assert_eq!(running(&b, W1, &bobs), 6);
+    b.finish(W0, last);
+    assert_eq!(running(&b, W1, &bobs), 8);
+    // Now he was first, and she gets all hers.
+    let calls: Vec<_> = (20..28).map(|call| submit_due(&mut b, call, ALICE, u64::MAX).unwrap()).collect();
+    assert_eq!((running(&b, W0, &calls), running(&b, W1, &bobs)), (8, 8));
+    b.finish(W1, bobs[1]);
+    assert_eq!(running(&b, W1, &bobs), 7, "until he is back at his part");
+}

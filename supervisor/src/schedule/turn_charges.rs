@@ -23,6 +23,7 @@ impl Turns {
             // Where the chip sliced before, several still have grants.
             false => self.holders.len() as u64,
         };
+        let overran = self.holders.iter().filter(|holder| holder.overran).count().max(1) as u64;
         let holder = &mut self.holders[at];
         let unsaid_ns = std::mem::take(&mut holder.unsaid_ns);
         let Some(from_ns) = holder.charged_from_ns.replace(now_ns) else {
@@ -32,8 +33,8 @@ impl Turns {
         let waited_ns = now_ns.saturating_sub(from_ns);
         let worked_ns = std::mem::take(&mut holder.worked_ns);
         let contended_ns = match holder.overran {
-            // It kept the chip busy all the time.
-            true => waited_ns,
+            // They kept the chip busy all the time.
+            true => waited_ns / overran,
             // Beside it, others have what is left.
             false if shared && !self.slicing => (waited_ns / sharers).min(worked_ns),
             false => waited_ns / sharers,

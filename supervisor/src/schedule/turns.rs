@@ -33,6 +33,9 @@ use crate::limits::{OVERRUN_QUANTA, YIELD_NS};
 /// Where turns are shorter than this, the worker that is next is woken when the one before it gets the device: to wake
 /// it takes about as long.
 const SHORT_TURN_NS: u64 = 500_000;
+/// Who wanted nothing for a while is owed one over so much of a quantum at most: with a whole one, shares of a second differ by
+/// more in the simulator (Jain's index 0.98 in place of 0.99), with none the calls of a tenant with few wait for longer.
+const CREDIT: u64 = 2;
 
 /// What a worker is told about turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +107,7 @@ impl Turns {
         Self {
             cost: ChangeCost::new(rules.change_ns),
             holders: Vec::new(),
-            line: ShareLine::new(u64::from(quantum_us) * 1000),
+            line: ShareLine::new(u64::from(quantum_us) * 1000, u64::from(quantum_us) * 1000 / CREDIT),
             places: vec![None; workers],
             next_turn: 1,
             next_place: 0,
@@ -131,7 +134,7 @@ impl Turns {
         if self.quantum_us != quantum_us {
             self.quantum_us = quantum_us;
             self.turn_ns = self.quantum_ns();
-            self.line.set_quantum(self.quantum_ns());
+            self.line.set_quantum(self.quantum_ns(), self.quantum_ns() / CREDIT);
         }
     }
 

@@ -33,6 +33,8 @@ pub(crate) struct Injector<'r> {
     pub(crate) run: &'r Run,
     pub(crate) supervisor: &'r mut Supervisor,
     pub(crate) disk: Option<&'r TinyDisk>,
+    /// How many devices there are.
+    pub(crate) devices: usize,
     /// As long as this file is there, no worker comes up.
     pub(crate) absent: &'r Path,
     pub(crate) rng: Rng,
@@ -111,23 +113,28 @@ impl Injector<'_> {
                 disk.free();
                 self.over(fault);
             }
-            Fault::DeviceLost => self.lose_device(fault, lasts),
+            Fault::DeviceLost => self.lose_device(fault, victim, lasts),
         }
     }
 
-    fn lose_device(&self, fault: Fault, lasts: Duration) {
+    /// One device of several, or all of them.
+    fn lose_device(&self, fault: Fault, victim: usize, lasts: Duration) {
+        let is_hit =
+            |nth: usize| self.devices == 1 || [nth, self.devices].contains(&(victim % (self.devices + 1)));
         self.begin(fault);
         std::fs::write(self.absent, "").unwrap();
         let mut killed = HashSet::new();
         until("the device is lost", || {
             let status = Client::connect(self.supervisor.admin_socket()).and_then(|mut admin| admin.status());
             let Ok(v1::Status { devices, .. }) = status else { return false };
+            let hit: Vec<_> =
+                (0..).zip(&devices).filter(|(nth, _)| is_hit(*nth)).map(|(_, device)| device).collect();
             // Standbys take the places of those that are killed.
-            let workers = devices.iter().flat_map(|device| &device.workers).map(|worker| worker.pid);
+            let workers = hit.iter().flat_map(|device| &device.workers).map(|worker| worker.pid);
             for pid in workers.filter(|pid| *pid != 0 && killed.insert(*pid)) {
                 self.kill(Fault::WorkerKilled, Some(pid));
             }
-            devices.iter().all(|device| device.lost)
+            hit.iter().all(|device| device.lost)
         });
         std::thread::park_timeout(lasts);
         std::fs::remove_file(self.absent).unwrap();

@@ -17,6 +17,9 @@ use super::injector::Injector;
 use crate::disk::TinyDisk;
 use crate::fixture::{Supervisor, beside, until};
 
+/// Both, or the first one.
+const DEVICES: [&str; 2] = ["cpu", "cpu:1"];
+
 /// How a run is to be.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
@@ -72,16 +75,19 @@ pub(crate) fn run(wanted: Wanted) -> Outcome {
     let (workers, standbys) = (rng.usize(2..=4), rng.usize(0..=2));
     let turns = if rng.bool() { "on,quantum=1ms" } else { "off" };
     let memory = MEMORY >> 20;
-    let device = format!("cpu:workers={workers},memory={memory}MiB,standbys={standbys},turns={turns}");
+    // With two devices, calls move between them when one is lost.
+    let devices = if rng.bool() { &DEVICES[..] } else { &DEVICES[..1] };
+    let settings = format!("workers={workers},memory={memory}MiB,standbys={standbys},turns={turns}");
+    let named = devices.iter().flat_map(|name| ["--device".to_owned(), format!("{name}:{settings}")]);
     // So many kills spend every budget.
     let flags = ["--fault-budget", "0", "--quarantine-after", "0", "--overrun-limit", OVERRUN_LIMIT];
-    let flags = flags.into_iter().chain(["--device", &device]).map(str::to_owned).collect();
+    let flags = flags.map(str::to_owned).into_iter().chain(named).collect();
     let mut supervisor = Supervisor::new(start, flags, dir);
     let socket = supervisor.socket();
     prepare(&socket);
-    narrow(&supervisor);
+    narrow(&supervisor, devices);
     let before = drift::baseline(&supervisor);
-    set_processes(&supervisor, workers, standbys);
+    set_processes(&supervisor, devices, workers, standbys);
 
     let run = Run::new(socket);
     let actors: Vec<_> = ACTORS.into_iter().map(|actor| (actor, rng.fork())).collect();
@@ -96,6 +102,7 @@ pub(crate) fn run(wanted: Wanted) -> Outcome {
             run: &run,
             supervisor: &mut supervisor,
             disk: disk.as_ref(),
+            devices: devices.len(),
             absent: &absent,
             rng: rng.fork(),
         };
@@ -116,22 +123,25 @@ pub(crate) fn run(wanted: Wanted) -> Outcome {
             wrong.len()
         );
     }
-    narrow(&supervisor);
+    narrow(&supervisor, devices);
     drift::none_since(&before, &supervisor);
     outcome(&events)
 }
 
-/// How many processes there may be.
-fn set_processes(supervisor: &Supervisor, workers: usize, standbys: usize) {
+/// How many processes of each device there may be.
+fn set_processes(supervisor: &Supervisor, devices: &[&str], workers: usize, standbys: usize) {
     let admin = supervisor.admin_socket();
     let [workers, standbys] = [format!("workers={workers}"), format!("standbys={standbys}")];
-    supervisor.ok(&["--socket", admin.to_str().unwrap(), "device", "set", "cpu", &workers, &standbys]);
+    for device in devices {
+        supervisor.ok(&["--socket", admin.to_str().unwrap(), "device", "set", device, &workers, &standbys]);
+    }
 }
 
-/// Waits until one process is left: what is held is compared with that, since who called last decides how many stay.
-fn narrow(supervisor: &Supervisor) {
-    set_processes(supervisor, 1, 0);
-    until("one process is left", || supervisor.all_children().len() <= 1);
+/// Waits until one process of each device is left: what is held is compared with that, since who called last decides how
+/// many stay.
+fn narrow(supervisor: &Supervisor, devices: &[&str]) {
+    set_processes(supervisor, devices, 1, 0);
+    until("one process of each device is left", || supervisor.all_children().len() <= devices.len());
 }
 
 /// Ends the run when dropped.

@@ -226,7 +226,10 @@ impl Placing {
     /// How many workers are missing: for domains without any, for which so many `come_soon`, and for others.
     fn missing(&self, view: View<'_>, come_soon: usize) -> (usize, usize) {
         let (unplaced, others) = match view.exclusive.has_barrier() {
-            false => (self.unplaced.len(), usize::from(!self.waiting.is_empty())),
+            false => {
+                let wants = self.waiting.iter().any(|domain| self.may_use_lane(*domain, view));
+                (self.unplaced.len(), usize::from(wants))
+            }
             // Only for those that may start before the device is one call's.
             true => (self.unplaced.iter().filter(|d| self.may_start(*d, view)).count(), 0),
         };
