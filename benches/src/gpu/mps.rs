@@ -9,8 +9,9 @@ use pappus_client::{Code, Invocation};
 
 use super::bed::Bed;
 use super::fault::{self, FIRST_TENANT, OTHER_TENANT, ROUNDS, Tenant};
-use super::load;
+use super::load::{self, FIRST_UID, Load, USUAL_ROUNDS};
 use crate::Result;
+use crate::bare::work::Work;
 use crate::harness::functions::Handed;
 use crate::report::{Report, Unit};
 
@@ -43,6 +44,10 @@ pub(super) const ENDLESS_CONFIG: &str = r#"{
       "shared_mem_bytes": {"Absolute": 0}}]}]}
 }"#;
 const DEADLINE: Duration = Duration::from_millis(100);
+/// Of two tenants: they have the device at the same time, and as many lanes as their weights say.
+const WEIGHTS: [u32; 2] = [1, 4];
+/// The heavier one does at least so many times as much.
+const WEIGHED: f64 = 2.0;
 
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     if bed.rehearses() || std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").is_none() {
@@ -93,7 +98,8 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
         }
         report.info(format!("neighbour under MPS {when}, calls, all right"), seen.len() as f64, Unit::Count);
     }
-    Ok(())
+    drop(running);
+    weighted(bed, report)
 }
 
 /// What a neighbour saw.
@@ -122,4 +128,32 @@ fn during(mut tenant: Tenant, happens: impl FnOnce(&AtomicBool) -> Result<()>) -
         happened
     })?;
     Ok(Seen { tenant, seen })
+}
+
+/// What tenants with weights have of a device that both use at the same time.
+fn weighted(bed: &Bed, report: &mut Report) -> Result<()> {
+    let tenants = (1..).zip(WEIGHTS).map(|(nth, weight): (u32, u32)| {
+        format!("[tenants.t{nth}]\nuid = {}\nweight = {weight}\n", FIRST_UID + nth)
+    });
+    let running = bed.start_configured("workers=3,lanes=8,memory=32GiB", &tenants.collect::<String>())?;
+    let functions = ["inference", "matmul"];
+    for tenant in 1..=WEIGHTS.len() {
+        bed.register(&mut load::connect(&running, tenant)?, &functions)?;
+    }
+    for (work, name) in [(bed.inference(), "inference ×500"), (Work::Matmul, "matmul 128²")] {
+        let (connections, in_flight, rounds) = (1, 16, USUAL_ROUNDS);
+        let load =
+            Load { work, tenants: WEIGHTS.len(), connections, in_flight, rounds, measured: bed.measured };
+        let reached = load::run(&running, load, 1)?.tenants;
+        let title = format!("{name}, weights 1:4");
+        report.info(format!("{title}, the lighter one"), reached[0], Unit::PerSecond);
+        report.info(format!("{title}, the heavier one"), reached[1], Unit::PerSecond);
+        report.at_least(
+            WEIGHED,
+            format!("{title}, one / the other"),
+            reached[1] / reached[0].max(1.0),
+            Unit::Ratio,
+        );
+    }
+    Ok(())
 }
