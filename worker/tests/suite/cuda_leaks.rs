@@ -2,10 +2,11 @@
 
 use pappus_protocol::FaultCode;
 
+use crate::harness::Worker;
 use crate::harness::program::{self, Options};
 use crate::suite::UnderTest;
 use crate::suite::blueprints::{i64, launch, launch_wide, ptr, u32};
-use crate::suite::cuda::OnCuda;
+use crate::suite::cuda::{OnCuda, compile};
 use crate::suite::leaks_between_calls::{dirty, seen};
 
 /// Looks behind its own two parameters, where the launch before had its fourth. The driver keeps other things there
@@ -51,4 +52,29 @@ fn what_kernels_print_goes_nowhere() {
     }
     let said = worker.end_and_said();
     assert!(!said.contains("a line that a kernel prints"), "{} bytes", said.len());
+}
+
+/// Kernels reach the page in which a failed `REQUIRE` leaves its text, whether they fail or not.
+#[test]
+#[ignore = "needs an NVIDIA GPU: scripts/gpu-check leaks"]
+fn the_page_of_a_failed_require() {
+    const SECRET: u64 = 0x5ec2_e7aa_aaaa_aaaa;
+    let page = compile(
+        b".version 7.0\n.target sm_70\n.address_size 64\n\
+        .visible .entry leave(.param .u64 value) {\n.reg .b64 %v, %a;\n ld.param.u64 %v, [value];\n\
+        mov.u64 %a, 0x300000000008;\n st.volatile.global.u64 [%a], %v;\n ret;\n}\n\
+        .visible .entry look(.param .u64 seen) {\n.reg .b64 %v, %a, %s;\n ld.param.u64 %s, [seen];\n\
+        cvta.to.global.u64 %s, %s;\n mov.u64 %a, 0x300000000008;\n ld.volatile.global.u64 %v, [%a];\n\
+        st.global.u64 [%s], %v;\n ret;\n}\n",
+    );
+    let found = |mut worker: Worker| {
+        worker.install(1, &dirty(&[launch("leave", &i64(SECRET))]), &page, &[]);
+        worker.install(2, &dirty(&[launch("look", &ptr("out"))]), &page, &[]);
+        worker.call(1, &[], &[8]).unwrap();
+        let seen = worker.call(2, &[], &[8]).unwrap().remove(0);
+        worker.end().unwrap();
+        seen
+    };
+    assert_eq!(found(OnCuda::uncleared_worker()), SECRET.to_le_bytes(), "the control finds nothing");
+    assert_eq!(found(OnCuda::worker()), [0; 8]);
 }

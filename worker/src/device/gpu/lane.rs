@@ -356,6 +356,11 @@ impl<D: Driver> Lane<D> {
         Some((index, running.bound.as_ref()?.commands.name(index).to_owned()))
     }
 
+    /// Whether anything is cleared behind its calls.
+    pub(super) fn clears(&self) -> bool {
+        !self.uncleared
+    }
+
     /// Whether the call runs alone, kernel by kernel.
     pub(super) fn is_alone(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.alone)

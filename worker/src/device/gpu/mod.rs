@@ -482,7 +482,7 @@ impl<D: Driver> Device for Gpu<D> {
     }
 
     fn clear(&mut self, lane: LaneId, function: &mut Function<D>) -> Result<(), Fault> {
-        if let Some(reason) = &self.reason {
+        if let Some(reason) = self.reason.as_ref().filter(|_| self.lanes[lane.index()].clears()) {
             reason.clear();
         }
         let cleared = self.lanes[lane.index()].clear(function, lane);
