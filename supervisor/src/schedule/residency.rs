@@ -6,8 +6,8 @@
 //!
 //! To make a process costs all who use the device. So a resident is replaced only while a standby is ready for its slot;
 //! where none comes for much longer than the last one took, or none is kept, one after the other. To scrub a process costs the device some
-//! milliseconds (5 to 10 on an H200, with the graphs that are made again): a resident in use is scrubbed for another
-//! domain only so often that this takes a twentieth of the time by what it is thought to cost, which is half of what was measured; one that had no call for as long goes at once.
+//! milliseconds (with the graphs that are made again, up to 80 on an H100): a resident in use is scrubbed for another
+//! domain only so often that this takes less than a tenth of the time; one that had no call for as long goes at once.
 //! A process takes a hundred times as long to be made as to be scrubbed: a domain that waits does not wait for one that starts.
 
 use super::calls::INSTALLATION;
@@ -26,8 +26,6 @@ const LONGEST_PERIOD_NS: u64 = 30_000_000_000;
 /// A resident that had no call for so long is not in use; where scrubs are cheap, one that had none for as long as the next scrub
 /// of one in use has to wait.
 const UNUSED_NS: u64 = 80_000_000;
-/// To scrub residents in use takes one over so much of the time.
-const SCRUB_SHARE: u64 = 20;
 /// No call counts as late before the last one over so much of the time from its arrival to its deadline.
 const LAST_PART: u64 = 4;
 
@@ -48,7 +46,7 @@ pub(super) struct Residency {
     starting: usize,
     /// When a resident was replaced last.
     replaced_ns: Option<u64>,
-    /// When the next one in use may be scrubbed, and what decides that: see [`SCRUB_SHARE`].
+    /// When the next one in use may be scrubbed, and what decides that: see [`ResidentPrice`].
     scrubs_again_ns: u64,
     scrub_share: u64,
     /// How long calls take lately whose function was not in their process.
@@ -70,7 +68,7 @@ impl Residency {
             starting: shape.starting,
             replaced_ns: None,
             scrubs_again_ns: 0,
-            scrub_share: SCRUB_SHARE,
+            scrub_share: shape.resident_price.scrub_share,
             installs_ns: shape.resident_price.function_ns,
         }
     }
@@ -259,7 +257,10 @@ mod tests {
         assert_eq!(residency.ends_ns(&workers[busy], false), 0, "none was scrubbed yet");
         residency.scrubs(S, &workers[busy]);
         let next_ns = residency.ends_ns(&workers[busy], false);
-        assert_eq!(next_ns, S + SCRUB_SHARE * workers[busy].past.scrub_ns(ResidentPrice::GPU));
+        assert_eq!(
+            next_ns,
+            S + ResidentPrice::GPU.scrub_share * workers[busy].past.scrub_ns(ResidentPrice::GPU)
+        );
         // Long unused; what ran in it makes it no dearer than that.
         workers[idle].past.ran(0, FunctionId::new(1), 0);
         workers[idle].idle_since_ns = S - UNUSED_NS;
