@@ -301,8 +301,11 @@ impl Drop for Supervisor {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let log = self.log();
         if std::thread::panicking() {
-            eprintln!("--- the supervisor's log\n{}---", self.log());
+            eprintln!("--- the supervisor's log\n{log}---");
+        } else {
+            assert!(!log.contains("panicked at"), "one of the supervisor's threads panicked:\n{log}");
         }
     }
 }
