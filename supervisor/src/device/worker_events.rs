@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pappus_protocol::now_ns;
+use pappus_protocol::{FaultCode, now_ns};
 use tokio::sync::watch;
 
 use super::commands::{CommandRunner, ProcessEnd};
@@ -197,6 +197,13 @@ impl WorkerEvents {
         }
     }
 
+    /// Whether a process may have failed for another's sake. Under MPS, that of a process which was killed in the middle of a kernel
+    /// hits others up to 0.2 s later.
+    fn is_unexplained(&self, end: &ProcessEnd) -> bool {
+        self.commands.config.shared
+            && end.broken.as_ref().is_some_and(|fault| fault.code == FaultCode::Device)
+    }
+
     fn bury_one(&self, (id, call): Lost, end: &ProcessEnd, from_outside: bool) {
         let handed = call.started_ns.swap(0, Ordering::Relaxed) != 0;
         if handed && let Some(weights) = &self.weights {
@@ -205,6 +212,7 @@ impl WorkerEvents {
         let loss = match (handed, from_outside) {
             (false, _) => Loss::NeverHanded,
             (true, true) => Loss::EndedFromOutside,
+            (true, false) if self.is_unexplained(end) => Loss::Unexplained,
             (true, false) => Loss::InIt,
         };
         let outputs = call.written_regions().filter(|_| handed);

@@ -41,7 +41,8 @@ pub(super) fn events() -> impl Strategy<Value = Vec<Event>> {
     let verdict =
         prop_oneof![4 => Just(Verdict::Well), 3 => Just(Verdict::Fault), 1 => Just(Verdict::Neither)];
     let loss = prop_oneof![
-        4 => Just(Loss::InIt), 3 => Just(Loss::NeverHanded), 1 => Just(Loss::EndedFromOutside)
+        4 => Just(Loss::InIt), 3 => Just(Loss::NeverHanded), 1 => Just(Loss::EndedFromOutside),
+        1 => Just(Loss::Unexplained)
     ];
     let event = prop_oneof![
         6 => (0..5u32, 0..2u64, 1..400u64, memory).prop_map(|(domain, function, deadline_ms, memory)| {

@@ -276,7 +276,8 @@ impl World {
                 assert!(why != Ended::Guilty || may_be_guilty, "guilty the first time");
                 assert!(why != Ended::Detached || known.detached);
                 assert!(why != Ended::Overran || known.overran && loss == Loss::InIt);
-                let may_be_interrupted = known.runs == 3 && loss == Loss::EndedFromOutside;
+                let may_be_interrupted =
+                    known.runs == 3 && matches!(loss, Loss::EndedFromOutside | Loss::Unexplained);
                 assert!(why != Ended::Interrupted || may_be_interrupted);
                 let known = self.calls.remove(&call).unwrap();
                 if why == Ended::Guilty {
@@ -291,7 +292,7 @@ impl World {
                 assert!(!known.detached, "runs again although its caller left");
                 assert!(!(known.suspect && loss == Loss::InIt), "runs again though it is guilty");
                 match loss {
-                    Loss::InIt => {
+                    Loss::InIt | Loss::Unexplained => {
                         known.suspect = true;
                         self.whole_wanted |= self.shape.shared_faults;
                     }

@@ -7,7 +7,8 @@
 //!    └────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A call whose processes are ended from outside again and again is given up, but it is not guilty.
+//! A call whose processes are ended from outside again and again is given up, but it is not guilty; neither is one under
+//! which the device fails again and again though no kernel of it did.
 //!
 //! A suspect waits in front of its domain's younger calls and runs alone from then on. Alone means that no other call
 //! is in its worker, and where faults hit the calls of other workers, too, that none is on the device.
@@ -66,7 +67,9 @@ impl Attempts {
         }
         match loss {
             Loss::InIt if self.suspect || self.runs >= MAX_RUNS => return Some(Ended::Guilty),
-            Loss::InIt => self.suspect = true,
+            // Alone, and still of no kernel of its own: that is not held against it.
+            Loss::Unexplained if self.runs >= MAX_RUNS => return Some(Ended::Interrupted),
+            Loss::InIt | Loss::Unexplained => self.suspect = true,
             Loss::EndedFromOutside if self.runs >= MAX_RUNS => return Some(Ended::Interrupted),
             // Says nothing about the call.
             Loss::EndedFromOutside => {}
@@ -126,5 +129,18 @@ mod tests {
         let mut attempts = started(Attempts::default());
         assert_eq!(attempts.lost(Loss::InIt, true, true), Some(Ended::Deadline));
         assert_eq!(attempts.lost(Loss::NeverHanded, false, true), Some(Ended::Detached));
+    }
+
+    #[test]
+    fn a_device_that_fails_under_a_call_says_that_it_is_to_run_alone_and_no_more() {
+        let mut attempts = started(Attempts::default());
+        for _ in 1..MAX_RUNS {
+            assert_eq!(attempts.lost(Loss::Unexplained, false, false), None);
+            assert!(attempts.is_suspect());
+            attempts.started();
+        }
+        let mut guilty = attempts;
+        assert_eq!(attempts.lost(Loss::Unexplained, false, false), Some(Ended::Interrupted));
+        assert_eq!(guilty.lost(Loss::InIt, false, false), Some(Ended::Guilty), "a kernel of its own");
     }
 }

@@ -350,6 +350,9 @@ pub enum KillReason<C> {
 pub enum Loss {
     /// Its process ended while it was in it.
     InIt,
+    /// The same, but the device failed under it, of no kernel that it ran: where faults hit the calls of other processes, that
+    /// may have been another's.
+    Unexplained,
     /// Its process ended before it took the call.
     NeverHanded,
     /// Its process was ended by something that is neither Pappus nor the process itself.

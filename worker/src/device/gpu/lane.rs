@@ -361,6 +361,16 @@ impl<D: Driver> Lane<D> {
         !self.uncleared
     }
 
+    /// Has the device do something more behind a call that is over: its memory is cleared now.
+    pub(super) fn touch(&mut self) -> Result<(), D::Error> {
+        let Some(running) = &self.running else { return Ok(()) };
+        if !self.cleared {
+            self.stream.fill(running.base, 0, running.used_bytes)?;
+            self.cleared = true;
+        }
+        Ok(())
+    }
+
     /// Whether the call runs alone, kernel by kernel.
     pub(super) fn is_alone(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.alone)

@@ -458,6 +458,19 @@ fn a_kernel_that_traps_says_why_for_its_own_call_only() {
 }
 
 #[test]
+fn a_call_that_ran_alone_is_believed_once_the_device_did_more_behind_it() {
+    for alone in [true, false] {
+        let mut fixture = Fixture::new(2, MODULE);
+        fixture.start(0, u64::MAX, alone);
+        fake::fail(Did::Synchronize, FakeError::Kernel);
+        let end = std::iter::repeat_with(|| fixture.gpu.poll(LANE)).flatten().next().unwrap();
+        assert_eq!(end.is_err(), alone, "{end:?}");
+        let lost = fixture.gpu.lost().map(|fault| (fault.code, fault.kernel));
+        assert_eq!(lost, alone.then_some((FaultCode::KernelTrap, Some(0))));
+    }
+}
+
+#[test]
 fn a_lost_device_blames_a_kernel_only_if_its_call_ran_alone() {
     for alone in [false, true] {
         let mut fixture = Fixture::new(2, MODULE);
