@@ -36,17 +36,17 @@ def p50(call: Callable[[], object], calls: int) -> float:
 
 def steps_of(milliseconds: float, function: Any, inputs: dict[str, Any]) -> int:
     """How many steps take so long."""
-    probe = 200
-    call = function.submit(cfg=np.uint64([probe]), **inputs)
+    probe = 400
+    call = function.submit(steps=probe, **inputs)
     call.result()
-    call = function.submit(cfg=np.uint64([probe]), **inputs)
+    call = function.submit(steps=probe, **inputs)
     return max(1, int(probe * milliseconds * 1e6 / call.timings().execute_ns))
 
 
 def throughput(function: pappus.ray.ClusterFunction, steps: int, inputs: dict[str, Any], calls: int) -> float:
     """Calls a second, all of them in flight at once."""
     start = time.perf_counter()
-    for future in [function.submit(cfg=np.uint64([steps]), **inputs) for _ in range(calls)]:
+    for future in [function.submit(steps=steps, **inputs) for _ in range(calls)]:
         future.result()
     return calls / (time.perf_counter() - start)
 

@@ -5,7 +5,6 @@
 //! - [`authoring`]: headers and templates for kernels of others
 //! - [`configs`]: the functions made of them (`configs/`), as JSON
 //! - [`photo`]: a picture to run the `picture` function on
-//! - [`mod@cfg`]: the `cfg` inputs of those functions
 //! - [`mod@reference`]: the same in plain Rust, to compare with
 //! - [`synthetic`]: code objects of AMD's with whatever kernels a test wants
 //! - [`bytes`]: from numbers to the bytes of a buffer and back
@@ -16,7 +15,6 @@
 pub mod artefacts;
 pub mod authoring;
 pub mod bytes;
-pub mod cfg;
 pub mod configs;
 pub mod photo;
 pub mod reference;

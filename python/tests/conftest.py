@@ -79,6 +79,6 @@ def endless(client: pappus.Client) -> Callable[[], tuple[pappus.Function, dict[s
     def make() -> tuple[pappus.Function, dict[str, Any]]:
         function = client.add_function("jacobi", KERNELS / "configs/jacobi.json", replace=True)
         one = np.ones(64, np.float32)
-        return function, {"cfg": np.uint64([450_000]), "A": np.eye(64, dtype=np.float32), "b": one, "x": one}
+        return function, {"steps": 900_000, "A": np.eye(64, dtype=np.float32), "b": one, "x": one}
 
     return make

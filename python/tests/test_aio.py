@@ -77,14 +77,14 @@ def test_a_cancelled_task_cancels_its_call(start: Callable[..., Supervisor]) -> 
     async def main() -> None:
         async with await pappus.aio.connect(supervisor.path) as client:
             function = await client.add_function("jacobi", KERNELS / "configs/jacobi.json")
-            task = asyncio.create_task(function(cfg=np.uint64([450_000]), **inputs))
+            task = asyncio.create_task(function(steps=900_000, **inputs))
             while not sum(device.running for device in (await client.status()).devices):
                 pass
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             # The answer to it comes before that to a later call.
-            result = await function(cfg=np.uint64([1]), **inputs)
+            result = await function(steps=2, **inputs)
             np.testing.assert_array_equal(result, one)
             assert not client._connection._waiting
 
@@ -98,7 +98,7 @@ def test_a_lost_connection_is_told_to_all(start: Callable[..., Supervisor]) -> N
     async def main() -> None:
         client = await pappus.aio.connect(supervisor.path)
         function = await client.add_function("jacobi", KERNELS / "configs/jacobi.json")
-        inputs = {"cfg": np.uint64([450_000]), "A": np.eye(64, dtype=np.float32), "b": one, "x": one}
+        inputs = {"steps": 900_000, "A": np.eye(64, dtype=np.float32), "b": one, "x": one}
         calls = [asyncio.create_task(function(**inputs)) for _ in range(3)]
         await client.status()
         supervisor.kill()

@@ -19,7 +19,7 @@ from pappus.ray import _catalogue
 
 Until = Callable[[Callable[[], bool]], None]
 A = np.arange(6, dtype=np.float32)
-# Some milliseconds on a worker: 64 x 64 numbers, pairs of steps.
+# Some milliseconds on a worker: 64 x 64 numbers, that many steps.
 SIDE = 64
 
 
@@ -41,7 +41,7 @@ def jacobi(cluster: pappus.ray.Cluster) -> Callable[[int, int], Any]:
 
     def submit(number: int, steps: int) -> Any:
         b = np.full(SIDE, number, np.float32)
-        return function.submit(np.uint64([steps]), eye, b, np.zeros(SIDE, np.float32))
+        return function.submit(eye, b, np.zeros(SIDE, np.float32), steps)
 
     return submit
 
@@ -64,7 +64,7 @@ def test_large_arrays_travel_through_the_object_store(cluster: pappus.ray.Cluste
 
 def test_calls_spread_when_they_wait(cluster: pappus.ray.Cluster) -> None:
     submit = jacobi(cluster)
-    futures = [submit(n, 3000) for n in range(24)]
+    futures = [submit(n, 6000) for n in range(24)]
     for n, future in enumerate(futures):
         np.testing.assert_array_equal(future.result(), np.full(SIDE, n, np.float32))
     assert all("jacobi" in node["functions"] for node in cluster.nodes().values())
@@ -82,7 +82,7 @@ def test_errors_are_those_of_the_call(cluster: pappus.ray.Cluster) -> None:
     slow = cluster.function("jacobi").options(deadline=0.02)
     one = np.ones(SIDE, np.float32)
     with pytest.raises(pappus.DeadlineExceeded):
-        slow(np.uint64([450_000]), np.eye(SIDE, dtype=np.float32), one, one)
+        slow(np.eye(SIDE, dtype=np.float32), one, one, 900_000)
     with pytest.raises(pappus.InvalidArgument, match="no option 'out'"):
         vec_add.options(out=A)
 
@@ -101,7 +101,7 @@ def test_a_cancelled_future_cancels_its_call(
 ) -> None:
     submit = jacobi(cluster)
     submit(0, 1).result()
-    future = submit(1, 450_000)
+    future = submit(1, 900_000)
 
     def running() -> int:
         found = 0
@@ -148,7 +148,7 @@ def test_a_node_killed_under_load_loses_no_call_and_doubles_none(machines: Any, 
 
         futures = []
         for number in range(200):
-            futures.append(submit(number, 2000))
+            futures.append(submit(number, 4000))
             futures[-1].add_done_callback(count(number))
         doomed = next(id for id in cluster.nodes() if id == victim.node_id)
         wait(futures[:40])
@@ -221,8 +221,8 @@ def test_a_function_outlives_the_client_that_added_it(cluster: pappus.ray.Cluste
     assert not installed(cluster, "bequest")
     bequest = cluster.function("bequest")
     one = np.ones(SIDE, np.float32)
-    inputs = (np.uint64([3000]), np.eye(SIDE, dtype=np.float32))
-    futures = [bequest.submit(*inputs, n * one, one) for n in range(24)]
+    eye = np.eye(SIDE, dtype=np.float32)
+    futures = [bequest.submit(eye, n * one, one, 6000) for n in range(24)]
     for n, future in enumerate(futures):
         np.testing.assert_array_equal(future.result(), n * one)
     # Nor is it bound to the node that was first.
@@ -257,7 +257,7 @@ def test_of_one_name_what_was_added_last_is_called_by_all(cluster: pappus.ray.Cl
 
         def replaced() -> bool:
             try:
-                result = first(np.uint64([1]), np.eye(SIDE, dtype=np.float32), one, one)
+                result = first(np.eye(SIDE, dtype=np.float32), one, one, 2)
             except pappus.Error:
                 return False
             return bool((result == one).all())

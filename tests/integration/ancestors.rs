@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use pappus_client::{Blob, Client, Code, Invocation, v1};
 use pappus_kernels::bytes::{from_elements, to_elements};
-use pappus_kernels::{cfg, reference};
+use pappus_kernels::reference;
 use serde_json::json;
 
 use crate::fixture::{Supervisor, until};
@@ -44,9 +44,10 @@ fn fault_01_batched_outputs_are_each_members_own() {
     // Members that differ in every value.
     let a: Vec<f32> = [4.0, 4.0].into_iter().chain((0..48).map(|v| v as f32)).collect();
     let call = Invocation::new("inference_batched")
-        .input("cfg", from_elements(&cfg::inference(4, 4, 1, 3)))
         .input("A", from_elements(&a))
         .input("B", from_elements(&filter))
+        .input("size", from_elements(&[3i64, 4, 4]))
+        .input("times", from_elements(&[1i64]))
         .output("D");
     let result = to_elements::<f32>(&outputs(&mut client, &call));
     assert_eq!(result, reference::mlops::inference_batched(&a, &filter, 3));

@@ -4,18 +4,17 @@ use std::time::{Duration, Instant};
 
 use pappus_client::npy;
 use pappus_kernels::bytes::{from_elements, to_elements};
-use pappus_kernels::{artefact, cfg, config, reference};
+use pappus_kernels::{artefact, config, reference};
 use serde_json::Value;
 
 use crate::fixture::{Ran, Supervisor};
 use crate::kit::{self, Function, absolute, launch};
 
-/// Matmul, registered from files, with inputs for a 3 × 3 matrix.
+/// Matmul, registered from files, with its input for a 3 × 3 matrix.
 fn with_matmul() -> (Supervisor, Vec<i64>) {
     let supervisor = Supervisor::start();
     supervisor.write("built/mlops.wasm", artefact("mlops.wasm").unwrap());
     supervisor.write("configs/matmul.json", config("matmul").unwrap());
-    supervisor.write("cfg.bin", from_elements(&cfg::matmul(3)));
     let a: Vec<i64> = [3].into_iter().chain(1..10).collect();
     supervisor.write("a.bin", from_elements(&a));
     supervisor.ok(&["function", "add", "matmul", "configs/matmul.json"]);
@@ -70,7 +69,7 @@ fn json_has_the_shapes_of_the_protocol() {
     let table = supervisor.ok(&["function", "list"]);
     assert!(table.contains("MODULES") && table.lines().nth(1).unwrap().ends_with("mlops.wasm"), "{table}");
     let show = json(&supervisor.ok(&["function", "show", "matmul", "--json"]));
-    assert_eq!((&show["inputs"][1], &show["outputs"][0]["dtype"]), (&"A".into(), &"i64".into()));
+    assert_eq!((&show["inputs"][0], &show["outputs"][0]["dtype"]), (&"A".into(), &"i64".into()));
     assert_eq!(show["config"]["blueprint"]["outputs"][0], "B");
     let module = json(&supervisor.ok(&["module", "add", "m", "built/mlops.wasm", "--json"]));
     assert_eq!(module["variants"][0]["format"], "wasm");
@@ -93,8 +92,7 @@ fn json_has_the_shapes_of_the_protocol() {
 #[test]
 fn repeated_calls_show_how_latencies_are_distributed() {
     let (supervisor, _) = with_matmul();
-    let args =
-        ["invoke", "matmul", "--input", "cfg=cfg.bin", "--input", "A=a.bin", "--repeat", "5", "--json"];
+    let args = ["invoke", "matmul", "--input", "A=a.bin", "--repeat", "5", "--json"];
     let ran = json(&supervisor.ok(&args));
     assert_eq!((&ran["calls"], &ran["device"]), (&5.into(), &"cpu".into()));
     assert_eq!((&ran["outputs"][0]["bytes"], &ran["outputs"][0]["shape"][0]), (&80.into(), &10.into()));
@@ -111,27 +109,17 @@ fn numpy_files_go_in_and_out() {
     let (supervisor, a) = with_matmul();
     let array = [npy::header("<i8", &[10]), from_elements(&a)].concat();
     supervisor.write("a.npy", array);
-    supervisor.ok(&[
-        "invoke",
-        "matmul",
-        "--input",
-        "cfg=cfg.bin",
-        "--input",
-        "A=a.npy",
-        "--output",
-        "B=b.npy",
-    ]);
+    supervisor.ok(&["invoke", "matmul", "--input", "A=a.npy", "--output", "B=b.npy"]);
     let header = npy::header("<i8", &[10]);
     let result = supervisor.read("b.npy");
     assert!(result.starts_with(b"\x93NUMPY") && result.starts_with(&header));
     assert_eq!(to_elements::<i64>(&result[header.len()..]), reference::mlops::matmul(&a));
-    let inputs = ["--input", "cfg=cfg.bin", "--input", "A=a.npy"];
-    let ran = supervisor.pappus(&[&["invoke", "matmul", "--output", "B=absent/b.npy"], &inputs[..]].concat());
+    let ran = supervisor.pappus(&["invoke", "matmul", "--output", "B=absent/b.npy", "--input", "A=a.npy"]);
     assert_eq!(ran.code, 3, "{}", ran.stderr);
     assert!(ran.stderr.contains("output \"B\" cannot be written: absent/b.npy: "), "{}", ran.stderr);
     // A file that only looks like one.
     supervisor.write("broken.npy", &b"\x93NUMPY\x01\x00\xff\xff{"[..]);
-    let ran = supervisor.pappus(&["invoke", "matmul", "--input", "cfg=cfg.bin", "--input", "A=broken.npy"]);
+    let ran = supervisor.pappus(&["invoke", "matmul", "--input", "A=broken.npy"]);
     assert_eq!(ran.code, 3, "{}", ran.stderr);
     assert!(ran.stderr.contains("broken.npy"), "{}", ran.stderr);
 }
@@ -149,12 +137,13 @@ fn checking_needs_neither_supervisor_nor_modules_nor_sizes() {
     for words in ["a valid function", "sizeof(A)", "missing: module mlops.wasm: looked for"] {
         assert!(ran.stdout.contains(words), "{}", ran.stdout);
     }
-    let sized = check(&["configs/matmul.json", "--input", "cfg=cfg.bin", "--input", "A=128KiB"]);
+    let sized = check(&["configs/matmul.json", "--input", "A=128KiB"]);
     assert!(sized.stdout.contains("131072 (128.0 KiB)"), "{}", sized.stdout);
     // Too short for the word it needs.
     supervisor.write("short.bin", [1; 7]);
-    let short = check(&["configs/matmul.json", "--input", "cfg=short.bin", "--input", "A=128KiB"]);
+    let short = check(&["configs/matmul.json", "--input", "A=short.bin"]);
     assert_eq!(short.code, 3, "{}{}", short.stdout, short.stderr);
+    assert!(short.stderr.contains("write A=i64:1"), "{}", short.stderr);
     supervisor.write("broken.json", config("matmul").unwrap().replace("Sizeof", "SizeOf"));
     let broken = check(&["broken.json"]);
     assert_eq!(broken.code, 3);

@@ -14,7 +14,7 @@
 //! The cases:
 //! - [`thesis`], [`ancestors`]: what earlier systems computed, and what they did wrong.
 //! - [`frames`], [`calls`], [`descriptors`]: hostile bytes, requests and descriptors on the socket.
-//! - [`shapes`]: arrays of calls, and free dimensions.
+//! - [`shapes`]: arrays of calls, and free dimensions. [`library`]: the functions that come with Pappus.
 //! - [`hostile`]: kernels, modules and blueprints that attack.
 //! - [`memory`]: shared memory that changes under a call.
 //! - [`again`]: calls that run again because their worker ended under them.
@@ -80,6 +80,7 @@ mod hostile;
 mod inputs;
 mod kernel_author;
 mod liars;
+mod library;
 mod lifecycle;
 mod limits;
 mod live;

@@ -1,9 +1,9 @@
 //! Configurations as the ancestors wrote them, in both spellings, through the command: they run unchanged and
 //! give the values of plain Rust.
 
+use pappus_kernels::artefact;
 use pappus_kernels::bytes::{from_elements, to_elements};
 use pappus_kernels::reference::{mlops, module};
-use pappus_kernels::{artefact, cfg};
 
 use crate::fixture::Supervisor;
 
@@ -92,6 +92,18 @@ fn inference(suffix: &str) -> String {
     )
 }
 
+/// What `matmul`'s callers put into `cfg`: blocks along each side.
+fn matmul_words(n: u64) -> [u64; 1] {
+    [n.div_ceil(32)]
+}
+
+/// What those of the inference workload did: bytes of the output, blocks along the longer side of A, of D, repetitions,
+/// members of the batch.
+fn inference_words(rows: u64, cols: u64, reps: u64, batch: u64) -> [u64; 5] {
+    let longer = rows.max(cols);
+    [4 * (2 + batch * (rows / 2) * (cols / 2)), longer.div_ceil(32), longer.div_ceil(64), reps, batch]
+}
+
 #[test]
 fn matmul_of_2_to_15_in_both_spellings() {
     let supervisor = Supervisor::start();
@@ -99,7 +111,7 @@ fn matmul_of_2_to_15_in_both_spellings() {
         add(&supervisor, name, config, module);
         for n in 2..=15u64 {
             let a: Vec<i64> = [n as i64].into_iter().chain(0..(n * n) as i64).collect();
-            supervisor.write("cfg.bin", from_elements(&cfg::matmul(n)));
+            supervisor.write("cfg.bin", from_elements(&matmul_words(n)));
             supervisor.write("a.bin", from_elements(&a));
             supervisor.ok(&[
                 "invoke",
@@ -126,7 +138,7 @@ fn items_are_joined_wherever_they_are_split() {
     add(&supervisor, "matmul", &config, module);
     let a: Vec<i64> = [3].into_iter().chain(1..10).collect();
     let bytes = from_elements(&a);
-    supervisor.write("cfg.bin", from_elements(&cfg::matmul(3)));
+    supervisor.write("cfg.bin", from_elements(&matmul_words(3)));
     // In whole numbers, at odd bytes, with an empty item, byte by byte.
     let cuts: [&[usize]; 5] = [&[8, 40], &[1], &[13, 14, 79], &[40, 40], &[1, 2, 3, 5, 7, 11, 33, 57]];
     for cuts in cuts {
@@ -159,7 +171,7 @@ fn infer(supervisor: &Supervisor, name: &str, (rows, cols): (u64, u64), reps: u6
     let matrix = mlops::counting(rows as usize, (cols * batch) as usize);
     // One rows/cols pair, then the members' values.
     let a = [&[rows as f32, cols as f32], &matrix[2..]].concat();
-    supervisor.write("cfg.bin", from_elements(&cfg::inference(rows, cols, reps, batch)));
+    supervisor.write("cfg.bin", from_elements(&inference_words(rows, cols, reps, batch)));
     supervisor.write("a.bin", from_elements(&a));
     supervisor.write("f.bin", from_elements(&mlops::counting(5, 5)));
     supervisor.ok(&[

@@ -105,8 +105,9 @@ fn hot_calls_do_not_allocate() {
     worker.install(2, include_str!("../../kernels/configs/matmul.json"), &mlops, &[]);
     let vector = [0; 4000];
     let add = worker.arena_call(1, &[&vector, &vector], &[4000]);
-    let mut multiply = worker.arena_call(2, &[&1u64.to_le_bytes(), &[0; 8192]], &[8192]);
-    multiply.scalars = vec![1];
+    let matrix = [&31u64.to_le_bytes()[..], &[0; 8 * 31 * 31]].concat();
+    let mut multiply = worker.arena_call(2, &[&matrix], &[matrix.len() as u64]);
+    multiply.scalars = vec![31];
     let mut rounds = |count| {
         for _ in 0..count {
             worker.invoke(&add).unwrap();

@@ -9,14 +9,13 @@ use hdrhistogram::Histogram;
 use pappus_client::v1::{Region, response};
 use pappus_client::{Arena, Client, Invocation};
 use pappus_kernels::bytes::from_elements;
-use pappus_kernels::cfg;
 
 use super::bed::Running;
 use crate::Result;
 use crate::bare::loops::Rate;
 use crate::bare::program::expected;
 use crate::bare::work::Work;
-use crate::harness::functions::SIDE;
+use crate::harness::functions::PICTURE;
 use crate::harness::sampling::nanoseconds;
 
 /// Nothing here takes as long, unless it hangs.
@@ -92,12 +91,20 @@ impl Work {
         }
     }
 
-    /// Its `cfg` words and the names of its inputs and output.
-    fn call(self) -> (Vec<u64>, &'static [&'static str], &'static str) {
+    /// The names of its inputs and output.
+    fn names(self) -> (&'static [&'static str], &'static str) {
         match self {
-            Self::Inference(times) => (cfg::inference(224, 224, times.into(), 1).to_vec(), &["A", "B"], "D"),
-            Self::Matmul => (cfg::matmul(SIDE).to_vec(), &["A"], "B"),
-            Self::Empty => (Vec::new(), &[], ""),
+            Self::Inference(_) => (&["A", "B"], "D"),
+            Self::Matmul => (&["A"], "B"),
+            Self::Empty => (&[], ""),
+        }
+    }
+
+    /// Further inputs, which only Pappus needs.
+    fn told(self) -> Vec<(&'static str, Vec<u64>)> {
+        match self {
+            Self::Inference(times) => vec![("size", vec![PICTURE; 2]), ("times", vec![times.into()])],
+            Self::Matmul | Self::Empty => Vec::new(),
         }
     }
 }
@@ -127,12 +134,9 @@ pub enum Wanted {
 impl Data {
     fn of(work: Work) -> Self {
         let needs = work.needs();
-        let (words, names, output) = work.call();
-        let mut inputs = Vec::new();
-        if !names.is_empty() {
-            inputs.push(("cfg".to_owned(), from_elements(&words)));
-        }
-        inputs.extend(names.iter().map(|name| (*name).to_owned()).zip(needs.inputs));
+        let (names, output) = work.names();
+        let mut inputs: Vec<_> = names.iter().map(|name| (*name).to_owned()).zip(needs.inputs).collect();
+        inputs.extend(work.told().into_iter().map(|(name, words)| (name.to_owned(), from_elements(&words))));
         let output = needs.output.map(|bytes| (output.to_owned(), bytes));
         Self { inputs, output, wanted: Wanted::Of(work) }
     }

@@ -5,12 +5,14 @@ use std::path::Path;
 use pappus_client::v1::{AddFunction, BlobStored, FunctionModule, Region, Variant, Weight};
 use pappus_client::{Arena, Blob, Client, Invocation};
 use pappus_kernels::bytes::from_elements;
-use pappus_kernels::{artefact, cfg, config};
+use pappus_kernels::{artefact, config};
 
 use crate::Result;
 
 /// The side of the matrices in small calls: 128 KiB in each.
 pub const SIDE: u64 = 128;
+/// The side of the image of the evaluation's `inference`.
+pub const PICTURE: u64 = 224;
 
 /// A function whose parts the supervisor has; registering it takes one request more.
 #[derive(Debug, Clone)]
@@ -130,14 +132,14 @@ impl Matmul {
     /// `matmul_tiled` of two matrices of [`SIDE`].
     pub fn tiled(client: &mut Client) -> Result<Self> {
         let mut arena = client.open_arena(1 << 20)?;
-        let words = arena.store(&from_elements(&cfg::product(SIDE, SIDE, SIDE)))?;
         let a = arena.store(&from_elements(&values(0)))?;
         let b = arena.store(&from_elements(&values(1)))?;
         let output = arena.alloc(SIDE * SIDE * 8)?;
         let call = Invocation::new("matmul_tiled")
-            .input("cfg", words)
             .input("A", a)
+            .typed("A", "i64", &[SIDE; 2])
             .input("B", b)
+            .typed("B", "i64", &[SIDE; 2])
             .output_to("C", output);
         Ok(Self { call, arena, output })
     }
@@ -160,5 +162,5 @@ pub fn picture() -> (Vec<u8>, Vec<u8>) {
         let values = (0..rows * cols).map(|at| (at % 251) as f32 / 16.0);
         from_elements(&[rows as f32, cols as f32].into_iter().chain(values).collect::<Vec<f32>>())
     };
-    (matrix(224, 224), matrix(5, 5))
+    (matrix(PICTURE as usize, PICTURE as usize), matrix(5, 5))
 }

@@ -16,15 +16,15 @@ Examples:
   pappus function check matmul.json --input A=128KiB
   export PAPPUS_SOCKET=/run/pappus/pappus.sock
   pappus function add matmul matmul.json
-  pappus invoke matmul --input cfg=u64:4 --input A=a.npy --output B=b.npy
+  pappus invoke matmul --input A=a.npy --output B=b.npy
   pappus --socket /run/pappus/pappus.sock.admin drain
 ";
 
 pub(super) const INVOKE_EXAMPLES: &str = "\
 Examples:
-  pappus invoke matmul --input cfg=cfg.bin --input A=a.npy --output B=b.npy
+  pappus invoke matmul --input A=a.npy --output B=b.npy
   pappus invoke resize --input A=head.bin,tail.bin --output B=b.bin --deadline 500ms
-  pappus invoke matmul --input cfg=cfg.bin --input A=a.bin --repeat 1000 --json
+  pappus invoke matmul --input A=a.bin --repeat 1000 --json
   pappus invoke vec_add --input A=f32:1,2,3 --input B=f32:4,5,6 --output C=-
   produce | pappus invoke resize --input 'A=u8[224,224,3]:-' --output B=- | consume
 
@@ -41,8 +41,8 @@ stdout, and messages go to stderr.";
 pub(super) const CHECK_EXAMPLES: &str = "\
 Examples:
   pappus function check inference.json
-  pappus function check inference.json --input cfg=cfg.bin --input A=196KiB
-  pappus function check matmul.json --input cfg=u64:4 --input 'A=i64[16385]:a.npy'
+  pappus function check inference.json --input size=i64:224,224 --input A=196KiB
+  pappus function check matmul.json --input 'A=i64[16385]:a.npy'
   pappus function check resnet18.pappus
   pappus function check kernels/configs
 

@@ -325,7 +325,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("matmul.json");
         std::fs::write(&config, pappus_kernels::config("matmul").unwrap()).unwrap();
-        std::fs::write(dir.path().join("cfg.bin"), 4u64.to_le_bytes()).unwrap();
+        let matrix: Vec<u8> = [2i64, 1, 2, 3, 4].into_iter().flat_map(i64::to_le_bytes).collect();
+        std::fs::write(dir.path().join("a.bin"), matrix).unwrap();
         let inputs = inputs.iter().map(|input| input.replace("DIR", dir.path().to_str().unwrap()));
         let arguments = CheckArguments {
             config,
@@ -408,7 +409,7 @@ mod tests {
     fn unknown_sizes_are_expressions() {
         let text = check(&[], false).unwrap();
         for line in [
-            "B       output  i64[ceil(sizeof(A) / 8)]  sizeof(A)",
+            "B       output  i64[A[0] × A[0] + 1]  sizeof(A)",
             "launches: 1",
             "kernel: matmul_para(",
             "missing: module mlops.wasm",
@@ -419,27 +420,27 @@ mod tests {
 
     #[test]
     fn known_sizes_are_numbers() {
-        let text = check(&["cfg=8", "A=128KiB"], false).unwrap();
-        for line in ["131072 (128.0 KiB)", "memory: 262400 bytes (256.2 KiB)"] {
+        let text = check(&["A=128KiB"], false).unwrap();
+        for line in ["131072 (128.0 KiB)", "memory: 262144 bytes (256.0 KiB)"] {
             assert!(text.contains(line), "{text}");
         }
     }
 
     #[test]
     fn json_is_one_object() {
-        let value: Value = serde_json::from_str(&check(&["cfg=DIR/cfg.bin", "A=64"], true).unwrap()).unwrap();
+        let value: Value = serde_json::from_str(&check(&["A=DIR/a.bin"], true).unwrap()).unwrap();
         assert_eq!(value["launches"], 1);
-        assert_eq!((&value["pool_bytes"], &value["unshared_pool_bytes"]), (&768.into(), &768.into()));
-        assert_eq!(value["buffers"][2]["bytes"], 64);
+        assert_eq!((&value["pool_bytes"], &value["unshared_pool_bytes"]), (&512.into(), &512.into()));
+        assert_eq!(value["buffers"][1]["bytes"], 40);
         assert_eq!(value["missing_modules"][0]["name"], "mlops.wasm");
     }
 
     #[test]
     fn memory_is_told_with_and_without_sharing() {
-        let text = check(&["cfg=8", "A=4MiB"], false).unwrap();
-        assert!(text.contains("memory: 8388864 bytes (8.0 MiB)\n"), "one launch uses both: {text}");
+        let text = check(&["A=4MiB"], false).unwrap();
+        assert!(text.contains("memory: 8388608 bytes (8.0 MiB)\n"), "one launch uses both: {text}");
         let text = check(&[], false).unwrap();
-        assert!(text.contains("memory: at most 256 × ceil(sizeof(cfg) / 256) + 512 × "), "{text}");
+        assert!(text.contains("memory: at most 512 × ceil(sizeof(A) / 256) bytes"), "{text}");
         // Three of 4 MiB, of which the first and the last are not live together.
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("chain.json");
@@ -477,8 +478,15 @@ mod tests {
     fn sizes_that_cannot_be_are_refused_with_their_place() {
         let why = check(&["nobody=8"], false).unwrap_err().to_string();
         assert!(why.contains("nobody"), "{why}");
-        // Too small for the word that the grid is computed from.
-        let why = check(&["cfg=DIR/matmul.json,DIR/cfg.bin", "A=64"], false).unwrap_err().to_string();
+        // Numbers that are not as many as the first of them says.
+        let why = check(&["A=DIR/a.bin,DIR/a.bin"], false).unwrap_err().to_string();
+        assert!(
+            why.contains(
+                "\"A\" has 80 bytes, expected 40 (i64[5]) with these inputs, computed from A[0] = 2"
+            ),
+            "{why}"
+        );
+        let why = check(&["A=i64:0"], false).unwrap_err().to_string();
         assert!(why.contains("grid_dim_x"), "{why}");
     }
 }

@@ -114,9 +114,12 @@ fn learn_one(known: &mut Known, blueprint: &Blueprint, input: &Input) -> Result<
     let bytes = input.bytes();
     known.inputs.insert(input.name.clone(), bytes);
     for word in blueprint.words() {
+        let declared = blueprint.input_types()[word.input as usize].as_ref().map(|declared| declared.dtype);
         let id = blueprint.inputs()[word.input as usize];
         if blueprint.buffers()[id.index()].name == input.name {
-            let offset = blueprint.word_offset(word, bytes).map_err(|_| sizes::no_word(input, word.index))?;
+            let offset = blueprint
+                .word_offset(word, bytes)
+                .map_err(|_| sizes::no_word(input, declared, word.index))?;
             known.words.insert((input.name.clone(), word.index), input.word(offset)?);
         }
     }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use pappus_blueprint::{Amount, Blueprint, Known, Role, WordRef, describe};
+use pappus_blueprint::{Amount, Blueprint, DType, Known, Role, WordRef, describe};
 
 use super::Input;
 use super::spec::Expected;
@@ -12,8 +12,8 @@ use crate::failure::Failure;
 /// Words of an example that are written out.
 const EXAMPLE_WORDS: u64 = 8;
 
-/// An input is too short for a word that a size is computed from.
-pub(super) fn no_word(input: &Input, index: u64) -> Failure {
+/// An input, of this type where it is declared, is too short for a word that a size is computed from.
+pub(super) fn no_word(input: &Input, declared: Option<DType>, index: u64) -> Failure {
     let (name, bytes) = (&input.name, input.bytes());
     let needed = index.saturating_add(1).saturating_mul(8);
     let words = match index {
@@ -23,8 +23,13 @@ pub(super) fn no_word(input: &Input, index: u64) -> Failure {
     let numbers: Vec<String> =
         (1..=EXAMPLE_WORDS.min(index.saturating_add(1))).map(|n| n.to_string()).collect();
     let more = if index < EXAMPLE_WORDS { "" } else { ",…" };
-    let example = format!("{name}=u64:{}{more}", numbers.join(","));
-    Failure::Refused(format!("input {name:?} has {bytes} bytes; {words}: write {example}"))
+    let example = match declared.unwrap_or(DType::U64) {
+        dtype @ (DType::U64 | DType::I64) => {
+            format!(": write {name}={}:{}{more}", dtype.name(), numbers.join(","))
+        }
+        _ => String::new(),
+    };
+    Failure::Refused(format!("input {name:?} has {bytes} bytes; {words}{example}"))
 }
 
 /// Why there is no plan for these inputs.
@@ -125,6 +130,12 @@ mod tests {
             (99, "input \"cfg\" has 4 bytes; words 0 to 99 take 800: write cfg=u64:1,2,3,4,5,6,7,8,…"),
         ] {
             assert_eq!(why(&declared(index), &[("cfg", "u32:1")]), expected);
+        }
+        // In numbers of the type that the function takes.
+        for (dtype, example) in [("i64", ": write cfg=i64:1"), ("f32", "")] {
+            let typed = format!(r#"{}, "types": {{"cfg": {{"dtype": "{dtype}"}}}}"#, declared(0));
+            let expected = format!("input \"cfg\" has 4 bytes; word 0 takes 8{example}");
+            assert_eq!(why(&typed, &[("cfg", "text:four")]), expected);
         }
     }
 

@@ -37,8 +37,22 @@ const NEXT: &str = "  export PAPPUS_SOCKET=/tmp/pappus.sock
 struct Workload {
     function: &'static str,
     title: String,
-    inputs: Vec<(&'static str, Vec<u8>)>,
+    inputs: Vec<Input>,
     expected: Vec<Expected>,
+}
+
+/// An array that a function is given.
+struct Input {
+    name: &'static str,
+    dtype: &'static str,
+    shape: Vec<u64>,
+    bytes: Vec<u8>,
+}
+
+impl Input {
+    fn new(name: &'static str, dtype: &'static str, shape: &[u64], bytes: Vec<u8>) -> Self {
+        Self { name, dtype, shape: shape.to_vec(), bytes }
+    }
 }
 
 /// Runs everything; fails if any result is not what it must be.
@@ -103,13 +117,13 @@ fn register(client: &mut Client, supervisor: &Supervisor, workload: &Workload) -
 }
 
 fn call(client: &mut Client, workload: &Workload) -> Result<Outcome> {
-    let sizes = workload.inputs.iter().map(|(_, bytes)| bytes.len());
+    let sizes = workload.inputs.iter().map(|input| input.bytes.len());
     let sizes = sizes.chain(workload.expected.iter().map(|expected| expected.bytes.len()));
     let bytes = sizes.map(|bytes| pappus_client::arena::aligned(bytes as u64)).sum();
     let mut arena = client.open_arena(bytes)?;
     let mut invocation = Invocation::new(workload.function).deadline(DEADLINE);
-    for (name, bytes) in &workload.inputs {
-        invocation = invocation.input(name, arena.store(bytes)?);
+    for Input { name, dtype, shape, bytes } in &workload.inputs {
+        invocation = invocation.input(name, arena.store(bytes)?).typed(name, dtype, shape);
     }
     let mut regions = Vec::new();
     for expected in &workload.expected {

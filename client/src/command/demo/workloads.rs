@@ -1,10 +1,10 @@
 //! The functions that the demo runs, and the outputs that plain Rust computes for them.
 
 use pappus_kernels::bytes::from_elements;
-use pappus_kernels::{cfg, photo, reference};
+use pappus_kernels::{photo, reference};
 
 use super::expected::Expected;
-use super::{Workload, pictures};
+use super::{Input, Workload, pictures};
 use crate::failure::Result;
 
 /// The side of the integer matrices.
@@ -29,7 +29,7 @@ fn matmul() -> Workload {
     Workload {
         function: "matmul",
         title: format!("matmul: A × Aᵀ, {MATMUL_SIDE}×{MATMUL_SIDE} i64"),
-        inputs: vec![("cfg", from_elements(&cfg::matmul(MATMUL_SIDE))), ("A", from_elements(&a))],
+        inputs: vec![Input::new("A", "i64", &[a.len() as u64], from_elements(&a))],
         expected: vec![Expected {
             output: "B",
             bytes: from_elements(&reference::mlops::matmul(&a)),
@@ -46,9 +46,10 @@ fn cnn() -> Result<Workload> {
             "inference: 5×5 edge filter, ReLU, max-pool, the photograph's centre, {CNN_SIDE}×{CNN_SIDE} f32"
         ),
         inputs: vec![
-            ("cfg", from_elements(&cfg::inference(CNN_SIDE, CNN_SIDE, 1, 1))),
-            ("A", from_elements(&a)),
-            ("B", from_elements(&filter)),
+            Input::new("A", "f32", &[a.len() as u64], from_elements(&a)),
+            Input::new("B", "f32", &[filter.len() as u64], from_elements(&filter)),
+            Input::new("size", "i64", &[2], from_elements(&[CNN_SIDE; 2])),
+            Input::new("times", "i64", &[1], from_elements(&[1u64])),
         ],
         expected: vec![Expected {
             output: "D",
@@ -73,7 +74,7 @@ fn picture() -> Result<Workload> {
     Ok(Workload {
         function: "picture",
         title: format!("picture: smooth, find edges, draw, {}×{} RGB", photo::WIDTH, photo::HEIGHT),
-        inputs: vec![("cfg", from_elements(&cfg::picture(photo::WIDTH, photo::HEIGHT))), ("photo", rgb)],
+        inputs: vec![Input::new("photo", "u8", &[photo::HEIGHT, photo::WIDTH, 3], rgb)],
         expected: vec![exact("drawing", result.drawing), exact("edges", result.edges)],
     })
 }
@@ -95,7 +96,7 @@ mod tests {
             let names = |ids: &[pappus_blueprint::BufferId]| -> Vec<String> {
                 ids.iter().map(|id| blueprint.buffers()[id.index()].name.clone()).collect()
             };
-            let inputs: Vec<_> = workload.inputs.iter().map(|(name, _)| *name).collect();
+            let inputs: Vec<_> = workload.inputs.iter().map(|input| input.name).collect();
             let outputs: Vec<_> = workload.expected.iter().map(|expected| expected.output).collect();
             assert_eq!((names(blueprint.inputs()), names(blueprint.outputs())), {
                 let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect::<Vec<_>>();
