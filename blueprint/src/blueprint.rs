@@ -73,6 +73,8 @@ pub struct Buffer {
     pub role: Role,
     /// Whether its contents are part of the result.
     pub output: bool,
+    /// Whether the device needs its bytes: a step names it, or the result does. Sizes are read elsewhere.
+    pub reached: bool,
     /// The type of its elements, where the blueprint says.
     pub dtype: Option<DType>,
     /// Its bytes.

@@ -2,6 +2,7 @@
 //! checked without the sizes of a call is. Declarations are resolved here, sizes and steps in the
 //! files beside.
 
+mod reached;
 mod sizes;
 mod steps;
 mod tensor_maps;
@@ -236,6 +237,7 @@ impl<'a> Resolver<'a> {
             name: name.to_owned(),
             role,
             output: false,
+            reached: false,
             dtype: None,
             size,
             shape: None,
@@ -320,6 +322,7 @@ impl<'a> Resolver<'a> {
         };
         let types = blueprint.inputs.iter().map(|&id| blueprint.declared(id));
         blueprint.input_types = types.collect();
+        reached::mark(&mut blueprint);
         blueprint
     }
 

@@ -237,6 +237,8 @@ pub struct CopyIn {
     pub bytes: u64,
     /// Offset in the pool.
     pub to: u64,
+    /// Whether the device needs it.
+    pub reached: bool,
 }
 
 /// An output.

@@ -128,7 +128,7 @@ impl Lane {
             },
             other => return Err(bad(format!("an input item of unknown kind {other}"))),
         };
-        Ok(CopyIn { from, offset, bytes, to: 0 })
+        Ok(CopyIn { from, offset, bytes, to: 0, reached: true })
     }
 
     /// Plans the call, gives its regions their places in the pool, and keeps the plan.
@@ -174,6 +174,7 @@ impl Lane {
             let input = item.input.get() as usize;
             let buffer = blueprint.inputs()[input];
             copy.to = plan.buffers[buffer.index()].offset + self.input_bytes[input];
+            copy.reached = blueprint.buffers()[buffer.index()].reached;
             self.input_bytes[input] += copy.bytes;
         }
         let wanted = blueprint.outputs().len();

@@ -146,7 +146,7 @@ impl<D: Driver> Gpu<D> {
                 "the deadline passed before the call ran",
             )));
         }
-        for input in call.inputs.iter().filter(|input| input.bytes > 0) {
+        for input in call.inputs.iter().filter(|input| input.bytes > 0 && input.reached) {
             self.copy_in(lane, base, input, call)?;
         }
         let bound = self.bind(lane, function, call, false)?;

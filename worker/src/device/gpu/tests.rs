@@ -103,7 +103,7 @@ impl Fixture {
         let [from, to] = [0, 1].map(|buffer| self.plan.buffers[buffer].offset);
         let call = Call {
             plan: &self.plan,
-            inputs: &[CopyIn { from: Source::Arena(ARENA), offset, bytes: BYTES, to: from }],
+            inputs: &[CopyIn { from: Source::Arena(ARENA), offset, bytes: BYTES, to: from, reached: true }],
             outputs: &[CopyOut { from: to, arena: ARENA, offset: 8192, bytes: BYTES }],
             arenas: &self.arenas,
             descriptors: &[],
@@ -155,6 +155,19 @@ impl Fixture {
 
 pub(super) fn without_records(log: Vec<Did>) -> Vec<Did> {
     log.into_iter().filter(|did| !matches!(did, Did::Record(_))).collect()
+}
+
+#[test]
+fn what_the_device_does_not_need_is_not_copied() {
+    let copied = |reached: bool| {
+        let mut fixture = Fixture::new(1, MODULE);
+        fixture.hand(0, u64::MAX, false, |gpu, function, call| {
+            let inputs = [CopyIn { reached, ..call.inputs[0] }];
+            gpu.start(LANE, function, &Call { inputs: &inputs, ..*call });
+        });
+        fake::log().iter().filter(|did| matches!(did, Did::CopyIn { .. })).count()
+    };
+    assert_eq!([true, false].map(copied), [1, 0]);
 }
 
 #[test]
