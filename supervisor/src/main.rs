@@ -134,7 +134,7 @@ fn hear_signals(sockets: Vec<PathBuf>) -> std::io::Result<(oneshot::Receiver<()>
         runtime.block_on(signals.next());
         let _ = abort.send(());
         // The process ends meanwhile, if it can.
-        std::thread::sleep(LAST_MOMENT);
+        runtime.block_on(async { tokio::time::sleep(LAST_MOMENT).await });
         // Nothing is logged here: the reader of the log may be what is stuck.
         sockets.iter().for_each(|socket| drop(std::fs::remove_file(socket)));
         std::process::exit(0);

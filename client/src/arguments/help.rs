@@ -13,7 +13,7 @@ Exit codes:
 pub(super) const EXAMPLES: &str = "\
 Examples:
   pappus demo                                   see it work, without a GPU and without a supervisor
-  pappus function check matmul.json --input A=128KiB
+  pappus function check matmul.json --input 'A=i64[16385]:a.npy'
   export PAPPUS_SOCKET=/run/pappus/pappus.sock
   pappus function add matmul matmul.json
   pappus invoke matmul --input A=a.npy --output B=b.npy
@@ -41,7 +41,7 @@ stdout, and messages go to stderr.";
 pub(super) const CHECK_EXAMPLES: &str = "\
 Examples:
   pappus function check inference.json
-  pappus function check inference.json --input size=i64:224,224 --input A=196KiB
+  pappus function check inference.json --input size=i64:224,224 --input times=i64:1 --input A=200712 --input B=108
   pappus function check matmul.json --input 'A=i64[16385]:a.npy'
   pappus function check resnet18.pappus
   pappus function check kernels/configs
