@@ -49,6 +49,8 @@ const MOVES: f64 = 4.0;
 const STAY_NS: u64 = 1_000_000_000;
 /// Domains without calls that are remembered.
 const MAX_IDLE: usize = 4096;
+/// Functions that are remembered. Beyond, all are forgotten: what their calls take is soon learned again.
+const MAX_FUNCTIONS: usize = 65_536;
 
 /// A device that can run a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,8 +76,9 @@ pub struct Placement(OrderedMutex<State, { rank::PLACEMENT }>);
 struct State {
     domains: IdMap<Domain, DomainState>,
     devices: Vec<DeviceState>,
-    /// How long calls of functions take, by device.
-    functions: IdMap<(FunctionId, usize), RunTime>,
+    /// How long calls of functions take, by device, of functions that calls were routed of and that are not gone: a call
+    /// that ends later adds nothing.
+    functions: IdMap<FunctionId, Vec<Option<RunTime>>>,
 }
 
 /// How long calls of a function take on a device, in nanoseconds.
@@ -271,7 +274,7 @@ impl Placement {
 
     /// A function is gone.
     pub fn forget(&self, function: FunctionId) {
-        self.0.lock().functions.retain(|(known, _), _| *known != function);
+        self.0.lock().functions.remove(&function);
     }
 
     /// The home of a domain.
@@ -301,6 +304,11 @@ impl State {
         let state = self.domains.get_mut(&domain)?;
         let here = &mut state.there[to.device];
         let is_cold = is_cold(here, now_ns);
+        if self.functions.len() >= MAX_FUNCTIONS && !self.functions.contains_key(&function) {
+            self.functions.clear();
+        }
+        let devices = self.devices.len();
+        self.functions.entry(function).or_insert_with(|| vec![None; devices]);
         here.in_flight += 1;
         if here.in_flight == 1 {
             let busy = &mut self.devices[to.device].busy;
@@ -343,9 +351,13 @@ impl State {
         });
     }
 
+    fn run_time(&self, function: FunctionId, device: usize) -> Option<RunTime> {
+        *self.functions.get(&function)?.get(device)?
+    }
+
     /// How long a call of a function takes on a device; where that was not measured, as long as elsewhere.
     fn run_ns(&self, function: FunctionId, device: usize) -> f64 {
-        let known = |device| self.functions.get(&(function, device)).map(|time| time.mean);
+        let known = |device| self.run_time(function, device).map(|time| time.mean);
         let elsewhere = || (0..self.devices.len()).filter_map(known).reduce(f64::min);
         known(device).or_else(elsewhere).unwrap_or(CALL_NS)
     }
@@ -353,7 +365,7 @@ impl State {
     /// How many times as long a function's calls take on one device as on another, where each has a device for itself; once if
     /// that was not measured, or is little.
     fn slower(&self, function: FunctionId, on: usize, than: usize) -> f64 {
-        let least = |device| self.functions.get(&(function, device)).map(|time| time.least);
+        let least = |device| self.run_time(function, device).map(|time| time.least);
         let times = least(on).zip(least(than)).map_or(1.0, |(on, than)| on / than.max(1.0));
         if (1.0 / SLOWER..=SLOWER).contains(&times) { 1.0 } else { times }
     }
@@ -441,7 +453,9 @@ impl State {
         }
         here.per_call.add(turnaround_ns / f64::from(place.in_flight.max(1)));
         self.devices[device].turnaround.add(turnaround_ns);
-        self.functions.entry((call.function, device)).or_insert(RunTime::new(ran_ns)).add(ran_ns);
+        if let Some(times) = self.functions.get_mut(&call.function) {
+            times[device].get_or_insert(RunTime::new(ran_ns)).add(ran_ns);
+        }
         if state.home == device {
             self.consider_moving(call, place, now_ns, busy, turnaround_ns);
         }

@@ -167,9 +167,8 @@ fn a_domain_moves_to_a_faster_device_once_that_has_paid_with_its_weights() {
         let able: Vec<_> = candidates(2).into_iter().map(|one| Candidate { weights_ns, ..one }).collect();
         let placement = Placement::new(2);
         // The second device is known to be twice as fast; on the first one the tenant is alone.
-        for (function, ms) in [((MATMUL, 0), 2), ((MATMUL, 1), 1)] {
-            placement.0.lock().functions.insert(function, RunTime::new((ms * MS) as f64));
-        }
+        let times = [2, 1].map(|ms| Some(RunTime::new((ms * MS) as f64)));
+        placement.0.lock().functions.insert(MATMUL, times.into());
         (0..calls).for_each(|_| drop(rounds(&placement, &[0], &able[..1], 1, 2)));
         // Both can run its calls from now on.
         pass(2 * STAY_NS);
@@ -231,4 +230,26 @@ fn what_is_counted_is_given_back() {
         (homes as usize, state.devices.iter().map(|device| device.busy.now).sum::<u32>()),
         (state.domains.len(), 0)
     );
+}
+
+#[test]
+fn nothing_is_kept_of_functions_that_are_gone_nor_of_too_many() {
+    let (placement, able) = (Placement::new(2), candidates(2));
+    let known = || placement.0.lock().functions.len();
+    let ended = |call: Routed| {
+        call.ran(Duration::from_nanos(MS));
+        drop(call);
+    };
+    // A first call of a domain tells what a start costs, and no more.
+    (0..2).for_each(|_| ended(route(&placement, 0, &able)));
+    assert!(placement.0.lock().run_time(MATMUL, 0).is_some(), "it is learned while it is there");
+    let late = route(&placement, 0, &able);
+    placement.forget(MATMUL);
+    ended(late);
+    assert_eq!(known(), 0, "a call in flight adds nothing");
+    let all = |device: usize| Some(able[device]);
+    for nth in 0..=MAX_FUNCTIONS as u64 {
+        drop(placement.route(now, domain(0), FunctionId::new(nth), &all).unwrap());
+    }
+    assert_eq!(known(), 1, "those before it are forgotten");
 }

@@ -86,4 +86,5 @@ fn calls_of_a_lost_device_run_on_the_other_until_it_is_back() {
     let mut admin = supervisor.admin();
     let sound = |status: v1::Status| status.devices.iter().all(|device| device.queued + device.running == 0);
     until("nothing waits", || sound(admin.status().unwrap()));
+    kit::works(&mut alice);
 }

@@ -22,13 +22,14 @@ pub enum Work {
 
 /// The side of the blocks in all functions with one thread for each element.
 const BLOCK: u32 = 32;
+
+/// Buffers begin at multiples of this, as in Pappus.
+const ALIGN: usize = 256;
+
 /// Blocks along a side of so many elements.
 fn blocks(side: u64) -> u64 {
     side.div_ceil(BLOCK.into())
 }
-
-/// Buffers begin at multiples of this, as in Pappus.
-const ALIGN: usize = 256;
 
 /// One launch: a step of a function.
 #[derive(Debug)]

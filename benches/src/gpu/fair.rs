@@ -18,6 +18,7 @@ const IN_FLIGHT: [usize; 2] = [20, 2];
 const WARM_UP: Duration = Duration::from_millis(1500);
 /// Until all have a process: the driver makes one after the other.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
 const WINDOW: Duration = Duration::from_secs(1);
 const WINDOWS: u32 = 8;
@@ -133,10 +134,7 @@ fn weighted(bed: &Bed, report: &mut Report) -> Result<()> {
         report.skip("weights are for devices that tenants take turns on");
         return Ok(());
     }
-    let tenants = (1..).zip(WEIGHTS).map(|(nth, weight): (u32, u32)| {
-        format!("[tenants.t{nth}]\nuid = {}\nweight = {weight}\n", FIRST_UID + nth)
-    });
-    let running = bed.start_configured(SETTINGS, &tenants.collect::<String>())?;
+    let running = bed.start_configured(SETTINGS, &load::weighted(&WEIGHTS))?;
     let all = WEIGHTS.map(|_| Wants { work: Work::Matmul, in_flight: 16 });
     let windows = windows(bed, &running, &all)?;
     let used = |nth: usize| windows.iter().map(|times| times[nth]).sum::<f64>();

@@ -224,6 +224,14 @@ impl Calls {
     }
 }
 
+/// A configuration in which tenants, from the first on, have these weights.
+pub fn weighted(weights: &[u32]) -> String {
+    let tenants = (1..).zip(weights);
+    tenants
+        .map(|(nth, weight)| format!("[tenants.t{nth}]\nuid = {}\nweight = {weight}\n", FIRST_UID + nth))
+        .collect()
+}
+
 /// A tenant's connection; tenant 0 is this process' own user.
 pub fn connect(running: &Running, tenant: usize) -> Result<Client> {
     match u32::try_from(tenant)? {

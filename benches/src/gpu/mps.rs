@@ -9,7 +9,7 @@ use pappus_client::{Code, Invocation};
 
 use super::bed::Bed;
 use super::fault::{self, FIRST_TENANT, OTHER_TENANT, ROUNDS, Tenant};
-use super::load::{self, FIRST_UID, Load, USUAL_ROUNDS};
+use super::load::{self, Load, USUAL_ROUNDS};
 use crate::Result;
 use crate::bare::work::Work;
 use crate::harness::functions::Handed;
@@ -132,13 +132,9 @@ fn during(mut tenant: Tenant, happens: impl FnOnce(&AtomicBool) -> Result<()>) -
 
 /// What tenants with weights have of a device that both use at the same time.
 fn weighted(bed: &Bed, report: &mut Report) -> Result<()> {
-    let tenants = (1..).zip(WEIGHTS).map(|(nth, weight): (u32, u32)| {
-        format!("[tenants.t{nth}]\nuid = {}\nweight = {weight}\n", FIRST_UID + nth)
-    });
-    let running = bed.start_configured("workers=3,lanes=8,memory=32GiB", &tenants.collect::<String>())?;
-    let functions = ["inference", "matmul"];
+    let running = bed.start_configured("workers=3,lanes=8,memory=32GiB", &load::weighted(&WEIGHTS))?;
     for tenant in 1..=WEIGHTS.len() {
-        bed.register(&mut load::connect(&running, tenant)?, &functions)?;
+        bed.register(&mut load::connect(&running, tenant)?, &["inference", "matmul"])?;
     }
     for (work, name) in [(bed.inference(), "inference ×500"), (Work::Matmul, "matmul 128²")] {
         let (connections, in_flight, rounds) = (1, 16, USUAL_ROUNDS);

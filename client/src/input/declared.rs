@@ -138,9 +138,9 @@ fn shape_of(input: &Input, declared: &Declared, names: &[String]) -> Result<Opti
     match shape {
         None if declared.needs_shape() => {
             let (name, wanted, dtype) = (&input.name, wanted(), declared.dtype.name());
-            // As many dimensions as are wanted: `u8[height,width,3]` has three.
-            let dimensions = wanted.split_once('[').map_or(1, |(_, shape)| shape.split(',').count());
-            let example = (2..2 + dimensions).map(|extent| extent.to_string()).collect::<Vec<_>>().join(",");
+            let dimensions = declared.shape.as_ref().map_or(1, Vec::len);
+            let example: Vec<_> = (2..2 + dimensions).map(|extent| extent.to_string()).collect();
+            let example = example.join(",");
             Err(Failure::Refused(format!(
                 "input {name:?} does not say its shape, expected {wanted}: give a .npy file, or write the shape in front \
                  of the bytes: {name}={dtype}[{example}]:FILE"

@@ -148,9 +148,8 @@ impl DeviceConfig {
     pub fn is_meant(&self, selector: &Selector) -> bool {
         let is_slice = self.uuid.starts_with("MIG-");
         match selector {
-            Selector::Cpu(_) => self.name == selector.to_string(),
             Selector::AllGpus(kind) => self.kind == *kind,
-            Selector::Gpu(kind, index) => self.name == format!("{kind}:{index}"),
+            Selector::Cpu(_) | Selector::Gpu(..) => self.name == selector.to_string(),
             Selector::GpuUuid(kind, uuid) => {
                 self.kind == *kind && !is_slice && self.uuid.to_lowercase().starts_with(&uuid.to_lowercase())
             }

@@ -115,6 +115,13 @@ impl<K: Ord + Copy> FairLine<K> {
         self.change(caller, |state| state.items.insert(id));
     }
 
+    /// A caller that just came is owed one over `parts` of the credit at most: where its tag moves as much slower, that is the
+    /// same device time as another's whole credit.
+    pub(super) fn owe_less(&mut self, caller: TenantId, parts: u32) {
+        let least_ns = self.clock_ns.saturating_sub(self.credit_ns / u64::from(parts.max(1)));
+        self.change(caller, |state| state.tag_ns = state.tag_ns.max(least_ns));
+    }
+
     /// It waits no more; whether it did.
     pub(super) fn remove(&mut self, caller: TenantId, id: K) -> bool {
         self.change(caller, |state| state.items.remove(&id))

@@ -48,7 +48,6 @@ pub(super) struct Residency {
     replaced_ns: Option<u64>,
     /// When the next one in use may be scrubbed, and what decides that: see [`ResidentPrice`].
     scrubs_again_ns: u64,
-    scrub_share: u64,
     /// How long calls take lately whose function was not in their process.
     installs_ns: u64,
 }
@@ -68,7 +67,6 @@ impl Residency {
             starting: shape.starting,
             replaced_ns: None,
             scrubs_again_ns: 0,
-            scrub_share: shape.resident_price.scrub_share,
             installs_ns: shape.resident_price.function_ns,
         }
     }
@@ -102,7 +100,8 @@ impl Residency {
 
     /// A resident is about to be scrubbed: the next domain is expected to have as much to do in it as the last one had.
     pub(super) fn scrubs(&mut self, now_ns: u64, worker: &Worker) {
-        self.scrubs_again_ns = now_ns.saturating_add(self.scrub_share * worker.past.scrub_ns(self.price));
+        self.scrubs_again_ns =
+            now_ns.saturating_add(self.price.scrub_share * worker.past.scrub_ns(self.price));
     }
 
     /// A call took so long whose function was not in its process. It may be slow by itself, so there is a limit to what counts.
@@ -157,7 +156,7 @@ impl Residency {
         if !self.scrubs {
             return ends_ns;
         }
-        let rest_ns = UNUSED_NS.min(self.scrub_share * worker.past.scrub_ns(self.price));
+        let rest_ns = UNUSED_NS.min(self.price.scrub_share * worker.past.scrub_ns(self.price));
         let unused_ns = match worker.is_idle() {
             true => worker.idle_since_ns.saturating_add(rest_ns),
             false => u64::MAX,
@@ -182,7 +181,7 @@ impl Residency {
     /// From now on domains keep their workers for so long, and are scrubbed at any pace.
     #[cfg(test)]
     pub(super) fn set_least(&mut self, least_ns: u64) {
-        (self.least_ns, self.scrubs_again_ns, self.scrub_share) = (least_ns, 0, 0);
+        (self.least_ns, self.scrubs_again_ns, self.price.scrub_share) = (least_ns, 0, 0);
     }
 }
 

@@ -12,7 +12,8 @@ use crate::ids::{FunctionId, IdMap};
 const ENOUGH: u32 = 16;
 /// While no call is as short as the shortest, that rises by one part in so many.
 const RISE: u64 = 64;
-/// Kinds of calls that are remembered.
+/// Kinds of calls that are remembered. Beyond, all are forgotten: a tenant that fills this must not keep what is learned of others'
+/// functions out for good.
 const MOST: usize = 65_536;
 
 /// What was seen of one function.
@@ -41,9 +42,12 @@ impl RunTimes {
         if let Some(seen) = self.0.get_mut(&kind) {
             seen.calls = seen.calls.saturating_add(1);
             seen.shortest_ns = (seen.shortest_ns + seen.shortest_ns / RISE).min(device_ns);
-        } else if self.0.len() < MOST {
-            self.0.insert(kind, Seen { calls: 1, shortest_ns: device_ns });
+            return;
         }
+        if self.0.len() >= MOST {
+            self.0.clear();
+        }
+        self.0.insert(kind, Seen { calls: 1, shortest_ns: device_ns });
     }
 
     /// How long a call takes at least; none if too few ended.
@@ -83,6 +87,14 @@ mod tests {
         assert!(times.at_least_ns(F, B).is_some_and(|ns| (70..=72).contains(&ns)));
         times.forget(F);
         assert_eq!(times.shortest_ns(F, B), None);
+    }
+
+    #[test]
+    fn who_fills_it_keeps_others_out_for_a_moment_only() {
+        let mut times = RunTimes::default();
+        (2..MOST as u64 + 2).for_each(|other| times.ended(FunctionId::new(other), B, 70));
+        (0..ENOUGH).for_each(|_| times.ended(F, B, 70));
+        assert!(times.at_least_ns(F, B).is_some() && times.0.len() == 1);
     }
 
     #[test]

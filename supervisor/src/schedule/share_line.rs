@@ -38,7 +38,7 @@ fn counted(turn_ns: u64) -> i64 {
 }
 
 impl<K: Ord + Copy> ShareLine<K> {
-    /// An empty line whose turns last about so long; so much is a tenant owed at most, by a weight of one.
+    /// An empty line whose turns last about so long; so much device time is a tenant owed at most.
     pub(super) fn new(quantum_ns: u64, credit_ns: u64) -> Self {
         Self {
             lines: Class::ALL.map(|_| FairLine::new(credit_ns)),
@@ -96,8 +96,13 @@ impl<K: Ord + Copy> ShareLine<K> {
 
     /// Something of a tenant waits.
     pub(super) fn push(&mut self, tenant: TenantId, item: K) {
-        let class = self.share_of(tenant).class;
-        self.lines[class as usize].push(tenant, item, false);
+        let share = self.share_of(tenant);
+        let line = &mut self.lines[share.class as usize];
+        let comes = !line.has(tenant);
+        line.push(tenant, item, false);
+        if comes {
+            line.owe_less(tenant, share.weight);
+        }
         self.len += 1;
     }
 

@@ -143,3 +143,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_tenant_that_comes_back_is_owed_the_same_whatever_its_weight() {
+    // How long Alice is first, by turns of a millisecond, after Bob had the device for long.
+    let owed_ms = |weight| {
+        let mut line = ShareLine::new(5 * MS, 8 * MS);
+        line.set_share(ALICE, share(weight, Class::Normal));
+        line.push(BOB, 1);
+        (0..100).for_each(|_| {
+            line.serve(BOB);
+            line.charge(BOB, MS);
+        });
+        line.push(ALICE, 2);
+        let turns = std::iter::repeat_with(|| {
+            let first = line.first().unwrap().0;
+            line.serve(first);
+            line.charge(first, MS);
+            first
+        });
+        turns.take_while(|first| *first == ALICE).count()
+    };
+    let owed = [1, 2, 8].map(owed_ms);
+    assert!((8..=10).contains(&owed[0]), "{owed:?}");
+    // The turns of its own weight beside one of Bob's come on top.
+    assert!(owed[1] <= owed[0] + 2 && owed[2] <= owed[0] + 8, "{owed:?}");
+}

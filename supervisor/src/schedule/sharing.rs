@@ -29,7 +29,7 @@ impl<C: Clone> Scheduler<C> {
 
     /// A worker has no calls any more: where lanes are shared by weights, others may use more of them.
     pub(super) fn lanes_are_free(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        if self.placing.limits_lanes() {
+        if self.placing.limits_lanes() && self.calls.queued() > 0 {
             self.resume(now_ns, actions);
         }
     }

@@ -33,7 +33,7 @@ use crate::limits::{OVERRUN_QUANTA, YIELD_NS};
 /// Where turns are shorter than this, the worker that is next is woken when the one before it gets the device: to wake
 /// it takes about as long.
 const SHORT_TURN_NS: u64 = 500_000;
-/// Who wanted nothing for a while is owed one over so much of a quantum, times its weight, at most: with a whole one, shares of a second differ by
+/// Who wanted nothing for a while is owed one over so much of a quantum at most: with a whole one, shares of a second differ by
 /// more in the simulator (Jain's index 0.98 in place of 0.99), with none the calls of a tenant with few wait for longer.
 const CREDIT: u64 = 2;
 

@@ -203,7 +203,7 @@ pub struct LoadedWeights {
 pub struct Call<'a> {
     /// What to execute. Equal calls come with the same plan, so work done for a plan can be kept.
     pub plan: &'a Arc<Plan>,
-    /// Bytes to bring into the pool first.
+    /// Where each part of its inputs is: what [`Call::brought`] says goes into the pool first.
     pub inputs: &'a [CopyIn],
     /// Bytes to bring back at the end.
     pub outputs: &'a [CopyOut],
@@ -215,6 +215,13 @@ pub struct Call<'a> {
     pub deadline_ns: u64,
     /// No other lane is busy, and kernels run one by one, so that a fault names the guilty one.
     pub alone: bool,
+}
+
+impl Call<'_> {
+    /// What is brought into the pool: inputs that the device needs.
+    pub fn brought(&self) -> impl Iterator<Item = &CopyIn> {
+        self.inputs.iter().filter(|input| input.bytes > 0 && input.reached)
+    }
 }
 
 /// Where input bytes come from.

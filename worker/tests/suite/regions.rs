@@ -57,6 +57,35 @@ pub fn inputs_of_many_items_arrive_in_one_piece<T: UnderTest>() {
     worker.end().unwrap();
 }
 
+/// A kernel reads on behind `a`, where `n` has its place in the pool.
+pub fn an_input_that_no_step_names_is_not_brought<T: UnderTest>() {
+    const BEHIND: usize = 256;
+    let found = |further: Option<String>| {
+        let read = launch("copy", &[ptr("a"), ptr("out"), i64(BEHIND as u64 + 8)].join(","));
+        let steps: Vec<_> = [read].into_iter().chain(further).collect();
+        let (buffers, outputs) = ([("out", BEHIND as u64 + 8)], ["out"]);
+        let json = Blueprint {
+            inputs: &["a", "n"],
+            weights: &[],
+            buffers: &buffers,
+            outputs: &outputs,
+            steps: &steps,
+        };
+        let mut worker = T::worker();
+        worker.install(1, &json.json(), T::probes(), &[]);
+        let out = worker.call(1, &[TEXT, &[0xaa; 8]], &[BEHIND as u64 + 8]).unwrap().remove(0);
+        worker.end().unwrap();
+        assert_eq!(out[..24], TEXT[..]);
+        out[BEHIND..].to_vec()
+    };
+    assert_eq!(
+        found(Some(launch("copy", &[ptr("n"), ptr("n"), i64(8)].join(",")))),
+        [0xaa; 8],
+        "the control"
+    );
+    assert_eq!(found(None), [0; 8]);
+}
+
 pub fn an_output_that_nobody_wants_is_copied_nowhere<T: UnderTest>() {
     let mut worker = copying::<T>();
     let mut call = worker.arena_call(1, &[TEXT], &[24]);

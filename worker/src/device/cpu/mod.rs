@@ -72,7 +72,7 @@ impl Cpu {
         let start = Instant::now();
         // From here on the range is dirty, also if the call fails.
         self.used_bytes = call.plan.pool_bytes;
-        for input in call.inputs.iter().filter(|input| input.reached) {
+        for input in call.brought() {
             self.copy_in(input, call)?;
         }
         let copied_in = Instant::now();

@@ -361,8 +361,8 @@ impl<D: Driver> Lane<D> {
         !self.uncleared
     }
 
-    /// Has the device do something more behind a call that is over: its memory is cleared now.
-    pub(super) fn touch(&mut self) -> Result<(), D::Error> {
+    /// Clears the range of a call that is over, unless that was done.
+    pub(super) fn clear_range(&mut self) -> Result<(), D::Error> {
         let Some(running) = &self.running else { return Ok(()) };
         if !self.cleared {
             self.stream.fill(running.base, 0, running.used_bytes)?;
@@ -396,11 +396,8 @@ impl<D: Driver> Lane<D> {
 
     /// Clears the call's range, unless its graph did, and resets the function's variables.
     pub(super) fn clear(&mut self, function: &mut Function<D>, lane: LaneId) -> Result<(), D::Error> {
+        self.clear_range()?;
         let Some(running) = self.running.take() else { return Ok(()) };
-        if !self.cleared {
-            self.stream.fill(running.base, 0, running.used_bytes)?;
-            self.cleared = true;
-        }
         self.clean_bytes = running.used_bytes;
         drop(running);
         match function.has_variables && !self.uncleared {

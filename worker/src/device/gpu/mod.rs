@@ -146,7 +146,7 @@ impl<D: Driver> Gpu<D> {
                 "the deadline passed before the call ran",
             )));
         }
-        for input in call.inputs.iter().filter(|input| input.bytes > 0 && input.reached) {
+        for input in call.brought() {
             self.copy_in(lane, base, input, call)?;
         }
         let bound = self.bind(lane, function, call, false)?;
@@ -314,7 +314,7 @@ impl<D: Driver> Gpu<D> {
     fn confirm(&mut self, lane: LaneId, end: Ended) -> Result<Ended, D::Error> {
         let own = &mut self.lanes[lane.index()];
         if own.is_alone() && matches!(end, Some(Ok(_))) {
-            own.touch()?;
+            own.clear_range()?;
             self.driver.synchronize()?;
         }
         Ok(end)
