@@ -22,8 +22,8 @@ pub(crate) const CONTEXT_BYTES: u64 = 540 << 20;
 const MIN_GPU_CALLS_BYTES: u64 = 64 << 20;
 /// The share of a GPU's memory that contexts may take where the number of workers is not given: one in so many bytes.
 const CONTEXTS_SHARE: u64 = 4;
-/// Worker processes of one device.
-const MAX_WORKERS: usize = 64;
+/// Processes of which NVIDIA's driver makes contexts on one GPU: workers, standbys and one that compiles.
+const MAX_CONTEXTS: u64 = 64;
 /// Lanes of a worker of a GPU.
 const DEFAULT_LANES: u64 = 8;
 
@@ -87,6 +87,11 @@ pub(crate) struct Setup {
     pub(crate) context_bytes: u64,
 }
 
+/// The most workers beside so many standbys and a process that compiles.
+pub(crate) fn most_workers(standbys: u64) -> u64 {
+    MAX_CONTEXTS.saturating_sub(standbys + 1).max(1)
+}
+
 impl Setup {
     /// What the supervisor takes on a GPU with so much memory, all of it free, where nothing but this is said.
     pub(crate) fn of(there_bytes: u64, memory: Option<u64>, context_bytes: u64) -> Self {
@@ -96,7 +101,7 @@ impl Setup {
         let contexts = memory.unwrap_or(there_bytes) / CONTEXTS_SHARE / CONTEXT_BYTES;
         Self {
             memory_bytes,
-            workers: contexts.clamp(1, MAX_WORKERS as u64),
+            workers: contexts.clamp(1, most_workers(1)),
             lanes: DEFAULT_LANES,
             standbys: 1,
             weights_bytes: memory_bytes / 4,

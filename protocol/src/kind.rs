@@ -39,6 +39,8 @@ pub struct KindTraits {
     pub page_bytes: u64,
     /// The most that one lane can have, where kernels cannot address all of a device's memory.
     pub max_lease_bytes: Option<u64>,
+    /// The most processes of which its driver makes contexts on one device at the same time; none where no limit is known.
+    pub max_contexts: Option<usize>,
     /// The machine code that it runs.
     pub code: CodeFamily,
     /// What its driver is told and found by; none where there is no driver.
@@ -89,6 +91,7 @@ const CPU: KindTraits = KindTraits {
     has_concurrent_processes: false,
     page_bytes: WASM_PAGE_BYTES,
     max_lease_bytes: Some(MAX_CPU_LEASE_BYTES),
+    max_contexts: None,
     code: CodeFamily::Wasm,
     environment: None,
 };
@@ -102,6 +105,8 @@ const CUDA: KindTraits = KindTraits {
     has_concurrent_processes: false,
     page_bytes: GPU_PAGE_BYTES,
     max_lease_bytes: None,
+    // Driver 580 on an H200: the 65th is "out of memory" (docs/benchmarks/2026-11-25-gpu.md).
+    max_contexts: Some(64),
     code: CodeFamily::Nvidia,
     environment: Some(DriverEnvironment {
         passed: &["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY"],
@@ -126,6 +131,7 @@ const HIP: KindTraits = KindTraits {
     has_concurrent_processes: true,
     page_bytes: GPU_PAGE_BYTES,
     max_lease_bytes: None,
+    max_contexts: None,
     code: CodeFamily::Amd,
     environment: Some(DriverEnvironment {
         // Nothing that loads tools or pretends to another GPU (HSA_TOOLS_LIB, HSA_OVERRIDE_GFX_VERSION).

@@ -60,6 +60,6 @@ fn the_calculator_reckons_with_the_supervisors_numbers() {
         let both: Vec<_> = calculator.intersection(&device).filter(|line| line.starts_with(name)).collect();
         assert_eq!(both.len(), 1, "{name}: {calculator:?} {device:?}");
     }
-    assert!(calculator.contains("MAX_WORKERS: usize = 64;"));
-    assert!(source("supervisor/src/limits.rs").contains("pub const MAX_WORKERS: usize = 64;"));
+    assert!(calculator.contains("MAX_CONTEXTS: u64 = 64;"));
+    assert!(source("protocol/src/kind.rs").contains("max_contexts: Some(64),"));
 }

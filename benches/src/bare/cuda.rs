@@ -326,6 +326,13 @@ impl driver::Stream for Stream {
         Ok(unsafe { result::event::record(self.event, self.raw) }?)
     }
 
+    unsafe fn hold(&self, gate: &Pinned, least: u32) -> Result<()> {
+        let at = gate.at(0, 4) as u64;
+        let flags = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
+        // SAFETY: the caller's promise; pinned memory has the same address on the device.
+        Ok(unsafe { sys::cuStreamWaitValue32_v2(self.raw, at, least, flags) }.result()?)
+    }
+
     fn passed(&self) -> Result<bool> {
         // SAFETY: the event is ours.
         match unsafe { sys::cuEventQuery(self.event) } {

@@ -133,6 +133,11 @@ pub trait Stream: Debug + Send + Sized {
 
     /// From here on [`Stream::passed`] asks for what was submitted so far.
     fn mark(&self) -> Result<()>;
+    /// What is submitted from here on begins once the first word of `gate` is `least` or more.
+    ///
+    /// # Safety
+    /// The memory stays until the stream has ended, and something writes that word.
+    unsafe fn hold(&self, gate: &Self::Pinned, least: u32) -> Result<()>;
     /// Whether everything before the mark is over.
     fn passed(&self) -> Result<bool>;
     /// Waits until everything is over.

@@ -364,6 +364,10 @@ impl driver::Stream for Stream {
         unsafe { hip!(hipEventRecord(self.event, self.raw)) }
     }
 
+    unsafe fn hold(&self, _: &Pinned, _: u32) -> Result<()> {
+        Err("submitting ahead of a turn is measured on NVIDIA GPUs only".into())
+    }
+
     fn passed(&self) -> Result<bool> {
         // SAFETY: the event is ours.
         match unsafe { (table()?.hipEventQuery)(self.event) } {

@@ -111,6 +111,9 @@ pub struct Asked {
     /// A turn is passed on before its last calls are over.
     #[arg(long)]
     pub early: bool,
+    /// … and submits the first calls of its next turn while the one before it has the device, behind a gate.
+    #[arg(long)]
+    pub ahead: bool,
     /// Milliseconds of each measurement.
     #[arg(long, default_value_t = 1500)]
     pub measured_ms: u64,
@@ -167,7 +170,11 @@ fn run_on<G: Gpu>(asked: &Asked) -> Result<()> {
             check(&program, work)?;
             let setups = asked.lanes.iter().map(|lanes| asked.setup(1, *lanes));
             let place = Place { nth: asked.nth, of: asked.of };
-            let passing = Passing { quantum: Duration::from_micros(asked.quantum_us), early: asked.early };
+            let passing = Passing {
+                quantum: Duration::from_micros(asked.quantum_us),
+                early: asked.early,
+                ahead: asked.ahead,
+            };
             serde_json::to_string(&turns::serve(&gpu, &program, setups, place, passing)?)?
         }
         What::Copy => serde_json::to_string(&bandwidth::<G>()?)?,

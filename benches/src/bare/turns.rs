@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use pappus_shmem::{SharedWords, memfd};
 
-use super::driver::Gpu;
+use super::driver::{Gpu, Pinned as _};
 use super::loops::{PATIENCE, Rate, Setup, WARM_UP, prepare};
 use super::program::{Chosen, output};
 use super::work::{Lane, Program};
@@ -54,6 +54,15 @@ impl Page {
         self.word(OVER).load(Ordering::Acquire) > measurement
     }
 
+    /// Waits for the turn of the process before this one, or for this one's; false if the measurement is over.
+    fn comes_next(&self, measurement: u64) -> Result<bool> {
+        let of = self.place.of;
+        let before = (self.place.nth + of - 1) % of;
+        let is = || [before, self.place.nth].contains(&(self.word(TURN).load(Ordering::Acquire) % of));
+        until(|| is() || self.is_over(measurement))?;
+        Ok(!self.is_over(measurement))
+    }
+
     /// Waits for the turn; false if the measurement is over.
     fn has_turn(&self, measurement: u64) -> Result<bool> {
         let has = || self.word(TURN).load(Ordering::Acquire) % self.place.of == self.place.nth;
@@ -85,6 +94,9 @@ pub struct Passing {
     pub quantum: Duration,
     /// The next process submits once nothing more is submitted, while the last calls still run.
     pub early: bool,
+    /// The first calls of a turn are submitted while the process before has the device, behind a gate that opens with the
+    /// turn.
+    pub ahead: bool,
 }
 
 /// Is one of the processes: the page is its standard input. One measurement for each number of lanes.
@@ -119,10 +131,27 @@ fn by_turns<G: Gpu>(
     let end = start + setup.measured;
     let mut since = vec![Instant::now(); lanes.len()];
     let mut running = vec![false; lanes.len()];
-    while page.has_turn(measurement)? {
-        for (lane, running) in lanes.iter().zip(&mut running) {
-            lane.submit(setup.clearing)?;
-            *running = true;
+    let mut gate = G::Pinned::new(4096)?;
+    let mut turns = 0u32;
+    let mut launching = Duration::ZERO;
+    loop {
+        let ahead = passing.ahead && page.comes_next(measurement)?;
+        if ahead || page.has_turn(measurement)? {
+            turns += 1;
+            let begin = Instant::now();
+            for (lane, running) in lanes.iter().zip(&mut running) {
+                if ahead {
+                    lane.hold(&gate, turns)?;
+                }
+                lane.submit(setup.clearing)?;
+                *running = true;
+            }
+            launching += begin.elapsed();
+        }
+        let goes_on = page.has_turn(measurement)?;
+        gate.write(0, &turns.to_le_bytes());
+        if !goes_on {
+            break;
         }
         let turn_ends = Instant::now() + passing.quantum;
         let (mut left, mut passed_on, mut last_seen) = (lanes.len(), false, Instant::now());
@@ -159,6 +188,14 @@ fn by_turns<G: Gpu>(
         if !passed_on {
             page.pass_on();
         }
+    }
+    if page.place.nth == 0 {
+        let each = launching.as_micros() / u128::from(turns.max(1));
+        eprintln!("  submitting the first calls of a turn, {} lanes: {each} µs", lanes.len());
+    }
+    // Calls behind the gate are over before it goes.
+    for lane in lanes {
+        lane.wait()?;
     }
     Ok(Rate::new(1, lanes.len(), calls, setup.measured, &latencies))
 }

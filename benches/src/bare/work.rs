@@ -200,6 +200,17 @@ impl<G: Gpu> Lane<G> {
         Ok(())
     }
 
+    /// Calls that are submitted from here on begin once the first word of `gate` is `least` or more.
+    pub fn hold(&self, gate: &G::Pinned, least: u32) -> Result<()> {
+        // SAFETY: who waits for the lane's calls writes the word, and keeps the memory until they are over.
+        unsafe { self.stream.hold(gate, least) }
+    }
+
+    /// Waits until its calls are over.
+    pub fn wait(&self) -> Result<()> {
+        self.stream.wait()
+    }
+
     /// Whether the call is over.
     pub fn passed(&self) -> Result<bool> {
         self.stream.passed()

@@ -84,7 +84,7 @@ fn watch(running: &Running, tenants: usize) -> Result<Vec<Vec<f64>>> {
 }
 
 /// Device time that tenants used so far, in nanoseconds.
-fn device_times(running: &Running, tenants: usize) -> Result<Vec<f64>> {
+pub(super) fn device_times(running: &Running, tenants: usize) -> Result<Vec<f64>> {
     let status = running.admin()?.status()?;
     let of = |tenant: u32| {
         // Their uids, or the names that a configuration gave them.

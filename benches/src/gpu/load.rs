@@ -16,10 +16,13 @@ use crate::bare::loops::Rate;
 use crate::bare::program::expected;
 use crate::bare::work::Work;
 use crate::harness::functions::PICTURE;
+use crate::harness::pace;
 use crate::harness::sampling::nanoseconds;
 
 /// Nothing here takes as long, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks at a supervisor.
+const LOOK: Duration = Duration::from_millis(5);
 /// Clocks rise, processors wake.
 const WARM_UP: Duration = Duration::from_millis(700);
 /// Nothing takes longer to warm up.
@@ -238,6 +241,20 @@ pub fn connect(running: &Running, tenant: usize) -> Result<Client> {
         0 => running.connect(),
         tenant => running.connect_as(FIRST_UID + tenant),
     }
+}
+
+/// Waits until a standby is ready: while a process is made, others wait for the driver now and then, for 20 ms at the most
+/// on an H200, which is not what first calls are measured for.
+pub fn until_standby(running: &Running) -> Result<()> {
+    let mut admin = running.admin()?;
+    let give_up = Instant::now() + PATIENCE;
+    while admin.status()?.devices.iter().any(|device| device.standbys_ready == 0) {
+        if Instant::now() > give_up {
+            return Err("no standby was ready after 30 s".into());
+        }
+        pace::until(Instant::now() + LOOK);
+    }
+    Ok(())
 }
 
 /// Waits for the answer to one call; an error unless it is good.

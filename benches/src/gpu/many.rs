@@ -1,6 +1,7 @@
 //! Four times as many tenants as there may be workers: 256 by Zipf's law, a matmul 128² at random moments, 64 a second in all.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,12 +18,14 @@ use crate::harness::sampling::nanoseconds;
 use crate::report::{Report, Unit};
 use crate::simulator::random::{Odds, Random};
 
-/// Tenants, calls a second in all, how long before anything counts, most of which it takes until there are as
-/// many processes as may be, and how long it counts.
+/// Tenants, calls a second in all, how long it counts.
 const MANY: usize = 256;
 const PER_SECOND: f64 = 64.0;
-const MANY_WARM_UP: Duration = Duration::from_secs(36);
 const MANY_COUNTED: Duration = Duration::from_secs(16);
+/// Nothing counts before there are as many processes as may be: once no slot got its first one for [`SETTLED`] looks, or after
+/// [`LONGEST_WARM_UP`].
+const SETTLED: u32 = 2;
+const LONGEST_WARM_UP: Duration = Duration::from_secs(100);
 /// How often it is said what the processes do.
 const LOOK: Duration = Duration::from_secs(4);
 /// Longer than any call may take.
@@ -42,7 +45,7 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
 fn moments() -> Vec<Vec<Duration>> {
     let (mut random, odds) = (Random::new(SEED), Odds::zipf(MANY, 1.0));
     let (mut at_ns, mut all) = (0, vec![Vec::new(); MANY]);
-    let end_ns = (MANY_WARM_UP + MANY_COUNTED).as_nanos() as u64;
+    let end_ns = (LONGEST_WARM_UP + MANY_COUNTED).as_nanos() as u64;
     loop {
         at_ns += random.interval_ns(PER_SECOND);
         if at_ns >= end_ns {
@@ -65,6 +68,8 @@ fn many(bed: &Bed, report: &mut Report, settings: &str, title: &str) -> Result<(
     let granted = format!("{}/matmul", FIRST_UID + 1);
     let begin = Instant::now() + Duration::from_millis(200);
     let calling = AtomicBool::new(true);
+    // When it begins to count.
+    let warm = OnceLock::<Instant>::new();
     let one = |tenant: usize, at: &[Duration]| -> Result<Times, String> {
         let run = || -> Result<Times> {
             let mut client = load::connect(&running, tenant)?;
@@ -72,8 +77,12 @@ fn many(bed: &Bed, report: &mut Report, settings: &str, title: &str) -> Result<(
             let call = calls.of(&granted).deadline(MANY_DEADLINE);
             let mut times = Times::new()?;
             for at in at {
-                pace::until(begin + *at);
-                let counts = *at >= MANY_WARM_UP;
+                let due = begin + *at;
+                pace::until(due);
+                let counts = warm.get().is_some_and(|warm| *warm <= due);
+                if warm.get().is_some_and(|warm| *warm + MANY_COUNTED <= due) {
+                    break;
+                }
                 match client.invoke(&call) {
                     Ok(answer) if counts => times.divide(answer.timings.unwrap_or_default())?,
                     Ok(_) => {}
@@ -83,7 +92,7 @@ fn many(bed: &Bed, report: &mut Report, settings: &str, title: &str) -> Result<(
                 }
                 if counts {
                     // From the moment on that it was due: a call that waits for the one before it counts, too.
-                    times.latencies.record(nanoseconds(begin + *at))?;
+                    times.latencies.record(nanoseconds(due))?;
                 }
             }
             Ok(times)
@@ -95,7 +104,7 @@ fn many(bed: &Bed, report: &mut Report, settings: &str, title: &str) -> Result<(
         let one = &one;
         let callers = moments.iter().enumerate().filter(|(_, at)| !at.is_empty());
         let threads: Vec<_> = callers.map(|(nth, at)| scope.spawn(move || one(nth + 1, at))).collect();
-        let watch = scope.spawn(|| watch(&running, begin, &calling));
+        let watch = scope.spawn(|| watch(&running, begin, &calling, &warm));
         let mut joined = threads.into_iter().map(|thread| thread.join());
         let done = joined.try_for_each(|counted| -> Result<()> {
             times.add(&counted.map_err(|_| "a client's thread panicked")??)
@@ -159,16 +168,26 @@ impl Times {
     }
 }
 
-/// Says every few seconds what the device's processes do.
-fn watch(running: &Running, begin: Instant, calling: &AtomicBool) {
+/// Says every few seconds what the device's processes do, and finds out when there are as many as may be.
+fn watch(running: &Running, begin: Instant, calling: &AtomicBool, warm: &OnceLock<Instant>) {
+    let (mut most, mut settled) = (0, 0);
     for nth in 0.. {
         pace::until(begin + LOOK * nth);
         if !calling.load(Ordering::Relaxed) {
             return;
         }
         match running.admin().and_then(|mut admin| Ok(admin.status()?)) {
-            Ok(status) => status.devices.iter().for_each(|device| say(begin.elapsed(), device)),
+            Ok(status) => {
+                status.devices.iter().for_each(|device| say(begin.elapsed(), device));
+                let workers = status.devices.iter().flat_map(|device| &device.workers);
+                let used = workers.filter(|worker| worker.state != "unused").count();
+                settled = if used > most { 0 } else { settled + 1 };
+                most = most.max(used);
+            }
             Err(error) => eprintln!("{error}"),
+        }
+        if most > 0 && settled >= SETTLED || begin.elapsed() >= LONGEST_WARM_UP {
+            let _ = warm.set(Instant::now());
         }
     }
 }

@@ -17,6 +17,7 @@ mod many;
 mod matmul;
 mod models;
 mod mps;
+mod newcomers;
 mod sparse;
 mod spread;
 mod tenants;
@@ -41,12 +42,14 @@ pub enum Part {
     Latency,
     /// Eight tenants by turns; turns off; bare programs by turns.
     Tenants,
-    /// Nine tenants on eight workers, against eight.
+    /// Nine tenants on eight workers, and nine and 32 by default settings, against eight.
     Nine,
     /// Eight tenants with few calls in flight each: turns on, off, and as the supervisor finds best.
     Few,
     /// 32 tenants that call now and then, with default settings.
     Sparse,
+    /// Tenants that come while others are busy: their first calls, and what making processes costs the others.
+    Newcomers,
     /// 256 tenants by Zipf's law, with default settings and with `tenant-switch=scrub`.
     Many,
     /// How tenants share: device time, weights, idle neighbours.
@@ -73,7 +76,7 @@ pub enum Part {
 
 impl Part {
     /// Those that run where none is named.
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Inference,
         Self::Matmul,
         Self::Latency,
@@ -81,6 +84,7 @@ impl Part {
         Self::Nine,
         Self::Few,
         Self::Sparse,
+        Self::Newcomers,
         Self::Many,
         Self::Fair,
         Self::Endless,
@@ -102,6 +106,7 @@ impl Part {
             Self::Nine => "gpu-nine",
             Self::Few => "gpu-few",
             Self::Sparse => "gpu-sparse",
+            Self::Newcomers => "gpu-newcomers",
             Self::Many => "gpu-many",
             Self::Fair => "gpu-fair",
             Self::Endless => "gpu-endless",
@@ -125,6 +130,7 @@ impl Part {
             Self::Nine => tenants::nine(bed, report),
             Self::Few => few::measure(bed, report),
             Self::Sparse => sparse::measure(bed, report),
+            Self::Newcomers => newcomers::measure(bed, report),
             Self::Many => many::measure(bed, report),
             Self::Fair => fair::measure(bed, report),
             Self::Endless => endless::measure(bed, report),

@@ -53,7 +53,15 @@ fn planned(arguments: &PlanArguments, gpu: Gpu) -> Result<Plan> {
         return Err(Failure::Usage(format!("--memory {memory} is more than the GPU has: {has}")));
     }
     let mut setup = Setup::of(has, memory, context);
-    setup.workers = arguments.workers.unwrap_or(setup.workers);
+    let most = capacity::most_workers(arguments.standbys);
+    if let Some(workers) = arguments.workers.filter(|workers| *workers > most) {
+        return Err(Failure::Usage(format!(
+            "--workers {workers}: the driver makes the contexts of 64 processes on one GPU, so beside {} standbys and a \
+             compiler there may be {most}",
+            arguments.standbys,
+        )));
+    }
+    setup.workers = arguments.workers.unwrap_or(setup.workers.min(most));
     setup.lanes = arguments.lanes;
     setup.standbys = arguments.standbys.min(setup.workers);
     setup.weights_bytes =
@@ -183,7 +191,7 @@ left       90.3 GiB  48 of 48 calls in flight at once
 one call  123.4 GiB  the most that it can have, with the device for itself
 
 host memory for weights: 64.0 GiB on one machine with all GPUs
-start with: --device cuda:all:workers=64,lanes=8,standbys=1,memory=128000MiB,weights=32000MiB
+start with: --device cuda:all:workers=62,lanes=8,standbys=1,memory=128000MiB,weights=32000MiB
 it is enough
 ";
         assert_eq!(text, wanted);

@@ -63,6 +63,10 @@ pub struct DeviceConfig {
 
 /// What a process takes of a GPU's memory before any lease, until workers say what it really is.
 const CONTEXT_BYTES: u64 = 540 << 20;
+/// The most that an MPS daemon serves on one device ("Multi-Process Service", NVIDIA, section "Limitations": 48 clients).
+const MPS_CONTEXTS: usize = 48;
+/// Processes that compile at a time.
+const COMPILERS: usize = 1;
 /// What contexts must leave of a GPU's memory for calls.
 const MIN_GPU_CALLS_BYTES: u64 = 64 << 20;
 /// The share of a GPU's memory that contexts may take where the number of workers is not given: one in so many bytes.
@@ -178,7 +182,9 @@ impl DeviceConfig {
         let name = name_of(kind, found);
         let memory_bytes = request.memory_bytes.unwrap_or_else(|| default_memory(found.free_bytes));
         let share = request.memory_bytes.unwrap_or(found.memory_bytes) / CONTEXTS_SHARE;
-        let most = (share / CONTEXT_BYTES).clamp(1, limits::MAX_WORKERS as u64) as usize;
+        let standbys = request.standbys.unwrap_or(1);
+        let made = max_contexts(kind, survey.shared).saturating_sub(standbys + COMPILERS);
+        let most = (share / CONTEXT_BYTES).min(made as u64).clamp(1, limits::MAX_WORKERS as u64) as usize;
         let workers = request.workers.unwrap_or(most);
         // Overlapping is not tried out where it would let one tenant's kernels find what another's left in a processor.
         let concurrent = kind.traits().has_concurrent_processes;
@@ -217,7 +223,7 @@ impl DeviceConfig {
             numa_node: found.numa_node,
             workers,
             lanes: request.lanes.unwrap_or(8),
-            standbys: request.standbys.unwrap_or(1),
+            standbys,
             workers_per_domain: 1,
             memory_bytes,
             there_bytes: found.memory_bytes,
@@ -238,8 +244,17 @@ impl DeviceConfig {
 
     /// All processes that there may be must fit.
     fn check_contexts(self, request: &DeviceRequest) -> Result<Self, ConfigError> {
-        let processes = self.workers as u64 + self.standbys as u64 + 1;
-        let contexts = processes.saturating_mul(CONTEXT_BYTES);
+        let processes = self.workers + self.standbys + COMPILERS;
+        let most = max_contexts(self.kind, self.shared);
+        if processes > most {
+            let with = if self.shared { " under MPS" } else { "" };
+            return Err(request.bad(format!(
+                "the driver makes the contexts of {most} processes on one GPU{with}; {} workers, {} standbys and a compiler are \
+                 {processes}: fewer workers or standbys",
+                self.workers, self.standbys,
+            )));
+        }
+        let contexts = (processes as u64).saturating_mul(CONTEXT_BYTES);
         let left = self.memory_bytes.saturating_sub(contexts);
         match left >= MIN_GPU_CALLS_BYTES {
             true => Ok(self),
@@ -266,6 +281,12 @@ impl DeviceConfig {
             false => Ok(self),
         }
     }
+}
+
+/// The most processes of which the driver makes contexts on one device.
+fn max_contexts(kind: Kind, under_mps: bool) -> usize {
+    let most = kind.traits().max_contexts.unwrap_or(usize::MAX);
+    if under_mps { most.min(MPS_CONTEXTS) } else { most }
 }
 
 /// Nine tenths of what is free, in whole GiB where there is that much.

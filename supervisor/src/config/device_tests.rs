@@ -35,7 +35,7 @@ fn missing_settings_follow_from_the_device() {
         ("cuda:1", "GPU-101", Some(1))
     );
     assert_eq!((device.arch.as_str(), device.driver.as_str()), ("sm_90", "570.1"));
-    assert_eq!((device.workers, device.lanes, device.standbys), (64, 8, 1));
+    assert_eq!((device.workers, device.lanes, device.standbys), (62, 8, 1));
     assert_eq!((device.memory_bytes, device.weights_bytes), (126 * GIB, 126 * GIB / 4));
     assert_eq!((device.stack_bytes, device.scrub_calls), (GIB, false));
     assert_eq!((device.turns, device.workers_per_domain), (true, 1));
@@ -73,6 +73,19 @@ fn contexts_of_all_workers_must_fit_and_nothing_else_is_set_aside() {
     ] {
         assert!(why.contains(words), "{why}");
     }
+    let mps = Survey { shared: true, ..two() };
+    for (request, survey, words) in [
+        (
+            "cuda:0:workers=63",
+            two(),
+            "contexts of 64 processes on one GPU; 63 workers, 1 standbys and a compiler are 65",
+        ),
+        ("cuda:0:workers=47", mps, "contexts of 48 processes on one GPU under MPS; 47 workers"),
+    ] {
+        let why = take(&[request], &survey).unwrap_err();
+        assert!(why.contains(words), "{why}");
+    }
+    assert_eq!(one("cuda:0:workers=63,standbys=0").workers, 63);
     let why = take(&["cuda:0:memory=200GiB"], &two()).unwrap_err();
     assert!(why.contains("cuda:0 has 141.0 GiB"), "{why}");
 }
@@ -80,7 +93,10 @@ fn contexts_of_all_workers_must_fit_and_nothing_else_is_set_aside() {
 #[test]
 fn as_many_workers_as_a_share_of_the_memory_holds() {
     let workers = |request| one(request).workers;
-    assert_eq!(["cuda:0", "cuda:0:memory=24GiB", "cuda:0:memory=2GiB"].map(workers), [64, 11, 1]);
+    assert_eq!(["cuda:0", "cuda:0:memory=24GiB", "cuda:0:memory=2GiB"].map(workers), [62, 11, 1]);
+    assert_eq!(workers("cuda:0:standbys=4"), 59, "the driver's limit");
+    let mps = Survey { shared: true, ..two() };
+    assert_eq!(take(&["cuda:0"], &mps).unwrap()[0].workers, 46);
     assert_eq!((workers("cpu"), one("cpu").standbys, one("cpu:workers=1").standbys), (32, 1, 0));
 }
 

@@ -24,7 +24,7 @@ use pappus_protocol::{Fault, FaultCode};
 use pappus_shmem::{Mapping, ValidatedMemfd};
 
 use super::driver::{Access, Driver, DriverError, Event, Memory, Stream};
-use super::layout::{PIN_BYTES, PINNED_WEIGHTS_BYTES, UNPINNED_BYTES};
+use super::layout::{LEAST_PINNED_BYTES, PIN_BYTES, PINNED_WEIGHTS_BYTES, UNPINNED_BYTES};
 use super::memory::PATIENCE;
 use super::ranges::{AddressRange, Window};
 use crate::device::{LoadedWeights, Loading, Weights, broken};
@@ -101,7 +101,8 @@ impl<D: Driver> Drop for HostCopy<D> {
 impl<D: Driver> HostCopy<D> {
     fn map(memfd: &ValidatedMemfd, budget: &Rc<Cell<u64>>, pins: bool) -> std::io::Result<Self> {
         let mapping = Mapping::read_only(memfd)?;
-        Ok(Self { pins: Vec::new(), pinned_bytes: 0, settled: !pins, budget: budget.clone(), mapping })
+        let settled = !pins || mapping.bytes() < LEAST_PINNED_BYTES;
+        Ok(Self { pins: Vec::new(), pinned_bytes: 0, settled, budget: budget.clone(), mapping })
     }
 
     /// Pins the next part, unless that is not possible.
