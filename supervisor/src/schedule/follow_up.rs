@@ -7,7 +7,7 @@ use super::penalties::Draw;
 use super::quarantine::{Refusal, Use};
 use super::scheduler::Scheduler;
 use super::turns::{Order, Turns};
-use super::types::{Action, CallId, Command, Domain, KillReason, Verdict, WhyGone};
+use super::types::{Action, CallId, Command, Domain, Ended, KillReason, Loss, Verdict, WhyGone};
 use super::view::View;
 use super::workers::{State, Worker};
 use crate::ids::{TenantId, WorkerId};
@@ -336,6 +336,25 @@ impl<C: Clone> Scheduler<C> {
     ) {
         if let Some(refusal) = self.penalties.judge(now_ns, entry.used(), verdict, entry.probe) {
             self.refuse(now_ns, entry.domain, entry.used(), refusal, actions);
+        }
+    }
+
+    /// A lost call does not run again. Where faults hit the calls of all, it is not known then whether it was why.
+    pub(super) fn left_open(
+        &mut self,
+        now_ns: u64,
+        entry: &Entry<C>,
+        loss: Loss,
+        ended: Ended,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        let is_open = matches!(ended, Ended::Deadline | Ended::Detached)
+            && matches!(loss, Loss::InIt | Loss::Unexplained);
+        if self.shape.shared_faults
+            && is_open
+            && self.penalties.left_open(now_ns, entry.used(), entry.started_ns, loss == Loss::InIt)
+        {
+            self.draw(now_ns, entry.domain.caller, actions);
         }
     }
 

@@ -19,7 +19,7 @@
 //! - `domain_queue`: whose turn it is within a domain; `domain_line`: which domain gets a worker next.
 //! - `run_times`: how long calls take at least; `device_time`: what each tenant used.
 //! - `retry`: calls whose process ended are run again.
-//! - `penalties`: for callers whose calls fail: [`budget`] and [`quarantine`].
+//! - `penalties`: for callers whose calls fail: [`budget`], [`quarantine`] and `unproven`.
 //! - [`deadlines`]: calls by the moment at which something must happen to them.
 //! - [`weights`]: which functions' weights stay on a device (`weight_holders`: who has them); `warmth`: which are to be
 //!   loaded for calls that wait.
@@ -56,6 +56,7 @@ mod turn_holder;
 mod turn_mode;
 pub mod turns;
 pub mod types;
+mod unproven;
 mod view;
 mod warmth;
 mod weight_holders;

@@ -62,6 +62,8 @@ struct Known {
     came_back: bool,
     /// It was given to a process, be it in vain.
     started: bool,
+    /// When that was, the last time.
+    started_ns: u64,
     runs: u32,
 }
 
@@ -157,6 +159,7 @@ impl World {
             Admits::All => false,
             Admits::Probe => true,
         };
+        let is_suspect = is_probe || self.trouble.is_unproven(self.now, domain);
         let known = Known {
             domain,
             function,
@@ -167,15 +170,16 @@ impl World {
             lost: false,
             clearing_ns: None,
             deadline_ns: self.now + deadline_ms * MS,
-            suspect: is_probe,
+            suspect: is_suspect,
             detached: false,
             overran: false,
             came_back: false,
             started: false,
+            started_ns: 0,
             runs: 0,
         };
         self.calls.insert(call, known);
-        self.whole_wanted |= memory > self.shape.memory_bytes / 2 || is_probe && self.shape.shared_faults;
+        self.whole_wanted |= memory > self.shape.memory_bytes / 2 || is_suspect && self.shape.shared_faults;
         let terms = Terms {
             domain: Domain { owner: domain, caller: domain },
             function,
@@ -285,6 +289,11 @@ impl World {
                         self.trouble.draw(self.now, known.domain);
                     }
                     self.trouble.failed(self.now, (known.function, known.domain), call);
+                }
+                let is_open = matches!(why, Ended::Deadline | Ended::Detached);
+                if self.shape.shared_faults && is_open && matches!(loss, Loss::InIt | Loss::Unexplained) {
+                    let since = (loss == Loss::InIt).then_some(known.started_ns);
+                    self.trouble.left_open(self.now, (known.function, known.domain), since);
                 }
                 self.trouble.ended(call);
             }

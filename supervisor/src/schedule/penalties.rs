@@ -4,6 +4,7 @@
 use super::budget::{Budget, Budgets};
 use super::quarantine::{Admission, Quarantine, Quarantined, Refusal, Use};
 use super::types::{Policy, Verdict};
+use super::unproven::Unproven;
 use crate::ids::{FunctionId, TenantId};
 
 /// The penalties of all callers of one device.
@@ -12,6 +13,7 @@ pub(super) struct Penalties {
     cancel_grace_ns: u64,
     budgets: Budgets,
     quarantine: Quarantine,
+    unproven: Unproven,
 }
 
 /// A draw on a caller's budget that may turn out to be wrong.
@@ -29,6 +31,7 @@ impl Penalties {
             cancel_grace_ns: policy.cancel_grace_ns,
             budgets: Budgets::new(policy.fault_budget),
             quarantine: Quarantine::new(policy.quarantine_after),
+            unproven: Unproven::default(),
         }
     }
 
@@ -61,15 +64,27 @@ impl Penalties {
     pub(super) fn judge(&mut self, now_ns: u64, used: Use, verdict: Verdict, probe: bool) -> Option<Refusal> {
         match verdict {
             Verdict::Fault => return self.quarantine.failed(now_ns, used, probe),
-            _ if self.quarantine.is_empty() && self.budgets.is_empty() => {}
+            _ if self.quarantine.is_empty() && self.budgets.is_empty() && self.unproven.is_empty() => {}
             Verdict::Well => {
                 self.quarantine.ended_well(used);
                 self.budgets.ended_well(now_ns, used.caller);
+                self.unproven.ended_well(used);
             }
             Verdict::Neither if probe => self.quarantine.probed_in_vain(used),
             Verdict::Neither => {}
         }
         None
+    }
+
+    /// Whether calls of a caller run alone, since it stayed open whether one of them was why the device failed.
+    pub(super) fn must_prove(&self, now_ns: u64, caller: TenantId) -> bool {
+        !self.unproven.is_empty() && self.unproven.includes(now_ns, caller)
+    }
+
+    /// Where faults hit the calls of all: a call that was lost does not run again, for its deadline or its client. Whether it
+    /// must have been why; `in_it` says that a failure was in its process.
+    pub(super) fn left_open(&mut self, now_ns: u64, used: Use, started_ns: u64, in_it: bool) -> bool {
+        self.unproven.left_open(now_ns, used, started_ns, in_it)
     }
 
     /// A process ended under a caller, or is about to.

@@ -287,6 +287,39 @@ fn where_faults_are_shared_only_the_guilty_pays() {
 }
 
 #[test]
+fn where_faults_are_shared_a_deadline_is_no_way_out() {
+    let shape = Shape { shared_faults: true, ..Shape::new(2, 1) };
+    let mut b = Bench::under(shape, Policy::default());
+    let fails_late = |b: &mut Bench, call| {
+        b.now += 1;
+        let deadline_ns = b.now + S;
+        let terms = Terms { domain: ALICE, function: FunctionId::new(7), bytes: 1, deadline_ns, ..TERMS };
+        b.scheduler.handle(b.now, Submit { call, terms, limits: LIMITS }, &mut b.actions).unwrap();
+        b.now += S;
+        let ended = b.dies(W0);
+        b.ready(W0);
+        assert_eq!(ended, [(call, Ended::Deadline)]);
+    };
+    // Once that may have been anybody's doing.
+    fails_late(&mut b, 1);
+    b.expect("1 on 0.0");
+    assert!(b.scheduler.budgets(b.now).is_empty());
+    // Then it runs alone, and it was.
+    fails_late(&mut b, 2);
+    b.expect("2 on 0.0 alone");
+    assert_eq!(b.scheduler.budgets(b.now)[0].left, 4);
+    // Other callers have nothing to do with it, and another function of its own shows nothing.
+    for (function, call, ends) in [(8, 3, "3 on 0.0 alone"), (7, 4, "4 on 0.0 alone"), (7, 5, "5 on 0.0")] {
+        let id = b.submit_to(function, call, ALICE).unwrap();
+        b.expect(ends);
+        b.finish(W0, id);
+    }
+    let id = b.submit_to(7, 6, BOB).unwrap();
+    b.expect("6 on 1.0");
+    b.finish(W1, id);
+}
+
+#[test]
 fn a_process_that_is_gone_is_not_handed_on() {
     let shape = Shape { residency_ns: 0, ..Shape::new(2, 1) };
     let mut b = Bench::under(shape, Policy { quarantine_after: 0, fault_budget: 1, ..Policy::default() });

@@ -127,7 +127,8 @@ impl<C: Clone> Scheduler<C> {
             Admission::Refused(refusal) => return Err(NotNow::Quarantined(refusal)),
         };
         // As a suspect a probe runs alone, and is guilty if its process ends.
-        let attempts = if is_probe { Attempts::of_suspect() } else { attempts };
+        let is_suspect = is_probe || self.penalties.must_prove(now_ns, domain.caller);
+        let attempts = if is_suspect { Attempts::of_suspect() } else { attempts };
         let alone = attempts.is_suspect();
         let is_whole = terms.memory_bytes > self.shape.memory_bytes / 2;
         let wants_device = is_whole || alone && self.shape.shared_faults;
@@ -374,6 +375,7 @@ impl<C: Clone> Scheduler<C> {
                 }
                 self.judge(now_ns, &entry, Verdict::Fault, actions);
             } else {
+                self.left_open(now_ns, &entry, loss, ended, actions);
                 self.judge(now_ns, &entry, Verdict::Neither, actions);
             }
             self.memory_came(now_ns, actions);

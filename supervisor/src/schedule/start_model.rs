@@ -52,6 +52,7 @@ impl World {
         assert!(known.id.is_none_or(|known| known == id));
         assert!(!known.lost && known.running.replace((worker, lane)).is_none(), "{call} started twice");
         known.started = true;
+        known.started_ns = self.now;
         known.runs += 1;
         assert!(known.runs <= 3, "{call} ran too often");
         if call % 7 == 3 && known.runs == 1 {

@@ -17,6 +17,8 @@ pub(super) struct Trouble {
     accounts: HashMap<TenantId, Account>,
     cases: HashMap<Use, Case>,
     ever_spent: HashSet<TenantId>,
+    /// What stayed open: the caller's functions, each with the moment since which it must show something.
+    open: HashMap<TenantId, (u64, HashSet<FunctionId>)>,
 }
 
 struct Account {
@@ -43,7 +45,13 @@ pub(super) enum Admits {
 
 impl Trouble {
     pub(super) fn new(policy: Policy) -> Self {
-        Self { policy, accounts: HashMap::new(), cases: HashMap::new(), ever_spent: HashSet::new() }
+        Self {
+            policy,
+            accounts: HashMap::new(),
+            cases: HashMap::new(),
+            ever_spent: HashSet::new(),
+            open: HashMap::new(),
+        }
     }
 
     fn price_ns(&self) -> i128 {
@@ -115,8 +123,30 @@ impl Trouble {
         }
     }
 
+    pub(super) fn is_unproven(&self, now_ns: u64, caller: TenantId) -> bool {
+        let open = self.open.get(&caller).filter(|(_, functions)| !functions.is_empty());
+        open.is_some_and(|(since_ns, _)| i128::from(now_ns - since_ns) < MINUTE_NS)
+    }
+
+    /// A lost call does not run again; when it started, if its process failed in it.
+    pub(super) fn left_open(&mut self, now_ns: u64, used: Use, started_ns: Option<u64>) {
+        if !self.is_unproven(now_ns, used.1) {
+            self.open.insert(used.1, (now_ns, HashSet::from([used.0])));
+            return;
+        }
+        let (since_ns, functions) = self.open.get_mut(&used.1).unwrap();
+        functions.insert(used.0);
+        if started_ns.is_some_and(|started_ns| started_ns > *since_ns) {
+            *since_ns = now_ns;
+            self.draw(now_ns, used.1);
+        }
+    }
+
     pub(super) fn ended_well(&mut self, now_ns: u64, used: Use) {
         self.cases.remove(&used);
+        if let Some((_, functions)) = self.open.get_mut(&used.1) {
+            functions.remove(&used.0);
+        }
         if self.may_start(now_ns, used.1) {
             self.account(now_ns, used.1).careful = false;
         }
