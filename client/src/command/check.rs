@@ -171,7 +171,13 @@ fn known(package: &Package, inputs: &[Assignment<SizeOrSpec>]) -> Result<Known> 
         }
     }
     let mut opened = Vec::new();
+    let blueprint = package.blueprint();
+    let names = blueprint.inputs().iter().map(|id| &*blueprint.buffers()[id.index()].name);
+    let names: Vec<&str> = names.collect();
     for Assignment { name, value } in inputs {
+        if !names.contains(&name.as_str()) {
+            return Err(Failure::Refused(format!("there is no input {name:?}, expected {names:?}")));
+        }
         match value {
             SizeOrSpec::Size(bytes) => {
                 known.inputs.insert(name.clone(), *bytes);

@@ -73,7 +73,11 @@ fn computed_from(blueprint: &Blueprint, known: &Known, place: &str) -> String {
         // Writing to a string cannot fail.
         let _ = write!(text, "{name}[{index}]");
         if let Some(value) = known.words.get(&(name.clone(), *index)) {
-            let _ = write!(text, " = {value}");
+            let _ = match i64::try_from(*value) {
+                Ok(value) => write!(text, " = {value}"),
+                // Who wrote a negative number finds it again.
+                Err(_) => write!(text, " = {value} (or {})", value.cast_signed()),
+            };
         }
     }
     text

@@ -48,6 +48,8 @@ pub(crate) struct Expected {
 /// What is wrong with what was written.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SpecError {
+    #[error("{found:?} is no type: expected {expected}; a file of that name is written ./{text}")]
+    NoType { found: String, expected: String, text: String },
     #[error("an empty file name between commas")]
     EmptyName,
     #[error("nothing stands behind {0:?}: expected numbers or files")]
@@ -115,6 +117,9 @@ impl FromStr for Spec {
             return Ok(Self { expected: None, sources: vec![Source::Literal(rest.into())] });
         }
         let Some(expected) = Expected::read(before) else {
+            if let Some((found, expected)) = meant(before) {
+                return Err(SpecError::NoType { found, expected, text: text.to_owned() });
+            }
             // A colon in a file's name.
             return Ok(Self { expected: None, sources: files(text)? });
         };
@@ -136,6 +141,51 @@ impl FromStr for Spec {
         };
         Ok(Self { expected: Some(expected), sources })
     }
+}
+
+/// Names that types have elsewhere.
+const ELSEWHERE: [(&str, DType); 25] = [
+    ("float", DType::F32),
+    ("float32", DType::F32),
+    ("fp32", DType::F32),
+    ("single", DType::F32),
+    ("double", DType::F64),
+    ("float64", DType::F64),
+    ("fp64", DType::F64),
+    ("half", DType::F16),
+    ("float16", DType::F16),
+    ("fp16", DType::F16),
+    ("bfloat16", DType::Bf16),
+    ("int", DType::I32),
+    ("int8", DType::I8),
+    ("int16", DType::I16),
+    ("int32", DType::I32),
+    ("int64", DType::I64),
+    ("long", DType::I64),
+    ("short", DType::I16),
+    ("byte", DType::U8),
+    ("uint", DType::U32),
+    ("uint8", DType::U8),
+    ("uint16", DType::U16),
+    ("uint32", DType::U32),
+    ("uint64", DType::U64),
+    ("boolean", DType::Bool),
+];
+
+/// What stands before a colon, where it was surely meant to be a type: the name that it has, or all that there are.
+fn meant(before: &str) -> Option<(String, String)> {
+    let (name, shape) = before.split_once('[').map_or((before, None), |(name, shape)| (name, Some(shape)));
+    let known = ELSEWHERE.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
+    let dtype = known
+        .map(|(_, dtype)| *dtype)
+        .or_else(|| DType::ALL.into_iter().find(|dtype| dtype.name().eq_ignore_ascii_case(name)));
+    let expected = match (dtype, shape) {
+        (Some(dtype), None) => dtype.name().to_owned(),
+        (Some(dtype), Some(shape)) => format!("{}[{shape}", dtype.name()),
+        (None, Some(shape)) if shape.ends_with(']') => DType::ALL.map(DType::name).join(", "),
+        (None, _) => return None,
+    };
+    Some((name.to_owned(), expected))
 }
 
 /// `FILE[,FILE...]`, where `-` is stdin.
@@ -197,6 +247,13 @@ mod tests {
             ("u8:1,256", "256 does not fit u8"),
             ("i64:1,a.npy", "\"a.npy\" is no i64"),
             ("f16:1.5", "f16"),
+            (
+                "float32[2,2]:1,2,3,4",
+                "\"float32\" is no type: expected f32[2,2]; a file of that name is written ./float32[2,2]:1,2,3,4",
+            ),
+            ("Int:5", "\"Int\" is no type: expected i32;"),
+            ("I64:5", "expected i64;"),
+            ("i65[2]:1,2", "expected u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64, bool;"),
         ] {
             let why = text.parse::<Spec>().unwrap_err().to_string();
             assert!(why.contains(words), "{text}: {why}");

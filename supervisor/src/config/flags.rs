@@ -24,7 +24,7 @@ use super::sandbox::Names;
             --device cuda:0:workers=4,lanes=8,memory=100GiB --device cpu\n  \
         pappus-supervisor --config /etc/pappus.toml\n  \
         pappus-supervisor --list-devices\n\n\
-        Devices: cpu (further ones: cpu:1, …), cuda:N (an NVIDIA GPU by its position on the bus), cuda:GPU-UUID,\n\
+        Devices: cpu (further ones: cpu:1 to cpu:15), cuda:N (an NVIDIA GPU by its position on the bus), cuda:GPU-UUID,\n\
         cuda:MIG-UUID, cuda:all, hip:N (an AMD GPU), hip:GPU-UUID, hip:all.\n\
         Settings of a device: workers, memory, weights, standbys, turns, quantum, min-residency, tenant-switch;\n\
         of GPUs also lanes, stack, scrub. docs/operations.md has their defaults.\n\n\

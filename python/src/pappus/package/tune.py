@@ -46,6 +46,8 @@ def tune(
     ``device`` is what the supervisor calls it, such as ``cuda:0``: a candidate that ran elsewhere is an error. Tables are
     kept by the device's model, so that one package can be tuned for several.
     """
+    if not package.exists():
+        raise PackageError(f"there is no package {package}")
     points = _read(package, POINTS)
     if points is None:
         raise PackageError(f"{package} has nothing to tune: make it with candidates=8")
