@@ -340,8 +340,8 @@ mod tests {
 
     fn load() -> Load {
         Load {
-            domains: 64,
-            busy: 64,
+            domains: 62,
+            busy: 62,
             in_flight: 1,
             call_bytes: 0,
             weight_bytes: 0,
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn the_defaults_of_an_h200_are_the_supervisors() {
         let setup = Setup::of(H200, None, CONTEXT_BYTES);
-        assert_eq!((setup.memory_bytes, setup.workers), (125 * GIB, 64));
+        assert_eq!((setup.memory_bytes, setup.workers), (125 * GIB, 62));
         assert_eq!(setup.weights_bytes, 125 * GIB / 4);
         // As docs/operations.md has it: a quarter of the memory that was given.
         assert_eq!(Setup::of(H200, Some(100 * GIB), CONTEXT_BYTES).workers, 47);
@@ -365,11 +365,11 @@ mod tests {
     }
 
     #[test]
-    fn sixty_four_idle_tenants_fit_one_h200() {
+    fn sixty_two_idle_tenants_fit_one_h200() {
         let plan = plan(&load(), Setup::of(H200, None, CONTEXT_BYTES), 1);
         assert_eq!(names(&plan), [""; 0]);
-        assert_eq!((plan.residents, plan.contexts_bytes), (64, 66 * CONTEXT_BYTES));
-        assert_eq!(plan.left_bytes, 125 * GIB - 66 * CONTEXT_BYTES);
+        assert_eq!((plan.residents, plan.contexts_bytes), (62, 64 * CONTEXT_BYTES));
+        assert_eq!(plan.left_bytes, 125 * GIB - 64 * CONTEXT_BYTES);
     }
 
     #[test]
@@ -380,13 +380,13 @@ mod tests {
             change(&mut load, &mut setup);
             assert_eq!(names(&plan(&load, setup, 1)), wanted);
         };
-        check(&|load, _| load.domains = 65, &["workers"]);
+        check(&|load, _| load.domains = 63, &["workers"]);
         check(&|load, _| load.call_bytes = 2 * GIB, &["leases"]);
         check(&|load, _| load.call_bytes = 100 * GIB, &["exclusive"]);
         check(&|load, _| load.call_bytes = 124 * GIB, &["call"]);
         check(&|load, _| load.weight_bytes = GIB, &["weights"]);
         check(&|load, _| load.in_flight = 9, &["lanes"]);
-        check(&|_, setup| setup.memory_bytes = 34 * GIB, &["contexts"]);
+        check(&|_, setup| setup.memory_bytes = 33 * GIB, &["contexts"]);
     }
 
     #[test]
@@ -406,9 +406,9 @@ mod tests {
             (plan.gpus, plan.short.len())
         };
         assert_eq!(gpus(load()), (1, 0));
-        assert_eq!(gpus(Load { domains: 65, ..load() }), (2, 0));
-        assert_eq!(gpus(Load { domains: 1000, ..load() }), (16, 0));
-        assert_eq!(gpus(Load { weight_bytes: GIB, ..load() }), (3, 0));
+        assert_eq!(gpus(Load { domains: 63, ..load() }), (2, 0));
+        assert_eq!(gpus(Load { domains: 1000, ..load() }), (17, 0));
+        assert_eq!(gpus(Load { weight_bytes: GIB, ..load() }), (2, 0));
         // No number of GPUs makes one larger.
         assert_eq!(gpus(Load { call_bytes: 200 * GIB, ..load() }), (1, 1));
         assert_eq!(gpus(Load { shared_weight_bytes: 200 * GIB, ..load() }), (1, 1));
@@ -466,7 +466,7 @@ mod tests {
         assert_eq!(names(&plan(&stacks, setup, 1)), ["stacks"]);
         assert_eq!(fewest(&stacks, setup).gpus, 2);
         // Shared weights are on every GPU once: no number of GPUs makes them fit.
-        let both = Load { domains: 640, shared_weight_bytes: 200 * GIB, ..load() };
+        let both = Load { domains: 620, shared_weight_bytes: 200 * GIB, ..load() };
         let found = fewest(&both, setup);
         assert_eq!((found.gpus, names(&found)), (10, vec!["weights"]));
     }
