@@ -329,7 +329,8 @@ pub(crate) struct PlanArguments {
     /// The device's setting `memory` [default: nine tenths of the GPU's]
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<ByteSize>,
-    /// The device's setting `workers` [default: what a quarter of the memory holds contexts for, 64 at most]
+    /// The device's setting `workers` [default: what a quarter of the memory holds contexts for; 62 at most beside one
+    /// standby, since the driver makes 64]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
     pub(crate) workers: Option<u64>,
     /// The device's setting `lanes`
