@@ -380,8 +380,17 @@ impl Connection {
         match loaded {
             // The deadline answered it meanwhile, or the client is gone.
             _ if handle.is_over() => {}
+            // Most plans are made in no time: no other thread has to be woken for them.
+            Ok(function)
+                if self.submit(
+                    id,
+                    &handle,
+                    &mut arrived,
+                    &function,
+                    Thread::Socket,
+                    &mut Burst::default(),
+                ) => {}
             Ok(function) => {
-                // A plan may take long.
                 let (server, broken_off) = (&self.ctx.server, handle.clone());
                 let _turn = server.plan_turns.begin(self.ctx.sharer()).await;
                 let connection = self.clone();
