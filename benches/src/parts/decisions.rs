@@ -1,6 +1,7 @@
 //! What a scheduling decision costs: one that accepts a call, and one that ends one, while few or very many calls of very many
 //! tenants wait. Four devices of the default shape with the router in front of them, as the supervisor puts them together,
-//! but for the processes, which come at once. Decisions by which a worker changes hands, too, are counted apart.
+//! but for the processes, which come at once. Decisions by which a worker changes hands, too, are counted apart; so are those
+//! about weights that take the place of others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use pappus_protocol::now_ns;
 use pappus_supervisor::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 use pappus_supervisor::placement::{Candidate, Placement, Routed};
 use pappus_supervisor::schedule::events::{Finished, Gone, Ready, StandbysReady, Submit, Tick, Yielded};
+use pappus_supervisor::schedule::weights::{Weights, When};
 use pappus_supervisor::schedule::{Action, CallId, Command, Domain, Limits, Scheduler, Terms, Verdict};
 
 use crate::Result;
@@ -24,6 +26,9 @@ const STEPS: u32 = 100_000;
 /// What lies between two calls.
 const STEP_NS: u64 = 100_000;
 const TARGET_NS: f64 = 500.0;
+/// What a device does with weights that come takes hundreds of times as long.
+const WEIGHTS_TARGET_NS: f64 = 1000.0;
+const EVICTIONS: u64 = 1000;
 const LIMITS: Limits = Limits { calls: 1 << 20, bytes: u64::MAX, own_calls: u64::MAX, own_bytes: u64::MAX };
 
 pub(super) fn measure(rounds: u32, report: &mut Report) -> Result<()> {
@@ -43,7 +48,30 @@ pub(super) fn measure(rounds: u32, report: &mut Report) -> Result<()> {
     }
     let ratio = by_depth[DEPTHS.len() - 1] / by_depth[0];
     report.info("to accept one and to end one, 10 000 calls wait / 10", ratio, Unit::Ratio);
+    for functions in [DEPTHS[0], DEPTHS[DEPTHS.len() - 1]] {
+        let rounds: Result<Vec<f64>> = (0..rounds).map(|_| weights(functions)).collect();
+        let title = format!("weights of {functions} functions fill a device: others take the place of one");
+        report.at_most(WEIGHTS_TARGET_NS, title, median(&rounds?), Unit::Nanoseconds);
+    }
     Ok(())
+}
+
+/// The nanoseconds of a decision about weights that do not fit beside those that are there, until they are.
+fn weights(functions: u64) -> Result<f64> {
+    const BYTES: u64 = 2 << 20;
+    let (mut weights, mut evicted, worker) =
+        (Weights::<u64>::new(functions * BYTES), Vec::new(), WorkerId::new(0));
+    let mut bring = |function: u64| -> Result<()> {
+        let id = FunctionId::new(function);
+        weights.claim(id, worker, BYTES, When::Now, &mut evicted).map_err(|why| format!("{why:?}"))?;
+        weights.loaded(id, worker, Some(function), BYTES);
+        evicted.drain(..).for_each(|gone| weights.uninstalled(gone, worker));
+        Ok(())
+    };
+    (0..functions).try_for_each(&mut bring)?;
+    let begin = Instant::now();
+    (functions..functions + EVICTIONS).try_for_each(&mut bring)?;
+    Ok(begin.elapsed().as_nanos() as f64 / EVICTIONS as f64)
 }
 
 /// Kinds of decisions: a call is accepted, one is ended, either with a worker that changes hands.

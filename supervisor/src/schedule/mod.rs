@@ -21,7 +21,7 @@
 //! - `retry`: calls whose process ended are run again.
 //! - `penalties`: for callers whose calls fail: [`budget`], [`quarantine`] and `unproven`.
 //! - [`deadlines`]: calls by the moment at which something must happen to them.
-//! - [`weights`]: which functions' weights stay on a device (`weight_holders`: who has them); `warmth`: which are to be
+//! - [`weights`]: which functions' weights stay on a device (`weight_holders`: who has them; `idle_weights`: which go first); `warmth`: which are to be
 //!   loaded for calls that wait.
 
 pub mod budget;
@@ -35,6 +35,7 @@ mod exclusive;
 mod fair_line;
 mod follow_up;
 mod gathering;
+mod idle_weights;
 mod lane_shares;
 mod lending;
 mod mode_window;

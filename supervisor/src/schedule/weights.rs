@@ -15,6 +15,7 @@
 
 use std::collections::HashMap;
 
+use super::idle_weights::{IdleWeights, Rank};
 pub use super::weight_holders::ZombieId;
 use super::weight_holders::{Holder, Leaving, Who, own_copies};
 use crate::ids::{FunctionId, TenantId, WorkerId};
@@ -37,6 +38,8 @@ pub struct Weights<T> {
     clock: f64,
     uses: u64,
     entries: HashMap<FunctionId, Entry<T>>,
+    /// Of these, those that may go.
+    idle: IdleWeights,
     /// What no worker gets any more and some process still has.
     leaving: Vec<Leaving<T>>,
     zombies: u64,
@@ -63,6 +66,8 @@ struct Entry<T> {
     passed_on: bool,
     /// Of equal priority, who was used longest ago goes first.
     priority: (f64, u64),
+    /// What it takes, while it stands among those that may go.
+    listed_bytes: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -114,6 +119,10 @@ impl<T> Entry<T> {
         self.calls == 0 && !matches!(self.state, State::Loading(..))
     }
 
+    fn rank(&self) -> Rank {
+        (self.priority.0.to_bits(), self.priority.1)
+    }
+
     fn taken_bytes(&self) -> u64 {
         self.bytes.saturating_mul(1 + own_copies(&self.holders))
     }
@@ -129,6 +138,7 @@ impl<T: Clone> Weights<T> {
             clock: 0.0,
             uses: 0,
             entries: HashMap::new(),
+            idle: IdleWeights::default(),
             leaving: Vec::new(),
             zombies: 0,
             promised: HashMap::new(),
@@ -150,6 +160,31 @@ impl<T: Clone> Weights<T> {
     /// Device memory that is taken: also by weights that were given up and not forgotten yet.
     pub fn held_bytes(&self) -> u64 {
         self.used_bytes + self.leaving.iter().map(Leaving::taken_bytes).sum::<u64>()
+    }
+
+    /// Before an entry changes: it does not stand among those that may go.
+    fn unlist(&mut self, function: FunctionId) {
+        let Some(entry) = self.entries.get_mut(&function) else { return };
+        if let Some(bytes) = entry.listed_bytes.take() {
+            self.idle.remove(entry.rank(), bytes);
+        }
+    }
+
+    /// Behind that: it does, if it may go.
+    fn list(&mut self, function: FunctionId) {
+        let Some(entry) = self.entries.get_mut(&function) else { return };
+        if entry.is_idle() && entry.listed_bytes.is_none() {
+            let bytes = entry.taken_bytes();
+            entry.listed_bytes = Some(bytes);
+            self.idle.add(entry.rank(), function, bytes);
+        }
+    }
+
+    fn change<R>(&mut self, function: FunctionId, how: impl FnOnce(&mut Entry<T>) -> R) -> Option<R> {
+        self.unlist(function);
+        let changed = self.entries.get_mut(&function).map(how);
+        self.list(function);
+        changed
     }
 
     fn priority(&mut self, bytes: u64, uses: u32) -> (f64, u64) {
@@ -187,16 +222,18 @@ impl<T: Clone> Weights<T> {
                 let state = State::Loading(worker, None);
                 let holders = Vec::new();
                 let (owner, passed_on) = (None, false);
-                let entry = Entry { bytes, owner, state, holders, calls: 0, uses: 1, passed_on, priority };
+                let (calls, uses, listed_bytes) = (0, 1, None);
+                let entry =
+                    Entry { bytes, owner, state, holders, calls, uses, passed_on, priority, listed_bytes };
                 self.entries.insert(function, entry);
                 self.used_bytes += bytes;
                 Source::Export
             }
         };
-        if let Some(entry) = self.entries.get_mut(&function) {
+        self.change(function, |entry| {
             entry.holders.push(Holder { who: Who::Worker(worker), own: matches!(source, Source::Host) });
             entry.passed_on |= matches!(source, Source::Device(..));
-        }
+        });
         if !matches!(source, Source::Device(..)) {
             self.counts.loads += 1;
             self.counts.loaded_bytes += bytes;
@@ -252,37 +289,29 @@ impl<T: Clone> Weights<T> {
         when: When,
         evicted: &mut Vec<FunctionId>,
     ) -> Result<(), NoRoom> {
-        let expected: Vec<FunctionId> = match when {
-            When::Now => Vec::new(),
-            When::Soon => self.ahead.values().flatten().copied().collect(),
-        };
-        let may_go = |(function, entry): &(&FunctionId, &Entry<T>)| {
-            **function != keep && entry.is_idle() && !expected.contains(function)
-        };
-        let free: u64 = self.entries.iter().filter(may_go).map(|(_, entry)| entry.taken_bytes()).sum();
+        let mut stay = vec![keep];
+        if when == When::Soon {
+            stay.extend(self.ahead.values().flatten());
+            stay.sort_unstable();
+            stay.dedup();
+        }
+        let listed = |function| self.entries.get(function).and_then(|entry| entry.listed_bytes);
+        let free = self.idle.bytes() - stay.iter().filter_map(listed).sum::<u64>();
         let least = (self.used_bytes - free).saturating_add(bytes);
         let most = self.budget_bytes.min(self.used_bytes.saturating_add(self.room_bytes));
         if least > most {
             return Err(NoRoom { budget_bytes: self.budget_bytes, short: least <= self.budget_bytes });
         }
-        while self.used_bytes + bytes > most && self.evict_lowest(may_go, evicted) {}
+        while self.used_bytes + bytes > most && self.evict_lowest(&stay, evicted) {}
         Ok(())
     }
 
-    /// Evicts the one of lowest priority of those that may go; whether there was one.
-    fn evict_lowest(
-        &mut self,
-        may_go: impl Fn(&(&FunctionId, &Entry<T>)) -> bool,
-        evicted: &mut Vec<FunctionId>,
-    ) -> bool {
-        let is_expected = |function| self.ahead.values().any(|ahead| ahead.contains(function));
-        let candidates = self.entries.iter().filter(may_go);
-        let lowest = candidates.map(|(function, entry)| (is_expected(function), entry.priority, *function));
-        let lowest = lowest.min_by(|(a_expected, a, _), (b_expected, b, _)| {
-            a_expected.cmp(b_expected).then(a.0.total_cmp(&b.0)).then(a.1.cmp(&b.1))
-        });
-        let Some((_, priority, function)) = lowest else { return false };
-        self.clock = self.clock.max(priority.0);
+    /// Evicts the one of lowest priority of those that may go and need not `stay`; whether there was one.
+    fn evict_lowest(&mut self, stay: &[FunctionId], evicted: &mut Vec<FunctionId>) -> bool {
+        let is_expected = |function| self.ahead.values().any(|ahead| ahead.contains(&function));
+        let Some(function) = self.idle.lowest(stay, is_expected) else { return false };
+        let priority = self.entries.get(&function).map_or(0.0, |entry| entry.priority.0);
+        self.clock = self.clock.max(priority);
         self.forget(function);
         self.counts.evictions += 1;
         evicted.push(function);
@@ -299,7 +328,7 @@ impl<T: Clone> Weights<T> {
     pub fn give_up(&mut self, bytes: u64, evicted: &mut Vec<FunctionId>) -> u64 {
         let leaving = |weights: &Self| weights.held_bytes() - weights.used_bytes;
         let (least, before) = (self.used_bytes.saturating_sub(bytes), leaving(self));
-        while self.used_bytes > least && self.evict_lowest(|(_, entry)| entry.is_idle(), evicted) {}
+        while self.used_bytes > least && self.evict_lowest(&[], evicted) {}
         leaving(self) - before
     }
 
@@ -364,9 +393,7 @@ impl<T: Clone> Weights<T> {
         entry.uses = entry.uses.saturating_add(1);
         let (bytes, uses) = (entry.bytes, entry.uses);
         let priority = self.priority(bytes, uses);
-        if let Some(entry) = self.entries.get_mut(&function) {
-            entry.priority = priority;
-        }
+        self.change(function, |entry| entry.priority = priority);
     }
 
     /// Whether a worker was asked to load weights for all.
@@ -378,6 +405,12 @@ impl<T: Clone> Weights<T> {
     /// What a worker loaded is there, in memory that `device` names, or that was known before. False if that worker was
     /// not asked for it; if it was evicted meanwhile, nothing happens.
     pub fn loaded(&mut self, function: FunctionId, worker: WorkerId, device: Option<T>, bytes: u64) -> bool {
+        let as_asked = self.is_there(function, worker, device, bytes);
+        self.list(function);
+        as_asked
+    }
+
+    fn is_there(&mut self, function: FunctionId, worker: WorkerId, device: Option<T>, bytes: u64) -> bool {
         let Some(entry) = self.entries.get_mut(&function) else { return true };
         let State::Loading(loader, known) = &mut entry.state else { return true };
         let is_it = |holder: &Holder| holder.own && holder.who == Who::Worker(worker);
@@ -410,21 +443,18 @@ impl<T: Clone> Weights<T> {
         self.counts.calls += 1;
         self.counts.hits += u64::from(hit);
         self.touch(function);
-        if let Some(entry) = self.entries.get_mut(&function) {
-            entry.calls += 1;
-        }
+        self.change(function, |entry| entry.calls += 1);
         true
     }
 
     /// It is not any more.
     pub fn end(&mut self, function: FunctionId) {
-        if let Some(entry) = self.entries.get_mut(&function) {
-            entry.calls = entry.calls.saturating_sub(1);
-        }
+        self.change(function, |entry| entry.calls = entry.calls.saturating_sub(1));
     }
 
     /// The function is gone, or its weights do not load: the next worker that needs them loads them afresh.
     pub fn forget(&mut self, function: FunctionId) {
+        self.unlist(function);
         if let Some(entry) = self.entries.remove(&function) {
             self.used_bytes -= entry.taken_bytes();
             let device = match entry.state {
@@ -457,13 +487,22 @@ impl<T: Clone> Weights<T> {
                 return;
             }
         }
-        let Some(entry) = self.entries.get_mut(&function) else { return };
-        if let Some(holder) = entry.holders.iter().position(is_it)
-            && entry.holders.remove(holder).own
-        {
-            self.used_bytes -= entry.bytes;
-        } else {
-            self.may_be_gone(function, worker);
+        let Some(holder) = self.entries.get(&function).map(|entry| entry.holders.iter().position(is_it))
+        else {
+            return;
+        };
+        self.lets_go(function, worker, holder);
+    }
+
+    /// A worker's holder goes, the one at `holder`.
+    fn lets_go(&mut self, function: FunctionId, worker: WorkerId, holder: Option<usize>) {
+        let own_bytes = self.change(function, |entry| {
+            let own = holder.is_some_and(|at| entry.holders.remove(at).own);
+            own.then_some(entry.bytes)
+        });
+        match own_bytes.flatten() {
+            Some(bytes) => self.used_bytes -= bytes,
+            None => self.may_be_gone(function, worker),
         }
     }
 
@@ -480,15 +519,10 @@ impl<T: Clone> Weights<T> {
 
     /// What a worker claimed last was never sent to it.
     pub fn not_sent(&mut self, function: FunctionId, worker: WorkerId) {
-        let Some(entry) = self.entries.get_mut(&function) else { return };
+        let Some(entry) = self.entries.get(&function) else { return };
         let is_it = |holder: &Holder| holder.who == Who::Worker(worker);
-        if let Some(holder) = entry.holders.iter().rposition(is_it)
-            && entry.holders.remove(holder).own
-        {
-            self.used_bytes -= entry.bytes;
-        } else {
-            self.may_be_gone(function, worker);
-        }
+        let holder = entry.holders.iter().rposition(is_it);
+        self.lets_go(function, worker, holder);
     }
 
     /// A worker's process is gone, with what it did not send. What it had counts until it is reaped.
@@ -504,6 +538,7 @@ impl<T: Clone> Weights<T> {
         }
         let functions: Vec<FunctionId> = self.entries.keys().copied().collect();
         for function in functions {
+            self.unlist(function);
             let Some(entry) = self.entries.get_mut(&function) else { continue };
             // Copies of its own are never shared.
             let (own, others) = entry
@@ -517,6 +552,7 @@ impl<T: Clone> Weights<T> {
             let loads =
                 matches!(entry.state, State::Loading(loader, _) | State::Private(loader) if loader == worker);
             self.leave(function, bytes, own, None);
+            self.list(function);
             if loads {
                 self.loader_gone(function);
             }
@@ -526,6 +562,7 @@ impl<T: Clone> Weights<T> {
 
     /// The worker that loads a function's weights for all will not send them.
     fn loader_gone(&mut self, function: FunctionId) {
+        self.unlist(function);
         let Some(entry) = self.entries.get_mut(&function) else { return };
         let other = entry.holders.iter_mut().find_map(|holder| match holder.who {
             Who::Worker(worker) if holder.own => Some((holder, worker)),
@@ -540,6 +577,7 @@ impl<T: Clone> Weights<T> {
         let gone = gone.collect();
         self.used_bytes -= bytes;
         self.leave(function, bytes, gone, None);
+        self.list(function);
     }
 
     /// Nothing is left of a process.

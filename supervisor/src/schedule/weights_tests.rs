@@ -199,6 +199,12 @@ proptest! {
             prop_assert_eq!(weights.used_bytes(), taken);
             prop_assert!(taken <= 20);
             prop_assert!(weights.held_bytes() >= taken);
+            let idle = weights.entries.iter().filter(|(_, entry)| entry.is_idle());
+            let mut idle: Vec<_> = idle.map(|(function, entry)| (entry.rank(), *function)).collect();
+            idle.sort_unstable();
+            prop_assert!(weights.idle.all().eq(idle.iter().copied()), "{:?} {idle:?}", weights.idle);
+            let idle = idle.iter().map(|(_, function)| weights.entries[function].taken_bytes());
+            prop_assert_eq!(weights.idle.bytes(), idle.sum::<u64>());
             let counts = weights.counts();
             prop_assert!(counts.hits <= counts.calls && counts.ahead.max(counts.reused) <= counts.loads);
         }
