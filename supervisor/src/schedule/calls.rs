@@ -47,6 +47,8 @@ pub(super) struct Entry<C> {
     pub(super) detached: bool,
     /// It was in the way of others for too long: its process is ended.
     pub(super) overran: bool,
+    /// A process is ended for its sake, for which its caller paid.
+    pub(super) paid: bool,
     /// Its process did not have its function when it started.
     pub(super) installs: bool,
     /// It is among those of its caller that wait.
@@ -232,6 +234,7 @@ impl<C> Calls<C> {
             probe,
             detached,
             overran: false,
+            paid: false,
             installs: false,
             counted: false,
             started_ns: 0,

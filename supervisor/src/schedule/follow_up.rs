@@ -318,6 +318,7 @@ impl<C: Clone> Scheduler<C> {
         // Its process is killed for it already, where it kept others waiting.
         let Some(entry) = self.calls.get_mut(id).filter(|entry| !entry.overran) else { return };
         let blamed = is_alone && !entry.detached;
+        entry.paid = true;
         let probe = blamed && std::mem::take(&mut entry.probe);
         let (used, domain, call) = (entry.used(), entry.domain, entry.call.clone());
         self.kill(now_ns, worker, KillReason::Overdue(call), actions);
@@ -352,6 +353,7 @@ impl<C: Clone> Scheduler<C> {
             && matches!(loss, Loss::InIt | Loss::Unexplained);
         if self.shape.shared_faults
             && is_open
+            && !entry.paid
             && self.penalties.left_open(now_ns, entry.used(), entry.started_ns, loss == Loss::InIt)
         {
             self.draw(now_ns, entry.domain.caller, actions);

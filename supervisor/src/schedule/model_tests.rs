@@ -58,6 +58,8 @@ struct Known {
     suspect: bool,
     detached: bool,
     overran: bool,
+    /// Its process is killed for its sake.
+    paid: bool,
     /// It was on another device meanwhile.
     came_back: bool,
     /// It was given to a process, be it in vain.
@@ -173,6 +175,7 @@ impl World {
             suspect: is_suspect,
             detached: false,
             overran: false,
+            paid: false,
             came_back: false,
             started: false,
             started_ns: 0,
@@ -291,7 +294,11 @@ impl World {
                     self.trouble.failed(self.now, (known.function, known.domain), call);
                 }
                 let is_open = matches!(why, Ended::Deadline | Ended::Detached);
-                if self.shape.shared_faults && is_open && matches!(loss, Loss::InIt | Loss::Unexplained) {
+                if self.shape.shared_faults
+                    && is_open
+                    && !known.paid
+                    && matches!(loss, Loss::InIt | Loss::Unexplained)
+                {
                     let since = (loss == Loss::InIt).then_some(known.started_ns);
                     self.trouble.left_open(self.now, (known.function, known.domain), since);
                 }

@@ -69,7 +69,7 @@ impl<C: Clone> Scheduler<C> {
         let is_alone = self.workers[worker].busy_lanes() == 1;
         let Some(entry) = self.calls.get_mut(id) else { return };
         let blamed = is_alone && !entry.detached;
-        entry.overran = is_alone;
+        (entry.overran, entry.paid) = (is_alone, true);
         let probe = blamed && std::mem::take(&mut entry.probe);
         let (used, domain, call) = (entry.used(), entry.domain, entry.call.clone());
         self.kill(now_ns, worker, KillReason::Overran(call), actions);

@@ -486,7 +486,7 @@ impl<C: Clone> Scheduler<C> {
         self.lending.unpromise(std::mem::replace(&mut entry.beside_bytes, missing_bytes));
         entry.attempts.not_started();
         // If its worker is killed for it already, it was not in the way of others.
-        entry.overran = false;
+        (entry.overran, entry.paid) = (false, false);
         self.warmth.cooled(entry.function);
         let (domain, wants_device) = (entry.domain, entry.wants_device(shared_faults));
         let started_ns = entry.started_ns;

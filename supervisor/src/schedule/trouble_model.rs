@@ -190,6 +190,11 @@ impl World {
         {
             self.trouble.draw(self.now, *domain);
         }
+        if let KillReason::Overdue(call) | KillReason::Overran(call) = why
+            && let Some(known) = self.calls.get_mut(&call)
+        {
+            known.paid = true;
+        }
         let is_alone = self.running().iter().filter(|(_, w)| *w == worker).count() == 1;
         if let KillReason::Overdue(call) | KillReason::Overran(call) = why
             && let Some(known) = self.calls.get_mut(&call)
