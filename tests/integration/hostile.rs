@@ -86,7 +86,7 @@ fn a_flood_of_one_tenant_leaves_the_others_served() {
     let mut own = supervisor.client();
     kit::add_copy(&mut own);
     // Some tens of milliseconds each.
-    kit::add_kernel(&mut own, "work", "work", &[constant(20_000_000)]);
+    kit::add_kernel(&mut own, "work", "work", &[constant(6_000_000)]);
     let flood: Vec<_> = (0..60).map(|_| own.send_invocation(&Invocation::new("work")).unwrap()).collect();
     supervisor.until_running();
     if let Some(mut stranger) = as_stranger(|| supervisor.client()) {

@@ -312,9 +312,9 @@ fn converse(
                     return Ok(Err(CompileError::Rejected(fault.message.to_owned())));
                 }
                 FromWorker::Compiled { job: JOB, module } => {
+                    let fingerprint = fingerprint.ok_or(WorkerFault::NoHello)?;
                     let fd = control::recv(&worker.control, JOB, 1).map_err(missed)?.remove(0);
                     let code = memfd::judge_sealed(fd, MAX_CODE_BYTES)?;
-                    let fingerprint = fingerprint.ok_or(WorkerFault::NoHello)?;
                     let info = CodeInfo { kernels: module.kernels, targets: module.targets };
                     return Ok(Ok(Compiled { code, fingerprint, info }));
                 }

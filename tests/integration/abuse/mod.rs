@@ -9,7 +9,7 @@
 //! - [`log`]: lines of the log.
 //! - [`doors`]: the state directory, the sockets, the first frame.
 //! - [`groups`]: control groups.
-//! - [`randomised`]: the abuser itself, for half a minute; its judge.
+//! - [`randomised`]: the abuser itself, for some seconds; its judge.
 
 mod clients_files;
 mod doors;
