@@ -153,7 +153,7 @@ def test_what_goes_wrong_is_told(tmp_path: Path, command: list[str]) -> None:
     with pytest.raises(PackageError, match="KERNEL_FAULT"):
         tune(package(tmp_path / "q", {"mm": [9]}), "cuda:0", command=command)
     assert (tmp_path / "log").read_text().count("function remove tune-0-9") == 1
-    with pytest.raises(PackageError, match="nothing to tune"):
+    with pytest.raises(PackageError, match="there is no package"):
         tune(tmp_path / "absent", "cuda:0", command=command)
 
 
