@@ -52,9 +52,11 @@ impl World {
             Admits::Probe => true,
         };
         assert_eq!(withdrawn.attempts.is_suspect(), known.suspect);
-        known.suspect |= is_probe;
+        // Its caller may have left something open meanwhile.
+        let is_suspect = is_probe || self.trouble.is_unproven(self.now, known.domain);
+        known.suspect |= is_suspect;
         known.came_back = true;
-        known.runs = if is_probe { 0 } else { known.runs };
+        known.runs = if is_suspect { 0 } else { known.runs };
         known.whole = known.memory > self.shape.memory_bytes / 2;
         self.whole_wanted |= known.whole || known.suspect && self.shape.shared_faults;
         let terms = Terms {
