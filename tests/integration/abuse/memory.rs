@@ -77,11 +77,12 @@ fn plans_of_waiting_calls_count() {
     add_steps(&mut alice, "hungry", 20_000, false);
     let call =
         |bytes| Invocation::new("hungry").input("in", vec![1; bytes]).deadline(Duration::from_secs(50));
-    // The function counts as well, while it is read even more: its first call is over before anything is measured.
+    // The function in memory counts too, and its configuration counts many times its bytes while it is read: the first call
+    // is over before anything is measured.
     alice.invoke(&call(1)).unwrap();
     let mut bob = enter(&supervisor, "bob");
     let spin = keep_busy(&supervisor, &mut bob);
-    // The plan that was kept.
+    // It has the plan that the first call left; the next one needs its own.
     alice.send_invocation(&call(1)).unwrap();
     let first = used(&mut alice, "plan-bytes");
     alice.send_invocation(&call(2)).unwrap();

@@ -283,13 +283,11 @@ fn single() -> Vec<Case> {
 fn scalar_instructions_do_what_the_formulas_say() {
     let mut noise = Noise(43);
     for case in cases() {
-        for _ in 0..ROUNDS {
+        for _ in 0..400 {
             check(&case, &mut noise);
         }
     }
 }
-
-const ROUNDS: usize = 100;
 
 fn check(case: &Case, noise: &mut Noise) {
     let asm = &case.asm;
